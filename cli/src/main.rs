@@ -1,0 +1,2 @@
+//! The bfc command.
+fn main() {}
