@@ -1,1 +1,49 @@
-//! libbfc
+//! libbfc: TensorFlow's best-fit-with-coalescing (BFC) allocator as a library.
+//!
+//! A GPU's own malloc is slow and synchronises, so runtimes take device memory in large regions and hand
+//! out pieces. This library does that for any runtime, behind a C ABI (`include/bfc.h`, module [`capi`])
+//! and for Rust ([`Device`]): exact best fit, splitting on allocation, coalescing on free, regions that
+//! grow by doubling, and a clear picture of where the memory went.
+//!
+//! ```
+//! use bfc::{Device, Options};
+//!
+//! # fn main() -> Result<(), bfc::Error> {
+//! let host = Device::new(256)?;
+//! host.create(Some(&Options { memory_limit: 64 << 20, ..Options::growing() }))?;
+//! let address = host.alloc(1000)?;
+//! assert_eq!(host.allocated_size(address)?, 1024);
+//! host.free(address)?;
+//! host.destroy()?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Modules know only those before them: `sys`, `core`, `backend`, `options`, `report`, `pool`, `device`,
+//! `capi`. ARCHITECTURE.md is the map.
+
+mod backend;
+pub mod capi;
+mod core;
+mod device;
+mod error;
+mod log;
+mod options;
+mod pool;
+mod report;
+pub mod scope;
+mod sys;
+
+pub use backend::{AllocCallback, FreeCallback};
+pub use core::stats::Stats;
+pub use device::{AddressRange, Device, MAX_DEVICES, Request};
+pub use error::Error;
+pub use log::{Level, LogCallback};
+pub use options::{
+    ALLOW_GROWTH, BackendKind, GARBAGE_COLLECTION, Options, QUARANTINE, SPLIT_ALWAYS, SubAllocator, TIMESTAMPS,
+};
+
+/// The words of this thread's last failure; a success leaves them.
+pub fn last_error() -> String {
+    error::with_last_error(str::to_owned)
+}

@@ -1,0 +1,57 @@
+//! Regions from the caller's own functions.
+
+use super::{Backend, Granted};
+use std::ffi::c_void;
+
+/// Gives a region; see `bfc_suballocator_t`.
+pub type AllocCallback = unsafe extern "C" fn(
+    user_data: *mut c_void,
+    alignment: usize,
+    bytes: usize,
+    bytes_received: *mut usize,
+) -> *mut c_void;
+
+/// Takes a region back; see `bfc_suballocator_t`.
+pub type FreeCallback = unsafe extern "C" fn(user_data: *mut c_void, ptr: *mut c_void, bytes: usize);
+
+#[derive(Clone, Copy)]
+pub(crate) struct Custom {
+    pub(crate) user_data: *mut c_void,
+    pub(crate) alloc: AllocCallback,
+    pub(crate) free: FreeCallback,
+    pub(crate) coalesces: bool,
+}
+
+// SAFETY: whoever creates an allocator over callbacks promises that they, with their pointer, may be called from any thread.
+unsafe impl Send for Custom {}
+// SAFETY: as above.
+unsafe impl Sync for Custom {}
+
+impl Backend for Custom {
+    fn alloc(&self, alignment: u64, bytes: u64) -> Option<Granted> {
+        let (alignment, bytes) = (usize::try_from(alignment).ok()?, usize::try_from(bytes).ok()?);
+        // A callback that does not say how much it gave is taken to have given what was asked.
+        let mut received = bytes;
+        // SAFETY: the caller of bfc_create vouched for the function and its pointer.
+        let base = unsafe { (self.alloc)(self.user_data, alignment, bytes, &mut received) };
+        (!base.is_null()).then_some(Granted { base: base as u64, bytes: received as u64 })
+    }
+
+    fn free(&self, granted: Granted) {
+        let base = granted.base as *mut c_void;
+        // SAFETY: as above; the range is what the callback gave.
+        unsafe { (self.free)(self.user_data, base, granted.bytes as usize) };
+    }
+
+    fn coalesces(&self) -> bool {
+        self.coalesces
+    }
+
+    fn total_memory(&self) -> Option<u64> {
+        None
+    }
+
+    fn name(&self) -> &'static str {
+        "custom"
+    }
+}

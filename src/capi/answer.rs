@@ -1,0 +1,44 @@
+//! From Rust results to C returns.
+
+use super::types::bfc_status_t;
+use crate::error::{Error, fail, set_last_error};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Runs a call; whatever happens becomes a status.
+#[inline]
+pub(super) fn status(work: impl FnOnce() -> Result<(), Error>) -> bfc_status_t {
+    match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(Ok(())) => 0,
+        Ok(Err(error)) => error.code(),
+        Err(payload) => {
+            // Dropping it could panic again.
+            std::mem::forget(payload);
+            set_last_error(format_args!("a panic inside libbfc was caught: please report it"));
+            Error::Internal.code()
+        }
+    }
+}
+
+/// Runs a call whose result goes to `out`, which gets `failed` on every other path.
+///
+/// # Safety
+/// `out` is NULL or valid for writing a `T`.
+#[inline]
+pub(super) unsafe fn status_and<T: Copy>(
+    out: *mut T,
+    failed: T,
+    work: impl FnOnce() -> Result<T, Error>,
+) -> bfc_status_t {
+    if out.is_null() {
+        return fail!(Error::InvalidArgument, "an out-pointer is NULL").code();
+    }
+    // Also if the call panics.
+    // SAFETY: not NULL, so valid by this function's contract.
+    unsafe { out.write(failed) };
+    status(|| {
+        let value = work()?;
+        // SAFETY: as above.
+        unsafe { out.write(value) };
+        Ok(())
+    })
+}

@@ -1,0 +1,101 @@
+//! Creation and destruction.
+
+use super::answer::status;
+use super::types::{bfc_options_t, bfc_status_t, bfc_suballocator_t};
+use super::{quiet, versioned};
+use crate::device::Device;
+use crate::error::{Error, fail};
+use crate::options::{BackendKind, Options, SubAllocator};
+use std::ffi::CStr;
+
+/// Creates the allocator of a device. No memory is taken before the first allocation.
+///
+/// @param device   An ordinal, 0 to 1023.
+/// @param options  Copied. NULL: backend AUTO, growth and garbage collection on, the rest from the
+///                 environment and the defaults.
+/// @return BFC_OK; BFC_ERROR_INVALID_ARGUMENT, BFC_ERROR_ALREADY_EXISTS, BFC_ERROR_BACKEND_UNAVAILABLE,
+///         BFC_ERROR_OUT_OF_MEMORY (host memory), BFC_ERROR_SHUTTING_DOWN, BFC_ERROR_INTERNAL.
+///         After a failure nothing was created.
+///
+/// # Safety
+/// `options` is NULL or points to a struct of `struct_size` bytes, whose pointers are valid.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bfc_create(device: i32, options: *const bfc_options_t) -> bfc_status_t {
+    quiet::silence_own_panics();
+    status(|| {
+        let device = Device::new(device)?;
+        if options.is_null() {
+            return device.create(None);
+        }
+        // SAFETY: not NULL, so valid by this function's contract.
+        let raw = unsafe { versioned::read(options)? };
+        // SAFETY: as above.
+        let options = unsafe { parse(&raw)? };
+        device.create(Some(&options))
+    })
+}
+
+/// # Safety
+/// The pointers in `raw` are NULL or valid; the name lives as long as the result is used.
+unsafe fn parse<'a>(raw: &bfc_options_t) -> Result<Options<'a>, Error> {
+    let backend = raw.backend;
+    let Some(backend) = BackendKind::from_code(backend) else {
+        return Err(fail!(Error::InvalidArgument, "unknown backend {backend} in bfc_options_t"));
+    };
+    if raw.reserved != 0 {
+        return Err(fail!(Error::InvalidArgument, "the reserved field of bfc_options_t is not 0"));
+    }
+    let name = if raw.name.is_null() {
+        None
+    } else {
+        // SAFETY: not NULL, so a NUL-terminated string by this function's contract.
+        let name = unsafe { CStr::from_ptr(raw.name) };
+        let name: Result<&'a str, _> = name.to_str();
+        Some(name.map_err(|_| fail!(Error::InvalidArgument, "the allocator's name is not UTF-8"))?)
+    };
+    let suballocator = if raw.suballocator.is_null() {
+        None
+    } else {
+        // SAFETY: not NULL, so valid by this function's contract.
+        Some(parse_suballocator(&unsafe { versioned::read(raw.suballocator)? })?)
+    };
+    Ok(Options {
+        backend,
+        flags: raw.flags,
+        memory_limit: raw.memory_limit,
+        memory_fraction: raw.memory_fraction,
+        fragmentation_fraction: raw.fragmentation_fraction,
+        initial_region_bytes: raw.initial_region_bytes,
+        retry_timeout_ms: raw.retry_timeout_ms,
+        name,
+        suballocator,
+    })
+}
+
+fn parse_suballocator(raw: &bfc_suballocator_t) -> Result<SubAllocator, Error> {
+    let (Some(alloc), Some(free)) = (raw.alloc, raw.free) else {
+        return Err(fail!(Error::InvalidArgument, "a function of bfc_suballocator_t is NULL"));
+    };
+    if raw.reserved != 0 {
+        return Err(fail!(Error::InvalidArgument, "the reserved field of bfc_suballocator_t is not 0"));
+    }
+    let supports_coalescing = raw.supports_coalescing != 0;
+    Ok(SubAllocator { user_data: raw.user_data, alloc, free, supports_coalescing })
+}
+
+/// Ends the allocator of a device and gives every region back. Waits for calls in flight in other
+/// threads, and wakes those who wait for memory: they return BFC_ERROR_SHUTTING_DOWN.
+///
+/// @return BFC_OK; BFC_ERROR_BUSY while allocations live (nothing has changed then) and from a callback,
+///         BFC_ERROR_INVALID_ARGUMENT, BFC_ERROR_NO_ALLOCATOR, BFC_ERROR_SHUTTING_DOWN,
+///         BFC_ERROR_INTERNAL.
+#[unsafe(no_mangle)]
+pub extern "C" fn bfc_destroy(device: i32) -> bfc_status_t {
+    status(|| Device::new(device)?.destroy())
+}
+
+/// As bfc_destroy, but also with live allocations, whose pointers are then BFC_ERROR_INVALID_POINTER.
+#[unsafe(no_mangle)]
+pub extern "C" fn bfc_destroy_forced(device: i32) -> bfc_status_t {
+    status(|| Device::new(device)?.destroy_forced())
+}

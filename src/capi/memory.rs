@@ -1,0 +1,123 @@
+//! Allocation and free.
+
+use super::answer::{status, status_and};
+use super::types::{BFC_REQUEST_ON_STREAM, bfc_request_t, bfc_status_t};
+use super::versioned;
+use crate::device::{Device, Request};
+use crate::error::{Error, fail};
+use std::ffi::c_void;
+use std::ptr::null_mut;
+
+fn pointer(addr: u64) -> *mut c_void {
+    addr as *mut c_void
+}
+
+/// Allocates memory: the smallest free chunk that is large enough, the lowest address among equals.
+///
+/// A freed chunk is reusable at once; the caller orders the device's work.
+///
+/// @param bytes    Rounded up to a multiple of 256. 0: BFC_OK and NULL.
+/// @param out_ptr  Gets the address, a multiple of 256; NULL on failure. The memory belongs to the caller
+///                 until bfc_free. Its contents are undefined.
+/// @return BFC_OK; BFC_ERROR_OUT_OF_MEMORY, BFC_ERROR_INVALID_ARGUMENT, BFC_ERROR_NO_ALLOCATOR,
+///         BFC_ERROR_BUSY, BFC_ERROR_BACKEND_FAILED, BFC_ERROR_SHUTTING_DOWN, BFC_ERROR_INTERNAL.
+///
+/// # Safety
+/// `out_ptr` is NULL or valid for writing.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bfc_alloc(device: i32, bytes: usize, out_ptr: *mut *mut c_void) -> bfc_status_t {
+    // SAFETY: by this function's contract.
+    unsafe { status_and(out_ptr, null_mut(), || Ok(pointer(Device::new(device)?.alloc(bytes as u64)?))) }
+}
+
+/// As bfc_alloc, at a multiple of `alignment`, which must be a power of two; one above the limit is
+/// BFC_ERROR_OUT_OF_MEMORY. What lies before the aligned address stays free.
+///
+/// # Safety
+/// `out_ptr` is NULL or valid for writing.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bfc_alloc_aligned(
+    device: i32,
+    bytes: usize,
+    alignment: usize,
+    out_ptr: *mut *mut c_void,
+) -> bfc_status_t {
+    let work = || {
+        if alignment == 0 {
+            return Err(fail!(Error::InvalidArgument, "alignment 0: it must be a power of two"));
+        }
+        allocate(device, &Request { bytes: bytes as u64, alignment: alignment as u64, freed_before: 0 })
+    };
+    // SAFETY: by this function's contract.
+    unsafe { status_and(out_ptr, null_mut(), work) }
+}
+
+/// As bfc_alloc, with everything that can be said about a request.
+///
+/// @param request  Not NULL; begin with BFC_REQUEST_INIT.
+/// @return As bfc_alloc; BFC_ERROR_UNSUPPORTED for freed_before without BFC_TIMESTAMPS and, in this
+///         version, for BFC_REQUEST_ON_STREAM.
+///
+/// # Safety
+/// `request` is NULL or points to a struct of `struct_size` bytes; `out_ptr` is NULL or valid for writing.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bfc_alloc_ex(
+    device: i32,
+    request: *const bfc_request_t,
+    out_ptr: *mut *mut c_void,
+) -> bfc_status_t {
+    let work = || {
+        if request.is_null() {
+            return Err(fail!(Error::InvalidArgument, "the request is NULL"));
+        }
+        // SAFETY: not NULL, so valid by this function's contract.
+        let request = unsafe { versioned::read(request)? };
+        if request.flags & !BFC_REQUEST_ON_STREAM != 0 || request.reserved != 0 {
+            return Err(fail!(Error::InvalidArgument, "unknown flags in bfc_request_t, or its reserved field is not 0"));
+        }
+        if request.flags & BFC_REQUEST_ON_STREAM != 0 {
+            Device::new(device)?.unsupported("BFC_REQUEST_ON_STREAM")?;
+        }
+        let bfc_request_t { bytes, alignment, freed_before, .. } = request;
+        allocate(device, &Request { bytes: bytes as u64, alignment: alignment as u64, freed_before })
+    };
+    // SAFETY: by this function's contract.
+    unsafe { status_and(out_ptr, null_mut(), work) }
+}
+
+fn allocate(device: i32, request: &Request) -> Result<*mut c_void, Error> {
+    Ok(pointer(Device::new(device)?.alloc_with(request)?))
+}
+
+/// As bfc_alloc, but takes only chunks whose free was stamped at most `freed_before`; 0 is any. Needs
+/// BFC_TIMESTAMPS, else BFC_ERROR_UNSUPPORTED.
+///
+/// # Safety
+/// `out_ptr` is NULL or valid for writing.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bfc_alloc_freed_before(
+    device: i32,
+    bytes: usize,
+    freed_before: u64,
+    out_ptr: *mut *mut c_void,
+) -> bfc_status_t {
+    let work = || {
+        let device = Device::new(device)?;
+        // Also for 0, which asks for nothing that needs the stamps: whoever calls this relies on them.
+        device.timestamp()?;
+        Ok(pointer(device.alloc_with(&Request { bytes: bytes as u64, alignment: 0, freed_before })?))
+    };
+    // SAFETY: by this function's contract.
+    unsafe { status_and(out_ptr, null_mut(), work) }
+}
+
+/// Frees what an allocation of this device returned. The chunk merges with its free neighbours.
+///
+/// @param ptr  NULL: BFC_OK, also where nothing was created.
+/// @return BFC_OK; BFC_ERROR_INVALID_POINTER (foreign, interior or stale), BFC_ERROR_DOUBLE_FREE,
+///         BFC_ERROR_INVALID_ARGUMENT, BFC_ERROR_NO_ALLOCATOR, BFC_ERROR_BUSY,
+///         BFC_ERROR_SHUTTING_DOWN, BFC_ERROR_INTERNAL. A failing free changes nothing.
+#[unsafe(no_mangle)]
+pub extern "C" fn bfc_free(device: i32, ptr: *mut c_void) -> bfc_status_t {
+    status(|| Device::new(device)?.free(ptr as u64))
+}

@@ -1,0 +1,167 @@
+//! Questions about allocations and allocators.
+
+use super::answer::{status, status_and};
+use super::types::{bfc_stats_t, bfc_status_t};
+use super::versioned;
+use crate::device::Device;
+use crate::error::{Error, fail};
+use std::ffi::c_void;
+use std::ptr::null_mut;
+
+/// Gets how many bytes the caller asked for.
+///
+/// @return BFC_OK; BFC_ERROR_INVALID_POINTER if `ptr` is not the start of a live allocation, and the
+///         errors of every call.
+///
+/// # Safety
+/// `out` is NULL or valid for writing.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bfc_requested_size(device: i32, ptr: *const c_void, out: *mut usize) -> bfc_status_t {
+    // SAFETY: by this function's contract.
+    unsafe { status_and(out, 0, || Ok(Device::new(device)?.requested_size(ptr as u64)? as usize)) }
+}
+
+/// Gets how many bytes the chunk has, a multiple of 256. All of them may be used.
+///
+/// # Safety
+/// `out` is NULL or valid for writing.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bfc_allocated_size(device: i32, ptr: *const c_void, out: *mut usize) -> bfc_status_t {
+    // SAFETY: by this function's contract.
+    unsafe { status_and(out, 0, || Ok(Device::new(device)?.allocated_size(ptr as u64)? as usize)) }
+}
+
+/// Gets the allocation's number: unique in its allocator, rising from 1.
+///
+/// # Safety
+/// `out` is NULL or valid for writing.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bfc_allocation_id(device: i32, ptr: *const c_void, out: *mut i64) -> bfc_status_t {
+    // SAFETY: by this function's contract.
+    unsafe { status_and(out, 0, || Ok(Device::new(device)?.allocation_id(ptr as u64)? as i64)) }
+}
+
+/// Gets the live chunk and the region around a pointer, which may lie inside.
+///
+/// @param out_chunk, out_chunk_bytes    The chunk's start and size.
+/// @param out_region, out_region_bytes  Its region's start and size. With IPC a handle names the region;
+///                                      the difference of the starts is the offset in it.
+/// @return BFC_OK; BFC_ERROR_INVALID_POINTER if the pointer lies in no live allocation, and the errors of
+///         every call.
+///
+/// # Safety
+/// Each out-pointer is NULL, which is BFC_ERROR_INVALID_ARGUMENT, or valid for writing.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bfc_address_range(
+    device: i32,
+    ptr: *const c_void,
+    out_chunk: *mut *mut c_void,
+    out_chunk_bytes: *mut usize,
+    out_region: *mut *mut c_void,
+    out_region_bytes: *mut usize,
+) -> bfc_status_t {
+    let store = |(start, bytes): (u64, u64), out: *mut *mut c_void, out_bytes: *mut usize| {
+        if !out.is_null() {
+            // SAFETY: not NULL, so valid by this function's contract.
+            unsafe { out.write(start as *mut c_void) };
+        }
+        if !out_bytes.is_null() {
+            // SAFETY: as above.
+            unsafe { out_bytes.write(bytes as usize) };
+        }
+    };
+    store((0, 0), out_chunk, out_chunk_bytes);
+    store((0, 0), out_region, out_region_bytes);
+    status(|| {
+        let starts = [out_chunk, out_region].contains(&null_mut());
+        if starts || [out_chunk_bytes, out_region_bytes].contains(&null_mut()) {
+            return Err(fail!(Error::InvalidArgument, "an out-pointer is NULL"));
+        }
+        let range = Device::new(device)?.address_range(ptr as u64)?;
+        store(range.chunk, out_chunk, out_chunk_bytes);
+        store(range.region, out_region, out_region_bytes);
+        Ok(())
+    })
+}
+
+/// Gets the device whose allocator holds the memory around a pointer, in use or free.
+///
+/// @param out_device  Gets the ordinal; 0 on failure.
+/// @return BFC_OK; BFC_ERROR_INVALID_POINTER if no allocator does; BFC_ERROR_INVALID_ARGUMENT.
+///
+/// # Safety
+/// `out_device` is NULL or valid for writing.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bfc_owner(ptr: *const c_void, out_device: *mut i32) -> bfc_status_t {
+    // SAFETY: by this function's contract.
+    unsafe { status_and(out_device, 0, || Ok(Device::owner(ptr as u64)?.ordinal())) }
+}
+
+/// Gives wholly free regions back to the backend, the largest first, as long as `keep_bytes` stay held,
+/// and the host memory of pointer tables that no chunk needs. Afterwards growth begins small again.
+///
+/// @param out_released  Gets how many bytes were given back.
+/// @return BFC_OK, also if nothing could be given back; the errors of every call.
+///
+/// # Safety
+/// `out_released` is NULL or valid for writing.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bfc_trim(device: i32, keep_bytes: u64, out_released: *mut u64) -> bfc_status_t {
+    // SAFETY: by this function's contract.
+    unsafe { status_and(out_released, 0, || Device::new(device)?.trim(keep_bytes)) }
+}
+
+/// Gets the statistics of this moment.
+///
+/// @param out_stats  Its struct_size says which version the caller knows: begin with BFC_STATS_INIT.
+///
+/// # Safety
+/// `out_stats` is NULL or points to a writable struct of `struct_size` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bfc_stats(device: i32, out_stats: *mut bfc_stats_t) -> bfc_status_t {
+    if out_stats.is_null() {
+        return fail!(Error::InvalidArgument, "an out-pointer is NULL").code();
+    }
+    status(|| {
+        // SAFETY: zeros are a valid value.
+        let mut answer: bfc_stats_t = unsafe { std::mem::zeroed() };
+        // First, so that it is also done on the way out of a failure.
+        // SAFETY: not NULL, so valid by this function's contract.
+        unsafe { versioned::write(out_stats, &answer)? };
+        let stats = Device::new(device)?.stats()?;
+        answer.num_allocs = stats.num_allocs;
+        answer.num_frees = stats.num_frees;
+        answer.num_failures = stats.num_failures;
+        answer.bytes_in_use = stats.bytes_in_use;
+        answer.peak_bytes_in_use = stats.peak_bytes_in_use;
+        answer.bytes_requested = stats.bytes_requested;
+        answer.peak_bytes_requested = stats.peak_bytes_requested;
+        answer.largest_alloc_size = stats.largest_alloc_size;
+        answer.bytes_limit = stats.bytes_limit;
+        answer.pool_bytes = stats.pool_bytes;
+        answer.peak_pool_bytes = stats.peak_pool_bytes;
+        answer.largest_free_block_bytes = stats.largest_free_block_bytes;
+        answer.num_regions = stats.num_regions;
+        answer.num_chunks = stats.num_chunks;
+        answer.num_free_chunks = stats.num_free_chunks;
+        answer.metadata_bytes = stats.metadata_bytes;
+        // SAFETY: as above.
+        unsafe { versioned::write(out_stats, &answer) }
+    })
+}
+
+/// Sets the counts and largest_alloc_size to 0 and the peaks to the current values. After TensorFlow's
+/// ClearStats.
+#[unsafe(no_mangle)]
+pub extern "C" fn bfc_reset_stats(device: i32) -> bfc_status_t {
+    status(|| Device::new(device)?.reset_stats())
+}
+
+/// Checks every invariant of an allocator's books, for tests and bug reports. Takes time in proportion to
+/// the chunks, with the allocator locked.
+///
+/// @return BFC_OK; BFC_ERROR_INTERNAL if one is broken: the allocator is then poisoned.
+#[unsafe(no_mangle)]
+pub extern "C" fn bfc_check(device: i32) -> bfc_status_t {
+    status(|| Device::new(device)?.check())
+}

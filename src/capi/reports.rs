@@ -1,0 +1,190 @@
+//! Text for people and programs.
+
+use super::answer::status;
+use super::types::{bfc_log_callback_t, bfc_status_t};
+use crate::device::Device;
+use crate::error::{Error, fail, status_text, with_last_error};
+use crate::{log, scope};
+use std::ffi::{CStr, c_char, c_void};
+use std::fmt;
+
+/// The caller's buffer: keeps what fits and counts all of it.
+struct Buffer {
+    place: *mut c_char,
+    capacity: usize,
+    length: usize,
+}
+
+impl Buffer {
+    /// Ends the text with a NUL, which fits because `write_str` left room for it.
+    fn finish(self) -> usize {
+        if self.capacity != 0 {
+            let end = self.place.wrapping_add(self.length.min(self.capacity - 1));
+            // SAFETY: within the capacity that the caller promised.
+            unsafe { end.write(0) };
+        }
+        self.length
+    }
+}
+
+impl fmt::Write for Buffer {
+    fn write_str(&mut self, part: &str) -> fmt::Result {
+        let room = self.capacity.saturating_sub(1).saturating_sub(self.length);
+        let fits = part.len().min(room);
+        let end = self.place.wrapping_add(self.length);
+        // SAFETY: `fits` bytes fit behind the text so far; the caller's buffer overlaps no text of ours.
+        unsafe { std::ptr::copy_nonoverlapping(part.as_ptr().cast(), end, fits) };
+        self.length += part.len();
+        Ok(())
+    }
+}
+
+/// # Safety
+/// `buf` is valid for writing `capacity` bytes; `out_length` is NULL or valid for writing.
+unsafe fn text(
+    buf: *mut c_char,
+    capacity: usize,
+    out_length: *mut usize,
+    write: impl FnOnce(&mut dyn fmt::Write) -> Result<(), Error>,
+) -> bfc_status_t {
+    if out_length.is_null() || (buf.is_null() && capacity != 0) {
+        return fail!(Error::InvalidArgument, "out_length is NULL, or buf is NULL and capacity is not 0").code();
+    }
+    let mut buffer = Buffer { place: buf, capacity, length: 0 };
+    let answer = status(|| write(&mut buffer));
+    if answer != 0 {
+        buffer.length = 0;
+    }
+    let length = buffer.finish();
+    // SAFETY: not NULL, so valid by this function's contract.
+    unsafe { out_length.write(length) };
+    answer
+}
+
+/// Writes the pool as one line of 100 columns: '*' used, 'x' slack inside a chunk, '_' free.
+/// After TensorFlow's RenderOccupancy.
+///
+/// @param buf         Gets at most `capacity` bytes with a terminating NUL; NULL if `capacity` is 0.
+/// @param out_length  Gets the full length without the NUL; 0 on failure.
+///
+/// # Safety
+/// `buf` is valid for writing `capacity` bytes; `out_length` is NULL or valid for writing.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bfc_occupancy(
+    device: i32,
+    buf: *mut c_char,
+    capacity: usize,
+    out_length: *mut usize,
+) -> bfc_status_t {
+    // SAFETY: by this function's contract.
+    unsafe { text(buf, capacity, out_length, |out| Device::new(device)?.write_occupancy(out)) }
+}
+
+/// Writes the memory map as JSON: regions, chunks, bins, statistics. docs/memory-map.md has the schema.
+/// The allocator is locked meanwhile. Parameters as bfc_occupancy; the pool may change between a call for
+/// the length and a call for the text, so compare the lengths.
+///
+/// # Safety
+/// As bfc_occupancy.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bfc_memory_map(
+    device: i32,
+    buf: *mut c_char,
+    capacity: usize,
+    out_length: *mut usize,
+) -> bfc_status_t {
+    // SAFETY: by this function's contract.
+    unsafe { text(buf, capacity, out_length, |out| Device::new(device)?.write_memory_map(out)) }
+}
+
+/// Writes the report for a person who ran out of memory: what is held, used and free, how fragmented, by
+/// bin and by operation. Parameters as bfc_occupancy. With BFC_REPORT_ON_FAILURE=1 in the environment at
+/// creation a request that fails sends this report, with its verdict, to the log: at most one in ten
+/// seconds.
+///
+/// # Safety
+/// As bfc_occupancy.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bfc_report(
+    device: i32,
+    buf: *mut c_char,
+    capacity: usize,
+    out_length: *mut usize,
+) -> bfc_status_t {
+    // SAFETY: by this function's contract.
+    unsafe { text(buf, capacity, out_length, |out| Device::new(device)?.write_report(out)) }
+}
+
+/// Names the operation on whose behalf this thread allocates from now on, until the matching
+/// bfc_scope_end; reports then say what each operation holds. TensorFlow does this in its debug build.
+/// Scopes nest at most 8 deep, and the innermost counts.
+///
+/// @param operation  UTF-8, copied; more than 119 bytes are cut. Not NULL.
+/// @param step       The caller's own count, of training steps for example.
+/// @return BFC_OK; BFC_ERROR_INVALID_ARGUMENT.
+///
+/// # Safety
+/// `operation` is NULL or a NUL-terminated string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bfc_scope_begin(operation: *const c_char, step: u64) -> bfc_status_t {
+    status(|| {
+        if operation.is_null() {
+            return Err(fail!(Error::InvalidArgument, "the operation's name is NULL"));
+        }
+        // SAFETY: not NULL, so NUL-terminated by this function's contract.
+        let name = unsafe { CStr::from_ptr(operation) };
+        let name = name.to_str().map_err(|_| fail!(Error::InvalidArgument, "the operation's name is not UTF-8"))?;
+        scope::begin(name, step)
+    })
+}
+
+/// Ends the innermost scope of this thread.
+///
+/// @return BFC_OK; BFC_ERROR_INVALID_ARGUMENT if there is none.
+#[unsafe(no_mangle)]
+pub extern "C" fn bfc_scope_end() -> bfc_status_t {
+    status(scope::end)
+}
+
+/// Sends the library's messages to a function instead of the standard error stream; NULL undoes it.
+/// Warnings and errors, unless BFC_LOG=error|warn|info|debug says otherwise. Without a callback nothing
+/// is ever printed unless BFC_LOG is set.
+///
+/// @param user_data  Passed on. It must stay valid until another callback is set, and, if other threads
+///                   use the library then, until they are out of it.
+#[unsafe(no_mangle)]
+pub extern "C" fn bfc_set_log_callback(callback: bfc_log_callback_t, user_data: *mut c_void) -> bfc_status_t {
+    status(|| {
+        log::set_callback(callback, user_data);
+        Ok(())
+    })
+}
+
+/// The static text of a status; never NULL, also for a number that is none.
+#[unsafe(no_mangle)]
+pub extern "C" fn bfc_status_string(status: bfc_status_t) -> *const c_char {
+    status_text(status).as_ptr()
+}
+
+/// Writes this thread's last failure in words. A success leaves it.
+///
+/// @param buf  Gets at most `capacity` bytes with a terminating NUL; may be NULL if `capacity` is 0.
+/// @return The full length without the NUL; 0 if nothing failed yet in this thread.
+///
+/// # Safety
+/// `buf` is NULL or valid for writing `capacity` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bfc_last_error(buf: *mut c_char, capacity: usize) -> usize {
+    let capacity = if buf.is_null() { 0 } else { capacity };
+    let mut buffer = Buffer { place: buf, capacity, length: 0 };
+    with_last_error(|words| {
+        let _ = fmt::Write::write_str(&mut buffer, words);
+    });
+    buffer.finish()
+}
+
+/// The library's version, "major.minor.patch".
+#[unsafe(no_mangle)]
+pub extern "C" fn bfc_version() -> *const c_char {
+    concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
+}

@@ -1,0 +1,470 @@
+//! The arena: allocation and free over the regions it was given.
+
+use super::chunks::{ChunkId, Chunks, Cold, NIL, State, Tag};
+use super::grow::{Extension, Growth};
+use super::index::FreeIndex;
+use super::regions::{Lookup, Regions};
+use super::scopes::Names;
+use super::stamps::Stamps;
+use super::stats::{Counters, Stats};
+use super::units::{MAX_CHUNK, UNIT, round_down};
+use crate::sys::HostMemoryExhausted;
+use crate::sys::table::LazyTable;
+
+/// How an arena behaves; fixed at creation.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Settings {
+    pub(crate) limit: u64,
+    pub(crate) growth: bool,
+    pub(crate) garbage_collection: bool,
+    pub(crate) split_always: bool,
+    /// Of the limit; 0 is the 128 MiB rule.
+    pub(crate) fragmentation_fraction: f64,
+    /// 0 is 2 MiB.
+    pub(crate) initial_region: u64,
+    pub(crate) timestamps: bool,
+    /// No chunk is handed out before its stamp is safe.
+    pub(crate) quarantine: bool,
+    /// Regions that touch are one.
+    pub(crate) coalesce_regions: bool,
+}
+
+/// One request, already rounded.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Want<'a> {
+    /// A multiple of 256, not 0.
+    pub(crate) size: u64,
+    pub(crate) requested: u64,
+    /// A power of two; every chunk is aligned to 256 anyway.
+    pub(crate) alignment: u64,
+    /// Accept chunks stamped at most this; `u64::MAX` is any.
+    pub(crate) newest: u64,
+    /// The operation and the step it is for.
+    pub(crate) scope: Option<(&'a str, u64)>,
+}
+
+/// Why a free was refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Refused {
+    /// Not the start of a chunk.
+    NotAChunk,
+    AlreadyFree,
+}
+
+pub(crate) struct Arena {
+    pub(super) chunks: Chunks,
+    pub(super) index: FreeIndex,
+    pub(super) regions: Regions,
+    pub(super) stamps: Stamps,
+    pub(super) growth: Growth,
+    pub(super) counters: Counters,
+    pub(super) settings: Settings,
+    names: Names,
+    /// A remainder of this many bytes is split off however large the request is.
+    max_slack: u64,
+    next_allocation_id: u64,
+}
+
+impl Arena {
+    pub(crate) fn new(settings: Settings) -> Result<Self, HostMemoryExhausted> {
+        Ok(Arena {
+            chunks: Chunks::new(settings.timestamps),
+            index: FreeIndex::new()?,
+            regions: Regions::new(),
+            stamps: Stamps::new(),
+            growth: Growth::new(settings.limit, settings.growth, settings.initial_region),
+            counters: Counters::default(),
+            names: Names::default(),
+            max_slack: max_slack(&settings),
+            next_allocation_id: 1,
+            settings,
+        })
+    }
+
+    /// Hands out the best fitting chunk, or `None` if no free chunk fits. On an error nothing changed.
+    #[inline]
+    pub(crate) fn take(&mut self, want: &Want<'_>) -> Result<Option<u64>, HostMemoryExhausted> {
+        // A prefix for the alignment and a remainder: at most two new chunks.
+        self.reserve_chunks(2)?;
+        if self.stamps.any_safe() {
+            self.merge_safe();
+        }
+        let plain = want.alignment <= UNIT && want.newest == u64::MAX;
+        let found =
+            if plain { self.index.best_fit(&self.chunks, want.size) } else { self.find_choosy(want) };
+        let Some(mut id) = found else { return Ok(None) };
+        let tag = match want.scope {
+            None => Tag::default(),
+            Some((name, step)) => Tag { name: self.intern(name)?, step },
+        };
+        self.index.remove(&mut self.chunks, id);
+        if want.alignment > UNIT {
+            id = self.split_prefix(id, want.alignment);
+        }
+        self.chunks.mark_in_use(id);
+        let mut size = self.chunks.size(id);
+        if self.splits(size, want.size) {
+            self.split_remainder(id, want.size);
+            size = want.size;
+        }
+        self.chunks.set_stamp(id, 0);
+        self.chunks.set_cold(id, Cold { requested: want.requested, allocation_id: self.next_allocation_id });
+        if self.chunks.has_tags() {
+            self.chunks.set_tag(id, tag);
+        }
+        self.next_allocation_id += 1;
+        self.counters.allocated(size, want.requested);
+        Ok(Some(self.chunks.addr(id)))
+    }
+
+    #[inline]
+    fn reserve_chunks(&mut self, count: usize) -> Result<(), HostMemoryExhausted> {
+        self.chunks.reserve(count)?;
+        if self.settings.timestamps {
+            let (chunks, _) = self.chunks.count();
+            self.stamps.reserve(chunks + count)?;
+        }
+        Ok(())
+    }
+
+    fn intern(&mut self, name: &str) -> Result<u32, HostMemoryExhausted> {
+        self.chunks.start_tags()?;
+        self.names.intern(name)
+    }
+
+    /// The first chunk in (size, address) order that has a place at the alignment and an old enough
+    /// stamp. Chunks that are too new are passed over one by one, as in the original; the alignment can
+    /// pass over only chunks that are less than `size + alignment` long.
+    fn find_choosy(&self, want: &Want<'_>) -> Option<ChunkId> {
+        let mut found = self.index.best_fit(&self.chunks, want.size);
+        while let Some(id) = found {
+            let (size, addr) = self.chunks.key(id);
+            let fits = addr
+                .checked_next_multiple_of(want.alignment)
+                .is_some_and(|start| size >= want.size && size - want.size >= start - addr);
+            if fits && self.chunks.stamp(id) <= want.newest {
+                break;
+            }
+            found = self.index.following(&self.chunks, (size, addr));
+        }
+        found
+    }
+
+    /// Whether a chunk of `size` bytes is split for a request of `wanted`.
+    #[inline]
+    fn splits(&self, size: u64, wanted: u64) -> bool {
+        let remainder = size - wanted;
+        remainder >= wanted || remainder >= self.max_slack
+    }
+
+    /// Splits a free prefix off a free chunk outside the index, so that the rest is aligned.
+    fn split_prefix(&mut self, id: ChunkId, alignment: u64) -> ChunkId {
+        let (size, addr) = self.chunks.key(id);
+        let prefix = addr.next_multiple_of(alignment) - addr;
+        if prefix == 0 {
+            return id;
+        }
+        let rest = self.add_after(id, prefix, size);
+        // The prefix keeps the chunk's place in the queue of stamps, if it has one.
+        if self.chunks.stamp(id) != 0 {
+            self.counters.stamped_splits += 1;
+        }
+        self.index.insert(&mut self.chunks, id);
+        self.chunks.mark_free(rest);
+        rest
+    }
+
+    /// Splits a chunk in use behind `wanted` bytes; the remainder is free.
+    #[inline]
+    fn split_remainder(&mut self, id: ChunkId, wanted: u64) {
+        let size = self.chunks.size(id);
+        let rest = self.add_after(id, wanted, size);
+        self.chunks.mark_free(rest);
+        // What was freed at some time was freed as a whole: the remainder waits as long as the chunk did.
+        let stamp = self.chunks.stamp(id);
+        if stamp != 0 {
+            self.chunks.set_stamp(rest, stamp);
+            self.stamps.insert(&self.chunks, stamp, rest);
+            self.counters.stamped_splits += 1;
+        }
+        self.index.insert(&mut self.chunks, rest);
+    }
+
+    /// Cuts a chunk at `at` bytes; what lies behind becomes a chunk in use.
+    #[inline]
+    fn add_after(&mut self, id: ChunkId, at: u64, size: u64) -> ChunkId {
+        let region = self.chunks.region(id);
+        let addr = self.chunks.addr(id) + at;
+        let next = self.chunks.next(id);
+        let rest = self.chunks.add(addr, size - at, region);
+        self.chunks.set_size(id, at);
+        self.chunks.link(id, rest);
+        self.chunks.link(rest, next);
+        self.regions.set_start(region, addr, rest);
+        rest
+    }
+
+    /// Takes a chunk back. Needs no memory and cannot fail for a chunk in use.
+    #[inline]
+    pub(crate) fn free(&mut self, addr: u64) -> Result<(), Refused> {
+        let Lookup::Start(id) = self.regions.lookup(addr) else { return Err(Refused::NotAChunk) };
+        if !self.chunks.in_use(id) {
+            return Err(Refused::AlreadyFree);
+        }
+        self.counters.freed(self.chunks.size(id), self.chunks.cold(id).requested);
+        self.chunks.mark_free(id);
+        if self.settings.timestamps {
+            self.free_stamped(id);
+        } else {
+            let id = self.coalesce(id, false);
+            self.index.insert(&mut self.chunks, id);
+        }
+        Ok(())
+    }
+
+    fn free_stamped(&mut self, id: ChunkId) {
+        let stamp = self.stamps.next();
+        self.chunks.set_stamp(id, stamp);
+        self.stamps.push(&self.chunks, stamp, id);
+        if !self.settings.quarantine {
+            self.index.insert(&mut self.chunks, id);
+        }
+    }
+
+    /// Merges a free chunk that is in no tree with its free neighbours, and returns the whole, which is
+    /// in no tree either.
+    #[inline]
+    pub(super) fn coalesce(&mut self, id: ChunkId, ignore_stamps: bool) -> ChunkId {
+        let next = self.chunks.next(id);
+        if next != NIL && self.merges(next, ignore_stamps) {
+            self.index.remove(&mut self.chunks, next);
+            self.absorb(id, next);
+        }
+        let prev = self.chunks.prev(id);
+        if prev != NIL && self.merges(prev, ignore_stamps) {
+            self.index.remove(&mut self.chunks, prev);
+            self.absorb(prev, id);
+            return prev;
+        }
+        id
+    }
+
+    #[inline]
+    fn merges(&self, id: ChunkId, ignore_stamps: bool) -> bool {
+        self.chunks.state(id) == State::Free && (ignore_stamps || self.chunks.stamp(id) == 0)
+    }
+
+    /// Appends a free chunk's neighbour to it.
+    #[inline]
+    fn absorb(&mut self, first: ChunkId, second: ChunkId) {
+        let stamp = self.chunks.stamp(first).max(self.chunks.stamp(second));
+        self.chunks.set_stamp(first, stamp);
+        let size = self.chunks.size(first) + self.chunks.size(second);
+        self.chunks.set_size(first, size);
+        self.chunks.link(first, self.chunks.next(second));
+        self.regions.clear_start(self.chunks.region(second), self.chunks.addr(second));
+        self.chunks.mark_in_use(second);
+        self.chunks.remove(second);
+    }
+
+    /// Clears the stamps that the frontier has passed and merges their chunks.
+    pub(crate) fn merge_safe(&mut self) {
+        while let Some(id) = self.stamps.pop_safe(&self.chunks) {
+            if self.chunks.state(id) == State::Free {
+                self.index.remove(&mut self.chunks, id);
+            }
+            self.chunks.set_stamp(id, 0);
+            let id = self.coalesce(id, false);
+            self.index.insert(&mut self.chunks, id);
+        }
+    }
+
+    /// Merges waiting chunks in spite of their stamps, oldest first, until one of `size` bytes exists.
+    /// Never with quarantine, where it would hand out what is not safe.
+    pub(crate) fn merge_forced(&mut self, size: u64) -> bool {
+        if self.settings.quarantine {
+            return false;
+        }
+        let mut found = false;
+        for place in 0..self.stamps.len() {
+            let Some(id) = self.stamps.current(&self.chunks, place) else { continue };
+            self.index.remove(&mut self.chunks, id);
+            let merged = self.coalesce(id, true);
+            self.index.insert(&mut self.chunks, merged);
+            self.counters.forced_merges += 1;
+            // Still stamped, so still queued: the original forgets some of these.
+            self.stamps.replace(place, self.chunks.stamp(merged), merged);
+            found = self.chunks.size(merged) >= size;
+            if found {
+                break;
+            }
+        }
+        self.stamps.restore_order(&self.chunks);
+        found
+    }
+
+    pub(crate) fn stamps_wait(&self) -> bool {
+        !self.stamps.is_empty()
+    }
+
+    pub(crate) fn raise_frontier(&mut self, to: u64) {
+        self.stamps.raise_frontier(to);
+    }
+
+    pub(crate) fn last_stamp(&self) -> u64 {
+        self.stamps.last()
+    }
+
+    pub(crate) fn plan_extension(&mut self, least: u64) -> Option<Extension> {
+        self.growth.plan(least)
+    }
+
+    pub(crate) fn cancel_extension(&mut self, extension: &Extension) {
+        self.growth.cancel(extension);
+    }
+
+    pub(crate) fn overlaps(&self, base: u64, bytes: u64) -> bool {
+        self.regions.overlaps(base, bytes)
+    }
+
+    /// Adds what the backend gave: `given` bytes at `base`, a multiple of 256, which overlap nothing.
+    /// On failure nothing changed but that the extension is over.
+    pub(crate) fn add_region(&mut self, extension: &Extension, base: u64, given: u64, starts: LazyTable) -> Result<(), HostMemoryExhausted> {
+        let added = self.insert_region(base, given, starts);
+        match added {
+            Ok(()) => self.growth.commit(extension, given),
+            Err(HostMemoryExhausted) => self.growth.cancel(extension),
+        }
+        added
+    }
+
+    fn insert_region(&mut self, base: u64, given: u64, starts: LazyTable) -> Result<(), HostMemoryExhausted> {
+        self.reserve_chunks(1)?;
+        let bytes = usable(given);
+        let below = if self.settings.coalesce_regions { self.regions.ending_at(base) } else { None };
+        let below = below.filter(|&id| self.regions.get(id).bytes + bytes <= MAX_CHUNK);
+        let (region, last) = match below {
+            Some(id) => {
+                let last = self.last_chunk(id);
+                self.regions.extend(id, bytes, given)?;
+                (id, last)
+            }
+            None => (self.regions.add(base, bytes, given, starts)?, NIL),
+        };
+        let id = self.chunks.add(base, bytes, region);
+        self.chunks.link(last, id);
+        self.regions.set_start(region, base, id);
+        self.chunks.mark_free(id);
+        let id = self.coalesce(id, false);
+        self.index.insert(&mut self.chunks, id);
+        self.counters.regions_added += 1;
+        Ok(())
+    }
+
+    fn last_chunk(&self, region: u32) -> ChunkId {
+        let region = self.regions.get(region);
+        self.regions.chunk_around(region.base + region.bytes - 1).unwrap_or(NIL)
+    }
+
+    pub(crate) fn count_failure(&mut self) {
+        self.counters.num_failures += 1;
+    }
+
+    pub(crate) fn reset_stats(&mut self) {
+        self.counters.reset();
+        self.growth.reset_peak();
+    }
+
+    /// A chunk in use that begins at `addr`.
+    pub(crate) fn chunk_in_use(&self, addr: u64) -> Option<ChunkId> {
+        match self.regions.lookup(addr) {
+            Lookup::Start(id) if self.chunks.in_use(id) => Some(id),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn chunks(&self) -> &Chunks {
+        &self.chunks
+    }
+
+    pub(crate) fn regions(&self) -> &Regions {
+        &self.regions
+    }
+
+    pub(crate) fn names(&self) -> &Names {
+        &self.names
+    }
+
+    pub(crate) fn growth(&self) -> &Growth {
+        &self.growth
+    }
+
+    pub(crate) fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    pub(crate) fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// What the chunks tile: the regions without their tails.
+    pub(crate) fn usable_bytes(&self) -> u64 {
+        self.regions.iter().map(|(_, region)| region.bytes).sum()
+    }
+
+    /// The largest chunk that a request could get now.
+    pub(crate) fn largest_free(&self) -> u64 {
+        self.index.largest(&self.chunks).map_or(0, |id| self.chunks.size(id))
+    }
+
+    /// Host memory that the arena holds beside itself, in bytes.
+    fn metadata_bytes(&self) -> u64 {
+        size_of::<Self>() as u64
+            + self.chunks.metadata_bytes()
+            + self.index.metadata_bytes()
+            + self.regions.metadata_bytes()
+            + self.stamps.metadata_bytes()
+            + self.names.metadata_bytes()
+    }
+
+    pub(crate) fn stats(&self) -> Stats {
+        let (chunks, free) = self.chunks.count();
+        let c = &self.counters;
+        Stats {
+            num_allocs: c.num_allocs,
+            num_frees: c.num_frees,
+            num_failures: c.num_failures,
+            bytes_in_use: c.bytes_in_use,
+            peak_bytes_in_use: c.peak_bytes_in_use,
+            bytes_requested: c.bytes_requested,
+            peak_bytes_requested: c.peak_bytes_requested,
+            largest_alloc_size: c.largest_alloc_size,
+            bytes_limit: self.growth.limit,
+            pool_bytes: self.growth.pool_bytes,
+            peak_pool_bytes: self.growth.peak_pool_bytes,
+            largest_free_block_bytes: self.largest_free(),
+            num_regions: self.regions.count() as u64,
+            num_chunks: chunks as u64,
+            num_free_chunks: free as u64,
+            metadata_bytes: self.metadata_bytes(),
+        }
+    }
+}
+
+/// The part of a region that chunks can tile.
+pub(crate) fn usable(given: u64) -> u64 {
+    round_down(given).min(MAX_CHUNK)
+}
+
+/// The original's rule with its arithmetic: a double times the limit, truncated.
+#[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+fn max_slack(settings: &Settings) -> u64 {
+    if settings.split_always {
+        UNIT
+    } else if settings.fragmentation_fraction > 0.0 {
+        // Below one unit there is nothing to split off; the original would make a chunk of 0 bytes.
+        ((settings.fragmentation_fraction * settings.limit as f64) as u64).max(UNIT)
+    } else {
+        128 << 20
+    }
+}

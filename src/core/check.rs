@@ -1,0 +1,129 @@
+//! The invariants, numbered. Tests check them after every step, and `bfc_check` on request.
+//!
+//! - I1 the chunks of a region tile it: linked in address order, without gap or overlap
+//! - I2 no two free neighbours that may merge
+//! - I3 a class is marked exactly if it holds a chunk, and the index holds exactly the findable chunks,
+//!   in order; a stamped free chunk is queued
+//! - I4 used + free = the regions, the counters agree with the chunks
+//! - I5 best fit is what a scan over all chunks finds
+//! - I6 every start maps to its chunk and nothing else maps to anything
+
+use super::arena::Arena;
+use super::chunks::{NIL, State};
+use super::classes::{CLASSES, class_of};
+use super::regions::Lookup;
+use super::units::UNIT;
+
+/// Which invariant is broken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Broken {
+    I1Tiling,
+    I2Coalescing,
+    I3Index,
+    I4Accounting,
+    I5BestFit,
+    I6Starts,
+}
+
+fn require(holds: bool, otherwise: Broken) -> Result<(), Broken> {
+    if holds { Ok(()) } else { Err(otherwise) }
+}
+
+impl Arena {
+    /// Checks all invariants. Takes time in proportion to the chunks, and some scans beside.
+    pub(crate) fn check(&self) -> Result<(), Broken> {
+        let walked = self.check_regions()?;
+        require(walked == self.chunks.count().0, Broken::I1Tiling)?;
+        self.check_index()?;
+        self.check_accounting()?;
+        self.check_best_fit()
+    }
+
+    /// I1, I2 and I6 along each region; returns how many chunks there are.
+    fn check_regions(&self) -> Result<usize, Broken> {
+        let mut count = 0;
+        for (region, span) in self.regions.iter() {
+            let mut expected = span.base;
+            let mut prev = NIL;
+            let mut id = self.regions.first_chunk(region);
+            require(id != NIL, Broken::I6Starts)?;
+            while id != NIL {
+                let (size, addr) = self.chunks.key(id);
+                let linked = addr == expected && self.chunks.prev(id) == prev;
+                let sound = size != 0 && size % UNIT == 0 && self.chunks.region(id) == region;
+                require(linked && sound && self.chunks.state(id) != State::Vacant, Broken::I1Tiling)?;
+                require(self.regions.lookup(addr) == Lookup::Start(id), Broken::I6Starts)?;
+                let inside = addr + size - 1;
+                require(self.regions.chunk_around(inside) == Some(id), Broken::I6Starts)?;
+                if prev != NIL && self.may_merge(prev) && self.may_merge(id) {
+                    return Err(Broken::I2Coalescing);
+                }
+                expected += size;
+                count += 1;
+                require(count <= self.chunks.count().0, Broken::I1Tiling)?;
+                (prev, id) = (id, self.chunks.next(id));
+            }
+            require(expected == span.base + span.bytes, Broken::I1Tiling)?;
+        }
+        Ok(count)
+    }
+
+    fn may_merge(&self, id: super::chunks::ChunkId) -> bool {
+        self.chunks.state(id) == State::Free && self.chunks.stamp(id) == 0
+    }
+
+    fn check_index(&self) -> Result<(), Broken> {
+        for class in 0..CLASSES {
+            let (marked, holds) = self.index.class_marks(class);
+            require(marked == holds, Broken::I3Index)?;
+        }
+        let indexed: Vec<_> = self.index.iter(&self.chunks).collect();
+        let ordered = indexed.windows(2).all(|w| self.chunks.key(w[0]) < self.chunks.key(w[1]));
+        let classes = indexed.windows(2).all(|w| {
+            class_of(self.chunks.size(w[0])) <= class_of(self.chunks.size(w[1]))
+        });
+        let free = indexed.iter().all(|&id| self.chunks.state(id) == State::Free);
+        let findable = self.chunks.ids().filter(|&id| self.chunks.state(id) == State::Free).count();
+        require(ordered && classes && free && indexed.len() == findable, Broken::I3Index)?;
+        for id in self.chunks.ids() {
+            let stamp = self.chunks.stamp(id);
+            let queued = stamp == 0 || self.stamps.holds(stamp, id);
+            let held = self.chunks.state(id) != State::Held || stamp != 0;
+            require(queued && held && (stamp == 0 || !self.chunks.in_use(id)), Broken::I3Index)?;
+        }
+        Ok(())
+    }
+
+    fn check_accounting(&self) -> Result<(), Broken> {
+        let (mut used, mut requested, mut free, mut free_count) = (0u64, 0u64, 0u64, 0);
+        for id in self.chunks.ids() {
+            if self.chunks.in_use(id) {
+                used += self.chunks.size(id);
+                requested += self.chunks.cold(id).requested;
+                require(self.chunks.cold(id).requested <= self.chunks.size(id), Broken::I4Accounting)?;
+            } else {
+                free += self.chunks.size(id);
+                free_count += 1;
+            }
+        }
+        let c = &self.counters;
+        let sums = used == c.bytes_in_use && requested == c.bytes_requested;
+        let peaks = c.peak_bytes_in_use >= used && c.peak_bytes_requested >= requested;
+        let pool = used + free == self.usable_bytes() && free_count == self.chunks.count().1;
+        let given: u64 = self.regions.iter().map(|(_, region)| region.given).sum();
+        require(sums && peaks && pool && given <= self.growth.pool_bytes, Broken::I4Accounting)
+    }
+
+    /// For a sample of sizes: those of the free chunks, one unit more, and the extremes.
+    fn check_best_fit(&self) -> Result<(), Broken> {
+        let free: Vec<_> = self.chunks.ids().filter(|&id| self.chunks.state(id) == State::Free).collect();
+        let step = free.len().div_ceil(8).max(1);
+        let sizes = free.iter().step_by(step).map(|&id| self.chunks.size(id));
+        for size in sizes.flat_map(|size| [size, size + UNIT]).chain([UNIT]) {
+            let fits = free.iter().copied().filter(|&id| self.chunks.size(id) >= size);
+            let scanned = fits.min_by_key(|&id| self.chunks.key(id));
+            require(self.index.best_fit(&self.chunks, size) == scanned, Broken::I5BestFit)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,170 @@
+//! How large the next region is: doubling, the limit, and giving way when the backend refuses.
+
+use super::units::{UNIT, round_down, round_up_saturating};
+
+pub(crate) const DEFAULT_INITIAL_REGION: u64 = 2 << 20;
+
+pub(crate) struct Growth {
+    pub(crate) limit: u64,
+    /// Held from the backend, regions on their way back included.
+    pub(crate) pool_bytes: u64,
+    pub(crate) peak_pool_bytes: u64,
+    /// Asked of the backend at this moment. They count against the limit, so that two extensions at once
+    /// cannot overrun it.
+    reserved: u64,
+    hint: u64,
+    initial_hint: u64,
+}
+
+/// A region on its way from the backend.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Extension {
+    /// What to ask the backend for now.
+    pub(crate) bytes: u64,
+    /// The least that helps.
+    pub(crate) least: u64,
+    reserved: u64,
+    raised: bool,
+}
+
+impl Growth {
+    /// Without growth the first region is the whole limit.
+    pub(super) fn new(limit: u64, grows: bool, initial_region: u64) -> Self {
+        let initial_region = if initial_region == 0 { DEFAULT_INITIAL_REGION } else { initial_region };
+        let first = if grows { limit.min(initial_region) } else { limit };
+        let hint = round_up_saturating(first).max(UNIT);
+        Growth { limit, pool_bytes: 0, peak_pool_bytes: 0, reserved: 0, hint, initial_hint: hint }
+    }
+
+    /// What may still be asked of the backend.
+    pub(crate) fn available(&self) -> u64 {
+        round_down(self.limit.saturating_sub(self.pool_bytes).saturating_sub(self.reserved))
+    }
+
+    /// Plans a region of at least `least` bytes and reserves it. As in the original the hint stays
+    /// raised if the backend refuses.
+    pub(super) fn plan(&mut self, least: u64) -> Option<Extension> {
+        let available = self.available();
+        if least > available {
+            return None;
+        }
+        let mut raised = false;
+        while least > self.hint {
+            self.hint = round_down(self.hint.saturating_mul(2));
+            raised = true;
+        }
+        let bytes = self.hint.min(available);
+        self.reserved += bytes;
+        Some(Extension { bytes, least, reserved: bytes, raised })
+    }
+
+    /// The extension came to nothing.
+    pub(super) fn cancel(&mut self, extension: &Extension) {
+        self.reserved -= extension.reserved;
+    }
+
+    /// The backend gave `received` bytes, which may be more than was asked.
+    pub(super) fn commit(&mut self, extension: &Extension, received: u64) {
+        self.reserved -= extension.reserved;
+        self.pool_bytes = self.pool_bytes.saturating_add(received);
+        self.peak_pool_bytes = self.peak_pool_bytes.max(self.pool_bytes);
+        if !extension.raised {
+            self.hint = round_down(self.hint.saturating_mul(2));
+        }
+    }
+
+    /// The backend has `bytes` back.
+    pub(super) fn released(&mut self, bytes: u64) {
+        self.pool_bytes = self.pool_bytes.saturating_sub(bytes);
+    }
+
+    /// After a trim the pool begins small again; the original would go on doubling from the peak.
+    pub(super) fn reset_hint(&mut self) {
+        self.hint = self.initial_hint;
+    }
+
+    /// Drops reservations of threads that exist no more, in a forked child.
+    pub(super) fn forget_reservations(&mut self) {
+        self.reserved = 0;
+    }
+
+    pub(super) fn reset_peak(&mut self) {
+        self.peak_pool_bytes = self.pool_bytes;
+    }
+}
+
+impl Extension {
+    /// The next smaller size to try after a refusal; false when nothing smaller would help.
+    ///
+    /// The factor is a 32-bit float, and so is the product, as in the original: 8 GiB differs from
+    /// double precision by the fifth step. Where rounding up would ask for the same size again, which
+    /// the original can do for ever, it gives way by one unit.
+    #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+    pub(crate) fn shrink(&mut self) -> bool {
+        let smaller = round_up_saturating((self.bytes as f32 * 0.9f32) as u64);
+        self.bytes = smaller.min(self.bytes.saturating_sub(UNIT));
+        self.bytes >= self.least
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hint_doubles_once_a_region() {
+        let mut growth = Growth::new(1 << 40, true, 0);
+        for expected in [2u64, 4, 8, 16] {
+            let extension = growth.plan(256).unwrap();
+            assert_eq!(extension.bytes, expected << 20);
+            growth.commit(&extension, extension.bytes);
+        }
+        let raised = growth.plan(100 << 20).unwrap();
+        assert_eq!(raised.bytes, 128 << 20);
+        growth.commit(&raised, raised.bytes);
+        assert_eq!(growth.plan(256).unwrap().bytes, 128 << 20, "a raised hint is not doubled again");
+    }
+
+    #[test]
+    fn two_extensions_at_once_share_the_limit() {
+        let mut growth = Growth::new(3 << 20, true, 0);
+        let first = growth.plan(256).unwrap();
+        let second = growth.plan(256).unwrap();
+        assert_eq!((first.bytes, second.bytes), (2 << 20, 1 << 20));
+        assert!(growth.plan(256).is_none());
+        growth.cancel(&first);
+        assert_eq!(growth.available(), 2 << 20);
+    }
+
+    #[test]
+    fn more_than_asked_never_wraps() {
+        let mut growth = Growth::new(4 << 20, true, 0);
+        let extension = growth.plan(256).unwrap();
+        growth.commit(&extension, u64::MAX);
+        assert_eq!((growth.available(), growth.plan(256).is_none()), (0, true));
+    }
+
+    #[test]
+    fn shrinking_ends_and_is_single_precision() {
+        for least in [256, 512, 2560, 1 << 20] {
+            let mut extension = Extension { bytes: 8 << 30, least, reserved: 0, raised: false };
+            let mut steps = 0;
+            while extension.shrink() {
+                steps += 1;
+                assert!(steps < 1000);
+            }
+        }
+        let mut extension = Extension { bytes: 8 << 30, least: 256, reserved: 0, raised: false };
+        let sizes: Vec<u64> = (0..5).map(|_| { extension.shrink(); extension.bytes }).collect();
+        assert_eq!(sizes[0], 7_730_941_440, "8 GiB * 0.9f, which is not 7730941132.8 rounded up");
+    }
+
+    #[test]
+    fn limits_at_the_edges() {
+        assert!(Growth::new(1, false, 0).plan(256).is_none(), "a limit of 1 byte has no room");
+        assert!(Growth::new(0, true, 0).plan(256).is_none());
+        let mut all = Growth::new(u64::MAX, true, u64::MAX);
+        assert_eq!(all.plan(1 << 50).unwrap().bytes, u64::MAX - 255);
+        assert!(all.plan(256).is_none());
+    }
+}

@@ -1,0 +1,22 @@
+//! The engine: best fit with coalescing over numbers.
+//!
+//! Addresses are numbers that are never dereferenced; ties are broken by them. There is no clock, no
+//! environment, no log, no callback and no unsafe code here: [`arena::Arena`] decides, and the pool above
+//! it talks to the backend. The algorithm is `tsl::BFCAllocator` of TensorFlow (xla/tsl/framework/
+//! bfc_allocator.cc); ARCHITECTURE.md lists where this one deviates, on purpose.
+
+#![forbid(unsafe_code)]
+#![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::cast_possible_truncation)]
+
+pub(crate) mod arena;
+pub(crate) mod check;
+pub(crate) mod chunks;
+pub(crate) mod classes;
+pub(crate) mod grow;
+pub(crate) mod index;
+pub(crate) mod regions;
+pub(crate) mod release;
+pub(crate) mod scopes;
+pub(crate) mod stamps;
+pub(crate) mod stats;
+pub(crate) mod units;

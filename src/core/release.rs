@@ -1,0 +1,117 @@
+//! Giving memory back: garbage collection, trim, and the end.
+
+use super::arena::Arena;
+use super::chunks::{ChunkId, NIL, State};
+use super::regions::Region;
+use crate::sys::HostMemoryExhausted;
+
+/// A region that the arena no longer knows, to be given back to the backend. Its bytes count as held
+/// until [`Arena::region_released`].
+pub(crate) type Detached = Region;
+
+impl Arena {
+    /// TensorFlow's `DeallocateFreeRegions`: detaches every wholly free region, unless even that would
+    /// not make room for `size` bytes. Without memory for the list nothing is detached.
+    pub(crate) fn detach_for(&mut self, size: u64) -> Vec<Detached> {
+        if !self.settings.garbage_collection {
+            return Vec::new();
+        }
+        let free: u64 = self.free_regions().map(|(_, bytes)| bytes).sum();
+        let pool = self.growth.pool_bytes;
+        let possible = self.growth.limit.saturating_sub(pool).saturating_add(free);
+        if free == 0 || size > possible {
+            return Vec::new();
+        }
+        self.detach_while(|_, _| true).unwrap_or_default()
+    }
+
+    /// Detaches wholly free regions, the largest first, as long as `keep` bytes stay held.
+    pub(crate) fn detach_above(&mut self, keep: u64) -> Result<Vec<Detached>, HostMemoryExhausted> {
+        self.merge_safe();
+        let mut left = self.growth.pool_bytes;
+        self.detach_while(|_, bytes| {
+            let goes = left.saturating_sub(bytes) >= keep && left > keep;
+            left -= if goes { bytes } else { 0 };
+            goes
+        })
+    }
+
+    /// Detaches some region, free or not; for the end of an arena.
+    pub(crate) fn detach_any(&mut self) -> Option<Detached> {
+        let (id, _) = self.regions.iter().next()?;
+        Some(self.detach(id))
+    }
+
+    /// The backend has a detached region back.
+    pub(crate) fn region_released(&mut self, given: u64) {
+        self.growth.released(given);
+        self.counters.regions_released += 1;
+    }
+
+    /// Makes the tables of chunk starts resident only where chunks begin now, and lets the hint begin
+    /// small again.
+    pub(crate) fn forget_past(&mut self) {
+        self.growth.reset_hint();
+        self.regions.clear_starts();
+        for id in self.chunks.ids() {
+            self.regions.set_start(self.chunks.region(id), self.chunks.addr(id), id);
+        }
+    }
+
+    /// In a forked child: what other threads of the parent had under way will never be finished.
+    pub(crate) fn forget_unfinished(&mut self) {
+        self.growth.forget_reservations();
+        let held: u64 = self.regions.iter().map(|(_, region)| region.given).sum();
+        self.growth.pool_bytes = held;
+    }
+
+    /// The regions that could be given back, in address order, with what the backend gave for each.
+    fn free_regions(&self) -> impl Iterator<Item = (u32, u64)> + '_ {
+        let regions = self.regions.iter().map(|(id, region)| (id, region.given));
+        regions.filter(|&(id, _)| self.is_free(self.regions.first_chunk(id)))
+    }
+
+    /// Whether no chunk from `id` on is in use or was freed too recently.
+    fn is_free(&self, mut id: ChunkId) -> bool {
+        while id != NIL {
+            if self.chunks.in_use(id) || !self.stamps.is_safe(self.chunks.stamp(id)) {
+                return false;
+            }
+            id = self.chunks.next(id);
+        }
+        true
+    }
+
+    /// Detaches the wholly free regions that `goes` accepts, asked from the largest to the smallest.
+    fn detach_while(&mut self, mut goes: impl FnMut(u32, u64) -> bool) -> Result<Vec<Detached>, HostMemoryExhausted> {
+        let mut ids: Vec<(u32, u64)> = Vec::new();
+        ids.try_reserve_exact(self.regions.count())?;
+        ids.extend(self.free_regions());
+        ids.sort_unstable_by_key(|&(_, bytes)| std::cmp::Reverse(bytes));
+        ids.retain(|&(id, bytes)| goes(id, bytes));
+        let mut detached = Vec::new();
+        detached.try_reserve_exact(ids.len())?;
+        detached.extend(ids.into_iter().map(|(id, _)| self.detach(id)));
+        // In address order, as the original gives them back.
+        detached.sort_unstable_by_key(|region: &Detached| region.base);
+        Ok(detached)
+    }
+
+    fn detach(&mut self, region: u32) -> Detached {
+        let mut id = self.regions.first_chunk(region);
+        while id != NIL {
+            let next = self.chunks.next(id);
+            match self.chunks.state(id) {
+                State::Free => {
+                    self.index.remove(&mut self.chunks, id);
+                    self.chunks.mark_in_use(id);
+                }
+                State::Held => self.chunks.mark_in_use(id),
+                _ => {}
+            }
+            self.chunks.remove(id);
+            id = next;
+        }
+        self.regions.remove(region)
+    }
+}

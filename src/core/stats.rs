@@ -1,0 +1,92 @@
+//! Counters, as TensorFlow counts them, and some that it lacks.
+
+/// Counted as things happen; the rest of the statistics is computed when asked.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Counters {
+    pub(crate) num_allocs: u64,
+    pub(crate) num_frees: u64,
+    /// Requests that failed; the pool counts them, for it is what decides that nothing helps.
+    pub(crate) num_failures: u64,
+    pub(crate) bytes_in_use: u64,
+    pub(crate) peak_bytes_in_use: u64,
+    pub(crate) bytes_requested: u64,
+    pub(crate) peak_bytes_requested: u64,
+    pub(crate) largest_alloc_size: u64,
+    /// Events, which a reset leaves: splits of a chunk that still carried a stamp, and merges in spite of one.
+    pub(crate) stamped_splits: u64,
+    pub(crate) forced_merges: u64,
+    /// Regions obtained and given back.
+    pub(crate) regions_added: u64,
+    pub(crate) regions_released: u64,
+}
+
+impl Counters {
+    #[inline]
+    pub(super) fn allocated(&mut self, size: u64, requested: u64) {
+        self.num_allocs += 1;
+        self.bytes_in_use += size;
+        self.peak_bytes_in_use = self.peak_bytes_in_use.max(self.bytes_in_use);
+        self.bytes_requested += requested;
+        self.peak_bytes_requested = self.peak_bytes_requested.max(self.bytes_requested);
+        self.largest_alloc_size = self.largest_alloc_size.max(size);
+    }
+
+    #[inline]
+    pub(super) fn freed(&mut self, size: u64, requested: u64) {
+        self.num_frees += 1;
+        self.bytes_in_use -= size;
+        self.bytes_requested -= requested;
+    }
+
+    /// `ClearStats`: the counts to 0, the peaks to the present.
+    pub(super) fn reset(&mut self) {
+        *self = Counters {
+            bytes_in_use: self.bytes_in_use,
+            peak_bytes_in_use: self.bytes_in_use,
+            bytes_requested: self.bytes_requested,
+            peak_bytes_requested: self.bytes_requested,
+            num_allocs: 0,
+            num_frees: 0,
+            num_failures: 0,
+            largest_alloc_size: 0,
+            ..*self
+        };
+    }
+}
+
+/// The statistics of an arena at one moment, in bytes and counts.
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+pub struct Stats {
+    /// Successful allocations since creation or the last reset.
+    pub num_allocs: u64,
+    /// Successful frees.
+    pub num_frees: u64,
+    /// Requests that could not be served.
+    pub num_failures: u64,
+    /// The sizes of the chunks in use, slack included.
+    pub bytes_in_use: u64,
+    /// The highest `bytes_in_use`.
+    pub peak_bytes_in_use: u64,
+    /// What callers asked for, of the chunks in use.
+    pub bytes_requested: u64,
+    /// The highest `bytes_requested`.
+    pub peak_bytes_requested: u64,
+    /// The largest chunk handed out.
+    pub largest_alloc_size: u64,
+    /// The most that may be held from the backend.
+    pub bytes_limit: u64,
+    /// Held from the backend.
+    pub pool_bytes: u64,
+    /// The highest `pool_bytes`.
+    pub peak_pool_bytes: u64,
+    /// The largest free chunk.
+    pub largest_free_block_bytes: u64,
+    /// Regions held from the backend.
+    pub num_regions: u64,
+    /// Chunks, in use and free.
+    pub num_chunks: u64,
+    /// Free chunks.
+    pub num_free_chunks: u64,
+    /// Host memory that the allocator itself holds.
+    pub metadata_bytes: u64,
+}

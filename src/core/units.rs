@@ -1,0 +1,65 @@
+//! Sizes: the unit of allocation and the published bins.
+
+/// Every chunk is a multiple of this, and every address too.
+pub(crate) const UNIT: u64 = 256;
+
+/// The largest chunk: 2^40 units, 256 TiB. A size in units fits 40 bits, which [`super::chunks`] packs.
+pub(crate) const MAX_CHUNK: u64 = (1 << 40) * UNIT - UNIT;
+
+/// Bins as TensorFlow publishes them; reports speak of them, the index has finer classes.
+pub(crate) const NUM_BINS: usize = 21;
+
+/// `bytes` rounded up to a multiple of [`UNIT`]; `None` where no chunk can be that large.
+#[inline]
+pub(crate) fn round_up(bytes: u64) -> Option<u64> {
+    if bytes > MAX_CHUNK {
+        return None;
+    }
+    Some((bytes + (UNIT - 1)) & !(UNIT - 1))
+}
+
+/// As `round_up`, but for limits and hints, which may be anything: the largest multiple at the top.
+pub(crate) fn round_up_saturating(bytes: u64) -> u64 {
+    bytes.checked_next_multiple_of(UNIT).unwrap_or(round_down(u64::MAX))
+}
+
+pub(crate) fn round_down(bytes: u64) -> u64 {
+    bytes & !(UNIT - 1)
+}
+
+/// The bin that a chunk of `bytes` belongs to: `min(20, floor(log2(max(bytes, 256) / 256)))`.
+pub(crate) fn bin_of(bytes: u64) -> usize {
+    let log = (bytes.max(UNIT) / UNIT).ilog2() as usize;
+    log.min(NUM_BINS - 1)
+}
+
+/// The smallest size in `bin`.
+pub(crate) fn bin_floor(bin: usize) -> u64 {
+    UNIT << bin
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounding_never_wraps() {
+        assert_eq!(round_up(0), Some(0));
+        assert_eq!(round_up(1), Some(256));
+        assert_eq!(round_up(256), Some(256));
+        assert_eq!(round_up(MAX_CHUNK), Some(MAX_CHUNK));
+        for bytes in [MAX_CHUNK + 1, u64::MAX - 255, u64::MAX - 254, u64::MAX] {
+            assert_eq!(round_up(bytes), None);
+            assert_eq!(round_up_saturating(bytes) % UNIT, 0);
+        }
+        assert_eq!(round_up_saturating(u64::MAX), u64::MAX - 255);
+    }
+
+    #[test]
+    fn bins_are_those_of_tensorflow() {
+        assert_eq!([0, 1, 256, 511].map(bin_of), [0; 4]);
+        assert_eq!([512, 1023].map(bin_of), [1; 2]);
+        assert_eq!([256 << 20, 256 << 30].map(bin_of), [20; 2]);
+        assert!((0..NUM_BINS).all(|bin| bin_of(bin_floor(bin)) == bin));
+    }
+}

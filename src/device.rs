@@ -1,0 +1,332 @@
+//! The global table: one allocator for each device ordinal. This is the Rust interface; the C one wraps it.
+
+use crate::core::stats::Stats;
+use crate::error::{Error, fail};
+use crate::options::{ALLOW_GROWTH, GARBAGE_COLLECTION, Options};
+use crate::pool::memory::Ask;
+use crate::pool::slot::{Guard, Slot};
+use crate::pool::{Pool, life, memory};
+use crate::scope;
+use crate::{log, report};
+use once_cell::race::OnceBool;
+use std::fmt;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+
+/// Ordinals: 0 to 255 are devices, 256 is the host, 257 pinned host memory, 258 to 1023 the caller's.
+pub const MAX_DEVICES: i32 = 1024;
+
+static SLOTS: [Slot; MAX_DEVICES as usize] = [const { Slot::new() }; MAX_DEVICES as usize];
+
+/// Which slots ever held an allocator, so that a fork and a search for a pointer's owner look at few.
+static USED: [AtomicU64; MAX_DEVICES as usize / 64] = [const { AtomicU64::new(0) }; MAX_DEVICES as usize / 64];
+
+/// A request with everything that can be said about it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Request {
+    /// How many bytes; 0 gives the address 0.
+    pub bytes: u64,
+    /// 0 is 256; else a power of two.
+    pub alignment: u64,
+    /// Accept only chunks whose free was stamped at most this; 0 is any. Needs timestamps.
+    pub freed_before: u64,
+}
+
+/// What an address belongs to: the chunk and the region around it, each as start and bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AddressRange {
+    /// Start and bytes of the chunk.
+    pub chunk: (u64, u64),
+    /// Start and bytes of the region.
+    pub region: (u64, u64),
+}
+
+/// One place of the table: the allocator of a device, whether or not it exists yet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Device(i32);
+
+impl Device {
+    /// The place with an ordinal.
+    #[inline]
+    pub fn new(ordinal: i32) -> Result<Self, Error> {
+        if (0..MAX_DEVICES).contains(&ordinal) {
+            return Ok(Device(ordinal));
+        }
+        Err(fail!(Error::InvalidArgument, "device {ordinal}: ordinals are 0 to 1023"))
+    }
+
+    /// The ordinal.
+    pub fn ordinal(self) -> i32 {
+        self.0
+    }
+
+    #[inline]
+    fn slot(self) -> &'static Slot {
+        &SLOTS[self.0 as usize]
+    }
+
+    #[inline]
+    fn enter(self) -> Result<Guard<'static>, Error> {
+        self.slot().enter()
+    }
+
+    /// Creates the device's allocator; `None` is growth and garbage collection and the environment.
+    pub fn create(self, options: Option<&Options<'_>>) -> Result<(), Error> {
+        survive_forks()?;
+        let default = Options::default();
+        let default_flags = if options.is_none() { ALLOW_GROWTH | GARBAGE_COLLECTION } else { 0 };
+        let resolved = options.unwrap_or(&default).resolve(self.0, default_flags)?;
+        // Before the allocator appears: from then on a fork must find it.
+        USED[self.0 as usize / 64].fetch_or(1 << (self.0 % 64), SeqCst);
+        life::create(self.slot(), self.0, resolved)
+    }
+
+    /// Ends it; [`Error::Busy`] while allocations live. Waits for calls of other threads.
+    pub fn destroy(self) -> Result<(), Error> {
+        life::destroy(self.slot(), false)
+    }
+
+    /// Ends it even so. Pointers that were live are invalid afterwards.
+    pub fn destroy_forced(self) -> Result<(), Error> {
+        life::destroy(self.slot(), true)
+    }
+
+    /// Allocates; the address is a multiple of 256, or 0 for 0 bytes.
+    #[inline]
+    pub fn alloc(self, bytes: u64) -> Result<u64, Error> {
+        self.serve(&Ask { bytes, alignment: 0, freed_before: 0, scope: None })
+    }
+
+    /// Allocates at an alignment, with a bound on the stamps that are acceptable.
+    pub fn alloc_with(self, request: &Request) -> Result<u64, Error> {
+        let Request { bytes, alignment, freed_before } = *request;
+        if alignment != 0 && !alignment.is_power_of_two() {
+            return Err(fail!(Error::InvalidArgument, "alignment {alignment} is not a power of two"));
+        }
+        if freed_before != 0 {
+            self.require_timestamps("freed_before")?;
+        }
+        self.serve(&Ask { bytes, alignment, freed_before, scope: None })
+    }
+
+    #[inline]
+    fn serve(self, ask: &Ask<'_>) -> Result<u64, Error> {
+        if scope::is_used() {
+            return scope::with_current(|scope| memory::alloc(self.slot(), &Ask { scope, ..*ask }));
+        }
+        memory::alloc(self.slot(), ask)
+    }
+
+    /// Frees what an allocation returned; address 0 is fine.
+    #[inline]
+    pub fn free(self, addr: u64) -> Result<(), Error> {
+        if addr == 0 {
+            return self.free_null();
+        }
+        memory::free(self.slot(), addr)
+    }
+
+    /// Also without an allocator, as `free(NULL)` is; but not with a broken or lost one.
+    fn free_null(self) -> Result<(), Error> {
+        match self.enter() {
+            Ok(_) | Err(Error::NoAllocator) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn require_timestamps(self, what: &str) -> Result<Guard<'static>, Error> {
+        let guard = self.enter()?;
+        if guard.arena.settings().timestamps {
+            return Ok(guard);
+        }
+        Err(fail!(Error::Unsupported, "{what}: the allocator was created without BFC_TIMESTAMPS"))
+    }
+
+    /// The last stamp given to a free.
+    pub fn timestamp(self) -> Result<u64, Error> {
+        Ok(self.require_timestamps("bfc_timestamp")?.arena.last_stamp())
+    }
+
+    /// Stamps below `frontier` are safe from now on. The frontier only rises.
+    pub fn set_safe_frontier(self, frontier: u64) -> Result<(), Error> {
+        let mut guard = self.require_timestamps("bfc_set_safe_frontier")?;
+        guard.arena.raise_frontier(frontier);
+        guard.notify();
+        Ok(())
+    }
+
+    /// Reads something of a live chunk.
+    fn of_chunk<T>(self, addr: u64, read: impl FnOnce(&Pool, crate::core::chunks::ChunkId) -> T) -> Result<T, Error> {
+        let guard = self.enter()?;
+        match guard.arena.chunk_in_use(addr) {
+            Some(id) => Ok(read(&guard, id)),
+            None => Err(fail!(Error::InvalidPointer, "{addr:#x} is not the start of a live allocation")),
+        }
+    }
+
+    /// How many bytes the caller asked for.
+    pub fn requested_size(self, addr: u64) -> Result<u64, Error> {
+        self.of_chunk(addr, |pool, id| pool.arena.chunks().cold(id).requested)
+    }
+
+    /// How many bytes the chunk has.
+    pub fn allocated_size(self, addr: u64) -> Result<u64, Error> {
+        self.of_chunk(addr, |pool, id| pool.arena.chunks().size(id))
+    }
+
+    /// The allocation's number, which no other has; they rise from 1.
+    pub fn allocation_id(self, addr: u64) -> Result<u64, Error> {
+        self.of_chunk(addr, |pool, id| pool.arena.chunks().cold(id).allocation_id)
+    }
+
+    /// The live chunk and the region around an address, which may lie inside.
+    pub fn address_range(self, addr: u64) -> Result<AddressRange, Error> {
+        let guard = self.enter()?;
+        let arena = &guard.arena;
+        let chunks = arena.chunks();
+        let around = arena.regions().chunk_around(addr).filter(|&id| chunks.in_use(id));
+        let Some(id) = around else {
+            return Err(fail!(Error::InvalidPointer, "{addr:#x} lies in no live allocation"));
+        };
+        let region = arena.regions().get(chunks.region(id));
+        Ok(AddressRange { chunk: (chunks.addr(id), chunks.size(id)), region: (region.base, region.bytes) })
+    }
+
+    /// The device whose allocator holds the region around an address.
+    pub fn owner(addr: u64) -> Result<Self, Error> {
+        for device in devices_in(&USED) {
+            if device.enter().is_ok_and(|guard| guard.arena.regions().find(addr).is_some()) {
+                return Ok(device);
+            }
+        }
+        Err(fail!(Error::InvalidPointer, "{addr:#x} is in no region of any allocator"))
+    }
+
+    /// Gives wholly free regions back as long as `keep` bytes stay held; returns how many bytes went.
+    pub fn trim(self, keep: u64) -> Result<u64, Error> {
+        life::trim(self.slot(), keep)
+    }
+
+    /// The statistics of this moment.
+    pub fn stats(self) -> Result<Stats, Error> {
+        let guard = self.enter()?;
+        let mut stats = guard.arena.stats();
+        stats.metadata_bytes += (size_of::<Slot>() + size_of::<Pool>() - size_of_val(&guard.arena)) as u64;
+        Ok(stats)
+    }
+
+    /// Counters to 0, peaks to the present.
+    pub fn reset_stats(self) -> Result<(), Error> {
+        self.enter()?.arena.reset_stats();
+        Ok(())
+    }
+
+    /// Checks every invariant of the allocator's books. A broken one poisons it.
+    pub fn check(self) -> Result<(), Error> {
+        let guard = self.enter()?;
+        match guard.arena.check() {
+            Ok(()) => Ok(()),
+            Err(broken) => {
+                guard.poison();
+                Err(fail!(Error::Internal, "invariant {broken:?} is broken: please report this"))
+            }
+        }
+    }
+
+    /// Writes the occupancy line: 100 columns, `*` used, `x` slack, `_` free.
+    pub fn write_occupancy(self, out: &mut dyn fmt::Write) -> Result<(), Error> {
+        let guard = self.enter()?;
+        // A writer that has no room any more has what it wanted.
+        let _ = report::occupancy::write(out, &guard.arena);
+        Ok(())
+    }
+
+    /// Writes the memory map as JSON: regions, chunks, bins, statistics.
+    pub fn write_memory_map(self, out: &mut dyn fmt::Write) -> Result<(), Error> {
+        let guard = self.enter()?;
+        let _ = report::map::write(out, &guard.subject());
+        Ok(())
+    }
+
+    /// Writes the report that a person wants after running out of memory.
+    pub fn write_report(self, out: &mut dyn fmt::Write) -> Result<(), Error> {
+        let guard = self.enter()?;
+        let _ = report::failure::write(out, &guard.subject(), None);
+        Ok(())
+    }
+
+    /// For what this version of the library cannot do yet: the other errors first.
+    pub(crate) fn unsupported(self, what: &str) -> Result<(), Error> {
+        let _guard = self.enter()?;
+        Err(fail!(Error::Unsupported, "{what}: stream order is not in this version of libbfc"))
+    }
+}
+
+/// The devices whose bit is set.
+fn devices_in(set: &'static [AtomicU64]) -> impl Iterator<Item = Device> {
+    set.iter().zip(0..).flat_map(|(word, index): (_, i32)| {
+        let bits = word.load(Acquire);
+        (0..64).filter(move |bit| bits >> bit & 1 != 0).map(move |bit| Device(index * 64 + bit))
+    })
+}
+
+/// Registers the fork handlers. Two threads may both do it at first, so the handlers count how deep they
+/// are; a blocking initialisation could hang a child that was forked in the middle of it.
+fn survive_forks() -> Result<(), Error> {
+    static REGISTERED: OnceBool = OnceBool::new();
+    let registered = REGISTERED.get_or_try_init(|| {
+        // SAFETY: the handlers are functions of this library, which is never unloaded (-z nodelete).
+        let failed = unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork_in_parent), Some(after_fork_in_child)) };
+        if failed == 0 { Ok(true) } else { Err(fail!(Error::OutOfMemory, "pthread_atfork: no host memory")) }
+    });
+    registered.map(|_| ())
+}
+
+/// Which thread is forking, and how many of its handlers have run.
+static FORKING: AtomicU32 = AtomicU32::new(0);
+static FORK_DEPTH: AtomicU32 = AtomicU32::new(0);
+/// The slots that the forking thread has locked: others may come into use while it forks.
+static LOCKED: [AtomicU64; USED.len()] = [const { AtomicU64::new(0) }; USED.len()];
+
+extern "C" fn before_fork() {
+    // SAFETY: gettid has no preconditions.
+    let thread = unsafe { libc::gettid() } as u32;
+    if FORKING.load(Acquire) != thread {
+        log::lock_for_fork();
+        for (locked, used) in LOCKED.iter().zip(&USED) {
+            locked.store(used.load(Acquire), Relaxed);
+        }
+        devices_in(&LOCKED).for_each(|device| device.slot().lock_for_fork());
+        FORKING.store(thread, Release);
+    }
+    FORK_DEPTH.fetch_add(1, Relaxed);
+}
+
+extern "C" fn after_fork_in_parent() {
+    if leave_fork() {
+        devices_in(&LOCKED).for_each(|device| device.slot().unlock_in_parent());
+        log::unlock_after_fork();
+    }
+}
+
+extern "C" fn after_fork_in_child() {
+    if leave_fork() {
+        devices_in(&LOCKED).for_each(|device| device.slot().recover_in_child());
+        // A slot that came into use meanwhile was being filled by a thread that is not here.
+        for (used, locked) in USED.iter().zip(&LOCKED) {
+            let unfinished = used.load(Relaxed) & !locked.load(Relaxed);
+            used.fetch_and(!unfinished, Relaxed);
+            locked.store(unfinished, Relaxed);
+        }
+        devices_in(&LOCKED).for_each(|device| device.slot().abandon_in_child());
+        log::unlock_after_fork();
+    }
+}
+
+/// Whether this was the last handler of the fork.
+fn leave_fork() -> bool {
+    let last = FORK_DEPTH.fetch_sub(1, Relaxed) == 1;
+    if last {
+        FORKING.store(0, Release);
+    }
+    last
+}

@@ -1,0 +1,178 @@
+//! What can go wrong, and the words for it.
+//!
+//! The words of a thread's last failure are kept in a fixed buffer in thread-local storage: no memory is
+//! needed at a moment when there may be none, and nothing has to be dropped when the thread ends.
+
+use crate::sys::HostMemoryExhausted;
+use std::cell::Cell;
+use std::cell::UnsafeCell;
+use std::ffi::CStr;
+use std::fmt::{self, Write};
+
+/// Why a call failed. The numbers are those of `bfc_status_t`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+#[repr(i32)]
+#[non_exhaustive]
+pub enum Error {
+    /// A NULL out-pointer, a bad alignment, an unknown flag or backend, a bad ordinal or `struct_size`.
+    InvalidArgument = 1,
+    /// Nothing was created for that device.
+    NoAllocator = 2,
+    /// There is one already: share it.
+    AlreadyExists = 3,
+    /// Device or host memory ran out, or the size overflows when rounded.
+    OutOfMemory = 4,
+    /// Not the start of a chunk of this device: foreign, interior or stale.
+    InvalidPointer = 5,
+    /// The start of a chunk that is free already.
+    DoubleFree = 6,
+    /// Destroyed while allocations live, or entered again from a callback.
+    Busy = 7,
+    /// No driver, no such device, or a driver too old for that backend.
+    BackendUnavailable = 8,
+    /// The driver or a callback failed with something other than out of memory.
+    BackendFailed = 9,
+    /// Not by this backend, or not without that flag.
+    Unsupported = 10,
+    /// The allocator is being destroyed, or its memory is not in this forked process.
+    ShuttingDown = 11,
+    /// A broken invariant: the allocator is poisoned.
+    Internal = 12,
+}
+
+impl Error {
+    /// The status as a number of the C ABI.
+    pub const fn code(self) -> i32 {
+        self as i32
+    }
+
+    /// The same text as `bfc_status_string`.
+    pub fn text(self) -> &'static str {
+        status_text(self.code()).to_str().unwrap_or_default()
+    }
+}
+
+/// The static text of a status; unknown numbers have one too.
+pub(crate) const fn status_text(status: i32) -> &'static CStr {
+    match status {
+        0 => c"success",
+        1 => c"invalid argument",
+        2 => c"no allocator was created for this device",
+        3 => c"an allocator already exists for this device",
+        4 => c"out of memory",
+        5 => c"not a live allocation of this device",
+        6 => c"double free",
+        7 => c"busy: allocations live, or the call re-entered the allocator from a callback",
+        8 => c"backend unavailable",
+        9 => c"backend failed",
+        10 => c"unsupported by this backend or without the flag it needs",
+        11 => c"shutting down",
+        12 => c"internal error: the allocator is poisoned",
+        _ => c"unknown status",
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.text())
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<HostMemoryExhausted> for Error {
+    fn from(_: HostMemoryExhausted) -> Self {
+        set_last_error(format_args!("out of host memory for the allocator's own books"));
+        Error::OutOfMemory
+    }
+}
+
+/// Longer messages are cut.
+const CAPACITY: usize = 1024;
+
+thread_local! {
+    static LENGTH: Cell<usize> = const { Cell::new(0) };
+    static TEXT: UnsafeCell<[u8; CAPACITY]> = const { UnsafeCell::new([0; CAPACITY]) };
+}
+
+/// Remembers the words of a failure for this thread.
+pub(crate) fn set_last_error(words: fmt::Arguments<'_>) {
+    let mut text = Text::<CAPACITY>::new();
+    // Cutting is no failure.
+    let _ = text.write_fmt(words);
+    TEXT.with(|buffer| {
+        // SAFETY: only this thread reaches its buffer, here and in `with_last_error`, which does not
+        // call back into this function; the formatting above is done.
+        unsafe { *buffer.get() = text.bytes };
+    });
+    LENGTH.set(text.length);
+}
+
+/// The words of this thread's last failure; empty if nothing failed yet.
+pub(crate) fn with_last_error<T>(read: impl FnOnce(&str) -> T) -> T {
+    let mut copy = [0; CAPACITY];
+    TEXT.with(|buffer| {
+        // SAFETY: as in `set_last_error`.
+        copy = unsafe { *buffer.get() };
+    });
+    read(str_of(&copy[..LENGTH.get()]))
+}
+
+/// Remembers the words and returns the error, for `return Err(fail!(...))`.
+macro_rules! fail {
+    ($error:expr, $($words:tt)*) => {{
+        $crate::error::set_last_error(format_args!($($words)*));
+        $error
+    }};
+}
+pub(crate) use fail;
+
+/// Text in a fixed buffer; what does not fit is cut at a character.
+pub(crate) struct Text<const N: usize> {
+    bytes: [u8; N],
+    length: usize,
+}
+
+impl<const N: usize> Text<N> {
+    pub(crate) const fn new() -> Self {
+        Text { bytes: [0; N], length: 0 }
+    }
+
+    pub(crate) fn as_str(&self) -> &str {
+        str_of(&self.bytes[..self.length])
+    }
+}
+
+/// Buffers are filled from whole characters only, so this never loses anything.
+fn str_of(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap_or_default()
+}
+
+impl<const N: usize> Write for Text<N> {
+    fn write_str(&mut self, part: &str) -> fmt::Result {
+        let room = N - self.length;
+        let cut = (0..=part.len().min(room)).rev().find(|&at| part.is_char_boundary(at)).unwrap_or(0);
+        self.bytes[self.length..self.length + cut].copy_from_slice(&part.as_bytes()[..cut]);
+        self.length += cut;
+        if cut == part.len() { Ok(()) } else { Err(fmt::Error) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_words_are_cut_at_a_character() {
+        let mut text = Text::<8>::new();
+        assert!(write!(text, "äöüäöüäöü").is_err());
+        assert_eq!(text.as_str(), "äöüä");
+    }
+
+    #[test]
+    fn each_thread_has_its_own_words() {
+        let _ = fail!(Error::Busy, "here {}", 1);
+        std::thread::spawn(|| with_last_error(|words| assert_eq!(words, ""))).join().unwrap();
+        with_last_error(|words| assert_eq!(words, "here 1"));
+    }
+}

@@ -1,0 +1,91 @@
+//! Creation, trimming and destruction.
+
+use super::memory::{release, release_one};
+use super::slot::{Phase, Slot};
+use super::Pool;
+use crate::core::arena::Arena;
+use crate::error::{Error, fail};
+use crate::log::{self, Level};
+use crate::options::Resolved;
+use crate::sys::HostMemoryExhausted;
+
+/// Puts an allocator into an empty slot. No region is obtained before the first allocation.
+pub(crate) fn create(slot: &Slot, device: i32, resolved: Resolved) -> Result<(), Error> {
+    let pool = Pool {
+        arena: Arena::new(resolved.settings)?,
+        backend: resolved.backend,
+        device,
+        name: resolved.name,
+        retry: resolved.retry,
+        report_failures: resolved.report_failures,
+    };
+    let limit = resolved.settings.limit;
+    let backend = resolved.backend;
+    let pool = try_box(pool)?;
+    let mut guard = slot.lock();
+    if guard.inner().phase != Phase::Empty {
+        let _live = guard.check_entry()?;
+        return Err(fail!(Error::AlreadyExists, "an allocator exists for this device: share it, or destroy it first"));
+    }
+    let inner = guard.inner_mut();
+    (inner.pool, inner.phase) = (Some(pool), Phase::Live);
+    drop(guard);
+    log::emit(Level::Info, format_args!("created an allocator: {} backend, limit {limit} bytes", backend.get().name()));
+    Ok(())
+}
+
+/// Ends an allocator and gives its regions back. Waits for calls in flight; wakes those who wait.
+pub(crate) fn destroy(slot: &Slot, forced: bool) -> Result<(), Error> {
+    let mut guard = slot.enter()?;
+    let (chunks, free) = guard.arena.chunks().count();
+    let live = chunks - free;
+    if live != 0 && !forced {
+        let name = &guard.name;
+        return Err(fail!(
+            Error::Busy,
+            "{name}: {live} allocations are live; free them, or call bfc_destroy_forced"
+        ));
+    }
+    guard.inner_mut().phase = Phase::Destroying;
+    guard.notify();
+    while !guard.is_left_alone() {
+        guard = guard.wait(None);
+    }
+    while let Some(region) = guard.arena.detach_any() {
+        guard = release_one(guard, region.base, region.given);
+    }
+    let inner = guard.inner_mut();
+    let pool = inner.pool.take();
+    inner.phase = Phase::Empty;
+    drop(guard);
+    // The books may be large: they are given back with the lock open.
+    drop(pool);
+    log::emit(Level::Info, format_args!("destroyed an allocator; {live} allocations were live"));
+    Ok(())
+}
+
+/// Gives wholly free regions back as long as `keep` bytes stay held; returns how many bytes went.
+pub(crate) fn trim(slot: &Slot, keep: u64) -> Result<u64, Error> {
+    let mut guard = slot.enter()?;
+    let regions = guard.arena.detach_above(keep)?;
+    let released;
+    (guard, released) = release(guard, regions);
+    guard.arena.forget_past();
+    guard.notify();
+    Ok(released)
+}
+
+/// A box, or an error where `Box::new` would abort.
+fn try_box<T>(value: T) -> Result<Box<T>, HostMemoryExhausted> {
+    let layout = std::alloc::Layout::new::<T>();
+    const { assert!(size_of::<T>() != 0) };
+    // SAFETY: the layout is not of size 0.
+    let place = unsafe { std::alloc::alloc(layout) }.cast::<T>();
+    if place.is_null() {
+        return Err(HostMemoryExhausted);
+    }
+    // SAFETY: the place is new, aligned and large enough for a T.
+    unsafe { place.write(value) };
+    // SAFETY: the place came from the global allocator with the layout of a T, and holds one.
+    Ok(unsafe { Box::from_raw(place) })
+}

@@ -1,0 +1,308 @@
+//! Serving requests: find, grow, merge, collect, wait, fail.
+//!
+//! The order is TensorFlow's (`AllocateRawInternal` and `AllocatorRetry`). What differs: the backend is
+//! called with the lock open, so after each such call the world may have changed and the search begins
+//! again.
+
+use super::slot::{Guard, Slot};
+use crate::backend::{Backend, Granted};
+use crate::core::arena::{Refused, Want, usable};
+use crate::core::grow::Extension;
+use crate::core::regions::start_table;
+use crate::core::release::Detached;
+use crate::core::units::{UNIT, round_up};
+use crate::error::{Error, fail};
+use crate::log::{self, Level};
+use crate::report;
+use crate::sys::clock::Deadline;
+use crate::sys::table::LazyTable;
+use std::time::Duration;
+
+/// What a caller asks for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ask<'a> {
+    pub(crate) bytes: u64,
+    /// 0 is 256.
+    pub(crate) alignment: u64,
+    /// 0 is any.
+    pub(crate) freed_before: u64,
+    pub(crate) scope: Option<(&'a str, u64)>,
+}
+
+/// How an attempt ended; an error is one that waiting for a free would not mend.
+type Attempt<'a> = Result<Outcome<'a>, Error>;
+
+enum Outcome<'a> {
+    Served(u64),
+    /// Nothing helps at this moment.
+    Exhausted(Guard<'a>),
+}
+
+/// Serves a request; 0 bytes are address 0.
+#[inline]
+pub(crate) fn alloc(slot: &Slot, ask: &Ask<'_>) -> Result<u64, Error> {
+    let mut guard = slot.enter()?;
+    if ask.bytes == 0 {
+        return Ok(0);
+    }
+    let Some(size) = round_up(ask.bytes) else {
+        return Err(refuse_overflow(guard, ask.bytes));
+    };
+    let newest = match ask.freed_before {
+        0 => u64::MAX,
+        stamp => stamp,
+    };
+    let want = Want { size, requested: ask.bytes, alignment: ask.alignment, newest, scope: ask.scope };
+    match guard.arena.take(&want) {
+        Ok(Some(addr)) => Ok(addr),
+        _ => alloc_slowly(guard, &want),
+    }
+}
+
+#[cold]
+fn refuse_overflow(guard: Guard<'_>, bytes: u64) -> Error {
+    count(guard, fail!(Error::OutOfMemory, "{bytes} bytes are more than any chunk can have (256 TiB)"))
+}
+
+#[cold]
+fn alloc_slowly(mut guard: Guard<'_>, want: &Want<'_>) -> Result<u64, Error> {
+    if want.alignment > guard.arena.growth().limit {
+        // Whether a place so aligned exists would be luck.
+        let (alignment, limit) = (want.alignment, guard.arena.growth().limit);
+        let error = fail!(Error::OutOfMemory, "alignment {alignment} is larger than the limit of {limit} bytes");
+        return Err(count(guard, error));
+    }
+    let mut deadline = None;
+    loop {
+        guard = match attempt(guard, want)? {
+            Outcome::Served(addr) => return Ok(addr),
+            Outcome::Exhausted(guard) => guard,
+        };
+        // As in the original the last attempt comes after the time is up.
+        let left = match guard.retry {
+            Duration::ZERO => None,
+            retry => deadline.get_or_insert_with(|| Deadline::after(retry)).remaining(),
+        };
+        let Some(left) = left else { return Err(give_up(guard, want)) };
+        guard = guard.wait(Some(left)).check_entry()?;
+    }
+}
+
+/// Counts a failure whose words are already said.
+fn count(mut guard: Guard<'_>, error: Error) -> Error {
+    guard.arena.count_failure();
+    error
+}
+
+/// The best chunk there is now, if any.
+fn take<'a>(mut guard: Guard<'a>, want: &Want<'_>) -> Attempt<'a> {
+    match guard.arena.take(want) {
+        Ok(Some(addr)) => Ok(Outcome::Served(addr)),
+        Ok(None) => Ok(Outcome::Exhausted(guard)),
+        Err(exhausted) => Err(count(guard, exhausted.into())),
+    }
+}
+
+/// One round through everything that may help.
+fn attempt<'a>(mut guard: Guard<'a>, want: &Want<'_>) -> Attempt<'a> {
+    let mut least = want.size;
+    loop {
+        guard = match take(guard, want)? {
+            Outcome::Exhausted(guard) => guard,
+            served => return Ok(served),
+        };
+        if guard.inner().extending {
+            // Another thread's region may well serve this request too.
+            guard = guard.wait(None).check_entry()?;
+            continue;
+        }
+        let grown;
+        (guard, grown) = extend(guard, want.alignment, least)?;
+        if !grown {
+            break;
+        }
+        // A backend that does not honour the alignment is asked for enough to find it inside.
+        least = want.size.saturating_add(want.alignment.max(UNIT) - UNIT);
+    }
+    if want.newest == u64::MAX && guard.arena.stamps_wait() && guard.arena.merge_forced(want.size) {
+        guard = match take(guard, want)? {
+            Outcome::Exhausted(guard) => guard,
+            served => return Ok(served),
+        };
+    }
+    collect_and_extend(guard, want)
+}
+
+/// Gives wholly free regions back, so that the backend can make a larger one of them.
+fn collect_and_extend<'a>(mut guard: Guard<'a>, want: &Want<'_>) -> Attempt<'a> {
+    let regions = guard.arena.detach_for(want.size);
+    if regions.is_empty() {
+        return Ok(Outcome::Exhausted(guard));
+    }
+    (guard, _) = release(guard, regions);
+    (guard, _) = extend(guard.check_entry()?, want.alignment, want.size)?;
+    take(guard, want)
+}
+
+/// Gives detached regions back to the backend; returns how many bytes that were.
+pub(super) fn release(mut guard: Guard<'_>, regions: Vec<Detached>) -> (Guard<'_>, u64) {
+    let mut released = 0;
+    for region in regions {
+        guard = release_one(guard, region.base, region.given);
+        released += region.given;
+    }
+    (guard, released)
+}
+
+pub(super) fn release_one(guard: Guard<'_>, base: u64, given: u64) -> Guard<'_> {
+    let (mut guard, ()) = guard.outside(|backend| {
+        backend.free(Granted { base, bytes: given });
+        log::emit(Level::Info, format_args!("gave a region of {given} bytes at {base:#x} back"));
+    });
+    guard.arena.region_released(given);
+    guard
+}
+
+/// What came from the backend, with the table that the region needs.
+enum Obtained {
+    Nothing,
+    Region(Granted, LazyTable),
+    /// It broke its contract, or host memory ran out; it has its memory back where it could be told.
+    Failed(Error),
+}
+
+/// Obtains one more region of at least `least` bytes; false if the limit or the backend allows none.
+fn extend(mut guard: Guard<'_>, alignment: u64, least: u64) -> Result<(Guard<'_>, bool), Error> {
+    if guard.inner().extending {
+        // Only behind a collection, where others may have been quicker: their region is as good.
+        return Ok((guard, false));
+    }
+    let Some(plan) = guard.arena.plan_extension(least) else { return Ok((guard, false)) };
+    guard.inner_mut().extending = true;
+    let (mut guard, obtained) = guard.outside(|backend| obtain(backend, &plan, alignment.max(UNIT)));
+    guard.inner_mut().extending = false;
+    let grown = match obtained {
+        Obtained::Nothing => {
+            guard.arena.cancel_extension(&plan);
+            Ok(false)
+        }
+        Obtained::Failed(error) => {
+            guard.arena.cancel_extension(&plan);
+            Err(error)
+        }
+        Obtained::Region(granted, table) => {
+            let added;
+            (guard, added) = add(guard, &plan, granted, table);
+            added.map(|()| true)
+        }
+    };
+    guard.notify();
+    // The allocator may have come to its end meanwhile.
+    let guard = guard.check_entry()?;
+    match grown {
+        Ok(grown) => Ok((guard, grown)),
+        Err(error) => Err(count(guard, error)),
+    }
+}
+
+fn obtain(backend: &dyn Backend, plan: &Extension, alignment: u64) -> Obtained {
+    let mut plan = *plan;
+    loop {
+        if let Some(granted) = backend.alloc(alignment, plan.bytes) {
+            return examine(granted, &plan, backend);
+        }
+        log::emit(Level::Debug, format_args!("the backend refused a region of {} bytes", plan.bytes));
+        if !plan.shrink() {
+            return Obtained::Nothing;
+        }
+    }
+}
+
+/// Believes nothing of what a backend says.
+fn examine(granted: Granted, plan: &Extension, backend: &dyn Backend) -> Obtained {
+    let Granted { base, bytes } = granted;
+    let error = if bytes > u64::MAX - base {
+        // It cannot mean what it says, so it is not told to free it either.
+        return Obtained::Failed(fail!(
+            Error::BackendFailed,
+            "the backend gave {bytes} bytes at {base:#x}, which is behind the end of the address space"
+        ));
+    } else if !base.is_multiple_of(UNIT) {
+        fail!(Error::BackendFailed, "the backend gave a region at {base:#x}, which is no multiple of 256")
+    } else if usable(bytes) < plan.least {
+        let least = plan.least;
+        fail!(Error::BackendFailed, "the backend gave {bytes} bytes where {least} are the least that helps")
+    } else {
+        match start_table(usable(bytes)) {
+            Ok(table) => return Obtained::Region(granted, table),
+            Err(exhausted) => exhausted.into(),
+        }
+    };
+    backend.free(granted);
+    Obtained::Failed(error)
+}
+
+fn add<'a>(mut guard: Guard<'a>, plan: &Extension, granted: Granted, table: LazyTable) -> (Guard<'a>, Result<(), Error>) {
+    let Granted { base, bytes } = granted;
+    if guard.arena.overlaps(base, bytes) {
+        guard.arena.cancel_extension(plan);
+        // Giving it back would free memory that is in use.
+        let error = fail!(
+            Error::BackendFailed,
+            "the backend gave {bytes} bytes at {base:#x}, which overlap a region that it gave before"
+        );
+        return (guard, Err(error));
+    }
+    match guard.arena.add_region(plan, base, bytes, table) {
+        Ok(()) => (guard, Ok(())),
+        Err(exhausted) => {
+            let (guard, ()) = guard.outside(|backend| backend.free(granted));
+            (guard, Err(exhausted.into()))
+        }
+    }
+}
+
+/// Nothing helped: count, say why, and write a report if somebody wants one.
+fn give_up(mut guard: Guard<'_>, want: &Want<'_>) -> Error {
+    guard.arena.count_failure();
+    let verdict = report::failure::Verdict::new(&guard.arena, want.size, want.alignment);
+    let error = fail!(Error::OutOfMemory, "{}: {verdict}", guard.name);
+    if guard.report_failures && report::failure::is_due() {
+        let text = report::to_string(|out| report::failure::write(out, &guard.subject(), Some(&verdict)));
+        drop(guard);
+        match text {
+            Ok(text) => log::emit_text(Level::Error, &text),
+            Err(_) => log::emit(Level::Error, format_args!("no host memory for the report of a failed request")),
+        }
+    }
+    error
+}
+
+/// Takes a chunk back.
+#[inline]
+pub(crate) fn free(slot: &Slot, addr: u64) -> Result<(), Error> {
+    let mut guard = slot.enter()?;
+    match guard.arena.free(addr) {
+        Ok(()) => {
+            guard.notify();
+            Ok(())
+        }
+        Err(refused) => Err(refuse_free(guard, addr, refused)),
+    }
+}
+
+#[cold]
+fn refuse_free(guard: Guard<'_>, addr: u64, refused: Refused) -> Error {
+    let name = &guard.name;
+    match refused {
+        Refused::AlreadyFree => fail!(Error::DoubleFree, "{name}: {addr:#x} is the start of a chunk that is free already"),
+        Refused::NotAChunk => match guard.arena.regions().chunk_around(addr) {
+            Some(id) => {
+                let start = guard.arena.chunks().addr(id);
+                let offset = addr - start;
+                fail!(Error::InvalidPointer, "{name}: {addr:#x} lies {offset} bytes inside the chunk at {start:#x}")
+            }
+            None => fail!(Error::InvalidPointer, "{name}: {addr:#x} is in no region of this allocator"),
+        },
+    }
+}

@@ -1,0 +1,34 @@
+//! An allocator: an arena with a backend, behind a lock.
+//!
+//! [`slot::Slot`] is the place one has in the table of devices, with its lock and its waiters;
+//! [`memory`] serves requests from the arena, growing and collecting as it must; [`life`] creates,
+//! trims and destroys.
+
+pub(crate) mod life;
+pub(crate) mod memory;
+pub(crate) mod slot;
+
+use crate::backend::AnyBackend;
+use crate::core::arena::Arena;
+use crate::report::Subject;
+use std::time::Duration;
+
+/// What lives in a slot.
+pub(crate) struct Pool {
+    pub(crate) arena: Arena,
+    pub(crate) backend: AnyBackend,
+    device: i32,
+    pub(crate) name: String,
+    /// How long a request waits for a free before it fails.
+    retry: Duration,
+    /// Whether a request that fails writes a report.
+    report_failures: bool,
+}
+
+impl Pool {
+    /// What reports are to be written about.
+    pub(crate) fn subject(&self) -> Subject<'_> {
+        let backend = self.backend;
+        Subject { device: self.device, name: &self.name, backend: backend.get().name(), arena: &self.arena }
+    }
+}

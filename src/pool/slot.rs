@@ -1,0 +1,266 @@
+//! One place of the device table: a lock, what it protects, and those who wait.
+//!
+//! The lock is taken once a call and held for some tens of nanoseconds. Backends are called, and threads
+//! wait, outside of it; the slot counts who is out there, so that destruction can wait for them.
+
+use super::Pool;
+use crate::backend::{AnyBackend, Backend};
+use crate::error::{Error, fail};
+use crate::sys::futex;
+use crate::sys::lock::Lock;
+use std::cell::{Cell, UnsafeCell};
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicU32, Ordering::*};
+use std::time::Duration;
+
+/// What a slot is good for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Phase {
+    Empty,
+    Live,
+    Destroying,
+    /// A broken invariant or a panic: nothing is touched any more.
+    Poisoned,
+    /// In a forked child: the memory is the parent's.
+    Lost,
+}
+
+pub(super) struct Inner {
+    pub(super) phase: Phase,
+    /// Threads that are in a backend's function.
+    calling: u32,
+    /// Threads that sleep until something changes.
+    sleeping: u32,
+    /// A thread is obtaining a region; others wait for it instead of growing the pool a second time.
+    pub(super) extending: bool,
+    pub(super) pool: Option<Box<Pool>>,
+}
+
+/// A place in the table. Aligned so that two devices share no cache line, prefetched neighbours included.
+#[repr(align(128))]
+pub(crate) struct Slot {
+    lock: Lock,
+    /// Counts up whenever those who sleep should look again.
+    event: AtomicU32,
+    inner: UnsafeCell<Inner>,
+}
+
+// SAFETY: `inner` is reached only through a `Guard`, which holds the lock, or by the fork handlers, which
+// hold it too. A pool may move between threads: its arena is plain data and its backend is `Send`.
+unsafe impl Sync for Slot {}
+
+thread_local! {
+    /// The innermost backend call that this thread is in.
+    static CALL: Cell<*const Call> = const { Cell::new(std::ptr::null()) };
+}
+
+/// A backend call under way, on the stack of the thread that makes it.
+struct Call {
+    slot: *const Slot,
+    outer: *const Call,
+}
+
+impl Slot {
+    pub(crate) const fn new() -> Self {
+        let inner = Inner { phase: Phase::Empty, calling: 0, sleeping: 0, extending: false, pool: None };
+        Slot { lock: Lock::new(), event: AtomicU32::new(0), inner: UnsafeCell::new(inner) }
+    }
+
+    /// Locks a slot that holds a usable allocator.
+    #[inline]
+    pub(crate) fn enter(&self) -> Result<Guard<'_>, Error> {
+        let guard = self.lock();
+        if guard.inner().phase == Phase::Live && guard.inner().calling == 0 {
+            return Ok(guard);
+        }
+        guard.check_entry()
+    }
+
+    /// Locks a slot whatever it holds.
+    #[inline]
+    pub(super) fn lock(&self) -> Guard<'_> {
+        self.lock.acquire();
+        Guard { slot: self }
+    }
+
+    fn is_called_by_this_thread(&self) -> bool {
+        let mut call = CALL.get();
+        while !call.is_null() {
+            // SAFETY: calls in the list are on this thread's stack, in frames below this one.
+            let Call { slot, outer } = unsafe { call.read() };
+            if std::ptr::eq(slot, self) {
+                return true;
+            }
+            call = outer;
+        }
+        false
+    }
+
+    /// Before a fork: no thread may be in the middle of a change.
+    pub(crate) fn lock_for_fork(&self) {
+        std::mem::forget(self.lock());
+    }
+
+    /// After a fork in the parent.
+    pub(crate) fn unlock_in_parent(&self) {
+        // `lock_for_fork` took the lock and forgot its guard; this drops it.
+        drop(Guard { slot: self });
+    }
+
+    /// After a fork in the child, where this is the only thread.
+    pub(crate) fn recover_in_child(&self) {
+        {
+            let mut guard = Guard { slot: self };
+            let inner = guard.inner_mut();
+            (inner.calling, inner.sleeping, inner.extending) = (0, 0, false);
+            let survives = inner.pool.as_ref().is_some_and(|pool| pool.backend.get().survives_fork());
+            match inner.phase {
+                Phase::Live if survives => guard.arena.forget_unfinished(),
+                Phase::Live | Phase::Destroying => inner.phase = Phase::Lost,
+                _ => {}
+            }
+            std::mem::forget(guard);
+        }
+        self.lock.reset_after_fork();
+    }
+
+    /// After a fork in the child, for a slot that a thread of the parent was filling.
+    pub(crate) fn abandon_in_child(&self) {
+        let mut guard = Guard { slot: self };
+        // What it holds may be half written: it is left alone, not dropped.
+        std::mem::forget(guard.inner_mut().pool.take());
+        guard.inner_mut().phase = Phase::Empty;
+        std::mem::forget(guard);
+        self.lock.reset_after_fork();
+    }
+}
+
+/// A locked slot. Dropping it in a panic poisons the slot: the panic was in the middle of a change.
+pub(crate) struct Guard<'a> {
+    slot: &'a Slot,
+}
+
+impl Drop for Guard<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.inner_mut().phase = Phase::Poisoned;
+            self.notify();
+        }
+        self.slot.lock.release();
+    }
+}
+
+impl<'a> Guard<'a> {
+    #[inline]
+    pub(super) fn inner(&self) -> &Inner {
+        // SAFETY: a guard exists only while the lock is held, and lends no longer than it lives.
+        unsafe { &*self.slot.inner.get() }
+    }
+
+    #[inline]
+    pub(super) fn inner_mut(&mut self) -> &mut Inner {
+        // SAFETY: as above; `&mut self` excludes another borrow through this guard.
+        unsafe { &mut *self.slot.inner.get() }
+    }
+
+    /// Why a call may not go on, or the guard if it may.
+    #[cold]
+    pub(super) fn check_entry(self) -> Result<Self, Error> {
+        let inner = self.inner();
+        let (phase, calling) = (inner.phase, inner.calling);
+        if calling != 0 && self.slot.is_called_by_this_thread() {
+            return Err(fail!(Error::Busy, "a callback called back into its own allocator"));
+        }
+        match phase {
+            Phase::Live => Ok(self),
+            Phase::Empty => Err(fail!(
+                Error::NoAllocator,
+                "no allocator was created for this device: call bfc_create first"
+            )),
+            Phase::Destroying => Err(fail!(Error::ShuttingDown, "the allocator is being destroyed")),
+            Phase::Lost => Err(fail!(
+                Error::ShuttingDown,
+                "the allocator's memory belongs to the parent of this forked process"
+            )),
+            Phase::Poisoned => Err(fail!(
+                Error::Internal,
+                "an invariant of the allocator was broken earlier, so nothing in it is touched any more"
+            )),
+        }
+    }
+
+    /// No chunk of this slot's pool is to be trusted any more.
+    pub(crate) fn poison(mut self) {
+        self.inner_mut().phase = Phase::Poisoned;
+        self.notify();
+    }
+
+    /// Calls the backend with the lock open. The pool stays: destruction waits for such calls.
+    pub(crate) fn outside<T>(mut self, call: impl FnOnce(&dyn Backend) -> T) -> (Self, T) {
+        let slot = self.slot;
+        let backend: AnyBackend = self.backend;
+        self.inner_mut().calling += 1;
+        drop(self);
+        let frame = Call { slot, outer: CALL.get() };
+        CALL.set(&frame);
+        let result = call(backend.get());
+        CALL.set(frame.outer);
+        let mut guard = slot.lock();
+        guard.inner_mut().calling -= 1;
+        guard.notify();
+        (guard, result)
+    }
+
+    /// Sleeps until something changes, at most for `timeout`. There is no wakeup to lose: who changes
+    /// something holds the lock, and the count was read under it.
+    pub(super) fn wait(mut self, timeout: Option<Duration>) -> Self {
+        let slot = self.slot;
+        self.inner_mut().sleeping += 1;
+        let seen = slot.event.load(Relaxed);
+        drop(self);
+        futex::wait(&slot.event, seen, timeout);
+        let mut guard = slot.lock();
+        guard.inner_mut().sleeping -= 1;
+        if guard.inner().phase == Phase::Destroying {
+            guard.notify();
+        }
+        guard
+    }
+
+    /// Something changed that those who sleep may wait for.
+    #[inline]
+    pub(crate) fn notify(&self) {
+        if self.inner().sleeping != 0 {
+            self.wake_all();
+        }
+    }
+
+    #[cold]
+    fn wake_all(&self) {
+        self.slot.event.fetch_add(1, Relaxed);
+        futex::wake(&self.slot.event, i32::MAX);
+    }
+
+    /// Whether any thread is between its calls of this slot's lock, this one's own wait aside.
+    pub(super) fn is_left_alone(&self) -> bool {
+        self.inner().calling == 0 && self.inner().sleeping == 0
+    }
+}
+
+impl Deref for Guard<'_> {
+    type Target = Pool;
+
+    #[inline]
+    #[allow(clippy::expect_used)]
+    fn deref(&self) -> &Pool {
+        self.inner().pool.as_deref().expect("a live slot has a pool")
+    }
+}
+
+impl DerefMut for Guard<'_> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut Pool {
+        self.inner_mut().pool.as_deref_mut().expect("a live slot has a pool")
+    }
+}

@@ -1,0 +1,153 @@
+//! The report for a person who ran out of memory.
+
+use super::{Bytes, Subject, occupancy, tally};
+use crate::core::arena::Arena;
+use crate::core::units::bin_floor;
+use crate::sys::clock::monotonic_ms;
+use std::fmt::{self, Write};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Why a request failed, in numbers that were true at that moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Verdict {
+    /// Rounded up to 256.
+    wanted: u64,
+    alignment: u64,
+    free: u64,
+    largest: u64,
+    available: u64,
+}
+
+impl Verdict {
+    pub(crate) fn new(arena: &Arena, wanted: u64, alignment: u64) -> Self {
+        Verdict {
+            wanted,
+            alignment,
+            free: arena.usable_bytes() - arena.counters().bytes_in_use,
+            largest: arena.largest_free(),
+            available: arena.growth().available(),
+        }
+    }
+
+    /// Whether there was enough memory, only not in one piece.
+    fn is_fragmentation(&self) -> bool {
+        self.free.saturating_add(self.available) >= self.wanted
+    }
+
+    fn would_fit(&self) -> u64 {
+        self.largest.max(self.available)
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Verdict { wanted, free, largest, available, .. } = *self;
+        let cause = if self.is_fragmentation() { "fragmentation" } else { "exhaustion" };
+        write!(f, "no memory for {} ({wanted} bytes): {cause}. ", Bytes(wanted))?;
+        write!(f, "{} are free, the largest piece is {}, ", Bytes(free), Bytes(largest))?;
+        write!(f, "and the limit leaves {} to grow", Bytes(available))?;
+        if self.alignment > 256 {
+            write!(f, "; the alignment of {} narrows the choice", self.alignment)?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether enough time has passed since the last report of a failure: at most one in ten seconds.
+pub(crate) fn is_due() -> bool {
+    const EVERY_MS: u64 = 10_000;
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let now = monotonic_ms();
+    NEXT.fetch_update(Relaxed, Relaxed, |next| (now >= next).then_some(now + EVERY_MS)).is_ok()
+}
+
+/// Writes the report; with a verdict it begins with the request that failed.
+pub(crate) fn write(out: &mut dyn Write, subject: &Subject<'_>, verdict: Option<&Verdict>) -> fmt::Result {
+    let Subject { device, name, backend, arena } = subject;
+    let stats = arena.stats();
+    writeln!(out, "memory of allocator \"{name}\" on device {device} ({backend} backend)")?;
+    if let Some(verdict) = verdict {
+        write_verdict(out, verdict)?;
+    }
+    let free = arena.usable_bytes() - stats.bytes_in_use;
+    let line = |out: &mut dyn Write, what: &str, bytes: u64| {
+        writeln!(out, "  {what:<24}{:>14}{bytes:>20} bytes", Bytes(bytes).to_text().as_str())
+    };
+    line(out, "limit", stats.bytes_limit)?;
+    line(out, "held from the backend", stats.pool_bytes)?;
+    line(out, "in use", stats.bytes_in_use)?;
+    line(out, "requested by callers", stats.bytes_requested)?;
+    line(out, "slack inside chunks", stats.bytes_in_use - stats.bytes_requested)?;
+    line(out, "free", free)?;
+    line(out, "largest free chunk", stats.largest_free_block_bytes)?;
+    line(out, "peak in use", stats.peak_bytes_in_use)?;
+    line(out, "largest allocation", stats.largest_alloc_size)?;
+    line(out, "host memory for books", stats.metadata_bytes)?;
+    let percent = fragmentation(free, stats.largest_free_block_bytes) * 100.0;
+    writeln!(out, "  fragmentation {percent:.1}% (1 - largest free chunk / free)")?;
+    let (chunks, regions) = (stats.num_chunks, stats.num_regions);
+    writeln!(out, "  {chunks} chunks, {} of them free, in {regions} regions", stats.num_free_chunks)?;
+    let (allocs, frees, failures) = (stats.num_allocs, stats.num_frees, stats.num_failures);
+    writeln!(out, "  {allocs} allocations, {frees} frees, {failures} failures")?;
+    out.write_str("  [")?;
+    occupancy::write(out, arena)?;
+    writeln!(out, "]\n  * used  x slack  _ free")?;
+    write_bins(out, arena)?;
+    write_holders(out, arena)
+}
+
+fn write_verdict(out: &mut dyn Write, verdict: &Verdict) -> fmt::Result {
+    writeln!(out, "  {verdict}.")?;
+    let fits = Bytes(verdict.would_fit());
+    if verdict.is_fragmentation() {
+        writeln!(out, "  There is enough free memory, but not in one piece: {fits} would have fitted.")?;
+        writeln!(out, "  Raise the limit, allocate the large blocks first, or free what lies between.")
+    } else {
+        writeln!(out, "  Memory is used up: {fits} would have fitted. Raise the limit, or use less at once.")
+    }
+}
+
+fn write_bins(out: &mut dyn Write, arena: &Arena) -> fmt::Result {
+    writeln!(out, "  bin      from    chunks    in use         bytes  bytes in use     requested")?;
+    for (number, bin) in tally::bins(arena).iter().enumerate().filter(|(_, bin)| bin.chunks != 0) {
+        write!(out, "  {number:>3} {:>9}", Bytes(bin_floor(number)).to_text().as_str())?;
+        write!(out, " {:>9} {:>9}", bin.chunks, bin.chunks_in_use)?;
+        for bytes in [bin.bytes, bin.bytes_in_use, bin.bytes_requested] {
+            write!(out, " {:>13}", Bytes(bytes).to_text().as_str())?;
+        }
+        writeln!(out)?;
+    }
+    Ok(())
+}
+
+fn write_holders(out: &mut dyn Write, arena: &Arena) -> fmt::Result {
+    const SHOWN: usize = 12;
+    let Ok(holders) = tally::holders(arena) else {
+        return writeln!(out, "  (no host memory to sum up the holders)");
+    };
+    if arena.names().len() == 0 {
+        return writeln!(out, "  (bfc_scope_begin names the operation that allocates: then its holders stand here)");
+    }
+    writeln!(out, "  largest holders            bytes    chunks  last step  operation")?;
+    for holder in holders.iter().take(SHOWN) {
+        let name = arena.names().name(holder.name).unwrap_or("(unnamed)");
+        let bytes = Bytes(holder.bytes).to_text();
+        writeln!(out, "  {:>30} {:>9} {:>10}  {name}", bytes.as_str(), holder.chunks, holder.last_step)?;
+    }
+    let hidden = holders.len().saturating_sub(SHOWN);
+    if hidden != 0 { writeln!(out, "  ... and {hidden} more") } else { Ok(()) }
+}
+
+/// How much of the free memory is not in the largest free chunk; 0 if nothing is free.
+pub(crate) fn fragmentation(free: u64, largest: u64) -> f64 {
+    if free == 0 { 0.0 } else { 1.0 - largest as f64 / free as f64 }
+}
+
+impl Bytes {
+    /// For alignment in a column, which `Display` of a struct does not do by itself.
+    fn to_text(&self) -> crate::error::Text<24> {
+        let mut text = crate::error::Text::new();
+        let _ = write!(text, "{self}");
+        text
+    }
+}

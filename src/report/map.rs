@@ -1,0 +1,105 @@
+//! The memory map as JSON. The schema is in docs/memory-map.md; `schema` counts its versions.
+
+use super::{Subject, failure, tally};
+use crate::core::arena::Arena;
+use crate::core::chunks::{ChunkId, NIL, State};
+use crate::core::units::{bin_floor, bin_of};
+use std::fmt::{self, Write};
+
+pub(crate) fn write(out: &mut dyn Write, subject: &Subject<'_>) -> fmt::Result {
+    let Subject { device, name, backend, arena } = *subject;
+    write!(out, "{{\"schema\":1,\"device\":{device},\"name\":")?;
+    string(out, name)?;
+    write!(out, ",\"backend\":\"{backend}\",")?;
+    write_stats(out, arena)?;
+    write_bins(out, arena)?;
+    out.write_str("\"regions\":[")?;
+    for (position, (id, region)) in arena.regions().iter().enumerate() {
+        let comma = if position == 0 { "" } else { "," };
+        write!(out, "{comma}{{\"address\":\"{:#x}\",\"size\":{},", region.base, region.bytes)?;
+        write!(out, "\"received\":{},\"chunks\":[", region.given)?;
+        let mut chunk = arena.regions().first_chunk(id);
+        while chunk != NIL {
+            write_chunk(out, arena, chunk)?;
+            chunk = arena.chunks().next(chunk);
+            out.write_str(if chunk == NIL { "]}" } else { "," })?;
+        }
+    }
+    out.write_str("]}")
+}
+
+fn write_stats(out: &mut dyn Write, arena: &Arena) -> fmt::Result {
+    let stats = arena.stats();
+    out.write_str("\"stats\":{")?;
+    for (name, value) in [
+        ("num_allocs", stats.num_allocs),
+        ("num_frees", stats.num_frees),
+        ("num_failures", stats.num_failures),
+        ("bytes_in_use", stats.bytes_in_use),
+        ("peak_bytes_in_use", stats.peak_bytes_in_use),
+        ("bytes_requested", stats.bytes_requested),
+        ("peak_bytes_requested", stats.peak_bytes_requested),
+        ("largest_alloc_size", stats.largest_alloc_size),
+        ("bytes_limit", stats.bytes_limit),
+        ("pool_bytes", stats.pool_bytes),
+        ("peak_pool_bytes", stats.peak_pool_bytes),
+        ("largest_free_block_bytes", stats.largest_free_block_bytes),
+        ("num_regions", stats.num_regions),
+        ("num_chunks", stats.num_chunks),
+        ("num_free_chunks", stats.num_free_chunks),
+        ("metadata_bytes", stats.metadata_bytes),
+    ] {
+        write!(out, "\"{name}\":{value},")?;
+    }
+    let free = arena.usable_bytes() - stats.bytes_in_use;
+    write!(out, "\"fragmentation\":{}}},", failure::fragmentation(free, stats.largest_free_block_bytes))?;
+    let counters = arena.counters();
+    write!(out, "\"counters\":{{\"regions_added\":{},", counters.regions_added)?;
+    write!(out, "\"regions_released\":{},", counters.regions_released)?;
+    write!(out, "\"stamped_splits\":{},", counters.stamped_splits)?;
+    write!(out, "\"forced_merges\":{}}},", counters.forced_merges)
+}
+
+fn write_bins(out: &mut dyn Write, arena: &Arena) -> fmt::Result {
+    out.write_str("\"bins\":[")?;
+    for (number, bin) in tally::bins(arena).iter().enumerate() {
+        let comma = if number == 0 { "" } else { "," };
+        write!(out, "{comma}{{\"bin\":{number},\"from\":{},\"chunks\":{},", bin_floor(number), bin.chunks)?;
+        write!(out, "\"chunks_in_use\":{},\"bytes\":{},", bin.chunks_in_use, bin.bytes)?;
+        write!(out, "\"bytes_in_use\":{},\"bytes_requested\":{}}}", bin.bytes_in_use, bin.bytes_requested)?;
+    }
+    out.write_str("],")
+}
+
+fn write_chunk(out: &mut dyn Write, arena: &Arena, id: ChunkId) -> fmt::Result {
+    let chunks = arena.chunks();
+    let size = chunks.size(id);
+    write!(out, "{{\"address\":\"{:#x}\",\"size\":{size},\"bin\":{},", chunks.addr(id), bin_of(size))?;
+    if chunks.state(id) != State::InUse {
+        let state = if chunks.state(id) == State::Held { "held" } else { "free" };
+        return write!(out, "\"state\":\"{state}\",\"stamp\":{}}}", chunks.stamp(id));
+    }
+    let cold = chunks.cold(id);
+    write!(out, "\"state\":\"in_use\",\"requested\":{},\"allocation_id\":{}", cold.requested, cold.allocation_id)?;
+    let tag = chunks.tag(id);
+    if let Some(name) = arena.names().name(tag.name) {
+        out.write_str(",\"operation\":")?;
+        string(out, name)?;
+        write!(out, ",\"step\":{}", tag.step)?;
+    }
+    out.write_str("}")
+}
+
+/// A JSON string.
+fn string(out: &mut dyn Write, text: &str) -> fmt::Result {
+    out.write_char('"')?;
+    for letter in text.chars() {
+        match letter {
+            '"' => out.write_str("\\\"")?,
+            '\\' => out.write_str("\\\\")?,
+            control if control < ' ' => write!(out, "\\u{:04x}", control as u32)?,
+            other => out.write_char(other)?,
+        }
+    }
+    out.write_char('"')
+}

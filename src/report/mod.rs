@@ -1,0 +1,64 @@
+//! Reports: what is where, and why a request failed. All of them only read.
+//!
+//! They write into any `fmt::Write` while the allocator is locked and need no memory of their own, for
+//! they are wanted when there is none. A report of very many chunks holds the lock for milliseconds.
+
+pub(crate) mod failure;
+pub(crate) mod map;
+pub(crate) mod occupancy;
+mod tally;
+
+use crate::core::arena::Arena;
+use crate::sys::HostMemoryExhausted;
+use std::fmt;
+
+/// What a report is about.
+pub(crate) struct Subject<'a> {
+    pub(crate) device: i32,
+    pub(crate) name: &'a str,
+    pub(crate) backend: &'static str,
+    pub(crate) arena: &'a Arena,
+}
+
+/// A number of bytes as people read it, with the exact number where that says more.
+pub(crate) struct Bytes(pub(crate) u64);
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let units = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+        let power = (self.0.max(1).ilog2() / 10) as usize;
+        match power.checked_sub(1).and_then(|unit| units.get(unit)) {
+            None => write!(f, "{} B", self.0),
+            Some(unit) => write!(f, "{:.2} {unit}", self.0 as f64 / (1u64 << (power * 10)) as f64),
+        }
+    }
+}
+
+/// A `String` whose growth may fail instead of aborting.
+struct Fallible(String);
+
+impl fmt::Write for Fallible {
+    fn write_str(&mut self, part: &str) -> fmt::Result {
+        self.0.try_reserve(part.len()).map_err(|_| fmt::Error)?;
+        self.0.push_str(part);
+        Ok(())
+    }
+}
+
+/// The text that `write` writes.
+pub(crate) fn to_string(write: impl FnOnce(&mut dyn fmt::Write) -> fmt::Result) -> Result<String, HostMemoryExhausted> {
+    let mut text = Fallible(String::new());
+    write(&mut text).map_err(|_| HostMemoryExhausted)?;
+    Ok(text.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Bytes;
+
+    #[test]
+    fn bytes_are_readable() {
+        let text = [0, 255, 1024, 1536, 5 << 30, u64::MAX].map(|bytes| Bytes(bytes).to_string());
+        assert_eq!(text, ["0 B", "255 B", "1.00 KiB", "1.50 KiB", "5.00 GiB", "16.00 EiB"]);
+    }
+}

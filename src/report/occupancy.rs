@@ -1,0 +1,36 @@
+//! The occupancy line: the pool in 100 columns, after TensorFlow's `RenderOccupancy`.
+
+use crate::core::arena::Arena;
+use crate::core::chunks::NIL;
+use std::fmt;
+
+const COLUMNS: usize = 100;
+
+/// Writes 100 columns: `*` used, `x` slack at the end of a chunk, `_` free. Later chunks win a column.
+pub(crate) fn write(out: &mut dyn fmt::Write, arena: &Arena) -> fmt::Result {
+    let mut line = [b'_'; COLUMNS];
+    let total = arena.usable_bytes();
+    let mut offset = 0;
+    for (id, region) in arena.regions().iter() {
+        let mut chunk = arena.regions().first_chunk(id);
+        while chunk != NIL {
+            if arena.chunks().in_use(chunk) {
+                let start = offset + arena.chunks().addr(chunk) - region.base;
+                let requested = arena.chunks().cold(chunk).requested;
+                let slack = arena.chunks().size(chunk) - requested;
+                paint(&mut line, total, start + requested, slack, b'x');
+                paint(&mut line, total, start, requested, b'*');
+            }
+            chunk = arena.chunks().next(chunk);
+        }
+        offset += region.bytes;
+    }
+    line.iter().try_for_each(|&column| out.write_char(column.into()))
+}
+
+fn paint(line: &mut [u8; COLUMNS], total: u64, start: u64, bytes: u64, with: u8) {
+    if bytes != 0 {
+        let column = |at: u64| (u128::from(at) * COLUMNS as u128 / u128::from(total)) as usize;
+        line[column(start)..=column(start + bytes - 1)].fill(with);
+    }
+}

@@ -1,0 +1,59 @@
+//! Sums over the chunks, by bin and by operation.
+
+use crate::core::arena::Arena;
+use crate::core::units::{NUM_BINS, bin_of};
+use crate::sys::HostMemoryExhausted;
+
+/// One bin as TensorFlow's `DumpMemoryLog` tells it: chunks in use count in the bin of their size.
+#[derive(Clone, Copy, Default)]
+pub(super) struct BinTally {
+    pub(super) chunks: u64,
+    pub(super) chunks_in_use: u64,
+    pub(super) bytes: u64,
+    pub(super) bytes_in_use: u64,
+    pub(super) bytes_requested: u64,
+}
+
+pub(super) fn bins(arena: &Arena) -> [BinTally; NUM_BINS] {
+    let mut bins = [BinTally::default(); NUM_BINS];
+    for id in arena.chunks().ids() {
+        let size = arena.chunks().size(id);
+        let bin = &mut bins[bin_of(size)];
+        bin.chunks += 1;
+        bin.bytes += size;
+        if arena.chunks().in_use(id) {
+            bin.chunks_in_use += 1;
+            bin.bytes_in_use += size;
+            bin.bytes_requested += arena.chunks().cold(id).requested;
+        }
+    }
+    bins
+}
+
+/// What one operation holds.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Holder {
+    /// Its number in the arena's names; 0 is everything without one.
+    pub(super) name: u32,
+    pub(super) bytes: u64,
+    pub(super) chunks: u64,
+    pub(super) last_step: u64,
+}
+
+/// The operations by the bytes they hold, most first.
+pub(super) fn holders(arena: &Arena) -> Result<Vec<Holder>, HostMemoryExhausted> {
+    let count = arena.names().len() + 1;
+    let mut holders = Vec::new();
+    holders.try_reserve_exact(count)?;
+    holders.extend((0..count).map(|name| Holder { name: name as u32, ..Holder::default() }));
+    for id in arena.chunks().ids().filter(|&id| arena.chunks().in_use(id)) {
+        let tag = arena.chunks().tag(id);
+        let holder = &mut holders[tag.name as usize];
+        holder.bytes += arena.chunks().size(id);
+        holder.chunks += 1;
+        holder.last_step = holder.last_step.max(tag.step);
+    }
+    holders.retain(|holder| holder.chunks != 0);
+    holders.sort_unstable_by_key(|holder| std::cmp::Reverse(holder.bytes));
+    Ok(holders)
+}

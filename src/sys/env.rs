@@ -1,0 +1,18 @@
+//! Environment variables, read without allocating.
+
+use std::ffi::CStr;
+
+/// The value of `name` if it is set, not empty, and UTF-8.
+///
+/// The C environment is shared: like every library that calls `getenv`, this one relies on the program
+/// not to change a variable while another thread creates an allocator.
+pub(crate) fn with<T>(name: &CStr, read: impl FnOnce(&str) -> T) -> Option<T> {
+    // SAFETY: the name is NUL-terminated; the result is NULL or a string of the environment.
+    let value = unsafe { libc::getenv(name.as_ptr()) };
+    if value.is_null() {
+        return None;
+    }
+    // SAFETY: not NULL, so a NUL-terminated string which lives at least until the next setenv.
+    let value = unsafe { CStr::from_ptr(value) };
+    value.to_str().ok().filter(|text| !text.is_empty()).map(read)
+}

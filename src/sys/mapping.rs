@@ -1,0 +1,132 @@
+//! Anonymous memory from `mmap`: zero, not reserved, resident only where it was touched.
+
+use super::HostMemoryExhausted;
+
+/// An owned range of anonymous memory, unmapped on drop.
+pub(crate) struct Mapping {
+    base: *mut u8,
+    bytes: usize,
+}
+
+// SAFETY: a mapping is plain memory of the process; whoever owns it may use it from any thread.
+unsafe impl Send for Mapping {}
+// SAFETY: a shared mapping only tells its base and length.
+unsafe impl Sync for Mapping {}
+
+pub(crate) const PAGE: usize = 4096;
+
+impl Mapping {
+    /// Maps `bytes` (not 0) of zeroed memory at a multiple of `alignment`, a power of two.
+    pub(crate) fn new(bytes: usize, alignment: usize) -> Result<Self, HostMemoryExhausted> {
+        let bytes = bytes.checked_next_multiple_of(PAGE).ok_or(HostMemoryExhausted)?;
+        let slack = if alignment > PAGE { alignment } else { 0 };
+        let total = bytes.checked_add(slack).ok_or(HostMemoryExhausted)?;
+        // SAFETY: an anonymous mapping at an address of the kernel's choice touches no other memory.
+        let raw = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                total,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+                -1,
+                0,
+            )
+        };
+        if raw == libc::MAP_FAILED {
+            return Err(HostMemoryExhausted);
+        }
+        let mut mapping = Mapping { base: raw.cast(), bytes: total };
+        if slack != 0 {
+            mapping.keep_aligned(bytes, alignment);
+        }
+        Ok(mapping)
+    }
+
+    /// Gives back what lies before and behind the aligned `bytes`.
+    fn keep_aligned(&mut self, bytes: usize, alignment: usize) {
+        let head = self.base.align_offset(alignment);
+        let start = self.base.wrapping_add(head);
+        unmap(self.base, head);
+        unmap(start.wrapping_add(bytes), self.bytes - head - bytes);
+        (self.base, self.bytes) = (start, bytes);
+    }
+
+    /// Gives the range up; its owner is whoever has the address.
+    pub(crate) fn into_raw(self) -> u64 {
+        std::mem::ManuallyDrop::new(self).base as u64
+    }
+
+    /// # Safety
+    /// `base` came from [`Self::into_raw`] of a mapping of `bytes`, and nobody uses it any more.
+    pub(crate) unsafe fn from_raw(base: u64, bytes: u64) -> Self {
+        Mapping { base: base as *mut u8, bytes: bytes as usize }
+    }
+
+    pub(crate) fn base(&self) -> *mut u8 {
+        self.base
+    }
+
+    /// Asks the kernel not to back this memory by huge pages: a table of which one line in a megabyte
+    /// is used must not become resident by the megabyte. A refusal is harmless.
+    pub(crate) fn prefer_small_pages(&self) {
+        // SAFETY: the range is this mapping's own, and the advice changes no contents.
+        unsafe { libc::madvise(self.base.cast(), self.bytes, libc::MADV_NOHUGEPAGE) };
+    }
+
+    /// Gives the pages of `[offset, offset + bytes)` back; they read as zero afterwards.
+    pub(crate) fn discard(&mut self, offset: usize, bytes: usize) {
+        assert!(offset.is_multiple_of(PAGE) && offset <= self.bytes && bytes <= self.bytes - offset);
+        let start = self.base.wrapping_add(offset);
+        // SAFETY: the range lies in this mapping (asserted), which `self` owns exclusively.
+        unsafe { libc::madvise(start.cast(), bytes, libc::MADV_DONTNEED) };
+    }
+
+    /// Makes the mapping larger, zero at its end; it may move. On failure nothing changed.
+    pub(crate) fn grow(&mut self, bytes: usize) -> Result<(), HostMemoryExhausted> {
+        if bytes <= self.bytes {
+            return Ok(());
+        }
+        // SAFETY: the range is one mapping that `self` owns exclusively, so nobody holds its old address.
+        let moved = unsafe { libc::mremap(self.base.cast(), self.bytes, bytes, libc::MREMAP_MAYMOVE) };
+        if moved == libc::MAP_FAILED {
+            return Err(HostMemoryExhausted);
+        }
+        (self.base, self.bytes) = (moved.cast(), bytes);
+        Ok(())
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        unmap(self.base, self.bytes);
+    }
+}
+
+fn unmap(base: *mut u8, bytes: usize) {
+    if bytes != 0 {
+        // SAFETY: callers pass a page-aligned part of a mapping they own and never use again. It fails
+        // only if the kernel has no room to split a mapping; the range then stays mapped, unused.
+        unsafe { libc::munmap(base.cast(), bytes) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn alignment_is_honoured_and_all_of_it_is_usable() {
+        for alignment in [1, 4096, 1 << 16, 1 << 21, 1 << 30] {
+            let mapping = Mapping::new(12_345, alignment).unwrap();
+            assert_eq!(mapping.base() as usize % alignment.max(PAGE), 0);
+            // SAFETY: the mapping has at least 12345 bytes.
+            unsafe { mapping.base().write_bytes(7, 12_345) };
+        }
+    }
+
+    #[test]
+    fn impossible_sizes_are_refused() {
+        assert!(Mapping::new(usize::MAX / 2, 1).is_err());
+        assert!(Mapping::new(usize::MAX - 1, 1 << 21).is_err());
+    }
+}

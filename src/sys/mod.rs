@@ -1,0 +1,25 @@
+//! The whole boundary to the operating system: zeroed memory, waiting, time, facts about the host.
+//!
+//! Nothing here knows what an allocator is. Everything is Linux: the library manages memory for runtimes
+//! which run there, and a futex, `MAP_NORESERVE` and `pthread_atfork` have no portable equal.
+
+pub(crate) mod clock;
+pub(crate) mod env;
+pub(crate) mod futex;
+pub(crate) mod host;
+pub(crate) mod lock;
+pub(crate) mod mapping;
+pub(crate) mod table;
+
+#[cfg(not(all(target_os = "linux", target_pointer_width = "64")))]
+compile_error!("libbfc supports 64-bit Linux only");
+
+/// Host memory ran out. Every allocation inside the library is fallible and ends here, never in an abort.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct HostMemoryExhausted;
+
+impl From<std::collections::TryReserveError> for HostMemoryExhausted {
+    fn from(_: std::collections::TryReserveError) -> Self {
+        HostMemoryExhausted
+    }
+}
