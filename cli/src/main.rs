@@ -1,2 +1,317 @@
-//! The bfc command.
-fn main() {}
+//! The `bfc` command: replays recorded allocation traces through libbfc.so, as any client would use it.
+//!
+//! Exit status: 0 fine, 1 an error, 2 wrong usage. Requests that fail in a replay are its result and no
+//! error, unless `--fail-on-oom` makes them one.
+
+mod device;
+mod ffi;
+mod find_limit;
+mod info;
+mod inspect;
+mod library;
+mod output;
+mod replay;
+mod results;
+mod simulated_device;
+mod size;
+mod trace;
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::error::ErrorKind;
+use clap::{Args, CommandFactory, Parser, Subcommand};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use crate::device::{Backend, PoolConfig, steering_environment};
+use crate::library::Library;
+use crate::output::Output;
+use crate::replay::Job;
+use crate::results::{Outcome, Replayed, Searched};
+use crate::trace::{ALIGNMENT, Trace};
+
+/// Replays recorded allocation traces through libbfc.so and tells what the allocator did with them.
+#[derive(Parser)]
+#[command(name = "bfc", version, max_term_width = 110)]
+struct Cli {
+    /// The library, or the folder it lies in [default: $BFC_LIBRARY, else beside this command, in
+    /// ../lib, ../lib64 or ../lib/x86_64-linux-gnu, else where the loader looks]
+    #[arg(long, global = true, value_name = "PATH")]
+    library: Option<PathBuf>,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run traces through the library: time, waste, failures; or find the least limit they run in
+    #[command(after_long_help = output::SCHEMA)]
+    Replay(Box<Replay>),
+    /// Tell which library is used, which backends work here, and which BFC_ variables are set
+    Info,
+}
+
+#[derive(Args)]
+struct Replay {
+    /// Traces, gzipped or not; `-` is standard input
+    #[arg(required = true, value_name = "TRACE")]
+    traces: Vec<PathBuf>,
+
+    /// The pool's limit: bytes, or a number with KiB, MiB, GiB, TiB [default: 1.2 times the trace's peak of
+    /// live bytes, each request rounded up to 256, times the threads]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse_nonzero)]
+    limit: Option<u64>,
+    /// Take regions on demand instead of one of the whole limit
+    #[arg(long)]
+    growth: bool,
+    /// Give wholly free regions back before failing
+    #[arg(long)]
+    gc: bool,
+    /// Split off any remainder of 256 bytes or more
+    #[arg(long)]
+    split_always: bool,
+    /// Split off remainders from this share of the limit on, instead of from 128 MiB
+    #[arg(long, value_name = "F", value_parser = size::parse_fraction)]
+    fragmentation_fraction: Option<f64>,
+    /// The first region's size with --growth
+    #[arg(long, value_name = "SIZE", value_parser = size::parse_nonzero)]
+    initial_region: Option<u64>,
+    /// Where the memory comes from
+    #[arg(long, value_enum, default_value_t = Backend::Host)]
+    backend: Backend,
+    /// Replay on a simulated device of this capacity: addresses without memory, always the same ones
+    #[arg(long, value_name = "SIZE", value_parser = size::parse_nonzero, conflicts_with = "backend")]
+    device_capacity: Option<u64>,
+    /// Replay through bfc_alloc_async and bfc_free_async on the trace's streams, which are never
+    /// synchronised; without it by bfc_alloc and bfc_free, and streams do not matter
+    #[arg(long = "async")]
+    stream_ordered: bool,
+
+    /// Play the trace in this many threads at once on one pool, each with allocations of its own
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    threads: u16,
+    /// Run every trace this often, each time on a new pool. The time is the best run's; it is the sum of
+    /// the chunks between which the clock is stopped and the progress bar moves
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    repeat: u16,
+    /// Play the trace once on each pool before measuring. A fresh pool pays for the first touch of its
+    /// regions and tables; this one shows what a program's later steps pay. Addresses may differ, as the
+    /// regions of a pool with --growth are there already
+    #[arg(long)]
+    warm: bool,
+    /// Exit with 1 if a request failed
+    #[arg(long)]
+    fail_on_oom: bool,
+
+    /// Find the least limit in which the trace runs without a failed request
+    #[arg(
+        long,
+        conflicts_with_all = ["limit", "threads", "repeat", "warm", "map", "report", "fail_on_oom"],
+        long_help = "Find the least limit in which the trace runs without a failed request. Running is not strictly \
+            monotone in the limit, so the search goes upward from the trace's peak of live bytes, in steps that \
+            double, until a limit runs, and bisects between that and the last that failed. What it prints has run \
+            twice, and a limit just below it has failed; a smaller one that happens to run is possible"
+    )]
+    find_limit: bool,
+    /// Where --find-limit stops, in percent of the peak of live bytes; 0 goes down to 256 bytes
+    #[arg(long, value_name = "PERCENT", default_value = "0.01", value_parser = size::parse_percent, requires = "find_limit")]
+    precision: f64,
+
+    /// Print one JSON document instead of tables (its fields: bfc replay --help)
+    #[arg(long)]
+    json: bool,
+    /// Write the pool's memory map (JSON) to FILE: at the first failed request, or at peak use if none
+    /// failed; one trace only
+    #[arg(long, value_name = "FILE")]
+    map: Option<PathBuf>,
+    /// Print the library's human report of the same moment
+    #[arg(long)]
+    report: bool,
+    /// No progress bar, and no remarks on standard error
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+impl Replay {
+    fn pool(&self) -> PoolConfig {
+        PoolConfig {
+            backend: if self.device_capacity.is_some() {
+                Backend::Simulated
+            } else {
+                self.backend
+            },
+            growth: self.growth,
+            gc: self.gc,
+            split_always: self.split_always,
+            fragmentation_fraction: self.fragmentation_fraction,
+            initial_region: self.initial_region,
+            device_capacity: self.device_capacity,
+            stream_ordered: self.stream_ordered,
+        }
+    }
+
+    /// What clap cannot see.
+    fn check(&self) -> Result<(), &'static str> {
+        if self.map.is_some() && self.traces.len() > 1 {
+            return Err("--map takes one trace: the map is of one moment of one of them");
+        }
+        if self
+            .traces
+            .iter()
+            .filter(|path| path.as_os_str() == "-")
+            .count()
+            > 1
+        {
+            return Err("standard input can be read once only");
+        }
+        if self.stream_ordered && matches!(self.backend, Backend::Cuda | Backend::CudaVmm) {
+            return Err("--async cannot run on CUDA: a recorded stream is no stream of the driver");
+        }
+        Ok(())
+    }
+
+    /// The limit for a trace. A fifth above what lives at once leaves an allocator some room and still
+    /// shows one that needs much more.
+    fn limit_for(&self, trace: &Trace) -> u64 {
+        let live = u128::from(trace.peak_live_bytes) * u128::from(self.threads);
+        let default = (live * 6 / 5)
+            .next_multiple_of(u128::from(ALIGNMENT))
+            .max(u128::from(ALIGNMENT));
+        self.limit
+            .unwrap_or(u64::try_from(default).unwrap_or(u64::MAX))
+    }
+
+    /// A bar on standard error, which hides itself where that is not a terminal. It has no thread of its
+    /// own: one that draws now and then would take its time from the loop that is measured.
+    fn bar(&self, length: Option<u64>, template: &str) -> ProgressBar {
+        let target = if self.quiet {
+            ProgressDrawTarget::hidden()
+        } else {
+            ProgressDrawTarget::stderr()
+        };
+        let style =
+            ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+        ProgressBar::with_draw_target(length, target).with_style(style)
+    }
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match run(&cli) {
+        Ok(code) => code,
+        Err(error) => {
+            // Not eprintln, which would panic where standard error is closed.
+            let _ = writeln!(io::stderr(), "bfc: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(cli: &Cli) -> Result<ExitCode> {
+    let library = || Library::find(cli.library.as_deref());
+    let mut output = Output::default();
+    match &cli.command {
+        Command::Info => info::info(&library()?, &mut output).map(|()| ExitCode::SUCCESS),
+        Command::Replay(args) => {
+            if let Err(what) = args.check() {
+                Cli::command()
+                    .error(ErrorKind::ArgumentConflict, what)
+                    .exit();
+            }
+            // All of them before the first run: wrong input should not show after minutes of work.
+            let traces = args
+                .traces
+                .iter()
+                .map(|path| Trace::read(path))
+                .collect::<Result<Vec<_>>>()?;
+            let library = library()?;
+            if !args.quiet {
+                for (name, value) in steering_environment() {
+                    let _ = writeln!(
+                        io::stderr(),
+                        "bfc: note: {name}={value} is set and steers the library"
+                    );
+                }
+            }
+            if args.find_limit {
+                each(args, &library, &traces, &mut output, find_one)?;
+                return Ok(ExitCode::SUCCESS);
+            }
+            let results = each(args, &library, &traces, &mut output, replay_one)?;
+            let failed = results.iter().any(|result| result.any_failed);
+            Ok(if failed && args.fail_on_oom {
+                ExitCode::FAILURE
+            } else {
+                ExitCode::SUCCESS
+            })
+        }
+    }
+}
+
+/// Makes a result of every trace and prints it: tables as they come, or one document at the end.
+fn each<T: Outcome>(
+    args: &Replay,
+    library: &Library,
+    traces: &[Trace],
+    output: &mut Output,
+    one: fn(&Replay, &Job<'_>) -> Result<T>,
+) -> Result<Vec<T>> {
+    let config = args.pool();
+    let mut results = Vec::new();
+    for trace in traces {
+        let job = Job {
+            library,
+            trace,
+            config: &config,
+            limit: args.limit_for(trace),
+            threads: usize::from(args.threads),
+            warm: args.warm,
+        };
+        let result = one(args, &job)?;
+        if !args.json {
+            let gap = if results.is_empty() { "" } else { "\n" };
+            output.write(&format!("{gap}{}", result.table()))?;
+        }
+        results.push(result);
+        if output.closed() {
+            break;
+        }
+    }
+    if args.json {
+        output.write(&output::document(T::SCHEMA, library, &results)?)?;
+    } else if results.len() > 1 {
+        let count = results.len();
+        let summary = T::summary(&results);
+        output.write(&format!("\ngeometric mean of {count} traces: {summary}\n"))?;
+    }
+    Ok(results)
+}
+
+fn replay_one(args: &Replay, job: &Job<'_>) -> Result<Replayed> {
+    let events = job.trace.events.len() as u64 * u64::from(args.threads) * u64::from(args.repeat);
+    let bar = args.bar(Some(events), "{msg} {wide_bar} {percent:>3}% {eta}");
+    bar.set_message(job.trace.name.clone());
+    let runs = (0..args.repeat)
+        .map(|_| replay::run(job, &bar))
+        .collect::<Result<Vec<_>>>();
+    bar.finish_and_clear();
+    let runs = runs?;
+    let inspection = inspect::inspect(job)?;
+    if let Some(file) = &args.map {
+        fs::write(file, &inspection.memory_map)
+            .with_context(|| format!("cannot write {}", file.display()))?;
+    }
+    Ok(Replayed::new(job, &runs, inspection, args.report))
+}
+
+/// The job's limit is not looked at: it is what is searched for.
+fn find_one(args: &Replay, job: &Job<'_>) -> Result<Searched> {
+    let bar = args.bar(None, "{msg} ({pos})");
+    let found = find_limit::find_limit(job, args.precision, &bar);
+    bar.finish_and_clear();
+    let found = found.with_context(|| job.trace.name.clone())?;
+    Ok(Searched::new(job, found))
+}

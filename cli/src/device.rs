@@ -1,0 +1,354 @@
+//! One pool of the library, behind safe calls.
+
+use std::env;
+use std::ffi::{CString, c_char, c_void};
+use std::ptr;
+
+use anyhow::{Context, Result, anyhow};
+use clap::ValueEnum;
+use serde::Serialize;
+
+use crate::ffi::{self, Stats, Status};
+use crate::library::{CallError, LIBRARY_VARIABLE, Library, c_name, checked};
+use crate::simulated_device::SimulatedDevice;
+
+/// The ordinal used where no real device is meant: the first of those that are the caller's to use.
+const OWN_ORDINAL: i32 = 258;
+
+/// Where a pool's memory comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Backend {
+    /// Host memory.
+    Host,
+    /// One range of host memory with granules mapped on demand.
+    HostVmm,
+    /// CUDA device 0.
+    Cuda,
+    /// CUDA device 0, by its virtual memory management.
+    CudaVmm,
+    /// Addresses without memory; chosen by --device-capacity.
+    #[value(skip)]
+    Simulated,
+}
+
+impl Backend {
+    fn number(self) -> u32 {
+        match self {
+            Self::Host => ffi::BACKEND_HOST,
+            Self::HostVmm => ffi::BACKEND_HOST_VMM,
+            Self::Cuda => ffi::BACKEND_CUDA,
+            Self::CudaVmm => ffi::BACKEND_CUDA_VMM,
+            Self::Simulated => ffi::BACKEND_CUSTOM,
+        }
+    }
+
+    fn ordinal(self) -> i32 {
+        match self {
+            Self::Cuda | Self::CudaVmm => 0,
+            Self::Host | Self::HostVmm | Self::Simulated => OWN_ORDINAL,
+        }
+    }
+}
+
+/// How to create a pool.
+#[derive(Clone, Debug, Serialize)]
+pub struct PoolConfig {
+    /// Where regions come from.
+    pub backend: Backend,
+    /// `BFC_ALLOW_GROWTH`.
+    pub growth: bool,
+    /// `BFC_GARBAGE_COLLECTION`.
+    pub gc: bool,
+    /// `BFC_SPLIT_ALWAYS`.
+    pub split_always: bool,
+    /// Of the limit; `None` is the 128 MiB rule.
+    pub fragmentation_fraction: Option<f64>,
+    /// The growth hint; `None` is the library's.
+    pub initial_region: Option<u64>,
+    /// The simulated device's bytes; only with [`Backend::Simulated`].
+    pub device_capacity: Option<u64>,
+    /// Replay through the `_async` pair, on the trace's streams.
+    pub stream_ordered: bool,
+}
+
+impl PoolConfig {
+    fn flags(&self) -> u32 {
+        let flag = |on: bool, flag: u32| if on { flag } else { 0 };
+        flag(self.growth, ffi::ALLOW_GROWTH)
+            | flag(self.gc, ffi::GARBAGE_COLLECTION)
+            | flag(self.split_always, ffi::SPLIT_ALWAYS)
+    }
+}
+
+/// A pool of its own, destroyed when it is dropped. Addresses are plain numbers here: a replay never
+/// touches the memory, and the library checks every address that it is given.
+pub struct Device<'a> {
+    library: &'a Library,
+    ordinal: i32,
+    stream_ordered: bool,
+    /// What the pool's callbacks point at: has to live until the pool is destroyed.
+    simulated: Option<Box<SimulatedDevice>>,
+    live: bool,
+}
+
+impl<'a> Device<'a> {
+    /// Creates a pool of `limit` bytes.
+    pub fn create(
+        library: &'a Library,
+        config: &PoolConfig,
+        limit: u64,
+        name: &str,
+    ) -> Result<Self> {
+        let name: CString = c_name(name);
+        let options = ffi::Options {
+            fragmentation_fraction: config.fragmentation_fraction.unwrap_or(0.0),
+            initial_region_bytes: config.initial_region.unwrap_or(0),
+            name: name.as_ptr(),
+            ..options(config.backend.number(), config.flags(), limit)
+        };
+        let mut device = Self::open(
+            library,
+            config.backend.ordinal(),
+            options,
+            config.device_capacity,
+        )?;
+        device.stream_ordered = config.stream_ordered;
+        Ok(device)
+    }
+
+    /// Creates the pool that `options` describe, on a simulated device if there is a `capacity`.
+    fn open(
+        library: &'a Library,
+        ordinal: i32,
+        mut options: ffi::Options,
+        capacity: Option<u64>,
+    ) -> Result<Self, CallError> {
+        let simulated = capacity.map(|bytes| Box::new(SimulatedDevice::new(bytes)));
+        let suballocator = simulated.as_ref().map(|device| device.suballocator());
+        options.suballocator = suballocator.as_ref().map_or(ptr::null(), ptr::from_ref);
+        // SAFETY: the struct says its size, and what it points at outlives the call, which copies it; the
+        // callbacks' target is kept in the device until the pool is destroyed.
+        let status = unsafe { (library.api.bfc_create)(ordinal, &raw const options) };
+        checked(library, "bfc_create", status)?;
+        Ok(Self {
+            library,
+            ordinal,
+            stream_ordered: false,
+            simulated,
+            live: true,
+        })
+    }
+
+    /// Requests `bytes` on the trace's `stream`: the status, and the address or 0.
+    #[inline]
+    pub fn alloc(&self, bytes: u64, stream: u16) -> (Status, usize) {
+        let mut out = ptr::null_mut();
+        let bytes = bytes as usize;
+        let status = if self.stream_ordered {
+            // SAFETY: the out-pointer is valid for a write; streams are mere tokens on every backend that
+            // is taken here with stream ordering (the command line refuses CUDA).
+            unsafe {
+                (self.library.api.bfc_alloc_async)(self.ordinal, bytes, token(stream), &raw mut out)
+            }
+        } else {
+            // SAFETY: the out-pointer is valid for a write.
+            unsafe { (self.library.api.bfc_alloc)(self.ordinal, bytes, &raw mut out) }
+        };
+        (status, out.expose_provenance())
+    }
+
+    /// Gives the chunk at `address` back.
+    #[inline]
+    pub fn free(&self, address: usize, stream: u16) -> Status {
+        let pointer = ptr::with_exposed_provenance_mut::<c_void>(address);
+        if self.stream_ordered {
+            // SAFETY: any address may be passed, the library checks it; nothing here reads the chunk.
+            unsafe { (self.library.api.bfc_free_async)(self.ordinal, pointer, token(stream)) }
+        } else {
+            // SAFETY: as above.
+            unsafe { (self.library.api.bfc_free)(self.ordinal, pointer) }
+        }
+    }
+
+    /// The error text of a status that `alloc` returned on this thread just now.
+    pub fn alloc_error(&self, status: Status) -> CallError {
+        self.library.error(
+            if self.stream_ordered {
+                "bfc_alloc_async"
+            } else {
+                "bfc_alloc"
+            },
+            status,
+        )
+    }
+
+    /// The error text of a status that `free` returned on this thread just now.
+    pub fn free_error(&self, status: Status) -> CallError {
+        self.library.error(
+            if self.stream_ordered {
+                "bfc_free_async"
+            } else {
+                "bfc_free"
+            },
+            status,
+        )
+    }
+
+    /// The bytes of the chunk at `address`.
+    pub fn allocated_size(&self, address: usize) -> Result<u64, CallError> {
+        let mut out = 0;
+        let pointer = ptr::with_exposed_provenance::<c_void>(address);
+        // SAFETY: the out-pointer is valid for a write; the library checks the address.
+        let status =
+            unsafe { (self.library.api.bfc_allocated_size)(self.ordinal, pointer, &raw mut out) };
+        checked(self.library, "bfc_allocated_size", status)?;
+        Ok(out as u64)
+    }
+
+    /// The pool's statistics.
+    pub fn stats(&self) -> Result<Stats, CallError> {
+        let mut stats = Stats {
+            struct_size: size_of::<Stats>(),
+            ..Stats::default()
+        };
+        // SAFETY: a valid struct that says its own size.
+        let status = unsafe { (self.library.api.bfc_stats)(self.ordinal, &raw mut stats) };
+        checked(self.library, "bfc_stats", status)?;
+        Ok(stats)
+    }
+
+    /// Counters to 0, peaks to the current values.
+    pub fn reset_stats(&self) -> Result<(), CallError> {
+        // SAFETY: takes any ordinal.
+        let status = unsafe { (self.library.api.bfc_reset_stats)(self.ordinal) };
+        checked(self.library, "bfc_reset_stats", status)
+    }
+
+    /// The pool as 100 columns.
+    pub fn occupancy(&self) -> Result<String, CallError> {
+        self.text("bfc_occupancy", self.library.api.bfc_occupancy)
+    }
+
+    /// The pool's memory map, JSON.
+    pub fn memory_map(&self) -> Result<String, CallError> {
+        self.text("bfc_memory_map", self.library.api.bfc_memory_map)
+    }
+
+    /// The human report.
+    pub fn report(&self) -> Result<String, CallError> {
+        self.text("bfc_report", self.library.api.bfc_report)
+    }
+
+    /// Destroys the pool, which must have nothing live left, and asks the simulated device whether it was
+    /// treated well.
+    pub fn destroy(mut self) -> Result<()> {
+        // SAFETY: no call on this pool is under way, `self` is owned.
+        let status = unsafe { (self.library.api.bfc_destroy)(self.ordinal) };
+        checked(self.library, "bfc_destroy", status)?;
+        self.live = false;
+        match &self.simulated {
+            Some(simulated) => simulated.finish().map_err(|fault| anyhow!(fault)),
+            None => Ok(()),
+        }
+    }
+
+    /// Calls a function that writes text: once for the length, then for the text. The length may grow in
+    /// between while other threads allocate, so it asks again until all of it fits.
+    fn text(
+        &self,
+        call: &'static str,
+        function: unsafe extern "C" fn(i32, *mut c_char, usize, *mut usize) -> Status,
+    ) -> Result<String, CallError> {
+        let mut buffer: Vec<u8> = Vec::new();
+        loop {
+            let mut length = 0;
+            let data = if buffer.is_empty() {
+                ptr::null_mut()
+            } else {
+                buffer.as_mut_ptr().cast()
+            };
+            // SAFETY: the buffer is writable for the capacity given, NULL only with capacity 0, and the
+            // out-pointer is valid for a write.
+            let status = unsafe { function(self.ordinal, data, buffer.len(), &raw mut length) };
+            checked(self.library, call, status)?;
+            if length < buffer.len() {
+                buffer.truncate(length);
+                return Ok(String::from_utf8_lossy(&buffer).into_owned());
+            }
+            buffer = vec![0; length + 1];
+        }
+    }
+}
+
+impl Drop for Device<'_> {
+    /// The way out after an error: whatever is live goes with the pool, before the callbacks' target does.
+    fn drop(&mut self) {
+        if self.live {
+            // SAFETY: no call on this pool is under way, `self` is borrowed mutably.
+            unsafe { (self.library.api.bfc_destroy_forced)(self.ordinal) };
+        }
+    }
+}
+
+/// Options with everything that is not named left to the library.
+fn options(backend: u32, flags: u32, memory_limit: u64) -> ffi::Options {
+    ffi::Options {
+        struct_size: size_of::<ffi::Options>(),
+        backend,
+        flags,
+        memory_limit,
+        memory_fraction: 0.0,
+        fragmentation_fraction: 0.0,
+        initial_region_bytes: 0,
+        retry_timeout_ms: 0,
+        reserved: 0,
+        name: ptr::null(),
+        suballocator: ptr::null(),
+    }
+}
+
+/// A token for the trace's `stream`. Stream 0 is the default stream; the others must not look like the
+/// driver's special handles 0x1 and 0x2.
+fn token(stream: u16) -> *mut c_void {
+    ptr::without_provenance_mut(usize::from(stream) << 12)
+}
+
+/// Whether a pool of `backend` can be created on `ordinal` and gives out a chunk; the reason if not.
+pub fn probe(library: &Library, backend: u32, ordinal: i32) -> Result<()> {
+    /// Enough for a granule of every backend, and little enough to be had on a busy device.
+    const LIMIT: u64 = 64 << 20;
+    let capacity = (backend == ffi::BACKEND_CUSTOM).then_some(LIMIT);
+    let device = Device::open(
+        library,
+        ordinal,
+        options(backend, ffi::ALLOW_GROWTH, LIMIT),
+        capacity,
+    )?;
+    // Creation may put the work off until the first allocation: only a chunk shows that it works.
+    let (status, address) = device.alloc(256, 0);
+    if status != ffi::OK {
+        return Err(device.alloc_error(status).into());
+    }
+    let status = device.free(address, 0);
+    if status != ffi::OK {
+        return Err(device.free_error(status).into());
+    }
+    device.destroy().context("after the first allocation")
+}
+
+/// The variables in force that steer the library, sorted. They count wherever an option is left 0, and
+/// `BFC_FORCE_ALLOW_GROWTH` even where it is not, so a replay is not the command line's alone.
+pub fn steering_environment() -> Vec<(String, String)> {
+    let mut variables: Vec<_> = env::vars_os()
+        .map(|(name, value)| {
+            (
+                name.to_string_lossy().into_owned(),
+                value.to_string_lossy().into_owned(),
+            )
+        })
+        .filter(|(name, _)| name.starts_with("BFC_") && name != LIBRARY_VARIABLE)
+        .collect();
+    variables.sort();
+    variables
+}

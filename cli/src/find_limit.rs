@@ -1,0 +1,204 @@
+//! The least limit in which a trace runs without a failed request.
+//!
+//! Running is not strictly monotone in the limit: with another limit regions are cut elsewhere, and now
+//! and then a larger pool fails where a smaller one did not. So the search starts at the bottom and not
+//! in the middle of a wide interval. No limit below the trace's peak of live bytes can do; that limit is
+//! tried first, then limits above it in steps that double, until one runs. Between the last that failed
+//! and the first that ran it bisects. What is found has run, and is run once more to be sure; the limit
+//! shortly below it, as near as the precision asks, has failed. A smaller one still that happens to run
+//! is possible.
+
+use anyhow::{Result, bail};
+use indicatif::ProgressBar;
+
+use crate::replay::{Job, Player};
+use crate::size;
+use crate::trace::{ALIGNMENT, Trace};
+
+/// Where the search upward gives up, as a multiple of the peak of live bytes.
+const GIVE_UP: u64 = 64;
+
+/// Events played between two looks at whether a request has failed.
+const STRIDE: usize = 1024;
+
+/// What the search found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// The least limit that ran, in bytes.
+    pub limit: u64,
+    /// The nearest smaller one that is known to fail; none if the limit is the peak of live bytes itself.
+    pub fails_at: Option<u64>,
+    /// How many times the trace was played, wholly or up to its first failed request.
+    pub probes: u32,
+}
+
+/// Searches, to a relative `precision` of the peak of live bytes; 0 goes down to 256 bytes.
+pub fn find_limit(job: &Job<'_>, precision: f64, bar: &ProgressBar) -> Result<Found> {
+    search(job.trace.peak_live_bytes, precision, |limit| {
+        bar.set_message(format!("{}: trying {}", job.trace.name, size::human(limit)));
+        bar.inc(1);
+        runs(&Job { limit, ..*job })
+    })
+}
+
+/// Whether the job's trace runs without a failed request.
+fn runs(job: &Job<'_>) -> Result<bool> {
+    let device = job.device()?;
+    let mut player = Player::new(&device, job.trace);
+    let end = job.trace.events.len();
+    for start in (0..end).step_by(STRIDE) {
+        player.play(start..end.min(start + STRIDE))?;
+        if player.failed > 0 {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+fn search(
+    peak_live_bytes: u64,
+    precision: f64,
+    mut runs: impl FnMut(u64) -> Result<bool>,
+) -> Result<Found> {
+    // In units, rounded up: a limit of 0 would mean "what there is", so one unit is the least.
+    let largest = u64::MAX / ALIGNMENT;
+    let least = peak_live_bytes.div_ceil(ALIGNMENT).clamp(1, largest);
+    let ceiling = least.saturating_mul(GIVE_UP).min(largest);
+    let mut probes = 0;
+    let mut probe = |units: u64| {
+        probes += 1;
+        runs(units * ALIGNMENT)
+    };
+
+    let mut fails = None;
+    let mut good = least;
+    let mut step = (least / 256).max(1);
+    while !probe(good)? {
+        if good == ceiling {
+            bail!(
+                "no limit up to {} runs without a failed request (the peak of live bytes is {}); \
+                 a device of too small a capacity?",
+                size::human(ceiling * ALIGNMENT),
+                size::human(peak_live_bytes)
+            );
+        }
+        fails = Some(good);
+        good = good.saturating_add(step).min(ceiling);
+        step = step.saturating_mul(2);
+    }
+
+    let near_enough = ((least as f64 * precision) as u64).max(1);
+    while let Some(bad) = fails.filter(|bad| good - bad > near_enough) {
+        let middle = bad + (good - bad) / 2;
+        if probe(middle)? {
+            good = middle;
+        } else {
+            fails = Some(middle);
+        }
+    }
+
+    let limit = good * ALIGNMENT;
+    if !probe(good)? {
+        bail!(
+            "the limit {} ran once and then did not: placement differs from run to run",
+            size::human(limit)
+        );
+    }
+    Ok(Found {
+        limit,
+        fails_at: fails.map(|bad| bad * ALIGNMENT),
+        probes,
+    })
+}
+
+/// The ratio that the notes on waste are written in.
+pub fn ratio(limit: u64, trace: &Trace) -> f64 {
+    limit as f64 / trace.peak_live_bytes.max(1) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Searches where exactly the limits for which `good` holds run; every probe is noted.
+    fn searched(peak: u64, precision: f64, good: impl Fn(u64) -> bool) -> (Found, Vec<u64>) {
+        let mut tried = Vec::new();
+        let found = search(peak, precision, |limit| {
+            tried.push(limit);
+            Ok(good(limit))
+        });
+        (found.expect("something runs"), tried)
+    }
+
+    #[test]
+    fn the_peak_itself_is_the_least_there_is() {
+        let (found, tried) = searched(10_240, 0.0, |_| true);
+        assert_eq!(
+            found,
+            Found {
+                limit: 10_240,
+                fails_at: None,
+                probes: 2
+            }
+        );
+        assert_eq!(tried, [10_240, 10_240]);
+    }
+
+    #[test]
+    fn without_a_precision_the_limit_is_found_to_the_unit() {
+        for threshold in [100_000_256_u64, 101_000_192, 250_000_128, 6_000_000_128] {
+            let (found, tried) = searched(100_000_000, 0.0, |limit| limit >= threshold);
+            let expected = threshold.next_multiple_of(256);
+            assert_eq!(found.limit, expected);
+            assert_eq!(found.fails_at, Some(expected - 256));
+            assert_eq!(found.probes as usize, tried.len());
+            assert!(tried.iter().all(|limit| limit % 256 == 0));
+        }
+    }
+
+    #[test]
+    fn a_precision_ends_the_search_early() {
+        let threshold = 131_000_000;
+        let (exact, _) = searched(100_000_000, 0.0, |limit| limit >= threshold);
+        let (near, _) = searched(100_000_000, 0.001, |limit| limit >= threshold);
+        assert!(near.probes < exact.probes);
+        assert!(near.limit >= threshold && near.limit - threshold <= 100_000);
+        let fails_at = near.fails_at.expect("below");
+        assert!(fails_at < threshold && near.limit - fails_at <= 100_000);
+    }
+
+    #[test]
+    fn what_is_found_ran_even_where_running_is_not_monotone() {
+        // Runs in a narrow band, fails above it, and runs again far above.
+        let runs = |limit: u64| (102_000_000..102_400_000).contains(&limit) || limit >= 150_000_000;
+        let (found, tried) = searched(100_000_000, 0.0001, runs);
+        assert!(runs(found.limit));
+        assert!(!runs(found.fails_at.expect("below")));
+        assert_eq!(tried.last(), Some(&found.limit));
+    }
+
+    #[test]
+    fn a_trace_of_nothing_still_has_a_limit() {
+        assert_eq!(searched(0, 0.0, |_| true).0.limit, 256);
+    }
+
+    #[test]
+    fn giving_up_and_flickering_are_errors() {
+        let error = search(10_240, 0.0, |_| Ok(false))
+            .expect_err("nothing runs")
+            .to_string();
+        assert!(error.contains("no limit up to"), "{error}");
+        assert!(search(u64::MAX, 0.0, |_| Ok(false)).is_err());
+        let mut probes = 0;
+        let error = search(10_240, 0.0, |_| {
+            probes += 1;
+            Ok(probes == 1)
+        });
+        assert!(
+            error
+                .expect_err("runs once")
+                .to_string()
+                .contains("differs from run to run")
+        );
+    }
+}

@@ -1,0 +1,268 @@
+//! Finding and opening libbfc.so, and its errors in words.
+
+use std::env;
+use std::ffi::{CStr, CString, OsStr, OsString};
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, bail};
+use libloading::os::unix;
+
+use crate::ffi::{self, Api, Status};
+
+/// The environment variable that names the library.
+pub const LIBRARY_VARIABLE: &str = "BFC_LIBRARY";
+
+/// The SONAME first: it is what an installed client gets. A cargo build has only the second name.
+const NAMES: [&str; 2] = ["libbfc.so.0", "libbfc.so"];
+
+/// Where an installed library lies as seen from the folder of the command.
+const FOLDERS: [&str; 4] = ["", "../lib", "../lib64", "../lib/x86_64-linux-gnu"];
+
+/// An opened libbfc.
+pub struct Library {
+    /// Its functions.
+    pub api: Api,
+    /// The file that was opened, as far as the system tells.
+    pub path: PathBuf,
+}
+
+impl Library {
+    /// Opens the library: the one `given`, else `BFC_LIBRARY`'s, else the first that is found.
+    pub fn find(given: Option<&Path>) -> Result<Self> {
+        if let Some(path) = given {
+            return Self::named(path, "--library");
+        }
+        if let Some(path) = env::var_os(LIBRARY_VARIABLE).filter(|value| !value.is_empty()) {
+            return Self::named(Path::new(&path), LIBRARY_VARIABLE);
+        }
+        let mut tried = Vec::new();
+        for path in beside(&env::current_exe().unwrap_or_default()) {
+            // A library that is there and does not open is an error, never a reason to take another.
+            if path.exists() {
+                return Self::open(path.as_os_str())
+                    .or_else(|why| bail!("cannot open {}: {why}", path.display()));
+            }
+            tried.push(path.display().to_string());
+        }
+        for name in NAMES {
+            match Self::open(OsStr::new(name)) {
+                Ok(library) => return Ok(library),
+                Err(why) => tried.push(format!("the loader's search path: {why}")),
+            }
+        }
+        bail!(
+            "libbfc.so was not found; tried\n  {}\nbuild it (cargo build --release), or name it with --library PATH or {LIBRARY_VARIABLE}=PATH",
+            tried.join("\n  ")
+        )
+    }
+
+    /// Opens what somebody named. There is no falling back from it: measuring another library than the
+    /// one that was asked for would be worse than measuring none.
+    fn named(path: &Path, source: &str) -> Result<Self> {
+        let file = if path.is_dir() {
+            let inside = NAMES.map(|name| path.join(name));
+            let Some(file) = inside.into_iter().find(|file| file.exists()) else {
+                bail!(
+                    "{source} names the folder {}, which holds no libbfc.so",
+                    path.display()
+                );
+            };
+            file
+        } else {
+            path.to_owned()
+        };
+        Self::open(&searched_as_file(&file)).or_else(|why| {
+            bail!(
+                "cannot open {} (from {source}): {why}\nbuild it (cargo build --release), or name another with --library PATH",
+                file.display()
+            )
+        })
+    }
+
+    fn open(name: &OsStr) -> Result<Self, String> {
+        // RTLD_NOW: a library that cannot be linked is refused here and not in the middle of a run.
+        let flags = unix::RTLD_NOW | unix::RTLD_LOCAL;
+        // SAFETY: libbfc's initialisers do nothing beyond registering themselves; opening a file that
+        // the user named is what the command is for.
+        let opened = unsafe { unix::Library::open(Some(name), flags) };
+        let library = libloading::Library::from(opened.map_err(|error| in_words(&error))?);
+        // SAFETY: a library that exports every name of the contract is taken to be libbfc; it is never
+        // closed, see below.
+        let resolved = unsafe { Api::resolve(&library) };
+        let api = resolved.map_err(|error| {
+            format!(
+                "this is not libbfc, or one older than this command ({})",
+                in_words(&error)
+            )
+        })?;
+        // Never closed: the library may hold thread-local buffers and fork or exit handlers, whose code
+        // has to stay mapped until the process ends.
+        std::mem::forget(library);
+        let path = mapped_file(api.bfc_version as usize).unwrap_or_else(|| PathBuf::from(name));
+        Ok(Self { api, path })
+    }
+
+    /// The library's version.
+    pub fn version(&self) -> String {
+        // SAFETY: takes nothing, and gives static text.
+        let text = unsafe { (self.api.bfc_version)() };
+        // SAFETY: not NULL and NUL-terminated by the contract, and static in a library that stays open.
+        unsafe { CStr::from_ptr(text) }
+            .to_string_lossy()
+            .into_owned()
+    }
+
+    /// The failure `status` of the function `call`, with the library's own words. To be called at once
+    /// and on the thread that failed: `bfc_last_error` is the thread's last failure.
+    pub fn error(&self, call: &'static str, status: Status) -> CallError {
+        let mut buffer = vec![0_u8; 4096];
+        // SAFETY: the buffer is writable for the length given.
+        unsafe { (self.api.bfc_last_error)(buffer.as_mut_ptr().cast(), buffer.len()) };
+        let detail =
+            CStr::from_bytes_until_nul(&buffer).map(|text| text.to_string_lossy().into_owned());
+        // SAFETY: takes any integer, and gives static text.
+        let name = unsafe { (self.api.bfc_status_string)(status) };
+        // SAFETY: never NULL by the contract, NUL-terminated, and static in a library that stays open.
+        let name = unsafe { CStr::from_ptr(name) }
+            .to_string_lossy()
+            .into_owned();
+        CallError {
+            call,
+            status,
+            name,
+            detail: detail.unwrap_or_default(),
+        }
+    }
+}
+
+/// A call into the library that failed.
+#[derive(Debug)]
+pub struct CallError {
+    /// The function.
+    pub call: &'static str,
+    /// What it returned.
+    pub status: Status,
+    name: String,
+    detail: String,
+}
+
+impl fmt::Display for CallError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {} (status {})", self.call, self.name, self.status)?;
+        if !self.detail.is_empty() {
+            write!(f, ": {}", self.detail)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for CallError {}
+
+/// Turns a status into a result, with the thread's last error text if it is a failure.
+pub fn checked(library: &Library, call: &'static str, status: Status) -> Result<(), CallError> {
+    if status == ffi::OK {
+        Ok(())
+    } else {
+        Err(library.error(call, status))
+    }
+}
+
+/// The files that may be the library as seen from the command's own file.
+fn beside(executable: &Path) -> Vec<PathBuf> {
+    let Some(folder) = executable.parent() else {
+        return Vec::new();
+    };
+    let folders = FOLDERS.iter().map(|name| folder.join(name));
+    folders
+        .flat_map(|folder| NAMES.map(|name| folder.join(name)))
+        .collect()
+}
+
+/// `dlopen` searches the system's folders for a name without a slash; a path that was named is a file.
+fn searched_as_file(path: &Path) -> OsString {
+    let plain = path.components().count() == 1 && path.is_relative();
+    if plain {
+        Path::new(".").join(path).into_os_string()
+    } else {
+        path.as_os_str().to_owned()
+    }
+}
+
+/// libloading keeps the loader's own words in the source of its error.
+fn in_words(error: &libloading::Error) -> String {
+    std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)
+}
+
+/// The file whose mapping holds `address`: for a library that the loader found, nothing else says which
+/// one it was.
+fn mapped_file(address: usize) -> Option<PathBuf> {
+    let maps = fs::read_to_string("/proc/self/maps").ok()?;
+    maps.lines().find_map(|line| {
+        let (range, rest) = line.split_once(' ')?;
+        let (start, end) = range.split_once('-')?;
+        let number = |text| usize::from_str_radix(text, 16).ok();
+        let inside = (number(start)?..number(end)?).contains(&address);
+        // Permissions, offset, device and inode come before the path.
+        let path = rest.find('/').map(|at| PathBuf::from(&rest[at..]))?;
+        inside.then_some(path)
+    })
+}
+
+/// A name as the C ABI wants it; a NUL inside cannot be passed on.
+pub fn c_name(name: &str) -> CString {
+    CString::new(name.replace('\0', "?")).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_library_is_looked_for_beside_the_command_and_in_lib() {
+        let paths = beside(Path::new("/opt/bin/bfc"));
+        assert_eq!(paths[0], Path::new("/opt/bin/libbfc.so.0"));
+        assert_eq!(paths[1], Path::new("/opt/bin/libbfc.so"));
+        assert_eq!(paths[2], Path::new("/opt/bin/../lib/libbfc.so.0"));
+        assert!(paths.contains(&PathBuf::from("/opt/bin/../lib64/libbfc.so")));
+        assert!(paths.contains(&PathBuf::from(
+            "/opt/bin/../lib/x86_64-linux-gnu/libbfc.so.0"
+        )));
+        assert!(beside(Path::new("")).is_empty());
+    }
+
+    #[test]
+    fn a_plain_name_is_a_file_here_and_not_searched() {
+        assert_eq!(searched_as_file(Path::new("libbfc.so")), "./libbfc.so");
+        assert_eq!(searched_as_file(Path::new("a/libbfc.so")), "a/libbfc.so");
+        assert_eq!(searched_as_file(Path::new("/a/libbfc.so")), "/a/libbfc.so");
+    }
+
+    #[test]
+    fn a_library_that_is_not_libbfc_is_refused() {
+        let error = Library::named(Path::new("/nonexistent/libbfc.so"), "--library")
+            .err()
+            .expect("no file");
+        let text = error.to_string();
+        assert!(
+            text.contains("/nonexistent/libbfc.so (from --library)"),
+            "{text}"
+        );
+        assert!(text.contains("cargo build --release"), "{text}");
+        let error = Library::open(OsStr::new("libc.so.6"))
+            .err()
+            .expect("not libbfc");
+        assert!(
+            error.contains("not libbfc") && error.contains("bfc_create"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn the_file_behind_an_address_is_found() {
+        let here = mapped_file(mapped_file as *const () as usize).expect("the test's own file");
+        assert_eq!(here, env::current_exe().expect("a path"));
+        assert_eq!(mapped_file(1), None);
+    }
+}

@@ -1,0 +1,133 @@
+//! What the command prints: tables for people, one JSON document for programs.
+
+use std::collections::BTreeMap;
+use std::io::{self, ErrorKind, Write};
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+
+use crate::device::steering_environment;
+use crate::library::Library;
+
+/// The JSON document, as `bfc replay --help` explains it.
+pub const SCHEMA: &str = "\
+The JSON document of --json (sizes in bytes, absent things null; fields may be added):
+  schema         \"bfc-replay/1\", or \"bfc-find-limit/1\" with --find-limit
+  library        path, version
+  environment    the BFC_ variables in force that steer the library
+  traces[]       in the order given; each has
+    trace          name, events, requests, marks, streams, slots (live at once, at most),
+                   peak_live_bytes (each request rounded up to 256), peak_requested_bytes
+    pool           backend, growth, gc, split_always, fragmentation_fraction,
+                   initial_region, device_capacity, stream_ordered
+  and in a replay, where what depends on the run is the first run's
+    limit, threads, warm
+    ops            calls: requests, and frees of what was granted
+    failed         requests that failed
+    fnv1a64        of the addresses in request order, 16 hex digits; FNV-1a over 8
+                   little-endian bytes each, basis 1469598103934665603, 0 for a failed
+                   request; null with several threads
+    stats          bfc_stats after the last event, under the names of the C fields
+    ns_per_op      best, median and runs[] of all runs
+    ops_per_second of all threads together, in the best run
+    repeats_agree  whether every run gave the same addresses; null with one run, or threads
+    waste          peak pool bytes / peak live bytes of the trace; with several threads,
+                   whose peaks need not coincide, / peak_bytes_requested
+    fragmentation  after the last event: 1 - largest free block / free bytes
+    peak           the moment of peak use: event, mark, bytes_in_use, pool_bytes,
+                   largest_free_block_bytes, fragmentation, occupancy
+    shown          the moment of report and of --map's file, in words
+    report         with --report, the human report
+  and with --find-limit
+    limit          the least that ran
+    ratio          limit / peak_live_bytes
+    fails_at       the nearest below that failed; null if limit is peak_live_bytes
+    probes         how often the trace was played";
+
+#[derive(Serialize)]
+struct Document<'a, T> {
+    schema: &'static str,
+    library: LibraryInfo<'a>,
+    environment: BTreeMap<String, String>,
+    traces: &'a [T],
+}
+
+#[derive(Serialize)]
+struct LibraryInfo<'a> {
+    path: &'a str,
+    version: String,
+}
+
+/// The JSON document.
+pub fn document<T: Serialize>(
+    schema: &'static str,
+    library: &Library,
+    traces: &[T],
+) -> Result<String> {
+    let path = library.path.to_string_lossy();
+    let library = LibraryInfo {
+        path: &path,
+        version: library.version(),
+    };
+    let environment = steering_environment().into_iter().collect();
+    let document = Document {
+        schema,
+        library,
+        environment,
+        traces,
+    };
+    let mut text = serde_json::to_string_pretty(&document).context("cannot write JSON")?;
+    text.push('\n');
+    Ok(text)
+}
+
+/// Rows under a heading, the values aligned.
+pub fn table(heading: &str, rows: &[(&str, String)]) -> String {
+    let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    let rows = rows
+        .iter()
+        .map(|(name, value)| format!("  {name:width$}  {value}\n"));
+    format!("{heading}\n{}", rows.collect::<String>())
+}
+
+/// Standard output that may be closed by its reader, as `head` does: then the rest is left unsaid.
+#[derive(Default)]
+pub struct Output {
+    closed: bool,
+}
+
+impl Output {
+    /// Writes the text, at once.
+    pub fn write(&mut self, text: &str) -> Result<()> {
+        if self.closed {
+            return Ok(());
+        }
+        let mut stdout = io::stdout().lock();
+        match stdout
+            .write_all(text.as_bytes())
+            .and_then(|()| stdout.flush())
+        {
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => {
+                self.closed = true;
+                Ok(())
+            }
+            written => written.context("cannot write to standard output"),
+        }
+    }
+
+    /// Whether nobody reads any more.
+    pub fn closed(&self) -> bool {
+        self.closed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_aligned() {
+        let text = table("t", &[("a", "1".into()), ("long", "2".into())]);
+        assert_eq!(text, "t\n  a     1\n  long  2\n");
+    }
+}

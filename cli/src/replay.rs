@@ -1,0 +1,286 @@
+//! Running a trace through the library, timed.
+//!
+//! The clock runs only while a chunk of events is being played, and is stopped to move the progress bar
+//! and to look for trouble; a run's time is the sum of its chunks. What a chunk costs besides the library's
+//! calls is reading 16 bytes an event and two stores.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow};
+use indicatif::ProgressBar;
+
+use crate::device::{Device, PoolConfig};
+use crate::ffi::{self, Stats};
+use crate::library::Library;
+use crate::trace::{Event, Trace};
+
+/// What is to be run.
+#[derive(Clone, Copy)]
+pub struct Job<'a> {
+    /// The library under test.
+    pub library: &'a Library,
+    /// The trace.
+    pub trace: &'a Trace,
+    /// The pool, but for its limit.
+    pub config: &'a PoolConfig,
+    /// The pool's limit in bytes.
+    pub limit: u64,
+    /// How many threads play the trace at once on the one pool, each with allocations of its own.
+    pub threads: usize,
+    /// Whether the trace is played once on the pool before anything is measured or looked at.
+    pub warm: bool,
+}
+
+impl<'a> Job<'a> {
+    /// A pool for this job: fresh, or warm with its statistics at zero.
+    pub fn device(&self) -> Result<Device<'a>> {
+        let device = Device::create(self.library, self.config, self.limit, &self.trace.name)?;
+        if self.warm {
+            let mut player = Player::new(&device, self.trace);
+            player.play(0..self.trace.events.len())?;
+            player.free_rest()?;
+            drop(player);
+            device.reset_stats()?;
+        }
+        Ok(device)
+    }
+}
+
+/// What one run gave.
+pub struct Run {
+    /// Calls that were made: requests, and frees of what was granted.
+    pub ops: u64,
+    /// Requests that failed.
+    pub failed: u64,
+    /// Time in the loop per call, as a thread sees it.
+    pub ns_per_op: f64,
+    /// Calls of all threads over the time of the slowest.
+    pub ops_per_second: f64,
+    /// Statistics after the last event.
+    pub stats: Stats,
+    /// FNV-1a over the addresses as in `golden.tsv`. With several threads the addresses are an accident
+    /// of their timing, and there is none.
+    pub fnv1a64: Option<u64>,
+}
+
+/// Plays the whole trace once, timed, on a pool of its own.
+pub fn run(job: &Job<'_>, bar: &ProgressBar) -> Result<Run> {
+    let device = job.device()?;
+    let chunks = job.trace.chunks();
+    let missing = AtomicUsize::new(job.threads);
+    let mut players = thread::scope(|scope| {
+        let play = || play_timed(&device, job.trace, &chunks, &missing, bar);
+        let spawned: Vec<_> = (0..job.threads)
+            .map(|_| thread::Builder::new().spawn_scoped(scope, play))
+            .collect();
+        // Those that could not be started will never arrive; the others must not wait for them.
+        let refused = spawned.iter().filter(|thread| thread.is_err()).count();
+        missing.fetch_sub(refused, Ordering::AcqRel);
+        let joined = spawned.into_iter().map(|thread| {
+            let thread = thread.context("cannot start a thread")?;
+            let panicked = |_| Err(anyhow!("a replaying thread panicked"));
+            thread.join().unwrap_or_else(panicked)
+        });
+        joined.collect::<Result<Vec<_>>>()
+    })?;
+    let stats = device.stats()?;
+    for player in &mut players {
+        player.free_rest()?;
+    }
+    let run = tally(&players, stats);
+    drop(players);
+    // With everything freed the pool must let itself be destroyed: a check of its books.
+    device.destroy()?;
+    Ok(run)
+}
+
+fn tally(players: &[Player<'_>], stats: Stats) -> Run {
+    let ops = players.iter().map(|player| player.ops).sum();
+    let busy: Duration = players.iter().map(|player| player.busy).sum();
+    let slowest = players
+        .iter()
+        .map(|player| player.busy)
+        .max()
+        .unwrap_or_default();
+    let fnv1a64 = match players {
+        [only] => Some(fnv1a64(&only.addresses)),
+        _ => None,
+    };
+    Run {
+        ops,
+        failed: players.iter().map(|player| player.failed).sum(),
+        // A trace has an event, and its first is a request: there is a call to divide by.
+        ns_per_op: busy.as_nanos() as f64 / ops as f64,
+        ops_per_second: ops as f64 / slowest.as_secs_f64().max(1e-9),
+        stats,
+        fnv1a64,
+    }
+}
+
+fn play_timed<'a>(
+    device: &'a Device<'a>,
+    trace: &'a Trace,
+    chunks: &[Range<usize>],
+    missing: &AtomicUsize,
+    bar: &ProgressBar,
+) -> Result<Player<'a>> {
+    let mut player = Player::new(device, trace);
+    // All start together. A barrier would wake them one after another, and a short trace is over by then.
+    missing.fetch_sub(1, Ordering::AcqRel);
+    while missing.load(Ordering::Acquire) > 0 {
+        thread::yield_now();
+    }
+    for chunk in chunks {
+        let clock = Instant::now();
+        let played = player.play(chunk.clone());
+        player.busy += clock.elapsed();
+        played?;
+        bar.inc(chunk.len() as u64);
+    }
+    Ok(player)
+}
+
+/// One copy of the trace under way on a pool.
+pub struct Player<'a> {
+    device: &'a Device<'a>,
+    trace: &'a Trace,
+    /// Address by slot; 0 where nothing lives, which includes the requests that failed.
+    live: Vec<usize>,
+    /// Address by request; 0 for the failed.
+    addresses: Vec<usize>,
+    requests: usize,
+    ops: u64,
+    /// Requests that failed so far.
+    pub failed: u64,
+    busy: Duration,
+}
+
+impl<'a> Player<'a> {
+    /// A copy at its beginning.
+    pub fn new(device: &'a Device<'a>, trace: &'a Trace) -> Self {
+        Self {
+            device,
+            trace,
+            // Not zeros: those would be fresh pages that fault one by one inside the timed loop.
+            live: vec![usize::MAX; trace.slots],
+            addresses: vec![usize::MAX; trace.requests],
+            requests: 0,
+            ops: 0,
+            failed: 0,
+            busy: Duration::ZERO,
+        }
+    }
+
+    /// Plays these events, the next in order. A request that finds no memory is counted; anything else
+    /// that fails ends the replay.
+    pub fn play(&mut self, events: Range<usize>) -> Result<()> {
+        let first = events.start;
+        let mut skipped = 0;
+        for (index, event) in self.trace.events[events.clone()].iter().enumerate() {
+            match *event {
+                Event::Alloc {
+                    bytes,
+                    slot,
+                    stream,
+                } => {
+                    let (status, address) = self.device.alloc(bytes, stream);
+                    self.live[slot as usize] = address;
+                    self.addresses[self.requests] = address;
+                    self.requests += 1;
+                    if status != ffi::OK {
+                        self.failed += 1;
+                        if status != ffi::ERROR_OUT_OF_MEMORY {
+                            let error = self.device.alloc_error(status);
+                            return Err(error).with_context(|| self.place(first + index));
+                        }
+                    }
+                }
+                Event::Free { slot, stream } => {
+                    let address = std::mem::take(&mut self.live[slot as usize]);
+                    if address == 0 {
+                        skipped += 1;
+                        continue;
+                    }
+                    let status = self.device.free(address, stream);
+                    if status != ffi::OK {
+                        let error = self.device.free_error(status);
+                        return Err(error).with_context(|| self.place(first + index));
+                    }
+                }
+            }
+        }
+        self.ops += events.len() as u64 - skipped;
+        Ok(())
+    }
+
+    /// What lives in the slot, 0 if nothing does.
+    pub fn address(&self, slot: u32) -> usize {
+        self.live[slot as usize]
+    }
+
+    /// Frees what the trace leaves live. Neither timed nor counted: the trace has no such events.
+    fn free_rest(&mut self) -> Result<()> {
+        for address in self.live.iter_mut().map(std::mem::take) {
+            // Slots that were never used still hold their first filling.
+            if address != 0 && address != usize::MAX {
+                let status = self.device.free(address, 0);
+                if status != ffi::OK {
+                    return Err(self.device.free_error(status)).context("after the last event");
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn place(&self, event: usize) -> String {
+        place(self.trace, event)
+    }
+}
+
+/// An event in words: `gpt2.trace.gz, event 12 (step 0)`.
+pub fn place(trace: &Trace, event: usize) -> String {
+    let mark = trace
+        .mark_of(event)
+        .map_or(String::new(), |mark| format!(" ({mark})"));
+    format!("{}, event {}{mark}", trace.name, event + 1)
+}
+
+/// FNV-1a over 8 little-endian bytes an address, with the basis that `golden.tsv` was made with.
+fn fnv1a64(addresses: &[usize]) -> u64 {
+    const BASIS: u64 = 1_469_598_103_934_665_603;
+    const PRIME: u64 = 1_099_511_628_211;
+    let bytes = addresses
+        .iter()
+        .flat_map(|address| (*address as u64).to_le_bytes());
+    bytes.fold(BASIS, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(PRIME)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hash_is_fnv1a_over_little_endian_bytes() {
+        assert_eq!(fnv1a64(&[]), 1_469_598_103_934_665_603);
+        // Worked out by hand for the byte string 01 00 00 00 00 00 00 00.
+        let mut expected = (1_469_598_103_934_665_603_u64 ^ 1).wrapping_mul(1_099_511_628_211);
+        for _ in 0..7 {
+            expected = expected.wrapping_mul(1_099_511_628_211);
+        }
+        assert_eq!(fnv1a64(&[1]), expected);
+        assert_ne!(fnv1a64(&[1, 2]), fnv1a64(&[2, 1]));
+    }
+
+    #[test]
+    fn a_place_names_the_trace_the_event_and_the_step() {
+        let trace =
+            Trace::from_reader("t", &b"+ 1 5 0\n# step 0\n- 1 0\n"[..]).expect("well-formed");
+        assert_eq!(place(&trace, 0), "t, event 1");
+        assert_eq!(place(&trace, 1), "t, event 2 (step 0)");
+    }
+}

@@ -1,0 +1,325 @@
+//! What a replay or a search found, as a table for people and as fields of the JSON document.
+
+use serde::Serialize;
+
+use crate::device::PoolConfig;
+use crate::ffi::Stats;
+use crate::find_limit::{Found, ratio};
+use crate::inspect::{Inspection, Peak};
+use crate::output::table;
+use crate::replay::{Job, Run};
+use crate::size::human;
+use crate::trace::Trace;
+
+#[derive(Serialize)]
+struct TraceInfo {
+    name: String,
+    events: usize,
+    requests: usize,
+    marks: usize,
+    streams: usize,
+    slots: usize,
+    peak_live_bytes: u64,
+    peak_requested_bytes: u64,
+}
+
+impl TraceInfo {
+    fn of(trace: &Trace) -> Self {
+        Self {
+            name: trace.name.clone(),
+            events: trace.events.len(),
+            requests: trace.requests,
+            marks: trace.marks.len(),
+            streams: trace.streams,
+            slots: trace.slots,
+            peak_live_bytes: trace.peak_live_bytes,
+            peak_requested_bytes: trace.peak_requested_bytes,
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct NsPerOp {
+    best: f64,
+    median: f64,
+    runs: Vec<f64>,
+}
+
+/// What the command finds out about one trace.
+pub trait Outcome: Serialize {
+    /// The name of the JSON document's shape.
+    const SCHEMA: &'static str;
+
+    /// The table for people.
+    fn table(&self) -> String;
+
+    /// The geometric means over several traces, in words.
+    fn summary(results: &[Self]) -> String
+    where
+        Self: Sized;
+}
+
+/// The result of one trace's replay.
+#[derive(Serialize)]
+pub struct Replayed {
+    trace: TraceInfo,
+    pool: PoolConfig,
+    limit: u64,
+    threads: usize,
+    warm: bool,
+    ops: u64,
+    failed: u64,
+    /// Whether a request failed in any run; threads may differ from run to run.
+    #[serde(skip)]
+    pub any_failed: bool,
+    fnv1a64: Option<String>,
+    stats: Stats,
+    ns_per_op: NsPerOp,
+    ops_per_second: f64,
+    repeats_agree: Option<bool>,
+    waste: f64,
+    fragmentation: f64,
+    peak: Peak,
+    shown: String,
+    report: Option<String>,
+}
+
+impl Replayed {
+    /// Puts together what the runs, of which there is at least one, and the inspection gave.
+    pub fn new(job: &Job<'_>, runs: &[Run], inspection: Inspection, with_report: bool) -> Self {
+        let first = &runs[0];
+        let times: Vec<f64> = runs.iter().map(|run| run.ns_per_op).collect();
+        let mut sorted = times.clone();
+        sorted.sort_by(f64::total_cmp);
+        let agree = runs.len() > 1 && job.threads == 1;
+        // Copies in threads need not peak together: what lived at once only the pool can tell.
+        let live = match job.threads {
+            1 => job.trace.peak_live_bytes,
+            _ => first.stats.peak_bytes_requested,
+        };
+        Self {
+            trace: TraceInfo::of(job.trace),
+            pool: job.config.clone(),
+            limit: job.limit,
+            threads: job.threads,
+            warm: job.warm,
+            ops: first.ops,
+            failed: first.failed,
+            any_failed: runs.iter().any(|run| run.failed > 0),
+            fnv1a64: first.fnv1a64.map(|hash| format!("{hash:016x}")),
+            stats: first.stats,
+            ns_per_op: NsPerOp {
+                best: sorted[0],
+                median: sorted[sorted.len() / 2],
+                runs: times,
+            },
+            ops_per_second: runs
+                .iter()
+                .map(|run| run.ops_per_second)
+                .fold(0.0, f64::max),
+            repeats_agree: agree.then(|| runs.iter().all(|run| run.fnv1a64 == first.fnv1a64)),
+            waste: first.stats.peak_pool_bytes as f64 / live.max(1) as f64,
+            fragmentation: first.stats.fragmentation(),
+            peak: inspection.peak,
+            shown: inspection.shown,
+            report: with_report.then_some(inspection.report),
+        }
+    }
+
+    fn time_row(&self) -> String {
+        let times = &self.ns_per_op;
+        let runs = match times.runs.len() {
+            1 => String::new(),
+            runs => format!(", best of {runs}; median {:.1}", times.median),
+        };
+        let threads = match self.threads {
+            1 => String::new(),
+            threads => format!(
+                " in each of {threads} threads; {:.2} M ops per second",
+                self.ops_per_second / 1e6
+            ),
+        };
+        let pools = if self.warm { "warm" } else { "fresh" };
+        format!("{:.1} on a {pools} pool{runs}{threads}", times.best)
+    }
+}
+
+impl Outcome for Replayed {
+    const SCHEMA: &'static str = "bfc-replay/1";
+
+    fn table(&self) -> String {
+        let (trace, stats, peak) = (&self.trace, &self.stats, &self.peak);
+        let mut rows = vec![
+            ("trace", trace_row(trace)),
+            ("pool", pool_row(&self.pool, Some(self.limit))),
+            ("ops", self.ops.to_string()),
+            ("ns per op", self.time_row()),
+            ("allocs", stats.num_allocs.to_string()),
+            ("failures", self.failed.to_string()),
+            ("peak in use", human(stats.peak_bytes_in_use)),
+            ("peak requested", human(stats.peak_bytes_requested)),
+            (
+                "peak live",
+                format!("{} in the trace", human(trace.peak_live_bytes)),
+            ),
+            (
+                "pool held",
+                format!(
+                    "{}, peak {}",
+                    human(stats.pool_bytes),
+                    human(stats.peak_pool_bytes)
+                ),
+            ),
+            (
+                "waste",
+                format!("{:.4} peak pool over peak live", self.waste),
+            ),
+            (
+                "fragmentation",
+                format!(
+                    "{:.2}% at the end, {:.2}% at peak use",
+                    self.fragmentation * 100.0,
+                    peak.fragmentation * 100.0
+                ),
+            ),
+        ];
+        if let Some(hash) = &self.fnv1a64 {
+            let agree = match self.repeats_agree {
+                Some(false) => ", other runs gave other addresses",
+                _ => "",
+            };
+            rows.push(("addresses", format!("{hash}{agree}")));
+        }
+        let mark = peak
+            .mark
+            .as_ref()
+            .map_or(String::new(), |mark| format!(" ({mark})"));
+        rows.push((
+            "occupancy",
+            format!("at peak use, event {}{mark}", peak.event),
+        ));
+        let mut text = table(&trace.name, &rows);
+        text += &format!("  {}\n", peak.occupancy.trim_end());
+        if let Some(report) = &self.report {
+            text += &format!("\nreport {}\n{}\n", self.shown, report.trim_end());
+        }
+        text
+    }
+
+    fn summary(results: &[Self]) -> String {
+        let time = geometric_mean(results, |result| result.ns_per_op.best);
+        let waste = geometric_mean(results, |result| result.waste);
+        format!("{time:.1} ns per op, waste {waste:.4}")
+    }
+}
+
+/// The result of one trace's search.
+#[derive(Serialize)]
+pub struct Searched {
+    trace: TraceInfo,
+    pool: PoolConfig,
+    limit: u64,
+    ratio: f64,
+    fails_at: Option<u64>,
+    probes: u32,
+}
+
+impl Searched {
+    /// Puts together what the search gave.
+    pub fn new(job: &Job<'_>, found: Found) -> Self {
+        Self {
+            trace: TraceInfo::of(job.trace),
+            pool: job.config.clone(),
+            limit: found.limit,
+            ratio: ratio(found.limit, job.trace),
+            fails_at: found.fails_at,
+            probes: found.probes,
+        }
+    }
+}
+
+impl Outcome for Searched {
+    const SCHEMA: &'static str = "bfc-find-limit/1";
+
+    fn table(&self) -> String {
+        let fails = self.fails_at.map_or(
+            "nothing: what is smaller cannot hold the live bytes".to_owned(),
+            |bytes| format!("{}, the nearest below that was tried", human(bytes)),
+        );
+        table(
+            &self.trace.name,
+            &[
+                ("trace", trace_row(&self.trace)),
+                ("pool", pool_row(&self.pool, None)),
+                (
+                    "peak live",
+                    format!("{} in the trace", human(self.trace.peak_live_bytes)),
+                ),
+                ("least limit", human(self.limit)),
+                ("ratio", format!("{:.4} over peak live", self.ratio)),
+                ("fails at", fails),
+                ("probes", self.probes.to_string()),
+            ],
+        )
+    }
+
+    fn summary(results: &[Self]) -> String {
+        let ratio = geometric_mean(results, |result| result.ratio);
+        format!("{ratio:.4} over peak live")
+    }
+}
+
+/// Of at least one value.
+fn geometric_mean<T>(results: &[T], value: impl Fn(&T) -> f64) -> f64 {
+    let logarithms: f64 = results.iter().map(|result| value(result).ln()).sum();
+    (logarithms / results.len() as f64).exp()
+}
+
+fn trace_row(trace: &TraceInfo) -> String {
+    format!(
+        "{} events ({} requests), marks: {}, streams: {}",
+        trace.events, trace.requests, trace.marks, trace.streams
+    )
+}
+
+fn pool_row(pool: &PoolConfig, limit: Option<u64>) -> String {
+    let backend = serde_json::to_value(pool.backend).unwrap_or_default();
+    let mut words = vec![backend.as_str().unwrap_or_default().to_owned()];
+    words.extend(limit.map(|limit| format!("limit {}", human(limit))));
+    words.extend(
+        pool.device_capacity
+            .map(|bytes| format!("capacity {}", human(bytes))),
+    );
+    let flags = [
+        (pool.growth, "growth"),
+        (pool.gc, "garbage collection"),
+        (pool.split_always, "split always"),
+        (pool.stream_ordered, "stream-ordered"),
+    ];
+    words.extend(
+        flags
+            .iter()
+            .filter(|(on, _)| *on)
+            .map(|(_, word)| (*word).to_owned()),
+    );
+    words.extend(
+        pool.fragmentation_fraction
+            .map(|share| format!("fragmentation fraction {share}")),
+    );
+    words.extend(
+        pool.initial_region
+            .map(|bytes| format!("initial region {}", human(bytes))),
+    );
+    words.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_geometric_mean_is_that_of_ratios() {
+        assert_eq!(geometric_mean(&[3.0], |value| *value), 3.0_f64.ln().exp());
+        assert_eq!(geometric_mean(&[2.0, 8.0], |value| *value), 4.0);
+    }
+}

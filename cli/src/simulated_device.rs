@@ -1,0 +1,219 @@
+//! A device that has addresses and a capacity, and no memory.
+//!
+//! Replaying a 25 GiB trace needs no 25 GiB: the allocator only ever computes with addresses. The rule
+//! for them is the one under which `golden.tsv` was recorded, so that the hashes can be compared: the
+//! first region lies at 2^40, each next one at the previous base plus its bytes rounded up to 2 MiB plus
+//! another 2 MiB. Regions therefore never touch, and an address is never given out twice.
+
+use std::collections::BTreeMap;
+use std::ffi::c_void;
+use std::ptr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::ffi;
+
+const FIRST_BASE: u64 = 1 << 40;
+const GRANULE: u64 = 2 << 20;
+
+/// The simulated device; the library calls it through [`SimulatedDevice::suballocator`].
+pub struct SimulatedDevice {
+    state: Mutex<State>,
+}
+
+struct State {
+    capacity: u64,
+    bytes_out: u64,
+    next_base: u64,
+    /// Base and bytes of the regions that are out: what comes back has to be one of them.
+    regions: BTreeMap<u64, u64>,
+    /// The first thing the library did wrong. A callback cannot return it, so it is kept for the end.
+    fault: Option<String>,
+}
+
+impl SimulatedDevice {
+    /// A device of `capacity` bytes, all free.
+    pub fn new(capacity: u64) -> Self {
+        let state = State {
+            capacity,
+            bytes_out: 0,
+            next_base: FIRST_BASE,
+            regions: BTreeMap::new(),
+            fault: None,
+        };
+        Self {
+            state: Mutex::new(state),
+        }
+    }
+
+    /// The C view of this device. It points at `self`, which must outlive the pool that is given it.
+    pub fn suballocator(&self) -> ffi::Suballocator {
+        ffi::Suballocator {
+            struct_size: size_of::<ffi::Suballocator>(),
+            user_data: ptr::from_ref(self).cast_mut().cast(),
+            alloc: Some(alloc_region),
+            free: Some(free_region),
+            supports_coalescing: 0,
+            reserved: 0,
+        }
+    }
+
+    /// What the library did wrong, if anything; to be asked once its pool is destroyed, when every region
+    /// must have come back.
+    pub fn finish(&self) -> Result<(), String> {
+        let mut state = self.state();
+        if let Some(fault) = state.fault.take() {
+            return Err(fault);
+        }
+        match state.regions.len() {
+            0 => Ok(()),
+            count => Err(format!(
+                "{count} regions were not given back to the simulated device"
+            )),
+        }
+    }
+
+    fn alloc(&self, alignment: u64, bytes: u64) -> Option<u64> {
+        let mut state = self.state();
+        let bytes_out = state.bytes_out.checked_add(bytes)?;
+        if bytes == 0 || bytes_out > state.capacity {
+            return None;
+        }
+        // Every base is a multiple of 2 MiB already; only a stricter wish moves it.
+        let base = state.next_base.checked_next_multiple_of(alignment.max(1))?;
+        state.next_base = base
+            .checked_add(bytes.checked_next_multiple_of(GRANULE)?)?
+            .checked_add(GRANULE)?;
+        state.bytes_out = bytes_out;
+        state.regions.insert(base, bytes);
+        Some(base)
+    }
+
+    fn free(&self, base: u64, bytes: u64) {
+        let mut state = self.state();
+        match state.regions.get(&base).copied() {
+            Some(size) if size == bytes => {
+                state.regions.remove(&base);
+                state.bytes_out -= bytes;
+            }
+            held => {
+                let held = held.map_or("no region".to_owned(), |size| {
+                    format!("a region of {size} bytes")
+                });
+                let fault = format!(
+                    "the library gave back {bytes} bytes at {base:#x}, where it had {held}"
+                );
+                state.fault.get_or_insert(fault);
+            }
+        }
+    }
+
+    /// Nothing that runs under the lock can panic half-way, so a poisoned lock still guards a whole state;
+    /// and a panic here would unwind into C.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+unsafe extern "C" fn alloc_region(
+    user_data: *mut c_void,
+    alignment: usize,
+    bytes: usize,
+    bytes_received: *mut usize,
+) -> *mut c_void {
+    // SAFETY: user_data is the SimulatedDevice of `suballocator`, which outlives the pool and is only
+    // ever shared, never borrowed mutably.
+    let device = unsafe { &*user_data.cast::<SimulatedDevice>() };
+    let base = device.alloc(alignment as u64, bytes as u64);
+    if !bytes_received.is_null() {
+        let received = if base.is_some() { bytes } else { 0 };
+        // SAFETY: the contract's out-parameter, not NULL, valid for one write during this call.
+        unsafe { bytes_received.write(received) };
+    }
+    base.map_or(ptr::null_mut(), |base| {
+        ptr::without_provenance_mut(base as usize)
+    })
+}
+
+unsafe extern "C" fn free_region(user_data: *mut c_void, region: *mut c_void, bytes: usize) {
+    // SAFETY: as in `alloc_region`.
+    let device = unsafe { &*user_data.cast::<SimulatedDevice>() };
+    device.free(region.addr() as u64, bytes as u64);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_follow_the_rule_of_the_golden_file() {
+        let device = SimulatedDevice::new(1 << 30);
+        assert_eq!(device.alloc(256, 1), Some(1 << 40));
+        assert_eq!(device.alloc(256, GRANULE), Some((1 << 40) + 2 * GRANULE));
+        assert_eq!(
+            device.alloc(256, GRANULE + 256),
+            Some((1 << 40) + 4 * GRANULE)
+        );
+        assert_eq!(device.alloc(256, 512), Some((1 << 40) + 7 * GRANULE));
+    }
+
+    #[test]
+    fn a_failed_request_moves_nothing() {
+        let device = SimulatedDevice::new(1024);
+        assert_eq!(device.alloc(256, 1025), None);
+        assert_eq!(device.alloc(256, 0), None);
+        assert_eq!(device.alloc(256, u64::MAX), None);
+        assert_eq!(device.alloc(256, 1024), Some(FIRST_BASE));
+        assert_eq!(device.alloc(256, 1), None);
+    }
+
+    #[test]
+    fn what_is_given_back_can_be_had_again_elsewhere() {
+        let device = SimulatedDevice::new(1024);
+        let base = device.alloc(256, 1024).expect("fits");
+        device.free(base, 1024);
+        assert_eq!(device.alloc(256, 1024), Some(FIRST_BASE + 2 * GRANULE));
+    }
+
+    #[test]
+    fn a_stricter_alignment_is_honoured() {
+        let device = SimulatedDevice::new(1 << 30);
+        device.alloc(256, 256).expect("fits");
+        assert_eq!(device.alloc(1 << 24, 256), Some(FIRST_BASE + (1 << 24)));
+    }
+
+    #[test]
+    fn wrong_frees_and_leaks_are_told_at_the_end() {
+        let device = SimulatedDevice::new(4096);
+        let base = device.alloc(256, 1024).expect("fits");
+        assert_eq!(
+            device.finish(),
+            Err("1 regions were not given back to the simulated device".into())
+        );
+        device.free(base, 512);
+        device.free(base + 256, 256);
+        device.free(base, 1024);
+        let fault = device.finish().expect_err("512 of 1024 bytes");
+        assert!(
+            fault.contains("512 bytes at 0x10000000000, where it had a region of 1024"),
+            "{fault}"
+        );
+        assert_eq!(device.finish(), Ok(()));
+    }
+
+    #[test]
+    fn the_callbacks_are_the_same_device() {
+        let device = SimulatedDevice::new(4096);
+        let view = device.suballocator();
+        let (alloc, free) = (view.alloc.expect("set"), view.free.expect("set"));
+        let mut received = 7;
+        // SAFETY: the view's own user_data, and a valid out-parameter.
+        let region = unsafe { alloc(view.user_data, 256, 4096, &raw mut received) };
+        assert_eq!((region.addr() as u64, received), (FIRST_BASE, 4096));
+        // SAFETY: as above.
+        let none = unsafe { alloc(view.user_data, 256, 1, &raw mut received) };
+        assert_eq!((none.is_null(), received), (true, 0));
+        // SAFETY: as above; the region is out.
+        unsafe { free(view.user_data, region, 4096) };
+        assert_eq!(device.finish(), Ok(()));
+    }
+}

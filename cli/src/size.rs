@@ -1,0 +1,153 @@
+//! Sizes and shares as people write them on a command line.
+
+/// Units a size may carry, longest spelling first so that `KiB` is not read as `K`.
+const UNITS: [(&str, u64); 13] = [
+    ("kib", 1 << 10),
+    ("mib", 1 << 20),
+    ("gib", 1 << 30),
+    ("tib", 1 << 40),
+    ("kb", 1_000),
+    ("mb", 1_000_000),
+    ("gb", 1_000_000_000),
+    ("tb", 1_000_000_000_000),
+    ("k", 1 << 10),
+    ("m", 1 << 20),
+    ("g", 1 << 30),
+    ("t", 1 << 40),
+    ("b", 1),
+];
+
+/// Reads `8589934592`, `8GiB`, `1.5 GiB`, `512MiB`, `512M` (binary) or `8GB` (decimal).
+pub fn parse(text: &str) -> Result<u64, String> {
+    let lower = text.trim().to_ascii_lowercase();
+    let (number, unit) = UNITS
+        .iter()
+        .find_map(|(suffix, unit)| {
+            lower
+                .strip_suffix(suffix)
+                .map(|number| (number.trim_end(), *unit))
+        })
+        .unwrap_or((lower.as_str(), 1));
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    let digits = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());
+    if whole.is_empty() || !digits(whole) || !digits(fraction) || number.ends_with('.') {
+        return Err("not a size; write bytes, or a number with KiB, MiB, GiB or TiB".to_owned());
+    }
+    let too_large = || "does not fit in 64 bits".to_owned();
+    let whole: u64 = whole.parse().map_err(|_| too_large())?;
+    let whole = whole.checked_mul(unit).ok_or_else(too_large)?;
+    whole
+        .checked_add(fraction_of(fraction, unit)?)
+        .ok_or_else(too_large)
+}
+
+/// The part after the decimal point in whole bytes, rounded down; exact where a float would not be.
+fn fraction_of(digits: &str, unit: u64) -> Result<u64, String> {
+    let places = u32::try_from(digits.len())
+        .ok()
+        .filter(|places| *places <= 18);
+    let places = places.ok_or("too many digits after the point")?;
+    let numerator: u128 = if digits.is_empty() {
+        0
+    } else {
+        digits.parse().map_err(|_| "not a size")?
+    };
+    let bytes = numerator * u128::from(unit) / 10_u128.pow(places);
+    u64::try_from(bytes).map_err(|_| "does not fit in 64 bits".to_owned())
+}
+
+/// A size that must not be 0, where the library reads 0 as "not given".
+pub fn parse_nonzero(text: &str) -> Result<u64, String> {
+    match parse(text)? {
+        0 => Err("must not be 0".to_owned()),
+        bytes => Ok(bytes),
+    }
+}
+
+/// A share between 0 and 1.
+pub fn parse_fraction(text: &str) -> Result<f64, String> {
+    match text.trim().parse::<f64>() {
+        Ok(value) if value > 0.0 && value <= 1.0 => Ok(value),
+        _ => Err("must be a number above 0 and at most 1".to_owned()),
+    }
+}
+
+/// A precision in percent, with or without the sign, as a share: `0.01%` is 0.0001.
+pub fn parse_percent(text: &str) -> Result<f64, String> {
+    match text.trim().trim_end_matches('%').trim_end().parse::<f64>() {
+        Ok(value) if (0.0..=100.0).contains(&value) => Ok(value / 100.0),
+        _ => Err("must be a percentage between 0 and 100".to_owned()),
+    }
+}
+
+/// Bytes for people: `1.50 GiB (1610612736)`; below 1 KiB the plain number says it all.
+pub fn human(bytes: u64) -> String {
+    let (unit, name) = match bytes {
+        0..=1023 => return format!("{bytes} B"),
+        1024..=1_048_575 => (1_u64 << 10, "KiB"),
+        1_048_576..=1_073_741_823 => (1 << 20, "MiB"),
+        _ => (1 << 30, "GiB"),
+    };
+    format!("{:.2} {name} ({bytes})", bytes as f64 / unit as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_in_every_spelling() {
+        assert_eq!(parse("0"), Ok(0));
+        assert_eq!(parse("256"), Ok(256));
+        assert_eq!(parse("256B"), Ok(256));
+        assert_eq!(parse("8GiB"), Ok(8 << 30));
+        assert_eq!(parse("8 gib"), Ok(8 << 30));
+        assert_eq!(parse("512MiB"), Ok(512 << 20));
+        assert_eq!(parse("512m"), Ok(512 << 20));
+        assert_eq!(parse("3k"), Ok(3072));
+        assert_eq!(parse("8GB"), Ok(8_000_000_000));
+        assert_eq!(parse("1.5KiB"), Ok(1536));
+        assert_eq!(parse("0.1KiB"), Ok(102));
+        assert_eq!(parse("1TiB"), Ok(1 << 40));
+        assert_eq!(parse("18446744073709551615"), Ok(u64::MAX));
+    }
+
+    #[test]
+    fn what_is_no_size_is_refused() {
+        for text in [
+            "", "GiB", "-1", "+1", "1..2", "1.", ".5", "0x10", "8 GiBs", "1e9", "eight",
+        ] {
+            assert!(parse(text).is_err(), "{text:?} was taken");
+        }
+        for text in ["18446744073709551616", "16777216TiB", "16777216.5TiB"] {
+            assert_eq!(
+                parse(text),
+                Err("does not fit in 64 bits".to_owned()),
+                "{text:?}"
+            );
+        }
+        assert!(parse("0.1234567890123456789").is_err());
+        assert!(parse_nonzero("0MiB").is_err());
+    }
+
+    #[test]
+    fn shares_and_percentages_have_their_ranges() {
+        assert_eq!(parse_fraction("0.25"), Ok(0.25));
+        for text in ["0", "1.01", "-1", "NaN", "inf", "x"] {
+            assert!(parse_fraction(text).is_err(), "{text:?} was taken");
+        }
+        assert_eq!(parse_percent("0.01%"), Ok(0.0001));
+        assert_eq!(parse_percent("1"), Ok(0.01));
+        for text in ["-1", "101%", "NaN", ""] {
+            assert!(parse_percent(text).is_err(), "{text:?} was taken");
+        }
+    }
+
+    #[test]
+    fn bytes_for_people() {
+        assert_eq!(human(1023), "1023 B");
+        assert_eq!(human(1536), "1.50 KiB (1536)");
+        assert_eq!(human(1 << 20), "1.00 MiB (1048576)");
+        assert_eq!(human(20 << 30), "20.00 GiB (21474836480)");
+    }
+}

@@ -1,0 +1,6 @@
+//! The command, run as a user runs it, against a real libbfc.so.
+
+mod common;
+mod golden;
+mod replay;
+mod usage;

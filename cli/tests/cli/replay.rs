@@ -1,0 +1,307 @@
+//! What `bfc replay` measures and finds.
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::process::Stdio;
+
+use flate2::read::GzDecoder;
+
+use crate::common::{SMALL, bfc, file, json, recorded, run_to};
+
+#[test]
+fn a_table_tells_all_that_is_asked() {
+    let (stdout, stderr) = run_to(0, bfc().arg("replay").arg(recorded("mlp_tiny.trace.gz")));
+    for row in [
+        "ops",
+        "ns per op",
+        "allocs",
+        "failures",
+        "peak in use",
+        "peak requested",
+        "peak live",
+        "pool held",
+        "waste",
+        "fragmentation",
+        "occupancy",
+    ] {
+        assert!(
+            stdout
+                .lines()
+                .any(|line| line.trim_start().starts_with(row)),
+            "no {row} in\n{stdout}"
+        );
+    }
+    // A bar is for terminals, and remarks are for what is remarkable.
+    assert_eq!(stderr, "");
+}
+
+#[test]
+fn the_occupancy_is_that_of_the_fullest_moment() {
+    let trace = file("occupancy.trace", SMALL);
+    let document = json(bfc().arg("replay").arg(trace).args(["--limit", "4MiB"]));
+    let result = &document["traces"][0];
+    assert_eq!(result["trace"]["peak_live_bytes"], 3 << 20);
+    let peak = &result["peak"];
+    assert_eq!(peak["event"], 5);
+    assert_eq!(peak["mark"], "step 1");
+    assert_eq!(peak["bytes_in_use"], 3 << 20);
+    assert_eq!(peak["pool_bytes"], 4 << 20);
+    assert_eq!(peak["largest_free_block_bytes"], 1 << 20);
+    assert_eq!(peak["fragmentation"], 0.0);
+    let occupancy = peak["occupancy"].as_str().expect("text").trim_end();
+    assert_eq!(occupancy.matches('*').count(), 75, "{occupancy}");
+    assert_eq!(occupancy.len(), 100, "{occupancy}");
+}
+
+#[test]
+fn the_default_limit_is_a_fifth_above_what_lives() {
+    let trace = file("default.trace", SMALL);
+    let limit = |threads: &str| {
+        json(bfc().arg("replay").arg(&trace).args(["--threads", threads]))["traces"][0]["limit"]
+            .clone()
+    };
+    assert_eq!(limit("1"), 3_774_976); // 1.2 x 3 MiB, up to a multiple of 256
+    assert_eq!(limit("3"), 11_324_672);
+}
+
+#[test]
+fn failed_requests_are_results_unless_asked_otherwise() {
+    let trace = file("oom.trace", SMALL);
+    let replay = || {
+        let mut command = bfc();
+        command.arg("replay").arg(&trace).args(["--limit", "2MiB"]);
+        command
+    };
+    let document = json(&mut replay());
+    let result = &document["traces"][0];
+    // Two fit; of the two requests of step 1 one gets the place of the first, and the other none.
+    assert_eq!(result["failed"], 1);
+    assert_eq!(result["stats"]["num_allocs"], 3);
+    assert_eq!(result["stats"]["num_failures"], 1);
+    assert_eq!(result["stats"]["bytes_in_use"], 0);
+    assert_eq!(result["ops"], 4 + 3);
+    let shown = result["shown"].as_str().expect("text");
+    assert!(
+        shown.starts_with("at the first failed request") && shown.contains("event 5 (step 1)"),
+        "{shown}"
+    );
+    run_to(0, &mut replay());
+    run_to(1, replay().arg("--fail-on-oom"));
+}
+
+#[test]
+fn what_stays_live_at_the_end_is_no_error() {
+    let trace = file("left.trace", "+ 1 1000 0\n+ 2 1000 0\n- 1 0\n");
+    let result = &json(
+        bfc()
+            .arg("replay")
+            .arg(trace)
+            .args(["--limit", "1MiB", "--repeat", "2"]),
+    )["traces"][0];
+    assert_eq!(result["stats"]["bytes_in_use"], 1024);
+    assert_eq!(result["stats"]["num_frees"], 1);
+}
+
+#[test]
+fn all_ways_in_give_the_same_trace() {
+    let packed = recorded("gpt2.trace.gz");
+    let mut text = Vec::new();
+    let opened = File::open(&packed).expect("the recorded trace");
+    GzDecoder::new(opened).read_to_end(&mut text).expect("gzip");
+    let plain = file("gpt2.trace", &text);
+    let hash = |document: &serde_json::Value| document["traces"][0]["fnv1a64"].clone();
+    let options = ["--device-capacity", "64GiB", "--growth"];
+    let by_name = json(bfc().arg("replay").arg(&packed).args(options));
+    let unpacked = json(bfc().arg("replay").arg(&plain).args(options));
+    assert!(hash(&by_name).as_str().is_some_and(|hash| hash.len() == 16));
+    assert_eq!(hash(&by_name), hash(&unpacked));
+    for path in [&packed, &plain] {
+        let stdin = File::open(path).expect("opens");
+        let piped = json(
+            bfc()
+                .args(["replay", "-"])
+                .args(options)
+                .stdin(Stdio::from(stdin)),
+        );
+        assert_eq!(hash(&by_name), hash(&piped));
+        assert_eq!(piped["traces"][0]["trace"]["name"], "standard input");
+    }
+}
+
+#[test]
+fn runs_on_the_simulated_device_repeat_exactly() {
+    let trace = recorded("gpt2.trace.gz");
+    let document =
+        json(
+            bfc()
+                .arg("replay")
+                .arg(trace)
+                .args(["--device-capacity", "64GiB", "--repeat", "3"]),
+        );
+    let result = &document["traces"][0];
+    assert_eq!(result["repeats_agree"], true);
+    assert_eq!(
+        result["ns_per_op"]["runs"].as_array().map(Vec::len),
+        Some(3)
+    );
+    assert!(result["ns_per_op"]["best"].as_f64() <= result["ns_per_op"]["median"].as_f64());
+}
+
+#[test]
+fn a_warm_pool_counts_only_what_is_measured() {
+    let trace = file("warm.trace", SMALL);
+    let replay = |more: &[&str]| {
+        let mut command = bfc();
+        command
+            .arg("replay")
+            .arg(&trace)
+            .args(["--device-capacity", "64MiB"]);
+        json(command.args(more))["traces"][0].clone()
+    };
+    let (fresh, warm) = (replay(&[]), replay(&["--warm"]));
+    assert_eq!(warm["warm"], true);
+    // With one region that is whole again, the second time is the first time over.
+    assert_eq!(fresh["fnv1a64"], warm["fnv1a64"]);
+    for name in [
+        "num_allocs",
+        "num_frees",
+        "bytes_in_use",
+        "peak_bytes_in_use",
+    ] {
+        assert_eq!(fresh["stats"][name], warm["stats"][name], "{name}");
+    }
+}
+
+#[test]
+fn one_stream_places_alike_with_and_without_stream_ordering() {
+    let trace = recorded("gpt2.trace.gz");
+    let replay = || {
+        let mut command = bfc();
+        command
+            .arg("replay")
+            .arg(&trace)
+            .args(["--device-capacity", "64GiB"]);
+        command
+    };
+    let output = replay()
+        .arg("--async")
+        .output()
+        .expect("the command starts");
+    if output.status.success() {
+        let hash = |document: serde_json::Value| document["traces"][0]["fnv1a64"].clone();
+        assert_eq!(
+            hash(json(&mut replay())),
+            hash(json(replay().arg("--async")))
+        );
+    } else {
+        // BFC_ERROR_UNSUPPORTED: a library without stream order has to say so, and to be passed on.
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            error.contains("event 1: bfc_alloc_async") && error.contains("(status 10)"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn threads_share_one_pool_and_leave_it_empty() {
+    let trace = recorded("mlp_tiny.trace.gz");
+    let document = json(
+        bfc()
+            .arg("replay")
+            .arg(trace)
+            .args(["--threads", "4", "--limit", "1GiB"]),
+    );
+    let result = &document["traces"][0];
+    assert_eq!(result["failed"], 0);
+    assert_eq!(result["stats"]["num_allocs"], 4 * 36_984);
+    assert_eq!(result["stats"]["num_frees"], 4 * 36_984);
+    assert_eq!(result["stats"]["bytes_in_use"], 0);
+    assert_eq!(result["ops"], 4 * 2 * 36_984);
+    assert!(result["fnv1a64"].is_null());
+    assert!(result["peak"]["bytes_in_use"].as_u64() >= Some(4 * 41_498_400));
+}
+
+#[test]
+fn a_map_and_a_report_are_of_the_moment_that_is_named() {
+    let trace = file("map.trace", SMALL);
+    let map = file("map.json", "");
+    let mut command = bfc();
+    command
+        .arg("replay")
+        .arg(&trace)
+        .arg("--map")
+        .arg(&map)
+        .arg("--report");
+    let (stdout, _) = run_to(0, &mut command);
+    let map: serde_json::Value =
+        serde_json::from_str(&fs::read_to_string(map).expect("written")).expect("JSON");
+    assert!(map.is_object());
+    let report = stdout
+        .split_once("\nreport at peak use: ")
+        .expect("a report")
+        .1;
+    assert!(report.lines().count() > 1, "{report}");
+    let (_, error) = run_to(
+        2,
+        bfc()
+            .arg("replay")
+            .arg(&trace)
+            .arg(&trace)
+            .args(["--map", "x"]),
+    );
+    assert!(error.contains("--map takes one trace"), "{error}");
+}
+
+#[test]
+fn a_least_limit_runs_and_the_one_below_it_does_not() {
+    let trace = recorded("mlp_tiny.trace.gz");
+    let search = [
+        "--find-limit",
+        "--device-capacity",
+        "1GiB",
+        "--precision",
+        "0.001",
+    ];
+    let document = json(bfc().arg("replay").arg(&trace).args(search));
+    assert_eq!(document["schema"], "bfc-find-limit/1");
+    let found = &document["traces"][0];
+    let limit = found["limit"].as_u64().expect("a limit");
+    assert_eq!(limit % 256, 0);
+    let ratio = found["ratio"].as_f64().expect("a ratio");
+    assert!((1.0..1.1).contains(&ratio), "{ratio}");
+    let failures = |limit: u64| {
+        let mut command = bfc();
+        command
+            .arg("replay")
+            .arg(&trace)
+            .args(["--limit", &limit.to_string()]);
+        let document = json(command.args(["--device-capacity", "1GiB"]));
+        document["traces"][0]["failed"].as_u64().expect("a count")
+    };
+    assert_eq!(failures(limit), 0);
+    if let Some(fails_at) = found["fails_at"].as_u64() {
+        assert!(
+            fails_at < limit && limit - fails_at <= 512,
+            "{fails_at} {limit}"
+        );
+        assert_ne!(failures(fails_at), 0);
+    }
+}
+
+#[test]
+fn a_device_that_is_too_small_has_no_least_limit() {
+    let trace = file("small_device.trace", SMALL);
+    let mut command = bfc();
+    command.arg("replay").arg(trace).args([
+        "--find-limit",
+        "--growth",
+        "--device-capacity",
+        "2MiB",
+    ]);
+    let (_, error) = run_to(1, &mut command);
+    assert!(
+        error.contains("no limit up to") && error.contains("capacity"),
+        "{error}"
+    );
+}
