@@ -183,7 +183,7 @@ impl Device {
         let guard = self.enter()?;
         let arena = &guard.arena;
         let chunks = arena.chunks();
-        let around = arena.regions().chunk_around(addr).filter(|&id| chunks.in_use(id));
+        let around = arena.chunk_around(addr).filter(|&id| chunks.in_use(id));
         let Some(id) = around else {
             return Err(fail!(Error::InvalidPointer, "{addr:#x} lies in no live allocation"));
         };

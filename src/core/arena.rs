@@ -9,7 +9,6 @@ use super::stamps::Stamps;
 use super::stats::{Counters, Stats};
 use super::units::{MAX_CHUNK, UNIT, round_down};
 use crate::sys::HostMemoryExhausted;
-use crate::sys::table::LazyTable;
 
 /// How an arena behaves; fixed at creation.
 #[derive(Clone, Copy, Debug)]
@@ -93,6 +92,7 @@ impl Arena {
         let found =
             if plain { self.index.best_fit(&self.chunks, want.size) } else { self.find_choosy(want) };
         let Some(mut id) = found else { return Ok(None) };
+        self.regions.reserve_starts(self.chunks.region(id), 2)?;
         let tag = match want.scope {
             None => Tag::default(),
             Some((name, step)) => Tag { name: self.intern(name)?, step },
@@ -329,8 +329,8 @@ impl Arena {
 
     /// Adds what the backend gave: `given` bytes at `base`, a multiple of 256, which overlap nothing.
     /// On failure nothing changed but that the extension is over.
-    pub(crate) fn add_region(&mut self, extension: &Extension, base: u64, given: u64, starts: LazyTable) -> Result<(), HostMemoryExhausted> {
-        let added = self.insert_region(base, given, starts);
+    pub(crate) fn add_region(&mut self, extension: &Extension, base: u64, given: u64) -> Result<(), HostMemoryExhausted> {
+        let added = self.insert_region(base, given);
         match added {
             Ok(()) => self.growth.commit(extension, given),
             Err(HostMemoryExhausted) => self.growth.cancel(extension),
@@ -338,7 +338,7 @@ impl Arena {
         added
     }
 
-    fn insert_region(&mut self, base: u64, given: u64, starts: LazyTable) -> Result<(), HostMemoryExhausted> {
+    fn insert_region(&mut self, base: u64, given: u64) -> Result<(), HostMemoryExhausted> {
         self.reserve_chunks(1)?;
         let bytes = usable(given);
         let below = if self.settings.coalesce_regions { self.regions.ending_at(base) } else { None };
@@ -349,7 +349,7 @@ impl Arena {
                 self.regions.extend(id, bytes, given)?;
                 (id, last)
             }
-            None => (self.regions.add(base, bytes, given, starts)?, NIL),
+            None => (self.regions.add(base, bytes, given)?, NIL),
         };
         let id = self.chunks.add(base, bytes, region);
         self.chunks.link(last, id);
@@ -363,7 +363,7 @@ impl Arena {
 
     fn last_chunk(&self, region: u32) -> ChunkId {
         let region = self.regions.get(region);
-        self.regions.chunk_around(region.base + region.bytes - 1).unwrap_or(NIL)
+        self.chunk_around(region.base + region.bytes - 1).unwrap_or(NIL)
     }
 
     pub(crate) fn count_failure(&mut self) {
@@ -381,6 +381,22 @@ impl Arena {
             Lookup::Start(id) if self.chunks.in_use(id) => Some(id),
             _ => None,
         }
+    }
+
+    /// The chunk around an address of a region. In a region of few chunks for its size this walks along
+    /// them; only starts are found by the tables that allocation and free need.
+    pub(crate) fn chunk_around(&self, addr: u64) -> Option<ChunkId> {
+        let mut id = match self.regions.lookup(addr) {
+            Lookup::Start(id) => return Some(id),
+            _ => self.regions.chunk_before(addr)?,
+        };
+        while addr - self.chunks.addr(id) >= self.chunks.size(id) {
+            id = self.chunks.next(id);
+            if id == NIL {
+                return None;
+            }
+        }
+        Some(id)
     }
 
     pub(crate) fn chunks(&self) -> &Chunks {

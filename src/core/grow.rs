@@ -154,9 +154,10 @@ mod tests {
                 assert!(steps < 1000);
             }
         }
+        // What `size_t * float` gives in C++; a double product of the same factor gives 5072270336.
         let mut extension = Extension { bytes: 8 << 30, least: 256, reserved: 0, raised: false };
-        let sizes: Vec<u64> = (0..5).map(|_| { extension.shrink(); extension.bytes }).collect();
-        assert_eq!(sizes[0], 7_730_941_440, "8 GiB * 0.9f, which is not 7730941132.8 rounded up");
+        (0..5).for_each(|_| assert!(extension.shrink()));
+        assert_eq!(extension.bytes, 5_072_269_824);
     }
 
     #[test]

@@ -18,5 +18,6 @@ pub(crate) mod regions;
 pub(crate) mod release;
 pub(crate) mod scopes;
 pub(crate) mod stamps;
+mod starts;
 pub(crate) mod stats;
 pub(crate) mod units;

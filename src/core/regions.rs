@@ -1,9 +1,9 @@
 //! Regions: what the backend gave, in address order, and which chunk begins where.
 
-use super::chunks::{ChunkId, MAX_REGIONS};
+use super::chunks::{ChunkId, Chunks, MAX_REGIONS, NIL};
+use super::starts::Starts;
 use super::units::UNIT;
 use crate::sys::HostMemoryExhausted;
-use crate::sys::table::LazyTable;
 use std::cell::Cell;
 
 pub(crate) struct Region {
@@ -13,7 +13,7 @@ pub(crate) struct Region {
     /// What the backend said it gave and gets back: `bytes`, perhaps with a tail of less than a unit.
     pub(crate) given: u64,
     /// For each unit the chunk that begins there, plus 1.
-    starts: LazyTable,
+    starts: Starts,
 }
 
 /// A region's place in address order.
@@ -71,16 +71,25 @@ impl Regions {
         }
     }
 
-    /// The chunk that contains an address of a region.
-    pub(crate) fn chunk_around(&self, addr: u64) -> Option<ChunkId> {
-        let region = self.get(self.find(addr)?);
-        let (_, entry) = region.starts.last_at_or_before(unit(addr - region.base))?;
-        Some(ChunkId(entry - 1))
+    /// The last chunk that begins at or before an address of a region, if the region's table can tell
+    /// fast; else the first chunk of the region, from which a walk finds it.
+    pub(super) fn chunk_before(&self, addr: u64) -> Option<ChunkId> {
+        let id = self.find(addr)?;
+        let region = self.get(id);
+        let known = region.starts.last_at_or_before(unit(addr - region.base));
+        Some(known.map_or_else(|| self.first_chunk(id), |entry| ChunkId(entry - 1)))
     }
 
     /// The first chunk of a region.
     pub(crate) fn first_chunk(&self, id: u32) -> ChunkId {
         ChunkId(self.get(id).starts.get(0).wrapping_sub(1))
+    }
+
+    /// Makes sure that `count` calls of `set_start` need no memory.
+    #[inline]
+    pub(super) fn reserve_starts(&mut self, id: u32, count: usize) -> Result<(), HostMemoryExhausted> {
+        let region = self.get_mut(id);
+        region.starts.reserve(count, unit(region.bytes))
     }
 
     #[inline]
@@ -92,7 +101,7 @@ impl Regions {
     #[inline]
     pub(super) fn clear_start(&mut self, id: u32, addr: u64) {
         let region = self.get_mut(id);
-        region.starts.set(unit(addr - region.base), 0);
+        region.starts.clear(unit(addr - region.base));
     }
 
     #[inline]
@@ -121,7 +130,7 @@ impl Regions {
     }
 
     /// Adds a region that overlaps no other. On failure nothing changed.
-    pub(super) fn add(&mut self, base: u64, bytes: u64, given: u64, starts: LazyTable) -> Result<u32, HostMemoryExhausted> {
+    pub(super) fn add(&mut self, base: u64, bytes: u64, given: u64) -> Result<u32, HostMemoryExhausted> {
         let free = self.slots.iter().position(Option::is_none);
         let slot = free.unwrap_or(self.slots.len());
         if slot >= MAX_REGIONS {
@@ -129,6 +138,7 @@ impl Regions {
         }
         self.spans.try_reserve(1)?;
         self.slots.try_reserve(1)?;
+        let starts = Starts::new(unit(bytes))?;
         #[allow(clippy::cast_possible_truncation)] // below MAX_REGIONS
         let id = slot as u32;
         let region = Some(Region { base, bytes, given, starts });
@@ -144,7 +154,8 @@ impl Regions {
     /// Makes a region longer at its end. On failure nothing changed.
     pub(super) fn extend(&mut self, id: u32, bytes: u64, given: u64) -> Result<(), HostMemoryExhausted> {
         let region = self.get_mut(id);
-        region.starts.grow(unit(region.bytes + bytes))?;
+        region.starts.extend(unit(region.bytes + bytes))?;
+        region.starts.reserve(1, unit(region.bytes + bytes))?;
         region.bytes += bytes;
         region.given += given;
         let end = region.base + region.bytes;
@@ -171,21 +182,21 @@ impl Regions {
         self.spans.len()
     }
 
-    /// Forgets every start, so that the tables become resident again only where chunks begin; the
-    /// caller stores the starts anew.
-    pub(super) fn clear_starts(&mut self) {
-        self.slots.iter_mut().flatten().for_each(|region| region.starts.clear());
+    /// Shrinks the tables to what the chunks of today need.
+    pub(super) fn rebuild_starts(&mut self, chunks: &Chunks) {
+        for region in self.slots.iter_mut().flatten() {
+            let first = ChunkId(region.starts.get(0).wrapping_sub(1));
+            let following = |&id: &ChunkId| Some(chunks.next(id)).filter(|&next| next != NIL);
+            let base = region.base;
+            let all = std::iter::successors(Some(first), following);
+            region.starts.rebuild(all.map(|id| (unit(chunks.addr(id) - base), id.0 + 1)));
+        }
     }
 
     pub(crate) fn metadata_bytes(&self) -> u64 {
         let lists = self.slots.capacity() * size_of::<Option<Region>>() + self.spans.capacity() * size_of::<Span>();
         lists as u64 + self.iter().map(|(_, region)| region.starts.resident_bytes()).sum::<u64>()
     }
-}
-
-/// The table that a region of `bytes` needs; made before the arena is locked.
-pub(crate) fn start_table(bytes: u64) -> Result<LazyTable, HostMemoryExhausted> {
-    LazyTable::new(unit(bytes))
 }
 
 #[inline]

@@ -48,14 +48,11 @@ impl Arena {
         self.counters.regions_released += 1;
     }
 
-    /// Makes the tables of chunk starts resident only where chunks begin now, and lets the hint begin
+    /// Shrinks the tables of chunk starts to what the chunks of today need, and lets the hint begin
     /// small again.
     pub(crate) fn forget_past(&mut self) {
         self.growth.reset_hint();
-        self.regions.clear_starts();
-        for id in self.chunks.ids() {
-            self.regions.set_start(self.chunks.region(id), self.chunks.addr(id), id);
-        }
+        self.regions.rebuild_starts(&self.chunks);
     }
 
     /// In a forked child: what other threads of the parent had under way will never be finished.

@@ -8,14 +8,12 @@ use super::slot::{Guard, Slot};
 use crate::backend::{Backend, Granted};
 use crate::core::arena::{Refused, Want, usable};
 use crate::core::grow::Extension;
-use crate::core::regions::start_table;
 use crate::core::release::Detached;
 use crate::core::units::{UNIT, round_up};
 use crate::error::{Error, fail};
 use crate::log::{self, Level};
 use crate::report;
 use crate::sys::clock::Deadline;
-use crate::sys::table::LazyTable;
 use std::time::Duration;
 
 /// What a caller asks for.
@@ -163,11 +161,11 @@ pub(super) fn release_one(guard: Guard<'_>, base: u64, given: u64) -> Guard<'_> 
     guard
 }
 
-/// What came from the backend, with the table that the region needs.
+/// What came from the backend.
 enum Obtained {
     Nothing,
-    Region(Granted, LazyTable),
-    /// It broke its contract, or host memory ran out; it has its memory back where it could be told.
+    Region(Granted),
+    /// It broke its contract; it has its memory back where it could be told.
     Failed(Error),
 }
 
@@ -190,9 +188,9 @@ fn extend(mut guard: Guard<'_>, alignment: u64, least: u64) -> Result<(Guard<'_>
             guard.arena.cancel_extension(&plan);
             Err(error)
         }
-        Obtained::Region(granted, table) => {
+        Obtained::Region(granted) => {
             let added;
-            (guard, added) = add(guard, &plan, granted, table);
+            (guard, added) = add(guard, &plan, granted);
             added.map(|()| true)
         }
     };
@@ -233,16 +231,13 @@ fn examine(granted: Granted, plan: &Extension, backend: &dyn Backend) -> Obtaine
         let least = plan.least;
         fail!(Error::BackendFailed, "the backend gave {bytes} bytes where {least} are the least that helps")
     } else {
-        match start_table(usable(bytes)) {
-            Ok(table) => return Obtained::Region(granted, table),
-            Err(exhausted) => exhausted.into(),
-        }
+        return Obtained::Region(granted);
     };
     backend.free(granted);
     Obtained::Failed(error)
 }
 
-fn add<'a>(mut guard: Guard<'a>, plan: &Extension, granted: Granted, table: LazyTable) -> (Guard<'a>, Result<(), Error>) {
+fn add<'a>(mut guard: Guard<'a>, plan: &Extension, granted: Granted) -> (Guard<'a>, Result<(), Error>) {
     let Granted { base, bytes } = granted;
     if guard.arena.overlaps(base, bytes) {
         guard.arena.cancel_extension(plan);
@@ -253,7 +248,7 @@ fn add<'a>(mut guard: Guard<'a>, plan: &Extension, granted: Granted, table: Lazy
         );
         return (guard, Err(error));
     }
-    match guard.arena.add_region(plan, base, bytes, table) {
+    match guard.arena.add_region(plan, base, bytes) {
         Ok(()) => (guard, Ok(())),
         Err(exhausted) => {
             let (guard, ()) = guard.outside(|backend| backend.free(granted));
@@ -296,7 +291,7 @@ fn refuse_free(guard: Guard<'_>, addr: u64, refused: Refused) -> Error {
     let name = &guard.name;
     match refused {
         Refused::AlreadyFree => fail!(Error::DoubleFree, "{name}: {addr:#x} is the start of a chunk that is free already"),
-        Refused::NotAChunk => match guard.arena.regions().chunk_around(addr) {
+        Refused::NotAChunk => match guard.arena.chunk_around(addr) {
             Some(id) => {
                 let start = guard.arena.chunks().addr(id);
                 let offset = addr - start;

@@ -73,14 +73,17 @@ mod tests {
     #[test]
     fn excludes_and_loses_no_wakeup() {
         let shared = Counter(Lock::new(), UnsafeCell::new(0));
+        // The whole struct, which is `Sync`, not its fields.
+        let shared_by_all = &shared;
         std::thread::scope(|scope| {
             for _ in 0..8 {
-                scope.spawn(|| {
+                scope.spawn(move || {
+                    let Counter(lock, count) = shared_by_all;
                     for _ in 0..20_000 {
-                        shared.0.acquire();
+                        lock.acquire();
                         // SAFETY: the lock is held.
-                        unsafe { *shared.1.get() += 1 };
-                        shared.0.release();
+                        unsafe { *count.get() += 1 };
+                        lock.release();
                     }
                 });
             }
