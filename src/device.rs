@@ -93,7 +93,10 @@ impl Device {
     /// Allocates; the address is a multiple of 256, or 0 for 0 bytes.
     #[inline]
     pub fn alloc(self, bytes: u64) -> Result<u64, Error> {
-        self.serve(&Ask { bytes, alignment: 0, freed_before: 0, scope: None })
+        if scope::is_used() {
+            return self.serve(&Ask { bytes, alignment: 0, freed_before: 0, scope: None });
+        }
+        memory::alloc_plain(self.slot(), bytes)
     }
 
     /// Allocates at an alignment, with a bound on the stamps that are acceptable.
@@ -108,12 +111,9 @@ impl Device {
         self.serve(&Ask { bytes, alignment, freed_before, scope: None })
     }
 
-    #[inline]
+    #[cold]
     fn serve(self, ask: &Ask<'_>) -> Result<u64, Error> {
-        if scope::is_used() {
-            return scope::with_current(|scope| memory::alloc(self.slot(), &Ask { scope, ..*ask }));
-        }
-        memory::alloc(self.slot(), ask)
+        scope::with_current(|scope| memory::alloc(self.slot(), &Ask { scope, ..*ask }))
     }
 
     /// Frees what an allocation returned; address 0 is fine.

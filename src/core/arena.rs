@@ -1,6 +1,6 @@
 //! The arena: allocation and free over the regions it was given.
 
-use super::chunks::{ChunkId, Chunks, Cold, NIL, State, Tag};
+use super::chunks::{ChunkId, Chunks, Cold, Hot, NIL, State, Tag};
 use super::grow::{Extension, Growth};
 use super::index::FreeIndex;
 use super::regions::{Lookup, Regions};
@@ -42,6 +42,13 @@ pub(crate) struct Want<'a> {
     pub(crate) scope: Option<(&'a str, u64)>,
 }
 
+impl Want<'_> {
+    /// `size` bytes and nothing else.
+    pub(crate) fn plain(size: u64, requested: u64) -> Self {
+        Want { size, requested, alignment: UNIT, newest: u64::MAX, scope: None }
+    }
+}
+
 /// Why a free was refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Refused {
@@ -61,7 +68,8 @@ pub(crate) struct Arena {
     names: Names,
     /// A remainder of this many bytes is split off however large the request is.
     max_slack: u64,
-    next_allocation_id: u64,
+    /// Ever made; the last one's id.
+    allocations: u64,
 }
 
 impl Arena {
@@ -75,207 +83,243 @@ impl Arena {
             counters: Counters::default(),
             names: Names::default(),
             max_slack: max_slack(&settings),
-            next_allocation_id: 1,
+            allocations: 0,
             settings,
         })
     }
 
     /// Hands out the best fitting chunk, or `None` if no free chunk fits. On an error nothing changed.
-    #[inline]
     pub(crate) fn take(&mut self, want: &Want<'_>) -> Result<Option<u64>, HostMemoryExhausted> {
+        if want.alignment <= UNIT && want.newest == u64::MAX && want.scope.is_none() {
+            return self.take_plain(want.size, want.requested);
+        }
+        self.take_choosy(want)
+    }
+
+    /// As `take`, for `size` bytes and nothing else.
+    #[inline]
+    pub(crate) fn take_plain(&mut self, size: u64, requested: u64) -> Result<Option<u64>, HostMemoryExhausted> {
+        if self.settings.timestamps || self.chunks.has_tags() {
+            return self.take_choosy(&Want::plain(size, requested));
+        }
+        self.chunks.reserve(1)?;
+        let Arena { chunks, index, regions, .. } = self;
+        let slab = &mut chunks.slab[..];
+        let Some(id) = index.best_fit(slab, size) else { return Ok(None) };
+        let hot = slab[id];
+        let whole = hot.size();
+        if !splits(whole, size, self.max_slack) {
+            index.remove(slab, id);
+            slab[id].mark_in_use();
+            self.hand_out(id, whole, requested);
+            return Ok(Some(hot.addr));
+        }
+        let region = regions.get_mut(hot.region());
+        region.reserve_starts(1)?;
+        index.remove(slab, id);
+        let at = hot.addr + size;
+        let rest = chunks.vacant.fill(slab, Hot::new(at, whole - size, hot.region(), id, hot.next));
+        if hot.next != NIL {
+            slab[hot.next].prev = rest;
+        }
+        let hot = &mut slab[id];
+        hot.set_size(size);
+        hot.next = rest;
+        hot.mark_in_use();
+        region.set_start(at, rest);
+        index.insert(slab, rest);
+        self.hand_out(id, size, requested);
+        Ok(Some(at - size))
+    }
+
+    /// Writes down that a chunk is in use now.
+    #[inline]
+    fn hand_out(&mut self, id: ChunkId, size: u64, requested: u64) {
+        self.allocations += 1;
+        self.chunks.set_cold(id, Cold { requested, allocation_id: self.allocations });
+        self.counters.allocated(size, requested);
+    }
+
+    /// As `take_plain`, for stamps, large alignments and operation names.
+    fn take_choosy(&mut self, want: &Want<'_>) -> Result<Option<u64>, HostMemoryExhausted> {
         // A prefix for the alignment and a remainder: at most two new chunks.
-        self.reserve_chunks(2)?;
-        if self.stamps.any_safe() {
+        self.chunks.reserve(2)?;
+        if self.settings.timestamps {
+            self.stamps.reserve(self.chunks.count() + 2)?;
             self.merge_safe();
         }
-        let plain = want.alignment <= UNIT && want.newest == u64::MAX;
-        let found =
-            if plain { self.index.best_fit(&self.chunks, want.size) } else { self.find_choosy(want) };
-        let Some(mut id) = found else { return Ok(None) };
-        self.regions.reserve_starts(self.chunks.region(id), 2)?;
+        let Some(mut id) = self.find_choosy(want) else { return Ok(None) };
+        self.regions.get_mut(self.chunks.region(id)).reserve_starts(2)?;
         let tag = match want.scope {
             None => Tag::default(),
-            Some((name, step)) => Tag { name: self.intern(name)?, step },
+            Some((name, step)) => {
+                self.chunks.start_tags()?;
+                Tag { name: self.names.intern(name)?, step }
+            }
         };
-        self.index.remove(&mut self.chunks, id);
+        self.index.remove(&mut self.chunks.slab, id);
         if want.alignment > UNIT {
             id = self.split_prefix(id, want.alignment);
         }
-        self.chunks.mark_in_use(id);
-        let mut size = self.chunks.size(id);
-        if self.splits(size, want.size) {
+        let whole = self.chunks.size(id);
+        let splits = splits(whole, want.size, self.max_slack);
+        if splits {
             self.split_remainder(id, want.size);
-            size = want.size;
         }
+        self.chunks.slab[..][id].mark_in_use();
         self.chunks.set_stamp(id, 0);
-        self.chunks.set_cold(id, Cold { requested: want.requested, allocation_id: self.next_allocation_id });
-        if self.chunks.has_tags() {
-            self.chunks.set_tag(id, tag);
-        }
-        self.next_allocation_id += 1;
-        self.counters.allocated(size, want.requested);
+        self.chunks.set_tag(id, tag);
+        self.hand_out(id, if splits { want.size } else { whole }, want.requested);
         Ok(Some(self.chunks.addr(id)))
-    }
-
-    #[inline]
-    fn reserve_chunks(&mut self, count: usize) -> Result<(), HostMemoryExhausted> {
-        self.chunks.reserve(count)?;
-        if self.settings.timestamps {
-            let (chunks, _) = self.chunks.count();
-            self.stamps.reserve(chunks + count)?;
-        }
-        Ok(())
-    }
-
-    fn intern(&mut self, name: &str) -> Result<u32, HostMemoryExhausted> {
-        self.chunks.start_tags()?;
-        self.names.intern(name)
     }
 
     /// The first chunk in (size, address) order that has a place at the alignment and an old enough
     /// stamp. Chunks that are too new are passed over one by one, as in the original; the alignment can
     /// pass over only chunks that are less than `size + alignment` long.
     fn find_choosy(&self, want: &Want<'_>) -> Option<ChunkId> {
-        let mut found = self.index.best_fit(&self.chunks, want.size);
+        let slab = &self.chunks.slab[..];
+        let mut found = self.index.best_fit(slab, want.size);
         while let Some(id) = found {
-            let (size, addr) = self.chunks.key(id);
-            let fits = addr
-                .checked_next_multiple_of(want.alignment)
-                .is_some_and(|start| size >= want.size && size - want.size >= start - addr);
+            let (size, addr) = slab[id].key();
+            let start = addr.checked_next_multiple_of(want.alignment.max(UNIT));
+            let fits = start.is_some_and(|start| size - want.size >= start - addr);
             if fits && self.chunks.stamp(id) <= want.newest {
                 break;
             }
-            found = self.index.following(&self.chunks, (size, addr));
+            found = self.index.following(slab, (size, addr));
         }
         found
     }
 
-    /// Whether a chunk of `size` bytes is split for a request of `wanted`.
-    #[inline]
-    fn splits(&self, size: u64, wanted: u64) -> bool {
-        let remainder = size - wanted;
-        remainder >= wanted || remainder >= self.max_slack
-    }
-
-    /// Splits a free prefix off a free chunk outside the index, so that the rest is aligned.
+    /// Splits a free prefix off a chunk outside the index, so that the rest is aligned.
     fn split_prefix(&mut self, id: ChunkId, alignment: u64) -> ChunkId {
-        let (size, addr) = self.chunks.key(id);
+        let addr = self.chunks.addr(id);
         let prefix = addr.next_multiple_of(alignment) - addr;
         if prefix == 0 {
             return id;
         }
-        let rest = self.add_after(id, prefix, size);
+        let rest = self.add_after(id, prefix);
         // The prefix keeps the chunk's place in the queue of stamps, if it has one.
         if self.chunks.stamp(id) != 0 {
             self.counters.stamped_splits += 1;
         }
-        self.index.insert(&mut self.chunks, id);
-        self.chunks.mark_free(rest);
+        self.index.insert(&mut self.chunks.slab, id);
         rest
     }
 
-    /// Splits a chunk in use behind `wanted` bytes; the remainder is free.
-    #[inline]
+    /// Splits a chunk outside the index behind `wanted` bytes; the remainder is free.
     fn split_remainder(&mut self, id: ChunkId, wanted: u64) {
-        let size = self.chunks.size(id);
-        let rest = self.add_after(id, wanted, size);
-        self.chunks.mark_free(rest);
+        let rest = self.add_after(id, wanted);
+        self.index.insert(&mut self.chunks.slab, rest);
         // What was freed at some time was freed as a whole: the remainder waits as long as the chunk did.
         let stamp = self.chunks.stamp(id);
+        self.chunks.set_stamp(rest, stamp);
         if stamp != 0 {
-            self.chunks.set_stamp(rest, stamp);
             self.stamps.insert(&self.chunks, stamp, rest);
             self.counters.stamped_splits += 1;
         }
-        self.index.insert(&mut self.chunks, rest);
     }
 
-    /// Cuts a chunk at `at` bytes; what lies behind becomes a chunk in use.
-    #[inline]
-    fn add_after(&mut self, id: ChunkId, at: u64, size: u64) -> ChunkId {
-        let region = self.chunks.region(id);
-        let addr = self.chunks.addr(id) + at;
-        let next = self.chunks.next(id);
-        let rest = self.chunks.add(addr, size - at, region);
-        self.chunks.set_size(id, at);
-        self.chunks.link(id, rest);
-        self.chunks.link(rest, next);
-        self.regions.set_start(region, addr, rest);
+    /// Cuts a chunk at `at` bytes; what lies behind becomes a chunk.
+    fn add_after(&mut self, id: ChunkId, at: u64) -> ChunkId {
+        let slab = &mut self.chunks.slab[..];
+        let Hot { addr, next, .. } = slab[id];
+        let (size, region) = (slab[id].size(), slab[id].region());
+        let rest = self.chunks.vacant.fill(slab, Hot::new(addr + at, size - at, region, id, next));
+        if next != NIL {
+            slab[next].prev = rest;
+        }
+        slab[id].set_size(at);
+        slab[id].next = rest;
+        self.chunks.set_stamp(rest, 0);
+        self.regions.get_mut(region).set_start(addr + at, rest);
         rest
     }
 
     /// Takes a chunk back. Needs no memory and cannot fail for a chunk in use.
     #[inline]
     pub(crate) fn free(&mut self, addr: u64) -> Result<(), Refused> {
-        let Lookup::Start(id) = self.regions.lookup(addr) else { return Err(Refused::NotAChunk) };
-        if !self.chunks.in_use(id) {
+        let Some(region) = self.regions.find(addr) else { return Err(Refused::NotAChunk) };
+        let Some(id) = self.regions.get(region).start(addr) else { return Err(Refused::NotAChunk) };
+        let hot = &self.chunks.slab[..][id];
+        if !hot.in_use() {
             return Err(Refused::AlreadyFree);
         }
-        self.counters.freed(self.chunks.size(id), self.chunks.cold(id).requested);
-        self.chunks.mark_free(id);
+        self.counters.freed(hot.size(), self.chunks.cold(id).requested);
         if self.settings.timestamps {
             self.free_stamped(id);
         } else {
-            let id = self.coalesce(id, false);
-            self.index.insert(&mut self.chunks, id);
+            self.release::<false>(id, false);
         }
         Ok(())
     }
 
     fn free_stamped(&mut self, id: ChunkId) {
         let stamp = self.stamps.next();
+        self.chunks.slab[..][id].mark_held();
         self.chunks.set_stamp(id, stamp);
         self.stamps.push(&self.chunks, stamp, id);
         if !self.settings.quarantine {
-            self.index.insert(&mut self.chunks, id);
+            self.index.insert(&mut self.chunks.slab, id);
         }
     }
 
-    /// Merges a free chunk that is in no tree with its free neighbours, and returns the whole, which is
-    /// in no tree either.
+    /// Merges a chunk that is in no tree with its free neighbours, and puts the whole, which it returns,
+    /// into the index. With stamps a neighbour that has one is left alone unless `ignore_stamps`.
     #[inline]
-    pub(super) fn coalesce(&mut self, id: ChunkId, ignore_stamps: bool) -> ChunkId {
-        let next = self.chunks.next(id);
-        if next != NIL && self.merges(next, ignore_stamps) {
-            self.index.remove(&mut self.chunks, next);
-            self.absorb(id, next);
+    pub(super) fn release<const STAMPED: bool>(&mut self, id: ChunkId, ignore_stamps: bool) -> ChunkId {
+        let Arena { chunks, index, regions, .. } = self;
+        let Chunks { slab, vacant, stamps, .. } = chunks;
+        let slab = &mut slab[..];
+        let stamps = if STAMPED { stamps.as_deref_mut().unwrap_or_default() } else { &mut [] };
+        let Hot { addr, prev, mut next, .. } = slab[id];
+        let (mut size, mut whole) = (slab[id].size(), id);
+        let region = regions.get_mut(slab[id].region());
+        let merges = |hot: &Hot, stamps: &[u64], id: ChunkId| {
+            hot.is_findable() && (!STAMPED || ignore_stamps || stamps[id.index()] == 0)
+        };
+        // The later of two stamps counts for both; the chunk that ends has none.
+        let join = |stamps: &mut [u64], first: ChunkId, second: ChunkId| {
+            let second = std::mem::take(&mut stamps[second.index()]);
+            stamps[first.index()] = stamps[first.index()].max(second);
+        };
+        if next != NIL && merges(&slab[next], stamps, next) {
+            if STAMPED {
+                join(stamps, id, next);
+            }
+            index.remove(slab, next);
+            let hot = slab[next];
+            region.clear_start(hot.addr);
+            vacant.add(slab, next);
+            (size, next) = (size + hot.size(), hot.next);
         }
-        let prev = self.chunks.prev(id);
-        if prev != NIL && self.merges(prev, ignore_stamps) {
-            self.index.remove(&mut self.chunks, prev);
-            self.absorb(prev, id);
-            return prev;
+        if prev != NIL && merges(&slab[prev], stamps, prev) {
+            if STAMPED {
+                join(stamps, prev, id);
+            }
+            index.remove(slab, prev);
+            region.clear_start(addr);
+            vacant.add(slab, id);
+            (size, whole) = (size + slab[prev].size(), prev);
         }
-        id
-    }
-
-    #[inline]
-    fn merges(&self, id: ChunkId, ignore_stamps: bool) -> bool {
-        self.chunks.state(id) == State::Free && (ignore_stamps || self.chunks.stamp(id) == 0)
-    }
-
-    /// Appends a free chunk's neighbour to it.
-    #[inline]
-    fn absorb(&mut self, first: ChunkId, second: ChunkId) {
-        let stamp = self.chunks.stamp(first).max(self.chunks.stamp(second));
-        self.chunks.set_stamp(first, stamp);
-        let size = self.chunks.size(first) + self.chunks.size(second);
-        self.chunks.set_size(first, size);
-        self.chunks.link(first, self.chunks.next(second));
-        self.regions.clear_start(self.chunks.region(second), self.chunks.addr(second));
-        self.chunks.mark_in_use(second);
-        self.chunks.remove(second);
+        let hot = &mut slab[whole];
+        hot.set_size(size);
+        hot.next = next;
+        if next != NIL {
+            slab[next].prev = whole;
+        }
+        index.insert(slab, whole);
+        whole
     }
 
     /// Clears the stamps that the frontier has passed and merges their chunks.
     pub(crate) fn merge_safe(&mut self) {
         while let Some(id) = self.stamps.pop_safe(&self.chunks) {
             if self.chunks.state(id) == State::Free {
-                self.index.remove(&mut self.chunks, id);
+                self.index.remove(&mut self.chunks.slab, id);
             }
             self.chunks.set_stamp(id, 0);
-            let id = self.coalesce(id, false);
-            self.index.insert(&mut self.chunks, id);
+            self.release::<true>(id, false);
         }
     }
 
@@ -288,9 +332,8 @@ impl Arena {
         let mut found = false;
         for place in 0..self.stamps.len() {
             let Some(id) = self.stamps.current(&self.chunks, place) else { continue };
-            self.index.remove(&mut self.chunks, id);
-            let merged = self.coalesce(id, true);
-            self.index.insert(&mut self.chunks, merged);
+            self.index.remove(&mut self.chunks.slab, id);
+            let merged = self.release::<true>(id, true);
             self.counters.forced_merges += 1;
             // Still stamped, so still queued: the original forgets some of these.
             self.stamps.replace(place, self.chunks.stamp(merged), merged);
@@ -339,7 +382,7 @@ impl Arena {
     }
 
     fn insert_region(&mut self, base: u64, given: u64) -> Result<(), HostMemoryExhausted> {
-        self.reserve_chunks(1)?;
+        self.chunks.reserve(1)?;
         let bytes = usable(given);
         let below = if self.settings.coalesce_regions { self.regions.ending_at(base) } else { None };
         let below = below.filter(|&id| self.regions.get(id).bytes + bytes <= MAX_CHUNK);
@@ -351,12 +394,18 @@ impl Arena {
             }
             None => (self.regions.add(base, bytes, given)?, NIL),
         };
-        let id = self.chunks.add(base, bytes, region);
-        self.chunks.link(last, id);
-        self.regions.set_start(region, base, id);
-        self.chunks.mark_free(id);
-        let id = self.coalesce(id, false);
-        self.index.insert(&mut self.chunks, id);
+        let slab = &mut self.chunks.slab[..];
+        let id = self.chunks.vacant.fill(slab, Hot::new(base, bytes, region, last, NIL));
+        if last != NIL {
+            slab[last].next = id;
+        }
+        self.chunks.set_stamp(id, 0);
+        self.regions.get_mut(region).set_start(base, id);
+        if self.settings.timestamps {
+            self.release::<true>(id, false);
+        } else {
+            self.release::<false>(id, false);
+        }
         self.counters.regions_added += 1;
         Ok(())
     }
@@ -430,7 +479,7 @@ impl Arena {
 
     /// The largest chunk that a request could get now.
     pub(crate) fn largest_free(&self) -> u64 {
-        self.index.largest(&self.chunks).map_or(0, |id| self.chunks.size(id))
+        self.index.largest(&self.chunks.slab).map_or(0, |id| self.chunks.size(id))
     }
 
     /// Host memory that the arena holds beside itself, in bytes.
@@ -444,7 +493,7 @@ impl Arena {
     }
 
     pub(crate) fn stats(&self) -> Stats {
-        let (chunks, free) = self.chunks.count();
+        let chunks = self.chunks.count() as u64;
         let c = &self.counters;
         Stats {
             num_allocs: c.num_allocs,
@@ -460,11 +509,18 @@ impl Arena {
             peak_pool_bytes: self.growth.peak_pool_bytes,
             largest_free_block_bytes: self.largest_free(),
             num_regions: self.regions.count() as u64,
-            num_chunks: chunks as u64,
-            num_free_chunks: free as u64,
+            num_chunks: chunks,
+            num_free_chunks: chunks - c.live,
             metadata_bytes: self.metadata_bytes(),
         }
     }
+}
+
+/// Whether a chunk of `whole` bytes is split for a request of `wanted`: TensorFlow's rule.
+#[inline]
+fn splits(whole: u64, wanted: u64, max_slack: u64) -> bool {
+    let remainder = whole - wanted;
+    remainder >= wanted || remainder >= max_slack
 }
 
 /// The part of a region that chunks can tile.

@@ -33,7 +33,7 @@ impl Arena {
     /// Checks all invariants. Takes time in proportion to the chunks, and some scans beside.
     pub(crate) fn check(&self) -> Result<(), Broken> {
         let walked = self.check_regions()?;
-        require(walked == self.chunks.count().0, Broken::I1Tiling)?;
+        require(walked == self.chunks.count(), Broken::I1Tiling)?;
         self.check_index()?;
         self.check_accounting()?;
         self.check_best_fit()
@@ -48,7 +48,7 @@ impl Arena {
             let mut id = self.regions.first_chunk(region);
             require(id != NIL, Broken::I6Starts)?;
             while id != NIL {
-                let (size, addr) = self.chunks.key(id);
+                let (size, addr) = self.chunks.slab[..][id].key();
                 let linked = addr == expected && self.chunks.prev(id) == prev;
                 let sound = size != 0 && size % UNIT == 0 && self.chunks.region(id) == region;
                 require(linked && sound && self.chunks.state(id) != State::Vacant, Broken::I1Tiling)?;
@@ -62,7 +62,7 @@ impl Arena {
                 }
                 expected += size;
                 count += 1;
-                require(count <= self.chunks.count().0, Broken::I1Tiling)?;
+                require(count <= self.chunks.count(), Broken::I1Tiling)?;
                 (prev, id) = (id, self.chunks.next(id));
             }
             require(expected == span.base + span.bytes, Broken::I1Tiling)?;
@@ -79,8 +79,8 @@ impl Arena {
             let (marked, holds) = self.index.class_marks(class);
             require(marked == holds, Broken::I3Index)?;
         }
-        let indexed: Vec<_> = self.index.iter(&self.chunks).collect();
-        let ordered = indexed.windows(2).all(|w| self.chunks.key(w[0]) < self.chunks.key(w[1]));
+        let indexed: Vec<_> = self.index.iter(&self.chunks.slab).collect();
+        let ordered = indexed.windows(2).all(|w| self.chunks.slab[..][w[0]].key() < self.chunks.slab[..][w[1]].key());
         let classes = indexed.windows(2).all(|w| {
             class_of(self.chunks.size(w[0])) <= class_of(self.chunks.size(w[1]))
         });
@@ -111,7 +111,7 @@ impl Arena {
         let c = &self.counters;
         let sums = used == c.bytes_in_use && requested == c.bytes_requested;
         let peaks = c.peak_bytes_in_use >= used && c.peak_bytes_requested >= requested;
-        let pool = used + free == self.usable_bytes() && free_count == self.chunks.count().1;
+        let pool = used + free == self.usable_bytes() && free_count == self.chunks.count() as u64 - c.live;
         let given: u64 = self.regions.iter().map(|(_, region)| region.given).sum();
         require(sums && peaks && pool && given <= self.growth.pool_bytes, Broken::I4Accounting)
     }
@@ -123,8 +123,8 @@ impl Arena {
         let sizes = free.iter().step_by(step).map(|&id| self.chunks.size(id));
         for size in sizes.flat_map(|size| [size, size + UNIT]).chain([UNIT]) {
             let fits = free.iter().copied().filter(|&id| self.chunks.size(id) >= size);
-            let scanned = fits.min_by_key(|&id| self.chunks.key(id));
-            require(self.index.best_fit(&self.chunks, size) == scanned, Broken::I5BestFit)?;
+            let scanned = fits.min_by_key(|&id| self.chunks.slab[..][id].key());
+            require(self.index.best_fit(&self.chunks.slab, size) == scanned, Broken::I5BestFit)?;
         }
         Ok(())
     }

@@ -9,23 +9,27 @@
 //!
 //! `prev` and `next` link the chunks of a region in address order. `left` and `right` are the chunk's
 //! place in a tree of the index while it is free; `left` also tells the chunk's state otherwise.
+//!
+//! The allocation path borrows the slab once, as a slice, and works on that: through the `Vec` the
+//! compiler has to load its pointer and length again behind every store.
 
 use super::units::UNIT;
 use crate::sys::HostMemoryExhausted;
+use std::ops::{Index, IndexMut};
 
 /// A chunk's place in the slab. Recycled, so it means something only while the chunk exists.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct ChunkId(pub(super) u32);
 
 /// No chunk: the end of a list, an empty tree.
-pub(crate) const NIL: ChunkId = ChunkId(u32::MAX);
-/// In `left`: handed out to a caller.
-const IN_USE: ChunkId = ChunkId(u32::MAX - 1);
+pub(crate) const NIL: ChunkId = ChunkId(u32::MAX - 3);
+/// In `left`: handed out to a caller. What is above `NIL` is no place in a tree.
+const IN_USE: ChunkId = ChunkId(u32::MAX - 2);
 /// In `left`: free, but not in the index; see quarantine.
-const HELD: ChunkId = ChunkId(u32::MAX - 2);
+const HELD: ChunkId = ChunkId(u32::MAX - 1);
 /// In `left`: not a chunk at all, but a free place of the slab.
-const VACANT: ChunkId = ChunkId(u32::MAX - 3);
-const MAX_CHUNKS: usize = VACANT.0 as usize;
+const VACANT: ChunkId = ChunkId(u32::MAX);
+const MAX_CHUNKS: usize = NIL.0 as usize;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum State {
@@ -37,17 +41,105 @@ pub(crate) enum State {
     Vacant,
 }
 
-struct Hot {
-    addr: u64,
+#[derive(Clone, Copy)]
+pub(super) struct Hot {
+    pub(super) addr: u64,
     /// Size in units above, region below: 40 and 24 bits.
     size_and_region: u64,
-    prev: ChunkId,
-    next: ChunkId,
-    left: ChunkId,
-    right: ChunkId,
+    pub(super) prev: ChunkId,
+    pub(super) next: ChunkId,
+    pub(super) left: ChunkId,
+    pub(super) right: ChunkId,
 }
 
 const _: () = assert!(size_of::<Hot>() == 32);
+
+const REGION_BITS: u32 = 24;
+const REGION_MASK: u64 = (1 << REGION_BITS) - 1;
+pub(crate) const MAX_REGIONS: usize = 1 << REGION_BITS;
+/// Shifts a size in bytes to its place above the region.
+const SIZE_SHIFT: u32 = REGION_BITS - UNIT.trailing_zeros();
+
+impl Hot {
+    /// A chunk in use.
+    #[inline]
+    pub(super) fn new(addr: u64, size: u64, region: u32, prev: ChunkId, next: ChunkId) -> Self {
+        let size_and_region = size << SIZE_SHIFT | u64::from(region);
+        Hot { addr, size_and_region, prev, next, left: IN_USE, right: NIL }
+    }
+
+    #[inline]
+    pub(super) fn size(&self) -> u64 {
+        (self.size_and_region >> REGION_BITS) * UNIT
+    }
+
+    #[inline]
+    pub(super) fn set_size(&mut self, size: u64) {
+        self.size_and_region = size << SIZE_SHIFT | (self.size_and_region & REGION_MASK);
+    }
+
+    #[inline]
+    pub(super) fn region(&self) -> u32 {
+        #[allow(clippy::cast_possible_truncation)] // 24 bits
+        let region = (self.size_and_region & REGION_MASK) as u32;
+        region
+    }
+
+    /// Size and address: what the index is ordered by.
+    #[inline]
+    pub(super) fn key(&self) -> (u64, u64) {
+        (self.size(), self.addr)
+    }
+
+    #[inline]
+    pub(super) fn in_use(&self) -> bool {
+        self.left == IN_USE
+    }
+
+    /// Free and in the index.
+    #[inline]
+    pub(super) fn is_findable(&self) -> bool {
+        self.left.0 <= NIL.0
+    }
+
+    #[inline]
+    pub(super) fn state(&self) -> State {
+        match self.left {
+            IN_USE => State::InUse,
+            HELD => State::Held,
+            VACANT => State::Vacant,
+            _ => State::Free,
+        }
+    }
+
+    #[inline]
+    pub(super) fn mark_in_use(&mut self) {
+        self.left = IN_USE;
+    }
+
+    /// Free and in no tree: the index may take it over, or the quarantine keeps it.
+    #[inline]
+    pub(super) fn mark_held(&mut self) {
+        self.left = HELD;
+    }
+}
+
+/// The slab is indexed by what it numbers.
+impl Index<ChunkId> for [Hot] {
+    type Output = Hot;
+
+    #[inline]
+    fn index(&self, id: ChunkId) -> &Hot {
+        &self[id.index()]
+    }
+}
+
+impl IndexMut<ChunkId> for [Hot] {
+    #[inline]
+    fn index_mut(&mut self, id: ChunkId) -> &mut Hot {
+        &mut self[id.index()]
+    }
+}
 
 #[derive(Clone, Copy)]
 pub(crate) struct Cold {
@@ -59,202 +151,119 @@ pub(crate) struct Cold {
 /// The operation on whose behalf a chunk was allocated, for reports.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(crate) struct Tag {
-    /// An index into the arena's operation names, plus 1; 0 is none.
+    /// The number of an operation's name; 0 is none.
     pub(crate) name: u32,
     pub(crate) step: u64,
 }
 
-const REGION_BITS: u32 = 24;
-const REGION_MASK: u64 = (1 << REGION_BITS) - 1;
-pub(crate) const MAX_REGIONS: usize = 1 << REGION_BITS;
-/// Shifts a size in bytes to its place above the region.
-const SIZE_SHIFT: u32 = REGION_BITS - UNIT.trailing_zeros();
+/// The free places of the slab, linked by `next`.
+pub(super) struct Vacant {
+    first: ChunkId,
+    pub(super) count: usize,
+}
 
-#[derive(Default)]
+impl Vacant {
+    /// Puts a new chunk into a free place; the caller has reserved one.
+    #[inline]
+    pub(super) fn fill(&mut self, slab: &mut [Hot], chunk: Hot) -> ChunkId {
+        let id = self.first;
+        let place = &mut slab[id];
+        self.first = place.next;
+        self.count -= 1;
+        *place = chunk;
+        id
+    }
+
+    /// Ends a chunk that no list or tree refers to any more.
+    #[inline]
+    pub(super) fn add(&mut self, slab: &mut [Hot], id: ChunkId) {
+        let place = &mut slab[id];
+        (place.left, place.next) = (VACANT, self.first);
+        self.first = id;
+        self.count += 1;
+    }
+}
+
 pub(crate) struct Chunks {
-    hot: Vec<Hot>,
+    pub(super) slab: Vec<Hot>,
+    pub(super) vacant: Vacant,
     cold: Vec<Cold>,
-    stamps: Option<Vec<u64>>,
+    pub(super) stamps: Option<Vec<u64>>,
     tags: Vec<Tag>,
-    first_vacant: Option<ChunkId>,
-    vacant: usize,
-    free: usize,
 }
 
 impl Chunks {
     pub(super) fn new(with_stamps: bool) -> Self {
-        Chunks { stamps: with_stamps.then(Vec::new), ..Chunks::default() }
+        Chunks {
+            slab: Vec::new(),
+            vacant: Vacant { first: NIL, count: 0 },
+            cold: Vec::new(),
+            stamps: with_stamps.then(Vec::new),
+            tags: Vec::new(),
+        }
     }
 
-    /// Makes sure that `count` calls of `add` need no memory.
+    /// Makes sure that there are `count` free places.
     #[inline]
     pub(super) fn reserve(&mut self, count: usize) -> Result<(), HostMemoryExhausted> {
-        if self.vacant >= count || self.vacant + (self.hot.capacity() - self.hot.len()) >= count {
-            return Ok(());
-        }
-        self.grow(count)
+        if self.vacant.count >= count { Ok(()) } else { self.grow(count) }
     }
 
     /// By an eighth: twice as much would be mostly idle, and for large slabs a reallocation moves pages,
-    /// not bytes. The hot vector grows last, for it is the one `reserve` looks at.
+    /// not bytes.
     #[cold]
     fn grow(&mut self, count: usize) -> Result<(), HostMemoryExhausted> {
-        let length = self.hot.len();
-        let target = (length + count).max(64).max(length + length / 8);
-        if target > MAX_CHUNKS {
+        let old = self.slab.len();
+        let length = (old + count).max(64).max(old + old / 8);
+        if length > MAX_CHUNKS {
             return Err(HostMemoryExhausted);
         }
-        grow_to(&mut self.cold, target)?;
+        reserve_to(&mut self.cold, length)?;
+        reserve_to(&mut self.slab, length)?;
         if let Some(stamps) = &mut self.stamps {
-            grow_to(stamps, target)?;
+            reserve_to(stamps, length)?;
+            stamps.resize(length, 0);
         }
         if !self.tags.is_empty() {
-            grow_to(&mut self.tags, target)?;
+            reserve_to(&mut self.tags, length)?;
+            self.tags.resize(length, Tag::default());
         }
-        grow_to(&mut self.hot, target)
-    }
-
-    /// A new chunk in use, linked to nothing. The caller has reserved the place.
-    #[inline]
-    pub(super) fn add(&mut self, addr: u64, size: u64, region: u32) -> ChunkId {
-        let hot = Hot {
-            addr,
-            size_and_region: size << SIZE_SHIFT | u64::from(region),
-            prev: NIL,
-            next: NIL,
-            left: IN_USE,
-            right: NIL,
-        };
-        if let Some(id) = self.first_vacant {
-            let next = self.hot[id.index()].next;
-            self.first_vacant = (next != NIL).then_some(next);
-            self.vacant -= 1;
-            self.hot[id.index()] = hot;
-            return id;
-        }
-        #[allow(clippy::cast_possible_truncation)] // `reserve` keeps the length below MAX_CHUNKS
-        let id = ChunkId(self.hot.len() as u32);
-        self.hot.push(hot);
-        self.cold.push(Cold { requested: 0, allocation_id: 0 });
-        if let Some(stamps) = &mut self.stamps {
-            stamps.push(0);
-        }
-        if !self.tags.is_empty() {
-            self.tags.push(Tag::default());
-        }
-        id
-    }
-
-    /// Ends a chunk in use that no list or tree refers to any more.
-    #[inline]
-    pub(super) fn remove(&mut self, id: ChunkId) {
-        let next = self.first_vacant.unwrap_or(NIL);
-        self.set_stamp(id, 0);
-        let hot = &mut self.hot[id.index()];
-        debug_assert!(hot.left == IN_USE);
-        (hot.left, hot.next) = (VACANT, next);
-        self.first_vacant = Some(id);
-        self.vacant += 1;
+        self.cold.resize(length, Cold { requested: 0, allocation_id: 0 });
+        self.slab.resize(length, Hot { left: VACANT, ..Hot::new(0, 0, 0, NIL, NIL) });
+        // The last first, so that places are filled in order.
+        #[allow(clippy::cast_possible_truncation)] // at most MAX_CHUNKS
+        (old as u32..length as u32).rev().for_each(|place| self.vacant.add(&mut self.slab, ChunkId(place)));
+        Ok(())
     }
 
     #[inline]
     pub(crate) fn addr(&self, id: ChunkId) -> u64 {
-        self.hot[id.index()].addr
+        self.slab[..][id].addr
     }
 
     #[inline]
     pub(crate) fn size(&self, id: ChunkId) -> u64 {
-        self.hot[id.index()].size()
+        self.slab[..][id].size()
     }
 
-    /// Size and address: what the index is ordered by.
-    #[inline]
-    pub(super) fn key(&self, id: ChunkId) -> (u64, u64) {
-        let hot = &self.hot[id.index()];
-        (hot.size(), hot.addr)
-    }
-
-    #[inline]
     pub(crate) fn region(&self, id: ChunkId) -> u32 {
-        #[allow(clippy::cast_possible_truncation)] // 24 bits
-        let region = (self.hot[id.index()].size_and_region & REGION_MASK) as u32;
-        region
+        self.slab[..][id].region()
     }
 
-    #[inline]
     pub(crate) fn prev(&self, id: ChunkId) -> ChunkId {
-        self.hot[id.index()].prev
+        self.slab[..][id].prev
     }
 
-    #[inline]
     pub(crate) fn next(&self, id: ChunkId) -> ChunkId {
-        self.hot[id.index()].next
+        self.slab[..][id].next
     }
 
-    #[inline]
-    pub(super) fn left(&self, id: ChunkId) -> ChunkId {
-        self.hot[id.index()].left
-    }
-
-    #[inline]
-    pub(super) fn right(&self, id: ChunkId) -> ChunkId {
-        self.hot[id.index()].right
-    }
-
-    #[inline]
-    pub(super) fn set_left(&mut self, id: ChunkId, to: ChunkId) {
-        self.hot[id.index()].left = to;
-    }
-
-    #[inline]
-    pub(super) fn set_right(&mut self, id: ChunkId, to: ChunkId) {
-        self.hot[id.index()].right = to;
-    }
-
-    /// Links `first` and `second` as neighbours; either may be [`NIL`].
-    #[inline]
-    pub(super) fn link(&mut self, first: ChunkId, second: ChunkId) {
-        if first != NIL {
-            self.hot[first.index()].next = second;
-        }
-        if second != NIL {
-            self.hot[second.index()].prev = first;
-        }
-    }
-
-    #[inline]
-    pub(super) fn set_size(&mut self, id: ChunkId, size: u64) {
-        let hot = &mut self.hot[id.index()];
-        hot.size_and_region = size << SIZE_SHIFT | (hot.size_and_region & REGION_MASK);
-    }
-
-    #[inline]
     pub(crate) fn in_use(&self, id: ChunkId) -> bool {
-        self.hot[id.index()].left == IN_USE
+        self.slab[..][id].in_use()
     }
 
-    #[inline]
     pub(crate) fn state(&self, id: ChunkId) -> State {
-        match self.hot[id.index()].left {
-            IN_USE => State::InUse,
-            HELD => State::Held,
-            VACANT => State::Vacant,
-            _ => State::Free,
-        }
-    }
-
-    /// Marks a free chunk in use; it is in no tree any more.
-    #[inline]
-    pub(super) fn mark_in_use(&mut self, id: ChunkId) {
-        self.hot[id.index()].left = IN_USE;
-        self.free -= 1;
-    }
-
-    /// Marks a chunk in use as free; the index or the quarantine takes it over.
-    #[inline]
-    pub(super) fn mark_free(&mut self, id: ChunkId) {
-        self.hot[id.index()].left = HELD;
-        self.free += 1;
+        self.slab[..][id].state()
     }
 
     #[inline]
@@ -297,43 +306,30 @@ impl Chunks {
 
     /// Begins to keep tags: one for each place of the slab from now on.
     pub(super) fn start_tags(&mut self) -> Result<(), HostMemoryExhausted> {
-        if self.tags.is_empty() && !self.hot.is_empty() {
-            grow_to(&mut self.tags, self.hot.capacity())?;
-            self.tags.resize(self.hot.len(), Tag::default());
+        if self.tags.is_empty() {
+            reserve_to(&mut self.tags, self.slab.len())?;
+            self.tags.resize(self.slab.len(), Tag::default());
         }
         Ok(())
     }
 
-    /// How many chunks exist, and how many of them are free.
-    pub(crate) fn count(&self) -> (usize, usize) {
-        (self.hot.len() - self.vacant, self.free)
-    }
-
-    /// The chunk at a place of the slab, if there is one.
-    pub(crate) fn at(&self, place: u32) -> Option<ChunkId> {
-        let hot = self.hot.get(place as usize)?;
-        (hot.left != VACANT).then_some(ChunkId(place))
+    /// How many chunks exist, in use and free.
+    pub(crate) fn count(&self) -> usize {
+        self.slab.len() - self.vacant.count
     }
 
     /// All chunks, in no order.
     pub(crate) fn ids(&self) -> impl Iterator<Item = ChunkId> + '_ {
-        #[allow(clippy::cast_possible_truncation)] // `reserve` keeps the length below MAX_CHUNKS
-        (0..self.hot.len() as u32).filter_map(|place| self.at(place))
+        let places = self.slab.iter().zip(0u32..);
+        places.filter(|(hot, _)| hot.left != VACANT).map(|(_, place)| ChunkId(place))
     }
 
     /// Host memory held, in bytes.
     pub(crate) fn metadata_bytes(&self) -> u64 {
         let stamps = self.stamps.as_ref().map_or(0, |stamps| stamps.capacity() * size_of::<u64>());
         let tags = self.tags.capacity() * size_of::<Tag>();
-        let slab = self.hot.capacity() * size_of::<Hot>() + self.cold.capacity() * size_of::<Cold>();
+        let slab = self.slab.capacity() * size_of::<Hot>() + self.cold.capacity() * size_of::<Cold>();
         (slab + stamps + tags) as u64
-    }
-}
-
-impl Hot {
-    #[inline]
-    fn size(&self) -> u64 {
-        (self.size_and_region >> REGION_BITS) * UNIT
     }
 }
 
@@ -344,7 +340,6 @@ impl ChunkId {
     }
 }
 
-fn grow_to<T>(vector: &mut Vec<T>, capacity: usize) -> Result<(), HostMemoryExhausted> {
-    let more = capacity.saturating_sub(vector.len());
-    Ok(vector.try_reserve_exact(more)?)
+fn reserve_to<T>(vector: &mut Vec<T>, capacity: usize) -> Result<(), HostMemoryExhausted> {
+    Ok(vector.try_reserve_exact(capacity.saturating_sub(vector.len()))?)
 }

@@ -13,12 +13,12 @@
 //!                   c   c
 //! ```
 
-use super::chunks::{ChunkId, Chunks, NIL};
+use super::chunks::{ChunkId, Hot, NIL};
 use super::classes::{CLASSES, ClassSet, class_of};
 use crate::sys::HostMemoryExhausted;
 
 pub(crate) struct FreeIndex {
-    roots: Vec<ChunkId>,
+    roots: Box<[ChunkId; CLASSES]>,
     classes: ClassSet,
 }
 
@@ -35,31 +35,34 @@ impl FreeIndex {
         let mut roots = Vec::new();
         roots.try_reserve_exact(CLASSES)?;
         roots.resize(CLASSES, NIL);
+        // The capacity is exact, so neither step allocates.
+        let roots = roots.into_boxed_slice().try_into().map_err(|_| HostMemoryExhausted)?;
         Ok(FreeIndex { roots, classes: ClassSet::new() })
     }
 
     /// The smallest chunk of at least `size` bytes, the lowest address among equals.
     #[inline]
-    pub(crate) fn best_fit(&self, chunks: &Chunks, size: u64) -> Option<ChunkId> {
-        self.first_from(chunks, (size, 0))
+    pub(super) fn best_fit(&self, slab: &[Hot], size: u64) -> Option<ChunkId> {
+        self.first_from(slab, (size, 0))
     }
 
     /// The chunk that follows one with `key` in (size, address) order.
-    pub(crate) fn following(&self, chunks: &Chunks, key: (u64, u64)) -> Option<ChunkId> {
-        self.first_from(chunks, (key.0, key.1 + 1))
+    pub(super) fn following(&self, slab: &[Hot], key: (u64, u64)) -> Option<ChunkId> {
+        self.first_from(slab, (key.0, key.1 + 1))
     }
 
     #[inline]
-    fn first_from(&self, chunks: &Chunks, key: (u64, u64)) -> Option<ChunkId> {
+    fn first_from(&self, slab: &[Hot], key: (u64, u64)) -> Option<ChunkId> {
         let class = class_of(key.0);
         let mut node = self.roots[class];
         let mut best = NIL;
         while node != NIL {
-            if chunks.key(node) >= key {
+            let hot = &slab[node];
+            if hot.key() >= key {
                 best = node;
-                node = chunks.left(node);
+                node = hot.left;
             } else {
-                node = chunks.right(node);
+                node = hot.right;
             }
         }
         if best != NIL {
@@ -67,7 +70,7 @@ impl FreeIndex {
         }
         let mut node = self.roots[self.classes.next_after(class)?];
         loop {
-            let left = chunks.left(node);
+            let left = slab[node].left;
             if left == NIL {
                 return Some(node);
             }
@@ -76,133 +79,145 @@ impl FreeIndex {
     }
 
     /// The largest chunk.
-    pub(crate) fn largest(&self, chunks: &Chunks) -> Option<ChunkId> {
+    pub(super) fn largest(&self, slab: &[Hot]) -> Option<ChunkId> {
         let mut node = self.roots[self.classes.last()?];
-        while chunks.right(node) != NIL {
-            node = chunks.right(node);
+        while slab[node].right != NIL {
+            node = slab[node].right;
         }
         Some(node)
     }
 
     #[inline]
-    pub(super) fn insert(&mut self, chunks: &mut Chunks, id: ChunkId) {
-        let key = chunks.key(id);
+    pub(super) fn insert(&mut self, slab: &mut [Hot], id: ChunkId) {
+        let key = slab[id].key();
         let class = class_of(key.0);
-        let mut link = Link::Root(class);
-        let mut node = self.roots[class];
-        if node == NIL {
+        let root = self.roots[class];
+        if root == NIL {
             self.classes.insert(class);
+            self.roots[class] = id;
+            (slab[id].left, slab[id].right) = (NIL, NIL);
         } else {
-            let priority = priority(id);
-            while node != NIL && self::priority(node) >= priority {
-                if key < chunks.key(node) {
-                    link = Link::Left(node);
-                    node = chunks.left(node);
-                } else {
-                    link = Link::Right(node);
-                    node = chunks.right(node);
-                }
-            }
+            self.insert_below(slab, class, key, id);
         }
-        split(chunks, node, key, id);
-        self.set(chunks, link, id);
+    }
+
+    fn insert_below(&mut self, slab: &mut [Hot], class: usize, key: (u64, u64), id: ChunkId) {
+        let priority = priority(id);
+        let (mut node, mut link) = (self.roots[class], Link::Root(class));
+        while node != NIL && self::priority(node) >= priority {
+            let hot = &slab[node];
+            (node, link) = if key < hot.key() {
+                (hot.left, Link::Left(node))
+            } else {
+                (hot.right, Link::Right(node))
+            };
+        }
+        split(slab, node, key, id);
+        self.set(slab, link, id);
     }
 
     #[inline]
-    pub(super) fn remove(&mut self, chunks: &mut Chunks, id: ChunkId) {
-        let key = chunks.key(id);
-        let class = class_of(key.0);
-        let mut link = Link::Root(class);
-        let mut node = self.roots[class];
+    pub(super) fn remove(&mut self, slab: &mut [Hot], id: ChunkId) {
+        let hot = slab[id];
+        let class = class_of(hot.size());
+        if self.roots[class] != id {
+            return self.remove_below(slab, class, id);
+        }
+        // Nearly always the root is alone.
+        if hot.left == NIL && hot.right == NIL {
+            self.roots[class] = NIL;
+            return self.classes.remove(class);
+        }
+        self.join(slab, Link::Root(class), hot.left, hot.right);
+    }
+
+    fn remove_below(&mut self, slab: &mut [Hot], class: usize, id: ChunkId) {
+        let link = self.search(slab, class, id);
+        let Hot { left, right, .. } = slab[id];
+        self.join(slab, link, left, right);
+    }
+
+    /// The link to a chunk that is in the tree of `class` below its root.
+    fn search(&self, slab: &[Hot], class: usize, id: ChunkId) -> Link {
+        let key = slab[id].key();
+        let (mut node, mut link) = (self.roots[class], Link::Root(class));
         while node != id {
-            if key < chunks.key(node) {
-                link = Link::Left(node);
-                node = chunks.left(node);
+            let hot = &slab[node];
+            (node, link) = if key < hot.key() {
+                (hot.left, Link::Left(node))
             } else {
-                link = Link::Right(node);
-                node = chunks.right(node);
-            }
+                (hot.right, Link::Right(node))
+            };
         }
-        self.join(chunks, link, chunks.left(id), chunks.right(id));
-        if self.roots[class] == NIL {
-            self.classes.remove(class);
-        }
+        link
     }
 
     /// Hangs two trees, every key of the first below every key of the second, under `link` as one.
-    #[inline]
-    fn join(&mut self, chunks: &mut Chunks, mut link: Link, mut low: ChunkId, mut high: ChunkId) {
-        loop {
-            if low == NIL || high == NIL {
-                let rest = if low == NIL { high } else { low };
-                return self.set(chunks, link, rest);
-            }
+    fn join(&mut self, slab: &mut [Hot], mut link: Link, mut low: ChunkId, mut high: ChunkId) {
+        while low != NIL && high != NIL {
             if priority(low) >= priority(high) {
-                self.set(chunks, link, low);
-                link = Link::Right(low);
-                low = chunks.right(low);
+                self.set(slab, link, low);
+                (link, low) = (Link::Right(low), slab[low].right);
             } else {
-                self.set(chunks, link, high);
-                link = Link::Left(high);
-                high = chunks.left(high);
+                self.set(slab, link, high);
+                (link, high) = (Link::Left(high), slab[high].left);
             }
         }
+        self.set(slab, link, if low == NIL { high } else { low });
     }
 
     #[inline]
-    fn set(&mut self, chunks: &mut Chunks, link: Link, to: ChunkId) {
+    fn set(&mut self, slab: &mut [Hot], link: Link, to: ChunkId) {
         match link {
             Link::Root(class) => self.roots[class] = to,
-            Link::Left(node) => chunks.set_left(node, to),
-            Link::Right(node) => chunks.set_right(node, to),
+            Link::Left(node) => slab[node].left = to,
+            Link::Right(node) => slab[node].right = to,
         }
     }
 
     /// Every chunk of the index, in (size, address) order.
-    pub(crate) fn iter<'a>(&'a self, chunks: &'a Chunks) -> impl Iterator<Item = ChunkId> + 'a {
+    pub(super) fn iter<'a>(&'a self, slab: &'a [Hot]) -> impl Iterator<Item = ChunkId> + 'a {
         let mut key = (super::units::UNIT, 0);
         std::iter::from_fn(move || {
-            let id = self.first_from(chunks, key)?;
-            key = chunks.key(id);
+            let id = self.first_from(slab, key)?;
+            key = slab[id].key();
             key.1 += 1;
             Some(id)
         })
     }
 
-    /// Whether the class of `size` is marked as holding a chunk, and whether it does.
+    /// Whether a class is marked as holding a chunk, and whether it does.
     pub(super) fn class_marks(&self, class: usize) -> (bool, bool) {
         (self.classes.contains(class), self.roots[class] != NIL)
     }
 
+    /// Host memory beside the struct itself.
     pub(crate) fn metadata_bytes(&self) -> u64 {
-        (self.roots.capacity() * size_of::<ChunkId>() + size_of::<ClassSet>()) as u64
+        size_of_val(&*self.roots) as u64
     }
 }
 
 /// Divides the tree at `node` by `key` and hangs the halves under `id`.
-#[inline]
-fn split(chunks: &mut Chunks, mut node: ChunkId, key: (u64, u64), id: ChunkId) {
+fn split(slab: &mut [Hot], mut node: ChunkId, key: (u64, u64), id: ChunkId) {
     let (mut low, mut high) = (Link::Left(id), Link::Right(id));
     while node != NIL {
-        if chunks.key(node) < key {
-            hang(chunks, low, node);
-            low = Link::Right(node);
-            node = chunks.right(node);
+        if slab[node].key() < key {
+            hang(slab, low, node);
+            (low, node) = (Link::Right(node), slab[node].right);
         } else {
-            hang(chunks, high, node);
-            high = Link::Left(node);
-            node = chunks.left(node);
+            hang(slab, high, node);
+            (high, node) = (Link::Left(node), slab[node].left);
         }
     }
-    hang(chunks, low, NIL);
-    hang(chunks, high, NIL);
+    hang(slab, low, NIL);
+    hang(slab, high, NIL);
 }
 
 #[inline]
-fn hang(chunks: &mut Chunks, link: Link, to: ChunkId) {
+fn hang(slab: &mut [Hot], link: Link, to: ChunkId) {
     match link {
-        Link::Left(node) => chunks.set_left(node, to),
-        Link::Right(node) => chunks.set_right(node, to),
+        Link::Left(node) => slab[node].left = to,
+        Link::Right(node) => slab[node].right = to,
         Link::Root(_) => unreachable!("a split hangs its halves below a node"),
     }
 }

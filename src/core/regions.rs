@@ -16,19 +16,64 @@ pub(crate) struct Region {
     starts: Starts,
 }
 
-/// A region's place in address order.
-struct Span {
-    base: u64,
-    end: u64,
-    id: u32,
+impl Region {
+    /// The place of an address of the region in its table.
+    #[inline]
+    #[allow(clippy::cast_possible_truncation)] // 64-bit platforms only, see sys
+    fn unit(&self, addr: u64) -> usize {
+        ((addr - self.base) / UNIT) as usize
+    }
+
+    #[allow(clippy::cast_possible_truncation)] // as above
+    fn units(&self) -> usize {
+        (self.bytes / UNIT) as usize
+    }
+
+    fn end(&self) -> u64 {
+        self.base + self.bytes
+    }
+
+    #[inline]
+    fn contains(&self, addr: u64) -> bool {
+        addr.wrapping_sub(self.base) < self.bytes
+    }
+
+    /// The chunk that begins at an address of the region.
+    #[inline]
+    pub(super) fn start(&self, addr: u64) -> Option<ChunkId> {
+        if !addr.is_multiple_of(UNIT) {
+            return None;
+        }
+        let entry = self.starts.get(self.unit(addr));
+        (entry != 0).then_some(ChunkId(entry.wrapping_sub(1)))
+    }
+
+    #[inline]
+    pub(super) fn set_start(&mut self, addr: u64, chunk: ChunkId) {
+        self.starts.set(self.unit(addr), chunk.0 + 1);
+    }
+
+    #[inline]
+    pub(super) fn clear_start(&mut self, addr: u64) {
+        self.starts.clear(self.unit(addr));
+    }
+
+    /// Makes sure that `count` calls of `set_start` need no memory.
+    #[inline]
+    pub(super) fn reserve_starts(&mut self, count: usize) -> Result<(), HostMemoryExhausted> {
+        let units = self.units();
+        self.starts.reserve(count, units)
+    }
 }
 
 /// All regions of an arena.
 pub(crate) struct Regions {
-    slots: Vec<Option<Region>>,
-    spans: Vec<Span>,
-    /// The span that answered last: programs free where they just freed.
-    last: Cell<usize>,
+    /// By number, which chunks know. A slot without a region has 0 bytes.
+    slots: Vec<Region>,
+    /// The numbers of the regions in address order.
+    order: Vec<u32>,
+    /// The region that answered last: programs free where they just freed.
+    last: Cell<u32>,
 }
 
 /// What lies at an address.
@@ -37,170 +82,151 @@ pub(crate) enum Lookup {
     /// A chunk begins here, in use or free.
     Start(ChunkId),
     /// In a region, but no chunk begins here.
-    Inside(u32),
+    Inside,
     Foreign,
 }
 
 impl Regions {
     pub(super) fn new() -> Self {
-        Regions { slots: Vec::new(), spans: Vec::new(), last: Cell::new(0) }
+        Regions { slots: Vec::new(), order: Vec::new(), last: Cell::new(0) }
     }
 
+    /// The region around an address.
     #[inline]
     pub(crate) fn find(&self, addr: u64) -> Option<u32> {
-        let last = self.spans.get(self.last.get())?;
-        if last.base <= addr && addr < last.end {
-            return Some(last.id);
+        let last = self.last.get();
+        match self.slots.get(last as usize) {
+            Some(region) if region.contains(addr) => Some(last),
+            _ => self.search(addr),
         }
-        let place = self.spans.partition_point(|span| span.end <= addr);
-        let span = self.spans.get(place)?;
-        self.last.set(place);
-        (span.base <= addr).then_some(span.id)
     }
 
-    #[inline]
-    pub(crate) fn lookup(&self, addr: u64) -> Lookup {
-        let Some(id) = self.find(addr) else { return Lookup::Foreign };
-        let region = self.get(id);
-        if !addr.is_multiple_of(UNIT) {
-            return Lookup::Inside(id);
+    #[cold]
+    fn search(&self, addr: u64) -> Option<u32> {
+        let place = self.place_of(addr);
+        let id = *self.order.get(place)?;
+        if !self.get(id).contains(addr) {
+            return None;
         }
-        match region.starts.get(unit(addr - region.base)) {
-            0 => Lookup::Inside(id),
-            entry => Lookup::Start(ChunkId(entry - 1)),
+        self.last.set(id);
+        Some(id)
+    }
+
+    /// How many regions end at or before an address.
+    fn place_of(&self, addr: u64) -> usize {
+        self.order.partition_point(|&id| self.get(id).end() <= addr)
+    }
+
+    pub(crate) fn lookup(&self, addr: u64) -> Lookup {
+        match self.find(addr).map(|id| self.get(id).start(addr)) {
+            None => Lookup::Foreign,
+            Some(None) => Lookup::Inside,
+            Some(Some(id)) => Lookup::Start(id),
         }
     }
 
     /// The last chunk that begins at or before an address of a region, if the region's table can tell
     /// fast; else the first chunk of the region, from which a walk finds it.
     pub(super) fn chunk_before(&self, addr: u64) -> Option<ChunkId> {
-        let id = self.find(addr)?;
-        let region = self.get(id);
-        let known = region.starts.last_at_or_before(unit(addr - region.base));
-        Some(known.map_or_else(|| self.first_chunk(id), |entry| ChunkId(entry - 1)))
+        let region = self.get(self.find(addr)?);
+        match region.starts.last_at_or_before(region.unit(addr)) {
+            Some(entry) => Some(ChunkId(entry - 1)),
+            None => region.start(region.base),
+        }
     }
 
     /// The first chunk of a region.
     pub(crate) fn first_chunk(&self, id: u32) -> ChunkId {
-        ChunkId(self.get(id).starts.get(0).wrapping_sub(1))
-    }
-
-    /// Makes sure that `count` calls of `set_start` need no memory.
-    #[inline]
-    pub(super) fn reserve_starts(&mut self, id: u32, count: usize) -> Result<(), HostMemoryExhausted> {
-        let region = self.get_mut(id);
-        region.starts.reserve(count, unit(region.bytes))
+        let region = self.get(id);
+        region.start(region.base).unwrap_or(NIL)
     }
 
     #[inline]
-    pub(super) fn set_start(&mut self, id: u32, addr: u64, chunk: ChunkId) {
-        let region = self.get_mut(id);
-        region.starts.set(unit(addr - region.base), chunk.0 + 1);
-    }
-
-    #[inline]
-    pub(super) fn clear_start(&mut self, id: u32, addr: u64) {
-        let region = self.get_mut(id);
-        region.starts.clear(unit(addr - region.base));
-    }
-
-    #[inline]
-    #[allow(clippy::expect_used)] // a chunk names a region that exists: I1
     pub(crate) fn get(&self, id: u32) -> &Region {
-        self.slots[id as usize].as_ref().expect("a chunk's region exists")
+        &self.slots[id as usize]
     }
 
     #[inline]
-    #[allow(clippy::expect_used)] // as above
-    fn get_mut(&mut self, id: u32) -> &mut Region {
-        self.slots[id as usize].as_mut().expect("a chunk's region exists")
+    pub(super) fn get_mut(&mut self, id: u32) -> &mut Region {
+        &mut self.slots[id as usize]
     }
 
     pub(super) fn overlaps(&self, base: u64, bytes: u64) -> bool {
-        let place = self.spans.partition_point(|span| span.end <= base);
-        self.spans.get(place).is_some_and(|span| span.base < base.saturating_add(bytes))
+        let place = self.place_of(base);
+        self.order.get(place).is_some_and(|&id| self.get(id).base < base.saturating_add(bytes))
     }
 
     /// The region that ends exactly where another would begin.
     pub(super) fn ending_at(&self, base: u64) -> Option<u32> {
-        let place = self.spans.partition_point(|span| span.end < base);
-        let id = self.spans.get(place).filter(|span| span.end == base)?.id;
+        let id = *self.order.get(self.place_of(base).checked_sub(1)?)?;
         let region = self.get(id);
-        (region.given == region.bytes).then_some(id)
+        (region.end() == base && region.given == region.bytes).then_some(id)
     }
 
     /// Adds a region that overlaps no other. On failure nothing changed.
     pub(super) fn add(&mut self, base: u64, bytes: u64, given: u64) -> Result<u32, HostMemoryExhausted> {
-        let free = self.slots.iter().position(Option::is_none);
-        let slot = free.unwrap_or(self.slots.len());
+        let vacant = self.slots.iter().position(|region| region.bytes == 0);
+        let slot = vacant.unwrap_or(self.slots.len());
         if slot >= MAX_REGIONS {
             return Err(HostMemoryExhausted);
         }
-        self.spans.try_reserve(1)?;
+        self.order.try_reserve(1)?;
         self.slots.try_reserve(1)?;
-        let starts = Starts::new(unit(bytes))?;
-        #[allow(clippy::cast_possible_truncation)] // below MAX_REGIONS
-        let id = slot as u32;
-        let region = Some(Region { base, bytes, given, starts });
-        match free {
+        let mut region = Region { base, bytes, given, starts: Starts::default() };
+        region.starts = Starts::new(region.units())?;
+        let place = self.place_of(base);
+        match vacant {
             Some(slot) => self.slots[slot] = region,
             None => self.slots.push(region),
         }
-        let place = self.spans.partition_point(|span| span.end <= base);
-        self.spans.insert(place, Span { base, end: base + bytes, id });
+        #[allow(clippy::cast_possible_truncation)] // below MAX_REGIONS
+        let id = slot as u32;
+        self.order.insert(place, id);
         Ok(id)
     }
 
-    /// Makes a region longer at its end. On failure nothing changed.
+    /// Makes a region longer at its end, with room for one more start. On failure nothing changed.
     pub(super) fn extend(&mut self, id: u32, bytes: u64, given: u64) -> Result<(), HostMemoryExhausted> {
         let region = self.get_mut(id);
-        region.starts.extend(unit(region.bytes + bytes))?;
-        region.starts.reserve(1, unit(region.bytes + bytes))?;
         region.bytes += bytes;
-        region.given += given;
-        let end = region.base + region.bytes;
-        let base = region.base;
-        let place = self.spans.partition_point(|span| span.base < base);
-        self.spans[place].end = end;
-        Ok(())
+        let units = region.units();
+        let grown = region.starts.extend(units).and_then(|()| region.starts.reserve(1, units));
+        match grown {
+            Ok(()) => region.given += given,
+            Err(HostMemoryExhausted) => region.bytes -= bytes,
+        }
+        grown
     }
 
-    #[allow(clippy::expect_used)] // callers name a region that exists
     pub(super) fn remove(&mut self, id: u32) -> Region {
-        let region = self.slots[id as usize].take().expect("the region exists");
-        self.spans.retain(|span| span.id != id);
-        self.last.set(0);
-        region
+        self.order.retain(|&other| other != id);
+        let nothing = Region { base: 0, bytes: 0, given: 0, starts: Starts::default() };
+        std::mem::replace(self.get_mut(id), nothing)
     }
 
     /// The regions in address order.
     pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = (u32, &Region)> + '_ {
-        self.spans.iter().map(|span| (span.id, self.get(span.id)))
+        self.order.iter().map(|&id| (id, self.get(id)))
     }
 
     pub(crate) fn count(&self) -> usize {
-        self.spans.len()
+        self.order.len()
     }
 
     /// Shrinks the tables to what the chunks of today need.
     pub(super) fn rebuild_starts(&mut self, chunks: &Chunks) {
-        for region in self.slots.iter_mut().flatten() {
-            let first = ChunkId(region.starts.get(0).wrapping_sub(1));
+        for region in self.slots.iter_mut().filter(|region| region.bytes != 0) {
             let following = |&id: &ChunkId| Some(chunks.next(id)).filter(|&next| next != NIL);
+            let all = std::iter::successors(region.start(region.base), following);
             let base = region.base;
-            let all = std::iter::successors(Some(first), following);
-            region.starts.rebuild(all.map(|id| (unit(chunks.addr(id) - base), id.0 + 1)));
+            #[allow(clippy::cast_possible_truncation)] // 64-bit platforms only, see sys
+            let entries = all.map(|id| (((chunks.addr(id) - base) / UNIT) as usize, id.0 + 1));
+            region.starts.rebuild(entries);
         }
     }
 
     pub(crate) fn metadata_bytes(&self) -> u64 {
-        let lists = self.slots.capacity() * size_of::<Option<Region>>() + self.spans.capacity() * size_of::<Span>();
+        let lists = self.slots.capacity() * size_of::<Region>() + self.order.capacity() * size_of::<u32>();
         lists as u64 + self.iter().map(|(_, region)| region.starts.resident_bytes()).sum::<u64>()
     }
-}
-
-#[inline]
-#[allow(clippy::cast_possible_truncation)] // 64-bit platforms only, see sys
-fn unit(offset: u64) -> usize {
-    (offset / UNIT) as usize
 }

@@ -99,14 +99,13 @@ impl Arena {
         while id != NIL {
             let next = self.chunks.next(id);
             match self.chunks.state(id) {
-                State::Free => {
-                    self.index.remove(&mut self.chunks, id);
-                    self.chunks.mark_in_use(id);
-                }
-                State::Held => self.chunks.mark_in_use(id),
+                State::Free => self.index.remove(&mut self.chunks.slab, id),
+                // Only when the whole arena ends.
+                State::InUse => self.counters.freed(self.chunks.size(id), self.chunks.cold(id).requested),
                 _ => {}
             }
-            self.chunks.remove(id);
+            self.chunks.set_stamp(id, 0);
+            self.chunks.vacant.add(&mut self.chunks.slab, id);
             id = next;
         }
         self.regions.remove(region)

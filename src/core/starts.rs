@@ -16,6 +16,7 @@ pub(super) enum Starts {
 }
 
 /// Open addressing with linear probing (Knuth, volume 3, algorithms 6.4 L and R), at most 3/4 full.
+#[derive(Default)]
 pub(super) struct Sparse {
     /// A unit in the upper half, a value that is not 0 in the lower; 0 is empty. A power of two of them.
     slots: Vec<u64>,
@@ -134,9 +135,10 @@ impl Starts {
     }
 }
 
-impl Default for Sparse {
+impl Default for Starts {
+    /// A table that nothing is asked of.
     fn default() -> Self {
-        Sparse { slots: Vec::new(), count: 0, shift: 0 }
+        Starts::Sparse(Sparse::default())
     }
 }
 
@@ -172,11 +174,11 @@ impl Sparse {
         let mask = self.slots.len() - 1;
         let mut place = self.home(unit);
         loop {
-            let slot = self.slots[place & mask];
-            if slot >> 32 == unit && slot != 0 || slot == 0 {
-                return place & mask;
+            let slot = self.slots[place];
+            if slot == 0 || slot >> 32 == unit {
+                return place;
             }
-            place += 1;
+            place = (place + 1) & mask;
         }
     }
 

@@ -5,6 +5,8 @@
 pub(crate) struct Counters {
     pub(crate) num_allocs: u64,
     pub(crate) num_frees: u64,
+    /// Chunks in use.
+    pub(crate) live: u64,
     /// Requests that failed; the pool counts them, for it is what decides that nothing helps.
     pub(crate) num_failures: u64,
     pub(crate) bytes_in_use: u64,
@@ -24,6 +26,7 @@ impl Counters {
     #[inline]
     pub(super) fn allocated(&mut self, size: u64, requested: u64) {
         self.num_allocs += 1;
+        self.live += 1;
         self.bytes_in_use += size;
         self.peak_bytes_in_use = self.peak_bytes_in_use.max(self.bytes_in_use);
         self.bytes_requested += requested;
@@ -34,6 +37,7 @@ impl Counters {
     #[inline]
     pub(super) fn freed(&mut self, size: u64, requested: u64) {
         self.num_frees += 1;
+        self.live -= 1;
         self.bytes_in_use -= size;
         self.bytes_requested -= requested;
     }

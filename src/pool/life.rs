@@ -37,8 +37,7 @@ pub(crate) fn create(slot: &Slot, device: i32, resolved: Resolved) -> Result<(),
 /// Ends an allocator and gives its regions back. Waits for calls in flight; wakes those who wait.
 pub(crate) fn destroy(slot: &Slot, forced: bool) -> Result<(), Error> {
     let mut guard = slot.enter()?;
-    let (chunks, free) = guard.arena.chunks().count();
-    let live = chunks - free;
+    let live = guard.arena.counters().live;
     if live != 0 && !forced {
         let name = &guard.name;
         return Err(fail!(

@@ -36,16 +36,28 @@ enum Outcome<'a> {
     Exhausted(Guard<'a>),
 }
 
-/// Serves a request; 0 bytes are address 0.
+/// Serves a request for memory and nothing else; 0 bytes are address 0.
 #[inline]
-pub(crate) fn alloc(slot: &Slot, ask: &Ask<'_>) -> Result<u64, Error> {
+pub(crate) fn alloc_plain(slot: &Slot, bytes: u64) -> Result<u64, Error> {
     let mut guard = slot.enter()?;
-    if ask.bytes == 0 {
+    let Some(size) = round_up(bytes) else { return Err(refuse_overflow(guard, bytes)) };
+    if size == 0 {
         return Ok(0);
     }
-    let Some(size) = round_up(ask.bytes) else {
-        return Err(refuse_overflow(guard, ask.bytes));
-    };
+    if let Ok(Some(addr)) = guard.arena.take_plain(size, bytes) {
+        guard.leave();
+        return Ok(addr);
+    }
+    alloc_slowly(guard, &Want::plain(size, bytes))
+}
+
+/// Serves a request; 0 bytes are address 0.
+pub(crate) fn alloc(slot: &Slot, ask: &Ask<'_>) -> Result<u64, Error> {
+    let mut guard = slot.enter()?;
+    let Some(size) = round_up(ask.bytes) else { return Err(refuse_overflow(guard, ask.bytes)) };
+    if size == 0 {
+        return Ok(0);
+    }
     let newest = match ask.freed_before {
         0 => u64::MAX,
         stamp => stamp,
@@ -280,6 +292,7 @@ pub(crate) fn free(slot: &Slot, addr: u64) -> Result<(), Error> {
     match guard.arena.free(addr) {
         Ok(()) => {
             guard.notify();
+            guard.leave();
             Ok(())
         }
         Err(refused) => Err(refuse_free(guard, addr, refused)),

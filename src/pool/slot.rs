@@ -152,6 +152,13 @@ impl Drop for Guard<'_> {
 }
 
 impl<'a> Guard<'a> {
+    /// As dropping it, where no panic can be under way.
+    #[inline]
+    pub(super) fn leave(self) {
+        self.slot.lock.release();
+        std::mem::forget(self);
+    }
+
     #[inline]
     pub(super) fn inner(&self) -> &Inner {
         // SAFETY: a guard exists only while the lock is held, and lends no longer than it lives.
