@@ -1,6 +1,6 @@
 //! Which chunk begins at which unit of a region.
 //!
-//! A hash table as long as it is the smaller of two: it takes 11 to 22 bytes a chunk, stays in the cache
+//! A hash table as long as it is the smaller of two: it takes 16 to 64 bytes a chunk, stays in the cache
 //! with a thousand chunks, and touches no new page where a chunk begins that none began before. Once the
 //! chunks are so small and many that a table with 4 bytes for each unit is no larger, the region has that.
 //! So a region's table never takes more than half of what TensorFlow's takes at once (8 bytes a unit).
@@ -15,7 +15,7 @@ pub(super) enum Starts {
     Dense(LazyTable),
 }
 
-/// Open addressing with linear probing (Knuth, volume 3, algorithms 6.4 L and R), at most 3/4 full.
+/// Open addressing with linear probing (Knuth, volume 3, algorithms 6.4 L and R).
 #[derive(Default)]
 pub(super) struct Sparse {
     /// A unit in the upper half, a value that is not 0 in the lower; 0 is empty. A power of two of them.
@@ -26,6 +26,10 @@ pub(super) struct Sparse {
 }
 
 const FIRST_SLOTS: usize = 16;
+/// Tables up to here (64 KiB) stay three quarters empty: a search then nearly always ends where it begins,
+/// and what a processor mispredicts costs more than what it computes. Larger ones stay half empty, for
+/// there the cache counts.
+const ROOMY_SLOTS: usize = 8192;
 /// Units beyond do not fit a slot: regions above 1 TiB.
 const SPARSE_UNITS: usize = 1 << 32;
 
@@ -118,7 +122,7 @@ impl Starts {
                 values.for_each(|(unit, value)| table.set(unit, value));
             }
             Starts::Sparse(sparse) => {
-                let fits = (sparse.count * 2).next_power_of_two().max(FIRST_SLOTS);
+                let fits = (sparse.count * 4).next_power_of_two().max(FIRST_SLOTS);
                 if fits < sparse.slots.len() {
                     *sparse = sparse.resized(fits).unwrap_or_else(|_| std::mem::take(sparse));
                 }
@@ -152,7 +156,8 @@ impl Sparse {
 
     #[inline]
     fn has_room(&self, count: usize) -> bool {
-        (self.count + count) * 4 <= self.slots.len() * 3
+        let per_entry = if self.slots.len() <= ROOMY_SLOTS { 4 } else { 2 };
+        (self.count + count) * per_entry <= self.slots.len()
     }
 
     fn resized(&self, slots: usize) -> Result<Self, HostMemoryExhausted> {

@@ -1,63 +1,66 @@
-//! The lock of one allocator: spin for a moment, then sleep.
+//! The lock of one allocator: spin for a moment, then let others run, then sleep.
 //!
-//! `cargo xtask bench --only locks` compares it with `spin` and `std`; ARCHITECTURE.md has the figures and
-//! why this one was taken. It can also do what neither can: be taken around a `fork` and be opened in
-//! the child, where the threads that waited for it no longer exist.
+//! It is held for some tens of nanoseconds, so that taking and leaving it are a good part of an operation:
+//! leaving is one plain store. A futex would need an exchange there, to learn of sleepers, and a system
+//! call whenever there are any; under contention the calls are what one waits for. The price is that a
+//! waiter looks again by itself. `cargo xtask bench --only locks` compares it with `spin`, with `std` and
+//! with spin-then-park; ARCHITECTURE.md has the figures.
+//!
+//! It can also do what those cannot: be opened in a forked child, where the threads that waited for it no
+//! longer exist.
 
-use super::futex;
-use std::sync::atomic::{AtomicU32, Ordering::*};
+use std::sync::atomic::{AtomicBool, Ordering::*};
+use std::time::Duration;
 
-const OPEN: u32 = 0;
-const HELD: u32 = 1;
-/// Held, and somebody may sleep: the holder must wake one when it leaves.
-const CONTENDED: u32 = 2;
-
-/// How often a waiter looks again before it sleeps. The lock is held for some tens of nanoseconds, so a
-/// short wait pays; a holder that was preempted is away for milliseconds, so a long one never does.
-const SPINS: u32 = 100;
+/// Looks at the lock before a waiter gives its processor away.
+const SPINS: u32 = 64;
+/// Times that it gives it away before it sleeps: the holder may be a thread of lower priority, which no
+/// amount of yielding lets run, or be writing a long report.
+const YIELDS: u32 = 64;
+const SLEEP: Duration = Duration::from_micros(50);
 
 /// A mutual exclusion lock without data and without poisoning.
-pub(crate) struct Lock(AtomicU32);
+pub(crate) struct Lock(AtomicBool);
 
 impl Lock {
     pub(crate) const fn new() -> Self {
-        Lock(AtomicU32::new(OPEN))
+        Lock(AtomicBool::new(false))
     }
 
     #[inline]
     pub(crate) fn acquire(&self) {
-        if self.0.compare_exchange(OPEN, HELD, Acquire, Relaxed).is_err() {
+        if self.0.swap(true, Acquire) {
             self.acquire_contended();
         }
     }
 
     #[cold]
     fn acquire_contended(&self) {
-        for _ in 0..SPINS {
-            std::hint::spin_loop();
-            if self.0.load(Relaxed) == OPEN
-                && self.0.compare_exchange(OPEN, HELD, Acquire, Relaxed).is_ok()
-            {
+        let mut looks = 0u32;
+        loop {
+            if looks < SPINS {
+                std::hint::spin_loop();
+            } else if looks < SPINS + YIELDS {
+                std::thread::yield_now();
+            } else {
+                std::thread::sleep(SLEEP);
+            }
+            looks = looks.saturating_add(1);
+            // Looking before taking keeps the line shared among those who wait.
+            if !self.0.load(Relaxed) && !self.0.swap(true, Acquire) {
                 return;
             }
-        }
-        // Whoever sleeps leaves the lock marked: with the mark a release always wakes one, so that a
-        // second sleeper is not forgotten.
-        while self.0.swap(CONTENDED, Acquire) != OPEN {
-            futex::wait(&self.0, CONTENDED, None);
         }
     }
 
     #[inline]
     pub(crate) fn release(&self) {
-        if self.0.swap(OPEN, Release) == CONTENDED {
-            futex::wake(&self.0, 1);
-        }
+        self.0.store(false, Release);
     }
 
     /// Opens the lock in a forked child, whose only thread is the one that took it in the parent.
     pub(crate) fn reset_after_fork(&self) {
-        self.0.store(OPEN, Release);
+        self.0.store(false, Release);
     }
 }
 
