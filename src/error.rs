@@ -95,7 +95,10 @@ thread_local! {
     static TEXT: UnsafeCell<[u8; CAPACITY]> = const { UnsafeCell::new([0; CAPACITY]) };
 }
 
-/// Remembers the words of a failure for this thread.
+/// Remembers the words of a failure for this thread. Out of line: its buffer does not belong on the stack
+/// of calls that succeed.
+#[cold]
+#[inline(never)]
 pub(crate) fn set_last_error(words: fmt::Arguments<'_>) {
     let mut text = Text::<CAPACITY>::new();
     // Cutting is no failure.

@@ -75,7 +75,8 @@ pub const BFC_LOG_DEBUG: i32 = 4;
 
 /// Receives a message of the library: the pointer given to bfc_set_log_callback, a level, and a
 /// NUL-terminated text that is valid during the call. Called from any thread, never with an allocator
-/// locked; it may call any function of this library.
+/// locked; it may call any function of this library, but where the message is about a region of some
+/// device a call on that device is BFC_ERROR_BUSY.
 pub type bfc_log_callback_t = Option<extern "C" fn(user_data: *mut c_void, level: i32, message: *const c_char)>;
 
 /// Gives a region of at least `bytes` bytes at a multiple of `alignment` (a power of two of at least 256)

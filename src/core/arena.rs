@@ -3,7 +3,7 @@
 use super::chunks::{ChunkId, Chunks, Cold, Hot, NIL, State, Tag};
 use super::grow::{Extension, Growth};
 use super::index::FreeIndex;
-use super::regions::{Lookup, Regions};
+use super::regions::{Lookup, Region, Regions};
 use super::scopes::Names;
 use super::stamps::Stamps;
 use super::stats::{Counters, Stats};
@@ -66,6 +66,8 @@ pub(crate) struct Arena {
     pub(super) counters: Counters,
     pub(super) settings: Settings,
     names: Names,
+    /// There are neither stamps nor operation names to keep.
+    plain: bool,
     /// A remainder of this many bytes is split off however large the request is.
     max_slack: u64,
     /// Ever made; the last one's id.
@@ -83,6 +85,7 @@ impl Arena {
             counters: Counters::default(),
             names: Names::default(),
             max_slack: max_slack(&settings),
+            plain: !settings.timestamps,
             allocations: 0,
             settings,
         })
@@ -97,9 +100,9 @@ impl Arena {
     }
 
     /// As `take`, for `size` bytes and nothing else.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn take_plain(&mut self, size: u64, requested: u64) -> Result<Option<u64>, HostMemoryExhausted> {
-        if self.settings.timestamps || self.chunks.has_tags() {
+        if !self.plain {
             return self.take_choosy(&Want::plain(size, requested));
         }
         self.chunks.reserve(1)?;
@@ -109,14 +112,14 @@ impl Arena {
         let hot = slab[id];
         let whole = hot.size();
         if !splits(whole, size, self.max_slack) {
-            index.remove(slab, id);
+            index.remove(slab, id, whole);
             slab[id].mark_in_use();
             self.hand_out(id, whole, requested);
             return Ok(Some(hot.addr));
         }
         let region = regions.get_mut(hot.region());
         region.reserve_starts(1)?;
-        index.remove(slab, id);
+        index.remove(slab, id, whole);
         let at = hot.addr + size;
         let rest = chunks.vacant.fill(slab, Hot::new(at, whole - size, hot.region(), id, hot.next));
         if hot.next != NIL {
@@ -127,7 +130,7 @@ impl Arena {
         hot.next = rest;
         hot.mark_in_use();
         region.set_start(at, rest);
-        index.insert(slab, rest);
+        index.insert(slab, rest, whole - size);
         self.hand_out(id, size, requested);
         Ok(Some(at - size))
     }
@@ -141,6 +144,7 @@ impl Arena {
     }
 
     /// As `take_plain`, for stamps, large alignments and operation names.
+    #[inline(never)]
     fn take_choosy(&mut self, want: &Want<'_>) -> Result<Option<u64>, HostMemoryExhausted> {
         // A prefix for the alignment and a remainder: at most two new chunks.
         self.chunks.reserve(2)?;
@@ -154,10 +158,11 @@ impl Arena {
             None => Tag::default(),
             Some((name, step)) => {
                 self.chunks.start_tags()?;
+                self.plain = false;
                 Tag { name: self.names.intern(name)?, step }
             }
         };
-        self.index.remove(&mut self.chunks.slab, id);
+        self.unindex(id);
         if want.alignment > UNIT {
             id = self.split_prefix(id, want.alignment);
         }
@@ -199,18 +204,20 @@ impl Arena {
             return id;
         }
         let rest = self.add_after(id, prefix);
-        // The prefix keeps the chunk's place in the queue of stamps, if it has one.
-        if self.chunks.stamp(id) != 0 {
-            self.counters.stamped_splits += 1;
-        }
-        self.index.insert(&mut self.chunks.slab, id);
+        // The prefix keeps the chunk's place in the queue of stamps, if it has one; the rest hands the
+        // stamp on to its own remainder.
+        let stamp = self.chunks.stamp(id);
+        self.chunks.set_stamp(rest, stamp);
+        self.counters.stamped_splits += u64::from(stamp != 0);
+        self.index.insert(&mut self.chunks.slab, id, prefix);
         rest
     }
 
     /// Splits a chunk outside the index behind `wanted` bytes; the remainder is free.
     fn split_remainder(&mut self, id: ChunkId, wanted: u64) {
         let rest = self.add_after(id, wanted);
-        self.index.insert(&mut self.chunks.slab, rest);
+        let size = self.chunks.size(rest);
+        self.index.insert(&mut self.chunks.slab, rest, size);
         // What was freed at some time was freed as a whole: the remainder waits as long as the chunk did.
         let stamp = self.chunks.stamp(id);
         self.chunks.set_stamp(rest, stamp);
@@ -237,89 +244,57 @@ impl Arena {
     }
 
     /// Takes a chunk back. Needs no memory and cannot fail for a chunk in use.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn free(&mut self, addr: u64) -> Result<(), Refused> {
-        let Some(region) = self.regions.find(addr) else { return Err(Refused::NotAChunk) };
-        let Some(id) = self.regions.get(region).start(addr) else { return Err(Refused::NotAChunk) };
-        let hot = &self.chunks.slab[..][id];
+        let Arena { chunks, index, regions, .. } = self;
+        let Some(region) = regions.find_mut(addr) else { return Err(Refused::NotAChunk) };
+        let Some(id) = region.start(addr) else { return Err(Refused::NotAChunk) };
+        let hot = &chunks.slab[..][id];
         if !hot.in_use() {
             return Err(Refused::AlreadyFree);
         }
-        self.counters.freed(hot.size(), self.chunks.cold(id).requested);
-        if self.settings.timestamps {
+        self.counters.freed(hot.size(), chunks.cold(id).requested);
+        if !self.plain && self.settings.timestamps {
             self.free_stamped(id);
         } else {
-            self.release::<false>(id, false);
+            release::<false>(chunks, index, region, id, false);
         }
         Ok(())
     }
 
+    #[inline(never)]
     fn free_stamped(&mut self, id: ChunkId) {
         let stamp = self.stamps.next();
-        self.chunks.slab[..][id].mark_held();
+        let hot = &mut self.chunks.slab[..][id];
+        let size = hot.size();
+        hot.mark_held();
         self.chunks.set_stamp(id, stamp);
         self.stamps.push(&self.chunks, stamp, id);
         if !self.settings.quarantine {
-            self.index.insert(&mut self.chunks.slab, id);
+            self.index.insert(&mut self.chunks.slab, id, size);
         }
     }
 
-    /// Merges a chunk that is in no tree with its free neighbours, and puts the whole, which it returns,
-    /// into the index. With stamps a neighbour that has one is left alone unless `ignore_stamps`.
-    #[inline]
-    pub(super) fn release<const STAMPED: bool>(&mut self, id: ChunkId, ignore_stamps: bool) -> ChunkId {
-        let Arena { chunks, index, regions, .. } = self;
-        let Chunks { slab, vacant, stamps, .. } = chunks;
-        let slab = &mut slab[..];
-        let stamps = if STAMPED { stamps.as_deref_mut().unwrap_or_default() } else { &mut [] };
-        let Hot { addr, prev, mut next, .. } = slab[id];
-        let (mut size, mut whole) = (slab[id].size(), id);
-        let region = regions.get_mut(slab[id].region());
-        let merges = |hot: &Hot, stamps: &[u64], id: ChunkId| {
-            hot.is_findable() && (!STAMPED || ignore_stamps || stamps[id.index()] == 0)
-        };
-        // The later of two stamps counts for both; the chunk that ends has none.
-        let join = |stamps: &mut [u64], first: ChunkId, second: ChunkId| {
-            let second = std::mem::take(&mut stamps[second.index()]);
-            stamps[first.index()] = stamps[first.index()].max(second);
-        };
-        if next != NIL && merges(&slab[next], stamps, next) {
-            if STAMPED {
-                join(stamps, id, next);
-            }
-            index.remove(slab, next);
-            let hot = slab[next];
-            region.clear_start(hot.addr);
-            vacant.add(slab, next);
-            (size, next) = (size + hot.size(), hot.next);
-        }
-        if prev != NIL && merges(&slab[prev], stamps, prev) {
-            if STAMPED {
-                join(stamps, prev, id);
-            }
-            index.remove(slab, prev);
-            region.clear_start(addr);
-            vacant.add(slab, id);
-            (size, whole) = (size + slab[prev].size(), prev);
-        }
-        let hot = &mut slab[whole];
-        hot.set_size(size);
-        hot.next = next;
-        if next != NIL {
-            slab[next].prev = whole;
-        }
-        index.insert(slab, whole);
-        whole
+    /// Merges a chunk that is in no tree with its neighbours, as stamps allow, and indexes the whole.
+    fn release_stamped(&mut self, id: ChunkId, ignore_stamps: bool) -> ChunkId {
+        let region = self.regions.get_mut(self.chunks.region(id));
+        release::<true>(&mut self.chunks, &mut self.index, region, id, ignore_stamps)
+    }
+
+    /// Takes a free chunk out of the index.
+    pub(super) fn unindex(&mut self, id: ChunkId) {
+        let size = self.chunks.size(id);
+        self.index.remove(&mut self.chunks.slab, id, size);
     }
 
     /// Clears the stamps that the frontier has passed and merges their chunks.
     pub(crate) fn merge_safe(&mut self) {
         while let Some(id) = self.stamps.pop_safe(&self.chunks) {
             if self.chunks.state(id) == State::Free {
-                self.index.remove(&mut self.chunks.slab, id);
+                self.unindex(id);
             }
             self.chunks.set_stamp(id, 0);
-            self.release::<true>(id, false);
+            self.release_stamped(id, false);
         }
     }
 
@@ -329,11 +304,16 @@ impl Arena {
         if self.settings.quarantine {
             return false;
         }
+        self.stamps.drop_outdated(&self.chunks);
         let mut found = false;
         for place in 0..self.stamps.len() {
-            let Some(id) = self.stamps.current(&self.chunks, place) else { continue };
-            self.index.remove(&mut self.chunks.slab, id);
-            let merged = self.release::<true>(id, true);
+            // An earlier merge may have given the chunk a later stamp, or ended it.
+            let id = self.stamps.chunk_at(place);
+            if self.chunks.state(id) != State::Free {
+                continue;
+            }
+            self.unindex(id);
+            let merged = self.release_stamped(id, true);
             self.counters.forced_merges += 1;
             // Still stamped, so still queued: the original forgets some of these.
             self.stamps.replace(place, self.chunks.stamp(merged), merged);
@@ -402,9 +382,9 @@ impl Arena {
         self.chunks.set_stamp(id, 0);
         self.regions.get_mut(region).set_start(base, id);
         if self.settings.timestamps {
-            self.release::<true>(id, false);
+            self.release_stamped(id, false);
         } else {
-            self.release::<false>(id, false);
+            release::<false>(&mut self.chunks, &mut self.index, self.regions.get_mut(region), id, false);
         }
         self.counters.regions_added += 1;
         Ok(())
@@ -514,6 +494,59 @@ impl Arena {
             metadata_bytes: self.metadata_bytes(),
         }
     }
+}
+
+/// Merges a chunk that is in no tree with its free neighbours, and puts the whole, which it returns, into
+/// the index. With stamps a neighbour that has one is left alone unless `ignore_stamps`.
+#[inline(always)]
+fn release<const STAMPED: bool>(
+    chunks: &mut Chunks,
+    index: &mut FreeIndex,
+    region: &mut Region,
+    id: ChunkId,
+    ignore_stamps: bool,
+) -> ChunkId {
+    let Chunks { slab, vacant, stamps, .. } = chunks;
+    let slab = &mut slab[..];
+    let stamps = if STAMPED { stamps.as_deref_mut().unwrap_or_default() } else { &mut [] };
+    let Hot { addr, prev, mut next, .. } = slab[id];
+    let (mut size, mut whole) = (slab[id].size(), id);
+    let merges = |hot: &Hot, stamps: &[u64], id: ChunkId| {
+        hot.is_findable() && (!STAMPED || ignore_stamps || stamps[id.index()] == 0)
+    };
+    // The later of two stamps counts for both; the chunk that ends has none.
+    let join = |stamps: &mut [u64], first: ChunkId, second: ChunkId| {
+        let second = std::mem::take(&mut stamps[second.index()]);
+        stamps[first.index()] = stamps[first.index()].max(second);
+    };
+    if next != NIL && merges(&slab[next], stamps, next) {
+        let hot = slab[next];
+        if STAMPED {
+            join(stamps, id, next);
+        }
+        index.remove(slab, next, hot.size());
+        region.clear_start(hot.addr);
+        vacant.add(slab, next);
+        (size, next) = (size + hot.size(), hot.next);
+    }
+    if prev != NIL && merges(&slab[prev], stamps, prev) {
+        let before = slab[prev].size();
+        if STAMPED {
+            join(stamps, prev, id);
+        }
+        index.remove(slab, prev, before);
+        region.clear_start(addr);
+        vacant.add(slab, id);
+        (size, whole) = (size + before, prev);
+    }
+    let hot = &mut slab[whole];
+    hot.set_size(size);
+    hot.next = next;
+    if next != NIL {
+        slab[next].prev = whole;
+    }
+    index.insert(slab, whole, size);
+    whole
 }
 
 /// Whether a chunk of `whole` bytes is split for a request of `wanted`: TensorFlow's rule.

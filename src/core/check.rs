@@ -12,7 +12,7 @@ use super::arena::Arena;
 use super::chunks::{NIL, State};
 use super::classes::{CLASSES, class_of};
 use super::regions::Lookup;
-use super::units::UNIT;
+use super::units::{MAX_CHUNK, UNIT};
 
 /// Which invariant is broken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -112,7 +112,7 @@ impl Arena {
         let sums = used == c.bytes_in_use && requested == c.bytes_requested;
         let peaks = c.peak_bytes_in_use >= used && c.peak_bytes_requested >= requested;
         let pool = used + free == self.usable_bytes() && free_count == self.chunks.count() as u64 - c.live;
-        let given: u64 = self.regions.iter().map(|(_, region)| region.given).sum();
+        let given = self.regions.iter().fold(0u64, |sum, (_, region)| sum.saturating_add(region.given));
         require(sums && peaks && pool && given <= self.growth.pool_bytes, Broken::I4Accounting)
     }
 
@@ -121,7 +121,7 @@ impl Arena {
         let free: Vec<_> = self.chunks.ids().filter(|&id| self.chunks.state(id) == State::Free).collect();
         let step = free.len().div_ceil(8).max(1);
         let sizes = free.iter().step_by(step).map(|&id| self.chunks.size(id));
-        for size in sizes.flat_map(|size| [size, size + UNIT]).chain([UNIT]) {
+        for size in sizes.flat_map(|size| [size, (size + UNIT).min(MAX_CHUNK)]).chain([UNIT]) {
             let fits = free.iter().copied().filter(|&id| self.chunks.size(id) >= size);
             let scanned = fits.min_by_key(|&id| self.chunks.slab[..][id].key());
             require(self.index.best_fit(&self.chunks.slab, size) == scanned, Broken::I5BestFit)?;

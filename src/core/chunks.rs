@@ -44,7 +44,7 @@ pub(crate) enum State {
 #[derive(Clone, Copy)]
 pub(super) struct Hot {
     pub(super) addr: u64,
-    /// Size in units above, region below: 40 and 24 bits.
+    /// Size in units above, region below: 38 and 24 bits.
     size_and_region: u64,
     pub(super) prev: ChunkId,
     pub(super) next: ChunkId,
@@ -291,11 +291,6 @@ impl Chunks {
 
     pub(crate) fn tag(&self, id: ChunkId) -> Tag {
         self.tags.get(id.index()).copied().unwrap_or_default()
-    }
-
-    #[inline]
-    pub(super) fn has_tags(&self) -> bool {
-        !self.tags.is_empty()
     }
 
     pub(super) fn set_tag(&mut self, id: ChunkId, tag: Tag) {

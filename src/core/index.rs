@@ -41,9 +41,16 @@ impl FreeIndex {
     }
 
     /// The smallest chunk of at least `size` bytes, the lowest address among equals.
-    #[inline]
+    #[inline(always)]
     pub(super) fn best_fit(&self, slab: &[Hot], size: u64) -> Option<ChunkId> {
-        self.first_from(slab, (size, 0))
+        let class = class_of(size);
+        if self.roots[class] != NIL {
+            let found = self.first_in(slab, class, (size, 0));
+            if found != NIL {
+                return Some(found);
+            }
+        }
+        self.first_after(slab, class)
     }
 
     /// The chunk that follows one with `key` in (size, address) order.
@@ -51,9 +58,15 @@ impl FreeIndex {
         self.first_from(slab, (key.0, key.1 + 1))
     }
 
-    #[inline]
     fn first_from(&self, slab: &[Hot], key: (u64, u64)) -> Option<ChunkId> {
         let class = class_of(key.0);
+        let found = self.first_in(slab, class, key);
+        if found == NIL { self.first_after(slab, class) } else { Some(found) }
+    }
+
+    /// The first chunk of a class that is not below `key`, or [`NIL`].
+    #[inline(always)]
+    fn first_in(&self, slab: &[Hot], class: usize, key: (u64, u64)) -> ChunkId {
         let mut node = self.roots[class];
         let mut best = NIL;
         while node != NIL {
@@ -65,9 +78,12 @@ impl FreeIndex {
                 node = hot.right;
             }
         }
-        if best != NIL {
-            return Some(best);
-        }
+        best
+    }
+
+    /// The first chunk of the classes behind one.
+    #[inline(always)]
+    fn first_after(&self, slab: &[Hot], class: usize) -> Option<ChunkId> {
         let mut node = self.roots[self.classes.next_after(class)?];
         loop {
             let left = slab[node].left;
@@ -87,22 +103,22 @@ impl FreeIndex {
         Some(node)
     }
 
-    #[inline]
-    pub(super) fn insert(&mut self, slab: &mut [Hot], id: ChunkId) {
-        let key = slab[id].key();
-        let class = class_of(key.0);
-        let root = self.roots[class];
-        if root == NIL {
-            self.classes.insert(class);
-            self.roots[class] = id;
-            (slab[id].left, slab[id].right) = (NIL, NIL);
-        } else {
-            self.insert_below(slab, class, key, id);
+    /// Adds a chunk of `size` bytes that is in no tree.
+    #[inline(always)]
+    pub(super) fn insert(&mut self, slab: &mut [Hot], id: ChunkId, size: u64) {
+        let class = class_of(size);
+        if self.roots[class] != NIL {
+            return self.insert_below(slab, class, id);
         }
+        self.classes.insert(class);
+        self.roots[class] = id;
+        let hot = &mut slab[id];
+        (hot.left, hot.right) = (NIL, NIL);
     }
 
-    fn insert_below(&mut self, slab: &mut [Hot], class: usize, key: (u64, u64), id: ChunkId) {
-        let priority = priority(id);
+    #[inline(never)]
+    fn insert_below(&mut self, slab: &mut [Hot], class: usize, id: ChunkId) {
+        let (key, priority) = (slab[id].key(), priority(id));
         let (mut node, mut link) = (self.roots[class], Link::Root(class));
         while node != NIL && self::priority(node) >= priority {
             let hot = &slab[node];
@@ -116,21 +132,23 @@ impl FreeIndex {
         self.set(slab, link, id);
     }
 
-    #[inline]
-    pub(super) fn remove(&mut self, slab: &mut [Hot], id: ChunkId) {
-        let hot = slab[id];
-        let class = class_of(hot.size());
+    /// Removes a chunk of `size` bytes.
+    #[inline(always)]
+    pub(super) fn remove(&mut self, slab: &mut [Hot], id: ChunkId, size: u64) {
+        let class = class_of(size);
         if self.roots[class] != id {
             return self.remove_below(slab, class, id);
         }
+        let Hot { left, right, .. } = slab[id];
         // Nearly always the root is alone.
-        if hot.left == NIL && hot.right == NIL {
+        if left == NIL && right == NIL {
             self.roots[class] = NIL;
             return self.classes.remove(class);
         }
-        self.join(slab, Link::Root(class), hot.left, hot.right);
+        self.join(slab, Link::Root(class), left, right);
     }
 
+    #[inline(never)]
     fn remove_below(&mut self, slab: &mut [Hot], class: usize, id: ChunkId) {
         let link = self.search(slab, class, id);
         let Hot { left, right, .. } = slab[id];
@@ -153,6 +171,7 @@ impl FreeIndex {
     }
 
     /// Hangs two trees, every key of the first below every key of the second, under `link` as one.
+    #[inline(never)]
     fn join(&mut self, slab: &mut [Hot], mut link: Link, mut low: ChunkId, mut high: ChunkId) {
         while low != NIL && high != NIL {
             if priority(low) >= priority(high) {

@@ -101,6 +101,16 @@ impl Regions {
         }
     }
 
+    /// As `find`, to change the region.
+    #[inline]
+    pub(super) fn find_mut(&mut self, addr: u64) -> Option<&mut Region> {
+        let mut id = self.last.get();
+        if !self.slots.get(id as usize).is_some_and(|region| region.contains(addr)) {
+            id = self.search(addr)?;
+        }
+        self.slots.get_mut(id as usize)
+    }
+
     #[cold]
     fn search(&self, addr: u64) -> Option<u32> {
         let place = self.place_of(addr);
@@ -151,9 +161,10 @@ impl Regions {
         &mut self.slots[id as usize]
     }
 
+    /// Whether memory overlaps what the backend gave before, tails included.
     pub(super) fn overlaps(&self, base: u64, bytes: u64) -> bool {
-        let place = self.place_of(base);
-        self.order.get(place).is_some_and(|&id| self.get(id).base < base.saturating_add(bytes))
+        let end = base.saturating_add(bytes);
+        self.iter().any(|(_, region)| region.base < end && base < region.base.saturating_add(region.given))
     }
 
     /// The region that ends exactly where another would begin.

@@ -16,7 +16,7 @@ impl Arena {
         if !self.settings.garbage_collection {
             return Vec::new();
         }
-        let free: u64 = self.free_regions().map(|(_, bytes)| bytes).sum();
+        let free = self.free_regions().fold(0u64, |sum, (_, bytes)| sum.saturating_add(bytes));
         let pool = self.growth.pool_bytes;
         let possible = self.growth.limit.saturating_sub(pool).saturating_add(free);
         if free == 0 || size > possible {
@@ -58,7 +58,7 @@ impl Arena {
     /// In a forked child: what other threads of the parent had under way will never be finished.
     pub(crate) fn forget_unfinished(&mut self) {
         self.growth.forget_reservations();
-        let held: u64 = self.regions.iter().map(|(_, region)| region.given).sum();
+        let held = self.regions.iter().fold(0u64, |sum, (_, region)| sum.saturating_add(region.given));
         self.growth.pool_bytes = held;
     }
 
@@ -99,7 +99,7 @@ impl Arena {
         while id != NIL {
             let next = self.chunks.next(id);
             match self.chunks.state(id) {
-                State::Free => self.index.remove(&mut self.chunks.slab, id),
+                State::Free => self.unindex(id),
                 // Only when the whole arena ends.
                 State::InUse => self.counters.freed(self.chunks.size(id), self.chunks.cold(id).requested),
                 _ => {}

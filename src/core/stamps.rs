@@ -64,7 +64,7 @@ impl Stamps {
     #[inline]
     fn make_room(&mut self, chunks: &Chunks) {
         if self.queue.len() == self.queue.capacity() {
-            self.queue.retain(|&entry| is_current(chunks, entry));
+            self.drop_outdated(chunks);
         }
     }
 
@@ -94,10 +94,13 @@ impl Stamps {
         self.queue.len()
     }
 
-    /// The chunk at a place of the queue, if the entry still means one.
-    pub(super) fn current(&self, chunks: &Chunks, place: usize) -> Option<ChunkId> {
-        let entry = *self.queue.get(place)?;
-        is_current(chunks, entry).then_some(entry.1)
+    /// Drops entries of chunks that were handed out or merged since.
+    pub(super) fn drop_outdated(&mut self, chunks: &Chunks) {
+        self.queue.retain(|&entry| is_current(chunks, entry));
+    }
+
+    pub(super) fn chunk_at(&self, place: usize) -> ChunkId {
+        self.queue[place].1
     }
 
     /// Puts another chunk at a place; [`Self::restore_order`] must follow.
@@ -106,7 +109,7 @@ impl Stamps {
     }
 
     pub(super) fn restore_order(&mut self, chunks: &Chunks) {
-        self.queue.retain(|&entry| is_current(chunks, entry));
+        self.drop_outdated(chunks);
         self.queue.make_contiguous().sort_unstable_by_key(|entry| entry.0);
     }
 

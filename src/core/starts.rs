@@ -21,6 +21,8 @@ pub(super) struct Sparse {
     /// A unit in the upper half, a value that is not 0 in the lower; 0 is empty. A power of two of them.
     slots: Vec<u64>,
     count: usize,
+    /// How many more there may be.
+    room: usize,
     /// 64 less the bits of a place.
     shift: u32,
 }
@@ -151,13 +153,13 @@ impl Sparse {
         let mut all = Vec::new();
         all.try_reserve_exact(slots)?;
         all.resize(slots, 0);
-        Ok(Sparse { slots: all, count: 0, shift: 64 - slots.trailing_zeros() })
+        let room = slots / if slots <= ROOMY_SLOTS { 4 } else { 2 };
+        Ok(Sparse { slots: all, count: 0, room, shift: 64 - slots.trailing_zeros() })
     }
 
     #[inline]
     fn has_room(&self, count: usize) -> bool {
-        let per_entry = if self.slots.len() <= ROOMY_SLOTS { 4 } else { 2 };
-        (self.count + count) * per_entry <= self.slots.len()
+        self.room >= count
     }
 
     fn resized(&self, slots: usize) -> Result<Self, HostMemoryExhausted> {
@@ -196,7 +198,7 @@ impl Sparse {
     #[inline]
     fn insert(&mut self, unit: usize, value: u32) {
         let place = self.find(unit as u64);
-        self.count += usize::from(self.slots[place] == 0);
+        (self.count, self.room) = (self.count + 1, self.room - 1);
         self.slots[place] = (unit as u64) << 32 | u64::from(value);
     }
 
@@ -205,7 +207,7 @@ impl Sparse {
     fn remove(&mut self, unit: usize) {
         let mask = self.slots.len() - 1;
         let mut hole = self.find(unit as u64);
-        self.count -= usize::from(self.slots[hole] != 0);
+        (self.count, self.room) = (self.count - 1, self.room + 1);
         let mut place = hole;
         loop {
             place = (place + 1) & mask;

@@ -3,8 +3,8 @@
 /// Every chunk is a multiple of this, and every address too.
 pub(crate) const UNIT: u64 = 256;
 
-/// The largest chunk: 2^40 units, 256 TiB. A size in units fits 40 bits, which [`super::chunks`] packs.
-pub(crate) const MAX_CHUNK: u64 = (1 << 40) * UNIT - UNIT;
+/// The largest chunk: 64 TiB, less a unit. Its size in units has 38 bits, and a class of its own.
+pub(crate) const MAX_CHUNK: u64 = (1 << 38) * UNIT - UNIT;
 
 /// Bins as TensorFlow publishes them; reports speak of them, the index has finer classes.
 pub(crate) const NUM_BINS: usize = 21;

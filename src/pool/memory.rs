@@ -10,7 +10,7 @@ use crate::core::arena::{Refused, Want, usable};
 use crate::core::grow::Extension;
 use crate::core::release::Detached;
 use crate::core::units::{UNIT, round_up};
-use crate::error::{Error, fail};
+use crate::error::{self, Error, fail};
 use crate::log::{self, Level};
 use crate::report;
 use crate::sys::clock::Deadline;
@@ -71,7 +71,7 @@ pub(crate) fn alloc(slot: &Slot, ask: &Ask<'_>) -> Result<u64, Error> {
 
 #[cold]
 fn refuse_overflow(guard: Guard<'_>, bytes: u64) -> Error {
-    count(guard, fail!(Error::OutOfMemory, "{bytes} bytes are more than any chunk can have (256 TiB)"))
+    count(guard, fail!(Error::OutOfMemory, "{bytes} bytes are more than any chunk can have (64 TiB)"))
 }
 
 #[cold]
@@ -189,7 +189,11 @@ fn extend(mut guard: Guard<'_>, alignment: u64, least: u64) -> Result<(Guard<'_>
     }
     let Some(plan) = guard.arena.plan_extension(least) else { return Ok((guard, false)) };
     guard.inner_mut().extending = true;
-    let (mut guard, obtained) = guard.outside(|backend| obtain(backend, &plan, alignment.max(UNIT)));
+    let (mut guard, obtained) = guard.outside(|backend| {
+        let obtained = obtain(backend, &plan, alignment.max(UNIT));
+        tell(&plan, &obtained);
+        obtained
+    });
     guard.inner_mut().extending = false;
     let grown = match obtained {
         Obtained::Nothing => {
@@ -221,9 +225,23 @@ fn obtain(backend: &dyn Backend, plan: &Extension, alignment: u64) -> Obtained {
         if let Some(granted) = backend.alloc(alignment, plan.bytes) {
             return examine(granted, &plan, backend);
         }
-        log::emit(Level::Debug, format_args!("the backend refused a region of {} bytes", plan.bytes));
         if !plan.shrink() {
             return Obtained::Nothing;
+        }
+    }
+}
+
+fn tell(plan: &Extension, obtained: &Obtained) {
+    let Extension { bytes, least, .. } = plan;
+    match obtained {
+        Obtained::Region(Granted { base, bytes }) => {
+            log::emit(Level::Info, format_args!("obtained a region of {bytes} bytes at {base:#x}"));
+        }
+        Obtained::Nothing => {
+            log::emit(Level::Debug, format_args!("the backend refused regions of {bytes} down to {least} bytes"));
+        }
+        Obtained::Failed(_) => {
+            error::with_last_error(|words| log::emit(Level::Error, format_args!("{words}")));
         }
     }
 }

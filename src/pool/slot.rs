@@ -203,7 +203,8 @@ impl<'a> Guard<'a> {
         self.notify();
     }
 
-    /// Calls the backend with the lock open. The pool stays: destruction waits for such calls.
+    /// Calls the backend with the lock open. The pool stays: destruction waits for such calls. This thread
+    /// cannot enter the allocator meanwhile, from whatever callback.
     pub(crate) fn outside<T>(mut self, call: impl FnOnce(&dyn Backend) -> T) -> (Self, T) {
         let slot = self.slot;
         let backend: AnyBackend = self.backend;

@@ -2,7 +2,7 @@
 
 use std::ffi::CStr;
 
-/// The value of `name` if it is set, not empty, and UTF-8.
+/// The value of `name` if it is set and not empty. What is not UTF-8 reads as a value that nothing is.
 ///
 /// The C environment is shared: like every library that calls `getenv`, this one relies on the program
 /// not to change a variable while another thread creates an allocator.
@@ -14,5 +14,6 @@ pub(crate) fn with<T>(name: &CStr, read: impl FnOnce(&str) -> T) -> Option<T> {
     }
     // SAFETY: not NULL, so a NUL-terminated string which lives at least until the next setenv.
     let value = unsafe { CStr::from_ptr(value) };
-    value.to_str().ok().filter(|text| !text.is_empty()).map(read)
+    let text = value.to_str().unwrap_or("(not UTF-8)");
+    (!text.is_empty()).then(|| read(text))
 }
