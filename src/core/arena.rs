@@ -3,9 +3,10 @@
 use super::chunks::{ChunkId, Chunks, Cold, Hot, NIL, State, Tag};
 use super::grow::{Extension, Growth};
 use super::index::FreeIndex;
-use super::regions::{Lookup, Region, Regions};
+use super::regions::Regions;
 use super::scopes::Names;
 use super::stamps::Stamps;
+use super::starts::Starts;
 use super::stats::{Counters, Stats};
 use super::units::{MAX_CHUNK, UNIT, round_down};
 use crate::sys::HostMemoryExhausted;
@@ -61,6 +62,7 @@ pub(crate) struct Arena {
     pub(super) chunks: Chunks,
     pub(super) index: FreeIndex,
     pub(super) regions: Regions,
+    pub(super) starts: Starts,
     pub(super) stamps: Stamps,
     pub(super) growth: Growth,
     pub(super) counters: Counters,
@@ -80,6 +82,7 @@ impl Arena {
             chunks: Chunks::new(settings.timestamps),
             index: FreeIndex::new()?,
             regions: Regions::new(),
+            starts: Starts::new()?,
             stamps: Stamps::new(),
             growth: Growth::new(settings.limit, settings.growth, settings.initial_region),
             counters: Counters::default(),
@@ -106,7 +109,7 @@ impl Arena {
             return self.take_choosy(&Want::plain(size, requested));
         }
         self.chunks.reserve(1)?;
-        let Arena { chunks, index, regions, .. } = self;
+        let Arena { chunks, index, regions, starts, .. } = self;
         let slab = &mut chunks.slab[..];
         let Some(id) = index.best_fit(slab, size) else { return Ok(None) };
         let hot = slab[id];
@@ -117,8 +120,7 @@ impl Arena {
             self.hand_out(id, whole, requested);
             return Ok(Some(hot.addr));
         }
-        let region = regions.get_mut(hot.region());
-        region.reserve_starts(1)?;
+        starts.reserve(slab, regions, 1)?;
         index.remove(slab, id, whole);
         let at = hot.addr + size;
         let rest = chunks.vacant.fill(slab, Hot::new(at, whole - size, hot.region(), id, hot.next));
@@ -129,7 +131,7 @@ impl Arena {
         hot.set_size(size);
         hot.next = rest;
         hot.mark_in_use();
-        region.set_start(at, rest);
+        starts.set(regions, at, rest);
         index.insert(slab, rest, whole - size);
         self.hand_out(id, size, requested);
         Ok(Some(at - size))
@@ -153,7 +155,7 @@ impl Arena {
             self.merge_safe();
         }
         let Some(mut id) = self.find_choosy(want) else { return Ok(None) };
-        self.regions.get_mut(self.chunks.region(id)).reserve_starts(2)?;
+        self.starts.reserve(&self.chunks.slab, &mut self.regions, 2)?;
         let tag = match want.scope {
             None => Tag::default(),
             Some((name, step)) => {
@@ -239,16 +241,15 @@ impl Arena {
         slab[id].set_size(at);
         slab[id].next = rest;
         self.chunks.set_stamp(rest, 0);
-        self.regions.get_mut(region).set_start(addr + at, rest);
+        self.starts.set(&mut self.regions, addr + at, rest);
         rest
     }
 
     /// Takes a chunk back. Needs no memory and cannot fail for a chunk in use.
     #[inline(always)]
     pub(crate) fn free(&mut self, addr: u64) -> Result<(), Refused> {
-        let Arena { chunks, index, regions, .. } = self;
-        let Some(region) = regions.find_mut(addr) else { return Err(Refused::NotAChunk) };
-        let Some(id) = region.start(addr) else { return Err(Refused::NotAChunk) };
+        let Arena { chunks, regions, starts, .. } = self;
+        let Some(id) = starts.get(&chunks.slab, regions, addr) else { return Err(Refused::NotAChunk) };
         let hot = &chunks.slab[..][id];
         if !hot.in_use() {
             return Err(Refused::AlreadyFree);
@@ -257,7 +258,7 @@ impl Arena {
         if !self.plain && self.settings.timestamps {
             self.free_stamped(id);
         } else {
-            release::<false>(chunks, index, region, id, false);
+            self.release::<false>(id, false);
         }
         Ok(())
     }
@@ -275,10 +276,52 @@ impl Arena {
         }
     }
 
-    /// Merges a chunk that is in no tree with its neighbours, as stamps allow, and indexes the whole.
-    fn release_stamped(&mut self, id: ChunkId, ignore_stamps: bool) -> ChunkId {
-        let region = self.regions.get_mut(self.chunks.region(id));
-        release::<true>(&mut self.chunks, &mut self.index, region, id, ignore_stamps)
+    /// Merges a chunk that is in no tree with its free neighbours, and puts the whole, which it returns, into
+    /// the index. With stamps a neighbour that has one is left alone unless `ignore_stamps`.
+    #[inline(always)]
+    fn release<const STAMPED: bool>(&mut self, id: ChunkId, ignore_stamps: bool) -> ChunkId {
+        let Arena { chunks, index, regions, starts, .. } = self;
+        let Chunks { slab, vacant, stamps, .. } = chunks;
+        let slab = &mut slab[..];
+        let stamps = if STAMPED { stamps.as_deref_mut().unwrap_or_default() } else { &mut [] };
+        let Hot { addr, prev, mut next, .. } = slab[id];
+        let (mut size, mut whole) = (slab[id].size(), id);
+        let merges = |hot: &Hot, stamps: &[u64], id: ChunkId| {
+            hot.is_findable() && (!STAMPED || ignore_stamps || stamps[id.index()] == 0)
+        };
+        // The later of two stamps counts for both; the chunk that ends has none.
+        let join = |stamps: &mut [u64], first: ChunkId, second: ChunkId| {
+            let second = std::mem::take(&mut stamps[second.index()]);
+            stamps[first.index()] = stamps[first.index()].max(second);
+        };
+        if next != NIL && merges(&slab[next], stamps, next) {
+            let hot = slab[next];
+            if STAMPED {
+                join(stamps, id, next);
+            }
+            index.remove(slab, next, hot.size());
+            starts.clear(slab, regions, hot.addr, next);
+            vacant.add(slab, next);
+            (size, next) = (size + hot.size(), hot.next);
+        }
+        if prev != NIL && merges(&slab[prev], stamps, prev) {
+            let before = slab[prev].size();
+            if STAMPED {
+                join(stamps, prev, id);
+            }
+            index.remove(slab, prev, before);
+            starts.clear(slab, regions, addr, id);
+            vacant.add(slab, id);
+            (size, whole) = (size + before, prev);
+        }
+        let hot = &mut slab[whole];
+        hot.set_size(size);
+        hot.next = next;
+        if next != NIL {
+            slab[next].prev = whole;
+        }
+        index.insert(slab, whole, size);
+        whole
     }
 
     /// Takes a free chunk out of the index.
@@ -294,7 +337,7 @@ impl Arena {
                 self.unindex(id);
             }
             self.chunks.set_stamp(id, 0);
-            self.release_stamped(id, false);
+            self.release::<true>(id, false);
         }
     }
 
@@ -313,7 +356,7 @@ impl Arena {
                 continue;
             }
             self.unindex(id);
-            let merged = self.release_stamped(id, true);
+            let merged = self.release::<true>(id, true);
             self.counters.forced_merges += 1;
             // Still stamped, so still queued: the original forgets some of these.
             self.stamps.replace(place, self.chunks.stamp(merged), merged);
@@ -363,6 +406,7 @@ impl Arena {
 
     fn insert_region(&mut self, base: u64, given: u64) -> Result<(), HostMemoryExhausted> {
         self.chunks.reserve(1)?;
+        self.starts.reserve(&self.chunks.slab, &mut self.regions, 1)?;
         let bytes = usable(given);
         let below = if self.settings.coalesce_regions { self.regions.ending_at(base) } else { None };
         let below = below.filter(|&id| self.regions.get(id).bytes + bytes <= MAX_CHUNK);
@@ -372,19 +416,21 @@ impl Arena {
                 self.regions.extend(id, bytes, given)?;
                 (id, last)
             }
-            None => (self.regions.add(base, bytes, given)?, NIL),
+            None => (self.regions.add(base, bytes, given, self.starts.is_dense())?, NIL),
         };
         let slab = &mut self.chunks.slab[..];
         let id = self.chunks.vacant.fill(slab, Hot::new(base, bytes, region, last, NIL));
-        if last != NIL {
+        if last == NIL {
+            self.regions.get_mut(region).first = id;
+        } else {
             slab[last].next = id;
         }
         self.chunks.set_stamp(id, 0);
-        self.regions.get_mut(region).set_start(base, id);
+        self.starts.set(&mut self.regions, base, id);
         if self.settings.timestamps {
-            self.release_stamped(id, false);
+            self.release::<true>(id, false);
         } else {
-            release::<false>(&mut self.chunks, &mut self.index, self.regions.get_mut(region), id, false);
+            self.release::<false>(id, false);
         }
         self.counters.regions_added += 1;
         Ok(())
@@ -404,20 +450,22 @@ impl Arena {
         self.growth.reset_peak();
     }
 
-    /// A chunk in use that begins at `addr`.
-    pub(crate) fn chunk_in_use(&self, addr: u64) -> Option<ChunkId> {
-        match self.regions.lookup(addr) {
-            Lookup::Start(id) if self.chunks.in_use(id) => Some(id),
-            _ => None,
-        }
+    /// The chunk that begins at an address, in use or free.
+    pub(crate) fn chunk_at(&self, addr: u64) -> Option<ChunkId> {
+        self.starts.get(&self.chunks.slab, &self.regions, addr)
     }
 
-    /// The chunk around an address of a region. In a region of few chunks for its size this walks along
-    /// them; only starts are found by the tables that allocation and free need.
+    /// A chunk in use that begins at `addr`.
+    pub(crate) fn chunk_in_use(&self, addr: u64) -> Option<ChunkId> {
+        self.chunk_at(addr).filter(|&id| self.chunks.in_use(id))
+    }
+
+    /// The chunk around an address of a region. Unless the tables of starts are dense this walks along the
+    /// region's chunks; only starts are found by what allocation and free need.
     pub(crate) fn chunk_around(&self, addr: u64) -> Option<ChunkId> {
-        let mut id = match self.regions.lookup(addr) {
-            Lookup::Start(id) => return Some(id),
-            _ => self.regions.chunk_before(addr)?,
+        let mut id = match self.chunk_at(addr) {
+            Some(id) => return Some(id),
+            None => self.regions.chunk_before(addr)?,
         };
         while addr - self.chunks.addr(id) >= self.chunks.size(id) {
             id = self.chunks.next(id);
@@ -468,6 +516,7 @@ impl Arena {
             + self.chunks.metadata_bytes()
             + self.index.metadata_bytes()
             + self.regions.metadata_bytes()
+            + self.starts.metadata_bytes()
             + self.stamps.metadata_bytes()
             + self.names.metadata_bytes()
     }
@@ -494,59 +543,6 @@ impl Arena {
             metadata_bytes: self.metadata_bytes(),
         }
     }
-}
-
-/// Merges a chunk that is in no tree with its free neighbours, and puts the whole, which it returns, into
-/// the index. With stamps a neighbour that has one is left alone unless `ignore_stamps`.
-#[inline(always)]
-fn release<const STAMPED: bool>(
-    chunks: &mut Chunks,
-    index: &mut FreeIndex,
-    region: &mut Region,
-    id: ChunkId,
-    ignore_stamps: bool,
-) -> ChunkId {
-    let Chunks { slab, vacant, stamps, .. } = chunks;
-    let slab = &mut slab[..];
-    let stamps = if STAMPED { stamps.as_deref_mut().unwrap_or_default() } else { &mut [] };
-    let Hot { addr, prev, mut next, .. } = slab[id];
-    let (mut size, mut whole) = (slab[id].size(), id);
-    let merges = |hot: &Hot, stamps: &[u64], id: ChunkId| {
-        hot.is_findable() && (!STAMPED || ignore_stamps || stamps[id.index()] == 0)
-    };
-    // The later of two stamps counts for both; the chunk that ends has none.
-    let join = |stamps: &mut [u64], first: ChunkId, second: ChunkId| {
-        let second = std::mem::take(&mut stamps[second.index()]);
-        stamps[first.index()] = stamps[first.index()].max(second);
-    };
-    if next != NIL && merges(&slab[next], stamps, next) {
-        let hot = slab[next];
-        if STAMPED {
-            join(stamps, id, next);
-        }
-        index.remove(slab, next, hot.size());
-        region.clear_start(hot.addr);
-        vacant.add(slab, next);
-        (size, next) = (size + hot.size(), hot.next);
-    }
-    if prev != NIL && merges(&slab[prev], stamps, prev) {
-        let before = slab[prev].size();
-        if STAMPED {
-            join(stamps, prev, id);
-        }
-        index.remove(slab, prev, before);
-        region.clear_start(addr);
-        vacant.add(slab, id);
-        (size, whole) = (size + before, prev);
-    }
-    let hot = &mut slab[whole];
-    hot.set_size(size);
-    hot.next = next;
-    if next != NIL {
-        slab[next].prev = whole;
-    }
-    index.insert(slab, whole, size);
-    whole
 }
 
 /// Whether a chunk of `whole` bytes is split for a request of `wanted`: TensorFlow's rule.

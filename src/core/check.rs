@@ -11,7 +11,6 @@
 use super::arena::Arena;
 use super::chunks::{NIL, State};
 use super::classes::{CLASSES, class_of};
-use super::regions::Lookup;
 use super::units::{MAX_CHUNK, UNIT};
 
 /// Which invariant is broken.
@@ -45,17 +44,17 @@ impl Arena {
         for (region, span) in self.regions.iter() {
             let mut expected = span.base;
             let mut prev = NIL;
-            let mut id = self.regions.first_chunk(region);
+            let mut id = span.first;
             require(id != NIL, Broken::I6Starts)?;
             while id != NIL {
                 let (size, addr) = self.chunks.slab[..][id].key();
                 let linked = addr == expected && self.chunks.prev(id) == prev;
                 let sound = size != 0 && size % UNIT == 0 && self.chunks.region(id) == region;
                 require(linked && sound && self.chunks.state(id) != State::Vacant, Broken::I1Tiling)?;
-                require(self.regions.lookup(addr) == Lookup::Start(id), Broken::I6Starts)?;
+                require(self.chunk_at(addr) == Some(id), Broken::I6Starts)?;
                 // Nothing else maps to it: the unit behind a start is looked at, or all of a small chunk.
                 let inside = (1..(size / UNIT).min(64)).map(|unit| addr + unit * UNIT);
-                let strays = inside.filter(|&at| matches!(self.regions.lookup(at), Lookup::Start(_)));
+                let strays = inside.filter(|&at| self.chunk_at(at).is_some());
                 require(strays.count() == 0, Broken::I6Starts)?;
                 if prev != NIL && self.may_merge(prev) && self.may_merge(id) {
                     return Err(Broken::I2Coalescing);

@@ -314,7 +314,7 @@ impl Chunks {
     }
 
     /// All chunks, in no order.
-    pub(crate) fn ids(&self) -> impl Iterator<Item = ChunkId> + '_ {
+    pub(crate) fn ids(&self) -> impl Iterator<Item = ChunkId> + Clone + '_ {
         let places = self.slab.iter().zip(0u32..);
         places.filter(|(hot, _)| hot.left != VACANT).map(|(_, place)| ChunkId(place))
     }

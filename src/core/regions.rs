@@ -1,9 +1,9 @@
-//! Regions: what the backend gave, in address order, and which chunk begins where.
+//! Regions: what the backend gave, in address order.
 
-use super::chunks::{ChunkId, Chunks, MAX_REGIONS, NIL};
-use super::starts::Starts;
+use super::chunks::{ChunkId, MAX_REGIONS, NIL};
 use super::units::UNIT;
 use crate::sys::HostMemoryExhausted;
+use crate::sys::table::LazyTable;
 use std::cell::Cell;
 
 pub(crate) struct Region {
@@ -12,57 +12,25 @@ pub(crate) struct Region {
     pub(crate) bytes: u64,
     /// What the backend said it gave and gets back: `bytes`, perhaps with a tail of less than a unit.
     pub(crate) given: u64,
-    /// For each unit the chunk that begins there, plus 1.
-    starts: Starts,
+    /// The chunk at `base`, which stays the same one: splits leave it there and merges go into it.
+    pub(crate) first: ChunkId,
+    /// For each unit the chunk that begins there, plus 1; while [`super::starts`] is dense.
+    flat: Option<LazyTable>,
 }
 
 impl Region {
     /// The place of an address of the region in its table.
-    #[inline]
     #[allow(clippy::cast_possible_truncation)] // 64-bit platforms only, see sys
     fn unit(&self, addr: u64) -> usize {
         ((addr - self.base) / UNIT) as usize
-    }
-
-    #[allow(clippy::cast_possible_truncation)] // as above
-    fn units(&self) -> usize {
-        (self.bytes / UNIT) as usize
     }
 
     fn end(&self) -> u64 {
         self.base + self.bytes
     }
 
-    #[inline]
     fn contains(&self, addr: u64) -> bool {
         addr.wrapping_sub(self.base) < self.bytes
-    }
-
-    /// The chunk that begins at an address of the region.
-    #[inline]
-    pub(super) fn start(&self, addr: u64) -> Option<ChunkId> {
-        if !addr.is_multiple_of(UNIT) {
-            return None;
-        }
-        let entry = self.starts.get(self.unit(addr));
-        (entry != 0).then_some(ChunkId(entry.wrapping_sub(1)))
-    }
-
-    #[inline]
-    pub(super) fn set_start(&mut self, addr: u64, chunk: ChunkId) {
-        self.starts.set(self.unit(addr), chunk.0 + 1);
-    }
-
-    #[inline]
-    pub(super) fn clear_start(&mut self, addr: u64) {
-        self.starts.clear(self.unit(addr));
-    }
-
-    /// Makes sure that `count` calls of `set_start` need no memory.
-    #[inline]
-    pub(super) fn reserve_starts(&mut self, count: usize) -> Result<(), HostMemoryExhausted> {
-        let units = self.units();
-        self.starts.reserve(count, units)
     }
 }
 
@@ -76,45 +44,18 @@ pub(crate) struct Regions {
     last: Cell<u32>,
 }
 
-/// What lies at an address.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Lookup {
-    /// A chunk begins here, in use or free.
-    Start(ChunkId),
-    /// In a region, but no chunk begins here.
-    Inside,
-    Foreign,
-}
-
 impl Regions {
     pub(super) fn new() -> Self {
         Regions { slots: Vec::new(), order: Vec::new(), last: Cell::new(0) }
     }
 
     /// The region around an address.
-    #[inline]
     pub(crate) fn find(&self, addr: u64) -> Option<u32> {
         let last = self.last.get();
-        match self.slots.get(last as usize) {
-            Some(region) if region.contains(addr) => Some(last),
-            _ => self.search(addr),
+        if self.slots.get(last as usize).is_some_and(|region| region.contains(addr)) {
+            return Some(last);
         }
-    }
-
-    /// As `find`, to change the region.
-    #[inline]
-    pub(super) fn find_mut(&mut self, addr: u64) -> Option<&mut Region> {
-        let mut id = self.last.get();
-        if !self.slots.get(id as usize).is_some_and(|region| region.contains(addr)) {
-            id = self.search(addr)?;
-        }
-        self.slots.get_mut(id as usize)
-    }
-
-    #[cold]
-    fn search(&self, addr: u64) -> Option<u32> {
-        let place = self.place_of(addr);
-        let id = *self.order.get(place)?;
+        let id = *self.order.get(self.place_of(addr))?;
         if !self.get(id).contains(addr) {
             return None;
         }
@@ -127,28 +68,58 @@ impl Regions {
         self.order.partition_point(|&id| self.get(id).end() <= addr)
     }
 
-    pub(crate) fn lookup(&self, addr: u64) -> Lookup {
-        match self.find(addr).map(|id| self.get(id).start(addr)) {
-            None => Lookup::Foreign,
-            Some(None) => Lookup::Inside,
-            Some(Some(id)) => Lookup::Start(id),
-        }
-    }
-
-    /// The last chunk that begins at or before an address of a region, if the region's table can tell
-    /// fast; else the first chunk of the region, from which a walk finds it.
+    /// The last chunk that begins at or before an address of a region, if there is a flat table to tell;
+    /// else the first chunk of the region, from which a walk finds it.
     pub(super) fn chunk_before(&self, addr: u64) -> Option<ChunkId> {
         let region = self.get(self.find(addr)?);
-        match region.starts.last_at_or_before(region.unit(addr)) {
-            Some(entry) => Some(ChunkId(entry - 1)),
-            None => region.start(region.base),
-        }
+        let table = region.flat.as_ref();
+        let known = table.and_then(|table| table.last_at_or_before(region.unit(addr)));
+        Some(known.map_or(region.first, |(_, entry)| ChunkId(entry - 1)))
     }
 
-    /// The first chunk of a region.
-    pub(crate) fn first_chunk(&self, id: u32) -> ChunkId {
-        let region = self.get(id);
-        region.start(region.base).unwrap_or(NIL)
+    /// What flat tables would take, in bytes.
+    pub(super) fn flat_bytes(&self) -> u64 {
+        self.iter().map(|(_, region)| region.bytes / UNIT * size_of::<u32>() as u64).sum()
+    }
+
+    /// Gives every region a flat table without entries. On failure nothing changed.
+    pub(super) fn make_flat(&mut self) -> Result<(), HostMemoryExhausted> {
+        for region in &mut self.slots {
+            match flat_for(region.bytes) {
+                Ok(table) => region.flat = Some(table),
+                Err(exhausted) => {
+                    self.drop_flat();
+                    return Err(exhausted);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn drop_flat(&mut self) {
+        self.slots.iter_mut().for_each(|region| region.flat = None);
+    }
+
+    /// Forgets all entries of the flat tables and gives their memory back.
+    pub(super) fn clear_flat(&mut self) {
+        self.slots.iter_mut().filter_map(|region| region.flat.as_mut()).for_each(LazyTable::clear);
+    }
+
+    /// The flat table for an address, with the place in it.
+    pub(super) fn flat(&self, addr: u64) -> Option<(&LazyTable, usize)> {
+        let region = self.get(self.find(addr)?);
+        Some((region.flat.as_ref()?, region.unit(addr)))
+    }
+
+    pub(super) fn flat_mut(&mut self, addr: u64) -> Option<(&mut LazyTable, usize)> {
+        let id = self.find(addr)?;
+        let region = self.get_mut(id);
+        let unit = region.unit(addr);
+        Some((region.flat.as_mut()?, unit))
+    }
+
+    pub(super) fn flat_resident_bytes(&self) -> u64 {
+        self.slots.iter().filter_map(|region| region.flat.as_ref()).map(LazyTable::resident_bytes).sum()
     }
 
     #[inline]
@@ -175,7 +146,7 @@ impl Regions {
     }
 
     /// Adds a region that overlaps no other. On failure nothing changed.
-    pub(super) fn add(&mut self, base: u64, bytes: u64, given: u64) -> Result<u32, HostMemoryExhausted> {
+    pub(super) fn add(&mut self, base: u64, bytes: u64, given: u64, flat: bool) -> Result<u32, HostMemoryExhausted> {
         let vacant = self.slots.iter().position(|region| region.bytes == 0);
         let slot = vacant.unwrap_or(self.slots.len());
         if slot >= MAX_REGIONS {
@@ -183,8 +154,8 @@ impl Regions {
         }
         self.order.try_reserve(1)?;
         self.slots.try_reserve(1)?;
-        let mut region = Region { base, bytes, given, starts: Starts::default() };
-        region.starts = Starts::new(region.units())?;
+        let flat = if flat { Some(flat_for(bytes)?) } else { None };
+        let region = Region { base, bytes, given, first: NIL, flat };
         let place = self.place_of(base);
         match vacant {
             Some(slot) => self.slots[slot] = region,
@@ -196,22 +167,21 @@ impl Regions {
         Ok(id)
     }
 
-    /// Makes a region longer at its end, with room for one more start. On failure nothing changed.
+    /// Makes a region longer at its end. On failure nothing changed.
     pub(super) fn extend(&mut self, id: u32, bytes: u64, given: u64) -> Result<(), HostMemoryExhausted> {
         let region = self.get_mut(id);
-        region.bytes += bytes;
-        let units = region.units();
-        let grown = region.starts.extend(units).and_then(|()| region.starts.reserve(1, units));
-        match grown {
-            Ok(()) => region.given += given,
-            Err(HostMemoryExhausted) => region.bytes -= bytes,
+        let units = region.unit(region.end() + bytes);
+        if let Some(table) = &mut region.flat {
+            table.grow(units)?;
         }
-        grown
+        region.bytes += bytes;
+        region.given += given;
+        Ok(())
     }
 
     pub(super) fn remove(&mut self, id: u32) -> Region {
         self.order.retain(|&other| other != id);
-        let nothing = Region { base: 0, bytes: 0, given: 0, starts: Starts::default() };
+        let nothing = Region { base: 0, bytes: 0, given: 0, first: NIL, flat: None };
         std::mem::replace(self.get_mut(id), nothing)
     }
 
@@ -224,20 +194,13 @@ impl Regions {
         self.order.len()
     }
 
-    /// Shrinks the tables to what the chunks of today need.
-    pub(super) fn rebuild_starts(&mut self, chunks: &Chunks) {
-        for region in self.slots.iter_mut().filter(|region| region.bytes != 0) {
-            let following = |&id: &ChunkId| Some(chunks.next(id)).filter(|&next| next != NIL);
-            let all = std::iter::successors(region.start(region.base), following);
-            let base = region.base;
-            #[allow(clippy::cast_possible_truncation)] // 64-bit platforms only, see sys
-            let entries = all.map(|id| (((chunks.addr(id) - base) / UNIT) as usize, id.0 + 1));
-            region.starts.rebuild(entries);
-        }
-    }
-
     pub(crate) fn metadata_bytes(&self) -> u64 {
         let lists = self.slots.capacity() * size_of::<Region>() + self.order.capacity() * size_of::<u32>();
-        lists as u64 + self.iter().map(|(_, region)| region.starts.resident_bytes()).sum::<u64>()
+        lists as u64 + self.flat_resident_bytes()
     }
+}
+
+#[allow(clippy::cast_possible_truncation)] // 64-bit platforms only, see sys
+fn flat_for(bytes: u64) -> Result<LazyTable, HostMemoryExhausted> {
+    LazyTable::new((bytes / UNIT) as usize)
 }

@@ -52,7 +52,8 @@ impl Arena {
     /// small again.
     pub(crate) fn forget_past(&mut self) {
         self.growth.reset_hint();
-        self.regions.rebuild_starts(&self.chunks);
+        let Arena { chunks, regions, starts, .. } = self;
+        starts.rebuild(&chunks.slab, regions, chunks.ids());
     }
 
     /// In a forked child: what other threads of the parent had under way will never be finished.
@@ -64,8 +65,8 @@ impl Arena {
 
     /// The regions that could be given back, in address order, with what the backend gave for each.
     fn free_regions(&self) -> impl Iterator<Item = (u32, u64)> + '_ {
-        let regions = self.regions.iter().map(|(id, region)| (id, region.given));
-        regions.filter(|&(id, _)| self.is_free(self.regions.first_chunk(id)))
+        let free = self.regions.iter().filter(|(_, region)| self.is_free(region.first));
+        free.map(|(id, region)| (id, region.given))
     }
 
     /// Whether no chunk from `id` on is in use or was freed too recently.
@@ -95,7 +96,7 @@ impl Arena {
     }
 
     fn detach(&mut self, region: u32) -> Detached {
-        let mut id = self.regions.first_chunk(region);
+        let mut id = self.regions.get(region).first;
         while id != NIL {
             let next = self.chunks.next(id);
             match self.chunks.state(id) {
@@ -104,6 +105,8 @@ impl Arena {
                 State::InUse => self.counters.freed(self.chunks.size(id), self.chunks.cold(id).requested),
                 _ => {}
             }
+            let addr = self.chunks.addr(id);
+            self.starts.clear(&self.chunks.slab, &mut self.regions, addr, id);
             self.chunks.set_stamp(id, 0);
             self.chunks.vacant.add(&mut self.chunks.slab, id);
             id = next;

@@ -1,232 +1,210 @@
-//! Which chunk begins at which unit of a region.
+//! Which chunk begins at an address.
 //!
-//! A hash table as long as it is the smaller of two: it takes 16 to 64 bytes a chunk, stays in the cache
-//! with a thousand chunks, and touches no new page where a chunk begins that none began before. Once the
-//! chunks are so small and many that a table with 4 bytes for each unit is no larger, the region has that.
-//! So a region's table never takes more than half of what TensorFlow's takes at once (8 bytes a unit).
-//! Measured on the recorded traces with a fresh pool the flat table alone cost 3 to 6 times as much as
-//! everything else an operation does, all of it page faults.
+//! A hash table of chunk numbers, without keys: the chunk itself tells its address, and its cache line is
+//! needed anyway. It takes 8 to 16 bytes a chunk while it is small and half of that when it is large,
+//! stays in the cache with a thousand chunks, and touches no new page where a chunk begins that none began
+//! before: with a flat table (4 bytes for each 256 of a region) those page faults cost 3 to 6 times as much
+//! as everything else an operation does, measured on the recorded traces with a fresh pool.
+//!
+//! Once chunks are so small and many that flat tables are the smaller, the regions get them. So the tables
+//! never take more than half of what TensorFlow's take at once (8 bytes for each 256).
 
+use super::chunks::{ChunkId, Hot, NIL};
+use super::regions::Regions;
+use super::units::UNIT;
 use crate::sys::HostMemoryExhausted;
 use crate::sys::table::LazyTable;
 
-pub(super) enum Starts {
-    Sparse(Sparse),
-    Dense(LazyTable),
-}
-
 /// Open addressing with linear probing (Knuth, volume 3, algorithms 6.4 L and R).
-#[derive(Default)]
-pub(super) struct Sparse {
-    /// A unit in the upper half, a value that is not 0 in the lower; 0 is empty. A power of two of them.
-    slots: Vec<u64>,
+pub(super) struct Starts {
+    /// A power of two of them; [`NIL`] is empty.
+    slots: Vec<ChunkId>,
     count: usize,
-    /// How many more there may be.
+    /// How many more there may be before it grows.
     room: usize,
     /// 64 less the bits of a place.
     shift: u32,
+    /// The regions have flat tables, and there are no slots.
+    dense: bool,
 }
 
-const FIRST_SLOTS: usize = 16;
+const FIRST_SLOTS: usize = 64;
 /// Tables up to here (64 KiB) stay three quarters empty: a search then nearly always ends where it begins,
 /// and what a processor mispredicts costs more than what it computes. Larger ones stay half empty, for
 /// there the cache counts.
-const ROOMY_SLOTS: usize = 8192;
-/// Units beyond do not fit a slot: regions above 1 TiB.
-const SPARSE_UNITS: usize = 1 << 32;
+const ROOMY_SLOTS: usize = 1 << 14;
 
 impl Starts {
-    pub(super) fn new(units: usize) -> Result<Self, HostMemoryExhausted> {
-        if units > SPARSE_UNITS {
-            return Ok(Starts::Dense(LazyTable::new(units)?));
-        }
-        Ok(Starts::Sparse(Sparse::new(FIRST_SLOTS)?))
+    pub(super) fn new() -> Result<Self, HostMemoryExhausted> {
+        Starts::with_slots(FIRST_SLOTS)
     }
 
-    /// The value of a unit; 0 if it has none.
+    fn with_slots(count: usize) -> Result<Self, HostMemoryExhausted> {
+        let mut slots = Vec::new();
+        slots.try_reserve_exact(count)?;
+        slots.resize(count, NIL);
+        let room = count / if count <= ROOMY_SLOTS { 4 } else { 2 };
+        Ok(Starts { slots, count: 0, room, shift: 64 - count.trailing_zeros(), dense: false })
+    }
+
+    /// Where the search for an address begins (Fibonacci hashing).
     #[inline]
-    pub(super) fn get(&self, unit: usize) -> u32 {
-        match self {
-            Starts::Sparse(sparse) => sparse.get(unit),
-            Starts::Dense(table) => table.get(unit),
+    #[allow(clippy::cast_possible_truncation)] // shifted to the bits of a place
+    fn home(&self, addr: u64) -> usize {
+        ((addr / UNIT).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> self.shift) as usize
+    }
+
+    /// The chunk that begins at an address, in use or free.
+    #[inline(always)]
+    pub(super) fn get(&self, slab: &[Hot], regions: &Regions, addr: u64) -> Option<ChunkId> {
+        if self.dense {
+            return get_flat(regions, addr);
+        }
+        let mask = self.slots.len() - 1;
+        let mut place = self.home(addr);
+        loop {
+            let id = self.slots[place];
+            if id == NIL {
+                return None;
+            }
+            if slab[id].addr == addr {
+                return Some(id);
+            }
+            place = (place + 1) & mask;
         }
     }
 
-    /// Makes sure that `count` calls of `set` need no memory. `units` is the region's length.
+    /// Makes sure that `count` calls of `set` need no memory.
     #[inline]
-    pub(super) fn reserve(&mut self, count: usize, units: usize) -> Result<(), HostMemoryExhausted> {
-        match self {
-            Starts::Sparse(sparse) if !sparse.has_room(count) => self.grow(units),
-            _ => Ok(()),
-        }
+    pub(super) fn reserve(&mut self, slab: &[Hot], regions: &mut Regions, count: usize) -> Result<(), HostMemoryExhausted> {
+        if self.room >= count { Ok(()) } else { self.grow(slab, regions) }
     }
 
     #[cold]
-    fn grow(&mut self, units: usize) -> Result<(), HostMemoryExhausted> {
-        let Starts::Sparse(sparse) = self else { return Ok(()) };
-        let slots = sparse.slots.len() * 2;
-        let smaller = slots * size_of::<u64>() <= units * size_of::<u32>();
-        *self = if smaller || units < FIRST_SLOTS * 4 {
-            Starts::Sparse(sparse.resized(slots)?)
-        } else {
-            let mut table = LazyTable::new(units)?;
-            sparse.iter().for_each(|(unit, value)| table.set(unit, value));
-            Starts::Dense(table)
-        };
+    fn grow(&mut self, slab: &[Hot], regions: &mut Regions) -> Result<(), HostMemoryExhausted> {
+        let slots = self.slots.len() * 2;
+        let larger_than_flat = (slots * size_of::<ChunkId>()) as u64 > regions.flat_bytes();
+        if larger_than_flat && slots > FIRST_SLOTS * 2 {
+            return self.become_dense(slab, regions);
+        }
+        *self = self.resized(slab, slots)?;
         Ok(())
     }
 
-    /// Stores a value that is not 0 at a unit that has none. The caller has reserved the place.
-    #[inline]
-    pub(super) fn set(&mut self, unit: usize, value: u32) {
-        match self {
-            Starts::Sparse(sparse) => sparse.insert(unit, value),
-            Starts::Dense(table) => table.set(unit, value),
-        }
-    }
-
-    /// Removes the value of a unit that has one.
-    #[inline]
-    pub(super) fn clear(&mut self, unit: usize) {
-        match self {
-            Starts::Sparse(sparse) => sparse.remove(unit),
-            Starts::Dense(table) => table.set(unit, 0),
-        }
-    }
-
-    /// The last value at or before a unit, where that is fast to find: `None` in a sparse table.
-    pub(super) fn last_at_or_before(&self, unit: usize) -> Option<u32> {
-        match self {
-            Starts::Sparse(_) => None,
-            Starts::Dense(table) => table.last_at_or_before(unit).map(|(_, value)| value),
-        }
-    }
-
-    /// The region grew to so many units. On failure nothing changed.
-    pub(super) fn extend(&mut self, units: usize) -> Result<(), HostMemoryExhausted> {
-        match self {
-            Starts::Dense(table) => table.grow(units),
-            Starts::Sparse(sparse) if units > SPARSE_UNITS => {
-                let mut table = LazyTable::new(units)?;
-                sparse.iter().for_each(|(unit, value)| table.set(unit, value));
-                *self = Starts::Dense(table);
-                Ok(())
-            }
-            Starts::Sparse(_) => Ok(()),
-        }
-    }
-
-    /// Shrinks to what `values` need, which are all that is stored. Without memory it stays as it is.
-    pub(super) fn rebuild(&mut self, values: impl Iterator<Item = (usize, u32)>) {
-        match self {
-            Starts::Dense(table) => {
-                table.clear();
-                values.for_each(|(unit, value)| table.set(unit, value));
-            }
-            Starts::Sparse(sparse) => {
-                let fits = (sparse.count * 4).next_power_of_two().max(FIRST_SLOTS);
-                if fits < sparse.slots.len() {
-                    *sparse = sparse.resized(fits).unwrap_or_else(|_| std::mem::take(sparse));
-                }
-            }
-        }
-    }
-
-    /// Host memory that it keeps resident, in bytes.
-    pub(super) fn resident_bytes(&self) -> u64 {
-        match self {
-            Starts::Sparse(sparse) => (sparse.slots.capacity() * size_of::<u64>()) as u64,
-            Starts::Dense(table) => table.resident_bytes(),
-        }
-    }
-}
-
-impl Default for Starts {
-    /// A table that nothing is asked of.
-    fn default() -> Self {
-        Starts::Sparse(Sparse::default())
-    }
-}
-
-impl Sparse {
-    fn new(slots: usize) -> Result<Self, HostMemoryExhausted> {
-        let mut all = Vec::new();
-        all.try_reserve_exact(slots)?;
-        all.resize(slots, 0);
-        let room = slots / if slots <= ROOMY_SLOTS { 4 } else { 2 };
-        Ok(Sparse { slots: all, count: 0, room, shift: 64 - slots.trailing_zeros() })
-    }
-
-    #[inline]
-    fn has_room(&self, count: usize) -> bool {
-        self.room >= count
-    }
-
-    fn resized(&self, slots: usize) -> Result<Self, HostMemoryExhausted> {
-        let mut resized = Sparse::new(slots)?;
-        self.iter().for_each(|(unit, value)| resized.insert(unit, value));
+    fn resized(&self, slab: &[Hot], slots: usize) -> Result<Self, HostMemoryExhausted> {
+        let mut resized = Starts::with_slots(slots)?;
+        self.slots.iter().filter(|&&id| id != NIL).for_each(|&id| resized.insert(slab[id].addr, id));
         Ok(resized)
     }
 
-    /// Where the search for a unit begins (Fibonacci hashing).
-    #[inline]
-    #[allow(clippy::cast_possible_truncation)] // shifted to the bits of a place
-    fn home(&self, unit: u64) -> usize {
-        (unit.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> self.shift) as usize
+    fn become_dense(&mut self, slab: &[Hot], regions: &mut Regions) -> Result<(), HostMemoryExhausted> {
+        regions.make_flat()?;
+        self.dense = true;
+        for id in std::mem::take(&mut self.slots).into_iter().filter(|&id| id != NIL) {
+            set_flat(regions, slab[id].addr, id);
+        }
+        // There is a place for every unit.
+        self.room = usize::MAX / 2;
+        Ok(())
     }
 
-    /// The place where a unit is, or where its search ended at an empty one.
+    /// Whether a new region needs a flat table.
+    pub(super) fn is_dense(&self) -> bool {
+        self.dense
+    }
+
+    /// Stores where a chunk begins, where none did. The caller has reserved the place.
     #[inline]
-    fn find(&self, unit: u64) -> usize {
+    pub(super) fn set(&mut self, regions: &mut Regions, addr: u64, id: ChunkId) {
+        if self.dense {
+            return set_flat(regions, addr, id);
+        }
+        self.insert(addr, id);
+    }
+
+    #[inline]
+    fn insert(&mut self, addr: u64, id: ChunkId) {
         let mask = self.slots.len() - 1;
-        let mut place = self.home(unit);
-        loop {
-            let slot = self.slots[place];
-            if slot == 0 || slot >> 32 == unit {
-                return place;
-            }
+        let mut place = self.home(addr);
+        while self.slots[place] != NIL {
             place = (place + 1) & mask;
         }
-    }
-
-    #[inline]
-    #[allow(clippy::cast_possible_truncation)] // the lower half
-    fn get(&self, unit: usize) -> u32 {
-        self.slots[self.find(unit as u64)] as u32
-    }
-
-    #[inline]
-    fn insert(&mut self, unit: usize, value: u32) {
-        let place = self.find(unit as u64);
+        self.slots[place] = id;
         (self.count, self.room) = (self.count + 1, self.room - 1);
-        self.slots[place] = (unit as u64) << 32 | u64::from(value);
     }
 
-    /// Moves later entries up instead of leaving a tombstone, so that searches stay short.
+    /// Forgets where a chunk begins. All chunks of the table still know their addresses.
     #[inline]
-    fn remove(&mut self, unit: usize) {
+    pub(super) fn clear(&mut self, slab: &[Hot], regions: &mut Regions, addr: u64, id: ChunkId) {
+        if self.dense {
+            return clear_flat(regions, addr);
+        }
         let mask = self.slots.len() - 1;
-        let mut hole = self.find(unit as u64);
+        let mut hole = self.home(addr);
+        while self.slots[hole] != id {
+            hole = (hole + 1) & mask;
+        }
         (self.count, self.room) = (self.count - 1, self.room + 1);
         let mut place = hole;
+        // Later entries move up instead of leaving a tombstone, so that searches stay short.
         loop {
             place = (place + 1) & mask;
-            let slot = self.slots[place];
-            if slot == 0 {
+            let id = self.slots[place];
+            if id == NIL {
                 break;
             }
-            let way = place.wrapping_sub(self.home(slot >> 32)) & mask;
+            let way = place.wrapping_sub(self.home(slab[id].addr)) & mask;
             if way >= place.wrapping_sub(hole) & mask {
-                self.slots[hole] = slot;
+                self.slots[hole] = id;
                 hole = place;
             }
         }
-        self.slots[hole] = 0;
+        self.slots[hole] = NIL;
     }
 
-    #[allow(clippy::cast_possible_truncation)] // the two halves
-    fn iter(&self) -> impl Iterator<Item = (usize, u32)> + '_ {
-        self.slots.iter().filter(|&&slot| slot != 0).map(|&slot| ((slot >> 32) as usize, slot as u32))
+    /// Shrinks to what `chunks` need, which are all that there are. Without memory it stays as it is.
+    pub(super) fn rebuild(&mut self, slab: &[Hot], regions: &mut Regions, chunks: impl Iterator<Item = ChunkId> + Clone) {
+        let count = chunks.clone().count();
+        let slots = (count * 4).next_power_of_two().max(FIRST_SLOTS);
+        let smaller = self.dense || slots < self.slots.len();
+        if smaller && (slots * size_of::<ChunkId>()) as u64 <= regions.flat_bytes().max(4096) {
+            if let Ok(mut sparse) = Starts::with_slots(slots) {
+                chunks.for_each(|id| sparse.insert(slab[id].addr, id));
+                *self = sparse;
+                regions.drop_flat();
+            }
+        } else if self.dense {
+            regions.clear_flat();
+            chunks.for_each(|id| set_flat(regions, slab[id].addr, id));
+        }
+    }
+
+    /// Host memory beside that of the regions' flat tables, in bytes.
+    pub(super) fn metadata_bytes(&self) -> u64 {
+        (self.slots.capacity() * size_of::<ChunkId>()) as u64
+    }
+}
+
+#[cold]
+fn get_flat(regions: &Regions, addr: u64) -> Option<ChunkId> {
+    if !addr.is_multiple_of(UNIT) {
+        return None;
+    }
+    let (table, unit) = regions.flat(addr)?;
+    Some(ChunkId(table.get(unit).wrapping_sub(1))).filter(|&id| id.0 != u32::MAX)
+}
+
+fn set_flat(regions: &mut Regions, addr: u64, id: ChunkId) {
+    with_flat(regions, addr, |table, unit| table.set(unit, id.0 + 1));
+}
+
+fn clear_flat(regions: &mut Regions, addr: u64) {
+    with_flat(regions, addr, |table, unit| table.set(unit, 0));
+}
+
+fn with_flat(regions: &mut Regions, addr: u64, change: impl FnOnce(&mut LazyTable, usize)) {
+    if let Some((table, unit)) = regions.flat_mut(addr) {
+        change(table, unit);
     }
 }
 
@@ -235,61 +213,61 @@ mod tests {
     use super::*;
     use std::collections::HashMap;
 
-    /// Random stores and removals against a map of the standard library.
-    fn agree(units: usize, live: usize) -> Starts {
-        let mut starts = Starts::new(units).unwrap();
+    /// Random stores and removals of chunks against a map of the standard library, in one or two regions.
+    fn agree(count: u64, units: u64, live: u64) -> Starts {
+        let mut starts = Starts::new().unwrap();
+        let mut regions = Regions::new();
+        for base in [1 << 40, 1 << 50].into_iter().take(count as usize) {
+            regions.add(base, units * UNIT, units * UNIT, false).unwrap();
+        }
+        // A chunk for every address that the test uses.
+        let addr = |i: u64| (1 << (40 + 10 * (i % count))) + i % live * (units / live) * UNIT;
+        let slab: Vec<Hot> = (0..live).map(|i| Hot::new(addr(i), UNIT, 0, NIL, NIL)).collect();
         let mut model = HashMap::new();
         let mut random = 1u64;
         for _ in 0..live * 8 {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            // Also units that share many low bits, as large chunks have them.
-            let unit = ((random >> 33) as usize % live) * (units / live);
-            if model.remove(&unit).is_some() {
-                starts.clear(unit);
-            } else {
-                starts.reserve(1, units).unwrap();
-                starts.set(unit, unit as u32 + 1);
-                model.insert(unit, unit as u32 + 1);
+            let i = (random >> 33) % live;
+            let (id, addr) = (ChunkId(i as u32), addr(i));
+            // Ever more of them live.
+            if random % 8 == 0 && model.remove(&addr).is_some() {
+                starts.clear(&slab, &mut regions, addr, id);
+            } else if model.insert(addr, id).is_none() {
+                starts.reserve(&slab, &mut regions, 1).unwrap();
+                starts.set(&mut regions, addr, id);
             }
-            assert_eq!(starts.get(unit), model.get(&unit).copied().unwrap_or(0));
+            assert_eq!(starts.get(&slab, &regions, addr), model.get(&addr).copied());
+            let tables = starts.metadata_bytes() + regions.flat_resident_bytes();
+            // But for the pages of the least tables.
+            let half = units * count * 4 + count * 2 * 4096;
+            assert!(tables <= half, "{tables}: never more than half of 8 bytes a unit");
         }
-        for unit in (0..live).map(|i| i * (units / live)) {
-            assert_eq!(starts.get(unit), model.get(&unit).copied().unwrap_or(0));
-        }
-        let values: Vec<(usize, u32)> = model.iter().map(|(&unit, &value)| (unit, value)).collect();
-        starts.rebuild(values.iter().copied());
-        values.iter().for_each(|&(unit, value)| assert_eq!(starts.get(unit), value));
+        let all = (0..live).map(addr).chain([(1 << 40) + 1, 1 << 39, 0, u64::MAX]);
+        all.clone().for_each(|addr| assert_eq!(starts.get(&slab, &regions, addr), model.get(&addr).copied()));
+        let left: Vec<ChunkId> = model.values().copied().collect();
+        starts.rebuild(&slab, &mut regions, left.iter().copied());
+        all.for_each(|addr| assert_eq!(starts.get(&slab, &regions, addr), model.get(&addr).copied()));
         starts
     }
 
     #[test]
     fn sparse_and_dense_agree_with_a_map() {
-        assert!(matches!(agree(1 << 20, 1000), Starts::Sparse(_)));
-        assert!(matches!(agree(1 << 16, 1 << 16), Starts::Dense(_)), "small chunks, packed");
-        assert!(matches!(agree(SPARSE_UNITS + 1, 1000), Starts::Dense(_)), "too many units for a slot");
-        for units in [1, 2, 17, 63, 64, 100] {
-            agree(units, units);
+        assert!(!agree(2, 1 << 30, 1000).dense);
+        assert!(agree(1, 1 << 14, 1 << 14).dense, "small chunks, packed");
+        for units in [2, 17, 63, 64, 100, 1000] {
+            agree(1, units, units);
+            agree(2, units, units);
         }
     }
 
     #[test]
-    fn never_more_than_half_of_eight_bytes_a_unit() {
-        let units = 1 << 18;
-        let mut starts = Starts::new(units).unwrap();
-        for unit in 0..units {
-            starts.reserve(1, units).unwrap();
-            starts.set(unit, 1);
-            // The least regions are smaller than a page, which is what a flat table takes at the least.
-            assert!(starts.resident_bytes() <= (units * 4 + 4096) as u64);
-        }
-    }
-
-    #[test]
-    fn grows_past_what_a_slot_can_hold() {
-        let mut starts = Starts::new(1000).unwrap();
-        starts.set(999, 7);
-        starts.extend(SPARSE_UNITS * 2).unwrap();
-        starts.set(SPARSE_UNITS + 999, 8);
-        assert_eq!((starts.get(999), starts.get(SPARSE_UNITS + 999)), (7, 8));
+    fn a_trim_makes_dense_sparse_again() {
+        let mut starts = agree(1, 1 << 14, 1 << 14);
+        let mut regions = Regions::new();
+        regions.add(1 << 40, 1 << 30, 1 << 30, true).unwrap();
+        let slab = [Hot::new(1 << 40, UNIT, 0, NIL, NIL)];
+        starts.rebuild(&slab, &mut regions, [ChunkId(0)].into_iter());
+        assert!(!starts.dense && regions.flat_resident_bytes() == 0);
+        assert_eq!(starts.get(&slab, &regions, 1 << 40), Some(ChunkId(0)));
     }
 }

@@ -14,11 +14,11 @@ pub(crate) fn write(out: &mut dyn Write, subject: &Subject<'_>) -> fmt::Result {
     write_stats(out, arena)?;
     write_bins(out, arena)?;
     out.write_str("\"regions\":[")?;
-    for (position, (id, region)) in arena.regions().iter().enumerate() {
+    for (position, (_, region)) in arena.regions().iter().enumerate() {
         let comma = if position == 0 { "" } else { "," };
         write!(out, "{comma}{{\"address\":\"{:#x}\",\"size\":{},", region.base, region.bytes)?;
         write!(out, "\"received\":{},\"chunks\":[", region.given)?;
-        let mut chunk = arena.regions().first_chunk(id);
+        let mut chunk = region.first;
         while chunk != NIL {
             write_chunk(out, arena, chunk)?;
             chunk = arena.chunks().next(chunk);

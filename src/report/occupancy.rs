@@ -11,8 +11,8 @@ pub(crate) fn write(out: &mut dyn fmt::Write, arena: &Arena) -> fmt::Result {
     let mut line = [b'_'; COLUMNS];
     let total = arena.usable_bytes();
     let mut offset = 0;
-    for (id, region) in arena.regions().iter() {
-        let mut chunk = arena.regions().first_chunk(id);
+    for (_, region) in arena.regions().iter() {
+        let mut chunk = region.first;
         while chunk != NIL {
             if arena.chunks().in_use(chunk) {
                 let start = offset + arena.chunks().addr(chunk) - region.base;
