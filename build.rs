@@ -26,5 +26,10 @@ fn main() {
     for file in ["types", "create", "memory", "order", "query", "reports"] {
         builder = builder.with_src(root.join("src/capi").join(file).with_extension("rs"));
     }
-    builder.generate().expect("the C ABI can be written as a header").write_to_file(out.join("bfc.h"));
+    let mut header = Vec::new();
+    builder.generate().expect("the C ABI can be written as a header").write(&mut header);
+    let header = String::from_utf8(header).expect("cbindgen writes UTF-8");
+    // What Rust heads as safety is to a C reader what must hold before the call.
+    let header = header.replace("// # Safety\n// ", "// Precondition: ");
+    std::fs::write(out.join("bfc.h"), header).expect("OUT_DIR can be written to");
 }

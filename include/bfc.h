@@ -96,8 +96,8 @@ typedef int32_t bfc_status_t;
 // Gives a region of at least `bytes` bytes at a multiple of `alignment` (a power of two of at least 256)
 // and stores in `*bytes_received` how many there are; it begins as `bytes`, so leaving it is fine. NULL
 // means that there is no memory: the library then asks for less, or fails with BFC_ERROR_OUT_OF_MEMORY.
-// Too little, an address that is no multiple of 256 and memory that overlaps another region are
-// BFC_ERROR_BACKEND_FAILED.
+// Less than asked is taken if it is enough for the request. Less than that, an address that is no multiple
+// of 256 and memory that overlaps another region are BFC_ERROR_BACKEND_FAILED.
 typedef void *(*bfc_region_alloc_t)(void *user_data, size_t alignment, size_t bytes, size_t *bytes_received);
 
 // Takes a region back, with the bytes that were received for it; with supports_coalescing possibly
@@ -212,7 +212,8 @@ typedef struct bfc_stats_t {
 
 // Receives a message of the library: the pointer given to bfc_set_log_callback, a level, and a
 // NUL-terminated text that is valid during the call. Called from any thread, never with an allocator
-// locked; it may call any function of this library.
+// locked; it may call any function of this library, but where the message is about a region of some
+// device a call on that device is BFC_ERROR_BUSY.
 typedef void (*bfc_log_callback_t)(void *user_data, int32_t level, const char *message);
 
 // Success.
@@ -268,8 +269,7 @@ extern "C" {
 //         BFC_ERROR_OUT_OF_MEMORY (host memory), BFC_ERROR_SHUTTING_DOWN, BFC_ERROR_INTERNAL.
 //         After a failure nothing was created.
 //
-// # Safety
-// `options` is NULL or points to a struct of `struct_size` bytes, whose pointers are valid.
+// Precondition: `options` is NULL or points to a struct of `struct_size` bytes, whose pointers are valid.
 bfc_status_t bfc_create(int32_t device, const struct bfc_options_t *options);
 
 // Ends the allocator of a device and gives every region back. Waits for calls in flight in other
@@ -293,15 +293,13 @@ bfc_status_t bfc_destroy_forced(int32_t device);
 // @return BFC_OK; BFC_ERROR_OUT_OF_MEMORY, BFC_ERROR_INVALID_ARGUMENT, BFC_ERROR_NO_ALLOCATOR,
 //         BFC_ERROR_BUSY, BFC_ERROR_BACKEND_FAILED, BFC_ERROR_SHUTTING_DOWN, BFC_ERROR_INTERNAL.
 //
-// # Safety
-// `out_ptr` is NULL or valid for writing.
+// Precondition: `out_ptr` is NULL or valid for writing.
 bfc_status_t bfc_alloc(int32_t device, size_t bytes, void **out_ptr);
 
 // As bfc_alloc, at a multiple of `alignment`, which must be a power of two; one above the limit is
 // BFC_ERROR_OUT_OF_MEMORY. What lies before the aligned address stays free.
 //
-// # Safety
-// `out_ptr` is NULL or valid for writing.
+// Precondition: `out_ptr` is NULL or valid for writing.
 bfc_status_t bfc_alloc_aligned(int32_t device, size_t bytes, size_t alignment, void **out_ptr);
 
 // As bfc_alloc, with everything that can be said about a request.
@@ -310,15 +308,13 @@ bfc_status_t bfc_alloc_aligned(int32_t device, size_t bytes, size_t alignment, v
 // @return As bfc_alloc; BFC_ERROR_UNSUPPORTED for freed_before without BFC_TIMESTAMPS and, in this
 //         version, for BFC_REQUEST_ON_STREAM.
 //
-// # Safety
-// `request` is NULL or points to a struct of `struct_size` bytes; `out_ptr` is NULL or valid for writing.
+// Precondition: `request` is NULL or points to a struct of `struct_size` bytes; `out_ptr` is NULL or valid for writing.
 bfc_status_t bfc_alloc_ex(int32_t device, const struct bfc_request_t *request, void **out_ptr);
 
 // As bfc_alloc, but takes only chunks whose free was stamped at most `freed_before`; 0 is any. Needs
 // BFC_TIMESTAMPS, else BFC_ERROR_UNSUPPORTED.
 //
-// # Safety
-// `out_ptr` is NULL or valid for writing.
+// Precondition: `out_ptr` is NULL or valid for writing.
 bfc_status_t bfc_alloc_freed_before(int32_t device, size_t bytes, uint64_t freed_before, void **out_ptr);
 
 // Frees what an allocation of this device returned. The chunk merges with its free neighbours.
@@ -331,8 +327,7 @@ bfc_status_t bfc_free(int32_t device, void *ptr);
 
 // Allocates in the order of a stream. Not in this version: BFC_ERROR_UNSUPPORTED.
 //
-// # Safety
-// `out_ptr` is NULL or valid for writing.
+// Precondition: `out_ptr` is NULL or valid for writing.
 bfc_status_t bfc_alloc_async(int32_t device, size_t bytes, bfc_stream_t stream, void **out_ptr);
 
 // Frees in the order of a stream. Not in this version: BFC_ERROR_UNSUPPORTED, and nothing is freed.
@@ -353,8 +348,7 @@ bfc_status_t bfc_stream_synchronized(int32_t device, bfc_stream_t stream);
 //
 // @return BFC_OK; BFC_ERROR_UNSUPPORTED without BFC_TIMESTAMPS, and the errors of every call.
 //
-// # Safety
-// `out_count` is NULL or valid for writing.
+// Precondition: `out_count` is NULL or valid for writing.
 bfc_status_t bfc_timestamp(int32_t device, uint64_t *out_count);
 
 // Makes stamps below `count` safe: their chunks may merge and, with BFC_QUARANTINE, be handed out. The
@@ -368,20 +362,17 @@ bfc_status_t bfc_set_safe_frontier(int32_t device, uint64_t count);
 // @return BFC_OK; BFC_ERROR_INVALID_POINTER if `ptr` is not the start of a live allocation, and the
 //         errors of every call.
 //
-// # Safety
-// `out` is NULL or valid for writing.
+// Precondition: `out` is NULL or valid for writing.
 bfc_status_t bfc_requested_size(int32_t device, const void *ptr, size_t *out);
 
 // Gets how many bytes the chunk has, a multiple of 256. All of them may be used.
 //
-// # Safety
-// `out` is NULL or valid for writing.
+// Precondition: `out` is NULL or valid for writing.
 bfc_status_t bfc_allocated_size(int32_t device, const void *ptr, size_t *out);
 
 // Gets the allocation's number: unique in its allocator, rising from 1.
 //
-// # Safety
-// `out` is NULL or valid for writing.
+// Precondition: `out` is NULL or valid for writing.
 bfc_status_t bfc_allocation_id(int32_t device, const void *ptr, int64_t *out);
 
 // Gets the live chunk and the region around a pointer, which may lie inside.
@@ -392,8 +383,7 @@ bfc_status_t bfc_allocation_id(int32_t device, const void *ptr, int64_t *out);
 // @return BFC_OK; BFC_ERROR_INVALID_POINTER if the pointer lies in no live allocation, and the errors of
 //         every call.
 //
-// # Safety
-// Each out-pointer is NULL, which is BFC_ERROR_INVALID_ARGUMENT, or valid for writing.
+// Precondition: Each out-pointer is NULL, which is BFC_ERROR_INVALID_ARGUMENT, or valid for writing.
 bfc_status_t bfc_address_range(int32_t device,
                                const void *ptr,
                                void **out_chunk,
@@ -406,8 +396,7 @@ bfc_status_t bfc_address_range(int32_t device,
 // @param out_device  Gets the ordinal; 0 on failure.
 // @return BFC_OK; BFC_ERROR_INVALID_POINTER if no allocator does; BFC_ERROR_INVALID_ARGUMENT.
 //
-// # Safety
-// `out_device` is NULL or valid for writing.
+// Precondition: `out_device` is NULL or valid for writing.
 bfc_status_t bfc_owner(const void *ptr, int32_t *out_device);
 
 // Gives wholly free regions back to the backend, the largest first, as long as `keep_bytes` stay held,
@@ -416,16 +405,14 @@ bfc_status_t bfc_owner(const void *ptr, int32_t *out_device);
 // @param out_released  Gets how many bytes were given back.
 // @return BFC_OK, also if nothing could be given back; the errors of every call.
 //
-// # Safety
-// `out_released` is NULL or valid for writing.
+// Precondition: `out_released` is NULL or valid for writing.
 bfc_status_t bfc_trim(int32_t device, uint64_t keep_bytes, uint64_t *out_released);
 
 // Gets the statistics of this moment.
 //
 // @param out_stats  Its struct_size says which version the caller knows: begin with BFC_STATS_INIT.
 //
-// # Safety
-// `out_stats` is NULL or points to a writable struct of `struct_size` bytes.
+// Precondition: `out_stats` is NULL or points to a writable struct of `struct_size` bytes.
 bfc_status_t bfc_stats(int32_t device, struct bfc_stats_t *out_stats);
 
 // Sets the counts and largest_alloc_size to 0 and the peaks to the current values. After TensorFlow's
@@ -444,16 +431,14 @@ bfc_status_t bfc_check(int32_t device);
 // @param buf         Gets at most `capacity` bytes with a terminating NUL; NULL if `capacity` is 0.
 // @param out_length  Gets the full length without the NUL; 0 on failure.
 //
-// # Safety
-// `buf` is valid for writing `capacity` bytes; `out_length` is NULL or valid for writing.
+// Precondition: `buf` is valid for writing `capacity` bytes; `out_length` is NULL or valid for writing.
 bfc_status_t bfc_occupancy(int32_t device, char *buf, size_t capacity, size_t *out_length);
 
 // Writes the memory map as JSON: regions, chunks, bins, statistics. docs/memory-map.md has the schema.
 // The allocator is locked meanwhile. Parameters as bfc_occupancy; the pool may change between a call for
 // the length and a call for the text, so compare the lengths.
 //
-// # Safety
-// As bfc_occupancy.
+// Precondition: As bfc_occupancy.
 bfc_status_t bfc_memory_map(int32_t device, char *buf, size_t capacity, size_t *out_length);
 
 // Writes the report for a person who ran out of memory: what is held, used and free, how fragmented, by
@@ -461,8 +446,7 @@ bfc_status_t bfc_memory_map(int32_t device, char *buf, size_t capacity, size_t *
 // creation a request that fails sends this report, with its verdict, to the log: at most one in ten
 // seconds.
 //
-// # Safety
-// As bfc_occupancy.
+// Precondition: As bfc_occupancy.
 bfc_status_t bfc_report(int32_t device, char *buf, size_t capacity, size_t *out_length);
 
 // Names the operation on whose behalf this thread allocates from now on, until the matching
@@ -473,8 +457,7 @@ bfc_status_t bfc_report(int32_t device, char *buf, size_t capacity, size_t *out_
 // @param step       The caller's own count, of training steps for example.
 // @return BFC_OK; BFC_ERROR_INVALID_ARGUMENT.
 //
-// # Safety
-// `operation` is NULL or a NUL-terminated string.
+// Precondition: `operation` is NULL or a NUL-terminated string.
 bfc_status_t bfc_scope_begin(const char *operation, uint64_t step);
 
 // Ends the innermost scope of this thread.
@@ -498,8 +481,7 @@ const char *bfc_status_string(bfc_status_t status);
 // @param buf  Gets at most `capacity` bytes with a terminating NUL; may be NULL if `capacity` is 0.
 // @return The full length without the NUL; 0 if nothing failed yet in this thread.
 //
-// # Safety
-// `buf` is NULL or valid for writing `capacity` bytes.
+// Precondition: `buf` is NULL or valid for writing `capacity` bytes.
 size_t bfc_last_error(char *buf, size_t capacity);
 
 // The library's version, "major.minor.patch".

@@ -18,7 +18,8 @@ pub const MAX_DEVICES: i32 = 1024;
 static SLOTS: [Slot; MAX_DEVICES as usize] = [const { Slot::new() }; MAX_DEVICES as usize];
 
 /// Which slots ever held an allocator, so that a fork and a search for a pointer's owner look at few.
-static USED: [AtomicU64; MAX_DEVICES as usize / 64] = [const { AtomicU64::new(0) }; MAX_DEVICES as usize / 64];
+static USED: [AtomicU64; MAX_DEVICES as usize / 64] =
+    [const { AtomicU64::new(0) }; MAX_DEVICES as usize / 64];
 
 /// A request with everything that can be said about it.
 #[derive(Clone, Copy, Debug, Default)]
@@ -155,7 +156,11 @@ impl Device {
     }
 
     /// Reads something of a live chunk.
-    fn of_chunk<T>(self, addr: u64, read: impl FnOnce(&Pool, crate::core::chunks::ChunkId) -> T) -> Result<T, Error> {
+    fn of_chunk<T>(
+        self,
+        addr: u64,
+        read: impl FnOnce(&Pool, crate::core::chunks::ChunkId) -> T,
+    ) -> Result<T, Error> {
         let guard = self.enter()?;
         match guard.arena.chunk_in_use(addr) {
             Some(id) => Ok(read(&guard, id)),
@@ -275,7 +280,9 @@ fn survive_forks() -> Result<(), Error> {
     static REGISTERED: OnceBool = OnceBool::new();
     let registered = REGISTERED.get_or_try_init(|| {
         // SAFETY: the handlers are functions of this library, which is never unloaded (-z nodelete).
-        let failed = unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork_in_parent), Some(after_fork_in_child)) };
+        let failed = unsafe {
+            libc::pthread_atfork(Some(before_fork), Some(after_fork_in_parent), Some(after_fork_in_child))
+        };
         if failed == 0 { Ok(true) } else { Err(fail!(Error::OutOfMemory, "pthread_atfork: no host memory")) }
     });
     registered.map(|_| ())

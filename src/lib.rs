@@ -40,7 +40,8 @@ pub use device::{AddressRange, Device, MAX_DEVICES, Request};
 pub use error::Error;
 pub use log::{Level, LogCallback};
 pub use options::{
-    ALLOW_GROWTH, BackendKind, GARBAGE_COLLECTION, Options, QUARANTINE, SPLIT_ALWAYS, SubAllocator, TIMESTAMPS,
+    ALLOW_GROWTH, BackendKind, GARBAGE_COLLECTION, Options, QUARANTINE, SPLIT_ALWAYS, SubAllocator,
+    TIMESTAMPS,
 };
 
 /// The words of this thread's last failure; a success leaves them.

@@ -140,9 +140,10 @@ impl Options<'_> {
         if self.flags & QUARANTINE != 0 && self.flags & TIMESTAMPS == 0 {
             return Err(fail!(Error::InvalidArgument, "BFC_QUARANTINE needs BFC_TIMESTAMPS"));
         }
-        for (name, value) in
-            [("memory_fraction", self.memory_fraction), ("fragmentation_fraction", self.fragmentation_fraction)]
-        {
+        for (name, value) in [
+            ("memory_fraction", self.memory_fraction),
+            ("fragmentation_fraction", self.fragmentation_fraction),
+        ] {
             if !is_fraction(value) {
                 return Err(fail!(Error::InvalidArgument, "{name} is {value}: it must be from 0 to 1"));
             }
@@ -151,7 +152,10 @@ impl Options<'_> {
             return Err(fail!(Error::InvalidArgument, "a suballocator goes with BFC_BACKEND_CUSTOM only"));
         }
         if self.backend == BackendKind::Custom && self.suballocator.is_none() {
-            return Err(fail!(Error::InvalidArgument, "BFC_BACKEND_CUSTOM needs a suballocator with both functions"));
+            return Err(fail!(
+                Error::InvalidArgument,
+                "BFC_BACKEND_CUSTOM needs a suballocator with both functions"
+            ));
         }
         Ok(())
     }
@@ -160,25 +164,29 @@ impl Options<'_> {
     fn with_environment(&self, default_flags: u32) -> Self {
         let mut options = *self;
         if options.backend == BackendKind::Auto {
-            options.backend = setting(c"BFC_BACKEND", "auto, host, cuda, cuda_vmm or host_vmm", backend_named)
-                .unwrap_or_default();
+            options.backend =
+                setting(c"BFC_BACKEND", "auto, host, cuda, cuda_vmm or host_vmm", backend_named)
+                    .unwrap_or_default();
         }
         if options.memory_limit == 0 {
             options.memory_limit = setting(c"BFC_MEMORY_LIMIT", "a size like 8GiB", size).unwrap_or(0);
         }
         if options.memory_fraction == 0.0 {
-            options.memory_fraction = setting(c"BFC_MEMORY_FRACTION", "a number from 0 to 1", fraction).unwrap_or(0.0);
+            options.memory_fraction =
+                setting(c"BFC_MEMORY_FRACTION", "a number from 0 to 1", fraction).unwrap_or(0.0);
         }
         if options.fragmentation_fraction == 0.0 {
             options.fragmentation_fraction =
                 setting(c"BFC_FRAGMENTATION_FRACTION", "a number from 0 to 1", fraction).unwrap_or(0.0);
         }
         if options.initial_region_bytes == 0 {
-            options.initial_region_bytes = setting(c"BFC_INITIAL_REGION_BYTES", "a size like 64MiB", size).unwrap_or(0);
+            options.initial_region_bytes =
+                setting(c"BFC_INITIAL_REGION_BYTES", "a size like 64MiB", size).unwrap_or(0);
         }
         if options.retry_timeout_ms == 0 {
             let wanted = "milliseconds as a whole number";
-            options.retry_timeout_ms = setting(c"BFC_RETRY_TIMEOUT_MS", wanted, |text| text.parse().ok()).unwrap_or(0);
+            options.retry_timeout_ms =
+                setting(c"BFC_RETRY_TIMEOUT_MS", wanted, |text| text.parse().ok()).unwrap_or(0);
         }
         if options.flags == 0 {
             options.flags = environment_flags(default_flags);
@@ -295,7 +303,8 @@ fn flag(name: &CStr) -> Option<bool> {
 
 fn backend_named(text: &str) -> Option<BackendKind> {
     use BackendKind::*;
-    let names = [("auto", Auto), ("host", Host), ("cuda", Cuda), ("cuda_vmm", CudaVmm), ("host_vmm", HostVmm)];
+    let names =
+        [("auto", Auto), ("host", Host), ("cuda", Cuda), ("cuda_vmm", CudaVmm), ("host_vmm", HostVmm)];
     names.into_iter().find(|(name, _)| text.eq_ignore_ascii_case(name)).map(|(_, kind)| kind)
 }
 

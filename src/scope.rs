@@ -44,9 +44,13 @@ pub fn begin(name: &str, step: u64) -> Result<(), Error> {
     STACK.with_borrow_mut(|stack| {
         let depth = stack.depth;
         let Some(scope) = stack.scopes.get_mut(depth) else {
-            return Err(fail!(Error::InvalidArgument, "scopes nest at most {MAX_DEPTH} deep: a bfc_scope_end is missing"));
+            return Err(fail!(
+                Error::InvalidArgument,
+                "scopes nest at most {MAX_DEPTH} deep: a bfc_scope_end is missing"
+            ));
         };
-        let length = (0..=name.len().min(MAX_NAME_BYTES)).rev().find(|&at| name.is_char_boundary(at)).unwrap_or(0);
+        let length =
+            (0..=name.len().min(MAX_NAME_BYTES)).rev().find(|&at| name.is_char_boundary(at)).unwrap_or(0);
         scope.name[..length].copy_from_slice(&name.as_bytes()[..length]);
         (scope.length, scope.step) = (length as u8, step);
         stack.depth += 1;

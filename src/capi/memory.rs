@@ -73,7 +73,10 @@ pub unsafe extern "C" fn bfc_alloc_ex(
         // SAFETY: not NULL, so valid by this function's contract.
         let request = unsafe { versioned::read(request)? };
         if request.flags & !BFC_REQUEST_ON_STREAM != 0 || request.reserved != 0 {
-            return Err(fail!(Error::InvalidArgument, "unknown flags in bfc_request_t, or its reserved field is not 0"));
+            return Err(fail!(
+                Error::InvalidArgument,
+                "unknown flags in bfc_request_t, or its reserved field is not 0"
+            ));
         }
         if request.flags & BFC_REQUEST_ON_STREAM != 0 {
             Device::new(device)?.unsupported("BFC_REQUEST_ON_STREAM")?;

@@ -16,7 +16,11 @@ use std::ptr::null_mut;
 /// # Safety
 /// `out` is NULL or valid for writing.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn bfc_requested_size(device: i32, ptr: *const c_void, out: *mut usize) -> bfc_status_t {
+pub unsafe extern "C" fn bfc_requested_size(
+    device: i32,
+    ptr: *const c_void,
+    out: *mut usize,
+) -> bfc_status_t {
     // SAFETY: by this function's contract.
     unsafe { status_and(out, 0, || Ok(Device::new(device)?.requested_size(ptr as u64)? as usize)) }
 }
@@ -26,7 +30,11 @@ pub unsafe extern "C" fn bfc_requested_size(device: i32, ptr: *const c_void, out
 /// # Safety
 /// `out` is NULL or valid for writing.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn bfc_allocated_size(device: i32, ptr: *const c_void, out: *mut usize) -> bfc_status_t {
+pub unsafe extern "C" fn bfc_allocated_size(
+    device: i32,
+    ptr: *const c_void,
+    out: *mut usize,
+) -> bfc_status_t {
     // SAFETY: by this function's contract.
     unsafe { status_and(out, 0, || Ok(Device::new(device)?.allocated_size(ptr as u64)? as usize)) }
 }

@@ -48,7 +48,8 @@ unsafe fn text(
     write: impl FnOnce(&mut dyn fmt::Write) -> Result<(), Error>,
 ) -> bfc_status_t {
     if out_length.is_null() || (buf.is_null() && capacity != 0) {
-        return fail!(Error::InvalidArgument, "out_length is NULL, or buf is NULL and capacity is not 0").code();
+        return fail!(Error::InvalidArgument, "out_length is NULL, or buf is NULL and capacity is not 0")
+            .code();
     }
     let mut buffer = Buffer { place: buf, capacity, length: 0 };
     let answer = status(|| write(&mut buffer));
@@ -133,7 +134,8 @@ pub unsafe extern "C" fn bfc_scope_begin(operation: *const c_char, step: u64) ->
         }
         // SAFETY: not NULL, so NUL-terminated by this function's contract.
         let name = unsafe { CStr::from_ptr(operation) };
-        let name = name.to_str().map_err(|_| fail!(Error::InvalidArgument, "the operation's name is not UTF-8"))?;
+        let name =
+            name.to_str().map_err(|_| fail!(Error::InvalidArgument, "the operation's name is not UTF-8"))?;
         scope::begin(name, step)
     })
 }

@@ -77,13 +77,14 @@ pub const BFC_LOG_DEBUG: i32 = 4;
 /// NUL-terminated text that is valid during the call. Called from any thread, never with an allocator
 /// locked; it may call any function of this library, but where the message is about a region of some
 /// device a call on that device is BFC_ERROR_BUSY.
-pub type bfc_log_callback_t = Option<extern "C" fn(user_data: *mut c_void, level: i32, message: *const c_char)>;
+pub type bfc_log_callback_t =
+    Option<extern "C" fn(user_data: *mut c_void, level: i32, message: *const c_char)>;
 
 /// Gives a region of at least `bytes` bytes at a multiple of `alignment` (a power of two of at least 256)
 /// and stores in `*bytes_received` how many there are; it begins as `bytes`, so leaving it is fine. NULL
 /// means that there is no memory: the library then asks for less, or fails with BFC_ERROR_OUT_OF_MEMORY.
-/// Too little, an address that is no multiple of 256 and memory that overlaps another region are
-/// BFC_ERROR_BACKEND_FAILED.
+/// Less than asked is taken if it is enough for the request. Less than that, an address that is no multiple
+/// of 256 and memory that overlaps another region are BFC_ERROR_BACKEND_FAILED.
 pub type bfc_region_alloc_t = Option<
     unsafe extern "C" fn(
         user_data: *mut c_void,
@@ -95,7 +96,8 @@ pub type bfc_region_alloc_t = Option<
 
 /// Takes a region back, with the bytes that were received for it; with supports_coalescing possibly
 /// several regions merged into one.
-pub type bfc_region_free_t = Option<unsafe extern "C" fn(user_data: *mut c_void, ptr: *mut c_void, bytes: usize)>;
+pub type bfc_region_free_t =
+    Option<unsafe extern "C" fn(user_data: *mut c_void, ptr: *mut c_void, bytes: usize)>;
 
 /// Where regions come from, for BFC_BACKEND_CUSTOM. Both functions are called without a lock, from any
 /// thread that allocates, frees, trims or destroys. They must not throw, and must not wait for another

@@ -79,10 +79,10 @@ impl Arena {
             require(marked == holds, Broken::I3Index)?;
         }
         let indexed: Vec<_> = self.index.iter(&self.chunks.slab).collect();
-        let ordered = indexed.windows(2).all(|w| self.chunks.slab[..][w[0]].key() < self.chunks.slab[..][w[1]].key());
-        let classes = indexed.windows(2).all(|w| {
-            class_of(self.chunks.size(w[0])) <= class_of(self.chunks.size(w[1]))
-        });
+        let ordered =
+            indexed.windows(2).all(|w| self.chunks.slab[..][w[0]].key() < self.chunks.slab[..][w[1]].key());
+        let classes =
+            indexed.windows(2).all(|w| class_of(self.chunks.size(w[0])) <= class_of(self.chunks.size(w[1])));
         let free = indexed.iter().all(|&id| self.chunks.state(id) == State::Free);
         let findable = self.chunks.ids().filter(|&id| self.chunks.state(id) == State::Free).count();
         require(ordered && classes && free && indexed.len() == findable, Broken::I3Index)?;

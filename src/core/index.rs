@@ -122,11 +122,8 @@ impl FreeIndex {
         let (mut node, mut link) = (self.roots[class], Link::Root(class));
         while node != NIL && self::priority(node) >= priority {
             let hot = &slab[node];
-            (node, link) = if key < hot.key() {
-                (hot.left, Link::Left(node))
-            } else {
-                (hot.right, Link::Right(node))
-            };
+            (node, link) =
+                if key < hot.key() { (hot.left, Link::Left(node)) } else { (hot.right, Link::Right(node)) };
         }
         split(slab, node, key, id);
         self.set(slab, link, id);
@@ -161,11 +158,8 @@ impl FreeIndex {
         let (mut node, mut link) = (self.roots[class], Link::Root(class));
         while node != id {
             let hot = &slab[node];
-            (node, link) = if key < hot.key() {
-                (hot.left, Link::Left(node))
-            } else {
-                (hot.right, Link::Right(node))
-            };
+            (node, link) =
+                if key < hot.key() { (hot.left, Link::Left(node)) } else { (hot.right, Link::Right(node)) };
         }
         link
     }

@@ -6,10 +6,14 @@
 //! bfc_allocator.cc); ARCHITECTURE.md lists where this one deviates, on purpose.
 
 #![forbid(unsafe_code)]
-#![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::cast_possible_truncation)]
+#![cfg_attr(
+    not(test),
+    warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::cast_possible_truncation)
+)]
 
 pub(crate) mod arena;
 pub(crate) mod check;
+mod choosy;
 pub(crate) mod chunks;
 pub(crate) mod classes;
 pub(crate) mod grow;

@@ -146,7 +146,13 @@ impl Regions {
     }
 
     /// Adds a region that overlaps no other. On failure nothing changed.
-    pub(super) fn add(&mut self, base: u64, bytes: u64, given: u64, flat: bool) -> Result<u32, HostMemoryExhausted> {
+    pub(super) fn add(
+        &mut self,
+        base: u64,
+        bytes: u64,
+        given: u64,
+        flat: bool,
+    ) -> Result<u32, HostMemoryExhausted> {
         let vacant = self.slots.iter().position(|region| region.bytes == 0);
         let slot = vacant.unwrap_or(self.slots.len());
         if slot >= MAX_REGIONS {

@@ -81,7 +81,10 @@ impl Arena {
     }
 
     /// Detaches the wholly free regions that `goes` accepts, asked from the largest to the smallest.
-    fn detach_while(&mut self, mut goes: impl FnMut(u32, u64) -> bool) -> Result<Vec<Detached>, HostMemoryExhausted> {
+    fn detach_while(
+        &mut self,
+        mut goes: impl FnMut(u32, u64) -> bool,
+    ) -> Result<Vec<Detached>, HostMemoryExhausted> {
         let mut ids: Vec<(u32, u64)> = Vec::new();
         ids.try_reserve_exact(self.regions.count())?;
         ids.extend(self.free_regions());

@@ -76,7 +76,12 @@ impl Starts {
 
     /// Makes sure that `count` calls of `set` need no memory.
     #[inline]
-    pub(super) fn reserve(&mut self, slab: &[Hot], regions: &mut Regions, count: usize) -> Result<(), HostMemoryExhausted> {
+    pub(super) fn reserve(
+        &mut self,
+        slab: &[Hot],
+        regions: &mut Regions,
+        count: usize,
+    ) -> Result<(), HostMemoryExhausted> {
         if self.room >= count { Ok(()) } else { self.grow(slab, regions) }
     }
 
@@ -163,7 +168,12 @@ impl Starts {
     }
 
     /// Shrinks to what `chunks` need, which are all that there are. Without memory it stays as it is.
-    pub(super) fn rebuild(&mut self, slab: &[Hot], regions: &mut Regions, chunks: impl Iterator<Item = ChunkId> + Clone) {
+    pub(super) fn rebuild(
+        &mut self,
+        slab: &[Hot],
+        regions: &mut Regions,
+        chunks: impl Iterator<Item = ChunkId> + Clone,
+    ) {
         let count = chunks.clone().count();
         let slots = (count * 4).next_power_of_two().max(FIRST_SLOTS);
         let smaller = self.dense || slots < self.slots.len();
@@ -230,7 +240,7 @@ mod tests {
             let i = (random >> 33) % live;
             let (id, addr) = (ChunkId(i as u32), addr(i));
             // Ever more of them live.
-            if random % 8 == 0 && model.remove(&addr).is_some() {
+            if random.is_multiple_of(8) && model.remove(&addr).is_some() {
                 starts.clear(&slab, &mut regions, addr, id);
             } else if model.insert(addr, id).is_none() {
                 starts.reserve(&slab, &mut regions, 1).unwrap();

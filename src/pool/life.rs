@@ -1,8 +1,8 @@
 //! Creation, trimming and destruction.
 
+use super::Pool;
 use super::memory::{release, release_one};
 use super::slot::{Phase, Slot};
-use super::Pool;
 use crate::core::arena::Arena;
 use crate::error::{Error, fail};
 use crate::log::{self, Level};
@@ -25,12 +25,18 @@ pub(crate) fn create(slot: &Slot, device: i32, resolved: Resolved) -> Result<(),
     let mut guard = slot.lock();
     if guard.inner().phase != Phase::Empty {
         let _live = guard.check_entry()?;
-        return Err(fail!(Error::AlreadyExists, "an allocator exists for this device: share it, or destroy it first"));
+        return Err(fail!(
+            Error::AlreadyExists,
+            "an allocator exists for this device: share it, or destroy it first"
+        ));
     }
     let inner = guard.inner_mut();
     (inner.pool, inner.phase) = (Some(pool), Phase::Live);
     drop(guard);
-    log::emit(Level::Info, format_args!("created an allocator: {} backend, limit {limit} bytes", backend.get().name()));
+    log::emit(
+        Level::Info,
+        format_args!("created an allocator: {} backend, limit {limit} bytes", backend.get().name()),
+    );
     Ok(())
 }
 

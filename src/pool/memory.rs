@@ -79,7 +79,8 @@ fn alloc_slowly(mut guard: Guard<'_>, want: &Want<'_>) -> Result<u64, Error> {
     if want.alignment > guard.arena.growth().limit {
         // Whether a place so aligned exists would be luck.
         let (alignment, limit) = (want.alignment, guard.arena.growth().limit);
-        let error = fail!(Error::OutOfMemory, "alignment {alignment} is larger than the limit of {limit} bytes");
+        let error =
+            fail!(Error::OutOfMemory, "alignment {alignment} is larger than the limit of {limit} bytes");
         return Err(count(guard, error));
     }
     let mut deadline = None;
@@ -238,7 +239,10 @@ fn tell(plan: &Extension, obtained: &Obtained) {
             log::emit(Level::Info, format_args!("obtained a region of {bytes} bytes at {base:#x}"));
         }
         Obtained::Nothing => {
-            log::emit(Level::Debug, format_args!("the backend refused regions of {bytes} down to {least} bytes"));
+            log::emit(
+                Level::Debug,
+                format_args!("the backend refused regions of {bytes} down to {least} bytes"),
+            );
         }
         Obtained::Failed(_) => {
             error::with_last_error(|words| log::emit(Level::Error, format_args!("{words}")));
@@ -297,7 +301,9 @@ fn give_up(mut guard: Guard<'_>, want: &Want<'_>) -> Error {
         drop(guard);
         match text {
             Ok(text) => log::emit_text(Level::Error, &text),
-            Err(_) => log::emit(Level::Error, format_args!("no host memory for the report of a failed request")),
+            Err(_) => {
+                log::emit(Level::Error, format_args!("no host memory for the report of a failed request"))
+            }
         }
     }
     error
@@ -321,12 +327,17 @@ pub(crate) fn free(slot: &Slot, addr: u64) -> Result<(), Error> {
 fn refuse_free(guard: Guard<'_>, addr: u64, refused: Refused) -> Error {
     let name = &guard.name;
     match refused {
-        Refused::AlreadyFree => fail!(Error::DoubleFree, "{name}: {addr:#x} is the start of a chunk that is free already"),
+        Refused::AlreadyFree => {
+            fail!(Error::DoubleFree, "{name}: {addr:#x} is the start of a chunk that is free already")
+        }
         Refused::NotAChunk => match guard.arena.chunk_around(addr) {
             Some(id) => {
                 let start = guard.arena.chunks().addr(id);
                 let offset = addr - start;
-                fail!(Error::InvalidPointer, "{name}: {addr:#x} lies {offset} bytes inside the chunk at {start:#x}")
+                fail!(
+                    Error::InvalidPointer,
+                    "{name}: {addr:#x} lies {offset} bytes inside the chunk at {start:#x}"
+                )
             }
             None => fail!(Error::InvalidPointer, "{name}: {addr:#x} is in no region of this allocator"),
         },

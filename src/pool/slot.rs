@@ -80,7 +80,7 @@ impl Slot {
     #[inline]
     pub(super) fn lock(&self) -> Guard<'_> {
         self.lock.acquire();
-        Guard { slot: self }
+        Guard { slot: self, unwinding: std::thread::panicking() }
     }
 
     fn is_called_by_this_thread(&self) -> bool {
@@ -104,13 +104,13 @@ impl Slot {
     /// After a fork in the parent.
     pub(crate) fn unlock_in_parent(&self) {
         // `lock_for_fork` took the lock and forgot its guard; this drops it.
-        drop(Guard { slot: self });
+        drop(Guard { slot: self, unwinding: false });
     }
 
     /// After a fork in the child, where this is the only thread.
     pub(crate) fn recover_in_child(&self) {
         {
-            let mut guard = Guard { slot: self };
+            let mut guard = Guard { slot: self, unwinding: false };
             let inner = guard.inner_mut();
             (inner.calling, inner.sleeping, inner.extending) = (0, 0, false);
             let survives = inner.pool.as_ref().is_some_and(|pool| pool.backend.get().survives_fork());
@@ -126,7 +126,7 @@ impl Slot {
 
     /// After a fork in the child, for a slot that a thread of the parent was filling.
     pub(crate) fn abandon_in_child(&self) {
-        let mut guard = Guard { slot: self };
+        let mut guard = Guard { slot: self, unwinding: false };
         // What it holds may be half written: it is left alone, not dropped.
         std::mem::forget(guard.inner_mut().pool.take());
         guard.inner_mut().phase = Phase::Empty;
@@ -138,12 +138,14 @@ impl Slot {
 /// A locked slot. Dropping it in a panic poisons the slot: the panic was in the middle of a change.
 pub(crate) struct Guard<'a> {
     slot: &'a Slot,
+    /// The thread was unwinding already: a destructor of the program called, and no panic is ours.
+    unwinding: bool,
 }
 
 impl Drop for Guard<'_> {
     #[inline]
     fn drop(&mut self) {
-        if std::thread::panicking() {
+        if std::thread::panicking() && !self.unwinding {
             self.inner_mut().phase = Phase::Poisoned;
             self.notify();
         }

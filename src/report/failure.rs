@@ -15,21 +15,27 @@ pub(crate) struct Verdict {
     alignment: u64,
     free: u64,
     largest: u64,
+    /// What the limit leaves to grow; 0 if the backend refused although the limit would have allowed it.
     available: u64,
+    refused: bool,
 }
 
 impl Verdict {
     pub(crate) fn new(arena: &Arena, wanted: u64, alignment: u64) -> Self {
+        let available = arena.growth().available();
+        let refused = available >= wanted;
         Verdict {
             wanted,
             alignment,
             free: arena.usable_bytes() - arena.counters().bytes_in_use,
             largest: arena.largest_free(),
-            available: arena.growth().available(),
+            available: if refused { 0 } else { available },
+            refused,
         }
     }
 
-    /// Whether there was enough memory, only not in one piece.
+    /// Whether there was enough memory, only not in one piece. Meaningful only behind a failure: had the
+    /// limit allowed the request, the backend would have been asked.
     fn is_fragmentation(&self) -> bool {
         self.free.saturating_add(self.available) >= self.wanted
     }
@@ -45,7 +51,11 @@ impl fmt::Display for Verdict {
         let cause = if self.is_fragmentation() { "fragmentation" } else { "exhaustion" };
         write!(f, "no memory for {} ({wanted} bytes): {cause}. ", Bytes(wanted))?;
         write!(f, "{} are free, the largest piece is {}, ", Bytes(free), Bytes(largest))?;
-        write!(f, "and the limit leaves {} to grow", Bytes(available))?;
+        if self.refused {
+            f.write_str("and the backend gives no more")?;
+        } else {
+            write!(f, "and the limit leaves {} to grow", Bytes(available))?;
+        }
         if self.alignment > 256 {
             write!(f, "; the alignment of {} narrows the choice", self.alignment)?;
         }
@@ -103,7 +113,8 @@ fn write_verdict(out: &mut dyn Write, verdict: &Verdict) -> fmt::Result {
         writeln!(out, "  There is enough free memory, but not in one piece: {fits} would have fitted.")?;
         writeln!(out, "  Raise the limit, allocate the large blocks first, or free what lies between.")
     } else {
-        writeln!(out, "  Memory is used up: {fits} would have fitted. Raise the limit, or use less at once.")
+        let advice = if verdict.refused { "Free what else uses the device" } else { "Raise the limit" };
+        writeln!(out, "  Memory is used up: {fits} would have fitted. {advice}, or use less at once.")
     }
 }
 
@@ -126,7 +137,10 @@ fn write_holders(out: &mut dyn Write, arena: &Arena) -> fmt::Result {
         return writeln!(out, "  (no host memory to sum up the holders)");
     };
     if arena.names().len() == 0 {
-        return writeln!(out, "  (bfc_scope_begin names the operation that allocates: then its holders stand here)");
+        return writeln!(
+            out,
+            "  (bfc_scope_begin names the operation that allocates: then its holders stand here)"
+        );
     }
     writeln!(out, "  largest holders            bytes    chunks  last step  operation")?;
     for holder in holders.iter().take(SHOWN) {

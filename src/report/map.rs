@@ -80,7 +80,11 @@ fn write_chunk(out: &mut dyn Write, arena: &Arena, id: ChunkId) -> fmt::Result {
         return write!(out, "\"state\":\"{state}\",\"stamp\":{}}}", chunks.stamp(id));
     }
     let cold = chunks.cold(id);
-    write!(out, "\"state\":\"in_use\",\"requested\":{},\"allocation_id\":{}", cold.requested, cold.allocation_id)?;
+    write!(
+        out,
+        "\"state\":\"in_use\",\"requested\":{},\"allocation_id\":{}",
+        cold.requested, cold.allocation_id
+    )?;
     let tag = chunks.tag(id);
     if let Some(name) = arena.names().name(tag.name) {
         out.write_str(",\"operation\":")?;

@@ -46,7 +46,9 @@ impl fmt::Write for Fallible {
 }
 
 /// The text that `write` writes.
-pub(crate) fn to_string(write: impl FnOnce(&mut dyn fmt::Write) -> fmt::Result) -> Result<String, HostMemoryExhausted> {
+pub(crate) fn to_string(
+    write: impl FnOnce(&mut dyn fmt::Write) -> fmt::Result,
+) -> Result<String, HostMemoryExhausted> {
     let mut text = Fallible(String::new());
     write(&mut text).map_err(|_| HostMemoryExhausted)?;
     Ok(text.0)

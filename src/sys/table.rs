@@ -32,7 +32,7 @@ impl LazyTable {
     pub(crate) fn get(&self, index: usize) -> u32 {
         assert!(index < self.entries);
         // SAFETY: index < entries, and the mapping begins with that many entries, aligned to a page.
-        unsafe { self.mapping.base().cast::<u32>().add(index).read() }
+        unsafe { self.mapping.base().cast::<u32>().wrapping_add(index).read() }
     }
 
     /// Stores a non-zero `value`, or clears an entry that was stored before.
@@ -47,7 +47,7 @@ impl LazyTable {
             self.resident_pages += 1;
         }
         // SAFETY: as in `get`; `&mut self` makes the access exclusive.
-        unsafe { self.mapping.base().cast::<u32>().add(index).write(value) };
+        unsafe { self.mapping.base().cast::<u32>().wrapping_add(index).write(value) };
     }
 
     /// The last non-zero entry at or before `index`, with its index.
@@ -124,14 +124,16 @@ impl LazyTable {
     fn bitmap_at(&self, pages: usize, word: usize) -> u64 {
         debug_assert!(word < pages.div_ceil(PAGES_PER_WORD));
         // SAFETY: the mapping has `pages` pages of entries and then this many words of bitmap.
-        unsafe { self.mapping.base().add(pages * PAGE).cast::<u64>().add(word).read() }
+        unsafe { self.mapping.base().wrapping_add(pages * PAGE).cast::<u64>().wrapping_add(word).read() }
     }
 
     #[inline]
     fn write_bitmap_at(&mut self, pages: usize, word: usize, bits: u64) {
         debug_assert!(word < pages.div_ceil(PAGES_PER_WORD));
         // SAFETY: as in `bitmap_at`; `&mut self` makes the access exclusive.
-        unsafe { self.mapping.base().add(pages * PAGE).cast::<u64>().add(word).write(bits) };
+        unsafe {
+            self.mapping.base().wrapping_add(pages * PAGE).cast::<u64>().wrapping_add(word).write(bits)
+        };
     }
 }
 

@@ -1,0 +1,124 @@
+// What the sections of the benchmark share: the two allocators behind one shape, interleaved
+// measurements, and the report.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "libbfc_side.h"
+#ifndef BFC_WITHOUT_TENSORFLOW
+#include "tensorflow_side.h"
+#endif
+
+struct BenchOptions {
+  std::string json;
+  std::vector<std::string> traces;
+  std::vector<std::string> only;  // sections; empty = all
+  int rounds = 5;
+  double measure_ms = 50;  // a measurement is at least this long
+  bool Wants(const std::string& section) const;
+};
+
+// Both allocators own one fixed region of fake memory, taken before anything is timed: the first
+// allocation has a section of its own.
+class BenchLibbfc {
+ public:
+  explicit BenchLibbfc(uint64_t limit) : memory_(FakeMemoryOptions{}) {
+    static int32_t next_ordinal = 258;
+    bfc_options_t options = BFC_OPTIONS_INIT;
+    options.memory_limit = limit;
+    options.name = "bench";
+    ordinal_ = next_ordinal;
+    next_ordinal = next_ordinal == 1023 ? 258 : next_ordinal + 1;
+    device_ = std::make_unique<BfcDevice>(ordinal_, options, &memory_, false);
+    Free(Alloc(256));
+  }
+  void* Alloc(size_t bytes) {
+    void* ptr = nullptr;
+    bfc_alloc(ordinal_, bytes, &ptr);
+    return ptr;
+  }
+  void Free(void* ptr) { bfc_free(ordinal_, ptr); }
+  uint64_t MetadataBytes() const { return device_->Stats().metadata_bytes; }
+
+ private:
+  FakeMemory memory_;
+  int32_t ordinal_;
+  std::unique_ptr<BfcDevice> device_;
+};
+
+#ifndef BFC_WITHOUT_TENSORFLOW
+class BenchTensorFlow {
+ public:
+  explicit BenchTensorFlow(uint64_t limit) : memory_(FakeMemoryOptions{}) {
+    TensorFlowOptions options;
+    options.limit = limit;
+    allocator_ = MakeTensorFlow(options, &memory_);
+    Free(Alloc(256));
+  }
+  void* Alloc(size_t bytes) {
+    return allocator_->AllocateRaw(tsl::Allocator::kAllocatorAlignment, bytes);
+  }
+  void Free(void* ptr) { allocator_->DeallocateRaw(ptr); }
+
+ private:
+  FakeMemory memory_;
+  std::unique_ptr<tsl::BFCAllocator> allocator_;
+};
+#endif
+
+inline double NowNs() {
+  return static_cast<double>(std::chrono::duration_cast<std::chrono::nanoseconds>(
+                                 std::chrono::steady_clock::now().time_since_epoch())
+                                 .count());
+}
+
+// One figure of both, from several rounds that alternate between them: a noisy machine slows both
+// alike, so only the ratio travels.
+struct Figure {
+  bool has_tensorflow = false;
+  double libbfc = 0, libbfc_median = 0;
+  double tensorflow = 0, tensorflow_median = 0;
+  double ratio = 0;         // of the best rounds: libbfc / TensorFlow
+  double ratio_median = 0;  // median of the rounds' own ratios
+};
+
+enum class Better { kLower, kHigher };
+
+// Each function makes one measurement. The second may be empty.
+Figure Interleave(int rounds, Better better, const std::function<double()>& libbfc,
+                  const std::function<double()>& tensorflow);
+// The same from measurements already made; `tensorflow` may be empty.
+Figure Compare(Better better, const std::vector<double>& libbfc, const std::vector<double>& tensorflow);
+
+class Report {
+ public:
+  void Section(const std::string& section, const std::string& title);
+  void Add(const std::string& name, const std::string& unit, Better better, const Figure& figure);
+  void Summary(const std::string& name, double value);  // for the JSON, printed too
+  void Fail(const std::string& what);
+  bool failed() const { return failed_; }
+  void WriteJson(const BenchOptions& options) const;
+
+ private:
+  struct Row {
+    std::string section, name, unit;
+    Better better;
+    Figure figure;
+  };
+  std::string section_;
+  std::vector<Row> rows_;
+  std::vector<std::pair<std::string, double>> summary_;
+  bool failed_ = false;
+};
+
+void BenchTraces(const BenchOptions& options, Report& report);
+void BenchRandomSizes(const BenchOptions& options, Report& report);
+void BenchSameSize(const BenchOptions& options, Report& report);
+void BenchThreads(const BenchOptions& options, Report& report);
+void BenchFirstAllocation(const BenchOptions& options, Report& report);
+void BenchHostMemory(const BenchOptions& options, Report& report);

@@ -1,0 +1,194 @@
+// Section traces: what real programs asked for (see shared/traces/README.md for the format).
+
+#include <algorithm>
+#include <cinttypes>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <unordered_map>
+
+#include "bench.h"
+
+namespace {
+
+struct Op {
+  uint64_t bytes;  // 0: a free
+  uint32_t slot;   // dense and used again, so that the harness stays in the cache
+};
+
+struct Trace {
+  std::string name;
+  std::vector<Op> ops;
+  uint32_t slots = 0;
+  uint64_t peak = 0;  // of the live bytes, each request rounded up to 256
+};
+
+// Everything still live at the end is freed there: then the trace can run again and again.
+bool Parse(const std::string& path, Trace* trace) {
+  std::FILE* file = std::fopen(path.c_str(), "r");
+  if (file == nullptr) return false;
+  const size_t slash = path.find_last_of('/');
+  trace->name = path.substr(slash == std::string::npos ? 0 : slash + 1);
+  trace->name = trace->name.substr(0, trace->name.find('.'));
+
+  struct Live {
+    uint32_t slot;
+    uint64_t bytes;
+  };
+  std::unordered_map<uint64_t, Live> live;
+  std::vector<uint32_t> spare;
+  uint64_t now = 0;
+  bool good = true;
+  const auto release = [&](const Live& chunk) {
+    trace->ops.push_back({0, chunk.slot});
+    spare.push_back(chunk.slot);
+    now -= chunk.bytes;
+  };
+  char line[256];
+  while (good && std::fgets(line, sizeof line, file) != nullptr) {
+    uint64_t id = 0, bytes = 0;
+    if (line[0] == '#') continue;
+    if (std::sscanf(line, "+ %" SCNu64 " %" SCNu64, &id, &bytes) == 2) {
+      if (spare.empty()) spare.push_back(trace->slots++);
+      const Live chunk = {spare.back(), (bytes + 255) / 256 * 256};
+      spare.pop_back();
+      good = bytes != 0 && live.emplace(id, chunk).second;
+      trace->ops.push_back({bytes, chunk.slot});
+      now += chunk.bytes;
+      trace->peak = std::max(trace->peak, now);
+    } else if (std::sscanf(line, "- %" SCNu64, &id) == 1 && live.count(id) != 0) {
+      release(live[id]);
+      live.erase(id);
+    } else {
+      good = false;
+    }
+  }
+  std::fclose(file);
+  for (const auto& entry : live) release(entry.second);
+  return good && !trace->ops.empty();
+}
+
+template <class Allocator>
+class Player {
+ public:
+  Player(const Trace& trace, uint64_t limit) : trace_(trace), allocator_(limit), live_(trace.slots) {}
+
+  void Play() {
+    for (const Op& op : trace_.ops) {
+      if (op.bytes != 0) {
+        live_[op.slot] = allocator_.Alloc(op.bytes);
+      } else {
+        allocator_.Free(live_[op.slot]);
+      }
+    }
+  }
+
+  // FNV-1a over the returned addresses, as in golden.tsv: shows that both do the same work.
+  uint64_t PlayAndHash(uint64_t* failed) {
+    uint64_t hash = 1469598103934665603u;
+    for (const Op& op : trace_.ops) {
+      if (op.bytes == 0) {
+        allocator_.Free(live_[op.slot]);
+        continue;
+      }
+      live_[op.slot] = allocator_.Alloc(op.bytes);
+      *failed += live_[op.slot] == nullptr;
+      uint64_t address = reinterpret_cast<uint64_t>(live_[op.slot]);
+      for (int i = 0; i < 8; ++i, address >>= 8) hash = (hash ^ (address & 255)) * 1099511628211u;
+    }
+    return hash;
+  }
+
+ private:
+  const Trace& trace_;
+  Allocator allocator_;
+  std::vector<void*> live_;
+};
+
+// ns per op: of the first pass over a fresh allocator, and of as many more as fill the time.
+struct Cost {
+  std::vector<double> first, steady;
+};
+
+template <class Allocator>
+void Measure(const Trace& trace, uint64_t limit, double least_ms, Cost* cost) {
+  Player<Allocator> player(trace, limit);
+  const double ops = static_cast<double>(trace.ops.size());
+  const double begin = NowNs();
+  player.Play();
+  const double first = NowNs() - begin;
+  cost->first.push_back(first / ops);
+  // A trace leaves nothing behind, so every pass starts from one free chunk, as on a fresh allocator.
+  // A fresh one for each pass would spend most of the time filling TensorFlow's pointer table.
+  double spent = 0;
+  uint64_t passes = 0;
+  while (spent < least_ms * 1e6) {
+    const auto batch = static_cast<uint64_t>(std::max(1.0, (least_ms * 1e6 - spent) / first));
+    const double start = NowNs();
+    for (uint64_t i = 0; i < batch; ++i) player.Play();
+    spent += NowNs() - start;
+    passes += batch;
+  }
+  cost->steady.push_back(spent / (ops * static_cast<double>(passes)));
+}
+
+template <class Allocator>
+uint64_t Hash(const Trace& trace, uint64_t limit, const char* side, Report& report) {
+  uint64_t failed = 0;
+  const uint64_t hash = Player<Allocator>(trace, limit).PlayAndHash(&failed);
+  if (failed != 0)
+    report.Fail(trace.name + ": " + std::to_string(failed) + " requests failed on " + side);
+  return hash;
+}
+
+double GeometricMean(const std::vector<double>& values) {
+  double sum = 0;
+  for (double value : values) sum += std::log(value);
+  return std::exp(sum / static_cast<double>(values.size()));
+}
+
+}  // namespace
+
+void BenchTraces(const BenchOptions& options, Report& report) {
+  report.Section("traces", "Recorded traces, one fixed region of 1.25 times the peak");
+  std::vector<double> ours, theirs, ratios;
+  std::string worst;
+  for (const std::string& path : options.traces) {
+    Trace trace;
+    if (!Parse(path, &trace)) {
+      report.Fail(path + ": not a trace, or unreadable (it must be uncompressed)");
+      continue;
+    }
+    const uint64_t limit = trace.peak / 4 * 5 / 256 * 256;  // golden.tsv's mode 'fixed'
+    Cost libbfc, tensorflow;
+    const uint64_t hash = Hash<BenchLibbfc>(trace, limit, "libbfc", report);
+#ifndef BFC_WITHOUT_TENSORFLOW
+    if (Hash<BenchTensorFlow>(trace, limit, "tensorflow", report) != hash) {
+      report.Fail(trace.name + ": the two place differently, so their times do not compare");
+    }
+#else
+    (void)hash;
+#endif
+    for (int round = 0; round < options.rounds; ++round) {
+      Measure<BenchLibbfc>(trace, limit, options.measure_ms, &libbfc);
+#ifndef BFC_WITHOUT_TENSORFLOW
+      Measure<BenchTensorFlow>(trace, limit, options.measure_ms, &tensorflow);
+#endif
+    }
+    const Figure steady = Compare(Better::kLower, libbfc.steady, tensorflow.steady);
+    report.Add(trace.name, "ns/op", Better::kLower, steady);
+    report.Add(trace.name + ", first pass", "ns/op", Better::kLower,
+               Compare(Better::kLower, libbfc.first, tensorflow.first));
+    ours.push_back(steady.libbfc);
+    if (steady.has_tensorflow) {
+      theirs.push_back(steady.tensorflow);
+      ratios.push_back(steady.ratio);
+    }
+  }
+  if (ours.empty()) return;
+  report.Summary("traces_libbfc_geomean_ns", GeometricMean(ours));
+  if (theirs.empty()) return;
+  report.Summary("traces_tensorflow_geomean_ns", GeometricMean(theirs));
+  report.Summary("traces_ratio_geomean", GeometricMean(ratios));
+  report.Summary("traces_ratio_worst", *std::max_element(ratios.begin(), ratios.end()));
+}

@@ -1,0 +1,160 @@
+//! Requests and frees that need more than best fit: alignments, stamps, operation names.
+
+use super::arena::{Arena, Want, splits};
+use super::chunks::{ChunkId, Hot, NIL, State, Tag};
+use super::units::UNIT;
+use crate::sys::HostMemoryExhausted;
+
+impl Arena {
+    /// As `take_plain`, for stamps, large alignments and operation names.
+    #[inline(never)]
+    pub(super) fn take_choosy(&mut self, want: &Want<'_>) -> Result<Option<u64>, HostMemoryExhausted> {
+        // A prefix for the alignment and a remainder: at most two new chunks.
+        self.chunks.reserve(2)?;
+        if self.settings.timestamps {
+            self.stamps.reserve(self.chunks.count() + 2)?;
+            self.merge_safe();
+        }
+        let Some(mut id) = self.find_choosy(want) else { return Ok(None) };
+        self.starts.reserve(&self.chunks.slab, &mut self.regions, 2)?;
+        let tag = match want.scope {
+            None => Tag::default(),
+            Some((name, step)) => {
+                self.chunks.start_tags()?;
+                self.plain = false;
+                Tag { name: self.names.intern(name)?, step }
+            }
+        };
+        self.unindex(id);
+        if want.alignment > UNIT {
+            id = self.split_prefix(id, want.alignment);
+        }
+        let whole = self.chunks.size(id);
+        let splits = splits(whole, want.size, self.max_slack);
+        if splits {
+            self.split_remainder(id, want.size);
+        }
+        self.chunks.slab[..][id].mark_in_use();
+        self.chunks.set_stamp(id, 0);
+        self.chunks.set_tag(id, tag);
+        self.hand_out(id, if splits { want.size } else { whole }, want.requested);
+        Ok(Some(self.chunks.addr(id)))
+    }
+
+    /// The first chunk in (size, address) order that has a place at the alignment and an old enough
+    /// stamp. Chunks that are too new are passed over one by one, as in the original; the alignment can
+    /// pass over only chunks that are less than `size + alignment` long.
+    fn find_choosy(&self, want: &Want<'_>) -> Option<ChunkId> {
+        let slab = &self.chunks.slab[..];
+        let mut found = self.index.best_fit(slab, want.size);
+        while let Some(id) = found {
+            let (size, addr) = slab[id].key();
+            let start = addr.checked_next_multiple_of(want.alignment.max(UNIT));
+            let fits = start.is_some_and(|start| size - want.size >= start - addr);
+            if fits && self.chunks.stamp(id) <= want.newest {
+                break;
+            }
+            found = self.index.following(slab, (size, addr));
+        }
+        found
+    }
+
+    /// Splits a free prefix off a chunk outside the index, so that the rest is aligned.
+    fn split_prefix(&mut self, id: ChunkId, alignment: u64) -> ChunkId {
+        let addr = self.chunks.addr(id);
+        let prefix = addr.next_multiple_of(alignment) - addr;
+        if prefix == 0 {
+            return id;
+        }
+        let rest = self.add_after(id, prefix);
+        // The prefix keeps the chunk's place in the queue of stamps, if it has one; the rest hands the
+        // stamp on to its own remainder.
+        let stamp = self.chunks.stamp(id);
+        self.chunks.set_stamp(rest, stamp);
+        self.counters.stamped_splits += u64::from(stamp != 0);
+        self.index.insert(&mut self.chunks.slab, id, prefix);
+        rest
+    }
+
+    /// Splits a chunk outside the index behind `wanted` bytes; the remainder is free.
+    fn split_remainder(&mut self, id: ChunkId, wanted: u64) {
+        let rest = self.add_after(id, wanted);
+        let size = self.chunks.size(rest);
+        self.index.insert(&mut self.chunks.slab, rest, size);
+        // What was freed at some time was freed as a whole: the remainder waits as long as the chunk did.
+        let stamp = self.chunks.stamp(id);
+        self.chunks.set_stamp(rest, stamp);
+        if stamp != 0 {
+            self.stamps.insert(&self.chunks, stamp, rest);
+            self.counters.stamped_splits += 1;
+        }
+    }
+
+    /// Cuts a chunk at `at` bytes; what lies behind becomes a chunk.
+    fn add_after(&mut self, id: ChunkId, at: u64) -> ChunkId {
+        let slab = &mut self.chunks.slab[..];
+        let Hot { addr, next, .. } = slab[id];
+        let (size, region) = (slab[id].size(), slab[id].region());
+        let rest = self.chunks.vacant.fill(slab, Hot::new(addr + at, size - at, region, id, next));
+        if next != NIL {
+            slab[next].prev = rest;
+        }
+        slab[id].set_size(at);
+        slab[id].next = rest;
+        self.chunks.set_stamp(rest, 0);
+        self.starts.set(&mut self.regions, addr + at, rest);
+        rest
+    }
+
+    #[inline(never)]
+    pub(super) fn free_stamped(&mut self, id: ChunkId) {
+        let stamp = self.stamps.next();
+        let hot = &mut self.chunks.slab[..][id];
+        let size = hot.size();
+        hot.mark_held();
+        self.chunks.set_stamp(id, stamp);
+        self.stamps.push(&self.chunks, stamp, id);
+        if !self.settings.quarantine {
+            self.index.insert(&mut self.chunks.slab, id, size);
+        }
+    }
+
+    /// Clears the stamps that the frontier has passed and merges their chunks.
+    pub(crate) fn merge_safe(&mut self) {
+        while let Some(id) = self.stamps.pop_safe(&self.chunks) {
+            if self.chunks.state(id) == State::Free {
+                self.unindex(id);
+            }
+            self.chunks.set_stamp(id, 0);
+            self.release::<true>(id, false);
+        }
+    }
+
+    /// Merges waiting chunks in spite of their stamps, oldest first, until one of `size` bytes exists.
+    /// Never with quarantine, where it would hand out what is not safe.
+    pub(crate) fn merge_forced(&mut self, size: u64) -> bool {
+        if self.settings.quarantine {
+            return false;
+        }
+        self.stamps.drop_outdated(&self.chunks);
+        let mut found = false;
+        for place in 0..self.stamps.len() {
+            // An earlier merge may have given the chunk a later stamp, or ended it.
+            let id = self.stamps.chunk_at(place);
+            if self.chunks.state(id) != State::Free {
+                continue;
+            }
+            self.unindex(id);
+            let merged = self.release::<true>(id, true);
+            self.counters.forced_merges += 1;
+            // Still stamped, so still queued: the original forgets some of these.
+            self.stamps.replace(place, self.chunks.stamp(merged), merged);
+            found = self.chunks.size(merged) >= size;
+            if found {
+                break;
+            }
+        }
+        self.stamps.restore_order(&self.chunks);
+        found
+    }
+}
