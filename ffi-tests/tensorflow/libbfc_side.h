@@ -4,9 +4,11 @@
 #include <bfc.h>
 #include <unistd.h>
 
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,6 +18,15 @@ inline std::string BfcLastError() {
   char text[512] = "";
   bfc_last_error(text, sizeof text);
   return text;
+}
+
+// A number in the memory map: "name": 123. Missing is an error of its own.
+inline std::optional<uint64_t> CounterIn(const std::string& map, const std::string& name) {
+  size_t at = map.find("\"" + name + "\"");
+  if (at == std::string::npos) return std::nullopt;
+  at = map.find_first_of("0123456789", at + name.size() + 2);
+  if (at == std::string::npos) return std::nullopt;
+  return std::stoull(map.substr(at, 20));
 }
 
 // For calls that have no reason to fail: without them nothing below means anything.

@@ -141,11 +141,9 @@ void ReportMismatch(const Program& program, const Outcome& outcome, const Option
 }
 
 void PrintTable(const Tally (&tallies)[kFamilies]) {
-  static const char* const kColumns[kDeviations] = {"to the end",  "dev 2",        "dev 5 split",
-                                                    "dev 5 twice", "dev 5 forced", "dev 5 unsafe",
-                                                    "dev 11",      "hint wraps",   "no streams"};
   std::printf("%-14s %9s %10s", "family", "programs", "steps");
-  for (const char* column : kColumns) std::printf(" %12s", column);
+  const auto text = [](int i) { return TextOf(static_cast<Deviation>(i)); };
+  for (int i = 0; i < kDeviations; ++i) std::printf(" %12s", text(i).column);
   std::printf(" %10s\n", "mismatches");
   Tally total;
   const auto print = [](const char* name, const Tally& tally) {
@@ -164,7 +162,7 @@ void PrintTable(const Tally (&tallies)[kFamilies]) {
   print("total", total);
   std::printf("Programs stop being compared where they first reach:\n");
   for (int i = 1; i < kDeviations; ++i) {
-    std::printf("  %-12s  %s\n", kColumns[i], DeviationName(static_cast<Deviation>(i)));
+    std::printf("  %-12s  %s\n", text(i).column, text(i).name);
   }
 }
 
@@ -173,7 +171,7 @@ int RunOne(const Options& options) {
   const Outcome outcome = RunProgram(program, options.mutation, true);
   PrintProgram(program, outcome);
   std::printf("  %" PRIu64 " steps compared of %zu; %s\n", outcome.compared, program.steps.size(),
-              outcome.mismatch ? "MISMATCH" : DeviationName(outcome.deviation));
+              outcome.mismatch ? "MISMATCH" : TextOf(outcome.deviation).name);
   return outcome.mismatch ? 1 : 0;
 }
 
@@ -184,7 +182,7 @@ int RunSuite(const Options& options) {
   uint64_t mismatches = 0;
   // Whole rounds over the families, so that none is left out. With many mismatches hardly a step is
   // compared, and what there is to say has been said.
-  for (uint64_t i = 0; i % kFamilies != 0 || (compared < options.steps && mismatches < kEnough); ++i) {
+  for (uint64_t i = 0; i % kRound != 0 || (compared < options.steps && mismatches < kEnough); ++i) {
     const Program program = MakeProgram(options.seed * 1000000000 + i);
     alarm(kHangSeconds);
     const Outcome outcome = RunProgram(program, options.mutation, false);

@@ -61,7 +61,8 @@ FakeMemoryOptions RandomMemory(Rng& rng, bool touching) {
 Config MakeConfig(uint64_t seed, Rng& rng) {
   Config config;
   config.seed = seed;
-  config.family = static_cast<Family>(seed % static_cast<uint64_t>(Family::kCount));
+  config.family = static_cast<Family>(
+      std::min(seed % kRound, static_cast<uint64_t>(Family::kCount) - 1));
   config.device = static_cast<int32_t>(rng.Below(1024));
   switch (config.family) {
     case Family::kFixed:
@@ -220,10 +221,12 @@ class StepWriter {
         sizes_(rng, program->config),
         scale_(std::min(program->config.limit, program->config.memory.capacity)),
         caution_(static_cast<unsigned>(rng.Chance(30) ? 100 : rng.Below(101))),
-        move_frontier_(static_cast<unsigned>(rng.Chance(50) ? 50 : rng.Below(10))) {}
+        move_frontier_(static_cast<unsigned>(rng.Chance(50) ? 50 : rng.Below(10))),
+        pipeline_(program->config.timestamps && rng.Chance(40)),
+        depth_(RandomLag()) {}
 
   void Write() {
-    if (program_.config.timestamps && rng_.Chance(40)) return FillFreeAsk();
+    if (program_.config.timestamps && rng_.Chance(30)) return FillFreeAsk();
     const size_t length = rng_.Between(100, rng_.Chance(20) ? 4000 : 1500);
     while (program_.steps.size() < length) {
       if (phase_left_-- == 0) NextPhase();
@@ -247,12 +250,20 @@ class StepWriter {
   // pool, frees in any order, and a request larger than what was freed at any one time.
   void FillFreeAsk() {
     order_ = 2;
-    const uint64_t typical = scale_ / rng_.Between(8, 200) + 1;
-    while (bytes_ < scale_) Ask(Step::kAlloc, rng_.Between(typical / 4 + 1, typical));
+    const bool equal = rng_.Chance(25);  // then what is asked for in the end may fit exactly
+    const uint64_t typical = scale_ / rng_.Between(8, 200) / 256 * 256 + 256;
+    while (bytes_ < scale_) Ask(Step::kAlloc, equal ? typical : rng_.Between(typical / 4 + 1, typical));
     for (uint64_t bytes = typical; bytes > 0; bytes /= 2) Ask(Step::kAlloc, bytes);  // the last holes
-    for (uint64_t frees = live_.size() * rng_.Between(30, 95) / 100; frees > 0; --frees) Free();
+    const bool take_again = rng_.Chance(30);
+    for (uint64_t frees = live_.size() * rng_.Between(30, 95) / 100; frees > 0; --frees) {
+      const uint64_t freed = Free();
+      // The same chunk again: TensorFlow's queue then has it twice, in another order.
+      if (!take_again || !rng_.Chance(10)) continue;
+      Ask(Step::kAlloc, freed);
+      Free(live_.size() - 1);
+    }
     if (rng_.Chance(30)) Frontier(static_cast<uint32_t>(rng_.Below(live_.size() + 1)));
-    Ask(Step::kAlloc, typical + rng_.Below(5 * typical));
+    Ask(Step::kAlloc, equal ? typical * rng_.Between(2, 5) : typical + rng_.Below(5 * typical));
   }
 
   // The pool fills and drains in waves, above the limit too: failing is half of what there is to test.
@@ -274,8 +285,11 @@ class StepWriter {
     }
     if (program_.config.timestamps && rng_.Chance(move_frontier_ / 4)) return Frontier(RandomLag());
     const bool full = bytes_ >= target_bytes_ || live_.size() >= target_count_;
-    if (!live_.empty() && rng_.Chance(full ? 75 : 25)) return Free();
-    Alloc();
+    if (!live_.empty() && rng_.Chance(full ? 75 : 25)) {
+      Free();
+    } else {
+      Alloc();
+    }
   }
 
   void Add(Step::Kind kind) {
@@ -319,14 +333,18 @@ class StepWriter {
     bytes_ += bytes;
   }
 
-  void Free() {
-    size_t at = rng_.Below(live_.size());
-    if (order_ == 0) at = live_.size() - 1;
-    if (order_ == 1) at = 0;
+  uint64_t Free() {
+    if (order_ == 0) return Free(live_.size() - 1);
+    return Free(order_ == 1 ? 0 : rng_.Below(live_.size()));
+  }
+  uint64_t Free(size_t at) {
+    const Live live = live_[at];
     Add(Step::kFree);
-    program_.steps.back().id = live_[at].id;
-    bytes_ -= live_[at].bytes;
+    program_.steps.back().id = live.id;
+    bytes_ -= live.bytes;
     live_.erase(live_.begin() + static_cast<std::ptrdiff_t>(at));
+    if (pipeline_) Frontier(depth_);
+    return live.bytes;
   }
 
   Program& program_;
@@ -335,6 +353,8 @@ class StepWriter {
   const uint64_t scale_;
   const unsigned caution_;        // percent of requests that never meet an unsafe chunk
   const unsigned move_frontier_;  // and of those that move the frontier for it
+  const bool pipeline_;           // the frontier follows every free at a distance:
+  const uint32_t depth_;
   std::vector<Live> live_;
   uint32_t last_id_ = 0;
   uint64_t bytes_ = 0;

@@ -21,6 +21,8 @@ enum class Family : int {
   kCount
 };
 const char* FamilyName(Family family);
+// Programs come in rounds of one of each family, but more of the last: most of those end early.
+constexpr uint64_t kRound = static_cast<uint64_t>(Family::kCount) + 1;
 
 struct Config {
   Family family = Family::kFixed;

@@ -7,12 +7,12 @@
 #include <cstdio>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <unordered_map>
 
 #include "calls.h"
 #include "libbfc_side.h"
 #include "stamps.h"
+#include "tensorflow_chunks.h"
 #include "tensorflow_side.h"
 #include "text.h"
 
@@ -28,18 +28,6 @@ constexpr int kFigures = 8;
 const char* const kFigureNames[kFigures] = {
     "num_allocs",  "bytes_in_use", "peak_bytes_in_use", "largest_alloc_size",
     "bytes_limit", "pool_bytes",   "peak_pool_bytes",   "largest_free_block_bytes"};
-struct Figures {
-  uint64_t value[kFigures];
-};
-
-// A number in libbfc's memory map: "name": 123. Missing is an error of its own.
-std::optional<uint64_t> CounterIn(const std::string& json, const std::string& name) {
-  size_t at = json.find("\"" + name + "\"");
-  if (at == std::string::npos) return std::nullopt;
-  at = json.find_first_of("0123456789", at + name.size() + 2);
-  if (at == std::string::npos) return std::nullopt;
-  return std::stoull(json.substr(at, 20));
-}
 
 class Runner {
  public:
@@ -49,7 +37,8 @@ class Runner {
         mutation_(mutation),
         record_(record),
         tf_memory_(config_.memory),
-        bfc_memory_(config_.memory) {
+        bfc_memory_(config_.memory),
+        stamps_(config_.coalescing) {
     TensorFlowOptions tf;
     tf.limit = config_.limit;
     tf.growth = config_.growth;
@@ -157,12 +146,13 @@ class Runner {
     }
     if (tf_memory_.stuck()) return ShrinkingStuck();
     Stamps::Verdict verdict;
-    if (step.bytes != 0) {
-      verdict = stamps_.OnAlloc(reinterpret_cast<uint64_t>(live.tf), live.bytes, freed_before == 0,
-                                tf_memory_.log());
+    if (config_.timestamps && step.bytes != 0) {
+      verdict = stamps_.OnAlloc({(step.bytes + 255) / 256 * 256, freed_before},
+                                reinterpret_cast<uint64_t>(live.tf), live.bytes, tf_memory_.log());
+      if (!ModelHolds()) return false;
     }
-    merge_seen_ = verdict.merge_seen;
-    if (!verdict.compare_step) return End(verdict.deviation);
+    merge_forced_ = verdict.merge_forced;
+    if (!verdict.compare_step) return Deviates(verdict, live.bfc) && End(verdict.deviation);
 
     const bool failed = live.tf == nullptr && step.bytes != 0;
     if (!SameStatus(failed ? BFC_ERROR_OUT_OF_MEMORY : BFC_OK, status)) return false;
@@ -216,11 +206,9 @@ class Runner {
                                     : bfc_free(config_.device, live.bfc);
     Note("free #%u", step.id);
     if (!SameStatus(BFC_OK, status) || !SameTimestamp() || !SameCalls() || !SameFigures()) return false;
-    if (config_.timestamps) {
-      stamps_.OnFree(reinterpret_cast<uint64_t>(live.tf), live.bytes,
-                     static_cast<uint64_t>(counter_.get()));
-    }
-    return true;
+    if (!config_.timestamps) return true;
+    stamps_.OnFree(reinterpret_cast<uint64_t>(live.tf), static_cast<uint64_t>(counter_.get()));
+    return ModelHolds();
   }
 
   bool Frontier(const Step& step) {
@@ -310,6 +298,27 @@ class Runner {
     return true;
   }
 
+  bool ModelHolds() {
+    ChunksOf(*tf_, &tf_chunks_);
+    const std::string difference = stamps_.Difference(tf_chunks_);
+    return difference.empty() || Differ("lockstep's own model of TensorFlow is wrong: " + difference);
+  }
+
+  // Where TensorFlow no longer is the measure, the model may know what libbfc has to do.
+  bool Deviates(const Stamps::Verdict& verdict, void* given) {
+    if (verdict.libbfc_address == 0) return true;
+    const uint64_t largest = bfc_->Stats().largest_free_block_bytes;
+    if (reinterpret_cast<uint64_t>(given) == verdict.libbfc_address &&
+        largest == verdict.libbfc_largest_free && bfc_memory_.log().empty()) {
+      return true;
+    }
+    return Differ(Format("by %s, libbfc should give 0x%" PRIx64 ", with %" PRIu64 " bytes in one piece left; "
+                         "it gives %p, has %" PRIu64 " left, asks its sub-allocator for%s",
+                         TextOf(verdict.deviation).name, verdict.libbfc_address,
+                         verdict.libbfc_largest_free, given, largest,
+                         ShowCalls(bfc_memory_.log()).c_str()));
+  }
+
   // libbfc counts where deviation 5 begins; we found out for ourselves. Both must agree, as far as the
   // step that ended the program was compared at all.
   void CheckCounters() {
@@ -325,13 +334,13 @@ class Runner {
     bool agree = true;
     if (end == Deviation::kNone || end == Deviation::kStampedSplit) {
       agree = (*splits != 0) == (end == Deviation::kStampedSplit) && *merges == 0;
-    } else if (end == Deviation::kForcedMerge && merge_seen_) {
+    } else if (end == Deviation::kForcedMerge && merge_forced_) {
       agree = *merges != 0;  // without a neighbour to merge with, the forced merge merges nothing
     }
     if (agree) return;
     Differ(Format("libbfc counts %" PRIu64 " stamped splits and %" PRIu64
                   " forced merges; by TensorFlow's answers the program ended with: %s",
-                  *splits, *merges, DeviationName(end)));
+                  *splits, *merges, TextOf(end).name));
   }
 
   void CheckEverythingGivenBack() {
@@ -370,8 +379,9 @@ class Runner {
   std::unique_ptr<tsl::BFCAllocator> tf_;
   std::unique_ptr<BfcDevice> bfc_;
   Stamps stamps_;
+  std::vector<ChunkAt> tf_chunks_;
   std::unordered_map<uint32_t, Live> live_;
-  bool merge_seen_ = false;
+  bool merge_forced_ = false;
   bool cleared_ = false;
   double hint_bound_;  // TensorFlow's region hint is not above this
   Outcome outcome_;
@@ -379,19 +389,6 @@ class Runner {
 };
 
 }  // namespace
-
-const char* DeviationName(Deviation deviation) {
-  static const char* const kNames[] = {"none: ran to its end",
-                                       "deviation 2: pool above the limit",
-                                       "deviation 5: stamped split",
-                                       "deviation 5: reallocated chunk queued twice",
-                                       "deviation 5: forced merge",
-                                       "deviation 5: collection of unsafe chunks",
-                                       "deviation 11: shrink progress",
-                                       "TensorFlow's region hint would wrap to 0",
-                                       "this libbfc has no _async functions"};
-  return kNames[static_cast<int>(deviation)];
-}
 
 Outcome RunProgram(const Program& program, Mutation mutation, bool record) {
   progress.seed = program.config.seed;

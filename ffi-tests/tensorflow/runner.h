@@ -5,23 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "deviation.h"
 #include "program.h"
-
-// Why a program stopped being compared before its last step: from here on the two differ on purpose
-// (the numbers are those of the project's list of deviations), or TensorFlow would hang.
-enum class Deviation : int {
-  kNone,
-  kPoolAboveLimit,    // 2: the sub-allocator gave more than asked; TensorFlow's arithmetic wraps
-  kStampedSplit,      // 5: a stamped chunk was split: TensorFlow forgets the remainder
-  kQueuedTwice,       // 5: allocation clears the stamp; TensorFlow keeps the chunk in its queue
-  kForcedMerge,       // 5: stamps were ignored to make room: TensorFlow forgets some of them
-  kUnsafeCollection,  // 5: garbage collection freed a region with unsafe chunks in it
-  kShrinkProgress,    // 11: TensorFlow asks for the same size for ever
-  kHintWraps,         // TensorFlow's region hint doubles towards 2^64, becomes 0 and loops for ever
-  kNoStreams,         // this version of libbfc says that it has no _async functions
-  kCount
-};
-const char* DeviationName(Deviation deviation);
 
 // A deliberate fault on libbfc's side: shows that the suite sees one.
 enum class Mutation { kNone, kSize, kSplit, kFrontier };

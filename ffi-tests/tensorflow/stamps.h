@@ -1,90 +1,97 @@
-// What lies behind the safe frontier, kept by the test itself from what TensorFlow answers: it says
-// where deviation 5 begins without asking the library under test, whose own counters are then held
-// against it.
+// A model of TensorFlow's chunks in programs with timestamps. It follows what TensorFlow answers and
+// says where deviations 5 and 12 begin, without asking the library under test. TensorFlow's own chunks
+// are held against it after every step, so a wrong model is found out.
 #pragma once
 
-#include <algorithm>
+#include <cstddef>
 #include <cstdint>
-#include <iterator>
 #include <map>
-#include <set>
+#include <string>
 #include <vector>
 
+#include "deviation.h"
 #include "fake_memory.h"
-#include "runner.h"
+
+// A chunk of either kind of books, TensorFlow's or the model's.
+struct Chunk {
+  uint64_t bytes;
+  uint64_t stamp;  // 0: none. Means nothing while the chunk is in use
+  bool in_use;
+  bool first;  // of its region: merges with nothing before it
+};
+struct ChunkAt {
+  uint64_t address;
+  Chunk chunk;
+};
+
+// The chunks of all regions.
+class Chunks {
+ public:
+  struct Want {
+    uint64_t bytes;  // a multiple of 256
+    uint64_t freed_before;
+  };
+
+  bool Has(uint64_t address) const { return chunks_.count(address) != 0; }
+  Chunk& At(uint64_t address) { return chunks_.at(address); }
+  const std::map<uint64_t, Chunk>& all() const { return chunks_; }
+
+  void Add(uint64_t address, uint64_t bytes, bool coalescing);
+  // Returns whether one of the chunks carried a stamp.
+  bool Remove(uint64_t address, uint64_t bytes);
+  // TensorFlow's TryToCoalesce: at most one neighbour on each side. Returns where the chunk is now.
+  uint64_t Merge(uint64_t address, bool ignore_stamps);
+  // Each of `order` that still exists in turn, whatever the stamps, until one has `bytes`.
+  bool MergeForced(const std::vector<uint64_t>& order, uint64_t bytes);
+  // Whether some free chunks without stamps lie beside each other in one region.
+  bool CanMerge() const;
+  void MergeAll();
+  // The best fit: the smallest, then the lowest; 0 if there is none.
+  uint64_t Find(const Want& want) const;
+  // Hands out the first `bytes` of a chunk; the remainder stays free, with the same stamp.
+  void Take(uint64_t address, uint64_t bytes);
+  uint64_t LargestFree() const;
+  bool operator==(const Chunks& other) const;
+
+ private:
+  using Iterator = std::map<uint64_t, Chunk>::iterator;
+  void Join(Iterator left, Iterator right);
+
+  std::map<uint64_t, Chunk> chunks_;  // by address
+};
 
 class Stamps {
  public:
   struct Verdict {
     Deviation deviation = Deviation::kNone;
-    bool compare_step = true;  // this step's own results must still agree
-    bool merge_seen = false;   // chunks were merged for certain, not merely tried
+    bool compare_step = true;   // this step's own results must still agree
+    bool merge_forced = false;  // chunks were merged in spite of their stamps
+    // Where libbfc merges otherwise, and then has a chunk for the request: what it must answer.
+    uint64_t libbfc_address = 0;
+    uint64_t libbfc_largest_free = 0;
   };
+  using Calls = std::vector<FakeMemory::Call>;
 
-  void OnFree(uint64_t address, uint64_t bytes, uint64_t stamp) {
-    unsafe_[address] = {bytes, stamp};
-    // TensorFlow drops the queue's entry of a chunk that was handed out at the next request, if the
-    // chunk is still in use then. This one now has two.
-    if (address == taken_) queued_twice_.insert(address);
-  }
-  void OnFrontier(uint64_t frontier) { frontier_ = std::max(frontier_, frontier); }
+  explicit Stamps(bool coalescing) : coalescing_(coalescing) {}
+
+  void OnFree(uint64_t address, uint64_t stamp);
+  void OnFrontier(uint64_t frontier);
   uint64_t frontier() const { return frontier_; }
-
-  // After a request: `address` 0 if it failed; `plain` if it gave no freed_before; `calls` are what
-  // the allocator asked of its sub-allocator meanwhile.
-  Verdict OnAlloc(uint64_t address, uint64_t bytes, bool plain,
-                  const std::vector<FakeMemory::Call>& calls) {
-    taken_ = 0;
-    // Every request first merges what has become safe: a chunk with two entries out of turn and twice,
-    // and the second time it may find a neighbour which the first one left.
-    for (auto it = queued_twice_.begin(); it != queued_twice_.end();) {
-      const auto chunk = unsafe_.find(*it);
-      if (chunk != unsafe_.end() && chunk->second.stamp < frontier_) {
-        return {Deviation::kQueuedTwice, false, false};
-      }
-      it = chunk == unsafe_.end() ? queued_twice_.erase(it) : std::next(it);
-    }
-    for (auto it = unsafe_.begin(); it != unsafe_.end();) {
-      it = it->second.stamp < frontier_ ? unsafe_.erase(it) : std::next(it);
-    }
-    if (unsafe_.empty()) return {};
-
-    bool collected = false;
-    for (const FakeMemory::Call& call : calls) {
-      if (call.is_alloc) continue;
-      collected = true;
-      const auto first = unsafe_.lower_bound(call.address);
-      if (first != unsafe_.end() && first->first < call.address + call.bytes) {
-        return {Deviation::kUnsafeCollection, false, false};
-      }
-    }
-
-    // Was the step of the forced merge reached? It comes before failing and before collecting; if it
-    // helped, the chunk handed out was put together from chunks of which at least one is stamped, and
-    // none of them was large enough alone, so the second of them starts inside it.
-    const auto at = unsafe_.find(address);
-    const auto inside = unsafe_.upper_bound(address);
-    const bool spans = address != 0 && ((inside != unsafe_.end() && inside->first < address + bytes) ||
-                                        (at != unsafe_.end() && at->second.bytes < bytes));
-    if (plain && (address == 0 || collected || spans)) {
-      return {Deviation::kForcedMerge, queued_twice_.empty(), spans};
-    }
-    if (at != unsafe_.end()) {
-      const bool split = at->second.bytes > bytes;
-      unsafe_.erase(at);
-      taken_ = address;
-      if (split) return {Deviation::kStampedSplit, true, false};
-    }
-    return {};
-  }
+  // After a request: TensorFlow gave `bytes` at `address`, which is 0 if it failed; `calls` are what it
+  // asked of its sub-allocator meanwhile.
+  Verdict OnAlloc(const Chunks::Want& want, uint64_t address, uint64_t bytes, const Calls& calls);
+  // How TensorFlow's chunks, in address order, differ from the model; empty if they do not.
+  std::string Difference(const std::vector<ChunkAt>& tensorflow) const;
 
  private:
-  struct Chunk {
-    uint64_t bytes;
-    uint64_t stamp;
-  };
-  std::map<uint64_t, Chunk> unsafe_;  // by address: free, stamped, the frontier not past the stamp
+  void MergeSafe();
+  bool MergeForced(const Chunks::Want& want, Verdict* verdict);
+  bool Extend(const Calls& calls, size_t* next);
+  bool Collect(const Calls& calls, size_t* next);
+
+  const bool coalescing_;
+  Chunks chunks_;
+  std::vector<uint64_t> queue_;  // stamped chunks in TensorFlow's order; also some in use
   uint64_t frontier_ = 0;
-  uint64_t taken_ = 0;  // the unsafe chunk that the last request was given
-  std::set<uint64_t> queued_twice_;
+  std::string wrong_;  // TensorFlow did what the model cannot explain
 };

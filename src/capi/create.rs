@@ -21,8 +21,8 @@ use std::ffi::CStr;
 /// `options` is NULL or points to a struct of `struct_size` bytes, whose pointers are valid.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bfc_create(device: i32, options: *const bfc_options_t) -> bfc_status_t {
-    quiet::silence_own_panics();
     status(|| {
+        quiet::silence_own_panics();
         let device = Device::new(device)?;
         if options.is_null() {
             return device.create(None);

@@ -1,17 +1,16 @@
 //! Keeps the shared library's own panics off the standard error stream.
 
 use std::ffi::{CStr, c_void};
-use std::sync::Once;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// In `libbfc.so` the standard library is our own copy, so its panic hook is ours to silence. In a Rust
 /// program, or where the static library is linked into something larger, the hook is the program's.
 pub(super) fn silence_own_panics() {
-    static ONCE: Once = Once::new();
-    // Not `call_once`: a child forked in the middle of it would wait for ever.
-    if !ONCE.is_completed() && is_own_library() {
-        // No capture, so no memory is needed. Doing it twice is harmless.
+    // Not a `Once`: a child forked in the middle of it would wait for ever.
+    static DONE: AtomicBool = AtomicBool::new(false);
+    if !DONE.swap(true, Relaxed) && is_own_library() {
+        // No capture, so no memory is needed.
         std::panic::set_hook(Box::new(|_| {}));
-        ONCE.call_once(|| {});
     }
 }
 

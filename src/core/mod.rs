@@ -25,3 +25,8 @@ pub(crate) mod stamps;
 mod starts;
 pub(crate) mod stats;
 pub(crate) mod units;
+
+#[cfg(test)]
+mod broken_tests;
+#[cfg(test)]
+mod model_tests;

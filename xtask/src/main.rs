@@ -1,2 +1,88 @@
-//! Chores.
-fn main() {}
+//! The project's chores: `cargo xtask demo`, `test`, `bench`, `header` and `install`.
+//!
+//! They work from any folder of the checkout, fetch what they need into `target/` (TensorFlow, which is
+//! large, into the user's cache), and say what to do where that fails.
+
+mod bench;
+mod cargo;
+mod demo;
+mod files;
+mod gates;
+mod golden;
+mod header;
+mod install;
+mod suites;
+mod tally;
+mod tensorflow;
+mod tools;
+mod verdict;
+mod workspace;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Args, Parser, Subcommand};
+
+use crate::cargo::Profile;
+use crate::workspace::Workspace;
+
+/// The chores of libbfc.
+#[derive(Parser)]
+#[command(name = "xtask", bin_name = "cargo xtask", max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    chore: Chore,
+}
+
+#[derive(Subcommand)]
+enum Chore {
+    /// Build the library and show it at work: a recorded training run replayed on host memory, and its
+    /// addresses held against TensorFlow's
+    Demo(demo::Demo),
+    /// Run the tests
+    Test(suites::Test),
+    /// Measure speed and host memory, beside TensorFlow's own allocator where that can be had
+    Bench(bench::Bench),
+    /// Copy the header that the build generates to include/bfc.h
+    Header,
+    /// Install the library, its headers, the bfc command, and the CMake and pkg-config files
+    Install(Install),
+}
+
+#[derive(Args)]
+struct Install {
+    /// Where to: the folder that gets bin/, include/, lib/ and share/
+    #[arg(long, value_name = "DIR")]
+    prefix: PathBuf,
+    /// Install the debug build: slow, with internal checks, and with its debug information
+    #[arg(long)]
+    debug: bool,
+}
+
+fn main() -> ExitCode {
+    match run(Cli::parse()) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(cli: Cli) -> Result<ExitCode> {
+    let workspace = Workspace::find()?;
+    match cli.chore {
+        Chore::Demo(demo) => demo.run(&workspace)?,
+        Chore::Test(test) => return test.run(workspace),
+        Chore::Bench(bench) => bench.run(&workspace)?,
+        Chore::Header => header::copy(&workspace)?,
+        Chore::Install(install) => {
+            let profile = if install.debug { Profile::Debug } else { Profile::Release };
+            let prefix = std::path::absolute(&install.prefix)?;
+            install::install(&workspace, &prefix, profile)?;
+            println!("{}", install::usage(&prefix.canonicalize()?));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}

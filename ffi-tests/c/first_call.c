@@ -1,0 +1,179 @@
+/* Every entry point as the very first call of a process, with nothing created: `first_call NAME`.
+ *
+ * SPDX-License-Identifier: Apache-2.0 OR MIT
+ */
+
+#include "check.h"
+
+
+static const int32_t device = 256;
+static int somewhere;
+
+/* On the first call nothing failed before, so the words can only be this call's. */
+static void refused(bfc_status_t got, bfc_status_t expected, const char *words) {
+  char reason[1100];
+  CHECK_STATUS(got, expected);
+  CHECK(bfc_last_error(reason, sizeof(reason)) == strlen(reason));
+  CHECK(strstr(reason, words) != NULL);
+}
+
+static void no_allocator(bfc_status_t got) { refused(got, BFC_ERROR_NO_ALLOCATOR, "bfc_create"); }
+
+static void *const garbage = &somewhere;
+
+static void create_default(void) {
+  CHECK_OK(bfc_create(device, NULL));
+  CHECK_OK(bfc_free(device, allocate(device, 1)));
+  CHECK_OK(bfc_destroy(device));
+}
+
+static void create_with_options(void) {
+  bfc_options_t options = host_options(1 << 20);
+  CHECK_OK(bfc_create(device, &options));
+  CHECK(stats_of(device).bytes_limit == 1 << 20);
+  CHECK_OK(bfc_destroy(device));
+}
+
+static void destroy(void) { no_allocator(bfc_destroy(device)); }
+static void destroy_forced(void) { no_allocator(bfc_destroy_forced(device)); }
+
+/* Out-parameters are written on every path: each begins as something else. */
+static void alloc(void) {
+  void *ptr = garbage;
+  no_allocator(bfc_alloc(device, 1, &ptr));
+  CHECK(ptr == NULL);
+}
+
+static void alloc_aligned(void) {
+  void *ptr = garbage;
+  no_allocator(bfc_alloc_aligned(device, 1, 256, &ptr));
+  CHECK(ptr == NULL);
+}
+
+static void alloc_ex(void) {
+  bfc_request_t request = BFC_REQUEST_INIT;
+  void *ptr = garbage;
+  request.bytes = 1;
+  no_allocator(bfc_alloc_ex(device, &request, &ptr));
+  CHECK(ptr == NULL);
+}
+
+static void free_null(void) { CHECK_OK(bfc_free(device, NULL)); }
+static void free_garbage(void) { no_allocator(bfc_free(device, &somewhere)); }
+
+static void alloc_async(void) {
+  void *ptr = garbage;
+  no_allocator(bfc_alloc_async(device, 1, NULL, &ptr));
+  CHECK(ptr == NULL);
+}
+
+static void free_async(void) { no_allocator(bfc_free_async(device, &somewhere, NULL)); }
+static void record_stream(void) { no_allocator(bfc_record_stream(device, &somewhere, NULL)); }
+static void forget_stream(void) { no_allocator(bfc_forget_stream(device, NULL)); }
+static void stream_synchronized(void) { no_allocator(bfc_stream_synchronized(device, NULL)); }
+
+static void timestamp(void) {
+  uint64_t count = 7;
+  no_allocator(bfc_timestamp(device, &count));
+  CHECK(count == 0);
+}
+
+static void set_safe_frontier(void) { no_allocator(bfc_set_safe_frontier(device, 1)); }
+
+static void alloc_freed_before(void) {
+  void *ptr = garbage;
+  no_allocator(bfc_alloc_freed_before(device, 1, 1, &ptr));
+  CHECK(ptr == NULL);
+}
+
+static void requested_size(void) {
+  size_t bytes = 7;
+  no_allocator(bfc_requested_size(device, &somewhere, &bytes));
+  CHECK(bytes == 0);
+}
+
+static void allocated_size(void) {
+  size_t bytes = 7;
+  no_allocator(bfc_allocated_size(device, &somewhere, &bytes));
+  CHECK(bytes == 0);
+}
+
+static void allocation_id(void) {
+  int64_t id = 7;
+  no_allocator(bfc_allocation_id(device, &somewhere, &id));
+  CHECK(id == 0);
+}
+
+static void address_range(void) {
+  void *chunk = garbage, *region = garbage;
+  size_t chunk_bytes = 7, region_bytes = 7;
+  no_allocator(bfc_address_range(device, &somewhere, &chunk, &chunk_bytes, &region, &region_bytes));
+  CHECK(chunk == NULL && region == NULL && chunk_bytes == 0 && region_bytes == 0);
+}
+
+static void owner(void) {
+  int32_t found = 7;
+  refused(bfc_owner(&somewhere, &found), BFC_ERROR_INVALID_POINTER, "0x");
+  CHECK(found == 0);
+}
+
+static void trim(void) {
+  uint64_t released = 7;
+  no_allocator(bfc_trim(device, 0, &released));
+  CHECK(released == 0);
+}
+
+static void stats(void) {
+  bfc_stats_t result = BFC_STATS_INIT;
+  result.num_allocs = 7;
+  no_allocator(bfc_stats(device, &result));
+  CHECK(result.num_allocs == 0 && result.struct_size == sizeof(result));
+}
+
+static void reset_stats(void) { no_allocator(bfc_reset_stats(device)); }
+static void check(void) { no_allocator(bfc_check(device)); }
+
+static void text(bfc_status_t (*write)(int32_t, char *, size_t, size_t *)) {
+  char buffer[4] = "abc";
+  size_t length = 7;
+  no_allocator(write(device, buffer, sizeof(buffer), &length));
+  CHECK(length == 0 && buffer[0] == '\0');
+}
+
+static void occupancy(void) { text(bfc_occupancy); }
+static void memory_map(void) { text(bfc_memory_map); }
+static void report(void) { text(bfc_report); }
+
+static void scope_begin(void) {
+  CHECK_OK(bfc_scope_begin("operation", 1));
+  CHECK_OK(bfc_scope_end());
+}
+
+static void scope_end(void) { refused(bfc_scope_end(), BFC_ERROR_INVALID_ARGUMENT, "bfc_scope_begin"); }
+
+static void set_log_callback(void) { CHECK_OK(bfc_set_log_callback(NULL, NULL)); }
+static void status_string(void) { CHECK(strlen(bfc_status_string(BFC_ERROR_BUSY)) > 3); }
+
+static void last_error(void) {
+  char buffer[8] = "abc";
+  CHECK(bfc_last_error(buffer, sizeof(buffer)) == 0 && buffer[0] == '\0');
+  CHECK(bfc_last_error(NULL, 0) == 0);
+}
+
+static void version(void) { CHECK(strchr(bfc_version(), '.') != NULL); }
+
+int main(int argc, char **argv) {
+#define CASE(name) {#name, name}
+  static const test_case cases[] = {
+      CASE(create_default), CASE(create_with_options), CASE(destroy),           CASE(destroy_forced),
+      CASE(alloc),          CASE(alloc_aligned),       CASE(alloc_ex),          CASE(free_null),
+      CASE(free_garbage),   CASE(alloc_async),         CASE(free_async),        CASE(record_stream),
+      CASE(forget_stream),  CASE(stream_synchronized), CASE(timestamp),         CASE(set_safe_frontier),
+      CASE(alloc_freed_before), CASE(requested_size),  CASE(allocated_size),    CASE(allocation_id),
+      CASE(address_range),  CASE(owner),               CASE(trim),              CASE(stats),
+      CASE(reset_stats),    CASE(check),               CASE(occupancy),         CASE(memory_map),
+      CASE(report),         CASE(scope_begin),         CASE(scope_end),         CASE(set_log_callback),
+      CASE(status_string),  CASE(last_error),          CASE(version),
+  };
+  return RUN_CASE(cases, argc, argv);
+}

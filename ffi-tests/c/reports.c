@@ -1,0 +1,163 @@
+/* The occupancy line, the memory map and the report: what they say, and what they do with small buffers.
+ *
+ * SPDX-License-Identifier: Apache-2.0 OR MIT
+ */
+
+#include "check.h"
+
+#include <sys/wait.h>
+
+enum { HOST = 256, UNIT = 256 };
+
+typedef bfc_status_t (*writer)(int32_t, char *, size_t, size_t *);
+
+/* All of a report, to be freed. */
+static char *all_of(writer write) {
+  size_t length = 0, again = 0;
+  char *text;
+  CHECK_OK(write(HOST, NULL, 0, &length));
+  text = (char *)malloc(length + 1);
+  CHECK(text != NULL);
+  CHECK_OK(write(HOST, text, length + 1, &again));
+  CHECK(again == length && strlen(text) == length);
+  return text;
+}
+
+/* One region of 100 units, so that a column is a unit. */
+static void begin(const char *name) {
+  bfc_options_t options = host_options(100 * UNIT);
+  options.flags = 0;
+  options.name = name;
+  CHECK_OK(bfc_create(HOST, &options));
+}
+
+static void occupancy_is(const char *expected) {
+  char line[101];
+  size_t length = 0;
+  CHECK_OK(bfc_occupancy(HOST, line, sizeof(line), &length));
+  CHECK(length == 100 && strlen(line) == 100);
+  if (strcmp(line, expected) != 0) check_failed(__FILE__, __LINE__, line, expected);
+}
+
+#define TEN(c) c c c c c c c c c c
+
+static void occupancy(void) {
+  char *first, *second;
+  begin(NULL);
+  occupancy_is(TEN(TEN("_"))); /* no region yet */
+  first = allocate(HOST, 10 * UNIT);
+  second = allocate(HOST, 10 * UNIT);
+  allocate(HOST, 80 * UNIT);
+  occupancy_is(TEN(TEN("*")));
+  CHECK_OK(bfc_free(HOST, first));
+  occupancy_is(TEN("_") TEN("*") TEN("********"));
+  /* Six of ten units are no reason to split: the rest is slack. */
+  CHECK(allocate(HOST, 6 * UNIT) == first);
+  CHECK_OK(bfc_free(HOST, second));
+  occupancy_is("******xxxx" TEN("_") TEN("********"));
+  CHECK_OK(bfc_destroy_forced(HOST));
+}
+
+/* Every capacity gives the full length, a prefix, a NUL, and no byte more. (Two maps of one state are the
+ * same text.) */
+static void capacities_of(writer write) {
+  char *const whole = all_of(write);
+  const size_t length = strlen(whole);
+  char *const buffer = (char *)malloc(length + 64);
+  size_t capacity;
+  CHECK(buffer != NULL && length > 20);
+  for (capacity = 0; capacity <= length + 2; capacity++) {
+    const size_t fits = capacity == 0 ? 0 : capacity - 1 < length ? capacity - 1 : length;
+    size_t told = 7;
+    memset(buffer, '#', length + 64);
+    CHECK_OK(write(HOST, buffer, capacity, &told));
+    CHECK(told == length && memcmp(buffer, whole, fits) == 0);
+    if (capacity != 0) CHECK(buffer[fits] == '\0');
+    CHECK(is_filled(buffer + capacity, length + 64 - capacity, '#'));
+  }
+  free(buffer);
+  free(whole);
+}
+
+static void capacities(void) {
+  begin("small");
+  allocate(HOST, 1000);
+  capacities_of(bfc_occupancy);
+  capacities_of(bfc_memory_map);
+  capacities_of(bfc_report);
+  CHECK_OK(bfc_destroy_forced(HOST));
+}
+
+static void capacities_of_a_failing_call(void) {
+  static const writer writers[] = {bfc_occupancy, bfc_memory_map, bfc_report};
+  size_t at;
+  for (at = 0; at < 3; at++) {
+    char buffer[4] = "abc";
+    size_t length = 7;
+    CHECK_REFUSED(writers[at](HOST, buffer, sizeof(buffer), &length), BFC_ERROR_NO_ALLOCATOR, "bfc_create");
+    CHECK(length == 0 && buffer[0] == '\0' && buffer[1] == 'b');
+    CHECK_REFUSED(writers[at](HOST, NULL, 0, &length), BFC_ERROR_NO_ALLOCATOR, "bfc_create");
+  }
+}
+
+/* A map with everything in it: several regions, slack, stamps, operations, and names that need escapes. */
+static void memory_map(void) {
+  static const char *const names[] = {"plain", "\"quoted\" \\ and \x01\t\n control",
+                                      "gr\xc3\xbc\xc3\x9f \xf0\x9f\x90\x9b"};
+  size_t at;
+  for (at = 0; at < 3; at++) {
+    bfc_options_t options = host_options(64u << 20);
+    char *live[40], *map;
+    FILE *validator;
+    int status, chunk;
+    options.flags |= BFC_TIMESTAMPS;
+    options.name = names[at];
+    CHECK_OK(bfc_create(HOST, &options));
+    for (chunk = 0; chunk < 40; chunk++) {
+      CHECK_OK(bfc_scope_begin(names[(at + 1) % 3], (uint64_t)chunk));
+      live[chunk] = allocate(HOST, (size_t)(chunk * chunk * 1000 + 1));
+      CHECK_OK(bfc_scope_end());
+    }
+    for (chunk = 0; chunk < 40; chunk += 3) CHECK_OK(bfc_free(HOST, live[chunk]));
+    CHECK(stats_of(HOST).num_regions > 1);
+    map = all_of(bfc_memory_map);
+    CHECK(map[0] == '{' && map[strlen(map) - 1] == '}');
+    /* A JSON parser that is not ours, and sums over what it read; without Python only the braces count. */
+    if (BFC_TESTS_PYTHON[0] != '\0') {
+      validator = popen(BFC_TESTS_PYTHON " " BFC_TESTS_DIR "/c/memory_map.py", "w");
+      CHECK(validator != NULL);
+      CHECK(fputs(map, validator) >= 0);
+      status = pclose(validator);
+      CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    }
+    free(map);
+    CHECK_OK(bfc_destroy_forced(HOST));
+  }
+}
+
+static void report(void) {
+  char *text, *pieces[5];
+  void *none = NULL;
+  int at;
+  begin("trainer");
+  CHECK_OK(bfc_scope_begin("attention/softmax", 17));
+  for (at = 0; at < 5; at++) pieces[at] = allocate(HOST, 20 * UNIT);
+  CHECK_OK(bfc_scope_end());
+  for (at = 0; at < 5; at += 2) CHECK_OK(bfc_free(HOST, pieces[at]));
+  /* 60 units are free, in pieces of 20. */
+  CHECK_REFUSED_ON(HOST, bfc_alloc(HOST, 30 * UNIT, &none), BFC_ERROR_OUT_OF_MEMORY, "fragmentation");
+  CHECK_REFUSED_ON(HOST, bfc_alloc(HOST, 70 * UNIT, &none), BFC_ERROR_OUT_OF_MEMORY, "exhaustion");
+  text = all_of(bfc_report);
+  CHECK(strstr(text, "trainer") && strstr(text, "host") && strstr(text, "attention/softmax"));
+  CHECK(strstr(text, "25600") && strstr(text, "2 failures") && strstr(text, "fragmentation 66.7%"));
+  free(text);
+  CHECK_OK(bfc_destroy_forced(HOST));
+}
+
+int main(int argc, char **argv) {
+#define CASE(name) {#name, name}
+  static const test_case cases[] = {
+      CASE(occupancy), CASE(capacities), CASE(capacities_of_a_failing_call), CASE(memory_map), CASE(report),
+  };
+  return RUN_CASE(cases, argc, argv);
+}

@@ -1,0 +1,241 @@
+// Every operation in both of its forms, options, exceptions and error codes.
+//
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+#include <bfc.hpp>
+
+#include "../c/check.h"
+
+#include <cstring>
+#include <map>
+
+namespace {
+
+constexpr std::size_t mib = 1u << 20;
+
+bfc::options small() {
+  return bfc::options::growing().backend(bfc::backend::host).memory_limit(4 * mib).name("small");
+}
+
+// The call throws a bfc::error with that code, whose words contain these.
+template <class Call>
+void throws(bfc::errc expected, const char *words, Call call) {
+  try {
+    call();
+  } catch (const bfc::error &error) {
+    CHECK(error.code() == expected && error.code().category() == bfc::category());
+    if (std::strstr(error.what(), words) == nullptr) check_failed(__FILE__, __LINE__, error.what(), words);
+    return;
+  }
+  check_failed(__FILE__, __LINE__, words, "was not thrown");
+}
+
+void exceptions() {
+  const bfc::pool pool(bfc::host_device, small());
+  const bfc::device nothing(300);
+  throws(bfc::errc::out_of_memory, "bfc_alloc: small: no memory for 8.00 MiB", [&] { pool.allocate(8 * mib); });
+  throws(bfc::errc::invalid_argument, "power of two", [&] { pool.allocate(1, 3); });
+  throws(bfc::errc::no_allocator, "bfc_alloc: no allocator", [&] { nothing.allocate(1); });
+  throws(bfc::errc::already_exists, "bfc_create: ", [&] { bfc::pool twin(bfc::host_device, small()); });
+  throws(bfc::errc::invalid_pointer, "bfc_free: ", [&] { int local = 0; pool.deallocate(&local); });
+  throws(bfc::errc::unsupported, "BFC_TIMESTAMPS", [&] { pool.timestamp(); });
+  throws(bfc::errc::invalid_argument, "NULL", [] { bfc::scope scope(nullptr); });
+  throws(bfc::errc::out_of_memory, "bfc_alloc_ex", [&] { bfc::allocation memory(pool, 8 * mib); });
+  bfc::allocation keeps_it_busy(pool, 1);
+  throws(bfc::errc::busy, "bfc_destroy: small: 1 allocations are live", [&] {
+    bfc::pool owner = bfc::pool::adopt(pool);
+    try {
+      owner.destroy();
+    } catch (...) {
+      CHECK(owner);
+      owner.release();
+      throw;
+    }
+  });
+}
+
+// Each type by which a failure can be caught, alone.
+void kinds_of_exceptions() {
+  const bfc::pool pool(bfc::host_device, small());
+  int caught = 0;
+  try {
+    pool.allocate(8 * mib);
+  } catch (const std::bad_alloc &error) {
+    caught++;
+    CHECK(std::strstr(error.what(), "no memory") != nullptr);
+  }
+  try {
+    pool.allocate(8 * mib);
+  } catch (const std::exception &error) {
+    caught++;
+    CHECK(std::strstr(error.what(), "no memory") != nullptr);
+  }
+  try {
+    pool.allocate(1, 3);
+  } catch (const std::system_error &error) {
+    caught++;
+    CHECK(error.code() == std::errc::invalid_argument);
+  }
+  try {
+    pool.allocate(1, 3);
+  } catch (const std::exception &) {
+    caught++;
+  }
+  CHECK(caught == 4);
+  // A name longer than the exception's buffer: cut, and nothing worse.
+  bfc::pool endless(300, small().name(std::string(100000, 'n')));
+  try {
+    endless.allocate(8 * mib);
+  } catch (const bfc::out_of_memory &error) {
+    caught++;
+    CHECK(std::strlen(error.what()) < 1024);
+  }
+  CHECK(caught == 5);
+}
+
+void error_codes() {
+  std::map<std::string, int> messages;
+  for (int status = BFC_ERROR_INVALID_ARGUMENT; status <= BFC_ERROR_INTERNAL; status++) {
+    const std::error_code code = static_cast<bfc::errc>(status);
+    CHECK(code && code.value() == status && code.category() == bfc::category());
+    CHECK(messages[code.message()]++ == 0 && code.message() == bfc_status_string(status));
+  }
+  CHECK(std::string(bfc::category().name()) == "bfc");
+  CHECK(std::error_code(bfc::errc::out_of_memory) == std::errc::not_enough_memory);
+  CHECK(std::error_code(bfc::errc::invalid_argument) == std::errc::invalid_argument);
+  CHECK(std::error_code(bfc::errc::busy) == std::errc::device_or_resource_busy);
+  CHECK(std::error_code(bfc::errc::unsupported) == std::errc::not_supported);
+  CHECK(std::error_code(bfc::errc::double_free) != std::errc::invalid_argument);
+  // A success clears an old code.
+  std::error_code ec = bfc::errc::busy;
+  const bfc::pool pool = bfc::pool::create(bfc::host_device, small(), ec);
+  CHECK(!ec);
+  ec = bfc::errc::busy;
+  pool.deallocate(nullptr, ec);
+  CHECK(!ec);
+}
+
+void memory_and_questions() {
+  const bfc::pool pool(bfc::host_device, small());
+  std::error_code ec;
+  char *const ptr = static_cast<char *>(pool.allocate(1000));
+  CHECK(pool.requested_size(ptr) == 1000 && pool.requested_size(ptr, ec) == 1000);
+  CHECK(pool.allocated_size(ptr) == 1024 && pool.allocated_size(ptr, ec) == 1024);
+  CHECK(pool.allocation_id(ptr) == 1 && pool.allocation_id(ptr, ec) == 1);
+  const bfc::address_range range = pool.address_range(ptr + 10);
+  CHECK(range.chunk == ptr && range.chunk_bytes == 1024 && range.region == ptr && range.region_bytes == 2 * mib);
+  CHECK(pool.address_range(&ec, ec).chunk == nullptr && ec == bfc::errc::invalid_pointer);
+  CHECK(bfc::device::owner(ptr) == pool);
+  CHECK(bfc::device::owner(&ec, ec).ordinal() == -1 && ec == bfc::errc::invalid_pointer);
+  bfc::request request;
+  request.bytes = 10;
+  request.alignment = 8192;
+  void *const aligned = pool.allocate(request);
+  CHECK(reinterpret_cast<std::uintptr_t>(aligned) % 8192 == 0);
+  CHECK(pool.allocate(0) == nullptr && pool.allocate(0, ec) == nullptr && !ec);
+  pool.deallocate(aligned);
+  pool.deallocate(ptr, ec);
+  CHECK(!ec);
+  pool.deallocate(ptr, ec);
+  CHECK(ec == bfc::errc::double_free);
+  CHECK(pool.stats().num_allocs == 2 && pool.stats(ec).num_frees == 2);
+  pool.reset_stats();
+  CHECK(pool.stats().num_allocs == 0);
+  pool.check();
+  CHECK(pool.trim(2 * mib) == 0 && pool.trim(0, ec) == 2 * mib && pool.trim() == 0);
+}
+
+void order_of_device_work() {
+  bfc::pool pool(bfc::host_device, small().timestamps().quarantine());
+  std::error_code ec;
+  void *const ptr = pool.allocate(1000);
+  CHECK(pool.timestamp() == 0);
+  pool.deallocate(ptr);
+  const std::uint64_t stamp = pool.timestamp(ec);
+  CHECK(!ec && stamp == 1);
+  CHECK(pool.allocate(1000) != ptr); // in quarantine
+  pool.set_safe_frontier(stamp + 1);
+  bfc::request request;
+  request.bytes = 1000;
+  request.freed_before = stamp;
+  CHECK(pool.allocate(request, ec) == ptr && !ec);
+  pool.destroy_forced();
+  // Where there are no streams yet each of these says so.
+  const bfc::pool plain(bfc::host_device, small());
+  void *ordered = plain.allocate_async(1, nullptr, ec);
+  if (ec) {
+    CHECK(ec == bfc::errc::unsupported && ordered == nullptr);
+    request.freed_before = 0;
+    request.stream = nullptr;
+    throws(bfc::errc::unsupported, "stream", [&] { plain.allocate(request); });
+    throws(bfc::errc::unsupported, "bfc_alloc_async", [&] { plain.allocate_async(1, nullptr); });
+    throws(bfc::errc::unsupported, "bfc_free_async", [&] { plain.deallocate_async(&ec, nullptr); });
+    throws(bfc::errc::unsupported, "bfc_record_stream", [&] { plain.record_stream(&ec, nullptr); });
+    throws(bfc::errc::unsupported, "bfc_forget_stream", [&] { plain.forget_stream(nullptr); });
+    throws(bfc::errc::unsupported, "bfc_stream_synchronized", [&] { plain.stream_synchronized(nullptr); });
+  } else {
+    plain.record_stream(ordered, nullptr);
+    plain.stream_synchronized(nullptr);
+    plain.deallocate_async(ordered, nullptr);
+    plain.forget_stream(nullptr);
+  }
+}
+
+void texts() {
+  bfc::pool pool(bfc::host_device, small());
+  std::error_code ec;
+  {
+    const bfc::scope scope("attention", 3);
+    pool.allocate(1000);
+  }
+  CHECK(pool.occupancy().size() == 100 && pool.occupancy(ec).size() == 100);
+  CHECK(pool.memory_map().front() == '{' && pool.memory_map(ec).back() == '}');
+  CHECK(pool.report().find("attention") != std::string::npos);
+  CHECK(pool.report().find('\0') == std::string::npos);
+  const bfc::device nothing(300);
+  CHECK(nothing.report(ec).empty() && ec == bfc::errc::no_allocator);
+  throws(bfc::errc::no_allocator, "bfc_memory_map", [&] { nothing.memory_map(); });
+  CHECK(bfc::last_error().find("bfc_create") != std::string::npos);
+  CHECK(bfc::version() == BFC_TESTS_PACKAGE_VERSION);
+  pool.destroy_forced();
+}
+
+// The builder sets the fields of its names, and the pointers are its own.
+void options() {
+  bfc::options how = bfc::options()
+                         .backend(bfc::backend::host)
+                         .memory_limit(1)
+                         .memory_fraction(0.5)
+                         .fragmentation_fraction(0.25)
+                         .initial_region_bytes(2)
+                         .retry_timeout(std::chrono::seconds(3))
+                         .name("n")
+                         .allow_growth()
+                         .garbage_collection()
+                         .timestamps()
+                         .split_always()
+                         .quarantine();
+  bfc_options_t raw = how.raw();
+  CHECK(raw.struct_size == sizeof(raw) && raw.backend == BFC_BACKEND_HOST && raw.flags == 31);
+  CHECK(raw.memory_limit == 1 && raw.memory_fraction == 0.5 && raw.fragmentation_fraction == 0.25);
+  CHECK(raw.initial_region_bytes == 2 && raw.retry_timeout_ms == 3000 && std::string(raw.name) == "n");
+  CHECK(raw.suballocator == nullptr && raw.reserved == 0);
+  how.quarantine(false).timestamps(false);
+  CHECK(how.raw().flags == (BFC_ALLOW_GROWTH | BFC_GARBAGE_COLLECTION | BFC_SPLIT_ALWAYS));
+  CHECK(how.retry_timeout(std::chrono::hours(24 * 365)).raw().retry_timeout_ms == UINT32_MAX);
+  CHECK(how.retry_timeout(std::chrono::milliseconds(-1)).raw().retry_timeout_ms == 0);
+  const bfc::options copy = how;
+  CHECK(copy.raw().name != how.raw().name && std::string(copy.raw().name) == "n");
+  CHECK(bfc::options().raw().name == nullptr && bfc::options().raw().flags == 0);
+}
+
+}  // namespace
+
+int main(int argc, char **argv) {
+#define CASE(name) {#name, name}
+  static const test_case cases[] = {
+      CASE(exceptions), CASE(kinds_of_exceptions), CASE(error_codes), CASE(memory_and_questions),
+      CASE(order_of_device_work), CASE(texts), CASE(options),
+  };
+  return RUN_CASE(cases, argc, argv);
+}

@@ -1,0 +1,195 @@
+// RAII and moves: who owns what, what is given back when, and what failures leave behind.
+//
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+#include <bfc.hpp>
+
+#include "../c/check.h"
+
+#include <cstring>
+#include <thread>
+#include <vector>
+
+namespace {
+
+constexpr std::int32_t other = 400;
+
+bfc::options small() { return bfc::options::growing().backend(bfc::backend::host).memory_limit(4u << 20); }
+
+bool exists(bfc::device device) {
+  std::error_code ec;
+  device.stats(ec);
+  CHECK(!ec || ec == bfc::errc::no_allocator);
+  return !ec;
+}
+
+std::uint64_t in_use(bfc::device device) { return device.stats().bytes_in_use; }
+
+void a_pool_ends_with_its_block() {
+  const bfc::device host(bfc::host_device);
+  CHECK(!exists(host));
+  {
+    const bfc::pool pool(bfc::host_device, small());
+    CHECK(pool && pool == host && exists(host) && host.stats().bytes_limit == 4u << 20);
+  }
+  CHECK(!exists(host));
+  // Without options: growth, garbage collection, the environment.
+  {
+    const bfc::pool pool(bfc::host_device);
+    void *const ptr = pool.allocate(1);
+    CHECK(pool.stats().pool_bytes == 2u << 20);
+    pool.deallocate(ptr);
+  }
+  CHECK(!exists(host));
+}
+
+// Pointers in use are worth more than tidiness.
+void a_pool_with_live_memory_stays() {
+  void *left = nullptr;
+  {
+    const bfc::pool pool(bfc::host_device, small());
+    left = pool.allocate(1000);
+    std::memset(left, 'l', 1000);
+  }
+  const bfc::device host(bfc::host_device);
+  CHECK(exists(host) && is_filled(static_cast<char *>(left), 1000, 'l'));
+  bfc::pool again = bfc::pool::adopt(host);
+  again.deallocate(left);
+  again.destroy();
+  CHECK(!again && !exists(host));
+}
+
+void pools_move() {
+  bfc::pool first(bfc::host_device, small());
+  bfc::pool second(std::move(first));
+  CHECK(!first && second && second.ordinal() == bfc::host_device); // NOLINT: that is what is tested
+  std::error_code ec;
+  CHECK(first.allocate(1, ec) == nullptr && ec == bfc::errc::invalid_argument);
+  first.destroy(ec);
+  CHECK(ec == bfc::errc::invalid_argument);
+  // Assignment ends what was owned.
+  bfc::pool third(other, small());
+  CHECK(exists(bfc::device(other)));
+  third = std::move(second);
+  CHECK(!exists(bfc::device(other)) && third.ordinal() == bfc::host_device && exists(third));
+  // To oneself it does nothing.
+  bfc::pool &same = third;
+  third = std::move(same);
+  CHECK(third && exists(third));
+  const bfc::device released = third.release();
+  CHECK(!third && exists(released));
+  bfc::pool empty;
+  CHECK(!empty && empty.release() == third);
+  empty = bfc::pool::adopt(released);
+  empty.destroy_forced();
+  CHECK(!exists(released));
+}
+
+void a_failed_creation_owns_nothing() {
+  bfc::pool pool(bfc::host_device, small());
+  void *const ptr = pool.allocate(1);
+  std::error_code ec;
+  {
+    const bfc::pool twin = bfc::pool::create(bfc::host_device, small(), ec);
+    CHECK(ec == bfc::errc::already_exists && !twin);
+    const bfc::pool another = bfc::pool::create(bfc::host_device, ec);
+    CHECK(ec == bfc::errc::already_exists && !another);
+  }
+  CHECK(exists(pool) && in_use(pool) == 256);
+  pool.destroy(ec);
+  CHECK(ec == bfc::errc::busy && pool && exists(pool));
+  pool.deallocate(ptr);
+  pool.destroy(ec);
+  CHECK(!ec && !pool);
+}
+
+void an_allocation_ends_with_its_block() {
+  const bfc::pool pool(bfc::host_device, small());
+  {
+    const bfc::allocation memory(pool, 1000);
+    CHECK(memory && memory.size() == 1000 && memory.get_device() == pool && in_use(pool) == 1024);
+    const bfc::allocation aligned(pool, 10, 4096);
+    CHECK(reinterpret_cast<std::uintptr_t>(aligned.data()) % 4096 == 0 && in_use(pool) == 1280);
+    const bfc::allocation nothing(pool, 0);
+    CHECK(!nothing && nothing.data() == nullptr && nothing.size() == 0);
+  }
+  CHECK(in_use(pool) == 0);
+  const bfc::allocation empty;
+  CHECK(!empty && empty.size() == 0);
+}
+
+void allocations_move() {
+  const bfc::pool pool(bfc::host_device, small());
+  bfc::allocation first(pool, 1000);
+  void *const data = first.data();
+  bfc::allocation second(std::move(first));
+  CHECK(!first && first.size() == 0 && second.data() == data && second.size() == 1000); // NOLINT
+  bfc::allocation third(pool, 5000);
+  third = std::move(second);
+  CHECK(third.data() == data && !second && in_use(pool) == 1024); // NOLINT
+  bfc::allocation &same = third;
+  third = std::move(same);
+  CHECK(third.data() == data && in_use(pool) == 1024);
+  bfc::allocation fourth(pool, 2000);
+  fourth.swap(third);
+  CHECK(fourth.data() == data && fourth.size() == 1000 && third.size() == 2000);
+  third.reset();
+  third.reset();
+  CHECK(!third && in_use(pool) == 1024);
+  CHECK(fourth.release() == data && !fourth && in_use(pool) == 1024);
+  fourth = bfc::allocation::adopt(pool, data, 1000);
+  CHECK(fourth.size() == 1000);
+  // As elements of a container, which moves them about.
+  std::vector<bfc::allocation> many;
+  for (std::size_t at = 1; at <= 100; at++) many.emplace_back(pool, at * 10);
+  many.erase(many.begin() + 10, many.begin() + 60);
+  many.shrink_to_fit();
+  CHECK(pool.stats().num_chunks - pool.stats().num_free_chunks == 51);
+  many.clear();
+  CHECK(in_use(pool) == 1024);
+}
+
+void what_cannot_be_given_back() {
+  bfc::pool pool(bfc::host_device, small());
+  bfc::allocation memory(pool, 1000);
+  void *const data = memory.data();
+  pool.deallocate(data); // by somebody who had no right to
+  std::error_code ec;
+  memory.reset(ec);
+  CHECK(ec && memory.data() == data); // still owned
+  bfc::allocation outlives(pool, 1000);
+  pool.destroy_forced();
+  outlives.reset(ec);
+  CHECK(ec == bfc::errc::no_allocator && outlives);
+  // The ends of both say nothing and harm nobody.
+}
+
+void threads_share_a_device() {
+  bfc::pool pool(bfc::host_device, small());
+  std::vector<std::thread> threads;
+  for (char mark = 'a'; mark < 'i'; mark++) {
+    threads.emplace_back([device = bfc::device(pool), mark] {
+      for (int round = 0; round < 500; round++) {
+        const bfc::scope scope("thread", static_cast<std::uint64_t>(round));
+        const bfc::allocation memory(device, 1000);
+        std::memset(memory.data(), mark, 1000);
+        CHECK(is_filled(static_cast<char *>(memory.data()), 1000, mark));
+      }
+    });
+  }
+  for (std::thread &thread : threads) thread.join();
+  pool.check();
+  CHECK(in_use(pool) == 0 && pool.stats().num_allocs == 4000);
+}
+
+}  // namespace
+
+int main(int argc, char **argv) {
+#define CASE(name) {#name, name}
+  static const test_case cases[] = {
+      CASE(a_pool_ends_with_its_block), CASE(a_pool_with_live_memory_stays), CASE(pools_move),
+      CASE(a_failed_creation_owns_nothing), CASE(an_allocation_ends_with_its_block), CASE(allocations_move),
+      CASE(what_cannot_be_given_back), CASE(threads_share_a_device),
+  };
+  return RUN_CASE(cases, argc, argv);
+}

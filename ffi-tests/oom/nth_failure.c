@@ -1,0 +1,353 @@
+/* Host memory that fails at the n-th allocation, for every n: a script that uses the whole library runs once
+ * for each n in a process of its own, so that what happens once in a process is failed too. A call either
+ * does its work or is BFC_ERROR_OUT_OF_MEMORY and has done nothing: what lives is untouched, the books are
+ * sound, and the same call succeeds once there is memory again. In the end nothing is leaked.
+ *
+ *     nth_failure one|all      only the n-th allocation fails, or all from there to the end of the call
+ *
+ * SPDX-License-Identifier: Apache-2.0 OR MIT
+ */
+
+#include "../c/check.h"
+#include "host_memory.h"
+
+#include <sys/mman.h>
+#include <sys/wait.h>
+
+enum { HOST = 256, STAMPED = 300, CUSTOM = 301, MIB = 1 << 20, KIB = 1 << 10, MANY = 1500, OPERATIONS = 150 };
+
+/* What a run tells the process that started it. */
+typedef struct outcome {
+  long asked;          /* host allocations while a call was under way */
+  long refused;
+  long failed_calls;
+  long blocks, mapped; /* held in the end, beyond what was held in the beginning */
+  const char *doing;   /* the last one; a string of this program, which has the same addresses in both */
+} outcome;
+
+static outcome *result;
+
+/* What lives in the pools, with the byte that its beginning is filled with, and its end. */
+typedef struct piece {
+  int32_t device;
+  char *ptr;
+  size_t bytes;
+  char mark;
+} piece;
+
+static piece pieces[3 * MANY];
+static size_t count;
+
+static void everything_is_as_it_was(int thoroughly) {
+  static const int32_t devices[] = {HOST, STAMPED, CUSTOM};
+  uint64_t live[3] = {0, 0, 0};
+  size_t at, device;
+  for (at = 0; at < count; at++) {
+    const piece *const p = &pieces[at];
+    size_t bytes = 0;
+    CHECK(is_filled(p->ptr, p->bytes < 64 ? p->bytes : 64, p->mark));
+    if (!thoroughly) continue;
+    CHECK(p->ptr[p->bytes - 1] == p->mark);
+    CHECK_OK(bfc_allocated_size(p->device, p->ptr, &bytes));
+    for (device = 0; device < 3; device++) live[device] += p->device == devices[device] ? bytes : 0;
+  }
+  for (device = 0; thoroughly && device < 3; device++) {
+    bfc_stats_t stats = BFC_STATS_INIT;
+    const bfc_status_t status = bfc_stats(devices[device], &stats);
+    if (status == BFC_ERROR_NO_ALLOCATOR) continue;
+    CHECK_OK(status);
+    CHECK(stats.bytes_in_use == live[device]);
+    CHECK_OK(bfc_check(devices[device]));
+  }
+}
+
+static void failed(const char *call, bfc_status_t status) {
+  char words[1100];
+  if (status != BFC_ERROR_OUT_OF_MEMORY) check_failed(__FILE__, __LINE__, call, bfc_status_string(status));
+  CHECK(bfc_last_error(words, sizeof(words)) > 0 && strstr(words, "memory") != NULL);
+  result->failed_calls++;
+  everything_is_as_it_was(1);
+}
+
+/* A call that may fail, but only for want of host memory, and then not twice. */
+#define MAY_FAIL(call)                                                                              \
+  do {                                                                                              \
+    bfc_status_t status_;                                                                           \
+    int refused_;                                                                                   \
+    result->doing = #call;                                                                           \
+    check_forget_last_error();                                                                      \
+    host_memory_arm();                                                                              \
+    status_ = (call);                                                                               \
+    refused_ = host_memory_disarm();                                                                \
+    result->refused += refused_;                                                                    \
+    if (status_ != BFC_OK) {                                                                        \
+      if (!refused_) check_status(__FILE__, __LINE__, #call, status_, BFC_OK);                      \
+      failed(#call, status_);                                                                       \
+      CHECK_OK(call);                                                                               \
+    }                                                                                               \
+  } while (0)
+
+/* A call that needs no host memory, or does without. */
+#define NEVER_FAILS(call)                          \
+  do {                                             \
+    bfc_status_t status_;                          \
+    result->doing = #call;                          \
+    host_memory_arm();                             \
+    status_ = (call);                              \
+    result->refused += host_memory_disarm();       \
+    check_status(__FILE__, __LINE__, #call, status_, BFC_OK); \
+  } while (0)
+
+/* A request for more than there is: it fails with and without host memory, and that is all it does. */
+#define ALWAYS_FAILS(call)                   \
+  do {                                       \
+    bfc_status_t status_;                    \
+    result->doing = #call;                    \
+    host_memory_arm();                       \
+    status_ = (call);                        \
+    result->refused += host_memory_disarm(); \
+    failed(#call, status_);                  \
+  } while (0)
+
+static void lives(int32_t device, void *ptr, size_t bytes) {
+  piece *const p = &pieces[count];
+  CHECK(ptr != NULL && count < sizeof(pieces) / sizeof(pieces[0]));
+  p->device = device;
+  p->ptr = (char *)ptr;
+  p->bytes = bytes;
+  p->mark = (char)('A' + count % 26);
+  count++;
+  memset(ptr, p->mark, bytes < 64 ? bytes : 64);
+  p->ptr[bytes - 1] = p->mark;
+}
+
+static void get(int32_t device, size_t bytes) {
+  void *ptr = NULL;
+  MAY_FAIL(bfc_alloc(device, bytes, &ptr));
+  lives(device, ptr, bytes);
+}
+
+static void get_aligned(int32_t device, size_t bytes, size_t alignment) {
+  void *ptr = NULL;
+  MAY_FAIL(bfc_alloc_aligned(device, bytes, alignment, &ptr));
+  CHECK((uintptr_t)ptr % alignment == 0);
+  lives(device, ptr, bytes);
+}
+
+/* Frees the pieces `from`, `from` + `step`, ... of a device. No free ever fails for want of memory. */
+static void give_back(int32_t device, size_t from, size_t step) {
+  size_t at, kept = 0, seen = 0;
+  for (at = 0; at < count; at++) {
+    if (pieces[at].device == device && seen++ % step == from) {
+      NEVER_FAILS(bfc_free(device, pieces[at].ptr));
+    } else {
+      pieces[kept++] = pieces[at];
+    }
+  }
+  count = kept;
+  everything_is_as_it_was(0);
+}
+
+static void ask(int32_t device) {
+  static char text[256 * KIB];
+  bfc_stats_t stats = BFC_STATS_INIT;
+  size_t length = 0, bytes = 0, more = 0;
+  void *chunk, *region;
+  int64_t id;
+  int32_t owner;
+  NEVER_FAILS(bfc_stats(device, &stats));
+  NEVER_FAILS(bfc_occupancy(device, text, sizeof(text), &length));
+  NEVER_FAILS(bfc_memory_map(device, text, sizeof(text), &length));
+  NEVER_FAILS(bfc_report(device, text, sizeof(text), &length));
+  CHECK(length > 100);
+  NEVER_FAILS(bfc_requested_size(device, pieces[count - 1].ptr, &bytes));
+  NEVER_FAILS(bfc_allocation_id(device, pieces[count - 1].ptr, &id));
+  NEVER_FAILS(bfc_address_range(device, pieces[count - 1].ptr + 1, &chunk, &bytes, &region, &more));
+  NEVER_FAILS(bfc_owner(pieces[count - 1].ptr, &owner));
+  CHECK(owner == device);
+  CHECK_OK(bfc_check(device));
+  NEVER_FAILS(bfc_reset_stats(device));
+}
+
+static void listen(void *user_data, int32_t level, const char *message) {
+  CHECK(user_data == result && level > 0 && message[0] != '\0');
+}
+
+static void on_the_host(void) {
+  bfc_options_t options = host_options(64 * MIB);
+  void *none = NULL;
+  uint64_t released = 0;
+  int at;
+  options.flags |= BFC_GARBAGE_COLLECTION;
+  options.initial_region_bytes = 128 * KIB;
+  options.name = "a name that has to be copied somewhere";
+  MAY_FAIL(bfc_create(HOST, &options));
+  for (at = 0; at < MANY; at++) {
+    if (at < OPERATIONS) {
+      char name[32];
+      snprintf(name, sizeof(name), "operation %d", at);
+      NEVER_FAILS(bfc_scope_begin(name, (uint64_t)at));
+    }
+    get(HOST, (size_t)(1 + at % 7 * 300));
+    if (at < OPERATIONS) NEVER_FAILS(bfc_scope_end());
+  }
+  ask(HOST);
+  give_back(HOST, 0, 2);
+  for (at = 0; at < 5; at++) get_aligned(HOST, 3000, (size_t)4096 << at);
+  for (at = 0; at < 4; at++) get(HOST, (size_t)(1 + at) * MIB);
+  ALWAYS_FAILS(bfc_alloc(HOST, 60 * MIB, &none));
+  ask(HOST);
+  give_back(HOST, 1, 2);
+  MAY_FAIL(bfc_trim(HOST, 0, &released));
+  /* Garbage collection: the large piece has room only once the regions of the small ones are gone. */
+  for (at = 0; at < 6; at++) get(HOST, 6 * MIB);
+  give_back(HOST, 0, 1);
+  get(HOST, 50 * MIB);
+  give_back(HOST, 0, 1);
+  MAY_FAIL(bfc_trim(HOST, 0, &released));
+  get(HOST, 100);
+  give_back(HOST, 0, 1);
+  NEVER_FAILS(bfc_destroy(HOST));
+}
+
+static void with_stamps(void) {
+  bfc_options_t options = host_options(64 * MIB);
+  uint64_t stamp = 0, released = 0;
+  int at, round;
+  options.flags |= BFC_TIMESTAMPS | BFC_QUARANTINE;
+  MAY_FAIL(bfc_create(STAMPED, &options));
+  for (round = 0; round < 3; round++) {
+    for (at = 0; at < 300; at++) get(STAMPED, (size_t)(1 + at % 5 * 700));
+    give_back(STAMPED, 0, 2);
+    NEVER_FAILS(bfc_timestamp(STAMPED, &stamp));
+    NEVER_FAILS(bfc_set_safe_frontier(STAMPED, stamp / 2));
+    get(STAMPED, 10000);
+    NEVER_FAILS(bfc_set_safe_frontier(STAMPED, stamp + 1));
+    {
+      void *ptr = NULL;
+      MAY_FAIL(bfc_alloc_freed_before(STAMPED, 300, stamp, &ptr));
+      lives(STAMPED, ptr, 300);
+    }
+    ask(STAMPED);
+  }
+  give_back(STAMPED, 0, 1);
+  MAY_FAIL(bfc_trim(STAMPED, 0, &released));
+  NEVER_FAILS(bfc_destroy(STAMPED));
+}
+
+/* Regions side by side that become one; their memory is not host memory, so only the books can fail. */
+static _Alignas(4096) char memory[4 * MIB];
+static size_t used;
+
+static void *give(void *user_data, size_t alignment, size_t bytes, size_t *received) {
+  char *const region = memory + used;
+  (void)user_data, (void)alignment, (void)received;
+  if (bytes > sizeof(memory) - used) return NULL;
+  used += bytes;
+  return region;
+}
+
+/* Only the last one can be given again. */
+static void take(void *user_data, void *ptr, size_t bytes) {
+  (void)user_data;
+  if ((char *)ptr + bytes == memory + used) used -= bytes;
+}
+
+static void of_the_caller(void) {
+  bfc_suballocator_t suballocator = BFC_SUBALLOCATOR_INIT;
+  bfc_options_t options = BFC_OPTIONS_INIT;
+  uint32_t coalescing;
+  for (coalescing = 0; coalescing < 2; coalescing++) {
+    int at;
+    used = 0;
+    suballocator.alloc = give;
+    suballocator.free = take;
+    suballocator.supports_coalescing = coalescing;
+    options.backend = BFC_BACKEND_CUSTOM;
+    options.flags = BFC_ALLOW_GROWTH | BFC_SPLIT_ALWAYS;
+    options.memory_limit = 3 * MIB;
+    options.initial_region_bytes = 16 * KIB;
+    options.suballocator = &suballocator;
+    MAY_FAIL(bfc_create(CUSTOM, &options));
+    for (at = 0; at < 200; at++) get(CUSTOM, 5000);
+    ask(CUSTOM);
+    MAY_FAIL(bfc_check(CUSTOM)); /* here, for it may need memory for every chunk */
+    give_back(CUSTOM, 0, 3);
+    for (at = 0; at < 50; at++) get(CUSTOM, 5000);
+    ask(CUSTOM);
+    /* With everything alive. */
+    count = 0;
+    NEVER_FAILS(bfc_destroy_forced(CUSTOM));
+    CHECK(used == 0 || !coalescing);
+  }
+}
+
+static void script(void) {
+  count = 0;
+  NEVER_FAILS(bfc_set_log_callback(listen, result));
+  on_the_host();
+  with_stamps();
+  of_the_caller();
+  NEVER_FAILS(bfc_set_log_callback(NULL, NULL));
+}
+
+/* One run in a new process that never called the library before. */
+static void run(long nth, refusal how) {
+  int status = -1;
+  pid_t child;
+  memset(result, 0, sizeof(*result));
+  child = fork();
+  CHECK(child >= 0);
+  if (child == 0) {
+    const long blocks = host_memory_blocks(), mapped = host_memory_mapped();
+    alarm(HANG_SECONDS);
+    host_memory_refuse(nth, how);
+    script();
+    result->asked = host_memory_asked();
+    result->blocks = host_memory_blocks() - blocks;
+    result->mapped = host_memory_mapped() - mapped;
+    if (nth == 0) {
+      /* A second life costs nothing that the first did not. */
+      script();
+      CHECK(host_memory_blocks() - blocks == result->blocks && host_memory_mapped() - mapped == result->mapped);
+    }
+    _exit(0);
+  }
+  CHECK(waitpid(child, &status, 0) == child);
+  if (status != 0) {
+    fprintf(stderr, "the run in which host allocation %ld failed ended in %s with status %#x\n", nth, result->doing,
+            (unsigned)status);
+    _exit(1);
+  }
+}
+
+int main(int argc, char **argv) {
+  const refusal how = argc == 2 && strcmp(argv[1], "all") == 0 ? ALL_FROM_THERE : ONLY_THAT_ONE;
+  long nth, failed_calls = 0, asked, blocks, mapped;
+  forget_environment();
+  setenv("BFC_LOG", "debug", 1);
+  setenv("BFC_REPORT_ON_FAILURE", "1", 1);
+  result = (outcome *)mmap(NULL, sizeof(*result), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  CHECK(result != (outcome *)MAP_FAILED);
+  run(0, how);
+  asked = result->asked;
+  blocks = result->blocks;
+  mapped = result->mapped;
+  /* The library's memory is this program's: else nothing below would mean anything. In each of the two lives
+   * one call asked for more than there was. */
+  CHECK(asked > 30 && result->refused == 0 && result->failed_calls == 2);
+  CHECK(blocks >= 0 && mapped == 0);
+  for (nth = 1;; nth++) {
+    run(nth, how);
+    failed_calls += result->failed_calls - 1;
+    if (result->blocks != blocks || result->mapped != mapped) {
+      fprintf(stderr, "host allocation %ld failed, and %ld blocks and %ld mapped bytes are leaked\n", nth,
+              result->blocks - blocks, result->mapped - mapped);
+      return 1;
+    }
+    if (result->refused == 0) break;
+  }
+  printf("%ld host allocations, each failed once; %ld calls failed of it\n", nth - 1, failed_calls);
+  CHECK(failed_calls > 20);
+  return 0;
+}

@@ -1,0 +1,53 @@
+//! Tests that need a process of their own: for its environment, its resident memory, or its end.
+//!
+//! The parent starts the same test binary once more with only one test, which sees [`is_child`].
+
+use std::ffi::OsStr;
+use std::process::{Command, Output, Stdio};
+
+const MARK: &str = "BFC_TEST_CHILD";
+
+/// Whether this process is the child of the test of that name.
+pub fn is_child(test: &str) -> bool {
+    std::env::var(MARK).is_ok_and(|name| name == test)
+}
+
+/// What a child said and how it ended.
+pub struct Ended {
+    /// Standard output and standard error, one after the other.
+    pub text: String,
+    /// Standard error alone.
+    pub errors: String,
+    /// Whether it succeeded.
+    pub success: bool,
+}
+
+/// Runs one test of this binary in a child with these variables, and none other of `BFC_...`.
+pub fn run(test: &str, variables: &[(&str, &str)]) -> Ended {
+    run_raw(test, variables.iter().map(|&(name, value)| (name, OsStr::new(value))))
+}
+
+/// As [`run`], with values that may be anything.
+pub fn run_raw<'a>(test: &str, variables: impl Iterator<Item = (&'a str, &'a OsStr)>) -> Ended {
+    let mut command = Command::new(std::env::current_exe().expect("the test binary"));
+    command.args(["--exact", test, "--nocapture", "--test-threads=1"]);
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("BFC_") {
+            command.env_remove(name);
+        }
+    }
+    command.env(MARK, test).envs(variables).stdin(Stdio::null());
+    let Output { status, stdout, stderr } = command.output().expect("the child starts");
+    let errors = String::from_utf8_lossy(&stderr).into_owned();
+    let text = String::from_utf8_lossy(&stdout).into_owned() + &errors;
+    assert!(text.contains("running 1 test"), "no test is named {test}: {text}");
+    Ended { text, errors, success: status.success() }
+}
+
+/// Runs the child and shows what it said if it failed.
+#[track_caller]
+pub fn expect_success(test: &str, variables: &[(&str, &str)]) -> Ended {
+    let ended = run(test, variables);
+    assert!(ended.success, "the child of {test} with {variables:?} failed:\n{}", ended.text);
+    ended
+}

@@ -1,0 +1,162 @@
+//! What the tests of the C ABI share: safe wrappers, pools on devices of their own, a sub-allocator that
+//! keeps books, random numbers, child processes.
+//!
+//! Every call goes through the exported C functions, as a C program's would.
+
+#![allow(dead_code, unused_imports)] // each test binary uses a part
+
+pub mod backend;
+pub mod child;
+pub mod log;
+pub mod pool;
+pub mod random;
+pub mod spans;
+
+pub use backend::{Backend, Layout};
+pub use bfc::capi::*;
+pub use pool::{Pool, Range};
+pub use random::Random;
+
+use std::ffi::{CStr, c_char, c_void};
+use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
+
+/// A status of the C ABI.
+pub type Status = bfc_status_t;
+
+/// An ordinal that no other test of this process has: the table of devices is the whole process's.
+pub fn fresh_device() -> i32 {
+    static NEXT: AtomicI32 = AtomicI32::new(258);
+    let device = NEXT.fetch_add(1, Relaxed);
+    assert!(device < 1024, "a test binary has used up all ordinals");
+    device
+}
+
+/// `BFC_OPTIONS_INIT`.
+pub fn options() -> bfc_options_t {
+    bfc_options_t {
+        struct_size: size_of::<bfc_options_t>(),
+        backend: BFC_BACKEND_AUTO,
+        flags: 0,
+        memory_limit: 0,
+        memory_fraction: 0.0,
+        fragmentation_fraction: 0.0,
+        initial_region_bytes: 0,
+        retry_timeout_ms: 0,
+        reserved: 0,
+        name: std::ptr::null(),
+        suballocator: std::ptr::null(),
+    }
+}
+
+/// `BFC_REQUEST_INIT` for so many bytes.
+pub fn request(bytes: usize) -> bfc_request_t {
+    bfc_request_t {
+        struct_size: size_of::<bfc_request_t>(),
+        bytes,
+        alignment: 0,
+        stream: std::ptr::null_mut(),
+        freed_before: 0,
+        flags: 0,
+        reserved: 0,
+    }
+}
+
+/// `BFC_STATS_INIT`.
+pub fn stats() -> bfc_stats_t {
+    // SAFETY: the struct is integers only.
+    let zeros: bfc_stats_t = unsafe { std::mem::zeroed() };
+    bfc_stats_t { struct_size: size_of::<bfc_stats_t>(), ..zeros }
+}
+
+/// An address as the pointer that it is in C.
+pub fn pointer(address: u64) -> *mut c_void {
+    address as *mut c_void
+}
+
+/// `bfc_create`.
+pub fn create(device: i32, options: Option<&bfc_options_t>) -> Status {
+    let options = options.map_or(std::ptr::null(), std::ptr::from_ref);
+    // SAFETY: NULL or a whole struct, whose pointers the tests keep alive during the call.
+    unsafe { bfc_create(device, options) }
+}
+
+/// `bfc_alloc`; checks that the out-pointer is written on every path.
+pub fn alloc(device: i32, bytes: usize) -> Result<u64, Status> {
+    // SAFETY: `out` is valid for writing.
+    out_address(|out| unsafe { bfc_alloc(device, bytes, out) })
+}
+
+/// `bfc_alloc_aligned`.
+pub fn alloc_aligned(device: i32, bytes: usize, alignment: usize) -> Result<u64, Status> {
+    // SAFETY: `out` is valid for writing.
+    out_address(|out| unsafe { bfc_alloc_aligned(device, bytes, alignment, out) })
+}
+
+/// `bfc_alloc_ex`.
+pub fn alloc_ex(device: i32, request: &bfc_request_t) -> Result<u64, Status> {
+    // SAFETY: the request is a whole struct; `out` is valid for writing.
+    out_address(|out| unsafe { bfc_alloc_ex(device, request, out) })
+}
+
+/// `bfc_alloc_freed_before`.
+pub fn alloc_freed_before(device: i32, bytes: usize, stamp: u64) -> Result<u64, Status> {
+    // SAFETY: `out` is valid for writing.
+    out_address(|out| unsafe { bfc_alloc_freed_before(device, bytes, stamp, out) })
+}
+
+fn out_address(call: impl FnOnce(*mut *mut c_void) -> Status) -> Result<u64, Status> {
+    let garbage = pointer(0xdead_beef);
+    let mut out = garbage;
+    let status = call(&mut out);
+    assert_ne!(out, garbage, "the out-pointer was not written");
+    if status == BFC_OK {
+        return Ok(out as u64);
+    }
+    assert!(out.is_null(), "a failure left {out:?} in the out-pointer");
+    Err(status)
+}
+
+/// `bfc_free`.
+pub fn free(device: i32, address: u64) -> Status {
+    bfc_free(device, pointer(address))
+}
+
+/// `bfc_owner`.
+pub fn owner(address: u64) -> Result<i32, Status> {
+    let mut device = -7;
+    // SAFETY: the out-pointer is valid for writing.
+    let status = unsafe { bfc_owner(pointer(address), &mut device) };
+    if status == BFC_OK {
+        return Ok(device);
+    }
+    assert_eq!(device, 0, "0 on failure");
+    Err(status)
+}
+
+/// The words of this thread's last failure.
+pub fn last_error() -> String {
+    let mut buffer = [0 as c_char; 2048];
+    // SAFETY: the buffer has that many bytes.
+    let length = unsafe { bfc_last_error(buffer.as_mut_ptr(), buffer.len()) };
+    // SAFETY: the text ends with a NUL within the buffer.
+    let text = unsafe { CStr::from_ptr(buffer.as_ptr()) }.to_str().expect("UTF-8").to_owned();
+    assert_eq!(text.len(), length);
+    text
+}
+
+/// `bfc_scope_begin` with a name of UTF-8 without NUL.
+pub fn scope_begin(operation: &str, step: u64) -> Status {
+    let name = std::ffi::CString::new(operation).expect("no NUL in a name");
+    // SAFETY: the name ends with a NUL.
+    unsafe { bfc_scope_begin(name.as_ptr(), step) }
+}
+
+/// Rounds up to the unit of allocation.
+pub fn rounded(bytes: u64) -> u64 {
+    bytes.next_multiple_of(256)
+}
+
+/// MiB.
+pub const MIB: u64 = 1 << 20;
+/// GiB.
+pub const GIB: u64 = 1 << 30;

@@ -1,0 +1,205 @@
+//! After `fork`: host memory works in the child as `malloc` does; any other allocator is lost there. Never
+//! a hang, never the parent's memory.
+//!
+//! The children do nothing but call the library and end; what they find is their exit status.
+
+mod common;
+
+use common::*;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+/// Runs `work` in a forked child, which ends with its number; 255 is a hang.
+fn in_child(work: impl FnOnce() -> u8) -> u8 {
+    // SAFETY: the child only calls `work`, which uses nothing but this library, and ends without cleaning up.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0, "fork failed");
+    if child == 0 {
+        let answer = work();
+        // SAFETY: ends the process at once.
+        unsafe { libc::_exit(answer.into()) };
+    }
+    let begun = Instant::now();
+    loop {
+        let mut status = 0;
+        // SAFETY: the child is this process's own, and `status` is valid for writing.
+        let ended = unsafe { libc::waitpid(child, &mut status, libc::WNOHANG) };
+        if ended == child {
+            assert!(libc::WIFEXITED(status), "the child was killed: {status:#x}");
+            return libc::WEXITSTATUS(status) as u8;
+        }
+        if begun.elapsed() > Duration::from_secs(20) {
+            // SAFETY: the child is this process's own and has not been waited for.
+            unsafe { libc::kill(child, libc::SIGKILL) };
+            // SAFETY: as above.
+            unsafe { libc::waitpid(child, &mut status, 0) };
+            return 255;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Uses the pool without anything that takes a lock of the standard library; 0 if all is well.
+fn use_host_pool(device: i32, inherited: u64) -> u8 {
+    // SAFETY: live host memory of this process: the parent wrote it before the fork.
+    if unsafe { (inherited as *const u8).read() } != 0x5a {
+        return 1;
+    }
+    let mut addresses = [0; 64];
+    for round in 0..50 {
+        for (place, address) in addresses.iter_mut().enumerate() {
+            match alloc(device, 1 + place * 700 + round) {
+                Ok(new) => *address = new,
+                Err(status) => return 10 + status as u8,
+            }
+            // SAFETY: live host memory of at least one byte.
+            unsafe { (*address as *mut u8).write(0xc0) };
+        }
+        for &address in &addresses {
+            let status = free(device, address);
+            if status != BFC_OK {
+                return 30 + status as u8;
+            }
+        }
+    }
+    if bfc_check(device) != BFC_OK {
+        return 2;
+    }
+    if free(device, inherited) != BFC_OK {
+        return 3;
+    }
+    0
+}
+
+#[test]
+fn a_host_pool_works_in_the_child_while_others_allocate() {
+    let pool = Pool::host(GIB, |options| options.flags = BFC_ALLOW_GROWTH | BFC_GARBAGE_COLLECTION);
+    let kept = pool.get(4096);
+    // SAFETY: live host memory.
+    unsafe { (kept as *mut u8).write(0x5a) };
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for number in 0..4 {
+            let (pool, stop) = (&pool, &stop);
+            scope.spawn(move || {
+                let mut random = Random::new(number);
+                let mut mine = Vec::new();
+                while !stop.load(Relaxed) {
+                    mine.push(pool.get(random.between(1, 300_000)));
+                    if mine.len() > 30 {
+                        mine.drain(..).for_each(|address| pool.put(address));
+                        pool.trim(0);
+                    }
+                }
+                mine.into_iter().for_each(|address| pool.put(address));
+            });
+        }
+        for _ in 0..40 {
+            assert_eq!(in_child(|| use_host_pool(pool.device(), kept)), 0);
+        }
+        stop.store(true, Relaxed);
+    });
+    pool.check();
+    // SAFETY: live host memory, which the children's frees did not touch.
+    assert_eq!(unsafe { (kept as *const u8).read() }, 0x5a);
+    assert_eq!(pool.stats().bytes_in_use, 4096);
+    pool.put(kept);
+}
+
+#[test]
+fn a_custom_pool_is_lost_in_the_child() {
+    let pool = Pool::custom(Backend::new(GIB), GIB, |options| options.flags = BFC_ALLOW_GROWTH);
+    let address = pool.get(1000);
+    let mut wanted = options();
+    (wanted.backend, wanted.memory_limit) = (BFC_BACKEND_HOST, MIB);
+    let answer = in_child(|| {
+        let device = pool.device();
+        let mut out = 0;
+        // SAFETY: valid out-pointers.
+        let size = unsafe { bfc_allocated_size(device, pointer(address), &mut out) };
+        let mut released = 0;
+        // SAFETY: as above.
+        let trimmed = unsafe { bfc_trim(device, 0, &mut released) };
+        let statuses = [
+            alloc(device, 1).err().unwrap_or(0),
+            free(device, address),
+            size,
+            trimmed,
+            bfc_check(device),
+            bfc_destroy(device),
+            bfc_destroy_forced(device),
+            create(device, Some(&wanted)),
+        ];
+        statuses
+            .iter()
+            .position(|&status| status != BFC_ERROR_SHUTTING_DOWN)
+            .map_or(0, |place| place as u8 + 1)
+    });
+    assert_eq!(answer, 0, "the call of that number (from 1) was not BFC_ERROR_SHUTTING_DOWN");
+    pool.put(address);
+    pool.check();
+}
+
+/// A fork while another thread is inside the sub-allocator, and while others wait for memory.
+#[test]
+fn a_fork_in_the_middle_of_an_extension() {
+    let slow = Pool::custom(Backend::new(GIB), GIB, |options| options.flags = BFC_ALLOW_GROWTH);
+    let host = Pool::host(256, |options| options.retry_timeout_ms = 60_000);
+    let only = host.get(1);
+    let gate = &slow.backend().gate;
+    gate.close();
+    std::thread::scope(|scope| {
+        let extending = scope.spawn(|| slow.get(1));
+        let waiting = scope.spawn(|| host.get(1));
+        gate.wait_for_somebody();
+        let answer = in_child(|| {
+            if alloc(slow.device(), 1) != Err(BFC_ERROR_SHUTTING_DOWN) {
+                return 1;
+            }
+            if free(host.device(), only) != BFC_OK {
+                return 2;
+            }
+            if alloc(host.device(), 1) != Ok(only) {
+                return 3;
+            }
+            if bfc_destroy_forced(host.device()) != BFC_OK {
+                return 4;
+            }
+            if bfc_check(host.device()) == BFC_ERROR_NO_ALLOCATOR { 0 } else { 5 }
+        });
+        assert_eq!(answer, 0);
+        gate.open();
+        extending.join().expect("no panic");
+        host.put(only);
+        assert_eq!(waiting.join().expect("no panic"), only);
+    });
+    slow.check();
+    host.check();
+}
+
+/// A fork while another thread creates and destroys: the child finds an allocator or none.
+#[test]
+fn a_fork_while_others_create_and_destroy() {
+    let device = fresh_device();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut wanted = options();
+            (wanted.backend, wanted.memory_limit) = (BFC_BACKEND_HOST, MIB);
+            while !stop.load(Relaxed) {
+                create(device, Some(&wanted));
+                let _ = alloc(device, 1000);
+                bfc_destroy_forced(device);
+            }
+        });
+        for _ in 0..60 {
+            let answer = in_child(|| {
+                let fine = [BFC_OK, BFC_ERROR_NO_ALLOCATOR, BFC_ERROR_SHUTTING_DOWN];
+                let statuses = [alloc(device, 1000).err().unwrap_or(BFC_OK), bfc_destroy_forced(device)];
+                statuses.iter().position(|status| !fine.contains(status)).map_or(0, |place| place as u8 + 1)
+            });
+            assert_eq!(answer, 0);
+        }
+        stop.store(true, Relaxed);
+    });
+}

@@ -1,0 +1,414 @@
+//! Reports: the memory map, the occupancy line, the human report with its verdict, and operations by scope.
+
+mod common;
+
+use common::*;
+use serde_json::Value;
+
+fn parse(pool: &Pool) -> Value {
+    let text = pool.memory_map();
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error} in {text}"))
+}
+
+fn number(value: &Value, name: &str) -> u64 {
+    value[name].as_u64().unwrap_or_else(|| panic!("no number {name} in {value}"))
+}
+
+fn address(value: &Value) -> u64 {
+    let text = value["address"].as_str().expect("an address is text");
+    u64::from_str_radix(text.strip_prefix("0x").expect("in hexadecimal"), 16).expect("a number")
+}
+
+fn list<'a>(value: &'a Value, name: &str) -> &'a Vec<Value> {
+    value[name].as_array().unwrap_or_else(|| panic!("no list {name}"))
+}
+
+/// Everything that the map says agrees with itself, with the statistics and with what the caller holds.
+#[track_caller]
+fn check_map(pool: &Pool, live: &[(u64, u64)]) {
+    let map = parse(pool);
+    let stats = pool.stats();
+    assert_eq!(number(&map, "schema"), 1);
+    assert_eq!(number(&map, "device"), pool.device() as u64);
+    let (mut chunks, mut used, mut requested, mut free_chunks, mut free, mut largest) = (0, 0, 0, 0, 0, 0);
+    let mut in_use = Vec::new();
+    let mut last_end = 0;
+    for region in list(&map, "regions") {
+        let base = address(region);
+        assert!(base >= last_end, "regions are in address order");
+        last_end = base + number(region, "size");
+        assert!(number(region, "received") >= number(region, "size"));
+        let mut at = base;
+        for chunk in list(region, "chunks") {
+            let size = number(chunk, "size");
+            assert_eq!(address(chunk), at, "chunks tile their region");
+            assert_eq!(number(chunk, "bin"), u64::from((size / 256).ilog2().min(20)));
+            (at, chunks) = (at + size, chunks + 1);
+            match chunk["state"].as_str().expect("a state") {
+                "in_use" => {
+                    (used, requested) = (used + size, requested + number(chunk, "requested"));
+                    in_use.push((address(chunk), number(chunk, "requested")));
+                    assert_eq!(pool.allocation_id(address(chunk)), Ok(number(chunk, "allocation_id")));
+                    assert_eq!(pool.allocated_size(address(chunk)), Ok(size));
+                }
+                state => {
+                    assert!(["free", "held"].contains(&state), "{state}");
+                    (free_chunks, free) = (free_chunks + 1, free + size);
+                    largest = if state == "free" { largest.max(size) } else { largest };
+                }
+            }
+        }
+        assert_eq!(at, last_end, "to the end");
+    }
+    let mut live = live.to_vec();
+    live.sort_unstable();
+    in_use.sort_unstable();
+    assert_eq!(in_use, live);
+    let sums = [chunks, used, requested, free_chunks, largest, list(&map, "regions").len() as u64];
+    let told = [
+        stats.num_chunks,
+        stats.bytes_in_use,
+        stats.bytes_requested,
+        stats.num_free_chunks,
+        stats.largest_free_block_bytes,
+        stats.num_regions,
+    ];
+    assert_eq!(sums, told, "[chunks, used, requested, free chunks, largest free, regions]");
+    check_stats_and_bins(&map, &stats, [chunks, used + free, used, requested]);
+    let fragmentation = map["stats"]["fragmentation"].as_f64().expect("a number");
+    let expected = if free == 0 { 0.0 } else { 1.0 - largest as f64 / free as f64 };
+    assert!((fragmentation - expected).abs() < 1e-9);
+}
+
+#[track_caller]
+fn check_stats_and_bins(map: &Value, stats: &bfc_stats_t, [chunks, bytes, used, requested]: [u64; 4]) {
+    for (name, told) in [
+        ("num_allocs", stats.num_allocs),
+        ("num_frees", stats.num_frees),
+        ("num_failures", stats.num_failures),
+        ("bytes_in_use", stats.bytes_in_use),
+        ("peak_bytes_in_use", stats.peak_bytes_in_use),
+        ("bytes_requested", stats.bytes_requested),
+        ("peak_bytes_requested", stats.peak_bytes_requested),
+        ("largest_alloc_size", stats.largest_alloc_size),
+        ("bytes_limit", stats.bytes_limit),
+        ("pool_bytes", stats.pool_bytes),
+        ("peak_pool_bytes", stats.peak_pool_bytes),
+        ("largest_free_block_bytes", stats.largest_free_block_bytes),
+        ("num_regions", stats.num_regions),
+        ("num_chunks", stats.num_chunks),
+        ("num_free_chunks", stats.num_free_chunks),
+    ] {
+        assert_eq!(number(&map["stats"], name), told, "{name}");
+    }
+    let bins = list(map, "bins");
+    assert_eq!(bins.len(), 21);
+    let sum = |name| bins.iter().map(|bin| number(bin, name)).sum::<u64>();
+    assert_eq!(
+        [sum("chunks"), sum("bytes"), sum("bytes_in_use"), sum("bytes_requested")],
+        [chunks, bytes, used, requested]
+    );
+    for (place, bin) in bins.iter().enumerate() {
+        assert_eq!((number(bin, "bin"), number(bin, "from")), (place as u64, 256 << place));
+    }
+}
+
+/// The map of random pools, over host memory and over a sub-allocator with odd amounts.
+#[test]
+fn the_memory_map_agrees_with_everything() {
+    let mut odd = Backend::new(GIB);
+    odd.extra = 1000;
+    let stamped = BFC_TIMESTAMPS | BFC_ALLOW_GROWTH;
+    for (pool, stamps) in [
+        (Pool::host(8 * MIB, |_| {}), false),
+        (Pool::custom(odd, GIB, |options| options.flags = BFC_ALLOW_GROWTH), false),
+        (
+            Pool::custom(Backend::new(GIB).coalescing(), GIB, |options| options.flags = BFC_ALLOW_GROWTH),
+            false,
+        ),
+        (Pool::custom(Backend::new(GIB), GIB, |options| options.flags = stamped), true),
+        (Pool::custom(Backend::new(GIB), GIB, |options| options.flags = stamped | BFC_QUARANTINE), true),
+    ] {
+        let mut random = Random::new(11);
+        let mut live = Vec::new();
+        check_map(&pool, &live);
+        for round in 0..1000 {
+            if random.one_in(2) || live.is_empty() {
+                let bytes = random.between(1, 30_000);
+                if let Ok(address) = pool.alloc(bytes) {
+                    live.push((address, bytes));
+                }
+            } else {
+                let (address, _) = live.swap_remove(random.index(live.len()));
+                pool.put(address);
+            }
+            if stamps && random.one_in(20) {
+                pool.synchronize();
+            }
+            if round % 50 == 0 {
+                check_map(&pool, &live);
+            }
+        }
+        pool.check();
+    }
+}
+
+#[test]
+fn names_are_escaped() {
+    for name in [
+        "plain",
+        "a \"quoted\" name",
+        "back\\slash\\",
+        "line\nbreak\ttab\r",
+        "\u{1}\u{1f}\u{7f}",
+        "Größe 😀",
+        "</script>",
+        "",
+    ] {
+        let c_name = std::ffi::CString::new(name).expect("no NUL");
+        let pool = Pool::host(MIB, |options| options.name = c_name.as_ptr());
+        assert_eq!(parse(&pool)["name"], name);
+        assert_eq!(scope_begin(name, 3), BFC_OK);
+        pool.get(100);
+        assert_eq!(bfc_scope_end(), BFC_OK);
+        let map = parse(&pool);
+        assert_eq!(
+            (&map["regions"][0]["chunks"][0]["operation"], &map["backend"]),
+            (&name.into(), &"host".into())
+        );
+        assert!(pool.report().contains("allocator"));
+        assert_eq!(pool.alloc(2 * MIB), Err(BFC_ERROR_OUT_OF_MEMORY));
+        assert!(last_error().starts_with(name), "{}", last_error());
+    }
+}
+
+#[test]
+fn texts_are_cut_to_the_buffer() {
+    let pool = Pool::host(MIB, |_| {});
+    pool.get(1);
+    let whole = pool.memory_map();
+    let ask = |capacity: usize| {
+        let mut buffer = vec![0x55u8; capacity.max(1)];
+        let mut length = 0;
+        // SAFETY: the buffer has that many bytes.
+        let status =
+            unsafe { bfc_memory_map(pool.device(), buffer.as_mut_ptr().cast(), capacity, &mut length) };
+        assert_eq!((status, length), (BFC_OK, whole.len()), "always the full length");
+        buffer.truncate(capacity);
+        buffer
+    };
+    for capacity in [1, 2, 7, 100, whole.len(), whole.len() + 1] {
+        let buffer = ask(capacity);
+        let fits = (capacity - 1).min(whole.len());
+        assert_eq!((&buffer[..fits], buffer[fits]), (&whole.as_bytes()[..fits], 0), "capacity {capacity}");
+    }
+    assert!(ask(0).is_empty());
+    let mut length = 1;
+    // SAFETY: a NULL buffer is what is tried; the out-pointer is valid.
+    let status = unsafe { bfc_memory_map(pool.device(), std::ptr::null_mut(), 5, &mut length) };
+    assert_eq!(status, BFC_ERROR_INVALID_ARGUMENT);
+    let mut buffer = [0x55 as std::ffi::c_char; 4];
+    // SAFETY: a NULL out-pointer is what is tried; the buffer has four bytes.
+    let status = unsafe { bfc_report(pool.device(), buffer.as_mut_ptr(), 4, std::ptr::null_mut()) };
+    assert_eq!(status, BFC_ERROR_INVALID_ARGUMENT);
+    // SAFETY: as above, of a device without an allocator.
+    let status = unsafe { bfc_report(fresh_device(), buffer.as_mut_ptr(), 4, &mut length) };
+    assert_eq!((status, length, buffer[0]), (BFC_ERROR_NO_ALLOCATOR, 0, 0));
+}
+
+#[test]
+fn occupancy_has_100_columns() {
+    let pool = Pool::custom(Backend::new(GIB), 25_600, |_| {});
+    assert_eq!(pool.occupancy(), "_".repeat(100), "no region yet");
+    let chunks = [pool.get(256 * 10), pool.get(256 * 20 - 255), pool.get(256 * 30)];
+    let line =
+        |parts: &[(usize, &str)]| parts.iter().map(|&(count, mark)| mark.repeat(count)).collect::<String>();
+    // The slack of 255 bytes has its unit's column but for the first byte; later paint wins.
+    let used = line(&[(60, "*"), (40, "_")]);
+    assert_eq!(pool.occupancy(), used);
+    pool.put(chunks[1]);
+    assert_eq!(pool.occupancy(), line(&[(10, "*"), (20, "_"), (30, "*"), (40, "_")]));
+    // 12 of the 20 free units, of which 20 are given: the rest is slack.
+    let slack = pool.get(256 * 12);
+    assert_eq!((slack, pool.allocated_size(slack)), (chunks[1], Ok(256 * 20)));
+    assert_eq!(pool.occupancy(), line(&[(22, "*"), (8, "x"), (30, "*"), (40, "_")]));
+    pool.get(256 * 40);
+    pool.check();
+    assert_eq!(pool.occupancy(), line(&[(22, "*"), (8, "x"), (70, "*")]));
+}
+
+#[test]
+fn the_report_tells_what_a_person_wants_to_know() {
+    let pool = Pool::host(4 * MIB, |options| options.name = c"my pool".as_ptr());
+    assert_eq!(scope_begin("embedding", 7), BFC_OK);
+    let first = pool.get(MIB);
+    assert_eq!(bfc_scope_end(), BFC_OK);
+    pool.get(MIB / 2);
+    pool.put(first);
+    pool.get(MIB / 4);
+    let report = pool.report();
+    for part in [
+        "\"my pool\"",
+        &format!("device {}", pool.device()),
+        "host backend",
+        "limit",
+        "held",
+        "in use",
+        "free",
+        "largest free chunk",
+        "fragmentation",
+        "3 allocations, 1 frees, 0 failures",
+        "regions",
+        "bin",
+        &pool.occupancy(),
+    ] {
+        assert!(report.contains(part), "no {part:?} in\n{report}");
+    }
+    assert!(!report.contains("no memory for"), "nothing failed: no verdict");
+}
+
+/// What each operation holds, the largest first, and the innermost scope counts.
+#[test]
+fn holders_by_operation() {
+    let pool = Pool::host(64 * MIB, |_| {});
+    let before = pool.get(100);
+    assert_eq!(scope_begin("attention", 1), BFC_OK);
+    let mut held = vec![pool.get(3 * MIB)];
+    assert_eq!(scope_begin("softmax", 5), BFC_OK);
+    held.push(pool.get(5 * MIB));
+    held.push(pool.get(256));
+    assert_eq!(bfc_scope_end(), BFC_OK);
+    held.push(pool.get(MIB));
+    assert_eq!(bfc_scope_end(), BFC_OK);
+    let after = pool.get(200);
+    let map = parse(&pool);
+    let operation_of = |start: u64| {
+        let chunks = list(&map["regions"][0], "chunks");
+        let chunk = chunks.iter().find(|chunk| address(chunk) == start).expect("live");
+        (chunk["operation"].as_str().map(str::to_owned), chunk["step"].as_u64())
+    };
+    let named = |name: &str, step| (Some(name.to_owned()), Some(step));
+    assert_eq!(operation_of(before), (None, None));
+    assert_eq!(operation_of(after), (None, None));
+    assert_eq!(operation_of(held[0]), named("attention", 1));
+    assert_eq!(operation_of(held[1]), named("softmax", 5));
+    assert_eq!(operation_of(held[3]), named("attention", 1));
+    let report = pool.report();
+    let place = |name: &str| report.find(name).unwrap_or_else(|| panic!("no {name} in\n{report}"));
+    assert!(place("softmax") < place("attention") && place("attention") < place("(unnamed)"), "{report}");
+    // A chunk that is handed out anew belongs to whoever has it now.
+    pool.put(held[1]);
+    assert_eq!(pool.get(5 * MIB), held[1]);
+    pool.put(held[2]);
+    let report = pool.report();
+    assert!(!report.contains("softmax"), "it holds nothing any more:\n{report}");
+    pool.check();
+}
+
+#[test]
+fn scopes_have_rules() {
+    let pool = Pool::host(MIB, |_| {});
+    assert_eq!(bfc_scope_end(), BFC_ERROR_INVALID_ARGUMENT);
+    // SAFETY: NULL is what is tried.
+    assert_eq!(unsafe { bfc_scope_begin(std::ptr::null(), 0) }, BFC_ERROR_INVALID_ARGUMENT);
+    // SAFETY: a NUL-terminated string which is not UTF-8.
+    assert_eq!(unsafe { bfc_scope_begin(c"\xff".as_ptr(), 0) }, BFC_ERROR_INVALID_ARGUMENT);
+    let long = "ä".repeat(100);
+    assert_eq!(scope_begin(&long, u64::MAX), BFC_OK);
+    pool.get(1);
+    let chunk = &parse(&pool)["regions"][0]["chunks"][0];
+    assert_eq!(chunk["operation"], "ä".repeat(59), "cut at 119 bytes, at a whole character");
+    assert_eq!(chunk["step"], u64::MAX);
+    (1..8).for_each(|step| assert_eq!(scope_begin("deep", step), BFC_OK));
+    assert_eq!(scope_begin("too deep", 8), BFC_ERROR_INVALID_ARGUMENT);
+    // Another thread is in no scope.
+    std::thread::scope(|scope| {
+        scope.spawn(|| assert_eq!(bfc_scope_end(), BFC_ERROR_INVALID_ARGUMENT));
+    });
+    (0..8).for_each(|_| assert_eq!(bfc_scope_end(), BFC_OK));
+    assert_eq!(bfc_scope_end(), BFC_ERROR_INVALID_ARGUMENT);
+}
+
+/// The child of the tests of reports about failures; `TEST_CASE` says which.
+#[test]
+fn fail_with_a_report() {
+    if !child::is_child("fail_with_a_report") {
+        return;
+    }
+    let collected = log::Collected::start();
+    match std::env::var("TEST_CASE").expect("set by the parent").as_str() {
+        "exhaustion" => {
+            let pool = Pool::host(4 * MIB, |_| {});
+            (0..3).for_each(|_| assert_ne!(pool.get(MIB), 0));
+            assert_eq!(pool.alloc(2 * MIB), Err(BFC_ERROR_OUT_OF_MEMORY));
+        }
+        "fragmentation" => {
+            let pool = Pool::host(4 * MIB, |_| {});
+            let chunks: Vec<u64> = (0..16).map(|_| pool.get(MIB / 4)).collect();
+            chunks.iter().step_by(2).for_each(|&address| pool.put(address));
+            assert_eq!(pool.alloc(MIB), Err(BFC_ERROR_OUT_OF_MEMORY));
+        }
+        "refusal" => {
+            let pool = Pool::custom(Backend::new(MIB), GIB, |options| options.flags = BFC_ALLOW_GROWTH);
+            pool.get(256);
+            assert_eq!(pool.alloc(2 * MIB), Err(BFC_ERROR_OUT_OF_MEMORY));
+        }
+        "often" => {
+            let pool = Pool::host(MIB, |_| {});
+            (0..1000).for_each(|_| assert_eq!(pool.alloc(2 * MIB), Err(BFC_ERROR_OUT_OF_MEMORY)));
+            assert_eq!(pool.stats().num_failures, 1000);
+        }
+        case => panic!("what is {case}?"),
+    }
+    for (level, message) in collected.messages() {
+        println!("MESSAGE {level}\n{message}\nEND");
+    }
+    println!("WORDS {}", last_error());
+}
+
+/// The reports of a case, and the words of its error.
+fn reports_of(case: &str, asked: bool) -> (Vec<String>, String) {
+    let ask = ("BFC_REPORT_ON_FAILURE", if asked { "1" } else { "0" });
+    let text = child::expect_success("fail_with_a_report", &[("TEST_CASE", case), ask]).text;
+    let reports = text
+        .split("MESSAGE 1\n")
+        .skip(1)
+        .map(|rest| rest.split("\nEND").next().unwrap_or_default().to_owned());
+    let words = text.lines().find_map(|line| Some(line.split_once("WORDS ")?.1)).expect("the words");
+    (reports.collect(), words.to_owned())
+}
+
+#[test]
+fn exhaustion_is_told_from_fragmentation() {
+    let (reports, words) = reports_of("exhaustion", true);
+    assert_eq!(reports.len(), 1);
+    for text in [&reports[0], &words] {
+        assert!(text.contains("exhaustion") && !text.contains("fragmentation."), "{text}");
+        assert!(text.contains("2.00 MiB (2097152 bytes)") && text.contains("1.00 MiB"), "{text}");
+    }
+    assert!(reports[0].contains("1.00 MiB would have fitted"), "{}", reports[0]);
+    let (reports, words) = reports_of("fragmentation", true);
+    assert_eq!(reports.len(), 1);
+    for text in [&reports[0], &words] {
+        assert!(text.contains("fragmentation. ") && !text.contains("exhaustion"), "{text}");
+    }
+    assert!(reports[0].contains("256.00 KiB would have fitted"), "{}", reports[0]);
+    assert!(reports[0].contains("fragmentation 87.5%"), "{}", reports[0]);
+}
+
+/// The limit leaves room but the backend has none: what the limit leaves would not have fitted.
+#[test]
+fn a_backend_that_refuses_is_no_fragmentation() {
+    let (reports, words) = reports_of("refusal", true);
+    for text in [&reports[0], &words] {
+        assert!(!text.contains("fragmentation. "), "{text}");
+    }
+    assert!(!reports[0].contains("1023.04 MiB would have fitted"), "{}", reports[0]);
+    assert!(reports[0].contains("980.00 KiB would have fitted"), "{}", reports[0]);
+}
+
+#[test]
+fn reports_are_opt_in_and_rate_limited() {
+    assert_eq!(reports_of("often", false).0.len(), 0);
+    assert_eq!(reports_of("often", true).0.len(), 1, "at most one in ten seconds");
+}

@@ -1,0 +1,146 @@
+//! `cargo xtask bench`: speed and host memory, beside TensorFlow's own allocator.
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use flate2::read::MultiGzDecoder;
+
+use crate::cargo::{self, Profile};
+use crate::files;
+use crate::install;
+use crate::tensorflow::{self, Program, TensorFlow};
+use crate::workspace::Workspace;
+
+/// The name of the comparison of locks, which is not the C++ program's.
+const LOCKS: &str = "locks";
+
+/// What `cargo xtask bench` takes.
+#[derive(Args)]
+pub struct Bench {
+    /// Measure only this; may be repeated: first_allocation, host_memory, traces, random_sizes,
+    /// same_size, threads (both allocators), locks (kinds of locks)
+    #[arg(long, value_name = "NAME")]
+    only: Vec<String>,
+    /// Write the figures of both allocators to FILE
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Fewer sizes and rounds: to see that it runs, not to compare
+    #[arg(long)]
+    quick: bool,
+}
+
+impl Bench {
+    /// Builds, measures, and prints tables.
+    pub fn run(&self, workspace: &Workspace) -> Result<()> {
+        let sections = self.only.iter().filter(|name| *name != LOCKS);
+        let sections: Vec<&str> = sections.map(String::as_str).collect();
+        let locks = self.only.is_empty() || self.only.iter().any(|name| name == LOCKS);
+        if self.only.is_empty() || !sections.is_empty() {
+            self.allocators(workspace, &sections)?;
+        } else if self.json.is_some() {
+            bail!("--json holds the allocators' figures, and --only {LOCKS} measures none");
+        }
+        if locks {
+            compare_locks(workspace)?;
+        }
+        Ok(())
+    }
+
+    fn allocators(&self, workspace: &Workspace, sections: &[&str]) -> Result<()> {
+        println!("Building libbfc (release)");
+        let prefix = workspace.target.join("bench/prefix");
+        install::install(workspace, &prefix, Profile::Release)?;
+
+        let tensorflow = TensorFlow::find(workspace);
+        if let Err(error) = &tensorflow {
+            println!("TensorFlow cannot be had, so libbfc is measured alone. Why: {error:#}\n");
+        }
+        println!("Building ffi-tests/tensorflow/bench");
+        let tensorflow = tensorflow.ok();
+        let program = tensorflow::compile(workspace, &prefix, Program::Bench, tensorflow.as_ref())?;
+
+        let mut command = tensorflow::command(workspace, &program);
+        if let Some(file) = &self.json {
+            command.arg("--json").arg(std::path::absolute(file)?);
+        }
+        if self.quick {
+            command.arg("--quick");
+        }
+        for section in sections {
+            command.args(["--only", section]);
+        }
+        command.args(traces(workspace)?);
+        println!("Measuring; leave the machine alone meanwhile\n");
+        let status = command.status().context("cannot start the bench program")?;
+        if !status.success() {
+            bail!("the bench program: {status}; it says why above");
+        }
+        if let Some(file) = &self.json {
+            println!("\nThe figures are in {}", file.display());
+        }
+        Ok(())
+    }
+}
+
+/// The recorded traces, decompressed: the C++ program does without a library for that.
+fn traces(workspace: &Workspace) -> Result<Vec<PathBuf>> {
+    let mut unpacked = Vec::new();
+    for packed in files::below(&workspace.path("tests/traces"), "gz")? {
+        let name = packed.file_stem().unwrap_or_default();
+        let path = workspace.target.join("bench/traces").join(name);
+        unpack(&packed, &path).with_context(|| format!("cannot unpack {}", packed.display()))?;
+        unpacked.push(path);
+    }
+    if unpacked.is_empty() {
+        bail!("tests/traces holds no trace");
+    }
+    Ok(unpacked)
+}
+
+fn unpack(packed: &Path, path: &Path) -> Result<()> {
+    let mut from = MultiGzDecoder::new(File::open(packed)?);
+    files::write(path, "")?;
+    io::copy(&mut from, &mut File::create(path)?)?;
+    Ok(())
+}
+
+/// A benchmark of cargo's; which lock is the right one depends on the machine.
+fn compare_locks(workspace: &Workspace) -> Result<()> {
+    if !workspace.path("benches/locks.rs").exists() {
+        println!("\nbenches/locks.rs is not there: the locks are not compared");
+        return Ok(());
+    }
+    println!("\nComparing locks");
+    let status = cargo::cargo(workspace, &["bench", "--package=bfc", "--bench=locks"])
+        .status()
+        .context("cannot start cargo")?;
+    if !status.success() {
+        bail!("cargo bench --bench locks: {status}");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use flate2::{Compression, write::GzEncoder};
+    use std::io::Write;
+
+    #[test]
+    fn a_trace_is_unpacked_and_a_broken_one_is_an_error() {
+        let folder = std::env::temp_dir().join(format!("xtask-bench-{}", std::process::id()));
+        let (packed, path) = (folder.join("x.trace.gz"), folder.join("x.trace"));
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+        encoder.write_all(b"+ 1 256 0\n- 1 0\n").expect("in memory");
+        let bytes = encoder.finish().expect("in memory");
+        files::write(&packed, &bytes).expect("writable");
+        unpack(&packed, &path).expect("a good file");
+        assert_eq!(files::read(&path).expect("text"), "+ 1 256 0\n- 1 0\n");
+        files::write(&packed, &bytes[..bytes.len() - 6]).expect("writable");
+        assert!(unpack(&packed, &path).is_err());
+        files::remove_all(&folder).expect("removed");
+    }
+}

@@ -1,0 +1,209 @@
+//! `cargo xtask demo`: the first thing a newcomer sees of the library.
+
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use serde_json::Value;
+
+use crate::cargo::{self, Built, Profile};
+use crate::golden::{self, Golden};
+use crate::workspace::{Workspace, capture};
+
+/// What `cargo xtask demo` takes.
+#[derive(Args)]
+pub struct Demo {
+    /// The recorded trace to replay, one of those in tests/traces
+    #[arg(long, value_name = "NAME", default_value = "gpt2")]
+    trace: String,
+}
+
+impl Demo {
+    /// Builds, replays on host memory, and compares with TensorFlow's recorded placements.
+    pub fn run(&self, workspace: &Workspace) -> Result<()> {
+        let rows = golden::read(&workspace.path("tests/traces/golden.tsv"))?;
+        let mut known: Vec<&str> = rows.iter().map(|row| &*row.trace).collect();
+        known.dedup();
+        let rows: Vec<&Golden> = rows.iter().filter(|row| row.trace == self.trace).collect();
+        if rows.is_empty() {
+            let (trace, known) = (&self.trace, known.join(", "));
+            bail!("there is no recorded trace {trace}; there are {known}");
+        }
+        println!(
+            "libbfc {}: TensorFlow's best-fit-with-coalescing (BFC) allocator as a library.\n",
+            workspace.version
+        );
+        println!("[1/3] Building libbfc.so and the bfc command (release; a minute at the first time)");
+        let start = Instant::now();
+        let built = cargo::build(workspace, Profile::Release)?;
+        println!("      done in {:.1} s\n", start.elapsed().as_secs_f64());
+
+        let replay = Replay { workspace, built: &built, trace: &self.trace };
+        println!("[2/3] Replaying {} through libbfc.so on host memory", self.trace);
+        let options = ["--repeat=5", "--warm"];
+        print!("{}", host(&replay.run(&options)?)?);
+
+        println!("\n[3/3] Replaying it on a simulated device, beside TensorFlow");
+        let all_equal = beside_tensorflow(&replay, &rows)?;
+        if !all_equal {
+            bail!("libbfc placed the trace otherwise than TensorFlow: this build is not to be used");
+        }
+        println!("{}", next_steps(workspace, &built));
+        Ok(())
+    }
+}
+
+struct Replay<'a> {
+    workspace: &'a Workspace,
+    built: &'a Built,
+    trace: &'a str,
+}
+
+impl Replay<'_> {
+    /// `bfc replay --json` with more options; its result of the one trace.
+    fn run(&self, options: &[&str]) -> Result<Value> {
+        // Relative to the root, where it runs: the name is shown.
+        let trace = Path::new("tests/traces").join(format!("{}.trace.gz", self.trace));
+        let mut command = self.workspace.command(&self.built.command);
+        command.arg("--library").arg(&self.built.shared);
+        command.args(["replay", "--json", "--quiet"]);
+        command.args(options).arg(trace);
+        // A demonstration is of the library and not of what the user's shell has set.
+        for (name, _) in std::env::vars_os() {
+            if name.to_string_lossy().starts_with("BFC_") {
+                command.env_remove(name);
+            }
+        }
+        let document: Value = serde_json::from_str(&capture(&mut command)?)
+            .context("bfc replay --json printed something else than JSON")?;
+        let result = document["traces"][0].clone();
+        if result.is_null() {
+            bail!("bfc replay --json has no result of the trace");
+        }
+        Ok(result)
+    }
+}
+
+/// The result of the run on host memory, in words for somebody who sees these figures for the first time.
+fn host(result: &Value) -> Result<String> {
+    let (trace, stats, peak) = (&result["trace"], &result["stats"], &result["peak"]);
+    let [requests, marks, live] = ["requests", "marks", "peak_live_bytes"].map(|name| trace[name].as_u64());
+    let [in_use, pool] = ["peak_bytes_in_use", "peak_pool_bytes"].map(|name| stats[name].as_u64());
+    let failed = result["failed"].as_u64();
+    let ns = result["ns_per_op"]["best"].as_f64();
+    let (Some(requests), Some(marks), Some(live), Some(in_use), Some(pool), Some(failed), Some(ns)) =
+        (requests, marks, live, in_use, pool, failed, ns)
+    else {
+        bail!("bfc replay --json lacks a figure: {result}");
+    };
+    let slack = (in_use as f64 / live.max(1) as f64 - 1.0) * 100.0;
+    let occupancy = peak["occupancy"].as_str().unwrap_or_default().trim_end();
+    Ok(format!(
+        "
+      what ran       {requests} allocations and their frees, in {marks} steps, recorded from PyTorch
+      failed         {failed}
+      time           {ns:.0} ns for an allocation or a free, through the C ABI
+      alive at once  {live}: the most that the program needed at any moment
+      in chunks      {in_use}: what that took in the pool, {slack:.1}% more; a chunk
+                     may be larger than the request, as TensorFlow's are
+      pool           {pool}: address space held; the host gives memory only to pages
+                     that are touched, and a replay touches none
+
+      The pool at that moment, from its first byte to its last (* used, x lost inside chunks, _ free):
+      {occupancy}
+",
+        live = size(live),
+        in_use = size(in_use),
+        pool = size(pool),
+    ))
+}
+
+/// Every mode that the trace was recorded in. Whether all addresses are TensorFlow's.
+fn beside_tensorflow(replay: &Replay<'_>, rows: &[&Golden]) -> Result<bool> {
+    println!(
+        "
+      Each run's addresses make one hash; TensorFlow's were recorded in tests/traces/golden.tsv.
+
+      {:<33} {:<17} {:<17} failed",
+        "pool", "libbfc", "TensorFlow 2.21"
+    );
+    let (mut all_equal, mut placed) = (true, 0);
+    for row in rows {
+        let sizes = ["--limit", &row.limit, "--device-capacity", &row.capacity];
+        let result = replay.run(&[&sizes, row.flags()?].concat())?;
+        let hash = result["fnv1a64"].as_str().unwrap_or("none");
+        let failed = result["failed"].as_u64();
+        let equal = hash == row.hash && failed == Some(row.failed);
+        all_equal &= equal;
+        placed += result["stats"]["num_allocs"].as_u64().unwrap_or(0);
+        let (mode, theirs, failed) = (row.mode_in_words(), &row.hash, row.failed);
+        let mark = if equal { "equal" } else { "DIFFERENT" };
+        println!("      {mode:<33} {hash:<17} {theirs:<17} {failed:<6} {mark}");
+    }
+    if all_equal {
+        println!(
+            "
+      Every one of these {placed} addresses is where TensorFlow 2.21 would have put it, and the
+      requests that failed are those that TensorFlow could not serve either."
+        );
+    }
+    Ok(all_equal)
+}
+
+fn next_steps(workspace: &Workspace, built: &Built) -> String {
+    // As one would type it in the checkout.
+    let relative = |path: &Path| {
+        let inside = path.strip_prefix(&workspace.root).unwrap_or(path);
+        inside.display().to_string()
+    };
+    let replay = format!("{} replay", relative(&built.command));
+    let steps = [
+        (format!("{replay} --help"), "all that can be replayed and how"),
+        (format!("{replay} --report tests/traces/vit.trace.gz"), "where the memory went"),
+        (format!("{replay} --find-limit tests/traces/*.gz"), "the least memory that is enough"),
+        ("cargo xtask demo --trace resnet50".into(), "another recorded program"),
+        ("cargo xtask test".into(), "the tests"),
+        ("cargo xtask bench".into(), "the speed, beside TensorFlow's own"),
+        ("cargo xtask install --prefix ~/.local".into(), "the library for C, C++ and CMake"),
+    ];
+    let width = steps.iter().map(|(step, _)| step.len()).max().unwrap_or(0);
+    let mut text = "\nWhat to try next:".to_owned();
+    for (step, gives) in &steps {
+        text.push_str(&format!("\n  {step:width$}  {gives}"));
+    }
+    text
+}
+
+/// A size as people say it.
+fn size(bytes: u64) -> String {
+    let bytes = bytes as f64;
+    let [mib, gib] = [20, 30].map(|power| bytes / f64::from(1 << power));
+    if gib < 1.0 { format!("{mib:.1} MiB") } else { format!("{gib:.2} GiB") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_result_is_told_in_words() {
+        let result = json!({
+            "trace": {"requests": 4735, "marks": 3, "peak_live_bytes": 1_u64 << 30},
+            "stats": {"peak_bytes_in_use": (1_u64 << 30) + (1 << 29), "peak_pool_bytes": 1_u64 << 31},
+            "failed": 0,
+            "ns_per_op": {"best": 41.7},
+            "peak": {"occupancy": "***___\n"},
+        });
+        let text = host(&result).expect("all figures are there");
+        for words in ["4735 allocations", "42 ns", "1.00 GiB", "1.50 GiB", "50.0% more", "***___"] {
+            assert!(text.contains(words), "{words} in {text}");
+        }
+    }
+
+    #[test]
+    fn a_missing_figure_is_an_error() {
+        assert!(host(&json!({"failed": 0})).is_err());
+    }
+}

@@ -1,0 +1,145 @@
+//! Files and folders: small helpers that name the path when something fails.
+
+use std::env;
+use std::fs;
+use std::io;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+/// The text of a file.
+pub fn read(path: &Path) -> Result<String> {
+    fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
+}
+
+/// Writes a file and the folders above it.
+pub fn write(path: &Path, content: impl AsRef<[u8]>) -> Result<()> {
+    parents(path)?;
+    fs::write(path, content).with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// Copies a file, unless the same is there already: then it stays as old as it is, and what was built of
+/// it stays up to date. Another file that was there is unlinked first and not overwritten: a program may
+/// have it mapped, and then goes on with the old one.
+pub fn copy(from: &Path, to: &Path) -> Result<()> {
+    let copy = || -> io::Result<()> {
+        if to.exists() && fs::read(from)? == fs::read(to)? {
+            return Ok(());
+        }
+        unless_absent(fs::remove_file(to))?;
+        fs::copy(from, to).map(drop)
+    };
+    parents(to)?;
+    copy().with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))
+}
+
+/// Copies a folder with everything in it, but for what version control would not keep either.
+pub fn copy_all(from: &Path, to: &Path) -> Result<()> {
+    for path in entries(from)? {
+        let name = path.file_name().unwrap_or_default();
+        if name == "target" || name == "__pycache__" || name == "build" {
+            continue;
+        }
+        if path.is_dir() {
+            copy_all(&path, &to.join(name))?;
+        } else {
+            copy(&path, &to.join(name))?;
+        }
+    }
+    Ok(())
+}
+
+/// A link to a name in its own folder.
+pub fn link(target: &str, path: &Path) -> Result<()> {
+    parents(path)?;
+    remove(path)?;
+    symlink(target, path).with_context(|| format!("cannot link {}", path.display()))
+}
+
+/// Removes a file or link, if there is one.
+pub fn remove(path: &Path) -> Result<()> {
+    unless_absent(fs::remove_file(path)).with_context(|| format!("cannot replace {}", path.display()))
+}
+
+/// Removes a folder with everything in it, if there is one.
+pub fn remove_all(path: &Path) -> Result<()> {
+    unless_absent(fs::remove_dir_all(path)).with_context(|| format!("cannot remove {}", path.display()))
+}
+
+/// What is in a folder, by name; nothing if it is not there.
+pub fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
+    if !folder.exists() {
+        return Ok(Vec::new());
+    }
+    let read = || -> io::Result<Vec<PathBuf>> {
+        let found = fs::read_dir(folder)?.map(|entry| Ok(entry?.path()));
+        let mut paths = found.collect::<io::Result<Vec<_>>>()?;
+        paths.sort();
+        Ok(paths)
+    };
+    read().with_context(|| format!("cannot list {}", folder.display()))
+}
+
+/// The files below a folder whose names end in `.extension`, by path.
+pub fn below(folder: &Path, extension: &str) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for path in entries(folder)? {
+        if path.is_dir() {
+            found.extend(below(&path, extension)?);
+        } else if path.extension().is_some_and(|end| end == extension) {
+            found.push(path);
+        }
+    }
+    Ok(found)
+}
+
+/// Where a program lies on the PATH.
+pub fn program(name: &str) -> Option<PathBuf> {
+    let folders = env::var_os("PATH")?;
+    env::split_paths(&folders).map(|folder| folder.join(name)).find(|path| {
+        path.metadata().is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
+    })
+}
+
+fn parents(path: &Path) -> Result<()> {
+    let Some(folder) = path.parent() else {
+        return Ok(());
+    };
+    fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))
+}
+
+fn unless_absent(done: io::Result<()>) -> io::Result<()> {
+    match done {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        done => done,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_are_found_and_others_are_not() {
+        assert!(program("sh").is_some());
+        assert!(program("no-program-of-this-name").is_none());
+    }
+
+    #[test]
+    fn a_folder_is_copied_without_what_was_built_in_it() {
+        let folder = env::temp_dir().join(format!("xtask-files-{}", std::process::id()));
+        let (from, to) = (folder.join("from"), folder.join("to"));
+        write(&from.join("a/one.c"), "1").expect("writable");
+        write(&from.join("build/out.o"), "2").expect("writable");
+        copy_all(&from, &to).expect("copied");
+        assert_eq!(below(&to, "c").expect("a list"), [to.join("a/one.c")]);
+        assert!(!to.join("build").exists());
+        link("one.c", &to.join("a/two.c")).expect("linked");
+        link("one.c", &to.join("a/two.c")).expect("linked again");
+        assert_eq!(read(&to.join("a/two.c")).expect("a file"), "1");
+        remove_all(&folder).expect("removed");
+        remove_all(&folder).expect("absent is fine");
+        assert!(entries(&folder).expect("absent is empty").is_empty());
+    }
+}

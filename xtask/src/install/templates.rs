@@ -1,0 +1,52 @@
+//! The templates in cmake/: `@NAME@` stands for a value.
+
+use anyhow::{Result, bail};
+
+use crate::files;
+use crate::gates::version;
+use crate::workspace::Workspace;
+
+/// What the archive needs of the system, in the linker's order: what `rustc --print native-static-libs`
+/// says, which a test compares, but for gcc_s. That would rule -static out, and compilers link it anyway.
+pub const SYSTEM_LIBRARIES: [&str; 6] = ["util", "rt", "pthread", "m", "dl", "c"];
+
+/// A template of cmake/, filled in.
+pub fn fill(workspace: &Workspace, name: &str) -> Result<String> {
+    let text = files::read(&workspace.path("cmake").join(name))?;
+    fill_text(name, &text, &workspace.version)
+}
+
+fn fill_text(name: &str, text: &str, version: &str) -> Result<String> {
+    let flags = SYSTEM_LIBRARIES.map(|library| format!("-l{library}"));
+    let values = [
+        ("@VERSION@", version.to_owned()),
+        ("@SONAME@", version::soname(version)),
+        ("@SYSTEM_LIBS_CMAKE@", SYSTEM_LIBRARIES.join(";")),
+        ("@SYSTEM_LIBS_PC@", flags.join(" ")),
+    ];
+    let mut filled = text.to_owned();
+    for (placeholder, value) in values {
+        filled = filled.replace(placeholder, &value);
+    }
+    if let Some(line) = filled.lines().find(|line| line.contains('@')) {
+        bail!("cmake/{name} has a placeholder that xtask does not know: {line}");
+    }
+    Ok(filled)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn placeholders_are_filled_in() {
+        let text = "v @VERSION@ @SONAME@ @SYSTEM_LIBS_PC@";
+        let filled = fill_text("x", text, "1.2.3").expect("all known");
+        assert_eq!(filled, "v 1.2.3 libbfc.so.1 -lutil -lrt -lpthread -lm -ldl -lc");
+    }
+
+    #[test]
+    fn an_unknown_placeholder_is_refused() {
+        assert!(fill_text("x", "@VERSOIN@", "1.2.3").is_err());
+    }
+}

@@ -1,0 +1,198 @@
+//! What a suite is given: the workspace, what was built already, and a book to write results in.
+
+use std::env;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::Command;
+use std::rc::Rc;
+use std::time::Instant;
+
+use anyhow::{Result, bail};
+
+use crate::cargo::{self, Built, Profile};
+use crate::install;
+use crate::tally::{self, Skip, Tally};
+use crate::workspace::{Ended, Workspace};
+
+/// How the tests in a program's output are counted.
+#[derive(Clone, Copy)]
+pub enum Count {
+    /// The program is one test.
+    One,
+    /// As cargo test prints them.
+    Cargo,
+    /// As ctest --verbose prints them.
+    Ctest,
+}
+
+/// What a suite runs in.
+pub struct Context {
+    /// The checkout.
+    pub workspace: Workspace,
+    tally: Tally,
+    /// By profile, so that suites do not build what another has built.
+    debug: Option<Rc<Built>>,
+    release: Option<Rc<Built>>,
+    prefix: Option<PathBuf>,
+}
+
+impl Context {
+    /// Nothing has run yet.
+    pub fn new(workspace: Workspace) -> Self {
+        Self { workspace, tally: Tally::default(), debug: None, release: None, prefix: None }
+    }
+
+    /// The results since the last time.
+    pub fn take_tally(&mut self) -> Tally {
+        std::mem::take(&mut self.tally)
+    }
+
+    /// The library and the command, built at the first time of asking.
+    pub fn built(&mut self, profile: Profile) -> Result<Rc<Built>> {
+        let slot = match profile {
+            Profile::Debug => &mut self.debug,
+            Profile::Release => &mut self.release,
+        };
+        if let Some(built) = slot {
+            return Ok(Rc::clone(built));
+        }
+        println!("   building libbfc.so ({})", profile.name());
+        let built = Rc::new(cargo::build(&self.workspace, profile)?);
+        Ok(Rc::clone(slot.insert(built)))
+    }
+
+    /// A folder with the library installed in it, from the release build.
+    pub fn prefix(&mut self) -> Result<PathBuf> {
+        if let Some(prefix) = &self.prefix {
+            return Ok(prefix.clone());
+        }
+        let prefix = self.workspace.target.join("install-test/prefix");
+        let built = self.built(Profile::Release)?;
+        install::install_built(&self.workspace, &prefix, Profile::Release, &built)?;
+        Ok(self.prefix.insert(prefix).clone())
+    }
+
+    /// A command without the variables that steer the library: a test is about the checkout and not
+    /// about what the user has set.
+    pub fn plain(&self, mut command: Command) -> Command {
+        for (name, _) in env::vars_os() {
+            if name.to_string_lossy().starts_with("BFC_") {
+                command.env_remove(name);
+            }
+        }
+        command
+    }
+
+    /// A test that is a program of its own, or has many of them in it.
+    pub fn program(&mut self, name: &str, command: Command, count: Count) -> Result<Ended> {
+        begin(name);
+        let start = Instant::now();
+        let ended = self.workspace.run(name, command)?;
+        let mut tally = match count {
+            Count::One => Tally::default(),
+            Count::Cargo => Tally::of_cargo(&ended.text),
+            Count::Ctest => Tally::of_ctest(&ended.text),
+        };
+        let found = tally.passed + tally.failed.len() + tally.skipped.len();
+        let seconds = start.elapsed().as_secs_f64();
+        let Ended { status, log, .. } = &ended;
+        let log = log.display();
+        if !ended.success {
+            // It may have failed before, or besides, a test of its own: a compiler's error, a crash.
+            if tally.failed.is_empty() {
+                tally.failed.push(name.to_owned());
+            }
+            println!("FAILED ({seconds:.1} s): {status}; all of it: {log}");
+            let troubles = match count {
+                Count::One => ended.text.clone(),
+                Count::Cargo => tally::troubles_of_cargo(&ended.text),
+                Count::Ctest => tally::troubles_of_ctest(&ended.text),
+            };
+            indent(end_of(&troubles, 120));
+        } else if matches!(count, Count::One) {
+            tally.passed = 1;
+            println!("ok ({seconds:.1} s)");
+        } else if found == 0 {
+            tally.failed.push(format!("{name}: it ran no test"));
+            println!("FAILED: it ran no test; all it said: {log}");
+        } else {
+            let skipped = match tally.skipped.len() {
+                0 => String::new(),
+                skipped => format!(", {skipped} skipped"),
+            };
+            println!("{} passed{skipped} ({seconds:.1} s)", tally.passed);
+        }
+        self.tally.add(tally);
+        Ok(ended)
+    }
+
+    /// A test that is a piece of work which may go wrong.
+    pub fn check(&mut self, name: &str, work: impl FnOnce(&Workspace) -> Result<()>) {
+        begin(name);
+        match work(&self.workspace) {
+            Ok(()) => {
+                println!("ok");
+                self.tally.passed += 1;
+            }
+            Err(error) => {
+                println!("FAILED");
+                indent(&format!("{error:#}"));
+                self.tally.failed.push(name.to_owned());
+            }
+        }
+    }
+
+    /// A test that is a gate: it passes if nothing is wrong.
+    pub fn gate(&mut self, name: &str, wrong: &[String]) {
+        self.check(name, |_| match wrong {
+            [] => Ok(()),
+            wrong => bail!("{}", wrong.join("\n")),
+        });
+    }
+
+    /// Something went wrong outside of any test.
+    pub fn fail(&mut self, name: &str, why: &str) {
+        println!("   {name}");
+        indent(why);
+        let line = why.lines().next().unwrap_or_default();
+        self.tally.failed.push(format!("{name}: {line}"));
+    }
+
+    /// Something cannot run here; the account at the end says why.
+    pub fn skip(&mut self, name: &str, why: &str) {
+        println!("   {name} ... skipped: {why}");
+        self.tally.skipped.push(Skip::new(name, why));
+    }
+}
+
+/// Says what runs before it runs: it may take minutes.
+fn begin(name: &str) {
+    print!("   {name} ... ");
+    // A line that comes late is no reason to fail.
+    let _ = io::stdout().flush();
+}
+
+/// The last lines of a text.
+fn end_of(text: &str, lines: usize) -> &str {
+    let mut starts = text.trim_end().rmatch_indices('\n');
+    let start = starts.nth(lines - 1).map_or(0, |(at, _)| at + 1);
+    &text[start..]
+}
+
+fn indent(text: &str) {
+    for line in text.lines() {
+        println!("     | {line}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::end_of;
+
+    #[test]
+    fn the_end_of_a_text_is_its_last_lines() {
+        assert_eq!(end_of("a\nb\nc\n", 2), "b\nc\n");
+        assert_eq!(end_of("a\nb", 5), "a\nb");
+        assert_eq!(end_of("", 1), "");
+    }
+}

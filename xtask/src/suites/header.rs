@@ -1,0 +1,44 @@
+//! The suite `header`: bfc.h and bfc.hpp, as a compiler sees them.
+
+use std::ffi::OsString;
+
+use anyhow::Result;
+
+use super::context::{Context, Count};
+use crate::cargo::Profile;
+use crate::files;
+use crate::gates::header;
+use crate::tools;
+
+/// The checked-in header against the generated one, then the headers by themselves, and included twice.
+pub fn run(context: &mut Context) -> Result<()> {
+    let built = context.built(Profile::Debug)?;
+    let include = context.workspace.path("include");
+    let generated = files::read(&built.header)?;
+    let checked_in = files::read(&include.join("bfc.h"))?;
+    let wrong = header::differences(&checked_in, &generated);
+    context.gate("include/bfc.h is the generated one", &wrong);
+
+    let c: (OsString, _, _) = (tools::c_compiler(), "c", "c11");
+    let cxx = (tools::cxx_compiler(), "c++", "c++17");
+    for (file, (compiler, language, standard)) in [("bfc.h", &c), ("bfc.h", &cxx), ("bfc.hpp", &cxx)] {
+        if !tools::works(compiler) {
+            let why = format!("there is no {}", compiler.display());
+            context.skip(&format!("{file} as {standard}"), &why);
+            continue;
+        }
+        for times in [1, 2] {
+            let text = format!("#include \"{file}\"\n").repeat(times);
+            let source = context.workspace.target.join("xtask/header.c");
+            files::write(&source, text)?;
+            let mut command = context.workspace.command(compiler);
+            command.arg(format!("-std={standard}"));
+            command.args(["-Wall", "-Wextra", "-Wpedantic", "-Werror", "-fsyntax-only"]);
+            command.arg("-I").arg(&include);
+            command.args(["-x", language]).arg(&source);
+            let how = ["", " included twice"][times - 1];
+            context.program(&format!("{file}{how} as {standard}"), command, Count::One)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,184 @@
+//! `cargo xtask test`: the suites, and running them.
+
+mod context;
+mod doc;
+mod find_package;
+mod fuzz;
+mod header;
+mod layers;
+mod lints;
+mod package;
+mod pkg_config;
+mod rust;
+mod symbols;
+mod tensorflow;
+mod valgrind;
+
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::Result;
+use clap::Args;
+use clap::builder::PossibleValuesParser;
+
+use crate::suites::context::Context;
+use crate::verdict::{self, Verdict};
+use crate::workspace::Workspace;
+
+/// A set of tests that is run as a whole.
+struct Suite {
+    name: &'static str,
+    about: &'static str,
+    /// Whether it runs when no suite is named.
+    usual: bool,
+    run: fn(&mut Context) -> Result<()>,
+}
+
+/// In the order in which they run: what takes seconds and finds much comes first.
+const SUITES: [Suite; 10] = [
+    Suite {
+        name: "layers",
+        about: "the library's modules import only from those below them",
+        usual: true,
+        run: layers::run,
+    },
+    Suite {
+        name: "rust",
+        about: "cargo test of the workspace, and the golden placements with the release build",
+        usual: true,
+        run: rust::run,
+    },
+    Suite {
+        name: "doc",
+        about: "cargo doc without a warning, and the examples in the documentation",
+        usual: true,
+        run: doc::run,
+    },
+    Suite {
+        name: "header",
+        about: "bfc.h is the generated one, and compiles by itself as C11 and C++17",
+        usual: true,
+        run: header::run,
+    },
+    Suite {
+        name: "symbols",
+        about: "what libbfc.so exports and needs, its SONAME, and one version everywhere",
+        usual: true,
+        run: symbols::run,
+    },
+    Suite {
+        name: "package",
+        about: "the installed library, used through CMake and pkg-config, also after a move",
+        usual: true,
+        run: package::run,
+    },
+    Suite {
+        name: "valgrind",
+        about: "the programs of ffi-tests under valgrind",
+        usual: true,
+        run: valgrind::run,
+    },
+    Suite {
+        name: "lints",
+        about: "cargo fmt --check, and clippy without a warning",
+        usual: false,
+        run: lints::run,
+    },
+    Suite {
+        name: "fuzz",
+        about: "half a minute of each fuzz target (needs a nightly toolchain)",
+        usual: false,
+        run: fuzz::run,
+    },
+    Suite {
+        name: "tensorflow",
+        about: "in lock-step with TensorFlow's own allocator (fetches its wheel, once)",
+        usual: false,
+        run: tensorflow::run,
+    },
+];
+
+/// What `cargo xtask test` takes.
+#[derive(Args)]
+pub struct Test {
+    /// A suite to run instead of the usual ones, see --list; may be repeated; `all` is every one
+    #[arg(long = "suite", value_name = "NAME", value_parser = PossibleValuesParser::new(names()))]
+    suites: Vec<String>,
+    /// List the suites
+    #[arg(long)]
+    list: bool,
+    /// Show all that the tests say, as they say it; it is kept in target/xtask/logs anyway
+    #[arg(long, short)]
+    verbose: bool,
+}
+
+fn names() -> Vec<&'static str> {
+    let names = SUITES.iter().map(|suite| suite.name);
+    names.chain(["all"]).collect()
+}
+
+impl Test {
+    /// Runs the suites and gives account of them.
+    pub fn run(&self, mut workspace: Workspace) -> Result<ExitCode> {
+        if self.list {
+            for suite in &SUITES {
+                let usual = if suite.usual { "usual" } else { "by name" };
+                println!("{:<12}{usual:<9}{}", suite.name, suite.about);
+            }
+            return Ok(ExitCode::SUCCESS);
+        }
+        workspace.verbose = self.verbose;
+        let mut context = Context::new(workspace);
+        let mut verdicts = Vec::new();
+        for suite in SUITES.iter().filter(|suite| self.wants(suite)) {
+            println!("\n== {}: {}", suite.name, suite.about);
+            let start = Instant::now();
+            if let Err(error) = (suite.run)(&mut context) {
+                context.fail("the suite could not go on", &format!("{error:#}"));
+            }
+            verdicts.push(Verdict {
+                suite: suite.name,
+                tally: context.take_tally(),
+                seconds: start.elapsed().as_secs_f64(),
+            });
+        }
+        print!("\n{}", verdict::account(&verdicts));
+        Ok(if verdict::all_well(&verdicts) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+
+    fn wants(&self, suite: &Suite) -> bool {
+        let named = |name: &str| self.suites.iter().any(|wanted| wanted == name);
+        named(suite.name) || named("all") || (self.suites.is_empty() && suite.usual)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wanted(suites: &[&str]) -> Vec<&'static str> {
+        let test = Test {
+            suites: suites.iter().map(|name| (*name).to_owned()).collect(),
+            list: false,
+            verbose: false,
+        };
+        let wanted = SUITES.iter().filter(|suite| test.wants(suite));
+        wanted.map(|suite| suite.name).collect()
+    }
+
+    #[test]
+    fn the_usual_suites_run_unless_others_are_named() {
+        let usual = ["layers", "rust", "doc", "header", "symbols", "package", "valgrind"];
+        assert_eq!(wanted(&[]), usual);
+        assert_eq!(wanted(&["fuzz", "lints"]), ["lints", "fuzz"]);
+        assert_eq!(wanted(&["all"]).len(), SUITES.len());
+    }
+
+    #[test]
+    fn suites_have_names_of_their_own() {
+        let mut names = names();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), SUITES.len() + 1);
+    }
+}

@@ -1,0 +1,27 @@
+//! The suite `rust`: the workspace's own tests.
+
+use anyhow::Result;
+
+use super::context::{Context, Count};
+use crate::cargo::{self, Profile};
+
+/// All tests with the debug build, whose internal checks look on; then the recorded traces through the
+/// release build, which is what is shipped.
+pub fn run(context: &mut Context) -> Result<()> {
+    // The bfc command's tests load the library as any client would.
+    let debug = context.built(Profile::Debug)?;
+    let mut command = cargo::cargo(&context.workspace, &["test", "--workspace", "--no-fail-fast"]);
+    // The examples in the documentation are the suite doc's.
+    command.args(["--lib", "--bins", "--tests", "--examples"]);
+    let mut command = context.plain(command);
+    command.env("BFC_LIBRARY", &debug.shared);
+    context.program("cargo test", command, Count::Cargo)?;
+
+    let release = context.built(Profile::Release)?;
+    let mut command = cargo::cargo(&context.workspace, &["test", "--package=bfc-cli"]);
+    command.args(["--test=cli", "golden"]);
+    let mut command = context.plain(command);
+    command.env("BFC_LIBRARY", &release.shared);
+    context.program("golden placements, release build", command, Count::Cargo)?;
+    Ok(())
+}

@@ -1,0 +1,207 @@
+//! Counting what test programs report.
+
+/// What ran in a suite, or in one program of it.
+#[derive(Debug, Default, PartialEq)]
+pub struct Tally {
+    /// How many passed.
+    pub passed: usize,
+    /// What failed, by name.
+    pub failed: Vec<String>,
+    /// What did not run, and why.
+    pub skipped: Vec<Skip>,
+}
+
+/// Something that did not run.
+#[derive(Debug, PartialEq)]
+pub struct Skip {
+    /// What it is.
+    pub name: String,
+    /// Why, and what would make it run.
+    pub why: String,
+}
+
+impl Skip {
+    /// A skip and its reason.
+    pub fn new(name: impl Into<String>, why: impl Into<String>) -> Self {
+        let (name, why) = (name.into(), why.into());
+        Self { name, why }
+    }
+}
+
+impl Tally {
+    /// Adds another's counts.
+    pub fn add(&mut self, other: Self) {
+        self.passed += other.passed;
+        self.failed.extend(other.failed);
+        self.skipped.extend(other.skipped);
+    }
+
+    /// What `cargo test` printed.
+    pub fn of_cargo(text: &str) -> Self {
+        let mut tally = Self::default();
+        for line in text.lines() {
+            if let Some(counts) = line.strip_prefix("test result: ") {
+                tally.passed += number_before(counts, " passed").unwrap_or(0);
+                continue;
+            }
+            let Some((name, result)) = line.strip_prefix("test ").and_then(|line| line.rsplit_once(" ... "))
+            else {
+                continue;
+            };
+            match result.split_once(", ") {
+                None if result == "FAILED" => tally.failed.push(name.to_owned()),
+                None if result == "ignored" => tally.skipped.push(Skip::new(
+                    name,
+                    "marked #[ignore] without a reason: `cargo test -- --ignored` runs it",
+                )),
+                Some(("ignored", why)) => tally.skipped.push(Skip::new(name, why)),
+                _ => {}
+            }
+        }
+        tally
+    }
+
+    /// What `ctest --verbose` printed.
+    pub fn of_ctest(text: &str) -> Self {
+        let mut tally = Self::default();
+        for line in text.lines() {
+            let Some((number, name, result)) = ctest_result(line) else {
+                continue;
+            };
+            if result.starts_with("Passed") {
+                tally.passed += 1;
+            } else if result.starts_with("***Skipped") || result.contains("(Disabled)") {
+                // The reason is the last thing that the test itself has said.
+                let prefix = format!("{number}: ");
+                let said = text.lines().filter_map(|line| line.strip_prefix(&prefix));
+                let why =
+                    said.map(str::trim).rfind(|said| !said.is_empty() && !said.starts_with("Test timeout"));
+                tally.skipped.push(Skip::new(name, why.unwrap_or("it did not say why")));
+            } else {
+                tally.failed.push(name.to_owned());
+            }
+        }
+        tally
+    }
+}
+
+/// What `cargo test` printed, without what went well: the reasons of failures stand in the midst of it.
+pub fn troubles_of_cargo(text: &str) -> String {
+    let dull = |line: &&str| {
+        let result = line.strip_prefix("test ").unwrap_or_default();
+        line.is_empty()
+            || line.starts_with("running ")
+            || line.starts_with("test result: ok")
+            || result.ends_with(" ... ok")
+            || result.contains(" ... ignored")
+    };
+    let lines = text.lines().filter(|line| !dull(line));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// What the failed tests of a `ctest --verbose` printed; all if none has failed by name.
+pub fn troubles_of_ctest(text: &str) -> String {
+    let results = text.lines().filter_map(ctest_result);
+    let failed = results.filter(|(_, _, result)| {
+        let fine = ["Passed", "***Skipped", "***Not Run (Disabled)"];
+        !fine.iter().any(|fine| result.starts_with(fine))
+    });
+    let mut lines = Vec::new();
+    for (number, name, result) in failed {
+        let prefix = format!("{number}: ");
+        let said = text.lines().filter(|line| line.starts_with(&prefix));
+        lines.push(format!("{name}: {result}"));
+        lines.extend(said.map(str::to_owned));
+    }
+    if lines.is_empty() {
+        return text.to_owned();
+    }
+    lines.join("\n")
+}
+
+/// ` 3/12 Test  #3: name ....   Passed    0.01 sec`: the test's number, its name and the rest.
+fn ctest_result(line: &str) -> Option<(usize, &str, &str)> {
+    let (progress, rest) = line.trim_start().split_once(" Test ")?;
+    let (done, of) = progress.split_once('/')?;
+    let _: (usize, usize) = (done.parse().ok()?, of.parse().ok()?);
+    let (number, rest) = rest.trim_start().strip_prefix('#')?.split_once(": ")?;
+    let (name, rest) = rest.split_once(' ')?;
+    Some((number.parse().ok()?, name, rest.trim_start_matches(['.', ' '])))
+}
+
+/// The 12 of `ok. 12 passed; 0 failed`.
+fn number_before(text: &str, word: &str) -> Option<usize> {
+    let (before, _) = text.split_once(word)?;
+    before.rsplit(' ').next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CARGO: &str = "
+running 4 tests
+test core::units::tests::rounds ... ok
+test fork::child ... FAILED
+test cuda::first - should panic ... ignored, no GPU on this machine
+test slow ... ignored
+test result: FAILED. 1 passed; 1 failed; 2 ignored; 0 measured; 0 filtered out; finished in 0.00s
+running 1 test
+test src/lib.rs - (line 8) ... ok
+test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.40s
+";
+
+    #[test]
+    fn cargo_s_tests_are_counted_with_their_reasons() {
+        let tally = Tally::of_cargo(CARGO);
+        assert_eq!(tally.passed, 2);
+        assert_eq!(tally.failed, ["fork::child"]);
+        assert_eq!(tally.skipped[0].why, "no GPU on this machine");
+        assert!(tally.skipped[1].name == "slow" && tally.skipped[1].why.contains("#[ignore]"));
+        assert_eq!(tally.skipped.len(), 2);
+    }
+
+    const CTEST: &str = "
+test 1
+    Start 1: basic
+1: Test timeout computed to be: 60
+1: checked 12 calls
+1/5 Test #1: basic ............................   Passed    0.01 sec
+2: skipped: fork is not for valgrind
+2/5 Test #2: fork .............................***Skipped   0.00 sec
+3/5 Test #3: exit .............................***Failed    0.02 sec
+4/5 Test #4: crash ............................***Exception: SegFault  0.02 sec
+5/5 Test #5: off ..............................***Not Run (Disabled)   0.00 sec
+
+25% tests passed, 2 tests failed out of 4
+";
+
+    #[test]
+    fn ctest_s_tests_are_counted_with_their_reasons() {
+        let tally = Tally::of_ctest(CTEST);
+        assert_eq!(tally.passed, 1);
+        assert_eq!(tally.failed, ["exit", "crash"]);
+        let fork = Skip::new("fork", "skipped: fork is not for valgrind");
+        assert_eq!(tally.skipped, [fork, Skip::new("off", "it did not say why")]);
+    }
+
+    #[test]
+    fn troubles_are_what_is_left_without_what_went_well() {
+        let troubles = troubles_of_cargo(CARGO);
+        assert_eq!(troubles.lines().count(), 2, "{troubles}");
+        assert!(troubles.starts_with("test fork::child ... FAILED\n"));
+        assert_eq!(troubles_of_cargo("error: no such crate"), "error: no such crate");
+
+        let text = CTEST.replace("3/5 Test", "3: the sum is wrong\n3/5 Test");
+        let troubles = troubles_of_ctest(&text);
+        assert!(troubles.starts_with("exit: ***Failed    0.02 sec\n3: the sum is wrong\n"));
+        assert_eq!(troubles.lines().count(), 3, "{troubles}");
+        assert_eq!(troubles_of_ctest("No tests"), "No tests");
+    }
+
+    #[test]
+    fn other_text_counts_nothing() {
+        assert_eq!(Tally::of_cargo("error: could not compile"), Tally::default());
+        assert_eq!(Tally::of_ctest("No tests were found!!!"), Tally::default());
+    }
+}

@@ -1,0 +1,126 @@
+//! The table at the end of a test run, and its closing line.
+
+use std::fmt::Write;
+
+use crate::tally::Tally;
+
+/// Failures of a suite that are named at the end; who has more looks further up.
+const SHOWN: usize = 20;
+
+/// One suite's result.
+pub struct Verdict {
+    /// The suite's name.
+    pub suite: &'static str,
+    /// What it counted.
+    pub tally: Tally,
+    /// How long it took.
+    pub seconds: f64,
+}
+
+impl Verdict {
+    fn word(&self) -> &'static str {
+        let Tally { passed, failed, skipped } = &self.tally;
+        match (passed, failed.len(), skipped.len()) {
+            (0, 0, 0) => "EMPTY",
+            (_, 1.., _) => "FAILED",
+            (0, 0, _) => "skipped",
+            _ => "passed",
+        }
+    }
+}
+
+/// Whether everything is in order: nothing failed, and no suite was without a single test.
+pub fn all_well(verdicts: &[Verdict]) -> bool {
+    let bad = |verdict: &Verdict| matches!(verdict.word(), "FAILED" | "EMPTY");
+    !verdicts.is_empty() && !verdicts.iter().any(bad)
+}
+
+/// The whole account: the table, what was skipped and why, what failed, and the closing line, alone on
+/// the last line.
+pub fn account(verdicts: &[Verdict]) -> String {
+    let mut text = format!(
+        "{:<12}{:<9}{:>7}{:>7}{:>8}{:>9}\n",
+        "suite", "result", "passed", "failed", "skipped", "seconds"
+    );
+    let mut total = [0; 3];
+    let mut remarks = String::new();
+    for verdict in verdicts {
+        let Tally { passed, failed, skipped } = &verdict.tally;
+        // An empty suite has let nothing through and has tested nothing: that is a failure too.
+        let failures = failed.len() + usize::from(verdict.word() == "EMPTY");
+        let counts = [*passed, failures, skipped.len()];
+        for (sum, count) in total.iter_mut().zip(counts) {
+            *sum += count;
+        }
+        let [passed, failures, skips] = counts;
+        let (suite, word, seconds) = (verdict.suite, verdict.word(), verdict.seconds);
+        let _ = writeln!(text, "{suite:<12}{word:<9}{passed:>7}{failures:>7}{skips:>8}{seconds:>9.1}");
+        for skip in skipped {
+            let _ = writeln!(remarks, "skipped  {suite}: {}: {}", skip.name, skip.why);
+        }
+        for name in failed.iter().take(SHOWN) {
+            let _ = writeln!(remarks, "FAILED   {suite}: {name}");
+        }
+        if let Some(more @ 1..) = failed.len().checked_sub(SHOWN) {
+            let _ = writeln!(remarks, "FAILED   {suite}: and {more} more, see above");
+        }
+        if word == "EMPTY" {
+            let _ = writeln!(remarks, "FAILED   {suite}: it ran no test");
+        }
+    }
+    if !remarks.is_empty() {
+        let _ = write!(text, "\n{remarks}");
+    }
+    let [passed, failed, skipped] = total;
+    let _ = writeln!(text, "\n{passed} passed, {failed} failed, {skipped} skipped");
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tally::Skip;
+
+    fn verdict(suite: &'static str, passed: usize, failed: &[&str], skipped: &[&str]) -> Verdict {
+        let tally = Tally {
+            passed,
+            failed: failed.iter().map(|name| (*name).to_owned()).collect(),
+            skipped: skipped.iter().map(|name| Skip::new(*name, "no GPU")).collect(),
+        };
+        Verdict { suite, tally, seconds: 1.25 }
+    }
+
+    #[test]
+    fn the_closing_line_is_alone_and_last() {
+        let verdicts = [verdict("rust", 12, &[], &["cuda"]), verdict("fuzz", 0, &[], &["fuzz"])];
+        let text = account(&verdicts);
+        assert_eq!(text.lines().last(), Some("12 passed, 0 failed, 2 skipped"));
+        assert!(text.contains("skipped  rust: cuda: no GPU\n"), "{text}");
+        assert!(text.lines().any(|line| line.starts_with("fuzz        skipped")), "{text}");
+        assert!(all_well(&verdicts));
+    }
+
+    #[test]
+    fn a_failure_is_named_and_not_well() {
+        let verdicts = [verdict("rust", 12, &["fork"], &[]), verdict("doc", 1, &[], &[])];
+        let text = account(&verdicts);
+        assert!(text.contains("FAILED   rust: fork\n"), "{text}");
+        assert_eq!(text.lines().last(), Some("13 passed, 1 failed, 0 skipped"));
+        assert!(!all_well(&verdicts));
+    }
+
+    #[test]
+    fn of_many_failures_all_count_and_some_are_named() {
+        let text = account(&[verdict("rust", 0, &["fork"; 30], &[])]);
+        assert!(text.contains("rust: and 10 more, see above\n"), "{text}");
+        assert!(text.ends_with("0 passed, 30 failed, 0 skipped\n"));
+    }
+
+    #[test]
+    fn a_suite_without_a_test_is_a_failure() {
+        let verdicts = [verdict("rust", 0, &[], &[])];
+        assert!(account(&verdicts).ends_with("0 passed, 1 failed, 0 skipped\n"));
+        assert!(!all_well(&verdicts));
+        assert!(!all_well(&[]));
+    }
+}

@@ -1,0 +1,205 @@
+//! Where things are, and running programs there.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+/// The checkout.
+pub struct Workspace {
+    /// Its root.
+    pub root: PathBuf,
+    /// Cargo's target folder, wherever the user has put it.
+    pub target: PathBuf,
+    /// The library's version; Cargo.toml is its one source.
+    pub version: String,
+    /// Whether what programs say is shown as they say it.
+    pub verbose: bool,
+}
+
+/// A program that has ended.
+pub struct Ended {
+    /// Whether it ended well.
+    pub success: bool,
+    /// How it ended, in words.
+    pub status: String,
+    /// What it said on both of its streams, in order.
+    pub text: String,
+    /// Where that is kept.
+    pub log: PathBuf,
+}
+
+impl Workspace {
+    /// Asks cargo, which knows about CARGO_TARGET_DIR and its own configuration.
+    pub fn find() -> Result<Self> {
+        let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let root = here.parent().context("xtask lies in the workspace")?;
+        if !root.join("Cargo.toml").exists() {
+            bail!(
+                "{} is gone: this xtask was built in a checkout that has moved; run it as `cargo xtask`",
+                root.display()
+            );
+        }
+        let mut command = Command::new(crate::cargo::program());
+        command.args(["metadata", "--no-deps", "--offline", "--format-version=1"]);
+        let text = capture(command.current_dir(root))?;
+        let metadata: Value = serde_json::from_str(&text).context("cargo metadata is no JSON")?;
+        let target =
+            metadata["target_directory"].as_str().context("cargo metadata names no target_directory")?;
+        let packages = metadata["packages"].as_array();
+        let version = packages
+            .into_iter()
+            .flatten()
+            .find(|package| package["name"] == "bfc")
+            .and_then(|package| package["version"].as_str())
+            .context("cargo metadata knows no package bfc")?;
+        Ok(Self { root: root.to_owned(), target: target.into(), version: version.to_owned(), verbose: false })
+    }
+
+    /// A path in the checkout.
+    pub fn path(&self, inside: impl AsRef<Path>) -> PathBuf {
+        self.root.join(inside)
+    }
+
+    /// A command that runs in the checkout's root.
+    pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = Command::new(program);
+        command.current_dir(&self.root);
+        command
+    }
+
+    /// Runs a program to its end. What it says goes to a log under target/xtask/ and, if the user wants
+    /// it, to the terminal too. It has no standard input: nothing here may wait for an answer.
+    pub fn run(&self, name: &str, mut command: Command) -> Result<Ended> {
+        let folder = self.target.join("xtask/logs");
+        fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
+        let log = folder.join(format!("{}.log", slug(name)));
+        let mut file = fs::File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
+        writeln!(file, "$ {}", shown(&command))?;
+        let (reader, writer) = std::io::pipe()?;
+        command.stdin(Stdio::null());
+        command.stdout(writer.try_clone()?).stderr(writer);
+        let mut child = command.spawn().with_context(|| {
+            let program = command.get_program().display();
+            format!("cannot start {program}: is it installed?")
+        })?;
+        // The command holds our copies of the writing end: while they are open the reader sees no end.
+        drop(command);
+        let mut text = String::new();
+        let mut reader = BufReader::new(reader);
+        let mut line = Vec::new();
+        while reader.read_until(b'\n', &mut line)? > 0 {
+            file.write_all(&line)?;
+            let words = String::from_utf8_lossy(&line);
+            if self.verbose {
+                print!("    {words}");
+            }
+            text.push_str(&words);
+            line.clear();
+        }
+        let status = child.wait()?;
+        writeln!(file, "-- {status}")?;
+        Ok(Ended { success: status.success(), status: status.to_string(), text, log })
+    }
+
+    /// As `run`, and an error with the end of what it said if it ended badly.
+    pub fn run_well(&self, name: &str, command: Command) -> Result<String> {
+        let ended = self.run(name, command)?;
+        if !ended.success {
+            bail!("{}", ended.complaint());
+        }
+        Ok(ended.text)
+    }
+}
+
+impl Ended {
+    /// How it ended and the end of what it said, for a person who looks for the reason.
+    pub fn complaint(&self) -> String {
+        let Self { status, text, log, .. } = self;
+        let lines: Vec<&str> = text.lines().collect();
+        let tail = lines[lines.len().saturating_sub(60)..].join("\n");
+        format!("{status}; all of it: {}\n{tail}", log.display())
+    }
+}
+
+/// The standard output of a program that has to end well; its complaints go where ours go.
+pub fn capture(command: &mut Command) -> Result<String> {
+    let what = shown(command);
+    let output = command
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit())
+        .output()
+        .with_context(|| format!("cannot start {what}"))?;
+    if !output.status.success() {
+        bail!("{what}: {}", output.status);
+    }
+    String::from_utf8(output.stdout).with_context(|| format!("{what} printed something else than text"))
+}
+
+/// A command as one would type it.
+pub fn shown(command: &Command) -> String {
+    let set = command.get_envs().filter_map(|(name, value)| {
+        let value = value?;
+        Some(format!("{}={}", name.display(), value.display()))
+    });
+    // The one that runs us, under its full path; nobody types that.
+    let cargo = command.get_program() == crate::cargo::program();
+    let program = match cargo {
+        true => "cargo".to_owned(),
+        false => command.get_program().display().to_string(),
+    };
+    let program = std::iter::once(program);
+    let rest = command.get_args().map(|word| word.display().to_string());
+    let words: Vec<String> = set.chain(program).chain(rest).collect();
+    words.join(" ")
+}
+
+/// A file name made of somebody's words.
+fn slug(words: &str) -> String {
+    let letters = words.chars().map(|letter| match letter {
+        letter if letter.is_ascii_alphanumeric() => letter.to_ascii_lowercase(),
+        '.' | '+' => letter,
+        _ => '-',
+    });
+    let name: String = letters.collect();
+    let parts: Vec<&str> = name.split('-').filter(|part| !part.is_empty()).collect();
+    parts.join("-")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_is_named_after_what_ran() {
+        assert_eq!(slug("rust: cargo test (debug)"), "rust-cargo-test-debug");
+        assert_eq!(slug("../etc/passwd"), "..-etc-passwd");
+    }
+
+    #[test]
+    fn a_command_is_shown_as_typed() {
+        let mut command = Command::new("cc");
+        command.args(["-c", "a.c"]).env("LANG", "C").env_remove("CC");
+        assert_eq!(shown(&command), "LANG=C cc -c a.c");
+    }
+
+    #[test]
+    fn what_a_program_says_is_kept_and_a_bad_end_is_an_error() {
+        let mut workspace = Workspace::find().expect("a checkout");
+        workspace.verbose = false;
+        let script = |script: &str| {
+            let mut command = workspace.command("sh");
+            command.args(["-c", script]);
+            command
+        };
+        let said = workspace.run_well("test of xtask 1", script("echo out; echo err >&2"));
+        assert_eq!(said.expect("it ends well"), "out\nerr\n");
+        let error = workspace.run_well("test of xtask 2", script("echo why; exit 3"));
+        let error = error.expect_err("it ends badly").to_string();
+        assert!(error.contains("exit status: 3") && error.contains("why"), "{error}");
+    }
+}
