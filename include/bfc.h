@@ -61,22 +61,22 @@
 #define BFC_BACKEND_HOST_VMM 5
 
 // Regions on demand; without it one region of memory_limit at the first allocation.
-#define BFC_ALLOW_GROWTH (1 << 0)
+#define BFC_ALLOW_GROWTH (1u << 0)
 
 // Give wholly free regions back before failing.
-#define BFC_GARBAGE_COLLECTION (1 << 1)
+#define BFC_GARBAGE_COLLECTION (1u << 1)
 
 // Stamp frees, see bfc_set_safe_frontier; excludes the _async functions.
-#define BFC_TIMESTAMPS (1 << 2)
+#define BFC_TIMESTAMPS (1u << 2)
 
 // Split off any remainder of 256 bytes or more, instead of the 2x / 128 MiB rule.
-#define BFC_SPLIT_ALWAYS (1 << 3)
+#define BFC_SPLIT_ALWAYS (1u << 3)
 
 // With BFC_TIMESTAMPS: no call hands out a chunk whose stamp is not safe.
-#define BFC_QUARANTINE (1 << 4)
+#define BFC_QUARANTINE (1u << 4)
 
 // For bfc_request_t: the request is for its stream.
-#define BFC_REQUEST_ON_STREAM (1 << 0)
+#define BFC_REQUEST_ON_STREAM (1u << 0)
 
 // Levels of messages, for BFC_LOG and bfc_log_callback_t.
 #define BFC_LOG_ERROR 1
@@ -455,7 +455,7 @@ bfc_status_t bfc_report(int32_t device, char *buf, size_t capacity, size_t *out_
 //
 // @param operation  UTF-8, copied; more than 119 bytes are cut. Not NULL.
 // @param step       The caller's own count, of training steps for example.
-// @return BFC_OK; BFC_ERROR_INVALID_ARGUMENT.
+// @return BFC_OK; BFC_ERROR_INVALID_ARGUMENT, BFC_ERROR_OUT_OF_MEMORY (host memory).
 //
 // Precondition: `operation` is NULL or a NUL-terminated string.
 bfc_status_t bfc_scope_begin(const char *operation, uint64_t step);

@@ -121,17 +121,9 @@ impl Device {
     #[inline]
     pub fn free(self, addr: u64) -> Result<(), Error> {
         if addr == 0 {
-            return self.free_null();
+            return self.slot().accepts_null();
         }
         memory::free(self.slot(), addr)
-    }
-
-    /// Also without an allocator, as `free(NULL)` is; but not with a broken or lost one.
-    fn free_null(self) -> Result<(), Error> {
-        match self.enter() {
-            Ok(_) | Err(Error::NoAllocator) => Ok(()),
-            Err(error) => Err(error),
-        }
     }
 
     fn require_timestamps(self, what: &str) -> Result<Guard<'static>, Error> {

@@ -1,11 +1,10 @@
 //! What can go wrong, and the words for it.
 //!
-//! The words of a thread's last failure are kept in a fixed buffer in thread-local storage: no memory is
-//! needed at a moment when there may be none, and nothing has to be dropped when the thread ends.
+//! The words of a thread's last failure are kept in a buffer of fixed size, which the first threads have
+//! without asking for memory at a moment when there may be none.
 
 use crate::sys::HostMemoryExhausted;
-use std::cell::Cell;
-use std::cell::UnsafeCell;
+use crate::sys::thread::{Local, PerThread};
 use std::ffi::CStr;
 use std::fmt::{self, Write};
 
@@ -90,35 +89,42 @@ impl From<HostMemoryExhausted> for Error {
 /// Longer messages are cut.
 const CAPACITY: usize = 1024;
 
-thread_local! {
-    static LENGTH: Cell<usize> = const { Cell::new(0) };
-    static TEXT: UnsafeCell<[u8; CAPACITY]> = const { UnsafeCell::new([0; CAPACITY]) };
+static WORDS: PerThread<Text<CAPACITY>> = PerThread::new();
+
+impl Local for Text<CAPACITY> {
+    const EMPTY: Self = Text::new();
+
+    fn of_all() -> &'static PerThread<Self> {
+        &WORDS
+    }
 }
 
-/// Remembers the words of a failure for this thread. Out of line: its buffer does not belong on the stack
-/// of calls that succeed.
+/// Remembers the words of a failure for this thread; without any memory for them they are lost. Out of
+/// line: its buffer does not belong on the stack of calls that succeed.
 #[cold]
 #[inline(never)]
 pub(crate) fn set_last_error(words: fmt::Arguments<'_>) {
-    let mut text = Text::<CAPACITY>::new();
+    let mut text = Text::new();
     // Cutting is no failure.
     let _ = text.write_fmt(words);
-    TEXT.with(|buffer| {
-        // SAFETY: only this thread reaches its buffer, here and in `with_last_error`, which does not
-        // call back into this function; the formatting above is done.
-        unsafe { *buffer.get() = text.bytes };
-    });
-    LENGTH.set(text.length);
+    WORDS.update(|last| *last = text);
 }
 
 /// The words of this thread's last failure; empty if nothing failed yet.
 pub(crate) fn with_last_error<T>(read: impl FnOnce(&str) -> T) -> T {
-    let mut copy = [0; CAPACITY];
-    TEXT.with(|buffer| {
-        // SAFETY: as in `set_last_error`.
-        copy = unsafe { *buffer.get() };
-    });
-    read(str_of(&copy[..LENGTH.get()]))
+    // A copy, for reading may fail in its turn.
+    let words = WORDS.get(|last| *last);
+    read(words.as_ref().map_or("", Text::as_str))
+}
+
+/// Calls a function of the program, which may come back and fail, and keeps the words of before.
+pub(crate) fn keeping_last_error<T>(call: impl FnOnce() -> T) -> T {
+    let words = WORDS.get(|last| *last);
+    let result = call();
+    if let Some(words) = words.or(WORDS.get(|_| Text::EMPTY)) {
+        WORDS.update(|last| *last = words);
+    }
+    result
 }
 
 /// Remembers the words and returns the error, for `return Err(fail!(...))`.
@@ -131,6 +137,7 @@ macro_rules! fail {
 pub(crate) use fail;
 
 /// Text in a fixed buffer; what does not fit is cut at a character.
+#[derive(Clone, Copy)]
 pub(crate) struct Text<const N: usize> {
     bytes: [u8; N],
     length: usize,
@@ -170,6 +177,20 @@ mod tests {
         let mut text = Text::<8>::new();
         assert!(write!(text, "äöüäöüäöü").is_err());
         assert_eq!(text.as_str(), "äöüä");
+    }
+
+    #[test]
+    fn what_a_callback_fails_is_forgotten() {
+        let fails = || keeping_last_error(|| fail!(Error::Busy, "in a callback"));
+        std::thread::spawn(move || {
+            fails();
+            with_last_error(|words| assert_eq!(words, ""));
+            let _ = fail!(Error::Busy, "before");
+            fails();
+            with_last_error(|words| assert_eq!(words, "before"));
+        })
+        .join()
+        .unwrap();
     }
 
     #[test]

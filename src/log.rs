@@ -2,7 +2,7 @@
 //!
 //! Nothing is logged while an allocator is locked, for a callback may do anything.
 
-use crate::error::Text;
+use crate::error::{Text, keeping_last_error};
 use crate::sys::env;
 use std::ffi::{c_char, c_void};
 use std::fmt::{self, Write};
@@ -88,7 +88,7 @@ pub(crate) fn emit_text(level: Level, text: &str) {
         return;
     }
     match sink.callback {
-        Some(callback) => call_back(callback, sink.user_data, level, text),
+        Some(callback) => keeping_last_error(|| call_back(callback, sink.user_data, level, text)),
         None => write_to_stderr(level, text),
     }
 }

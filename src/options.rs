@@ -278,13 +278,19 @@ fn environment_flags(default: u32) -> u32 {
     flags
 }
 
+/// How many characters of a malformed value its warning shows.
+const LONGEST_SHOWN: usize = 100;
+
 /// A variable's value; a malformed one is ignored with a warning.
 fn setting<T>(name: &CStr, wanted: &str, parse: impl FnOnce(&str) -> Option<T>) -> Option<T> {
     env::with(name, |text| {
         let parsed = parse(text.trim());
         if parsed.is_none() {
             let name = name.to_str().unwrap_or_default();
-            log::emit(Level::Warn, format_args!("{name}={text} is ignored: it must be {wanted}"));
+            // The advice must not be cut off behind a value without end.
+            let dots = if text.chars().nth(LONGEST_SHOWN).is_some() { "..." } else { "" };
+            let words = format_args!("{name}={text:.LONGEST_SHOWN$}{dots} is ignored: it must be {wanted}");
+            log::emit(Level::Warn, words);
         }
         parsed
     })?

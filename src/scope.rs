@@ -4,7 +4,8 @@
 //! opens a scope the allocation path only looks at one flag.
 
 use crate::error::{Error, fail};
-use std::cell::RefCell;
+use crate::sys::HostMemoryExhausted;
+use crate::sys::thread::{Local, PerThread};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// How deep scopes nest.
@@ -19,16 +20,23 @@ struct Scope {
     step: u64,
 }
 
+#[derive(Clone, Copy)]
 struct Stack {
     scopes: [Scope; MAX_DEPTH],
     depth: usize,
 }
 
-thread_local! {
-    static STACK: RefCell<Stack> = const {
+static STACKS: PerThread<Stack> = PerThread::new();
+
+impl Local for Stack {
+    const EMPTY: Self = {
         let empty = Scope { name: [0; MAX_NAME_BYTES], length: 0, step: 0 };
-        RefCell::new(Stack { scopes: [empty; MAX_DEPTH], depth: 0 })
+        Stack { scopes: [empty; MAX_DEPTH], depth: 0 }
     };
+
+    fn of_all() -> &'static PerThread<Self> {
+        &STACKS
+    }
 }
 
 static USED: AtomicBool = AtomicBool::new(false);
@@ -41,39 +49,42 @@ pub(crate) fn is_used() -> bool {
 
 /// This thread's allocations are for an operation's step from now on.
 pub fn begin(name: &str, step: u64) -> Result<(), Error> {
-    STACK.with_borrow_mut(|stack| {
-        let depth = stack.depth;
-        let Some(scope) = stack.scopes.get_mut(depth) else {
-            return Err(fail!(
-                Error::InvalidArgument,
-                "scopes nest at most {MAX_DEPTH} deep: a bfc_scope_end is missing"
-            ));
-        };
-        let length =
-            (0..=name.len().min(MAX_NAME_BYTES)).rev().find(|&at| name.is_char_boundary(at)).unwrap_or(0);
+    let length =
+        (0..=name.len().min(MAX_NAME_BYTES)).rev().find(|&at| name.is_char_boundary(at)).unwrap_or(0);
+    let begun = STACKS.update(|stack| {
+        let Some(scope) = stack.scopes.get_mut(stack.depth) else { return false };
         scope.name[..length].copy_from_slice(&name.as_bytes()[..length]);
         (scope.length, scope.step) = (length as u8, step);
         stack.depth += 1;
-        USED.store(true, Relaxed);
-        Ok(())
-    })
+        true
+    });
+    match begun {
+        Some(true) => {
+            USED.store(true, Relaxed);
+            Ok(())
+        }
+        Some(false) => Err(fail!(
+            Error::InvalidArgument,
+            "scopes nest at most {MAX_DEPTH} deep: a bfc_scope_end is missing"
+        )),
+        None => Err(HostMemoryExhausted.into()),
+    }
 }
 
 /// Ends the innermost scope of this thread.
 pub fn end() -> Result<(), Error> {
-    STACK.with_borrow_mut(|stack| match stack.depth.checked_sub(1) {
-        None => Err(fail!(Error::InvalidArgument, "bfc_scope_end without a bfc_scope_begin in this thread")),
-        Some(depth) => {
-            stack.depth = depth;
-            Ok(())
-        }
-    })
+    let depth = STACKS.get(|stack| stack.depth).unwrap_or(0);
+    let Some(outer) = depth.checked_sub(1) else {
+        return Err(fail!(Error::InvalidArgument, "bfc_scope_end without a bfc_scope_begin in this thread"));
+    };
+    STACKS.update(|stack| stack.depth = outer);
+    Ok(())
 }
 
 /// Runs `work` with the innermost scope's name and step.
 pub(crate) fn with_current<T>(work: impl FnOnce(Option<(&str, u64)>) -> T) -> T {
     // A copy, for the work may call back into a function that opens a scope.
-    let scope = STACK.with_borrow(|stack| Some(stack.scopes[stack.depth.checked_sub(1)?]));
+    let scope = STACKS.get(|stack| Some(stack.scopes[stack.depth.checked_sub(1)?])).flatten();
     match &scope {
         None => work(None),
         Some(scope) => {

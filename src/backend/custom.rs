@@ -1,6 +1,7 @@
 //! Regions from the caller's own functions.
 
 use super::{Backend, Granted};
+use crate::error::keeping_last_error;
 use std::ffi::c_void;
 
 /// Gives a region; see `bfc_suballocator_t`.
@@ -33,14 +34,15 @@ impl Backend for Custom {
         // A callback that does not say how much it gave is taken to have given what was asked.
         let mut received = bytes;
         // SAFETY: the caller of bfc_create vouched for the function and its pointer.
-        let base = unsafe { (self.alloc)(self.user_data, alignment, bytes, &mut received) };
+        let call = || unsafe { (self.alloc)(self.user_data, alignment, bytes, &mut received) };
+        let base = keeping_last_error(call);
         (!base.is_null()).then_some(Granted { base: base as u64, bytes: received as u64 })
     }
 
     fn free(&self, granted: Granted) {
         let base = granted.base as *mut c_void;
         // SAFETY: as above; the range is what the callback gave.
-        unsafe { (self.free)(self.user_data, base, granted.bytes as usize) };
+        keeping_last_error(|| unsafe { (self.free)(self.user_data, base, granted.bytes as usize) });
     }
 
     fn coalesces(&self) -> bool {

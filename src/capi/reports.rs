@@ -47,9 +47,13 @@ unsafe fn text(
     out_length: *mut usize,
     write: impl FnOnce(&mut dyn fmt::Write) -> Result<(), Error>,
 ) -> bfc_status_t {
-    if out_length.is_null() || (buf.is_null() && capacity != 0) {
-        return fail!(Error::InvalidArgument, "out_length is NULL, or buf is NULL and capacity is not 0")
-            .code();
+    if out_length.is_null() {
+        return fail!(Error::InvalidArgument, "out_length is NULL").code();
+    }
+    if buf.is_null() && capacity != 0 {
+        // SAFETY: not NULL, so valid by this function's contract.
+        unsafe { out_length.write(0) };
+        return fail!(Error::InvalidArgument, "buf is NULL and capacity is not 0").code();
     }
     let mut buffer = Buffer { place: buf, capacity, length: 0 };
     let answer = status(|| write(&mut buffer));
@@ -122,7 +126,7 @@ pub unsafe extern "C" fn bfc_report(
 ///
 /// @param operation  UTF-8, copied; more than 119 bytes are cut. Not NULL.
 /// @param step       The caller's own count, of training steps for example.
-/// @return BFC_OK; BFC_ERROR_INVALID_ARGUMENT.
+/// @return BFC_OK; BFC_ERROR_INVALID_ARGUMENT, BFC_ERROR_OUT_OF_MEMORY (host memory).
 ///
 /// # Safety
 /// `operation` is NULL or a NUL-terminated string.

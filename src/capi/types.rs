@@ -51,18 +51,18 @@ pub const BFC_BACKEND_CUDA_VMM: u32 = 4;
 pub const BFC_BACKEND_HOST_VMM: u32 = 5;
 
 /// Regions on demand; without it one region of memory_limit at the first allocation.
-pub const BFC_ALLOW_GROWTH: u32 = 1 << 0;
+pub const BFC_ALLOW_GROWTH: u32 = 1u32 << 0;
 /// Give wholly free regions back before failing.
-pub const BFC_GARBAGE_COLLECTION: u32 = 1 << 1;
+pub const BFC_GARBAGE_COLLECTION: u32 = 1u32 << 1;
 /// Stamp frees, see bfc_set_safe_frontier; excludes the _async functions.
-pub const BFC_TIMESTAMPS: u32 = 1 << 2;
+pub const BFC_TIMESTAMPS: u32 = 1u32 << 2;
 /// Split off any remainder of 256 bytes or more, instead of the 2x / 128 MiB rule.
-pub const BFC_SPLIT_ALWAYS: u32 = 1 << 3;
+pub const BFC_SPLIT_ALWAYS: u32 = 1u32 << 3;
 /// With BFC_TIMESTAMPS: no call hands out a chunk whose stamp is not safe.
-pub const BFC_QUARANTINE: u32 = 1 << 4;
+pub const BFC_QUARANTINE: u32 = 1u32 << 4;
 
 /// For bfc_request_t: the request is for its stream.
-pub const BFC_REQUEST_ON_STREAM: u32 = 1 << 0;
+pub const BFC_REQUEST_ON_STREAM: u32 = 1u32 << 0;
 
 /// Levels of messages, for BFC_LOG and bfc_log_callback_t.
 pub const BFC_LOG_ERROR: i32 = 1;

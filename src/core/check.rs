@@ -9,8 +9,8 @@
 //! - I6 every start maps to its chunk and nothing else maps to anything
 
 use super::arena::Arena;
-use super::chunks::{NIL, State};
-use super::classes::{CLASSES, class_of};
+use super::chunks::{ChunkId, NIL, State};
+use super::classes::CLASSES;
 use super::units::{MAX_CHUNK, UNIT};
 
 /// Which invariant is broken.
@@ -29,7 +29,7 @@ fn require(holds: bool, otherwise: Broken) -> Result<(), Broken> {
 }
 
 impl Arena {
-    /// Checks all invariants. Takes time in proportion to the chunks, and some scans beside.
+    /// Checks all invariants, without memory for it. Takes time in proportion to the chunks, and some scans beside.
     pub(crate) fn check(&self) -> Result<(), Broken> {
         let walked = self.check_regions()?;
         require(walked == self.chunks.count(), Broken::I1Tiling)?;
@@ -49,7 +49,9 @@ impl Arena {
             while id != NIL {
                 let (size, addr) = self.chunks.slab[..][id].key();
                 let linked = addr == expected && self.chunks.prev(id) == prev;
-                let sound = size != 0 && size % UNIT == 0 && self.chunks.region(id) == region;
+                let next = self.chunks.next(id);
+                let meets = next == NIL || size < span.bytes && self.chunks.addr(next) == addr + size;
+                let sound = size != 0 && size % UNIT == 0 && self.chunks.region(id) == region && meets;
                 require(linked && sound && self.chunks.state(id) != State::Vacant, Broken::I1Tiling)?;
                 require(self.chunk_at(addr) == Some(id), Broken::I6Starts)?;
                 // Nothing else maps to it: the unit behind a start is looked at, or all of a small chunk.
@@ -62,14 +64,19 @@ impl Arena {
                 expected += size;
                 count += 1;
                 require(count <= self.chunks.count(), Broken::I1Tiling)?;
-                (prev, id) = (id, self.chunks.next(id));
+                (prev, id) = (id, next);
             }
             require(expected == span.base + span.bytes, Broken::I1Tiling)?;
         }
         Ok(count)
     }
 
-    fn may_merge(&self, id: super::chunks::ChunkId) -> bool {
+    /// The chunks that a request could get.
+    fn findable(&self) -> impl Iterator<Item = ChunkId> + '_ {
+        self.chunks.ids().filter(|&id| self.chunks.state(id) == State::Free)
+    }
+
+    fn may_merge(&self, id: ChunkId) -> bool {
         self.chunks.state(id) == State::Free && self.chunks.stamp(id) == 0
     }
 
@@ -78,14 +85,14 @@ impl Arena {
             let (marked, holds) = self.index.class_marks(class);
             require(marked == holds, Broken::I3Index)?;
         }
-        let indexed: Vec<_> = self.index.iter(&self.chunks.slab).collect();
-        let ordered =
-            indexed.windows(2).all(|w| self.chunks.slab[..][w[0]].key() < self.chunks.slab[..][w[1]].key());
-        let classes =
-            indexed.windows(2).all(|w| class_of(self.chunks.size(w[0])) <= class_of(self.chunks.size(w[1])));
-        let free = indexed.iter().all(|&id| self.chunks.state(id) == State::Free);
-        let findable = self.chunks.ids().filter(|&id| self.chunks.state(id) == State::Free).count();
-        require(ordered && classes && free && indexed.len() == findable, Broken::I3Index)?;
+        let slab = &self.chunks.slab[..];
+        let (mut indexed, mut last) = (0, (0, 0));
+        for id in self.index.iter(slab).take(self.chunks.count() + 1) {
+            let key = slab[id].key();
+            require(key > last && self.chunks.state(id) == State::Free, Broken::I3Index)?;
+            (indexed, last) = (indexed + 1, key);
+        }
+        require(indexed == self.findable().count(), Broken::I3Index)?;
         for id in self.chunks.ids() {
             let stamp = self.chunks.stamp(id);
             let queued = stamp == 0 || self.stamps.holds(stamp, id);
@@ -117,11 +124,10 @@ impl Arena {
 
     /// For a sample of sizes: those of the free chunks, one unit more, and the extremes.
     fn check_best_fit(&self) -> Result<(), Broken> {
-        let free: Vec<_> = self.chunks.ids().filter(|&id| self.chunks.state(id) == State::Free).collect();
-        let step = free.len().div_ceil(8).max(1);
-        let sizes = free.iter().step_by(step).map(|&id| self.chunks.size(id));
+        let step = self.findable().count().div_ceil(8).max(1);
+        let sizes = self.findable().step_by(step).map(|id| self.chunks.size(id));
         for size in sizes.flat_map(|size| [size, (size + UNIT).min(MAX_CHUNK)]).chain([UNIT]) {
-            let fits = free.iter().copied().filter(|&id| self.chunks.size(id) >= size);
+            let fits = self.findable().filter(|&id| self.chunks.size(id) >= size);
             let scanned = fits.min_by_key(|&id| self.chunks.slab[..][id].key());
             require(self.index.best_fit(&self.chunks.slab, size) == scanned, Broken::I5BestFit)?;
         }

@@ -145,10 +145,17 @@ impl Arena {
                 continue;
             }
             self.unindex(id);
+            let prev = self.chunks.prev(id);
+            let own = self.chunks.stamp(id);
+            let of_prev = if prev == NIL { 0 } else { self.chunks.stamp(prev) };
             let merged = self.release::<true>(id, true);
             self.counters.forced_merges += 1;
-            // Still stamped, so still queued: the original forgets some of these.
-            self.stamps.replace(place, self.chunks.stamp(merged), merged);
+            // Still stamped, so still queued: the original forgets some of these. Under a stamp that it had
+            // before it has its place already, and one is enough.
+            let stamp = self.chunks.stamp(merged);
+            if stamp != if merged == id { own } else { of_prev } {
+                self.stamps.replace(place, stamp, merged);
+            }
             found = self.chunks.size(merged) >= size;
             if found {
                 break;

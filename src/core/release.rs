@@ -56,9 +56,16 @@ impl Arena {
         starts.rebuild(&chunks.slab, regions, chunks.ids());
     }
 
-    /// In a forked child: what other threads of the parent had under way will never be finished.
-    pub(crate) fn forget_unfinished(&mut self) {
-        self.growth.forget_reservations();
+    /// In a forked child: what other threads of the parent had under way will never be finished. `extends`
+    /// and `releases`: the thread that forked is itself obtaining a region, or giving some back.
+    pub(crate) fn forget_unfinished(&mut self, extends: bool, releases: bool) {
+        if !extends {
+            self.growth.forget_reservations();
+        }
+        if releases {
+            // Which of the bytes that are held are its own is not known here: none is forgotten.
+            return;
+        }
         let held = self.regions.iter().fold(0u64, |sum, (_, region)| sum.saturating_add(region.given));
         self.growth.pool_bytes = held;
     }

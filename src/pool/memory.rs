@@ -14,6 +14,7 @@ use crate::error::{self, Error, fail};
 use crate::log::{self, Level};
 use crate::report;
 use crate::sys::clock::Deadline;
+use crate::sys::thread;
 use std::time::Duration;
 
 /// What a caller asks for.
@@ -63,6 +64,9 @@ pub(crate) fn alloc(slot: &Slot, ask: &Ask<'_>) -> Result<u64, Error> {
         stamp => stamp,
     };
     let want = Want { size, requested: ask.bytes, alignment: ask.alignment, newest, scope: ask.scope };
+    if want.alignment > UNIT.max(guard.arena.growth().limit) {
+        return Err(refuse_alignment(guard, want.alignment));
+    }
     match guard.arena.take(&want) {
         Ok(Some(addr)) => Ok(addr),
         _ => alloc_slowly(guard, &want),
@@ -74,15 +78,18 @@ fn refuse_overflow(guard: Guard<'_>, bytes: u64) -> Error {
     count(guard, fail!(Error::OutOfMemory, "{bytes} bytes are more than any chunk can have (64 TiB)"))
 }
 
+/// Whether a place so aligned exists would be luck.
+#[cold]
+fn refuse_alignment(guard: Guard<'_>, alignment: u64) -> Error {
+    let limit = guard.arena.growth().limit;
+    count(
+        guard,
+        fail!(Error::OutOfMemory, "alignment {alignment} is larger than the limit of {limit} bytes"),
+    )
+}
+
 #[cold]
 fn alloc_slowly(mut guard: Guard<'_>, want: &Want<'_>) -> Result<u64, Error> {
-    if want.alignment > guard.arena.growth().limit {
-        // Whether a place so aligned exists would be luck.
-        let (alignment, limit) = (want.alignment, guard.arena.growth().limit);
-        let error =
-            fail!(Error::OutOfMemory, "alignment {alignment} is larger than the limit of {limit} bytes");
-        return Err(count(guard, error));
-    }
     let mut deadline = None;
     loop {
         guard = match attempt(guard, want)? {
@@ -122,7 +129,7 @@ fn attempt<'a>(mut guard: Guard<'a>, want: &Want<'_>) -> Attempt<'a> {
             Outcome::Exhausted(guard) => guard,
             served => return Ok(served),
         };
-        if guard.inner().extending {
+        if guard.inner().extending.is_some() {
             // Another thread's region may well serve this request too.
             guard = guard.wait(None).check_entry()?;
             continue;
@@ -184,18 +191,18 @@ enum Obtained {
 
 /// Obtains one more region of at least `least` bytes; false if the limit or the backend allows none.
 fn extend(mut guard: Guard<'_>, alignment: u64, least: u64) -> Result<(Guard<'_>, bool), Error> {
-    if guard.inner().extending {
+    if guard.inner().extending.is_some() {
         // Only behind a collection, where others may have been quicker: their region is as good.
         return Ok((guard, false));
     }
     let Some(plan) = guard.arena.plan_extension(least) else { return Ok((guard, false)) };
-    guard.inner_mut().extending = true;
+    guard.inner_mut().extending = Some(thread::current());
     let (mut guard, obtained) = guard.outside(|backend| {
         let obtained = obtain(backend, &plan, alignment.max(UNIT));
         tell(&plan, &obtained);
         obtained
     });
-    guard.inner_mut().extending = false;
+    guard.inner_mut().extending = None;
     let grown = match obtained {
         Obtained::Nothing => {
             guard.arena.cancel_extension(&plan);

@@ -8,6 +8,7 @@ use crate::backend::{AnyBackend, Backend};
 use crate::error::{Error, fail};
 use crate::sys::futex;
 use crate::sys::lock::Lock;
+use crate::sys::thread::{self, ThreadId};
 use std::cell::{Cell, UnsafeCell};
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU32, Ordering::*};
@@ -27,12 +28,12 @@ pub(super) enum Phase {
 
 pub(super) struct Inner {
     pub(super) phase: Phase,
-    /// Threads that are in a backend's function.
-    calling: u32,
+    /// The innermost of the calls of the backend that are under way; NULL if there is none.
+    calls: *const Call,
     /// Threads that sleep until something changes.
     sleeping: u32,
-    /// A thread is obtaining a region; others wait for it instead of growing the pool a second time.
-    pub(super) extending: bool,
+    /// The thread that is obtaining a region; others wait for it instead of growing the pool a second time.
+    pub(super) extending: Option<ThreadId>,
     pub(super) pool: Option<Box<Pool>>,
 }
 
@@ -49,20 +50,22 @@ pub(crate) struct Slot {
 // hold it too. A pool may move between threads: its arena is plain data and its backend is `Send`.
 unsafe impl Sync for Slot {}
 
-thread_local! {
-    /// The innermost backend call that this thread is in.
-    static CALL: Cell<*const Call> = const { Cell::new(std::ptr::null()) };
-}
-
-/// A backend call under way, on the stack of the thread that makes it.
+/// A call of the backend under way, on the stack of the thread that makes it. Read and changed with the
+/// slot's lock held only.
 struct Call {
-    slot: *const Slot,
-    outer: *const Call,
+    thread: ThreadId,
+    next: Cell<*const Call>,
 }
 
 impl Slot {
     pub(crate) const fn new() -> Self {
-        let inner = Inner { phase: Phase::Empty, calling: 0, sleeping: 0, extending: false, pool: None };
+        let inner = Inner {
+            phase: Phase::Empty,
+            calls: std::ptr::null(),
+            sleeping: 0,
+            extending: None,
+            pool: None,
+        };
         Slot { lock: Lock::new(), event: AtomicU32::new(0), inner: UnsafeCell::new(inner) }
     }
 
@@ -70,7 +73,7 @@ impl Slot {
     #[inline]
     pub(crate) fn enter(&self) -> Result<Guard<'_>, Error> {
         let guard = self.lock();
-        if guard.inner().phase == Phase::Live && guard.inner().calling == 0 {
+        if guard.inner().phase == Phase::Live && guard.inner().calls.is_null() {
             return Ok(guard);
         }
         guard.check_entry()
@@ -83,17 +86,13 @@ impl Slot {
         Guard { slot: self, unwinding: std::thread::panicking() }
     }
 
-    fn is_called_by_this_thread(&self) -> bool {
-        let mut call = CALL.get();
-        while !call.is_null() {
-            // SAFETY: calls in the list are on this thread's stack, in frames below this one.
-            let Call { slot, outer } = unsafe { call.read() };
-            if std::ptr::eq(slot, self) {
-                return true;
-            }
-            call = outer;
+    /// Whether `free(NULL)` has nothing to complain of: also without an allocator, or at its end.
+    pub(crate) fn accepts_null(&self) -> Result<(), Error> {
+        let guard = self.lock();
+        match guard.inner().phase {
+            Phase::Empty | Phase::Live | Phase::Destroying => Ok(()),
+            Phase::Poisoned | Phase::Lost => guard.check_entry().map(drop),
         }
-        false
     }
 
     /// Before a fork: no thread may be in the middle of a change.
@@ -111,11 +110,16 @@ impl Slot {
     pub(crate) fn recover_in_child(&self) {
         {
             let mut guard = Guard { slot: self, unwinding: false };
+            let this = thread::current();
+            // The forking thread may itself be in a callback, and will come back from it in the child too.
+            guard.keep_calls(|call| call.thread == this);
             let inner = guard.inner_mut();
-            (inner.calling, inner.sleeping, inner.extending) = (0, 0, false);
+            inner.sleeping = 0;
+            inner.extending = inner.extending.filter(|&thread| thread == this);
+            let (in_a_call, extends) = (!inner.calls.is_null(), inner.extending.is_some());
             let survives = inner.pool.as_ref().is_some_and(|pool| pool.backend.get().survives_fork());
             match inner.phase {
-                Phase::Live if survives => guard.arena.forget_unfinished(),
+                Phase::Live if survives => guard.arena.forget_unfinished(extends, in_a_call),
                 Phase::Live | Phase::Destroying => inner.phase = Phase::Lost,
                 _ => {}
             }
@@ -177,8 +181,8 @@ impl<'a> Guard<'a> {
     #[cold]
     pub(super) fn check_entry(self) -> Result<Self, Error> {
         let inner = self.inner();
-        let (phase, calling) = (inner.phase, inner.calling);
-        if calling != 0 && self.slot.is_called_by_this_thread() {
+        let phase = inner.phase;
+        if self.is_called_by_this_thread() {
             return Err(fail!(Error::Busy, "a callback called back into its own allocator"));
         }
         match phase {
@@ -207,19 +211,55 @@ impl<'a> Guard<'a> {
 
     /// Calls the backend with the lock open. The pool stays: destruction waits for such calls. This thread
     /// cannot enter the allocator meanwhile, from whatever callback.
-    pub(crate) fn outside<T>(mut self, call: impl FnOnce(&dyn Backend) -> T) -> (Self, T) {
+    pub(crate) fn outside<T>(mut self, work: impl FnOnce(&dyn Backend) -> T) -> (Self, T) {
         let slot = self.slot;
         let backend: AnyBackend = self.backend;
-        self.inner_mut().calling += 1;
+        let call = Call { thread: thread::current(), next: Cell::new(self.inner().calls) };
+        self.inner_mut().calls = &call;
         drop(self);
-        let frame = Call { slot, outer: CALL.get() };
-        CALL.set(&frame);
-        let result = call(backend.get());
-        CALL.set(frame.outer);
+        let under_way = UnderWay { slot, call: &call };
+        let result = work(backend.get());
         let mut guard = slot.lock();
-        guard.inner_mut().calling -= 1;
+        std::mem::forget(under_way);
+        guard.end_call(&call);
         guard.notify();
         (guard, result)
+    }
+
+    fn end_call(&mut self, ended: &Call) {
+        self.keep_calls(|call| !std::ptr::eq(call, ended));
+    }
+
+    /// Takes the calls that are not to be kept out of the list.
+    fn keep_calls(&mut self, keep: impl Fn(&Call) -> bool) {
+        let mut kept: Option<&Call> = None;
+        let mut at = self.inner().calls;
+        loop {
+            // SAFETY: a call is in the list only while its frame is alive, as those of a parent's threads
+            // are in the memory of a forked child.
+            while let Some(call) = unsafe { at.as_ref() }.filter(|call| !keep(call)) {
+                at = call.next.get();
+            }
+            match kept {
+                Some(call) => call.next.set(at),
+                None => self.inner_mut().calls = at,
+            }
+            // SAFETY: as above.
+            let Some(call) = (unsafe { at.as_ref() }) else { return };
+            (kept, at) = (Some(call), call.next.get());
+        }
+    }
+
+    fn is_called_by_this_thread(&self) -> bool {
+        let mut at = self.inner().calls;
+        // SAFETY: as in `keep_calls`.
+        while let Some(call) = unsafe { at.as_ref() } {
+            if call.thread == thread::current() {
+                return true;
+            }
+            at = call.next.get();
+        }
+        false
     }
 
     /// Sleeps until something changes, at most for `timeout`. There is no wakeup to lose: who changes
@@ -254,7 +294,21 @@ impl<'a> Guard<'a> {
 
     /// Whether any thread is between its calls of this slot's lock, this one's own wait aside.
     pub(super) fn is_left_alone(&self) -> bool {
-        self.inner().calling == 0 && self.inner().sleeping == 0
+        self.inner().calls.is_null() && self.inner().sleeping == 0
+    }
+}
+
+/// Ends a call that a panic leaves: nothing is known then of what the backend did.
+struct UnderWay<'a> {
+    slot: &'a Slot,
+    call: &'a Call,
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        let mut guard = self.slot.lock();
+        guard.end_call(self.call);
+        guard.poison();
     }
 }
 

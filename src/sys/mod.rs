@@ -10,6 +10,7 @@ pub(crate) mod host;
 pub(crate) mod lock;
 pub(crate) mod mapping;
 pub(crate) mod table;
+pub(crate) mod thread;
 
 #[cfg(not(all(target_os = "linux", target_pointer_width = "64")))]
 compile_error!("libbfc supports 64-bit Linux only");

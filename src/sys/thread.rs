@@ -1,0 +1,196 @@
+//! The calling thread, and what is kept for each.
+
+use std::alloc::Layout;
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
+
+/// Tells threads of this process that exist at the same time apart. A forked child's only thread has the
+/// number that it had in the parent.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ThreadId(libc::pthread_t);
+
+pub(crate) fn current() -> ThreadId {
+    // SAFETY: pthread_self has no preconditions.
+    ThreadId(unsafe { libc::pthread_self() })
+}
+
+/// A value for each thread, made when the thread first asks for it.
+///
+/// Not `thread_local!`: where the library is loaded by `dlopen`, as Python does it, the C library obtains a
+/// thread's locals from `malloc` at the first access and ends the process if there is no memory. Here that
+/// is an error, and the first threads need no memory at all.
+pub(crate) struct PerThread<T: Local> {
+    /// The key of POSIX and 1; 0 before the first use.
+    key: AtomicU32,
+    blocks: [Block<T>; STATIC_BLOCKS],
+}
+
+/// What a [`PerThread`] may hold: something that nobody misses when its thread is gone.
+pub(crate) trait Local: Copy + 'static {
+    const EMPTY: Self;
+
+    /// The static that holds the values, for when a thread or the library ends.
+    fn of_all() -> &'static PerThread<Self>;
+}
+
+/// How many threads are served without allocating.
+const STATIC_BLOCKS: usize = 16;
+
+struct Block<T> {
+    taken: AtomicBool,
+    allocated: bool,
+    value: std::cell::UnsafeCell<T>,
+}
+
+// SAFETY: a block's value is touched only by the thread that took it.
+unsafe impl<T: Local> Sync for PerThread<T> {}
+
+impl<T: Local> PerThread<T> {
+    pub(crate) const fn new() -> Self {
+        PerThread { key: AtomicU32::new(0), blocks: [const { Block::new(false) }; STATIC_BLOCKS] }
+    }
+
+    /// This thread's value, if it has one. `read` must not come back here.
+    pub(crate) fn get<R>(&self, read: impl FnOnce(&T) -> R) -> Option<R> {
+        let key = self.key.load(Acquire).checked_sub(1)?;
+        // SAFETY: the key was created; one that was deleted meanwhile has no values.
+        let block = unsafe { libc::pthread_getspecific(key) }.cast::<Block<T>>();
+        // SAFETY: a value of the key is NULL or this thread's block, which lives as long as the thread.
+        let block = unsafe { block.as_ref() }?;
+        // SAFETY: only this thread touches the value, and `read` does not do it again.
+        Some(read(unsafe { &*block.value.get() }))
+    }
+
+    /// Changes this thread's value; `None` if it has none and no memory for one. `change` must not come
+    /// back here.
+    pub(crate) fn update<R>(&self, change: impl FnOnce(&mut T) -> R) -> Option<R> {
+        let key = self.make_key()?;
+        // SAFETY: as in `get`.
+        let mut block = unsafe { libc::pthread_getspecific(key) }.cast::<Block<T>>().cast_const();
+        if block.is_null() {
+            block = self.take_block()?;
+            // SAFETY: the key was created; the value is what `end` expects.
+            if unsafe { libc::pthread_setspecific(key, block.cast()) } != 0 {
+                end::<T>(block.cast_mut().cast());
+                return None;
+            }
+        }
+        // SAFETY: not NULL; only this thread touches the value, and `change` does not do it again.
+        Some(change(unsafe { &mut *(*block).value.get() }))
+    }
+
+    fn make_key(&self) -> Option<libc::pthread_key_t> {
+        if let Some(key) = self.key.load(Acquire).checked_sub(1) {
+            return Some(key);
+        }
+        let mut key = 0;
+        // SAFETY: `key` is valid for writing; the destructor takes what `update` stores.
+        if unsafe { libc::pthread_key_create(&mut key, Some(end::<T>)) } != 0 {
+            return None;
+        }
+        match self.key.compare_exchange(0, key + 1, AcqRel, Acquire) {
+            Ok(_) => {
+                // If this fails nothing but an unloaded copy of the static library would miss it.
+                // SAFETY: the function is of this library, and `atexit` forgets it when that is unloaded.
+                unsafe { libc::atexit(unload::<T>) };
+                Some(key)
+            }
+            Err(others) => {
+                // SAFETY: the key was created above and nobody else knows it.
+                unsafe { libc::pthread_key_delete(key) };
+                others.checked_sub(1)
+            }
+        }
+    }
+
+    fn take_block(&self) -> Option<*const Block<T>> {
+        let vacant = |block: &&Block<T>| !block.taken.swap(true, Acquire);
+        if let Some(block) = self.blocks.iter().find(vacant) {
+            return Some(block);
+        }
+        // SAFETY: a block is not of size 0.
+        let block = unsafe { std::alloc::alloc(Layout::new::<Block<T>>()) }.cast::<Block<T>>();
+        if block.is_null() {
+            return None;
+        }
+        // SAFETY: the place is new, aligned and large enough.
+        unsafe { block.write(Block::new(true)) };
+        Some(block)
+    }
+}
+
+impl<T: Local> Block<T> {
+    const fn new(allocated: bool) -> Self {
+        let value = std::cell::UnsafeCell::new(T::EMPTY);
+        Block { taken: AtomicBool::new(allocated), allocated, value }
+    }
+}
+
+/// A thread is gone, and its block free for another.
+extern "C" fn end<T: Local>(block: *mut c_void) {
+    let block = block.cast::<Block<T>>();
+    // SAFETY: called with a block that was taken, once, by the thread that took it.
+    let Block { taken, allocated, value } = unsafe { &*block };
+    if *allocated {
+        // SAFETY: it came from the global allocator with this layout, and nobody has its address any more.
+        unsafe { std::alloc::dealloc(block.cast(), Layout::new::<Block<T>>()) };
+        return;
+    }
+    // SAFETY: still this thread's own.
+    unsafe { *value.get() = T::EMPTY };
+    taken.store(false, Release);
+}
+
+/// The library is being unloaded (the static one, inside of something larger) or the process ends: no
+/// thread may call `end` later. Whoever still fails something in another exit handler gets a new key.
+extern "C" fn unload<T: Local>() {
+    if let Some(key) = T::of_all().key.swap(0, AcqRel).checked_sub(1) {
+        // SAFETY: the key was created, and nobody else has taken it from its place.
+        unsafe { libc::pthread_key_delete(key) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Clone, Copy)]
+    struct Number(u32);
+
+    static NUMBERS: PerThread<Number> = PerThread::new();
+
+    impl Local for Number {
+        const EMPTY: Self = Number(7);
+
+        fn of_all() -> &'static PerThread<Self> {
+            &NUMBERS
+        }
+    }
+
+    fn add(amount: u32) -> Option<u32> {
+        NUMBERS.update(|number| {
+            number.0 += amount;
+            number.0
+        })
+    }
+
+    #[test]
+    fn each_thread_has_its_own_value_and_leaves_none_behind() {
+        let barrier = std::sync::Barrier::new(3 * STATIC_BLOCKS);
+        for _ in 0..3 {
+            std::thread::scope(|scope| {
+                for thread in 0..3 * STATIC_BLOCKS as u32 {
+                    let barrier = &barrier;
+                    scope.spawn(move || {
+                        assert_eq!(NUMBERS.get(|number| number.0), None);
+                        assert_eq!(add(thread), Some(7 + thread));
+                        // All of them at once, so that some have an allocated block.
+                        barrier.wait();
+                        assert_eq!(NUMBERS.get(|number| number.0), Some(7 + thread));
+                        assert_eq!(add(1), Some(8 + thread));
+                    });
+                }
+            });
+        }
+    }
+}
