@@ -87,7 +87,7 @@
 // Creation, destruction, regions.
 #define BFC_LOG_INFO 3
 
-// Each region that the backend refused.
+// Extensions for which the backend gave nothing.
 #define BFC_LOG_DEBUG 4
 
 // What a function returns: `BFC_OK` or one of `BFC_ERROR_...`.

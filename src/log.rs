@@ -18,7 +18,7 @@ pub enum Level {
     Warn = 2,
     /// Creation, destruction, regions.
     Info = 3,
-    /// Each region asked for and refused.
+    /// Extensions for which the backend gave nothing.
     Debug = 4,
 }
 

@@ -1,4 +1,4 @@
-//! The eleven deviations from TensorFlow's allocator, by number: what libbfc does better, on purpose.
+//! The twelve deviations from TensorFlow's allocator, by number: what libbfc does better, on purpose.
 
 mod common;
 
@@ -369,4 +369,21 @@ fn d11_shrinking_always_ends() {
         });
         pool.check();
     }
+}
+
+/// 12. When the frontier passes, neighbours merge completely: there the first of two takes the second,
+///     whose turn never comes, and what lies behind stays apart.
+#[test]
+fn d12_neighbours_merge_completely() {
+    let pool = Pool::custom(Backend::new(MIB), MIB, |options| options.flags = STAMPS);
+    let first = pool.get(256);
+    let second = pool.get(256);
+    pool.put(first);
+    pool.put(second);
+    pool.check();
+    assert_eq!(pool.stats().num_free_chunks, 3, "two wait, and the rest was never in use");
+    pool.synchronize();
+    assert_eq!(pool.get(MIB), first, "one chunk again");
+    assert_eq!(pool.backend().requests(), 1);
+    pool.check();
 }

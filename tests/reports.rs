@@ -348,6 +348,20 @@ fn fail_with_a_report() {
             chunks.iter().step_by(2).for_each(|&address| pool.put(address));
             assert_eq!(pool.alloc(MIB), Err(BFC_ERROR_OUT_OF_MEMORY));
         }
+        "quarantine" => {
+            let flags = BFC_TIMESTAMPS | BFC_QUARANTINE | BFC_SPLIT_ALWAYS;
+            let pool = Pool::host(4 * MIB, |options| options.flags = flags);
+            let chunk = pool.get(3 * MIB);
+            pool.put(chunk);
+            assert_eq!(pool.alloc(2 * MIB), Err(BFC_ERROR_OUT_OF_MEMORY));
+        }
+        "regions" => {
+            let grows = BFC_ALLOW_GROWTH | BFC_SPLIT_ALWAYS;
+            let pool = Pool::custom(Backend::new(GIB), 6 * MIB, |options| options.flags = grows);
+            let chunks = [pool.get(2 * MIB), pool.get(4 * MIB)];
+            chunks.iter().for_each(|&address| pool.put(address));
+            assert_eq!(pool.alloc(5 * MIB), Err(BFC_ERROR_OUT_OF_MEMORY));
+        }
         "refusal" => {
             let pool = Pool::custom(Backend::new(MIB), GIB, |options| options.flags = BFC_ALLOW_GROWTH);
             pool.get(256);
@@ -405,6 +419,26 @@ fn a_backend_that_refuses_is_no_fragmentation() {
     }
     assert!(!reports[0].contains("1023.04 MiB would have fitted"), "{}", reports[0]);
     assert!(reports[0].contains("980.00 KiB would have fitted"), "{}", reports[0]);
+}
+
+/// What waits for the safe frontier is free for nobody, and the report says what makes it so.
+#[test]
+fn memory_in_quarantine_is_told_apart() {
+    let (reports, words) = reports_of("quarantine", true);
+    for text in [&reports[0], &words] {
+        assert!(text.contains("exhaustion. 1.00 MiB are free"), "{text}");
+        assert!(text.contains("; 3.00 MiB more wait for the safe frontier"), "{text}");
+    }
+    assert!(reports[0].contains("bfc_set_safe_frontier"), "{}", reports[0]);
+}
+
+#[test]
+fn fragmentation_over_regions_names_the_option_that_helps() {
+    let (reports, words) = reports_of("regions", true);
+    assert!(words.contains("fragmentation. 6.00 MiB are free"), "{words}");
+    assert!(reports[0].contains("With BFC_GARBAGE_COLLECTION"), "{}", reports[0]);
+    let (reports, _) = reports_of("fragmentation", true);
+    assert!(!reports[0].contains("BFC_GARBAGE_COLLECTION"), "one region: it would not help\n{}", reports[0]);
 }
 
 #[test]

@@ -94,12 +94,7 @@ pub struct Device<'a> {
 
 impl<'a> Device<'a> {
     /// Creates a pool of `limit` bytes.
-    pub fn create(
-        library: &'a Library,
-        config: &PoolConfig,
-        limit: u64,
-        name: &str,
-    ) -> Result<Self> {
+    pub fn create(library: &'a Library, config: &PoolConfig, limit: u64, name: &str) -> Result<Self> {
         let name: CString = c_name(name);
         let options = ffi::Options {
             fragmentation_fraction: config.fragmentation_fraction.unwrap_or(0.0),
@@ -107,12 +102,7 @@ impl<'a> Device<'a> {
             name: name.as_ptr(),
             ..options(config.backend.number(), config.flags(), limit)
         };
-        let mut device = Self::open(
-            library,
-            config.backend.ordinal(),
-            options,
-            config.device_capacity,
-        )?;
+        let mut device = Self::open(library, config.backend.ordinal(), options, config.device_capacity)?;
         device.stream_ordered = config.stream_ordered;
         Ok(device)
     }
@@ -131,13 +121,7 @@ impl<'a> Device<'a> {
         // callbacks' target is kept in the device until the pool is destroyed.
         let status = unsafe { (library.api.bfc_create)(ordinal, &raw const options) };
         checked(library, "bfc_create", status)?;
-        Ok(Self {
-            library,
-            ordinal,
-            stream_ordered: false,
-            simulated,
-            live: true,
-        })
+        Ok(Self { library, ordinal, stream_ordered: false, simulated, live: true })
     }
 
     /// Requests `bytes` on the trace's `stream`: the status, and the address or 0.
@@ -148,9 +132,7 @@ impl<'a> Device<'a> {
         let status = if self.stream_ordered {
             // SAFETY: the out-pointer is valid for a write; streams are mere tokens on every backend that
             // is taken here with stream ordering (the command line refuses CUDA).
-            unsafe {
-                (self.library.api.bfc_alloc_async)(self.ordinal, bytes, token(stream), &raw mut out)
-            }
+            unsafe { (self.library.api.bfc_alloc_async)(self.ordinal, bytes, token(stream), &raw mut out) }
         } else {
             // SAFETY: the out-pointer is valid for a write.
             unsafe { (self.library.api.bfc_alloc)(self.ordinal, bytes, &raw mut out) }
@@ -173,26 +155,12 @@ impl<'a> Device<'a> {
 
     /// The error text of a status that `alloc` returned on this thread just now.
     pub fn alloc_error(&self, status: Status) -> CallError {
-        self.library.error(
-            if self.stream_ordered {
-                "bfc_alloc_async"
-            } else {
-                "bfc_alloc"
-            },
-            status,
-        )
+        self.library.error(if self.stream_ordered { "bfc_alloc_async" } else { "bfc_alloc" }, status)
     }
 
     /// The error text of a status that `free` returned on this thread just now.
     pub fn free_error(&self, status: Status) -> CallError {
-        self.library.error(
-            if self.stream_ordered {
-                "bfc_free_async"
-            } else {
-                "bfc_free"
-            },
-            status,
-        )
+        self.library.error(if self.stream_ordered { "bfc_free_async" } else { "bfc_free" }, status)
     }
 
     /// The bytes of the chunk at `address`.
@@ -200,18 +168,14 @@ impl<'a> Device<'a> {
         let mut out = 0;
         let pointer = ptr::with_exposed_provenance::<c_void>(address);
         // SAFETY: the out-pointer is valid for a write; the library checks the address.
-        let status =
-            unsafe { (self.library.api.bfc_allocated_size)(self.ordinal, pointer, &raw mut out) };
+        let status = unsafe { (self.library.api.bfc_allocated_size)(self.ordinal, pointer, &raw mut out) };
         checked(self.library, "bfc_allocated_size", status)?;
         Ok(out as u64)
     }
 
     /// The pool's statistics.
     pub fn stats(&self) -> Result<Stats, CallError> {
-        let mut stats = Stats {
-            struct_size: size_of::<Stats>(),
-            ..Stats::default()
-        };
+        let mut stats = Stats { struct_size: size_of::<Stats>(), ..Stats::default() };
         // SAFETY: a valid struct that says its own size.
         let status = unsafe { (self.library.api.bfc_stats)(self.ordinal, &raw mut stats) };
         checked(self.library, "bfc_stats", status)?;
@@ -263,11 +227,7 @@ impl<'a> Device<'a> {
         let mut buffer: Vec<u8> = Vec::new();
         loop {
             let mut length = 0;
-            let data = if buffer.is_empty() {
-                ptr::null_mut()
-            } else {
-                buffer.as_mut_ptr().cast()
-            };
+            let data = if buffer.is_empty() { ptr::null_mut() } else { buffer.as_mut_ptr().cast() };
             // SAFETY: the buffer is writable for the capacity given, NULL only with capacity 0, and the
             // out-pointer is valid for a write.
             let status = unsafe { function(self.ordinal, data, buffer.len(), &raw mut length) };
@@ -319,12 +279,7 @@ pub fn probe(library: &Library, backend: u32, ordinal: i32) -> Result<()> {
     /// Enough for a granule of every backend, and little enough to be had on a busy device.
     const LIMIT: u64 = 64 << 20;
     let capacity = (backend == ffi::BACKEND_CUSTOM).then_some(LIMIT);
-    let device = Device::open(
-        library,
-        ordinal,
-        options(backend, ffi::ALLOW_GROWTH, LIMIT),
-        capacity,
-    )?;
+    let device = Device::open(library, ordinal, options(backend, ffi::ALLOW_GROWTH, LIMIT), capacity)?;
     // Creation may put the work off until the first allocation: only a chunk shows that it works.
     let (status, address) = device.alloc(256, 0);
     if status != ffi::OK {
@@ -341,12 +296,7 @@ pub fn probe(library: &Library, backend: u32, ordinal: i32) -> Result<()> {
 /// `BFC_FORCE_ALLOW_GROWTH` even where it is not, so a replay is not the command line's alone.
 pub fn steering_environment() -> Vec<(String, String)> {
     let mut variables: Vec<_> = env::vars_os()
-        .map(|(name, value)| {
-            (
-                name.to_string_lossy().into_owned(),
-                value.to_string_lossy().into_owned(),
-            )
-        })
+        .map(|(name, value)| (name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned()))
         .filter(|(name, _)| name.starts_with("BFC_") && name != LIBRARY_VARIABLE)
         .collect();
     variables.sort();

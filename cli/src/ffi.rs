@@ -192,17 +192,9 @@ mod tests {
 
     #[test]
     fn fragmentation_of_a_full_pool_is_none() {
-        let full = Stats {
-            pool_bytes: 512,
-            bytes_in_use: 512,
-            ..Stats::default()
-        };
+        let full = Stats { pool_bytes: 512, bytes_in_use: 512, ..Stats::default() };
         assert_eq!(full.fragmentation(), 0.0);
-        let halves = Stats {
-            pool_bytes: 1024,
-            largest_free_block_bytes: 512,
-            ..Stats::default()
-        };
+        let halves = Stats { pool_bytes: 1024, largest_free_block_bytes: 512, ..Stats::default() };
         assert_eq!(halves.fragmentation(), 0.5);
     }
 }

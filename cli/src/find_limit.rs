@@ -55,11 +55,7 @@ fn runs(job: &Job<'_>) -> Result<bool> {
     Ok(true)
 }
 
-fn search(
-    peak_live_bytes: u64,
-    precision: f64,
-    mut runs: impl FnMut(u64) -> Result<bool>,
-) -> Result<Found> {
+fn search(peak_live_bytes: u64, precision: f64, mut runs: impl FnMut(u64) -> Result<bool>) -> Result<Found> {
     // In units, rounded up: a limit of 0 would mean "what there is", so one unit is the least.
     let largest = u64::MAX / ALIGNMENT;
     let least = peak_live_bytes.div_ceil(ALIGNMENT).clamp(1, largest);
@@ -104,11 +100,7 @@ fn search(
             size::human(limit)
         );
     }
-    Ok(Found {
-        limit,
-        fails_at: fails.map(|bad| bad * ALIGNMENT),
-        probes,
-    })
+    Ok(Found { limit, fails_at: fails.map(|bad| bad * ALIGNMENT), probes })
 }
 
 /// The ratio that the notes on waste are written in.
@@ -133,14 +125,7 @@ mod tests {
     #[test]
     fn the_peak_itself_is_the_least_there_is() {
         let (found, tried) = searched(10_240, 0.0, |_| true);
-        assert_eq!(
-            found,
-            Found {
-                limit: 10_240,
-                fails_at: None,
-                probes: 2
-            }
-        );
+        assert_eq!(found, Found { limit: 10_240, fails_at: None, probes: 2 });
         assert_eq!(tried, [10_240, 10_240]);
     }
 
@@ -184,9 +169,7 @@ mod tests {
 
     #[test]
     fn giving_up_and_flickering_are_errors() {
-        let error = search(10_240, 0.0, |_| Ok(false))
-            .expect_err("nothing runs")
-            .to_string();
+        let error = search(10_240, 0.0, |_| Ok(false)).expect_err("nothing runs").to_string();
         assert!(error.contains("no limit up to"), "{error}");
         assert!(search(u64::MAX, 0.0, |_| Ok(false)).is_err());
         let mut probes = 0;
@@ -194,11 +177,6 @@ mod tests {
             probes += 1;
             Ok(probes == 1)
         });
-        assert!(
-            error
-                .expect_err("runs once")
-                .to_string()
-                .contains("differs from run to run")
-        );
+        assert!(error.expect_err("runs once").to_string().contains("differs from run to run"));
     }
 }

@@ -21,10 +21,7 @@ const BACKENDS: [(&str, u32, i32); 7] = [
 /// Prints all of it.
 pub fn info(library: &Library, output: &mut Output) -> Result<()> {
     let path = library.path.display().to_string();
-    output.write(&table(
-        "library",
-        &[("path", path), ("version", library.version())],
-    ))?;
+    output.write(&table("library", &[("path", path), ("version", library.version())]))?;
 
     let rows = BACKENDS.map(|(name, backend, ordinal)| {
         let answer = match probe(library, backend, ordinal) {
@@ -36,19 +33,8 @@ pub fn info(library: &Library, output: &mut Output) -> Result<()> {
     output.write(&table("\nbackends that can be created here", &rows))?;
 
     let mut variables = steering_environment();
-    variables.extend(
-        std::env::var(LIBRARY_VARIABLE)
-            .ok()
-            .map(|value| (LIBRARY_VARIABLE.to_owned(), value)),
-    );
-    let rows: Vec<_> = variables
-        .iter()
-        .map(|(name, value)| (name.as_str(), value.clone()))
-        .collect();
+    variables.extend(std::env::var(LIBRARY_VARIABLE).ok().map(|value| (LIBRARY_VARIABLE.to_owned(), value)));
+    let rows: Vec<_> = variables.iter().map(|(name, value)| (name.as_str(), value.clone())).collect();
     let text = table("\nenvironment", &rows);
-    output.write(&if rows.is_empty() {
-        text + "  no BFC_ variable is set\n"
-    } else {
-        text
-    })
+    output.write(&if rows.is_empty() { text + "  no BFC_ variable is set\n" } else { text })
 }

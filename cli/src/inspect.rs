@@ -63,27 +63,12 @@ pub fn inspect(job: &Job<'_>) -> Result<Inspection> {
             shown = Some((device.memory_map()?, device.report()?));
         }
         let done = peak.is_some() && shown.is_some();
-        Ok(if done {
-            ControlFlow::Break(())
-        } else {
-            ControlFlow::Continue(())
-        })
+        Ok(if done { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
     })?;
-    let kind = if moments.first_failure.is_some() {
-        "the first failed request"
-    } else {
-        "peak use"
-    };
+    let kind = if moments.first_failure.is_some() { "the first failed request" } else { "peak use" };
     // A trace has events, and both moments are among them.
-    let (Some(peak), Some((memory_map, report))) = (peak, shown) else {
-        unreachable!("no such event")
-    };
-    Ok(Inspection {
-        peak,
-        shown: format!("at {kind}: {}", place(job.trace, shown_at)),
-        memory_map,
-        report,
-    })
+    let (Some(peak), Some((memory_map, report))) = (peak, shown) else { unreachable!("no such event") };
+    Ok(Inspection { peak, shown: format!("at {kind}: {}", place(job.trace, shown_at)), memory_map, report })
 }
 
 struct Moments {
@@ -93,10 +78,7 @@ struct Moments {
 
 /// Finds the events after which most was in use, and at which a request first failed.
 fn find(job: &Job<'_>) -> Result<Moments> {
-    let mut moments = Moments {
-        peak: 0,
-        first_failure: None,
-    };
+    let mut moments = Moments { peak: 0, first_failure: None };
     let mut most = 0;
     let mut in_use = 0;
     // By copy and slot: a chunk's size has to be known when it is already gone.
@@ -106,11 +88,7 @@ fn find(job: &Job<'_>) -> Result<Moments> {
             match job.trace.events[event] {
                 Event::Alloc { slot, .. } => {
                     let address = player.address(slot);
-                    let size = if address == 0 {
-                        0
-                    } else {
-                        device.allocated_size(address)?
-                    };
+                    let size = if address == 0 { 0 } else { device.allocated_size(address)? };
                     sizes[slot as usize] = size;
                     in_use += size;
                 }
@@ -135,9 +113,7 @@ fn walk(
     mut visit: impl FnMut(&Device<'_>, usize, &[Player<'_>]) -> Result<ControlFlow<()>>,
 ) -> Result<()> {
     let device = job.device()?;
-    let mut players: Vec<_> = (0..job.threads)
-        .map(|_| Player::new(&device, job.trace))
-        .collect();
+    let mut players: Vec<_> = (0..job.threads).map(|_| Player::new(&device, job.trace)).collect();
     for event in 0..job.trace.events.len() {
         for player in &mut players {
             player.play(event..event + 1)?;

@@ -64,10 +64,7 @@ impl Library {
         let file = if path.is_dir() {
             let inside = NAMES.map(|name| path.join(name));
             let Some(file) = inside.into_iter().find(|file| file.exists()) else {
-                bail!(
-                    "{source} names the folder {}, which holds no libbfc.so",
-                    path.display()
-                );
+                bail!("{source} names the folder {}, which holds no libbfc.so", path.display());
             };
             file
         } else {
@@ -92,10 +89,7 @@ impl Library {
         // closed, see below.
         let resolved = unsafe { Api::resolve(&library) };
         let api = resolved.map_err(|error| {
-            format!(
-                "this is not libbfc, or one older than this command ({})",
-                in_words(&error)
-            )
+            format!("this is not libbfc, or one older than this command ({})", in_words(&error))
         })?;
         // Never closed: the library may hold thread-local buffers and fork or exit handlers, whose code
         // has to stay mapped until the process ends.
@@ -109,9 +103,7 @@ impl Library {
         // SAFETY: takes nothing, and gives static text.
         let text = unsafe { (self.api.bfc_version)() };
         // SAFETY: not NULL and NUL-terminated by the contract, and static in a library that stays open.
-        unsafe { CStr::from_ptr(text) }
-            .to_string_lossy()
-            .into_owned()
+        unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
     }
 
     /// The failure `status` of the function `call`, with the library's own words. To be called at once
@@ -120,20 +112,12 @@ impl Library {
         let mut buffer = vec![0_u8; 4096];
         // SAFETY: the buffer is writable for the length given.
         unsafe { (self.api.bfc_last_error)(buffer.as_mut_ptr().cast(), buffer.len()) };
-        let detail =
-            CStr::from_bytes_until_nul(&buffer).map(|text| text.to_string_lossy().into_owned());
+        let detail = CStr::from_bytes_until_nul(&buffer).map(|text| text.to_string_lossy().into_owned());
         // SAFETY: takes any integer, and gives static text.
         let name = unsafe { (self.api.bfc_status_string)(status) };
         // SAFETY: never NULL by the contract, NUL-terminated, and static in a library that stays open.
-        let name = unsafe { CStr::from_ptr(name) }
-            .to_string_lossy()
-            .into_owned();
-        CallError {
-            call,
-            status,
-            name,
-            detail: detail.unwrap_or_default(),
-        }
+        let name = unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned();
+        CallError { call, status, name, detail: detail.unwrap_or_default() }
     }
 }
 
@@ -162,11 +146,7 @@ impl std::error::Error for CallError {}
 
 /// Turns a status into a result, with the thread's last error text if it is a failure.
 pub fn checked(library: &Library, call: &'static str, status: Status) -> Result<(), CallError> {
-    if status == ffi::OK {
-        Ok(())
-    } else {
-        Err(library.error(call, status))
-    }
+    if status == ffi::OK { Ok(()) } else { Err(library.error(call, status)) }
 }
 
 /// The files that may be the library as seen from the command's own file.
@@ -175,19 +155,13 @@ fn beside(executable: &Path) -> Vec<PathBuf> {
         return Vec::new();
     };
     let folders = FOLDERS.iter().map(|name| folder.join(name));
-    folders
-        .flat_map(|folder| NAMES.map(|name| folder.join(name)))
-        .collect()
+    folders.flat_map(|folder| NAMES.map(|name| folder.join(name))).collect()
 }
 
 /// `dlopen` searches the system's folders for a name without a slash; a path that was named is a file.
 fn searched_as_file(path: &Path) -> OsString {
     let plain = path.components().count() == 1 && path.is_relative();
-    if plain {
-        Path::new(".").join(path).into_os_string()
-    } else {
-        path.as_os_str().to_owned()
-    }
+    if plain { Path::new(".").join(path).into_os_string() } else { path.as_os_str().to_owned() }
 }
 
 /// libloading keeps the loader's own words in the source of its error.
@@ -226,9 +200,7 @@ mod tests {
         assert_eq!(paths[1], Path::new("/opt/bin/libbfc.so"));
         assert_eq!(paths[2], Path::new("/opt/bin/../lib/libbfc.so.0"));
         assert!(paths.contains(&PathBuf::from("/opt/bin/../lib64/libbfc.so")));
-        assert!(paths.contains(&PathBuf::from(
-            "/opt/bin/../lib/x86_64-linux-gnu/libbfc.so.0"
-        )));
+        assert!(paths.contains(&PathBuf::from("/opt/bin/../lib/x86_64-linux-gnu/libbfc.so.0")));
         assert!(beside(Path::new("")).is_empty());
     }
 
@@ -241,22 +213,12 @@ mod tests {
 
     #[test]
     fn a_library_that_is_not_libbfc_is_refused() {
-        let error = Library::named(Path::new("/nonexistent/libbfc.so"), "--library")
-            .err()
-            .expect("no file");
+        let error = Library::named(Path::new("/nonexistent/libbfc.so"), "--library").err().expect("no file");
         let text = error.to_string();
-        assert!(
-            text.contains("/nonexistent/libbfc.so (from --library)"),
-            "{text}"
-        );
+        assert!(text.contains("/nonexistent/libbfc.so (from --library)"), "{text}");
         assert!(text.contains("cargo build --release"), "{text}");
-        let error = Library::open(OsStr::new("libc.so.6"))
-            .err()
-            .expect("not libbfc");
-        assert!(
-            error.contains("not libbfc") && error.contains("bfc_create"),
-            "{error}"
-        );
+        let error = Library::open(OsStr::new("libc.so.6")).err().expect("not libbfc");
+        assert!(error.contains("not libbfc") && error.contains("bfc_create"), "{error}");
     }
 
     #[test]

@@ -138,11 +138,7 @@ struct Replay {
 impl Replay {
     fn pool(&self) -> PoolConfig {
         PoolConfig {
-            backend: if self.device_capacity.is_some() {
-                Backend::Simulated
-            } else {
-                self.backend
-            },
+            backend: if self.device_capacity.is_some() { Backend::Simulated } else { self.backend },
             growth: self.growth,
             gc: self.gc,
             split_always: self.split_always,
@@ -158,13 +154,7 @@ impl Replay {
         if self.map.is_some() && self.traces.len() > 1 {
             return Err("--map takes one trace: the map is of one moment of one of them");
         }
-        if self
-            .traces
-            .iter()
-            .filter(|path| path.as_os_str() == "-")
-            .count()
-            > 1
-        {
+        if self.traces.iter().filter(|path| path.as_os_str() == "-").count() > 1 {
             return Err("standard input can be read once only");
         }
         if self.stream_ordered && matches!(self.backend, Backend::Cuda | Backend::CudaVmm) {
@@ -177,23 +167,15 @@ impl Replay {
     /// shows one that needs much more.
     fn limit_for(&self, trace: &Trace) -> u64 {
         let live = u128::from(trace.peak_live_bytes) * u128::from(self.threads);
-        let default = (live * 6 / 5)
-            .next_multiple_of(u128::from(ALIGNMENT))
-            .max(u128::from(ALIGNMENT));
-        self.limit
-            .unwrap_or(u64::try_from(default).unwrap_or(u64::MAX))
+        let default = (live * 6 / 5).next_multiple_of(u128::from(ALIGNMENT)).max(u128::from(ALIGNMENT));
+        self.limit.unwrap_or(u64::try_from(default).unwrap_or(u64::MAX))
     }
 
     /// A bar on standard error, which hides itself where that is not a terminal. It has no thread of its
     /// own: one that draws now and then would take its time from the loop that is measured.
     fn bar(&self, length: Option<u64>, template: &str) -> ProgressBar {
-        let target = if self.quiet {
-            ProgressDrawTarget::hidden()
-        } else {
-            ProgressDrawTarget::stderr()
-        };
-        let style =
-            ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+        let target = if self.quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
+        let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
         ProgressBar::with_draw_target(length, target).with_style(style)
     }
 }
@@ -217,23 +199,14 @@ fn run(cli: &Cli) -> Result<ExitCode> {
         Command::Info => info::info(&library()?, &mut output).map(|()| ExitCode::SUCCESS),
         Command::Replay(args) => {
             if let Err(what) = args.check() {
-                Cli::command()
-                    .error(ErrorKind::ArgumentConflict, what)
-                    .exit();
+                Cli::command().error(ErrorKind::ArgumentConflict, what).exit();
             }
             // All of them before the first run: wrong input should not show after minutes of work.
-            let traces = args
-                .traces
-                .iter()
-                .map(|path| Trace::read(path))
-                .collect::<Result<Vec<_>>>()?;
+            let traces = args.traces.iter().map(|path| Trace::read(path)).collect::<Result<Vec<_>>>()?;
             let library = library()?;
             if !args.quiet {
                 for (name, value) in steering_environment() {
-                    let _ = writeln!(
-                        io::stderr(),
-                        "bfc: note: {name}={value} is set and steers the library"
-                    );
+                    let _ = writeln!(io::stderr(), "bfc: note: {name}={value} is set and steers the library");
                 }
             }
             if args.find_limit {
@@ -242,11 +215,7 @@ fn run(cli: &Cli) -> Result<ExitCode> {
             }
             let results = each(args, &library, &traces, &mut output, replay_one)?;
             let failed = results.iter().any(|result| result.any_failed);
-            Ok(if failed && args.fail_on_oom {
-                ExitCode::FAILURE
-            } else {
-                ExitCode::SUCCESS
-            })
+            Ok(if failed && args.fail_on_oom { ExitCode::FAILURE } else { ExitCode::SUCCESS })
         }
     }
 }
@@ -294,9 +263,7 @@ fn replay_one(args: &Replay, job: &Job<'_>) -> Result<Replayed> {
     let events = job.trace.events.len() as u64 * u64::from(args.threads) * u64::from(args.repeat);
     let bar = args.bar(Some(events), "{msg} {wide_bar} {percent:>3}% {eta}");
     bar.set_message(job.trace.name.clone());
-    let runs = (0..args.repeat)
-        .map(|_| replay::run(job, &bar))
-        .collect::<Result<Vec<_>>>();
+    let runs = (0..args.repeat).map(|_| replay::run(job, &bar)).collect::<Result<Vec<_>>>();
     bar.finish_and_clear();
     let runs = runs?;
     let inspection = inspect::inspect(job)?;

@@ -59,23 +59,11 @@ struct LibraryInfo<'a> {
 }
 
 /// The JSON document.
-pub fn document<T: Serialize>(
-    schema: &'static str,
-    library: &Library,
-    traces: &[T],
-) -> Result<String> {
+pub fn document<T: Serialize>(schema: &'static str, library: &Library, traces: &[T]) -> Result<String> {
     let path = library.path.to_string_lossy();
-    let library = LibraryInfo {
-        path: &path,
-        version: library.version(),
-    };
+    let library = LibraryInfo { path: &path, version: library.version() };
     let environment = steering_environment().into_iter().collect();
-    let document = Document {
-        schema,
-        library,
-        environment,
-        traces,
-    };
+    let document = Document { schema, library, environment, traces };
     let mut text = serde_json::to_string_pretty(&document).context("cannot write JSON")?;
     text.push('\n');
     Ok(text)
@@ -84,9 +72,7 @@ pub fn document<T: Serialize>(
 /// Rows under a heading, the values aligned.
 pub fn table(heading: &str, rows: &[(&str, String)]) -> String {
     let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
-    let rows = rows
-        .iter()
-        .map(|(name, value)| format!("  {name:width$}  {value}\n"));
+    let rows = rows.iter().map(|(name, value)| format!("  {name:width$}  {value}\n"));
     format!("{heading}\n{}", rows.collect::<String>())
 }
 
@@ -103,10 +89,7 @@ impl Output {
             return Ok(());
         }
         let mut stdout = io::stdout().lock();
-        match stdout
-            .write_all(text.as_bytes())
-            .and_then(|()| stdout.flush())
-        {
+        match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
             Err(error) if error.kind() == ErrorKind::BrokenPipe => {
                 self.closed = true;
                 Ok(())

@@ -57,7 +57,7 @@ pub struct Run {
     pub failed: u64,
     /// Time in the loop per call, as a thread sees it.
     pub ns_per_op: f64,
-    /// Calls of all threads over the time of the slowest.
+    /// Calls of all threads over the time from the first call to the last.
     pub ops_per_second: f64,
     /// Statistics after the last event.
     pub stats: Stats,
@@ -73,9 +73,8 @@ pub fn run(job: &Job<'_>, bar: &ProgressBar) -> Result<Run> {
     let missing = AtomicUsize::new(job.threads);
     let mut players = thread::scope(|scope| {
         let play = || play_timed(&device, job.trace, &chunks, &missing, bar);
-        let spawned: Vec<_> = (0..job.threads)
-            .map(|_| thread::Builder::new().spawn_scoped(scope, play))
-            .collect();
+        let spawned: Vec<_> =
+            (0..job.threads).map(|_| thread::Builder::new().spawn_scoped(scope, play)).collect();
         // Those that could not be started will never arrive; the others must not wait for them.
         let refused = spawned.iter().filter(|thread| thread.is_err()).count();
         missing.fetch_sub(refused, Ordering::AcqRel);
@@ -100,11 +99,9 @@ pub fn run(job: &Job<'_>, bar: &ProgressBar) -> Result<Run> {
 fn tally(players: &[Player<'_>], stats: Stats) -> Run {
     let ops = players.iter().map(|player| player.ops).sum();
     let busy: Duration = players.iter().map(|player| player.busy).sum();
-    let slowest = players
-        .iter()
-        .map(|player| player.busy)
-        .max()
-        .unwrap_or_default();
+    let began = players.iter().filter_map(|player| player.began).min();
+    let ended = players.iter().filter_map(|player| player.ended).max();
+    let wall = began.zip(ended).map_or(busy, |(began, ended)| ended - began);
     let fnv1a64 = match players {
         [only] => Some(fnv1a64(&only.addresses)),
         _ => None,
@@ -114,7 +111,7 @@ fn tally(players: &[Player<'_>], stats: Stats) -> Run {
         failed: players.iter().map(|player| player.failed).sum(),
         // A trace has an event, and its first is a request: there is a call to divide by.
         ns_per_op: busy.as_nanos() as f64 / ops as f64,
-        ops_per_second: ops as f64 / slowest.as_secs_f64().max(1e-9),
+        ops_per_second: ops as f64 / wall.as_secs_f64().max(1e-9),
         stats,
         fnv1a64,
     }
@@ -134,9 +131,12 @@ fn play_timed<'a>(
         thread::yield_now();
     }
     for chunk in chunks {
-        let clock = Instant::now();
+        let began = Instant::now();
         let played = player.play(chunk.clone());
-        player.busy += clock.elapsed();
+        let ended = Instant::now();
+        player.busy += ended - began;
+        player.began.get_or_insert(began);
+        player.ended = Some(ended);
         played?;
         bar.inc(chunk.len() as u64);
     }
@@ -155,7 +155,10 @@ pub struct Player<'a> {
     ops: u64,
     /// Requests that failed so far.
     pub failed: u64,
+    /// Time in the calls, without what lies between the stretches.
     busy: Duration,
+    began: Option<Instant>,
+    ended: Option<Instant>,
 }
 
 impl<'a> Player<'a> {
@@ -171,6 +174,8 @@ impl<'a> Player<'a> {
             ops: 0,
             failed: 0,
             busy: Duration::ZERO,
+            began: None,
+            ended: None,
         }
     }
 
@@ -181,11 +186,7 @@ impl<'a> Player<'a> {
         let mut skipped = 0;
         for (index, event) in self.trace.events[events.clone()].iter().enumerate() {
             match *event {
-                Event::Alloc {
-                    bytes,
-                    slot,
-                    stream,
-                } => {
+                Event::Alloc { bytes, slot, stream } => {
                     let (status, address) = self.device.alloc(bytes, stream);
                     self.live[slot as usize] = address;
                     self.addresses[self.requests] = address;
@@ -242,9 +243,7 @@ impl<'a> Player<'a> {
 
 /// An event in words: `gpt2.trace.gz, event 12 (step 0)`.
 pub fn place(trace: &Trace, event: usize) -> String {
-    let mark = trace
-        .mark_of(event)
-        .map_or(String::new(), |mark| format!(" ({mark})"));
+    let mark = trace.mark_of(event).map_or(String::new(), |mark| format!(" ({mark})"));
     format!("{}, event {}{mark}", trace.name, event + 1)
 }
 
@@ -252,12 +251,8 @@ pub fn place(trace: &Trace, event: usize) -> String {
 fn fnv1a64(addresses: &[usize]) -> u64 {
     const BASIS: u64 = 1_469_598_103_934_665_603;
     const PRIME: u64 = 1_099_511_628_211;
-    let bytes = addresses
-        .iter()
-        .flat_map(|address| (*address as u64).to_le_bytes());
-    bytes.fold(BASIS, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(PRIME)
-    })
+    let bytes = addresses.iter().flat_map(|address| (*address as u64).to_le_bytes());
+    bytes.fold(BASIS, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(PRIME))
 }
 
 #[cfg(test)]
@@ -278,8 +273,7 @@ mod tests {
 
     #[test]
     fn a_place_names_the_trace_the_event_and_the_step() {
-        let trace =
-            Trace::from_reader("t", &b"+ 1 5 0\n# step 0\n- 1 0\n"[..]).expect("well-formed");
+        let trace = Trace::from_reader("t", &b"+ 1 5 0\n# step 0\n- 1 0\n"[..]).expect("well-formed");
         assert_eq!(place(&trace, 0), "t, event 1");
         assert_eq!(place(&trace, 1), "t, event 2 (step 0)");
     }

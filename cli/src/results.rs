@@ -108,15 +108,8 @@ impl Replayed {
             any_failed: runs.iter().any(|run| run.failed > 0),
             fnv1a64: first.fnv1a64.map(|hash| format!("{hash:016x}")),
             stats: first.stats,
-            ns_per_op: NsPerOp {
-                best: sorted[0],
-                median: sorted[sorted.len() / 2],
-                runs: times,
-            },
-            ops_per_second: runs
-                .iter()
-                .map(|run| run.ops_per_second)
-                .fold(0.0, f64::max),
+            ns_per_op: NsPerOp { best: sorted[0], median: sorted[sorted.len() / 2], runs: times },
+            ops_per_second: runs.iter().map(|run| run.ops_per_second).fold(0.0, f64::max),
             repeats_agree: agree.then(|| runs.iter().all(|run| run.fnv1a64 == first.fnv1a64)),
             waste: first.stats.peak_pool_bytes as f64 / live.max(1) as f64,
             fragmentation: first.stats.fragmentation(),
@@ -134,10 +127,9 @@ impl Replayed {
         };
         let threads = match self.threads {
             1 => String::new(),
-            threads => format!(
-                " in each of {threads} threads; {:.2} M ops per second",
-                self.ops_per_second / 1e6
-            ),
+            threads => {
+                format!(" in each of {threads} threads; {:.2} M ops per second", self.ops_per_second / 1e6)
+            }
         };
         let pools = if self.warm { "warm" } else { "fresh" };
         format!("{:.1} on a {pools} pool{runs}{threads}", times.best)
@@ -158,22 +150,9 @@ impl Outcome for Replayed {
             ("failures", self.failed.to_string()),
             ("peak in use", human(stats.peak_bytes_in_use)),
             ("peak requested", human(stats.peak_bytes_requested)),
-            (
-                "peak live",
-                format!("{} in the trace", human(trace.peak_live_bytes)),
-            ),
-            (
-                "pool held",
-                format!(
-                    "{}, peak {}",
-                    human(stats.pool_bytes),
-                    human(stats.peak_pool_bytes)
-                ),
-            ),
-            (
-                "waste",
-                format!("{:.4} peak pool over peak live", self.waste),
-            ),
+            ("peak live", format!("{} in the trace", human(trace.peak_live_bytes))),
+            ("pool held", format!("{}, peak {}", human(stats.pool_bytes), human(stats.peak_pool_bytes))),
+            ("waste", format!("{:.4} peak pool over peak live", self.waste)),
             (
                 "fragmentation",
                 format!(
@@ -190,14 +169,8 @@ impl Outcome for Replayed {
             };
             rows.push(("addresses", format!("{hash}{agree}")));
         }
-        let mark = peak
-            .mark
-            .as_ref()
-            .map_or(String::new(), |mark| format!(" ({mark})"));
-        rows.push((
-            "occupancy",
-            format!("at peak use, event {}{mark}", peak.event),
-        ));
+        let mark = peak.mark.as_ref().map_or(String::new(), |mark| format!(" ({mark})"));
+        rows.push(("occupancy", format!("at peak use, event {}{mark}", peak.event)));
         let mut text = table(&trace.name, &rows);
         text += &format!("  {}\n", peak.occupancy.trim_end());
         if let Some(report) = &self.report {
@@ -242,19 +215,16 @@ impl Outcome for Searched {
     const SCHEMA: &'static str = "bfc-find-limit/1";
 
     fn table(&self) -> String {
-        let fails = self.fails_at.map_or(
-            "nothing: what is smaller cannot hold the live bytes".to_owned(),
-            |bytes| format!("{}, the nearest below that was tried", human(bytes)),
-        );
+        let fails =
+            self.fails_at.map_or("nothing: what is smaller cannot hold the live bytes".to_owned(), |bytes| {
+                format!("{}, the nearest below that was tried", human(bytes))
+            });
         table(
             &self.trace.name,
             &[
                 ("trace", trace_row(&self.trace)),
                 ("pool", pool_row(&self.pool, None)),
-                (
-                    "peak live",
-                    format!("{} in the trace", human(self.trace.peak_live_bytes)),
-                ),
+                ("peak live", format!("{} in the trace", human(self.trace.peak_live_bytes))),
                 ("least limit", human(self.limit)),
                 ("ratio", format!("{:.4} over peak live", self.ratio)),
                 ("fails at", fails),
@@ -286,30 +256,16 @@ fn pool_row(pool: &PoolConfig, limit: Option<u64>) -> String {
     let backend = serde_json::to_value(pool.backend).unwrap_or_default();
     let mut words = vec![backend.as_str().unwrap_or_default().to_owned()];
     words.extend(limit.map(|limit| format!("limit {}", human(limit))));
-    words.extend(
-        pool.device_capacity
-            .map(|bytes| format!("capacity {}", human(bytes))),
-    );
+    words.extend(pool.device_capacity.map(|bytes| format!("capacity {}", human(bytes))));
     let flags = [
         (pool.growth, "growth"),
         (pool.gc, "garbage collection"),
         (pool.split_always, "split always"),
         (pool.stream_ordered, "stream-ordered"),
     ];
-    words.extend(
-        flags
-            .iter()
-            .filter(|(on, _)| *on)
-            .map(|(_, word)| (*word).to_owned()),
-    );
-    words.extend(
-        pool.fragmentation_fraction
-            .map(|share| format!("fragmentation fraction {share}")),
-    );
-    words.extend(
-        pool.initial_region
-            .map(|bytes| format!("initial region {}", human(bytes))),
-    );
+    words.extend(flags.iter().filter(|(on, _)| *on).map(|(_, word)| (*word).to_owned()));
+    words.extend(pool.fragmentation_fraction.map(|share| format!("fragmentation fraction {share}")));
+    words.extend(pool.initial_region.map(|bytes| format!("initial region {}", human(bytes))));
     words.join(", ")
 }
 

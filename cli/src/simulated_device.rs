@@ -33,16 +33,9 @@ struct State {
 impl SimulatedDevice {
     /// A device of `capacity` bytes, all free.
     pub fn new(capacity: u64) -> Self {
-        let state = State {
-            capacity,
-            bytes_out: 0,
-            next_base: FIRST_BASE,
-            regions: BTreeMap::new(),
-            fault: None,
-        };
-        Self {
-            state: Mutex::new(state),
-        }
+        let state =
+            State { capacity, bytes_out: 0, next_base: FIRST_BASE, regions: BTreeMap::new(), fault: None };
+        Self { state: Mutex::new(state) }
     }
 
     /// The C view of this device. It points at `self`, which must outlive the pool that is given it.
@@ -66,9 +59,7 @@ impl SimulatedDevice {
         }
         match state.regions.len() {
             0 => Ok(()),
-            count => Err(format!(
-                "{count} regions were not given back to the simulated device"
-            )),
+            count => Err(format!("{count} regions were not given back to the simulated device")),
         }
     }
 
@@ -80,9 +71,7 @@ impl SimulatedDevice {
         }
         // Every base is a multiple of 2 MiB already; only a stricter wish moves it.
         let base = state.next_base.checked_next_multiple_of(alignment.max(1))?;
-        state.next_base = base
-            .checked_add(bytes.checked_next_multiple_of(GRANULE)?)?
-            .checked_add(GRANULE)?;
+        state.next_base = base.checked_add(bytes.checked_next_multiple_of(GRANULE)?)?.checked_add(GRANULE)?;
         state.bytes_out = bytes_out;
         state.regions.insert(base, bytes);
         Some(base)
@@ -96,12 +85,8 @@ impl SimulatedDevice {
                 state.bytes_out -= bytes;
             }
             held => {
-                let held = held.map_or("no region".to_owned(), |size| {
-                    format!("a region of {size} bytes")
-                });
-                let fault = format!(
-                    "the library gave back {bytes} bytes at {base:#x}, where it had {held}"
-                );
+                let held = held.map_or("no region".to_owned(), |size| format!("a region of {size} bytes"));
+                let fault = format!("the library gave back {bytes} bytes at {base:#x}, where it had {held}");
                 state.fault.get_or_insert(fault);
             }
         }
@@ -129,9 +114,7 @@ unsafe extern "C" fn alloc_region(
         // SAFETY: the contract's out-parameter, not NULL, valid for one write during this call.
         unsafe { bytes_received.write(received) };
     }
-    base.map_or(ptr::null_mut(), |base| {
-        ptr::without_provenance_mut(base as usize)
-    })
+    base.map_or(ptr::null_mut(), |base| ptr::without_provenance_mut(base as usize))
 }
 
 unsafe extern "C" fn free_region(user_data: *mut c_void, region: *mut c_void, bytes: usize) {
@@ -149,10 +132,7 @@ mod tests {
         let device = SimulatedDevice::new(1 << 30);
         assert_eq!(device.alloc(256, 1), Some(1 << 40));
         assert_eq!(device.alloc(256, GRANULE), Some((1 << 40) + 2 * GRANULE));
-        assert_eq!(
-            device.alloc(256, GRANULE + 256),
-            Some((1 << 40) + 4 * GRANULE)
-        );
+        assert_eq!(device.alloc(256, GRANULE + 256), Some((1 << 40) + 4 * GRANULE));
         assert_eq!(device.alloc(256, 512), Some((1 << 40) + 7 * GRANULE));
     }
 
@@ -185,18 +165,12 @@ mod tests {
     fn wrong_frees_and_leaks_are_told_at_the_end() {
         let device = SimulatedDevice::new(4096);
         let base = device.alloc(256, 1024).expect("fits");
-        assert_eq!(
-            device.finish(),
-            Err("1 regions were not given back to the simulated device".into())
-        );
+        assert_eq!(device.finish(), Err("1 regions were not given back to the simulated device".into()));
         device.free(base, 512);
         device.free(base + 256, 256);
         device.free(base, 1024);
         let fault = device.finish().expect_err("512 of 1024 bytes");
-        assert!(
-            fault.contains("512 bytes at 0x10000000000, where it had a region of 1024"),
-            "{fault}"
-        );
+        assert!(fault.contains("512 bytes at 0x10000000000, where it had a region of 1024"), "{fault}");
         assert_eq!(device.finish(), Ok(()));
     }
 

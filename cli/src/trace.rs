@@ -81,35 +81,25 @@ impl Trace {
     /// Reads a trace, gzipped or not; `name` is for messages.
     pub fn from_reader(name: &str, mut input: impl Read) -> Result<Self> {
         let mut head = Vec::new();
-        let magic = input
-            .by_ref()
-            .take(GZIP_MAGIC.len() as u64)
-            .read_to_end(&mut head);
+        let magic = input.by_ref().take(GZIP_MAGIC.len() as u64).read_to_end(&mut head);
         magic.with_context(|| format!("cannot read {name}"))?;
         if head.is_empty() {
             bail!("{name} is empty; a trace has lines like '+ ID BYTES STREAM' and '- ID STREAM'");
         }
         let gzipped = head == GZIP_MAGIC;
         if !gzipped && name.ends_with(".gz") {
-            bail!(
-                "{name}:1: not gzip, though its name says so (it begins with {head:02x?}, not [1f, 8b])"
-            );
+            bail!("{name}:1: not gzip, though its name says so (it begins with {head:02x?}, not [1f, 8b])");
         }
         let input = Cursor::new(head).chain(input);
         let mut parser = Parser::default();
         if gzipped {
-            parser.lines(
-                name,
-                BufReader::new(MultiGzDecoder::new(BufReader::new(input))),
-            )?;
+            parser.lines(name, BufReader::new(MultiGzDecoder::new(BufReader::new(input))))?;
         } else {
             parser.lines(name, BufReader::new(input))?;
         }
         let trace = parser.finish(name);
         if trace.events.is_empty() {
-            bail!(
-                "{name} has no events; a trace has lines like '+ ID BYTES STREAM' and '- ID STREAM'"
-            );
+            bail!("{name} has no events; a trace has lines like '+ ID BYTES STREAM' and '- ID STREAM'");
         }
         Ok(trace)
     }
@@ -159,21 +149,15 @@ impl Parser {
         let mut line = Vec::new();
         loop {
             line.clear();
-            let read = input
-                .by_ref()
-                .take(LONGEST_LINE)
-                .read_until(b'\n', &mut line);
-            let read =
-                read.map_err(|error| anyhow::anyhow!("{name}: {}", self.unreadable(&error)))?;
+            let read = input.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut line);
+            let read = read.map_err(|error| anyhow::anyhow!("{name}: {}", self.unreadable(&error)))?;
             if read == 0 {
                 return Ok(());
             }
             self.line += 1;
             let number = self.line;
             let result = if read as u64 == LONGEST_LINE && line.last() != Some(&b'\n') {
-                Err(format!(
-                    "a line of more than {LONGEST_LINE} bytes; this is not a trace"
-                ))
+                Err(format!("a line of more than {LONGEST_LINE} bytes; this is not a trace"))
             } else {
                 str::from_utf8(&line)
                     .map_err(|_| "not text; this is not a trace".to_owned())
@@ -212,10 +196,7 @@ impl Parser {
             }
             Some(first) if first.starts_with('#') => {
                 let text = line[1..].trim_ascii().to_owned();
-                self.trace.marks.push(Mark {
-                    event: self.trace.events.len(),
-                    text,
-                });
+                self.trace.marks.push(Mark { event: self.trace.events.len(), text });
                 Ok(())
             }
             Some(other) => {
@@ -230,14 +211,10 @@ impl Parser {
     fn alloc(&mut self, id: u64, bytes: u64, stream: u64) -> Result<(), String> {
         match self.ids.get(&id) {
             Some(Id::Live { line, .. }) => {
-                return Err(format!(
-                    "duplicate id {id}: allocated at line {line} and still live"
-                ));
+                return Err(format!("duplicate id {id}: allocated at line {line} and still live"));
             }
             Some(Id::Freed { line }) => {
-                return Err(format!(
-                    "duplicate id {id}: used before, and freed at line {line}"
-                ));
+                return Err(format!("duplicate id {id}: used before, and freed at line {line}"));
             }
             None => {}
         }
@@ -246,26 +223,14 @@ impl Parser {
             Some(slot) => slot,
             None => self.new_slot()?,
         };
-        self.ids.insert(
-            id,
-            Id::Live {
-                slot,
-                bytes,
-                line: self.line,
-            },
-        );
+        self.ids.insert(id, Id::Live { slot, bytes, line: self.line });
         self.live += rounded(bytes);
         self.live_requested += u128::from(bytes);
         let peak = |peak: u64, live: u128| peak.max(u64::try_from(live).unwrap_or(u64::MAX));
         self.trace.peak_live_bytes = peak(self.trace.peak_live_bytes, self.live);
-        self.trace.peak_requested_bytes =
-            peak(self.trace.peak_requested_bytes, self.live_requested);
+        self.trace.peak_requested_bytes = peak(self.trace.peak_requested_bytes, self.live_requested);
         self.trace.requests += 1;
-        self.trace.events.push(Event::Alloc {
-            bytes,
-            slot,
-            stream,
-        });
+        self.trace.events.push(Event::Alloc { bytes, slot, stream });
         Ok(())
     }
 
@@ -273,14 +238,10 @@ impl Parser {
         let (slot, bytes) = match self.ids.get(&id) {
             Some(Id::Live { slot, bytes, .. }) => (*slot, *bytes),
             Some(Id::Freed { line }) => {
-                return Err(format!(
-                    "double free: id {id} was freed at line {line} already"
-                ));
+                return Err(format!("double free: id {id} was freed at line {line} already"));
             }
             None => {
-                return Err(format!(
-                    "free of the unknown id {id}: no line before allocates it"
-                ));
+                return Err(format!("free of the unknown id {id}: no line before allocates it"));
             }
         };
         let stream = self.stream(stream)?;
@@ -293,8 +254,7 @@ impl Parser {
     }
 
     fn new_slot(&mut self) -> Result<u32, String> {
-        let slot =
-            u32::try_from(self.trace.slots).map_err(|_| "more than 2^32 live allocations")?;
+        let slot = u32::try_from(self.trace.slots).map_err(|_| "more than 2^32 live allocations")?;
         self.trace.slots += 1;
         Ok(slot)
     }
@@ -305,22 +265,14 @@ impl Parser {
             return Ok(*number);
         }
         let others = self.streams.keys().filter(|key| **key != 0).count();
-        let number = if stream == 0 {
-            Some(0)
-        } else {
-            u16::try_from(others + 1).ok()
-        };
+        let number = if stream == 0 { Some(0) } else { u16::try_from(others + 1).ok() };
         let number = number.ok_or("more than 65535 streams")?;
         self.streams.insert(stream, number);
         Ok(number)
     }
 
     fn finish(self, name: &str) -> Trace {
-        Trace {
-            name: name.to_owned(),
-            streams: self.streams.len(),
-            ..self.trace
-        }
+        Trace { name: name.to_owned(), streams: self.streams.len(), ..self.trace }
     }
 }
 
@@ -337,25 +289,17 @@ fn numbers<'a, const N: usize>(
     let mut values = [0; N];
     for (value, name) in values.iter_mut().zip(names) {
         let Some(field) = fields.next() else {
-            return Err(format!(
-                "{name} is missing; the line is '{letter} {}'",
-                names.join(" ")
-            ));
+            return Err(format!("{name} is missing; the line is '{letter} {}'", names.join(" ")));
         };
         // Digits alone: `parse` would also take a sign.
         if !field.bytes().all(|byte| byte.is_ascii_digit()) {
             return Err(format!("{name} is {field:?}, which is not a number"));
         }
-        *value = field
-            .parse()
-            .map_err(|_| format!("{name} is {field}, which does not fit in 64 bits"))?;
+        *value = field.parse().map_err(|_| format!("{name} is {field}, which does not fit in 64 bits"))?;
     }
     match fields.next() {
         None => Ok(values),
-        Some(field) => Err(format!(
-            "{field:?} is too much; the line is '{letter} {}'",
-            names.join(" ")
-        )),
+        Some(field) => Err(format!("{field:?} is too much; the line is '{letter} {}'", names.join(" "))),
     }
 }
 

@@ -70,7 +70,7 @@ pub const BFC_LOG_ERROR: i32 = 1;
 pub const BFC_LOG_WARN: i32 = 2;
 /// Creation, destruction, regions.
 pub const BFC_LOG_INFO: i32 = 3;
-/// Each region that the backend refused.
+/// Extensions for which the backend gave nothing.
 pub const BFC_LOG_DEBUG: i32 = 4;
 
 /// Receives a message of the library: the pointer given to bfc_set_log_callback, a level, and a

@@ -82,10 +82,7 @@ fn refuse_overflow(guard: Guard<'_>, bytes: u64) -> Error {
 #[cold]
 fn refuse_alignment(guard: Guard<'_>, alignment: u64) -> Error {
     let limit = guard.arena.growth().limit;
-    count(
-        guard,
-        fail!(Error::OutOfMemory, "alignment {alignment} is larger than the limit of {limit} bytes"),
-    )
+    count(guard, fail!(Error::OutOfMemory, "alignment {alignment} is larger than the limit of {limit} bytes"))
 }
 
 #[cold]

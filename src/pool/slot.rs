@@ -59,13 +59,8 @@ struct Call {
 
 impl Slot {
     pub(crate) const fn new() -> Self {
-        let inner = Inner {
-            phase: Phase::Empty,
-            calls: std::ptr::null(),
-            sleeping: 0,
-            extending: None,
-            pool: None,
-        };
+        let inner =
+            Inner { phase: Phase::Empty, calls: std::ptr::null(), sleeping: 0, extending: None, pool: None };
         Slot { lock: Lock::new(), event: AtomicU32::new(0), inner: UnsafeCell::new(inner) }
     }
 

@@ -13,7 +13,10 @@ pub(crate) struct Verdict {
     /// Rounded up to 256.
     wanted: u64,
     alignment: u64,
+    /// What a request could get, in however many pieces.
     free: u64,
+    /// Free, but in quarantine.
+    waiting: u64,
     largest: u64,
     /// What the limit leaves to grow; 0 if the backend refused although the limit would have allowed it.
     available: u64,
@@ -24,10 +27,12 @@ impl Verdict {
     pub(crate) fn new(arena: &Arena, wanted: u64, alignment: u64) -> Self {
         let available = arena.growth().available();
         let refused = available >= wanted;
+        let waiting = tally::waiting(arena);
         Verdict {
             wanted,
             alignment,
-            free: arena.usable_bytes() - arena.counters().bytes_in_use,
+            free: arena.usable_bytes() - arena.counters().bytes_in_use - waiting,
+            waiting,
             largest: arena.largest_free(),
             available: if refused { 0 } else { available },
             refused,
@@ -56,6 +61,9 @@ impl fmt::Display for Verdict {
         } else {
             write!(f, "and the limit leaves {} to grow", Bytes(available))?;
         }
+        if self.waiting != 0 {
+            write!(f, "; {} more wait for the safe frontier", Bytes(self.waiting))?;
+        }
         if self.alignment > 256 {
             write!(f, "; the alignment of {} narrows the choice", self.alignment)?;
         }
@@ -77,7 +85,7 @@ pub(crate) fn write(out: &mut dyn Write, subject: &Subject<'_>, verdict: Option<
     let stats = arena.stats();
     writeln!(out, "memory of allocator \"{name}\" on device {device} ({backend} backend)")?;
     if let Some(verdict) = verdict {
-        write_verdict(out, verdict)?;
+        write_verdict(out, arena, verdict)?;
     }
     let free = arena.usable_bytes() - stats.bytes_in_use;
     let line = |out: &mut dyn Write, what: &str, bytes: u64| {
@@ -106,15 +114,27 @@ pub(crate) fn write(out: &mut dyn Write, subject: &Subject<'_>, verdict: Option<
     write_holders(out, arena)
 }
 
-fn write_verdict(out: &mut dyn Write, verdict: &Verdict) -> fmt::Result {
+fn write_verdict(out: &mut dyn Write, arena: &Arena, verdict: &Verdict) -> fmt::Result {
     writeln!(out, "  {verdict}.")?;
     let fits = Bytes(verdict.would_fit());
     if verdict.is_fragmentation() {
         writeln!(out, "  There is enough free memory, but not in one piece: {fits} would have fitted.")?;
-        writeln!(out, "  Raise the limit, allocate the large blocks first, or free what lies between.")
     } else {
-        let advice = if verdict.refused { "Free what else uses the device" } else { "Raise the limit" };
-        writeln!(out, "  Memory is used up: {fits} would have fitted. {advice}, or use less at once.")
+        writeln!(out, "  Memory is used up: {fits} would have fitted.")?;
+    }
+    if verdict.waiting != 0 {
+        return writeln!(out, "  Call bfc_set_safe_frontier more often: what waits for it is free.");
+    }
+    match (verdict.is_fragmentation(), verdict.refused) {
+        (true, _) => {
+            writeln!(out, "  Raise the limit, allocate the large blocks first, or free what lies between.")?;
+            if arena.regions().count() > 1 && !arena.settings().garbage_collection {
+                writeln!(out, "  With BFC_GARBAGE_COLLECTION free regions make room for a larger one.")?;
+            }
+            Ok(())
+        }
+        (false, true) => writeln!(out, "  Free what else uses the device, or use less at once."),
+        (false, false) => writeln!(out, "  Raise the limit, or use less at once."),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Sums over the chunks, by bin and by operation.
 
 use crate::core::arena::Arena;
+use crate::core::chunks::State;
 use crate::core::units::{NUM_BINS, bin_of};
 use crate::sys::HostMemoryExhausted;
 
@@ -28,6 +29,15 @@ pub(super) fn bins(arena: &Arena) -> [BinTally; NUM_BINS] {
         }
     }
     bins
+}
+
+/// How many bytes are free and in quarantine.
+pub(super) fn waiting(arena: &Arena) -> u64 {
+    if !arena.settings().quarantine {
+        return 0;
+    }
+    let chunks = arena.chunks();
+    chunks.ids().filter(|&id| chunks.state(id) == State::Held).map(|id| chunks.size(id)).sum()
 }
 
 /// What one operation holds.

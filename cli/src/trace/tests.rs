@@ -23,46 +23,22 @@ fn refused(text: &str) -> String {
 
 #[test]
 fn events_marks_streams_and_peaks() {
-    let trace = parse("# step 0\n+ 7 100 0\n+ 9 256 3\n- 7 0\n# step 1\n+ 8 1 3\n- 9 3\n")
-        .expect("well-formed");
+    let trace =
+        parse("# step 0\n+ 7 100 0\n+ 9 256 3\n- 7 0\n# step 1\n+ 8 1 3\n- 9 3\n").expect("well-formed");
     assert_eq!(
         trace.events,
         [
-            Event::Alloc {
-                bytes: 100,
-                slot: 0,
-                stream: 0
-            },
-            Event::Alloc {
-                bytes: 256,
-                slot: 1,
-                stream: 1
-            },
+            Event::Alloc { bytes: 100, slot: 0, stream: 0 },
+            Event::Alloc { bytes: 256, slot: 1, stream: 1 },
             Event::Free { slot: 0, stream: 0 },
-            Event::Alloc {
-                bytes: 1,
-                slot: 0,
-                stream: 1
-            },
+            Event::Alloc { bytes: 1, slot: 0, stream: 1 },
             Event::Free { slot: 1, stream: 1 },
         ]
     );
-    let marks = [
-        Mark {
-            event: 0,
-            text: "step 0".into(),
-        },
-        Mark {
-            event: 3,
-            text: "step 1".into(),
-        },
-    ];
+    let marks = [Mark { event: 0, text: "step 0".into() }, Mark { event: 3, text: "step 1".into() }];
     assert_eq!(trace.marks, marks);
     assert_eq!((trace.slots, trace.requests, trace.streams), (2, 3, 2));
-    assert_eq!(
-        (trace.peak_live_bytes, trace.peak_requested_bytes),
-        (512, 356)
-    );
+    assert_eq!((trace.peak_live_bytes, trace.peak_requested_bytes), (512, 356));
     assert_eq!(trace.mark_of(2), Some("step 0"));
     assert_eq!(trace.mark_of(3), Some("step 1"));
 }
@@ -91,22 +67,10 @@ fn a_stream_other_than_0_is_never_the_default_stream() {
 fn gzip_is_known_by_its_first_bytes() {
     let text = b"+ 1 5 0\n- 1 0\n";
     let packed = gzip(text);
-    assert_eq!(
-        Trace::from_reader("any name", &packed[..])
-            .expect("gzip")
-            .events
-            .len(),
-        2
-    );
+    assert_eq!(Trace::from_reader("any name", &packed[..]).expect("gzip").events.len(), 2);
     // Files of several members are what `cat a.gz b.gz` makes.
     let two = [gzip(b"+ 1 5 0\n"), gzip(b"- 1 0\n")].concat();
-    assert_eq!(
-        Trace::from_reader("t.trace.gz", &two[..])
-            .expect("gzip")
-            .events
-            .len(),
-        2
-    );
+    assert_eq!(Trace::from_reader("t.trace.gz", &two[..]).expect("gzip").events.len(), 2);
 }
 
 #[test]
@@ -121,32 +85,21 @@ fn chunks_end_at_marks_and_cover_everything_once() {
     let chunks = parse(&text).expect("well-formed").chunks();
     assert_eq!(chunks[0], 0..100);
     assert_eq!(chunks[1], 100..100 + CHUNK);
-    assert_eq!(
-        chunks.iter().map(ExactSizeIterator::len).sum::<usize>(),
-        20_000
-    );
+    assert_eq!(chunks.iter().map(ExactSizeIterator::len).sum::<usize>(), 20_000);
     assert!(chunks.windows(2).all(|pair| pair[0].end == pair[1].start));
 }
 
 #[test]
 fn an_empty_file_is_named() {
-    assert_eq!(
-        refused(""),
-        "t.trace is empty; a trace has lines like '+ ID BYTES STREAM' and '- ID STREAM'"
-    );
+    assert_eq!(refused(""), "t.trace is empty; a trace has lines like '+ ID BYTES STREAM' and '- ID STREAM'");
     assert!(refused("# only a mark\n\n").starts_with("t.trace has no events"));
     let error = Trace::from_reader("t.trace.gz", &gzip(b"")[..]).expect_err("no events");
-    assert!(
-        error.to_string().starts_with("t.trace.gz has no events"),
-        "{error}"
-    );
+    assert!(error.to_string().starts_with("t.trace.gz has no events"), "{error}");
 }
 
 #[test]
 fn not_gzip_is_named() {
-    let error = Trace::from_reader("t.trace.gz", &b"+ 1 5 0\n"[..])
-        .expect_err("text")
-        .to_string();
+    let error = Trace::from_reader("t.trace.gz", &b"+ 1 5 0\n"[..]).expect_err("text").to_string();
     assert_eq!(
         error,
         "t.trace.gz:1: not gzip, though its name says so (it begins with [2b, 20], not [1f, 8b])"
@@ -160,29 +113,17 @@ fn truncated_and_damaged_gzip_are_named_with_the_line() {
     encoder.write_all(b"+ 1 5 0\n- 1 0\n").expect("into memory");
     let packed = encoder.finish().expect("into memory");
     for length in [packed.len() - 1, packed.len() - 8] {
-        let error = Trace::from_reader("t.gz", &packed[..length])
-            .expect_err("cut")
-            .to_string();
-        assert!(
-            error.starts_with("t.gz: truncated gzip: the data ends after line "),
-            "{error}"
-        );
+        let error = Trace::from_reader("t.gz", &packed[..length]).expect_err("cut").to_string();
+        assert!(error.starts_with("t.gz: truncated gzip: the data ends after line "), "{error}");
     }
-    let error = Trace::from_reader("t.gz", &packed[..2])
-        .expect_err("cut")
-        .to_string();
+    let error = Trace::from_reader("t.gz", &packed[..2]).expect_err("cut").to_string();
     assert_eq!(error, "t.gz: truncated gzip: the data ends after line 0");
 
     let mut damaged = packed.clone();
     let crc = damaged.len() - 8;
     damaged[crc] ^= 1;
-    let error = Trace::from_reader("t.gz", &damaged[..])
-        .expect_err("damaged")
-        .to_string();
-    assert!(
-        error.starts_with("t.gz: damaged gzip after line 2"),
-        "{error}"
-    );
+    let error = Trace::from_reader("t.gz", &damaged[..]).expect_err("damaged").to_string();
+    assert!(error.starts_with("t.gz: damaged gzip after line 2"), "{error}");
 }
 
 #[test]
@@ -196,58 +137,27 @@ fn unknown_letters_are_named() {
 
 #[test]
 fn missing_and_extra_fields_are_named() {
-    assert_eq!(
-        refused("+ 1 5\n"),
-        "t.trace:1: STREAM is missing; the line is '+ ID BYTES STREAM'"
-    );
-    assert_eq!(
-        refused("+ 1\n"),
-        "t.trace:1: BYTES is missing; the line is '+ ID BYTES STREAM'"
-    );
-    assert_eq!(
-        refused("+ 1 5 0\n-\n"),
-        "t.trace:2: ID is missing; the line is '- ID STREAM'"
-    );
-    assert_eq!(
-        refused("+ 1 5 0\n- 1\n"),
-        "t.trace:2: STREAM is missing; the line is '- ID STREAM'"
-    );
-    assert_eq!(
-        refused("+ 1 5 0 4\n"),
-        "t.trace:1: \"4\" is too much; the line is '+ ID BYTES STREAM'"
-    );
+    assert_eq!(refused("+ 1 5\n"), "t.trace:1: STREAM is missing; the line is '+ ID BYTES STREAM'");
+    assert_eq!(refused("+ 1\n"), "t.trace:1: BYTES is missing; the line is '+ ID BYTES STREAM'");
+    assert_eq!(refused("+ 1 5 0\n-\n"), "t.trace:2: ID is missing; the line is '- ID STREAM'");
+    assert_eq!(refused("+ 1 5 0\n- 1\n"), "t.trace:2: STREAM is missing; the line is '- ID STREAM'");
+    assert_eq!(refused("+ 1 5 0 4\n"), "t.trace:1: \"4\" is too much; the line is '+ ID BYTES STREAM'");
 }
 
 #[test]
 fn what_is_no_number_is_named() {
-    assert_eq!(
-        refused("+ one 5 0\n"),
-        "t.trace:1: ID is \"one\", which is not a number"
-    );
-    assert_eq!(
-        refused("+ 1 -5 0\n"),
-        "t.trace:1: BYTES is \"-5\", which is not a number"
-    );
-    assert_eq!(
-        refused("+ 1 5 +0\n"),
-        "t.trace:1: STREAM is \"+0\", which is not a number"
-    );
-    assert_eq!(
-        refused("+ 1 5.5 0\n"),
-        "t.trace:1: BYTES is \"5.5\", which is not a number"
-    );
+    assert_eq!(refused("+ one 5 0\n"), "t.trace:1: ID is \"one\", which is not a number");
+    assert_eq!(refused("+ 1 -5 0\n"), "t.trace:1: BYTES is \"-5\", which is not a number");
+    assert_eq!(refused("+ 1 5 +0\n"), "t.trace:1: STREAM is \"+0\", which is not a number");
+    assert_eq!(refused("+ 1 5.5 0\n"), "t.trace:1: BYTES is \"5.5\", which is not a number");
 }
 
 #[test]
 fn numbers_that_overflow_are_named() {
     let error = refused("+ 1 18446744073709551616 0\n");
-    assert_eq!(
-        error,
-        "t.trace:1: BYTES is 18446744073709551616, which does not fit in 64 bits"
-    );
+    assert_eq!(error, "t.trace:1: BYTES is 18446744073709551616, which does not fit in 64 bits");
     // The largest 64-bit size is a request like any other: it is the library's to refuse.
-    let trace =
-        parse("+ 1 18446744073709551615 0\n+ 2 18446744073709551615 0\n- 1 0\n").expect("fits");
+    let trace = parse("+ 1 18446744073709551615 0\n+ 2 18446744073709551615 0\n- 1 0\n").expect("fits");
     assert_eq!(trace.peak_live_bytes, u64::MAX);
 }
 
@@ -273,24 +183,14 @@ fn wrong_ids_are_named() {
 
 #[test]
 fn binary_data_is_refused_without_reading_it_all() {
-    let error = Trace::from_reader("t.bin", &[0xff_u8; 10][..])
-        .expect_err("binary")
-        .to_string();
+    let error = Trace::from_reader("t.bin", &[0xff_u8; 10][..]).expect_err("binary").to_string();
     assert_eq!(error, "t.bin:1: not text; this is not a trace");
-    let error = Trace::from_reader("t.bin", io::repeat(b'+'))
-        .expect_err("endless")
-        .to_string();
-    assert!(
-        error.starts_with("t.bin:1: a line of more than 65536 bytes"),
-        "{error}"
-    );
+    let error = Trace::from_reader("t.bin", io::repeat(b'+')).expect_err("endless").to_string();
+    assert!(error.starts_with("t.bin:1: a line of more than 65536 bytes"), "{error}");
 }
 
 #[test]
 fn a_file_that_is_not_there_is_named() {
     let error = Trace::read(Path::new("/nonexistent/x.trace")).expect_err("no file");
-    assert!(
-        format!("{error:#}").starts_with("cannot open /nonexistent/x.trace: "),
-        "{error:#}"
-    );
+    assert!(format!("{error:#}").starts_with("cannot open /nonexistent/x.trace: "), "{error:#}");
 }

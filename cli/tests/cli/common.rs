@@ -44,9 +44,7 @@ pub fn bfc() -> Command {
 
 /// A recorded trace, or another file beside them.
 pub fn recorded(file: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../tests/traces")
-        .join(file)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/traces").join(file)
 }
 
 /// Runs the command, which must end with `code`; its standard output and standard error.
@@ -54,11 +52,7 @@ pub fn run_to(code: i32, command: &mut Command) -> (String, String) {
     let output = command.output().expect("the command starts");
     let stdout = String::from_utf8(output.stdout).expect("text");
     let stderr = String::from_utf8(output.stderr).expect("text");
-    assert_eq!(
-        output.status.code(),
-        Some(code),
-        "{command:?}\n{stdout}\n{stderr}"
-    );
+    assert_eq!(output.status.code(), Some(code), "{command:?}\n{stdout}\n{stderr}");
     assert!(!stderr.contains("panicked"), "{stderr}");
     (stdout, stderr)
 }

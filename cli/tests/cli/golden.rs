@@ -20,31 +20,19 @@ const RESULTS: [&str; 8] = [
 #[test]
 fn every_row_is_reproduced() {
     let table = fs::read_to_string(recorded("golden.tsv")).expect("golden.tsv");
-    let rows: Vec<Vec<&str>> = table
-        .lines()
-        .filter(|line| !line.starts_with('#'))
-        .map(|line| line.split('\t').collect())
-        .collect();
+    let rows: Vec<Vec<&str>> =
+        table.lines().filter(|line| !line.starts_with('#')).map(|line| line.split('\t').collect()).collect();
     assert_eq!(rows.len(), 35, "golden.tsv has 7 traces in 5 modes");
     let wrong: Vec<String> = rows.iter().flat_map(|row| differences(row)).collect();
-    assert!(
-        wrong.is_empty(),
-        "{} columns differ:\n{}",
-        wrong.len(),
-        wrong.join("\n")
-    );
+    assert!(wrong.is_empty(), "{} columns differ:\n{}", wrong.len(), wrong.join("\n"));
 }
 
 /// What differs in a row, in words.
 fn differences(row: &[&str]) -> Vec<String> {
-    let [trace, mode, limit, capacity, expected @ ..] = row else {
-        panic!("a short row: {row:?}")
-    };
+    let [trace, mode, limit, capacity, expected @ ..] = row else { panic!("a short row: {row:?}") };
     assert_eq!(expected.len(), RESULTS.len(), "{row:?}");
     let mut command = bfc();
-    command
-        .arg("replay")
-        .arg(recorded(&format!("{trace}.trace.gz")));
+    command.arg("replay").arg(recorded(&format!("{trace}.trace.gz")));
     command.args(["--limit", limit, "--device-capacity", capacity]);
     command.args(match *mode {
         "fixed" | "tight" => &[][..],
@@ -66,16 +54,9 @@ fn differences(row: &[&str]) -> Vec<String> {
 /// The row that golden.tsv would have for this result.
 fn columns(result: &Value) -> [String; 8] {
     let stats = &result["stats"];
-    let number = |value: &Value| {
-        value
-            .as_u64()
-            .map_or(value.to_string(), |value| value.to_string())
-    };
+    let number = |value: &Value| value.as_u64().map_or(value.to_string(), |value| value.to_string());
     [
-        result["fnv1a64"]
-            .as_str()
-            .expect("one thread has a hash")
-            .to_owned(),
+        result["fnv1a64"].as_str().expect("one thread has a hash").to_owned(),
         number(&result["failed"]),
         number(&stats["num_allocs"]),
         number(&stats["bytes_in_use"]),
@@ -92,14 +73,6 @@ fn columns(result: &Value) -> [String; 8] {
 fn largest_free(stats: &Value) -> String {
     let [largest, pool, regions] = ["largest_free_block_bytes", "pool_bytes", "num_regions"]
         .map(|name| stats[name].as_u64().expect("a number"));
-    let plausible = if regions == 1 {
-        largest == pool
-    } else {
-        largest > 0 && largest < pool
-    };
-    if plausible {
-        "0".to_owned()
-    } else {
-        format!("{largest} of {pool} in {regions} regions")
-    }
+    let plausible = if regions == 1 { largest == pool } else { largest > 0 && largest < pool };
+    if plausible { "0".to_owned() } else { format!("{largest} of {pool} in {regions} regions") }
 }

@@ -24,12 +24,7 @@ fn a_table_tells_all_that_is_asked() {
         "fragmentation",
         "occupancy",
     ] {
-        assert!(
-            stdout
-                .lines()
-                .any(|line| line.trim_start().starts_with(row)),
-            "no {row} in\n{stdout}"
-        );
+        assert!(stdout.lines().any(|line| line.trim_start().starts_with(row)), "no {row} in\n{stdout}");
     }
     // A bar is for terminals, and remarks are for what is remarkable.
     assert_eq!(stderr, "");
@@ -57,8 +52,7 @@ fn the_occupancy_is_that_of_the_fullest_moment() {
 fn the_default_limit_is_a_fifth_above_what_lives() {
     let trace = file("default.trace", SMALL);
     let limit = |threads: &str| {
-        json(bfc().arg("replay").arg(&trace).args(["--threads", threads]))["traces"][0]["limit"]
-            .clone()
+        json(bfc().arg("replay").arg(&trace).args(["--threads", threads]))["traces"][0]["limit"].clone()
     };
     assert_eq!(limit("1"), 3_774_976); // 1.2 x 3 MiB, up to a multiple of 256
     assert_eq!(limit("3"), 11_324_672);
@@ -92,12 +86,8 @@ fn failed_requests_are_results_unless_asked_otherwise() {
 #[test]
 fn what_stays_live_at_the_end_is_no_error() {
     let trace = file("left.trace", "+ 1 1000 0\n+ 2 1000 0\n- 1 0\n");
-    let result = &json(
-        bfc()
-            .arg("replay")
-            .arg(trace)
-            .args(["--limit", "1MiB", "--repeat", "2"]),
-    )["traces"][0];
+    let result =
+        &json(bfc().arg("replay").arg(trace).args(["--limit", "1MiB", "--repeat", "2"]))["traces"][0];
     assert_eq!(result["stats"]["bytes_in_use"], 1024);
     assert_eq!(result["stats"]["num_frees"], 1);
 }
@@ -117,12 +107,7 @@ fn all_ways_in_give_the_same_trace() {
     assert_eq!(hash(&by_name), hash(&unpacked));
     for path in [&packed, &plain] {
         let stdin = File::open(path).expect("opens");
-        let piped = json(
-            bfc()
-                .args(["replay", "-"])
-                .args(options)
-                .stdin(Stdio::from(stdin)),
-        );
+        let piped = json(bfc().args(["replay", "-"]).args(options).stdin(Stdio::from(stdin)));
         assert_eq!(hash(&by_name), hash(&piped));
         assert_eq!(piped["traces"][0]["trace"]["name"], "standard input");
     }
@@ -131,19 +116,10 @@ fn all_ways_in_give_the_same_trace() {
 #[test]
 fn runs_on_the_simulated_device_repeat_exactly() {
     let trace = recorded("gpt2.trace.gz");
-    let document =
-        json(
-            bfc()
-                .arg("replay")
-                .arg(trace)
-                .args(["--device-capacity", "64GiB", "--repeat", "3"]),
-        );
+    let document = json(bfc().arg("replay").arg(trace).args(["--device-capacity", "64GiB", "--repeat", "3"]));
     let result = &document["traces"][0];
     assert_eq!(result["repeats_agree"], true);
-    assert_eq!(
-        result["ns_per_op"]["runs"].as_array().map(Vec::len),
-        Some(3)
-    );
+    assert_eq!(result["ns_per_op"]["runs"].as_array().map(Vec::len), Some(3));
     assert!(result["ns_per_op"]["best"].as_f64() <= result["ns_per_op"]["median"].as_f64());
 }
 
@@ -152,22 +128,14 @@ fn a_warm_pool_counts_only_what_is_measured() {
     let trace = file("warm.trace", SMALL);
     let replay = |more: &[&str]| {
         let mut command = bfc();
-        command
-            .arg("replay")
-            .arg(&trace)
-            .args(["--device-capacity", "64MiB"]);
+        command.arg("replay").arg(&trace).args(["--device-capacity", "64MiB"]);
         json(command.args(more))["traces"][0].clone()
     };
     let (fresh, warm) = (replay(&[]), replay(&["--warm"]));
     assert_eq!(warm["warm"], true);
     // With one region that is whole again, the second time is the first time over.
     assert_eq!(fresh["fnv1a64"], warm["fnv1a64"]);
-    for name in [
-        "num_allocs",
-        "num_frees",
-        "bytes_in_use",
-        "peak_bytes_in_use",
-    ] {
+    for name in ["num_allocs", "num_frees", "bytes_in_use", "peak_bytes_in_use"] {
         assert_eq!(fresh["stats"][name], warm["stats"][name], "{name}");
     }
 }
@@ -177,41 +145,24 @@ fn one_stream_places_alike_with_and_without_stream_ordering() {
     let trace = recorded("gpt2.trace.gz");
     let replay = || {
         let mut command = bfc();
-        command
-            .arg("replay")
-            .arg(&trace)
-            .args(["--device-capacity", "64GiB"]);
+        command.arg("replay").arg(&trace).args(["--device-capacity", "64GiB"]);
         command
     };
-    let output = replay()
-        .arg("--async")
-        .output()
-        .expect("the command starts");
+    let output = replay().arg("--async").output().expect("the command starts");
     if output.status.success() {
         let hash = |document: serde_json::Value| document["traces"][0]["fnv1a64"].clone();
-        assert_eq!(
-            hash(json(&mut replay())),
-            hash(json(replay().arg("--async")))
-        );
+        assert_eq!(hash(json(&mut replay())), hash(json(replay().arg("--async"))));
     } else {
         // BFC_ERROR_UNSUPPORTED: a library without stream order has to say so, and to be passed on.
         let error = String::from_utf8_lossy(&output.stderr);
-        assert!(
-            error.contains("event 1: bfc_alloc_async") && error.contains("(status 10)"),
-            "{error}"
-        );
+        assert!(error.contains("event 1: bfc_alloc_async") && error.contains("(status 10)"), "{error}");
     }
 }
 
 #[test]
 fn threads_share_one_pool_and_leave_it_empty() {
     let trace = recorded("mlp_tiny.trace.gz");
-    let document = json(
-        bfc()
-            .arg("replay")
-            .arg(trace)
-            .args(["--threads", "4", "--limit", "1GiB"]),
-    );
+    let document = json(bfc().arg("replay").arg(trace).args(["--threads", "4", "--limit", "1GiB"]));
     let result = &document["traces"][0];
     assert_eq!(result["failed"], 0);
     assert_eq!(result["stats"]["num_allocs"], 4 * 36_984);
@@ -227,42 +178,21 @@ fn a_map_and_a_report_are_of_the_moment_that_is_named() {
     let trace = file("map.trace", SMALL);
     let map = file("map.json", "");
     let mut command = bfc();
-    command
-        .arg("replay")
-        .arg(&trace)
-        .arg("--map")
-        .arg(&map)
-        .arg("--report");
+    command.arg("replay").arg(&trace).arg("--map").arg(&map).arg("--report");
     let (stdout, _) = run_to(0, &mut command);
     let map: serde_json::Value =
         serde_json::from_str(&fs::read_to_string(map).expect("written")).expect("JSON");
     assert!(map.is_object());
-    let report = stdout
-        .split_once("\nreport at peak use: ")
-        .expect("a report")
-        .1;
+    let report = stdout.split_once("\nreport at peak use: ").expect("a report").1;
     assert!(report.lines().count() > 1, "{report}");
-    let (_, error) = run_to(
-        2,
-        bfc()
-            .arg("replay")
-            .arg(&trace)
-            .arg(&trace)
-            .args(["--map", "x"]),
-    );
+    let (_, error) = run_to(2, bfc().arg("replay").arg(&trace).arg(&trace).args(["--map", "x"]));
     assert!(error.contains("--map takes one trace"), "{error}");
 }
 
 #[test]
 fn a_least_limit_runs_and_the_one_below_it_does_not() {
     let trace = recorded("mlp_tiny.trace.gz");
-    let search = [
-        "--find-limit",
-        "--device-capacity",
-        "1GiB",
-        "--precision",
-        "0.001",
-    ];
+    let search = ["--find-limit", "--device-capacity", "1GiB", "--precision", "0.001"];
     let document = json(bfc().arg("replay").arg(&trace).args(search));
     assert_eq!(document["schema"], "bfc-find-limit/1");
     let found = &document["traces"][0];
@@ -272,19 +202,13 @@ fn a_least_limit_runs_and_the_one_below_it_does_not() {
     assert!((1.0..1.1).contains(&ratio), "{ratio}");
     let failures = |limit: u64| {
         let mut command = bfc();
-        command
-            .arg("replay")
-            .arg(&trace)
-            .args(["--limit", &limit.to_string()]);
+        command.arg("replay").arg(&trace).args(["--limit", &limit.to_string()]);
         let document = json(command.args(["--device-capacity", "1GiB"]));
         document["traces"][0]["failed"].as_u64().expect("a count")
     };
     assert_eq!(failures(limit), 0);
     if let Some(fails_at) = found["fails_at"].as_u64() {
-        assert!(
-            fails_at < limit && limit - fails_at <= 512,
-            "{fails_at} {limit}"
-        );
+        assert!(fails_at < limit && limit - fails_at <= 512, "{fails_at} {limit}");
         assert_ne!(failures(fails_at), 0);
     }
 }
@@ -293,15 +217,7 @@ fn a_least_limit_runs_and_the_one_below_it_does_not() {
 fn a_device_that_is_too_small_has_no_least_limit() {
     let trace = file("small_device.trace", SMALL);
     let mut command = bfc();
-    command.arg("replay").arg(trace).args([
-        "--find-limit",
-        "--growth",
-        "--device-capacity",
-        "2MiB",
-    ]);
+    command.arg("replay").arg(trace).args(["--find-limit", "--growth", "--device-capacity", "2MiB"]);
     let (_, error) = run_to(1, &mut command);
-    assert!(
-        error.contains("no limit up to") && error.contains("capacity"),
-        "{error}"
-    );
+    assert!(error.contains("no limit up to") && error.contains("capacity"), "{error}");
 }

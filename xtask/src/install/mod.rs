@@ -61,7 +61,7 @@ pub fn install_built(workspace: &Workspace, prefix: &Path, profile: Profile, bui
     files::write(&prefix.join(PKG_CONFIG_FILE), text)?;
 
     let doc = prefix.join("share/doc/bfc");
-    for name in ["LICENSE-APACHE", "LICENSE-MIT", "README.md", "CHANGELOG.md"] {
+    for name in ["LICENSE-APACHE", "LICENSE-MIT", "README.md", "ARCHITECTURE.md", "CHANGELOG.md"] {
         let path = workspace.path(name);
         if path.exists() {
             files::copy(&path, &doc.join(name))?;
