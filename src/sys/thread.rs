@@ -52,11 +52,7 @@ impl<T: Local> PerThread<T> {
 
     /// This thread's value, if it has one. `read` must not come back here.
     pub(crate) fn get<R>(&self, read: impl FnOnce(&T) -> R) -> Option<R> {
-        let key = self.key.load(Acquire).checked_sub(1)?;
-        // SAFETY: the key was created; one that was deleted meanwhile has no values.
-        let block = unsafe { libc::pthread_getspecific(key) }.cast::<Block<T>>();
-        // SAFETY: a value of the key is NULL or this thread's block, which lives as long as the thread.
-        let block = unsafe { block.as_ref() }?;
+        let block = Self::own_block(self.key.load(Acquire).checked_sub(1)?)?;
         // SAFETY: only this thread touches the value, and `read` does not do it again.
         Some(read(unsafe { &*block.value.get() }))
     }
@@ -65,18 +61,35 @@ impl<T: Local> PerThread<T> {
     /// back here.
     pub(crate) fn update<R>(&self, change: impl FnOnce(&mut T) -> R) -> Option<R> {
         let key = self.make_key()?;
-        // SAFETY: as in `get`.
-        let mut block = unsafe { libc::pthread_getspecific(key) }.cast::<Block<T>>().cast_const();
-        if block.is_null() {
-            block = self.take_block()?;
-            // SAFETY: the key was created; the value is what `end` expects.
-            if unsafe { libc::pthread_setspecific(key, block.cast()) } != 0 {
-                end::<T>(block.cast_mut().cast());
-                return None;
-            }
+        let block = match Self::own_block(key) {
+            Some(block) => block,
+            None => self.take_block(key)?,
+        };
+        // SAFETY: only this thread touches the value, and `change` does not do it again.
+        Some(change(unsafe { &mut *block.value.get() }))
+    }
+
+    fn own_block<'a>(key: libc::pthread_key_t) -> Option<&'a Block<T>> {
+        // SAFETY: the key was created; one that was deleted meanwhile has no values.
+        let block = unsafe { libc::pthread_getspecific(key) }.cast::<Block<T>>();
+        // SAFETY: a value of the key is NULL or this thread's block, which lives as long as the thread.
+        unsafe { block.as_ref() }
+    }
+
+    /// A block that is this thread's from now on.
+    fn take_block(&self, key: libc::pthread_key_t) -> Option<&Block<T>> {
+        let vacant = |block: &&Block<T>| !block.taken.swap(true, Acquire);
+        let block = match self.blocks.iter().find(vacant) {
+            Some(block) => block,
+            None => Block::allocate()?,
+        };
+        let value = std::ptr::from_ref(block).cast::<c_void>();
+        // SAFETY: the key was created; the value is what `end` expects.
+        if unsafe { libc::pthread_setspecific(key, value) } != 0 {
+            end::<T>(value.cast_mut());
+            return None;
         }
-        // SAFETY: not NULL; only this thread touches the value, and `change` does not do it again.
-        Some(change(unsafe { &mut *(*block).value.get() }))
+        Some(block)
     }
 
     fn make_key(&self) -> Option<libc::pthread_key_t> {
@@ -102,27 +115,24 @@ impl<T: Local> PerThread<T> {
             }
         }
     }
-
-    fn take_block(&self) -> Option<*const Block<T>> {
-        let vacant = |block: &&Block<T>| !block.taken.swap(true, Acquire);
-        if let Some(block) = self.blocks.iter().find(vacant) {
-            return Some(block);
-        }
-        // SAFETY: a block is not of size 0.
-        let block = unsafe { std::alloc::alloc(Layout::new::<Block<T>>()) }.cast::<Block<T>>();
-        if block.is_null() {
-            return None;
-        }
-        // SAFETY: the place is new, aligned and large enough.
-        unsafe { block.write(Block::new(true)) };
-        Some(block)
-    }
 }
 
 impl<T: Local> Block<T> {
     const fn new(allocated: bool) -> Self {
         let value = std::cell::UnsafeCell::new(T::EMPTY);
         Block { taken: AtomicBool::new(allocated), allocated, value }
+    }
+
+    fn allocate<'a>() -> Option<&'a Self> {
+        // SAFETY: a block is not of size 0.
+        let place = unsafe { std::alloc::alloc(Layout::new::<Self>()) }.cast::<Self>();
+        if place.is_null() {
+            return None;
+        }
+        // SAFETY: the place is new, aligned and large enough.
+        unsafe { place.write(Block::new(true)) };
+        // SAFETY: written above; it lives until `end` gives it back, when its thread is gone.
+        unsafe { place.as_ref() }
     }
 }
 
