@@ -115,17 +115,17 @@ impl Arena {
         self.chunks.reserve(1)?;
         let Arena { chunks, index, regions, starts, .. } = self;
         let slab = &mut chunks.slab[..];
-        let Some(id) = index.best_fit(slab, size) else { return Ok(None) };
+        let Some((id, class)) = index.best_fit(slab, size) else { return Ok(None) };
         let hot = slab[id];
         let whole = hot.size();
         if !splits(whole, size, self.max_slack) {
-            index.remove(slab, id, whole);
+            index.remove_from(slab, class, id);
             slab[id].mark_in_use();
             self.hand_out(id, whole, requested);
             return Ok(Some(hot.addr));
         }
         starts.reserve(slab, regions, 1)?;
-        index.remove(slab, id, whole);
+        index.remove_from(slab, class, id);
         let at = hot.addr + size;
         let rest = chunks.vacant.fill(slab, Hot::new(at, whole - size, hot.region(), id, hot.next));
         if hot.next != NIL {

@@ -129,7 +129,7 @@ impl Arena {
         for size in sizes.flat_map(|size| [size, (size + UNIT).min(MAX_CHUNK)]).chain([UNIT]) {
             let fits = self.findable().filter(|&id| self.chunks.size(id) >= size);
             let scanned = fits.min_by_key(|&id| self.chunks.slab[..][id].key());
-            require(self.index.best_fit(&self.chunks.slab, size) == scanned, Broken::I5BestFit)?;
+            require(self.index.best_fit(&self.chunks.slab, size).map(|(id, _)| id) == scanned, Broken::I5BestFit)?;
         }
         Ok(())
     }

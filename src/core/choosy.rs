@@ -46,7 +46,7 @@ impl Arena {
     /// pass over only chunks that are less than `size + alignment` long.
     fn find_choosy(&self, want: &Want<'_>) -> Option<ChunkId> {
         let slab = &self.chunks.slab[..];
-        let mut found = self.index.best_fit(slab, want.size);
+        let mut found = self.index.best_fit(slab, want.size).map(|(id, _)| id);
         while let Some(id) = found {
             let (size, addr) = slab[id].key();
             let start = addr.checked_next_multiple_of(want.alignment.max(UNIT));

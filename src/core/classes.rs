@@ -58,21 +58,26 @@ impl ClassSet {
         self.words[class / 64] >> (class % 64) & 1 != 0
     }
 
-    /// The least member greater than `class`.
-    #[inline]
-    pub(super) fn next_after(&self, class: usize) -> Option<usize> {
+    /// The least member from `class` on.
+    #[inline(always)]
+    pub(super) fn first_from(&self, class: usize) -> Option<usize> {
         let word = class / 64 % WORDS;
-        // Shifting twice, for behind the last place of a word there is nothing.
-        let bits = self.words[word] & (u64::MAX << (class % 64) << 1);
+        let bits = self.words[word] & (u64::MAX << (class % 64));
         if bits != 0 {
             return Some(word * 64 + bits.trailing_zeros() as usize);
         }
+        // Shifting twice, for behind the last word there is nothing.
         let words = self.summary & (u64::MAX << word << 1);
         if words == 0 {
             return None;
         }
         let word = words.trailing_zeros() as usize % WORDS;
         Some((word * 64 + self.words[word].trailing_zeros() as usize) % CLASSES)
+    }
+
+    /// The least member greater than `class`.
+    pub(super) fn next_after(&self, class: usize) -> Option<usize> {
+        if class + 1 == CLASSES { None } else { self.first_from(class + 1) }
     }
 
     /// The greatest member.
@@ -98,12 +103,13 @@ mod tests {
     }
 
     #[test]
-    fn next_after_agrees_with_a_scan() {
+    fn searches_agree_with_a_scan() {
         let mut set = ClassSet::new();
         assert_eq!((set.next_after(0), set.last()), (None, None));
         let members = [1, 2, 63, 64, 65, 127, 128, 2000, CLASSES - 1];
         members.iter().for_each(|&class| set.insert(class));
         for class in 0..CLASSES {
+            assert_eq!(set.first_from(class), members.iter().copied().find(|&m| m >= class));
             assert_eq!(set.next_after(class), members.iter().copied().find(|&m| m > class));
             assert_eq!(set.contains(class), members.contains(&class));
         }

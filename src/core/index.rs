@@ -40,17 +40,28 @@ impl FreeIndex {
         Ok(FreeIndex { roots, classes: ClassSet::new() })
     }
 
-    /// The smallest chunk of at least `size` bytes, the lowest address among equals.
+    /// The smallest chunk of at least `size` bytes, the lowest address among equals, with its class.
     #[inline(always)]
-    pub(super) fn best_fit(&self, slab: &[Hot], size: u64) -> Option<ChunkId> {
+    pub(super) fn best_fit(&self, slab: &[Hot], size: u64) -> Option<(ChunkId, usize)> {
         let class = class_of(size);
-        if self.roots[class] != NIL {
-            let found = self.first_in(slab, class, (size, 0));
-            if found != NIL {
-                return Some(found);
-            }
+        let first = self.classes.first_from(class)?;
+        let root = self.roots[first];
+        let hot = &slab[root];
+        // Nearly always: the least of its class, and if that is the request's own, large enough.
+        if hot.left == NIL && hot.size() >= size {
+            return Some((root, first));
         }
-        self.first_after(slab, class)
+        self.best_fit_below(slab, class, size)
+    }
+
+    #[inline(never)]
+    fn best_fit_below(&self, slab: &[Hot], class: usize, size: u64) -> Option<(ChunkId, usize)> {
+        let found = self.first_in(slab, class, (size, 0));
+        if found != NIL {
+            return Some((found, class));
+        }
+        let class = self.classes.next_after(class)?;
+        Some((self.first_of(slab, class), class))
     }
 
     /// The chunk that follows one with `key` in (size, address) order.
@@ -65,7 +76,6 @@ impl FreeIndex {
     }
 
     /// The first chunk of a class that is not below `key`, or [`NIL`].
-    #[inline(always)]
     fn first_in(&self, slab: &[Hot], class: usize, key: (u64, u64)) -> ChunkId {
         let mut node = self.roots[class];
         let mut best = NIL;
@@ -82,13 +92,17 @@ impl FreeIndex {
     }
 
     /// The first chunk of the classes behind one.
-    #[inline(always)]
     fn first_after(&self, slab: &[Hot], class: usize) -> Option<ChunkId> {
-        let mut node = self.roots[self.classes.next_after(class)?];
+        Some(self.first_of(slab, self.classes.next_after(class)?))
+    }
+
+    /// The first chunk of a class that has one.
+    fn first_of(&self, slab: &[Hot], class: usize) -> ChunkId {
+        let mut node = self.roots[class];
         loop {
             let left = slab[node].left;
             if left == NIL {
-                return Some(node);
+                return node;
             }
             node = left;
         }
@@ -132,7 +146,12 @@ impl FreeIndex {
     /// Removes a chunk of `size` bytes.
     #[inline(always)]
     pub(super) fn remove(&mut self, slab: &mut [Hot], id: ChunkId, size: u64) {
-        let class = class_of(size);
+        self.remove_from(slab, class_of(size), id);
+    }
+
+    /// Removes a chunk from its class.
+    #[inline(always)]
+    pub(super) fn remove_from(&mut self, slab: &mut [Hot], class: usize, id: ChunkId) {
         if self.roots[class] != id {
             return self.remove_below(slab, class, id);
         }
