@@ -72,8 +72,6 @@ pub(crate) struct Arena {
     pub(super) plain: bool,
     /// A remainder of this many bytes is split off however large the request is.
     pub(super) max_slack: u64,
-    /// Ever made; the last one's id.
-    allocations: u64,
 }
 
 impl Arena {
@@ -89,7 +87,6 @@ impl Arena {
             names: Names::default(),
             max_slack: max_slack(&settings),
             plain: !settings.timestamps,
-            allocations: 0,
             settings,
         })
     }
@@ -144,9 +141,8 @@ impl Arena {
     /// Writes down that a chunk is in use now.
     #[inline]
     pub(super) fn hand_out(&mut self, id: ChunkId, size: u64, requested: u64) {
-        self.allocations += 1;
-        self.chunks.set_cold(id, Cold { requested, allocation_id: self.allocations });
-        self.counters.allocated(size, requested);
+        let allocation_id = self.counters.allocated(size, requested);
+        self.chunks.set_cold(id, Cold { requested, allocation_id });
     }
 
     /// Takes a chunk back. Needs no memory and cannot fail for a chunk in use.
@@ -382,8 +378,8 @@ impl Arena {
         let chunks = self.chunks.count() as u64;
         let c = &self.counters;
         Stats {
-            num_allocs: c.num_allocs,
-            num_frees: c.num_frees,
+            num_allocs: c.num_allocs(),
+            num_frees: c.num_frees(),
             num_failures: c.num_failures,
             bytes_in_use: c.bytes_in_use,
             peak_bytes_in_use: c.peak_bytes_in_use,
@@ -396,7 +392,7 @@ impl Arena {
             largest_free_block_bytes: self.largest_free(),
             num_regions: self.regions.count() as u64,
             num_chunks: chunks,
-            num_free_chunks: chunks - c.live,
+            num_free_chunks: chunks - c.live(),
             metadata_bytes: self.metadata_bytes(),
         }
     }

@@ -117,7 +117,7 @@ impl Arena {
         let c = &self.counters;
         let sums = used == c.bytes_in_use && requested == c.bytes_requested;
         let peaks = c.peak_bytes_in_use >= used && c.peak_bytes_requested >= requested;
-        let pool = used + free == self.usable_bytes() && free_count == self.chunks.count() as u64 - c.live;
+        let pool = used + free == self.usable_bytes() && free_count == self.chunks.count() as u64 - c.live();
         let given = self.regions.iter().fold(0u64, |sum, (_, region)| sum.saturating_add(region.given));
         require(sums && peaks && pool && given <= self.growth.pool_bytes, Broken::I4Accounting)
     }
@@ -129,7 +129,10 @@ impl Arena {
         for size in sizes.flat_map(|size| [size, (size + UNIT).min(MAX_CHUNK)]).chain([UNIT]) {
             let fits = self.findable().filter(|&id| self.chunks.size(id) >= size);
             let scanned = fits.min_by_key(|&id| self.chunks.slab[..][id].key());
-            require(self.index.best_fit(&self.chunks.slab, size).map(|(id, _)| id) == scanned, Broken::I5BestFit)?;
+            require(
+                self.index.best_fit(&self.chunks.slab, size).map(|(id, _)| id) == scanned,
+                Broken::I5BestFit,
+            )?;
         }
         Ok(())
     }

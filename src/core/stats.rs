@@ -1,19 +1,20 @@
 //! Counters, as TensorFlow counts them, and some that it lacks.
 
-/// Counted as things happen; the rest of the statistics is computed when asked.
+/// Counted as things happen, with as few words as tell everything; the rest is computed when asked.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Counters {
-    pub(crate) num_allocs: u64,
-    pub(crate) num_frees: u64,
-    /// Chunks in use.
-    pub(crate) live: u64,
-    /// Requests that failed; the pool counts them, for it is what decides that nothing helps.
-    pub(crate) num_failures: u64,
+    /// Successful allocations and frees since creation.
+    allocs: u64,
+    frees: u64,
     pub(crate) bytes_in_use: u64,
     pub(crate) peak_bytes_in_use: u64,
     pub(crate) bytes_requested: u64,
     pub(crate) peak_bytes_requested: u64,
     pub(crate) largest_alloc_size: u64,
+    /// Requests that failed; the pool counts them, for it is what decides that nothing helps.
+    pub(crate) num_failures: u64,
+    /// `allocs` and `frees` at the last reset.
+    before: (u64, u64),
     /// Events, which a reset leaves: splits of a chunk that still carried a stamp, and merges in spite of one.
     pub(crate) stamped_splits: u64,
     pub(crate) forced_merges: u64,
@@ -23,38 +24,53 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
+    /// Returns the allocation's number, which no other has.
     #[inline]
-    pub(super) fn allocated(&mut self, size: u64, requested: u64) {
-        self.num_allocs += 1;
-        self.live += 1;
+    pub(super) fn allocated(&mut self, size: u64, requested: u64) -> u64 {
+        self.allocs += 1;
         self.bytes_in_use += size;
         self.peak_bytes_in_use = self.peak_bytes_in_use.max(self.bytes_in_use);
         self.bytes_requested += requested;
         self.peak_bytes_requested = self.peak_bytes_requested.max(self.bytes_requested);
         self.largest_alloc_size = self.largest_alloc_size.max(size);
+        self.allocs
     }
 
     #[inline]
     pub(super) fn freed(&mut self, size: u64, requested: u64) {
-        self.num_frees += 1;
-        self.live -= 1;
+        self.frees += 1;
         self.bytes_in_use -= size;
         self.bytes_requested -= requested;
+    }
+
+    /// Chunks in use.
+    pub(crate) fn live(&self) -> u64 {
+        self.allocs - self.frees
+    }
+
+    pub(crate) fn num_allocs(&self) -> u64 {
+        self.allocs - self.before.0
+    }
+
+    pub(crate) fn num_frees(&self) -> u64 {
+        self.frees - self.before.1
     }
 
     /// `ClearStats`: the counts to 0, the peaks to the present.
     pub(super) fn reset(&mut self) {
         *self = Counters {
-            bytes_in_use: self.bytes_in_use,
             peak_bytes_in_use: self.bytes_in_use,
-            bytes_requested: self.bytes_requested,
             peak_bytes_requested: self.bytes_requested,
-            num_allocs: 0,
-            num_frees: 0,
+            before: (self.allocs, self.frees),
             num_failures: 0,
             largest_alloc_size: 0,
             ..*self
         };
+    }
+
+    #[cfg(test)]
+    pub(super) fn miscount(&mut self) {
+        self.allocs += 1;
     }
 }
 

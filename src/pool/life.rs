@@ -43,7 +43,7 @@ pub(crate) fn create(slot: &Slot, device: i32, resolved: Resolved) -> Result<(),
 /// Ends an allocator and gives its regions back. Waits for calls in flight; wakes those who wait.
 pub(crate) fn destroy(slot: &Slot, forced: bool) -> Result<(), Error> {
     let mut guard = slot.enter()?;
-    let live = guard.arena.counters().live;
+    let live = guard.arena.counters().live();
     if live != 0 && !forced {
         let name = &guard.name;
         return Err(fail!(

@@ -374,6 +374,6 @@ impl Program {
             self.model.last_stamp = self.arena.last_stamp();
             self.release(vec![region]);
         }
-        assert_eq!((self.arena.usable_bytes(), self.arena.counters().live), (0, 0));
+        assert_eq!((self.arena.usable_bytes(), self.arena.counters().live()), (0, 0));
     }
 }
