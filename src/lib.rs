@@ -19,8 +19,8 @@
 //! # }
 //! ```
 //!
-//! Modules know only those before them: `sys`, `core`, `backend`, `options`, `report`, `pool`, `device`,
-//! `capi`. ARCHITECTURE.md is the map.
+//! Modules know only those before them: `sys`, `error`, `log`, `core`, `backend`, `options`, `report`,
+//! `pool`, `scope`, `device`, `capi`. ARCHITECTURE.md is the map.
 
 mod backend;
 pub mod capi;

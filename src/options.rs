@@ -53,14 +53,27 @@ impl BackendKind {
 /// The caller's functions for [`BackendKind::Custom`].
 #[derive(Clone, Copy, Debug)]
 pub struct SubAllocator {
-    /// Passed to both functions.
-    pub user_data: *mut c_void,
-    /// Gives a region; NULL is 'no memory'.
-    pub alloc: AllocCallback,
-    /// Takes a region back.
-    pub free: FreeCallback,
-    /// Whether regions that touch may be merged into one, which is then given back as one.
-    pub supports_coalescing: bool,
+    user_data: *mut c_void,
+    alloc: AllocCallback,
+    free: FreeCallback,
+    supports_coalescing: bool,
+}
+
+impl SubAllocator {
+    /// Regions come from `alloc`, where NULL is 'no memory', and go back to `free`; both get `user_data`.
+    /// With `supports_coalescing` regions that touch may be merged into one, which goes back as one.
+    ///
+    /// # Safety
+    /// The functions may be called with `user_data` from any thread, until no allocator has them any more,
+    /// and do not unwind.
+    pub const unsafe fn new(
+        user_data: *mut c_void,
+        alloc: AllocCallback,
+        free: FreeCallback,
+        supports_coalescing: bool,
+    ) -> Self {
+        SubAllocator { user_data, alloc, free, supports_coalescing }
+    }
 }
 
 /// How an allocator is created. A field left 0 is taken from the environment, else from the default.

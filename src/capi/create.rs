@@ -57,7 +57,9 @@ unsafe fn parse<'a>(raw: &bfc_options_t) -> Result<Options<'a>, Error> {
         None
     } else {
         // SAFETY: not NULL, so valid by this function's contract.
-        Some(parse_suballocator(&unsafe { versioned::read(raw.suballocator)? })?)
+        let raw = unsafe { versioned::read(raw.suballocator)? };
+        // SAFETY: as above.
+        Some(unsafe { parse_suballocator(&raw)? })
     };
     Ok(Options {
         backend,
@@ -72,15 +74,17 @@ unsafe fn parse<'a>(raw: &bfc_options_t) -> Result<Options<'a>, Error> {
     })
 }
 
-fn parse_suballocator(raw: &bfc_suballocator_t) -> Result<SubAllocator, Error> {
+/// # Safety
+/// The functions are valid, as bfc_suballocator_t says.
+unsafe fn parse_suballocator(raw: &bfc_suballocator_t) -> Result<SubAllocator, Error> {
     let (Some(alloc), Some(free)) = (raw.alloc, raw.free) else {
         return Err(fail!(Error::InvalidArgument, "a function of bfc_suballocator_t is NULL"));
     };
     if raw.reserved != 0 {
         return Err(fail!(Error::InvalidArgument, "the reserved field of bfc_suballocator_t is not 0"));
     }
-    let supports_coalescing = raw.supports_coalescing != 0;
-    Ok(SubAllocator { user_data: raw.user_data, alloc, free, supports_coalescing })
+    // SAFETY: by this function's contract.
+    Ok(unsafe { SubAllocator::new(raw.user_data, alloc, free, raw.supports_coalescing != 0) })
 }
 
 /// Ends the allocator of a device and gives every region back. Waits for calls in flight in other
