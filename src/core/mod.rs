@@ -18,6 +18,7 @@ pub(crate) mod chunks;
 pub(crate) mod classes;
 pub(crate) mod grow;
 pub(crate) mod index;
+pub(crate) mod obtain;
 pub(crate) mod regions;
 pub(crate) mod release;
 pub(crate) mod scopes;

@@ -6,8 +6,9 @@
 
 use super::slot::{Guard, Slot};
 use crate::backend::{Backend, Granted};
-use crate::core::arena::{Refused, Want, usable};
+use crate::core::arena::{Refused, Want};
 use crate::core::grow::Extension;
+use crate::core::obtain::usable;
 use crate::core::release::Detached;
 use crate::core::units::{UNIT, round_up};
 use crate::error::{self, Error, fail};

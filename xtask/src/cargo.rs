@@ -3,12 +3,12 @@
 use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use serde_json::Value;
 
-use crate::workspace::{Workspace, shown};
+use crate::workspace::{Workspace, capture, shown};
 
 /// How to build.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -78,16 +78,8 @@ pub fn build(workspace: &Workspace, profile: Profile) -> Result<Built> {
         command.arg("--quiet");
     }
     let what = shown(&command);
-    let output = command
-        .stdin(Stdio::null())
-        .stderr(Stdio::inherit())
-        .output()
-        .with_context(|| format!("cannot start {what}"))?;
-    if !output.status.success() {
-        bail!("{what}: {}; the compiler says why above", output.status);
-    }
-    Built::from_messages(&String::from_utf8_lossy(&output.stdout), &workspace.root)
-        .with_context(|| format!("cannot find what {what} built"))
+    let messages = capture(&mut command).context("the compiler says why above")?;
+    Built::from_messages(&messages, &workspace.root).with_context(|| format!("cannot find what {what} built"))
 }
 
 impl Built {

@@ -1,6 +1,7 @@
 //! The model: intervals in maps, and every question answered by looking at all of them.
 
-use crate::core::arena::{Settings, Want, usable};
+use crate::core::arena::{Settings, Want};
+use crate::core::obtain::usable;
 use crate::core::release::Detached;
 use crate::core::stats::Stats;
 use crate::core::units::{MAX_CHUNK, UNIT, round_down};

@@ -2,8 +2,9 @@
 
 use super::model::{Chunk, Free, Live, Model};
 use super::{Family, Layout, Random};
-use crate::core::arena::{Arena, Refused, Want, usable};
+use crate::core::arena::{Arena, Refused, Want};
 use crate::core::chunks::{NIL, State};
+use crate::core::obtain::usable;
 use crate::core::release::Detached;
 use crate::core::units::{UNIT, round_up};
 use std::collections::BTreeMap;
