@@ -21,7 +21,7 @@
  *   BFC_ERROR_SHUTTING_DOWN, BFC_ERROR_INTERNAL.
  *
  * The algorithm is that of tsl::BFCAllocator in TensorFlow (xla/tsl/framework/bfc_allocator.cc), placement
- * for placement but for the deviations listed in ARCHITECTURE.md.
+ * for placement but for the deviations listed in docs/algorithm.md.
  */
 
 

@@ -35,6 +35,10 @@
 #ifndef BFC_HPP
 #define BFC_HPP
 
+#if !defined(_MSVC_LANG) && __cplusplus < 201703L
+#error "bfc.hpp needs C++17 or newer: compile with -std=c++17 (in CMake: target_compile_features(app PRIVATE cxx_std_17))"
+#endif
+
 #include "bfc.h"
 
 #include <algorithm>
@@ -684,7 +688,8 @@ class scope {
 #if BFC_HAS_EXCEPTIONS
 
 /* A device's memory for the containers of std::pmr. Holds nothing but the ordinal: the allocator must
- * outlive the containers. Two are equal if their devices are. */
+ * outlive the containers. Two are equal if their devices are; without RTTI (-fno-rtti) each is equal to
+ * itself only, so that containers copy where they could move. */
 class memory_resource final : public std::pmr::memory_resource {
  public:
   explicit memory_resource(device from) noexcept : device_(from) {}
@@ -699,8 +704,12 @@ class memory_resource final : public std::pmr::memory_resource {
   /* There is nobody to tell that it failed. */
   void do_deallocate(void *ptr, std::size_t, std::size_t) override { bfc_free(device_.ordinal(), ptr); }
   bool do_is_equal(const std::pmr::memory_resource &other) const noexcept override {
+#if defined(__cpp_rtti) || defined(_CPPRTTI)
     const auto *same = dynamic_cast<const memory_resource *>(&other);
     return same != nullptr && same->device_ == device_;
+#else
+    return this == &other;
+#endif
   }
 
   device device_;

@@ -1,7 +1,7 @@
 //! The global table: one allocator for each device ordinal. This is the Rust interface; the C one wraps it.
 
 use crate::core::stats::Stats;
-use crate::error::{Error, fail};
+use crate::error::{Error, fail, keeping_last_error, with_last_error};
 use crate::options::{ALLOW_GROWTH, GARBAGE_COLLECTION, Options};
 use crate::pool::memory::Ask;
 use crate::pool::slot::{Guard, Slot};
@@ -67,7 +67,18 @@ impl Device {
 
     #[inline]
     fn enter(self) -> Result<Guard<'static>, Error> {
-        self.slot().enter()
+        self.slot().enter().map_err(|error| self.explain(error))
+    }
+
+    /// A slot does not know its place in the table; that the ordinal is wrong is what is wrong mostly.
+    #[cold]
+    fn explain(self, error: Error) -> Error {
+        match error {
+            Error::NoAllocator => {
+                fail!(error, "no allocator was created for device {}: call bfc_create first", self.0)
+            }
+            error => error,
+        }
     }
 
     /// Creates the device's allocator; `None` is growth and garbage collection and the environment.
@@ -83,12 +94,12 @@ impl Device {
 
     /// Ends it; [`Error::Busy`] while allocations live. Waits for calls of other threads.
     pub fn destroy(self) -> Result<(), Error> {
-        life::destroy(self.slot(), false)
+        life::destroy(self.slot(), false).map_err(|error| self.explain(error))
     }
 
     /// Ends it even so. Pointers that were live are invalid afterwards.
     pub fn destroy_forced(self) -> Result<(), Error> {
-        life::destroy(self.slot(), true)
+        life::destroy(self.slot(), true).map_err(|error| self.explain(error))
     }
 
     /// Allocates; the address is a multiple of 256, or 0 for 0 bytes.
@@ -97,7 +108,7 @@ impl Device {
         if scope::is_used() {
             return self.serve(&Ask { bytes, alignment: 0, freed_before: 0, scope: None });
         }
-        memory::alloc_plain(self.slot(), bytes)
+        memory::alloc_plain(self.slot(), bytes).map_err(|error| self.explain(error))
     }
 
     /// Allocates at an alignment, with a bound on the stamps that are acceptable.
@@ -114,7 +125,8 @@ impl Device {
 
     #[cold]
     fn serve(self, ask: &Ask<'_>) -> Result<u64, Error> {
-        scope::with_current(|scope| memory::alloc(self.slot(), &Ask { scope, ..*ask }))
+        let served = scope::with_current(|scope| memory::alloc(self.slot(), &Ask { scope, ..*ask }));
+        served.map_err(|error| self.explain(error))
     }
 
     /// Frees what an allocation returned; address 0 is fine.
@@ -123,7 +135,24 @@ impl Device {
         if addr == 0 {
             return self.slot().accepts_null();
         }
-        memory::free(self.slot(), addr)
+        memory::free(self.slot(), addr).map_err(|error| self.explain_pointer(error, addr))
+    }
+
+    /// Freed on the wrong device?
+    #[cold]
+    fn explain_pointer(self, error: Error, addr: u64) -> Error {
+        let foreign = matches!(error, Error::InvalidPointer | Error::NoAllocator);
+        let owner = || devices_in(&USED).find(|&device| device != self && device.holds(addr));
+        let owner = if foreign { keeping_last_error(owner) } else { None };
+        let error = self.explain(error);
+        if let Some(Device(owner)) = owner {
+            with_last_error(|words| fail!(error, "{words}; {addr:#x} belongs to device {owner}"));
+        }
+        error
+    }
+
+    fn holds(self, addr: u64) -> bool {
+        self.slot().enter().is_ok_and(|guard| guard.arena.regions().find(addr).is_some())
     }
 
     fn require_timestamps(self, what: &str) -> Result<Guard<'static>, Error> {
@@ -190,17 +219,13 @@ impl Device {
 
     /// The device whose allocator holds the region around an address.
     pub fn owner(addr: u64) -> Result<Self, Error> {
-        for device in devices_in(&USED) {
-            if device.enter().is_ok_and(|guard| guard.arena.regions().find(addr).is_some()) {
-                return Ok(device);
-            }
-        }
-        Err(fail!(Error::InvalidPointer, "{addr:#x} is in no region of any allocator"))
+        let owner = keeping_last_error(|| devices_in(&USED).find(|device| device.holds(addr)));
+        owner.ok_or_else(|| fail!(Error::InvalidPointer, "{addr:#x} is in no region of any allocator"))
     }
 
     /// Gives wholly free regions back as long as `keep` bytes stay held; returns how many bytes went.
     pub fn trim(self, keep: u64) -> Result<u64, Error> {
-        life::trim(self.slot(), keep)
+        life::trim(self.slot(), keep).map_err(|error| self.explain(error))
     }
 
     /// The statistics of this moment.

@@ -48,6 +48,18 @@ impl BackendKind {
         use BackendKind::*;
         [Auto, Host, Custom, Cuda, CudaVmm, HostVmm].into_iter().find(|kind| *kind as u32 == code)
     }
+
+    /// Its name in the C ABI.
+    fn c_name(self) -> &'static str {
+        match self {
+            BackendKind::Auto => "BFC_BACKEND_AUTO",
+            BackendKind::Host => "BFC_BACKEND_HOST",
+            BackendKind::Custom => "BFC_BACKEND_CUSTOM",
+            BackendKind::Cuda => "BFC_BACKEND_CUDA",
+            BackendKind::CudaVmm => "BFC_BACKEND_CUDA_VMM",
+            BackendKind::HostVmm => "BFC_BACKEND_HOST_VMM",
+        }
+    }
 }
 
 /// The caller's functions for [`BackendKind::Custom`].
@@ -241,8 +253,9 @@ impl Options<'_> {
             })),
             _ => Err(fail!(
                 Error::BackendUnavailable,
-                "backend {kind:?} is not in this version of libbfc; name BFC_BACKEND_HOST or BFC_BACKEND_CUSTOM \
-                 (or set BFC_BACKEND=host) to run without a device"
+                "{} is not in this version of libbfc; name BFC_BACKEND_HOST or BFC_BACKEND_CUSTOM (or set \
+                 BFC_BACKEND=host) to run without a device",
+                kind.c_name()
             )),
         }
     }
@@ -320,11 +333,13 @@ fn flag(name: &CStr) -> Option<bool> {
     })
 }
 
+/// The end of its name in the C ABI, in any case, with `-` or `_`. One with functions cannot be named.
 fn backend_named(text: &str) -> Option<BackendKind> {
     use BackendKind::*;
-    let names =
-        [("auto", Auto), ("host", Host), ("cuda", Cuda), ("cuda_vmm", CudaVmm), ("host_vmm", HostVmm)];
-    names.into_iter().find(|(name, _)| text.eq_ignore_ascii_case(name)).map(|(_, kind)| kind)
+    let same = |letter: u8| if letter == b'-' { b'_' } else { letter.to_ascii_uppercase() };
+    [Auto, Host, Cuda, CudaVmm, HostVmm]
+        .into_iter()
+        .find(|kind| kind.c_name().bytes().skip("BFC_BACKEND_".len()).eq(text.bytes().map(same)))
 }
 
 fn is_fraction(value: f64) -> bool {
@@ -372,6 +387,21 @@ mod tests {
         }
         for text in ["", "GiB", "8XiB", "-1", "1e9", "99999999999999999999", "20000000T", "1.2.3", "nan"] {
             assert_eq!(size(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn backends_by_name() {
+        for (text, kind) in [
+            ("host", Some(BackendKind::Host)),
+            ("CUDA", Some(BackendKind::Cuda)),
+            ("cuda-vmm", Some(BackendKind::CudaVmm)),
+            ("Host_VMM", Some(BackendKind::HostVmm)),
+            ("custom", None),
+            ("cuda_", None),
+            ("", None),
+        ] {
+            assert_eq!(backend_named(text), kind, "{text}");
         }
     }
 

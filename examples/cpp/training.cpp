@@ -39,7 +39,7 @@ int main() {
     step(pool, 4, 10);
     return 1;
   } catch (const bfc::out_of_memory &error) {  // a std::bad_alloc
-    std::cout << error.what() << '\n' << pool.report();
+    std::cout << error.what() << "\nAfter the others were given back:\n" << pool.report();
   }
 
   // The same without exceptions, for those who expect the failure.

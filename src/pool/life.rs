@@ -19,15 +19,14 @@ pub(crate) fn create(slot: &Slot, device: i32, resolved: Resolved) -> Result<(),
         retry: resolved.retry,
         report_failures: resolved.report_failures,
     };
-    let limit = resolved.settings.limit;
-    let backend = resolved.backend;
     let pool = try_box(pool)?;
+    let (limit, backend) = (resolved.settings.limit, resolved.backend);
     let mut guard = slot.lock();
     if guard.inner().phase != Phase::Empty {
         let _live = guard.check_entry()?;
         return Err(fail!(
             Error::AlreadyExists,
-            "an allocator exists for this device: share it, or destroy it first"
+            "device {device} has an allocator already: share it, or destroy it first"
         ));
     }
     let inner = guard.inner_mut();
@@ -35,7 +34,10 @@ pub(crate) fn create(slot: &Slot, device: i32, resolved: Resolved) -> Result<(),
     drop(guard);
     log::emit(
         Level::Info,
-        format_args!("created an allocator: {} backend, limit {limit} bytes", backend.get().name()),
+        format_args!(
+            "device {device}: created an allocator: {} backend, limit {limit} bytes",
+            backend.get().name()
+        ),
     );
     Ok(())
 }
@@ -43,7 +45,7 @@ pub(crate) fn create(slot: &Slot, device: i32, resolved: Resolved) -> Result<(),
 /// Ends an allocator and gives its regions back. Waits for calls in flight; wakes those who wait.
 pub(crate) fn destroy(slot: &Slot, forced: bool) -> Result<(), Error> {
     let mut guard = slot.enter()?;
-    let live = guard.arena.counters().live();
+    let (device, live) = (guard.device, guard.arena.counters().live());
     if live != 0 && !forced {
         let name = &guard.name;
         return Err(fail!(
@@ -65,7 +67,10 @@ pub(crate) fn destroy(slot: &Slot, forced: bool) -> Result<(), Error> {
     drop(guard);
     // The books may be large: they are given back with the lock open.
     drop(pool);
-    log::emit(Level::Info, format_args!("destroyed an allocator; {live} allocations were live"));
+    log::emit(
+        Level::Info,
+        format_args!("device {device}: destroyed the allocator; allocations that were live: {live}"),
+    );
     Ok(())
 }
 

@@ -171,9 +171,13 @@ pub(super) fn release(mut guard: Guard<'_>, regions: Vec<Detached>) -> (Guard<'_
 }
 
 pub(super) fn release_one(guard: Guard<'_>, base: u64, given: u64) -> Guard<'_> {
+    let device = guard.device;
     let (mut guard, ()) = guard.outside(|backend| {
         backend.free(Granted { base, bytes: given });
-        log::emit(Level::Info, format_args!("gave a region of {given} bytes at {base:#x} back"));
+        log::emit(
+            Level::Info,
+            format_args!("device {device}: gave a region of {given} bytes at {base:#x} back"),
+        );
     });
     guard.arena.region_released(given);
     guard
@@ -195,9 +199,10 @@ fn extend(mut guard: Guard<'_>, alignment: u64, least: u64) -> Result<(Guard<'_>
     }
     let Some(plan) = guard.arena.plan_extension(least) else { return Ok((guard, false)) };
     guard.inner_mut().extending = Some(thread::current());
+    let device = guard.device;
     let (mut guard, obtained) = guard.outside(|backend| {
         let obtained = obtain(backend, &plan, alignment.max(UNIT));
-        tell(&plan, &obtained);
+        tell(device, &plan, &obtained);
         obtained
     });
     guard.inner_mut().extending = None;
@@ -237,21 +242,20 @@ fn obtain(backend: &dyn Backend, plan: &Extension, alignment: u64) -> Obtained {
     }
 }
 
-fn tell(plan: &Extension, obtained: &Obtained) {
+fn tell(device: i32, plan: &Extension, obtained: &Obtained) {
     let Extension { bytes, least, .. } = plan;
     match obtained {
-        Obtained::Region(Granted { base, bytes }) => {
-            log::emit(Level::Info, format_args!("obtained a region of {bytes} bytes at {base:#x}"));
-        }
-        Obtained::Nothing => {
-            log::emit(
-                Level::Debug,
-                format_args!("the backend refused regions of {bytes} down to {least} bytes"),
-            );
-        }
-        Obtained::Failed(_) => {
-            error::with_last_error(|words| log::emit(Level::Error, format_args!("{words}")));
-        }
+        Obtained::Region(Granted { base, bytes }) => log::emit(
+            Level::Info,
+            format_args!("device {device}: obtained a region of {bytes} bytes at {base:#x}"),
+        ),
+        Obtained::Nothing => log::emit(
+            Level::Debug,
+            format_args!("device {device}: the backend refused regions of {bytes} down to {least} bytes"),
+        ),
+        Obtained::Failed(_) => error::with_last_error(|words| {
+            log::emit(Level::Error, format_args!("device {device}: {words}"));
+        }),
     }
 }
 
@@ -299,7 +303,7 @@ fn add<'a>(mut guard: Guard<'a>, plan: &Extension, granted: Granted) -> (Guard<'
 /// Nothing helped: count, say why, and write a report if somebody wants one.
 fn give_up(mut guard: Guard<'_>, want: &Want<'_>) -> Error {
     guard.arena.count_failure();
-    let verdict = report::failure::Verdict::new(&guard.arena, want.size, want.alignment);
+    let verdict = report::failure::Verdict::new(&guard.arena, want);
     let error = fail!(Error::OutOfMemory, "{}: {verdict}", guard.name);
     if guard.report_failures && report::failure::is_due() {
         let text = report::to_string(|out| report::failure::write(out, &guard.subject(), Some(&verdict)));
@@ -337,11 +341,13 @@ fn refuse_free(guard: Guard<'_>, addr: u64, refused: Refused) -> Error {
         }
         Refused::NotAChunk => match guard.arena.chunk_around(addr) {
             Some(id) => {
-                let start = guard.arena.chunks().addr(id);
-                let offset = addr - start;
+                let chunks = guard.arena.chunks();
+                let (start, in_use) = (chunks.addr(id), chunks.in_use(id));
+                let (offset, which) = (addr - start, if in_use { "chunk" } else { "free chunk" });
+                let guess = if in_use { "" } else { "; was it freed already?" };
                 fail!(
                     Error::InvalidPointer,
-                    "{name}: {addr:#x} lies {offset} bytes inside the chunk at {start:#x}"
+                    "{name}: {addr:#x} lies {offset} bytes inside the {which} at {start:#x}{guess}"
                 )
             }
             None => fail!(Error::InvalidPointer, "{name}: {addr:#x} is in no region of this allocator"),

@@ -182,10 +182,7 @@ impl<'a> Guard<'a> {
         }
         match phase {
             Phase::Live => Ok(self),
-            Phase::Empty => Err(fail!(
-                Error::NoAllocator,
-                "no allocator was created for this device: call bfc_create first"
-            )),
+            Phase::Empty => Err(fail!(Error::NoAllocator, "no allocator was created: call bfc_create first")),
             Phase::Destroying => Err(fail!(Error::ShuttingDown, "the allocator is being destroyed")),
             Phase::Lost => Err(fail!(
                 Error::ShuttingDown,

@@ -1,7 +1,7 @@
 //! The report for a person who ran out of memory.
 
 use super::{Bytes, Subject, occupancy, tally};
-use crate::core::arena::Arena;
+use crate::core::arena::{Arena, Want};
 use crate::core::units::bin_floor;
 use crate::sys::clock::monotonic_ms;
 use std::fmt::{self, Write};
@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// Why a request failed, in numbers that were true at that moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Verdict {
+    requested: u64,
     /// Rounded up to 256.
     wanted: u64,
     alignment: u64,
@@ -24,11 +25,13 @@ pub(crate) struct Verdict {
 }
 
 impl Verdict {
-    pub(crate) fn new(arena: &Arena, wanted: u64, alignment: u64) -> Self {
+    pub(crate) fn new(arena: &Arena, want: &Want<'_>) -> Self {
+        let Want { requested, size: wanted, alignment, .. } = *want;
         let available = arena.growth().available();
         let refused = available >= wanted;
         let waiting = tally::waiting(arena);
         Verdict {
+            requested,
             wanted,
             alignment,
             free: arena.usable_bytes() - arena.counters().bytes_in_use - waiting,
@@ -52,9 +55,13 @@ impl Verdict {
 
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Verdict { wanted, free, largest, available, .. } = *self;
+        let Verdict { requested, wanted, free, largest, available, .. } = *self;
         let cause = if self.is_fragmentation() { "fragmentation" } else { "exhaustion" };
-        write!(f, "no memory for {} ({wanted} bytes): {cause}. ", Bytes(wanted))?;
+        write!(f, "no memory for {} ({requested} bytes", Bytes(requested))?;
+        if requested != wanted {
+            write!(f, ", rounded up to {wanted}")?;
+        }
+        write!(f, "): {cause}. ")?;
         write!(f, "{} are free, the largest piece is {}, ", Bytes(free), Bytes(largest))?;
         if self.refused {
             f.write_str("and the backend gives no more")?;

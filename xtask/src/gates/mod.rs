@@ -4,4 +4,5 @@
 pub mod elf;
 pub mod header;
 pub mod layers;
+pub mod links;
 pub mod version;

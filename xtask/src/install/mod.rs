@@ -32,6 +32,11 @@ pub fn install(workspace: &Workspace, prefix: &Path, profile: Profile) -> Result
 
 /// Installs what was built already.
 pub fn install_built(workspace: &Workspace, prefix: &Path, profile: Profile, built: &Built) -> Result<()> {
+    for name in ["docs", "examples"] {
+        if std::path::absolute(prefix)?.starts_with(workspace.path(name)) {
+            bail!("it lies in {name}/, all of which is installed: choose a folder outside");
+        }
+    }
     let soname = version::soname(&workspace.version);
     let shared = format!("libbfc.so.{}", workspace.version);
     let lib = prefix.join("lib");
@@ -61,19 +66,13 @@ pub fn install_built(workspace: &Workspace, prefix: &Path, profile: Profile, bui
     files::write(&prefix.join(PKG_CONFIG_FILE), text)?;
 
     let doc = prefix.join("share/doc/bfc");
-    for name in ["LICENSE-APACHE", "LICENSE-MIT", "README.md", "ARCHITECTURE.md", "CHANGELOG.md"] {
-        let path = workspace.path(name);
-        if path.exists() {
-            files::copy(&path, &doc.join(name))?;
-        } else if name.starts_with("LICENSE") {
-            bail!("{name} is missing, and the library may not be handed on without it");
-        }
-    }
-    // Anew, so that what is gone from here goes there too.
-    let folders = [("docs", doc.join("docs")), ("examples", prefix.join("share/bfc/examples"))];
-    for (name, folder) in folders {
+    // Anew, so that what is gone from here goes there too. README and ARCHITECTURE are about the source.
+    for (name, folder) in [("docs", doc.clone()), ("examples", prefix.join("share/bfc/examples"))] {
         files::remove_all(&folder)?;
         files::copy_all(&workspace.path(name), &folder)?;
+    }
+    for name in ["LICENSE-APACHE", "LICENSE-MIT", "CHANGELOG.md"] {
+        files::copy(&workspace.path(name), &doc.join(name))?;
     }
     Ok(())
 }
@@ -95,7 +94,7 @@ fn strip(workspace: &Workspace, path: &Path) -> Result<()> {
 
 /// What somebody who has just installed the library wants to know.
 pub fn usage(prefix: &Path) -> String {
-    let prefix = prefix.display();
+    let prefix = shell_quoted(&prefix.display().to_string());
     format!(
         "libbfc is in {prefix}
   CMake       cmake -DCMAKE_PREFIX_PATH={prefix} ..., with find_package(bfc REQUIRED) and
@@ -104,4 +103,20 @@ pub fn usage(prefix: &Path) -> String {
               cc app.c $(pkg-config --cflags --libs bfc) -Wl,-rpath,{prefix}/lib
   try it      {prefix}/bin/bfc info"
     )
+}
+
+fn shell_quoted(path: &str) -> String {
+    let plain = |letter: char| letter.is_ascii_alphanumeric() || "/._-+,:@%=".contains(letter);
+    if path.chars().all(plain) { path.to_owned() } else { format!("'{}'", path.replace('\'', "'\\''")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hints_can_be_pasted_into_a_shell() {
+        assert!(usage(Path::new("/opt/bfc")).contains("PREFIX_PATH=/opt/bfc ..."));
+        assert!(usage(Path::new("/with space/it's")).contains(r"PREFIX_PATH='/with space/it'\''s' ..."));
+    }
 }

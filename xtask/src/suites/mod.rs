@@ -50,7 +50,7 @@ const SUITES: [Suite; 10] = [
     },
     Suite {
         name: "doc",
-        about: "cargo doc without a warning, and the examples in the documentation",
+        about: "cargo doc without a warning, examples that run, links that lead somewhere",
         usual: true,
         run: doc::run,
     },
