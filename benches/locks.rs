@@ -6,7 +6,10 @@
 //! `spin` and `std` are the crates' and the standard library's; `park` is spin-then-futex as in glibc and
 //! parking_lot; `ours` is the library's own, included as source, for it is not public.
 
-// Parts of the included file are for the library only.
+// Parts of the included files are for the library only.
+#[allow(dead_code, missing_docs)]
+#[path = "../src/sys/futex.rs"]
+mod futex;
 #[allow(dead_code, missing_docs)]
 #[path = "../src/sys/lock.rs"]
 mod ours;

@@ -28,9 +28,7 @@ fn main() -> Result<(), Error> {
     // Out of memory is an error like any other. Nothing was lost, and the words say what would help.
     assert_eq!(host.alloc(20 << 20), Err(Error::OutOfMemory));
     println!("refused: {}", bfc::last_error());
-    let mut report = String::new();
-    host.write_report(&mut report)?;
-    print!("{report}");
+    print!("{}", host.report()?);
 
     // So is a mistake: addresses are numbers, and one that is no live allocation's is refused.
     assert_eq!(host.free(weights + 256), Err(Error::InvalidPointer));

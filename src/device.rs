@@ -1,12 +1,13 @@
 //! The global table: one allocator for each device ordinal. This is the Rust interface; the C one wraps it.
 
 use crate::core::stats::Stats;
-use crate::error::{Error, fail, keeping_last_error, with_last_error};
+use crate::error::{Error, fail, with_last_error};
 use crate::options::{ALLOW_GROWTH, GARBAGE_COLLECTION, Options};
 use crate::pool::memory::Ask;
 use crate::pool::slot::{Guard, Slot};
 use crate::pool::{Pool, life, memory};
 use crate::scope;
+use crate::sys::HostMemoryExhausted;
 use crate::{log, report};
 use once_cell::race::OnceBool;
 use std::fmt;
@@ -60,6 +61,15 @@ impl Device {
         self.0
     }
 
+    /// Its place in a set of devices.
+    fn word(self) -> usize {
+        self.0 as usize / 64
+    }
+
+    fn bit(self) -> u64 {
+        1 << (self.0 % 64)
+    }
+
     #[inline]
     fn slot(self) -> &'static Slot {
         &SLOTS[self.0 as usize]
@@ -86,9 +96,13 @@ impl Device {
         survive_forks()?;
         let default = Options::default();
         let default_flags = if options.is_none() { ALLOW_GROWTH | GARBAGE_COLLECTION } else { 0 };
-        let resolved = options.unwrap_or(&default).resolve(self.0, default_flags)?;
+        let options = options.unwrap_or(&default);
+        options.check()?;
+        // Before the backend is looked at: whoever can share what is there need not know what it is.
+        life::require_vacant(self.slot(), self.0)?;
+        let resolved = options.resolve(self.0, default_flags)?;
         // Before the allocator appears: from then on a fork must find it.
-        USED[self.0 as usize / 64].fetch_or(1 << (self.0 % 64), SeqCst);
+        USED[self.word()].fetch_or(self.bit(), SeqCst);
         life::create(self.slot(), self.0, resolved)
     }
 
@@ -106,7 +120,7 @@ impl Device {
     #[inline]
     pub fn alloc(self, bytes: u64) -> Result<u64, Error> {
         if scope::is_used() {
-            return self.serve(&Ask { bytes, alignment: 0, freed_before: 0, scope: None });
+            return self.serve(&Ask { bytes, ..Ask::default() });
         }
         memory::alloc_plain(self.slot(), bytes).map_err(|error| self.explain(error))
     }
@@ -117,10 +131,15 @@ impl Device {
         if alignment != 0 && !alignment.is_power_of_two() {
             return Err(fail!(Error::InvalidArgument, "alignment {alignment} is not a power of two"));
         }
-        if freed_before != 0 {
-            self.require_timestamps("freed_before")?;
-        }
-        self.serve(&Ask { bytes, alignment, freed_before, scope: None })
+        let stamped = if freed_before == 0 { None } else { Some("freed_before") };
+        self.serve(&Ask { bytes, alignment, freed_before, stamped, scope: None })
+    }
+
+    /// As [`Self::alloc`], from chunks whose free was stamped at most `freed_before`; 0 is any. The allocator
+    /// must have timestamps also for 0: whoever calls this relies on them.
+    pub fn alloc_freed_before(self, bytes: u64, freed_before: u64) -> Result<u64, Error> {
+        let stamped = Some("bfc_alloc_freed_before");
+        self.serve(&Ask { bytes, freed_before, stamped, ..Ask::default() })
     }
 
     #[cold]
@@ -142,8 +161,8 @@ impl Device {
     #[cold]
     fn explain_pointer(self, error: Error, addr: u64) -> Error {
         let foreign = matches!(error, Error::InvalidPointer | Error::NoAllocator);
-        let owner = || devices_in(&USED).find(|&device| device != self && device.holds(addr));
-        let owner = if foreign { keeping_last_error(owner) } else { None };
+        let owner = || devices_in(&USED).find(|&device| device != self && device.slot().holds(addr));
+        let owner = if foreign { owner() } else { None };
         let error = self.explain(error);
         if let Some(Device(owner)) = owner {
             with_last_error(|words| fail!(error, "{words}; {addr:#x} belongs to device {owner}"));
@@ -151,16 +170,10 @@ impl Device {
         error
     }
 
-    fn holds(self, addr: u64) -> bool {
-        self.slot().enter().is_ok_and(|guard| guard.arena.regions().find(addr).is_some())
-    }
-
     fn require_timestamps(self, what: &str) -> Result<Guard<'static>, Error> {
         let guard = self.enter()?;
-        if guard.arena.settings().timestamps {
-            return Ok(guard);
-        }
-        Err(fail!(Error::Unsupported, "{what}: the allocator was created without BFC_TIMESTAMPS"))
+        memory::require_timestamps(&guard, what)?;
+        Ok(guard)
     }
 
     /// The last stamp given to a free.
@@ -219,7 +232,7 @@ impl Device {
 
     /// The device whose allocator holds the region around an address.
     pub fn owner(addr: u64) -> Result<Self, Error> {
-        let owner = keeping_last_error(|| devices_in(&USED).find(|device| device.holds(addr)));
+        let owner = devices_in(&USED).find(|device| device.slot().holds(addr));
         owner.ok_or_else(|| fail!(Error::InvalidPointer, "{addr:#x} is in no region of any allocator"))
     }
 
@@ -254,26 +267,46 @@ impl Device {
         }
     }
 
-    /// Writes the occupancy line: 100 columns, `*` used, `x` slack, `_` free.
-    pub fn write_occupancy(self, out: &mut dyn fmt::Write) -> Result<(), Error> {
-        let guard = self.enter()?;
-        // A writer that has no room any more has what it wanted.
-        let _ = report::occupancy::write(out, &guard.arena);
-        Ok(())
+    /// The occupancy line: 100 columns, `*` used, `x` slack, `_` free.
+    pub fn occupancy(self) -> Result<String, Error> {
+        self.text(|out| self.write_occupancy(out))
     }
 
-    /// Writes the memory map as JSON: regions, chunks, bins, statistics.
-    pub fn write_memory_map(self, out: &mut dyn fmt::Write) -> Result<(), Error> {
-        let guard = self.enter()?;
-        let _ = report::map::write(out, &guard.subject());
-        Ok(())
+    /// The memory map as JSON: regions, chunks, bins, statistics.
+    pub fn memory_map(self) -> Result<String, Error> {
+        self.text(|out| self.write_memory_map(out))
     }
 
-    /// Writes the report that a person wants after running out of memory.
-    pub fn write_report(self, out: &mut dyn fmt::Write) -> Result<(), Error> {
+    /// The report that a person wants after running out of memory.
+    pub fn report(self) -> Result<String, Error> {
+        self.text(|out| self.write_report(out))
+    }
+
+    /// Text in memory that can run out: written under the lock, where no code of the caller's may run.
+    fn text(self, write: impl Fn(&mut dyn fmt::Write) -> Result<(), Error>) -> Result<String, Error> {
+        let mut answer = Ok(());
+        let text = report::to_string(|out| {
+            answer = write(out);
+            answer.map_err(|_| fmt::Error)
+        });
+        answer?;
+        Ok(text?)
+    }
+
+    /// As [`Self::occupancy`], for a writer of the library's own: it runs under the lock.
+    pub(crate) fn write_occupancy(self, out: &mut dyn fmt::Write) -> Result<(), Error> {
         let guard = self.enter()?;
-        let _ = report::failure::write(out, &guard.subject(), None);
-        Ok(())
+        Ok(report::occupancy::write(out, &guard.arena).map_err(|_| HostMemoryExhausted)?)
+    }
+
+    pub(crate) fn write_memory_map(self, out: &mut dyn fmt::Write) -> Result<(), Error> {
+        let guard = self.enter()?;
+        Ok(report::map::write(out, &guard.subject()).map_err(|_| HostMemoryExhausted)?)
+    }
+
+    pub(crate) fn write_report(self, out: &mut dyn fmt::Write) -> Result<(), Error> {
+        let guard = self.enter()?;
+        Ok(report::failure::write(out, &guard.subject(), None).map_err(|_| HostMemoryExhausted)?)
     }
 
     /// For what this version of the library cannot do yet: the other errors first.
@@ -290,6 +323,20 @@ fn devices_in(set: &'static [AtomicU64]) -> impl Iterator<Item = Device> {
         (0..64).filter(move |bit| bits >> bit & 1 != 0).map(move |bit| Device(index * 64 + bit))
     })
 }
+
+/// When the library is loaded, for a fork runs only the handlers that were there before it began: one during
+/// the first creation would leave the child with the parent's memory. Handlers registered first also run
+/// last before a fork and first behind it, so that those of the program may call the library.
+extern "C" fn on_load() {
+    // Without host memory `create` tries again, and says so.
+    let _ = survive_forks();
+}
+
+// SAFETY: an array of such functions is what belongs there; this one calls nothing that needs another one's
+// work.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static ON_LOAD: extern "C" fn() = on_load;
 
 /// Registers the fork handlers. Two threads may both do it at first, so the handlers count how deep they
 /// are; a blocking initialisation could hang a child that was forked in the middle of it.
@@ -335,13 +382,13 @@ extern "C" fn after_fork_in_parent() {
 extern "C" fn after_fork_in_child() {
     if leave_fork() {
         devices_in(&LOCKED).for_each(|device| device.slot().recover_in_child());
-        // A slot that came into use meanwhile was being filled by a thread that is not here.
-        for (used, locked) in USED.iter().zip(&LOCKED) {
-            let unfinished = used.load(Relaxed) & !locked.load(Relaxed);
-            used.fetch_and(!unfinished, Relaxed);
-            locked.store(unfinished, Relaxed);
-        }
-        devices_in(&LOCKED).for_each(|device| device.slot().abandon_in_child());
+        // The others were not locked: any thread of the parent may have been in the middle of a call there,
+        // be it of one that only finds out that there is no allocator.
+        let is_locked = |device: Device| LOCKED[device.word()].load(Relaxed) & device.bit() != 0;
+        (0..MAX_DEVICES).map(Device).filter(|&device| !is_locked(device)).for_each(|device| {
+            device.slot().abandon_in_child();
+            USED[device.word()].fetch_and(!device.bit(), Relaxed);
+        });
         log::unlock_after_fork();
     }
 }

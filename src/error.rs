@@ -4,7 +4,7 @@
 //! without asking for memory at a moment when there may be none.
 
 use crate::sys::HostMemoryExhausted;
-use crate::sys::thread::{Local, PerThread};
+use crate::sys::thread::{Local, per_thread};
 use std::ffi::CStr;
 use std::fmt::{self, Write};
 
@@ -89,14 +89,10 @@ impl From<HostMemoryExhausted> for Error {
 /// Longer messages are cut.
 const CAPACITY: usize = 1024;
 
-static WORDS: PerThread<Text<CAPACITY>> = PerThread::new();
+per_thread!(static WORDS: Text<CAPACITY>);
 
 impl Local for Text<CAPACITY> {
     const EMPTY: Self = Text::new();
-
-    fn of_all() -> &'static PerThread<Self> {
-        &WORDS
-    }
 }
 
 /// Remembers the words of a failure for this thread; without any memory for them they are lost. Out of

@@ -38,7 +38,6 @@ pub use backend::{AllocCallback, FreeCallback};
 pub use core::stats::Stats;
 pub use device::{AddressRange, Device, MAX_DEVICES, Request};
 pub use error::Error;
-pub use log::{Level, LogCallback};
 pub use options::{
     ALLOW_GROWTH, BackendKind, GARBAGE_COLLECTION, Options, QUARANTINE, SPLIT_ALWAYS, SubAllocator,
     TIMESTAMPS,

@@ -3,10 +3,10 @@
 //! Nothing is logged while an allocator is locked, for a callback may do anything.
 
 use crate::error::{Text, keeping_last_error};
-use crate::sys::env;
+use crate::sys::{self, env};
 use std::ffi::{c_char, c_void};
 use std::fmt::{self, Write};
-use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::*};
 
 /// How important a message is. The numbers are those of the C ABI.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -31,11 +31,18 @@ struct Sink {
     user_data: *mut c_void,
 }
 
+impl Sink {
+    const NONE: Self = Sink { callback: None, user_data: std::ptr::null_mut() };
+}
+
 // SAFETY: whoever sets a callback promises that it may be called, with its pointer, from any thread.
 unsafe impl Send for Sink {}
 
 /// Held while two words are copied, for which a spin lock is the right size.
-static SINK: spin::Mutex<Sink> = spin::Mutex::new(Sink { callback: None, user_data: std::ptr::null_mut() });
+static SINK: spin::Mutex<Sink> = spin::Mutex::new(Sink::NONE);
+/// Whether the sink has a callback: where nobody listens nothing is formatted, and no lock is taken which a
+/// forking thread may hold for long.
+static HAS_CALLBACK: AtomicBool = AtomicBool::new(false);
 
 /// Not yet read from the environment.
 const UNKNOWN: u8 = u8::MAX;
@@ -49,14 +56,17 @@ fn environment_level() -> u8 {
     if known != UNKNOWN {
         return known;
     }
-    let level = env::with(c"BFC_LOG", |value| match value.to_ascii_lowercase_in_place().as_str() {
-        "error" | "1" => Level::Error as u8,
-        "warn" | "warning" | "2" => Level::Warn as u8,
-        "info" | "3" => Level::Info as u8,
-        "debug" | "trace" | "4" => Level::Debug as u8,
-        "off" | "none" | "0" => SILENT,
-        // Whoever sets the variable wants to see something, a hint at the right values first of all.
-        _ => Level::Warn as u8,
+    let level = env::with(c"BFC_LOG", |value| {
+        let is = |words: &[&str]| words.iter().any(|word| value.eq_ignore_ascii_case(word));
+        match () {
+            () if is(&["error", "1"]) => Level::Error as u8,
+            () if is(&["warn", "warning", "2"]) => Level::Warn as u8,
+            () if is(&["info", "3"]) => Level::Info as u8,
+            () if is(&["debug", "trace", "4"]) => Level::Debug as u8,
+            () if is(&["off", "none", "0"]) => SILENT,
+            // Whoever sets the variable wants to see something, a hint at the right values first of all.
+            () => Level::Warn as u8,
+        }
     });
     let level = level.unwrap_or(SILENT);
     FROM_ENVIRONMENT.store(level, Relaxed);
@@ -66,29 +76,38 @@ fn environment_level() -> u8 {
 /// Sends messages to a callback instead of the standard error stream; `None` undoes it.
 pub(crate) fn set_callback(callback: Option<LogCallback>, user_data: *mut c_void) {
     *SINK.lock() = Sink { callback, user_data };
+    HAS_CALLBACK.store(callback.is_some(), Release);
+}
+
+/// Whether anybody wants messages of a level.
+pub(crate) fn is_wanted(level: Level) -> bool {
+    let wanted = match environment_level() {
+        SILENT if HAS_CALLBACK.load(Acquire) => Level::Warn as u8,
+        wanted => wanted,
+    };
+    level as u8 <= wanted
 }
 
 /// Writes one message, if somebody wants messages of that level. Not for the allocation path.
 pub(crate) fn emit(level: Level, words: fmt::Arguments<'_>) {
-    let mut text = Text::<2048>::new();
-    // Cutting is no failure.
-    let _ = text.write_fmt(words);
-    emit_text(level, text.as_str());
+    if is_wanted(level) {
+        let mut text = Text::<2048>::new();
+        // Cutting is no failure.
+        let _ = text.write_fmt(words);
+        emit_text(level, text.as_str());
+    }
 }
 
 /// As [`emit`], for text of any length.
 pub(crate) fn emit_text(level: Level, text: &str) {
-    let from_environment = environment_level();
-    let sink = *SINK.lock();
-    let wanted = match (from_environment, sink.callback) {
-        (SILENT, Some(_)) => Level::Warn as u8,
-        (level, _) => level,
-    };
-    if level as u8 > wanted {
+    if !is_wanted(level) {
         return;
     }
+    let sink = if HAS_CALLBACK.load(Acquire) { *SINK.lock() } else { Sink::NONE };
     match sink.callback {
         Some(callback) => keeping_last_error(|| call_back(callback, sink.user_data, level, text)),
+        // A callback was taken away just now.
+        None if environment_level() == SILENT => {}
         None => write_to_stderr(level, text),
     }
 }
@@ -111,10 +130,7 @@ fn write_to_stderr(level: Level, text: &str) {
         Level::Info => "libbfc info: ",
         Level::Debug => "libbfc debug: ",
     };
-    for part in [name, text, "\n"] {
-        // SAFETY: the pointer and the length are those of one string.
-        unsafe { libc::write(2, part.as_ptr().cast(), part.len()) };
-    }
+    [name, text, "\n"].into_iter().for_each(sys::write_to_stderr);
 }
 
 /// Before a fork: no other thread may be in the middle of changing the sink.
@@ -126,17 +142,4 @@ pub(crate) fn lock_for_fork() {
 pub(crate) fn unlock_after_fork() {
     // SAFETY: `lock_for_fork` took the lock in this thread and forgot its guard.
     unsafe { SINK.force_unlock() };
-}
-
-/// A lower-case copy in a small buffer: the standard's allocates.
-trait LowerCase {
-    fn to_ascii_lowercase_in_place(&self) -> Text<16>;
-}
-
-impl LowerCase for str {
-    fn to_ascii_lowercase_in_place(&self) -> Text<16> {
-        let mut text = Text::new();
-        let _ = self.chars().try_for_each(|letter| text.write_char(letter.to_ascii_lowercase()));
-        text
-    }
 }

@@ -126,10 +126,9 @@ impl Options<'_> {
         Options { flags: ALLOW_GROWTH | GARBAGE_COLLECTION, ..Options::default() }
     }
 
-    /// Checks the options and fills in what they leave open. `default_flags` apply where neither the
-    /// options nor the environment say anything.
+    /// Fills in what the options, which have been checked, leave open. `default_flags` apply where neither
+    /// they nor the environment say anything.
     pub(crate) fn resolve(&self, device: i32, default_flags: u32) -> Result<Resolved, Error> {
-        self.check()?;
         let options = self.with_environment(default_flags);
         let flags = options.flags;
         let backend = options.choose_backend(device)?;
@@ -157,7 +156,8 @@ impl Options<'_> {
         })
     }
 
-    fn check(&self) -> Result<(), Error> {
+    /// Whether they can mean anything at all.
+    pub(crate) fn check(&self) -> Result<(), Error> {
         if self.flags & !ALL_FLAGS != 0 {
             let unknown = self.flags & !ALL_FLAGS;
             return Err(fail!(Error::InvalidArgument, "unknown flags {unknown:#x} in bfc_options_t"));

@@ -5,7 +5,7 @@
 
 use crate::error::{Error, fail};
 use crate::sys::HostMemoryExhausted;
-use crate::sys::thread::{Local, PerThread};
+use crate::sys::thread::{Local, per_thread};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// How deep scopes nest.
@@ -26,17 +26,13 @@ struct Stack {
     depth: usize,
 }
 
-static STACKS: PerThread<Stack> = PerThread::new();
+per_thread!(static STACKS: Stack);
 
 impl Local for Stack {
     const EMPTY: Self = {
         let empty = Scope { name: [0; MAX_NAME_BYTES], length: 0, step: 0 };
         Stack { scopes: [empty; MAX_DEPTH], depth: 0 }
     };
-
-    fn of_all() -> &'static PerThread<Self> {
-        &STACKS
-    }
 }
 
 static USED: AtomicBool = AtomicBool::new(false);

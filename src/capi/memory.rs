@@ -104,12 +104,7 @@ pub unsafe extern "C" fn bfc_alloc_freed_before(
     freed_before: u64,
     out_ptr: *mut *mut c_void,
 ) -> bfc_status_t {
-    let work = || {
-        let device = Device::new(device)?;
-        // Also for 0, which asks for nothing that needs the stamps: whoever calls this relies on them.
-        device.timestamp()?;
-        Ok(pointer(device.alloc_with(&Request { bytes: bytes as u64, alignment: 0, freed_before })?))
-    };
+    let work = || Ok(pointer(Device::new(device)?.alloc_freed_before(bytes as u64, freed_before)?));
     // SAFETY: by this function's contract.
     unsafe { status_and(out_ptr, null_mut(), work) }
 }

@@ -47,7 +47,9 @@ unsafe fn text(
     out_length: *mut usize,
     write: impl FnOnce(&mut dyn fmt::Write) -> Result<(), Error>,
 ) -> bfc_status_t {
+    let mut buffer = Buffer { place: buf, capacity: if buf.is_null() { 0 } else { capacity }, length: 0 };
     if out_length.is_null() {
+        buffer.finish();
         return fail!(Error::InvalidArgument, "out_length is NULL").code();
     }
     if buf.is_null() && capacity != 0 {
@@ -55,7 +57,6 @@ unsafe fn text(
         unsafe { out_length.write(0) };
         return fail!(Error::InvalidArgument, "buf is NULL and capacity is not 0").code();
     }
-    let mut buffer = Buffer { place: buf, capacity, length: 0 };
     let answer = status(|| write(&mut buffer));
     if answer != 0 {
         buffer.length = 0;

@@ -84,7 +84,7 @@ impl Regions {
 
     /// Gives every region a flat table without entries. On failure nothing changed.
     pub(super) fn make_flat(&mut self) -> Result<(), HostMemoryExhausted> {
-        for region in &mut self.slots {
+        for region in self.slots.iter_mut().filter(|region| region.bytes != 0) {
             match flat_for(region.bytes) {
                 Ok(table) => region.flat = Some(table),
                 Err(exhausted) => {

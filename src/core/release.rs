@@ -28,7 +28,8 @@ impl Arena {
     /// Detaches wholly free regions, the largest first, as long as `keep` bytes stay held.
     pub(crate) fn detach_above(&mut self, keep: u64) -> Result<Vec<Detached>, HostMemoryExhausted> {
         self.merge_safe();
-        let mut left = self.growth.pool_bytes;
+        // Not the pool's bytes, which count what another thread is just giving back.
+        let mut left = self.regions.iter().fold(0u64, |sum, (_, region)| sum.saturating_add(region.given));
         self.detach_while(|_, bytes| {
             let goes = left.saturating_sub(bytes) >= keep && left > keep;
             left -= if goes { bytes } else { 0 };

@@ -9,6 +9,17 @@ use crate::log::{self, Level};
 use crate::options::Resolved;
 use crate::sys::HostMemoryExhausted;
 
+/// Says that there is an allocator already, if there is one.
+pub(crate) fn require_vacant(slot: &Slot, device: i32) -> Result<(), Error> {
+    if !slot.is_taken()? {
+        return Ok(());
+    }
+    Err(fail!(
+        Error::AlreadyExists,
+        "device {device} has an allocator already: share it, or destroy it first"
+    ))
+}
+
 /// Puts an allocator into an empty slot. No region is obtained before the first allocation.
 pub(crate) fn create(slot: &Slot, device: i32, resolved: Resolved) -> Result<(), Error> {
     let pool = Pool {
@@ -22,12 +33,10 @@ pub(crate) fn create(slot: &Slot, device: i32, resolved: Resolved) -> Result<(),
     let pool = try_box(pool)?;
     let (limit, backend) = (resolved.settings.limit, resolved.backend);
     let mut guard = slot.lock();
-    if guard.inner().phase != Phase::Empty {
-        let _live = guard.check_entry()?;
-        return Err(fail!(
-            Error::AlreadyExists,
-            "device {device} has an allocator already: share it, or destroy it first"
-        ));
+    while guard.inner().phase != Phase::Empty {
+        drop(guard);
+        require_vacant(slot, device)?;
+        guard = slot.lock();
     }
     let inner = guard.inner_mut();
     (inner.pool, inner.phase) = (Some(pool), Phase::Live);
@@ -61,6 +70,9 @@ pub(crate) fn destroy(slot: &Slot, forced: bool) -> Result<(), Error> {
     while let Some(region) = guard.arena.detach_any() {
         guard = release_one(guard, region.base, region.given);
     }
+    if guard.is_lost() {
+        return Err(guard.check_entry().err().unwrap_or(Error::ShuttingDown));
+    }
     let inner = guard.inner_mut();
     let pool = inner.pool.take();
     inner.phase = Phase::Empty;
@@ -80,6 +92,7 @@ pub(crate) fn trim(slot: &Slot, keep: u64) -> Result<u64, Error> {
     let regions = guard.arena.detach_above(keep)?;
     let released;
     (guard, released) = release(guard, regions);
+    guard = guard.check_entry()?;
     guard.arena.forget_past();
     guard.notify();
     Ok(released)

@@ -19,13 +19,15 @@ use crate::sys::thread;
 use std::time::Duration;
 
 /// What a caller asks for.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Ask<'a> {
     pub(crate) bytes: u64,
     /// 0 is 256.
     pub(crate) alignment: u64,
     /// 0 is any.
     pub(crate) freed_before: u64,
+    /// Who needs an allocator with timestamps for it, if anybody does.
+    pub(crate) stamped: Option<&'static str>,
     pub(crate) scope: Option<(&'a str, u64)>,
 }
 
@@ -56,6 +58,9 @@ pub(crate) fn alloc_plain(slot: &Slot, bytes: u64) -> Result<u64, Error> {
 /// Serves a request; 0 bytes are address 0.
 pub(crate) fn alloc(slot: &Slot, ask: &Ask<'_>) -> Result<u64, Error> {
     let mut guard = slot.enter()?;
+    if let Some(what) = ask.stamped {
+        require_timestamps(&guard, what)?;
+    }
     let Some(size) = round_up(ask.bytes) else { return Err(refuse_overflow(guard, ask.bytes)) };
     if size == 0 {
         return Ok(0);
@@ -72,6 +77,13 @@ pub(crate) fn alloc(slot: &Slot, ask: &Ask<'_>) -> Result<u64, Error> {
         Ok(Some(addr)) => Ok(addr),
         _ => alloc_slowly(guard, &want),
     }
+}
+
+pub(crate) fn require_timestamps(guard: &Guard<'_>, what: &str) -> Result<(), Error> {
+    if guard.arena.settings().timestamps {
+        return Ok(());
+    }
+    Err(fail!(Error::Unsupported, "{what}: the allocator was created without BFC_TIMESTAMPS"))
 }
 
 #[cold]
@@ -119,45 +131,57 @@ fn take<'a>(mut guard: Guard<'a>, want: &Want<'_>) -> Attempt<'a> {
     }
 }
 
-/// One round through everything that may help.
+/// One round through everything that may help, each once. Whenever the lock was open the search begins
+/// again, so that nothing is missed which others did meanwhile: `Exhausted` is said only where nothing was
+/// found and the lock has been held since.
 fn attempt<'a>(mut guard: Guard<'a>, want: &Want<'_>) -> Attempt<'a> {
     let mut least = want.size;
+    let (mut refused, mut merged, mut collected) = (false, false, false);
     loop {
         guard = match take(guard, want)? {
             Outcome::Exhausted(guard) => guard,
             served => return Ok(served),
         };
-        if guard.inner().extending.is_some() {
-            // Another thread's region may well serve this request too.
+        if guard.is_called() {
+            // Another thread's region, or room for one, is on its way.
             guard = guard.wait(None).check_entry()?;
+            refused = false;
             continue;
         }
-        let grown;
-        (guard, grown) = extend(guard, want.alignment, least)?;
-        if !grown {
-            break;
+        if !refused {
+            let extended;
+            (guard, extended) = extend(guard, want.alignment, least)?;
+            match extended {
+                Extended::Grown => {
+                    // A backend that does not honour the alignment is asked for enough to find it inside.
+                    least = want.size.saturating_add(want.alignment.max(UNIT) - UNIT);
+                    continue;
+                }
+                Extended::Refused => {
+                    refused = true;
+                    continue;
+                }
+                Extended::NoRoom => {}
+            }
         }
-        // A backend that does not honour the alignment is asked for enough to find it inside.
-        least = want.size.saturating_add(want.alignment.max(UNIT) - UNIT);
+        if !merged && want.newest == u64::MAX && guard.arena.stamps_wait() {
+            merged = true;
+            if guard.arena.merge_forced(want.size) {
+                continue;
+            }
+        }
+        if collected {
+            return Ok(Outcome::Exhausted(guard));
+        }
+        // Wholly free regions go back, so that the backend can make a larger one of them.
+        let regions = guard.arena.detach_for(want.size);
+        if regions.is_empty() {
+            return Ok(Outcome::Exhausted(guard));
+        }
+        (guard, _) = release(guard, regions);
+        guard = guard.check_entry()?;
+        (least, refused, collected) = (want.size, false, true);
     }
-    if want.newest == u64::MAX && guard.arena.stamps_wait() && guard.arena.merge_forced(want.size) {
-        guard = match take(guard, want)? {
-            Outcome::Exhausted(guard) => guard,
-            served => return Ok(served),
-        };
-    }
-    collect_and_extend(guard, want)
-}
-
-/// Gives wholly free regions back, so that the backend can make a larger one of them.
-fn collect_and_extend<'a>(mut guard: Guard<'a>, want: &Want<'_>) -> Attempt<'a> {
-    let regions = guard.arena.detach_for(want.size);
-    if regions.is_empty() {
-        return Ok(Outcome::Exhausted(guard));
-    }
-    (guard, _) = release(guard, regions);
-    (guard, _) = extend(guard.check_entry()?, want.alignment, want.size)?;
-    take(guard, want)
 }
 
 /// Gives detached regions back to the backend; returns how many bytes that were.
@@ -171,6 +195,10 @@ pub(super) fn release(mut guard: Guard<'_>, regions: Vec<Detached>) -> (Guard<'_
 }
 
 pub(super) fn release_one(guard: Guard<'_>, base: u64, given: u64) -> Guard<'_> {
+    if guard.is_lost() {
+        // A callback has forked: in the child the memory is the parent's.
+        return guard;
+    }
     let device = guard.device;
     let (mut guard, ()) = guard.outside(|backend| {
         backend.free(Granted { base, bytes: given });
@@ -191,13 +219,19 @@ enum Obtained {
     Failed(Error),
 }
 
-/// Obtains one more region of at least `least` bytes; false if the limit or the backend allows none.
-fn extend(mut guard: Guard<'_>, alignment: u64, least: u64) -> Result<(Guard<'_>, bool), Error> {
-    if guard.inner().extending.is_some() {
-        // Only behind a collection, where others may have been quicker: their region is as good.
-        return Ok((guard, false));
-    }
-    let Some(plan) = guard.arena.plan_extension(least) else { return Ok((guard, false)) };
+/// What came of an extension.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Extended {
+    Grown,
+    /// The backend gave nothing. The lock was open.
+    Refused,
+    /// The limit leaves no room for it, and the backend was not asked.
+    NoRoom,
+}
+
+/// Obtains one more region of at least `least` bytes.
+fn extend(mut guard: Guard<'_>, alignment: u64, least: u64) -> Result<(Guard<'_>, Extended), Error> {
+    let Some(plan) = guard.arena.plan_extension(least) else { return Ok((guard, Extended::NoRoom)) };
     guard.inner_mut().extending = Some(thread::current());
     let device = guard.device;
     let (mut guard, obtained) = guard.outside(|backend| {
@@ -206,10 +240,10 @@ fn extend(mut guard: Guard<'_>, alignment: u64, least: u64) -> Result<(Guard<'_>
         obtained
     });
     guard.inner_mut().extending = None;
-    let grown = match obtained {
+    let extended = match obtained {
         Obtained::Nothing => {
             guard.arena.cancel_extension(&plan);
-            Ok(false)
+            Ok(Extended::Refused)
         }
         Obtained::Failed(error) => {
             guard.arena.cancel_extension(&plan);
@@ -218,14 +252,14 @@ fn extend(mut guard: Guard<'_>, alignment: u64, least: u64) -> Result<(Guard<'_>
         Obtained::Region(granted) => {
             let added;
             (guard, added) = add(guard, &plan, granted);
-            added.map(|()| true)
+            added.map(|()| Extended::Grown)
         }
     };
     guard.notify();
     // The allocator may have come to its end meanwhile.
     let guard = guard.check_entry()?;
-    match grown {
-        Ok(grown) => Ok((guard, grown)),
+    match extended {
+        Ok(extended) => Ok((guard, extended)),
         Err(error) => Err(count(guard, error)),
     }
 }
@@ -305,7 +339,7 @@ fn give_up(mut guard: Guard<'_>, want: &Want<'_>) -> Error {
     guard.arena.count_failure();
     let verdict = report::failure::Verdict::new(&guard.arena, want);
     let error = fail!(Error::OutOfMemory, "{}: {verdict}", guard.name);
-    if guard.report_failures && report::failure::is_due() {
+    if guard.report_failures && log::is_wanted(Level::Error) && report::failure::is_due() {
         let text = report::to_string(|out| report::failure::write(out, &guard.subject(), Some(&verdict)));
         drop(guard);
         match text {

@@ -32,9 +32,15 @@ pub(super) struct Inner {
     calls: *const Call,
     /// Threads that sleep until something changes.
     sleeping: u32,
-    /// The thread that is obtaining a region; others wait for it instead of growing the pool a second time.
+    /// The thread that is obtaining a region. There is one at most: those who find a call of the backend under
+    /// way wait for what comes of it.
     pub(super) extending: Option<ThreadId>,
     pub(super) pool: Option<Box<Pool>>,
+}
+
+impl Inner {
+    const EMPTY: Self =
+        Inner { phase: Phase::Empty, calls: std::ptr::null(), sleeping: 0, extending: None, pool: None };
 }
 
 /// A place in the table. Aligned so that two devices share no cache line, prefetched neighbours included.
@@ -46,8 +52,8 @@ pub(crate) struct Slot {
     inner: UnsafeCell<Inner>,
 }
 
-// SAFETY: `inner` is reached only through a `Guard`, which holds the lock, or by the fork handlers, which
-// hold it too. A pool may move between threads: its arena is plain data and its backend is `Send`.
+// SAFETY: `inner` is reached only through a `Guard`, which holds the lock, or in a forked child that has one
+// thread yet. A pool may move between threads: its arena is plain data and its backend is `Send`.
 unsafe impl Sync for Slot {}
 
 /// A call of the backend under way, on the stack of the thread that makes it. Read and changed with the
@@ -59,9 +65,7 @@ struct Call {
 
 impl Slot {
     pub(crate) const fn new() -> Self {
-        let inner =
-            Inner { phase: Phase::Empty, calls: std::ptr::null(), sleeping: 0, extending: None, pool: None };
-        Slot { lock: Lock::new(), event: AtomicU32::new(0), inner: UnsafeCell::new(inner) }
+        Slot { lock: Lock::new(), event: AtomicU32::new(0), inner: UnsafeCell::new(Inner::EMPTY) }
     }
 
     /// Locks a slot that holds a usable allocator.
@@ -97,40 +101,58 @@ impl Slot {
 
     /// After a fork in the parent.
     pub(crate) fn unlock_in_parent(&self) {
-        // `lock_for_fork` took the lock and forgot its guard; this drops it.
-        drop(Guard { slot: self, unwinding: false });
+        // `lock_for_fork` took the lock and forgot its guard.
+        self.lock.release();
     }
 
-    /// After a fork in the child, where this is the only thread.
+    /// After a fork in the child, where this is the only thread, for a slot that was locked.
     pub(crate) fn recover_in_child(&self) {
-        {
-            let mut guard = Guard { slot: self, unwinding: false };
-            let this = thread::current();
-            // The forking thread may itself be in a callback, and will come back from it in the child too.
-            guard.keep_calls(|call| call.thread == this);
-            let inner = guard.inner_mut();
-            inner.sleeping = 0;
-            inner.extending = inner.extending.filter(|&thread| thread == this);
-            let (in_a_call, extends) = (!inner.calls.is_null(), inner.extending.is_some());
-            let survives = inner.pool.as_ref().is_some_and(|pool| pool.backend.get().survives_fork());
-            match inner.phase {
-                Phase::Live if survives => guard.arena.forget_unfinished(extends, in_a_call),
-                Phase::Live | Phase::Destroying => inner.phase = Phase::Lost,
-                _ => {}
-            }
-            std::mem::forget(guard);
-        }
-        self.lock.reset_after_fork();
-    }
-
-    /// After a fork in the child, for a slot that a thread of the parent was filling.
-    pub(crate) fn abandon_in_child(&self) {
         let mut guard = Guard { slot: self, unwinding: false };
-        // What it holds may be half written: it is left alone, not dropped.
-        std::mem::forget(guard.inner_mut().pool.take());
-        guard.inner_mut().phase = Phase::Empty;
+        let this = thread::current();
+        // The forking thread may itself be in a callback, and will come back from it in the child too.
+        guard.keep_calls(|call| call.thread == this);
+        let inner = guard.inner_mut();
+        inner.sleeping = 0;
+        inner.extending = inner.extending.filter(|&thread| thread == this);
+        let (in_a_call, extends) = (!inner.calls.is_null(), inner.extending.is_some());
+        let survives = inner.pool.as_ref().is_some_and(|pool| pool.backend.get().survives_fork());
+        match inner.phase {
+            Phase::Live if survives => guard.arena.forget_unfinished(extends, in_a_call),
+            // The thread that was ending it is not here.
+            Phase::Destroying if survives && !in_a_call => {
+                std::mem::forget(std::mem::replace(inner, Inner::EMPTY));
+            }
+            Phase::Live | Phase::Destroying if !survives => inner.phase = Phase::Lost,
+            _ => {}
+        }
         std::mem::forget(guard);
         self.lock.reset_after_fork();
+    }
+
+    /// After a fork in the child, for a slot that was not locked: a thread of the parent may be in the middle
+    /// of anything there. What it holds is left alone, not dropped.
+    pub(crate) fn abandon_in_child(&self) {
+        let mut guard = Guard { slot: self, unwinding: false };
+        if guard.inner().phase != Phase::Empty || guard.inner().pool.is_some() {
+            std::mem::forget(std::mem::replace(guard.inner_mut(), Inner::EMPTY));
+        }
+        std::mem::forget(guard);
+        self.lock.reset_after_fork();
+    }
+
+    /// Whether a region of a usable allocator here is around an address. Also from its own callbacks.
+    pub(crate) fn holds(&self, addr: u64) -> bool {
+        let guard = self.lock();
+        guard.inner().phase == Phase::Live && guard.arena.regions().find(addr).is_some()
+    }
+
+    /// Whether there is an allocator already; an error if it is of no use.
+    pub(crate) fn is_taken(&self) -> Result<bool, Error> {
+        let guard = self.lock();
+        if guard.inner().phase == Phase::Empty {
+            return Ok(false);
+        }
+        guard.check_entry().map(|_| true)
     }
 }
 
@@ -218,6 +240,16 @@ impl<'a> Guard<'a> {
         (guard, result)
     }
 
+    /// Whether some thread is in a call of the backend.
+    pub(super) fn is_called(&self) -> bool {
+        !self.inner().calls.is_null()
+    }
+
+    /// Whether this is a forked child and the memory is the parent's.
+    pub(super) fn is_lost(&self) -> bool {
+        self.inner().phase == Phase::Lost
+    }
+
     fn end_call(&mut self, ended: &Call) {
         self.keep_calls(|call| !std::ptr::eq(call, ended));
     }
@@ -284,7 +316,7 @@ impl<'a> Guard<'a> {
         futex::wake(&self.slot.event, i32::MAX);
     }
 
-    /// Whether any thread is between its calls of this slot's lock, this one's own wait aside.
+    /// Whether no thread is in a call of the backend or asleep: nobody will come back to the pool.
     pub(super) fn is_left_alone(&self) -> bool {
         self.inner().calls.is_null() && self.inner().sleeping == 0
     }

@@ -11,6 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Verdict {
     requested: u64,
+    /// The latest stamp that was acceptable.
+    newest: u64,
     /// Rounded up to 256.
     wanted: u64,
     alignment: u64,
@@ -24,14 +26,28 @@ pub(crate) struct Verdict {
     refused: bool,
 }
 
+/// What is to blame.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Cause {
+    /// There is not enough, in however many pieces.
+    Exhaustion,
+    /// There is enough, only not in one piece.
+    Fragmentation,
+    /// A free chunk is large enough, and was freed too late.
+    Stamps,
+    /// A free chunk is large enough, and has no place at the alignment.
+    Alignment,
+}
+
 impl Verdict {
     pub(crate) fn new(arena: &Arena, want: &Want<'_>) -> Self {
-        let Want { requested, size: wanted, alignment, .. } = *want;
+        let Want { requested, size: wanted, alignment, newest, .. } = *want;
         let available = arena.growth().available();
         let refused = available >= wanted;
         let waiting = tally::waiting(arena);
         Verdict {
             requested,
+            newest,
             wanted,
             alignment,
             free: arena.usable_bytes() - arena.counters().bytes_in_use - waiting,
@@ -42,10 +58,15 @@ impl Verdict {
         }
     }
 
-    /// Whether there was enough memory, only not in one piece. Meaningful only behind a failure: had the
-    /// limit allowed the request, the backend would have been asked.
-    fn is_fragmentation(&self) -> bool {
-        self.free.saturating_add(self.available) >= self.wanted
+    /// Meaningful only behind a failure: had the limit allowed the request, the backend would have been asked.
+    fn cause(&self) -> Cause {
+        if self.largest >= self.wanted {
+            if self.newest == u64::MAX { Cause::Alignment } else { Cause::Stamps }
+        } else if self.free.saturating_add(self.available) >= self.wanted {
+            Cause::Fragmentation
+        } else {
+            Cause::Exhaustion
+        }
     }
 
     fn would_fit(&self) -> u64 {
@@ -56,7 +77,12 @@ impl Verdict {
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Verdict { requested, wanted, free, largest, available, .. } = *self;
-        let cause = if self.is_fragmentation() { "fragmentation" } else { "exhaustion" };
+        let cause = match self.cause() {
+            Cause::Exhaustion => "exhaustion",
+            Cause::Fragmentation => "fragmentation",
+            Cause::Stamps => "what is free was freed too late",
+            Cause::Alignment => "alignment",
+        };
         write!(f, "no memory for {} ({requested} bytes", Bytes(requested))?;
         if requested != wanted {
             write!(f, ", rounded up to {wanted}")?;
@@ -123,25 +149,34 @@ pub(crate) fn write(out: &mut dyn Write, subject: &Subject<'_>, verdict: Option<
 
 fn write_verdict(out: &mut dyn Write, arena: &Arena, verdict: &Verdict) -> fmt::Result {
     writeln!(out, "  {verdict}.")?;
-    let fits = Bytes(verdict.would_fit());
-    if verdict.is_fragmentation() {
-        writeln!(out, "  There is enough free memory, but not in one piece: {fits} would have fitted.")?;
-    } else {
-        writeln!(out, "  Memory is used up: {fits} would have fitted.")?;
+    let (cause, fits) = (verdict.cause(), Bytes(verdict.would_fit()));
+    match cause {
+        Cause::Exhaustion => writeln!(out, "  Memory is used up: {fits} would have fitted.")?,
+        Cause::Fragmentation => {
+            writeln!(out, "  There is enough free memory, but not in one piece: {fits} would have fitted.")?;
+        }
+        Cause::Stamps => {
+            let newest = verdict.newest;
+            writeln!(out, "  No free chunk of that size has a stamp of {newest} or less, or none at all.")?;
+        }
+        Cause::Alignment => writeln!(out, "  No free chunk of that size has a place at the alignment.")?,
     }
     if verdict.waiting != 0 {
         return writeln!(out, "  Call bfc_set_safe_frontier more often: what waits for it is free.");
     }
-    match (verdict.is_fragmentation(), verdict.refused) {
-        (true, _) => {
+    match cause {
+        Cause::Stamps => writeln!(out, "  Call bfc_set_safe_frontier: stamps that are safe are forgotten."),
+        Cause::Exhaustion if verdict.refused => {
+            writeln!(out, "  Free what else uses the device, or use less at once.")
+        }
+        Cause::Exhaustion => writeln!(out, "  Raise the limit, or use less at once."),
+        Cause::Fragmentation | Cause::Alignment => {
             writeln!(out, "  Raise the limit, allocate the large blocks first, or free what lies between.")?;
             if arena.regions().count() > 1 && !arena.settings().garbage_collection {
                 writeln!(out, "  With BFC_GARBAGE_COLLECTION free regions make room for a larger one.")?;
             }
             Ok(())
         }
-        (false, true) => writeln!(out, "  Free what else uses the device, or use less at once."),
-        (false, false) => writeln!(out, "  Raise the limit, or use less at once."),
     }
 }
 

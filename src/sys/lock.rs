@@ -6,10 +6,10 @@
 //! waiter looks again by itself. `cargo xtask bench --only locks` compares it with `spin`, with `std` and
 //! with spin-then-park; ARCHITECTURE.md has the figures.
 //!
-//! It can also do what those cannot: be opened in a forked child, where the threads that waited for it no
-//! longer exist.
+//! It can also be opened in a forked child, whose parent's threads waited for it, which `std`'s cannot.
 
-use std::sync::atomic::{AtomicBool, Ordering::*};
+use super::futex;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
 use std::time::Duration;
 
 /// Looks at the lock before a waiter gives its processor away.
@@ -43,7 +43,8 @@ impl Lock {
             } else if looks < SPINS + YIELDS {
                 std::thread::yield_now();
             } else {
-                std::thread::sleep(SLEEP);
+                // Not `sleep`, at which a thread can be cancelled.
+                futex::wait(&AtomicU32::new(0), 0, Some(SLEEP));
             }
             looks = looks.saturating_add(1);
             // Looking before taking keeps the line shared among those who wait.
@@ -60,7 +61,10 @@ impl Lock {
 
     /// Opens the lock in a forked child, whose only thread is the one that took it in the parent.
     pub(crate) fn reset_after_fork(&self) {
-        self.0.store(false, Release);
+        // Without a write where nothing is to be done: the page may never have been touched.
+        if self.0.load(Relaxed) {
+            self.release();
+        }
     }
 }
 

@@ -12,6 +12,14 @@ pub(crate) mod mapping;
 pub(crate) mod table;
 pub(crate) mod thread;
 
+/// Writes to the standard error stream. None of the system calls here is made through a function of the C
+/// library at which a thread can be cancelled: the unwinding would begin inside the library, and end the
+/// process at its border.
+pub(crate) fn write_to_stderr(text: &str) {
+    // SAFETY: the pointer and the length are those of one string.
+    unsafe { libc::syscall(libc::SYS_write, libc::STDERR_FILENO, text.as_ptr(), text.len()) };
+}
+
 #[cfg(not(all(target_os = "linux", target_pointer_width = "64")))]
 compile_error!("libbfc supports 64-bit Linux only");
 

@@ -28,10 +28,26 @@ pub(crate) struct PerThread<T: Local> {
 /// What a [`PerThread`] may hold: something that nobody misses when its thread is gone.
 pub(crate) trait Local: Copy + 'static {
     const EMPTY: Self;
-
-    /// The static that holds the values, for when a thread or the library ends.
-    fn of_all() -> &'static PerThread<Self>;
 }
+
+/// Defines a static [`PerThread`]. When the library is unloaded (the static one, inside of something larger)
+/// or the process has run its last exit handler, no thread may come to run a destructor of it later.
+macro_rules! per_thread {
+    (static $name:ident: $value:ty) => {
+        static $name: $crate::sys::thread::PerThread<$value> = $crate::sys::thread::PerThread::new();
+
+        const _: () = {
+            extern "C" fn unload() {
+                $name.end();
+            }
+            // SAFETY: an array of such functions is what belongs there; this one may run at any time.
+            #[used]
+            #[unsafe(link_section = ".fini_array")]
+            static UNLOAD: extern "C" fn() = unload;
+        };
+    };
+}
+pub(crate) use per_thread;
 
 /// How many threads are served without allocating.
 const STATIC_BLOCKS: usize = 16;
@@ -102,17 +118,20 @@ impl<T: Local> PerThread<T> {
             return None;
         }
         match self.key.compare_exchange(0, key + 1, AcqRel, Acquire) {
-            Ok(_) => {
-                // If this fails nothing but an unloaded copy of the static library would miss it.
-                // SAFETY: the function is of this library, and `atexit` forgets it when that is unloaded.
-                unsafe { libc::atexit(unload::<T>) };
-                Some(key)
-            }
+            Ok(_) => Some(key),
             Err(others) => {
                 // SAFETY: the key was created above and nobody else knows it.
                 unsafe { libc::pthread_key_delete(key) };
                 others.checked_sub(1)
             }
+        }
+    }
+
+    /// No thread has a value any more, and none leaves one behind.
+    pub(crate) fn end(&self) {
+        if let Some(key) = self.key.swap(0, AcqRel).checked_sub(1) {
+            // SAFETY: the key was created, and nobody else has taken it from its place.
+            unsafe { libc::pthread_key_delete(key) };
         }
     }
 }
@@ -151,15 +170,6 @@ extern "C" fn end<T: Local>(block: *mut c_void) {
     taken.store(false, Release);
 }
 
-/// The library is being unloaded (the static one, inside of something larger) or the process ends: no
-/// thread may call `end` later. Whoever still fails something in another exit handler gets a new key.
-extern "C" fn unload<T: Local>() {
-    if let Some(key) = T::of_all().key.swap(0, AcqRel).checked_sub(1) {
-        // SAFETY: the key was created, and nobody else has taken it from its place.
-        unsafe { libc::pthread_key_delete(key) };
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -167,14 +177,10 @@ mod tests {
     #[derive(Clone, Copy)]
     struct Number(u32);
 
-    static NUMBERS: PerThread<Number> = PerThread::new();
+    per_thread!(static NUMBERS: Number);
 
     impl Local for Number {
         const EMPTY: Self = Number(7);
-
-        fn of_all() -> &'static PerThread<Self> {
-            &NUMBERS
-        }
     }
 
     fn add(amount: u32) -> Option<u32> {
