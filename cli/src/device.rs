@@ -1,15 +1,14 @@
 //! One pool of the library, behind safe calls.
 
-use std::env;
 use std::ffi::{CString, c_char, c_void};
 use std::ptr;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 use clap::ValueEnum;
 use serde::Serialize;
 
 use crate::ffi::{self, Stats, Status};
-use crate::library::{CallError, LIBRARY_VARIABLE, Library, c_name, checked};
+use crate::library::{CallError, Library, c_name, checked};
 use crate::simulated_device::SimulatedDevice;
 
 /// The ordinal used where no real device is meant: the first of those that are the caller's to use.
@@ -21,11 +20,13 @@ const OWN_ORDINAL: i32 = 258;
 pub enum Backend {
     /// Host memory.
     Host,
-    /// One range of host memory with granules mapped on demand.
+    /// One range of host memory with granules mapped on demand (not in this version).
+    #[value(alias = "host_vmm")]
     HostVmm,
-    /// CUDA device 0.
+    /// CUDA device 0 (not in this version).
     Cuda,
-    /// CUDA device 0, by its virtual memory management.
+    /// CUDA device 0, by its virtual memory management (not in this version).
+    #[value(alias = "cuda_vmm")]
     CudaVmm,
     /// Addresses without memory; chosen by --device-capacity.
     #[value(skip)]
@@ -33,6 +34,17 @@ pub enum Backend {
 }
 
 impl Backend {
+    /// Its name on the command line and in the output.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Host => "host",
+            Self::HostVmm => "host-vmm",
+            Self::Cuda => "cuda",
+            Self::CudaVmm => "cuda-vmm",
+            Self::Simulated => "simulated",
+        }
+    }
+
     fn number(self) -> u32 {
         match self {
             Self::Host => ffi::BACKEND_HOST,
@@ -73,7 +85,8 @@ pub struct PoolConfig {
 }
 
 impl PoolConfig {
-    fn flags(&self) -> u32 {
+    /// `BFC_ALLOW_GROWTH` and the others.
+    pub fn flags(&self) -> u32 {
         let flag = |on: bool, flag: u32| if on { flag } else { 0 };
         flag(self.growth, ffi::ALLOW_GROWTH)
             | flag(self.gc, ffi::GARBAGE_COLLECTION)
@@ -102,9 +115,19 @@ impl<'a> Device<'a> {
             name: name.as_ptr(),
             ..options(config.backend.number(), config.flags(), limit)
         };
-        let mut device = Self::open(library, config.backend.ordinal(), options, config.device_capacity)?;
-        device.stream_ordered = config.stream_ordered;
-        Ok(device)
+        match Self::open(library, config.backend.ordinal(), options, config.device_capacity) {
+            Ok(mut device) => {
+                device.stream_ordered = config.stream_ordered;
+                Ok(device)
+            }
+            // The library's advice is for programs: a user of this command has an option for it.
+            Err(error) if error.status == ffi::ERROR_BACKEND_UNAVAILABLE => bail!(
+                "--backend {} cannot be used: {}; take --backend host, or --device-capacity SIZE for a simulated device",
+                config.backend.name(),
+                error.reason()
+            ),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Creates the pool that `options` describe, on a simulated device if there is a `capacity`.
@@ -290,15 +313,4 @@ pub fn probe(library: &Library, backend: u32, ordinal: i32) -> Result<()> {
         return Err(device.free_error(status).into());
     }
     device.destroy().context("after the first allocation")
-}
-
-/// The variables in force that steer the library, sorted. They count wherever an option is left 0, and
-/// `BFC_FORCE_ALLOW_GROWTH` even where it is not, so a replay is not the command line's alone.
-pub fn steering_environment() -> Vec<(String, String)> {
-    let mut variables: Vec<_> = env::vars_os()
-        .map(|(name, value)| (name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned()))
-        .filter(|(name, _)| name.starts_with("BFC_") && name != LIBRARY_VARIABLE)
-        .collect();
-    variables.sort();
-    variables
 }

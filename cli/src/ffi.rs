@@ -15,6 +15,8 @@ pub type Status = i32;
 pub const OK: Status = 0;
 /// `BFC_ERROR_OUT_OF_MEMORY`: the one failure of a request that a replay counts instead of stopping.
 pub const ERROR_OUT_OF_MEMORY: Status = 4;
+/// `BFC_ERROR_BACKEND_UNAVAILABLE`.
+pub const ERROR_BACKEND_UNAVAILABLE: Status = 8;
 
 /// `BFC_BACKEND_AUTO`.
 pub const BACKEND_AUTO: u32 = 0;

@@ -2,9 +2,10 @@
 
 use anyhow::Result;
 
-use crate::device::{probe, steering_environment};
+use crate::device::probe;
+use crate::environment::Environment;
 use crate::ffi;
-use crate::library::{LIBRARY_VARIABLE, Library};
+use crate::library::{CallError, Library};
 use crate::output::{Output, table};
 
 /// Ordinals as the contract lays them out: 0 is a device, 256 the host, 258 the caller's own.
@@ -26,15 +27,22 @@ pub fn info(library: &Library, output: &mut Output) -> Result<()> {
     let rows = BACKENDS.map(|(name, backend, ordinal)| {
         let answer = match probe(library, backend, ordinal) {
             Ok(()) => "yes".to_owned(),
-            Err(reason) => format!("no: {reason:#}"),
+            Err(reason) => format!("no: {}", in_short(&reason)),
         };
         (name, answer)
     });
     output.write(&table("\nbackends that can be created here", &rows))?;
 
-    let mut variables = steering_environment();
-    variables.extend(std::env::var(LIBRARY_VARIABLE).ok().map(|value| (LIBRARY_VARIABLE.to_owned(), value)));
-    let rows: Vec<_> = variables.iter().map(|(name, value)| (name.as_str(), value.clone())).collect();
+    let environment = Environment::of_process();
+    let rows = environment.remarks();
     let text = table("\nenvironment", &rows);
     output.write(&if rows.is_empty() { text + "  no BFC_ variable is set\n" } else { text })
+}
+
+/// Only the reason where a backend is not there: a table has no room for advice to programs, in each row.
+fn in_short(error: &anyhow::Error) -> String {
+    match error.downcast_ref::<CallError>() {
+        Some(call) if call.status == ffi::ERROR_BACKEND_UNAVAILABLE => call.reason().to_owned(),
+        _ => format!("{error:#}"),
+    }
 }

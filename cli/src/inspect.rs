@@ -3,7 +3,8 @@
 //! The moment of peak use is known only afterwards, and looking is not free, so none of this happens in
 //! the timed run: the trace is played again, untimed, once to find the moments and once to look at them.
 //! Placements do not depend on the clock, so it is the same moment. Only several threads at once cannot
-//! be repeated; for them the copies are played in turns by one thread, an event each.
+//! be repeated; for them the copies are played in turns by one thread, an event each. That is another
+//! run, with another peak, and the output says so.
 //!
 //! The occupancy and the fragmentation are taken at peak use. The memory map and the report answer "what
 //! filled the pool", so they are taken at the first failed request where there is one, and else at peak
@@ -15,6 +16,7 @@ use anyhow::Result;
 use serde::Serialize;
 
 use crate::device::Device;
+use crate::ffi;
 use crate::replay::{Job, Player, place};
 use crate::trace::Event;
 
@@ -37,10 +39,25 @@ pub struct Peak {
     pub occupancy: String,
 }
 
+/// The first request that failed.
+#[derive(Debug, Serialize)]
+pub struct Failure {
+    /// The event, counted from 1.
+    pub event: usize,
+    /// The step or request of the trace it belongs to.
+    pub mark: Option<String>,
+    /// What was requested.
+    pub bytes: u64,
+    /// Why, as `bfc_last_error` has it.
+    pub words: String,
+}
+
 /// What was seen.
 pub struct Inspection {
     /// At peak use.
     pub peak: Peak,
+    /// The first failed request, if any.
+    pub failure: Option<Failure>,
     /// When the map and the report are from, in words.
     pub shown: String,
     /// The memory map, JSON.
@@ -51,12 +68,12 @@ pub struct Inspection {
 
 /// Plays the trace twice more and looks.
 pub fn inspect(job: &Job<'_>) -> Result<Inspection> {
-    let moments = find(job)?;
-    let shown_at = moments.first_failure.unwrap_or(moments.peak);
+    let (peak_at, failure) = find(job)?;
+    let shown_at = failure.as_ref().map_or(peak_at, |failure| failure.event - 1);
     let mut peak = None;
     let mut shown = None;
     walk(job, |device, event, _| {
-        if event == moments.peak {
+        if event == peak_at {
             peak = Some(look(job, device, event)?);
         }
         if event == shown_at {
@@ -65,25 +82,27 @@ pub fn inspect(job: &Job<'_>) -> Result<Inspection> {
         let done = peak.is_some() && shown.is_some();
         Ok(if done { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
     })?;
-    let kind = if moments.first_failure.is_some() { "the first failed request" } else { "peak use" };
+    let kind = if failure.is_some() { "the first failed request" } else { "peak use" };
+    let run = if job.threads == 1 { String::new() } else { in_turns(job.threads) };
     // A trace has events, and both moments are among them.
     let (Some(peak), Some((memory_map, report))) = (peak, shown) else { unreachable!("no such event") };
-    Ok(Inspection { peak, shown: format!("at {kind}: {}", place(job.trace, shown_at)), memory_map, report })
+    let shown = format!("at {kind}{run}: {}", place(job.trace, shown_at));
+    Ok(Inspection { peak, failure, shown, memory_map, report })
 }
 
-struct Moments {
-    peak: usize,
-    first_failure: Option<usize>,
+/// Of which run of several threads' copies a moment is, in words.
+pub fn in_turns(copies: usize) -> String {
+    format!(" of the {copies} copies played in turns by one thread")
 }
 
-/// Finds the events after which most was in use, and at which a request first failed.
-fn find(job: &Job<'_>) -> Result<Moments> {
-    let mut moments = Moments { peak: 0, first_failure: None };
+/// Finds the event after which most was in use, and the request that failed first.
+fn find(job: &Job<'_>) -> Result<(usize, Option<Failure>)> {
+    let mut peak = 0;
     let mut most = 0;
     let mut in_use = 0;
     // By copy and slot: a chunk's size has to be known when it is already gone.
     let mut sizes = vec![vec![0_u64; job.trace.slots]; job.threads];
-    walk(job, |device, event, players| {
+    let failure = walk(job, |device, event, players| {
         for (player, sizes) in players.iter().zip(&mut sizes) {
             match job.trace.events[event] {
                 Event::Alloc { slot, .. } => {
@@ -97,32 +116,46 @@ fn find(job: &Job<'_>) -> Result<Moments> {
         }
         if in_use > most {
             most = in_use;
-            moments.peak = event;
-        }
-        if moments.first_failure.is_none() && players.iter().any(|player| player.failed > 0) {
-            moments.first_failure = Some(event);
+            peak = event;
         }
         Ok(ControlFlow::Continue(()))
     })?;
-    Ok(moments)
+    Ok((peak, failure))
 }
 
-/// Plays the trace event by event on a fresh pool, every copy in turn, until `visit` breaks off.
+/// Plays the trace event by event on a fresh pool, every copy in turn, until `visit` breaks off. Gives the
+/// first request that failed so far.
 fn walk(
     job: &Job<'_>,
     mut visit: impl FnMut(&Device<'_>, usize, &[Player<'_>]) -> Result<ControlFlow<()>>,
-) -> Result<()> {
+) -> Result<Option<Failure>> {
     let device = job.device()?;
+    let mut failure = None;
     let mut players: Vec<_> = (0..job.threads).map(|_| Player::new(&device, job.trace)).collect();
     for event in 0..job.trace.events.len() {
         for player in &mut players {
             player.play(event..event + 1)?;
+            if failure.is_none() && player.failed > 0 {
+                // At once: the next failed call has other words.
+                failure = Some(failed(job, &device, event));
+            }
         }
         if visit(&device, event, &players)?.is_break() {
             break;
         }
     }
-    Ok(())
+    Ok(failure)
+}
+
+/// The request at `event`, which failed just now.
+fn failed(job: &Job<'_>, device: &Device<'_>, event: usize) -> Failure {
+    let bytes = match job.trace.events[event] {
+        Event::Alloc { bytes, .. } => bytes,
+        Event::Free { .. } => unreachable!("a free that fails ends the replay"),
+    };
+    // The only failure that a replay goes on after.
+    let words = device.alloc_error(ffi::ERROR_OUT_OF_MEMORY).words().to_owned();
+    Failure { event: event + 1, mark: job.trace.mark_of(event).map(str::to_owned), bytes, words }
 }
 
 fn look(job: &Job<'_>, device: &Device<'_>, event: usize) -> Result<Peak> {

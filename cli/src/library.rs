@@ -14,6 +14,10 @@ use crate::ffi::{self, Api, Status};
 /// The environment variable that names the library.
 pub const LIBRARY_VARIABLE: &str = "BFC_LIBRARY";
 
+/// What helps where there is no library, for a command that was installed and for one that was built.
+const ADVICE: &str = "install libbfc, or build it in its source tree (cargo build --release), and name it with \
+                      --library PATH or BFC_LIBRARY=PATH";
+
 /// The SONAME first: it is what an installed client gets. A cargo build has only the second name.
 const NAMES: [&str; 2] = ["libbfc.so.0", "libbfc.so"];
 
@@ -52,10 +56,7 @@ impl Library {
                 Err(why) => tried.push(format!("the loader's search path: {why}")),
             }
         }
-        bail!(
-            "libbfc.so was not found; tried\n  {}\nbuild it (cargo build --release), or name it with --library PATH or {LIBRARY_VARIABLE}=PATH",
-            tried.join("\n  ")
-        )
+        bail!("libbfc.so was not found; tried\n  {}\n{ADVICE}", tried.join("\n  "))
     }
 
     /// Opens what somebody named. There is no falling back from it: measuring another library than the
@@ -70,12 +71,8 @@ impl Library {
         } else {
             path.to_owned()
         };
-        Self::open(&searched_as_file(&file)).or_else(|why| {
-            bail!(
-                "cannot open {} (from {source}): {why}\nbuild it (cargo build --release), or name another with --library PATH",
-                file.display()
-            )
-        })
+        Self::open(&searched_as_file(&file))
+            .or_else(|why| bail!("cannot open {} (from {source}): {why}\n{ADVICE}", file.display()))
     }
 
     fn open(name: &OsStr) -> Result<Self, String> {
@@ -132,13 +129,26 @@ pub struct CallError {
     detail: String,
 }
 
+impl CallError {
+    /// What happened, in the library's own words. The name of the status says the same in general, so it
+    /// stands in only where there are none.
+    pub fn words(&self) -> &str {
+        let named = self.detail.strip_prefix(self.call).and_then(|rest| rest.strip_prefix(": "));
+        match named.unwrap_or(&self.detail) {
+            "" => &self.name,
+            words => words,
+        }
+    }
+
+    /// The words without the advice to programs that may follow them.
+    pub fn reason(&self) -> &str {
+        self.words().split(';').next().unwrap_or_default()
+    }
+}
+
 impl fmt::Display for CallError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {} (status {})", self.call, self.name, self.status)?;
-        if !self.detail.is_empty() {
-            write!(f, ": {}", self.detail)?;
-        }
-        Ok(())
+        write!(f, "{}: {} (status {})", self.call, self.words(), self.status)
     }
 }
 
@@ -216,9 +226,26 @@ mod tests {
         let error = Library::named(Path::new("/nonexistent/libbfc.so"), "--library").err().expect("no file");
         let text = error.to_string();
         assert!(text.contains("/nonexistent/libbfc.so (from --library)"), "{text}");
-        assert!(text.contains("cargo build --release"), "{text}");
+        assert!(text.contains("install libbfc, or build it in its source tree"), "{text}");
         let error = Library::open(OsStr::new("libc.so.6")).err().expect("not libbfc");
         assert!(error.contains("not libbfc") && error.contains("bfc_create"), "{error}");
+    }
+
+    #[test]
+    fn an_error_says_everything_once() {
+        let error = |detail: &str| CallError {
+            call: "bfc_alloc",
+            status: 10,
+            name: "unsupported".to_owned(),
+            detail: detail.to_owned(),
+        };
+        assert_eq!(error("").to_string(), "bfc_alloc: unsupported (status 10)");
+        assert_eq!(error("bfc_alloc: not here").to_string(), "bfc_alloc: not here (status 10)");
+        assert_eq!(
+            error("bfc_allocator is x; do y").to_string(),
+            "bfc_alloc: bfc_allocator is x; do y (status 10)"
+        );
+        assert_eq!(error("is x; do y").reason(), "is x");
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! error, unless `--fail-on-oom` makes them one.
 
 mod device;
+mod environment;
 mod ffi;
 mod find_limit;
 mod info;
@@ -26,7 +27,8 @@ use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use crate::device::{Backend, PoolConfig, steering_environment};
+use crate::device::{Backend, PoolConfig};
+use crate::environment::Environment;
 use crate::library::Library;
 use crate::output::Output;
 use crate::replay::Job;
@@ -47,7 +49,11 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Run traces through the library: time, waste, failures; or find the least limit they run in
+    /// Run traces through the library: time, failures, waste; or find the least limit they run in
+    ///
+    /// Every play of a trace has a pool of its own, one after another on ordinal 258 (0 for CUDA), named after the
+    /// trace: one for each run of --repeat, and two more, not measured, that find the moment of peak use and look at
+    /// it; with --find-limit one for each limit that is tried.
     #[command(after_long_help = output::SCHEMA)]
     Replay(Box<Replay>),
     /// Tell which library is used, which backends work here, and which BFC_ variables are set
@@ -62,7 +68,7 @@ struct Replay {
 
     /// The pool's limit: bytes, or a number with KiB, MiB, GiB, TiB [default: 1.2 times the trace's peak of
     /// live bytes, each request rounded up to 256, times the threads]
-    #[arg(long, value_name = "SIZE", value_parser = size::parse_nonzero)]
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true, value_parser = size::parse_nonzero)]
     limit: Option<u64>,
     /// Take regions on demand instead of one of the whole limit
     #[arg(long)]
@@ -74,28 +80,48 @@ struct Replay {
     #[arg(long)]
     split_always: bool,
     /// Split off remainders from this share of the limit on, instead of from 128 MiB
-    #[arg(long, value_name = "F", value_parser = size::parse_fraction)]
+    #[arg(long, value_name = "F", allow_hyphen_values = true, value_parser = size::parse_fraction)]
     fragmentation_fraction: Option<f64>,
     /// The first region's size with --growth
-    #[arg(long, value_name = "SIZE", value_parser = size::parse_nonzero)]
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true, value_parser = size::parse_nonzero)]
     initial_region: Option<u64>,
-    /// Where the memory comes from
-    #[arg(long, value_enum, default_value_t = Backend::Host)]
+    /// Where the memory comes from; this version has host
+    #[arg(long, value_enum, ignore_case = true, default_value_t = Backend::Host)]
     backend: Backend,
     /// Replay on a simulated device of this capacity: addresses without memory, always the same ones
-    #[arg(long, value_name = "SIZE", value_parser = size::parse_nonzero, conflicts_with = "backend")]
+    #[arg(
+        long,
+        value_name = "SIZE",
+        allow_hyphen_values = true,
+        value_parser = size::parse_nonzero,
+        conflicts_with = "backend"
+    )]
     device_capacity: Option<u64>,
-    /// Replay through bfc_alloc_async and bfc_free_async on the trace's streams, which are never
-    /// synchronised; without it by bfc_alloc and bfc_free, and streams do not matter
+    /// Not in this version: replay through bfc_alloc_async and bfc_free_async on the trace's streams, which
+    /// are never synchronised. Without it by bfc_alloc and bfc_free, and streams do not matter
     #[arg(long = "async")]
     stream_ordered: bool,
 
-    /// Play the trace in this many threads at once on one pool, each with allocations of its own
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    /// Play the trace in this many threads at once on one pool, each with allocations of its own. Such a run
+    /// cannot be repeated exactly, so the occupancy, --map and --report are of another: the same copies played
+    /// in turns by one thread, an event each
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1,
+        allow_hyphen_values = true,
+        value_parser = clap::value_parser!(u16).range(1..=1024)
+    )]
     threads: u16,
     /// Run every trace this often, each time on a new pool. The time is the best run's; it is the sum of
     /// the chunks between which the clock is stopped and the progress bar moves
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1,
+        allow_hyphen_values = true,
+        value_parser = clap::value_parser!(u16).range(1..)
+    )]
     repeat: u16,
     /// Play the trace once on each pool before measuring. A fresh pool pays for the first touch of its
     /// regions and tables; this one shows what a program's later steps pay. Addresses may differ, as the
@@ -117,7 +143,14 @@ struct Replay {
     )]
     find_limit: bool,
     /// Where --find-limit stops, in percent of the peak of live bytes; 0 goes down to 256 bytes
-    #[arg(long, value_name = "PERCENT", default_value = "0.01", value_parser = size::parse_percent, requires = "find_limit")]
+    #[arg(
+        long,
+        value_name = "PERCENT",
+        default_value = "0.01",
+        allow_hyphen_values = true,
+        value_parser = size::parse_percent,
+        requires = "find_limit"
+    )]
     precision: f64,
 
     /// Print one JSON document instead of tables (its fields: bfc replay --help)
@@ -127,7 +160,7 @@ struct Replay {
     /// failed; one trace only
     #[arg(long, value_name = "FILE")]
     map: Option<PathBuf>,
-    /// Print the library's human report of the same moment
+    /// Print the library's human report of the same moment, and why the request failed
     #[arg(long)]
     report: bool,
     /// No progress bar, and no remarks on standard error
@@ -199,64 +232,87 @@ fn run(cli: &Cli) -> Result<ExitCode> {
         Command::Info => info::info(&library()?, &mut output).map(|()| ExitCode::SUCCESS),
         Command::Replay(args) => {
             if let Err(what) = args.check() {
-                Cli::command().error(ErrorKind::ArgumentConflict, what).exit();
+                wrong_usage(what);
             }
             // All of them before the first run: wrong input should not show after minutes of work.
             let traces = args.traces.iter().map(|path| Trace::read(path)).collect::<Result<Vec<_>>>()?;
             let library = library()?;
+            let environment = Environment::of_process();
             if !args.quiet {
-                for (name, value) in steering_environment() {
+                for (name, value) in environment.steering(&args.pool()) {
                     let _ = writeln!(io::stderr(), "bfc: note: {name}={value} is set and steers the library");
                 }
             }
+            let input = Input { args, library: &library, environment: &environment, traces: &traces };
             if args.find_limit {
-                each(args, &library, &traces, &mut output, find_one)?;
+                input.each(&mut output, find_one)?;
                 return Ok(ExitCode::SUCCESS);
             }
-            let results = each(args, &library, &traces, &mut output, replay_one)?;
+            let results = input.each(&mut output, replay_one)?;
             let failed = results.iter().any(|result| result.any_failed);
             Ok(if failed && args.fail_on_oom { ExitCode::FAILURE } else { ExitCode::SUCCESS })
         }
     }
 }
 
-/// Makes a result of every trace and prints it: tables as they come, or one document at the end.
-fn each<T: Outcome>(
-    args: &Replay,
-    library: &Library,
-    traces: &[Trace],
-    output: &mut Output,
-    one: fn(&Replay, &Job<'_>) -> Result<T>,
-) -> Result<Vec<T>> {
-    let config = args.pool();
-    let mut results = Vec::new();
-    for trace in traces {
-        let job = Job {
-            library,
-            trace,
-            config: &config,
-            limit: args.limit_for(trace),
-            threads: usize::from(args.threads),
-            warm: args.warm,
-        };
-        let result = one(args, &job)?;
-        if !args.json {
-            let gap = if results.is_empty() { "" } else { "\n" };
-            output.write(&format!("{gap}{}", result.table()))?;
+/// Ends the command as clap does, with the usage of `bfc replay` and not that of `bfc`.
+fn wrong_usage(what: &str) -> ! {
+    let mut command = Cli::command();
+    // Only a built command knows the names that lead to its subcommands.
+    command.build();
+    let replay = command.find_subcommand_mut("replay").expect("it is declared above");
+    replay.error(ErrorKind::ArgumentConflict, what).exit()
+}
+
+/// What a replay is made of.
+struct Input<'a> {
+    args: &'a Replay,
+    library: &'a Library,
+    environment: &'a Environment,
+    traces: &'a [Trace],
+}
+
+impl Input<'_> {
+    /// Makes a result of every trace and prints it: tables as they come, or one document at the end.
+    fn each<T: Outcome>(
+        &self,
+        output: &mut Output,
+        one: fn(&Replay, &Job<'_>) -> Result<T>,
+    ) -> Result<Vec<T>> {
+        let Self { args, library, environment, traces } = *self;
+        let config = args.pool();
+        let in_force = environment.in_force(&config);
+        let mut results = Vec::new();
+        for trace in traces {
+            let job = Job {
+                library,
+                trace,
+                config: &config,
+                in_force: &in_force,
+                limit: args.limit_for(trace),
+                threads: usize::from(args.threads),
+                warm: args.warm,
+            };
+            let result = one(args, &job)?;
+            if !args.json {
+                let gap = if results.is_empty() { "" } else { "\n" };
+                output.write(&format!("{gap}{}", result.table()))?;
+            }
+            results.push(result);
+            if output.closed() {
+                break;
+            }
         }
-        results.push(result);
-        if output.closed() {
-            break;
+        if args.json {
+            let steering = environment.steering(&config);
+            output.write(&output::document(T::SCHEMA, library, steering, &results)?)?;
+        } else if results.len() > 1 {
+            let count = results.len();
+            let summary = T::summary(&results);
+            output.write(&format!("\ngeometric mean of {count} traces: {summary}\n"))?;
         }
+        Ok(results)
     }
-    if args.json {
-        output.write(&output::document(T::SCHEMA, library, &results)?)?;
-    } else if results.len() > 1 {
-        let count = results.len();
-        let summary = T::summary(&results);
-        output.write(&format!("\ngeometric mean of {count} traces: {summary}\n"))?;
-    }
-    Ok(results)
 }
 
 fn replay_one(args: &Replay, job: &Job<'_>) -> Result<Replayed> {

@@ -6,7 +6,6 @@ use std::io::{self, ErrorKind, Write};
 use anyhow::{Context, Result};
 use serde::Serialize;
 
-use crate::device::steering_environment;
 use crate::library::Library;
 
 /// The JSON document, as `bfc replay --help` explains it.
@@ -14,28 +13,36 @@ pub const SCHEMA: &str = "\
 The JSON document of --json (sizes in bytes, absent things null; fields may be added):
   schema         \"bfc-replay/1\", or \"bfc-find-limit/1\" with --find-limit
   library        path, version
-  environment    the BFC_ variables in force that steer the library
+  environment    the BFC_ variables that steer the replay
   traces[]       in the order given; each has
     trace          name, events, requests, marks, streams, slots (live at once, at most),
                    peak_live_bytes (each request rounded up to 256), peak_requested_bytes
     pool           backend, growth, gc, split_always, fragmentation_fraction,
-                   initial_region, device_capacity, stream_ordered
+                   initial_region, device_capacity, stream_ordered; as in force, with
+                   what the environment adds
   and in a replay, where what depends on the run is the first run's
     limit, threads, warm
     ops            calls: requests, and frees of what was granted
     failed         requests that failed
     fnv1a64        of the addresses in request order, 16 hex digits; FNV-1a over 8
                    little-endian bytes each, basis 1469598103934665603, 0 for a failed
-                   request; null with several threads
+                   request; null with several threads. Comparable between runs only with
+                   --device-capacity
     stats          bfc_stats after the last event, under the names of the C fields
     ns_per_op      best, median and runs[] of all runs
     ops_per_second of all threads together, in the best run
     repeats_agree  whether every run gave the same addresses; null with one run, or threads
     waste          peak pool bytes / peak live bytes of the trace; with several threads,
-                   whose peaks need not coincide, / peak_bytes_requested
+                   whose peaks need not coincide, / peak_bytes_requested. null without
+                   growth, where the pool is all of the limit, and if a request failed
+    overhead       peak_bytes_in_use / the same; null if a request failed
     fragmentation  after the last event: 1 - largest free block / free bytes
     peak           the moment of peak use: event, mark, bytes_in_use, pool_bytes,
                    largest_free_block_bytes, fragmentation, occupancy
+    peak_in_turns  whether peak, failure and shown are of another run than stats: with
+                   several threads, of the copies played in turns by one thread
+    failure        the first request that failed: event, mark, bytes, words (of
+                   bfc_last_error); null if none did
     shown          the moment of report and of --map's file, in words
     report         with --report, the human report
   and with --find-limit
@@ -48,7 +55,7 @@ The JSON document of --json (sizes in bytes, absent things null; fields may be a
 struct Document<'a, T> {
     schema: &'static str,
     library: LibraryInfo<'a>,
-    environment: BTreeMap<String, String>,
+    environment: BTreeMap<&'a str, &'a str>,
     traces: &'a [T],
 }
 
@@ -59,10 +66,14 @@ struct LibraryInfo<'a> {
 }
 
 /// The JSON document.
-pub fn document<T: Serialize>(schema: &'static str, library: &Library, traces: &[T]) -> Result<String> {
+pub fn document<T: Serialize>(
+    schema: &'static str,
+    library: &Library,
+    environment: BTreeMap<&str, &str>,
+    traces: &[T],
+) -> Result<String> {
     let path = library.path.to_string_lossy();
     let library = LibraryInfo { path: &path, version: library.version() };
-    let environment = steering_environment().into_iter().collect();
     let document = Document { schema, library, environment, traces };
     let mut text = serde_json::to_string_pretty(&document).context("cannot write JSON")?;
     text.push('\n');

@@ -24,8 +24,10 @@ pub struct Job<'a> {
     pub library: &'a Library,
     /// The trace.
     pub trace: &'a Trace,
-    /// The pool, but for its limit.
+    /// The pool, but for its limit, as the command line has it.
     pub config: &'a PoolConfig,
+    /// The same with what the environment adds to it: what the pool is really like.
+    pub in_force: &'a PoolConfig,
     /// The pool's limit in bytes.
     pub limit: u64,
     /// How many threads play the trace at once on the one pool, each with allocations of its own.

@@ -5,10 +5,10 @@ use serde::Serialize;
 use crate::device::PoolConfig;
 use crate::ffi::Stats;
 use crate::find_limit::{Found, ratio};
-use crate::inspect::{Inspection, Peak};
+use crate::inspect::{Failure, Inspection, Peak, in_turns};
 use crate::output::table;
 use crate::replay::{Job, Run};
-use crate::size::human;
+use crate::size::{counted, human};
 use crate::trace::Trace;
 
 #[derive(Serialize)]
@@ -77,9 +77,13 @@ pub struct Replayed {
     ns_per_op: NsPerOp,
     ops_per_second: f64,
     repeats_agree: Option<bool>,
-    waste: f64,
+    /// Says something only of a pool that takes what it needs: without growth it always holds the limit.
+    waste: Option<f64>,
+    overhead: Option<f64>,
     fragmentation: f64,
     peak: Peak,
+    peak_in_turns: bool,
+    failure: Option<Failure>,
     shown: String,
     report: Option<String>,
 }
@@ -97,9 +101,14 @@ impl Replayed {
             1 => job.trace.peak_live_bytes,
             _ => first.stats.peak_bytes_requested,
         };
+        // A pool that did not serve everything is no measure of what serving it takes.
+        let over_live = |bytes: u64| {
+            let measured = first.failed == 0 && live > 0 && bytes > 0;
+            measured.then(|| bytes as f64 / live as f64)
+        };
         Self {
             trace: TraceInfo::of(job.trace),
-            pool: job.config.clone(),
+            pool: job.in_force.clone(),
             limit: job.limit,
             threads: job.threads,
             warm: job.warm,
@@ -111,12 +120,32 @@ impl Replayed {
             ns_per_op: NsPerOp { best: sorted[0], median: sorted[sorted.len() / 2], runs: times },
             ops_per_second: runs.iter().map(|run| run.ops_per_second).fold(0.0, f64::max),
             repeats_agree: agree.then(|| runs.iter().all(|run| run.fnv1a64 == first.fnv1a64)),
-            waste: first.stats.peak_pool_bytes as f64 / live.max(1) as f64,
+            waste: over_live(first.stats.peak_pool_bytes).filter(|_| job.in_force.growth),
+            overhead: over_live(first.stats.peak_bytes_in_use),
             fragmentation: first.stats.fragmentation(),
             peak: inspection.peak,
+            peak_in_turns: job.threads > 1,
+            failure: inspection.failure,
             shown: inspection.shown,
             report: with_report.then_some(inspection.report),
         }
+    }
+
+    /// The one ratio to the live bytes that says most of this pool.
+    fn ratio(&self) -> Option<(&'static str, f64)> {
+        match self.waste {
+            Some(waste) => Some(("waste", waste)),
+            None => self.overhead.map(|overhead| ("overhead", overhead)),
+        }
+    }
+
+    /// The failed request that the report is about, and the report.
+    fn report_text(&self) -> Option<String> {
+        let report = self.report.as_ref()?;
+        let failure = self.failure.as_ref().map_or(String::new(), |failure| {
+            format!("the request: {}\n{}\n\n", human(failure.bytes), failure.words)
+        });
+        Some(format!("\nreport {}\n{failure}{}\n", self.shown, report.trim_end()))
     }
 
     fn time_row(&self) -> String {
@@ -152,37 +181,52 @@ impl Outcome for Replayed {
             ("peak requested", human(stats.peak_bytes_requested)),
             ("peak live", format!("{} in the trace", human(trace.peak_live_bytes))),
             ("pool held", format!("{}, peak {}", human(stats.pool_bytes), human(stats.peak_pool_bytes))),
-            ("waste", format!("{:.4} peak pool over peak live", self.waste)),
-            (
-                "fragmentation",
-                format!(
-                    "{:.2}% at the end, {:.2}% at peak use",
-                    self.fragmentation * 100.0,
-                    peak.fragmentation * 100.0
-                ),
-            ),
         ];
-        if let Some(hash) = &self.fnv1a64 {
+        if let Some((name, ratio)) = self.ratio() {
+            let what = if name == "waste" { "pool" } else { "in use" };
+            let live = if self.threads == 1 { "live" } else { "requested" };
+            rows.push((name, format!("{ratio:.4} peak {what} over peak {live}")));
+        }
+        let mut fragmentation = format!("{:.2}% at the end", self.fragmentation * 100.0);
+        if !self.peak_in_turns {
+            fragmentation += &format!(", {:.2}% at peak use", peak.fragmentation * 100.0);
+        }
+        rows.push(("fragmentation", fragmentation));
+        // On any other memory the system chooses the addresses, and the hash is another one every time.
+        let comparable = self.fnv1a64.as_ref().filter(|_| self.pool.device_capacity.is_some());
+        if let Some(hash) = comparable {
             let agree = match self.repeats_agree {
                 Some(false) => ", other runs gave other addresses",
                 _ => "",
             };
-            rows.push(("addresses", format!("{hash}{agree}")));
+            rows.push(("addresses", format!("{hash} (fnv1a64){agree}")));
         }
         let mark = peak.mark.as_ref().map_or(String::new(), |mark| format!(" ({mark})"));
-        rows.push(("occupancy", format!("at peak use, event {}{mark}", peak.event)));
+        let mut run = String::new();
+        if self.peak_in_turns {
+            run = in_turns(self.threads);
+            let fragmentation = peak.fragmentation * 100.0;
+            let in_use = human(peak.bytes_in_use);
+            rows.push(("in turns", format!("peak in use {in_use}, {fragmentation:.2}% fragmentation then")));
+        }
+        rows.push(("occupancy", format!("at peak use{run}, event {}{mark}", peak.event)));
         let mut text = table(&trace.name, &rows);
         text += &format!("  {}\n", peak.occupancy.trim_end());
-        if let Some(report) = &self.report {
-            text += &format!("\nreport {}\n{}\n", self.shown, report.trim_end());
-        }
+        text += &self.report_text().unwrap_or_default();
         text
     }
 
     fn summary(results: &[Self]) -> String {
         let time = geometric_mean(results, |result| result.ns_per_op.best);
-        let waste = geometric_mean(results, |result| result.waste);
-        format!("{time:.1} ns per op, waste {waste:.4}")
+        let ratios: Vec<_> = results.iter().filter_map(Self::ratio).collect();
+        // The pool's options are the same for all traces, and so is the ratio's name.
+        let Some((name, _)) = ratios.first() else { return format!("{time:.1} ns per op") };
+        let ratio = geometric_mean(&ratios, |(_, ratio)| *ratio);
+        let of = match ratios.len() {
+            all if all == results.len() => String::new(),
+            some => format!(" of the {some} without failures"),
+        };
+        format!("{time:.1} ns per op, {name} {ratio:.4}{of}")
     }
 }
 
@@ -202,7 +246,7 @@ impl Searched {
     pub fn new(job: &Job<'_>, found: Found) -> Self {
         Self {
             trace: TraceInfo::of(job.trace),
-            pool: job.config.clone(),
+            pool: job.in_force.clone(),
             limit: found.limit,
             ratio: ratio(found.limit, job.trace),
             fails_at: found.fails_at,
@@ -247,14 +291,16 @@ fn geometric_mean<T>(results: &[T], value: impl Fn(&T) -> f64) -> f64 {
 
 fn trace_row(trace: &TraceInfo) -> String {
     format!(
-        "{} events ({} requests), marks: {}, streams: {}",
-        trace.events, trace.requests, trace.marks, trace.streams
+        "{} ({}), marks: {}, streams: {}",
+        counted(trace.events, "event"),
+        counted(trace.requests, "request"),
+        trace.marks,
+        trace.streams
     )
 }
 
 fn pool_row(pool: &PoolConfig, limit: Option<u64>) -> String {
-    let backend = serde_json::to_value(pool.backend).unwrap_or_default();
-    let mut words = vec![backend.as_str().unwrap_or_default().to_owned()];
+    let mut words = vec![pool.backend.name().to_owned()];
     words.extend(limit.map(|limit| format!("limit {}", human(limit))));
     words.extend(pool.device_capacity.map(|bytes| format!("capacity {}", human(bytes))));
     let flags = [

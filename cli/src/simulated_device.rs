@@ -59,6 +59,7 @@ impl SimulatedDevice {
         }
         match state.regions.len() {
             0 => Ok(()),
+            1 => Err("1 region was not given back to the simulated device".to_owned()),
             count => Err(format!("{count} regions were not given back to the simulated device")),
         }
     }
@@ -165,7 +166,7 @@ mod tests {
     fn wrong_frees_and_leaks_are_told_at_the_end() {
         let device = SimulatedDevice::new(4096);
         let base = device.alloc(256, 1024).expect("fits");
-        assert_eq!(device.finish(), Err("1 regions were not given back to the simulated device".into()));
+        assert_eq!(device.finish(), Err("1 region was not given back to the simulated device".into()));
         device.free(base, 512);
         device.free(base + 256, 256);
         device.free(base, 1024);

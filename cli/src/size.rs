@@ -75,9 +75,16 @@ pub fn human(bytes: u64) -> String {
         0..=1023 => return format!("{bytes} B"),
         1024..=1_048_575 => (1_u64 << 10, "KiB"),
         1_048_576..=1_073_741_823 => (1 << 20, "MiB"),
-        _ => (1 << 30, "GiB"),
+        1_073_741_824..=1_099_511_627_775 => (1 << 30, "GiB"),
+        _ => (1 << 40, "TiB"),
     };
     format!("{:.2} {name} ({bytes})", bytes as f64 / unit as f64)
+}
+
+/// `1 event`, `2 events`.
+pub fn counted(count: usize, thing: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {thing}{plural}")
 }
 
 #[cfg(test)]
@@ -132,5 +139,12 @@ mod tests {
         assert_eq!(human(1536), "1.50 KiB (1536)");
         assert_eq!(human(1 << 20), "1.00 MiB (1048576)");
         assert_eq!(human(20 << 30), "20.00 GiB (21474836480)");
+        assert_eq!(human(256 << 40), "256.00 TiB (281474976710656)");
+        assert_eq!(human(u64::MAX), "16777216.00 TiB (18446744073709551615)");
+    }
+
+    #[test]
+    fn one_thing_is_not_things() {
+        assert_eq!(["0 events", "1 event", "2 events"], [0, 1, 2].map(|count| counted(count, "event")));
     }
 }

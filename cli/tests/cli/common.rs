@@ -57,6 +57,12 @@ pub fn run_to(code: i32, command: &mut Command) -> (String, String) {
     (stdout, stderr)
 }
 
+/// The value of a table's row.
+pub fn row<'a>(table: &'a str, name: &str) -> Option<&'a str> {
+    let values = table.lines().filter_map(|line| line.strip_prefix("  ")?.strip_prefix(name));
+    values.filter(|rest| rest.starts_with("  ")).map(str::trim).next()
+}
+
 /// The JSON document that the command prints.
 pub fn json(command: &mut Command) -> Value {
     let (stdout, _) = run_to(0, command.arg("--json"));

@@ -1,6 +1,7 @@
 //! The command, run as a user runs it, against a real libbfc.so.
 
 mod common;
+mod environment;
 mod golden;
 mod replay;
 mod usage;

@@ -6,7 +6,7 @@ use std::process::Stdio;
 
 use flate2::read::GzDecoder;
 
-use crate::common::{SMALL, bfc, file, json, recorded, run_to};
+use crate::common::{SMALL, bfc, file, json, recorded, row, run_to};
 
 #[test]
 fn a_table_tells_all_that_is_asked() {
@@ -20,14 +20,56 @@ fn a_table_tells_all_that_is_asked() {
         "peak requested",
         "peak live",
         "pool held",
-        "waste",
+        "overhead",
         "fragmentation",
         "occupancy",
     ] {
         assert!(stdout.lines().any(|line| line.trim_start().starts_with(row)), "no {row} in\n{stdout}");
     }
+    // On host memory the addresses are others every time: nobody could compare them.
+    assert_eq!(row(&stdout, "addresses"), None);
     // A bar is for terminals, and remarks are for what is remarkable.
     assert_eq!(stderr, "");
+    let trace = file("addresses.trace", "+ 1 256 0\n- 1 0\n");
+    let (stdout, _) = run_to(0, bfc().arg("replay").arg(trace).args(["--device-capacity", "1TiB"]));
+    assert!(row(&stdout, "addresses").is_some_and(|hash| hash.ends_with("(fnv1a64)")), "{stdout}");
+    assert!(row(&stdout, "pool").is_some_and(|pool| pool.contains("1.00 TiB (1099511627776)")), "{stdout}");
+    assert!(
+        row(&stdout, "trace").is_some_and(|words| words.starts_with("2 events (1 request),")),
+        "{stdout}"
+    );
+}
+
+#[test]
+fn waste_is_of_pools_that_grow_and_nothing_is_told_of_failing_ones() {
+    let trace = file("waste.trace", SMALL);
+    let replay = |options: &[&str]| {
+        let mut command = bfc();
+        command.arg("replay").arg(&trace).args(options);
+        let (table, _) = run_to(0, &mut command);
+        (json(&mut command)["traces"][0].clone(), table)
+    };
+    let (fixed, table) = replay(&["--limit", "30MiB"]);
+    assert!(fixed["waste"].is_null());
+    assert_eq!(fixed["overhead"], 1.0);
+    assert_eq!(row(&table, "waste"), None);
+    assert_eq!(row(&table, "overhead"), Some("1.0000 peak in use over peak live"));
+
+    let (growing, table) = replay(&["--limit", "30MiB", "--growth", "--initial-region", "6MiB"]);
+    assert_eq!((&growing["waste"], &growing["overhead"]), (&2.0.into(), &1.0.into()));
+    assert_eq!(row(&table, "waste"), Some("2.0000 peak pool over peak live"));
+    assert_eq!(row(&table, "overhead"), None);
+
+    let (failing, table) = replay(&["--limit", "2MiB", "--growth"]);
+    assert!(
+        failing["failed"].as_u64() > Some(0) && failing["waste"].is_null() && failing["overhead"].is_null()
+    );
+    assert_eq!((row(&table, "waste"), row(&table, "overhead")), (None, None));
+
+    // The mean is of those that ran: this trace's, and not of one that needs more.
+    let large = file("large.trace", "+ 1 9000000 0\n- 1 0\n");
+    let (tables, _) = run_to(0, bfc().arg("replay").arg(&trace).arg(large).args(["--limit", "4MiB"]));
+    assert!(tables.ends_with(", overhead 1.0000 of the 1 without failures\n"), "{tables}");
 }
 
 #[test]
@@ -81,6 +123,19 @@ fn failed_requests_are_results_unless_asked_otherwise() {
     );
     run_to(0, &mut replay());
     run_to(1, replay().arg("--fail-on-oom"));
+
+    let failure = &result["failure"];
+    assert_eq!((&failure["event"], &failure["mark"]), (&5.into(), &"step 1".into()));
+    assert_eq!(failure["bytes"], 1 << 20);
+    let words = failure["words"].as_str().expect("text");
+    assert!(words.contains("no memory for") && words.contains("exhaustion"), "{words}");
+    // The report begins with the same.
+    let (table, _) = run_to(0, replay().arg("--report"));
+    let report = table.split_once("\nreport at the first failed request: ").expect("a report").1;
+    let mut lines = report.lines();
+    assert!(lines.next().is_some_and(|place| place.ends_with("oom.trace, event 5 (step 1)")), "{report}");
+    assert_eq!(lines.next(), Some("the request: 1.00 MiB (1048576)"));
+    assert_eq!(lines.next(), Some(words));
 }
 
 #[test]
@@ -171,6 +226,31 @@ fn threads_share_one_pool_and_leave_it_empty() {
     assert_eq!(result["ops"], 4 * 2 * 36_984);
     assert!(result["fnv1a64"].is_null());
     assert!(result["peak"]["bytes_in_use"].as_u64() >= Some(4 * 41_498_400));
+}
+
+#[test]
+fn a_peak_of_another_run_says_so() {
+    let trace = file("turns.trace", SMALL);
+    let replay = |threads: &str| {
+        let mut command = bfc();
+        command.arg("replay").arg(&trace).args(["--threads", threads, "--report"]);
+        command
+    };
+    let (table, _) = run_to(0, &mut replay("2"));
+    // In turns both copies hold their 3 MiB at once; the measured threads need not.
+    assert_eq!(row(&table, "in turns"), Some("peak in use 6.00 MiB (6291456), 0.00% fragmentation then"));
+    let turns = "at peak use of the 2 copies played in turns by one thread";
+    assert!(row(&table, "occupancy").is_some_and(|at| at.starts_with(turns)), "{table}");
+    assert!(!row(&table, "fragmentation").expect("a row").contains("at peak use"), "{table}");
+    assert!(table.contains(&format!("\nreport {turns}: ")), "{table}");
+    assert_eq!(json(&mut replay("2"))["traces"][0]["peak_in_turns"], true);
+
+    let (table, _) = run_to(0, &mut replay("1"));
+    assert!(!table.contains("in turns"), "{table}");
+    let result = &json(&mut replay("1"))["traces"][0];
+    assert_eq!(result["peak_in_turns"], false);
+    assert_eq!(result["peak"]["bytes_in_use"], result["stats"]["peak_bytes_in_use"]);
+    assert!(result["failure"].is_null());
 }
 
 #[test]

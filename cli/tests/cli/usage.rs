@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::Stdio;
 
-use crate::common::{SMALL, bfc, file, library, recorded, run_to};
+use crate::common::{SMALL, bfc, file, library, recorded, row, run_to};
 
 #[test]
 fn wrong_usage_is_2() {
@@ -28,6 +28,57 @@ fn wrong_usage_is_2() {
     }
     run_to(2, bfc().arg("replay"));
     run_to(2, &mut bfc());
+    for traces in [["-", "-"], ["--map=x", "-"]] {
+        let (_, error) = run_to(2, bfc().arg("replay").arg(&trace).args(traces));
+        assert!(error.contains("Usage: bfc replay [OPTIONS] <TRACE>..."), "{error}");
+    }
+}
+
+#[test]
+fn a_negative_number_gets_the_words_of_its_option() {
+    for (option, words) in [
+        (&["--limit", "-1"][..], "not a size"),
+        (&["--limit", "-1GiB"], "not a size"),
+        (&["--initial-region", "-1"], "not a size"),
+        (&["--device-capacity", "-1"], "not a size"),
+        (&["--fragmentation-fraction", "-0.5"], "above 0 and at most 1"),
+        (&["--threads", "-1"], "not in 1..=1024"),
+        (&["--repeat", "-1"], "not in 1..=65535"),
+        (&["--find-limit", "--precision", "-1%"], "between 0 and 100"),
+    ] {
+        let (_, error) = run_to(2, bfc().args(["replay", "t"]).args(option));
+        assert!(error.contains("invalid value '-") && error.contains(words), "{option:?}: {error}");
+    }
+}
+
+#[test]
+fn what_is_not_in_this_version_is_said_so_and_fails_in_words() {
+    let trace = file("version.trace", SMALL);
+    let replay = |options: &[&str]| run_to(1, bfc().arg("replay").arg(&trace).args(options)).1;
+    let (help, _) = run_to(0, bfc().args(["replay", "--help"]));
+    for (backend, spellings) in [
+        ("cuda", ["cuda", "CUDA"]),
+        ("cuda-vmm", ["cuda-vmm", "cuda_vmm"]),
+        ("host-vmm", ["host-vmm", "host_vmm"]),
+    ] {
+        let listed = help.lines().find(|line| line.trim().starts_with(&format!("- {backend}:")));
+        assert!(listed.is_some_and(|line| line.ends_with("(not in this version)")), "{help}");
+        for spelling in spellings {
+            let error = replay(&["--backend", spelling]);
+            let begin = format!("bfc: --backend {backend} cannot be used: ");
+            assert!(error.starts_with(&begin) && error.contains("; take --backend host"), "{error}");
+            assert!(!error.contains("BFC_BACKEND=") && !error.contains("BFC_BACKEND_CUSTOM"), "{error}");
+        }
+    }
+    assert!(help.contains("--async\n          Not in this version"), "{help}");
+    let error = replay(&["--async"]);
+    assert_eq!(error.matches("bfc_alloc_async").count(), 1, "{error}");
+}
+
+#[test]
+fn help_tells_how_many_pools_there_are_and_where() {
+    let (help, _) = run_to(0, bfc().args(["replay", "--help"]));
+    assert!(help.contains("on ordinal 258") && help.contains("two more, not measured"), "{help}");
 }
 
 #[test]
@@ -79,32 +130,22 @@ fn the_library_that_is_named_is_the_one_that_is_used() {
 }
 
 #[test]
-fn info_names_the_backends_and_the_environment() {
-    let (stdout, _) = run_to(0, bfc().arg("info").env("BFC_LOG", "off"));
-    let row = |name: &str| {
-        let line = stdout.lines().find(|line| line.trim_start().starts_with(&format!("{name}  ")));
-        line.unwrap_or_else(|| panic!("no {name} in\n{stdout}")).trim().to_owned()
-    };
-    assert!(
-        row("version").split_whitespace().nth(1).is_some_and(|version| version.matches('.').count() == 2)
-    );
-    assert!(row("host").ends_with("yes"), "{stdout}");
-    assert!(row("custom").ends_with("yes"), "{stdout}");
-    for cuda in ["cuda, device 0", "cuda-vmm, device 0"] {
-        let answer = row(cuda);
-        assert!(answer.ends_with("yes") || answer.contains("no: bfc_create: "), "{answer}");
-    }
-    assert!(row("BFC_LOG").ends_with("off"));
+fn advice_is_for_an_installed_command_too() {
+    let (_, error) = run_to(1, bfc().args(["info", "--library", "/nonexistent"]));
+    assert!(error.contains("install libbfc, or build it in its source tree"), "{error}");
 }
 
 #[test]
-fn a_variable_that_steers_the_library_is_remarked_on() {
-    let trace = file("steered.trace", SMALL);
-    let replay = |options: &[&str]| {
-        let mut command = bfc();
-        command.arg("replay").arg(&trace).args(options).env("BFC_FORCE_ALLOW_GROWTH", "1");
-        run_to(0, &mut command).1
-    };
-    assert!(replay(&[]).contains("BFC_FORCE_ALLOW_GROWTH=1 is set"));
-    assert_eq!(replay(&["--quiet"]), "");
+fn info_names_the_backends_and_the_environment() {
+    let (stdout, _) = run_to(0, bfc().arg("info").env("BFC_LOG", "off"));
+    let row = |name: &str| row(&stdout, name).unwrap_or_else(|| panic!("no {name} in\n{stdout}"));
+    assert_eq!(row("version").matches('.').count(), 2);
+    assert_eq!([row("host"), row("custom")], ["yes", "yes"]);
+    for backend in ["auto, device 0", "host-vmm", "cuda, device 0", "cuda-vmm, device 0"] {
+        let answer = row(backend);
+        // A reason, and no advice to programs: that would be the same long text four times.
+        let brief = answer.starts_with("no: ") && answer.len() < 80;
+        assert!(answer == "yes" || (brief && !answer.contains("BFC_BACKEND=")), "{answer}");
+    }
+    assert_eq!(row("BFC_LOG"), "off");
 }
