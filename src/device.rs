@@ -71,7 +71,7 @@ impl Device {
     }
 
     #[inline]
-    fn slot(self) -> &'static Slot {
+    pub(crate) fn slot(self) -> &'static Slot {
         &SLOTS[self.0 as usize]
     }
 

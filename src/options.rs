@@ -315,8 +315,10 @@ fn setting<T>(name: &CStr, wanted: &str, parse: impl FnOnce(&str) -> Option<T>) 
             let name = name.to_str().unwrap_or_default();
             // The advice must not be cut off behind a value without end.
             let dots = if text.chars().nth(LONGEST_SHOWN).is_some() { "..." } else { "" };
-            let words = format_args!("{name}={text:.LONGEST_SHOWN$}{dots} is ignored: it must be {wanted}");
-            log::emit(Level::Warn, words);
+            log::emit(
+                Level::Warn,
+                format_args!("{name}={text:.LONGEST_SHOWN$}{dots} is ignored: it must be {wanted}"),
+            );
         }
         parsed
     })?
@@ -387,6 +389,19 @@ mod tests {
         }
         for text in ["", "GiB", "8XiB", "-1", "1e9", "99999999999999999999", "20000000T", "1.2.3", "nan"] {
             assert_eq!(size(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn auto_is_never_silently_host_memory() {
+        let choose = |device| Options::default().choose_backend(device);
+        assert!(matches!(choose(256), Ok(AnyBackend::Host(_))));
+        for device in [0, 1, 255, 257] {
+            assert!(matches!(choose(device), Err(Error::BackendUnavailable)), "{device}");
+        }
+        crate::error::with_last_error(|words| assert!(words.contains("pinned"), "{words}"));
+        for device in [258, 1023] {
+            assert!(matches!(choose(device), Err(Error::InvalidArgument)), "{device}");
         }
     }
 

@@ -3,6 +3,7 @@
 mod common;
 
 use common::*;
+use std::sync::atomic::{AtomicU64, Ordering::*};
 use std::time::Instant;
 
 const GROWTH: u32 = BFC_ALLOW_GROWTH;
@@ -248,16 +249,31 @@ fn d05_regions_with_unsafe_chunks_stay() {
 ///    to each other, a lost one would cost a second each time.
 #[test]
 fn d06_no_wakeup_is_lost() {
-    const ROUNDS: u32 = 20_000;
+    // Each round has one free, at a random moment of the other thread's request: nothing later would heal a
+    // wakeup that was lost. `pool::slot` has a test that frees in the very gap.
+    const ROUNDS: u64 = 20_000;
     let pool = Pool::custom(Backend::new(256), 256, |options| options.retry_timeout_ms = 20_000);
+    let (turn, chunk) = (AtomicU64::new(0), pool.get(1));
+    let wait_for = |number: u64| {
+        while turn.load(Acquire) != number {
+            std::thread::yield_now();
+        }
+    };
     let begun = Instant::now();
     std::thread::scope(|scope| {
-        for _ in 0..2 {
-            scope.spawn(|| {
-                for _ in 0..ROUNDS {
-                    pool.put(pool.get(1));
-                }
-            });
+        scope.spawn(|| {
+            for round in 1..=ROUNDS {
+                wait_for(2 * round - 1);
+                assert_eq!(pool.get(1), chunk);
+                turn.store(2 * round, Release);
+            }
+        });
+        let mut random = Random::new(6);
+        for round in 1..=ROUNDS {
+            turn.store(2 * round - 1, Release);
+            (0..random.below(2000)).for_each(|_| std::hint::spin_loop());
+            pool.put(chunk);
+            wait_for(2 * round);
         }
     });
     assert!(begun.elapsed().as_secs() < 15, "{:?}", begun.elapsed());

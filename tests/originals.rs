@@ -239,7 +239,7 @@ fn extend_terminates_when_sub_allocator_always_fails() {
 }
 
 #[test]
-fn responds_requested_alignment() {
+fn respects_requested_alignment() {
     let pool = one_gib(0);
     for alignment in [32, 64, 128, 256, 512, 1024, 2048, 4096] {
         pool.get(256);
@@ -378,6 +378,32 @@ fn retry_exceeded() {
     std::thread::sleep(std::time::Duration::from_millis(50));
     pool.put(only);
     assert_eq!(waiter.join().expect("no panic"), Ok(only));
+}
+
+/// The timeout is for the whole wait: frees that do not help wake the request, and do not prolong it.
+#[test]
+fn retry_exceeded_in_spite_of_frees() {
+    let pool = Pool::custom(Backend::new(1024), 1024, |options| {
+        (options.retry_timeout_ms, options.flags) = (400, BFC_SPLIT_ALWAYS);
+    });
+    let held: Vec<u64> = (0..4).map(|_| pool.get(256)).collect();
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(std::sync::atomic::Ordering::Acquire) {
+                pool.put(held[1]);
+                assert_eq!(pool.get(256), held[1]);
+                std::thread::sleep(std::time::Duration::from_millis(10));
+            }
+        });
+        let before = std::time::Instant::now();
+        let answer = pool.alloc(512);
+        done.store(true, std::sync::atomic::Ordering::Release);
+        let waited = before.elapsed().as_millis();
+        assert_eq!(answer, Err(BFC_ERROR_OUT_OF_MEMORY));
+        assert!((400..10_000).contains(&waited), "{waited} ms");
+    });
+    assert_eq!(pool.stats().num_failures, 1);
 }
 
 /// ONNX Runtime's `Shrink`: regions without a chunk in use go back, the others stay.

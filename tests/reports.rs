@@ -4,6 +4,7 @@ mod common;
 
 use common::*;
 use serde_json::Value;
+use std::collections::BTreeSet;
 
 fn parse(pool: &Pool) -> Value {
     let text = pool.memory_map();
@@ -329,120 +330,47 @@ fn scopes_have_rules() {
     assert_eq!(bfc_scope_end(), BFC_ERROR_INVALID_ARGUMENT);
 }
 
-/// The child of the tests of reports about failures; `TEST_CASE` says which.
+/// The field table of docs/memory-map.md names every field that a map can have, and no other.
 #[test]
-fn fail_with_a_report() {
-    if !child::is_child("fail_with_a_report") {
-        return;
+fn every_field_of_the_map_is_documented() {
+    let pool = Pool::host(MIB, |options| options.flags = BFC_TIMESTAMPS);
+    assert_eq!(scope_begin("operation", 1), BFC_OK);
+    let named = pool.get(1000);
+    assert_eq!(bfc_scope_end(), BFC_OK);
+    pool.get(1000);
+    pool.put(pool.get(1000));
+    let mut fields = BTreeSet::new();
+    let map = parse(&pool);
+    collect(&map, "", &mut fields);
+    pool.put(named);
+    let page = include_str!("../docs/memory-map.md");
+    let table = page.split("| field | meaning |").nth(1).expect("the table");
+    let mut documented = BTreeSet::new();
+    for row in table.lines().filter_map(|line| line.strip_prefix("| `")) {
+        let names = row.split(" | ").next().expect("a first column");
+        let names: Vec<&str> = names.split(", ").map(|name| name.trim_matches('`')).collect();
+        let parent = names[0].rsplit_once('.').map_or("", |(parent, _)| parent);
+        for (place, name) in names.iter().enumerate() {
+            let path =
+                if place == 0 || parent.is_empty() { (*name).to_owned() } else { format!("{parent}.{name}") };
+            documented.insert(path.replace("chunks[]", "regions[].chunks[]"));
+        }
     }
-    let collected = log::Collected::start();
-    match std::env::var("TEST_CASE").expect("set by the parent").as_str() {
-        "exhaustion" => {
-            let pool = Pool::host(4 * MIB, |_| {});
-            (0..3).for_each(|_| assert_ne!(pool.get(MIB), 0));
-            assert_eq!(pool.alloc(2 * MIB), Err(BFC_ERROR_OUT_OF_MEMORY));
-        }
-        "fragmentation" => {
-            let pool = Pool::host(4 * MIB, |_| {});
-            let chunks: Vec<u64> = (0..16).map(|_| pool.get(MIB / 4)).collect();
-            chunks.iter().step_by(2).for_each(|&address| pool.put(address));
-            assert_eq!(pool.alloc(MIB), Err(BFC_ERROR_OUT_OF_MEMORY));
-        }
-        "quarantine" => {
-            let flags = BFC_TIMESTAMPS | BFC_QUARANTINE | BFC_SPLIT_ALWAYS;
-            let pool = Pool::host(4 * MIB, |options| options.flags = flags);
-            let chunk = pool.get(3 * MIB);
-            pool.put(chunk);
-            assert_eq!(pool.alloc(2 * MIB), Err(BFC_ERROR_OUT_OF_MEMORY));
-        }
-        "regions" => {
-            let grows = BFC_ALLOW_GROWTH | BFC_SPLIT_ALWAYS;
-            let pool = Pool::custom(Backend::new(GIB), 6 * MIB, |options| options.flags = grows);
-            let chunks = [pool.get(2 * MIB), pool.get(4 * MIB)];
-            chunks.iter().for_each(|&address| pool.put(address));
-            assert_eq!(pool.alloc(5 * MIB), Err(BFC_ERROR_OUT_OF_MEMORY));
-        }
-        "refusal" => {
-            let pool = Pool::custom(Backend::new(MIB), GIB, |options| options.flags = BFC_ALLOW_GROWTH);
-            pool.get(256);
-            assert_eq!(pool.alloc(2 * MIB), Err(BFC_ERROR_OUT_OF_MEMORY));
-        }
-        "often" => {
-            let pool = Pool::host(MIB, |_| {});
-            (0..1000).for_each(|_| assert_eq!(pool.alloc(2 * MIB), Err(BFC_ERROR_OUT_OF_MEMORY)));
-            assert_eq!(pool.stats().num_failures, 1000);
-        }
-        case => panic!("what is {case}?"),
-    }
-    for (level, message) in collected.messages() {
-        println!("MESSAGE {level}\n{message}\nEND");
-    }
-    println!("WORDS {}", last_error());
+    // The statistics have the names of bfc_stats_t, which the page refers to.
+    fields.retain(|field| !field.starts_with("stats.") || field == "stats.fragmentation");
+    assert_eq!(fields, documented);
 }
 
-/// The reports of a case, and the words of its error.
-fn reports_of(case: &str, asked: bool) -> (Vec<String>, String) {
-    let ask = ("BFC_REPORT_ON_FAILURE", if asked { "1" } else { "0" });
-    let text = child::expect_success("fail_with_a_report", &[("TEST_CASE", case), ask]).text;
-    let reports = text
-        .split("MESSAGE 1\n")
-        .skip(1)
-        .map(|rest| rest.split("\nEND").next().unwrap_or_default().to_owned());
-    let words = text.lines().find_map(|line| Some(line.split_once("WORDS ")?.1)).expect("the words");
-    (reports.collect(), words.to_owned())
-}
-
-#[test]
-fn exhaustion_is_told_from_fragmentation() {
-    let (reports, words) = reports_of("exhaustion", true);
-    assert_eq!(reports.len(), 1);
-    for text in [&reports[0], &words] {
-        assert!(text.contains("exhaustion") && !text.contains("fragmentation."), "{text}");
-        assert!(text.contains("2.00 MiB (2097152 bytes)") && text.contains("1.00 MiB"), "{text}");
+fn collect(value: &Value, path: &str, fields: &mut BTreeSet<String>) {
+    match value {
+        Value::Object(object) => {
+            for (name, value) in object {
+                let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+                fields.insert(path.clone());
+                collect(value, &path, fields);
+            }
+        }
+        Value::Array(values) => values.iter().for_each(|value| collect(value, &format!("{path}[]"), fields)),
+        _ => {}
     }
-    assert!(reports[0].contains("1.00 MiB would have fitted"), "{}", reports[0]);
-    let (reports, words) = reports_of("fragmentation", true);
-    assert_eq!(reports.len(), 1);
-    for text in [&reports[0], &words] {
-        assert!(text.contains("fragmentation. ") && !text.contains("exhaustion"), "{text}");
-    }
-    assert!(reports[0].contains("256.00 KiB would have fitted"), "{}", reports[0]);
-    assert!(reports[0].contains("fragmentation 87.5%"), "{}", reports[0]);
-}
-
-/// The limit leaves room but the backend has none: what the limit leaves would not have fitted.
-#[test]
-fn a_backend_that_refuses_is_no_fragmentation() {
-    let (reports, words) = reports_of("refusal", true);
-    for text in [&reports[0], &words] {
-        assert!(!text.contains("fragmentation. "), "{text}");
-    }
-    assert!(!reports[0].contains("1023.04 MiB would have fitted"), "{}", reports[0]);
-    assert!(reports[0].contains("980.00 KiB would have fitted"), "{}", reports[0]);
-}
-
-/// What waits for the safe frontier is free for nobody, and the report says what makes it so.
-#[test]
-fn memory_in_quarantine_is_told_apart() {
-    let (reports, words) = reports_of("quarantine", true);
-    for text in [&reports[0], &words] {
-        assert!(text.contains("exhaustion. 1.00 MiB are free"), "{text}");
-        assert!(text.contains("; 3.00 MiB more wait for the safe frontier"), "{text}");
-    }
-    assert!(reports[0].contains("bfc_set_safe_frontier"), "{}", reports[0]);
-}
-
-#[test]
-fn fragmentation_over_regions_names_the_option_that_helps() {
-    let (reports, words) = reports_of("regions", true);
-    assert!(words.contains("fragmentation. 6.00 MiB are free"), "{words}");
-    assert!(reports[0].contains("With BFC_GARBAGE_COLLECTION"), "{}", reports[0]);
-    let (reports, _) = reports_of("fragmentation", true);
-    assert!(!reports[0].contains("BFC_GARBAGE_COLLECTION"), "one region: it would not help\n{}", reports[0]);
-}
-
-#[test]
-fn reports_are_opt_in_and_rate_limited() {
-    assert_eq!(reports_of("often", false).0.len(), 0);
-    assert_eq!(reports_of("often", true).0.len(), 1, "at most one in ten seconds");
 }

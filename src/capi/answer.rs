@@ -42,3 +42,21 @@ pub(super) unsafe fn status_and<T: Copy>(
         Ok(())
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::with_last_error;
+
+    #[test]
+    fn a_panic_becomes_a_status_and_the_result_is_written() {
+        let mut out = 7;
+        // SAFETY: `out` is valid for writing.
+        let answer = unsafe { status_and(&mut out, 0, || panic!("inside")) };
+        assert_eq!((answer, out), (Error::Internal.code(), 0));
+        with_last_error(|words| assert!(words.contains("panic"), "{words}"));
+        // SAFETY: NULL is allowed.
+        let answer = unsafe { status_and(std::ptr::null_mut(), 0, || Ok(1)) };
+        assert_eq!(answer, Error::InvalidArgument.code());
+    }
+}

@@ -233,6 +233,12 @@ impl Arena {
         self.counters.num_failures += 1;
     }
 
+    /// For tests: books that are wrong.
+    #[cfg(test)]
+    pub(crate) fn spoil(&mut self) {
+        self.counters.miscount();
+    }
+
     pub(crate) fn reset_stats(&mut self) {
         self.counters.reset();
         self.growth.reset_peak();

@@ -4,6 +4,7 @@
 use super::arena::{Arena, Settings, Want};
 use super::check::Broken;
 use super::chunks::{ChunkId, Cold, Hot, NIL};
+use super::classes::class_of;
 use super::stamps::Stamps;
 use super::units::UNIT;
 
@@ -144,6 +145,12 @@ fn i3_the_index_holds_what_is_free() {
         |arena, of| {
             arena.unindex(of.free);
             hot(arena, of.free).mark_held();
+        },
+        // A mark without a chunk, and a chunk without a mark.
+        |arena, _| arena.index.mark(class_of(5 * UNIT), true),
+        |arena, of| {
+            let class = class_of(arena.chunks.size(of.rest));
+            arena.index.mark(class, false);
         },
     ];
     each_is_named(Broken::I3Index, false, false, breaks);

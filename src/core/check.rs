@@ -117,7 +117,7 @@ impl Arena {
         let c = &self.counters;
         let sums = used == c.bytes_in_use && requested == c.bytes_requested;
         let peaks = c.peak_bytes_in_use >= used && c.peak_bytes_requested >= requested;
-        let pool = used + free == self.usable_bytes() && free_count == self.chunks.count() as u64 - c.live();
+        let pool = used + free == self.usable_bytes() && free_count + c.live() == self.chunks.count() as u64;
         let given = self.regions.iter().fold(0u64, |sum, (_, region)| sum.saturating_add(region.given));
         require(sums && peaks && pool && given <= self.growth.pool_bytes, Broken::I4Accounting)
     }

@@ -223,6 +223,12 @@ impl FreeIndex {
         (self.classes.contains(class), self.roots[class] != NIL)
     }
 
+    /// For tests: marks a class as holding a chunk, or not.
+    #[cfg(test)]
+    pub(super) fn mark(&mut self, class: usize, marked: bool) {
+        if marked { self.classes.insert(class) } else { self.classes.remove(class) }
+    }
+
     /// Host memory beside the struct itself.
     pub(crate) fn metadata_bytes(&self) -> u64 {
         size_of_val(&*self.roots) as u64

@@ -293,6 +293,8 @@ impl<'a> Guard<'a> {
         self.inner_mut().sleeping += 1;
         let seen = slot.event.load(Relaxed);
         drop(self);
+        #[cfg(test)]
+        tests::in_the_gap(slot);
         futex::wait(&slot.event, seen, timeout);
         let mut guard = slot.lock();
         guard.inner_mut().sleeping -= 1;
@@ -352,3 +354,7 @@ impl DerefMut for Guard<'_> {
         self.inner_mut().pool.as_deref_mut().expect("a live slot has a pool")
     }
 }
+
+#[cfg(test)]
+#[path = "slot_tests.rs"]
+mod tests;

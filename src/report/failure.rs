@@ -106,10 +106,13 @@ impl fmt::Display for Verdict {
 
 /// Whether enough time has passed since the last report of a failure: at most one in ten seconds.
 pub(crate) fn is_due() -> bool {
-    const EVERY_MS: u64 = 10_000;
     static NEXT: AtomicU64 = AtomicU64::new(0);
-    let now = monotonic_ms();
-    NEXT.fetch_update(Relaxed, Relaxed, |next| (now >= next).then_some(now + EVERY_MS)).is_ok()
+    is_due_at(&NEXT, monotonic_ms())
+}
+
+fn is_due_at(next: &AtomicU64, now: u64) -> bool {
+    const EVERY_MS: u64 = 10_000;
+    next.fetch_update(Relaxed, Relaxed, |next| (now >= next).then_some(now + EVERY_MS)).is_ok()
 }
 
 /// Writes the report; with a verdict it begins with the request that failed.
@@ -225,5 +228,17 @@ impl Bytes {
         let mut text = crate::error::Text::new();
         let _ = write!(text, "{self}");
         text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_report_in_ten_seconds() {
+        let next = AtomicU64::new(0);
+        let due = [0, 1, 9_999, 10_000, 10_001, 19_999, 25_000].map(|now| is_due_at(&next, now));
+        assert_eq!(due, [true, false, false, true, false, false, true]);
     }
 }

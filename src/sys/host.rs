@@ -12,27 +12,27 @@ pub(crate) fn memory_total() -> u64 {
         (Ok(pages), Ok(page)) if pages > 0 => pages.saturating_mul(page),
         _ => u64::MAX,
     };
-    physical.min(cgroup_limit())
+    let mut buffer = [0u8; 1024];
+    let groups = read_file(c"/proc/self/cgroup", &mut buffer).unwrap_or_default();
+    physical.min(cgroup_limit("/sys/fs/cgroup", groups))
 }
 
-/// The least limit of the process's control group and its ancestors; `u64::MAX` where there is none.
-fn cgroup_limit() -> u64 {
-    let mut limit = read_number(c"/sys/fs/cgroup/memory.max")
-        .or_else(|| read_number(c"/sys/fs/cgroup/memory/memory.limit_in_bytes"))
-        .unwrap_or(u64::MAX);
-    let mut buffer = [0u8; 1024];
-    let Some(groups) = read_file(c"/proc/self/cgroup", &mut buffer) else { return limit };
+/// The least limit of a control group and its ancestors; `u64::MAX` where there is none. `groups` is what
+/// `/proc/self/cgroup` says.
+fn cgroup_limit(root: &str, groups: &str) -> u64 {
+    let limit_at = |path: &str, file: &str| {
+        let mut name = [0u8; 1200];
+        read_number(join(&mut name, &[root, path, file])?)
+    };
+    let mut limit = limit_at("", "/memory.max\0").or_else(|| limit_at("", "/memory/memory.limit_in_bytes\0"));
     // Version 2 has one line, `0::/path`; inside a container the path is usually just `/`.
-    let Some(path) = groups.lines().find_map(|line| line.strip_prefix("0::")) else { return limit };
+    let path = groups.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or_default();
     let mut path = path.trim_end_matches('/');
     while !path.is_empty() {
-        let mut name = [0u8; 1200];
-        if let Some(name) = join(&mut name, &["/sys/fs/cgroup", path, "/memory.max\0"]) {
-            limit = limit.min(read_number(name).unwrap_or(u64::MAX));
-        }
+        limit = limit.into_iter().chain(limit_at(path, "/memory.max\0")).min();
         path = path.rsplit_once('/').map_or("", |(parent, _)| parent);
     }
-    limit
+    limit.unwrap_or(u64::MAX)
 }
 
 /// The parts one behind the other in `buffer`, as a C string.
@@ -75,6 +75,31 @@ mod tests {
     fn this_machine_has_memory() {
         let total = memory_total();
         assert!(total > 64 << 20 && total < 1 << 50, "{total}");
+    }
+
+    #[test]
+    fn the_least_limit_of_the_control_groups_counts() {
+        let root = std::env::temp_dir().join(format!("bfc-cgroup-{}", std::process::id()));
+        let write = |file: &str, text: &str| {
+            let path = root.join(file);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        };
+        let limit = |groups: &str| cgroup_limit(root.to_str().unwrap(), groups);
+        assert_eq!(limit("0::/a/b\n"), u64::MAX, "no file at all");
+        write("memory/memory.limit_in_bytes", "9000\n");
+        assert_eq!(limit("4:memory:/a\n"), 9000, "version 1");
+        write("memory.max", "max\n");
+        assert_eq!(limit("0::/\n"), 9000, "version 2 says nothing");
+        write("a/memory.max", "5000\n");
+        write("a/b/memory.max", "max\n");
+        assert_eq!(limit("1:cpu:/\n0::/a/b\n"), 5000, "an ancestor's");
+        write("a/b/memory.max", "3000\n");
+        assert_eq!(limit("0::/a/b/\n"), 3000, "the group's own");
+        assert_eq!(limit("0::/a\n"), 5000);
+        write("a/memory.max", "a lot\n");
+        assert_eq!(limit("0::/a\n"), 9000, "garbage is none");
+        std::fs::remove_dir_all(&root).unwrap();
     }
 
     #[test]

@@ -1,0 +1,130 @@
+//! What befalls a slot: a wakeup in the very gap, broken books, panics in the middle of a change.
+
+use super::*;
+use crate::device::Device;
+use crate::error::with_last_error;
+use crate::options::{BackendKind, Options};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Instant;
+
+thread_local! {
+    static IN_THE_GAP: Cell<Option<fn(&Slot)>> = const { Cell::new(None) };
+}
+
+/// Between the opening of the lock and the sleep.
+pub(super) fn in_the_gap(slot: &Slot) {
+    if let Some(hook) = IN_THE_GAP.take() {
+        hook(slot);
+    }
+}
+
+/// A device with one allocation of 1 MiB, which is all it has; requests for more wait for a minute.
+fn device(ordinal: i32) -> (Device, u64) {
+    let device = Device::new(ordinal).unwrap();
+    let options = Options {
+        backend: BackendKind::Host,
+        memory_limit: 1 << 20,
+        retry_timeout_ms: 60_000,
+        ..Options::default()
+    };
+    device.create(Some(&options)).unwrap();
+    (device, device.alloc(1 << 20).unwrap())
+}
+
+/// Every kind of call says that nothing is touched any more.
+fn is_poisoned(device: Device, addr: u64) {
+    let internal = Some(Error::Internal);
+    assert_eq!(device.alloc(1).err(), internal);
+    assert_eq!(device.free(addr).err(), internal);
+    assert_eq!(device.free(0).err(), internal);
+    assert_eq!(device.stats().err(), internal);
+    assert_eq!(device.trim(0).err(), internal);
+    assert_eq!(device.check().err(), internal);
+    assert_eq!(device.report().err(), internal);
+    assert_eq!(device.create(None).err(), internal);
+    assert_eq!(device.destroy_forced().err(), internal);
+    with_last_error(|words| assert!(words.contains("broken earlier"), "{words}"));
+}
+
+/// Runs `work` while another thread waits for memory of the device, who is told at once.
+fn while_another_waits(device: Device, work: impl FnOnce()) {
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(move || {
+            let begun = Instant::now();
+            (device.alloc(1), begun.elapsed())
+        });
+        while device.slot().lock().inner().sleeping == 0 {
+            std::thread::yield_now();
+        }
+        work();
+        let (answer, waited) = waiter.join().unwrap();
+        assert_eq!(answer, Err(Error::Internal));
+        assert!(waited < Duration::from_secs(30), "{waited:?}");
+    });
+}
+
+#[test]
+fn a_change_between_the_look_and_the_sleep_is_not_missed() {
+    let slot = Slot::new();
+    IN_THE_GAP.set(Some(|slot| slot.lock().notify()));
+    let begun = Instant::now();
+    drop(slot.lock().wait(Some(Duration::from_secs(20))));
+    assert!(begun.elapsed() < Duration::from_secs(10), "slept through it");
+    assert_eq!(slot.lock().inner().sleeping, 0);
+}
+
+#[test]
+fn broken_books_poison() {
+    let (device, addr) = device(1001);
+    assert_eq!(device.check(), Ok(()));
+    device.slot().enter().unwrap().arena.spoil();
+    while_another_waits(device, || assert_eq!(device.check(), Err(Error::Internal)));
+    is_poisoned(device, addr);
+}
+
+#[test]
+fn a_panic_in_the_middle_of_a_change_poisons() {
+    let (device, addr) = device(1002);
+    while_another_waits(device, || {
+        let panicked = catch_unwind(AssertUnwindSafe(|| {
+            let _guard = device.slot().enter().unwrap();
+            panic!("in the middle of a change");
+        }));
+        assert!(panicked.is_err());
+    });
+    is_poisoned(device, addr);
+}
+
+#[test]
+fn a_panic_in_a_call_of_the_backend_poisons() {
+    let (device, addr) = device(1003);
+    while_another_waits(device, || {
+        let panicked = catch_unwind(AssertUnwindSafe(|| {
+            device.slot().enter().unwrap().outside(|_| -> () { panic!("in the backend") })
+        }));
+        assert!(panicked.is_err());
+    });
+    assert!(device.slot().lock().inner().calls.is_null(), "its frame is gone");
+    is_poisoned(device, addr);
+}
+
+#[test]
+fn calls_under_way_are_known_by_thread() {
+    let slot = Slot::new();
+    let this = thread::current();
+    let other = std::thread::scope(|scope| scope.spawn(thread::current).join().unwrap());
+    let call = |thread| Call { thread, next: Cell::new(std::ptr::null()) };
+    let calls = [call(this), call(other), call(this), call(other)];
+    let mut guard = slot.lock();
+    for call in &calls {
+        call.next.set(guard.inner().calls);
+        guard.inner_mut().calls = call;
+    }
+    assert!(guard.is_called_by_this_thread());
+    guard.end_call(&calls[2]);
+    guard.keep_calls(|call| call.thread != this);
+    assert!(!guard.is_called_by_this_thread() && guard.is_called());
+    guard.end_call(&calls[3]);
+    guard.end_call(&calls[1]);
+    assert!(!guard.is_called());
+}
