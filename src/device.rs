@@ -1,17 +1,18 @@
 //! The global table: one allocator for each device ordinal. This is the Rust interface; the C one wraps it.
 
+mod forks;
+
 use crate::core::stats::Stats;
 use crate::error::{Error, fail, with_last_error};
 use crate::options::{ALLOW_GROWTH, GARBAGE_COLLECTION, Options};
 use crate::pool::memory::Ask;
 use crate::pool::slot::{Guard, Slot};
 use crate::pool::{Pool, life, memory};
+use crate::report;
 use crate::scope;
 use crate::sys::HostMemoryExhausted;
-use crate::{log, report};
-use once_cell::race::OnceBool;
 use std::fmt;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicU64, Ordering::*};
 
 /// Ordinals: 0 to 255 are devices, 256 is the host, 257 pinned host memory, 258 to 1023 the caller's.
 pub const MAX_DEVICES: i32 = 1024;
@@ -71,7 +72,7 @@ impl Device {
     }
 
     #[inline]
-    pub(crate) fn slot(self) -> &'static Slot {
+    fn slot(self) -> &'static Slot {
         &SLOTS[self.0 as usize]
     }
 
@@ -93,7 +94,7 @@ impl Device {
 
     /// Creates the device's allocator; `None` is growth and garbage collection and the environment.
     pub fn create(self, options: Option<&Options<'_>>) -> Result<(), Error> {
-        survive_forks()?;
+        forks::survive()?;
         let default = Options::default();
         let default_flags = if options.is_none() { ALLOW_GROWTH | GARBAGE_COLLECTION } else { 0 };
         let options = options.unwrap_or(&default);
@@ -324,80 +325,23 @@ fn devices_in(set: &'static [AtomicU64]) -> impl Iterator<Item = Device> {
     })
 }
 
-/// When the library is loaded, for a fork runs only the handlers that were there before it began: one during
-/// the first creation would leave the child with the parent's memory. Handlers registered first also run
-/// last before a fork and first behind it, so that those of the program may call the library.
-extern "C" fn on_load() {
-    // Without host memory `create` tries again, and says so.
-    let _ = survive_forks();
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::BackendKind;
 
-// SAFETY: an array of such functions is what belongs there; this one calls nothing that needs another one's
-// work.
-#[used]
-#[unsafe(link_section = ".init_array")]
-static ON_LOAD: extern "C" fn() = on_load;
-
-/// Registers the fork handlers. Two threads may both do it at first, so the handlers count how deep they
-/// are; a blocking initialisation could hang a child that was forked in the middle of it.
-fn survive_forks() -> Result<(), Error> {
-    static REGISTERED: OnceBool = OnceBool::new();
-    let registered = REGISTERED.get_or_try_init(|| {
-        // SAFETY: the handlers are functions of this library, which is never unloaded (-z nodelete).
-        let failed = unsafe {
-            libc::pthread_atfork(Some(before_fork), Some(after_fork_in_parent), Some(after_fork_in_child))
-        };
-        if failed == 0 { Ok(true) } else { Err(fail!(Error::OutOfMemory, "pthread_atfork: no host memory")) }
-    });
-    registered.map(|_| ())
-}
-
-/// Which thread is forking, and how many of its handlers have run.
-static FORKING: AtomicU32 = AtomicU32::new(0);
-static FORK_DEPTH: AtomicU32 = AtomicU32::new(0);
-/// The slots that the forking thread has locked: others may come into use while it forks.
-static LOCKED: [AtomicU64; USED.len()] = [const { AtomicU64::new(0) }; USED.len()];
-
-extern "C" fn before_fork() {
-    // SAFETY: gettid has no preconditions.
-    let thread = unsafe { libc::gettid() } as u32;
-    if FORKING.load(Acquire) != thread {
-        log::lock_for_fork();
-        for (locked, used) in LOCKED.iter().zip(&USED) {
-            locked.store(used.load(Acquire), Relaxed);
-        }
-        devices_in(&LOCKED).for_each(|device| device.slot().lock_for_fork());
-        FORKING.store(thread, Release);
+    #[test]
+    fn broken_books_poison() {
+        let device = Device::new(1001).unwrap();
+        device.create(Some(&Options { backend: BackendKind::Host, ..Options::growing() })).unwrap();
+        let addr = device.alloc(1).unwrap();
+        assert_eq!(device.check(), Ok(()));
+        device.enter().unwrap().arena.spoil();
+        assert_eq!(device.check(), Err(Error::Internal));
+        with_last_error(|words| assert!(words.contains("I4Accounting"), "{words}"));
+        assert_eq!(device.free(addr), Err(Error::Internal));
+        assert_eq!(device.stats().err(), Some(Error::Internal));
+        assert_eq!(device.report().err(), Some(Error::Internal));
+        assert_eq!(device.create(None), Err(Error::Internal));
     }
-    FORK_DEPTH.fetch_add(1, Relaxed);
-}
-
-extern "C" fn after_fork_in_parent() {
-    if leave_fork() {
-        devices_in(&LOCKED).for_each(|device| device.slot().unlock_in_parent());
-        log::unlock_after_fork();
-    }
-}
-
-extern "C" fn after_fork_in_child() {
-    if leave_fork() {
-        devices_in(&LOCKED).for_each(|device| device.slot().recover_in_child());
-        // The others were not locked: any thread of the parent may have been in the middle of a call there,
-        // be it of one that only finds out that there is no allocator.
-        let is_locked = |device: Device| LOCKED[device.word()].load(Relaxed) & device.bit() != 0;
-        (0..MAX_DEVICES).map(Device).filter(|&device| !is_locked(device)).for_each(|device| {
-            device.slot().abandon_in_child();
-            USED[device.word()].fetch_and(!device.bit(), Relaxed);
-        });
-        log::unlock_after_fork();
-    }
-}
-
-/// Whether this was the last handler of the fork.
-fn leave_fork() -> bool {
-    let last = FORK_DEPTH.fetch_sub(1, Relaxed) == 1;
-    if last {
-        FORKING.store(0, Release);
-    }
-    last
 }

@@ -1,9 +1,10 @@
 //! What befalls a slot: a wakeup in the very gap, broken books, panics in the middle of a change.
 
 use super::*;
-use crate::device::Device;
 use crate::error::with_last_error;
 use crate::options::{BackendKind, Options};
+use crate::pool::life;
+use crate::pool::memory::{self, Ask};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
@@ -18,42 +19,41 @@ pub(super) fn in_the_gap(slot: &Slot) {
     }
 }
 
-/// A device with one allocation of 1 MiB, which is all it has; requests for more wait for a minute.
-fn device(ordinal: i32) -> (Device, u64) {
-    let device = Device::new(ordinal).unwrap();
+/// A pool with one allocation of 1 MiB, which is all it has; requests for more wait for a minute.
+fn full() -> (&'static Slot, u64) {
     let options = Options {
         backend: BackendKind::Host,
         memory_limit: 1 << 20,
         retry_timeout_ms: 60_000,
         ..Options::default()
     };
-    device.create(Some(&options)).unwrap();
-    (device, device.alloc(1 << 20).unwrap())
+    let slot = Box::leak(Box::new(Slot::new()));
+    life::create(slot, 0, options.resolve(0, 0).unwrap()).unwrap();
+    (slot, memory::alloc_plain(slot, 1 << 20).unwrap())
 }
 
 /// Every kind of call says that nothing is touched any more.
-fn is_poisoned(device: Device, addr: u64) {
+fn is_poisoned(slot: &Slot, addr: u64) {
     let internal = Some(Error::Internal);
-    assert_eq!(device.alloc(1).err(), internal);
-    assert_eq!(device.free(addr).err(), internal);
-    assert_eq!(device.free(0).err(), internal);
-    assert_eq!(device.stats().err(), internal);
-    assert_eq!(device.trim(0).err(), internal);
-    assert_eq!(device.check().err(), internal);
-    assert_eq!(device.report().err(), internal);
-    assert_eq!(device.create(None).err(), internal);
-    assert_eq!(device.destroy_forced().err(), internal);
+    assert_eq!(memory::alloc_plain(slot, 1).err(), internal);
+    assert_eq!(memory::alloc(slot, &Ask { bytes: 1, ..Ask::default() }).err(), internal);
+    assert_eq!(memory::free(slot, addr).err(), internal);
+    assert_eq!(slot.accepts_null().err(), internal);
+    assert_eq!(slot.enter().err(), internal);
+    assert_eq!(life::trim(slot, 0).err(), internal);
+    assert_eq!(life::require_vacant(slot, 0).err(), internal);
+    assert_eq!(life::destroy(slot, true).err(), internal);
     with_last_error(|words| assert!(words.contains("broken earlier"), "{words}"));
 }
 
-/// Runs `work` while another thread waits for memory of the device, who is told at once.
-fn while_another_waits(device: Device, work: impl FnOnce()) {
+/// Runs `work` while another thread waits for memory, who is told at once.
+fn while_another_waits(slot: &Slot, work: impl FnOnce()) {
     std::thread::scope(|scope| {
-        let waiter = scope.spawn(move || {
+        let waiter = scope.spawn(|| {
             let begun = Instant::now();
-            (device.alloc(1), begun.elapsed())
+            (memory::alloc_plain(slot, 1), begun.elapsed())
         });
-        while device.slot().lock().inner().sleeping == 0 {
+        while slot.lock().inner().sleeping == 0 {
             std::thread::yield_now();
         }
         work();
@@ -74,38 +74,36 @@ fn a_change_between_the_look_and_the_sleep_is_not_missed() {
 }
 
 #[test]
-fn broken_books_poison() {
-    let (device, addr) = device(1001);
-    assert_eq!(device.check(), Ok(()));
-    device.slot().enter().unwrap().arena.spoil();
-    while_another_waits(device, || assert_eq!(device.check(), Err(Error::Internal)));
-    is_poisoned(device, addr);
-}
-
-#[test]
 fn a_panic_in_the_middle_of_a_change_poisons() {
-    let (device, addr) = device(1002);
-    while_another_waits(device, || {
+    let (slot, addr) = full();
+    while_another_waits(slot, || {
         let panicked = catch_unwind(AssertUnwindSafe(|| {
-            let _guard = device.slot().enter().unwrap();
+            let _guard = slot.enter().unwrap();
             panic!("in the middle of a change");
         }));
         assert!(panicked.is_err());
     });
-    is_poisoned(device, addr);
+    is_poisoned(slot, addr);
 }
 
 #[test]
 fn a_panic_in_a_call_of_the_backend_poisons() {
-    let (device, addr) = device(1003);
-    while_another_waits(device, || {
+    let (slot, addr) = full();
+    while_another_waits(slot, || {
         let panicked = catch_unwind(AssertUnwindSafe(|| {
-            device.slot().enter().unwrap().outside(|_| -> () { panic!("in the backend") })
+            slot.enter().unwrap().outside(|_| -> () { panic!("in the backend") })
         }));
         assert!(panicked.is_err());
     });
-    assert!(device.slot().lock().inner().calls.is_null(), "its frame is gone");
-    is_poisoned(device, addr);
+    assert!(slot.lock().inner().calls.is_null(), "its frame is gone");
+    is_poisoned(slot, addr);
+}
+
+#[test]
+fn whoever_finds_the_books_broken_poisons() {
+    let (slot, addr) = full();
+    while_another_waits(slot, || slot.enter().unwrap().poison());
+    is_poisoned(slot, addr);
 }
 
 #[test]
