@@ -10,7 +10,9 @@
  *   handler. Calls on different devices do not wait for each other.
  * - A failing call loses nothing: live allocations and their contents are untouched. Only num_failures, the
  *   next region's size and free memory (merged, or given back) may differ.
- * - A call from a callback of the same device is BFC_ERROR_BUSY.
+ * - A call from a callback of the same device is BFC_ERROR_BUSY; bfc_owner and bfc_free(device, NULL) work.
+ * - A struct may be that of an older header; of a newer one (up to 65536 bytes) only if what this library does
+ *   not know of it is 0.
  * - Ordinals: 0 to 255 are devices, 256 is the host, 257 pinned host memory, 258 to 1023 are the caller's to
  *   use; any other is BFC_ERROR_INVALID_ARGUMENT. There is one allocator for each ordinal.
  * - After fork a HOST allocator works in the child as malloc does; on any other every call in the child is
@@ -198,7 +200,8 @@ typedef struct bfc_stats_t {
   uint64_t pool_bytes;
   // The highest pool_bytes.
   uint64_t peak_pool_bytes;
-  // The largest free chunk that a request could get now.
+  // The largest free chunk that a request could get. With timestamps as of the last request or trim: what
+  // has become safe since then merges at the next.
   uint64_t largest_free_block_bytes;
   // Regions held from the backend.
   uint64_t num_regions;

@@ -198,7 +198,8 @@ pub struct bfc_stats_t {
     pub pool_bytes: u64,
     /// The highest pool_bytes.
     pub peak_pool_bytes: u64,
-    /// The largest free chunk that a request could get now.
+    /// The largest free chunk that a request could get. With timestamps as of the last request or trim: what
+    /// has become safe since then merges at the next.
     pub largest_free_block_bytes: u64,
     /// Regions held from the backend.
     pub num_regions: u64,
