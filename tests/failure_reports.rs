@@ -73,7 +73,7 @@ fn exhaustion_is_told_from_fragmentation() {
     assert_eq!(reports.len(), 1);
     for text in [&reports[0], &words] {
         assert!(text.contains("exhaustion") && !text.contains("fragmentation."), "{text}");
-        assert!(text.contains("2.00 MiB (2097152 bytes)") && text.contains("1.00 MiB"), "{text}");
+        assert!(text.contains("2.00 MiB (2097152 bytes):") && text.contains("1.00 MiB"), "{text}");
     }
     assert!(reports[0].contains("1.00 MiB would have fitted"), "{}", reports[0]);
     let (reports, words) = reports_of("fragmentation", true);

@@ -83,11 +83,14 @@ impl fmt::Display for Verdict {
             Cause::Stamps => "what is free was freed too late",
             Cause::Alignment => "alignment",
         };
-        write!(f, "no memory for {} ({requested} bytes", Bytes(requested))?;
-        if requested != wanted {
-            write!(f, ", rounded up to {wanted}")?;
+        write!(f, "no memory for {}", Bytes(requested))?;
+        match (requested >= 1024, requested == wanted) {
+            (true, true) => write!(f, " ({requested} bytes)")?,
+            (true, false) => write!(f, " ({requested} bytes, rounded up to {wanted})")?,
+            (false, true) => {}
+            (false, false) => write!(f, " (rounded up to {wanted})")?,
         }
-        write!(f, "): {cause}. ")?;
+        write!(f, ": {cause}. ")?;
         write!(f, "{} are free, the largest piece is {}, ", Bytes(free), Bytes(largest))?;
         if self.refused {
             f.write_str("and the backend gives no more")?;

@@ -7,10 +7,12 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use flate2::read::MultiGzDecoder;
+use serde_json::Value;
 
 use crate::cargo::{self, Profile};
 use crate::files;
 use crate::install;
+use crate::targets;
 use crate::tensorflow::{self, Program, TensorFlow};
 use crate::workspace::Workspace;
 
@@ -24,9 +26,14 @@ pub struct Bench {
     /// same_size, threads (both allocators), locks (kinds of locks)
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
-    /// Write the figures of both allocators to FILE
+    /// Write the figures of both allocators to FILE [default: bench/figures.json in target/]
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// End with an error if one of the targets in the closing table is missed. Times are noisy: on a
+    /// machine that does other things meanwhile a target may be missed by chance. What cannot be measured,
+    /// such as a ratio without TensorFlow, is not missed
+    #[arg(long)]
+    check: bool,
     /// Fewer sizes and rounds: to see that it runs, not to compare
     #[arg(long)]
     quick: bool,
@@ -38,18 +45,30 @@ impl Bench {
         let sections = self.only.iter().filter(|name| *name != LOCKS);
         let sections: Vec<&str> = sections.map(String::as_str).collect();
         let locks = self.only.is_empty() || self.only.iter().any(|name| name == LOCKS);
+        let mut figures = None;
         if self.only.is_empty() || !sections.is_empty() {
-            self.allocators(workspace, &sections)?;
-        } else if self.json.is_some() {
-            bail!("--json holds the allocators' figures, and --only {LOCKS} measures none");
+            figures = Some(self.allocators(workspace, &sections)?);
+        } else if self.json.is_some() || self.check {
+            bail!("--json and --check are about the allocators' figures, and --only {LOCKS} measures none");
         }
         if locks {
             compare_locks(workspace)?;
         }
+        // At the very end, where it is seen.
+        let Some(figures) = figures else {
+            return Ok(());
+        };
+        let targets = targets::judge(&figures);
+        print!("\n{}", targets::table(&targets));
+        let missed = targets.iter().filter(|target| target.met == Some(false)).count();
+        if self.check && missed > 0 {
+            bail!("targets that were missed: {missed}");
+        }
         Ok(())
     }
 
-    fn allocators(&self, workspace: &Workspace, sections: &[&str]) -> Result<()> {
+    /// Builds and runs the C++ program; the figures it wrote.
+    fn allocators(&self, workspace: &Workspace, sections: &[&str]) -> Result<Value> {
         println!("Building libbfc (release)");
         let prefix = workspace.target.join("bench/prefix");
         install::install(workspace, &prefix, Profile::Release)?;
@@ -63,9 +82,13 @@ impl Bench {
         let program = tensorflow::compile(workspace, &prefix, Program::Bench, tensorflow.as_ref())?;
 
         let mut command = tensorflow::command(workspace, &program);
-        if let Some(file) = &self.json {
-            command.arg("--json").arg(std::path::absolute(file)?);
-        }
+        let file = match &self.json {
+            Some(file) => std::path::absolute(file)?,
+            None => workspace.target.join("bench/figures.json"),
+        };
+        // An older one must not be taken for what is measured now.
+        files::remove(&file)?;
+        command.arg("--json").arg(&file);
         if self.quick {
             command.arg("--quick");
         }
@@ -78,10 +101,9 @@ impl Bench {
         if !status.success() {
             bail!("the bench program: {status}; it says why above");
         }
-        if let Some(file) = &self.json {
-            println!("\nThe figures are in {}", file.display());
-        }
-        Ok(())
+        println!("\nThe figures are in {}", file.display());
+        let figures = files::read(&file)?;
+        serde_json::from_str(&figures).with_context(|| format!("{} is no JSON", file.display()))
     }
 }
 

@@ -68,6 +68,17 @@ pub fn cargo(workspace: &Workspace, args: &[&str]) -> Command {
     command
 }
 
+/// A command of another toolchain's cargo, through rustup. The variables that rustup and cargo set for
+/// this xtask would lead it back to the present one.
+pub fn of_toolchain(workspace: &Workspace, toolchain: &str, args: &[&str]) -> Command {
+    let mut command = workspace.command("rustup");
+    command.args(["run", toolchain, "cargo"]).args(args);
+    for name in ["CARGO", "RUSTC", "RUSTDOC", "RUSTUP_TOOLCHAIN"] {
+        command.env_remove(name);
+    }
+    command
+}
+
 /// Builds the library and the bfc command. Cargo's own progress is shown to whoever sits before it: this
 /// may take a minute.
 pub fn build(workspace: &Workspace, profile: Profile) -> Result<Built> {

@@ -13,6 +13,7 @@ mod header;
 mod install;
 mod suites;
 mod tally;
+mod targets;
 mod tensorflow;
 mod tools;
 mod verdict;

@@ -17,6 +17,8 @@ pub struct Workspace {
     pub target: PathBuf,
     /// The library's version; Cargo.toml is its one source.
     pub version: String,
+    /// The oldest Rust that is good enough, as Cargo.toml says.
+    pub rust_version: String,
     /// Whether what programs say is shown as they say it.
     pub verbose: bool,
 }
@@ -51,13 +53,20 @@ impl Workspace {
         let target =
             metadata["target_directory"].as_str().context("cargo metadata names no target_directory")?;
         let packages = metadata["packages"].as_array();
-        let version = packages
+        let bfc = packages
             .into_iter()
             .flatten()
             .find(|package| package["name"] == "bfc")
-            .and_then(|package| package["version"].as_str())
             .context("cargo metadata knows no package bfc")?;
-        Ok(Self { root: root.to_owned(), target: target.into(), version: version.to_owned(), verbose: false })
+        let version = bfc["version"].as_str().context("the package bfc has no version")?;
+        let rust_version = bfc["rust_version"].as_str().context("Cargo.toml states no rust-version")?;
+        Ok(Self {
+            root: root.to_owned(),
+            target: target.into(),
+            version: version.to_owned(),
+            rust_version: rust_version.to_owned(),
+            verbose: false,
+        })
     }
 
     /// A path in the checkout.

@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 
 use super::context::{Context, Count};
-use crate::gates::links;
+use crate::gates::{environment, links};
 use crate::{cargo, files};
 
-/// rustdoc's warnings are errors, its examples run, and links lead somewhere.
+/// rustdoc's warnings are errors, its examples run, links lead somewhere, and the table of environment
+/// variables is whole.
 pub fn run(context: &mut Context) -> Result<()> {
     // Each by itself: the library and the command are both called bfc, and their pages would collide.
     for package in ["bfc", "xtask"] {
@@ -26,6 +27,10 @@ pub fn run(context: &mut Context) -> Result<()> {
     links(context, "links in the source's pages", &pages)?;
     let installed = context.prefix()?.join("share/doc/bfc");
     links(context, "links in the installed pages", &files::below(&installed, "md")?)?;
+
+    let page = files::read(&root.join("docs/environment.md"))?;
+    let wrong = environment::differences(&super::layers::sources(context)?, &page);
+    context.gate("the table of environment variables", &wrong);
 
     let command = cargo::cargo(&context.workspace, &["test", "--doc", "--package=bfc"]);
     let command = context.plain(command);

@@ -6,6 +6,7 @@ use std::process::Command;
 use anyhow::{Context as _, Result};
 
 use super::context::{Context, Count};
+use crate::cargo;
 use crate::files;
 use crate::workspace::Workspace;
 
@@ -45,14 +46,9 @@ pub fn run(context: &mut Context) -> Result<()> {
     Ok(())
 }
 
-/// A command of the nightly toolchain's cargo. The variables that rustup and cargo set for this xtask
-/// would lead it back to the stable one.
+/// A command of the nightly toolchain's cargo, which finds the cargo-fuzz that was built here.
 fn nightly(workspace: &Workspace, args: &[&str]) -> Command {
-    let mut command = workspace.command("rustup");
-    command.args(["run", "nightly", "cargo"]).args(args);
-    for name in ["CARGO", "RUSTC", "RUSTDOC", "RUSTUP_TOOLCHAIN"] {
-        command.env_remove(name);
-    }
+    let mut command = cargo::of_toolchain(workspace, "nightly", args);
     let bin = workspace.target.join("tools/cargo-fuzz/bin");
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::env::split_paths(&path).chain([bin]);
@@ -77,7 +73,7 @@ fn ready(workspace: &Workspace) -> Result<()> {
     }
     let root = workspace.target.join("tools/cargo-fuzz");
     println!("   building cargo-fuzz into {}", root.display());
-    let mut command = crate::cargo::cargo(workspace, &["install", "cargo-fuzz", "--locked"]);
+    let mut command = cargo::cargo(workspace, &["install", "cargo-fuzz", "--locked"]);
     command.arg("--root").arg(&root);
     // Not beside what this workspace builds: it is another one's, with profiles of its own.
     command.arg("--target-dir").arg(root.join("build"));

@@ -1,10 +1,11 @@
-//! The suite `lints`: formatting, clippy, and the script that CI runs.
+//! The suite `lints`: formatting, clippy, the script that CI runs, and the oldest compiler.
 
-use anyhow::Result;
+use anyhow::{Context as _, Result, bail};
 
 use super::context::{Context, Count};
 use crate::cargo;
 use crate::files;
+use crate::workspace::Workspace;
 
 /// Everything that can be said about the sources without running them.
 pub fn run(context: &mut Context) -> Result<()> {
@@ -36,11 +37,82 @@ pub fn run(context: &mut Context) -> Result<()> {
         command.args(["-n", ".ci/run"]);
         context.program(".ci/run is bash", command, Count::One)?;
     }
+    oldest_rust(context)
+}
+
+/// The version of Rust that Cargo.toml and README ask for is enough: the sources compile with it. No lint
+/// sees that, for much that is newer is no item of the standard library.
+fn oldest_rust(context: &mut Context) -> Result<()> {
+    let name = "the stated rust-version is true";
+    let version = context.workspace.rust_version.clone();
+    if let Err(why) = have_toolchain(&context.workspace, &version) {
+        let why = format!("{why:#}");
+        let line = why.lines().next().unwrap_or_default();
+        context.skip(name, &format!("Rust {version} cannot be had: {line}"));
+        return Ok(());
+    }
+    context.check(&format!("{name}: {version}"), |workspace| {
+        let check = |targets: &[&str]| {
+            let args = [&["check", "--workspace", "--locked"], targets].concat();
+            let mut command = cargo::of_toolchain(workspace, &version, &args);
+            // Another compiler would build everything anew in the usual one, and then the usual one again.
+            command.arg("--target-dir").arg(workspace.target.join("msrv"));
+            command
+        };
+        let tried = workspace.run("oldest rust, all targets", check(&["--all-targets"]))?;
+        if tried.success {
+            return Ok(());
+        }
+        if !refused_for_its_age(&tried.text) {
+            bail!("{}", tried.complaint());
+        }
+        // What only the tests need may want a newer Rust: who uses the library compiles none of that.
+        workspace.run_well("oldest rust, without the tests", check(&[])).map(drop)
+    });
     Ok(())
+}
+
+/// Installs a toolchain if it is not there.
+fn have_toolchain(workspace: &Workspace, version: &str) -> Result<()> {
+    files::program("rustup").context("there is no rustup, which would install it")?;
+    let there = cargo::of_toolchain(workspace, version, &["--version"]);
+    if workspace.run(&format!("cargo {version} version"), there)?.success {
+        return Ok(());
+    }
+    println!("   installing Rust {version} (minimal) with rustup");
+    let mut command = workspace.command("rustup");
+    command.args(["toolchain", "install", version, "--profile", "minimal", "--no-self-update"]);
+    let installed = workspace.run(&format!("rustup toolchain install {version}"), command)?;
+    if !installed.success {
+        bail!("rustup could not install it (is static.rust-lang.org reachable?)");
+    }
+    Ok(())
+}
+
+/// Whether cargo has refused the compiler because of what a dependency asks for. A member of the workspace
+/// asks for the very version that is tried.
+fn refused_for_its_age(said: &str) -> bool {
+    said.contains("is not supported by the following package")
 }
 
 fn available(context: &Context, tool: &str) -> bool {
     let command = cargo::cargo(&context.workspace, &[tool, "--version"]);
     let asked = context.workspace.run(&format!("cargo {tool} version"), command);
     asked.is_ok_and(|ended| ended.success)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_old_compiler_is_told_from_a_wrong_source() {
+        let refused = "error: rustc 1.88.0 is not supported by the following packages:\n  \
+                       new@1.0.0 requires rustc 1.90\n";
+        assert!(refused_for_its_age(refused));
+        let one = "error: rustc 1.88.0 is not supported by the following package:\n";
+        assert!(refused_for_its_age(one));
+        assert!(!refused_for_its_age("error[E0716]: temporary value dropped while borrowed\n"));
+        assert!(!refused_for_its_age(""));
+    }
 }

@@ -2,6 +2,7 @@
 
 mod context;
 mod doc;
+mod examples;
 mod find_package;
 mod fuzz;
 mod header;
@@ -44,7 +45,7 @@ const SUITES: [Suite; 10] = [
     },
     Suite {
         name: "rust",
-        about: "cargo test of the workspace, and the golden placements with the release build",
+        about: "cargo test of the workspace, its example, golden placements with the release build",
         usual: true,
         run: rust::run,
     },
@@ -80,7 +81,7 @@ const SUITES: [Suite; 10] = [
     },
     Suite {
         name: "lints",
-        about: "cargo fmt --check, and clippy without a warning",
+        about: "cargo fmt --check, clippy without a warning, and the oldest Rust that is promised",
         usual: false,
         run: lints::run,
     },

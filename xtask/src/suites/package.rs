@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, bail};
 
 use super::context::{Context, Count};
-use super::{find_package, pkg_config};
+use super::{examples, find_package, pkg_config};
 use crate::cargo::Profile;
 use crate::files;
 use crate::gates::elf;
@@ -26,6 +26,7 @@ pub fn run(context: &mut Context) -> Result<()> {
         find_package::run(context, cmake, &prefix)?;
         let project = Project { cmake, name: "package", prefix: &prefix, defines: &[], sample: false };
         project.build_and_test(context)?;
+        examples::run(context, cmake, &prefix)?;
     }
     let elsewhere = context.workspace.target.join("install-test/moved/to/here");
     move_tree(&prefix, &elsewhere)?;

@@ -1,0 +1,310 @@
+//! What the project wants of its speed and its host memory, held against what the benchmark has measured.
+
+use std::fmt::Write;
+
+use serde_json::Value;
+
+/// How many programs were recorded; a mean over fewer is another figure.
+const TRACES: usize = 7;
+
+/// A target and what came of it.
+pub struct Target {
+    /// What is measured.
+    what: String,
+    /// What is wanted.
+    wanted: String,
+    /// What was measured, or why nothing was.
+    measured: String,
+    /// Whether it is met; nothing if that was not measured.
+    pub met: Option<bool>,
+}
+
+/// What was found of a figure.
+enum Found {
+    Number(f64),
+    /// It is among the figures and is no number, or it is not among those of its section.
+    Fault(String),
+    /// Its section was left out, or TensorFlow was not there.
+    Nothing,
+}
+
+/// The order in which a figure and its bound have to be.
+#[derive(Clone, Copy)]
+enum Bound {
+    AtLeast(f64),
+    AtMost(f64),
+    Under(f64),
+}
+
+impl Bound {
+    fn holds(self, value: f64) -> bool {
+        match self {
+            Self::AtLeast(bound) => value >= bound,
+            Self::AtMost(bound) => value <= bound,
+            Self::Under(bound) => value < bound,
+        }
+    }
+
+    fn words(self, unit: &str) -> String {
+        match self {
+            Self::AtLeast(bound) => format!("at least {bound} {unit}"),
+            Self::AtMost(bound) => format!("at most {bound} {unit}"),
+            Self::Under(bound) => format!("under {bound} {unit}"),
+        }
+    }
+}
+
+/// All targets, for the figures that ffi-tests/tensorflow/bench writes.
+pub fn judge(figures: &Value) -> Vec<Target> {
+    let speed = |section: &str, name: &str| ratio(figures, section, name).map(|ratio| 1.0 / ratio);
+    let own = |section: &str, name: &str| number(figures, section, name, "libbfc");
+    let mut targets = Vec::new();
+    let mut add = |what: &str, found: Found, bound: Bound, unit: &str| {
+        targets.push(Target::new(what, found, bound, unit));
+    };
+
+    let times = "times TensorFlow's speed";
+    let (mean, worst) = traces(figures);
+    add("recorded programs, geometric mean", mean, Bound::AtLeast(2.5), times);
+    add("the recorded program with the least gain", worst, Bound::AtLeast(1.5), times);
+    for live in [100, 1000, 10_000, 100_000] {
+        let what = format!("random sizes, uniform, {live} live");
+        let found = speed("random_sizes", &format!("{live} live"));
+        add(&what, found, Bound::AtLeast(3.0), times);
+    }
+    // Pairs a second and not the time of one: here more is better.
+    let threads = ratio(figures, "threads", "2 threads");
+    add("two threads on one device, pairs a second", threads, Bound::AtLeast(2.0), "times TensorFlow's");
+
+    let first = "first_allocation";
+    let what = "creation and first allocation, pool of 80 GiB";
+    add(what, own(first, "wall time"), Bound::Under(1.0), "ms");
+    let resident = own(first, "growth of resident memory");
+    add("resident memory that takes", resident, Bound::Under(2.0), "MiB");
+    let metadata = own("host_memory", "metadata_bytes");
+    add("host memory a chunk, a million live", metadata, Bound::AtMost(100.0), "bytes");
+    targets
+}
+
+impl Target {
+    fn new(what: &str, found: Found, bound: Bound, unit: &str) -> Self {
+        let (measured, met) = match found {
+            Found::Number(value) => (format!("{value:.3}"), Some(bound.holds(value))),
+            Found::Fault(why) => (why, Some(false)),
+            Found::Nothing => ("not measured".to_owned(), None),
+        };
+        Self { what: what.to_owned(), wanted: bound.words(unit), measured, met }
+    }
+}
+
+impl Found {
+    fn map(self, change: impl FnOnce(f64) -> f64) -> Self {
+        match self {
+            Self::Number(value) => Self::Number(change(value)),
+            other => other,
+        }
+    }
+}
+
+/// How many times as fast the recorded programs are: the geometric mean, and the least.
+fn traces(figures: &Value) -> (Found, Found) {
+    let nothing = || (Found::Nothing, Found::Nothing);
+    // The first pass over a fresh allocator has a row of its own, and is noisy: it is over at once.
+    let rows = rows(figures, "traces");
+    let names = rows.iter().filter_map(|row| row["name"].as_str());
+    let names: Vec<&str> = names.filter(|name| !name.ends_with(", first pass")).collect();
+    let mut gains = Vec::new();
+    for name in &names {
+        match ratio(figures, "traces", name) {
+            Found::Number(ratio) => gains.push(1.0 / ratio),
+            Found::Fault(why) => return (Found::Fault(why.clone()), Found::Fault(why)),
+            Found::Nothing => return nothing(),
+        }
+    }
+    if rows.is_empty() {
+        return nothing();
+    }
+    if gains.len() < TRACES {
+        let why = format!("{} of {TRACES} were run", gains.len());
+        return (Found::Fault(why.clone()), Found::Fault(why));
+    }
+    let logarithms: f64 = gains.iter().map(|gain| gain.ln()).sum();
+    let mean = (logarithms / gains.len() as f64).exp();
+    let least = gains.iter().copied().fold(f64::INFINITY, f64::min);
+    (Found::Number(mean), Found::Number(least))
+}
+
+/// libbfc's figure over TensorFlow's.
+fn ratio(figures: &Value, section: &str, name: &str) -> Found {
+    number(figures, section, name, "ratio")
+}
+
+/// A figure. The program writes null for what is no number, and leaves TensorFlow's out without it.
+fn number(figures: &Value, section: &str, name: &str, key: &str) -> Found {
+    let rows = rows(figures, section);
+    if rows.is_empty() {
+        return Found::Nothing;
+    }
+    let Some(row) = rows.into_iter().find(|row| row["name"] == *name) else {
+        return Found::Fault(format!("{section} has no row {name}"));
+    };
+    match row.get(key) {
+        None if key == "ratio" => Found::Nothing,
+        value => match value.and_then(Value::as_f64) {
+            Some(value) if value > 0.0 => Found::Number(value),
+            _ => Found::Fault(format!("no {key} of {section}, {name}")),
+        },
+    }
+}
+
+fn rows<'a>(figures: &'a Value, section: &str) -> Vec<&'a Value> {
+    let rows = figures["results"].as_array().into_iter().flatten();
+    rows.filter(|row| row["section"] == *section).collect()
+}
+
+/// The table for people.
+pub fn table(targets: &[Target]) -> String {
+    let header = ("The project's targets", "wanted", "measured", "met");
+    let lines = targets.iter().map(|target| {
+        let met = match target.met {
+            Some(true) => "yes",
+            Some(false) => "NO",
+            None => "-",
+        };
+        (&*target.what, &*target.wanted, &*target.measured, met)
+    });
+    let lines: Vec<_> = std::iter::once(header).chain(lines).collect();
+    let [what, wanted, measured] =
+        [|line: &Line<'_>| line.0.len(), |line: &Line<'_>| line.1.len(), |line: &Line<'_>| line.2.len()]
+            .map(|width| lines.iter().map(width).max().unwrap_or(0));
+    let mut text = String::new();
+    for line in &lines {
+        let _ = writeln!(text, "{:<what$}  {:<wanted$}  {:>measured$}  {}", line.0, line.1, line.2, line.3);
+    }
+    if targets.iter().any(|target| target.met == Some(false)) {
+        text.push_str("A target is missed. Times are noisy: see whether it is again, on an idle machine.\n");
+    }
+    text
+}
+
+type Line<'a> = (&'a str, &'a str, &'a str, &'a str);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// Good figures; each just meets its target.
+    fn good() -> Value {
+        let mut rows = Vec::new();
+        for (number, gain) in [1.5, 2.5, 2.5, 2.5, 2.5, 2.5, 2.5 * 2.5 / 1.5].into_iter().enumerate() {
+            let name = format!("trace{number}");
+            rows.push(
+                json!({"section": "traces", "name": name, "libbfc": 20.0, "ratio": 1.0 / (gain + 1e-9)}),
+            );
+            let name = format!("{name}, first pass");
+            rows.push(json!({"section": "traces", "name": name, "libbfc": 20.0, "ratio": 5.0}));
+        }
+        for live in ["100", "1000", "10000", "100000"] {
+            let name = format!("{live} live");
+            rows.push(json!({"section": "random_sizes", "name": name, "libbfc": 40.0, "ratio": 0.3333}));
+            let name = format!("{name}, log-uniform");
+            rows.push(json!({"section": "random_sizes", "name": name, "libbfc": 64.0, "ratio": 0.5}));
+        }
+        for (section, name, figure) in [
+            ("first_allocation", "wall time", 0.999),
+            ("first_allocation", "growth of resident memory", 1.999),
+            ("host_memory", "growth of resident memory", 150.0),
+            ("host_memory", "metadata_bytes", 100.0),
+        ] {
+            rows.push(json!({"section": section, "name": name, "libbfc": figure}));
+        }
+        rows.push(json!({"section": "threads", "name": "2 threads", "libbfc": 9.0, "ratio": 2.0}));
+        json!({"results": rows, "summary": {}})
+    }
+
+    /// The good figures with one changed, or taken out.
+    fn with(section: &str, name: &str, key: &str, value: Option<Value>) -> Value {
+        let mut figures = good();
+        let rows = figures["results"].as_array_mut().expect("rows");
+        let mut named = rows.iter_mut().filter(|row| row["section"] == *section && row["name"] == *name);
+        let row = named.next().and_then(Value::as_object_mut).expect("a row of that name");
+        match value {
+            Some(value) => row.insert(key.to_owned(), value),
+            None => row.remove(key),
+        };
+        figures
+    }
+
+    fn without(unwanted: impl Fn(&Value) -> bool) -> Value {
+        let mut figures = good();
+        figures["results"].as_array_mut().expect("rows").retain(|row| !unwanted(row));
+        figures
+    }
+
+    fn missed(figures: &Value) -> usize {
+        judge(figures).iter().filter(|target| target.met == Some(false)).count()
+    }
+
+    #[test]
+    fn figures_that_just_reach_all_targets_pass() {
+        let targets = judge(&good());
+        assert_eq!(targets.len(), 10);
+        assert!(targets.iter().all(|target| target.met == Some(true)), "{}", table(&targets));
+        assert!(!table(&targets).contains("missed"));
+    }
+
+    #[test]
+    fn each_bad_figure_is_a_target_missed() {
+        for (section, name, key, bad) in [
+            ("traces", "trace1", "ratio", 0.45),
+            ("random_sizes", "100 live", "ratio", 0.34),
+            ("random_sizes", "1000 live", "ratio", 0.34),
+            ("random_sizes", "10000 live", "ratio", 0.34),
+            ("random_sizes", "100000 live", "ratio", 0.34),
+            ("first_allocation", "wall time", "libbfc", 1.0),
+            ("first_allocation", "growth of resident memory", "libbfc", 2.0),
+            ("host_memory", "metadata_bytes", "libbfc", 100.1),
+            ("threads", "2 threads", "ratio", 1.99),
+        ] {
+            let figures = with(section, name, key, Some(bad.into()));
+            assert_eq!(missed(&figures), 1, "{section}, {name}");
+            assert!(table(&judge(&figures)).contains("A target is missed."));
+        }
+        // One slow program lowers the mean too, unless another makes up for it.
+        assert_eq!(missed(&with("traces", "trace0", "ratio", Some(0.7.into()))), 2);
+        let mut figures = with("traces", "trace0", "ratio", Some(0.7.into()));
+        figures["results"][2]["ratio"] = 0.3.into();
+        let targets = judge(&figures);
+        assert_eq!((targets[0].met, targets[1].met), (Some(true), Some(false)));
+    }
+
+    #[test]
+    fn what_is_no_number_or_has_vanished_is_a_target_missed() {
+        assert_eq!(missed(&with("traces", "trace3", "ratio", Some(Value::Null))), 2);
+        assert_eq!(missed(&with("threads", "2 threads", "ratio", Some(Value::Null))), 1);
+        assert_eq!(missed(&with("host_memory", "metadata_bytes", "libbfc", None)), 1);
+        assert_eq!(missed(&with("host_memory", "metadata_bytes", "libbfc", Some(0.into()))), 1);
+        assert_eq!(missed(&without(|row| row["name"] == "1000 live")), 1);
+        assert_eq!(missed(&without(|row| row["name"] == "wall time")), 1);
+        assert_eq!(missed(&without(|row| row["name"] == "trace6")), 2);
+    }
+
+    #[test]
+    fn what_was_not_measured_is_not_missed() {
+        let not_measured = |figures: &Value| {
+            let targets = judge(figures);
+            assert!(targets.iter().all(|target| target.met != Some(false)), "{}", table(&targets));
+            targets.iter().filter(|target| target.met.is_none()).count()
+        };
+        let mut alone = good();
+        for row in alone["results"].as_array_mut().expect("rows") {
+            row.as_object_mut().expect("a row").remove("ratio");
+        }
+        assert_eq!(not_measured(&alone), 7);
+        assert!(table(&judge(&alone)).contains("not measured"));
+        assert_eq!(not_measured(&without(|row| row["section"] == "traces")), 2);
+        assert_eq!(not_measured(&without(|row| row["section"] != "host_memory")), 9);
+        assert_eq!(not_measured(&json!({})), 10);
+    }
+}
