@@ -126,6 +126,22 @@ static void created_twice(void) {
   end();
 }
 
+/* What is there can be shared, whatever the caller would have created; only what means nothing comes first. */
+static void created_twice_with_other_options(void) {
+  static const uint32_t backends[] = {BFC_BACKEND_AUTO, BFC_BACKEND_CUDA, BFC_BACKEND_CUDA_VMM, BFC_BACKEND_HOST_VMM};
+  bfc_options_t options = host_options(MIB);
+  size_t at;
+  CHECK_OK(bfc_create(7, &options));
+  CHECK_REFUSED_ON(7, bfc_create(7, NULL), BFC_ERROR_ALREADY_EXISTS, "share it");
+  for (at = 0; at < sizeof(backends) / sizeof(backends[0]); at++) {
+    options.backend = backends[at];
+    CHECK_REFUSED_ON(7, bfc_create(7, &options), BFC_ERROR_ALREADY_EXISTS, "share it");
+  }
+  options.flags = UINT32_MAX;
+  CHECK_REFUSED_ON(7, bfc_create(7, &options), BFC_ERROR_INVALID_ARGUMENT, "flags");
+  CHECK_OK(bfc_destroy(7));
+}
+
 static void destroyed_while_chunks_live(void) {
   bfc_options_t options = host_options(MIB);
   begin();
@@ -281,6 +297,7 @@ static void without_timestamps(void) {
   WITHOUT(bfc_alloc_freed_before(HOST, 1, 1, &ptr));
   CHECK(ptr == NULL);
   WITHOUT(bfc_alloc_freed_before(HOST, 1, 0, &ptr));
+  CHECK_REFUSED(bfc_alloc_freed_before(HOST, 1, 1, &ptr), BFC_ERROR_UNSUPPORTED, "bfc_alloc_freed_before: ");
   WITHOUT(bfc_timestamp(HOST, &count));
   CHECK(count == 0);
   WITHOUT(bfc_set_safe_frontier(HOST, 1));
@@ -367,7 +384,7 @@ int main(int argc, char **argv) {
   static const test_case cases[] = {
       CASE(null_out_pointers),   CASE(ordinals_out_of_range),
       CASE(ordinals_at_the_edges), CASE(created_twice),
-      CASE(destroyed_while_chunks_live), CASE(size_zero),
+      CASE(created_twice_with_other_options), CASE(destroyed_while_chunks_live), CASE(size_zero),
       CASE(size_near_the_largest_number), CASE(bad_alignments),
       CASE(alignments_larger_than_the_pool), CASE(alignments_that_luck_would_serve), CASE(without_timestamps),
       CASE(unknown_flags_of_a_request), CASE(streams),

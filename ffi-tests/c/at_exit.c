@@ -7,6 +7,7 @@
 #include "check.h"
 
 #include <pthread.h>
+#include <semaphore.h>
 #include <sys/wait.h>
 
 enum { HOST = 256, MIB = 1 << 20 };
@@ -160,11 +161,73 @@ static void exit_while_others_allocate(void) {
   for (round = 0; round < 20; round++) in_a_child(exit_while_others_allocate_child);
 }
 
+/* What a thread failed at and the scopes that it is in are there in every handler, also in one that was
+ * registered before them, and also those of a thread that runs on. */
+static sem_t other_failed, other_may_look, other_looked;
+
+static void words_are_those_of(const char *device) {
+  char words[256];
+  CHECK(bfc_last_error(words, sizeof(words)) > 0);
+  CHECK(strstr(words, device) != NULL);
+}
+
+static void fail_in_a_scope(const char *operation, int32_t device) {
+  CHECK_OK(bfc_scope_begin(operation, 1));
+  CHECK_STATUS(bfc_destroy(device), BFC_ERROR_NO_ALLOCATOR);
+}
+
+static void wait_for(sem_t *semaphore) {
+  while (sem_wait(semaphore) != 0) continue;
+}
+
+static void *fail_and_run_on(void *unused) {
+  fail_in_a_scope("of the other", 301);
+  CHECK(sem_post(&other_failed) == 0);
+  wait_for(&other_may_look);
+  words_are_those_of("301");
+  CHECK_OK(bfc_scope_end());
+  CHECK(sem_post(&other_looked) == 0);
+  pause();
+  return unused;
+}
+
+static void look_at_what_was_said(void) {
+  bfc_options_t options = host_options(4 * MIB);
+  char text[4096], *ptr;
+  size_t length = 0;
+  words_are_those_of("300");
+  CHECK(sem_post(&other_may_look) == 0);
+  wait_for(&other_looked);
+  CHECK_OK(bfc_create(HOST, &options));
+  ptr = allocate(HOST, 1000);
+  CHECK_OK(bfc_report(HOST, text, sizeof(text), &length));
+  CHECK(strstr(text, "of the first") != NULL);
+  CHECK_OK(bfc_free(HOST, ptr));
+  CHECK_OK(bfc_destroy(HOST));
+  CHECK_OK(bfc_scope_end());
+  CHECK_STATUS(bfc_scope_end(), BFC_ERROR_INVALID_ARGUMENT);
+  handlers_run++;
+}
+
+static void what_was_said_before_child(void) {
+  pthread_t thread;
+  CHECK(sem_init(&other_failed, 0, 0) == 0 && sem_init(&other_may_look, 0, 0) == 0 &&
+        sem_init(&other_looked, 0, 0) == 0);
+  CHECK(atexit(leave_well) == 0);
+  CHECK(atexit(look_at_what_was_said) == 0);
+  fail_in_a_scope("of the first", 300);
+  CHECK(pthread_create(&thread, NULL, fail_and_run_on, NULL) == 0);
+  wait_for(&other_failed);
+  exit(0);
+}
+
+static void what_was_said_before(void) { in_a_child(what_was_said_before_child); }
+
 int main(int argc, char **argv) {
 #define CASE(name) {#name, name}
   static const test_case cases[] = {
       CASE(first_call_at_exit), CASE(call_before_and_at_exit), CASE(freed_at_exit), CASE(thread_exit),
-      CASE(exit_while_others_allocate),
+      CASE(exit_while_others_allocate), CASE(what_was_said_before),
   };
   return RUN_CASE(cases, argc, argv);
 }

@@ -66,6 +66,45 @@ static void a_success_leaves_it(void) {
   CHECK(before[0] != '\0' && strcmp(before, after) == 0);
 }
 
+/* Also one that looks at devices where there is nothing any more. */
+static void the_owner_leaves_it(void) {
+  bfc_options_t options = host_options(MIB);
+  char before[256], after[256], *ptr;
+  int32_t device;
+  for (device = 3; device < 8; device++) CHECK_OK(bfc_create(device, &options));
+  for (device = 3; device < 7; device++) CHECK_OK(bfc_destroy(device));
+  ptr = allocate(7, 1000);
+  CHECK_STATUS(bfc_free(7, ptr + 1), BFC_ERROR_INVALID_POINTER);
+  CHECK(bfc_last_error(before, sizeof(before)) > 0);
+  CHECK_OK(bfc_owner(ptr, &device));
+  CHECK(device == 7);
+  bfc_last_error(after, sizeof(after));
+  CHECK(strcmp(before, after) == 0);
+  CHECK_OK(bfc_free(7, ptr));
+  CHECK_OK(bfc_destroy(7));
+}
+
+/* Where nothing was created the words name the device, whatever was called. */
+static void nothing_created_names_the_device(void) {
+  bfc_stats_t stats = BFC_STATS_INIT;
+  void *ptr = NULL;
+  size_t length;
+  uint64_t count;
+#define NAMES_THE_DEVICE(call) CHECK_REFUSED(call, BFC_ERROR_NO_ALLOCATOR, "device 321")
+  NAMES_THE_DEVICE(bfc_alloc(321, 1, &ptr));
+  NAMES_THE_DEVICE(bfc_alloc_aligned(321, 1, 512, &ptr));
+  NAMES_THE_DEVICE(bfc_alloc_freed_before(321, 1, 1, &ptr));
+  NAMES_THE_DEVICE(bfc_free(321, &ptr));
+  NAMES_THE_DEVICE(bfc_requested_size(321, &ptr, &length));
+  NAMES_THE_DEVICE(bfc_trim(321, 0, &count));
+  NAMES_THE_DEVICE(bfc_timestamp(321, &count));
+  NAMES_THE_DEVICE(bfc_stats(321, &stats));
+  NAMES_THE_DEVICE(bfc_report(321, NULL, 0, &length));
+  NAMES_THE_DEVICE(bfc_check(321));
+  NAMES_THE_DEVICE(bfc_destroy(321));
+  NAMES_THE_DEVICE(bfc_destroy_forced(321));
+}
+
 static void cut_where_it_does_not_fit(void) {
   char whole[1100], buffer[1100];
   size_t length, capacity;
@@ -102,6 +141,7 @@ int main(int argc, char **argv) {
 #define CASE(name) {#name, name}
   static const test_case cases[] = {
       CASE(status_strings),           CASE(each_thread_has_its_own), CASE(a_success_leaves_it),
+      CASE(the_owner_leaves_it),      CASE(nothing_created_names_the_device),
       CASE(cut_where_it_does_not_fit), CASE(long_words_are_cut),
   };
   return RUN_CASE(cases, argc, argv);

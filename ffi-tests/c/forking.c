@@ -322,6 +322,45 @@ static void in_a_sub_allocator(void) {
   CHECK_OK(bfc_destroy(CUSTOM));
 }
 
+/* In the child no region is given back any more: they are the parent's. */
+static int regions_taken;
+
+static void take_and_fork(void *user_data, void *ptr, size_t bytes) {
+  regions_taken++;
+  fork_here();
+  take(user_data, ptr, bytes);
+}
+
+static void where_regions_are_given_back(void) {
+  bfc_suballocator_t suballocator = BFC_SUBALLOCATOR_INIT;
+  bfc_options_t options = host_options(16 * MIB);
+  char *pieces[2];
+  int status = -1;
+  uint64_t released = 7;
+  bfc_status_t answer;
+  suballocator.alloc = give;
+  suballocator.free = take_and_fork;
+  options.backend = BFC_BACKEND_CUSTOM;
+  options.suballocator = &suballocator;
+  CHECK_OK(bfc_create(CUSTOM, &options));
+  pieces[0] = allocate(CUSTOM, 2 * MIB);
+  pieces[1] = allocate(CUSTOM, 4 * MIB);
+  CHECK_OK(bfc_free(CUSTOM, pieces[0]));
+  CHECK_OK(bfc_free(CUSTOM, pieces[1]));
+  fork_inside = 1;
+  answer = bfc_trim(CUSTOM, 0, &released);
+  if (forked == 0) {
+    CHECK_STATUS(answer, BFC_ERROR_SHUTTING_DOWN);
+    CHECK(released == 0 && regions_taken == 1);
+    is_lost(CUSTOM, NULL);
+    _exit(7);
+  }
+  CHECK_OK(answer);
+  CHECK(released == 6 * MIB && regions_taken == 2);
+  CHECK(waitpid(forked, &status, 0) == forked && WIFEXITED(status) && WEXITSTATUS(status) == 7);
+  CHECK_OK(bfc_destroy(CUSTOM));
+}
+
 static void listen(void *user_data, int32_t level, const char *message) {
   (void)user_data, (void)level, (void)message;
   fork_here();
@@ -350,7 +389,8 @@ int main(int argc, char **argv) {
 #define CASE(name) {#name, name}
   static const test_case cases[] = {
       CASE(one_thread), CASE(while_others_allocate), CASE(from_several_threads), CASE(twice),
-      CASE(while_another_waits), CASE(in_a_sub_allocator), CASE(in_a_log_callback),
+      CASE(while_another_waits), CASE(in_a_sub_allocator), CASE(where_regions_are_given_back),
+      CASE(in_a_log_callback),
   };
   return RUN_CASE(cases, argc, argv);
 }

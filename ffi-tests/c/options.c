@@ -167,7 +167,7 @@ static void tiny_limits(void) {
       CHECK_OK(bfc_create(HOST, &options));
       CHECK(stats_of(HOST).bytes_limit == limit);
       if (limit < 256) {
-        CHECK_REFUSED_ON(HOST, bfc_alloc(HOST, 1, &ptr), BFC_ERROR_OUT_OF_MEMORY, "no memory for 256 B");
+        CHECK_REFUSED_ON(HOST, bfc_alloc(HOST, 1, &ptr), BFC_ERROR_OUT_OF_MEMORY, "no memory for 1 B (rounded up to 256)");
         CHECK(ptr == NULL && stats_of(HOST).pool_bytes == 0);
       } else {
         CHECK_OK(bfc_alloc(HOST, 1, &ptr));
@@ -175,7 +175,7 @@ static void tiny_limits(void) {
         memset(ptr, 1, 256);
         CHECK_OK(bfc_free(HOST, ptr));
       }
-      CHECK_REFUSED_ON(HOST, bfc_alloc(HOST, 514, &ptr), BFC_ERROR_OUT_OF_MEMORY, "no memory for 768 B");
+      CHECK_REFUSED_ON(HOST, bfc_alloc(HOST, 514, &ptr), BFC_ERROR_OUT_OF_MEMORY, "no memory for 514 B (rounded up to 768)");
       CHECK_OK(bfc_destroy(HOST));
     }
   }

@@ -6,7 +6,6 @@
 
 #include "check.h"
 
-
 enum { HOST = 256, OTHER = 300, MIB = 1 << 20 };
 
 /* Three neighbours of 4096 bytes in use, of which tests free the middle one. */
@@ -146,6 +145,7 @@ static void freed_and_merged(void) {
   CHECK_OK(bfc_free(HOST, before));
   is_refused(before, BFC_ERROR_DOUBLE_FREE);
   is_refused(middle, BFC_ERROR_INVALID_POINTER);
+  CHECK_REFUSED_ON(HOST, bfc_free(HOST, middle), BFC_ERROR_INVALID_POINTER, "was it freed already");
   is_refused(last, BFC_ERROR_DOUBLE_FREE); /* the free rest of the region begins there */
   CHECK(is_filled(after, 4096, 'a'));
   CHECK_OK(bfc_check(HOST));
@@ -196,7 +196,10 @@ static void of_another_device(void) {
   has_no_range(foreigner);
   CHECK_OK(bfc_owner(foreigner, &device));
   CHECK(device == OTHER);
-  CHECK_REFUSED_ON(OTHER, bfc_free(OTHER, middle), BFC_ERROR_INVALID_POINTER, "0x");
+  /* The words tell whose it is, also to one who asks where nothing was created. */
+  CHECK_REFUSED_ON(OTHER, bfc_free(OTHER, middle), BFC_ERROR_INVALID_POINTER, "belongs to device 256");
+  CHECK_REFUSED_ON(HOST, bfc_free(HOST, foreigner), BFC_ERROR_INVALID_POINTER, "belongs to device 300");
+  CHECK_REFUSED_ON(HOST, bfc_free(1023, foreigner), BFC_ERROR_NO_ALLOCATOR, "belongs to device 300");
   CHECK(is_filled(foreigner, 4096, 'f'));
   CHECK_OK(bfc_free(OTHER, foreigner));
   CHECK_OK(bfc_destroy(OTHER));
@@ -227,6 +230,57 @@ static void freed_with_a_stamp(void) {
   end();
 }
 
+/* The owner is told also to its own callbacks. */
+static char *held;
+static int asked;
+
+static void ask_for_the_owner(void) {
+  int32_t device = -1;
+  if (held == NULL) return;
+  CHECK_OK(bfc_owner(held, &device));
+  CHECK(device == OTHER);
+  CHECK_OK(bfc_owner(held + 4000, &device));
+  CHECK(device == OTHER);
+  CHECK_OK(bfc_owner(middle, &device));
+  CHECK(device == HOST);
+  has_no_owner(&device);
+  asked++;
+}
+
+static void *give(void *user_data, size_t alignment, size_t bytes, size_t *received) {
+  void *ptr = NULL;
+  (void)user_data, (void)received;
+  ask_for_the_owner();
+  return posix_memalign(&ptr, alignment, bytes) == 0 ? ptr : NULL;
+}
+
+static void take(void *user_data, void *ptr, size_t bytes) {
+  (void)user_data, (void)bytes;
+  ask_for_the_owner();
+  free(ptr);
+}
+
+static void owner_from_a_callback(void) {
+  bfc_suballocator_t suballocator = BFC_SUBALLOCATOR_INIT;
+  bfc_options_t options = host_options(16 * MIB);
+  uint64_t released;
+  suballocator.alloc = give;
+  suballocator.free = take;
+  options.backend = BFC_BACKEND_CUSTOM;
+  options.suballocator = &suballocator;
+  begin();
+  CHECK_OK(bfc_create(OTHER, &options));
+  held = allocate(OTHER, MIB);
+  CHECK_OK(bfc_free(OTHER, allocate(OTHER, 8 * MIB)));
+  CHECK(asked == 1);
+  CHECK_OK(bfc_trim(OTHER, 0, &released));
+  CHECK(asked == 2);
+  CHECK_OK(bfc_free(OTHER, held));
+  held = NULL;
+  CHECK_OK(bfc_destroy(OTHER));
+  end();
+}
+
 int main(int argc, char **argv) {
 #define CASE(name) {#name, name}
   static const test_case cases[] = {
@@ -239,6 +293,7 @@ int main(int argc, char **argv) {
       CASE(stale_after_destroy),
       CASE(of_another_device),
       CASE(freed_with_a_stamp),
+      CASE(owner_from_a_callback),
   };
   return RUN_CASE(cases, argc, argv);
 }

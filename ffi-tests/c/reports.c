@@ -100,6 +100,22 @@ static void capacities_of_a_failing_call(void) {
   }
 }
 
+/* Out-parameters are written on every path: no text of another call stays behind. */
+static void without_a_length(void) {
+  static const writer writers[] = {bfc_occupancy, bfc_memory_map, bfc_report};
+  size_t at;
+  begin(NULL);
+  for (at = 0; at < 3; at++) {
+    char buffer[4] = "abc";
+    CHECK_REFUSED_ON(HOST, writers[at](HOST, buffer, sizeof(buffer), NULL), BFC_ERROR_INVALID_ARGUMENT, "NULL");
+    CHECK(buffer[0] == '\0' && buffer[1] == 'b');
+    CHECK_REFUSED_ON(HOST, writers[at](HOST, buffer + 1, 0, NULL), BFC_ERROR_INVALID_ARGUMENT, "NULL");
+    CHECK(buffer[1] == 'b');
+    CHECK_REFUSED_ON(HOST, writers[at](HOST, NULL, 4, NULL), BFC_ERROR_INVALID_ARGUMENT, "NULL");
+  }
+  CHECK_OK(bfc_destroy(HOST));
+}
+
 /* A map with everything in it: several regions, slack, stamps, operations, and names that need escapes. */
 static void memory_map(void) {
   static const char *const names[] = {"plain", "\"quoted\" \\ and \x01\t\n control",
@@ -154,10 +170,68 @@ static void report(void) {
   CHECK_OK(bfc_destroy_forced(HOST));
 }
 
+/* A piece that is large enough is no fragmentation: it was freed too late, or lies in the wrong place. */
+static void last_error_says(const char *words) {
+  char text[1100];
+  bfc_last_error(text, sizeof(text));
+  if (strstr(text, "fragmentation") != NULL || strstr(text, words) == NULL) {
+    check_failed(__FILE__, __LINE__, words, "is not what was said");
+  }
+}
+
+static void freed_too_late(void) {
+  bfc_options_t options = host_options(100 * UNIT);
+  void *none = NULL;
+  char *first;
+  options.flags = BFC_TIMESTAMPS;
+  CHECK_OK(bfc_create(HOST, &options));
+  first = allocate(HOST, 100 * UNIT);
+  CHECK_OK(bfc_free(HOST, first));
+  first = allocate(HOST, 100 * UNIT);
+  CHECK_OK(bfc_free(HOST, first)); /* stamped 2 */
+  CHECK_REFUSED_ON(HOST, bfc_alloc_freed_before(HOST, 30 * UNIT, 1, &none), BFC_ERROR_OUT_OF_MEMORY, "no memory");
+  CHECK_STATUS(bfc_alloc_freed_before(HOST, 30 * UNIT, 1, &none), BFC_ERROR_OUT_OF_MEMORY);
+  last_error_says("freed too late");
+  CHECK_OK(bfc_alloc_freed_before(HOST, 30 * UNIT, 2, &none));
+  CHECK_OK(bfc_destroy_forced(HOST));
+}
+
+/* One region whose start is a multiple of 8192 but whose only free units are not. */
+static void *give_aligned(void *user_data, size_t alignment, size_t bytes, size_t *received) {
+  static _Alignas(8192) char memory[100 * UNIT];
+  (void)user_data, (void)alignment, (void)received;
+  return bytes <= sizeof(memory) ? memory : NULL;
+}
+
+static void take_back(void *user_data, void *ptr, size_t bytes) { (void)user_data, (void)ptr, (void)bytes; }
+
+static void no_place_at_the_alignment(void) {
+  bfc_suballocator_t suballocator = BFC_SUBALLOCATOR_INIT;
+  bfc_options_t options = BFC_OPTIONS_INIT;
+  void *none = NULL;
+  char *piece;
+  suballocator.alloc = give_aligned;
+  suballocator.free = take_back;
+  options.backend = BFC_BACKEND_CUSTOM;
+  options.memory_limit = 100 * UNIT;
+  options.suballocator = &suballocator;
+  CHECK_OK(bfc_create(HOST, &options));
+  allocate(HOST, UNIT);
+  piece = allocate(HOST, 31 * UNIT);
+  allocate(HOST, 68 * UNIT);
+  CHECK_OK(bfc_free(HOST, piece));
+  CHECK_STATUS(bfc_alloc_aligned(HOST, 10 * UNIT, 8192, &none), BFC_ERROR_OUT_OF_MEMORY);
+  last_error_says("alignment");
+  CHECK_OK(bfc_alloc_aligned(HOST, 10 * UNIT, 512, &none));
+  CHECK_OK(bfc_check(HOST));
+  CHECK_OK(bfc_destroy_forced(HOST));
+}
+
 int main(int argc, char **argv) {
 #define CASE(name) {#name, name}
   static const test_case cases[] = {
-      CASE(occupancy), CASE(capacities), CASE(capacities_of_a_failing_call), CASE(memory_map), CASE(report),
+      CASE(occupancy), CASE(capacities), CASE(capacities_of_a_failing_call), CASE(without_a_length),
+      CASE(memory_map), CASE(report), CASE(freed_too_late), CASE(no_place_at_the_alignment),
   };
   return RUN_CASE(cases, argc, argv);
 }

@@ -1,13 +1,13 @@
 //! Creation, trimming and destruction.
 
 use super::Pool;
-use super::memory::{release, release_one};
+use super::memory::{give_back, release, tell_of_release};
 use super::slot::{Phase, Slot};
 use crate::core::arena::Arena;
 use crate::error::{Error, fail};
 use crate::log::{self, Level};
 use crate::options::Resolved;
-use crate::sys::HostMemoryExhausted;
+use crate::sys::{HostMemoryExhausted, thread};
 
 /// Says that there is an allocator already, if there is one.
 pub(crate) fn require_vacant(slot: &Slot, device: i32) -> Result<(), Error> {
@@ -62,20 +62,21 @@ pub(crate) fn destroy(slot: &Slot, forced: bool) -> Result<(), Error> {
             "{name}: {live} allocations are live; free them, or call bfc_destroy_forced"
         ));
     }
-    guard.inner_mut().phase = Phase::Destroying;
+    let inner = guard.inner_mut();
+    (inner.phase, inner.destroying) = (Phase::Destroying, Some(thread::current()));
     guard.notify();
     while !guard.is_left_alone() {
         guard = guard.wait(None);
     }
     while let Some(region) = guard.arena.detach_any() {
-        guard = release_one(guard, region.base, region.given);
+        guard = tell_of_release(give_back(guard, &region), &[region]);
     }
     if guard.is_lost() {
         return Err(guard.check_entry().err().unwrap_or(Error::ShuttingDown));
     }
     let inner = guard.inner_mut();
     let pool = inner.pool.take();
-    inner.phase = Phase::Empty;
+    (inner.phase, inner.destroying) = (Phase::Empty, None);
     drop(guard);
     // The books may be large: they are given back with the lock open.
     drop(pool);

@@ -187,31 +187,43 @@ fn attempt<'a>(mut guard: Guard<'a>, want: &Want<'_>) -> Attempt<'a> {
 /// Gives detached regions back to the backend; returns how many bytes that were.
 pub(super) fn release(mut guard: Guard<'_>, regions: Vec<Detached>) -> (Guard<'_>, u64) {
     let mut released = 0;
-    for region in regions {
-        guard = release_one(guard, region.base, region.given);
+    for region in &regions {
+        guard = give_back(guard, region);
         released += region.given;
     }
+    // All at once behind the last, for others wait until then.
+    guard = tell_of_release(guard, &regions);
     (guard, released)
 }
 
-pub(super) fn release_one(guard: Guard<'_>, base: u64, given: u64) -> Guard<'_> {
+pub(super) fn give_back<'a>(guard: Guard<'a>, region: &Detached) -> Guard<'a> {
     if guard.is_lost() {
         // A callback has forked: in the child the memory is the parent's.
         return guard;
     }
-    let device = guard.device;
-    let (mut guard, ()) = guard.outside(|backend| {
-        backend.free(Granted { base, bytes: given });
-        log::emit(
-            Level::Info,
-            format_args!("device {device}: gave a region of {given} bytes at {base:#x} back"),
-        );
-    });
-    guard.arena.region_released(given);
+    let granted = Granted { base: region.base, bytes: region.given };
+    let (mut guard, ()) = guard.outside(|backend| backend.free(granted));
+    guard.arena.region_released(granted.bytes);
     guard
 }
 
+pub(super) fn tell_of_release<'a>(guard: Guard<'a>, regions: &[Detached]) -> Guard<'a> {
+    if !log::is_wanted(Level::Info) || guard.is_lost() {
+        return guard;
+    }
+    let device = guard.device;
+    guard.talk(|| {
+        for Detached { base, given, .. } in regions {
+            log::emit(
+                Level::Info,
+                format_args!("device {device}: gave a region of {given} bytes at {base:#x} back"),
+            );
+        }
+    })
+}
+
 /// What came from the backend.
+#[derive(Clone, Copy)]
 enum Obtained {
     Nothing,
     Region(Granted),
@@ -233,12 +245,7 @@ enum Extended {
 fn extend(mut guard: Guard<'_>, alignment: u64, least: u64) -> Result<(Guard<'_>, Extended), Error> {
     let Some(plan) = guard.arena.plan_extension(least) else { return Ok((guard, Extended::NoRoom)) };
     guard.inner_mut().extending = Some(thread::current());
-    let device = guard.device;
-    let (mut guard, obtained) = guard.outside(|backend| {
-        let obtained = obtain(backend, &plan, alignment.max(UNIT));
-        tell(device, &plan, &obtained);
-        obtained
-    });
+    let (mut guard, obtained) = guard.outside(|backend| obtain(backend, &plan, alignment.max(UNIT)));
     guard.inner_mut().extending = None;
     let extended = match obtained {
         Obtained::Nothing => {
@@ -256,6 +263,7 @@ fn extend(mut guard: Guard<'_>, alignment: u64, least: u64) -> Result<(Guard<'_>
         }
     };
     guard.notify();
+    let guard = tell(guard, &plan, &obtained);
     // The allocator may have come to its end meanwhile.
     let guard = guard.check_entry()?;
     match extended {
@@ -276,21 +284,31 @@ fn obtain(backend: &dyn Backend, plan: &Extension, alignment: u64) -> Obtained {
     }
 }
 
-fn tell(device: i32, plan: &Extension, obtained: &Obtained) {
-    let Extension { bytes, least, .. } = plan;
-    match obtained {
-        Obtained::Region(Granted { base, bytes }) => log::emit(
-            Level::Info,
-            format_args!("device {device}: obtained a region of {bytes} bytes at {base:#x}"),
-        ),
+fn tell<'a>(guard: Guard<'a>, plan: &Extension, obtained: &Obtained) -> Guard<'a> {
+    let level = match obtained {
+        Obtained::Region(_) => Level::Info,
+        Obtained::Nothing => Level::Debug,
+        Obtained::Failed(_) => Level::Error,
+    };
+    if !log::is_wanted(level) {
+        return guard;
+    }
+    let (device, Extension { bytes, least, .. }) = (guard.device, *plan);
+    guard.talk(|| match obtained {
+        Obtained::Region(Granted { base, bytes }) => {
+            log::emit(
+                level,
+                format_args!("device {device}: obtained a region of {bytes} bytes at {base:#x}"),
+            );
+        }
         Obtained::Nothing => log::emit(
-            Level::Debug,
+            level,
             format_args!("device {device}: the backend refused regions of {bytes} down to {least} bytes"),
         ),
-        Obtained::Failed(_) => error::with_last_error(|words| {
-            log::emit(Level::Error, format_args!("device {device}: {words}"));
-        }),
-    }
+        Obtained::Failed(_) => {
+            error::with_last_error(|words| log::emit(level, format_args!("device {device}: {words}")));
+        }
+    })
 }
 
 /// Believes nothing of what a backend says.

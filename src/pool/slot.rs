@@ -35,12 +35,20 @@ pub(super) struct Inner {
     /// The thread that is obtaining a region. There is one at most: those who find a call of the backend under
     /// way wait for what comes of it.
     pub(super) extending: Option<ThreadId>,
+    /// The thread that is ending the allocator.
+    pub(super) destroying: Option<ThreadId>,
     pub(super) pool: Option<Box<Pool>>,
 }
 
 impl Inner {
-    const EMPTY: Self =
-        Inner { phase: Phase::Empty, calls: std::ptr::null(), sleeping: 0, extending: None, pool: None };
+    const EMPTY: Self = Inner {
+        phase: Phase::Empty,
+        calls: std::ptr::null(),
+        sleeping: 0,
+        extending: None,
+        destroying: None,
+        pool: None,
+    };
 }
 
 /// A place in the table. Aligned so that two devices share no cache line, prefetched neighbours included.
@@ -60,6 +68,8 @@ unsafe impl Sync for Slot {}
 /// slot's lock held only.
 struct Call {
     thread: ThreadId,
+    /// It brings a region, or room for one, which others wait for.
+    brings: bool,
     next: Cell<*const Call>,
 }
 
@@ -116,12 +126,17 @@ impl Slot {
         inner.extending = inner.extending.filter(|&thread| thread == this);
         let (in_a_call, extends) = (!inner.calls.is_null(), inner.extending.is_some());
         let survives = inner.pool.as_ref().is_some_and(|pool| pool.backend.get().survives_fork());
-        match inner.phase {
-            Phase::Live if survives => guard.arena.forget_unfinished(extends, in_a_call),
-            // The thread that was ending it is not here.
-            Phase::Destroying if survives && !in_a_call => {
+        let orphaned = inner.phase == Phase::Destroying && inner.destroying != Some(this);
+        if orphaned && survives {
+            // The thread that was ending it is not here. While this one is in a call nothing has ended yet.
+            if in_a_call {
+                (inner.phase, inner.destroying) = (Phase::Live, None);
+            } else {
                 std::mem::forget(std::mem::replace(inner, Inner::EMPTY));
             }
+        }
+        match inner.phase {
+            Phase::Live if survives => guard.arena.forget_unfinished(extends, in_a_call),
             Phase::Live | Phase::Destroying if !survives => inner.phase = Phase::Lost,
             _ => {}
         }
@@ -225,14 +240,24 @@ impl<'a> Guard<'a> {
 
     /// Calls the backend with the lock open. The pool stays: destruction waits for such calls. This thread
     /// cannot enter the allocator meanwhile, from whatever callback.
-    pub(crate) fn outside<T>(mut self, work: impl FnOnce(&dyn Backend) -> T) -> (Self, T) {
-        let slot = self.slot;
+    pub(crate) fn outside<T>(self, work: impl FnOnce(&dyn Backend) -> T) -> (Self, T) {
         let backend: AnyBackend = self.backend;
-        let call = Call { thread: thread::current(), next: Cell::new(self.inner().calls) };
+        self.step_out(true, || work(backend.get()))
+    }
+
+    /// Writes messages with the lock open. As [`Self::outside`], but nobody waits for it: whoever listens may
+    /// itself be waiting, for another allocator's memory.
+    pub(crate) fn talk(self, work: impl FnOnce()) -> Self {
+        self.step_out(false, work).0
+    }
+
+    fn step_out<T>(mut self, brings: bool, work: impl FnOnce() -> T) -> (Self, T) {
+        let slot = self.slot;
+        let call = Call { thread: thread::current(), brings, next: Cell::new(self.inner().calls) };
         self.inner_mut().calls = &call;
         drop(self);
         let under_way = UnderWay { slot, call: &call };
-        let result = work(backend.get());
+        let result = work();
         let mut guard = slot.lock();
         std::mem::forget(under_way);
         guard.end_call(&call);
@@ -240,9 +265,9 @@ impl<'a> Guard<'a> {
         (guard, result)
     }
 
-    /// Whether some thread is in a call of the backend.
+    /// Whether some thread is in a call of the backend that others wait for.
     pub(super) fn is_called(&self) -> bool {
-        !self.inner().calls.is_null()
+        self.calls().any(|call| call.brings)
     }
 
     /// Whether this is a forked child and the memory is the parent's.
@@ -275,15 +300,17 @@ impl<'a> Guard<'a> {
     }
 
     fn is_called_by_this_thread(&self) -> bool {
+        self.calls().any(|call| call.thread == thread::current())
+    }
+
+    fn calls(&self) -> impl Iterator<Item = &Call> {
         let mut at = self.inner().calls;
-        // SAFETY: as in `keep_calls`.
-        while let Some(call) = unsafe { at.as_ref() } {
-            if call.thread == thread::current() {
-                return true;
-            }
+        std::iter::from_fn(move || {
+            // SAFETY: as in `keep_calls`.
+            let call = unsafe { at.as_ref() }?;
             at = call.next.get();
-        }
-        false
+            Some(call)
+        })
     }
 
     /// Sleeps until something changes, at most for `timeout`. There is no wakeup to lose: who changes

@@ -111,7 +111,7 @@ fn calls_under_way_are_known_by_thread() {
     let slot = Slot::new();
     let this = thread::current();
     let other = std::thread::scope(|scope| scope.spawn(thread::current).join().unwrap());
-    let call = |thread| Call { thread, next: Cell::new(std::ptr::null()) };
+    let call = |thread| Call { thread, brings: true, next: Cell::new(std::ptr::null()) };
     let calls = [call(this), call(other), call(this), call(other)];
     let mut guard = slot.lock();
     for call in &calls {

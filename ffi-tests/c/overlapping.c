@@ -1,0 +1,300 @@
+/* Calls that overlap with another thread's call of the backend: room that is on its way is waited for, a free
+ * is never overlooked, and who needs nothing of all this does not wait.
+ *
+ * SPDX-License-Identifier: Apache-2.0 OR MIT
+ */
+
+#include "check.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include <stdatomic.h>
+#include <time.h>
+
+enum { DEVICE = 600, MIB = 1 << 20 };
+
+static void wait_for(sem_t *semaphore) {
+  while (sem_wait(semaphore) != 0) CHECK(errno == EINTR);
+}
+
+/* A function of the backend stops in its call number `stops_at`, until the test lets it go on. */
+typedef struct gate {
+  atomic_int stops_at;
+  sem_t inside, open;
+} gate;
+
+static gate at_give, at_take;
+
+static void prepare(gate *of, int stops_at) {
+  CHECK(sem_init(&of->inside, 0, 0) == 0 && sem_init(&of->open, 0, 0) == 0);
+  atomic_store(&of->stops_at, stops_at);
+}
+
+static void pass(gate *of) {
+  if (atomic_fetch_sub(&of->stops_at, 1) != 1) return;
+  CHECK(sem_post(&of->inside) == 0);
+  wait_for(&of->open);
+}
+
+static void let_go_on(gate *of) { CHECK(sem_post(&of->open) == 0); }
+
+/* How long a thread gets to arrive inside the library where it cannot say so. If it comes later, it finds
+ * what it would have waited for, and the test proves less. */
+static void let_arrive(void) { usleep(200000); }
+
+static atomic_int refuses;
+/* Where it is set the backend is slow for this thread: another request is through before. */
+static _Thread_local sem_t *slow;
+
+static void *give(void *user_data, size_t alignment, size_t bytes, size_t *received) {
+  void *ptr = NULL;
+  (void)user_data, (void)received;
+  pass(&at_give);
+  if (slow != NULL) {
+    struct timespec until;
+    CHECK(clock_gettime(CLOCK_REALTIME, &until) == 0);
+    until.tv_sec += 2;
+    sem_timedwait(slow, &until);
+  }
+  if (atomic_load(&refuses)) return NULL;
+  return posix_memalign(&ptr, alignment, bytes) == 0 ? ptr : NULL;
+}
+
+static void take(void *user_data, void *ptr, size_t bytes) {
+  (void)user_data, (void)bytes;
+  pass(&at_take);
+  free(ptr);
+}
+
+/* No gate stops anybody before the test prepares one. What a large chunk does not need is there for others. */
+static void begin(uint64_t limit, uint32_t flags, uint32_t retry_ms) {
+  bfc_suballocator_t suballocator = BFC_SUBALLOCATOR_INIT;
+  bfc_options_t options = BFC_OPTIONS_INIT;
+  suballocator.alloc = give;
+  suballocator.free = take;
+  options.backend = BFC_BACKEND_CUSTOM;
+  options.flags = BFC_ALLOW_GROWTH | BFC_SPLIT_ALWAYS | flags;
+  options.memory_limit = limit;
+  options.initial_region_bytes = 2 * MIB;
+  options.retry_timeout_ms = retry_ms;
+  options.suballocator = &suballocator;
+  CHECK_OK(bfc_create(DEVICE, &options));
+}
+
+static void end(void) {
+  CHECK_OK(bfc_check(DEVICE));
+  CHECK(stats_of(DEVICE).bytes_in_use == 0);
+  CHECK_OK(bfc_destroy(DEVICE));
+}
+
+/* Regions of 2, 4 and 2 MiB, which are the limit, and nothing in use. */
+static void begin_with_free_regions(uint32_t flags) {
+  char *pieces[3];
+  int at;
+  begin(8 * MIB, flags, 0);
+  for (at = 0; at < 3; at++) pieces[at] = allocate(DEVICE, at == 1 ? 4 * MIB : 2 * MIB);
+  for (at = 0; at < 3; at++) CHECK_OK(bfc_free(DEVICE, pieces[at]));
+  CHECK(stats_of(DEVICE).num_regions == 3 && stats_of(DEVICE).pool_bytes == 8 * MIB);
+}
+
+/* A call in a thread of its own, and how it has to end. */
+typedef struct call {
+  bfc_status_t (*make)(struct call *self);
+  bfc_status_t expected;
+  size_t bytes;
+  void *ptr;
+  uint64_t released;
+  sem_t *slow, *through;
+  pthread_t thread;
+} call;
+
+static bfc_status_t request(call *self) { return bfc_alloc(DEVICE, self->bytes, &self->ptr); }
+static bfc_status_t trim(call *self) { return bfc_trim(DEVICE, self->bytes, &self->released); }
+static bfc_status_t destroy(call *self) {
+  (void)self;
+  return bfc_destroy_forced(DEVICE);
+}
+
+static void *run(void *of) {
+  call *const self = (call *)of;
+  slow = self->slow;
+  CHECK_STATUS(self->make(self), self->expected);
+  if (self->through != NULL) CHECK(sem_post(self->through) == 0);
+  return NULL;
+}
+
+static void start(call *of) { CHECK(pthread_create(&of->thread, NULL, run, of) == 0); }
+static void join(call *of) { CHECK(pthread_join(of->thread, NULL) == 0); }
+
+/* Regions that are being given back are in nobody's hands, and soon room for others. */
+static void trimmed_room_is_waited_for(void) {
+  call trimmer = {.make = trim}, asker = {.make = request, .bytes = MIB};
+  begin_with_free_regions(0);
+  prepare(&at_take, 1);
+  start(&trimmer);
+  wait_for(&at_take.inside);
+  start(&asker);
+  let_arrive();
+  let_go_on(&at_take);
+  join(&asker);
+  join(&trimmer);
+  CHECK(trimmer.released == 8 * MIB);
+  CHECK_OK(bfc_free(DEVICE, asker.ptr));
+  end();
+}
+
+static void collected_room_is_waited_for(void) {
+  call collector = {.make = request, .bytes = 5 * MIB}, asker = {.make = request, .bytes = MIB};
+  begin_with_free_regions(BFC_GARBAGE_COLLECTION);
+  prepare(&at_take, 1);
+  start(&collector);
+  wait_for(&at_take.inside);
+  start(&asker);
+  let_arrive();
+  let_go_on(&at_take);
+  join(&collector);
+  join(&asker);
+  CHECK_OK(bfc_free(DEVICE, collector.ptr));
+  CHECK_OK(bfc_free(DEVICE, asker.ptr));
+  end();
+}
+
+/* Another request comes when there is room for a region again, but not yet for that of the thread which made
+ * it. Were the other one's region obtained first, and slowly, there would be nothing for the collector. */
+static void the_collector_gets_what_it_made_room_for(void) {
+  sem_t collector_is_through;
+  call collector = {.make = request, .bytes = 5 * MIB, .through = &collector_is_through};
+  call asker = {.make = request, .bytes = MIB, .slow = &collector_is_through};
+  CHECK(sem_init(&collector_is_through, 0, 0) == 0);
+  begin_with_free_regions(BFC_GARBAGE_COLLECTION);
+  prepare(&at_take, 3);
+  start(&collector);
+  wait_for(&at_take.inside);
+  start(&asker);
+  let_arrive();
+  let_go_on(&at_take);
+  join(&collector);
+  join(&asker);
+  CHECK_OK(bfc_free(DEVICE, collector.ptr));
+  CHECK_OK(bfc_free(DEVICE, asker.ptr));
+  end();
+}
+
+/* What is freed while the backend makes up its mind serves the request that the backend refuses. */
+static void freed_while_the_backend_refuses(uint32_t retry_ms) {
+  call asker = {.make = request, .bytes = MIB};
+  char *live;
+  begin(16 * MIB, 0, retry_ms);
+  live = allocate(DEVICE, 2 * MIB);
+  prepare(&at_give, 1);
+  atomic_store(&refuses, 1);
+  start(&asker);
+  wait_for(&at_give.inside);
+  CHECK_OK(bfc_free(DEVICE, live));
+  let_go_on(&at_give);
+  join(&asker);
+  CHECK(asker.ptr == (void *)live && stats_of(DEVICE).num_failures == 0);
+  CHECK_OK(bfc_free(DEVICE, asker.ptr));
+  end();
+}
+
+static void a_free_is_seen_behind_a_refusal(void) { freed_while_the_backend_refuses(0); }
+/* Were it not seen, the request would sleep for ten minutes, and nobody would wake it. */
+static void a_free_is_seen_before_a_wait(void) { freed_while_the_backend_refuses(600000); }
+
+/* Each trim counts what is left, not what the other one is just giving back. */
+static void two_trims_keep_what_they_were_told(void) {
+  call trimmer = {.make = trim, .bytes = 4 * MIB};
+  uint64_t released = 7;
+  begin_with_free_regions(0);
+  prepare(&at_take, 1);
+  start(&trimmer);
+  wait_for(&at_take.inside);
+  CHECK_OK(bfc_trim(DEVICE, 4 * MIB, &released));
+  CHECK(released == 0);
+  let_go_on(&at_take);
+  join(&trimmer);
+  CHECK(trimmer.released == 4 * MIB && stats_of(DEVICE).pool_bytes == 4 * MIB);
+  CHECK_OK(bfc_trim(DEVICE, 0, &released));
+  CHECK(released == 4 * MIB);
+  end();
+}
+
+/* Whoever finds what it wants does not wait for the backend. */
+static void others_go_on_meanwhile(void) {
+  call asker = {.make = request, .bytes = 4 * MIB};
+  uint64_t released;
+  size_t length;
+  char *live;
+  begin(16 * MIB, 0, 0);
+  live = allocate(DEVICE, MIB);
+  prepare(&at_give, 1);
+  start(&asker);
+  wait_for(&at_give.inside);
+  CHECK_OK(bfc_free(DEVICE, allocate(DEVICE, 1000)));
+  CHECK_OK(bfc_free(DEVICE, live));
+  CHECK(allocate(DEVICE, 2 * MIB) == live);
+  CHECK_OK(bfc_report(DEVICE, NULL, 0, &length));
+  CHECK_OK(bfc_trim(DEVICE, 0, &released));
+  CHECK(released == 0);
+  CHECK_OK(bfc_check(DEVICE));
+  CHECK_OK(bfc_free(DEVICE, live));
+  let_go_on(&at_give);
+  join(&asker);
+  CHECK_OK(bfc_free(DEVICE, asker.ptr));
+  end();
+}
+
+/* Who waits for another one's region is served by what is freed before that arrives. */
+static void a_free_serves_who_waits_for_a_region(void) {
+  call first = {.make = request, .bytes = 4 * MIB}, second = {.make = request, .bytes = MIB};
+  char *live;
+  begin(16 * MIB, 0, 0);
+  live = allocate(DEVICE, 2 * MIB);
+  prepare(&at_give, 1);
+  start(&first);
+  wait_for(&at_give.inside);
+  start(&second);
+  let_arrive();
+  CHECK_OK(bfc_free(DEVICE, live));
+  join(&second);
+  CHECK(second.ptr == (void *)live);
+  let_go_on(&at_give);
+  join(&first);
+  CHECK_OK(bfc_free(DEVICE, first.ptr));
+  CHECK_OK(bfc_free(DEVICE, second.ptr));
+  end();
+}
+
+/* The end of the allocator wakes who waits for room, while the backend is still busy making it. */
+static void destruction_wakes_who_waits_for_room(void) {
+  call trimmer = {.make = trim, .expected = BFC_ERROR_SHUTTING_DOWN};
+  call asker = {.make = request, .bytes = MIB, .expected = BFC_ERROR_SHUTTING_DOWN};
+  call destroyer = {.make = destroy};
+  begin_with_free_regions(0);
+  prepare(&at_take, 1);
+  start(&trimmer);
+  wait_for(&at_take.inside);
+  start(&asker);
+  let_arrive();
+  start(&destroyer);
+  join(&asker);
+  CHECK(asker.ptr == NULL);
+  let_go_on(&at_take);
+  join(&trimmer);
+  join(&destroyer);
+  begin(8 * MIB, 0, 0);
+  end();
+}
+
+int main(int argc, char **argv) {
+#define CASE(name) {#name, name}
+  static const test_case cases[] = {
+      CASE(trimmed_room_is_waited_for), CASE(collected_room_is_waited_for),
+      CASE(the_collector_gets_what_it_made_room_for), CASE(a_free_is_seen_behind_a_refusal),
+      CASE(a_free_is_seen_before_a_wait), CASE(two_trims_keep_what_they_were_told), CASE(others_go_on_meanwhile),
+      CASE(a_free_serves_who_waits_for_a_region), CASE(destruction_wakes_who_waits_for_room),
+  };
+  return RUN_CASE(cases, argc, argv);
+}
