@@ -1,12 +1,13 @@
 //! An allocator: an arena with a backend, behind a lock.
 //!
 //! [`slot::Slot`] is the place one has in the table of devices, with its lock and its waiters;
-//! [`memory`] serves requests from the arena, growing and collecting as it must; [`life`] creates,
-//! trims and destroys.
+//! [`memory`] serves requests from the arena, growing and collecting as it must; [`traffic`] brings regions
+//! from the backend and back; [`life`] creates, trims and destroys.
 
 pub(crate) mod life;
 pub(crate) mod memory;
 pub(crate) mod slot;
+mod traffic;
 
 use crate::backend::AnyBackend;
 use crate::core::arena::Arena;

@@ -238,6 +238,12 @@ impl<'a> Guard<'a> {
         self.notify();
     }
 
+    /// Counts a request that failed, and whose words are already said.
+    pub(super) fn fail(mut self, error: Error) -> Error {
+        self.arena.count_failure();
+        error
+    }
+
     /// Calls the backend with the lock open. The pool stays: destruction waits for such calls. This thread
     /// cannot enter the allocator meanwhile, from whatever callback.
     pub(crate) fn outside<T>(self, work: impl FnOnce(&dyn Backend) -> T) -> (Self, T) {

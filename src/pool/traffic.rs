@@ -1,0 +1,184 @@
+//! Regions on their way from the backend and back to it. The backend is called with the lock open, and
+//! believed in nothing.
+
+use super::slot::Guard;
+use crate::backend::{Backend, Granted};
+use crate::core::grow::Extension;
+use crate::core::obtain::usable;
+use crate::core::release::Detached;
+use crate::core::units::UNIT;
+use crate::error::{self, Error, fail};
+use crate::log::{self, Level};
+use crate::sys::thread;
+
+/// Gives detached regions back to the backend; returns how many bytes that were.
+pub(super) fn release(mut guard: Guard<'_>, regions: Vec<Detached>) -> (Guard<'_>, u64) {
+    let mut released = 0;
+    for region in &regions {
+        guard = give_back(guard, region);
+        released += region.given;
+    }
+    // All at once behind the last, for others wait until then.
+    guard = tell_of_release(guard, &regions);
+    (guard, released)
+}
+
+pub(super) fn give_back<'a>(guard: Guard<'a>, region: &Detached) -> Guard<'a> {
+    if guard.is_lost() {
+        // A callback has forked: in the child the memory is the parent's.
+        return guard;
+    }
+    let granted = Granted { base: region.base, bytes: region.given };
+    let (mut guard, ()) = guard.outside(|backend| backend.free(granted));
+    guard.arena.region_released(granted.bytes);
+    guard
+}
+
+pub(super) fn tell_of_release<'a>(guard: Guard<'a>, regions: &[Detached]) -> Guard<'a> {
+    if !log::is_wanted(Level::Info) || guard.is_lost() {
+        return guard;
+    }
+    let device = guard.device;
+    guard.talk(|| {
+        for Detached { base, given, .. } in regions {
+            log::emit(
+                Level::Info,
+                format_args!("device {device}: gave a region of {given} bytes at {base:#x} back"),
+            );
+        }
+    })
+}
+
+/// What came from the backend.
+#[derive(Clone, Copy)]
+enum Obtained {
+    Nothing,
+    Region(Granted),
+    /// It broke its contract; it has its memory back where it could be told.
+    Failed(Error),
+}
+
+/// What came of an extension.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Extended {
+    Grown,
+    /// The backend gave nothing. The lock was open.
+    Refused,
+    /// The limit leaves no room for it, and the backend was not asked.
+    NoRoom,
+}
+
+/// Obtains one more region of at least `least` bytes.
+pub(super) fn extend(
+    mut guard: Guard<'_>,
+    alignment: u64,
+    least: u64,
+) -> Result<(Guard<'_>, Extended), Error> {
+    let Some(plan) = guard.arena.plan_extension(least) else { return Ok((guard, Extended::NoRoom)) };
+    guard.inner_mut().extending = Some(thread::current());
+    let (mut guard, obtained) = guard.outside(|backend| obtain(backend, &plan, alignment.max(UNIT)));
+    guard.inner_mut().extending = None;
+    let extended = match obtained {
+        Obtained::Nothing => {
+            guard.arena.cancel_extension(&plan);
+            Ok(Extended::Refused)
+        }
+        Obtained::Failed(error) => {
+            guard.arena.cancel_extension(&plan);
+            Err(error)
+        }
+        Obtained::Region(granted) => {
+            let added;
+            (guard, added) = add(guard, &plan, granted);
+            added.map(|()| Extended::Grown)
+        }
+    };
+    guard.notify();
+    let guard = tell(guard, &plan, &obtained);
+    // The allocator may have come to its end meanwhile.
+    let guard = guard.check_entry()?;
+    match extended {
+        Ok(extended) => Ok((guard, extended)),
+        Err(error) => Err(guard.fail(error)),
+    }
+}
+
+fn obtain(backend: &dyn Backend, plan: &Extension, alignment: u64) -> Obtained {
+    let mut plan = *plan;
+    loop {
+        if let Some(granted) = backend.alloc(alignment, plan.bytes) {
+            return examine(granted, &plan, backend);
+        }
+        if !plan.shrink() {
+            return Obtained::Nothing;
+        }
+    }
+}
+
+fn tell<'a>(guard: Guard<'a>, plan: &Extension, obtained: &Obtained) -> Guard<'a> {
+    let level = match obtained {
+        Obtained::Region(_) => Level::Info,
+        Obtained::Nothing => Level::Debug,
+        Obtained::Failed(_) => Level::Error,
+    };
+    if !log::is_wanted(level) {
+        return guard;
+    }
+    let (device, Extension { bytes, least, .. }) = (guard.device, *plan);
+    guard.talk(|| match obtained {
+        Obtained::Region(Granted { base, bytes }) => {
+            log::emit(
+                level,
+                format_args!("device {device}: obtained a region of {bytes} bytes at {base:#x}"),
+            );
+        }
+        Obtained::Nothing => log::emit(
+            level,
+            format_args!("device {device}: the backend refused regions of {bytes} down to {least} bytes"),
+        ),
+        Obtained::Failed(_) => {
+            error::with_last_error(|words| log::emit(level, format_args!("device {device}: {words}")));
+        }
+    })
+}
+
+/// Believes nothing of what a backend says.
+fn examine(granted: Granted, plan: &Extension, backend: &dyn Backend) -> Obtained {
+    let Granted { base, bytes } = granted;
+    let error = if bytes > u64::MAX - base {
+        // It cannot mean what it says, so it is not told to free it either.
+        return Obtained::Failed(fail!(
+            Error::BackendFailed,
+            "the backend gave {bytes} bytes at {base:#x}, which is behind the end of the address space"
+        ));
+    } else if !base.is_multiple_of(UNIT) {
+        fail!(Error::BackendFailed, "the backend gave a region at {base:#x}, which is no multiple of 256")
+    } else if usable(bytes) < plan.least {
+        let least = plan.least;
+        fail!(Error::BackendFailed, "the backend gave {bytes} bytes where {least} are the least that helps")
+    } else {
+        return Obtained::Region(granted);
+    };
+    backend.free(granted);
+    Obtained::Failed(error)
+}
+
+fn add<'a>(mut guard: Guard<'a>, plan: &Extension, granted: Granted) -> (Guard<'a>, Result<(), Error>) {
+    let Granted { base, bytes } = granted;
+    if guard.arena.overlaps(base, bytes) {
+        guard.arena.cancel_extension(plan);
+        // Giving it back would free memory that is in use.
+        let error = fail!(
+            Error::BackendFailed,
+            "the backend gave {bytes} bytes at {base:#x}, which overlap a region that it gave before"
+        );
+        return (guard, Err(error));
+    }
+    match guard.arena.add_region(plan, base, bytes) {
+        Ok(()) => (guard, Ok(())),
+        Err(exhausted) => {
+            let (guard, ()) = guard.outside(|backend| backend.free(granted));
+            (guard, Err(exhausted.into()))
+        }
+    }
+}
