@@ -283,6 +283,49 @@ static void while_others_destroy(void) {
   for (at = 0; at < 2; at++) live_once(devices[at]);
 }
 
+/* A destruction that waits for this thread's call has ended nothing yet, and without its thread it never will. */
+static pthread_t destroyer;
+static pid_t child_of_callback = -1;
+
+static void *destroy_forced(void *unused) {
+  (void)unused;
+  CHECK_OK(bfc_destroy_forced(HOST));
+  return NULL;
+}
+
+static void fork_while_it_waits(void *user_data, int32_t level, const char *message) {
+  (void)user_data, (void)level;
+  if (child_of_callback != -1 || strstr(message, "gave a region") == NULL) return;
+  CHECK(pthread_create(&destroyer, NULL, destroy_forced, NULL) == 0);
+  usleep(200000); /* until it waits; if it comes later the test proves less */
+  child_of_callback = fork();
+  CHECK(child_of_callback >= 0);
+  if (child_of_callback == 0) alarm(CHILD_SECONDS);
+}
+
+static void while_one_waits_to_destroy(void) {
+  uint64_t released;
+  bfc_status_t status;
+  int exit_status = -1;
+  setenv("BFC_LOG", "info", 1);
+  CHECK_OK(bfc_set_log_callback(fork_while_it_waits, NULL));
+  create(HOST);
+  use(HOST);
+  status = bfc_trim(HOST, 0, &released);
+  if (child_of_callback == 0) {
+    CHECK_OK(status);
+    use(HOST);
+    CHECK_OK(bfc_destroy(HOST));
+    live_once(HOST);
+    _exit(7);
+  }
+  CHECK(status == BFC_OK || status == BFC_ERROR_SHUTTING_DOWN);
+  CHECK(waitpid(child_of_callback, &exit_status, 0) == child_of_callback);
+  CHECK(WIFEXITED(exit_status) && WEXITSTATUS(exit_status) == 7);
+  CHECK(pthread_join(destroyer, NULL) == 0);
+  live_once(HOST);
+}
+
 /* The program's handlers may call the library, as they may call malloc. */
 static int handlers_run;
 
@@ -315,7 +358,7 @@ int main(int argc, char **argv) {
   static const test_case cases[] = {
       CASE(before_any_creation), CASE(of_one_that_was_never_created), CASE(while_callbacks_are_set),
       CASE(one_comes_behind_the_locks), CASE(the_first_one_comes), CASE(while_others_destroy),
-      CASE(handlers_that_call),
+      CASE(while_one_waits_to_destroy), CASE(handlers_that_call),
   };
   return RUN_CASE(cases, argc, argv);
 }

@@ -6,6 +6,7 @@
 #include "check.h"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdint.h>
 #include <sys/stat.h>
 
@@ -226,12 +227,56 @@ static void a_callback_that_calls(void) {
   CHECK_OK(bfc_destroy(1000));
 }
 
+/* Two callbacks at once, each about a region of one device and allocating on the other: nobody waits for what
+ * is only being told. */
+enum { FIRST = 1000, SECOND = 1001 };
+
+static _Thread_local int32_t other_device;
+static pthread_barrier_t both_are_told;
+
+static void cross_over(void *user_data, int32_t level, const char *message) {
+  const int32_t device = other_device;
+  (void)user_data, (void)level;
+  if (device == 0 || strstr(message, "gave a region") == NULL) return;
+  other_device = 0;
+  pthread_barrier_wait(&both_are_told);
+  CHECK_OK(bfc_free(device, allocate(device, 1000)));
+  pthread_barrier_wait(&both_are_told);
+}
+
+static void *trim_and_tell(void *device) {
+  uint64_t released;
+  other_device = FIRST + SECOND - (int32_t)(intptr_t)device;
+  CHECK_OK(bfc_trim((int32_t)(intptr_t)device, 0, &released));
+  CHECK(released > 0);
+  return NULL;
+}
+
+static void callbacks_that_cross(void) {
+  pthread_t threads[2];
+  int32_t device;
+  setenv("BFC_LOG", "info", 1);
+  CHECK_OK(bfc_set_log_callback(cross_over, NULL));
+  CHECK(pthread_barrier_init(&both_are_told, NULL, 2) == 0);
+  for (device = FIRST; device <= SECOND; device++) {
+    bfc_options_t options = host_options(MIB);
+    CHECK_OK(bfc_create(device, &options));
+    CHECK_OK(bfc_free(device, allocate(device, 1000)));
+  }
+  for (device = FIRST; device <= SECOND; device++) {
+    CHECK(pthread_create(&threads[device - FIRST], NULL, trim_and_tell, (void *)(intptr_t)device) == 0);
+  }
+  for (device = FIRST; device <= SECOND; device++) CHECK(pthread_join(threads[device - FIRST], NULL) == 0);
+  for (device = FIRST; device <= SECOND; device++) CHECK_OK(bfc_destroy(device));
+}
+
 int main(int argc, char **argv) {
 #define CASE(name) {#name, name}
   static const test_case cases[] = {
       CASE(silent_by_default), CASE(silent_when_told_so), CASE(level_error), CASE(level_warn),
       CASE(level_info), CASE(level_debug), CASE(level_of_no_name), CASE(the_callback_gets_it_instead),
       CASE(malformed_values), CASE(well_formed_values), CASE(a_report_on_failure), CASE(a_callback_that_calls),
+      CASE(callbacks_that_cross),
   };
   return RUN_CASE(cases, argc, argv);
 }
