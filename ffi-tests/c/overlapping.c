@@ -43,13 +43,14 @@ static void let_go_on(gate *of) { CHECK(sem_post(&of->open) == 0); }
  * what it would have waited for, and the test proves less. */
 static void let_arrive(void) { usleep(200000); }
 
-static atomic_int refuses;
+static atomic_int refuses, asked;
 /* Where it is set the backend is slow for this thread: another request is through before. */
 static _Thread_local sem_t *slow;
 
 static void *give(void *user_data, size_t alignment, size_t bytes, size_t *received) {
   void *ptr = NULL;
   (void)user_data, (void)received;
+  atomic_fetch_add(&asked, 1);
   pass(&at_give);
   if (slow != NULL) {
     struct timespec until;
@@ -57,7 +58,10 @@ static void *give(void *user_data, size_t alignment, size_t bytes, size_t *recei
     until.tv_sec += 2;
     sem_timedwait(slow, &until);
   }
-  if (atomic_load(&refuses)) return NULL;
+  if (atomic_load(&refuses)) {
+    usleep(2000);
+    return NULL;
+  }
   return posix_memalign(&ptr, alignment, bytes) == 0 ? ptr : NULL;
 }
 
@@ -267,6 +271,31 @@ static void a_free_serves_who_waits_for_a_region(void) {
   end();
 }
 
+/* Two whom the backend refuses, each asking while the other one's refusal is being told: nobody frees anything,
+ * so neither asks a second time because of the other. */
+static void tell_slowly(void *user_data, int32_t level, const char *message) {
+  (void)user_data, (void)level;
+  if (strstr(message, "refused") != NULL) usleep(4000);
+}
+
+static void those_who_are_refused_give_up(void) {
+  call askers[2] = {{.make = request, .bytes = MIB, .expected = BFC_ERROR_OUT_OF_MEMORY},
+                    {.make = request, .bytes = MIB, .expected = BFC_ERROR_OUT_OF_MEMORY}};
+  int at;
+  alarm(60); /* they would go on for ever */
+  setenv("BFC_LOG", "debug", 1);
+  CHECK_OK(bfc_set_log_callback(tell_slowly, NULL));
+  begin(16 * MIB, 0, 0);
+  atomic_store(&refuses, 1);
+  atomic_store(&asked, 0);
+  for (at = 0; at < 2; at++) start(&askers[at]);
+  for (at = 0; at < 2; at++) join(&askers[at]);
+  /* From 2 MiB down to 1 MiB in steps of a tenth, each. */
+  CHECK(atomic_load(&asked) <= 2 * 8);
+  CHECK(stats_of(DEVICE).num_failures == 2);
+  end();
+}
+
 /* The end of the allocator wakes who waits for room, while the backend is still busy making it. */
 static void destruction_wakes_who_waits_for_room(void) {
   call trimmer = {.make = trim, .expected = BFC_ERROR_SHUTTING_DOWN};
@@ -295,6 +324,7 @@ int main(int argc, char **argv) {
       CASE(the_collector_gets_what_it_made_room_for), CASE(a_free_is_seen_behind_a_refusal),
       CASE(a_free_is_seen_before_a_wait), CASE(two_trims_keep_what_they_were_told), CASE(others_go_on_meanwhile),
       CASE(a_free_serves_who_waits_for_a_region), CASE(destruction_wakes_who_waits_for_room),
+      CASE(those_who_are_refused_give_up),
   };
   return RUN_CASE(cases, argc, argv);
 }

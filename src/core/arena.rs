@@ -217,6 +217,12 @@ impl Arena {
         self.index.remove(&mut self.chunks.slab, id, size);
     }
 
+    /// Rises whenever something was freed, given back, obtained, or became safe.
+    pub(crate) fn progress(&self) -> u64 {
+        let c = &self.counters;
+        c.frees().wrapping_add(c.regions_added + c.regions_released).wrapping_add(self.stamps.frontier())
+    }
+
     pub(crate) fn stamps_wait(&self) -> bool {
         !self.stamps.is_empty()
     }

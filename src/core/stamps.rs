@@ -23,7 +23,11 @@ impl Stamps {
         self.last
     }
 
-    /// Stamps below are safe.
+    /// Stamps below this are safe.
+    pub(super) fn frontier(&self) -> u64 {
+        self.frontier
+    }
+
     pub(crate) fn is_safe(&self, stamp: u64) -> bool {
         stamp == 0 || stamp < self.frontier
     }

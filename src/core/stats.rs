@@ -48,6 +48,11 @@ impl Counters {
         self.allocs - self.frees
     }
 
+    /// Since creation.
+    pub(super) fn frees(&self) -> u64 {
+        self.frees
+    }
+
     pub(crate) fn num_allocs(&self) -> u64 {
         self.allocs - self.before.0
     }

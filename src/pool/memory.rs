@@ -96,9 +96,9 @@ fn refuse_alignment(guard: Guard<'_>, alignment: u64) -> Error {
 
 #[cold]
 fn alloc_slowly(mut guard: Guard<'_>, want: &Want<'_>) -> Result<u64, Error> {
-    let mut deadline = None;
+    let (mut deadline, mut refused) = (None, None);
     loop {
-        guard = match attempt(guard, want)? {
+        guard = match attempt(guard, want, &mut refused)? {
             Outcome::Served(addr) => return Ok(addr),
             Outcome::Exhausted(guard) => guard,
         };
@@ -109,6 +109,10 @@ fn alloc_slowly(mut guard: Guard<'_>, want: &Want<'_>) -> Result<u64, Error> {
         };
         let Some(left) = left else { return Err(give_up(guard, want)) };
         guard = guard.wait(Some(left)).check_entry()?;
+        if deadline.is_some_and(|deadline| deadline.remaining().is_none()) {
+            // The backend may have got memory from somebody else.
+            refused = None;
+        }
     }
 }
 
@@ -123,10 +127,11 @@ fn take<'a>(mut guard: Guard<'a>, want: &Want<'_>) -> Attempt<'a> {
 
 /// One round through everything that may help, each once. Whenever the lock was open the search begins
 /// again, so that nothing is missed which others did meanwhile: `Exhausted` is said only where nothing was
-/// found and the lock has been held since.
-fn attempt<'a>(mut guard: Guard<'a>, want: &Want<'_>) -> Attempt<'a> {
+/// found and the lock has been held since. `refused` is what had been done when the backend refused: it is not
+/// asked again before something is freed, else those who are refused would wake each other to ask for ever.
+fn attempt<'a>(mut guard: Guard<'a>, want: &Want<'_>, refused: &mut Option<u64>) -> Attempt<'a> {
     let mut least = want.size;
-    let (mut refused, mut merged, mut collected) = (false, false, false);
+    let (mut merged, mut collected) = (false, false);
     loop {
         guard = match take(guard, want)? {
             Outcome::Exhausted(guard) => guard,
@@ -135,10 +140,9 @@ fn attempt<'a>(mut guard: Guard<'a>, want: &Want<'_>) -> Attempt<'a> {
         if guard.is_called() {
             // Another thread's region, or room for one, is on its way.
             guard = guard.wait(None).check_entry()?;
-            refused = false;
             continue;
         }
-        if !refused {
+        if *refused != Some(guard.arena.progress()) {
             let extended;
             (guard, extended) = extend(guard, want.alignment, least)?;
             match extended {
@@ -148,7 +152,7 @@ fn attempt<'a>(mut guard: Guard<'a>, want: &Want<'_>) -> Attempt<'a> {
                     continue;
                 }
                 Extended::Refused => {
-                    refused = true;
+                    *refused = Some(guard.arena.progress());
                     continue;
                 }
                 Extended::NoRoom => {}
@@ -170,7 +174,7 @@ fn attempt<'a>(mut guard: Guard<'a>, want: &Want<'_>) -> Attempt<'a> {
         }
         (guard, _) = release(guard, regions);
         guard = guard.check_entry()?;
-        (least, refused, collected) = (want.size, false, true);
+        (least, collected) = (want.size, true);
     }
 }
 
