@@ -216,7 +216,8 @@ typedef struct bfc_stats_t {
 // Receives a message of the library: the pointer given to bfc_set_log_callback, a level, and a
 // NUL-terminated text that is valid during the call. Called from any thread, never with an allocator
 // locked; it may call any function of this library, but where the message is about a region of some
-// device a call on that device is BFC_ERROR_BUSY.
+// device a call on that device is BFC_ERROR_BUSY, and another thread's bfc_destroy of it waits for the
+// callback: two callbacks must not destroy each other's devices.
 typedef void (*bfc_log_callback_t)(void *user_data, int32_t level, const char *message);
 
 // Success.

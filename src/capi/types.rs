@@ -76,7 +76,8 @@ pub const BFC_LOG_DEBUG: i32 = 4;
 /// Receives a message of the library: the pointer given to bfc_set_log_callback, a level, and a
 /// NUL-terminated text that is valid during the call. Called from any thread, never with an allocator
 /// locked; it may call any function of this library, but where the message is about a region of some
-/// device a call on that device is BFC_ERROR_BUSY.
+/// device a call on that device is BFC_ERROR_BUSY, and another thread's bfc_destroy of it waits for the
+/// callback: two callbacks must not destroy each other's devices.
 pub type bfc_log_callback_t =
     Option<extern "C" fn(user_data: *mut c_void, level: i32, message: *const c_char)>;
 

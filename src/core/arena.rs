@@ -305,7 +305,7 @@ impl Arena {
         self.regions.iter().map(|(_, region)| region.bytes).sum()
     }
 
-    /// The largest chunk that a request could get now.
+    /// The largest chunk in the index; with stamps, before the merges that are due.
     pub(crate) fn largest_free(&self) -> u64 {
         self.index.largest(&self.chunks.slab).map_or(0, |id| self.chunks.size(id))
     }

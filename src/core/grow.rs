@@ -83,9 +83,9 @@ impl Growth {
         self.hint = self.initial_hint;
     }
 
-    /// Drops reservations of threads that exist no more, in a forked child.
-    pub(super) fn forget_reservations(&mut self) {
-        self.reserved = 0;
+    /// Drops reservations of threads that exist no more, in a forked child; `kept` are this thread's.
+    pub(super) fn forget_reservations(&mut self, kept: u64) {
+        self.reserved = kept;
     }
 
     pub(super) fn reset_peak(&mut self) {
@@ -94,6 +94,11 @@ impl Growth {
 }
 
 impl Extension {
+    /// What is set aside for it.
+    pub(crate) fn reserved(&self) -> u64 {
+        self.reserved
+    }
+
     /// The next smaller size to try after a refusal; false when nothing smaller would help.
     ///
     /// The factor is a 32-bit float, and so is the product, as in the original: 8 GiB differs from

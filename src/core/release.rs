@@ -57,12 +57,10 @@ impl Arena {
         starts.rebuild(&chunks.slab, regions, chunks.ids());
     }
 
-    /// In a forked child: what other threads of the parent had under way will never be finished. `extends`
-    /// and `releases`: the thread that forked is itself obtaining a region, or giving some back.
-    pub(crate) fn forget_unfinished(&mut self, extends: bool, releases: bool) {
-        if !extends {
-            self.growth.forget_reservations();
-        }
+    /// In a forked child: what other threads of the parent had under way will never be finished. The thread
+    /// that forked may itself be obtaining a region, for which it has `reserved` bytes, or giving some back.
+    pub(crate) fn forget_unfinished(&mut self, reserved: u64, releases: bool) {
+        self.growth.forget_reservations(reserved);
         if releases {
             // Which of the bytes that are held are its own is not known here: none is forgotten.
             return;

@@ -96,9 +96,9 @@ fn refuse_alignment(guard: Guard<'_>, alignment: u64) -> Error {
 
 #[cold]
 fn alloc_slowly(mut guard: Guard<'_>, want: &Want<'_>) -> Result<u64, Error> {
-    let (mut deadline, mut refused) = (None, None);
+    let (mut deadline, mut tried) = (None, Tried::default());
     loop {
-        guard = match attempt(guard, want, &mut refused)? {
+        guard = match attempt(guard, want, &mut tried)? {
             Outcome::Served(addr) => return Ok(addr),
             Outcome::Exhausted(guard) => guard,
         };
@@ -111,9 +111,23 @@ fn alloc_slowly(mut guard: Guard<'_>, want: &Want<'_>) -> Result<u64, Error> {
         guard = guard.wait(Some(left)).check_entry()?;
         if deadline.is_some_and(|deadline| deadline.remaining().is_none()) {
             // The backend may have got memory from somebody else.
-            refused = None;
+            tried = Tried::default();
         }
     }
+}
+
+/// What a request has tried since something last changed: trying it again would not help. Without this, those
+/// whom the backend refuses would wake each other to ask it for ever.
+#[derive(Default)]
+struct Tried {
+    /// `Arena::progress` at that time.
+    progress: Option<u64>,
+    /// Calls up to this number were under way then: they may bring something. Later ones are not waited for,
+    /// or a thread that asks and asks would keep the others from asking.
+    last_call: u64,
+    extended: bool,
+    merged: bool,
+    collected: bool,
 }
 
 /// The best chunk there is now, if any.
@@ -125,56 +139,75 @@ fn take<'a>(mut guard: Guard<'a>, want: &Want<'_>) -> Attempt<'a> {
     }
 }
 
-/// One round through everything that may help, each once. Whenever the lock was open the search begins
-/// again, so that nothing is missed which others did meanwhile: `Exhausted` is said only where nothing was
-/// found and the lock has been held since. `refused` is what had been done when the backend refused: it is not
-/// asked again before something is freed, else those who are refused would wake each other to ask for ever.
-fn attempt<'a>(mut guard: Guard<'a>, want: &Want<'_>, refused: &mut Option<u64>) -> Attempt<'a> {
+impl Tried {
+    /// Something changed by this thread's own doing, by so many steps of `Arena::progress`: what it tried it
+    /// need not try again for that, but others may have set out meanwhile.
+    fn note_own(&mut self, guard: &Guard<'_>, steps: u64) {
+        self.progress = self.progress.map(|progress| progress.wrapping_add(steps));
+        self.last_call = guard.last_call();
+        self.extended = false;
+    }
+}
+
+/// Goes through everything that may help, each once as long as nothing changes. Whenever the lock was open the
+/// search begins again, so that nothing is missed which others did meanwhile: `Exhausted` is said only where
+/// nothing was found and the lock has been held since.
+fn attempt<'a>(mut guard: Guard<'a>, want: &Want<'_>, tried: &mut Tried) -> Attempt<'a> {
     let mut least = want.size;
-    let (mut merged, mut collected) = (false, false);
     loop {
         guard = match take(guard, want)? {
             Outcome::Exhausted(guard) => guard,
             served => return Ok(served),
         };
-        if guard.is_called() {
-            // Another thread's region, or room for one, is on its way.
+        let progress = Some(guard.arena.progress());
+        if tried.progress != progress {
+            *tried = Tried { progress, last_call: guard.last_call(), ..Tried::default() };
+        }
+        if guard.is_bringing(tried.last_call) {
             guard = guard.wait(None).check_entry()?;
             continue;
         }
-        if *refused != Some(guard.arena.progress()) {
+        if !tried.extended {
+            tried.extended = true;
             let extended;
             (guard, extended) = extend(guard, want.alignment, least)?;
             match extended {
                 Extended::Grown => {
                     // A backend that does not honour the alignment is asked for enough to find it inside.
                     least = want.size.saturating_add(want.alignment.max(UNIT) - UNIT);
+                    tried.note_own(&guard, 1);
                     continue;
                 }
-                Extended::Refused => {
-                    *refused = Some(guard.arena.progress());
+                Extended::Refused => continue,
+                Extended::NoRoom if guard.is_bringing(u64::MAX) => {
+                    // The room is set aside for another thread's region, which may come to nothing.
+                    guard = guard.wait(None).check_entry()?;
+                    tried.extended = false;
                     continue;
                 }
                 Extended::NoRoom => {}
             }
         }
-        if !merged && want.newest == u64::MAX && guard.arena.stamps_wait() {
-            merged = true;
+        if !tried.merged && want.newest == u64::MAX && guard.arena.stamps_wait() {
+            tried.merged = true;
             if guard.arena.merge_forced(want.size) {
                 continue;
             }
         }
-        if collected {
+        if tried.collected {
             return Ok(Outcome::Exhausted(guard));
         }
+        tried.collected = true;
         // Wholly free regions go back, so that the backend can make a larger one of them.
         let regions = guard.arena.detach_for(want.size);
         if regions.is_empty() {
             return Ok(Outcome::Exhausted(guard));
         }
+        let steps = regions.len() as u64;
         (guard, _) = release(guard, regions);
         guard = guard.check_entry()?;
-        (least, collected) = (want.size, true);
+        tried.note_own(&guard, steps);
+        least = want.size;
     }
 }
 

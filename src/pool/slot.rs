@@ -28,13 +28,12 @@ pub(super) enum Phase {
 
 pub(super) struct Inner {
     pub(super) phase: Phase,
-    /// The innermost of the calls of the backend that are under way; NULL if there is none.
+    /// The calls that are under way with the lock open, the last one first; NULL if there is none.
     calls: *const Call,
+    /// The number of the last one.
+    last_call: u64,
     /// Threads that sleep until something changes.
     sleeping: u32,
-    /// The thread that is obtaining a region. There is one at most: those who find a call of the backend under
-    /// way wait for what comes of it.
-    pub(super) extending: Option<ThreadId>,
     /// The thread that is ending the allocator.
     pub(super) destroying: Option<ThreadId>,
     pub(super) pool: Option<Box<Pool>>,
@@ -44,8 +43,8 @@ impl Inner {
     const EMPTY: Self = Inner {
         phase: Phase::Empty,
         calls: std::ptr::null(),
+        last_call: 0,
         sleeping: 0,
-        extending: None,
         destroying: None,
         pool: None,
     };
@@ -64,13 +63,23 @@ pub(crate) struct Slot {
 // thread yet. A pool may move between threads: its arena is plain data and its backend is `Send`.
 unsafe impl Sync for Slot {}
 
-/// A call of the backend under way, on the stack of the thread that makes it. Read and changed with the
-/// slot's lock held only.
+/// A call under way with the lock open, of the backend or of a listener, on the stack of the thread that makes
+/// it. Read and changed with the slot's lock held only.
 struct Call {
     thread: ThreadId,
-    /// It brings a region, or room for one, which others wait for.
-    brings: bool,
+    number: u64,
+    what: What,
     next: Cell<*const Call>,
+}
+
+/// What a call under way does.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum What {
+    /// Obtains a region, for which so many bytes are reserved.
+    Obtains(u64),
+    GivesBack,
+    /// Writes messages.
+    Talks,
 }
 
 impl Slot {
@@ -121,10 +130,11 @@ impl Slot {
         let this = thread::current();
         // The forking thread may itself be in a callback, and will come back from it in the child too.
         guard.keep_calls(|call| call.thread == this);
+        let in_a_call = !guard.inner().calls.is_null();
+        let releases = guard.calls().any(|call| call.what == What::GivesBack);
+        let reserved = guard.calls().map(|call| call.what.reserved()).sum();
         let inner = guard.inner_mut();
         inner.sleeping = 0;
-        inner.extending = inner.extending.filter(|&thread| thread == this);
-        let (in_a_call, extends) = (!inner.calls.is_null(), inner.extending.is_some());
         let survives = inner.pool.as_ref().is_some_and(|pool| pool.backend.get().survives_fork());
         let orphaned = inner.phase == Phase::Destroying && inner.destroying != Some(this);
         if orphaned && survives {
@@ -136,7 +146,7 @@ impl Slot {
             }
         }
         match inner.phase {
-            Phase::Live if survives => guard.arena.forget_unfinished(extends, in_a_call),
+            Phase::Live if survives => guard.arena.forget_unfinished(reserved, releases),
             Phase::Live | Phase::Destroying if !survives => inner.phase = Phase::Lost,
             _ => {}
         }
@@ -168,6 +178,15 @@ impl Slot {
             return Ok(false);
         }
         guard.check_entry().map(|_| true)
+    }
+}
+
+impl What {
+    fn reserved(self) -> u64 {
+        match self {
+            What::Obtains(bytes) => bytes,
+            What::GivesBack | What::Talks => 0,
+        }
     }
 }
 
@@ -244,22 +263,31 @@ impl<'a> Guard<'a> {
         error
     }
 
-    /// Calls the backend with the lock open. The pool stays: destruction waits for such calls. This thread
-    /// cannot enter the allocator meanwhile, from whatever callback.
-    pub(crate) fn outside<T>(self, work: impl FnOnce(&dyn Backend) -> T) -> (Self, T) {
+    /// Asks the backend for a region with the lock open; `reserved` bytes are set aside for it. The pool
+    /// stays: destruction waits for such calls. This thread cannot enter the allocator meanwhile, from
+    /// whatever callback.
+    pub(super) fn obtaining<T>(self, reserved: u64, work: impl FnOnce(&dyn Backend) -> T) -> (Self, T) {
         let backend: AnyBackend = self.backend;
-        self.step_out(true, || work(backend.get()))
+        self.step_out(What::Obtains(reserved), || work(backend.get()))
     }
 
-    /// Writes messages with the lock open. As [`Self::outside`], but nobody waits for it: whoever listens may
+    /// Gives the backend something back with the lock open, in the same way.
+    pub(super) fn giving_back(self, work: impl FnOnce(&dyn Backend)) -> Self {
+        let backend: AnyBackend = self.backend;
+        self.step_out(What::GivesBack, || work(backend.get())).0
+    }
+
+    /// Writes messages with the lock open, in the same way; but no request waits for it: whoever listens may
     /// itself be waiting, for another allocator's memory.
-    pub(crate) fn talk(self, work: impl FnOnce()) -> Self {
-        self.step_out(false, work).0
+    pub(super) fn talking(self, work: impl FnOnce()) -> Self {
+        self.step_out(What::Talks, work).0
     }
 
-    fn step_out<T>(mut self, brings: bool, work: impl FnOnce() -> T) -> (Self, T) {
+    fn step_out<T>(mut self, what: What, work: impl FnOnce() -> T) -> (Self, T) {
         let slot = self.slot;
-        let call = Call { thread: thread::current(), brings, next: Cell::new(self.inner().calls) };
+        self.inner_mut().last_call += 1;
+        let Inner { last_call: number, calls, .. } = *self.inner();
+        let call = Call { thread: thread::current(), number, what, next: Cell::new(calls) };
         self.inner_mut().calls = &call;
         drop(self);
         let under_way = UnderWay { slot, call: &call };
@@ -271,9 +299,14 @@ impl<'a> Guard<'a> {
         (guard, result)
     }
 
-    /// Whether some thread is in a call of the backend that others wait for.
-    pub(super) fn is_called(&self) -> bool {
-        self.calls().any(|call| call.brings)
+    /// The number of the last call of the backend or of a listener, of whichever thread.
+    pub(super) fn last_call(&self) -> u64 {
+        self.inner().last_call
+    }
+
+    /// Whether a call up to that number is under way that brings a region, or room for one.
+    pub(super) fn is_bringing(&self, up_to: u64) -> bool {
+        self.calls().any(|call| call.number <= up_to && call.what != What::Talks)
     }
 
     /// Whether this is a forked child and the memory is the parent's.
@@ -351,7 +384,7 @@ impl<'a> Guard<'a> {
         futex::wake(&self.slot.event, i32::MAX);
     }
 
-    /// Whether no thread is in a call of the backend or asleep: nobody will come back to the pool.
+    /// Whether no thread is in a call or asleep: nobody will come back to the pool.
     pub(super) fn is_left_alone(&self) -> bool {
         self.inner().calls.is_null() && self.inner().sleeping == 0
     }

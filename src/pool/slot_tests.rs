@@ -91,7 +91,7 @@ fn a_panic_in_a_call_of_the_backend_poisons() {
     let (slot, addr) = full();
     while_another_waits(slot, || {
         let panicked = catch_unwind(AssertUnwindSafe(|| {
-            slot.enter().unwrap().outside(|_| -> () { panic!("in the backend") })
+            slot.enter().unwrap().giving_back(|_| panic!("in the backend"))
         }));
         assert!(panicked.is_err());
     });
@@ -111,18 +111,18 @@ fn calls_under_way_are_known_by_thread() {
     let slot = Slot::new();
     let this = thread::current();
     let other = std::thread::scope(|scope| scope.spawn(thread::current).join().unwrap());
-    let call = |thread| Call { thread, brings: true, next: Cell::new(std::ptr::null()) };
+    let call = |thread| Call { thread, number: 1, what: What::GivesBack, next: Cell::new(std::ptr::null()) };
     let calls = [call(this), call(other), call(this), call(other)];
     let mut guard = slot.lock();
     for call in &calls {
         call.next.set(guard.inner().calls);
         guard.inner_mut().calls = call;
     }
-    assert!(guard.is_called_by_this_thread());
+    assert!(guard.is_called_by_this_thread() && guard.is_bringing(1) && !guard.is_bringing(0));
     guard.end_call(&calls[2]);
     guard.keep_calls(|call| call.thread != this);
-    assert!(!guard.is_called_by_this_thread() && guard.is_called());
+    assert!(!guard.is_called_by_this_thread() && guard.is_bringing(1));
     guard.end_call(&calls[3]);
     guard.end_call(&calls[1]);
-    assert!(!guard.is_called());
+    assert!(!guard.is_bringing(1) && guard.inner().calls.is_null());
 }

@@ -9,7 +9,6 @@ use crate::core::release::Detached;
 use crate::core::units::UNIT;
 use crate::error::{self, Error, fail};
 use crate::log::{self, Level};
-use crate::sys::thread;
 
 /// Gives detached regions back to the backend; returns how many bytes that were.
 pub(super) fn release(mut guard: Guard<'_>, regions: Vec<Detached>) -> (Guard<'_>, u64) {
@@ -29,7 +28,7 @@ pub(super) fn give_back<'a>(guard: Guard<'a>, region: &Detached) -> Guard<'a> {
         return guard;
     }
     let granted = Granted { base: region.base, bytes: region.given };
-    let (mut guard, ()) = guard.outside(|backend| backend.free(granted));
+    let mut guard = guard.giving_back(|backend| backend.free(granted));
     guard.arena.region_released(granted.bytes);
     guard
 }
@@ -39,7 +38,7 @@ pub(super) fn tell_of_release<'a>(guard: Guard<'a>, regions: &[Detached]) -> Gua
         return guard;
     }
     let device = guard.device;
-    guard.talk(|| {
+    guard.talking(|| {
         for Detached { base, given, .. } in regions {
             log::emit(
                 Level::Info,
@@ -75,9 +74,8 @@ pub(super) fn extend(
     least: u64,
 ) -> Result<(Guard<'_>, Extended), Error> {
     let Some(plan) = guard.arena.plan_extension(least) else { return Ok((guard, Extended::NoRoom)) };
-    guard.inner_mut().extending = Some(thread::current());
-    let (mut guard, obtained) = guard.outside(|backend| obtain(backend, &plan, alignment.max(UNIT)));
-    guard.inner_mut().extending = None;
+    let ask = |backend: &dyn Backend| obtain(backend, &plan, alignment.max(UNIT));
+    let (mut guard, mut obtained) = guard.obtaining(plan.reserved(), ask);
     let extended = match obtained {
         Obtained::Nothing => {
             guard.arena.cancel_extension(&plan);
@@ -90,6 +88,9 @@ pub(super) fn extend(
         Obtained::Region(granted) => {
             let added;
             (guard, added) = add(guard, &plan, granted);
+            if let Err(error) = added {
+                obtained = Obtained::Failed(error);
+            }
             added.map(|()| Extended::Grown)
         }
     };
@@ -125,7 +126,7 @@ fn tell<'a>(guard: Guard<'a>, plan: &Extension, obtained: &Obtained) -> Guard<'a
         return guard;
     }
     let (device, Extension { bytes, least, .. }) = (guard.device, *plan);
-    guard.talk(|| match obtained {
+    guard.talking(|| match obtained {
         Obtained::Region(Granted { base, bytes }) => {
             log::emit(
                 level,
@@ -177,7 +178,7 @@ fn add<'a>(mut guard: Guard<'a>, plan: &Extension, granted: Granted) -> (Guard<'
     match guard.arena.add_region(plan, base, bytes) {
         Ok(()) => (guard, Ok(())),
         Err(exhausted) => {
-            let (guard, ()) = guard.outside(|backend| backend.free(granted));
+            let guard = guard.giving_back(|backend| backend.free(granted));
             (guard, Err(exhausted.into()))
         }
     }

@@ -2,7 +2,7 @@
 
 use super::{Bytes, Subject, occupancy, tally};
 use crate::core::arena::{Arena, Want};
-use crate::core::units::bin_floor;
+use crate::core::units::{UNIT, bin_floor};
 use crate::sys::clock::monotonic_ms;
 use std::fmt::{self, Write};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -11,8 +11,9 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Verdict {
     requested: u64,
-    /// The latest stamp that was acceptable.
+    /// The latest stamp that was acceptable, and whether no chunk that is large enough has such a one.
     newest: u64,
+    too_new: bool,
     /// Rounded up to 256.
     wanted: u64,
     alignment: u64,
@@ -43,11 +44,13 @@ impl Verdict {
     pub(crate) fn new(arena: &Arena, want: &Want<'_>) -> Self {
         let Want { requested, size: wanted, alignment, newest, .. } = *want;
         let available = arena.growth().available();
-        let refused = available >= wanted;
+        // As much as the backend was asked for last, had it not honoured the alignment.
+        let refused = available >= wanted.saturating_add(alignment.max(UNIT) - UNIT);
         let waiting = tally::waiting(arena);
         Verdict {
             requested,
             newest,
+            too_new: newest != u64::MAX && !tally::has_older(arena, wanted, newest),
             wanted,
             alignment,
             free: arena.usable_bytes() - arena.counters().bytes_in_use - waiting,
@@ -61,7 +64,7 @@ impl Verdict {
     /// Meaningful only behind a failure: had the limit allowed the request, the backend would have been asked.
     fn cause(&self) -> Cause {
         if self.largest >= self.wanted {
-            if self.newest == u64::MAX { Cause::Alignment } else { Cause::Stamps }
+            if self.too_new { Cause::Stamps } else { Cause::Alignment }
         } else if self.free.saturating_add(self.available) >= self.wanted {
             Cause::Fragmentation
         } else {

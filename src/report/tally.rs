@@ -40,6 +40,13 @@ pub(super) fn waiting(arena: &Arena) -> u64 {
     chunks.ids().filter(|&id| chunks.state(id) == State::Held).map(|id| chunks.size(id)).sum()
 }
 
+/// Whether a free chunk of at least `size` bytes has no stamp later than `newest`.
+pub(super) fn has_older(arena: &Arena, size: u64, newest: u64) -> bool {
+    let chunks = arena.chunks();
+    let mut free = chunks.ids().filter(|&id| chunks.state(id) == State::Free);
+    free.any(|id| chunks.size(id) >= size && chunks.stamp(id) <= newest)
+}
+
 /// What one operation holds.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Holder {

@@ -22,6 +22,8 @@ pub(crate) fn current() -> ThreadId {
 pub(crate) struct PerThread<T: Local> {
     /// The key of POSIX and 1; 0 before the first use.
     key: AtomicU32,
+    /// After this no thread may run a destructor of the library's.
+    ended: AtomicBool,
     blocks: [Block<T>; STATIC_BLOCKS],
 }
 
@@ -63,7 +65,11 @@ unsafe impl<T: Local> Sync for PerThread<T> {}
 
 impl<T: Local> PerThread<T> {
     pub(crate) const fn new() -> Self {
-        PerThread { key: AtomicU32::new(0), blocks: [const { Block::new(false) }; STATIC_BLOCKS] }
+        PerThread {
+            key: AtomicU32::new(0),
+            ended: AtomicBool::new(false),
+            blocks: [const { Block::new(false) }; STATIC_BLOCKS],
+        }
     }
 
     /// This thread's value, if it has one. `read` must not come back here.
@@ -113,8 +119,11 @@ impl<T: Local> PerThread<T> {
             return Some(key);
         }
         let mut key = 0;
+        // Behind the end there may still be calls, from destructors of what the library is a part of.
+        let destructor: Option<unsafe extern "C" fn(*mut c_void)> =
+            if self.ended.load(Acquire) { None } else { Some(end::<T>) };
         // SAFETY: `key` is valid for writing; the destructor takes what `update` stores.
-        if unsafe { libc::pthread_key_create(&mut key, Some(end::<T>)) } != 0 {
+        if unsafe { libc::pthread_key_create(&mut key, destructor) } != 0 {
             return None;
         }
         match self.key.compare_exchange(0, key + 1, AcqRel, Acquire) {
@@ -129,6 +138,7 @@ impl<T: Local> PerThread<T> {
 
     /// No thread has a value any more, and none leaves one behind.
     pub(crate) fn end(&self) {
+        self.ended.store(true, Release);
         if let Some(key) = self.key.swap(0, AcqRel).checked_sub(1) {
             // SAFETY: the key was created, and nobody else has taken it from its place.
             unsafe { libc::pthread_key_delete(key) };

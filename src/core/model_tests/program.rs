@@ -98,7 +98,7 @@ impl Program {
             // In a forked child an extension is never finished.
             7 if self.family.trims => {
                 assert_eq!(self.arena.plan_extension(UNIT).is_some(), self.model.plan(UNIT).is_some());
-                self.arena.forget_unfinished(false, false);
+                self.arena.forget_unfinished(0, false);
                 self.model.reserved = 0;
                 self.did("fork".into());
             }
