@@ -125,6 +125,7 @@ struct Tried {
     /// Calls up to this number were under way then: they may bring something. Later ones are not waited for,
     /// or a thread that asks and asks would keep the others from asking.
     last_call: u64,
+    gave_way: bool,
     extended: bool,
     merged: bool,
     collected: bool,
@@ -164,7 +165,12 @@ fn attempt<'a>(mut guard: Guard<'a>, want: &Want<'_>, tried: &mut Tried) -> Atte
             *tried = Tried { progress, last_call: guard.last_call(), ..Tried::default() };
         }
         if guard.is_bringing(tried.last_call) {
-            guard = guard.wait(None).check_entry()?;
+            guard = guard.wait_for_call().check_entry()?;
+            continue;
+        }
+        if !tried.gave_way {
+            tried.gave_way = true;
+            guard = guard.give_way().check_entry()?;
             continue;
         }
         if !tried.extended {
@@ -181,7 +187,7 @@ fn attempt<'a>(mut guard: Guard<'a>, want: &Want<'_>, tried: &mut Tried) -> Atte
                 Extended::Refused => continue,
                 Extended::NoRoom if guard.is_bringing(u64::MAX) => {
                     // The room is set aside for another thread's region, which may come to nothing.
-                    guard = guard.wait(None).check_entry()?;
+                    guard = guard.wait_for_call().check_entry()?;
                     tried.extended = false;
                     continue;
                 }

@@ -34,6 +34,8 @@ pub(super) struct Inner {
     last_call: u64,
     /// Threads that sleep until something changes.
     sleeping: u32,
+    /// Those of them that sleep until a call of another thread's ends.
+    expecting: u32,
     /// The thread that is ending the allocator.
     pub(super) destroying: Option<ThreadId>,
     pub(super) pool: Option<Box<Pool>>,
@@ -45,6 +47,7 @@ impl Inner {
         calls: std::ptr::null(),
         last_call: 0,
         sleeping: 0,
+        expecting: 0,
         destroying: None,
         pool: None,
     };
@@ -134,7 +137,7 @@ impl Slot {
         let releases = guard.calls().any(|call| call.what == What::GivesBack);
         let reserved = guard.calls().map(|call| call.what.reserved()).sum();
         let inner = guard.inner_mut();
-        inner.sleeping = 0;
+        (inner.sleeping, inner.expecting) = (0, 0);
         let survives = inner.pool.as_ref().is_some_and(|pool| pool.backend.get().survives_fork());
         let orphaned = inner.phase == Phase::Destroying && inner.destroying != Some(this);
         if orphaned && survives {
@@ -368,6 +371,21 @@ impl<'a> Guard<'a> {
             guard.notify();
         }
         guard
+    }
+
+    /// Sleeps until a call of another thread's ends, or something else changes.
+    pub(super) fn wait_for_call(mut self) -> Self {
+        self.inner_mut().expecting += 1;
+        let mut guard = self.wait(None);
+        guard.inner_mut().expecting -= 1;
+        guard
+    }
+
+    /// Lets those go first who have waited for a call, which has ended: else whoever made it, and finds the
+    /// lock open, could be back before them for ever.
+    pub(super) fn give_way(self) -> Self {
+        const MOMENT: Duration = Duration::from_millis(1);
+        if self.inner().expecting == 0 { self } else { self.wait(Some(MOMENT)) }
     }
 
     /// Something changed that those who sleep may wait for.
