@@ -3,13 +3,15 @@
 //! The lock is taken once a call and held for some tens of nanoseconds. Backends are called, and threads
 //! wait, outside of it; the slot counts who is out there, so that destruction can wait for them.
 
+mod calls;
+
+use self::calls::{Call, What};
 use super::Pool;
-use crate::backend::{AnyBackend, Backend};
 use crate::error::{Error, fail};
 use crate::sys::futex;
 use crate::sys::lock::Lock;
 use crate::sys::thread::{self, ThreadId};
-use std::cell::{Cell, UnsafeCell};
+use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU32, Ordering::*};
 use std::time::Duration;
@@ -65,25 +67,6 @@ pub(crate) struct Slot {
 // SAFETY: `inner` is reached only through a `Guard`, which holds the lock, or in a forked child that has one
 // thread yet. A pool may move between threads: its arena is plain data and its backend is `Send`.
 unsafe impl Sync for Slot {}
-
-/// A call under way with the lock open, of the backend or of a listener, on the stack of the thread that makes
-/// it. Read and changed with the slot's lock held only.
-struct Call {
-    thread: ThreadId,
-    number: u64,
-    what: What,
-    next: Cell<*const Call>,
-}
-
-/// What a call under way does.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum What {
-    /// Obtains a region, for which so many bytes are reserved.
-    Obtains(u64),
-    GivesBack,
-    /// Writes messages.
-    Talks,
-}
 
 impl Slot {
     pub(crate) const fn new() -> Self {
@@ -184,15 +167,6 @@ impl Slot {
     }
 }
 
-impl What {
-    fn reserved(self) -> u64 {
-        match self {
-            What::Obtains(bytes) => bytes,
-            What::GivesBack | What::Talks => 0,
-        }
-    }
-}
-
 /// A locked slot. Dropping it in a panic poisons the slot: the panic was in the middle of a change.
 pub(crate) struct Guard<'a> {
     slot: &'a Slot,
@@ -266,93 +240,9 @@ impl<'a> Guard<'a> {
         error
     }
 
-    /// Asks the backend for a region with the lock open; `reserved` bytes are set aside for it. The pool
-    /// stays: destruction waits for such calls. This thread cannot enter the allocator meanwhile, from
-    /// whatever callback.
-    pub(super) fn obtaining<T>(self, reserved: u64, work: impl FnOnce(&dyn Backend) -> T) -> (Self, T) {
-        let backend: AnyBackend = self.backend;
-        self.step_out(What::Obtains(reserved), || work(backend.get()))
-    }
-
-    /// Gives the backend something back with the lock open, in the same way.
-    pub(super) fn giving_back(self, work: impl FnOnce(&dyn Backend)) -> Self {
-        let backend: AnyBackend = self.backend;
-        self.step_out(What::GivesBack, || work(backend.get())).0
-    }
-
-    /// Writes messages with the lock open, in the same way; but no request waits for it: whoever listens may
-    /// itself be waiting, for another allocator's memory.
-    pub(super) fn talking(self, work: impl FnOnce()) -> Self {
-        self.step_out(What::Talks, work).0
-    }
-
-    fn step_out<T>(mut self, what: What, work: impl FnOnce() -> T) -> (Self, T) {
-        let slot = self.slot;
-        self.inner_mut().last_call += 1;
-        let Inner { last_call: number, calls, .. } = *self.inner();
-        let call = Call { thread: thread::current(), number, what, next: Cell::new(calls) };
-        self.inner_mut().calls = &call;
-        drop(self);
-        let under_way = UnderWay { slot, call: &call };
-        let result = work();
-        let mut guard = slot.lock();
-        std::mem::forget(under_way);
-        guard.end_call(&call);
-        guard.notify();
-        (guard, result)
-    }
-
-    /// The number of the last call of the backend or of a listener, of whichever thread.
-    pub(super) fn last_call(&self) -> u64 {
-        self.inner().last_call
-    }
-
-    /// Whether a call up to that number is under way that brings a region, or room for one.
-    pub(super) fn is_bringing(&self, up_to: u64) -> bool {
-        self.calls().any(|call| call.number <= up_to && call.what != What::Talks)
-    }
-
     /// Whether this is a forked child and the memory is the parent's.
     pub(super) fn is_lost(&self) -> bool {
         self.inner().phase == Phase::Lost
-    }
-
-    fn end_call(&mut self, ended: &Call) {
-        self.keep_calls(|call| !std::ptr::eq(call, ended));
-    }
-
-    /// Takes the calls that are not to be kept out of the list.
-    fn keep_calls(&mut self, keep: impl Fn(&Call) -> bool) {
-        let mut kept: Option<&Call> = None;
-        let mut at = self.inner().calls;
-        loop {
-            // SAFETY: a call is in the list only while its frame is alive, as those of a parent's threads
-            // are in the memory of a forked child.
-            while let Some(call) = unsafe { at.as_ref() }.filter(|call| !keep(call)) {
-                at = call.next.get();
-            }
-            match kept {
-                Some(call) => call.next.set(at),
-                None => self.inner_mut().calls = at,
-            }
-            // SAFETY: as above.
-            let Some(call) = (unsafe { at.as_ref() }) else { return };
-            (kept, at) = (Some(call), call.next.get());
-        }
-    }
-
-    fn is_called_by_this_thread(&self) -> bool {
-        self.calls().any(|call| call.thread == thread::current())
-    }
-
-    fn calls(&self) -> impl Iterator<Item = &Call> {
-        let mut at = self.inner().calls;
-        std::iter::from_fn(move || {
-            // SAFETY: as in `keep_calls`.
-            let call = unsafe { at.as_ref() }?;
-            at = call.next.get();
-            Some(call)
-        })
     }
 
     /// Sleeps until something changes, at most for `timeout`. There is no wakeup to lose: who changes
@@ -408,20 +298,6 @@ impl<'a> Guard<'a> {
     }
 }
 
-/// Ends a call that a panic leaves: nothing is known then of what the backend did.
-struct UnderWay<'a> {
-    slot: &'a Slot,
-    call: &'a Call,
-}
-
-impl Drop for UnderWay<'_> {
-    fn drop(&mut self) {
-        let mut guard = self.slot.lock();
-        guard.end_call(self.call);
-        guard.poison();
-    }
-}
-
 impl Deref for Guard<'_> {
     type Target = Pool;
 
@@ -440,5 +316,4 @@ impl DerefMut for Guard<'_> {
 }
 
 #[cfg(test)]
-#[path = "slot_tests.rs"]
 mod tests;

@@ -5,6 +5,7 @@ use crate::error::with_last_error;
 use crate::options::{BackendKind, Options};
 use crate::pool::life;
 use crate::pool::memory::{self, Ask};
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 

@@ -1,0 +1,139 @@
+//! Calls under way with the lock open: of the backend, and of listeners. The slot knows them, so that a callback
+//! cannot enter its own allocator, destruction can wait for them, and requests for what they bring.
+
+use super::{Guard, Inner, Slot};
+use crate::backend::{AnyBackend, Backend};
+use crate::sys::thread::{self, ThreadId};
+use std::cell::Cell;
+
+/// A call under way with the lock open, of the backend or of a listener, on the stack of the thread that makes
+/// it. Read and changed with the slot's lock held only.
+pub(super) struct Call {
+    pub(super) thread: ThreadId,
+    pub(super) number: u64,
+    pub(super) what: What,
+    pub(super) next: Cell<*const Call>,
+}
+
+/// What a call under way does.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum What {
+    /// Obtains a region, for which so many bytes are reserved.
+    Obtains(u64),
+    GivesBack,
+    /// Writes messages.
+    Talks,
+}
+
+impl What {
+    pub(super) fn reserved(self) -> u64 {
+        match self {
+            What::Obtains(bytes) => bytes,
+            What::GivesBack | What::Talks => 0,
+        }
+    }
+}
+
+impl Guard<'_> {
+    /// Asks the backend for a region with the lock open; `reserved` bytes are set aside for it. The pool
+    /// stays: destruction waits for such calls. This thread cannot enter the allocator meanwhile, from
+    /// whatever callback.
+    pub(in crate::pool) fn obtaining<T>(
+        self,
+        reserved: u64,
+        work: impl FnOnce(&dyn Backend) -> T,
+    ) -> (Self, T) {
+        let backend: AnyBackend = self.backend;
+        self.step_out(What::Obtains(reserved), || work(backend.get()))
+    }
+
+    /// Gives the backend something back with the lock open, in the same way.
+    pub(in crate::pool) fn giving_back(self, work: impl FnOnce(&dyn Backend)) -> Self {
+        let backend: AnyBackend = self.backend;
+        self.step_out(What::GivesBack, || work(backend.get())).0
+    }
+
+    /// Writes messages with the lock open, in the same way; but no request waits for it: whoever listens may
+    /// itself be waiting, for another allocator's memory.
+    pub(in crate::pool) fn talking(self, work: impl FnOnce()) -> Self {
+        self.step_out(What::Talks, work).0
+    }
+
+    fn step_out<T>(mut self, what: What, work: impl FnOnce() -> T) -> (Self, T) {
+        let slot = self.slot;
+        self.inner_mut().last_call += 1;
+        let Inner { last_call: number, calls, .. } = *self.inner();
+        let call = Call { thread: thread::current(), number, what, next: Cell::new(calls) };
+        self.inner_mut().calls = &call;
+        drop(self);
+        let under_way = UnderWay { slot, call: &call };
+        let result = work();
+        let mut guard = slot.lock();
+        std::mem::forget(under_way);
+        guard.end_call(&call);
+        guard.notify();
+        (guard, result)
+    }
+
+    /// The number of the last call of the backend or of a listener, of whichever thread.
+    pub(in crate::pool) fn last_call(&self) -> u64 {
+        self.inner().last_call
+    }
+
+    /// Whether a call up to that number is under way that brings a region, or room for one.
+    pub(in crate::pool) fn is_bringing(&self, up_to: u64) -> bool {
+        self.calls().any(|call| call.number <= up_to && call.what != What::Talks)
+    }
+
+    pub(super) fn end_call(&mut self, ended: &Call) {
+        self.keep_calls(|call| !std::ptr::eq(call, ended));
+    }
+
+    /// Takes the calls that are not to be kept out of the list.
+    pub(super) fn keep_calls(&mut self, keep: impl Fn(&Call) -> bool) {
+        let mut kept: Option<&Call> = None;
+        let mut at = self.inner().calls;
+        loop {
+            // SAFETY: a call is in the list only while its frame is alive, as those of a parent's threads
+            // are in the memory of a forked child.
+            while let Some(call) = unsafe { at.as_ref() }.filter(|call| !keep(call)) {
+                at = call.next.get();
+            }
+            match kept {
+                Some(call) => call.next.set(at),
+                None => self.inner_mut().calls = at,
+            }
+            // SAFETY: as above.
+            let Some(call) = (unsafe { at.as_ref() }) else { return };
+            (kept, at) = (Some(call), call.next.get());
+        }
+    }
+
+    pub(super) fn is_called_by_this_thread(&self) -> bool {
+        self.calls().any(|call| call.thread == thread::current())
+    }
+
+    pub(super) fn calls(&self) -> impl Iterator<Item = &Call> {
+        let mut at = self.inner().calls;
+        std::iter::from_fn(move || {
+            // SAFETY: as in `keep_calls`.
+            let call = unsafe { at.as_ref() }?;
+            at = call.next.get();
+            Some(call)
+        })
+    }
+}
+
+/// Ends a call that a panic leaves: nothing is known then of what the backend did.
+struct UnderWay<'a> {
+    slot: &'a Slot,
+    call: &'a Call,
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        let mut guard = self.slot.lock();
+        guard.end_call(self.call);
+        guard.poison();
+    }
+}
