@@ -296,6 +296,35 @@ static void those_who_are_refused_give_up(void) {
   end();
 }
 
+/* Others free and allocate all the time, and nothing of that helps: who is refused says so all the same. */
+static atomic_int is_over;
+
+static void *churn(void *unused) {
+  (void)unused;
+  while (!atomic_load(&is_over)) CHECK_OK(bfc_free(DEVICE, allocate(DEVICE, 1000)));
+  return NULL;
+}
+
+static void a_refusal_is_final_while_others_are_busy(void) {
+  call asker = {.make = request, .bytes = 8 * MIB, .expected = BFC_ERROR_OUT_OF_MEMORY};
+  pthread_t busy;
+  char *live;
+  alarm(60); /* it would go on for ever */
+  begin(64 * MIB, BFC_GARBAGE_COLLECTION, 0);
+  live = allocate(DEVICE, MIB);
+  atomic_store(&refuses, 1);
+  atomic_store(&asked, 0);
+  CHECK(pthread_create(&busy, NULL, churn, NULL) == 0);
+  start(&asker);
+  join(&asker);
+  atomic_store(&is_over, 1);
+  CHECK(pthread_join(busy, NULL) == 0);
+  /* One series of ever smaller regions, from 8 MiB down to 8 MiB. */
+  CHECK(atomic_load(&asked) == 1);
+  CHECK_OK(bfc_free(DEVICE, live));
+  end();
+}
+
 /* The end of the allocator wakes who waits for room, while the backend is still busy making it. */
 static void destruction_wakes_who_waits_for_room(void) {
   call trimmer = {.make = trim, .expected = BFC_ERROR_SHUTTING_DOWN};
@@ -324,7 +353,7 @@ int main(int argc, char **argv) {
       CASE(the_collector_gets_what_it_made_room_for), CASE(a_free_is_seen_behind_a_refusal),
       CASE(a_free_is_seen_before_a_wait), CASE(two_trims_keep_what_they_were_told), CASE(others_go_on_meanwhile),
       CASE(a_free_serves_who_waits_for_a_region), CASE(destruction_wakes_who_waits_for_room),
-      CASE(those_who_are_refused_give_up),
+      CASE(those_who_are_refused_give_up), CASE(a_refusal_is_final_while_others_are_busy),
   };
   return RUN_CASE(cases, argc, argv);
 }

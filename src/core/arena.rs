@@ -58,6 +58,15 @@ pub(crate) enum Refused {
     AlreadyFree,
 }
 
+/// How much has happened that may help a request which found nothing. Each only rises.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Progress {
+    frees: u64,
+    frontier: u64,
+    /// Regions obtained and given back.
+    pub(crate) regions: u64,
+}
+
 pub(crate) struct Arena {
     pub(super) chunks: Chunks,
     pub(super) index: FreeIndex,
@@ -217,10 +226,13 @@ impl Arena {
         self.index.remove(&mut self.chunks.slab, id, size);
     }
 
-    /// Rises whenever something was freed, given back, obtained, or became safe.
-    pub(crate) fn progress(&self) -> u64 {
+    pub(crate) fn progress(&self) -> Progress {
         let c = &self.counters;
-        c.frees().wrapping_add(c.regions_added + c.regions_released).wrapping_add(self.stamps.frontier())
+        Progress {
+            frees: c.frees(),
+            frontier: self.stamps.frontier(),
+            regions: c.regions_added + c.regions_released,
+        }
     }
 
     pub(crate) fn stamps_wait(&self) -> bool {

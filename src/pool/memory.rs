@@ -6,7 +6,7 @@
 
 use super::slot::{Guard, Slot};
 use super::traffic::{Extended, extend, release};
-use crate::core::arena::{Refused, Want};
+use crate::core::arena::{Progress, Refused, Want};
 use crate::core::units::{UNIT, round_up};
 use crate::error::{Error, fail};
 use crate::log::{self, Level};
@@ -108,7 +108,13 @@ fn alloc_slowly(mut guard: Guard<'_>, want: &Want<'_>) -> Result<u64, Error> {
             retry => deadline.get_or_insert_with(|| Deadline::after(retry)).remaining(),
         };
         let Some(left) = left else { return Err(give_up(guard, want)) };
+        if tried.seen != Some(guard.arena.progress()) {
+            // It gave up in the middle of things that happen, so there is nothing to sleep for.
+            tried.rounds = 0;
+            continue;
+        }
         guard = guard.wait(Some(left)).check_entry()?;
+        tried.rounds = 0;
         if deadline.is_some_and(|deadline| deadline.remaining().is_none()) {
             // The backend may have got memory from somebody else.
             tried = Tried::default();
@@ -120,8 +126,10 @@ fn alloc_slowly(mut guard: Guard<'_>, want: &Want<'_>) -> Result<u64, Error> {
 /// whom the backend refuses would wake each other to ask it for ever.
 #[derive(Default)]
 struct Tried {
-    /// `Arena::progress` at that time.
-    progress: Option<u64>,
+    /// How far things were at that time.
+    seen: Option<Progress>,
+    /// How often something had changed. In the end a request is answered, however busy others are.
+    rounds: u32,
     /// Calls up to this number were under way then: they may bring something. Later ones are not waited for,
     /// or a thread that asks and asks would keep the others from asking.
     last_call: u64,
@@ -129,6 +137,40 @@ struct Tried {
     extended: bool,
     merged: bool,
     collected: bool,
+}
+
+impl Tried {
+    const ROUNDS: u32 = 4;
+
+    /// What was freed may merge and be collected; the backend is asked again only where regions came or went.
+    fn look(&mut self, guard: &Guard<'_>) {
+        let now = guard.arena.progress();
+        let Some(seen) = self.seen.replace(now) else {
+            self.last_call = guard.last_call();
+            return;
+        };
+        if seen == now {
+            return;
+        }
+        if self.rounds == Self::ROUNDS {
+            self.seen = Some(seen);
+            return;
+        }
+        self.rounds += 1;
+        (self.merged, self.collected) = (false, false);
+        if seen.regions != now.regions {
+            (self.last_call, self.extended) = (guard.last_call(), false);
+        }
+    }
+
+    /// This thread itself has obtained or given back so many regions: what it tried it need not try again for
+    /// that, but for the backend; and others may have set out meanwhile.
+    fn note_own(&mut self, guard: &Guard<'_>, regions: u64) {
+        if let Some(seen) = &mut self.seen {
+            seen.regions += regions;
+        }
+        (self.last_call, self.extended) = (guard.last_call(), false);
+    }
 }
 
 /// The best chunk there is now, if any.
@@ -140,19 +182,9 @@ fn take<'a>(mut guard: Guard<'a>, want: &Want<'_>) -> Attempt<'a> {
     }
 }
 
-impl Tried {
-    /// Something changed by this thread's own doing, by so many steps of `Arena::progress`: what it tried it
-    /// need not try again for that, but others may have set out meanwhile.
-    fn note_own(&mut self, guard: &Guard<'_>, steps: u64) {
-        self.progress = self.progress.map(|progress| progress.wrapping_add(steps));
-        self.last_call = guard.last_call();
-        self.extended = false;
-    }
-}
-
 /// Goes through everything that may help, each once as long as nothing changes. Whenever the lock was open the
-/// search begins again, so that nothing is missed which others did meanwhile: `Exhausted` is said only where
-/// nothing was found and the lock has been held since.
+/// search begins again, so that no free is missed: `Exhausted` is said only where nothing was found and the lock
+/// has been held since.
 fn attempt<'a>(mut guard: Guard<'a>, want: &Want<'_>, tried: &mut Tried) -> Attempt<'a> {
     let mut least = want.size;
     loop {
@@ -160,15 +192,12 @@ fn attempt<'a>(mut guard: Guard<'a>, want: &Want<'_>, tried: &mut Tried) -> Atte
             Outcome::Exhausted(guard) => guard,
             served => return Ok(served),
         };
-        let progress = Some(guard.arena.progress());
-        if tried.progress != progress {
-            *tried = Tried { progress, last_call: guard.last_call(), ..Tried::default() };
-        }
+        tried.look(&guard);
         if guard.is_bringing(tried.last_call) {
             guard = guard.wait_for_call().check_entry()?;
             continue;
         }
-        if !tried.gave_way {
+        if !tried.gave_way && guard.is_awaited() {
             tried.gave_way = true;
             guard = guard.give_way().check_entry()?;
             continue;

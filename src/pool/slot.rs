@@ -271,11 +271,16 @@ impl<'a> Guard<'a> {
         guard
     }
 
+    /// Whether somebody sleeps until a call ends.
+    pub(super) fn is_awaited(&self) -> bool {
+        self.inner().expecting != 0
+    }
+
     /// Lets those go first who have waited for a call, which has ended: else whoever made it, and finds the
     /// lock open, could be back before them for ever.
     pub(super) fn give_way(self) -> Self {
         const MOMENT: Duration = Duration::from_millis(1);
-        if self.inner().expecting == 0 { self } else { self.wait(Some(MOMENT)) }
+        self.wait(Some(MOMENT))
     }
 
     /// Something changed that those who sleep may wait for.

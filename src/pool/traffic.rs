@@ -94,7 +94,6 @@ pub(super) fn extend(
             added.map(|()| Extended::Grown)
         }
     };
-    guard.notify();
     let guard = tell(guard, &plan, &obtained);
     // The allocator may have come to its end meanwhile.
     let guard = guard.check_entry()?;
