@@ -2,6 +2,7 @@
 
 mod custom;
 mod host;
+pub(crate) mod order;
 
 pub(crate) use custom::Custom;
 pub use custom::{AllocCallback, FreeCallback};
@@ -43,6 +44,12 @@ pub(crate) trait Backend {
     fn total_memory(&self) -> Option<u64>;
 
     fn name(&self) -> &'static str;
+
+    /// Its streams and events, if there is a device.
+    #[allow(dead_code)] // TODO: until pool/order uses it
+    fn order(&self) -> Option<&dyn order::Order> {
+        None
+    }
 }
 
 /// The backend of one allocator. Copied, so that it is called without holding anything of the allocator.
