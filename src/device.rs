@@ -133,7 +133,7 @@ impl Device {
             return Err(fail!(Error::InvalidArgument, "alignment {alignment} is not a power of two"));
         }
         let stamped = if freed_before == 0 { None } else { Some("freed_before") };
-        self.serve(&Ask { bytes, alignment, freed_before, stamped, scope: None })
+        self.serve(&Ask { bytes, alignment, freed_before, stamped, ..Ask::default() })
     }
 
     /// As [`Self::alloc`], from chunks whose free was stamped at most `freed_before`; 0 is any. The allocator

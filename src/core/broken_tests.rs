@@ -5,6 +5,7 @@ use super::arena::{Arena, Settings, Want};
 use super::check::Broken;
 use super::chunks::{ChunkId, Cold, Hot, NIL};
 use super::classes::class_of;
+use super::lanes::Stream;
 use super::stamps::Stamps;
 use super::units::UNIT;
 
@@ -46,7 +47,8 @@ fn empty(region: u64, timestamps: bool, quarantine: bool) -> Arena {
 
 fn sound(timestamps: bool, quarantine: bool) -> (Arena, Placed) {
     let mut arena = empty(1 << 20, timestamps, quarantine);
-    let mut take = |units| arena.take(&Want::plain(units * UNIT, units * UNIT - 1)).unwrap().unwrap();
+    let mut take =
+        |units| arena.take(&Want::plain(units * UNIT, units * UNIT - 1, Stream::NONE)).unwrap().unwrap();
     let addrs = [2, 600, 3, 601, 4].map(&mut take);
     arena.free(addrs[1]).unwrap();
     arena.free(addrs[3]).unwrap();
@@ -247,7 +249,7 @@ fn i6_also_where_the_tables_are_flat() {
     for (number, break_it) in breaks.iter().enumerate() {
         let mut arena = empty(1 << 15, false, false);
         let small: Vec<u64> =
-            (0..80).map(|_| arena.take(&Want::plain(3 * UNIT, 1)).unwrap().unwrap()).collect();
+            (0..80).map(|_| arena.take(&Want::plain(3 * UNIT, 1, Stream::NONE)).unwrap().unwrap()).collect();
         arena.free(small[40]).unwrap();
         let id = arena.chunk_at(small[40]).unwrap();
         assert!(arena.starts.is_dense());

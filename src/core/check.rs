@@ -7,6 +7,9 @@
 //! - I4 used + free = the regions, the counters agree with the chunks
 //! - I5 best fit is what a scan over all chunks finds
 //! - I6 every start maps to its chunk and nothing else maps to anything
+//! - I7 with several lanes: a free chunk is in its lane's list, ordered by points that are not done, or waits for
+//!   other lanes, or anybody may have it
+//! - I8 with several lanes: each lane's index holds exactly its runs
 
 use super::arena::Arena;
 use super::chunks::{ChunkId, NIL, State};
@@ -22,9 +25,11 @@ pub(crate) enum Broken {
     I4Accounting,
     I5BestFit,
     I6Starts,
+    I7Lanes,
+    I8Runs,
 }
 
-fn require(holds: bool, otherwise: Broken) -> Result<(), Broken> {
+pub(super) fn require(holds: bool, otherwise: Broken) -> Result<(), Broken> {
     if holds { Ok(()) } else { Err(otherwise) }
 }
 
@@ -35,6 +40,7 @@ impl Arena {
         require(walked == self.chunks.count(), Broken::I1Tiling)?;
         self.check_index()?;
         self.check_accounting()?;
+        self.check_lanes()?;
         self.check_best_fit()
     }
 
@@ -58,9 +64,7 @@ impl Arena {
                 let inside = (1..(size / UNIT).min(64)).map(|unit| addr + unit * UNIT);
                 let strays = inside.filter(|&at| self.chunk_at(at).is_some());
                 require(strays.count() == 0, Broken::I6Starts)?;
-                if prev != NIL && self.may_merge(prev) && self.may_merge(id) {
-                    return Err(Broken::I2Coalescing);
-                }
+                require(prev == NIL || !self.should_be_one(prev, id), Broken::I2Coalescing)?;
                 expected += size;
                 count += 1;
                 require(count <= self.chunks.count(), Broken::I1Tiling)?;
@@ -80,6 +84,12 @@ impl Arena {
         self.chunks.state(id) == State::Free && self.chunks.stamp(id) == 0
     }
 
+    /// Whether neighbours have no reason to be two chunks.
+    fn should_be_one(&self, first: ChunkId, second: ChunkId) -> bool {
+        let same_lane = || self.owner(first).is_some() && self.owner(first) == self.owner(second);
+        self.may_merge(first) && self.may_merge(second) || self.mixed && same_lane()
+    }
+
     fn check_index(&self) -> Result<(), Broken> {
         for class in 0..CLASSES {
             let (marked, holds) = self.index.class_marks(class);
@@ -96,7 +106,7 @@ impl Arena {
         for id in self.chunks.ids() {
             let stamp = self.chunks.stamp(id);
             let queued = stamp == 0 || self.stamps.holds(stamp, id);
-            let held = self.chunks.state(id) != State::Held || stamp != 0;
+            let held = self.chunks.state(id) != State::Held || stamp != 0 || self.mixed;
             require(queued && held && (stamp == 0 || !self.chunks.in_use(id)), Broken::I3Index)?;
         }
         Ok(())

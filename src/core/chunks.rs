@@ -13,6 +13,7 @@
 //! The allocation path borrows the slab once, as a slice, and works on that: through the `Vec` the
 //! compiler has to load its pointer and length again behind every store.
 
+use super::index::Node;
 use super::units::UNIT;
 use crate::sys::HostMemoryExhausted;
 use std::ops::{Index, IndexMut};
@@ -86,7 +87,7 @@ impl Hot {
     }
 
     /// Size and address: what the index is ordered by.
-    #[inline]
+    #[inline(always)]
     pub(super) fn key(&self) -> (u64, u64) {
         (self.size(), self.addr)
     }
@@ -121,6 +122,33 @@ impl Hot {
     #[inline]
     pub(super) fn mark_held(&mut self) {
         self.left = HELD;
+    }
+}
+
+impl Node for Hot {
+    #[inline(always)]
+    fn key(&self) -> (u64, u64) {
+        Hot::key(self)
+    }
+
+    #[inline(always)]
+    fn left(&self) -> ChunkId {
+        self.left
+    }
+
+    #[inline(always)]
+    fn right(&self) -> ChunkId {
+        self.right
+    }
+
+    #[inline(always)]
+    fn left_mut(&mut self) -> &mut ChunkId {
+        &mut self.left
+    }
+
+    #[inline(always)]
+    fn right_mut(&mut self) -> &mut ChunkId {
+        &mut self.right
     }
 }
 
@@ -335,6 +363,6 @@ impl ChunkId {
     }
 }
 
-fn reserve_to<T>(vector: &mut Vec<T>, capacity: usize) -> Result<(), HostMemoryExhausted> {
+pub(super) fn reserve_to<T>(vector: &mut Vec<T>, capacity: usize) -> Result<(), HostMemoryExhausted> {
     Ok(vector.try_reserve_exact(capacity.saturating_sub(vector.len()))?)
 }

@@ -11,23 +11,31 @@
     warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::cast_possible_truncation)
 )]
 
+mod apart;
 pub(crate) mod arena;
 pub(crate) mod check;
+mod check_lanes;
 mod choosy;
 pub(crate) mod chunks;
 pub(crate) mod classes;
 pub(crate) mod grow;
 pub(crate) mod index;
+pub(crate) mod lanes;
 pub(crate) mod obtain;
 pub(crate) mod regions;
 pub(crate) mod release;
+mod runs;
 pub(crate) mod scopes;
 pub(crate) mod stamps;
 mod starts;
 pub(crate) mod stats;
+mod streams;
 pub(crate) mod units;
+pub(crate) mod waits;
 
 #[cfg(test)]
 mod broken_tests;
+#[cfg(test)]
+mod lane_tests;
 #[cfg(test)]
 mod model_tests;

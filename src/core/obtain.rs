@@ -36,7 +36,7 @@ impl Arena {
     }
 
     fn insert_region(&mut self, base: u64, given: u64) -> Result<(), HostMemoryExhausted> {
-        self.chunks.reserve(1)?;
+        self.reserve_chunks(1)?;
         self.starts.reserve(&self.chunks.slab, &mut self.regions, 1)?;
         let bytes = usable(given);
         let below = if self.settings.coalesce_regions { self.regions.ending_at(base) } else { None };
@@ -60,6 +60,8 @@ impl Arena {
         self.starts.set(&mut self.regions, base, id);
         if self.settings.timestamps {
             self.release::<true>(id, false);
+        } else if self.mixed {
+            self.give_to_all(id);
         } else {
             self.release::<false>(id, false);
         }

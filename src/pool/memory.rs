@@ -7,6 +7,7 @@
 use super::slot::{Guard, Slot};
 use super::traffic::{Extended, extend, release};
 use crate::core::arena::{Progress, Refused, Want};
+use crate::core::lanes::Stream;
 use crate::core::units::{UNIT, round_up};
 use crate::error::{Error, fail};
 use crate::log::{self, Level};
@@ -24,6 +25,8 @@ pub(crate) struct Ask<'a> {
     pub(crate) freed_before: u64,
     /// Who needs an allocator with timestamps for it, if anybody does.
     pub(crate) stamped: Option<&'static str>,
+    /// In whose order; `Stream::NONE` is the caller's.
+    pub(crate) stream: Stream,
     pub(crate) scope: Option<(&'a str, u64)>,
 }
 
@@ -44,11 +47,11 @@ pub(crate) fn alloc_plain(slot: &Slot, bytes: u64) -> Result<u64, Error> {
     if size == 0 {
         return Ok(0);
     }
-    if let Ok(Some(addr)) = guard.arena.take_plain(size, bytes) {
+    if let Ok(Some(addr)) = guard.arena.take_plain(size, bytes, Stream::NONE) {
         guard.leave();
         return Ok(addr);
     }
-    alloc_slowly(guard, &Want::plain(size, bytes))
+    alloc_slowly(guard, &Want::plain(size, bytes, Stream::NONE))
 }
 
 /// Serves a request; 0 bytes are address 0.
@@ -65,7 +68,8 @@ pub(crate) fn alloc(slot: &Slot, ask: &Ask<'_>) -> Result<u64, Error> {
         0 => u64::MAX,
         stamp => stamp,
     };
-    let want = Want { size, requested: ask.bytes, alignment: ask.alignment, newest, scope: ask.scope };
+    let Ask { bytes: requested, alignment, stream, scope, .. } = *ask;
+    let want = Want { size, requested, alignment, newest, stream, scope };
     if want.alignment > UNIT.max(guard.arena.growth().limit) {
         return Err(refuse_alignment(guard, want.alignment));
     }

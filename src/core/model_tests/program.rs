@@ -4,6 +4,7 @@ use super::model::{Chunk, Free, Live, Model};
 use super::{Family, Layout, Random};
 use crate::core::arena::{Arena, Refused, Want};
 use crate::core::chunks::{NIL, State};
+use crate::core::lanes::Stream;
 use crate::core::obtain::usable;
 use crate::core::release::Detached;
 use crate::core::units::{UNIT, round_up};
@@ -139,7 +140,8 @@ impl Program {
             .then(|| (random.pick(&["MatMul", "Relu", "", "é"]), random.below(3)));
         let dated = settings.timestamps && random.chance(40);
         let newest = if dated { random.below(self.model.last_stamp + 2) } else { u64::MAX };
-        let want = Want { size: round_up(requested).unwrap(), requested, alignment, newest, scope };
+        let size = round_up(requested).unwrap();
+        let want = Want { size, requested, alignment, newest, stream: Stream::NONE, scope };
         match self.attempt(&want) {
             Some(addr) => self.live.push(addr),
             None => {
