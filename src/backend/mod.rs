@@ -46,7 +46,6 @@ pub(crate) trait Backend {
     fn name(&self) -> &'static str;
 
     /// Its streams and events, if there is a device.
-    #[allow(dead_code)] // TODO: until pool/order uses it
     fn order(&self) -> Option<&dyn order::Order> {
         None
     }

@@ -8,9 +8,6 @@ use super::chunks::{ChunkId, NIL};
 use super::lanes::{Lane, Note, Stream};
 use crate::sys::HostMemoryExhausted;
 
-/// In `simple_for`: every request has to be looked at.
-pub(super) const NOBODY: Stream = Stream(u64::MAX);
-
 impl Arena {
     /// Makes sure that what a stream is about to do can be told apart from what others do. On failure nothing
     /// changed.
@@ -18,9 +15,9 @@ impl Arena {
         if self.mixed || self.home == stream {
             return Ok(());
         }
-        if self.counters.is_unused() && !stream.is_of_a_thread() && !self.settings.timestamps {
+        if self.counters.is_unused() && stream.thread() == 0 && !self.settings.timestamps {
             self.home = stream;
-            if self.simple_for != NOBODY {
+            if self.simple_for != Stream::NOBODY {
                 self.simple_for = stream;
             }
             return Ok(());
@@ -38,7 +35,7 @@ impl Arena {
         }
         let home = self.lanes.enter(self.home)?;
         // From here on nothing fails.
-        (self.mixed, self.simple_for) = (true, NOBODY);
+        (self.mixed, self.simple_for) = (true, Stream::NOBODY);
         if self.synchronized_frees != self.counters.frees() {
             self.lanes.advance(home);
         }

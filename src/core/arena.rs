@@ -1,6 +1,5 @@
 //! The arena: allocation and free over the regions it was given.
 
-use super::apart::NOBODY;
 use super::chunks::{ChunkId, Chunks, Cold, Hot, NIL};
 use super::grow::Growth;
 use super::index::FreeIndex;
@@ -114,7 +113,7 @@ impl Arena {
             lanes: Lanes::new(),
             home: Stream::NONE,
             mixed: false,
-            simple_for: if settings.timestamps { NOBODY } else { Stream::NONE },
+            simple_for: if settings.timestamps { Stream::NOBODY } else { Stream::NONE },
             synchronized_frees: 0,
             home_recorded: false,
             max_slack: max_slack(&settings),
@@ -209,7 +208,7 @@ impl Arena {
             return Err(Refused::AlreadyFree);
         }
         self.counters.freed(hot.size(), chunks.cold(id).requested);
-        if self.simple_for == NOBODY {
+        if self.simple_for == Stream::NOBODY {
             self.free_special(id);
         } else {
             self.release::<false>(id, false);

@@ -72,7 +72,7 @@ impl Program {
         }
         match self.random.below(self.family.streams) {
             number @ 4..=5 => Stream::of_thread(number),
-            number => Stream(number + 1),
+            number => Stream::of_handle(number + 10),
         }
     }
 

@@ -22,20 +22,40 @@ use crate::sys::HostMemoryExhausted;
 
 /// A stream's name, in numbers: whatever tells streams that exist at the same time apart.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
-pub(crate) struct Stream(pub(crate) u64);
+pub(crate) struct Stream {
+    /// 0 is no stream, 1 the default stream, 2 that of a thread.
+    handle: u64,
+    /// The number of the thread whose default stream it is, else 0.
+    thread: u64,
+}
 
 impl Stream {
     /// Requests and frees that name no stream: their order is the caller's.
-    pub(crate) const NONE: Stream = Stream(0);
-    const OF_A_THREAD: u64 = 1 << 63;
+    pub(crate) const NONE: Stream = Stream { handle: 0, thread: 0 };
+    pub(crate) const DEFAULT: Stream = Stream { handle: 1, thread: 0 };
+    /// Of no request.
+    pub(super) const NOBODY: Stream = Stream { handle: 0, thread: u64::MAX };
+    /// The handle by which CUDA means the default stream of the thread that says it.
+    pub(crate) const OF_THIS_THREAD: u64 = 2;
 
-    /// The default stream of a thread, by a number that no other thread of the process ever has.
-    pub(crate) fn of_thread(thread: u64) -> Self {
-        Stream(thread | Self::OF_A_THREAD)
+    /// By its handle, which is 0 or 1 for the default stream, and not [`Self::OF_THIS_THREAD`].
+    #[inline]
+    pub(crate) fn of_handle(handle: u64) -> Self {
+        Stream { handle: handle.max(1), thread: 0 }
     }
 
-    pub(crate) fn is_of_a_thread(self) -> bool {
-        self.0 & Self::OF_A_THREAD != 0
+    /// The default stream of a thread, by a number from 1 that no other thread of the process ever has.
+    pub(crate) fn of_thread(thread: u64) -> Self {
+        Stream { handle: Self::OF_THIS_THREAD, thread }
+    }
+
+    /// 0 for the default stream of no thread.
+    pub(crate) fn thread(self) -> u64 {
+        self.thread
+    }
+
+    pub(crate) fn handle(self) -> u64 {
+        self.handle
     }
 }
 

@@ -1,9 +1,10 @@
 //! Creation, trimming and destruction.
 
-use super::Pool;
 use super::slot::{Phase, Slot};
 use super::traffic::{give_back, release, tell_of_release};
+use super::{Pool, order};
 use crate::core::arena::Arena;
+use crate::core::lanes::Stream;
 use crate::error::{Error, fail};
 use crate::log::{self, Level};
 use crate::options::Resolved;
@@ -25,6 +26,7 @@ pub(crate) fn create(slot: &Slot, device: i32, resolved: Resolved) -> Result<(),
     let pool = Pool {
         arena: Arena::new(resolved.settings)?,
         backend: resolved.backend,
+        events: Default::default(),
         device,
         name: resolved.name,
         retry: resolved.retry,
@@ -68,6 +70,7 @@ pub(crate) fn destroy(slot: &Slot, forced: bool) -> Result<(), Error> {
     while !guard.is_left_alone() {
         guard = guard.wait(None);
     }
+    guard = order::end(guard);
     while let Some(region) = guard.arena.detach_any() {
         guard = tell_of_release(give_back(guard, &region), &[region]);
     }
@@ -89,7 +92,8 @@ pub(crate) fn destroy(slot: &Slot, forced: bool) -> Result<(), Error> {
 
 /// Gives wholly free regions back as long as `keep` bytes stay held; returns how many bytes went.
 pub(crate) fn trim(slot: &Slot, keep: u64) -> Result<u64, Error> {
-    let mut guard = slot.enter()?;
+    // What cannot be waited for, in the middle of a capture for example, stays where it is.
+    let (mut guard, _) = order::synchronize(slot.enter()?, Stream::NONE)?;
     let regions = guard.arena.detach_above(keep)?;
     let released;
     (guard, released) = release(guard, regions);

@@ -1,11 +1,13 @@
 //! An allocator: an arena with a backend, behind a lock.
 //!
 //! [`slot::Slot`] is the place one has in the table of devices, with its lock and its waiters;
-//! [`memory`] serves requests from the arena, growing and collecting as it must; [`traffic`] brings regions
+//! [`memory`] serves requests from the arena, growing and collecting as it must; [`order`] knows whose work may still touch
+//! what is free; [`traffic`] brings regions
 //! from the backend and back; [`life`] creates, trims and destroys.
 
 pub(crate) mod life;
 pub(crate) mod memory;
+pub(crate) mod order;
 pub(crate) mod slot;
 mod traffic;
 
@@ -18,6 +20,7 @@ use std::time::Duration;
 pub(crate) struct Pool {
     pub(crate) arena: Arena,
     pub(crate) backend: AnyBackend,
+    events: order::Events,
     device: i32,
     pub(crate) name: String,
     /// How long a request waits for a free before it fails.

@@ -114,7 +114,7 @@ impl Model {
         if self.mixed || self.home == stream {
             return;
         }
-        if !self.used && !stream.is_of_a_thread() {
+        if !self.used && stream.thread() == 0 {
             self.home = stream;
             return;
         }
@@ -280,7 +280,7 @@ impl Model {
                 return;
             }
             // The name may come again as another's.
-            self.home = Stream(u64::MAX);
+            self.home = Stream::of_handle(u64::MAX);
             let lane = self.lane(stream);
             self.names.insert(self.home, lane);
             self.admit(stream);
