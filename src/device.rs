@@ -8,7 +8,7 @@ use crate::error::{Error, fail, with_last_error};
 use crate::options::{ALLOW_GROWTH, GARBAGE_COLLECTION, Options};
 use crate::pool::memory::Ask;
 use crate::pool::slot::{Guard, Slot};
-use crate::pool::{Pool, life, memory, order};
+use crate::pool::{Pool, life, memory, order, private};
 use crate::report;
 use crate::scope;
 use crate::sys::HostMemoryExhausted;
@@ -218,6 +218,22 @@ impl Device {
         memory::require_no_timestamps(&guard)?;
         order::vouch(guard, stream);
         Ok(())
+    }
+
+    /// Requests of a stream are for a private pool from now on: memory that a captured graph uses, and that stays
+    /// at its addresses until the pool is released.
+    pub fn pool_begin(self, pool: u64, stream: u64) -> Result<(), Error> {
+        private::begin(self.slot(), order::stream_of(stream)?, pool).map_err(|error| self.explain(error))
+    }
+
+    /// Requests of the stream are for common memory again.
+    pub fn pool_end(self, pool: u64, stream: u64) -> Result<(), Error> {
+        private::end(self.slot(), order::stream_of(stream)?, pool).map_err(|error| self.explain(error))
+    }
+
+    /// Nobody uses the private pool's addresses any more, but for what is live.
+    pub fn pool_release(self, pool: u64) -> Result<(), Error> {
+        private::release(self.slot(), pool).map_err(|error| self.explain(error))
     }
 
     fn require_timestamps(self, what: &str) -> Result<Guard<'static>, Error> {

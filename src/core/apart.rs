@@ -94,8 +94,11 @@ impl Arena {
         if !self.mixed {
             return Ok(self.free(addr));
         }
-        let lane =
-            if stream == Stream::NONE { self.lanes.note(id).lane } else { self.lanes.enter(stream)? };
+        // Memory of a private pool stays there, whoever frees it.
+        let allocated_in = self.lanes.note(id).lane;
+        let pool = self.lanes.row(allocated_in).stream.pool();
+        let elsewhere = stream != Stream::NONE;
+        let lane = if elsewhere { self.lanes.enter(stream.in_pool(pool))? } else { allocated_in };
         self.counters.freed(self.chunks.size(id), self.chunks.cold(id).requested);
         self.free_in_lane(id, lane);
         Ok(Ok(()))

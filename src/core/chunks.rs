@@ -347,6 +347,12 @@ impl Chunks {
         places.filter(|(hot, _)| hot.left != VACANT).map(|(_, place)| ChunkId(place))
     }
 
+    /// What is at a place of the slab, perhaps vacant.
+    pub(super) fn place(&self, place: usize) -> ChunkId {
+        #[allow(clippy::cast_possible_truncation)] // at most MAX_CHUNKS
+        ChunkId(place as u32)
+    }
+
     /// Host memory held, in bytes.
     pub(crate) fn metadata_bytes(&self) -> u64 {
         let stamps = self.stamps.as_ref().map_or(0, |stamps| stamps.capacity() * size_of::<u64>());

@@ -25,6 +25,8 @@ struct Family {
     forgets: u64,
     waits: u64,
     foreign_frees: u64,
+    /// Private pools: begun, ended, released; and devices synchronised.
+    pools: u64,
     aligned: bool,
     split_always: bool,
     units: u64,
@@ -71,18 +73,19 @@ impl Program {
             return Stream::NONE;
         }
         match self.random.below(self.family.streams) {
-            number @ 4..=5 => Stream::of_thread(number),
+            number @ 4..=5 => Stream::of_thread(number as u32),
             number => Stream::of_handle(number + 10),
         }
     }
 
     fn step(&mut self) {
-        let Family { records, events, forgets, .. } = self.family;
+        let Family { records, events, forgets, pools, .. } = self.family;
         let wants_more = self.random.below(24) >= self.live.len() as u64;
         match self.random.below(100) {
             dice if dice < records => self.record_use(),
             dice if dice < records + events => self.work_is_done(),
             dice if dice < records + events + forgets => self.forget(),
+            dice if dice < records + events + forgets + pools => self.private_pools(),
             _ if wants_more => self.request(),
             _ => self.free(),
         }
@@ -134,7 +137,7 @@ impl Program {
         let works = works?;
         self.say(format!("which waits for {works:?}"));
         let streams: Vec<Stream> = works.iter().map(|work| self.arena.lanes.row(work.lane).stream).collect();
-        self.model.wait(want.stream, &streams);
+        self.model.wait(want, &streams);
         assert!(self.arena.adopt(want, &works), "what was waited for is there");
         self.model.adopt(want, &streams);
         let taken = self.take(want);
@@ -218,6 +221,33 @@ impl Program {
         }
         self.model.forget(stream);
     }
+
+    fn private_pools(&mut self) {
+        let name = 7 + self.random.below(2);
+        let stream = self.stream();
+        match self.random.below(6) {
+            0 | 1 if stream != Stream::NONE => {
+                self.say(format!("pool {name} begins on {stream:?}"));
+                let began = self.arena.begin_private(stream, name).unwrap();
+                assert_eq!(began.is_ok(), self.model.begin(stream, name));
+            }
+            2 | 3 => {
+                self.say(format!("pool {name} ends on {stream:?}"));
+                assert_eq!(self.arena.end_private(stream, name).is_ok(), self.model.end(stream, name));
+            }
+            4 => {
+                self.say(format!("pool {name} is released"));
+                let released = self.arena.release_private(name).unwrap();
+                assert_eq!(released.is_ok(), self.model.release(name));
+            }
+            _ => {
+                self.say("the device is idle".to_owned());
+                let unfinished: Vec<_> = self.arena.unfinished().map(|unfinished| unfinished.work).collect();
+                unfinished.iter().for_each(|work| _ = self.arena.lane_done(work.lane, work.point));
+                self.model.synchronize_all();
+            }
+        }
+    }
 }
 
 fn programs(count: u64, family: impl Fn(&mut Random) -> Family) {
@@ -239,6 +269,7 @@ fn any(random: &mut Random) -> Family {
         forgets: random.pick(&[0, 0, 2]),
         waits: random.pick(&[0, 50, 100]),
         foreign_frees: random.pick(&[0, 10, 50]),
+        pools: random.pick(&[0, 0, 10, 30]),
         aligned: random.chance(30),
         split_always: random.chance(50),
         units,
@@ -248,5 +279,5 @@ fn any(random: &mut Random) -> Family {
 
 #[test]
 fn random_programs_on_streams_agree_with_the_model() {
-    programs(if cfg!(debug_assertions) { 4_000 } else { 100_000 }, any);
+    programs(if cfg!(debug_assertions) { 500 } else { 100_000 }, any);
 }

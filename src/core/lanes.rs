@@ -26,32 +26,50 @@ pub(crate) struct Stream {
     /// 0 is no stream, 1 the default stream, 2 that of a thread.
     handle: u64,
     /// The number of the thread whose default stream it is, else 0.
-    thread: u64,
+    thread: u32,
+    /// The private pool that its requests are for, else 0.
+    pool: u32,
 }
 
 impl Stream {
     /// Requests and frees that name no stream: their order is the caller's.
-    pub(crate) const NONE: Stream = Stream { handle: 0, thread: 0 };
-    pub(crate) const DEFAULT: Stream = Stream { handle: 1, thread: 0 };
-    /// Of no request.
-    pub(super) const NOBODY: Stream = Stream { handle: 0, thread: u64::MAX };
+    pub(crate) const NONE: Stream = Stream { handle: 0, thread: 0, pool: 0 };
+    pub(crate) const DEFAULT: Stream = Stream { handle: 1, thread: 0, pool: 0 };
+    /// What is left of a private pool: nobody knows where work on it was queued. No request is in this order.
+    pub(crate) const UNKNOWN: Stream = Stream { handle: 0, thread: 1, pool: 0 };
+    /// Of no request, and of no memory either.
+    pub(super) const NOBODY: Stream = Stream { handle: 0, thread: 2, pool: 0 };
     /// The handle by which CUDA means the default stream of the thread that says it.
     pub(crate) const OF_THIS_THREAD: u64 = 2;
 
     /// By its handle, which is 0 or 1 for the default stream, and not [`Self::OF_THIS_THREAD`].
     #[inline]
     pub(crate) fn of_handle(handle: u64) -> Self {
-        Stream { handle: handle.max(1), thread: 0 }
+        Stream { handle: handle.max(1), thread: 0, pool: 0 }
     }
 
     /// The default stream of a thread, by a number from 1 that no other thread of the process ever has.
-    pub(crate) fn of_thread(thread: u64) -> Self {
-        Stream { handle: Self::OF_THIS_THREAD, thread }
+    pub(crate) fn of_thread(thread: u32) -> Self {
+        Stream { handle: Self::OF_THIS_THREAD, thread, pool: 0 }
     }
 
-    /// 0 for the default stream of no thread.
-    pub(crate) fn thread(self) -> u64 {
-        self.thread
+    /// Whose default stream it is; 0 for any other stream.
+    pub(crate) fn thread(self) -> u32 {
+        if self.handle == 0 { 0 } else { self.thread }
+    }
+
+    /// Whether there is something behind the name that events can be recorded on.
+    pub(crate) fn exists(self) -> bool {
+        self.handle != 0
+    }
+
+    /// The private pool that its requests are for, else 0.
+    pub(super) fn pool(self) -> u32 {
+        self.pool
+    }
+
+    pub(super) fn in_pool(self, pool: u32) -> Self {
+        Stream { pool, ..self }
     }
 
     pub(crate) fn handle(self) -> u64 {
@@ -155,13 +173,25 @@ pub(super) struct Lanes {
     /// Who has which row, in the order of names. One that is forgotten is not here.
     names: Vec<(Stream, Lane)>,
     pub(super) uses: Vec<Use>,
+    /// What streams' requests are for, other than common memory.
+    pub(super) redirections: Vec<Stream>,
+    /// The callers' names of private pools; their numbers here begin with 1. Released ones are `None`.
+    pub(super) pools: Vec<Option<u64>>,
     /// How often a lane got further: something may have become available.
     pub(super) advances: u64,
 }
 
 impl Lanes {
     pub(super) const fn new() -> Self {
-        Lanes { notes: Vec::new(), rows: Vec::new(), names: Vec::new(), uses: Vec::new(), advances: 0 }
+        Lanes {
+            notes: Vec::new(),
+            rows: Vec::new(),
+            names: Vec::new(),
+            uses: Vec::new(),
+            redirections: Vec::new(),
+            pools: Vec::new(),
+            advances: 0,
+        }
     }
 
     #[inline]
@@ -234,10 +264,38 @@ impl Lanes {
         Ok(lane)
     }
 
+    /// The order that a stream's requests are in: its own, or that of a private pool on it.
+    #[inline]
+    pub(super) fn directed(&self, stream: Stream) -> Stream {
+        if self.redirections.is_empty() {
+            return stream;
+        }
+        let directed = self.redirections.iter().find(|other| other.in_pool(0) == stream);
+        directed.copied().unwrap_or(stream)
+    }
+
     /// The name may be another stream's from now on. What was freed here still waits for the lane's work.
     pub(super) fn forget(&mut self, lane: Lane) {
         self.names.retain(|&(_, other)| other != lane);
         self.row_mut(lane).forgotten = true;
+    }
+
+    /// Makes a chunk, which is in no list, another lane's.
+    pub(super) fn relabel(&mut self, id: ChunkId, lane: Lane) {
+        let point = self.advance(lane);
+        let note = self.note_mut(id);
+        let before = std::mem::replace(&mut note.lane, lane);
+        note.point = point;
+        self.row_mut(before).live -= 1;
+        self.row_mut(lane).live += 1;
+    }
+
+    /// Nothing is in the lanes of a private pool any more: they, and its number, may be another's.
+    pub(super) fn end_pool(&mut self, pool: u32) {
+        self.names.retain(|(stream, _)| stream.pool != pool);
+        let rows = self.rows.iter_mut().filter(|row| row.stream.pool == pool);
+        rows.for_each(|row| (row.stream.pool, row.forgotten) = (0, true));
+        self.pools[pool as usize - 1] = None;
     }
 
     /// The lanes that exist, the forgotten ones included.
@@ -414,7 +472,9 @@ impl Lanes {
         let lists = self.notes.capacity() * size_of::<Note>()
             + self.rows.capacity() * size_of::<Row>()
             + self.names.capacity() * size_of::<(Stream, Lane)>()
-            + self.uses.capacity() * size_of::<Use>();
+            + self.uses.capacity() * size_of::<Use>()
+            + self.redirections.capacity() * size_of::<Stream>()
+            + self.pools.capacity() * size_of::<Option<u64>>();
         lists as u64 + self.rows.iter().map(|row| row.runs.metadata_bytes()).sum::<u64>()
     }
 }

@@ -22,6 +22,7 @@ pub(crate) mod grow;
 pub(crate) mod index;
 pub(crate) mod lanes;
 pub(crate) mod obtain;
+pub(crate) mod private;
 pub(crate) mod regions;
 pub(crate) mod release;
 mod runs;

@@ -11,7 +11,7 @@ impl Arena {
     /// (size, address) order and has a place at the alignment.
     #[inline(never)]
     pub(super) fn take_in_lane(&mut self, want: &Want<'_>) -> Result<Option<u64>, HostMemoryExhausted> {
-        let lane = self.lanes.enter(want.stream)?;
+        let lane = self.lanes.enter(self.lanes.directed(want.stream))?;
         // What is cut off in front and behind.
         self.reserve_chunks(2)?;
         self.starts.reserve(&self.chunks.slab, &mut self.regions, 2)?;

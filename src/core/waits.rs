@@ -2,7 +2,7 @@
 
 use super::arena::{Arena, Want};
 use super::chunks::{ChunkId, NIL, State};
-use super::lanes::{Lane, Note, Stream};
+use super::lanes::{Lane, Note, Stream, Use};
 use super::units::UNIT;
 use crate::sys::HostMemoryExhausted;
 
@@ -32,12 +32,16 @@ impl Arena {
         self.lanes.all().count()
     }
 
-    /// The lanes whose work free memory waits for.
+    /// The lanes whose work free memory waits for. That of private pools waits for their release.
     pub(crate) fn unfinished(&self) -> impl Iterator<Item = Unfinished> + '_ {
         let waiting = self.lanes.all().filter(|(lane, row)| {
-            let waited_for =
-                || self.lanes.uses.iter().any(|used| used.lane == *lane && used.point > row.done);
-            row.done < row.point && (self.lanes.oldest(*lane) != NIL || waited_for())
+            // By a chunk that other lanes were recorded on, or as one of those.
+            let concerns = |used: &Use| {
+                used.lane == *lane && used.point > row.done || self.lanes.note(used.chunk).lane == *lane
+            };
+            let waited_for = || self.lanes.uses.iter().any(|used| used.point != 0 && concerns(used));
+            let common = row.stream.pool() == 0;
+            common && row.done < row.point && (self.lanes.oldest(*lane) != NIL || waited_for())
         });
         waiting.map(|(lane, row)| Unfinished {
             work: Work { lane, point: row.point },
@@ -71,6 +75,15 @@ impl Arena {
             }
             self.tell_apart()?;
         }
+        for place in 0..self.lane_count() {
+            // In private pools it leaves what nobody gets before their release.
+            let row = self.lanes.all().nth(place).filter(|(_, row)| row.stream != stream && !row.forgotten);
+            if let Some((lane, _)) = row.filter(|(_, row)| row.stream.in_pool(0) == stream) {
+                self.lanes.advance(lane);
+                self.lanes.forget(lane);
+            }
+        }
+        self.lanes.redirections.retain(|other| other.in_pool(0) != stream);
         let Some(lane) = self.lanes.find(stream) else { return Ok(None) };
         // Whatever is freed there later was used before now.
         let work = Work { lane, point: self.lanes.advance(lane) };
@@ -82,11 +95,11 @@ impl Arena {
     /// whoever may use them. Work without a stream, for which nobody can wait, is left out unless it is the
     /// request's own.
     pub(crate) fn waits_for(&self, want: &Want<'_>) -> Result<Option<Vec<Work>>, HostMemoryExhausted> {
-        let Some(own) = self.lanes.find(want.stream) else { return Ok(None) };
-        let none = self.lanes.find(Stream::NONE);
+        let Some(own) = self.lanes.find(self.lanes.directed(want.stream)) else { return Ok(None) };
         let possible = |id: ChunkId| {
             let lane = self.lanes.note(id).lane;
-            self.is_anyones(id) || Some(lane) != none || lane == own
+            let stream = || self.lanes.row(lane).stream;
+            self.is_anyones(id) || lane == own || stream().exists() && stream().pool() == 0
         };
         let Some((first, end)) = self.best_of_neighbours(want, possible) else { return Ok(None) };
         let mut works: Vec<Work> = Vec::new();
@@ -108,7 +121,7 @@ impl Arena {
     /// The request's stream waits for some work now: makes what fits best behind it the stream's own. Returns
     /// whether there is anything that fits.
     pub(crate) fn adopt(&mut self, want: &Want<'_>, works: &[Work]) -> bool {
-        let Some(own) = self.lanes.find(want.stream) else { return false };
+        let Some(own) = self.lanes.find(self.lanes.directed(want.stream)) else { return false };
         let waited = |lane: Lane, point: u64| {
             let done = lane == own || point <= self.lanes.row(lane).done;
             done || works.iter().any(|work| work.lane == lane && point <= work.point)
@@ -130,7 +143,7 @@ impl Arena {
     }
 
     /// Gives a free chunk to another lane; returns what it is part of then.
-    fn hand_over(&mut self, id: ChunkId, lane: Lane) -> ChunkId {
+    pub(super) fn hand_over(&mut self, id: ChunkId, lane: Lane) -> ChunkId {
         if self.owner(id).is_some() {
             self.unlink_runs(id, id);
             self.lanes.unhang(id);

@@ -8,6 +8,7 @@
 pub(crate) mod life;
 pub(crate) mod memory;
 pub(crate) mod order;
+pub(crate) mod private;
 pub(crate) mod slot;
 mod traffic;
 

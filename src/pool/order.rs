@@ -170,7 +170,7 @@ fn plan(guard: &mut Guard<'_>, concerns: impl Fn(Lane) -> bool) -> Result<Vec<Ta
     let mut tasks: Vec<Task> = list(arena.lane_count() + events.recorded.len())?;
     for unfinished in arena.unfinished().filter(|unfinished| concerns(unfinished.work.lane)) {
         let (work, name) = (unfinished.work, unfinished.stream);
-        if !unfinished.forgotten && name != Stream::NONE && is_reachable(name) && !events.covers(work) {
+        if !unfinished.forgotten && name.exists() && is_reachable(name) && !events.covers(work) {
             let (event, before) = events.for_lane(work.lane);
             let (stream, step) = (handle(name), Step::ToRecord);
             tasks.push(Task { work, stream, event, before, step, done: false });
@@ -301,6 +301,7 @@ pub(crate) fn vouch(mut guard: Guard<'_>, stream: Stream) {
     guard.arena.stream_done(stream);
     if stream == Stream::DEFAULT && guard.backend.get().order().is_none() {
         guard.arena.stream_done(Stream::NONE);
+        guard.arena.stream_done(Stream::UNKNOWN);
     }
     guard.notify();
 }

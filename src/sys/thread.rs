@@ -2,7 +2,7 @@
 
 use std::alloc::Layout;
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
 
 /// Tells threads of this process that exist at the same time apart. A forked child's only thread has the
 /// number that it had in the parent.
@@ -35,8 +35,8 @@ pub(crate) use per_thread;
 
 /// The number of the calling thread, from 1: no other thread of the process ever had it
 /// or will. `None` without host memory for it.
-pub(crate) fn number() -> Option<u64> {
-    static LAST: AtomicU64 = AtomicU64::new(0);
+pub(crate) fn number() -> Option<u32> {
+    static LAST: AtomicU32 = AtomicU32::new(0);
     per_thread!(static NUMBER: Number);
     NUMBER.update(|number| {
         if number.0 == 0 {
@@ -47,7 +47,7 @@ pub(crate) fn number() -> Option<u64> {
 }
 
 #[derive(Clone, Copy)]
-struct Number(u64);
+struct Number(u32);
 
 impl Local for Number {
     const EMPTY: Self = Number(0);

@@ -62,6 +62,10 @@ pub(super) struct Model {
     home: Stream,
     home_recorded: bool,
     home_synchronized: bool,
+    /// Streams whose requests are for a private pool, by its name.
+    begun: BTreeMap<Stream, u64>,
+    /// Numbers of private pools, as the arena gives them.
+    pools: Vec<Option<u64>>,
 }
 
 impl Model {
@@ -78,6 +82,8 @@ impl Model {
             home: Stream::NONE,
             home_recorded: false,
             home_synchronized: true,
+            begun: BTreeMap::new(),
+            pools: Vec::new(),
         }
     }
 
@@ -118,7 +124,13 @@ impl Model {
             self.home = stream;
             return;
         }
-        self.mixed = true;
+        self.tell_apart();
+    }
+
+    fn tell_apart(&mut self) {
+        if std::mem::replace(&mut self.mixed, true) {
+            return;
+        }
         let home = self.lane(self.home);
         if self.home_recorded {
             self.live.values_mut().for_each(|live| live.records.push(home));
@@ -161,7 +173,7 @@ impl Model {
     /// Where the request is served, if it is.
     pub(super) fn take(&mut self, want: &Want<'_>) -> Option<u64> {
         self.admit(want.stream);
-        let lane = self.lane(want.stream);
+        let lane = self.own_lane(want);
         let mine = |owner: &Owner| match owner {
             Owner::Anyone => true,
             Owner::Of(other, _) => *other == lane,
@@ -196,7 +208,8 @@ impl Model {
             self.admit(stream);
         }
         let Live { bytes, lane, records } = self.live.remove(&addr).unwrap();
-        let lane = stream.map_or(lane, |stream| self.lane(stream));
+        let pool = self.streams[lane].pool();
+        let lane = stream.map_or(lane, |stream| self.lane(stream.in_pool(pool)));
         let point = self.advance(lane);
         let mut hazards = vec![(lane, point)];
         let others = records.into_iter().filter(|&other| other != lane);
@@ -285,6 +298,13 @@ impl Model {
             self.names.insert(self.home, lane);
             self.admit(stream);
         }
+        self.begun.remove(&stream);
+        let private = self.names.iter().filter(|(other, _)| **other != stream && other.in_pool(0) == stream);
+        for lane in private.map(|(_, &lane)| lane).collect::<Vec<_>>() {
+            self.names.retain(|_, other| *other != lane);
+            self.advance(lane);
+            self.rows[lane].forgotten = true;
+        }
         if let Some(lane) = self.names.remove(&stream) {
             self.names.retain(|_, other| *other != lane);
             let point = self.advance(lane);
@@ -304,19 +324,18 @@ impl Model {
 
     /// Whether the request could be served behind work for which one can wait.
     pub(super) fn could_wait(&mut self, want: &Want<'_>) -> bool {
-        let own = self.lane(want.stream);
-        let none = self.names.get(&Stream::NONE).copied();
+        let own = self.own_lane(want);
         let first = |owner: &Owner| Self::works_of(owner).next().map(|(lane, _)| lane);
         let possible = |owner: &Owner| {
-            *owner != Owner::Used
-                && (first(owner).is_none() || first(owner) != none || first(owner) == Some(own))
+            let reachable = |lane: Lane| self.streams[lane].exists() && self.streams[lane].pool() == 0;
+            *owner != Owner::Used && first(owner).is_none_or(|lane| lane == own || reachable(lane))
         };
         self.mixed && self.best(want, possible).is_some()
     }
 
     /// The stream waits for what others have queued so far.
-    pub(super) fn wait(&mut self, stream: Stream, others: &[Stream]) {
-        let lane = self.lane(stream);
+    pub(super) fn wait(&mut self, want: &Want<'_>, others: &[Stream]) {
+        let lane = self.own_lane(want);
         for &other in others {
             let other = self.lane(other);
             let point = self.rows[other].point;
@@ -326,7 +345,7 @@ impl Model {
 
     /// What then fits best becomes the stream's own.
     pub(super) fn adopt(&mut self, want: &Want<'_>, others: &[Stream]) {
-        let own = self.lane(want.stream);
+        let own = self.own_lane(want);
         let others: Vec<Lane> = others.iter().map(|&other| self.lane(other)).collect();
         let waited = |&(lane, point): &(Lane, Point)| {
             lane == own || others.contains(&lane) || point <= self.rows[lane].done
@@ -360,6 +379,73 @@ impl Model {
         self.settle();
     }
 
+    /// The lane of a request: its stream's, or that of a private pool on it.
+    fn own_lane(&mut self, want: &Want<'_>) -> Lane {
+        let name = self.begun.get(&want.stream).copied();
+        let pool = name.map_or(0, |name| self.pool(name).unwrap());
+        self.lane(want.stream.in_pool(pool))
+    }
+
+    fn pool(&self, name: u64) -> Option<u32> {
+        self.pools.iter().position(|&other| other == Some(name)).map(|place| place as u32 + 1)
+    }
+
+    pub(super) fn begin(&mut self, stream: Stream, name: u64) -> bool {
+        if self.begun.contains_key(&stream) {
+            return false;
+        }
+        self.tell_apart();
+        if self.pool(name).is_none() {
+            match self.pools.iter_mut().find(|pool| pool.is_none()) {
+                Some(pool) => *pool = Some(name),
+                None => self.pools.push(Some(name)),
+            }
+        }
+        self.begun.insert(stream, name);
+        true
+    }
+
+    pub(super) fn end(&mut self, stream: Stream, name: u64) -> bool {
+        self.begun.get(&stream) == Some(&name) && self.begun.remove(&stream).is_some()
+    }
+
+    pub(super) fn release(&mut self, name: u64) -> bool {
+        let Some(pool) = self.pool(name).filter(|_| self.begun.values().all(|&other| other != name)) else {
+            return false;
+        };
+        self.pools[pool as usize - 1] = None;
+        let unknown = self.lane(Stream::UNKNOWN);
+        for lane in (0..self.rows.len()).filter(|&lane| self.streams[lane].pool() == pool).collect::<Vec<_>>()
+        {
+            let common = self.streams[lane].in_pool(0);
+            let common = if self.rows[lane].forgotten { unknown } else { self.lane(common) };
+            self.live.values_mut().filter(|live| live.lane == lane).for_each(|live| live.lane = common);
+            let point = self.advance(unknown);
+            for unit in self.regions.iter_mut().flat_map(|region| &mut region.units) {
+                match &mut unit.owner {
+                    Owner::Of(owner, at) | Owner::Pending(owner, at, _) if *owner == lane => {
+                        (*owner, *at) = (unknown, point);
+                        let own = unit.hazards.iter_mut().filter(|hazard| hazard.0 == lane);
+                        own.for_each(|hazard| *hazard = (unknown, point));
+                    }
+                    _ => {}
+                }
+            }
+            self.names.retain(|_, other| *other != lane);
+        }
+        self.settle();
+        true
+    }
+
+    pub(super) fn synchronize_all(&mut self) {
+        for lane in 0..self.rows.len() {
+            if self.streams[lane].pool() == 0 {
+                self.rows[lane].done = self.rows[lane].point;
+            }
+        }
+        self.settle();
+    }
+
     /// The arena's chunks are what the units are.
     pub(super) fn compare(&self, arena: &Arena) {
         let mut count = 0;
@@ -384,7 +470,14 @@ impl Model {
                         waits && arena.lanes.note(id).lane != ANYONE && actual() == stream(*lane)
                     }
                 };
-                assert!(same, "unit at {addr:#x}: {:?}, and the chunk is {state:?}", unit.owner);
+                let row = || arena.lanes.row(arena.lanes.note(id).lane);
+                let whose = || (row().stream, row().point, row().done, arena.lanes.note(id));
+                assert!(
+                    same,
+                    "unit at {addr:#x}: {:?}, and the chunk is {state:?} of {:?}",
+                    unit.owner,
+                    whose()
+                );
                 count += 1;
             }
         }
