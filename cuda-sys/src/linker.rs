@@ -70,7 +70,7 @@ impl Library {
     }
 }
 
-/// Not by RTLD_DEFAULT or RTLD_NEXT: an interposer's `dlsym`, which has no version, passes for every version.
+/// Not by RTLD_DEFAULT or RTLD_NEXT: the `dlsym` of an interposer without versions may pass for every version.
 fn real_dlsym() -> Option<NonNull<c_void>> {
     let loaded_already: c_int = libc::RTLD_LAZY | libc::RTLD_NOLOAD;
     HOMES.iter().find_map(|home| {

@@ -178,6 +178,13 @@ structs! {
         win32HandleMetaData: *mut c_void,
         allocFlags: CUmemAllocationPropFlags,
     }
+    // In cuda.h it has no name: it is the type of the field above.
+    CUmemAllocationPropFlags {
+        compressionType: c_uchar,
+        gpuDirectRDMACapable: c_uchar,
+        usage: c_ushort,
+        reserved: [c_uchar; 4],
+    }
     CUmemAccessDesc {
         location: CUmemLocation,
         flags: CUmemAccess_flags,
@@ -206,14 +213,4 @@ structs! {
         hErrNode_out: CUgraphNode,
         result_out: CUgraphInstantiateResult,
     }
-}
-
-/// The nameless struct in [`CUmemAllocationProp`].
-#[derive(Clone, Copy, Debug, Default)]
-#[repr(C)]
-pub struct CUmemAllocationPropFlags {
-    pub compressionType: c_uchar,
-    pub gpuDirectRDMACapable: c_uchar,
-    pub usage: c_ushort,
-    pub reserved: [c_uchar; 4],
 }

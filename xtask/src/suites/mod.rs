@@ -1,6 +1,7 @@
 //! `cargo xtask test`: the suites, and running them.
 
 mod context;
+mod cuda_headers;
 mod doc;
 mod examples;
 mod find_package;
@@ -36,7 +37,7 @@ struct Suite {
 }
 
 /// In the order in which they run: what takes seconds and finds much comes first.
-const SUITES: [Suite; 10] = [
+const SUITES: [Suite; 11] = [
     Suite {
         name: "layers",
         about: "the library's modules import only from those below them",
@@ -86,6 +87,12 @@ const SUITES: [Suite; 10] = [
         run: lints::run,
     },
     Suite {
+        name: "cuda-headers",
+        about: "cuda-sys against NVIDIA's own headers, 12 and 13 (fetches their wheels, once)",
+        usual: false,
+        run: cuda_headers::run,
+    },
+    Suite {
         name: "fuzz",
         about: "half a minute of each fuzz target (needs a nightly toolchain)",
         usual: false,
@@ -124,7 +131,7 @@ impl Test {
         if self.list {
             for suite in &SUITES {
                 let usual = if suite.usual { "usual" } else { "by name" };
-                println!("{:<12}{usual:<9}{}", suite.name, suite.about);
+                println!("{:<14}{usual:<9}{}", suite.name, suite.about);
             }
             return Ok(ExitCode::SUCCESS);
         }
