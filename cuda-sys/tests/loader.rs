@@ -129,7 +129,10 @@ fn with_a_driver_that_comes_late() {
     let folder = PathBuf::from(env::var_os("FAKE_FOLDER").unwrap());
     let put = |name: &str| std::fs::rename(folder.join(name), folder.join("libcuda.so.1")).unwrap();
     let words = Driver::load().unwrap_err().to_string();
-    assert!(words.starts_with("no NVIDIA driver was found: ") && words.contains("libcuda.so.1:"), "{words}");
+    assert!(
+        words.starts_with("the NVIDIA driver cannot be loaded; ") && words.contains("libcuda.so.1:"),
+        "{words}"
+    );
     assert!(words.contains("install the driver"), "{words}");
     put("not-a-driver");
     assert_eq!(Driver::load().unwrap_err(), Error::NotADriver { symbol: "cuInit" });
