@@ -225,9 +225,9 @@ fn the_per_thread_default_stream_is_another_in_each_thread() {
 #[test]
 fn a_kernel_of_the_test_s_own_runs_when_its_turn_comes() {
     unsafe extern "C" fn double(argument: *mut std::ffi::c_void) {
-        let cell = argument.cast::<u32>();
         // SAFETY: the test passes device memory with a number in it.
-        unsafe { cell.write(cell.read() * 2) };
+        let number = unsafe { &mut *argument.cast::<u32>() };
+        *number *= 2;
     }
     let machine = ready();
     let memory = machine.alloc(4096).unwrap();
