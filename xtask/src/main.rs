@@ -12,6 +12,7 @@ mod gates;
 mod golden;
 mod header;
 mod install;
+mod simcuda;
 mod suites;
 mod tally;
 mod targets;

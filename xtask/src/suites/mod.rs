@@ -12,6 +12,7 @@ mod lints;
 mod package;
 mod pkg_config;
 mod rust;
+mod simcuda;
 mod symbols;
 mod tensorflow;
 mod valgrind;
@@ -37,7 +38,7 @@ struct Suite {
 }
 
 /// In the order in which they run: what takes seconds and finds much comes first.
-const SUITES: [Suite; 11] = [
+const SUITES: [Suite; 12] = [
     Suite {
         name: "layers",
         about: "the library's modules import only from those below them",
@@ -49,6 +50,12 @@ const SUITES: [Suite; 11] = [
         about: "cargo test of the workspace, its example, golden placements with the release build",
         usual: true,
         run: rust::run,
+    },
+    Suite {
+        name: "simcuda",
+        about: "the simulated driver's own tests: streams, events, capture, contexts, memory, failures",
+        usual: true,
+        run: simcuda::run,
     },
     Suite {
         name: "doc",
@@ -176,7 +183,7 @@ mod tests {
 
     #[test]
     fn the_usual_suites_run_unless_others_are_named() {
-        let usual = ["layers", "rust", "doc", "header", "symbols", "package", "valgrind"];
+        let usual = ["layers", "rust", "simcuda", "doc", "header", "symbols", "package", "valgrind"];
         assert_eq!(wanted(&[]), usual);
         assert_eq!(wanted(&["fuzz", "lints"]), ["lints", "fuzz"]);
         assert_eq!(wanted(&["all"]).len(), SUITES.len());
