@@ -53,7 +53,7 @@
 // The caller's functions, see bfc_suballocator_t.
 #define BFC_BACKEND_CUSTOM 2
 
-// Device memory by cuMemAlloc. Not in this version: BFC_ERROR_BACKEND_UNAVAILABLE.
+// Device memory by cuMemAlloc, in the primary context of the CUDA device with that ordinal, 0 to 255.
 #define BFC_BACKEND_CUDA 3
 
 // Device memory in one growing virtual range. Not in this version: BFC_ERROR_BACKEND_UNAVAILABLE.
@@ -270,7 +270,8 @@ extern "C" {
 // @param options  Copied. NULL: backend AUTO, growth and garbage collection on, the rest from the
 //                 environment and the defaults.
 // @return BFC_OK; BFC_ERROR_INVALID_ARGUMENT, BFC_ERROR_ALREADY_EXISTS, BFC_ERROR_BACKEND_UNAVAILABLE,
-//         BFC_ERROR_OUT_OF_MEMORY (host memory), BFC_ERROR_SHUTTING_DOWN, BFC_ERROR_INTERNAL.
+//         BFC_ERROR_BACKEND_FAILED (the driver), BFC_ERROR_OUT_OF_MEMORY (host memory; on CUDA also a device
+//         without free memory), BFC_ERROR_SHUTTING_DOWN, BFC_ERROR_INTERNAL.
 //         After a failure nothing was created.
 //
 // Precondition: `options` is NULL or points to a struct of `struct_size` bytes, whose pointers are valid.

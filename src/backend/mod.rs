@@ -1,12 +1,16 @@
 //! Where regions come from.
 
+mod cuda;
 mod custom;
 mod host;
 pub(crate) mod order;
 
+pub(crate) use cuda::Cuda;
 pub(crate) use custom::Custom;
 pub use custom::{AllocCallback, FreeCallback};
 pub(crate) use host::Host;
+
+use crate::error::Error;
 
 /// Memory that a backend gave.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -18,17 +22,23 @@ pub(crate) struct Granted {
 /// A source of large regions of memory.
 ///
 /// The contract, which every backend fulfils and the pool relies on:
-/// - `alloc` gives at least `bytes` bytes, at a multiple of `alignment` where it can, or says that there
-///   is no memory. It may give more and says how much. What it gives overlaps nothing it gave before and
+/// - `alloc` gives at least `bytes` bytes, at a multiple of `alignment` where it can, or says by `None` that
+///   there is no memory. It may give more and says how much. What it gives overlaps nothing it gave before and
 ///   did not get back. The pool does not believe this: it refuses what breaks it.
 /// - `free` gets back exactly what `alloc` gave, once; or, where `coalesces`, one range that several
-///   adjacent grants make up. It cannot fail.
-/// - Neither is called while an allocator is locked, both from any thread, several at once.
-/// - Neither reads or writes the memory.
+///   adjacent grants make up. Work of a device may still run on it. Where it fails the memory is still the
+///   pool's, which may give it back again later.
+/// - An error of either is anything but a lack of memory, and its words are in `fail!`.
+/// - Nothing here is called while an allocator is locked, everything from any thread, several at once.
+/// - Nothing here reads or writes the memory.
 pub(crate) trait Backend {
-    fn alloc(&self, alignment: u64, bytes: u64) -> Option<Granted>;
+    fn alloc(&self, alignment: u64, bytes: u64) -> Result<Option<Granted>, Error>;
 
-    fn free(&self, granted: Granted);
+    fn free(&self, granted: Granted) -> Result<(), Error>;
+
+    /// The allocator has ended, or never began, and nothing is called any more. Not at the end of the process:
+    /// there nothing is given back.
+    fn close(&self) {}
 
     /// Whether regions that touch may be one region.
     fn coalesces(&self) -> bool {
@@ -43,6 +53,11 @@ pub(crate) trait Backend {
     /// How much memory it can give at all, if it knows.
     fn total_memory(&self) -> Option<u64>;
 
+    /// How much an allocator should hold at most that is created now without a limit or a fraction.
+    fn default_limit(&self) -> Option<u64> {
+        self.total_memory()
+    }
+
     fn name(&self) -> &'static str;
 
     /// Its streams and events, if there is a device.
@@ -56,6 +71,7 @@ pub(crate) trait Backend {
 pub(crate) enum AnyBackend {
     Host(Host),
     Custom(Custom),
+    Cuda(Cuda),
 }
 
 impl AnyBackend {
@@ -63,6 +79,7 @@ impl AnyBackend {
         match self {
             AnyBackend::Host(host) => host,
             AnyBackend::Custom(custom) => custom,
+            AnyBackend::Cuda(cuda) => cuda,
         }
     }
 }

@@ -3,6 +3,7 @@
 use super::arena::Arena;
 use super::chunks::{ChunkId, Hot, NIL};
 use super::grow::Extension;
+use super::release::Detached;
 use super::units::{MAX_CHUNK, round_down};
 use crate::sys::HostMemoryExhausted;
 
@@ -29,10 +30,19 @@ impl Arena {
     ) -> Result<(), HostMemoryExhausted> {
         let added = self.insert_region(base, given);
         match added {
-            Ok(()) => self.growth.commit(extension, given),
+            Ok(()) => {
+                self.growth.commit(extension, given);
+                self.counters.regions_added += 1;
+            }
             Err(HostMemoryExhausted) => self.growth.cancel(extension),
         }
         added
+    }
+
+    /// The backend did not take a detached region, which counts as held still: it is free memory again. On failure
+    /// nothing changed.
+    pub(crate) fn restore(&mut self, region: &Detached) -> Result<(), HostMemoryExhausted> {
+        self.insert_region(region.base, region.given)
     }
 
     fn insert_region(&mut self, base: u64, given: u64) -> Result<(), HostMemoryExhausted> {
@@ -65,7 +75,6 @@ impl Arena {
         } else {
             self.release::<false>(id, false);
         }
-        self.counters.regions_added += 1;
         Ok(())
     }
 

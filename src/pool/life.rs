@@ -5,7 +5,7 @@ use super::traffic::{give_back, release, tell_of_release};
 use super::{Pool, order};
 use crate::core::arena::Arena;
 use crate::core::lanes::Stream;
-use crate::error::{Error, fail};
+use crate::error::{Error, fail, keeping_last_error};
 use crate::log::{self, Level};
 use crate::options::Resolved;
 use crate::sys::{HostMemoryExhausted, thread};
@@ -23,6 +23,15 @@ pub(crate) fn require_vacant(slot: &Slot, device: i32) -> Result<(), Error> {
 
 /// Puts an allocator into an empty slot. No region is obtained before the first allocation.
 pub(crate) fn create(slot: &Slot, device: i32, resolved: Resolved) -> Result<(), Error> {
+    let backend = resolved.backend;
+    let created = put(slot, device, resolved);
+    if created.is_err() {
+        keeping_last_error(|| backend.get().close());
+    }
+    created
+}
+
+fn put(slot: &Slot, device: i32, resolved: Resolved) -> Result<(), Error> {
     let pool = Pool {
         arena: Arena::new(resolved.settings)?,
         backend: resolved.backend,
@@ -72,7 +81,11 @@ pub(crate) fn destroy(slot: &Slot, forced: bool) -> Result<(), Error> {
     }
     guard = order::end(guard);
     while let Some(region) = guard.arena.detach_any() {
-        guard = tell_of_release(give_back(guard, &region), &[region]);
+        let given;
+        (guard, given) = give_back(guard, &region);
+        if given.is_ok() {
+            guard = tell_of_release(guard, &[region]);
+        }
     }
     if guard.is_lost() {
         return Err(guard.check_entry().err().unwrap_or(Error::ShuttingDown));
@@ -81,6 +94,9 @@ pub(crate) fn destroy(slot: &Slot, forced: bool) -> Result<(), Error> {
     let pool = inner.pool.take();
     (inner.phase, inner.destroying) = (Phase::Empty, None);
     drop(guard);
+    if let Some(pool) = &pool {
+        keeping_last_error(|| pool.backend.get().close());
+    }
     // The books may be large: they are given back with the lock open.
     drop(pool);
     log::emit(
@@ -100,7 +116,7 @@ pub(crate) fn trim(slot: &Slot, keep: u64) -> Result<u64, Error> {
     guard = guard.check_entry()?;
     guard.arena.forget_past();
     guard.notify();
-    Ok(released)
+    released.failure.map_or(Ok(released.bytes), Err)
 }
 
 /// A box, or an error where `Box::new` would abort.

@@ -281,10 +281,11 @@ fn attempt<'a>(mut guard: Guard<'a>, want: &Want<'_>, tried: &mut Tried) -> Atte
         if regions.is_empty() {
             return Ok(Outcome::Exhausted(guard));
         }
-        let steps = regions.len() as u64;
-        (guard, _) = release(guard, regions);
+        let released;
+        (guard, released) = release(guard, regions);
         guard = guard.check_entry()?;
-        tried.note_own(&guard, steps);
+        // What the backend did not take back is found again, or reported as out of memory.
+        tried.note_own(&guard, released.regions);
         least = want.size;
     }
 }

@@ -52,9 +52,9 @@ impl Guard<'_> {
     }
 
     /// Gives the backend something back with the lock open, in the same way.
-    pub(in crate::pool) fn giving_back(self, work: impl FnOnce(&dyn Backend)) -> Self {
+    pub(in crate::pool) fn giving_back<T>(self, work: impl FnOnce(&dyn Backend) -> T) -> (Self, T) {
         let backend: AnyBackend = self.backend;
-        self.step_out(What::GivesBack, || work(backend.get())).0
+        self.step_out(What::GivesBack, || work(backend.get()))
     }
 
     /// Has the driver look after the order of work with the lock open, in the same way; but no request waits for
