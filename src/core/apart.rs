@@ -5,7 +5,7 @@
 
 use super::arena::{Arena, Refused};
 use super::chunks::{ChunkId, NIL};
-use super::lanes::{Lane, Note, Stream};
+use super::lanes::{Lane, NOBODYS, Note, Stream};
 use crate::sys::HostMemoryExhausted;
 
 impl Arena {
@@ -17,8 +17,8 @@ impl Arena {
         }
         if self.counters.is_unused() && stream.thread() == 0 && !self.settings.timestamps {
             self.home = stream;
-            if self.simple_for != Stream::NOBODY {
-                self.simple_for = stream;
+            if self.simple != NOBODYS {
+                self.simple = stream.simple();
             }
             return Ok(());
         }
@@ -35,7 +35,7 @@ impl Arena {
         }
         let home = self.lanes.enter(self.home)?;
         // From here on nothing fails.
-        (self.mixed, self.simple_for) = (true, Stream::NOBODY);
+        (self.mixed, self.simple) = (true, NOBODYS);
         if self.synchronized_frees != self.counters.frees() {
             self.lanes.advance(home);
         }
@@ -81,7 +81,7 @@ impl Arena {
         addr: u64,
         stream: Stream,
     ) -> Result<Result<(), Refused>, HostMemoryExhausted> {
-        if self.simple_for == stream && !self.mixed {
+        if stream.is_simple(self.simple) {
             return Ok(self.free(addr));
         }
         let Some(id) = self.chunk_at(addr) else { return Ok(Err(Refused::NotAChunk)) };

@@ -3,7 +3,7 @@
 use super::chunks::{ChunkId, Chunks, Cold, Hot, NIL};
 use super::grow::Growth;
 use super::index::FreeIndex;
-use super::lanes::{Lanes, Stream};
+use super::lanes::{Lanes, NOBODYS, Stream};
 use super::regions::Regions;
 use super::scopes::Names;
 use super::stamps::Stamps;
@@ -89,8 +89,9 @@ pub(crate) struct Arena {
     /// Who is the only one, unless several lanes are told apart.
     pub(super) home: Stream,
     pub(super) mixed: bool,
-    /// Whose requests need nothing but best fit: one lane, neither stamps nor operation names to keep.
-    pub(super) simple_for: Stream,
+    /// Whose requests, by the handle of a stream, need nothing but best fit: one lane, neither stamps nor operation
+    /// names to keep.
+    pub(super) simple: u64,
     /// How many frees there were when the only lane's work was last known to be done.
     pub(super) synchronized_frees: u64,
     /// Chunks were recorded on the only lane.
@@ -113,7 +114,7 @@ impl Arena {
             lanes: Lanes::new(),
             home: Stream::NONE,
             mixed: false,
-            simple_for: if settings.timestamps { Stream::NOBODY } else { Stream::NONE },
+            simple: if settings.timestamps { NOBODYS } else { Stream::NONE.simple() },
             synchronized_frees: 0,
             home_recorded: false,
             max_slack: max_slack(&settings),
@@ -137,7 +138,7 @@ impl Arena {
         requested: u64,
         stream: Stream,
     ) -> Result<Option<u64>, HostMemoryExhausted> {
-        if self.simple_for != stream {
+        if !stream.is_simple(self.simple) {
             return self.take_special(&Want::plain(size, requested, stream));
         }
         self.take_simple(size, requested)
@@ -148,7 +149,7 @@ impl Arena {
         self.admit(want.stream)?;
         if self.mixed {
             self.take_in_lane(want)
-        } else if self.simple_for == want.stream && want.is_plain() {
+        } else if want.stream.is_simple(self.simple) && want.is_plain() {
             self.take_simple(want.size, want.requested)
         } else {
             self.take_choosy(want)
@@ -208,7 +209,7 @@ impl Arena {
             return Err(Refused::AlreadyFree);
         }
         self.counters.freed(hot.size(), chunks.cold(id).requested);
-        if self.simple_for == Stream::NOBODY {
+        if self.simple == NOBODYS {
             self.free_special(id);
         } else {
             self.release::<false>(id, false);

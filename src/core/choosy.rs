@@ -2,7 +2,7 @@
 
 use super::arena::{Arena, Want, splits};
 use super::chunks::{ChunkId, Hot, NIL, State, Tag};
-use super::lanes::Stream;
+use super::lanes::NOBODYS;
 use super::units::UNIT;
 use crate::sys::HostMemoryExhausted;
 
@@ -42,7 +42,7 @@ impl Arena {
     pub(super) fn tag_for(&mut self, want: &Want<'_>) -> Result<Tag, HostMemoryExhausted> {
         let Some((name, step)) = want.scope else { return Ok(Tag::default()) };
         self.chunks.start_tags()?;
-        self.simple_for = Stream::NOBODY;
+        self.simple = NOBODYS;
         Ok(Tag { name: self.names.intern(name)?, step })
     }
 

@@ -37,8 +37,6 @@ impl Stream {
     pub(crate) const DEFAULT: Stream = Stream { handle: 1, thread: 0, pool: 0 };
     /// What is left of a private pool: nobody knows where work on it was queued. No request is in this order.
     pub(crate) const UNKNOWN: Stream = Stream { handle: 0, thread: 1, pool: 0 };
-    /// Of no request, and of no memory either.
-    pub(super) const NOBODY: Stream = Stream { handle: 0, thread: 2, pool: 0 };
     /// The handle by which CUDA means the default stream of the thread that says it.
     pub(crate) const OF_THIS_THREAD: u64 = 2;
 
@@ -75,7 +73,21 @@ impl Stream {
     pub(crate) fn handle(self) -> u64 {
         self.handle
     }
+
+    /// Whether it is the one stream whose requests are simple, by its handle.
+    #[inline(always)]
+    pub(super) fn is_simple(self, simple: u64) -> bool {
+        simple == self.handle && self.thread == 0
+    }
+
+    /// What to compare with, if its requests are to be the simple ones.
+    pub(super) fn simple(self) -> u64 {
+        if self.thread == 0 { self.handle } else { NOBODYS }
+    }
 }
+
+/// In place of a handle: no stream's requests are simple. Those of threads' default streams never are.
+pub(super) const NOBODYS: u64 = Stream::OF_THIS_THREAD;
 
 /// A lane's place in the table. Recycled once a lane is forgotten and nothing of it is left.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -226,7 +238,11 @@ impl Lanes {
     /// The lane of a stream that was seen before and not forgotten since.
     #[inline]
     pub(super) fn find(&self, stream: Stream) -> Option<Lane> {
-        let place = self.names.partition_point(|&(name, _)| name < stream);
+        // Few streams are found faster one by one.
+        let place = match self.names.len() {
+            0..=8 => self.names.iter().position(|&(name, _)| name == stream)?,
+            _ => self.names.partition_point(|&(name, _)| name < stream),
+        };
         self.names.get(place).filter(|&&(name, _)| name == stream).map(|&(_, lane)| lane)
     }
 
@@ -395,6 +411,13 @@ impl Lanes {
     pub(super) fn reserve_uses(&mut self, count: u64) -> Result<(), HostMemoryExhausted> {
         let count = usize::try_from(count).map_err(|_| HostMemoryExhausted)?;
         Ok(self.uses.try_reserve(count)?)
+    }
+
+    /// A chunk is handed out in a lane.
+    #[inline]
+    pub(super) fn start_use(&mut self, id: ChunkId, lane: Lane) {
+        *self.note_mut(id) = Note::new(lane, 0);
+        self.row_mut(lane).live += 1;
     }
 
     /// Writes down that a chunk in use is also used in a lane.

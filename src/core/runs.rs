@@ -44,7 +44,28 @@ impl Arena {
         if prev != NIL && self.is_anyones(prev) { prev } else { own }
     }
 
+    /// The lane's own chunk before one, if both are in a run together once that is the lane's too.
+    #[inline]
+    pub(super) fn own_before(&self, lane: Lane, id: ChunkId) -> Option<ChunkId> {
+        let mut at = self.chunks.prev(id);
+        if at != NIL && self.is_anyones(at) {
+            at = self.chunks.prev(at);
+        }
+        (at != NIL && self.owner(at) == Some(lane)).then_some(at)
+    }
+
+    /// The same behind it.
+    #[inline]
+    pub(super) fn own_behind(&self, lane: Lane, id: ChunkId) -> Option<ChunkId> {
+        let mut at = self.chunks.next(id);
+        if at != NIL && self.is_anyones(at) {
+            at = self.chunks.next(at);
+        }
+        (at != NIL && self.owner(at) == Some(lane)).then_some(at)
+    }
+
     /// The first own chunk of the run around one: where the index has it.
+    #[inline]
     pub(super) fn run_head(&self, lane: Lane, own: ChunkId) -> ChunkId {
         let (mut head, mut at) = (own, self.chunks.prev(own));
         while at != NIL && self.may_use(lane, at) {
@@ -57,6 +78,7 @@ impl Arena {
     }
 
     /// Address and bytes of a run, given its first own chunk.
+    #[inline]
     pub(super) fn run_extent(&self, lane: Lane, head: ChunkId) -> (u64, u64) {
         let start = self.run_start(head);
         let (addr, mut bytes, mut at) = (self.chunks.addr(start), 0, start);

@@ -1,7 +1,7 @@
 //! Allocation and free in the order of streams, once a pool knows more than one lane.
 
 use super::arena::{Arena, Want, splits};
-use super::chunks::{ChunkId, NIL};
+use super::chunks::{ChunkId, Hot, NIL};
 use super::lanes::{ANYONE, Lane, Note};
 use super::units::UNIT;
 use crate::sys::HostMemoryExhausted;
@@ -15,21 +15,30 @@ impl Arena {
         // What is cut off in front and behind.
         self.reserve_chunks(2)?;
         self.starts.reserve(&self.chunks.slab, &mut self.regions, 2)?;
-        let Some((first, start, whole)) = self.find_in_lane(want, lane) else { return Ok(None) };
+        let Some(found) = self.find_in_lane(want, lane) else { return Ok(None) };
         let tag = self.tag_for(want)?;
-        let size = if splits(whole, want.size, self.max_slack) { want.size } else { whole };
-        let (id, from, to) = self.carve(first, start, size);
-        *self.lanes.note_mut(id) = Note::new(lane, 0);
-        self.lanes.row_mut(lane).live += 1;
-        self.chunks.slab[..][id].mark_in_use();
-        self.link_runs(from, to);
+        let Found { first, start, bytes, .. } = found;
+        let size = if splits(bytes, want.size, self.max_slack) { want.size } else { bytes };
+        let id = if self.is_alone(&found) {
+            self.carve_alone(&found, lane, size);
+            self.lanes.start_use(first, lane);
+            self.chunks.slab[..][first].mark_in_use();
+            first
+        } else {
+            let (id, from, to) = self.carve(first, start, size);
+            self.lanes.start_use(id, lane);
+            self.chunks.slab[..][id].mark_in_use();
+            self.link_runs(from, to);
+            id
+        };
         self.chunks.set_tag(id, tag);
         self.hand_out(id, size, want.requested);
         Ok(Some(start))
     }
 
-    /// The first chunk of what fits best, the place in it at the alignment, and the bytes from there on.
-    fn find_in_lane(&self, want: &Want<'_>, lane: Lane) -> Option<(ChunkId, u64, u64)> {
+    /// What is first in (size, address) order and has a place at the alignment.
+    #[inline]
+    fn find_in_lane(&self, want: &Want<'_>, lane: Lane) -> Option<Found> {
         let (slab, notes, runs) = (&self.chunks.slab[..], &self.lanes.notes[..], &self.lanes.row(lane).runs);
         let alignment = want.alignment.max(UNIT);
         let fits = |(bytes, addr): (u64, u64)| {
@@ -50,15 +59,40 @@ impl Arena {
                 (None, Some(run)) => (run, true),
                 (Some(key), Some(run)) => (key.min(run), run < key),
             };
-            if let Some((start, left)) = fits(key) {
+            if let Some((start, bytes)) = fits(key) {
                 let first = if is_run { own.map(|id| self.run_start(id)) } else { common };
-                return first.map(|first| (first, start, left));
+                return first.map(|first| Found { first, start, bytes, is_run });
             }
             if is_run {
                 own = runs.following(notes, key);
             } else {
                 common = self.index.following(slab, key);
             }
+        }
+    }
+
+    /// Whether what was found is one chunk from its beginning, and no run of anybody's changes by it but its own.
+    #[inline]
+    fn is_alone(&self, found: &Found) -> bool {
+        let Hot { addr, prev, next, .. } = self.chunks.slab[..][found.first];
+        let whole = addr == found.start && self.chunks.size(found.first) == found.bytes;
+        let is_own = |id: ChunkId| id != NIL && self.owner(id).is_some();
+        whole && (found.is_run && !self.is_anyones(found.first) || !is_own(prev) && !is_own(next))
+    }
+
+    /// As `carve`, for such a chunk, and links what is left of it again.
+    #[inline]
+    fn carve_alone(&mut self, found: &Found, lane: Lane, size: u64) {
+        let (id, rest) = (found.first, found.bytes - size);
+        if found.is_run {
+            self.lanes.unlink_run(lane, id);
+        }
+        if rest == 0 {
+            return self.withdraw(id);
+        }
+        let left = self.leave_behind(id, rest);
+        if found.is_run {
+            self.lanes.link_run(lane, left, found.start + size, rest);
         }
     }
 
@@ -167,10 +201,11 @@ impl Arena {
         if point <= self.lanes.row(lane).done {
             return self.give_to_all(id);
         }
-        // It is no longer what it was: nothing of it is in a run yet.
-        self.lanes.note_mut(id).lane = ANYONE;
-        self.unlink_runs(id, id);
-        self.lanes.note_mut(id).lane = lane;
+        // Only the lane's own runs change: nobody else could use the chunk before, and nobody can now.
+        let head = self.own_before(lane, id).map(|own| self.run_head(lane, own));
+        for first in [head, self.own_behind(lane, id)].into_iter().flatten() {
+            self.lanes.unlink_run(lane, first);
+        }
         let (prev, next) = (self.chunks.prev(id), self.chunks.next(id));
         let mut whole = id;
         for (other, first, second) in [(next, id, next), (prev, prev, id)] {
@@ -184,7 +219,9 @@ impl Arena {
             }
         }
         self.lanes.hang(whole);
-        self.link_runs(whole, whole);
+        let head = head.unwrap_or(whole);
+        let (addr, bytes) = self.run_extent(lane, head);
+        self.lanes.link_run(lane, head, addr, bytes);
         whole
     }
 
@@ -218,6 +255,14 @@ impl Arena {
         }
         true
     }
+}
+
+/// The best fit: the first chunk of the run or the chunk, the place at the alignment, and the bytes from there on.
+struct Found {
+    first: ChunkId,
+    start: u64,
+    bytes: u64,
+    is_run: bool,
 }
 
 fn run_key(notes: &[Note], id: ChunkId) -> (u64, u64) {

@@ -154,7 +154,10 @@ impl Arena {
         }
         let point = self.lanes.advance(lane);
         *self.lanes.note_mut(id) = Note::new(lane, point);
-        self.settle(id)
+        let whole = self.settle(id);
+        // Those of the lane that had it, too.
+        self.link_runs(whole, whole);
+        whole
     }
 
     /// Of the free neighbours that `possible` accepts, all that touch each other taken as one, the best fit: its

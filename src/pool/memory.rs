@@ -41,7 +41,7 @@ enum Outcome<'a> {
 }
 
 /// Serves a request for memory in the order of a stream, or of none, and nothing else; 0 bytes are address 0.
-#[inline]
+#[inline(always)]
 pub(crate) fn alloc_plain(slot: &Slot, bytes: u64, stream: Stream) -> Result<u64, Error> {
     let mut guard = slot.enter()?;
     if stream != Stream::NONE {
