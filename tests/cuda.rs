@@ -434,6 +434,24 @@ fn every_call_of_the_driver_may_fail() {
     });
 }
 
+/// Two threads that create the same allocator have both opened the device before one of them is too late.
+#[test]
+fn who_comes_second_leaves_nothing() {
+    simulated("who_comes_second_leaves_nothing", |sim| {
+        sim.delay(c"cuMemGetInfo".as_ptr(), 200_000_000);
+        let create_it = || create(0, Some(&cuda_options(MIB)));
+        let mut statuses = std::thread::scope(|scope| {
+            let threads = [0; 2].map(|_| scope.spawn(create_it));
+            threads.map(|thread| thread.join().unwrap())
+        });
+        statuses.sort_unstable();
+        assert_eq!(statuses, [BFC_OK, BFC_ERROR_ALREADY_EXISTS]);
+        assert_eq!((sim.calls("cuDevicePrimaryCtxRetain"), sim.live(RETAINS)), (2, 1));
+        assert_eq!(bfc_destroy(0), BFC_OK);
+        sim.assert_clean();
+    });
+}
+
 #[test]
 fn what_does_not_go_back_is_kept() {
     simulated("what_does_not_go_back_is_kept", |sim| {
