@@ -7,7 +7,8 @@ use common::simcuda::steer::{ALLOCATIONS, CONTEXTS, EVENTS, FREE_SYNCHRONIZES, R
 use common::simcuda::{Simulation, simulated, simulated_with};
 use common::*;
 use cuda_sys::*;
-use std::ffi::c_void;
+use std::ffi::{CStr, c_void};
+use std::process::Command;
 use std::ptr;
 
 const KIB: u64 = 1 << 10;
@@ -300,6 +301,43 @@ fn out_of_memory_is_no_failure_of_the_driver() {
     });
 }
 
+/// Compiles the fake interposer of cuda-sys, which counts who enters it, and runs the child below with it.
+#[test]
+fn an_interposer_in_the_process_is_not_entered() {
+    let folder = std::env::temp_dir().join(format!("bfc-interposer-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let library = folder.join("libinterposer.so");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/cuda-sys/tests/fakes/interposer.c");
+    let mut compiler = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
+    compiler.args(["-shared", "-fPIC", source, "-o"]).arg(&library).arg("-ldl");
+    assert!(compiler.status().expect("a C compiler").success());
+    let preload = [("LD_PRELOAD", library.to_str().unwrap())];
+    simulated_with("beside_an_interposer", &preload, |_| ());
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn beside_an_interposer() {
+    if !common::child::is_child("beside_an_interposer") {
+        return;
+    }
+    simulated("beside_an_interposer", |sim| {
+        // SAFETY: the names are NUL-terminated.
+        let named = |name: &CStr| unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+        let entered = named(c"interposer_entered");
+        assert!(!entered.is_null(), "there is no interposer");
+        // SAFETY: the interposer's function has that type.
+        let entered = unsafe { std::mem::transmute::<*mut c_void, extern "C" fn() -> i32>(entered) };
+        let pool = cuda_pool(0, GIB);
+        pool.put(pool.get(MIB));
+        assert_eq!(pool.trim(0), 2 * MIB);
+        assert_eq!(pool.destroy(), BFC_OK);
+        assert_eq!(entered(), 0, "the library went through the interposer");
+        assert!(!named(c"cuMemAlloc_v2").is_null() && entered() == 1, "as a program would");
+        sim.assert_clean();
+    });
+}
+
 #[test]
 fn limits() {
     let memory = (8 * GIB).to_string();
@@ -393,6 +431,24 @@ fn every_call_of_the_driver_may_fail() {
             assert!(nth > 40, "only {nth} calls were made to fail");
             assert!(unreleased <= 1, "{unreleased} times the context was not released");
         }
+    });
+}
+
+/// Two threads that create the same allocator have both opened the device before one of them is too late.
+#[test]
+fn who_comes_second_leaves_nothing() {
+    simulated("who_comes_second_leaves_nothing", |sim| {
+        sim.delay(c"cuMemGetInfo".as_ptr(), 200_000_000);
+        let create_it = || create(0, Some(&cuda_options(MIB)));
+        let mut statuses = std::thread::scope(|scope| {
+            let threads = [0; 2].map(|_| scope.spawn(create_it));
+            threads.map(|thread| thread.join().unwrap())
+        });
+        statuses.sort_unstable();
+        assert_eq!(statuses, [BFC_OK, BFC_ERROR_ALREADY_EXISTS]);
+        assert_eq!((sim.calls("cuDevicePrimaryCtxRetain"), sim.live(RETAINS)), (2, 1));
+        assert_eq!(bfc_destroy(0), BFC_OK);
+        sim.assert_clean();
     });
 }
 
