@@ -139,7 +139,8 @@ impl Arena {
         stream: Stream,
     ) -> Result<Option<u64>, HostMemoryExhausted> {
         if !stream.is_simple(self.simple) {
-            return self.take_special(&Want::plain(size, requested, stream));
+            let want = Want::plain(size, requested, stream);
+            return if self.mixed { self.take_in_lane(&want) } else { self.take_special(&want) };
         }
         self.take_simple(size, requested)
     }

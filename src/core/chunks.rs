@@ -97,6 +97,12 @@ impl Hot {
         self.left == IN_USE
     }
 
+    /// Free and not in the index.
+    #[inline]
+    pub(super) fn is_held(&self) -> bool {
+        self.left == HELD
+    }
+
     /// Free and in the index.
     #[inline]
     pub(super) fn is_findable(&self) -> bool {

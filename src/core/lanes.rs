@@ -342,7 +342,7 @@ impl Lanes {
     }
 
     /// Puts a chunk among its lane's, by its point, which mostly is the newest.
-    #[inline]
+    #[inline(always)]
     pub(super) fn hang(&mut self, id: ChunkId) {
         let Note { lane, point, .. } = *self.note(id);
         let mut older = self.row(lane).newest;
@@ -362,7 +362,7 @@ impl Lanes {
     }
 
     /// Takes a chunk out of its lane's list.
-    #[inline]
+    #[inline(always)]
     pub(super) fn unhang(&mut self, id: ChunkId) {
         let Note { lane, older, newer, .. } = *self.note(id);
         self.set_newer(lane, older, newer);
@@ -370,6 +370,7 @@ impl Lanes {
     }
 
     /// Puts one chunk in another's place in its lane's list, with all that is known of it.
+    #[inline(always)]
     pub(super) fn replace(&mut self, id: ChunkId, by: ChunkId) {
         let old = *self.note(id);
         *self.note_mut(by) = Note { older: old.older, newer: old.newer, ..Note::new(old.lane, old.point) };
@@ -388,7 +389,7 @@ impl Lanes {
     }
 
     /// Enters a run of a lane's into its index, under its first chunk of the lane.
-    #[inline]
+    #[inline(always)]
     pub(super) fn link_run(&mut self, lane: Lane, id: ChunkId, addr: u64, bytes: u64) {
         let note = self.note_mut(id);
         (note.run_addr, note.run_bytes) = (addr, bytes);
@@ -396,16 +397,16 @@ impl Lanes {
         rows[lane.0 as usize].runs.insert(notes, id, bytes);
     }
 
-    #[inline]
-    pub(super) fn unlink_run(&mut self, lane: Lane, id: ChunkId) {
+    /// Takes the run out that has a chunk for its head, if there is one; returns its bytes.
+    #[inline(always)]
+    pub(super) fn unlink_run(&mut self, lane: Lane, id: ChunkId) -> u64 {
         let Lanes { notes, rows, .. } = self;
-        let bytes = std::mem::take(&mut notes[id.index()].run_bytes);
+        let bytes = notes[id.index()].run_bytes;
         if bytes != 0 {
-            // The search compares keys, so it must still be there while it is taken out.
-            notes[id.index()].run_bytes = bytes;
             rows[lane.0 as usize].runs.remove(notes, id, bytes);
             notes[id.index()].run_bytes = 0;
         }
+        bytes
     }
 
     pub(super) fn reserve_uses(&mut self, count: u64) -> Result<(), HostMemoryExhausted> {

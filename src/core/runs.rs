@@ -21,6 +21,16 @@ impl Arena {
         (note.uses == 0 && note.lane != ANYONE).then_some(note.lane)
     }
 
+    /// Whether a lane may use a free chunk at once that not everybody may.
+    #[inline(always)]
+    pub(super) fn is_own(&self, lane: Lane, id: ChunkId) -> bool {
+        if !self.chunks.slab[..][id].is_held() {
+            return false;
+        }
+        let note = self.lanes.note(id);
+        note.lane == lane && note.uses == 0
+    }
+
     #[inline]
     pub(super) fn is_anyones(&self, id: ChunkId) -> bool {
         self.chunks.slab[..][id].is_findable()
@@ -28,13 +38,13 @@ impl Arena {
 
     #[inline]
     pub(super) fn may_use(&self, lane: Lane, id: ChunkId) -> bool {
-        self.is_anyones(id) || self.owner(id) == Some(lane)
+        self.is_anyones(id) || self.is_own(lane, id)
     }
 
     /// Whether a chunk that anybody may have is part of a lane's run.
     #[inline]
     pub(super) fn is_in_run_of(&self, lane: Lane, id: ChunkId) -> bool {
-        let beside = |other: ChunkId| other != NIL && self.owner(other) == Some(lane);
+        let beside = |other: ChunkId| other != NIL && self.is_own(lane, other);
         beside(self.chunks.prev(id)) || beside(self.chunks.next(id))
     }
 
@@ -51,7 +61,7 @@ impl Arena {
         if at != NIL && self.is_anyones(at) {
             at = self.chunks.prev(at);
         }
-        (at != NIL && self.owner(at) == Some(lane)).then_some(at)
+        (at != NIL && self.is_own(lane, at)).then_some(at)
     }
 
     /// The same behind it.
@@ -61,7 +71,20 @@ impl Arena {
         if at != NIL && self.is_anyones(at) {
             at = self.chunks.next(at);
         }
-        (at != NIL && self.owner(at) == Some(lane)).then_some(at)
+        (at != NIL && self.is_own(lane, at)).then_some(at)
+    }
+
+    /// As `run_head`, where the run is in its index.
+    #[inline]
+    pub(super) fn linked_head(&self, own: ChunkId) -> ChunkId {
+        let mut at = own;
+        while at != NIL {
+            if self.lanes.note(at).run_bytes != 0 {
+                return at;
+            }
+            at = self.chunks.prev(at);
+        }
+        own
     }
 
     /// The first own chunk of the run around one: where the index has it.

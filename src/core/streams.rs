@@ -1,7 +1,7 @@
 //! Allocation and free in the order of streams, once a pool knows more than one lane.
 
 use super::arena::{Arena, Want, splits};
-use super::chunks::{ChunkId, Hot, NIL};
+use super::chunks::{ChunkId, Hot, NIL, Tag};
 use super::lanes::{ANYONE, Lane, Note};
 use super::units::UNIT;
 use crate::sys::HostMemoryExhausted;
@@ -16,7 +16,7 @@ impl Arena {
         self.reserve_chunks(2)?;
         self.starts.reserve(&self.chunks.slab, &mut self.regions, 2)?;
         let Some(found) = self.find_in_lane(want, lane) else { return Ok(None) };
-        let tag = self.tag_for(want)?;
+        let tag = if want.scope.is_some() { self.tag_for(want)? } else { Tag::default() };
         let Found { first, start, bytes, .. } = found;
         let size = if splits(bytes, want.size, self.max_slack) { want.size } else { bytes };
         let id = if self.is_alone(&found) {
@@ -42,16 +42,14 @@ impl Arena {
         let (slab, notes, runs) = (&self.chunks.slab[..], &self.lanes.notes[..], &self.lanes.row(lane).runs);
         let alignment = want.alignment.max(UNIT);
         let fits = |(bytes, addr): (u64, u64)| {
-            let start = addr.checked_next_multiple_of(alignment)?;
+            // A division is what the rest of the search costs together.
+            let start = if alignment == UNIT { addr } else { addr.checked_next_multiple_of(alignment)? };
             let left = bytes.checked_sub(start - addr)?;
             (left >= want.size).then_some((start, left))
         };
         let mut common = self.index.best_fit(slab, want.size).map(|(id, _)| id);
         let mut own = runs.best_fit(notes, want.size).map(|(id, _)| id);
         loop {
-            while let Some(id) = common.filter(|&id| self.is_in_run_of(lane, id)) {
-                common = self.index.following(slab, slab[id].key());
-            }
             let keys = (common.map(|id| slab[id].key()), own.map(|id| run_key(notes, id)));
             let (key, is_run) = match keys {
                 (None, None) => return None,
@@ -59,7 +57,9 @@ impl Arena {
                 (None, Some(run)) => (run, true),
                 (Some(key), Some(run)) => (key.min(run), run < key),
             };
-            if let Some((start, bytes)) = fits(key) {
+            // What is part of a run is found with it.
+            let counts = is_run || common.is_some_and(|id| !self.is_in_run_of(lane, id));
+            if let Some((start, bytes)) = fits(key).filter(|_| counts) {
                 let first = if is_run { own.map(|id| self.run_start(id)) } else { common };
                 return first.map(|first| Found { first, start, bytes, is_run });
             }
@@ -179,7 +179,7 @@ impl Arena {
     }
 
     /// Takes a chunk in use back in the order of a lane.
-    #[inline(never)]
+    #[inline]
     pub(super) fn free_in_lane(&mut self, id: ChunkId, lane: Lane) {
         self.chunks.slab[..][id].mark_held();
         let point = self.lanes.advance(lane);
@@ -196,20 +196,31 @@ impl Arena {
     }
 
     /// Puts a chunk that waits for nothing but its own lane where it belongs; returns what it is part of then.
+    #[inline]
     pub(super) fn settle(&mut self, id: ChunkId) -> ChunkId {
         let Note { lane, point, .. } = *self.lanes.note(id);
         if point <= self.lanes.row(lane).done {
             return self.give_to_all(id);
         }
-        // Only the lane's own runs change: nobody else could use the chunk before, and nobody can now.
-        let head = self.own_before(lane, id).map(|own| self.run_head(lane, own));
-        for first in [head, self.own_behind(lane, id)].into_iter().flatten() {
-            self.lanes.unlink_run(lane, first);
+        // Only the lane's own runs change, which end at the chunk: nobody could use it before, and no other can now.
+        let Hot { mut addr, prev, next, .. } = self.chunks.slab[..][id];
+        let mut bytes = self.chunks.size(id);
+        let head = self.own_before(lane, id).map(|own| self.linked_head(own));
+        if let Some(head) = head {
+            addr = self.lanes.note(head).run_addr;
+            bytes += self.lanes.unlink_run(lane, head);
+        } else if prev != NIL && self.is_anyones(prev) {
+            addr = self.chunks.addr(prev);
+            bytes += self.chunks.size(prev);
         }
-        let (prev, next) = (self.chunks.prev(id), self.chunks.next(id));
+        if let Some(behind) = self.own_behind(lane, id) {
+            bytes += self.lanes.unlink_run(lane, behind);
+        } else if next != NIL && self.is_anyones(next) {
+            bytes += self.chunks.size(next);
+        }
         let mut whole = id;
         for (other, first, second) in [(next, id, next), (prev, prev, id)] {
-            if other != NIL && self.owner(other) == Some(lane) {
+            if other != NIL && self.is_own(lane, other) {
                 // The later point counts for both.
                 let point = self.lanes.note(other).point.max(self.lanes.note(id).point);
                 self.lanes.unhang(other);
@@ -219,9 +230,7 @@ impl Arena {
             }
         }
         self.lanes.hang(whole);
-        let head = head.unwrap_or(whole);
-        let (addr, bytes) = self.run_extent(lane, head);
-        self.lanes.link_run(lane, head, addr, bytes);
+        self.lanes.link_run(lane, head.unwrap_or(whole), addr, bytes);
         whole
     }
 

@@ -2,7 +2,7 @@
 
 use super::arena::{Arena, Want};
 use super::chunks::{ChunkId, NIL, State};
-use super::lanes::{Lane, Note, Stream, Use};
+use super::lanes::{ANYONE, Lane, Note, Stream, Use};
 use super::units::UNIT;
 use crate::sys::HostMemoryExhausted;
 
@@ -147,6 +147,9 @@ impl Arena {
         if self.owner(id).is_some() {
             self.unlink_runs(id, id);
             self.lanes.unhang(id);
+            // It is nobody's for a moment, and the runs around end there.
+            self.lanes.note_mut(id).lane = ANYONE;
+            self.link_runs(id, id);
         } else {
             self.lanes.end_uses(id);
             let before = self.lanes.note(id).lane;
@@ -154,10 +157,7 @@ impl Arena {
         }
         let point = self.lanes.advance(lane);
         *self.lanes.note_mut(id) = Note::new(lane, point);
-        let whole = self.settle(id);
-        // Those of the lane that had it, too.
-        self.link_runs(whole, whole);
-        whole
+        self.settle(id)
     }
 
     /// Of the free neighbours that `possible` accepts, all that touch each other taken as one, the best fit: its
