@@ -2,6 +2,7 @@
 //! simulated kernels and host functions are called with it open (`streams::run_next`).
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -66,6 +67,8 @@ pub(crate) struct Sim {
 
 static SIM: LazyLock<Mutex<Sim>> = LazyLock::new(|| Mutex::new(Sim::new(Options::from_environment())));
 static MOVED: Condvar = Condvar::new();
+/// Threads that wait for `MOVED`; written with the state held. Waking nobody costs a system call.
+static WAITING: AtomicUsize = AtomicUsize::new(0);
 
 /// Numbers below are the primary contexts'.
 const FIRST_NUMBER: u64 = 100;
@@ -75,15 +78,19 @@ pub(crate) fn lock() -> Guard {
     SIM.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Wakes the threads that wait for work to be done.
+/// Wakes the threads that wait for work to be done. The state is held.
 pub(crate) fn wake() {
-    MOVED.notify_all();
+    if WAITING.load(Ordering::Relaxed) > 0 {
+        MOVED.notify_all();
+    }
 }
 
 /// Waits until some work was done; None if nothing happened for a minute, which no test waits for on purpose.
 pub(crate) fn wait(sim: Guard) -> Option<Guard> {
     let minute = Duration::from_secs(60);
+    WAITING.fetch_add(1, Ordering::Relaxed);
     let (sim, timeout) = MOVED.wait_timeout(sim, minute).unwrap_or_else(PoisonError::into_inner);
+    WAITING.fetch_sub(1, Ordering::Relaxed);
     (!timeout.timed_out()).then_some(sim)
 }
 
@@ -145,7 +152,7 @@ impl Sim {
         self.arenas = arenas;
         self.stores = stores;
         for function in crate::exports::FUNCTIONS {
-            function.calls.store(0, std::sync::atomic::Ordering::Relaxed);
+            function.calls.store(0, Ordering::Relaxed);
         }
         wake();
     }

@@ -175,19 +175,28 @@ fn readable<'a>(at: u64, bytes: u64) -> &'a [u8] {
 }
 
 fn fill(at: u64, bytes: u64, pattern: u64) {
-    for part in range(at, bytes).chunks_mut(8) {
+    /// The pattern is written by words up to there, and then copied.
+    const BLOCK: usize = 4096;
+    let range = range(at, bytes);
+    let (first, rest) = range.split_at_mut(range.len().min(BLOCK));
+    for part in first.chunks_mut(8) {
         part.copy_from_slice(&pattern.to_le_bytes()[..part.len()]);
+    }
+    for part in rest.chunks_mut(BLOCK) {
+        part.copy_from_slice(&first[..part.len()]);
     }
 }
 
 /// The first byte that is not the pattern's.
 fn difference(at: u64, bytes: u64, pattern: u64) -> Option<(usize, u8)> {
-    let expected = pattern.to_le_bytes();
-    let mut parts = readable(at, bytes).chunks(8).enumerate();
-    parts.find(|(_, part)| **part != expected[..part.len()]).and_then(|(index, part)| {
-        let place = part.iter().zip(expected).position(|(found, wanted)| *found != wanted)?;
-        Some((index * 8 + place, part[place]))
-    })
+    let (range, expected) = (readable(at, bytes), pattern.to_le_bytes());
+    let begin = range.len().min(8);
+    // All of it is the pattern if the first word is and every byte is that of a word before: one fast comparison.
+    if range[..begin] == expected[..begin] && range[begin..] == range[..range.len() - begin] {
+        return None;
+    }
+    let place = range.iter().enumerate().find(|(index, found)| **found != expected[index % 8]);
+    place.map(|(index, found)| (index, *found))
 }
 
 fn copy(to: u64, from: u64, bytes: u64) {
