@@ -1,11 +1,12 @@
 //! What an allocator is created with: the caller's options, then the environment, then the defaults.
 
-use crate::backend::{AllocCallback, AnyBackend, Custom, FreeCallback, Host};
+use crate::backend::{AllocCallback, AnyBackend, Custom, FreeCallback, Host, HostVmm, Owned};
 use crate::core::arena::Settings;
 use crate::core::units::round_down;
 use crate::error::{Error, fail};
 use crate::log::{self, Level};
 use crate::sys::env;
+use crate::sys::host::memory_total;
 use std::ffi::{CStr, c_void};
 use std::time::Duration;
 
@@ -114,7 +115,7 @@ pub struct Options<'a> {
 /// Everything an allocator needs to know, checked.
 pub(crate) struct Resolved {
     pub(crate) settings: Settings,
-    pub(crate) backend: AnyBackend,
+    pub(crate) backend: Owned,
     pub(crate) retry: Duration,
     pub(crate) report_failures: bool,
     pub(crate) name: String,
@@ -132,7 +133,11 @@ impl Options<'_> {
         let options = self.with_environment(default_flags);
         let flags = options.flags;
         let backend = options.choose_backend(device)?;
-        let limit = options.choose_limit(&backend)?;
+        let mut limit = options.choose_limit(backend.get().total_memory())?;
+        if let Some(granules) = backend.get().granules() {
+            // Only whole granules are mapped, and never more than was allowed.
+            limit -= limit % granules.range().granule;
+        }
         let name = self.name.unwrap_or("bfc");
         let mut owned = String::new();
         owned.try_reserve_exact(name.len()).map_err(crate::sys::HostMemoryExhausted::from)?;
@@ -142,7 +147,7 @@ impl Options<'_> {
                 limit,
                 growth: flags & ALLOW_GROWTH != 0,
                 garbage_collection: flags & GARBAGE_COLLECTION != 0,
-                split_always: flags & SPLIT_ALWAYS != 0,
+                split_always: flags & SPLIT_ALWAYS != 0 || options.splits_always_by_default(&backend),
                 fragmentation_fraction: options.fragmentation_fraction,
                 initial_region: options.initial_region_bytes,
                 timestamps: flags & TIMESTAMPS != 0,
@@ -154,6 +159,12 @@ impl Options<'_> {
             report_failures: flag(c"BFC_REPORT_ON_FAILURE").unwrap_or(false),
             name: owned,
         })
+    }
+
+    /// Granules are moved to where a large piece is wanted, so that small ones are in nobody's way; slack inside a
+    /// chunk is then the only memory that is lost. A rule that somebody asks for is kept.
+    fn splits_always_by_default(&self, backend: &AnyBackend) -> bool {
+        backend.get().granules().is_some() && self.fragmentation_fraction == 0.0
     }
 
     /// Whether they can mean anything at all.
@@ -224,7 +235,7 @@ impl Options<'_> {
         options
     }
 
-    fn choose_backend(&self, device: i32) -> Result<AnyBackend, Error> {
+    fn choose_backend(&self, device: i32) -> Result<Owned, Error> {
         let kind = match (self.backend, device) {
             (BackendKind::Auto, 256) => BackendKind::Host,
             (BackendKind::Auto, 0..=255) => BackendKind::Cuda,
@@ -243,29 +254,37 @@ impl Options<'_> {
             }
             (kind, _) => kind,
         };
-        match (kind, self.suballocator) {
-            (BackendKind::Host, _) => Ok(AnyBackend::Host(Host)),
-            (BackendKind::Custom, Some(functions)) => Ok(AnyBackend::Custom(Custom {
+        let backend = match (kind, self.suballocator) {
+            (BackendKind::Host, _) => AnyBackend::Host(Host),
+            // Its range is a matter of its limit.
+            (BackendKind::HostVmm, _) => {
+                AnyBackend::HostVmm(HostVmm::open(self.choose_limit(Some(memory_total()))?)?)
+            }
+            (BackendKind::Custom, Some(functions)) => AnyBackend::Custom(Custom {
                 user_data: functions.user_data,
                 alloc: functions.alloc,
                 free: functions.free,
                 coalesces: functions.supports_coalescing,
-            })),
-            _ => Err(fail!(
-                Error::BackendUnavailable,
-                "{} is not in this version of libbfc; name BFC_BACKEND_HOST or BFC_BACKEND_CUSTOM (or set \
-                 BFC_BACKEND=host) to run without a device",
-                kind.c_name()
-            )),
-        }
+            }),
+            _ => {
+                return Err(fail!(
+                    Error::BackendUnavailable,
+                    "{} is not in this version of libbfc; name BFC_BACKEND_HOST or BFC_BACKEND_CUSTOM (or set \
+                     BFC_BACKEND=host) to run without a device",
+                    kind.c_name()
+                ));
+            }
+        };
+        Ok(Owned::new(backend))
     }
 
-    fn choose_limit(&self, backend: &AnyBackend) -> Result<u64, Error> {
+    /// `total` is how much there is, if the backend knows.
+    fn choose_limit(&self, total: Option<u64>) -> Result<u64, Error> {
         if self.memory_limit != 0 {
             return Ok(self.memory_limit);
         }
         let growth = self.flags & ALLOW_GROWTH != 0;
-        match backend.get().total_memory() {
+        match total {
             Some(total) if self.memory_fraction > 0.0 => Ok((total as f64 * self.memory_fraction) as u64),
             Some(total) => Ok(total),
             None if self.memory_fraction > 0.0 => Err(fail!(
@@ -395,7 +414,7 @@ mod tests {
     #[test]
     fn auto_is_never_silently_host_memory() {
         let choose = |device| Options::default().choose_backend(device);
-        assert!(matches!(choose(256), Ok(AnyBackend::Host(_))));
+        assert!(matches!(choose(256).as_deref(), Ok(AnyBackend::Host(_))));
         for device in [0, 1, 255, 257] {
             assert!(matches!(choose(device), Err(Error::BackendUnavailable)), "{device}");
         }

@@ -1,12 +1,17 @@
 //! Where regions come from.
 
 mod custom;
+pub(crate) mod granules;
 mod host;
+mod host_vmm;
 pub(crate) mod order;
 
 pub(crate) use custom::Custom;
 pub use custom::{AllocCallback, FreeCallback};
 pub(crate) use host::Host;
+pub(crate) use host_vmm::HostVmm;
+
+use std::ops::Deref;
 
 /// Memory that a backend gave.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,13 +55,49 @@ pub(crate) trait Backend {
     fn order(&self) -> Option<&dyn order::Order> {
         None
     }
+
+    /// Its granules, if it has one reserved range instead of regions: then `alloc` is never called, and `free` once
+    /// at the end, for whatever is mapped.
+    fn granules(&self) -> Option<&dyn granules::Granules> {
+        None
+    }
 }
 
-/// The backend of one allocator. Copied, so that it is called without holding anything of the allocator.
+/// The backend of one allocator. Copied, so that it is called without holding anything of the allocator; what it
+/// refers to lives as long as its [`Owned`], which destruction ends only when no call is under way.
 #[derive(Clone, Copy)]
 pub(crate) enum AnyBackend {
     Host(Host),
     Custom(Custom),
+    HostVmm(&'static HostVmm),
+    #[cfg(test)]
+    Test(&'static (dyn Backend + Sync)),
+}
+
+/// A backend with what it has of its own on the heap.
+pub(crate) struct Owned(AnyBackend);
+
+impl Owned {
+    pub(crate) fn new(backend: AnyBackend) -> Self {
+        Owned(backend)
+    }
+}
+
+impl Deref for Owned {
+    type Target = AnyBackend;
+
+    fn deref(&self) -> &AnyBackend {
+        &self.0
+    }
+}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        if let AnyBackend::HostVmm(state) = self.0 {
+            // SAFETY: it was leaked from a box in `HostVmm::open`, for this owner only, and nobody calls it any more.
+            drop(unsafe { Box::from_raw(std::ptr::from_ref(state).cast_mut()) });
+        }
+    }
 }
 
 impl AnyBackend {
@@ -64,6 +105,9 @@ impl AnyBackend {
         match self {
             AnyBackend::Host(host) => host,
             AnyBackend::Custom(custom) => custom,
+            AnyBackend::HostVmm(host_vmm) => *host_vmm,
+            #[cfg(test)]
+            AnyBackend::Test(backend) => *backend,
         }
     }
 }

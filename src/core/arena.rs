@@ -2,6 +2,7 @@
 
 use super::chunks::{ChunkId, Chunks, Cold, Hot, NIL};
 use super::grow::Growth;
+use super::holes::Holes;
 use super::index::FreeIndex;
 use super::regions::Regions;
 use super::scopes::Names;
@@ -63,7 +64,7 @@ pub(crate) enum Refused {
 pub(crate) struct Progress {
     frees: u64,
     frontier: u64,
-    /// Regions obtained and given back.
+    /// Regions obtained and given back, and granules mapped, moved and unmapped.
     pub(crate) regions: u64,
 }
 
@@ -77,6 +78,7 @@ pub(crate) struct Arena {
     pub(super) counters: Counters,
     pub(super) settings: Settings,
     pub(super) names: Names,
+    pub(super) holes: Holes,
     /// There are neither stamps nor operation names to keep.
     pub(super) plain: bool,
     /// A remainder of this many bytes is split off however large the request is.
@@ -94,6 +96,7 @@ impl Arena {
             growth: Growth::new(settings.limit, settings.growth, settings.initial_region),
             counters: Counters::default(),
             names: Names::default(),
+            holes: Holes::default(),
             max_slack: max_slack(&settings),
             plain: !settings.timestamps,
             settings,
@@ -231,7 +234,7 @@ impl Arena {
         Progress {
             frees: c.frees(),
             frontier: self.stamps.frontier(),
-            regions: c.regions_added + c.regions_released,
+            regions: c.regions_added + c.regions_released + c.remaps,
         }
     }
 
@@ -312,9 +315,9 @@ impl Arena {
         &self.settings
     }
 
-    /// What the chunks tile: the regions without their tails.
+    /// What the chunks tile, but for holes: the regions without their tails.
     pub(crate) fn usable_bytes(&self) -> u64 {
-        self.regions.iter().map(|(_, region)| region.bytes).sum()
+        self.regions.iter().map(|(_, region)| region.bytes).sum::<u64>() - self.holes.bytes()
     }
 
     /// The largest chunk in the index; with stamps, before the merges that are due.
@@ -331,10 +334,11 @@ impl Arena {
             + self.starts.metadata_bytes()
             + self.stamps.metadata_bytes()
             + self.names.metadata_bytes()
+            + self.holes.metadata_bytes()
     }
 
     pub(crate) fn stats(&self) -> Stats {
-        let chunks = self.chunks.count() as u64;
+        let chunks = (self.chunks.count() - self.holes.count()) as u64;
         let c = &self.counters;
         Stats {
             num_allocs: c.num_allocs(),

@@ -91,7 +91,7 @@ impl Arena {
     }
 
     /// Cuts a chunk at `at` bytes; what lies behind becomes a chunk.
-    fn add_after(&mut self, id: ChunkId, at: u64) -> ChunkId {
+    pub(super) fn add_after(&mut self, id: ChunkId, at: u64) -> ChunkId {
         let slab = &mut self.chunks.slab[..];
         let Hot { addr, next, .. } = slab[id];
         let (size, region) = (slab[id].size(), slab[id].region());

@@ -69,6 +69,11 @@ impl FreeIndex {
         self.first_from(slab, (key.0, key.1 + 1))
     }
 
+    /// The first chunk of at least `size` bytes.
+    pub(super) fn first_of_size(&self, slab: &[Hot], size: u64) -> Option<ChunkId> {
+        self.first_from(slab, (size, 0))
+    }
+
     fn first_from(&self, slab: &[Hot], key: (u64, u64)) -> Option<ChunkId> {
         let class = class_of(key.0);
         let found = self.first_in(slab, class, key);

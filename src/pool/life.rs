@@ -1,13 +1,13 @@
 //! Creation, trimming and destruction.
 
-use super::Pool;
+use super::{Pool, remap};
 use super::slot::{Phase, Slot};
 use super::traffic::{give_back, release, tell_of_release};
 use crate::core::arena::Arena;
 use crate::error::{Error, fail};
 use crate::log::{self, Level};
 use crate::options::Resolved;
-use crate::sys::{HostMemoryExhausted, thread};
+use crate::sys::{thread, try_box};
 
 /// Says that there is an allocator already, if there is one.
 pub(crate) fn require_vacant(slot: &Slot, device: i32) -> Result<(), Error> {
@@ -22,8 +22,13 @@ pub(crate) fn require_vacant(slot: &Slot, device: i32) -> Result<(), Error> {
 
 /// Puts an allocator into an empty slot. No region is obtained before the first allocation.
 pub(crate) fn create(slot: &Slot, device: i32, resolved: Resolved) -> Result<(), Error> {
+    let mut arena = Arena::new(resolved.settings)?;
+    if let Some(granules) = resolved.backend.get().granules() {
+        arena.set_range(granules.range());
+    }
+    let (limit, backend) = (resolved.settings.limit, *resolved.backend);
     let pool = Pool {
-        arena: Arena::new(resolved.settings)?,
+        arena,
         backend: resolved.backend,
         device,
         name: resolved.name,
@@ -31,7 +36,6 @@ pub(crate) fn create(slot: &Slot, device: i32, resolved: Resolved) -> Result<(),
         report_failures: resolved.report_failures,
     };
     let pool = try_box(pool)?;
-    let (limit, backend) = (resolved.settings.limit, resolved.backend);
     let mut guard = slot.lock();
     while guard.inner().phase != Phase::Empty {
         drop(guard);
@@ -90,26 +94,15 @@ pub(crate) fn destroy(slot: &Slot, forced: bool) -> Result<(), Error> {
 /// Gives wholly free regions back as long as `keep` bytes stay held; returns how many bytes went.
 pub(crate) fn trim(slot: &Slot, keep: u64) -> Result<u64, Error> {
     let mut guard = slot.enter()?;
-    let regions = guard.arena.detach_above(keep)?;
     let released;
-    (guard, released) = release(guard, regions);
-    guard = guard.check_entry()?;
+    if guard.arena.range().is_some() {
+        (guard, released) = remap::trim(guard, keep)?;
+    } else {
+        let regions = guard.arena.detach_above(keep)?;
+        (guard, released) = release(guard, regions);
+        guard = guard.check_entry()?;
+    }
     guard.arena.forget_past();
     guard.notify();
     Ok(released)
-}
-
-/// A box, or an error where `Box::new` would abort.
-fn try_box<T>(value: T) -> Result<Box<T>, HostMemoryExhausted> {
-    let layout = std::alloc::Layout::new::<T>();
-    const { assert!(size_of::<T>() != 0) };
-    // SAFETY: the layout is not of size 0.
-    let place = unsafe { std::alloc::alloc(layout) }.cast::<T>();
-    if place.is_null() {
-        return Err(HostMemoryExhausted);
-    }
-    // SAFETY: the place is new, aligned and large enough for a T.
-    unsafe { place.write(value) };
-    // SAFETY: the place came from the global allocator with the layout of a T, and holds one.
-    Ok(unsafe { Box::from_raw(place) })
 }

@@ -4,6 +4,7 @@
 //! called with the lock open, so after each such call the world may have changed and the search begins
 //! again.
 
+use super::remap;
 use super::slot::{Guard, Slot};
 use super::traffic::{Extended, extend, release};
 use crate::core::arena::{Progress, Refused, Want};
@@ -205,7 +206,10 @@ fn attempt<'a>(mut guard: Guard<'a>, want: &Want<'_>, tried: &mut Tried) -> Atte
         if !tried.extended {
             tried.extended = true;
             let extended;
-            (guard, extended) = extend(guard, want.alignment, least)?;
+            (guard, extended) = match guard.arena.range() {
+                None => extend(guard, want.alignment, least)?,
+                Some(_) => remap::grow(guard, want)?,
+            };
             match extended {
                 Extended::Grown => {
                     // A backend that does not honour the alignment is asked for enough to find it inside.
@@ -233,6 +237,20 @@ fn attempt<'a>(mut guard: Guard<'a>, want: &Want<'_>, tried: &mut Tried) -> Atte
             return Ok(Outcome::Exhausted(guard));
         }
         tried.collected = true;
+        if guard.arena.range().is_some() {
+            let moved;
+            (guard, moved) = remap::relocate(guard, want)?;
+            match moved {
+                Extended::Grown => tried.note_own(&guard, 1),
+                Extended::Refused => {}
+                Extended::NoRoom if guard.is_bringing(u64::MAX) => {
+                    guard = guard.wait_for_call().check_entry()?;
+                    tried.collected = false;
+                }
+                Extended::NoRoom => return Ok(Outcome::Exhausted(guard)),
+            }
+            continue;
+        }
         // Wholly free regions go back, so that the backend can make a larger one of them.
         let regions = guard.arena.detach_for(want.size);
         if regions.is_empty() {

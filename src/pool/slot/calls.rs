@@ -43,13 +43,13 @@ impl Guard<'_> {
         reserved: u64,
         work: impl FnOnce(&dyn Backend) -> T,
     ) -> (Self, T) {
-        let backend: AnyBackend = self.backend;
+        let backend: AnyBackend = *self.backend;
         self.step_out(What::Obtains(reserved), || work(backend.get()))
     }
 
     /// Gives the backend something back with the lock open, in the same way.
     pub(in crate::pool) fn giving_back(self, work: impl FnOnce(&dyn Backend)) -> Self {
-        let backend: AnyBackend = self.backend;
+        let backend: AnyBackend = *self.backend;
         self.step_out(What::GivesBack, || work(backend.get())).0
     }
 
