@@ -132,7 +132,8 @@ impl HostVmm {
             if let Err(error) = step {
                 // SAFETY: nobody knows of this memory yet. Should it fail nobody will: the next mapping is put
                 // in place of whatever is there.
-                let _ = unsafe { self.reservation.empty(span.base, (number - numbers.start) as u64 * GRANULE) };
+                let _ =
+                    unsafe { self.reservation.empty(span.base, (number - numbers.start) as u64 * GRANULE) };
                 for number in numbers.start..number {
                     let place = books.places.get(number) - 1;
                     books.places.set(number, 0);
@@ -235,7 +236,8 @@ impl Granules for HostVmm {
         let next = |books: &mut Books, _: usize, count: usize| {
             let last = books.kept.len() - 1;
             let first = books.kept[last];
-            let run = (0..count.min(last + 1)).take_while(|&i| books.kept[last - i] == first + i as u32).count();
+            let run =
+                (0..count.min(last + 1)).take_while(|&i| books.kept[last - i] == first + i as u32).count();
             books.kept.truncate(last + 1 - run);
             Ok((first, run))
         };
@@ -390,7 +392,10 @@ fn reserve(wanted: u64) -> Result<Reservation, Error> {
 
 fn failure(what: &str, bytes: u64, errno: i32) -> Error {
     if errno == libc::ENOMEM {
-        return fail!(Error::OutOfMemory, "the system has no memory, or no more mappings, to {what} {bytes} bytes");
+        return fail!(
+            Error::OutOfMemory,
+            "the system has no memory, or no more mappings, to {what} {bytes} bytes"
+        );
     }
     fail!(Error::BackendFailed, "the system failed to {what} {bytes} bytes of granules: error {errno}")
 }

@@ -100,7 +100,10 @@ impl Arena {
         }
         let with = |state| self.chunks.ids().filter(move |&id| self.chunks.state(id) == state).count();
         let coming = with(State::Coming);
-        require(with(State::Hole) == self.holes.list().len() && coming == self.holes.coming, Broken::I3Index)?;
+        require(
+            with(State::Hole) == self.holes.list().len() && coming == self.holes.coming,
+            Broken::I3Index,
+        )?;
         // Only what is under way is out of circulation.
         let idle = coming == 0 && with(State::Away) == 0;
         require(idle || self.is_moving(), Broken::I3Index)
@@ -150,9 +153,9 @@ impl Arena {
         let peaks = c.peak_bytes_in_use >= used && c.peak_bytes_requested >= requested;
         let count = free_count + hole_count + c.live();
         let sizes = holes == self.holes.bytes() && used + free == self.usable_bytes();
-        let mapped = self.range().is_none() || used + free == self.growth.pool_bytes;
-        let pool = sizes && mapped && count == self.chunks.count() as u64;
         let given = self.regions.iter().fold(0u64, |sum, (_, region)| sum.saturating_add(region.given));
+        let mapped = self.range().is_none() || used + free == given;
+        let pool = sizes && mapped && count == self.chunks.count() as u64;
         require(sums && peaks && pool && given <= self.growth.pool_bytes, Broken::I4Accounting)
     }
 

@@ -8,7 +8,7 @@
 //!
 //! Chunks in use are never part of a plan, and no granule with a byte of one.
 
-use super::arena::Arena;
+use super::arena::{Arena, Want};
 use super::chunks::{ChunkId, NIL, State};
 use super::holes::Range;
 use super::units::UNIT;
@@ -109,35 +109,35 @@ impl Arena {
     /// Plans to map what a request needs, where that is least, within the limit.
     pub(crate) fn plan_growth(
         &mut self,
-        size: u64,
-        alignment: u64,
+        want: &Want<'_>,
         new: New,
     ) -> Result<Option<Plan>, HostMemoryExhausted> {
         let Some(range) = self.range() else { return Ok(None) };
-        let plan = self.begin_plan(range).and_then(|()| self.grow_by(range, size, alignment, new));
+        let plan = self.begin_plan(range).and_then(|()| self.grow_for(range, want, new));
         if !matches!(plan, Ok(Some(_))) {
             self.close_range();
         }
         plan
     }
 
-    fn grow_by(
+    fn grow_for(
         &mut self,
         range: Range,
-        size: u64,
-        alignment: u64,
+        want: &Want<'_>,
         new: New,
     ) -> Result<Option<Plan>, HostMemoryExhausted> {
         let available = range.floor(self.growth.available());
-        let place = self.best_place(range, size, alignment, |place| place.missing <= available);
+        let place = self.best_place(range, want, |place| place.missing <= available);
         let Some(place) = place else { return Ok(None) };
         let extra = match new {
-            New::Ample => self.growth_step(range).saturating_sub(place.missing).min(available - place.missing),
+            New::Ample => {
+                self.growth_step(range).saturating_sub(place.missing).min(available - place.missing)
+            }
             New::Needed | New::Nothing => 0,
         };
         let mut plan = Plan::default();
-        self.reserve_plan(&mut plan, range, &place, size, 0)?;
-        self.take_out(&mut plan, range, &place, size, place.missing, extra);
+        self.reserve_plan(&mut plan, range, &place, want.size, 0)?;
+        self.take_out(&mut plan, range, &place, want.size, place.missing, extra);
         self.start(&plan);
         Ok(Some(plan))
     }
@@ -146,12 +146,11 @@ impl Arena {
     /// granules of free chunks, the largest first.
     pub(crate) fn plan_relocation(
         &mut self,
-        size: u64,
-        alignment: u64,
+        want: &Want<'_>,
         new: New,
     ) -> Result<Option<Plan>, HostMemoryExhausted> {
         let Some(range) = self.range() else { return Ok(None) };
-        let plan = self.begin_plan(range).and_then(|()| self.relocate_for(range, size, alignment, new));
+        let plan = self.begin_plan(range).and_then(|()| self.relocate_for(range, want, new));
         if !matches!(plan, Ok(Some(_))) {
             self.close_range();
         }
@@ -161,24 +160,23 @@ impl Arena {
     fn relocate_for(
         &mut self,
         range: Range,
-        size: u64,
-        alignment: u64,
+        want: &Want<'_>,
         new: New,
     ) -> Result<Option<Plan>, HostMemoryExhausted> {
         let mut donors = self.donors(range)?;
         let idle: u64 = donors.iter().map(|donor| donor.span.bytes).sum();
         let available = if new == New::Nothing { 0 } else { range.floor(self.growth.available()) };
-        let place = self.best_place(range, size, alignment, |place| place.granules <= available + idle);
+        let place = self.best_place(range, want, |place| place.granules <= available + idle);
         let Some(place) = place else { return Ok(None) };
         let fresh = place.missing.min(available);
         let zone = Span { base: range.floor(place.at), bytes: 0 };
-        let zone = Span { bytes: range.ceil(place.at + size) - zone.base, ..zone };
+        let zone = Span { bytes: range.ceil(place.at + want.size) - zone.base, ..zone };
         donors.iter_mut().for_each(|donor| donor.leave(&zone));
         self.choose(&mut donors, place.missing - fresh);
         let mut plan = Plan::default();
-        self.reserve_plan(&mut plan, range, &place, size, donors.len())?;
+        self.reserve_plan(&mut plan, range, &place, want.size, donors.len())?;
         donors.iter().for_each(|donor| self.carve(&mut plan, donor));
-        self.take_out(&mut plan, range, &place, size, fresh, 0);
+        self.take_out(&mut plan, range, &place, want.size, fresh, 0);
         self.start(&plan);
         Ok(Some(plan))
     }
@@ -316,22 +314,24 @@ impl Arena {
         while next != NIL && self.is_open(next) {
             (last, next) = (next, self.chunks.next(next));
         }
-        Some(Run { first, start: self.chunks.addr(first), end: self.chunks.addr(last) + self.chunks.size(last) })
+        Some(Run {
+            first,
+            start: self.chunks.addr(first),
+            end: self.chunks.addr(last) + self.chunks.size(last),
+        })
     }
 
     /// The place with the fewest bytes to map; among equals one that spares the end of the range, then the one in
-    /// the smallest run, then the lowest. A run without a hole has no place, or the request had been served.
+    /// the smallest run, then the lowest. A run without a hole has no place, or the request were served already.
     ///
     /// It is enough to look where the request begins at the beginning of a chunk or ends at the end of one: moving
     /// it between two such places never helps, for holes begin and end at granule boundaries.
-    fn best_place(
-        &self,
-        range: Range,
-        size: u64,
-        alignment: u64,
-        allowed: impl Fn(&Place) -> bool,
-    ) -> Option<Place> {
-        let alignment = alignment.max(UNIT);
+    fn best_place(&self, range: Range, want: &Want<'_>, allowed: impl Fn(&Place) -> bool) -> Option<Place> {
+        if self.find_choosy(want).is_some() {
+            // Somebody freed it since the request looked.
+            return None;
+        }
+        let (size, alignment) = (want.size, want.alignment.max(UNIT));
         let mut best: Option<Place> = None;
         for run in self.holes.list().iter().filter_map(|&hole| self.run_of(hole)) {
             if run.end - run.start < size {
@@ -352,8 +352,7 @@ impl Arena {
                 id = self.chunks.next(id);
             }
         }
-        // Nothing to map: there is a free chunk, and whoever asks has not looked.
-        best.filter(|place| place.missing != 0)
+        best
     }
 
     fn place(&self, range: Range, run: &Run, at: u64, size: u64) -> Place {
@@ -378,7 +377,8 @@ impl Arena {
         }
         // The granules at the ends of the run may be partly in use.
         let (low, high) = (from < run.start, to > run.end);
-        let shared = if low && high && to - from == range.granule { 1 } else { u64::from(low) + u64::from(high) };
+        let shared =
+            if low && high && to - from == range.granule { 1 } else { u64::from(low) + u64::from(high) };
         let granules = to - from - shared * range.granule;
         Place { missing, of_tail, run_bytes: run.end - run.start, at, granules, first: first.0 }
     }

@@ -1,8 +1,8 @@
 //! Creation, trimming and destruction.
 
-use super::{Pool, remap};
 use super::slot::{Phase, Slot};
 use super::traffic::{give_back, release, tell_of_release};
+use super::{Pool, remap};
 use crate::core::arena::Arena;
 use crate::error::{Error, fail};
 use crate::log::{self, Level};

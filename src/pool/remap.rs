@@ -15,16 +15,12 @@ use crate::log::{self, Level};
 /// Maps what a request needs, if the limit leaves so much.
 pub(super) fn grow<'a>(guard: Guard<'a>, want: &Want<'_>) -> Result<(Guard<'a>, Extended), Error> {
     // If there is not so much, the least that helps may be there.
-    serve(guard, want, &[New::Ample, New::Needed], |guard, new| {
-        guard.arena.plan_growth(want.size, want.alignment, new)
-    })
+    serve(guard, want, &[New::Ample, New::Needed], |guard, new| guard.arena.plan_growth(want, new))
 }
 
 /// Moves granules that are idle to where they make room for a request.
 pub(super) fn relocate<'a>(guard: Guard<'a>, want: &Want<'_>) -> Result<(Guard<'a>, Extended), Error> {
-    serve(guard, want, &[New::Needed, New::Nothing], |guard, new| {
-        guard.arena.plan_relocation(want.size, want.alignment, new)
-    })
+    serve(guard, want, &[New::Needed, New::Nothing], |guard, new| guard.arena.plan_relocation(want, new))
 }
 
 type Planned = Result<Option<Plan>, crate::sys::HostMemoryExhausted>;

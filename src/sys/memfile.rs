@@ -142,7 +142,9 @@ impl Reservation {
     /// # Safety
     /// Nobody relies on what is mapped there.
     pub(crate) unsafe fn empty(&self, addr: u64, bytes: u64) -> Result<(), i32> {
-        assert!(addr >= self.base && addr - self.base <= self.bytes && bytes <= self.bytes - (addr - self.base));
+        assert!(
+            addr >= self.base && addr - self.base <= self.bytes && bytes <= self.bytes - (addr - self.base)
+        );
         reserve(addr, bytes, libc::MAP_FIXED).map(drop)
     }
 }
