@@ -21,7 +21,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 const GRANULE: u64 = 2 << 20;
 /// How much larger the range is than the limit: holes need addresses, which cost nothing.
 const RANGE_PER_LIMIT: u64 = 256;
-/// A range beyond this is not asked for its comfort only: other allocators want addresses too.
+/// More is not reserved for comfort, and never more than twice that: others want addresses too, of which there are
+/// 128 TiB.
 const COMFORT: u64 = 8 << 40;
 
 /// The mappings of all ranges of this process.
@@ -366,11 +367,12 @@ impl Places {
 
 /// How many bytes of addresses a pool of that limit wants: see docs/algorithm.md.
 fn range_for(limit: u64) -> u64 {
-    let granules = limit.clamp(GRANULE, MAX_CHUNK / GRANULE * GRANULE).div_ceil(GRANULE);
+    const { assert!(2 * COMFORT <= MAX_CHUNK) };
+    let granules = limit.clamp(GRANULE, 2 * COMFORT).div_ceil(GRANULE);
     let comfortable = granules.saturating_mul(RANGE_PER_LIMIT).min(COMFORT / GRANULE).max(granules);
     // Where addresses are short they are for all.
     let allowed = limit_of(libc::RLIMIT_AS) / 2 / GRANULE;
-    comfortable.min(MAX_CHUNK / GRANULE).min(allowed.max(1)) * GRANULE
+    comfortable.min(allowed.max(1)) * GRANULE
 }
 
 /// As many addresses as there are, up to `wanted`.

@@ -90,6 +90,11 @@ impl Arena {
         self.holes.range
     }
 
+    /// Whether a chunk is a hole.
+    pub(crate) fn is_unmapped(&self, id: ChunkId) -> bool {
+        matches!(self.chunks.state(id), State::Hole | State::Coming)
+    }
+
     /// Bytes inside the region that no memory is mapped to, but for the end of the range.
     pub(crate) fn hole_bytes(&self) -> u64 {
         let tail = self.holes.list.iter().map(|&id| self.tail_bytes(id)).max().unwrap_or(0);

@@ -299,11 +299,18 @@ pub(crate) fn free(slot: &Slot, addr: u64) -> Result<(), Error> {
 #[cold]
 fn refuse_free(guard: Guard<'_>, addr: u64, refused: Refused) -> Error {
     let name = &guard.name;
+    let around = guard.arena.chunk_around(addr);
     match refused {
+        _ if around.is_some_and(|id| guard.arena.is_unmapped(id)) => {
+            fail!(
+                Error::InvalidPointer,
+                "{name}: {addr:#x} is in a granule that is not mapped; was it freed already?"
+            )
+        }
         Refused::AlreadyFree => {
             fail!(Error::DoubleFree, "{name}: {addr:#x} is the start of a chunk that is free already")
         }
-        Refused::NotAChunk => match guard.arena.chunk_around(addr) {
+        Refused::NotAChunk => match around {
             Some(id) => {
                 let chunks = guard.arena.chunks();
                 let (start, in_use) = (chunks.addr(id), chunks.in_use(id));

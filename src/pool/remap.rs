@@ -161,3 +161,6 @@ pub(super) fn trim(mut guard: Guard<'_>, keep: u64) -> Result<(Guard<'_>, u64), 
     }
     Ok((guard, released))
 }
+
+#[cfg(test)]
+mod tests;
