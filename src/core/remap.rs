@@ -206,6 +206,8 @@ impl Arena {
         let mut held = self.growth.pool_bytes - bytes(&sources);
         self.holes.bytes += bytes(&sources);
         self.holes.coming -= fresh.len() + targets.len();
+        let changed = sources.iter().any(|piece| !piece.mapped)
+            || fresh.iter().chain(&targets).any(|piece| piece.mapped);
         for piece in sources.iter().chain(&fresh).chain(&targets) {
             if piece.mapped {
                 held += piece.span.bytes;
@@ -221,7 +223,8 @@ impl Arena {
         if let Some(region) = region {
             self.regions.get_mut(region).given = held;
         }
-        self.counters.remaps += 1;
+        // What failed and was restored is no progress for others.
+        self.counters.remaps += u64::from(changed);
         self.holes.moving = false;
         self.close_range();
     }
