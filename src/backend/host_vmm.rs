@@ -33,6 +33,8 @@ pub(crate) struct HostVmm {
     reservation: Reservation,
     file: MemFile,
     most_mappings: u64,
+    /// Those of all ranges of the process.
+    mappings: &'static AtomicU64,
     /// One thread at a time calls; this is for whoever does not know that.
     books: SpinMutex<Books>,
 }
@@ -52,10 +54,10 @@ impl HostVmm {
     /// A range for a pool of `limit` bytes, on the heap until its `Owned` ends it.
     pub(crate) fn open(limit: u64) -> Result<&'static Self, Error> {
         let most = most_mappings() / 4 * 3;
-        Ok(Box::leak(try_box(Self::new(limit, range_for(limit), most)?)?))
+        Ok(Box::leak(try_box(Self::new(limit, range_for(limit), most, &MAPPINGS)?)?))
     }
 
-    fn new(limit: u64, wanted: u64, most_mappings: u64) -> Result<Self, Error> {
+    fn new(limit: u64, wanted: u64, most_mappings: u64, mappings: &'static AtomicU64) -> Result<Self, Error> {
         let reservation = reserve(wanted)?;
         let granules = reservation.bytes / GRANULE;
         let places = (limit / GRANULE).min(granules);
@@ -68,8 +70,8 @@ impl HostVmm {
             kept: Vec::new(),
             mappings: 1,
         };
-        MAPPINGS.fetch_add(1, Relaxed);
-        Ok(HostVmm { reservation, file, most_mappings, books: SpinMutex::new(books) })
+        mappings.fetch_add(1, Relaxed);
+        Ok(HostVmm { reservation, file, most_mappings, mappings, books: SpinMutex::new(books) })
     }
 
     /// The numbers of a span's granules.
@@ -84,7 +86,7 @@ impl HostVmm {
 
     /// Refuses what would take more mappings than there may be, in time.
     fn require_mappings(&self, more: u64) -> Result<(), Error> {
-        let there = MAPPINGS.load(Relaxed);
+        let there = self.mappings.load(Relaxed);
         if there.saturating_add(more) <= self.most_mappings {
             return Ok(());
         }
@@ -96,8 +98,8 @@ impl HostVmm {
     }
 
     /// Maps a run of places at a run of granules.
-    fn map_run(&self, number: usize, place: u32, count: usize) -> Result<(), Error> {
-        self.require_mappings(2)?;
+    fn map_run(&self, books: &Books, number: usize, place: u32, count: usize) -> Result<(), Error> {
+        self.require_mappings(books.more_for(number, place, count))?;
         if !self.file.is_there() {
             return Err(fail!(
                 Error::BackendFailed,
@@ -120,17 +122,20 @@ impl HostVmm {
         back: impl Fn(&mut Books, u32),
     ) -> Result<(), Error> {
         let numbers = self.numbers(span);
-        let before = books.breaks(&numbers);
         let mut number = numbers.start;
         while number < numbers.end {
             let step = next(books, number, numbers.end - number).and_then(|(place, count)| {
-                let mapped = self.map_run(number, place, count);
+                let run = number..number + count;
+                let before = books.breaks(&run);
+                let mapped = self.map_run(books, number, place, count);
                 // Noted also on failure, for then they are given back as the others are.
                 (0..count).for_each(|i| books.places.set(number + i, place + i as u32 + 1));
+                self.recount(books, before, &run);
                 number += count;
                 mapped
             });
             if let Err(error) = step {
+                let before = books.breaks(&numbers);
                 // SAFETY: nobody knows of this memory yet. Should it fail nobody will: the next mapping is put
                 // in place of whatever is there.
                 let _ =
@@ -140,19 +145,20 @@ impl HostVmm {
                     books.places.set(number, 0);
                     back(books, place);
                 }
-                books.recount(before, &numbers);
+                self.recount(books, before, &numbers);
                 return Err(error);
             }
         }
-        books.recount(before, &numbers);
         Ok(())
     }
 
     /// Unmaps granules; `to` gets their places.
     fn unmap_span(&self, books: &mut Books, span: Span, to: impl Fn(&mut Books, u32)) -> Result<(), Error> {
-        self.require_mappings(2)?;
         let numbers = self.numbers(span);
         let before = books.breaks(&numbers);
+        let after =
+            u64::from(books.is_mapped_before(numbers.start)) + u64::from(books.place(numbers.end) != 0);
+        self.require_mappings(after.saturating_sub(before))?;
         // SAFETY: whoever calls has made sure that nobody uses this memory.
         let emptied = unsafe { self.reservation.empty(span.base, span.bytes) };
         emptied.map_err(|errno| failure("unmap", span.bytes, errno))?;
@@ -161,8 +167,15 @@ impl HostVmm {
             books.places.set(number, 0);
             to(books, place);
         }
-        books.recount(before, &numbers);
+        self.recount(books, before, &numbers);
         Ok(())
+    }
+
+    /// Notes how many mappings there are, where `before` borders of mappings were.
+    fn recount(&self, books: &mut Books, before: u64, numbers: &std::ops::Range<usize>) {
+        let after = books.breaks(numbers);
+        books.mappings = books.mappings + after - before;
+        self.mappings.fetch_add(after.wrapping_sub(before), Relaxed);
     }
 
     /// Gives the memory of places back, neighbours by one call.
@@ -277,27 +290,39 @@ impl Backend for HostVmm {
 
 impl Drop for HostVmm {
     fn drop(&mut self) {
-        MAPPINGS.fetch_sub(self.books.lock().mappings, Relaxed);
+        self.mappings.fetch_sub(self.books.lock().mappings, Relaxed);
     }
 }
 
 impl Books {
     /// How many of the borders of these granules are borders of mappings.
     fn breaks(&self, numbers: &std::ops::Range<usize>) -> u64 {
-        (numbers.start.max(1)..=numbers.end).filter(|&number| !self.is_joined(number)).count() as u64
+        let last = numbers.end.min(self.places.entries() - 1);
+        (numbers.start.max(1)..=last).filter(|&number| !self.is_joined(number)).count() as u64
+    }
+
+    /// The place of a granule plus 1, or 0; also for the number behind the last.
+    fn place(&self, number: usize) -> u32 {
+        if number < self.places.entries() { self.places.get(number) } else { 0 }
+    }
+
+    fn is_mapped_before(&self, number: usize) -> bool {
+        number != 0 && self.place(number - 1) != 0
+    }
+
+    /// How many mappings more there are once a run of places is mapped to granules of a hole.
+    fn more_for(&self, number: usize, place: u32, count: usize) -> u64 {
+        let (before, after) =
+            (if number == 0 { 0 } else { self.place(number - 1) }, self.place(number + count));
+        let old = u64::from(before != 0) + u64::from(after != 0);
+        let joined = u64::from(before == place && before != 0) + u64::from(after == place + count as u32 + 1);
+        (2 - joined).saturating_sub(old)
     }
 
     /// Whether a granule and the one before it are in one mapping.
     fn is_joined(&self, number: usize) -> bool {
-        let there = if number < self.places.entries() { self.places.get(number) } else { 0 };
-        let before = self.places.get(number - 1);
+        let (there, before) = (self.place(number), self.place(number - 1));
         if there == 0 || before == 0 { there == before } else { there == before + 1 }
-    }
-
-    fn recount(&mut self, before: u64, numbers: &std::ops::Range<usize>) {
-        let after = self.breaks(numbers);
-        self.mappings = self.mappings + after - before;
-        MAPPINGS.fetch_add(after.wrapping_sub(before), Relaxed);
     }
 }
 
@@ -401,3 +426,6 @@ fn failure(what: &str, bytes: u64, errno: i32) -> Error {
     }
     fail!(Error::BackendFailed, "the system failed to {what} {bytes} bytes of granules: error {errno}")
 }
+
+#[cfg(test)]
+mod tests;
