@@ -81,7 +81,7 @@ impl Arena {
     /// From now on regions come by the granule from this range. There is none yet.
     pub(crate) fn set_range(&mut self, range: Range) {
         debug_assert!(range.granule.is_power_of_two() && range.granule >= UNIT);
-        debug_assert!(range.base % range.granule == 0 && range.bytes % range.granule == 0);
+        debug_assert!(range.base.is_multiple_of(range.granule) && range.bytes.is_multiple_of(range.granule));
         self.holes.range = Some(range);
     }
 

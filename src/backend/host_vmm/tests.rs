@@ -12,7 +12,7 @@ fn span(vmm: &HostVmm, first: u64, count: u64) -> Span {
     Span { base: vmm.reservation.base + first * GRANULE, bytes: count * GRANULE }
 }
 
-fn word(vmm: &HostVmm, number: u64) -> &mut u64 {
+fn word(vmm: &HostVmm, number: u64) -> &'static mut u64 {
     // SAFETY: the tests ask for granules that are mapped, one at a time.
     unsafe { &mut *(vmm.address(number as usize) as *mut u64) }
 }

@@ -64,7 +64,7 @@ impl Fake {
     }
 
     fn granules(&self, span: Span) -> impl Iterator<Item = u64> + use<> {
-        assert!(span.base % GRANULE == 0 && span.bytes % GRANULE == 0 && span.bytes != 0);
+        assert!(span.base.is_multiple_of(GRANULE) && span.bytes.is_multiple_of(GRANULE) && span.bytes != 0);
         assert!(span.base >= self.range.base && span.base + span.bytes <= self.range.end());
         (span.base..span.base + span.bytes).step_by(GRANULE as usize)
     }
