@@ -59,13 +59,16 @@
 // Device memory in one growing virtual range. Not in this version: BFC_ERROR_BACKEND_UNAVAILABLE.
 #define BFC_BACKEND_CUDA_VMM 4
 
-// Host memory in one growing virtual range. Not in this version: BFC_ERROR_BACKEND_UNAVAILABLE.
+// Host memory in one growing virtual range, by granules of 2 MiB of a file in memory: the pool is one region, and
+// whole free granules move to where a larger piece is wanted, so that free memory does not stay in pieces.
+// Allocations never move. The limit is rounded down to granules. Not in a forked child: BFC_ERROR_SHUTTING_DOWN.
+// Any remainder is split off, as with BFC_SPLIT_ALWAYS, unless fragmentation_fraction is given.
 #define BFC_BACKEND_HOST_VMM 5
 
-// Regions on demand; without it one region of memory_limit at the first allocation.
+// Regions (in a virtual range: granules) on demand; without it one region of memory_limit at the first allocation.
 #define BFC_ALLOW_GROWTH (1u << 0)
 
-// Give wholly free regions back before failing.
+// Give wholly free regions back before failing. Of no effect in a virtual range, where granules are moved anyway.
 #define BFC_GARBAGE_COLLECTION (1u << 1)
 
 // Stamp frees, see bfc_set_safe_frontier; excludes the _async functions.

@@ -293,7 +293,8 @@ impl Device {
             return Err(fail!(Error::InvalidPointer, "{addr:#x} lies in no live allocation"));
         };
         let region = arena.regions().get(chunks.region(id));
-        Ok(AddressRange { chunk: (chunks.addr(id), chunks.size(id)), region: (region.base, region.bytes) })
+        let region = (region.base, arena.extent(region));
+        Ok(AddressRange { chunk: (chunks.addr(id), chunks.size(id)), region })
     }
 
     /// The device whose allocator holds the region around an address.

@@ -168,6 +168,40 @@ fn run(trace: &Trace, golden: &Golden) {
     check_largest_free(&pool, &stats);
 }
 
+/// The mode without growth on one range of granules, by TensorFlow's rule for splitting: the same places, counted
+/// from the first one. The limit is some bytes more, up to a whole granule.
+fn run_on_granules(name: &str) {
+    const GRANULE: u64 = 2 * MIB;
+    let trace = read_trace(name);
+    let golden = read_golden(name).into_iter().find(|golden| golden.mode == "fixed").expect("the mode");
+    let limit = golden.limit.next_multiple_of(GRANULE);
+    let pool = Pool::host(limit, |options| {
+        options.backend = BFC_BACKEND_HOST_VMM;
+        // The rule of 128 MiB, as a share; with less than that there is no such remainder.
+        options.fragmentation_fraction = (128.0 * MIB as f64 / limit as f64).min(1.0);
+    });
+    let mut hash = Fnv(1_469_598_103_934_665_603);
+    let mut addresses = Vec::with_capacity(trace.allocations);
+    for event in &trace.events {
+        match *event {
+            Event::Alloc { bytes } => {
+                let address = pool.get(bytes);
+                addresses.push(address);
+                hash.add(address - addresses[0] + backend::RECORDED_FIRST);
+            }
+            Event::Free { allocation } => pool.put(addresses[allocation]),
+        }
+    }
+    pool.check();
+    let stats = pool.stats();
+    assert_eq!(hash.0, golden.hash);
+    // Who gets all of the last chunk gets what the limit is larger by as well.
+    let peak = golden.peak_bytes_in_use;
+    assert!((peak..=peak + limit - golden.limit).contains(&stats.peak_bytes_in_use));
+    assert_eq!(stats.num_allocs, golden.num_allocs);
+    assert_eq!((stats.pool_bytes, stats.num_regions, stats.num_chunks), (limit, 1, 1));
+}
+
 /// At the end of a trace everything is free and merged: the largest free chunk is the largest region.
 fn check_largest_free(pool: &Pool, stats: &bfc_stats_t) {
     let largest = pool.backend().books(|books| books.out.values().copied().max());
@@ -215,6 +249,13 @@ fn serve_mix() {
 #[test]
 fn vit() {
     all_modes("vit");
+}
+
+#[test]
+fn granules_without_growth() {
+    for name in ["bert_var", "gpt2", "llama1b_decode", "mlp_tiny", "resnet50", "serve_mix", "vit"] {
+        run_on_granules(name);
+    }
 }
 
 /// The gate closes: another hash, another count or another placement is noticed.

@@ -20,7 +20,7 @@ const OWN_ORDINAL: i32 = 258;
 pub enum Backend {
     /// Host memory.
     Host,
-    /// One range of host memory with granules mapped on demand (not in this version).
+    /// One range of host memory, in which granules of 2 MiB are mapped on demand and moved.
     #[value(alias = "host_vmm")]
     HostVmm,
     /// CUDA device 0.

@@ -67,7 +67,7 @@ struct Replay {
     traces: Vec<PathBuf>,
 
     /// The pool's limit: bytes, or a number with KiB, MiB, GiB, TiB [default: 1.2 times the trace's peak of
-    /// live bytes, each request rounded up to 256, times the threads]
+    /// live bytes, each request rounded up to 256, times the threads; whole granules with host-vmm]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true, value_parser = size::parse_nonzero)]
     limit: Option<u64>,
     /// Take regions on demand instead of one of the whole limit
@@ -85,7 +85,7 @@ struct Replay {
     /// The first region's size with --growth
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true, value_parser = size::parse_nonzero)]
     initial_region: Option<u64>,
-    /// Where the memory comes from; this version has host
+    /// Where the memory comes from; this version has host and host-vmm
     #[arg(long, value_enum, ignore_case = true, default_value_t = Backend::Host)]
     backend: Backend,
     /// Replay on a simulated device of this capacity: addresses without memory, always the same ones
@@ -200,7 +200,10 @@ impl Replay {
     /// shows one that needs much more.
     fn limit_for(&self, trace: &Trace) -> u64 {
         let live = u128::from(trace.peak_live_bytes) * u128::from(self.threads);
-        let default = (live * 6 / 5).next_multiple_of(u128::from(ALIGNMENT)).max(u128::from(ALIGNMENT));
+        // Less than a granule of a virtual range is nothing.
+        let unit =
+            if matches!(self.backend, Backend::HostVmm | Backend::CudaVmm) { 2 << 20 } else { ALIGNMENT };
+        let default = (live * 6 / 5).next_multiple_of(u128::from(unit)).max(u128::from(unit));
         self.limit.unwrap_or(u64::try_from(default).unwrap_or(u64::MAX))
     }
 

@@ -2,15 +2,20 @@
 
 mod cuda;
 mod custom;
+pub(crate) mod granules;
 mod host;
+mod host_vmm;
 pub(crate) mod order;
 
 pub(crate) use cuda::Cuda;
 pub(crate) use custom::Custom;
 pub use custom::{AllocCallback, FreeCallback};
 pub(crate) use host::Host;
+pub(crate) use host_vmm::HostVmm;
 
-use crate::error::Error;
+use std::ops::Deref;
+
+use crate::error::{Error, keeping_last_error};
 
 /// Memory that a backend gave.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -64,14 +69,51 @@ pub(crate) trait Backend {
     fn order(&self) -> Option<&dyn order::Order> {
         None
     }
+
+    /// Its granules, if it has one reserved range instead of regions: then `alloc` is never called, and `free` once
+    /// at the end, for whatever is mapped.
+    fn granules(&self) -> Option<&dyn granules::Granules> {
+        None
+    }
 }
 
-/// The backend of one allocator. Copied, so that it is called without holding anything of the allocator.
+/// The backend of one allocator. Copied, so that it is called without holding anything of the allocator; what it
+/// refers to lives as long as its [`Owned`], which destruction ends only when no call is under way.
 #[derive(Clone, Copy)]
 pub(crate) enum AnyBackend {
     Host(Host),
     Custom(Custom),
     Cuda(Cuda),
+    HostVmm(&'static HostVmm),
+    #[cfg(test)]
+    Test(&'static (dyn Backend + Sync)),
+}
+
+/// A backend with what it has of its own on the heap.
+pub(crate) struct Owned(AnyBackend);
+
+impl Owned {
+    pub(crate) fn new(backend: AnyBackend) -> Self {
+        Owned(backend)
+    }
+}
+
+impl Deref for Owned {
+    type Target = AnyBackend;
+
+    fn deref(&self) -> &AnyBackend {
+        &self.0
+    }
+}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        keeping_last_error(|| self.0.get().close());
+        if let AnyBackend::HostVmm(state) = self.0 {
+            // SAFETY: it was leaked from a box in `HostVmm::open`, for this owner only, and nobody calls it any more.
+            drop(unsafe { Box::from_raw(std::ptr::from_ref(state).cast_mut()) });
+        }
+    }
 }
 
 impl AnyBackend {
@@ -80,6 +122,9 @@ impl AnyBackend {
             AnyBackend::Host(host) => host,
             AnyBackend::Custom(custom) => custom,
             AnyBackend::Cuda(cuda) => cuda,
+            AnyBackend::HostVmm(host_vmm) => *host_vmm,
+            #[cfg(test)]
+            AnyBackend::Test(backend) => *backend,
         }
     }
 }

@@ -47,12 +47,15 @@ pub const BFC_BACKEND_CUSTOM: u32 = 2;
 pub const BFC_BACKEND_CUDA: u32 = 3;
 /// Device memory in one growing virtual range. Not in this version: BFC_ERROR_BACKEND_UNAVAILABLE.
 pub const BFC_BACKEND_CUDA_VMM: u32 = 4;
-/// Host memory in one growing virtual range. Not in this version: BFC_ERROR_BACKEND_UNAVAILABLE.
+/// Host memory in one growing virtual range, by granules of 2 MiB of a file in memory: the pool is one region, and
+/// whole free granules move to where a larger piece is wanted, so that free memory does not stay in pieces.
+/// Allocations never move. The limit is rounded down to granules. Not in a forked child: BFC_ERROR_SHUTTING_DOWN.
+/// Any remainder is split off, as with BFC_SPLIT_ALWAYS, unless fragmentation_fraction is given.
 pub const BFC_BACKEND_HOST_VMM: u32 = 5;
 
-/// Regions on demand; without it one region of memory_limit at the first allocation.
+/// Regions (in a virtual range: granules) on demand; without it one region of memory_limit at the first allocation.
 pub const BFC_ALLOW_GROWTH: u32 = 1u32 << 0;
-/// Give wholly free regions back before failing.
+/// Give wholly free regions back before failing. Of no effect in a virtual range, where granules are moved anyway.
 pub const BFC_GARBAGE_COLLECTION: u32 = 1u32 << 1;
 /// Stamp frees, see bfc_set_safe_frontier; excludes the _async functions.
 pub const BFC_TIMESTAMPS: u32 = 1u32 << 2;

@@ -2,6 +2,7 @@
 
 use super::chunks::{ChunkId, Chunks, Cold, Hot, NIL};
 use super::grow::Growth;
+use super::holes::Holes;
 use super::index::FreeIndex;
 use super::lanes::{Lanes, NOBODYS, Stream};
 use super::regions::Regions;
@@ -71,7 +72,7 @@ pub(crate) struct Progress {
     frees: u64,
     frontier: u64,
     lanes: u64,
-    /// Regions obtained and given back.
+    /// Regions obtained and given back, and granules mapped, moved and unmapped.
     pub(crate) regions: u64,
 }
 
@@ -85,6 +86,7 @@ pub(crate) struct Arena {
     pub(super) counters: Counters,
     pub(super) settings: Settings,
     pub(super) names: Names,
+    pub(super) holes: Holes,
     pub(super) lanes: Lanes,
     /// Who is the only one, unless several lanes are told apart.
     pub(super) home: Stream,
@@ -117,6 +119,7 @@ impl Arena {
             simple: if settings.timestamps { NOBODYS } else { Stream::NONE.simple() },
             synchronized_frees: 0,
             home_recorded: false,
+            holes: Holes::default(),
             max_slack: max_slack(&settings),
             settings,
         })
@@ -297,7 +300,7 @@ impl Arena {
             frees: c.frees(),
             frontier: self.stamps.frontier(),
             lanes: self.lanes.advances,
-            regions: c.regions_added + c.regions_released,
+            regions: c.regions_added + c.regions_released + c.remaps,
         }
     }
 
@@ -378,9 +381,9 @@ impl Arena {
         &self.settings
     }
 
-    /// What the chunks tile: the regions without their tails.
+    /// What the chunks tile, but for holes: the regions without their tails.
     pub(crate) fn usable_bytes(&self) -> u64 {
-        self.regions.iter().map(|(_, region)| region.bytes).sum()
+        self.regions.iter().map(|(_, region)| region.bytes).sum::<u64>() - self.holes.bytes()
     }
 
     /// The largest chunk in the index; with stamps, before the merges that are due.
@@ -399,10 +402,11 @@ impl Arena {
             + self.stamps.metadata_bytes()
             + self.names.metadata_bytes()
             + self.lanes.metadata_bytes()
+            + self.holes.metadata_bytes()
     }
 
     pub(crate) fn stats(&self) -> Stats {
-        let chunks = self.chunks.count() as u64;
+        let chunks = (self.chunks.count() - self.holes.count()) as u64;
         let c = &self.counters;
         Stats {
             num_allocs: c.num_allocs(),

@@ -1,10 +1,11 @@
 //! The invariants, numbered. Tests check them after every step, and `bfc_check` on request.
 //!
-//! - I1 the chunks of a region tile it: linked in address order, without gap or overlap
-//! - I2 no two free neighbours that may merge
+//! - I1 the chunks of a region tile it: linked in address order, without gap or overlap; holes are whole
+//!   granules
+//! - I2 no two free neighbours that may merge, nor two holes
 //! - I3 a class is marked exactly if it holds a chunk, and the index holds exactly the findable chunks,
-//!   in order; a stamped free chunk is queued
-//! - I4 used + free = the regions, the counters agree with the chunks
+//!   in order; a stamped free chunk is queued; the list of holes holds exactly the holes
+//! - I4 used + free + holes = the regions, used + free = what is mapped, the counters agree with the chunks
 //! - I5 best fit is what a scan over all chunks finds
 //! - I6 every start maps to its chunk and nothing else maps to anything
 //! - I7 with several lanes: a free chunk is in its lane's list, ordered by points that are not done, or waits for
@@ -59,6 +60,7 @@ impl Arena {
                 let meets = next == NIL || size < span.bytes && self.chunks.addr(next) == addr + size;
                 let sound = size != 0 && size % UNIT == 0 && self.chunks.region(id) == region && meets;
                 require(linked && sound && self.chunks.state(id) != State::Vacant, Broken::I1Tiling)?;
+                require(self.is_whole(id), Broken::I1Tiling)?;
                 require(self.chunk_at(addr) == Some(id), Broken::I6Starts)?;
                 // Nothing else maps to it: the unit behind a start is looked at, or all of a small chunk.
                 let inside = (1..(size / UNIT).min(64)).map(|unit| addr + unit * UNIT);
@@ -87,10 +89,39 @@ impl Arena {
     /// Whether neighbours have no reason to be two chunks.
     fn should_be_one(&self, first: ChunkId, second: ChunkId) -> bool {
         let same_lane = || self.owner(first).is_some() && self.owner(first) == self.owner(second);
-        self.may_merge(first) && self.may_merge(second) || self.mixed && same_lane()
+        let holes = || [first, second].iter().all(|&id| self.chunks.state(id) == State::Hole);
+        self.may_merge(first) && self.may_merge(second) || holes() || self.mixed && same_lane()
+    }
+
+    /// Whether a chunk is whole granules, if it has to be.
+    fn is_whole(&self, id: ChunkId) -> bool {
+        let granule = match (self.chunks.state(id), self.range()) {
+            (State::Hole | State::Coming, Some(range)) => range.granule,
+            (State::Hole | State::Coming, None) => return false,
+            _ => return true,
+        };
+        self.chunks.addr(id).is_multiple_of(granule) && self.chunks.size(id).is_multiple_of(granule)
+    }
+
+    /// Every hole is in the list, at the place that it knows, and nothing else is.
+    fn check_holes(&self) -> Result<(), Broken> {
+        for (place, &id) in self.holes.list().iter().enumerate() {
+            let is_hole = self.chunks.state(id) == State::Hole;
+            require(is_hole && self.chunks.slab[..][id].hole_place() == place, Broken::I3Index)?;
+        }
+        let with = |state| self.chunks.ids().filter(move |&id| self.chunks.state(id) == state).count();
+        let coming = with(State::Coming);
+        require(
+            with(State::Hole) == self.holes.list().len() && coming == self.holes.coming,
+            Broken::I3Index,
+        )?;
+        // Only what is under way is out of circulation.
+        let idle = coming == 0 && with(State::Away) == 0;
+        require(idle || self.is_moving(), Broken::I3Index)
     }
 
     fn check_index(&self) -> Result<(), Broken> {
+        self.check_holes()?;
         for class in 0..CLASSES {
             let (marked, holds) = self.index.class_marks(class);
             require(marked == holds, Broken::I3Index)?;
@@ -114,11 +145,15 @@ impl Arena {
 
     fn check_accounting(&self) -> Result<(), Broken> {
         let (mut used, mut requested, mut free, mut free_count) = (0u64, 0u64, 0u64, 0);
+        let (mut holes, mut hole_count) = (0u64, 0);
         for id in self.chunks.ids() {
             if self.chunks.in_use(id) {
                 used += self.chunks.size(id);
                 requested += self.chunks.cold(id).requested;
                 require(self.chunks.cold(id).requested <= self.chunks.size(id), Broken::I4Accounting)?;
+            } else if matches!(self.chunks.state(id), State::Hole | State::Coming) {
+                holes += self.chunks.size(id);
+                hole_count += 1;
             } else {
                 free += self.chunks.size(id);
                 free_count += 1;
@@ -127,8 +162,11 @@ impl Arena {
         let c = &self.counters;
         let sums = used == c.bytes_in_use && requested == c.bytes_requested;
         let peaks = c.peak_bytes_in_use >= used && c.peak_bytes_requested >= requested;
-        let pool = used + free == self.usable_bytes() && free_count + c.live() == self.chunks.count() as u64;
+        let count = free_count + hole_count + c.live();
+        let sizes = holes == self.holes.bytes() && used + free == self.usable_bytes();
         let given = self.regions.iter().fold(0u64, |sum, (_, region)| sum.saturating_add(region.given));
+        let mapped = self.range().is_none() || used + free == given;
+        let pool = sizes && mapped && count == self.chunks.count() as u64;
         require(sums && peaks && pool && given <= self.growth.pool_bytes, Broken::I4Accounting)
     }
 

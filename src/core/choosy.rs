@@ -49,7 +49,7 @@ impl Arena {
     /// The first chunk in (size, address) order that has a place at the alignment and an old enough
     /// stamp. Chunks that are too new are passed over one by one, as in the original; the alignment can
     /// pass over only chunks that are less than `size + alignment` long.
-    fn find_choosy(&self, want: &Want<'_>) -> Option<ChunkId> {
+    pub(super) fn find_choosy(&self, want: &Want<'_>) -> Option<ChunkId> {
         let slab = &self.chunks.slab[..];
         let mut found = self.index.best_fit(slab, want.size).map(|(id, _)| id);
         while let Some(id) = found {

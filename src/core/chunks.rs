@@ -23,9 +23,13 @@ use std::ops::{Index, IndexMut};
 pub(crate) struct ChunkId(pub(super) u32);
 
 /// No chunk: the end of a list, an empty tree.
-pub(crate) const NIL: ChunkId = ChunkId(u32::MAX - 3);
+pub(crate) const NIL: ChunkId = ChunkId(u32::MAX - 6);
 /// In `left`: handed out to a caller. What is above `NIL` is no place in a tree.
 const IN_USE: ChunkId = ChunkId(u32::MAX - 2);
+/// In `left`: see [`State::Away`], [`State::Coming`] and [`State::Hole`].
+const AWAY: ChunkId = ChunkId(u32::MAX - 5);
+const COMING: ChunkId = ChunkId(u32::MAX - 4);
+const HOLE: ChunkId = ChunkId(u32::MAX - 3);
 /// In `left`: free, but not in the index; see quarantine.
 const HELD: ChunkId = ChunkId(u32::MAX - 1);
 /// In `left`: not a chunk at all, but a free place of the slab.
@@ -39,6 +43,12 @@ pub(crate) enum State {
     Free,
     /// Free, but held back until its stamp is safe.
     Held,
+    /// No memory at all: whole granules of a reserved range that are not mapped; see `holes`.
+    Hole,
+    /// A hole that the backend is just mapping.
+    Coming,
+    /// Free, but the backend may just be unmapping it, or it is kept for the request that is served.
+    Away,
     Vacant,
 }
 
@@ -114,6 +124,9 @@ impl Hot {
         match self.left {
             IN_USE => State::InUse,
             HELD => State::Held,
+            HOLE => State::Hole,
+            COMING => State::Coming,
+            AWAY => State::Away,
             VACANT => State::Vacant,
             _ => State::Free,
         }
@@ -128,6 +141,25 @@ impl Hot {
     #[inline]
     pub(super) fn mark_held(&mut self) {
         self.left = HELD;
+    }
+
+    /// A hole; `place` is where the list of holes has it.
+    #[allow(clippy::cast_possible_truncation)] // there are at most MAX_CHUNKS
+    pub(super) fn mark_hole(&mut self, place: usize) {
+        (self.left, self.right) = (HOLE, ChunkId(place as u32));
+    }
+
+    /// Where the list of holes has it.
+    pub(super) fn hole_place(&self) -> usize {
+        self.right.index()
+    }
+
+    pub(super) fn mark_coming(&mut self) {
+        self.left = COMING;
+    }
+
+    pub(super) fn mark_away(&mut self) {
+        self.left = AWAY;
     }
 }
 

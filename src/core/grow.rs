@@ -78,6 +78,18 @@ impl Growth {
         self.pool_bytes = self.pool_bytes.saturating_sub(bytes);
     }
 
+    /// Sets bytes aside that granules are being mapped for.
+    pub(super) fn reserve(&mut self, bytes: u64) {
+        self.reserved += bytes;
+    }
+
+    /// What was set aside is over, and so many bytes are held now.
+    pub(super) fn settle(&mut self, reserved: u64, held: u64) {
+        self.reserved -= reserved;
+        self.pool_bytes = held;
+        self.peak_pool_bytes = self.peak_pool_bytes.max(held);
+    }
+
     /// After a trim the pool begins small again; the original would go on doubling from the peak.
     pub(super) fn reset_hint(&mut self) {
         self.hint = self.initial_hint;

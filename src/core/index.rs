@@ -82,6 +82,11 @@ impl FreeIndex {
         self.first_from(nodes, (key.0, key.1 + 1))
     }
 
+    /// The first chunk of at least `size` bytes.
+    pub(super) fn first_of_size<N: Node>(&self, nodes: &[N], size: u64) -> Option<ChunkId> {
+        self.first_from(nodes, (size, 0))
+    }
+
     fn first_from<N: Node>(&self, nodes: &[N], key: (u64, u64)) -> Option<ChunkId> {
         let class = class_of(key.0);
         let found = self.first_in(nodes, class, key);

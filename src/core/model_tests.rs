@@ -9,6 +9,7 @@ mod model;
 mod program;
 
 use super::arena::{Arena, Settings, Want};
+use super::holes::Range;
 use super::lanes::Stream;
 use super::units::{MAX_CHUNK, UNIT};
 
@@ -40,6 +41,8 @@ struct Family {
     trims: bool,
     /// Obtained before the first request.
     regions: u64,
+    /// Granules of one range instead of regions.
+    range: Option<Range>,
 }
 
 pub(super) struct Random(pub(super) u64);
@@ -71,7 +74,8 @@ fn fixed(limit: u64, largest: u64) -> Family {
     let settings = fixed_settings(limit);
     let (layout, most, live, steps) = (Layout::Up, u64::MAX, 16, 45);
     let (moody, aligned, named, trims, regions) = (false, false, false, false, 0);
-    Family { settings, layout, moody, most, largest, live, steps, aligned, named, trims, regions }
+    let range = None;
+    Family { settings, layout, moody, most, largest, live, steps, aligned, named, trims, regions, range }
 }
 
 pub(super) fn fixed_settings(limit: u64) -> Settings {
@@ -114,6 +118,22 @@ fn any(random: &mut Random) -> Family {
     family.aligned = random.chance(50);
     family.named = random.chance(30);
     family
+}
+
+/// A pool of few granules in a range that is large enough for whatever they come to lie like.
+fn granular(random: &mut Random) -> Family {
+    let granule = random.pick(&[UNIT, 4 * UNIT, 16 * UNIT]);
+    let granules = 4 + random.below(20);
+    let limit = granules * granule;
+    let mut family = fixed(limit, limit >> random.below(4));
+    let range = granules * granules / 4 + granules;
+    family.range = Some(Range { base: random.pick(&[1 << 40, 16 * UNIT]), bytes: range * granule, granule });
+    let settings = &mut family.settings;
+    settings.growth = random.chance(80);
+    settings.split_always = random.chance(70);
+    settings.initial_region = random.pick(&[0, 0, 1, 3 * granule + 1, u64::MAX]);
+    settings.garbage_collection = random.chance(50);
+    Family { steps: 70, live: 24, trims: random.chance(50), moody: random.chance(40), ..family }
 }
 
 /// Runs programs, each of which is of a family that its seed decides.
@@ -198,6 +218,43 @@ fn quarantine() {
 #[test]
 fn everything_at_once() {
     programs(300, any);
+}
+
+#[test]
+fn granules() {
+    programs(300, granular);
+}
+
+#[test]
+fn granules_with_alignments_and_scopes() {
+    programs(150, |random| Family { aligned: true, named: random.chance(30), ..granular(random) });
+}
+
+#[test]
+fn granules_with_stamps() {
+    programs(200, |random| {
+        let mut family = granular(random);
+        family.settings.timestamps = true;
+        family.settings.quarantine = random.chance(40);
+        Family { aligned: random.chance(30), ..family }
+    });
+}
+
+/// Of which some are mapped a hundred times over.
+#[test]
+fn granules_for_long() {
+    programs(6, |random| Family { steps: 1500, trims: true, live: 40, ..granular(random) });
+}
+
+/// So packed that the tables of chunk starts become flat.
+#[test]
+fn granules_of_small_chunks() {
+    programs(10, |random| {
+        let mut family = Family { live: 150, steps: 400, largest: 600, trims: true, ..granular(random) };
+        family.settings.limit = 64 * 4096;
+        family.range = Some(Range { base: 1 << 40, bytes: 2000 * 4096, granule: 4096 });
+        family
+    });
 }
 
 /// So packed that the tables of chunk starts become flat, and sparse again by a trim.

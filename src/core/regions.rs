@@ -10,7 +10,8 @@ pub(crate) struct Region {
     pub(crate) base: u64,
     /// What chunks tile: a multiple of 256.
     pub(crate) bytes: u64,
-    /// What the backend said it gave and gets back: `bytes`, perhaps with a tail of less than a unit.
+    /// What the backend said it gave and gets back: `bytes`, perhaps with a tail of less than a unit. Of a
+    /// reserved range what is mapped, which is less.
     pub(crate) given: u64,
     /// The chunk at `base`, which stays the same one: splits leave it there and merges go into it.
     pub(crate) first: ChunkId,
@@ -27,7 +28,7 @@ impl Region {
         ((addr - self.base) / UNIT) as usize
     }
 
-    fn end(&self) -> u64 {
+    pub(super) fn end(&self) -> u64 {
         self.base + self.bytes
     }
 
@@ -81,7 +82,7 @@ impl Regions {
 
     /// What flat tables would take, in bytes.
     pub(super) fn flat_bytes(&self) -> u64 {
-        self.iter().map(|(_, region)| region.bytes / UNIT * size_of::<u32>() as u64).sum()
+        self.iter().map(|(_, region)| region.bytes.min(region.given) / UNIT * size_of::<u32>() as u64).sum()
     }
 
     /// Gives every region a flat table without entries. On failure nothing changed.

@@ -13,7 +13,7 @@ impl Arena {
     /// TensorFlow's `DeallocateFreeRegions`: detaches every wholly free region, unless even that would
     /// not make room for `size` bytes. Without memory for the list nothing is detached.
     pub(crate) fn detach_for(&mut self, size: u64) -> Vec<Detached> {
-        if !self.settings.garbage_collection {
+        if !self.settings.garbage_collection || self.range().is_some() {
             return Vec::new();
         }
         let free = self.free_regions().fold(0u64, |sum, (_, bytes)| sum.saturating_add(bytes));
@@ -105,7 +105,7 @@ impl Arena {
         Ok(detached)
     }
 
-    fn detach(&mut self, region: u32) -> Detached {
+    pub(super) fn detach(&mut self, region: u32) -> Detached {
         let mut id = self.regions.get(region).first;
         while id != NIL {
             let next = self.chunks.next(id);
@@ -113,6 +113,7 @@ impl Arena {
                 State::Free => self.unindex(id),
                 // Only when the whole arena ends.
                 State::InUse => self.counters.freed(self.chunks.size(id), self.chunks.cold(id).requested),
+                State::Hole => self.forget_hole(id),
                 _ => {}
             }
             let addr = self.chunks.addr(id);

@@ -82,10 +82,22 @@ impl Starts {
         regions: &mut Regions,
         count: usize,
     ) -> Result<(), HostMemoryExhausted> {
-        if self.room >= count { Ok(()) } else { self.grow(slab, regions) }
+        if self.room >= count { Ok(()) } else { self.make_room(slab, regions, count) }
     }
 
     #[cold]
+    fn make_room(
+        &mut self,
+        slab: &[Hot],
+        regions: &mut Regions,
+        count: usize,
+    ) -> Result<(), HostMemoryExhausted> {
+        while self.room < count {
+            self.grow(slab, regions)?;
+        }
+        Ok(())
+    }
+
     fn grow(&mut self, slab: &[Hot], regions: &mut Regions) -> Result<(), HostMemoryExhausted> {
         let slots = self.slots.len() * 2;
         let larger_than_flat = (slots * size_of::<ChunkId>()) as u64 > regions.flat_bytes();

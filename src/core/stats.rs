@@ -21,6 +21,8 @@ pub(crate) struct Counters {
     /// Regions obtained and given back.
     pub(crate) regions_added: u64,
     pub(crate) regions_released: u64,
+    /// Times that granules were mapped, moved or unmapped.
+    pub(crate) remaps: u64,
 }
 
 impl Counters {

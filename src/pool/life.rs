@@ -2,13 +2,13 @@
 
 use super::slot::{Phase, Slot};
 use super::traffic::{give_back, release, tell_of_release};
-use super::{Pool, order};
+use super::{Pool, order, remap};
 use crate::core::arena::Arena;
 use crate::core::lanes::Stream;
-use crate::error::{Error, fail, keeping_last_error};
+use crate::error::{Error, fail};
 use crate::log::{self, Level};
 use crate::options::Resolved;
-use crate::sys::{HostMemoryExhausted, thread};
+use crate::sys::{thread, try_box};
 
 /// Says that there is an allocator already, if there is one.
 pub(crate) fn require_vacant(slot: &Slot, device: i32) -> Result<(), Error> {
@@ -23,17 +23,13 @@ pub(crate) fn require_vacant(slot: &Slot, device: i32) -> Result<(), Error> {
 
 /// Puts an allocator into an empty slot. No region is obtained before the first allocation.
 pub(crate) fn create(slot: &Slot, device: i32, resolved: Resolved) -> Result<(), Error> {
-    let backend = resolved.backend;
-    let created = put(slot, device, resolved);
-    if created.is_err() {
-        keeping_last_error(|| backend.get().close());
+    let mut arena = Arena::new(resolved.settings)?;
+    if let Some(granules) = resolved.backend.get().granules() {
+        arena.set_range(granules.range());
     }
-    created
-}
-
-fn put(slot: &Slot, device: i32, resolved: Resolved) -> Result<(), Error> {
+    let (limit, backend) = (resolved.settings.limit, *resolved.backend);
     let pool = Pool {
-        arena: Arena::new(resolved.settings)?,
+        arena,
         backend: resolved.backend,
         events: Default::default(),
         device,
@@ -42,7 +38,6 @@ fn put(slot: &Slot, device: i32, resolved: Resolved) -> Result<(), Error> {
         report_failures: resolved.report_failures,
     };
     let pool = try_box(pool)?;
-    let (limit, backend) = (resolved.settings.limit, resolved.backend);
     let mut guard = slot.lock();
     while guard.inner().phase != Phase::Empty {
         drop(guard);
@@ -94,10 +89,7 @@ pub(crate) fn destroy(slot: &Slot, forced: bool) -> Result<(), Error> {
     let pool = inner.pool.take();
     (inner.phase, inner.destroying) = (Phase::Empty, None);
     drop(guard);
-    if let Some(pool) = &pool {
-        keeping_last_error(|| pool.backend.get().close());
-    }
-    // The books may be large: they are given back with the lock open.
+    // The books may be large: they are given back with the lock open. The backend is closed.
     drop(pool);
     log::emit(
         Level::Info,
@@ -110,26 +102,17 @@ pub(crate) fn destroy(slot: &Slot, forced: bool) -> Result<(), Error> {
 pub(crate) fn trim(slot: &Slot, keep: u64) -> Result<u64, Error> {
     // What cannot be waited for, in the middle of a capture for example, stays where it is.
     let (mut guard, _) = order::synchronize(slot.enter()?, Stream::NONE)?;
-    let regions = guard.arena.detach_above(keep)?;
     let released;
-    (guard, released) = release(guard, regions);
-    guard = guard.check_entry()?;
+    if guard.arena.range().is_some() {
+        (guard, released) = remap::trim(guard, keep)?;
+    } else {
+        let regions = guard.arena.detach_above(keep)?;
+        let given;
+        (guard, given) = release(guard, regions);
+        guard = guard.check_entry()?;
+        released = given.failure.map_or(Ok(given.bytes), Err);
+    }
     guard.arena.forget_past();
     guard.notify();
-    released.failure.map_or(Ok(released.bytes), Err)
-}
-
-/// A box, or an error where `Box::new` would abort.
-fn try_box<T>(value: T) -> Result<Box<T>, HostMemoryExhausted> {
-    let layout = std::alloc::Layout::new::<T>();
-    const { assert!(size_of::<T>() != 0) };
-    // SAFETY: the layout is not of size 0.
-    let place = unsafe { std::alloc::alloc(layout) }.cast::<T>();
-    if place.is_null() {
-        return Err(HostMemoryExhausted);
-    }
-    // SAFETY: the place is new, aligned and large enough for a T.
-    unsafe { place.write(value) };
-    // SAFETY: the place came from the global allocator with the layout of a T, and holds one.
-    Ok(unsafe { Box::from_raw(place) })
+    released
 }

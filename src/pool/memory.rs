@@ -5,6 +5,7 @@
 //! again.
 
 use super::order;
+use super::remap;
 use super::slot::{Guard, Slot};
 use super::traffic::{Extended, extend, release};
 use crate::core::arena::{Progress, Refused, Want};
@@ -238,7 +239,10 @@ fn attempt<'a>(mut guard: Guard<'a>, want: &Want<'_>, tried: &mut Tried) -> Atte
         if !tried.extended {
             tried.extended = true;
             let extended;
-            (guard, extended) = extend(guard, want.alignment, least)?;
+            (guard, extended) = match guard.arena.range() {
+                None => extend(guard, want.alignment, least)?,
+                Some(_) => remap::grow(guard, want)?,
+            };
             match extended {
                 Extended::Grown => {
                     // A backend that does not honour the alignment is asked for enough to find it inside.
@@ -276,6 +280,20 @@ fn attempt<'a>(mut guard: Guard<'a>, want: &Want<'_>, tried: &mut Tried) -> Atte
             return Ok(Outcome::Exhausted(guard));
         }
         tried.collected = true;
+        if guard.arena.range().is_some() {
+            let moved;
+            (guard, moved) = remap::relocate(guard, want)?;
+            match moved {
+                Extended::Grown => tried.note_own(&guard, 1),
+                Extended::Refused => {}
+                Extended::NoRoom if guard.is_bringing(u64::MAX) => {
+                    guard = guard.wait_for_call().check_entry()?;
+                    tried.collected = false;
+                }
+                Extended::NoRoom => return Ok(Outcome::Exhausted(guard)),
+            }
+            continue;
+        }
         // Wholly free regions go back, so that the backend can make a larger one of them.
         let regions = guard.arena.detach_for(want.size);
         if regions.is_empty() {
@@ -363,11 +381,18 @@ pub(crate) fn record_use(slot: &Slot, addr: u64, stream: Stream) -> Result<(), E
 #[cold]
 fn refuse_free(guard: Guard<'_>, addr: u64, refused: Refused) -> Error {
     let name = &guard.name;
+    let around = guard.arena.chunk_around(addr);
     match refused {
+        _ if around.is_some_and(|id| guard.arena.is_unmapped(id)) => {
+            fail!(
+                Error::InvalidPointer,
+                "{name}: {addr:#x} is in a granule that is not mapped; was it freed already?"
+            )
+        }
         Refused::AlreadyFree => {
             fail!(Error::DoubleFree, "{name}: {addr:#x} is the start of a chunk that is free already")
         }
-        Refused::NotAChunk => match guard.arena.chunk_around(addr) {
+        Refused::NotAChunk => match around {
             Some(id) => {
                 let chunks = guard.arena.chunks();
                 let (start, in_use) = (chunks.addr(id), chunks.in_use(id));

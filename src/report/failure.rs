@@ -139,6 +139,9 @@ pub(crate) fn write(out: &mut dyn Write, subject: &Subject<'_>, verdict: Option<
     line(out, "requested by callers", stats.bytes_requested)?;
     line(out, "slack inside chunks", stats.bytes_in_use - stats.bytes_requested)?;
     line(out, "free", free)?;
+    if arena.range().is_some() {
+        line(out, "holes (not mapped)", arena.hole_bytes())?;
+    }
     line(out, "largest free chunk", stats.largest_free_block_bytes)?;
     line(out, "peak in use", stats.peak_bytes_in_use)?;
     line(out, "largest allocation", stats.largest_alloc_size)?;

@@ -16,13 +16,17 @@ pub(crate) fn write(out: &mut dyn Write, subject: &Subject<'_>) -> fmt::Result {
     out.write_str("\"regions\":[")?;
     for (position, (_, region)) in arena.regions().iter().enumerate() {
         let comma = if position == 0 { "" } else { "," };
-        write!(out, "{comma}{{\"address\":\"{:#x}\",\"size\":{},", region.base, region.bytes)?;
+        let size = arena.extent(region);
+        write!(out, "{comma}{{\"address\":\"{:#x}\",\"size\":{size},", region.base)?;
         write!(out, "\"received\":{},\"chunks\":[", region.given)?;
         let mut chunk = region.first;
         while chunk != NIL {
             write_chunk(out, arena, chunk)?;
             chunk = arena.chunks().next(chunk);
-            out.write_str(if chunk == NIL { "]}" } else { "," })?;
+            // The end of a reserved range, where nothing ever was, is not told.
+            let ends = chunk == NIL || arena.tail_bytes(chunk) != 0;
+            out.write_str(if ends { "]}" } else { "," })?;
+            chunk = if ends { NIL } else { chunk };
         }
     }
     out.write_str("]}")
@@ -76,7 +80,11 @@ fn write_chunk(out: &mut dyn Write, arena: &Arena, id: ChunkId) -> fmt::Result {
     let size = chunks.size(id);
     write!(out, "{{\"address\":\"{:#x}\",\"size\":{size},\"bin\":{},", chunks.addr(id), bin_of(size))?;
     if chunks.state(id) != State::InUse {
-        let state = if chunks.state(id) == State::Held { "held" } else { "free" };
+        let state = match chunks.state(id) {
+            State::Hole | State::Coming => "hole",
+            State::Held | State::Away => "held",
+            _ => "free",
+        };
         return write!(out, "\"state\":\"{state}\",\"stamp\":{}}}", chunks.stamp(id));
     }
     let cold = chunks.cold(id);

@@ -1,12 +1,13 @@
 //! The occupancy line: the pool in 100 columns, after TensorFlow's `RenderOccupancy`.
 
 use crate::core::arena::Arena;
-use crate::core::chunks::NIL;
+use crate::core::chunks::{NIL, State};
 use std::fmt;
 
 const COLUMNS: usize = 100;
 
-/// Writes 100 columns: `*` used, `x` slack at the end of a chunk, `_` free. Later chunks win a column.
+/// Writes 100 columns: `*` used, `x` slack at the end of a chunk, `_` free. Later chunks win a column. Holes are
+/// left out: the line is the memory, in the order of its addresses.
 pub(crate) fn write(out: &mut dyn fmt::Write, arena: &Arena) -> fmt::Result {
     let mut line = [b'_'; COLUMNS];
     let total = arena.usable_bytes();
@@ -14,8 +15,11 @@ pub(crate) fn write(out: &mut dyn fmt::Write, arena: &Arena) -> fmt::Result {
     for (_, region) in arena.regions().iter() {
         let mut chunk = region.first;
         while chunk != NIL {
-            if arena.chunks().in_use(chunk) {
-                let start = offset + arena.chunks().addr(chunk) - region.base;
+            let state = arena.chunks().state(chunk);
+            let memory = !matches!(state, State::Hole | State::Coming);
+            let start = offset;
+            offset += if memory { arena.chunks().size(chunk) } else { 0 };
+            if state == State::InUse {
                 let requested = arena.chunks().cold(chunk).requested;
                 let slack = arena.chunks().size(chunk) - requested;
                 paint(&mut line, total, start + requested, slack, b'x');
@@ -23,7 +27,6 @@ pub(crate) fn write(out: &mut dyn fmt::Write, arena: &Arena) -> fmt::Result {
             }
             chunk = arena.chunks().next(chunk);
         }
-        offset += region.bytes;
     }
     line.iter().try_for_each(|&column| out.write_char(column.into()))
 }

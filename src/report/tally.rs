@@ -1,7 +1,7 @@
 //! Sums over the chunks, by bin and by operation.
 
 use crate::core::arena::Arena;
-use crate::core::chunks::State;
+use crate::core::chunks::{ChunkId, State};
 use crate::core::units::{NUM_BINS, bin_of};
 use crate::sys::HostMemoryExhausted;
 
@@ -17,7 +17,8 @@ pub(super) struct BinTally {
 
 pub(super) fn bins(arena: &Arena) -> [BinTally; NUM_BINS] {
     let mut bins = [BinTally::default(); NUM_BINS];
-    for id in arena.chunks().ids() {
+    let memory = |id: &ChunkId| !matches!(arena.chunks().state(*id), State::Hole | State::Coming);
+    for id in arena.chunks().ids().filter(memory) {
         let size = arena.chunks().size(id);
         let bin = &mut bins[bin_of(size)];
         bin.chunks += 1;

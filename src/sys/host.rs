@@ -1,6 +1,7 @@
 //! How much memory this process may use.
 
 use std::ffi::CStr;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// The smaller of physical memory and the limit of the process's control group, in bytes.
 pub(crate) fn memory_total() -> u64 {
@@ -15,6 +16,19 @@ pub(crate) fn memory_total() -> u64 {
     let mut buffer = [0u8; 1024];
     let groups = read_file(c"/proc/self/cgroup", &mut buffer).unwrap_or_default();
     physical.min(cgroup_limit("/sys/fs/cgroup", groups))
+}
+
+/// How many mappings a process may have (`vm.max_map_count`).
+pub(crate) fn most_mappings() -> u64 {
+    static KNOWN: AtomicU64 = AtomicU64::new(0);
+    let known = KNOWN.load(Relaxed);
+    if known != 0 {
+        return known;
+    }
+    // Where it cannot be read it is the kernel's default.
+    let most = read_number(c"/proc/sys/vm/max_map_count").filter(|&most| most != 0).unwrap_or(65_530);
+    KNOWN.store(most, Relaxed);
+    most
 }
 
 /// The least limit of a control group and its ancestors; `u64::MAX` where there is none. `groups` is what

@@ -9,6 +9,7 @@ pub(crate) mod futex;
 pub(crate) mod host;
 pub(crate) mod lock;
 pub(crate) mod mapping;
+pub(crate) mod memfile;
 pub(crate) mod table;
 pub(crate) mod thread;
 
@@ -22,6 +23,21 @@ pub(crate) fn write_to_stderr(text: &str) {
 
 #[cfg(not(all(target_os = "linux", target_pointer_width = "64")))]
 compile_error!("libbfc supports 64-bit Linux only");
+
+/// A box, or an error where `Box::new` would abort.
+pub(crate) fn try_box<T>(value: T) -> Result<Box<T>, HostMemoryExhausted> {
+    let layout = std::alloc::Layout::new::<T>();
+    const { assert!(size_of::<T>() != 0) };
+    // SAFETY: the layout is not of size 0.
+    let place = unsafe { std::alloc::alloc(layout) }.cast::<T>();
+    if place.is_null() {
+        return Err(HostMemoryExhausted);
+    }
+    // SAFETY: the place is new, aligned and large enough for a T.
+    unsafe { place.write(value) };
+    // SAFETY: the place came from the global allocator with the layout of a T, and holds one.
+    Ok(unsafe { Box::from_raw(place) })
+}
 
 /// Host memory ran out. Every allocation inside the library is fallible and ends here, never in an abort.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

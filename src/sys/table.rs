@@ -28,6 +28,10 @@ impl LazyTable {
         Ok(LazyTable { mapping, entries, pages, resident_pages: 0 })
     }
 
+    pub(crate) fn entries(&self) -> usize {
+        self.entries
+    }
+
     #[inline]
     pub(crate) fn get(&self, index: usize) -> u32 {
         assert!(index < self.entries);

@@ -9,10 +9,20 @@ use std::collections::BTreeMap;
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum What<'a> {
-    Live { requested: u64, id: u64, scope: Option<(&'a str, u64)> },
-    Free { stamp: u64 },
+    Live {
+        requested: u64,
+        id: u64,
+        scope: Option<(&'a str, u64)>,
+    },
+    Free {
+        stamp: u64,
+    },
+    Hole,
+    /// A hole that is being mapped, and free memory that is out of circulation meanwhile.
+    Coming,
+    Away,
 }
-pub(super) use What::{Free, Live};
+pub(super) use What::{Away, Coming, Free, Hole, Live};
 
 /// Address, size, and what it is.
 pub(super) type Chunk<'a> = (u64, u64, What<'a>);
@@ -84,8 +94,8 @@ impl Model {
         Stats {
             largest_free_block_bytes: free().filter(|c| !held(c.2)).map(|c| c.1).max().unwrap_or(0),
             num_regions: self.regions.len() as u64,
-            num_chunks: chunks.len() as u64,
-            num_free_chunks: free().count() as u64,
+            num_chunks: chunks.iter().filter(|chunk| !matches!(chunk.2, Hole | Coming)).count() as u64,
+            num_free_chunks: chunks.iter().filter(|c| matches!(c.2, Free { .. } | Away)).count() as u64,
             metadata_bytes,
             ..self.counted
         }
@@ -103,7 +113,7 @@ impl Model {
         let mut free: BTreeMap<u64, (u64, u64)> = chunks
             .filter_map(|(addr, size, what)| match what {
                 Free { stamp } => Some((addr, (size, stamp))),
-                Live { .. } => None,
+                _ => None,
             })
             .collect();
         let waiting = free.iter().filter(|(_, (_, stamp))| *stamp != 0);
@@ -134,8 +144,8 @@ impl Model {
         Some((free.into_iter().map(|(addr, (size, stamp))| (addr, size, stamp)).collect(), found))
     }
 
-    /// Best fit by looking at everything that is free, and the split rule.
-    pub(super) fn take(&mut self, want: &Want<'static>) -> Option<u64> {
+    /// Best fit by looking at everything that is free: size, address, aligned address, stamp.
+    pub(super) fn find(&mut self, want: &Want<'_>) -> Option<(u64, u64, u64, u64)> {
         if self.settings.timestamps {
             self.merge_safe();
         }
@@ -146,7 +156,12 @@ impl Model {
             let room = size.saturating_sub(start - addr);
             (allowed && room >= want.size).then_some((size, addr, start, stamp))
         });
-        let (size, addr, start, stamp) = fits.min()?;
+        fits.min()
+    }
+
+    /// Best fit, and the split rule.
+    pub(super) fn take(&mut self, want: &Want<'static>) -> Option<u64> {
+        let (size, addr, start, stamp) = self.find(want)?;
         let whole = addr + size - start;
         let slack = match self.settings.fragmentation_fraction {
             _ if self.settings.split_always => UNIT,

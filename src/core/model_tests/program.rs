@@ -1,6 +1,6 @@
 //! One random program, run on an arena and the model at once: the loop of the pool, and a backend.
 
-use super::model::{Chunk, Free, Live, Model};
+use super::model::{Away, Chunk, Coming, Free, Hole, Live, Model};
 use super::{Family, Layout, Random};
 use crate::core::arena::{Arena, Refused, Want};
 use crate::core::chunks::{NIL, State};
@@ -8,7 +8,9 @@ use crate::core::lanes::Stream;
 use crate::core::obtain::usable;
 use crate::core::release::Detached;
 use crate::core::units::{UNIT, round_up};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+
+mod granules;
 
 pub(super) struct Program {
     arena: Arena,
@@ -16,6 +18,8 @@ pub(super) struct Program {
     family: Family,
     random: Random,
     live: Vec<u64>,
+    /// The addresses of the granules that are mapped.
+    mapped: BTreeSet<u64>,
     done: Vec<String>,
     steps: usize,
 }
@@ -39,6 +43,9 @@ fn chunks_of(arena: &Arena) -> Vec<Chunk<'_>> {
             let held = arena.settings().quarantine && stamp != 0;
             let what = match chunks.state(id) {
                 State::InUse => Live { requested: cold.requested, id: cold.allocation_id, scope },
+                State::Hole => Hole,
+                State::Coming => Coming,
+                State::Away => Away,
                 state => {
                     assert_eq!(state, if held { State::Held } else { State::Free });
                     Free { stamp }
@@ -56,8 +63,19 @@ impl Program {
     pub(super) fn run(family: Family, seed: u64) -> usize {
         let (arena, model) = (Arena::new(family.settings).unwrap(), Model::new(family.settings));
         let random = Random(seed);
-        let mut program =
-            Program { arena, model, family, random, live: Vec::new(), done: Vec::new(), steps: 0 };
+        let mut program = Program {
+            arena,
+            model,
+            family,
+            random,
+            live: Vec::new(),
+            mapped: BTreeSet::new(),
+            done: Vec::new(),
+            steps: 0,
+        };
+        if let Some(range) = family.range {
+            program.arena.set_range(range);
+        }
         for _ in 0..family.regions {
             let least = program.random.below(family.most) & !255;
             program.extend(least.max(UNIT));
@@ -86,6 +104,7 @@ impl Program {
     fn step(&mut self) {
         match self.random.below(100) {
             0..4 => self.probe(),
+            4..6 if self.family.trims && self.family.range.is_some() => self.trim_granules(),
             4..6 if self.family.trims => self.trim(),
             6 => {
                 let c = &mut self.model.counted;
@@ -97,7 +116,7 @@ impl Program {
                 self.did("reset_stats".into());
             }
             // In a forked child an extension is never finished.
-            7 if self.family.trims => {
+            7 if self.family.trims && self.family.range.is_none() => {
                 assert_eq!(self.arena.plan_extension(UNIT).is_some(), self.model.plan(UNIT).is_some());
                 self.arena.forget_unfinished(0, false);
                 self.model.reserved = 0;
@@ -154,6 +173,9 @@ impl Program {
 
     /// In the order of the pool.
     fn attempt(&mut self, want: &Want<'static>) -> Option<u64> {
+        if let Some(range) = self.family.range {
+            return self.attempt_granular(want, range);
+        }
         let mut least = want.size;
         loop {
             if let Some(addr) = self.take(want) {
@@ -263,7 +285,7 @@ impl Program {
             .into_iter()
             .filter_map(|(addr, size, what)| match what {
                 Free { stamp } => Some((addr, size, stamp)),
-                Live { .. } => None,
+                _ => None,
             })
             .collect();
         let before = self.model.chunks();
@@ -278,7 +300,7 @@ impl Program {
         let expected = self.model.merge_forced(size);
         assert!(quarantine || expected.is_none_or(|expected| expected == (merged.clone(), found)));
         assert!(!found || merged.iter().any(|c| c.1 >= size));
-        self.model.pieces.retain(|_, (_, what)| matches!(what, Live { .. }));
+        self.model.pieces.retain(|_, (_, what)| !matches!(what, Free { .. }));
         let waiting = merged.iter().filter(|c| c.2 != 0);
         assert!(quarantine || self.arena.stamps.len() == waiting.clone().count(), "each is queued once");
         self.model.pieces.extend(waiting.map(|&(addr, size, stamp)| (addr, (size, Free { stamp }))));
@@ -338,7 +360,7 @@ impl Program {
     /// An address that nobody may free, and memory that the backend may not give.
     fn probe(&mut self) {
         let regions: Vec<_> = self.model.regions.iter().map(|(&base, &(_, given))| (base, given)).collect();
-        if !regions.is_empty() {
+        if !regions.is_empty() && self.family.range.is_none() {
             let (base, given) = self.random.pick(&regions);
             let near = self.random.pick(&[base, base + given - given % UNIT, base + given]);
             let (at, bytes) = (near - self.random.below(600), 1 + self.random.below(600));
@@ -377,7 +399,7 @@ impl Program {
             self.arena.raise_frontier(u64::MAX);
             self.arena.merge_safe();
             self.model.merge_safe();
-            assert!(self.model.pieces.is_empty());
+            assert!(self.model.pieces.values().all(|&(_, what)| what == Hole));
             self.did("all is free".into());
         }
         while let Some(region) = self.arena.detach_any() {

@@ -1,0 +1,536 @@
+//! Granules on their way: growth, remapping and trim of a pool in a reserved range.
+//!
+//! Each is decided at once and carried out by the backend with the allocator unlocked. So there are three steps. A
+//! plan takes every chunk concerned out of circulation: free chunks that give granules (`sources`), holes that get
+//! new ones (`fresh`) or those of the sources (`targets`), and free chunks between them, which are to be one with
+//! them (`kept`). Then the backend works, and writes into the plan what is mapped in the end. At last `commit` makes
+//! what is mapped free and what is not a hole. There is one plan at a time.
+//!
+//! Chunks in use are never part of a plan, and no granule with a byte of one.
+
+use super::arena::{Arena, Want};
+use super::chunks::{ChunkId, NIL, State};
+use super::holes::Range;
+use super::units::UNIT;
+use crate::sys::HostMemoryExhausted;
+
+/// Whole granules.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Span {
+    pub(crate) base: u64,
+    pub(crate) bytes: u64,
+}
+
+/// A chunk whose granules the backend maps or unmaps.
+#[derive(Debug)]
+pub(crate) struct Piece {
+    id: ChunkId,
+    pub(crate) span: Span,
+    /// Whether it is mapped now: whoever talks to the backend keeps this true.
+    pub(crate) mapped: bool,
+}
+
+/// What is to be done; see the top of this file.
+#[derive(Default, Debug)]
+pub(crate) struct Plan {
+    pub(crate) sources: Vec<Piece>,
+    pub(crate) fresh: Vec<Piece>,
+    pub(crate) targets: Vec<Piece>,
+    kept: Vec<ChunkId>,
+}
+
+impl Plan {
+    /// New bytes that are set aside for it.
+    pub(crate) fn reserved(&self) -> u64 {
+        bytes(&self.fresh)
+    }
+
+    fn reserve(&mut self, sources: usize, holes: usize, kept: usize) -> Result<(), HostMemoryExhausted> {
+        self.sources.try_reserve_exact(sources)?;
+        // The hole at which new granules end and moved ones begin is cut in two.
+        self.fresh.try_reserve_exact(holes)?;
+        self.targets.try_reserve_exact(holes)?;
+        Ok(self.kept.try_reserve_exact(kept)?)
+    }
+}
+
+pub(crate) fn bytes(pieces: &[Piece]) -> u64 {
+    pieces.iter().map(|piece| piece.span.bytes).sum()
+}
+
+/// How much new memory a plan may take.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum New {
+    /// What the request needs, and something for the next ones.
+    Ample,
+    /// What the request needs.
+    Needed,
+    /// The backend has no more.
+    Nothing,
+}
+
+/// A place for a request between two chunks that are no part of it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct Place {
+    /// Bytes of holes that it touches: what has to be mapped. The first thing to compare by.
+    missing: u64,
+    /// How much of that is the end of the range.
+    of_tail: u64,
+    /// The bytes of the run of chunks that it lies in.
+    run_bytes: u64,
+    at: u64,
+    /// Whole granules that it takes, mapped or not: the others are partly in use.
+    granules: u64,
+    /// A chunk of the run at or before it.
+    first: u32,
+}
+
+/// A free chunk that can give whole granules.
+#[derive(Clone, Copy)]
+struct Donor {
+    size: u64,
+    id: ChunkId,
+    span: Span,
+}
+
+/// Neighbouring chunks that are free or holes, between two that are neither.
+struct Run {
+    first: ChunkId,
+    start: u64,
+    end: u64,
+}
+
+impl Arena {
+    /// Whether a plan is under way.
+    pub(crate) fn is_moving(&self) -> bool {
+        self.holes.moving
+    }
+
+    /// Plans to map what a request needs, where that is least, within the limit.
+    pub(crate) fn plan_growth(
+        &mut self,
+        want: &Want<'_>,
+        new: New,
+    ) -> Result<Option<Plan>, HostMemoryExhausted> {
+        let Some(range) = self.range() else { return Ok(None) };
+        let plan = self.begin_plan(range).and_then(|()| self.grow_for(range, want, new));
+        if !matches!(plan, Ok(Some(_))) {
+            self.close_range();
+        }
+        plan
+    }
+
+    fn grow_for(
+        &mut self,
+        range: Range,
+        want: &Want<'_>,
+        new: New,
+    ) -> Result<Option<Plan>, HostMemoryExhausted> {
+        let available = range.floor(self.growth.available());
+        let place = self.best_place(range, want, |place| place.missing <= available);
+        let Some(place) = place else { return Ok(None) };
+        let extra = match new {
+            New::Ample => {
+                self.growth_step(range).saturating_sub(place.missing).min(available - place.missing)
+            }
+            New::Needed | New::Nothing => 0,
+        };
+        let mut plan = Plan::default();
+        self.reserve_plan(&mut plan, range, &place, want.size, 0)?;
+        self.take_out(&mut plan, range, &place, want.size, place.missing, extra);
+        self.start(&plan);
+        Ok(Some(plan))
+    }
+
+    /// Plans to serve a request that the limit forbids to grow for: with what the limit leaves, and with whole
+    /// granules of free chunks, the largest first.
+    pub(crate) fn plan_relocation(
+        &mut self,
+        want: &Want<'_>,
+        new: New,
+    ) -> Result<Option<Plan>, HostMemoryExhausted> {
+        let Some(range) = self.range() else { return Ok(None) };
+        let plan = self.begin_plan(range).and_then(|()| self.relocate_for(range, want, new));
+        if !matches!(plan, Ok(Some(_))) {
+            self.close_range();
+        }
+        plan
+    }
+
+    fn relocate_for(
+        &mut self,
+        range: Range,
+        want: &Want<'_>,
+        new: New,
+    ) -> Result<Option<Plan>, HostMemoryExhausted> {
+        let mut donors = self.donors(range)?;
+        let idle: u64 = donors.iter().map(|donor| donor.span.bytes).sum();
+        let available = if new == New::Nothing { 0 } else { range.floor(self.growth.available()) };
+        let place = self.best_place(range, want, |place| place.granules <= available + idle);
+        let Some(place) = place else { return Ok(None) };
+        let fresh = place.missing.min(available);
+        let zone = Span { base: range.floor(place.at), bytes: 0 };
+        let zone = Span { bytes: range.ceil(place.at + want.size) - zone.base, ..zone };
+        donors.iter_mut().for_each(|donor| donor.leave(&zone));
+        self.choose(&mut donors, place.missing - fresh);
+        let mut plan = Plan::default();
+        self.reserve_plan(&mut plan, range, &place, want.size, donors.len())?;
+        donors.iter().for_each(|donor| self.carve(&mut plan, donor));
+        self.take_out(&mut plan, range, &place, want.size, fresh, 0);
+        self.start(&plan);
+        Ok(Some(plan))
+    }
+
+    /// Plans to give whole granules of free chunks back, the largest first, as long as `keep` bytes stay mapped.
+    pub(crate) fn plan_trim(&mut self, keep: u64) -> Result<Plan, HostMemoryExhausted> {
+        let mut plan = Plan::default();
+        let Some(range) = self.range() else { return Ok(plan) };
+        self.merge_safe();
+        let mut donors = self.donors(range)?;
+        let spare = range.floor(self.growth.pool_bytes.saturating_sub(keep));
+        self.choose(&mut donors, spare);
+        if donors.is_empty() {
+            return Ok(plan);
+        }
+        plan.reserve(donors.len(), 0, 0)?;
+        self.reserve_cuts(2 * donors.len())?;
+        donors.iter().for_each(|donor| self.carve(&mut plan, donor));
+        self.start(&plan);
+        Ok(plan)
+    }
+
+    /// The plan is carried out, as far as it could be.
+    pub(crate) fn commit(&mut self, plan: Plan) {
+        let Plan { sources, fresh, targets, kept } = plan;
+        let reserved = bytes(&fresh);
+        let mut held = self.growth.pool_bytes - bytes(&sources);
+        self.holes.bytes += bytes(&sources);
+        self.holes.coming -= fresh.len() + targets.len();
+        let changed = sources.iter().any(|piece| !piece.mapped)
+            || fresh.iter().chain(&targets).any(|piece| piece.mapped);
+        for piece in sources.iter().chain(&fresh).chain(&targets) {
+            if piece.mapped {
+                held += piece.span.bytes;
+                self.holes.bytes -= piece.span.bytes;
+                self.release_idle(piece.id);
+            } else {
+                self.make_hole(piece.id);
+            }
+        }
+        kept.iter().for_each(|&id| self.release_idle(id));
+        self.growth.settle(reserved, held);
+        let region = self.regions.iter().map(|(region, _)| region).next();
+        if let Some(region) = region {
+            self.regions.get_mut(region).given = held;
+        }
+        // What failed and was restored is no progress for others.
+        self.counters.remaps += u64::from(changed);
+        self.holes.moving = false;
+        self.close_range();
+    }
+
+    /// Free from now on, and one with its neighbours.
+    fn release_idle(&mut self, id: ChunkId) {
+        if self.settings.timestamps {
+            self.release::<true>(id, false);
+        } else if self.mixed {
+            self.give_to_all(id);
+        } else {
+            self.release::<false>(id, false);
+        }
+    }
+
+    fn start(&mut self, plan: &Plan) {
+        self.growth.reserve(bytes(&plan.fresh));
+        self.holes.coming += plan.fresh.len() + plan.targets.len();
+        self.holes.moving = true;
+    }
+
+    fn begin_plan(&mut self, range: Range) -> Result<(), HostMemoryExhausted> {
+        debug_assert!(!self.holes.moving);
+        self.merge_safe();
+        self.reserve_cuts(1)?;
+        self.open_range(range)
+    }
+
+    fn reserve_cuts(&mut self, count: usize) -> Result<(), HostMemoryExhausted> {
+        self.reserve_chunks(count)?;
+        self.starts.reserve(&self.chunks.slab, &mut self.regions, count)?;
+        // Every piece may end as a hole of its own.
+        let pieces = self.holes.coming + count;
+        self.reserve_holes(pieces + 1)
+    }
+
+    /// Memory for everything that a plan for a place needs from here on.
+    fn reserve_plan(
+        &mut self,
+        plan: &mut Plan,
+        range: Range,
+        place: &Place,
+        size: u64,
+        donors: usize,
+    ) -> Result<(), HostMemoryExhausted> {
+        let end = range.ceil(place.at + size);
+        let (mut holes, mut free) = (0, 0);
+        let mut id = ChunkId(place.first);
+        while id != NIL && self.chunks.addr(id) < end {
+            match self.chunks.state(id) {
+                State::Hole => holes += 1,
+                _ => free += 1,
+            }
+            id = self.chunks.next(id);
+        }
+        plan.reserve(donors, holes, free)?;
+        // A donor is cut twice; so are the first and the last hole, and one where moved granules begin.
+        self.reserve_cuts(2 * donors + holes + 4)
+    }
+
+    /// How much is mapped at once at least: what a request needs is mostly little, and a call of the backend is
+    /// dear; but never more than a sixty-fourth of the pool.
+    fn growth_step(&self, range: Range) -> u64 {
+        if !self.settings.growth {
+            return u64::MAX;
+        }
+        let initial = if self.growth.pool_bytes == 0 { self.settings.initial_region } else { 0 };
+        let initial = range.floor(initial.saturating_add(range.granule - 1));
+        range.floor(self.growth.pool_bytes / 64).max(initial).max(range.granule)
+    }
+
+    /// Free, and of no concern to any work that is under way.
+    fn is_idle(&self, id: ChunkId) -> bool {
+        self.chunks.state(id) == State::Free && self.chunks.stamp(id) == 0
+    }
+
+    fn is_open(&self, id: ChunkId) -> bool {
+        self.chunks.state(id) == State::Hole || self.is_idle(id)
+    }
+
+    /// The run that begins with a hole, or with a free chunk before it; `None` if the hole is not its run's first.
+    fn run_of(&self, hole: ChunkId) -> Option<Run> {
+        let (mut first, mut last) = (hole, hole);
+        let mut prev = self.chunks.prev(first);
+        while prev != NIL && self.is_idle(prev) {
+            (first, prev) = (prev, self.chunks.prev(prev));
+        }
+        if prev != NIL && self.chunks.state(prev) == State::Hole {
+            return None;
+        }
+        let mut next = self.chunks.next(last);
+        while next != NIL && self.is_open(next) {
+            (last, next) = (next, self.chunks.next(next));
+        }
+        Some(Run {
+            first,
+            start: self.chunks.addr(first),
+            end: self.chunks.addr(last) + self.chunks.size(last),
+        })
+    }
+
+    /// The place with the fewest bytes to map; among equals one that spares the end of the range, then the one in
+    /// the smallest run, then the lowest. A run without a hole has no place, or the request were served already.
+    ///
+    /// It is enough to look where the request begins at the beginning of a chunk or ends at the end of one: moving
+    /// it between two such places never helps, for holes begin and end at granule boundaries.
+    fn best_place(&self, range: Range, want: &Want<'_>, allowed: impl Fn(&Place) -> bool) -> Option<Place> {
+        if self.find_choosy(want).is_some() {
+            // Somebody freed it since the request looked.
+            return None;
+        }
+        let (size, alignment) = (want.size, want.alignment.max(UNIT));
+        let mut best: Option<Place> = None;
+        for run in self.holes.list().iter().filter_map(|&hole| self.run_of(hole)) {
+            if run.end - run.start < size {
+                continue;
+            }
+            let mut id = run.first;
+            while id != NIL && self.chunks.addr(id) < run.end {
+                let (addr, end) = (self.chunks.addr(id), self.chunks.addr(id) + self.chunks.size(id));
+                let after = addr.checked_next_multiple_of(alignment);
+                let before = end.checked_sub(size).map(|at| at & !(alignment - 1));
+                for at in [after, before].into_iter().flatten() {
+                    if at >= run.start && at <= run.end - size {
+                        let place = self.place(range, &run, at, size);
+                        let better = best.is_none_or(|best| place < best);
+                        best = if better && allowed(&place) { Some(place) } else { best };
+                    }
+                }
+                id = self.chunks.next(id);
+            }
+        }
+        best
+    }
+
+    fn place(&self, range: Range, run: &Run, at: u64, size: u64) -> Place {
+        let (from, to) = (range.floor(at), range.ceil(at + size));
+        let (mut missing, mut of_tail) = (0, 0);
+        let mut first = NIL;
+        let mut id = run.first;
+        while id != NIL && self.chunks.addr(id) < to {
+            let (addr, end) = (self.chunks.addr(id), self.chunks.addr(id) + self.chunks.size(id));
+            if end > from {
+                first = if first == NIL { id } else { first };
+                if self.chunks.state(id) == State::Hole {
+                    let bytes = end.min(to) - addr.max(from);
+                    missing += bytes;
+                    of_tail += if end == range.end() { bytes } else { 0 };
+                }
+            }
+            id = self.chunks.next(id);
+            if id != NIL && self.chunks.addr(id) >= run.end {
+                break;
+            }
+        }
+        // The granules at the ends of the run may be partly in use.
+        let (low, high) = (from < run.start, to > run.end);
+        let shared =
+            if low && high && to - from == range.granule { 1 } else { u64::from(low) + u64::from(high) };
+        let granules = to - from - shared * range.granule;
+        Place { missing, of_tail, run_bytes: run.end - run.start, at, granules, first: first.0 }
+    }
+
+    /// The whole granules of free chunks, the largest chunk first.
+    fn donors(&self, range: Range) -> Result<Vec<Donor>, HostMemoryExhausted> {
+        let mut donors = Vec::new();
+        let slab = &self.chunks.slab[..];
+        let mut next = self.index.first_of_size(slab, range.granule);
+        while let Some(id) = next {
+            let (size, addr) = slab[id].key();
+            next = self.index.following(slab, (size, addr));
+            let (from, to) = (range.ceil(addr), range.floor(addr + size));
+            if from < to && self.is_idle(id) {
+                donors.try_reserve(1)?;
+                donors.push(Donor { size, id, span: Span { base: from, bytes: to - from } });
+            }
+        }
+        donors.sort_unstable_by_key(|donor| (std::cmp::Reverse(donor.size), donor.span.base));
+        Ok(donors)
+    }
+
+    /// Of the donors, in their order, those that make up so many bytes; the last gives a part only.
+    fn choose(&self, donors: &mut Vec<Donor>, wanted: u64) {
+        let mut left = wanted;
+        donors.retain_mut(|donor| {
+            let goes = donor.span.bytes.min(left);
+            left -= goes;
+            if goes < donor.span.bytes && !self.gives_low(donor) {
+                donor.span.base += donor.span.bytes - goes;
+            }
+            donor.span.bytes = goes;
+            goes != 0
+        });
+    }
+
+    /// Whether a donor that gives only a part gives its lower one: so that what stays is in one piece, if it can.
+    fn gives_low(&self, donor: &Donor) -> bool {
+        let addr = self.chunks.addr(donor.id);
+        let Span { base, bytes } = donor.span;
+        let whole_below = base == addr;
+        let whole_above = base + bytes == addr + donor.size;
+        whole_below && !whole_above
+    }
+
+    /// Cuts what a donor gives out of its chunk; what is left of that is free.
+    fn carve(&mut self, plan: &mut Plan, donor: &Donor) {
+        let Span { base, bytes } = donor.span;
+        let mut id = donor.id;
+        self.begin_change(id);
+        self.unindex(id);
+        let below = base - self.chunks.addr(id);
+        if below != 0 {
+            let rest = self.add_after(id, below);
+            self.index.insert(&mut self.chunks.slab, id, below);
+            id = rest;
+        }
+        let above = self.chunks.size(id) - bytes;
+        if above != 0 {
+            let rest = self.add_after(id, bytes);
+            self.index.insert(&mut self.chunks.slab, rest, above);
+        }
+        self.chunks.slab[..][id].mark_away();
+        self.end_change(id);
+        plan.sources.push(Piece { id, span: donor.span, mapped: true });
+    }
+
+    /// Takes the chunks of a place out of circulation. The first `fresh` bytes of its holes get new granules, and
+    /// up to `extra` bytes more behind it.
+    fn take_out(
+        &mut self,
+        plan: &mut Plan,
+        range: Range,
+        place: &Place,
+        size: u64,
+        mut fresh: u64,
+        extra: u64,
+    ) {
+        let (from, to) = (range.floor(place.at), range.ceil(place.at + size));
+        let mut id = ChunkId(place.first);
+        while id != NIL && self.chunks.addr(id) < to {
+            let (addr, end) = (self.chunks.addr(id), self.chunks.addr(id) + self.chunks.size(id));
+            let mut after = self.chunks.next(id);
+            if self.chunks.state(id) == State::Hole {
+                let more = if end >= to { extra.min(end - to) } else { 0 };
+                fresh += more;
+                let part = Span { base: addr.max(from), bytes: end.min(to) + more - addr.max(from) };
+                let piece = self.cut_hole(id, part);
+                after = self.chunks.next(piece);
+                fresh -= self.assign(plan, piece, part, fresh);
+            } else if end > from && self.is_idle(id) {
+                self.begin_change(id);
+                self.unindex(id);
+                self.chunks.slab[..][id].mark_away();
+                self.end_change(id);
+                plan.kept.push(id);
+            }
+            id = after;
+        }
+    }
+
+    /// Cuts a part out of a hole; what is left of it stays a hole.
+    fn cut_hole(&mut self, hole: ChunkId, part: Span) -> ChunkId {
+        self.unlist_hole(hole);
+        let mut id = hole;
+        let below = part.base - self.chunks.addr(id);
+        if below != 0 {
+            id = self.add_after(hole, below);
+            self.list_hole(hole);
+        }
+        if self.chunks.size(id) != part.bytes {
+            let rest = self.add_after(id, part.bytes);
+            self.list_hole(rest);
+        }
+        self.chunks.slab[..][id].mark_coming();
+        id
+    }
+
+    /// Up to `fresh` bytes of a piece get new granules, the rest moved ones. Returns how many are new.
+    fn assign(&mut self, plan: &mut Plan, piece: ChunkId, span: Span, fresh: u64) -> u64 {
+        let Span { base, bytes } = span;
+        let new = bytes.min(fresh);
+        let moved = Span { base: base + new, bytes: bytes - new };
+        if new == 0 {
+            plan.targets.push(Piece { id: piece, span, mapped: false });
+            return 0;
+        }
+        if moved.bytes != 0 {
+            let rest = self.add_after(piece, new);
+            self.chunks.slab[..][rest].mark_coming();
+            plan.targets.push(Piece { id: rest, span: moved, mapped: false });
+        }
+        plan.fresh.push(Piece { id: piece, span: Span { base, bytes: new }, mapped: false });
+        new
+    }
+}
+
+impl Donor {
+    /// Gives nothing of a place that is to be filled. That reaches into its chunk from one side at most, for
+    /// there is a hole in it.
+    fn leave(&mut self, place: &Span) {
+        let (from, to) = (self.span.base, self.span.base + self.span.bytes);
+        let place_end = place.base + place.bytes;
+        if place_end <= from || to <= place.base {
+            return;
+        }
+        let (from, to) = if place.base <= from { (place_end.min(to), to) } else { (from, place.base) };
+        self.span = Span { base: from, bytes: to - from };
+    }
+}

@@ -1,0 +1,165 @@
+//! Granules on their way: what `core::remap` has planned is carried out with the lock open.
+//!
+//! One thread at a time does this for an allocator; others that want it wait for what comes of it. Nobody can get
+//! at a chunk of the plan meanwhile, and nothing else is touched, so that frees and requests that find something
+//! go on.
+
+use super::slot::Guard;
+use super::traffic::Extended;
+use crate::backend::granules::Granules;
+use crate::core::arena::Want;
+use crate::core::remap::{New, Piece, Plan, bytes};
+use crate::error::{Error, keeping_last_error};
+use crate::log::{self, Level};
+
+/// Maps what a request needs, if the limit leaves so much.
+pub(super) fn grow<'a>(guard: Guard<'a>, want: &Want<'_>) -> Result<(Guard<'a>, Extended), Error> {
+    // If there is not so much, the least that helps may be there.
+    serve(guard, want, &[New::Ample, New::Needed], |guard, new| guard.arena.plan_growth(want, new))
+}
+
+/// Moves granules that are idle to where they make room for a request.
+pub(super) fn relocate<'a>(guard: Guard<'a>, want: &Want<'_>) -> Result<(Guard<'a>, Extended), Error> {
+    serve(guard, want, &[New::Needed, New::Nothing], |guard, new| guard.arena.plan_relocation(want, new))
+}
+
+type Planned = Result<Option<Plan>, crate::sys::HostMemoryExhausted>;
+
+fn serve<'a>(
+    mut guard: Guard<'a>,
+    want: &Want<'_>,
+    ways: &[New],
+    plan: impl Fn(&mut Guard<'a>, New) -> Planned,
+) -> Result<(Guard<'a>, Extended), Error> {
+    let mut refused = false;
+    for &new in ways {
+        if guard.arena.is_moving() {
+            // Another thread's plan, which the caller waits for.
+            return Ok((guard, Extended::NoRoom));
+        }
+        let plan = match plan(&mut guard, new) {
+            Ok(Some(plan)) => plan,
+            Ok(None) => break,
+            Err(exhausted) => return Err(guard.fail(exhausted.into())),
+        };
+        let outcome;
+        (guard, outcome) = carry_out(guard, plan, want);
+        // The allocator may have come to its end meanwhile.
+        guard = guard.check_entry()?;
+        match outcome {
+            Ok(()) => return Ok((guard, Extended::Grown)),
+            Err(Error::OutOfMemory) => refused = true,
+            Err(error) => return Err(guard.fail(error)),
+        }
+    }
+    Ok((guard, if refused { Extended::Refused } else { Extended::NoRoom }))
+}
+
+fn carry_out<'a>(guard: Guard<'a>, mut plan: Plan, want: &Want<'_>) -> (Guard<'a>, Result<(), Error>) {
+    let (device, asked) = (guard.device, want.requested);
+    let (mut guard, outcome) = guard.obtaining(plan.reserved(), |backend| {
+        let Some(granules) = backend.granules() else { return Ok(()) };
+        let outcome = move_all(granules, &mut plan);
+        keeping_last_error(|| tell(device, asked, &plan, outcome));
+        outcome
+    });
+    guard.arena.commit(plan);
+    (guard, outcome)
+}
+
+fn move_all(granules: &dyn Granules, plan: &mut Plan) -> Result<(), Error> {
+    let moved = try_to_move_all(granules, plan);
+    if moved.is_err() {
+        keeping_last_error(|| move_back(granules, plan));
+    }
+    if !plan.sources.is_empty() {
+        granules.drop_kept();
+    }
+    moved
+}
+
+fn try_to_move_all(granules: &dyn Granules, plan: &mut Plan) -> Result<(), Error> {
+    each(&mut plan.fresh, true, |piece| granules.map(piece.span))?;
+    if !plan.sources.is_empty() {
+        granules.wait_until_idle()?;
+    }
+    each(&mut plan.sources, false, |piece| granules.detach(piece.span))?;
+    each(&mut plan.targets, true, |piece| granules.attach(piece.span))
+}
+
+/// Restores what can be restored. What cannot is memory elsewhere, or a hole.
+fn move_back(granules: &dyn Granules, plan: &mut Plan) {
+    let Plan { sources, fresh, targets, .. } = plan;
+    for piece in targets.iter_mut().filter(|piece| piece.mapped) {
+        piece.mapped = granules.detach(piece.span).is_err();
+    }
+    for piece in sources.iter_mut().filter(|piece| !piece.mapped) {
+        piece.mapped = granules.attach(piece.span).is_ok();
+    }
+    for piece in fresh.iter_mut().filter(|piece| piece.mapped) {
+        piece.mapped = granules.release(piece.span).is_err();
+    }
+}
+
+/// Does something with each piece up to the first failure; those that it was done with are mapped, or not.
+fn each(
+    pieces: &mut [Piece],
+    mapped: bool,
+    mut work: impl FnMut(&Piece) -> Result<(), Error>,
+) -> Result<(), Error> {
+    for piece in pieces {
+        work(piece)?;
+        piece.mapped = mapped;
+    }
+    Ok(())
+}
+
+fn tell(device: i32, asked: u64, plan: &Plan, outcome: Result<(), Error>) {
+    let (new, moved) = (bytes(&plan.fresh), bytes(&plan.targets));
+    match outcome {
+        Ok(()) => log::emit(
+            Level::Info,
+            format_args!(
+                "device {device}: mapped {new} bytes and moved {moved} bytes for a request of {asked} bytes"
+            ),
+        ),
+        Err(error) => crate::error::with_last_error(|words| {
+            let level = if error == Error::OutOfMemory { Level::Debug } else { Level::Error };
+            log::emit(level, format_args!("device {device}: {words}"));
+        }),
+    }
+}
+
+/// Gives granules that are free back as long as `keep` bytes stay mapped; returns how many bytes went.
+pub(super) fn trim(mut guard: Guard<'_>, keep: u64) -> Result<(Guard<'_>, Result<u64, Error>), Error> {
+    while guard.arena.is_moving() {
+        guard = guard.wait_for_call().check_entry()?;
+    }
+    let mut plan = guard.arena.plan_trim(keep)?;
+    if plan.sources.is_empty() {
+        return Ok((guard, Ok(0)));
+    }
+    let (mut outcome, mut released) = (Ok(()), 0u64);
+    let device = guard.device;
+    (guard, ()) = guard.giving_back(|backend| {
+        let Some(granules) = backend.granules() else { return };
+        outcome = granules.wait_until_idle();
+        if outcome.is_ok() {
+            outcome = each(&mut plan.sources, false, |piece| granules.release(piece.span));
+        }
+        released = plan.sources.iter().filter(|piece| !piece.mapped).map(|piece| piece.span.bytes).sum();
+        keeping_last_error(|| {
+            log::emit(Level::Info, format_args!("device {device}: gave {released} bytes in granules back"));
+        });
+    });
+    guard.arena.commit(plan);
+    guard = guard.check_entry()?;
+    Ok(match outcome {
+        // There is no room for so many pieces: what went went.
+        Ok(()) | Err(Error::OutOfMemory) => (guard, Ok(released)),
+        Err(error) => (guard, Err(error)),
+    })
+}
+
+#[cfg(test)]
+mod tests;
