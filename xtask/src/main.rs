@@ -17,6 +17,7 @@ mod targets;
 mod tensorflow;
 mod tools;
 mod verdict;
+mod waste;
 mod workspace;
 
 use std::path::PathBuf;
