@@ -5,7 +5,9 @@ use super::arena::{Arena, Settings, Want};
 use super::check::Broken;
 use super::chunks::{ChunkId, Cold, Hot, NIL};
 use super::classes::class_of;
+use super::holes::Range;
 use super::lanes::Stream;
+use super::remap::New;
 use super::stamps::Stamps;
 use super::units::UNIT;
 
@@ -262,4 +264,79 @@ fn i6_also_where_the_tables_are_flat() {
 fn forget(arena: &mut Arena, id: ChunkId) {
     let addr = arena.chunks.addr(id);
     arena.starts.clear(&arena.chunks.slab, &mut arena.regions, addr, id);
+}
+
+/// An arena over granules of four units: two chunks in use, a hole between them, and the end of the range.
+fn granular() -> (Arena, [ChunkId; 4]) {
+    const GRANULE: u64 = 4 * UNIT;
+    let settings = Settings { growth: true, ..empty(1 << 20, false, false).settings };
+    let mut arena = Arena::new(settings).unwrap();
+    arena.set_range(Range { base: BASE, bytes: 64 * GRANULE, granule: GRANULE });
+    let take = |arena: &mut Arena| {
+        let want = Want::plain(3 * GRANULE, 3 * GRANULE, Stream::NONE);
+        let mut plan = arena.plan_growth(&want, New::Needed).unwrap().unwrap();
+        plan.fresh.iter_mut().for_each(|piece| piece.mapped = true);
+        arena.commit(plan);
+        arena.take(&want).unwrap().unwrap()
+    };
+    let addrs = [(); 3].map(|()| take(&mut arena));
+    arena.free(addrs[1]).unwrap();
+    let mut plan = arena.plan_trim(0).unwrap();
+    plan.sources.iter_mut().for_each(|piece| piece.mapped = false);
+    arena.commit(plan);
+    let [first, hole, last] = addrs.map(|addr| arena.chunk_at(addr).unwrap());
+    let tail = arena.chunks.next(last);
+    assert_eq!(arena.check(), Ok(()));
+    (arena, [first, hole, last, tail])
+}
+
+#[test]
+fn holes_are_whole_apart_listed_and_counted() {
+    type Break = fn(&mut Arena, [ChunkId; 4]);
+    let breaks: &[(Broken, Break)] = &[
+        (Broken::I1Tiling, |arena, [first, hole, ..]| {
+            // A unit of the hole is the chunk's before it.
+            let addr = hot(arena, hole).addr;
+            arena.starts.clear(&arena.chunks.slab, &mut arena.regions, addr, hole);
+            hot(arena, hole).addr += UNIT;
+            let size = hot(arena, hole).size();
+            hot(arena, hole).set_size(size - UNIT);
+            hot(arena, first).set_size(size + UNIT);
+            arena.starts.set(&mut arena.regions, addr + UNIT, hole);
+        }),
+        (Broken::I1Tiling, |arena, _| arena.holes.range = None),
+        (Broken::I2Coalescing, |arena, [_, hole, ..]| {
+            arena.chunks.reserve(1).unwrap();
+            let rest = arena.add_after(hole, 4 * UNIT);
+            arena.list_hole(rest);
+        }),
+        (Broken::I3Index, |arena, [_, hole, ..]| arena.unlist_hole(hole)),
+        (Broken::I3Index, |arena, [_, hole, ..]| {
+            arena.unlist_hole(hole);
+            hot(arena, hole).mark_hole(0);
+        }),
+        (Broken::I3Index, |arena, [_, hole, _, tail]| {
+            let places = [hole, tail].map(|id| hot(arena, id).hole_place());
+            hot(arena, hole).mark_hole(places[1]);
+            hot(arena, tail).mark_hole(places[0]);
+        }),
+        (Broken::I3Index, |arena, [first, ..]| {
+            arena.list_hole(first);
+            hot(arena, first).mark_in_use();
+        }),
+        (Broken::I3Index, |arena, _| arena.holes.coming = 1),
+        (Broken::I3Index, |arena, [first, ..]| {
+            arena.free(BASE).unwrap();
+            arena.unindex(first);
+            hot(arena, first).mark_away();
+        }),
+        (Broken::I4Accounting, |arena, _| arena.holes.bytes += 4 * UNIT),
+        (Broken::I4Accounting, |arena, _| arena.regions.get_mut(0).given -= 4 * UNIT),
+        (Broken::I4Accounting, |arena, _| arena.growth.pool_bytes -= 4 * UNIT),
+    ];
+    for (number, &(broken, break_it)) in breaks.iter().enumerate() {
+        let (mut arena, of) = granular();
+        break_it(&mut arena, of);
+        assert_eq!(arena.check(), Err(broken), "break {number}");
+    }
 }

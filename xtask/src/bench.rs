@@ -7,13 +7,14 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use flate2::read::MultiGzDecoder;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::cargo::{self, Profile};
 use crate::files;
 use crate::install;
 use crate::targets;
 use crate::tensorflow::{self, Program, TensorFlow};
+use crate::waste;
 use crate::workspace::Workspace;
 
 /// The name of the comparison of locks, which is not the C++ program's.
@@ -23,7 +24,8 @@ const LOCKS: &str = "locks";
 #[derive(Args)]
 pub struct Bench {
     /// Measure only this; may be repeated: first_allocation, host_memory, traces, random_sizes,
-    /// same_size, threads (both allocators), locks (kinds of locks)
+    /// same_size, threads (both allocators), waste (the least limits of the traces on HOST_VMM), locks (kinds
+    /// of locks)
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
     /// Write the figures of both allocators to FILE [default: bench/figures.json in target/]
@@ -42,13 +44,18 @@ pub struct Bench {
 impl Bench {
     /// Builds, measures, and prints tables.
     pub fn run(&self, workspace: &Workspace) -> Result<()> {
-        let sections = self.only.iter().filter(|name| *name != LOCKS);
+        let sections = self.only.iter().filter(|name| *name != LOCKS && *name != waste::SECTION);
         let sections: Vec<&str> = sections.map(String::as_str).collect();
-        let locks = self.only.is_empty() || self.only.iter().any(|name| name == LOCKS);
+        let wanted = |section: &str| self.only.is_empty() || self.only.iter().any(|name| name == section);
+        let locks = wanted(LOCKS);
         let mut figures = None;
         if self.only.is_empty() || !sections.is_empty() {
             figures = Some(self.allocators(workspace, &sections)?);
-        } else if self.json.is_some() || self.check {
+        }
+        if wanted(waste::SECTION) {
+            figures = Some(self.waste(workspace, figures)?);
+        }
+        if figures.is_none() && (self.json.is_some() || self.check) {
             bail!("--json and --check are about the allocators' figures, and --only {LOCKS} measures none");
         }
         if locks {
@@ -70,7 +77,7 @@ impl Bench {
     /// Builds and runs the C++ program; the figures it wrote.
     fn allocators(&self, workspace: &Workspace, sections: &[&str]) -> Result<Value> {
         println!("Building libbfc (release)");
-        let prefix = workspace.target.join("bench/prefix");
+        let prefix = prefix(workspace);
         install::install(workspace, &prefix, Profile::Release)?;
 
         let tensorflow = TensorFlow::find(workspace);
@@ -82,10 +89,7 @@ impl Bench {
         let program = tensorflow::compile(workspace, &prefix, Program::Bench, tensorflow.as_ref())?;
 
         let mut command = tensorflow::command(workspace, &program);
-        let file = match &self.json {
-            Some(file) => std::path::absolute(file)?,
-            None => workspace.target.join("bench/figures.json"),
-        };
+        let file = self.file(workspace)?;
         // An older one must not be taken for what is measured now.
         files::remove(&file)?;
         command.arg("--json").arg(&file);
@@ -105,6 +109,36 @@ impl Bench {
         let figures = files::read(&file)?;
         serde_json::from_str(&figures).with_context(|| format!("{} is no JSON", file.display()))
     }
+
+    /// Where the figures are written.
+    fn file(&self, workspace: &Workspace) -> Result<PathBuf> {
+        match &self.json {
+            Some(file) => Ok(std::path::absolute(file)?),
+            None => Ok(workspace.target.join("bench/figures.json")),
+        }
+    }
+
+    /// The figures with those of the waste, in the file too.
+    fn waste(&self, workspace: &Workspace, figures: Option<Value>) -> Result<Value> {
+        let prefix = prefix(workspace);
+        let mut figures = match figures {
+            Some(figures) => figures,
+            None => {
+                println!("Building libbfc (release)");
+                install::install(workspace, &prefix, Profile::Release)?;
+                json!({"results": []})
+            }
+        };
+        let rows = waste::measure(workspace, &prefix)?;
+        print!("\n{}", waste::table(&rows));
+        figures["results"].as_array_mut().context("the figures have no results")?.extend(rows);
+        files::write(&self.file(workspace)?, &serde_json::to_string_pretty(&figures)?)?;
+        Ok(figures)
+    }
+}
+
+fn prefix(workspace: &Workspace) -> PathBuf {
+    workspace.target.join("bench/prefix")
 }
 
 /// The recorded traces, decompressed: the C++ program does without a library for that.

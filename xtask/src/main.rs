@@ -19,6 +19,7 @@ mod targets;
 mod tensorflow;
 mod tools;
 mod verdict;
+mod waste;
 mod workspace;
 
 use std::path::PathBuf;

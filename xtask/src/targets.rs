@@ -83,6 +83,11 @@ pub fn judge(figures: &Value) -> Vec<Target> {
     add("resident memory that takes", resident, Bound::Under(2.0), "MiB");
     let metadata = own("host_memory", "metadata_bytes");
     add("host memory a chunk, a million live", metadata, Bound::AtMost(100.0), "bytes");
+
+    let times = "times the live bytes";
+    let (mean, worst) = waste(figures);
+    add("recorded programs' least limit on HOST_VMM, geometric mean", mean, Bound::AtMost(1.01), times);
+    add("the recorded program that needs most, but for mlp_tiny", worst, Bound::AtMost(1.02), times);
     targets
 }
 
@@ -132,6 +137,29 @@ fn traces(figures: &Value) -> (Found, Found) {
     let mean = (logarithms / gains.len() as f64).exp();
     let least = gains.iter().copied().fold(f64::INFINITY, f64::min);
     (Found::Number(mean), Found::Number(least))
+}
+
+/// The least limits over the live bytes: the geometric mean, and the most. The second is without the program whose
+/// peak is twenty granules: it shows the size of a granule.
+fn waste(figures: &Value) -> (Found, Found) {
+    let rows = rows(figures, "waste");
+    if rows.is_empty() {
+        return (Found::Nothing, Found::Nothing);
+    }
+    let fault = |why: String| (Found::Fault(why.clone()), Found::Fault(why));
+    if rows.len() < TRACES {
+        return fault(format!("{} of {TRACES} were run", rows.len()));
+    }
+    let (mut logarithms, mut most) = (0.0, 0f64);
+    for row in &rows {
+        // No limit below the live bytes can do.
+        let Some(ratio) = row["libbfc"].as_f64().filter(|ratio| *ratio >= 1.0) else {
+            return fault(format!("no ratio of {}", row["name"]));
+        };
+        logarithms += ratio.ln();
+        most = if row["name"] == "mlp_tiny" { most } else { most.max(ratio) };
+    }
+    (Found::Number((logarithms / rows.len() as f64).exp()), Found::Number(most))
 }
 
 /// libbfc's figure over TensorFlow's.
@@ -220,6 +248,12 @@ mod tests {
             rows.push(json!({"section": section, "name": name, "libbfc": figure}));
         }
         rows.push(json!({"section": "threads", "name": "2 threads", "libbfc": 9.0, "ratio": 2.0}));
+        for (name, ratio) in [("mlp_tiny", 1.03), ("a", 1.02), ("b", 1.019), ("c", 1.0), ("d", 1.0)] {
+            rows.push(json!({"section": "waste", "name": name, "libbfc": ratio}));
+        }
+        for name in ["e", "f"] {
+            rows.push(json!({"section": "waste", "name": name, "libbfc": 1.0}));
+        }
         json!({"results": rows, "summary": {}})
     }
 
@@ -249,7 +283,7 @@ mod tests {
     #[test]
     fn figures_that_just_reach_all_targets_pass() {
         let targets = judge(&good());
-        assert_eq!(targets.len(), 10);
+        assert_eq!(targets.len(), 12);
         assert!(targets.iter().all(|target| target.met == Some(true)), "{}", table(&targets));
         assert!(!table(&targets).contains("missed"));
     }
@@ -266,6 +300,8 @@ mod tests {
             ("first_allocation", "growth of resident memory", "libbfc", 2.0),
             ("host_memory", "metadata_bytes", "libbfc", 100.1),
             ("threads", "2 threads", "ratio", 1.99),
+            ("waste", "a", "libbfc", 1.0201),
+            ("waste", "mlp_tiny", "libbfc", 1.04),
         ] {
             let figures = with(section, name, key, Some(bad.into()));
             assert_eq!(missed(&figures), 1, "{section}, {name}");
@@ -288,6 +324,9 @@ mod tests {
         assert_eq!(missed(&without(|row| row["name"] == "1000 live")), 1);
         assert_eq!(missed(&without(|row| row["name"] == "wall time")), 1);
         assert_eq!(missed(&without(|row| row["name"] == "trace6")), 2);
+        assert_eq!(missed(&without(|row| row["name"] == "f")), 2);
+        assert_eq!(missed(&with("waste", "f", "libbfc", Some(Value::Null))), 2);
+        assert_eq!(missed(&with("waste", "f", "libbfc", Some(0.99.into()))), 2);
     }
 
     #[test]
@@ -304,7 +343,8 @@ mod tests {
         assert_eq!(not_measured(&alone), 7);
         assert!(table(&judge(&alone)).contains("not measured"));
         assert_eq!(not_measured(&without(|row| row["section"] == "traces")), 2);
-        assert_eq!(not_measured(&without(|row| row["section"] != "host_memory")), 9);
-        assert_eq!(not_measured(&json!({})), 10);
+        assert_eq!(not_measured(&without(|row| row["section"] != "host_memory")), 11);
+        assert_eq!(not_measured(&without(|row| row["section"] == "waste")), 2);
+        assert_eq!(not_measured(&json!({})), 12);
     }
 }
