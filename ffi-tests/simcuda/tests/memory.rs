@@ -92,9 +92,18 @@ fn copies_block_as_documented() {
     machine.stream_synchronize(stream).unwrap();
     assert_eq!(machine.byte(memory), 4);
     machine.pinned_free(pinned as *mut _).unwrap();
-    // Synchronous, on the legacy default stream.
+    // Synchronous, on the legacy default stream, which waits for a blocking one.
+    let blocking = machine.stream(CU_STREAM_DEFAULT).unwrap();
+    machine.hold(blocking);
+    machine.set8_async(memory, 5, 64, blocking).unwrap();
+    machine.copy(pageable.as_mut_ptr().addr() as u64, memory, 64).unwrap();
+    assert_eq!((pageable[63], machine.steer.pending(blocking.cast())), (5, 0));
+    // But within a device the host does not wait.
+    machine.set8_async(memory, 6, 64, blocking).unwrap();
     machine.copy(memory + 64, memory, 64).unwrap();
-    assert_eq!(machine.byte(memory + 64), 4);
+    assert_eq!((machine.byte(memory + 64), machine.steer.pending(blocking.cast())), (0, 1));
+    machine.synchronize().unwrap();
+    assert_eq!(machine.byte(memory + 64), 6);
     machine.was_well_used();
 }
 

@@ -43,7 +43,6 @@ pub(crate) fn cuDevicePrimaryCtxRelease_v2(device: CUdevice) -> Answer {
     }
     there.retained -= 1;
     if there.retained == 0 {
-        sim.forbid_captured_in(primary(device))?;
         sim.end_context(primary(device));
     }
     Ok(())
@@ -57,7 +56,6 @@ pub(crate) fn cuDevicePrimaryCtxRelease(device: CUdevice) -> Answer {
 pub(crate) fn cuDevicePrimaryCtxReset_v2(device: CUdevice) -> Answer {
     let mut sim = sim::lock();
     sim.device(device)?;
-    sim.forbid_captured_in(primary(device))?;
     sim.end_context(primary(device));
     Ok(())
 }
@@ -133,7 +131,6 @@ pub(crate) fn cuCtxDestroy_v2(context: CUcontext) -> Answer {
     if handle == primary(sim.contexts[&handle].device) {
         return Err(CUDA_ERROR_INVALID_CONTEXT);
     }
-    sim.forbid_captured_in(handle)?;
     if sim.current_handle() == Some(handle) {
         sim.this_thread().stack.pop();
     }
