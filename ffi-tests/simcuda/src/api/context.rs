@@ -241,8 +241,7 @@ pub(crate) fn cuCtxSynchronize() -> Answer {
     cuCtxSynchronize_v2(std::ptr::null_mut())
 }
 
-/// "It is invalid to synchronize [...] a device or context handle when any associated stream is in capture mode"
-/// (Programming Guide, Prohibited and Unhandled Operations).
+/// Not while a stream of the context is captured (CUDA C++ Programming Guide, Prohibited and Unhandled Operations).
 pub(crate) fn cuCtxSynchronize_v2(context: CUcontext) -> Answer {
     let mut sim = sim::lock();
     let handle = if context.is_null() { sim.current()? } else { sim.context(context)? };
