@@ -408,10 +408,13 @@ bfc_status_t bfc_owner(const void *ptr, int32_t *out_device);
 // and the host memory of pointer tables that no chunk needs. Afterwards growth begins small again.
 //
 // @param out_released  Gets how many bytes were given back.
-// @return BFC_OK, also if nothing could be given back; the errors of every call.
+// @return BFC_OK, also if nothing could be given back; BFC_ERROR_BACKEND_FAILED if the driver did not take all
+//         that should go: the rest is free memory as before; the errors of every call.
 //
 // Precondition: `out_released` is NULL or valid for writing.
-bfc_status_t bfc_trim(int32_t device, uint64_t keep_bytes, uint64_t *out_released);
+bfc_status_t bfc_trim(int32_t device,
+                      uint64_t keep_bytes,
+                      uint64_t *out_released);
 
 // Gets the statistics of this moment.
 //

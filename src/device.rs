@@ -238,6 +238,7 @@ impl Device {
     }
 
     /// Gives wholly free regions back as long as `keep` bytes stay held; returns how many bytes went.
+    /// [`Error::BackendFailed`] if the driver did not take all of them: the rest is free memory as before.
     pub fn trim(self, keep: u64) -> Result<u64, Error> {
         life::trim(self.slot(), keep).map_err(|error| self.explain(error))
     }

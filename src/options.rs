@@ -234,7 +234,7 @@ impl Options<'_> {
             (BackendKind::Auto, 257) => {
                 return Err(fail!(
                     Error::BackendUnavailable,
-                    "pinned host memory (ordinal 257) needs CUDA, which this version does not support yet; \
+                    "pinned host memory (ordinal 257) is not in this version of libbfc; \
                      name BFC_BACKEND_HOST or BFC_BACKEND_CUSTOM"
                 ));
             }

@@ -148,7 +148,9 @@ fn fill(library: Library) -> Result<(), Error> {
     let resolver = Resolver::of(library);
     VERSION.store(version, Ordering::Relaxed);
     for (entry, address) in ENTRIES.iter().zip(&ADDRESSES) {
-        address.store(resolver.find(library, entry), Ordering::Relaxed);
+        // A symbol of a later version than the driver's own would be a promise that nobody made.
+        let found = if entry.since > version { ptr::null_mut() } else { resolver.find(library, entry) };
+        address.store(found, Ordering::Relaxed);
     }
     Ok(())
 }

@@ -36,7 +36,7 @@ impl fmt::Display for Error {
             ),
             Error::NoDriver(words) => write!(
                 f,
-                "no NVIDIA driver was found: {}; install the driver, start the container with its GPUs \
+                "the NVIDIA driver cannot be loaded; the linker says: {}; install the driver, start the container with its GPUs \
                  (--gpus all), or name the folder of libcuda.so.1 in LD_LIBRARY_PATH",
                 words.as_str()
             ),

@@ -63,8 +63,12 @@ fn keep<'a>(mut guard: Guard<'a>, region: &Detached) -> Guard<'a> {
     if guard.arena.restore(region).is_err() {
         let (device, bytes) = (guard.device, region.given);
         guard.arena.region_released(bytes);
-        let words = format_args!("device {device}: {bytes} bytes are lost: no host memory for their books");
-        return guard.talking(|| log::emit(Level::Error, words));
+        return guard.talking(|| {
+            log::emit(
+                Level::Error,
+                format_args!("device {device}: {bytes} bytes are lost: no host memory for their books"),
+            );
+        });
     }
     guard
 }

@@ -289,11 +289,21 @@ impl Program {
         regions.iter().for_each(|region| self.model.remove_region(region));
         self.did(format!("detached {} regions", regions.len()));
         for region in regions {
-            self.model.counted.pool_bytes -= region.given;
-            self.model.events.1 += 1;
-            self.arena.region_released(region.given);
-            self.did(format!("released {:#x}", region.base));
+            if self.random.chance(20) {
+                self.arena.restore(&region).unwrap();
+                self.model.insert_region(region.base, region.given);
+                self.did(format!("kept {:#x}", region.base));
+            } else {
+                self.released(&region);
+            }
         }
+    }
+
+    fn released(&mut self, region: &Detached) {
+        self.model.counted.pool_bytes -= region.given;
+        self.model.events.1 += 1;
+        self.arena.region_released(region.given);
+        self.did(format!("released {:#x}", region.base));
     }
 
     fn trim(&mut self) {
@@ -373,7 +383,8 @@ impl Program {
             let live = self.live.iter().copied().filter(|addr| (region.base..end).contains(addr));
             live.for_each(|addr| self.model.free(addr));
             self.model.last_stamp = self.arena.last_stamp();
-            self.release(vec![region]);
+            self.model.remove_region(&region);
+            self.released(&region);
         }
         assert_eq!((self.arena.usable_bytes(), self.arena.counters().live()), (0, 0));
     }
