@@ -92,9 +92,28 @@ fn copies_block_as_documented() {
     machine.stream_synchronize(stream).unwrap();
     assert_eq!(machine.byte(memory), 4);
     machine.pinned_free(pinned as *mut _).unwrap();
-    // Synchronous, on the legacy default stream.
+    // Within the host: returns when it is done. A fill of pinned memory, too.
+    let pinned = machine.pinned(64, 0).unwrap() as u64;
+    machine.copy_async(pinned, pageable.as_ptr().addr() as u64, 64, stream).unwrap();
+    assert_eq!((machine.byte(pinned), machine.steer.pending(stream.cast())), (9, 0));
+    machine.hold(CU_STREAM_LEGACY);
+    machine.set8(pinned, 3, 1).unwrap();
+    machine.set8(memory, 3, 1).unwrap();
+    assert_eq!((machine.byte(pinned), machine.byte(memory)), (3, 4));
+    machine.release(CU_STREAM_LEGACY);
+    machine.pinned_free(pinned as *mut _).unwrap();
+    // Synchronous, on the legacy default stream, which waits for a blocking one.
+    let blocking = machine.stream(CU_STREAM_DEFAULT).unwrap();
+    machine.hold(blocking);
+    machine.set8_async(memory, 5, 64, blocking).unwrap();
+    machine.copy(pageable.as_mut_ptr().addr() as u64, memory, 64).unwrap();
+    assert_eq!((pageable[63], machine.steer.pending(blocking.cast())), (5, 0));
+    // But within a device the host does not wait.
+    machine.set8_async(memory, 6, 64, blocking).unwrap();
     machine.copy(memory + 64, memory, 64).unwrap();
-    assert_eq!(machine.byte(memory + 64), 4);
+    assert_eq!((machine.byte(memory + 64), machine.steer.pending(blocking.cast())), (0, 1));
+    machine.synchronize().unwrap();
+    assert_eq!(machine.byte(memory + 64), 6);
     machine.was_well_used();
 }
 
