@@ -1,5 +1,6 @@
 //! Creation, trimming and destruction.
 
+use super::listener::Listener;
 use super::slot::{Phase, Slot};
 use super::traffic::{give_back, release, tell_of_release};
 use super::{Pool, order, remap};
@@ -32,6 +33,7 @@ pub(crate) fn create(slot: &Slot, device: i32, resolved: Resolved) -> Result<(),
         arena,
         backend: resolved.backend,
         events: Default::default(),
+        listener: Listener { callback: None, user_data: std::ptr::null_mut(), device },
         device,
         name: resolved.name,
         retry: resolved.retry,
@@ -75,6 +77,7 @@ pub(crate) fn destroy(slot: &Slot, forced: bool) -> Result<(), Error> {
         guard = guard.wait(None);
     }
     guard = order::end(guard);
+    guard = remap::tell_of_the_end(guard);
     while let Some(region) = guard.arena.detach_any() {
         let given;
         (guard, given) = give_back(guard, &region);

@@ -6,6 +6,7 @@
 //! back, and [`remap`] granules where it has those; [`life`] creates, trims and destroys.
 
 pub(crate) mod life;
+pub(crate) mod listener;
 pub(crate) mod memory;
 pub(crate) mod order;
 pub(crate) mod private;
@@ -23,6 +24,7 @@ pub(crate) struct Pool {
     pub(crate) arena: Arena,
     pub(crate) backend: Owned,
     events: order::Events,
+    listener: listener::Listener,
     device: i32,
     pub(crate) name: String,
     /// How long a request waits for a free before it fails.

@@ -4,6 +4,7 @@
 //! at a chunk of the plan meanwhile, and nothing else is touched, so that frees and requests that find something
 //! go on.
 
+use super::listener::{RegionEvent, Told};
 use super::slot::Guard;
 use super::traffic::Extended;
 use crate::backend::granules::Granules;
@@ -56,10 +57,10 @@ fn serve<'a>(
 }
 
 fn carry_out<'a>(guard: Guard<'a>, mut plan: Plan, want: &Want<'_>) -> (Guard<'a>, Result<(), Error>) {
-    let (device, asked) = (guard.device, want.requested);
+    let (device, asked, listener) = (guard.device, want.requested, guard.listener);
     let (mut guard, outcome) = guard.obtaining(plan.reserved(), |backend| {
         let Some(granules) = backend.granules() else { return Ok(()) };
-        let outcome = move_all(granules, &mut plan);
+        let outcome = move_all(&Told { granules, listener }, &mut plan);
         keeping_last_error(|| tell(device, asked, &plan, outcome));
         outcome
     });
@@ -140,9 +141,10 @@ pub(super) fn trim(mut guard: Guard<'_>, keep: u64) -> Result<(Guard<'_>, Result
         return Ok((guard, Ok(0)));
     }
     let (mut outcome, mut released) = (Ok(()), 0u64);
-    let device = guard.device;
+    let (device, listener) = (guard.device, guard.listener);
     (guard, ()) = guard.giving_back(|backend| {
         let Some(granules) = backend.granules() else { return };
+        let granules = Told { granules, listener };
         outcome = granules.wait_until_idle();
         if outcome.is_ok() {
             outcome = each(&mut plan.sources, false, |piece| granules.release(piece.span));
@@ -159,6 +161,21 @@ pub(super) fn trim(mut guard: Guard<'_>, keep: u64) -> Result<(Guard<'_>, Result
         Ok(()) | Err(Error::OutOfMemory) => (guard, Ok(released)),
         Err(error) => (guard, Err(error)),
     })
+}
+
+/// What is still mapped when the allocator ends goes with the range, at once; whoever listens hears of each piece.
+pub(super) fn tell_of_the_end(mut guard: Guard<'_>) -> Guard<'_> {
+    let listener = guard.listener;
+    let first = guard.arena.regions().iter().map(|(_, region)| region.first).next();
+    if guard.arena.range().is_none() || listener.callback.is_none() {
+        return guard;
+    }
+    let mut next = first.and_then(|first| guard.arena.mapped_from(first));
+    while let Some((span, behind)) = next {
+        (guard, ()) = guard.giving_back(|_| listener.tell(RegionEvent::Returning, span.base, span.bytes));
+        next = guard.arena.mapped_from(behind);
+    }
+    guard
 }
 
 #[cfg(test)]
