@@ -185,6 +185,15 @@ fn the_device_says_that_it_is_simulated() {
     // SAFETY: the buffer has that many bytes.
     assert_eq!(unsafe { function(name.as_mut_ptr().cast(), 64, 3) }, CUDA_ERROR_INVALID_DEVICE);
     assert!(machine.steer.log_text().contains("cuDeviceGetName("));
+    // Numbers of CUdevice_attribute: what a kernel's launch is made of may not be 0.
+    let function = machine.driver.cuDeviceGetAttribute().unwrap();
+    for (attribute, wanted) in [(1, 1024), (4, 64), (5, i32::MAX), (7, 65535), (10, 32), (12, 65536), (75, 9)]
+    {
+        let mut value = 0;
+        // SAFETY: the result lives.
+        assert_eq!(unsafe { function(&raw mut value, attribute, 1) }, CUDA_SUCCESS);
+        assert_eq!(value, wanted, "attribute {attribute}");
+    }
     let without = machine.steer;
     without.configure(0, 0);
     assert_eq!(machine.init(), Err(CUDA_ERROR_NO_DEVICE));
