@@ -103,11 +103,12 @@ fn run(pool: Pool, largest: u64, seed: u64) {
         }
         if step % 40 == 39 {
             live.drain(..).for_each(|address| pool.put(address));
-            pool.trim(random.below(4 * largest));
+            pool.trim(if step % 80 == 79 { 0 } else { random.below(4 * largest) });
         }
         assert_eq!(registered.bytes(), pool.stats().pool_bytes, "step {step}");
     }
-    assert!(registered.calls.load(Relaxed) >= 10 && registered.busy.load(Relaxed));
+    let calls = registered.calls.load(Relaxed);
+    assert!(calls >= 8 && registered.busy.load(Relaxed), "{calls} calls");
     live.into_iter().for_each(|address| pool.put(address));
     drop(pool);
     assert_eq!(registered.bytes(), 0, "everything was told to go");
