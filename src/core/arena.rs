@@ -388,8 +388,12 @@ impl Arena {
 
     /// The largest chunk in the index; with stamps, before the merges that are due.
     pub(crate) fn largest_free(&self) -> u64 {
-        let common = self.index.largest(&self.chunks.slab).map_or(0, |id| self.chunks.size(id));
-        common.max(self.lanes.largest_run())
+        self.largest_common().max(self.lanes.largest_run())
+    }
+
+    /// The largest chunk that everybody may have.
+    pub(super) fn largest_common(&self) -> u64 {
+        self.index.largest(&self.chunks.slab).map_or(0, |id| self.chunks.size(id))
     }
 
     /// Host memory that the arena holds beside itself, in bytes.
