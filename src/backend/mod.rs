@@ -56,6 +56,9 @@ pub(crate) trait Backend {
 pub(crate) enum AnyBackend {
     Host(Host),
     Custom(Custom),
+    /// A simulation, for tests of the pool.
+    #[cfg(test)]
+    Simulated(&'static (dyn Backend + Sync)),
 }
 
 impl AnyBackend {
@@ -63,6 +66,8 @@ impl AnyBackend {
         match self {
             AnyBackend::Host(host) => host,
             AnyBackend::Custom(custom) => custom,
+            #[cfg(test)]
+            AnyBackend::Simulated(device) => *device,
         }
     }
 }
