@@ -41,4 +41,4 @@ mod broken_tests;
 #[cfg(test)]
 mod lane_tests;
 #[cfg(test)]
-mod model_tests;
+pub(crate) mod model_tests;

@@ -2,7 +2,7 @@
 
 use super::arena::{Arena, Want};
 use super::chunks::{ChunkId, NIL, State};
-use super::lanes::{ANYONE, Lane, Note, Stream, Use};
+use super::lanes::{ANYONE, Lane, Note, Row, Stream, Use};
 use super::units::UNIT;
 use crate::sys::HostMemoryExhausted;
 
@@ -79,8 +79,9 @@ impl Arena {
         })
     }
 
-    /// All work queued on a stream so far is done, also on streams of that name which were forgotten.
-    pub(crate) fn stream_done(&mut self, stream: Stream) {
+    /// All work queued on a stream so far is done; with `forgotten` also on streams of that name which were
+    /// forgotten, and may still work.
+    pub(crate) fn stream_done(&mut self, stream: Stream, forgotten: bool) {
         if !self.mixed {
             if self.home == stream {
                 self.synchronized_frees = self.counters.frees();
@@ -88,7 +89,8 @@ impl Arena {
             return;
         }
         for place in 0..self.lane_count() {
-            let found = self.lanes.all().nth(place).filter(|(_, row)| row.stream == stream);
+            let is_it = |row: &Row| row.stream == stream && (forgotten || !row.forgotten);
+            let found = self.lanes.all().nth(place).filter(|(_, row)| is_it(row));
             if let Some((lane, point)) = found.map(|(lane, row)| (lane, row.point)) {
                 self.lane_done(lane, point);
             }

@@ -356,8 +356,10 @@ pub(crate) fn free_on(slot: &Slot, addr: u64, stream: Stream) -> Result<(), Erro
     match guard.arena.free_on(addr, stream)? {
         Ok(()) if stream.thread() != 0 => {
             guard.notify();
-            // The chunk is free whatever the driver says; without an event it waits for a synchronisation.
-            order::record_own(guard, stream).map(drop)
+            // The chunk is free, whatever the driver says and also without host memory for what is to be said to
+            // it: without an event the chunk waits for a later one, or for a synchronisation.
+            let _ = order::record_own(guard, stream);
+            Ok(())
         }
         Ok(()) => {
             guard.notify();

@@ -219,8 +219,9 @@ pub(super) fn wait<'a>(mut guard: Guard<'a>, want: &Want<'_>) -> Ordered<'a> {
         return Ok((guard, Ok(())));
     }
     let Some(works) = guard.arena.waits_for(want)? else { return Ok((guard, Ok(()))) };
+    // First, for the plan has events in hand, which must not get lost.
+    let mut behind: Vec<Work> = list(guard.arena.lane_count() + guard.events.recorded.len())?;
     let tasks = plan(&mut guard, |lane| works.iter().any(|work| work.lane == lane))?;
-    let mut behind: Vec<Work> = list(works.len())?;
     let (mut guard, result) = carry_out(guard, tasks, |order, tasks| {
         if is_captured(order, want.stream)? {
             return Ok(());
@@ -296,12 +297,14 @@ pub(crate) fn forget<'a>(mut guard: Guard<'a>, stream: Stream) -> Ordered<'a> {
 }
 
 /// The caller vouches that all work queued on a stream so far is done. Where there is no device to ask, work without
-/// a stream goes with the default stream's.
+/// a stream goes with the default stream's, and that of forgotten streams of the name with the name: on a device
+/// another stream may have it by now, while the first still works.
 pub(crate) fn vouch(mut guard: Guard<'_>, stream: Stream) {
-    guard.arena.stream_done(stream);
-    if stream == Stream::DEFAULT && guard.backend.get().order().is_none() {
-        guard.arena.stream_done(Stream::NONE);
-        guard.arena.stream_done(Stream::UNKNOWN);
+    let has_device = guard.backend.get().order().is_some();
+    guard.arena.stream_done(stream, !has_device);
+    if stream == Stream::DEFAULT && !has_device {
+        guard.arena.stream_done(Stream::NONE, true);
+        guard.arena.stream_done(Stream::UNKNOWN, true);
     }
     guard.notify();
 }
@@ -326,3 +329,6 @@ pub(super) fn end(mut guard: Guard<'_>) -> Guard<'_> {
     };
     guard.ordering(destroy).0
 }
+
+#[cfg(test)]
+mod tests;

@@ -83,6 +83,12 @@ impl Slot {
         guard.check_entry()
     }
 
+    /// For tests with one thread: whether somebody is in the middle of a change.
+    #[cfg(test)]
+    pub(super) fn is_locked(&self) -> bool {
+        self.lock.is_taken()
+    }
+
     /// Locks a slot whatever it holds.
     #[inline]
     pub(super) fn lock(&self) -> Guard<'_> {

@@ -59,6 +59,11 @@ impl Lock {
         self.0.store(false, Release);
     }
 
+    #[cfg(test)]
+    pub(crate) fn is_taken(&self) -> bool {
+        self.0.load(Relaxed)
+    }
+
     /// Opens the lock in a forked child, whose only thread is the one that took it in the parent.
     pub(crate) fn reset_after_fork(&self) {
         // Without a write where nothing is to be done: the page may never have been touched.

@@ -36,6 +36,10 @@ pub(crate) use per_thread;
 /// The number of the calling thread, from 1: no other thread of the process ever had it
 /// or will. `None` without host memory for it.
 pub(crate) fn number() -> Option<u32> {
+    #[cfg(test)]
+    if let Some(number) = PRETENDED.get() {
+        return Some(number);
+    }
     static LAST: AtomicU32 = AtomicU32::new(0);
     per_thread!(static NUMBER: Number);
     NUMBER.update(|number| {
@@ -44,6 +48,17 @@ pub(crate) fn number() -> Option<u32> {
         }
         number.0
     })
+}
+
+#[cfg(test)]
+thread_local! {
+    static PRETENDED: std::cell::Cell<Option<u32>> = const { std::cell::Cell::new(None) };
+}
+
+/// For tests: this thread acts for another, whose number it says it has.
+#[cfg(test)]
+pub(crate) fn pretend(number: Option<u32>) {
+    PRETENDED.set(number);
 }
 
 #[derive(Clone, Copy)]

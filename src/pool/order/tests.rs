@@ -1,0 +1,45 @@
+//! The order of work, on a device that is none.
+
+mod cases;
+mod device;
+mod program;
+mod threads;
+
+use self::device::Device;
+use self::program::{Family, Program};
+use crate::core::model_tests::Random;
+use crate::pool::slot::Slot;
+
+fn place() -> (&'static Slot, &'static Device) {
+    (Box::leak(Box::new(Slot::new())), Device::new(false))
+}
+
+fn programs(count: u64) {
+    let (slot, device) = place();
+    for seed in 0..count {
+        let mut random = Random(seed);
+        let family = Family::any(&mut random);
+        let steps = 20 + random.below(120);
+        Program::run(slot, device, !seed, family, steps, 0);
+    }
+}
+
+#[test]
+fn nothing_is_handed_out_while_work_may_touch_it() {
+    programs(if cfg!(debug_assertions) { 1_500 } else { 100_000 });
+}
+
+/// Every call of the driver fails once in each program.
+#[test]
+fn a_driver_that_fails_loses_nothing() {
+    let (slot, device) = place();
+    let mut failures = 0;
+    for seed in 0..if cfg!(debug_assertions) { 8 } else { 300 } {
+        let mut random = Random(seed);
+        let family = Family { forgets: 4, ..Family::any(&mut random) };
+        let run = |fails_at| Program::run(slot, device, !seed, family, 60, fails_at);
+        let calls = run(0).calls;
+        failures += (1..=calls).map(|fails_at| run(fails_at).failures).sum::<u64>();
+    }
+    assert!(failures > 100, "{failures} calls of the library failed");
+}

@@ -1,0 +1,281 @@
+//! One thing at a time: which calls of the driver a request costs, and in which order it is served.
+
+use super::device::{Device, What};
+use super::program::{Family, create};
+use crate::core::lanes::Stream;
+use crate::core::model_tests::Random;
+use crate::core::units::UNIT;
+use crate::error::Error;
+use crate::pool::slot::Slot;
+use crate::pool::{life, memory, order};
+use crate::sys::thread;
+
+struct Pool {
+    slot: &'static Slot,
+    device: &'static Device,
+}
+
+/// The streams of the tests: two with handles, and the default streams of two threads.
+const A: Stream = Stream::DEFAULT;
+const B: u64 = 11;
+const THREADS: [u32; 2] = [1 << 21, 1 << 22];
+
+fn b() -> Stream {
+    Stream::of_handle(B)
+}
+
+impl Pool {
+    /// Of 4 units, and at most so many; it grows by 4 at a time.
+    fn new(units: u64) -> Self {
+        let (slot, device) = super::place();
+        let any = Family { growth: true, split_always: true, ..Family::any(&mut Random(0)) };
+        create(slot, device, &any, units * UNIT);
+        let mut state = device.state();
+        state.add_stream(1, 0);
+        state.add_stream(B, 0);
+        THREADS.iter().for_each(|&thread| _ = state.add_stream(2, thread));
+        drop(state);
+        Pool { slot, device }
+    }
+
+    fn get(&self, units: u64, stream: Stream) -> Result<u64, Error> {
+        memory::alloc_plain(self.slot, units * UNIT, stream)
+    }
+
+    fn put(&self, addr: u64, stream: Stream) {
+        assert_eq!(memory::free_on(self.slot, addr, stream), Ok(()));
+    }
+
+    fn count(&self, what: What) -> u64 {
+        self.device.state().count(what)
+    }
+
+    /// Queue 0 is A, 1 is B, then the threads'.
+    fn launch(&self, queue: usize) {
+        self.device.state().launch(queue);
+    }
+
+    fn run(&self, queue: usize) {
+        self.device.state().run(queue);
+    }
+
+    fn forget(&self, stream: Stream) {
+        assert_eq!(order::forget(self.slot.enter().unwrap(), stream).unwrap().1, Ok(()));
+    }
+
+    fn pool_bytes(&self) -> u64 {
+        self.slot.enter().unwrap().arena.stats().pool_bytes
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        thread::pretend(None);
+        if !std::thread::panicking() {
+            assert_eq!(self.slot.enter().unwrap().arena.check(), Ok(()));
+            assert_eq!(life::destroy(self.slot, true), Ok(()));
+            let state = self.device.state();
+            assert!(state.wrong.is_empty(), "{:#?}", state.wrong);
+            assert_eq!((state.events_alive(), state.held), (0, 0));
+        }
+    }
+}
+
+#[test]
+fn one_stream_never_calls_the_driver() {
+    let pool = Pool::new(4096);
+    let (mut random, mut live) = (Random(1), Vec::new());
+    for _ in 0..20_000 {
+        pool.launch(0);
+        if random.below(40) >= live.len() as u64 {
+            live.extend(pool.get(1 + random.below(64), A));
+        } else if random.chance(50) {
+            pool.put(live.swap_remove(random.below(live.len() as u64) as usize), A);
+        } else {
+            let addr = live.swap_remove(random.below(live.len() as u64) as usize);
+            assert_eq!(memory::free(pool.slot, addr), Ok(()));
+        }
+    }
+    let state = pool.device.state();
+    assert_eq!(state.calls, state.count(What::Alloc), "calls other than for regions: {:?}", state.counts);
+}
+
+#[test]
+fn several_streams_with_enough_memory_call_nobody() {
+    let pool = Pool::new(256);
+    let streams = [A, b()];
+    let turn = || {
+        for (queue, stream) in streams.into_iter().enumerate() {
+            let chunks: Vec<u64> = (1..8).map(|units| pool.get(units, stream).unwrap()).collect();
+            pool.launch(queue);
+            chunks.into_iter().for_each(|addr| pool.put(addr, stream));
+        }
+    };
+    turn();
+    let before = pool.device.state().calls;
+    (0..1000).for_each(|_| turn());
+    assert_eq!(pool.device.state().calls, before);
+}
+
+#[test]
+fn what_is_done_comes_before_growth_and_growth_before_a_wait() {
+    let pool = Pool::new(8);
+    let first = pool.get(4, A).unwrap();
+    pool.launch(0);
+    pool.put(first, A);
+    assert_eq!(pool.get(4, A), Ok(first), "at once on its own stream");
+    pool.put(first, A);
+    // Still under way: the pool grows.
+    let second = pool.get(4, b()).unwrap();
+    assert_ne!(second, first);
+    assert_eq!((pool.pool_bytes(), pool.count(What::MakeWait)), (8 * UNIT, 0));
+    pool.launch(1);
+    pool.put(second, b());
+    // It cannot grow any more: B waits for A's work on the device, the call does not.
+    let whole = [pool.get(4, b()).unwrap(), pool.get(4, b()).unwrap()];
+    assert_eq!(whole, [second, first]);
+    assert_eq!(
+        (pool.count(What::MakeWait), pool.count(What::WaitFor), pool.count(What::Synchronize)),
+        (1, 0, 0)
+    );
+    assert_eq!(pool.device.state().queues[0].done, 0, "nobody waited for it");
+    // Finished work costs neither.
+    pool.put(first, b());
+    pool.run(0);
+    pool.run(1);
+    assert_eq!(pool.get(4, A), Ok(first));
+    assert_eq!((pool.count(What::MakeWait), pool.count(What::Synchronize)), (1, 0));
+}
+
+/// Whoever names no stream has nobody to make wait: the call waits.
+#[test]
+fn a_plain_request_waits_itself() {
+    let pool = Pool::new(4);
+    let first = pool.get(4, A).unwrap();
+    pool.launch(0);
+    pool.put(first, A);
+    assert_eq!(pool.get(4, Stream::NONE), Ok(first));
+    assert_eq!((pool.count(What::WaitFor), pool.count(What::Synchronize)), (1, 0));
+    // And what it frees comes to a stream only by a synchronisation.
+    assert_eq!(memory::free(pool.slot, first), Ok(()));
+    assert_eq!(pool.get(4, b()), Ok(first));
+    assert_eq!((pool.count(What::MakeWait), pool.count(What::Synchronize)), (0, 1));
+}
+
+#[test]
+fn one_event_stands_for_many_frees() {
+    let pool = Pool::new(64);
+    let chunks: Vec<u64> = (0..64).map(|_| pool.get(1, A).unwrap()).collect();
+    pool.launch(0);
+    chunks.iter().step_by(2).for_each(|&addr| pool.put(addr, A));
+    assert_eq!(pool.count(What::Record), 0, "as late as possible");
+    pool.get(1, b()).unwrap();
+    assert_eq!(pool.count(What::Record), 1);
+    for _ in 0..30 {
+        pool.get(1, b()).unwrap();
+    }
+    assert!(pool.count(What::Create) <= 2, "{:?}", pool.device.state().counts);
+}
+
+#[test]
+fn a_recorded_stream_is_waited_for() {
+    let pool = Pool::new(4);
+    let first = pool.get(4, A).unwrap();
+    assert_eq!(memory::record_use(pool.slot, first, b()), Ok(()));
+    pool.launch(1);
+    pool.put(first, A);
+    assert_eq!(pool.get(4, A), Ok(first), "behind B's work");
+    assert_eq!((pool.count(What::MakeWait), pool.device.state().queues[1].done), (1, 0));
+    pool.put(first, A);
+    assert_eq!(pool.get(4, A), Ok(first), "which was waited for");
+    assert_eq!(pool.count(What::MakeWait), 1);
+}
+
+#[test]
+fn a_forgotten_stream_leaves_its_memory_to_others() {
+    let pool = Pool::new(4);
+    let first = pool.get(4, b()).unwrap();
+    pool.launch(1);
+    pool.put(first, b());
+    pool.forget(b());
+    assert_eq!(pool.count(What::Record), 1, "the last event");
+    let mut state = pool.device.state();
+    state.destroy_stream(B, 0);
+    let again = state.add_stream(B, 0);
+    drop(state);
+    // The handle is another's, for which it is as for everybody.
+    assert_eq!(pool.get(4, b()), Ok(first));
+    assert_eq!((pool.count(What::MakeWait), pool.count(What::Synchronize)), (1, 0));
+    let state = pool.device.state();
+    assert_eq!(
+        (state.queues[1].done, state.queues[again].queued),
+        (0, 1),
+        "it waits for the first one's work"
+    );
+}
+
+/// It vouches for the stream that has the handle now, not for one that had it before and may still work.
+#[test]
+fn a_synchronised_stream_says_nothing_of_a_forgotten_one() {
+    let pool = Pool::new(4);
+    let first = pool.get(4, b()).unwrap();
+    pool.launch(1);
+    pool.put(first, b());
+    pool.forget(b());
+    let mut state = pool.device.state();
+    state.destroy_stream(B, 0);
+    state.add_stream(B, 0);
+    drop(state);
+    order::vouch(pool.slot.enter().unwrap(), b());
+    assert_eq!(pool.get(4, A), Ok(first));
+    assert_eq!(pool.count(What::MakeWait), 1);
+}
+
+#[test]
+fn the_default_stream_of_a_thread_that_ended_strands_nothing() {
+    let pool = Pool::new(8);
+    let [own, other] = THREADS.map(Stream::of_thread);
+    thread::pretend(Some(THREADS[0]));
+    let (first, second) = (pool.get(4, own).unwrap(), pool.get(4, own).unwrap());
+    pool.launch(2);
+    pool.put(first, own);
+    assert_eq!(pool.count(What::Record), 1, "at the free: nobody else could");
+    thread::pretend(Some(THREADS[1]));
+    assert_eq!(pool.get(4, other), Ok(first));
+    assert_eq!((pool.count(What::MakeWait), pool.count(What::Synchronize)), (1, 0));
+    // Freed without a word by another thread there is no event, and the device is the last resort.
+    assert_eq!(memory::free(pool.slot, second), Ok(()));
+    assert_eq!(pool.get(4, other), Ok(second));
+    assert_eq!(pool.count(What::Synchronize), 1);
+}
+
+#[test]
+fn a_captured_stream_asks_for_nothing() {
+    let pool = Pool::new(8);
+    let first = pool.get(4, A).unwrap();
+    pool.launch(0);
+    pool.put(first, A);
+    pool.device.state().queues[1].capturing = true;
+    let second = pool.get(4, b()).unwrap();
+    assert_ne!(second, first, "the pool grows");
+    assert_eq!(pool.get(4, b()), Err(Error::OutOfMemory), "and then there is no more");
+    let state = pool.device.state();
+    let all: u64 = state.counts.values().sum();
+    assert_eq!(all, state.count(What::IsCapturing) + state.count(What::Alloc), "{:?}", state.counts);
+}
+
+#[test]
+fn another_thread_comes_in_while_the_driver_is_called() {
+    let pool = Pool::new(64);
+    let first = pool.get(32, A).unwrap();
+    pool.launch(0);
+    pool.put(first, A);
+    pool.device.state().in_a_call = Some(|slot| {
+        std::thread::scope(|scope| {
+            let inside = scope.spawn(|| memory::alloc_plain(slot, UNIT, A)).join().unwrap();
+            assert!(inside.is_ok(), "{inside:?}");
+        });
+    });
+    pool.get(32, b()).unwrap();
+    assert!(pool.device.state().in_a_call.is_none(), "it was called");
+}

@@ -1,0 +1,401 @@
+//! A device that is none: streams are queues which the test steps, and every call of the driver can be counted and
+//! made to fail. Beside that it knows which queued work may still touch each unit of memory.
+//!
+//! It is a simulation of what the CUDA documentation says of streams and events ("Stream Management", "Event
+//! Management"): work of a stream runs in order, an event stands for what its stream had queued when it was recorded
+//! last, and who waited for it before that waits for what it stood for then. Streams are all of the kind that does
+//! not wait for the legacy default stream. A region that goes back waits for everybody, as `cuMemFree` does.
+
+use crate::backend::order::{Event, Order, Stream};
+use crate::backend::{Backend, Granted};
+use crate::core::units::UNIT;
+use crate::error::{Error, fail};
+use crate::pool::slot::Slot;
+use crate::sys::thread;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicPtr, Ordering::SeqCst};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// For each queue how many of its operations.
+pub(super) type Clock = BTreeMap<usize, u64>;
+
+fn join(clock: &mut Clock, other: &Clock) {
+    for (&queue, &at) in other {
+        let own = clock.entry(queue).or_default();
+        *own = at.max(*own);
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Operation {
+    /// A kernel, or the mark of an event.
+    Runs,
+    /// Begins when another queue has done so much.
+    Waits(usize, u64),
+}
+
+#[derive(Default)]
+pub(super) struct Queue {
+    operations: VecDeque<Operation>,
+    pub(super) queued: u64,
+    pub(super) done: u64,
+    /// What is done before anything that is queued here from now on.
+    knows: Clock,
+    pub(super) capturing: bool,
+}
+
+/// What an event stands for.
+#[derive(Clone)]
+struct Mark {
+    queue: usize,
+    at: u64,
+    clock: Clock,
+}
+
+/// What the driver was called for.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum What {
+    Create,
+    Destroy,
+    Record,
+    IsDone,
+    WaitFor,
+    MakeWait,
+    Synchronize,
+    IsCapturing,
+    Alloc,
+}
+
+#[derive(Default)]
+pub(super) struct State {
+    pub(super) queues: Vec<Queue>,
+    /// By handle, and by thread for the default stream of one.
+    names: BTreeMap<(u64, u32), usize>,
+    events: BTreeMap<u64, Option<Mark>>,
+    last_event: u64,
+    pub(super) counts: BTreeMap<What, u64>,
+    /// Calls that may fail, and which of them does.
+    pub(super) calls: u64,
+    pub(super) fails_at: u64,
+    /// What the library did against the contract.
+    pub(super) wrong: Vec<String>,
+    pub(super) capacity: u64,
+    pub(super) held: u64,
+    next_base: u64,
+    /// For each free unit that somebody had, the work that may touch it.
+    hazards: BTreeMap<u64, Clock>,
+    /// What a test does in the middle of the next call.
+    pub(super) in_a_call: Option<fn(&'static Slot)>,
+}
+
+impl State {
+    fn tick(&mut self, what: What) -> Result<(), Error> {
+        self.calls += 1;
+        *self.counts.entry(what).or_default() += 1;
+        if self.calls == self.fails_at {
+            return Err(fail!(Error::BackendFailed, "the driver was made to fail at {what:?}"));
+        }
+        Ok(())
+    }
+
+    pub(super) fn count(&self, what: What) -> u64 {
+        self.counts.get(&what).copied().unwrap_or(0)
+    }
+
+    pub(super) fn events_alive(&self) -> usize {
+        self.events.len()
+    }
+
+    pub(super) fn events_created(&self) -> u64 {
+        self.last_event
+    }
+
+    /// A queue that the library has no name for.
+    pub(super) fn add_queue(&mut self) -> usize {
+        self.queues.push(Queue::default());
+        self.queues.len() - 1
+    }
+
+    /// A new stream with a handle, or the default stream of a thread.
+    pub(super) fn add_stream(&mut self, handle: u64, thread: u32) -> usize {
+        let queue = self.add_queue();
+        self.names.insert((handle, thread), queue);
+        queue
+    }
+
+    /// The handle may be another's from now on; what is queued there still runs.
+    pub(super) fn destroy_stream(&mut self, handle: u64, thread: u32) {
+        self.names.remove(&(handle, thread));
+    }
+
+    /// The queue that a handle means in this thread.
+    fn queue(&mut self, Stream(handle): Stream) -> usize {
+        let thread = if handle == 2 { thread::number().unwrap() } else { 0 };
+        match self.names.get(&(handle, thread)) {
+            Some(&queue) => queue,
+            None => {
+                self.wrong.push(format!("stream {handle:#x} of thread {thread} is none"));
+                self.add_stream(handle, thread)
+            }
+        }
+    }
+
+    fn uncaptured(&mut self, stream: Stream, what: What) -> usize {
+        let queue = self.queue(stream);
+        if self.queues[queue].capturing {
+            self.wrong.push(format!("{what:?} on {stream:?}, which is captured"));
+        }
+        queue
+    }
+
+    fn mark(&mut self, Event(event): Event) -> Option<Mark> {
+        let mark = self.events.get(&event).cloned().flatten();
+        if mark.is_none() {
+            self.wrong.push(format!("event {event} is none, or was never recorded"));
+        }
+        mark
+    }
+
+    /// Queues one operation; returns how many that are.
+    fn push(&mut self, queue: usize, operation: Operation) -> u64 {
+        let queue = &mut self.queues[queue];
+        queue.operations.push_back(operation);
+        queue.queued += 1;
+        queue.queued
+    }
+
+    /// Queues a kernel.
+    pub(super) fn launch(&mut self, queue: usize) -> u64 {
+        self.push(queue, Operation::Runs)
+    }
+
+    /// One queue waits for what another has queued so far: the program's own events.
+    pub(super) fn order_behind(&mut self, queue: usize, other: usize) {
+        let mark = self.now(other);
+        self.wait(queue, &mark);
+    }
+
+    fn now(&mut self, queue: usize) -> Mark {
+        let at = self.push(queue, Operation::Runs);
+        let mut clock = self.queues[queue].knows.clone();
+        clock.insert(queue, at);
+        Mark { queue, at, clock }
+    }
+
+    fn wait(&mut self, queue: usize, mark: &Mark) {
+        self.push(queue, Operation::Waits(mark.queue, mark.at));
+        join(&mut self.queues[queue].knows, &mark.clock);
+    }
+
+    /// Runs one operation, unless there is none or it has to wait.
+    pub(super) fn step(&mut self, queue: usize) -> bool {
+        let ready = match self.queues[queue].operations.front() {
+            None => false,
+            Some(Operation::Runs) => true,
+            Some(&Operation::Waits(other, at)) => self.queues[other].done >= at,
+        };
+        if ready {
+            self.queues[queue].operations.pop_front();
+            self.queues[queue].done += 1;
+        }
+        ready
+    }
+
+    pub(super) fn run_until(&mut self, queue: usize, at: u64) {
+        while self.queues[queue].done < at {
+            if !self.step(queue)
+                && let Some(&Operation::Waits(other, at)) = self.queues[queue].operations.front()
+            {
+                self.run_until(other, at);
+            }
+        }
+    }
+
+    pub(super) fn run(&mut self, queue: usize) {
+        self.run_until(queue, self.queues[queue].queued);
+    }
+
+    pub(super) fn run_all(&mut self) {
+        (0..self.queues.len()).for_each(|queue| self.run(queue));
+    }
+
+    /// Before a free: what may touch the memory from now on.
+    pub(super) fn put(&mut self, addr: u64, bytes: u64, clock: &Clock) {
+        for unit in 0..bytes / UNIT {
+            self.hazards.insert(addr + unit * UNIT, clock.clone());
+        }
+    }
+
+    /// Memory was handed out for what is queued from now on. Returns what touched it before and is not known
+    /// to be done; it must come before that.
+    pub(super) fn take(&mut self, addr: u64, bytes: u64, queue: usize) -> Clock {
+        let mut before = Clock::new();
+        for unit in 0..bytes / UNIT {
+            if let Some(clock) = self.hazards.remove(&(addr + unit * UNIT)) {
+                join(&mut before, &clock);
+            }
+        }
+        before.retain(|&other, at| *at > self.queues[other].done);
+        for (&other, &at) in &before {
+            let known = self.queues[queue].knows.get(&other).is_some_and(|&known| at <= known);
+            if other != queue && !known {
+                self.wrong.push(format!(
+                    "{addr:#x} was handed out on queue {queue} while {other} has done {} of {at}",
+                    self.queues[other].done
+                ));
+            }
+        }
+        before
+    }
+}
+
+pub(super) struct Device {
+    state: Mutex<State>,
+    /// Whose driver it is.
+    slot: AtomicPtr<Slot>,
+    /// Whether the lock may be somebody else's.
+    pub(super) shared: bool,
+}
+
+impl Device {
+    pub(super) fn new(shared: bool) -> &'static Self {
+        let slot = AtomicPtr::new(std::ptr::null_mut());
+        Box::leak(Box::new(Device { state: Mutex::new(State::default()), slot, shared }))
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// As new, for an allocator there.
+    pub(super) fn reset(&self, slot: &'static Slot, capacity: u64) {
+        self.slot.store(std::ptr::from_ref(slot).cast_mut(), SeqCst);
+        *self.state() = State { capacity, next_base: 1 << 40, ..State::default() };
+    }
+
+    /// At each call: the lock is open, and this thread cannot come in.
+    fn called(&self) -> MutexGuard<'_, State> {
+        // SAFETY: NULL or a slot that is leaked.
+        if let Some(slot) = unsafe { self.slot.load(SeqCst).cast_const().as_ref() } {
+            assert!(self.shared || !slot.is_locked(), "the driver was called with the lock held");
+            let entered = slot.enter().err();
+            if !matches!(entered, Some(Error::Busy)) {
+                self.state().wrong.push(format!("whoever enters from a driver call gets {entered:?}"));
+            }
+            let hook = self.state().in_a_call.take();
+            if let Some(hook) = hook {
+                hook(slot);
+            }
+        }
+        self.state()
+    }
+}
+
+impl Order for Device {
+    fn create_event(&self) -> Result<Event, Error> {
+        let mut state = self.called();
+        state.tick(What::Create)?;
+        state.last_event += 1;
+        let event = state.last_event;
+        state.events.insert(event, None);
+        Ok(Event(event))
+    }
+
+    fn destroy_event(&self, Event(event): Event) {
+        let mut state = self.called();
+        *state.counts.entry(What::Destroy).or_default() += 1;
+        if state.events.remove(&event).is_none() {
+            state.wrong.push(format!("event {event} is destroyed twice"));
+        }
+    }
+
+    fn record(&self, event: Event, on: Stream) -> Result<(), Error> {
+        let mut state = self.called();
+        state.tick(What::Record)?;
+        let queue = state.uncaptured(on, What::Record);
+        let idle = state.queues[queue].operations.is_empty();
+        let mark = state.now(queue);
+        if idle {
+            state.step(queue);
+        }
+        if state.events.insert(event.0, Some(mark)).is_none() {
+            state.wrong.push(format!("{event:?} is recorded, and there is none"));
+        }
+        Ok(())
+    }
+
+    fn is_done(&self, event: Event) -> Result<bool, Error> {
+        let mut state = self.called();
+        state.tick(What::IsDone)?;
+        let mark = state.mark(event);
+        Ok(mark.is_none_or(|mark| state.queues[mark.queue].done >= mark.at))
+    }
+
+    fn wait_for(&self, event: Event) -> Result<(), Error> {
+        let mut state = self.called();
+        state.tick(What::WaitFor)?;
+        if let Some(Mark { queue, at, .. }) = state.mark(event) {
+            state.run_until(queue, at);
+        }
+        Ok(())
+    }
+
+    fn make_wait(&self, stream: Stream, event: Event) -> Result<(), Error> {
+        let mut state = self.called();
+        state.tick(What::MakeWait)?;
+        let queue = state.uncaptured(stream, What::MakeWait);
+        if let Some(mark) = state.mark(event) {
+            state.wait(queue, &mark);
+        }
+        Ok(())
+    }
+
+    fn synchronize(&self) -> Result<(), Error> {
+        let mut state = self.called();
+        state.tick(What::Synchronize)?;
+        if state.queues.iter().any(|queue| queue.capturing) {
+            return Err(fail!(Error::BackendFailed, "not while a stream is captured"));
+        }
+        state.run_all();
+        Ok(())
+    }
+
+    fn is_capturing(&self, stream: Stream) -> Result<bool, Error> {
+        let mut state = self.called();
+        state.tick(What::IsCapturing)?;
+        let queue = state.queue(stream);
+        Ok(state.queues[queue].capturing)
+    }
+}
+
+impl Backend for Device {
+    fn alloc(&self, _alignment: u64, bytes: u64) -> Result<Option<Granted>, Error> {
+        let mut state = self.called();
+        if state.tick(What::Alloc).is_err() || bytes > state.capacity - state.held {
+            return Ok(None);
+        }
+        state.held += bytes;
+        let base = state.next_base;
+        state.next_base += bytes.next_multiple_of(1 << 20) + (1 << 20);
+        Ok(Some(Granted { base, bytes }))
+    }
+
+    fn free(&self, granted: Granted) -> Result<(), Error> {
+        let mut state = self.called();
+        state.run_all();
+        state.held -= granted.bytes;
+        Ok(())
+    }
+
+    fn total_memory(&self) -> Option<u64> {
+        None
+    }
+
+    fn name(&self) -> &'static str {
+        "a simulation of a device"
+    }
+
+    fn order(&self) -> Option<&dyn Order> {
+        Some(self)
+    }
+}

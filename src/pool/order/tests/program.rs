@@ -1,0 +1,500 @@
+//! Random programs on the streams of a device that is none.
+
+use super::device::{Clock, Device, What};
+use crate::backend::{AnyBackend, Owned};
+use crate::core::arena::Settings;
+use crate::core::lanes::Stream;
+use crate::core::model_tests::Random;
+use crate::core::units::UNIT;
+use crate::error::Error;
+use crate::options::Resolved;
+use crate::pool::memory::{self, Ask};
+use crate::pool::slot::Slot;
+use crate::pool::{life, order};
+use crate::sys::thread;
+use std::time::Duration;
+
+/// What happens in a program, in percent of the steps or of what is said there.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Family {
+    pub(super) streams: usize,
+    /// The default streams of so many threads are among them.
+    pub(super) threads: usize,
+    pub(super) plain: u64,
+    pub(super) works: u64,
+    pub(super) records: u64,
+    pub(super) progress: u64,
+    pub(super) synchronisations: u64,
+    pub(super) forgets: u64,
+    pub(super) captures: u64,
+    pub(super) trims: u64,
+    pub(super) foreign_frees: u64,
+    pub(super) aligned: bool,
+    pub(super) split_always: bool,
+    pub(super) growth: bool,
+    pub(super) units: u64,
+    pub(super) largest: u64,
+}
+
+impl Family {
+    pub(super) fn any(random: &mut Random) -> Self {
+        let units = random.pick(&[32, 64, 256]);
+        let streams = random.pick(&[2, 2, 3, 4]);
+        Family {
+            streams,
+            threads: if random.chance(40) { random.below(streams as u64 + 1) as usize } else { 0 },
+            plain: random.pick(&[0, 0, 10, 40]),
+            works: random.pick(&[5, 20, 30]),
+            records: random.pick(&[0, 5, 15]),
+            progress: random.pick(&[2, 10, 20]),
+            synchronisations: random.pick(&[0, 1, 3]),
+            forgets: random.pick(&[0, 0, 1, 4]),
+            captures: random.pick(&[0, 0, 0, 3]),
+            trims: random.pick(&[0, 0, 1]),
+            foreign_frees: random.pick(&[0, 10, 50]),
+            aligned: random.chance(30),
+            split_always: random.chance(50),
+            growth: random.chance(50),
+            units,
+            largest: random.pick(&[4, units / 8, units / 2]),
+        }
+    }
+}
+
+/// A stream of the program; the first is none, behind which there is one queue that the library does not know.
+#[derive(Clone, Copy)]
+struct Actor {
+    stream: Stream,
+    queue: usize,
+    capturing: bool,
+}
+
+struct Live {
+    addr: u64,
+    bytes: u64,
+    /// The queue it was allocated for, and whether that can still be named.
+    queue: usize,
+    named: bool,
+    /// Queues whose work may use it.
+    users: Vec<usize>,
+    /// The work that has touched it.
+    clock: Clock,
+}
+
+pub(super) struct Program {
+    slot: &'static Slot,
+    device: &'static Device,
+    family: Family,
+    random: Random,
+    actors: Vec<Actor>,
+    live: Vec<Live>,
+    threads: u32,
+    most_lanes: u64,
+    pub(super) failures: u64,
+    done: Vec<String>,
+}
+
+/// What a run came to.
+#[derive(Default)]
+pub(super) struct Outcome {
+    /// Calls of the driver that could have failed.
+    pub(super) calls: u64,
+    /// Calls of the library that failed because of one.
+    pub(super) failures: u64,
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        thread::pretend(None);
+        if std::thread::panicking() {
+            println!("{:?}\n{}", self.family, self.done.join("\n"));
+        }
+    }
+}
+
+pub(super) fn create(slot: &'static Slot, device: &'static Device, family: &Family, capacity: u64) {
+    device.reset(slot, capacity);
+    let settings = Settings {
+        limit: capacity,
+        growth: family.growth,
+        garbage_collection: true,
+        split_always: family.split_always,
+        fragmentation_fraction: 0.0,
+        initial_region: capacity / 4,
+        timestamps: false,
+        quarantine: false,
+        coalesce_regions: false,
+    };
+    let (backend, retry, name) = (Owned::new(AnyBackend::Test(device)), Duration::ZERO, String::new());
+    let resolved = Resolved { settings, backend, retry, report_failures: false, name };
+    life::create(slot, 0, resolved).unwrap();
+}
+
+impl Program {
+    /// Runs a program in which the call of the driver with a number fails, none if it is 0.
+    pub(super) fn run(
+        slot: &'static Slot,
+        device: &'static Device,
+        seed: u64,
+        family: Family,
+        steps: u64,
+        fails_at: u64,
+    ) -> Outcome {
+        create(slot, device, &family, family.units * UNIT);
+        device.state().fails_at = fails_at;
+        let (actors, live, done) = (Vec::new(), Vec::new(), Vec::new());
+        let (threads, most_lanes, failures) = (1 << 20, 0, 0);
+        let random = Random(seed);
+        let mut program =
+            Program { slot, device, family, random, actors, live, threads, most_lanes, failures, done };
+        program.begin();
+        for _ in 0..steps {
+            program.step();
+            program.check();
+        }
+        program.end()
+    }
+
+    fn begin(&mut self) {
+        let queue = self.device.state().add_queue();
+        self.actors.push(Actor { stream: Stream::NONE, queue, capturing: false });
+        for number in 0..self.family.streams {
+            let stream = match number {
+                _ if number < self.family.threads => self.new_thread(),
+                0 => Stream::DEFAULT,
+                _ => Stream::of_handle(number as u64 + 10),
+            };
+            let queue = self.device.state().add_stream(stream.handle(), stream.thread());
+            self.actors.push(Actor { stream, queue, capturing: false });
+        }
+    }
+
+    fn new_thread(&mut self) -> Stream {
+        self.threads += 1;
+        Stream::of_thread(self.threads)
+    }
+
+    fn say(&mut self, what: String) {
+        self.done.push(what);
+    }
+
+    /// The invariants, the contract with the driver, and that the events do not become more and more.
+    fn check(&mut self) {
+        let guard = self.slot.enter().unwrap();
+        assert_eq!(guard.arena.check(), Ok(()));
+        self.most_lanes = self.most_lanes.max(guard.arena.lane_count() as u64);
+        let mut lanes: Vec<_> = guard.events.recorded.iter().map(|recorded| recorded.work.lane).collect();
+        let events = guard.events.recorded.len() + guard.events.spare.len();
+        drop(guard);
+        while let Some(lane) = lanes.pop() {
+            assert!(lanes.iter().filter(|other| **other == lane).count() < 2, "three events of one lane");
+        }
+        let state = self.device.state();
+        assert!(state.wrong.is_empty(), "{:#?}", state.wrong);
+        assert_eq!(state.events_alive(), events, "no event is lost");
+        assert!(state.events_created() <= 2 * self.most_lanes, "the events become more and more");
+    }
+
+    fn end(mut self) -> Outcome {
+        self.say("the end".into());
+        assert_eq!(life::destroy(self.slot, true), Ok(()));
+        let state = self.device.state();
+        assert!(state.wrong.is_empty(), "{:#?}", state.wrong);
+        assert_eq!((state.events_alive(), state.held), (0, 0), "everything went back to the driver");
+        Outcome { calls: state.calls, failures: self.failures }
+    }
+
+    fn step(&mut self) {
+        let Family { works, records, progress, synchronisations, forgets, captures, trims, .. } = self.family;
+        let mut dice = self.random.below(100);
+        let mut falls = |percent: u64| {
+            let falls = dice < percent;
+            dice = dice.wrapping_sub(percent);
+            falls
+        };
+        if falls(works) {
+            self.launch();
+        } else if falls(records) {
+            self.record_use();
+        } else if falls(progress) {
+            self.progress();
+        } else if falls(synchronisations) {
+            self.synchronise();
+        } else if falls(forgets) {
+            self.forget();
+        } else if falls(captures) {
+            self.capture();
+        } else if falls(trims) {
+            self.trim();
+        } else if self.random.below(16) >= self.live.len() as u64 {
+            self.request();
+        } else {
+            self.free();
+        }
+    }
+
+    /// Some stream, or none.
+    fn actor(&mut self) -> usize {
+        if self.random.chance(self.family.plain) {
+            return 0;
+        }
+        1 + self.random.below(self.actors.len() as u64 - 1) as usize
+    }
+
+    /// What the library is asked for happens in the thread whose stream it is.
+    fn act(&self, actor: usize) -> Stream {
+        let stream = self.actors[actor].stream;
+        thread::pretend(Some(if stream.thread() == 0 { 1 << 19 } else { stream.thread() }));
+        stream
+    }
+
+    fn calls(&self) -> u64 {
+        self.device.state().calls
+    }
+
+    /// Whether the driver was made to fail since then.
+    fn has_failed(&self, since: u64) -> bool {
+        let state = self.device.state();
+        since < state.fails_at && state.fails_at <= state.calls
+    }
+
+    /// Calls that have to do with the order of work.
+    fn asked(&self) -> u64 {
+        use What::*;
+        let state = self.device.state();
+        [Create, Record, IsDone, WaitFor, MakeWait, Synchronize].iter().map(|&what| state.count(what)).sum()
+    }
+
+    fn request(&mut self) {
+        let actor = self.actor();
+        let Actor { queue, capturing, .. } = self.actors[actor];
+        let bytes = UNIT * (1 + self.random.below(self.family.largest));
+        let alignment = if self.family.aligned { UNIT << self.random.below(4) } else { UNIT };
+        let stream = self.act(actor);
+        self.say(format!("request {} units at {alignment} on {stream:?}", bytes / UNIT));
+        let (asked, before) = (self.asked(), self.calls());
+        let served = if alignment == UNIT {
+            memory::alloc_plain(self.slot, bytes, stream)
+        } else {
+            memory::alloc(self.slot, &Ask { bytes, alignment, stream, ..Ask::default() })
+        };
+        assert!(!capturing || asked == self.asked(), "something was asked in the middle of a capture");
+        let calls = self.calls() - before;
+        // Each lane has an event recorded, asked for and waited for, and two older ones asked for, in the first
+        // search and wherever something had changed since; then there is growth, and a synchronisation.
+        assert!(calls <= 5 * (12 * self.most_lanes + 4) + 40, "{calls} calls for one request");
+        self.say(format!("  {served:x?} after {calls} calls"));
+        match served {
+            Ok(addr) => self.served(addr, actor, queue),
+            Err(Error::OutOfMemory) => self.is_exhausted(bytes, alignment, before),
+            Err(Error::BackendFailed) if self.has_failed(before) => self.failures += 1,
+            Err(Error::BackendFailed) if self.is_capturing() => {}
+            Err(error) => panic!("{error:?}"),
+        }
+    }
+
+    fn is_capturing(&self) -> bool {
+        self.actors.iter().any(|actor| actor.capturing)
+    }
+
+    fn served(&mut self, addr: u64, actor: usize, queue: usize) {
+        let guard = self.slot.enter().unwrap();
+        let bytes = guard.arena.chunks().size(guard.arena.chunk_in_use(addr).unwrap());
+        drop(guard);
+        let clock = self.device.state().take(addr, bytes, queue);
+        let users = vec![queue];
+        self.live.push(Live { addr, bytes, queue, named: true, users, clock });
+        if !self.actors[actor].capturing && self.random.chance(60) {
+            let place = self.live.len() - 1;
+            self.touch(place, queue);
+        }
+    }
+
+    /// Out of memory is said only where no free memory, whoever freed it, is large enough.
+    fn is_exhausted(&mut self, bytes: u64, alignment: u64, before: u64) {
+        if self.is_capturing() || self.has_failed(before) {
+            return;
+        }
+        let guard = self.slot.enter().unwrap();
+        let mut live: Vec<(u64, u64)> = self.live.iter().map(|live| (live.addr, live.bytes)).collect();
+        live.sort_unstable();
+        for (_, region) in guard.arena.regions().iter() {
+            let end = region.base + region.bytes;
+            let mut at = region.base;
+            let inside = live.iter().copied().filter(|&(addr, _)| region.base <= addr && addr < end);
+            for (addr, length) in inside.chain([(end, 0)]) {
+                let start = at.next_multiple_of(alignment);
+                assert!(start + bytes > addr, "{bytes} bytes were free at {start:#x}");
+                at = addr + length;
+            }
+        }
+        let growth = guard.arena.growth();
+        let room = self.family.growth && growth.limit - growth.pool_bytes >= bytes;
+        assert!(!room, "the pool could have grown");
+    }
+
+    /// A kernel that uses a chunk.
+    fn touch(&mut self, place: usize, queue: usize) {
+        let at = self.device.state().launch(queue);
+        self.live[place].clock.insert(queue, at);
+    }
+
+    fn launch(&mut self) {
+        if self.live.is_empty() {
+            return;
+        }
+        let place = self.random.below(self.live.len() as u64) as usize;
+        if self.live[place].users.is_empty() {
+            return;
+        }
+        let queue = self.random.pick(&self.live[place].users);
+        if self.actors.iter().any(|actor| actor.queue == queue && !actor.capturing) {
+            self.say(format!("a kernel on queue {queue} uses {:#x}", self.live[place].addr));
+            self.touch(place, queue);
+        }
+    }
+
+    /// The program lets work on one queue begin after what another has queued. Not in a capture.
+    fn order_behind(&mut self, actor: usize, queue: usize) -> bool {
+        let captured = |other: &Actor| other.queue == queue && other.capturing;
+        if self.actors[actor].capturing || self.actors.iter().any(captured) {
+            return false;
+        }
+        let own = self.actors[actor].queue;
+        if own != queue {
+            if self.actors.iter().any(|other| other.queue == queue) {
+                self.device.state().order_behind(own, queue);
+            } else {
+                // It has no event to wait for any more.
+                self.device.state().run(queue);
+            }
+        }
+        true
+    }
+
+    fn record_use(&mut self) {
+        if self.live.is_empty() {
+            return;
+        }
+        let place = self.random.below(self.live.len() as u64) as usize;
+        let actor = self.actor();
+        if actor == 0 || !self.order_behind(actor, self.live[place].queue) {
+            return;
+        }
+        let stream = self.act(actor);
+        let addr = self.live[place].addr;
+        self.say(format!("record {addr:#x} on {stream:?}"));
+        assert_eq!(memory::record_use(self.slot, addr, stream), Ok(()));
+        let queue = self.actors[actor].queue;
+        if !self.live[place].users.contains(&queue) {
+            self.live[place].users.push(queue);
+        }
+        if self.random.chance(70) {
+            self.touch(place, queue);
+        }
+    }
+
+    fn free(&mut self) {
+        if self.live.is_empty() {
+            return;
+        }
+        let place = self.random.below(self.live.len() as u64) as usize;
+        let Live { addr, bytes, queue, named, .. } = self.live[place];
+        let own = self.actors.iter().position(|actor| actor.queue == queue).filter(|_| named);
+        let elsewhere = self.random.chance(self.family.foreign_frees);
+        let actor = match own {
+            // In whichever words, in the order of its own stream.
+            Some(own) if !elsewhere => own,
+            _ if elsewhere => self.actor(),
+            _ => 0,
+        };
+        let says_nothing = actor == 0 || Some(actor) == own && self.random.chance(30);
+        if !says_nothing && !self.order_behind(actor, queue) {
+            return;
+        }
+        let live = self.live.swap_remove(place);
+        let stream = self.act(actor);
+        self.device.state().put(addr, bytes, &live.clock);
+        let (asked, before) = (self.asked(), self.calls());
+        let freed = if says_nothing {
+            self.say(format!("free {addr:#x}"));
+            memory::free(self.slot, addr)
+        } else {
+            self.say(format!("free {addr:#x} on {stream:?}"));
+            memory::free_on(self.slot, addr, stream)
+        };
+        assert_eq!(freed, Ok(()), "a free that is right never fails, whatever the driver does");
+        assert!(!self.actors[actor].capturing || asked == self.asked(), "asked in the middle of a capture");
+        let most = if !says_nothing && stream.thread() != 0 { 4 } else { 0 };
+        assert!(self.calls() - before <= most, "{} calls at a free", self.calls() - before);
+        assert!(memory::free(self.slot, addr).is_err(), "twice");
+    }
+
+    fn progress(&mut self) {
+        let mut state = self.device.state();
+        for _ in 0..1 + self.random.below(8) {
+            let queue = self.random.below(state.queues.len() as u64) as usize;
+            state.step(queue);
+        }
+    }
+
+    /// The program waits for a stream and says so.
+    fn synchronise(&mut self) {
+        let actor = self.actor();
+        let Actor { queue, capturing, .. } = self.actors[actor];
+        if actor == 0 || capturing {
+            return;
+        }
+        let stream = self.act(actor);
+        self.say(format!("{stream:?} is synchronised"));
+        self.device.state().run(queue);
+        order::vouch(self.slot.enter().unwrap(), stream);
+    }
+
+    /// A stream is destroyed, and its handle given to another; or a thread ends.
+    fn forget(&mut self) {
+        let actor = self.actor();
+        let Actor { queue, capturing, stream } = self.actors[actor];
+        if actor == 0 || capturing {
+            return;
+        }
+        self.act(actor);
+        let thread_ends = stream.thread() != 0 && self.random.chance(50);
+        self.say(format!("{} {stream:?}", if thread_ends { "the end of" } else { "forget" }));
+        if !thread_ends {
+            let before = self.calls();
+            let (_guard, result) = order::forget(self.slot.enter().unwrap(), stream).unwrap();
+            match result {
+                Ok(()) => {}
+                Err(Error::BackendFailed) if self.has_failed(before) => self.failures += 1,
+                Err(error) => panic!("{error:?}"),
+            }
+        }
+        let next = if stream.thread() == 0 { stream } else { self.new_thread() };
+        let mut state = self.device.state();
+        state.destroy_stream(stream.handle(), stream.thread());
+        self.actors[actor].queue = state.add_stream(next.handle(), next.thread());
+        self.actors[actor].stream = next;
+        for live in &mut self.live {
+            live.users.retain(|&user| user != queue);
+            live.named &= live.queue != queue;
+        }
+    }
+
+    fn capture(&mut self) {
+        let actor = self.actor();
+        if actor == 0 {
+            return;
+        }
+        let capturing = !self.actors[actor].capturing;
+        self.actors[actor].capturing = capturing;
+        self.device.state().queues[self.actors[actor].queue].capturing = capturing;
+        self.say(format!("{:?} is captured: {capturing}", self.actors[actor].stream));
+    }
+
+    fn trim(&mut self) {
+        self.say("trim".into());
+        self.act(0);
+        life::trim(self.slot, 0).unwrap();
+    }
+}
