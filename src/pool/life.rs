@@ -103,8 +103,11 @@ pub(crate) fn destroy(slot: &Slot, forced: bool) -> Result<(), Error> {
 
 /// Gives wholly free regions back as long as `keep` bytes stay held; returns how many bytes went.
 pub(crate) fn trim(slot: &Slot, keep: u64) -> Result<u64, Error> {
-    // What cannot be waited for, in the middle of a capture for example, stays where it is.
-    let (mut guard, _) = order::synchronize(slot.enter()?, Stream::NONE)?;
+    let (mut guard, idle) = order::synchronize(slot.enter()?, Stream::NONE)?;
+    if idle == Ok(false) {
+        // In the middle of a capture everything stays where it is.
+        return Ok(0);
+    }
     let released;
     if guard.arena.range().is_some() {
         (guard, released) = remap::trim(guard, keep)?;

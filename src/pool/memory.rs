@@ -161,6 +161,8 @@ struct Tried {
     polled: bool,
     waited: bool,
     synchronized: bool,
+    /// Nothing was captured then.
+    may_collect: bool,
     extended: bool,
     merged: bool,
     collected: bool,
@@ -233,7 +235,7 @@ fn attempt<'a>(mut guard: Guard<'a>, want: &Want<'_>, tried: &mut Tried) -> Atte
         // What other streams freed: all whose work is done, then, where the pool cannot grow, behind their work.
         if !tried.polled {
             tried.polled = true;
-            guard = ordered(order::poll(guard, want))?;
+            (guard, ()) = ordered(order::poll(guard, want))?;
             continue;
         }
         if !tried.extended {
@@ -262,12 +264,12 @@ fn attempt<'a>(mut guard: Guard<'a>, want: &Want<'_>, tried: &mut Tried) -> Atte
         }
         if !tried.waited {
             tried.waited = true;
-            guard = ordered(order::wait(guard, want))?;
+            (guard, ()) = ordered(order::wait(guard, want))?;
             continue;
         }
         if !tried.synchronized {
             tried.synchronized = true;
-            guard = ordered(order::synchronize(guard, want.stream))?;
+            (guard, tried.may_collect) = ordered(order::synchronize(guard, want.stream))?;
             continue;
         }
         if !tried.merged && want.newest == u64::MAX && guard.arena.stamps_wait() {
@@ -276,7 +278,7 @@ fn attempt<'a>(mut guard: Guard<'a>, want: &Want<'_>, tried: &mut Tried) -> Atte
                 continue;
             }
         }
-        if tried.collected {
+        if tried.collected || !tried.may_collect {
             return Ok(Outcome::Exhausted(guard));
         }
         tried.collected = true;
@@ -309,9 +311,9 @@ fn attempt<'a>(mut guard: Guard<'a>, want: &Want<'_>, tried: &mut Tried) -> Atte
 }
 
 /// The request goes on, unless the driver failed.
-fn ordered(ordered: order::Ordered<'_>) -> Result<Guard<'_>, Error> {
+fn ordered<'a, T>(ordered: Result<(Guard<'a>, Result<T, Error>), Error>) -> Result<(Guard<'a>, T), Error> {
     match ordered? {
-        (guard, Ok(())) => Ok(guard),
+        (guard, Ok(answer)) => Ok((guard, answer)),
         (guard, Err(error)) => Err(guard.fail(error)),
     }
 }

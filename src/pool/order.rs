@@ -131,7 +131,7 @@ fn is_reachable(stream: Stream) -> bool {
 
 /// Requests of a stream that is captured leave all others alone.
 fn is_captured(order: &dyn Order, stream: Stream) -> Result<bool, Error> {
-    if stream == Stream::NONE { Ok(false) } else { order.is_capturing(handle(stream)) }
+    if stream.exists() { order.is_capturing(handle(stream)) } else { Ok(false) }
 }
 
 fn list<T>(length: usize) -> Result<Vec<T>, HostMemoryExhausted> {
@@ -245,17 +245,31 @@ pub(super) fn wait<'a>(mut guard: Guard<'a>, want: &Want<'_>) -> Ordered<'a> {
     Ok((guard, result))
 }
 
-/// Waits until the whole device is idle: then nobody's work touches anything that was free before.
-pub(super) fn synchronize<'a>(mut guard: Guard<'a>, stream: Stream) -> Ordered<'a> {
-    if guard.backend.get().order().is_none() || guard.arena.unfinished().next().is_none() {
-        return Ok((guard, Ok(())));
+/// Waits until the whole device is idle: then nobody's work touches anything that was free before. False where it
+/// may not wait, for a stream that the pool knows is captured: what waits for the device would spoil the capture,
+/// giving memory back too. True without a device.
+pub(super) fn synchronize<'a>(
+    mut guard: Guard<'a>,
+    stream: Stream,
+) -> Result<(Guard<'a>, Result<bool, Error>), Error> {
+    if guard.backend.get().order().is_none() {
+        return Ok((guard, Ok(true)));
     }
+    let mut streams: Vec<Stream> = list(guard.arena.lane_count() + 2)?;
+    streams.extend(guard.arena.streams().chain([stream]).filter(|&stream| is_reachable(stream)));
     let mut works: Vec<Work> = list(guard.arena.lane_count())?;
     works.extend(guard.arena.unfinished().map(|unfinished| unfinished.work));
     let result;
     (guard, result) = guard.ordering(|order| {
-        let goes = !is_captured(order, stream)?;
-        if goes { order.synchronize().map(|()| true) } else { Ok(false) }
+        for stream in streams {
+            if is_captured(order, stream)? {
+                return Ok(false);
+            }
+        }
+        if !works.is_empty() {
+            order.synchronize()?;
+        }
+        Ok(true)
     });
     if result == Ok(true) {
         for work in works {
@@ -263,7 +277,7 @@ pub(super) fn synchronize<'a>(mut guard: Guard<'a>, stream: Stream) -> Ordered<'
         }
         guard.notify();
     }
-    Ok((guard.check_entry()?, result.map(drop)))
+    Ok((guard.check_entry()?, result))
 }
 
 /// Behind a free in the order of this thread's default stream: nobody else can record its events.

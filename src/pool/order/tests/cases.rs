@@ -279,3 +279,19 @@ fn another_thread_comes_in_while_the_driver_is_called() {
     pool.get(32, b()).unwrap();
     assert!(pool.device.state().in_a_call.is_none(), "it was called");
 }
+
+/// Also where the pool has one stream only, and so nothing to wait for: a region goes back behind a wait.
+#[test]
+fn nothing_goes_back_while_a_stream_is_captured() {
+    let pool = Pool::new(8);
+    let first = pool.get(4, A).unwrap();
+    pool.put(first, A);
+    pool.device.state().queues[0].capturing = true;
+    assert_eq!(pool.get(8, A), Err(Error::OutOfMemory), "the free region would have to make room");
+    assert_eq!(life::trim(pool.slot, 0), Ok(0));
+    assert_eq!(pool.pool_bytes(), 4 * UNIT);
+    assert_eq!(pool.count(What::Synchronize), 0);
+    pool.device.state().queues[0].capturing = false;
+    assert!(pool.get(8, A).is_ok());
+    assert_eq!(pool.pool_bytes(), 8 * UNIT);
+}
