@@ -18,6 +18,7 @@
 
 use super::chunks::{ChunkId, NIL, reserve_to};
 use super::index::{FreeIndex, Node};
+use super::rows::Row;
 use crate::sys::HostMemoryExhausted;
 
 /// A stream's name, in numbers: whatever tells streams that exist at the same time apart.
@@ -106,8 +107,8 @@ pub(super) struct Note {
     /// The lane's point when it was freed.
     pub(super) point: u64,
     /// Its neighbours among the lane's free chunks in the order of points.
-    older: ChunkId,
-    newer: ChunkId,
+    pub(super) older: ChunkId,
+    pub(super) newer: ChunkId,
     /// The run that begins here, if this is the first chunk of a lane's in one; else of 0 bytes.
     pub(super) run_addr: u64,
     pub(super) run_bytes: u64,
@@ -141,31 +142,6 @@ impl Node for Note {
 
     fn right_mut(&mut self) -> &mut ChunkId {
         &mut self.right
-    }
-}
-
-/// One order of work.
-pub(super) struct Row {
-    pub(super) stream: Stream,
-    /// Frees so far.
-    pub(super) point: u64,
-    /// Work that was queued before these frees is done.
-    pub(super) done: u64,
-    /// The lane's free chunks that wait for nothing else, the oldest point first.
-    oldest: ChunkId,
-    newest: ChunkId,
-    /// Runs of neighbours that the lane may use, with at least one chunk of its own.
-    pub(super) runs: FreeIndex,
-    /// Chunks in use that were allocated here, uses recorded here, and free chunks of its own that wait for others.
-    pub(super) live: u64,
-    /// Its stream is about to end, or has.
-    pub(super) forgotten: bool,
-}
-
-impl Row {
-    /// Whether nothing refers to it any more.
-    pub(super) fn is_idle(&self) -> bool {
-        self.oldest == NIL && self.live == 0
     }
 }
 
@@ -341,72 +317,44 @@ impl Lanes {
         self.row(lane).oldest
     }
 
-    /// Puts a chunk among its lane's, by its point, which mostly is the newest.
+    /// The lane's row and all notes, to change both.
     #[inline(always)]
+    pub(super) fn parts(&mut self, lane: Lane) -> (&mut Row, &mut [Note]) {
+        (&mut self.rows[lane.0 as usize], &mut self.notes)
+    }
+
     pub(super) fn hang(&mut self, id: ChunkId) {
-        let Note { lane, point, .. } = *self.note(id);
-        let mut older = self.row(lane).newest;
-        while older != NIL && self.note(older).point > point {
-            older = self.note(older).older;
-        }
-        self.hang_behind(id, lane, older);
+        let (row, notes) = self.parts(self.note(id).lane);
+        row.hang(notes, id);
     }
 
-    /// Puts a chunk behind another of its lane's, or first.
     pub(super) fn hang_behind(&mut self, id: ChunkId, lane: Lane, older: ChunkId) {
-        let newer = if older == NIL { self.row(lane).oldest } else { self.note(older).newer };
-        let note = self.note_mut(id);
-        (note.older, note.newer) = (older, newer);
-        self.set_newer(lane, older, id);
-        self.set_older(lane, newer, id);
+        let (row, notes) = self.parts(lane);
+        row.hang_behind(notes, id, older);
     }
 
-    /// Takes a chunk out of its lane's list.
-    #[inline(always)]
+    #[inline]
     pub(super) fn unhang(&mut self, id: ChunkId) {
-        let Note { lane, older, newer, .. } = *self.note(id);
-        self.set_newer(lane, older, newer);
-        self.set_older(lane, newer, older);
+        let (row, notes) = self.parts(self.note(id).lane);
+        row.unhang(notes, id);
     }
 
-    /// Puts one chunk in another's place in its lane's list, with all that is known of it.
-    #[inline(always)]
+    #[inline]
     pub(super) fn replace(&mut self, id: ChunkId, by: ChunkId) {
-        let old = *self.note(id);
-        *self.note_mut(by) = Note { older: old.older, newer: old.newer, ..Note::new(old.lane, old.point) };
-        self.set_newer(old.lane, old.older, by);
-        self.set_older(old.lane, old.newer, by);
+        let (row, notes) = self.parts(self.note(id).lane);
+        row.replace(notes, id, by);
     }
 
     #[inline]
-    fn set_newer(&mut self, lane: Lane, of: ChunkId, to: ChunkId) {
-        if of == NIL { self.row_mut(lane).oldest = to } else { self.note_mut(of).newer = to }
-    }
-
-    #[inline]
-    fn set_older(&mut self, lane: Lane, of: ChunkId, to: ChunkId) {
-        if of == NIL { self.row_mut(lane).newest = to } else { self.note_mut(of).older = to }
-    }
-
-    /// Enters a run of a lane's into its index, under its first chunk of the lane.
-    #[inline(always)]
     pub(super) fn link_run(&mut self, lane: Lane, id: ChunkId, addr: u64, bytes: u64) {
-        let note = self.note_mut(id);
-        (note.run_addr, note.run_bytes) = (addr, bytes);
-        let Lanes { notes, rows, .. } = self;
-        rows[lane.0 as usize].runs.insert(notes, id, bytes);
+        let (row, notes) = self.parts(lane);
+        row.link_run(notes, id, addr, bytes);
     }
 
-    /// Takes the run out that has a chunk for its head, if there is one; returns its bytes.
-    #[inline(always)]
+    #[inline]
     pub(super) fn unlink_run(&mut self, lane: Lane, id: ChunkId) -> u64 {
-        let Lanes { notes, rows, .. } = self;
-        let bytes = notes[id.index()].run_bytes;
-        if bytes != 0 {
-            rows[lane.0 as usize].runs.remove(notes, id, bytes);
-            notes[id.index()].run_bytes = 0;
-        }
-        bytes
+        let (row, notes) = self.parts(lane);
+        row.unlink_run(notes, id)
     }
 
     pub(super) fn reserve_uses(&mut self, count: u64) -> Result<(), HostMemoryExhausted> {

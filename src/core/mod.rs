@@ -27,6 +27,7 @@ pub(crate) mod private;
 pub(crate) mod regions;
 pub(crate) mod release;
 pub(crate) mod remap;
+mod rows;
 mod runs;
 pub(crate) mod scopes;
 pub(crate) mod stamps;

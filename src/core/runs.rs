@@ -54,39 +54,6 @@ impl Arena {
         if prev != NIL && self.is_anyones(prev) { prev } else { own }
     }
 
-    /// The lane's own chunk before one, if both are in a run together once that is the lane's too.
-    #[inline]
-    pub(super) fn own_before(&self, lane: Lane, id: ChunkId) -> Option<ChunkId> {
-        let mut at = self.chunks.prev(id);
-        if at != NIL && self.is_anyones(at) {
-            at = self.chunks.prev(at);
-        }
-        (at != NIL && self.is_own(lane, at)).then_some(at)
-    }
-
-    /// The same behind it.
-    #[inline]
-    pub(super) fn own_behind(&self, lane: Lane, id: ChunkId) -> Option<ChunkId> {
-        let mut at = self.chunks.next(id);
-        if at != NIL && self.is_anyones(at) {
-            at = self.chunks.next(at);
-        }
-        (at != NIL && self.is_own(lane, at)).then_some(at)
-    }
-
-    /// As `run_head`, where the run is in its index.
-    #[inline]
-    pub(super) fn linked_head(&self, own: ChunkId) -> ChunkId {
-        let mut at = own;
-        while at != NIL {
-            if self.lanes.note(at).run_bytes != 0 {
-                return at;
-            }
-            at = self.chunks.prev(at);
-        }
-        own
-    }
-
     /// The first own chunk of the run around one: where the index has it.
     #[inline]
     pub(super) fn run_head(&self, lane: Lane, own: ChunkId) -> ChunkId {

@@ -1,7 +1,7 @@
 //! Allocation and free in the order of streams, once a pool knows more than one lane.
 
 use super::arena::{Arena, Want, splits};
-use super::chunks::{ChunkId, Hot, NIL, Tag};
+use super::chunks::{ChunkId, Chunks, Hot, NIL, Tag};
 use super::lanes::{ANYONE, Lane, Note};
 use super::units::UNIT;
 use crate::sys::HostMemoryExhausted;
@@ -20,9 +20,7 @@ impl Arena {
         let Found { first, start, bytes, .. } = found;
         let size = if splits(bytes, want.size, self.max_slack) { want.size } else { bytes };
         let id = if self.is_alone(&found) {
-            self.carve_alone(&found, lane, size);
-            self.lanes.start_use(first, lane);
-            self.chunks.slab[..][first].mark_in_use();
+            self.take_alone(&found, lane, size);
             first
         } else {
             let (id, from, to) = self.carve_run(first, start, size);
@@ -80,20 +78,40 @@ impl Arena {
         whole && (found.is_run && !self.is_anyones(found.first) || !is_own(prev) && !is_own(next))
     }
 
-    /// As `carve_run`, for such a chunk, and links what is left of it again.
+    /// Takes such a chunk, or its first `size` bytes.
     #[inline]
-    fn carve_alone(&mut self, found: &Found, lane: Lane, size: u64) {
-        let (id, rest) = (found.first, found.bytes - size);
-        if found.is_run {
-            self.lanes.unlink_run(lane, id);
+    fn take_alone(&mut self, found: &Found, lane: Lane, size: u64) {
+        let Arena { chunks, index, lanes, starts, regions, .. } = self;
+        let (slab, (row, notes)) = (&mut chunks.slab[..], lanes.parts(lane));
+        let Found { first: id, start, bytes, is_run } = *found;
+        if is_run {
+            row.unlink_run(notes, id);
+        } else {
+            index.remove(slab, id, bytes);
         }
-        if rest == 0 {
-            return self.withdraw(id);
+        let Hot { next, .. } = slab[id];
+        let (at, left) = (start + size, bytes - size);
+        if left != 0 {
+            let rest = chunks.vacant.fill(slab, Hot::new(at, left, slab[id].region(), id, next));
+            if next != NIL {
+                slab[next].prev = rest;
+            }
+            slab[id].set_size(size);
+            slab[id].next = rest;
+            starts.set(regions, at, rest);
+            if is_run {
+                slab[rest].mark_held();
+                row.replace(notes, id, rest);
+                row.link_run(notes, rest, at, left);
+            } else {
+                index.insert(slab, rest, left);
+            }
+        } else if is_run {
+            row.unhang(notes, id);
         }
-        let left = self.leave_behind(id, rest);
-        if found.is_run {
-            self.lanes.link_run(lane, left, found.start + size, rest);
-        }
+        slab[id].mark_in_use();
+        notes[id.index()] = Note::new(lane, 0);
+        row.live += 1;
     }
 
     /// Makes one chunk, in no list and no run, of the `bytes` at `start`, somewhere in the run that begins with
@@ -196,41 +214,72 @@ impl Arena {
     }
 
     /// Puts a chunk that waits for nothing but its own lane where it belongs; returns what it is part of then.
+    ///
+    /// Only the lane's own runs change, which end at the chunk: nobody could use it before, and no other can now.
     #[inline]
     pub(super) fn settle(&mut self, id: ChunkId) -> ChunkId {
-        let Note { lane, point, .. } = *self.lanes.note(id);
+        let Note { lane, mut point, .. } = *self.lanes.note(id);
         if point <= self.lanes.row(lane).done {
             return self.give_to_all(id);
         }
-        // Only the lane's own runs change, which end at the chunk: nobody could use it before, and no other can now.
-        let Hot { mut addr, prev, next, .. } = self.chunks.slab[..][id];
-        let mut bytes = self.chunks.size(id);
-        let head = self.own_before(lane, id).map(|own| self.linked_head(own));
-        if let Some(head) = head {
-            addr = self.lanes.note(head).run_addr;
-            bytes += self.lanes.unlink_run(lane, head);
-        } else if prev != NIL && self.is_anyones(prev) {
-            addr = self.chunks.addr(prev);
-            bytes += self.chunks.size(prev);
+        let Arena { chunks, lanes, starts, regions, .. } = self;
+        let Chunks { slab, vacant, .. } = chunks;
+        let (slab, (row, notes)) = (&mut slab[..], lanes.parts(lane));
+        let kind = |slab: &[Hot], notes: &[Note], at: ChunkId| Kind::of(slab, notes, lane, at);
+        let Hot { mut addr, prev, mut next, .. } = slab[id];
+        let (mut size, mut whole) = (slab[id].size(), id);
+        let mut bytes = size;
+        let (before, behind) = (kind(slab, notes, prev), kind(slab, notes, next));
+        // The run that ends at the chunk, or what anybody may have there.
+        let own = match before {
+            Kind::Own => prev,
+            Kind::Anyones if kind(slab, notes, slab[prev].prev) == Kind::Own => slab[prev].prev,
+            _ => NIL,
+        };
+        let head = linked_head(slab, notes, own);
+        if head != NIL {
+            addr = notes[head.index()].run_addr;
+            bytes += row.unlink_run(notes, head);
+        } else if before == Kind::Anyones {
+            addr = slab[prev].addr;
+            bytes += slab[prev].size();
         }
-        if let Some(behind) = self.own_behind(lane, id) {
-            bytes += self.lanes.unlink_run(lane, behind);
-        } else if next != NIL && self.is_anyones(next) {
-            bytes += self.chunks.size(next);
+        // The one that begins behind it.
+        match behind {
+            Kind::Own => bytes += row.unlink_run(notes, next),
+            Kind::Anyones => match slab[next].next {
+                own if kind(slab, notes, own) == Kind::Own => bytes += row.unlink_run(notes, own),
+                _ => bytes += slab[next].size(),
+            },
+            Kind::Barrier => {}
         }
-        let mut whole = id;
-        for (other, first, second) in [(next, id, next), (prev, prev, id)] {
-            if other != NIL && self.is_own(lane, other) {
-                // The later point counts for both.
-                let point = self.lanes.note(other).point.max(self.lanes.note(id).point);
-                self.lanes.unhang(other);
-                self.fuse(first, second);
-                self.lanes.note_mut(first).point = point;
-                whole = first;
-            }
+        // Of own neighbours that become one the later point counts for both.
+        if behind == Kind::Own {
+            row.unhang(notes, next);
+            point = point.max(notes[next.index()].point);
+            notes[next.index()] = Note::new(ANYONE, 0);
+            let gone = slab[next];
+            starts.clear(slab, regions, gone.addr, next);
+            vacant.add(slab, next);
+            (size, next) = (size + gone.size(), gone.next);
         }
-        self.lanes.hang(whole);
-        self.lanes.link_run(lane, head.unwrap_or(whole), addr, bytes);
+        if before == Kind::Own {
+            row.unhang(notes, prev);
+            point = point.max(notes[prev.index()].point);
+            notes[id.index()] = Note::new(ANYONE, 0);
+            let at = slab[id].addr;
+            starts.clear(slab, regions, at, id);
+            vacant.add(slab, id);
+            (size, whole) = (size + slab[prev].size(), prev);
+        }
+        slab[whole].set_size(size);
+        slab[whole].next = next;
+        if next != NIL {
+            slab[next].prev = whole;
+        }
+        notes[whole.index()].point = point;
+        row.hang(notes, whole);
+        row.link_run(notes, if head == NIL { whole } else { head }, addr, bytes);
         whole
     }
 
@@ -264,6 +313,41 @@ impl Arena {
         }
         true
     }
+}
+
+/// What a chunk is to a lane.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// No chunk at all, or none that it may use.
+    Barrier,
+    Anyones,
+    Own,
+}
+
+impl Kind {
+    #[inline(always)]
+    fn of(slab: &[Hot], notes: &[Note], lane: Lane, id: ChunkId) -> Self {
+        if id == NIL {
+            return Kind::Barrier;
+        }
+        let hot = &slab[id];
+        if hot.is_findable() {
+            return Kind::Anyones;
+        }
+        let note = &notes[id.index()];
+        let is_own = hot.is_held() && note.lane == lane && note.uses == 0;
+        if is_own { Kind::Own } else { Kind::Barrier }
+    }
+}
+
+/// The head of the run around an own chunk, where all runs are in their indices.
+#[inline]
+fn linked_head(slab: &[Hot], notes: &[Note], own: ChunkId) -> ChunkId {
+    let mut at = own;
+    while at != NIL && notes[at.index()].run_bytes == 0 {
+        at = slab[at].prev;
+    }
+    at
 }
 
 /// The best fit: the first chunk of the run or the chunk, the place at the alignment, and the bytes from there on.

@@ -2,7 +2,8 @@
 
 use super::arena::{Arena, Want};
 use super::chunks::{ChunkId, NIL, State};
-use super::lanes::{ANYONE, Lane, Note, Row, Stream, Use};
+use super::lanes::{ANYONE, Lane, Note, Stream, Use};
+use super::rows::Row;
 use super::units::UNIT;
 use crate::sys::HostMemoryExhausted;
 

@@ -1,0 +1,100 @@
+//! One order of work: its points, the list of its free chunks, the index of its runs.
+//!
+//! List and index are linked through the notes of the chunks, which all lanes have in common.
+
+use super::chunks::{ChunkId, NIL};
+use super::index::FreeIndex;
+use super::lanes::{Note, Stream};
+
+pub(super) struct Row {
+    pub(super) stream: Stream,
+    /// Frees so far.
+    pub(super) point: u64,
+    /// Work that was queued before these frees is done.
+    pub(super) done: u64,
+    /// The lane's free chunks that wait for nothing else, the oldest point first.
+    pub(super) oldest: ChunkId,
+    pub(super) newest: ChunkId,
+    /// Runs of neighbours that the lane may use, with at least one chunk of its own.
+    pub(super) runs: FreeIndex,
+    /// Chunks in use that were allocated here, uses recorded here, and free chunks of its own that wait for others.
+    pub(super) live: u64,
+    /// Its stream is about to end, or has.
+    pub(super) forgotten: bool,
+}
+
+impl Row {
+    /// Whether nothing refers to it any more.
+    pub(super) fn is_idle(&self) -> bool {
+        self.oldest == NIL && self.live == 0
+    }
+
+    /// Puts a chunk among the lane's, by its point, which mostly is the newest.
+    #[inline]
+    pub(super) fn hang(&mut self, notes: &mut [Note], id: ChunkId) {
+        let point = notes[id.index()].point;
+        let mut older = self.newest;
+        while older != NIL && notes[older.index()].point > point {
+            older = notes[older.index()].older;
+        }
+        self.hang_behind(notes, id, older);
+    }
+
+    /// Puts a chunk behind another of the lane's, or first.
+    #[inline]
+    pub(super) fn hang_behind(&mut self, notes: &mut [Note], id: ChunkId, older: ChunkId) {
+        let newer = if older == NIL { self.oldest } else { notes[older.index()].newer };
+        let note = &mut notes[id.index()];
+        (note.older, note.newer) = (older, newer);
+        self.join(notes, older, id);
+        self.join(notes, id, newer);
+    }
+
+    /// Takes a chunk out of the lane's list.
+    #[inline]
+    pub(super) fn unhang(&mut self, notes: &mut [Note], id: ChunkId) {
+        let Note { older, newer, .. } = notes[id.index()];
+        self.join(notes, older, newer);
+    }
+
+    /// Puts one chunk in another's place in the list, with all that is known of it.
+    #[inline]
+    pub(super) fn replace(&mut self, notes: &mut [Note], id: ChunkId, by: ChunkId) {
+        let Note { lane, point, older, newer, .. } = notes[id.index()];
+        let note = &mut notes[by.index()];
+        *note = Note::new(lane, point);
+        (note.older, note.newer) = (older, newer);
+        self.join(notes, older, by);
+        self.join(notes, by, newer);
+    }
+
+    /// Makes two chunks neighbours in the list; NIL is its end.
+    #[inline(always)]
+    fn join(&mut self, notes: &mut [Note], older: ChunkId, newer: ChunkId) {
+        if older == NIL {
+            self.oldest = newer
+        } else {
+            notes[older.index()].newer = newer
+        }
+        if newer == NIL { self.newest = older } else { notes[newer.index()].older = older }
+    }
+
+    /// Enters a run of the lane's into its index, under its first own chunk.
+    #[inline]
+    pub(super) fn link_run(&mut self, notes: &mut [Note], id: ChunkId, addr: u64, bytes: u64) {
+        let note = &mut notes[id.index()];
+        (note.run_addr, note.run_bytes) = (addr, bytes);
+        self.runs.insert(notes, id, bytes);
+    }
+
+    /// Takes the run out that has a chunk for its head, if there is one; returns its bytes.
+    #[inline]
+    pub(super) fn unlink_run(&mut self, notes: &mut [Note], id: ChunkId) -> u64 {
+        let bytes = notes[id.index()].run_bytes;
+        if bytes != 0 {
+            self.runs.remove(notes, id, bytes);
+            notes[id.index()].run_bytes = 0;
+        }
+        bytes
+    }
+}
