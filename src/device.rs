@@ -2,12 +2,13 @@
 
 mod forks;
 
+use crate::core::lanes::Stream;
 use crate::core::stats::Stats;
 use crate::error::{Error, fail, with_last_error};
 use crate::options::{ALLOW_GROWTH, GARBAGE_COLLECTION, Options};
 use crate::pool::memory::Ask;
 use crate::pool::slot::{Guard, Slot};
-use crate::pool::{Pool, life, memory};
+use crate::pool::{Pool, life, memory, order, private};
 use crate::report;
 use crate::scope;
 use crate::sys::HostMemoryExhausted;
@@ -32,6 +33,8 @@ pub struct Request {
     pub alignment: u64,
     /// Accept only chunks whose free was stamped at most this; 0 is any. Needs timestamps.
     pub freed_before: u64,
+    /// In the order of the stream with this handle, as [`Device::alloc_on`].
+    pub stream: Option<u64>,
 }
 
 /// What an address belongs to: the chunk and the region around it, each as start and bytes.
@@ -123,17 +126,18 @@ impl Device {
         if scope::is_used() {
             return self.serve(&Ask { bytes, ..Ask::default() });
         }
-        memory::alloc_plain(self.slot(), bytes).map_err(|error| self.explain(error))
+        memory::alloc_plain(self.slot(), bytes, Stream::NONE).map_err(|error| self.explain(error))
     }
 
     /// Allocates at an alignment, with a bound on the stamps that are acceptable.
     pub fn alloc_with(self, request: &Request) -> Result<u64, Error> {
-        let Request { bytes, alignment, freed_before } = *request;
+        let Request { bytes, alignment, freed_before, stream } = *request;
+        let stream = stream.map_or(Ok(Stream::NONE), order::stream_of)?;
         if alignment != 0 && !alignment.is_power_of_two() {
             return Err(fail!(Error::InvalidArgument, "alignment {alignment} is not a power of two"));
         }
         let stamped = if freed_before == 0 { None } else { Some("freed_before") };
-        self.serve(&Ask { bytes, alignment, freed_before, stamped, scope: None })
+        self.serve(&Ask { bytes, alignment, freed_before, stamped, stream, ..Ask::default() })
     }
 
     /// As [`Self::alloc`], from chunks whose free was stamped at most `freed_before`; 0 is any. The allocator
@@ -169,6 +173,67 @@ impl Device {
             with_last_error(|words| fail!(error, "{words}; {addr:#x} belongs to device {owner}"));
         }
         error
+    }
+
+    /// Allocates in the order of a stream: what was freed there may come back at once, what others freed when
+    /// their work is done. 0 and 1 are the default stream, 2 is the calling thread's own default stream.
+    #[inline]
+    pub fn alloc_on(self, bytes: u64, stream: u64) -> Result<u64, Error> {
+        let stream = order::stream_of(stream)?;
+        if scope::is_used() {
+            return self.serve(&Ask { bytes, stream, ..Ask::default() });
+        }
+        memory::alloc_plain(self.slot(), bytes, stream).map_err(|error| self.explain(error))
+    }
+
+    /// Frees in the order of a stream: work queued there so far may go on touching the memory.
+    #[inline]
+    pub fn free_on(self, addr: u64, stream: u64) -> Result<(), Error> {
+        if addr == 0 {
+            return self.slot().accepts_null();
+        }
+        let freed = memory::free_on(self.slot(), addr, order::stream_of(stream)?);
+        freed.map_err(|error| self.explain_pointer(error, addr))
+    }
+
+    /// Says that a live allocation is also used on a stream: once freed it waits for the work queued there.
+    pub fn record_stream(self, addr: u64, stream: u64) -> Result<(), Error> {
+        let recorded = memory::record_use(self.slot(), addr, order::stream_of(stream)?);
+        recorded.map_err(|error| self.explain_pointer(error, addr))
+    }
+
+    /// Says that a stream is about to be destroyed, and nothing more comes of it; its handle may be another's
+    /// afterwards.
+    pub fn forget_stream(self, stream: u64) -> Result<(), Error> {
+        let stream = order::stream_of(stream)?;
+        let guard = self.enter()?;
+        memory::require_no_timestamps(&guard)?;
+        order::forget(guard, stream)?.1
+    }
+
+    /// Vouches that all work queued on a stream so far is done.
+    pub fn stream_synchronized(self, stream: u64) -> Result<(), Error> {
+        let stream = order::stream_of(stream)?;
+        let guard = self.enter()?;
+        memory::require_no_timestamps(&guard)?;
+        order::vouch(guard, stream);
+        Ok(())
+    }
+
+    /// Requests of a stream are for a private pool from now on: memory that a captured graph uses, and that stays
+    /// at its addresses until the pool is released.
+    pub fn pool_begin(self, pool: u64, stream: u64) -> Result<(), Error> {
+        private::begin(self.slot(), order::stream_of(stream)?, pool).map_err(|error| self.explain(error))
+    }
+
+    /// Requests of the stream are for common memory again.
+    pub fn pool_end(self, pool: u64, stream: u64) -> Result<(), Error> {
+        private::end(self.slot(), order::stream_of(stream)?, pool).map_err(|error| self.explain(error))
+    }
+
+    /// Nobody uses the private pool's addresses any more, but for what is live.
+    pub fn pool_release(self, pool: u64) -> Result<(), Error> {
+        private::release(self.slot(), pool).map_err(|error| self.explain(error))
     }
 
     fn require_timestamps(self, what: &str) -> Result<Guard<'static>, Error> {
@@ -239,6 +304,7 @@ impl Device {
     }
 
     /// Gives wholly free regions back as long as `keep` bytes stay held; returns how many bytes went.
+    /// [`Error::BackendFailed`] if the driver did not take all of them: the rest is free memory as before.
     pub fn trim(self, keep: u64) -> Result<u64, Error> {
         life::trim(self.slot(), keep).map_err(|error| self.explain(error))
     }
@@ -309,12 +375,6 @@ impl Device {
     pub(crate) fn write_report(self, out: &mut dyn fmt::Write) -> Result<(), Error> {
         let guard = self.enter()?;
         Ok(report::failure::write(out, &guard.subject(), None).map_err(|_| HostMemoryExhausted)?)
-    }
-
-    /// For what this version of the library cannot do yet: the other errors first.
-    pub(crate) fn unsupported(self, what: &str) -> Result<(), Error> {
-        let _guard = self.enter()?;
-        Err(fail!(Error::Unsupported, "{what}: stream order is not in this version of libbfc"))
     }
 }
 

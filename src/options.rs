@@ -1,13 +1,13 @@
 //! What an allocator is created with: the caller's options, then the environment, then the defaults.
 
-use crate::backend::{AllocCallback, AnyBackend, Custom, FreeCallback, Host, HostVmm, Owned};
+mod environment;
+mod limit;
+
+use self::environment::{backend_named, environment_flags, flag, fraction, is_fraction, setting, size};
+use crate::backend::{AllocCallback, AnyBackend, Cuda, Custom, FreeCallback, Host, HostVmm};
 use crate::core::arena::Settings;
-use crate::core::units::round_down;
-use crate::error::{Error, fail};
-use crate::log::{self, Level};
-use crate::sys::env;
-use crate::sys::host::memory_total;
-use std::ffi::{CStr, c_void};
+use crate::error::{Error, fail, keeping_last_error};
+use std::ffi::c_void;
 use std::time::Duration;
 
 /// Regions on demand; without it one region of the whole limit at the first allocation.
@@ -115,7 +115,7 @@ pub struct Options<'a> {
 /// Everything an allocator needs to know, checked.
 pub(crate) struct Resolved {
     pub(crate) settings: Settings,
-    pub(crate) backend: Owned,
+    pub(crate) backend: AnyBackend,
     pub(crate) retry: Duration,
     pub(crate) report_failures: bool,
     pub(crate) name: String,
@@ -132,16 +132,18 @@ impl Options<'_> {
     pub(crate) fn resolve(&self, device: i32, default_flags: u32) -> Result<Resolved, Error> {
         let options = self.with_environment(default_flags);
         let flags = options.flags;
-        let backend = options.choose_backend(device)?;
-        let mut limit = options.choose_limit(backend.get().total_memory())?;
-        if let Some(granules) = backend.get().granules() {
-            // Only whole granules are mapped, and never more than was allowed.
-            limit -= limit % granules.range().granule;
-        }
         let name = self.name.unwrap_or("bfc");
         let mut owned = String::new();
         owned.try_reserve_exact(name.len()).map_err(crate::sys::HostMemoryExhausted::from)?;
         owned.push_str(name);
+        let backend = options.choose_backend(device)?;
+        let mut limit = options.choose_limit(&backend).inspect_err(|_| {
+            keeping_last_error(|| backend.get().close());
+        })?;
+        if let Some(granules) = backend.get().granules() {
+            // Only whole granules are mapped, and never more than was allowed.
+            limit -= limit % granules.range().granule;
+        }
         Ok(Resolved {
             settings: Settings {
                 limit,
@@ -235,14 +237,14 @@ impl Options<'_> {
         options
     }
 
-    fn choose_backend(&self, device: i32) -> Result<Owned, Error> {
+    fn choose_backend(&self, device: i32) -> Result<AnyBackend, Error> {
         let kind = match (self.backend, device) {
             (BackendKind::Auto, 256) => BackendKind::Host,
             (BackendKind::Auto, 0..=255) => BackendKind::Cuda,
             (BackendKind::Auto, 257) => {
                 return Err(fail!(
                     Error::BackendUnavailable,
-                    "pinned host memory (ordinal 257) needs CUDA, which this version does not support yet; \
+                    "pinned host memory (ordinal 257) is not in this version of libbfc; \
                      name BFC_BACKEND_HOST or BFC_BACKEND_CUSTOM"
                 ));
             }
@@ -254,136 +256,30 @@ impl Options<'_> {
             }
             (kind, _) => kind,
         };
-        let backend = match (kind, self.suballocator) {
-            (BackendKind::Host, _) => AnyBackend::Host(Host),
-            // Its range is a matter of its limit.
+        match (kind, self.suballocator) {
+            (BackendKind::Host, _) => Ok(AnyBackend::Host(Host)),
+            // Its range is a matter of its limit, for which it is as the host.
             (BackendKind::HostVmm, _) => {
-                AnyBackend::HostVmm(HostVmm::open(self.choose_limit(Some(memory_total()))?)?)
+                HostVmm::open(self.choose_limit(&AnyBackend::Host(Host))?).map(AnyBackend::HostVmm)
             }
-            (BackendKind::Custom, Some(functions)) => AnyBackend::Custom(Custom {
+            (BackendKind::Cuda, _) if device > 255 => Err(fail!(
+                Error::InvalidArgument,
+                "BFC_BACKEND_CUDA on ordinal {device}: it goes with the ordinals 0 to 255, which are CUDA's devices; \
+                 name BFC_BACKEND_HOST or BFC_BACKEND_CUSTOM here"
+            )),
+            (BackendKind::Cuda, _) => Cuda::open(device).map(AnyBackend::Cuda),
+            (BackendKind::Custom, Some(functions)) => Ok(AnyBackend::Custom(Custom {
                 user_data: functions.user_data,
                 alloc: functions.alloc,
                 free: functions.free,
                 coalesces: functions.supports_coalescing,
-            }),
-            _ => {
-                return Err(fail!(
-                    Error::BackendUnavailable,
-                    "{} is not in this version of libbfc; name BFC_BACKEND_HOST or BFC_BACKEND_CUSTOM (or set \
-                     BFC_BACKEND=host) to run without a device",
-                    kind.c_name()
-                ));
-            }
-        };
-        Ok(Owned::new(backend))
-    }
-
-    /// `total` is how much there is, if the backend knows.
-    fn choose_limit(&self, total: Option<u64>) -> Result<u64, Error> {
-        if self.memory_limit != 0 {
-            return Ok(self.memory_limit);
-        }
-        let growth = self.flags & ALLOW_GROWTH != 0;
-        match total {
-            Some(total) if self.memory_fraction > 0.0 => Ok((total as f64 * self.memory_fraction) as u64),
-            Some(total) => Ok(total),
-            None if self.memory_fraction > 0.0 => Err(fail!(
-                Error::InvalidArgument,
-                "memory_fraction: a custom backend does not know its total; give memory_limit"
+            })),
+            _ => Err(fail!(
+                Error::BackendUnavailable,
+                "{} is not in this version of libbfc; name BFC_BACKEND_HOST or BFC_BACKEND_CUSTOM (or set \
+                 BFC_BACKEND=host) to run without a device",
+                kind.c_name()
             )),
-            // The callbacks say when there is no more.
-            None if growth => Ok(round_down(u64::MAX)),
-            None => Err(fail!(
-                Error::InvalidArgument,
-                "a custom backend without BFC_ALLOW_GROWTH needs memory_limit: the first region is all of it"
-            )),
-        }
-    }
-}
-
-fn environment_flags(default: u32) -> u32 {
-    let mut flags = default;
-    for (name, bit) in [
-        (c"BFC_ALLOW_GROWTH", ALLOW_GROWTH),
-        (c"BFC_GARBAGE_COLLECTION", GARBAGE_COLLECTION),
-        (c"BFC_TIMESTAMPS", TIMESTAMPS),
-        (c"BFC_SPLIT_ALWAYS", SPLIT_ALWAYS),
-        (c"BFC_QUARANTINE", QUARANTINE),
-    ] {
-        match flag(name) {
-            Some(true) => flags |= bit,
-            Some(false) => flags &= !bit,
-            None => {}
-        }
-    }
-    if flags & QUARANTINE != 0 && flags & TIMESTAMPS == 0 {
-        log::emit(Level::Warn, format_args!("BFC_QUARANTINE is ignored: it needs BFC_TIMESTAMPS=1"));
-        flags &= !QUARANTINE;
-    }
-    flags
-}
-
-/// How many characters of a malformed value its warning shows.
-const LONGEST_SHOWN: usize = 100;
-
-/// A variable's value; a malformed one is ignored with a warning.
-fn setting<T>(name: &CStr, wanted: &str, parse: impl FnOnce(&str) -> Option<T>) -> Option<T> {
-    env::with(name, |text| {
-        let parsed = parse(text.trim());
-        if parsed.is_none() {
-            let name = name.to_str().unwrap_or_default();
-            // The advice must not be cut off behind a value without end.
-            let dots = if text.chars().nth(LONGEST_SHOWN).is_some() { "..." } else { "" };
-            log::emit(
-                Level::Warn,
-                format_args!("{name}={text:.LONGEST_SHOWN$}{dots} is ignored: it must be {wanted}"),
-            );
-        }
-        parsed
-    })?
-}
-
-fn flag(name: &CStr) -> Option<bool> {
-    setting(name, "1 or 0 (or true, false, on, off, yes, no)", |text| {
-        let is = |words: &[&str]| words.iter().any(|word| text.eq_ignore_ascii_case(word));
-        match () {
-            () if is(&["1", "true", "on", "yes"]) => Some(true),
-            () if is(&["0", "false", "off", "no"]) => Some(false),
-            () => None,
-        }
-    })
-}
-
-/// The end of its name in the C ABI, in any case, with `-` or `_`. One with functions cannot be named.
-fn backend_named(text: &str) -> Option<BackendKind> {
-    use BackendKind::*;
-    let same = |letter: u8| if letter == b'-' { b'_' } else { letter.to_ascii_uppercase() };
-    [Auto, Host, Cuda, CudaVmm, HostVmm]
-        .into_iter()
-        .find(|kind| kind.c_name().bytes().skip("BFC_BACKEND_".len()).eq(text.bytes().map(same)))
-}
-
-fn is_fraction(value: f64) -> bool {
-    (0.0..=1.0).contains(&value)
-}
-
-fn fraction(text: &str) -> Option<f64> {
-    text.parse().ok().filter(|&value| is_fraction(value))
-}
-
-/// `8GiB`, `512 MB`, `1.5g`, `4096`: binary units with and without the `i`, as people write them.
-fn size(text: &str) -> Option<u64> {
-    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-    let (number, unit) = text.split_at(digits);
-    let unit = unit.trim();
-    let letters = unit.strip_suffix(['b', 'B']).unwrap_or(unit);
-    let letters = letters.strip_suffix(['i', 'I']).unwrap_or(letters);
-    let shift = ["", "k", "m", "g", "t"].iter().position(|name| letters.eq_ignore_ascii_case(name))? * 10;
-    match number.parse::<u64>() {
-        Ok(whole) => whole.checked_mul(1 << shift),
-        Err(_) => {
-            let bytes = number.parse::<f64>().ok()? * (1u64 << shift) as f64;
-            (bytes.is_finite() && bytes < u64::MAX as f64).then_some(bytes as u64)
         }
     }
 }
@@ -393,49 +289,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_as_people_write_them() {
-        for (text, bytes) in [
-            ("0", 0),
-            ("4096", 4096),
-            ("8GiB", 8 << 30),
-            ("8 gb", 8 << 30),
-            ("512M", 512 << 20),
-            ("1.5g", 3 << 29),
-            ("2TiB", 2 << 40),
-            ("7b", 7),
-        ] {
-            assert_eq!(size(text), Some(bytes), "{text}");
-        }
-        for text in ["", "GiB", "8XiB", "-1", "1e9", "99999999999999999999", "20000000T", "1.2.3", "nan"] {
-            assert_eq!(size(text), None, "{text}");
-        }
-    }
-
-    #[test]
     fn auto_is_never_silently_host_memory() {
         let choose = |device| Options::default().choose_backend(device);
-        assert!(matches!(choose(256).as_deref(), Ok(AnyBackend::Host(_))));
+        assert!(matches!(choose(256), Ok(AnyBackend::Host(_))));
         for device in [0, 1, 255, 257] {
-            assert!(matches!(choose(device), Err(Error::BackendUnavailable)), "{device}");
+            // Where the machine has the device it is that.
+            let chosen = choose(device);
+            assert!(matches!(chosen, Err(Error::BackendUnavailable) | Ok(AnyBackend::Cuda(_))), "{device}");
         }
+        assert!(matches!(choose(257), Err(Error::BackendUnavailable)));
         crate::error::with_last_error(|words| assert!(words.contains("pinned"), "{words}"));
         for device in [258, 1023] {
             assert!(matches!(choose(device), Err(Error::InvalidArgument)), "{device}");
         }
-    }
-
-    #[test]
-    fn backends_by_name() {
-        for (text, kind) in [
-            ("host", Some(BackendKind::Host)),
-            ("CUDA", Some(BackendKind::Cuda)),
-            ("cuda-vmm", Some(BackendKind::CudaVmm)),
-            ("Host_VMM", Some(BackendKind::HostVmm)),
-            ("custom", None),
-            ("cuda_", None),
-            ("", None),
-        ] {
-            assert_eq!(backend_named(text), kind, "{text}");
+        for device in [256, 257, 258, 1023] {
+            let cuda = Options { backend: BackendKind::Cuda, ..Options::default() };
+            assert!(matches!(cuda.choose_backend(device), Err(Error::InvalidArgument)), "{device}");
         }
     }
 

@@ -23,7 +23,7 @@ pub enum Backend {
     /// One range of host memory, in which granules of 2 MiB are mapped on demand and moved.
     #[value(alias = "host_vmm")]
     HostVmm,
-    /// CUDA device 0 (not in this version).
+    /// CUDA device 0.
     Cuda,
     /// CUDA device 0, by its virtual memory management (not in this version).
     #[value(alias = "cuda_vmm")]

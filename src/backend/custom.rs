@@ -1,7 +1,7 @@
 //! Regions from the caller's own functions.
 
 use super::{Backend, Granted};
-use crate::error::keeping_last_error;
+use crate::error::{Error, keeping_last_error};
 use std::ffi::c_void;
 
 /// Gives a region; see `bfc_suballocator_t`.
@@ -29,20 +29,23 @@ unsafe impl Send for Custom {}
 unsafe impl Sync for Custom {}
 
 impl Backend for Custom {
-    fn alloc(&self, alignment: u64, bytes: u64) -> Option<Granted> {
-        let (alignment, bytes) = (usize::try_from(alignment).ok()?, usize::try_from(bytes).ok()?);
+    fn alloc(&self, alignment: u64, bytes: u64) -> Result<Option<Granted>, Error> {
+        let (Ok(alignment), Ok(bytes)) = (usize::try_from(alignment), usize::try_from(bytes)) else {
+            return Ok(None);
+        };
         // A callback that does not say how much it gave is taken to have given what was asked.
         let mut received = bytes;
         // SAFETY: the caller of bfc_create vouched for the function and its pointer.
         let call = || unsafe { (self.alloc)(self.user_data, alignment, bytes, &mut received) };
         let base = keeping_last_error(call);
-        (!base.is_null()).then_some(Granted { base: base as u64, bytes: received as u64 })
+        Ok((!base.is_null()).then_some(Granted { base: base as u64, bytes: received as u64 }))
     }
 
-    fn free(&self, granted: Granted) {
+    fn free(&self, granted: Granted) -> Result<(), Error> {
         let base = granted.base as *mut c_void;
         // SAFETY: as above; the range is what the callback gave.
         keeping_last_error(|| unsafe { (self.free)(self.user_data, base, granted.bytes as usize) });
+        Ok(())
     }
 
     fn coalesces(&self) -> bool {

@@ -1,6 +1,7 @@
 //! Host memory: reserved nowhere, resident only where the program touches it.
 
 use super::{Backend, Granted};
+use crate::error::Error;
 use crate::sys::host::memory_total;
 use crate::sys::mapping::Mapping;
 
@@ -8,16 +9,19 @@ use crate::sys::mapping::Mapping;
 pub(crate) struct Host;
 
 impl Backend for Host {
-    fn alloc(&self, alignment: u64, bytes: u64) -> Option<Granted> {
-        let mapping = Mapping::new(usize::try_from(bytes).ok()?, usize::try_from(alignment).ok()?).ok()?;
+    fn alloc(&self, alignment: u64, bytes: u64) -> Result<Option<Granted>, Error> {
+        let mapping = match (usize::try_from(bytes), usize::try_from(alignment)) {
+            (Ok(bytes), Ok(alignment)) => Mapping::new(bytes, alignment).ok(),
+            _ => None,
+        };
         // The region outlives this call; `free` makes a mapping of it again.
-        let base = mapping.into_raw();
-        Some(Granted { base, bytes })
+        Ok(mapping.map(|mapping| Granted { base: mapping.into_raw(), bytes }))
     }
 
-    fn free(&self, granted: Granted) {
+    fn free(&self, granted: Granted) -> Result<(), Error> {
         // SAFETY: the pool gives back what `alloc` gave, once, and no chunk of it is in use.
         drop(unsafe { Mapping::from_raw(granted.base, granted.bytes) });
+        Ok(())
     }
 
     /// A private mapping is copied on write, so the child has memory of its own at the same addresses.
@@ -41,12 +45,12 @@ mod tests {
     #[test]
     fn gives_aligned_memory_that_works_and_takes_it_back() {
         for alignment in [256, 4096, 2 << 20] {
-            let granted = Host.alloc(alignment, (1 << 20) + 256).unwrap();
+            let granted = Host.alloc(alignment, (1 << 20) + 256).unwrap().unwrap();
             assert_eq!((granted.base % alignment, granted.bytes), (0, (1 << 20) + 256));
             // SAFETY: the region has that many bytes.
             unsafe { (granted.base as *mut u8).write_bytes(1, granted.bytes as usize) };
-            Host.free(granted);
+            Host.free(granted).unwrap();
         }
-        assert_eq!(Host.alloc(256, 1 << 62), None);
+        assert_eq!(Host.alloc(256, 1 << 62), Ok(None));
     }
 }

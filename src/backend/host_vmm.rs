@@ -28,7 +28,19 @@ const COMFORT: u64 = 8 << 40;
 /// The mappings of all ranges of this process.
 static MAPPINGS: AtomicU64 = AtomicU64::new(0);
 
-pub(crate) struct HostVmm {
+/// A range with what is mapped in it, on the heap until it is closed.
+#[derive(Clone, Copy)]
+pub(crate) struct HostVmm(&'static Vmm);
+
+impl HostVmm {
+    /// A range for a pool of `limit` bytes.
+    pub(crate) fn open(limit: u64) -> Result<Self, Error> {
+        let most = most_mappings() / 4 * 3;
+        Ok(HostVmm(Box::leak(try_box(Vmm::new(limit, range_for(limit), most, &MAPPINGS)?)?)))
+    }
+}
+
+struct Vmm {
     // In this order: what is mapped ends before the file does.
     reservation: Reservation,
     file: MemFile,
@@ -50,13 +62,7 @@ struct Books {
     mappings: u64,
 }
 
-impl HostVmm {
-    /// A range for a pool of `limit` bytes, on the heap until its `Owned` ends it.
-    pub(crate) fn open(limit: u64) -> Result<&'static Self, Error> {
-        let most = most_mappings() / 4 * 3;
-        Ok(Box::leak(try_box(Self::new(limit, range_for(limit), most, &MAPPINGS)?)?))
-    }
-
+impl Vmm {
     fn new(limit: u64, wanted: u64, most_mappings: u64, mappings: &'static AtomicU64) -> Result<Self, Error> {
         let reservation = reserve(wanted)?;
         let granules = reservation.bytes / GRANULE;
@@ -71,7 +77,7 @@ impl HostVmm {
             mappings: 1,
         };
         mappings.fetch_add(1, Relaxed);
-        Ok(HostVmm { reservation, file, most_mappings, mappings, books: SpinMutex::new(books) })
+        Ok(Vmm { reservation, file, most_mappings, mappings, books: SpinMutex::new(books) })
     }
 
     /// The numbers of a span's granules.
@@ -196,7 +202,7 @@ impl HostVmm {
     }
 }
 
-impl Granules for HostVmm {
+impl Granules for Vmm {
     fn range(&self) -> Range {
         Range { base: self.reservation.base, bytes: self.reservation.bytes, granule: GRANULE }
     }
@@ -268,12 +274,19 @@ impl Granules for HostVmm {
 }
 
 impl Backend for HostVmm {
-    fn alloc(&self, _: u64, _: u64) -> Option<Granted> {
-        None
+    fn alloc(&self, _: u64, _: u64) -> Result<Option<Granted>, Error> {
+        Ok(None)
     }
 
     /// What is mapped ends with the range.
-    fn free(&self, _: Granted) {}
+    fn free(&self, _: Granted) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn close(&self) {
+        // SAFETY: `open` leaked it from a box for one allocator, whose end this is: nobody calls it any more.
+        drop(unsafe { Box::from_raw(std::ptr::from_ref(self.0).cast_mut()) });
+    }
 
     fn total_memory(&self) -> Option<u64> {
         Some(memory_total())
@@ -284,11 +297,11 @@ impl Backend for HostVmm {
     }
 
     fn granules(&self) -> Option<&dyn Granules> {
-        Some(self)
+        Some(self.0)
     }
 }
 
-impl Drop for HostVmm {
+impl Drop for Vmm {
     fn drop(&mut self) {
         self.mappings.fetch_sub(self.books.lock().mappings, Relaxed);
     }

@@ -1,17 +1,19 @@
 //! Where regions come from.
 
+mod cuda;
 mod custom;
 pub(crate) mod granules;
 mod host;
 mod host_vmm;
 pub(crate) mod order;
 
+pub(crate) use cuda::Cuda;
 pub(crate) use custom::Custom;
 pub use custom::{AllocCallback, FreeCallback};
 pub(crate) use host::Host;
 pub(crate) use host_vmm::HostVmm;
 
-use std::ops::Deref;
+use crate::error::Error;
 
 /// Memory that a backend gave.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -23,17 +25,23 @@ pub(crate) struct Granted {
 /// A source of large regions of memory.
 ///
 /// The contract, which every backend fulfils and the pool relies on:
-/// - `alloc` gives at least `bytes` bytes, at a multiple of `alignment` where it can, or says that there
-///   is no memory. It may give more and says how much. What it gives overlaps nothing it gave before and
+/// - `alloc` gives at least `bytes` bytes, at a multiple of `alignment` where it can, or says by `None` that
+///   there is no memory. It may give more and says how much. What it gives overlaps nothing it gave before and
 ///   did not get back. The pool does not believe this: it refuses what breaks it.
 /// - `free` gets back exactly what `alloc` gave, once; or, where `coalesces`, one range that several
-///   adjacent grants make up. It cannot fail.
-/// - Neither is called while an allocator is locked, both from any thread, several at once.
-/// - Neither reads or writes the memory.
+///   adjacent grants make up. Work of a device may still run on it. Where it fails the memory is still the
+///   pool's, which may give it back again later.
+/// - An error of either is anything but a lack of memory, and its words are in `fail!`.
+/// - Nothing here is called while an allocator is locked, everything from any thread, several at once.
+/// - Nothing here reads or writes the memory.
 pub(crate) trait Backend {
-    fn alloc(&self, alignment: u64, bytes: u64) -> Option<Granted>;
+    fn alloc(&self, alignment: u64, bytes: u64) -> Result<Option<Granted>, Error>;
 
-    fn free(&self, granted: Granted);
+    fn free(&self, granted: Granted) -> Result<(), Error>;
+
+    /// The allocator has ended, or never began, and nothing is called any more. Not at the end of the process:
+    /// there nothing is given back.
+    fn close(&self) {}
 
     /// Whether regions that touch may be one region.
     fn coalesces(&self) -> bool {
@@ -48,10 +56,14 @@ pub(crate) trait Backend {
     /// How much memory it can give at all, if it knows.
     fn total_memory(&self) -> Option<u64>;
 
+    /// How much an allocator should hold at most that is created now without a limit or a fraction.
+    fn default_limit(&self) -> Option<u64> {
+        self.total_memory()
+    }
+
     fn name(&self) -> &'static str;
 
     /// Its streams and events, if there is a device.
-    #[allow(dead_code)] // TODO: until pool/order uses it
     fn order(&self) -> Option<&dyn order::Order> {
         None
     }
@@ -64,40 +76,15 @@ pub(crate) trait Backend {
 }
 
 /// The backend of one allocator. Copied, so that it is called without holding anything of the allocator; what it
-/// refers to lives as long as its [`Owned`], which destruction ends only when no call is under way.
+/// refers to lives until `close`.
 #[derive(Clone, Copy)]
 pub(crate) enum AnyBackend {
     Host(Host),
     Custom(Custom),
-    HostVmm(&'static HostVmm),
+    Cuda(Cuda),
+    HostVmm(HostVmm),
     #[cfg(test)]
     Test(&'static (dyn Backend + Sync)),
-}
-
-/// A backend with what it has of its own on the heap.
-pub(crate) struct Owned(AnyBackend);
-
-impl Owned {
-    pub(crate) fn new(backend: AnyBackend) -> Self {
-        Owned(backend)
-    }
-}
-
-impl Deref for Owned {
-    type Target = AnyBackend;
-
-    fn deref(&self) -> &AnyBackend {
-        &self.0
-    }
-}
-
-impl Drop for Owned {
-    fn drop(&mut self) {
-        if let AnyBackend::HostVmm(state) = self.0 {
-            // SAFETY: it was leaked from a box in `HostVmm::open`, for this owner only, and nobody calls it any more.
-            drop(unsafe { Box::from_raw(std::ptr::from_ref(state).cast_mut()) });
-        }
-    }
 }
 
 impl AnyBackend {
@@ -105,7 +92,8 @@ impl AnyBackend {
         match self {
             AnyBackend::Host(host) => host,
             AnyBackend::Custom(custom) => custom,
-            AnyBackend::HostVmm(host_vmm) => *host_vmm,
+            AnyBackend::Cuda(cuda) => cuda,
+            AnyBackend::HostVmm(host_vmm) => host_vmm,
             #[cfg(test)]
             AnyBackend::Test(backend) => *backend,
         }

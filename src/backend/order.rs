@@ -1,5 +1,4 @@
 //! What the order of device work needs of a driver: streams and events.
-#![allow(dead_code)] // TODO: until pool/order uses it
 
 use crate::error::Error;
 

@@ -14,7 +14,8 @@ use std::ffi::CStr;
 /// @param options  Copied. NULL: backend AUTO, growth and garbage collection on, the rest from the
 ///                 environment and the defaults.
 /// @return BFC_OK; BFC_ERROR_INVALID_ARGUMENT, BFC_ERROR_ALREADY_EXISTS, BFC_ERROR_BACKEND_UNAVAILABLE,
-///         BFC_ERROR_OUT_OF_MEMORY (host memory), BFC_ERROR_SHUTTING_DOWN, BFC_ERROR_INTERNAL.
+///         BFC_ERROR_BACKEND_FAILED (the driver), BFC_ERROR_OUT_OF_MEMORY (host memory; on CUDA also a device
+///         without free memory), BFC_ERROR_SHUTTING_DOWN, BFC_ERROR_INTERNAL.
 ///         After a failure nothing was created.
 ///
 /// # Safety

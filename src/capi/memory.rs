@@ -46,7 +46,8 @@ pub unsafe extern "C" fn bfc_alloc_aligned(
         if alignment == 0 {
             return Err(fail!(Error::InvalidArgument, "alignment 0: it must be a power of two"));
         }
-        allocate(device, &Request { bytes: bytes as u64, alignment: alignment as u64, freed_before: 0 })
+        let (bytes, alignment) = (bytes as u64, alignment as u64);
+        allocate(device, &Request { bytes, alignment, ..Request::default() })
     };
     // SAFETY: by this function's contract.
     unsafe { status_and(out_ptr, null_mut(), work) }
@@ -78,11 +79,11 @@ pub unsafe extern "C" fn bfc_alloc_ex(
                 "unknown flags in bfc_request_t, or its reserved field is not 0"
             ));
         }
-        if request.flags & BFC_REQUEST_ON_STREAM != 0 {
-            Device::new(device)?.unsupported("BFC_REQUEST_ON_STREAM")?;
-        }
         let bfc_request_t { bytes, alignment, freed_before, .. } = request;
-        allocate(device, &Request { bytes: bytes as u64, alignment: alignment as u64, freed_before })
+        let (bytes, alignment) = (bytes as u64, alignment as u64);
+        let on_stream = request.flags & BFC_REQUEST_ON_STREAM != 0;
+        let stream = on_stream.then_some(request.stream as u64);
+        allocate(device, &Request { bytes, alignment, freed_before, stream })
     };
     // SAFETY: by this function's contract.
     unsafe { status_and(out_ptr, null_mut(), work) }

@@ -109,7 +109,8 @@ pub unsafe extern "C" fn bfc_owner(ptr: *const c_void, out_device: *mut i32) -> 
 /// and the host memory of pointer tables that no chunk needs. Afterwards growth begins small again.
 ///
 /// @param out_released  Gets how many bytes were given back.
-/// @return BFC_OK, also if nothing could be given back; the errors of every call.
+/// @return BFC_OK, also if nothing could be given back; BFC_ERROR_BACKEND_FAILED if the driver did not take all
+///         that should go: the rest is free memory as before; the errors of every call.
 ///
 /// # Safety
 /// `out_released` is NULL or valid for writing.

@@ -43,7 +43,7 @@ pub const BFC_BACKEND_AUTO: u32 = 0;
 pub const BFC_BACKEND_HOST: u32 = 1;
 /// The caller's functions, see bfc_suballocator_t.
 pub const BFC_BACKEND_CUSTOM: u32 = 2;
-/// Device memory by cuMemAlloc. Not in this version: BFC_ERROR_BACKEND_UNAVAILABLE.
+/// Device memory by cuMemAlloc, in the primary context of the CUDA device with that ordinal, 0 to 255.
 pub const BFC_BACKEND_CUDA: u32 = 3;
 /// Device memory in one growing virtual range. Not in this version: BFC_ERROR_BACKEND_UNAVAILABLE.
 pub const BFC_BACKEND_CUDA_VMM: u32 = 4;

@@ -4,6 +4,7 @@ use super::chunks::{ChunkId, Chunks, Cold, Hot, NIL};
 use super::grow::Growth;
 use super::holes::Holes;
 use super::index::FreeIndex;
+use super::lanes::{Lanes, NOBODYS, Stream};
 use super::regions::Regions;
 use super::scopes::Names;
 use super::stamps::Stamps;
@@ -40,14 +41,20 @@ pub(crate) struct Want<'a> {
     pub(crate) alignment: u64,
     /// Accept chunks stamped at most this; `u64::MAX` is any.
     pub(crate) newest: u64,
+    /// In whose order.
+    pub(crate) stream: Stream,
     /// The operation and the step it is for.
     pub(crate) scope: Option<(&'a str, u64)>,
 }
 
 impl Want<'_> {
     /// `size` bytes and nothing else.
-    pub(crate) fn plain(size: u64, requested: u64) -> Self {
-        Want { size, requested, alignment: UNIT, newest: u64::MAX, scope: None }
+    pub(crate) fn plain(size: u64, requested: u64, stream: Stream) -> Self {
+        Want { size, requested, alignment: UNIT, newest: u64::MAX, stream, scope: None }
+    }
+
+    fn is_plain(&self) -> bool {
+        self.alignment <= UNIT && self.newest == u64::MAX && self.scope.is_none()
     }
 }
 
@@ -64,6 +71,7 @@ pub(crate) enum Refused {
 pub(crate) struct Progress {
     frees: u64,
     frontier: u64,
+    lanes: u64,
     /// Regions obtained and given back, and granules mapped, moved and unmapped.
     pub(crate) regions: u64,
 }
@@ -79,8 +87,17 @@ pub(crate) struct Arena {
     pub(super) settings: Settings,
     pub(super) names: Names,
     pub(super) holes: Holes,
-    /// There are neither stamps nor operation names to keep.
-    pub(super) plain: bool,
+    pub(super) lanes: Lanes,
+    /// Who is the only one, unless several lanes are told apart.
+    pub(super) home: Stream,
+    pub(super) mixed: bool,
+    /// Whose requests, by the handle of a stream, need nothing but best fit: one lane, neither stamps nor operation
+    /// names to keep.
+    pub(super) simple: u64,
+    /// How many frees there were when the only lane's work was last known to be done.
+    pub(super) synchronized_frees: u64,
+    /// Chunks were recorded on the only lane.
+    pub(super) home_recorded: bool,
     /// A remainder of this many bytes is split off however large the request is.
     pub(super) max_slack: u64,
 }
@@ -97,18 +114,23 @@ impl Arena {
             counters: Counters::default(),
             names: Names::default(),
             holes: Holes::default(),
+            lanes: Lanes::new(),
+            home: Stream::NONE,
+            mixed: false,
+            simple: if settings.timestamps { NOBODYS } else { Stream::NONE.simple() },
+            synchronized_frees: 0,
+            home_recorded: false,
             max_slack: max_slack(&settings),
-            plain: !settings.timestamps,
             settings,
         })
     }
 
     /// Hands out the best fitting chunk, or `None` if no free chunk fits. On an error nothing changed.
     pub(crate) fn take(&mut self, want: &Want<'_>) -> Result<Option<u64>, HostMemoryExhausted> {
-        if want.alignment <= UNIT && want.newest == u64::MAX && want.scope.is_none() {
-            return self.take_plain(want.size, want.requested);
+        if want.is_plain() {
+            return self.take_plain(want.size, want.requested, want.stream);
         }
-        self.take_choosy(want)
+        self.take_special(want)
     }
 
     /// As `take`, for `size` bytes and nothing else.
@@ -117,10 +139,29 @@ impl Arena {
         &mut self,
         size: u64,
         requested: u64,
+        stream: Stream,
     ) -> Result<Option<u64>, HostMemoryExhausted> {
-        if !self.plain {
-            return self.take_choosy(&Want::plain(size, requested));
+        if !stream.is_simple(self.simple) {
+            let want = Want::plain(size, requested, stream);
+            return if self.mixed { self.take_in_lane(&want) } else { self.take_special(&want) };
         }
+        self.take_simple(size, requested)
+    }
+
+    #[inline(never)]
+    fn take_special(&mut self, want: &Want<'_>) -> Result<Option<u64>, HostMemoryExhausted> {
+        self.admit(want.stream)?;
+        if self.mixed {
+            self.take_in_lane(want)
+        } else if want.stream.is_simple(self.simple) && want.is_plain() {
+            self.take_simple(want.size, want.requested)
+        } else {
+            self.take_choosy(want)
+        }
+    }
+
+    #[inline(always)]
+    fn take_simple(&mut self, size: u64, requested: u64) -> Result<Option<u64>, HostMemoryExhausted> {
         self.chunks.reserve(1)?;
         let Arena { chunks, index, regions, starts, .. } = self;
         let slab = &mut chunks.slab[..];
@@ -130,6 +171,9 @@ impl Arena {
         if !splits(whole, size, self.max_slack) {
             index.remove_from(slab, class, id);
             slab[id].mark_in_use();
+            if hot.next == NIL {
+                regions.touch(hot.region(), hot.addr + whole);
+            }
             self.hand_out(id, whole, requested);
             return Ok(Some(hot.addr));
         }
@@ -139,6 +183,8 @@ impl Arena {
         let rest = chunks.vacant.fill(slab, Hot::new(at, whole - size, hot.region(), id, hot.next));
         if hot.next != NIL {
             slab[hot.next].prev = rest;
+        } else {
+            regions.touch(hot.region(), at);
         }
         let hot = &mut slab[id];
         hot.set_size(size);
@@ -167,12 +213,31 @@ impl Arena {
             return Err(Refused::AlreadyFree);
         }
         self.counters.freed(hot.size(), chunks.cold(id).requested);
-        if !self.plain && self.settings.timestamps {
-            self.free_stamped(id);
+        if self.simple == NOBODYS {
+            self.free_special(id);
         } else {
             self.release::<false>(id, false);
         }
         Ok(())
+    }
+
+    #[inline(never)]
+    fn free_special(&mut self, id: ChunkId) {
+        if self.settings.timestamps {
+            self.free_stamped(id);
+        } else if self.mixed {
+            // Who does not say where it was used last means where it was allocated.
+            let lane = self.lanes.note(id).lane;
+            self.free_in_lane(id, lane);
+        } else {
+            self.release::<false>(id, false);
+        }
+    }
+
+    /// Room for `count` more chunks.
+    pub(super) fn reserve_chunks(&mut self, count: usize) -> Result<(), HostMemoryExhausted> {
+        self.chunks.reserve(count)?;
+        if self.mixed { self.lanes.reserve(self.chunks.slab.len()) } else { Ok(()) }
     }
 
     /// Merges a chunk that is in no tree with its free neighbours, and puts the whole, which it returns, into
@@ -234,6 +299,7 @@ impl Arena {
         Progress {
             frees: c.frees(),
             frontier: self.stamps.frontier(),
+            lanes: self.lanes.advances,
             regions: c.regions_added + c.regions_released + c.remaps,
         }
     }
@@ -322,7 +388,8 @@ impl Arena {
 
     /// The largest chunk in the index; with stamps, before the merges that are due.
     pub(crate) fn largest_free(&self) -> u64 {
-        self.index.largest(&self.chunks.slab).map_or(0, |id| self.chunks.size(id))
+        let common = self.index.largest(&self.chunks.slab).map_or(0, |id| self.chunks.size(id));
+        common.max(self.lanes.largest_run())
     }
 
     /// Host memory that the arena holds beside itself, in bytes.
@@ -335,6 +402,7 @@ impl Arena {
             + self.stamps.metadata_bytes()
             + self.names.metadata_bytes()
             + self.holes.metadata_bytes()
+            + self.lanes.metadata_bytes()
     }
 
     pub(crate) fn stats(&self) -> Stats {

@@ -6,6 +6,7 @@ use super::check::Broken;
 use super::chunks::{ChunkId, Cold, Hot, NIL};
 use super::classes::class_of;
 use super::holes::Range;
+use super::lanes::Stream;
 use super::remap::New;
 use super::stamps::Stamps;
 use super::units::UNIT;
@@ -48,7 +49,8 @@ fn empty(region: u64, timestamps: bool, quarantine: bool) -> Arena {
 
 fn sound(timestamps: bool, quarantine: bool) -> (Arena, Placed) {
     let mut arena = empty(1 << 20, timestamps, quarantine);
-    let mut take = |units| arena.take(&Want::plain(units * UNIT, units * UNIT - 1)).unwrap().unwrap();
+    let mut take =
+        |units| arena.take(&Want::plain(units * UNIT, units * UNIT - 1, Stream::NONE)).unwrap().unwrap();
     let addrs = [2, 600, 3, 601, 4].map(&mut take);
     arena.free(addrs[1]).unwrap();
     arena.free(addrs[3]).unwrap();
@@ -249,7 +251,7 @@ fn i6_also_where_the_tables_are_flat() {
     for (number, break_it) in breaks.iter().enumerate() {
         let mut arena = empty(1 << 15, false, false);
         let small: Vec<u64> =
-            (0..80).map(|_| arena.take(&Want::plain(3 * UNIT, 1)).unwrap().unwrap()).collect();
+            (0..80).map(|_| arena.take(&Want::plain(3 * UNIT, 1, Stream::NONE)).unwrap().unwrap()).collect();
         arena.free(small[40]).unwrap();
         let id = arena.chunk_at(small[40]).unwrap();
         assert!(arena.starts.is_dense());
@@ -271,7 +273,7 @@ fn granular() -> (Arena, [ChunkId; 4]) {
     let mut arena = Arena::new(settings).unwrap();
     arena.set_range(Range { base: BASE, bytes: 64 * GRANULE, granule: GRANULE });
     let take = |arena: &mut Arena| {
-        let want = Want::plain(3 * GRANULE, 3 * GRANULE);
+        let want = Want::plain(3 * GRANULE, 3 * GRANULE, Stream::NONE);
         let mut plan = arena.plan_growth(&want, New::Needed).unwrap().unwrap();
         plan.fresh.iter_mut().for_each(|piece| piece.mapped = true);
         arena.commit(plan);

@@ -8,6 +8,9 @@
 //! - I4 used + free + holes = the regions, used + free = what is mapped, the counters agree with the chunks
 //! - I5 best fit is what a scan over all chunks finds
 //! - I6 every start maps to its chunk and nothing else maps to anything
+//! - I7 with several lanes: a free chunk is in its lane's list, ordered by points that are not done, or waits for
+//!   other lanes, or anybody may have it
+//! - I8 with several lanes: each lane's index holds exactly its runs
 
 use super::arena::Arena;
 use super::chunks::{ChunkId, NIL, State};
@@ -23,9 +26,11 @@ pub(crate) enum Broken {
     I4Accounting,
     I5BestFit,
     I6Starts,
+    I7Lanes,
+    I8Runs,
 }
 
-fn require(holds: bool, otherwise: Broken) -> Result<(), Broken> {
+pub(super) fn require(holds: bool, otherwise: Broken) -> Result<(), Broken> {
     if holds { Ok(()) } else { Err(otherwise) }
 }
 
@@ -36,6 +41,7 @@ impl Arena {
         require(walked == self.chunks.count(), Broken::I1Tiling)?;
         self.check_index()?;
         self.check_accounting()?;
+        self.check_lanes()?;
         self.check_best_fit()
     }
 
@@ -60,9 +66,7 @@ impl Arena {
                 let inside = (1..(size / UNIT).min(64)).map(|unit| addr + unit * UNIT);
                 let strays = inside.filter(|&at| self.chunk_at(at).is_some());
                 require(strays.count() == 0, Broken::I6Starts)?;
-                let holes = |id| self.chunks.state(id) == State::Hole;
-                let merge = |prev| self.may_merge(prev) && self.may_merge(id) || holes(prev) && holes(id);
-                require(prev == NIL || !merge(prev), Broken::I2Coalescing)?;
+                require(prev == NIL || !self.should_be_one(prev, id), Broken::I2Coalescing)?;
                 expected += size;
                 count += 1;
                 require(count <= self.chunks.count(), Broken::I1Tiling)?;
@@ -109,6 +113,14 @@ impl Arena {
         require(idle || self.is_moving(), Broken::I3Index)
     }
 
+    /// Whether neighbours have no reason to be two chunks.
+    fn should_be_one(&self, first: ChunkId, second: ChunkId) -> bool {
+        let same_lane = || self.owner(first).is_some() && self.owner(first) == self.owner(second);
+        let holes = |id| self.chunks.state(id) == State::Hole;
+        let same = self.may_merge(first) && self.may_merge(second) || holes(first) && holes(second);
+        same || self.mixed && same_lane()
+    }
+
     fn check_index(&self) -> Result<(), Broken> {
         self.check_holes()?;
         for class in 0..CLASSES {
@@ -126,7 +138,7 @@ impl Arena {
         for id in self.chunks.ids() {
             let stamp = self.chunks.stamp(id);
             let queued = stamp == 0 || self.stamps.holds(stamp, id);
-            let held = self.chunks.state(id) != State::Held || stamp != 0;
+            let held = self.chunks.state(id) != State::Held || stamp != 0 || self.mixed;
             require(queued && held && (stamp == 0 || !self.chunks.in_use(id)), Broken::I3Index)?;
         }
         Ok(())

@@ -2,6 +2,7 @@
 
 use super::arena::{Arena, Want, splits};
 use super::chunks::{ChunkId, Hot, NIL, State, Tag};
+use super::lanes::NOBODYS;
 use super::units::UNIT;
 use crate::sys::HostMemoryExhausted;
 
@@ -17,14 +18,7 @@ impl Arena {
         }
         let Some(mut id) = self.find_choosy(want) else { return Ok(None) };
         self.starts.reserve(&self.chunks.slab, &mut self.regions, 2)?;
-        let tag = match want.scope {
-            None => Tag::default(),
-            Some((name, step)) => {
-                self.chunks.start_tags()?;
-                self.plain = false;
-                Tag { name: self.names.intern(name)?, step }
-            }
-        };
+        let tag = self.tag_for(want)?;
         self.unindex(id);
         if want.alignment > UNIT {
             id = self.split_prefix(id, want.alignment);
@@ -37,8 +31,19 @@ impl Arena {
         self.chunks.slab[..][id].mark_in_use();
         self.chunks.set_stamp(id, 0);
         self.chunks.set_tag(id, tag);
-        self.hand_out(id, if splits { want.size } else { whole }, want.requested);
-        Ok(Some(self.chunks.addr(id)))
+        let size = if splits { want.size } else { whole };
+        self.hand_out(id, size, want.requested);
+        let addr = self.chunks.addr(id);
+        self.regions.touch(self.chunks.region(id), addr + size);
+        Ok(Some(addr))
+    }
+
+    /// What is to be kept of the operation that a request is for.
+    pub(super) fn tag_for(&mut self, want: &Want<'_>) -> Result<Tag, HostMemoryExhausted> {
+        let Some((name, step)) = want.scope else { return Ok(Tag::default()) };
+        self.chunks.start_tags()?;
+        self.simple = NOBODYS;
+        Ok(Tag { name: self.names.intern(name)?, step })
     }
 
     /// The first chunk in (size, address) order that has a place at the alignment and an old enough

@@ -13,6 +13,7 @@
 //! The allocation path borrows the slab once, as a slice, and works on that: through the `Vec` the
 //! compiler has to load its pointer and length again behind every store.
 
+use super::index::Node;
 use super::units::UNIT;
 use crate::sys::HostMemoryExhausted;
 use std::ops::{Index, IndexMut};
@@ -96,7 +97,7 @@ impl Hot {
     }
 
     /// Size and address: what the index is ordered by.
-    #[inline]
+    #[inline(always)]
     pub(super) fn key(&self) -> (u64, u64) {
         (self.size(), self.addr)
     }
@@ -104,6 +105,12 @@ impl Hot {
     #[inline]
     pub(super) fn in_use(&self) -> bool {
         self.left == IN_USE
+    }
+
+    /// Free and not in the index.
+    #[inline]
+    pub(super) fn is_held(&self) -> bool {
+        self.left == HELD
     }
 
     /// Free and in the index.
@@ -153,6 +160,33 @@ impl Hot {
 
     pub(super) fn mark_away(&mut self) {
         self.left = AWAY;
+    }
+}
+
+impl Node for Hot {
+    #[inline(always)]
+    fn key(&self) -> (u64, u64) {
+        Hot::key(self)
+    }
+
+    #[inline(always)]
+    fn left(&self) -> ChunkId {
+        self.left
+    }
+
+    #[inline(always)]
+    fn right(&self) -> ChunkId {
+        self.right
+    }
+
+    #[inline(always)]
+    fn left_mut(&mut self) -> &mut ChunkId {
+        &mut self.left
+    }
+
+    #[inline(always)]
+    fn right_mut(&mut self) -> &mut ChunkId {
+        &mut self.right
     }
 }
 
@@ -351,6 +385,12 @@ impl Chunks {
         places.filter(|(hot, _)| hot.left != VACANT).map(|(_, place)| ChunkId(place))
     }
 
+    /// What is at a place of the slab, perhaps vacant.
+    pub(super) fn place(&self, place: usize) -> ChunkId {
+        #[allow(clippy::cast_possible_truncation)] // at most MAX_CHUNKS
+        ChunkId(place as u32)
+    }
+
     /// Host memory held, in bytes.
     pub(crate) fn metadata_bytes(&self) -> u64 {
         let stamps = self.stamps.as_ref().map_or(0, |stamps| stamps.capacity() * size_of::<u64>());
@@ -367,6 +407,6 @@ impl ChunkId {
     }
 }
 
-fn reserve_to<T>(vector: &mut Vec<T>, capacity: usize) -> Result<(), HostMemoryExhausted> {
+pub(super) fn reserve_to<T>(vector: &mut Vec<T>, capacity: usize) -> Result<(), HostMemoryExhausted> {
     Ok(vector.try_reserve_exact(capacity.saturating_sub(vector.len()))?)
 }

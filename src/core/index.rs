@@ -1,7 +1,7 @@
 //! The free chunks, ordered by (size, address): exact best fit.
 //!
 //! One treap (Seidel and Aragon, 1996) for each size class, linked through the chunks themselves, so
-//! that a free never needs memory. Priorities are a hash of the chunk's place in the slab and are stored
+//! that a free never needs memory. Priorities are a hash of the chunk's place in the nodes and are stored
 //! nowhere. Real programs have about a hundred free chunks of nearly as many sizes: most trees are one
 //! chunk. Many chunks of one size make one deep tree, O(log n) as `std::set` has it.
 //!
@@ -12,10 +12,23 @@
 //!                    / \
 //!                   c   c
 //! ```
+//!
+//! What a tree is linked through is a [`Node`]: the chunk itself, or where several streams share a pool the note
+//! beside it, which stands for a run of neighbours.
 
-use super::chunks::{ChunkId, Hot, NIL};
+use super::chunks::{ChunkId, NIL};
 use super::classes::{CLASSES, ClassSet, class_of};
 use crate::sys::HostMemoryExhausted;
+
+/// Something with a key that a tree can be linked through; found by the number of its chunk.
+pub(super) trait Node: Copy {
+    /// Size and address.
+    fn key(&self) -> (u64, u64);
+    fn left(&self) -> ChunkId;
+    fn right(&self) -> ChunkId;
+    fn left_mut(&mut self) -> &mut ChunkId;
+    fn right_mut(&mut self) -> &mut ChunkId;
+}
 
 pub(crate) struct FreeIndex {
     roots: Box<[ChunkId; CLASSES]>,
@@ -42,70 +55,70 @@ impl FreeIndex {
 
     /// The smallest chunk of at least `size` bytes, the lowest address among equals, with its class.
     #[inline(always)]
-    pub(super) fn best_fit(&self, slab: &[Hot], size: u64) -> Option<(ChunkId, usize)> {
+    pub(super) fn best_fit<N: Node>(&self, nodes: &[N], size: u64) -> Option<(ChunkId, usize)> {
         let class = class_of(size);
         let first = self.classes.first_from(class)?;
         let root = self.roots[first];
-        let hot = &slab[root];
+        let here = &nodes[root.index()];
         // Nearly always: the least of its class, and if that is the request's own, large enough.
-        if hot.left == NIL && hot.size() >= size {
+        if here.left() == NIL && here.key().0 >= size {
             return Some((root, first));
         }
-        self.best_fit_below(slab, class, size)
+        self.best_fit_below(nodes, class, size)
     }
 
     #[inline(never)]
-    fn best_fit_below(&self, slab: &[Hot], class: usize, size: u64) -> Option<(ChunkId, usize)> {
-        let found = self.first_in(slab, class, (size, 0));
+    fn best_fit_below<N: Node>(&self, nodes: &[N], class: usize, size: u64) -> Option<(ChunkId, usize)> {
+        let found = self.first_in(nodes, class, (size, 0));
         if found != NIL {
             return Some((found, class));
         }
         let class = self.classes.next_after(class)?;
-        Some((self.first_of(slab, class), class))
+        Some((self.first_of(nodes, class), class))
     }
 
     /// The chunk that follows one with `key` in (size, address) order.
-    pub(super) fn following(&self, slab: &[Hot], key: (u64, u64)) -> Option<ChunkId> {
-        self.first_from(slab, (key.0, key.1 + 1))
+    pub(super) fn following<N: Node>(&self, nodes: &[N], key: (u64, u64)) -> Option<ChunkId> {
+        self.first_from(nodes, (key.0, key.1 + 1))
     }
 
     /// The first chunk of at least `size` bytes.
-    pub(super) fn first_of_size(&self, slab: &[Hot], size: u64) -> Option<ChunkId> {
-        self.first_from(slab, (size, 0))
+    pub(super) fn first_of_size<N: Node>(&self, nodes: &[N], size: u64) -> Option<ChunkId> {
+        self.first_from(nodes, (size, 0))
     }
 
-    fn first_from(&self, slab: &[Hot], key: (u64, u64)) -> Option<ChunkId> {
+    fn first_from<N: Node>(&self, nodes: &[N], key: (u64, u64)) -> Option<ChunkId> {
         let class = class_of(key.0);
-        let found = self.first_in(slab, class, key);
-        if found == NIL { self.first_after(slab, class) } else { Some(found) }
+        let found = self.first_in(nodes, class, key);
+        if found == NIL { self.first_after(nodes, class) } else { Some(found) }
     }
 
     /// The first chunk of a class that is not below `key`, or [`NIL`].
-    fn first_in(&self, slab: &[Hot], class: usize, key: (u64, u64)) -> ChunkId {
+    fn first_in<N: Node>(&self, nodes: &[N], class: usize, key: (u64, u64)) -> ChunkId {
         let mut node = self.roots[class];
         let mut best = NIL;
         while node != NIL {
-            let hot = &slab[node];
-            if hot.key() >= key {
+            let here = &nodes[node.index()];
+            if here.key() >= key {
                 best = node;
-                node = hot.left;
+                node = here.left();
             } else {
-                node = hot.right;
+                node = here.right();
             }
         }
         best
     }
 
     /// The first chunk of the classes behind one.
-    fn first_after(&self, slab: &[Hot], class: usize) -> Option<ChunkId> {
-        Some(self.first_of(slab, self.classes.next_after(class)?))
+    fn first_after<N: Node>(&self, nodes: &[N], class: usize) -> Option<ChunkId> {
+        Some(self.first_of(nodes, self.classes.next_after(class)?))
     }
 
     /// The first chunk of a class that has one.
-    fn first_of(&self, slab: &[Hot], class: usize) -> ChunkId {
+    fn first_of<N: Node>(&self, nodes: &[N], class: usize) -> ChunkId {
         let mut node = self.roots[class];
         loop {
-            let left = slab[node].left;
+            let left = nodes[node.index()].left();
             if left == NIL {
                 return node;
             }
@@ -114,110 +127,124 @@ impl FreeIndex {
     }
 
     /// The largest chunk.
-    pub(super) fn largest(&self, slab: &[Hot]) -> Option<ChunkId> {
+    pub(super) fn largest<N: Node>(&self, nodes: &[N]) -> Option<ChunkId> {
         let mut node = self.roots[self.classes.last()?];
-        while slab[node].right != NIL {
-            node = slab[node].right;
+        while nodes[node.index()].right() != NIL {
+            node = nodes[node.index()].right();
         }
         Some(node)
     }
 
     /// Adds a chunk of `size` bytes that is in no tree.
     #[inline(always)]
-    pub(super) fn insert(&mut self, slab: &mut [Hot], id: ChunkId, size: u64) {
+    pub(super) fn insert<N: Node>(&mut self, nodes: &mut [N], id: ChunkId, size: u64) {
         let class = class_of(size);
         if self.roots[class] != NIL {
-            return self.insert_below(slab, class, id);
+            return self.insert_below(nodes, class, id);
         }
         self.classes.insert(class);
         self.roots[class] = id;
-        let hot = &mut slab[id];
-        (hot.left, hot.right) = (NIL, NIL);
+        let here = &mut nodes[id.index()];
+        (*here.left_mut(), *here.right_mut()) = (NIL, NIL);
     }
 
     #[inline(never)]
-    fn insert_below(&mut self, slab: &mut [Hot], class: usize, id: ChunkId) {
-        let (key, priority) = (slab[id].key(), priority(id));
+    fn insert_below<N: Node>(&mut self, nodes: &mut [N], class: usize, id: ChunkId) {
+        let (key, priority) = (nodes[id.index()].key(), priority(id));
         let (mut node, mut link) = (self.roots[class], Link::Root(class));
         while node != NIL && self::priority(node) >= priority {
-            let hot = &slab[node];
-            (node, link) =
-                if key < hot.key() { (hot.left, Link::Left(node)) } else { (hot.right, Link::Right(node)) };
+            let here = &nodes[node.index()];
+            (node, link) = if key < here.key() {
+                (here.left(), Link::Left(node))
+            } else {
+                (here.right(), Link::Right(node))
+            };
         }
-        split(slab, node, key, id);
-        self.set(slab, link, id);
+        split(nodes, node, key, id);
+        self.set(nodes, link, id);
     }
 
     /// Removes a chunk of `size` bytes.
     #[inline(always)]
-    pub(super) fn remove(&mut self, slab: &mut [Hot], id: ChunkId, size: u64) {
-        self.remove_from(slab, class_of(size), id);
+    pub(super) fn remove<N: Node>(&mut self, nodes: &mut [N], id: ChunkId, size: u64) {
+        self.remove_from(nodes, class_of(size), id);
     }
 
     /// Removes a chunk from its class.
     #[inline(always)]
-    pub(super) fn remove_from(&mut self, slab: &mut [Hot], class: usize, id: ChunkId) {
+    pub(super) fn remove_from<N: Node>(&mut self, nodes: &mut [N], class: usize, id: ChunkId) {
         if self.roots[class] != id {
-            return self.remove_below(slab, class, id);
+            return self.remove_below(nodes, class, id);
         }
-        let Hot { left, right, .. } = slab[id];
+        let (left, right) = (nodes[id.index()].left(), nodes[id.index()].right());
         // Nearly always the root is alone.
         if left == NIL && right == NIL {
             self.roots[class] = NIL;
             return self.classes.remove(class);
         }
-        self.join(slab, Link::Root(class), left, right);
+        self.join(nodes, Link::Root(class), left, right);
     }
 
     #[inline(never)]
-    fn remove_below(&mut self, slab: &mut [Hot], class: usize, id: ChunkId) {
-        let link = self.search(slab, class, id);
-        let Hot { left, right, .. } = slab[id];
-        self.join(slab, link, left, right);
+    fn remove_below<N: Node>(&mut self, nodes: &mut [N], class: usize, id: ChunkId) {
+        let link = self.search(nodes, class, id);
+        let (left, right) = (nodes[id.index()].left(), nodes[id.index()].right());
+        self.join(nodes, link, left, right);
     }
 
     /// The link to a chunk that is in the tree of `class` below its root.
-    fn search(&self, slab: &[Hot], class: usize, id: ChunkId) -> Link {
-        let key = slab[id].key();
+    fn search<N: Node>(&self, nodes: &[N], class: usize, id: ChunkId) -> Link {
+        let key = nodes[id.index()].key();
         let (mut node, mut link) = (self.roots[class], Link::Root(class));
         while node != id {
-            let hot = &slab[node];
-            (node, link) =
-                if key < hot.key() { (hot.left, Link::Left(node)) } else { (hot.right, Link::Right(node)) };
+            let here = &nodes[node.index()];
+            (node, link) = if key < here.key() {
+                (here.left(), Link::Left(node))
+            } else {
+                (here.right(), Link::Right(node))
+            };
         }
         link
     }
 
     /// Hangs two trees, every key of the first below every key of the second, under `link` as one.
     #[inline(never)]
-    fn join(&mut self, slab: &mut [Hot], mut link: Link, mut low: ChunkId, mut high: ChunkId) {
+    fn join<N: Node>(&mut self, nodes: &mut [N], mut link: Link, mut low: ChunkId, mut high: ChunkId) {
         while low != NIL && high != NIL {
             if priority(low) >= priority(high) {
-                self.set(slab, link, low);
-                (link, low) = (Link::Right(low), slab[low].right);
+                self.set(nodes, link, low);
+                (link, low) = (Link::Right(low), nodes[low.index()].right());
             } else {
-                self.set(slab, link, high);
-                (link, high) = (Link::Left(high), slab[high].left);
+                self.set(nodes, link, high);
+                (link, high) = (Link::Left(high), nodes[high.index()].left());
             }
         }
-        self.set(slab, link, if low == NIL { high } else { low });
+        self.set(nodes, link, if low == NIL { high } else { low });
     }
 
     #[inline]
-    fn set(&mut self, slab: &mut [Hot], link: Link, to: ChunkId) {
+    fn set<N: Node>(&mut self, nodes: &mut [N], link: Link, to: ChunkId) {
         match link {
             Link::Root(class) => self.roots[class] = to,
-            Link::Left(node) => slab[node].left = to,
-            Link::Right(node) => slab[node].right = to,
+            Link::Left(node) => *nodes[node.index()].left_mut() = to,
+            Link::Right(node) => *nodes[node.index()].right_mut() = to,
         }
     }
 
     /// Every chunk of the index, in (size, address) order.
-    pub(super) fn iter<'a>(&'a self, slab: &'a [Hot]) -> impl Iterator<Item = ChunkId> + 'a {
-        let mut key = (super::units::UNIT, 0);
+    pub(super) fn iter<'a, N: Node>(&'a self, nodes: &'a [N]) -> impl Iterator<Item = ChunkId> + 'a {
+        self.iter_from(nodes, (super::units::UNIT, 0))
+    }
+
+    /// Those that are not below a key.
+    pub(super) fn iter_from<'a, N: Node>(
+        &'a self,
+        nodes: &'a [N],
+        mut key: (u64, u64),
+    ) -> impl Iterator<Item = ChunkId> + 'a {
         std::iter::from_fn(move || {
-            let id = self.first_from(slab, key)?;
-            key = slab[id].key();
+            let id = self.first_from(nodes, key)?;
+            key = nodes[id.index()].key();
             key.1 += 1;
             Some(id)
         })
@@ -241,31 +268,31 @@ impl FreeIndex {
 }
 
 /// Divides the tree at `node` by `key` and hangs the halves under `id`.
-fn split(slab: &mut [Hot], mut node: ChunkId, key: (u64, u64), id: ChunkId) {
+fn split<N: Node>(nodes: &mut [N], mut node: ChunkId, key: (u64, u64), id: ChunkId) {
     let (mut low, mut high) = (Link::Left(id), Link::Right(id));
     while node != NIL {
-        if slab[node].key() < key {
-            hang(slab, low, node);
-            (low, node) = (Link::Right(node), slab[node].right);
+        if nodes[node.index()].key() < key {
+            hang(nodes, low, node);
+            (low, node) = (Link::Right(node), nodes[node.index()].right());
         } else {
-            hang(slab, high, node);
-            (high, node) = (Link::Left(node), slab[node].left);
+            hang(nodes, high, node);
+            (high, node) = (Link::Left(node), nodes[node.index()].left());
         }
     }
-    hang(slab, low, NIL);
-    hang(slab, high, NIL);
+    hang(nodes, low, NIL);
+    hang(nodes, high, NIL);
 }
 
 #[inline]
-fn hang(slab: &mut [Hot], link: Link, to: ChunkId) {
+fn hang<N: Node>(nodes: &mut [N], link: Link, to: ChunkId) {
     match link {
-        Link::Left(node) => slab[node].left = to,
-        Link::Right(node) => slab[node].right = to,
+        Link::Left(node) => *nodes[node.index()].left_mut() = to,
+        Link::Right(node) => *nodes[node.index()].right_mut() = to,
         Link::Root(_) => unreachable!("a split hangs its halves below a node"),
     }
 }
 
-/// Mixes the bits of a place (the finalizer of MurmurHash3): neighbours in the slab are neighbours in
+/// Mixes the bits of a place (the finalizer of MurmurHash3): neighbours in the nodes are neighbours in
 /// memory, and their priorities must not be in order.
 #[inline]
 fn priority(id: ChunkId) -> u32 {

@@ -11,25 +11,34 @@
     warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::cast_possible_truncation)
 )]
 
+mod apart;
 pub(crate) mod arena;
 pub(crate) mod check;
+mod check_lanes;
 mod choosy;
 pub(crate) mod chunks;
 pub(crate) mod classes;
 pub(crate) mod grow;
 pub(crate) mod holes;
 pub(crate) mod index;
+pub(crate) mod lanes;
 pub(crate) mod obtain;
+pub(crate) mod private;
 pub(crate) mod regions;
 pub(crate) mod release;
 pub(crate) mod remap;
+mod runs;
 pub(crate) mod scopes;
 pub(crate) mod stamps;
 mod starts;
 pub(crate) mod stats;
+mod streams;
 pub(crate) mod units;
+pub(crate) mod waits;
 
 #[cfg(test)]
 mod broken_tests;
+#[cfg(test)]
+mod lane_tests;
 #[cfg(test)]
 mod model_tests;

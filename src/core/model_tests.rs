@@ -10,6 +10,7 @@ mod program;
 
 use super::arena::{Arena, Settings, Want};
 use super::holes::Range;
+use super::lanes::Stream;
 use super::units::{MAX_CHUNK, UNIT};
 
 /// Where the backend puts regions.
@@ -44,10 +45,10 @@ struct Family {
     range: Option<Range>,
 }
 
-struct Random(u64);
+pub(super) struct Random(pub(super) u64);
 
 impl Random {
-    fn next(&mut self) -> u64 {
+    pub(super) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -55,22 +56,30 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    fn below(&mut self, end: u64) -> u64 {
+    pub(super) fn below(&mut self, end: u64) -> u64 {
         self.next() % end.max(1)
     }
 
-    fn chance(&mut self, percent: u64) -> bool {
+    pub(super) fn chance(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }
 
-    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+    pub(super) fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.next() as usize % from.len()]
     }
 }
 
 /// A pool of one region.
 fn fixed(limit: u64, largest: u64) -> Family {
-    let settings = Settings {
+    let settings = fixed_settings(limit);
+    let (layout, most, live, steps) = (Layout::Up, u64::MAX, 16, 45);
+    let (moody, aligned, named, trims, regions) = (false, false, false, false, 0);
+    let range = None;
+    Family { settings, layout, moody, most, largest, live, steps, aligned, named, trims, regions, range }
+}
+
+pub(super) fn fixed_settings(limit: u64) -> Settings {
+    Settings {
         limit,
         growth: false,
         garbage_collection: false,
@@ -80,11 +89,7 @@ fn fixed(limit: u64, largest: u64) -> Family {
         timestamps: false,
         quarantine: false,
         coalesce_regions: false,
-    };
-    let (layout, most, live, steps) = (Layout::Up, u64::MAX, 16, 45);
-    let (moody, aligned, named, trims, regions) = (false, false, false, false, 0);
-    let range = None;
-    Family { settings, layout, moody, most, largest, live, steps, aligned, named, trims, regions, range }
+    }
 }
 
 /// A pool that grows by small steps or large ones.
@@ -310,7 +315,7 @@ fn a_free_needs_no_memory_after_forced_merges() {
     let mut arena = Arena::new(settings).unwrap();
     let plan = arena.plan_extension(UNIT).unwrap();
     arena.add_region(&plan, 1 << 40, settings.limit).unwrap();
-    let take = |arena: &mut Arena, size| arena.take(&Want::plain(size, size)).unwrap().unwrap();
+    let take = |arena: &mut Arena, size| arena.take(&Want::plain(size, size, Stream::NONE)).unwrap().unwrap();
     let run: Vec<u64> = (0..2001).map(|_| take(&mut arena, UNIT)).collect();
     let [_, other, _] = [UNIT, 1800 * UNIT, UNIT].map(|size| take(&mut arena, size));
     // The first chunk last: every second one is merged into it, under its stamp.

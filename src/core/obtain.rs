@@ -3,6 +3,7 @@
 use super::arena::Arena;
 use super::chunks::{ChunkId, Hot, NIL};
 use super::grow::Extension;
+use super::release::Detached;
 use super::units::{MAX_CHUNK, round_down};
 use crate::sys::HostMemoryExhausted;
 
@@ -29,14 +30,23 @@ impl Arena {
     ) -> Result<(), HostMemoryExhausted> {
         let added = self.insert_region(base, given);
         match added {
-            Ok(()) => self.growth.commit(extension, given),
+            Ok(()) => {
+                self.growth.commit(extension, given);
+                self.counters.regions_added += 1;
+            }
             Err(HostMemoryExhausted) => self.growth.cancel(extension),
         }
         added
     }
 
+    /// The backend did not take a detached region, which counts as held still: it is free memory again. On failure
+    /// nothing changed.
+    pub(crate) fn restore(&mut self, region: &Detached) -> Result<(), HostMemoryExhausted> {
+        self.insert_region(region.base, region.given)
+    }
+
     fn insert_region(&mut self, base: u64, given: u64) -> Result<(), HostMemoryExhausted> {
-        self.chunks.reserve(1)?;
+        self.reserve_chunks(1)?;
         self.starts.reserve(&self.chunks.slab, &mut self.regions, 1)?;
         let bytes = usable(given);
         let below = if self.settings.coalesce_regions { self.regions.ending_at(base) } else { None };
@@ -60,10 +70,11 @@ impl Arena {
         self.starts.set(&mut self.regions, base, id);
         if self.settings.timestamps {
             self.release::<true>(id, false);
+        } else if self.mixed {
+            self.give_to_all(id);
         } else {
             self.release::<false>(id, false);
         }
-        self.counters.regions_added += 1;
         Ok(())
     }
 

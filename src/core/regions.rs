@@ -15,6 +15,8 @@ pub(crate) struct Region {
     pub(crate) given: u64,
     /// The chunk at `base`, which stays the same one: splits leave it there and merges go into it.
     pub(crate) first: ChunkId,
+    /// Nobody ever had anything from here on, as far as is known.
+    pub(super) touched: u64,
     /// For each unit the chunk that begins there, plus 1; while [`super::starts`] is dense.
     flat: Option<LazyTable>,
 }
@@ -162,7 +164,7 @@ impl Regions {
         self.order.try_reserve(1)?;
         self.slots.try_reserve(1)?;
         let flat = if flat { Some(flat_for(bytes)?) } else { None };
-        let region = Region { base, bytes, given, first: NIL, flat };
+        let region = Region { base, bytes, given, first: NIL, touched: base, flat };
         let place = self.place_of(base);
         match vacant {
             Some(slot) => self.slots[slot] = region,
@@ -188,13 +190,25 @@ impl Regions {
 
     pub(super) fn remove(&mut self, id: u32) -> Region {
         self.order.retain(|&other| other != id);
-        let nothing = Region { base: 0, bytes: 0, given: 0, first: NIL, flat: None };
+        let nothing = Region { base: 0, bytes: 0, given: 0, first: NIL, touched: 0, flat: None };
         std::mem::replace(self.get_mut(id), nothing)
     }
 
     /// The regions in address order.
     pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = (u32, &Region)> + '_ {
         self.order.iter().map(|&id| (id, self.get(id)))
+    }
+
+    /// The regions in address order, by place.
+    pub(super) fn nth(&self, place: usize) -> Option<&Region> {
+        self.order.get(place).map(|&id| self.get(id))
+    }
+
+    /// Somebody had memory of a region up to here.
+    #[inline(always)]
+    pub(super) fn touch(&mut self, id: u32, end: u64) {
+        let region = &mut self.slots[id as usize];
+        region.touched = region.touched.max(end);
     }
 
     pub(crate) fn count(&self) -> usize {

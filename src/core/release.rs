@@ -78,7 +78,8 @@ impl Arena {
     /// Whether no chunk from `id` on is in use or was freed too recently.
     fn is_free(&self, mut id: ChunkId) -> bool {
         while id != NIL {
-            if self.chunks.in_use(id) || !self.stamps.is_safe(self.chunks.stamp(id)) {
+            let waits = self.mixed && !self.is_anyones(id);
+            if waits || self.chunks.in_use(id) || !self.stamps.is_safe(self.chunks.stamp(id)) {
                 return false;
             }
             id = self.chunks.next(id);

@@ -11,6 +11,7 @@
 use super::arena::{Arena, Want};
 use super::chunks::{ChunkId, NIL, State};
 use super::holes::Range;
+use super::lanes::{ANYONE, Note};
 use super::units::UNIT;
 use crate::sys::HostMemoryExhausted;
 
@@ -175,7 +176,7 @@ impl Arena {
         self.choose(&mut donors, place.missing - fresh);
         let mut plan = Plan::default();
         self.reserve_plan(&mut plan, range, &place, want.size, donors.len())?;
-        donors.iter().for_each(|donor| self.carve(&mut plan, donor));
+        donors.iter().for_each(|donor| self.carve_donor(&mut plan, donor));
         self.take_out(&mut plan, range, &place, want.size, fresh, 0);
         self.start(&plan);
         Ok(Some(plan))
@@ -194,7 +195,7 @@ impl Arena {
         }
         plan.reserve(donors.len(), 0, 0)?;
         self.reserve_cuts(2 * donors.len())?;
-        donors.iter().for_each(|donor| self.carve(&mut plan, donor));
+        donors.iter().for_each(|donor| self.carve_donor(&mut plan, donor));
         self.start(&plan);
         Ok(plan)
     }
@@ -214,6 +215,7 @@ impl Arena {
                 self.holes.bytes -= piece.span.bytes;
                 self.release_idle(piece.id);
             } else {
+                self.disown(piece.id);
                 self.make_hole(piece.id);
             }
         }
@@ -233,8 +235,33 @@ impl Arena {
     fn release_idle(&mut self, id: ChunkId) {
         if self.settings.timestamps {
             self.release::<true>(id, false);
+        } else if self.mixed {
+            self.chunks.slab[..][id].mark_held();
+            if self.unclaim(id) {
+                self.settle(id);
+            } else {
+                self.give_to_all(id);
+            }
         } else {
             self.release::<false>(id, false);
+        }
+    }
+
+    /// Whether a chunk of a plan became a lane's while the plan was under way, when another stream came; from now on
+    /// that lane does not wait for it.
+    fn unclaim(&mut self, id: ChunkId) -> bool {
+        let lane = self.lanes.note(id).lane;
+        let claimed = lane != ANYONE;
+        if claimed {
+            self.lanes.row_mut(lane).live -= 1;
+        }
+        claimed
+    }
+
+    /// What is not mapped is in nobody's order.
+    fn disown(&mut self, id: ChunkId) {
+        if self.mixed && self.unclaim(id) {
+            *self.lanes.note_mut(id) = Note::new(ANYONE, 0);
         }
     }
 
@@ -252,7 +279,7 @@ impl Arena {
     }
 
     fn reserve_cuts(&mut self, count: usize) -> Result<(), HostMemoryExhausted> {
-        self.chunks.reserve(count)?;
+        self.reserve_chunks(count)?;
         self.starts.reserve(&self.chunks.slab, &mut self.regions, count)?;
         // Every piece may end as a hole of its own.
         let pieces = self.holes.coming + count;
@@ -428,9 +455,10 @@ impl Arena {
     }
 
     /// Cuts what a donor gives out of its chunk; what is left of that is free.
-    fn carve(&mut self, plan: &mut Plan, donor: &Donor) {
+    fn carve_donor(&mut self, plan: &mut Plan, donor: &Donor) {
         let Span { base, bytes } = donor.span;
         let mut id = donor.id;
+        self.unlink_runs(id, id);
         self.unindex(id);
         let below = base - self.chunks.addr(id);
         if below != 0 {
@@ -444,6 +472,7 @@ impl Arena {
             self.index.insert(&mut self.chunks.slab, rest, above);
         }
         self.chunks.slab[..][id].mark_away();
+        self.link_runs(donor.id, if above == 0 { id } else { self.chunks.next(id) });
         plan.sources.push(Piece { id, span: donor.span, mapped: true });
     }
 
@@ -471,8 +500,10 @@ impl Arena {
                 after = self.chunks.next(piece);
                 fresh -= self.assign(plan, piece, part, fresh);
             } else if end > from && self.is_idle(id) {
+                self.unlink_runs(id, id);
                 self.unindex(id);
                 self.chunks.slab[..][id].mark_away();
+                self.link_runs(id, id);
                 plan.kept.push(id);
             }
             id = after;

@@ -50,6 +50,11 @@ impl Counters {
         self.allocs - self.frees
     }
 
+    /// Whether nothing was ever handed out.
+    pub(super) fn is_unused(&self) -> bool {
+        self.allocs == 0
+    }
+
     /// Since creation.
     pub(super) fn frees(&self) -> u64 {
         self.frees

@@ -2,9 +2,10 @@
 
 use super::slot::{Phase, Slot};
 use super::traffic::{give_back, release, tell_of_release};
-use super::{Pool, remap};
+use super::{Pool, order, remap};
 use crate::core::arena::Arena;
-use crate::error::{Error, fail};
+use crate::core::lanes::Stream;
+use crate::error::{Error, fail, keeping_last_error};
 use crate::log::{self, Level};
 use crate::options::Resolved;
 use crate::sys::{thread, try_box};
@@ -22,14 +23,24 @@ pub(crate) fn require_vacant(slot: &Slot, device: i32) -> Result<(), Error> {
 
 /// Puts an allocator into an empty slot. No region is obtained before the first allocation.
 pub(crate) fn create(slot: &Slot, device: i32, resolved: Resolved) -> Result<(), Error> {
+    let backend = resolved.backend;
+    let created = put(slot, device, resolved);
+    if created.is_err() {
+        keeping_last_error(|| backend.get().close());
+    }
+    created
+}
+
+fn put(slot: &Slot, device: i32, resolved: Resolved) -> Result<(), Error> {
     let mut arena = Arena::new(resolved.settings)?;
     if let Some(granules) = resolved.backend.get().granules() {
         arena.set_range(granules.range());
     }
-    let (limit, backend) = (resolved.settings.limit, *resolved.backend);
+    let (limit, backend) = (resolved.settings.limit, resolved.backend);
     let pool = Pool {
         arena,
         backend: resolved.backend,
+        events: Default::default(),
         device,
         name: resolved.name,
         retry: resolved.retry,
@@ -72,8 +83,13 @@ pub(crate) fn destroy(slot: &Slot, forced: bool) -> Result<(), Error> {
     while !guard.is_left_alone() {
         guard = guard.wait(None);
     }
+    guard = order::end(guard);
     while let Some(region) = guard.arena.detach_any() {
-        guard = tell_of_release(give_back(guard, &region), &[region]);
+        let given;
+        (guard, given) = give_back(guard, &region);
+        if given.is_ok() {
+            guard = tell_of_release(guard, &[region]);
+        }
     }
     if guard.is_lost() {
         return Err(guard.check_entry().err().unwrap_or(Error::ShuttingDown));
@@ -82,6 +98,9 @@ pub(crate) fn destroy(slot: &Slot, forced: bool) -> Result<(), Error> {
     let pool = inner.pool.take();
     (inner.phase, inner.destroying) = (Phase::Empty, None);
     drop(guard);
+    if let Some(pool) = &pool {
+        keeping_last_error(|| pool.backend.get().close());
+    }
     // The books may be large: they are given back with the lock open.
     drop(pool);
     log::emit(
@@ -93,7 +112,8 @@ pub(crate) fn destroy(slot: &Slot, forced: bool) -> Result<(), Error> {
 
 /// Gives wholly free regions back as long as `keep` bytes stay held; returns how many bytes went.
 pub(crate) fn trim(slot: &Slot, keep: u64) -> Result<u64, Error> {
-    let mut guard = slot.enter()?;
+    // What cannot be waited for, in the middle of a capture for example, stays where it is.
+    let (mut guard, _) = order::synchronize(slot.enter()?, Stream::NONE)?;
     let released;
     if guard.arena.range().is_some() {
         (guard, released) = remap::trim(guard, keep)?;
@@ -104,5 +124,5 @@ pub(crate) fn trim(slot: &Slot, keep: u64) -> Result<u64, Error> {
     }
     guard.arena.forget_past();
     guard.notify();
-    Ok(released)
+    released.failure.map_or(Ok(released.bytes), Err)
 }

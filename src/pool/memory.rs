@@ -4,10 +4,11 @@
 //! called with the lock open, so after each such call the world may have changed and the search begins
 //! again.
 
-use super::remap;
 use super::slot::{Guard, Slot};
 use super::traffic::{Extended, extend, release};
+use super::{order, remap};
 use crate::core::arena::{Progress, Refused, Want};
+use crate::core::lanes::Stream;
 use crate::core::units::{UNIT, round_up};
 use crate::error::{Error, fail};
 use crate::log::{self, Level};
@@ -25,6 +26,8 @@ pub(crate) struct Ask<'a> {
     pub(crate) freed_before: u64,
     /// Who needs an allocator with timestamps for it, if anybody does.
     pub(crate) stamped: Option<&'static str>,
+    /// In whose order; `Stream::NONE` is the caller's.
+    pub(crate) stream: Stream,
     pub(crate) scope: Option<(&'a str, u64)>,
 }
 
@@ -37,19 +40,22 @@ enum Outcome<'a> {
     Exhausted(Guard<'a>),
 }
 
-/// Serves a request for memory and nothing else; 0 bytes are address 0.
-#[inline]
-pub(crate) fn alloc_plain(slot: &Slot, bytes: u64) -> Result<u64, Error> {
+/// Serves a request for memory in the order of a stream, or of none, and nothing else; 0 bytes are address 0.
+#[inline(always)]
+pub(crate) fn alloc_plain(slot: &Slot, bytes: u64, stream: Stream) -> Result<u64, Error> {
     let mut guard = slot.enter()?;
+    if stream != Stream::NONE {
+        require_no_timestamps(&guard)?;
+    }
     let Some(size) = round_up(bytes) else { return Err(refuse_overflow(guard, bytes)) };
     if size == 0 {
         return Ok(0);
     }
-    if let Ok(Some(addr)) = guard.arena.take_plain(size, bytes) {
+    if let Ok(Some(addr)) = guard.arena.take_plain(size, bytes, stream) {
         guard.leave();
         return Ok(addr);
     }
-    alloc_slowly(guard, &Want::plain(size, bytes))
+    alloc_slowly(guard, &Want::plain(size, bytes, stream))
 }
 
 /// Serves a request; 0 bytes are address 0.
@@ -57,6 +63,9 @@ pub(crate) fn alloc(slot: &Slot, ask: &Ask<'_>) -> Result<u64, Error> {
     let mut guard = slot.enter()?;
     if let Some(what) = ask.stamped {
         require_timestamps(&guard, what)?;
+    }
+    if ask.stream != Stream::NONE {
+        require_no_timestamps(&guard)?;
     }
     let Some(size) = round_up(ask.bytes) else { return Err(refuse_overflow(guard, ask.bytes)) };
     if size == 0 {
@@ -66,7 +75,8 @@ pub(crate) fn alloc(slot: &Slot, ask: &Ask<'_>) -> Result<u64, Error> {
         0 => u64::MAX,
         stamp => stamp,
     };
-    let want = Want { size, requested: ask.bytes, alignment: ask.alignment, newest, scope: ask.scope };
+    let Ask { bytes: requested, alignment, stream, scope, .. } = *ask;
+    let want = Want { size, requested, alignment, newest, stream, scope };
     if want.alignment > UNIT.max(guard.arena.growth().limit) {
         return Err(refuse_alignment(guard, want.alignment));
     }
@@ -81,6 +91,18 @@ pub(crate) fn require_timestamps(guard: &Guard<'_>, what: &str) -> Result<(), Er
         return Ok(());
     }
     Err(fail!(Error::Unsupported, "{what}: the allocator was created without BFC_TIMESTAMPS"))
+}
+
+/// Stamps and streams are two answers to one question.
+#[inline]
+pub(crate) fn require_no_timestamps(guard: &Guard<'_>) -> Result<(), Error> {
+    if !guard.arena.settings().timestamps {
+        return Ok(());
+    }
+    Err(fail!(
+        Error::Unsupported,
+        "the allocator was created with BFC_TIMESTAMPS, which excludes stream order"
+    ))
 }
 
 #[cold]
@@ -135,6 +157,9 @@ struct Tried {
     /// or a thread that asks and asks would keep the others from asking.
     last_call: u64,
     gave_way: bool,
+    polled: bool,
+    waited: bool,
+    synchronized: bool,
     extended: bool,
     merged: bool,
     collected: bool,
@@ -158,6 +183,7 @@ impl Tried {
             return;
         }
         self.rounds += 1;
+        (self.polled, self.waited, self.synchronized) = (false, false, false);
         (self.merged, self.collected) = (false, false);
         if seen.regions != now.regions {
             (self.last_call, self.extended) = (guard.last_call(), false);
@@ -203,6 +229,12 @@ fn attempt<'a>(mut guard: Guard<'a>, want: &Want<'_>, tried: &mut Tried) -> Atte
             guard = guard.give_way().check_entry()?;
             continue;
         }
+        // What other streams freed: all whose work is done, then, where the pool cannot grow, behind their work.
+        if !tried.polled {
+            tried.polled = true;
+            guard = ordered(order::poll(guard, want))?;
+            continue;
+        }
         if !tried.extended {
             tried.extended = true;
             let extended;
@@ -226,6 +258,16 @@ fn attempt<'a>(mut guard: Guard<'a>, want: &Want<'_>, tried: &mut Tried) -> Atte
                 }
                 Extended::NoRoom => {}
             }
+        }
+        if !tried.waited {
+            tried.waited = true;
+            guard = ordered(order::wait(guard, want))?;
+            continue;
+        }
+        if !tried.synchronized {
+            tried.synchronized = true;
+            guard = ordered(order::synchronize(guard, want.stream))?;
+            continue;
         }
         if !tried.merged && want.newest == u64::MAX && guard.arena.stamps_wait() {
             tried.merged = true;
@@ -256,11 +298,20 @@ fn attempt<'a>(mut guard: Guard<'a>, want: &Want<'_>, tried: &mut Tried) -> Atte
         if regions.is_empty() {
             return Ok(Outcome::Exhausted(guard));
         }
-        let steps = regions.len() as u64;
-        (guard, _) = release(guard, regions);
+        let released;
+        (guard, released) = release(guard, regions);
         guard = guard.check_entry()?;
-        tried.note_own(&guard, steps);
+        // What the backend did not take back is found again, or reported as out of memory.
+        tried.note_own(&guard, released.regions);
         least = want.size;
+    }
+}
+
+/// The request goes on, unless the driver failed.
+fn ordered(ordered: order::Ordered<'_>) -> Result<Guard<'_>, Error> {
+    match ordered? {
+        (guard, Ok(())) => Ok(guard),
+        (guard, Err(error)) => Err(guard.fail(error)),
     }
 }
 
@@ -293,6 +344,36 @@ pub(crate) fn free(slot: &Slot, addr: u64) -> Result<(), Error> {
             Ok(())
         }
         Err(refused) => Err(refuse_free(guard, addr, refused)),
+    }
+}
+
+/// Takes a chunk back in the order of a stream.
+#[inline]
+pub(crate) fn free_on(slot: &Slot, addr: u64, stream: Stream) -> Result<(), Error> {
+    let mut guard = slot.enter()?;
+    require_no_timestamps(&guard)?;
+    match guard.arena.free_on(addr, stream)? {
+        Ok(()) if stream.thread() != 0 => {
+            guard.notify();
+            // The chunk is free whatever the driver says; without an event it waits for a synchronisation.
+            order::record_own(guard, stream).map(drop)
+        }
+        Ok(()) => {
+            guard.notify();
+            guard.leave();
+            Ok(())
+        }
+        Err(refused) => Err(refuse_free(guard, addr, refused)),
+    }
+}
+
+/// Writes down that a live chunk is also used on a stream.
+pub(crate) fn record_use(slot: &Slot, addr: u64, stream: Stream) -> Result<(), Error> {
+    let mut guard = slot.enter()?;
+    require_no_timestamps(&guard)?;
+    match guard.arena.record_use(addr, stream)? {
+        Ok(()) => Ok(()),
+        Err(_) => Err(fail!(Error::InvalidPointer, "{addr:#x} is not the start of a live allocation")),
     }
 }
 

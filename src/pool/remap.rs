@@ -5,7 +5,7 @@
 //! go on.
 
 use super::slot::Guard;
-use super::traffic::Extended;
+use super::traffic::{Extended, Released};
 use crate::backend::granules::Granules;
 use crate::core::arena::Want;
 use crate::core::remap::{New, Piece, Plan, bytes};
@@ -131,35 +131,32 @@ fn tell(device: i32, asked: u64, plan: &Plan, outcome: Result<(), Error>) {
 }
 
 /// Gives granules that are free back as long as `keep` bytes stay mapped; returns how many bytes went.
-pub(super) fn trim(mut guard: Guard<'_>, keep: u64) -> Result<(Guard<'_>, u64), Error> {
+pub(super) fn trim(mut guard: Guard<'_>, keep: u64) -> Result<(Guard<'_>, Released), Error> {
     while guard.arena.is_moving() {
         guard = guard.wait_for_call().check_entry()?;
     }
     let mut plan = guard.arena.plan_trim(keep)?;
     if plan.sources.is_empty() {
-        return Ok((guard, 0));
+        return Ok((guard, Released::default()));
     }
-    let (mut outcome, mut released) = (Ok(()), 0u64);
     let device = guard.device;
-    guard = guard.giving_back(|backend| {
-        let Some(granules) = backend.granules() else { return };
-        outcome = granules.wait_until_idle();
+    let (mut guard, (outcome, bytes)) = guard.giving_back(|backend| {
+        let Some(granules) = backend.granules() else { return (Ok(()), 0) };
+        let mut outcome = granules.wait_until_idle();
         if outcome.is_ok() {
             outcome = each(&mut plan.sources, false, |piece| granules.release(piece.span));
         }
-        released = plan.sources.iter().filter(|piece| !piece.mapped).map(|piece| piece.span.bytes).sum();
+        let released = plan.sources.iter().filter(|piece| !piece.mapped).map(|piece| piece.span.bytes).sum();
         keeping_last_error(|| {
             log::emit(Level::Info, format_args!("device {device}: gave {released} bytes in granules back"));
         });
+        (outcome, released)
     });
     guard.arena.commit(plan);
     guard = guard.check_entry()?;
-    match outcome {
-        // There is no room for so many pieces: what went went.
-        Ok(()) | Err(Error::OutOfMemory) => {}
-        Err(error) => return Err(error),
-    }
-    Ok((guard, released))
+    // There may be no room for so many pieces: what went went.
+    let failure = outcome.err().filter(|&error| error != Error::OutOfMemory);
+    Ok((guard, Released { regions: 1, bytes, failure }))
 }
 
 #[cfg(test)]

@@ -7,30 +7,87 @@ use crate::core::grow::Extension;
 use crate::core::obtain::usable;
 use crate::core::release::Detached;
 use crate::core::units::UNIT;
-use crate::error::{self, Error, fail};
+use crate::error::{self, Error, fail, keeping_last_error};
 use crate::log::{self, Level};
 
-/// Gives detached regions back to the backend; returns how many bytes that were.
-pub(super) fn release(mut guard: Guard<'_>, regions: Vec<Detached>) -> (Guard<'_>, u64) {
-    let mut released = 0;
-    for region in &regions {
-        guard = give_back(guard, region);
-        released += region.given;
+/// What went back to the backend.
+#[derive(Default)]
+pub(super) struct Released {
+    pub(super) regions: u64,
+    pub(super) bytes: u64,
+    /// Why some did not go, with its words in `fail!`; they are free memory as before.
+    pub(super) failure: Option<Error>,
+}
+
+/// Gives detached regions back to the backend.
+pub(super) fn release(mut guard: Guard<'_>, mut regions: Vec<Detached>) -> (Guard<'_>, Released) {
+    let mut released = Released::default();
+    let mut at = 0;
+    while let Some(region) = regions.get(at) {
+        let given;
+        (guard, given) = give_back(guard, region);
+        match given {
+            Ok(()) => {
+                released.regions += 1;
+                released.bytes += region.given;
+                at += 1;
+            }
+            Err(error) => {
+                released.failure = Some(error);
+                guard = keep(guard, &regions.remove(at));
+            }
+        }
     }
     // All at once behind the last, for others wait until then.
     guard = tell_of_release(guard, &regions);
     (guard, released)
 }
 
-pub(super) fn give_back<'a>(guard: Guard<'a>, region: &Detached) -> Guard<'a> {
+/// Gives one back. After a failure it is still what it was: detached, and counted as held.
+pub(super) fn give_back<'a>(guard: Guard<'a>, region: &Detached) -> (Guard<'a>, Result<(), Error>) {
     if guard.is_lost() {
         // A callback has forked: in the child the memory is the parent's.
-        return guard;
+        return (guard, Ok(()));
     }
     let granted = Granted { base: region.base, bytes: region.given };
-    let mut guard = guard.giving_back(|backend| backend.free(granted));
-    guard.arena.region_released(granted.bytes);
+    let (mut guard, given) = guard.giving_back(|backend| backend.free(granted));
+    if given.is_ok() {
+        guard.arena.region_released(granted.bytes);
+        return (guard, given);
+    }
+    (tell_of_failure(guard, region), given)
+}
+
+/// Takes in again what the backend did not take.
+fn keep<'a>(mut guard: Guard<'a>, region: &Detached) -> Guard<'a> {
+    if guard.arena.restore(region).is_err() {
+        let (device, bytes) = (guard.device, region.given);
+        guard.arena.region_released(bytes);
+        return guard.talking(|| {
+            log::emit(
+                Level::Error,
+                format_args!("device {device}: {bytes} bytes are lost: no host memory for their books"),
+            );
+        });
+    }
     guard
+}
+
+fn tell_of_failure<'a>(guard: Guard<'a>, region: &Detached) -> Guard<'a> {
+    if !log::is_wanted(Level::Error) || guard.is_lost() {
+        return guard;
+    }
+    let (device, Detached { base, given, .. }) = (guard.device, region);
+    guard.talking(|| {
+        error::with_last_error(|words| {
+            log::emit(
+                Level::Error,
+                format_args!(
+                    "device {device}: a region of {given} bytes at {base:#x} was not taken back: {words}"
+                ),
+            );
+        });
+    })
 }
 
 pub(super) fn tell_of_release<'a>(guard: Guard<'a>, regions: &[Detached]) -> Guard<'a> {
@@ -53,7 +110,7 @@ pub(super) fn tell_of_release<'a>(guard: Guard<'a>, regions: &[Detached]) -> Gua
 enum Obtained {
     Nothing,
     Region(Granted),
-    /// It broke its contract; it has its memory back where it could be told.
+    /// It failed, or broke its contract; it has its memory back where it could be told.
     Failed(Error),
 }
 
@@ -106,8 +163,10 @@ pub(super) fn extend(
 fn obtain(backend: &dyn Backend, plan: &Extension, alignment: u64) -> Obtained {
     let mut plan = *plan;
     loop {
-        if let Some(granted) = backend.alloc(alignment, plan.bytes) {
-            return examine(granted, &plan, backend);
+        match backend.alloc(alignment, plan.bytes) {
+            Ok(Some(granted)) => return examine(granted, &plan, backend),
+            Ok(None) => {}
+            Err(error) => return Obtained::Failed(error),
         }
         if !plan.shrink() {
             return Obtained::Nothing;
@@ -159,7 +218,8 @@ fn examine(granted: Granted, plan: &Extension, backend: &dyn Backend) -> Obtaine
     } else {
         return Obtained::Region(granted);
     };
-    backend.free(granted);
+    // That it may not even take this back is the lesser news.
+    let _ = keeping_last_error(|| backend.free(granted));
     Obtained::Failed(error)
 }
 
@@ -177,7 +237,7 @@ fn add<'a>(mut guard: Guard<'a>, plan: &Extension, granted: Granted) -> (Guard<'
     match guard.arena.add_region(plan, base, bytes) {
         Ok(()) => (guard, Ok(())),
         Err(exhausted) => {
-            let guard = guard.giving_back(|backend| backend.free(granted));
+            let (guard, _) = guard.giving_back(|backend| backend.free(granted));
             (guard, Err(exhausted.into()))
         }
     }

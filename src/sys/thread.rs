@@ -14,24 +14,6 @@ pub(crate) fn current() -> ThreadId {
     ThreadId(unsafe { libc::pthread_self() })
 }
 
-/// A value for each thread, made when the thread first asks for it.
-///
-/// Not `thread_local!`: where the library is loaded by `dlopen`, as Python does it, the C library obtains a
-/// thread's locals from `malloc` at the first access and ends the process if there is no memory. Here that
-/// is an error, and the first threads need no memory at all.
-pub(crate) struct PerThread<T: Local> {
-    /// The key of POSIX and 1; 0 before the first use.
-    key: AtomicU32,
-    /// After this no thread may run a destructor of the library's.
-    ended: AtomicBool,
-    blocks: [Block<T>; STATIC_BLOCKS],
-}
-
-/// What a [`PerThread`] may hold: something that nobody misses when its thread is gone.
-pub(crate) trait Local: Copy + 'static {
-    const EMPTY: Self;
-}
-
 /// Defines a static [`PerThread`]. When the library is unloaded (the static one, inside of something larger)
 /// or the process has run its last exit handler, no thread may come to run a destructor of it later.
 macro_rules! per_thread {
@@ -50,6 +32,44 @@ macro_rules! per_thread {
     };
 }
 pub(crate) use per_thread;
+
+/// The number of the calling thread, from 1: no other thread of the process ever had it
+/// or will. `None` without host memory for it.
+pub(crate) fn number() -> Option<u32> {
+    static LAST: AtomicU32 = AtomicU32::new(0);
+    per_thread!(static NUMBER: Number);
+    NUMBER.update(|number| {
+        if number.0 == 0 {
+            number.0 = LAST.fetch_add(1, Relaxed) + 1;
+        }
+        number.0
+    })
+}
+
+#[derive(Clone, Copy)]
+struct Number(u32);
+
+impl Local for Number {
+    const EMPTY: Self = Number(0);
+}
+
+/// A value for each thread, made when the thread first asks for it.
+///
+/// Not `thread_local!`: where the library is loaded by `dlopen`, as Python does it, the C library obtains a
+/// thread's locals from `malloc` at the first access and ends the process if there is no memory. Here that
+/// is an error, and the first threads need no memory at all.
+pub(crate) struct PerThread<T: Local> {
+    /// The key of POSIX and 1; 0 before the first use.
+    key: AtomicU32,
+    /// After this no thread may run a destructor of the library's.
+    ended: AtomicBool,
+    blocks: [Block<T>; STATIC_BLOCKS],
+}
+
+/// What a [`PerThread`] may hold: something that nobody misses when its thread is gone.
+pub(crate) trait Local: Copy + 'static {
+    const EMPTY: Self;
+}
 
 /// How many threads are served without allocating.
 const STATIC_BLOCKS: usize = 16;

@@ -10,6 +10,7 @@ pub mod child;
 pub mod log;
 pub mod pool;
 pub mod random;
+pub mod simcuda;
 pub mod spans;
 
 pub use backend::{Backend, Layout};

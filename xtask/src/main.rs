@@ -1,16 +1,18 @@
 //! The project's chores: `cargo xtask demo`, `test`, `bench`, `header` and `install`.
 //!
-//! They work from any folder of the checkout, fetch what they need into `target/` (TensorFlow, which is
-//! large, into the user's cache), and say what to do where that fails.
+//! They work from any folder of the checkout, fetch what they need into `target/` (TensorFlow and
+//! NVIDIA's headers, which all checkouts share, into the user's cache), and say what to do where that fails.
 
 mod bench;
 mod cargo;
+mod cuda_headers;
 mod demo;
 mod files;
 mod gates;
 mod golden;
 mod header;
 mod install;
+mod simcuda;
 mod suites;
 mod tally;
 mod targets;

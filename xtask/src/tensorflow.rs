@@ -4,7 +4,6 @@
 //! is absent, half there, or of another version.
 
 use std::collections::VecDeque;
-use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
@@ -29,7 +28,7 @@ pub struct TensorFlow {
 impl TensorFlow {
     /// The one in the cache, which is filled if need be.
     pub fn find(workspace: &Workspace) -> Result<Self> {
-        let venv = cache()?.join("libbfc/tensorflow");
+        let venv = tools::cache()?.join("libbfc/tensorflow");
         if let Some(found) = Self::inside(&venv)? {
             return Ok(found);
         }
@@ -59,15 +58,6 @@ impl TensorFlow {
         }
         Ok(None)
     }
-}
-
-fn cache() -> Result<PathBuf> {
-    // An empty or relative XDG_CACHE_HOME counts as unset, by its specification.
-    let named = env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
-    named
-        .filter(|path| path.is_absolute())
-        .or_else(|| env::home_dir().map(|home| home.join(".cache")))
-        .context("there is no home folder to keep TensorFlow in: set XDG_CACHE_HOME")
 }
 
 /// One of the programs in ffi-tests/tensorflow.
@@ -220,7 +210,7 @@ mod tests {
 
     #[test]
     fn another_version_and_a_cut_off_installation_are_not_taken() {
-        let venv = env::temp_dir().join(format!("xtask-venv-{}", std::process::id()));
+        let venv = std::env::temp_dir().join(format!("xtask-venv-{}", std::process::id()));
         let packages = venv.join("lib/python3.11/site-packages");
         let taken = || TensorFlow::inside(&venv).expect("readable").is_some();
         assert!(!taken());

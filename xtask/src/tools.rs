@@ -130,6 +130,16 @@ pub fn virtual_environment(workspace: &Workspace, folder: &Path, pip: &[&str]) -
     Ok(())
 }
 
+/// The user's cache, where all checkouts share what is large.
+pub fn cache() -> Result<PathBuf> {
+    // An empty or relative XDG_CACHE_HOME counts as unset, by its specification.
+    let named = env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+    named
+        .filter(|path| path.is_absolute())
+        .or_else(|| env::home_dir().map(|home| home.join(".cache")))
+        .context("there is no home folder to keep what is fetched in: set XDG_CACHE_HOME")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -39,7 +39,7 @@ pub fn all_well(verdicts: &[Verdict]) -> bool {
 /// the last line.
 pub fn account(verdicts: &[Verdict]) -> String {
     let mut text = format!(
-        "{:<12}{:<9}{:>7}{:>7}{:>8}{:>9}\n",
+        "{:<14}{:<9}{:>7}{:>7}{:>8}{:>9}\n",
         "suite", "result", "passed", "failed", "skipped", "seconds"
     );
     let mut total = [0; 3];
@@ -54,7 +54,7 @@ pub fn account(verdicts: &[Verdict]) -> String {
         }
         let [passed, failures, skips] = counts;
         let (suite, word, seconds) = (verdict.suite, verdict.word(), verdict.seconds);
-        let _ = writeln!(text, "{suite:<12}{word:<9}{passed:>7}{failures:>7}{skips:>8}{seconds:>9.1}");
+        let _ = writeln!(text, "{suite:<14}{word:<9}{passed:>7}{failures:>7}{skips:>8}{seconds:>9.1}");
         for skip in skipped {
             let _ = writeln!(remarks, "skipped  {suite}: {}: {}", skip.name, skip.why);
         }
@@ -96,7 +96,7 @@ mod tests {
         let text = account(&verdicts);
         assert_eq!(text.lines().last(), Some("12 passed, 0 failed, 2 skipped"));
         assert!(text.contains("skipped  rust: cuda: no GPU\n"), "{text}");
-        assert!(text.lines().any(|line| line.starts_with("fuzz        skipped")), "{text}");
+        assert!(text.lines().any(|line| line.starts_with("fuzz          skipped")), "{text}");
         assert!(all_well(&verdicts));
     }
 

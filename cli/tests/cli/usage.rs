@@ -54,11 +54,18 @@ fn a_negative_number_gets_the_words_of_its_option() {
 #[test]
 fn what_is_not_in_this_version_is_said_so_and_fails_in_words() {
     let trace = file("version.trace", SMALL);
-    let replay = |options: &[&str]| run_to(1, bfc().arg("replay").arg(&trace).args(options)).1;
+    // On a machine with devices too there are none here.
+    let replay = |options: &[&str]| {
+        run_to(1, bfc().env("CUDA_VISIBLE_DEVICES", "-1").arg("replay").arg(&trace).args(options)).1
+    };
     let (help, _) = run_to(0, bfc().args(["replay", "--help"]));
     for (backend, spellings) in [("cuda", ["cuda", "CUDA"]), ("cuda-vmm", ["cuda-vmm", "cuda_vmm"])] {
         let listed = help.lines().find(|line| line.trim().starts_with(&format!("- {backend}:")));
-        assert!(listed.is_some_and(|line| line.ends_with("(not in this version)")), "{help}");
+        let in_this_version = backend == "cuda";
+        assert!(
+            listed.is_some_and(|line| line.ends_with("(not in this version)") != in_this_version),
+            "{help}"
+        );
         for spelling in spellings {
             let error = replay(&["--backend", spelling]);
             let begin = format!("bfc: --backend {backend} cannot be used: ");
@@ -140,7 +147,7 @@ fn info_names_the_backends_and_the_environment() {
     for backend in ["auto, device 0", "cuda, device 0", "cuda-vmm, device 0"] {
         let answer = row(backend);
         // A reason, and no advice to programs: that would be the same long text four times.
-        let brief = answer.starts_with("no: ") && answer.len() < 80;
+        let brief = answer.starts_with("no: ") && answer.len() < 100;
         assert!(answer == "yes" || (brief && !answer.contains("BFC_BACKEND=")), "{answer}");
     }
     assert_eq!(row("BFC_LOG"), "off");

@@ -220,6 +220,15 @@ impl Model {
     }
 
     pub(super) fn add_region(&mut self, base: u64, given: u64, raised: bool) {
+        self.insert_region(base, given);
+        self.events.0 += 1;
+        self.counted.pool_bytes += given;
+        self.counted.peak_pool_bytes = self.counted.peak_pool_bytes.max(self.counted.pool_bytes);
+        self.hint = if raised { self.hint } else { self.hint.saturating_mul(2) & !255 };
+    }
+
+    /// As free memory; also where the backend did not take it back.
+    pub(super) fn insert_region(&mut self, base: u64, given: u64) {
         let bytes = usable(given);
         // Only upward, and only what has no tail.
         let below = self.regions.range_mut(..base).next_back();
@@ -228,10 +237,6 @@ impl Model {
             Some((_, below)) => *below = (below.0 + bytes, below.1 + given),
             None => _ = self.regions.insert(base, (bytes, given)),
         }
-        self.events.0 += 1;
-        self.counted.pool_bytes += given;
-        self.counted.peak_pool_bytes = self.counted.peak_pool_bytes.max(self.counted.pool_bytes);
-        self.hint = if raised { self.hint } else { self.hint.saturating_mul(2) & !255 };
     }
 
     /// The regions in which nothing is live and nothing was freed too recently, with their given bytes.

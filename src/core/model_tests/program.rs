@@ -4,6 +4,7 @@ use super::model::{Away, Chunk, Coming, Free, Hole, Live, Model};
 use super::{Family, Layout, Random};
 use crate::core::arena::{Arena, Refused, Want};
 use crate::core::chunks::{NIL, State};
+use crate::core::lanes::Stream;
 use crate::core::obtain::usable;
 use crate::core::release::Detached;
 use crate::core::units::{UNIT, round_up};
@@ -158,7 +159,8 @@ impl Program {
             .then(|| (random.pick(&["MatMul", "Relu", "", "é"]), random.below(3)));
         let dated = settings.timestamps && random.chance(40);
         let newest = if dated { random.below(self.model.last_stamp + 2) } else { u64::MAX };
-        let want = Want { size: round_up(requested).unwrap(), requested, alignment, newest, scope };
+        let size = round_up(requested).unwrap();
+        let want = Want { size, requested, alignment, newest, stream: Stream::NONE, scope };
         match self.attempt(&want) {
             Some(addr) => self.live.push(addr),
             None => {
@@ -311,11 +313,21 @@ impl Program {
         regions.iter().for_each(|region| self.model.remove_region(region));
         self.did(format!("detached {} regions", regions.len()));
         for region in regions {
-            self.model.counted.pool_bytes -= region.given;
-            self.model.events.1 += 1;
-            self.arena.region_released(region.given);
-            self.did(format!("released {:#x}", region.base));
+            if self.random.chance(20) {
+                self.arena.restore(&region).unwrap();
+                self.model.insert_region(region.base, region.given);
+                self.did(format!("kept {:#x}", region.base));
+            } else {
+                self.released(&region);
+            }
         }
+    }
+
+    fn released(&mut self, region: &Detached) {
+        self.model.counted.pool_bytes -= region.given;
+        self.model.events.1 += 1;
+        self.arena.region_released(region.given);
+        self.did(format!("released {:#x}", region.base));
     }
 
     fn trim(&mut self) {
@@ -395,7 +407,8 @@ impl Program {
             let live = self.live.iter().copied().filter(|addr| (region.base..end).contains(addr));
             live.for_each(|addr| self.model.free(addr));
             self.model.last_stamp = self.arena.last_stamp();
-            self.release(vec![region]);
+            self.model.remove_region(&region);
+            self.released(&region);
         }
         assert_eq!((self.arena.usable_bytes(), self.arena.counters().live()), (0, 0));
     }

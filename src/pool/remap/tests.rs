@@ -4,9 +4,10 @@
 use super::super::slot::Slot;
 use super::super::{life, memory};
 use super::*;
-use crate::backend::{AnyBackend, Backend, Granted, Owned};
+use crate::backend::{AnyBackend, Backend, Granted};
 use crate::core::arena::Settings;
 use crate::core::holes::Range;
+use crate::core::lanes::Stream;
 use crate::core::remap::Span;
 use crate::error::with_last_error;
 use crate::options::Resolved;
@@ -80,6 +81,10 @@ impl Fake {
     }
 }
 
+fn alloc(slot: &Slot, bytes: u64) -> Result<u64, Error> {
+    memory::alloc_plain(slot, bytes, Stream::NONE)
+}
+
 fn fail(error: Error, number: u64) -> Error {
     crate::error::fail!(error, "call {number} was to fail")
 }
@@ -122,14 +127,15 @@ impl Granules for Fake {
 }
 
 impl Backend for Fake {
-    fn alloc(&self, _: u64, _: u64) -> Option<Granted> {
+    fn alloc(&self, _: u64, _: u64) -> Result<Option<Granted>, Error> {
         panic!("granules are no regions")
     }
 
-    fn free(&self, granted: Granted) {
+    fn free(&self, granted: Granted) -> Result<(), Error> {
         let mut books = self.books();
         assert_eq!(granted.bytes, books.mapped.len() as u64 * GRANULE, "what was held at the end");
         books.mapped.clear();
+        Ok(())
     }
 
     fn total_memory(&self) -> Option<u64> {
@@ -163,7 +169,7 @@ fn pool(granules: u64, range: u64, growth: bool) -> (&'static Slot, &'static Fak
         quarantine: false,
         coalesce_regions: false,
     };
-    let backend = Owned::new(AnyBackend::Test(fake));
+    let backend = AnyBackend::Test(fake);
     let (retry, name) = (Duration::ZERO, String::from("t"));
     let slot = Box::leak(Box::new(Slot::new()));
     life::create(slot, 0, Resolved { settings, backend, retry, report_failures: false, name }).unwrap();
@@ -195,14 +201,19 @@ fn agree(slot: &Slot, fake: &Fake) {
 fn program(slot: &Slot, fake: &Fake) -> BTreeMap<u64, u64> {
     let mut live = BTreeMap::new();
     let alloc = |live: &mut BTreeMap<u64, u64>, bytes: u64| {
-        let before = live.clone();
-        match memory::alloc_plain(slot, bytes) {
+        let (before, mapped) = (live.clone(), fake.books().mapped.clone());
+        match super::tests::alloc(slot, bytes) {
             Ok(addr) => {
                 let below = before.range(..addr + bytes).next_back();
                 assert!(below.is_none_or(|(&at, &size)| at + size <= addr), "it overlaps a live one");
                 live.insert(addr, bytes);
             }
-            Err(error) => assert!([Error::OutOfMemory, fake.books().error].contains(&error), "{error:?}"),
+            Err(error) => {
+                let books = fake.books();
+                assert!([Error::OutOfMemory, books.error].contains(&error), "{error:?}");
+                // One failure alone keeps nothing from being restored.
+                assert!(books.mapped == mapped || matches!(books.failing, Failing::From(_)), "{error:?}");
+            }
         }
         agree(slot, fake);
     };
@@ -263,7 +274,7 @@ fn every_call_fails_at_every_position() {
                     fake.books().failing = Failing::Never;
                     // All that was live still is, and all of the memory serves again.
                     live.keys().for_each(|&addr| assert_eq!(memory::free(slot, addr), Ok(())));
-                    let all = memory::alloc_plain(slot, 20 * GRANULE).unwrap();
+                    let all = alloc(slot, 20 * GRANULE).unwrap();
                     memory::free(slot, all).unwrap();
                     assert_eq!(life::trim(slot, 0), Ok(20 * GRANULE));
                     agree(slot, fake);
@@ -280,10 +291,10 @@ fn every_call_fails_at_every_position() {
 #[test]
 fn a_refusal_to_grow_is_no_refusal_to_move() {
     let (slot, fake) = pool(20, 150, true);
-    let all: Vec<u64> = (0..6).map(|_| memory::alloc_plain(slot, 2 * GRANULE).unwrap()).collect();
+    let all: Vec<u64> = (0..6).map(|_| alloc(slot, 2 * GRANULE).unwrap()).collect();
     all.iter().step_by(2).for_each(|&addr| memory::free(slot, addr).unwrap());
     fake.books().failing = Failing::New;
-    memory::alloc_plain(slot, 5 * GRANULE).unwrap();
+    alloc(slot, 5 * GRANULE).unwrap();
     assert_eq!(fake.books().attached, 5);
     assert_eq!(fake.books().mapped.len(), 12);
     agree(slot, fake);
@@ -293,17 +304,17 @@ fn a_refusal_to_grow_is_no_refusal_to_move() {
 #[test]
 fn a_failed_backend_says_why() {
     let (slot, fake) = pool(4, 30, true);
-    let all: Vec<u64> = (0..4).map(|_| memory::alloc_plain(slot, GRANULE).unwrap()).collect();
+    let all: Vec<u64> = (0..4).map(|_| alloc(slot, GRANULE).unwrap()).collect();
     [0, 2].into_iter().for_each(|place| memory::free(slot, all[place]).unwrap());
     let first = fake.books().calls;
     // The wait, a detach, and then everything: what cannot be put back is a hole.
     (fake.books().failing, fake.books().error) = (Failing::From(first + 2), Error::BackendFailed);
-    assert_eq!(memory::alloc_plain(slot, 2 * GRANULE), Err(Error::BackendFailed));
+    assert_eq!(alloc(slot, 2 * GRANULE), Err(Error::BackendFailed));
     with_last_error(|words| assert!(words.contains(&format!("call {} was", first + 2)), "{words}"));
     fake.books().failing = Failing::Never;
     agree(slot, fake);
     assert_eq!(fake.books().mapped.len(), 3, "one granule was lost to the system, and none to the books");
-    memory::alloc_plain(slot, 2 * GRANULE).unwrap();
+    alloc(slot, 2 * GRANULE).unwrap();
     agree(slot, fake);
 }
 
@@ -311,7 +322,7 @@ fn a_failed_backend_says_why() {
 #[test]
 fn the_range_is_never_used_up() {
     let (slot, fake) = pool(16, 16 * 16 / 4 + 16, true);
-    let mut live = vec![memory::alloc_plain(slot, GRANULE).unwrap()];
+    let mut live = vec![alloc(slot, GRANULE).unwrap()];
     let mut seed = 1u64;
     let mut random = |end: u64| {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -326,7 +337,7 @@ fn the_range_is_never_used_up() {
             1 => GRANULE,
             _ => GRANULE + random(9 * GRANULE),
         };
-        match memory::alloc_plain(slot, bytes) {
+        match alloc(slot, bytes) {
             Ok(addr) => live.push(addr),
             Err(error) => assert_eq!(error, Error::OutOfMemory),
         }
@@ -351,7 +362,7 @@ fn threads_share_a_pool() {
                 for round in 0..400u64 {
                     let bytes = GRANULE / 3 + (round * 7919 + thread * 104_729) % (6 * GRANULE);
                     // With at most 7 granules each, and one for what they share, there is enough for four.
-                    let addr = memory::alloc_plain(slot, bytes).unwrap();
+                    let addr = alloc(slot, bytes).unwrap();
                     if round % 5 == thread {
                         life::trim(slot, round % 32 * GRANULE).unwrap();
                     }

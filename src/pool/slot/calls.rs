@@ -2,7 +2,9 @@
 //! cannot enter its own allocator, destruction can wait for them, and requests for what they bring.
 
 use super::{Guard, Inner, Slot};
+use crate::backend::order::Order;
 use crate::backend::{AnyBackend, Backend};
+use crate::error::Error;
 use crate::sys::thread::{self, ThreadId};
 use std::cell::Cell;
 
@@ -21,6 +23,8 @@ pub(super) enum What {
     /// Obtains a region, for which so many bytes are reserved.
     Obtains(u64),
     GivesBack,
+    /// Asks the driver about the order of work.
+    Orders,
     /// Writes messages.
     Talks,
 }
@@ -29,7 +33,7 @@ impl What {
     pub(super) fn reserved(self) -> u64 {
         match self {
             What::Obtains(bytes) => bytes,
-            What::GivesBack | What::Talks => 0,
+            What::GivesBack | What::Orders | What::Talks => 0,
         }
     }
 }
@@ -43,14 +47,27 @@ impl Guard<'_> {
         reserved: u64,
         work: impl FnOnce(&dyn Backend) -> T,
     ) -> (Self, T) {
-        let backend: AnyBackend = *self.backend;
+        let backend: AnyBackend = self.backend;
         self.step_out(What::Obtains(reserved), || work(backend.get()))
     }
 
     /// Gives the backend something back with the lock open, in the same way.
-    pub(in crate::pool) fn giving_back(self, work: impl FnOnce(&dyn Backend)) -> Self {
-        let backend: AnyBackend = *self.backend;
-        self.step_out(What::GivesBack, || work(backend.get())).0
+    pub(in crate::pool) fn giving_back<T>(self, work: impl FnOnce(&dyn Backend) -> T) -> (Self, T) {
+        let backend: AnyBackend = self.backend;
+        self.step_out(What::GivesBack, || work(backend.get()))
+    }
+
+    /// Has the driver look after the order of work with the lock open, in the same way; but no request waits for
+    /// it: each can do so itself. Without such a driver nothing happens, and that is no error.
+    pub(in crate::pool) fn ordering<T: Default>(
+        self,
+        work: impl FnOnce(&dyn Order) -> Result<T, Error>,
+    ) -> (Self, Result<T, Error>) {
+        let backend: AnyBackend = self.backend;
+        match backend.get().order() {
+            Some(order) => self.step_out(What::Orders, || work(order)),
+            None => (self, Ok(T::default())),
+        }
     }
 
     /// Writes messages with the lock open, in the same way; but no request waits for it: whoever listens may
@@ -82,7 +99,13 @@ impl Guard<'_> {
 
     /// Whether a call up to that number is under way that brings a region, or room for one.
     pub(in crate::pool) fn is_bringing(&self, up_to: u64) -> bool {
-        self.calls().any(|call| call.number <= up_to && call.what != What::Talks)
+        let brings = |call: &Call| matches!(call.what, What::Obtains(_) | What::GivesBack);
+        self.calls().any(|call| call.number <= up_to && brings(call))
+    }
+
+    /// Whether the driver is looking after the order of work, for a call up to that number.
+    pub(in crate::pool) fn is_ordering(&self, up_to: u64) -> bool {
+        self.calls().any(|call| call.number <= up_to && call.what == What::Orders)
     }
 
     pub(super) fn end_call(&mut self, ended: &Call) {

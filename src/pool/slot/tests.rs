@@ -1,6 +1,7 @@
 //! What befalls a slot: a wakeup in the very gap, broken books, panics in the middle of a change.
 
 use super::*;
+use crate::core::lanes::Stream;
 use crate::error::with_last_error;
 use crate::options::{BackendKind, Options};
 use crate::pool::life;
@@ -30,13 +31,13 @@ fn full() -> (&'static Slot, u64) {
     };
     let slot = Box::leak(Box::new(Slot::new()));
     life::create(slot, 0, options.resolve(0, 0).unwrap()).unwrap();
-    (slot, memory::alloc_plain(slot, 1 << 20).unwrap())
+    (slot, memory::alloc_plain(slot, 1 << 20, Stream::NONE).unwrap())
 }
 
 /// Every kind of call says that nothing is touched any more.
 fn is_poisoned(slot: &Slot, addr: u64) {
     let internal = Some(Error::Internal);
-    assert_eq!(memory::alloc_plain(slot, 1).err(), internal);
+    assert_eq!(memory::alloc_plain(slot, 1, Stream::NONE).err(), internal);
     assert_eq!(memory::alloc(slot, &Ask { bytes: 1, ..Ask::default() }).err(), internal);
     assert_eq!(memory::free(slot, addr).err(), internal);
     assert_eq!(slot.accepts_null().err(), internal);
@@ -52,7 +53,7 @@ fn while_another_waits(slot: &Slot, work: impl FnOnce()) {
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| {
             let begun = Instant::now();
-            (memory::alloc_plain(slot, 1), begun.elapsed())
+            (memory::alloc_plain(slot, 1, Stream::NONE), begun.elapsed())
         });
         while slot.lock().inner().sleeping == 0 {
             std::thread::yield_now();

@@ -60,6 +60,23 @@ pub fn violations(sources: &[Source]) -> Vec<String> {
     wrong
 }
 
+/// Every use of the driver outside of the backends that are CUDA's.
+pub fn drivers(sources: &[Source]) -> Vec<String> {
+    let is_cuda = |path: &str| path.strip_prefix("backend/").is_some_and(|path| path.starts_with("cuda"));
+    let mut wrong = Vec::new();
+    for (path, text) in sources.iter().filter(|(path, _)| !is_cuda(path)) {
+        let code = without_comments(text);
+        wrong.extend(occurrences(&code, "cuda_sys").map(|(start, _)| {
+            let line = line_of(&code, start);
+            format!("src/{path}:{line}: cuda_sys is for src/backend/cuda only")
+        }));
+    }
+    if !sources.iter().any(|(path, text)| is_cuda(path) && text.contains("cuda_sys")) {
+        wrong.push("there is no src/backend/cuda that uses cuda_sys".to_owned());
+    }
+    wrong
+}
+
 /// What in core/ would make the engine's decisions depend on something else than numbers: other modules
 /// than the few it may know, a clock, the environment, files, messages. Tests may do all of that.
 pub fn worldly(sources: &[Source]) -> Vec<String> {
@@ -272,6 +289,20 @@ mod tests {
         let inner = format!("#[cfg(test)]\nmod tests {{\n{text}}}\n");
         assert_eq!(worldly_in("core/grow.rs", &inner), [""; 0]);
         assert_eq!(worldly_in("core/grow.rs", &format!("{inner}{text}")).len(), 2);
+    }
+
+    #[test]
+    fn the_driver_is_for_its_backends() {
+        let source = |path: &str, text: &str| (path.to_owned(), text.to_owned());
+        let backend = source("backend/cuda/calls.rs", "use cuda_sys::Driver;\n");
+        let other = source("pool/mod.rs", "// cuda_sys\nuse cuda_sys::Driver;\n");
+        let vmm = source("backend/cuda_vmm.rs", "use cuda_sys::*;\n");
+        assert_eq!(drivers(&[backend.clone(), vmm]), [""; 0]);
+        assert_eq!(
+            drivers(&[backend, other.clone()]),
+            ["src/pool/mod.rs:2: cuda_sys is for src/backend/cuda only"]
+        );
+        assert_eq!(drivers(&[other]).len(), 2);
     }
 
     #[test]

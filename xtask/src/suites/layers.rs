@@ -10,6 +10,7 @@ use crate::gates::layers::{self, Source};
 pub fn run(context: &mut Context) -> Result<()> {
     let sources = sources(context)?;
     context.gate("imports go down only", &layers::violations(&sources));
+    context.gate("the driver is for its backends only", &layers::drivers(&sources));
     context.gate("the engine knows numbers only", &layers::worldly(&sources));
     Ok(())
 }

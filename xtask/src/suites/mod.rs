@@ -1,6 +1,7 @@
 //! `cargo xtask test`: the suites, and running them.
 
 mod context;
+mod cuda_headers;
 mod doc;
 mod examples;
 mod find_package;
@@ -11,6 +12,7 @@ mod lints;
 mod package;
 mod pkg_config;
 mod rust;
+mod simcuda;
 mod symbols;
 mod tensorflow;
 mod valgrind;
@@ -36,7 +38,7 @@ struct Suite {
 }
 
 /// In the order in which they run: what takes seconds and finds much comes first.
-const SUITES: [Suite; 10] = [
+const SUITES: [Suite; 12] = [
     Suite {
         name: "layers",
         about: "the library's modules import only from those below them",
@@ -48,6 +50,12 @@ const SUITES: [Suite; 10] = [
         about: "cargo test of the workspace, its example, golden placements with the release build",
         usual: true,
         run: rust::run,
+    },
+    Suite {
+        name: "simcuda",
+        about: "the simulated driver's own tests: streams, events, capture, contexts, memory, failures",
+        usual: true,
+        run: simcuda::run,
     },
     Suite {
         name: "doc",
@@ -84,6 +92,12 @@ const SUITES: [Suite; 10] = [
         about: "cargo fmt --check, clippy without a warning, and the oldest Rust that is promised",
         usual: false,
         run: lints::run,
+    },
+    Suite {
+        name: "cuda-headers",
+        about: "cuda-sys against NVIDIA's own headers, 12 and 13 (fetches their wheels, once)",
+        usual: false,
+        run: cuda_headers::run,
     },
     Suite {
         name: "fuzz",
@@ -124,7 +138,7 @@ impl Test {
         if self.list {
             for suite in &SUITES {
                 let usual = if suite.usual { "usual" } else { "by name" };
-                println!("{:<12}{usual:<9}{}", suite.name, suite.about);
+                println!("{:<14}{usual:<9}{}", suite.name, suite.about);
             }
             return Ok(ExitCode::SUCCESS);
         }
@@ -169,7 +183,7 @@ mod tests {
 
     #[test]
     fn the_usual_suites_run_unless_others_are_named() {
-        let usual = ["layers", "rust", "doc", "header", "symbols", "package", "valgrind"];
+        let usual = ["layers", "rust", "simcuda", "doc", "header", "symbols", "package", "valgrind"];
         assert_eq!(wanted(&[]), usual);
         assert_eq!(wanted(&["fuzz", "lints"]), ["lints", "fuzz"]);
         assert_eq!(wanted(&["all"]).len(), SUITES.len());

@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::core::holes::Range;
+use crate::core::lanes::Stream;
 use crate::core::remap::{New, Piece, Plan, bytes};
 
 /// What is where, by the unit.
@@ -182,7 +183,7 @@ impl Program {
         assert!(plan.fresh.is_empty() && plan.targets.is_empty());
         if let Some(first) = plan.sources.first() {
             assert!(largest.unwrap() >= first.span.bytes, "the largest first");
-            let want = Want::plain(UNIT, 1);
+            let want = Want::plain(UNIT, 1, Stream::NONE);
             self.carry_out(plan, &want);
         }
         self.arena.forget_past();

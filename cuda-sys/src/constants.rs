@@ -1,0 +1,331 @@
+//! The constants of cuda.h that libbfc, its tests and the simulated driver use.
+#![allow(missing_docs)] // NVIDIA's manual documents them.
+
+use crate::types::*;
+use std::ffi::{c_int, c_uint};
+
+/// A constant as data, to be held against the headers.
+#[derive(Clone, Copy, Debug)]
+pub struct Constant {
+    /// Its name in cuda.h.
+    pub name: &'static str,
+    /// Its value.
+    pub value: i64,
+}
+
+macro_rules! constants {
+    ($($type:ident { $($name:ident = $value:literal;)* })*) => {
+        $($(pub const $name: $type = $value;)*)*
+
+        /// Every constant of this module but the streams that are pointers.
+        pub const CONSTANTS: &[Constant] =
+            &[$($(Constant { name: stringify!($name), value: $name as i64 },)*)*];
+    };
+}
+
+constants! {
+    // What a call came to.
+    CUresult {
+        CUDA_SUCCESS = 0;
+        CUDA_ERROR_INVALID_VALUE = 1;
+        CUDA_ERROR_OUT_OF_MEMORY = 2;
+        CUDA_ERROR_NOT_INITIALIZED = 3;
+        CUDA_ERROR_DEINITIALIZED = 4;
+        CUDA_ERROR_PROFILER_DISABLED = 5;
+        CUDA_ERROR_PROFILER_NOT_INITIALIZED = 6;
+        CUDA_ERROR_PROFILER_ALREADY_STARTED = 7;
+        CUDA_ERROR_PROFILER_ALREADY_STOPPED = 8;
+        CUDA_ERROR_STUB_LIBRARY = 34;
+        CUDA_ERROR_DEVICE_UNAVAILABLE = 46;
+        CUDA_ERROR_NO_DEVICE = 100;
+        CUDA_ERROR_INVALID_DEVICE = 101;
+        CUDA_ERROR_DEVICE_NOT_LICENSED = 102;
+        CUDA_ERROR_INVALID_IMAGE = 200;
+        CUDA_ERROR_INVALID_CONTEXT = 201;
+        CUDA_ERROR_CONTEXT_ALREADY_CURRENT = 202;
+        CUDA_ERROR_MAP_FAILED = 205;
+        CUDA_ERROR_UNMAP_FAILED = 206;
+        CUDA_ERROR_ARRAY_IS_MAPPED = 207;
+        CUDA_ERROR_ALREADY_MAPPED = 208;
+        CUDA_ERROR_NO_BINARY_FOR_GPU = 209;
+        CUDA_ERROR_ALREADY_ACQUIRED = 210;
+        CUDA_ERROR_NOT_MAPPED = 211;
+        CUDA_ERROR_NOT_MAPPED_AS_ARRAY = 212;
+        CUDA_ERROR_NOT_MAPPED_AS_POINTER = 213;
+        CUDA_ERROR_ECC_UNCORRECTABLE = 214;
+        CUDA_ERROR_UNSUPPORTED_LIMIT = 215;
+        CUDA_ERROR_CONTEXT_ALREADY_IN_USE = 216;
+        CUDA_ERROR_PEER_ACCESS_UNSUPPORTED = 217;
+        CUDA_ERROR_INVALID_PTX = 218;
+        CUDA_ERROR_INVALID_GRAPHICS_CONTEXT = 219;
+        CUDA_ERROR_NVLINK_UNCORRECTABLE = 220;
+        CUDA_ERROR_JIT_COMPILER_NOT_FOUND = 221;
+        CUDA_ERROR_UNSUPPORTED_PTX_VERSION = 222;
+        CUDA_ERROR_JIT_COMPILATION_DISABLED = 223;
+        CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY = 224;
+        CUDA_ERROR_UNSUPPORTED_DEVSIDE_SYNC = 225;
+        CUDA_ERROR_CONTAINED = 226;
+        CUDA_ERROR_INVALID_SOURCE = 300;
+        CUDA_ERROR_FILE_NOT_FOUND = 301;
+        CUDA_ERROR_SHARED_OBJECT_SYMBOL_NOT_FOUND = 302;
+        CUDA_ERROR_SHARED_OBJECT_INIT_FAILED = 303;
+        CUDA_ERROR_OPERATING_SYSTEM = 304;
+        CUDA_ERROR_INVALID_HANDLE = 400;
+        CUDA_ERROR_ILLEGAL_STATE = 401;
+        CUDA_ERROR_LOSSY_QUERY = 402;
+        CUDA_ERROR_NOT_FOUND = 500;
+        CUDA_ERROR_NOT_READY = 600;
+        CUDA_ERROR_ILLEGAL_ADDRESS = 700;
+        CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES = 701;
+        CUDA_ERROR_LAUNCH_TIMEOUT = 702;
+        CUDA_ERROR_LAUNCH_INCOMPATIBLE_TEXTURING = 703;
+        CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED = 704;
+        CUDA_ERROR_PEER_ACCESS_NOT_ENABLED = 705;
+        CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE = 708;
+        CUDA_ERROR_CONTEXT_IS_DESTROYED = 709;
+        CUDA_ERROR_ASSERT = 710;
+        CUDA_ERROR_TOO_MANY_PEERS = 711;
+        CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED = 712;
+        CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED = 713;
+        CUDA_ERROR_HARDWARE_STACK_ERROR = 714;
+        CUDA_ERROR_ILLEGAL_INSTRUCTION = 715;
+        CUDA_ERROR_MISALIGNED_ADDRESS = 716;
+        CUDA_ERROR_INVALID_ADDRESS_SPACE = 717;
+        CUDA_ERROR_INVALID_PC = 718;
+        CUDA_ERROR_LAUNCH_FAILED = 719;
+        CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE = 720;
+        CUDA_ERROR_TENSOR_MEMORY_LEAK = 721;
+        CUDA_ERROR_NOT_PERMITTED = 800;
+        CUDA_ERROR_NOT_SUPPORTED = 801;
+        CUDA_ERROR_SYSTEM_NOT_READY = 802;
+        CUDA_ERROR_SYSTEM_DRIVER_MISMATCH = 803;
+        CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE = 804;
+        CUDA_ERROR_MPS_CONNECTION_FAILED = 805;
+        CUDA_ERROR_MPS_RPC_FAILURE = 806;
+        CUDA_ERROR_MPS_SERVER_NOT_READY = 807;
+        CUDA_ERROR_MPS_MAX_CLIENTS_REACHED = 808;
+        CUDA_ERROR_MPS_MAX_CONNECTIONS_REACHED = 809;
+        CUDA_ERROR_MPS_CLIENT_TERMINATED = 810;
+        CUDA_ERROR_CDP_NOT_SUPPORTED = 811;
+        CUDA_ERROR_CDP_VERSION_MISMATCH = 812;
+        CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED = 900;
+        CUDA_ERROR_STREAM_CAPTURE_INVALIDATED = 901;
+        CUDA_ERROR_STREAM_CAPTURE_MERGE = 902;
+        CUDA_ERROR_STREAM_CAPTURE_UNMATCHED = 903;
+        CUDA_ERROR_STREAM_CAPTURE_UNJOINED = 904;
+        CUDA_ERROR_STREAM_CAPTURE_ISOLATION = 905;
+        CUDA_ERROR_STREAM_CAPTURE_IMPLICIT = 906;
+        CUDA_ERROR_CAPTURED_EVENT = 907;
+        CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD = 908;
+        CUDA_ERROR_TIMEOUT = 909;
+        CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE = 910;
+        CUDA_ERROR_EXTERNAL_DEVICE = 911;
+        CUDA_ERROR_INVALID_CLUSTER_SIZE = 912;
+        CUDA_ERROR_FUNCTION_NOT_LOADED = 913;
+        CUDA_ERROR_INVALID_RESOURCE_TYPE = 914;
+        CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION = 915;
+        CUDA_ERROR_KEY_ROTATION = 916;
+        CUDA_ERROR_UNKNOWN = 999;
+    }
+    // Properties of a device.
+    CUdevice_attribute {
+        CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK = 1;
+        CU_DEVICE_ATTRIBUTE_WARP_SIZE = 10;
+        CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT = 16;
+        CU_DEVICE_ATTRIBUTE_INTEGRATED = 18;
+        CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY = 19;
+        CU_DEVICE_ATTRIBUTE_COMPUTE_MODE = 20;
+        CU_DEVICE_ATTRIBUTE_PCI_BUS_ID = 33;
+        CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID = 34;
+        CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID = 50;
+        CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING = 41;
+        CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR = 75;
+        CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR = 76;
+        CU_DEVICE_ATTRIBUTE_STREAM_PRIORITIES_SUPPORTED = 78;
+        CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY = 83;
+        CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS = 89;
+        CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED = 99;
+        CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED = 102;
+        CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED = 103;
+        CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED = 128;
+        CU_DEVICE_ATTRIBUTE_GENERIC_COMPRESSION_SUPPORTED = 107;
+        CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED = 116;
+        CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED = 110;
+        CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED = 115;
+        CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES = 119;
+        CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED = 125;
+    }
+    // What two devices can do for each other.
+    CUdevice_P2PAttribute {
+        CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK = 1;
+        CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED = 2;
+        CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED = 3;
+    }
+    // How a context waits.
+    CUctx_flags {
+        CU_CTX_SCHED_AUTO = 0;
+        CU_CTX_SCHED_SPIN = 1;
+        CU_CTX_SCHED_YIELD = 2;
+        CU_CTX_SCHED_BLOCKING_SYNC = 4;
+        CU_CTX_MAP_HOST = 8;
+        CU_CTX_LMEM_RESIZE_TO_MAX = 16;
+    }
+    // Limits of a context.
+    CUlimit {
+        CU_LIMIT_STACK_SIZE = 0;
+        CU_LIMIT_PRINTF_FIFO_SIZE = 1;
+        CU_LIMIT_MALLOC_HEAP_SIZE = 2;
+    }
+    // How a stream is created.
+    CUstream_flags {
+        CU_STREAM_DEFAULT = 0;
+        CU_STREAM_NON_BLOCKING = 1;
+    }
+    // How an event is created.
+    CUevent_flags {
+        CU_EVENT_DEFAULT = 0;
+        CU_EVENT_BLOCKING_SYNC = 1;
+        CU_EVENT_DISABLE_TIMING = 2;
+        CU_EVENT_INTERPROCESS = 4;
+    }
+    // How an event is recorded.
+    CUevent_record_flags {
+        CU_EVENT_RECORD_DEFAULT = 0;
+        CU_EVENT_RECORD_EXTERNAL = 1;
+    }
+    // How a stream waits for an event.
+    CUevent_wait_flags {
+        CU_EVENT_WAIT_DEFAULT = 0;
+        CU_EVENT_WAIT_EXTERNAL = 1;
+    }
+    // What a capture forbids to threads.
+    CUstreamCaptureMode {
+        CU_STREAM_CAPTURE_MODE_GLOBAL = 0;
+        CU_STREAM_CAPTURE_MODE_THREAD_LOCAL = 1;
+        CU_STREAM_CAPTURE_MODE_RELAXED = 2;
+    }
+    // Whether a stream is captured.
+    CUstreamCaptureStatus {
+        CU_STREAM_CAPTURE_STATUS_NONE = 0;
+        CU_STREAM_CAPTURE_STATUS_ACTIVE = 1;
+        CU_STREAM_CAPTURE_STATUS_INVALIDATED = 2;
+    }
+    // What kind of memory a pointer is of.
+    CUmemorytype {
+        CU_MEMORYTYPE_HOST = 1;
+        CU_MEMORYTYPE_DEVICE = 2;
+        CU_MEMORYTYPE_ARRAY = 3;
+        CU_MEMORYTYPE_UNIFIED = 4;
+    }
+    // What can be asked of a pointer.
+    CUpointer_attribute {
+        CU_POINTER_ATTRIBUTE_CONTEXT = 1;
+        CU_POINTER_ATTRIBUTE_MEMORY_TYPE = 2;
+        CU_POINTER_ATTRIBUTE_DEVICE_POINTER = 3;
+        CU_POINTER_ATTRIBUTE_HOST_POINTER = 4;
+        CU_POINTER_ATTRIBUTE_P2P_TOKENS = 5;
+        CU_POINTER_ATTRIBUTE_SYNC_MEMOPS = 6;
+        CU_POINTER_ATTRIBUTE_BUFFER_ID = 7;
+        CU_POINTER_ATTRIBUTE_IS_MANAGED = 8;
+        CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL = 9;
+        CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE = 10;
+        CU_POINTER_ATTRIBUTE_RANGE_START_ADDR = 11;
+        CU_POINTER_ATTRIBUTE_RANGE_SIZE = 12;
+        CU_POINTER_ATTRIBUTE_MAPPED = 13;
+        CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES = 14;
+        CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE = 15;
+        CU_POINTER_ATTRIBUTE_ACCESS_FLAGS = 16;
+        CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE = 17;
+        CU_POINTER_ATTRIBUTE_MAPPING_SIZE = 18;
+        CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR = 19;
+        CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID = 20;
+        CU_POINTER_ATTRIBUTE_ACCESS_FLAG_NONE = 0;
+        CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READ = 1;
+        CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE = 3;
+    }
+    // Flags of memory, IPC and peers.
+    c_uint {
+        CU_MEMHOSTALLOC_PORTABLE = 1;
+        CU_MEMHOSTALLOC_DEVICEMAP = 2;
+        CU_MEMHOSTALLOC_WRITECOMBINED = 4;
+        CU_MEMHOSTREGISTER_PORTABLE = 1;
+        CU_MEMHOSTREGISTER_DEVICEMAP = 2;
+        CU_MEM_ATTACH_GLOBAL = 1;
+        CU_MEM_ATTACH_HOST = 2;
+        CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS = 1;
+    }
+    // Kinds of physical allocations.
+    CUmemAllocationType {
+        CU_MEM_ALLOCATION_TYPE_INVALID = 0;
+        CU_MEM_ALLOCATION_TYPE_PINNED = 1;
+    }
+    // How an allocation is handed to another process.
+    CUmemAllocationHandleType {
+        CU_MEM_HANDLE_TYPE_NONE = 0;
+        CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR = 1;
+        CU_MEM_HANDLE_TYPE_FABRIC = 8;
+    }
+    // Where memory lies.
+    CUmemLocationType {
+        CU_MEM_LOCATION_TYPE_INVALID = 0;
+        CU_MEM_LOCATION_TYPE_DEVICE = 1;
+        CU_MEM_LOCATION_TYPE_HOST = 2;
+        CU_MEM_LOCATION_TYPE_HOST_NUMA = 3;
+        CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT = 4;
+    }
+    // Who may do what with mapped memory.
+    CUmemAccess_flags {
+        CU_MEM_ACCESS_FLAGS_PROT_NONE = 0;
+        CU_MEM_ACCESS_FLAGS_PROT_READ = 1;
+        CU_MEM_ACCESS_FLAGS_PROT_READWRITE = 3;
+    }
+    // Which granularity is asked for.
+    CUmemAllocationGranularity_flags {
+        CU_MEM_ALLOC_GRANULARITY_MINIMUM = 0;
+        CU_MEM_ALLOC_GRANULARITY_RECOMMENDED = 1;
+    }
+    // Properties of a memory pool.
+    CUmemPool_attribute {
+        CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES = 1;
+    }
+    // How a graph is instantiated.
+    CUgraphInstantiate_flags {
+        CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH = 1;
+        CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD = 2;
+        CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH = 4;
+        CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY = 8;
+    }
+    // What the instantiation of a graph came to.
+    CUgraphInstantiateResult {
+        CUDA_GRAPH_INSTANTIATE_SUCCESS = 0;
+        CUDA_GRAPH_INSTANTIATE_ERROR = 1;
+        CUDA_GRAPH_INSTANTIATE_INVALID_STRUCTURE = 2;
+    }
+    // Properties of a kernel.
+    CUfunction_attribute {
+        CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK = 0;
+        CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES = 1;
+        CU_FUNC_ATTRIBUTE_NUM_REGS = 4;
+    }
+    // Which default stream an entry point is to use.
+    CUdriverProcAddress_flags {
+        CU_GET_PROC_ADDRESS_DEFAULT = 0;
+        CU_GET_PROC_ADDRESS_LEGACY_STREAM = 1;
+        CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM = 2;
+    }
+    // Whether an entry point was found.
+    CUdriverProcAddressQueryResult {
+        CU_GET_PROC_ADDRESS_SUCCESS = 0;
+        CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND = 1;
+        CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT = 2;
+    }
+    // Sizes.
+    c_int {
+        CU_IPC_HANDLE_SIZE = 64;
+    }
+}
+
+/// The default stream, which is ordered with all blocking streams of its context; 0 is another name of it.
+pub const CU_STREAM_LEGACY: CUstream = 1 as CUstream;
+/// The default stream of the calling thread.
+pub const CU_STREAM_PER_THREAD: CUstream = 2 as CUstream;

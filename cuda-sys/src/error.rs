@@ -1,0 +1,129 @@
+//! What can go wrong before the driver is even asked, in words.
+
+use std::ffi::{CStr, c_int};
+use std::fmt;
+
+/// The driver, or one of its functions, is not there. The words say what to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Error {
+    /// The C library's own `dlsym` cannot be had, and through another's nothing is looked up.
+    NoLinker,
+    /// `libcuda.so.1` cannot be opened; with the dynamic linker's words for it.
+    NoDriver(Words),
+    /// What was opened as `libcuda.so.1` lacks what every driver has.
+    NotADriver {
+        /// What it lacks.
+        symbol: &'static str,
+    },
+    /// The driver lacks a function.
+    Missing {
+        /// Its symbol.
+        symbol: &'static str,
+        /// The CUDA version that it came with, as 1000 times the major and 10 times the minor number.
+        since: c_int,
+        /// The CUDA version of the driver that is there.
+        driver: c_int,
+    },
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::NoLinker => f.write_str(
+                "the C library's own dlsym was not found (neither GLIBC_2.34 nor GLIBC_2.17 nor GLIBC_2.2.5): \
+                 the CUDA driver is loaded with glibc only",
+            ),
+            Error::NoDriver(words) => write!(
+                f,
+                "the NVIDIA driver cannot be loaded; the linker says: {}; install the driver, start the container with its GPUs \
+                 (--gpus all), or name the folder of libcuda.so.1 in LD_LIBRARY_PATH",
+                words.as_str()
+            ),
+            Error::NotADriver { symbol } => write!(
+                f,
+                "the libcuda.so.1 that was found has no {symbol}, which every NVIDIA driver has: it is broken or \
+                 a stand-in; see which one is loaded with LD_DEBUG=libs"
+            ),
+            Error::Missing { symbol, since, driver } if driver < since => write!(
+                f,
+                "the NVIDIA driver is too old: it supports CUDA {}, and {symbol} needs CUDA {}; install a newer \
+                 driver",
+                Version(*driver),
+                Version(*since)
+            ),
+            Error::Missing { symbol, since, driver } => write!(
+                f,
+                "the NVIDIA driver says that it supports CUDA {} and has no {symbol}, which came with CUDA {}: \
+                 its libcuda.so.1 is broken or a stand-in",
+                Version(*driver),
+                Version(*since)
+            ),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// 12090 is 12.9.
+struct Version(c_int);
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.0 / 1000, self.0 % 1000 / 10)
+    }
+}
+
+const CAPACITY: usize = 111;
+
+/// A short text in a fixed buffer, for there may be no memory for another; what does not fit is cut.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Words {
+    bytes: [u8; CAPACITY],
+    length: u8,
+}
+
+impl Words {
+    pub(crate) fn new(text: &CStr) -> Self {
+        let text = text.to_bytes();
+        let length = text.len().min(CAPACITY);
+        let mut bytes = [0; CAPACITY];
+        bytes[..length].copy_from_slice(&text[..length]);
+        Words { bytes, length: length as u8 }
+    }
+
+    /// The text, as far as it is UTF-8.
+    pub fn as_str(&self) -> &str {
+        let text = &self.bytes[..usize::from(self.length)];
+        str::from_utf8(text).unwrap_or_else(|error| {
+            // What comes before the first byte that is none is.
+            str::from_utf8(&text[..error.valid_up_to()]).unwrap_or_default()
+        })
+    }
+}
+
+impl fmt::Debug for Words {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self.as_str(), f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_function_says_which_driver_is_needed() {
+        let old = Error::Missing { symbol: "cuMemCreate", since: 10020, driver: 9020 }.to_string();
+        assert!(old.contains("supports CUDA 9.2, and cuMemCreate needs CUDA 10.2; install a newer"), "{old}");
+        let broken = Error::Missing { symbol: "cuMemCreate", since: 10020, driver: 13050 }.to_string();
+        assert!(broken.contains("CUDA 13.5 and has no cuMemCreate, which came with CUDA 10.2"), "{broken}");
+    }
+
+    #[test]
+    fn words_are_cut_at_a_character() {
+        let long = std::ffi::CString::new("ä".repeat(100)).unwrap();
+        assert_eq!(Words::new(&long).as_str(), "ä".repeat(CAPACITY / 2));
+        assert_eq!(Words::new(c"short").as_str(), "short");
+    }
+}

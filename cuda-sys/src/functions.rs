@@ -1,0 +1,467 @@
+//! The one list of the driver's functions.
+
+/// Passes the list of the driver's functions to `$callback!`.
+///
+/// An entry is
+/// `fn SYMBOL as "NAME" since VERSION [twin TWIN] (argument: Type, ...);`, where
+/// - SYMBOL is what libcuda.so.1 exports, such as `cuMemAlloc_v2`,
+/// - NAME is what `cuGetProcAddress` takes, such as `cuMemAlloc`,
+/// - VERSION is the first version of CUDA for which `cuGetProcAddress` gives this function under that name:
+///   1000 times the major and 10 times the minor number,
+/// - TWIN is the symbol of the same function for the per-thread default stream, if there is one;
+///   `cuGetProcAddress` gives it under the same NAME with `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`, since
+///   the later of VERSION and 7000.
+///
+/// Every function returns a [`CUresult`](crate::CUresult). The types are those of this crate: have them in scope
+/// (`use cuda_sys::*`) where you call this, and `std::ffi::*` for C's own. What stands behind a comma goes to the
+/// callback before the list, in brackets.
+///
+/// ```
+/// macro_rules! names {
+///     ($(fn $symbol:ident as $name:literal since $since:literal $(twin $twin:ident)?
+///         ($($argument:ident: $type:ty),*);)*) => {
+///         [$((stringify!($symbol), $name, $since),)*]
+///     };
+/// }
+/// let names = cuda_sys::driver_functions!(names);
+/// assert!(names.contains(&("cuMemAlloc_v2", "cuMemAlloc", 3020)));
+/// ```
+#[macro_export]
+macro_rules! driver_functions {
+    ($($callback:ident)::+ $(, $($before:tt)*)?) => {
+        $($callback)::+! {
+        $([$($before)*])?
+
+        // Initialisation, versions, errors, entry points.
+        fn cuInit as "cuInit" since 2000 (flags: c_uint);
+        fn cuDriverGetVersion as "cuDriverGetVersion" since 2020 (driver_version: *mut c_int);
+        fn cuGetErrorString as "cuGetErrorString" since 6000 (error: CUresult, p_str: *mut *const c_char);
+        fn cuGetErrorName as "cuGetErrorName" since 6000 (error: CUresult, p_str: *mut *const c_char);
+        fn cuGetProcAddress as "cuGetProcAddress" since 11030 (
+            symbol: *const c_char, pfn: *mut *mut c_void, cuda_version: c_int, flags: cuuint64_t
+        );
+        fn cuGetProcAddress_v2 as "cuGetProcAddress" since 12000 (
+            symbol: *const c_char, pfn: *mut *mut c_void, cuda_version: c_int, flags: cuuint64_t,
+            symbol_status: *mut CUdriverProcAddressQueryResult
+        );
+        // Devices.
+        fn cuDeviceGet as "cuDeviceGet" since 2000 (device: *mut CUdevice, ordinal: c_int);
+        fn cuDeviceGetCount as "cuDeviceGetCount" since 2000 (count: *mut c_int);
+        fn cuDeviceGetName as "cuDeviceGetName" since 2000 (name: *mut c_char, len: c_int, dev: CUdevice);
+        fn cuDeviceGetUuid as "cuDeviceGetUuid" since 9020 (uuid: *mut CUuuid, dev: CUdevice);
+        fn cuDeviceGetUuid_v2 as "cuDeviceGetUuid" since 11040 (uuid: *mut CUuuid, dev: CUdevice);
+        fn cuDeviceTotalMem_v2 as "cuDeviceTotalMem" since 3020 (bytes: *mut usize, dev: CUdevice);
+        fn cuDeviceGetAttribute as "cuDeviceGetAttribute" since 2000 (
+            pi: *mut c_int, attrib: CUdevice_attribute, dev: CUdevice
+        );
+        fn cuDeviceGetPCIBusId as "cuDeviceGetPCIBusId" since 4010 (
+            pci_bus_id: *mut c_char, len: c_int, dev: CUdevice
+        );
+        fn cuDeviceGetByPCIBusId as "cuDeviceGetByPCIBusId" since 4010 (
+            dev: *mut CUdevice, pci_bus_id: *const c_char
+        );
+        fn cuDeviceGetDefaultMemPool as "cuDeviceGetDefaultMemPool" since 11020 (
+            pool_out: *mut CUmemoryPool, dev: CUdevice
+        );
+        fn cuDeviceGetMemPool as "cuDeviceGetMemPool" since 11020 (pool: *mut CUmemoryPool, dev: CUdevice);
+        fn cuDeviceSetMemPool as "cuDeviceSetMemPool" since 11020 (dev: CUdevice, pool: CUmemoryPool);
+        // Primary contexts.
+        fn cuDevicePrimaryCtxRetain as "cuDevicePrimaryCtxRetain" since 7000 (
+            pctx: *mut CUcontext, dev: CUdevice
+        );
+        fn cuDevicePrimaryCtxRelease as "cuDevicePrimaryCtxRelease" since 7000 (dev: CUdevice);
+        fn cuDevicePrimaryCtxRelease_v2 as "cuDevicePrimaryCtxRelease" since 11000 (dev: CUdevice);
+        fn cuDevicePrimaryCtxReset as "cuDevicePrimaryCtxReset" since 7000 (dev: CUdevice);
+        fn cuDevicePrimaryCtxReset_v2 as "cuDevicePrimaryCtxReset" since 11000 (dev: CUdevice);
+        fn cuDevicePrimaryCtxGetState as "cuDevicePrimaryCtxGetState" since 7000 (
+            dev: CUdevice, flags: *mut c_uint, active: *mut c_int
+        );
+        fn cuDevicePrimaryCtxSetFlags as "cuDevicePrimaryCtxSetFlags" since 7000 (
+            dev: CUdevice, flags: c_uint
+        );
+        fn cuDevicePrimaryCtxSetFlags_v2 as "cuDevicePrimaryCtxSetFlags" since 11000 (
+            dev: CUdevice, flags: c_uint
+        );
+        // Contexts.
+        fn cuCtxCreate_v2 as "cuCtxCreate" since 3020 (pctx: *mut CUcontext, flags: c_uint, dev: CUdevice);
+        fn cuCtxCreate_v3 as "cuCtxCreate" since 11040 (
+            pctx: *mut CUcontext, params_array: *mut CUexecAffinityParam, num_params: c_int, flags: c_uint,
+            dev: CUdevice
+        );
+        fn cuCtxCreate_v4 as "cuCtxCreate" since 12050 (
+            pctx: *mut CUcontext, ctx_create_params: *mut CUctxCreateParams, flags: c_uint, dev: CUdevice
+        );
+        fn cuCtxDestroy as "cuCtxDestroy" since 2000 (ctx: CUcontext);
+        fn cuCtxDestroy_v2 as "cuCtxDestroy" since 4000 (ctx: CUcontext);
+        fn cuCtxPushCurrent as "cuCtxPushCurrent" since 2000 (ctx: CUcontext);
+        fn cuCtxPushCurrent_v2 as "cuCtxPushCurrent" since 4000 (ctx: CUcontext);
+        fn cuCtxPopCurrent as "cuCtxPopCurrent" since 2000 (pctx: *mut CUcontext);
+        fn cuCtxPopCurrent_v2 as "cuCtxPopCurrent" since 4000 (pctx: *mut CUcontext);
+        fn cuCtxGetCurrent as "cuCtxGetCurrent" since 4000 (pctx: *mut CUcontext);
+        fn cuCtxSetCurrent as "cuCtxSetCurrent" since 4000 (ctx: CUcontext);
+        fn cuCtxGetDevice as "cuCtxGetDevice" since 2000 (device: *mut CUdevice);
+        fn cuCtxGetDevice_v2 as "cuCtxGetDevice" since 13000 (device: *mut CUdevice, ctx: CUcontext);
+        fn cuCtxSynchronize as "cuCtxSynchronize" since 2000 ();
+        fn cuCtxSynchronize_v2 as "cuCtxSynchronize" since 13000 (ctx: CUcontext);
+        fn cuCtxGetId as "cuCtxGetId" since 12000 (ctx: CUcontext, ctx_id: *mut c_ulonglong);
+        fn cuCtxGetFlags as "cuCtxGetFlags" since 7000 (flags: *mut c_uint);
+        fn cuCtxGetApiVersion as "cuCtxGetApiVersion" since 3020 (ctx: CUcontext, version: *mut c_uint);
+        fn cuCtxGetLimit as "cuCtxGetLimit" since 3010 (pvalue: *mut usize, limit: CUlimit);
+        fn cuCtxSetLimit as "cuCtxSetLimit" since 3010 (limit: CUlimit, value: usize);
+        fn cuCtxGetStreamPriorityRange as "cuCtxGetStreamPriorityRange" since 5050 (
+            least_priority: *mut c_int, greatest_priority: *mut c_int
+        );
+        // Memory.
+        fn cuMemGetInfo_v2 as "cuMemGetInfo" since 3020 (free: *mut usize, total: *mut usize);
+        fn cuMemAlloc_v2 as "cuMemAlloc" since 3020 (dptr: *mut CUdeviceptr, bytesize: usize);
+        fn cuMemAllocPitch_v2 as "cuMemAllocPitch" since 3020 (
+            dptr: *mut CUdeviceptr, p_pitch: *mut usize, width_in_bytes: usize, height: usize,
+            element_size_bytes: c_uint
+        );
+        fn cuMemFree_v2 as "cuMemFree" since 3020 (dptr: CUdeviceptr);
+        fn cuMemGetAddressRange_v2 as "cuMemGetAddressRange" since 3020 (
+            pbase: *mut CUdeviceptr, psize: *mut usize, dptr: CUdeviceptr
+        );
+        fn cuMemAllocHost_v2 as "cuMemAllocHost" since 3020 (pp: *mut *mut c_void, bytesize: usize);
+        fn cuMemFreeHost as "cuMemFreeHost" since 2000 (p: *mut c_void);
+        fn cuMemHostAlloc as "cuMemHostAlloc" since 2020 (
+            pp: *mut *mut c_void, bytesize: usize, flags: c_uint
+        );
+        fn cuMemHostGetDevicePointer_v2 as "cuMemHostGetDevicePointer" since 3020 (
+            pdptr: *mut CUdeviceptr, p: *mut c_void, flags: c_uint
+        );
+        fn cuMemHostGetFlags as "cuMemHostGetFlags" since 2030 (p_flags: *mut c_uint, p: *mut c_void);
+        fn cuMemHostRegister_v2 as "cuMemHostRegister" since 6050 (
+            p: *mut c_void, bytesize: usize, flags: c_uint
+        );
+        fn cuMemHostUnregister as "cuMemHostUnregister" since 4000 (p: *mut c_void);
+        fn cuMemAllocManaged as "cuMemAllocManaged" since 6000 (
+            dptr: *mut CUdeviceptr, bytesize: usize, flags: c_uint
+        );
+        // Copies.
+        fn cuMemcpy as "cuMemcpy" since 4000 twin cuMemcpy_ptds (
+            dst: CUdeviceptr, src: CUdeviceptr, byte_count: usize
+        );
+        fn cuMemcpyAsync as "cuMemcpyAsync" since 4000 twin cuMemcpyAsync_ptsz (
+            dst: CUdeviceptr, src: CUdeviceptr, byte_count: usize, h_stream: CUstream
+        );
+        fn cuMemcpyPeer as "cuMemcpyPeer" since 4000 twin cuMemcpyPeer_ptds (
+            dst_device: CUdeviceptr, dst_context: CUcontext, src_device: CUdeviceptr, src_context: CUcontext,
+            byte_count: usize
+        );
+        fn cuMemcpyPeerAsync as "cuMemcpyPeerAsync" since 4000 twin cuMemcpyPeerAsync_ptsz (
+            dst_device: CUdeviceptr, dst_context: CUcontext, src_device: CUdeviceptr, src_context: CUcontext,
+            byte_count: usize, h_stream: CUstream
+        );
+        fn cuMemcpyHtoD_v2 as "cuMemcpyHtoD" since 3020 twin cuMemcpyHtoD_v2_ptds (
+            dst_device: CUdeviceptr, src_host: *const c_void, byte_count: usize
+        );
+        fn cuMemcpyDtoH_v2 as "cuMemcpyDtoH" since 3020 twin cuMemcpyDtoH_v2_ptds (
+            dst_host: *mut c_void, src_device: CUdeviceptr, byte_count: usize
+        );
+        fn cuMemcpyDtoD_v2 as "cuMemcpyDtoD" since 3020 twin cuMemcpyDtoD_v2_ptds (
+            dst_device: CUdeviceptr, src_device: CUdeviceptr, byte_count: usize
+        );
+        fn cuMemcpyHtoDAsync_v2 as "cuMemcpyHtoDAsync" since 3020 twin cuMemcpyHtoDAsync_v2_ptsz (
+            dst_device: CUdeviceptr, src_host: *const c_void, byte_count: usize, h_stream: CUstream
+        );
+        fn cuMemcpyDtoHAsync_v2 as "cuMemcpyDtoHAsync" since 3020 twin cuMemcpyDtoHAsync_v2_ptsz (
+            dst_host: *mut c_void, src_device: CUdeviceptr, byte_count: usize, h_stream: CUstream
+        );
+        fn cuMemcpyDtoDAsync_v2 as "cuMemcpyDtoDAsync" since 3020 twin cuMemcpyDtoDAsync_v2_ptsz (
+            dst_device: CUdeviceptr, src_device: CUdeviceptr, byte_count: usize, h_stream: CUstream
+        );
+        // Fills.
+        fn cuMemsetD8_v2 as "cuMemsetD8" since 3020 twin cuMemsetD8_v2_ptds (
+            dst_device: CUdeviceptr, uc: c_uchar, n: usize
+        );
+        fn cuMemsetD16_v2 as "cuMemsetD16" since 3020 twin cuMemsetD16_v2_ptds (
+            dst_device: CUdeviceptr, us: c_ushort, n: usize
+        );
+        fn cuMemsetD32_v2 as "cuMemsetD32" since 3020 twin cuMemsetD32_v2_ptds (
+            dst_device: CUdeviceptr, ui: c_uint, n: usize
+        );
+        fn cuMemsetD8Async as "cuMemsetD8Async" since 3020 twin cuMemsetD8Async_ptsz (
+            dst_device: CUdeviceptr, uc: c_uchar, n: usize, h_stream: CUstream
+        );
+        fn cuMemsetD16Async as "cuMemsetD16Async" since 3020 twin cuMemsetD16Async_ptsz (
+            dst_device: CUdeviceptr, us: c_ushort, n: usize, h_stream: CUstream
+        );
+        fn cuMemsetD32Async as "cuMemsetD32Async" since 3020 twin cuMemsetD32Async_ptsz (
+            dst_device: CUdeviceptr, ui: c_uint, n: usize, h_stream: CUstream
+        );
+        // What a pointer is.
+        fn cuPointerGetAttribute as "cuPointerGetAttribute" since 4000 (
+            data: *mut c_void, attribute: CUpointer_attribute, ptr: CUdeviceptr
+        );
+        fn cuPointerGetAttributes as "cuPointerGetAttributes" since 7000 (
+            num_attributes: c_uint, attributes: *mut CUpointer_attribute, data: *mut *mut c_void,
+            ptr: CUdeviceptr
+        );
+        fn cuPointerSetAttribute as "cuPointerSetAttribute" since 6000 (
+            value: *const c_void, attribute: CUpointer_attribute, ptr: CUdeviceptr
+        );
+        // IPC.
+        fn cuIpcGetEventHandle as "cuIpcGetEventHandle" since 4010 (
+            p_handle: *mut CUipcEventHandle, event: CUevent
+        );
+        fn cuIpcOpenEventHandle as "cuIpcOpenEventHandle" since 4010 (
+            ph_event: *mut CUevent, handle: CUipcEventHandle
+        );
+        fn cuIpcGetMemHandle as "cuIpcGetMemHandle" since 4010 (
+            p_handle: *mut CUipcMemHandle, dptr: CUdeviceptr
+        );
+        fn cuIpcOpenMemHandle as "cuIpcOpenMemHandle" since 4010 (
+            pdptr: *mut CUdeviceptr, handle: CUipcMemHandle, flags: c_uint
+        );
+        fn cuIpcOpenMemHandle_v2 as "cuIpcOpenMemHandle" since 11000 (
+            pdptr: *mut CUdeviceptr, handle: CUipcMemHandle, flags: c_uint
+        );
+        fn cuIpcCloseMemHandle as "cuIpcCloseMemHandle" since 4010 (dptr: CUdeviceptr);
+        // Peers.
+        fn cuDeviceCanAccessPeer as "cuDeviceCanAccessPeer" since 4000 (
+            can_access_peer: *mut c_int, dev: CUdevice, peer_dev: CUdevice
+        );
+        fn cuCtxEnablePeerAccess as "cuCtxEnablePeerAccess" since 4000 (
+            peer_context: CUcontext, flags: c_uint
+        );
+        fn cuCtxDisablePeerAccess as "cuCtxDisablePeerAccess" since 4000 (peer_context: CUcontext);
+        fn cuDeviceGetP2PAttribute as "cuDeviceGetP2PAttribute" since 8000 (
+            value: *mut c_int, attrib: CUdevice_P2PAttribute, src_device: CUdevice, dst_device: CUdevice
+        );
+        // Streams and their capture.
+        fn cuStreamCreate as "cuStreamCreate" since 2000 (ph_stream: *mut CUstream, flags: c_uint);
+        fn cuStreamCreateWithPriority as "cuStreamCreateWithPriority" since 5050 (
+            ph_stream: *mut CUstream, flags: c_uint, priority: c_int
+        );
+        fn cuStreamDestroy as "cuStreamDestroy" since 2000 (h_stream: CUstream);
+        fn cuStreamDestroy_v2 as "cuStreamDestroy" since 4000 (h_stream: CUstream);
+        fn cuStreamQuery as "cuStreamQuery" since 2000 twin cuStreamQuery_ptsz (h_stream: CUstream);
+        fn cuStreamSynchronize as "cuStreamSynchronize" since 2000 twin cuStreamSynchronize_ptsz (
+            h_stream: CUstream
+        );
+        fn cuStreamWaitEvent as "cuStreamWaitEvent" since 3020 twin cuStreamWaitEvent_ptsz (
+            h_stream: CUstream, h_event: CUevent, flags: c_uint
+        );
+        fn cuStreamGetCtx as "cuStreamGetCtx" since 9020 twin cuStreamGetCtx_ptsz (
+            h_stream: CUstream, pctx: *mut CUcontext
+        );
+        fn cuStreamGetCtx_v2 as "cuStreamGetCtx" since 12050 twin cuStreamGetCtx_v2_ptsz (
+            h_stream: CUstream, p_ctx: *mut CUcontext, p_green_ctx: *mut CUgreenCtx
+        );
+        fn cuStreamGetFlags as "cuStreamGetFlags" since 5050 twin cuStreamGetFlags_ptsz (
+            h_stream: CUstream, flags: *mut c_uint
+        );
+        fn cuStreamGetPriority as "cuStreamGetPriority" since 5050 twin cuStreamGetPriority_ptsz (
+            h_stream: CUstream, priority: *mut c_int
+        );
+        fn cuStreamGetId as "cuStreamGetId" since 12000 twin cuStreamGetId_ptsz (
+            h_stream: CUstream, stream_id: *mut c_ulonglong
+        );
+        fn cuStreamGetDevice as "cuStreamGetDevice" since 12080 twin cuStreamGetDevice_ptsz (
+            h_stream: CUstream, device: *mut CUdevice
+        );
+        fn cuStreamIsCapturing as "cuStreamIsCapturing" since 10000 twin cuStreamIsCapturing_ptsz (
+            h_stream: CUstream, capture_status: *mut CUstreamCaptureStatus
+        );
+        fn cuStreamBeginCapture as "cuStreamBeginCapture" since 10000 twin cuStreamBeginCapture_ptsz (
+            h_stream: CUstream
+        );
+        fn cuStreamBeginCapture_v2 as "cuStreamBeginCapture" since 10010 twin cuStreamBeginCapture_v2_ptsz (
+            h_stream: CUstream, mode: CUstreamCaptureMode
+        );
+        fn cuStreamEndCapture as "cuStreamEndCapture" since 10000 twin cuStreamEndCapture_ptsz (
+            h_stream: CUstream, ph_graph: *mut CUgraph
+        );
+        fn cuStreamGetCaptureInfo as "cuStreamGetCaptureInfo" since 10010 twin cuStreamGetCaptureInfo_ptsz (
+            h_stream: CUstream, capture_status_out: *mut CUstreamCaptureStatus, id_out: *mut cuuint64_t
+        );
+        fn cuStreamGetCaptureInfo_v2 as "cuStreamGetCaptureInfo" since 11030
+            twin cuStreamGetCaptureInfo_v2_ptsz (
+            h_stream: CUstream, capture_status_out: *mut CUstreamCaptureStatus, id_out: *mut cuuint64_t,
+            graph_out: *mut CUgraph, dependencies_out: *mut *const CUgraphNode,
+            num_dependencies_out: *mut usize
+        );
+        fn cuStreamGetCaptureInfo_v3 as "cuStreamGetCaptureInfo" since 12030
+            twin cuStreamGetCaptureInfo_v3_ptsz (
+            h_stream: CUstream, capture_status_out: *mut CUstreamCaptureStatus, id_out: *mut cuuint64_t,
+            graph_out: *mut CUgraph, dependencies_out: *mut *const CUgraphNode,
+            edge_data_out: *mut *const CUgraphEdgeData, num_dependencies_out: *mut usize
+        );
+        fn cuThreadExchangeStreamCaptureMode as "cuThreadExchangeStreamCaptureMode" since 10010 (
+            mode: *mut CUstreamCaptureMode
+        );
+        fn cuLaunchHostFunc as "cuLaunchHostFunc" since 10000 twin cuLaunchHostFunc_ptsz (
+            h_stream: CUstream, callback: CUhostFn, user_data: *mut c_void
+        );
+        fn cuStreamAddCallback as "cuStreamAddCallback" since 5000 twin cuStreamAddCallback_ptsz (
+            h_stream: CUstream, callback: CUstreamCallback, user_data: *mut c_void, flags: c_uint
+        );
+        // Events.
+        fn cuEventCreate as "cuEventCreate" since 2000 (ph_event: *mut CUevent, flags: c_uint);
+        fn cuEventRecord as "cuEventRecord" since 2000 twin cuEventRecord_ptsz (
+            h_event: CUevent, h_stream: CUstream
+        );
+        fn cuEventRecordWithFlags as "cuEventRecordWithFlags" since 11010 twin cuEventRecordWithFlags_ptsz (
+            h_event: CUevent, h_stream: CUstream, flags: c_uint
+        );
+        fn cuEventQuery as "cuEventQuery" since 2000 (h_event: CUevent);
+        fn cuEventSynchronize as "cuEventSynchronize" since 2000 (h_event: CUevent);
+        fn cuEventDestroy as "cuEventDestroy" since 2000 (h_event: CUevent);
+        fn cuEventDestroy_v2 as "cuEventDestroy" since 4000 (h_event: CUevent);
+        fn cuEventElapsedTime as "cuEventElapsedTime" since 2000 (
+            p_milliseconds: *mut f32, h_start: CUevent, h_end: CUevent
+        );
+        fn cuEventElapsedTime_v2 as "cuEventElapsedTime" since 12080 (
+            p_milliseconds: *mut f32, h_start: CUevent, h_end: CUevent
+        );
+        // Virtual memory.
+        fn cuMemAddressReserve as "cuMemAddressReserve" since 10020 (
+            ptr: *mut CUdeviceptr, size: usize, alignment: usize, addr: CUdeviceptr, flags: c_ulonglong
+        );
+        fn cuMemAddressFree as "cuMemAddressFree" since 10020 (ptr: CUdeviceptr, size: usize);
+        fn cuMemCreate as "cuMemCreate" since 10020 (
+            handle: *mut CUmemGenericAllocationHandle, size: usize, prop: *const CUmemAllocationProp,
+            flags: c_ulonglong
+        );
+        fn cuMemRelease as "cuMemRelease" since 10020 (handle: CUmemGenericAllocationHandle);
+        fn cuMemMap as "cuMemMap" since 10020 (
+            ptr: CUdeviceptr, size: usize, offset: usize, handle: CUmemGenericAllocationHandle,
+            flags: c_ulonglong
+        );
+        fn cuMemUnmap as "cuMemUnmap" since 10020 (ptr: CUdeviceptr, size: usize);
+        fn cuMemSetAccess as "cuMemSetAccess" since 10020 (
+            ptr: CUdeviceptr, size: usize, desc: *const CUmemAccessDesc, count: usize
+        );
+        fn cuMemGetAccess as "cuMemGetAccess" since 10020 (
+            flags: *mut c_ulonglong, location: *const CUmemLocation, ptr: CUdeviceptr
+        );
+        fn cuMemGetAllocationGranularity as "cuMemGetAllocationGranularity" since 10020 (
+            granularity: *mut usize, prop: *const CUmemAllocationProp,
+            option: CUmemAllocationGranularity_flags
+        );
+        fn cuMemGetAllocationPropertiesFromHandle as "cuMemGetAllocationPropertiesFromHandle" since 10020 (
+            prop: *mut CUmemAllocationProp, handle: CUmemGenericAllocationHandle
+        );
+        fn cuMemRetainAllocationHandle as "cuMemRetainAllocationHandle" since 11000 (
+            handle: *mut CUmemGenericAllocationHandle, addr: *mut c_void
+        );
+        fn cuMemExportToShareableHandle as "cuMemExportToShareableHandle" since 10020 (
+            shareable_handle: *mut c_void, handle: CUmemGenericAllocationHandle,
+            handle_type: CUmemAllocationHandleType, flags: c_ulonglong
+        );
+        fn cuMemImportFromShareableHandle as "cuMemImportFromShareableHandle" since 10020 (
+            handle: *mut CUmemGenericAllocationHandle, os_handle: *mut c_void,
+            sh_handle_type: CUmemAllocationHandleType
+        );
+        // Memory pools and stream-ordered allocation.
+        fn cuMemAllocAsync as "cuMemAllocAsync" since 11020 twin cuMemAllocAsync_ptsz (
+            dptr: *mut CUdeviceptr, bytesize: usize, h_stream: CUstream
+        );
+        fn cuMemAllocFromPoolAsync as "cuMemAllocFromPoolAsync" since 11020
+            twin cuMemAllocFromPoolAsync_ptsz (
+            dptr: *mut CUdeviceptr, bytesize: usize, pool: CUmemoryPool, h_stream: CUstream
+        );
+        fn cuMemFreeAsync as "cuMemFreeAsync" since 11020 twin cuMemFreeAsync_ptsz (
+            dptr: CUdeviceptr, h_stream: CUstream
+        );
+        fn cuMemPoolCreate as "cuMemPoolCreate" since 11020 (
+            pool: *mut CUmemoryPool, pool_props: *const CUmemPoolProps
+        );
+        fn cuMemPoolDestroy as "cuMemPoolDestroy" since 11020 (pool: CUmemoryPool);
+        fn cuMemPoolTrimTo as "cuMemPoolTrimTo" since 11020 (pool: CUmemoryPool, min_bytes_to_keep: usize);
+        fn cuMemPoolSetAttribute as "cuMemPoolSetAttribute" since 11020 (
+            pool: CUmemoryPool, attr: CUmemPool_attribute, value: *mut c_void
+        );
+        fn cuMemPoolGetAttribute as "cuMemPoolGetAttribute" since 11020 (
+            pool: CUmemoryPool, attr: CUmemPool_attribute, value: *mut c_void
+        );
+        fn cuMemPoolSetAccess as "cuMemPoolSetAccess" since 11020 (
+            pool: CUmemoryPool, map: *const CUmemAccessDesc, count: usize
+        );
+        fn cuMemPoolGetAccess as "cuMemPoolGetAccess" since 11020 (
+            flags: *mut CUmemAccess_flags, mem_pool: CUmemoryPool, location: *mut CUmemLocation
+        );
+        fn cuMemPoolExportToShareableHandle as "cuMemPoolExportToShareableHandle" since 11020 (
+            handle_out: *mut c_void, pool: CUmemoryPool, handle_type: CUmemAllocationHandleType,
+            flags: c_ulonglong
+        );
+        fn cuMemPoolImportFromShareableHandle as "cuMemPoolImportFromShareableHandle" since 11020 (
+            pool_out: *mut CUmemoryPool, handle: *mut c_void, handle_type: CUmemAllocationHandleType,
+            flags: c_ulonglong
+        );
+        fn cuMemPoolExportPointer as "cuMemPoolExportPointer" since 11020 (
+            share_data_out: *mut CUmemPoolPtrExportData, ptr: CUdeviceptr
+        );
+        fn cuMemPoolImportPointer as "cuMemPoolImportPointer" since 11020 (
+            ptr_out: *mut CUdeviceptr, pool: CUmemoryPool, share_data: *mut CUmemPoolPtrExportData
+        );
+        fn cuMemGetDefaultMemPool as "cuMemGetDefaultMemPool" since 13000 (
+            pool_out: *mut CUmemoryPool, location: *mut CUmemLocation, kind: CUmemAllocationType
+        );
+        fn cuMemGetMemPool as "cuMemGetMemPool" since 13000 (
+            pool: *mut CUmemoryPool, location: *mut CUmemLocation, kind: CUmemAllocationType
+        );
+        fn cuMemSetMemPool as "cuMemSetMemPool" since 13000 (
+            location: *mut CUmemLocation, kind: CUmemAllocationType, pool: CUmemoryPool
+        );
+        // Graphs.
+        fn cuGraphCreate as "cuGraphCreate" since 10000 (ph_graph: *mut CUgraph, flags: c_uint);
+        fn cuGraphInstantiate as "cuGraphInstantiate" since 10000 (
+            ph_graph_exec: *mut CUgraphExec, h_graph: CUgraph, ph_error_node: *mut CUgraphNode,
+            log_buffer: *mut c_char, buffer_size: usize
+        );
+        fn cuGraphInstantiate_v2 as "cuGraphInstantiate" since 11000 (
+            ph_graph_exec: *mut CUgraphExec, h_graph: CUgraph, ph_error_node: *mut CUgraphNode,
+            log_buffer: *mut c_char, buffer_size: usize
+        );
+        fn cuGraphInstantiateWithFlags as "cuGraphInstantiateWithFlags" since 11040 (
+            ph_graph_exec: *mut CUgraphExec, h_graph: CUgraph, flags: c_ulonglong
+        );
+        fn cuGraphInstantiateWithParams as "cuGraphInstantiateWithParams" since 12000
+            twin cuGraphInstantiateWithParams_ptsz (
+            ph_graph_exec: *mut CUgraphExec, h_graph: CUgraph,
+            instantiate_params: *mut CUDA_GRAPH_INSTANTIATE_PARAMS
+        );
+        fn cuGraphLaunch as "cuGraphLaunch" since 10000 twin cuGraphLaunch_ptsz (
+            h_graph: CUgraphExec, h_stream: CUstream
+        );
+        fn cuGraphUpload as "cuGraphUpload" since 11010 twin cuGraphUpload_ptsz (
+            h_graph: CUgraphExec, h_stream: CUstream
+        );
+        fn cuGraphDestroy as "cuGraphDestroy" since 10000 (h_graph: CUgraph);
+        fn cuGraphExecDestroy as "cuGraphExecDestroy" since 10000 (h_graph_exec: CUgraphExec);
+        fn cuGraphGetNodes as "cuGraphGetNodes" since 10000 (
+            h_graph: CUgraph, nodes: *mut CUgraphNode, num_nodes: *mut usize
+        );
+        fn cuDeviceGraphMemTrim as "cuDeviceGraphMemTrim" since 11040 (device: CUdevice);
+        fn cuDeviceGetGraphMemAttribute as "cuDeviceGetGraphMemAttribute" since 11040 (
+            device: CUdevice, attr: CUgraphMem_attribute, value: *mut c_void
+        );
+        // Modules and launches.
+        fn cuModuleLoadData as "cuModuleLoadData" since 2000 (module: *mut CUmodule, image: *const c_void);
+        fn cuModuleLoadDataEx as "cuModuleLoadDataEx" since 2010 (
+            module: *mut CUmodule, image: *const c_void, num_options: c_uint, options: *mut CUjit_option,
+            option_values: *mut *mut c_void
+        );
+        fn cuModuleUnload as "cuModuleUnload" since 2000 (hmod: CUmodule);
+        fn cuModuleGetFunction as "cuModuleGetFunction" since 2000 (
+            hfunc: *mut CUfunction, hmod: CUmodule, name: *const c_char
+        );
+        fn cuModuleGetGlobal_v2 as "cuModuleGetGlobal" since 3020 (
+            dptr: *mut CUdeviceptr, bytes: *mut usize, hmod: CUmodule, name: *const c_char
+        );
+        fn cuLaunchKernel as "cuLaunchKernel" since 4000 twin cuLaunchKernel_ptsz (
+            f: CUfunction, grid_dim_x: c_uint, grid_dim_y: c_uint, grid_dim_z: c_uint, block_dim_x: c_uint,
+            block_dim_y: c_uint, block_dim_z: c_uint, shared_mem_bytes: c_uint, h_stream: CUstream,
+            kernel_params: *mut *mut c_void, extra: *mut *mut c_void
+        );
+        fn cuFuncGetAttribute as "cuFuncGetAttribute" since 2020 (
+            pi: *mut c_int, attrib: CUfunction_attribute, hfunc: CUfunction
+        );
+        fn cuFuncSetAttribute as "cuFuncSetAttribute" since 9000 (
+            hfunc: CUfunction, attrib: CUfunction_attribute, value: c_int
+        );
+        }
+    };
+}

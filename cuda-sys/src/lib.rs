@@ -1,0 +1,26 @@
+//! The C interface of NVIDIA's driver, `libcuda.so.1`: its types and constants, one list of its functions, and
+//! a loader that finds them at run time. Nothing is linked: a program that holds this crate starts without a
+//! driver.
+//!
+//! - [`driver_functions!`] passes every function of the list to a macro of yours.
+//! - [`Driver::load`] opens the driver; a function is then called by
+//!   `unsafe { (driver.cuMemAlloc_v2()?)(&mut address, bytes) }`.
+//! - [`FUNCTIONS`], [`TYPES`], [`STRUCTS`] and [`CONSTANTS`] are the same as data. `cargo xtask test --suite
+//!   cuda-headers` holds all of it against NVIDIA's own headers.
+//!
+//! Names are NVIDIA's, and so is their documentation: the CUDA Driver API manual. An enumeration of the
+//! headers is an integer here, for a value that a newer driver adds is no undefined behaviour then.
+
+#![allow(non_camel_case_types, non_snake_case)]
+
+mod constants;
+mod driver;
+mod error;
+mod functions;
+mod linker;
+mod types;
+
+pub use constants::*;
+pub use driver::{Driver, FUNCTIONS, Function, fns};
+pub use error::Error;
+pub use types::*;

@@ -1,0 +1,216 @@
+//! The types of cuda.h.
+#![allow(missing_docs)] // NVIDIA's manual documents them.
+
+use std::ffi::{c_char, c_int, c_uchar, c_uint, c_ulonglong, c_ushort, c_void};
+
+/// A type as data, to be held against the headers.
+#[derive(Clone, Copy, Debug)]
+pub struct Type {
+    /// Its name in cuda.h.
+    pub name: &'static str,
+    /// Its size in bytes.
+    pub size: usize,
+}
+
+/// The layout of a struct as data.
+#[derive(Clone, Copy, Debug)]
+pub struct Struct {
+    /// Its name in cuda.h.
+    pub name: &'static str,
+    /// Its size in bytes.
+    pub size: usize,
+    /// Its alignment in bytes.
+    pub alignment: usize,
+    /// Its fields.
+    pub fields: &'static [Field],
+}
+
+/// A field of a struct, as data.
+#[derive(Clone, Copy, Debug)]
+pub struct Field {
+    /// Its name; where it is a word of Rust, an underscore follows that cuda.h does not have.
+    pub name: &'static str,
+    /// Where it begins, in bytes.
+    pub offset: usize,
+    /// Its size in bytes.
+    pub size: usize,
+}
+
+macro_rules! types {
+    ($($name:ident = $type:ty;)*) => {
+        $(pub type $name = $type;)*
+
+        /// Every type of this module that is another name of a plain one.
+        pub const TYPES: &[Type] = &[$(Type { name: stringify!($name), size: size_of::<$name>() },)*];
+    };
+}
+
+macro_rules! handles {
+    ($($name:ident = *mut $target:ident;)*) => {
+        $(
+            #[repr(C)]
+            pub struct $target {
+                _private: [u8; 0],
+            }
+            pub type $name = *mut $target;
+        )*
+
+        /// Every handle that is a pointer.
+        pub const HANDLES: &[Type] = &[$(Type { name: stringify!($name), size: size_of::<$name>() },)*];
+    };
+}
+
+macro_rules! structs {
+    ($($name:ident { $($field:ident: $type:ty,)* })*) => {
+        $(
+            #[derive(Clone, Copy, Debug)]
+            #[repr(C)]
+            pub struct $name {
+                $(pub $field: $type,)*
+            }
+
+            impl Default for $name {
+                /// All bytes zero.
+                fn default() -> Self {
+                    // SAFETY: integers, pointers, and arrays and structs of them may be all zero bytes.
+                    unsafe { std::mem::zeroed() }
+                }
+            }
+        )*
+
+        /// Every struct of this module.
+        pub const STRUCTS: &[Struct] = &[$(Struct {
+            name: stringify!($name),
+            size: size_of::<$name>(),
+            alignment: align_of::<$name>(),
+            fields: &[$(Field {
+                name: stringify!($field),
+                offset: std::mem::offset_of!($name, $field),
+                size: size_of::<$type>(),
+            },)*],
+        },)*];
+    };
+}
+
+types! {
+    CUresult = c_int;
+    CUdevice = c_int;
+    CUdeviceptr = u64;
+    cuuint32_t = u32;
+    cuuint64_t = u64;
+    CUmemGenericAllocationHandle = c_ulonglong;
+    CUdevice_attribute = c_uint;
+    CUdevice_P2PAttribute = c_uint;
+    CUctx_flags = c_uint;
+    CUlimit = c_uint;
+    CUexecAffinityType = c_uint;
+    CUcigDataType = c_uint;
+    CUstream_flags = c_uint;
+    CUstreamCaptureMode = c_uint;
+    CUstreamCaptureStatus = c_uint;
+    CUevent_flags = c_uint;
+    CUevent_record_flags = c_uint;
+    CUevent_wait_flags = c_uint;
+    CUmemorytype = c_uint;
+    CUpointer_attribute = c_uint;
+    CUmemAllocationType = c_uint;
+    CUmemAllocationHandleType = c_uint;
+    CUmemLocationType = c_uint;
+    CUmemAccess_flags = c_uint;
+    CUmemAllocationGranularity_flags = c_uint;
+    CUmemPool_attribute = c_uint;
+    CUgraphMem_attribute = c_uint;
+    CUgraphInstantiate_flags = c_uint;
+    CUgraphInstantiateResult = c_uint;
+    CUfunction_attribute = c_uint;
+    CUjit_option = c_uint;
+    CUdriverProcAddress_flags = c_uint;
+    CUdriverProcAddressQueryResult = c_uint;
+    CUhostFn = Option<unsafe extern "C" fn(user_data: *mut c_void)>;
+    CUstreamCallback = Option<unsafe extern "C" fn(stream: CUstream, status: CUresult, user_data: *mut c_void)>;
+}
+
+handles! {
+    CUcontext = *mut CUctx_st;
+    CUgreenCtx = *mut CUgreenCtx_st;
+    CUmodule = *mut CUmod_st;
+    CUfunction = *mut CUfunc_st;
+    CUstream = *mut CUstream_st;
+    CUevent = *mut CUevent_st;
+    CUgraph = *mut CUgraph_st;
+    CUgraphNode = *mut CUgraphNode_st;
+    CUgraphExec = *mut CUgraphExec_st;
+    CUmemoryPool = *mut CUmemPoolHandle_st;
+}
+
+structs! {
+    CUuuid {
+        bytes: [c_char; 16],
+    }
+    CUipcEventHandle {
+        reserved: [c_char; 64],
+    }
+    CUipcMemHandle {
+        reserved: [c_char; 64],
+    }
+    CUexecAffinityParam {
+        type_: CUexecAffinityType,
+        // A union of one: the number of multiprocessors.
+        param: c_uint,
+    }
+    CUctxCigParam {
+        sharedDataType: CUcigDataType,
+        sharedData: *mut c_void,
+    }
+    CUctxCreateParams {
+        execAffinityParams: *mut CUexecAffinityParam,
+        numExecAffinityParams: c_int,
+        cigParams: *mut CUctxCigParam,
+    }
+    CUmemLocation {
+        type_: CUmemLocationType,
+        id: c_int,
+    }
+    CUmemAllocationProp {
+        type_: CUmemAllocationType,
+        requestedHandleTypes: CUmemAllocationHandleType,
+        location: CUmemLocation,
+        win32HandleMetaData: *mut c_void,
+        allocFlags: CUmemAllocationPropFlags,
+    }
+    // In cuda.h it has no name: it is the type of the field above.
+    CUmemAllocationPropFlags {
+        compressionType: c_uchar,
+        gpuDirectRDMACapable: c_uchar,
+        usage: c_ushort,
+        reserved: [c_uchar; 4],
+    }
+    CUmemAccessDesc {
+        location: CUmemLocation,
+        flags: CUmemAccess_flags,
+    }
+    CUmemPoolProps {
+        allocType: CUmemAllocationType,
+        handleTypes: CUmemAllocationHandleType,
+        location: CUmemLocation,
+        win32SecurityAttributes: *mut c_void,
+        maxSize: usize,
+        usage: c_ushort,
+        reserved: [c_uchar; 54],
+    }
+    CUmemPoolPtrExportData {
+        reserved: [c_uchar; 64],
+    }
+    CUgraphEdgeData {
+        from_port: c_uchar,
+        to_port: c_uchar,
+        type_: c_uchar,
+        reserved: [c_uchar; 5],
+    }
+    CUDA_GRAPH_INSTANTIATE_PARAMS {
+        flags: cuuint64_t,
+        hUploadStream: CUstream,
+        hErrNode_out: CUgraphNode,
+        result_out: CUgraphInstantiateResult,
+    }
+}

@@ -1,0 +1,130 @@
+/* simcuda: a simulation of the CUDA driver for tests. This header steers it; the driver's own functions are
+ * NVIDIA's cuda.h. The symbols are in the simulated libcuda.so.1: link it, or get them by dlsym.
+ *
+ * Streams are named by handles as in cuda.h: NULL and 1 are the current context's legacy default stream, 2 the
+ * calling thread's. Functions that return int return a CUresult, 0 for success. Nothing here is logged, counted
+ * or made to fail. Any thread may call anything at any time; a simulated kernel may not wait for its own stream.
+ *
+ * Environment, read before the first call: SIMCUDA_DEVICES (1), SIMCUDA_MEMORY (bytes of each, 16 GiB),
+ * SIMCUDA_DRIVER_VERSION (13000).
+ */
+#ifndef SIMCUDA_H
+#define SIMCUDA_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- The machine ------------------------------------------------------------------------------------- */
+
+/* As in a fresh process, with the options as they are: no context, no memory, nothing initialised, no log.
+ * Handles from before stay known as stale. Not while other threads are in the driver. */
+void simcuda_reset(void);
+
+/* The same with that many devices (0 to 64) of that many bytes each, and the options at their defaults. */
+int simcuda_configure(int devices, uint64_t memory);
+
+/* From now on every function of the driver is CUDA_ERROR_DEINITIALIZED, as at the end of a process. */
+void simcuda_shutdown(void);
+
+typedef enum simcuda_option {
+  SIMCUDA_DRIVER_VERSION = 0,    /* 13000: newer functions are not found, and not supported if called */
+  SIMCUDA_POISON = 1,            /* 0: freed memory is unmapped, a stray access faults; 1: filled with 0xdd */
+  SIMCUDA_REUSE_ADDRESSES = 2,   /* 1: the lowest free address; 0: none again until all were used */
+  SIMCUDA_SYNCHRONIZE_WAITS = 3, /* 0: a blocking call runs the held work that it waits for, so one thread never
+                                    hangs; 1: it waits until another thread steps it (a minute, then it fails) */
+  SIMCUDA_FREE_SYNCHRONIZES = 4, /* 1: cuMemFree waits for all work of the device; 0: for none */
+  SIMCUDA_HOLD_NEW = 5,          /* 1: every new stream is held, default streams too */
+  SIMCUDA_RECYCLE_HANDLES = 6,   /* 1: the handle that was destroyed last is the next new one of its kind */
+  SIMCUDA_GRANULARITY = 7,       /* 2 MiB: of cuMemCreate; a power of two, at least 4096 */
+  SIMCUDA_VMM = 8,               /* 1; 0: virtual memory management is not supported */
+  SIMCUDA_POOLS = 9,             /* 1; 0: memory pools are not supported */
+  SIMCUDA_PEERS = 10             /* 1: devices can be peers */
+} simcuda_option;
+
+/* Takes effect at once and lasts until simcuda_configure. */
+int simcuda_set(int option, int64_t value);
+int64_t simcuda_get(int option);
+
+/* ---- Streams and work --------------------------------------------------------------------------------- */
+
+/* Work that is queued on the stream from now on, and what waits there already, stays until it is stepped. */
+int simcuda_hold(void *stream);
+/* Runs up to n items of a held stream, in order, as far as what they wait for elsewhere is done; then whatever can
+ * run on streams that are not held. Returns how many were run. Kernels, copies, fills, records of events and waits
+ * for events are an item each. */
+uint64_t simcuda_step(void *stream, uint64_t n);
+/* Ends the hold and runs what can be run. */
+int simcuda_release(void *stream);
+/* The same for every stream, also for destroyed ones whose work is left. */
+void simcuda_release_all(void);
+/* Items that are queued and not done. */
+uint64_t simcuda_pending(void *stream);
+
+/* A simulated kernel: when its turn comes, function(argument) is called, by whichever thread is then in the driver.
+ * It may touch memory; a stray access faults. During capture it becomes a node. */
+int simcuda_launch(void *stream, void (*function)(void *), void *argument);
+/* Simulated kernels that fill a range with an 8-byte pattern, and that read it and expect the pattern: what differs
+ * is counted (simcuda_mismatches). A range that is not accessible when the turn comes is a misuse, and the context
+ * fails with CUDA_ERROR_ILLEGAL_ADDRESS (700) from then on; nothing is touched and nothing crashes. */
+int simcuda_fill(void *stream, uint64_t address, uint64_t bytes, uint64_t pattern);
+int simcuda_expect(void *stream, uint64_t address, uint64_t bytes, uint64_t pattern);
+
+/* ---- Faults ------------------------------------------------------------------------------------------- */
+
+/* The nth call from now (1 is the next) of a function fails with a code and does nothing. The function is named by
+ * symbol (cuMemAlloc_v2) or without the version (cuMemAlloc: any of its versions); NULL is any function. Several
+ * orders may be open. A code such as 700 also makes the current context sticky. */
+int simcuda_fail(const char *function, uint64_t nth, int code);
+/* How many ordered failures have happened. */
+uint64_t simcuda_struck(void);
+/* Each call of a function, or of any, takes that long more; 0 ends it. */
+void simcuda_delay(const char *function, uint64_t nanoseconds);
+/* Forgets failures that are still to come, and delays. */
+void simcuda_clear_faults(void);
+/* The current context of this thread fails with that code from now on. */
+void simcuda_make_sticky(int code);
+
+/* ---- What happened ------------------------------------------------------------------------------------ */
+
+/* Calls of a function, named as above; NULL: of all. */
+uint64_t simcuda_calls(const char *function);
+/* Counts and the log of calls begin anew. */
+void simcuda_clear_log(void);
+/* The last 65536 calls, a line each: sequence, thread, function, arguments, result. Writes at most capacity bytes
+ * with a NUL, and returns the whole length without it. */
+size_t simcuda_log(char *buffer, size_t capacity);
+
+/* What would be undefined or a crash with the real driver: use of a destroyed handle, device work on memory that
+ * is gone. Their number, and the words of each, which index counts from 0 (mismatches have words here too). */
+uint64_t simcuda_misuses(void);
+size_t simcuda_misuse(uint64_t index, char *buffer, size_t capacity);
+/* How often a kernel of simcuda_expect found something else. */
+uint64_t simcuda_mismatches(void);
+
+typedef enum simcuda_kind {
+  SIMCUDA_CONTEXTS = 0,
+  SIMCUDA_STREAMS = 1, /* created, not destroyed or with work left */
+  SIMCUDA_EVENTS = 2,
+  SIMCUDA_ALLOCATIONS = 3, /* device, managed, pinned, registered and imported memory */
+  SIMCUDA_PHYSICAL = 4,
+  SIMCUDA_RESERVATIONS = 5,
+  SIMCUDA_MAPPINGS = 6,
+  SIMCUDA_GRAPHS = 7, /* and executables */
+  SIMCUDA_CAPTURES = 8,
+  SIMCUDA_RETAINS = 9 /* references to primary contexts */
+} simcuda_kind;
+
+/* How many there are now: what is left at a test's end has leaked. */
+uint64_t simcuda_live(int kind);
+/* Bytes of a device that are in use. */
+uint64_t simcuda_used(int device);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

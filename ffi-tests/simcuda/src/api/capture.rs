@@ -1,0 +1,212 @@
+//! Stream capture and graphs.
+
+use std::ffi::{c_char, c_ulonglong};
+
+use cuda_sys::*;
+
+use crate::abi::{Answer, get, put, put_if};
+use crate::handles::Kind;
+use crate::sim::{self, Sim};
+use crate::streams::{self, Role};
+
+pub(crate) fn cuStreamBeginCapture(stream: CUstream) -> Answer {
+    cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL)
+}
+
+/// "Capture may not be initiated if stream is CU_STREAM_LEGACY. [...] it may only be initiated if the stream is
+/// not already in capture mode."
+pub(crate) fn cuStreamBeginCapture_v2(stream: CUstream, mode: CUstreamCaptureMode) -> Answer {
+    let mut sim = sim::lock();
+    let number = sim.stream(stream)?;
+    if mode > CU_STREAM_CAPTURE_MODE_RELAXED {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    if sim.streams[&number].role == Role::Legacy {
+        return Err(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    }
+    if sim.streams[&number].capture.is_some() {
+        return Err(CUDA_ERROR_ILLEGAL_STATE);
+    }
+    sim.begin_capture(number, mode);
+    Ok(())
+}
+
+/// "If capture was invalidated, due to a violation of the rules of stream capture, then a NULL graph will be
+/// returned."
+pub(crate) fn cuStreamEndCapture(stream: CUstream, graph: *mut CUgraph) -> Answer {
+    let mut sim = sim::lock();
+    let number = sim.stream(stream)?;
+    put(graph, std::ptr::null_mut())?;
+    let handle = sim.end_capture(number)?;
+    put(graph, handle as CUgraph)
+}
+
+pub(crate) fn cuStreamIsCapturing(stream: CUstream, status: *mut CUstreamCaptureStatus) -> Answer {
+    let mut sim = sim::lock();
+    let number = sim.stream(stream)?;
+    // "The blocking stream capture is not invalidated."
+    sim.forbid_implicit(number, false)?;
+    put(status, state(&sim, number).0)
+}
+
+/// Status and number of the capture that a stream takes part in.
+fn state(sim: &Sim, stream: u64) -> (CUstreamCaptureStatus, Option<u64>) {
+    let Some(number) = sim.streams[&stream].capture else { return (CU_STREAM_CAPTURE_STATUS_NONE, None) };
+    match sim.captures.get(&number) {
+        Some(capture) if !capture.is_invalid => (CU_STREAM_CAPTURE_STATUS_ACTIVE, Some(number)),
+        _ => (CU_STREAM_CAPTURE_STATUS_INVALIDATED, Some(number)),
+    }
+}
+
+pub(crate) fn cuStreamGetCaptureInfo(
+    stream: CUstream,
+    status: *mut CUstreamCaptureStatus,
+    id: *mut cuuint64_t,
+) -> Answer {
+    let (graph, nodes, count) = (std::ptr::null_mut(), std::ptr::null_mut(), std::ptr::null_mut());
+    cuStreamGetCaptureInfo_v2(stream, status, id, graph, nodes, count)
+}
+
+/// The nodes that the next one comes after are not given out: their number is 0 and the array NULL.
+pub(crate) fn cuStreamGetCaptureInfo_v2(
+    stream: CUstream,
+    status: *mut CUstreamCaptureStatus,
+    id: *mut cuuint64_t,
+    graph: *mut CUgraph,
+    dependencies: *mut *const CUgraphNode,
+    count: *mut usize,
+) -> Answer {
+    let mut sim = sim::lock();
+    let number = sim.stream(stream)?;
+    sim.forbid_implicit(number, false)?;
+    let (found, capture) = state(&sim, number);
+    put(status, found)?;
+    if let Some(capture) = capture {
+        put_if(id, capture);
+        let handle = sim.captures.get(&capture).map_or(0, |capture| capture.handle);
+        put_if(graph, handle as CUgraph);
+        put_if(dependencies, std::ptr::null());
+        put_if(count, 0);
+    }
+    Ok(())
+}
+
+pub(crate) fn cuStreamGetCaptureInfo_v3(
+    stream: CUstream,
+    status: *mut CUstreamCaptureStatus,
+    id: *mut cuuint64_t,
+    graph: *mut CUgraph,
+    dependencies: *mut *const CUgraphNode,
+    edges: *mut *const CUgraphEdgeData,
+    count: *mut usize,
+) -> Answer {
+    put_if(edges, std::ptr::null());
+    cuStreamGetCaptureInfo_v2(stream, status, id, graph, dependencies, count)
+}
+
+pub(crate) fn cuThreadExchangeStreamCaptureMode(mode: *mut CUstreamCaptureMode) -> Answer {
+    let wanted = get(mode.cast_const())?;
+    if wanted > CU_STREAM_CAPTURE_MODE_RELAXED {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    let mut sim = sim::lock();
+    let before = std::mem::replace(&mut sim.this_thread().capture_mode, wanted);
+    put(mode, before)
+}
+
+// Graphs.
+
+pub(crate) fn cuGraphInstantiateWithFlags(
+    executable: *mut CUgraphExec,
+    graph: CUgraph,
+    _: c_ulonglong,
+) -> Answer {
+    let mut sim = sim::lock();
+    let content = sim.graphs.get(&(graph.addr() as u64)).cloned();
+    let Some(content) = content else {
+        sim.stale(Kind::Graph, graph.addr() as u64);
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    };
+    let handle = sim.handle(Kind::Executable);
+    put(executable, handle as CUgraphExec)?;
+    sim.executables.insert(handle, content);
+    Ok(())
+}
+
+pub(crate) fn cuGraphInstantiate(
+    executable: *mut CUgraphExec,
+    graph: CUgraph,
+    node: *mut CUgraphNode,
+    _: *mut c_char,
+    _: usize,
+) -> Answer {
+    put_if(node, std::ptr::null_mut());
+    cuGraphInstantiateWithFlags(executable, graph, 0)
+}
+
+pub(crate) fn cuGraphInstantiate_v2(
+    executable: *mut CUgraphExec,
+    graph: CUgraph,
+    node: *mut CUgraphNode,
+    log: *mut c_char,
+    size: usize,
+) -> Answer {
+    cuGraphInstantiate(executable, graph, node, log, size)
+}
+
+/// Queues the nodes one by one; the addresses are those of the capture.
+pub(crate) fn cuGraphLaunch(executable: CUgraphExec, stream: CUstream) -> Answer {
+    let mut sim = sim::lock();
+    let number = sim.stream(stream)?;
+    let handle = executable.addr() as u64;
+    let Some(graph) = sim.executables.get(&handle) else {
+        sim.stale(Kind::Executable, handle);
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    };
+    let works: Vec<_> = graph.nodes.iter().map(|node| node.work.clone()).collect();
+    for work in works {
+        sim.queue(number, work, Vec::new())?;
+    }
+    drop(streams::run_ready(sim));
+    Ok(())
+}
+
+pub(crate) fn cuGraphUpload(_: CUgraphExec, _: CUstream) -> Answer {
+    Ok(())
+}
+
+pub(crate) fn cuGraphDestroy(graph: CUgraph) -> Answer {
+    let mut sim = sim::lock();
+    let handle = graph.addr() as u64;
+    match sim.graphs.remove(&handle) {
+        Some(_) => Ok(()),
+        None => {
+            sim.stale(Kind::Graph, handle);
+            Err(CUDA_ERROR_INVALID_VALUE)
+        }
+    }
+}
+
+pub(crate) fn cuGraphExecDestroy(executable: CUgraphExec) -> Answer {
+    let mut sim = sim::lock();
+    let handle = executable.addr() as u64;
+    match sim.executables.remove(&handle) {
+        Some(_) => Ok(()),
+        None => {
+            sim.stale(Kind::Executable, handle);
+            Err(CUDA_ERROR_INVALID_VALUE)
+        }
+    }
+}
+
+pub(crate) fn cuGraphGetNodes(graph: CUgraph, nodes: *mut CUgraphNode, count: *mut usize) -> Answer {
+    let sim = sim::lock();
+    let there = sim.graphs.get(&(graph.addr() as u64)).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+    if !nodes.is_null() {
+        let room = get(count.cast_const())?;
+        for (index, node) in there.nodes.iter().take(room).enumerate() {
+            put(nodes.wrapping_add(index), node.handle as CUgraphNode)?;
+        }
+    }
+    put(count, there.nodes.len())
+}

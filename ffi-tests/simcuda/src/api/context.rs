@@ -1,0 +1,260 @@
+//! Contexts: primary ones, created ones, and each thread's stack.
+
+use std::ffi::{c_int, c_uint, c_ulonglong};
+
+use cuda_sys::*;
+
+use crate::abi::{Answer, put};
+use crate::contexts::primary;
+use crate::handles::Kind;
+use crate::sim::{self, Sim};
+use crate::streams;
+
+/// A handle as the program sees it.
+fn seen(handle: u64) -> CUcontext {
+    handle as CUcontext
+}
+
+// Primary contexts.
+
+pub(crate) fn cuDevicePrimaryCtxRetain(context: *mut CUcontext, device: CUdevice) -> Answer {
+    let mut sim = sim::lock();
+    sim.device(device)?;
+    put(context, seen(primary(device)))?;
+    activate(&mut sim, device)?;
+    sim.device(device)?.retained += 1;
+    Ok(())
+}
+
+fn activate(sim: &mut Sim, device: CUdevice) -> Answer {
+    if !sim.contexts.contains_key(&primary(device)) {
+        let flags = sim.device(device)?.flags;
+        sim.make_context(primary(device), device, flags);
+    }
+    Ok(())
+}
+
+/// "The context is automatically reset once the last reference to it is released"; it is popped from no stack.
+pub(crate) fn cuDevicePrimaryCtxRelease_v2(device: CUdevice) -> Answer {
+    let mut sim = sim::lock();
+    let there = sim.device(device)?;
+    if there.retained == 0 {
+        return Err(CUDA_ERROR_INVALID_CONTEXT);
+    }
+    there.retained -= 1;
+    if there.retained == 0 {
+        sim.forbid_captured_in(primary(device))?;
+        sim.end_context(primary(device));
+    }
+    Ok(())
+}
+
+pub(crate) fn cuDevicePrimaryCtxRelease(device: CUdevice) -> Answer {
+    cuDevicePrimaryCtxRelease_v2(device)
+}
+
+/// "Resetting the primary context does not release it".
+pub(crate) fn cuDevicePrimaryCtxReset_v2(device: CUdevice) -> Answer {
+    let mut sim = sim::lock();
+    sim.device(device)?;
+    sim.forbid_captured_in(primary(device))?;
+    sim.end_context(primary(device));
+    Ok(())
+}
+
+pub(crate) fn cuDevicePrimaryCtxReset(device: CUdevice) -> Answer {
+    cuDevicePrimaryCtxReset_v2(device)
+}
+
+pub(crate) fn cuDevicePrimaryCtxGetState(device: CUdevice, flags: *mut c_uint, active: *mut c_int) -> Answer {
+    let mut sim = sim::lock();
+    let set = sim.device(device)?.flags;
+    put(flags, set)?;
+    put(active, c_int::from(sim.contexts.contains_key(&primary(device))))
+}
+
+pub(crate) fn cuDevicePrimaryCtxSetFlags_v2(device: CUdevice, flags: c_uint) -> Answer {
+    sim::lock().device(device)?.flags = flags;
+    Ok(())
+}
+
+/// Before CUDA 11 that was an error while the context is active.
+pub(crate) fn cuDevicePrimaryCtxSetFlags(device: CUdevice, flags: c_uint) -> Answer {
+    let mut sim = sim::lock();
+    sim.device(device)?;
+    if sim.contexts.contains_key(&primary(device)) {
+        return Err(CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE);
+    }
+    sim.device(device)?.flags = flags;
+    Ok(())
+}
+
+// Created contexts.
+
+pub(crate) fn cuCtxCreate_v2(context: *mut CUcontext, flags: c_uint, device: CUdevice) -> Answer {
+    let mut sim = sim::lock();
+    sim.device(device)?;
+    let handle = sim.handle(Kind::Context);
+    put(context, seen(handle))?;
+    sim.make_context(handle, device, flags);
+    sim.this_thread().stack.push(handle);
+    Ok(())
+}
+
+pub(crate) fn cuCtxCreate_v3(
+    context: *mut CUcontext,
+    _: *mut CUexecAffinityParam,
+    count: c_int,
+    flags: c_uint,
+    device: CUdevice,
+) -> Answer {
+    if count != 0 {
+        return Err(CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY);
+    }
+    cuCtxCreate_v2(context, flags, device)
+}
+
+pub(crate) fn cuCtxCreate_v4(
+    context: *mut CUcontext,
+    parameters: *mut CUctxCreateParams,
+    flags: c_uint,
+    device: CUdevice,
+) -> Answer {
+    if !parameters.is_null() {
+        return Err(CUDA_ERROR_NOT_SUPPORTED);
+    }
+    cuCtxCreate_v2(context, flags, device)
+}
+
+/// Popped from the calling thread if it is current there; to other threads it stays current, destroyed.
+pub(crate) fn cuCtxDestroy_v2(context: CUcontext) -> Answer {
+    let mut sim = sim::lock();
+    let handle = sim.context(context)?;
+    if handle == primary(sim.contexts[&handle].device) {
+        return Err(CUDA_ERROR_INVALID_CONTEXT);
+    }
+    sim.forbid_captured_in(handle)?;
+    if sim.current_handle() == Some(handle) {
+        sim.this_thread().stack.pop();
+    }
+    sim.end_context(handle);
+    sim.retire(Kind::Context, handle);
+    Ok(())
+}
+
+pub(crate) fn cuCtxDestroy(context: CUcontext) -> Answer {
+    cuCtxDestroy_v2(context)
+}
+
+// The calling thread's stack. A context with a sticky error can be pushed and popped.
+
+pub(crate) fn cuCtxPushCurrent_v2(context: CUcontext) -> Answer {
+    let mut sim = sim::lock();
+    let handle = sim.context(context)?;
+    sim.this_thread().stack.push(handle);
+    Ok(())
+}
+
+pub(crate) fn cuCtxPushCurrent(context: CUcontext) -> Answer {
+    cuCtxPushCurrent_v2(context)
+}
+
+pub(crate) fn cuCtxPopCurrent_v2(context: *mut CUcontext) -> Answer {
+    let handle = sim::lock().this_thread().stack.pop().ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
+    crate::abi::put_if(context, seen(handle));
+    Ok(())
+}
+
+pub(crate) fn cuCtxPopCurrent(context: *mut CUcontext) -> Answer {
+    cuCtxPopCurrent_v2(context)
+}
+
+/// Replaces the top of the stack; NULL pops it.
+pub(crate) fn cuCtxSetCurrent(context: CUcontext) -> Answer {
+    let mut sim = sim::lock();
+    let handle = if context.is_null() { None } else { Some(sim.context(context)?) };
+    let stack = &mut sim.this_thread().stack;
+    stack.pop();
+    stack.extend(handle);
+    Ok(())
+}
+
+pub(crate) fn cuCtxGetCurrent(context: *mut CUcontext) -> Answer {
+    let handle = sim::lock().current_handle();
+    put(context, seen(handle.unwrap_or(0)))
+}
+
+// What is to be known of a context.
+
+pub(crate) fn cuCtxGetDevice(device: *mut CUdevice) -> Answer {
+    cuCtxGetDevice_v2(device, std::ptr::null_mut())
+}
+
+/// NULL is the current context.
+pub(crate) fn cuCtxGetDevice_v2(device: *mut CUdevice, context: CUcontext) -> Answer {
+    let mut sim = sim::lock();
+    let handle = if context.is_null() { sim.current()? } else { sim.context(context)? };
+    put(device, sim.contexts[&handle].device)
+}
+
+pub(crate) fn cuCtxGetFlags(flags: *mut c_uint) -> Answer {
+    let mut sim = sim::lock();
+    let handle = sim.current()?;
+    put(flags, sim.contexts[&handle].flags)
+}
+
+pub(crate) fn cuCtxGetId(context: CUcontext, id: *mut c_ulonglong) -> Answer {
+    let mut sim = sim::lock();
+    let handle = if context.is_null() { sim.current()? } else { sim.context(context)? };
+    put(id, sim.contexts[&handle].unique)
+}
+
+pub(crate) fn cuCtxGetApiVersion(context: CUcontext, version: *mut c_uint) -> Answer {
+    let mut sim = sim::lock();
+    if !context.is_null() {
+        sim.context(context)?;
+    }
+    put(version, 3020)
+}
+
+pub(crate) fn cuCtxGetStreamPriorityRange(least: *mut c_int, greatest: *mut c_int) -> Answer {
+    sim::lock().current()?;
+    crate::abi::put_if(least, 0);
+    crate::abi::put_if(greatest, -5);
+    Ok(())
+}
+
+pub(crate) fn cuCtxGetLimit(value: *mut usize, limit: CUlimit) -> Answer {
+    sim::lock().current()?;
+    match limit {
+        CU_LIMIT_STACK_SIZE => put(value, 1024),
+        CU_LIMIT_PRINTF_FIFO_SIZE => put(value, 1 << 20),
+        CU_LIMIT_MALLOC_HEAP_SIZE => put(value, 8 << 20),
+        _ => Err(CUDA_ERROR_UNSUPPORTED_LIMIT),
+    }
+}
+
+/// Taken and of no consequence.
+pub(crate) fn cuCtxSetLimit(limit: CUlimit, _: usize) -> Answer {
+    let mut value = 0;
+    cuCtxGetLimit(&raw mut value, limit)
+}
+
+pub(crate) fn cuCtxSynchronize() -> Answer {
+    cuCtxSynchronize_v2(std::ptr::null_mut())
+}
+
+/// "It is invalid to synchronize [...] a device or context handle when any associated stream is in capture mode"
+/// (Programming Guide, Prohibited and Unhandled Operations).
+pub(crate) fn cuCtxSynchronize_v2(context: CUcontext) -> Answer {
+    let mut sim = sim::lock();
+    let handle = if context.is_null() { sim.current()? } else { sim.context(context)? };
+    sim.forbid_captured_in(handle)?;
+    sim.forbid_unsafe()?;
+    let points = sim.all_of(|of, _| of == handle);
+    let sim = streams::finish(sim, &points)?;
+    match sim.contexts.get(&handle) {
+        None => Err(CUDA_ERROR_CONTEXT_IS_DESTROYED),
+        Some(context) => context.sticky.map_or(Ok(()), Err),
+    }
+}

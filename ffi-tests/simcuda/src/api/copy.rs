@@ -1,0 +1,186 @@
+//! Copies and fills.
+//!
+//! What blocks is as "API synchronization behavior" in the CUDA Driver API manual says: a copy between the host
+//! and a device returns when it is done, but that an asynchronous one from pageable memory is staged at the call;
+//! copies within devices and fills do not wait.
+
+use std::ffi::{c_uchar, c_uint, c_ushort, c_void};
+
+use cuda_sys::*;
+
+use crate::abi::Answer;
+use crate::memory::Origin;
+use crate::sim::{self, Sim};
+use crate::streams;
+use crate::work::{Source, Work};
+
+/// What kind of memory an address is of, to a copy.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Side {
+    Device,
+    Pinned,
+    Pageable,
+}
+
+fn side(sim: &Sim, at: u64) -> Side {
+    match sim.find(at).map(|(_, there)| there.origin) {
+        Some(Origin::Host(_) | Origin::Registered(_)) => Side::Pinned,
+        Some(_) => Side::Device,
+        None if sim.is_device_address(at) => Side::Device,
+        None => Side::Pageable,
+    }
+}
+
+/// Copies on a stream, or on the default stream for a copy that is not asynchronous.
+fn copy(to: u64, from: u64, bytes: usize, stream: Option<CUstream>) -> Answer {
+    let mut sim = sim::lock();
+    sim.current()?;
+    let number = sim.stream(stream.unwrap_or(std::ptr::null_mut()))?;
+    let is_captured = sim.streams[&number].capture.is_some();
+    if stream.is_none() {
+        sim.forbid_implicit(number, true)?;
+        sim.forbid_captured(number)?;
+        sim.forbid_unsafe()?;
+    }
+    let (target, origin) = (side(&sim, to), side(&sim, from));
+    if bytes == 0 {
+        return Ok(());
+    }
+    let source = match origin {
+        Side::Pageable if !is_captured => {
+            // SAFETY: the host's memory is the caller's word, as with any driver.
+            Source::Staged(unsafe { std::slice::from_raw_parts(from as *const u8, bytes) }.to_vec())
+        }
+        _ => Source::Address(from),
+    };
+    let work = Work::Copy { to, from: source, bytes: bytes as u64 };
+    let (sim, point) = streams::submit(sim, number, work, Vec::new())?;
+    let blocks = match stream {
+        None => target != Side::Device || origin != Side::Device,
+        Some(_) => target == Side::Pageable && !is_captured,
+    };
+    if !blocks {
+        return Ok(());
+    }
+    let mut sim = streams::finish(sim, &[point])?;
+    sim.current().map(drop)
+}
+
+/// Fills on a stream, or on the default stream.
+fn set(at: u64, width: u64, value: u32, count: usize, stream: Option<CUstream>) -> Answer {
+    let mut sim = sim::lock();
+    sim.current()?;
+    if !at.is_multiple_of(width) {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    let number = sim.stream(stream.unwrap_or(std::ptr::null_mut()))?;
+    if stream.is_none() {
+        sim.forbid_implicit(number, true)?;
+        sim.forbid_captured(number)?;
+        sim.forbid_unsafe()?;
+    }
+    let work = Work::Set { at, count: count as u64, width, value };
+    streams::submit(sim, number, work, Vec::new()).map(drop)
+}
+
+pub(crate) fn cuMemcpy(to: CUdeviceptr, from: CUdeviceptr, bytes: usize) -> Answer {
+    copy(to, from, bytes, None)
+}
+
+pub(crate) fn cuMemcpyAsync(to: CUdeviceptr, from: CUdeviceptr, bytes: usize, stream: CUstream) -> Answer {
+    copy(to, from, bytes, Some(stream))
+}
+
+pub(crate) fn cuMemcpyHtoD_v2(to: CUdeviceptr, from: *const c_void, bytes: usize) -> Answer {
+    copy(to, from.addr() as u64, bytes, None)
+}
+
+pub(crate) fn cuMemcpyDtoH_v2(to: *mut c_void, from: CUdeviceptr, bytes: usize) -> Answer {
+    copy(to.addr() as u64, from, bytes, None)
+}
+
+pub(crate) fn cuMemcpyDtoD_v2(to: CUdeviceptr, from: CUdeviceptr, bytes: usize) -> Answer {
+    copy(to, from, bytes, None)
+}
+
+pub(crate) fn cuMemcpyHtoDAsync_v2(
+    to: CUdeviceptr,
+    from: *const c_void,
+    bytes: usize,
+    stream: CUstream,
+) -> Answer {
+    copy(to, from.addr() as u64, bytes, Some(stream))
+}
+
+pub(crate) fn cuMemcpyDtoHAsync_v2(
+    to: *mut c_void,
+    from: CUdeviceptr,
+    bytes: usize,
+    stream: CUstream,
+) -> Answer {
+    copy(to.addr() as u64, from, bytes, Some(stream))
+}
+
+pub(crate) fn cuMemcpyDtoDAsync_v2(
+    to: CUdeviceptr,
+    from: CUdeviceptr,
+    bytes: usize,
+    stream: CUstream,
+) -> Answer {
+    copy(to, from, bytes, Some(stream))
+}
+
+/// A copy between devices needs no peer access; only kernels do.
+pub(crate) fn cuMemcpyPeer(
+    to: CUdeviceptr,
+    to_context: CUcontext,
+    from: CUdeviceptr,
+    from_context: CUcontext,
+    bytes: usize,
+) -> Answer {
+    contexts(to_context, from_context)?;
+    copy(to, from, bytes, None)
+}
+
+pub(crate) fn cuMemcpyPeerAsync(
+    to: CUdeviceptr,
+    to_context: CUcontext,
+    from: CUdeviceptr,
+    from_context: CUcontext,
+    bytes: usize,
+    stream: CUstream,
+) -> Answer {
+    contexts(to_context, from_context)?;
+    copy(to, from, bytes, Some(stream))
+}
+
+fn contexts(to: CUcontext, from: CUcontext) -> Answer {
+    let mut sim = sim::lock();
+    sim.context(to)?;
+    sim.context(from)?;
+    Ok(())
+}
+
+pub(crate) fn cuMemsetD8_v2(at: CUdeviceptr, value: c_uchar, count: usize) -> Answer {
+    set(at, 1, value.into(), count, None)
+}
+
+pub(crate) fn cuMemsetD16_v2(at: CUdeviceptr, value: c_ushort, count: usize) -> Answer {
+    set(at, 2, value.into(), count, None)
+}
+
+pub(crate) fn cuMemsetD32_v2(at: CUdeviceptr, value: c_uint, count: usize) -> Answer {
+    set(at, 4, value, count, None)
+}
+
+pub(crate) fn cuMemsetD8Async(at: CUdeviceptr, value: c_uchar, count: usize, stream: CUstream) -> Answer {
+    set(at, 1, value.into(), count, Some(stream))
+}
+
+pub(crate) fn cuMemsetD16Async(at: CUdeviceptr, value: c_ushort, count: usize, stream: CUstream) -> Answer {
+    set(at, 2, value.into(), count, Some(stream))
+}
+
+pub(crate) fn cuMemsetD32Async(at: CUdeviceptr, value: c_uint, count: usize, stream: CUstream) -> Answer {
+    set(at, 4, value, count, Some(stream))
+}

@@ -1,0 +1,121 @@
+//! Events.
+
+use std::ffi::c_uint;
+
+use cuda_sys::*;
+
+use crate::abi::{Answer, put};
+use crate::handles::Kind;
+use crate::sim::{self, Sim};
+use crate::streams::{self, Event, Point};
+use crate::work::Work;
+
+pub(crate) fn cuEventCreate(event: *mut CUevent, flags: c_uint) -> Answer {
+    let mut sim = sim::lock();
+    let context = sim.current()?;
+    let known = CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
+    let wants_ipc = flags & CU_EVENT_INTERPROCESS != 0;
+    if event.is_null() || flags & !known != 0 || (wants_ipc && flags & CU_EVENT_DISABLE_TIMING == 0) {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    let handle = sim.handle(Kind::Event);
+    let unique = sim.number();
+    let new = Event { context, flags, unique, recorded: None, reached: None, captured: None };
+    sim.events.insert(handle, new);
+    put(event, handle as CUevent)
+}
+
+/// "An event may be destroyed before it is complete"; who waits for it goes on waiting for its place.
+pub(crate) fn cuEventDestroy_v2(event: CUevent) -> Answer {
+    let mut sim = sim::lock();
+    sim.current()?;
+    let handle = event.addr() as u64;
+    sim.event(handle)?;
+    sim.events.remove(&handle);
+    sim.retire(Kind::Event, handle);
+    Ok(())
+}
+
+pub(crate) fn cuEventDestroy(event: CUevent) -> Answer {
+    cuEventDestroy_v2(event)
+}
+
+pub(crate) fn cuEventRecord(event: CUevent, stream: CUstream) -> Answer {
+    let mut sim = sim::lock();
+    sim.current()?;
+    let number = sim.stream(stream)?;
+    let handle = event.addr() as u64;
+    let context = sim.event(handle)?.context;
+    if sim.streams[&number].context != context {
+        return Err(CUDA_ERROR_INVALID_HANDLE);
+    }
+    if let Some(capture) = sim.streams[&number].capture {
+        return sim.note_record(capture, number, handle);
+    }
+    let unique = sim.number();
+    let point = sim.queue(number, Work::Record { event: handle, unique }, Vec::new())?;
+    let event = sim.event(handle)?;
+    (event.recorded, event.reached, event.captured, event.unique) = (Some(point), None, None, unique);
+    drop(streams::run_ready(sim));
+    Ok(())
+}
+
+/// External records are for graphs, and not simulated.
+pub(crate) fn cuEventRecordWithFlags(event: CUevent, stream: CUstream, flags: c_uint) -> Answer {
+    match flags {
+        CU_EVENT_RECORD_DEFAULT => cuEventRecord(event, stream),
+        CU_EVENT_RECORD_EXTERNAL => Err(CUDA_ERROR_NOT_SUPPORTED),
+        _ => Err(CUDA_ERROR_INVALID_VALUE),
+    }
+}
+
+/// The place that an event stands for; None if it was never recorded. One that was last recorded in a capture
+/// may neither be queried nor waited for, whatever the mode (cuThreadExchangeStreamCaptureMode in cuda.h).
+fn observed(sim: &mut Sim, event: CUevent) -> Answer<Option<Point>> {
+    let event = sim.event(event.addr() as u64)?;
+    let (recorded, captured) = (event.recorded, event.captured.as_ref().map(|(capture, _)| *capture));
+    if let Some(capture) = captured {
+        sim.invalidate(capture);
+        return Err(CUDA_ERROR_CAPTURED_EVENT);
+    }
+    sim.forbid_unsafe()?;
+    Ok(recorded)
+}
+
+pub(crate) fn cuEventQuery(event: CUevent) -> Answer {
+    let mut sim = streams::run_ready(sim::lock());
+    let point = observed(&mut sim, event)?;
+    match point.is_none_or(|point| sim.is_done(point)) {
+        true => Ok(()),
+        false => Err(CUDA_ERROR_NOT_READY),
+    }
+}
+
+pub(crate) fn cuEventSynchronize(event: CUevent) -> Answer {
+    let mut sim = sim::lock();
+    sim.current()?;
+    let point = observed(&mut sim, event)?;
+    let points: Vec<Point> = point.into_iter().collect();
+    let mut sim = streams::finish(sim, &points)?;
+    sim.current().map(drop)
+}
+
+/// In milliseconds, of the host's clock.
+pub(crate) fn cuEventElapsedTime(milliseconds: *mut f32, start: CUevent, end: CUevent) -> Answer {
+    let mut sim = streams::run_ready(sim::lock());
+    sim.current()?;
+    let mut times = [0; 2];
+    for (event, time) in [start, end].into_iter().zip(&mut times) {
+        let event = sim.event(event.addr() as u64)?;
+        if event.flags & CU_EVENT_DISABLE_TIMING != 0 || event.recorded.is_none() {
+            return Err(CUDA_ERROR_INVALID_HANDLE);
+        }
+        *time = event.reached.ok_or(CUDA_ERROR_NOT_READY)?;
+    }
+    let [start, end] = times.map(|nanoseconds| nanoseconds as f64 / 1e6);
+    put(milliseconds, (end - start) as f32)
+}
+
+pub(crate) fn cuEventElapsedTime_v2(milliseconds: *mut f32, start: CUevent, end: CUevent) -> Answer {
+    cuEventElapsedTime(milliseconds, start, end)
+}

@@ -1,0 +1,125 @@
+//! Sharing plain device memory between processes. A handle names the whole allocation: its process, the file
+//! that is the device's memory there, and the place in it.
+
+use std::ffi::{c_char, c_int, c_uint};
+
+use cuda_sys::*;
+
+use crate::abi::{Answer, put};
+use crate::memory::Origin;
+use crate::sim;
+use crate::system::{self, Access};
+
+/// What is written into a handle's 64 bytes.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Name {
+    magic: u64,
+    process: u32,
+    file: c_int,
+    /// The pages of the allocation, in the file.
+    offset: u64,
+    span: u64,
+    /// Where in the pages it begins, and its length.
+    inset: u64,
+    bytes: u64,
+    unique: u64,
+    device: CUdevice,
+    rest: u32,
+}
+
+const MAGIC: u64 = u64::from_le_bytes(*b"simcuda1");
+
+fn to_bytes(name: Name) -> CUipcMemHandle {
+    // SAFETY: both are 64 bytes of plain numbers without padding.
+    let reserved = unsafe { std::mem::transmute::<Name, [c_char; 64]>(name) };
+    CUipcMemHandle { reserved }
+}
+
+fn from_bytes(handle: CUipcMemHandle) -> Answer<Name> {
+    // SAFETY: both are 64 bytes of plain numbers without padding, and any numbers will do.
+    let name = unsafe { std::mem::transmute::<[c_char; 64], Name>(handle.reserved) };
+    if name.magic == MAGIC { Ok(name) } else { Err(CUDA_ERROR_INVALID_HANDLE) }
+}
+
+/// "Base pointer to previously allocated device memory". An address inside gives the handle of the whole, as
+/// drivers are seen to do: the offset is lost. Virtual memory and pools' memory have no such handles.
+pub(crate) fn cuIpcGetMemHandle(handle: *mut CUipcMemHandle, address: CUdeviceptr) -> Answer {
+    let mut sim = sim::lock();
+    sim.current()?;
+    let (start, there) = sim.find(address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+    if there.origin != Origin::Plain {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    let arena = sim.arenas.get(there.device as usize).and_then(Option::as_ref);
+    let arena = arena.ok_or(CUDA_ERROR_INVALID_VALUE)?;
+    let name = Name {
+        magic: MAGIC,
+        process: std::process::id(),
+        file: arena.file,
+        offset: there.span.0 - arena.base,
+        span: there.span.1,
+        inset: start - there.span.0,
+        bytes: there.bytes,
+        unique: there.unique,
+        device: there.device,
+        rest: 0,
+    };
+    put(handle, to_bytes(name))
+}
+
+pub(crate) fn cuIpcOpenMemHandle_v2(
+    address: *mut CUdeviceptr,
+    handle: CUipcMemHandle,
+    flags: c_uint,
+) -> Answer {
+    let mut sim = sim::lock();
+    let context = sim.current()?;
+    let name = from_bytes(handle)?;
+    if address.is_null() || flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    // A process cannot open what it exported itself.
+    if name.process == std::process::id() {
+        return Err(CUDA_ERROR_INVALID_CONTEXT);
+    }
+    let key = [u64::from(name.process), name.unique, name.offset];
+    let again = sim.allocations.iter_mut().find_map(|(at, there)| match &mut there.origin {
+        Origin::Imported { opened, key: known } if *known == key => {
+            *opened += 1;
+            Some(*at)
+        }
+        _ => None,
+    });
+    if let Some(at) = again {
+        return put(address, at);
+    }
+    let file = system::open_of(name.process, name.file).ok_or(CUDA_ERROR_MAP_FAILED)?;
+    let mapped = system::map(0, name.span, file, name.offset, Access::Write);
+    system::close(file);
+    let mapped = mapped.ok_or(CUDA_ERROR_MAP_FAILED)?;
+    let at = mapped + name.inset;
+    let device = sim.contexts[&context].device;
+    let origin = Origin::Imported { opened: 1, key };
+    sim.add_allocation(at, device, context, name.bytes, origin, (mapped, name.span));
+    put(address, at)
+}
+
+pub(crate) fn cuIpcOpenMemHandle(address: *mut CUdeviceptr, handle: CUipcMemHandle, flags: c_uint) -> Answer {
+    cuIpcOpenMemHandle_v2(address, handle, flags)
+}
+
+/// "When the reference count reaches 0, this API unmaps the memory."
+pub(crate) fn cuIpcCloseMemHandle(address: CUdeviceptr) -> Answer {
+    let mut sim = sim::lock();
+    sim.current()?;
+    let there = sim.allocations.get_mut(&address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+    let Origin::Imported { opened, .. } = &mut there.origin else { return Err(CUDA_ERROR_INVALID_VALUE) };
+    *opened -= 1;
+    if *opened == 0 {
+        sim.release(address);
+    }
+    Ok(())
+}
+
+const _: () = assert!(size_of::<Name>() == size_of::<CUipcMemHandle>());

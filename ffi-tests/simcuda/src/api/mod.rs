@@ -1,0 +1,29 @@
+//! The driver's functions, a file a subject. Each has the signature of cuda-sys's list, but that it answers with
+//! a `Result`; `exports` finds it by its name. Twins for the per-thread default stream are the same functions:
+//! `gate::is_per_thread` tells which one was called.
+
+mod capture;
+mod context;
+mod copy;
+mod device;
+mod event;
+mod general;
+mod ipc;
+mod memory;
+mod pointer;
+mod pool;
+mod stream;
+mod virtual_memory;
+
+pub(crate) use capture::*;
+pub(crate) use context::*;
+pub(crate) use copy::*;
+pub(crate) use device::*;
+pub(crate) use event::*;
+pub(crate) use general::*;
+pub(crate) use ipc::*;
+pub(crate) use memory::*;
+pub(crate) use pointer::*;
+pub(crate) use pool::*;
+pub(crate) use stream::*;
+pub(crate) use virtual_memory::*;

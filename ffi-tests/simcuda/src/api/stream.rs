@@ -1,0 +1,158 @@
+//! Streams.
+
+use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
+
+use cuda_sys::*;
+
+use crate::abi::{Answer, put, put_if};
+use crate::handles::Kind;
+use crate::sim::{self, Sim};
+use crate::streams::{self, Point, Role, Stream};
+use crate::work::Work;
+
+pub(crate) fn cuStreamCreate(stream: *mut CUstream, flags: c_uint) -> Answer {
+    cuStreamCreateWithPriority(stream, flags, 0)
+}
+
+/// "If the specified priority is outside the numerical range [...], it will automatically be clamped".
+pub(crate) fn cuStreamCreateWithPriority(stream: *mut CUstream, flags: c_uint, priority: c_int) -> Answer {
+    let mut sim = sim::lock();
+    let context = sim.current()?;
+    if stream.is_null() || flags & !CU_STREAM_NON_BLOCKING != 0 {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    let device = sim.contexts[&context].device;
+    let handle = sim.handle(Kind::Stream);
+    let role = Role::Created(handle);
+    sim.add_stream(Stream::new(context, device, role, flags, priority.clamp(-5, 0)));
+    put(stream, handle as CUstream)
+}
+
+/// The work that is queued is done nevertheless; only the handle goes at once.
+pub(crate) fn cuStreamDestroy_v2(stream: CUstream) -> Answer {
+    let mut sim = sim::lock();
+    sim.current()?;
+    if stream.addr() <= 2 {
+        return Err(CUDA_ERROR_INVALID_HANDLE);
+    }
+    let number = sim.stream(stream)?;
+    if let Some(capture) = sim.streams.get(&number).and_then(|stream| stream.capture) {
+        sim.invalidate(capture);
+    }
+    sim.destroy_stream(number);
+    Ok(())
+}
+
+pub(crate) fn cuStreamDestroy(stream: CUstream) -> Answer {
+    cuStreamDestroy_v2(stream)
+}
+
+/// What querying or waiting for a stream is about; an error during capture.
+fn observed(sim: &mut Sim, stream: CUstream) -> Answer<Vec<Point>> {
+    sim.current()?;
+    let number = sim.stream(stream)?;
+    sim.forbid_implicit(number, true)?;
+    sim.forbid_captured(number)?;
+    sim.forbid_unsafe()?;
+    // To look at the legacy default stream is to use it: it waits for the blocking streams.
+    let mut points = match sim.streams[&number].role {
+        Role::Legacy => sim.implicit(number),
+        _ => Vec::new(),
+    };
+    points.push(sim.end_of(number));
+    Ok(points)
+}
+
+pub(crate) fn cuStreamQuery(stream: CUstream) -> Answer {
+    let mut sim = streams::run_ready(sim::lock());
+    let points = observed(&mut sim, stream)?;
+    match points.iter().all(|point| sim.is_done(*point)) {
+        true => Ok(()),
+        false => Err(CUDA_ERROR_NOT_READY),
+    }
+}
+
+pub(crate) fn cuStreamSynchronize(stream: CUstream) -> Answer {
+    let mut sim = sim::lock();
+    let points = observed(&mut sim, stream)?;
+    let mut sim = streams::finish(sim, &points)?;
+    // What was waited for may have gone wrong.
+    sim.current().map(drop)
+}
+
+/// The event's latest record at the time of this call counts. Before the first record it stands for no work.
+pub(crate) fn cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: c_uint) -> Answer {
+    let mut sim = sim::lock();
+    sim.current()?;
+    if flags & !CU_EVENT_WAIT_EXTERNAL != 0 {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    if flags & CU_EVENT_WAIT_EXTERNAL != 0 {
+        return Err(CUDA_ERROR_NOT_SUPPORTED);
+    }
+    let number = sim.stream(stream)?;
+    let handle = event.addr() as u64;
+    let point = sim.event(handle)?.recorded;
+    if sim.note_wait(number, handle)? {
+        return Ok(());
+    }
+    streams::submit(sim, number, Work::Nothing, point.into_iter().collect()).map(drop)
+}
+
+pub(crate) fn cuLaunchHostFunc(stream: CUstream, function: CUhostFn, argument: *mut c_void) -> Answer {
+    let mut sim = sim::lock();
+    let number = sim.stream(stream)?;
+    let function = function.ok_or(CUDA_ERROR_INVALID_VALUE)?;
+    let work = Work::Call { function, argument: argument.addr() as u64 };
+    streams::submit(sim, number, work, Vec::new()).map(drop)
+}
+
+/// Callbacks cannot be captured.
+pub(crate) fn cuStreamAddCallback(
+    stream: CUstream,
+    function: CUstreamCallback,
+    argument: *mut c_void,
+    flags: c_uint,
+) -> Answer {
+    let mut sim = sim::lock();
+    let number = sim.stream(stream)?;
+    if function.is_none() || flags != 0 {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    sim.forbid_captured(number)?;
+    let work = Work::Callback { function, stream: stream.addr() as u64, argument: argument.addr() as u64 };
+    streams::submit(sim, number, work, Vec::new()).map(drop)
+}
+
+// What is to be known of a stream.
+
+fn look<T>(stream: CUstream, out: *mut T, at: impl FnOnce(&Stream) -> T) -> Answer {
+    let mut sim = sim::lock();
+    let number = sim.stream(stream)?;
+    put(out, at(&sim.streams[&number]))
+}
+
+pub(crate) fn cuStreamGetCtx(stream: CUstream, context: *mut CUcontext) -> Answer {
+    look(stream, context, |stream| stream.context as CUcontext)
+}
+
+pub(crate) fn cuStreamGetCtx_v2(stream: CUstream, context: *mut CUcontext, green: *mut CUgreenCtx) -> Answer {
+    put_if(green, std::ptr::null_mut());
+    cuStreamGetCtx(stream, context)
+}
+
+pub(crate) fn cuStreamGetFlags(stream: CUstream, flags: *mut c_uint) -> Answer {
+    look(stream, flags, |stream| stream.flags)
+}
+
+pub(crate) fn cuStreamGetPriority(stream: CUstream, priority: *mut c_int) -> Answer {
+    look(stream, priority, |stream| stream.priority)
+}
+
+pub(crate) fn cuStreamGetId(stream: CUstream, id: *mut c_ulonglong) -> Answer {
+    look(stream, id, |stream| stream.unique)
+}
+
+pub(crate) fn cuStreamGetDevice(stream: CUstream, device: *mut CUdevice) -> Answer {
+    look(stream, device, |stream| stream.device)
+}

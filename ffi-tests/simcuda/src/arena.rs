@@ -1,0 +1,92 @@
+//! The addresses of one device's plain memory: a range of its own, of which pages are accessible while they are
+//! allocated. It is a file in memory, so that another process can map a part of it (IPC).
+
+use std::collections::BTreeMap;
+use std::ffi::c_int;
+
+use crate::options::POISON;
+use crate::system::{self, Access, PAGE, round_up};
+
+/// Devices' ranges lie a tebibyte apart, where nothing else is mapped in a usual process.
+const FIRST: u64 = 0x2000_0000_0000;
+const APART: u64 = 1 << 40;
+
+/// What `cuMemAlloc` aligns to: cuda.h promises 'any kind of variable', drivers are seen to give 512.
+pub(crate) const ALIGNMENT: u64 = 512;
+
+/// The range of one device.
+pub(crate) struct Arena {
+    pub(crate) base: u64,
+    pub(crate) bytes: u64,
+    pub(crate) file: c_int,
+    /// Whole pages that are in use, by address.
+    spans: BTreeMap<u64, u64>,
+    /// Where the next search begins if addresses are not to be reused at once.
+    cursor: u64,
+}
+
+impl Arena {
+    /// A range for a device with that much memory.
+    pub(crate) fn new(device: usize, capacity: u64) -> Option<Self> {
+        let hint = FIRST + APART * device as u64;
+        let least = round_up(capacity, PAGE) + PAGE;
+        // Less where addresses are scarce: under ulimit -v, under valgrind.
+        [APART, 1 << 36, least].into_iter().filter(|bytes| *bytes >= least).find_map(|bytes| {
+            let base = system::reserve(hint, bytes)?;
+            let file = system::memory_file(bytes)?;
+            if system::map(base, bytes, file, 0, Access::None).is_none() {
+                system::unreserve(base, bytes);
+                system::close(file);
+                return None;
+            }
+            Some(Self { base, bytes, file, spans: BTreeMap::new(), cursor: base })
+        })
+    }
+
+    pub(crate) fn contains(&self, at: u64) -> bool {
+        at >= self.base && at - self.base < self.bytes
+    }
+
+    /// Makes pages accessible and gives an address in them and the pages. What was asked for lies at the end of
+    /// the last page, and the page behind stays inaccessible: a stray access behind faults, and nobody gets used
+    /// to a better alignment than is promised.
+    pub(crate) fn take(&mut self, bytes: u64, reuse: bool) -> Option<(u64, (u64, u64))> {
+        let payload = round_up(bytes, ALIGNMENT);
+        let pages = round_up(payload, PAGE);
+        let from = if reuse { self.base } else { self.cursor };
+        let start = self.gap(from, pages + PAGE).or_else(|| self.gap(self.base, pages + PAGE))?;
+        if !system::protect(start, pages, Access::Write) {
+            return None;
+        }
+        self.spans.insert(start, pages);
+        self.cursor = start + pages + PAGE;
+        Some((start + pages - payload, (start, pages)))
+    }
+
+    /// The first gap of that many bytes from an address on; the page behind each span counts as its part.
+    fn gap(&self, from: u64, bytes: u64) -> Option<u64> {
+        let mut at = from;
+        if let Some((start, pages)) = self.spans.range(..from).next_back() {
+            at = at.max(start + pages + PAGE);
+        }
+        for (start, pages) in self.spans.range(from..) {
+            if start.saturating_sub(at) >= bytes {
+                break;
+            }
+            at = start + pages + PAGE;
+        }
+        (at + bytes <= self.base + self.bytes).then_some(at)
+    }
+
+    /// Takes pages back. They are gone, or full of poison.
+    pub(crate) fn give_back(&mut self, (start, pages): (u64, u64), fill: bool) {
+        self.spans.remove(&start);
+        if fill {
+            // SAFETY: the span was in use until now, so its pages are accessible.
+            unsafe { std::ptr::write_bytes(start as *mut u8, POISON, pages as usize) };
+            return;
+        }
+        system::protect(start, pages, Access::None);
+        system::punch(self.file, start - self.base, pages);
+    }
+}

@@ -1,0 +1,230 @@
+//! Stream capture and graphs. A captured item is a node with its predecessors; a launch queues the nodes on one
+//! stream in the order in which they were captured, which is an order that the graph allows.
+//!
+//! Rules: cuStreamBeginCapture, cuThreadExchangeStreamCaptureMode, cuStreamEndCapture and cuStreamIsCapturing in
+//! cuda.h; CUDA C++ Programming Guide, Creating a Graph Using Stream Capture: Cross-stream Dependencies and
+//! Events, Prohibited and Unhandled Operations, Invalidation.
+
+use cuda_sys::{
+    CU_STREAM_CAPTURE_MODE_GLOBAL, CU_STREAM_CAPTURE_MODE_RELAXED, CUDA_ERROR_CAPTURED_EVENT,
+    CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, CUDA_ERROR_STREAM_CAPTURE_ISOLATION,
+    CUDA_ERROR_STREAM_CAPTURE_MERGE, CUDA_ERROR_STREAM_CAPTURE_UNJOINED, CUDA_ERROR_STREAM_CAPTURE_UNMATCHED,
+    CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD,
+};
+
+use crate::abi::Answer;
+use crate::handles::{self, Kind};
+use crate::sim::Sim;
+use crate::system;
+use crate::work::Work;
+
+/// A capture that has begun and not ended.
+pub(crate) struct Capture {
+    origin: u64,
+    mode: u32,
+    thread: u64,
+    pub(crate) is_invalid: bool,
+    pub(crate) graph: Graph,
+    /// The handle that the graph will have.
+    pub(crate) handle: u64,
+}
+
+/// What was captured.
+#[derive(Clone, Default)]
+pub(crate) struct Graph {
+    pub(crate) nodes: Vec<Node>,
+}
+
+/// A captured item.
+#[derive(Clone)]
+pub(crate) struct Node {
+    pub(crate) work: Work,
+    pub(crate) after: Vec<usize>,
+    pub(crate) handle: u64,
+}
+
+impl Sim {
+    /// Begins to capture a stream that is not captured yet.
+    pub(crate) fn begin_capture(&mut self, stream: u64, mode: u32) -> u64 {
+        let number = self.number();
+        let capture = Capture {
+            origin: stream,
+            mode,
+            thread: system::thread(),
+            is_invalid: false,
+            graph: Graph::default(),
+            handle: handles::make(Kind::Graph, number),
+        };
+        self.captures.insert(number, capture);
+        self.join(stream, number, &[]);
+        number
+    }
+
+    fn join(&mut self, stream: u64, capture: u64, frontier: &[usize]) {
+        let Some(stream) = self.streams.get_mut(&stream) else { return };
+        stream.capture = Some(capture);
+        for node in frontier {
+            if !stream.frontier.contains(node) {
+                stream.frontier.push(*node);
+            }
+        }
+    }
+
+    /// Ends a capture and gives the graph, which is none if it was invalidated.
+    pub(crate) fn end_capture(&mut self, stream: u64) -> Answer<u64> {
+        let number = self.streams.get(&stream).and_then(|stream| stream.capture);
+        let number = number.ok_or(cuda_sys::CUDA_ERROR_ILLEGAL_STATE)?;
+        let Some(capture) = self.captures.get(&number) else {
+            return Err(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+        };
+        if capture.mode != CU_STREAM_CAPTURE_MODE_RELAXED && capture.thread != system::thread() {
+            return Err(CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD);
+        }
+        if capture.origin != stream {
+            self.invalidate(number);
+            return Err(CUDA_ERROR_STREAM_CAPTURE_UNMATCHED);
+        }
+        let is_joined = self.is_joined(number);
+        let Some(capture) = self.captures.remove(&number) else {
+            return Err(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+        };
+        for stream in self.streams.values_mut().filter(|stream| stream.capture == Some(number)) {
+            stream.capture = None;
+            stream.frontier.clear();
+        }
+        if capture.is_invalid {
+            return Err(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+        }
+        if !is_joined {
+            return Err(CUDA_ERROR_STREAM_CAPTURE_UNJOINED);
+        }
+        self.graphs.insert(capture.handle, capture.graph);
+        Ok(capture.handle)
+    }
+
+    /// Whether every node leads to the origin's last ones.
+    fn is_joined(&self, number: u64) -> bool {
+        let Some(capture) = self.captures.get(&number) else { return true };
+        let mut seen = vec![false; capture.graph.nodes.len()];
+        let mut left = self.streams.get(&capture.origin).map_or(Vec::new(), |stream| stream.frontier.clone());
+        while let Some(node) = left.pop() {
+            if !std::mem::replace(&mut seen[node], true) {
+                left.extend(&capture.graph.nodes[node].after);
+            }
+        }
+        seen.iter().all(|seen| *seen)
+    }
+
+    /// The capture is spoilt: its graph will be none.
+    pub(crate) fn invalidate(&mut self, number: u64) {
+        if let Some(capture) = self.captures.get_mut(&number) {
+            capture.is_invalid = true;
+        }
+    }
+
+    /// Whether a capture of a stream is sound; true also for a stream without.
+    fn is_sound(&self, number: u64) -> bool {
+        self.captures.get(&number).is_none_or(|capture| !capture.is_invalid)
+    }
+
+    /// Notes work on a captured stream as a node.
+    pub(crate) fn note(&mut self, number: u64, stream: u64, work: Work) -> Answer {
+        if !self.is_sound(number) {
+            return Err(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+        }
+        let unique = self.number();
+        let after = self.streams.get_mut(&stream).map(|stream| std::mem::take(&mut stream.frontier));
+        let Some(capture) = self.captures.get_mut(&number) else { return Ok(()) };
+        let index = capture.graph.nodes.len();
+        let handle = handles::make(Kind::Node, unique);
+        capture.graph.nodes.push(Node { work, after: after.unwrap_or_default(), handle });
+        self.join(stream, number, &[index]);
+        Ok(())
+    }
+
+    /// Records an event on a captured stream: it stands for the nodes so far.
+    pub(crate) fn note_record(&mut self, number: u64, stream: u64, event: u64) -> Answer {
+        if !self.is_sound(number) {
+            return Err(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+        }
+        let frontier = self.streams.get(&stream).map_or(Vec::new(), |stream| stream.frontier.clone());
+        let event = self.event(event)?;
+        event.captured = Some((number, frontier));
+        Ok(())
+    }
+
+    /// A wait where the stream or the event belongs to a capture; false if neither does.
+    pub(crate) fn note_wait(&mut self, stream: u64, event: u64) -> Answer<bool> {
+        let capturing = self.streams.get(&stream).and_then(|stream| stream.capture);
+        let there = self.event(event)?;
+        let (captured, is_recorded) = (there.captured.clone(), there.recorded.is_some());
+        if captured.as_ref().is_some_and(|(number, _)| !self.captures.contains_key(number)) {
+            return Err(CUDA_ERROR_CAPTURED_EVENT);
+        }
+        match (capturing, captured) {
+            (None, None) => Ok(false),
+            // An event that was never recorded stands for no work at all.
+            (Some(_), None) if !is_recorded => Ok(true),
+            (Some(number), None) => {
+                self.invalidate(number);
+                Err(CUDA_ERROR_STREAM_CAPTURE_ISOLATION)
+            }
+            (Some(mine), Some((other, _))) if mine != other => {
+                self.invalidate(mine);
+                self.invalidate(other);
+                Err(CUDA_ERROR_STREAM_CAPTURE_MERGE)
+            }
+            (_, Some((number, frontier))) => {
+                if !self.is_sound(number) {
+                    return Err(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+                }
+                self.forbid_implicit(stream, true)?;
+                self.join(stream, number, &frontier);
+                Ok(true)
+            }
+        }
+    }
+
+    /// A call that capture cannot see, such as cuMemAlloc or cuEventQuery: forbidden as the thread's mode says,
+    /// and then it spoils the captures that forbid it.
+    pub(crate) fn forbid_unsafe(&mut self) -> Answer {
+        let thread = system::thread();
+        let mode = self.threads.get(&thread).map_or(CU_STREAM_CAPTURE_MODE_GLOBAL, |own| own.capture_mode);
+        if mode == CU_STREAM_CAPTURE_MODE_RELAXED {
+            return Ok(());
+        }
+        let forbids = |capture: &Capture| {
+            let own = capture.thread == thread && capture.mode != CU_STREAM_CAPTURE_MODE_RELAXED;
+            let global =
+                mode == CU_STREAM_CAPTURE_MODE_GLOBAL && capture.mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
+            own || global
+        };
+        let mut is_forbidden = false;
+        for capture in self.captures.values_mut().filter(|capture| forbids(capture)) {
+            capture.is_invalid = true;
+            is_forbidden = true;
+        }
+        if is_forbidden { Err(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED) } else { Ok(()) }
+    }
+
+    /// A call that conflicts with the capture of a stream whatever the mode, such as waiting for it.
+    pub(crate) fn forbid_captured(&mut self, stream: u64) -> Answer {
+        match self.streams.get(&stream).and_then(|stream| stream.capture) {
+            None => Ok(()),
+            Some(number) => {
+                self.invalidate(number);
+                Err(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)
+            }
+        }
+    }
+
+    /// The same for a whole context.
+    pub(crate) fn forbid_captured_in(&mut self, context: u64) -> Answer {
+        let captured = self.streams.values().filter(|stream| stream.context == context);
+        let captured: Vec<u64> = captured.filter_map(|stream| stream.capture).collect();
+        for number in &captured {
+            self.invalidate(*number);
+        }
+        if captured.is_empty() { Ok(()) } else { Err(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED) }
+    }
+}

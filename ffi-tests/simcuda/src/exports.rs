@@ -1,0 +1,99 @@
+//! The driver's symbols, all of cuda-sys's list. A function that no file of `api` has is there nevertheless, is
+//! logged, and answers CUDA_ERROR_NOT_SUPPORTED.
+
+use std::ffi::*;
+use std::sync::atomic::AtomicU64;
+
+use cuda_sys::*;
+
+use crate::abi::Word;
+use crate::gate::{Address, Function, call};
+
+/// What the functions answer that the simulation does not have.
+mod absent {
+    use super::*;
+    use crate::abi::Answer;
+
+    macro_rules! absent {
+        ($(fn $symbol:ident as $name:literal since $since:literal $(twin $twin:ident)?
+            ($($argument:ident: $type:ty),*);)*) => {
+            $(#[allow(dead_code, clippy::too_many_arguments)]
+            pub(crate) fn $symbol($(_: $type),*) -> Answer {
+                Err(CUDA_ERROR_NOT_SUPPORTED)
+            })*
+        };
+    }
+    cuda_sys::driver_functions!(absent);
+}
+
+/// An exported function: its entry in the table, and the symbol.
+macro_rules! export {
+    ($symbol:ident, $name:literal, $since:expr, $per_thread:literal, $does:ident, ($($argument:ident: $type:ty),*)) => {
+        #[allow(non_camel_case_types)]
+        mod $symbol {
+            use super::*;
+
+            pub(super) static FUNCTION: Function = Function {
+                symbol: stringify!($symbol),
+                name: $name,
+                since: $since,
+                per_thread: $per_thread,
+                address: Address(super::$symbol as *const ()),
+                calls: AtomicU64::new(0),
+            };
+
+            #[allow(unused_imports, clippy::too_many_arguments)]
+            pub(super) fn body($($argument: $type),*) -> crate::abi::Answer {
+                use super::absent::*;
+                {
+                    // Names of an inner scope come first: what is there is taken, and what is not is absent.
+                    use crate::api::*;
+                    $does($($argument),*)
+                }
+            }
+        }
+
+        #[unsafe(no_mangle)]
+        #[allow(clippy::too_many_arguments)]
+        extern "C" fn $symbol($($argument: $type),*) -> CUresult {
+            call(&$symbol::FUNCTION, &[$($argument.word()),*], || $symbol::body($($argument),*))
+        }
+    };
+}
+
+macro_rules! export_both {
+    ($symbol:ident, $name:literal, $since:literal, [], $arguments:tt) => {
+        export!($symbol, $name, $since, false, $symbol, $arguments);
+    };
+    ($symbol:ident, $name:literal, $since:literal, [$twin:ident], $arguments:tt) => {
+        export!($symbol, $name, $since, false, $symbol, $arguments);
+        export!($twin, $name, later($since), true, $symbol, $arguments);
+    };
+}
+
+macro_rules! exports {
+    ($(fn $symbol:ident as $name:literal since $since:literal $(twin $twin:ident)?
+        ($($argument:ident: $type:ty),*);)*) => {
+        $(export_both!($symbol, $name, $since, [$($twin)?], ($($argument: $type),*));)*
+
+        /// Every exported function of the driver.
+        pub(crate) static FUNCTIONS: &[&Function] =
+            &[$(&$symbol::FUNCTION, $(&$twin::FUNCTION,)?)*];
+    };
+}
+
+/// Twins are there since CUDA 7.
+const fn later(since: i32) -> i32 {
+    if since > 7000 { since } else { 7000 }
+}
+
+cuda_sys::driver_functions!(exports);
+
+/// The function with that symbol or, if none has it, with that name.
+pub(crate) fn named(name: &str) -> impl Iterator<Item = &'static Function> {
+    let exact = FUNCTIONS.iter().any(|function| function.symbol == name);
+    FUNCTIONS.iter().copied().filter(move |function| match exact {
+        true => function.symbol == name,
+        false => function.name == name,
+    })
+}

@@ -1,0 +1,73 @@
+//! Failures and latencies that a test orders.
+
+use std::time::Duration;
+
+use cuda_sys::CUresult;
+
+use crate::gate::Function;
+
+/// What is to go wrong.
+#[derive(Default)]
+pub(crate) struct Faults {
+    failures: Vec<Failure>,
+    latencies: Vec<(Option<String>, Duration)>,
+    /// What failed calls so far were ordered.
+    struck: u64,
+}
+
+/// The n-th call from now fails.
+struct Failure {
+    function: Option<String>,
+    left: u64,
+    code: CUresult,
+}
+
+impl Faults {
+    /// Orders that the `nth` call from now of the function, or of any, fails; the first is 1.
+    pub(crate) fn order(&mut self, function: Option<String>, nth: u64, code: CUresult) {
+        self.failures.push(Failure { function, left: nth, code });
+    }
+
+    pub(crate) fn delay(&mut self, function: Option<String>, delay: Duration) {
+        self.latencies.retain(|(name, _)| *name != function);
+        if !delay.is_zero() {
+            self.latencies.push((function, delay));
+        }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    /// How many ordered failures have happened.
+    pub(crate) fn struck(&self) -> u64 {
+        self.struck
+    }
+
+    /// Whether this call is one that fails.
+    pub(crate) fn strikes(&mut self, function: &Function) -> Option<CUresult> {
+        let mut code = None;
+        for failure in &mut self.failures {
+            if is(failure.function.as_deref(), function) {
+                failure.left -= 1;
+                if failure.left == 0 {
+                    code = Some(failure.code);
+                }
+            }
+        }
+        self.failures.retain(|failure| failure.left > 0);
+        self.struck += u64::from(code.is_some());
+        code
+    }
+
+    /// How long this call takes at least.
+    pub(crate) fn delay_of(&self, function: &Function) -> Duration {
+        let of = |(name, delay): &(Option<String>, Duration)| is(name.as_deref(), function).then_some(*delay);
+        self.latencies.iter().filter_map(of).sum()
+    }
+}
+
+/// Whether a name, symbol or none at all means this function.
+fn is(name: Option<&str>, function: &Function) -> bool {
+    name.is_none_or(|name| name == function.symbol || name == function.name)
+}

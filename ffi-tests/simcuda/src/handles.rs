@@ -1,0 +1,26 @@
+//! Handles are numbers that look like pointers and are never followed. Each kind has numbers of its own, and
+//! none is given twice, unless a test asks for that: so a stale handle is told from a foreign one.
+
+/// What a handle is of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u64)]
+pub(crate) enum Kind {
+    Context = 0x11,
+    Stream = 0x12,
+    Event = 0x13,
+    Graph = 0x14,
+    Executable = 0x15,
+    Pool = 0x16,
+    Physical = 0x17,
+    Node = 0x18,
+}
+
+/// The handle of a kind with a number.
+pub(crate) fn make(kind: Kind, number: u64) -> u64 {
+    ((kind as u64) << 40) | (number << 4)
+}
+
+/// The number in a handle, if it is of the kind at all.
+pub(crate) fn number(kind: Kind, handle: u64) -> Option<u64> {
+    (handle >> 40 == kind as u64 && handle.is_multiple_of(16)).then_some((handle & ((1 << 40) - 1)) >> 4)
+}

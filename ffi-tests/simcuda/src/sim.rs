@@ -1,0 +1,221 @@
+//! The whole state of the simulated driver, behind one lock. Nothing of the program's runs while it is held:
+//! simulated kernels and host functions are called with it open (`streams::run_next`).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use cuda_sys::{
+    CUDA_ERROR_ASSERT, CUDA_ERROR_HARDWARE_STACK_ERROR, CUDA_ERROR_ILLEGAL_ADDRESS,
+    CUDA_ERROR_ILLEGAL_INSTRUCTION, CUDA_ERROR_INVALID_ADDRESS_SPACE, CUDA_ERROR_INVALID_PC,
+    CUDA_ERROR_LAUNCH_FAILED, CUDA_ERROR_LAUNCH_TIMEOUT, CUDA_ERROR_MISALIGNED_ADDRESS, CUresult,
+};
+
+use crate::arena::Arena;
+use crate::capture::{Capture, Graph};
+use crate::contexts::{Context, Device, Thread};
+use crate::faults::Faults;
+use crate::handles::{self, Kind};
+use crate::memory::{Allocation, Pool};
+use crate::options::{Choice, Options};
+use crate::physical::{Mapping, Physical, Reservation, Store};
+use crate::record::Record;
+use crate::streams::{Event, Stream};
+use crate::system;
+
+/// The state, held.
+pub(crate) type Guard = MutexGuard<'static, Sim>;
+
+/// Everything that the simulated driver knows. Maps are by address, handle or number.
+pub(crate) struct Sim {
+    pub(crate) options: Options,
+    pub(crate) is_initialised: bool,
+    /// The process is at its end, as far as the driver is concerned.
+    pub(crate) is_down: bool,
+    pub(crate) record: Record,
+    pub(crate) faults: Faults,
+
+    pub(crate) devices: Vec<Device>,
+    pub(crate) contexts: BTreeMap<u64, Context>,
+    pub(crate) threads: BTreeMap<u64, Thread>,
+
+    /// By number: a destroyed stream lives until its work is done.
+    pub(crate) streams: BTreeMap<u64, Stream>,
+    /// From handle to number, for the streams that were created.
+    pub(crate) stream_names: BTreeMap<u64, u64>,
+    pub(crate) events: BTreeMap<u64, Event>,
+    pub(crate) captures: BTreeMap<u64, Capture>,
+    pub(crate) graphs: BTreeMap<u64, Graph>,
+    pub(crate) executables: BTreeMap<u64, Graph>,
+
+    /// By device.
+    pub(crate) arenas: Vec<Option<Arena>>,
+    /// Live memory that is no virtual memory, by address.
+    pub(crate) allocations: BTreeMap<u64, Allocation>,
+    pub(crate) pools: BTreeMap<u64, Pool>,
+    /// Physical memory of each device.
+    pub(crate) stores: Vec<Option<Store>>,
+    pub(crate) physical: BTreeMap<u64, Physical>,
+    pub(crate) reservations: BTreeMap<u64, Reservation>,
+    pub(crate) mappings: BTreeMap<u64, Mapping>,
+
+    next: u64,
+    /// Handles that a test wants to see again, the last one first.
+    retired: Vec<(Kind, u64)>,
+}
+
+static SIM: LazyLock<Mutex<Sim>> = LazyLock::new(|| Mutex::new(Sim::new(Options::from_environment())));
+static MOVED: Condvar = Condvar::new();
+/// Threads that wait for `MOVED`; written with the state held. Waking nobody costs a system call.
+static WAITING: AtomicUsize = AtomicUsize::new(0);
+
+/// Numbers below are the primary contexts'.
+const FIRST_NUMBER: u64 = 100;
+
+/// The state. A panic elsewhere has left it whole enough for a simulation.
+pub(crate) fn lock() -> Guard {
+    SIM.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Wakes the threads that wait for work to be done. The state is held.
+pub(crate) fn wake() {
+    if WAITING.load(Ordering::Relaxed) > 0 {
+        MOVED.notify_all();
+    }
+}
+
+/// Waits until some work was done; None if nothing happened for a minute, which no test waits for on purpose.
+pub(crate) fn wait(sim: Guard) -> Option<Guard> {
+    let minute = Duration::from_secs(60);
+    WAITING.fetch_add(1, Ordering::Relaxed);
+    let (sim, timeout) = MOVED.wait_timeout(sim, minute).unwrap_or_else(PoisonError::into_inner);
+    WAITING.fetch_sub(1, Ordering::Relaxed);
+    (!timeout.timed_out()).then_some(sim)
+}
+
+/// Errors after which a context answers nothing else ("any further CUDA work will return the same error": their
+/// comments in cuda.h).
+pub(crate) fn is_sticky(code: CUresult) -> bool {
+    matches!(
+        code,
+        CUDA_ERROR_ILLEGAL_ADDRESS
+            | CUDA_ERROR_LAUNCH_TIMEOUT
+            | CUDA_ERROR_ASSERT
+            | CUDA_ERROR_HARDWARE_STACK_ERROR
+            | CUDA_ERROR_ILLEGAL_INSTRUCTION
+            | CUDA_ERROR_MISALIGNED_ADDRESS
+            | CUDA_ERROR_INVALID_ADDRESS_SPACE
+            | CUDA_ERROR_INVALID_PC
+            | CUDA_ERROR_LAUNCH_FAILED
+    )
+}
+
+impl Sim {
+    fn new(options: Options) -> Self {
+        let count = usize::try_from(options.devices).unwrap_or(0);
+        Self {
+            is_initialised: false,
+            is_down: false,
+            record: Record::default(),
+            faults: Faults::default(),
+            devices: (0..count).map(|_| Device::new(options.memory)).collect(),
+            contexts: BTreeMap::new(),
+            threads: BTreeMap::new(),
+            streams: BTreeMap::new(),
+            stream_names: BTreeMap::new(),
+            events: BTreeMap::new(),
+            captures: BTreeMap::new(),
+            graphs: BTreeMap::new(),
+            executables: BTreeMap::new(),
+            arenas: Vec::new(),
+            allocations: BTreeMap::new(),
+            pools: BTreeMap::new(),
+            stores: Vec::new(),
+            physical: BTreeMap::new(),
+            reservations: BTreeMap::new(),
+            mappings: BTreeMap::new(),
+            next: FIRST_NUMBER,
+            retired: Vec::new(),
+            options,
+        }
+    }
+
+    /// Begins anew, as in a fresh process, but that numbers go on: old handles stay known as stale.
+    pub(crate) fn reset(&mut self, options: Options) {
+        self.release_everything();
+        let next = self.next;
+        let arenas = std::mem::take(&mut self.arenas);
+        let stores = std::mem::take(&mut self.stores);
+        *self = Self::new(options);
+        self.next = next;
+        self.arenas = arenas;
+        self.stores = stores;
+        for function in crate::exports::FUNCTIONS {
+            function.calls.store(0, Ordering::Relaxed);
+        }
+        wake();
+    }
+
+    fn release_everything(&mut self) {
+        let mapped: Vec<u64> = self.mappings.keys().copied().collect();
+        for at in mapped {
+            self.remove_mapping(at);
+        }
+        for (at, reservation) in std::mem::take(&mut self.reservations) {
+            system::unreserve(at, reservation.bytes);
+        }
+        let handles: Vec<u64> = self.physical.keys().copied().collect();
+        for handle in handles {
+            if let Some(physical) = self.physical.get_mut(&handle) {
+                physical.references = 0;
+            }
+            self.drop_physical(handle);
+        }
+        let live: BTreeSet<u64> = self.allocations.keys().copied().collect();
+        for at in live {
+            self.release(at);
+        }
+    }
+
+    /// A number that nothing else has.
+    pub(crate) fn number(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    /// A new handle of a kind.
+    pub(crate) fn handle(&mut self, kind: Kind) -> u64 {
+        if self.options.is_on(Choice::RecycleHandles)
+            && let Some(index) = self.retired.iter().rposition(|(of, _)| *of == kind)
+        {
+            return self.retired.remove(index).1;
+        }
+        let number = self.number();
+        handles::make(kind, number)
+    }
+
+    /// A handle is no longer in use.
+    pub(crate) fn retire(&mut self, kind: Kind, handle: u64) {
+        if self.options.is_on(Choice::RecycleHandles) {
+            self.retired.push((kind, handle));
+        }
+    }
+
+    /// Notes that a handle was used that is none, or none any more. A real driver may crash.
+    pub(crate) fn stale(&mut self, kind: Kind, handle: u64) {
+        let was = match handles::number(kind, handle) {
+            Some(number) if number <= self.next => "one that was destroyed",
+            _ => "none of this driver",
+        };
+        self.record.misuse(format!("{kind:?} {handle:#x} is {was}"));
+    }
+
+    /// The current context of the calling thread has failed for good.
+    pub(crate) fn make_sticky(&mut self, code: CUresult) {
+        let handle = self.threads.get(&system::thread()).and_then(|thread| thread.stack.last().copied());
+        if let Some(context) = handle.and_then(|handle| self.contexts.get_mut(&handle)) {
+            context.sticky.get_or_insert(code);
+        }
+    }
+}

@@ -1,0 +1,396 @@
+//! Streams: queues of work in order. An item of a stream is run when everything before it in the stream is done
+//! and everything that it waits for elsewhere, unless the stream is held; then a test steps it. There is no
+//! thread of the device: work is run by whichever call of the driver finds that its turn has come.
+
+use std::collections::VecDeque;
+
+use cuda_sys::{
+    CU_STREAM_NON_BLOCKING, CUDA_ERROR_INVALID_CONTEXT, CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_LAUNCH_TIMEOUT,
+    CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, CUdevice, CUstream,
+};
+
+use crate::abi::Answer;
+use crate::gate;
+use crate::handles::Kind;
+use crate::options::Choice;
+use crate::sim::{self, Guard, Sim};
+use crate::system;
+use crate::work::Work;
+
+/// What a stream is in its context.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Role {
+    Legacy,
+    PerThread,
+    /// With its handle.
+    Created(u64),
+}
+
+/// A place in a stream's order: everything up to that item.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Point {
+    pub(crate) stream: u64,
+    pub(crate) item: u64,
+}
+
+/// Work with what it waits for in other streams.
+pub(crate) struct Item {
+    number: u64,
+    after: Vec<Point>,
+    pub(crate) work: Work,
+}
+
+/// A stream with its queue.
+pub(crate) struct Stream {
+    pub(crate) context: u64,
+    pub(crate) device: CUdevice,
+    pub(crate) role: Role,
+    pub(crate) flags: u32,
+    pub(crate) priority: i32,
+    pub(crate) unique: u64,
+    pub(crate) queue: VecDeque<Item>,
+    issued: u64,
+    done: u64,
+    /// The thread that runs an item of it, with the lock open.
+    runner: Option<u64>,
+    pub(crate) is_held: bool,
+    /// It goes when its work is done.
+    is_destroyed: bool,
+    /// The capture it takes part in.
+    pub(crate) capture: Option<u64>,
+    /// What the next captured item comes after, as indices into the capture's nodes.
+    pub(crate) frontier: Vec<usize>,
+}
+
+/// An event: the place in a stream where it was last recorded.
+pub(crate) struct Event {
+    pub(crate) context: u64,
+    pub(crate) flags: u32,
+    pub(crate) unique: u64,
+    pub(crate) recorded: Option<Point>,
+    /// When the recorded place was reached, in nanoseconds.
+    pub(crate) reached: Option<u64>,
+    /// If it was last recorded in a capture: which, and after which of its nodes.
+    pub(crate) captured: Option<(u64, Vec<usize>)>,
+}
+
+impl Stream {
+    pub(crate) fn new(context: u64, device: CUdevice, role: Role, flags: u32, priority: i32) -> Self {
+        Self {
+            context,
+            device,
+            role,
+            flags,
+            priority,
+            unique: 0,
+            queue: VecDeque::new(),
+            issued: 0,
+            done: 0,
+            runner: None,
+            is_held: false,
+            is_destroyed: false,
+            capture: None,
+            frontier: Vec::new(),
+        }
+    }
+
+    /// Whether the legacy default stream and this one wait for each other.
+    fn is_blocking(&self) -> bool {
+        self.role != Role::Legacy && self.flags & CU_STREAM_NON_BLOCKING == 0
+    }
+
+    /// Items that are not done.
+    pub(crate) fn pending(&self) -> u64 {
+        self.issued - self.done
+    }
+
+    /// Whether everything that was queued is done.
+    fn is_idle(&self) -> bool {
+        self.done == self.issued
+    }
+}
+
+impl Sim {
+    /// Adds a stream and gives its number.
+    pub(crate) fn add_stream(&mut self, mut stream: Stream) -> u64 {
+        let number = self.number();
+        stream.unique = number;
+        stream.is_held = self.options.is_on(Choice::HoldNew);
+        if let Role::Created(handle) = stream.role {
+            self.stream_names.insert(handle, number);
+        }
+        self.streams.insert(number, stream);
+        number
+    }
+
+    /// The number of the stream that a handle means in this call. Default streams are the current context's.
+    pub(crate) fn stream(&mut self, handle: CUstream) -> Answer<u64> {
+        match handle.addr() as u64 {
+            0 if !gate::is_per_thread() => self.legacy(),
+            1 => self.legacy(),
+            0 | 2 => self.per_thread(),
+            name => match self.stream_names.get(&name) {
+                Some(number) => {
+                    let number = *number;
+                    let context = self.streams.get(&number).map(|stream| stream.context);
+                    let sticky = context.and_then(|context| self.contexts.get(&context)?.sticky);
+                    sticky.map_or(Ok(number), Err)
+                }
+                None => {
+                    self.stale(Kind::Stream, name);
+                    Err(CUDA_ERROR_INVALID_HANDLE)
+                }
+            },
+        }
+    }
+
+    fn legacy(&mut self) -> Answer<u64> {
+        let context = self.current()?;
+        Ok(self.contexts[&context].legacy)
+    }
+
+    fn per_thread(&mut self) -> Answer<u64> {
+        let handle = self.current()?;
+        let thread = system::thread();
+        if let Some(number) = self.contexts[&handle].per_thread.get(&thread) {
+            return Ok(*number);
+        }
+        let device = self.contexts[&handle].device;
+        let number = self.add_stream(Stream::new(handle, device, Role::PerThread, 0, 0));
+        let context = self.contexts.get_mut(&handle).ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
+        context.per_thread.insert(thread, number);
+        Ok(number)
+    }
+
+    /// The event that a handle means.
+    pub(crate) fn event(&mut self, handle: u64) -> Answer<&mut Event> {
+        if !self.events.contains_key(&handle) {
+            self.stale(Kind::Event, handle);
+        }
+        let event = self.events.get(&handle).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
+        if let Some(code) = self.contexts.get(&event.context).and_then(|context| context.sticky) {
+            return Err(code);
+        }
+        self.events.get_mut(&handle).ok_or(CUDA_ERROR_INVALID_HANDLE)
+    }
+
+    /// The handle is no stream any more; the stream lives until its work is done (cuStreamDestroy in cuda.h).
+    pub(crate) fn destroy_stream(&mut self, number: u64) {
+        let Some(stream) = self.streams.get_mut(&number) else { return };
+        stream.is_destroyed = true;
+        if let Role::Created(handle) = stream.role {
+            self.stream_names.remove(&handle);
+            self.retire(Kind::Stream, handle);
+        }
+        self.remove_if_over(number);
+    }
+
+    /// Ends a stream at once, with what is queued.
+    pub(crate) fn drop_stream(&mut self, number: u64) {
+        self.destroy_stream(number);
+        self.streams.remove(&number);
+    }
+
+    fn remove_if_over(&mut self, number: u64) {
+        let over = |stream: &Stream| stream.is_destroyed && stream.is_idle() && stream.runner.is_none();
+        if self.streams.get(&number).is_some_and(over) {
+            self.streams.remove(&number);
+        }
+    }
+
+    /// Whether everything up to there is done. Of a stream that is gone everything is.
+    pub(crate) fn is_done(&self, point: Point) -> bool {
+        self.streams.get(&point.stream).is_none_or(|stream| stream.done >= point.item)
+    }
+
+    /// Everything that is queued on a stream now.
+    pub(crate) fn end_of(&self, number: u64) -> Point {
+        Point { stream: number, item: self.streams.get(&number).map_or(0, |stream| stream.issued) }
+    }
+
+    /// Everything that is queued on the streams of some contexts and devices.
+    pub(crate) fn all_of(&self, are: impl Fn(u64, CUdevice) -> bool) -> Vec<Point> {
+        let streams = self.streams.iter().filter(|(_, stream)| are(stream.context, stream.device));
+        streams.map(|(number, stream)| Point { stream: *number, item: stream.issued }).collect()
+    }
+
+    /// Where streams of a device free memory that their turn has not come for.
+    pub(crate) fn pending_frees(&self, device: CUdevice) -> Vec<Point> {
+        let streams = self.streams.iter().filter(|(_, stream)| stream.device == device);
+        let frees = streams.flat_map(|(number, stream)| {
+            let frees = stream.queue.iter().filter(|item| matches!(item.work, Work::Free { .. }));
+            frees.map(|item| Point { stream: *number, item: item.number })
+        });
+        frees.collect()
+    }
+
+    /// The blocking streams of a context; their work and the legacy default stream's wait for each other.
+    pub(crate) fn blocking(&self, context: u64) -> impl Iterator<Item = u64> {
+        let blocking = move |stream: &Stream| stream.context == context && stream.is_blocking();
+        self.streams.iter().filter(move |(_, stream)| blocking(stream)).map(|(number, _)| *number)
+    }
+
+    /// What use of a stream waits for by the rules of the legacy default stream: the work of all blocking
+    /// streams there, its work here (CUDA Runtime API manual, Stream synchronization behavior).
+    pub(crate) fn implicit(&self, number: u64) -> Vec<Point> {
+        let Some(stream) = self.streams.get(&number) else { return Vec::new() };
+        let points: Vec<Point> = match stream.role {
+            Role::Legacy => self.blocking(stream.context).map(|other| self.end_of(other)).collect(),
+            _ if stream.is_blocking() => {
+                let legacy = self.contexts.get(&stream.context).map(|context| self.end_of(context.legacy));
+                legacy.into_iter().collect()
+            }
+            _ => Vec::new(),
+        };
+        points.into_iter().filter(|point| !self.is_done(*point)).collect()
+    }
+
+    /// Nothing may use the legacy default stream while a blocking stream of its context is captured
+    /// (cuStreamIsCapturing in cuda.h). With `spoils`, the attempt invalidates those captures.
+    pub(crate) fn forbid_implicit(&mut self, number: u64, spoils: bool) -> Answer {
+        let Some(stream) = self.streams.get(&number) else { return Ok(()) };
+        if stream.role != Role::Legacy {
+            return Ok(());
+        }
+        let captured: Vec<u64> =
+            self.blocking(stream.context).filter_map(|other| self.streams[&other].capture).collect();
+        if captured.is_empty() {
+            return Ok(());
+        }
+        if spoils {
+            for capture in captured {
+                self.invalidate(capture);
+            }
+        }
+        Err(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT)
+    }
+
+    /// Queues work, or notes it where the stream is captured; nothing is run yet. Gives its place.
+    pub(crate) fn queue(&mut self, stream: u64, work: Work, after: Vec<Point>) -> Answer<Point> {
+        if let Some(capture) = self.streams.get(&stream).and_then(|stream| stream.capture) {
+            self.note(capture, stream, work)?;
+            return Ok(self.end_of(stream));
+        }
+        self.forbid_implicit(stream, true)?;
+        Ok(self.enqueue(stream, work, after))
+    }
+
+    /// Queues work at the end of a stream that is not captured.
+    fn enqueue(&mut self, number: u64, work: Work, mut after: Vec<Point>) -> Point {
+        after.extend(self.implicit(number));
+        after.retain(|point| !self.is_done(*point));
+        let Some(stream) = self.streams.get_mut(&number) else { return Point { stream: number, item: 0 } };
+        stream.issued += 1;
+        let item = stream.issued;
+        stream.queue.push_back(Item { number: item, after, work });
+        Point { stream: number, item }
+    }
+
+    /// Whether the first item of a stream could be run, but that it may be held.
+    fn is_ready(&self, stream: &Stream) -> bool {
+        let clear = |item: &Item| item.after.iter().all(|point| self.is_done(*point));
+        stream.runner.is_none() && stream.queue.front().is_some_and(clear)
+    }
+}
+
+/// Queues work, or notes it where the stream is captured, and runs what can be run. Gives its place.
+pub(crate) fn submit(mut sim: Guard, stream: u64, work: Work, after: Vec<Point>) -> Answer<(Guard, Point)> {
+    let point = sim.queue(stream, work, after)?;
+    Ok((run_ready(sim), point))
+}
+
+/// Runs everything whose turn has come, streams in the order of their creation, until nothing is left.
+pub(crate) fn run_ready(mut sim: Guard) -> Guard {
+    loop {
+        let ready = |stream: &Stream| !stream.is_held && sim.is_ready(stream);
+        let next = sim.streams.iter().find(|(_, stream)| !stream.queue.is_empty() && ready(stream));
+        let Some(number) = next.map(|(number, _)| *number) else { return sim };
+        sim = run_next(sim, number);
+    }
+}
+
+/// Runs the first item of a stream. The program's functions are called with the lock open.
+fn run_next(mut sim: Guard, number: u64) -> Guard {
+    let Some(stream) = sim.streams.get_mut(&number) else { return sim };
+    let Some(item) = stream.queue.pop_front() else { return sim };
+    let (context, device) = (stream.context, stream.device);
+    stream.runner = Some(system::thread());
+    if let Some(call) = item.work.call() {
+        drop(sim);
+        call();
+        sim = sim::lock();
+    } else {
+        sim.perform(context, device, &item.work);
+    }
+    // The context may have ended meanwhile.
+    if let Some(stream) = sim.streams.get_mut(&number) {
+        stream.done = item.number;
+        stream.runner = None;
+        sim.remove_if_over(number);
+    }
+    sim::wake();
+    sim
+}
+
+/// Runs up to so many items of a held stream as far as they are not blocked, and what follows elsewhere. Gives
+/// how many were run.
+pub(crate) fn step(mut sim: Guard, number: u64, most: u64) -> (Guard, u64) {
+    let mut count = 0;
+    while count < most {
+        sim = run_ready(sim);
+        let ready = sim.streams.get(&number).is_some_and(|stream| sim.is_ready(stream));
+        if !ready {
+            break;
+        }
+        sim = run_next(sim, number);
+        count += 1;
+    }
+    (run_ready(sim), count)
+}
+
+/// Blocks until everything up to the points is done. Held work is run as far as it is needed and no further, or
+/// waited for until another thread steps it (`Choice::SynchronizeWaits`).
+pub(crate) fn finish(mut sim: Guard, points: &[Point]) -> Answer<Guard> {
+    sim = run_ready(sim);
+    for point in points {
+        while !sim.is_done(*point) {
+            sim = match sim.options.is_on(Choice::SynchronizeWaits) {
+                true => wait(sim, *point)?,
+                false => advance(sim, *point)?,
+            };
+        }
+    }
+    Ok(run_ready(sim))
+}
+
+fn wait(sim: Guard, point: Point) -> Answer<Guard> {
+    if let Some(sim) = sim::wait(sim) {
+        return Ok(sim);
+    }
+    let words =
+        format!("a call waited a minute for held work, item {} of stream {}", point.item, point.stream);
+    sim::lock().record.misuse(words);
+    Err(CUDA_ERROR_LAUNCH_TIMEOUT)
+}
+
+/// Runs one item that stands before the point, held or not.
+fn advance(sim: Guard, mut point: Point) -> Answer<Guard> {
+    // What an item waits for was queued before it, so this comes to an end.
+    loop {
+        let Some(stream) = sim.streams.get(&point.stream) else { return Ok(sim) };
+        if stream.runner == Some(system::thread()) {
+            let words = "a host function or simulated kernel waits for its own stream".to_owned();
+            drop(sim);
+            sim::lock().record.misuse(words);
+            return Err(cuda_sys::CUDA_ERROR_NOT_PERMITTED);
+        }
+        if stream.runner.is_some() {
+            return wait(sim, point);
+        }
+        let Some(item) = stream.queue.front() else { return Ok(sim) };
+        match item.after.iter().find(|other| !sim.is_done(**other)) {
+            Some(other) => point = *other,
+            None => return Ok(run_next(sim, point.stream)),
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! What a device is told to do, and doing it.
+
+use std::ffi::c_void;
+
+use cuda_sys::{CUDA_ERROR_ILLEGAL_ADDRESS, CUDA_SUCCESS, CUdevice, CUstream, CUstreamCallback};
+
+use crate::sim::Sim;
+use crate::system;
+
+/// A function of the program.
+pub(crate) type Function = unsafe extern "C" fn(*mut c_void);
+
+/// An item of work.
+#[derive(Clone)]
+pub(crate) enum Work {
+    /// A simulated kernel of the program's, or a host function: called with an argument.
+    Call {
+        function: Function,
+        argument: u64,
+    },
+    /// `cuStreamAddCallback`.
+    Callback {
+        function: CUstreamCallback,
+        stream: u64,
+        argument: u64,
+    },
+    /// A simulated kernel: fills a range with a pattern of 8 bytes.
+    Fill {
+        at: u64,
+        bytes: u64,
+        pattern: u64,
+    },
+    /// A simulated kernel: reads a range and finds the pattern, or a mismatch is counted.
+    Expect {
+        at: u64,
+        bytes: u64,
+        pattern: u64,
+    },
+    Copy {
+        to: u64,
+        from: Source,
+        bytes: u64,
+    },
+    /// Elements of 1, 2 or 4 bytes.
+    Set {
+        at: u64,
+        count: u64,
+        width: u64,
+        value: u32,
+    },
+    /// An event's place, with what the event was when it was recorded.
+    Record {
+        event: u64,
+        unique: u64,
+    },
+    /// Memory of `cuMemAllocAsync` that is freed in order.
+    Free {
+        at: u64,
+        unique: u64,
+    },
+    /// Waits for something elsewhere, or stands for a place.
+    Nothing,
+}
+
+/// What is copied from.
+#[derive(Clone)]
+pub(crate) enum Source {
+    Address(u64),
+    /// What pageable memory held when the copy was queued ("the copy is staged": Memory management, API
+    /// synchronization behavior in the CUDA Driver API manual).
+    Staged(Vec<u8>),
+}
+
+impl Work {
+    /// What is to be called with the lock open.
+    pub(crate) fn call(&self) -> Option<Box<dyn FnOnce()>> {
+        match *self {
+            Self::Call { function, argument } => Some(Box::new(move || {
+                // SAFETY: the program gave the function and its argument for that.
+                unsafe { function(argument as *mut c_void) }
+            })),
+            Self::Callback { function: Some(function), stream, argument } => Some(Box::new(move || {
+                // SAFETY: the program gave the function and its argument for that.
+                unsafe { function(stream as CUstream, CUDA_SUCCESS, argument as *mut c_void) }
+            })),
+            _ => None,
+        }
+    }
+}
+
+impl Sim {
+    /// Does what needs no function of the program's.
+    pub(crate) fn perform(&mut self, context: u64, device: CUdevice, work: &Work) {
+        let is_sound = self.contexts.get(&context).is_some_and(|context| context.sticky.is_none());
+        match work {
+            Work::Record { event, unique } => self.reach(*event, *unique),
+            Work::Free { at, unique } => {
+                if self.allocations.get(at).is_some_and(|allocation| allocation.unique == *unique) {
+                    self.release(*at);
+                }
+            }
+            // A context with a sticky error does nothing any more.
+            _ if !is_sound => (),
+            work => {
+                if let Err(why) = self.touch(device, work) {
+                    self.record.misuse(format!("illegal address: {why}"));
+                    if let Some(context) = self.contexts.get_mut(&context) {
+                        context.sticky.get_or_insert(CUDA_ERROR_ILLEGAL_ADDRESS);
+                    }
+                }
+            }
+        }
+    }
+
+    fn reach(&mut self, event: u64, unique: u64) {
+        // It may have been destroyed since, or be recorded elsewhere later.
+        if let Some(event) = self.events.get_mut(&event)
+            && event.unique == unique
+        {
+            event.reached = Some(system::now());
+        }
+    }
+
+    /// Work that touches memory; an error says what is wrong with it, and nothing was touched.
+    fn touch(&mut self, device: CUdevice, work: &Work) -> Result<(), String> {
+        match work {
+            Work::Fill { at, bytes, pattern } => {
+                self.may_access(device, *at, *bytes, true, false)?;
+                fill(*at, *bytes, *pattern);
+            }
+            Work::Expect { at, bytes, pattern } => {
+                self.may_access(device, *at, *bytes, false, false)?;
+                if let Some((index, found)) = difference(*at, *bytes, *pattern) {
+                    let bytes = format!("{at:#x} and {bytes} bytes");
+                    self.record.mismatch(format!(
+                        "a kernel that reads {bytes} found {found:#04x} at byte {index} instead of {pattern:#x}"
+                    ));
+                }
+            }
+            Work::Copy { to, from, bytes } => {
+                self.may_access(device, *to, *bytes, true, true)?;
+                match from {
+                    Source::Address(from) => {
+                        self.may_access(device, *from, *bytes, false, true)?;
+                        copy(*to, *from, *bytes);
+                    }
+                    Source::Staged(staged) => copy(*to, staged.as_ptr().addr() as u64, *bytes),
+                }
+            }
+            Work::Set { at, count, width, value } => {
+                self.may_access(device, *at, count * width, true, true)?;
+                set(*at, *count, *width, *value);
+            }
+            _ => (),
+        }
+        Ok(())
+    }
+}
+
+/// A range of simulated device memory, which was just found accessible and stays so while the lock is held.
+fn range<'a>(at: u64, bytes: u64) -> &'a mut [u8] {
+    if bytes == 0 {
+        return &mut [];
+    }
+    // SAFETY: the range is mapped and writable; what else the program does there is what a device's memory is for.
+    unsafe { std::slice::from_raw_parts_mut(at as *mut u8, bytes as usize) }
+}
+
+fn readable<'a>(at: u64, bytes: u64) -> &'a [u8] {
+    if bytes == 0 {
+        return &[];
+    }
+    // SAFETY: the range is mapped and readable.
+    unsafe { std::slice::from_raw_parts(at as *const u8, bytes as usize) }
+}
+
+fn fill(at: u64, bytes: u64, pattern: u64) {
+    /// The pattern is written by words up to there, and then copied.
+    const BLOCK: usize = 4096;
+    let range = range(at, bytes);
+    let (first, rest) = range.split_at_mut(range.len().min(BLOCK));
+    for part in first.chunks_mut(8) {
+        part.copy_from_slice(&pattern.to_le_bytes()[..part.len()]);
+    }
+    for part in rest.chunks_mut(BLOCK) {
+        part.copy_from_slice(&first[..part.len()]);
+    }
+}
+
+/// The first byte that is not the pattern's.
+fn difference(at: u64, bytes: u64, pattern: u64) -> Option<(usize, u8)> {
+    let (range, expected) = (readable(at, bytes), pattern.to_le_bytes());
+    let begin = range.len().min(8);
+    // All of it is the pattern if the first word is and every byte is that of a word before: one fast comparison.
+    if range[..begin] == expected[..begin] && range[begin..] == range[..range.len() - begin] {
+        return None;
+    }
+    let place = range.iter().enumerate().find(|(index, found)| **found != expected[index % 8]);
+    place.map(|(index, found)| (index, *found))
+}
+
+fn copy(to: u64, from: u64, bytes: u64) {
+    // SAFETY: both ranges were looked at, as far as the driver can; the host's are the caller's word.
+    unsafe { std::ptr::copy(from as *const u8, to as *mut u8, bytes as usize) };
+}
+
+fn set(at: u64, count: u64, width: u64, value: u32) {
+    let bytes = &value.to_le_bytes()[..width as usize];
+    for element in range(at, count * width).chunks_mut(width as usize) {
+        element.copy_from_slice(bytes);
+    }
+}

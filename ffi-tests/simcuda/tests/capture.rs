@@ -1,0 +1,204 @@
+//! Stream capture and graphs.
+
+mod common;
+use common::*;
+
+const GLOBAL: u32 = CU_STREAM_CAPTURE_MODE_GLOBAL;
+const LOCAL: u32 = CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+const RELAXED: u32 = CU_STREAM_CAPTURE_MODE_RELAXED;
+
+fn stream(machine: &Machine) -> CUstream {
+    machine.stream(CU_STREAM_NON_BLOCKING).unwrap()
+}
+
+#[test]
+fn a_graph_does_its_work_at_each_launch_and_not_at_capture() {
+    let machine = ready();
+    let (stream, memory) = (stream(&machine), machine.alloc(4096).unwrap());
+    assert_eq!(machine.capture_status(stream), Ok(CU_STREAM_CAPTURE_STATUS_NONE));
+    machine.begin_capture(stream, GLOBAL).unwrap();
+    assert_eq!(machine.begin_capture(stream, GLOBAL), Err(CUDA_ERROR_ILLEGAL_STATE));
+    assert_eq!(machine.capture_status(stream), Ok(CU_STREAM_CAPTURE_STATUS_ACTIVE));
+    machine.set8_async(memory, 1, 64, stream).unwrap();
+    machine.copy_async(memory + 64, memory, 64, stream).unwrap();
+    assert_eq!(machine.byte(memory), 0);
+    let graph = machine.end_capture(stream).unwrap();
+    assert_eq!(machine.capture_status(stream), Ok(CU_STREAM_CAPTURE_STATUS_NONE));
+    let executable = machine.instantiate(graph, 0).unwrap();
+    machine.graph_destroy(graph).unwrap();
+    for _ in 0..2 {
+        machine.set8(memory, 0, 128).unwrap();
+        machine.hold(stream);
+        machine.graph_launch(executable, stream).unwrap();
+        assert_eq!((machine.byte(memory), machine.steer.pending(stream.cast())), (0, 2));
+        machine.release(stream);
+        assert_eq!((machine.byte(memory), machine.byte(memory + 127)), (1, 1));
+    }
+    machine.executable_destroy(executable).unwrap();
+    assert_eq!(machine.steer.live(steer::GRAPHS), 0);
+    machine.was_well_used();
+    assert_eq!(machine.graph_launch(executable, stream), Err(CUDA_ERROR_INVALID_VALUE));
+    assert_eq!(machine.steer.misuses(), 1);
+}
+
+#[test]
+fn a_wait_for_a_captured_event_pulls_another_stream_in() {
+    let machine = ready();
+    let (first, second) = (stream(&machine), stream(&machine));
+    let [fork, join] = [0, 0].map(|_| machine.event(CU_EVENT_DISABLE_TIMING).unwrap());
+    let memory = machine.alloc(4096).unwrap();
+    for joins in [true, false] {
+        machine.begin_capture(first, GLOBAL).unwrap();
+        machine.set8_async(memory, 1, 1, first).unwrap();
+        machine.record(fork, first).unwrap();
+        machine.stream_wait(second, fork, 0).unwrap();
+        assert_eq!(machine.capture_status(second), Ok(CU_STREAM_CAPTURE_STATUS_ACTIVE));
+        machine.set8_async(memory + 1, 2, 1, second).unwrap();
+        machine.record(join, second).unwrap();
+        if joins {
+            machine.stream_wait(first, join, 0).unwrap();
+            let graph = machine.end_capture(first).unwrap();
+            let executable = machine.instantiate(graph, 0).unwrap();
+            machine.graph_launch(executable, first).unwrap();
+            assert_eq!((machine.byte(memory), machine.byte(memory + 1)), (1, 2));
+        } else {
+            assert_eq!(machine.end_capture(first), Err(CUDA_ERROR_STREAM_CAPTURE_UNJOINED));
+        }
+        assert_eq!(machine.capture_status(second), Ok(CU_STREAM_CAPTURE_STATUS_NONE));
+    }
+    machine.was_well_used();
+}
+
+/// What a call answers during a capture of that mode, on the capturing thread in its own mode, and whether the
+/// capture survives it.
+fn during(machine: &Machine, mode: u32, own: u32, call: impl Fn() -> Answer) -> (Answer, bool) {
+    let stream = stream(machine);
+    machine.begin_capture(stream, mode).unwrap();
+    let before = machine.exchange_mode(own);
+    let answer = call();
+    machine.exchange_mode(before);
+    let survives = machine.capture_status(stream) == Ok(CU_STREAM_CAPTURE_STATUS_ACTIVE);
+    assert_eq!(machine.end_capture(stream).is_ok(), survives);
+    machine.stream_destroy(stream).unwrap();
+    (answer, survives)
+}
+
+#[test]
+fn unsafe_calls_are_forbidden_as_the_modes_say() {
+    let machine = ready();
+    let event = machine.event(0).unwrap();
+    let memory = machine.alloc(512).unwrap();
+    let calls: [(&str, &dyn Fn() -> Answer); 4] = [
+        ("cuMemAlloc", &|| machine.alloc(512).map(drop)),
+        ("cuMemFree", &|| machine.free(memory)),
+        ("cuEventQuery", &|| machine.event_query(event)),
+        ("cuMemCreate", &|| machine.physical(2 << 20).map(drop)),
+    ];
+    let forbidden = (Err(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED), false);
+    for (name, call) in &calls {
+        for mode in [GLOBAL, LOCAL] {
+            for own in [GLOBAL, LOCAL] {
+                assert_eq!(during(&machine, mode, own, call), forbidden, "{name} in {mode}, thread in {own}");
+            }
+        }
+    }
+    for (name, call) in &calls[2..] {
+        assert_eq!(during(&machine, RELAXED, GLOBAL, call), (Ok(()), true), "{name}");
+        assert_eq!(during(&machine, GLOBAL, RELAXED, call), (Ok(()), true), "{name}");
+    }
+}
+
+#[test]
+fn other_threads_are_concerned_by_a_global_capture_only() {
+    let machine = ready();
+    for (mode, own, allowed) in
+        [(GLOBAL, GLOBAL, false), (GLOBAL, LOCAL, true), (LOCAL, GLOBAL, true), (GLOBAL, RELAXED, true)]
+    {
+        let stream = stream(&machine);
+        machine.begin_capture(stream, mode).unwrap();
+        std::thread::scope(|scope| {
+            let machine = &machine;
+            let thread = scope.spawn(move || {
+                machine.enter(0);
+                machine.exchange_mode(own);
+                machine.alloc(512).is_ok()
+            });
+            assert_eq!(thread.join().unwrap(), allowed, "{mode} {own}");
+        });
+        assert_eq!(machine.end_capture(stream).is_ok(), allowed);
+    }
+}
+
+#[test]
+fn what_conflicts_with_capture_does_so_in_every_mode() {
+    let machine = ready();
+    machine.exchange_mode(RELAXED);
+    let (captured, event) = (stream(&machine), machine.event(0).unwrap());
+    let begin = || {
+        machine.begin_capture(captured, RELAXED).unwrap();
+        machine.record(event, captured).unwrap();
+    };
+    let invalid = || {
+        assert_eq!(machine.capture_status(captured), Ok(CU_STREAM_CAPTURE_STATUS_INVALIDATED));
+        assert_eq!(machine.set8_async(0, 0, 0, captured), Err(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED));
+        assert_eq!(machine.end_capture(captured), Err(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED));
+    };
+    begin();
+    assert_eq!(machine.stream_query(captured), Err(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED));
+    invalid();
+    begin();
+    assert_eq!(machine.stream_synchronize(captured), Err(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED));
+    invalid();
+    begin();
+    assert_eq!(machine.synchronize(), Err(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED));
+    invalid();
+    begin();
+    assert_eq!(machine.event_query(event), Err(CUDA_ERROR_CAPTURED_EVENT));
+    invalid();
+    // Work that was not captured cannot be waited for in the capture.
+    let (outside, other) = (machine.event(0).unwrap(), stream(&machine));
+    machine.record(outside, other).unwrap();
+    begin();
+    assert_eq!(machine.stream_wait(captured, outside, 0), Err(CUDA_ERROR_STREAM_CAPTURE_ISOLATION));
+    invalid();
+    // Two captures cannot be joined.
+    begin();
+    machine.begin_capture(other, RELAXED).unwrap();
+    assert_eq!(machine.stream_wait(other, event, 0), Err(CUDA_ERROR_STREAM_CAPTURE_MERGE));
+    invalid();
+    assert_eq!(machine.end_capture(other), Err(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED));
+    // Other streams are not concerned.
+    begin();
+    machine.stream_synchronize(other).unwrap();
+    machine.end_capture(captured).unwrap();
+}
+
+#[test]
+fn a_captured_blocking_stream_makes_the_legacy_stream_unusable() {
+    let machine = ready();
+    let (blocking, memory) = (machine.stream(0).unwrap(), machine.alloc(512).unwrap());
+    assert_eq!(machine.begin_capture(LEGACY, RELAXED), Err(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED));
+    machine.begin_capture(blocking, RELAXED).unwrap();
+    // "The blocking stream capture is not invalidated."
+    assert_eq!(machine.capture_status(LEGACY), Err(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT));
+    assert_eq!(machine.capture_status(blocking), Ok(CU_STREAM_CAPTURE_STATUS_ACTIVE));
+    assert_eq!(machine.set8_async(memory, 0, 1, LEGACY), Err(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT));
+    assert_eq!(machine.end_capture(blocking), Err(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED));
+    machine.set8_async(memory, 0, 1, LEGACY).unwrap();
+}
+
+#[test]
+fn only_a_relaxed_capture_ends_in_another_thread() {
+    let machine = ready();
+    for (mode, answer) in [(GLOBAL, Err(CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD)), (RELAXED, Ok(()))] {
+        let stream = stream(&machine);
+        machine.begin_capture(stream, mode).unwrap();
+        let handle = stream as usize;
+        let there = std::thread::scope(|scope| {
+            let machine = &machine;
+            scope.spawn(move || machine.end_capture(handle as CUstream).map(drop)).join().unwrap()
+        });
+        assert_eq!(there, answer);
+        assert_eq!(machine.end_capture(stream).is_ok(), answer.is_err());
+    }
+}

@@ -1,0 +1,258 @@
+//! The driver's functions as this backend calls them: results instead of codes, and nothing unsafe left.
+
+use crate::error::{Error, fail};
+use cuda_sys::*;
+use std::ffi::{CStr, c_char, c_int};
+use std::ptr;
+
+/// Why a call came to nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Failure {
+    /// This driver has no such function.
+    Missing(cuda_sys::Error),
+    /// The driver refused it.
+    Refused { call: &'static str, code: CUresult },
+}
+
+type Answer<T> = Result<T, Failure>;
+
+impl From<cuda_sys::Error> for Failure {
+    fn from(missing: cuda_sys::Error) -> Self {
+        Failure::Missing(missing)
+    }
+}
+
+impl Failure {
+    pub(super) fn is(self, wanted: CUresult) -> bool {
+        matches!(self, Failure::Refused { code, .. } if code == wanted)
+    }
+
+    /// The driver is past its end, and so is the process nearly: all its memory is gone.
+    pub(super) fn is_the_end(self) -> bool {
+        self.is(CUDA_ERROR_DEINITIALIZED)
+    }
+
+    /// The error of a pool that works on a device, with words.
+    pub(super) fn explain(self, driver: Driver) -> Error {
+        let error = if self.is_the_end() { Error::ShuttingDown } else { Error::BackendFailed };
+        self.say(driver, error, "")
+    }
+
+    /// The error of a pool that could not be created, with words and `advice`.
+    pub(super) fn explain_absence(self, driver: Driver, advice: &str) -> Error {
+        if self.is(CUDA_ERROR_OUT_OF_MEMORY) {
+            return self.say(driver, Error::OutOfMemory, "");
+        }
+        self.say(driver, Error::BackendUnavailable, advice)
+    }
+
+    fn say(self, driver: Driver, error: Error, advice: &str) -> Error {
+        match self {
+            Failure::Missing(missing) => fail!(error, "{missing}{advice}"),
+            Failure::Refused { call, code } => {
+                let (name, text) = (error_name(driver, code), error_text(driver, code));
+                let hint = hint(code);
+                fail!(error, "{call} failed with {name} ({code}): {text}{hint}{advice}")
+            }
+        }
+    }
+}
+
+/// What the driver's words leave open.
+fn hint(code: CUresult) -> &'static str {
+    match code {
+        CUDA_ERROR_NOT_INITIALIZED => {
+            " (a forked process cannot use CUDA if its parent has: start it by exec, or fork before)"
+        }
+        CUDA_ERROR_STUB_LIBRARY => " (the toolkit's stub was loaded and not the driver's libcuda.so.1)",
+        _ => "",
+    }
+}
+
+fn check(call: &'static str, code: CUresult) -> Answer<()> {
+    match code {
+        CUDA_SUCCESS => Ok(()),
+        code => Err(Failure::Refused { call, code }),
+    }
+}
+
+/// A text of the driver's, which is there for good.
+fn static_text(
+    get: Result<unsafe extern "C" fn(CUresult, *mut *const c_char) -> CUresult, cuda_sys::Error>,
+    code: CUresult,
+) -> Option<&'static str> {
+    let mut text = ptr::null();
+    // SAFETY: the pointer is valid; the function takes any code.
+    let result = unsafe { get.ok()?(code, &mut text) };
+    if result != CUDA_SUCCESS || text.is_null() {
+        return None;
+    }
+    // SAFETY: not NULL, so a NUL-terminated text in the driver, which is never unloaded.
+    unsafe { CStr::from_ptr(text) }.to_str().ok()
+}
+
+fn error_name(driver: Driver, code: CUresult) -> &'static str {
+    static_text(driver.cuGetErrorName(), code).unwrap_or("an unknown code")
+}
+
+fn error_text(driver: Driver, code: CUresult) -> &'static str {
+    static_text(driver.cuGetErrorString(), code).unwrap_or("the driver has no words for it")
+}
+
+pub(super) fn init(driver: Driver) -> Answer<()> {
+    let call = driver.cuInit()?;
+    // SAFETY: 0 is the only value there is for the flags.
+    check("cuInit", unsafe { call(0) })
+}
+
+pub(super) fn device_count(driver: Driver) -> Answer<c_int> {
+    let call = driver.cuDeviceGetCount()?;
+    let mut count = 0;
+    // SAFETY: the pointer is valid.
+    check("cuDeviceGetCount", unsafe { call(&mut count) })?;
+    Ok(count)
+}
+
+pub(super) fn device(driver: Driver, ordinal: c_int) -> Answer<CUdevice> {
+    let call = driver.cuDeviceGet()?;
+    let mut device = 0;
+    // SAFETY: the pointer is valid.
+    check("cuDeviceGet", unsafe { call(&mut device, ordinal) })?;
+    Ok(device)
+}
+
+pub(super) fn retain_primary(driver: Driver, device: CUdevice) -> Answer<CUcontext> {
+    let call = driver.cuDevicePrimaryCtxRetain()?;
+    let mut context = ptr::null_mut();
+    // SAFETY: the pointer is valid; a wrong device is refused.
+    check("cuDevicePrimaryCtxRetain", unsafe { call(&mut context, device) })?;
+    Ok(context)
+}
+
+pub(super) fn release_primary(driver: Driver, device: CUdevice) -> Answer<()> {
+    let call = driver.cuDevicePrimaryCtxRelease_v2().or_else(|_| driver.cuDevicePrimaryCtxRelease())?;
+    // SAFETY: a wrong device is refused.
+    check("cuDevicePrimaryCtxRelease", unsafe { call(device) })
+}
+
+pub(super) fn push(driver: Driver, context: CUcontext) -> Answer<()> {
+    let call = driver.cuCtxPushCurrent_v2()?;
+    // SAFETY: the context is a primary one that this backend has retained.
+    check("cuCtxPushCurrent", unsafe { call(context) })
+}
+
+pub(super) fn pop(driver: Driver) -> Answer<()> {
+    let call = driver.cuCtxPopCurrent_v2()?;
+    let mut context = ptr::null_mut();
+    // SAFETY: the pointer is valid.
+    check("cuCtxPopCurrent", unsafe { call(&mut context) })
+}
+
+/// Sets the calling thread's mode, and gives what it was. Drivers before CUDA 10.1 know of no modes.
+pub(super) fn exchange_capture_mode(
+    driver: Driver,
+    mode: CUstreamCaptureMode,
+) -> Answer<Option<CUstreamCaptureMode>> {
+    let Ok(call) = driver.cuThreadExchangeStreamCaptureMode() else { return Ok(None) };
+    let mut mode = mode;
+    // SAFETY: the pointer is valid.
+    check("cuThreadExchangeStreamCaptureMode", unsafe { call(&mut mode) })?;
+    Ok(Some(mode))
+}
+
+pub(super) fn synchronize(driver: Driver) -> Answer<()> {
+    let call = driver.cuCtxSynchronize()?;
+    // SAFETY: it has no arguments, and without a context it fails.
+    check("cuCtxSynchronize", unsafe { call() })
+}
+
+/// Free and total bytes of the current context's device.
+pub(super) fn memory_info(driver: Driver) -> Answer<(u64, u64)> {
+    let call = driver.cuMemGetInfo_v2()?;
+    let (mut free, mut total) = (0, 0);
+    // SAFETY: the pointers are valid.
+    check("cuMemGetInfo", unsafe { call(&mut free, &mut total) })?;
+    Ok((free as u64, total as u64))
+}
+
+pub(super) fn alloc(driver: Driver, bytes: u64) -> Answer<CUdeviceptr> {
+    let call = driver.cuMemAlloc_v2()?;
+    let mut address = 0;
+    // SAFETY: the pointer is valid. This is a 64-bit library: the size fits.
+    check("cuMemAlloc", unsafe { call(&mut address, bytes as usize) })?;
+    Ok(address)
+}
+
+/// # Safety
+/// Nobody uses the memory any more.
+pub(super) unsafe fn free(driver: Driver, address: CUdeviceptr) -> Answer<()> {
+    let call = driver.cuMemFree_v2()?;
+    // SAFETY: the caller vouches for it.
+    check("cuMemFree", unsafe { call(address) })
+}
+
+pub(super) fn create_event(driver: Driver, flags: CUevent_flags) -> Answer<CUevent> {
+    let call = driver.cuEventCreate()?;
+    let mut event = ptr::null_mut();
+    // SAFETY: the pointer is valid; unknown flags are refused.
+    check("cuEventCreate", unsafe { call(&mut event, flags) })?;
+    Ok(event)
+}
+
+/// # Safety
+/// The event is one that `create_event` gave, and is not used any more.
+pub(super) unsafe fn destroy_event(driver: Driver, event: CUevent) -> Answer<()> {
+    let call = driver.cuEventDestroy_v2()?;
+    // SAFETY: the caller vouches for it.
+    check("cuEventDestroy", unsafe { call(event) })
+}
+
+/// # Safety
+/// The event is one that `create_event` gave; the stream lives.
+pub(super) unsafe fn record(driver: Driver, event: CUevent, stream: CUstream) -> Answer<()> {
+    let call = driver.cuEventRecord()?;
+    // SAFETY: the caller vouches for it.
+    check("cuEventRecord", unsafe { call(event, stream) })
+}
+
+/// # Safety
+/// The event is one that `create_event` gave.
+pub(super) unsafe fn is_done(driver: Driver, event: CUevent) -> Answer<bool> {
+    let call = driver.cuEventQuery()?;
+    // SAFETY: the caller vouches for it.
+    match unsafe { call(event) } {
+        CUDA_ERROR_NOT_READY => Ok(false),
+        code => check("cuEventQuery", code).map(|()| true),
+    }
+}
+
+/// # Safety
+/// The event is one that `create_event` gave.
+pub(super) unsafe fn wait_for(driver: Driver, event: CUevent) -> Answer<()> {
+    let call = driver.cuEventSynchronize()?;
+    // SAFETY: the caller vouches for it.
+    check("cuEventSynchronize", unsafe { call(event) })
+}
+
+/// # Safety
+/// The event is one that `create_event` gave; the stream lives.
+pub(super) unsafe fn make_wait(driver: Driver, stream: CUstream, event: CUevent) -> Answer<()> {
+    let call = driver.cuStreamWaitEvent()?;
+    // SAFETY: the caller vouches for it.
+    check("cuStreamWaitEvent", unsafe { call(stream, event, CU_EVENT_WAIT_DEFAULT) })
+}
+
+/// Whether the stream is captured, or, of the legacy stream, whether another is that it waits for. Drivers
+/// before CUDA 10 capture nothing.
+///
+/// # Safety
+/// The stream lives.
+pub(super) unsafe fn is_capturing(driver: Driver, stream: CUstream) -> Answer<bool> {
+    let Ok(call) = driver.cuStreamIsCapturing() else { return Ok(false) };
+    let mut status = CU_STREAM_CAPTURE_STATUS_NONE;
+    // SAFETY: the pointer is valid, and the caller vouches for the stream.
+    match unsafe { call(stream, &mut status) } {
+        CUDA_ERROR_STREAM_CAPTURE_IMPLICIT => Ok(true),
+        code => check("cuStreamIsCapturing", code).map(|()| status != CU_STREAM_CAPTURE_STATUS_NONE),
+    }
+}

@@ -1,0 +1,60 @@
+//! Making a device's context current, and leaving everything of the thread as it was.
+
+use super::Cuda;
+use super::calls::{self, Failure};
+use cuda_sys::{
+    CU_STREAM_CAPTURE_MODE_RELAXED, CU_STREAM_LEGACY, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
+    CUstreamCaptureMode, Driver,
+};
+
+/// Makes calls of the driver in a device's context. The thread may have another one current, or none, and may be in
+/// the midst of a stream's capture: what is allocated here is none of the work that it captures, so the thread's
+/// mode is the relaxed one meanwhile.
+pub(super) fn inside<T>(cuda: &Cuda, work: impl FnOnce(Driver) -> Result<T, Failure>) -> Result<T, Failure> {
+    let driver = cuda.driver;
+    let mode = calls::exchange_capture_mode(driver, CU_STREAM_CAPTURE_MODE_RELAXED)?;
+    let _mode = Mode { driver, mode };
+    calls::push(driver, cuda.context)?;
+    let _context = Pushed { driver };
+    work(driver)
+}
+
+/// The capture mode that the thread had before.
+struct Mode {
+    driver: Driver,
+    mode: Option<CUstreamCaptureMode>,
+}
+
+impl Drop for Mode {
+    fn drop(&mut self) {
+        if let Some(mode) = self.mode {
+            // It went the other way a moment ago. Where it does not now, the driver is past its end.
+            let _ = calls::exchange_capture_mode(self.driver, mode);
+        }
+    }
+}
+
+/// Our context on the thread's stack of contexts.
+struct Pushed {
+    driver: Driver,
+}
+
+impl Drop for Pushed {
+    fn drop(&mut self) {
+        // As above.
+        let _ = calls::pop(self.driver);
+    }
+}
+
+/// Waits for all work of the current context. A capture forbids that, and would be broken by the attempt: so far as
+/// it can be seen, none is made. It is seen of blocking streams, for which the legacy stream waits.
+pub(super) fn synchronize(driver: Driver) -> Result<(), Failure> {
+    // SAFETY: the legacy stream is always there.
+    if unsafe { calls::is_capturing(driver, CU_STREAM_LEGACY) }? {
+        return Err(Failure::Refused {
+            call: "cuCtxSynchronize",
+            code: CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
+        });
+    }
+    calls::synchronize(driver)
+}

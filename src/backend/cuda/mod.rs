@@ -1,0 +1,161 @@
+//! Device memory by `cuMemAlloc`, in the device's primary context: the one that the CUDA runtime and every
+//! framework use.
+//!
+//! Whatever context the caller has current is current again afterwards: every call pushes ours and pops it
+//! ([`context`]). The order of device work is in [`events`]; the driver's functions are in [`calls`].
+
+mod calls;
+mod context;
+mod events;
+
+use self::calls::Failure;
+use self::context::inside;
+use super::order::Order;
+use super::{Backend, Granted};
+use crate::error::{Error, fail};
+use crate::log::{self, Level};
+use cuda_sys::{CUDA_ERROR_OUT_OF_MEMORY, CUcontext, CUdevice, Driver};
+use std::ffi::c_int;
+
+/// What a program may do that need not have a device.
+const WITHOUT_A_DEVICE: &str =
+    "; name BFC_BACKEND_HOST or BFC_BACKEND_CUSTOM (or set BFC_BACKEND=host) to run without a device";
+
+/// A device with its primary context, which is retained until `close`.
+#[derive(Clone, Copy)]
+pub(crate) struct Cuda {
+    driver: Driver,
+    device: CUdevice,
+    context: CUcontext,
+    total: u64,
+    /// How much of it was free at the beginning.
+    free: u64,
+}
+
+// SAFETY: a context is a handle that may be made current on any thread, on several at once.
+unsafe impl Send for Cuda {}
+// SAFETY: as above.
+unsafe impl Sync for Cuda {}
+
+impl Cuda {
+    /// The device with that ordinal, as CUDA counts them.
+    pub(crate) fn open(ordinal: i32) -> Result<Self, Error> {
+        let driver = Driver::load()
+            .map_err(|missing| fail!(Error::BackendUnavailable, "{missing}{WITHOUT_A_DEVICE}"))?;
+        let absent = |failure: Failure| failure.explain_absence(driver, WITHOUT_A_DEVICE);
+        calls::init(driver).map_err(absent)?;
+        let count = calls::device_count(driver).map_err(absent)?;
+        if ordinal >= count {
+            return Err(no_such_device(ordinal, count));
+        }
+        require_all(driver).map_err(|missing| absent(missing.into()))?;
+        let device = calls::device(driver, ordinal).map_err(absent)?;
+        let context = calls::retain_primary(driver, device).map_err(absent)?;
+        let mut cuda = Cuda { driver, device, context, total: 0, free: 0 };
+        match inside(&cuda, calls::memory_info) {
+            Ok((free, total)) => (cuda.free, cuda.total) = (free, total),
+            Err(failure) => {
+                // Its words are said last.
+                cuda.close();
+                return Err(failure.explain(driver));
+            }
+        }
+        Ok(cuda)
+    }
+}
+
+#[cold]
+fn no_such_device(ordinal: c_int, count: c_int) -> Error {
+    if count == 0 {
+        return fail!(
+            Error::BackendUnavailable,
+            "the NVIDIA driver shows no device: look at nvidia-smi and at CUDA_VISIBLE_DEVICES{WITHOUT_A_DEVICE}"
+        );
+    }
+    fail!(
+        Error::BackendUnavailable,
+        "there is no CUDA device {ordinal}: the NVIDIA driver shows {count}, counted from 0; look at nvidia-smi and \
+         at CUDA_VISIBLE_DEVICES{WITHOUT_A_DEVICE}"
+    )
+}
+
+/// Everything without which the backend is of no use: better now than in the middle of a program.
+fn require_all(driver: Driver) -> Result<(), cuda_sys::Error> {
+    driver.cuDevicePrimaryCtxRelease_v2().or_else(|_| driver.cuDevicePrimaryCtxRelease())?;
+    driver.cuDevicePrimaryCtxRetain()?;
+    driver.cuCtxPushCurrent_v2()?;
+    driver.cuCtxPopCurrent_v2()?;
+    driver.cuCtxSynchronize()?;
+    driver.cuMemGetInfo_v2()?;
+    driver.cuMemAlloc_v2()?;
+    driver.cuMemFree_v2()?;
+    driver.cuEventCreate()?;
+    driver.cuEventDestroy_v2()?;
+    driver.cuEventRecord()?;
+    driver.cuEventQuery()?;
+    driver.cuEventSynchronize()?;
+    driver.cuStreamWaitEvent()?;
+    Ok(())
+}
+
+impl Backend for Cuda {
+    fn alloc(&self, _alignment: u64, bytes: u64) -> Result<Option<Granted>, Error> {
+        match inside(self, |driver| calls::alloc(driver, bytes)) {
+            Ok(base) => Ok(Some(Granted { base, bytes })),
+            Err(failure) if failure.is(CUDA_ERROR_OUT_OF_MEMORY) => Ok(None),
+            Err(failure) => Err(failure.explain(self.driver)),
+        }
+    }
+
+    /// Work that was queued before the free of a chunk may still run on it. `cuMemFree` says of itself that it may
+    /// wait for that, not that it does.
+    fn free(&self, granted: Granted) -> Result<(), Error> {
+        let freed = inside(self, |driver| {
+            context::synchronize(driver)?;
+            // SAFETY: the pool gives back what `alloc` gave, once; no chunk of it is in use, and no work is under way.
+            unsafe { calls::free(driver, granted.base) }
+        });
+        match freed {
+            // With the driver all memory has gone.
+            Err(failure) if failure.is_the_end() => Ok(()),
+            freed => freed.map_err(|failure| failure.explain(self.driver)),
+        }
+    }
+
+    fn close(&self) {
+        match calls::release_primary(self.driver, self.device) {
+            Err(failure) if !failure.is_the_end() => {
+                let error = failure.explain(self.driver);
+                crate::error::with_last_error(|words| {
+                    log::emit(Level::Error, format_args!("{}: {words}", error.text()));
+                });
+            }
+            _ => {}
+        }
+    }
+
+    fn total_memory(&self) -> Option<u64> {
+        Some(self.total)
+    }
+
+    fn default_limit(&self) -> Option<u64> {
+        Some(less_reserve(self.free))
+    }
+
+    fn name(&self) -> &'static str {
+        "cuda"
+    }
+
+    fn order(&self) -> Option<&dyn Order> {
+        Some(self)
+    }
+}
+
+/// Leaves something for what else the process needs on the device: kernels, libraries' workspaces, other contexts.
+fn less_reserve(free: u64) -> u64 {
+    const LEAST_RESERVE: u64 = 300 << 20;
+    free.saturating_sub(LEAST_RESERVE.max(free / 20))
+}
+
+#[cfg(test)]
+mod tests;

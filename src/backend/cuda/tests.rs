@@ -1,0 +1,148 @@
+use super::*;
+use crate::backend::order::Stream;
+use crate::error::Error;
+use cuda_sys::*;
+use std::ptr;
+
+#[allow(dead_code)]
+#[path = "../../../tests/common/child.rs"]
+mod child;
+#[allow(dead_code)]
+#[path = "../../../tests/common/simcuda.rs"]
+mod simcuda;
+
+#[test]
+fn what_is_free_less_the_larger_reserve() {
+    const MIB: u64 = 1 << 20;
+    for (free, limit) in [
+        (0, 0),
+        (300 * MIB, 0),
+        (1000 * MIB, 700 * MIB),
+        (6000 * MIB, 5700 * MIB),
+        (80_000 * MIB, 76_000 * MIB),
+        (u64::MAX, u64::MAX - u64::MAX / 20),
+    ] {
+        assert_eq!(less_reserve(free), limit, "{free}");
+    }
+}
+
+#[test]
+fn codes_are_told_apart() {
+    let refused = |code| Failure::Refused { call: "cuMemAlloc", code };
+    assert!(refused(CUDA_ERROR_OUT_OF_MEMORY).is(CUDA_ERROR_OUT_OF_MEMORY));
+    assert!(!refused(CUDA_ERROR_ILLEGAL_ADDRESS).is(CUDA_ERROR_OUT_OF_MEMORY));
+    assert!(refused(CUDA_ERROR_DEINITIALIZED).is_the_end());
+    let missing = cuda_sys::Error::Missing { symbol: "cuMemAlloc_v2", since: 3020, driver: 2000 };
+    assert!(!Failure::from(missing).is_the_end());
+}
+
+const MIB: u64 = 1 << 20;
+
+fn new_stream(cuda: &Cuda, flags: CUstream_flags) -> Stream {
+    let mut stream = ptr::null_mut();
+    let create = |driver: Driver| {
+        // SAFETY: the pointer is valid.
+        let code = unsafe { driver.cuStreamCreate()?(&mut stream, flags) };
+        assert_eq!(code, CUDA_SUCCESS);
+        Ok(())
+    };
+    inside(cuda, create).unwrap();
+    Stream(stream as u64)
+}
+
+/// On the simulated driver: a simulation.
+#[test]
+fn events_say_what_is_done() {
+    simcuda::simulated("backend::cuda::tests::events_say_what_is_done", |sim| {
+        let cuda = Cuda::open(0).unwrap();
+        let granted = cuda.alloc(256, MIB).unwrap().unwrap();
+        let [first, second] = [0; 2].map(|_| new_stream(&cuda, CU_STREAM_NON_BLOCKING));
+        let [one, other] = [first, second].map(|stream| stream.0 as *mut std::ffi::c_void);
+        sim.hold(one);
+        sim.fill(one, granted.base, MIB, 7);
+        let [event, later] = [0; 2].map(|_| cuda.create_event().unwrap());
+        assert_eq!(cuda.is_done(event), Ok(true), "of no work");
+        cuda.record(event, first).unwrap();
+        assert_eq!(cuda.is_done(event), Ok(false));
+
+        cuda.make_wait(second, event).unwrap();
+        sim.expect(other, granted.base, MIB, 7);
+        cuda.record(later, second).unwrap();
+        assert_eq!(cuda.is_done(later), Ok(false), "it waits for the other stream");
+        sim.step(one, 2);
+        assert_eq!((cuda.is_done(event), cuda.is_done(later)), (Ok(true), Ok(true)));
+
+        sim.fill(one, granted.base, MIB, 8);
+        cuda.record(event, first).unwrap();
+        cuda.wait_for(event).unwrap();
+        assert_eq!(sim.pending(one), 0);
+        sim.fill(one, granted.base, MIB, 9);
+        cuda.synchronize().unwrap();
+        assert_eq!((sim.pending(one), sim.mismatches()), (0, 0));
+
+        [event, later].into_iter().for_each(|event| cuda.destroy_event(event));
+        cuda.free(granted).unwrap();
+        cuda.close();
+        sim.assert_clean();
+    });
+}
+
+/// On the simulated driver: a simulation.
+#[test]
+fn a_capture_is_seen_and_breaks_no_event_of_others() {
+    simcuda::simulated("backend::cuda::tests::a_capture_is_seen_and_breaks_no_event_of_others", |sim| {
+        const LEGACY: Stream = Stream(1);
+        let cuda = Cuda::open(0).unwrap();
+        let [blocking, free] =
+            [CU_STREAM_DEFAULT, CU_STREAM_NON_BLOCKING].map(|flags| new_stream(&cuda, flags));
+        let event = cuda.create_event().unwrap();
+        let captured = |stream: Stream, work: &dyn Fn()| {
+            let stream = stream.0 as CUstream;
+            // SAFETY: the stream lives.
+            let code = unsafe {
+                cuda.driver.cuStreamBeginCapture_v2().unwrap()(stream, CU_STREAM_CAPTURE_MODE_GLOBAL)
+            };
+            assert_eq!(code, CUDA_SUCCESS);
+            work();
+            let mut graph = ptr::null_mut();
+            // SAFETY: the stream lives, and the pointer is valid.
+            let code = unsafe { cuda.driver.cuStreamEndCapture().unwrap()(stream, &mut graph) };
+            assert_eq!(code, CUDA_SUCCESS, "the capture is whole");
+        };
+        let seen = || [blocking, free, LEGACY].map(|stream| cuda.is_capturing(stream).unwrap());
+        assert_eq!(seen(), [false; 3]);
+        captured(blocking, &|| {
+            assert_eq!(seen(), [true, false, true]);
+            assert_eq!(cuda.synchronize(), Err(Error::BackendFailed));
+            // What concerns other streams is legal.
+            cuda.record(event, free).unwrap();
+            assert_eq!(cuda.is_done(event), Ok(true));
+            cuda.wait_for(event).unwrap();
+        });
+        captured(free, &|| assert_eq!(seen(), [false, true, false]));
+        assert_eq!(seen(), [false; 3]);
+        cuda.destroy_event(event);
+        cuda.close();
+        assert_eq!(sim.misuses(), 0);
+    });
+}
+
+/// On the simulated driver: a simulation.
+#[test]
+fn a_driver_past_its_end_is_told_from_one_that_fails() {
+    simcuda::simulated("backend::cuda::tests::a_driver_past_its_end_is_told_from_one_that_fails", |sim| {
+        let cuda = Cuda::open(0).unwrap();
+        let event = cuda.create_event().unwrap();
+        sim.fail(Some("cuEventQuery"), 1, CUDA_ERROR_UNKNOWN);
+        assert_eq!(cuda.is_done(event), Err(Error::BackendFailed));
+        crate::error::with_last_error(|words| {
+            assert!(words.contains("cuEventQuery failed with CUDA_ERROR_UNKNOWN (999)"), "{words}");
+        });
+        sim.shutdown();
+        assert_eq!(cuda.is_done(event), Err(Error::ShuttingDown));
+        assert_eq!(cuda.record(event, Stream(1)), Err(Error::ShuttingDown));
+        assert_eq!(cuda.create_event(), Err(Error::ShuttingDown));
+        cuda.destroy_event(event);
+        cuda.close();
+    });
+}

@@ -1,0 +1,504 @@
+//! Whose queued work may still touch a free chunk.
+//!
+//! A lane is an order of work: each stream is one, and requests without a stream share one. What was freed in a
+//! lane may be used there again at once, for the work that comes is queued behind the work that went. Any other
+//! lane has to wait until that work is done.
+//!
+//! Each lane counts its frees: the count at a free is the free's point. Work is done in order, so 'done up to
+//! point p' says everything about a lane. A free chunk has a lane and a point, or none: then anybody may have it.
+//! One that other lanes were recorded on waits, as nobody's, until they are done up to their points.
+//!
+//! ```text
+//!   chunk  | in use | free of lane 2, point 7 | free of nobody | free of lane 3, point 4 | in use |
+//!                   '---------- a run of lane 2 -------------'
+//!                                             '------------- a run of lane 3 -----------'
+//! ```
+//!
+//! As long as a pool knows one lane only there is nothing to tell apart, and none of this exists.
+
+use super::chunks::{ChunkId, NIL, reserve_to};
+use super::index::{FreeIndex, Node};
+use crate::sys::HostMemoryExhausted;
+
+/// A stream's name, in numbers: whatever tells streams that exist at the same time apart.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub(crate) struct Stream {
+    /// 0 is no stream, 1 the default stream, 2 that of a thread.
+    handle: u64,
+    /// The number of the thread whose default stream it is, else 0.
+    thread: u32,
+    /// The private pool that its requests are for, else 0.
+    pool: u32,
+}
+
+impl Stream {
+    /// Requests and frees that name no stream: their order is the caller's.
+    pub(crate) const NONE: Stream = Stream { handle: 0, thread: 0, pool: 0 };
+    pub(crate) const DEFAULT: Stream = Stream { handle: 1, thread: 0, pool: 0 };
+    /// What is left of a private pool: nobody knows where work on it was queued. No request is in this order.
+    pub(crate) const UNKNOWN: Stream = Stream { handle: 0, thread: 1, pool: 0 };
+    /// The handle by which CUDA means the default stream of the thread that says it.
+    pub(crate) const OF_THIS_THREAD: u64 = 2;
+
+    /// By its handle, which is 0 or 1 for the default stream, and not [`Self::OF_THIS_THREAD`].
+    #[inline]
+    pub(crate) fn of_handle(handle: u64) -> Self {
+        Stream { handle: handle.max(1), thread: 0, pool: 0 }
+    }
+
+    /// The default stream of a thread, by a number from 1 that no other thread of the process ever has.
+    pub(crate) fn of_thread(thread: u32) -> Self {
+        Stream { handle: Self::OF_THIS_THREAD, thread, pool: 0 }
+    }
+
+    /// Whose default stream it is; 0 for any other stream.
+    pub(crate) fn thread(self) -> u32 {
+        if self.handle == 0 { 0 } else { self.thread }
+    }
+
+    /// Whether there is something behind the name that events can be recorded on.
+    pub(crate) fn exists(self) -> bool {
+        self.handle != 0
+    }
+
+    /// The private pool that its requests are for, else 0.
+    pub(super) fn pool(self) -> u32 {
+        self.pool
+    }
+
+    pub(super) fn in_pool(self, pool: u32) -> Self {
+        Stream { pool, ..self }
+    }
+
+    pub(crate) fn handle(self) -> u64 {
+        self.handle
+    }
+
+    /// Whether it is the one stream whose requests are simple, by its handle.
+    #[inline(always)]
+    pub(super) fn is_simple(self, simple: u64) -> bool {
+        simple == self.handle && self.thread == 0
+    }
+
+    /// What to compare with, if its requests are to be the simple ones.
+    pub(super) fn simple(self) -> u64 {
+        if self.thread == 0 { self.handle } else { NOBODYS }
+    }
+}
+
+/// In place of a handle: no stream's requests are simple. Those of threads' default streams never are.
+pub(super) const NOBODYS: u64 = Stream::OF_THIS_THREAD;
+
+/// A lane's place in the table. Recycled once a lane is forgotten and nothing of it is left.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Lane(u32);
+
+/// No lane: whoever asks may have the chunk.
+pub(super) const ANYONE: Lane = Lane(u32::MAX);
+
+/// What is known of a chunk beside its size, once lanes are told apart.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Note {
+    /// In use: where it was allocated. Free: who may have it.
+    pub(super) lane: Lane,
+    /// In use: how many other lanes were recorded on it. Free: how many of them it still waits for.
+    pub(super) uses: u32,
+    /// The lane's point when it was freed.
+    pub(super) point: u64,
+    /// Its neighbours among the lane's free chunks in the order of points.
+    older: ChunkId,
+    newer: ChunkId,
+    /// The run that begins here, if this is the first chunk of a lane's in one; else of 0 bytes.
+    pub(super) run_addr: u64,
+    pub(super) run_bytes: u64,
+    left: ChunkId,
+    right: ChunkId,
+}
+
+impl Note {
+    pub(super) fn new(lane: Lane, point: u64) -> Self {
+        let (older, newer, left, right) = (NIL, NIL, NIL, NIL);
+        Note { lane, uses: 0, point, older, newer, run_addr: 0, run_bytes: 0, left, right }
+    }
+}
+
+impl Node for Note {
+    fn key(&self) -> (u64, u64) {
+        (self.run_bytes, self.run_addr)
+    }
+
+    fn left(&self) -> ChunkId {
+        self.left
+    }
+
+    fn right(&self) -> ChunkId {
+        self.right
+    }
+
+    fn left_mut(&mut self) -> &mut ChunkId {
+        &mut self.left
+    }
+
+    fn right_mut(&mut self) -> &mut ChunkId {
+        &mut self.right
+    }
+}
+
+/// One order of work.
+pub(super) struct Row {
+    pub(super) stream: Stream,
+    /// Frees so far.
+    pub(super) point: u64,
+    /// Work that was queued before these frees is done.
+    pub(super) done: u64,
+    /// The lane's free chunks that wait for nothing else, the oldest point first.
+    oldest: ChunkId,
+    newest: ChunkId,
+    /// Runs of neighbours that the lane may use, with at least one chunk of its own.
+    pub(super) runs: FreeIndex,
+    /// Chunks in use that were allocated here, uses recorded here, and free chunks of its own that wait for others.
+    pub(super) live: u64,
+    /// Its stream is about to end, or has.
+    pub(super) forgotten: bool,
+}
+
+impl Row {
+    /// Whether nothing refers to it any more.
+    pub(super) fn is_idle(&self) -> bool {
+        self.oldest == NIL && self.live == 0
+    }
+}
+
+/// Work of a lane that a chunk waits for, or will when it is freed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Use {
+    pub(super) chunk: ChunkId,
+    pub(super) lane: Lane,
+    /// Not before this is done; 0 while the chunk is in use.
+    pub(super) point: u64,
+}
+
+/// All lanes of an arena.
+pub(super) struct Lanes {
+    pub(super) notes: Vec<Note>,
+    rows: Vec<Row>,
+    /// Who has which row, in the order of names. One that is forgotten is not here.
+    names: Vec<(Stream, Lane)>,
+    pub(super) uses: Vec<Use>,
+    /// What streams' requests are for, other than common memory.
+    pub(super) redirections: Vec<Stream>,
+    /// The callers' names of private pools; their numbers here begin with 1. Released ones are `None`.
+    pub(super) pools: Vec<Option<u64>>,
+    /// How often a lane got further: something may have become available.
+    pub(super) advances: u64,
+}
+
+impl Lanes {
+    pub(super) const fn new() -> Self {
+        Lanes {
+            notes: Vec::new(),
+            rows: Vec::new(),
+            names: Vec::new(),
+            uses: Vec::new(),
+            redirections: Vec::new(),
+            pools: Vec::new(),
+            advances: 0,
+        }
+    }
+
+    #[inline]
+    pub(super) fn note(&self, id: ChunkId) -> &Note {
+        &self.notes[id.index()]
+    }
+
+    #[inline]
+    pub(super) fn note_mut(&mut self, id: ChunkId) -> &mut Note {
+        &mut self.notes[id.index()]
+    }
+
+    #[inline]
+    pub(super) fn row(&self, lane: Lane) -> &Row {
+        &self.rows[lane.0 as usize]
+    }
+
+    #[inline]
+    pub(super) fn row_mut(&mut self, lane: Lane) -> &mut Row {
+        &mut self.rows[lane.0 as usize]
+    }
+
+    /// A note for each place of the slab.
+    pub(super) fn reserve(&mut self, places: usize) -> Result<(), HostMemoryExhausted> {
+        if self.notes.len() < places {
+            reserve_to(&mut self.notes, places)?;
+            self.notes.resize(places, Note::new(ANYONE, 0));
+        }
+        Ok(())
+    }
+
+    /// The lane of a stream that was seen before and not forgotten since.
+    #[inline]
+    pub(super) fn find(&self, stream: Stream) -> Option<Lane> {
+        // Few streams are found faster one by one.
+        let place = match self.names.len() {
+            0..=8 => self.names.iter().position(|&(name, _)| name == stream)?,
+            _ => self.names.partition_point(|&(name, _)| name < stream),
+        };
+        self.names.get(place).filter(|&&(name, _)| name == stream).map(|&(_, lane)| lane)
+    }
+
+    /// The lane of a stream, a new one if need be. On failure nothing changed.
+    #[inline]
+    pub(super) fn enter(&mut self, stream: Stream) -> Result<Lane, HostMemoryExhausted> {
+        match self.find(stream) {
+            Some(lane) => Ok(lane),
+            None => self.add(stream),
+        }
+    }
+
+    #[cold]
+    fn add(&mut self, stream: Stream) -> Result<Lane, HostMemoryExhausted> {
+        self.names.try_reserve(1)?;
+        let place = match self.rows.iter().position(|row| row.forgotten && row.is_idle()) {
+            Some(place) => {
+                // Points go on rising: what is known of them elsewhere must not fit the new lane by chance.
+                let row = &mut self.rows[place];
+                (row.stream, row.forgotten, row.done) = (stream, false, row.point);
+                place
+            }
+            None => {
+                self.rows.try_reserve(1)?;
+                let runs = FreeIndex::new()?;
+                let (oldest, newest, forgotten) = (NIL, NIL, false);
+                self.rows.push(Row { stream, point: 0, done: 0, oldest, newest, runs, live: 0, forgotten });
+                self.rows.len() - 1
+            }
+        };
+        #[allow(clippy::cast_possible_truncation)] // streams take 16 KiB each
+        let lane = Lane(place as u32);
+        let name = self.names.partition_point(|&(name, _)| name < stream);
+        self.names.insert(name, (stream, lane));
+        Ok(lane)
+    }
+
+    /// The order that a stream's requests are in: its own, or that of a private pool on it.
+    #[inline]
+    pub(super) fn directed(&self, stream: Stream) -> Stream {
+        if self.redirections.is_empty() {
+            return stream;
+        }
+        let directed = self.redirections.iter().find(|other| other.in_pool(0) == stream);
+        directed.copied().unwrap_or(stream)
+    }
+
+    /// The name may be another stream's from now on. What was freed here still waits for the lane's work.
+    pub(super) fn forget(&mut self, lane: Lane) {
+        self.names.retain(|&(_, other)| other != lane);
+        self.row_mut(lane).forgotten = true;
+    }
+
+    /// Makes a chunk, which is in no list, another lane's.
+    pub(super) fn relabel(&mut self, id: ChunkId, lane: Lane) {
+        let point = self.advance(lane);
+        let note = self.note_mut(id);
+        let before = std::mem::replace(&mut note.lane, lane);
+        note.point = point;
+        self.row_mut(before).live -= 1;
+        self.row_mut(lane).live += 1;
+    }
+
+    /// Nothing is in the lanes of a private pool any more: they, and its number, may be another's.
+    pub(super) fn end_pool(&mut self, pool: u32) {
+        self.names.retain(|(stream, _)| stream.pool != pool);
+        let rows = self.rows.iter_mut().filter(|row| row.stream.pool == pool);
+        rows.for_each(|row| (row.stream.pool, row.forgotten) = (0, true));
+        self.pools[pool as usize - 1] = None;
+    }
+
+    /// The lanes that exist, the forgotten ones included.
+    pub(super) fn all(&self) -> impl Iterator<Item = (Lane, &Row)> + '_ {
+        (0..).map(Lane).zip(&self.rows)
+    }
+
+    /// The lane's next point. Of a stream that was forgotten the work until then is all there is.
+    #[inline]
+    pub(super) fn advance(&mut self, lane: Lane) -> u64 {
+        let row = self.row_mut(lane);
+        row.point += u64::from(!row.forgotten);
+        row.point
+    }
+
+    /// The oldest of a lane's free chunks, if the work before its free is done.
+    pub(super) fn first_done(&self, lane: Lane) -> Option<ChunkId> {
+        let row = self.row(lane);
+        (row.oldest != NIL && self.note(row.oldest).point <= row.done).then_some(row.oldest)
+    }
+
+    pub(super) fn newer(&self, id: ChunkId) -> ChunkId {
+        self.note(id).newer
+    }
+
+    pub(super) fn oldest(&self, lane: Lane) -> ChunkId {
+        self.row(lane).oldest
+    }
+
+    /// Puts a chunk among its lane's, by its point, which mostly is the newest.
+    #[inline(always)]
+    pub(super) fn hang(&mut self, id: ChunkId) {
+        let Note { lane, point, .. } = *self.note(id);
+        let mut older = self.row(lane).newest;
+        while older != NIL && self.note(older).point > point {
+            older = self.note(older).older;
+        }
+        self.hang_behind(id, lane, older);
+    }
+
+    /// Puts a chunk behind another of its lane's, or first.
+    pub(super) fn hang_behind(&mut self, id: ChunkId, lane: Lane, older: ChunkId) {
+        let newer = if older == NIL { self.row(lane).oldest } else { self.note(older).newer };
+        let note = self.note_mut(id);
+        (note.older, note.newer) = (older, newer);
+        self.set_newer(lane, older, id);
+        self.set_older(lane, newer, id);
+    }
+
+    /// Takes a chunk out of its lane's list.
+    #[inline(always)]
+    pub(super) fn unhang(&mut self, id: ChunkId) {
+        let Note { lane, older, newer, .. } = *self.note(id);
+        self.set_newer(lane, older, newer);
+        self.set_older(lane, newer, older);
+    }
+
+    /// Puts one chunk in another's place in its lane's list, with all that is known of it.
+    #[inline(always)]
+    pub(super) fn replace(&mut self, id: ChunkId, by: ChunkId) {
+        let old = *self.note(id);
+        *self.note_mut(by) = Note { older: old.older, newer: old.newer, ..Note::new(old.lane, old.point) };
+        self.set_newer(old.lane, old.older, by);
+        self.set_older(old.lane, old.newer, by);
+    }
+
+    #[inline]
+    fn set_newer(&mut self, lane: Lane, of: ChunkId, to: ChunkId) {
+        if of == NIL { self.row_mut(lane).oldest = to } else { self.note_mut(of).newer = to }
+    }
+
+    #[inline]
+    fn set_older(&mut self, lane: Lane, of: ChunkId, to: ChunkId) {
+        if of == NIL { self.row_mut(lane).newest = to } else { self.note_mut(of).older = to }
+    }
+
+    /// Enters a run of a lane's into its index, under its first chunk of the lane.
+    #[inline(always)]
+    pub(super) fn link_run(&mut self, lane: Lane, id: ChunkId, addr: u64, bytes: u64) {
+        let note = self.note_mut(id);
+        (note.run_addr, note.run_bytes) = (addr, bytes);
+        let Lanes { notes, rows, .. } = self;
+        rows[lane.0 as usize].runs.insert(notes, id, bytes);
+    }
+
+    /// Takes the run out that has a chunk for its head, if there is one; returns its bytes.
+    #[inline(always)]
+    pub(super) fn unlink_run(&mut self, lane: Lane, id: ChunkId) -> u64 {
+        let Lanes { notes, rows, .. } = self;
+        let bytes = notes[id.index()].run_bytes;
+        if bytes != 0 {
+            rows[lane.0 as usize].runs.remove(notes, id, bytes);
+            notes[id.index()].run_bytes = 0;
+        }
+        bytes
+    }
+
+    pub(super) fn reserve_uses(&mut self, count: u64) -> Result<(), HostMemoryExhausted> {
+        let count = usize::try_from(count).map_err(|_| HostMemoryExhausted)?;
+        Ok(self.uses.try_reserve(count)?)
+    }
+
+    /// A chunk is handed out in a lane.
+    #[inline]
+    pub(super) fn start_use(&mut self, id: ChunkId, lane: Lane) {
+        *self.note_mut(id) = Note::new(lane, 0);
+        self.row_mut(lane).live += 1;
+    }
+
+    /// Writes down that a chunk in use is also used in a lane.
+    pub(super) fn record(&mut self, chunk: ChunkId, lane: Lane) -> Result<(), HostMemoryExhausted> {
+        let known = |held: &Use| held.chunk == chunk && held.lane == lane && held.point == 0;
+        if self.note(chunk).uses != 0 && self.uses.iter().any(known) {
+            return Ok(());
+        }
+        self.uses.try_reserve(1)?;
+        self.uses.push(Use { chunk, lane, point: 0 });
+        self.note_mut(chunk).uses += 1;
+        self.row_mut(lane).live += 1;
+        Ok(())
+    }
+
+    /// From now on a chunk, just freed in `lane`, waits for the other lanes recorded on it. Returns whether
+    /// there are any.
+    pub(super) fn await_uses(&mut self, chunk: ChunkId, lane: Lane) -> bool {
+        for place in (0..self.uses.len()).rev() {
+            let used = self.uses[place];
+            if used.chunk != chunk {
+                continue;
+            }
+            if used.lane == lane {
+                self.end_use(place);
+            } else {
+                let point = self.advance(used.lane);
+                self.uses[place].point = point;
+                if point <= self.row(used.lane).done {
+                    self.end_use(place);
+                }
+            }
+        }
+        self.note(chunk).uses != 0
+    }
+
+    fn end_use(&mut self, place: usize) {
+        let Use { chunk, lane, .. } = self.uses.swap_remove(place);
+        self.note_mut(chunk).uses -= 1;
+        self.row_mut(lane).live -= 1;
+    }
+
+    /// A free chunk waits for no other lane any more.
+    pub(super) fn end_uses(&mut self, chunk: ChunkId) {
+        while self.note(chunk).uses != 0 {
+            match self.uses.iter().position(|used| used.chunk == chunk) {
+                Some(place) => self.end_use(place),
+                None => return,
+            }
+        }
+    }
+
+    /// Ends what chunks wait for of a lane and is done; returns one that waits for nothing else any more.
+    pub(super) fn next_freed_of_uses(&mut self, lane: Lane) -> Option<ChunkId> {
+        let done = self.row(lane).done;
+        let ended = |used: &Use| used.lane == lane && used.point != 0 && used.point <= done;
+        while let Some(place) = self.uses.iter().position(ended) {
+            let chunk = self.uses[place].chunk;
+            self.end_use(place);
+            if self.note(chunk).uses == 0 {
+                return Some(chunk);
+            }
+        }
+        None
+    }
+
+    /// The bytes of the longest run.
+    pub(super) fn largest_run(&self) -> u64 {
+        let largest = |row: &Row| row.runs.largest(&self.notes).map_or(0, |id| self.note(id).run_bytes);
+        self.rows.iter().map(largest).max().unwrap_or(0)
+    }
+
+    /// Host memory beside the struct itself.
+    pub(super) fn metadata_bytes(&self) -> u64 {
+        let lists = self.notes.capacity() * size_of::<Note>()
+            + self.rows.capacity() * size_of::<Row>()
+            + self.names.capacity() * size_of::<(Stream, Lane)>()
+            + self.uses.capacity() * size_of::<Use>()
+            + self.redirections.capacity() * size_of::<Stream>()
+            + self.pools.capacity() * size_of::<Option<u64>>();
+        lists as u64 + self.rows.iter().map(|row| row.runs.metadata_bytes()).sum::<u64>()
+    }
+}

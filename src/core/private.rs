@@ -1,0 +1,120 @@
+//! Private pools: memory that a captured graph uses is kept for it, at the addresses it has.
+//!
+//! A private pool is a set of lanes: what is freed there goes back to requests for that pool on the same stream, and
+//! to nobody else however long its work is done, until the pool is released. Nothing else sets it apart: its chunks
+//! lie among the others.
+
+use super::arena::Arena;
+use super::chunks::ChunkId;
+use super::lanes::{ANYONE, Lane, Stream};
+use crate::sys::HostMemoryExhausted;
+
+/// Why a call about a private pool was refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum NotPrivate {
+    /// The stream's requests are for a private pool already.
+    Begun,
+    /// They are not for that one.
+    NotBegun,
+    /// Nothing was ever for that pool, or it was released.
+    Unknown,
+    /// Some stream's requests still are for it.
+    InUse,
+}
+
+impl Arena {
+    /// Requests of the stream are for a private pool from now on.
+    pub(crate) fn begin_private(
+        &mut self,
+        stream: Stream,
+        name: u64,
+    ) -> Result<Result<(), NotPrivate>, HostMemoryExhausted> {
+        if self.lanes.directed(stream) != stream {
+            return Ok(Err(NotPrivate::Begun));
+        }
+        if !self.mixed {
+            self.tell_apart()?;
+        }
+        self.lanes.redirections.try_reserve(1)?;
+        let pool = self.private_pool(name)?;
+        self.lanes.redirections.push(stream.in_pool(pool));
+        Ok(Ok(()))
+    }
+
+    /// The number of a private pool, a new one if need be.
+    fn private_pool(&mut self, name: u64) -> Result<u32, HostMemoryExhausted> {
+        if let Some(number) = self.find_private(name) {
+            return Ok(number);
+        }
+        let pools = &mut self.lanes.pools;
+        let place = match pools.iter().position(Option::is_none) {
+            Some(place) => place,
+            None => {
+                pools.try_reserve(1)?;
+                pools.push(None);
+                pools.len() - 1
+            }
+        };
+        pools[place] = Some(name);
+        u32::try_from(place + 1).map_err(|_| HostMemoryExhausted)
+    }
+
+    fn find_private(&self, name: u64) -> Option<u32> {
+        let place = self.lanes.pools.iter().position(|&other| other == Some(name))?;
+        u32::try_from(place + 1).ok()
+    }
+
+    /// Requests of the stream are for common memory again.
+    pub(crate) fn end_private(&mut self, stream: Stream, name: u64) -> Result<(), NotPrivate> {
+        let pool = self.find_private(name).ok_or(NotPrivate::Unknown)?;
+        let directed = stream.in_pool(pool);
+        if !self.lanes.redirections.contains(&directed) {
+            return Err(NotPrivate::NotBegun);
+        }
+        self.lanes.redirections.retain(|&other| other != directed);
+        Ok(())
+    }
+
+    /// Nothing uses the addresses of a private pool any more, but for what is live: that becomes common memory,
+    /// and what is free too, once the device was idle.
+    pub(crate) fn release_private(
+        &mut self,
+        name: u64,
+    ) -> Result<Result<(), NotPrivate>, HostMemoryExhausted> {
+        let Some(pool) = self.find_private(name) else { return Ok(Err(NotPrivate::Unknown)) };
+        if self.lanes.redirections.iter().any(|stream| stream.pool() == pool) {
+            return Ok(Err(NotPrivate::InUse));
+        }
+        let unknown = self.lanes.enter(Stream::UNKNOWN)?;
+        for place in 0..self.lanes.all().count() {
+            let row = self.lanes.all().nth(place).filter(|(_, row)| row.stream.pool() == pool);
+            if let Some(stream) = row.filter(|(_, row)| !row.forgotten).map(|(_, row)| row.stream) {
+                self.lanes.enter(stream.in_pool(0))?;
+            }
+        }
+        // From here on nothing fails.
+        for place in 0..self.chunks.slab.len() {
+            self.make_common(self.chunks.place(place), pool, unknown);
+        }
+        self.lanes.end_pool(pool);
+        Ok(Ok(()))
+    }
+
+    fn make_common(&mut self, id: ChunkId, pool: u32, unknown: Lane) {
+        let lane = self.lanes.note(id).lane;
+        if lane == ANYONE || self.lanes.row(lane).stream.pool() != pool {
+            return;
+        }
+        if self.owner(id).is_some() {
+            self.hand_over(id, unknown);
+        } else if self.chunks.in_use(id) {
+            // A stream that is gone has no order to put it in.
+            let row = self.lanes.row(lane);
+            let common = if row.forgotten { None } else { self.lanes.find(row.stream.in_pool(0)) };
+            self.lanes.relabel(id, common.unwrap_or(unknown));
+        } else {
+            // It waits for the work of others too.
+            self.lanes.relabel(id, unknown);
+        }
+    }
+}

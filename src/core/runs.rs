@@ -1,0 +1,189 @@
+//! Runs: neighbours that a lane may use, and which count for it as one chunk.
+//!
+//! A run is made of the lane's own free chunks and of those that anybody may have, with at least one of its own;
+//! what has no such neighbour is found in the common index. Neighbours of the same kind are one chunk, so the two
+//! kinds alternate in a run, and a chunk that anybody may have is in the runs of at most two lanes: those beside it.
+//!
+//! Who changes chunks takes the runs around them out of their indices before, and puts them back afterwards.
+
+use super::arena::Arena;
+use super::chunks::{ChunkId, NIL, State};
+use super::lanes::{ANYONE, Lane};
+
+impl Arena {
+    /// The lane that may use a free chunk at once, where not everybody may.
+    #[inline]
+    pub(super) fn owner(&self, id: ChunkId) -> Option<Lane> {
+        if !self.mixed || self.chunks.state(id) != State::Held {
+            return None;
+        }
+        let note = self.lanes.note(id);
+        (note.uses == 0 && note.lane != ANYONE).then_some(note.lane)
+    }
+
+    /// Whether a lane may use a free chunk at once that not everybody may.
+    #[inline(always)]
+    pub(super) fn is_own(&self, lane: Lane, id: ChunkId) -> bool {
+        if !self.chunks.slab[..][id].is_held() {
+            return false;
+        }
+        let note = self.lanes.note(id);
+        note.lane == lane && note.uses == 0
+    }
+
+    #[inline]
+    pub(super) fn is_anyones(&self, id: ChunkId) -> bool {
+        self.chunks.slab[..][id].is_findable()
+    }
+
+    #[inline]
+    pub(super) fn may_use(&self, lane: Lane, id: ChunkId) -> bool {
+        self.is_anyones(id) || self.is_own(lane, id)
+    }
+
+    /// Whether a chunk that anybody may have is part of a lane's run.
+    #[inline]
+    pub(super) fn is_in_run_of(&self, lane: Lane, id: ChunkId) -> bool {
+        let beside = |other: ChunkId| other != NIL && self.is_own(lane, other);
+        beside(self.chunks.prev(id)) || beside(self.chunks.next(id))
+    }
+
+    /// The first chunk of a run, given its first own one.
+    pub(super) fn run_start(&self, own: ChunkId) -> ChunkId {
+        let prev = self.chunks.prev(own);
+        if prev != NIL && self.is_anyones(prev) { prev } else { own }
+    }
+
+    /// The lane's own chunk before one, if both are in a run together once that is the lane's too.
+    #[inline]
+    pub(super) fn own_before(&self, lane: Lane, id: ChunkId) -> Option<ChunkId> {
+        let mut at = self.chunks.prev(id);
+        if at != NIL && self.is_anyones(at) {
+            at = self.chunks.prev(at);
+        }
+        (at != NIL && self.is_own(lane, at)).then_some(at)
+    }
+
+    /// The same behind it.
+    #[inline]
+    pub(super) fn own_behind(&self, lane: Lane, id: ChunkId) -> Option<ChunkId> {
+        let mut at = self.chunks.next(id);
+        if at != NIL && self.is_anyones(at) {
+            at = self.chunks.next(at);
+        }
+        (at != NIL && self.is_own(lane, at)).then_some(at)
+    }
+
+    /// As `run_head`, where the run is in its index.
+    #[inline]
+    pub(super) fn linked_head(&self, own: ChunkId) -> ChunkId {
+        let mut at = own;
+        while at != NIL {
+            if self.lanes.note(at).run_bytes != 0 {
+                return at;
+            }
+            at = self.chunks.prev(at);
+        }
+        own
+    }
+
+    /// The first own chunk of the run around one: where the index has it.
+    #[inline]
+    pub(super) fn run_head(&self, lane: Lane, own: ChunkId) -> ChunkId {
+        let (mut head, mut at) = (own, self.chunks.prev(own));
+        while at != NIL && self.may_use(lane, at) {
+            if !self.is_anyones(at) {
+                head = at;
+            }
+            at = self.chunks.prev(at);
+        }
+        head
+    }
+
+    /// Address and bytes of a run, given its first own chunk.
+    #[inline]
+    pub(super) fn run_extent(&self, lane: Lane, head: ChunkId) -> (u64, u64) {
+        let start = self.run_start(head);
+        let (addr, mut bytes, mut at) = (self.chunks.addr(start), 0, start);
+        while at != NIL && self.may_use(lane, at) {
+            bytes += self.chunks.size(at);
+            at = self.chunks.next(at);
+        }
+        (addr, bytes)
+    }
+
+    /// The chunk from which on runs reach to `id` from before it.
+    fn first_near(&self, id: ChunkId) -> ChunkId {
+        let prev = self.chunks.prev(id);
+        if prev == NIL {
+            return id;
+        }
+        if !self.is_anyones(prev) {
+            return if self.owner(prev).is_some() { prev } else { id };
+        }
+        let before = self.chunks.prev(prev);
+        if before != NIL && self.owner(before).is_some() { before } else { id }
+    }
+
+    /// The last chunk whose runs reach to `id` from behind it.
+    fn last_near(&self, id: ChunkId) -> ChunkId {
+        let next = self.chunks.next(id);
+        if next == NIL {
+            return id;
+        }
+        if !self.is_anyones(next) {
+            return if self.owner(next).is_some() { next } else { id };
+        }
+        let behind = self.chunks.next(next);
+        if behind != NIL && self.owner(behind).is_some() { behind } else { id }
+    }
+
+    /// Takes the runs that contain or touch the chunks from `first` to `last` out of their indices.
+    pub(super) fn unlink_runs(&mut self, first: ChunkId, last: ChunkId) {
+        let (mut at, end) = (self.first_near(first), self.last_near(last));
+        loop {
+            if let Some(lane) = self.owner(at) {
+                let head = self.run_head(lane, at);
+                self.lanes.unlink_run(lane, head);
+            }
+            if at == end {
+                return;
+            }
+            at = self.chunks.next(at);
+        }
+    }
+
+    /// Puts them back, as they are now.
+    pub(super) fn link_runs(&mut self, first: ChunkId, last: ChunkId) {
+        let (mut at, end) = (self.first_near(first), self.last_near(last));
+        loop {
+            if let Some(lane) = self.owner(at) {
+                let head = self.run_head(lane, at);
+                if self.lanes.note(head).run_bytes == 0 {
+                    let (addr, bytes) = self.run_extent(lane, head);
+                    self.lanes.link_run(lane, head, addr, bytes);
+                }
+            }
+            if at == end {
+                return;
+            }
+            at = self.chunks.next(at);
+        }
+    }
+
+    /// Makes one chunk of two neighbours that are in no index and no list; returns it. Of what is known beside
+    /// their size nothing is left of the second.
+    pub(super) fn fuse(&mut self, first: ChunkId, second: ChunkId) {
+        let addr = self.chunks.addr(second);
+        self.starts.clear(&self.chunks.slab, &mut self.regions, addr, second);
+        *self.lanes.note_mut(second) = super::lanes::Note::new(ANYONE, 0);
+        let slab = &mut self.chunks.slab[..];
+        let (size, next) = (slab[first].size() + slab[second].size(), slab[second].next);
+        slab[first].set_size(size);
+        slab[first].next = next;
+        if next != NIL {
+            slab[next].prev = first;
+        }
+        self.chunks.vacant.add(slab, second);
+    }
+}

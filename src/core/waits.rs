@@ -1,0 +1,203 @@
+//! What a request could get by waiting: for whose work, up to which point.
+
+use super::arena::{Arena, Want};
+use super::chunks::{ChunkId, NIL, State};
+use super::lanes::{ANYONE, Lane, Note, Stream, Use};
+use super::units::UNIT;
+use crate::sys::HostMemoryExhausted;
+
+/// Work of a lane up to one of its points.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Work {
+    pub(crate) lane: Lane,
+    pub(crate) point: u64,
+}
+
+/// A lane with work that free memory waits for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Unfinished {
+    pub(crate) work: Work,
+    pub(crate) stream: Stream,
+    pub(crate) forgotten: bool,
+}
+
+impl Arena {
+    /// The lane of a stream that is told apart from others.
+    pub(crate) fn lane_of(&self, stream: Stream) -> Option<Lane> {
+        self.lanes.find(stream)
+    }
+
+    /// How many lanes there ever were at once: what [`Self::unfinished`] yields at most.
+    pub(crate) fn lane_count(&self) -> usize {
+        self.lanes.all().count()
+    }
+
+    /// The lanes whose work free memory waits for. That of private pools waits for their release.
+    pub(crate) fn unfinished(&self) -> impl Iterator<Item = Unfinished> + '_ {
+        let waiting = self.lanes.all().filter(|(lane, row)| {
+            // By a chunk that other lanes were recorded on, or as one of those.
+            let concerns = |used: &Use| {
+                used.lane == *lane && used.point > row.done || self.lanes.note(used.chunk).lane == *lane
+            };
+            let waited_for = || self.lanes.uses.iter().any(|used| used.point != 0 && concerns(used));
+            let common = row.stream.pool() == 0;
+            common && row.done < row.point && (self.lanes.oldest(*lane) != NIL || waited_for())
+        });
+        waiting.map(|(lane, row)| Unfinished {
+            work: Work { lane, point: row.point },
+            stream: row.stream,
+            forgotten: row.forgotten,
+        })
+    }
+
+    /// All work queued on a stream so far is done, also on streams of that name which were forgotten.
+    pub(crate) fn stream_done(&mut self, stream: Stream) {
+        if !self.mixed {
+            if self.home == stream {
+                self.synchronized_frees = self.counters.frees();
+            }
+            return;
+        }
+        for place in 0..self.lane_count() {
+            let found = self.lanes.all().nth(place).filter(|(_, row)| row.stream == stream);
+            if let Some((lane, point)) = found.map(|(lane, row)| (lane, row.point)) {
+                self.lane_done(lane, point);
+            }
+        }
+    }
+
+    /// The stream is about to end: what was freed on it waits for its work, and the name may come again as
+    /// another's. Returns the work, if there is any to wait for.
+    pub(crate) fn forget_stream(&mut self, stream: Stream) -> Result<Option<Work>, HostMemoryExhausted> {
+        if !self.mixed {
+            if self.home != stream || self.counters.is_unused() {
+                return Ok(None);
+            }
+            self.tell_apart()?;
+        }
+        for place in 0..self.lane_count() {
+            // In private pools it leaves what nobody gets before their release.
+            let row = self.lanes.all().nth(place).filter(|(_, row)| row.stream != stream && !row.forgotten);
+            if let Some((lane, _)) = row.filter(|(_, row)| row.stream.in_pool(0) == stream) {
+                self.lanes.advance(lane);
+                self.lanes.forget(lane);
+            }
+        }
+        self.lanes.redirections.retain(|other| other.in_pool(0) != stream);
+        let Some(lane) = self.lanes.find(stream) else { return Ok(None) };
+        // Whatever is freed there later was used before now.
+        let work = Work { lane, point: self.lanes.advance(lane) };
+        self.lanes.forget(lane);
+        Ok((!self.lanes.row(lane).is_idle()).then_some(work))
+    }
+
+    /// The work behind which a request could be served: that of the free neighbours which together fit it best,
+    /// whoever may use them. Work without a stream, for which nobody can wait, is left out unless it is the
+    /// request's own.
+    pub(crate) fn waits_for(&self, want: &Want<'_>) -> Result<Option<Vec<Work>>, HostMemoryExhausted> {
+        let Some(own) = self.lanes.find(self.lanes.directed(want.stream)) else { return Ok(None) };
+        let possible = |id: ChunkId| {
+            let lane = self.lanes.note(id).lane;
+            let stream = || self.lanes.row(lane).stream;
+            self.is_anyones(id) || lane == own || stream().exists() && stream().pool() == 0
+        };
+        let Some((first, end)) = self.best_of_neighbours(want, possible) else { return Ok(None) };
+        let mut works: Vec<Work> = Vec::new();
+        for id in self.from(first).take_while(|&id| id != end) {
+            let Note { lane, point, uses, .. } = *self.lanes.note(id);
+            let others = self.lanes.uses.iter().filter(|used| uses != 0 && used.chunk == id);
+            let waits = !self.is_anyones(id) && point > self.lanes.row(lane).done;
+            let by_itself = waits.then_some(lane);
+            for lane in by_itself.into_iter().chain(others.map(|used| used.lane)) {
+                if lane != own && works.iter().all(|work| work.lane != lane) {
+                    works.try_reserve(1)?;
+                    works.push(Work { lane, point: self.lanes.row(lane).point });
+                }
+            }
+        }
+        Ok(Some(works))
+    }
+
+    /// The request's stream waits for some work now: makes what fits best behind it the stream's own. Returns
+    /// whether there is anything that fits.
+    pub(crate) fn adopt(&mut self, want: &Want<'_>, works: &[Work]) -> bool {
+        let Some(own) = self.lanes.find(self.lanes.directed(want.stream)) else { return false };
+        let waited = |lane: Lane, point: u64| {
+            let done = lane == own || point <= self.lanes.row(lane).done;
+            done || works.iter().any(|work| work.lane == lane && point <= work.point)
+        };
+        let possible = |id: ChunkId| {
+            let note = self.lanes.note(id);
+            let mut others = self.lanes.uses.iter().filter(|used| note.uses != 0 && used.chunk == id);
+            self.is_anyones(id)
+                || waited(note.lane, note.point) && others.all(|used| waited(used.lane, used.point))
+        };
+        let Some((first, end)) = self.best_of_neighbours(want, possible) else { return false };
+        let mut at = first;
+        while at != end {
+            // What is handed over merges with the stream's own on both sides.
+            let whole = if self.may_use(own, at) { at } else { self.hand_over(at, own) };
+            at = self.chunks.next(whole);
+        }
+        true
+    }
+
+    /// Gives a free chunk to another lane; returns what it is part of then.
+    pub(super) fn hand_over(&mut self, id: ChunkId, lane: Lane) -> ChunkId {
+        if self.owner(id).is_some() {
+            self.unlink_runs(id, id);
+            self.lanes.unhang(id);
+            // It is nobody's for a moment, and the runs around end there.
+            self.lanes.note_mut(id).lane = ANYONE;
+            self.link_runs(id, id);
+        } else {
+            self.lanes.end_uses(id);
+            let before = self.lanes.note(id).lane;
+            self.lanes.row_mut(before).live -= 1;
+        }
+        let point = self.lanes.advance(lane);
+        *self.lanes.note_mut(id) = Note::new(lane, point);
+        self.settle(id)
+    }
+
+    /// Of the free neighbours that `possible` accepts, all that touch each other taken as one, the best fit: its
+    /// first chunk, and the one behind its last.
+    fn best_of_neighbours(
+        &self,
+        want: &Want<'_>,
+        possible: impl Fn(ChunkId) -> bool,
+    ) -> Option<(ChunkId, ChunkId)> {
+        let accepts =
+            |id: ChunkId| matches!(self.chunks.state(id), State::Free | State::Held) && possible(id);
+        let mut best: Option<((u64, u64), ChunkId, ChunkId)> = None;
+        for (_, region) in self.regions.iter() {
+            let mut at = region.first;
+            while at != NIL {
+                let (first, addr, mut bytes) = (at, self.chunks.addr(at), 0);
+                while at != NIL && accepts(at) {
+                    bytes += self.chunks.size(at);
+                    at = self.chunks.next(at);
+                }
+                let start = addr.checked_next_multiple_of(want.alignment.max(UNIT));
+                let fits = start.is_some_and(|start| bytes >= want.size && bytes - want.size >= start - addr);
+                if fits && best.is_none_or(|(key, ..)| (bytes, addr) < key) {
+                    best = Some(((bytes, addr), first, at));
+                }
+                if bytes == 0 {
+                    at = self.chunks.next(at);
+                }
+            }
+        }
+        best.map(|(_, first, end)| (first, end))
+    }
+
+    /// A chunk and those behind it in its region.
+    fn from(&self, first: ChunkId) -> impl Iterator<Item = ChunkId> + '_ {
+        let mut at = first;
+        std::iter::from_fn(move || {
+            let id = (at != NIL).then_some(at)?;
+            at = self.chunks.next(id);
+            Some(id)
+        })
+    }
+}

@@ -1,0 +1,42 @@
+//! How much an allocator may hold.
+
+use super::{ALLOW_GROWTH, Options};
+use crate::backend::{AnyBackend, Backend};
+use crate::core::units::round_down;
+use crate::error::{Error, fail};
+
+impl Options<'_> {
+    /// Bytes, else a share of the backend's total, else what there is now.
+    pub(super) fn choose_limit(&self, backend: &AnyBackend) -> Result<u64, Error> {
+        self.limit_on(backend.get())
+    }
+
+    fn limit_on(&self, backend: &dyn Backend) -> Result<u64, Error> {
+        if self.memory_limit != 0 {
+            return Ok(self.memory_limit);
+        }
+        let growth = self.flags & ALLOW_GROWTH != 0;
+        if self.memory_fraction > 0.0 {
+            return match backend.total_memory() {
+                Some(total) => Ok((total as f64 * self.memory_fraction) as u64),
+                None => Err(fail!(
+                    Error::InvalidArgument,
+                    "memory_fraction: a custom backend does not know its total; give memory_limit"
+                )),
+            };
+        }
+        match backend.default_limit() {
+            Some(0) => Err(fail!(
+                Error::OutOfMemory,
+                "the device has hardly any free memory: give memory_limit or memory_fraction, or free some of it"
+            )),
+            Some(limit) => Ok(limit),
+            // The callbacks say when there is no more.
+            None if growth => Ok(round_down(u64::MAX)),
+            None => Err(fail!(
+                Error::InvalidArgument,
+                "a custom backend without BFC_ALLOW_GROWTH needs memory_limit: the first region is all of it"
+            )),
+        }
+    }
+}

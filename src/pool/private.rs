@@ -1,0 +1,46 @@
+//! Private pools, for memory that a captured graph uses.
+
+use super::memory::require_no_timestamps;
+use super::order;
+use super::slot::Slot;
+use crate::core::lanes::Stream;
+use crate::core::private::NotPrivate;
+use crate::error::{Error, fail};
+
+/// Requests of a stream are for a private pool from now on. First whatever can be had of common memory is made
+/// anybody's, for within a capture nothing can be waited for.
+pub(crate) fn begin(slot: &Slot, stream: Stream, pool: u64) -> Result<(), Error> {
+    let mut guard = slot.enter()?;
+    require_no_timestamps(&guard)?;
+    guard.arena.begin_private(stream, pool)?.map_err(|refused| refuse(refused, pool))?;
+    // What cannot be waited for, in a capture for example, stays whose it is.
+    order::synchronize(guard, stream).map(drop)
+}
+
+pub(crate) fn end(slot: &Slot, stream: Stream, pool: u64) -> Result<(), Error> {
+    let mut guard = slot.enter()?;
+    guard.arena.end_private(stream, pool).map_err(|refused| refuse(refused, pool))
+}
+
+pub(crate) fn release(slot: &Slot, pool: u64) -> Result<(), Error> {
+    let mut guard = slot.enter()?;
+    guard.arena.release_private(pool)?.map_err(|refused| refuse(refused, pool))?;
+    guard.notify();
+    Ok(())
+}
+
+fn refuse(refused: NotPrivate, pool: u64) -> Error {
+    match refused {
+        NotPrivate::Begun => fail!(
+            Error::InvalidArgument,
+            "the stream's requests are for a private pool already: call bfc_pool_end for that first"
+        ),
+        NotPrivate::NotBegun => {
+            fail!(Error::InvalidArgument, "bfc_pool_begin was not called for pool {pool} with this stream")
+        }
+        NotPrivate::Unknown => fail!(Error::InvalidArgument, "there is no private pool {pool}"),
+        NotPrivate::InUse => {
+            fail!(Error::Busy, "requests of a stream are still for pool {pool}: call bfc_pool_end first")
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! The simulated CUDA driver (ffi-tests/simcuda), a simulation and no device: each test that uses it runs in a
+//! process of its own, where it is the `libcuda.so.1`.
+
+#[path = "../../ffi-tests/simcuda/tests/steer/mod.rs"]
+pub mod steer;
+
+use super::child;
+use cuda_sys::{CUresult, Driver};
+use std::env;
+use std::ffi::CString;
+use std::ops::Deref;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::OnceLock;
+use steer::{ALLOCATIONS, EVENTS, RETAINS, Steer};
+
+/// The simulation in this process.
+#[derive(Clone, Copy)]
+pub struct Simulation(Steer);
+
+impl Deref for Simulation {
+    type Target = Steer;
+
+    fn deref(&self) -> &Steer {
+        &self.0
+    }
+}
+
+/// Runs `body` in a child process with the simulation; `test` is the name of the calling test.
+#[track_caller]
+pub fn simulated(test: &str, body: impl FnOnce(Simulation)) {
+    simulated_with(test, &[], body);
+}
+
+/// As [`simulated`], with variables for the simulation.
+#[track_caller]
+pub fn simulated_with(test: &str, variables: &[(&str, &str)], body: impl FnOnce(Simulation)) {
+    if child::is_child(test) {
+        // From then on whoever opens libcuda.so.1 gets it: that is its SONAME.
+        return body(Simulation(Steer::load().expect("the simulation")));
+    }
+    let library = ("SIMCUDA_LIBRARY", library().to_str().expect("UTF-8"));
+    child::expect_success(test, &[&[library], variables].concat());
+}
+
+/// The simulation's file, which is built if need be.
+fn library() -> &'static PathBuf {
+    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
+    LIBRARY.get_or_init(|| {
+        let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| env!("CARGO").into()));
+        command.args(["build", "--quiet", "--package=simcuda", "--message-format=json"]);
+        command.current_dir(env!("CARGO_MANIFEST_DIR"));
+        let output = command.output().expect("cargo starts");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let text = String::from_utf8(output.stdout).expect("UTF-8");
+        let messages = text.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+        let files = messages.flat_map(|message| message["filenames"].as_array().cloned().unwrap_or_default());
+        let mut paths = files.filter_map(|file| file.as_str().map(PathBuf::from));
+        let library = |path: &PathBuf| path.file_name().is_some_and(|name| name == "libsimcuda.so");
+        paths.find(library).expect("cargo names the library")
+    })
+}
+
+impl Simulation {
+    /// The driver, as a program loads it.
+    pub fn driver(self) -> Driver {
+        Driver::load().expect("the simulation is a driver")
+    }
+
+    /// The nth call from now of a function, or of any, fails with a code.
+    pub fn fail(self, function: Option<&str>, nth: u64, code: CUresult) {
+        let name = function.map(|name| CString::new(name).expect("no NUL"));
+        let status = self.0.fail(name.as_ref().map_or(std::ptr::null(), |name| name.as_ptr()), nth, code);
+        assert_eq!(status, 0, "no function is named {function:?}");
+    }
+
+    /// How often a function was called.
+    pub fn calls(self, function: &str) -> u64 {
+        self.calls_of(&CString::new(function).expect("no NUL"))
+    }
+
+    /// Nothing is left: no memory, no event, no context, and nothing was done that a device would not forgive.
+    #[track_caller]
+    pub fn assert_clean(self) {
+        assert_eq!(self.misuse_texts(), [""; 0]);
+        let left = [ALLOCATIONS, EVENTS, RETAINS].map(|kind| self.live(kind));
+        assert_eq!(left, [0; 3], "allocations, events, retains");
+    }
+}

@@ -1,0 +1,132 @@
+//! The suite `cuda-headers`: cuda-sys against NVIDIA's own headers.
+
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result, bail};
+use cuda_sys::Function;
+
+use super::context::Context;
+use crate::cuda_headers::{self, Headers, Lists};
+use crate::files;
+use crate::tools;
+use crate::workspace::{Ended, Workspace};
+
+/// Compiles the lists against each version, and lists with a fault, which must not compile.
+pub fn run(context: &mut Context) -> Result<()> {
+    if !tools::works(&tools::c_compiler()) {
+        context.skip("all of it", &format!("there is no {}", tools::c_compiler().display()));
+        return Ok(());
+    }
+    let versions = match cuda_headers::find(&context.workspace) {
+        Ok(versions) => versions,
+        Err(error) => {
+            let words = format!("{error:#}");
+            context.skip("all of it", words.lines().next().unwrap_or_default());
+            return Ok(());
+        }
+    };
+    let lists = Lists::new();
+    for headers in &versions {
+        let major = headers.major;
+        let [functions, types, structs, constants] =
+            [lists.functions.len(), lists.types.len(), lists.structs.len(), lists.constants.len()];
+        for (symbol, why) in lists.absent(major) {
+            context.skip(&format!("{symbol} of CUDA {major}"), why);
+        }
+        let what = format!(
+            "CUDA {major}: {functions} functions, {types} types, {structs} structs, {constants} constants"
+        );
+        context.check(&what, |workspace| {
+            let ended = compile(workspace, headers, &lists, "lists")?;
+            if !ended.success {
+                bail!("{}", ended.complaint());
+            }
+            Ok(())
+        });
+        for (fault, put) in FAULTS {
+            context.check(&format!("CUDA {major}: found: {fault}"), |workspace| {
+                let mut lists = lists.clone();
+                let complaint = put(&mut lists)?;
+                found_it(&compile(workspace, headers, &lists, fault)?, complaint)
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Spoils the lists; gives what the compiler then has to complain about.
+type Fault = fn(&mut Lists) -> Result<&'static str>;
+
+const FAULTS: [(&str, Fault); 6] = [
+    ("a wrong argument", |lists| {
+        alloc(lists)?.arguments = &[("dptr", "*mut CUdeviceptr"), ("bytesize", "c_uint")];
+        Ok("__typeof__(&cuMemAlloc_v2)")
+    }),
+    ("a function that there is not", |lists| {
+        alloc(lists)?.symbol = "cuMemAlloc_v9";
+        Ok("cuMemAlloc_v9")
+    }),
+    ("a wrong version", |lists| {
+        alloc(lists)?.since = 2000;
+        Ok("PFN_cuMemAlloc_v2000")
+    }),
+    ("a function that is called absent and is there", |lists| {
+        lists.absent.extend([12, 13].map(|major| ("cuMemAlloc_v2", major, "a fault")));
+        Ok("cuMemAlloc_v2")
+    }),
+    ("a wrong constant", |lists| {
+        let constant = lists.constants.iter_mut().find(|constant| constant.name == "CUDA_ERROR_NOT_READY");
+        constant.context("it is in the list")?.value += 1;
+        Ok("CUDA_ERROR_NOT_READY")
+    }),
+    ("a wrong size", |lists| {
+        let layout = lists.structs.iter_mut().find(|layout| layout.name == "CUmemAllocationProp");
+        layout.context("it is in the list")?.size += 8;
+        Ok("sizeof(CUmemAllocationProp)")
+    }),
+];
+
+fn alloc(lists: &mut Lists) -> Result<&mut Function> {
+    let found = lists.functions.iter_mut().find(|function| function.symbol == "cuMemAlloc_v2");
+    found.context("cuMemAlloc_v2 is in the list")
+}
+
+fn compile(workspace: &Workspace, headers: &Headers, lists: &Lists, name: &str) -> Result<Ended> {
+    let name = format!("cuda headers {} {name}", headers.major);
+    let source: PathBuf = workspace.target.join("xtask").join(name.replace(' ', "-")).with_extension("c");
+    files::write(&source, lists.c_file(headers.major)?)?;
+    let mut command = workspace.command(tools::c_compiler());
+    command.args(["-std=gnu11", "-fsyntax-only", "-fmax-errors=20"]);
+    // A system folder: what NVIDIA's headers may be warned of is not our concern.
+    command.arg("-isystem").arg(&headers.include).arg(&source);
+    workspace.run(&name, command)
+}
+
+/// The fault has to be the reason, and not a missing header.
+fn found_it(ended: &Ended, complaint: &str) -> Result<()> {
+    let says = |words: &str| ended.text.lines().any(|line| line.contains("error:") && line.contains(words));
+    if ended.success || !says(complaint) {
+        bail!("the compiler does not complain of {complaint}: {}", ended.complaint());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_right_complaint_counts() {
+        let ended = |success, text: &str| Ended {
+            success,
+            status: "exit status: 1".to_owned(),
+            text: text.to_owned(),
+            log: "log".into(),
+        };
+        let error = "x.c:9:1: error: static assertion failed: \"sizeof(X)\"\n";
+        assert!(found_it(&ended(false, error), "sizeof(X)").is_ok());
+        assert!(found_it(&ended(true, error), "sizeof(X)").is_err());
+        assert!(found_it(&ended(false, error), "sizeof(Y)").is_err());
+        assert!(found_it(&ended(false, "fatal error: cuda.h: No such file\n"), "sizeof(X)").is_err());
+    }
+}

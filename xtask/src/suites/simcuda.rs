@@ -1,0 +1,128 @@
+//! The suite `simcuda`: the simulated driver and runtimes themselves, as others use them.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Result, bail};
+
+use super::context::{Context, Count};
+use crate::cargo;
+use crate::cuda_headers;
+use crate::simcuda::{self, MAJORS};
+use crate::tools;
+use crate::workspace::{Workspace, capture};
+
+/// Builds everything as other suites do, and runs its own tests against that build.
+pub fn run(context: &mut Context) -> Result<()> {
+    if !tools::works(&tools::c_compiler()) {
+        let folder = simcuda::build_driver(&context.workspace)?;
+        driver(context, &folder)?;
+        context.skip("the simulated runtimes", &format!("there is no {}", tools::c_compiler().display()));
+        return Ok(());
+    }
+    let folder = simcuda::build(&context.workspace)?;
+    driver(context, &folder)?;
+    runtimes(context, &folder)?;
+    signatures(context);
+    Ok(())
+}
+
+fn driver(context: &mut Context, folder: &Path) -> Result<()> {
+    let args = ["test", "--package=simcuda", "--no-fail-fast", "--tests"];
+    let mut command = context.plain(cargo::cargo(&context.workspace, &args));
+    command.env("SIMCUDA_LIBRARY", folder.join("libcuda.so.1"));
+    context.program("the simulated driver", command, Count::Cargo)?;
+    Ok(())
+}
+
+/// One program with each of the runtimes.
+fn runtimes(context: &mut Context, folder: &Path) -> Result<()> {
+    let programs = folder.with_file_name("bin");
+    std::fs::create_dir_all(&programs)?;
+    for major in MAJORS {
+        let name = format!("libcudart.so.{major}");
+        let program = programs.join(format!("runtime{major}"));
+        let mut command = simcuda::compile(&context.workspace, "tests/c/runtime.c", major);
+        command.arg("-o").arg(&program).arg("-L").arg(folder).arg(format!("-l:{name}"));
+        tried(context, &name, command, &program, folder)?;
+    }
+    let program = programs.join("runtime_static");
+    let mut command = simcuda::compile(&context.workspace, "tests/c/runtime.c", MAJORS[0]);
+    // What the program has it exports: the runtime's symbols are not among it.
+    command.args(["-DLINKED_STATICALLY", "-rdynamic", "-o"]).arg(&program);
+    command.arg(folder.join("libcudart_static.a"));
+    tried(context, "libcudart_static.a", command, &program, folder)?;
+    context.check("libcudart_static.a has hidden symbols only", |workspace| hidden(workspace, folder));
+    let command = context.workspace.command(&program);
+    context.program("libcudart_static.a without a driver", argument(command, "none"), Count::One)?;
+    Ok(())
+}
+
+/// Compiles the program and runs it, also on a driver that is too old for the runtime.
+fn tried(
+    context: &mut Context,
+    name: &str,
+    mut command: Command,
+    program: &Path,
+    folder: &Path,
+) -> Result<()> {
+    command.args(["-ldl", "-lpthread"]);
+    context.workspace.run_well(&format!("program with the simulated {name}"), command)?;
+    let on = |version: Option<&str>| {
+        let mut command = context.workspace.command(program);
+        command.env("LD_LIBRARY_PATH", folder).env("SIMCUDA_DEVICES", "2");
+        command
+            .env_remove("SIMCUDA_DRIVER_VERSION")
+            .envs(version.map(|version| ("SIMCUDA_DRIVER_VERSION", version)));
+        command
+    };
+    let (usual, old) = (on(None), argument(on(Some("11080")), "old"));
+    context.program(name, usual, Count::One)?;
+    context.program(&format!("{name} on an old driver"), old, Count::One)?;
+    Ok(())
+}
+
+fn argument(mut command: Command, word: &str) -> Command {
+    command.arg(word);
+    command
+}
+
+/// As in NVIDIA's archive, all that is not local is hidden.
+fn hidden(workspace: &Workspace, folder: &Path) -> Result<()> {
+    let table = capture(workspace.command("readelf").arg("-sW").arg(folder.join("libcudart_static.a")))?;
+    let exported = |line: &&str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        words.get(3) == Some(&"FUNC") && words.get(4) == Some(&"GLOBAL") && words.get(5) != Some(&"HIDDEN")
+    };
+    if !table.contains("cudaMalloc") {
+        bail!("it has no cudaMalloc at all:\n{table}");
+    }
+    match table.lines().find(exported) {
+        None => Ok(()),
+        Some(line) => bail!("{line}"),
+    }
+}
+
+/// The runtime's functions have the signatures of NVIDIA's, as far as there are any.
+fn signatures(context: &mut Context) {
+    let versions = match cuda_headers::find(&context.workspace) {
+        Ok(versions) => versions,
+        Err(error) => {
+            let words = format!("{error:#}");
+            return context.skip("signatures of the runtimes", words.lines().next().unwrap_or_default());
+        }
+    };
+    // The headers of 12 want some of nvcc's, which are in another wheel; those of 13 will do.
+    let others: Vec<_> = versions.iter().map(|headers| headers.include.clone()).collect();
+    for headers in &versions {
+        context.check(&format!("signatures of the runtime {}", headers.major), |workspace| {
+            let mut command = simcuda::compile(workspace, "cudart/cudart.c", headers.major);
+            command.args(["-fsyntax-only", "-DWITH_NVIDIA_HEADERS", "-isystem"]).arg(&headers.include);
+            for include in &others {
+                command.arg("-idirafter").arg(include);
+            }
+            let name = format!("signatures of the simulated runtime {}", headers.major);
+            workspace.run_well(&name, command).map(drop)
+        });
+    }
+}
