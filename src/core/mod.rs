@@ -42,3 +42,5 @@ mod broken_tests;
 mod lane_tests;
 #[cfg(test)]
 mod model_tests;
+#[cfg(test)]
+mod remap_tests;

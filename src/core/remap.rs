@@ -114,7 +114,7 @@ impl Arena {
         new: New,
     ) -> Result<Option<Plan>, HostMemoryExhausted> {
         let Some(range) = self.range() else { return Ok(None) };
-        let plan = self.begin_plan(range).and_then(|()| self.grow_for(range, want, new));
+        let plan = self.begin_plan(range, want).and_then(|()| self.grow_for(range, want, new));
         if !matches!(plan, Ok(Some(_))) {
             self.close_range();
         }
@@ -151,7 +151,7 @@ impl Arena {
         new: New,
     ) -> Result<Option<Plan>, HostMemoryExhausted> {
         let Some(range) = self.range() else { return Ok(None) };
-        let plan = self.begin_plan(range).and_then(|()| self.relocate_for(range, want, new));
+        let plan = self.begin_plan(range, want).and_then(|()| self.relocate_for(range, want, new));
         if !matches!(plan, Ok(Some(_))) {
             self.close_range();
         }
@@ -271,8 +271,10 @@ impl Arena {
         self.holes.moving = true;
     }
 
-    fn begin_plan(&mut self, range: Range) -> Result<(), HostMemoryExhausted> {
+    fn begin_plan(&mut self, range: Range, want: &Want<'_>) -> Result<(), HostMemoryExhausted> {
         debug_assert!(!self.holes.moving);
+        // From here on what is free is either for all or for others, and never another's who is alone so far.
+        self.admit(want.stream)?;
         self.merge_safe();
         self.reserve_cuts(1)?;
         self.open_range(range)
