@@ -95,6 +95,13 @@
 // Extensions for which the backend gave nothing.
 #define BFC_LOG_DEBUG 4
 
+// For bfc_region_callback_t: memory was obtained, and nothing of it is handed out yet.
+#define BFC_REGION_OBTAINED 1
+
+// Memory is about to go back, and nothing of it is in use. Should the backend not take it, BFC_REGION_OBTAINED
+// comes again.
+#define BFC_REGION_RETURNING 2
+
 // What a function returns: `BFC_OK` or one of `BFC_ERROR_...`.
 typedef int32_t bfc_status_t;
 
@@ -155,6 +162,13 @@ typedef struct bfc_options_t {
   // Copied; only for BFC_BACKEND_CUSTOM, NULL otherwise.
   const struct bfc_suballocator_t *suballocator;
 } bfc_options_t;
+
+// Is told of memory that comes from the backend and goes back: the pointer given to bfc_set_region_callback, the
+// device, the memory's start and bytes, and BFC_REGION_.... Called from any thread that allocates, frees, trims or
+// destroys, with nothing locked; a call on the same device is BFC_ERROR_BUSY. It must not throw, and must not wait
+// for another thread that uses the same allocator. What is obtained at once may go back in parts, and the other
+// way round, with the backends that map granules; with BFC_BACKEND_CUSTOM and supports_coalescing too.
+typedef void (*bfc_region_callback_t)(void *user_data, int32_t device, void *base, size_t bytes, int32_t event);
 
 // A stream: CUstream or cudaStream_t; any token on other backends; NULL is the default stream.
 typedef void *bfc_stream_t;
@@ -290,6 +304,18 @@ bfc_status_t bfc_destroy(int32_t device);
 
 // As bfc_destroy, but also with live allocations, whose pointers are then BFC_ERROR_INVALID_POINTER.
 bfc_status_t bfc_destroy_forced(int32_t device);
+
+// Has a function called whenever memory was obtained from the backend and before it goes back: for registration with
+// NCCL or RDMA. NULL ends that, and holds when the call returns.
+//
+// @param user_data  Passed on; it must stay valid until the allocator has ended, or another call has returned.
+// @return BFC_OK; BFC_ERROR_BUSY if the allocator holds memory already (set it right after bfc_create), and the
+//         errors of every call.
+//
+// Precondition: The function may be called with `user_data` from any thread.
+bfc_status_t bfc_set_region_callback(int32_t device,
+                                     bfc_region_callback_t callback,
+                                     void *user_data);
 
 // Allocates memory: the smallest free chunk that is large enough, the lowest address among equals.
 //

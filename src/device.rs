@@ -6,12 +6,14 @@ use crate::core::lanes::Stream;
 use crate::core::stats::Stats;
 use crate::error::{Error, fail, with_last_error};
 use crate::options::{ALLOW_GROWTH, GARBAGE_COLLECTION, Options};
+use crate::pool::listener::{self, RegionCallback};
 use crate::pool::memory::Ask;
 use crate::pool::slot::{Guard, Slot};
 use crate::pool::{Pool, life, memory, order, private};
 use crate::report;
 use crate::scope;
 use crate::sys::HostMemoryExhausted;
+use std::ffi::c_void;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::*};
 
@@ -234,6 +236,19 @@ impl Device {
     /// Nobody uses the private pool's addresses any more, but for what is live.
     pub fn pool_release(self, pool: u64) -> Result<(), Error> {
         private::release(self.slot(), pool).map_err(|error| self.explain(error))
+    }
+
+    /// Has a function called whenever memory came from the backend, and before it goes back; `None` ends that.
+    ///
+    /// # Safety
+    /// The function may be called with `user_data` from any thread until this is called again and has returned, or
+    /// the allocator has ended.
+    pub unsafe fn set_region_callback(
+        self,
+        callback: Option<RegionCallback>,
+        user_data: *mut c_void,
+    ) -> Result<(), Error> {
+        listener::set(self.slot(), callback, user_data).map_err(|error| self.explain(error))
     }
 
     fn require_timestamps(self, what: &str) -> Result<Guard<'static>, Error> {

@@ -4,9 +4,9 @@ mod environment;
 mod limit;
 
 use self::environment::{backend_named, environment_flags, flag, fraction, is_fraction, setting, size};
-use crate::backend::{AllocCallback, AnyBackend, Cuda, Custom, FreeCallback, Host, HostVmm};
+use crate::backend::{AllocCallback, AnyBackend, Cuda, Custom, FreeCallback, Host, HostVmm, Owned};
 use crate::core::arena::Settings;
-use crate::error::{Error, fail, keeping_last_error};
+use crate::error::{Error, fail};
 use std::ffi::c_void;
 use std::time::Duration;
 
@@ -115,7 +115,7 @@ pub struct Options<'a> {
 /// Everything an allocator needs to know, checked.
 pub(crate) struct Resolved {
     pub(crate) settings: Settings,
-    pub(crate) backend: AnyBackend,
+    pub(crate) backend: Owned,
     pub(crate) retry: Duration,
     pub(crate) report_failures: bool,
     pub(crate) name: String,
@@ -137,9 +137,7 @@ impl Options<'_> {
         owned.try_reserve_exact(name.len()).map_err(crate::sys::HostMemoryExhausted::from)?;
         owned.push_str(name);
         let backend = options.choose_backend(device)?;
-        let mut limit = options.choose_limit(&backend).inspect_err(|_| {
-            keeping_last_error(|| backend.get().close());
-        })?;
+        let mut limit = options.choose_limit(backend.get())?;
         if let Some(granules) = backend.get().granules() {
             // Only whole granules are mapped, and never more than was allowed.
             limit -= limit % granules.range().granule;
@@ -237,7 +235,7 @@ impl Options<'_> {
         options
     }
 
-    fn choose_backend(&self, device: i32) -> Result<AnyBackend, Error> {
+    fn choose_backend(&self, device: i32) -> Result<Owned, Error> {
         let kind = match (self.backend, device) {
             (BackendKind::Auto, 256) => BackendKind::Host,
             (BackendKind::Auto, 0..=255) => BackendKind::Cuda,
@@ -256,31 +254,33 @@ impl Options<'_> {
             }
             (kind, _) => kind,
         };
-        match (kind, self.suballocator) {
-            (BackendKind::Host, _) => Ok(AnyBackend::Host(Host)),
-            // Its range is a matter of its limit, for which it is as the host.
-            (BackendKind::HostVmm, _) => {
-                HostVmm::open(self.choose_limit(&AnyBackend::Host(Host))?).map(AnyBackend::HostVmm)
+        let backend = match (kind, self.suballocator) {
+            (BackendKind::Host, _) => AnyBackend::Host(Host),
+            // Its range is a matter of its limit.
+            (BackendKind::HostVmm, _) => AnyBackend::HostVmm(HostVmm::open(self.choose_limit(&Host)?)?),
+            (BackendKind::Cuda, _) if device > 255 => {
+                return Err(fail!(
+                    Error::InvalidArgument,
+                    "BFC_BACKEND_CUDA on ordinal {device}: it goes with the ordinals 0 to 255, which are CUDA's                      devices; name BFC_BACKEND_HOST or BFC_BACKEND_CUSTOM here"
+                ));
             }
-            (BackendKind::Cuda, _) if device > 255 => Err(fail!(
-                Error::InvalidArgument,
-                "BFC_BACKEND_CUDA on ordinal {device}: it goes with the ordinals 0 to 255, which are CUDA's devices; \
-                 name BFC_BACKEND_HOST or BFC_BACKEND_CUSTOM here"
-            )),
-            (BackendKind::Cuda, _) => Cuda::open(device).map(AnyBackend::Cuda),
-            (BackendKind::Custom, Some(functions)) => Ok(AnyBackend::Custom(Custom {
+            (BackendKind::Cuda, _) => AnyBackend::Cuda(Cuda::open(device)?),
+            (BackendKind::Custom, Some(functions)) => AnyBackend::Custom(Custom {
                 user_data: functions.user_data,
                 alloc: functions.alloc,
                 free: functions.free,
                 coalesces: functions.supports_coalescing,
-            })),
-            _ => Err(fail!(
-                Error::BackendUnavailable,
-                "{} is not in this version of libbfc; name BFC_BACKEND_HOST or BFC_BACKEND_CUSTOM (or set \
-                 BFC_BACKEND=host) to run without a device",
-                kind.c_name()
-            )),
-        }
+            }),
+            _ => {
+                return Err(fail!(
+                    Error::BackendUnavailable,
+                    "{} is not in this version of libbfc; name BFC_BACKEND_HOST or BFC_BACKEND_CUSTOM (or set \
+                     BFC_BACKEND=host) to run without a device",
+                    kind.c_name()
+                ));
+            }
+        };
+        Ok(Owned::new(backend))
     }
 }
 
@@ -291,11 +291,12 @@ mod tests {
     #[test]
     fn auto_is_never_silently_host_memory() {
         let choose = |device| Options::default().choose_backend(device);
-        assert!(matches!(choose(256), Ok(AnyBackend::Host(_))));
+        assert!(matches!(choose(256).as_deref(), Ok(AnyBackend::Host(_))));
         for device in [0, 1, 255, 257] {
             // Where the machine has the device it is that.
             let chosen = choose(device);
-            assert!(matches!(chosen, Err(Error::BackendUnavailable) | Ok(AnyBackend::Cuda(_))), "{device}");
+            let fine = matches!(chosen.as_deref(), Err(Error::BackendUnavailable) | Ok(AnyBackend::Cuda(_)));
+            assert!(fine, "{device}");
         }
         assert!(matches!(choose(257), Err(Error::BackendUnavailable)));
         crate::error::with_last_error(|words| assert!(words.contains("pinned"), "{words}"));

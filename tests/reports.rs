@@ -343,6 +343,15 @@ fn every_field_of_the_map_is_documented() {
     let map = parse(&pool);
     collect(&map, "", &mut fields);
     pool.put(named);
+    // Those that only a pool of several streams has.
+    let shared = Pool::host(MIB, |_| {});
+    assert_eq!(bfc_pool_begin(shared.device(), 1, pointer(0x100)), BFC_OK);
+    let mut kept = pointer(0);
+    // SAFETY: the out-pointer is valid for writing.
+    let served = unsafe { bfc_alloc_async(shared.device(), 1, pointer(0x100), &mut kept) };
+    assert_eq!(served, BFC_OK);
+    collect(&parse(&shared), "", &mut fields);
+    shared.put(kept as u64);
     let page = include_str!("../docs/memory-map.md");
     let table = page.split("| field | meaning |").nth(1).expect("the table");
     let mut documented = BTreeSet::new();

@@ -4,6 +4,7 @@
  * Streams are named by handles as in cuda.h: NULL and 1 are the current context's legacy default stream, 2 the
  * calling thread's. Functions that return int return a CUresult, 0 for success. Nothing here is logged, counted
  * or made to fail. Any thread may call anything at any time; a simulated kernel may not wait for its own stream.
+ * In a forked child nothing here may be called.
  *
  * Environment, read before the first call: SIMCUDA_DEVICES (1), SIMCUDA_MEMORY (bytes of each, 16 GiB),
  * SIMCUDA_DRIVER_VERSION (13000).

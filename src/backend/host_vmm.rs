@@ -28,19 +28,7 @@ const COMFORT: u64 = 8 << 40;
 /// The mappings of all ranges of this process.
 static MAPPINGS: AtomicU64 = AtomicU64::new(0);
 
-/// A range with what is mapped in it, on the heap until it is closed.
-#[derive(Clone, Copy)]
-pub(crate) struct HostVmm(&'static Vmm);
-
-impl HostVmm {
-    /// A range for a pool of `limit` bytes.
-    pub(crate) fn open(limit: u64) -> Result<Self, Error> {
-        let most = most_mappings() / 4 * 3;
-        Ok(HostVmm(Box::leak(try_box(Vmm::new(limit, range_for(limit), most, &MAPPINGS)?)?)))
-    }
-}
-
-struct Vmm {
+pub(crate) struct HostVmm {
     // In this order: what is mapped ends before the file does.
     reservation: Reservation,
     file: MemFile,
@@ -62,7 +50,13 @@ struct Books {
     mappings: u64,
 }
 
-impl Vmm {
+impl HostVmm {
+    /// A range for a pool of `limit` bytes, on the heap until its `Owned` ends it.
+    pub(crate) fn open(limit: u64) -> Result<&'static Self, Error> {
+        let most = most_mappings() / 4 * 3;
+        Ok(Box::leak(try_box(Self::new(limit, range_for(limit), most, &MAPPINGS)?)?))
+    }
+
     fn new(limit: u64, wanted: u64, most_mappings: u64, mappings: &'static AtomicU64) -> Result<Self, Error> {
         let reservation = reserve(wanted)?;
         let granules = reservation.bytes / GRANULE;
@@ -77,7 +71,7 @@ impl Vmm {
             mappings: 1,
         };
         mappings.fetch_add(1, Relaxed);
-        Ok(Vmm { reservation, file, most_mappings, mappings, books: SpinMutex::new(books) })
+        Ok(HostVmm { reservation, file, most_mappings, mappings, books: SpinMutex::new(books) })
     }
 
     /// The numbers of a span's granules.
@@ -202,7 +196,7 @@ impl Vmm {
     }
 }
 
-impl Granules for Vmm {
+impl Granules for HostVmm {
     fn range(&self) -> Range {
         Range { base: self.reservation.base, bytes: self.reservation.bytes, granule: GRANULE }
     }
@@ -283,11 +277,6 @@ impl Backend for HostVmm {
         Ok(())
     }
 
-    fn close(&self) {
-        // SAFETY: `open` leaked it from a box for one allocator, whose end this is: nobody calls it any more.
-        drop(unsafe { Box::from_raw(std::ptr::from_ref(self.0).cast_mut()) });
-    }
-
     fn total_memory(&self) -> Option<u64> {
         Some(memory_total())
     }
@@ -297,11 +286,11 @@ impl Backend for HostVmm {
     }
 
     fn granules(&self) -> Option<&dyn Granules> {
-        Some(self.0)
+        Some(self)
     }
 }
 
-impl Drop for Vmm {
+impl Drop for HostVmm {
     fn drop(&mut self) {
         self.mappings.fetch_sub(self.books.lock().mappings, Relaxed);
     }

@@ -13,7 +13,9 @@ pub use custom::{AllocCallback, FreeCallback};
 pub(crate) use host::Host;
 pub(crate) use host_vmm::HostVmm;
 
-use crate::error::Error;
+use std::ops::Deref;
+
+use crate::error::{Error, keeping_last_error};
 
 /// Memory that a backend gave.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -76,15 +78,42 @@ pub(crate) trait Backend {
 }
 
 /// The backend of one allocator. Copied, so that it is called without holding anything of the allocator; what it
-/// refers to lives until `close`.
+/// refers to lives as long as its [`Owned`], which destruction ends only when no call is under way.
 #[derive(Clone, Copy)]
 pub(crate) enum AnyBackend {
     Host(Host),
     Custom(Custom),
     Cuda(Cuda),
-    HostVmm(HostVmm),
+    HostVmm(&'static HostVmm),
     #[cfg(test)]
     Test(&'static (dyn Backend + Sync)),
+}
+
+/// A backend with what it has of its own on the heap.
+pub(crate) struct Owned(AnyBackend);
+
+impl Owned {
+    pub(crate) fn new(backend: AnyBackend) -> Self {
+        Owned(backend)
+    }
+}
+
+impl Deref for Owned {
+    type Target = AnyBackend;
+
+    fn deref(&self) -> &AnyBackend {
+        &self.0
+    }
+}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        keeping_last_error(|| self.0.get().close());
+        if let AnyBackend::HostVmm(state) = self.0 {
+            // SAFETY: it was leaked from a box in `HostVmm::open`, for this owner only, and nobody calls it any more.
+            drop(unsafe { Box::from_raw(std::ptr::from_ref(state).cast_mut()) });
+        }
+    }
 }
 
 impl AnyBackend {
@@ -93,7 +122,7 @@ impl AnyBackend {
             AnyBackend::Host(host) => host,
             AnyBackend::Custom(custom) => custom,
             AnyBackend::Cuda(cuda) => cuda,
-            AnyBackend::HostVmm(host_vmm) => host_vmm,
+            AnyBackend::HostVmm(host_vmm) => *host_vmm,
             #[cfg(test)]
             AnyBackend::Test(backend) => *backend,
         }

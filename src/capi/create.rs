@@ -1,12 +1,12 @@
 //! Creation and destruction.
 
 use super::answer::status;
-use super::types::{bfc_options_t, bfc_status_t, bfc_suballocator_t};
+use super::types::{bfc_options_t, bfc_region_callback_t, bfc_status_t, bfc_suballocator_t};
 use super::{quiet, versioned};
 use crate::device::Device;
 use crate::error::{Error, fail};
 use crate::options::{BackendKind, Options, SubAllocator};
-use std::ffi::CStr;
+use std::ffi::{CStr, c_void};
 
 /// Creates the allocator of a device. No memory is taken before the first allocation.
 ///
@@ -103,4 +103,26 @@ pub extern "C" fn bfc_destroy(device: i32) -> bfc_status_t {
 #[unsafe(no_mangle)]
 pub extern "C" fn bfc_destroy_forced(device: i32) -> bfc_status_t {
     status(|| Device::new(device)?.destroy_forced())
+}
+
+/// Has a function called whenever memory was obtained from the backend and before it goes back: for registration with
+/// NCCL or RDMA. NULL ends that, and holds when the call returns.
+///
+/// @param user_data  Passed on; it must stay valid until the allocator has ended, or another call has returned.
+/// @return BFC_OK; BFC_ERROR_BUSY if the allocator holds memory already (set it right after bfc_create), and the
+///         errors of every call.
+///
+/// # Safety
+/// The function may be called with `user_data` from any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bfc_set_region_callback(
+    device: i32,
+    callback: bfc_region_callback_t,
+    user_data: *mut c_void,
+) -> bfc_status_t {
+    status(|| {
+        let device = Device::new(device)?;
+        // SAFETY: by this function's contract.
+        unsafe { device.set_region_callback(callback, user_data) }
+    })
 }

@@ -76,6 +76,21 @@ pub const BFC_LOG_INFO: i32 = 3;
 /// Extensions for which the backend gave nothing.
 pub const BFC_LOG_DEBUG: i32 = 4;
 
+/// For bfc_region_callback_t: memory was obtained, and nothing of it is handed out yet.
+pub const BFC_REGION_OBTAINED: i32 = 1;
+/// Memory is about to go back, and nothing of it is in use. Should the backend not take it, BFC_REGION_OBTAINED
+/// comes again.
+pub const BFC_REGION_RETURNING: i32 = 2;
+
+/// Is told of memory that comes from the backend and goes back: the pointer given to bfc_set_region_callback, the
+/// device, the memory's start and bytes, and BFC_REGION_.... Called from any thread that allocates, frees, trims or
+/// destroys, with nothing locked; a call on the same device is BFC_ERROR_BUSY. It must not throw, and must not wait
+/// for another thread that uses the same allocator. What is obtained at once may go back in parts, and the other
+/// way round, with the backends that map granules; with BFC_BACKEND_CUSTOM and supports_coalescing too.
+pub type bfc_region_callback_t = Option<
+    unsafe extern "C" fn(user_data: *mut c_void, device: i32, base: *mut c_void, bytes: usize, event: i32),
+>;
+
 /// Receives a message of the library: the pointer given to bfc_set_log_callback, a level, and a
 /// NUL-terminated text that is valid during the call. Called from any thread, never with an allocator
 /// locked; it may call any function of this library, but where the message is about a region of some

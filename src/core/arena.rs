@@ -113,13 +113,13 @@ impl Arena {
             growth: Growth::new(settings.limit, settings.growth, settings.initial_region),
             counters: Counters::default(),
             names: Names::default(),
-            holes: Holes::default(),
             lanes: Lanes::new(),
             home: Stream::NONE,
             mixed: false,
             simple: if settings.timestamps { NOBODYS } else { Stream::NONE.simple() },
             synchronized_frees: 0,
             home_recorded: false,
+            holes: Holes::default(),
             max_slack: max_slack(&settings),
             settings,
         })
@@ -388,8 +388,12 @@ impl Arena {
 
     /// The largest chunk in the index; with stamps, before the merges that are due.
     pub(crate) fn largest_free(&self) -> u64 {
-        let common = self.index.largest(&self.chunks.slab).map_or(0, |id| self.chunks.size(id));
-        common.max(self.lanes.largest_run())
+        self.largest_common().max(self.lanes.largest_run())
+    }
+
+    /// The largest chunk that everybody may have.
+    pub(super) fn largest_common(&self) -> u64 {
+        self.index.largest(&self.chunks.slab).map_or(0, |id| self.chunks.size(id))
     }
 
     /// Host memory that the arena holds beside itself, in bytes.
@@ -401,8 +405,8 @@ impl Arena {
             + self.starts.metadata_bytes()
             + self.stamps.metadata_bytes()
             + self.names.metadata_bytes()
-            + self.holes.metadata_bytes()
             + self.lanes.metadata_bytes()
+            + self.holes.metadata_bytes()
     }
 
     pub(crate) fn stats(&self) -> Stats {

@@ -86,6 +86,13 @@ impl Arena {
         self.chunks.state(id) == State::Free && self.chunks.stamp(id) == 0
     }
 
+    /// Whether neighbours have no reason to be two chunks.
+    fn should_be_one(&self, first: ChunkId, second: ChunkId) -> bool {
+        let same_lane = || self.owner(first).is_some() && self.owner(first) == self.owner(second);
+        let holes = || [first, second].iter().all(|&id| self.chunks.state(id) == State::Hole);
+        self.may_merge(first) && self.may_merge(second) || holes() || self.mixed && same_lane()
+    }
+
     /// Whether a chunk is whole granules, if it has to be.
     fn is_whole(&self, id: ChunkId) -> bool {
         let granule = match (self.chunks.state(id), self.range()) {
@@ -111,14 +118,6 @@ impl Arena {
         // Only what is under way is out of circulation.
         let idle = coming == 0 && with(State::Away) == 0;
         require(idle || self.is_moving(), Broken::I3Index)
-    }
-
-    /// Whether neighbours have no reason to be two chunks.
-    fn should_be_one(&self, first: ChunkId, second: ChunkId) -> bool {
-        let same_lane = || self.owner(first).is_some() && self.owner(first) == self.owner(second);
-        let holes = |id| self.chunks.state(id) == State::Hole;
-        let same = self.may_merge(first) && self.may_merge(second) || holes(first) && holes(second);
-        same || self.mixed && same_lane()
     }
 
     fn check_index(&self) -> Result<(), Broken> {

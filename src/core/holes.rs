@@ -16,6 +16,7 @@
 use super::arena::Arena;
 use super::chunks::{ChunkId, Hot, NIL, State};
 use super::regions::Region;
+use super::remap::Span;
 use super::units::UNIT;
 use crate::sys::HostMemoryExhausted;
 
@@ -105,6 +106,21 @@ impl Arena {
     pub(crate) fn extent(&self, region: &Region) -> u64 {
         let tail = self.holes.list.iter().map(|&id| self.tail_bytes(id)).max().unwrap_or(0);
         region.bytes - tail
+    }
+
+    /// The first piece of neighbours with memory from a chunk on, and the chunk behind it.
+    pub(crate) fn mapped_from(&self, first: ChunkId) -> Option<(Span, ChunkId)> {
+        let mut id = first;
+        while id != NIL && self.is_unmapped(id) {
+            id = self.chunks.next(id);
+        }
+        let base = (id != NIL).then(|| self.chunks.addr(id))?;
+        let mut bytes = 0;
+        while id != NIL && !self.is_unmapped(id) {
+            bytes += self.chunks.size(id);
+            id = self.chunks.next(id);
+        }
+        Some((Span { base, bytes }, id))
     }
 
     /// The size of a chunk if it is a hole at the end of the range, else 0.

@@ -487,8 +487,11 @@ impl Lanes {
 
     /// The bytes of the longest run.
     pub(super) fn largest_run(&self) -> u64 {
-        let largest = |row: &Row| row.runs.largest(&self.notes).map_or(0, |id| self.note(id).run_bytes);
-        self.rows.iter().map(largest).max().unwrap_or(0)
+        self.all().map(|(lane, _)| self.largest_run_of(lane)).max().unwrap_or(0)
+    }
+
+    pub(super) fn largest_run_of(&self, lane: Lane) -> u64 {
+        self.row(lane).runs.largest(&self.notes).map_or(0, |id| self.note(id).run_bytes)
     }
 
     /// Host memory beside the struct itself.

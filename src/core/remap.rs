@@ -114,7 +114,7 @@ impl Arena {
         new: New,
     ) -> Result<Option<Plan>, HostMemoryExhausted> {
         let Some(range) = self.range() else { return Ok(None) };
-        let plan = self.begin_plan(range, want).and_then(|()| self.grow_for(range, want, new));
+        let plan = self.begin_plan(range).and_then(|()| self.grow_for(range, want, new));
         if !matches!(plan, Ok(Some(_))) {
             self.close_range();
         }
@@ -151,7 +151,7 @@ impl Arena {
         new: New,
     ) -> Result<Option<Plan>, HostMemoryExhausted> {
         let Some(range) = self.range() else { return Ok(None) };
-        let plan = self.begin_plan(range, want).and_then(|()| self.relocate_for(range, want, new));
+        let plan = self.begin_plan(range).and_then(|()| self.relocate_for(range, want, new));
         if !matches!(plan, Ok(Some(_))) {
             self.close_range();
         }
@@ -176,7 +176,7 @@ impl Arena {
         self.choose(&mut donors, place.missing - fresh);
         let mut plan = Plan::default();
         self.reserve_plan(&mut plan, range, &place, want.size, donors.len())?;
-        donors.iter().for_each(|donor| self.carve_donor(&mut plan, donor));
+        donors.iter().for_each(|donor| self.carve(&mut plan, donor));
         self.take_out(&mut plan, range, &place, want.size, fresh, 0);
         self.start(&plan);
         Ok(Some(plan))
@@ -195,7 +195,7 @@ impl Arena {
         }
         plan.reserve(donors.len(), 0, 0)?;
         self.reserve_cuts(2 * donors.len())?;
-        donors.iter().for_each(|donor| self.carve_donor(&mut plan, donor));
+        donors.iter().for_each(|donor| self.carve(&mut plan, donor));
         self.start(&plan);
         Ok(plan)
     }
@@ -271,10 +271,8 @@ impl Arena {
         self.holes.moving = true;
     }
 
-    fn begin_plan(&mut self, range: Range, want: &Want<'_>) -> Result<(), HostMemoryExhausted> {
+    fn begin_plan(&mut self, range: Range) -> Result<(), HostMemoryExhausted> {
         debug_assert!(!self.holes.moving);
-        // From here on what is free is either for all or for others, and never another's who is alone so far.
-        self.admit(want.stream)?;
         self.merge_safe();
         self.reserve_cuts(1)?;
         self.open_range(range)
@@ -457,10 +455,10 @@ impl Arena {
     }
 
     /// Cuts what a donor gives out of its chunk; what is left of that is free.
-    fn carve_donor(&mut self, plan: &mut Plan, donor: &Donor) {
+    fn carve(&mut self, plan: &mut Plan, donor: &Donor) {
         let Span { base, bytes } = donor.span;
         let mut id = donor.id;
-        self.unlink_runs(id, id);
+        self.begin_change(id);
         self.unindex(id);
         let below = base - self.chunks.addr(id);
         if below != 0 {
@@ -474,7 +472,7 @@ impl Arena {
             self.index.insert(&mut self.chunks.slab, rest, above);
         }
         self.chunks.slab[..][id].mark_away();
-        self.link_runs(donor.id, if above == 0 { id } else { self.chunks.next(id) });
+        self.end_change(id);
         plan.sources.push(Piece { id, span: donor.span, mapped: true });
     }
 
@@ -502,10 +500,10 @@ impl Arena {
                 after = self.chunks.next(piece);
                 fresh -= self.assign(plan, piece, part, fresh);
             } else if end > from && self.is_idle(id) {
-                self.unlink_runs(id, id);
+                self.begin_change(id);
                 self.unindex(id);
                 self.chunks.slab[..][id].mark_away();
-                self.link_runs(id, id);
+                self.end_change(id);
                 plan.kept.push(id);
             }
             id = after;

@@ -138,6 +138,20 @@ impl Arena {
         if behind != NIL && self.owner(behind).is_some() { behind } else { id }
     }
 
+    /// Before a free chunk is cut, or taken where it is not a request that takes it.
+    pub(super) fn begin_change(&mut self, id: ChunkId) {
+        if self.mixed {
+            self.unlink_runs(id, id);
+        }
+    }
+
+    /// After that: what was a part of the chunk and is free lies beside `id`.
+    pub(super) fn end_change(&mut self, id: ChunkId) {
+        if self.mixed {
+            self.link_runs(id, id);
+        }
+    }
+
     /// Takes the runs that contain or touch the chunks from `first` to `last` out of their indices.
     pub(super) fn unlink_runs(&mut self, first: ChunkId, last: ChunkId) {
         let (mut at, end) = (self.first_near(first), self.last_near(last));

@@ -25,7 +25,7 @@ impl Arena {
             self.chunks.slab[..][first].mark_in_use();
             first
         } else {
-            let (id, from, to) = self.carve(first, start, size);
+            let (id, from, to) = self.carve_run(first, start, size);
             self.lanes.start_use(id, lane);
             self.chunks.slab[..][id].mark_in_use();
             self.link_runs(from, to);
@@ -80,7 +80,7 @@ impl Arena {
         whole && (found.is_run && !self.is_anyones(found.first) || !is_own(prev) && !is_own(next))
     }
 
-    /// As `carve`, for such a chunk, and links what is left of it again.
+    /// As `carve_run`, for such a chunk, and links what is left of it again.
     #[inline]
     fn carve_alone(&mut self, found: &Found, lane: Lane, size: u64) {
         let (id, rest) = (found.first, found.bytes - size);
@@ -99,7 +99,7 @@ impl Arena {
     /// Makes one chunk, in no list and no run, of the `bytes` at `start`, somewhere in the run that begins with
     /// `first`. What is cut off stays whose it was. Returns the chunk, and between which chunks the runs have to be
     /// linked again.
-    fn carve(&mut self, mut first: ChunkId, start: u64, bytes: u64) -> (ChunkId, ChunkId, ChunkId) {
+    fn carve_run(&mut self, mut first: ChunkId, start: u64, bytes: u64) -> (ChunkId, ChunkId, ChunkId) {
         while self.end_of(first) <= start {
             first = self.chunks.next(first);
         }

@@ -27,6 +27,35 @@ impl Arena {
         self.lanes.find(stream)
     }
 
+    /// In whose order a chunk was allocated, or is free; `None` if anybody may have it, or nobody is told apart.
+    pub(crate) fn stream_of(&self, id: ChunkId) -> Option<Stream> {
+        let lane = self.mixed.then(|| self.lanes.note(id).lane)?;
+        (lane != ANYONE).then(|| self.lanes.row(lane).stream)
+    }
+
+    /// The caller's name of the private pool that a stream's name is for.
+    pub(crate) fn private_name(&self, stream: Stream) -> Option<u64> {
+        *self.lanes.pools.get((stream.pool() as usize).checked_sub(1)?)?
+    }
+
+    /// Whether a request in the order of a stream could get a free chunk now.
+    pub(crate) fn is_for(&self, stream: Stream, id: ChunkId) -> bool {
+        let own = || self.lanes.find(self.lanes.directed(stream)).is_some_and(|lane| self.is_own(lane, id));
+        self.is_anyones(id) || self.mixed && own()
+    }
+
+    /// Whether a chunk is free for those in that very order.
+    pub(crate) fn is_of(&self, stream: Stream, id: ChunkId) -> bool {
+        self.lanes.find(stream).is_some_and(|lane| self.is_own(lane, id))
+    }
+
+    /// The most bytes that such a request could get in one piece.
+    pub(crate) fn largest_for(&self, stream: Stream) -> u64 {
+        let common = self.largest_common();
+        let own = self.lanes.find(self.lanes.directed(stream));
+        common.max(own.map_or(0, |lane| self.lanes.largest_run_of(lane)))
+    }
+
     /// How many lanes there ever were at once: what [`Self::unfinished`] yields at most.
     pub(crate) fn lane_count(&self) -> usize {
         self.lanes.all().count()

@@ -1,17 +1,13 @@
 //! How much an allocator may hold.
 
 use super::{ALLOW_GROWTH, Options};
-use crate::backend::{AnyBackend, Backend};
+use crate::backend::Backend;
 use crate::core::units::round_down;
 use crate::error::{Error, fail};
 
 impl Options<'_> {
     /// Bytes, else a share of the backend's total, else what there is now.
-    pub(super) fn choose_limit(&self, backend: &AnyBackend) -> Result<u64, Error> {
-        self.limit_on(backend.get())
-    }
-
-    fn limit_on(&self, backend: &dyn Backend) -> Result<u64, Error> {
+    pub(super) fn choose_limit(&self, backend: &dyn Backend) -> Result<u64, Error> {
         if self.memory_limit != 0 {
             return Ok(self.memory_limit);
         }

@@ -1,11 +1,12 @@
 //! Creation, trimming and destruction.
 
+use super::listener::Listener;
 use super::slot::{Phase, Slot};
 use super::traffic::{give_back, release, tell_of_release};
 use super::{Pool, order, remap};
 use crate::core::arena::Arena;
 use crate::core::lanes::Stream;
-use crate::error::{Error, fail, keeping_last_error};
+use crate::error::{Error, fail};
 use crate::log::{self, Level};
 use crate::options::Resolved;
 use crate::sys::{thread, try_box};
@@ -23,24 +24,16 @@ pub(crate) fn require_vacant(slot: &Slot, device: i32) -> Result<(), Error> {
 
 /// Puts an allocator into an empty slot. No region is obtained before the first allocation.
 pub(crate) fn create(slot: &Slot, device: i32, resolved: Resolved) -> Result<(), Error> {
-    let backend = resolved.backend;
-    let created = put(slot, device, resolved);
-    if created.is_err() {
-        keeping_last_error(|| backend.get().close());
-    }
-    created
-}
-
-fn put(slot: &Slot, device: i32, resolved: Resolved) -> Result<(), Error> {
     let mut arena = Arena::new(resolved.settings)?;
     if let Some(granules) = resolved.backend.get().granules() {
         arena.set_range(granules.range());
     }
-    let (limit, backend) = (resolved.settings.limit, resolved.backend);
+    let (limit, backend) = (resolved.settings.limit, *resolved.backend);
     let pool = Pool {
         arena,
         backend: resolved.backend,
         events: Default::default(),
+        listener: Listener { callback: None, user_data: std::ptr::null_mut(), device },
         device,
         name: resolved.name,
         retry: resolved.retry,
@@ -84,6 +77,7 @@ pub(crate) fn destroy(slot: &Slot, forced: bool) -> Result<(), Error> {
         guard = guard.wait(None);
     }
     guard = order::end(guard);
+    guard = remap::tell_of_the_end(guard);
     while let Some(region) = guard.arena.detach_any() {
         let given;
         (guard, given) = give_back(guard, &region);
@@ -98,10 +92,7 @@ pub(crate) fn destroy(slot: &Slot, forced: bool) -> Result<(), Error> {
     let pool = inner.pool.take();
     (inner.phase, inner.destroying) = (Phase::Empty, None);
     drop(guard);
-    if let Some(pool) = &pool {
-        keeping_last_error(|| pool.backend.get().close());
-    }
-    // The books may be large: they are given back with the lock open.
+    // The books may be large: they are given back with the lock open. The backend is closed.
     drop(pool);
     log::emit(
         Level::Info,
@@ -119,10 +110,12 @@ pub(crate) fn trim(slot: &Slot, keep: u64) -> Result<u64, Error> {
         (guard, released) = remap::trim(guard, keep)?;
     } else {
         let regions = guard.arena.detach_above(keep)?;
-        (guard, released) = release(guard, regions);
+        let given;
+        (guard, given) = release(guard, regions);
         guard = guard.check_entry()?;
+        released = given.failure.map_or(Ok(given.bytes), Err);
     }
     guard.arena.forget_past();
     guard.notify();
-    released.failure.map_or(Ok(released.bytes), Err)
+    released
 }

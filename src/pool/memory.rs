@@ -4,9 +4,10 @@
 //! called with the lock open, so after each such call the world may have changed and the search begins
 //! again.
 
+use super::order;
+use super::remap;
 use super::slot::{Guard, Slot};
 use super::traffic::{Extended, extend, release};
-use super::{order, remap};
 use crate::core::arena::{Progress, Refused, Want};
 use crate::core::lanes::Stream;
 use crate::core::units::{UNIT, round_up};

@@ -1,11 +1,12 @@
 //! An allocator: an arena with a backend, behind a lock.
 //!
 //! [`slot::Slot`] is the place one has in the table of devices, with its lock and its waiters;
-//! [`memory`] serves requests from the arena, growing and collecting as it must; [`order`] knows whose work may still
-//! touch what is free; [`traffic`] brings regions from the backend and back, and [`remap`] granules where it has
-//! those; [`life`] creates, trims and destroys.
+//! [`memory`] serves requests from the arena, growing and collecting as it must; [`order`] knows whose work may
+//! still touch what is free, and [`private`] what is kept for graphs; [`traffic`] brings regions from the backend and
+//! back, and [`remap`] granules where it has those; [`life`] creates, trims and destroys.
 
 pub(crate) mod life;
+pub(crate) mod listener;
 pub(crate) mod memory;
 pub(crate) mod order;
 pub(crate) mod private;
@@ -13,7 +14,7 @@ mod remap;
 pub(crate) mod slot;
 mod traffic;
 
-use crate::backend::AnyBackend;
+use crate::backend::Owned;
 use crate::core::arena::Arena;
 use crate::report::Subject;
 use std::time::Duration;
@@ -21,8 +22,9 @@ use std::time::Duration;
 /// What lives in a slot.
 pub(crate) struct Pool {
     pub(crate) arena: Arena,
-    pub(crate) backend: AnyBackend,
+    pub(crate) backend: Owned,
     events: order::Events,
+    listener: listener::Listener,
     device: i32,
     pub(crate) name: String,
     /// How long a request waits for a free before it fails.
@@ -34,7 +36,7 @@ pub(crate) struct Pool {
 impl Pool {
     /// What reports are to be written about.
     pub(crate) fn subject(&self) -> Subject<'_> {
-        let backend = self.backend;
-        Subject { device: self.device, name: &self.name, backend: backend.get().name(), arena: &self.arena }
+        let backend = self.backend.get().name();
+        Subject { device: self.device, name: &self.name, backend, arena: &self.arena }
     }
 }

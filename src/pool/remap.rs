@@ -4,8 +4,9 @@
 //! at a chunk of the plan meanwhile, and nothing else is touched, so that frees and requests that find something
 //! go on.
 
+use super::listener::{RegionEvent, Told};
 use super::slot::Guard;
-use super::traffic::{Extended, Released};
+use super::traffic::Extended;
 use crate::backend::granules::Granules;
 use crate::core::arena::Want;
 use crate::core::remap::{New, Piece, Plan, bytes};
@@ -56,10 +57,10 @@ fn serve<'a>(
 }
 
 fn carry_out<'a>(guard: Guard<'a>, mut plan: Plan, want: &Want<'_>) -> (Guard<'a>, Result<(), Error>) {
-    let (device, asked) = (guard.device, want.requested);
+    let (device, asked, listener) = (guard.device, want.requested, guard.listener);
     let (mut guard, outcome) = guard.obtaining(plan.reserved(), |backend| {
         let Some(granules) = backend.granules() else { return Ok(()) };
-        let outcome = move_all(granules, &mut plan);
+        let outcome = move_all(&Told { granules, listener }, &mut plan);
         keeping_last_error(|| tell(device, asked, &plan, outcome));
         outcome
     });
@@ -131,32 +132,50 @@ fn tell(device: i32, asked: u64, plan: &Plan, outcome: Result<(), Error>) {
 }
 
 /// Gives granules that are free back as long as `keep` bytes stay mapped; returns how many bytes went.
-pub(super) fn trim(mut guard: Guard<'_>, keep: u64) -> Result<(Guard<'_>, Released), Error> {
+pub(super) fn trim(mut guard: Guard<'_>, keep: u64) -> Result<(Guard<'_>, Result<u64, Error>), Error> {
     while guard.arena.is_moving() {
         guard = guard.wait_for_call().check_entry()?;
     }
     let mut plan = guard.arena.plan_trim(keep)?;
     if plan.sources.is_empty() {
-        return Ok((guard, Released::default()));
+        return Ok((guard, Ok(0)));
     }
-    let device = guard.device;
-    let (mut guard, (outcome, bytes)) = guard.giving_back(|backend| {
-        let Some(granules) = backend.granules() else { return (Ok(()), 0) };
-        let mut outcome = granules.wait_until_idle();
+    let (mut outcome, mut released) = (Ok(()), 0u64);
+    let (device, listener) = (guard.device, guard.listener);
+    (guard, ()) = guard.giving_back(|backend| {
+        let Some(granules) = backend.granules() else { return };
+        let granules = Told { granules, listener };
+        outcome = granules.wait_until_idle();
         if outcome.is_ok() {
             outcome = each(&mut plan.sources, false, |piece| granules.release(piece.span));
         }
-        let released = plan.sources.iter().filter(|piece| !piece.mapped).map(|piece| piece.span.bytes).sum();
+        released = plan.sources.iter().filter(|piece| !piece.mapped).map(|piece| piece.span.bytes).sum();
         keeping_last_error(|| {
             log::emit(Level::Info, format_args!("device {device}: gave {released} bytes in granules back"));
         });
-        (outcome, released)
     });
     guard.arena.commit(plan);
     guard = guard.check_entry()?;
-    // There may be no room for so many pieces: what went went.
-    let failure = outcome.err().filter(|&error| error != Error::OutOfMemory);
-    Ok((guard, Released { regions: 1, bytes, failure }))
+    Ok(match outcome {
+        // There is no room for so many pieces: what went went.
+        Ok(()) | Err(Error::OutOfMemory) => (guard, Ok(released)),
+        Err(error) => (guard, Err(error)),
+    })
+}
+
+/// What is still mapped when the allocator ends goes with the range, at once; whoever listens hears of each piece.
+pub(super) fn tell_of_the_end(mut guard: Guard<'_>) -> Guard<'_> {
+    let listener = guard.listener;
+    let first = guard.arena.regions().iter().map(|(_, region)| region.first).next();
+    if guard.arena.range().is_none() || listener.callback.is_none() {
+        return guard;
+    }
+    let mut next = first.and_then(|first| guard.arena.mapped_from(first));
+    while let Some((span, behind)) = next {
+        (guard, ()) = guard.giving_back(|_| listener.tell(RegionEvent::Returning, span.base, span.bytes));
+        next = guard.arena.mapped_from(behind);
+    }
+    guard
 }
 
 #[cfg(test)]

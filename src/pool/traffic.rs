@@ -1,6 +1,7 @@
 //! Regions on their way from the backend and back to it. The backend is called with the lock open, and
 //! believed in nothing.
 
+use super::listener::RegionEvent;
 use super::slot::Guard;
 use crate::backend::{Backend, Granted};
 use crate::core::grow::Extension;
@@ -50,7 +51,10 @@ pub(super) fn give_back<'a>(guard: Guard<'a>, region: &Detached) -> (Guard<'a>, 
         return (guard, Ok(()));
     }
     let granted = Granted { base: region.base, bytes: region.given };
-    let (mut guard, given) = guard.giving_back(|backend| backend.free(granted));
+    // A range goes as a whole; who listens to its granules has been told.
+    let listener = guard.listener.unless(guard.arena.range().is_some());
+    let (mut guard, given) = guard
+        .giving_back(|backend| listener.returning(granted.base, granted.bytes, || backend.free(granted)));
     if given.is_ok() {
         guard.arena.region_released(granted.bytes);
         return (guard, given);
@@ -131,7 +135,14 @@ pub(super) fn extend(
     least: u64,
 ) -> Result<(Guard<'_>, Extended), Error> {
     let Some(plan) = guard.arena.plan_extension(least) else { return Ok((guard, Extended::NoRoom)) };
-    let ask = |backend: &dyn Backend| obtain(backend, &plan, alignment.max(UNIT));
+    let listener = guard.listener;
+    let ask = |backend: &dyn Backend| {
+        let obtained = obtain(backend, &plan, alignment.max(UNIT));
+        if let Obtained::Region(Granted { base, bytes }) = obtained {
+            listener.tell(RegionEvent::Obtained, base, bytes);
+        }
+        obtained
+    };
     let (mut guard, mut obtained) = guard.obtaining(plan.reserved(), ask);
     let extended = match obtained {
         Obtained::Nothing => {
@@ -232,12 +243,16 @@ fn add<'a>(mut guard: Guard<'a>, plan: &Extension, granted: Granted) -> (Guard<'
             Error::BackendFailed,
             "the backend gave {bytes} bytes at {base:#x}, which overlap a region that it gave before"
         );
+        let listener = guard.listener;
+        let (guard, ()) = guard.giving_back(|_| listener.tell(RegionEvent::Returning, base, bytes));
         return (guard, Err(error));
     }
     match guard.arena.add_region(plan, base, bytes) {
         Ok(()) => (guard, Ok(())),
         Err(exhausted) => {
-            let (guard, _) = guard.giving_back(|backend| backend.free(granted));
+            let listener = guard.listener;
+            let (guard, _) =
+                guard.giving_back(|backend| listener.returning(base, bytes, || backend.free(granted)));
             (guard, Err(exhausted.into()))
         }
     }

@@ -19,8 +19,10 @@ pub(crate) struct Verdict {
     alignment: u64,
     /// What a request could get, in however many pieces.
     free: u64,
-    /// Free, but in quarantine.
+    /// Free, but in quarantine, or for other streams and private pools only.
     waiting: u64,
+    /// The former.
+    stamped: bool,
     largest: u64,
     /// What the limit leaves to grow; 0 if the backend refused although the limit would have allowed it.
     available: u64,
@@ -42,11 +44,11 @@ enum Cause {
 
 impl Verdict {
     pub(crate) fn new(arena: &Arena, want: &Want<'_>) -> Self {
-        let Want { requested, size: wanted, alignment, newest, .. } = *want;
+        let Want { requested, size: wanted, alignment, newest, stream, .. } = *want;
         let available = arena.growth().available();
         // As much as the backend was asked for last, had it not honoured the alignment.
         let refused = available >= wanted.saturating_add(alignment.max(UNIT) - UNIT);
-        let waiting = tally::waiting(arena);
+        let waiting = tally::waiting(arena, stream);
         Verdict {
             requested,
             newest,
@@ -55,7 +57,8 @@ impl Verdict {
             alignment,
             free: arena.usable_bytes() - arena.counters().bytes_in_use - waiting,
             waiting,
-            largest: arena.largest_free(),
+            stamped: arena.settings().quarantine,
+            largest: arena.largest_for(stream),
             available: if refused { 0 } else { available },
             refused,
         }
@@ -101,7 +104,12 @@ impl fmt::Display for Verdict {
             write!(f, "and the limit leaves {} to grow", Bytes(available))?;
         }
         if self.waiting != 0 {
-            write!(f, "; {} more wait for the safe frontier", Bytes(self.waiting))?;
+            let why = if self.stamped {
+                "wait for the safe frontier"
+            } else {
+                "are for other streams, whose work is not done, or for private pools"
+            };
+            write!(f, "; {} more {why}", Bytes(self.waiting))?;
         }
         if self.alignment > 256 {
             write!(f, "; the alignment of {} narrows the choice", self.alignment)?;
@@ -174,7 +182,15 @@ fn write_verdict(out: &mut dyn Write, arena: &Arena, verdict: &Verdict) -> fmt::
         Cause::Alignment => writeln!(out, "  No free chunk of that size has a place at the alignment.")?,
     }
     if verdict.waiting != 0 {
-        return writeln!(out, "  Call bfc_set_safe_frontier more often: what waits for it is free.");
+        return if verdict.stamped {
+            writeln!(out, "  Call bfc_set_safe_frontier more often: what waits for it is free.")
+        } else {
+            writeln!(
+                out,
+                "  Call bfc_stream_synchronized when a stream's work is done (needed without a device only), and \
+                 bfc_pool_release when a graph is gone."
+            )
+        };
     }
     match cause {
         Cause::Stamps => writeln!(out, "  Call bfc_set_safe_frontier: stamps that are safe are forgotten."),

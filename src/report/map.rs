@@ -82,10 +82,14 @@ fn write_chunk(out: &mut dyn Write, arena: &Arena, id: ChunkId) -> fmt::Result {
     if chunks.state(id) != State::InUse {
         let state = match chunks.state(id) {
             State::Hole | State::Coming => "hole",
+            // What only its own stream may have is free for that.
+            State::Held if arena.stream_of(id).is_some_and(|stream| arena.is_of(stream, id)) => "free",
             State::Held | State::Away => "held",
             _ => "free",
         };
-        return write!(out, "\"state\":\"{state}\",\"stamp\":{}}}", chunks.stamp(id));
+        write!(out, "\"state\":\"{state}\",\"stamp\":{}", chunks.stamp(id))?;
+        write_stream(out, arena, id)?;
+        return out.write_str("}");
     }
     let cold = chunks.cold(id);
     write!(
@@ -93,6 +97,7 @@ fn write_chunk(out: &mut dyn Write, arena: &Arena, id: ChunkId) -> fmt::Result {
         "\"state\":\"in_use\",\"requested\":{},\"allocation_id\":{}",
         cold.requested, cold.allocation_id
     )?;
+    write_stream(out, arena, id)?;
     let tag = chunks.tag(id);
     if let Some(name) = arena.names().name(tag.name) {
         out.write_str(",\"operation\":")?;
@@ -100,6 +105,20 @@ fn write_chunk(out: &mut dyn Write, arena: &Arena, id: ChunkId) -> fmt::Result {
         write!(out, ",\"step\":{}", tag.step)?;
     }
     out.write_str("}")
+}
+
+/// In whose order it is in use, or free for nobody else: nothing if there is only one, or anybody may have it.
+fn write_stream(out: &mut dyn Write, arena: &Arena, id: ChunkId) -> fmt::Result {
+    let Some(stream) = arena.stream_of(id) else { return Ok(()) };
+    if stream.exists() {
+        write!(out, ",\"stream\":\"{:#x}\"", stream.handle())?;
+    } else {
+        out.write_str(",\"stream\":null")?;
+    }
+    match arena.private_name(stream) {
+        Some(name) => write!(out, ",\"pool\":{name}"),
+        None => Ok(()),
+    }
 }
 
 /// A JSON string.

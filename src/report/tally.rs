@@ -2,6 +2,7 @@
 
 use crate::core::arena::Arena;
 use crate::core::chunks::{ChunkId, State};
+use crate::core::lanes::Stream;
 use crate::core::units::{NUM_BINS, bin_of};
 use crate::sys::HostMemoryExhausted;
 
@@ -32,13 +33,11 @@ pub(super) fn bins(arena: &Arena) -> [BinTally; NUM_BINS] {
     bins
 }
 
-/// How many bytes are free and in quarantine.
-pub(super) fn waiting(arena: &Arena) -> u64 {
-    if !arena.settings().quarantine {
-        return 0;
-    }
+/// How many bytes are free and in quarantine, or free for other streams and private pools only.
+pub(super) fn waiting(arena: &Arena, stream: Stream) -> u64 {
     let chunks = arena.chunks();
-    chunks.ids().filter(|&id| chunks.state(id) == State::Held).map(|id| chunks.size(id)).sum()
+    let waits = |id: &ChunkId| chunks.state(*id) == State::Held && !arena.is_for(stream, *id);
+    chunks.ids().filter(waits).map(|id| chunks.size(id)).sum()
 }
 
 /// Whether a free chunk of at least `size` bytes has no stamp later than `newest`.

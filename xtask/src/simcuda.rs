@@ -18,6 +18,11 @@ pub const MAJORS: [u32; 2] = [12, 13];
 /// What every C file of the simulation is compiled with.
 pub const C_FLAGS: [&str; 6] = ["-std=c11", "-O1", "-g", "-Wall", "-Wextra", "-Werror"];
 
+/// Where it is, once it is built.
+pub fn folder(workspace: &Workspace) -> PathBuf {
+    workspace.target.join("simcuda/lib")
+}
+
 /// Builds all of it, and gives the folder: `libcuda.so.1`, `libcudart.so.12`, `libcudart.so.13` and
 /// `libcudart_static.a`. A program that has it on its LD_LIBRARY_PATH finds the simulation where it would find
 /// NVIDIA's libraries.
@@ -40,7 +45,7 @@ pub fn build_driver(workspace: &Workspace) -> Result<PathBuf> {
     let what = shown(&command);
     let messages = capture(&mut command).context("the compiler says why above")?;
     let driver = artifact(&messages).with_context(|| format!("{what} built no libsimcuda.so"))?;
-    let folder = workspace.target.join("simcuda/lib");
+    let folder = folder(workspace);
     files::copy(&driver, &folder.join("libcuda.so.1"))?;
     Ok(folder)
 }

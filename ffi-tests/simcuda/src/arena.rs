@@ -11,7 +11,7 @@ use crate::system::{self, Access, PAGE, round_up};
 const FIRST: u64 = 0x2000_0000_0000;
 const APART: u64 = 1 << 40;
 
-/// What `cuMemAlloc` aligns to: cuda.h promises 'any kind of variable', drivers are seen to give 512.
+/// What `cuMemAlloc` aligns to: cuda.h promises 'any kind of variable', drivers are believed to give 512.
 pub(crate) const ALIGNMENT: u64 = 512;
 
 /// The range of one device.

@@ -85,13 +85,9 @@ impl Sim {
             return Err(CUDA_ERROR_STREAM_CAPTURE_UNMATCHED);
         }
         let is_joined = self.is_joined(number);
-        let Some(capture) = self.captures.remove(&number) else {
+        let Some(capture) = self.take_capture(number) else {
             return Err(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
         };
-        for stream in self.streams.values_mut().filter(|stream| stream.capture == Some(number)) {
-            stream.capture = None;
-            stream.frontier.clear();
-        }
         if capture.is_invalid {
             return Err(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
         }
@@ -100,6 +96,24 @@ impl Sim {
         }
         self.graphs.insert(capture.handle, capture.graph);
         Ok(capture.handle)
+    }
+
+    /// Ends a capture: its streams are streams again.
+    fn take_capture(&mut self, number: u64) -> Option<Capture> {
+        for stream in self.streams.values_mut().filter(|stream| stream.capture == Some(number)) {
+            stream.capture = None;
+            stream.frontier.clear();
+        }
+        self.captures.remove(&number)
+    }
+
+    /// A stream is destroyed: a capture that began there is over, another one is spoilt. The manual does not say.
+    pub(crate) fn leave_capture(&mut self, stream: u64) {
+        let Some(number) = self.streams.get(&stream).and_then(|stream| stream.capture) else { return };
+        match self.captures.get(&number) {
+            Some(capture) if capture.origin == stream => drop(self.take_capture(number)),
+            _ => self.invalidate(number),
+        }
     }
 
     /// Whether every node leads to the origin's last ones.

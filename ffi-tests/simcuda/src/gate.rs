@@ -55,7 +55,7 @@ const ALWAYS: [&str; 6] = [
 /// Runs the body of a driver's function unless something forbids it.
 ///
 /// A forked child of a process that had initialised the driver gets CUDA_ERROR_NOT_INITIALIZED from every
-/// function; the manual only says that such use is undefined, and this is what drivers are seen to answer.
+/// function; the manual only says that such use is undefined, and this is what drivers are believed to answer.
 pub(crate) fn call(
     function: &'static Function,
     arguments: &[u64],

@@ -182,6 +182,7 @@ impl Sim {
             self.stream_names.remove(&handle);
             self.retire(Kind::Stream, handle);
         }
+        self.leave_capture(number);
         self.remove_if_over(number);
     }
 

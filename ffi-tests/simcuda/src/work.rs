@@ -66,8 +66,8 @@ pub(crate) enum Work {
 #[derive(Clone)]
 pub(crate) enum Source {
     Address(u64),
-    /// What pageable memory held when the copy was queued ("the copy is staged": Memory management, API
-    /// synchronization behavior in the CUDA Driver API manual).
+    /// What pageable memory held when the copy was queued: "the driver may synchronize with the stream and stage the
+    /// copy into pinned memory" (API synchronization behavior, CUDA Driver API manual).
     Staged(Vec<u8>),
 }
 

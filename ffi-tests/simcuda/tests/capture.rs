@@ -202,3 +202,19 @@ fn only_a_relaxed_capture_ends_in_another_thread() {
         assert_eq!(machine.end_capture(stream).is_ok(), answer.is_err());
     }
 }
+
+#[test]
+fn a_capture_ends_with_its_stream_and_its_context() {
+    let machine = ready();
+    let first = stream(&machine);
+    machine.begin_capture(first, GLOBAL).unwrap();
+    machine.stream_destroy(first).unwrap();
+    assert_eq!(machine.steer.live(steer::CAPTURES), 0);
+    machine.alloc(512).unwrap();
+    let second = stream(&machine);
+    machine.begin_capture(second, GLOBAL).unwrap();
+    machine.primary_reset(0).unwrap();
+    assert_eq!((machine.steer.live(steer::CAPTURES), machine.steer.live(steer::STREAMS)), (0, 0));
+    machine.enter(0);
+    machine.alloc(512).unwrap();
+}

@@ -158,6 +158,7 @@ fn a_twin_s_null_stream_is_the_calling_thread_s() {
     // SAFETY: it takes numbers.
     assert_eq!(unsafe { twin(memory, 1, 1, LEGACY) }, CUDA_SUCCESS);
     assert_eq!(machine.steer.pending(CU_STREAM_PER_THREAD.cast()), 1);
+    assert_eq!(machine.steer.pending(LEGACY.cast()), 0);
     assert_eq!(machine.steer.calls_of(c"cuMemsetD8Async_ptsz"), 1);
     machine.release(CU_STREAM_PER_THREAD);
     assert_eq!(machine.byte(memory), 1);

@@ -92,9 +92,28 @@ fn copies_block_as_documented() {
     machine.stream_synchronize(stream).unwrap();
     assert_eq!(machine.byte(memory), 4);
     machine.pinned_free(pinned as *mut _).unwrap();
-    // Synchronous, on the legacy default stream.
+    // Within the host: returns when it is done. A fill of pinned memory, too.
+    let pinned = machine.pinned(64, 0).unwrap() as u64;
+    machine.copy_async(pinned, pageable.as_ptr().addr() as u64, 64, stream).unwrap();
+    assert_eq!((machine.byte(pinned), machine.steer.pending(stream.cast())), (9, 0));
+    machine.hold(CU_STREAM_LEGACY);
+    machine.set8(pinned, 3, 1).unwrap();
+    machine.set8(memory, 3, 1).unwrap();
+    assert_eq!((machine.byte(pinned), machine.byte(memory)), (3, 4));
+    machine.release(CU_STREAM_LEGACY);
+    machine.pinned_free(pinned as *mut _).unwrap();
+    // Synchronous, on the legacy default stream, which waits for a blocking one.
+    let blocking = machine.stream(CU_STREAM_DEFAULT).unwrap();
+    machine.hold(blocking);
+    machine.set8_async(memory, 5, 64, blocking).unwrap();
+    machine.copy(pageable.as_mut_ptr().addr() as u64, memory, 64).unwrap();
+    assert_eq!((pageable[63], machine.steer.pending(blocking.cast())), (5, 0));
+    // But within a device the host does not wait.
+    machine.set8_async(memory, 6, 64, blocking).unwrap();
     machine.copy(memory + 64, memory, 64).unwrap();
-    assert_eq!(machine.byte(memory + 64), 4);
+    assert_eq!((machine.byte(memory + 64), machine.steer.pending(blocking.cast())), (0, 1));
+    machine.synchronize().unwrap();
+    assert_eq!(machine.byte(memory + 64), 6);
     machine.was_well_used();
 }
 
@@ -166,6 +185,15 @@ fn the_device_says_that_it_is_simulated() {
     // SAFETY: the buffer has that many bytes.
     assert_eq!(unsafe { function(name.as_mut_ptr().cast(), 64, 3) }, CUDA_ERROR_INVALID_DEVICE);
     assert!(machine.steer.log_text().contains("cuDeviceGetName("));
+    // Numbers of CUdevice_attribute: what a kernel's launch is made of may not be 0.
+    let function = machine.driver.cuDeviceGetAttribute().unwrap();
+    for (attribute, wanted) in [(1, 1024), (4, 64), (5, i32::MAX), (7, 65535), (10, 32), (12, 65536), (75, 9)]
+    {
+        let mut value = 0;
+        // SAFETY: the result lives.
+        assert_eq!(unsafe { function(&raw mut value, attribute, 1) }, CUDA_SUCCESS);
+        assert_eq!(value, wanted, "attribute {attribute}");
+    }
     let without = machine.steer;
     without.configure(0, 0);
     assert_eq!(machine.init(), Err(CUDA_ERROR_NO_DEVICE));

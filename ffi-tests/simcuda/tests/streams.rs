@@ -242,3 +242,49 @@ fn a_kernel_of_the_test_s_own_runs_when_its_turn_comes() {
     machine.step(stream, 1);
     assert_eq!(number(), 84);
 }
+
+#[test]
+fn a_stream_s_next_work_waits_for_a_kernel_that_runs() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    static BEGUN: AtomicBool = AtomicBool::new(false);
+    static ASKED: AtomicBool = AtomicBool::new(false);
+    static SECOND: AtomicBool = AtomicBool::new(false);
+    static TOO_EARLY: AtomicBool = AtomicBool::new(false);
+    unsafe extern "C" fn first(_: *mut std::ffi::c_void) {
+        BEGUN.store(true, Ordering::SeqCst);
+        while !ASKED.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
+        TOO_EARLY.store(SECOND.load(Ordering::SeqCst), Ordering::SeqCst);
+    }
+    unsafe extern "C" fn second(_: *mut std::ffi::c_void) {
+        SECOND.store(true, Ordering::SeqCst);
+    }
+    let machine = ready();
+    let context = machine.current().unwrap() as usize;
+    let stream = machine.stream(CU_STREAM_NON_BLOCKING).unwrap();
+    machine.hold(stream);
+    for kernel in [first, second] {
+        assert_eq!(machine.steer.launch(stream.cast(), kernel, std::ptr::null_mut()), 0);
+    }
+    let handle = stream as usize;
+    let answer = std::thread::scope(|scope| {
+        let machine = &machine;
+        let other = scope.spawn(move || {
+            machine.set_current(context as CUcontext).unwrap();
+            while !BEGUN.load(Ordering::SeqCst) {
+                std::thread::yield_now();
+            }
+            let answer = machine.stream_query(handle as CUstream);
+            ASKED.store(true, Ordering::SeqCst);
+            // It is waited for, although another thread runs it.
+            machine.stream_synchronize(handle as CUstream).unwrap();
+            assert!(SECOND.load(Ordering::SeqCst));
+            answer
+        });
+        machine.release(stream);
+        other.join().unwrap()
+    });
+    assert_eq!(answer, Err(CUDA_ERROR_NOT_READY));
+    assert!(!TOO_EARLY.load(Ordering::SeqCst));
+}

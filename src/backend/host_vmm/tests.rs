@@ -3,22 +3,22 @@
 use super::*;
 use crate::error::with_last_error;
 
-fn vmm(granules: u64, range: u64, most: u64) -> Vmm {
+fn vmm(granules: u64, range: u64, most: u64) -> HostVmm {
     let count = Box::leak(Box::new(AtomicU64::new(0)));
-    Vmm::new(granules * GRANULE, range * GRANULE, most, count).unwrap()
+    HostVmm::new(granules * GRANULE, range * GRANULE, most, count).unwrap()
 }
 
-fn span(vmm: &Vmm, first: u64, count: u64) -> Span {
+fn span(vmm: &HostVmm, first: u64, count: u64) -> Span {
     Span { base: vmm.reservation.base + first * GRANULE, bytes: count * GRANULE }
 }
 
-fn word(vmm: &Vmm, number: u64) -> &'static mut u64 {
+fn word(vmm: &HostVmm, number: u64) -> &'static mut u64 {
     // SAFETY: the tests ask for granules that are mapped, one at a time.
     unsafe { &mut *(vmm.address(number as usize) as *mut u64) }
 }
 
 /// The mappings that the system lists inside the range, holes included.
-fn listed(vmm: &Vmm) -> u64 {
+fn listed(vmm: &HostVmm) -> u64 {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let (from, to) = (vmm.reservation.base, vmm.reservation.base + vmm.reservation.bytes);
     let mut count = 0;
@@ -32,7 +32,7 @@ fn listed(vmm: &Vmm) -> u64 {
     count
 }
 
-fn agrees(vmm: &Vmm) {
+fn agrees(vmm: &HostVmm) {
     let books = vmm.books.lock();
     assert_eq!(books.mappings, listed(vmm));
     assert_eq!(vmm.mappings.load(Relaxed), books.mappings);

@@ -4,7 +4,7 @@
 use super::super::slot::Slot;
 use super::super::{life, memory};
 use super::*;
-use crate::backend::{AnyBackend, Backend, Granted};
+use crate::backend::{AnyBackend, Backend, Granted, Owned};
 use crate::core::arena::Settings;
 use crate::core::holes::Range;
 use crate::core::lanes::Stream;
@@ -79,10 +79,6 @@ impl Fake {
     fn remove(&self, books: &mut Books, span: Span) {
         self.granules(span).for_each(|granule| assert!(books.mapped.remove(&granule), "not mapped"));
     }
-}
-
-fn alloc(slot: &Slot, bytes: u64) -> Result<u64, Error> {
-    memory::alloc_plain(slot, bytes, Stream::NONE)
 }
 
 fn fail(error: Error, number: u64) -> Error {
@@ -169,7 +165,7 @@ fn pool(granules: u64, range: u64, growth: bool) -> (&'static Slot, &'static Fak
         quarantine: false,
         coalesce_regions: false,
     };
-    let backend = AnyBackend::Test(fake);
+    let backend = Owned::new(AnyBackend::Test(fake));
     let (retry, name) = (Duration::ZERO, String::from("t"));
     let slot = Box::leak(Box::new(Slot::new()));
     life::create(slot, 0, Resolved { settings, backend, retry, report_failures: false, name }).unwrap();
@@ -202,7 +198,7 @@ fn program(slot: &Slot, fake: &Fake) -> BTreeMap<u64, u64> {
     let mut live = BTreeMap::new();
     let alloc = |live: &mut BTreeMap<u64, u64>, bytes: u64| {
         let (before, mapped) = (live.clone(), fake.books().mapped.clone());
-        match super::tests::alloc(slot, bytes) {
+        match memory::alloc_plain(slot, bytes, Stream::NONE) {
             Ok(addr) => {
                 let below = before.range(..addr + bytes).next_back();
                 assert!(below.is_none_or(|(&at, &size)| at + size <= addr), "it overlaps a live one");
@@ -274,7 +270,7 @@ fn every_call_fails_at_every_position() {
                     fake.books().failing = Failing::Never;
                     // All that was live still is, and all of the memory serves again.
                     live.keys().for_each(|&addr| assert_eq!(memory::free(slot, addr), Ok(())));
-                    let all = alloc(slot, 20 * GRANULE).unwrap();
+                    let all = memory::alloc_plain(slot, 20 * GRANULE, Stream::NONE).unwrap();
                     memory::free(slot, all).unwrap();
                     assert_eq!(life::trim(slot, 0), Ok(20 * GRANULE));
                     agree(slot, fake);
@@ -291,10 +287,11 @@ fn every_call_fails_at_every_position() {
 #[test]
 fn a_refusal_to_grow_is_no_refusal_to_move() {
     let (slot, fake) = pool(20, 150, true);
-    let all: Vec<u64> = (0..6).map(|_| alloc(slot, 2 * GRANULE).unwrap()).collect();
+    let all: Vec<u64> =
+        (0..6).map(|_| memory::alloc_plain(slot, 2 * GRANULE, Stream::NONE).unwrap()).collect();
     all.iter().step_by(2).for_each(|&addr| memory::free(slot, addr).unwrap());
     fake.books().failing = Failing::New;
-    alloc(slot, 5 * GRANULE).unwrap();
+    memory::alloc_plain(slot, 5 * GRANULE, Stream::NONE).unwrap();
     assert_eq!(fake.books().attached, 5);
     assert_eq!(fake.books().mapped.len(), 12);
     agree(slot, fake);
@@ -304,17 +301,17 @@ fn a_refusal_to_grow_is_no_refusal_to_move() {
 #[test]
 fn a_failed_backend_says_why() {
     let (slot, fake) = pool(4, 30, true);
-    let all: Vec<u64> = (0..4).map(|_| alloc(slot, GRANULE).unwrap()).collect();
+    let all: Vec<u64> = (0..4).map(|_| memory::alloc_plain(slot, GRANULE, Stream::NONE).unwrap()).collect();
     [0, 2].into_iter().for_each(|place| memory::free(slot, all[place]).unwrap());
     let first = fake.books().calls;
     // The wait, a detach, and then everything: what cannot be put back is a hole.
     (fake.books().failing, fake.books().error) = (Failing::From(first + 2), Error::BackendFailed);
-    assert_eq!(alloc(slot, 2 * GRANULE), Err(Error::BackendFailed));
+    assert_eq!(memory::alloc_plain(slot, 2 * GRANULE, Stream::NONE), Err(Error::BackendFailed));
     with_last_error(|words| assert!(words.contains(&format!("call {} was", first + 2)), "{words}"));
     fake.books().failing = Failing::Never;
     agree(slot, fake);
     assert_eq!(fake.books().mapped.len(), 3, "one granule was lost to the system, and none to the books");
-    alloc(slot, 2 * GRANULE).unwrap();
+    memory::alloc_plain(slot, 2 * GRANULE, Stream::NONE).unwrap();
     agree(slot, fake);
 }
 
@@ -322,7 +319,7 @@ fn a_failed_backend_says_why() {
 #[test]
 fn the_range_is_never_used_up() {
     let (slot, fake) = pool(16, 16 * 16 / 4 + 16, true);
-    let mut live = vec![alloc(slot, GRANULE).unwrap()];
+    let mut live = vec![memory::alloc_plain(slot, GRANULE, Stream::NONE).unwrap()];
     let mut seed = 1u64;
     let mut random = |end: u64| {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -337,7 +334,7 @@ fn the_range_is_never_used_up() {
             1 => GRANULE,
             _ => GRANULE + random(9 * GRANULE),
         };
-        match alloc(slot, bytes) {
+        match memory::alloc_plain(slot, bytes, Stream::NONE) {
             Ok(addr) => live.push(addr),
             Err(error) => assert_eq!(error, Error::OutOfMemory),
         }
@@ -362,7 +359,7 @@ fn threads_share_a_pool() {
                 for round in 0..400u64 {
                     let bytes = GRANULE / 3 + (round * 7919 + thread * 104_729) % (6 * GRANULE);
                     // With at most 7 granules each, and one for what they share, there is enough for four.
-                    let addr = alloc(slot, bytes).unwrap();
+                    let addr = memory::alloc_plain(slot, bytes, Stream::NONE).unwrap();
                     if round % 5 == thread {
                         life::trim(slot, round % 32 * GRANULE).unwrap();
                     }

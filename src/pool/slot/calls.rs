@@ -47,13 +47,13 @@ impl Guard<'_> {
         reserved: u64,
         work: impl FnOnce(&dyn Backend) -> T,
     ) -> (Self, T) {
-        let backend: AnyBackend = self.backend;
+        let backend: AnyBackend = *self.backend;
         self.step_out(What::Obtains(reserved), || work(backend.get()))
     }
 
     /// Gives the backend something back with the lock open, in the same way.
     pub(in crate::pool) fn giving_back<T>(self, work: impl FnOnce(&dyn Backend) -> T) -> (Self, T) {
-        let backend: AnyBackend = self.backend;
+        let backend: AnyBackend = *self.backend;
         self.step_out(What::GivesBack, || work(backend.get()))
     }
 
@@ -63,7 +63,7 @@ impl Guard<'_> {
         self,
         work: impl FnOnce(&dyn Order) -> Result<T, Error>,
     ) -> (Self, Result<T, Error>) {
-        let backend: AnyBackend = self.backend;
+        let backend: AnyBackend = *self.backend;
         match backend.get().order() {
             Some(order) => self.step_out(What::Orders, || work(order)),
             None => (self, Ok(T::default())),

@@ -53,7 +53,7 @@ const SUITES: [Suite; 12] = [
     },
     Suite {
         name: "simcuda",
-        about: "the simulated driver's own tests: streams, events, capture, contexts, memory, failures",
+        about: "the simulated driver and runtimes: their own tests, and signatures against NVIDIA's headers",
         usual: true,
         run: simcuda::run,
     },

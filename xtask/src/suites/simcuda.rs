@@ -44,14 +44,14 @@ fn runtimes(context: &mut Context, folder: &Path) -> Result<()> {
         let program = programs.join(format!("runtime{major}"));
         let mut command = simcuda::compile(&context.workspace, "tests/c/runtime.c", major);
         command.arg("-o").arg(&program).arg("-L").arg(folder).arg(format!("-l:{name}"));
-        tried(context, &name, command, &program, folder)?;
+        tried(context, &name, major, command, &program)?;
     }
     let program = programs.join("runtime_static");
     let mut command = simcuda::compile(&context.workspace, "tests/c/runtime.c", MAJORS[0]);
     // What the program has it exports: the runtime's symbols are not among it.
     command.args(["-DLINKED_STATICALLY", "-rdynamic", "-o"]).arg(&program);
     command.arg(folder.join("libcudart_static.a"));
-    tried(context, "libcudart_static.a", command, &program, folder)?;
+    tried(context, "libcudart_static.a", MAJORS[0], command, &program)?;
     context.check("libcudart_static.a has hidden symbols only", |workspace| hidden(workspace, folder));
     let command = context.workspace.command(&program);
     context.program("libcudart_static.a without a driver", argument(command, "none"), Count::One)?;
@@ -59,24 +59,18 @@ fn runtimes(context: &mut Context, folder: &Path) -> Result<()> {
 }
 
 /// Compiles the program and runs it, also on a driver that is too old for the runtime.
-fn tried(
-    context: &mut Context,
-    name: &str,
-    mut command: Command,
-    program: &Path,
-    folder: &Path,
-) -> Result<()> {
+fn tried(context: &mut Context, name: &str, major: u32, mut command: Command, program: &Path) -> Result<()> {
     command.args(["-ldl", "-lpthread"]);
     context.workspace.run_well(&format!("program with the simulated {name}"), command)?;
-    let on = |version: Option<&str>| {
+    let libraries = simcuda::folder(&context.workspace);
+    let on = |version: Option<String>| {
         let mut command = context.workspace.command(program);
-        command.env("LD_LIBRARY_PATH", folder).env("SIMCUDA_DEVICES", "2");
-        command
-            .env_remove("SIMCUDA_DRIVER_VERSION")
-            .envs(version.map(|version| ("SIMCUDA_DRIVER_VERSION", version)));
+        command.env("LD_LIBRARY_PATH", &libraries).env("SIMCUDA_DEVICES", "2");
+        command.env_remove("SIMCUDA_DRIVER_VERSION");
+        command.envs(version.map(|version| ("SIMCUDA_DRIVER_VERSION", version)));
         command
     };
-    let (usual, old) = (on(None), argument(on(Some("11080")), "old"));
+    let (usual, old) = (on(None), argument(on(Some(format!("{}080", major - 1))), "old"));
     context.program(name, usual, Count::One)?;
     context.program(&format!("{name} on an old driver"), old, Count::One)?;
     Ok(())

@@ -1,8 +1,9 @@
 //! Copies and fills.
 //!
-//! What blocks is as "API synchronization behavior" in the CUDA Driver API manual says: a copy between the host
-//! and a device returns when it is done, but that an asynchronous one from pageable memory is staged at the call;
-//! copies within devices and fills do not wait.
+//! What blocks is as "API synchronization behavior" in the CUDA Driver API manual says: a copy to or from the host
+//! returns when it is done, and so does a fill of pinned memory; an asynchronous copy from pageable memory is staged
+//! at the call, one to pageable memory "might be synchronous" and is, one within the host is; copies within devices
+//! and other fills do not wait.
 
 use std::ffi::{c_uchar, c_uint, c_ushort, c_void};
 
@@ -57,7 +58,8 @@ fn copy(to: u64, from: u64, bytes: usize, stream: Option<CUstream>) -> Answer {
     let (sim, point) = streams::submit(sim, number, work, Vec::new())?;
     let blocks = match stream {
         None => target != Side::Device || origin != Side::Device,
-        Some(_) => target == Side::Pageable && !is_captured,
+        Some(_) if is_captured => false,
+        Some(_) => target == Side::Pageable || (target != Side::Device && origin != Side::Device),
     };
     if !blocks {
         return Ok(());
@@ -79,8 +81,14 @@ fn set(at: u64, width: u64, value: u32, count: usize, stream: Option<CUstream>) 
         sim.forbid_captured(number)?;
         sim.forbid_unsafe()?;
     }
+    let blocks = stream.is_none() && side(&sim, at) == Side::Pinned;
     let work = Work::Set { at, count: count as u64, width, value };
-    streams::submit(sim, number, work, Vec::new()).map(drop)
+    let (sim, point) = streams::submit(sim, number, work, Vec::new())?;
+    if !blocks {
+        return Ok(());
+    }
+    let mut sim = streams::finish(sim, &[point])?;
+    sim.current().map(drop)
 }
 
 pub(crate) fn cuMemcpy(to: CUdeviceptr, from: CUdeviceptr, bytes: usize) -> Answer {

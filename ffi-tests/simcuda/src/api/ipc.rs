@@ -43,7 +43,7 @@ fn from_bytes(handle: CUipcMemHandle) -> Answer<Name> {
 }
 
 /// "Base pointer to previously allocated device memory". An address inside gives the handle of the whole, as
-/// drivers are seen to do: the offset is lost. Virtual memory and pools' memory have no such handles.
+/// drivers are believed to do: the offset is lost. Virtual memory and pools' memory have no such handles.
 pub(crate) fn cuIpcGetMemHandle(handle: *mut CUipcMemHandle, address: CUdeviceptr) -> Answer {
     let mut sim = sim::lock();
     sim.current()?;

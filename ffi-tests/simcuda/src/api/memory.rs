@@ -92,7 +92,7 @@ pub(crate) fn cuMemFree_v2(address: CUdeviceptr) -> Answer {
     Ok(())
 }
 
-/// "This may also be an address inside": base and size of the allocation that an address lies in.
+/// Base and size of the allocation "that contains the input pointer".
 pub(crate) fn cuMemGetAddressRange_v2(
     base: *mut CUdeviceptr,
     size: *mut usize,

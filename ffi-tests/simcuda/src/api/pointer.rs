@@ -117,7 +117,7 @@ pub(crate) fn cuPointerGetAttributes(
     Ok(())
 }
 
-/// "If an attribute is not applicable [...] set to NULL"; -2 is the ordinal of no device.
+/// The "default NULL values"; -2 is the ordinal of no device.
 fn none(place: *mut c_void, attribute: CUpointer_attribute) -> Answer {
     match attribute {
         CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL => put(place.cast::<c_int>(), -2),

@@ -212,8 +212,8 @@ fn take(mut sim: Guard, address: *mut CUdeviceptr, bytes: usize, pool: u64, stre
     let bytes = bytes as u64;
     let mut got = sim.allocate(device, 0, bytes, Origin::Pool(pool));
     if got == Err(CUDA_ERROR_OUT_OF_MEMORY) {
-        // What was freed and whose turn has not come is waited for, as a driver may ("may insert new stream
-        // dependencies": CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES).
+        // What was freed and whose turn has not come is waited for; a driver may "insert new stream dependencies"
+        // for that (CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES in cuda.h).
         let points = sim.pending_frees(device);
         sim = streams::finish(sim, &points)?;
         got = sim.allocate(device, 0, bytes, Origin::Pool(pool));

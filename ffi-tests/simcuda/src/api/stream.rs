@@ -36,9 +36,6 @@ pub(crate) fn cuStreamDestroy_v2(stream: CUstream) -> Answer {
         return Err(CUDA_ERROR_INVALID_HANDLE);
     }
     let number = sim.stream(stream)?;
-    if let Some(capture) = sim.streams.get(&number).and_then(|stream| stream.capture) {
-        sim.invalidate(capture);
-    }
     sim.destroy_stream(number);
     Ok(())
 }

@@ -83,7 +83,7 @@ pub(crate) fn cuMemGetAllocationGranularity(
     }
 }
 
-/// Sizes and hints are multiples of the host's page for cuda.h; drivers are seen to want whole granules.
+/// Sizes and hints are multiples of the host's page for cuda.h; drivers are believed to want whole granules.
 pub(crate) fn cuMemAddressReserve(
     address: *mut CUdeviceptr,
     size: usize,
@@ -164,7 +164,7 @@ pub(crate) fn cuMemMap(
 }
 
 /// "The range must be the entire contiguous address range that was mapped to. In other words, cuMemUnmap cannot
-/// unmap a sub-range". Several whole mappings in a row are taken together, as drivers are seen to do. Work that
+/// unmap a sub-range". Several whole mappings in a row are taken together, as drivers are believed to do. Work that
 /// is queued is not waited for: if it touches the range later, that is a misuse and an illegal address.
 pub(crate) fn cuMemUnmap(address: CUdeviceptr, size: usize) -> Answer {
     let mut sim = open()?;

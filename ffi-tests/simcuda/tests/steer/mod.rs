@@ -19,9 +19,12 @@ macro_rules! functions {
         }
 
         impl Steer {
-            /// Loads the simulation, and says why if it cannot: the library that SIMCUDA_LIBRARY names, else
-            /// `libcuda.so.1` on the loader's path, else what cargo built for this test. From then on whoever
-            /// opens `libcuda.so.1` in this process gets the simulation, for that is its SONAME.
+            /// The names.
+            pub const NAMES: &[&str] = &[$(stringify!($name)),*];
+
+            /// Loads the simulation, and says why if it cannot: the library that SIMCUDA_LIBRARY names, else what
+            /// cargo built beside this test, else `libcuda.so.1` on the loader's path. From then on whoever opens
+            /// `libcuda.so.1` in this process gets the simulation, for that is its SONAME.
             pub fn load() -> Result<Self, String> {
                 let handle = open()?;
                 Ok(Self {
@@ -140,8 +143,9 @@ fn open() -> Result<*mut c_void, String> {
         // target/<profile>/deps is where the test is.
         let exe = env::current_exe().ok();
         let deps = exe.as_ref().and_then(|exe| exe.parent()).map(PathBuf::from);
-        places.push("libcuda.so.1".into());
         places.extend(deps.map(|deps| deps.join("libsimcuda.so")));
+        // Last, for it may be a real driver, and then whoever opens that name gets it from now on.
+        places.push("libcuda.so.1".into());
     }
     let mut why = String::new();
     for place in &places {
@@ -153,7 +157,6 @@ fn open() -> Result<*mut c_void, String> {
         } else if symbol(handle, "simcuda_reset").is_ok() {
             return Ok(handle);
         } else {
-            // A real driver is none of this file's business; that it is loaded now does no harm.
             why = format!("{} is not the simulated driver", place.display());
         }
     }

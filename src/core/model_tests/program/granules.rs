@@ -3,7 +3,6 @@
 
 use super::*;
 use crate::core::holes::Range;
-use crate::core::lanes::Stream;
 use crate::core::remap::{New, Piece, Plan, bytes};
 
 /// What is where, by the unit.

@@ -1,0 +1,129 @@
+//! Who is told when memory comes from the backend and goes back: for registration with NCCL or RDMA.
+
+use super::slot::Slot;
+use crate::backend::granules::Granules;
+use crate::core::holes::Range;
+use crate::core::remap::Span;
+use crate::error::{Error, fail, keeping_last_error};
+use std::ffi::c_void;
+
+/// What happens to a region; the numbers are those of the C ABI.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(i32)]
+pub enum RegionEvent {
+    /// It was obtained, and nothing of it is handed out yet.
+    Obtained = 1,
+    /// It is about to go back, and nothing of it is in use.
+    Returning = 2,
+}
+
+/// Is told of a region: the caller's pointer, the device, start and bytes, and a [`RegionEvent`].
+pub type RegionCallback =
+    unsafe extern "C" fn(user_data: *mut c_void, device: i32, base: *mut c_void, bytes: usize, event: i32);
+
+/// A callback with its pointer, of an allocator; or nobody.
+#[derive(Clone, Copy)]
+pub(crate) struct Listener {
+    pub(crate) callback: Option<RegionCallback>,
+    pub(crate) user_data: *mut c_void,
+    pub(crate) device: i32,
+}
+
+// SAFETY: whoever sets a callback promises that it may be called, with its pointer, from any thread.
+unsafe impl Send for Listener {}
+// SAFETY: as above.
+unsafe impl Sync for Listener {}
+
+impl Listener {
+    /// Nobody, if `so`.
+    pub(super) fn unless(self, so: bool) -> Self {
+        Listener { callback: self.callback.filter(|_| !so), ..self }
+    }
+
+    /// Called with the lock open.
+    pub(super) fn tell(&self, event: RegionEvent, base: u64, bytes: u64) {
+        let Some(callback) = self.callback.filter(|_| bytes != 0) else { return };
+        let (user_data, device, base) = (self.user_data, self.device, base as *mut c_void);
+        // SAFETY: whoever set the callback vouched for it.
+        keeping_last_error(|| unsafe { callback(user_data, device, base, bytes as usize, event as i32) });
+    }
+
+    /// Does what takes memory away; if it comes to nothing the memory is there again.
+    pub(super) fn returning<E>(
+        &self,
+        base: u64,
+        bytes: u64,
+        work: impl FnOnce() -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.tell(RegionEvent::Returning, base, bytes);
+        work().inspect_err(|_| self.tell(RegionEvent::Obtained, base, bytes))
+    }
+
+    pub(super) fn obtained<E>(
+        &self,
+        base: u64,
+        bytes: u64,
+        work: impl FnOnce() -> Result<(), E>,
+    ) -> Result<(), E> {
+        work().inspect(|()| self.tell(RegionEvent::Obtained, base, bytes))
+    }
+}
+
+/// Granules whose coming and going somebody is told.
+pub(super) struct Told<'a> {
+    pub(super) granules: &'a dyn Granules,
+    pub(super) listener: Listener,
+}
+
+impl Granules for Told<'_> {
+    fn range(&self) -> Range {
+        self.granules.range()
+    }
+
+    fn wait_until_idle(&self) -> Result<(), Error> {
+        self.granules.wait_until_idle()
+    }
+
+    fn map(&self, span: Span) -> Result<(), Error> {
+        self.listener.obtained(span.base, span.bytes, || self.granules.map(span))
+    }
+
+    fn release(&self, span: Span) -> Result<(), Error> {
+        self.listener.returning(span.base, span.bytes, || self.granules.release(span))
+    }
+
+    fn detach(&self, span: Span) -> Result<(), Error> {
+        self.listener.returning(span.base, span.bytes, || self.granules.detach(span))
+    }
+
+    fn attach(&self, span: Span) -> Result<(), Error> {
+        self.listener.obtained(span.base, span.bytes, || self.granules.attach(span))
+    }
+
+    fn drop_kept(&self) {
+        self.granules.drop_kept();
+    }
+}
+
+/// Sets who is told. There must be nothing yet that he was not told of; that he is to be told no more may be said
+/// at any time, and holds when this returns.
+pub(crate) fn set(
+    slot: &Slot,
+    callback: Option<RegionCallback>,
+    user_data: *mut c_void,
+) -> Result<(), Error> {
+    let mut guard = slot.enter()?;
+    if callback.is_some() && (guard.arena.growth().pool_bytes != 0 || guard.is_bringing(u64::MAX)) {
+        return Err(fail!(
+            Error::Busy,
+            "the allocator holds memory already: set the callback before the first allocation, or after a bfc_trim \
+             that gave everything back"
+        ));
+    }
+    let last_call = guard.last_call();
+    (guard.listener.callback, guard.listener.user_data) = (callback, user_data);
+    while guard.is_bringing(last_call) {
+        guard = guard.wait_for_call().check_entry()?;
+    }
+    Ok(())
+}

@@ -1,0 +1,84 @@
+//! What reports say once several streams share a pool.
+
+mod common;
+
+use common::*;
+use serde_json::Value;
+
+fn alloc_on(pool: &Pool, bytes: u64, stream: u64) -> Result<u64, Status> {
+    let mut out = pointer(1);
+    // SAFETY: the out-pointer is valid for writing.
+    match unsafe { bfc_alloc_async(pool.device(), bytes as usize, pointer(stream), &mut out) } {
+        BFC_OK => Ok(out as u64),
+        status => Err(status),
+    }
+}
+
+fn free_on(pool: &Pool, address: u64, stream: u64) {
+    assert_eq!(bfc_free_async(pool.device(), pointer(address), pointer(stream)), BFC_OK, "{}", last_error());
+}
+
+fn states(pool: &Pool) -> Vec<(u64, String, Value, Value)> {
+    let map: Value = serde_json::from_str(&pool.memory_map()).expect("JSON");
+    let chunks = map["regions"][0]["chunks"].as_array().expect("chunks");
+    let tell = |chunk: &Value| {
+        let state = chunk["state"].as_str().expect("a state").to_owned();
+        let of = |key: &str| chunk.get(key).cloned().unwrap_or(Value::Bool(false));
+        (chunk["size"].as_u64().expect("a size"), state, of("stream"), of("pool"))
+    };
+    chunks.iter().map(tell).collect()
+}
+
+#[test]
+fn a_failed_request_tells_what_other_streams_have() {
+    let pool = Pool::host(4 * MIB, |options| options.flags = BFC_SPLIT_ALWAYS);
+    let first = alloc_on(&pool, 3 * MIB, 0x100).unwrap();
+    alloc_on(&pool, MIB / 2, 0x200).unwrap();
+    free_on(&pool, first, 0x100);
+    assert_eq!(alloc_on(&pool, MIB, 0x200), Err(BFC_ERROR_OUT_OF_MEMORY));
+    let words = last_error();
+    assert!(words.contains("the largest piece is 512.0 KiB"), "{words}");
+    assert!(words.contains("3.0 MiB more are for other streams, whose work is not done"), "{words}");
+    assert_eq!(bfc_stream_synchronized(pool.device(), pointer(0x100)), BFC_OK);
+    assert!(alloc_on(&pool, MIB, 0x200).is_ok());
+    assert_eq!(alloc_on(&pool, 4 * MIB, 0x200), Err(BFC_ERROR_OUT_OF_MEMORY));
+    assert!(!last_error().contains("other streams"), "{}", last_error());
+    assert_eq!(bfc_destroy_forced(pool.device()), BFC_OK);
+}
+
+#[test]
+fn the_map_tells_whose_a_chunk_is() {
+    let pool = Pool::host(MIB, |_| {});
+    let [a, b, c, d] = [0x100, 0x100, 0x200, 0x200].map(|stream| alloc_on(&pool, 1024, stream).unwrap());
+    assert_eq!(bfc_record_stream(pool.device(), pointer(c), pointer(0x300)), BFC_OK);
+    assert_eq!(bfc_pool_begin(pool.device(), 7, pointer(0x400)), BFC_OK);
+    let kept = alloc_on(&pool, 1024, 0x400).unwrap();
+    let plain = pool.get(1024);
+    free_on(&pool, a, 0x100);
+    free_on(&pool, c, 0x200);
+    free_on(&pool, kept, 0x400);
+    pool.put(plain);
+    let stream = |handle: &str| Value::String(handle.to_owned());
+    let none = || Value::Bool(false);
+    let mut expected = vec![
+        (1024, "free", stream("0x100"), none()),
+        (1024, "in_use", stream("0x100"), none()),
+        (1024, "held", stream("0x200"), none()),
+        (1024, "in_use", stream("0x200"), none()),
+        (1024, "free", stream("0x400"), Value::from(7)),
+        (1024, "free", Value::Null, none()),
+        (MIB - 6 * 1024, "free", none(), none()),
+    ];
+    let told = |states: Vec<(u64, &str, Value, Value)>| -> Vec<(u64, String, Value, Value)> {
+        states.into_iter().map(|(size, state, stream, pool)| (size, state.to_owned(), stream, pool)).collect()
+    };
+    assert_eq!(states(&pool), told(expected.clone()));
+    // What the work of 0x300 is done for is that of 0x200 again.
+    assert_eq!(bfc_stream_synchronized(pool.device(), pointer(0x300)), BFC_OK);
+    expected[2].1 = "free";
+    assert_eq!(states(&pool), told(expected));
+    free_on(&pool, b, 0x100);
+    pool.put(d);
+    assert_eq!(bfc_pool_end(pool.device(), 7, pointer(0x400)), BFC_OK);
+    pool.check();
+}
