@@ -266,6 +266,7 @@ impl Arena {
     }
 
     fn start(&mut self, plan: &Plan) {
+        debug_assert!(!self.holes.moving, "one plan at a time");
         self.growth.reserve(bytes(&plan.fresh));
         self.holes.coming += plan.fresh.len() + plan.targets.len();
         self.holes.moving = true;
