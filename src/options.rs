@@ -4,7 +4,7 @@ mod environment;
 mod limit;
 
 use self::environment::{backend_named, environment_flags, flag, fraction, is_fraction, setting, size};
-use crate::backend::{AllocCallback, AnyBackend, Cuda, Custom, FreeCallback, Host, HostVmm, Owned};
+use crate::backend::{AllocCallback, AnyBackend, Cuda, CudaVmm, Custom, FreeCallback, Host, HostVmm, Owned};
 use crate::core::arena::Settings;
 use crate::error::{Error, fail};
 use std::ffi::c_void;
@@ -258,13 +258,18 @@ impl Options<'_> {
             (BackendKind::Host, _) => AnyBackend::Host(Host),
             // Its range is a matter of its limit.
             (BackendKind::HostVmm, _) => AnyBackend::HostVmm(HostVmm::open(self.choose_limit(&Host)?)?),
-            (BackendKind::Cuda, _) if device > 255 => {
+            (BackendKind::Cuda | BackendKind::CudaVmm, _) if device > 255 => {
+                let name = kind.c_name();
                 return Err(fail!(
                     Error::InvalidArgument,
-                    "BFC_BACKEND_CUDA on ordinal {device}: it goes with the ordinals 0 to 255, which are CUDA's                      devices; name BFC_BACKEND_HOST or BFC_BACKEND_CUSTOM here"
+                    "{name} on ordinal {device}: it goes with the ordinals 0 to 255, which are CUDA's devices; name \
+                     BFC_BACKEND_HOST or BFC_BACKEND_CUSTOM here"
                 ));
             }
             (BackendKind::Cuda, _) => AnyBackend::Cuda(Cuda::open(device)?),
+            (BackendKind::CudaVmm, _) => {
+                AnyBackend::CudaVmm(CudaVmm::open(device, |cuda| self.choose_limit(cuda))?)
+            }
             (BackendKind::Custom, Some(functions)) => AnyBackend::Custom(Custom {
                 user_data: functions.user_data,
                 alloc: functions.alloc,

@@ -7,7 +7,7 @@ mod host;
 mod host_vmm;
 pub(crate) mod order;
 
-pub(crate) use cuda::Cuda;
+pub(crate) use cuda::{Cuda, CudaVmm};
 pub(crate) use custom::Custom;
 pub use custom::{AllocCallback, FreeCallback};
 pub(crate) use host::Host;
@@ -84,6 +84,7 @@ pub(crate) enum AnyBackend {
     Host(Host),
     Custom(Custom),
     Cuda(Cuda),
+    CudaVmm(&'static CudaVmm),
     HostVmm(&'static HostVmm),
     #[cfg(test)]
     Test(&'static (dyn Backend + Sync)),
@@ -109,9 +110,16 @@ impl Deref for Owned {
 impl Drop for Owned {
     fn drop(&mut self) {
         keeping_last_error(|| self.0.get().close());
-        if let AnyBackend::HostVmm(state) = self.0 {
-            // SAFETY: it was leaked from a box in `HostVmm::open`, for this owner only, and nobody calls it any more.
-            drop(unsafe { Box::from_raw(std::ptr::from_ref(state).cast_mut()) });
+        match self.0 {
+            // SAFETY: it was leaked from a box in `open`, for this owner only, and nobody calls it any more.
+            AnyBackend::HostVmm(state) => {
+                drop(unsafe { Box::from_raw(std::ptr::from_ref(state).cast_mut()) })
+            }
+            // SAFETY: as above.
+            AnyBackend::CudaVmm(state) => {
+                drop(unsafe { Box::from_raw(std::ptr::from_ref(state).cast_mut()) })
+            }
+            _ => {}
         }
     }
 }
@@ -122,6 +130,7 @@ impl AnyBackend {
             AnyBackend::Host(host) => host,
             AnyBackend::Custom(custom) => custom,
             AnyBackend::Cuda(cuda) => cuda,
+            AnyBackend::CudaVmm(cuda_vmm) => *cuda_vmm,
             AnyBackend::HostVmm(host_vmm) => *host_vmm,
             #[cfg(test)]
             AnyBackend::Test(backend) => *backend,

@@ -4,7 +4,7 @@
 //! comes, what was free becomes the first one's, but for memory that nobody ever had.
 
 use super::arena::{Arena, Refused};
-use super::chunks::{ChunkId, NIL};
+use super::chunks::{ChunkId, NIL, State};
 use super::lanes::{Lane, NOBODYS, Note, Stream};
 use crate::sys::HostMemoryExhausted;
 
@@ -71,6 +71,10 @@ impl Arena {
             *self.lanes.note_mut(id) = Note::new(home, point);
             self.lanes.hang(id);
             self.link_runs(id, id);
+        } else if self.chunks.state(id) == State::Away && point > self.lanes.row(home).done {
+            // A plan is under way, and puts it back as it is told here.
+            *self.lanes.note_mut(id) = Note::new(home, point);
+            self.lanes.row_mut(home).live += 1;
         }
         next
     }

@@ -16,6 +16,8 @@ impl Arena {
             let uses = self.lanes.uses.iter().filter(|used| used.chunk == id).count();
             let state = self.chunks.state(id);
             let kind = (note.lane != ANYONE) == (state == State::InUse || state == State::Held);
+            // What a plan has taken out of circulation may be somebody's.
+            let kind = kind || state == State::Away;
             require(kind && uses == note.uses as usize, Broken::I7Lanes)?;
             self.check_run(id)?;
         }
@@ -37,7 +39,9 @@ impl Arena {
             at = self.lanes.newer(at);
         }
         require(listed == own && at == NIL && point <= row.point.max(row.done + 1), Broken::I7Lanes)?;
-        let is_unlisted = |id: ChunkId| self.chunks.in_use(id) || self.lanes.note(id).uses != 0;
+        let is_away = |id: ChunkId| self.chunks.state(id) == State::Away;
+        let is_unlisted =
+            |id: ChunkId| self.chunks.in_use(id) || self.lanes.note(id).uses != 0 || is_away(id);
         let unlisted = self.chunks.ids().filter(|&id| self.lanes.note(id).lane == lane && is_unlisted(id));
         let uses = self.lanes.uses.iter().filter(|used| used.lane == lane);
         let live = unlisted.count() + uses.count();

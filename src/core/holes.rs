@@ -138,7 +138,9 @@ impl Arena {
         let Range { base, bytes, .. } = range;
         let region = self.regions.add(base, bytes, 0, self.starts.is_dense())?;
         let id = self.chunks.vacant.fill(&mut self.chunks.slab, Hot::new(base, bytes, region, NIL, NIL));
-        self.regions.get_mut(region).first = id;
+        let opened = self.regions.get_mut(region);
+        // How far somebody had its memory is not followed where a hole is last: nothing is taken for untouched.
+        (opened.first, opened.touched) = (id, range.end());
         self.chunks.set_stamp(id, 0);
         self.starts.set(&mut self.regions, base, id);
         self.list_hole(id);

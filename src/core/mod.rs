@@ -43,3 +43,5 @@ mod broken_tests;
 mod lane_tests;
 #[cfg(test)]
 pub(crate) mod model_tests;
+#[cfg(test)]
+mod remap_tests;

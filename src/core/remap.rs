@@ -11,6 +11,7 @@
 use super::arena::{Arena, Want};
 use super::chunks::{ChunkId, NIL, State};
 use super::holes::Range;
+use super::lanes::{ANYONE, Note};
 use super::units::UNIT;
 use crate::sys::HostMemoryExhausted;
 
@@ -214,6 +215,7 @@ impl Arena {
                 self.holes.bytes -= piece.span.bytes;
                 self.release_idle(piece.id);
             } else {
+                self.disown(piece.id);
                 self.make_hole(piece.id);
             }
         }
@@ -234,13 +236,37 @@ impl Arena {
         if self.settings.timestamps {
             self.release::<true>(id, false);
         } else if self.mixed {
-            self.give_to_all(id);
+            self.chunks.slab[..][id].mark_held();
+            if self.unclaim(id) {
+                self.settle(id);
+            } else {
+                self.give_to_all(id);
+            }
         } else {
             self.release::<false>(id, false);
         }
     }
 
+    /// Whether a chunk of a plan became a lane's while the plan was under way, when another stream came; from now on
+    /// that lane does not wait for it.
+    fn unclaim(&mut self, id: ChunkId) -> bool {
+        let lane = self.lanes.note(id).lane;
+        let claimed = lane != ANYONE;
+        if claimed {
+            self.lanes.row_mut(lane).live -= 1;
+        }
+        claimed
+    }
+
+    /// What is not mapped is in nobody's order.
+    fn disown(&mut self, id: ChunkId) {
+        if self.mixed && self.unclaim(id) {
+            *self.lanes.note_mut(id) = Note::new(ANYONE, 0);
+        }
+    }
+
     fn start(&mut self, plan: &Plan) {
+        debug_assert!(!self.holes.moving, "one plan at a time");
         self.growth.reserve(bytes(&plan.fresh));
         self.holes.coming += plan.fresh.len() + plan.targets.len();
         self.holes.moving = true;

@@ -256,3 +256,102 @@ pub(super) unsafe fn is_capturing(driver: Driver, stream: CUstream) -> Answer<bo
         code => check("cuStreamIsCapturing", code).map(|()| status != CU_STREAM_CAPTURE_STATUS_NONE),
     }
 }
+
+/// Whether the device can map physical memory to addresses of the program's choice.
+pub(super) fn has_virtual_memory(driver: Driver, device: CUdevice) -> Answer<bool> {
+    let call = driver.cuDeviceGetAttribute()?;
+    let mut value = 0;
+    let wanted = CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED;
+    // SAFETY: the pointer is valid; an attribute that an old driver does not know is refused.
+    match unsafe { call(&mut value, wanted, device) } {
+        CUDA_ERROR_INVALID_VALUE => Ok(false),
+        code => check("cuDeviceGetAttribute", code).map(|()| value != 0),
+    }
+}
+
+/// Memory of the device that stays where it is.
+fn pinned_on(device: CUdevice) -> CUmemAllocationProp {
+    // SAFETY: integers and a pointer that may be NULL; 0 is the default of each.
+    let mut wanted: CUmemAllocationProp = unsafe { std::mem::zeroed() };
+    wanted.type_ = CU_MEM_ALLOCATION_TYPE_PINNED;
+    wanted.location = CUmemLocation { type_: CU_MEM_LOCATION_TYPE_DEVICE, id: device };
+    wanted
+}
+
+pub(super) fn granularity(driver: Driver, device: CUdevice) -> Answer<u64> {
+    let call = driver.cuMemGetAllocationGranularity()?;
+    let (wanted, mut bytes) = (pinned_on(device), 0);
+    // SAFETY: the pointers are valid.
+    let code = unsafe { call(&mut bytes, &wanted, CU_MEM_ALLOC_GRANULARITY_MINIMUM) };
+    check("cuMemGetAllocationGranularity", code)?;
+    Ok(bytes as u64)
+}
+
+pub(super) fn reserve(driver: Driver, bytes: u64, alignment: u64) -> Answer<CUdeviceptr> {
+    let call = driver.cuMemAddressReserve()?;
+    let mut base = 0;
+    // SAFETY: the pointer is valid; the address is the driver's choice.
+    let code = unsafe { call(&mut base, bytes as usize, alignment as usize, 0, 0) };
+    check("cuMemAddressReserve", code)?;
+    Ok(base)
+}
+
+/// # Safety
+/// `reserve` gave it, and nothing is mapped in it.
+pub(super) unsafe fn free_range(driver: Driver, base: CUdeviceptr, bytes: u64) -> Answer<()> {
+    let call = driver.cuMemAddressFree()?;
+    // SAFETY: the caller vouches for it.
+    check("cuMemAddressFree", unsafe { call(base, bytes as usize) })
+}
+
+pub(super) fn create(driver: Driver, bytes: u64, device: CUdevice) -> Answer<CUmemGenericAllocationHandle> {
+    let call = driver.cuMemCreate()?;
+    let (wanted, mut handle) = (pinned_on(device), 0);
+    // SAFETY: the pointers are valid.
+    check("cuMemCreate", unsafe { call(&mut handle, bytes as usize, &wanted, 0) })?;
+    Ok(handle)
+}
+
+/// # Safety
+/// `create` gave the handle, which is not used any more.
+pub(super) unsafe fn release(driver: Driver, handle: CUmemGenericAllocationHandle) -> Answer<()> {
+    let call = driver.cuMemRelease()?;
+    // SAFETY: the caller vouches for it.
+    check("cuMemRelease", unsafe { call(handle) })
+}
+
+/// # Safety
+/// `create` gave the handle, of so many bytes; the addresses are reserved, and nothing is mapped there.
+pub(super) unsafe fn map(
+    driver: Driver,
+    base: CUdeviceptr,
+    bytes: u64,
+    handle: CUmemGenericAllocationHandle,
+) -> Answer<()> {
+    let call = driver.cuMemMap()?;
+    // SAFETY: the caller vouches for it.
+    check("cuMemMap", unsafe { call(base, bytes as usize, 0, handle, 0) })
+}
+
+/// # Safety
+/// One call has mapped it, and nobody uses it any more.
+pub(super) unsafe fn unmap(driver: Driver, base: CUdeviceptr, bytes: u64) -> Answer<()> {
+    let call = driver.cuMemUnmap()?;
+    // SAFETY: the caller vouches for it.
+    check("cuMemUnmap", unsafe { call(base, bytes as usize) })
+}
+
+/// # Safety
+/// The addresses are those of whole mappings.
+pub(super) unsafe fn set_access(
+    driver: Driver,
+    base: CUdeviceptr,
+    bytes: u64,
+    device: CUdevice,
+) -> Answer<()> {
+    let call = driver.cuMemSetAccess()?;
+    let location = CUmemLocation { type_: CU_MEM_LOCATION_TYPE_DEVICE, id: device };
+    let wanted = CUmemAccessDesc { location, flags: CU_MEM_ACCESS_FLAGS_PROT_READWRITE };
+    // SAFETY: the pointer is valid for one; the caller vouches for the addresses.
+    check("cuMemSetAccess", unsafe { call(base, bytes as usize, &wanted, 1) })
+}

@@ -2,14 +2,17 @@
 //! framework use.
 //!
 //! Whatever context the caller has current is current again afterwards: every call pushes ours and pops it
-//! ([`context`]). The order of device work is in [`events`]; the driver's functions are in [`calls`].
+//! ([`context`]). The order of device work is in [`events`]; the driver's functions are in [`calls`]. Memory in one
+//! virtual range is in [`vmm`].
 
 mod calls;
 mod context;
 mod events;
+mod vmm;
 
 use self::calls::Failure;
 use self::context::inside;
+pub(crate) use self::vmm::CudaVmm;
 use super::order::Order;
 use super::{Backend, Granted};
 use crate::error::{Error, fail};

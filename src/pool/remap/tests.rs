@@ -52,6 +52,8 @@ impl Fake {
 
     /// Counts a call, and fails it if its time has come.
     fn call(&self, new: bool) -> Result<MutexGuard<'_, Books>, Error> {
+        // So that threads get in each other's way.
+        std::thread::yield_now();
         let mut books = self.books();
         let number = books.calls;
         books.calls += 1;
@@ -197,14 +199,19 @@ fn agree(slot: &Slot, fake: &Fake) {
 fn program(slot: &Slot, fake: &Fake) -> BTreeMap<u64, u64> {
     let mut live = BTreeMap::new();
     let alloc = |live: &mut BTreeMap<u64, u64>, bytes: u64| {
-        let before = live.clone();
+        let (before, mapped) = (live.clone(), fake.books().mapped.clone());
         match memory::alloc_plain(slot, bytes, Stream::NONE) {
             Ok(addr) => {
                 let below = before.range(..addr + bytes).next_back();
                 assert!(below.is_none_or(|(&at, &size)| at + size <= addr), "it overlaps a live one");
                 live.insert(addr, bytes);
             }
-            Err(error) => assert!([Error::OutOfMemory, fake.books().error].contains(&error), "{error:?}"),
+            Err(error) => {
+                let books = fake.books();
+                assert!([Error::OutOfMemory, books.error].contains(&error), "{error:?}");
+                // One failure alone keeps nothing from being restored.
+                assert!(books.mapped == mapped || matches!(books.failing, Failing::From(_)), "{error:?}");
+            }
         }
         agree(slot, fake);
     };

@@ -167,6 +167,25 @@ impl Program {
         Some(plan)
     }
 
+    /// By chunk, the whole granules that go if so many bytes may.
+    fn largest_first(&self, range: Range, spare: u64) -> Vec<(u64, u64)> {
+        let whole = |addr: u64, size: u64| {
+            let end = (addr + size) / range.granule * range.granule;
+            end.saturating_sub(addr.next_multiple_of(range.granule))
+        };
+        let free = self.model.chunks().into_iter().filter(|c| c.2 == Free { stamp: 0 });
+        let mut free: Vec<_> = free.map(|(addr, size, _)| (addr, size, whole(addr, size))).collect();
+        free.retain(|&(_, _, whole)| whole != 0);
+        free.sort_by_key(|&(addr, size, _)| (std::cmp::Reverse(size), addr));
+        let mut left = spare;
+        let goes = free.into_iter().map(|(addr, _, whole)| {
+            let goes = whole.min(left);
+            left -= goes;
+            (addr, goes)
+        });
+        goes.filter(|&(_, goes)| goes != 0).collect()
+    }
+
     pub(super) fn trim_granules(&mut self) {
         let range = self.family.range.unwrap();
         let pool = self.model.counted.pool_bytes;
@@ -175,13 +194,17 @@ impl Program {
         self.model.merge_safe();
         let idle = self.units(range).idle.last().unwrap() * range.granule;
         let spare = pool.saturating_sub(keep);
-        let largest = self.model.chunks().into_iter().filter(|c| c.2 == Free { stamp: 0 }).map(|c| c.1).max();
+        let expected = self.largest_first(range, spare - spare % range.granule);
         let plan = self.arena.plan_trim(keep).unwrap();
         let goes = bytes(&plan.sources);
         assert_eq!(goes, idle.min(spare - spare % range.granule));
         assert!(plan.fresh.is_empty() && plan.targets.is_empty());
-        if let Some(first) = plan.sources.first() {
-            assert!(largest.unwrap() >= first.span.bytes, "the largest first");
+        let before = self.model.chunks();
+        let of = |addr: u64| before.iter().find(|c| addr - c.0 < c.1 && addr >= c.0).unwrap().0;
+        let given: Vec<_> =
+            plan.sources.iter().map(|piece| (of(piece.span.base), piece.span.bytes)).collect();
+        assert_eq!(given, expected);
+        if !given.is_empty() {
             let want = Want::plain(UNIT, 1, Stream::NONE);
             self.carry_out(plan, &want);
         }

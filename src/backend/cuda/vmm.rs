@@ -1,0 +1,340 @@
+//! Device memory in one reserved range of addresses: `cuMemCreate`, `cuMemMap` and what belongs to them.
+//!
+//! Each granule is a piece of physical memory with a handle of its own, for the driver unmaps only what was mapped by
+//! one call. A handle is kept while its granule moves, and is released when the granule goes back.
+
+use super::calls::{self, Failure};
+use super::context::{self, inside};
+use super::{Cuda, WITHOUT_A_DEVICE};
+use crate::backend::granules::Granules;
+use crate::backend::order::Order;
+use crate::backend::{Backend, Granted};
+use crate::core::holes::Range;
+use crate::core::remap::Span;
+use crate::error::{Error, fail, keeping_last_error};
+use crate::sys::table::LazyTable;
+use crate::sys::{HostMemoryExhausted, try_box};
+use cuda_sys::{CUDA_ERROR_OUT_OF_MEMORY, CUmemGenericAllocationHandle as Handle, Driver};
+use spin::mutex::SpinMutex;
+
+/// How much larger the range is than the limit, and at most what for comfort: see docs/algorithm.md.
+const RANGE_PER_LIMIT: u64 = 64;
+const COMFORT: u64 = 2 << 40;
+/// The least granule, and what all devices of today have.
+const LEAST_GRANULE: u64 = 2 << 20;
+
+/// A range of a device's addresses, with the physical memory that is mapped in it.
+pub(crate) struct CudaVmm {
+    cuda: Cuda,
+    range: Range,
+    /// One thread at a time calls; this is for whoever does not know that.
+    books: SpinMutex<Books>,
+}
+
+struct Books {
+    /// For each granule of the range the place of its handle, plus 1.
+    places: LazyTable,
+    handles: Vec<Handle>,
+    /// Places of `handles` that are free.
+    vacant: Vec<u32>,
+    /// Places of handles that are mapped nowhere.
+    kept: Vec<u32>,
+}
+
+impl CudaVmm {
+    /// A range on the device with that ordinal, on the heap until its `Owned` ends it. `limit` is asked once the
+    /// device is there.
+    pub(crate) fn open(
+        ordinal: i32,
+        limit: impl FnOnce(&Cuda) -> Result<u64, Error>,
+    ) -> Result<&'static Self, Error> {
+        let cuda = Cuda::open(ordinal)?;
+        let opened = limit(&cuda).and_then(|limit| Self::on(cuda, limit));
+        opened.inspect_err(|_| keeping_last_error(|| cuda.close()))
+    }
+
+    fn on(cuda: Cuda, limit: u64) -> Result<&'static Self, Error> {
+        let absent = |failure: Failure| failure.explain_absence(cuda.driver, WITHOUT_A_DEVICE);
+        if !calls::has_virtual_memory(cuda.driver, cuda.device).map_err(absent)? {
+            return Err(fail!(
+                Error::BackendUnavailable,
+                "the device has no virtual memory management; name BFC_BACKEND_CUDA"
+            ));
+        }
+        let granule = inside(&cuda, |driver| calls::granularity(driver, cuda.device)).map_err(absent)?;
+        let granule = granule.max(LEAST_GRANULE);
+        if !granule.is_power_of_two() {
+            return Err(fail!(Error::BackendUnavailable, "the device's granules are of {granule} bytes"));
+        }
+        let range = reserve(&cuda, granule, limit)?;
+        let made = LazyTable::new((range.bytes / granule) as usize).and_then(|places| {
+            let (handles, vacant, kept) = (Vec::new(), Vec::new(), Vec::new());
+            try_box(CudaVmm { cuda, range, books: SpinMutex::new(Books { places, handles, vacant, kept }) })
+        });
+        match made {
+            Ok(made) => Ok(Box::leak(made)),
+            Err(exhausted) => {
+                free_range(&cuda, range);
+                Err(exhausted.into())
+            }
+        }
+    }
+
+    fn inside<T>(&self, work: impl FnOnce(Driver) -> Result<T, Failure>) -> Result<T, Error> {
+        inside(&self.cuda, work).map_err(|failure| {
+            if failure.is(CUDA_ERROR_OUT_OF_MEMORY) {
+                return fail!(Error::OutOfMemory, "the device has no more memory for granules");
+            }
+            failure.explain(self.cuda.driver)
+        })
+    }
+
+    fn numbers(&self, span: Span) -> std::ops::Range<usize> {
+        let granule = self.range.granule;
+        let first = ((span.base - self.range.base) / granule) as usize;
+        first..first + (span.bytes / granule) as usize
+    }
+
+    fn address(&self, number: usize) -> u64 {
+        self.range.base + number as u64 * self.range.granule
+    }
+
+    /// Maps a handle to a granule, which is not accessible then.
+    fn map_one(&self, driver: Driver, books: &mut Books, number: usize, place: u32) -> Result<(), Failure> {
+        let handle = books.handles[place as usize];
+        // SAFETY: the handle is ours, of a granule's size, and nothing is mapped there, by the trait's contract.
+        unsafe { calls::map(driver, self.address(number), self.range.granule, handle) }?;
+        books.places.set(number, place + 1);
+        Ok(())
+    }
+
+    /// Unmaps a granule; returns the place of its handle.
+    fn unmap_one(&self, driver: Driver, books: &mut Books, number: usize) -> Result<u32, Failure> {
+        // SAFETY: whoever calls has made sure that nobody uses this memory; it was mapped by one call.
+        unsafe { calls::unmap(driver, self.address(number), self.range.granule) }?;
+        let place = books.places.get(number) - 1;
+        books.places.set(number, 0);
+        Ok(place)
+    }
+
+    fn allow(&self, driver: Driver, span: Span) -> Result<(), Failure> {
+        // SAFETY: the span is wholly mapped, by calls for whole granules.
+        unsafe { calls::set_access(driver, span.base, span.bytes, self.cuda.device) }
+    }
+
+    /// Maps the span with handles that `next` gives; on failure nothing is mapped and `back` has had them.
+    fn map_span(
+        &self,
+        span: Span,
+        mut next: impl FnMut(Driver, &mut Books) -> Result<u32, Failure>,
+        back: impl Fn(Driver, &mut Books, u32),
+    ) -> Result<(), Error> {
+        let mut books = self.books.lock();
+        let numbers = self.numbers(span);
+        self.inside(|driver| {
+            let books = &mut *books;
+            let mut mapped = numbers.start;
+            let step = |books: &mut Books, number: usize, next: &mut dyn FnMut(Driver, &mut Books) -> _| {
+                let place = next(driver, books)?;
+                self.map_one(driver, books, number, place).inspect_err(|_| back(driver, books, place))
+            };
+            let mut done = Ok(());
+            while done.is_ok() && mapped < numbers.end {
+                done = step(books, mapped, &mut next);
+                mapped += usize::from(done.is_ok());
+            }
+            done.and_then(|()| self.allow(driver, span)).inspect_err(|_| {
+                for number in numbers.start..mapped {
+                    // What is not unmapped now never will be: the driver is beyond help.
+                    if let Ok(place) = self.unmap_one(driver, books, number) {
+                        back(driver, books, place);
+                    }
+                }
+            })
+        })
+    }
+
+    /// Unmaps the span; the places of the handles are kept. On failure all of it is mapped again.
+    fn unmap_span(&self, span: Span) -> Result<(), Error> {
+        let mut books = self.books.lock();
+        let numbers = self.numbers(span);
+        books.kept.try_reserve(numbers.len()).map_err(HostMemoryExhausted::from)?;
+        self.inside(|driver| {
+            let books = &mut *books;
+            let before = books.kept.len();
+            for number in numbers.clone() {
+                match self.unmap_one(driver, books, number) {
+                    Ok(place) => books.kept.push(place),
+                    Err(failure) => {
+                        for number in numbers.start..number {
+                            let place = books.kept.remove(before);
+                            // As above.
+                            let _ = self.map_one(driver, books, number, place);
+                        }
+                        let bytes = self.address(number) - span.base;
+                        if bytes != 0 {
+                            let _ = self.allow(driver, Span { bytes, ..span });
+                        }
+                        return Err(failure);
+                    }
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Releases the handles that are kept from one place of the list on.
+    fn release_kept(&self, from: usize) {
+        let mut books = self.books.lock();
+        let _ = inside(&self.cuda, |driver| {
+            while books.kept.len() > from {
+                let Some(place) = books.kept.pop() else { break };
+                release(driver, &mut books, place);
+            }
+            Ok(())
+        });
+    }
+}
+
+/// Physical memory for one granule; returns the place of its handle.
+fn create(cuda: &Cuda, granule: u64, driver: Driver, books: &mut Books) -> Result<u32, Failure> {
+    if books.vacant.is_empty() {
+        let more = (books.handles.len() / 4).max(64);
+        // A handle that cannot be noted is not asked for: the driver's error is the one that fits.
+        let exhausted = |_| Failure::Refused { call: "cuMemCreate", code: CUDA_ERROR_OUT_OF_MEMORY };
+        books.handles.try_reserve_exact(more).map_err(exhausted)?;
+        books.vacant.try_reserve_exact(books.handles.len() + more).map_err(exhausted)?;
+        let first = books.handles.len() as u32;
+        books.handles.resize(books.handles.len() + more, 0);
+        books.vacant.extend((first..first + more as u32).rev());
+    }
+    let handle = calls::create(driver, granule, cuda.device)?;
+    let place = books.vacant.pop().unwrap_or(0);
+    books.handles[place as usize] = handle;
+    Ok(place)
+}
+
+/// Gives the memory of a handle back that is mapped nowhere.
+fn release(driver: Driver, books: &mut Books, place: u32) {
+    // SAFETY: the handle is ours, mapped nowhere, and is not used again.
+    let _ = unsafe { calls::release(driver, books.handles[place as usize]) };
+    // There is room for all places.
+    books.vacant.push(place);
+}
+
+fn reserve(cuda: &Cuda, granule: u64, limit: u64) -> Result<Range, Error> {
+    let granules = limit.clamp(granule, 2 * COMFORT).div_ceil(granule);
+    let comfortable = granules.saturating_mul(RANGE_PER_LIMIT).min(COMFORT / granule).max(granules);
+    let mut bytes = comfortable * granule;
+    loop {
+        match inside(cuda, |driver| calls::reserve(driver, bytes, granule)) {
+            Ok(base) => return Ok(Range { base, bytes, granule }),
+            Err(failure) if bytes == granule || !failure.is(CUDA_ERROR_OUT_OF_MEMORY) => {
+                return Err(failure.explain(cuda.driver));
+            }
+            Err(_) => bytes = (bytes / 2 / granule).max(1) * granule,
+        }
+    }
+}
+
+fn free_range(cuda: &Cuda, range: Range) {
+    // SAFETY: the range is ours, nothing is mapped in it, and it is not used again.
+    let _ = inside(cuda, |driver| unsafe { calls::free_range(driver, range.base, range.bytes) });
+}
+
+impl Granules for CudaVmm {
+    fn range(&self) -> Range {
+        self.range
+    }
+
+    fn wait_until_idle(&self) -> Result<(), Error> {
+        self.inside(context::synchronize)
+    }
+
+    fn map(&self, span: Span) -> Result<(), Error> {
+        let granule = self.range.granule;
+        self.map_span(span, |driver, books| create(&self.cuda, granule, driver, books), release)
+    }
+
+    fn release(&self, span: Span) -> Result<(), Error> {
+        let before = self.books.lock().kept.len();
+        self.unmap_span(span)?;
+        self.release_kept(before);
+        Ok(())
+    }
+
+    fn detach(&self, span: Span) -> Result<(), Error> {
+        self.unmap_span(span)
+    }
+
+    fn attach(&self, span: Span) -> Result<(), Error> {
+        let wanted = self.numbers(span).len();
+        if wanted > self.books.lock().kept.len() {
+            return Err(fail!(Error::BackendFailed, "{wanted} granules were to be mapped, fewer are kept"));
+        }
+        let none = Failure::Refused { call: "cuMemMap", code: CUDA_ERROR_OUT_OF_MEMORY };
+        // There is room for them to go back: they were there.
+        self.map_span(span, |_, books| books.kept.pop().ok_or(none), |_, books, place| books.kept.push(place))
+    }
+
+    fn drop_kept(&self) {
+        self.release_kept(0);
+    }
+}
+
+impl Backend for CudaVmm {
+    fn alloc(&self, _: u64, _: u64) -> Result<Option<Granted>, Error> {
+        Ok(None)
+    }
+
+    /// What is still mapped, at the end: work that was queued before may still run on it.
+    fn free(&self, granted: Granted) -> Result<(), Error> {
+        let mut books = self.books.lock();
+        let freed = inside(&self.cuda, |driver| {
+            context::synchronize(driver)?;
+            let books = &mut *books;
+            let mut left = granted.bytes;
+            for number in 0..books.places.entries() {
+                if left == 0 {
+                    break;
+                }
+                if books.places.get(number) != 0 {
+                    let place = self.unmap_one(driver, books, number)?;
+                    release(driver, books, place);
+                    left -= self.range.granule;
+                }
+            }
+            Ok(())
+        });
+        match freed {
+            // With the driver all memory has gone.
+            Err(failure) if failure.is_the_end() => Ok(()),
+            freed => freed.map_err(|failure| failure.explain(self.cuda.driver)),
+        }
+    }
+
+    fn close(&self) {
+        free_range(&self.cuda, self.range);
+        self.cuda.close();
+    }
+
+    fn total_memory(&self) -> Option<u64> {
+        self.cuda.total_memory()
+    }
+
+    fn default_limit(&self) -> Option<u64> {
+        self.cuda.default_limit()
+    }
+
+    fn name(&self) -> &'static str {
+        "cuda_vmm"
+    }
+
+    fn order(&self) -> Option<&dyn Order> {
+        Some(&self.cuda)
+    }
+
+    fn granules(&self) -> Option<&dyn Granules> {
+        Some(self)
+    }
+}

@@ -1,0 +1,224 @@
+//! `BFC_BACKEND_CUDA_VMM` on the simulated driver: a simulation, which shows what is asked of the driver and in which
+//! order, and not how a device behaves. It refuses what the driver's manual forbids: a part of a mapping unmapped, a
+//! mapping over another, access to what is not mapped.
+
+mod common;
+
+use common::simcuda::steer::{MAPPINGS, PHYSICAL, RESERVATIONS, RETAINS};
+use common::simcuda::{Simulation, simulated};
+use common::*;
+use cuda_sys::*;
+
+const GRANULE: u64 = 2 * MIB;
+
+fn vmm(limit: u64) -> Pool {
+    let mut wanted = options();
+    (wanted.backend, wanted.flags, wanted.memory_limit) = (BFC_BACKEND_CUDA_VMM, BFC_ALLOW_GROWTH, limit);
+    Pool::create(0, &wanted, None).unwrap_or_else(|status| panic!("status {status}: {}", last_error()))
+}
+
+/// What the driver has out is what the pool holds.
+#[track_caller]
+fn agree(sim: &Simulation, pool: &Pool) {
+    pool.check();
+    let held = pool.stats().pool_bytes;
+    assert_eq!(sim.used(0), held, "the device's memory in use");
+    assert_eq!([PHYSICAL, MAPPINGS].map(|kind| sim.live(kind)), [held / GRANULE; 2]);
+}
+
+#[track_caller]
+fn nothing_is_left(sim: &Simulation) {
+    assert_eq!(sim.misuse_texts(), [""; 0]);
+    assert_eq!([PHYSICAL, MAPPINGS, RESERVATIONS, RETAINS].map(|kind| sim.live(kind)), [0; 4]);
+}
+
+/// Eight bytes at an address of the device.
+fn write(driver: Driver, at: u64, value: u64) {
+    // SAFETY: live memory of the pool, and a value of that size.
+    let code = unsafe { driver.cuMemcpyHtoD_v2().unwrap()(at, (&raw const value).cast(), 8) };
+    assert_eq!(code, CUDA_SUCCESS);
+}
+
+fn read(driver: Driver, at: u64) -> u64 {
+    let mut value = 0u64;
+    // SAFETY: as above.
+    let code = unsafe { driver.cuMemcpyDtoH_v2().unwrap()((&raw mut value).cast(), at, 8) };
+    assert_eq!(code, CUDA_SUCCESS);
+    value
+}
+
+/// Makes the device's context current in this thread, as a program has it.
+fn enter(driver: Driver) {
+    let mut context = std::ptr::null_mut();
+    // SAFETY: the pointer is valid.
+    assert_eq!(unsafe { driver.cuDevicePrimaryCtxRetain().unwrap()(&mut context, 0) }, CUDA_SUCCESS);
+    // SAFETY: the context was retained just now.
+    assert_eq!(unsafe { driver.cuCtxSetCurrent().unwrap()(context) }, CUDA_SUCCESS);
+}
+
+#[test]
+fn a_range_that_grows_and_is_remapped() {
+    simulated("a_range_that_grows_and_is_remapped", |sim| {
+        let pool = vmm(64 * MIB);
+        assert_eq!(
+            [RESERVATIONS, PHYSICAL].map(|kind| sim.live(kind)),
+            [1, 0],
+            "nothing before the first request"
+        );
+        let driver = sim.driver();
+        let all: Vec<u64> = (0..8).map(|_| pool.get(8 * MIB)).collect();
+        agree(&sim, &pool);
+        assert_eq!((pool.stats().num_regions, pool.stats().pool_bytes), (1, 64 * MIB));
+        enter(driver);
+        for &address in &all {
+            (0..4).for_each(|part| write(driver, address + part * GRANULE, address + part));
+        }
+        let (gone, kept): (Vec<u64>, Vec<u64>) =
+            all.iter().partition(|&&address| (address / MIB / 8) % 2 == 0);
+        gone.iter().for_each(|&address| pool.put(address));
+        let created = sim.calls("cuMemCreate");
+        // No piece is so large.
+        let large = pool.get(4 * gone.len() as u64 * GRANULE);
+        assert_eq!(sim.calls("cuMemCreate"), created, "granules move with their handles");
+        assert_eq!(sim.calls("cuMemRelease"), 0);
+        assert!(sim.calls("cuCtxSynchronize") >= 1, "the device is idle before anything is unmapped");
+        agree(&sim, &pool);
+        for &address in &kept {
+            (0..4).for_each(|part| assert_eq!(read(driver, address + part * GRANULE), address + part));
+        }
+        (0..4 * gone.len() as u64).for_each(|part| write(driver, large + part * GRANULE, part));
+        pool.put(large);
+        assert_eq!(pool.trim(0), 8 * MIB * gone.len() as u64);
+        agree(&sim, &pool);
+        kept.iter().for_each(|&address| assert_eq!(read(driver, address), address));
+        kept.iter().for_each(|&address| pool.put(address));
+        assert_eq!(pool.destroy(), BFC_OK, "{}", last_error());
+        // SAFETY: it was retained above.
+        assert_eq!(unsafe { driver.cuDevicePrimaryCtxRelease_v2().unwrap()(0) }, CUDA_SUCCESS);
+        nothing_is_left(&sim);
+    });
+}
+
+/// Growth, a trim and a remapping of several pieces.
+fn program(pool: &Pool, sim: &Simulation) -> bool {
+    let mut live = Vec::new();
+    let mut well = true;
+    let mut get = |live: &mut Vec<u64>, bytes: u64| {
+        match pool.alloc(bytes) {
+            Ok(address) => live.push(address),
+            Err(status) => {
+                assert!([BFC_ERROR_OUT_OF_MEMORY, BFC_ERROR_BACKEND_FAILED].contains(&status), "{status}");
+                well = false;
+            }
+        }
+        agree(sim, pool);
+    };
+    (0..6).for_each(|_| get(&mut live, 3 * MIB));
+    let mut place = 0;
+    live.retain(|&address| {
+        place += 1;
+        if place % 2 == 0 {
+            pool.put(address);
+        }
+        place % 2 != 0
+    });
+    get(&mut live, 5 * MIB);
+    let mut released = 0;
+    // SAFETY: the out-pointer is valid for writing.
+    let trimmed = unsafe { bfc_trim(pool.device(), 14 * MIB, &mut released) };
+    assert!([BFC_OK, BFC_ERROR_BACKEND_FAILED].contains(&trimmed));
+    agree(sim, pool);
+    get(&mut live, 9 * MIB);
+    live.iter().for_each(|&address| pool.put(address));
+    agree(sim, pool);
+    well && trimmed == BFC_OK
+}
+
+/// Every call of the driver made to fail at every position: an error, nothing leaks, and the invariants hold.
+#[test]
+fn every_call_of_the_driver_fails_once() {
+    simulated("every_call_of_the_driver_fails_once", |sim| {
+        let functions = [
+            "cuMemCreate",
+            "cuMemMap",
+            "cuMemSetAccess",
+            "cuMemUnmap",
+            "cuCtxSynchronize",
+            "cuCtxPushCurrent",
+        ];
+        let mut failures = 0;
+        for function in functions {
+            for code in [CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_UNKNOWN] {
+                for nth in 1.. {
+                    let pool = vmm(24 * MIB);
+                    let before = sim.calls(function);
+                    sim.fail(Some(function), nth, code);
+                    let well = program(&pool, &sim);
+                    let calls = sim.calls(function) - before;
+                    failures += u64::from(!well);
+                    // Everything is there again.
+                    sim.clear_faults();
+                    let all = pool.get(24 * MIB);
+                    pool.put(all);
+                    assert_eq!(pool.trim(0), 24 * MIB);
+                    agree(&sim, &pool);
+                    assert_eq!(pool.destroy(), BFC_OK, "{}", last_error());
+                    nothing_is_left(&sim);
+                    if nth > calls {
+                        break;
+                    }
+                }
+            }
+        }
+        assert!(failures > 20, "{failures}");
+    });
+}
+
+/// The range is had back, and the context released, when the allocator cannot be created.
+#[test]
+fn a_creation_that_fails_leaves_nothing() {
+    simulated("a_creation_that_fails_leaves_nothing", |sim| {
+        let create = || {
+            let mut wanted = options();
+            (wanted.backend, wanted.memory_limit) = (BFC_BACKEND_CUDA_VMM, GIB);
+            create(0, Some(&wanted))
+        };
+        for function in ["cuMemAddressReserve", "cuMemGetAllocationGranularity", "cuDeviceGetAttribute"] {
+            sim.fail(Some(function), 1, CUDA_ERROR_UNKNOWN);
+            let status = create();
+            assert!(
+                [BFC_ERROR_BACKEND_UNAVAILABLE, BFC_ERROR_BACKEND_FAILED].contains(&status),
+                "{function}"
+            );
+            nothing_is_left(&sim);
+        }
+        // Fewer addresses are enough.
+        sim.fail(Some("cuMemAddressReserve"), 1, CUDA_ERROR_OUT_OF_MEMORY);
+        assert_eq!(create(), BFC_OK, "{}", last_error());
+        assert_eq!(create(), BFC_ERROR_ALREADY_EXISTS);
+        assert_eq!(bfc_destroy(0), BFC_OK);
+        nothing_is_left(&sim);
+    });
+}
+
+/// The device has less than the limit: what is free in pieces moves.
+#[test]
+fn the_device_is_full_before_the_limit() {
+    simulated("the_device_is_full_before_the_limit", |sim| {
+        assert_eq!(sim.configure(1, 512 * MIB), 0);
+        let pool = vmm(GIB);
+        let mut all = Vec::new();
+        while let Ok(address) = pool.alloc(16 * MIB) {
+            all.push(address);
+        }
+        assert_eq!(all.len(), 32);
+        let held = pool.stats().pool_bytes;
+        all.iter().step_by(2).for_each(|&address| pool.put(address));
+        let large = pool.get(16 * MIB * (all.len() as u64 / 2));
+        assert!(pool.stats().pool_bytes <= held + GRANULE);
+        pool.put(large);
+        agree(&sim, &pool);
+        assert_eq!(pool.destroy_forced(), BFC_OK);
+        nothing_is_left(&sim);
+    });
+}
