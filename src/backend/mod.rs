@@ -3,6 +3,7 @@
 mod cuda;
 mod custom;
 mod host;
+pub(crate) mod memory;
 pub(crate) mod order;
 
 pub(crate) use cuda::Cuda;
@@ -30,7 +31,7 @@ pub(crate) struct Granted {
 ///   pool's, which may give it back again later.
 /// - An error of either is anything but a lack of memory, and its words are in `fail!`.
 /// - Nothing here is called while an allocator is locked, everything from any thread, several at once.
-/// - Nothing here reads or writes the memory.
+/// - Nothing here reads or writes the memory; only the debug mode does, through `memory`.
 pub(crate) trait Backend {
     fn alloc(&self, alignment: u64, bytes: u64) -> Result<Option<Granted>, Error>;
 
@@ -62,6 +63,11 @@ pub(crate) trait Backend {
 
     /// Its streams and events, if there is a device.
     fn order(&self) -> Option<&dyn order::Order> {
+        None
+    }
+
+    /// Access to the memory itself, for the debug mode; none where nothing is known of what its addresses are.
+    fn memory(&self) -> Option<&dyn memory::Memory> {
         None
     }
 }

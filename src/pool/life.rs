@@ -1,5 +1,6 @@
 //! Creation, trimming and destruction.
 
+use super::guarded::Guards;
 use super::slot::{Phase, Slot};
 use super::traffic::{give_back, release, tell_of_release};
 use super::{Pool, order};
@@ -40,6 +41,7 @@ fn put(slot: &Slot, device: i32, resolved: Resolved) -> Result<(), Error> {
         name: resolved.name,
         retry: resolved.retry,
         report_failures: resolved.report_failures,
+        guards: if resolved.guard { Some(try_box(Guards::new()?)?) } else { None },
     };
     let pool = try_box(pool)?;
     let (limit, backend) = (resolved.settings.limit, resolved.backend);
@@ -50,7 +52,7 @@ fn put(slot: &Slot, device: i32, resolved: Resolved) -> Result<(), Error> {
         guard = slot.lock();
     }
     let inner = guard.inner_mut();
-    (inner.pool, inner.phase) = (Some(pool), Phase::Live);
+    (inner.phase, inner.pool) = (Phase::of(&pool), Some(pool));
     drop(guard);
     log::emit(
         Level::Info,

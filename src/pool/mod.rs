@@ -3,8 +3,9 @@
 //! [`slot::Slot`] is the place one has in the table of devices, with its lock and its waiters;
 //! [`memory`] serves requests from the arena, growing and collecting as it must; [`order`] knows whose work may still touch
 //! what is free; [`traffic`] brings regions
-//! from the backend and back; [`life`] creates, trims and destroys.
+//! from the backend and back; [`life`] creates, trims and destroys; [`guarded`] is the debug mode, which finds overruns.
 
+pub(crate) mod guarded;
 pub(crate) mod life;
 pub(crate) mod memory;
 pub(crate) mod order;
@@ -28,12 +29,21 @@ pub(crate) struct Pool {
     retry: Duration,
     /// Whether a request that fails writes a report.
     report_failures: bool,
+    /// The debug mode's, if it is on.
+    guards: Option<Box<guarded::Guards>>,
 }
 
 impl Pool {
+    /// Whether the debug mode is on.
+    pub(crate) fn is_guarded(&self) -> bool {
+        self.guards.is_some()
+    }
+
     /// What reports are to be written about.
     pub(crate) fn subject(&self) -> Subject<'_> {
         let backend = self.backend;
-        Subject { device: self.device, name: &self.name, backend: backend.get().name(), arena: &self.arena }
+        let guards = self.guards.as_ref().map(|guards| guards.summary());
+        let (device, name, backend) = (self.device, &*self.name, backend.get().name());
+        Subject { device, name, backend, arena: &self.arena, guards }
     }
 }

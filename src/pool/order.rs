@@ -120,12 +120,12 @@ impl Task {
 }
 
 /// By the name that the driver has for it.
-fn handle(stream: Stream) -> driver::Stream {
+pub(super) fn handle(stream: Stream) -> driver::Stream {
     driver::Stream(stream.handle())
 }
 
 /// Whether this thread may record events on a stream.
-fn is_reachable(stream: Stream) -> bool {
+pub(super) fn is_reachable(stream: Stream) -> bool {
     stream.thread() == 0 || thread::number() == Some(stream.thread())
 }
 

@@ -7,9 +7,11 @@
 mod calls;
 mod context;
 mod events;
+mod memory;
 
 use self::calls::Failure;
 use self::context::inside;
+use super::memory::Memory;
 use super::order::Order;
 use super::{Backend, Granted};
 use crate::error::{Error, fail};
@@ -147,6 +149,10 @@ impl Backend for Cuda {
     }
 
     fn order(&self) -> Option<&dyn Order> {
+        Some(self)
+    }
+
+    fn memory(&self) -> Option<&dyn Memory> {
         Some(self)
     }
 }
