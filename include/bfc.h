@@ -18,7 +18,7 @@
  * - After fork a HOST allocator works in the child as malloc does; on any other every call in the child is
  *   BFC_ERROR_SHUTTING_DOWN.
  * - Sizes are in bytes. Pointers are addresses of the backend's memory, which the library never reads or
- *   writes; they stay valid until freed, or until the allocator is destroyed.
+ *   writes, but with BFC_DEBUG=guard; they stay valid until freed, or until the allocator is destroyed.
  * - Errors of every call on a device: BFC_ERROR_INVALID_ARGUMENT, BFC_ERROR_NO_ALLOCATOR, BFC_ERROR_BUSY,
  *   BFC_ERROR_SHUTTING_DOWN, BFC_ERROR_INTERNAL.
  *
@@ -449,10 +449,13 @@ bfc_status_t bfc_set_safe_frontier(int32_t device, uint64_t count);
 // Precondition: `out` is NULL or valid for writing.
 bfc_status_t bfc_requested_size(int32_t device, const void *ptr, size_t *out);
 
-// Gets how many bytes the chunk has, a multiple of 256. All of them may be used.
+// Gets how many bytes the chunk has, a multiple of 256. All of them may be used; so with BFC_DEBUG=guard in the
+// environment at creation it is what the caller asked for, because the rest of the chunk is guard then.
 //
 // Precondition: `out` is NULL or valid for writing.
-bfc_status_t bfc_allocated_size(int32_t device, const void *ptr, size_t *out);
+bfc_status_t bfc_allocated_size(int32_t device,
+                                const void *ptr,
+                                size_t *out);
 
 // Gets the allocation's number: unique in its allocator, rising from 1.
 //
@@ -509,7 +512,11 @@ bfc_status_t bfc_reset_stats(int32_t device);
 // Checks every invariant of an allocator's books, for tests and bug reports. Takes time in proportion to
 // the chunks, with the allocator locked.
 //
-// @return BFC_OK; BFC_ERROR_INTERNAL if one is broken: the allocator is then poisoned.
+// With BFC_DEBUG=guard it also checks the guards of all live allocations. Damaged ones are reported in the log and
+// counted in the memory map, and are no error: the books are sound.
+//
+// @return BFC_OK; BFC_ERROR_INTERNAL if one is broken: the allocator is then poisoned. With guards also
+//         BFC_ERROR_OUT_OF_MEMORY, of host memory for the list of what is to be checked.
 bfc_status_t bfc_check(int32_t device);
 
 // Writes the pool as one line of 100 columns: '*' used, 'x' slack inside a chunk, '_' free.

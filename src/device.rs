@@ -9,7 +9,7 @@ use crate::options::{ALLOW_GROWTH, GARBAGE_COLLECTION, Options};
 use crate::pool::listener::{self, RegionCallback};
 use crate::pool::memory::Ask;
 use crate::pool::slot::{Guard, Slot};
-use crate::pool::{Pool, life, memory, order, private};
+use crate::pool::{Pool, guarded, life, memory, order, private};
 use crate::report;
 use crate::scope;
 use crate::sys::HostMemoryExhausted;
@@ -288,9 +288,13 @@ impl Device {
         self.of_chunk(addr, |pool, id| pool.arena.chunks().cold(id).requested)
     }
 
-    /// How many bytes the chunk has.
+    /// How many bytes the chunk has, which may all be used; in the debug mode what the caller asked for, because
+    /// the rest is guard.
     pub fn allocated_size(self, addr: u64) -> Result<u64, Error> {
-        self.of_chunk(addr, |pool, id| pool.arena.chunks().size(id))
+        self.of_chunk(addr, |pool, id| match pool.is_guarded() {
+            true => pool.arena.chunks().cold(id).requested,
+            false => pool.arena.chunks().size(id),
+        })
     }
 
     /// The allocation's number, which no other has; they rise from 1.
@@ -338,10 +342,12 @@ impl Device {
         Ok(())
     }
 
-    /// Checks every invariant of the allocator's books. A broken one poisons it.
+    /// Checks every invariant of the allocator's books. A broken one poisons it. In the debug mode it also checks the
+    /// guards of all live allocations; damaged ones are reported in the log, and no error.
     pub fn check(self) -> Result<(), Error> {
         let guard = self.enter()?;
         match guard.arena.check() {
+            Ok(()) if guard.is_guarded() => guarded::check(guard),
             Ok(()) => Ok(()),
             Err(broken) => {
                 guard.poison();

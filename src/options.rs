@@ -3,10 +3,15 @@
 mod environment;
 mod limit;
 
-use self::environment::{backend_named, environment_flags, flag, fraction, is_fraction, setting, size};
-use crate::backend::{AllocCallback, AnyBackend, Cuda, CudaVmm, Custom, FreeCallback, Host, HostVmm, Owned};
+use self::environment::{
+    backend_named, environment_flags, flag, fraction, guard_wanted, is_fraction, setting, size,
+};
+use crate::backend::{
+    AllocCallback, AnyBackend, Backend, Cuda, CudaVmm, Custom, FreeCallback, Host, HostVmm, Owned,
+};
 use crate::core::arena::Settings;
 use crate::error::{Error, fail};
+use crate::log::{self, Level};
 use std::ffi::c_void;
 use std::time::Duration;
 
@@ -119,6 +124,8 @@ pub(crate) struct Resolved {
     pub(crate) retry: Duration,
     pub(crate) report_failures: bool,
     pub(crate) name: String,
+    /// The debug mode.
+    pub(crate) guard: bool,
 }
 
 impl Options<'_> {
@@ -142,7 +149,9 @@ impl Options<'_> {
             // Only whole granules are mapped, and never more than was allowed.
             limit -= limit % granules.range().granule;
         }
+        let timestamps = flags & TIMESTAMPS != 0;
         Ok(Resolved {
+            guard: guard_wanted() && can_guard(backend.get(), timestamps),
             settings: Settings {
                 limit,
                 growth: flags & ALLOW_GROWTH != 0,
@@ -150,7 +159,7 @@ impl Options<'_> {
                 split_always: flags & SPLIT_ALWAYS != 0 || options.splits_always_by_default(&backend),
                 fragmentation_fraction: options.fragmentation_fraction,
                 initial_region: options.initial_region_bytes,
-                timestamps: flags & TIMESTAMPS != 0,
+                timestamps,
                 quarantine: flags & QUARANTINE != 0,
                 coalesce_regions: backend.get().coalesces(),
             },
@@ -287,6 +296,20 @@ impl Options<'_> {
         };
         Ok(Owned::new(backend))
     }
+}
+
+/// Whether the debug mode is possible; if not a warning says why.
+fn can_guard(backend: &dyn Backend, timestamps: bool) -> bool {
+    let why = if backend.memory().is_none() {
+        "libbfc never reads or writes the memory of a suballocator"
+    } else if timestamps && backend.order().is_none() {
+        // It cannot wait for the work that the stamps are about, as it does on a device.
+        "on this backend nobody knows whether work still uses what was freed with BFC_TIMESTAMPS"
+    } else {
+        return true;
+    };
+    log::emit(Level::Warn, format_args!("BFC_DEBUG=guard is ignored for this allocator: {why}"));
+    false
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::env;
 
-use crate::device::PoolConfig;
+use crate::device::{Backend, PoolConfig};
 use crate::library::LIBRARY_VARIABLE;
 
 /// What a variable's value has to be.
@@ -19,6 +19,8 @@ enum Kind {
     Switch,
     /// What is no level means `warn`: every value counts.
     Level,
+    /// Words of the debug mode.
+    Debug,
     /// Read by this command and not by the library.
     Library,
 }
@@ -35,7 +37,9 @@ const SPLIT_ALWAYS: &str = "BFC_SPLIT_ALWAYS";
 const FRAGMENTATION: &str = "BFC_FRAGMENTATION_FRACTION";
 const INITIAL_REGION: &str = "BFC_INITIAL_REGION_BYTES";
 
-const VARIABLES: [(&str, Kind); 15] = [
+const DEBUG: &str = "BFC_DEBUG";
+
+const VARIABLES: [(&str, Kind); 16] = [
     (BACKEND, Kind::Backend),
     (LIMIT, Kind::Size),
     (MEMORY_FRACTION, Kind::Fraction),
@@ -49,6 +53,7 @@ const VARIABLES: [(&str, Kind); 15] = [
     (INITIAL_REGION, Kind::Size),
     ("BFC_RETRY_TIMEOUT_MS", Kind::Milliseconds),
     ("BFC_REPORT_ON_FAILURE", Kind::Switch),
+    (DEBUG, Kind::Debug),
     ("BFC_LOG", Kind::Level),
     (LIBRARY_VARIABLE, Kind::Library),
 ];
@@ -69,6 +74,8 @@ impl Kind {
             Self::Fraction => fraction(text).is_some(),
             Self::Milliseconds => text.parse::<u32>().is_ok(),
             Self::Switch => switch(text).is_some(),
+            // One word that is known will do; those that are not are passed over.
+            Self::Debug => words(text).next().is_none() || words(text).any(is_guard),
             Self::Level | Self::Library => true,
         }
     }
@@ -81,6 +88,7 @@ impl Kind {
             Self::Size => size(text) == Some(0),
             Self::Fraction => fraction(text) == Some(0.0),
             Self::Milliseconds => text.parse() == Ok(0_u32),
+            Self::Debug => words(text).next().is_none(),
             Self::Switch | Self::Level | Self::Library => false,
         }
     }
@@ -92,6 +100,7 @@ impl Kind {
             Self::Fraction => "a number from 0 to 1",
             Self::Milliseconds => "milliseconds as a whole number",
             Self::Switch => "1 or 0 (or true, false, on, off, yes, no)",
+            Self::Debug => "guard",
             Self::Level => "error, warn, info, debug or off",
             Self::Library => "a path",
         }
@@ -117,6 +126,8 @@ impl Environment {
         let pool = self.in_force(config);
         let names = VARIABLES.iter().map(|(name, _)| *name).filter(|name| match *name {
             BACKEND | LIMIT | MEMORY_FRACTION | LIBRARY_VARIABLE => false,
+            // The simulated device is a suballocator to the library, whose memory it never touches.
+            DEBUG => config.backend != Backend::Simulated,
             GROWTH => config.flags() == 0 && self.switch(FORCE_GROWTH).is_none(),
             GC | TIMESTAMPS | SPLIT_ALWAYS => config.flags() == 0,
             QUARANTINE => config.flags() == 0 && self.switch(TIMESTAMPS) == Some(true),
@@ -183,6 +194,9 @@ impl Environment {
             QUARANTINE if self.switch(name) == Some(true) && self.switch(TIMESTAMPS) != Some(true) => {
                 Some(format!("ignored: it needs {TIMESTAMPS}=1"))
             }
+            DEBUG if !words(value).all(is_guard) => {
+                Some(format!("ignored in part: it must be {}", kind.wanted()))
+            }
             MEMORY_FRACTION if self.given(LIMIT).is_some() => Some(format!("ignored: {LIMIT} comes first")),
             GROWTH if self.switch(FORCE_GROWTH).is_some() => {
                 Some(format!("ignored: {FORCE_GROWTH} comes first"))
@@ -201,6 +215,15 @@ impl Environment {
     fn switch(&self, name: &str) -> Option<bool> {
         self.given(name).and_then(|value| switch(value.trim()))
     }
+}
+
+/// The words of a list.
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    text.split(',').map(str::trim).filter(|word| !word.is_empty())
+}
+
+fn is_guard(word: &str) -> bool {
+    word.eq_ignore_ascii_case("guard")
 }
 
 fn is_level(text: &str) -> bool {
@@ -240,7 +263,6 @@ fn size(text: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::Backend;
 
     fn environment(variables: &[(&str, &str)]) -> Environment {
         let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
@@ -320,5 +342,10 @@ mod tests {
             assert_eq!(steering(&[(name, value)], &plain()), [""; 0], "{name}={value}");
         }
         assert_eq!(steering(&[("BFC_LOG", "loud")], &plain()), ["BFC_LOG"]);
+        for (value, steers) in [("guard", true), ("more, Guard", true), ("more", false), (",", false)] {
+            assert_eq!(steering(&[(DEBUG, value)], &plain()).len(), usize::from(steers), "{value}");
+            let simulated = PoolConfig { backend: Backend::Simulated, ..plain() };
+            assert_eq!(steering(&[(DEBUG, value)], &simulated), [""; 0]);
+        }
     }
 }

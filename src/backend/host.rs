@@ -1,5 +1,6 @@
 //! Host memory: reserved nowhere, resident only where the program touches it.
 
+use super::memory::Memory;
 use super::{Backend, Granted};
 use crate::error::Error;
 use crate::sys::host::memory_total;
@@ -35,6 +36,25 @@ impl Backend for Host {
 
     fn name(&self) -> &'static str {
         "host"
+    }
+
+    fn memory(&self) -> Option<&dyn Memory> {
+        Some(self)
+    }
+}
+
+/// Of any memory that this process can address, whichever backend gave it.
+impl Memory for Host {
+    fn fill(&self, at: u64, bytes: u64, with: u8) -> Result<(), Error> {
+        // SAFETY: the pool fills memory of its regions that nobody else touches, by the program's word.
+        unsafe { (at as *mut u8).write_bytes(with, bytes as usize) };
+        Ok(())
+    }
+
+    fn read(&self, at: u64, into: &mut [u8]) -> Result<(), Error> {
+        // SAFETY: the pool reads memory of its regions; the buffer has that many bytes, and is none of them.
+        unsafe { into.as_mut_ptr().copy_from_nonoverlapping(at as *const u8, into.len()) };
+        Ok(())
     }
 }
 

@@ -5,6 +5,7 @@ mod custom;
 pub(crate) mod granules;
 mod host;
 mod host_vmm;
+pub(crate) mod memory;
 pub(crate) mod order;
 
 pub(crate) use cuda::{Cuda, CudaVmm};
@@ -35,7 +36,7 @@ pub(crate) struct Granted {
 ///   pool's, which may give it back again later.
 /// - An error of either is anything but a lack of memory, and its words are in `fail!`.
 /// - Nothing here is called while an allocator is locked, everything from any thread, several at once.
-/// - Nothing here reads or writes the memory.
+/// - Nothing here reads or writes the memory; only the debug mode does, through `memory`.
 pub(crate) trait Backend {
     fn alloc(&self, alignment: u64, bytes: u64) -> Result<Option<Granted>, Error>;
 
@@ -75,6 +76,11 @@ pub(crate) trait Backend {
     fn granules(&self) -> Option<&dyn granules::Granules> {
         None
     }
+
+    /// Access to the memory itself, for the debug mode; none where nothing is known of what its addresses are.
+    fn memory(&self) -> Option<&dyn memory::Memory> {
+        None
+    }
 }
 
 /// The backend of one allocator. Copied, so that it is called without holding anything of the allocator; what it
@@ -107,18 +113,23 @@ impl Deref for Owned {
     }
 }
 
+/// Drops what was leaked from a box.
+///
+/// # Safety
+/// It was, and nobody uses it any more.
+unsafe fn take_back<T>(state: &'static T) {
+    // SAFETY: by this function's contract.
+    drop(unsafe { Box::from_raw(std::ptr::from_ref(state).cast_mut()) });
+}
+
 impl Drop for Owned {
     fn drop(&mut self) {
         keeping_last_error(|| self.0.get().close());
         match self.0 {
             // SAFETY: it was leaked from a box in `open`, for this owner only, and nobody calls it any more.
-            AnyBackend::HostVmm(state) => {
-                drop(unsafe { Box::from_raw(std::ptr::from_ref(state).cast_mut()) })
-            }
+            AnyBackend::HostVmm(state) => unsafe { take_back(state) },
             // SAFETY: as above.
-            AnyBackend::CudaVmm(state) => {
-                drop(unsafe { Box::from_raw(std::ptr::from_ref(state).cast_mut()) })
-            }
+            AnyBackend::CudaVmm(state) => unsafe { take_back(state) },
             _ => {}
         }
     }

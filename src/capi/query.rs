@@ -25,7 +25,8 @@ pub unsafe extern "C" fn bfc_requested_size(
     unsafe { status_and(out, 0, || Ok(Device::new(device)?.requested_size(ptr as u64)? as usize)) }
 }
 
-/// Gets how many bytes the chunk has, a multiple of 256. All of them may be used.
+/// Gets how many bytes the chunk has, a multiple of 256. All of them may be used; so with BFC_DEBUG=guard in the
+/// environment at creation it is what the caller asked for, because the rest of the chunk is guard then.
 ///
 /// # Safety
 /// `out` is NULL or valid for writing.
@@ -169,7 +170,11 @@ pub extern "C" fn bfc_reset_stats(device: i32) -> bfc_status_t {
 /// Checks every invariant of an allocator's books, for tests and bug reports. Takes time in proportion to
 /// the chunks, with the allocator locked.
 ///
-/// @return BFC_OK; BFC_ERROR_INTERNAL if one is broken: the allocator is then poisoned.
+/// With BFC_DEBUG=guard it also checks the guards of all live allocations. Damaged ones are reported in the log and
+/// counted in the memory map, and are no error: the books are sound.
+///
+/// @return BFC_OK; BFC_ERROR_INTERNAL if one is broken: the allocator is then poisoned. With guards also
+///         BFC_ERROR_OUT_OF_MEMORY, of host memory for the list of what is to be checked.
 #[unsafe(no_mangle)]
 pub extern "C" fn bfc_check(device: i32) -> bfc_status_t {
     status(|| Device::new(device)?.check())

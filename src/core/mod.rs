@@ -34,6 +34,7 @@ pub(crate) mod stamps;
 mod starts;
 pub(crate) mod stats;
 mod streams;
+mod touch;
 pub(crate) mod units;
 pub(crate) mod waits;
 

@@ -57,7 +57,7 @@ impl Program {
         match self.random.below(20) {
             0 => {
                 let stream = self.stream();
-                self.arena.stream_done(stream);
+                self.arena.stream_done(stream, true);
                 self.pending.retain(|_, other| *other != stream);
             }
             1 if plans => {
@@ -100,9 +100,9 @@ impl Program {
         if self.random.chance(50) {
             // The device is synchronised first, as the pool does.
             for number in 10..13 {
-                self.arena.stream_done(Stream::of_handle(number));
+                self.arena.stream_done(Stream::of_handle(number), true);
             }
-            self.arena.stream_done(Stream::NONE);
+            self.arena.stream_done(Stream::NONE, true);
             self.pending.clear();
             if self.take(&want) {
                 return;

@@ -57,12 +57,6 @@ impl Arena {
         common.max(own.map_or(0, |lane| self.lanes.largest_run_of(lane)))
     }
 
-    /// The streams that the pool has heard of, and not to forget them.
-    pub(crate) fn streams(&self) -> impl Iterator<Item = Stream> + '_ {
-        let known = self.lanes.all().filter(|(_, row)| !row.forgotten).map(|(_, row)| row.stream);
-        known.chain([self.home]).filter(|stream| stream.exists())
-    }
-
     /// How many lanes there ever were at once: what [`Self::unfinished`] yields at most.
     pub(crate) fn lane_count(&self) -> usize {
         self.lanes.all().count()

@@ -27,6 +27,23 @@ pub(super) fn environment_flags(default: u32) -> u32 {
     flags
 }
 
+/// Whether `BFC_DEBUG`, a list of words, has the word `guard`.
+pub(super) fn guard_wanted() -> bool {
+    let wanted = env::with(c"BFC_DEBUG", |text| {
+        let (mut guard, mut unknown) = (false, false);
+        for word in text.split(',').map(str::trim).filter(|word| !word.is_empty()) {
+            let is_guard = word.eq_ignore_ascii_case("guard");
+            (guard, unknown) = (guard | is_guard, unknown | !is_guard);
+        }
+        if unknown {
+            let part = if guard { " in part" } else { "" };
+            warn_of("BFC_DEBUG", text, &format_args!("{part}: it must be guard"));
+        }
+        guard
+    });
+    wanted.unwrap_or(false)
+}
+
 /// How many characters of a malformed value its warning shows.
 const LONGEST_SHOWN: usize = 100;
 
@@ -35,16 +52,16 @@ pub(super) fn setting<T>(name: &CStr, wanted: &str, parse: impl FnOnce(&str) -> 
     env::with(name, |text| {
         let parsed = parse(text.trim());
         if parsed.is_none() {
-            let name = name.to_str().unwrap_or_default();
-            // The advice must not be cut off behind a value without end.
-            let dots = if text.chars().nth(LONGEST_SHOWN).is_some() { "..." } else { "" };
-            log::emit(
-                Level::Warn,
-                format_args!("{name}={text:.LONGEST_SHOWN$}{dots} is ignored: it must be {wanted}"),
-            );
+            warn_of(name.to_str().unwrap_or_default(), text, &format_args!(": it must be {wanted}"));
         }
         parsed
     })?
+}
+
+fn warn_of(name: &str, text: &str, how: &dyn std::fmt::Display) {
+    // The advice must not be cut off behind a value without end.
+    let dots = if text.chars().nth(LONGEST_SHOWN).is_some() { "..." } else { "" };
+    log::emit(Level::Warn, format_args!("{name}={text:.LONGEST_SHOWN$}{dots} is ignored{how}"));
 }
 
 pub(super) fn flag(name: &CStr) -> Option<bool> {

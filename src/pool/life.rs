@@ -1,5 +1,6 @@
 //! Creation, trimming and destruction.
 
+use super::guarded::Guards;
 use super::listener::Listener;
 use super::slot::{Phase, Slot};
 use super::traffic::{give_back, release, tell_of_release};
@@ -38,6 +39,7 @@ pub(crate) fn create(slot: &Slot, device: i32, resolved: Resolved) -> Result<(),
         name: resolved.name,
         retry: resolved.retry,
         report_failures: resolved.report_failures,
+        guards: if resolved.guard { Some(try_box(Guards::new()?)?) } else { None },
     };
     let pool = try_box(pool)?;
     let mut guard = slot.lock();
@@ -47,7 +49,7 @@ pub(crate) fn create(slot: &Slot, device: i32, resolved: Resolved) -> Result<(),
         guard = slot.lock();
     }
     let inner = guard.inner_mut();
-    (inner.pool, inner.phase) = (Some(pool), Phase::Live);
+    (inner.phase, inner.pool) = (Phase::of(&pool), Some(pool));
     drop(guard);
     log::emit(
         Level::Info,

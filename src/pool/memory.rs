@@ -4,10 +4,9 @@
 //! called with the lock open, so after each such call the world may have changed and the search begins
 //! again.
 
-use super::order;
-use super::remap;
 use super::slot::{Guard, Slot};
 use super::traffic::{Extended, extend, release};
+use super::{guarded, order, remap};
 use crate::core::arena::{Progress, Refused, Want};
 use crate::core::lanes::Stream;
 use crate::core::units::{UNIT, round_up};
@@ -44,7 +43,10 @@ enum Outcome<'a> {
 /// Serves a request for memory in the order of a stream, or of none, and nothing else; 0 bytes are address 0.
 #[inline(always)]
 pub(crate) fn alloc_plain(slot: &Slot, bytes: u64, stream: Stream) -> Result<u64, Error> {
-    let mut guard = slot.enter()?;
+    let mut guard = match slot.enter_plainly() {
+        Ok(guard) => guard,
+        Err(guard) => return serve(guard.check_entry()?, &Ask { bytes, stream, ..Ask::default() }),
+    };
     if stream != Stream::NONE {
         require_no_timestamps(&guard)?;
     }
@@ -61,14 +63,19 @@ pub(crate) fn alloc_plain(slot: &Slot, bytes: u64, stream: Stream) -> Result<u64
 
 /// Serves a request; 0 bytes are address 0.
 pub(crate) fn alloc(slot: &Slot, ask: &Ask<'_>) -> Result<u64, Error> {
-    let mut guard = slot.enter()?;
+    serve(slot.enter()?, ask)
+}
+
+#[cold]
+fn serve(mut guard: Guard<'_>, ask: &Ask<'_>) -> Result<u64, Error> {
     if let Some(what) = ask.stamped {
         require_timestamps(&guard, what)?;
     }
     if ask.stream != Stream::NONE {
         require_no_timestamps(&guard)?;
     }
-    let Some(size) = round_up(ask.bytes) else { return Err(refuse_overflow(guard, ask.bytes)) };
+    let size = if guard.is_guarded() { guarded::chunk_size(ask.bytes) } else { round_up(ask.bytes) };
+    let Some(size) = size else { return Err(refuse_overflow(guard, ask.bytes)) };
     if size == 0 {
         return Ok(0);
     }
@@ -80,6 +87,9 @@ pub(crate) fn alloc(slot: &Slot, ask: &Ask<'_>) -> Result<u64, Error> {
     let want = Want { size, requested, alignment, newest, stream, scope };
     if want.alignment > UNIT.max(guard.arena.growth().limit) {
         return Err(refuse_alignment(guard, want.alignment));
+    }
+    if guard.is_guarded() {
+        return alloc_slowly(guard, &want);
     }
     match guard.arena.take(&want) {
         Ok(Some(addr)) => Ok(addr),
@@ -205,7 +215,16 @@ impl Tried {
 
 /// The best chunk there is now, if any.
 fn take<'a>(mut guard: Guard<'a>, want: &Want<'_>) -> Attempt<'a> {
+    if guard.is_guarded() {
+        guard = guarded::turn(guard)?;
+        if let Err(exhausted) = guarded::make_room(&mut guard) {
+            return Err(guard.fail(exhausted.into()));
+        }
+    }
     match guard.arena.take(want) {
+        Ok(Some(addr)) if guard.is_guarded() => {
+            guarded::hand_out(guard, addr, want.stream).map(|()| Outcome::Served(addr))
+        }
         Ok(Some(addr)) => Ok(Outcome::Served(addr)),
         Ok(None) => Ok(Outcome::Exhausted(guard)),
         Err(exhausted) => Err(guard.fail(exhausted.into())),
@@ -339,7 +358,20 @@ fn give_up(mut guard: Guard<'_>, want: &Want<'_>) -> Error {
 /// Takes a chunk back.
 #[inline]
 pub(crate) fn free(slot: &Slot, addr: u64) -> Result<(), Error> {
-    let mut guard = slot.enter()?;
+    match slot.enter_plainly() {
+        Ok(guard) => free_now(guard, addr),
+        Err(guard) => free_oddly(guard, addr),
+    }
+}
+
+#[cold]
+fn free_oddly(guard: Guard<'_>, addr: u64) -> Result<(), Error> {
+    let guard = guard.check_entry()?;
+    if guard.is_guarded() { guarded::free(guard, addr, Stream::NONE) } else { free_now(guard, addr) }
+}
+
+#[inline]
+pub(super) fn free_now(mut guard: Guard<'_>, addr: u64) -> Result<(), Error> {
     match guard.arena.free(addr) {
         Ok(()) => {
             guard.notify();
@@ -353,7 +385,24 @@ pub(crate) fn free(slot: &Slot, addr: u64) -> Result<(), Error> {
 /// Takes a chunk back in the order of a stream.
 #[inline]
 pub(crate) fn free_on(slot: &Slot, addr: u64, stream: Stream) -> Result<(), Error> {
-    let mut guard = slot.enter()?;
+    match slot.enter_plainly() {
+        Ok(guard) => free_now_on(guard, addr, stream),
+        Err(guard) => free_oddly_on(guard, addr, stream),
+    }
+}
+
+#[cold]
+fn free_oddly_on(guard: Guard<'_>, addr: u64, stream: Stream) -> Result<(), Error> {
+    let guard = guard.check_entry()?;
+    if guard.is_guarded() {
+        require_no_timestamps(&guard)?;
+        return guarded::free(guard, addr, stream);
+    }
+    free_now_on(guard, addr, stream)
+}
+
+#[inline]
+pub(super) fn free_now_on(mut guard: Guard<'_>, addr: u64, stream: Stream) -> Result<(), Error> {
     require_no_timestamps(&guard)?;
     match guard.arena.free_on(addr, stream)? {
         Ok(()) if stream.thread() != 0 => {

@@ -3,8 +3,10 @@
 //! [`slot::Slot`] is the place one has in the table of devices, with its lock and its waiters;
 //! [`memory`] serves requests from the arena, growing and collecting as it must; [`order`] knows whose work may
 //! still touch what is free, and [`private`] what is kept for graphs; [`traffic`] brings regions from the backend and
-//! back, and [`remap`] granules where it has those; [`life`] creates, trims and destroys.
+//! back, and [`remap`] granules where it has those; [`life`] creates, trims and destroys; [`guarded`] is the debug
+//! mode, which finds overruns.
 
+pub(crate) mod guarded;
 pub(crate) mod life;
 pub(crate) mod listener;
 pub(crate) mod memory;
@@ -31,12 +33,20 @@ pub(crate) struct Pool {
     retry: Duration,
     /// Whether a request that fails writes a report.
     report_failures: bool,
+    /// The debug mode's, if it is on.
+    guards: Option<Box<guarded::Guards>>,
 }
 
 impl Pool {
+    /// Whether the debug mode is on.
+    pub(crate) fn is_guarded(&self) -> bool {
+        self.guards.is_some()
+    }
+
     /// What reports are to be written about.
     pub(crate) fn subject(&self) -> Subject<'_> {
-        let backend = self.backend.get().name();
-        Subject { device: self.device, name: &self.name, backend, arena: &self.arena }
+        let guards = self.guards.as_ref().map(|guards| guards.summary());
+        let (device, name, backend) = (self.device, &*self.name, self.backend.get().name());
+        Subject { device, name, backend, arena: &self.arena, guards }
     }
 }

@@ -120,12 +120,12 @@ impl Task {
 }
 
 /// By the name that the driver has for it.
-fn handle(stream: Stream) -> driver::Stream {
+pub(super) fn handle(stream: Stream) -> driver::Stream {
     driver::Stream(stream.handle())
 }
 
 /// Whether this thread may record events on a stream.
-fn is_reachable(stream: Stream) -> bool {
+pub(super) fn is_reachable(stream: Stream) -> bool {
     stream.thread() == 0 || thread::number() == Some(stream.thread())
 }
 
@@ -255,8 +255,10 @@ pub(super) fn synchronize<'a>(
     if guard.backend.get().order().is_none() {
         return Ok((guard, Ok(true)));
     }
-    let mut streams: Vec<Stream> = list(guard.arena.lane_count() + 2)?;
-    streams.extend(guard.arena.streams().chain([stream]).filter(|&stream| is_reachable(stream)));
+    let asked = || guard.arena.streams().chain([stream]).filter(|&stream| is_reachable(stream));
+    let mut streams: Vec<Stream> = list(asked().count() + 1)?;
+    // The default stream waits for all that block, whether the pool knows them or not.
+    streams.extend(asked().chain([Stream::DEFAULT]));
     let mut works: Vec<Work> = list(guard.arena.lane_count())?;
     works.extend(guard.arena.unfinished().map(|unfinished| unfinished.work));
     let result;

@@ -21,6 +21,9 @@ use std::time::Duration;
 pub(super) enum Phase {
     Empty,
     Live,
+    /// Live, and each allocation and free goes the way of [`guarded`](super::guarded). A phase of its own, so that
+    /// the way of all others does not ask for it.
+    Guarded,
     Destroying,
     /// A broken invariant or a panic: nothing is touched any more.
     Poisoned,
@@ -41,6 +44,17 @@ pub(super) struct Inner {
     /// The thread that is ending the allocator.
     pub(super) destroying: Option<ThreadId>,
     pub(super) pool: Option<Box<Pool>>,
+}
+
+impl Phase {
+    fn is_live(self) -> bool {
+        matches!(self, Phase::Live | Phase::Guarded)
+    }
+
+    /// That of a pool which serves.
+    pub(super) fn of(pool: &Pool) -> Self {
+        if pool.guards.is_some() { Phase::Guarded } else { Phase::Live }
+    }
 }
 
 impl Inner {
@@ -76,11 +90,18 @@ impl Slot {
     /// Locks a slot that holds a usable allocator.
     #[inline]
     pub(crate) fn enter(&self) -> Result<Guard<'_>, Error> {
+        self.enter_plainly().or_else(Guard::check_entry)
+    }
+
+    /// Locks a slot; an error where something is out of the ordinary, from calls under way to an allocator that is
+    /// none, and [`Guard::check_entry`] is to say whether that matters.
+    #[inline]
+    pub(crate) fn enter_plainly(&self) -> Result<Guard<'_>, Guard<'_>> {
         let guard = self.lock();
         if guard.inner().phase == Phase::Live && guard.inner().calls.is_null() {
             return Ok(guard);
         }
-        guard.check_entry()
+        Err(guard)
     }
 
     /// For tests with one thread: whether somebody is in the middle of a change.
@@ -100,7 +121,7 @@ impl Slot {
     pub(crate) fn accepts_null(&self) -> Result<(), Error> {
         let guard = self.lock();
         match guard.inner().phase {
-            Phase::Empty | Phase::Live | Phase::Destroying => Ok(()),
+            Phase::Empty | Phase::Live | Phase::Guarded | Phase::Destroying => Ok(()),
             Phase::Poisoned | Phase::Lost => guard.check_entry().map(drop),
         }
     }
@@ -120,6 +141,7 @@ impl Slot {
     pub(crate) fn recover_in_child(&self) {
         let mut guard = Guard { slot: self, unwinding: false };
         let this = thread::current();
+        let interrupted = guard.calls().any(|call| call.what == What::Guards && call.thread != this);
         // The forking thread may itself be in a callback, and will come back from it in the child too.
         guard.keep_calls(|call| call.thread == this);
         let in_a_call = !guard.inner().calls.is_null();
@@ -132,14 +154,20 @@ impl Slot {
         if orphaned && survives {
             // The thread that was ending it is not here. While this one is in a call nothing has ended yet.
             if in_a_call {
-                (inner.phase, inner.destroying) = (Phase::Live, None);
+                let phase = inner.pool.as_deref().map_or(Phase::Empty, Phase::of);
+                (inner.phase, inner.destroying) = (phase, None);
             } else {
                 std::mem::forget(std::mem::replace(inner, Inner::EMPTY));
             }
         }
         match inner.phase {
-            Phase::Live if survives => guard.arena.forget_unfinished(reserved, releases),
-            Phase::Live | Phase::Destroying if !survives => inner.phase = Phase::Lost,
+            Phase::Live | Phase::Guarded if survives => {
+                guard.arena.forget_unfinished(reserved, releases);
+                if let Some(guards) = guard.guards.as_mut().filter(|_| interrupted) {
+                    guards.abandon();
+                }
+            }
+            Phase::Live | Phase::Guarded | Phase::Destroying if !survives => inner.phase = Phase::Lost,
             _ => {}
         }
         std::mem::forget(guard);
@@ -160,7 +188,7 @@ impl Slot {
     /// Whether a region of a usable allocator here is around an address. Also from its own callbacks.
     pub(crate) fn holds(&self, addr: u64) -> bool {
         let guard = self.lock();
-        guard.inner().phase == Phase::Live && guard.arena.regions().find(addr).is_some()
+        guard.inner().phase.is_live() && guard.arena.regions().find(addr).is_some()
     }
 
     /// Whether there is an allocator already; an error if it is of no use.
@@ -213,14 +241,14 @@ impl<'a> Guard<'a> {
 
     /// Why a call may not go on, or the guard if it may.
     #[cold]
-    pub(super) fn check_entry(self) -> Result<Self, Error> {
+    pub(crate) fn check_entry(self) -> Result<Self, Error> {
         let inner = self.inner();
         let phase = inner.phase;
         if self.is_called_by_this_thread() {
             return Err(fail!(Error::Busy, "a callback called back into its own allocator"));
         }
         match phase {
-            Phase::Live => Ok(self),
+            Phase::Live | Phase::Guarded => Ok(self),
             Phase::Empty => Err(fail!(Error::NoAllocator, "no allocator was created: call bfc_create first")),
             Phase::Destroying => Err(fail!(Error::ShuttingDown, "the allocator is being destroyed")),
             Phase::Lost => Err(fail!(

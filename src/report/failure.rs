@@ -1,6 +1,6 @@
 //! The report for a person who ran out of memory.
 
-use super::{Bytes, Subject, occupancy, tally};
+use super::{Bytes, Guarding, Subject, occupancy, tally};
 use crate::core::arena::{Arena, Want};
 use crate::core::units::{UNIT, bin_floor};
 use crate::sys::clock::monotonic_ms;
@@ -131,7 +131,7 @@ fn is_due_at(next: &AtomicU64, now: u64) -> bool {
 
 /// Writes the report; with a verdict it begins with the request that failed.
 pub(crate) fn write(out: &mut dyn Write, subject: &Subject<'_>, verdict: Option<&Verdict>) -> fmt::Result {
-    let Subject { device, name, backend, arena } = subject;
+    let Subject { device, name, backend, arena, guards } = subject;
     let stats = arena.stats();
     writeln!(out, "memory of allocator \"{name}\" on device {device} ({backend} backend)")?;
     if let Some(verdict) = verdict {
@@ -160,11 +160,20 @@ pub(crate) fn write(out: &mut dyn Write, subject: &Subject<'_>, verdict: Option<
     writeln!(out, "  {chunks} chunks, {} of them free, in {regions} regions", stats.num_free_chunks)?;
     let (allocs, frees, failures) = (stats.num_allocs, stats.num_frees, stats.num_failures);
     writeln!(out, "  {allocs} allocations, {frees} frees, {failures} failures")?;
+    if let Some(guards) = guards {
+        write_guards(out, guards)?;
+    }
     out.write_str("  [")?;
     occupancy::write(out, arena)?;
     writeln!(out, "]\n  * used  x slack  _ free")?;
     write_bins(out, arena)?;
     write_holders(out, arena)
+}
+
+fn write_guards(out: &mut dyn Write, guards: &Guarding<'_>) -> fmt::Result {
+    let Guarding { violations, unchecked, last } = guards;
+    writeln!(out, "  guards: {violations} damaged, {unchecked} frees unchecked (BFC_DEBUG=guard)")?;
+    if *violations == 0 { Ok(()) } else { writeln!(out, "  the last: {last}") }
 }
 
 fn write_verdict(out: &mut dyn Write, arena: &Arena, verdict: &Verdict) -> fmt::Result {

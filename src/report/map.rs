@@ -1,17 +1,18 @@
 //! The memory map as JSON. The schema is in docs/memory-map.md; `schema` counts its versions.
 
-use super::{Subject, failure, tally};
+use super::{Guarding, Subject, failure, tally};
 use crate::core::arena::Arena;
 use crate::core::chunks::{ChunkId, NIL, State};
 use crate::core::units::{bin_floor, bin_of};
 use std::fmt::{self, Write};
 
 pub(crate) fn write(out: &mut dyn Write, subject: &Subject<'_>) -> fmt::Result {
-    let Subject { device, name, backend, arena } = *subject;
+    let Subject { device, name, backend, arena, guards } = *subject;
     write!(out, "{{\"schema\":1,\"device\":{device},\"name\":")?;
     string(out, name)?;
     write!(out, ",\"backend\":\"{backend}\",")?;
     write_stats(out, arena)?;
+    write_counters(out, arena, guards)?;
     write_bins(out, arena)?;
     out.write_str("\"regions\":[")?;
     for (position, (_, region)) in arena.regions().iter().enumerate() {
@@ -56,12 +57,19 @@ fn write_stats(out: &mut dyn Write, arena: &Arena) -> fmt::Result {
         write!(out, "\"{name}\":{value},")?;
     }
     let free = arena.usable_bytes() - stats.bytes_in_use;
-    write!(out, "\"fragmentation\":{}}},", failure::fragmentation(free, stats.largest_free_block_bytes))?;
+    write!(out, "\"fragmentation\":{}}},", failure::fragmentation(free, stats.largest_free_block_bytes))
+}
+
+fn write_counters(out: &mut dyn Write, arena: &Arena, guards: Option<Guarding<'_>>) -> fmt::Result {
     let counters = arena.counters();
     write!(out, "\"counters\":{{\"regions_added\":{},", counters.regions_added)?;
     write!(out, "\"regions_released\":{},", counters.regions_released)?;
     write!(out, "\"stamped_splits\":{},", counters.stamped_splits)?;
-    write!(out, "\"forced_merges\":{}}},", counters.forced_merges)
+    write!(out, "\"forced_merges\":{}", counters.forced_merges)?;
+    if let Some(Guarding { violations, unchecked, .. }) = guards {
+        write!(out, ",\"guard_violations\":{violations},\"guards_unchecked\":{unchecked}")?;
+    }
+    out.write_str("},")
 }
 
 fn write_bins(out: &mut dyn Write, arena: &Arena) -> fmt::Result {

@@ -18,6 +18,18 @@ pub(crate) struct Subject<'a> {
     pub(crate) name: &'a str,
     pub(crate) backend: &'static str,
     pub(crate) arena: &'a Arena,
+    /// Where the debug mode is on.
+    pub(crate) guards: Option<Guarding<'a>>,
+}
+
+/// What the debug mode has seen so far.
+#[derive(Clone, Copy)]
+pub(crate) struct Guarding<'a> {
+    pub(crate) violations: u64,
+    /// Frees whose guards were not checked.
+    pub(crate) unchecked: u64,
+    /// The last violation in words; empty if there was none.
+    pub(crate) last: &'a str,
 }
 
 /// A number of bytes as people read it, with the exact number where that says more.

@@ -74,6 +74,7 @@ fn info_tells_what_becomes_of_a_value() {
         ("BFC_RETRY_TIMEOUT_MS", ""),
         ("BFC_INITIAL_REGION_BYTES", "0"),
         ("BFC_LOG", "loud"),
+        ("BFC_DEBUG", "guard,more"),
     ];
     let (table, _) = run_to(0, bfc().arg("info").envs(set));
     for (name, told) in [
@@ -83,6 +84,7 @@ fn info_tells_what_becomes_of_a_value() {
         ("BFC_QUARANTINE", "1  (ignored: it needs BFC_TIMESTAMPS=1)"),
         ("BFC_RETRY_TIMEOUT_MS", "(empty: counts as not set)"),
         ("BFC_INITIAL_REGION_BYTES", "0  (counts as not given)"),
+        ("BFC_DEBUG", "guard,more  (ignored in part: it must be guard)"),
         ("BFC_LOG", "loud  (taken for warn: it must be error, warn, info, debug or off)"),
     ] {
         assert_eq!(row(&table, name), Some(told), "{table}");
@@ -101,6 +103,7 @@ fn what_info_calls_ignored_the_library_ignores() {
         ("BFC_FRAGMENTATION_FRACTION", &["0", "0.5", "1", "1e-3", "1.1", "nan", "-0.5", "50%"]),
         ("BFC_MEMORY_FRACTION", &["1.0", "+0.5", ".5", "0", "inf", "2", "half", " "]),
         ("BFC_RETRY_TIMEOUT_MS", &["0", "1", "+5", "4294967295", "4294967296", "-1", "1s", "1.5"]),
+        ("BFC_DEBUG", &["guard", "GUARD", " guard ,", ",", "gard", "1", "guard guard", "guards"]),
         ("BFC_BACKEND", &["host", "HOST", "cuda_vmm", "auto", "custom", "hostvmm", "1", "gpu"]),
     ];
     for round in 0..8 {

@@ -191,6 +191,28 @@ pub(super) unsafe fn free(driver: Driver, address: CUdeviceptr) -> Answer<()> {
     check("cuMemFree", unsafe { call(address) })
 }
 
+/// # Safety
+/// The range is memory of the current context's device that nobody else touches.
+pub(super) unsafe fn fill(driver: Driver, at: CUdeviceptr, bytes: u64, with: u8) -> Answer<()> {
+    let call = driver.cuMemsetD8_v2()?;
+    // SAFETY: the caller vouches for it. This is a 64-bit library: the size fits.
+    check("cuMemsetD8", unsafe { call(at, with, bytes as usize) })
+}
+
+/// # Safety
+/// As many bytes as `into` has are memory of the current context's device.
+pub(super) unsafe fn read(driver: Driver, at: CUdeviceptr, into: &mut [u8]) -> Answer<()> {
+    let call = driver.cuMemcpyDtoH_v2()?;
+    // SAFETY: the buffer has that many bytes, and the caller vouches for the rest.
+    check("cuMemcpyDtoH", unsafe { call(into.as_mut_ptr().cast(), at, into.len()) })
+}
+
+pub(super) fn wait_for_default_stream(driver: Driver) -> Answer<()> {
+    let call = driver.cuStreamSynchronize()?;
+    // SAFETY: the legacy stream is always there.
+    check("cuStreamSynchronize", unsafe { call(CU_STREAM_LEGACY) })
+}
+
 pub(super) fn create_event(driver: Driver, flags: CUevent_flags) -> Answer<CUevent> {
     let call = driver.cuEventCreate()?;
     let mut event = ptr::null_mut();

@@ -8,11 +8,13 @@
 mod calls;
 mod context;
 mod events;
+mod memory;
 mod vmm;
 
 use self::calls::Failure;
 use self::context::inside;
 pub(crate) use self::vmm::CudaVmm;
+use super::memory::Memory;
 use super::order::Order;
 use super::{Backend, Granted};
 use crate::error::{Error, fail};
@@ -150,6 +152,10 @@ impl Backend for Cuda {
     }
 
     fn order(&self) -> Option<&dyn Order> {
+        Some(self)
+    }
+
+    fn memory(&self) -> Option<&dyn Memory> {
         Some(self)
     }
 }

@@ -170,7 +170,8 @@ fn pool(granules: u64, range: u64, growth: bool) -> (&'static Slot, &'static Fak
     let backend = Owned::new(AnyBackend::Test(fake));
     let (retry, name) = (Duration::ZERO, String::from("t"));
     let slot = Box::leak(Box::new(Slot::new()));
-    life::create(slot, 0, Resolved { settings, backend, retry, report_failures: false, name }).unwrap();
+    life::create(slot, 0, Resolved { settings, backend, retry, report_failures: false, guard: false, name })
+        .unwrap();
     (slot, fake)
 }
 

@@ -27,13 +27,15 @@ pub(super) enum What {
     Orders,
     /// Writes messages.
     Talks,
+    /// Writes or checks guards. One at a time: while it does no chunk is handed out or freed.
+    Guards,
 }
 
 impl What {
     pub(super) fn reserved(self) -> u64 {
         match self {
             What::Obtains(bytes) => bytes,
-            What::GivesBack | What::Orders | What::Talks => 0,
+            What::GivesBack | What::Orders | What::Talks | What::Guards => 0,
         }
     }
 }
@@ -74,6 +76,19 @@ impl Guard<'_> {
     /// itself be waiting, for another allocator's memory.
     pub(in crate::pool) fn talking(self, work: impl FnOnce()) -> Self {
         self.step_out(What::Talks, work).0
+    }
+
+    /// Reads and writes the memory itself with the lock open, in the same way. The caller has seen that nobody else
+    /// is at it.
+    pub(in crate::pool) fn guarding<T>(self, work: impl FnOnce(&dyn Backend) -> T) -> (Self, T) {
+        let backend: AnyBackend = *self.backend;
+        self.step_out(What::Guards, || work(backend.get()))
+    }
+
+    /// Whether somebody is writing or checking guards. As it is known by the calls under way, it ends with them, in
+    /// a forked child too.
+    pub(in crate::pool) fn is_guarding(&self) -> bool {
+        self.calls().any(|call| call.what == What::Guards)
     }
 
     fn step_out<T>(mut self, what: What, work: impl FnOnce() -> T) -> (Self, T) {

@@ -126,7 +126,7 @@ pub(super) fn create(slot: &'static Slot, device: &'static Device, family: &Fami
         coalesce_regions: false,
     };
     let (backend, retry, name) = (Owned::new(AnyBackend::Test(device)), Duration::ZERO, String::new());
-    let resolved = Resolved { settings, backend, retry, report_failures: false, name };
+    let resolved = Resolved { settings, backend, retry, report_failures: false, guard: false, name };
     life::create(slot, 0, resolved).unwrap();
 }
 

@@ -1,0 +1,50 @@
+//! Whose work may touch a chunk: for those who would read or write the memory itself.
+
+use super::arena::Arena;
+use super::chunks::ChunkId;
+use super::lanes::{ANYONE, Stream};
+
+impl Arena {
+    /// Whether work that nobody knows the end of may touch a chunk, in use or free: it was used in the order of a
+    /// stream. Of what has no stream the caller says when its work is done: when he frees it.
+    pub(crate) fn is_in_stream_order(&self, id: ChunkId) -> bool {
+        if !self.mixed {
+            return self.home != Stream::NONE;
+        }
+        if self.is_anyones(id) {
+            return false;
+        }
+        let note = self.lanes.note(id);
+        note.uses != 0 || note.lane != ANYONE && self.lanes.row(note.lane).stream != Stream::NONE
+    }
+
+    /// Whether a chunk, in use or free, is a private pool's: a captured graph uses it, whenever it is launched.
+    pub(crate) fn is_private(&self, id: ChunkId) -> bool {
+        if !self.mixed || self.is_anyones(id) {
+            return false;
+        }
+        let lane = self.lanes.note(id).lane;
+        lane != ANYONE && self.lanes.row(lane).stream.pool() != 0
+    }
+
+    /// Does what a free in the order of a stream may need memory for, of a chunk in use; whether there was enough.
+    pub(crate) fn make_room_to_free_on(&mut self, addr: u64, stream: Stream) -> bool {
+        if stream == Stream::NONE || stream.is_simple(self.simple) {
+            return true;
+        }
+        if self.admit(stream).is_err() {
+            return false;
+        }
+        let Some(id) = self.chunk_at(addr).filter(|_| self.mixed) else { return true };
+        let pool = self.lanes.row(self.lanes.note(id).lane).stream.pool();
+        self.lanes.enter(stream.in_pool(pool)).is_ok()
+    }
+
+    /// The streams that are known and live, some of them more than once.
+    pub(crate) fn streams(&self) -> impl Iterator<Item = Stream> + '_ {
+        let home = (!self.mixed).then_some(self.home);
+        let lanes = self.lanes.all().filter(|(_, row)| !row.forgotten).map(|(_, row)| row.stream);
+        let common = self.lanes.redirections.iter().copied();
+        home.into_iter().chain(lanes).chain(common).filter(|stream| stream.exists())
+    }
+}

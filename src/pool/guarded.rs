@@ -1,0 +1,222 @@
+//! The debug mode `BFC_DEBUG=guard`: whoever writes behind or in front of an allocation is found when it is freed.
+//!
+//! A chunk is at least [`ROOM`] bytes longer than what was asked for. All that lies behind the end of that is guard,
+//! and so are the last [`ROOM`] bytes of what lies in front of a chunk in use: the end of the neighbour's guard, or a
+//! part of free memory.
+//!
+//! ```text
+//!   poison .......... guard | what was asked for  guard | what was asked for     guard | poison
+//!   free                    | in use                    | in use                       | free
+//! ```
+//!
+//! Guards are written and checked with the lock open and the device idle, by one thread at a time: as long as one is
+//! at it ([`turn`]) no chunk is handed out or freed, so nothing changes about the chunks that it has looked up. Nothing
+//! else needs a turn but to take memory away that is free, with its neighbours in use (as unmapping does).
+//!
+//! The mode changes no answer: where guards cannot be written, a call goes on without, and [`exempt::Exempt`]
+//! remembers which are not to be believed.
+
+mod check;
+mod exempt;
+mod farewell;
+mod words;
+mod work;
+
+pub(crate) use self::check::check;
+pub(super) use self::farewell::free;
+
+use self::exempt::{BEHIND, Exempt, FRONT};
+use self::words::Messages;
+use self::work::{Fill, Range};
+use super::slot::Guard;
+use super::{Pool, order};
+use crate::backend::order as driver;
+use crate::core::chunks::{ChunkId, NIL, State};
+use crate::core::lanes::Stream;
+use crate::core::units::round_up;
+use crate::error::{Error, Text};
+use crate::report::Guarding;
+use crate::sys::HostMemoryExhausted;
+
+/// How many bytes of guard there are at least.
+pub(super) const ROOM: u64 = 64;
+/// What guards are made of.
+const GUARD: u8 = 0xFD;
+/// What is handed out: NaN in every format of floating point.
+const FRESH: u8 = 0xFF;
+/// What was freed.
+const POISON: u8 = 0xDB;
+
+/// The debug mode of one allocator.
+pub(crate) struct Guards {
+    exempt: Exempt,
+    /// Where memory is read to; whoever has the turn takes it.
+    buffer: Vec<u8>,
+    /// What whoever has the turn writes at: the chunk, and the one behind it.
+    at_work: Option<(u64, Option<u64>)>,
+    violations: u64,
+    unchecked: u64,
+    last: Text<{ words::LENGTH }>,
+    /// A failure of the driver was said aloud; it goes on failing mostly.
+    warned: bool,
+}
+
+impl Guards {
+    pub(super) fn new() -> Result<Self, HostMemoryExhausted> {
+        Ok(Guards {
+            exempt: Exempt::default(),
+            buffer: work::buffer()?,
+            at_work: None,
+            violations: 0,
+            unchecked: 0,
+            last: Text::new(),
+            warned: false,
+        })
+    }
+
+    pub(super) fn summary(&self) -> Guarding<'_> {
+        Guarding { violations: self.violations, unchecked: self.unchecked, last: self.last.as_str() }
+    }
+
+    /// In a forked child: the thread that had the turn is not here, and what it has written is unknown.
+    pub(super) fn abandon(&mut self) {
+        if let Some((addr, next)) = self.at_work.take() {
+            self.exempt.set(addr, FRONT | BEHIND, true);
+            next.into_iter().for_each(|next| self.exempt.set(next, FRONT, true));
+        }
+    }
+}
+
+/// How large a chunk is for so many bytes; `None` where none can be.
+pub(super) fn chunk_size(bytes: u64) -> Option<u64> {
+    if bytes == 0 { Some(0) } else { round_up(bytes.checked_add(ROOM)?) }
+}
+
+/// Waits until nobody else is writing or checking guards. Who then does so, before he opens the lock, has the turn.
+pub(super) fn turn(mut guard: Guard<'_>) -> Result<Guard<'_>, Error> {
+    let mut gave_way = false;
+    loop {
+        if guard.is_guarding() {
+            guard = guard.wait_for_call().check_entry()?;
+        } else if !gave_way && guard.is_awaited() {
+            gave_way = true;
+            guard = guard.give_way().check_entry()?;
+        } else {
+            return Ok(guard);
+        }
+    }
+}
+
+impl Pool {
+    /// Of a pool that has them.
+    #[allow(clippy::expect_used)]
+    fn guards(&mut self) -> &mut Guards {
+        self.guards.as_deref_mut().expect("only with the debug mode on")
+    }
+
+    fn is_exempt(&self, addr: u64, which: u64) -> bool {
+        self.guards.as_ref().is_none_or(|guards| guards.exempt.has(addr, which))
+    }
+
+    /// Whether a chunk's memory is the library's to write, once the device is idle: a captured graph may use a private
+    /// pool's at any time, and without a device nobody knows when a stream's work is done.
+    fn may_touch(&self, id: ChunkId) -> bool {
+        let knows_the_end = self.backend.get().order().is_some() || !self.arena.is_in_stream_order(id);
+        knows_the_end && !self.arena.is_private(id)
+    }
+
+    /// What lies in front of a chunk.
+    fn in_front(&self, id: ChunkId) -> Neighbour {
+        let prev = self.arena.chunks().prev(id);
+        if prev == NIL {
+            return Neighbour::None;
+        }
+        match self.arena.chunks().state(prev) {
+            State::InUse => Neighbour::InUse(self.arena.chunks().addr(prev)),
+            State::Free | State::Held if self.may_touch(prev) => Neighbour::Free,
+            _ => Neighbour::OutOfReach,
+        }
+    }
+
+    /// The chunk in use behind another.
+    fn behind(&self, id: ChunkId) -> Option<u64> {
+        let (chunks, next) = (self.arena.chunks(), self.arena.chunks().next(id));
+        (next != NIL && chunks.in_use(next)).then(|| chunks.addr(next))
+    }
+
+    fn guard_behind(&self, id: ChunkId) -> Range {
+        let chunks = self.arena.chunks();
+        let requested = chunks.cold(id).requested;
+        Range { at: chunks.addr(id) + requested, bytes: chunks.size(id) - requested }
+    }
+
+    /// The streams that may be captured, by the driver's names for them.
+    fn streams_to_ask(&self, also: Stream) -> Result<Vec<driver::Stream>, HostMemoryExhausted> {
+        let mut streams = Vec::new();
+        if self.backend.get().order().is_none() {
+            return Ok(streams);
+        }
+        let all = || self.arena.streams().chain(Some(also)).filter(|stream| stream.exists());
+        let reachable = || all().filter(|&stream| order::is_reachable(stream));
+        streams.try_reserve_exact(reachable().count() + 1)?;
+        // The default stream waits for all that block.
+        streams.push(order::handle(Stream::DEFAULT));
+        streams.extend(reachable().map(order::handle));
+        Ok(streams)
+    }
+}
+
+/// What lies in front of a chunk, and whether it is there to be looked at.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Neighbour {
+    None,
+    InUse(u64),
+    Free,
+    OutOfReach,
+}
+
+fn in_front_of(addr: u64) -> Range {
+    Range { at: addr - ROOM, bytes: ROOM }
+}
+
+/// Before a request takes a chunk: room to remember that it has no guards, one for each live allocation, so that no
+/// free needs any.
+pub(super) fn make_room(guard: &mut Guard<'_>) -> Result<(), HostMemoryExhausted> {
+    let live = guard.arena.counters().live();
+    guard.guards().exempt.reserve(live + 1)
+}
+
+/// Writes the guards of a chunk that was taken just now, and what shows that nobody has written to it yet.
+pub(super) fn hand_out(mut guard: Guard<'_>, addr: u64, stream: Stream) -> Result<(), Error> {
+    let Some(id) = guard.arena.chunk_in_use(addr) else { return Ok(()) };
+    // Until they are written.
+    guard.guards().exempt.set(addr, FRONT | BEHIND, true);
+    if !guard.may_touch(id) {
+        return Ok(());
+    }
+    let (behind, front) = (guard.guard_behind(id), guard.in_front(id));
+    let fills = [
+        Fill { range: Range { at: addr, bytes: behind.at - addr }, with: FRESH },
+        Fill { range: behind, with: GUARD },
+        Fill { range: in_front_of(addr), with: GUARD },
+    ];
+    let count = if front == Neighbour::Free { 3 } else { 2 };
+    let streams = guard.streams_to_ask(stream);
+    guard.guards().at_work = Some((addr, None));
+    let (mut guard, hindrance) = guard
+        .guarding(|backend| work::when_idle(backend, streams, |memory| work::fill(memory, &fills[..count])));
+    guard.guards().at_work = None;
+    let mut messages = Messages::default();
+    match hindrance {
+        None => {
+            guard.guards().exempt.set(addr, BEHIND, false);
+            // Of a neighbour in use it is the neighbour's; when that is freed it is seen to.
+            guard.guards().exempt.set(addr, FRONT, front == Neighbour::OutOfReach);
+        }
+        Some(hindrance) => messages.add_hindrance(&mut guard, &hindrance, "were not written"),
+    }
+    let guard = guard.check_entry();
+    let answer = guard.map(drop);
+    messages.emit();
+    answer
+}

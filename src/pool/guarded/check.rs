@@ -1,0 +1,55 @@
+//! `bfc_check` in the debug mode: the guards of all allocations that live.
+
+use super::exempt::{BEHIND, FRONT};
+use super::words::{Messages, Side, Violation};
+use super::work::{self, Inspection};
+use super::{Neighbour, in_front_of, turn};
+use crate::core::lanes::Stream;
+use crate::error::Error;
+use crate::pool::Pool;
+use crate::pool::slot::Guard;
+use crate::sys::HostMemoryExhausted;
+
+/// Checks the guards of all chunks in use; those that are damaged are said, and made whole.
+pub(crate) fn check(guard: Guard<'_>) -> Result<(), Error> {
+    let mut guard = turn(guard)?;
+    let mut inspections = plan_check(&guard)?;
+    let streams = guard.streams_to_ask(Stream::NONE);
+    let mut buffer = std::mem::take(&mut guard.guards().buffer);
+    let (mut guard, hindrance) = guard.guarding(|backend| {
+        work::when_idle(backend, streams, |memory| {
+            work::refill(&mut buffer)?;
+            inspections.iter_mut().try_for_each(|inspection| inspection.carry_out(memory, &mut buffer))
+        })
+    });
+    guard.guards().buffer = buffer;
+    let mut messages = Messages::default();
+    if let Some(hindrance) = &hindrance {
+        messages.add_hindrance(&mut guard, hindrance, "were not checked");
+    }
+    for Inspection { addr, side, damage, .. } in inspections {
+        if let Some(damage) = damage {
+            messages.add_violation(&mut guard, &Violation { addr, side, damage, seen: "seen by bfc_check" });
+        }
+    }
+    let checked = guard.check_entry().map(drop);
+    messages.emit();
+    checked
+}
+
+fn plan_check(pool: &Pool) -> Result<Vec<Inspection>, HostMemoryExhausted> {
+    let chunks = pool.arena.chunks();
+    let live = || chunks.ids().filter(|&id| chunks.in_use(id) && !pool.is_exempt(chunks.addr(id), BEHIND));
+    let mut inspections = Vec::new();
+    inspections.try_reserve_exact(2 * live().count())?;
+    for id in live() {
+        let addr = chunks.addr(id);
+        let inspection = |side, range| Inspection { addr, side, range, damage: None };
+        inspections.push(inspection(Side::Behind, pool.guard_behind(id)));
+        // A neighbour in use answers for its own.
+        if pool.in_front(id) == Neighbour::Free && !pool.is_exempt(addr, FRONT) {
+            inspections.push(inspection(Side::Front, in_front_of(addr)));
+        }
+    }
+    Ok(inspections)
+}

@@ -1,0 +1,95 @@
+//! Which guards are not to be believed, because nobody could write them.
+
+use crate::sys::HostMemoryExhausted;
+
+/// The guard in front of a chunk, where free memory lies there.
+pub(super) const FRONT: u64 = 1;
+/// The guard behind what was asked for.
+pub(super) const BEHIND: u64 = 2;
+
+const BOTH: u64 = FRONT | BEHIND;
+
+/// Chunks in use, by their addresses, which are multiples of 256, with [`FRONT`], [`BEHIND`] or both. Mostly there is
+/// none.
+#[derive(Default)]
+pub(super) struct Exempt {
+    /// In the order of addresses.
+    entries: Vec<u64>,
+}
+
+impl Exempt {
+    /// Room for `count` chunks, so that `set` needs none.
+    pub(super) fn reserve(&mut self, count: u64) -> Result<(), HostMemoryExhausted> {
+        let count = usize::try_from(count).map_err(|_| HostMemoryExhausted)?;
+        Ok(self.entries.try_reserve(count.saturating_sub(self.entries.len()))?)
+    }
+
+    fn place(&self, addr: u64) -> Result<usize, usize> {
+        self.entries.binary_search_by_key(&addr, |entry| entry & !BOTH)
+    }
+
+    /// Whether one of a chunk's guards is exempt.
+    pub(super) fn has(&self, addr: u64, which: u64) -> bool {
+        self.place(addr).is_ok_and(|place| self.entries[place] & which != 0)
+    }
+
+    /// Makes guards of a chunk exempt, or ends that.
+    pub(super) fn set(&mut self, addr: u64, which: u64, exempt: bool) {
+        match self.place(addr) {
+            Ok(place) if exempt => self.entries[place] |= which,
+            Ok(place) => {
+                self.entries[place] &= !which;
+                if self.entries[place] & BOTH == 0 {
+                    self.entries.remove(place);
+                }
+            }
+            // There is room; were there none, a panic would be worse than a guard that is believed in vain.
+            Err(place) if exempt && self.entries.len() < self.entries.capacity() => {
+                self.entries.insert(place, addr | which);
+            }
+            Err(_) => {}
+        }
+    }
+
+    /// The chunk is in use no more.
+    pub(super) fn forget(&mut self, addr: u64) {
+        self.set(addr, BOTH, false);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn agrees_with_a_map() {
+        let (mut exempt, mut model) = (Exempt::default(), std::collections::HashMap::new());
+        exempt.reserve(64).unwrap();
+        let mut random = 1u64;
+        for _ in 0..20_000 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let (addr, which) =
+                ((random >> 33) % 64 * 256, [FRONT, BEHIND, BOTH][(random >> 40) as usize % 3]);
+            let old = model.entry(addr).or_insert(0);
+            match (random >> 50) % 3 {
+                0 => exempt.set(addr, which, true),
+                1 => exempt.set(addr, which, false),
+                _ => exempt.forget(addr),
+            }
+            *old = match (random >> 50) % 3 {
+                0 => *old | which,
+                1 => *old & !which,
+                _ => 0,
+            };
+            for (&addr, &flags) in &model {
+                assert_eq!(
+                    [FRONT, BEHIND].map(|which| exempt.has(addr, which)),
+                    [flags & 1 != 0, flags & 2 != 0]
+                );
+            }
+            let count = model.values().filter(|&&flags| flags != 0).count();
+            assert_eq!(exempt.entries.len(), count, "nothing is left of what ended");
+        }
+        assert!(exempt.entries.capacity() >= 64);
+    }
+}

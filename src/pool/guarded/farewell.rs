@@ -1,0 +1,152 @@
+//! The end of an allocation: its guards are checked, and it is poisoned.
+
+use super::exempt::{BEHIND, FRONT};
+use super::words::{Messages, Side, Violation};
+use super::work::{self, Fill, Findings, Hindrance, Range};
+use super::{GUARD, Neighbour, POISON, ROOM, in_front_of, turn};
+use crate::backend::memory::Memory;
+use crate::core::chunks::ChunkId;
+use crate::core::lanes::Stream;
+use crate::error::Error;
+use crate::pool::Pool;
+use crate::pool::memory::{free_now, free_now_on};
+use crate::pool::slot::Guard;
+
+/// What is to be done about a chunk before it is freed.
+struct Farewell {
+    addr: u64,
+    behind: Option<Range>,
+    front: Option<Range>,
+    neighbour: Neighbour,
+    next: Option<u64>,
+    /// The whole chunk, if it is to be poisoned.
+    poison: Option<Range>,
+}
+
+impl Farewell {
+    fn new(pool: &Pool, id: ChunkId, stream: Stream) -> Self {
+        let chunks = pool.arena.chunks();
+        let (addr, size) = (chunks.addr(id), chunks.size(id));
+        let believed = !pool.is_exempt(addr, BEHIND);
+        let neighbour = pool.in_front(id);
+        let has_front = match neighbour {
+            Neighbour::InUse(prev) => !pool.is_exempt(prev, BEHIND),
+            Neighbour::Free => !pool.is_exempt(addr, FRONT),
+            Neighbour::None | Neighbour::OutOfReach => false,
+        };
+        // Work that was queued on a stream before the free may go on reading, and only a device says when it is done.
+        let over = stream == Stream::NONE || pool.backend.get().order().is_some();
+        Farewell {
+            addr,
+            behind: believed.then(|| pool.guard_behind(id)),
+            // Its own memory was the library's to look at; then that in front is too.
+            front: (believed && has_front).then(|| in_front_of(addr)),
+            neighbour,
+            next: pool.behind(id),
+            poison: (over && pool.may_touch(id)).then_some(Range { at: addr, bytes: size }),
+        }
+    }
+
+    fn is_nothing(&self) -> bool {
+        self.behind.is_none() && self.poison.is_none()
+    }
+
+    /// With the device idle and the lock open.
+    fn carry_out(
+        &self,
+        memory: &dyn Memory,
+        findings: &mut Findings,
+        buffer: &mut [u8],
+    ) -> Result<(), Error> {
+        if let Some(behind) = self.behind {
+            findings.behind = work::inspect(memory, behind, buffer)?;
+        }
+        if let Some(front) = self.front {
+            findings.front = work::inspect(memory, front, buffer)?;
+        }
+        findings.checked = self.behind.is_some();
+        // What is damaged is said once.
+        match (self.front, self.neighbour) {
+            (Some(front), Neighbour::InUse(_)) if findings.front.is_some() => {
+                work::fill(memory, &[Fill { range: front, with: GUARD }])?;
+            }
+            (Some(front), Neighbour::Free) => work::fill(memory, &[Fill { range: front, with: POISON }])?,
+            _ => {}
+        }
+        let kept = if self.next.is_some() { ROOM } else { 0 };
+        if let Some(Range { at, bytes }) = self.poison {
+            let (poison, guard) =
+                (Range { at, bytes: bytes - kept }, Range { at: at + bytes - kept, bytes: kept });
+            work::fill(memory, &[Fill { range: poison, with: POISON }])?;
+            work::fill(memory, &[Fill { range: guard, with: GUARD }])?;
+        } else if let Some(behind) = self.behind.filter(|_| findings.behind.is_some()) {
+            work::fill(memory, &[Fill { range: behind, with: GUARD }])?;
+        }
+        findings.written = true;
+        Ok(())
+    }
+}
+
+/// Checks the guards of a chunk, poisons it, and takes it back.
+pub(in crate::pool) fn free(guard: Guard<'_>, addr: u64, stream: Stream) -> Result<(), Error> {
+    let mut guard = turn(guard)?;
+    let Some(id) = guard.arena.chunk_in_use(addr) else { return take_back(guard, addr, stream) };
+    let farewell = Farewell::new(&guard, id, stream);
+    let mut findings = Findings::default();
+    let mut hindrance = None;
+    if !farewell.is_nothing() {
+        let streams = guard.streams_to_ask(stream);
+        let mut buffer = std::mem::take(&mut guard.guards().buffer);
+        guard.guards().at_work = Some((addr, farewell.next));
+        (guard, hindrance) = guard.guarding(|backend| {
+            let work = |memory: &dyn Memory| {
+                work::refill(&mut buffer)?;
+                farewell.carry_out(memory, &mut findings, &mut buffer)
+            };
+            work::when_idle(backend, streams, work)
+        });
+        guard.guards().at_work = None;
+        guard.guards().buffer = buffer;
+    }
+    let mut messages = Messages::default();
+    if let Some(hindrance) = &hindrance {
+        messages.add_hindrance(&mut guard, hindrance, "were not checked");
+    }
+    guard.guards().unchecked += u64::from(!findings.checked);
+    for (side, damage) in [(Side::Behind, findings.behind), (Side::Front, findings.front)] {
+        if let Some(damage) = damage {
+            messages
+                .add_violation(&mut guard, &Violation { addr, side, damage, seen: "seen when it was freed" });
+        }
+    }
+    leave_to_next(&mut guard, &farewell, &findings, hindrance.as_ref());
+    let freed = guard.check_entry().and_then(|mut guard| {
+        // It is poisoned, so it cannot stay; with the device idle the order is as good as any.
+        let ordered = farewell.poison.is_none() || guard.arena.make_room_to_free_on(addr, stream);
+        take_back(guard, addr, if ordered { stream } else { Stream::NONE })
+    });
+    messages.emit();
+    freed
+}
+
+fn take_back(guard: Guard<'_>, addr: u64, stream: Stream) -> Result<(), Error> {
+    if stream == Stream::NONE { free_now(guard, addr) } else { free_now_on(guard, addr, stream) }
+}
+
+/// The end of a chunk that is freed is the next one's guard in front, if it is whole.
+fn leave_to_next(
+    guard: &mut Guard<'_>,
+    farewell: &Farewell,
+    findings: &Findings,
+    hindrance: Option<&Hindrance>,
+) {
+    let addr = farewell.addr;
+    let rewritten = findings.written && farewell.poison.is_some();
+    // Nothing was written at all where the device was not idle.
+    let untouched = hindrance.is_none_or(|hindrance| hindrance.error.is_none()) && farewell.behind.is_some();
+    let guards = guard.guards();
+    guards.exempt.forget(addr);
+    if let Some(next) = farewell.next {
+        guards.exempt.set(next, FRONT, !(rewritten || untouched));
+    }
+}

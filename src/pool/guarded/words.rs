@@ -1,0 +1,140 @@
+//! Who did it: the words of a damaged guard.
+
+use super::work::{Damage, Hindrance};
+use super::{Neighbour, ROOM};
+use crate::core::chunks::ChunkId;
+use crate::error::{Error, Text};
+use crate::log::{self, Level};
+use crate::pool::Pool;
+use std::fmt::{self, Write};
+
+/// Of a violation; enough for two names.
+pub(super) const LENGTH: usize = 1024;
+/// Of a driver's failure.
+pub(super) const FAILURE: usize = 256;
+
+/// Which guard of a chunk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Side {
+    Behind,
+    Front,
+}
+
+/// A damaged guard of a chunk in use.
+pub(super) struct Violation {
+    pub(super) addr: u64,
+    pub(super) side: Side,
+    pub(super) damage: Damage,
+    pub(super) seen: &'static str,
+}
+
+/// What is to be said once the lock is open. A check of very many damaged guards says the first, and counts all.
+#[derive(Default)]
+pub(super) struct Messages {
+    texts: Vec<(Level, Text<LENGTH>)>,
+    more: u64,
+}
+
+impl Messages {
+    const MOST: usize = 16;
+
+    fn add(&mut self, level: Level, text: Text<LENGTH>) {
+        if !log::is_wanted(level) {
+            return;
+        }
+        if self.texts.len() < Self::MOST && self.texts.try_reserve(1).is_ok() {
+            self.texts.push((level, text));
+        } else {
+            self.more += 1;
+        }
+    }
+
+    /// Counts a damaged guard.
+    pub(super) fn add_violation(&mut self, pool: &mut Pool, violation: &Violation) {
+        let mut text = Text::new();
+        // Cutting is no failure.
+        let _ = write(&mut text, pool, violation);
+        let guards = pool.guards();
+        guards.violations += 1;
+        guards.last = text;
+        self.add(Level::Error, text);
+    }
+
+    /// Something could not be done: once aloud, for what failed goes on failing mostly.
+    pub(super) fn add_hindrance(&mut self, pool: &mut Pool, hindrance: &Hindrance, what: &str) {
+        let mut text = Text::new();
+        let (device, name) = (pool.device, &pool.name);
+        let _ = write!(text, "{name}, device {device}: guards {what}: ");
+        let _ = text.write_str(hindrance.words.as_str());
+        // At the end of the process the driver is down, and that is no matter.
+        let is_failure = hindrance.error.is_some_and(|error| error != Error::ShuttingDown);
+        let aloud = is_failure && !std::mem::replace(&mut pool.guards().warned, true);
+        self.add(if aloud { Level::Warn } else { Level::Debug }, text);
+    }
+
+    /// With the allocator unlocked: whoever listens may call anything.
+    pub(super) fn emit(self) {
+        for (level, text) in &self.texts {
+            log::emit(*level, format_args!("{}", text.as_str()));
+        }
+        if self.more != 0 {
+            log::emit(Level::Error, format_args!("and {} more damaged guards", self.more));
+        }
+    }
+}
+
+fn write(out: &mut dyn Write, pool: &Pool, violation: &Violation) -> fmt::Result {
+    let Violation { addr, side, damage, seen } = violation;
+    write!(out, "{}, device {}: a write ", pool.name, pool.device)?;
+    let Some(id) = pool.arena.chunk_in_use(*addr) else { return write!(out, "near {addr:#x}") };
+    match side {
+        Side::Behind => {
+            write!(out, "behind the end of {}", Holder(pool, id))?;
+            let next = pool.behind(id).and_then(|next| pool.arena.chunk_in_use(next));
+            // So far behind it may as well have come from there.
+            if let Some(next) = next.filter(|_| damage.first + ROOM >= damage.of) {
+                write!(out, ", or in front of {}", Holder(pool, next))?;
+            }
+        }
+        Side::Front => {
+            write!(out, "in front of {}", Holder(pool, id))?;
+            match pool.in_front(id) {
+                Neighbour::InUse(prev) => {
+                    if let Some(prev) = pool.arena.chunk_in_use(prev) {
+                        write!(out, ", or behind the end of {}", Holder(pool, prev))?;
+                    }
+                }
+                _ => out.write_str(", or a late one to what was freed there")?,
+            }
+        }
+    }
+    let Damage { first, count, of, .. } = *damage;
+    write!(out, ": {count} of {of} guard bytes are damaged, ")?;
+    match side {
+        Side::Behind => write!(out, "the first {first} bytes behind its end:")?,
+        Side::Front => write!(out, "the first {} bytes in front of it:", of - first)?,
+    }
+    damage.bytes[..damage.shown].iter().try_for_each(|byte| write!(out, " {byte:02x}"))?;
+    write!(out, " ({seen})")
+}
+
+/// An allocation in words.
+struct Holder<'a>(&'a Pool, ChunkId);
+
+impl fmt::Display for Holder<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Holder(pool, id) = *self;
+        let (chunks, cold) = (pool.arena.chunks(), pool.arena.chunks().cold(id));
+        let (addr, size) = (chunks.addr(id), chunks.size(id));
+        write!(
+            f,
+            "{addr:#x} (allocation {}, {} bytes in a chunk of {size}",
+            cold.allocation_id, cold.requested
+        )?;
+        let tag = chunks.tag(id);
+        if let Some(name) = pool.arena.names().name(tag.name) {
+            write!(f, ", operation \"{name}\", step {}", tag.step)?;
+        }
+        f.write_char(')')
+    }
+}

@@ -1,0 +1,197 @@
+//! What is done with the lock open: waiting for the device, filling, looking.
+
+use super::words::Side;
+use super::{GUARD, words};
+use crate::backend::Backend;
+use crate::backend::memory::Memory;
+use crate::backend::order::Stream;
+use crate::error::{Error, Text, fail, keeping_last_error, with_last_error};
+use crate::sys::HostMemoryExhausted;
+use std::fmt::Write;
+
+#[derive(Clone, Copy)]
+pub(super) struct Range {
+    pub(super) at: u64,
+    pub(super) bytes: u64,
+}
+
+/// A range with what it is to be filled with.
+#[derive(Clone, Copy)]
+pub(super) struct Fill {
+    pub(super) range: Range,
+    pub(super) with: u8,
+}
+
+/// How many damaged bytes are shown.
+pub(super) const SHOWN: usize = 16;
+
+/// What is wrong with a guard.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Damage {
+    /// The first byte that is not what it was, from the guard's start.
+    pub(super) first: u64,
+    pub(super) count: u64,
+    /// Of how many.
+    pub(super) of: u64,
+    /// What is there from the first on.
+    pub(super) bytes: [u8; SHOWN],
+    pub(super) shown: usize,
+}
+
+/// What a free found and did.
+#[derive(Default)]
+pub(super) struct Findings {
+    pub(super) behind: Option<Damage>,
+    pub(super) front: Option<Damage>,
+    pub(super) checked: bool,
+    /// Everything that was to be written is.
+    pub(super) written: bool,
+}
+
+/// One guard for `bfc_check`.
+pub(super) struct Inspection {
+    pub(super) addr: u64,
+    pub(super) side: Side,
+    pub(super) range: Range,
+    pub(super) damage: Option<Damage>,
+}
+
+impl Inspection {
+    pub(super) fn carry_out(&mut self, memory: &dyn Memory, buffer: &mut [u8]) -> Result<(), Error> {
+        self.damage = inspect(memory, self.range, buffer)?;
+        match self.damage {
+            Some(_) => fill(memory, &[Fill { range: self.range, with: GUARD }]),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Why nothing, or not everything, was done.
+pub(super) struct Hindrance {
+    /// None: a stream is captured, and until that ends nothing may be waited for. Nothing was written then.
+    pub(super) error: Option<Error>,
+    pub(super) words: Text<{ words::FAILURE }>,
+}
+
+/// Does some work when all that the device was told to do is done. A failure is nobody's but the debug mode's.
+pub(super) fn when_idle(
+    backend: &dyn Backend,
+    streams: Result<Vec<Stream>, HostMemoryExhausted>,
+    work: impl FnOnce(&dyn Memory) -> Result<(), Error>,
+) -> Option<Hindrance> {
+    keeping_last_error(|| {
+        let mut words = Text::new();
+        // Cutting is no failure.
+        let (error, _) = match try_when_idle(backend, streams, work) {
+            Ok(true) => return None,
+            Ok(false) => (None, words.write_str("a stream is captured")),
+            Err(error) => (Some(error), with_last_error(|text| words.write_str(text))),
+        };
+        Some(Hindrance { error, words })
+    })
+}
+
+fn try_when_idle(
+    backend: &dyn Backend,
+    streams: Result<Vec<Stream>, HostMemoryExhausted>,
+    work: impl FnOnce(&dyn Memory) -> Result<(), Error>,
+) -> Result<bool, Error> {
+    let Some(memory) = backend.memory() else {
+        return Err(fail!(Error::Unsupported, "the backend has no memory to look at"));
+    };
+    if let Some(order) = backend.order() {
+        for stream in streams? {
+            if order.is_capturing(stream)? {
+                return Ok(false);
+            }
+        }
+        order.synchronize()?;
+    }
+    work(memory)?;
+    Ok(true)
+}
+
+/// Fills ranges one after the other.
+pub(super) fn fill(memory: &dyn Memory, fills: &[Fill]) -> Result<(), Error> {
+    let mut fills = fills.iter().filter(|fill| fill.range.bytes != 0);
+    fills.try_for_each(|fill| memory.fill(fill.range.at, fill.range.bytes, fill.with))
+}
+
+const BUFFER: usize = 64 << 10;
+
+/// Where memory is read to: large, for each read of a device takes a while.
+pub(super) fn buffer() -> Result<Vec<u8>, HostMemoryExhausted> {
+    let mut buffer = Vec::new();
+    buffer.try_reserve_exact(BUFFER)?;
+    buffer.resize(BUFFER, 0);
+    Ok(buffer)
+}
+
+/// In a forked child it may have been with a thread that is not there.
+pub(super) fn refill(taken: &mut Vec<u8>) -> Result<(), Error> {
+    if taken.is_empty() {
+        *taken = buffer()?;
+    }
+    Ok(())
+}
+
+/// What is wrong with a guard, if anything is.
+pub(super) fn inspect(memory: &dyn Memory, guard: Range, buffer: &mut [u8]) -> Result<Option<Damage>, Error> {
+    let mut damage: Option<Damage> = None;
+    let mut offset = 0;
+    while offset < guard.bytes {
+        let length = (guard.bytes - offset).min(buffer.len() as u64);
+        let piece = &mut buffer[..length as usize];
+        memory.read(guard.at + offset, piece)?;
+        note(&mut damage, guard.bytes, offset, piece);
+        offset += length;
+    }
+    Ok(damage)
+}
+
+fn note(damage: &mut Option<Damage>, of: u64, offset: u64, piece: &[u8]) {
+    let wrong = piece.iter().filter(|&&byte| byte != GUARD).count() as u64;
+    let start = match (damage.as_ref(), piece.iter().position(|&byte| byte != GUARD)) {
+        (Some(_), _) => 0,
+        (None, Some(first)) => first,
+        (None, None) => return,
+    };
+    let found = damage.get_or_insert(Damage {
+        first: offset + start as u64,
+        count: 0,
+        of,
+        bytes: [0; SHOWN],
+        shown: 0,
+    });
+    found.count += wrong;
+    let shown = (SHOWN - found.shown).min(piece.len() - start);
+    found.bytes[found.shown..found.shown + shown].copy_from_slice(&piece[start..start + shown]);
+    found.shown += shown;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::Host;
+
+    fn damage_of(bytes: &[u8], piece: usize) -> Option<Damage> {
+        let range = Range { at: bytes.as_ptr() as u64, bytes: bytes.len() as u64 };
+        inspect(&Host, range, &mut vec![0; piece]).unwrap()
+    }
+
+    #[test]
+    fn damage_is_found_whatever_the_pieces() {
+        let mut bytes = vec![GUARD; 300];
+        assert_eq!(damage_of(&bytes, 64), None);
+        (bytes[63], bytes[64], bytes[299]) = (1, 2, 3);
+        let mut shown = [GUARD; SHOWN];
+        (shown[0], shown[1]) = (1, 2);
+        let expected = Damage { first: 63, count: 3, of: 300, bytes: shown, shown: SHOWN };
+        for piece in [1, 7, 64, 100, 299, 300, 1000] {
+            assert_eq!(damage_of(&bytes, piece), Some(expected), "{piece}");
+        }
+        bytes[63..65].fill(GUARD);
+        let last = damage_of(&bytes, 128).unwrap();
+        assert_eq!((last.first, last.count, last.shown, last.bytes[0]), (299, 1, 1, 3));
+    }
+}

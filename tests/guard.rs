@@ -1,0 +1,620 @@
+//! `BFC_DEBUG=guard` on host memory: who writes where he must not is named, and nobody else is. Each test runs in a
+//! process of its own, for the variable.
+
+mod common;
+
+use common::*;
+use std::sync::Mutex;
+
+const POISON: u8 = 0xDB;
+
+/// Runs `body` in a child process with the debug mode, and with all messages of the library.
+#[track_caller]
+fn guarded(test: &str, body: impl FnOnce(&log::Collected)) {
+    if child::is_child(test) {
+        return body(&log::Collected::start());
+    }
+    child::expect_success(test, &[("BFC_DEBUG", "guard")]);
+}
+
+fn pool() -> Pool {
+    Pool::host(64 * MIB, |options| options.flags = BFC_ALLOW_GROWTH)
+}
+
+fn bytes<'a>(address: u64, count: u64) -> &'a [u8] {
+    // SAFETY: the tests look at memory of the pool only, which nobody writes meanwhile.
+    unsafe { std::slice::from_raw_parts(address as *const u8, count as usize) }
+}
+
+fn write(address: u64, with: &[u8]) {
+    // SAFETY: it is memory of the pool, whatever the library thinks of the write.
+    unsafe { (address as *mut u8).copy_from(with.as_ptr(), with.len()) };
+}
+
+/// A number from the memory map.
+fn counter(pool: &Pool, name: &str) -> u64 {
+    let map: serde_json::Value = serde_json::from_str(&pool.memory_map()).expect("JSON");
+    map["counters"][name].as_u64().unwrap_or_else(|| panic!("no {name} in {map}"))
+}
+
+#[track_caller]
+fn assert_quiet(pool: &Pool, log: &log::Collected) {
+    assert_eq!(bfc_check(pool.device()), BFC_OK);
+    assert_eq!(counter(pool, "guard_violations"), 0, "{:?}", log.messages());
+    assert_eq!(log.messages(), []);
+}
+
+/// The only message, which is an error.
+#[track_caller]
+fn only(log: &log::Collected) -> String {
+    let messages = log.messages();
+    assert_eq!(messages.len(), 1, "{messages:#?}");
+    assert_eq!(messages[0].0, BFC_LOG_ERROR);
+    messages[0].1.clone()
+}
+
+#[track_caller]
+fn assert_says(words: &str, all: &[&str]) {
+    all.iter().for_each(|part| assert!(words.contains(part), "{part:?} is not in {words:?}"));
+}
+
+#[test]
+fn a_byte_behind_the_end() {
+    guarded("a_byte_behind_the_end", |log| {
+        let pool = pool();
+        scope_begin("matmul", 7);
+        let address = pool.get(1000);
+        bfc_scope_end();
+        write(address, &[1; 1001]);
+        pool.put(address);
+        let words = only(log);
+        let who = format!(
+            "{address:#x} (allocation 1, 1000 bytes in a chunk of 1280, operation \"matmul\", step 7)"
+        );
+        assert_says(&words, &[&who, "bfc, device 258: a write behind the end of", "1 of 280 guard bytes"]);
+        assert_says(&words, &["the first 0 bytes behind its end: 01 fd fd", "(seen when it was freed)"]);
+        assert!(!words.contains(", or "), "nobody else: {words}");
+        assert_eq!((counter(&pool, "guard_violations"), counter(&pool, "guards_unchecked")), (1, 0));
+        assert_says(&pool.report(), &["guards: 1 damaged, 0 frees unchecked", &words]);
+        // The memory is back, and whole.
+        assert_eq!(pool.stats().bytes_in_use, 0);
+        assert_eq!(pool.get(1000), address);
+        pool.put(address);
+        assert_eq!(log.messages().len(), 1);
+    });
+}
+
+#[test]
+fn far_behind_the_end() {
+    guarded("far_behind_the_end", |log| {
+        let pool = pool();
+        // A chunk of twice the size, so that the slack is large; more than one read of the library's takes.
+        let (large, wall) = (pool.get(600_000), pool.get(1));
+        pool.put(large);
+        let small = pool.get(350_000);
+        assert_eq!(small, large);
+        let size = pool.range(small).unwrap().chunk.1;
+        assert!(size >= 600_064, "{size}: all of it");
+        write(small + size - 1, &[0x42]);
+        write(small + 420_000, &[0x41, GUARD, 0x43]);
+        pool.put(small);
+        let words = only(log);
+        assert_says(&words, &["3 of ", "the first 70000 bytes behind its end: 41 fd 43 fd"]);
+        pool.put(wall);
+        assert_eq!(log.messages().len(), 1);
+    });
+}
+
+/// The last bytes of a guard are also those in front of the next allocation: nobody knows who it was.
+#[test]
+fn between_two_allocations() {
+    guarded("between_two_allocations", |log| {
+        let pool = pool();
+        scope_begin("conv", 3);
+        let first = pool.get(100);
+        bfc_scope_end();
+        let second = pool.get(200);
+        assert_eq!(second, first + 256);
+        write(second - 4, &[9; 4]);
+        pool.put(second);
+        let words = only(log);
+        let (one, other) = (
+            format!("in front of {second:#x} (allocation 2, 200 bytes in a chunk of 512)"),
+            format!(
+                "or behind the end of {first:#x} (allocation 1, 100 bytes in a chunk of 256, operation \"conv\", step 3)"
+            ),
+        );
+        assert_says(
+            &words,
+            &[&one, &other, "4 of 64 guard bytes", "the first 4 bytes in front of it: 09 09 09 09 ("],
+        );
+        pool.put(first);
+        assert_eq!(log.messages().len(), 1, "said once");
+
+        // The other way round.
+        let (first, second) = (pool.get(100), pool.get(200));
+        write(second - 4, &[9; 4]);
+        pool.put(first);
+        let words = log.messages().pop().unwrap().1;
+        assert_says(
+            &words,
+            &[&format!("behind the end of {first:#x}"), &format!("or in front of {second:#x}")],
+        );
+        assert_says(&words, &["4 of 156 guard bytes", "the first 152 bytes behind its end"]);
+        pool.put(second);
+        assert_eq!(log.messages().len(), 2);
+        assert_eq!(counter(&pool, "guard_violations"), 2);
+    });
+}
+
+#[test]
+fn in_front_where_free_memory_lies() {
+    guarded("in_front_where_free_memory_lies", |log| {
+        let pool = pool();
+        let free_before = |pool: &Pool| {
+            // Freed when the second is there already, or before it comes.
+            let (first, second) = (pool.get(1000), pool.get(1000));
+            pool.put(first);
+            second
+        };
+        let address = free_before(&pool);
+        write(address - 64, &[5; 8]);
+        pool.put(address);
+        assert_says(
+            &only(log),
+            &["a write in front of", "or a late one to what was freed there", "8 of 64", "64 bytes in front"],
+        );
+
+        let first = pool.get(1);
+        let aligned = pool.alloc_aligned(1000, 4096).unwrap();
+        assert!(aligned >= first + 512, "free memory lies in front");
+        pool.put(first);
+        write(aligned - 1, &[5]);
+        pool.put(aligned);
+        assert_eq!(counter(&pool, "guard_violations"), 2);
+        // What is farther off than the guard is free memory, and nobody looks.
+        let address = free_before(&pool);
+        write(address - 65, &[5]);
+        pool.put(address);
+        assert_eq!(counter(&pool, "guard_violations"), 2);
+        // In front of a region's first chunk there is nothing to write to.
+        let first = pool.get(10);
+        assert_eq!(first, pool.range(first).unwrap().region.0);
+        pool.put(first);
+        assert_eq!(log.messages().len(), 2);
+    });
+}
+
+#[test]
+fn new_memory_is_nan_and_freed_memory_is_poison() {
+    guarded("new_memory_is_nan_and_freed_memory_is_poison", |log| {
+        let pool = pool();
+        for size in [1, 4, 255, 256, 1000, 100_000] {
+            let address = pool.get(size);
+            assert!(bytes(address, size).iter().all(|&byte| byte == 0xFF), "{size}");
+            if size >= 4 {
+                let floats = bytes(address, size)
+                    .chunks_exact(4)
+                    .map(|four| f32::from_ne_bytes(four.try_into().unwrap()));
+                assert!(floats.into_iter().all(f32::is_nan));
+            }
+            let chunk = pool.range(address).unwrap().chunk;
+            assert!(chunk.1 >= size + 64 && chunk.1 < size + 64 + 256);
+            assert!(bytes(address + size, chunk.1 - size).iter().all(|&byte| byte == GUARD));
+            write(address, &vec![7; size as usize]);
+            pool.put(address);
+            assert!(bytes(address, chunk.1).iter().all(|&byte| byte == POISON), "use after free is seen");
+            // Again, where something follows: its guard in front stays.
+            let (address, next) = (pool.get(size), pool.get(1));
+            assert!(bytes(address, size).iter().all(|&byte| byte == 0xFF));
+            pool.put(address);
+            assert!(bytes(address, chunk.1 - 64).iter().all(|&byte| byte == POISON));
+            assert!(bytes(next - 64, 64).iter().all(|&byte| byte == GUARD));
+            pool.put(next);
+            assert!(bytes(address, chunk.1 + 256).iter().all(|&byte| byte == POISON));
+        }
+        assert_quiet(&pool, log);
+    });
+}
+
+const GUARD: u8 = 0xFD;
+
+#[test]
+fn what_may_be_used_is_what_was_asked_for() {
+    guarded("what_may_be_used_is_what_was_asked_for", |log| {
+        let pool = pool();
+        assert_eq!(pool.alloc(0), Ok(0));
+        for size in [1, 192, 193, 256, 1000] {
+            let address = pool.get(size);
+            assert_eq!((pool.requested_size(address), pool.allocated_size(address)), (Ok(size), Ok(size)));
+            write(address, &vec![0; size as usize]);
+            let stats = pool.stats();
+            assert_eq!((stats.bytes_requested, stats.bytes_in_use), (size, rounded(size + 64)));
+            assert_eq!(stats.largest_alloc_size.max(stats.bytes_in_use), stats.largest_alloc_size);
+            pool.put(address);
+        }
+        assert_eq!(pool.free(1 << 40), BFC_ERROR_INVALID_POINTER);
+        let address = pool.get(1);
+        pool.put(address);
+        assert_eq!(pool.free(address), BFC_ERROR_DOUBLE_FREE);
+        assert_eq!(pool.alloc(u64::MAX), Err(BFC_ERROR_OUT_OF_MEMORY));
+        assert_eq!(pool.alloc(u64::MAX - 63), Err(BFC_ERROR_OUT_OF_MEMORY));
+        assert_eq!(pool.alloc(64 * MIB), Err(BFC_ERROR_OUT_OF_MEMORY), "no room for the guard");
+        pool.trim(0);
+        pool.put(pool.get(64 * MIB - 64));
+        assert_quiet(&pool, log);
+    });
+}
+
+#[test]
+fn a_check_looks_at_all_that_lives() {
+    guarded("a_check_looks_at_all_that_lives", |log| {
+        let pool = pool();
+        let addresses: Vec<u64> = (0..40).map(|_| pool.get(500)).collect();
+        assert_quiet(&pool, log);
+        addresses.iter().step_by(2).for_each(|&address| pool.put(address));
+        assert_quiet(&pool, log);
+        // One behind, one in front.
+        write(addresses[7] + 500, &[1]);
+        write(addresses[11] - 3, &[1]);
+        pool.check();
+        let messages = log.messages();
+        assert_eq!((messages.len(), counter(&pool, "guard_violations")), (2, 2), "{messages:#?}");
+        assert!(messages.iter().all(|(_, words)| words.contains("(seen by bfc_check)")));
+        let find = |text: String| messages.iter().any(|(_, words)| words.contains(&text));
+        assert!(find(format!("behind the end of {:#x}", addresses[7])), "{messages:#?}");
+        assert!(find(format!("in front of {:#x}", addresses[11])), "{messages:#?}");
+        // Said once.
+        pool.check();
+        addresses.iter().skip(1).step_by(2).for_each(|&address| pool.put(address));
+        assert_eq!((log.messages().len(), counter(&pool, "guard_violations")), (2, 2));
+        // Very many are counted, and the first are said.
+        let addresses: Vec<u64> = (0..40).map(|_| pool.get(500)).collect();
+        addresses.iter().for_each(|address| write(address + 500, &[1]));
+        pool.check();
+        assert_eq!((log.messages().len(), counter(&pool, "guard_violations")), (2 + 16 + 1, 42));
+        assert_eq!(log.with("and 24 more damaged guards").len(), 1);
+    });
+}
+
+/// Whoever hears of it may do anything with the allocator.
+#[test]
+fn a_listener_may_use_the_allocator() {
+    guarded("a_listener_may_use_the_allocator", |_| {
+        static CALLS: Mutex<Vec<Status>> = Mutex::new(Vec::new());
+        extern "C" fn listen(_: *mut std::ffi::c_void, _: i32, _: *const std::ffi::c_char) {
+            let answer = alloc(258, 10).map_or_else(|status| status, |address| free(258, address));
+            CALLS.lock().unwrap().push(answer);
+        }
+        let pool = pool();
+        bfc_set_log_callback(Some(listen), std::ptr::null_mut());
+        let address = pool.get(10);
+        write(address + 10, &[1]);
+        pool.put(address);
+        bfc_set_log_callback(None, std::ptr::null_mut());
+        assert_eq!(*CALLS.lock().unwrap(), [BFC_OK]);
+    });
+}
+
+/// A program that keeps to what it was given, in all the ways there are.
+fn random_program(pool: &Pool, seed: u64, rounds: u32, tag: u8) {
+    let mut random = Random::new(seed);
+    let mut live: Vec<(u64, u64)> = Vec::new();
+    for _ in 0..rounds {
+        match random.below(20) {
+            0 => drop(pool.trim(random.below(MIB))),
+            1 => assert_eq!(bfc_check(pool.device()), BFC_OK),
+            2..=10 if live.len() < 60 => {
+                let most = [200, 5000, 300_000][random.index(3)];
+                let size = random.between(1, most);
+                let address = match random.below(4) {
+                    0 => pool.alloc_aligned(size, 1 << random.between(8, 15)),
+                    _ => pool.alloc(size),
+                };
+                let Ok(address) = address else { continue };
+                assert!(bytes(address, size).iter().all(|&byte| byte == 0xFF));
+                write(address, &vec![tag; size as usize]);
+                live.push((address, size));
+            }
+            _ if !live.is_empty() => {
+                let (address, size) = live.swap_remove(random.index(live.len()));
+                assert!(bytes(address, size).iter().all(|&byte| byte == tag), "nobody else wrote there");
+                pool.put(address);
+            }
+            _ => {}
+        }
+    }
+    live.into_iter().for_each(|(address, _)| pool.put(address));
+}
+
+#[test]
+fn no_false_alarm_in_random_programs() {
+    guarded("no_false_alarm_in_random_programs", |log| {
+        for seed in 0..24 {
+            let flags = [
+                BFC_ALLOW_GROWTH,
+                BFC_ALLOW_GROWTH | BFC_GARBAGE_COLLECTION,
+                BFC_ALLOW_GROWTH | BFC_SPLIT_ALWAYS,
+                0,
+            ][seed as usize % 4];
+            let pool =
+                Pool::host(4 * MIB, |options| (options.flags, options.initial_region_bytes) = (flags, 65536));
+            random_program(&pool, seed, 1500, 3);
+            assert_quiet(&pool, log);
+            assert_eq!((pool.stats().bytes_in_use, counter(&pool, "guards_unchecked")), (0, 0));
+        }
+    });
+}
+
+#[test]
+fn no_false_alarm_with_several_threads() {
+    guarded("no_false_alarm_with_several_threads", |log| {
+        for seed in 0..4 {
+            let pool = Pool::host(6 * MIB, |options| {
+                options.flags = BFC_ALLOW_GROWTH | BFC_GARBAGE_COLLECTION;
+                (options.initial_region_bytes, options.retry_timeout_ms) = (65536, 2);
+            });
+            std::thread::scope(|scope| {
+                for thread in 0..4u8 {
+                    let pool = &pool;
+                    scope.spawn(move || random_program(pool, seed * 4 + u64::from(thread), 700, 10 + thread));
+                }
+            });
+            assert_quiet(&pool, log);
+            assert_eq!(counter(&pool, "guards_unchecked"), 0);
+        }
+    });
+}
+
+fn alloc_on(pool: &Pool, size: u64, stream: u64) -> u64 {
+    let mut out = std::ptr::null_mut();
+    // SAFETY: a valid out-pointer.
+    let status = unsafe { bfc_alloc_async(pool.device(), size as usize, pointer(stream), &mut out) };
+    assert_eq!(status, BFC_OK, "{}", last_error());
+    out as u64
+}
+
+fn put_on(pool: &Pool, address: u64, stream: u64) {
+    assert_eq!(bfc_free_async(pool.device(), pointer(address), pointer(stream)), BFC_OK, "{}", last_error());
+}
+
+/// Without a device nobody knows when a stream's work is done: what it may still read or write is left alone.
+#[test]
+fn memory_of_streams_is_left_alone_without_a_device() {
+    guarded("memory_of_streams_is_left_alone_without_a_device", |log| {
+        let pool = pool();
+        let plain = pool.get(1000);
+        let ordered = alloc_on(&pool, 1000, 16);
+        write(ordered, &[7; 1000]);
+        put_on(&pool, ordered, 16);
+        assert_eq!(bytes(ordered, 1000), [7; 1000], "work on the stream may still read it");
+        let again = alloc_on(&pool, 1000, 16);
+        assert_eq!((again, bytes(again, 1000)), (ordered, &[7; 1000][..]), "and write it");
+        // What has no stream is guarded as before, and what it freed is free at once.
+        write(plain, &[1; 1010]);
+        pool.put(plain);
+        assert_eq!((counter(&pool, "guard_violations"), log.messages().len()), (1, 1));
+        assert!(bytes(plain, 1000).iter().all(|&byte| byte == POISON));
+        // Recorded on a stream, or freed there: checked, and not poisoned.
+        let recorded = pool.get(1000);
+        write(recorded, &[8; 1001]);
+        assert_eq!(bfc_record_stream(pool.device(), pointer(recorded), pointer(16)), BFC_OK);
+        pool.put(recorded);
+        let elsewhere = pool.get(1000);
+        write(elsewhere, &[9; 1001]);
+        put_on(&pool, elsewhere, 16);
+        assert_eq!((bytes(recorded, 1000), bytes(elsewhere, 1000)), (&[8; 1000][..], &[9; 1000][..]));
+        assert_eq!(counter(&pool, "guard_violations"), 3, "{:#?}", log.messages());
+        put_on(&pool, again, 16);
+        assert_eq!(counter(&pool, "guards_unchecked"), 2);
+        pool.check();
+    });
+}
+
+#[test]
+fn no_false_alarm_in_random_programs_of_streams() {
+    guarded("no_false_alarm_in_random_programs_of_streams", |log| {
+        for seed in 0..24 {
+            let pool = Pool::host(2 * MIB, |options| {
+                (options.flags, options.initial_region_bytes) =
+                    (BFC_ALLOW_GROWTH | BFC_GARBAGE_COLLECTION, 65536);
+            });
+            // From the beginning there are several.
+            pool.put(pool.get(1));
+            put_on(&pool, alloc_on(&pool, 1, 16), 16);
+            let mut random = Random::new(seed);
+            let mut live: Vec<(u64, u64)> = Vec::new();
+            // What streams freed and their work may still use, as it was.
+            let mut pending: Vec<(u64, u64, u64)> = Vec::new();
+            for _ in 0..1500 {
+                let stream = 16 + random.below(3);
+                match random.below(20) {
+                    0 => {
+                        assert_eq!(bfc_stream_synchronized(pool.device(), pointer(stream)), BFC_OK);
+                        pending.retain(|&(.., on)| on != stream);
+                    }
+                    1 => pool.check(),
+                    2 => drop(pool.trim(0)),
+                    3..=10 if live.len() < 40 => {
+                        let (size, on) = (random.between(1, 20_000), random.below(4));
+                        let mut wanted = request(size as usize);
+                        (wanted.stream, wanted.flags) =
+                            (pointer(16 + on), u32::from(on != 3) * BFC_REQUEST_ON_STREAM);
+                        let Ok(address) = pool.alloc_ex(&wanted) else { continue };
+                        let overlaps = |&&(at, bytes, by): &&(u64, u64, u64)| {
+                            at < address + size && address < at + bytes && by != 16 + on
+                        };
+                        assert_eq!(pending.iter().find(overlaps), None, "given to another");
+                        // It is the same stream's, or nobody's work any more: slack included.
+                        let chunk = pool.range(address).unwrap().chunk;
+                        pending.retain(|&(at, bytes, _)| at >= chunk.0 + chunk.1 || address >= at + bytes);
+                        write(address, &vec![size as u8; size as usize]);
+                        live.push((address, size));
+                    }
+                    _ if !live.is_empty() => {
+                        let (address, size) = live.swap_remove(random.index(live.len()));
+                        assert!(bytes(address, size).iter().all(|&byte| byte == size as u8));
+                        if random.one_in(3) {
+                            pool.put(address);
+                        } else {
+                            put_on(&pool, address, stream);
+                            pending.push((address, size, stream));
+                        }
+                    }
+                    _ => {}
+                }
+                for &(address, size, _) in &pending {
+                    assert!(
+                        bytes(address, size).iter().all(|&byte| byte == size as u8),
+                        "its work may read it"
+                    );
+                }
+            }
+            assert_eq!(counter(&pool, "guard_violations"), 0, "{:#?}", log.messages());
+            assert_eq!(log.messages(), []);
+        }
+    });
+}
+
+/// In the child of a fork, with threads of the parent in the middle of it.
+#[test]
+fn a_forked_child_goes_on() {
+    guarded("a_forked_child_goes_on", |log| {
+        let pool = pool();
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for thread in 0..3u8 {
+                let (pool, stop) = (&pool, &stop);
+                scope.spawn(move || {
+                    let mut seed = u64::from(thread);
+                    while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                        random_program(pool, seed, 50, thread);
+                        seed += 3;
+                    }
+                });
+            }
+            for _ in 0..60 {
+                // SAFETY: the child only calls the library and ends.
+                match unsafe { libc::fork() } {
+                    0 => {
+                        let works = (0..20).all(|_| {
+                            let address = alloc(pool.device(), 5000).unwrap_or(0);
+                            address != 0 && free(pool.device(), address) == BFC_OK
+                        });
+                        let sound = bfc_check(pool.device()) == BFC_OK && summary(&pool).0 == 0;
+                        // SAFETY: it ends the child at once.
+                        unsafe { libc::_exit(i32::from(!works) + 2 * i32::from(!sound)) };
+                    }
+                    child => {
+                        let mut status = 0;
+                        // SAFETY: the pointer is valid, and the child is ours.
+                        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+                        assert_eq!(status, 0, "1: a call failed; 2: a guard was damaged");
+                    }
+                }
+            }
+            stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
+        assert_quiet(&pool, log);
+    });
+}
+
+/// Violations and unchecked frees as the memory map has them, without allocating much.
+fn summary(pool: &Pool) -> (u64, u64) {
+    let map = pool.memory_map();
+    let number = |name: &str| {
+        let at = map.find(name).expect("in the map") + name.len();
+        let digits = map[at..].find(|c: char| !c.is_ascii_digit()).expect("an end");
+        map[at..at + digits].parse().expect("a number")
+    };
+    (number("\"guard_violations\":"), number("\"guards_unchecked\":"))
+}
+
+#[test]
+fn destruction_waits_and_wakes() {
+    guarded("destruction_waits_and_wakes", |_| {
+        for seed in 0..20 {
+            let pool = pool();
+            std::thread::scope(|scope| {
+                for thread in 0..3 {
+                    let pool = &pool;
+                    scope.spawn(move || {
+                        let mut random = Random::new(seed * 3 + thread);
+                        loop {
+                            match pool.alloc(random.between(1, 300_000)) {
+                                Ok(address) => {
+                                    let status = pool.free(address);
+                                    assert!(
+                                        [BFC_OK, BFC_ERROR_SHUTTING_DOWN, BFC_ERROR_NO_ALLOCATOR]
+                                            .contains(&status)
+                                    );
+                                }
+                                Err(BFC_ERROR_SHUTTING_DOWN | BFC_ERROR_NO_ALLOCATOR) => break,
+                                Err(status) => panic!("{status}: {}", last_error()),
+                            }
+                        }
+                    });
+                }
+                std::thread::sleep(std::time::Duration::from_millis(5));
+                assert_eq!(pool.destroy_forced(), BFC_OK);
+            });
+        }
+    });
+}
+
+/// Tells of the allocators that it creates, for the tests of the variable. By itself it does nothing.
+#[test]
+fn probe() {
+    if !child::is_child("probe") {
+        return;
+    }
+    let is_on = |pool: &Pool| {
+        assert_eq!(pool.memory_map().contains("guard_violations"), pool.report().contains("guards:"));
+        pool.memory_map().contains("guard_violations")
+    };
+    let custom = Pool::custom(Backend::new(MIB), MIB, |_| ());
+    custom.put(custom.get(1000));
+    let stamps = Pool::host(MIB, |options| options.flags = BFC_TIMESTAMPS);
+    stamps.put(stamps.get(1000));
+    let host = pool();
+    let address = host.get(1000);
+    assert_eq!(host.allocated_size(address), Ok(if is_on(&host) { 1000 } else { 1024 }));
+    host.put(address);
+    println!("host {} custom {} stamps {}", is_on(&host), is_on(&custom), is_on(&stamps));
+}
+
+#[test]
+fn the_variable() {
+    let with = |value: &str| child::expect_success("probe", &[("BFC_DEBUG", value), ("BFC_LOG", "warn")]);
+    for value in ["guard", " GUARD ", "guard,guard", ",guard,"] {
+        let ended = with(value);
+        assert!(ended.text.contains("host true custom false stamps false"), "{value}: {}", ended.text);
+        let ignored = "BFC_DEBUG=guard is ignored for this allocator: ";
+        assert_eq!(ended.errors.matches(ignored).count(), 2, "{}", ended.errors);
+        assert!(
+            ended.errors.contains("the memory of a suballocator") && ended.errors.contains("BFC_TIMESTAMPS")
+        );
+        assert_eq!(ended.errors.lines().count(), 2, "{}", ended.errors);
+    }
+    for value in ["gard", "1", "guards"] {
+        let ended = with(value);
+        assert!(ended.text.contains("host false custom false stamps false"), "{value}: {}", ended.text);
+        let warning = format!("libbfc warning: BFC_DEBUG={value} is ignored: it must be guard\n");
+        assert_eq!(ended.errors, warning.repeat(3));
+    }
+    let ended = with("guard,more");
+    assert!(ended.text.contains("host true custom false stamps false"), "{}", ended.text);
+    assert!(
+        ended.errors.contains("BFC_DEBUG=guard,more is ignored in part: it must be guard\n"),
+        "{}",
+        ended.errors
+    );
+    for value in ["", ",", " "] {
+        let ended = with(value);
+        assert!(ended.text.contains("host false"), "{}", ended.text);
+        assert_eq!(ended.errors, "");
+    }
+    // Without a wish for messages there are none.
+    let quiet = child::expect_success("probe", &[("BFC_DEBUG", "guard,more")]);
+    assert_eq!(quiet.errors, "");
+}
