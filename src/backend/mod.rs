@@ -111,17 +111,20 @@ impl Drop for Owned {
     fn drop(&mut self) {
         keeping_last_error(|| self.0.get().close());
         match self.0 {
-            // SAFETY: it was leaked from a box in `open`, for this owner only, and nobody calls it any more.
-            AnyBackend::HostVmm(state) => {
-                drop(unsafe { Box::from_raw(std::ptr::from_ref(state).cast_mut()) })
-            }
+            // SAFETY: see `end`.
+            AnyBackend::HostVmm(state) => unsafe { end(state) },
             // SAFETY: as above.
-            AnyBackend::CudaVmm(state) => {
-                drop(unsafe { Box::from_raw(std::ptr::from_ref(state).cast_mut()) })
-            }
+            AnyBackend::CudaVmm(state) => unsafe { end(state) },
             _ => {}
         }
     }
+}
+
+/// # Safety
+/// It was leaked from a box in `open`, for one owner only, which ends, and nobody calls it any more.
+unsafe fn end<T>(state: &'static T) {
+    // SAFETY: the caller vouches for it.
+    drop(unsafe { Box::from_raw(std::ptr::from_ref(state).cast_mut()) });
 }
 
 impl AnyBackend {
