@@ -56,7 +56,8 @@
 // Device memory by cuMemAlloc, in the primary context of the CUDA device with that ordinal, 0 to 255.
 #define BFC_BACKEND_CUDA 3
 
-// Device memory in one growing virtual range. Not in this version: BFC_ERROR_BACKEND_UNAVAILABLE.
+// Device memory in one growing virtual range, as BFC_BACKEND_HOST_VMM, by the device's granules (cuMemMap; 2 MiB on
+// all devices of today). Before granules move, and before bfc_trim unmaps some, the device is synchronised.
 #define BFC_BACKEND_CUDA_VMM 4
 
 // Host memory in one growing virtual range, by granules of 2 MiB of a file in memory: the pool is one region, and

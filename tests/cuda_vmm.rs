@@ -74,7 +74,7 @@ fn a_range_that_grows_and_is_remapped() {
             (0..4).for_each(|part| write(driver, address + part * GRANULE, address + part));
         }
         let (gone, kept): (Vec<u64>, Vec<u64>) =
-            all.iter().partition(|&&address| (address / MIB / 8) % 2 == 0);
+            all.iter().partition(|&&address| (address / MIB / 8).is_multiple_of(2));
         gone.iter().for_each(|&address| pool.put(address));
         let created = sim.calls("cuMemCreate");
         // No piece is so large.

@@ -25,7 +25,7 @@ pub enum Backend {
     HostVmm,
     /// CUDA device 0.
     Cuda,
-    /// CUDA device 0, by its virtual memory management (not in this version).
+    /// CUDA device 0, in one range of addresses: granules are mapped on demand and moved.
     #[value(alias = "cuda_vmm")]
     CudaVmm,
     /// Addresses without memory; chosen by --device-capacity.

@@ -85,7 +85,7 @@ struct Replay {
     /// The first region's size with --growth
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true, value_parser = size::parse_nonzero)]
     initial_region: Option<u64>,
-    /// Where the memory comes from; this version has host and host-vmm
+    /// Where the memory comes from
     #[arg(long, value_enum, ignore_case = true, default_value_t = Backend::Host)]
     backend: Backend,
     /// Replay on a simulated device of this capacity: addresses without memory, always the same ones

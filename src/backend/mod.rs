@@ -113,26 +113,24 @@ impl Deref for Owned {
     }
 }
 
-/// Drops what was leaked from a box.
-///
-/// # Safety
-/// It was, and nobody uses it any more.
-unsafe fn take_back<T>(state: &'static T) {
-    // SAFETY: by this function's contract.
-    drop(unsafe { Box::from_raw(std::ptr::from_ref(state).cast_mut()) });
-}
-
 impl Drop for Owned {
     fn drop(&mut self) {
         keeping_last_error(|| self.0.get().close());
         match self.0 {
-            // SAFETY: it was leaked from a box in `open`, for this owner only, and nobody calls it any more.
-            AnyBackend::HostVmm(state) => unsafe { take_back(state) },
+            // SAFETY: see `end`.
+            AnyBackend::HostVmm(state) => unsafe { end(state) },
             // SAFETY: as above.
-            AnyBackend::CudaVmm(state) => unsafe { take_back(state) },
+            AnyBackend::CudaVmm(state) => unsafe { end(state) },
             _ => {}
         }
     }
+}
+
+/// # Safety
+/// It was leaked from a box in `open`, for one owner only, which ends, and nobody calls it any more.
+unsafe fn end<T>(state: &'static T) {
+    // SAFETY: the caller vouches for it.
+    drop(unsafe { Box::from_raw(std::ptr::from_ref(state).cast_mut()) });
 }
 
 impl AnyBackend {

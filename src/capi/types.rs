@@ -45,7 +45,8 @@ pub const BFC_BACKEND_HOST: u32 = 1;
 pub const BFC_BACKEND_CUSTOM: u32 = 2;
 /// Device memory by cuMemAlloc, in the primary context of the CUDA device with that ordinal, 0 to 255.
 pub const BFC_BACKEND_CUDA: u32 = 3;
-/// Device memory in one growing virtual range. Not in this version: BFC_ERROR_BACKEND_UNAVAILABLE.
+/// Device memory in one growing virtual range, as BFC_BACKEND_HOST_VMM, by the device's granules (cuMemMap; 2 MiB on
+/// all devices of today). Before granules move, and before bfc_trim unmaps some, the device is synchronised.
 pub const BFC_BACKEND_CUDA_VMM: u32 = 4;
 /// Host memory in one growing virtual range, by granules of 2 MiB of a file in memory: the pool is one region, and
 /// whole free granules move to where a larger piece is wanted, so that free memory does not stay in pieces.

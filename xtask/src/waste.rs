@@ -14,7 +14,7 @@ pub const SECTION: &str = "waste";
 /// The least limit of each recorded program over its peak of live bytes, by `bfc replay --find-limit` on HOST_VMM,
 /// as rows like those of the C++ program. No memory is touched, so that programs of 25 GiB can be asked about.
 pub fn measure(workspace: &Workspace, prefix: &Path) -> Result<Vec<Value>> {
-    let mut command = workspace.command(&prefix.join("bin/bfc"));
+    let mut command = workspace.command(prefix.join("bin/bfc"));
     command.args(["replay", "--find-limit", "--backend=host-vmm", "--json", "--quiet"]);
     command.args(files::below(&workspace.path("tests/traces"), "gz")?);
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("BFC_")) {
