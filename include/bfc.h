@@ -329,22 +329,72 @@ bfc_status_t bfc_alloc_freed_before(int32_t device, size_t bytes, uint64_t freed
 //         BFC_ERROR_SHUTTING_DOWN, BFC_ERROR_INTERNAL. A failing free changes nothing.
 bfc_status_t bfc_free(int32_t device, void *ptr);
 
-// Allocates in the order of a stream. Not in this version: BFC_ERROR_UNSUPPORTED.
+// Allocates in the order of a stream: the memory may be used by work that is queued there from now on.
+//
+// What was freed on the same stream is reusable at once, as with bfc_alloc. What was freed on another is used when
+// the work queued there before the free is done; if nothing else fits and the pool cannot grow any more, this
+// stream is made to wait for that work (cuStreamWaitEvent), and the call returns without waiting itself. Memory
+// freed without a stream (bfc_free of what bfc_alloc gave) comes to a stream only by a synchronisation of the
+// device, which is the last resort before regions are given back. On one stream alone every address is what
+// bfc_alloc would give.
+//
+// While the stream is being captured, the library asks and synchronises nothing: the request is served from what
+// the stream may use, or the pool grows.
+//
+// On backends without a device a stream is any token, and its work ends when bfc_stream_synchronized says so.
+//
+// @param stream  NULL and 0x1 are the default stream; 0x2 is the calling thread's own default stream. It must be
+//                alive until bfc_forget_stream.
+// @return BFC_OK; as bfc_alloc, and BFC_ERROR_UNSUPPORTED with BFC_TIMESTAMPS.
 //
 // Precondition: `out_ptr` is NULL or valid for writing.
-bfc_status_t bfc_alloc_async(int32_t device, size_t bytes, bfc_stream_t stream, void **out_ptr);
+bfc_status_t bfc_alloc_async(int32_t device,
+                             size_t bytes,
+                             bfc_stream_t stream,
+                             void **out_ptr);
 
-// Frees in the order of a stream. Not in this version: BFC_ERROR_UNSUPPORTED, and nothing is freed.
-bfc_status_t bfc_free_async(int32_t device, void *ptr, bfc_stream_t stream);
+// Frees in the order of a stream: work queued there so far may go on touching the memory, work queued on others
+// may not, unless bfc_record_stream was called for it. Whatever call allocated it.
+//
+// bfc_free of what bfc_alloc_async gave is a free on the stream of the allocation.
+//
+// @param ptr  NULL: BFC_OK, also where nothing was created.
+// @return BFC_OK; as bfc_free, and BFC_ERROR_UNSUPPORTED with BFC_TIMESTAMPS; BFC_ERROR_OUT_OF_MEMORY where the
+//         stream is new to the allocator and there is no host memory for it. A failing free changes nothing.
+bfc_status_t bfc_free_async(int32_t device,
+                            void *ptr,
+                            bfc_stream_t stream);
 
-// Says that a chunk is also used on another stream. Not in this version: BFC_ERROR_UNSUPPORTED.
-bfc_status_t bfc_record_stream(int32_t device, void *ptr, bfc_stream_t stream);
+// Says that a live allocation is also used on a stream: once it is freed, it is not reusable anywhere until the
+// work queued there by then is done. On the default stream of a thread (0x2) that is known only after a later free
+// on it by the same thread, or a synchronisation.
+//
+// @return BFC_OK; BFC_ERROR_INVALID_POINTER if `ptr` is not the start of a live allocation;
+//         BFC_ERROR_UNSUPPORTED with BFC_TIMESTAMPS; BFC_ERROR_OUT_OF_MEMORY, of host memory; and the errors of
+//         every call.
+bfc_status_t bfc_record_stream(int32_t device,
+                               void *ptr,
+                               bfc_stream_t stream);
 
-// Says that a stream is about to be destroyed. Not in this version: BFC_ERROR_UNSUPPORTED.
-bfc_status_t bfc_forget_stream(int32_t device, bfc_stream_t stream);
+// Says that a stream is about to be destroyed; call it before, with all work queued. What was allocated there and is
+// still live may be freed later by bfc_free or on other streams. Afterwards the handle may be another stream's. A
+// stream that was never used with this allocator is fine.
+//
+// On backends without a device the work of a forgotten stream still ends by bfc_stream_synchronized only.
+//
+// @return BFC_OK; BFC_ERROR_UNSUPPORTED with BFC_TIMESTAMPS; BFC_ERROR_OUT_OF_MEMORY, of host memory, or
+//         BFC_ERROR_BACKEND_FAILED: what was freed on the stream then waits for a synchronisation of the device;
+//         and the errors of every call.
+bfc_status_t bfc_forget_stream(int32_t device,
+                               bfc_stream_t stream);
 
-// Vouches that all work queued on a stream so far is done. Not in this version: BFC_ERROR_UNSUPPORTED.
-bfc_status_t bfc_stream_synchronized(int32_t device, bfc_stream_t stream);
+// Vouches that all work queued on a stream so far is done: what was freed there may be used by everybody. It
+// synchronises nothing itself. On backends without a device NULL, the default stream, includes the work of those who
+// name no stream.
+//
+// @return BFC_OK; BFC_ERROR_UNSUPPORTED with BFC_TIMESTAMPS; and the errors of every call.
+bfc_status_t bfc_stream_synchronized(int32_t device,
+                                     bfc_stream_t stream);
 
 // Gets the last stamp given to a free; stamps start at 1, 0 is none yet. Read it, synchronise the
 // device, and pass it plus 1 to bfc_set_safe_frontier: then everything freed before is safe.

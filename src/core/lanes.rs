@@ -59,7 +59,7 @@ impl Stream {
     }
 }
 
-/// A lane's place in the table. Recycled once a lane is forgotten and nothing of it is left.
+/// A lane's place in the table. Recycled once a lane is forgotten, or is a thread's, and nothing of it is left.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Lane(u32);
 
@@ -152,7 +152,7 @@ pub(super) struct Use {
 pub(super) struct Lanes {
     pub(super) notes: Vec<Note>,
     rows: Vec<Row>,
-    /// Who has which row, in the order of names. One that is forgotten is not here.
+    /// Who has which row, in the order of names. One that is forgotten, or was recycled, is not here.
     names: Vec<(Stream, Lane)>,
     pub(super) uses: Vec<Use>,
     /// How often a lane got further: something may have become available.
@@ -212,8 +212,11 @@ impl Lanes {
     #[cold]
     fn add(&mut self, stream: Stream) -> Result<Lane, HostMemoryExhausted> {
         self.names.try_reserve(1)?;
-        let place = match self.rows.iter().position(|row| row.forgotten && row.is_idle()) {
+        // Threads come and go and nobody says so: a lane of which there is nothing to know can begin anew.
+        let is_vacant = |row: &Row| row.is_idle() && (row.forgotten || row.stream.thread() != 0);
+        let place = match self.rows.iter().position(is_vacant) {
             Some(place) => {
+                self.names.retain(|&(_, Lane(other))| other as usize != place);
                 // Points go on rising: what is known of them elsewhere must not fit the new lane by chance.
                 let row = &mut self.rows[place];
                 (row.stream, row.forgotten, row.done) = (stream, false, row.point);
