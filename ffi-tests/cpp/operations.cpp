@@ -161,7 +161,7 @@ void order_of_device_work() {
   CHECK(pool.allocate(request, ec) == ptr && !ec);
   pool.destroy_forced();
   // Stamps exclude streams.
-  const bfc::pool stamped(501, small().flags(BFC_TIMESTAMPS));
+  const bfc::pool stamped(501, small().timestamps());
   CHECK(stamped.allocate_async(1, nullptr, ec) == nullptr && ec == bfc::errc::unsupported);
   throws(bfc::errc::unsupported, "bfc_alloc_async", [&] { stamped.allocate_async(1, nullptr); });
   throws(bfc::errc::unsupported, "bfc_free_async", [&] { stamped.deallocate_async(&ec, nullptr); });
