@@ -6,7 +6,6 @@ use super::order::Order;
 use super::{DEVICES, Place, World, say};
 use crate::common::*;
 use arbitrary::{Result, Unstructured};
-use std::ffi::c_void;
 
 /// A request with a tail that a later version might have.
 #[repr(C)]

@@ -7,6 +7,11 @@ use std::ffi::c_void;
 /// A stream with how often its name was forgotten before; no stream is one too.
 type Lane = (u64, u32);
 
+/// Work of a lane up to one of its frees.
+type Work = (Lane, u64);
+/// Start and end, with what may touch it.
+type Hazard = (u64, (u64, Vec<Work>));
+
 const NO_STREAM: u64 = u64::MAX;
 
 #[derive(Default)]
@@ -23,7 +28,7 @@ pub(crate) struct Order {
     /// Live allocations: where, and on which streams they were recorded.
     live: BTreeMap<u64, (Lane, Vec<Lane>)>,
     /// Start and end of what was freed, with the work that may touch it.
-    hazards: BTreeMap<u64, (u64, Vec<(Lane, u64)>)>,
+    hazards: BTreeMap<u64, (u64, Vec<Work>)>,
 }
 
 impl Order {
@@ -64,7 +69,7 @@ impl Order {
     }
 
     /// Takes the hazards of a range out.
-    fn cut(&mut self, start: u64, end: u64) -> Vec<(u64, (u64, Vec<(Lane, u64)>))> {
+    fn cut(&mut self, start: u64, end: u64) -> Vec<Hazard> {
         let mut taken = Vec::new();
         while let Some((&at, _)) = self.hazards.range(..end).next_back().filter(|(_, held)| held.0 > start) {
             let Some((until, works)) = self.hazards.remove(&at) else { break };
@@ -79,7 +84,7 @@ impl Order {
         taken
     }
 
-    fn advance(&mut self, lane: Lane) -> (Lane, u64) {
+    fn advance(&mut self, lane: Lane) -> Work {
         let row = self.rows.entry(lane).or_default();
         row.frees += u64::from(!row.forgotten);
         (lane, row.frees)
