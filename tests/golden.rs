@@ -2,7 +2,8 @@
 //!
 //! The seven recorded traces run in the five modes of `traces/golden.tsv` through the C ABI, over a
 //! sub-allocator that hands out the same fake addresses as the one in the recording (see
-//! `traces/README.md`). Hash, counts and statistics must be those of `tsl::BFCAllocator` in 2.21.
+//! `traces/README.md`). Hash, counts and statistics must be those of `tsl::BFCAllocator` in 2.21: through the plain
+//! calls, and through those that name a stream, as long as that is always the same one.
 
 mod common;
 
@@ -116,7 +117,31 @@ impl Fnv {
     }
 }
 
-fn run(trace: &Trace, golden: &Golden) {
+/// In whose order a trace runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Order {
+    Plain,
+    /// Always the same stream.
+    Stream(u64),
+}
+
+impl Order {
+    fn alloc(self, pool: &Pool, bytes: u64) -> Result<u64, Status> {
+        match self {
+            Order::Plain => pool.alloc(bytes),
+            Order::Stream(stream) => pool.alloc_on(bytes, stream),
+        }
+    }
+
+    fn free(self, pool: &Pool, address: u64) {
+        match self {
+            Order::Plain => pool.put(address),
+            Order::Stream(stream) => pool.put_on(address, stream),
+        }
+    }
+}
+
+fn run(trace: &Trace, golden: &Golden, order: Order) {
     let pool = Pool::custom(
         Backend::starting_at(backend::RECORDED_FIRST, golden.device_capacity),
         golden.limit,
@@ -130,7 +155,7 @@ fn run(trace: &Trace, golden: &Golden) {
     for (step, event) in trace.events.iter().enumerate() {
         match *event {
             Event::Alloc { bytes } => {
-                let address = pool.alloc(bytes).unwrap_or(0);
+                let address = order.alloc(&pool, bytes).unwrap_or(0);
                 failed += u64::from(address == 0);
                 hash.add(address);
                 addresses.push(address);
@@ -138,7 +163,7 @@ fn run(trace: &Trace, golden: &Golden) {
             Event::Free { allocation } => {
                 let address = addresses[allocation];
                 if address != 0 {
-                    pool.put(address);
+                    order.free(&pool, address);
                 }
             }
         }
@@ -163,7 +188,11 @@ fn run(trace: &Trace, golden: &Golden) {
         ("bytes_limit", golden.limit, stats.bytes_limit),
     ];
     for (what, golden_value, ours) in expected {
-        assert_eq!(ours, golden_value, "mode {}: {what} (left ours, right TensorFlow's)", golden.mode);
+        assert_eq!(
+            ours, golden_value,
+            "mode {}, {order:?}: {what} (left ours, right TensorFlow's)",
+            golden.mode
+        );
     }
     check_largest_free(&pool, &stats);
 }
@@ -213,7 +242,9 @@ fn all_modes(name: &str) {
     let trace = read_trace(name);
     let rows = read_golden(name);
     assert_eq!(rows.len(), 5, "{name} has five modes");
-    rows.iter().for_each(|golden| run(&trace, golden));
+    for order in [Order::Plain, Order::Stream(0), Order::Stream(0x5000)] {
+        rows.iter().for_each(|golden| run(&trace, golden, order));
+    }
 }
 
 #[test]
@@ -266,7 +297,7 @@ fn a_wrong_golden_value_fails() {
     for spoil in spoil {
         let mut golden = read_golden("gpt2").swap_remove(0);
         spoil(&mut golden);
-        let result = std::panic::catch_unwind(|| run(&trace, &golden));
+        let result = std::panic::catch_unwind(|| run(&trace, &golden, Order::Plain));
         assert!(result.is_err(), "a spoilt line passed");
     }
 }

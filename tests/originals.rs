@@ -445,8 +445,7 @@ fn backoff_does_not_hang() {
 }
 
 /// ONNX Runtime's `StreamAwareArena`, as far as stamps express it: with quarantine no chunk is handed out
-/// before the work that was queued ahead of its free is known to be done. The calls that name a stream
-/// are not in this version, and say so.
+/// before the work that was queued ahead of its free is known to be done. Stamps and streams exclude each other.
 #[test]
 fn no_reuse_until_synchronised() {
     let pool =
@@ -463,4 +462,22 @@ fn no_reuse_until_synchronised() {
     assert_eq!(bfc_free_async(pool.device(), pointer(whole), stream), BFC_ERROR_UNSUPPORTED);
     assert_eq!(bfc_record_stream(pool.device(), pointer(whole), stream), BFC_ERROR_UNSUPPORTED);
     assert_eq!(pool.allocated_size(whole), Ok(256), "nothing was freed");
+}
+
+/// ONNX Runtime's `StreamAwareArena` again, with streams: `TwoStreamAllocation`, `TestSecureTheChunk` and
+/// `TestSecureTheChunk_NoStreamSync`, where a host that has waited takes the place of a notification.
+#[test]
+fn streams_share_what_is_synchronised() {
+    let (first, second) = (0x51, 0x52);
+    let pool = Pool::custom(Backend::new(GIB), GIB, |options| options.flags = GROWTH);
+    let (a, b) = (pool.get_on(4096, first), pool.get_on(4096, second));
+    assert_ne!(a, b);
+    pool.put(a);
+    let other = pool.get_on(4096, second);
+    assert_ne!(other, a, "the first stream may still work with it");
+    assert_eq!(pool.get_on(4096, first), a, "which is no matter to itself");
+    pool.put(a);
+    pool.synchronized(first);
+    assert_eq!(pool.get_on(4096, second), a);
+    pool.check();
 }

@@ -321,31 +321,68 @@ static void unknown_flags_of_a_request(void) {
   end();
 }
 
-/* Where there are no streams yet the calls say so, and do nothing. */
+/* In the order of streams, which are any tokens on the host. */
 static void streams(void) {
   bfc_request_t request = BFC_REQUEST_INIT;
-  void *ptr = &request;
-  bfc_status_t status;
+  void *const first = &request, *const second = &request.bytes;
+  void *ptr = NULL, *other = NULL, *none = NULL;
+  int32_t inside;
   begin();
+  CHECK_REFUSED_ON(HOST, bfc_alloc_async(HOST, 1, first, NULL), BFC_ERROR_INVALID_ARGUMENT, "NULL");
+  CHECK_OK(bfc_alloc_async(HOST, 0, first, &none));
+  CHECK(none == NULL);
+  CHECK_OK(bfc_free_async(HOST, NULL, first));
   request.bytes = 1;
   request.flags = BFC_REQUEST_ON_STREAM;
-  status = bfc_alloc_ex(HOST, &request, &ptr);
-  if (status == BFC_OK) {
-    CHECK_OK(bfc_free_async(HOST, ptr, NULL));
-    CHECK_OK(bfc_forget_stream(HOST, NULL));
-  } else {
-    CHECK(ptr == NULL);
-#define NO_STREAMS(call) CHECK_REFUSED_ON(HOST, call, BFC_ERROR_UNSUPPORTED, "stream")
-    NO_STREAMS(bfc_alloc_ex(HOST, &request, &ptr));
-    ptr = &request;
-    NO_STREAMS(bfc_alloc_async(HOST, 1, NULL, &ptr));
-    CHECK(ptr == NULL);
-    NO_STREAMS(bfc_free_async(HOST, live, NULL));
-    NO_STREAMS(bfc_record_stream(HOST, live, NULL));
-    NO_STREAMS(bfc_forget_stream(HOST, NULL));
-    NO_STREAMS(bfc_stream_synchronized(HOST, NULL));
-  }
+  request.stream = first;
+  CHECK_OK(bfc_alloc_ex(HOST, &request, &ptr));
+  CHECK_OK(bfc_record_stream(HOST, ptr, second));
+  CHECK_OK(bfc_free_async(HOST, ptr, first));
+  CHECK_REFUSED_ON(HOST, bfc_free_async(HOST, ptr, first), BFC_ERROR_DOUBLE_FREE, "free already");
+  CHECK_REFUSED_ON(HOST, bfc_free(HOST, ptr), BFC_ERROR_DOUBLE_FREE, "free already");
+  CHECK_REFUSED_ON(HOST, bfc_record_stream(HOST, ptr, second), BFC_ERROR_INVALID_POINTER, "live");
+  CHECK_REFUSED_ON(HOST, bfc_free_async(HOST, &inside, first), BFC_ERROR_INVALID_POINTER, "region");
+  CHECK_REFUSED_ON(HOST, bfc_record_stream(HOST, NULL, first), BFC_ERROR_INVALID_POINTER, "live");
+  CHECK_REFUSED_ON(HOST, bfc_free_async(HOST, (char *)live + 1, first), BFC_ERROR_INVALID_POINTER, "inside");
+  /* It waits for the second stream, also on the first. */
+  CHECK_OK(bfc_alloc_async(HOST, 1, first, &other));
+  CHECK(other != ptr);
+  CHECK_OK(bfc_free_async(HOST, other, first));
+  CHECK_OK(bfc_stream_synchronized(HOST, second));
+  CHECK_OK(bfc_alloc_async(HOST, 1, first, &other));
+  CHECK(other == ptr);
+  CHECK_OK(bfc_free_async(HOST, other, first));
+  CHECK_OK(bfc_forget_stream(HOST, first));
+  CHECK_OK(bfc_forget_stream(HOST, first));
+  CHECK_OK(bfc_forget_stream(HOST, &inside));
+  CHECK_OK(bfc_stream_synchronized(HOST, &inside));
   end();
+}
+
+/* Streams and stamps are two answers to one question. */
+static void streams_with_timestamps(void) {
+  enum { STAMPED = 300 };
+  bfc_options_t options = host_options(1 << 20);
+  bfc_request_t request = BFC_REQUEST_INIT;
+  void *ptr, *lives;
+  options.flags |= BFC_TIMESTAMPS;
+  CHECK_OK(bfc_create(STAMPED, &options));
+  lives = allocate(STAMPED, 1);
+  request.bytes = 1;
+  request.flags = BFC_REQUEST_ON_STREAM;
+#define EXCLUDED(call) CHECK_REFUSED_ON(STAMPED, call, BFC_ERROR_UNSUPPORTED, "BFC_TIMESTAMPS")
+  ptr = &request;
+  EXCLUDED(bfc_alloc_ex(STAMPED, &request, &ptr));
+  CHECK(ptr == NULL);
+  ptr = &request;
+  EXCLUDED(bfc_alloc_async(STAMPED, 1, NULL, &ptr));
+  CHECK(ptr == NULL);
+  EXCLUDED(bfc_free_async(STAMPED, lives, NULL));
+  EXCLUDED(bfc_record_stream(STAMPED, lives, NULL));
+  EXCLUDED(bfc_forget_stream(STAMPED, NULL));
+  EXCLUDED(bfc_stream_synchronized(STAMPED, NULL));
+  CHECK_OK(bfc_free(STAMPED, lives));
+  CHECK_OK(bfc_destroy(STAMPED));
 }
 
 static void scopes_too_deep_and_too_long(void) {
@@ -387,7 +424,7 @@ int main(int argc, char **argv) {
       CASE(created_twice_with_other_options), CASE(destroyed_while_chunks_live), CASE(size_zero),
       CASE(size_near_the_largest_number), CASE(bad_alignments),
       CASE(alignments_larger_than_the_pool), CASE(alignments_that_luck_would_serve), CASE(without_timestamps),
-      CASE(unknown_flags_of_a_request), CASE(streams),
+      CASE(unknown_flags_of_a_request), CASE(streams), CASE(streams_with_timestamps),
       CASE(scopes_too_deep_and_too_long),
   };
   return RUN_CASE(cases, argc, argv);

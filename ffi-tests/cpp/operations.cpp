@@ -160,25 +160,28 @@ void order_of_device_work() {
   request.freed_before = stamp;
   CHECK(pool.allocate(request, ec) == ptr && !ec);
   pool.destroy_forced();
-  // Where there are no streams yet each of these says so.
+  // Stamps exclude streams.
+  const bfc::pool stamped(501, small().timestamps());
+  CHECK(stamped.allocate_async(1, nullptr, ec) == nullptr && ec == bfc::errc::unsupported);
+  throws(bfc::errc::unsupported, "bfc_alloc_async", [&] { stamped.allocate_async(1, nullptr); });
+  throws(bfc::errc::unsupported, "bfc_free_async", [&] { stamped.deallocate_async(&ec, nullptr); });
+  throws(bfc::errc::unsupported, "bfc_record_stream", [&] { stamped.record_stream(&ec, nullptr); });
+  throws(bfc::errc::unsupported, "bfc_forget_stream", [&] { stamped.forget_stream(nullptr); });
+  throws(bfc::errc::unsupported, "bfc_stream_synchronized", [&] { stamped.stream_synchronized(nullptr); });
   const bfc::pool plain(bfc::host_device, small());
-  void *ordered = plain.allocate_async(1, nullptr, ec);
-  if (ec) {
-    CHECK(ec == bfc::errc::unsupported && ordered == nullptr);
-    request.freed_before = 0;
-    request.stream = nullptr;
-    throws(bfc::errc::unsupported, "stream", [&] { plain.allocate(request); });
-    throws(bfc::errc::unsupported, "bfc_alloc_async", [&] { plain.allocate_async(1, nullptr); });
-    throws(bfc::errc::unsupported, "bfc_free_async", [&] { plain.deallocate_async(&ec, nullptr); });
-    throws(bfc::errc::unsupported, "bfc_record_stream", [&] { plain.record_stream(&ec, nullptr); });
-    throws(bfc::errc::unsupported, "bfc_forget_stream", [&] { plain.forget_stream(nullptr); });
-    throws(bfc::errc::unsupported, "bfc_stream_synchronized", [&] { plain.stream_synchronized(nullptr); });
-  } else {
-    plain.record_stream(ordered, nullptr);
-    plain.stream_synchronized(nullptr);
-    plain.deallocate_async(ordered, nullptr);
-    plain.forget_stream(nullptr);
-  }
+  void *const stream = &ec;
+  void *ordered = plain.allocate_async(1000, stream);
+  plain.record_stream(ordered, nullptr);
+  plain.deallocate_async(ordered, stream);
+  void *const other = plain.allocate_async(1000, stream, ec);
+  CHECK(!ec && other != ordered);  // which waits for the default stream
+  plain.stream_synchronized(nullptr);
+  request.freed_before = 0;
+  request.stream = stream;
+  CHECK(plain.allocate(request) == ordered);
+  plain.deallocate_async(ordered, stream);
+  plain.deallocate_async(other, nullptr);
+  plain.forget_stream(stream);
 }
 
 void texts() {

@@ -41,7 +41,7 @@ std::string Json(const std::string& text) {
   std::fprintf(stderr,
                "bench: %s\n"
                "usage: bench [--json FILE] [--rounds N] [--quick] [--only SECTION]... [TRACE]...\n"
-               "  sections: first_allocation host_memory traces random_sizes same_size threads\n"
+               "  sections: first_allocation host_memory traces streams random_sizes same_size threads\n"
                "  TRACE is an uncompressed trace; --quick measures 10 ms instead of 50, 3 rounds\n",
                problem);
   std::exit(2);
@@ -66,7 +66,7 @@ BenchOptions Parse(int argc, char** argv) {
     }
   }
   if (options.rounds < 1) Usage("at least one round");
-  if (options.Wants("traces") && options.traces.empty() && !options.only.empty())
+  if ((options.Wants("traces") || options.Wants("streams")) && options.traces.empty() && !options.only.empty())
     Usage("no traces given");
   return options;
 }
@@ -104,15 +104,16 @@ Figure Compare(Better better, const std::vector<double>& libbfc,
   return figure;
 }
 
-void Report::Section(const std::string& section, const std::string& title) {
+void Report::Section(const std::string& section, const std::string& title, const std::string& other) {
   section_ = section;
-  std::printf("\n%s\n  %-34s %-12s %12s %12s %8s %10s\n", title.c_str(), "", "", "libbfc", "tensorflow",
+  other_ = other;
+  std::printf("\n%s\n  %-34s %-12s %12s %12s %8s %10s\n", title.c_str(), "", "", "libbfc", other.c_str(),
               "ratio", "median");
 }
 
 void Report::Add(const std::string& name, const std::string& unit, Better better,
                  const Figure& figure) {
-  rows_.push_back({section_, name, unit, better, figure});
+  rows_.push_back({section_, other_, name, unit, better, figure});
   std::printf("  %-34s %-12s %12.4g", name.c_str(), unit.c_str(), figure.libbfc);
   if (figure.has_tensorflow) {
     std::printf(" %12.4g %8.3g %10.3g", figure.tensorflow, figure.ratio, figure.ratio_median);
@@ -150,8 +151,8 @@ void Report::WriteJson(const BenchOptions& options) const {
                  Json(f.libbfc_median).c_str());
     if (f.has_tensorflow) {
       std::fprintf(
-          file, ", \"tensorflow\": %s, \"tensorflow_median\": %s, \"ratio\": %s, \"ratio_median\": %s",
-          Json(f.tensorflow).c_str(), Json(f.tensorflow_median).c_str(), Json(f.ratio).c_str(),
+          file, ", \"%s\": %s, \"%s_median\": %s, \"ratio\": %s, \"ratio_median\": %s", row.other.c_str(),
+          Json(f.tensorflow).c_str(), row.other.c_str(), Json(f.tensorflow_median).c_str(), Json(f.ratio).c_str(),
           Json(f.ratio_median).c_str());
     }
     std::fprintf(file, "}");
@@ -184,6 +185,7 @@ int main(int argc, char** argv) {
   if (options.Wants("first_allocation")) BenchFirstAllocation(options, report);
   if (options.Wants("host_memory")) BenchHostMemory(options, report);
   if (options.Wants("traces") && !options.traces.empty()) BenchTraces(options, report);
+  if (options.Wants("streams") && !options.traces.empty()) BenchStreamOrder(options, report);
   if (options.Wants("random_sizes")) BenchRandomSizes(options, report);
   if (options.Wants("same_size")) BenchSameSize(options, report);
   if (options.Wants("threads")) BenchThreads(options, report);

@@ -27,7 +27,7 @@ struct BenchOptions {
 // allocation has a section of its own.
 class BenchLibbfc {
  public:
-  explicit BenchLibbfc(uint64_t limit) : memory_(FakeMemoryOptions{}) {
+  explicit BenchLibbfc(uint64_t limit, bool begins_plainly = true) : memory_(FakeMemoryOptions{}) {
     static int32_t next_ordinal = 258;
     bfc_options_t options = BFC_OPTIONS_INIT;
     options.memory_limit = limit;
@@ -35,7 +35,7 @@ class BenchLibbfc {
     ordinal_ = next_ordinal;
     next_ordinal = next_ordinal == 1023 ? 258 : next_ordinal + 1;
     device_ = std::make_unique<BfcDevice>(ordinal_, options, &memory_, false);
-    Free(Alloc(256));
+    if (begins_plainly) Free(Alloc(256));
   }
   void* Alloc(size_t bytes) {
     void* ptr = nullptr;
@@ -45,10 +45,42 @@ class BenchLibbfc {
   void Free(void* ptr) { bfc_free(ordinal_, ptr); }
   uint64_t MetadataBytes() const { return device_->Stats().metadata_bytes; }
 
+ protected:
+  int32_t ordinal_;
+
  private:
   FakeMemory memory_;
-  int32_t ordinal_;
   std::unique_ptr<BfcDevice> device_;
+};
+
+// The same in the order of streams. One of them is synchronised, each in its turn, after so many calls; never if
+// that is 0.
+// `kAlone`: nobody ever came without a stream, as the first request of a plain pool does.
+template <unsigned kSynchronisedEvery, bool kAlone = true>
+class BenchStreams : public BenchLibbfc {
+ public:
+  explicit BenchStreams(uint64_t limit) : BenchLibbfc(limit, !kAlone) { Free(Alloc(256, 0), 0); }
+  void* Alloc(size_t bytes, uint32_t stream) {
+    void* ptr = nullptr;
+    Count();
+    bfc_alloc_async(ordinal_, bytes, Name(stream), &ptr);
+    return ptr;
+  }
+  void Free(void* ptr, uint32_t stream) {
+    Count();
+    bfc_free_async(ordinal_, ptr, Name(stream));
+  }
+
+ private:
+  static bfc_stream_t Name(uint32_t stream) {
+    return reinterpret_cast<bfc_stream_t>(uintptr_t{0x5000} + 256 * stream);
+  }
+  void Count() {
+    if (kSynchronisedEvery == 0 || ++calls_ < kSynchronisedEvery) return;
+    calls_ = 0;
+    bfc_stream_synchronized(ordinal_, Name(next_++ % 4));
+  }
+  uint32_t calls_ = 0, next_ = 0;
 };
 
 #ifndef BFC_WITHOUT_TENSORFLOW
@@ -82,7 +114,7 @@ inline double NowNs() {
 struct Figure {
   bool has_tensorflow = false;
   double libbfc = 0, libbfc_median = 0;
-  double tensorflow = 0, tensorflow_median = 0;
+  double tensorflow = 0, tensorflow_median = 0;  // or what else libbfc is held against
   double ratio = 0;         // of the best rounds: libbfc / TensorFlow
   double ratio_median = 0;  // median of the rounds' own ratios
 };
@@ -97,7 +129,9 @@ Figure Compare(Better better, const std::vector<double>& libbfc, const std::vect
 
 class Report {
  public:
-  void Section(const std::string& section, const std::string& title);
+  // `other` is what the figures of libbfc are held against.
+  void Section(const std::string& section, const std::string& title,
+               const std::string& other = "tensorflow");
   void Add(const std::string& name, const std::string& unit, Better better, const Figure& figure);
   void Summary(const std::string& name, double value);  // for the JSON, printed too
   void Fail(const std::string& what);
@@ -106,17 +140,18 @@ class Report {
 
  private:
   struct Row {
-    std::string section, name, unit;
+    std::string section, other, name, unit;
     Better better;
     Figure figure;
   };
-  std::string section_;
+  std::string section_, other_;
   std::vector<Row> rows_;
   std::vector<std::pair<std::string, double>> summary_;
   bool failed_ = false;
 };
 
 void BenchTraces(const BenchOptions& options, Report& report);
+void BenchStreamOrder(const BenchOptions& options, Report& report);
 void BenchRandomSizes(const BenchOptions& options, Report& report);
 void BenchSameSize(const BenchOptions& options, Report& report);
 void BenchThreads(const BenchOptions& options, Report& report);

@@ -1,4 +1,4 @@
-// Section traces: what real programs asked for (see shared/traces/README.md for the format).
+// Sections traces and streams: what real programs asked for (see tests/traces/README.md for the format).
 
 #include <algorithm>
 #include <cinttypes>
@@ -14,6 +14,7 @@ namespace {
 struct Op {
   uint64_t bytes;  // 0: a free
   uint32_t slot;   // dense and used again, so that the harness stays in the cache
+  uint32_t stream = 0;
 };
 
 struct Trace {
@@ -23,8 +24,8 @@ struct Trace {
   uint64_t peak = 0;  // of the live bytes, each request rounded up to 256
 };
 
-// Everything still live at the end is freed there: then the trace can run again and again.
-bool Parse(const std::string& path, Trace* trace) {
+// Allocation i is on stream i modulo `streams`, and freed there. Everything still live at the end is freed there: then the trace can run again and again.
+bool Parse(const std::string& path, Trace* trace, uint32_t streams = 1) {
   std::FILE* file = std::fopen(path.c_str(), "r");
   if (file == nullptr) return false;
   const size_t slash = path.find_last_of('/');
@@ -33,14 +34,16 @@ bool Parse(const std::string& path, Trace* trace) {
 
   struct Live {
     uint32_t slot;
+    uint32_t stream;
     uint64_t bytes;
   };
   std::unordered_map<uint64_t, Live> live;
   std::vector<uint32_t> spare;
   uint64_t now = 0;
+  uint32_t allocations = 0;
   bool good = true;
   const auto release = [&](const Live& chunk) {
-    trace->ops.push_back({0, chunk.slot});
+    trace->ops.push_back({0, chunk.slot, chunk.stream});
     spare.push_back(chunk.slot);
     now -= chunk.bytes;
   };
@@ -50,10 +53,10 @@ bool Parse(const std::string& path, Trace* trace) {
     if (line[0] == '#') continue;
     if (std::sscanf(line, "+ %" SCNu64 " %" SCNu64, &id, &bytes) == 2) {
       if (spare.empty()) spare.push_back(trace->slots++);
-      const Live chunk = {spare.back(), (bytes + 255) / 256 * 256};
+      const Live chunk = {spare.back(), allocations++ % streams, (bytes + 255) / 256 * 256};
       spare.pop_back();
       good = bytes != 0 && live.emplace(id, chunk).second;
-      trace->ops.push_back({bytes, chunk.slot});
+      trace->ops.push_back({bytes, chunk.slot, chunk.stream});
       now += chunk.bytes;
       trace->peak = std::max(trace->peak, now);
     } else if (std::sscanf(line, "- %" SCNu64, &id) == 1 && live.count(id) != 0) {
@@ -69,6 +72,23 @@ bool Parse(const std::string& path, Trace* trace) {
 }
 
 template <class Allocator>
+void* Take(Allocator& allocator, const Op& op) {
+  return allocator.Alloc(op.bytes);
+}
+template <class Allocator>
+void GiveBack(Allocator& allocator, void* ptr, const Op&) {
+  allocator.Free(ptr);
+}
+template <unsigned kEvery, bool kAlone>
+void* Take(BenchStreams<kEvery, kAlone>& allocator, const Op& op) {
+  return allocator.Alloc(op.bytes, op.stream);
+}
+template <unsigned kEvery, bool kAlone>
+void GiveBack(BenchStreams<kEvery, kAlone>& allocator, void* ptr, const Op& op) {
+  allocator.Free(ptr, op.stream);
+}
+
+template <class Allocator>
 class Player {
  public:
   Player(const Trace& trace, uint64_t limit) : trace_(trace), allocator_(limit), live_(trace.slots) {}
@@ -76,9 +96,9 @@ class Player {
   void Play() {
     for (const Op& op : trace_.ops) {
       if (op.bytes != 0) {
-        live_[op.slot] = allocator_.Alloc(op.bytes);
+        live_[op.slot] = Take(allocator_, op);
       } else {
-        allocator_.Free(live_[op.slot]);
+        GiveBack(allocator_, live_[op.slot], op);
       }
     }
   }
@@ -88,10 +108,10 @@ class Player {
     uint64_t hash = 1469598103934665603u;
     for (const Op& op : trace_.ops) {
       if (op.bytes == 0) {
-        allocator_.Free(live_[op.slot]);
+        GiveBack(allocator_, live_[op.slot], op);
         continue;
       }
-      live_[op.slot] = allocator_.Alloc(op.bytes);
+      live_[op.slot] = Take(allocator_, op);
       *failed += live_[op.slot] == nullptr;
       uint64_t address = reinterpret_cast<uint64_t>(live_[op.slot]);
       for (int i = 0; i < 8; ++i, address >>= 8) hash = (hash ^ (address & 255)) * 1099511628211u;
@@ -191,4 +211,45 @@ void BenchTraces(const BenchOptions& options, Report& report) {
   report.Summary("traces_tensorflow_geomean_ns", GeometricMean(theirs));
   report.Summary("traces_ratio_geomean", GeometricMean(ratios));
   report.Summary("traces_ratio_worst", *std::max_element(ratios.begin(), ratios.end()));
+}
+
+namespace {
+
+// The pair with streams against the plain one, interleaved.
+template <class Streams>
+double AgainstPlain(const BenchOptions& options, Report& report, const Trace& trace, uint64_t limit,
+                    const std::string& name) {
+  Hash<Streams>(trace, limit, name.c_str(), report);
+  Cost streams, plain;
+  for (int round = 0; round < options.rounds; ++round) {
+    Measure<Streams>(trace, limit, options.measure_ms, &streams);
+    Measure<BenchLibbfc>(trace, limit, options.measure_ms, &plain);
+  }
+  const Figure figure = Compare(Better::kLower, streams.steady, plain.steady);
+  report.Add(trace.name + ", " + name, "ns/op", Better::kLower, figure);
+  return figure.ratio;
+}
+
+}  // namespace
+
+// One stream on every trace, in the region of section traces. Four streams on serve_mix, in a region of twice the
+// peak: what one of them freed others may have only once it is synchronised, which happens to one of the four after
+// every 64 calls, and counts. Without any synchronisation each stream lives on what it freed itself.
+void BenchStreamOrder(const BenchOptions& options, Report& report) {
+  report.Section("streams", "bfc_alloc_async and bfc_free_async against the plain pair", "plain");
+  std::vector<double> ratios;
+  for (const std::string& path : options.traces) {
+    Trace one, four;
+    if (!Parse(path, &one) || !Parse(path, &four, 4)) {
+      report.Fail(path + ": not a trace, or unreadable (it must be uncompressed)");
+      continue;
+    }
+    const uint64_t limit = one.peak / 4 * 5 / 256 * 256;
+    ratios.push_back(AgainstPlain<BenchStreams<0>>(options, report, one, limit, "one stream"));
+    if (one.name != "serve_mix") continue;
+    AgainstPlain<BenchStreams<0, false>>(options, report, one, limit, "one stream after a plain call");
+    AgainstPlain<BenchStreams<64>>(options, report, four, 2 * one.peak, "four streams");
+    AgainstPlain<BenchStreams<0>>(options, report, four, 4 * one.peak, "four, never in step");
+  }
+  if (!ratios.empty()) report.Summary("one_stream_ratio_geomean", GeometricMean(ratios));
 }

@@ -12,7 +12,6 @@ enum class Deviation : int {
   kShrinkProgress,    // 11: TensorFlow asks for the same size for ever
   kSafeMerge,         // 12: TensorFlow left safe chunks beside each other that libbfc merges
   kHintWraps,         // TensorFlow's region hint doubles towards 2^64, becomes 0 and loops for ever
-  kNoStreams,         // this version of libbfc says that it has no _async functions
   kCount
 };
 
@@ -31,8 +30,7 @@ inline DeviationText TextOf(Deviation deviation) {
       {"dev 5 unsafe", "deviation 5: collection of unsafe chunks"},
       {"dev 11", "deviation 11: shrink progress"},
       {"dev 12", "deviation 12: safe chunks merge completely"},
-      {"hint wraps", "TensorFlow's region hint would wrap to 0"},
-      {"no streams", "this libbfc has no _async functions"}};
+      {"hint wraps", "TensorFlow's region hint would wrap to 0"}};
   static_assert(sizeof kTexts / sizeof *kTexts == static_cast<unsigned>(Deviation::kCount), "one each");
   return kTexts[static_cast<int>(deviation)];
 }

@@ -210,8 +210,7 @@ int RunSuite(const Options& options) {
   if (mismatches != 0) return 1;
   for (int family = 0; family < kFamilies; ++family) {
     const Tally& tally = tallies[family];
-    if (tally.steps != 0 || tally.ended[static_cast<int>(Deviation::kNoStreams)] == tally.programs)
-      continue;
+    if (tally.steps != 0) continue;
     std::printf("no step of family '%s' was compared\n", FamilyName(static_cast<Family>(family)));
     return 1;
   }

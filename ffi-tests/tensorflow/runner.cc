@@ -139,7 +139,6 @@ class Runner {
     }
     Note(": tensorflow %p, libbfc %p", live.tf, live.bfc);
 
-    if (config_.one_stream && status == BFC_ERROR_UNSUPPORTED) return End(Deviation::kNoStreams);
     if (bfc_memory_.stuck()) {
       return Differ("libbfc asks its sub-allocator for the size that has just failed:" +
                     ShowCalls(bfc_memory_.log()));

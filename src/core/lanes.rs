@@ -90,7 +90,7 @@ impl Stream {
 /// In place of a handle: no stream's requests are simple. Those of threads' default streams never are.
 pub(super) const NOBODYS: u64 = Stream::OF_THIS_THREAD;
 
-/// A lane's place in the table. Recycled once a lane is forgotten and nothing of it is left.
+/// A lane's place in the table. Recycled once a lane is forgotten, or is a thread's, and nothing of it is left.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Lane(u32);
 
@@ -158,7 +158,7 @@ pub(super) struct Use {
 pub(super) struct Lanes {
     pub(super) notes: Vec<Note>,
     rows: Vec<Row>,
-    /// Who has which row, in the order of names. One that is forgotten is not here.
+    /// Who has which row, in the order of names. One that is forgotten, or was recycled, is not here.
     names: Vec<(Stream, Lane)>,
     pub(super) uses: Vec<Use>,
     /// What streams' requests are for, other than common memory.
@@ -234,8 +234,11 @@ impl Lanes {
     #[cold]
     fn add(&mut self, stream: Stream) -> Result<Lane, HostMemoryExhausted> {
         self.names.try_reserve(1)?;
-        let place = match self.rows.iter().position(|row| row.forgotten && row.is_idle()) {
+        // Threads come and go and nobody says so: a lane of which there is nothing to know can begin anew.
+        let is_vacant = |row: &Row| row.is_idle() && (row.forgotten || row.stream.thread() != 0);
+        let place = match self.rows.iter().position(is_vacant) {
             Some(place) => {
+                self.names.retain(|&(_, Lane(other))| other as usize != place);
                 // Points go on rising: what is known of them elsewhere must not fit the new lane by chance.
                 let row = &mut self.rows[place];
                 (row.stream, row.forgotten, row.done) = (stream, false, row.point);

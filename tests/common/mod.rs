@@ -122,6 +122,17 @@ pub fn free(device: i32, address: u64) -> Status {
     bfc_free(device, pointer(address))
 }
 
+/// `bfc_alloc_async`.
+pub fn alloc_async(device: i32, bytes: usize, stream: u64) -> Result<u64, Status> {
+    // SAFETY: `out` is valid for writing.
+    out_address(|out| unsafe { bfc_alloc_async(device, bytes, pointer(stream), out) })
+}
+
+/// `bfc_free_async`.
+pub fn free_async(device: i32, address: u64, stream: u64) -> Status {
+    bfc_free_async(device, pointer(address), pointer(stream))
+}
+
 /// `bfc_owner`.
 pub fn owner(address: u64) -> Result<i32, Status> {
     let mut device = -7;

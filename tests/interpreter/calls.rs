@@ -2,10 +2,10 @@
 
 use super::hostile::{size, struct_size};
 use super::model::{Kind, allocated_size, allocation_id, read_stats, requested_size};
+use super::order::Order;
 use super::{DEVICES, Place, World, say};
 use crate::common::*;
 use arbitrary::{Result, Unstructured};
-use std::ffi::c_void;
 
 /// A request with a tail that a later version might have.
 #[repr(C)]
@@ -78,6 +78,7 @@ impl World {
         long.known.alignment = *input.choose(&[0, 0, 0, 256, 4096, 1 << 20, 5])?;
         long.known.freed_before = if input.ratio(1, 4)? { input.int_in_range(0..=9)? } else { 0 };
         long.known.flags = *input.choose(&[0, 0, 0, 1, 2, u32::MAX])?;
+        long.known.stream = pointer(*input.choose(&[0, 1, 2, 0x1000, 0x2000])?);
         long.known.reserved = input.ratio(1, 16)?.into();
         if input.ratio(1, 16)? {
             long.tail[0] = 1;
@@ -87,6 +88,10 @@ impl World {
         // the out-pointer is valid.
         let status = unsafe { bfc_alloc_ex(device, std::ptr::from_ref(&long).cast(), &mut out) };
         say(format!("alloc_ex {device}: {bytes:#x} bytes: {status} {out:?}"));
+        let name = Order::name(Some(long.known.stream));
+        if let Some(model) = self.places[place].model.as_mut().filter(|_| long.known.flags != 0) {
+            model.order.asks(name);
+        }
         if status != BFC_OK {
             assert!(out.is_null());
             return Ok(());
@@ -101,6 +106,12 @@ impl World {
         };
         let before =
             if sees(std::mem::offset_of!(bfc_request_t, freed_before)) { long.known.freed_before } else { 0 };
+        let on_stream =
+            sees(std::mem::offset_of!(bfc_request_t, flags)) && long.known.flags == BFC_REQUEST_ON_STREAM;
+        if let Some(model) = self.places[place].model.as_mut().filter(|_| on_stream && !out.is_null()) {
+            assert!(!model.stamps(), "streams and stamps");
+            model.asks = Some(name);
+        }
         self.judge(place, bytes, alignment, before, false, before != 0, Ok(out as u64));
         Ok(())
     }
@@ -124,11 +135,13 @@ impl World {
             return assert_eq!(result, Err(expected));
         };
         let newest = if freed_before == 0 { u64::MAX } else { freed_before };
+        let name = model.asks.take().unwrap_or_else(|| Order::name(None));
+        model.order.asks(name);
         match result {
             Ok(0) => assert_eq!(bytes, 0),
             Ok(address) => {
                 assert!(!bad && (model.stamps() || !needs_stamps) && bytes != 0);
-                model.served(device, address, bytes, alignment, newest);
+                model.served(device, address, bytes, alignment, newest, name);
             }
             Err(BFC_ERROR_INVALID_ARGUMENT) => assert!(bad, "{}", last_error()),
             Err(BFC_ERROR_UNSUPPORTED) => assert!(needs_stamps && !model.stamps(), "{}", last_error()),
@@ -138,7 +151,8 @@ impl World {
             Err(BFC_ERROR_OUT_OF_MEMORY) => {
                 assert_ne!(bytes, 0);
                 let largest = read_stats(device).largest_free_block_bytes;
-                let plain = alignment <= 256 && freed_before == 0;
+                // With streams the largest may be another's.
+                let plain = alignment <= 256 && freed_before == 0 && !model.order.tells_apart();
                 let wanted = bytes.checked_next_multiple_of(256).unwrap_or(u64::MAX);
                 assert!(!plain || largest < wanted, "{wanted} bytes would have fitted in {largest}");
             }
@@ -274,20 +288,23 @@ impl World {
 
     pub(super) fn trim(&mut self, place: usize, input: &mut Unstructured<'_>) -> Result<()> {
         let keep = if input.ratio(1, 2)? { 0 } else { size(input)? };
-        let Place { device, model, .. } = &self.places[place];
+        let Place { device, model, .. } = &mut self.places[place];
         say(format!("trim {device} to {keep:#x}"));
         let mut released = u64::MAX;
-        if model.is_none() {
+        let Some(model) = model else {
             // SAFETY: the out-pointer is valid for writing.
             let status = unsafe { bfc_trim(*device, keep, &mut released) };
             assert_eq!((status, released), (BFC_ERROR_NO_ALLOCATOR, 0));
             return Ok(());
-        }
+        };
         let before = read_stats(*device).pool_bytes;
         // SAFETY: the out-pointer is valid for writing.
         let status = unsafe { bfc_trim(*device, keep, &mut released) };
         let after = read_stats(*device).pool_bytes;
         assert_eq!((status, before - after), (BFC_OK, released), "{}", last_error());
+        if released != 0 {
+            model.order.regions_went();
+        }
         assert!(after >= keep.min(before), "{keep} were to be kept of {before}, {after} are left");
         Ok(())
     }
@@ -363,24 +380,65 @@ impl World {
         Ok(())
     }
 
-    /// The functions that name a stream are not in this version; nothing may change by them.
+    /// A call that names a stream.
     pub(super) fn streams(&mut self, place: usize, input: &mut Unstructured<'_>) -> Result<()> {
-        let address = pointer(self.some_pointer(place, input)?);
-        let Place { device, model, .. } = &self.places[place];
-        let (device, stream) = (*device, pointer(input.int_in_range(0..=3)?));
-        say(format!("streams {device}"));
-        let mut out = pointer(1);
-        // SAFETY: the out-pointer is valid for writing.
-        let allocated = unsafe { bfc_alloc_async(device, 100, stream, &mut out) };
-        let statuses = [
-            allocated,
-            bfc_free_async(device, address, stream),
-            bfc_record_stream(device, address, stream),
-            bfc_forget_stream(device, stream),
-            bfc_stream_synchronized(device, stream),
-        ];
-        let expected = if model.is_some() { BFC_ERROR_UNSUPPORTED } else { BFC_ERROR_NO_ALLOCATOR };
-        assert_eq!((statuses, out), ([expected; 5], std::ptr::null_mut::<c_void>()));
+        let address = self.some_pointer(place, input)?;
+        let Place { device, model, stale } = &mut self.places[place];
+        let stream = *input.choose(&[0, 1, 2, 0x1000, 0x2000, 0x3000])?;
+        let (device, name) = (*device, Order::name(Some(pointer(stream))));
+        let what = input.int_in_range(0..=11u8)?;
+        say(format!("stream call {what} of {device}: {address:#x}, stream {stream:#x}"));
+        if what <= 4 {
+            let bytes = size(input)?;
+            let result = alloc_async(device, bytes as usize, stream);
+            if model.as_ref().is_some_and(super::Model::stamps) {
+                assert_eq!(result, Err(BFC_ERROR_UNSUPPORTED));
+                return Ok(());
+            }
+            say(format!("  {bytes:#x} bytes: {result:x?}"));
+            if let Some(model) = model {
+                model.asks = Some(name);
+            }
+            self.judge(place, bytes, 0, 0, false, false, result);
+            return Ok(());
+        }
+        let is_live = model.as_ref().is_some_and(|model| model.live.get(address).is_some());
+        let status = match what {
+            5..=8 => free_async(device, address, stream),
+            9 => bfc_record_stream(device, pointer(address), pointer(stream)),
+            10 => bfc_forget_stream(device, pointer(stream)),
+            _ => bfc_stream_synchronized(device, pointer(stream)),
+        };
+        if address == 0 && what <= 8 {
+            assert_eq!(status, BFC_OK, "free of NULL");
+            return Ok(());
+        }
+        let Some(model) = model else {
+            assert_eq!(status, BFC_ERROR_NO_ALLOCATOR);
+            return Ok(());
+        };
+        if model.stamps() {
+            assert_eq!(status, BFC_ERROR_UNSUPPORTED);
+            return Ok(());
+        }
+        match (what, status) {
+            (5..=8, BFC_OK) => {
+                assert!(is_live, "{address:#x} was freed, which is no live allocation");
+                model.released_on(address, Some(name));
+                stale.push(address);
+            }
+            (5..=8, BFC_ERROR_DOUBLE_FREE) => {
+                assert!(model.live.around(address).is_none() && address.is_multiple_of(256));
+            }
+            (5..=9, BFC_ERROR_INVALID_POINTER) => assert!(!is_live, "{}", last_error()),
+            (9, BFC_OK) => {
+                assert!(is_live, "{address:#x} is no live allocation");
+                model.order.record(address, name);
+            }
+            (10, BFC_OK) => model.order.forget(name),
+            (11, BFC_OK) => model.order.synchronized(name),
+            _ => panic!("status {status}: {}", last_error()),
+        }
         Ok(())
     }
 

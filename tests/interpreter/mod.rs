@@ -10,6 +10,7 @@ mod calls;
 mod grants;
 mod hostile;
 mod model;
+mod order;
 mod stamps;
 
 use crate::common::*;
@@ -96,8 +97,9 @@ impl World {
             return self.create(place, input, true);
         }
         match input.int_in_range(0..=63u8)? {
-            0..=20 => self.alloc(place, input),
-            21..=36 => self.free(place, input),
+            0..=15 => self.alloc(place, input),
+            16..=20 | 33..=36 | 59 => self.streams(place, input),
+            21..=32 => self.free(place, input),
             37..=41 => self.ask(place, input),
             42..=44 => self.trim(place, input),
             45..=49 => self.frontier(place, input),
@@ -107,7 +109,6 @@ impl World {
             55 | 56 => self.destroy(place, input),
             57 => self.create(place, input, false),
             58 => self.create(place, input, true),
-            59 => self.streams(place, input),
             60 => self.nobody(input),
             61 => self.burst(place, input),
             62 => self.sweep(place, input),

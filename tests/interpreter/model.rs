@@ -1,6 +1,7 @@
 //! What must be true of one allocator.
 
 use super::grants::Grants;
+use super::order::Order;
 use super::stamps::Freed;
 use crate::common::spans::Spans;
 use crate::common::*;
@@ -23,6 +24,9 @@ pub(crate) struct Model {
     pub(crate) flags: u32,
     pub(crate) live: Spans<Live>,
     pub(crate) freed: Freed,
+    pub(crate) order: Order,
+    /// In whose order the next request is; of who names no stream, if nothing else is said.
+    pub(crate) asks: Option<u64>,
     pub(crate) last_id: u64,
     pub(crate) last_stamp: u64,
     pub(crate) frontier: u64,
@@ -38,6 +42,8 @@ impl Model {
             flags,
             live: Spans::default(),
             freed: Freed::default(),
+            order: Order::default(),
+            asks: None,
             last_id: 0,
             last_stamp: 0,
             frontier: 0,
@@ -55,7 +61,16 @@ impl Model {
     }
 
     /// An allocation was served: is that all right?
-    pub(crate) fn served(&mut self, device: i32, address: u64, requested: u64, alignment: u64, newest: u64) {
+    #[allow(clippy::too_many_arguments)]
+    pub(crate) fn served(
+        &mut self,
+        device: i32,
+        address: u64,
+        requested: u64,
+        alignment: u64,
+        newest: u64,
+        name: u64,
+    ) {
         assert!(
             address != 0 && address.is_multiple_of(alignment.max(256)),
             "{address:#x} for alignment {alignment}"
@@ -74,14 +89,25 @@ impl Model {
         let quarantined = self.flags & BFC_QUARANTINE != 0;
         assert!(safe || latest == 0 || !quarantined, "freed at {latest}, the frontier is {}", self.frontier);
         self.freed.clear(address, allocated);
+        if self.flags & BFC_GARBAGE_COLLECTION != 0 {
+            // Regions may have gone back, and others come at their addresses.
+            self.order.regions_went();
+        }
+        self.order.served(name, address, allocated);
         self.allocs += 1;
         self.write_contents(address);
     }
 
     /// A live allocation was freed.
     pub(crate) fn released(&mut self, address: u64) {
+        self.released_on(address, None);
+    }
+
+    /// The same in the order of a stream.
+    pub(crate) fn released_on(&mut self, address: u64, name: Option<u64>) {
         let (allocated, _) = self.live.remove(address).expect("a live allocation");
         self.frees += 1;
+        self.order.released(address, allocated, name);
         if self.stamps() {
             self.last_stamp += 1;
             self.freed.set(address, allocated, self.last_stamp);

@@ -24,8 +24,8 @@ const LOCKS: &str = "locks";
 #[derive(Args)]
 pub struct Bench {
     /// Measure only this; may be repeated: first_allocation, host_memory, traces, random_sizes,
-    /// same_size, threads (both allocators), waste (the least limits of the traces on HOST_VMM), locks (kinds
-    /// of locks)
+    /// same_size, threads (both allocators), streams (against the plain calls), waste (the least limits of the
+    /// traces on HOST_VMM), locks (kinds of locks)
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
     /// Write the figures of both allocators to FILE [default: bench/figures.json in target/]

@@ -76,6 +76,11 @@ pub fn judge(figures: &Value) -> Vec<Target> {
     let threads = ratio(figures, "threads", "2 threads");
     add("two threads on one device, pairs a second", threads, Bound::AtLeast(2.0), "times TensorFlow's");
 
+    let plain = "times the plain pair";
+    let (slowest, four) = streams(figures);
+    add("bfc_alloc_async and bfc_free_async, one stream", slowest, Bound::AtMost(1.5), plain);
+    add("the same on four streams, serve_mix", four, Bound::AtMost(2.0), plain);
+
     let first = "first_allocation";
     let what = "creation and first allocation, pool of 80 GiB";
     add(what, own(first, "wall time"), Bound::Under(1.0), "ms");
@@ -162,7 +167,29 @@ fn waste(figures: &Value) -> (Found, Found) {
     (Found::Number((logarithms / rows.len() as f64).exp()), Found::Number(most))
 }
 
-/// libbfc's figure over TensorFlow's.
+/// What stream order costs: on one stream the most that any recorded program pays, and serve_mix on four.
+fn streams(figures: &Value) -> (Found, Found) {
+    let rows = rows(figures, "streams");
+    let names = rows.iter().filter_map(|row| row["name"].as_str());
+    let names: Vec<&str> = names.filter(|name| name.ends_with(", one stream")).collect();
+    let mut slowest = if names.is_empty() || rows.is_empty() {
+        Found::Nothing
+    } else if names.len() < TRACES {
+        Found::Fault(format!("{} of {TRACES} were run", names.len()))
+    } else {
+        Found::Number(0.0)
+    };
+    for name in names {
+        slowest = match (slowest, ratio(figures, "streams", name)) {
+            (Found::Number(so_far), Found::Number(ratio)) => Found::Number(so_far.max(ratio)),
+            (Found::Number(_), other) => other,
+            (other, _) => other,
+        };
+    }
+    (slowest, ratio(figures, "streams", "serve_mix, four streams"))
+}
+
+/// libbfc's figure over TensorFlow's, or over what else it is held against.
 fn ratio(figures: &Value, section: &str, name: &str) -> Found {
     number(figures, section, name, "ratio")
 }
@@ -233,6 +260,12 @@ mod tests {
             let name = format!("{name}, first pass");
             rows.push(json!({"section": "traces", "name": name, "libbfc": 20.0, "ratio": 5.0}));
         }
+        for number in 0..7 {
+            let name = format!("trace{number}, one stream");
+            rows.push(json!({"section": "streams", "name": name, "libbfc": 30.0, "ratio": 1.5}));
+        }
+        let name = "serve_mix, four streams";
+        rows.push(json!({"section": "streams", "name": name, "libbfc": 40.0, "ratio": 2.0}));
         for live in ["100", "1000", "10000", "100000"] {
             let name = format!("{live} live");
             rows.push(json!({"section": "random_sizes", "name": name, "libbfc": 40.0, "ratio": 0.3333}));
@@ -283,7 +316,7 @@ mod tests {
     #[test]
     fn figures_that_just_reach_all_targets_pass() {
         let targets = judge(&good());
-        assert_eq!(targets.len(), 12);
+        assert_eq!(targets.len(), 14);
         assert!(targets.iter().all(|target| target.met == Some(true)), "{}", table(&targets));
         assert!(!table(&targets).contains("missed"));
     }
@@ -302,6 +335,8 @@ mod tests {
             ("threads", "2 threads", "ratio", 1.99),
             ("waste", "a", "libbfc", 1.0201),
             ("waste", "mlp_tiny", "libbfc", 1.04),
+            ("streams", "trace5, one stream", "ratio", 1.51),
+            ("streams", "serve_mix, four streams", "ratio", 2.01),
         ] {
             let figures = with(section, name, key, Some(bad.into()));
             assert_eq!(missed(&figures), 1, "{section}, {name}");
@@ -321,7 +356,10 @@ mod tests {
         assert_eq!(missed(&with("threads", "2 threads", "ratio", Some(Value::Null))), 1);
         assert_eq!(missed(&with("host_memory", "metadata_bytes", "libbfc", None)), 1);
         assert_eq!(missed(&with("host_memory", "metadata_bytes", "libbfc", Some(0.into()))), 1);
+        assert_eq!(missed(&with("streams", "trace5, one stream", "ratio", Some(Value::Null))), 1);
         assert_eq!(missed(&without(|row| row["name"] == "1000 live")), 1);
+        assert_eq!(missed(&without(|row| row["name"] == "trace6, one stream")), 1);
+        assert_eq!(missed(&without(|row| row["name"] == "serve_mix, four streams")), 1);
         assert_eq!(missed(&without(|row| row["name"] == "wall time")), 1);
         assert_eq!(missed(&without(|row| row["name"] == "trace6")), 2);
         assert_eq!(missed(&without(|row| row["name"] == "f")), 2);
@@ -340,11 +378,11 @@ mod tests {
         for row in alone["results"].as_array_mut().expect("rows") {
             row.as_object_mut().expect("a row").remove("ratio");
         }
-        assert_eq!(not_measured(&alone), 7);
+        assert_eq!(not_measured(&alone), 9);
         assert!(table(&judge(&alone)).contains("not measured"));
         assert_eq!(not_measured(&without(|row| row["section"] == "traces")), 2);
-        assert_eq!(not_measured(&without(|row| row["section"] != "host_memory")), 11);
+        assert_eq!(not_measured(&without(|row| row["section"] != "host_memory")), 13);
         assert_eq!(not_measured(&without(|row| row["section"] == "waste")), 2);
-        assert_eq!(not_measured(&json!({})), 12);
+        assert_eq!(not_measured(&json!({})), 14);
     }
 }

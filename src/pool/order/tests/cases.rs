@@ -9,6 +9,8 @@ use crate::error::Error;
 use crate::pool::slot::Slot;
 use crate::pool::{life, memory, order};
 use crate::sys::thread;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::{Duration, Instant};
 
 struct Pool {
     slot: &'static Slot,
@@ -262,6 +264,37 @@ fn a_captured_stream_asks_for_nothing() {
     let state = pool.device.state();
     let all: u64 = state.counts.values().sum();
     assert_eq!(all, state.count(What::IsCapturing) + state.count(What::Alloc), "{:?}", state.counts);
+}
+
+/// A stream is not forgotten, after which it may be destroyed, while another thread is about to record on it.
+#[test]
+fn forgetting_waits_for_those_who_record() {
+    static FORGOTTEN: AtomicBool = AtomicBool::new(false);
+    let (slot, device) = (&*Box::leak(Box::new(Slot::new())), Device::new(true));
+    let any = Family { growth: true, split_always: true, ..Family::any(&mut Random(0)) };
+    create(slot, device, &any, 64 * UNIT);
+    let pool = Pool { slot, device };
+    pool.device.state().add_stream(1, 0);
+    pool.device.state().add_stream(B, 0);
+    let first = pool.get(16, b()).unwrap();
+    pool.launch(1);
+    pool.put(first, b());
+    pool.device.state().in_a_call = Some(|slot| {
+        std::thread::spawn(move || {
+            let (guard, forgotten) = order::forget(slot.enter().unwrap(), b()).unwrap();
+            FORGOTTEN.store(true, SeqCst);
+            drop(guard);
+            assert_eq!(forgotten, Ok(()));
+        });
+        std::thread::sleep(Duration::from_millis(100));
+        assert!(!FORGOTTEN.load(SeqCst), "the stream could be gone by now");
+    });
+    pool.get(16, A).unwrap();
+    let begun = Instant::now();
+    while !FORGOTTEN.load(SeqCst) {
+        assert!(begun.elapsed() < Duration::from_secs(30), "it is never forgotten");
+        std::thread::yield_now();
+    }
 }
 
 #[test]
