@@ -179,7 +179,7 @@ impl Program {
         if self.random.chance(20) {
             let stream = self.stream();
             self.say(format!("{stream:?} is synchronised"));
-            self.arena.stream_done(stream);
+            self.arena.stream_done(stream, true);
             return self.model.synchronize(stream);
         }
         if self.random.chance(50) {

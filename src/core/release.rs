@@ -10,6 +10,11 @@ use crate::sys::HostMemoryExhausted;
 pub(crate) type Detached = Region;
 
 impl Arena {
+    /// Whether wholly free regions go back before a request fails.
+    pub(crate) fn collects(&self) -> bool {
+        self.settings.garbage_collection
+    }
+
     /// TensorFlow's `DeallocateFreeRegions`: detaches every wholly free region, unless even that would
     /// not make room for `size` bytes. Without memory for the list nothing is detached.
     pub(crate) fn detach_for(&mut self, size: u64) -> Vec<Detached> {

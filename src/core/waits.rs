@@ -2,7 +2,7 @@
 
 use super::arena::{Arena, Want};
 use super::chunks::{ChunkId, NIL, State};
-use super::lanes::{Lane, Note, Stream, Use};
+use super::lanes::{Lane, Note, Row, Stream, Use};
 use super::units::UNIT;
 use crate::sys::HostMemoryExhausted;
 
@@ -32,6 +32,14 @@ impl Arena {
         self.lanes.all().count()
     }
 
+    /// The streams that were named and not forgotten since: no more than lanes and redirections; some come twice.
+    pub(crate) fn present_streams(&self) -> impl Iterator<Item = Stream> + '_ {
+        let rows = self.lanes.all().filter(|(_, row)| !row.forgotten).map(|(_, row)| row.stream);
+        let home = (!self.mixed).then_some(self.home);
+        let streams = rows.chain(self.lanes.redirections.iter().copied()).chain(home);
+        streams.map(|stream| stream.in_pool(0)).filter(|stream| stream.exists())
+    }
+
     /// The lanes whose work free memory waits for. That of private pools waits for their release.
     pub(crate) fn unfinished(&self) -> impl Iterator<Item = Unfinished> + '_ {
         let waiting = self.lanes.all().filter(|(lane, row)| {
@@ -50,8 +58,9 @@ impl Arena {
         })
     }
 
-    /// All work queued on a stream so far is done, also on streams of that name which were forgotten.
-    pub(crate) fn stream_done(&mut self, stream: Stream) {
+    /// All work queued on a stream so far is done; with `forgotten` also on streams of that name which were
+    /// forgotten, and may still work.
+    pub(crate) fn stream_done(&mut self, stream: Stream, forgotten: bool) {
         if !self.mixed {
             if self.home == stream {
                 self.synchronized_frees = self.counters.frees();
@@ -59,7 +68,8 @@ impl Arena {
             return;
         }
         for place in 0..self.lane_count() {
-            let found = self.lanes.all().nth(place).filter(|(_, row)| row.stream == stream);
+            let is_it = |row: &Row| row.stream == stream && (forgotten || !row.forgotten);
+            let found = self.lanes.all().nth(place).filter(|(_, row)| is_it(row));
             if let Some((lane, point)) = found.map(|(lane, row)| (lane, row.point)) {
                 self.lane_done(lane, point);
             }

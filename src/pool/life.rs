@@ -1,10 +1,9 @@
 //! Creation, trimming and destruction.
 
 use super::slot::{Phase, Slot};
-use super::traffic::{give_back, release, tell_of_release};
+use super::traffic::{give_back, keep_all, release, tell_of_release};
 use super::{Pool, order};
 use crate::core::arena::Arena;
-use crate::core::lanes::Stream;
 use crate::error::{Error, fail, keeping_last_error};
 use crate::log::{self, Level};
 use crate::options::Resolved;
@@ -108,9 +107,18 @@ pub(crate) fn destroy(slot: &Slot, forced: bool) -> Result<(), Error> {
 
 /// Gives wholly free regions back as long as `keep` bytes stay held; returns how many bytes went.
 pub(crate) fn trim(slot: &Slot, keep: u64) -> Result<u64, Error> {
-    // What cannot be waited for, in the middle of a capture for example, stays where it is.
-    let (mut guard, _) = order::synchronize(slot.enter()?, Stream::NONE)?;
+    let (mut guard, _) = order::synchronize(slot.enter()?)?;
+    let captured;
+    (guard, captured) = order::is_capturing(guard)?;
     let regions = guard.arena.detach_above(keep)?;
+    if !regions.is_empty() && captured == Ok(true) {
+        keep_all(guard, regions);
+        return Err(fail!(
+            Error::BackendFailed,
+            "a stream is being captured, which giving memory back would break: \
+             CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED (900)"
+        ));
+    }
     let released;
     (guard, released) = release(guard, regions);
     guard = guard.check_entry()?;

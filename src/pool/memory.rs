@@ -162,6 +162,7 @@ struct Tried {
     synchronized: bool,
     extended: bool,
     merged: bool,
+    looked: bool,
     collected: bool,
 }
 
@@ -184,7 +185,7 @@ impl Tried {
         }
         self.rounds += 1;
         (self.polled, self.waited, self.synchronized) = (false, false, false);
-        (self.merged, self.collected) = (false, false);
+        (self.merged, self.looked, self.collected) = (false, false, false);
         if seen.regions != now.regions {
             (self.last_call, self.extended) = (guard.last_call(), false);
         }
@@ -263,7 +264,7 @@ fn attempt<'a>(mut guard: Guard<'a>, want: &Want<'_>, tried: &mut Tried) -> Atte
         }
         if !tried.synchronized {
             tried.synchronized = true;
-            guard = ordered(order::synchronize(guard, want.stream))?;
+            guard = ordered(order::synchronize(guard))?;
             continue;
         }
         if !tried.merged && want.newest == u64::MAX && guard.arena.stamps_wait() {
@@ -271,6 +272,17 @@ fn attempt<'a>(mut guard: Guard<'a>, want: &Want<'_>, tried: &mut Tried) -> Atte
             if guard.arena.merge_forced(want.size) {
                 continue;
             }
+        }
+        if !tried.looked && guard.arena.collects() && guard.backend.get().order().is_some() {
+            // Nothing goes back to a device while a stream is captured.
+            tried.looked = true;
+            let captured;
+            (guard, captured) = order::is_capturing(guard)?;
+            match captured {
+                Ok(captured) => tried.collected |= captured,
+                Err(error) => return Err(guard.fail(error)),
+            }
+            continue;
         }
         if tried.collected {
             return Ok(Outcome::Exhausted(guard));
@@ -338,8 +350,10 @@ pub(crate) fn free_on(slot: &Slot, addr: u64, stream: Stream) -> Result<(), Erro
     match guard.arena.free_on(addr, stream)? {
         Ok(()) if stream.thread() != 0 => {
             guard.notify();
-            // The chunk is free whatever the driver says; without an event it waits for a synchronisation.
-            order::record_own(guard, stream).map(drop)
+            // The chunk is free, whatever the driver says and also without host memory for what is to be said to
+            // it: without an event the chunk waits for a later one, or for a synchronisation.
+            let _ = order::record_own(guard, stream);
+            Ok(())
         }
         Ok(()) => {
             guard.notify();

@@ -219,8 +219,9 @@ pub(super) fn wait<'a>(mut guard: Guard<'a>, want: &Want<'_>) -> Ordered<'a> {
         return Ok((guard, Ok(())));
     }
     let Some(works) = guard.arena.waits_for(want)? else { return Ok((guard, Ok(()))) };
+    // First, for the plan has events in hand, which must not get lost.
+    let mut behind: Vec<Work> = list(guard.arena.lane_count() + guard.events.recorded.len())?;
     let tasks = plan(&mut guard, |lane| works.iter().any(|work| work.lane == lane))?;
-    let mut behind: Vec<Work> = list(works.len())?;
     let (mut guard, result) = carry_out(guard, tasks, |order, tasks| {
         if is_captured(order, want.stream)? {
             return Ok(());
@@ -244,16 +245,18 @@ pub(super) fn wait<'a>(mut guard: Guard<'a>, want: &Want<'_>) -> Ordered<'a> {
     Ok((guard, result))
 }
 
-/// Waits until the whole device is idle: then nobody's work touches anything that was free before.
-pub(super) fn synchronize<'a>(mut guard: Guard<'a>, stream: Stream) -> Ordered<'a> {
+/// Waits until the whole device is idle: then nobody's work touches anything that was free before. Not while a
+/// stream is captured, which that would break.
+pub(super) fn synchronize(mut guard: Guard<'_>) -> Ordered<'_> {
     if guard.backend.get().order().is_none() || guard.arena.unfinished().next().is_none() {
         return Ok((guard, Ok(())));
     }
     let mut works: Vec<Work> = list(guard.arena.lane_count())?;
     works.extend(guard.arena.unfinished().map(|unfinished| unfinished.work));
+    let streams = reachable_streams(&guard)?;
     let result;
     (guard, result) = guard.ordering(|order| {
-        let goes = !is_captured(order, stream)?;
+        let goes = !is_any_captured(order, &streams)?;
         if goes { order.synchronize().map(|()| true) } else { Ok(false) }
     });
     if result == Ok(true) {
@@ -263,6 +266,36 @@ pub(super) fn synchronize<'a>(mut guard: Guard<'a>, stream: Stream) -> Ordered<'
         guard.notify();
     }
     Ok((guard.check_entry()?, result.map(drop)))
+}
+
+/// Whether nothing of the device may be waited for now, nor given back to it, for a stream is captured.
+pub(super) fn is_capturing(guard: Guard<'_>) -> Result<(Guard<'_>, Result<bool, Error>), Error> {
+    let streams = reachable_streams(&guard)?;
+    let (guard, result) = guard.ordering(|order| is_any_captured(order, &streams));
+    Ok((guard.check_entry()?, result))
+}
+
+/// The streams that can be asked whether they are captured: those that the allocator knows, and the legacy one, which
+/// answers for all that wait for it. What else there is nobody can see.
+fn reachable_streams(guard: &Guard<'_>) -> Result<Vec<driver::Stream>, HostMemoryExhausted> {
+    let present = || guard.arena.present_streams().filter(|&stream| is_reachable(stream));
+    let mut streams: Vec<driver::Stream> = list(present().count() + 1)?;
+    streams.push(handle(Stream::DEFAULT));
+    for stream in present().map(handle) {
+        if !streams.contains(&stream) {
+            streams.push(stream);
+        }
+    }
+    Ok(streams)
+}
+
+fn is_any_captured(order: &dyn Order, streams: &[driver::Stream]) -> Result<bool, Error> {
+    for &stream in streams {
+        if order.is_capturing(stream)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Behind a free in the order of this thread's default stream: nobody else can record its events.
@@ -280,12 +313,12 @@ pub(super) fn record_own<'a>(mut guard: Guard<'a>, stream: Stream) -> Ordered<'a
 
 /// The stream is about to end: the last event on it, which stands for all that was freed there and that will be.
 pub(crate) fn forget<'a>(mut guard: Guard<'a>, stream: Stream) -> Ordered<'a> {
-    // Nobody may be in the middle of recording on it.
+    let work = guard.arena.forget_stream(stream)?;
+    // Whoever is in the middle of recording on it, or of asking about it, knows it from before; nobody else does.
     let last_call = guard.last_call();
     while guard.is_ordering(last_call) {
         guard = guard.wait_for_call().check_entry()?;
     }
-    let work = guard.arena.forget_stream(stream)?;
     let Some(work) = work.filter(|_| guard.backend.get().order().is_some()) else {
         return Ok((guard, Ok(())));
     };
@@ -296,12 +329,14 @@ pub(crate) fn forget<'a>(mut guard: Guard<'a>, stream: Stream) -> Ordered<'a> {
 }
 
 /// The caller vouches that all work queued on a stream so far is done. Where there is no device to ask, work without
-/// a stream goes with the default stream's.
+/// a stream goes with the default stream's, and that of forgotten streams of the name with the name: on a device
+/// another stream may have it by now, while the first still works.
 pub(crate) fn vouch(mut guard: Guard<'_>, stream: Stream) {
-    guard.arena.stream_done(stream);
-    if stream == Stream::DEFAULT && guard.backend.get().order().is_none() {
-        guard.arena.stream_done(Stream::NONE);
-        guard.arena.stream_done(Stream::UNKNOWN);
+    let has_device = guard.backend.get().order().is_some();
+    guard.arena.stream_done(stream, !has_device);
+    if stream == Stream::DEFAULT && !has_device {
+        guard.arena.stream_done(Stream::NONE, true);
+        guard.arena.stream_done(Stream::UNKNOWN, true);
     }
     guard.notify();
 }

@@ -14,7 +14,7 @@ pub(crate) fn begin(slot: &Slot, stream: Stream, pool: u64) -> Result<(), Error>
     require_no_timestamps(&guard)?;
     guard.arena.begin_private(stream, pool)?.map_err(|refused| refuse(refused, pool))?;
     // What cannot be waited for, in a capture for example, stays whose it is.
-    order::synchronize(guard, stream).map(drop)
+    order::synchronize(guard).map(drop)
 }
 
 pub(crate) fn end(slot: &Slot, stream: Stream, pool: u64) -> Result<(), Error> {
