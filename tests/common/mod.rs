@@ -7,7 +7,10 @@
 
 pub mod backend;
 pub mod child;
+pub mod gpu;
 pub mod log;
+pub mod mapped;
+pub mod ordered;
 pub mod pool;
 pub mod random;
 pub mod simcuda;
@@ -15,6 +18,7 @@ pub mod spans;
 
 pub use backend::{Backend, Layout};
 pub use bfc::capi::*;
+pub use mapped::Mapped;
 pub use pool::{Pool, Range};
 pub use random::Random;
 
@@ -120,6 +124,17 @@ fn out_address(call: impl FnOnce(*mut *mut c_void) -> Status) -> Result<u64, Sta
 /// `bfc_free`.
 pub fn free(device: i32, address: u64) -> Status {
     bfc_free(device, pointer(address))
+}
+
+/// `bfc_alloc_async`.
+pub fn alloc_async(device: i32, bytes: usize, stream: u64) -> Result<u64, Status> {
+    // SAFETY: `out` is valid for writing.
+    out_address(|out| unsafe { bfc_alloc_async(device, bytes, pointer(stream), out) })
+}
+
+/// `bfc_free_async`.
+pub fn free_async(device: i32, address: u64, stream: u64) -> Status {
+    bfc_free_async(device, pointer(address), pointer(stream))
 }
 
 /// `bfc_owner`.

@@ -108,6 +108,49 @@ impl Pool {
         assert_eq!(status, BFC_OK, "free of {address:#x}: {}", last_error());
     }
 
+    /// `bfc_alloc_async`.
+    pub fn alloc_on(&self, bytes: u64, stream: u64) -> Result<u64, Status> {
+        alloc_async(self.device, bytes as usize, stream)
+    }
+
+    /// `bfc_alloc_async` that must work.
+    #[track_caller]
+    pub fn get_on(&self, bytes: u64, stream: u64) -> u64 {
+        match self.alloc_on(bytes, stream) {
+            Ok(address) => address,
+            Err(status) => panic!("{bytes} bytes on {stream:#x}: status {status}, {}", last_error()),
+        }
+    }
+
+    /// `bfc_free_async`.
+    pub fn free_on(&self, address: u64, stream: u64) -> Status {
+        free_async(self.device, address, stream)
+    }
+
+    /// `bfc_free_async` that must work.
+    #[track_caller]
+    pub fn put_on(&self, address: u64, stream: u64) {
+        let status = self.free_on(address, stream);
+        assert_eq!(status, BFC_OK, "free of {address:#x} on {stream:#x}: {}", last_error());
+    }
+
+    /// `bfc_record_stream`.
+    pub fn record(&self, address: u64, stream: u64) -> Status {
+        bfc_record_stream(self.device, pointer(address), pointer(stream))
+    }
+
+    /// `bfc_forget_stream` that must work.
+    #[track_caller]
+    pub fn forget(&self, stream: u64) {
+        assert_eq!(bfc_forget_stream(self.device, pointer(stream)), BFC_OK, "{}", last_error());
+    }
+
+    /// `bfc_stream_synchronized` that must work.
+    #[track_caller]
+    pub fn synchronized(&self, stream: u64) {
+        assert_eq!(bfc_stream_synchronized(self.device, pointer(stream)), BFC_OK, "{}", last_error());
+    }
+
     /// `bfc_stats`.
     pub fn stats(&self) -> bfc_stats_t {
         let mut out = stats();
