@@ -2,8 +2,8 @@
 
 use super::guarded::Guards;
 use super::listener::Listener;
-use super::slot::{Phase, Slot};
-use super::traffic::{give_back, release, tell_of_release};
+use super::slot::{Guard, Phase, Slot};
+use super::traffic::{give_back, keep_all, release, tell_of_release};
 use super::{Pool, order, remap};
 use crate::core::arena::Arena;
 use crate::core::lanes::Stream;
@@ -107,8 +107,7 @@ pub(crate) fn destroy(slot: &Slot, forced: bool) -> Result<(), Error> {
 pub(crate) fn trim(slot: &Slot, keep: u64) -> Result<u64, Error> {
     let (mut guard, idle) = order::synchronize(slot.enter()?, Stream::NONE)?;
     if idle == Ok(false) {
-        // In the middle of a capture everything stays where it is.
-        return Ok(0);
+        return refuse_to_trim(guard, keep);
     }
     let released;
     if guard.arena.range().is_some() {
@@ -123,4 +122,24 @@ pub(crate) fn trim(slot: &Slot, keep: u64) -> Result<u64, Error> {
     guard.arena.forget_past();
     guard.notify();
     released
+}
+
+/// A stream is being captured, and nothing can be waited for: an error if there was something to give back.
+fn refuse_to_trim(mut guard: Guard<'_>, keep: u64) -> Result<u64, Error> {
+    let stats = guard.arena.stats();
+    let something = if guard.arena.range().is_some() {
+        stats.pool_bytes > keep.max(stats.bytes_in_use)
+    } else {
+        let regions = guard.arena.detach_above(keep)?;
+        let something = !regions.is_empty();
+        keep_all(guard, regions);
+        something
+    };
+    if !something {
+        return Ok(0);
+    }
+    Err(fail!(
+        Error::BackendFailed,
+        "a stream is being captured, which giving memory back would break: CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED (900)"
+    ))
 }

@@ -297,12 +297,12 @@ pub(super) fn record_own<'a>(mut guard: Guard<'a>, stream: Stream) -> Ordered<'a
 
 /// The stream is about to end: the last event on it, which stands for all that was freed there and that will be.
 pub(crate) fn forget<'a>(mut guard: Guard<'a>, stream: Stream) -> Ordered<'a> {
-    // Nobody may be in the middle of recording on it.
+    let work = guard.arena.forget_stream(stream)?;
+    // Whoever is in the middle of recording on it, or of asking about it, knows it from before; nobody else does.
     let last_call = guard.last_call();
     while guard.is_ordering(last_call) {
         guard = guard.wait_for_call().check_entry()?;
     }
-    let work = guard.arena.forget_stream(stream)?;
     let Some(work) = work.filter(|_| guard.backend.get().order().is_some()) else {
         return Ok((guard, Ok(())));
     };

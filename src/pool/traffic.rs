@@ -62,6 +62,13 @@ pub(super) fn give_back<'a>(guard: Guard<'a>, region: &Detached) -> (Guard<'a>, 
     (tell_of_failure(guard, region), given)
 }
 
+/// Takes in again what is not to go back after all.
+pub(super) fn keep_all(mut guard: Guard<'_>, regions: Vec<Detached>) {
+    for region in regions {
+        guard = keep(guard, &region);
+    }
+}
+
 /// Takes in again what the backend did not take.
 fn keep<'a>(mut guard: Guard<'a>, region: &Detached) -> Guard<'a> {
     if guard.arena.restore(region).is_err() {

@@ -7,7 +7,10 @@
 
 pub mod backend;
 pub mod child;
+pub mod gpu;
 pub mod log;
+pub mod mapped;
+pub mod ordered;
 pub mod pool;
 pub mod random;
 pub mod simcuda;
@@ -15,6 +18,7 @@ pub mod spans;
 
 pub use backend::{Backend, Layout};
 pub use bfc::capi::*;
+pub use mapped::Mapped;
 pub use pool::{Pool, Range};
 pub use random::Random;
 

@@ -35,18 +35,28 @@ pub fn simulated(test: &str, body: impl FnOnce(Simulation)) {
 /// As [`simulated`], with variables for the simulation.
 #[track_caller]
 pub fn simulated_with(test: &str, variables: &[(&str, &str)], body: impl FnOnce(Simulation)) {
-    if child::is_child(test) {
-        // From then on whoever opens libcuda.so.1 gets it: that is its SONAME.
-        return body(Simulation(Steer::load().expect("the simulation")));
-    }
-    let library = ("SIMCUDA_LIBRARY", library().to_str().expect("UTF-8"));
-    child::expect_success(test, &[&[library], variables].concat());
+    simulated_saying(test, variables, body);
 }
 
-/// The simulation's file, which is built if need be.
+/// As [`simulated_with`]; gives what the child said.
+#[track_caller]
+pub fn simulated_saying(test: &str, variables: &[(&str, &str)], body: impl FnOnce(Simulation)) -> String {
+    if child::is_child(test) {
+        // From then on whoever opens libcuda.so.1 gets it: that is its SONAME.
+        body(Simulation(Steer::load().expect("the simulation")));
+        return String::new();
+    }
+    let library = ("SIMCUDA_LIBRARY", library().to_str().expect("UTF-8"));
+    child::expect_success(test, &[&[library], variables].concat()).text
+}
+
+/// The simulation's file: the one that SIMCUDA_LIBRARY names, else it is built if need be.
 fn library() -> &'static PathBuf {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| {
+        if let Some(named) = env::var_os("SIMCUDA_LIBRARY") {
+            return named.into();
+        }
         let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| env!("CARGO").into()));
         command.args(["build", "--quiet", "--package=simcuda", "--message-format=json"]);
         command.current_dir(env!("CARGO_MANIFEST_DIR"));

@@ -11,6 +11,7 @@ mod layers;
 mod lints;
 mod package;
 mod pkg_config;
+mod races;
 mod rust;
 mod simcuda;
 mod symbols;
@@ -38,7 +39,7 @@ struct Suite {
 }
 
 /// In the order in which they run: what takes seconds and finds much comes first.
-const SUITES: [Suite; 12] = [
+const SUITES: [Suite; 13] = [
     Suite {
         name: "layers",
         about: "the library's modules import only from those below them",
@@ -98,6 +99,12 @@ const SUITES: [Suite; 12] = [
         about: "cuda-sys against NVIDIA's own headers, 12 and 13 (fetches their wheels, once)",
         usual: false,
         run: cuda_headers::run,
+    },
+    Suite {
+        name: "races",
+        about: "145 thousand random programs on simulated streams, with the release build",
+        usual: false,
+        run: races::run,
     },
     Suite {
         name: "fuzz",

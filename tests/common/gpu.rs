@@ -1,0 +1,203 @@
+//! What a program does with the (simulated) driver itself: contexts, streams, events, capture. Whatever fails here
+//! is the test's own mistake, so it panics; unless the test has ordered failures, which may befall these calls too.
+
+use super::simcuda::Simulation;
+use cuda_sys::*;
+use std::ptr;
+
+/// The legacy default stream.
+pub const LEGACY: u64 = 1;
+/// The calling thread's default stream.
+pub const PER_THREAD: u64 = 2;
+
+/// The driver, and the simulation that it is.
+#[derive(Clone, Copy)]
+pub struct Gpu {
+    /// To steer it.
+    pub sim: Simulation,
+    driver: Driver,
+    /// Failures were ordered: a call that one befalls is made again, and what fails all the same is let be.
+    lenient: bool,
+}
+
+/// A call of the driver that must succeed.
+macro_rules! cu {
+    ($gpu:expr, $function:ident($($argument:expr),*)) => {{
+        let call = $gpu.driver.$function().expect("the simulation has it");
+        let struck = $gpu.sim.struck();
+        // SAFETY: the arguments are what the driver's manual asks for.
+        let mut code = unsafe { call($($argument),*) };
+        if $gpu.lenient && $gpu.sim.struck() != struck {
+            // SAFETY: as above; the first call has done nothing.
+            code = unsafe { call($($argument),*) };
+        }
+        assert!(code == CUDA_SUCCESS || $gpu.lenient, "{}: {code}", stringify!($function));
+    }};
+}
+
+impl Gpu {
+    /// The driver, initialised.
+    pub fn new(sim: Simulation) -> Gpu {
+        let gpu = Gpu { sim, driver: sim.driver(), lenient: false };
+        cu!(gpu, cuInit(0));
+        gpu
+    }
+
+    /// The same, for the time in which failures are ordered.
+    pub fn lenient(self) -> Gpu {
+        Gpu { lenient: true, ..self }
+    }
+
+    /// Makes the primary context of a device current to this thread, as the CUDA runtime does, until [`Gpu::leave`].
+    pub fn enter(self, device: i32) -> u64 {
+        let mut context = ptr::null_mut();
+        cu!(self, cuDevicePrimaryCtxRetain(&mut context, device));
+        cu!(self, cuCtxSetCurrent(context));
+        context as u64
+    }
+
+    /// Undoes [`Gpu::enter`].
+    pub fn leave(self, device: i32) {
+        self.set_current(0);
+        cu!(self, cuDevicePrimaryCtxRelease_v2(device));
+    }
+
+    /// A context that was retained on another thread is current to this one.
+    pub fn set_current(self, context: u64) {
+        cu!(self, cuCtxSetCurrent(context as CUcontext));
+    }
+
+    /// The thread's current context; 0 is none.
+    pub fn current(self) -> u64 {
+        let mut context = ptr::null_mut();
+        cu!(self, cuCtxGetCurrent(&mut context));
+        context as u64
+    }
+
+    /// A context of the program's own, current from now on.
+    pub fn own_context(self, device: i32) -> u64 {
+        let mut context = ptr::null_mut();
+        cu!(self, cuCtxCreate_v2(&mut context, 0, device));
+        context as u64
+    }
+
+    /// Ends it.
+    pub fn destroy_context(self, context: u64) {
+        cu!(self, cuCtxDestroy_v2(context as CUcontext));
+    }
+
+    /// A stream of the current context; not blocking unless it must be for the legacy default stream.
+    pub fn stream(self, blocking: bool) -> u64 {
+        let mut stream = ptr::null_mut();
+        let flags = if blocking { CU_STREAM_DEFAULT } else { CU_STREAM_NON_BLOCKING };
+        cu!(self, cuStreamCreate(&mut stream, flags));
+        stream as u64
+    }
+
+    /// Ends a stream; what is queued there is still done.
+    pub fn destroy_stream(self, stream: u64) {
+        cu!(self, cuStreamDestroy_v2(stream as CUstream));
+    }
+
+    /// Waits for a stream's work.
+    pub fn synchronize(self, stream: u64) {
+        cu!(self, cuStreamSynchronize(stream as CUstream));
+    }
+
+    /// An event of the program's, recorded on a stream.
+    pub fn recorded(self, on: u64) -> u64 {
+        let mut event = ptr::null_mut();
+        cu!(self, cuEventCreate(&mut event, CU_EVENT_DISABLE_TIMING));
+        cu!(self, cuEventRecord(event, on as CUstream));
+        event as u64
+    }
+
+    /// A stream's later work waits for an event.
+    pub fn wait(self, stream: u64, event: u64) {
+        cu!(self, cuStreamWaitEvent(stream as CUstream, event as CUevent, CU_EVENT_WAIT_DEFAULT));
+    }
+
+    /// Ends an event. What waits for it still does.
+    pub fn destroy_event(self, event: u64) {
+        cu!(self, cuEventDestroy_v2(event as CUevent));
+    }
+
+    /// The rest of a stream's work comes after another's so far.
+    pub fn order(self, before: u64, after: u64) {
+        let event = self.recorded(before);
+        self.wait(after, event);
+        self.destroy_event(event);
+    }
+
+    /// Begins a capture in the strictest mode.
+    pub fn begin_capture(self, stream: u64) {
+        cu!(self, cuStreamBeginCapture_v2(stream as CUstream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    }
+
+    /// Ends it; the code, and an executable graph if it was not broken.
+    pub fn try_end_capture(self, stream: u64) -> Result<u64, CUresult> {
+        let mut graph = ptr::null_mut();
+        let end = self.driver.cuStreamEndCapture().expect("the simulation has it");
+        let struck = self.sim.struck();
+        // SAFETY: the stream lives, and the pointer is valid.
+        let mut code = unsafe { end(stream as CUstream, &mut graph) };
+        if self.lenient && self.sim.struck() != struck {
+            // SAFETY: as above.
+            code = unsafe { end(stream as CUstream, &mut graph) };
+        }
+        if code != CUDA_SUCCESS {
+            return Err(code);
+        }
+        let mut executable = ptr::null_mut();
+        cu!(self, cuGraphInstantiateWithFlags(&mut executable, graph, 0));
+        cu!(self, cuGraphDestroy(graph));
+        Ok(executable as u64)
+    }
+
+    /// As [`Gpu::try_end_capture`], of a capture that nothing broke.
+    #[track_caller]
+    pub fn end_capture(self, stream: u64) -> u64 {
+        match self.try_end_capture(stream) {
+            Ok(executable) => executable,
+            Err(code) => panic!("the capture was broken: {code}, {}", self.sim.log_text()),
+        }
+    }
+
+    /// Queues a graph's work.
+    pub fn launch(self, executable: u64, stream: u64) {
+        cu!(self, cuGraphLaunch(executable as CUgraphExec, stream as CUstream));
+    }
+
+    /// Ends an executable graph; launches that are queued are still done.
+    pub fn destroy_graph(self, executable: u64) {
+        cu!(self, cuGraphExecDestroy(executable as CUgraphExec));
+    }
+
+    /// A simulated kernel that fills a range.
+    pub fn fill(self, stream: u64, address: u64, bytes: u64, pattern: u64) {
+        let code = self.sim.fill(super::pointer(stream), address, bytes, pattern);
+        assert!(code == CUDA_SUCCESS || self.lenient, "{code}");
+    }
+
+    /// A simulated kernel that expects a pattern there.
+    pub fn expect(self, stream: u64, address: u64, bytes: u64, pattern: u64) {
+        let code = self.sim.expect(super::pointer(stream), address, bytes, pattern);
+        assert!(code == CUDA_SUCCESS || self.lenient, "{code}");
+    }
+
+    /// Keeps the work of a stream until it is stepped.
+    pub fn hold(self, stream: u64) {
+        let code = self.sim.hold(super::pointer(stream));
+        assert!(code == CUDA_SUCCESS || self.lenient, "{code}");
+    }
+
+    /// Runs up to so many items of a held stream; returns how many were run.
+    pub fn step(self, stream: u64, items: u64) -> u64 {
+        self.sim.step(super::pointer(stream), items)
+    }
+
+    /// Items that wait on a stream.
+    pub fn pending(self, stream: u64) -> u64 {
+        self.sim.pending(super::pointer(stream))
+    }
+}

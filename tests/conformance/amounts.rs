@@ -1,0 +1,158 @@
+//! How much memory is held: growth, the limit, and giving back.
+
+use super::*;
+
+/// The pool holds what the backend gave, and no more than it may.
+#[track_caller]
+fn assert_held<F: Fixture>(fixture: &F, pool: &Pool, limit: u64) {
+    let stats = pool.stats();
+    assert!(stats.pool_bytes <= limit, "{} of {limit}", stats.pool_bytes);
+    if let Some(held) = fixture.held() {
+        assert_eq!(held, stats.pool_bytes, "what the backend gave");
+    }
+}
+
+pub fn grows_on_demand<F: Fixture>(fixture: &F) {
+    let pool = fixture.pool(16, GROWTH);
+    assert_eq!(pool.stats().pool_bytes, 0, "nothing before the first allocation");
+    assert_held(fixture, &pool, 0);
+    let mut live = Vec::new();
+    let mut before = 0;
+    for step in 1..=8 {
+        let address = pool.get(UNIT);
+        live.push(Filled::new(fixture, &pool, address, step));
+        let now = pool.stats().pool_bytes;
+        assert!(now >= step * UNIT && now >= before, "{now} for {step}");
+        before = now;
+        assert_held(fixture, &pool, 16 * UNIT);
+    }
+    pool.check();
+    live.iter().for_each(|filled| filled.assert_intact(fixture));
+    if F::ONE_REGION {
+        assert_eq!(pool.stats().num_regions, 1);
+    }
+}
+
+pub fn one_region_without_growth<F: Fixture>(fixture: &F) {
+    let pool = fixture.pool(4, 0);
+    assert_eq!(pool.stats().pool_bytes, 0);
+    let address = pool.get(256);
+    let stats = pool.stats();
+    assert_eq!((stats.pool_bytes, stats.num_regions), (4 * UNIT, 1));
+    assert_eq!(pool.range(address).expect("live").region.1, 4 * UNIT);
+    assert_held(fixture, &pool, 4 * UNIT);
+    assert_eq!(pool.alloc(4 * UNIT), Err(BFC_ERROR_OUT_OF_MEMORY));
+    pool.put(address);
+    pool.put(pool.get(4 * UNIT));
+}
+
+pub fn the_limit_holds<F: Fixture>(fixture: &F) {
+    for flags in [0, GROWTH, GROWTH | COLLECT] {
+        let pool = fixture.pool(5, flags);
+        let all = fill_up(fixture, &pool, 100_000);
+        assert_held(fixture, &pool, 5 * UNIT);
+        let stats = pool.stats();
+        assert!(stats.bytes_in_use >= 4 * UNIT, "{} of {}", stats.bytes_in_use, 5 * UNIT);
+        assert_eq!((stats.bytes_limit, stats.peak_pool_bytes), (5 * UNIT, stats.pool_bytes));
+        all.iter().for_each(|filled| filled.assert_intact(fixture));
+        assert_eq!(pool.alloc(6 * UNIT), Err(BFC_ERROR_OUT_OF_MEMORY));
+        all.iter().for_each(|filled| pool.put(filled.address));
+        pool.check();
+        assert_held(fixture, &pool, 5 * UNIT);
+    }
+}
+
+/// The limit counts what is held; what is less than a granule of it stays unused.
+pub fn limits_that_are_no_multiple<F: Fixture>(fixture: &F) {
+    for limit in [3 * UNIT + 1, 3 * UNIT + 100_000, UNIT + UNIT / 2 + 255] {
+        let pool = fixture.try_pool(limit, &|options| options.flags = GROWTH).expect("a pool");
+        let all = fill_up(fixture, &pool, 10_000);
+        assert_held(fixture, &pool, limit);
+        let used = all.len() as u64 * 10_240;
+        assert!(used + F::GRANULE + 3 * 10_240 >= limit, "{used} of {limit}");
+        pool.check();
+    }
+}
+
+pub fn fraction_of_all<F: Fixture>(fixture: &F) {
+    let with = |fraction: f64| {
+        fixture
+            .try_pool(0, &|options| (options.flags, options.memory_fraction) = (GROWTH, fraction))
+            .map(|pool| pool.stats().bytes_limit)
+    };
+    if !F::KNOWS_TOTAL {
+        return assert_eq!(with(0.5), Err(BFC_ERROR_INVALID_ARGUMENT));
+    }
+    let (whole, half) = (with(1.0).expect("all"), with(0.5).expect("half"));
+    assert!(half.abs_diff(whole / 2) <= F::GRANULE.max(256), "{half} of {whole}");
+    for fraction in [-0.5, 1.5, f64::NAN, f64::INFINITY] {
+        assert_eq!(with(fraction), Err(BFC_ERROR_INVALID_ARGUMENT), "{fraction}");
+    }
+}
+
+pub fn trims<F: Fixture>(fixture: &F) {
+    let pool = fixture.pool(16, GROWTH);
+    let mut live: Vec<Filled> =
+        (0..8).map(|step| Filled::new(fixture, &pool, pool.get(UNIT), step)).collect();
+    let before = pool.stats().pool_bytes;
+    assert_eq!((pool.trim(u64::MAX), pool.stats().pool_bytes), (0, before));
+    // Some in the middle, all neighbours.
+    let gone: Vec<Filled> = live.drain(2..7).collect();
+    gone.iter().for_each(|filled| pool.put(filled.address));
+    let released = pool.trim(before - UNIT);
+    assert!(released <= UNIT && released.is_multiple_of(F::GRANULE), "{released}: no less than what is kept");
+    let released = released + pool.trim(0);
+    assert_eq!(pool.stats().pool_bytes, before - released);
+    if F::ONE_REGION {
+        assert!(released >= 5 * UNIT - 2 * F::GRANULE, "{released}");
+    }
+    assert_held(fixture, &pool, 16 * UNIT);
+    live.iter().for_each(|filled| filled.assert_intact(fixture));
+    pool.check();
+    // And it grows again.
+    let again: Vec<Filled> =
+        (0..5).map(|step| Filled::new(fixture, &pool, pool.get(UNIT), 50 + step)).collect();
+    live.iter().chain(&again).for_each(|filled| filled.assert_intact(fixture));
+    live.iter().chain(&again).for_each(|filled| pool.put(filled.address));
+    pool.trim(0);
+    assert_eq!(pool.stats().pool_bytes, 0);
+    assert_held(fixture, &pool, 0);
+    pool.check();
+}
+
+/// Free regions go back for one that is larger than any of them.
+pub fn collects<F: Fixture>(fixture: &F) {
+    let (with, without) = (fixture.pool(8, GROWTH | COLLECT), fixture.pool(8, GROWTH));
+    for pool in [&with, &without] {
+        let mut all = fill_up(fixture, pool, UNIT - 256);
+        let kept = all.swap_remove(all.len() / 2);
+        all.iter().for_each(|filled| pool.put(filled.address));
+        // As large as what is free, but for what lies around the one that is kept.
+        let served = pool.alloc(3 * UNIT);
+        assert!(served.is_ok() || pool.device() == without.device(), "{}", last_error());
+        kept.assert_intact(fixture);
+        pool.check();
+        assert!(pool.stats().pool_bytes <= 8 * UNIT);
+    }
+}
+
+pub fn out_of_memory_changes_nothing<F: Fixture>(fixture: &F) {
+    let pool = fixture.pool(3, GROWTH | COLLECT);
+    let all = fill_up(fixture, &pool, 300_000);
+    let before = pool.stats();
+    for bytes in [UNIT, 4 * UNIT, 1 << 40, u64::MAX] {
+        assert_eq!(pool.alloc(bytes), Err(BFC_ERROR_OUT_OF_MEMORY));
+        assert!(!last_error().is_empty());
+        assert_eq!(pool.alloc_on(bytes, fixture.stream()), Err(BFC_ERROR_OUT_OF_MEMORY));
+    }
+    let after = pool.stats();
+    assert!(after.num_failures > before.num_failures);
+    assert_eq!(
+        (after.num_allocs, after.bytes_in_use, after.bytes_requested, after.peak_bytes_in_use),
+        (before.num_allocs, before.bytes_in_use, before.bytes_requested, before.peak_bytes_in_use)
+    );
+    all.iter().for_each(|filled| filled.assert_intact(fixture));
+    pool.check();
+    all.iter().for_each(|filled| pool.put(filled.address));
+    assert_eq!(pool.stats().bytes_in_use, 0);
+}

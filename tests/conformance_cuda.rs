@@ -1,0 +1,19 @@
+//! The conformance suite over `BFC_BACKEND_CUDA`, on the simulated driver (a simulation, and no device).
+
+mod common;
+#[macro_use]
+mod conformance;
+
+use common::*;
+use conformance::{Fixture, cuda::Devices};
+
+struct Cuda(Devices);
+
+impl Fixture for Cuda {
+    const GRANULE: u64 = 256;
+    const ONE_REGION: bool = false;
+
+    devices!(Cuda, BFC_BACKEND_CUDA);
+}
+
+conformance!(Cuda);

@@ -1,0 +1,30 @@
+//! The conformance suite over `BFC_BACKEND_HOST`.
+
+mod common;
+#[macro_use]
+mod conformance;
+
+use common::*;
+use conformance::Fixture;
+
+struct Host;
+
+impl Fixture for Host {
+    const GRANULE: u64 = 256;
+    const ONE_REGION: bool = false;
+    const SURVIVES_FORK: bool = true;
+    const DEVICE: bool = false;
+    const KNOWS_TOTAL: bool = true;
+
+    fn run(_: &str, body: impl FnOnce(&Self)) {
+        body(&Host);
+    }
+
+    fn try_pool(&self, limit: u64, change: &dyn Fn(&mut bfc_options_t)) -> Result<Pool, Status> {
+        Pool::try_host(limit, change)
+    }
+
+    tokens!();
+}
+
+conformance!(Host);

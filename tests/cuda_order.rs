@@ -1,0 +1,465 @@
+//! Stream order on the simulated driver (a simulation, and no device): which calls of the driver are made, and which
+//! are not, in steady states, in captures, with contexts and devices of several kinds, and at the end of the process.
+
+mod common;
+
+use common::gpu::{Gpu, LEGACY, PER_THREAD};
+use common::simcuda::steer::{EVENTS, FREE_SYNCHRONIZES};
+use common::simcuda::{simulated, simulated_with};
+use common::*;
+use cuda_sys::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+use std::sync::atomic::{AtomicI32, Ordering::SeqCst};
+
+const KIB: u64 = 1 << 10;
+
+#[track_caller]
+fn cuda_pool(device: i32, limit: u64, flags: u32) -> Pool {
+    let mut wanted = options();
+    (wanted.backend, wanted.flags, wanted.memory_limit) = (BFC_BACKEND_CUDA, flags, limit);
+    wanted.initial_region_bytes = 64 * KIB;
+    Pool::create(device, &wanted, None).unwrap_or_else(|status| panic!("{status}: {}", last_error()))
+}
+
+const GROWING: u32 = BFC_ALLOW_GROWTH | BFC_GARBAGE_COLLECTION;
+
+/// Allocations and frees of many sizes, of which some live for a while.
+fn churn(random: &mut Random, rounds: u64, get: impl Fn(u64) -> u64, put: impl Fn(u64)) {
+    let mut live = Vec::new();
+    for _ in 0..rounds {
+        if live.len() < 20 && random.one_in(2) || live.is_empty() {
+            live.push(get(random.between(1, 20_000)));
+        } else {
+            put(live.swap_remove(random.index(live.len())));
+        }
+    }
+    live.into_iter().for_each(put);
+}
+
+#[test]
+fn in_a_steady_state_the_driver_is_not_called() {
+    simulated("in_a_steady_state_the_driver_is_not_called", |sim| {
+        let gpu = Gpu::new(sim);
+        gpu.enter(0);
+        for stream in [None, Some(gpu.stream(false)), Some(LEGACY), Some(0)] {
+            let pool = cuda_pool(0, GIB, GROWING);
+            let get = |bytes| stream.map_or_else(|| pool.get(bytes), |stream| pool.get_on(bytes, stream));
+            let put =
+                |address| stream.map_or_else(|| pool.put(address), |stream| pool.put_on(address, stream));
+            // Enough for all that will live at a time.
+            put(get(MIB));
+            sim.hold(pointer(stream.unwrap_or(LEGACY)));
+            sim.clear_log();
+            churn(&mut Random::new(1), 5000, get, put);
+            assert_eq!(sim.all_calls(), 0, "{stream:x?}:\n{}", sim.log_text());
+            sim.release_all();
+        }
+        gpu.leave(0);
+        sim.assert_clean();
+    });
+}
+
+/// Also where others have been, as long as what the stream itself has freed is enough for it.
+#[test]
+fn nor_in_one_where_others_have_been() {
+    simulated("nor_in_one_where_others_have_been", |sim| {
+        let gpu = Gpu::new(sim);
+        gpu.enter(0);
+        let pool = cuda_pool(0, GIB, GROWING);
+        let streams = [gpu.stream(false), gpu.stream(false), gpu.stream(true)];
+        let large: Vec<u64> = streams.iter().map(|&stream| pool.get_on(MIB, stream)).collect();
+        for (&stream, address) in streams.iter().zip(large) {
+            gpu.hold(stream);
+            gpu.fill(stream, address, MIB, 1);
+            pool.put_on(address, stream);
+        }
+        sim.clear_log();
+        for (seed, &stream) in streams.iter().enumerate() {
+            let (get, put) = (|bytes| pool.get_on(bytes, stream), |address| pool.put_on(address, stream));
+            churn(&mut Random::new(seed as u64), 2000, get, put);
+        }
+        assert_eq!(sim.all_calls(), 0, "{}", sim.log_text());
+        assert_eq!(sim.live(EVENTS), 0, "nobody has waited for anybody");
+        drop(pool);
+        sim.release_all();
+        streams.into_iter().for_each(|stream| gpu.destroy_stream(stream));
+        gpu.leave(0);
+        sim.assert_clean();
+    });
+}
+
+/// What a pool needs events, waits and synchronisations for.
+fn all_kinds_of_order(gpu: Gpu, pool: &Pool, [a, b]: [u64; 2]) {
+    [a, b].into_iter().for_each(|stream| gpu.hold(stream));
+    let whole = 64 * KIB;
+    for round in 0..3 {
+        let chunk = pool.get_on(whole, a);
+        gpu.fill(a, chunk, whole, round);
+        if round == 1 {
+            gpu.order(a, b);
+            assert_eq!(pool.record(chunk, b), BFC_OK);
+            gpu.expect(b, chunk, whole, round);
+        }
+        pool.put_on(chunk, a);
+        // Behind a, and then without any stream at all.
+        let chunk = pool.get_on(whole, b);
+        gpu.fill(b, chunk, whole, !round);
+        gpu.expect(b, chunk, whole, !round);
+        pool.put_on(chunk, b);
+        let chunk = pool.get(whole);
+        gpu.fill(a, chunk, whole, round);
+        gpu.expect(a, chunk, whole, round);
+        pool.put_on(chunk, a);
+    }
+    pool.forget(a);
+    pool.check();
+}
+
+#[test]
+fn whatever_context_is_current_stays_so() {
+    simulated_with("whatever_context_is_current_stays_so", &[("SIMCUDA_DEVICES", "2")], |sim| {
+        let gpu = Gpu::new(sim);
+        let (primary, elsewhere) = (gpu.enter(0), gpu.enter(1));
+        gpu.set_current(0);
+        let own = gpu.own_context(1);
+        for current in [0, own, elsewhere, primary] {
+            // Streams are the primary context's of device 0, whatever is current where they are used.
+            gpu.set_current(primary);
+            let streams = [gpu.stream(false), gpu.stream(false)];
+            gpu.set_current(current);
+            let pool = cuda_pool(0, 64 * KIB, BFC_ALLOW_GROWTH);
+            let kept = |what: &str| assert_eq!(gpu.current(), current, "{what}");
+            kept("creation");
+            streams.iter().for_each(|&stream| gpu.hold(stream));
+            let [a, b] = streams;
+            for _ in 0..2 {
+                let chunk = pool.get_on(64 * KIB, a);
+                gpu.fill(a, chunk, 64 * KIB, 1);
+                pool.put_on(chunk, a);
+                let chunk = pool.get_on(64 * KIB, b);
+                kept("behind another stream");
+                gpu.fill(b, chunk, 64 * KIB, 2);
+                pool.put_on(chunk, b);
+                pool.put_on(pool.get(64 * KIB), a);
+                kept("waiting for a stream");
+            }
+            assert_eq!(pool.alloc_on(128 * KIB, b), Err(BFC_ERROR_OUT_OF_MEMORY));
+            kept("a failure");
+            pool.forget(a);
+            kept("a stream's end");
+            pool.trim(0);
+            kept("a trim");
+            drop(pool);
+            kept("the end");
+            gpu.set_current(primary);
+            streams.into_iter().for_each(|stream| gpu.destroy_stream(stream));
+            gpu.set_current(0);
+        }
+        gpu.destroy_context(own);
+        (0..2).for_each(|device| gpu.leave(device));
+        sim.assert_clean();
+    });
+}
+
+/// Default streams are those of the pool's device, whatever device is current.
+#[test]
+fn each_device_has_its_own_order() {
+    simulated_with("each_device_has_its_own_order", &[("SIMCUDA_DEVICES", "3")], |sim| {
+        let gpu = Gpu::new(sim);
+        let contexts = [0, 1, 2].map(|device| gpu.enter(device));
+        let pools = [0, 1, 2].map(|device| cuda_pool(device, 64 * KIB, BFC_ALLOW_GROWTH));
+        for (device, pool) in pools.iter().enumerate() {
+            gpu.set_current(contexts[device]);
+            let other = gpu.stream(false);
+            for default in [LEGACY, PER_THREAD] {
+                gpu.set_current(contexts[device]);
+                [default, other].into_iter().for_each(|stream| gpu.hold(stream));
+                let chunk = pool.get_on(64 * KIB, default);
+                gpu.fill(default, chunk, 64 * KIB, 1);
+                gpu.expect(default, chunk, 64 * KIB, 1);
+                // From elsewhere.
+                gpu.set_current(contexts[(device + 1) % 3]);
+                pool.put_on(chunk, default);
+                assert_eq!(pool.get_on(64 * KIB, other), chunk);
+                gpu.fill(other, chunk, 64 * KIB, 2);
+                gpu.step(other, 100);
+                assert!(gpu.pending(other) > 0, "the {default:#x} of device {device} has not done its work");
+                gpu.set_current(contexts[device]);
+                assert!(gpu.step(default, 100) > 0);
+                assert!(gpu.step(other, 100) > 0);
+                pool.put_on(chunk, other);
+                sim.release_all();
+                gpu.synchronize(other);
+            }
+            all_kinds_of_order(gpu, pool, [gpu.stream(false), other]);
+            sim.release_all();
+        }
+        assert_eq!(sim.mismatches(), 0);
+        drop(pools);
+        (0..3).for_each(|device| gpu.leave(device));
+        sim.assert_clean();
+    });
+}
+
+/// What may not be called for a stream that is captured, nor for anything that encompasses it.
+const FORBIDDEN: [&str; 8] = [
+    "cuEventQuery",
+    "cuEventRecord",
+    "cuEventSynchronize",
+    "cuStreamQuery",
+    "cuStreamSynchronize",
+    "cuStreamWaitEvent",
+    "cuCtxSynchronize",
+    "cuMemFree",
+];
+
+/// CUDA Programming Guide, Prohibited and Unhandled Operations: "It is invalid to synchronize or query the execution
+/// status of a stream which is being captured [...] or a broader handle which encompasses an active stream capture".
+#[test]
+fn in_a_capture_nothing_is_queried_or_synchronised() {
+    simulated("in_a_capture_nothing_is_queried_or_synchronised", |sim| {
+        let gpu = Gpu::new(sim);
+        gpu.enter(0);
+        for private in [false, true] {
+            for blocking in [false, true] {
+                let pool = cuda_pool(0, 256 * KIB, GROWING);
+                let (captured, other) = (gpu.stream(blocking), gpu.stream(false));
+                [captured, other].into_iter().for_each(|stream| gpu.hold(stream));
+                // What could be polled, waited for, synchronised and given back.
+                let chunks =
+                    [pool.get_on(60 * KIB, other), pool.get_on(20 * KIB, captured), pool.get(30 * KIB)];
+                gpu.fill(other, chunks[0], 60 * KIB, 1);
+                if private {
+                    assert_eq!(pool.begin_private(1, captured), BFC_OK);
+                }
+                pool.put_on(chunks[0], other);
+                pool.put_on(chunks[1], captured);
+                pool.put(chunks[2]);
+                gpu.begin_capture(captured);
+                sim.clear_log();
+                let mut live = Vec::new();
+                while let Ok(address) = pool.alloc_on(10 * KIB, captured) {
+                    gpu.fill(captured, address, 10 * KIB, 3);
+                    gpu.expect(captured, address, 10 * KIB, 3);
+                    live.push(address);
+                }
+                assert_eq!(pool.alloc_on(10 * KIB, captured), Err(BFC_ERROR_OUT_OF_MEMORY));
+                assert!(live.len() >= 8, "{}: it has grown", live.len());
+                for address in live.drain(..live.len() / 2) {
+                    pool.put_on(address, captured);
+                }
+                assert!(
+                    pool.alloc_on(10 * KIB, captured)
+                        .is_ok_and(|address| pool.free_on(address, captured) == BFC_OK)
+                );
+                for function in FORBIDDEN {
+                    assert_eq!(sim.calls(function), 0, "{function}:\n{}", sim.log_text());
+                }
+                let graph = gpu.end_capture(captured);
+                gpu.launch(graph, captured);
+                gpu.destroy_graph(graph);
+                if private {
+                    assert_eq!(pool.end_private(1, captured), BFC_OK);
+                    assert_eq!(pool.release_private(1), BFC_OK);
+                }
+                live.into_iter().for_each(|address| pool.put_on(address, captured));
+                pool.check();
+                sim.release_all();
+                assert_eq!(pool.destroy(), BFC_OK);
+                [captured, other].into_iter().for_each(|stream| gpu.destroy_stream(stream));
+            }
+        }
+        assert_eq!((sim.mismatches(), sim.misuses()), (0, 0));
+        gpu.leave(0);
+        sim.assert_clean();
+    });
+}
+
+/// A request of a stream that is not captured may wait for others; but not for the device as a whole, nor give memory
+/// back, which waits for it: so far as the library can see, that some stream is captured.
+#[test]
+fn others_do_not_break_a_capture() {
+    simulated("others_do_not_break_a_capture", |sim| {
+        let gpu = Gpu::new(sim);
+        gpu.enter(0);
+        sim.set(FREE_SYNCHRONIZES, 0);
+        for (blocking, private) in [(false, false), (false, true), (true, false), (true, true)] {
+            let pool = cuda_pool(0, 256 * KIB, GROWING);
+            let (captured, other) = (gpu.stream(blocking), gpu.stream(false));
+            gpu.hold(captured);
+            let chunks = [pool.get_on(64 * KIB, other), pool.get(100 * KIB), pool.get_on(10 * KIB, captured)];
+            gpu.fill(captured, chunks[2], 10 * KIB, 1);
+            // The library knows the captured stream: it is in use, or bfc_pool_begin has named it.
+            if private {
+                assert_eq!(pool.begin_private(1, captured), BFC_OK);
+            }
+            pool.put_on(chunks[2], captured);
+            gpu.begin_capture(captured);
+            pool.put_on(chunks[0], other);
+            pool.put(chunks[1]);
+            // Nothing fits, but for what goes back first.
+            assert_eq!(pool.alloc_on(200 * KIB, other), Err(BFC_ERROR_OUT_OF_MEMORY), "{}", last_error());
+            assert_eq!(pool.alloc(200 * KIB), Err(BFC_ERROR_OUT_OF_MEMORY), "{}", last_error());
+            let trimmed = pool.try_trim(0);
+            assert!(trimmed == Err(BFC_ERROR_BACKEND_FAILED) || trimmed == Ok(0), "{trimmed:?}");
+            assert_eq!(pool.begin_private(2, other), BFC_OK, "which synchronises only if it may");
+            assert_eq!(pool.end_private(2, other), BFC_OK);
+            pool.check();
+            gpu.destroy_graph(gpu.end_capture(captured));
+            // Afterwards all of it works.
+            if private {
+                assert_eq!(pool.end_private(1, captured), BFC_OK);
+                assert_eq!(pool.release_private(1), BFC_OK);
+            }
+            let large = pool.get_on(200 * KIB, other);
+            pool.put_on(large, other);
+            assert!(pool.try_trim(0).is_ok_and(|released| released >= 200 * KIB), "{}", last_error());
+            assert_eq!(pool.stats().pool_bytes, 0);
+            drop(pool);
+            [captured, other].into_iter().for_each(|stream| gpu.destroy_stream(stream));
+        }
+        gpu.leave(0);
+        sim.assert_clean();
+    });
+}
+
+/// Nobody else can name the default stream of a thread: its events are recorded at the free.
+#[test]
+fn what_a_thread_frees_on_its_default_stream_is_known_by_an_event() {
+    simulated("what_a_thread_frees_on_its_default_stream_is_known_by_an_event", |sim| {
+        let gpu = Gpu::new(sim);
+        let context = gpu.enter(0);
+        let (pool, other) = (cuda_pool(0, 64 * KIB, BFC_ALLOW_GROWTH), gpu.stream(false));
+        gpu.hold(other);
+        std::thread::scope(|scope| {
+            let work = || {
+                gpu.set_current(context);
+                gpu.hold(PER_THREAD);
+                let chunk = pool.get_on(64 * KIB, PER_THREAD);
+                gpu.fill(PER_THREAD, chunk, 64 * KIB, 1);
+                gpu.expect(PER_THREAD, chunk, 64 * KIB, 1);
+                sim.clear_log();
+                pool.put_on(chunk, PER_THREAD);
+                assert_eq!(sim.calls("cuEventRecord"), 1);
+                chunk
+            };
+            let chunk = scope.spawn(work).join().expect("no panic");
+            assert_eq!(pool.get_on(64 * KIB, other), chunk, "behind the event");
+            assert_eq!((sim.calls("cuStreamWaitEvent"), sim.calls("cuCtxSynchronize")), (1, 0));
+            gpu.fill(other, chunk, 64 * KIB, 2);
+            gpu.step(other, 100);
+            assert!(gpu.pending(other) > 0);
+            sim.release_all();
+            pool.put_on(chunk, other);
+        });
+        assert_eq!(sim.mismatches(), 0);
+        drop(pool);
+        gpu.destroy_stream(other);
+        gpu.leave(0);
+        sim.assert_clean();
+    });
+}
+
+/// The simulation knows what these tests are about.
+#[test]
+fn a_synchronisation_would_break_it() {
+    simulated("a_synchronisation_would_break_it", |sim| {
+        let gpu = Gpu::new(sim);
+        gpu.enter(0);
+        let stream = gpu.stream(false);
+        gpu.begin_capture(stream);
+        gpu.lenient().synchronize(stream);
+        assert_eq!(gpu.try_end_capture(stream), Err(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED));
+        gpu.destroy_stream(stream);
+        gpu.leave(0);
+    });
+}
+
+#[test]
+fn a_driver_that_is_down_ends_the_order() {
+    simulated("a_driver_that_is_down_ends_the_order", |sim| {
+        let gpu = Gpu::new(sim);
+        gpu.enter(0);
+        let pool = cuda_pool(0, 64 * KIB, BFC_ALLOW_GROWTH);
+        let streams = [gpu.stream(false), gpu.stream(false)];
+        all_kinds_of_order(gpu, &pool, streams);
+        assert_ne!(sim.live(EVENTS), 0);
+        let [_, b] = streams;
+        let chunk = pool.get_on(64 * KIB, b);
+        assert_eq!(pool.record(chunk, LEGACY), BFC_OK);
+        sim.shutdown();
+        assert_eq!(pool.free_on(chunk, b), BFC_OK);
+        assert_eq!(pool.alloc_on(64 * KIB, LEGACY), Err(BFC_ERROR_SHUTTING_DOWN), "{}", last_error());
+        assert_eq!(pool.alloc(64 * KIB), Err(BFC_ERROR_SHUTTING_DOWN));
+        let forgotten = pool.try_forget(b);
+        assert!([BFC_OK, BFC_ERROR_SHUTTING_DOWN].contains(&forgotten), "{forgotten}");
+        pool.check();
+        assert_eq!(pool.destroy(), BFC_OK, "{}", last_error());
+    });
+}
+
+static DEVICE: AtomicI32 = AtomicI32::new(-1);
+
+/// The driver's own handler runs first at the exit of a process: it was registered last.
+extern "C" fn at_exit() {
+    let sim = simcuda::steer::Steer::load().expect("the simulation");
+    sim.shutdown();
+    let device = DEVICE.load(SeqCst);
+    let right = [
+        alloc(device, 8 << 20) == Err(BFC_ERROR_SHUTTING_DOWN),
+        alloc(device, 256).is_ok_and(|address| free(device, address) == BFC_OK),
+        bfc_check(device) == BFC_OK,
+        bfc_destroy(device) == BFC_ERROR_BUSY,
+        bfc_destroy_forced(device) == BFC_OK,
+    ];
+    if let Some(wrong) = right.iter().position(|right| !right) {
+        // SAFETY: it ends the process at once.
+        unsafe { libc::_exit(10 + wrong as i32) };
+    }
+}
+
+#[test]
+fn a_process_may_end_with_live_allocations() {
+    simulated("a_process_may_end_with_live_allocations", |sim| {
+        let gpu = Gpu::new(sim);
+        gpu.enter(0);
+        let pool = cuda_pool(0, GIB, GROWING);
+        let stream = gpu.stream(false);
+        gpu.hold(stream);
+        let live = [pool.get(1000), pool.get_on(100 * KIB, stream), pool.get_on(MIB, LEGACY)];
+        gpu.fill(stream, live[1], 100 * KIB, 1);
+        pool.put_on(live[1], stream);
+        DEVICE.store(pool.device(), SeqCst);
+        std::mem::forget(pool);
+        sim.clear_log();
+        // SAFETY: the handler is a function of this program.
+        assert_eq!(unsafe { libc::atexit(at_exit) }, 0);
+        std::process::exit(0);
+    });
+}
+
+/// And without a word to anybody: nothing is called at the exit.
+#[test]
+fn at_the_exit_nothing_is_freed() {
+    simulated("at_the_exit_nothing_is_freed", |sim| {
+        static SIM: std::sync::OnceLock<simcuda::Simulation> = std::sync::OnceLock::new();
+        extern "C" fn last() {
+            let calls = SIM.get().map_or(1, |sim| sim.all_calls());
+            if calls != 0 {
+                // SAFETY: it ends the process at once.
+                unsafe { libc::_exit(20) };
+            }
+        }
+        let _ = SIM.set(sim);
+        // Registered first, it runs last.
+        // SAFETY: the handler is a function of this program.
+        assert_eq!(unsafe { libc::atexit(last) }, 0);
+        let gpu = Gpu::new(sim);
+        gpu.enter(0);
+        let pool = cuda_pool(0, GIB, GROWING);
+        pool.get_on(100 * KIB, LEGACY);
+        pool.put_on(pool.get_on(100 * KIB, PER_THREAD), PER_THREAD);
+        std::mem::forget(pool);
+        sim.clear_log();
+        std::process::exit(0);
+    });
+}

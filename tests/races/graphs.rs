@@ -1,0 +1,140 @@
+//! Captured graphs in the random programs: their memory comes from private pools and is theirs until these are
+//! released, however often they are launched and whatever else comes and goes.
+
+use crate::common::*;
+use crate::shadow::{self, Entry};
+use crate::world::World;
+
+/// A graph that may be launched, with what it keeps.
+pub struct Graph {
+    executable: u64,
+    /// The private pool.
+    name: u64,
+    /// Where it is launched, in order.
+    pub stream: usize,
+    /// What was not freed in the capture.
+    kept: Vec<u64>,
+}
+
+impl World {
+    pub fn act_on_graphs(&mut self) {
+        match self.random.below(8) {
+            0..3 if self.graphs.len() < 3 => self.capture(),
+            7 => self.end_graph(),
+            _ => self.launch(),
+        }
+    }
+
+    /// Captures some work with allocations of its own, while others go on with theirs.
+    fn capture(&mut self) {
+        if self.streams.iter().any(|stream| stream.capturing.is_some()) {
+            return;
+        }
+        let Some(place) = self.any_stream() else { return };
+        // A second graph may use the first one's pool, for both are launched in the order of one stream.
+        let shared = self.graphs.iter().find(|graph| graph.stream == place).map(|graph| graph.name);
+        let name = shared.filter(|_| self.random.one_in(2)).unwrap_or_else(|| {
+            self.names += 1;
+            self.names
+        });
+        let (handle, gpu) = (self.streams[place].handle, self.gpu);
+        assert_eq!(self.pool.begin_private(name, handle), BFC_OK, "{}", last_error());
+        gpu.begin_capture(handle);
+        self.streams[place].capturing = Some(name);
+        self.say(|| format!("stream {place} is captured, private pool {name}"));
+        let mut live: Vec<(u64, u64, u64)> = Vec::new();
+        let mut entries = Vec::new();
+        for _ in 0..self.random.between(1, 8) {
+            match self.random.below(4) {
+                0 | 1 => live.extend(self.allocate_captured(handle, place, name, &mut entries)),
+                2 if !live.is_empty() => {
+                    let (address, bytes, pattern) = live.swap_remove(self.random.index(live.len()));
+                    gpu.expect(handle, address, bytes, pattern);
+                    self.pool.put_on(address, handle);
+                }
+                _ => self.act(),
+            }
+        }
+        for &(address, bytes, pattern) in &live {
+            gpu.expect(handle, address, bytes, pattern);
+        }
+        let executable = gpu.end_capture(handle);
+        self.streams[place].capturing = None;
+        assert_eq!(self.pool.end_private(name, handle), BFC_OK, "{}", last_error());
+        let kept = live.into_iter().map(|(address, ..)| address).collect();
+        self.graphs.push(Graph { executable, name, stream: place, kept });
+        // Whatever was queued on that memory before must be done when the graph begins: on this very stream, for in
+        // a capture nothing can be waited for.
+        entries.into_iter().for_each(|entry| entry.look(gpu, handle));
+        self.launch();
+    }
+
+    fn allocate_captured(
+        &mut self,
+        handle: u64,
+        place: usize,
+        name: u64,
+        entries: &mut Vec<Entry>,
+    ) -> Option<(u64, u64, u64)> {
+        let bytes = self.random.between(1, 3000);
+        let address = self.pool.alloc_on(bytes, handle).ok()?;
+        let bytes = self.pool.allocated_size(address).expect("live");
+        let pattern = self.random.bits();
+        entries.push(self.shadow.allocated(address, bytes, place, name));
+        self.shadow.reserve(address, bytes, name);
+        self.gpu.fill(handle, address, bytes, pattern);
+        Some((address, bytes, pattern))
+    }
+
+    fn launch(&mut self) {
+        if self.graphs.is_empty() {
+            return;
+        }
+        let place = self.random.index(self.graphs.len());
+        let Graph { executable, name, stream, .. } = self.graphs[place];
+        if self.streams[stream].capturing.is_some() {
+            return;
+        }
+        let handle = self.streams[stream].handle;
+        self.gpu.launch(executable, handle);
+        for (start, bytes) in self.shadow.reserved(name) {
+            let deed = self.shadow.queued(start, bytes, stream, 0);
+            shadow::mark(self.gpu, handle, deed);
+        }
+        self.say(|| format!("graph in private pool {name} is launched on {stream}"));
+    }
+
+    /// A graph ends, and with the last of its pool the pool, perhaps before the last launch is done.
+    fn end_graph(&mut self) {
+        if self.graphs.is_empty() {
+            return;
+        }
+        let place = self.random.index(self.graphs.len());
+        if self.streams[self.graphs[place].stream].capturing.is_some() {
+            return;
+        }
+        let Graph { executable, name, stream, kept } = self.graphs.swap_remove(place);
+        let handle = self.streams[stream].handle;
+        self.gpu.destroy_graph(executable);
+        for address in kept {
+            // Behind the launches, on the stream where they were.
+            self.pool.put_on(address, handle);
+        }
+        if self.graphs.iter().any(|graph| graph.name == name) {
+            return;
+        }
+        // While another stream is captured, a program may not wait for any.
+        if self.streams.iter().all(|stream| stream.capturing.is_none()) && self.random.one_in(2) {
+            self.gpu.synchronize(handle);
+        }
+        assert_eq!(self.pool.release_private(name), BFC_OK, "{}", last_error());
+        self.shadow.released(name);
+        self.say(|| format!("private pool {name} is released"));
+    }
+
+    pub fn end_graphs(&mut self) {
+        while !self.graphs.is_empty() {
+            self.end_graph();
+        }
+    }
+}

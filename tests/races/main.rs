@@ -1,0 +1,163 @@
+//! Reuse races on the simulated driver (a simulation, whose streams do what they are told when they are told): no
+//! memory is handed out while work that was queued before its free may still touch it.
+//!
+//! RACES_PROGRAMS is how many random programs each kind runs; RACES_SEED has one program run alone. Of a program that
+//! fails the log is shown.
+//! `cargo xtask test --suite races` runs many in the release build.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod graphs;
+mod shadow;
+mod together;
+mod worker;
+mod world;
+
+use common::gpu::Gpu;
+use common::simcuda::steer::{FREE_SYNCHRONIZES, RECYCLE_HANDLES};
+use common::simcuda::{Simulation, simulated_saying};
+use std::env;
+use world::{Kind, SIMPLE, World};
+
+/// How often memory was handed out that others' queued work was behind.
+#[derive(Default)]
+struct Seen {
+    crossings: u64,
+    reuses: u64,
+    refused: u64,
+}
+
+fn number(variable: &str) -> Option<u64> {
+    env::var(variable).ok().map(|value| value.parse().expect("a number"))
+}
+
+/// Programs of each kind, unless the environment says how many.
+fn programs() -> u64 {
+    number("RACES_PROGRAMS").unwrap_or(if cfg!(debug_assertions) { 150 } else { 2000 })
+}
+
+/// One program from beginning to end.
+fn program(gpu: Gpu, kind: Kind, seed: u64, seen: &mut Seen) {
+    let context = gpu.enter(0);
+    let mut world = World::new(gpu, context, kind, seed);
+    let steps = world.random.between(10, 70);
+    (0..steps).for_each(|_| world.act());
+    let world = world.end();
+    gpu.leave(0);
+    seen.crossings += world.shadow.crossings;
+    seen.reuses += world.shadow.reuses;
+    seen.refused += world.refused;
+    let (races, words) = shadow::races();
+    if (races, gpu.sim.mismatches(), gpu.sim.misuses()) != (0, 0, 0) {
+        let log = world.log();
+        panic!("{log}\nseed {seed}: {races} races, {words}; {:#?}", gpu.sim.misuse_texts());
+    }
+}
+
+/// Random programs of a kind, in a process of their own.
+fn random_programs(test: &str, first_seed: u64, kind: Kind) {
+    let programs = programs().to_string();
+    let seed = number("RACES_SEED").map(|seed| seed.to_string());
+    let mut variables = vec![("RACES_PROGRAMS", &*programs)];
+    variables.extend(seed.as_deref().map(|seed| ("RACES_SEED", seed)));
+    let facts = simulated_saying(test, &variables, |sim| {
+        let mut seen = Seen::default();
+        if let Some(seed) = number("RACES_SEED") {
+            return program(begin(sim, seed), kind, seed, &mut seen);
+        }
+        let mut gpu = begin(sim, 0);
+        let count = self::programs();
+        for seed in (0..count).map(|place| (first_seed << 32) + place) {
+            if seed % BATCH == 0 {
+                gpu = begin(sim, seed);
+            }
+            program(gpu, kind, seed, &mut seen);
+            if seed % BATCH == BATCH - 1 {
+                sim.assert_clean();
+            }
+        }
+        let Seen { crossings, reuses, refused } = seen;
+        println!(
+            "fact {test}: {count} programs: memory was handed out {crossings} times behind other streams' queued work, {reuses} \
+             times behind the same stream's; {refused} requests were refused"
+        );
+        assert!(crossings > count / 4 && reuses > count, "{crossings} and {reuses}: too few to say anything");
+    });
+    facts.lines().filter_map(|line| Some(line.split_once("fact ")?.1)).for_each(|fact| println!("{fact}"));
+}
+
+/// Programs between two resets of the simulation.
+const BATCH: u64 = 64;
+
+fn begin(sim: Simulation, seed: u64) -> Gpu {
+    assert_eq!(sim.configure(1, 1 << 30), 0);
+    // A handle that was destroyed is the next one that is created.
+    sim.set(RECYCLE_HANDLES, ((seed / BATCH) % 2) as i64);
+    // It "may" wait for the device's work, says the manual.
+    sim.set(FREE_SYNCHRONIZES, ((seed / BATCH / 2) % 2) as i64);
+    Gpu::new(sim)
+}
+
+#[test]
+fn streams() {
+    random_programs("streams", 1, SIMPLE);
+}
+
+#[test]
+fn recorded_streams() {
+    random_programs("recorded_streams", 2, Kind { records: true, ..SIMPLE });
+}
+
+#[test]
+fn streams_that_end() {
+    random_programs("streams_that_end", 3, Kind { records: true, ends: true, ..SIMPLE });
+}
+
+#[test]
+fn default_streams_of_threads() {
+    random_programs(
+        "default_streams_of_threads",
+        4,
+        Kind { records: true, ends: true, threads: true, ..SIMPLE },
+    );
+}
+
+#[test]
+fn plain_calls_among_them() {
+    random_programs("plain_calls_among_them", 5, Kind { records: true, plain: true, ..SIMPLE });
+}
+
+#[test]
+fn captured_graphs() {
+    random_programs("captured_graphs", 6, Kind { records: true, graphs: true, ..SIMPLE });
+}
+
+#[test]
+fn everything_at_once() {
+    let all = Kind { records: true, ends: true, threads: false, plain: true, graphs: true };
+    random_programs("everything_at_once", 7, all);
+}
+
+#[test]
+fn threads_at_once() {
+    let programs = programs().to_string();
+    let facts = simulated_saying("threads_at_once", &[("RACES_PROGRAMS", &programs)], |sim| {
+        let (count, mut crossings) = (self::programs() / 4, 0);
+        for seed in 0..count {
+            let gpu = begin(sim, seed * BATCH);
+            if seed % 2 == 0 {
+                // What others do in the middle of an order is more.
+                for function in [c"cuEventRecord", c"cuStreamWaitEvent", c"cuEventQuery"] {
+                    sim.delay(function.as_ptr(), 10_000);
+                }
+            }
+            crossings += together::program(gpu, 2 + (seed % 3) as usize, seed);
+            sim.assert_clean();
+        }
+        println!(
+            "fact threads_at_once: {count} programs: {crossings} times behind other streams' queued work"
+        );
+        assert!(crossings > count / 4, "{crossings} are too few to say anything");
+    });
+    facts.lines().filter_map(|line| Some(line.split_once("fact ")?.1)).for_each(|fact| println!("{fact}"));
+}

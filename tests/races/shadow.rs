@@ -1,0 +1,143 @@
+//! Which queued work may still touch which memory, as the test itself knows it.
+//!
+//! Each piece of work has a mark behind it on its stream: a simulated kernel that says it is done. The first work on a
+//! new allocation has a mark in front of it too, which looks whether everything that was queued on that memory before
+//! is done: if not, the chunk was handed out too early, whatever its contents happen to be.
+
+use crate::common::gpu::Gpu;
+use crate::common::pointer;
+use std::ffi::c_void;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+
+/// Queued work on a range of memory.
+pub struct Deed {
+    start: u64,
+    end: u64,
+    /// For words: the stream's number and the allocation's.
+    stream: usize,
+    allocation: u64,
+    done: AtomicBool,
+}
+
+/// What must be done before the first work on an allocation.
+struct Barrier {
+    allocation: u64,
+    before: Vec<Arc<Deed>>,
+}
+
+/// How often a barrier found work that was not done, and the words of the first.
+static RACES: AtomicU64 = AtomicU64::new(0);
+static WORDS: Mutex<String> = Mutex::new(String::new());
+
+/// Races so far in this process, with the words of the first.
+pub fn races() -> (u64, String) {
+    (RACES.load(SeqCst), WORDS.lock().unwrap().clone())
+}
+
+/// The work that is queued and not known to be done.
+#[derive(Default)]
+pub struct Shadow {
+    deeds: Vec<Arc<Deed>>,
+    /// Ranges that belong to graphs, with the private pool each is in.
+    reserved: Vec<(u64, u64, u64)>,
+    allocations: u64,
+    /// How often memory was handed out on which another stream's work was not done: so that tests can see that
+    /// they test something.
+    pub crossings: u64,
+    /// The same on the same stream.
+    pub reuses: u64,
+}
+
+/// A new allocation, as the shadow knows it.
+pub struct Entry {
+    pub number: u64,
+    /// What is queued on its memory by others.
+    barrier: Option<Box<Barrier>>,
+}
+
+impl Entry {
+    /// Whether work of others is queued on its memory.
+    pub fn is_awaiting(&self) -> bool {
+        self.barrier.is_some()
+    }
+
+    /// Looks, when its turn comes on the stream, whether that work is done. Call it before any work is queued, on
+    /// the stream's thread.
+    pub fn look(self, gpu: Gpu, stream: u64) {
+        if let Some(barrier) = self.barrier {
+            let argument = Box::into_raw(barrier).cast();
+            assert_eq!(gpu.sim.launch(pointer(stream), look, argument), 0);
+        }
+    }
+}
+
+impl Shadow {
+    /// Memory was handed out to a stream, common or of a private pool.
+    pub fn allocated(&mut self, start: u64, bytes: u64, stream: usize, private: u64) -> Entry {
+        self.allocations += 1;
+        let end = start + bytes;
+        let stray = self.reserved.iter().find(|&&(at, to, pool)| at < end && start < to && pool != private);
+        if let Some((at, to, pool)) = stray {
+            panic!("{start:#x} to {end:#x} was handed out; {at:#x} to {to:#x} is private pool {pool}'s");
+        }
+        self.deeds.retain(|deed| !deed.done.load(SeqCst));
+        let before: Vec<_> =
+            self.deeds.iter().filter(|deed| deed.start < end && start < deed.end).cloned().collect();
+        self.crossings += u64::from(before.iter().any(|deed| deed.stream != stream));
+        self.reuses += u64::from(before.iter().any(|deed| deed.stream == stream));
+        let number = self.allocations;
+        let barrier = (!before.is_empty()).then(|| Box::new(Barrier { allocation: number, before }));
+        Entry { number, barrier }
+    }
+
+    /// Work was queued on it.
+    pub fn queued(&mut self, start: u64, bytes: u64, stream: usize, allocation: u64) -> Arc<Deed> {
+        let end = start + bytes;
+        let deed = Arc::new(Deed { start, end, stream, allocation, done: AtomicBool::new(false) });
+        self.deeds.push(deed.clone());
+        deed
+    }
+
+    /// A graph's memory: nobody else's until the private pool is released.
+    pub fn reserve(&mut self, start: u64, bytes: u64, pool: u64) {
+        self.reserved.push((start, start + bytes, pool));
+    }
+
+    /// The ranges of a private pool.
+    pub fn reserved(&self, pool: u64) -> Vec<(u64, u64)> {
+        let of_pool = self.reserved.iter().filter(|(.., other)| *other == pool);
+        of_pool.map(|&(start, end, _)| (start, end - start)).collect()
+    }
+
+    /// A private pool was released: its memory is like any other.
+    pub fn released(&mut self, pool: u64) {
+        self.reserved.retain(|(.., other)| *other != pool);
+    }
+}
+
+/// Says that work is done, when its turn comes. Call it behind the work, on the stream's thread.
+pub fn mark(gpu: Gpu, stream: u64, deed: Arc<Deed>) {
+    let argument = Arc::into_raw(deed).cast_mut().cast();
+    assert_eq!(gpu.sim.launch(pointer(stream), done, argument), 0);
+}
+
+unsafe extern "C" fn done(deed: *mut c_void) {
+    // SAFETY: `mark` gave it up to this call, which is the only one.
+    unsafe { Arc::from_raw(deed.cast::<Deed>()) }.done.store(true, SeqCst);
+}
+
+unsafe extern "C" fn look(barrier: *mut c_void) {
+    // SAFETY: `Entry::look` gave it up to this call, which is the only one.
+    let barrier = unsafe { Box::from_raw(barrier.cast::<Barrier>()) };
+    for deed in barrier.before.iter().filter(|deed| !deed.done.load(SeqCst)) {
+        if RACES.fetch_add(1, SeqCst) == 0 {
+            let (Deed { start, end, stream, allocation, .. }, number) = (&**deed, barrier.allocation);
+            *WORDS.lock().unwrap() = format!(
+                "work on allocation {number} began while stream {stream} had not done its work on allocation \
+                 {allocation} at {start:#x} to {end:#x}"
+            );
+        }
+    }
+}

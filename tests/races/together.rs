@@ -1,0 +1,168 @@
+//! The same on threads that really run at once, each with two streams of its own, one of them its default stream. They
+//! hand chunks to each other. What happens differs from run to run; what must not happen is the same.
+
+use crate::common::gpu::{Gpu, PER_THREAD};
+use crate::common::ordered::*;
+use crate::common::*;
+use crate::shadow::{self, Shadow};
+use std::sync::Mutex;
+
+/// A chunk, with the event behind its filling where it changes hands.
+struct Chunk {
+    address: u64,
+    bytes: u64,
+    pattern: u64,
+    number: u64,
+    stream: usize,
+    event: u64,
+}
+
+/// What the threads share.
+struct Shared {
+    gpu: Gpu,
+    device: i32,
+    context: u64,
+    shadow: Mutex<Shadow>,
+    handed_over: Mutex<Vec<Chunk>>,
+}
+
+/// One of them.
+struct Hand<'a> {
+    shared: &'a Shared,
+    random: Random,
+    /// Handles, with the numbers that the shadow has for them.
+    streams: [(u64, usize); 2],
+    chunks: Vec<Chunk>,
+}
+
+/// One program of so many threads. Gives how often memory was handed out behind other streams' queued work.
+pub fn program(gpu: Gpu, threads: usize, seed: u64) -> u64 {
+    let context = gpu.enter(0);
+    let mut wanted = options();
+    (wanted.backend, wanted.memory_limit) = (BFC_BACKEND_CUDA, 32 << 10);
+    (wanted.flags, wanted.initial_region_bytes) = (BFC_ALLOW_GROWTH, 8 << 10);
+    let pool = Pool::create(0, &wanted, None).unwrap_or_else(|status| panic!("{status}: {}", last_error()));
+    let shadow = Mutex::new(Shadow::default());
+    let shared = Shared { gpu, device: 0, context, shadow, handed_over: Mutex::default() };
+    std::thread::scope(|scope| {
+        for thread in 0..threads {
+            let (shared, random) = (&shared, Random::new(seed * 64 + thread as u64));
+            scope.spawn(move || Hand::new(shared, random, thread).work());
+        }
+    });
+    for chunk in shared.handed_over.lock().unwrap().drain(..) {
+        gpu.destroy_event(chunk.event);
+        pool.put(chunk.address);
+    }
+    pool.check();
+    gpu.sim.release_all();
+    assert_eq!(pool.destroy(), BFC_OK, "{}", last_error());
+    gpu.leave(0);
+    let (races, words) = shadow::races();
+    let found = (races, gpu.sim.mismatches(), gpu.sim.misuses());
+    assert_eq!(found, (0, 0, 0), "seed {seed}: {words}; {:#?}", gpu.sim.misuse_texts());
+    shared.shadow.into_inner().unwrap().crossings
+}
+
+impl<'a> Hand<'a> {
+    fn new(shared: &'a Shared, random: Random, thread: usize) -> Self {
+        let gpu = shared.gpu;
+        gpu.set_current(shared.context);
+        let streams = [(gpu.stream(false), 2 * thread), (PER_THREAD, 2 * thread + 1)];
+        streams.iter().for_each(|&(handle, _)| gpu.hold(handle));
+        Hand { shared, random, streams, chunks: Vec::new() }
+    }
+
+    fn work(mut self) {
+        for _ in 0..self.random.between(20, 60) {
+            match self.random.below(20) {
+                0..8 => self.allocate(),
+                8..12 => self.free(),
+                12 => self.hand_over(),
+                13 | 14 => self.take_over(),
+                _ => self.step(),
+            }
+        }
+        while !self.chunks.is_empty() {
+            self.free();
+        }
+        let (gpu, device) = (self.shared.gpu, self.shared.device);
+        for (handle, _) in self.streams {
+            // With work queued that nobody steps any more, but for who waits for it.
+            assert_eq!(forget_stream(device, handle), BFC_OK, "{}", last_error());
+            if handle != PER_THREAD {
+                gpu.destroy_stream(handle);
+            }
+        }
+    }
+
+    fn step(&mut self) {
+        let (handle, _) = self.streams[self.random.index(2)];
+        self.shared.gpu.step(handle, self.random.between(1, 8));
+    }
+
+    fn allocate(&mut self) {
+        let (gpu, stream) = (self.shared.gpu, self.random.index(2));
+        let (handle, name) = self.streams[stream];
+        let bytes = self.random.between(1, 4000);
+        let address = match alloc_async(self.shared.device, bytes as usize, handle) {
+            Ok(address) => address,
+            Err(status) => return assert_eq!(status, BFC_ERROR_OUT_OF_MEMORY, "{}", last_error()),
+        };
+        let bytes = rounded(bytes);
+        let (entry, deed) = {
+            let mut shadow = self.shared.shadow.lock().unwrap();
+            let entry = shadow.allocated(address, bytes, name, 0);
+            let deed = shadow.queued(address, bytes, name, entry.number);
+            (entry, deed)
+        };
+        let (number, waits, pattern) = (entry.number, entry.is_awaiting(), self.random.bits());
+        entry.look(gpu, handle);
+        gpu.fill(handle, address, bytes, pattern);
+        shadow::mark(gpu, handle, deed);
+        self.chunks.push(Chunk { address, bytes, pattern, number, stream, event: 0 });
+        if waits {
+            gpu.step(handle, 1000);
+        }
+    }
+
+    fn read(&self, chunk: &Chunk, stream: usize) {
+        let (gpu, (handle, name)) = (self.shared.gpu, self.streams[stream]);
+        let &Chunk { address, bytes, pattern, number, .. } = chunk;
+        let deed = self.shared.shadow.lock().unwrap().queued(address, bytes, name, number);
+        gpu.expect(handle, address, bytes, pattern);
+        shadow::mark(gpu, handle, deed);
+    }
+
+    fn some_chunk(&mut self) -> Option<Chunk> {
+        let place = (!self.chunks.is_empty()).then(|| self.random.index(self.chunks.len()))?;
+        Some(self.chunks.swap_remove(place))
+    }
+
+    fn free(&mut self) {
+        let Some(chunk) = self.some_chunk() else { return };
+        self.read(&chunk, chunk.stream);
+        let status = free_async(self.shared.device, chunk.address, self.streams[chunk.stream].0);
+        assert_eq!(status, BFC_OK, "{}", last_error());
+    }
+
+    fn hand_over(&mut self) {
+        let Some(mut chunk) = self.some_chunk() else { return };
+        chunk.event = self.shared.gpu.recorded(self.streams[chunk.stream].0);
+        self.shared.handed_over.lock().unwrap().push(chunk);
+    }
+
+    /// Another's chunk is this one's from now on: read, recorded or not, and freed here.
+    fn take_over(&mut self) {
+        let Some(mut chunk) = self.shared.handed_over.lock().unwrap().pop() else { return };
+        chunk.stream = self.random.index(2);
+        let (gpu, handle) = (self.shared.gpu, self.streams[chunk.stream].0);
+        gpu.wait(handle, chunk.event);
+        gpu.destroy_event(chunk.event);
+        self.read(&chunk, chunk.stream);
+        if self.random.one_in(2) {
+            assert_eq!(record_stream(self.shared.device, chunk.address, handle), BFC_OK, "{}", last_error());
+        }
+        self.chunks.push(chunk);
+    }
+}

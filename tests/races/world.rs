@@ -1,0 +1,422 @@
+//! A random program on several streams whose work is held: allocations, simulated kernels on them, frees, streams
+//! that come and go, and now and then a step of some stream's work.
+//!
+//! Every allocation is filled by a kernel on its stream and read by kernels before its free: on its own stream, on
+//! others that were recorded, or on the one that frees it. So memory that is handed out too early is found by its
+//! contents, and by the [shadow](super::shadow) also where the contents happen to be right.
+
+use crate::common::gpu::{Gpu, LEGACY, PER_THREAD};
+use crate::common::ordered::*;
+use crate::common::*;
+use crate::graphs::Graph;
+use crate::shadow::{self, Shadow};
+use crate::worker::Worker;
+
+/// What kinds of things a program does.
+#[derive(Clone, Copy)]
+pub struct Kind {
+    /// Chunks are used on other streams than their own.
+    pub records: bool,
+    /// Streams are forgotten and destroyed.
+    pub ends: bool,
+    /// Streams are the default streams of threads, but for one.
+    pub threads: bool,
+    /// `bfc_alloc` and `bfc_free` without a stream.
+    pub plain: bool,
+    /// Captures into graphs, which are launched again and again.
+    pub graphs: bool,
+}
+
+/// Nothing but allocation, use and free.
+pub const SIMPLE: Kind = Kind { records: false, ends: false, threads: false, plain: false, graphs: false };
+
+pub struct Stream {
+    pub handle: u64,
+    worker: Option<Worker>,
+    /// It may be destroyed.
+    created: bool,
+    /// It is being captured, into which private pool.
+    pub capturing: Option<u64>,
+}
+
+#[derive(Clone)]
+pub struct Chunk {
+    pub address: u64,
+    pub bytes: u64,
+    pub pattern: u64,
+    pub number: u64,
+    /// Whose work comes after its filling; none is the caller's, who keeps to the first stream.
+    pub home: Option<usize>,
+    /// Its stream has ended: the library knows that, and who uses it since must say so at the free.
+    moved: bool,
+}
+
+pub struct World {
+    pub gpu: Gpu,
+    pub pool: Pool,
+    pub random: Random,
+    pub streams: Vec<Stream>,
+    pub chunks: Vec<Chunk>,
+    pub graphs: Vec<Graph>,
+    pub shadow: Shadow,
+    pub kind: Kind,
+    pub names: u64,
+    /// Requests that were refused for lack of memory.
+    pub refused: u64,
+    context: u64,
+    log: Vec<String>,
+}
+
+impl World {
+    pub fn new(gpu: Gpu, context: u64, kind: Kind, seed: u64) -> World {
+        let mut random = Random::new(seed);
+        let pool = some_pool(&mut random);
+        let log = vec![format!("seed {seed:#x}, limit {}", pool.stats().bytes_limit)];
+        let mut world = World {
+            gpu,
+            pool,
+            random,
+            streams: Vec::new(),
+            chunks: Vec::new(),
+            graphs: Vec::new(),
+            shadow: Shadow::default(),
+            kind,
+            names: 0,
+            refused: 0,
+            context,
+            log,
+        };
+        let count = world.random.between(2, 4) as usize;
+        for place in 0..count {
+            let stream = world.some_stream(place);
+            world.streams.push(stream);
+            world.at(place, |gpu, stream| gpu.hold(stream));
+        }
+        world
+    }
+
+    fn some_stream(&mut self, place: usize) -> Stream {
+        let (gpu, context) = (self.gpu, self.context);
+        let (handle, worker, created) = if self.kind.threads && place != 0 {
+            (PER_THREAD, Some(Worker::start(gpu, context)), false)
+        } else if !self.kind.graphs && place == 1 && self.random.one_in(4) {
+            (LEGACY, None, false)
+        } else {
+            (gpu.stream(self.random.one_in(3)), None, true)
+        };
+        Stream { handle, worker, created, capturing: None }
+    }
+
+    /// Does something with a stream, on the thread that it needs.
+    pub fn at<T: Send + 'static>(
+        &self,
+        place: usize,
+        work: impl FnOnce(Gpu, u64) -> T + Send + 'static,
+    ) -> T {
+        let (gpu, Stream { handle, worker, .. }) = (self.gpu, &self.streams[place]);
+        let handle = *handle;
+        match worker {
+            Some(worker) => worker.run(move || work(gpu, handle)),
+            None => work(gpu, handle),
+        }
+    }
+
+    pub fn say(&mut self, words: impl FnOnce() -> String) {
+        self.log.push(words());
+    }
+
+    /// The rest of a stream's work comes after another's so far; through events, as a program does it.
+    pub fn order(&self, before: usize, after: usize) {
+        if before == after {
+            return;
+        }
+        let event = self.at(before, |gpu, stream| gpu.recorded(stream));
+        self.at(after, move |gpu, stream| gpu.wait(stream, event));
+        self.gpu.destroy_event(event);
+    }
+
+    /// A stream that is not captured, by its place.
+    pub fn any_stream(&mut self) -> Option<usize> {
+        let place = self.random.index(self.streams.len());
+        self.streams[place].capturing.is_none().then_some(place)
+    }
+
+    fn any_chunk(&mut self) -> Option<usize> {
+        let place = (!self.chunks.is_empty()).then(|| self.random.index(self.chunks.len()))?;
+        let home = self.chunks[place].home.unwrap_or(0);
+        self.streams[home].capturing.is_none().then_some(place)
+    }
+
+    /// Does something at random.
+    pub fn act(&mut self) {
+        match self.random.below(100) {
+            0..38 => self.allocate(),
+            38..62 => self.free(),
+            62..80 => self.step(),
+            80..86 if self.kind.records => self.lend(),
+            86..88 if self.kind.ends => self.end_stream(),
+            88..92 if self.kind.plain => self.allocate_plain(),
+            80..92 if self.kind.graphs => self.act_on_graphs(),
+            92..94 => self.synchronize(),
+            94 if self.random.one_in(4) => self.trim(),
+            _ => self.read(),
+        }
+    }
+
+    fn some_bytes(&mut self) -> u64 {
+        let most = [512, 2048, 8192][self.random.index(3)];
+        self.random.between(1, most)
+    }
+
+    fn allocate(&mut self) {
+        let Some(place) = self.any_stream() else { return };
+        self.allocate_on(place);
+    }
+
+    fn allocate_on(&mut self, place: usize) {
+        let (bytes, device) = (self.some_bytes(), self.pool.device());
+        let got = self.at(place, move |_, stream| alloc_async(device, bytes as usize, stream));
+        match got {
+            Ok(address) => self.enter(address, place, Some(place)),
+            Err(status) => self.refuse(status, bytes),
+        }
+    }
+
+    /// Without a stream: the caller keeps to one stream, the first.
+    fn allocate_plain(&mut self) {
+        if self.streams[0].capturing.is_some() {
+            return;
+        }
+        let bytes = self.some_bytes();
+        match self.pool.alloc(bytes) {
+            Ok(address) => self.enter(address, 0, None),
+            Err(status) => self.refuse(status, bytes),
+        }
+    }
+
+    fn refuse(&mut self, status: Status, bytes: u64) {
+        assert_eq!(status, BFC_ERROR_OUT_OF_MEMORY, "{}", last_error());
+        self.refused += 1;
+        self.say(|| format!("{bytes} bytes: refused"));
+    }
+
+    /// Fills a new chunk.
+    fn enter(&mut self, address: u64, place: usize, home: Option<usize>) {
+        let bytes = self.pool.allocated_size(address).expect("live");
+        let entry = self.shadow.allocated(address, bytes, place, 0);
+        let (number, waits) = (entry.number, entry.is_awaiting());
+        let pattern = self.random.bits();
+        let deed = self.shadow.queued(address, bytes, place, number);
+        self.at(place, move |gpu, stream| {
+            entry.look(gpu, stream);
+            gpu.fill(stream, address, bytes, pattern);
+            shadow::mark(gpu, stream, deed);
+        });
+        self.say(|| format!("{number}: {bytes} at {address:#x} on {place}, plain: {}", home.is_none()));
+        self.chunks.push(Chunk { address, bytes, pattern, number, home, moved: false });
+        // The worst that can happen: this stream runs as far as it can, and nobody else does.
+        if waits && self.random.one_in(2) {
+            self.at(place, |gpu, stream| gpu.step(stream, 1000));
+        }
+    }
+
+    /// A kernel reads a chunk on a stream that comes after its filling.
+    fn read_on(&mut self, chunk: &Chunk, place: usize) {
+        let &Chunk { address, bytes, pattern, number, .. } = chunk;
+        let deed = self.shadow.queued(address, bytes, place, number);
+        self.at(place, move |gpu, stream| {
+            gpu.expect(stream, address, bytes, pattern);
+            shadow::mark(gpu, stream, deed);
+        });
+    }
+
+    fn read(&mut self) {
+        let Some(place) = self.any_chunk() else { return };
+        let chunk = self.chunks[place].clone();
+        // Work that the library does not know of, once the stream that it knows is gone.
+        if !chunk.moved {
+            self.read_on(&chunk, chunk.home.unwrap_or(0));
+        }
+    }
+
+    /// Another stream reads a chunk too.
+    fn lend(&mut self) {
+        let (Some(chunk), Some(to)) = (self.any_chunk(), self.any_stream()) else { return };
+        let chunk = self.chunks[chunk].clone();
+        self.order(chunk.home.unwrap_or(0), to);
+        let (device, address) = (self.pool.device(), chunk.address);
+        // Before or after the work: it is the work by the time of the free that counts.
+        let early = self.random.one_in(2);
+        if !early {
+            self.read_on(&chunk, to);
+        }
+        let status = self.at(to, move |_, stream| record_stream(device, address, stream));
+        assert_eq!(status, BFC_OK, "{}", last_error());
+        if early {
+            self.read_on(&chunk, to);
+        }
+        self.say(|| format!("{} also used on {to}", chunk.number));
+    }
+
+    fn free(&mut self) {
+        let Some(place) = self.any_chunk() else { return };
+        self.free_at(place);
+    }
+
+    fn free_at(&mut self, place: usize) {
+        let chunk = self.chunks.swap_remove(place);
+        let (device, address) = (self.pool.device(), chunk.address);
+        let Some(home) = chunk.home else {
+            self.read_on(&chunk, 0);
+            self.say(|| format!("free {}", chunk.number));
+            // By the first stream, which comes after all its work, or by nobody.
+            return if self.random.one_in(3) {
+                self.at(0, move |_, stream| assert_eq!(free_async(device, address, stream), BFC_OK));
+            } else {
+                self.pool.put(address);
+            };
+        };
+        let elsewhere = self.any_stream().filter(|_| self.random.one_in(4));
+        let on = elsewhere.unwrap_or(home);
+        if chunk.moved && self.random.one_in(2) {
+            self.say(|| format!("free {} of a stream that has ended", chunk.number));
+            return self.pool.put(address);
+        }
+        self.order(home, on);
+        self.read_on(&chunk, on);
+        let plain = on == home && !chunk.moved && self.random.one_in(3);
+        self.say(|| format!("free {} on {on}, plain: {plain}", chunk.number));
+        let status = match plain {
+            // From whatever thread: it is a free on the stream of the allocation. But only a thread itself can
+            // record its own stream's events, so there it waits for a synchronisation.
+            true => self.pool.free(address),
+            false => self.at(on, move |_, stream| free_async(device, address, stream)),
+        };
+        assert_eq!(status, BFC_OK, "{}", last_error());
+    }
+
+    fn step(&mut self) {
+        let place = self.random.index(self.streams.len());
+        let items = self.random.between(1, 6);
+        let ran = self.at(place, move |gpu, stream| gpu.step(stream, items));
+        self.say(|| format!("stream {place} does {ran}"));
+    }
+
+    fn synchronize(&mut self) {
+        let Some(place) = self.any_stream() else { return };
+        // The legacy stream may not be used while blocking streams are captured.
+        if self.streams.iter().any(|stream| stream.capturing.is_some()) {
+            return;
+        }
+        let (vouch, device) = (self.random.one_in(2), self.pool.device());
+        self.at(place, move |gpu, stream| {
+            gpu.synchronize(stream);
+            if vouch {
+                assert_eq!(stream_synchronized(device, stream), BFC_OK);
+            }
+        });
+        self.say(|| format!("stream {place} synchronised, said: {vouch}"));
+    }
+
+    fn trim(&mut self) {
+        let keep = self.random.below(64 << 10);
+        let trimmed = self.pool.try_trim(keep);
+        let captured = self.streams.iter().any(|stream| stream.capturing.is_some());
+        assert!(trimmed.is_ok() || captured && trimmed == Err(BFC_ERROR_BACKEND_FAILED), "{}", last_error());
+        self.say(|| format!("trim to {keep}: {trimmed:?}"));
+    }
+
+    /// A stream ends with its work still queued, and another takes its place, perhaps with its handle.
+    fn end_stream(&mut self) {
+        let Some(place) = self.any_stream() else { return };
+        // The first is the plain ones', who count on its order.
+        let is_graphs = self.graphs.iter().any(|graph| graph.stream == place);
+        if place == 0 && self.kind.plain || is_graphs {
+            return;
+        }
+        let threads = self.streams[place].worker.is_some();
+        if !threads && !self.streams[place].created {
+            return;
+        }
+        // What lives there goes on elsewhere.
+        let heir = (place + 1) % self.streams.len();
+        if self.streams[heir].capturing.is_some() {
+            return;
+        }
+        self.order(place, heir);
+        for chunk in self.chunks.iter_mut().filter(|chunk| chunk.home == Some(place)) {
+            (chunk.home, chunk.moved) = (Some(heir), true);
+        }
+        let device = self.pool.device();
+        self.at(place, move |gpu, stream| {
+            assert_eq!(forget_stream(device, stream), BFC_OK, "{}", last_error());
+            if !threads {
+                gpu.destroy_stream(stream);
+            }
+        });
+        self.say(|| format!("stream {place} ends, {heir} goes on"));
+        self.streams[place] = self.some_stream(place);
+        self.at(place, |gpu, stream| gpu.hold(stream));
+    }
+
+    /// Lets everything be done, in some order, as far as it can.
+    pub fn drain(&mut self) {
+        let mut stuck = 0;
+        while stuck < 20 {
+            let place = self.random.index(self.streams.len());
+            let items = self.random.between(1, 50);
+            let ran = self.at(place, move |gpu, stream| gpu.step(stream, items));
+            stuck = if ran == 0 { stuck + 1 } else { 0 };
+        }
+        // What is left waits for streams that have ended.
+        self.gpu.sim.release_all();
+    }
+
+    /// The end of the program, in one of several ways, and what must hold then.
+    pub fn end(mut self) -> World {
+        self.end_graphs();
+        if self.random.one_in(2) {
+            self.drain();
+        }
+        while !self.chunks.is_empty() {
+            let place = self.random.index(self.chunks.len());
+            self.free_at(place);
+        }
+        if self.random.one_in(2) {
+            self.drain();
+        }
+        self.pool.check();
+        // With work still queued, perhaps.
+        assert_eq!(self.pool.destroy(), BFC_OK, "{}", last_error());
+        self.drain();
+        for stream in std::mem::take(&mut self.streams) {
+            if stream.created {
+                self.gpu.destroy_stream(stream.handle);
+            }
+        }
+        self
+    }
+
+    /// What happened, for whoever wants to see why.
+    pub fn log(&self) -> String {
+        self.log.join("\n")
+    }
+}
+
+/// A small pool, so that memory is scarce.
+fn some_pool(random: &mut Random) -> Pool {
+    let mut wanted = options();
+    wanted.backend = BFC_BACKEND_CUDA;
+    wanted.memory_limit = [8, 16, 32, 64][random.index(4)] << 10;
+    if !random.one_in(3) {
+        wanted.flags = BFC_ALLOW_GROWTH;
+        wanted.initial_region_bytes = [4, 16][random.index(2)] << 10;
+    }
+    if random.one_in(2) {
+        wanted.flags |= BFC_GARBAGE_COLLECTION;
+    }
+    if random.one_in(4) {
+        wanted.flags |= BFC_SPLIT_ALWAYS;
+    }
+    Pool::create(0, &wanted, None).unwrap_or_else(|status| panic!("status {status}: {}", last_error()))
+}
