@@ -4,6 +4,7 @@
 //! called with the lock open, so after each such call the world may have changed and the search begins
 //! again.
 
+use super::gone;
 use super::order;
 use super::remap;
 use super::slot::{Guard, Slot};
@@ -238,6 +239,7 @@ fn attempt<'a>(mut guard: Guard<'a>, want: &Want<'_>, tried: &mut Tried) -> Atte
         }
         if !tried.extended {
             tried.extended = true;
+            guard = gone::renewed(guard)?;
             let extended;
             (guard, extended) = match guard.arena.range() {
                 None => extend(guard, want.alignment, least)?,

@@ -3,8 +3,10 @@
 //! [`slot::Slot`] is the place one has in the table of devices, with its lock and its waiters;
 //! [`memory`] serves requests from the arena, growing and collecting as it must; [`order`] knows whose work may
 //! still touch what is free, and [`private`] what is kept for graphs; [`traffic`] brings regions from the backend and
-//! back, and [`remap`] granules where it has those; [`life`] creates, trims and destroys.
+//! back, and [`remap`] granules where it has those; [`life`] creates, trims and destroys, and [`gone`] forgets what
+//! went without being given back.
 
+pub(crate) mod gone;
 pub(crate) mod life;
 pub(crate) mod listener;
 pub(crate) mod memory;
@@ -24,6 +26,8 @@ pub(crate) struct Pool {
     pub(crate) arena: Arena,
     pub(crate) backend: Owned,
     events: order::Events,
+    /// The backend's memory is gone, and all of it forgotten.
+    forgotten: bool,
     listener: listener::Listener,
     device: i32,
     pub(crate) name: String,
@@ -34,6 +38,11 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
+    /// Whether the backend's memory is known to be gone.
+    fn is_over(&self) -> bool {
+        self.backend.get().life().is_some_and(|life| life.is_over())
+    }
+
     /// What reports are to be written about.
     pub(crate) fn subject(&self) -> Subject<'_> {
         let backend = self.backend.get().name();

@@ -189,7 +189,12 @@ fn carry_out<'a>(
     mut tasks: Vec<Task>,
     work: impl FnOnce(&dyn Order, &mut [Task]) -> Result<(), Error>,
 ) -> Ordered<'a> {
+    let life = guard.arena.life();
     let (mut guard, result) = guard.ordering(|order| work(order, &mut tasks));
+    if guard.arena.life() != life {
+        // The events are gone, and nobody waits for that work any more.
+        return Ok((guard.check_entry()?, Ok(())));
+    }
     let Pool { arena, events, .. } = &mut *guard;
     let mut news = false;
     for Task { work, event, before, step, done, .. } in tasks {
@@ -221,6 +226,7 @@ pub(super) fn wait<'a>(mut guard: Guard<'a>, want: &Want<'_>) -> Ordered<'a> {
     let Some(works) = guard.arena.waits_for(want)? else { return Ok((guard, Ok(()))) };
     let tasks = plan(&mut guard, |lane| works.iter().any(|work| work.lane == lane))?;
     let mut behind: Vec<Work> = list(works.len())?;
+    let life = guard.arena.life();
     let (mut guard, result) = carry_out(guard, tasks, |order, tasks| {
         if is_captured(order, want.stream)? {
             return Ok(());
@@ -238,7 +244,7 @@ pub(super) fn wait<'a>(mut guard: Guard<'a>, want: &Want<'_>) -> Ordered<'a> {
         }
         Ok(())
     })?;
-    if want.stream != Stream::NONE && result.is_ok() {
+    if want.stream != Stream::NONE && result.is_ok() && guard.arena.life() == life {
         guard.arena.adopt(want, &behind);
     }
     Ok((guard, result))
@@ -251,11 +257,15 @@ pub(super) fn synchronize<'a>(mut guard: Guard<'a>, stream: Stream) -> Ordered<'
     }
     let mut works: Vec<Work> = list(guard.arena.lane_count())?;
     works.extend(guard.arena.unfinished().map(|unfinished| unfinished.work));
+    let life = guard.arena.life();
     let result;
     (guard, result) = guard.ordering(|order| {
         let goes = !is_captured(order, stream)?;
         if goes { order.synchronize().map(|()| true) } else { Ok(false) }
     });
+    if guard.arena.life() != life {
+        return Ok((guard.check_entry()?, Ok(())));
+    }
     if result == Ok(true) {
         for work in works {
             guard.arena.lane_done(work.lane, work.point);
