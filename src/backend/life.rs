@@ -13,8 +13,9 @@ pub(crate) trait Life {
     /// Whether its memory is known to be gone. No call of the driver.
     fn is_over(&self) -> bool;
 
-    /// The program says that its memory is gone; `region` is some of it. Looks whether that is so.
-    fn look(&self, region: Option<Granted>);
+    /// Looks whether its memory, of which `region` is some, is gone; where that cannot be seen it is if the program has
+    /// said so.
+    fn look(&self, region: Option<Granted>, told: bool);
 
     /// Begins anew. No other call is under way, and none comes until this has returned: from then on the result is
     /// called, and this one never again, not even by `close`. After a failure nothing has changed.

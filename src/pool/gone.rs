@@ -21,10 +21,15 @@ pub(crate) fn tell(slot: &Slot) -> Result<(), Error> {
             "bfc_device_lost: the memory of the {backend} backend belongs to no device's context"
         ));
     }
+    look(guard, true).check_entry().map(drop)
+}
+
+/// Looks whether the memory is there still, where it can be gone. Before a request fails: as long as nothing is asked
+/// of the driver, a pool that is full knows nothing.
+pub(super) fn look(guard: Guard<'_>, told: bool) -> Guard<'_> {
     let region = guard.arena.regions().iter().next();
     let region = region.map(|(_, region)| Granted { base: region.base, bytes: region.given });
-    let (guard, ()) = guard.looking(|life| life.look(region));
-    guard.check_entry().map(drop)
+    guard.looking(|life| life.look(region, told)).0
 }
 
 /// Behind a call of the backend: forgets everything if it is gone. Who waits for memory looks again.

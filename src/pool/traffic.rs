@@ -32,6 +32,8 @@ pub(super) fn release(mut guard: Guard<'_>, mut regions: Vec<Detached>) -> (Guar
         let given;
         (guard, given) = give_back(guard, region);
         match given {
+            // It went with everything else.
+            Ok(()) if guard.arena.life() != life => drop(regions.remove(at)),
             Ok(()) => {
                 released.regions += 1;
                 released.bytes += region.given;

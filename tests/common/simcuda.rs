@@ -44,7 +44,7 @@ pub fn simulated_with(test: &str, variables: &[(&str, &str)], body: impl FnOnce(
 }
 
 /// The simulation's file, which is built if need be.
-fn library() -> &'static PathBuf {
+pub fn library() -> &'static PathBuf {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| {
         let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| env!("CARGO").into()));

@@ -73,7 +73,8 @@ impl Cuda {
         }
         let looked = within(self, |driver| {
             let id = calls::current_id(driver)?;
-            let is_there = |region: Granted| calls::allocation(driver, region.base) == Ok((region.base, region.bytes));
+            let is_there =
+                |region: Granted| calls::allocation(driver, region.base) == Ok((region.base, region.bytes));
             Ok((id, region.is_none_or(is_there)))
         });
         match looked {
@@ -116,9 +117,8 @@ impl Life for Cuda {
         self.present_life() != self.life
     }
 
-    fn look(&self, region: Option<Granted>) {
-        // Where the driver does not tell the program is believed.
-        if !self.is_over() && self.is_gone(region).unwrap_or(true) {
+    fn look(&self, region: Option<Granted>, told: bool) {
+        if !self.is_over() && self.is_gone(region).unwrap_or(told) {
             self.end();
         }
     }

@@ -64,7 +64,11 @@ impl Guard<'_> {
     /// Looks in the same way whether the backend's memory is gone.
     pub(in crate::pool) fn looking(self, work: impl FnOnce(&dyn Life)) -> (Self, ()) {
         let backend: AnyBackend = *self.backend;
-        let look = || if let Some(life) = backend.get().life() { work(life) };
+        let look = || {
+            if let Some(life) = backend.get().life() {
+                work(life)
+            }
+        };
         let (guard, ()) = self.step_out(What::Orders, look);
         (forget_if_over(guard), ())
     }
