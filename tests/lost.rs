@@ -143,13 +143,18 @@ fn another_life_of_the_context_is_noticed_without_a_word() {
         for told in [false, true] {
             let (pool, driver) = (cuda_pool(0), sim.driver());
             let old = pool.get(MIB);
-            pool.put(pool.get(2 * MIB + MIB / 2));
+            let free = pool.get(2 * MIB + MIB / 2);
+            pool.put(free);
             enter(driver, 0);
             reset(driver, 0);
             enter(driver, 0);
-            let mut theirs = 0;
-            cu!(driver, cuMemAlloc_v2(&mut theirs, 2 * MIB as usize));
-            assert_eq!(theirs, old, "at the address where ours was");
+            // At the addresses where ours were: of the region in use, and of the one that is free.
+            let theirs = [2, 4].map(|mib| {
+                let mut address = 0;
+                cu!(driver, cuMemAlloc_v2(&mut address, mib * MIB as usize));
+                address
+            });
+            assert_eq!(theirs, [old, free]);
             if told {
                 lost(0);
                 assert_empty(&pool);
@@ -159,10 +164,12 @@ fn another_life_of_the_context_is_noticed_without_a_word() {
             let new = pool.get(64 * MIB);
             assert_refused(&pool, old);
             pool.check();
-            assert_eq!(sim.used(0), pool.stats().pool_bytes + 2 * MIB, "theirs is there");
+            assert_eq!(sim.used(0), pool.stats().pool_bytes + 6 * MIB, "theirs is there");
             pool.put(new);
             assert_eq!(pool.destroy(), BFC_OK);
-            cu!(driver, cuMemFree_v2(theirs));
+            for address in theirs {
+                cu!(driver, cuMemFree_v2(address));
+            }
             leave(driver, 0);
             leave(driver, 0);
             sim.assert_clean();
@@ -507,7 +514,7 @@ fn threads_come_through_resets() {
                             let status = pool.free(live.swap_remove(place));
                             assert!([BFC_OK, BFC_ERROR_INVALID_POINTER].contains(&status), "{status}");
                         } else if random.below(4) == 0 {
-                            let _ = try_trim(pool);
+                            let _ = try_trim_of(0);
                         }
                     }
                 });
@@ -531,12 +538,6 @@ fn threads_come_through_resets() {
         assert_eq!(pool.destroy(), BFC_OK);
         sim.assert_clean();
     });
-}
-
-fn try_trim(pool: &Pool) -> Status {
-    let mut released = u64::MAX;
-    // SAFETY: the out-pointer is valid for writing.
-    unsafe { bfc_trim(pool.device(), 0, &mut released) }
 }
 
 /// A thread in the middle of `cuMemAlloc` comes back to a pool that has forgotten: what it brings is not added.
@@ -742,4 +743,75 @@ fn nothing_is_written_to_what_is_gone() {
         drop(pool);
         sim.assert_clean();
     });
+}
+
+/// A thread that asks about events meanwhile comes back to a pool that has none: what it brings back is kept by nobody.
+#[test]
+fn who_asks_about_events_comes_back_to_none() {
+    simulated("who_asks_about_events_comes_back_to_none", |sim| {
+        let (pool, driver) = (pool_with(0, |options| options.memory_limit = 16 * MIB), sim.driver());
+        for function in [c"cuEventQuery", c"cuCtxSynchronize"] {
+            enter(driver, 0);
+            let streams = [0; 3].map(|_| new_stream(driver));
+            for stream in &streams[..2] {
+                sim.hold(stream.cast());
+                let address = alloc_on(0, 4 * MIB, *stream).unwrap();
+                sim.fill(stream.cast(), address, MIB, 7);
+                assert_eq!(free_on(0, address, *stream), BFC_OK);
+            }
+            let before = sim.calls_of(function);
+            // Behind the call, for in front of it the event would be one that was destroyed.
+            sim.delay(c"cuCtxPopCurrent".as_ptr(), 300_000_000);
+            std::thread::scope(|scope| {
+                let last = streams[2] as usize;
+                let asks_for_events = function == c"cuEventQuery";
+                let other = scope.spawn(move || match asks_for_events {
+                    true => alloc_on(0, 15 * MIB, last as CUstream)
+                        .map(|address| assert_eq!(free(0, address), BFC_OK)),
+                    false => match try_trim_of(0) {
+                        BFC_OK => Ok(()),
+                        status => Err(status),
+                    },
+                });
+                let since = std::time::Instant::now();
+                while sim.calls_of(function) == before {
+                    assert!(since.elapsed() < Duration::from_secs(60));
+                    std::thread::yield_now();
+                }
+                std::thread::sleep(Duration::from_millis(30));
+                reset(driver, 0);
+                lost(0);
+                assert_empty(&pool);
+                other.join().unwrap().expect("it is served, or has nothing to do");
+            });
+            sim.clear_faults();
+            pool.check();
+            // Its stream was the old life's, and is known in the new one now: away with that too. An event that was kept
+            // would be there still.
+            reset(driver, 0);
+            lost(0);
+            enter(driver, 0);
+            let streams = [0; 2].map(|_| new_stream(driver));
+            sim.hold(streams[0].cast());
+            let address = alloc_on(0, 15 * MIB, streams[0]).unwrap();
+            sim.fill(streams[0].cast(), address, MIB, 7);
+            assert_eq!(free_on(0, address, streams[0]), BFC_OK);
+            let behind = alloc_on(0, 15 * MIB, streams[1]).unwrap_or_else(|_| panic!("{}", last_error()));
+            assert_eq!(free_on(0, behind, streams[1]), BFC_OK);
+            pool.check();
+            assert_eq!(sim.misuse_texts(), [""; 0]);
+            reset(driver, 0);
+            lost(0);
+            leave(driver, 0);
+            leave(driver, 0);
+        }
+        drop(pool);
+        sim.assert_clean();
+    });
+}
+
+fn try_trim_of(device: i32) -> Status {
+    let mut released = u64::MAX;
+    // SAFETY: the out-pointer is valid for writing.
+    unsafe { bfc_trim(device, 0, &mut released) }
 }

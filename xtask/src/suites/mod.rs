@@ -6,6 +6,7 @@ mod doc;
 mod examples;
 mod find_package;
 mod fuzz;
+mod gpu;
 mod header;
 mod layers;
 mod lints;
@@ -38,7 +39,7 @@ struct Suite {
 }
 
 /// In the order in which they run: what takes seconds and finds much comes first.
-const SUITES: [Suite; 12] = [
+const SUITES: [Suite; 13] = [
     Suite {
         name: "layers",
         about: "the library's modules import only from those below them",
@@ -98,6 +99,12 @@ const SUITES: [Suite; 12] = [
         about: "cuda-sys against NVIDIA's own headers, 12 and 13 (fetches their wheels, once)",
         usual: false,
         run: cuda_headers::run,
+    },
+    Suite {
+        name: "gpu",
+        about: "on a real NVIDIA GPU if there is one, and on the simulated driver as far as that goes",
+        usual: false,
+        run: gpu::run,
     },
     Suite {
         name: "fuzz",
