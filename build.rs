@@ -23,7 +23,7 @@ fn main() {
         "\n#define BFC_VERSION_MAJOR {major}\n#define BFC_VERSION_MINOR {minor}\n#define BFC_VERSION_PATCH {patch}\n{macros}"
     ));
     let mut builder = cbindgen::Builder::new().with_config(config);
-    for file in ["types", "create", "memory", "order", "query", "reports"] {
+    for file in ["types", "create", "memory", "order", "pools", "query", "reports"] {
         builder = builder.with_src(root.join("src/capi").join(file).with_extension("rs"));
     }
     let mut header = Vec::new();

@@ -318,6 +318,20 @@ bfc_status_t bfc_set_region_callback(int32_t device,
                                      bfc_region_callback_t callback,
                                      void *user_data);
 
+// Says that the program has reset or destroyed the context that the device's memory belongs to (cudaDeviceReset,
+// cuDevicePrimaryCtxReset, or more cuDevicePrimaryCtxRelease than it had retained); call it right afterwards. With
+// the context went all memory and all events: the allocator forgets its regions, its streams and its private pools
+// without another call of the driver, live allocations count as freed, and every pointer from before is
+// BFC_ERROR_INVALID_POINTER, until the driver gives the same addresses again. The region callback is told of what
+// went (BFC_REGION_RETURNING). The allocator itself stays: its next allocation retains the context anew.
+//
+// The library looks for itself first, and where the memory is still there nothing happens. Who does not call this
+// is handed out memory that is gone, until a call of the driver's fails for it: then the library notices by itself.
+//
+// @return BFC_OK, also if nothing was lost; BFC_ERROR_UNSUPPORTED on backends without a device; and the errors of
+//         every call.
+bfc_status_t bfc_device_lost(int32_t device);
+
 // Allocates memory: the smallest free chunk that is large enough, the lowest address among equals.
 //
 // A freed chunk is reusable at once; the caller orders the device's work.
@@ -441,6 +455,37 @@ bfc_status_t bfc_timestamp(int32_t device, uint64_t *out_count);
 //
 // @return BFC_OK; BFC_ERROR_UNSUPPORTED without BFC_TIMESTAMPS, and the errors of every call.
 bfc_status_t bfc_set_safe_frontier(int32_t device, uint64_t count);
+
+// Has requests in the order of a stream served from a private pool from now on: for memory that a captured graph
+// will use at each launch. Call it before the capture begins. What is freed in a private pool is reusable by
+// requests for the same pool on the same stream, at once, and by nobody else until bfc_pool_release, however long
+// its work is done: the addresses stay the graph's. Several streams may use one pool.
+//
+// Before it returns it synchronises the device if it may, so that what other streams have freed can be used in
+// the capture, during which nothing is asked or synchronised.
+//
+// @param pool  The caller's name for it; it begins to exist with the first call.
+// @return BFC_OK; BFC_ERROR_INVALID_ARGUMENT if the stream's requests are for a private pool already;
+//         BFC_ERROR_UNSUPPORTED with BFC_TIMESTAMPS; BFC_ERROR_OUT_OF_MEMORY, of host memory; and the errors of
+//         every call.
+bfc_status_t bfc_pool_begin(int32_t device,
+                            uint64_t pool,
+                            bfc_stream_t stream);
+
+// Has requests in the order of a stream served from common memory again. The private pool keeps what it has.
+//
+// @return BFC_OK; BFC_ERROR_INVALID_ARGUMENT if they were not for that pool; and the errors of every call.
+bfc_status_t bfc_pool_end(int32_t device, uint64_t pool, bfc_stream_t stream);
+
+// Says that no graph uses a private pool any more. What is live in it stays so and is freed as usual; what is
+// free becomes common memory once the device was synchronised, which the library does when it needs it, or
+// bfc_trim. On backends without a device bfc_stream_synchronized of NULL says so. The name may be used again.
+//
+// @return BFC_OK; BFC_ERROR_INVALID_ARGUMENT if there is no such pool; BFC_ERROR_BUSY if a stream's requests are
+//         still for it; BFC_ERROR_OUT_OF_MEMORY, of host memory, and nothing has changed; and the errors of every
+//         call.
+bfc_status_t bfc_pool_release(int32_t device,
+                              uint64_t pool);
 
 // Gets how many bytes the caller asked for.
 //

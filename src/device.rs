@@ -9,7 +9,7 @@ use crate::options::{ALLOW_GROWTH, GARBAGE_COLLECTION, Options};
 use crate::pool::listener::{self, RegionCallback};
 use crate::pool::memory::Ask;
 use crate::pool::slot::{Guard, Slot};
-use crate::pool::{Pool, guarded, life, memory, order, private};
+use crate::pool::{Pool, gone, guarded, life, memory, order, private};
 use crate::report;
 use crate::scope;
 use crate::sys::HostMemoryExhausted;
@@ -249,6 +249,12 @@ impl Device {
         user_data: *mut c_void,
     ) -> Result<(), Error> {
         listener::set(self.slot(), callback, user_data).map_err(|error| self.explain(error))
+    }
+
+    /// Says that the context which the device's memory belongs to was reset or destroyed: the memory is gone, and
+    /// every address from before invalid. [`Error::Unsupported`] where no context can take it away.
+    pub fn lost(self) -> Result<(), Error> {
+        gone::tell(self.slot()).map_err(|error| self.explain(error))
     }
 
     fn require_timestamps(self, what: &str) -> Result<Guard<'static>, Error> {

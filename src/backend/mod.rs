@@ -5,6 +5,7 @@ mod custom;
 pub(crate) mod granules;
 mod host;
 mod host_vmm;
+pub(crate) mod life;
 pub(crate) mod memory;
 pub(crate) mod order;
 
@@ -71,6 +72,11 @@ pub(crate) trait Backend {
         None
     }
 
+    /// How its memory ends and begins anew, if somebody else can end it.
+    fn life(&self) -> Option<&dyn life::Life> {
+        None
+    }
+
     /// Its granules, if it has one reserved range instead of regions: then `alloc` is never called, and `free` once
     /// at the end, for whatever is mapped.
     fn granules(&self) -> Option<&dyn granules::Granules> {
@@ -102,6 +108,13 @@ pub(crate) struct Owned(AnyBackend);
 impl Owned {
     pub(crate) fn new(backend: AnyBackend) -> Self {
         Owned(backend)
+    }
+}
+
+impl Owned {
+    /// Goes on with what [`life::Life::renew`] gave.
+    pub(crate) fn go_on_with(&mut self, renewed: AnyBackend) {
+        self.0 = renewed;
     }
 }
 

@@ -126,3 +126,20 @@ pub unsafe extern "C" fn bfc_set_region_callback(
         unsafe { device.set_region_callback(callback, user_data) }
     })
 }
+
+/// Says that the program has reset or destroyed the context that the device's memory belongs to (cudaDeviceReset,
+/// cuDevicePrimaryCtxReset, or more cuDevicePrimaryCtxRelease than it had retained); call it right afterwards. With
+/// the context went all memory and all events: the allocator forgets its regions, its streams and its private pools
+/// without another call of the driver, live allocations count as freed, and every pointer from before is
+/// BFC_ERROR_INVALID_POINTER, until the driver gives the same addresses again. The region callback is told of what
+/// went (BFC_REGION_RETURNING). The allocator itself stays: its next allocation retains the context anew.
+///
+/// The library looks for itself first, and where the memory is still there nothing happens. Who does not call this
+/// is handed out memory that is gone, until a call of the driver's fails for it: then the library notices by itself.
+///
+/// @return BFC_OK, also if nothing was lost; BFC_ERROR_UNSUPPORTED on backends without a device; and the errors of
+///         every call.
+#[unsafe(no_mangle)]
+pub extern "C" fn bfc_device_lost(device: i32) -> bfc_status_t {
+    status(|| Device::new(device)?.lost())
+}

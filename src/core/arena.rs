@@ -72,7 +72,7 @@ pub(crate) struct Progress {
     frees: u64,
     frontier: u64,
     lanes: u64,
-    /// Regions obtained and given back, and granules mapped, moved and unmapped.
+    /// Regions obtained and given back, granules mapped, moved and unmapped, and all of them gone.
     pub(crate) regions: u64,
 }
 
@@ -300,7 +300,7 @@ impl Arena {
             frees: c.frees(),
             frontier: self.stamps.frontier(),
             lanes: self.lanes.advances,
-            regions: c.regions_added + c.regions_released + c.remaps,
+            regions: c.regions_added + c.regions_released + c.remaps + c.losses,
         }
     }
 

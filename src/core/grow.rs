@@ -78,6 +78,17 @@ impl Growth {
         self.pool_bytes = self.pool_bytes.saturating_sub(bytes);
     }
 
+    /// All that is held is gone. What is set aside is still asked for.
+    pub(super) fn forget_held(&mut self) {
+        self.pool_bytes = 0;
+        self.reset_hint();
+    }
+
+    /// What was set aside came to nothing.
+    pub(super) fn forget_reserved(&mut self, bytes: u64) {
+        self.reserved -= bytes;
+    }
+
     /// Sets bytes aside that granules are being mapped for.
     pub(super) fn reserve(&mut self, bytes: u64) {
         self.reserved += bytes;

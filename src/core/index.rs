@@ -53,6 +53,12 @@ impl FreeIndex {
         Ok(FreeIndex { roots, classes: ClassSet::new() })
     }
 
+    /// Forgets all chunks.
+    pub(super) fn clear(&mut self) {
+        self.roots.fill(NIL);
+        self.classes = ClassSet::new();
+    }
+
     /// The smallest chunk of at least `size` bytes, the lowest address among equals, with its class.
     #[inline(always)]
     pub(super) fn best_fit<N: Node>(&self, nodes: &[N], size: u64) -> Option<(ChunkId, usize)> {

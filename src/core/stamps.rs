@@ -32,6 +32,11 @@ impl Stamps {
         stamp == 0 || stamp < self.frontier
     }
 
+    /// Forgets all chunks that wait; stamps go on rising.
+    pub(super) fn clear(&mut self) {
+        self.queue.clear();
+    }
+
     /// The frontier only rises.
     pub(super) fn raise_frontier(&mut self, to: u64) {
         self.frontier = self.frontier.max(to);

@@ -201,6 +201,12 @@ impl Starts {
         }
     }
 
+    /// Forgets all chunks, with the regions whose tables may have known them.
+    pub(super) fn clear_all(&mut self) {
+        self.slots.fill(NIL);
+        (self.count, self.room) = (0, self.room + self.count);
+    }
+
     /// Host memory beside that of the regions' flat tables, in bytes.
     pub(super) fn metadata_bytes(&self) -> u64 {
         (self.slots.capacity() * size_of::<ChunkId>()) as u64

@@ -23,6 +23,10 @@ pub(crate) struct Counters {
     pub(crate) regions_released: u64,
     /// Times that granules were mapped, moved or unmapped.
     pub(crate) remaps: u64,
+    /// Times that all memory was gone at once.
+    pub(crate) losses: u64,
+    /// `allocs` when that happened last.
+    allocs_lost: u64,
 }
 
 impl Counters {
@@ -50,9 +54,17 @@ impl Counters {
         self.allocs - self.frees
     }
 
-    /// Whether nothing was ever handed out.
+    /// Whether nothing was ever handed out of what there is.
     pub(super) fn is_unused(&self) -> bool {
-        self.allocs == 0
+        self.allocs == self.allocs_lost
+    }
+
+    /// All memory is gone: what was live counts as freed.
+    pub(super) fn lost_all(&mut self, regions: u64) {
+        (self.frees, self.allocs_lost) = (self.allocs, self.allocs);
+        (self.bytes_in_use, self.bytes_requested) = (0, 0);
+        self.regions_released += regions;
+        self.losses += 1;
     }
 
     /// Since creation.

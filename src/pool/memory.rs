@@ -6,7 +6,7 @@
 
 use super::slot::{Guard, Slot};
 use super::traffic::{Extended, extend, release};
-use super::{guarded, order, remap};
+use super::{gone, guarded, order, remap};
 use crate::core::arena::{Progress, Refused, Want};
 use crate::core::lanes::Stream;
 use crate::core::units::{UNIT, round_up};
@@ -130,7 +130,7 @@ fn refuse_alignment(guard: Guard<'_>, alignment: u64) -> Error {
 
 #[cold]
 fn alloc_slowly(mut guard: Guard<'_>, want: &Want<'_>) -> Result<u64, Error> {
-    let (mut deadline, mut tried) = (None, Tried::default());
+    let (mut deadline, mut looked, mut tried) = (None, false, Tried::default());
     loop {
         guard = match attempt(guard, want, &mut tried)? {
             Outcome::Served(addr) => return Ok(addr),
@@ -141,7 +141,19 @@ fn alloc_slowly(mut guard: Guard<'_>, want: &Want<'_>) -> Result<u64, Error> {
             Duration::ZERO => None,
             retry => deadline.get_or_insert_with(|| Deadline::after(retry)).remaining(),
         };
-        let Some(left) = left else { return Err(give_up(guard, want)) };
+        let Some(left) = left else {
+            if looked || guard.backend.get().life().is_none() {
+                return Err(give_up(guard, want));
+            }
+            // The last attempt again comes behind it, for the lock was open.
+            looked = true;
+            let life = guard.arena.life();
+            guard = gone::look(guard, false).check_entry()?;
+            if guard.arena.life() != life {
+                tried = Tried::default();
+            }
+            continue;
+        };
         if tried.seen != Some(guard.arena.progress()) {
             // It gave up in the middle of things that happen, so there is nothing to sleep for.
             tried.rounds = 0;
@@ -259,6 +271,7 @@ fn attempt<'a>(mut guard: Guard<'a>, want: &Want<'_>, tried: &mut Tried) -> Atte
         }
         if !tried.extended {
             tried.extended = true;
+            guard = gone::renewed(guard)?;
             let extended;
             (guard, extended) = match guard.arena.range() {
                 None => extend(guard, want.alignment, least)?,

@@ -3,9 +3,10 @@
 //! [`slot::Slot`] is the place one has in the table of devices, with its lock and its waiters;
 //! [`memory`] serves requests from the arena, growing and collecting as it must; [`order`] knows whose work may
 //! still touch what is free, and [`private`] what is kept for graphs; [`traffic`] brings regions from the backend and
-//! back, and [`remap`] granules where it has those; [`life`] creates, trims and destroys; [`guarded`] is the debug
-//! mode, which finds overruns.
+//! back, and [`remap`] granules where it has those; [`life`] creates, trims and destroys, and [`gone`] forgets what
+//! went without being given back; [`guarded`] is the debug mode, which finds overruns.
 
+pub(crate) mod gone;
 pub(crate) mod guarded;
 pub(crate) mod life;
 pub(crate) mod listener;
@@ -26,6 +27,8 @@ pub(crate) struct Pool {
     pub(crate) arena: Arena,
     pub(crate) backend: Owned,
     events: order::Events,
+    /// The backend's memory is gone, and all of it forgotten.
+    forgotten: bool,
     listener: listener::Listener,
     device: i32,
     pub(crate) name: String,
@@ -41,6 +44,11 @@ impl Pool {
     /// Whether the debug mode is on.
     pub(crate) fn is_guarded(&self) -> bool {
         self.guards.is_some()
+    }
+
+    /// Whether the backend's memory is known to be gone.
+    fn is_over(&self) -> bool {
+        self.backend.get().life().is_some_and(|life| life.is_over())
     }
 
     /// What reports are to be written about.

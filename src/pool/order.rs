@@ -189,7 +189,12 @@ fn carry_out<'a>(
     mut tasks: Vec<Task>,
     work: impl FnOnce(&dyn Order, &mut [Task]) -> Result<(), Error>,
 ) -> Ordered<'a> {
+    let life = guard.arena.life();
     let (mut guard, result) = guard.ordering(|order| work(order, &mut tasks));
+    if guard.arena.life() != life {
+        // The events are gone, and nobody waits for that work any more.
+        return Ok((guard.check_entry()?, Ok(())));
+    }
     let Pool { arena, events, .. } = &mut *guard;
     let mut news = false;
     for Task { work, event, before, step, done, .. } in tasks {
@@ -222,6 +227,7 @@ pub(super) fn wait<'a>(mut guard: Guard<'a>, want: &Want<'_>) -> Ordered<'a> {
     // First, for the plan has events in hand, which must not get lost.
     let mut behind: Vec<Work> = list(guard.arena.lane_count() + guard.events.recorded.len())?;
     let tasks = plan(&mut guard, |lane| works.iter().any(|work| work.lane == lane))?;
+    let life = guard.arena.life();
     let (mut guard, result) = carry_out(guard, tasks, |order, tasks| {
         if is_captured(order, want.stream)? {
             return Ok(());
@@ -239,7 +245,7 @@ pub(super) fn wait<'a>(mut guard: Guard<'a>, want: &Want<'_>) -> Ordered<'a> {
         }
         Ok(())
     })?;
-    if want.stream != Stream::NONE && result.is_ok() {
+    if want.stream != Stream::NONE && result.is_ok() && guard.arena.life() == life {
         guard.arena.adopt(want, &behind);
     }
     Ok((guard, result))
@@ -261,6 +267,7 @@ pub(super) fn synchronize<'a>(
     streams.extend(asked().chain([Stream::DEFAULT]));
     let mut works: Vec<Work> = list(guard.arena.lane_count())?;
     works.extend(guard.arena.unfinished().map(|unfinished| unfinished.work));
+    let life = guard.arena.life();
     let result;
     (guard, result) = guard.ordering(|order| {
         for stream in streams {
@@ -273,6 +280,9 @@ pub(super) fn synchronize<'a>(
         }
         Ok(true)
     });
+    if guard.arena.life() != life {
+        return Ok((guard.check_entry()?, Ok(true)));
+    }
     if result == Ok(true) {
         for work in works {
             guard.arena.lane_done(work.lane, work.point);

@@ -58,14 +58,31 @@ fn serve<'a>(
 
 fn carry_out<'a>(guard: Guard<'a>, mut plan: Plan, want: &Want<'_>) -> (Guard<'a>, Result<(), Error>) {
     let (device, asked, listener) = (guard.device, want.requested, guard.listener);
+    let life = guard.arena.life();
     let (mut guard, outcome) = guard.obtaining(plan.reserved(), |backend| {
         let Some(granules) = backend.granules() else { return Ok(()) };
         let outcome = move_all(&Told { granules, listener }, &mut plan);
         keeping_last_error(|| tell(device, asked, &plan, outcome));
         outcome
     });
+    if guard.arena.life() != life {
+        // Whoever wanted it asks again.
+        return (abandon(guard, &plan), Err(Error::OutOfMemory));
+    }
     guard.arena.commit(plan);
     (guard, outcome)
+}
+
+/// What a plan has in hand is gone with everything else.
+fn abandon<'a>(mut guard: Guard<'a>, plan: &Plan) -> Guard<'a> {
+    guard.arena.abandon(plan);
+    let listener = guard.listener;
+    let pieces = plan.sources.iter().chain(&plan.fresh).chain(&plan.targets);
+    guard.notifying(|| {
+        for piece in pieces.filter(|piece| piece.mapped) {
+            listener.tell(RegionEvent::Returning, piece.span.base, piece.span.bytes);
+        }
+    })
 }
 
 fn move_all(granules: &dyn Granules, plan: &mut Plan) -> Result<(), Error> {
@@ -141,7 +158,7 @@ pub(super) fn trim(mut guard: Guard<'_>, keep: u64) -> Result<(Guard<'_>, Result
         return Ok((guard, Ok(0)));
     }
     let (mut outcome, mut released) = (Ok(()), 0u64);
-    let (device, listener) = (guard.device, guard.listener);
+    let (device, listener, life) = (guard.device, guard.listener, guard.arena.life());
     (guard, ()) = guard.giving_back(|backend| {
         let Some(granules) = backend.granules() else { return };
         let granules = Told { granules, listener };
@@ -154,6 +171,9 @@ pub(super) fn trim(mut guard: Guard<'_>, keep: u64) -> Result<(Guard<'_>, Result
             log::emit(Level::Info, format_args!("device {device}: gave {released} bytes in granules back"));
         });
     });
+    if guard.arena.life() != life {
+        return Ok((abandon(guard, &plan).check_entry()?, Ok(released)));
+    }
     guard.arena.commit(plan);
     guard = guard.check_entry()?;
     Ok(match outcome {

@@ -274,6 +274,11 @@ impl<'a> Guard<'a> {
         error
     }
 
+    /// Whether there is a pool at all.
+    pub(super) fn has_pool(&self) -> bool {
+        self.inner().pool.is_some()
+    }
+
     /// Whether this is a forked child and the memory is the parent's.
     pub(super) fn is_lost(&self) -> bool {
         self.inner().phase == Phase::Lost

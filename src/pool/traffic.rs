@@ -23,11 +23,17 @@ pub(super) struct Released {
 /// Gives detached regions back to the backend.
 pub(super) fn release(mut guard: Guard<'_>, mut regions: Vec<Detached>) -> (Guard<'_>, Released) {
     let mut released = Released::default();
-    let mut at = 0;
+    let (mut at, life) = (0, guard.arena.life());
     while let Some(region) = regions.get(at) {
+        if guard.arena.life() != life {
+            guard = forget(guard, &regions.remove(at));
+            continue;
+        }
         let given;
         (guard, given) = give_back(guard, region);
         match given {
+            // It went with everything else.
+            Ok(()) if guard.arena.life() != life => drop(regions.remove(at)),
             Ok(()) => {
                 released.regions += 1;
                 released.bytes += region.given;
@@ -53,8 +59,13 @@ pub(super) fn give_back<'a>(guard: Guard<'a>, region: &Detached) -> (Guard<'a>, 
     let granted = Granted { base: region.base, bytes: region.given };
     // A range goes as a whole; who listens to its granules has been told.
     let listener = guard.listener.unless(guard.arena.range().is_some());
+    let life = guard.arena.life();
     let (mut guard, given) = guard
         .giving_back(|backend| listener.returning(granted.base, granted.bytes, || backend.free(granted)));
+    if guard.arena.life() != life {
+        guard.arena.forget_detached();
+        return (guard, Ok(()));
+    }
     if given.is_ok() {
         guard.arena.region_released(granted.bytes);
         return (guard, given);
@@ -67,6 +78,13 @@ pub(super) fn keep_all(mut guard: Guard<'_>, regions: Vec<Detached>) {
     for region in regions {
         guard = keep(guard, &region);
     }
+}
+
+/// A region that was detached before everything was gone.
+fn forget<'a>(mut guard: Guard<'a>, region: &Detached) -> Guard<'a> {
+    guard.arena.forget_detached();
+    let (listener, base, given) = (guard.listener, region.base, region.given);
+    guard.notifying(|| listener.tell(RegionEvent::Returning, base, given))
 }
 
 /// Takes in again what the backend did not take.
@@ -150,8 +168,13 @@ pub(super) fn extend(
         }
         obtained
     };
+    let life = guard.arena.life();
     let (mut guard, mut obtained) = guard.obtaining(plan.reserved(), ask);
     let extended = match obtained {
+        _ if guard.arena.life() != life => {
+            guard.arena.cancel_extension(&plan);
+            return Ok((drop_outdated(guard, obtained).check_entry()?, Extended::Refused));
+        }
         Obtained::Nothing => {
             guard.arena.cancel_extension(&plan);
             Ok(Extended::Refused)
@@ -176,6 +199,13 @@ pub(super) fn extend(
         Ok(extended) => Ok((guard, extended)),
         Err(error) => Err(guard.fail(error)),
     }
+}
+
+/// What came is of a context that is gone, and so is it. Whoever asked for it asks again.
+fn drop_outdated(guard: Guard<'_>, obtained: Obtained) -> Guard<'_> {
+    let Obtained::Region(Granted { base, bytes }) = obtained else { return guard };
+    let listener = guard.listener;
+    guard.notifying(|| listener.tell(RegionEvent::Returning, base, bytes))
 }
 
 fn obtain(backend: &dyn Backend, plan: &Extension, alignment: u64) -> Obtained {

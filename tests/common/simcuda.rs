@@ -51,7 +51,7 @@ pub fn simulated_saying(test: &str, variables: &[(&str, &str)], body: impl FnOnc
 }
 
 /// The simulation's file: the one that SIMCUDA_LIBRARY names, else it is built if need be.
-fn library() -> &'static PathBuf {
+pub fn library() -> &'static PathBuf {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| {
         if let Some(named) = env::var_os("SIMCUDA_LIBRARY") {

@@ -12,6 +12,8 @@ pub(super) enum Failure {
     Missing(cuda_sys::Error),
     /// The driver refused it.
     Refused { call: &'static str, code: CUresult },
+    /// The context that was opened is gone, with all that was in it; another may be there by the same handle.
+    Gone,
 }
 
 type Answer<T> = Result<T, Failure>;
@@ -38,6 +40,16 @@ impl Failure {
         self.say(driver, error, "")
     }
 
+    /// The error of a pool whose context could not be retained again, with words.
+    pub(super) fn explain_renewal(self, driver: Driver) -> Error {
+        let error = match self {
+            _ if self.is_the_end() => Error::ShuttingDown,
+            _ if self.is(CUDA_ERROR_OUT_OF_MEMORY) => Error::OutOfMemory,
+            _ => Error::BackendFailed,
+        };
+        self.say(driver, error, "; the device's primary context was reset or destroyed before")
+    }
+
     /// The error of a pool that could not be created, with words and `advice`.
     pub(super) fn explain_absence(self, driver: Driver, advice: &str) -> Error {
         if self.is(CUDA_ERROR_OUT_OF_MEMORY) {
@@ -49,6 +61,10 @@ impl Failure {
     fn say(self, driver: Driver, error: Error, advice: &str) -> Error {
         match self {
             Failure::Missing(missing) => fail!(error, "{missing}{advice}"),
+            Failure::Gone => fail!(
+                error,
+                "the device's primary context was reset or destroyed, and all memory in it is gone{advice}"
+            ),
             Failure::Refused { call, code } => {
                 let (name, text) = (error_name(driver, code), error_text(driver, code));
                 let hint = hint(code);
@@ -133,6 +149,33 @@ pub(super) fn release_primary(driver: Driver, device: CUdevice) -> Answer<()> {
     let call = driver.cuDevicePrimaryCtxRelease_v2().or_else(|_| driver.cuDevicePrimaryCtxRelease())?;
     // SAFETY: a wrong device is refused.
     check("cuDevicePrimaryCtxRelease", unsafe { call(device) })
+}
+
+/// Whether the primary context is there.
+pub(super) fn is_active(driver: Driver, device: CUdevice) -> Answer<bool> {
+    let call = driver.cuDevicePrimaryCtxGetState()?;
+    let (mut flags, mut active) = (0, 0);
+    // SAFETY: the pointers are valid; a wrong device is refused.
+    check("cuDevicePrimaryCtxGetState", unsafe { call(device, &mut flags, &mut active) })?;
+    Ok(active != 0)
+}
+
+/// The number of the current context, which no other of the process ever has. Drivers before CUDA 12.0 give none.
+pub(super) fn current_id(driver: Driver) -> Answer<Option<u64>> {
+    let Ok(call) = driver.cuCtxGetId() else { return Ok(None) };
+    let mut id = 0;
+    // SAFETY: the pointer is valid, and NULL is the current context.
+    check("cuCtxGetId", unsafe { call(ptr::null_mut(), &mut id) })?;
+    Ok(Some(id))
+}
+
+/// Start and bytes of the allocation around an address of the current context.
+pub(super) fn allocation(driver: Driver, address: CUdeviceptr) -> Answer<(u64, u64)> {
+    let call = driver.cuMemGetAddressRange_v2()?;
+    let (mut base, mut bytes) = (0, 0);
+    // SAFETY: the pointers are valid; an address that is none is refused.
+    check("cuMemGetAddressRange", unsafe { call(&mut base, &mut bytes, address) })?;
+    Ok((base, bytes as u64))
 }
 
 pub(super) fn push(driver: Driver, context: CUcontext) -> Answer<()> {

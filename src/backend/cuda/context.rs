@@ -2,6 +2,7 @@
 
 use super::Cuda;
 use super::calls::{self, Failure};
+use crate::backend::life::Life;
 use cuda_sys::{
     CU_STREAM_CAPTURE_MODE_RELAXED, CU_STREAM_LEGACY, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
     CUstreamCaptureMode, Driver,
@@ -10,7 +11,22 @@ use cuda_sys::{
 /// Makes calls of the driver in a device's context. The thread may have another one current, or none, and may be in
 /// the midst of a stream's capture: what is allocated here is none of the work that it captures, so the thread's
 /// mode is the relaxed one meanwhile.
+///
+/// Nothing is called once the context is known to be gone, and no work is done in another than the one that was opened:
+/// addresses and events there would be somebody else's.
 pub(super) fn inside<T>(cuda: &Cuda, work: impl FnOnce(Driver) -> Result<T, Failure>) -> Result<T, Failure> {
+    if cuda.is_over() {
+        return Err(Failure::Gone);
+    }
+    let checked = |driver: Driver| {
+        cuda.require_same(driver)?;
+        work(driver)
+    };
+    within(cuda, checked).map_err(|failure| cuda.look_after(failure))
+}
+
+/// As [`inside`], whichever context it is by now.
+pub(super) fn within<T>(cuda: &Cuda, work: impl FnOnce(Driver) -> Result<T, Failure>) -> Result<T, Failure> {
     let driver = cuda.driver;
     let mode = calls::exchange_capture_mode(driver, CU_STREAM_CAPTURE_MODE_RELAXED)?;
     let _mode = Mode { driver, mode };

@@ -2,23 +2,24 @@
 //! framework use.
 //!
 //! Whatever context the caller has current is current again afterwards: every call pushes ours and pops it
-//! ([`context`]). The order of device work is in [`events`]; the driver's functions are in [`calls`]. Memory in one
-//! virtual range is in [`vmm`].
+//! ([`context`]). The program may end the context ([`life`]). The order of device work is in [`events`]; the driver's
+//! functions are in [`calls`]. Memory in one virtual range is in [`vmm`].
 
 mod calls;
 mod context;
 mod events;
+mod life;
 mod memory;
 mod vmm;
 
 use self::calls::Failure;
-use self::context::inside;
+use self::context::{inside, within};
 pub(crate) use self::vmm::CudaVmm;
+use super::life::Life;
 use super::memory::Memory;
 use super::order::Order;
 use super::{Backend, Granted};
 use crate::error::{Error, fail};
-use crate::log::{self, Level};
 use cuda_sys::{CUDA_ERROR_OUT_OF_MEMORY, CUcontext, CUdevice, Driver};
 use std::ffi::c_int;
 
@@ -32,6 +33,11 @@ pub(crate) struct Cuda {
     driver: Driver,
     device: CUdevice,
     context: CUcontext,
+    ordinal: u8,
+    /// How many of the context's lives were known to be over when this began.
+    life: u64,
+    /// The context's number, which tells its lives apart, if the driver gives one.
+    id: Option<u64>,
     total: u64,
     /// How much of it was free at the beginning.
     free: u64,
@@ -55,10 +61,13 @@ impl Cuda {
         }
         require_all(driver).map_err(|missing| absent(missing.into()))?;
         let device = calls::device(driver, ordinal).map_err(absent)?;
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // devices are 0 to 255
+        let ordinal = ordinal as u8;
         let context = calls::retain_primary(driver, device).map_err(absent)?;
-        let mut cuda = Cuda { driver, device, context, total: 0, free: 0 };
-        match inside(&cuda, calls::memory_info) {
-            Ok((free, total)) => (cuda.free, cuda.total) = (free, total),
+        let mut cuda = Cuda { driver, device, context, ordinal, life: 0, id: None, total: 0, free: 0 };
+        cuda.life = cuda.present_life();
+        match within(&cuda, |driver| Ok((calls::current_id(driver)?, calls::memory_info(driver)?))) {
+            Ok((id, (free, total))) => (cuda.id, cuda.free, cuda.total) = (id, free, total),
             Err(failure) => {
                 // Its words are said last.
                 cuda.close();
@@ -105,7 +114,20 @@ fn require_all(driver: Driver) -> Result<(), cuda_sys::Error> {
 
 impl Backend for Cuda {
     fn alloc(&self, _alignment: u64, bytes: u64) -> Result<Option<Granted>, Error> {
-        match inside(self, |driver| calls::alloc(driver, bytes)) {
+        let given = inside(self, |driver| {
+            let base = calls::alloc(driver, bytes)?;
+            match self.require_same(driver) {
+                Ok(()) => Ok(base),
+                // It went with the context that ended meanwhile.
+                Err(Failure::Gone) => Err(Failure::Gone),
+                Err(failure) => {
+                    // SAFETY: nobody knows of it yet.
+                    let _ = unsafe { calls::free(driver, base) };
+                    Err(failure)
+                }
+            }
+        });
+        match given {
             Ok(base) => Ok(Some(Granted { base, bytes })),
             Err(failure) if failure.is(CUDA_ERROR_OUT_OF_MEMORY) => Ok(None),
             Err(failure) => Err(failure.explain(self.driver)),
@@ -121,22 +143,14 @@ impl Backend for Cuda {
             unsafe { calls::free(driver, granted.base) }
         });
         match freed {
-            // With the driver all memory has gone.
-            Err(failure) if failure.is_the_end() => Ok(()),
+            // With the driver all memory has gone, and with the context.
+            Err(failure) if failure.is_the_end() || failure == Failure::Gone => Ok(()),
             freed => freed.map_err(|failure| failure.explain(self.driver)),
         }
     }
 
     fn close(&self) {
-        match calls::release_primary(self.driver, self.device) {
-            Err(failure) if !failure.is_the_end() => {
-                let error = failure.explain(self.driver);
-                crate::error::with_last_error(|words| {
-                    log::emit(Level::Error, format_args!("{}: {words}", error.text()));
-                });
-            }
-            _ => {}
-        }
+        self.release();
     }
 
     fn total_memory(&self) -> Option<u64> {
@@ -156,6 +170,10 @@ impl Backend for Cuda {
     }
 
     fn memory(&self) -> Option<&dyn Memory> {
+        Some(self)
+    }
+
+    fn life(&self) -> Option<&dyn Life> {
         Some(self)
     }
 }

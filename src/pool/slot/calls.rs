@@ -2,9 +2,11 @@
 //! cannot enter its own allocator, destruction can wait for them, and requests for what they bring.
 
 use super::{Guard, Inner, Slot};
+use crate::backend::life::Life;
 use crate::backend::order::Order;
 use crate::backend::{AnyBackend, Backend};
 use crate::error::Error;
+use crate::pool::gone::forget_if_over;
 use crate::sys::thread::{self, ThreadId};
 use std::cell::Cell;
 
@@ -50,13 +52,39 @@ impl Guard<'_> {
         work: impl FnOnce(&dyn Backend) -> T,
     ) -> (Self, T) {
         let backend: AnyBackend = *self.backend;
-        self.step_out(What::Obtains(reserved), || work(backend.get()))
+        let (guard, result) = self.step_out(What::Obtains(reserved), || work(backend.get()));
+        (forget_if_over(guard), result)
     }
 
     /// Gives the backend something back with the lock open, in the same way.
     pub(in crate::pool) fn giving_back<T>(self, work: impl FnOnce(&dyn Backend) -> T) -> (Self, T) {
         let backend: AnyBackend = *self.backend;
-        self.step_out(What::GivesBack, || work(backend.get()))
+        let (guard, result) = self.step_out(What::GivesBack, || work(backend.get()));
+        (forget_if_over(guard), result)
+    }
+
+    /// Looks in the same way whether the backend's memory is gone.
+    pub(in crate::pool) fn looking(self, work: impl FnOnce(&dyn Life)) -> (Self, ()) {
+        let backend: AnyBackend = *self.backend;
+        let look = || {
+            if let Some(life) = backend.get().life() {
+                work(life)
+            }
+        };
+        let (guard, ()) = self.step_out(What::Orders, look);
+        (forget_if_over(guard), ())
+    }
+
+    /// Has a backend whose memory is gone begin anew, in the same way; it goes on as before if it cannot end so.
+    pub(in crate::pool) fn renewing(self) -> (Self, Result<AnyBackend, Error>) {
+        let backend: AnyBackend = *self.backend;
+        let renew = || backend.get().life().map_or(Ok(backend), |life| life.renew());
+        self.step_out(What::Obtains(0), renew)
+    }
+
+    /// Tells listeners of memory that is gone, in the same way.
+    pub(in crate::pool) fn notifying(self, work: impl FnOnce()) -> Self {
+        self.step_out(What::GivesBack, work).0
     }
 
     /// Has the driver look after the order of work with the lock open, in the same way; but no request waits for
@@ -67,7 +95,10 @@ impl Guard<'_> {
     ) -> (Self, Result<T, Error>) {
         let backend: AnyBackend = *self.backend;
         match backend.get().order() {
-            Some(order) => self.step_out(What::Orders, || work(order)),
+            Some(order) => {
+                let (guard, result) = self.step_out(What::Orders, || work(order));
+                (forget_if_over(guard), result)
+            }
             None => (self, Ok(T::default())),
         }
     }
@@ -116,6 +147,11 @@ impl Guard<'_> {
     pub(in crate::pool) fn is_bringing(&self, up_to: u64) -> bool {
         let brings = |call: &Call| matches!(call.what, What::Obtains(_) | What::GivesBack);
         self.calls().any(|call| call.number <= up_to && brings(call))
+    }
+
+    /// Whether a call of the backend is under way.
+    pub(in crate::pool) fn is_calling(&self) -> bool {
+        self.calls().any(|call| call.what != What::Talks)
     }
 
     /// Whether the driver is looking after the order of work, for a call up to that number.

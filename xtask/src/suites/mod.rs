@@ -6,6 +6,7 @@ mod doc;
 mod examples;
 mod find_package;
 mod fuzz;
+mod gpu;
 mod header;
 mod layers;
 mod lints;
@@ -39,7 +40,7 @@ struct Suite {
 }
 
 /// In the order in which they run: what takes seconds and finds much comes first.
-const SUITES: [Suite; 13] = [
+const SUITES: [Suite; 14] = [
     Suite {
         name: "layers",
         about: "the library's modules import only from those below them",
@@ -105,6 +106,12 @@ const SUITES: [Suite; 13] = [
         about: "145 thousand random programs on simulated streams, with the release build",
         usual: false,
         run: races::run,
+    },
+    Suite {
+        name: "gpu",
+        about: "on a real NVIDIA GPU if there is one, and on the simulated driver as far as that goes",
+        usual: false,
+        run: gpu::run,
     },
     Suite {
         name: "fuzz",

@@ -1,0 +1,156 @@
+/* The order of real streams: what was handed out again too early would be overwritten by the work of before.
+ *
+ * SPDX-License-Identifier: Apache-2.0 OR MIT
+ */
+#include "gpu.h"
+
+enum { WORDS = 256 * KIB, BYTES = 4 * WORDS, ROUNDS = 400, NON_BLOCKING = 1, STREAMS = 4 };
+
+static handle_t new_stream(void) {
+  handle_t stream = NULL;
+  CU(cuStreamCreate(&stream, NON_BLOCKING));
+  return stream;
+}
+
+static void end_stream(handle_t stream) {
+  OK(bfc_forget_stream(DEVICE, stream));
+  CU(cuStreamDestroy_v2(stream));
+}
+
+/* That long after everything before it the memory gets its value, and that long afterwards it still has it. */
+static void use(handle_t stream, address_t at, uint32_t value) {
+  delay(stream, 200000);
+  fill(stream, at, WORDS, value);
+  delay(stream, 100000);
+  expect(stream, at, WORDS, value);
+}
+
+/* Chunks that one stream frees with its work under way are asked for on another. There are fewer chunks than streams,
+ * so that requests wait behind the work of others (cuStreamWaitEvent). */
+static void reuse(int streams, int chunks) {
+  handle_t stream[STREAMS], last[STREAMS] = {NULL};
+  const uint64_t limit = (uint64_t)chunks * BYTES;
+  int round, at, reused = 0;
+  address_t base = 0;
+  for (at = 0; at < streams; at++) stream[at] = new_stream();
+  create(BFC_BACKEND_CUDA, limit);
+  for (round = 0; round < ROUNDS; round++) {
+    handle_t on = stream[round % streams];
+    const address_t address = get_on(BYTES, on);
+    if (round == 0) base = address;
+    at = (int)((address - base) / BYTES);
+    CHECK(at >= 0 && at < chunks);
+    reused += last[at] != NULL && last[at] != on;
+    last[at] = on;
+    use(on, address, (uint32_t)round);
+    OK(bfc_free_async(DEVICE, (void *)address, on));
+  }
+  CHECK(wrong_words() == 0);
+  printf("  %d of %d chunks had been another stream's before\n", reused, ROUNDS);
+  CHECK(reused > ROUNDS / 4);
+  for (at = 0; at < streams; at++) end_stream(stream[at]);
+  OK(bfc_check(DEVICE));
+  OK(bfc_destroy(DEVICE));
+}
+
+void reuse_two_streams(void) {
+  load_kernels();
+  reuse(2, 1);
+  without_kernels();
+}
+
+void reuse_four_streams(void) {
+  load_kernels();
+  reuse(4, 3);
+  without_kernels();
+}
+
+/* Allocated and freed on one stream, used on three. */
+void recorded_streams(void) {
+  handle_t stream[STREAMS];
+  int round, at;
+  load_kernels();
+  for (at = 0; at < STREAMS; at++) stream[at] = new_stream();
+  create(BFC_BACKEND_CUDA, 4 * (uint64_t)MIB);
+  for (round = 0; round < ROUNDS / 4; round++) {
+    handle_t home = stream[round % STREAMS];
+    const address_t address = get_on(BYTES, home);
+    for (at = 0; at < STREAMS; at++) {
+      if (stream[at] == home) continue;
+      /* The stream's own piece, when its turn comes: the last one long after the free. */
+      delay(stream[at], 100000);
+      fill(stream[at], address + (address_t)at * (BYTES / STREAMS), WORDS / STREAMS, (uint32_t)round);
+      delay(stream[at], 100000);
+      expect(stream[at], address + (address_t)at * (BYTES / STREAMS), WORDS / STREAMS, (uint32_t)round);
+      OK(bfc_record_stream(DEVICE, (void *)address, stream[at]));
+    }
+    OK(bfc_free_async(DEVICE, (void *)address, home));
+  }
+  CHECK(wrong_words() == 0);
+  for (at = 0; at < STREAMS; at++) end_stream(stream[at]);
+  OK(bfc_check(DEVICE));
+  OK(bfc_destroy(DEVICE));
+  without_kernels();
+}
+
+/* The test of the tests: who vouches for work that is not done gets a race, and the data shows it. */
+void the_race_is_seen(void) {
+  handle_t one, other;
+  address_t first, second;
+  if (!load_kernels()) without_kernels();
+  one = new_stream();
+  other = new_stream();
+  create(BFC_BACKEND_CUDA, 2 * (uint64_t)MIB);
+  first = get_on(2 * MIB, one);
+  use(one, first, 1);
+  OK(bfc_free_async(DEVICE, (void *)first, one));
+  OK(bfc_stream_synchronized(DEVICE, one)); /* which is a lie */
+  second = get_on(2 * MIB, other);
+  CHECK(first == second);
+  use(other, second, 2);
+  CHECK(wrong_words() != 0);
+  OK(bfc_free_async(DEVICE, (void *)second, other));
+  OK(bfc_destroy(DEVICE));
+}
+
+/* Memory of a captured graph stays its own through many launches, while others allocate and free. */
+void captured_graph(void) {
+  enum { LAUNCHES = 200, GLOBAL = 0 };
+  handle_t stream, other, graph = NULL, launchable = NULL;
+  address_t first, second;
+  int round;
+  load_kernels();
+  stream = new_stream();
+  other = new_stream();
+  create(BFC_BACKEND_CUDA, 64 * (uint64_t)MIB);
+  OK(bfc_pool_begin(DEVICE, 1, stream));
+  CU(cuStreamBeginCapture_v2(stream, GLOBAL));
+  first = get_on(BYTES, stream);
+  use(stream, first, 11);
+  OK(bfc_free_async(DEVICE, (void *)first, stream));
+  second = get_on(2 * BYTES, stream);
+  use(stream, second, 12);
+  OK(bfc_free_async(DEVICE, (void *)second, stream));
+  CU(cuStreamEndCapture(stream, &graph));
+  OK(bfc_pool_end(DEVICE, 1, stream));
+  CU(cuGraphInstantiateWithFlags(&launchable, graph, 0));
+  for (round = 0; round < LAUNCHES; round++) {
+    uint64_t released;
+    CU(cuGraphLaunch(launchable, stream));
+    const address_t address = get_on((size_t)(1 + round % 5) * BYTES, other);
+    CHECK(address + (address_t)(1 + round % 5) * BYTES <= first || first + BYTES <= address);
+    CHECK(address + (address_t)(1 + round % 5) * BYTES <= second || second + 2 * BYTES <= address);
+    use(other, address, (uint32_t)round);
+    OK(bfc_free_async(DEVICE, (void *)address, other));
+    if (round % 50 == 49) OK(bfc_trim(DEVICE, 0, &released));
+  }
+  CHECK(wrong_words() == 0);
+  CU(cuGraphExecDestroy(launchable));
+  CU(cuGraphDestroy(graph));
+  OK(bfc_pool_release(DEVICE, 1));
+  end_stream(stream);
+  end_stream(other);
+  OK(bfc_check(DEVICE));
+  OK(bfc_destroy(DEVICE));
+  without_kernels();
+}

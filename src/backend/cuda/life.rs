@@ -1,0 +1,130 @@
+//! The primary context's life, which the program can end at any time.
+//!
+//! What the driver's manual says of that (CUDA Driver API, Primary Context Management):
+//! - `cuDevicePrimaryCtxReset`: "Explicitly destroys and cleans up all resources associated with the current device in
+//!   the current process", and "Resetting the primary context does not release it, an application that has retained
+//!   the primary context should explicitly release its usage". So what was retained here is still to be released, once.
+//! - `cuDevicePrimaryCtxRetain`: the context is "active and available to the user until the user releases it with
+//!   cuDevicePrimaryCtxRelease() or resets it with cuDevicePrimaryCtxReset()". To be active again it is retained again,
+//!   which counts, so that one of the two is released at once.
+//! - `cuDevicePrimaryCtxRelease`: "The context is automatically reset once the last reference to it is released", which
+//!   may be ours that somebody else has released.
+//! - `cuCtxGetId`: the number "is unique for the life of the program". That a context which was reset and has come to
+//!   life again has another one is how its lives are told apart. It was never seen on a real driver.
+
+use super::Cuda;
+use super::calls::{self, Failure};
+use super::context::within;
+use crate::backend::life::Life;
+use crate::backend::{AnyBackend, Granted};
+use crate::error::{Error, with_last_error};
+use crate::log::{self, Level};
+use cuda_sys::{
+    CUDA_ERROR_CONTEXT_IS_DESTROYED, CUDA_ERROR_INVALID_CONTEXT, CUDA_ERROR_OUT_OF_MEMORY, Driver,
+};
+use std::sync::atomic::{AtomicU64, Ordering::*};
+
+/// As many as there can be.
+const DEVICES: usize = 256;
+
+/// For each device how many lives of its primary context are known to be over. The context is the whole process's, and
+/// copies of a backend that are out in calls see it here.
+static OVER: [AtomicU64; DEVICES] = [const { AtomicU64::new(0) }; DEVICES];
+
+impl Cuda {
+    fn over(&self) -> &'static AtomicU64 {
+        &OVER[self.ordinal as usize % DEVICES]
+    }
+
+    /// The current number of lives that are over, for one that begins.
+    pub(super) fn present_life(&self) -> u64 {
+        self.over().load(Acquire)
+    }
+
+    /// Its life is over. Who is told late ends no later life.
+    fn end(&self) {
+        let _ = self.over().compare_exchange(self.life, self.life + 1, AcqRel, Acquire);
+    }
+
+    /// That the current context is the one that was opened.
+    pub(super) fn require_same(&self, driver: Driver) -> Result<(), Failure> {
+        if self.id.is_some() && calls::current_id(driver)? != self.id { Err(Failure::Gone) } else { Ok(()) }
+    }
+
+    /// Whether a call failed because the context is gone: then that is the failure.
+    pub(super) fn look_after(&self, failure: Failure) -> Failure {
+        // A context has to be there to have no memory; and after its end there is nothing to ask.
+        let innocent = failure.is(CUDA_ERROR_OUT_OF_MEMORY) || failure.is_the_end();
+        let says_so = failure == Failure::Gone
+            || failure.is(CUDA_ERROR_CONTEXT_IS_DESTROYED)
+            || failure.is(CUDA_ERROR_INVALID_CONTEXT);
+        if innocent || !self.is_gone(None).unwrap_or(says_so) {
+            return failure;
+        }
+        self.end();
+        Failure::Gone
+    }
+
+    /// Whether the context is another than the one that was opened, or `region` is not in it; none if the driver does
+    /// not tell.
+    fn is_gone(&self, region: Option<Granted>) -> Option<bool> {
+        if !calls::is_active(self.driver, self.device).ok()? {
+            return Some(true);
+        }
+        let looked = within(self, |driver| {
+            let id = calls::current_id(driver)?;
+            let is_there =
+                |region: Granted| calls::allocation(driver, region.base) == Ok((region.base, region.bytes));
+            Ok((id, region.is_none_or(is_there)))
+        });
+        match looked {
+            Ok((_, false)) => Some(true),
+            // Without a number only what is in it tells.
+            Ok((None, true)) => region.map(|_| false),
+            Ok((id, true)) => Some(id != self.id),
+            Err(failure) => failure.is(CUDA_ERROR_CONTEXT_IS_DESTROYED).then_some(true),
+        }
+    }
+
+    /// Releases the context once; that it cannot be is worth a message and no more.
+    pub(super) fn release(&self) {
+        if let Err(failure) = calls::release_primary(self.driver, self.device)
+            && !failure.is_the_end()
+        {
+            let error = failure.explain(self.driver);
+            with_last_error(|words| log::emit(Level::Error, format_args!("{}: {words}", error.text())));
+        }
+    }
+
+    /// Retains the context anew, which brings it to life, and releases what was retained before.
+    fn retain_again(&self) -> Result<Cuda, Failure> {
+        let Cuda { driver, device, .. } = *self;
+        let life = self.present_life();
+        let context = calls::retain_primary(driver, device)?;
+        self.release();
+        if calls::is_active(driver, device) == Ok(false) {
+            // Somebody had released ours, and now it was the last one.
+            calls::retain_primary(driver, device)?;
+        }
+        let mut renewed = Cuda { context, life, id: None, ..*self };
+        renewed.id = within(&renewed, calls::current_id)?;
+        Ok(renewed)
+    }
+}
+
+impl Life for Cuda {
+    fn is_over(&self) -> bool {
+        self.present_life() != self.life
+    }
+
+    fn look(&self, region: Option<Granted>, told: bool) {
+        if !self.is_over() && self.is_gone(region).unwrap_or(told) {
+            self.end();
+        }
+    }
+
+    fn renew(&self) -> Result<AnyBackend, Error> {
+        let renewed = self.retain_again();
+        renewed.map(AnyBackend::Cuda).map_err(|failure| failure.explain_renewal(self.driver))
+    }
+}

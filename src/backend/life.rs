@@ -1,0 +1,23 @@
+//! Memory that can go all at once: a program may end the context of a device behind the library's back.
+
+use super::{AnyBackend, Granted};
+use crate::error::Error;
+
+/// The contract, which every backend fulfils whose memory can go so:
+/// - Once its memory is gone, nothing that a call returns is of use: the pool asks `is_over` behind each call of the
+///   backend, and then forgets everything.
+/// - A backend whose memory is gone makes no more call of the driver but to begin anew. What it is asked to give back
+///   is gone, which is no failure.
+/// - Nothing here is called while an allocator is locked but `is_over`.
+pub(crate) trait Life {
+    /// Whether its memory is known to be gone. No call of the driver.
+    fn is_over(&self) -> bool;
+
+    /// Looks whether its memory, of which `region` is some, is gone; where that cannot be seen it is if the program has
+    /// said so.
+    fn look(&self, region: Option<Granted>, told: bool);
+
+    /// Begins anew. No other call is under way, and none comes until this has returned: from then on the result is
+    /// called, and this one never again, not even by `close`. After a failure nothing has changed.
+    fn renew(&self) -> Result<AnyBackend, Error>;
+}

@@ -1,0 +1,86 @@
+//! All memory is gone at once: the program has ended the context that it belonged to.
+//!
+//! Nothing of it is given back, for there is nothing left to give. What was live counts as freed, and the arena is as
+//! it was before its first region; only what counts events, and the numbers of allocations, goes on.
+
+use super::arena::Arena;
+use super::chunks::{Chunks, NIL, State};
+use super::holes::{Holes, Range};
+use super::lanes::{Lanes, NOBODYS, Stream};
+use super::regions::Regions;
+use super::remap::{Plan, Span, bytes};
+
+/// What an arena held when all of it was gone.
+pub(crate) struct Gone {
+    chunks: Chunks,
+    regions: Regions,
+    range: Option<Range>,
+}
+
+impl Arena {
+    /// Forgets every region, chunk and lane. Needs no memory and cannot fail. Regions that others have detached are
+    /// theirs to forget ([`Self::forget_detached`]), as are extensions and plans under way.
+    pub(crate) fn forget_all(&mut self) -> Gone {
+        let range = self.holes.range;
+        let chunks = std::mem::replace(&mut self.chunks, Chunks::new(self.settings.timestamps));
+        let regions = std::mem::replace(&mut self.regions, Regions::new());
+        self.index.clear();
+        self.starts.clear_all();
+        self.stamps.clear();
+        self.holes = Holes::default();
+        self.holes.range = range;
+        let advances = self.lanes.advances;
+        self.lanes = Lanes::new();
+        self.lanes.advances = advances;
+        (self.home, self.mixed, self.home_recorded) = (Stream::NONE, false, false);
+        self.simple = if self.settings.timestamps { NOBODYS } else { Stream::NONE.simple() };
+        self.counters.lost_all(regions.count() as u64);
+        self.synchronized_frees = self.counters.frees();
+        self.growth.forget_held();
+        Gone { chunks, regions, range }
+    }
+
+    /// How often everything was forgotten: what was learnt before is of no use after.
+    pub(crate) fn life(&self) -> u64 {
+        self.counters.losses
+    }
+
+    /// A region was detached, and everything was forgotten before it went.
+    pub(crate) fn forget_detached(&mut self) {
+        self.counters.regions_released += 1;
+    }
+
+    /// A plan was made, and everything was forgotten before it was carried out.
+    pub(crate) fn abandon(&mut self, plan: &Plan) {
+        self.growth.forget_reserved(bytes(&plan.fresh));
+    }
+}
+
+impl Gone {
+    /// The pieces of memory that there were, in address order.
+    pub(crate) fn spans(&self) -> impl Iterator<Item = Span> + '_ {
+        let whole = self.range.is_none();
+        let regions = self.regions.iter().filter(move |_| whole);
+        let regions = regions.map(|(_, region)| Span { base: region.base, bytes: region.given });
+        regions.chain(self.mapped())
+    }
+
+    /// Of a range what was mapped. Pieces that were on their way are not told: who moves them tells of them.
+    fn mapped(&self) -> impl Iterator<Item = Span> + '_ {
+        let first = self.regions.iter().next().filter(|_| self.range.is_some());
+        let mut at = first.map_or(NIL, |(_, region)| region.first);
+        let has_memory = |id| !matches!(self.chunks.state(id), State::Hole | State::Coming | State::Away);
+        std::iter::from_fn(move || {
+            while at != NIL && !has_memory(at) {
+                at = self.chunks.next(at);
+            }
+            let base = (at != NIL).then(|| self.chunks.addr(at))?;
+            let mut bytes = 0;
+            while at != NIL && has_memory(at) {
+                bytes += self.chunks.size(at);
+                at = self.chunks.next(at);
+            }
+            Some(Span { base, bytes })
+        })
+    }
+}

@@ -1,0 +1,85 @@
+//! The device's context is gone, and with it all memory and all events: the pool forgets them and begins anew.
+//!
+//! Nobody tells the library, for it is not asked while a pool serves itself: it notices when the program says so, or
+//! when a call of its own fails for that. Behind every call of the backend the slot looks whether its memory is gone
+//! ([`forget_if_over`]), so that whoever comes back from one comes back to a pool that has forgotten; what he brings
+//! is of the old life then, which he sees by [`Arena::life`](crate::core::arena::Arena::life).
+
+use super::listener::RegionEvent;
+use super::slot::{Guard, Slot};
+use crate::backend::Granted;
+use crate::error::{Error, fail, keeping_last_error};
+use crate::log::{self, Level};
+
+/// The program says that the device's context was reset or destroyed.
+pub(crate) fn tell(slot: &Slot) -> Result<(), Error> {
+    let guard = slot.enter()?;
+    if guard.backend.get().life().is_none() {
+        let backend = guard.backend.get().name();
+        return Err(fail!(
+            Error::Unsupported,
+            "bfc_device_lost: the memory of the {backend} backend belongs to no device's context"
+        ));
+    }
+    look(guard, true).check_entry().map(drop)
+}
+
+/// Looks whether the memory is there still, where it can be gone. Before a request fails: as long as nothing is asked
+/// of the driver, a pool that is full knows nothing.
+pub(super) fn look(guard: Guard<'_>, told: bool) -> Guard<'_> {
+    let region = guard.arena.regions().iter().next();
+    let region = region.map(|(_, region)| Granted { base: region.base, bytes: region.given });
+    guard.looking(|life| life.look(region, told)).0
+}
+
+/// Behind a call of the backend: forgets everything if it is gone. Who waits for memory looks again.
+pub(super) fn forget_if_over(mut guard: Guard<'_>) -> Guard<'_> {
+    let over = guard.has_pool() && !guard.is_lost() && !guard.forgotten && guard.is_over();
+    if !over {
+        return guard;
+    }
+    guard.forgotten = true;
+    let (device, live) = (guard.device, guard.arena.counters().live());
+    let gone = guard.arena.forget_all();
+    // The driver has destroyed them with the context.
+    guard.events = Default::default();
+    guard.notify();
+    let listener = guard.listener;
+    guard.notifying(|| {
+        gone.spans().for_each(|span| listener.tell(RegionEvent::Returning, span.base, span.bytes));
+        keeping_last_error(|| {
+            log::emit(
+                Level::Error,
+                format_args!(
+                    "device {device}: its context was reset or destroyed: all memory is gone, and with it {live} \
+                     allocations that were live"
+                ),
+            );
+        });
+    })
+}
+
+/// Has the backend begin anew if its memory is gone. No call of the old life is under way then.
+pub(super) fn renewed(mut guard: Guard<'_>) -> Result<Guard<'_>, Error> {
+    while guard.is_over() {
+        if guard.is_calling() {
+            guard = guard.wait_for_call().check_entry()?;
+            continue;
+        }
+        let began;
+        (guard, began) = guard.renewing();
+        match began {
+            Ok(backend) => {
+                guard.backend.go_on_with(backend);
+                guard.forgotten = false;
+                if let Some(granules) = backend.get().granules() {
+                    guard.arena.set_range(granules.range());
+                }
+                guard.notify();
+                guard = guard.check_entry()?;
+            }
+            Err(error) => return Err(guard.check_entry()?.fail(error)),
+        }
+    }
+    Ok(guard)
+}
