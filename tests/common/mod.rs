@@ -7,6 +7,7 @@
 
 pub mod backend;
 pub mod child;
+pub mod guarded;
 pub mod log;
 pub mod pool;
 pub mod random;
