@@ -8,6 +8,7 @@
 pub mod backend;
 pub mod child;
 pub mod gpu;
+pub mod guarded;
 pub mod log;
 pub mod mapped;
 pub mod ordered;

@@ -1,0 +1,56 @@
+//! Pools in the debug mode `BFC_DEBUG=guard`, on host memory: each test in a process of its own, for the variable.
+
+use super::*;
+
+/// What freed memory is filled with, and what guards are.
+pub const POISON: u8 = 0xDB;
+/// Guards.
+pub const GUARD: u8 = 0xFD;
+
+/// Runs `body` in a child process with the debug mode, and with all messages of the library.
+#[track_caller]
+pub fn guarded(test: &str, body: impl FnOnce(&log::Collected)) {
+    if child::is_child(test) {
+        return body(&log::Collected::start());
+    }
+    child::expect_success(test, &[("BFC_DEBUG", "guard")]);
+}
+
+pub fn pool() -> Pool {
+    Pool::host(64 * MIB, |options| options.flags = BFC_ALLOW_GROWTH)
+}
+
+pub fn bytes<'a>(address: u64, count: u64) -> &'a [u8] {
+    // SAFETY: the tests look at memory of the pool only, which nobody writes meanwhile.
+    unsafe { std::slice::from_raw_parts(address as *const u8, count as usize) }
+}
+
+pub fn write(address: u64, with: &[u8]) {
+    // SAFETY: it is memory of the pool, whatever the library thinks of the write.
+    unsafe { (address as *mut u8).copy_from(with.as_ptr(), with.len()) };
+}
+
+/// A number from the memory map.
+pub fn counter(pool: &Pool, name: &str) -> u64 {
+    let map: serde_json::Value = serde_json::from_str(&pool.memory_map()).expect("JSON");
+    map["counters"][name].as_u64().unwrap_or_else(|| panic!("no {name} in {map}"))
+}
+
+#[track_caller]
+pub fn assert_quiet(pool: &Pool, log: &log::Collected) {
+    assert_eq!(bfc_check(pool.device()), BFC_OK);
+    assert_eq!(counter(pool, "guard_violations"), 0, "{:?}", log.messages());
+    assert_eq!(log.messages(), []);
+}
+
+pub fn alloc_on(pool: &Pool, size: u64, stream: u64) -> u64 {
+    let mut out = std::ptr::null_mut();
+    // SAFETY: a valid out-pointer.
+    let status = unsafe { bfc_alloc_async(pool.device(), size as usize, pointer(stream), &mut out) };
+    assert_eq!(status, BFC_OK, "{}", last_error());
+    out as u64
+}
+
+pub fn put_on(pool: &Pool, address: u64, stream: u64) {
+    assert_eq!(bfc_free_async(pool.device(), pointer(address), pointer(stream)), BFC_OK, "{}", last_error());
+}
