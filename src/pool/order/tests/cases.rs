@@ -321,7 +321,8 @@ fn nothing_goes_back_while_a_stream_is_captured() {
     pool.put(first, A);
     pool.device.state().queues[0].capturing = true;
     assert_eq!(pool.get(8, A), Err(Error::OutOfMemory), "the free region would have to make room");
-    assert_eq!(life::trim(pool.slot, 0), Ok(0));
+    assert_eq!(life::trim(pool.slot, 0), Err(Error::BackendFailed));
+    assert_eq!(life::trim(pool.slot, 4 * UNIT), Ok(0), "nothing was to go back");
     assert_eq!(pool.pool_bytes(), 4 * UNIT);
     assert_eq!(pool.count(What::Synchronize), 0);
     pool.device.state().queues[0].capturing = false;

@@ -134,7 +134,10 @@ impl State {
         match self.names.get(&(handle, thread)) {
             Some(&queue) => queue,
             None => {
-                self.wrong.push(format!("stream {handle:#x} of thread {thread} is none"));
+                // The default stream is always there.
+                if handle != 1 {
+                    self.wrong.push(format!("stream {handle:#x} of thread {thread} is none"));
+                }
                 self.add_stream(handle, thread)
             }
         }
