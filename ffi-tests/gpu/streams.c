@@ -97,7 +97,7 @@ void recorded_streams(void) {
 void the_race_is_seen(void) {
   handle_t one, other;
   address_t first, second;
-  if (!load_kernels()) without_kernels();
+  if (!load_kernels()) skip("the simulated driver has no kernels that could race");
   one = new_stream();
   other = new_stream();
   create(BFC_BACKEND_CUDA, 2 * (uint64_t)MIB);
