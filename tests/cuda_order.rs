@@ -322,6 +322,33 @@ fn others_do_not_break_a_capture() {
     });
 }
 
+/// Free regions would make a larger one, but giving them back waits for the device.
+#[test]
+fn regions_stay_while_a_stream_is_captured() {
+    simulated("regions_stay_while_a_stream_is_captured", |sim| {
+        let gpu = Gpu::new(sim);
+        gpu.enter(0);
+        for blocking in [false, true] {
+            let pool = cuda_pool(0, 192 * KIB, GROWING);
+            let (captured, other) = (gpu.stream(blocking), gpu.stream(false));
+            let chunks = [64, 128].map(|kib| pool.get_on(kib * KIB, other));
+            chunks.into_iter().for_each(|chunk| pool.put_on(chunk, other));
+            gpu.synchronize(other);
+            assert_eq!(pool.vouch(other), BFC_OK);
+            assert_eq!(pool.begin_private(1, captured), BFC_OK);
+            gpu.begin_capture(captured);
+            assert_eq!(pool.alloc_on(160 * KIB, other), Err(BFC_ERROR_OUT_OF_MEMORY), "{}", last_error());
+            gpu.destroy_graph(gpu.end_capture(captured));
+            assert_eq!(pool.end_private(1, captured), BFC_OK);
+            pool.put_on(pool.get_on(160 * KIB, other), other);
+            drop(pool);
+            [captured, other].into_iter().for_each(|stream| gpu.destroy_stream(stream));
+        }
+        gpu.leave(0);
+        sim.assert_clean();
+    });
+}
+
 /// Nobody else can name the default stream of a thread: its events are recorded at the free.
 #[test]
 fn what_a_thread_frees_on_its_default_stream_is_known_by_an_event() {
