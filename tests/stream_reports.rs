@@ -37,8 +37,8 @@ fn a_failed_request_tells_what_other_streams_have() {
     free_on(&pool, first, 0x100);
     assert_eq!(alloc_on(&pool, MIB, 0x200), Err(BFC_ERROR_OUT_OF_MEMORY));
     let words = last_error();
-    assert!(words.contains("the largest piece is 512.0 KiB"), "{words}");
-    assert!(words.contains("3.0 MiB more are for other streams, whose work is not done"), "{words}");
+    assert!(words.contains("the largest piece is 512.00 KiB"), "{words}");
+    assert!(words.contains("3.00 MiB more are for other streams, whose work is not done"), "{words}");
     assert_eq!(bfc_stream_synchronized(pool.device(), pointer(0x100)), BFC_OK);
     assert!(alloc_on(&pool, MIB, 0x200).is_ok());
     assert_eq!(alloc_on(&pool, 4 * MIB, 0x200), Err(BFC_ERROR_OUT_OF_MEMORY));

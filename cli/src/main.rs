@@ -97,7 +97,7 @@ struct Replay {
         conflicts_with = "backend"
     )]
     device_capacity: Option<u64>,
-    /// Not in this version: replay through bfc_alloc_async and bfc_free_async on the trace's streams, which
+    /// Replay through bfc_alloc_async and bfc_free_async on the trace's streams, which
     /// are never synchronised. Without it by bfc_alloc and bfc_free, and streams do not matter
     #[arg(long = "async")]
     stream_ordered: bool,

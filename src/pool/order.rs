@@ -308,14 +308,15 @@ pub(super) fn record_own<'a>(mut guard: Guard<'a>, stream: Stream) -> Ordered<'a
 /// The stream is about to end: the last event on it, which stands for all that was freed there and that will be.
 pub(crate) fn forget<'a>(mut guard: Guard<'a>, stream: Stream) -> Ordered<'a> {
     let work = guard.arena.forget_stream(stream)?;
+    let life = guard.arena.life();
     // Whoever is in the middle of recording on it, or of asking about it, knows it from before; nobody else does.
     let last_call = guard.last_call();
     while guard.is_ordering(last_call) {
         guard = guard.wait_for_call().check_entry()?;
     }
-    let Some(work) = work.filter(|_| guard.backend.get().order().is_some()) else {
-        return Ok((guard, Ok(())));
-    };
+    // Meanwhile everything may have gone, the lane with it.
+    let is_of_use = guard.backend.get().order().is_some() && guard.arena.life() == life;
+    let Some(work) = work.filter(|_| is_of_use) else { return Ok((guard, Ok(()))) };
     let mut tasks: Vec<Task> = list(1)?;
     let (event, before) = guard.events.for_lane(work.lane);
     tasks.push(Task { work, stream: handle(stream), event, before, step: Step::ToRecord, done: false });

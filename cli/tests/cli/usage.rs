@@ -52,7 +52,7 @@ fn a_negative_number_gets_the_words_of_its_option() {
 }
 
 #[test]
-fn what_is_not_in_this_version_is_said_so_and_fails_in_words() {
+fn a_backend_that_is_not_there_fails_in_words() {
     let trace = file("version.trace", SMALL);
     // On a machine with devices too there are none here.
     let replay = |options: &[&str]| {
@@ -69,9 +69,8 @@ fn what_is_not_in_this_version_is_said_so_and_fails_in_words() {
             assert!(!error.contains("BFC_BACKEND=") && !error.contains("BFC_BACKEND_CUSTOM"), "{error}");
         }
     }
-    assert!(help.contains("--async\n          Not in this version"), "{help}");
-    let error = replay(&["--async"]);
-    assert_eq!(error.matches("bfc_alloc_async").count(), 1, "{error}");
+    let (_, error) = run_to(2, bfc().arg("replay").arg(&trace).args(["--async", "--backend", "cuda"]));
+    assert!(error.contains("--async cannot run on CUDA"), "{error}");
 }
 
 #[test]
