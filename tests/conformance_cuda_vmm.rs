@@ -1,0 +1,19 @@
+//! The conformance suite over `BFC_BACKEND_CUDA_VMM`, on the simulated driver (a simulation, and no device).
+
+mod common;
+#[macro_use]
+mod conformance;
+
+use common::*;
+use conformance::{Fixture, cuda::Devices};
+
+struct CudaVmm(Devices);
+
+impl Fixture for CudaVmm {
+    const GRANULE: u64 = 2 * MIB;
+    const ONE_REGION: bool = true;
+
+    devices!(CudaVmm, BFC_BACKEND_CUDA_VMM);
+}
+
+conformance!(CudaVmm);

@@ -1,0 +1,33 @@
+//! The conformance suite over `BFC_BACKEND_HOST_VMM`.
+
+mod common;
+#[macro_use]
+mod conformance;
+
+use common::*;
+use conformance::Fixture;
+
+struct HostVmm;
+
+impl Fixture for HostVmm {
+    const GRANULE: u64 = 2 * MIB;
+    const ONE_REGION: bool = true;
+    const SURVIVES_FORK: bool = false;
+    const DEVICE: bool = false;
+    const KNOWS_TOTAL: bool = true;
+
+    fn run(_: &str, body: impl FnOnce(&Self)) {
+        body(&HostVmm);
+    }
+
+    fn try_pool(&self, limit: u64, change: &dyn Fn(&mut bfc_options_t)) -> Result<Pool, Status> {
+        Pool::try_host(limit, |options| {
+            options.backend = BFC_BACKEND_HOST_VMM;
+            change(options);
+        })
+    }
+
+    tokens!();
+}
+
+conformance!(HostVmm);
