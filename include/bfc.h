@@ -328,7 +328,8 @@ bfc_status_t bfc_set_region_callback(int32_t device,
 // The library looks for itself first, and where the memory is still there nothing happens. Who does not call this
 // is handed out memory that is gone, until a call of the driver's fails for it: then the library notices by itself.
 //
-// @return BFC_OK, also if nothing was lost; BFC_ERROR_UNSUPPORTED on backends without a device; and the errors of
+// @return BFC_OK, also if nothing was lost; BFC_ERROR_UNSUPPORTED on backends without a device, and in this version
+//         with BFC_BACKEND_CUDA_VMM; and the errors of
 //         every call.
 bfc_status_t bfc_device_lost(int32_t device);
 

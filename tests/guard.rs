@@ -305,11 +305,14 @@ fn probe() {
     custom.put(custom.get(1000));
     let stamps = Pool::host(MIB, |options| options.flags = BFC_TIMESTAMPS);
     stamps.put(stamps.get(1000));
+    let vmm = Pool::host(4 * MIB, |options| options.backend = BFC_BACKEND_HOST_VMM);
+    vmm.put(vmm.get(1000));
     let host = pool();
     let address = host.get(1000);
     assert_eq!(host.allocated_size(address), Ok(if is_on(&host) { 1000 } else { 1024 }));
     host.put(address);
-    println!("host {} custom {} stamps {}", is_on(&host), is_on(&custom), is_on(&stamps));
+    let [host, custom, stamps, vmm] = [&host, &custom, &stamps, &vmm].map(is_on);
+    println!("host {host} custom {custom} stamps {stamps} vmm {vmm}");
 }
 
 #[test]
@@ -317,22 +320,26 @@ fn the_variable() {
     let with = |value: &str| child::expect_success("probe", &[("BFC_DEBUG", value), ("BFC_LOG", "warn")]);
     for value in ["guard", " GUARD ", "guard,guard", ",guard,"] {
         let ended = with(value);
-        assert!(ended.text.contains("host true custom false stamps false"), "{value}: {}", ended.text);
+        assert!(
+            ended.text.contains("host true custom false stamps false vmm false"),
+            "{value}: {}",
+            ended.text
+        );
         let ignored = "BFC_DEBUG=guard is ignored for this allocator: ";
-        assert_eq!(ended.errors.matches(ignored).count(), 2, "{}", ended.errors);
+        assert_eq!(ended.errors.matches(ignored).count(), 3, "{}", ended.errors);
         assert!(
             ended.errors.contains("the memory of a suballocator") && ended.errors.contains("BFC_TIMESTAMPS")
         );
-        assert_eq!(ended.errors.lines().count(), 2, "{}", ended.errors);
+        assert_eq!(ended.errors.lines().count(), 3, "{}", ended.errors);
     }
     for value in ["gard", "1", "guards"] {
         let ended = with(value);
         assert!(ended.text.contains("host false custom false stamps false"), "{value}: {}", ended.text);
         let warning = format!("libbfc warning: BFC_DEBUG={value} is ignored: it must be guard\n");
-        assert_eq!(ended.errors, warning.repeat(3));
+        assert_eq!(ended.errors, warning.repeat(4));
     }
     let ended = with("guard,more");
-    assert!(ended.text.contains("host true custom false stamps false"), "{}", ended.text);
+    assert!(ended.text.contains("host true custom false stamps false vmm false"), "{}", ended.text);
     assert!(
         ended.errors.contains("BFC_DEBUG=guard,more is ignored in part: it must be guard\n"),
         "{}",

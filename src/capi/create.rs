@@ -137,7 +137,8 @@ pub unsafe extern "C" fn bfc_set_region_callback(
 /// The library looks for itself first, and where the memory is still there nothing happens. Who does not call this
 /// is handed out memory that is gone, until a call of the driver's fails for it: then the library notices by itself.
 ///
-/// @return BFC_OK, also if nothing was lost; BFC_ERROR_UNSUPPORTED on backends without a device; and the errors of
+/// @return BFC_OK, also if nothing was lost; BFC_ERROR_UNSUPPORTED on backends without a device, and in this version
+///         with BFC_BACKEND_CUDA_VMM; and the errors of
 ///         every call.
 #[unsafe(no_mangle)]
 pub extern "C" fn bfc_device_lost(device: i32) -> bfc_status_t {
