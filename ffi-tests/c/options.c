@@ -302,7 +302,7 @@ static void devices_without_a_driver(void) {
         CHECK_OK(bfc_destroy(device));
       } else if (backend == BFC_BACKEND_AUTO && device > 257) {
         CHECK_REFUSED(bfc_create(device, &options), BFC_ERROR_INVALID_ARGUMENT, "name a backend");
-      } else if (backend == BFC_BACKEND_CUDA && device > 255) {
+      } else if ((backend == BFC_BACKEND_CUDA || backend == BFC_BACKEND_CUDA_VMM) && device > 255) {
         CHECK_REFUSED(bfc_create(device, &options), BFC_ERROR_INVALID_ARGUMENT, "0 to 255");
       } else {
         CHECK_REFUSED(bfc_create(device, &options), BFC_ERROR_BACKEND_UNAVAILABLE, "BFC_BACKEND_HOST");

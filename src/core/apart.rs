@@ -92,7 +92,7 @@ impl Arena {
         if !self.chunks.in_use(id) {
             return Ok(Err(Refused::AlreadyFree));
         }
-        if stream != Stream::NONE {
+        if !self.mixed && stream != Stream::NONE {
             self.admit(stream)?;
         }
         if !self.mixed {

@@ -235,6 +235,7 @@ impl Arena {
     }
 
     /// Room for `count` more chunks.
+    #[inline]
     pub(super) fn reserve_chunks(&mut self, count: usize) -> Result<(), HostMemoryExhausted> {
         self.chunks.reserve(count)?;
         if self.mixed { self.lanes.reserve(self.chunks.slab.len()) } else { Ok(()) }

@@ -203,11 +203,15 @@ impl Lanes {
     }
 
     /// A note for each place of the slab.
+    #[inline]
     pub(super) fn reserve(&mut self, places: usize) -> Result<(), HostMemoryExhausted> {
-        if self.notes.len() < places {
-            reserve_to(&mut self.notes, places)?;
-            self.notes.resize(places, Note::new(ANYONE, 0));
-        }
+        if self.notes.len() >= places { Ok(()) } else { self.grow(places) }
+    }
+
+    #[cold]
+    fn grow(&mut self, places: usize) -> Result<(), HostMemoryExhausted> {
+        reserve_to(&mut self.notes, places)?;
+        self.notes.resize(places, Note::new(ANYONE, 0));
         Ok(())
     }
 

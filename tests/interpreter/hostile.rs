@@ -39,7 +39,7 @@ impl Choice {
         let known = |offset: usize| self.options.struct_size > offset;
         let flags = if known(std::mem::offset_of!(bfc_options_t, flags)) { self.options.flags } else { 0 };
         let kind = match self.options.backend {
-            BFC_BACKEND_HOST => Kind::Host,
+            BFC_BACKEND_HOST | BFC_BACKEND_HOST_VMM => Kind::Host,
             BFC_BACKEND_CUSTOM => Kind::Custom(self.grants),
             other => panic!("backend {other} on an ordinal of the caller's"),
         };
