@@ -59,7 +59,29 @@ impl Gpu {
     /// Undoes [`Gpu::enter`].
     pub fn leave(self, device: i32) {
         self.set_current(0);
+        self.release(device);
+    }
+
+    /// Releases a reference to a device's primary context.
+    pub fn release(self, device: i32) {
         cu!(self, cuDevicePrimaryCtxRelease_v2(device));
+    }
+
+    /// Ends everything in it, as `cudaDeviceReset` does.
+    pub fn reset(self, device: i32) {
+        cu!(self, cuDevicePrimaryCtxReset_v2(device));
+    }
+
+    /// Memory of the current context that is the program's own.
+    pub fn alloc(self, bytes: u64) -> u64 {
+        let mut address = 0;
+        cu!(self, cuMemAlloc_v2(&mut address, bytes as usize));
+        address
+    }
+
+    /// Gives it back.
+    pub fn free(self, address: u64) {
+        cu!(self, cuMemFree_v2(address));
     }
 
     /// A context that was retained on another thread is current to this one.

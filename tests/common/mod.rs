@@ -10,6 +10,7 @@ pub mod child;
 pub mod gpu;
 pub mod guarded;
 pub mod log;
+pub mod lost;
 pub mod mapped;
 pub mod ordered;
 pub mod pool;

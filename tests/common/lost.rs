@@ -1,0 +1,89 @@
+//! What the tests of a context that is gone share: a pool on the simulated device 0, what is left of it, and who is
+//! told of its regions.
+
+use super::*;
+use std::ptr;
+use std::sync::Mutex;
+use std::sync::atomic::AtomicU64;
+
+const GIB: u64 = 1 << 30;
+
+/// A growing pool on a device, after `change` to its options.
+pub fn pool_with(device: i32, change: impl FnOnce(&mut bfc_options_t)) -> Pool {
+    let mut wanted = options();
+    (wanted.backend, wanted.memory_limit) = (BFC_BACKEND_CUDA, GIB);
+    wanted.flags = BFC_ALLOW_GROWTH | BFC_GARBAGE_COLLECTION;
+    change(&mut wanted);
+    Pool::create(device, &wanted, None).unwrap_or_else(|status| panic!("status {status}: {}", last_error()))
+}
+
+/// One of 1 GiB at most.
+pub fn cuda_pool(device: i32) -> Pool {
+    pool_with(device, |_| ())
+}
+
+/// `bfc_device_lost` that must work.
+#[track_caller]
+pub fn lost(device: i32) {
+    assert_eq!(bfc_device_lost(device), BFC_OK, "{}", last_error());
+}
+
+/// Nothing of the library takes an address for its own.
+#[track_caller]
+pub fn assert_refused(pool: &Pool, address: u64) {
+    let device = pool.device();
+    let none = ptr::null_mut();
+    assert_eq!(pool.free(address), BFC_ERROR_INVALID_POINTER);
+    assert_eq!(bfc_free_async(device, pointer(address), none), BFC_ERROR_INVALID_POINTER);
+    assert_eq!(bfc_record_stream(device, pointer(address), none), BFC_ERROR_INVALID_POINTER);
+    assert_eq!(pool.requested_size(address), Err(BFC_ERROR_INVALID_POINTER));
+    assert_eq!(pool.allocated_size(address), Err(BFC_ERROR_INVALID_POINTER));
+    assert_eq!(pool.allocation_id(address), Err(BFC_ERROR_INVALID_POINTER));
+    assert_eq!(pool.range(address), Err(BFC_ERROR_INVALID_POINTER));
+    assert_eq!(owner(address), Err(BFC_ERROR_INVALID_POINTER));
+}
+
+/// There is nothing left, and the books say so.
+#[track_caller]
+pub fn assert_empty(pool: &Pool) {
+    pool.check();
+    let stats = pool.stats();
+    assert_eq!((stats.pool_bytes, stats.num_regions, stats.num_chunks), (0, 0, 0));
+    assert_eq!((stats.bytes_in_use, stats.bytes_requested), (0, 0));
+    assert_eq!(stats.num_allocs, stats.num_frees, "what was live counts as freed");
+}
+
+/// Who is told of regions, and what he was told of and not told to go.
+#[derive(Default)]
+pub struct Told {
+    /// Starts and bytes.
+    pub held: Mutex<Vec<(u64, u64)>>,
+    /// How often he was told.
+    pub calls: AtomicU64,
+}
+
+unsafe extern "C" fn told(user_data: *mut c_void, _: i32, base: *mut c_void, bytes: usize, event: i32) {
+    // SAFETY: the tests pass a reference that outlives the pool.
+    let told = unsafe { &*user_data.cast::<Told>() };
+    let region = (base as u64, bytes as u64);
+    let mut held = told.held.lock().unwrap();
+    told.calls.fetch_add(1, Relaxed);
+    if event == BFC_REGION_OBTAINED {
+        let overlaps = |other: &(u64, u64)| other.0 < region.0 + region.1 && region.0 < other.0 + other.1;
+        assert!(!held.iter().any(overlaps), "{region:x?} is registered already");
+        held.push(region);
+    } else {
+        let place = held.iter().position(|&other| other == region).expect("it is registered");
+        held.swap_remove(place);
+    }
+}
+
+/// Listens to a pool.
+pub fn listen(pool: &Pool) -> &'static Told {
+    let told_of: &'static Told = Box::leak(Box::default());
+    let user_data = ptr::from_ref(told_of).cast_mut().cast();
+    // SAFETY: it lives for ever, and may be called from any thread.
+    let status = unsafe { bfc_set_region_callback(pool.device(), Some(told), user_data) };
+    assert_eq!(status, BFC_OK, "{}", last_error());
+    told_of
+}

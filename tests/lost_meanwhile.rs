@@ -1,0 +1,251 @@
+//! A program that ends the context its device memory belongs to, on the simulated driver: a simulation, whose rules
+//! about primary contexts are those of NVIDIA's manual (its README) and were compared with no real driver.
+//!
+//! Here: who is told, threads in the midst of it, calls that fail around it, and the end of the process.
+
+mod common;
+
+use common::gpu::Gpu;
+use common::lost::*;
+use common::simcuda::steer::{RETAINS, REUSE_ADDRESSES};
+use common::simcuda::{Simulation, simulated};
+use common::*;
+use cuda_sys::*;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
+use std::time::Duration;
+
+const GIB: u64 = 1 << 30;
+
+#[test]
+fn who_listens_is_told_of_what_went() {
+    simulated("who_listens_is_told_of_what_went", |sim| {
+        let (pool, gpu) = (cuda_pool(0), Gpu::new(sim));
+        let told = listen(&pool);
+        let live = [MIB, 8 * MIB, 30 * MIB].map(|bytes| pool.get(bytes));
+        assert_eq!((told.held.lock().unwrap().len(), told.calls.load(Relaxed)), (3, 3));
+        gpu.reset(0);
+        lost(0);
+        assert_eq!((told.held.lock().unwrap().len(), told.calls.load(Relaxed)), (0, 6));
+        lost(0);
+        pool.put(pool.get(MIB));
+        assert_eq!((told.held.lock().unwrap().len(), told.calls.load(Relaxed)), (1, 7));
+        // Met on the way of a region back: the others go too, all once.
+        let [kept, free, _] = [MIB, 8 * MIB, 30 * MIB].map(|bytes| pool.get(bytes));
+        pool.put(free);
+        gpu.reset(0);
+        gpu.enter(0);
+        assert_eq!(pool.trim(0), 0);
+        assert!(told.held.lock().unwrap().is_empty());
+        assert_empty(&pool);
+        assert_refused(&pool, kept);
+        assert_refused(&pool, live[2]);
+        drop(pool);
+        gpu.leave(0);
+        sim.assert_clean();
+    });
+}
+
+/// Threads allocate and free on streams of their own and on none while the device is reset again and again. What they
+/// do to the driver in the midst of that is the program's fault; here the library has to come through it: it hangs
+/// nowhere, keeps its books, and touches nothing of a context that is not its own.
+#[test]
+fn threads_come_through_resets() {
+    simulated("threads_come_through_resets", |sim| {
+        sim.set(REUSE_ADDRESSES, 0);
+        let pool = pool_with(0, |options| (options.memory_limit, options.retry_timeout_ms) = (64 * MIB, 1));
+        let told = listen(&pool);
+        let over = AtomicBool::new(false);
+        let served = AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            for seed in 0..4 {
+                let (over, served, pool) = (&over, &served, &pool);
+                scope.spawn(move || {
+                    let mut random = Random::new(seed);
+                    let mut live: Vec<u64> = Vec::new();
+                    while !over.load(Relaxed) {
+                        if live.len() < 12 && random.below(3) != 0 {
+                            match pool.alloc(1 + random.below(6 * MIB)) {
+                                Ok(address) => live.push(address),
+                                Err(status) => assert!(
+                                    [BFC_ERROR_OUT_OF_MEMORY, BFC_ERROR_BACKEND_FAILED].contains(&status),
+                                    "{status}: {}",
+                                    last_error()
+                                ),
+                            }
+                            served.fetch_add(1, Relaxed);
+                        } else if !live.is_empty() {
+                            let place = random.below(live.len() as u64) as usize;
+                            let status = pool.free(live.swap_remove(place));
+                            assert!([BFC_OK, BFC_ERROR_INVALID_POINTER].contains(&status), "{status}");
+                        } else if random.below(4) == 0 {
+                            let _ = pool.try_trim(0);
+                        }
+                    }
+                });
+            }
+            let gpu = Gpu::new(sim);
+            for round in 0..300 {
+                std::thread::sleep(Duration::from_micros(round % 7 * 300));
+                gpu.reset(0);
+                if round % 3 != 0 {
+                    lost(0);
+                }
+                pool.check();
+            }
+            over.store(true, Relaxed);
+        });
+        assert!(served.load(Relaxed) > 1000);
+        Gpu::new(sim).reset(0);
+        lost(0);
+        assert_empty(&pool);
+        assert!(told.held.lock().unwrap().is_empty());
+        assert_eq!(pool.destroy(), BFC_OK);
+        sim.assert_clean();
+    });
+}
+
+/// A thread in the middle of `cuMemAlloc` comes back to a pool that has forgotten: what it brings is not added.
+#[test]
+fn what_comes_from_before_is_not_added() {
+    simulated("what_comes_from_before_is_not_added", |sim| {
+        sim.set(REUSE_ADDRESSES, 0);
+        let (pool, gpu) = (cuda_pool(0), Gpu::new(sim));
+        let told = listen(&pool);
+        let kept = pool.get(MIB);
+        // The number of the context is asked for behind the allocation, and both are in front of the reset.
+        sim.delay(c"cuCtxPopCurrent".as_ptr(), 400_000_000);
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| pool.alloc(8 * MIB));
+            let since = std::time::Instant::now();
+            while sim.calls("cuMemAlloc") < 2 {
+                assert!(since.elapsed() < Duration::from_secs(60));
+                std::thread::yield_now();
+            }
+            gpu.reset(0);
+            lost(0);
+            assert_empty(&pool);
+            assert_refused(&pool, kept);
+            let address = other.join().unwrap().expect("it is served from a new region");
+            assert_eq!((pool.stats().num_regions, sim.used(0)), (1, pool.stats().pool_bytes));
+            assert_eq!(told.held.lock().unwrap().len(), 1);
+            pool.put(address);
+        });
+        sim.clear_faults();
+        drop(pool);
+        sim.assert_clean();
+    });
+}
+
+/// What a program does that resets its device, so that each call of the driver can fail.
+fn program(driver: Driver) -> Vec<Status> {
+    let mut failed = Vec::new();
+    let mut wanted = options();
+    (wanted.backend, wanted.memory_limit, wanted.flags) = (BFC_BACKEND_CUDA, GIB, BFC_ALLOW_GROWTH);
+    let pool = match Pool::create(0, &wanted, None) {
+        Ok(pool) => pool,
+        Err(status) => return vec![status],
+    };
+    for round in 0..3 {
+        let got = [MIB, 3 * MIB, 9 * MIB].map(|bytes| pool.alloc(bytes));
+        failed.extend(got.into_iter().filter_map(Result::err));
+        pool.check();
+        // SAFETY: it takes any device, and may be made to fail.
+        let _ = unsafe { driver.cuDevicePrimaryCtxReset_v2().unwrap()(0) };
+        if round != 1 {
+            assert_eq!(bfc_device_lost(0), BFC_OK);
+        }
+        pool.check();
+    }
+    assert_eq!(pool.destroy_forced(), BFC_OK);
+    failed
+}
+
+#[test]
+fn every_call_around_a_reset_may_fail() {
+    simulated("every_call_around_a_reset_may_fail", |sim| {
+        let driver = sim.driver();
+        assert_eq!(program(driver), [0; 0]);
+        for code in [CUDA_ERROR_UNKNOWN, CUDA_ERROR_CONTEXT_IS_DESTROYED, CUDA_ERROR_INVALID_CONTEXT] {
+            let (mut nth, mut unreleased) = (1, 0);
+            loop {
+                sim.configure(1, GIB);
+                sim.fail(None, nth, code);
+                let failed = program(driver);
+                if sim.struck() == 0 {
+                    break;
+                }
+                let fine = [BFC_ERROR_BACKEND_UNAVAILABLE, BFC_ERROR_BACKEND_FAILED];
+                assert!(failed.iter().all(|status| fine.contains(status)), "call {nth}: {failed:?}");
+                sim.clear_faults();
+                assert_eq!(sim.misuses(), 0, "call {nth}: {:?}", sim.misuse_texts());
+                unreleased += sim.live(RETAINS);
+                assert!(sim.live(RETAINS) <= 1, "call {nth}, code {code}");
+                nth += 1;
+            }
+            assert!(nth > 60, "only {nth} calls were made to fail");
+            // The release itself, at the end and behind each of the three resets.
+            assert!(unreleased <= 4, "{unreleased}, code {code}");
+        }
+    });
+}
+
+/// At exit nothing is freed: the log of the simulation ends where the program does.
+#[test]
+fn at_exit_the_driver_is_left_alone() {
+    for down in ["", "down"] {
+        let ended = child::run("leaves_a_live_pool_behind", &[("SIMCUDA_LIBRARY", &library()), (DOWN, down)]);
+        assert!(ended.success, "{}", ended.text);
+        let said = ended.text.lines().find(|line| line.starts_with("calls at exit: "));
+        assert_eq!(said, Some("calls at exit: 0"), "{}", ended.text);
+    }
+}
+
+const DOWN: &str = "BFC_TEST_DRIVER_IS_DOWN";
+
+fn library() -> String {
+    common::simcuda::library().to_str().expect("UTF-8").to_owned()
+}
+
+static CALLS_BEFORE: AtomicU64 = AtomicU64::new(0);
+static SIMULATION: Mutex<Option<Simulation>> = Mutex::new(None);
+
+/// The last thing that the process does: registered first of all.
+extern "C" fn tell_the_calls() {
+    let sim = SIMULATION.lock().unwrap().expect("it was loaded");
+    println!("\ncalls at exit: {}", sim.all_calls() - CALLS_BEFORE.load(Relaxed));
+}
+
+#[test]
+fn leaves_a_live_pool_behind() {
+    if !child::is_child("leaves_a_live_pool_behind") {
+        return;
+    }
+    simulated("leaves_a_live_pool_behind", |sim| {
+        *SIMULATION.lock().unwrap() = Some(sim);
+        // SAFETY: the function does nothing that is forbidden at exit.
+        assert_eq!(unsafe { libc::atexit(tell_the_calls) }, 0);
+        let pool = cuda_pool(0);
+        let gpu = Gpu::new(sim);
+        gpu.enter(0);
+        let stream = gpu.stream(false);
+        sim.hold(pointer(stream));
+        let live = pool.alloc_on(MIB, stream).unwrap();
+        sim.fill(pointer(stream), live, MIB, 7);
+        let freed = pool.alloc_on(MIB, stream).unwrap();
+        assert_eq!(pool.free_on(freed, stream), BFC_OK);
+        pool.alloc_on(2 * MIB, 0).unwrap();
+        let is_down = std::env::var(DOWN).is_ok_and(|down| !down.is_empty());
+        if is_down {
+            sim.shutdown();
+            // Who frees and destroys in spite of that, as destructors of a program may, sees no error.
+            assert_eq!(pool.free_on(live, stream), BFC_OK);
+            assert_eq!(pool.destroy_forced(), BFC_OK);
+            assert_eq!(bfc_destroy(0), BFC_ERROR_NO_ALLOCATOR);
+        }
+        // The pool lives on: nobody destroys it.
+        std::mem::forget(pool);
+        CALLS_BEFORE.store(sim.all_calls(), Relaxed);
+        std::process::exit(0);
+    });
+}
