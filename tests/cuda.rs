@@ -3,13 +3,13 @@
 
 mod common;
 
+use common::gpu::Gpu;
 use common::simcuda::steer::{ALLOCATIONS, CONTEXTS, EVENTS, FREE_SYNCHRONIZES, RETAINS};
 use common::simcuda::{Simulation, simulated, simulated_with};
 use common::*;
 use cuda_sys::*;
 use std::ffi::{CStr, c_void};
 use std::process::Command;
-use std::ptr;
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -25,28 +25,6 @@ fn cuda_options(limit: u64) -> bfc_options_t {
 fn cuda_pool(device: i32, limit: u64) -> Pool {
     Pool::create(device, &cuda_options(limit), None)
         .unwrap_or_else(|status| panic!("status {status}: {}", last_error()))
-}
-
-/// A call of the driver as a program makes it: `cu!(driver, cuInit(0))`.
-macro_rules! cu {
-    ($driver:expr, $function:ident($($argument:expr),*)) => {{
-        let call = $driver.$function().unwrap();
-        // SAFETY: the arguments are what the driver's manual asks for.
-        let code = unsafe { call($($argument),*) };
-        assert_eq!(code, CUDA_SUCCESS, stringify!($function));
-    }};
-}
-
-fn current(driver: Driver) -> CUcontext {
-    let mut context = ptr::null_mut();
-    cu!(driver, cuCtxGetCurrent(&mut context));
-    context
-}
-
-fn stream(driver: Driver, flags: CUstream_flags) -> CUstream {
-    let mut stream = ptr::null_mut();
-    cu!(driver, cuStreamCreate(&mut stream, flags));
-    stream
 }
 
 #[test]
@@ -105,13 +83,10 @@ fn without_a_device_there_is_no_allocator() {
 fn each_device_s_memory_is_its_own() {
     simulated_with("each_device_s_memory_is_its_own", &[("SIMCUDA_DEVICES", "3")], |sim| {
         let pools = [0, 1, 2].map(|device| cuda_pool(device, GIB));
-        let driver = sim.driver();
+        let gpu = Gpu::new(sim);
         for pool in &pools {
             let address = pool.get(MIB);
-            let mut ordinal = -1i32;
-            let out = (&raw mut ordinal).cast::<c_void>();
-            cu!(driver, cuPointerGetAttribute(out, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address));
-            assert_eq!(ordinal, pool.device());
+            assert_eq!(gpu.device_of(address), pool.device());
             pool.put(address);
         }
         assert_eq!(sim.live(RETAINS), 3);
@@ -124,63 +99,41 @@ fn each_device_s_memory_is_its_own() {
 fn the_caller_s_context_stays_current() {
     simulated_with("the_caller_s_context_stays_current", &[("SIMCUDA_DEVICES", "2")], |sim| {
         let pool = cuda_pool(0, GIB);
-        let driver = sim.driver();
-        let rounds = |context: CUcontext| {
-            assert_eq!(current(driver), context);
+        let gpu = Gpu::new(sim);
+        let rounds = |context: u64| {
+            assert_eq!(gpu.current(), context);
             let address = pool.get(MIB);
-            assert_eq!(current(driver), context, "after an allocation");
+            assert_eq!(gpu.current(), context, "after an allocation");
             pool.put(address);
             assert!(pool.trim(0) > 0);
-            assert_eq!(current(driver), context, "after a trim");
+            assert_eq!(gpu.current(), context, "after a trim");
         };
-        rounds(ptr::null_mut());
-        let mut own = ptr::null_mut();
-        cu!(driver, cuCtxCreate_v2(&mut own, 0, 1));
+        rounds(0);
+        let own = gpu.own_context(1);
         rounds(own);
         // A failure leaves it too.
         sim.fail(Some("cuMemAlloc"), 1, CUDA_ERROR_UNKNOWN);
         assert_eq!(pool.alloc(MIB), Err(BFC_ERROR_BACKEND_FAILED));
         rounds(own);
-        cu!(driver, cuCtxDestroy_v2(own));
-        std::thread::scope(|scope| {
-            scope.spawn(|| assert_eq!(current(driver), ptr::null_mut())).join().unwrap()
-        });
+        gpu.destroy_context(own);
+        std::thread::scope(|scope| scope.spawn(|| assert_eq!(gpu.current(), 0)).join().unwrap());
         assert_eq!(sim.used(1), 0, "nothing went to the caller's device");
         drop(pool);
         sim.assert_clean();
     });
 }
 
-fn exchange(driver: Driver, mut mode: CUstreamCaptureMode) -> CUstreamCaptureMode {
-    cu!(driver, cuThreadExchangeStreamCaptureMode(&mut mode));
-    mode
-}
-
 /// Captures a stream while `work` is done; gives the code of the capture's end.
-fn captured(driver: Driver, stream: CUstream, work: impl FnOnce()) -> CUresult {
-    cu!(driver, cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+fn captured(gpu: Gpu, stream: u64, work: impl FnOnce()) -> CUresult {
+    gpu.begin_capture(stream);
     work();
-    let mut graph = ptr::null_mut();
-    let end = driver.cuStreamEndCapture().unwrap();
-    // SAFETY: the stream lives, and the pointer is valid.
-    let code = unsafe { end(stream, &mut graph) };
-    if code == CUDA_SUCCESS {
-        cu!(driver, cuGraphDestroy(graph));
+    match gpu.try_end_capture(stream) {
+        Ok(executable) => {
+            gpu.destroy_graph(executable);
+            CUDA_SUCCESS
+        }
+        Err(code) => code,
     }
-    code
-}
-
-/// A primary context that is current, as the CUDA runtime makes it, until `leave`.
-fn enter(driver: Driver, device: CUdevice) {
-    let mut context = ptr::null_mut();
-    cu!(driver, cuInit(0));
-    cu!(driver, cuDevicePrimaryCtxRetain(&mut context, device));
-    cu!(driver, cuCtxSetCurrent(context));
-}
-
-fn leave(driver: Driver, device: CUdevice) {
-    cu!(driver, cuCtxSetCurrent(ptr::null_mut()));
-    cu!(driver, cuDevicePrimaryCtxRelease_v2(device));
 }
 
 /// cuThreadExchangeStreamCaptureMode: in the modes but the relaxed one the thread "is prohibited from potentially
@@ -189,29 +142,29 @@ fn leave(driver: Driver, device: CUdevice) {
 fn an_allocation_while_a_stream_is_captured_breaks_nothing() {
     simulated("an_allocation_while_a_stream_is_captured_breaks_nothing", |sim| {
         let pool = cuda_pool(0, GIB);
-        let driver = sim.driver();
-        enter(driver, 0);
+        let gpu = Gpu::new(sim);
+        gpu.enter(0);
         for mode in [CU_STREAM_CAPTURE_MODE_GLOBAL, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL] {
-            exchange(driver, mode);
-            for flags in [CU_STREAM_NON_BLOCKING, CU_STREAM_DEFAULT] {
-                let stream = stream(driver, flags);
+            gpu.exchange_capture_mode(mode);
+            for blocking in [false, true] {
+                let stream = gpu.stream(blocking);
                 // The simulation knows the rule.
-                let alone = captured(driver, stream, || {
+                let alone = captured(gpu, stream, || {
                     let mut address = 0;
                     // SAFETY: the pointer is valid.
-                    let code = unsafe { driver.cuMemAlloc_v2().unwrap()(&mut address, 512) };
+                    let code = unsafe { sim.driver().cuMemAlloc_v2().unwrap()(&mut address, 512) };
                     assert_eq!(code, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
                 });
                 assert_eq!(alone, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
                 let calls = sim.calls("cuMemAlloc");
-                let ours = captured(driver, stream, || pool.put(pool.get(MIB)));
+                let ours = captured(gpu, stream, || pool.put(pool.get(MIB)));
                 assert_eq!((ours, sim.calls("cuMemAlloc") - calls), (CUDA_SUCCESS, 1));
-                assert_eq!(exchange(driver, mode), mode, "put back");
+                assert_eq!(gpu.exchange_capture_mode(mode), mode, "put back");
                 assert!(pool.trim(0) > 0);
-                cu!(driver, cuStreamDestroy_v2(stream));
+                gpu.destroy_stream(stream);
             }
         }
-        leave(driver, 0);
+        gpu.leave(0);
         drop(pool);
         sim.assert_clean();
     });
@@ -222,15 +175,15 @@ fn an_allocation_while_a_stream_is_captured_breaks_nothing() {
 fn a_region_stays_while_a_blocking_stream_is_captured() {
     simulated("a_region_stays_while_a_blocking_stream_is_captured", |sim| {
         let pool = cuda_pool(0, GIB);
-        let driver = sim.driver();
+        let gpu = Gpu::new(sim);
         let kept = pool.get(256);
         let address = pool.get(3 * MIB);
         pool.put(address);
-        enter(driver, 0);
-        let stream = stream(driver, CU_STREAM_DEFAULT);
+        gpu.enter(0);
+        let stream = gpu.stream(true);
         let before = pool.stats();
-        let code = captured(driver, stream, || {
-            assert_eq!(try_trim(&pool), Err(BFC_ERROR_BACKEND_FAILED));
+        let code = captured(gpu, stream, || {
+            assert_eq!(pool.try_trim(0), Err(BFC_ERROR_BACKEND_FAILED));
             let words = last_error();
             assert!(words.contains("CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED (900)"), "{words}");
             pool.check();
@@ -240,24 +193,12 @@ fn a_region_stays_while_a_blocking_stream_is_captured() {
         });
         assert_eq!(code, CUDA_SUCCESS, "the capture is whole");
         assert_eq!(pool.trim(0), 4 * MIB);
-        cu!(driver, cuStreamDestroy_v2(stream));
-        leave(driver, 0);
+        gpu.destroy_stream(stream);
+        gpu.leave(0);
         pool.put(kept);
         drop(pool);
         sim.assert_clean();
     });
-}
-
-fn try_trim(pool: &Pool) -> Result<u64, Status> {
-    let mut released = u64::MAX;
-    // SAFETY: the out-pointer is valid for writing.
-    match unsafe { bfc_trim(pool.device(), 0, &mut released) } {
-        BFC_OK => Ok(released),
-        status => {
-            assert_eq!(released, 0, "0 on failure");
-            Err(status)
-        }
-    }
 }
 
 /// cuMemFree "may perform implicit synchronization": here it does not, so that it is seen that somebody else does.
@@ -266,18 +207,18 @@ fn a_region_goes_back_when_the_work_on_it_is_done() {
     simulated("a_region_goes_back_when_the_work_on_it_is_done", |sim| {
         sim.set(FREE_SYNCHRONIZES, 0);
         let pool = cuda_pool(0, GIB);
-        let driver = sim.driver();
-        enter(driver, 0);
-        let stream = stream(driver, CU_STREAM_NON_BLOCKING).cast::<c_void>();
-        sim.hold(stream);
+        let gpu = Gpu::new(sim);
+        gpu.enter(0);
+        let stream = gpu.stream(false);
+        gpu.hold(stream);
         let address = pool.get(MIB);
-        sim.fill(stream, address, MIB, 7);
+        gpu.fill(stream, address, MIB, 7);
         pool.put(address);
-        assert_eq!(sim.pending(stream), 1);
-        assert_eq!((pool.trim(0), sim.pending(stream)), (2 * MIB, 0));
+        assert_eq!(gpu.pending(stream), 1);
+        assert_eq!((pool.trim(0), gpu.pending(stream)), (2 * MIB, 0));
         assert_eq!(sim.misuses(), 0, "the work ran before its memory went");
-        cu!(driver, cuStreamDestroy_v2(stream.cast()));
-        leave(driver, 0);
+        gpu.destroy_stream(stream);
+        gpu.leave(0);
         drop(pool);
         sim.assert_clean();
     });
@@ -352,20 +293,16 @@ fn limits() {
         let whole = limit(|_| ()).unwrap();
         // What is free before the context may be less than all.
         assert!(whole <= 8 * GIB - 8 * GIB / 20 && whole > 7 * GIB, "{whole}");
-        let driver = sim.driver();
-        enter(driver, 0);
-        let mut taken = 0;
-        cu!(driver, cuMemAlloc_v2(&mut taken, (4 * GIB) as usize));
+        let gpu = Gpu::new(sim);
+        gpu.enter(0);
+        let taken = gpu.alloc(4 * GIB);
         assert_eq!(limit(|_| ()), Ok(whole - 4 * GIB + 8 * GIB / 20 - (300 * MIB).max(4 * GIB / 20)));
         assert_eq!(limit(|wanted| wanted.memory_fraction = 0.25), Ok(2 * GIB), "of the total");
-        let mut rest = 0;
-        cu!(driver, cuMemAlloc_v2(&mut rest, (4 * GIB - 200 * MIB) as usize));
+        let rest = gpu.alloc(4 * GIB - 200 * MIB);
         assert_eq!(limit(|_| ()), Err(BFC_ERROR_OUT_OF_MEMORY));
         assert!(last_error().contains("memory_limit"), "{}", last_error());
-        for address in [taken, rest] {
-            cu!(driver, cuMemFree_v2(address));
-        }
-        leave(driver, 0);
+        [taken, rest].into_iter().for_each(|address| gpu.free(address));
+        gpu.leave(0);
         sim.assert_clean();
     });
 }
@@ -393,7 +330,7 @@ fn program(sim: Simulation) -> Vec<Status> {
     }
     let last = live.pop();
     live.into_iter().for_each(|address| pool.put(address));
-    note(try_trim(&pool).err().unwrap_or(BFC_OK));
+    note(pool.try_trim(0).err().unwrap_or(BFC_OK));
     pool.check();
     assert_eq!(pool.stats().pool_bytes, sim.used(0), "the books agree with the device");
     last.into_iter().for_each(|address| pool.put(address));
@@ -465,7 +402,7 @@ fn what_does_not_go_back_is_kept() {
         let calls = [("cuCtxSynchronize", 2), ("cuMemFree", 2), ("cuCtxPushCurrent", 3), (exchange, 5)];
         for (function, nth) in calls {
             sim.fail(Some(function), nth, CUDA_ERROR_UNKNOWN);
-            assert_eq!(try_trim(&pool), Err(BFC_ERROR_BACKEND_FAILED));
+            assert_eq!(pool.try_trim(0), Err(BFC_ERROR_BACKEND_FAILED));
             let words = last_error();
             assert!(words.contains(&format!("{function} failed with CUDA_ERROR_UNKNOWN (999)")), "{words}");
             pool.check();
@@ -486,8 +423,8 @@ fn a_sticky_error_is_passed_on_in_words() {
     simulated("a_sticky_error_is_passed_on_in_words", |sim| {
         let pool = cuda_pool(0, GIB);
         let address = pool.get(MIB);
-        let driver = sim.driver();
-        enter(driver, 0);
+        let gpu = Gpu::new(sim);
+        gpu.enter(0);
         sim.make_sticky(CUDA_ERROR_ILLEGAL_ADDRESS);
         assert_eq!(pool.alloc(8 * MIB), Err(BFC_ERROR_BACKEND_FAILED));
         let words = last_error();
@@ -506,7 +443,7 @@ fn a_driver_past_its_end_is_no_error_for_what_goes_back() {
         sim.shutdown();
         assert_eq!(pool.alloc(8 * MIB), Err(BFC_ERROR_SHUTTING_DOWN));
         pool.put(address);
-        assert_eq!(try_trim(&pool), Ok(2 * MIB));
+        assert_eq!(pool.try_trim(0), Ok(2 * MIB));
         assert_eq!(pool.destroy(), BFC_OK);
     });
 }

@@ -264,11 +264,11 @@ fn memory_of_streams_is_left_alone_without_a_device() {
     guarded("memory_of_streams_is_left_alone_without_a_device", |log| {
         let pool = pool();
         let plain = pool.get(1000);
-        let ordered = alloc_on(&pool, 1000, 16);
+        let ordered = pool.get_on(1000, 16);
         write(ordered, &[7; 1000]);
-        put_on(&pool, ordered, 16);
+        pool.put_on(ordered, 16);
         assert_eq!(bytes(ordered, 1000), [7; 1000], "work on the stream may still read it");
-        let again = alloc_on(&pool, 1000, 16);
+        let again = pool.get_on(1000, 16);
         assert_eq!((again, bytes(again, 1000)), (ordered, &[7; 1000][..]), "and write it");
         // What has no stream is guarded as before, and what it freed is free at once.
         write(plain, &[1; 1010]);
@@ -282,10 +282,10 @@ fn memory_of_streams_is_left_alone_without_a_device() {
         pool.put(recorded);
         let elsewhere = pool.get(1000);
         write(elsewhere, &[9; 1001]);
-        put_on(&pool, elsewhere, 16);
+        pool.put_on(elsewhere, 16);
         assert_eq!((bytes(recorded, 1000), bytes(elsewhere, 1000)), (&[8; 1000][..], &[9; 1000][..]));
         assert_eq!(counter(&pool, "guard_violations"), 3, "{:#?}", log.messages());
-        put_on(&pool, again, 16);
+        pool.put_on(again, 16);
         assert_eq!(counter(&pool, "guards_unchecked"), 2);
         pool.check();
     });

@@ -3,11 +3,10 @@
 
 mod common;
 
+use common::gpu::Gpu;
 use common::simcuda::{Simulation, simulated_with};
 use common::*;
 use cuda_sys::*;
-use std::ffi::c_void;
-use std::ptr;
 
 const FRESH: u64 = u64::MAX;
 const POISON: u64 = 0xDBDB_DBDB_DBDB_DBDB;
@@ -26,48 +25,20 @@ fn pool() -> Pool {
     Pool::create(0, &wanted, None).unwrap_or_else(|status| panic!("status {status}: {}", last_error()))
 }
 
-/// A call of the driver as a program makes it.
-macro_rules! cu {
-    ($driver:expr, $function:ident($($argument:expr),*)) => {{
-        let call = $driver.$function().unwrap();
-        // SAFETY: the arguments are what the driver's manual asks for.
-        unsafe { call($($argument),*) }
-    }};
-}
-
 /// A stream of the primary context, which is current from now on, as the CUDA runtime makes it.
-fn stream(driver: Driver, flags: CUstream_flags) -> *mut c_void {
-    let (mut context, mut stream) = (ptr::null_mut(), ptr::null_mut());
-    assert_eq!(cu!(driver, cuInit(0)), CUDA_SUCCESS);
-    assert_eq!(cu!(driver, cuDevicePrimaryCtxRetain(&mut context, 0)), CUDA_SUCCESS);
-    assert_eq!(cu!(driver, cuCtxSetCurrent(context)), CUDA_SUCCESS);
-    assert_eq!(cu!(driver, cuStreamCreate(&mut stream, flags)), CUDA_SUCCESS);
-    stream.cast()
+fn stream(gpu: Gpu, blocking: bool) -> u64 {
+    gpu.enter(0);
+    gpu.stream(blocking)
 }
 
 /// The end of the program's part, after that of its pools.
-fn leave(sim: Simulation, streams: &[*mut c_void]) {
-    let driver = sim.driver();
+fn leave(gpu: Gpu, streams: &[u64]) {
     for &stream in streams {
-        assert_eq!(cu!(driver, cuStreamDestroy_v2(stream.cast())), CUDA_SUCCESS);
-        assert_eq!(cu!(driver, cuDevicePrimaryCtxRelease_v2(0)), CUDA_SUCCESS);
+        gpu.destroy_stream(stream);
+        gpu.release(0);
     }
-    assert_eq!(sim.mismatches(), 0);
-    sim.assert_clean();
-}
-
-fn alloc_on(pool: &Pool, size: u64, stream: *mut c_void) -> Result<u64, Status> {
-    let mut out = ptr::null_mut();
-    // SAFETY: a valid out-pointer.
-    match unsafe { bfc_alloc_async(pool.device(), size as usize, stream, &mut out) } {
-        BFC_OK => Ok(out as u64),
-        status => Err(status),
-    }
-}
-
-#[track_caller]
-fn put_on(pool: &Pool, address: u64, stream: *mut c_void) {
-    assert_eq!(bfc_free_async(pool.device(), pointer(address), stream), BFC_OK, "{}", last_error());
+    assert_eq!(gpu.sim.mismatches(), 0);
+    gpu.sim.assert_clean();
 }
 
 fn counter(pool: &Pool, name: &str) -> u64 {
@@ -84,16 +55,16 @@ fn errors(log: &log::Collected) -> Vec<String> {
 #[test]
 fn a_kernel_that_overruns_is_found_at_the_free() {
     guarded("a_kernel_that_overruns_is_found_at_the_free", |sim, log| {
-        let pool = pool();
-        let stream = stream(sim.driver(), CU_STREAM_NON_BLOCKING);
+        let (pool, gpu) = (pool(), Gpu::new(sim));
+        let stream = stream(gpu, false);
         scope_begin("softmax", 42);
-        let address = alloc_on(&pool, 1024, stream).unwrap();
+        let address = pool.alloc_on(1024, stream).unwrap();
         bfc_scope_end();
-        sim.hold(stream);
-        sim.fill(stream, address, 1024 + 16, 7);
-        assert_eq!((sim.pending(stream), errors(log)), (1, vec![]));
-        put_on(&pool, address, stream);
-        assert_eq!(sim.pending(stream), 0, "the device was synchronised");
+        gpu.hold(stream);
+        gpu.fill(stream, address, 1024 + 16, 7);
+        assert_eq!((gpu.pending(stream), errors(log)), (1, vec![]));
+        pool.put_on(address, stream);
+        assert_eq!(gpu.pending(stream), 0, "the device was synchronised");
         let words = errors(log).pop().expect("found");
         let who = format!(
             "{address:#x} (allocation 1, 1024 bytes in a chunk of 1280, operation \"softmax\", step 42)"
@@ -103,48 +74,48 @@ fn a_kernel_that_overruns_is_found_at_the_free() {
             assert!(words.contains(part), "{part:?} in {words:?}");
         }
         assert_eq!((counter(&pool, "guard_violations"), counter(&pool, "guards_unchecked")), (1, 0));
-        sim.expect(stream, address, 1280, POISON);
-        sim.release(stream);
+        gpu.expect(stream, address, 1280, POISON);
+        sim.release(pointer(stream));
         assert_eq!((sim.mismatches(), pool.stats().bytes_in_use), (0, 0));
 
         // In front, into what was freed there; and by the plain calls.
         let (first, second) = (pool.get(100), pool.get(1000));
         pool.put(first);
-        sim.fill(stream, second - 8, 16, 9);
+        gpu.fill(stream, second - 8, 16, 9);
         pool.put(second);
         let words = errors(log).pop().unwrap();
         assert!(words.contains(&format!("in front of {second:#x}")), "{words}");
         assert_eq!(counter(&pool, "guard_violations"), 2);
         let last = pool.get(512);
-        sim.fill(stream, last, 512 + 8, 9);
+        gpu.fill(stream, last, 512 + 8, 9);
         assert_eq!(bfc_check(0), BFC_OK);
         assert_eq!(counter(&pool, "guard_violations"), 3);
         pool.put(last);
         assert_eq!(errors(log).len(), 3);
         drop(pool);
-        leave(sim, &[stream]);
+        leave(gpu, &[stream]);
     });
 }
 
 #[test]
 fn new_memory_is_nan_and_freed_memory_is_poison() {
     guarded("new_memory_is_nan_and_freed_memory_is_poison", |sim, log| {
-        let pool = pool();
-        let stream = stream(sim.driver(), CU_STREAM_NON_BLOCKING);
+        let (pool, gpu) = (pool(), Gpu::new(sim));
+        let stream = stream(gpu, false);
         let (address, next) = (pool.get(1000), pool.get(8));
-        sim.expect(stream, address, 1000, FRESH);
-        sim.fill(stream, address, 1000, 5);
+        gpu.expect(stream, address, 1000, FRESH);
+        gpu.fill(stream, address, 1000, 5);
         pool.put(address);
         // But for what is the next one's guard.
-        sim.expect(stream, address, 1280 - 64, POISON);
+        gpu.expect(stream, address, 1280 - 64, POISON);
         let again = pool.get(1000);
         assert_eq!(again, address);
-        sim.expect(stream, again, 1000, FRESH);
+        gpu.expect(stream, again, 1000, FRESH);
         [again, next].into_iter().for_each(|address| pool.put(address));
-        sim.expect(stream, address, 1280 + 256, POISON);
+        gpu.expect(stream, address, 1280 + 256, POISON);
         assert_eq!((sim.mismatches(), errors(log)), (0, vec![]));
         drop(pool);
-        leave(sim, &[stream]);
+        leave(gpu, &[stream]);
     });
 }
 
@@ -152,8 +123,8 @@ fn new_memory_is_nan_and_freed_memory_is_poison() {
 #[test]
 fn the_device_is_idle_before_it_is_looked_at() {
     guarded("the_device_is_idle_before_it_is_looked_at", |sim, _| {
-        let pool = pool();
-        let held = stream(sim.driver(), CU_STREAM_NON_BLOCKING);
+        let (pool, gpu) = (pool(), Gpu::new(sim));
+        let held = stream(gpu, false);
         pool.put(pool.get(1000));
         let of = |work: &dyn Fn()| {
             sim.clear_log();
@@ -171,39 +142,31 @@ fn the_device_is_idle_before_it_is_looked_at() {
         let free = of(&|| pool.put(address.get()));
         assert_eq!(free, [sync, read, set, done]);
         drop(pool);
-        leave(sim, &[held]);
+        leave(gpu, &[held]);
     });
 }
 
 /// Begins a capture, does some work, and ends it; the capture must be whole.
-fn captured(sim: Simulation, stream: *mut c_void, work: impl FnOnce()) {
-    let driver = sim.driver();
-    let begun = cu!(driver, cuStreamBeginCapture_v2(stream.cast(), CU_STREAM_CAPTURE_MODE_GLOBAL));
-    assert_eq!(begun, CUDA_SUCCESS);
+fn captured(gpu: Gpu, stream: u64, work: impl FnOnce()) {
+    gpu.begin_capture(stream);
     work();
-    let mut graph = ptr::null_mut();
-    assert_eq!(
-        cu!(driver, cuStreamEndCapture(stream.cast(), &mut graph)),
-        CUDA_SUCCESS,
-        "the capture is whole"
-    );
-    assert_eq!(cu!(driver, cuGraphDestroy(graph)), CUDA_SUCCESS);
+    gpu.destroy_graph(gpu.end_capture(stream));
 }
 
 #[test]
 fn a_capture_is_left_alone() {
     guarded("a_capture_is_left_alone", |sim, log| {
-        let pool = pool();
-        for flags in [CU_STREAM_NON_BLOCKING, CU_STREAM_DEFAULT] {
-            let stream = stream(sim.driver(), flags);
-            let known = alloc_on(&pool, 1000, stream).unwrap();
+        let (pool, gpu) = (pool(), Gpu::new(sim));
+        for blocking in [false, true] {
+            let stream = stream(gpu, blocking);
+            let known = pool.alloc_on(1000, stream).unwrap();
             let neighbour = pool.get(1000);
             let unchecked = counter(&pool, "guards_unchecked");
             let mut inside = 0;
-            captured(sim, stream, || {
+            captured(gpu, stream, || {
                 let calls = ["cuCtxSynchronize", "cuMemsetD8", "cuMemcpyDtoH"].map(|name| sim.calls(name));
-                inside = alloc_on(&pool, 1000, stream).unwrap();
-                put_on(&pool, known, stream);
+                inside = pool.alloc_on(1000, stream).unwrap();
+                pool.put_on(known, stream);
                 assert_eq!(bfc_check(0), BFC_OK);
                 assert_eq!(
                     ["cuCtxSynchronize", "cuMemsetD8", "cuMemcpyDtoH"].map(|name| sim.calls(name)),
@@ -214,22 +177,22 @@ fn a_capture_is_left_alone() {
             let said = log.with("guards were not checked: a stream is captured").len();
             assert!(said >= 2, "{:#?}", log.messages());
             // What has no guards is accused of nothing, nor are its neighbours.
-            sim.fill(stream, inside, 1032, 3);
+            gpu.fill(stream, inside, 1032, 3);
             pool.put(neighbour);
-            put_on(&pool, inside, stream);
+            pool.put_on(inside, stream);
             assert_eq!(counter(&pool, "guards_unchecked"), unchecked + 2);
             // And everything is guarded again.
-            let address = alloc_on(&pool, 1000, stream).unwrap();
-            sim.expect(stream, address, 1000, FRESH);
-            put_on(&pool, address, stream);
+            let address = pool.alloc_on(1000, stream).unwrap();
+            gpu.expect(stream, address, 1000, FRESH);
+            pool.put_on(address, stream);
             assert_eq!(counter(&pool, "guards_unchecked"), unchecked + 2);
-            assert_eq!(bfc_forget_stream(0, stream), BFC_OK);
-            assert_eq!(cu!(sim.driver(), cuStreamDestroy_v2(stream.cast())), CUDA_SUCCESS);
-            assert_eq!(cu!(sim.driver(), cuDevicePrimaryCtxRelease_v2(0)), CUDA_SUCCESS);
+            pool.forget(stream);
+            gpu.destroy_stream(stream);
+            gpu.release(0);
         }
         assert_eq!((counter(&pool, "guard_violations"), errors(log)), (0, vec![]));
         drop(pool);
-        leave(sim, &[]);
+        leave(gpu, &[]);
     });
 }
 
@@ -237,34 +200,34 @@ fn a_capture_is_left_alone() {
 #[test]
 fn private_pools_are_left_alone() {
     guarded("private_pools_are_left_alone", |sim, log| {
-        let pool = pool();
-        let stream = stream(sim.driver(), CU_STREAM_NON_BLOCKING);
+        let (pool, gpu) = (pool(), Gpu::new(sim));
+        let stream = stream(gpu, false);
         let common = pool.get(1000);
-        assert_eq!(bfc_pool_begin(0, 1, stream), BFC_OK, "{}", last_error());
-        let [one, two, three] = [0; 3].map(|_| alloc_on(&pool, 1024, stream).unwrap());
-        assert_eq!(bfc_pool_end(0, 1, stream), BFC_OK);
+        assert_eq!(pool.begin_private(1, stream), BFC_OK, "{}", last_error());
+        let [one, two, three] = [0; 3].map(|_| pool.alloc_on(1024, stream).unwrap());
+        assert_eq!(pool.end_private(1, stream), BFC_OK);
         for address in [one, two, three] {
-            sim.fill(stream, address, 1280, 7);
+            gpu.fill(stream, address, 1280, 7);
         }
-        put_on(&pool, one, stream);
-        put_on(&pool, two, stream);
+        pool.put_on(one, stream);
+        pool.put_on(two, stream);
         let after = pool.get(1000);
         pool.put(common);
         for address in [one, two, three] {
-            sim.expect(stream, address, 1280, 7);
+            gpu.expect(stream, address, 1280, 7);
         }
         pool.put(after);
         assert_eq!(bfc_check(0), BFC_OK);
         assert_eq!((sim.mismatches(), errors(log)), (0, vec![]));
-        assert_eq!(bfc_pool_release(0, 1), BFC_OK);
-        put_on(&pool, three, stream);
+        assert_eq!(pool.release_private(1), BFC_OK);
+        pool.put_on(three, stream);
         assert_eq!(counter(&pool, "guards_unchecked"), 3);
         let address = pool.get(1000);
-        sim.expect(stream, address, 1000, FRESH);
+        gpu.expect(stream, address, 1000, FRESH);
         pool.put(address);
         assert_eq!((counter(&pool, "guard_violations"), errors(log)), (0, vec![]));
         drop(pool);
-        leave(sim, &[stream]);
+        leave(gpu, &[stream]);
     });
 }
 
@@ -273,38 +236,38 @@ fn private_pools_are_left_alone() {
 fn no_false_alarm_in_random_programs_of_streams() {
     guarded("no_false_alarm_in_random_programs_of_streams", |sim, log| {
         // Some that do not block, and one that does: for it the default stream waits, on which the library fills.
-        let flags = [CU_STREAM_NON_BLOCKING, CU_STREAM_NON_BLOCKING, CU_STREAM_DEFAULT];
-        let streams = flags.map(|flags| stream(sim.driver(), flags));
+        let gpu = Gpu::new(sim);
+        let streams = [false, false, true].map(|blocking| stream(gpu, blocking));
         for seed in 0..12 {
             let pool = pool();
-            streams.iter().for_each(|&stream| assert_eq!(sim.hold(stream), 0));
+            streams.iter().for_each(|&stream| gpu.hold(stream));
             let mut random = Random::new(seed);
             let mut live: Vec<(u64, u64, usize)> = Vec::new();
             for round in 0..400 {
                 let which = random.index(3);
                 match random.below(16) {
-                    0 => drop(sim.step(streams[which], random.below(4))),
+                    0 => drop(gpu.step(streams[which], random.below(4))),
                     1 => assert_eq!(bfc_check(0), BFC_OK),
                     2 => drop(pool.trim(0)),
                     3..=8 if live.len() < 30 => {
                         let size = 8 * random.between(1, 8_000);
-                        let Ok(address) = alloc_on(&pool, size, streams[which]) else { continue };
-                        sim.expect(streams[which], address, size, FRESH);
-                        sim.fill(streams[which], address, size, address ^ size);
+                        let Ok(address) = pool.alloc_on(size, streams[which]) else { continue };
+                        gpu.expect(streams[which], address, size, FRESH);
+                        gpu.fill(streams[which], address, size, address ^ size);
                         live.push((address, size, which));
                     }
                     _ if !live.is_empty() => {
                         let (address, size, which) = live.swap_remove(random.index(live.len()));
-                        sim.expect(streams[which], address, size, address ^ size);
+                        gpu.expect(streams[which], address, size, address ^ size);
                         match round % 3 {
                             0 => pool.put(address),
-                            _ => put_on(&pool, address, streams[which]),
+                            _ => pool.put_on(address, streams[which]),
                         }
                     }
                     _ => {}
                 }
             }
-            streams.iter().for_each(|&stream| assert_eq!(sim.release(stream), 0));
+            streams.iter().for_each(|&stream| assert_eq!(sim.release(pointer(stream)), 0));
             assert_eq!(
                 (sim.mismatches(), counter(&pool, "guard_violations")),
                 (0, 0),
@@ -313,7 +276,7 @@ fn no_false_alarm_in_random_programs_of_streams() {
             );
             assert_eq!((counter(&pool, "guards_unchecked"), errors(log)), (0, vec![]));
         }
-        leave(sim, &streams);
+        leave(gpu, &streams);
     });
 }
 

@@ -86,7 +86,7 @@ fn no_false_alarm_in_random_programs_of_streams() {
             });
             // From the beginning there are several.
             pool.put(pool.get(1));
-            put_on(&pool, alloc_on(&pool, 1, 16), 16);
+            pool.put_on(pool.get_on(1, 16), 16);
             let mut random = Random::new(seed);
             let mut live: Vec<(u64, u64)> = Vec::new();
             // What streams freed and their work may still use, as it was.
@@ -122,7 +122,7 @@ fn no_false_alarm_in_random_programs_of_streams() {
                         if random.one_in(3) {
                             pool.put(address);
                         } else {
-                            put_on(&pool, address, stream);
+                            pool.put_on(address, stream);
                             pending.push((address, size, stream));
                         }
                     }

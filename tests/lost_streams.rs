@@ -138,7 +138,7 @@ fn who_asks_about_events_comes_back_to_none() {
                 std::thread::sleep(Duration::from_millis(30));
                 gpu.reset(0);
                 lost(0);
-                assert_empty(&pool);
+                assert_empty(pool);
                 other.join().unwrap().expect("it is served, or has nothing to do");
             });
             sim.clear_faults();

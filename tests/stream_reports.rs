@@ -5,19 +5,6 @@ mod common;
 use common::*;
 use serde_json::Value;
 
-fn alloc_on(pool: &Pool, bytes: u64, stream: u64) -> Result<u64, Status> {
-    let mut out = pointer(1);
-    // SAFETY: the out-pointer is valid for writing.
-    match unsafe { bfc_alloc_async(pool.device(), bytes as usize, pointer(stream), &mut out) } {
-        BFC_OK => Ok(out as u64),
-        status => Err(status),
-    }
-}
-
-fn free_on(pool: &Pool, address: u64, stream: u64) {
-    assert_eq!(bfc_free_async(pool.device(), pointer(address), pointer(stream)), BFC_OK, "{}", last_error());
-}
-
 fn states(pool: &Pool) -> Vec<(u64, String, Value, Value)> {
     let map: Value = serde_json::from_str(&pool.memory_map()).expect("JSON");
     let chunks = map["regions"][0]["chunks"].as_array().expect("chunks");
@@ -32,16 +19,16 @@ fn states(pool: &Pool) -> Vec<(u64, String, Value, Value)> {
 #[test]
 fn a_failed_request_tells_what_other_streams_have() {
     let pool = Pool::host(4 * MIB, |options| options.flags = BFC_SPLIT_ALWAYS);
-    let first = alloc_on(&pool, 3 * MIB, 0x100).unwrap();
-    alloc_on(&pool, MIB / 2, 0x200).unwrap();
-    free_on(&pool, first, 0x100);
-    assert_eq!(alloc_on(&pool, MIB, 0x200), Err(BFC_ERROR_OUT_OF_MEMORY));
+    let first = pool.alloc_on(3 * MIB, 0x100).unwrap();
+    pool.alloc_on(MIB / 2, 0x200).unwrap();
+    pool.put_on(first, 0x100);
+    assert_eq!(pool.alloc_on(MIB, 0x200), Err(BFC_ERROR_OUT_OF_MEMORY));
     let words = last_error();
     assert!(words.contains("the largest piece is 512.00 KiB"), "{words}");
     assert!(words.contains("3.00 MiB more are for other streams, whose work is not done"), "{words}");
-    assert_eq!(bfc_stream_synchronized(pool.device(), pointer(0x100)), BFC_OK);
-    assert!(alloc_on(&pool, MIB, 0x200).is_ok());
-    assert_eq!(alloc_on(&pool, 4 * MIB, 0x200), Err(BFC_ERROR_OUT_OF_MEMORY));
+    assert_eq!(pool.vouch(0x100), BFC_OK);
+    assert!(pool.alloc_on(MIB, 0x200).is_ok());
+    assert_eq!(pool.alloc_on(4 * MIB, 0x200), Err(BFC_ERROR_OUT_OF_MEMORY));
     assert!(!last_error().contains("other streams"), "{}", last_error());
     assert_eq!(bfc_destroy_forced(pool.device()), BFC_OK);
 }
@@ -49,14 +36,14 @@ fn a_failed_request_tells_what_other_streams_have() {
 #[test]
 fn the_map_tells_whose_a_chunk_is() {
     let pool = Pool::host(MIB, |_| {});
-    let [a, b, c, d] = [0x100, 0x100, 0x200, 0x200].map(|stream| alloc_on(&pool, 1024, stream).unwrap());
-    assert_eq!(bfc_record_stream(pool.device(), pointer(c), pointer(0x300)), BFC_OK);
-    assert_eq!(bfc_pool_begin(pool.device(), 7, pointer(0x400)), BFC_OK);
-    let kept = alloc_on(&pool, 1024, 0x400).unwrap();
+    let [a, b, c, d] = [0x100, 0x100, 0x200, 0x200].map(|stream| pool.alloc_on(1024, stream).unwrap());
+    assert_eq!(pool.record(c, 0x300), BFC_OK);
+    assert_eq!(pool.begin_private(7, 0x400), BFC_OK);
+    let kept = pool.alloc_on(1024, 0x400).unwrap();
     let plain = pool.get(1024);
-    free_on(&pool, a, 0x100);
-    free_on(&pool, c, 0x200);
-    free_on(&pool, kept, 0x400);
+    pool.put_on(a, 0x100);
+    pool.put_on(c, 0x200);
+    pool.put_on(kept, 0x400);
     pool.put(plain);
     let stream = |handle: &str| Value::String(handle.to_owned());
     let none = || Value::Bool(false);
@@ -74,11 +61,11 @@ fn the_map_tells_whose_a_chunk_is() {
     };
     assert_eq!(states(&pool), told(expected.clone()));
     // What the work of 0x300 is done for is that of 0x200 again.
-    assert_eq!(bfc_stream_synchronized(pool.device(), pointer(0x300)), BFC_OK);
+    assert_eq!(pool.vouch(0x300), BFC_OK);
     expected[2].1 = "free";
     assert_eq!(states(&pool), told(expected));
-    free_on(&pool, b, 0x100);
+    pool.put_on(b, 0x100);
     pool.put(d);
-    assert_eq!(bfc_pool_end(pool.device(), 7, pointer(0x400)), BFC_OK);
+    assert_eq!(pool.end_private(7, 0x400), BFC_OK);
     pool.check();
 }

@@ -3,6 +3,7 @@
 
 use super::simcuda::Simulation;
 use cuda_sys::*;
+use std::ffi::c_void;
 use std::ptr;
 
 /// The legacy default stream.
@@ -149,6 +150,21 @@ impl Gpu {
         let event = self.recorded(before);
         self.wait(after, event);
         self.destroy_event(event);
+    }
+
+    /// Sets the calling thread's capture mode; gives what it was.
+    pub fn exchange_capture_mode(self, mode: CUstreamCaptureMode) -> CUstreamCaptureMode {
+        let mut mode = mode;
+        cu!(self, cuThreadExchangeStreamCaptureMode(&mut mode));
+        mode
+    }
+
+    /// The device that an address belongs to.
+    pub fn device_of(self, address: u64) -> i32 {
+        let mut ordinal = -1i32;
+        let out = (&raw mut ordinal).cast::<c_void>();
+        cu!(self, cuPointerGetAttribute(out, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address));
+        ordinal
     }
 
     /// Begins a capture in the strictest mode.

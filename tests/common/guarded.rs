@@ -42,15 +42,3 @@ pub fn assert_quiet(pool: &Pool, log: &log::Collected) {
     assert_eq!(counter(pool, "guard_violations"), 0, "{:?}", log.messages());
     assert_eq!(log.messages(), []);
 }
-
-pub fn alloc_on(pool: &Pool, size: u64, stream: u64) -> u64 {
-    let mut out = std::ptr::null_mut();
-    // SAFETY: a valid out-pointer.
-    let status = unsafe { bfc_alloc_async(pool.device(), size as usize, pointer(stream), &mut out) };
-    assert_eq!(status, BFC_OK, "{}", last_error());
-    out as u64
-}
-
-pub fn put_on(pool: &Pool, address: u64, stream: u64) {
-    assert_eq!(bfc_free_async(pool.device(), pointer(address), pointer(stream)), BFC_OK, "{}", last_error());
-}
