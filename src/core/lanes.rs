@@ -121,6 +121,13 @@ impl Note {
         let (older, newer, left, right) = (NIL, NIL, NIL, NIL);
         Note { lane, uses: 0, point, older, newer, run_addr: 0, run_bytes: 0, left, right }
     }
+
+    /// Of a chunk that waits for nothing and is in no list and no run: it is nobody's any more.
+    #[inline(always)]
+    pub(super) fn leave_lane(&mut self) {
+        debug_assert!(self.uses == 0 && self.run_bytes == 0);
+        self.lane = ANYONE;
+    }
 }
 
 impl Node for Note {
@@ -160,6 +167,8 @@ pub(super) struct Lanes {
     rows: Vec<Row>,
     /// Who has which row, in the order of names. One that is forgotten, or was recycled, is not here.
     names: Vec<(Stream, Lane)>,
+    /// The one that was entered last.
+    recent: Lane,
     pub(super) uses: Vec<Use>,
     /// What streams' requests are for, other than common memory.
     pub(super) redirections: Vec<Stream>,
@@ -175,6 +184,7 @@ impl Lanes {
             notes: Vec::new(),
             rows: Vec::new(),
             names: Vec::new(),
+            recent: ANYONE,
             uses: Vec::new(),
             redirections: Vec::new(),
             pools: Vec::new(),
@@ -216,7 +226,6 @@ impl Lanes {
     }
 
     /// The lane of a stream that was seen before and not forgotten since.
-    #[inline]
     pub(super) fn find(&self, stream: Stream) -> Option<Lane> {
         // Few streams are found faster one by one.
         let place = match self.names.len() {
@@ -229,10 +238,20 @@ impl Lanes {
     /// The lane of a stream, a new one if need be. On failure nothing changed.
     #[inline]
     pub(super) fn enter(&mut self, stream: Stream) -> Result<Lane, HostMemoryExhausted> {
-        match self.find(stream) {
-            Some(lane) => Ok(lane),
-            None => self.add(stream),
+        // Mostly the one that asked before asks again.
+        match self.rows.get(self.recent.0 as usize) {
+            Some(row) if row.stream == stream && !row.forgotten => Ok(self.recent),
+            _ => self.enter_another(stream),
         }
+    }
+
+    #[inline(never)]
+    fn enter_another(&mut self, stream: Stream) -> Result<Lane, HostMemoryExhausted> {
+        self.recent = match self.find(stream) {
+            Some(lane) => lane,
+            None => self.add(stream)?,
+        };
+        Ok(self.recent)
     }
 
     #[cold]
@@ -369,10 +388,10 @@ impl Lanes {
         Ok(self.uses.try_reserve(count)?)
     }
 
-    /// A chunk is handed out in a lane.
+    /// A chunk is handed out in a lane, which nothing waits for yet.
     #[inline]
     pub(super) fn start_use(&mut self, id: ChunkId, lane: Lane) {
-        *self.note_mut(id) = Note::new(lane, 0);
+        self.note_mut(id).lane = lane;
         self.row_mut(lane).live += 1;
     }
 

@@ -35,6 +35,7 @@ pub(crate) mod stamps;
 mod starts;
 pub(crate) mod stats;
 mod streams;
+mod take;
 mod touch;
 pub(crate) mod units;
 pub(crate) mod waits;

@@ -71,7 +71,7 @@ impl Arena {
         if self.settings.timestamps {
             self.release::<true>(id, false);
         } else if self.mixed {
-            self.give_to_all(id);
+            self.give_to_all(id, None);
         } else {
             self.release::<false>(id, false);
         }

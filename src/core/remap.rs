@@ -240,7 +240,7 @@ impl Arena {
             if self.unclaim(id) {
                 self.settle(id);
             } else {
-                self.give_to_all(id);
+                self.give_to_all(id, None);
             }
         } else {
             self.release::<false>(id, false);
