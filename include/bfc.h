@@ -355,8 +355,8 @@ bfc_status_t bfc_alloc_aligned(int32_t device, size_t bytes, size_t alignment, v
 // As bfc_alloc, with everything that can be said about a request.
 //
 // @param request  Not NULL; begin with BFC_REQUEST_INIT.
-// @return As bfc_alloc; BFC_ERROR_UNSUPPORTED for freed_before without BFC_TIMESTAMPS and, in this
-//         version, for BFC_REQUEST_ON_STREAM.
+// @return As bfc_alloc, with BFC_REQUEST_ON_STREAM as bfc_alloc_async; BFC_ERROR_UNSUPPORTED for freed_before
+//         without BFC_TIMESTAMPS.
 //
 // Precondition: `request` is NULL or points to a struct of `struct_size` bytes; `out_ptr` is NULL or valid for writing.
 bfc_status_t bfc_alloc_ex(int32_t device, const struct bfc_request_t *request, void **out_ptr);
