@@ -176,6 +176,9 @@ impl Program {
 
     /// Records events, and lets older ones come true; or the caller vouches for a whole stream.
     fn work_is_done(&mut self) {
+        if self.random.chance(10) {
+            return self.regions_come_back();
+        }
         if self.random.chance(20) {
             let stream = self.stream();
             self.say(format!("{stream:?} is synchronised"));
@@ -200,6 +203,14 @@ impl Program {
         self.say(format!("{stream:?} has done {work:?}"));
         self.arena.lane_done(work.lane, work.point);
         self.model.done(stream, true_point);
+    }
+
+    /// What is wholly free is about to be given back, and the backend does not take it.
+    fn regions_come_back(&mut self) {
+        self.say("regions come back".to_owned());
+        for region in self.arena.detach_above(0).unwrap() {
+            self.arena.restore(&region).unwrap();
+        }
     }
 
     /// The stream ends; its name comes again as another's, which the model gives a name of its own.
@@ -280,4 +291,27 @@ fn any(random: &mut Random) -> Family {
 #[test]
 fn random_programs_on_streams_agree_with_the_model() {
     programs(if cfg!(debug_assertions) { 500 } else { 100_000 }, any);
+}
+
+/// Between two streams a region was about to be given back, and the backend did not take it.
+#[test]
+fn what_comes_back_is_still_whose_it_was() {
+    let limit = 16 * UNIT;
+    let mut arena = Arena::new(Settings { growth: true, ..fixed_settings(limit) }).unwrap();
+    let plan = arena.plan_extension(limit).unwrap();
+    arena.add_region(&plan, 1 << 20, limit).unwrap();
+    let take = |arena: &mut Arena, size: u64, stream| arena.take(&Want::plain(size, size, stream)).unwrap();
+    let (first, second) = (Stream::of_handle(10), Stream::of_handle(11));
+    let addr = take(&mut arena, 8 * UNIT, first).unwrap();
+    assert_eq!(arena.free_on(addr, first).unwrap(), Ok(()));
+    for region in arena.detach_above(0).unwrap() {
+        arena.restore(&region).unwrap();
+    }
+    assert_eq!(
+        take(&mut arena, 12 * UNIT, second),
+        None,
+        "work on the first stream may still use the half of it"
+    );
+    assert_eq!(take(&mut arena, 8 * UNIT, second), Some((1 << 20) + 8 * UNIT), "which nobody ever had");
+    assert_eq!(arena.check(), Ok(()));
 }
