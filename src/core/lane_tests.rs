@@ -315,3 +315,38 @@ fn what_comes_back_is_still_whose_it_was() {
     assert_eq!(take(&mut arena, 8 * UNIT, second), Some((1 << 20) + 8 * UNIT), "which nobody ever had");
     assert_eq!(arena.check(), Ok(()));
 }
+
+/// Chunks that are parts of a stream's own runs do not hide a better fit, unless there are very many of them.
+#[test]
+fn a_search_does_not_look_at_thousands_of_parts_of_runs() {
+    let (own, other) = (Stream::of_handle(10), Stream::of_handle(11));
+    for (pairs, alone_is_found) in [(20, true), (40, false)] {
+        let limit = 4096 * UNIT;
+        let mut arena = Arena::new(Settings { growth: true, ..fixed_settings(limit) }).unwrap();
+        let plan = arena.plan_extension(limit).unwrap();
+        arena.add_region(&plan, 1 << 20, limit).unwrap();
+        let take = |arena: &mut Arena, units: u64, stream| {
+            arena.take(&Want::plain(units * UNIT, units * UNIT, stream)).unwrap().unwrap()
+        };
+        // Chunks of two units that anybody may have, each with one beside it that only one stream may; at last one
+        // that stands alone.
+        let mut parts = Vec::new();
+        for _ in 0..pairs {
+            parts.push((take(&mut arena, 2, other), take(&mut arena, 1, own)));
+            take(&mut arena, 1, own);
+        }
+        let alone = take(&mut arena, 2, other);
+        take(&mut arena, 1, own);
+        for &(common, _) in &parts {
+            assert_eq!(arena.free_on(common, other).unwrap(), Ok(()));
+        }
+        assert_eq!(arena.free_on(alone, other).unwrap(), Ok(()));
+        arena.stream_done(other, true);
+        for &(_, part) in &parts {
+            assert_eq!(arena.free_on(part, own).unwrap(), Ok(()));
+        }
+        assert_eq!(arena.check(), Ok(()));
+        let expected = if alone_is_found { alone } else { parts[0].0 };
+        assert_eq!(take(&mut arena, 2, own), expected, "{pairs} pairs");
+    }
+}

@@ -38,6 +38,7 @@ mod streams;
 mod take;
 mod touch;
 pub(crate) mod units;
+mod uses;
 pub(crate) mod waits;
 
 #[cfg(test)]

@@ -7,7 +7,7 @@
 //! Who changes chunks takes the runs around them out of their indices before, and puts them back afterwards.
 
 use super::arena::Arena;
-use super::chunks::{ChunkId, Hot, NIL, State};
+use super::chunks::{ChunkId, NIL, State};
 use super::lanes::{ANYONE, Lane, Note};
 
 impl Arena {
@@ -96,7 +96,7 @@ impl Arena {
     /// Takes the run around a lane's own chunk out of the index; all runs are in theirs.
     #[inline]
     pub(super) fn take_run(&mut self, lane: Lane, own: ChunkId) -> Run {
-        let head = linked_head(&self.chunks.slab, &self.lanes.notes, own);
+        let head = self.lanes.row(lane).linked_head(&self.chunks.slab, &self.lanes.notes, own);
         let addr = self.lanes.note(head).run_addr;
         Run { lane, head, addr, end: addr + self.lanes.unlink_run(lane, head) }
     }
@@ -204,14 +204,4 @@ pub(super) struct Run {
     pub(super) head: ChunkId,
     pub(super) addr: u64,
     pub(super) end: u64,
-}
-
-/// The head of the run around an own chunk, where all runs are in their indices.
-#[inline]
-pub(super) fn linked_head(slab: &[Hot], notes: &[Note], own: ChunkId) -> ChunkId {
-    let mut at = own;
-    while at != NIL && notes[at.index()].run_bytes == 0 {
-        at = slab[at].prev;
-    }
-    at
 }

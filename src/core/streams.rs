@@ -5,7 +5,7 @@ use super::chunks::{ChunkId, Chunks, Hot, NIL, Vacant};
 use super::lanes::{Lane, Note};
 use super::regions::Regions;
 use super::rows::Row;
-use super::runs::{Run, linked_head};
+use super::runs::Run;
 use super::starts::Starts;
 
 impl Arena {
@@ -136,7 +136,7 @@ impl Joined<'_> {
             Kind::Anyones if kind(slab, notes, slab[prev].prev) == Kind::Own => slab[prev].prev,
             _ => NIL,
         };
-        let head = if own == NIL { NIL } else { linked_head(slab, notes, own) };
+        let head = if own == NIL { NIL } else { row.linked_head(slab, notes, own) };
         if head != NIL {
             addr = notes[head.index()].run_addr;
             bytes += row.unlink_run(notes, head);

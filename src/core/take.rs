@@ -47,9 +47,10 @@ impl Arena {
         let run_key = |id: ChunkId| if id == NIL { BEHIND_ALL } else { notes[id.index()].key() };
         let mut common = self.index.best_fit(slab, want.size).map_or(NIL, |(id, _)| id);
         let mut own = runs.best_fit(notes, want.size).map_or(NIL, |(id, _)| id);
+        let mut skipped = 0;
         loop {
             let (chunk, run) = (chunk_key(common), run_key(own));
-            if run < chunk {
+            if run < chunk || skipped > MOST_SKIPPED && own != NIL {
                 if let Some((start, bytes)) = fits(run) {
                     return Some(Found { first: self.run_start(own), start, bytes });
                 }
@@ -58,7 +59,9 @@ impl Arena {
                 return None;
             } else {
                 // What is part of a run is found with it.
-                let found = if self.is_in_run_of(lane, common) { None } else { fits(chunk) };
+                let is_part = self.is_in_run_of(lane, common);
+                skipped += u32::from(is_part);
+                let found = if is_part { None } else { fits(chunk) };
                 if let Some((start, bytes)) = found {
                     return Some(Found { first: common, start, bytes });
                 }
@@ -229,3 +232,7 @@ struct Found {
 
 /// In place of a key: nothing is left.
 const BEHIND_ALL: (u64, u64) = (u64::MAX, u64::MAX);
+
+/// Chunks that a search looks at and finds to be parts of the lane's own runs; after so many it takes the best of the
+/// runs. Where two streams took turns and one of them is done, there may be thousands.
+const MOST_SKIPPED: u32 = 32;
