@@ -162,6 +162,7 @@ impl Options<'_> {
                 timestamps,
                 quarantine: flags & QUARANTINE != 0,
                 coalesce_regions: backend.get().coalesces(),
+                events: backend.get().order().is_some(),
             },
             backend,
             retry: Duration::from_millis(options.retry_timeout_ms.into()),

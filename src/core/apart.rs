@@ -15,7 +15,8 @@ impl Arena {
         if self.mixed || self.home == stream {
             return Ok(());
         }
-        if self.counters.is_unused() && stream.thread() == 0 && !self.settings.timestamps {
+        let may_be_home = stream.thread() == 0 || !self.settings.events;
+        if self.counters.is_unused() && may_be_home && !self.settings.timestamps {
             self.home = stream;
             if self.simple != NOBODYS {
                 self.simple = stream.simple();

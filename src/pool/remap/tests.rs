@@ -166,6 +166,7 @@ fn pool(granules: u64, range: u64, growth: bool) -> (&'static Slot, &'static Fak
         timestamps: false,
         quarantine: false,
         coalesce_regions: false,
+        events: true,
     };
     let backend = Owned::new(AnyBackend::Test(fake));
     let (retry, name) = (Duration::ZERO, String::from("t"));
