@@ -503,7 +503,7 @@ impl Arena {
             } else if end > from && self.is_idle(id) {
                 self.begin_change(id);
                 self.unindex(id);
-                self.chunks.slab[..][id].mark_away();
+                self.chunks.slab[..][id].mark_staying();
                 self.end_change(id);
                 plan.kept.push(id);
             }

@@ -97,7 +97,7 @@ impl Cuda {
     }
 
     /// Retains the context anew, which brings it to life, and releases what was retained before.
-    fn retain_again(&self) -> Result<Cuda, Failure> {
+    pub(super) fn retain_again(&self) -> Result<Cuda, Failure> {
         let Cuda { driver, device, .. } = *self;
         let life = self.present_life();
         let context = calls::retain_primary(driver, device)?;
