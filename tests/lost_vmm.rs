@@ -318,7 +318,7 @@ fn program(gpu: Gpu) -> Vec<Status> {
     failed
 }
 
-/// What is lost for good in that is little, and nothing is released that is not known to be ours.
+/// Whatever is lost for good in that, nothing is released that is not known to be ours.
 #[test]
 fn every_call_around_a_reset_may_fail() {
     simulated("every_call_around_a_reset_may_fail", |sim| {

@@ -52,6 +52,7 @@ fn serve<'a>(
             Ok(None) => break,
             Err(exhausted) => return Err(guard.fail(exhausted.into())),
         };
+        guard.leave_behind(&plan);
         let life = guard.arena.life();
         let outcome;
         (guard, outcome) = carry_out(guard, plan, want);
@@ -168,6 +169,7 @@ pub(super) fn trim(mut guard: Guard<'_>, keep: u64) -> Result<(Guard<'_>, Result
     if plan.sources.is_empty() {
         return Ok((guard, Ok(0)));
     }
+    guard.leave_behind(&plan);
     let (mut outcome, mut released) = (Ok(()), 0u64);
     let (device, listener, life) = (guard.device, guard.listener, guard.arena.life());
     (guard, ()) = guard.giving_back(|backend| {
