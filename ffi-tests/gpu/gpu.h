@@ -64,7 +64,8 @@ void recorded_streams(void);
 void the_race_is_seen(void);
 void captured_graph(void);
 void ipc(void);
-void reset(void);
+void reset_cuda(void);
+void reset_vmm(void);
 int ipc_other(int argc, char **argv);
 int costs(void);
 

@@ -32,6 +32,11 @@ impl Arena {
         Ok(Some(start))
     }
 
+    /// Whether a lane could be served now.
+    pub(super) fn has_in_lane(&self, want: &Want<'_>, lane: Lane) -> bool {
+        self.find_in_lane(want, lane).is_some()
+    }
+
     /// What is first in (size, address) order and has a place at the alignment.
     #[inline]
     fn find_in_lane(&self, want: &Want<'_>, lane: Lane) -> Option<Found> {

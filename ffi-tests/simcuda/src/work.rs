@@ -206,6 +206,10 @@ fn copy(to: u64, from: u64, bytes: u64) {
 
 fn set(at: u64, count: u64, width: u64, value: u32) {
     let bytes = &value.to_le_bytes()[..width as usize];
+    if let [byte] = bytes {
+        range(at, count).fill(*byte);
+        return;
+    }
     for element in range(at, count * width).chunks_mut(width as usize) {
         element.copy_from_slice(bytes);
     }
