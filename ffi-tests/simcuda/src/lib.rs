@@ -8,7 +8,7 @@
 //! gate       what every call passes: log, faults, versions      lookup    cuGetProcAddress
 //! api/       the functions, one file a subject
 //! sim        the whole state, behind one lock                   options   what a test can set
-//! contexts, memory, arena, physical, streams, work, capture     parts of the state and their rules
+//! contexts, memory, arena, pools, physical, streams, work, capture, graph_memory   parts of the state and their rules
 //! ```
 #![allow(non_snake_case)] // The driver's names.
 
@@ -21,11 +21,13 @@ mod control;
 mod exports;
 mod faults;
 mod gate;
+mod graph_memory;
 mod handles;
 mod lookup;
 mod memory;
 mod options;
 mod physical;
+mod pools;
 mod record;
 mod sim;
 mod streams;

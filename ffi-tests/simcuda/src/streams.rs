@@ -2,7 +2,7 @@
 //! and everything that it waits for elsewhere, unless the stream is held; then a test steps it. There is no
 //! thread of the device: work is run by whichever call of the driver finds that its turn has come.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use cuda_sys::{
     CU_STREAM_NON_BLOCKING, CUDA_ERROR_INVALID_CONTEXT, CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_LAUNCH_TIMEOUT,
@@ -188,8 +188,20 @@ impl Sim {
 
     /// Ends a stream at once, with what is queued.
     pub(crate) fn drop_stream(&mut self, number: u64) {
+        self.carry_out_memory_work(number);
         self.destroy_stream(number);
         self.streams.remove(&number);
+    }
+
+    /// What belongs to no context is allocated and freed all the same.
+    fn carry_out_memory_work(&mut self, number: u64) {
+        let Some(stream) = self.streams.get(&number) else { return };
+        let (context, device) = (stream.context, stream.device);
+        let works = stream.queue.iter().map(|item| item.work.clone());
+        let memory = works.filter(|work| matches!(work, Work::Alloc { .. } | Work::Free { .. }));
+        for work in memory.collect::<Vec<_>>() {
+            self.perform(context, device, &work);
+        }
     }
 
     fn remove_if_over(&mut self, number: u64) {
@@ -215,14 +227,26 @@ impl Sim {
         streams.map(|(number, stream)| Point { stream: *number, item: stream.issued }).collect()
     }
 
-    /// Where streams of a device free memory that their turn has not come for.
-    pub(crate) fn pending_frees(&self, device: CUdevice) -> Vec<Point> {
-        let streams = self.streams.iter().filter(|(_, stream)| stream.device == device);
-        let frees = streams.flat_map(|(number, stream)| {
-            let frees = stream.queue.iter().filter(|item| matches!(item.work, Work::Free { .. }));
-            frees.map(|item| Point { stream: *number, item: item.number })
-        });
-        frees.collect()
+    /// Whether work queued on a stream from now on comes after a point elsewhere: events that are waited for, or the
+    /// rules of the legacy default stream, make it so.
+    pub(crate) fn is_behind(&self, stream: u64, point: Point) -> bool {
+        let mut left = self.implicit(stream);
+        left.push(self.end_of(stream));
+        let mut seen: BTreeMap<u64, u64> = BTreeMap::new();
+        while let Some(next) = left.pop() {
+            if next.stream == point.stream && next.item >= point.item {
+                return true;
+            }
+            let before = seen.insert(next.stream, next.item);
+            if before.is_some_and(|before| before >= next.item) {
+                seen.extend(before.map(|before| (next.stream, before)));
+                continue;
+            }
+            let Some(there) = self.streams.get(&next.stream) else { continue };
+            let items = there.queue.iter().take_while(|item| item.number <= next.item);
+            left.extend(items.flat_map(|item| item.after.iter().copied()));
+        }
+        false
     }
 
     /// The blocking streams of a context; their work and the legacy default stream's wait for each other.
@@ -328,6 +352,10 @@ fn run_next(mut sim: Guard, number: u64) -> Guard {
         stream.done = item.number;
         stream.runner = None;
         sim.remove_if_over(number);
+    }
+    if matches!(item.work, Work::Free { .. }) {
+        sim.settle_graph_memory();
+        sim.end_destroyed_pools();
     }
     sim::wake();
     sim

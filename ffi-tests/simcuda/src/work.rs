@@ -4,6 +4,8 @@ use std::ffi::c_void;
 
 use cuda_sys::{CUDA_ERROR_ILLEGAL_ADDRESS, CUDA_SUCCESS, CUdevice, CUstream, CUstreamCallback};
 
+use crate::memory::{Allocation, Origin};
+use crate::pools::Living;
 use crate::sim::Sim;
 use crate::system;
 
@@ -53,7 +55,14 @@ pub(crate) enum Work {
         event: u64,
         unique: u64,
     },
-    /// Memory of `cuMemAllocAsync` that is freed in order.
+    /// Memory that is allocated in order: from here on it may be touched.
+    Alloc {
+        at: u64,
+        bytes: u64,
+        unique: u64,
+        device: CUdevice,
+    },
+    /// Memory that is freed in order.
     Free {
         at: u64,
         unique: u64,
@@ -94,8 +103,12 @@ impl Sim {
         let is_sound = self.contexts.get(&context).is_some_and(|context| context.sticky.is_none());
         match work {
             Work::Record { event, unique } => self.reach(*event, *unique),
+            Work::Alloc { at, bytes, unique, device } => {
+                self.start_living(*at, Living { bytes: *bytes, unique: *unique, device: *device });
+            }
             Work::Free { at, unique } => {
-                if self.allocations.get(at).is_some_and(|allocation| allocation.unique == *unique) {
+                let plain = |there: &Allocation| there.unique == *unique && there.origin == Origin::Plain;
+                if !self.stop_living(*at, *unique) && self.allocations.get(at).is_some_and(plain) {
                     self.release(*at);
                 }
             }

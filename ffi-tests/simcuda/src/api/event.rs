@@ -97,6 +97,7 @@ pub(crate) fn cuEventSynchronize(event: CUevent) -> Answer {
     let point = observed(&mut sim, event)?;
     let points: Vec<Point> = point.into_iter().collect();
     let mut sim = streams::finish(sim, &points)?;
+    sim.observe();
     sim.current().map(drop)
 }
 

@@ -73,6 +73,7 @@ pub(crate) fn cuStreamSynchronize(stream: CUstream) -> Answer {
     let mut sim = sim::lock();
     let points = observed(&mut sim, stream)?;
     let mut sim = streams::finish(sim, &points)?;
+    sim.observe();
     // What was waited for may have gone wrong.
     sim.current().map(drop)
 }
