@@ -31,10 +31,6 @@ fn highest(machine: &Machine, pool: CUmemoryPool) -> (u64, u64) {
     (of(CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH), of(CU_MEMPOOL_ATTR_USED_MEM_HIGH))
 }
 
-fn stream(machine: &Machine) -> CUstream {
-    machine.stream(CU_STREAM_NON_BLOCKING).unwrap()
-}
-
 const MIB_10: usize = 10 << 20;
 
 /// "When more than the release threshold bytes of memory are held by the memory pool, the allocator will try to
@@ -103,6 +99,16 @@ fn a_trim_keeps_what_it_is_told() {
         machine.pool_trim(pool, keep << 20).unwrap();
         assert_eq!((levels(&machine, pool).0, machine.steer.used(0)), (held, held * MIB), "{keep} MiB");
     }
+    // The host has synchronised, but before it was done.
+    let other = common::stream(&machine);
+    let piece = machine.alloc_async(MIB_10, other).unwrap();
+    machine.hold(other);
+    machine.free_async(piece, other).unwrap();
+    machine.stream_synchronize(stream).unwrap();
+    machine.release(other);
+    machine.pool_trim(pool, 0).unwrap();
+    assert_eq!(levels(&machine, pool), (20, 10));
+    machine.synchronize().unwrap();
     machine.free(pieces[0]).unwrap();
     machine.pool_trim(pool, 0).unwrap();
     assert_eq!(machine.steer.used(0), 0, "cuMemFree frees at once, and the host knows");

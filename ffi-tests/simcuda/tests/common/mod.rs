@@ -135,6 +135,11 @@ calls! {
     device_count = cuDeviceGetCount() -> i32;
 }
 
+/// A stream that does not wait for the legacy default stream.
+pub fn stream(machine: &Machine) -> CUstream {
+    machine.stream(CU_STREAM_NON_BLOCKING).unwrap()
+}
+
 impl Machine {
     pub fn init(&self) -> Answer {
         let function = self.driver.cuInit().expect("it is in the list");
