@@ -8,7 +8,7 @@
 //! gate       what every call passes: log, faults, versions      lookup    cuGetProcAddress
 //! api/       the functions, one file a subject
 //! sim        the whole state, behind one lock                   options   what a test can set
-//! contexts, memory, arena, pools, physical, streams, work, capture, graph_memory   parts of the state and their rules
+//! contexts, memory, arena, pools, physical, streams, work, capture, graph_memory, modules   parts of the state and their rules
 //! ```
 #![allow(non_snake_case)] // The driver's names.
 
@@ -25,6 +25,7 @@ mod graph_memory;
 mod handles;
 mod lookup;
 mod memory;
+mod modules;
 mod options;
 mod physical;
 mod pools;

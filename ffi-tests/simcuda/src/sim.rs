@@ -19,6 +19,7 @@ use crate::faults::Faults;
 use crate::graph_memory::GraphMemory;
 use crate::handles::{self, Kind};
 use crate::memory::Allocation;
+use crate::modules::{Function, Module};
 use crate::options::{Choice, Options};
 use crate::physical::{Mapping, Physical, Reservation, Store};
 use crate::pools::{Living, Pool};
@@ -51,6 +52,9 @@ pub(crate) struct Sim {
     pub(crate) graphs: BTreeMap<u64, Graph>,
     pub(crate) executables: BTreeMap<u64, Executable>,
 
+    pub(crate) modules: BTreeMap<u64, Module>,
+    pub(crate) functions: BTreeMap<u64, Function>,
+
     /// By device.
     pub(crate) arenas: Vec<Option<Arena>>,
     /// Live memory that is no virtual memory, by address.
@@ -66,6 +70,8 @@ pub(crate) struct Sim {
     pub(crate) reservations: BTreeMap<u64, Reservation>,
     pub(crate) mappings: BTreeMap<u64, Mapping>,
 
+    /// Simulated time, in nanoseconds: it passes while the program waits.
+    pub(crate) clock: u64,
     next: u64,
     /// Handles that a test wants to see again, the last one first.
     retired: Vec<(Kind, u64)>,
@@ -134,6 +140,8 @@ impl Sim {
             captures: BTreeMap::new(),
             graphs: BTreeMap::new(),
             executables: BTreeMap::new(),
+            modules: BTreeMap::new(),
+            functions: BTreeMap::new(),
             arenas: Vec::new(),
             allocations: BTreeMap::new(),
             pools: BTreeMap::new(),
@@ -143,6 +151,7 @@ impl Sim {
             physical: BTreeMap::new(),
             reservations: BTreeMap::new(),
             mappings: BTreeMap::new(),
+            clock: 0,
             next: FIRST_NUMBER,
             retired: Vec::new(),
             options,

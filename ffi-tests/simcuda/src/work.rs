@@ -50,6 +50,28 @@ pub(crate) enum Work {
         width: u64,
         value: u32,
     },
+    /// A simulated kernel of a module: stores a value in each word of 4 bytes.
+    Words {
+        at: u64,
+        words: u64,
+        value: u32,
+    },
+    /// Another: adds to the word at `wrong` how many words have not that value.
+    Compare {
+        at: u64,
+        words: u64,
+        value: u32,
+        wrong: u64,
+    },
+    CopyWords {
+        to: u64,
+        from: u64,
+        words: u64,
+    },
+    /// Another, which does nothing for so long; see `streams`.
+    Delay {
+        nanoseconds: u64,
+    },
     /// An event's place, with what the event was when it was recorded.
     Record {
         event: u64,
@@ -163,6 +185,24 @@ impl Sim {
             Work::Set { at, count, width, value } => {
                 self.may_access(device, *at, count * width, true, true)?;
                 set(*at, *count, *width, *value);
+            }
+            Work::Words { at, words, value } => {
+                self.may_access(device, *at, words * 4, true, false)?;
+                set(*at, *words, 4, *value);
+            }
+            Work::Compare { at, words, value, wrong } => {
+                self.may_access(device, *at, words * 4, false, false)?;
+                self.may_access(device, *wrong, 4, true, false)?;
+                let found = readable(*at, words * 4).chunks_exact(4);
+                let others = found.filter(|word| **word != value.to_le_bytes()).count() as u32;
+                let sum = range(*wrong, 4);
+                let before = u32::from_le_bytes([sum[0], sum[1], sum[2], sum[3]]);
+                sum.copy_from_slice(&before.wrapping_add(others).to_le_bytes());
+            }
+            Work::CopyWords { to, from, words } => {
+                self.may_access(device, *to, words * 4, true, false)?;
+                self.may_access(device, *from, words * 4, false, false)?;
+                copy(*to, *from, words * 4);
             }
             _ => (),
         }

@@ -64,6 +64,9 @@ fn the_memory_lives_in_the_order_of_the_work() {
     let executable = machine.instantiate(graph, 0).unwrap();
     machine.hold(stream);
     machine.graph_launch(executable, stream).unwrap();
+    // Scheduled to execute: nothing of it goes.
+    machine.graph_trim(0).unwrap();
+    assert_eq!(machine.steer.used(0), BYTES as u64);
     // Allocation, fill, expectation, free.
     machine.steer.step(stream.cast(), 1);
     machine.fill(other, memory, 8, 1).unwrap();
@@ -73,7 +76,7 @@ fn the_memory_lives_in_the_order_of_the_work() {
     machine.fill(other, memory, 8, 9).unwrap();
     machine.steer.step(stream.cast(), 1);
     assert_eq!(machine.steer.mismatches(), 1);
-    // Scheduled to execute: nothing of it goes.
+    // Nor while it executes, and nobody could launch it any more.
     machine.graph_trim(0).unwrap();
     machine.executable_destroy(executable).unwrap();
     machine.graph_destroy(graph).unwrap();

@@ -65,7 +65,10 @@ pub(crate) fn cuStreamQuery(stream: CUstream) -> Answer {
     let points = observed(&mut sim, stream)?;
     match points.iter().all(|point| sim.is_done(*point)) {
         true => Ok(()),
-        false => Err(CUDA_ERROR_NOT_READY),
+        false => {
+            sim.pass_a_moment();
+            Err(CUDA_ERROR_NOT_READY)
+        }
     }
 }
 
