@@ -1,6 +1,7 @@
 /* Three kernels, written by hand for the driver's own compiler: they fill, they wait, and they compare. The simulated
- * driver compiles nothing: it knows the three by their names and parameters (ffi-tests/simcuda/src/modules.rs). */
-/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+ * driver compiles nothing: it knows the three by their names and parameters (ffi-tests/simcuda/src/modules.rs).
+ *
+ * SPDX-License-Identifier: Apache-2.0 OR MIT */
 #include "gpu.h"
 #include "kernels.h"
 

@@ -177,9 +177,8 @@ fn what_is_no_module_and_no_kernel() {
     );
     machine.was_well_used();
     // Gone with the module, and with the context.
-    let unload = machine.driver.cuModuleUnload().unwrap();
-    // SAFETY: the simulation looks at the handle.
-    assert_eq!(unsafe { (unload(module), unload(module)) }, (CUDA_SUCCESS, CUDA_ERROR_INVALID_HANDLE));
+    machine.module_unload(module).unwrap();
+    assert_eq!(machine.module_unload(module), Err(CUDA_ERROR_INVALID_HANDLE));
     assert_eq!(launch(&machine, delay, stream, &[0]), Err(CUDA_ERROR_INVALID_HANDLE));
     let [delay] = kernels(&machine, ["delay"]);
     machine.primary_reset(0).unwrap();

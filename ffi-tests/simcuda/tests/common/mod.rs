@@ -123,6 +123,7 @@ calls! {
     alloc_async = cuMemAllocAsync(bytes: usize, stream: CUstream) -> CUdeviceptr;
     free_async = cuMemFreeAsync(address: CUdeviceptr, stream: CUstream);
     default_pool = cuDeviceGetDefaultMemPool(device: CUdevice) -> CUmemoryPool;
+    module_unload = cuModuleUnload(module: CUmodule);
     pool_trim = cuMemPoolTrimTo(pool: CUmemoryPool, keep: usize);
     pool_destroy = cuMemPoolDestroy(pool: CUmemoryPool);
     pool_create = cuMemPoolCreate(properties: *const CUmemPoolProps) -> CUmemoryPool;
