@@ -257,9 +257,11 @@ fn copy(to: u64, from: u64, bytes: u64) {
     unsafe { std::ptr::copy(from as *const u8, to as *mut u8, bytes as usize) };
 }
 
+/// Elements of 1, 2 or 4 bytes, which 8 are a multiple of.
 fn set(at: u64, count: u64, width: u64, value: u32) {
-    let bytes = &value.to_le_bytes()[..width as usize];
-    for element in range(at, count * width).chunks_mut(width as usize) {
-        element.copy_from_slice(bytes);
+    let mut pattern = [0; 8];
+    for element in pattern.chunks_mut(width as usize) {
+        element.copy_from_slice(&value.to_le_bytes()[..width as usize]);
     }
+    fill(at, count * width, u64::from_le_bytes(pattern));
 }
