@@ -10,7 +10,8 @@ use crate::device::Device;
 /// its work is done: the addresses stay the graph's. Several streams may use one pool.
 ///
 /// Before it returns it synchronises the device if it may, so that what other streams have freed can be used in
-/// the capture, during which nothing is asked or synchronised.
+/// the capture, during which nothing is asked or synchronised. From this call on the library knows the stream, so that
+/// no call of another thread's breaks its capture by waiting for the device; see bfc_alloc_async.
 ///
 /// @param pool  The caller's name for it; it begins to exist with the first call.
 /// @return BFC_OK; BFC_ERROR_INVALID_ARGUMENT if the stream's requests are for a private pool already;

@@ -252,7 +252,8 @@ pub(crate) fn cuCtxSynchronize_v2(context: CUcontext) -> Answer {
     sim.forbid_captured_in(handle)?;
     sim.forbid_unsafe()?;
     let points = sim.all_of(|of, _| of == handle);
-    let sim = streams::finish(sim, &points)?;
+    let mut sim = streams::finish(sim, &points)?;
+    sim.observe();
     match sim.contexts.get(&handle) {
         None => Err(CUDA_ERROR_CONTEXT_IS_DESTROYED),
         Some(context) => context.sticky.map_or(Ok(()), Err),
