@@ -327,12 +327,13 @@ bfc_status_t bfc_set_region_callback(int32_t device,
 // without another call of the driver, live allocations count as freed, and every pointer from before is
 // BFC_ERROR_INVALID_POINTER, until the driver gives the same addresses again. The region callback is told of what
 // went (BFC_REGION_RETURNING). The allocator itself stays: its next allocation retains the context anew.
+// BFC_BACKEND_CUDA_VMM reserves another range of addresses then. Whether a reset takes along physical memory that is
+// mapped in a range NVIDIA's manual leaves open: what the driver still has of it is given back first.
 //
 // The library looks for itself first, and where the memory is still there nothing happens. Who does not call this
 // is handed out memory that is gone, until a call of the driver's fails for it: then the library notices by itself.
 //
-// @return BFC_OK, also if nothing was lost; BFC_ERROR_UNSUPPORTED on backends without a device, and in this version
-//         with BFC_BACKEND_CUDA_VMM; and the errors of
+// @return BFC_OK, also if nothing was lost; BFC_ERROR_UNSUPPORTED on backends without a device; and the errors of
 //         every call.
 bfc_status_t bfc_device_lost(int32_t device);
 
@@ -358,8 +359,8 @@ bfc_status_t bfc_alloc_aligned(int32_t device, size_t bytes, size_t alignment, v
 // As bfc_alloc, with everything that can be said about a request.
 //
 // @param request  Not NULL; begin with BFC_REQUEST_INIT.
-// @return As bfc_alloc; BFC_ERROR_UNSUPPORTED for freed_before without BFC_TIMESTAMPS and, in this
-//         version, for BFC_REQUEST_ON_STREAM.
+// @return As bfc_alloc, with BFC_REQUEST_ON_STREAM as bfc_alloc_async; BFC_ERROR_UNSUPPORTED for freed_before
+//         without BFC_TIMESTAMPS.
 //
 // Precondition: `request` is NULL or points to a struct of `struct_size` bytes; `out_ptr` is NULL or valid for writing.
 bfc_status_t bfc_alloc_ex(int32_t device, const struct bfc_request_t *request, void **out_ptr);
@@ -388,7 +389,14 @@ bfc_status_t bfc_free(int32_t device, void *ptr);
 // bfc_alloc would give.
 //
 // While the stream is being captured, the library asks and synchronises nothing: the request is served from what
-// the stream may use, or the pool grows.
+// the stream may use, or the pool grows. Nor does any other call synchronise the device while a stream is captured
+// that the library can ask: a blocking one, or one that it was told of. A capture on a non-blocking stream
+// (CU_STREAM_NON_BLOCKING) that it was never told of it cannot see, and a call that waits for the device breaks that
+// capture: a request of another stream's, or of none, that nothing else could serve, bfc_trim, bfc_pool_begin of
+// another stream, the end of the allocator. So tell it of the stream before the capture begins, where other threads
+// or other parts of the program use the allocator meanwhile: by bfc_pool_begin with that stream, which is what a
+// graph's memory needs anyway, or by passing it to bfc_alloc_async, bfc_free_async or bfc_record_stream once.
+// bfc_forget_stream and bfc_device_lost undo that.
 //
 // On backends without a device a stream is any token, and its work ends when bfc_stream_synchronized says so.
 //
@@ -466,7 +474,8 @@ bfc_status_t bfc_set_safe_frontier(int32_t device, uint64_t count);
 // its work is done: the addresses stay the graph's. Several streams may use one pool.
 //
 // Before it returns it synchronises the device if it may, so that what other streams have freed can be used in
-// the capture, during which nothing is asked or synchronised.
+// the capture, during which nothing is asked or synchronised. From this call on the library knows the stream, so that
+// no call of another thread's breaks its capture by waiting for the device; see bfc_alloc_async.
 //
 // It also announces the capture to requests of other threads. When it has returned, and until bfc_pool_end, which is
 // to come after the end of the capture, the library queues nothing on the stream (nor on the legacy default stream,

@@ -7,6 +7,7 @@
  *     void *scratch = pool.allocate(100, 512);         // bytes, alignment; pool.deallocate(scratch)
  *     bfc::memory_resource resource(pool);
  *     std::pmr::vector<float> values(1000, &resource);
+ *     bfc::private_pool_scope capturing(pool, 1, stream); // for what a captured graph uses
  *
  * Every operation has two forms, as in std::filesystem:
  * - With a std::error_code& as its last argument it is noexcept and says there how it went; on failure it
@@ -26,7 +27,7 @@
  * behind.
  *
  * Threads: the operations of a device may be called from any thread at any time. The objects pool,
- * allocation and options are as the standard's are: not to be changed by two threads at once.
+ * allocation, private_pool_scope and options are as the standard's are: not to be changed by two threads at once.
  *
  * Sizes are in bytes. Pointers are addresses of the backend's memory: what a device with its own memory
  * returned must not be dereferenced by the CPU, and memory_resource is not for it.
@@ -46,6 +47,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <memory_resource>
 #include <new>
 #include <optional>
@@ -87,6 +89,12 @@ enum class backend : std::uint32_t {
   cuda = BFC_BACKEND_CUDA,
   cuda_vmm = BFC_BACKEND_CUDA_VMM,
   host_vmm = BFC_BACKEND_HOST_VMM
+};
+
+/* What happens to a region: BFC_REGION_... */
+enum class region_event : std::int32_t {
+  obtained = BFC_REGION_OBTAINED,   /* nothing of it is handed out yet */
+  returning = BFC_REGION_RETURNING  /* nothing of it is in use; obtained comes again if the backend does not take it */
 };
 
 /* The ordinal of host memory; 0 to 255 are devices, 257 is pinned host memory, 258 to 1023 are yours. */
@@ -404,6 +412,49 @@ class device {
     detail::set(ec, bfc_stream_synchronized(ordinal_, stream));
   }
 
+  /* Requests in the order of a stream are served from a private pool from now on, for memory that a captured graph
+   * uses: before the capture begins. `name` is the caller's; several streams may use one pool. While that holds for
+   * a stream, another begin for it is errc::invalid_argument. private_pool_scope does it for a block. */
+  void begin_private_pool(std::uint64_t name, bfc_stream_t stream, std::error_code &ec) const noexcept {
+    detail::set(ec, bfc_pool_begin(ordinal_, name, stream));
+  }
+  /* They are served from common memory again. The pool keeps what it has, until it is released. */
+  void end_private_pool(std::uint64_t name, bfc_stream_t stream, std::error_code &ec) const noexcept {
+    detail::set(ec, bfc_pool_end(ordinal_, name, stream));
+  }
+  /* No graph uses the pool any more: what is free in it becomes common memory once the device was synchronised,
+   * what is live stays so. errc::busy while a stream's requests are for it, errc::invalid_argument if there is no
+   * such pool. The graphs must not be launched after this: nothing here knows of them. */
+  void release_private_pool(std::uint64_t name, std::error_code &ec) const noexcept {
+    detail::set(ec, bfc_pool_release(ordinal_, name));
+  }
+
+  /* Has a function called when memory was obtained from the backend and before it goes back; a null one ends that,
+   * and holds when the call returns. errc::busy if the allocator holds memory already: set it right after creation.
+   * It must not throw; what it must not do besides stands at bfc_region_callback_t. `user_data` must be valid until
+   * the allocator has ended or another call has returned. */
+  void set_region_callback(bfc_region_callback_t callback, void *user_data, std::error_code &ec) const noexcept {
+    detail::set(ec, bfc_set_region_callback(ordinal_, callback, user_data));
+  }
+  void set_region_callback(std::nullptr_t, std::error_code &ec) const noexcept {
+    set_region_callback(nullptr, nullptr, ec);
+  }
+  /* The same with an object that is called as listener(device, start, bytes, region_event), from any thread, and is
+   * noexcept. It is not copied and must live as long as `user_data` above: declared before the pool it does. */
+  template <class Listener>
+  void set_region_callback(Listener &listener, std::error_code &ec) const noexcept {
+    static_assert(std::is_nothrow_invocable_v<Listener &, device, void *, std::size_t, region_event>,
+                  "the listener takes (bfc::device, void *, std::size_t, bfc::region_event) and is noexcept");
+    const void *const address = std::addressof(listener);
+    set_region_callback(&device::tell<Listener>, const_cast<void *>(address), ec);
+  }
+
+  /* The program has reset or destroyed the context that the memory belongs to: to be called right afterwards. Live
+   * allocations count as freed and their pointers are errc::invalid_pointer (until the driver gives the same
+   * addresses again), private pools are forgotten; the allocator stays and begins anew. Nothing happens if the
+   * memory is still there. errc::unsupported where the backend has no such thing. */
+  void device_lost(std::error_code &ec) const noexcept { detail::set(ec, bfc_device_lost(ordinal_)); }
+
   /* With timestamps: the last stamp given to a free. */
   std::uint64_t timestamp(std::error_code &ec) const noexcept {
     std::uint64_t count = 0;
@@ -493,6 +544,26 @@ class device {
   void stream_synchronized(bfc_stream_t stream) const {
     detail::must("bfc_stream_synchronized", [&](auto &ec) { stream_synchronized(stream, ec); });
   }
+  void begin_private_pool(std::uint64_t name, bfc_stream_t stream) const {
+    detail::must("bfc_pool_begin", [&](auto &ec) { begin_private_pool(name, stream, ec); });
+  }
+  void end_private_pool(std::uint64_t name, bfc_stream_t stream) const {
+    detail::must("bfc_pool_end", [&](auto &ec) { end_private_pool(name, stream, ec); });
+  }
+  void release_private_pool(std::uint64_t name) const {
+    detail::must("bfc_pool_release", [&](auto &ec) { release_private_pool(name, ec); });
+  }
+  void set_region_callback(bfc_region_callback_t callback, void *user_data) const {
+    detail::must("bfc_set_region_callback", [&](auto &ec) { set_region_callback(callback, user_data, ec); });
+  }
+  void set_region_callback(std::nullptr_t) const { set_region_callback(nullptr, nullptr); }
+  template <class Listener>
+  void set_region_callback(Listener &listener) const {
+    detail::must("bfc_set_region_callback", [&](auto &ec) { set_region_callback(listener, ec); });
+  }
+  void device_lost() const {
+    detail::must("bfc_device_lost", [&](auto &ec) { device_lost(ec); });
+  }
   std::uint64_t timestamp() const { return detail::must("bfc_timestamp", [&](auto &ec) { return timestamp(ec); }); }
   void set_safe_frontier(std::uint64_t count) const {
     detail::must("bfc_set_safe_frontier", [&](auto &ec) { set_safe_frontier(count, ec); });
@@ -524,6 +595,12 @@ class device {
  private:
   using writer = bfc_status_t(std::int32_t, char *, std::size_t, std::size_t *);
   std::string text(writer *write, std::error_code &ec) const noexcept { return detail::text(write, ordinal_, ec); }
+
+  /* The bfc_region_callback_t of an object. */
+  template <class Listener>
+  static void tell(void *listener, std::int32_t ordinal, void *start, std::size_t bytes, std::int32_t event) noexcept {
+    (*static_cast<Listener *>(listener))(device(ordinal), start, bytes, static_cast<region_event>(event));
+  }
 
   std::int32_t ordinal_;
 };
@@ -683,6 +760,50 @@ class scope {
 
  private:
   bool begun_;
+};
+
+/* A stream's requests are for a private pool in a block; see device::begin_private_pool. The block goes around the
+ * capture. The pool keeps what it has afterwards, for the graph: device::release_private_pool, once the graph is
+ * gone, is the caller's. May be ended and destroyed in any thread. One that could not begin does nothing. */
+class private_pool_scope {
+ public:
+  private_pool_scope(device of, std::uint64_t name, bfc_stream_t stream, std::error_code &ec) noexcept
+      : device_(of), name_(name), stream_(stream) {
+    device_.begin_private_pool(name_, stream_, ec);
+    begun_ = !ec;
+  }
+#if BFC_HAS_EXCEPTIONS
+  private_pool_scope(device of, std::uint64_t name, bfc_stream_t stream)
+      : device_(of), name_(name), stream_(stream), begun_(true) {
+    device_.begin_private_pool(name_, stream_);
+  }
+#endif
+  private_pool_scope(const private_pool_scope &) = delete;
+  private_pool_scope &operator=(const private_pool_scope &) = delete;
+  /* What cannot be ended, for the allocator or its memory is gone, is dropped without a word. */
+  ~private_pool_scope() {
+    if (begun_) bfc_pool_end(device_.ordinal(), name_, stream_);
+  }
+
+  std::uint64_t name() const noexcept { return name_; }
+  /* Whether the stream's requests are for the pool because of this object. */
+  explicit operator bool() const noexcept { return begun_; }
+
+  /* Ends it before the block does; ended already is fine. On failure it is as before. */
+  void end(std::error_code &ec) noexcept {
+    ec.clear();
+    if (begun_) device_.end_private_pool(name_, stream_, ec);
+    begun_ = begun_ && ec;
+  }
+#if BFC_HAS_EXCEPTIONS
+  void end() { detail::must("bfc_pool_end", [&](auto &ec) { end(ec); }); }
+#endif
+
+ private:
+  device device_;
+  std::uint64_t name_;
+  bfc_stream_t stream_;
+  bool begun_ = false;
 };
 
 #if BFC_HAS_EXCEPTIONS

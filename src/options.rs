@@ -162,6 +162,7 @@ impl Options<'_> {
                 timestamps,
                 quarantine: flags & QUARANTINE != 0,
                 coalesce_regions: backend.get().coalesces(),
+                events: backend.get().order().is_some(),
             },
             backend,
             retry: Duration::from_millis(options.retry_timeout_ms.into()),
@@ -300,9 +301,7 @@ impl Options<'_> {
 
 /// Whether the debug mode is possible; if not a warning says why.
 fn can_guard(backend: &dyn Backend, timestamps: bool) -> bool {
-    let why = if backend.granules().is_some() {
-        "memory that is remapped has no guards yet; BFC_BACKEND_HOST and BFC_BACKEND_CUDA have them"
-    } else if backend.memory().is_none() {
+    let why = if backend.memory().is_none() {
         "libbfc never reads or writes the memory of a suballocator"
     } else if timestamps && backend.order().is_none() {
         // It cannot wait for the work that the stamps are about, as it does on a device.

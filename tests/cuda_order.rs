@@ -322,6 +322,50 @@ fn others_do_not_break_a_capture() {
     });
 }
 
+/// A capture on a stream that is not blocking cannot be seen by who was never told of the stream, and what waits for
+/// the device breaks it: "It is also invalid to query the execution status of or synchronize [...] the broader handle
+/// [...] when any associated stream is in capture mode" (CUDA C++ Programming Guide, Prohibited and Unhandled
+/// Operations). Each way of telling that the header names is one.
+#[test]
+fn a_capture_that_nobody_was_told_of() {
+    simulated("a_capture_that_nobody_was_told_of", |sim| {
+        let gpu = Gpu::new(sim);
+        gpu.enter(0);
+        type Tell = fn(&Pool, u64);
+        let tell: [(&str, Tell, bool); 5] = [
+            ("not at all", |_, _| {}, false),
+            ("bfc_pool_begin", |pool, stream| assert_eq!(pool.begin_private(1, stream), BFC_OK), true),
+            ("a request before", |pool, stream| pool.put_on(pool.get_on(1, stream), stream), true),
+            ("bfc_free_async before", |pool, stream| pool.put_on(pool.get(1), stream), true),
+            (
+                "bfc_record_stream before",
+                |pool, stream| {
+                    let address = pool.get(1);
+                    assert_eq!(ordered::record_stream(pool.device(), address, stream), BFC_OK);
+                    pool.put(address);
+                },
+                true,
+            ),
+        ];
+        for (way, tell, is_told) in tell {
+            let pool = cuda_pool(0, GIB, GROWING);
+            pool.put(pool.get(1000));
+            let stream = gpu.stream(false);
+            tell(&pool, stream);
+            gpu.begin_capture(stream);
+            let trimmed = pool.try_trim(0);
+            assert!(matches!(trimmed, Err(BFC_ERROR_BACKEND_FAILED) | Ok(0)), "{way}: {trimmed:?}");
+            let ended = gpu.try_end_capture(stream);
+            assert_eq!(ended.err(), (!is_told).then_some(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED), "{way}");
+            drop(pool);
+            ended.iter().for_each(|&graph| gpu.destroy_graph(graph));
+            gpu.destroy_stream(stream);
+        }
+        gpu.leave(0);
+        sim.assert_clean();
+    });
+}
+
 /// Free regions would make a larger one, but giving them back waits for the device.
 #[test]
 fn regions_stay_while_a_stream_is_captured() {

@@ -7,20 +7,29 @@ use common::gpu::Gpu;
 use common::simcuda::{Simulation, simulated_with};
 use common::*;
 use cuda_sys::*;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 const FRESH: u64 = u64::MAX;
 const POISON: u64 = 0xDBDB_DBDB_DBDB_DBDB;
 
+/// Which backend the pools of this process are of.
+static BACKEND: AtomicU32 = AtomicU32::new(BFC_BACKEND_CUDA);
+
+/// Runs a body with both backends of the device.
 #[track_caller]
-fn guarded(test: &str, body: impl FnOnce(Simulation, &log::Collected)) {
+fn guarded(test: &str, body: impl Fn(Simulation, &log::Collected)) {
     simulated_with(test, &[("BFC_DEBUG", "guard"), ("BFC_LOG", "debug")], |sim| {
-        body(sim, &log::Collected::start());
+        for backend in [BFC_BACKEND_CUDA, BFC_BACKEND_CUDA_VMM] {
+            sim.configure(1, 1 << 30);
+            BACKEND.store(backend, Relaxed);
+            body(sim, &log::Collected::start());
+        }
     });
 }
 
 fn pool() -> Pool {
     let mut wanted = options();
-    wanted.backend = BFC_BACKEND_CUDA;
+    wanted.backend = BACKEND.load(Relaxed);
     (wanted.flags, wanted.memory_limit) = (BFC_ALLOW_GROWTH | BFC_GARBAGE_COLLECTION, 64 * MIB);
     Pool::create(0, &wanted, None).unwrap_or_else(|status| panic!("status {status}: {}", last_error()))
 }

@@ -182,6 +182,28 @@ fn at_the_limit_free_pieces_become_one() {
     );
 }
 
+/// What is not mapped is no pool's, though it is in the range of one.
+#[test]
+fn holes_have_no_owner() {
+    let pool = vmm(64 * MIB, |_| {});
+    let [first, second, third] = [4 * MIB; 3].map(|bytes| pool.get(bytes));
+    let owner = |address| {
+        let mut device = -1;
+        // SAFETY: a valid out-pointer.
+        let status = unsafe { bfc_owner(pointer(address), &mut device) };
+        if status == BFC_OK { Ok(device) } else { Err(status) }
+    };
+    for address in [first, second, second + MIB, third + 4 * MIB - 1] {
+        assert_eq!(owner(address), Ok(pool.device()));
+    }
+    assert_eq!(owner(third + 4 * MIB), Err(BFC_ERROR_INVALID_POINTER), "behind the last granule");
+    pool.put(second);
+    assert_eq!(owner(second), Ok(pool.device()), "free memory is the pool's");
+    assert_eq!(pool.trim(0), 4 * MIB);
+    assert_eq!(owner(second + MIB), Err(BFC_ERROR_INVALID_POINTER));
+    assert_eq!(owner(third), Ok(pool.device()));
+}
+
 #[test]
 fn alignments_up_to_the_granule_and_beyond() {
     let pool = vmm(256 * MIB, |_| {});

@@ -307,6 +307,26 @@ fn each_thread_has_a_default_stream_of_its_own() {
     pool.check();
 }
 
+/// Where no event has to be recorded for it, it is a stream as any: with nobody else, the pair places as the plain one.
+#[test]
+fn a_threads_default_stream_alone_places_as_the_plain_pair() {
+    let growing = BFC_ALLOW_GROWTH | BFC_GARBAGE_COLLECTION;
+    let program = |get: &dyn Fn(&Pool, u64) -> u64, put: &dyn Fn(&Pool, u64)| {
+        let pool = Pool::host(8 * MIB, |options| options.flags = growing);
+        let held = [2 * MIB, 4 * MIB].map(|bytes| get(&pool, bytes));
+        held.iter().for_each(|&address| put(&pool, address));
+        // Only in a region in place of the two.
+        let large = get(&pool, 7 * MIB);
+        put(&pool, large);
+        (pool.stats().num_regions, pool.stats().num_allocs)
+    };
+    let plain = program(&|pool, bytes| pool.get(bytes), &|pool, address| pool.put(address));
+    for stream in [PER_THREAD, LEGACY, A] {
+        let ordered = program(&|pool, bytes| pool.get_on(bytes, stream), &|pool, at| pool.put_on(at, stream));
+        assert_eq!(ordered, plain, "stream {stream:#x}");
+    }
+}
+
 /// Streams of threads that have ended are not kept for ever.
 #[test]
 fn threads_come_and_go() {

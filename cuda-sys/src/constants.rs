@@ -287,6 +287,13 @@ constants! {
     // Properties of a memory pool.
     CUmemPool_attribute {
         CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES = 1;
+        CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC = 2;
+        CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES = 3;
+        CU_MEMPOOL_ATTR_RELEASE_THRESHOLD = 4;
+        CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT = 5;
+        CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH = 6;
+        CU_MEMPOOL_ATTR_USED_MEM_CURRENT = 7;
+        CU_MEMPOOL_ATTR_USED_MEM_HIGH = 8;
     }
     // How a graph is instantiated.
     CUgraphInstantiate_flags {

@@ -262,11 +262,8 @@ static void alignments_that_luck_would_serve(void) {
   bfc_suballocator_t suballocator = BFC_SUBALLOCATOR_INIT;
   bfc_options_t options = BFC_OPTIONS_INIT;
   int shift;
-  suballocator.alloc = give_round_address;
-  suballocator.free = take_it_back;
-  options.backend = BFC_BACKEND_CUSTOM;
   options.memory_limit = MIB;
-  options.suballocator = &suballocator;
+  use_functions(&options, &suballocator, give_round_address, take_it_back);
   CHECK_OK(bfc_create(HOST, &options));
   CHECK_OK(bfc_free(HOST, allocate(HOST, 1)));
   for (shift = 8; shift < 64; shift++) {

@@ -84,6 +84,15 @@ CHECK_UNUSED static bfc_options_t host_options(uint64_t limit) {
   return options;
 }
 
+/* Has the regions come from two functions. Both structs stay where they are until the call that copies them. */
+CHECK_UNUSED static void use_functions(bfc_options_t *options, bfc_suballocator_t *functions, bfc_region_alloc_t alloc,
+                                       bfc_region_free_t free_region) {
+  functions->alloc = alloc;
+  functions->free = free_region;
+  options->backend = BFC_BACKEND_CUSTOM;
+  options->suballocator = functions;
+}
+
 CHECK_UNUSED static bfc_stats_t stats_of(int32_t device) {
   bfc_stats_t stats = BFC_STATS_INIT;
   CHECK_OK(bfc_stats(device, &stats));

@@ -4,23 +4,12 @@
  * SPDX-License-Identifier: Apache-2.0 OR MIT
  */
 
+#include "loaded.h"
+
 #include <bfc.h>
 
-#include <dlfcn.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
-#include <unistd.h>
-
-/* check.h would link the library. */
-#define CHECK(condition)                                                               \
-  do {                                                                                 \
-    if (!(condition)) {                                                                \
-      fprintf(stderr, "%s:%d: %s is false\n", __FILE__, __LINE__, #condition);          \
-      _exit(1);                                                                        \
-    }                                                                                  \
-  } while (0)
 
 static bfc_status_t (*create)(int32_t, const bfc_options_t *);
 static bfc_status_t (*destroy)(int32_t);
@@ -28,17 +17,8 @@ static bfc_status_t (*alloc)(int32_t, size_t, void **);
 static bfc_status_t (*give_back)(int32_t, void *);
 static size_t (*last_error)(char *, size_t);
 
-/* C has no conversion from void * to a function pointer; POSIX has a way around. */
-static void find(void *library, const char *name, void *function) {
-  void *const symbol = dlsym(library, name);
-  CHECK(symbol != NULL);
-  memcpy(function, &symbol, sizeof(symbol));
-}
-
 static void *open_library(const char *file) {
-  void *const library = dlopen(file, RTLD_NOW | RTLD_LOCAL);
-  if (library == NULL) fprintf(stderr, "%s\n", dlerror());
-  CHECK(library != NULL);
+  void *const library = load(file);
   find(library, "bfc_create", &create);
   find(library, "bfc_destroy", &destroy);
   find(library, "bfc_alloc", &alloc);

@@ -71,6 +71,11 @@ static void free_async(void) { no_allocator(bfc_free_async(device, &somewhere, N
 static void record_stream(void) { no_allocator(bfc_record_stream(device, &somewhere, NULL)); }
 static void forget_stream(void) { no_allocator(bfc_forget_stream(device, NULL)); }
 static void stream_synchronized(void) { no_allocator(bfc_stream_synchronized(device, NULL)); }
+static void pool_begin(void) { no_allocator(bfc_pool_begin(device, 1, NULL)); }
+static void pool_end(void) { no_allocator(bfc_pool_end(device, 1, NULL)); }
+static void pool_release(void) { no_allocator(bfc_pool_release(device, 1)); }
+static void set_region_callback(void) { no_allocator(bfc_set_region_callback(device, NULL, NULL)); }
+static void device_lost(void) { no_allocator(bfc_device_lost(device)); }
 
 static void timestamp(void) {
   uint64_t count = 7;
@@ -173,7 +178,8 @@ int main(int argc, char **argv) {
       CASE(address_range),  CASE(owner),               CASE(trim),              CASE(stats),
       CASE(reset_stats),    CASE(check),               CASE(occupancy),         CASE(memory_map),
       CASE(report),         CASE(scope_begin),         CASE(scope_end),         CASE(set_log_callback),
-      CASE(status_string),  CASE(last_error),          CASE(version),
+      CASE(status_string),  CASE(last_error),          CASE(version),           CASE(pool_begin),
+      CASE(pool_end),       CASE(pool_release),        CASE(set_region_callback), CASE(device_lost),
   };
   return RUN_CASE(cases, argc, argv);
 }

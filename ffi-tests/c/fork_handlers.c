@@ -5,17 +5,16 @@
  * SPDX-License-Identifier: Apache-2.0 OR MIT
  */
 
-#include "check.h"
+#include "child.h"
 
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
 #include <semaphore.h>
 #include <stdatomic.h>
-#include <sys/wait.h>
 #include <time.h>
 
-enum { HOST = 256, CUSTOM = 900, NEVER_CREATED = 5, MIB = 1 << 20, WORKERS = 2, CHILD_SECONDS = 60 };
+enum { HOST = 256, CUSTOM = 900, NEVER_CREATED = 5, MIB = 1 << 20, WORKERS = 2 };
 
 static void wait_for(sem_t *semaphore) {
   while (sem_wait(semaphore) != 0) CHECK(errno == EINTR);
@@ -56,10 +55,7 @@ static void create(int32_t device) {
   bfc_suballocator_t suballocator = BFC_SUBALLOCATOR_INIT;
   bfc_options_t options = host_options(16 * MIB);
   if (device == CUSTOM) {
-    suballocator.alloc = give;
-    suballocator.free = take;
-    options.backend = BFC_BACKEND_CUSTOM;
-    options.suballocator = &suballocator;
+    use_functions(&options, &suballocator, give, take);
   }
   CHECK_OK(bfc_create(device, &options));
 }
@@ -84,21 +80,6 @@ static void is_lost(int32_t device) {
   CHECK(ptr == NULL);
   CHECK_REFUSED(bfc_create(device, NULL), BFC_ERROR_SHUTTING_DOWN, "fork");
   CHECK_REFUSED(bfc_destroy_forced(device), BFC_ERROR_SHUTTING_DOWN, "fork");
-}
-
-/* Runs in a child, which has to end by itself and well. */
-static void in_a_child(void (*run)(void)) {
-  int status = -1;
-  const pid_t child = fork();
-  CHECK(child >= 0);
-  if (child == 0) {
-    alarm(CHILD_SECONDS); /* not inherited; one that fires is a hang */
-    run();
-    _exit(7);
-  }
-  while (waitpid(child, &status, 0) != child) CHECK(errno == EINTR);
-  if (WIFSIGNALED(status)) fprintf(stderr, "the child was killed by signal %d\n", WTERMSIG(status));
-  CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 7);
 }
 
 static atomic_int stop;
@@ -306,7 +287,6 @@ static void fork_while_it_waits(void *user_data, int32_t level, const char *mess
 static void while_one_waits_to_destroy(void) {
   uint64_t released;
   bfc_status_t status;
-  int exit_status = -1;
   setenv("BFC_LOG", "info", 1);
   CHECK_OK(bfc_set_log_callback(fork_while_it_waits, NULL));
   create(HOST);
@@ -317,11 +297,10 @@ static void while_one_waits_to_destroy(void) {
     use(HOST);
     CHECK_OK(bfc_destroy(HOST));
     live_once(HOST);
-    _exit(7);
+    _exit(CHILD_IS_WELL);
   }
   CHECK(status == BFC_OK || status == BFC_ERROR_SHUTTING_DOWN);
-  CHECK(waitpid(child_of_callback, &exit_status, 0) == child_of_callback);
-  CHECK(WIFEXITED(exit_status) && WEXITSTATUS(exit_status) == 7);
+  child_ends_well(child_of_callback);
   CHECK(pthread_join(destroyer, NULL) == 0);
   live_once(HOST);
 }

@@ -4,15 +4,14 @@
  * SPDX-License-Identifier: Apache-2.0 OR MIT
  */
 
-#include "check.h"
+#include "child.h"
 
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <sys/wait.h>
 #include <time.h>
 
-enum { HOST = 256, CUSTOM = 900, COMES_AND_GOES = 901, MIB = 1 << 20, KIB = 1 << 10, WORKERS = 4, CHILD_SECONDS = 60 };
+enum { HOST = 256, CUSTOM = 900, COMES_AND_GOES = 901, MIB = 1 << 20, KIB = 1 << 10, WORKERS = 4 };
 
 static void sleep_ms(long ms) {
   const struct timespec time = {0, ms * 1000000};
@@ -38,27 +37,9 @@ static void create(int32_t device, uint32_t retry_ms) {
   options.initial_region_bytes = 64 * KIB;
   options.retry_timeout_ms = retry_ms;
   if (device != HOST) {
-    suballocator.alloc = give;
-    suballocator.free = take;
-    options.backend = BFC_BACKEND_CUSTOM;
-    options.suballocator = &suballocator;
+    use_functions(&options, &suballocator, give, take);
   }
   CHECK_OK(bfc_create(device, &options));
-}
-
-/* Runs in a child, which has to end by itself and well. */
-static void in_a_child(void (*run)(void)) {
-  int status = -1;
-  const pid_t child = fork();
-  CHECK(child >= 0);
-  if (child == 0) {
-    alarm(CHILD_SECONDS); /* not inherited; one that fires is a hang */
-    run();
-    _exit(7);
-  }
-  while (waitpid(child, &status, 0) != child) CHECK(errno == EINTR);
-  if (WIFSIGNALED(status)) fprintf(stderr, "the child was killed by signal %d\n", WTERMSIG(status));
-  CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 7);
 }
 
 static atomic_int stop;
@@ -301,12 +282,8 @@ static void in_a_sub_allocator(void) {
   bfc_suballocator_t suballocator = BFC_SUBALLOCATOR_INIT;
   bfc_options_t options = host_options(16 * MIB);
   void *ptr = &ptr;
-  int status = -1;
   bfc_status_t answer;
-  suballocator.alloc = give_and_fork;
-  suballocator.free = take;
-  options.backend = BFC_BACKEND_CUSTOM;
-  options.suballocator = &suballocator;
+  use_functions(&options, &suballocator, give_and_fork, take);
   CHECK_OK(bfc_create(CUSTOM, &options));
   fork_inside = 1;
   answer = bfc_alloc(CUSTOM, 1000, &ptr);
@@ -314,10 +291,10 @@ static void in_a_sub_allocator(void) {
     CHECK_STATUS(answer, BFC_ERROR_SHUTTING_DOWN);
     CHECK(ptr == NULL);
     is_lost(CUSTOM, NULL);
-    _exit(7);
+    _exit(CHILD_IS_WELL);
   }
   CHECK_OK(answer);
-  CHECK(waitpid(forked, &status, 0) == forked && WIFEXITED(status) && WEXITSTATUS(status) == 7);
+  child_ends_well(forked);
   CHECK_OK(bfc_free(CUSTOM, ptr));
   CHECK_OK(bfc_destroy(CUSTOM));
 }
@@ -335,13 +312,9 @@ static void where_regions_are_given_back(void) {
   bfc_suballocator_t suballocator = BFC_SUBALLOCATOR_INIT;
   bfc_options_t options = host_options(16 * MIB);
   char *pieces[2];
-  int status = -1;
   uint64_t released = 7;
   bfc_status_t answer;
-  suballocator.alloc = give;
-  suballocator.free = take_and_fork;
-  options.backend = BFC_BACKEND_CUSTOM;
-  options.suballocator = &suballocator;
+  use_functions(&options, &suballocator, give, take_and_fork);
   CHECK_OK(bfc_create(CUSTOM, &options));
   pieces[0] = allocate(CUSTOM, 2 * MIB);
   pieces[1] = allocate(CUSTOM, 4 * MIB);
@@ -353,11 +326,11 @@ static void where_regions_are_given_back(void) {
     CHECK_STATUS(answer, BFC_ERROR_SHUTTING_DOWN);
     CHECK(released == 0 && regions_taken == 1);
     is_lost(CUSTOM, NULL);
-    _exit(7);
+    _exit(CHILD_IS_WELL);
   }
   CHECK_OK(answer);
   CHECK(released == 6 * MIB && regions_taken == 2);
-  CHECK(waitpid(forked, &status, 0) == forked && WIFEXITED(status) && WEXITSTATUS(status) == 7);
+  child_ends_well(forked);
   CHECK_OK(bfc_destroy(CUSTOM));
 }
 
@@ -369,7 +342,6 @@ static void listen(void *user_data, int32_t level, const char *message) {
 /* The log tells of a region that was given back: the child comes back into a HOST pool's trim. */
 static void in_a_log_callback(void) {
   uint64_t released = 0;
-  int status = -1;
   setenv("BFC_LOG", "debug", 1);
   CHECK_OK(bfc_set_log_callback(listen, NULL));
   create(HOST, 0);
@@ -381,8 +353,8 @@ static void in_a_log_callback(void) {
   CHECK_OK(bfc_free(HOST, allocate(HOST, MIB)));
   CHECK_OK(bfc_check(HOST));
   CHECK_OK(bfc_destroy(HOST));
-  if (forked == 0) _exit(7);
-  CHECK(waitpid(forked, &status, 0) == forked && WIFEXITED(status) && WEXITSTATUS(status) == 7);
+  if (forked == 0) _exit(CHILD_IS_WELL);
+  child_ends_well(forked);
 }
 
 int main(int argc, char **argv) {

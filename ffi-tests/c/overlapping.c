@@ -76,14 +76,11 @@ static void take(void *user_data, void *ptr, size_t bytes) {
 static void begin(uint64_t limit, uint32_t flags, uint32_t retry_ms) {
   bfc_suballocator_t suballocator = BFC_SUBALLOCATOR_INIT;
   bfc_options_t options = BFC_OPTIONS_INIT;
-  suballocator.alloc = give;
-  suballocator.free = take;
-  options.backend = BFC_BACKEND_CUSTOM;
   options.flags = BFC_ALLOW_GROWTH | BFC_SPLIT_ALWAYS | flags;
   options.memory_limit = limit;
   options.initial_region_bytes = 2 * MIB;
   options.retry_timeout_ms = retry_ms;
-  options.suballocator = &suballocator;
+  use_functions(&options, &suballocator, give, take);
   CHECK_OK(bfc_create(DEVICE, &options));
 }
 
@@ -132,37 +129,51 @@ static void *run(void *of) {
 static void start(call *of) { CHECK(pthread_create(&of->thread, NULL, run, of) == 0); }
 static void join(call *of) { CHECK(pthread_join(of->thread, NULL) == 0); }
 
+/* A call that stops in the backend, the n-th time that it gets there. */
+static void start_and_stop(call *of, gate *at, int nth) {
+  prepare(at, nth);
+  start(of);
+  wait_for(&at->inside);
+}
+
+/* One that comes while another has stopped. */
+static void start_meanwhile(call *of) {
+  start(of);
+  let_arrive();
+}
+
+static void free_what_it_got(const call *of) { CHECK_OK(bfc_free(DEVICE, of->ptr)); }
+
+/* The first one stops where it gives regions back, the other comes, both end, and have what they wanted. */
+static void meet_at_take(call *collector, int nth, call *asker) {
+  begin_with_free_regions(BFC_GARBAGE_COLLECTION);
+  start_and_stop(collector, &at_take, nth);
+  start_meanwhile(asker);
+  let_go_on(&at_take);
+  join(collector);
+  join(asker);
+  free_what_it_got(collector);
+  free_what_it_got(asker);
+  end();
+}
+
 /* Regions that are being given back are in nobody's hands, and soon room for others. */
 static void trimmed_room_is_waited_for(void) {
   call trimmer = {.make = trim}, asker = {.make = request, .bytes = MIB};
   begin_with_free_regions(0);
-  prepare(&at_take, 1);
-  start(&trimmer);
-  wait_for(&at_take.inside);
-  start(&asker);
-  let_arrive();
+  start_and_stop(&trimmer, &at_take, 1);
+  start_meanwhile(&asker);
   let_go_on(&at_take);
   join(&asker);
   join(&trimmer);
   CHECK(trimmer.released == 8 * MIB);
-  CHECK_OK(bfc_free(DEVICE, asker.ptr));
+  free_what_it_got(&asker);
   end();
 }
 
 static void collected_room_is_waited_for(void) {
   call collector = {.make = request, .bytes = 5 * MIB}, asker = {.make = request, .bytes = MIB};
-  begin_with_free_regions(BFC_GARBAGE_COLLECTION);
-  prepare(&at_take, 1);
-  start(&collector);
-  wait_for(&at_take.inside);
-  start(&asker);
-  let_arrive();
-  let_go_on(&at_take);
-  join(&collector);
-  join(&asker);
-  CHECK_OK(bfc_free(DEVICE, collector.ptr));
-  CHECK_OK(bfc_free(DEVICE, asker.ptr));
-  end();
+  meet_at_take(&collector, 1, &asker);
 }
 
 /* Another request comes when there is room for a region again, but not yet for that of the thread which made
@@ -172,18 +183,7 @@ static void the_collector_gets_what_it_made_room_for(void) {
   call collector = {.make = request, .bytes = 5 * MIB, .through = &collector_is_through};
   call asker = {.make = request, .bytes = MIB, .slow = &collector_is_through};
   CHECK(sem_init(&collector_is_through, 0, 0) == 0);
-  begin_with_free_regions(BFC_GARBAGE_COLLECTION);
-  prepare(&at_take, 3);
-  start(&collector);
-  wait_for(&at_take.inside);
-  start(&asker);
-  let_arrive();
-  let_go_on(&at_take);
-  join(&collector);
-  join(&asker);
-  CHECK_OK(bfc_free(DEVICE, collector.ptr));
-  CHECK_OK(bfc_free(DEVICE, asker.ptr));
-  end();
+  meet_at_take(&collector, 3, &asker);
 }
 
 /* What is freed while the backend makes up its mind serves the request that the backend refuses. */
@@ -192,15 +192,13 @@ static void freed_while_the_backend_refuses(uint32_t retry_ms) {
   char *live;
   begin(16 * MIB, 0, retry_ms);
   live = allocate(DEVICE, 2 * MIB);
-  prepare(&at_give, 1);
   atomic_store(&refuses, 1);
-  start(&asker);
-  wait_for(&at_give.inside);
+  start_and_stop(&asker, &at_give, 1);
   CHECK_OK(bfc_free(DEVICE, live));
   let_go_on(&at_give);
   join(&asker);
   CHECK(asker.ptr == (void *)live && stats_of(DEVICE).num_failures == 0);
-  CHECK_OK(bfc_free(DEVICE, asker.ptr));
+  free_what_it_got(&asker);
   end();
 }
 
@@ -213,9 +211,7 @@ static void two_trims_keep_what_they_were_told(void) {
   call trimmer = {.make = trim, .bytes = 4 * MIB};
   uint64_t released = 7;
   begin_with_free_regions(0);
-  prepare(&at_take, 1);
-  start(&trimmer);
-  wait_for(&at_take.inside);
+  start_and_stop(&trimmer, &at_take, 1);
   CHECK_OK(bfc_trim(DEVICE, 4 * MIB, &released));
   CHECK(released == 0);
   let_go_on(&at_take);
@@ -234,9 +230,7 @@ static void others_go_on_meanwhile(void) {
   char *live;
   begin(16 * MIB, 0, 0);
   live = allocate(DEVICE, MIB);
-  prepare(&at_give, 1);
-  start(&asker);
-  wait_for(&at_give.inside);
+  start_and_stop(&asker, &at_give, 1);
   CHECK_OK(bfc_free(DEVICE, allocate(DEVICE, 1000)));
   CHECK_OK(bfc_free(DEVICE, live));
   CHECK(allocate(DEVICE, 2 * MIB) == live);
@@ -247,7 +241,7 @@ static void others_go_on_meanwhile(void) {
   CHECK_OK(bfc_free(DEVICE, live));
   let_go_on(&at_give);
   join(&asker);
-  CHECK_OK(bfc_free(DEVICE, asker.ptr));
+  free_what_it_got(&asker);
   end();
 }
 
@@ -257,18 +251,15 @@ static void a_free_serves_who_waits_for_a_region(void) {
   char *live;
   begin(16 * MIB, 0, 0);
   live = allocate(DEVICE, 2 * MIB);
-  prepare(&at_give, 1);
-  start(&first);
-  wait_for(&at_give.inside);
-  start(&second);
-  let_arrive();
+  start_and_stop(&first, &at_give, 1);
+  start_meanwhile(&second);
   CHECK_OK(bfc_free(DEVICE, live));
   join(&second);
   CHECK(second.ptr == (void *)live);
   let_go_on(&at_give);
   join(&first);
-  CHECK_OK(bfc_free(DEVICE, first.ptr));
-  CHECK_OK(bfc_free(DEVICE, second.ptr));
+  free_what_it_got(&first);
+  free_what_it_got(&second);
   end();
 }
 
@@ -336,11 +327,8 @@ static void destruction_wakes_who_waits_for_room(void) {
   call asker = {.make = request, .bytes = MIB, .expected = BFC_ERROR_SHUTTING_DOWN};
   call destroyer = {.make = destroy};
   begin_with_free_regions(0);
-  prepare(&at_take, 1);
-  start(&trimmer);
-  wait_for(&at_take.inside);
-  start(&asker);
-  let_arrive();
+  start_and_stop(&trimmer, &at_take, 1);
+  start_meanwhile(&asker);
   start(&destroyer);
   join(&asker);
   CHECK(asker.ptr == NULL);

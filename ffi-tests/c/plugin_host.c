@@ -5,29 +5,14 @@
  * SPDX-License-Identifier: Apache-2.0 OR MIT
  */
 
-#include <dlfcn.h>
-#include <pthread.h>
-#include <stdio.h>
-#include <string.h>
-#include <unistd.h>
+#include "loaded.h"
 
-#define CHECK(condition)                                                      \
-  do {                                                                        \
-    if (!(condition)) {                                                       \
-      fprintf(stderr, "%s:%d: %s is false\n", __FILE__, __LINE__, #condition); \
-      _exit(1);                                                               \
-    }                                                                         \
-  } while (0)
+#include <pthread.h>
 
 static void *load_and_unload(void *file) {
   int (*call)(void);
-  void *symbol, *const plugin = dlopen((const char *)file, RTLD_NOW | RTLD_LOCAL);
-  if (plugin == NULL) fprintf(stderr, "%s\n", dlerror());
-  CHECK(plugin != NULL);
-  symbol = dlsym(plugin, "plugin_call");
-  CHECK(symbol != NULL);
-  /* C has no conversion from void * to a function pointer; POSIX has a way around. */
-  memcpy(&call, &symbol, sizeof(call));
+  void *const plugin = load((const char *)file);
+  find(plugin, "plugin_call", &call);
   CHECK(call() == 2); /* BFC_ERROR_NO_ALLOCATOR */
   CHECK(dlclose(plugin) == 0);
   CHECK(dlopen((const char *)file, RTLD_NOW | RTLD_NOLOAD) == NULL);

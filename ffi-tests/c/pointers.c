@@ -264,10 +264,7 @@ static void owner_from_a_callback(void) {
   bfc_suballocator_t suballocator = BFC_SUBALLOCATOR_INIT;
   bfc_options_t options = host_options(16 * MIB);
   uint64_t released;
-  suballocator.alloc = give;
-  suballocator.free = take;
-  options.backend = BFC_BACKEND_CUSTOM;
-  options.suballocator = &suballocator;
+  use_functions(&options, &suballocator, give, take);
   begin();
   CHECK_OK(bfc_create(OTHER, &options));
   held = allocate(OTHER, MIB);

@@ -210,11 +210,8 @@ static void no_place_at_the_alignment(void) {
   bfc_options_t options = BFC_OPTIONS_INIT;
   void *none = NULL;
   char *piece;
-  suballocator.alloc = give_aligned;
-  suballocator.free = take_back;
-  options.backend = BFC_BACKEND_CUSTOM;
   options.memory_limit = 100 * UNIT;
-  options.suballocator = &suballocator;
+  use_functions(&options, &suballocator, give_aligned, take_back);
   CHECK_OK(bfc_create(HOST, &options));
   allocate(HOST, UNIT);
   piece = allocate(HOST, 31 * UNIT);

@@ -73,14 +73,11 @@ static void create(uint64_t limit, uint32_t flags, uint32_t coalescing) {
   memset(&now, 0, sizeof(now));
   now.next = memory;
   suballocator.user_data = &now;
-  suballocator.alloc = give;
-  suballocator.free = take;
   suballocator.supports_coalescing = coalescing;
-  options.backend = BFC_BACKEND_CUSTOM;
   options.flags = flags;
   options.memory_limit = limit;
   options.initial_region_bytes = 64 * KIB;
-  options.suballocator = &suballocator;
+  use_functions(&options, &suballocator, give, take);
   CHECK_OK(bfc_create(DEVICE, &options));
   /* It was copied. */
   memset(&suballocator, 0xff, sizeof(suballocator));
@@ -395,11 +392,8 @@ static void one_device_over_another(void) {
   char *ptr;
   void *none = &now;
   CHECK_OK(bfc_create(OTHER, &options));
-  suballocator.alloc = give_from_other;
-  suballocator.free = take_to_other;
-  options.backend = BFC_BACKEND_CUSTOM;
   options.memory_limit = 64 * MIB;
-  options.suballocator = &suballocator;
+  use_functions(&options, &suballocator, give_from_other, take_to_other);
   CHECK_OK(bfc_create(DEVICE, &options));
   ptr = allocate(DEVICE, MIB);
   memset(ptr, 1, MIB);

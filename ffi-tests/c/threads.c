@@ -58,10 +58,7 @@ static bfc_status_t create(int32_t device) {
   options.initial_region_bytes = 64 * KIB;
   if (device == CUSTOM) {
     suballocator.user_data = taken;
-    suballocator.alloc = give;
-    suballocator.free = take;
-    options.backend = BFC_BACKEND_CUSTOM;
-    options.suballocator = &suballocator;
+    use_functions(&options, &suballocator, give, take);
   }
   return bfc_create(device, &options);
 }

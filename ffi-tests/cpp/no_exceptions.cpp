@@ -25,6 +25,19 @@ int main() {
     const bfc::scope scope("layer", 1, ec);
     CHECK(!ec);
   }
+  {
+    const bfc::private_pool_scope capturing(pool, 1, &ec, ec);
+    CHECK(!ec && capturing);
+    pool.release_private_pool(1, ec);
+    CHECK(ec == bfc::errc::busy);
+  }
+  pool.release_private_pool(1, ec);
+  CHECK(!ec);
+  auto listener = [](bfc::device, void *, std::size_t, bfc::region_event) noexcept {};
+  pool.set_region_callback(listener, ec);
+  CHECK(ec == bfc::errc::busy);
+  pool.device_lost(ec);
+  CHECK(ec == bfc::errc::unsupported);
   pool.destroy(ec);
   CHECK(ec == bfc::errc::busy && pool);
   first.reset(ec);

@@ -184,6 +184,109 @@ void order_of_device_work() {
   plain.forget_stream(stream);
 }
 
+// What is freed in a private pool stays the pool's until it is released.
+void private_pools() {
+  const bfc::pool pool(bfc::host_device, small());
+  std::error_code ec;
+  int first, second;
+  void *const common = pool.allocate_async(1000, &first);
+  pool.begin_private_pool(7, &first);
+  void *const own = pool.allocate_async(1000, &first);
+  pool.begin_private_pool(7, &second, ec);
+  CHECK(!ec);
+  pool.deallocate_async(own, &first);
+  CHECK(pool.allocate_async(1000, &first) == own);
+  pool.deallocate_async(own, &first);
+  // Misuse, in both forms; nothing has changed by it.
+  throws(bfc::errc::invalid_argument, "already", [&] { pool.begin_private_pool(7, &first); });
+  throws(bfc::errc::invalid_argument, "already", [&] { pool.begin_private_pool(8, &first); });
+  throws(bfc::errc::invalid_argument, "pool 8", [&] { pool.end_private_pool(8, &first); });
+  throws(bfc::errc::invalid_argument, "no private pool 8", [&] { pool.release_private_pool(8); });
+  throws(bfc::errc::busy, "pool 7", [&] { pool.release_private_pool(7); });
+  pool.end_private_pool(7, &second);
+  pool.end_private_pool(7, &first, ec);
+  CHECK(!ec);
+  pool.end_private_pool(7, &first, ec);
+  CHECK(ec == bfc::errc::invalid_argument);
+  void *const another = pool.allocate_async(1000, &first);
+  CHECK(another != own);
+  pool.release_private_pool(7);
+  pool.release_private_pool(7, ec);
+  CHECK(ec == bfc::errc::invalid_argument);
+  pool.stream_synchronized(nullptr);
+  CHECK(pool.allocate_async(1000, &first) == own);
+  for (void *const ptr : {own, another, common}) pool.deallocate_async(ptr, &first);
+  pool.check();
+  // Stamps exclude them, and where nothing is there is no pool.
+  const bfc::pool stamped(501, small().timestamps());
+  throws(bfc::errc::unsupported, "bfc_pool_begin", [&] { stamped.begin_private_pool(1, &first); });
+  const bfc::device nothing(300);
+  throws(bfc::errc::no_allocator, "bfc_pool_end", [&] { nothing.end_private_pool(1, &first); });
+  nothing.release_private_pool(1, ec);
+  CHECK(ec == bfc::errc::no_allocator);
+}
+
+// Counts what is there, and tries what it must not do.
+struct region_counter {
+  std::size_t bytes = 0;
+  int calls = 0;
+  std::error_code from_within;
+
+  void operator()(bfc::device of, void *start, std::size_t count, bfc::region_event event) noexcept {
+    CHECK(start != nullptr && of.ordinal() == bfc::host_device);
+    calls++;
+    bytes += event == bfc::region_event::obtained ? count : 0 - count;
+    of.stats(from_within);
+  }
+};
+
+void region_callbacks() {
+  region_counter counter, late;
+  std::error_code ec;
+  bfc::pool pool(bfc::host_device, small());
+  pool.set_region_callback(counter);
+  void *const ptr = pool.allocate(1000);
+  CHECK(counter.calls == 1 && counter.bytes == 2 * mib && counter.from_within == bfc::errc::busy);
+  // Too late for another one, and the first goes on.
+  throws(bfc::errc::busy, "holds memory already", [&] { pool.set_region_callback(late); });
+  pool.set_region_callback(late, ec);
+  CHECK(ec == bfc::errc::busy);
+  pool.deallocate(ptr);
+  pool.trim();
+  CHECK(counter.calls == 2 && counter.bytes == 0);
+  // Nobody is told any more.
+  pool.set_region_callback(nullptr);
+  pool.deallocate(pool.allocate(1000));
+  pool.set_region_callback(nullptr, ec);
+  CHECK(!ec && counter.calls == 2 && late.calls == 0);
+  // As a function with a pointer, and until the end of the pool.
+  pool.trim();
+  const bfc_region_callback_t count = [](void *calls, std::int32_t, void *, std::size_t, std::int32_t) {
+    ++*static_cast<int *>(calls);
+  };
+  int calls = 0;
+  pool.set_region_callback(count, &calls, ec);
+  CHECK(!ec);
+  pool.deallocate(pool.allocate(1000));
+  pool.destroy();
+  CHECK(calls == 2 && counter.calls == 2);
+  throws(bfc::errc::no_allocator, "bfc_set_region_callback", [] {
+    bfc::device(bfc::host_device).set_region_callback(nullptr);
+  });
+}
+
+// Host memory has no context that could be lost.
+void a_lost_device() {
+  const bfc::pool pool(bfc::host_device, small());
+  std::error_code ec;
+  void *const ptr = pool.allocate(1000);
+  throws(bfc::errc::unsupported, "bfc_device_lost: ", [&] { pool.device_lost(); });
+  pool.device_lost(ec);
+  CHECK(ec == bfc::errc::unsupported && pool.requested_size(ptr) == 1000);
+  pool.deallocate(ptr);
+  throws(bfc::errc::no_allocator, "bfc_device_lost: ", [] { bfc::device(300).device_lost(); });
+}
+
 void texts() {
   bfc::pool pool(bfc::host_device, small());
   std::error_code ec;
@@ -238,7 +341,8 @@ int main(int argc, char **argv) {
 #define CASE(name) {#name, name}
   static const test_case cases[] = {
       CASE(exceptions), CASE(kinds_of_exceptions), CASE(error_codes), CASE(memory_and_questions),
-      CASE(order_of_device_work), CASE(texts), CASE(options),
+      CASE(order_of_device_work), CASE(private_pools), CASE(region_callbacks), CASE(a_lost_device), CASE(texts),
+      CASE(options),
   };
   return RUN_CASE(cases, argc, argv);
 }

@@ -164,6 +164,70 @@ void what_cannot_be_given_back() {
   // The ends of both say nothing and harm nobody.
 }
 
+// Whether requests of the stream are for a private pool.
+bool is_in_private_pool(bfc::device device, bfc_stream_t stream, std::uint64_t name) {
+  std::error_code ec;
+  device.end_private_pool(name, stream, ec);
+  if (!ec) device.begin_private_pool(name, stream);
+  return !ec;
+}
+
+void a_private_pool_is_for_a_block() {
+  const bfc::pool pool(bfc::host_device, small());
+  const bfc::device device = pool;
+  int stream;
+  std::error_code ec;
+  {
+    const bfc::private_pool_scope scope(pool, 3, &stream);
+    CHECK(scope && scope.name() == 3 && is_in_private_pool(device, &stream, 3));
+    // One that could not begin ends nothing of another's.
+    {
+      const bfc::private_pool_scope twice(pool, 3, &stream, ec);
+      CHECK(!twice && ec == bfc::errc::invalid_argument);
+    }
+    try {
+      const bfc::private_pool_scope thrice(pool, 4, &stream);
+      CHECK(false);
+    } catch (const bfc::error &error) {
+      CHECK(error.code() == bfc::errc::invalid_argument);
+    }
+    CHECK(is_in_private_pool(device, &stream, 3));
+  }
+  CHECK(!is_in_private_pool(device, &stream, 3));
+  device.release_private_pool(3); // which the block did not
+  // An exception ends it too.
+  try {
+    const bfc::private_pool_scope scope(pool, 3, &stream, ec);
+    CHECK(scope && !ec);
+    throw 1;
+  } catch (int) {
+  }
+  CHECK(!is_in_private_pool(device, &stream, 3));
+  // Ended in another thread, and before the block does.
+  bfc::private_pool_scope scope(pool, 3, &stream);
+  std::thread([&] { scope.end(); }).join();
+  CHECK(!scope && !is_in_private_pool(device, &stream, 3));
+  scope.end(ec);
+  CHECK(!ec);
+  device.begin_private_pool(3, &stream);
+  scope.end();
+  CHECK(is_in_private_pool(device, &stream, 3)); // the object has no part in it any more
+}
+
+void a_private_pool_that_is_gone() {
+  bfc::pool pool(bfc::host_device, small());
+  int stream;
+  std::error_code ec;
+  bfc::private_pool_scope scope(pool, 3, &stream), another(pool, 4, &ec);
+  pool.end_private_pool(3, &stream); // by somebody who had no right to
+  scope.end(ec);
+  CHECK(ec == bfc::errc::invalid_argument && scope); // still begun
+  pool.destroy();
+  another.end(ec);
+  CHECK(ec == bfc::errc::no_allocator && another);
+  // The ends of both say nothing and harm nobody.
+}
+
 void threads_share_a_device() {
   bfc::pool pool(bfc::host_device, small());
   std::vector<std::thread> threads;
@@ -189,7 +253,8 @@ int main(int argc, char **argv) {
   static const test_case cases[] = {
       CASE(a_pool_ends_with_its_block), CASE(a_pool_with_live_memory_stays), CASE(pools_move),
       CASE(a_failed_creation_owns_nothing), CASE(an_allocation_ends_with_its_block), CASE(allocations_move),
-      CASE(what_cannot_be_given_back), CASE(threads_share_a_device),
+      CASE(what_cannot_be_given_back), CASE(a_private_pool_is_for_a_block), CASE(a_private_pool_that_is_gone),
+      CASE(threads_share_a_device),
   };
   return RUN_CASE(cases, argc, argv);
 }

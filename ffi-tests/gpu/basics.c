@@ -153,8 +153,23 @@ void moving_vmm(void) {
   OK(bfc_destroy(DEVICE));
 }
 
+/* Whether what was mapped at an address before a reset is there still. */
+static void tell_of_granule(address_t at) {
+  int (*retain)(unsigned long long *, void *) = NULL;
+  int (*release)(unsigned long long) = NULL;
+  unsigned long long handle = 0;
+  size_t free_bytes, total;
+  find_function("cuMemRetainAllocationHandle", (void **)&retain);
+  find_function("cuMemRelease", (void **)&release);
+  const int code = retain(&handle, (void *)at);
+  printf("  after a reset a granule is %s (%d)\n", code == 0 ? "mapped still" : "not mapped any more", code);
+  if (code == 0) CHECK(release(handle) == 0);
+  CU(cuMemGetInfo_v2(&free_bytes, &total));
+  printf("  free on the device after a reset %zu bytes\n", free_bytes);
+}
+
 /* cuDevicePrimaryCtxReset: what the driver's manual leaves open about it is printed here. */
-void reset(void) {
+static void reset_with(uint32_t backend) {
   int (*reset_primary)(int) = NULL;
   int (*state)(int, unsigned *, int *) = NULL;
   int (*number)(handle_t, unsigned long long *) = NULL;
@@ -166,7 +181,7 @@ void reset(void) {
   find_function("cuDevicePrimaryCtxReset_v2", (void **)&reset_primary);
   find_function("cuDevicePrimaryCtxGetState", (void **)&state);
   find_function("cuCtxGetId", (void **)&number);
-  create(BFC_BACKEND_CUDA, 64 * (uint64_t)MIB);
+  create(backend, 64 * (uint64_t)MIB);
   old = get(MIB);
   CHECK(number(NULL, &id[0]) == 0);
   CHECK(reset_primary(0) == 0);
@@ -179,9 +194,13 @@ void reset(void) {
   CHECK(number(NULL, &id[1]) == 0);
   printf("  after a reset the context is %sactive; retained again its number is %s\n", active ? "" : "not ",
          id[0] == id[1] ? "the same" : "another");
+  if (backend == BFC_BACKEND_CUDA_VMM) tell_of_granule(old);
   new = get(MIB);
   CU(cuMemsetD8_v2(new, 7, MIB));
   CHECK(holds(new, MIB, 7));
   OK(bfc_free(DEVICE, (void *)new));
   OK(bfc_destroy(DEVICE));
 }
+
+void reset_cuda(void) { reset_with(BFC_BACKEND_CUDA); }
+void reset_vmm(void) { reset_with(BFC_BACKEND_CUDA_VMM); }

@@ -51,7 +51,6 @@ typedef struct access {
   NAME(cuMemFree_v2, (address_t))                                                                                    \
   NAME(cuMemcpyDtoH_v2, (void *, address_t, size_t))                                                                 \
   NAME(cuMemsetD8_v2, (address_t, unsigned char, size_t))                                                            \
-  NAME(cuMemsetD32Async, (address_t, unsigned, size_t, handle_t))                                                    \
   NAME(cuStreamCreate, (handle_t *, unsigned))                                                                       \
   NAME(cuStreamDestroy_v2, (handle_t))                                                                               \
   NAME(cuStreamSynchronize, (handle_t))                                                                              \
@@ -92,7 +91,7 @@ typedef struct driver {
 /* Loaded by open_driver. */
 extern driver cuda;
 
-enum { NOT_SUPPORTED = 801, OUT_OF_MEMORY = 2 };
+enum { OUT_OF_MEMORY = 2 };
 
 /* NULL, or why there is no driver or no device: then nothing here can run. */
 const char *open_driver(void);

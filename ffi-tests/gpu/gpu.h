@@ -45,14 +45,12 @@ bfc_stats_t stats(void);
 address_t get(size_t bytes);
 address_t get_on(size_t bytes, handle_t stream);
 
-/* Kernels, if the driver loads modules: else `fill` is a fill by the driver, `delay` and `expect` do nothing, and
- * nothing could race. The number of words that `expect` found wrong, once everything has run. */
-int load_kernels(void);
+/* Kernels: `load_kernels` comes first. The number of words that `expect` found wrong, once everything has run. */
+void load_kernels(void);
 void fill(handle_t stream, address_t at, size_t words, uint32_t value);
 void delay(handle_t stream, uint64_t nanoseconds);
 void expect(handle_t stream, address_t at, size_t words, uint32_t value);
 uint32_t wrong_words(void);
-void without_kernels(void);
 
 /* The tests. */
 void basics_cuda(void);
@@ -64,7 +62,8 @@ void recorded_streams(void);
 void the_race_is_seen(void);
 void captured_graph(void);
 void ipc(void);
-void reset(void);
+void reset_cuda(void);
+void reset_vmm(void);
 int ipc_other(int argc, char **argv);
 int costs(void);
 

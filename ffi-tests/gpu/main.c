@@ -40,7 +40,7 @@ typedef struct test {
 static const test TESTS[] = {
     TEST(basics_cuda),        TEST(basics_vmm),       TEST(moving_vmm),      TEST(the_race_is_seen),
     TEST(reuse_two_streams),  TEST(reuse_four_streams), TEST(recorded_streams), TEST(captured_graph),
-    TEST(ipc),                TEST(reset),
+    TEST(ipc),                TEST(reset_cuda),       TEST(reset_vmm),
 };
 enum { COUNT = sizeof(TESTS) / sizeof(*TESTS) };
 

@@ -9,35 +9,15 @@
 
 #include "host_memory.h"
 
+#define BEFORE_WORDS() host_memory_disarm()
+#include "../c/loaded.h"
+
 #include <bfc.h>
 
-#include <dlfcn.h>
 #include <pthread.h>
-#include <stdio.h>
-#include <string.h>
-#include <unistd.h>
-
-/* check.h would link the library. */
-#define CHECK(condition)                                                      \
-  do {                                                                        \
-    if (!(condition)) {                                                       \
-      host_memory_disarm();                                                   \
-      fprintf(stderr, "%s:%d: %s is false\n", __FILE__, __LINE__, #condition); \
-      _exit(1);                                                               \
-    }                                                                         \
-  } while (0)
 
 /* More than the library has room for without asking. */
 enum { HOST = 256, THREADS = 40 };
-
-static void *library;
-
-/* C has no conversion from void * to a function pointer; POSIX has a way around. */
-static void find(const char *name, void *function) {
-  void *const symbol = dlsym(library, name);
-  CHECK(symbol != NULL);
-  memcpy(function, &symbol, sizeof(symbol));
-}
 
 static bfc_status_t (*create)(int32_t, const bfc_options_t *);
 static bfc_status_t (*alloc)(int32_t, size_t, void **);
@@ -82,16 +62,15 @@ int main(int argc, char **argv) {
   pthread_t threads[THREADS];
   bfc_options_t options = BFC_OPTIONS_INIT;
   int at, round;
-  void *ptr = NULL;
+  void *library, *ptr = NULL;
   CHECK(argc == 2);
   alarm(120);
-  library = dlopen(argv[1], RTLD_NOW | RTLD_LOCAL);
-  CHECK(library != NULL);
-  find("bfc_create", &create);
-  find("bfc_alloc", &alloc);
-  find("bfc_free", &give_back);
-  find("bfc_scope_begin", &scope_begin);
-  find("bfc_last_error", &last_error);
+  library = load(argv[1]);
+  find(library, "bfc_create", &create);
+  find(library, "bfc_alloc", &alloc);
+  find(library, "bfc_free", &give_back);
+  find(library, "bfc_scope_begin", &scope_begin);
+  find(library, "bfc_last_error", &last_error);
   options.backend = BFC_BACKEND_HOST;
   options.memory_limit = 1 << 20;
   CHECK(create(HOST, &options) == BFC_OK && alloc(HOST, 1, &ptr) == BFC_OK);

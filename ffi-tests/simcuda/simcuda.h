@@ -43,7 +43,9 @@ typedef enum simcuda_option {
   SIMCUDA_GRANULARITY = 7,       /* 2 MiB: of cuMemCreate; a power of two, at least 4096 */
   SIMCUDA_VMM = 8,               /* 1; 0: virtual memory management is not supported */
   SIMCUDA_POOLS = 9,             /* 1; 0: memory pools are not supported */
-  SIMCUDA_PEERS = 10             /* 1: devices can be peers */
+  SIMCUDA_PEERS = 10,            /* 1: devices can be peers */
+  SIMCUDA_RESET_ENDS = 11        /* what the end of a primary context does to virtual memory of its device. 0: nothing;
+                                    1: mappings and physical memory go; 2: reserved ranges too */
 } simcuda_option;
 
 /* Takes effect at once and lasts until simcuda_configure. */

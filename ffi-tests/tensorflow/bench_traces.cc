@@ -24,8 +24,9 @@ struct Trace {
   uint64_t peak = 0;  // of the live bytes, each request rounded up to 256
 };
 
-// Allocation i is on stream i modulo `streams`, and freed there. Everything still live at the end is freed there: then the trace can run again and again.
-bool Parse(const std::string& path, Trace* trace, uint32_t streams = 1) {
+// Each chunk is freed on the stream of its allocation: the one the program used or, if `dealt` is not 0, the next one
+// of so many in turn. Everything still live at the end is freed there: then the trace can run again and again.
+bool Parse(const std::string& path, Trace* trace, uint32_t dealt = 0) {
   std::FILE* file = std::fopen(path.c_str(), "r");
   if (file == nullptr) return false;
   const size_t slash = path.find_last_of('/');
@@ -50,10 +51,12 @@ bool Parse(const std::string& path, Trace* trace, uint32_t streams = 1) {
   char line[256];
   while (good && std::fgets(line, sizeof line, file) != nullptr) {
     uint64_t id = 0, bytes = 0;
+    uint32_t stream = 0;
     if (line[0] == '#') continue;
-    if (std::sscanf(line, "+ %" SCNu64 " %" SCNu64, &id, &bytes) == 2) {
+    if (std::sscanf(line, "+ %" SCNu64 " %" SCNu64 " %" SCNu32, &id, &bytes, &stream) == 3) {
       if (spare.empty()) spare.push_back(trace->slots++);
-      const Live chunk = {spare.back(), allocations++ % streams, (bytes + 255) / 256 * 256};
+      if (dealt != 0) stream = allocations++ % dealt;
+      const Live chunk = {spare.back(), stream, (bytes + 255) / 256 * 256};
       spare.pop_back();
       good = bytes != 0 && live.emplace(id, chunk).second;
       trace->ops.push_back({bytes, chunk.slot, chunk.stream});
@@ -232,15 +235,17 @@ double AgainstPlain(const BenchOptions& options, Report& report, const Trace& tr
 
 }  // namespace
 
-// One stream on every trace, in the region of section traces. Four streams on serve_mix, in a region of twice the
-// peak: what one of them freed others may have only once it is synchronised, which happens to one of the four after
-// every 64 calls, and counts. Without any synchronisation each stream lives on what it freed itself.
+// One stream on every trace, in the region of section traces. On serve_mix the four streams of the recorded program,
+// in a region of twice the peak: what one of them freed others may have only once it is synchronised, which happens
+// to one of the four after every 64 calls, and counts. Without any synchronisation each stream lives on what it freed
+// itself. A request's chunks lie side by side as its stream made them; the hardest case is the one in which every
+// neighbour is another stream's: the same requests dealt out to four streams in turn.
 void BenchStreamOrder(const BenchOptions& options, Report& report) {
   report.Section("streams", "bfc_alloc_async and bfc_free_async against the plain pair", "plain");
   std::vector<double> ratios;
   for (const std::string& path : options.traces) {
-    Trace one, four;
-    if (!Parse(path, &one) || !Parse(path, &four, 4)) {
+    Trace one, four, dealt;
+    if (!Parse(path, &one, 1) || !Parse(path, &four) || !Parse(path, &dealt, 4)) {
       report.Fail(path + ": not a trace, or unreadable (it must be uncompressed)");
       continue;
     }
@@ -250,6 +255,8 @@ void BenchStreamOrder(const BenchOptions& options, Report& report) {
     AgainstPlain<BenchStreams<0, false>>(options, report, one, limit, "one stream after a plain call");
     AgainstPlain<BenchStreams<64>>(options, report, four, 2 * one.peak, "four streams");
     AgainstPlain<BenchStreams<0>>(options, report, four, 4 * one.peak, "four, never in step");
+    AgainstPlain<BenchStreams<64>>(options, report, dealt, 2 * one.peak, "dealt to four");
+    AgainstPlain<BenchStreams<0>>(options, report, dealt, 4 * one.peak, "dealt to four, never in step");
   }
   if (!ratios.empty()) report.Summary("one_stream_ratio_geomean", GeometricMean(ratios));
 }

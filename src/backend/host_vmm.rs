@@ -5,7 +5,8 @@
 //! 128 GiB. What is ours is counted, and no more than three quarters of what there may be are ever used.
 
 use super::granules::Granules;
-use super::{Backend, Granted};
+use super::memory::Memory;
+use super::{Backend, Granted, Host};
 use crate::core::holes::Range;
 use crate::core::remap::Span;
 use crate::core::units::MAX_CHUNK;
@@ -287,6 +288,10 @@ impl Backend for HostVmm {
 
     fn granules(&self) -> Option<&dyn Granules> {
         Some(self)
+    }
+
+    fn memory(&self) -> Option<&dyn Memory> {
+        Some(&Host)
     }
 }
 

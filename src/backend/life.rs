@@ -6,8 +6,8 @@ use crate::error::Error;
 /// The contract, which every backend fulfils whose memory can go so:
 /// - Once its memory is gone, nothing that a call returns is of use: the pool asks `is_over` behind each call of the
 ///   backend, and then forgets everything.
-/// - A backend whose memory is gone makes no more call of the driver but to begin anew. What it is asked to give back
-///   is gone, which is no failure.
+/// - A backend whose memory is gone makes no more call of the driver but to begin anew and to close. What it is asked
+///   to give back is gone, which is no failure.
 /// - Nothing here is called while an allocator is locked but `is_over`.
 pub(crate) trait Life {
     /// Whether its memory is known to be gone. No call of the driver.
@@ -17,7 +17,7 @@ pub(crate) trait Life {
     /// said so.
     fn look(&self, region: Option<Granted>, told: bool);
 
-    /// Begins anew. No other call is under way, and none comes until this has returned: from then on the result is
-    /// called, and this one never again, not even by `close`. After a failure nothing has changed.
+    /// Begins anew. No call from before is under way; what is called until this has returned fails as before. From then
+    /// on the result is called, and this one never again, not even by `close`. After a failure it is over as before.
     fn renew(&self) -> Result<AnyBackend, Error>;
 }

@@ -103,18 +103,24 @@ pub(crate) enum AnyBackend {
 }
 
 /// A backend with what it has of its own on the heap.
-pub(crate) struct Owned(AnyBackend);
-
-impl Owned {
-    pub(crate) fn new(backend: AnyBackend) -> Self {
-        Owned(backend)
-    }
+pub(crate) struct Owned {
+    current: AnyBackend,
+    /// That of the life before, which calls may still refer to that began before the current one was known.
+    former: Option<AnyBackend>,
 }
 
 impl Owned {
-    /// Goes on with what [`life::Life::renew`] gave.
+    pub(crate) fn new(backend: AnyBackend) -> Self {
+        Owned { current: backend, former: None }
+    }
+
+    /// Goes on with what [`life::Life::renew`] gave, for which a moment had come without a call under way.
     pub(crate) fn go_on_with(&mut self, renewed: AnyBackend) {
-        self.0 = renewed;
+        let former = std::mem::replace(&mut self.current, renewed);
+        if let Some(earlier) = self.former.replace(former) {
+            // SAFETY: it is referred to by nobody: there was that moment since it was the current one.
+            unsafe { earlier.end() };
+        }
     }
 }
 
@@ -122,19 +128,16 @@ impl Deref for Owned {
     type Target = AnyBackend;
 
     fn deref(&self) -> &AnyBackend {
-        &self.0
+        &self.current
     }
 }
 
 impl Drop for Owned {
     fn drop(&mut self) {
-        keeping_last_error(|| self.0.get().close());
-        match self.0 {
-            // SAFETY: see `end`.
-            AnyBackend::HostVmm(state) => unsafe { end(state) },
-            // SAFETY: as above.
-            AnyBackend::CudaVmm(state) => unsafe { end(state) },
-            _ => {}
+        keeping_last_error(|| self.current.get().close());
+        for backend in [Some(self.current), self.former].into_iter().flatten() {
+            // SAFETY: its owner ends, and no call is under way.
+            unsafe { backend.end() };
         }
     }
 }
@@ -147,6 +150,20 @@ unsafe fn end<T>(state: &'static T) {
 }
 
 impl AnyBackend {
+    /// Ends what it has on the heap.
+    ///
+    /// # Safety
+    /// Its owner ends it, once, and nobody calls it any more.
+    unsafe fn end(self) {
+        match self {
+            // SAFETY: the caller vouches for it.
+            AnyBackend::HostVmm(state) => unsafe { end(state) },
+            // SAFETY: as above.
+            AnyBackend::CudaVmm(state) => unsafe { end(state) },
+            _ => {}
+        }
+    }
+
     pub(crate) fn get(&self) -> &dyn Backend {
         match self {
             AnyBackend::Host(host) => host,

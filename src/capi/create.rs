@@ -136,12 +136,13 @@ pub unsafe extern "C" fn bfc_set_region_callback(
 /// without another call of the driver, live allocations count as freed, and every pointer from before is
 /// BFC_ERROR_INVALID_POINTER, until the driver gives the same addresses again. The region callback is told of what
 /// went (BFC_REGION_RETURNING). The allocator itself stays: its next allocation retains the context anew.
+/// BFC_BACKEND_CUDA_VMM reserves another range of addresses then. Whether a reset takes along physical memory that is
+/// mapped in a range NVIDIA's manual leaves open: what the driver still has of it is given back first.
 ///
 /// The library looks for itself first, and where the memory is still there nothing happens. Who does not call this
 /// is handed out memory that is gone, until a call of the driver's fails for it: then the library notices by itself.
 ///
-/// @return BFC_OK, also if nothing was lost; BFC_ERROR_UNSUPPORTED on backends without a device, and in this version
-///         with BFC_BACKEND_CUDA_VMM; and the errors of
+/// @return BFC_OK, also if nothing was lost; BFC_ERROR_UNSUPPORTED on backends without a device; and the errors of
 ///         every call.
 #[unsafe(no_mangle)]
 pub extern "C" fn bfc_device_lost(device: i32) -> bfc_status_t {

@@ -56,8 +56,8 @@ pub unsafe extern "C" fn bfc_alloc_aligned(
 /// As bfc_alloc, with everything that can be said about a request.
 ///
 /// @param request  Not NULL; begin with BFC_REQUEST_INIT.
-/// @return As bfc_alloc; BFC_ERROR_UNSUPPORTED for freed_before without BFC_TIMESTAMPS and, in this
-///         version, for BFC_REQUEST_ON_STREAM.
+/// @return As bfc_alloc, with BFC_REQUEST_ON_STREAM as bfc_alloc_async; BFC_ERROR_UNSUPPORTED for freed_before
+///         without BFC_TIMESTAMPS.
 ///
 /// # Safety
 /// `request` is NULL or points to a struct of `struct_size` bytes; `out_ptr` is NULL or valid for writing.

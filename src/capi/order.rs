@@ -16,7 +16,14 @@ use std::ptr::null_mut;
 /// bfc_alloc would give.
 ///
 /// While the stream is being captured, the library asks and synchronises nothing: the request is served from what
-/// the stream may use, or the pool grows.
+/// the stream may use, or the pool grows. Nor does any other call synchronise the device while a stream is captured
+/// that the library can ask: a blocking one, or one that it was told of. A capture on a non-blocking stream
+/// (CU_STREAM_NON_BLOCKING) that it was never told of it cannot see, and a call that waits for the device breaks that
+/// capture: a request of another stream's, or of none, that nothing else could serve, bfc_trim, bfc_pool_begin of
+/// another stream, the end of the allocator. So tell it of the stream before the capture begins, where other threads
+/// or other parts of the program use the allocator meanwhile: by bfc_pool_begin with that stream, which is what a
+/// graph's memory needs anyway, or by passing it to bfc_alloc_async, bfc_free_async or bfc_record_stream once.
+/// bfc_forget_stream and bfc_device_lost undo that.
 ///
 /// On backends without a device a stream is any token, and its work ends when bfc_stream_synchronized says so.
 ///

@@ -10,7 +10,8 @@ use crate::device::Device;
 /// its work is done: the addresses stay the graph's. Several streams may use one pool.
 ///
 /// Before it returns it synchronises the device if it may, so that what other streams have freed can be used in
-/// the capture, during which nothing is asked or synchronised.
+/// the capture, during which nothing is asked or synchronised. From this call on the library knows the stream, so that
+/// no call of another thread's breaks its capture by waiting for the device; see bfc_alloc_async.
 ///
 /// It also announces the capture to requests of other threads. When it has returned, and until bfc_pool_end, which is
 /// to come after the end of the capture, the library queues nothing on the stream (nor on the legacy default stream,

@@ -15,7 +15,8 @@ impl Arena {
         if self.mixed || self.home == stream {
             return Ok(());
         }
-        if self.counters.is_unused() && stream.thread() == 0 && !self.settings.timestamps {
+        let may_be_home = stream.thread() == 0 || !self.settings.events;
+        if self.counters.is_unused() && may_be_home && !self.settings.timestamps {
             self.home = stream;
             if self.simple != NOBODYS {
                 self.simple = stream.simple();
@@ -100,9 +101,10 @@ impl Arena {
         }
         // Memory of a private pool stays there, whoever frees it.
         let allocated_in = self.lanes.note(id).lane;
-        let pool = self.lanes.row(allocated_in).stream.pool();
-        let elsewhere = stream != Stream::NONE;
-        let lane = if elsewhere { self.lanes.enter(stream.in_pool(pool))? } else { allocated_in };
+        let row = self.lanes.row(allocated_in);
+        let named = stream.in_pool(row.stream.pool());
+        let there = stream == Stream::NONE || row.stream == named && !row.forgotten;
+        let lane = if there { allocated_in } else { self.lanes.enter(named)? };
         self.counters.freed(self.chunks.size(id), self.chunks.cold(id).requested);
         self.free_in_lane(id, lane);
         Ok(Ok(()))

@@ -29,6 +29,8 @@ pub(crate) struct Settings {
     pub(crate) quarantine: bool,
     /// Regions that touch are one.
     pub(crate) coalesce_regions: bool,
+    /// Events tell when work is done. On the default stream of a thread they are recorded at each free, in its order.
+    pub(crate) events: bool,
 }
 
 /// One request, already rounded.

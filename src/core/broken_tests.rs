@@ -38,6 +38,7 @@ fn empty(region: u64, timestamps: bool, quarantine: bool) -> Arena {
         timestamps,
         quarantine,
         coalesce_regions: false,
+        events: true,
     };
     let mut arena = Arena::new(settings).unwrap();
     for base in [BASE, BASE << 1] {

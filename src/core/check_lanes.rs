@@ -14,11 +14,12 @@ impl Arena {
         for id in self.chunks.ids() {
             let note = self.lanes.note(id);
             let uses = self.lanes.uses.iter().filter(|used| used.chunk == id).count();
+            let listed = self.lanes.uses.of(note.uses).take(uses + 1).filter(|used| used.chunk == id).count();
             let state = self.chunks.state(id);
             let kind = (note.lane != ANYONE) == (state == State::InUse || state == State::Held);
             // What a plan has taken out of circulation may be somebody's.
             let kind = kind || state == State::Away;
-            require(kind && uses == note.uses as usize, Broken::I7Lanes)?;
+            require(kind && uses == listed, Broken::I7Lanes)?;
             self.check_run(id)?;
         }
         for (lane, _) in self.lanes.all() {
@@ -30,15 +31,18 @@ impl Arena {
     fn check_lane(&self, lane: Lane) -> Result<(), Broken> {
         let row = self.lanes.row(lane);
         let own = self.chunks.ids().filter(|&id| self.owner(id) == Some(lane)).count();
-        let (mut listed, mut point) = (0, row.done + 1);
+        let (mut listed, mut point, mut hung) = (0, row.done + 1, row.hung == NIL);
         let mut at = self.lanes.oldest(lane);
         while at != NIL && listed <= own {
             let note = self.lanes.note(at);
+            hung |= at == row.hung;
             require(self.owner(at) == Some(lane) && note.point >= point, Broken::I7Lanes)?;
             (listed, point) = (listed + 1, note.point);
             at = self.lanes.newer(at);
         }
         require(listed == own && at == NIL && point <= row.point.max(row.done + 1), Broken::I7Lanes)?;
+        require(hung, Broken::I7Lanes)?;
+        self.check_uses(lane)?;
         let is_away = |id: ChunkId| self.chunks.state(id) == State::Away;
         let is_unlisted =
             |id: ChunkId| self.chunks.in_use(id) || self.lanes.note(id).uses != 0 || is_away(id);
@@ -49,6 +53,18 @@ impl Arena {
         let is_head = |id: ChunkId| self.owner(id) == Some(lane) && self.lanes.note(id).run_bytes != 0;
         let heads = self.chunks.ids().filter(|&id| is_head(id));
         require(row.runs.iter(&self.lanes.notes).take(own + 1).count() == heads.count(), Broken::I8Runs)
+    }
+
+    /// Those of free chunks are in the list of their lane, in the order of points.
+    fn check_uses(&self, lane: Lane) -> Result<(), Broken> {
+        let row = self.lanes.row(lane);
+        let waiting = self.lanes.uses.iter().filter(|used| used.lane == lane && used.point != 0).count();
+        let (mut listed, mut point) = (0, row.done + 1);
+        for used in self.lanes.uses.behind_oldest(row.oldest_use).take(waiting + 1) {
+            require(used.lane == lane && used.point >= point, Broken::I7Lanes)?;
+            (listed, point) = (listed + 1, used.point);
+        }
+        require(listed == waiting && point <= row.point.max(row.done + 1), Broken::I7Lanes)
     }
 
     /// A chunk has a run exactly if it is the first of its lane's in one.

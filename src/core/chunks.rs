@@ -159,7 +159,17 @@ impl Hot {
     }
 
     pub(super) fn mark_away(&mut self) {
-        self.left = AWAY;
+        (self.left, self.right) = (AWAY, NIL);
+    }
+
+    /// As [`Self::mark_away`], of a chunk whose memory the backend leaves where it is.
+    pub(super) fn mark_staying(&mut self) {
+        (self.left, self.right) = (AWAY, AWAY);
+    }
+
+    /// Whether it was marked so.
+    pub(super) fn is_staying(&self) -> bool {
+        (self.left, self.right) == (AWAY, AWAY)
     }
 }
 

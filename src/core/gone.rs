@@ -65,11 +65,16 @@ impl Gone {
         regions.chain(self.mapped())
     }
 
-    /// Of a range what was mapped. Pieces that were on their way are not told: who moves them tells of them.
+    /// Of a range what was mapped. Pieces that were on their way are not told: who moves them tells of them. What was
+    /// only kept for their sake is.
     fn mapped(&self) -> impl Iterator<Item = Span> + '_ {
         let first = self.regions.iter().next().filter(|_| self.range.is_some());
         let mut at = first.map_or(NIL, |(_, region)| region.first);
-        let has_memory = |id| !matches!(self.chunks.state(id), State::Hole | State::Coming | State::Away);
+        let has_memory = |id| match self.chunks.state(id) {
+            State::Hole | State::Coming => false,
+            State::Away => self.chunks.slab[..][id].is_staying(),
+            _ => true,
+        };
         std::iter::from_fn(move || {
             while at != NIL && !has_memory(at) {
                 at = self.chunks.next(at);

@@ -91,6 +91,14 @@ impl Arena {
         self.holes.range
     }
 
+    /// Whether an address is in a region, and not in a part of a range that is not mapped.
+    pub(crate) fn has_memory_at(&self, addr: u64) -> bool {
+        let Some(region) = self.regions.find(addr) else { return false };
+        self.range().is_none()
+            || self.regions.get(region).first != NIL
+                && self.chunk_around(addr).is_some_and(|id| !self.is_unmapped(id))
+    }
+
     /// Whether a chunk is a hole.
     pub(crate) fn is_unmapped(&self, id: ChunkId) -> bool {
         matches!(self.chunks.state(id), State::Hole | State::Coming)

@@ -176,6 +176,9 @@ impl Program {
 
     /// Records events, and lets older ones come true; or the caller vouches for a whole stream.
     fn work_is_done(&mut self) {
+        if self.random.chance(10) {
+            return self.regions_come_back();
+        }
         if self.random.chance(20) {
             let stream = self.stream();
             self.say(format!("{stream:?} is synchronised"));
@@ -200,6 +203,14 @@ impl Program {
         self.say(format!("{stream:?} has done {work:?}"));
         self.arena.lane_done(work.lane, work.point);
         self.model.done(stream, true_point);
+    }
+
+    /// What is wholly free is about to be given back, and the backend does not take it.
+    fn regions_come_back(&mut self) {
+        self.say("regions come back".to_owned());
+        for region in self.arena.detach_above(0).unwrap() {
+            self.arena.restore(&region).unwrap();
+        }
     }
 
     /// The stream ends; its name comes again as another's, which the model gives a name of its own.
@@ -280,4 +291,62 @@ fn any(random: &mut Random) -> Family {
 #[test]
 fn random_programs_on_streams_agree_with_the_model() {
     programs(if cfg!(debug_assertions) { 500 } else { 100_000 }, any);
+}
+
+/// Between two streams a region was about to be given back, and the backend did not take it.
+#[test]
+fn what_comes_back_is_still_whose_it_was() {
+    let limit = 16 * UNIT;
+    let mut arena = Arena::new(Settings { growth: true, ..fixed_settings(limit) }).unwrap();
+    let plan = arena.plan_extension(limit).unwrap();
+    arena.add_region(&plan, 1 << 20, limit).unwrap();
+    let take = |arena: &mut Arena, size: u64, stream| arena.take(&Want::plain(size, size, stream)).unwrap();
+    let (first, second) = (Stream::of_handle(10), Stream::of_handle(11));
+    let addr = take(&mut arena, 8 * UNIT, first).unwrap();
+    assert_eq!(arena.free_on(addr, first).unwrap(), Ok(()));
+    for region in arena.detach_above(0).unwrap() {
+        arena.restore(&region).unwrap();
+    }
+    assert_eq!(
+        take(&mut arena, 12 * UNIT, second),
+        None,
+        "work on the first stream may still use the half of it"
+    );
+    assert_eq!(take(&mut arena, 8 * UNIT, second), Some((1 << 20) + 8 * UNIT), "which nobody ever had");
+    assert_eq!(arena.check(), Ok(()));
+}
+
+/// Chunks that are parts of a stream's own runs do not hide a better fit, unless there are very many of them.
+#[test]
+fn a_search_does_not_look_at_thousands_of_parts_of_runs() {
+    let (own, other) = (Stream::of_handle(10), Stream::of_handle(11));
+    for (pairs, alone_is_found) in [(20, true), (40, false)] {
+        let limit = 4096 * UNIT;
+        let mut arena = Arena::new(Settings { growth: true, ..fixed_settings(limit) }).unwrap();
+        let plan = arena.plan_extension(limit).unwrap();
+        arena.add_region(&plan, 1 << 20, limit).unwrap();
+        let take = |arena: &mut Arena, units: u64, stream| {
+            arena.take(&Want::plain(units * UNIT, units * UNIT, stream)).unwrap().unwrap()
+        };
+        // Chunks of two units that anybody may have, each with one beside it that only one stream may; at last one
+        // that stands alone.
+        let mut parts = Vec::new();
+        for _ in 0..pairs {
+            parts.push((take(&mut arena, 2, other), take(&mut arena, 1, own)));
+            take(&mut arena, 1, own);
+        }
+        let alone = take(&mut arena, 2, other);
+        take(&mut arena, 1, own);
+        for &(common, _) in &parts {
+            assert_eq!(arena.free_on(common, other).unwrap(), Ok(()));
+        }
+        assert_eq!(arena.free_on(alone, other).unwrap(), Ok(()));
+        arena.stream_done(other, true);
+        for &(_, part) in &parts {
+            assert_eq!(arena.free_on(part, own).unwrap(), Ok(()));
+        }
+        assert_eq!(arena.check(), Ok(()));
+        let expected = if alone_is_found { alone } else { parts[0].0 };
+        assert_eq!(take(&mut arena, 2, own), expected, "{pairs} pairs");
+    }
 }

@@ -19,6 +19,7 @@
 use super::chunks::{ChunkId, NIL, reserve_to};
 use super::index::{FreeIndex, Node};
 use super::rows::Row;
+use super::uses::Uses;
 use crate::sys::HostMemoryExhausted;
 
 /// A stream's name, in numbers: whatever tells streams that exist at the same time apart.
@@ -102,7 +103,8 @@ pub(super) const ANYONE: Lane = Lane(u32::MAX);
 pub(super) struct Note {
     /// In use: where it was allocated. Free: who may have it.
     pub(super) lane: Lane,
-    /// In use: how many other lanes were recorded on it. Free: how many of them it still waits for.
+    /// The first in the list of its uses, or 0. In use: lanes that were recorded on it. Free: those of them that it
+    /// still waits for.
     pub(super) uses: u32,
     /// The lane's point when it was freed.
     pub(super) point: u64,
@@ -120,6 +122,13 @@ impl Note {
     pub(super) fn new(lane: Lane, point: u64) -> Self {
         let (older, newer, left, right) = (NIL, NIL, NIL, NIL);
         Note { lane, uses: 0, point, older, newer, run_addr: 0, run_bytes: 0, left, right }
+    }
+
+    /// Of a chunk that waits for nothing and is in no list and no run: it is nobody's any more.
+    #[inline(always)]
+    pub(super) fn leave_lane(&mut self) {
+        debug_assert!(self.uses == 0 && self.run_bytes == 0);
+        self.lane = ANYONE;
     }
 }
 
@@ -145,22 +154,15 @@ impl Node for Note {
     }
 }
 
-/// Work of a lane that a chunk waits for, or will when it is freed.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Use {
-    pub(super) chunk: ChunkId,
-    pub(super) lane: Lane,
-    /// Not before this is done; 0 while the chunk is in use.
-    pub(super) point: u64,
-}
-
 /// All lanes of an arena.
 pub(super) struct Lanes {
     pub(super) notes: Vec<Note>,
     rows: Vec<Row>,
     /// Who has which row, in the order of names. One that is forgotten, or was recycled, is not here.
     names: Vec<(Stream, Lane)>,
-    pub(super) uses: Vec<Use>,
+    /// The one that was entered last.
+    recent: Lane,
+    pub(super) uses: Uses,
     /// What streams' requests are for, other than common memory.
     pub(super) redirections: Vec<Stream>,
     /// The callers' names of private pools; their numbers here begin with 1. Released ones are `None`.
@@ -175,7 +177,8 @@ impl Lanes {
             notes: Vec::new(),
             rows: Vec::new(),
             names: Vec::new(),
-            uses: Vec::new(),
+            recent: ANYONE,
+            uses: Uses::new(),
             redirections: Vec::new(),
             pools: Vec::new(),
             advances: 0,
@@ -216,7 +219,6 @@ impl Lanes {
     }
 
     /// The lane of a stream that was seen before and not forgotten since.
-    #[inline]
     pub(super) fn find(&self, stream: Stream) -> Option<Lane> {
         // Few streams are found faster one by one.
         let place = match self.names.len() {
@@ -229,10 +231,20 @@ impl Lanes {
     /// The lane of a stream, a new one if need be. On failure nothing changed.
     #[inline]
     pub(super) fn enter(&mut self, stream: Stream) -> Result<Lane, HostMemoryExhausted> {
-        match self.find(stream) {
-            Some(lane) => Ok(lane),
-            None => self.add(stream),
+        // Mostly the one that asked before asks again.
+        match self.rows.get(self.recent.0 as usize) {
+            Some(row) if row.stream == stream && !row.forgotten => Ok(self.recent),
+            _ => self.enter_another(stream),
         }
+    }
+
+    #[inline(never)]
+    fn enter_another(&mut self, stream: Stream) -> Result<Lane, HostMemoryExhausted> {
+        self.recent = match self.find(stream) {
+            Some(lane) => lane,
+            None => self.add(stream)?,
+        };
+        Ok(self.recent)
     }
 
     #[cold]
@@ -251,8 +263,7 @@ impl Lanes {
             None => {
                 self.rows.try_reserve(1)?;
                 let runs = FreeIndex::new()?;
-                let (oldest, newest, forgotten) = (NIL, NIL, false);
-                self.rows.push(Row { stream, point: 0, done: 0, oldest, newest, runs, live: 0, forgotten });
+                self.rows.push(Row::new(stream, runs));
                 self.rows.len() - 1
             }
         };
@@ -364,80 +375,11 @@ impl Lanes {
         row.unlink_run(notes, id)
     }
 
-    pub(super) fn reserve_uses(&mut self, count: u64) -> Result<(), HostMemoryExhausted> {
-        let count = usize::try_from(count).map_err(|_| HostMemoryExhausted)?;
-        Ok(self.uses.try_reserve(count)?)
-    }
-
-    /// A chunk is handed out in a lane.
+    /// A chunk is handed out in a lane, which nothing waits for yet.
     #[inline]
     pub(super) fn start_use(&mut self, id: ChunkId, lane: Lane) {
-        *self.note_mut(id) = Note::new(lane, 0);
+        self.note_mut(id).lane = lane;
         self.row_mut(lane).live += 1;
-    }
-
-    /// Writes down that a chunk in use is also used in a lane.
-    pub(super) fn record(&mut self, chunk: ChunkId, lane: Lane) -> Result<(), HostMemoryExhausted> {
-        let known = |held: &Use| held.chunk == chunk && held.lane == lane && held.point == 0;
-        if self.note(chunk).uses != 0 && self.uses.iter().any(known) {
-            return Ok(());
-        }
-        self.uses.try_reserve(1)?;
-        self.uses.push(Use { chunk, lane, point: 0 });
-        self.note_mut(chunk).uses += 1;
-        self.row_mut(lane).live += 1;
-        Ok(())
-    }
-
-    /// From now on a chunk, just freed in `lane`, waits for the other lanes recorded on it. Returns whether
-    /// there are any.
-    pub(super) fn await_uses(&mut self, chunk: ChunkId, lane: Lane) -> bool {
-        for place in (0..self.uses.len()).rev() {
-            let used = self.uses[place];
-            if used.chunk != chunk {
-                continue;
-            }
-            if used.lane == lane {
-                self.end_use(place);
-            } else {
-                let point = self.advance(used.lane);
-                self.uses[place].point = point;
-                if point <= self.row(used.lane).done {
-                    self.end_use(place);
-                }
-            }
-        }
-        self.note(chunk).uses != 0
-    }
-
-    fn end_use(&mut self, place: usize) {
-        let Use { chunk, lane, .. } = self.uses.swap_remove(place);
-        self.note_mut(chunk).uses -= 1;
-        self.row_mut(lane).live -= 1;
-    }
-
-    /// A free chunk waits for no other lane any more.
-    pub(super) fn end_uses(&mut self, chunk: ChunkId) {
-        while self.note(chunk).uses != 0 {
-            match self.uses.iter().position(|used| used.chunk == chunk) {
-                Some(place) => self.end_use(place),
-                None => return,
-            }
-        }
-    }
-
-    /// Ends what chunks wait for of a lane and is done; returns one that waits for nothing else any more.
-    pub(super) fn next_freed_of_uses(&mut self, lane: Lane) -> Option<ChunkId> {
-        let done = self.row(lane).done;
-        let ended = |used: &Use| used.lane == lane && used.point != 0 && used.point <= done;
-        while let Some(place) = self.uses.iter().position(ended) {
-            let chunk = self.uses[place].chunk;
-            self.end_use(place);
-            if self.note(chunk).uses == 0 {
-                return Some(chunk);
-            }
-        }
-        None
     }
 
     /// The bytes of the longest run.
@@ -454,9 +396,10 @@ impl Lanes {
         let lists = self.notes.capacity() * size_of::<Note>()
             + self.rows.capacity() * size_of::<Row>()
             + self.names.capacity() * size_of::<(Stream, Lane)>()
-            + self.uses.capacity() * size_of::<Use>()
             + self.redirections.capacity() * size_of::<Stream>()
             + self.pools.capacity() * size_of::<Option<u64>>();
-        lists as u64 + self.rows.iter().map(|row| row.runs.metadata_bytes()).sum::<u64>()
+        lists as u64
+            + self.uses.metadata_bytes()
+            + self.rows.iter().map(|row| row.runs.metadata_bytes()).sum::<u64>()
     }
 }

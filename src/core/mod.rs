@@ -35,8 +35,10 @@ pub(crate) mod stamps;
 mod starts;
 pub(crate) mod stats;
 mod streams;
+mod take;
 mod touch;
 pub(crate) mod units;
+mod uses;
 pub(crate) mod waits;
 
 #[cfg(test)]

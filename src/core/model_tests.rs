@@ -89,6 +89,7 @@ pub(super) fn fixed_settings(limit: u64) -> Settings {
         timestamps: false,
         quarantine: false,
         coalesce_regions: false,
+        events: true,
     }
 }
 

@@ -42,7 +42,12 @@ impl Arena {
     /// The backend did not take a detached region, which counts as held still: it is free memory again. On failure
     /// nothing changed.
     pub(crate) fn restore(&mut self, region: &Detached) -> Result<(), HostMemoryExhausted> {
-        self.insert_region(region.base, region.given)
+        self.insert_region(region.base, region.given)?;
+        // Work that nobody knows of may use it as before.
+        if let Some(id) = self.regions.find(region.base) {
+            self.regions.touch(id, region.touched);
+        }
+        Ok(())
     }
 
     fn insert_region(&mut self, base: u64, given: u64) -> Result<(), HostMemoryExhausted> {
@@ -71,7 +76,7 @@ impl Arena {
         if self.settings.timestamps {
             self.release::<true>(id, false);
         } else if self.mixed {
-            self.give_to_all(id);
+            self.give_to_all(id, None);
         } else {
             self.release::<false>(id, false);
         }

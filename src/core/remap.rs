@@ -11,7 +11,7 @@
 use super::arena::{Arena, Want};
 use super::chunks::{ChunkId, NIL, State};
 use super::holes::Range;
-use super::lanes::{ANYONE, Note};
+use super::lanes::{ANYONE, Lane, Note};
 use super::units::UNIT;
 use crate::sys::HostMemoryExhausted;
 
@@ -128,7 +128,8 @@ impl Arena {
         new: New,
     ) -> Result<Option<Plan>, HostMemoryExhausted> {
         let available = range.floor(self.growth.available());
-        let place = self.best_place(range, want, |place| place.missing <= available);
+        let lane = self.lane_for(want);
+        let place = self.best_place(range, want, lane, |place| (1..=available).contains(&place.missing));
         let Some(place) = place else { return Ok(None) };
         let extra = match new {
             New::Ample => {
@@ -167,7 +168,7 @@ impl Arena {
         let mut donors = self.donors(range)?;
         let idle: u64 = donors.iter().map(|donor| donor.span.bytes).sum();
         let available = if new == New::Nothing { 0 } else { range.floor(self.growth.available()) };
-        let place = self.best_place(range, want, |place| place.granules <= available + idle);
+        let place = self.best_place(range, want, None, |place| place.granules <= available + idle);
         let Some(place) = place else { return Ok(None) };
         let fresh = place.missing.min(available);
         let zone = Span { base: range.floor(place.at), bytes: 0 };
@@ -240,7 +241,7 @@ impl Arena {
             if self.unclaim(id) {
                 self.settle(id);
             } else {
-                self.give_to_all(id);
+                self.give_to_all(id, None);
             }
         } else {
             self.release::<false>(id, false);
@@ -327,22 +328,33 @@ impl Arena {
         self.chunks.state(id) == State::Free && self.chunks.stamp(id) == 0
     }
 
-    fn is_open(&self, id: ChunkId) -> bool {
-        self.chunks.state(id) == State::Hole || self.is_idle(id)
+    /// Free for a lane, or for all.
+    fn is_free_for(&self, lane: Option<Lane>, id: ChunkId) -> bool {
+        self.is_idle(id) || lane.is_some_and(|lane| self.is_own(lane, id))
+    }
+
+    fn is_open(&self, lane: Option<Lane>, id: ChunkId) -> bool {
+        self.chunks.state(id) == State::Hole || self.is_free_for(lane, id)
+    }
+
+    /// Whose chunks a request may use beside those that everybody may. They stay his and in circulation while a plan is
+    /// under way: should they be taken meanwhile, the request looks again.
+    fn lane_for(&self, want: &Want<'_>) -> Option<Lane> {
+        if self.mixed { self.lanes.find(self.lanes.directed(want.stream)) } else { None }
     }
 
     /// The run that begins with a hole, or with a free chunk before it; `None` if the hole is not its run's first.
-    fn run_of(&self, hole: ChunkId) -> Option<Run> {
+    fn run_of(&self, lane: Option<Lane>, hole: ChunkId) -> Option<Run> {
         let (mut first, mut last) = (hole, hole);
         let mut prev = self.chunks.prev(first);
-        while prev != NIL && self.is_idle(prev) {
+        while prev != NIL && self.is_free_for(lane, prev) {
             (first, prev) = (prev, self.chunks.prev(prev));
         }
         if prev != NIL && self.chunks.state(prev) == State::Hole {
             return None;
         }
         let mut next = self.chunks.next(last);
-        while next != NIL && self.is_open(next) {
+        while next != NIL && self.is_open(lane, next) {
             (last, next) = (next, self.chunks.next(next));
         }
         Some(Run {
@@ -357,14 +369,20 @@ impl Arena {
     ///
     /// It is enough to look where the request begins at the beginning of a chunk or ends at the end of one: moving
     /// it between two such places never helps, for holes begin and end at granule boundaries.
-    fn best_place(&self, range: Range, want: &Want<'_>, allowed: impl Fn(&Place) -> bool) -> Option<Place> {
-        if self.find_choosy(want).is_some() {
+    fn best_place(
+        &self,
+        range: Range,
+        want: &Want<'_>,
+        lane: Option<Lane>,
+        allowed: impl Fn(&Place) -> bool,
+    ) -> Option<Place> {
+        if self.find_choosy(want).is_some() || lane.is_some_and(|lane| self.has_in_lane(want, lane)) {
             // Somebody freed it since the request looked.
             return None;
         }
         let (size, alignment) = (want.size, want.alignment.max(UNIT));
         let mut best: Option<Place> = None;
-        for run in self.holes.list().iter().filter_map(|&hole| self.run_of(hole)) {
+        for run in self.holes.list().iter().filter_map(|&hole| self.run_of(lane, hole)) {
             if run.end - run.start < size {
                 continue;
             }
@@ -503,7 +521,7 @@ impl Arena {
             } else if end > from && self.is_idle(id) {
                 self.begin_change(id);
                 self.unindex(id);
-                self.chunks.slab[..][id].mark_away();
+                self.chunks.slab[..][id].mark_staying();
                 self.end_change(id);
                 plan.kept.push(id);
             }

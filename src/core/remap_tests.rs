@@ -182,3 +182,36 @@ fn granules_and_streams() {
     println!("{} granules were moved, {came} streams came in the middle", moved / GRANULE);
     assert!(moved / GRANULE > 1000 && came > 100);
 }
+
+/// What a stream freed and its work still uses counts for its own requests, and is mapped no second time.
+#[test]
+fn a_stream_grows_beside_its_own_unfinished_memory() {
+    let settings = Settings { growth: true, split_always: true, ..fixed_settings(20 * GRANULE) };
+    let [one, two] = [10, 11].map(Stream::of_handle);
+    for asks in [one, two] {
+        let mut arena = Arena::new(settings).unwrap();
+        arena.set_range(Range { base: BASE, bytes: 140 * GRANULE, granule: GRANULE });
+        let mut get = |granules: u64, stream: Stream| {
+            let want = Want::plain(granules * GRANULE, granules * GRANULE, stream);
+            let mut fresh = 0;
+            while arena.take(&want).unwrap().is_none() {
+                let mut plan = arena.plan_growth(&want, New::Needed).unwrap().expect("there is room");
+                fresh += bytes(&plan.fresh) / GRANULE;
+                plan.fresh.iter_mut().for_each(|piece| piece.mapped = true);
+                arena.commit(plan);
+                assert_eq!(arena.check(), Ok(()));
+            }
+            fresh
+        };
+        assert_eq!([get(1, two), get(4, one)], [1, 4]);
+        arena.free_on(BASE + GRANULE, one).unwrap().unwrap();
+        let want = Want::plain(6 * GRANULE, 6 * GRANULE, asks);
+        let mut plan = arena.plan_growth(&want, New::Needed).unwrap().unwrap();
+        assert_eq!(bytes(&plan.fresh) / GRANULE, if asks == one { 2 } else { 6 });
+        plan.fresh.iter_mut().for_each(|piece| piece.mapped = true);
+        arena.commit(plan);
+        let at = arena.take(&want).unwrap();
+        assert_eq!(at, Some(if asks == one { BASE + GRANULE } else { BASE + 5 * GRANULE }));
+        assert_eq!(arena.check(), Ok(()));
+    }
+}

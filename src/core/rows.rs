@@ -2,9 +2,10 @@
 //!
 //! List and index are linked through the notes of the chunks, which all lanes have in common.
 
-use super::chunks::{ChunkId, NIL};
+use super::chunks::{ChunkId, Hot, NIL};
 use super::index::FreeIndex;
 use super::lanes::{Note, Stream};
+use super::uses::Link;
 
 pub(super) struct Row {
     pub(super) stream: Stream,
@@ -15,8 +16,15 @@ pub(super) struct Row {
     /// The lane's free chunks that wait for nothing else, the oldest point first.
     pub(super) oldest: ChunkId,
     pub(super) newest: ChunkId,
+    /// Where the last chunk came among them that was not the newest; those with such points come in order.
+    pub(super) hung: ChunkId,
+    /// What free chunks wait for of this lane's work, the oldest point first.
+    pub(super) oldest_use: Link,
+    pub(super) newest_use: Link,
     /// Runs of neighbours that the lane may use, with at least one chunk of its own.
     pub(super) runs: FreeIndex,
+    /// The head of the run that was entered last.
+    recent: ChunkId,
     /// Chunks in use that were allocated here, uses recorded here, and free chunks of its own that wait for others.
     pub(super) live: u64,
     /// Its stream is about to end, or has.
@@ -24,6 +32,26 @@ pub(super) struct Row {
 }
 
 impl Row {
+    pub(super) fn new(stream: Stream, runs: FreeIndex) -> Self {
+        let (oldest, newest, hung, recent) = (NIL, NIL, NIL, NIL);
+        let (oldest_use, newest_use) = (0, 0);
+        let (point, done, live, forgotten) = (0, 0, 0, false);
+        Row {
+            stream,
+            point,
+            done,
+            oldest,
+            newest,
+            hung,
+            oldest_use,
+            newest_use,
+            runs,
+            recent,
+            live,
+            forgotten,
+        }
+    }
+
     /// Whether nothing refers to it any more.
     pub(super) fn is_idle(&self) -> bool {
         self.oldest == NIL && self.live == 0
@@ -33,11 +61,27 @@ impl Row {
     #[inline]
     pub(super) fn hang(&mut self, notes: &mut [Note], id: ChunkId) {
         let point = notes[id.index()].point;
-        let mut older = self.newest;
-        while older != NIL && notes[older.index()].point > point {
+        let newest = self.newest;
+        if newest != NIL && notes[newest.index()].point > point {
+            self.hang_among(notes, id, point);
+        } else {
+            self.hang_behind(notes, id, newest);
+        }
+    }
+
+    #[cold]
+    fn hang_among(&mut self, notes: &mut [Note], id: ChunkId, point: u64) {
+        let is_before = |at: ChunkId| at != NIL && notes[at.index()].point <= point;
+        let mut older = if self.hung == NIL { self.newest } else { self.hung };
+        while older != NIL && !is_before(older) {
             older = notes[older.index()].older;
         }
+        let newer_of = |at: ChunkId| if at == NIL { self.oldest } else { notes[at.index()].newer };
+        while is_before(newer_of(older)) {
+            older = newer_of(older);
+        }
         self.hang_behind(notes, id, older);
+        self.hung = id;
     }
 
     /// Puts a chunk behind another of the lane's, or first.
@@ -54,6 +98,9 @@ impl Row {
     #[inline]
     pub(super) fn unhang(&mut self, notes: &mut [Note], id: ChunkId) {
         let Note { older, newer, .. } = notes[id.index()];
+        if self.hung == id {
+            self.hung = older;
+        }
         self.join(notes, older, newer);
     }
 
@@ -64,6 +111,9 @@ impl Row {
         let note = &mut notes[by.index()];
         *note = Note::new(lane, point);
         (note.older, note.newer) = (older, newer);
+        if self.hung == id {
+            self.hung = by;
+        }
         self.join(notes, older, by);
         self.join(notes, by, newer);
     }
@@ -85,6 +135,36 @@ impl Row {
         let note = &mut notes[id.index()];
         (note.run_addr, note.run_bytes) = (addr, bytes);
         self.runs.insert(notes, id, bytes);
+        self.recent = id;
+    }
+
+    /// The head of the run around an own chunk of the lane's, where all runs are in their indices.
+    #[inline]
+    pub(super) fn linked_head(&self, slab: &[Hot], notes: &[Note], own: ChunkId) -> ChunkId {
+        if notes[own.index()].run_bytes != 0 {
+            return own;
+        }
+        self.linked_head_before(slab, notes, own)
+    }
+
+    fn linked_head_before(&self, slab: &[Hot], notes: &[Note], own: ChunkId) -> ChunkId {
+        // Where a run is long it mostly is that one.
+        if self.recent != NIL {
+            let (lane, addr) = (notes[own.index()].lane, slab[own].addr);
+            let recent = &notes[self.recent.index()];
+            // Whatever has bytes of a run is a head.
+            if recent.run_bytes != 0
+                && recent.lane == lane
+                && addr.wrapping_sub(recent.run_addr) < recent.run_bytes
+            {
+                return self.recent;
+            }
+        }
+        let mut at = own;
+        while at != NIL && notes[at.index()].run_bytes == 0 {
+            at = slab[at].prev;
+        }
+        at
     }
 
     /// Takes the run out that has a chunk for its head, if there is one; returns its bytes.

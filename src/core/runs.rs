@@ -8,7 +8,7 @@
 
 use super::arena::Arena;
 use super::chunks::{ChunkId, NIL, State};
-use super::lanes::{ANYONE, Lane};
+use super::lanes::{ANYONE, Lane, Note};
 
 impl Arena {
     /// The lane that may use a free chunk at once, where not everybody may.
@@ -77,6 +77,33 @@ impl Arena {
             at = self.chunks.next(at);
         }
         (addr, bytes)
+    }
+
+    /// The last own chunk of some lane's that a run reaches `id` from, from before it.
+    pub(super) fn own_before(&self, id: ChunkId) -> Option<ChunkId> {
+        let prev = self.chunks.prev(id);
+        let own = if prev != NIL && self.is_anyones(prev) { self.chunks.prev(prev) } else { prev };
+        (own != NIL && self.owner(own).is_some()).then_some(own)
+    }
+
+    /// The first one behind it.
+    pub(super) fn own_behind(&self, id: ChunkId) -> Option<ChunkId> {
+        let next = self.chunks.next(id);
+        let own = if next != NIL && self.is_anyones(next) { self.chunks.next(next) } else { next };
+        (own != NIL && self.owner(own).is_some()).then_some(own)
+    }
+
+    /// Takes the run around a lane's own chunk out of the index; all runs are in theirs.
+    #[inline]
+    pub(super) fn take_run(&mut self, lane: Lane, own: ChunkId) -> Run {
+        let head = self.lanes.row(lane).linked_head(&self.chunks.slab, &self.lanes.notes, own);
+        let addr = self.lanes.note(head).run_addr;
+        Run { lane, head, addr, end: addr + self.lanes.unlink_run(lane, head) }
+    }
+
+    #[inline]
+    pub(super) fn put_run(&mut self, run: Run) {
+        self.lanes.link_run(run.lane, run.head, run.addr, run.end - run.addr);
     }
 
     /// The chunk from which on runs reach to `id` from before it.
@@ -157,7 +184,7 @@ impl Arena {
     pub(super) fn fuse(&mut self, first: ChunkId, second: ChunkId) {
         let addr = self.chunks.addr(second);
         self.starts.clear(&self.chunks.slab, &mut self.regions, addr, second);
-        *self.lanes.note_mut(second) = super::lanes::Note::new(ANYONE, 0);
+        *self.lanes.note_mut(second) = Note::new(ANYONE, 0);
         let slab = &mut self.chunks.slab[..];
         let (size, next) = (slab[first].size() + slab[second].size(), slab[second].next);
         slab[first].set_size(size);
@@ -167,4 +194,14 @@ impl Arena {
         }
         self.chunks.vacant.add(slab, second);
     }
+}
+
+/// The run around an own chunk of a lane's: between which addresses, and where the index has it.
+#[derive(Clone, Copy)]
+pub(super) struct Run {
+    pub(super) lane: Lane,
+    /// Its first own chunk.
+    pub(super) head: ChunkId,
+    pub(super) addr: u64,
+    pub(super) end: u64,
 }

@@ -2,9 +2,10 @@
 
 use super::arena::{Arena, Want};
 use super::chunks::{ChunkId, NIL, State};
-use super::lanes::{ANYONE, Lane, Note, Stream, Use};
+use super::lanes::{ANYONE, Lane, Note, Stream};
 use super::rows::Row;
 use super::units::UNIT;
+use super::uses::Use;
 use crate::sys::HostMemoryExhausted;
 
 /// Work of a lane up to one of its points.
@@ -65,13 +66,12 @@ impl Arena {
     /// The lanes whose work free memory waits for. That of private pools waits for their release.
     pub(crate) fn unfinished(&self) -> impl Iterator<Item = Unfinished> + '_ {
         let waiting = self.lanes.all().filter(|(lane, row)| {
-            // By a chunk that other lanes were recorded on, or as one of those.
-            let concerns = |used: &Use| {
-                used.lane == *lane && used.point > row.done || self.lanes.note(used.chunk).lane == *lane
-            };
-            let waited_for = || self.lanes.uses.iter().any(|used| used.point != 0 && concerns(used));
+            // By what was freed here, or used here.
+            let direct = self.lanes.oldest(*lane) != NIL || row.oldest_use != 0;
+            // By what was freed here and waits for others besides.
+            let concerns = |used: &Use| used.point != 0 && self.lanes.note(used.chunk).lane == *lane;
             let common = row.stream.pool() == 0;
-            common && row.done < row.point && (self.lanes.oldest(*lane) != NIL || waited_for())
+            common && row.done < row.point && (direct || self.lanes.uses.iter().any(concerns))
         });
         waiting.map(|(lane, row)| Unfinished {
             work: Work { lane, point: row.point },
@@ -138,7 +138,7 @@ impl Arena {
         let mut works: Vec<Work> = Vec::new();
         for id in self.from(first).take_while(|&id| id != end) {
             let Note { lane, point, uses, .. } = *self.lanes.note(id);
-            let others = self.lanes.uses.iter().filter(|used| uses != 0 && used.chunk == id);
+            let others = self.lanes.uses.of(uses);
             let waits = !self.is_anyones(id) && point > self.lanes.row(lane).done;
             let by_itself = waits.then_some(lane);
             for lane in by_itself.into_iter().chain(others.map(|used| used.lane)) {
@@ -161,7 +161,7 @@ impl Arena {
         };
         let possible = |id: ChunkId| {
             let note = self.lanes.note(id);
-            let mut others = self.lanes.uses.iter().filter(|used| note.uses != 0 && used.chunk == id);
+            let mut others = self.lanes.uses.of(note.uses);
             self.is_anyones(id)
                 || waited(note.lane, note.point) && others.all(|used| waited(used.lane, used.point))
         };

@@ -43,6 +43,9 @@ pub(super) fn forget_if_over(mut guard: Guard<'_>) -> Guard<'_> {
     let gone = guard.arena.forget_all();
     // The driver has destroyed them with the context.
     guard.events = Default::default();
+    if let Some(guards) = &mut guard.guards {
+        guards.forget_all();
+    }
     guard.notify();
     let listener = guard.listener;
     guard.notifying(|| {

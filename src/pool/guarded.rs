@@ -11,7 +11,9 @@
 //!
 //! Guards are written and checked with the lock open and the device idle, by one thread at a time: as long as one is
 //! at it ([`turn`]) no chunk is handed out or freed, so nothing changes about the chunks that it has looked up. Nothing
-//! else needs a turn but to take memory away that is free, with its neighbours in use (as unmapping does).
+//! else needs a turn but to take memory away that is free, with its neighbours in use: a plan of remapping begins when
+//! nobody is at it, and what is on its way is out of reach until it is done. With the memory a guard may go that lies
+//! at its end: it is [exempt](Pool::leave_behind), and so is one in front of which a hole lies.
 //!
 //! The mode changes no answer: where guards cannot be written, a call goes on without, and [`exempt::Exempt`]
 //! remembers which are not to be believed.
@@ -32,6 +34,7 @@ use super::Pool;
 use super::slot::Guard;
 use crate::core::chunks::{ChunkId, NIL, State};
 use crate::core::lanes::Stream;
+use crate::core::remap::Plan;
 use crate::core::units::round_up;
 use crate::error::{Error, Text};
 use crate::report::Guarding;
@@ -75,6 +78,11 @@ impl Guards {
 
     pub(super) fn summary(&self) -> Guarding<'_> {
         Guarding { violations: self.violations, unchecked: self.unchecked, last: self.last.as_str() }
+    }
+
+    /// All memory is gone, and its guards.
+    pub(super) fn forget_all(&mut self) {
+        self.exempt.clear();
     }
 
     /// In a forked child: the thread that had the turn is not here, and what it has written is unknown.
@@ -148,6 +156,19 @@ impl Pool {
         let requested = chunks.cold(id).requested;
         Range { at: chunks.addr(id) + requested, bytes: chunks.size(id) - requested }
     }
+
+    /// A plan takes free memory away, or moves it: what was in it is there no more, also if others' memory comes there.
+    pub(super) fn leave_behind(&mut self, plan: &Plan) {
+        if !self.is_guarded() {
+            return;
+        }
+        for piece in &plan.sources {
+            let id = self.arena.chunk_at(piece.span.base);
+            if let Some(next) = id.and_then(|id| self.behind(id)) {
+                self.guards().exempt.set(next, FRONT, true);
+            }
+        }
+    }
 }
 
 /// What lies in front of a chunk, and whether it is there to be looked at.
@@ -170,13 +191,14 @@ pub(super) fn make_room(guard: &mut Guard<'_>) -> Result<(), HostMemoryExhausted
     guard.guards().exempt.reserve(live + 1)
 }
 
-/// Writes the guards of a chunk that was taken just now, and what shows that nobody has written to it yet.
-pub(super) fn hand_out(mut guard: Guard<'_>, addr: u64, stream: Stream) -> Result<(), Error> {
-    let Some(id) = guard.arena.chunk_in_use(addr) else { return Ok(()) };
+/// Writes the guards of a chunk that was taken just now, and what shows that nobody has written to it yet. Gives the
+/// pool back if all of it, and the chunk too, was gone by then.
+pub(super) fn hand_out(mut guard: Guard<'_>, addr: u64, stream: Stream) -> Result<Option<Guard<'_>>, Error> {
+    let Some(id) = guard.arena.chunk_in_use(addr) else { return Ok(None) };
     // Until they are written.
     guard.guards().exempt.set(addr, FRONT | BEHIND, true);
     if !guard.may_touch(id) {
-        return Ok(());
+        return Ok(None);
     }
     let (behind, front) = (guard.guard_behind(id), guard.in_front(id));
     let fills = [
@@ -187,9 +209,13 @@ pub(super) fn hand_out(mut guard: Guard<'_>, addr: u64, stream: Stream) -> Resul
     let count = if front == Neighbour::Free { 3 } else { 2 };
     let streams = guard.streams_to_ask(stream);
     guard.guards().at_work = Some((addr, None));
+    let life = guard.arena.life();
     let (mut guard, hindrance) = guard
         .guarding(|backend| work::when_idle(backend, streams, |memory| work::fill(memory, &fills[..count])));
     guard.guards().at_work = None;
+    if guard.arena.life() != life {
+        return guard.check_entry().map(Some);
+    }
     let mut messages = Messages::default();
     match hindrance {
         None => {
@@ -200,7 +226,7 @@ pub(super) fn hand_out(mut guard: Guard<'_>, addr: u64, stream: Stream) -> Resul
         Some(hindrance) => messages.add_hindrance(&mut guard, &hindrance, "were not written"),
     }
     let guard = guard.check_entry();
-    let answer = guard.map(drop);
+    let answer = guard.map(|_| None);
     messages.emit();
     answer
 }

@@ -193,10 +193,13 @@ struct Tried {
     collected: bool,
     /// What the driver failed to do for it meanwhile: why it fails, if nothing else serves it.
     failure: Option<Unsaid>,
+    /// How often granules were moved for it.
+    moves: u32,
 }
 
 impl Tried {
     const ROUNDS: u32 = 4;
+    const MOVES: u32 = 16;
 
     /// What was freed may merge and be collected; the backend is asked again only where regions came or went.
     fn look(&mut self, guard: &Guard<'_>) {
@@ -249,7 +252,9 @@ fn take<'a>(mut guard: Guard<'a>, want: &Want<'_>) -> Attempt<'a> {
     }
     match guard.arena.take(want) {
         Ok(Some(addr)) if guard.is_guarded() => {
-            guarded::hand_out(guard, addr, want.stream).map(|()| Outcome::Served(addr))
+            // What is gone by now is nothing found.
+            let gone = guarded::hand_out(guard, addr, want.stream)?;
+            Ok(gone.map_or(Outcome::Served(addr), Outcome::Exhausted))
         }
         Ok(Some(addr)) => Ok(Outcome::Served(addr)),
         Ok(None) => Ok(Outcome::Exhausted(guard)),
@@ -338,7 +343,12 @@ fn attempt<'a>(mut guard: Guard<'a>, want: &Want<'_>, tried: &mut Tried) -> Atte
             let moved;
             (guard, moved) = remap::relocate(guard, want)?;
             match moved {
-                Extended::Grown => tried.note_own(&guard, 1),
+                Extended::Grown => {
+                    tried.note_own(&guard, 1);
+                    // Whoever has to wait for his turn with the guards may find it taken.
+                    tried.moves += 1;
+                    tried.collected = !guard.is_guarded() || tried.moves > Tried::MOVES;
+                }
                 Extended::Refused => {}
                 Extended::NoRoom if guard.is_bringing(u64::MAX) => {
                     guard = guard.wait_for_call().check_entry()?;

@@ -34,6 +34,15 @@ fn serve<'a>(
 ) -> Result<(Guard<'a>, Extended), Error> {
     let mut refused = false;
     for &new in ways {
+        // Whoever writes guards in front of a chunk counts on the free memory there. With them on, the caller has the
+        // turn when he comes.
+        while guard.is_guarding() {
+            guard = guard.wait_for_call().check_entry()?;
+        }
+        if guard.is_over() {
+            // There is nothing to move, and the range is not the next life's.
+            return Ok((guard, Extended::Refused));
+        }
         if guard.arena.is_moving() {
             // Another thread's plan, which the caller waits for.
             return Ok((guard, Extended::NoRoom));
@@ -43,11 +52,15 @@ fn serve<'a>(
             Ok(None) => break,
             Err(exhausted) => return Err(guard.fail(exhausted.into())),
         };
+        guard.leave_behind(&plan);
+        let life = guard.arena.life();
         let outcome;
         (guard, outcome) = carry_out(guard, plan, want);
         // The allocator may have come to its end meanwhile.
         guard = guard.check_entry()?;
         match outcome {
+            // What was learnt is of no use any more: the search begins again.
+            _ if guard.arena.life() != life => return Ok((guard, Extended::Refused)),
             Ok(()) => return Ok((guard, Extended::Grown)),
             Err(Error::OutOfMemory) => refused = true,
             Err(error) => return Err(guard.fail(error)),
@@ -66,8 +79,7 @@ fn carry_out<'a>(guard: Guard<'a>, mut plan: Plan, want: &Want<'_>) -> (Guard<'a
         outcome
     });
     if guard.arena.life() != life {
-        // Whoever wanted it asks again.
-        return (abandon(guard, &plan), Err(Error::OutOfMemory));
+        return (abandon(guard, &plan), outcome);
     }
     guard.arena.commit(plan);
     (guard, outcome)
@@ -150,13 +162,14 @@ fn tell(device: i32, asked: u64, plan: &Plan, outcome: Result<(), Error>) {
 
 /// Gives granules that are free back as long as `keep` bytes stay mapped; returns how many bytes went.
 pub(super) fn trim(mut guard: Guard<'_>, keep: u64) -> Result<(Guard<'_>, Result<u64, Error>), Error> {
-    while guard.arena.is_moving() {
+    while guard.arena.is_moving() || guard.is_guarding() {
         guard = guard.wait_for_call().check_entry()?;
     }
     let mut plan = guard.arena.plan_trim(keep)?;
     if plan.sources.is_empty() {
         return Ok((guard, Ok(0)));
     }
+    guard.leave_behind(&plan);
     let (mut outcome, mut released) = (Ok(()), 0u64);
     let (device, listener, life) = (guard.device, guard.listener, guard.arena.life());
     (guard, ()) = guard.giving_back(|backend| {

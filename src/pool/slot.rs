@@ -185,10 +185,10 @@ impl Slot {
         self.lock.reset_after_fork();
     }
 
-    /// Whether a region of a usable allocator here is around an address. Also from its own callbacks.
+    /// Whether memory of a usable allocator here is around an address. Also from its own callbacks.
     pub(crate) fn holds(&self, addr: u64) -> bool {
         let guard = self.lock();
-        guard.inner().phase.is_live() && guard.arena.regions().find(addr).is_some()
+        guard.inner().phase.is_live() && guard.arena.has_memory_at(addr)
     }
 
     /// Whether there is an allocator already; an error if it is of no use.

@@ -150,14 +150,7 @@ impl Backend {
 
     /// The struct that C programs fill; valid as long as the backend stays where it is.
     pub fn functions(&self) -> bfc_suballocator_t {
-        bfc_suballocator_t {
-            struct_size: size_of::<bfc_suballocator_t>(),
-            user_data: std::ptr::from_ref(self).cast_mut().cast(),
-            alloc: Some(alloc_region),
-            free: Some(free_region),
-            supports_coalescing: self.coalesces.into(),
-            reserved: 0,
-        }
+        functions(self, Some(alloc_region), Some(free_region), self.coalesces)
     }
 
     /// Looks at the books.
@@ -246,6 +239,25 @@ impl Backend {
         if at != end || parts > 1 && !self.coalesces {
             books.broken.push(format!("given back {base:#x} + {bytes:#x}: not what was given"));
         }
+    }
+}
+
+/// What C programs fill, with a backend of a test's, which stays where it is, as the pointer that comes along.
+pub fn functions<T>(
+    of: &T,
+    alloc: bfc_region_alloc_t,
+    free: bfc_region_free_t,
+    coalesces: bool,
+) -> bfc_suballocator_t {
+    let user_data = std::ptr::from_ref(of).cast_mut().cast();
+    let struct_size = size_of::<bfc_suballocator_t>();
+    bfc_suballocator_t {
+        struct_size,
+        user_data,
+        alloc,
+        free,
+        supports_coalescing: coalesces.into(),
+        reserved: 0,
     }
 }
 

@@ -97,6 +97,24 @@ impl Gpu {
         context as u64
     }
 
+    /// A range of the program's own at an address, if it can be had there, with a granule of physical memory at its
+    /// beginning; returns where.
+    pub fn map_granule(self, device: i32, at: u64, bytes: u64) -> u64 {
+        const GRANULE: usize = 2 << 20;
+        let mut base = 0;
+        cu!(self, cuMemAddressReserve(&mut base, bytes as usize, 0, at, 0));
+        let location = CUmemLocation { type_: CU_MEM_LOCATION_TYPE_DEVICE, id: device };
+        let wanted = CUmemAllocationProp {
+            type_: CU_MEM_ALLOCATION_TYPE_PINNED,
+            location,
+            ..CUmemAllocationProp::default()
+        };
+        let mut handle = 0;
+        cu!(self, cuMemCreate(&mut handle, GRANULE, &wanted, 0));
+        cu!(self, cuMemMap(base, GRANULE, 0, handle, 0));
+        base
+    }
+
     /// A context of the program's own, current from now on.
     pub fn own_context(self, device: i32) -> u64 {
         let mut context = ptr::null_mut();

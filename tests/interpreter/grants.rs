@@ -98,14 +98,7 @@ impl Grants {
     }
 
     pub(crate) fn functions(&self) -> bfc_suballocator_t {
-        bfc_suballocator_t {
-            struct_size: size_of::<bfc_suballocator_t>(),
-            user_data: std::ptr::from_ref(self).cast_mut().cast(),
-            alloc: Some(alloc_region),
-            free: Some(free_region),
-            supports_coalescing: self.coalesces.into(),
-            reserved: 0,
-        }
+        backend::functions(self, Some(alloc_region), Some(free_region), self.coalesces)
     }
 
     /// What is honestly out.

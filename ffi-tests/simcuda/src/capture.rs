@@ -15,6 +15,7 @@ use cuda_sys::{
 use crate::abi::Answer;
 use crate::handles::{self, Kind};
 use crate::sim::Sim;
+use crate::streams::Point;
 use crate::system;
 use crate::work::Work;
 
@@ -33,6 +34,17 @@ pub(crate) struct Capture {
 #[derive(Clone, Default)]
 pub(crate) struct Graph {
     pub(crate) nodes: Vec<Node>,
+}
+
+/// A graph that can be launched.
+pub(crate) struct Executable {
+    pub(crate) graph: Graph,
+    /// The handle of the graph that it was made of.
+    pub(crate) of: u64,
+    /// CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH.
+    pub(crate) auto_free: bool,
+    /// Where its last launch ends.
+    pub(crate) last: Option<Point>,
 }
 
 /// A captured item.
@@ -92,6 +104,7 @@ impl Sim {
             return Err(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
         }
         if !is_joined {
+            self.settle_graph_memory();
             return Err(CUDA_ERROR_STREAM_CAPTURE_UNJOINED);
         }
         self.graphs.insert(capture.handle, capture.graph);
@@ -104,14 +117,21 @@ impl Sim {
             stream.capture = None;
             stream.frontier.clear();
         }
-        self.captures.remove(&number)
+        let capture = self.captures.remove(&number);
+        if capture.as_ref().is_some_and(|capture| capture.is_invalid) {
+            self.settle_graph_memory();
+        }
+        capture
     }
 
     /// A stream is destroyed: a capture that began there is over, another one is spoilt. The manual does not say.
     pub(crate) fn leave_capture(&mut self, stream: u64) {
         let Some(number) = self.streams.get(&stream).and_then(|stream| stream.capture) else { return };
         match self.captures.get(&number) {
-            Some(capture) if capture.origin == stream => drop(self.take_capture(number)),
+            Some(capture) if capture.origin == stream => {
+                self.take_capture(number);
+                self.settle_graph_memory();
+            }
             _ => self.invalidate(number),
         }
     }

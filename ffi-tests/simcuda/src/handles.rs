@@ -13,6 +13,8 @@ pub(crate) enum Kind {
     Pool = 0x16,
     Physical = 0x17,
     Node = 0x18,
+    Module = 0x19,
+    Function = 0x1a,
 }
 
 /// The handle of a kind with a number.

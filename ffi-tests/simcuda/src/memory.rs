@@ -1,7 +1,5 @@
 //! Memory that is no virtual memory: what `cuMemAlloc` and its relatives gave.
 
-use std::ffi::c_int;
-
 use cuda_sys::{CUDA_ERROR_OUT_OF_MEMORY, CUdevice};
 
 use crate::abi::Answer;
@@ -18,6 +16,8 @@ pub(crate) enum Origin {
     Managed,
     /// `cuMemAllocAsync`, from a pool.
     Pool(u64),
+    /// `cuMemAllocAsync` in a capture: the memory of a graph.
+    Graph,
     /// `cuMemAllocHost`, `cuMemHostAlloc`, with its flags.
     Host(u32),
     /// `cuMemHostRegister`: the program's own memory.
@@ -40,22 +40,9 @@ pub(crate) struct Allocation {
     pub(crate) span: (u64, u64),
     /// Unique in this process (CU_POINTER_ATTRIBUTE_BUFFER_ID).
     pub(crate) unique: u64,
-    /// cuMemFreeAsync was called and its turn has not come.
+    /// cuMemFreeAsync was called, of what cuMemAlloc gave, and its turn has not come.
     pub(crate) is_ending: bool,
     pub(crate) sync_memops: bool,
-}
-
-/// A memory pool. Kept simple: memory goes back to the device as soon as its free's turn has come, whatever the
-/// release threshold.
-#[derive(Default)]
-pub(crate) struct Pool {
-    pub(crate) device: CUdevice,
-    pub(crate) is_default: bool,
-    pub(crate) is_destroyed: bool,
-    pub(crate) threshold: u64,
-    pub(crate) reuse: [c_int; 3],
-    pub(crate) used: u64,
-    pub(crate) high: u64,
 }
 
 impl Sim {
@@ -88,17 +75,51 @@ impl Sim {
         bytes: u64,
         origin: Origin,
     ) -> Answer<u64> {
-        let charge = round_up(bytes, ALIGNMENT);
-        let there = self.device(device)?;
-        if there.capacity.saturating_sub(there.used) < charge {
-            return Err(CUDA_ERROR_OUT_OF_MEMORY);
-        }
-        let reuse = self.options.is_on(Choice::ReuseAddresses);
-        let taken = self.arena(device)?.take(bytes, reuse);
-        let (at, span) = taken.ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
-        self.device(device)?.used += charge;
+        let (at, span) = self.take_device(device, bytes)?;
         self.add_allocation(at, device, context, bytes, origin, span);
         Ok(at)
+    }
+
+    /// Takes addresses with memory of a device behind them, which counts from now on: where, and in which pages.
+    pub(crate) fn take_device(&mut self, device: CUdevice, bytes: u64) -> Answer<(u64, (u64, u64))> {
+        let charge = round_up(bytes, ALIGNMENT);
+        self.charge(device, charge)?;
+        let taken = self.take_addresses(device, bytes);
+        if taken.is_err() {
+            self.device(device)?.used -= charge;
+        }
+        taken
+    }
+
+    /// Counts memory of a device as used, if there is as much.
+    pub(crate) fn charge(&mut self, device: CUdevice, bytes: u64) -> Answer {
+        let there = self.device(device)?;
+        if there.capacity.saturating_sub(there.used) < bytes {
+            return Err(CUDA_ERROR_OUT_OF_MEMORY);
+        }
+        there.used += bytes;
+        Ok(())
+    }
+
+    /// Takes addresses of a device's range, and counts nothing.
+    pub(crate) fn take_addresses(&mut self, device: CUdevice, bytes: u64) -> Answer<(u64, (u64, u64))> {
+        let reuse = self.options.is_on(Choice::ReuseAddresses);
+        self.arena(device)?.take(bytes, reuse).ok_or(CUDA_ERROR_OUT_OF_MEMORY)
+    }
+
+    /// Gives memory of a device back with its addresses.
+    pub(crate) fn give_device_back(&mut self, device: CUdevice, bytes: u64, span: (u64, u64)) {
+        if let Ok(there) = self.device(device) {
+            there.used -= bytes;
+        }
+        self.give_addresses_back(device, span);
+    }
+
+    pub(crate) fn give_addresses_back(&mut self, device: CUdevice, span: (u64, u64)) {
+        let fill = self.options.get(Choice::Poison) == POISON_FILL;
+        if let Some(Some(arena)) = self.arenas.get_mut(device as usize) {
+            arena.give_back(span, fill);
+        }
     }
 
     pub(crate) fn add_allocation(
@@ -109,11 +130,12 @@ impl Sim {
         bytes: u64,
         origin: Origin,
         span: (u64, u64),
-    ) {
+    ) -> u64 {
         let unique = self.number();
         let allocation =
             Allocation { bytes, origin, device, context, span, unique, is_ending: false, sync_memops: false };
         self.allocations.insert(at, allocation);
+        unique
     }
 
     /// Takes memory of the host that the device can reach.
@@ -127,31 +149,18 @@ impl Sim {
 
     /// Ends an allocation, whatever its kind.
     pub(crate) fn release(&mut self, at: u64) {
-        let Some(allocation) = self.allocations.remove(&at) else { return };
-        let charge = round_up(allocation.bytes, ALIGNMENT);
-        match allocation.origin {
-            Origin::Registered(_) => return,
-            Origin::Host(_) | Origin::Imported { .. } => {
-                return system::unreserve(allocation.span.0, allocation.span.1);
+        let Some(&Allocation { bytes, origin, device, span, .. }) = self.allocations.get(&at) else { return };
+        match origin {
+            Origin::Pool(_) => return self.return_to_pool(at, None),
+            // Its graph's, which ends it.
+            Origin::Graph => return,
+            Origin::Host(_) | Origin::Imported { .. } => system::unreserve(span.0, span.1),
+            Origin::Plain | Origin::Managed => {
+                self.give_device_back(device, round_up(bytes, ALIGNMENT), span)
             }
-            Origin::Pool(pool) => self.leave_pool(pool, allocation.bytes),
-            Origin::Plain | Origin::Managed => (),
+            Origin::Registered(_) => (),
         }
-        let fill = self.options.get(Choice::Poison) == POISON_FILL;
-        if let Ok(device) = self.device(allocation.device) {
-            device.used -= charge;
-        }
-        if let Some(Some(arena)) = self.arenas.get_mut(allocation.device as usize) {
-            arena.give_back(allocation.span, fill);
-        }
-    }
-
-    fn leave_pool(&mut self, handle: u64, bytes: u64) {
-        let Some(pool) = self.pools.get_mut(&handle) else { return };
-        pool.used -= bytes;
-        if pool.is_destroyed && pool.used == 0 {
-            self.pools.remove(&handle);
-        }
+        self.allocations.remove(&at);
     }
 
     /// The allocation that an address lies in, and its start.
@@ -168,6 +177,26 @@ impl Sim {
         in_arena || imported || reserved.is_some_and(|(start, range)| at - start < range.bytes)
     }
 
+    /// The allocation around an address, as device work finds it whose turn it is: start, bytes, and the device that
+    /// it is memory of. What is allocated in the order of streams lives from the turn of its allocation to that of
+    /// its free.
+    fn touchable(&self, at: u64) -> Result<Option<(u64, u64, Option<CUdevice>)>, String> {
+        let living = self.living.range(..=at).next_back();
+        if let Some((start, living)) = living.filter(|(start, living)| at - **start < living.bytes) {
+            return Ok(Some((*start, living.bytes, Some(living.device))));
+        }
+        match self.find(at) {
+            Some((_, Allocation { origin: Origin::Pool(_) | Origin::Graph, .. })) => Err(format!(
+                "{at:#x} is not allocated in the order of the work: its turn has not come, or is over"
+            )),
+            Some((start, there)) => {
+                let owner = (there.origin == Origin::Plain).then_some(there.device);
+                Ok(Some((start, there.bytes, owner)))
+            }
+            None => Ok(None),
+        }
+    }
+
     /// Whether work on a device may touch a range; if not, why. An address that is no device's is the host's,
     /// and taken on trust where `host` says that the host's memory will do.
     pub(crate) fn may_access(
@@ -182,15 +211,14 @@ impl Sim {
             return Ok(());
         }
         let end = at.checked_add(bytes).ok_or_else(|| format!("{at:#x} and {bytes} bytes overflow"))?;
-        if let Some((start, allocation)) = self.find(at) {
-            if end - start > allocation.bytes {
+        if let Some((start, bytes_there, owner)) = self.touchable(at)? {
+            if end - start > bytes_there {
                 return Err(format!("{at:#x} and {bytes} bytes go beyond the end of {start:#x}"));
             }
-            let is_devices = matches!(allocation.origin, Origin::Plain | Origin::Pool(_));
-            if is_devices && !self.may_touch(device, allocation.device) {
-                return Err(format!("{at:#x} is of device {}, no peer of {device}", allocation.device));
-            }
-            return Ok(());
+            return match owner.filter(|owner| !self.may_touch(device, *owner)) {
+                Some(owner) => Err(format!("{at:#x} is of device {owner}, no peer of {device}")),
+                None => Ok(()),
+            };
         }
         match self.is_mapped(device, at, end, writes) {
             Ok(true) => Ok(()),

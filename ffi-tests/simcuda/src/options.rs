@@ -3,7 +3,7 @@
 use std::env;
 
 /// Numbers of the options in `simcuda.h`; a value is a whole number.
-pub(crate) const COUNT: usize = 11;
+pub(crate) const COUNT: usize = 12;
 
 /// See `simcuda.h`, whose enumerators have the same order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -20,10 +20,15 @@ pub(crate) enum Choice {
     Vmm = 8,
     Pools = 9,
     Peers = 10,
+    ResetEnds = 11,
 }
 
 /// Freed memory: unmapped, so that a stray access faults, or filled with `POISON`.
 pub(crate) const POISON_FILL: i64 = 1;
+
+/// The end of a primary context takes mappings and physical memory along, and with the second reserved ranges.
+pub(crate) const ENDS_MAPPINGS: i64 = 1;
+pub(crate) const ENDS_RANGES: i64 = 2;
 
 /// What freed memory is filled with.
 pub(crate) const POISON: u8 = 0xdd;

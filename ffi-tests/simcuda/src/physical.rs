@@ -8,6 +8,7 @@ use cuda_sys::{CUDA_ERROR_OUT_OF_MEMORY, CUdevice};
 
 use crate::abi::Answer;
 use crate::handles::Kind;
+use crate::options::{Choice, ENDS_MAPPINGS, ENDS_RANGES};
 use crate::sim::Sim;
 use crate::system::{self, Access};
 
@@ -179,6 +180,31 @@ impl Sim {
             physical.mappings -= 1;
         }
         self.drop_physical(mapping.handle);
+    }
+
+    /// With a device's primary context, if the option says so: its physical memory, wherever that is mapped, and the
+    /// ranges that are reserved.
+    pub(crate) fn end_virtual_memory(&mut self, device: CUdevice) {
+        let ends = self.options.get(Choice::ResetEnds);
+        if ends < ENDS_MAPPINGS {
+            return;
+        }
+        let handles = self.physical.iter().filter(|(_, physical)| physical.device == device);
+        for handle in handles.map(|(handle, _)| *handle).collect::<Vec<_>>() {
+            let mapped = self.mappings.iter().filter(|(_, mapping)| mapping.handle == handle);
+            for at in mapped.map(|(at, _)| *at).collect::<Vec<_>>() {
+                self.remove_mapping(at);
+            }
+            if let Some(physical) = self.physical.get_mut(&handle) {
+                physical.references = 0;
+            }
+            self.drop_physical(handle);
+        }
+        if ends >= ENDS_RANGES {
+            for (at, reservation) in std::mem::take(&mut self.reservations) {
+                system::unreserve(at, reservation.bytes);
+            }
+        }
     }
 
     /// Sets what a device may do with a mapping. The host may do what any device may: the simulated device is

@@ -13,13 +13,16 @@ use cuda_sys::{
 };
 
 use crate::arena::Arena;
-use crate::capture::{Capture, Graph};
+use crate::capture::{Capture, Executable, Graph};
 use crate::contexts::{Context, Device, Thread};
 use crate::faults::Faults;
+use crate::graph_memory::GraphMemory;
 use crate::handles::{self, Kind};
-use crate::memory::{Allocation, Pool};
+use crate::memory::Allocation;
+use crate::modules::{Function, Module};
 use crate::options::{Choice, Options};
 use crate::physical::{Mapping, Physical, Reservation, Store};
+use crate::pools::{Living, Pool};
 use crate::record::Record;
 use crate::streams::{Event, Stream};
 use crate::system;
@@ -47,19 +50,28 @@ pub(crate) struct Sim {
     pub(crate) events: BTreeMap<u64, Event>,
     pub(crate) captures: BTreeMap<u64, Capture>,
     pub(crate) graphs: BTreeMap<u64, Graph>,
-    pub(crate) executables: BTreeMap<u64, Graph>,
+    pub(crate) executables: BTreeMap<u64, Executable>,
+
+    pub(crate) modules: BTreeMap<u64, Module>,
+    pub(crate) functions: BTreeMap<u64, Function>,
 
     /// By device.
     pub(crate) arenas: Vec<Option<Arena>>,
     /// Live memory that is no virtual memory, by address.
     pub(crate) allocations: BTreeMap<u64, Allocation>,
     pub(crate) pools: BTreeMap<u64, Pool>,
+    /// What pools and graphs gave and is allocated in the order of the work, by address.
+    pub(crate) living: BTreeMap<u64, Living>,
+    /// Memory of graphs, by address.
+    pub(crate) graph_memory: BTreeMap<u64, GraphMemory>,
     /// Physical memory of each device.
     pub(crate) stores: Vec<Option<Store>>,
     pub(crate) physical: BTreeMap<u64, Physical>,
     pub(crate) reservations: BTreeMap<u64, Reservation>,
     pub(crate) mappings: BTreeMap<u64, Mapping>,
 
+    /// Simulated time, in nanoseconds: it passes while the program waits.
+    pub(crate) clock: u64,
     next: u64,
     /// Handles that a test wants to see again, the last one first.
     retired: Vec<(Kind, u64)>,
@@ -128,13 +140,18 @@ impl Sim {
             captures: BTreeMap::new(),
             graphs: BTreeMap::new(),
             executables: BTreeMap::new(),
+            modules: BTreeMap::new(),
+            functions: BTreeMap::new(),
             arenas: Vec::new(),
             allocations: BTreeMap::new(),
             pools: BTreeMap::new(),
+            living: BTreeMap::new(),
+            graph_memory: BTreeMap::new(),
             stores: Vec::new(),
             physical: BTreeMap::new(),
             reservations: BTreeMap::new(),
             mappings: BTreeMap::new(),
+            clock: 0,
             next: FIRST_NUMBER,
             retired: Vec::new(),
             options,
@@ -172,10 +189,12 @@ impl Sim {
             }
             self.drop_physical(handle);
         }
+        self.drop_graph_memory();
         let live: BTreeSet<u64> = self.allocations.keys().copied().collect();
         for at in live {
             self.release(at);
         }
+        self.drop_pools();
     }
 
     /// A number that nothing else has.

@@ -1,8 +1,13 @@
 //! Streams: queues of work in order. An item of a stream is run when everything before it in the stream is done
 //! and everything that it waits for elsewhere, unless the stream is held; then a test steps it. There is no
 //! thread of the device: work is run by whichever call of the driver finds that its turn has come.
+//!
+//! Time is simulated, and only a delay takes any (`Work::Delay`): the stream goes on when it is over. It passes while
+//! the program waits, from the end of one delay to the next, and a microsecond at each query that is answered
+//! NOT_READY. So what two streams do in the same time is done in the order of simulated time, each run alike. A stream
+//! that is held is stepped through its delays at once.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use cuda_sys::{
     CU_STREAM_NON_BLOCKING, CUDA_ERROR_INVALID_CONTEXT, CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_LAUNCH_TIMEOUT,
@@ -54,6 +59,8 @@ pub(crate) struct Stream {
     /// The thread that runs an item of it, with the lock open.
     runner: Option<u64>,
     pub(crate) is_held: bool,
+    /// When the delay that stands first is over.
+    wakes: Option<u64>,
     /// It goes when its work is done.
     is_destroyed: bool,
     /// The capture it takes part in.
@@ -88,6 +95,7 @@ impl Stream {
             done: 0,
             runner: None,
             is_held: false,
+            wakes: None,
             is_destroyed: false,
             capture: None,
             frontier: Vec::new(),
@@ -97,6 +105,14 @@ impl Stream {
     /// Whether the legacy default stream and this one wait for each other.
     fn is_blocking(&self) -> bool {
         self.role != Role::Legacy && self.flags & CU_STREAM_NON_BLOCKING == 0
+    }
+
+    /// How long the first item takes, if it is a delay.
+    fn delay(&self) -> Option<u64> {
+        match self.queue.front()?.work {
+            Work::Delay { nanoseconds } => Some(nanoseconds),
+            _ => None,
+        }
     }
 
     /// Items that are not done.
@@ -188,8 +204,20 @@ impl Sim {
 
     /// Ends a stream at once, with what is queued.
     pub(crate) fn drop_stream(&mut self, number: u64) {
+        self.carry_out_memory_work(number);
         self.destroy_stream(number);
         self.streams.remove(&number);
+    }
+
+    /// What belongs to no context is allocated and freed all the same.
+    fn carry_out_memory_work(&mut self, number: u64) {
+        let Some(stream) = self.streams.get(&number) else { return };
+        let (context, device) = (stream.context, stream.device);
+        let works = stream.queue.iter().map(|item| item.work.clone());
+        let memory = works.filter(|work| matches!(work, Work::Alloc { .. } | Work::Free { .. }));
+        for work in memory.collect::<Vec<_>>() {
+            self.perform(context, device, &work);
+        }
     }
 
     fn remove_if_over(&mut self, number: u64) {
@@ -215,14 +243,26 @@ impl Sim {
         streams.map(|(number, stream)| Point { stream: *number, item: stream.issued }).collect()
     }
 
-    /// Where streams of a device free memory that their turn has not come for.
-    pub(crate) fn pending_frees(&self, device: CUdevice) -> Vec<Point> {
-        let streams = self.streams.iter().filter(|(_, stream)| stream.device == device);
-        let frees = streams.flat_map(|(number, stream)| {
-            let frees = stream.queue.iter().filter(|item| matches!(item.work, Work::Free { .. }));
-            frees.map(|item| Point { stream: *number, item: item.number })
-        });
-        frees.collect()
+    /// Whether work queued on a stream from now on comes after a point elsewhere: events that are waited for, or the
+    /// rules of the legacy default stream, make it so.
+    pub(crate) fn is_behind(&self, stream: u64, point: Point) -> bool {
+        let mut left = self.implicit(stream);
+        left.push(self.end_of(stream));
+        let mut seen: BTreeMap<u64, u64> = BTreeMap::new();
+        while let Some(next) = left.pop() {
+            if next.stream == point.stream && next.item >= point.item {
+                return true;
+            }
+            let before = seen.insert(next.stream, next.item);
+            if before.is_some_and(|before| before >= next.item) {
+                seen.extend(before.map(|before| (next.stream, before)));
+                continue;
+            }
+            let Some(there) = self.streams.get(&next.stream) else { continue };
+            let items = there.queue.iter().take_while(|item| item.number <= next.item);
+            left.extend(items.flat_map(|item| item.after.iter().copied()));
+        }
+        false
     }
 
     /// The blocking streams of a context; their work and the legacy default stream's wait for each other.
@@ -287,6 +327,41 @@ impl Sim {
         Point { stream: number, item }
     }
 
+    /// Begins the delays whose turn has come; whether one of them was over at once.
+    fn begin_delays(&mut self) -> bool {
+        let waiting = |(_, stream): &(&u64, &Stream)| {
+            stream.delay().is_some() && stream.wakes.is_none() && !stream.is_held && self.is_ready(stream)
+        };
+        let begin: Vec<u64> = self.streams.iter().filter(waiting).map(|(number, _)| *number).collect();
+        let now = self.clock;
+        let mut is_over = false;
+        for number in begin {
+            if let Some(stream) = self.streams.get_mut(&number) {
+                stream.wakes = stream.delay().map(|nanoseconds| now.saturating_add(nanoseconds));
+                is_over |= stream.wakes == Some(now);
+            }
+        }
+        is_over
+    }
+
+    /// Whether the first item is no delay that goes on.
+    fn is_due(&self, stream: &Stream) -> bool {
+        stream.delay().is_none() || stream.wakes.is_some_and(|at| at <= self.clock)
+    }
+
+    /// Time passes until the next delay is over; false if there is none.
+    fn pass_time(&mut self) -> bool {
+        let wakes = self.streams.values().filter(|stream| !stream.is_held).filter_map(|stream| stream.wakes);
+        let next = wakes.min();
+        self.clock = self.clock.max(next.unwrap_or(0));
+        next.is_some()
+    }
+
+    /// A query found work under way.
+    pub(crate) fn pass_a_moment(&mut self) {
+        self.clock += 1000;
+    }
+
     /// Whether the first item of a stream could be run, but that it may be held.
     fn is_ready(&self, stream: &Stream) -> bool {
         let clear = |item: &Item| item.after.iter().all(|point| self.is_done(*point));
@@ -303,10 +378,13 @@ pub(crate) fn submit(mut sim: Guard, stream: u64, work: Work, after: Vec<Point>)
 /// Runs everything whose turn has come, streams in the order of their creation, until nothing is left.
 pub(crate) fn run_ready(mut sim: Guard) -> Guard {
     loop {
-        let ready = |stream: &Stream| !stream.is_held && sim.is_ready(stream);
+        let ready = |stream: &Stream| !stream.is_held && sim.is_ready(stream) && sim.is_due(stream);
         let next = sim.streams.iter().find(|(_, stream)| !stream.queue.is_empty() && ready(stream));
-        let Some(number) = next.map(|(number, _)| *number) else { return sim };
-        sim = run_next(sim, number);
+        match next.map(|(number, _)| *number) {
+            Some(number) => sim = run_next(sim, number),
+            None if sim.begin_delays() => (),
+            None => return sim,
+        }
     }
 }
 
@@ -316,6 +394,7 @@ fn run_next(mut sim: Guard, number: u64) -> Guard {
     let Some(item) = stream.queue.pop_front() else { return sim };
     let (context, device) = (stream.context, stream.device);
     stream.runner = Some(system::thread());
+    stream.wakes = None;
     if let Some(call) = item.work.call() {
         drop(sim);
         call();
@@ -328,6 +407,10 @@ fn run_next(mut sim: Guard, number: u64) -> Guard {
         stream.done = item.number;
         stream.runner = None;
         sim.remove_if_over(number);
+    }
+    if matches!(item.work, Work::Free { .. }) {
+        sim.settle_graph_memory();
+        sim.end_destroyed_pools();
     }
     sim::wake();
     sim
@@ -355,6 +438,10 @@ pub(crate) fn finish(mut sim: Guard, points: &[Point]) -> Answer<Guard> {
     sim = run_ready(sim);
     for point in points {
         while !sim.is_done(*point) {
+            if sim.pass_time() {
+                sim = run_ready(sim);
+                continue;
+            }
             sim = match sim.options.is_on(Choice::SynchronizeWaits) {
                 true => wait(sim, *point)?,
                 false => advance(sim, *point)?,

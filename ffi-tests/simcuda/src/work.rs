@@ -4,6 +4,8 @@ use std::ffi::c_void;
 
 use cuda_sys::{CUDA_ERROR_ILLEGAL_ADDRESS, CUDA_SUCCESS, CUdevice, CUstream, CUstreamCallback};
 
+use crate::memory::{Allocation, Origin};
+use crate::pools::Living;
 use crate::sim::Sim;
 use crate::system;
 
@@ -48,12 +50,41 @@ pub(crate) enum Work {
         width: u64,
         value: u32,
     },
+    /// A simulated kernel of a module: stores a value in each word of 4 bytes.
+    Words {
+        at: u64,
+        words: u64,
+        value: u32,
+    },
+    /// Another: adds to the word at `wrong` how many words have not that value.
+    Compare {
+        at: u64,
+        words: u64,
+        value: u32,
+        wrong: u64,
+    },
+    CopyWords {
+        to: u64,
+        from: u64,
+        words: u64,
+    },
+    /// Another, which does nothing for so long; see `streams`.
+    Delay {
+        nanoseconds: u64,
+    },
     /// An event's place, with what the event was when it was recorded.
     Record {
         event: u64,
         unique: u64,
     },
-    /// Memory of `cuMemAllocAsync` that is freed in order.
+    /// Memory that is allocated in order: from here on it may be touched.
+    Alloc {
+        at: u64,
+        bytes: u64,
+        unique: u64,
+        device: CUdevice,
+    },
+    /// Memory that is freed in order.
     Free {
         at: u64,
         unique: u64,
@@ -94,8 +125,12 @@ impl Sim {
         let is_sound = self.contexts.get(&context).is_some_and(|context| context.sticky.is_none());
         match work {
             Work::Record { event, unique } => self.reach(*event, *unique),
+            Work::Alloc { at, bytes, unique, device } => {
+                self.start_living(*at, Living { bytes: *bytes, unique: *unique, device: *device });
+            }
             Work::Free { at, unique } => {
-                if self.allocations.get(at).is_some_and(|allocation| allocation.unique == *unique) {
+                let plain = |there: &Allocation| there.unique == *unique && there.origin == Origin::Plain;
+                if !self.stop_living(*at, *unique) && self.allocations.get(at).is_some_and(plain) {
                     self.release(*at);
                 }
             }
@@ -151,6 +186,24 @@ impl Sim {
                 self.may_access(device, *at, count * width, true, true)?;
                 set(*at, *count, *width, *value);
             }
+            Work::Words { at, words, value } => {
+                self.may_access(device, *at, words * 4, true, false)?;
+                set(*at, *words, 4, *value);
+            }
+            Work::Compare { at, words, value, wrong } => {
+                self.may_access(device, *at, words * 4, false, false)?;
+                self.may_access(device, *wrong, 4, true, false)?;
+                let found = readable(*at, words * 4).chunks_exact(4);
+                let others = found.filter(|word| **word != value.to_le_bytes()).count() as u32;
+                let sum = range(*wrong, 4);
+                let before = u32::from_le_bytes([sum[0], sum[1], sum[2], sum[3]]);
+                sum.copy_from_slice(&before.wrapping_add(others).to_le_bytes());
+            }
+            Work::CopyWords { to, from, words } => {
+                self.may_access(device, *to, words * 4, true, false)?;
+                self.may_access(device, *from, words * 4, false, false)?;
+                copy(*to, *from, words * 4);
+            }
             _ => (),
         }
         Ok(())
@@ -204,9 +257,11 @@ fn copy(to: u64, from: u64, bytes: u64) {
     unsafe { std::ptr::copy(from as *const u8, to as *mut u8, bytes as usize) };
 }
 
+/// Elements of 1, 2 or 4 bytes, which 8 are a multiple of.
 fn set(at: u64, count: u64, width: u64, value: u32) {
-    let bytes = &value.to_le_bytes()[..width as usize];
-    for element in range(at, count * width).chunks_mut(width as usize) {
-        element.copy_from_slice(bytes);
+    let mut pattern = [0; 8];
+    for element in pattern.chunks_mut(width as usize) {
+        element.copy_from_slice(&value.to_le_bytes()[..width as usize]);
     }
+    fill(at, count * width, u64::from_le_bytes(pattern));
 }

@@ -7,10 +7,6 @@ const GLOBAL: u32 = CU_STREAM_CAPTURE_MODE_GLOBAL;
 const LOCAL: u32 = CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
 const RELAXED: u32 = CU_STREAM_CAPTURE_MODE_RELAXED;
 
-fn stream(machine: &Machine) -> CUstream {
-    machine.stream(CU_STREAM_NON_BLOCKING).unwrap()
-}
-
 #[test]
 fn a_graph_does_its_work_at_each_launch_and_not_at_capture() {
     let machine = ready();

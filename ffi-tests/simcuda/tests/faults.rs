@@ -167,11 +167,11 @@ fn a_twin_s_null_stream_is_the_calling_thread_s() {
 #[test]
 fn a_function_that_is_not_simulated_says_so() {
     let machine = ready();
-    let function = machine.driver.cuModuleLoadData().unwrap();
-    let mut module = std::ptr::null_mut();
-    // SAFETY: the result lives, and the image is looked at by nobody.
-    let code = unsafe { function(&raw mut module, c"".as_ptr().cast()) };
-    assert_eq!((code, machine.steer.calls_of(c"cuModuleLoadData")), (CUDA_ERROR_NOT_SUPPORTED, 1));
+    let function = machine.driver.cuMemPoolExportPointer().unwrap();
+    let mut data = CUmemPoolPtrExportData::default();
+    // SAFETY: the result lives, and the address is looked at by nobody.
+    let code = unsafe { function(&raw mut data, 0) };
+    assert_eq!((code, machine.steer.calls_of(c"cuMemPoolExportPointer")), (CUDA_ERROR_NOT_SUPPORTED, 1));
 }
 
 #[test]

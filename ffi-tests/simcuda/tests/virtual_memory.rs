@@ -121,9 +121,32 @@ fn physical_memory_counts_until_it_is_released_and_unmapped() {
     assert_eq!(machine.physical(GRANULE), Err(CUDA_ERROR_OUT_OF_MEMORY));
     machine.free(half).unwrap();
     machine.physical(GRANULE).unwrap();
-    // A context's end does not touch them: cuCtxDestroy in cuda.h.
+    // A context's end does not touch them: cuCtxDestroy in cuda.h. For a reset that is believed.
     machine.primary_reset(0).unwrap();
     assert_eq!(machine.steer.live(steer::PHYSICAL), handles.len() as u64 + 1);
+}
+
+/// The manual leaves open what a reset does to it: three ways to see that.
+#[test]
+fn what_a_reset_ends_is_an_option() {
+    for ends in 0..=2 {
+        let machine = ready();
+        machine.steer.set(steer::RESET_ENDS, ends);
+        let at = reserve(&machine, 4 * GRANULE);
+        let [mapped, released, kept] = [0; 3].map(|_| machine.physical(GRANULE).unwrap());
+        map(&machine, at, mapped).unwrap();
+        map(&machine, at + 2 * GRANULE, released).unwrap();
+        machine.handle_release(released).unwrap();
+        machine.primary_reset(0).unwrap();
+        let [physical, mappings, reservations] =
+            [steer::PHYSICAL, steer::MAPPINGS, steer::RESERVATIONS].map(|kind| machine.steer.live(kind));
+        assert_eq!([physical, mappings], if ends == 0 { [3, 2] } else { [0, 0] });
+        assert_eq!((reservations, machine.steer.used(0)), (u64::from(ends < 2), physical * GRANULE));
+        machine.was_well_used();
+        assert_eq!(machine.handle_release(kept).is_ok(), ends == 0);
+        assert_eq!(machine.steer.misuses(), u64::from(ends != 0));
+        assert_eq!(unmap(&machine, at, GRANULE).is_ok(), ends == 0);
+    }
 }
 
 #[test]

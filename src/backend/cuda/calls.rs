@@ -385,6 +385,16 @@ pub(super) unsafe fn release(driver: Driver, handle: CUmemGenericAllocationHandl
     check("cuMemRelease", unsafe { call(handle) })
 }
 
+/// The handle of what is mapped around an address; it counts as retained from now on. It is refused with
+/// CUDA_ERROR_INVALID_VALUE where nothing is.
+pub(super) fn retain_handle_at(driver: Driver, address: CUdeviceptr) -> Answer<CUmemGenericAllocationHandle> {
+    let call = driver.cuMemRetainAllocationHandle()?;
+    let mut handle = 0;
+    // SAFETY: the pointer is valid; the address is only looked up.
+    check("cuMemRetainAllocationHandle", unsafe { call(&mut handle, address as *mut _) })?;
+    Ok(handle)
+}
+
 /// # Safety
 /// `create` gave the handle, of so many bytes; the addresses are reserved, and nothing is mapped there.
 pub(super) unsafe fn map(

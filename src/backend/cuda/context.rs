@@ -27,11 +27,20 @@ pub(super) fn inside<T>(cuda: &Cuda, work: impl FnOnce(Driver) -> Result<T, Fail
 
 /// As [`inside`], whichever context it is by now.
 pub(super) fn within<T>(cuda: &Cuda, work: impl FnOnce(Driver) -> Result<T, Failure>) -> Result<T, Failure> {
-    let driver = cuda.driver;
+    outside(cuda.driver, |driver| {
+        calls::push(driver, cuda.context)?;
+        let _context = Pushed { driver };
+        work(driver)
+    })
+}
+
+/// Makes calls that need no context, with the thread's capture mode as in [`inside`].
+pub(super) fn outside<T>(
+    driver: Driver,
+    work: impl FnOnce(Driver) -> Result<T, Failure>,
+) -> Result<T, Failure> {
     let mode = calls::exchange_capture_mode(driver, CU_STREAM_CAPTURE_MODE_RELAXED)?;
     let _mode = Mode { driver, mode };
-    calls::push(driver, cuda.context)?;
-    let _context = Pushed { driver };
     work(driver)
 }
 

@@ -97,13 +97,14 @@ impl Cuda {
     }
 
     /// Retains the context anew, which brings it to life, and releases what was retained before.
-    fn retain_again(&self) -> Result<Cuda, Failure> {
+    pub(super) fn retain_again(&self) -> Result<Cuda, Failure> {
         let Cuda { driver, device, .. } = *self;
         let life = self.present_life();
         let context = calls::retain_primary(driver, device)?;
         self.release();
         if calls::is_active(driver, device) == Ok(false) {
-            // Somebody had released ours, and now it was the last one.
+            // Somebody had released ours, and now it was the last one. Or it was reset just now, and stays retained once
+            // too often: the two cannot be told apart, and this is the harmless mistake.
             calls::retain_primary(driver, device)?;
         }
         let mut renewed = Cuda { context, life, id: None, ..*self };

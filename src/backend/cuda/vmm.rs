@@ -1,12 +1,17 @@
 //! Device memory in one reserved range of addresses: `cuMemCreate`, `cuMemMap` and what belongs to them.
 //!
 //! Each granule is a piece of physical memory with a handle of its own, for the driver unmaps only what was mapped by
-//! one call. A handle is kept while its granule moves, and is released when the granule goes back.
+//! one call. A handle is kept while its granule moves, and is released when the granule goes back. What becomes of
+//! all that with the context is in [`life`].
+
+mod life;
 
 use super::calls::{self, Failure};
 use super::context::{self, inside};
 use super::{Cuda, WITHOUT_A_DEVICE};
 use crate::backend::granules::Granules;
+use crate::backend::life::Life;
+use crate::backend::memory::Memory;
 use crate::backend::order::Order;
 use crate::backend::{Backend, Granted};
 use crate::core::holes::Range;
@@ -39,6 +44,8 @@ struct Books {
     vacant: Vec<u32>,
     /// Places of handles that are mapped nowhere.
     kept: Vec<u32>,
+    /// The addresses are somebody else's by now, or something is mapped there that is not to be unmapped.
+    is_range_lost: bool,
 }
 
 impl CudaVmm {
@@ -66,15 +73,21 @@ impl CudaVmm {
         if !granule.is_power_of_two() {
             return Err(fail!(Error::BackendUnavailable, "the device's granules are of {granule} bytes"));
         }
-        let range = reserve(&cuda, granule, limit)?;
-        let made = LazyTable::new((range.bytes / granule) as usize).and_then(|places| {
+        let range = reserve(&cuda, granule, comfortable(limit, granule));
+        Self::in_range(cuda, range.map_err(|failure| failure.explain(cuda.driver))?)
+    }
+
+    /// In a range that was reserved for it; it is given back if this comes to nothing.
+    fn in_range(cuda: Cuda, range: Range) -> Result<&'static Self, Error> {
+        let made = LazyTable::new((range.bytes / range.granule) as usize).and_then(|places| {
             let (handles, vacant, kept) = (Vec::new(), Vec::new(), Vec::new());
-            try_box(CudaVmm { cuda, range, books: SpinMutex::new(Books { places, handles, vacant, kept }) })
+            let books = Books { places, handles, vacant, kept, is_range_lost: false };
+            try_box(CudaVmm { cuda, range, books: SpinMutex::new(books) })
         });
         match made {
             Ok(made) => Ok(Box::leak(made)),
             Err(exhausted) => {
-                free_range(&cuda, range);
+                let _ = inside(&cuda, |driver| free_range(driver, range));
                 Err(exhausted.into())
             }
         }
@@ -222,24 +235,27 @@ fn release(driver: Driver, books: &mut Books, place: u32) {
     books.vacant.push(place);
 }
 
-fn reserve(cuda: &Cuda, granule: u64, limit: u64) -> Result<Range, Error> {
+/// How many bytes of addresses a pool of that limit wants.
+fn comfortable(limit: u64, granule: u64) -> u64 {
     let granules = limit.clamp(granule, 2 * COMFORT).div_ceil(granule);
-    let comfortable = granules.saturating_mul(RANGE_PER_LIMIT).min(COMFORT / granule).max(granules);
-    let mut bytes = comfortable * granule;
+    granules.saturating_mul(RANGE_PER_LIMIT).min(COMFORT / granule).max(granules) * granule
+}
+
+/// As many addresses as there are, up to `wanted` bytes.
+fn reserve(cuda: &Cuda, granule: u64, wanted: u64) -> Result<Range, Failure> {
+    let mut bytes = wanted;
     loop {
         match inside(cuda, |driver| calls::reserve(driver, bytes, granule)) {
             Ok(base) => return Ok(Range { base, bytes, granule }),
-            Err(failure) if bytes == granule || !failure.is(CUDA_ERROR_OUT_OF_MEMORY) => {
-                return Err(failure.explain(cuda.driver));
-            }
+            Err(failure) if bytes == granule || !failure.is(CUDA_ERROR_OUT_OF_MEMORY) => return Err(failure),
             Err(_) => bytes = (bytes / 2 / granule).max(1) * granule,
         }
     }
 }
 
-fn free_range(cuda: &Cuda, range: Range) {
-    // SAFETY: the range is ours, nothing is mapped in it, and it is not used again.
-    let _ = inside(cuda, |driver| unsafe { calls::free_range(driver, range.base, range.bytes) });
+fn free_range(driver: Driver, range: Range) -> Result<(), Failure> {
+    // SAFETY: the range is ours, and is not used again; if something is mapped in it the driver refuses.
+    unsafe { calls::free_range(driver, range.base, range.bytes) }
 }
 
 impl Granules for CudaVmm {
@@ -307,14 +323,18 @@ impl Backend for CudaVmm {
             Ok(())
         });
         match freed {
-            // With the driver all memory has gone.
-            Err(failure) if failure.is_the_end() => Ok(()),
+            // With the driver all memory has gone; what is left of it when the context went is for `close`.
+            Err(failure) if failure.is_the_end() || failure == Failure::Gone => Ok(()),
             freed => freed.map_err(|failure| failure.explain(self.cuda.driver)),
         }
     }
 
     fn close(&self) {
-        free_range(&self.cuda, self.range);
+        let freed = inside(&self.cuda, |driver| free_range(driver, self.range));
+        if freed == Err(Failure::Gone) {
+            self.bury();
+            self.leave_range(None);
+        }
         self.cuda.close();
     }
 
@@ -335,6 +355,14 @@ impl Backend for CudaVmm {
     }
 
     fn granules(&self) -> Option<&dyn Granules> {
+        Some(self)
+    }
+
+    fn memory(&self) -> Option<&dyn Memory> {
+        Some(&self.cuda)
+    }
+
+    fn life(&self) -> Option<&dyn Life> {
         Some(self)
     }
 }

@@ -24,6 +24,10 @@ impl Exempt {
         Ok(self.entries.try_reserve(count.saturating_sub(self.entries.len()))?)
     }
 
+    pub(super) fn clear(&mut self) {
+        self.entries.clear();
+    }
+
     fn place(&self, addr: u64) -> Result<usize, usize> {
         self.entries.binary_search_by_key(&addr, |entry| entry & !BOTH)
     }

@@ -91,7 +91,7 @@ impl Farewell {
 pub(in crate::pool) fn free(guard: Guard<'_>, addr: u64, stream: Stream) -> Result<(), Error> {
     let mut guard = turn(guard)?;
     let Some(id) = guard.arena.chunk_in_use(addr) else { return take_back(guard, addr, stream) };
-    let farewell = Farewell::new(&guard, id, stream);
+    let (farewell, life) = (Farewell::new(&guard, id, stream), guard.arena.life());
     let mut findings = Findings::default();
     let mut hindrance = None;
     if !farewell.is_nothing() {
@@ -119,7 +119,9 @@ pub(in crate::pool) fn free(guard: Guard<'_>, addr: u64, stream: Stream) -> Resu
                 .add_violation(&mut guard, &Violation { addr, side, damage, seen: "seen when it was freed" });
         }
     }
-    leave_to_next(&mut guard, &farewell, &findings, hindrance.as_ref());
+    if guard.arena.life() == life {
+        leave_to_next(&mut guard, &farewell, &findings, hindrance.as_ref());
+    }
     let freed = guard.check_entry().and_then(|mut guard| {
         // It is poisoned, so it cannot stay; with the device idle the order is as good as any.
         let ordered = farewell.poison.is_none() || guard.arena.make_room_to_free_on(addr, stream);

@@ -4,6 +4,7 @@
 use super::super::slot::Slot;
 use super::super::{life, memory};
 use super::*;
+use crate::backend::life::Life;
 use crate::backend::{AnyBackend, Backend, Granted, Owned};
 use crate::core::arena::Settings;
 use crate::core::holes::Range;
@@ -12,8 +13,11 @@ use crate::core::remap::Span;
 use crate::error::with_last_error;
 use crate::options::Resolved;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
+
+mod lost;
 
 const GRANULE: u64 = 4096;
 
@@ -26,6 +30,8 @@ enum Failing {
     From(u64),
     /// Whatever needs new memory.
     New,
+    /// All memory goes in the middle of the call with this number: which fails, or of which that is not seen.
+    Loses(u64, bool),
 }
 
 struct Books {
@@ -43,9 +49,21 @@ struct Fake {
     range: Range,
     limit: u64,
     books: Mutex<Books>,
+    /// All of its memory is gone.
+    over: AtomicBool,
+    /// How it went on.
+    renewed: OnceLock<&'static Fake>,
 }
 
 impl Fake {
+    fn new(range: Range, limit: u64) -> &'static Fake {
+        let (failing, error) = (Failing::Never, Error::OutOfMemory);
+        let books =
+            Books { mapped: BTreeSet::new(), kept: 0, calls: 0, failing, error, attached: 0, waits: 0 };
+        let (over, renewed) = (AtomicBool::new(false), OnceLock::new());
+        Box::leak(Box::new(Fake { range, limit, books: Mutex::new(books), over, renewed }))
+    }
+
     fn books(&self) -> MutexGuard<'_, Books> {
         self.books.lock().unwrap()
     }
@@ -62,6 +80,10 @@ impl Fake {
             Failing::Once(at) => number == at,
             Failing::From(at) => number >= at,
             Failing::New => new,
+            Failing::Loses(at, seen) => {
+                self.over.fetch_or(number == at, SeqCst);
+                number > at || (number == at && seen)
+            }
         };
         if fails { Err(fail(books.error, number)) } else { Ok(books) }
     }
@@ -147,15 +169,32 @@ impl Backend for Fake {
     fn granules(&self) -> Option<&dyn Granules> {
         Some(self)
     }
+
+    fn life(&self) -> Option<&dyn Life> {
+        Some(self)
+    }
+}
+
+impl Life for Fake {
+    fn is_over(&self) -> bool {
+        self.over.load(SeqCst)
+    }
+
+    fn look(&self, _: Option<Granted>, _: bool) {}
+
+    fn renew(&self) -> Result<AnyBackend, Error> {
+        let range = Range { base: self.range.base + self.range.bytes, ..self.range };
+        let fake = Fake::new(range, self.limit);
+        assert!(self.renewed.set(fake).is_ok(), "it begins anew once");
+        Ok(AnyBackend::Test(fake))
+    }
 }
 
 /// A pool of so many granules, in a range of so many.
 fn pool(granules: u64, range: u64, growth: bool) -> (&'static Slot, &'static Fake) {
     let limit = granules * GRANULE;
     let range = Range { base: 1 << 40, bytes: range * GRANULE, granule: GRANULE };
-    let (failing, error) = (Failing::Never, Error::OutOfMemory);
-    let books = Books { mapped: BTreeSet::new(), kept: 0, calls: 0, failing, error, attached: 0, waits: 0 };
-    let fake: &'static Fake = Box::leak(Box::new(Fake { range, limit, books: Mutex::new(books) }));
+    let fake = Fake::new(range, limit);
     let settings = Settings {
         limit,
         growth,
@@ -166,6 +205,7 @@ fn pool(granules: u64, range: u64, growth: bool) -> (&'static Slot, &'static Fak
         timestamps: false,
         quarantine: false,
         coalesce_regions: false,
+        events: true,
     };
     let backend = Owned::new(AnyBackend::Test(fake));
     let (retry, name) = (Duration::ZERO, String::from("t"));

@@ -139,7 +139,8 @@ impl Guard<'_> {
     /// is at it.
     pub(in crate::pool) fn guarding<T>(self, work: impl FnOnce(&dyn Backend) -> T) -> (Self, T) {
         let backend: AnyBackend = *self.backend;
-        self.step_out(What::Guards, || work(backend.get()))
+        let (guard, result) = self.step_out(What::Guards, || work(backend.get()));
+        (forget_if_over(guard), result)
     }
 
     /// Whether somebody is writing or checking guards. As it is known by the calls under way, it ends with them, in

@@ -1,8 +1,8 @@
 //! The suite `gpu`: libbfc on a real NVIDIA GPU, if there is one.
 //!
 //! The program is C and calls the release build by its C ABI, so that what is built here runs where there is a GPU and
-//! no Rust: `target/gpu` is all of it, and `target/gpu/run` runs it there. On the simulated driver it runs as far as
-//! that goes, which shows that it works up to there and nothing of a GPU.
+//! no Rust: `target/gpu` is all of it, and `target/gpu/run` runs it there. On the simulated driver it runs too, with
+//! kernels that the simulation knows by name, which shows that the program works and nothing of a GPU.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -38,7 +38,7 @@ pub fn run(context: &mut Context) -> Result<()> {
     };
     let (tests, costs) = (on("", Some(&simulated)), on("costs", Some(&simulated)));
     let (real, measured) = (on("", None), on("costs", None));
-    context.program("on the simulated driver, as far as it goes", tests, Count::Cargo)?;
+    context.program("on the simulated driver, with simulated kernels", tests, Count::Cargo)?;
     context.program("the costs, on the simulated driver: that they are printed", costs, Count::One)?;
     context.program("on this machine's driver", real, Count::Cargo)?;
     show(context, measured)

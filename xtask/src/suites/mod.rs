@@ -109,7 +109,7 @@ const SUITES: [Suite; 14] = [
     },
     Suite {
         name: "gpu",
-        about: "on a real NVIDIA GPU if there is one, and on the simulated driver as far as that goes",
+        about: "on a real NVIDIA GPU if there is one, and on the simulated driver",
         usual: false,
         run: gpu::run,
     },

@@ -5,9 +5,10 @@ use std::ffi::{c_char, c_ulonglong};
 use cuda_sys::*;
 
 use crate::abi::{Answer, get, put, put_if};
+use crate::capture::Executable;
 use crate::handles::Kind;
 use crate::sim::{self, Sim};
-use crate::streams::{self, Role};
+use crate::streams::{self, Point, Role};
 
 pub(crate) fn cuStreamBeginCapture(stream: CUstream) -> Answer {
     cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL)
@@ -119,17 +120,22 @@ pub(crate) fn cuThreadExchangeStreamCaptureMode(mode: *mut CUstreamCaptureMode) 
 pub(crate) fn cuGraphInstantiateWithFlags(
     executable: *mut CUgraphExec,
     graph: CUgraph,
-    _: c_ulonglong,
+    flags: c_ulonglong,
 ) -> Answer {
     let mut sim = sim::lock();
-    let content = sim.graphs.get(&(graph.addr() as u64)).cloned();
-    let Some(content) = content else {
-        sim.stale(Kind::Graph, graph.addr() as u64);
+    let of = graph.addr() as u64;
+    let Some(graph) = sim.graphs.get(&of).cloned() else {
+        sim.stale(Kind::Graph, of);
         return Err(CUDA_ERROR_INVALID_VALUE);
     };
+    // "If hGraph contains any allocation or free nodes, there can be at most one executable graph in existence".
+    if graph.has_memory() && sim.executables.values().any(|other| other.of == of) {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    let auto_free = flags & c_ulonglong::from(CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH) != 0;
     let handle = sim.handle(Kind::Executable);
     put(executable, handle as CUgraphExec)?;
-    sim.executables.insert(handle, content);
+    sim.executables.insert(handle, Executable { graph, of, auto_free, last: None });
     Ok(())
 }
 
@@ -154,20 +160,36 @@ pub(crate) fn cuGraphInstantiate_v2(
     cuGraphInstantiate(executable, graph, node, log, size)
 }
 
-/// Queues the nodes one by one; the addresses are those of the capture.
+/// Queues the nodes one by one; the addresses are those of the capture. "Each launch is ordered behind both any previous
+/// work in hStream and any previous launches of hGraphExec."
 pub(crate) fn cuGraphLaunch(executable: CUgraphExec, stream: CUstream) -> Answer {
     let mut sim = sim::lock();
     let number = sim.stream(stream)?;
     let handle = executable.addr() as u64;
-    let Some(graph) = sim.executables.get(&handle) else {
+    let Some(there) = sim.executables.get(&handle) else {
         sim.stale(Kind::Executable, handle);
         return Err(CUDA_ERROR_INVALID_VALUE);
     };
-    let works: Vec<_> = graph.nodes.iter().map(|node| node.work.clone()).collect();
-    for work in works {
-        sim.queue(number, work, Vec::new())?;
+    let (graph, auto_free, last) = (there.graph.clone(), there.auto_free, there.last);
+    let is_captured = sim.streams[&number].capture.is_some();
+    sim.forbid_implicit(number, true)?;
+    let frees = sim.launch_memory(&graph, auto_free, is_captured)?;
+    let mut after: Vec<Point> = last.into_iter().filter(|_| !is_captured).collect();
+    for work in frees.into_iter().chain(graph.nodes.into_iter().map(|node| node.work)) {
+        sim.queue(number, work, std::mem::take(&mut after))?;
+    }
+    let end = sim.end_of(number);
+    if let Some(there) = sim.executables.get_mut(&handle).filter(|_| !is_captured) {
+        there.last = Some(end);
     }
     drop(streams::run_ready(sim));
+    Ok(())
+}
+
+pub(crate) fn cuDeviceGraphMemTrim(device: CUdevice) -> Answer {
+    let mut sim = sim::lock();
+    sim.device(device)?;
+    sim.trim_graph_memory(device);
     Ok(())
 }
 
@@ -175,28 +197,27 @@ pub(crate) fn cuGraphUpload(_: CUgraphExec, _: CUstream) -> Answer {
     Ok(())
 }
 
-pub(crate) fn cuGraphDestroy(graph: CUgraph) -> Answer {
+/// Ends a graph or an executable one; launches that are queued are still done.
+fn destroy(kind: Kind, handle: u64) -> Answer {
     let mut sim = sim::lock();
-    let handle = graph.addr() as u64;
-    match sim.graphs.remove(&handle) {
-        Some(_) => Ok(()),
-        None => {
-            sim.stale(Kind::Graph, handle);
-            Err(CUDA_ERROR_INVALID_VALUE)
-        }
+    let was_there = match kind {
+        Kind::Graph => sim.graphs.remove(&handle).is_some(),
+        _ => sim.executables.remove(&handle).is_some(),
+    };
+    if !was_there {
+        sim.stale(kind, handle);
+        return Err(CUDA_ERROR_INVALID_VALUE);
     }
+    sim.settle_graph_memory();
+    Ok(())
+}
+
+pub(crate) fn cuGraphDestroy(graph: CUgraph) -> Answer {
+    destroy(Kind::Graph, graph.addr() as u64)
 }
 
 pub(crate) fn cuGraphExecDestroy(executable: CUgraphExec) -> Answer {
-    let mut sim = sim::lock();
-    let handle = executable.addr() as u64;
-    match sim.executables.remove(&handle) {
-        Some(_) => Ok(()),
-        None => {
-            sim.stale(Kind::Executable, handle);
-            Err(CUDA_ERROR_INVALID_VALUE)
-        }
-    }
+    destroy(Kind::Executable, executable.addr() as u64)
 }
 
 pub(crate) fn cuGraphGetNodes(graph: CUgraph, nodes: *mut CUgraphNode, count: *mut usize) -> Answer {

@@ -44,6 +44,7 @@ pub(crate) fn cuDevicePrimaryCtxRelease_v2(device: CUdevice) -> Answer {
     there.retained -= 1;
     if there.retained == 0 {
         sim.end_context(primary(device));
+        sim.end_virtual_memory(device);
     }
     Ok(())
 }
@@ -52,11 +53,14 @@ pub(crate) fn cuDevicePrimaryCtxRelease(device: CUdevice) -> Answer {
     cuDevicePrimaryCtxRelease_v2(device)
 }
 
-/// "Resetting the primary context does not release it".
+/// "Resetting the primary context does not release it". It "destroys and cleans up all resources associated with the
+/// current device in the current process"; whether memory of cuMemCreate is one, which is "not associated with any CUDA
+/// context", is an option.
 pub(crate) fn cuDevicePrimaryCtxReset_v2(device: CUdevice) -> Answer {
     let mut sim = sim::lock();
     sim.device(device)?;
     sim.end_context(primary(device));
+    sim.end_virtual_memory(device);
     Ok(())
 }
 
@@ -248,7 +252,8 @@ pub(crate) fn cuCtxSynchronize_v2(context: CUcontext) -> Answer {
     sim.forbid_captured_in(handle)?;
     sim.forbid_unsafe()?;
     let points = sim.all_of(|of, _| of == handle);
-    let sim = streams::finish(sim, &points)?;
+    let mut sim = streams::finish(sim, &points)?;
+    sim.observe();
     match sim.contexts.get(&handle) {
         None => Err(CUDA_ERROR_CONTEXT_IS_DESTROYED),
         Some(context) => context.sticky.map_or(Ok(()), Err),

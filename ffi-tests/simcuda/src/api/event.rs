@@ -87,7 +87,10 @@ pub(crate) fn cuEventQuery(event: CUevent) -> Answer {
     let point = observed(&mut sim, event)?;
     match point.is_none_or(|point| sim.is_done(point)) {
         true => Ok(()),
-        false => Err(CUDA_ERROR_NOT_READY),
+        false => {
+            sim.pass_a_moment();
+            Err(CUDA_ERROR_NOT_READY)
+        }
     }
 }
 
@@ -97,6 +100,7 @@ pub(crate) fn cuEventSynchronize(event: CUevent) -> Answer {
     let point = observed(&mut sim, event)?;
     let points: Vec<Point> = point.into_iter().collect();
     let mut sim = streams::finish(sim, &points)?;
+    sim.observe();
     sim.current().map(drop)
 }
 

@@ -82,6 +82,7 @@ pub(crate) fn cuMemFree_v2(address: CUdeviceptr) -> Answer {
             let points = sim.all_of(|_, of| of == device);
             sim = streams::finish(sim, &points)?;
         }
+        Origin::Graph => return sim.free_graph_memory(address),
         _ => (),
     }
     // Another thread may have freed it while this one waited.

@@ -1,5 +1,4 @@
-//! Memory pools and stream-ordered allocation, in a simple form: an allocation is charged to the device at the
-//! call, and given back when the turn of its free comes; nothing is kept, whatever the release threshold.
+//! Memory pools and stream-ordered allocation; `pools` has the rules.
 
 use std::ffi::{c_int, c_void};
 
@@ -7,19 +6,12 @@ use cuda_sys::*;
 
 use crate::abi::{Answer, get, get_all, put};
 use crate::handles::Kind;
-use crate::memory::{Origin, Pool};
+use crate::memory::Origin;
 use crate::options::Choice;
+use crate::pools::{Level, Pool};
 use crate::sim::{self, Guard, Sim};
 use crate::streams;
 use crate::work::Work;
-
-// Attributes of a pool in cuda.h beside the first, which cuda-sys has.
-const REUSE_LAST: CUmemPool_attribute = 3;
-const RELEASE_THRESHOLD: CUmemPool_attribute = 4;
-const RESERVED_CURRENT: CUmemPool_attribute = 5;
-const RESERVED_HIGH: CUmemPool_attribute = 6;
-const USED_CURRENT: CUmemPool_attribute = 7;
-const USED_HIGH: CUmemPool_attribute = 8;
 
 impl Sim {
     fn default_pool(&mut self, device: CUdevice) -> Answer<u64> {
@@ -31,7 +23,7 @@ impl Sim {
             return Ok(known);
         }
         let handle = self.handle(Kind::Pool);
-        let pool = Pool { device, is_default: true, reuse: [1; 3], ..Pool::default() };
+        let pool = Pool::new(device, true);
         self.pools.insert(handle, pool);
         let there = self.device(device)?;
         (there.default_pool, there.current_pool) = (handle, handle);
@@ -81,7 +73,7 @@ pub(crate) fn cuMemPoolCreate(pool: *mut CUmemoryPool, properties: *const CUmemP
     let device = properties.location.id;
     sim.default_pool(device)?;
     let handle = sim.handle(Kind::Pool);
-    let new = Pool { device, reuse: [1; 3], ..Pool::default() };
+    let new = Pool::new(device, false);
     sim.pools.insert(handle, new);
     put(pool, handle as CUmemoryPool)
 }
@@ -95,10 +87,10 @@ pub(crate) fn cuMemPoolDestroy(pool: CUmemoryPool) -> Answer {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
     there.is_destroyed = true;
-    let (device, is_empty) = (there.device, there.used == 0);
+    let device = there.device;
     let handle = pool.addr() as u64;
-    if is_empty {
-        sim.pools.remove(&handle);
+    sim.end_if_empty(handle);
+    if !sim.pools.contains_key(&handle) {
         sim.retire(Kind::Pool, handle);
     }
     let device = sim.device(device)?;
@@ -108,11 +100,30 @@ pub(crate) fn cuMemPoolDestroy(pool: CUmemoryPool) -> Answer {
     Ok(())
 }
 
-pub(crate) fn cuMemPoolTrimTo(pool: CUmemoryPool, _: usize) -> Answer {
-    // Nothing is ever kept.
-    sim::lock().pool(pool).map(drop)
+/// "Otherwise the pool will be guaranteed to have at least minBytesToKeep bytes reserved after the operation." What was
+/// freed and not observed on the host counts as outstanding, as it may.
+pub(crate) fn cuMemPoolTrimTo(pool: CUmemoryPool, keep: usize) -> Answer {
+    let mut sim = sim::lock();
+    sim.pool(pool)?;
+    sim.release_areas(pool.addr() as u64, keep as u64, keep as u64);
+    Ok(())
 }
 
+/// The attributes that are a number of bytes and its highest.
+fn level(pool: &mut Pool, attribute: CUmemPool_attribute) -> Answer<&mut Level> {
+    match attribute {
+        CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT | CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH => Ok(&mut pool.reserved),
+        CU_MEMPOOL_ATTR_USED_MEM_CURRENT | CU_MEMPOOL_ATTR_USED_MEM_HIGH => Ok(&mut pool.used),
+        _ => Err(CUDA_ERROR_INVALID_VALUE),
+    }
+}
+
+/// Where a policy of reuse is kept: their attributes count from 1.
+fn policy(pool: &mut Pool, attribute: CUmemPool_attribute) -> Option<&mut c_int> {
+    pool.reuse.get_mut((attribute as usize).checked_sub(1)?)
+}
+
+/// "High watermark can only be reset to zero."
 pub(crate) fn cuMemPoolSetAttribute(
     pool: CUmemoryPool,
     attribute: CUmemPool_attribute,
@@ -120,12 +131,16 @@ pub(crate) fn cuMemPoolSetAttribute(
 ) -> Answer {
     let mut sim = sim::lock();
     let pool = sim.pool(pool)?;
+    if let Some(policy) = policy(pool, attribute) {
+        *policy = get(value.cast())?;
+        return Ok(());
+    }
+    let number = get(value.cast::<u64>())?;
     match attribute {
-        CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES..=REUSE_LAST => {
-            pool.reuse[attribute as usize - 1] = get(value.cast::<c_int>())?;
+        CU_MEMPOOL_ATTR_RELEASE_THRESHOLD => pool.threshold = number,
+        CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH | CU_MEMPOOL_ATTR_USED_MEM_HIGH if number == 0 => {
+            level(pool, attribute)?.forget()
         }
-        RELEASE_THRESHOLD => pool.threshold = get(value.cast::<u64>())?,
-        RESERVED_HIGH | USED_HIGH if get(value.cast::<u64>())? == 0 => pool.high = pool.used,
         _ => return Err(CUDA_ERROR_INVALID_VALUE),
     }
     Ok(())
@@ -138,15 +153,15 @@ pub(crate) fn cuMemPoolGetAttribute(
 ) -> Answer {
     let mut sim = sim::lock();
     let pool = sim.pool(pool)?;
-    match attribute {
-        CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES..=REUSE_LAST => {
-            put(value.cast(), pool.reuse[attribute as usize - 1])
-        }
-        RELEASE_THRESHOLD => put(value.cast(), pool.threshold),
-        RESERVED_CURRENT | USED_CURRENT => put(value.cast(), pool.used),
-        RESERVED_HIGH | USED_HIGH => put(value.cast(), pool.high),
-        _ => Err(CUDA_ERROR_INVALID_VALUE),
+    if let Some(policy) = policy(pool, attribute) {
+        return put(value.cast(), *policy);
     }
+    let number = match attribute {
+        CU_MEMPOOL_ATTR_RELEASE_THRESHOLD => pool.threshold,
+        CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH | CU_MEMPOOL_ATTR_USED_MEM_HIGH => level(pool, attribute)?.high,
+        _ => level(pool, attribute)?.now,
+    };
+    put(value.cast(), number)
 }
 
 /// Devices that are peers may touch a pool's memory once they are peers; nothing more is simulated.
@@ -198,49 +213,43 @@ pub(crate) fn cuMemAllocFromPoolAsync(
     take(sim, address, bytes, pool.addr() as u64, number)
 }
 
-/// During capture that would be a node of the graph, which is not simulated.
+/// "During stream capture, this function results in the creation of an allocation node."
 fn take(mut sim: Guard, address: *mut CUdeviceptr, bytes: usize, pool: u64, stream: u64) -> Answer {
     if address.is_null() || bytes == 0 {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
-    if let Some(capture) = sim.streams[&stream].capture {
-        sim.invalidate(capture);
-        return Err(CUDA_ERROR_NOT_SUPPORTED);
-    }
-    sim.forbid_implicit(stream, true)?;
     let device = sim.pools.get(&pool).map(|pool| pool.device).ok_or(CUDA_ERROR_INVALID_VALUE)?;
     let bytes = bytes as u64;
-    let mut got = sim.allocate(device, 0, bytes, Origin::Pool(pool));
-    if got == Err(CUDA_ERROR_OUT_OF_MEMORY) {
-        // What was freed and whose turn has not come is waited for; a driver may "insert new stream dependencies"
-        // for that (CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES in cuda.h).
-        let points = sim.pending_frees(device);
-        sim = streams::finish(sim, &points)?;
-        got = sim.allocate(device, 0, bytes, Origin::Pool(pool));
+    if let Some(capture) = sim.streams[&stream].capture {
+        let at = sim.note_allocation(capture, stream, device, bytes)?;
+        return put(address, at);
     }
-    let at = got?;
-    if let Some(pool) = sim.pools.get_mut(&pool) {
-        pool.used += bytes;
-        pool.high = pool.high.max(pool.used);
-    }
+    sim.forbid_implicit(stream, true)?;
+    let (at, unique, after) = sim.take_from_pool(pool, bytes, stream)?;
     put(address, at)?;
-    streams::submit(sim, stream, Work::Nothing, Vec::new()).map(drop)
+    let work = Work::Alloc { at, bytes, unique, device };
+    streams::submit(sim, stream, work, after.into_iter().collect()).map(drop)
 }
 
 pub(crate) fn cuMemFreeAsync(address: CUdeviceptr, stream: CUstream) -> Answer {
     let mut sim = sim::lock();
     let number = sim.stream(stream)?;
     if let Some(capture) = sim.streams[&number].capture {
-        sim.invalidate(capture);
-        return Err(CUDA_ERROR_NOT_SUPPORTED);
+        return sim.note_free(capture, number, address);
     }
     sim.forbid_implicit(number, true)?;
     let allocation = sim.allocations.get_mut(&address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
-    let is_freeable = matches!(allocation.origin, Origin::Pool(_) | Origin::Plain);
-    if allocation.is_ending || !is_freeable {
-        return Err(CUDA_ERROR_INVALID_VALUE);
-    }
-    allocation.is_ending = true;
     let unique = allocation.unique;
+    match allocation.origin {
+        Origin::Pool(_) => {
+            let point = sim.queue(number, Work::Free { at: address, unique }, Vec::new())?;
+            sim.return_to_pool(address, Some(point));
+            drop(streams::run_ready(sim));
+            return Ok(());
+        }
+        Origin::Graph => drop(sim.take_back_from_graph(address)?),
+        Origin::Plain if !allocation.is_ending => allocation.is_ending = true,
+        _ => return Err(CUDA_ERROR_INVALID_VALUE),
+    }
     streams::submit(sim, number, Work::Free { at: address, unique }, Vec::new()).map(drop)
 }

@@ -65,7 +65,10 @@ pub(crate) fn cuStreamQuery(stream: CUstream) -> Answer {
     let points = observed(&mut sim, stream)?;
     match points.iter().all(|point| sim.is_done(*point)) {
         true => Ok(()),
-        false => Err(CUDA_ERROR_NOT_READY),
+        false => {
+            sim.pass_a_moment();
+            Err(CUDA_ERROR_NOT_READY)
+        }
     }
 }
 
@@ -73,6 +76,7 @@ pub(crate) fn cuStreamSynchronize(stream: CUstream) -> Answer {
     let mut sim = sim::lock();
     let points = observed(&mut sim, stream)?;
     let mut sim = streams::finish(sim, &points)?;
+    sim.observe();
     // What was waited for may have gone wrong.
     sim.current().map(drop)
 }

@@ -123,11 +123,22 @@ calls! {
     alloc_async = cuMemAllocAsync(bytes: usize, stream: CUstream) -> CUdeviceptr;
     free_async = cuMemFreeAsync(address: CUdeviceptr, stream: CUstream);
     default_pool = cuDeviceGetDefaultMemPool(device: CUdevice) -> CUmemoryPool;
+    module_unload = cuModuleUnload(module: CUmodule);
+    pool_trim = cuMemPoolTrimTo(pool: CUmemoryPool, keep: usize);
+    pool_destroy = cuMemPoolDestroy(pool: CUmemoryPool);
+    pool_create = cuMemPoolCreate(properties: *const CUmemPoolProps) -> CUmemoryPool;
+    alloc_from = cuMemAllocFromPoolAsync(bytes: usize, pool: CUmemoryPool, stream: CUstream) -> CUdeviceptr;
+    graph_trim = cuDeviceGraphMemTrim(device: CUdevice);
     enable_peer = cuCtxEnablePeerAccess(peer: CUcontext, flags: u32);
     ipc_handle = cuIpcGetMemHandle(address: CUdeviceptr) -> CUipcMemHandle;
     ipc_open = cuIpcOpenMemHandle_v2(handle: CUipcMemHandle, flags: u32) -> CUdeviceptr;
     ipc_close = cuIpcCloseMemHandle(address: CUdeviceptr);
     device_count = cuDeviceGetCount() -> i32;
+}
+
+/// A stream that does not wait for the legacy default stream.
+pub fn stream(machine: &Machine) -> CUstream {
+    machine.stream(CU_STREAM_NON_BLOCKING).unwrap()
 }
 
 impl Machine {

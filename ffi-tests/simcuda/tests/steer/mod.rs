@@ -92,6 +92,7 @@ pub const GRANULARITY: c_int = 7;
 pub const VMM: c_int = 8;
 pub const POOLS: c_int = 9;
 pub const PEERS: c_int = 10;
+pub const RESET_ENDS: c_int = 11;
 
 // `simcuda_kind`.
 pub const CONTEXTS: c_int = 0;

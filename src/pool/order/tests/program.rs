@@ -124,6 +124,7 @@ pub(super) fn create(slot: &'static Slot, device: &'static Device, family: &Fami
         timestamps: false,
         quarantine: false,
         coalesce_regions: false,
+        events: true,
     };
     let (backend, retry, name) = (Owned::new(AnyBackend::Test(device)), Duration::ZERO, String::new());
     let resolved = Resolved { settings, backend, retry, report_failures: false, guard: false, name };

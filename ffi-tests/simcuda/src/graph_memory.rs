@@ -1,0 +1,221 @@
+//! Memory nodes: what `cuMemAllocAsync` and `cuMemFreeAsync` become in a capture. The allocation is the graph's: its
+//! address is fixed at the capture, its memory counts from the first launch on, and it lives from the turn of its
+//! node to the free by a node of that graph or another, or by the program.
+//!
+//! Rules: cuGraphAddMemAllocNode, cuGraphAddMemFreeNode, cuGraphInstantiate, cuGraphLaunch and cuDeviceGraphMemTrim
+//! in cuda.h; CUDA Programming Guide, Graph Memory Nodes. Ours: no two nodes share an address or memory; memory of a
+//! graph that is gone goes back at once.
+
+use cuda_sys::{
+    CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, CUdevice,
+};
+
+use crate::abi::Answer;
+use crate::arena::ALIGNMENT;
+use crate::capture::Graph;
+use crate::memory::Origin;
+use crate::sim::Sim;
+use crate::system::round_up;
+use crate::work::Work;
+
+/// An allocation of a graph.
+pub(crate) struct GraphMemory {
+    bytes: u64,
+    device: CUdevice,
+    span: (u64, u64),
+    unique: u64,
+    /// The handle of the graph with its allocation node.
+    owner: u64,
+    /// There is memory behind it.
+    is_charged: bool,
+    /// A node of its own graph frees it.
+    is_freed_inside: bool,
+    /// Launched and not freed since, by the order of calls.
+    is_out: bool,
+}
+
+impl Graph {
+    /// Allocations and frees: where, and whether it is an allocation.
+    fn memory_nodes(&self) -> impl Iterator<Item = (u64, bool)> {
+        self.nodes.iter().filter_map(|node| match node.work {
+            Work::Alloc { at, .. } => Some((at, true)),
+            Work::Free { at, .. } => Some((at, false)),
+            _ => None,
+        })
+    }
+
+    pub(crate) fn has_memory(&self) -> bool {
+        self.memory_nodes().next().is_some()
+    }
+
+    fn allocated(&self) -> Vec<u64> {
+        self.memory_nodes().filter(|(_, is_allocation)| *is_allocation).map(|(at, _)| at).collect()
+    }
+}
+
+impl Sim {
+    /// An allocation node; gives the address.
+    pub(crate) fn note_allocation(
+        &mut self,
+        capture: u64,
+        stream: u64,
+        device: CUdevice,
+        bytes: u64,
+    ) -> Answer<u64> {
+        let there = self.captures.get(&capture).filter(|capture| !capture.is_invalid);
+        let owner = there.ok_or(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED)?.handle;
+        let (at, span) = self.take_addresses(device, bytes)?;
+        let unique = self.add_allocation(at, device, 0, bytes, Origin::Graph, span);
+        let memory = GraphMemory {
+            bytes: round_up(bytes, ALIGNMENT),
+            device,
+            span,
+            unique,
+            owner,
+            is_charged: false,
+            is_freed_inside: false,
+            is_out: false,
+        };
+        self.graph_memory.insert(at, memory);
+        self.note(capture, stream, Work::Alloc { at, bytes, unique, device })?;
+        Ok(at)
+    }
+
+    /// A free node. "During stream capture, this function [...] must therefore be passed the address of a graph
+    /// allocation"; INVALID_VALUE for one that the graph frees already. What is invalid spoils the capture
+    /// (guide, Invalidation).
+    pub(crate) fn note_free(&mut self, capture: u64, stream: u64, at: u64) -> Answer {
+        let there = self.captures.get(&capture).filter(|capture| !capture.is_invalid);
+        let there = there.ok_or(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED)?;
+        let is_freed_here = there.graph.memory_nodes().any(|node| node == (at, false));
+        let owner = there.handle;
+        let memory =
+            self.graph_memory.get_mut(&at).filter(|memory| !is_freed_here && !memory.is_freed_inside);
+        let Some(memory) = memory else {
+            self.invalidate(capture);
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        };
+        memory.is_freed_inside = memory.owner == owner;
+        let unique = memory.unique;
+        self.note(capture, stream, Work::Free { at, unique })
+    }
+
+    /// The program frees an allocation of a graph, which must have been launched and not be freed by its own graph;
+    /// gives its number.
+    pub(crate) fn take_back_from_graph(&mut self, at: u64) -> Answer<u64> {
+        let memory = self.graph_memory.get_mut(&at).filter(|memory| memory.is_out && !memory.is_freed_inside);
+        let memory = memory.ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        memory.is_out = false;
+        Ok(memory.unique)
+    }
+
+    /// The same at once: cuMemFree.
+    pub(crate) fn free_graph_memory(&mut self, at: u64) -> Answer {
+        let unique = self.take_back_from_graph(at)?;
+        self.stop_living(at, unique);
+        self.settle_graph_memory();
+        Ok(())
+    }
+
+    /// What a launch does to the memory of a graph before its nodes are queued: the allocations of the launch before
+    /// that are freed first, if it is instantiated so, and memory for all of its own. On failure nothing changed.
+    pub(crate) fn launch_memory(
+        &mut self,
+        graph: &Graph,
+        auto_free: bool,
+        is_captured: bool,
+    ) -> Answer<Vec<Work>> {
+        if is_captured && graph.has_memory() {
+            // Such a graph cannot be cloned, nor be a part of another but by being moved there.
+            return Err(CUDA_ERROR_NOT_SUPPORTED);
+        }
+        let own = graph.allocated();
+        let left: Vec<u64> = own.iter().copied().filter(|at| self.is_out(*at)).collect();
+        if !left.is_empty() && !auto_free {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        let mut charged = Vec::new();
+        for at in &own {
+            let Some(memory) = self.graph_memory.get(at).filter(|memory| !memory.is_charged) else {
+                continue;
+            };
+            let (device, bytes) = (memory.device, memory.bytes);
+            if let Err(code) = self.charge(device, bytes) {
+                charged.into_iter().for_each(|at| self.uncharge(at));
+                return Err(code);
+            }
+            charged.push(*at);
+            self.graph_memory.entry(*at).and_modify(|memory| memory.is_charged = true);
+        }
+        for (at, is_allocation) in graph.memory_nodes() {
+            self.graph_memory.entry(at).and_modify(|memory| memory.is_out = is_allocation);
+        }
+        let free =
+            |at: u64| self.graph_memory.get(&at).map(|memory| Work::Free { at, unique: memory.unique });
+        Ok(left.into_iter().filter_map(free).collect())
+    }
+
+    fn is_out(&self, at: u64) -> bool {
+        self.graph_memory.get(&at).is_some_and(|memory| memory.is_out)
+    }
+
+    fn uncharge(&mut self, at: u64) {
+        let Some(memory) = self.graph_memory.get_mut(&at).filter(|memory| memory.is_charged) else { return };
+        memory.is_charged = false;
+        let (device, bytes) = (memory.device, memory.bytes);
+        if let Ok(device) = self.device(device) {
+            device.used -= bytes;
+        }
+    }
+
+    /// Allocations that nothing uses: not live, and no work is queued that would make them so.
+    fn idle_graph_memory(&self, is: impl Fn(&GraphMemory) -> bool) -> Vec<u64> {
+        let queued = |unique: u64| {
+            let mut works = self.streams.values().flat_map(|stream| &stream.queue).map(|item| &item.work);
+            works.any(|work| matches!(work, Work::Alloc { unique: it, .. } | Work::Free { unique: it, .. } if *it == unique))
+        };
+        let idle = |(at, memory): &(&u64, &GraphMemory)| {
+            let lives = self.living.get(at).is_some_and(|living| living.unique == memory.unique);
+            is(memory) && !memory.is_out && !lives && !queued(memory.unique)
+        };
+        self.graph_memory.iter().filter(idle).map(|(at, _)| *at).collect()
+    }
+
+    /// Ends the allocations of graphs that are gone. "Graph destruction does not automatically free any live
+    /// graph-allocated memory, even though it ends the lifetime of the allocation node" (guide).
+    pub(crate) fn settle_graph_memory(&mut self) {
+        if self.graph_memory.is_empty() {
+            return;
+        }
+        let is_gone = |memory: &GraphMemory| {
+            !self.graphs.contains_key(&memory.owner)
+                && !self.executables.values().any(|executable| executable.of == memory.owner)
+                && !self.captures.values().any(|capture| capture.handle == memory.owner)
+        };
+        for at in self.idle_graph_memory(is_gone) {
+            self.end_graph_memory(at);
+        }
+    }
+
+    fn end_graph_memory(&mut self, at: u64) {
+        self.uncharge(at);
+        if let Some(memory) = self.graph_memory.remove(&at) {
+            self.allocations.remove(&at);
+            self.give_addresses_back(memory.device, memory.span);
+        }
+    }
+
+    /// "Blocks which are not in use by a graph that is either currently executing or scheduled to execute are freed
+    /// back to the operating system."
+    pub(crate) fn trim_graph_memory(&mut self, device: CUdevice) {
+        for at in self.idle_graph_memory(|memory| memory.device == device) {
+            self.uncharge(at);
+        }
+    }
+
+    pub(crate) fn drop_graph_memory(&mut self) {
+        for at in self.graph_memory.keys().copied().collect::<Vec<_>>() {
+            self.end_graph_memory(at);
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! Allocation in the order of streams, once a pool knows more than one lane.
+
+use super::arena::{Arena, Want, splits};
+use super::chunks::{ChunkId, Hot, NIL, Tag};
+use super::index::Node;
+use super::lanes::{Lane, Note};
+use super::runs::Run;
+use super::streams::Kind;
+use super::units::UNIT;
+use crate::sys::HostMemoryExhausted;
+
+impl Arena {
+    /// Hands out the best fit among what the lane of the request may use: the run or the chunk which is first in
+    /// (size, address) order and has a place at the alignment.
+    #[inline(never)]
+    pub(super) fn take_in_lane(&mut self, want: &Want<'_>) -> Result<Option<u64>, HostMemoryExhausted> {
+        let lane = self.lanes.enter(self.lanes.directed(want.stream))?;
+        // What is cut off in front and behind.
+        self.reserve_chunks(2)?;
+        self.starts.reserve(&self.chunks.slab, &mut self.regions, 2)?;
+        let Some(Found { first, start, bytes }) = self.find_in_lane(want, lane) else { return Ok(None) };
+        let tag = if want.scope.is_some() { self.tag_for(want)? } else { Tag::default() };
+        let size = if splits(bytes, want.size, self.max_slack) { want.size } else { bytes };
+        let is_front = start == self.chunks.addr(first) && size <= self.chunks.size(first);
+        let id = if is_front {
+            self.take_front(first, lane, size)
+        } else {
+            self.carve_run(first, lane, start, size)
+        };
+        self.chunks.set_tag(id, tag);
+        self.hand_out(id, size, want.requested);
+        Ok(Some(start))
+    }
+
+    /// Whether a lane could be served now.
+    pub(super) fn has_in_lane(&self, want: &Want<'_>, lane: Lane) -> bool {
+        self.find_in_lane(want, lane).is_some()
+    }
+
+    /// What is first in (size, address) order and has a place at the alignment.
+    #[inline]
+    fn find_in_lane(&self, want: &Want<'_>, lane: Lane) -> Option<Found> {
+        let (slab, notes, runs) = (&self.chunks.slab[..], &self.lanes.notes[..], &self.lanes.row(lane).runs);
+        let alignment = want.alignment.max(UNIT);
+        let fits = |(bytes, addr): (u64, u64)| {
+            // A division is what the rest of the search costs together.
+            let start = if alignment == UNIT { addr } else { addr.checked_next_multiple_of(alignment)? };
+            let left = bytes.checked_sub(start - addr)?;
+            (left >= want.size).then_some((start, left))
+        };
+        let chunk_key = |id: ChunkId| if id == NIL { BEHIND_ALL } else { slab[id].key() };
+        let run_key = |id: ChunkId| if id == NIL { BEHIND_ALL } else { notes[id.index()].key() };
+        let mut common = self.index.best_fit(slab, want.size).map_or(NIL, |(id, _)| id);
+        let mut own = runs.best_fit(notes, want.size).map_or(NIL, |(id, _)| id);
+        let mut skipped = 0;
+        loop {
+            let (chunk, run) = (chunk_key(common), run_key(own));
+            if run < chunk || skipped > MOST_SKIPPED && own != NIL {
+                if let Some((start, bytes)) = fits(run) {
+                    return Some(Found { first: self.run_start(own), start, bytes });
+                }
+                own = runs.following(notes, run).unwrap_or(NIL);
+            } else if common == NIL {
+                return None;
+            } else {
+                // What is part of a run is found with it.
+                let is_part = self.is_in_run_of(lane, common);
+                skipped += u32::from(is_part);
+                let found = if is_part { None } else { fits(chunk) };
+                if let Some((start, bytes)) = found {
+                    return Some(Found { first: common, start, bytes });
+                }
+                common = self.index.following(slab, chunk).unwrap_or(NIL);
+            }
+        }
+    }
+
+    /// Takes the first `size` bytes of a free chunk that the lane may use.
+    #[inline]
+    fn take_front(&mut self, id: ChunkId, lane: Lane, size: u64) -> ChunkId {
+        if self.is_anyones(id) {
+            self.take_anyones(id, size);
+            self.lanes.start_use(id, lane);
+        } else {
+            self.take_own(id, lane, size);
+        }
+        self.chunks.slab[..][id].mark_in_use();
+        id
+    }
+
+    /// The first bytes of a lane's own chunk that is the first of its run: that is all that changes.
+    #[inline]
+    fn take_own(&mut self, id: ChunkId, lane: Lane, size: u64) {
+        let Arena { chunks, lanes, starts, regions, .. } = self;
+        let (slab, (row, notes)) = (&mut chunks.slab[..], lanes.parts(lane));
+        let notes = &mut notes[..slab.len()];
+        let Hot { addr, next, .. } = slab[id];
+        let (at, left) = (addr + size, slab[id].size() - size);
+        row.live += 1;
+        let bytes = row.unlink_run(notes, id) - size;
+        if left != 0 {
+            let rest = chunks.vacant.fill(slab, Hot::new(at, left, slab[id].region(), id, next));
+            if next != NIL {
+                slab[next].prev = rest;
+            }
+            slab[id].set_size(size);
+            slab[id].next = rest;
+            starts.set(regions, at, rest);
+            slab[rest].mark_held();
+            row.replace(notes, id, rest);
+            row.link_run(notes, rest, at, bytes);
+            return;
+        }
+        row.unhang(notes, id);
+        if bytes != 0 {
+            // What anybody may have, and perhaps another own one behind it.
+            let is_own = |own: ChunkId| Kind::of(slab, notes, lane, own) == Kind::Own;
+            let head = if is_own(next) { next } else { slab[next].next };
+            if is_own(head) {
+                row.link_run(notes, head, at, bytes);
+            }
+        }
+    }
+
+    /// The first bytes of a chunk that anybody may have: the runs on both sides reach over it.
+    #[inline]
+    fn take_anyones(&mut self, id: ChunkId, size: u64) {
+        let Hot { addr, prev, next, .. } = self.chunks.slab[..][id];
+        let owner = |own: ChunkId| if own == NIL { None } else { self.owner(own) };
+        let (before, behind) = (owner(prev), owner(next));
+        let before = before.map(|lane| self.take_run(lane, prev));
+        let behind = behind.map(|lane| match before.filter(|run| run.lane == lane) {
+            Some(both) => Run { head: next, ..both },
+            None => self.take_run(lane, next),
+        });
+        let left = self.chunks.size(id) - size;
+        self.unindex(id);
+        if left != 0 {
+            let rest = self.add_after(id, size);
+            self.index.insert(&mut self.chunks.slab, rest, left);
+        }
+        before.into_iter().for_each(|run| self.put_run(Run { end: addr, ..run }));
+        behind.into_iter().for_each(|run| self.put_run(Run { addr: addr + size, ..run }));
+    }
+
+    /// Takes the `bytes` at `start`, somewhere in the run that begins with `first`, as one chunk. What is cut off
+    /// stays whose it was.
+    #[inline(never)]
+    fn carve_run(&mut self, mut first: ChunkId, lane: Lane, start: u64, bytes: u64) -> ChunkId {
+        while self.end_of(first) <= start {
+            first = self.chunks.next(first);
+        }
+        let (mut last, end) = (first, start + bytes);
+        while self.end_of(last) < end {
+            last = self.chunks.next(last);
+        }
+        self.unlink_runs(first, last);
+        let (from, in_front) = (first, start - self.chunks.addr(first));
+        if in_front != 0 {
+            let rest = self.split_free(first, in_front);
+            last = if last == first { rest } else { last };
+            first = rest;
+        }
+        let behind = self.end_of(last) - end;
+        let rest = (behind != 0).then(|| self.leave_behind(last, behind));
+        if rest.is_none() {
+            self.withdraw(last);
+        }
+        while last != first {
+            let before = self.chunks.prev(last);
+            self.withdraw(before);
+            self.fuse(before, last);
+            last = before;
+        }
+        self.chunks.slab[..][first].mark_in_use();
+        self.lanes.start_use(first, lane);
+        self.link_runs(if in_front == 0 { first } else { from }, rest.unwrap_or(first));
+        first
+    }
+
+    pub(super) fn end_of(&self, id: ChunkId) -> u64 {
+        self.chunks.addr(id) + self.chunks.size(id)
+    }
+
+    /// Takes a free chunk, which waits for nothing else, out of the index or its lane's list.
+    fn withdraw(&mut self, id: ChunkId) {
+        if self.is_anyones(id) {
+            self.unindex(id);
+            self.chunks.slab[..][id].mark_held();
+        } else {
+            self.lanes.unhang(id);
+        }
+    }
+
+    /// Cuts a free chunk in two; returns the second.
+    pub(super) fn split_free(&mut self, id: ChunkId, at: u64) -> ChunkId {
+        if self.is_anyones(id) {
+            self.unindex(id);
+            let rest = self.add_after(id, at);
+            for part in [id, rest] {
+                let size = self.chunks.size(part);
+                self.index.insert(&mut self.chunks.slab, part, size);
+            }
+            return rest;
+        }
+        let Note { lane, point, .. } = *self.lanes.note(id);
+        let rest = self.add_after(id, at);
+        self.chunks.slab[..][rest].mark_held();
+        *self.lanes.note_mut(rest) = Note::new(lane, point);
+        self.lanes.hang_behind(rest, lane, id);
+        rest
+    }
+
+    /// Takes a free chunk out as `withdraw`, but for its last `bytes`, which stay as a chunk; returns that.
+    fn leave_behind(&mut self, id: ChunkId, bytes: u64) -> ChunkId {
+        let anyones = self.is_anyones(id);
+        if anyones {
+            self.withdraw(id);
+        }
+        let rest = self.add_after(id, self.chunks.size(id) - bytes);
+        if anyones {
+            self.index.insert(&mut self.chunks.slab, rest, bytes);
+        } else {
+            self.chunks.slab[..][rest].mark_held();
+            self.lanes.replace(id, rest);
+        }
+        rest
+    }
+}
+
+/// The best fit: the first chunk of the run or the chunk, the place at the alignment, and the bytes from there on.
+struct Found {
+    first: ChunkId,
+    start: u64,
+    bytes: u64,
+}
+
+/// In place of a key: nothing is left.
+const BEHIND_ALL: (u64, u64) = (u64::MAX, u64::MAX);
+
+/// Chunks that a search looks at and finds to be parts of the lane's own runs; after so many it takes the best of the
+/// runs. Where two streams took turns and one of them is done, there may be thousands.
+const MOST_SKIPPED: u32 = 32;
