@@ -7,8 +7,11 @@
 #include "child.h"
 
 #include <errno.h>
+#include <linux/seccomp.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <time.h>
 
 enum { HOST = 256, CUSTOM = 900, COMES_AND_GOES = 901, MIB = 1 << 20, KIB = 1 << 10, WORKERS = 4 };
@@ -357,12 +360,75 @@ static void in_a_log_callback(void) {
   child_ends_well(forked);
 }
 
+/* From here on the kernel kills the process at any system call but read, write and exit of one thread. */
+static void forbid_system_calls(void) {
+  CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT) == 0);
+}
+
+static void pairs(bfc_stream_t stream, int count) {
+  void *ptr;
+  while (count-- > 0) {
+    CHECK_OK(bfc_alloc(HOST, 1000, &ptr));
+    CHECK_OK(bfc_free(HOST, ptr));
+    CHECK_OK(bfc_alloc_async(HOST, 1000, stream, &ptr));
+    CHECK_OK(bfc_free_async(HOST, ptr, stream));
+  }
+}
+
+static void pairs_without_system_calls(bfc_stream_t stream) {
+  pairs(stream, 1); /* what is obtained once, is */
+  forbid_system_calls();
+  pairs(stream, 100000);
+  syscall(SYS_exit, CHILD_IS_WELL); /* exit_group is another */
+}
+
+static void on_no_stream(void) {
+  pairs_without_system_calls(NULL);
+}
+
+static void on_a_stream(void) {
+  pairs_without_system_calls((bfc_stream_t)0x5000);
+}
+
+static void on_the_threads_stream(void) {
+  pairs_without_system_calls((bfc_stream_t)2);
+}
+
+static void asks_the_kernel(void) {
+  forbid_system_calls();
+  sleep_ms(1);
+}
+
+/* That a process was forked is noticed without asking the kernel at each operation. */
+static void without_system_calls(void) {
+  const char *preloaded = getenv("LD_PRELOAD");
+  int status;
+  pid_t child;
+  if (preloaded && strstr(preloaded, "vgpreload")) {
+    printf("skipped: valgrind makes system calls of its own\n");
+    return;
+  }
+  begin();
+  in_a_child(on_no_stream);
+  in_a_child(on_a_stream);
+  in_a_child(on_the_threads_stream);
+  /* Were they allowed, nothing above would say anything. */
+  child = fork();
+  CHECK(child >= 0);
+  if (child == 0) {
+    asks_the_kernel();
+    _exit(CHILD_IS_WELL);
+  }
+  CHECK(waitpid(child, &status, 0) == child && WIFSIGNALED(status));
+  end();
+}
+
 int main(int argc, char **argv) {
 #define CASE(name) {#name, name}
   static const test_case cases[] = {
       CASE(one_thread), CASE(while_others_allocate), CASE(from_several_threads), CASE(twice),
       CASE(while_another_waits), CASE(in_a_sub_allocator), CASE(where_regions_are_given_back),
-      CASE(in_a_log_callback),
+      CASE(in_a_log_callback), CASE(without_system_calls),
   };
   return RUN_CASE(cases, argc, argv);
 }
