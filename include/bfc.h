@@ -298,9 +298,12 @@ bfc_status_t bfc_create(int32_t device, const struct bfc_options_t *options);
 // Ends the allocator of a device and gives every region back. Waits for calls in flight in other
 // threads, and wakes those who wait for memory: they return BFC_ERROR_SHUTTING_DOWN.
 //
+// While a stream is captured that the allocator knows, or one that the legacy default stream waits for, nothing can be
+// given back: call it after the end of the capture.
+//
 // @return BFC_OK; BFC_ERROR_BUSY while allocations live (nothing has changed then) and from a callback,
-//         BFC_ERROR_INVALID_ARGUMENT, BFC_ERROR_NO_ALLOCATOR, BFC_ERROR_SHUTTING_DOWN,
-//         BFC_ERROR_INTERNAL.
+//         BFC_ERROR_BACKEND_FAILED while a stream is captured (nor then), BFC_ERROR_INVALID_ARGUMENT,
+//         BFC_ERROR_NO_ALLOCATOR, BFC_ERROR_SHUTTING_DOWN, BFC_ERROR_INTERNAL.
 bfc_status_t bfc_destroy(int32_t device);
 
 // As bfc_destroy, but also with live allocations, whose pointers are then BFC_ERROR_INVALID_POINTER.
@@ -474,6 +477,12 @@ bfc_status_t bfc_set_safe_frontier(int32_t device, uint64_t count);
 // the capture, during which nothing is asked or synchronised. From this call on the library knows the stream, so that
 // no call of another thread's breaks its capture by waiting for the device; see bfc_alloc_async.
 //
+// It also announces the capture to requests of other threads. When it has returned, and until bfc_pool_end, which is
+// to come after the end of the capture, the library queues nothing on the stream (nor on the legacy default stream,
+// which waits for others), does not wait for the device and gives nothing back, but for requests of that very stream.
+// A capture that begins while another thread is in a call of the allocator, and that is announced by nobody, may
+// be broken by that call.
+//
 // @param pool  The caller's name for it; it begins to exist with the first call.
 // @return BFC_OK; BFC_ERROR_INVALID_ARGUMENT if the stream's requests are for a private pool already;
 //         BFC_ERROR_UNSUPPORTED with BFC_TIMESTAMPS; BFC_ERROR_OUT_OF_MEMORY, of host memory; and the errors of
@@ -482,10 +491,13 @@ bfc_status_t bfc_pool_begin(int32_t device,
                             uint64_t pool,
                             bfc_stream_t stream);
 
-// Has requests in the order of a stream served from common memory again. The private pool keeps what it has.
+// Has requests in the order of a stream served from common memory again: call it after the end of the capture. The
+// private pool keeps what it has.
 //
 // @return BFC_OK; BFC_ERROR_INVALID_ARGUMENT if they were not for that pool; and the errors of every call.
-bfc_status_t bfc_pool_end(int32_t device, uint64_t pool, bfc_stream_t stream);
+bfc_status_t bfc_pool_end(int32_t device,
+                          uint64_t pool,
+                          bfc_stream_t stream);
 
 // Says that no graph uses a private pool any more. What is live in it stays so and is freed as usual; what is
 // free becomes common memory once the device was synchronised, which the library does when it needs it, or
@@ -547,7 +559,8 @@ bfc_status_t bfc_owner(const void *ptr, int32_t *out_device);
 //
 // @param out_released  Gets how many bytes were given back.
 // @return BFC_OK, also if nothing could be given back; BFC_ERROR_BACKEND_FAILED if the driver did not take all
-//         that should go: the rest is free memory as before; the errors of every call.
+//         that should go, or a stream is being captured or about to be (bfc_pool_begin), which giving back would
+//         break: the rest is free memory as before; the errors of every call.
 //
 // Precondition: `out_released` is NULL or valid for writing.
 bfc_status_t bfc_trim(int32_t device,

@@ -123,6 +123,39 @@ pub(crate) fn keeping_last_error<T>(call: impl FnOnce() -> T) -> T {
     result
 }
 
+/// A failure of a step that a call may do without: with its words, which are the thread's last only once they are
+/// said.
+#[derive(Clone, Copy)]
+pub(crate) struct Unsaid {
+    error: Error,
+    words: Text<CAPACITY>,
+}
+
+impl Unsaid {
+    /// A failure whose words are in `fail!`.
+    fn of(error: Error) -> Self {
+        Unsaid { error, words: WORDS.get(|last| *last).unwrap_or(Text::new()) }
+    }
+
+    /// It is the call's failure after all.
+    pub(crate) fn say(self) -> Error {
+        WORDS.update(|last| *last = self.words);
+        self.error
+    }
+}
+
+impl From<HostMemoryExhausted> for Unsaid {
+    fn from(exhausted: HostMemoryExhausted) -> Self {
+        keeping_last_error(|| Unsaid::of(exhausted.into()))
+    }
+}
+
+/// Does something that a call may do without. A success leaves the last error, whatever failed on the way.
+#[allow(clippy::result_large_err)] // Only where nothing is in a hurry.
+pub(crate) fn unsaid<T>(step: impl FnOnce() -> Result<T, Error>) -> Result<T, Unsaid> {
+    keeping_last_error(|| step().map_err(Unsaid::of))
+}
+
 /// Remembers the words and returns the error, for `return Err(fail!(...))`.
 macro_rules! fail {
     ($error:expr, $($words:tt)*) => {{
@@ -187,6 +220,18 @@ mod tests {
         })
         .join()
         .unwrap();
+    }
+
+    #[test]
+    fn a_failure_is_said_late_or_never() {
+        let _ = fail!(Error::Busy, "before");
+        let failed = unsaid(|| Err::<(), _>(fail!(Error::BackendFailed, "on the way"))).unwrap_err();
+        let exhausted = Unsaid::from(HostMemoryExhausted);
+        with_last_error(|words| assert_eq!(words, "before"));
+        assert_eq!(failed.say(), Error::BackendFailed);
+        with_last_error(|words| assert_eq!(words, "on the way"));
+        assert_eq!(exhausted.say(), Error::OutOfMemory);
+        with_last_error(|words| assert!(words.contains("host memory"), "{words}"));
     }
 
     #[test]

@@ -3,9 +3,9 @@
 
 mod common;
 
-use common::gpu::{Gpu, PER_THREAD};
-use common::simcuda::simulated;
+use common::gpu::{Gpu, LEGACY, PER_THREAD};
 use common::simcuda::steer::{ALLOCATIONS, CONTEXTS, EVENTS, GRAPHS, RETAINS, STREAMS};
+use common::simcuda::{simulated, simulated_with};
 use common::*;
 use cuda_sys::*;
 
@@ -331,4 +331,145 @@ fn every_call_finds_the_context_broken() {
 fn every_call_finds_the_driver_down() {
     let answers = [BFC_ERROR_SHUTTING_DOWN, BFC_ERROR_BACKEND_FAILED, BFC_ERROR_BACKEND_UNAVAILABLE];
     every_call_fails("every_call_finds_the_driver_down", CUDA_ERROR_DEINITIALIZED, &answers);
+}
+
+#[track_caller]
+fn growing(limit: u64) -> Pool {
+    let mut wanted = options();
+    (wanted.backend, wanted.memory_limit) = (BFC_BACKEND_CUDA, limit);
+    wanted.flags = BFC_ALLOW_GROWTH | BFC_GARBAGE_COLLECTION;
+    wanted.initial_region_bytes = 64 * KIB;
+    Pool::create(0, &wanted, None).unwrap_or_else(|status| panic!("{status}: {}", last_error()))
+}
+
+/// What others have freed is looked at to save memory; where that fails, there is the memory that is not saved.
+#[test]
+fn a_failing_look_at_others_fails_no_request_that_growth_serves() {
+    simulated("a_failing_look_at_others_fails_no_request_that_growth_serves", |sim| {
+        let gpu = Gpu::new(sim);
+        gpu.enter(0);
+        let streams = [gpu.stream(false), gpu.stream(false), gpu.stream(false)];
+        for (nth, call) in [
+            (1, "cuStreamIsCapturing"),
+            (2, "cuStreamIsCapturing"),
+            (3, "cuStreamIsCapturing"),
+            (1, "cuEventCreate"),
+            (1, "cuEventRecord"),
+            (1, "cuEventQuery"),
+        ] {
+            let pool = growing(GIB);
+            let [a, b, c] = streams;
+            for stream in [a, c] {
+                gpu.hold(stream);
+                let chunk = pool.get_on(30 * KIB, stream);
+                gpu.fill(stream, chunk, 30 * KIB, 1);
+                pool.put_on(chunk, stream);
+            }
+            assert_eq!(pool.free(12345), BFC_ERROR_INVALID_POINTER);
+            let before = last_error();
+            sim.fail(Some(call), nth, CUDA_ERROR_UNKNOWN);
+            let got = pool.alloc_on(MIB, b);
+            assert!(got.is_ok(), "{nth} {call}: {got:?}, {}", last_error());
+            assert_eq!(last_error(), before, "{nth} {call}: a success leaves the last error");
+            assert_eq!((sim.struck(), pool.stats().num_failures), (1, 0), "{nth} {call}");
+            sim.clear_faults();
+            sim.release_all();
+            pool.check();
+        }
+        streams.into_iter().for_each(|stream| gpu.destroy_stream(stream));
+        gpu.leave(0);
+        sim.assert_clean();
+    });
+}
+
+/// But where nothing else serves it, the request fails for what failed.
+#[test]
+fn a_failing_look_at_others_is_why_a_request_fails_that_nothing_else_serves() {
+    simulated("a_failing_look_at_others_is_why_a_request_fails_that_nothing_else_serves", |sim| {
+        let gpu = Gpu::new(sim);
+        gpu.enter(0);
+        let (a, b) = (gpu.stream(false), gpu.stream(false));
+        let pool = growing(64 * KIB);
+        gpu.hold(a);
+        let chunk = pool.get_on(60 * KIB, a);
+        gpu.fill(a, chunk, 60 * KIB, 1);
+        pool.put_on(chunk, a);
+        for nth in 1..=3 {
+            sim.fail(Some("cuStreamWaitEvent"), nth, CUDA_ERROR_UNKNOWN);
+        }
+        sim.fail(Some("cuCtxSynchronize"), 1, CUDA_ERROR_UNKNOWN);
+        assert_eq!(pool.alloc_on(60 * KIB, b), Err(BFC_ERROR_BACKEND_FAILED));
+        assert!(last_error().contains("CUDA_ERROR_UNKNOWN"), "{}", last_error());
+        sim.clear_faults();
+        assert_eq!(pool.get_on(60 * KIB, b), chunk);
+        assert_eq!(pool.stats().num_failures, 1);
+        sim.release_all();
+        drop(pool);
+        [a, b].into_iter().for_each(|stream| gpu.destroy_stream(stream));
+        gpu.leave(0);
+        sim.assert_clean();
+    });
+}
+
+/// One stream of another device, recorded on one allocation.
+#[test]
+fn a_foreign_stream_does_not_spoil_the_pool() {
+    simulated_with("a_foreign_stream_does_not_spoil_the_pool", &[("SIMCUDA_DEVICES", "2")], |sim| {
+        let gpu = Gpu::new(sim);
+        gpu.enter(1);
+        let foreign = gpu.stream(false);
+        gpu.enter(0);
+        let (a, b) = (gpu.stream(false), gpu.stream(false));
+        let pool = growing(GIB);
+        let chunk = pool.get_on(60 * KIB, a);
+        assert_eq!(pool.record(chunk, foreign), BFC_OK, "{}", last_error());
+        pool.put_on(chunk, a);
+        for _ in 0..3 {
+            pool.get_on(MIB, b);
+        }
+        pool.check();
+    });
+}
+
+/// A free that succeeds and a bfc_pool_begin that does say nothing of what the driver failed to do meanwhile.
+#[test]
+fn a_success_leaves_the_last_error() {
+    simulated("a_success_leaves_the_last_error", |sim| {
+        let gpu = Gpu::new(sim);
+        gpu.enter(0);
+        let pool = growing(GIB);
+        pool.put_on(pool.get_on(10 * KIB, LEGACY), LEGACY);
+        let chunk = pool.get_on(10 * KIB, PER_THREAD);
+        assert_eq!(pool.free(12345), BFC_ERROR_INVALID_POINTER);
+        let before = last_error();
+        gpu.hold(PER_THREAD);
+        gpu.fill(PER_THREAD, chunk, 10 * KIB, 1);
+        sim.fail(Some("cuEventRecord"), 1, CUDA_ERROR_UNKNOWN);
+        pool.put_on(chunk, PER_THREAD);
+        assert_eq!((sim.struck(), last_error()), (1, before.clone()));
+        sim.fail(Some("cuStreamIsCapturing"), 1, CUDA_ERROR_UNKNOWN);
+        assert_eq!(pool.begin_private(1, LEGACY), BFC_OK);
+        assert_eq!((sim.struck(), last_error()), (2, before));
+        sim.clear_faults();
+        sim.release_all();
+    });
+}
+
+/// It is tried once more, for nobody comes back to it.
+#[test]
+fn a_pool_that_ends_gives_back_what_failed_once() {
+    simulated("a_pool_that_ends_gives_back_what_failed_once", |sim| {
+        let gpu = Gpu::new(sim);
+        gpu.enter(0);
+        for call in ["cuCtxSynchronize", "cuMemFree_v2", "cuStreamIsCapturing"] {
+            let pool = growing(GIB);
+            pool.put(pool.get(MIB));
+            sim.fail(Some(call), 1, CUDA_ERROR_UNKNOWN);
+            assert_eq!(pool.destroy(), BFC_OK, "{call}: {}", last_error());
+            assert_eq!(sim.live(ALLOCATIONS), 0, "{call}");
+            sim.clear_faults();
+        }
+        gpu.leave(0);
+        sim.assert_clean();
+    });
 }

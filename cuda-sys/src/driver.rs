@@ -164,8 +164,10 @@ fn version_of(library: Library) -> Result<c_int, Error> {
     let get = unsafe { std::mem::transmute::<*mut c_void, fns::cuDriverGetVersion>(address) };
     let mut version = 0;
     // SAFETY: the pointer is valid; the function needs no initialisation.
-    unsafe { get(&mut version) };
-    Ok(version)
+    match unsafe { get(&mut version) } {
+        CUDA_SUCCESS if version > 0 => Ok(version),
+        code => Err(Error::NoVersion { code }),
+    }
 }
 
 /// How the driver gives its functions by name and version.

@@ -1,5 +1,6 @@
 //! What can go wrong before the driver is even asked, in words.
 
+use crate::{CUDA_ERROR_STUB_LIBRARY, CUresult};
 use std::ffi::{CStr, c_int};
 use std::fmt;
 
@@ -15,6 +16,11 @@ pub enum Error {
     NotADriver {
         /// What it lacks.
         symbol: &'static str,
+    },
+    /// It does not say which version it is, as the toolkit's stub does not.
+    NoVersion {
+        /// What `cuDriverGetVersion` answered.
+        code: CUresult,
     },
     /// The driver lacks a function.
     Missing {
@@ -44,6 +50,14 @@ impl fmt::Display for Error {
                 f,
                 "the libcuda.so.1 that was found has no {symbol}, which every NVIDIA driver has: it is broken or \
                  a stand-in; see which one is loaded with LD_DEBUG=libs"
+            ),
+            Error::NoVersion { code: CUDA_ERROR_STUB_LIBRARY } => f.write_str(
+                "the libcuda.so.1 that was found is the toolkit's stub and no driver: cuDriverGetVersion answers \
+                 CUDA_ERROR_STUB_LIBRARY (34); see which one is loaded with LD_DEBUG=libs",
+            ),
+            Error::NoVersion { code } => write!(
+                f,
+                "the libcuda.so.1 that was found does not say which version it is: cuDriverGetVersion answers {code}"
             ),
             Error::Missing { symbol, since, driver } if driver < since => write!(
                 f,

@@ -11,12 +11,23 @@ pub(crate) struct Stream(pub(crate) u64);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Event(pub(crate) u64);
 
+/// What is known of an event.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum State {
+    /// The work that it stands for is done, or it stands for none.
+    Done,
+    Pending,
+    /// It was recorded in a capture, and says nothing of any work.
+    Captured,
+}
+
 /// The contract, which every backend with streams fulfils and the pool relies on:
 /// - Nothing here is called while an allocator is locked; everything from any thread, several at once.
 /// - A failure has its words in `fail!` (`Error::BackendFailed`, or `Error::ShuttingDown` for a driver that is
 ///   already down) and has changed nothing.
-/// - `record`, `is_done` and `make_wait` are legal while other streams are captured; none is called for a stream
-///   that `is_capturing`.
+/// - `record`, `state` and `make_wait` are legal while other streams are captured. None is called for a stream whose
+///   capture is announced, or that `is_capturing`; of one that the program begins to capture without a word, in the
+///   midst of these calls, `record` may be: `state` tells.
 pub(crate) trait Order {
     /// An event without timing, not yet recorded.
     fn create_event(&self) -> Result<Event, Error>;
@@ -27,7 +38,7 @@ pub(crate) trait Order {
     /// The event is done when all work queued on the stream so far is.
     fn record(&self, event: Event, on: Stream) -> Result<(), Error>;
 
-    fn is_done(&self, event: Event) -> Result<bool, Error>;
+    fn state(&self, event: Event) -> Result<State, Error>;
 
     /// Blocks the calling thread until the event is done.
     fn wait_for(&self, event: Event) -> Result<(), Error>;

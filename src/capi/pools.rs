@@ -13,6 +13,12 @@ use crate::device::Device;
 /// the capture, during which nothing is asked or synchronised. From this call on the library knows the stream, so that
 /// no call of another thread's breaks its capture by waiting for the device; see bfc_alloc_async.
 ///
+/// It also announces the capture to requests of other threads. When it has returned, and until bfc_pool_end, which is
+/// to come after the end of the capture, the library queues nothing on the stream (nor on the legacy default stream,
+/// which waits for others), does not wait for the device and gives nothing back, but for requests of that very stream.
+/// A capture that begins while another thread is in a call of the allocator, and that is announced by nobody, may
+/// be broken by that call.
+///
 /// @param pool  The caller's name for it; it begins to exist with the first call.
 /// @return BFC_OK; BFC_ERROR_INVALID_ARGUMENT if the stream's requests are for a private pool already;
 ///         BFC_ERROR_UNSUPPORTED with BFC_TIMESTAMPS; BFC_ERROR_OUT_OF_MEMORY, of host memory; and the errors of
@@ -22,7 +28,8 @@ pub extern "C" fn bfc_pool_begin(device: i32, pool: u64, stream: bfc_stream_t) -
     status(|| Device::new(device)?.pool_begin(pool, stream as u64))
 }
 
-/// Has requests in the order of a stream served from common memory again. The private pool keeps what it has.
+/// Has requests in the order of a stream served from common memory again: call it after the end of the capture. The
+/// private pool keeps what it has.
 ///
 /// @return BFC_OK; BFC_ERROR_INVALID_ARGUMENT if they were not for that pool; and the errors of every call.
 #[unsafe(no_mangle)]

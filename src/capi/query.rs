@@ -111,7 +111,8 @@ pub unsafe extern "C" fn bfc_owner(ptr: *const c_void, out_device: *mut i32) -> 
 ///
 /// @param out_released  Gets how many bytes were given back.
 /// @return BFC_OK, also if nothing could be given back; BFC_ERROR_BACKEND_FAILED if the driver did not take all
-///         that should go: the rest is free memory as before; the errors of every call.
+///         that should go, or a stream is being captured or about to be (bfc_pool_begin), which giving back would
+///         break: the rest is free memory as before; the errors of every call.
 ///
 /// # Safety
 /// `out_released` is NULL or valid for writing.

@@ -75,6 +75,23 @@ impl Arena {
         Ok(())
     }
 
+    /// Whether requests of any stream but one are for a private pool. The program may begin to capture it at any time
+    /// then, and has said so.
+    pub(crate) fn redirects_others(&self, than: Stream) -> bool {
+        self.lanes.redirections.iter().any(|other| other.in_pool(0) != than)
+    }
+
+    /// Whether work that is queued on a stream may break a capture that the program has announced of another: the
+    /// default stream waits for all that block.
+    pub(crate) fn is_at_risk_of_others(&self, stream: Stream) -> bool {
+        stream == Stream::DEFAULT && self.redirects_others(stream)
+    }
+
+    /// The same of any.
+    pub(crate) fn is_at_risk(&self, stream: Stream) -> bool {
+        self.lanes.directed(stream) != stream || self.is_at_risk_of_others(stream)
+    }
+
     /// Nothing uses the addresses of a private pool any more, but for what is live: that becomes common memory,
     /// and what is free too, once the device was idle.
     pub(crate) fn release_private(

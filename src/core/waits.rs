@@ -124,14 +124,15 @@ impl Arena {
     }
 
     /// The work behind which a request could be served: that of the free neighbours which together fit it best,
-    /// whoever may use them. Work without a stream, for which nobody can wait, is left out unless it is the
-    /// request's own.
+    /// whoever may use them. Work for which nobody can wait is left out unless it is the request's own: without a
+    /// stream, or on one whose capture is announced.
     pub(crate) fn waits_for(&self, want: &Want<'_>) -> Result<Option<Vec<Work>>, HostMemoryExhausted> {
         let Some(own) = self.lanes.find(self.lanes.directed(want.stream)) else { return Ok(None) };
         let possible = |id: ChunkId| {
             let lane = self.lanes.note(id).lane;
             let stream = || self.lanes.row(lane).stream;
-            self.is_anyones(id) || lane == own || stream().exists() && stream().pool() == 0
+            let ends = || stream().exists() && stream().pool() == 0 && !self.is_at_risk(stream());
+            self.is_anyones(id) || lane == own || ends()
         };
         let Some((first, end)) = self.best_of_neighbours(want, possible) else { return Ok(None) };
         let mut works: Vec<Work> = Vec::new();

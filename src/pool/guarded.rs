@@ -30,9 +30,8 @@ pub(super) use self::farewell::free;
 use self::exempt::{BEHIND, Exempt, FRONT};
 use self::words::Messages;
 use self::work::{Fill, Range};
+use super::Pool;
 use super::slot::Guard;
-use super::{Pool, order};
-use crate::backend::order as driver;
 use crate::core::chunks::{ChunkId, NIL, State};
 use crate::core::lanes::Stream;
 use crate::core::remap::Plan;
@@ -169,21 +168,6 @@ impl Pool {
                 self.guards().exempt.set(next, FRONT, true);
             }
         }
-    }
-
-    /// The streams that may be captured, by the driver's names for them.
-    fn streams_to_ask(&self, also: Stream) -> Result<Vec<driver::Stream>, HostMemoryExhausted> {
-        let mut streams = Vec::new();
-        if self.backend.get().order().is_none() {
-            return Ok(streams);
-        }
-        let all = || self.arena.streams().chain(Some(also)).filter(|stream| stream.exists());
-        let reachable = || all().filter(|&stream| order::is_reachable(stream));
-        streams.try_reserve_exact(reachable().count() + 1)?;
-        // The default stream waits for all that block.
-        streams.push(order::handle(Stream::DEFAULT));
-        streams.extend(reachable().map(order::handle));
-        Ok(streams)
     }
 }
 

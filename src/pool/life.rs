@@ -64,15 +64,17 @@ pub(crate) fn create(slot: &Slot, device: i32, resolved: Resolved) -> Result<(),
 
 /// Ends an allocator and gives its regions back. Waits for calls in flight; wakes those who wait.
 pub(crate) fn destroy(slot: &Slot, forced: bool) -> Result<(), Error> {
-    let mut guard = slot.enter()?;
-    let (device, live) = (guard.device, guard.arena.counters().live());
-    if live != 0 && !forced {
-        let name = &guard.name;
-        return Err(fail!(
-            Error::Busy,
-            "{name}: {live} allocations are live; free them, or call bfc_destroy_forced"
-        ));
+    let mut guard = require_unused(slot.enter()?, forced)?;
+    if guard.arena.growth().pool_bytes != 0 {
+        let captured;
+        (guard, captured) = order::is_any_captured(guard, Stream::NONE)?;
+        if matches!(captured, Ok(true)) {
+            return Err(refuse_for_a_capture());
+        }
+        // With the lock open somebody may have come and allocated.
+        guard = require_unused(guard, forced)?;
     }
+    let (device, live) = (guard.device, guard.arena.counters().live());
     let inner = guard.inner_mut();
     (inner.phase, inner.destroying) = (Phase::Destroying, Some(thread::current()));
     guard.notify();
@@ -82,8 +84,12 @@ pub(crate) fn destroy(slot: &Slot, forced: bool) -> Result<(), Error> {
     guard = order::end(guard);
     guard = remap::tell_of_the_end(guard);
     while let Some(region) = guard.arena.detach_any() {
-        let given;
+        let mut given;
         (guard, given) = give_back(guard, &region);
+        if given.is_err() {
+            // Nobody comes back to it later, and what fails once may have passed.
+            (guard, given) = give_back(guard, &region);
+        }
         if given.is_ok() {
             guard = tell_of_release(guard, &[region]);
         }
@@ -104,10 +110,19 @@ pub(crate) fn destroy(slot: &Slot, forced: bool) -> Result<(), Error> {
     Ok(())
 }
 
+fn require_unused(guard: Guard<'_>, forced: bool) -> Result<Guard<'_>, Error> {
+    let live = guard.arena.counters().live();
+    if live == 0 || forced {
+        return Ok(guard);
+    }
+    let name = &guard.name;
+    Err(fail!(Error::Busy, "{name}: {live} allocations are live; free them, or call bfc_destroy_forced"))
+}
+
 /// Gives wholly free regions back as long as `keep` bytes stay held; returns how many bytes went.
 pub(crate) fn trim(slot: &Slot, keep: u64) -> Result<u64, Error> {
     let (mut guard, idle) = order::synchronize(slot.enter()?, Stream::NONE)?;
-    if idle == Ok(false) {
+    if matches!(idle, Ok(false)) {
         return refuse_to_trim(guard, keep);
     }
     let released;
@@ -116,7 +131,7 @@ pub(crate) fn trim(slot: &Slot, keep: u64) -> Result<u64, Error> {
     } else {
         let regions = guard.arena.detach_above(keep)?;
         let given;
-        (guard, given) = release(guard, regions);
+        (guard, given) = release(guard, regions, Stream::NONE);
         guard = guard.check_entry()?;
         released = given.failure.map_or(Ok(given.bytes), Err);
     }
@@ -139,8 +154,12 @@ fn refuse_to_trim(mut guard: Guard<'_>, keep: u64) -> Result<u64, Error> {
     if !something {
         return Ok(0);
     }
-    Err(fail!(
+    Err(refuse_for_a_capture())
+}
+
+fn refuse_for_a_capture() -> Error {
+    fail!(
         Error::BackendFailed,
-        "a stream is being captured, which giving memory back would break: CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED (900)"
-    ))
+        "a stream is being captured, or bfc_pool_begin has announced it: giving memory back would break that capture"
+    )
 }

@@ -10,7 +10,7 @@ use super::{gone, guarded, order, remap};
 use crate::core::arena::{Progress, Refused, Want};
 use crate::core::lanes::Stream;
 use crate::core::units::{UNIT, round_up};
-use crate::error::{Error, fail};
+use crate::error::{Error, Unsaid, fail};
 use crate::log::{self, Level};
 use crate::report;
 use crate::sys::clock::Deadline;
@@ -143,7 +143,10 @@ fn alloc_slowly(mut guard: Guard<'_>, want: &Want<'_>) -> Result<u64, Error> {
         };
         let Some(left) = left else {
             if looked || guard.backend.get().life().is_none() {
-                return Err(give_up(guard, want));
+                return Err(match tried.failure {
+                    Some(failure) => guard.fail(failure.say()),
+                    None => give_up(guard, want),
+                });
             }
             // The last attempt again comes behind it, for the lock was open.
             looked = true;
@@ -188,6 +191,8 @@ struct Tried {
     extended: bool,
     merged: bool,
     collected: bool,
+    /// What the driver failed to do for it meanwhile: why it fails, if nothing else serves it.
+    failure: Option<Unsaid>,
     /// How often granules were moved for it.
     moves: u32,
 }
@@ -211,11 +216,20 @@ impl Tried {
             return;
         }
         self.rounds += 1;
-        (self.polled, self.waited, self.synchronized) = (false, false, false);
+        (self.polled, self.waited, self.synchronized, self.failure) = (false, false, false, None);
         (self.merged, self.collected) = (false, false);
         if seen.regions != now.regions {
             (self.last_call, self.extended) = (guard.last_call(), false);
         }
+    }
+
+    /// What came of a look after the order of work; the request goes on without, unless the driver failed to serve it
+    /// otherwise too.
+    fn note<T: Default>(&mut self, answer: Result<T, Unsaid>) -> T {
+        answer.unwrap_or_else(|failure| {
+            self.failure = Some(failure);
+            T::default()
+        })
     }
 
     /// This thread itself has obtained or given back so many regions: what it tried it need not try again for
@@ -271,7 +285,9 @@ fn attempt<'a>(mut guard: Guard<'a>, want: &Want<'_>, tried: &mut Tried) -> Atte
         // What other streams freed: all whose work is done, then, where the pool cannot grow, behind their work.
         if !tried.polled {
             tried.polled = true;
-            (guard, ()) = ordered(order::poll(guard, want))?;
+            let polled;
+            (guard, polled) = order::poll(guard, want)?;
+            tried.note(polled);
             continue;
         }
         if !tried.extended {
@@ -301,12 +317,16 @@ fn attempt<'a>(mut guard: Guard<'a>, want: &Want<'_>, tried: &mut Tried) -> Atte
         }
         if !tried.waited {
             tried.waited = true;
-            (guard, ()) = ordered(order::wait(guard, want))?;
+            let waited;
+            (guard, waited) = order::wait(guard, want)?;
+            tried.note(waited);
             continue;
         }
         if !tried.synchronized {
             tried.synchronized = true;
-            (guard, tried.may_collect) = ordered(order::synchronize(guard, want.stream))?;
+            let idle;
+            (guard, idle) = order::synchronize(guard, want.stream)?;
+            tried.may_collect = tried.note(idle);
             continue;
         }
         if !tried.merged && want.newest == u64::MAX && guard.arena.stamps_wait() {
@@ -315,7 +335,7 @@ fn attempt<'a>(mut guard: Guard<'a>, want: &Want<'_>, tried: &mut Tried) -> Atte
                 continue;
             }
         }
-        if tried.collected || !tried.may_collect {
+        if tried.collected || !tried.may_collect || guard.arena.redirects_others(want.stream) {
             return Ok(Outcome::Exhausted(guard));
         }
         tried.collected = true;
@@ -344,19 +364,11 @@ fn attempt<'a>(mut guard: Guard<'a>, want: &Want<'_>, tried: &mut Tried) -> Atte
             return Ok(Outcome::Exhausted(guard));
         }
         let released;
-        (guard, released) = release(guard, regions);
+        (guard, released) = release(guard, regions, want.stream);
         guard = guard.check_entry()?;
         // What the backend did not take back is found again, or reported as out of memory.
         tried.note_own(&guard, released.regions);
         least = want.size;
-    }
-}
-
-/// The request goes on, unless the driver failed.
-fn ordered<'a, T>(ordered: Result<(Guard<'a>, Result<T, Error>), Error>) -> Result<(Guard<'a>, T), Error> {
-    match ordered? {
-        (guard, Ok(answer)) => Ok((guard, answer)),
-        (guard, Err(error)) => Err(guard.fail(error)),
     }
 }
 
@@ -430,9 +442,7 @@ pub(super) fn free_now_on(mut guard: Guard<'_>, addr: u64, stream: Stream) -> Re
     match guard.arena.free_on(addr, stream)? {
         Ok(()) if stream.thread() != 0 => {
             guard.notify();
-            // The chunk is free, whatever the driver says and also without host memory for what is to be said to
-            // it: without an event the chunk waits for a later one, or for a synchronisation.
-            let _ = order::record_own(guard, stream);
+            order::record_own(guard, stream);
             Ok(())
         }
         Ok(()) => {

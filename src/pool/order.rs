@@ -3,14 +3,18 @@
 //! Events are recorded late: when a request finds nothing among what its stream may use, one event on each other
 //! stream then stands for all frees there until now. Only the default stream of a thread, which no other thread can
 //! name, has them recorded at the free. The driver is called with the lock open.
+//!
+//! Nothing is queued on a stream whose capture is announced by `bfc_pool_begin`, nor is anybody's work waited for but
+//! by events of before: it may begin at any time. Of a stream that is captured without a word the driver is asked, which
+//! helps unless the capture begins between the answer and the next call. Where that is seen the event counts for nothing.
 
 use super::Pool;
 use super::slot::Guard;
-use crate::backend::order::{self as driver, Event, Order};
+use crate::backend::order::{self as driver, Event, Order, State};
 use crate::core::arena::Want;
 use crate::core::lanes::{Lane, Stream};
 use crate::core::waits::Work;
-use crate::error::Error;
+use crate::error::{Error, Unsaid, keeping_last_error};
 use crate::sys::{HostMemoryExhausted, thread};
 
 /// An event that is done when some work is.
@@ -58,7 +62,7 @@ impl Events {
         keep(&mut self.recorded, Recorded { work, event });
     }
 
-    /// An event came true for what it stood for when it was looked at.
+    /// An event came true for what it stood for when it was looked at, or stands for nothing.
     fn end(&mut self, work: Work, event: Event) {
         let is_it = |other: &Recorded| other.event == event && other.work == work;
         if let Some(place) = self.recorded.iter().position(is_it) {
@@ -98,6 +102,9 @@ enum Step {
     Recorded,
     /// It was before.
     Known,
+    /// It was recorded now, or before, but in a capture, and stands for nothing. Recorded anew it is an event again.
+    Spoilt,
+    KnownSpoilt,
 }
 
 impl Task {
@@ -113,10 +120,40 @@ impl Task {
         };
         self.event = Some(event);
         order.record(event, self.stream)?;
+        // Another thread may have begun to capture it, but for what is this thread's own. Nothing is lost yet, but
+        // asking after the event would break the capture.
+        self.step = Step::Spoilt;
+        if self.stream.0 != Stream::OF_THIS_THREAD && order.is_capturing(self.stream)? {
+            return Ok(());
+        }
         self.step = Step::Recorded;
-        self.done = order.is_done(event)?;
+        self.look(order)
+    }
+
+    fn look(&mut self, order: &dyn Order) -> Result<(), Error> {
+        let Some(event) = self.event else { return Ok(()) };
+        match order.state(event)? {
+            State::Done => self.done = true,
+            State::Pending => {}
+            State::Captured if self.step == Step::Known => self.step = Step::KnownSpoilt,
+            State::Captured => self.step = Step::Spoilt,
+        }
         Ok(())
     }
+
+    /// Whether the event stands for the work.
+    fn stands(&self) -> bool {
+        matches!(self.step, Step::Recorded | Step::Known)
+    }
+
+    fn record_or_look(&mut self, order: &dyn Order) -> Result<(), Error> {
+        if self.step == Step::Known { self.look(order) } else { self.record(order) }
+    }
+}
+
+/// Does something with each, whatever comes of the others; the last failure, whose words are said.
+fn each<T>(tasks: &mut [T], work: impl FnMut(&mut T) -> Result<(), Error>) -> Result<(), Error> {
+    tasks.iter_mut().map(work).filter(Result::is_err).last().unwrap_or(Ok(()))
 }
 
 /// By the name that the driver has for it.
@@ -134,6 +171,22 @@ fn is_captured(order: &dyn Order, stream: Stream) -> Result<bool, Error> {
     if stream.exists() { order.is_capturing(handle(stream)) } else { Ok(false) }
 }
 
+impl Pool {
+    /// The streams that may be captured, by the driver's names for them; none without a device.
+    pub(super) fn streams_to_ask(&self, also: Stream) -> Result<Vec<driver::Stream>, HostMemoryExhausted> {
+        if self.backend.get().order().is_none() {
+            return Ok(Vec::new());
+        }
+        let all = || self.arena.streams().chain([also]).filter(|stream| stream.exists());
+        let reachable = || all().filter(|&stream| is_reachable(stream));
+        let mut streams = list(reachable().count() + 1)?;
+        // The default stream waits for all that block, whether the pool knows them or not.
+        streams.push(handle(Stream::DEFAULT));
+        streams.extend(reachable().map(handle));
+        Ok(streams)
+    }
+}
+
 fn list<T>(length: usize) -> Result<Vec<T>, HostMemoryExhausted> {
     let mut list = Vec::new();
     list.try_reserve_exact(length)?;
@@ -141,36 +194,41 @@ fn list<T>(length: usize) -> Result<Vec<T>, HostMemoryExhausted> {
 }
 
 /// How a look after the order of work ended: the pool as it is now, and whether the driver did as it should; or
-/// why the allocator is of no use any more.
-pub(super) type Ordered<'a> = Result<(Guard<'a>, Result<(), Error>), Error>;
+/// why the allocator is of no use any more. What the driver failed to do may not matter in the end.
+pub(super) type Ordered<'a, T = ()> = Result<(Guard<'a>, Result<T, Unsaid>), Error>;
 
 /// Looks which work of other streams is done by now.
 pub(super) fn poll<'a>(mut guard: Guard<'a>, want: &Want<'_>) -> Ordered<'a> {
     if guard.backend.get().order().is_none() || guard.arena.unfinished().next().is_none() {
         return Ok((guard, Ok(())));
     }
-    let tasks = plan(&mut guard, |_| true)?;
+    let tasks = match plan(&mut guard, |_| true, 0) {
+        Ok((tasks, _)) => tasks,
+        Err(exhausted) => return Ok((guard, Err(exhausted.into()))),
+    };
     carry_out(guard, tasks, |order, tasks| {
         if is_captured(order, want.stream)? {
             return Ok(());
         }
-        for task in tasks {
-            match task.step {
-                Step::Known => task.done = task.event.map_or(Ok(false), |event| order.is_done(event))?,
-                _ => task.record(order)?,
-            }
-        }
-        Ok(())
+        each(tasks, |task| task.record_or_look(order))
     })
 }
 
-/// What there is to record and to ask about the lanes whose work free memory waits for.
-fn plan(guard: &mut Guard<'_>, concerns: impl Fn(Lane) -> bool) -> Result<Vec<Task>, Error> {
+/// What there is to record and to ask about the lanes whose work free memory waits for; and room for so many works
+/// more, for once there is a plan it has events in hand, which must not get lost.
+fn plan(
+    guard: &mut Guard<'_>,
+    concerns: impl Fn(Lane) -> bool,
+    works: usize,
+) -> Result<(Vec<Task>, Vec<Work>), HostMemoryExhausted> {
+    let room = list(works)?;
     let Pool { arena, events, .. } = &mut **guard;
     let mut tasks: Vec<Task> = list(arena.lane_count() + events.recorded.len())?;
     for unfinished in arena.unfinished().filter(|unfinished| concerns(unfinished.work.lane)) {
         let (work, name) = (unfinished.work, unfinished.stream);
-        if !unfinished.forgotten && name.exists() && is_reachable(name) && !events.covers(work) {
+        let may_record =
+            !unfinished.forgotten && name.exists() && is_reachable(name) && !arena.is_at_risk(name);
+        if may_record && !events.covers(work) {
             let (event, before) = events.for_lane(work.lane);
             let (stream, step) = (handle(name), Step::ToRecord);
             tasks.push(Task { work, stream, event, before, step, done: false });
@@ -180,7 +238,7 @@ fn plan(guard: &mut Guard<'_>, concerns: impl Fn(Lane) -> bool) -> Result<Vec<Ta
         let (stream, step) = (driver::Stream(0), Step::Known);
         tasks.push(Task { work, stream, event: Some(event), before: None, step, done: false });
     }
-    Ok(tasks)
+    Ok((tasks, room))
 }
 
 /// Lets the driver work with the lock open, and writes down what came of it.
@@ -204,9 +262,9 @@ fn carry_out<'a>(
                 Some(before) => events.note(before, event),
                 None => keep(&mut events.spare, event),
             },
-            (Step::Recorded, true) => keep(&mut events.spare, event),
+            (Step::Recorded, true) | (Step::Spoilt, _) => keep(&mut events.spare, event),
             (Step::Recorded, false) => events.note(work, event),
-            (Step::Known, true) => events.end(work, event),
+            (Step::Known, true) | (Step::KnownSpoilt, _) => events.end(work, event),
             (Step::Known, false) => {}
         }
         news |= done && arena.lane_done(work.lane, work.point);
@@ -223,90 +281,166 @@ pub(super) fn wait<'a>(mut guard: Guard<'a>, want: &Want<'_>) -> Ordered<'a> {
     if guard.backend.get().order().is_none() {
         return Ok((guard, Ok(())));
     }
-    let Some(works) = guard.arena.waits_for(want)? else { return Ok((guard, Ok(()))) };
-    // First, for the plan has events in hand, which must not get lost.
-    let mut behind: Vec<Work> = list(guard.arena.lane_count() + guard.events.recorded.len())?;
-    let tasks = plan(&mut guard, |lane| works.iter().any(|work| work.lane == lane))?;
-    let life = guard.arena.life();
+    let works = match guard.arena.waits_for(want) {
+        Ok(Some(works)) => works,
+        Ok(None) => return Ok((guard, Ok(()))),
+        Err(exhausted) => return Ok((guard, Err(exhausted.into()))),
+    };
+    let waits_for = |lane| works.iter().any(|work| work.lane == lane);
+    let room = guard.arena.lane_count() + guard.events.recorded.len();
+    let (tasks, mut behind) = match plan(&mut guard, waits_for, room) {
+        Ok(planned) => planned,
+        Err(exhausted) => return Ok((guard, Err(exhausted.into()))),
+    };
+    if want.stream == Stream::NONE {
+        let recorded;
+        (guard, recorded) = carry_out(guard, tasks, |order, tasks| each(tasks, |task| task.record(order)))?;
+        let (guard, waited) = wait_here(guard, waits_for)?;
+        return Ok((guard, recorded.and(waited)));
+    }
+    let (life, at_risk) = (guard.arena.life(), guard.arena.is_at_risk_of_others(want.stream));
     let (mut guard, result) = carry_out(guard, tasks, |order, tasks| {
-        if is_captured(order, want.stream)? {
+        if at_risk || is_captured(order, want.stream)? {
             return Ok(());
         }
-        tasks.iter_mut().try_for_each(|task| task.record(order))?;
-        for task in tasks.iter_mut().filter(|task| task.step != Step::ToRecord && !task.done) {
-            let Some(event) = task.event else { continue };
-            if want.stream == Stream::NONE {
-                order.wait_for(event)?;
-                task.done = true;
-            } else if works.iter().any(|work| work.lane == task.work.lane && work.point <= task.work.point) {
+        each(tasks, |task| {
+            task.record(order)?;
+            let Some(event) = task.event.filter(|_| task.stands() && !task.done) else { return Ok(()) };
+            if works.iter().any(|work| work.lane == task.work.lane && work.point <= task.work.point) {
                 order.make_wait(handle(want.stream), event)?;
                 behind.push(task.work);
             }
-        }
-        Ok(())
+            Ok(())
+        })
     })?;
-    if want.stream != Stream::NONE && result.is_ok() && guard.arena.life() == life {
+    if guard.arena.life() == life {
         guard.arena.adopt(want, &behind);
     }
     Ok((guard, result))
 }
 
+/// Waits in this thread for all events of some lanes.
+fn wait_here<'a>(mut guard: Guard<'a>, concerns: impl Fn(Lane) -> bool) -> Ordered<'a> {
+    let mut left: Vec<(Recorded, bool)> = match list(guard.events.recorded.len()) {
+        Ok(left) => left,
+        Err(exhausted) => return Ok((guard, Err(exhausted.into()))),
+    };
+    let recorded = guard.events.recorded.iter().filter(|recorded| concerns(recorded.work.lane));
+    left.extend(recorded.map(|recorded| (*recorded, false)));
+    if left.is_empty() {
+        return Ok((guard, Ok(())));
+    }
+    let life = guard.arena.life();
+    let result;
+    (guard, result) = guard.waiting(|order| {
+        each(&mut left, |(recorded, done)| {
+            order.wait_for(recorded.event)?;
+            *done = true;
+            Ok(())
+        })
+    });
+    if guard.arena.life() != life {
+        return Ok((guard.check_entry()?, Ok(())));
+    }
+    for (Recorded { work, event }, _) in left.into_iter().filter(|(_, done)| *done) {
+        guard.events.end(work, event);
+        guard.arena.lane_done(work.lane, work.point);
+    }
+    guard.notify();
+    Ok((guard.check_entry()?, result))
+}
+
+/// Whether some stream is captured that the pool knows, the calling thread's own default stream and that of all
+/// included, for which those wait that block; or may be at any time, but for a stream whose thread this is. What waits
+/// for the device would break that capture, giving memory back too. False without a device.
+pub(super) fn is_capture_near<'a>(guard: Guard<'a>, stream: Stream) -> Ordered<'a, bool> {
+    if guard.arena.redirects_others(stream) {
+        return Ok((guard, Ok(true)));
+    }
+    is_any_captured(guard, stream)
+}
+
+/// The same of captures that have begun.
+pub(super) fn is_any_captured<'a>(guard: Guard<'a>, stream: Stream) -> Ordered<'a, bool> {
+    let streams = match guard.streams_to_ask(stream) {
+        Ok(streams) => streams,
+        Err(exhausted) => return Ok((guard, Err(exhausted.into()))),
+    };
+    let (guard, result) = guard.ordering(|order| {
+        for stream in streams {
+            if order.is_capturing(stream)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    });
+    Ok((guard.check_entry()?, result))
+}
+
 /// Waits until the whole device is idle: then nobody's work touches anything that was free before. False where it
-/// may not wait, for a stream that the pool knows is captured: what waits for the device would spoil the capture,
-/// giving memory back too. True without a device.
-pub(super) fn synchronize<'a>(
-    mut guard: Guard<'a>,
-    stream: Stream,
-) -> Result<(Guard<'a>, Result<bool, Error>), Error> {
+/// may not wait, for a capture is near. True without a device.
+pub(super) fn synchronize<'a>(mut guard: Guard<'a>, stream: Stream) -> Ordered<'a, bool> {
     if guard.backend.get().order().is_none() {
         return Ok((guard, Ok(true)));
     }
-    let asked = || guard.arena.streams().chain([stream]).filter(|&stream| is_reachable(stream));
-    let mut streams: Vec<Stream> = list(asked().count() + 1)?;
-    // The default stream waits for all that block, whether the pool knows them or not.
-    streams.extend(asked().chain([Stream::DEFAULT]));
-    let mut works: Vec<Work> = list(guard.arena.lane_count())?;
-    works.extend(guard.arena.unfinished().map(|unfinished| unfinished.work));
     let life = guard.arena.life();
+    let asked;
+    (guard, asked) = is_capture_near(guard, stream)?;
+    // Meanwhile another thread may have announced one.
+    if guard.arena.life() == life && (!matches!(asked, Ok(false)) || guard.arena.redirects_others(stream)) {
+        return Ok((guard, asked.map(|_| false)));
+    }
+    let mut works: Vec<Work> = match list(guard.arena.lane_count()) {
+        Ok(works) => works,
+        Err(exhausted) => return Ok((guard, Err(exhausted.into()))),
+    };
+    works.extend(guard.arena.unfinished().map(|unfinished| unfinished.work));
+    if works.is_empty() {
+        return Ok((guard, Ok(true)));
+    }
     let result;
-    (guard, result) = guard.ordering(|order| {
-        for stream in streams {
-            if is_captured(order, stream)? {
-                return Ok(false);
-            }
-        }
-        if !works.is_empty() {
-            order.synchronize()?;
-        }
-        Ok(true)
-    });
+    (guard, result) = guard.synchronizing();
     if guard.arena.life() != life {
         return Ok((guard.check_entry()?, Ok(true)));
     }
-    if result == Ok(true) {
+    if result.is_ok() {
         for work in works {
             guard.arena.lane_done(work.lane, work.point);
         }
         guard.notify();
     }
-    Ok((guard.check_entry()?, result))
+    Ok((guard.check_entry()?, result.map(|()| true)))
 }
 
-/// Behind a free in the order of this thread's default stream: nobody else can record its events.
-pub(super) fn record_own<'a>(mut guard: Guard<'a>, stream: Stream) -> Ordered<'a> {
-    if guard.backend.get().order().is_none() {
-        return Ok((guard, Ok(())));
+/// A capture is announced: waits until nothing is under way any more that might break it. What begins from now on knows
+/// of it.
+pub(super) fn leave_alone(mut guard: Guard<'_>) -> Result<(), Error> {
+    let last_call = guard.last_call();
+    while guard.backend.get().order().is_some() && guard.is_disturbing(last_call) {
+        guard = guard.wait_for_call().check_entry()?;
     }
-    let Some(lane) = guard.arena.lane_of(stream) else { return Ok((guard, Ok(()))) };
-    let tasks = plan(&mut guard, |other| other == lane)?;
-    carry_out(guard, tasks, |order, tasks| {
-        let mut own = tasks.iter_mut().filter(|task| task.step == Step::ToRecord);
-        own.try_for_each(|task| task.record(order))
-    })
+    Ok(())
+}
+
+/// Behind a free in the order of this thread's default stream: nobody else can record its events. The chunk is free,
+/// whatever the driver says and also without host memory for what is to be said to it: without an event it waits for a
+/// later one, or for a synchronisation.
+pub(super) fn record_own(mut guard: Guard<'_>, stream: Stream) {
+    if guard.backend.get().order().is_none() {
+        return;
+    }
+    let Some(lane) = guard.arena.lane_of(stream) else { return };
+    let Ok((tasks, _)) = plan(&mut guard, |other| other == lane, 0) else { return };
+    // The allocator may have come to its end meanwhile.
+    let _ =
+        keeping_last_error(|| carry_out(guard, tasks, |order, tasks| each(tasks, |task| task.record(order))));
 }
 
 /// The stream is about to end: the last event on it, which stands for all that was freed there and that will be.
-pub(crate) fn forget<'a>(mut guard: Guard<'a>, stream: Stream) -> Ordered<'a> {
+pub(crate) fn forget<'a>(
+    mut guard: Guard<'a>,
+    stream: Stream,
+) -> Result<(Guard<'a>, Result<(), Error>), Error> {
     let work = guard.arena.forget_stream(stream)?;
     let life = guard.arena.life();
     // Whoever is in the middle of recording on it, or of asking about it, knows it from before; nobody else does.
@@ -320,7 +454,8 @@ pub(crate) fn forget<'a>(mut guard: Guard<'a>, stream: Stream) -> Ordered<'a> {
     let mut tasks: Vec<Task> = list(1)?;
     let (event, before) = guard.events.for_lane(work.lane);
     tasks.push(Task { work, stream: handle(stream), event, before, step: Step::ToRecord, done: false });
-    carry_out(guard, tasks, |order, tasks| tasks.iter_mut().try_for_each(|task| task.record(order)))
+    let (guard, recorded) = carry_out(guard, tasks, |order, tasks| each(tasks, |task| task.record(order)))?;
+    Ok((guard, recorded.map_err(Unsaid::say)))
 }
 
 /// The caller vouches that all work queued on a stream so far is done. Where there is no device to ask, work without

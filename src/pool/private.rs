@@ -14,7 +14,8 @@ pub(crate) fn begin(slot: &Slot, stream: Stream, pool: u64) -> Result<(), Error>
     require_no_timestamps(&guard)?;
     guard.arena.begin_private(stream, pool)?.map_err(|refused| refuse(refused, pool))?;
     // What cannot be waited for, in a capture for example, stays whose it is.
-    order::synchronize(guard, stream).map(drop)
+    let (guard, _) = order::synchronize(guard, stream)?;
+    order::leave_alone(guard)
 }
 
 pub(crate) fn end(slot: &Slot, stream: Stream, pool: u64) -> Result<(), Error> {

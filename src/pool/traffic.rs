@@ -5,6 +5,7 @@ use super::listener::RegionEvent;
 use super::slot::Guard;
 use crate::backend::{Backend, Granted};
 use crate::core::grow::Extension;
+use crate::core::lanes::Stream;
 use crate::core::obtain::usable;
 use crate::core::release::Detached;
 use crate::core::units::UNIT;
@@ -20,13 +21,22 @@ pub(super) struct Released {
     pub(super) failure: Option<Error>,
 }
 
-/// Gives detached regions back to the backend.
-pub(super) fn release(mut guard: Guard<'_>, mut regions: Vec<Detached>) -> (Guard<'_>, Released) {
+/// Gives detached regions back to the backend for a request of a stream, or of none, as long as no capture is announced
+/// that this might break.
+pub(super) fn release(
+    mut guard: Guard<'_>,
+    mut regions: Vec<Detached>,
+    stream: Stream,
+) -> (Guard<'_>, Released) {
     let mut released = Released::default();
     let (mut at, life) = (0, guard.arena.life());
     while let Some(region) = regions.get(at) {
         if guard.arena.life() != life {
             guard = forget(guard, &regions.remove(at));
+            continue;
+        }
+        if guard.arena.redirects_others(stream) {
+            guard = keep(guard, &regions.remove(at));
             continue;
         }
         let given;

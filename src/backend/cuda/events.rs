@@ -3,9 +3,9 @@
 use super::Cuda;
 use super::calls::{self, Failure};
 use super::context::{self, inside};
-use crate::backend::order::{Event, Order, Stream};
+use crate::backend::order::{Event, Order, State, Stream};
 use crate::error::Error;
-use cuda_sys::{CU_EVENT_DISABLE_TIMING, CUevent, CUstream, Driver};
+use cuda_sys::{CU_EVENT_DISABLE_TIMING, CUDA_ERROR_CAPTURED_EVENT, CUevent, CUstream, Driver};
 
 impl Event {
     fn handle(self) -> CUevent {
@@ -42,9 +42,14 @@ impl Order for Cuda {
         self.ordering(|driver| unsafe { calls::record(driver, event.handle(), on.handle()) })
     }
 
-    fn is_done(&self, event: Event) -> Result<bool, Error> {
+    fn state(&self, event: Event) -> Result<State, Error> {
         // SAFETY: the event is the pool's.
-        self.ordering(|driver| unsafe { calls::is_done(driver, event.handle()) })
+        self.ordering(|driver| match unsafe { calls::is_done(driver, event.handle()) } {
+            Ok(true) => Ok(State::Done),
+            Ok(false) => Ok(State::Pending),
+            Err(failure) if failure.is(CUDA_ERROR_CAPTURED_EVENT) => Ok(State::Captured),
+            Err(failure) => Err(failure),
+        })
     }
 
     fn wait_for(&self, event: Event) -> Result<(), Error> {

@@ -1,5 +1,5 @@
 use super::*;
-use crate::backend::order::Stream;
+use crate::backend::order::{State, Stream};
 use crate::error::Error;
 use cuda_sys::*;
 use std::ptr;
@@ -61,16 +61,16 @@ fn events_say_what_is_done() {
         sim.hold(one);
         sim.fill(one, granted.base, MIB, 7);
         let [event, later] = [0; 2].map(|_| cuda.create_event().unwrap());
-        assert_eq!(cuda.is_done(event), Ok(true), "of no work");
+        assert_eq!(cuda.state(event), Ok(State::Done), "of no work");
         cuda.record(event, first).unwrap();
-        assert_eq!(cuda.is_done(event), Ok(false));
+        assert_eq!(cuda.state(event), Ok(State::Pending));
 
         cuda.make_wait(second, event).unwrap();
         sim.expect(other, granted.base, MIB, 7);
         cuda.record(later, second).unwrap();
-        assert_eq!(cuda.is_done(later), Ok(false), "it waits for the other stream");
+        assert_eq!(cuda.state(later), Ok(State::Pending), "it waits for the other stream");
         sim.step(one, 2);
-        assert_eq!((cuda.is_done(event), cuda.is_done(later)), (Ok(true), Ok(true)));
+        assert_eq!((cuda.state(event), cuda.state(later)), (Ok(State::Done), Ok(State::Done)));
 
         sim.fill(one, granted.base, MIB, 8);
         cuda.record(event, first).unwrap();
@@ -116,7 +116,7 @@ fn a_capture_is_seen_and_breaks_no_event_of_others() {
             assert_eq!(cuda.synchronize(), Err(Error::BackendFailed));
             // What concerns other streams is legal.
             cuda.record(event, free).unwrap();
-            assert_eq!(cuda.is_done(event), Ok(true));
+            assert_eq!(cuda.state(event), Ok(State::Done));
             cuda.wait_for(event).unwrap();
         });
         captured(free, &|| assert_eq!(seen(), [false, true, false]));
@@ -134,12 +134,12 @@ fn a_driver_past_its_end_is_told_from_one_that_fails() {
         let cuda = Cuda::open(0).unwrap();
         let event = cuda.create_event().unwrap();
         sim.fail(Some("cuEventQuery"), 1, CUDA_ERROR_UNKNOWN);
-        assert_eq!(cuda.is_done(event), Err(Error::BackendFailed));
+        assert_eq!(cuda.state(event), Err(Error::BackendFailed));
         crate::error::with_last_error(|words| {
             assert!(words.contains("cuEventQuery failed with CUDA_ERROR_UNKNOWN (999)"), "{words}");
         });
         sim.shutdown();
-        assert_eq!(cuda.is_done(event), Err(Error::ShuttingDown));
+        assert_eq!(cuda.state(event), Err(Error::ShuttingDown));
         assert_eq!(cuda.record(event, Stream(1)), Err(Error::ShuttingDown));
         assert_eq!(cuda.create_event(), Err(Error::ShuttingDown));
         cuda.destroy_event(event);

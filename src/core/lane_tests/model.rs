@@ -327,7 +327,10 @@ impl Model {
         let own = self.own_lane(want);
         let first = |owner: &Owner| Self::works_of(owner).next().map(|(lane, _)| lane);
         let possible = |owner: &Owner| {
-            let reachable = |lane: Lane| self.streams[lane].exists() && self.streams[lane].pool() == 0;
+            let reachable = |lane: Lane| {
+                let stream = self.streams[lane];
+                stream.exists() && stream.pool() == 0 && !self.is_at_risk(stream)
+            };
             *owner != Owner::Used && first(owner).is_none_or(|lane| lane == own || reachable(lane))
         };
         self.mixed && self.best(want, possible).is_some()
@@ -384,6 +387,11 @@ impl Model {
         let name = self.begun.get(&want.stream).copied();
         let pool = name.map_or(0, |name| self.pool(name).unwrap());
         self.lane(want.stream.in_pool(pool))
+    }
+
+    /// Whether it may be captured at any time, or waits for one that may.
+    fn is_at_risk(&self, stream: Stream) -> bool {
+        self.begun.contains_key(&stream) || stream == Stream::DEFAULT && !self.begun.is_empty()
     }
 
     fn pool(&self, name: u64) -> Option<u32> {

@@ -5,7 +5,7 @@ use super::{Guard, Inner, Slot};
 use crate::backend::life::Life;
 use crate::backend::order::Order;
 use crate::backend::{AnyBackend, Backend};
-use crate::error::Error;
+use crate::error::{Error, Unsaid, unsaid};
 use crate::pool::gone::forget_if_over;
 use crate::sys::thread::{self, ThreadId};
 use std::cell::Cell;
@@ -25,8 +25,12 @@ pub(super) enum What {
     /// Obtains a region, for which so many bytes are reserved.
     Obtains(u64),
     GivesBack,
-    /// Asks the driver about the order of work.
+    /// Asks the driver about streams, or queues something on them. It waits for nothing.
     Orders,
+    /// Waits for events: for as long as some work takes, which may be the work of a thread that waits for this one.
+    Waits,
+    /// Waits for the whole device.
+    Synchronizes,
     /// Writes messages.
     Talks,
     /// Writes or checks guards. One at a time: while it does no chunk is handed out or freed.
@@ -37,7 +41,7 @@ impl What {
     pub(super) fn reserved(self) -> u64 {
         match self {
             What::Obtains(bytes) => bytes,
-            What::GivesBack | What::Orders | What::Talks | What::Guards => 0,
+            _ => 0,
         }
     }
 }
@@ -88,15 +92,37 @@ impl Guard<'_> {
     }
 
     /// Has the driver look after the order of work with the lock open, in the same way; but no request waits for
-    /// it: each can do so itself. Without such a driver nothing happens, and that is no error.
+    /// it: each can do so itself. Without such a driver nothing happens, and that is no failure.
     pub(in crate::pool) fn ordering<T: Default>(
         self,
         work: impl FnOnce(&dyn Order) -> Result<T, Error>,
-    ) -> (Self, Result<T, Error>) {
+    ) -> (Self, Result<T, Unsaid>) {
+        self.with_order(What::Orders, work)
+    }
+
+    /// Waits in the same way for events.
+    pub(in crate::pool) fn waiting<T: Default>(
+        self,
+        work: impl FnOnce(&dyn Order) -> Result<T, Error>,
+    ) -> (Self, Result<T, Unsaid>) {
+        self.with_order(What::Waits, work)
+    }
+
+    /// Waits in the same way for the whole device.
+    pub(in crate::pool) fn synchronizing(self) -> (Self, Result<(), Unsaid>) {
+        self.with_order(What::Synchronizes, |order| order.synchronize())
+    }
+
+    #[allow(clippy::result_large_err)] // The driver is in no hurry.
+    fn with_order<T: Default>(
+        self,
+        what: What,
+        work: impl FnOnce(&dyn Order) -> Result<T, Error>,
+    ) -> (Self, Result<T, Unsaid>) {
         let backend: AnyBackend = *self.backend;
         match backend.get().order() {
             Some(order) => {
-                let (guard, result) = self.step_out(What::Orders, || work(order));
+                let (guard, result) = self.step_out(what, || unsaid(|| work(order)));
                 (forget_if_over(guard), result)
             }
             None => (self, Ok(T::default())),
@@ -155,9 +181,16 @@ impl Guard<'_> {
         self.calls().any(|call| call.what != What::Talks)
     }
 
-    /// Whether the driver is looking after the order of work, for a call up to that number.
+    /// Whether the driver is asked about streams, or something is queued on them, by a call up to that number: whoever
+    /// writes guards asks too.
     pub(in crate::pool) fn is_ordering(&self, up_to: u64) -> bool {
-        self.calls().any(|call| call.number <= up_to && call.what == What::Orders)
+        self.calls().any(|call| call.number <= up_to && matches!(call.what, What::Orders | What::Guards))
+    }
+
+    /// Whether a call up to that number is under way that a capture might not survive which begins meanwhile: one that
+    /// queues something, or waits for the device, as giving back does. An event stands for work of before.
+    pub(in crate::pool) fn is_disturbing(&self, up_to: u64) -> bool {
+        self.calls().any(|call| call.number <= up_to && !matches!(call.what, What::Talks | What::Waits))
     }
 
     pub(super) fn end_call(&mut self, ended: &Call) {

@@ -6,7 +6,7 @@
 //! last, and who waited for it before that waits for what it stood for then. Streams are all of the kind that does
 //! not wait for the legacy default stream. A region that goes back waits for everybody, as `cuMemFree` does.
 
-use crate::backend::order::{Event, Order, Stream};
+use crate::backend::order::{Event, Order, State as Known, Stream};
 use crate::backend::{Backend, Granted};
 use crate::core::units::UNIT;
 use crate::error::{Error, fail};
@@ -327,11 +327,12 @@ impl Order for Device {
         Ok(())
     }
 
-    fn is_done(&self, event: Event) -> Result<bool, Error> {
+    fn state(&self, event: Event) -> Result<Known, Error> {
         let mut state = self.called();
         state.tick(What::IsDone)?;
         let mark = state.mark(event);
-        Ok(mark.is_none_or(|mark| state.queues[mark.queue].done >= mark.at))
+        let is_done = mark.is_none_or(|mark| state.queues[mark.queue].done >= mark.at);
+        Ok(if is_done { Known::Done } else { Known::Pending })
     }
 
     fn wait_for(&self, event: Event) -> Result<(), Error> {

@@ -1,0 +1,255 @@
+//! Captures on the simulated driver (a simulation, and no device): what other threads do with the allocator, and its
+//! end, break none that is announced by `bfc_pool_begin`.
+
+mod common;
+
+use common::gpu::{Gpu, LEGACY};
+use common::simcuda::simulated;
+use common::simcuda::steer::{ALLOCATIONS, MAPPINGS, PHYSICAL, RESERVATIONS};
+use common::*;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+const KIB: u64 = 1 << 10;
+
+#[track_caller]
+fn cuda_pool(limit: u64) -> Pool {
+    pool_of(BFC_BACKEND_CUDA, limit)
+}
+
+#[track_caller]
+fn pool_of(backend: u32, limit: u64) -> Pool {
+    let mut wanted = options();
+    (wanted.backend, wanted.memory_limit) = (backend, limit);
+    wanted.flags = BFC_ALLOW_GROWTH | BFC_GARBAGE_COLLECTION;
+    wanted.initial_region_bytes = 64 * KIB;
+    Pool::create(0, &wanted, None).unwrap_or_else(|status| panic!("{status}: {}", last_error()))
+}
+
+/// Waits until another thread has called a function of the driver.
+#[track_caller]
+fn await_call(gpu: Gpu, function: &str) {
+    let start = Instant::now();
+    while gpu.sim.calls(function) == 0 {
+        assert!(start.elapsed() < Duration::from_secs(10), "nobody calls {function}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Ends the other thread's loop, in a panic too.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, SeqCst);
+    }
+}
+
+/// One thread captures and captures, another allocates, gives back and trims.
+#[test]
+fn captures_that_are_announced_stay_whole_while_others_allocate() {
+    simulated("captures_that_are_announced_stay_whole_while_others_allocate", |sim| {
+        let gpu = Gpu::new(sim);
+        let context = gpu.enter(0);
+        for backend in [BFC_BACKEND_CUDA, BFC_BACKEND_CUDA_VMM] {
+            let (a, b) = (gpu.stream(true), gpu.stream(false));
+            let pool = pool_of(backend, GIB);
+            let (stop, start) = (AtomicBool::new(false), Instant::now());
+            std::thread::scope(|scope| {
+                let _stop = Stop(&stop);
+                scope.spawn(|| {
+                    gpu.set_current(context);
+                    let mut bytes = MIB;
+                    while !stop.load(SeqCst) {
+                        // Each is served by growth, once nothing of others is free for it.
+                        match pool.alloc_on(bytes, if bytes.is_multiple_of(5) { LEGACY } else { b }) {
+                            Ok(chunk) => pool.put_on(chunk, b),
+                            Err(status) => assert_eq!(status, BFC_ERROR_OUT_OF_MEMORY, "{}", last_error()),
+                        }
+                        bytes = if bytes > 100 * MIB { MIB } else { bytes + MIB };
+                        if bytes == MIB {
+                            let _ = pool.try_trim(0);
+                        }
+                    }
+                });
+                while start.elapsed() < Duration::from_secs(2) {
+                    let chunk = pool.get_on(10 * KIB, a);
+                    assert_eq!(pool.begin_private(1, a), BFC_OK, "{}", last_error());
+                    pool.put_on(chunk, a);
+                    gpu.begin_capture(a);
+                    let kept = pool.get_on(10 * KIB, a);
+                    pool.put_on(kept, a);
+                    let ended = gpu.try_end_capture(a);
+                    gpu.destroy_graph(ended.unwrap_or_else(|code| panic!("the capture was broken: {code}")));
+                    assert_eq!((pool.end_private(1, a), pool.release_private(1)), (BFC_OK, BFC_OK));
+                }
+            });
+            pool.check();
+            drop(pool);
+            [a, b].into_iter().for_each(|stream| gpu.destroy_stream(stream));
+        }
+        gpu.leave(0);
+        sim.assert_clean();
+    });
+}
+
+/// What may not be called where a capture may begin at any time.
+const FORBIDDEN: [&str; 3] = ["cuStreamWaitEvent", "cuCtxSynchronize", "cuMemFree_v2"];
+
+#[test]
+fn where_a_capture_is_announced_nothing_is_queued_and_nothing_waits_for_the_device() {
+    simulated("where_a_capture_is_announced_nothing_is_queued_and_nothing_waits_for_the_device", |sim| {
+        let gpu = Gpu::new(sim);
+        gpu.enter(0);
+        let (a, b) = (gpu.stream(true), gpu.stream(false));
+        let pool = cuda_pool(192 * KIB);
+        let chunks = [pool.get_on(60 * KIB, a), pool.get_on(60 * KIB, LEGACY)];
+        gpu.hold(a);
+        gpu.fill(a, chunks[0], 60 * KIB, 1);
+        assert_eq!(pool.begin_private(1, a), BFC_OK);
+        pool.put_on(chunks[0], a);
+        pool.put_on(chunks[1], LEGACY);
+        sim.clear_log();
+        // By growth, and then there is nothing left but what streams do that are to be left alone.
+        pool.put_on(pool.get_on(60 * KIB, b), b);
+        assert_eq!(pool.alloc_on(100 * KIB, b), Err(BFC_ERROR_OUT_OF_MEMORY));
+        assert_eq!(pool.alloc(100 * KIB), Err(BFC_ERROR_OUT_OF_MEMORY));
+        assert_eq!(pool.alloc_on(140 * KIB, LEGACY), Err(BFC_ERROR_OUT_OF_MEMORY));
+        assert_eq!(pool.try_trim(0), Ok(0), "what is free of those whose work is done");
+        let log = sim.log_text();
+        for function in FORBIDDEN {
+            assert_eq!(sim.calls(function), 0, "{function}:\n{log}");
+        }
+        let recorded = |stream: u64| {
+            log.lines()
+                .any(|line| line.contains("cuEventRecord(") && line.contains(&format!(", {stream:#x})")))
+        };
+        assert_eq!([a, LEGACY, b].map(recorded), [false, false, true], "{log}");
+        assert_eq!(pool.end_private(1, a), BFC_OK);
+        let whole = pool.get_on(120 * KIB, b);
+        pool.put_on(whole, b);
+        sim.release_all();
+        assert_eq!(sim.mismatches(), 0);
+        pool.trim(0);
+        assert_eq!(pool.stats().pool_bytes, 0);
+        drop(pool);
+        [a, b].into_iter().for_each(|stream| gpu.destroy_stream(stream));
+        gpu.leave(0);
+        sim.assert_clean();
+    });
+}
+
+/// Another thread has seen that the stream is not captured, and is about to record an event on it.
+#[test]
+fn the_announcement_waits_for_who_is_recording() {
+    simulated("the_announcement_waits_for_who_is_recording", |sim| {
+        let gpu = Gpu::new(sim);
+        let context = gpu.enter(0);
+        let (a, b) = (gpu.stream(false), gpu.stream(false));
+        let pool = cuda_pool(GIB);
+        let chunk = pool.get_on(60 * KIB, a);
+        gpu.hold(a);
+        gpu.fill(a, chunk, 60 * KIB, 1);
+        pool.put_on(chunk, a);
+        sim.clear_log();
+        sim.delay(c"cuEventRecord".as_ptr(), 300_000_000);
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| {
+                gpu.set_current(context);
+                pool.get_on(MIB, b)
+            });
+            await_call(gpu, "cuEventRecord");
+            // Whoever waits for the device waits for the stream too.
+            sim.release_all();
+            assert_eq!(pool.begin_private(1, a), BFC_OK);
+            gpu.begin_capture(a);
+            other.join().expect("no panic");
+        });
+        let records = sim.log_text();
+        gpu.destroy_graph(gpu.end_capture(a));
+        assert_eq!(sim.calls("cuEventRecord"), 1, "{records}");
+        assert_eq!(pool.end_private(1, a), BFC_OK);
+        drop(pool);
+        [a, b].into_iter().for_each(|stream| gpu.destroy_stream(stream));
+        gpu.leave(0);
+        sim.assert_clean();
+    });
+}
+
+/// Nothing is promised of a capture that nobody has announced; but where it is seen to have begun it stays whole, and
+/// the pool goes on in any case.
+#[test]
+fn an_event_that_was_captured_counts_for_nothing() {
+    simulated("an_event_that_was_captured_counts_for_nothing", |sim| {
+        let gpu = Gpu::new(sim);
+        let context = gpu.enter(0);
+        let (a, b) = (gpu.stream(false), gpu.stream(false));
+        let pool = cuda_pool(GIB);
+        let chunk = pool.get_on(60 * KIB, a);
+        pool.put_on(chunk, a);
+        sim.clear_log();
+        sim.delay(c"cuEventRecord".as_ptr(), 200_000_000);
+        std::thread::scope(|scope| {
+            let first = scope.spawn(|| {
+                gpu.set_current(context);
+                pool.get_on(MIB, b)
+            });
+            await_call(gpu, "cuEventRecord");
+            gpu.begin_capture(a);
+            first.join().expect("served by growth");
+        });
+        sim.clear_faults();
+        gpu.destroy_graph(gpu.end_capture(a));
+        // It was not looked at; and the event is recorded anew.
+        assert_eq!(pool.get_on(60 * KIB, b), chunk);
+        // A third stream that has nothing to do with it, and work that is not done.
+        pool.forget(a);
+        gpu.destroy_stream(a);
+        let c = gpu.stream(false);
+        gpu.hold(c);
+        let chunk = pool.get_on(100 * KIB, c);
+        gpu.fill(c, chunk, 100 * KIB, 1);
+        pool.put_on(chunk, c);
+        pool.get_on(4 * MIB, b);
+        sim.release_all();
+        pool.check();
+        drop(pool);
+        [b, c].into_iter().for_each(|stream| gpu.destroy_stream(stream));
+        gpu.leave(0);
+        sim.assert_clean();
+    });
+}
+
+/// The pool is still there, and so is the capture; when that is over the pool ends.
+#[test]
+fn no_pool_ends_while_a_stream_is_captured() {
+    simulated("no_pool_ends_while_a_stream_is_captured", |sim| {
+        let gpu = Gpu::new(sim);
+        gpu.enter(0);
+        for backend in [BFC_BACKEND_CUDA, BFC_BACKEND_CUDA_VMM] {
+            // One that the legacy default stream waits for, and one that the pool knows.
+            for (blocking, known) in [(true, false), (false, true)] {
+                let stream = gpu.stream(blocking);
+                let pool = pool_of(backend, GIB);
+                let chunk = if known { pool.get_on(MIB, stream) } else { pool.get(MIB) };
+                pool.put(chunk);
+                assert_eq!(pool.begin_private(1, stream), BFC_OK);
+                assert_eq!(pool.end_private(1, stream), BFC_OK);
+                gpu.begin_capture(stream);
+                for end in [Pool::destroy, Pool::destroy_forced] {
+                    assert_eq!(end(&pool), BFC_ERROR_BACKEND_FAILED);
+                    assert!(last_error().contains("captured"), "{}", last_error());
+                }
+                gpu.destroy_graph(gpu.end_capture(stream));
+                pool.check();
+                pool.put(pool.get(MIB));
+                assert_eq!(pool.destroy(), BFC_OK, "{}", last_error());
+                let left = [ALLOCATIONS, PHYSICAL, MAPPINGS, RESERVATIONS].map(|kind| sim.live(kind));
+                assert_eq!(left, [0; 4], "backend {backend}");
+                gpu.destroy_stream(stream);
+            }
+        }
+        gpu.leave(0);
+        sim.assert_clean();
+    });
+}

@@ -1,0 +1,103 @@
+//! Several threads with one allocator on the simulated driver (a simulation, and no device): who waits for whom.
+
+mod common;
+
+use common::gpu::Gpu;
+use common::simcuda::steer::SYNCHRONIZE_WAITS;
+use common::simcuda::{simulated, simulated_with};
+use common::*;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+const KIB: u64 = 1 << 10;
+
+#[track_caller]
+fn cuda_pool(limit: u64) -> Pool {
+    let mut wanted = options();
+    (wanted.backend, wanted.memory_limit) = (BFC_BACKEND_CUDA, limit);
+    wanted.flags = BFC_ALLOW_GROWTH | BFC_GARBAGE_COLLECTION;
+    wanted.initial_region_bytes = 64 * KIB;
+    Pool::create(0, &wanted, None).unwrap_or_else(|status| panic!("{status}: {}", last_error()))
+}
+
+/// Waits until another thread has called a function of the driver.
+#[track_caller]
+fn await_call(gpu: Gpu, function: &str) {
+    let start = Instant::now();
+    while gpu.sim.calls(function) == 0 {
+        assert!(start.elapsed() < Duration::from_secs(10), "nobody calls {function}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// One thread waits for work that is held until another has forgotten a stream.
+#[test]
+fn forgetting_a_stream_waits_for_nobody_s_work() {
+    simulated("forgetting_a_stream_waits_for_nobody_s_work", |sim| {
+        let gpu = Gpu::new(sim);
+        let context = gpu.enter(0);
+        sim.set(SYNCHRONIZE_WAITS, 1);
+        let (a, b) = (gpu.stream(false), gpu.stream(false));
+        let pool = cuda_pool(64 * KIB);
+        gpu.hold(a);
+        let chunk = pool.get_on(60 * KIB, a);
+        gpu.fill(a, chunk, 60 * KIB, 1);
+        pool.put_on(chunk, a);
+        let forgotten = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| {
+                gpu.set_current(context);
+                pool.get(60 * KIB)
+            });
+            await_call(gpu, "cuEventSynchronize");
+            // Lets the stream go in the end, which nobody else would.
+            scope.spawn(|| {
+                let start = Instant::now();
+                while !forgotten.load(SeqCst) && start.elapsed() < Duration::from_secs(5) {
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+                assert!(forgotten.load(SeqCst), "bfc_forget_stream waits for work that waits for it");
+                gpu.set_current(context);
+                sim.release_all();
+            });
+            // One that has to do with it, and one that has nothing.
+            [b, a].into_iter().for_each(|stream| pool.forget(stream));
+            forgotten.store(true, SeqCst);
+            assert_eq!(waiting.join().expect("no panic"), chunk);
+        });
+        pool.put(chunk);
+        drop(pool);
+        [a, b].into_iter().for_each(|stream| gpu.destroy_stream(stream));
+        gpu.leave(0);
+        sim.assert_clean();
+    });
+}
+
+/// The debug mode asks every stream whether it is captured.
+#[test]
+fn nobody_asks_about_a_forgotten_stream() {
+    simulated_with("nobody_asks_about_a_forgotten_stream", &[("BFC_DEBUG", "guard")], |sim| {
+        let gpu = Gpu::new(sim);
+        let context = gpu.enter(0);
+        let (a, b) = (gpu.stream(false), gpu.stream(false));
+        let pool = cuda_pool(GIB);
+        [a, b].into_iter().for_each(|stream| pool.put_on(pool.get_on(MIB, stream), stream));
+        sim.delay(c"cuStreamIsCapturing".as_ptr(), 100_000_000);
+        sim.clear_log();
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| {
+                gpu.set_current(context);
+                pool.get_on(3 * MIB, b)
+            });
+            await_call(gpu, "cuStreamIsCapturing");
+            pool.forget(a);
+            gpu.destroy_stream(a);
+            other.join().expect("no panic");
+        });
+        sim.clear_faults();
+        drop(pool);
+        gpu.destroy_stream(b);
+        gpu.leave(0);
+        sim.assert_clean();
+    });
+}

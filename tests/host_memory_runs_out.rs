@@ -1,0 +1,81 @@
+//! Calls for which there is no host memory: each allocation of one call fails, one after the other.
+
+mod common;
+
+use common::gpu::Gpu;
+use common::simcuda::simulated;
+use common::*;
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+thread_local! {
+    /// How many allocations of this thread still work; negative: all do.
+    static LEFT: Cell<i64> = const { Cell::new(-1) };
+}
+
+/// The system's allocator, which has nothing when a test says so.
+struct Failing;
+
+#[global_allocator]
+static ALLOCATOR: Failing = Failing;
+
+// SAFETY: the system's allocator does the work, and NULL is always a right answer.
+unsafe impl GlobalAlloc for Failing {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let left = LEFT.get();
+        if left >= 0 {
+            LEFT.set(left - 1);
+        }
+        if left == 0 {
+            return std::ptr::null_mut();
+        }
+        // SAFETY: the caller's.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
+        // SAFETY: the caller's.
+        unsafe { System.dealloc(place, layout) }
+    }
+}
+
+/// Does something while its nth allocation, counted from 0, fails; whether there was one.
+fn with_failing<T>(nth: i64, work: impl FnOnce() -> T) -> (T, bool) {
+    LEFT.set(nth);
+    let result = work();
+    let struck = LEFT.get() < 0;
+    LEFT.set(-1);
+    (result, struck)
+}
+
+#[test]
+fn a_pool_begin_that_fails_has_changed_nothing() {
+    simulated("a_pool_begin_that_fails_has_changed_nothing", |sim| {
+        let gpu = Gpu::new(sim);
+        gpu.enter(0);
+        let mut failed = 0;
+        for nth in 0.. {
+            let streams = [gpu.stream(false), gpu.stream(false)];
+            let mut wanted = options();
+            (wanted.backend, wanted.flags, wanted.memory_limit) = (BFC_BACKEND_CUDA, BFC_ALLOW_GROWTH, GIB);
+            let pool = Pool::create(0, &wanted, None).unwrap_or_else(|_| panic!("{}", last_error()));
+            streams.into_iter().for_each(|stream| pool.put_on(pool.get_on(1000, stream), stream));
+            let (begun, struck) = with_failing(nth, || pool.begin_private(1, streams[0]));
+            if begun != BFC_OK {
+                assert_eq!((begun, struck), (BFC_ERROR_OUT_OF_MEMORY, true), "allocation {nth}");
+                assert_eq!(pool.begin_private(1, streams[0]), BFC_OK, "allocation {nth}: {}", last_error());
+                failed += 1;
+            }
+            assert_eq!(pool.end_private(1, streams[0]), BFC_OK);
+            pool.check();
+            drop(pool);
+            streams.into_iter().for_each(|stream| gpu.destroy_stream(stream));
+            if !struck {
+                break;
+            }
+        }
+        assert!(failed > 0, "some of it cannot be done without");
+        gpu.leave(0);
+        sim.assert_clean();
+    });
+}
