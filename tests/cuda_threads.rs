@@ -4,7 +4,7 @@ mod common;
 
 use common::gpu::Gpu;
 use common::simcuda::steer::SYNCHRONIZE_WAITS;
-use common::simcuda::{simulated, simulated_with};
+use common::simcuda::{Simulation, simulated, simulated_with};
 use common::*;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
@@ -100,4 +100,86 @@ fn nobody_asks_about_a_forgotten_stream() {
         gpu.leave(0);
         sim.assert_clean();
     });
+}
+
+/// One thread fails for want of memory, and looks whether the context is there; another gives back meanwhile what it
+/// looks for.
+fn a_trim_is_no_end(sim: Simulation) {
+    let gpu = Gpu::new(sim);
+    gpu.enter(0);
+    let pool = cuda_pool(16 * MIB);
+    let (first, live) = (pool.get(MIB), pool.get(4 * MIB));
+    assert_eq!(pool.stats().num_regions, 2);
+    pool.put(first);
+    let (asks, call) = match sim.calls("cuCtxGetId") {
+        0 => (c"cuMemGetAddressRange_v2", "cuMemGetAddressRange_v2"),
+        _ => (c"cuDevicePrimaryCtxGetState", "cuDevicePrimaryCtxGetState"),
+    };
+    sim.clear_log();
+    sim.delay(asks.as_ptr(), 200_000_000);
+    std::thread::scope(|scope| {
+        let failing = scope.spawn(|| pool.alloc(64 * MIB));
+        await_call(gpu, call);
+        assert!(pool.trim(0) >= MIB);
+        assert_eq!(failing.join().expect("no panic"), Err(BFC_ERROR_OUT_OF_MEMORY));
+    });
+    sim.clear_faults();
+    assert_eq!(pool.requested_size(live), Ok(4 * MIB), "live memory was forgotten: {}", last_error());
+    pool.put(live);
+    drop(pool);
+    gpu.leave(0);
+    sim.assert_clean();
+}
+
+#[test]
+fn a_trim_meanwhile_is_not_the_end_of_a_context() {
+    simulated("a_trim_meanwhile_is_not_the_end_of_a_context", a_trim_is_no_end);
+}
+
+/// There only a region tells.
+#[test]
+fn a_trim_meanwhile_is_not_the_end_of_a_context_without_a_number() {
+    let old = [("SIMCUDA_DRIVER_VERSION", "11080")];
+    simulated_with("a_trim_meanwhile_is_not_the_end_of_a_context_without_a_number", &old, a_trim_is_no_end);
+}
+
+fn nothing_is_forgotten(sim: Simulation) {
+    let gpu = Gpu::new(sim);
+    gpu.enter(0);
+    let pool = cuda_pool(16 * MIB);
+    let (first, live) = (pool.get(MIB), pool.get(4 * MIB));
+    pool.put(first);
+    let (stop, start) = (AtomicBool::new(false), Instant::now());
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !stop.load(SeqCst) {
+                    let _ = pool.alloc(64 * MIB);
+                }
+            });
+        }
+        while start.elapsed() < Duration::from_secs(2) && pool.requested_size(live).is_ok() {
+            if let Ok(chunk) = pool.alloc(MIB) {
+                pool.free(chunk);
+            }
+            let _ = pool.try_trim(0);
+        }
+        stop.store(true, SeqCst);
+    });
+    assert_eq!(pool.requested_size(live), Ok(4 * MIB), "live memory was forgotten: {}", last_error());
+    pool.put(live);
+    drop(pool);
+    gpu.leave(0);
+    sim.assert_clean();
+}
+
+#[test]
+fn nothing_is_forgotten_while_threads_trim() {
+    simulated("nothing_is_forgotten_while_threads_trim", nothing_is_forgotten);
+}
+
+#[test]
+fn nothing_is_forgotten_while_threads_trim_without_a_number() {
+    let old = [("SIMCUDA_DRIVER_VERSION", "11080")];
+    simulated_with("nothing_is_forgotten_while_threads_trim_without_a_number", &old, nothing_is_forgotten);
 }
