@@ -87,7 +87,7 @@ fn nobody_asks_about_a_forgotten_stream() {
         std::thread::scope(|scope| {
             let other = scope.spawn(|| {
                 gpu.set_current(context);
-                pool.get_on(3 * MIB, b)
+                pool.get_on(1000, b)
             });
             await_call(gpu, "cuStreamIsCapturing");
             pool.forget(a);
