@@ -137,6 +137,10 @@ impl Unsaid {
         Unsaid { error, words: WORDS.get(|last| *last).unwrap_or(Text::new()) }
     }
 
+    pub(crate) fn is(&self, error: Error) -> bool {
+        self.error == error
+    }
+
     /// It is the call's failure after all.
     pub(crate) fn say(self) -> Error {
         WORDS.update(|last| *last = self.words);

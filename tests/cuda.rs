@@ -511,3 +511,29 @@ fn a_forked_child_has_nothing_of_it() {
         sim.assert_clean();
     });
 }
+
+/// Whatever call on the way back fails.
+#[test]
+fn a_thread_is_left_as_it_was_where_a_call_fails() {
+    simulated("a_thread_is_left_as_it_was_where_a_call_fails", |sim| {
+        let gpu = Gpu::new(sim);
+        let pool = cuda_pool(0, GIB);
+        // The second exchange is the one that sets the mode back.
+        for (call, nth) in [("cuCtxPopCurrent_v2", 1), ("cuThreadExchangeStreamCaptureMode", 2)] {
+            for entered in [false, true] {
+                let current = if entered { gpu.enter(0) } else { 0 };
+                sim.fail(Some(call), nth, CUDA_ERROR_UNKNOWN);
+                pool.get(pool.stats().largest_free_block_bytes + MIB);
+                assert_eq!(gpu.current(), current, "{call}");
+                let mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+                assert_eq!(gpu.exchange_capture_mode(mode), mode, "{call}");
+                if entered {
+                    gpu.leave(0);
+                }
+                sim.clear_faults();
+            }
+        }
+        drop(pool);
+        sim.assert_clean();
+    });
+}

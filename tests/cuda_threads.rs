@@ -4,8 +4,9 @@ mod common;
 
 use common::gpu::Gpu;
 use common::simcuda::steer::SYNCHRONIZE_WAITS;
-use common::simcuda::{simulated, simulated_with};
+use common::simcuda::{Simulation, simulated, simulated_with};
 use common::*;
+use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
@@ -56,9 +57,10 @@ fn forgetting_a_stream_waits_for_nobody_s_work() {
                 while !forgotten.load(SeqCst) && start.elapsed() < Duration::from_secs(5) {
                     std::thread::sleep(Duration::from_millis(2));
                 }
-                assert!(forgotten.load(SeqCst), "bfc_forget_stream waits for work that waits for it");
+                let in_time = forgotten.load(SeqCst);
                 gpu.set_current(context);
                 sim.release_all();
+                assert!(in_time, "bfc_forget_stream waits for work that waits for it");
             });
             // One that has to do with it, and one that has nothing.
             [b, a].into_iter().for_each(|stream| pool.forget(stream));
@@ -87,7 +89,7 @@ fn nobody_asks_about_a_forgotten_stream() {
         std::thread::scope(|scope| {
             let other = scope.spawn(|| {
                 gpu.set_current(context);
-                pool.get_on(3 * MIB, b)
+                pool.get_on(1000, b)
             });
             await_call(gpu, "cuStreamIsCapturing");
             pool.forget(a);
@@ -153,9 +155,9 @@ fn a_stream_that_is_forgotten_leaves_its_successors_events_alone() {
         let gpu = Gpu::new(sim);
         let context = gpu.enter(0);
         sim.set(SYNCHRONIZE_WAITS, 1);
-        let [held, dying, next, asking, done] = [(); 5].map(|()| gpu.stream(false));
+        let [other, dying, next, asking, done] = [(); 5].map(|()| gpu.stream(false));
         let pool = cuda_pool(64 * KIB);
-        let held_one = pool.get_on(28 * KIB, held);
+        let other_one = pool.get_on(28 * KIB, other);
         pool.get_on(256, asking);
         let dying_one = pool.get_on(KIB, dying);
         // Pieces that never merge, each with what stays beside it.
@@ -168,31 +170,35 @@ fn a_stream_that_is_forgotten_leaves_its_successors_events_alone() {
         };
         let (large, small) = (pieces(6 * KIB), pieces(2 * KIB));
         while pool.alloc_on(256, asking).is_ok() {}
-        for (stream, chunk, bytes) in [(held, held_one, 28 * KIB), (dying, dying_one, KIB)] {
+        for (stream, chunk, bytes) in [(other, other_one, 28 * KIB), (dying, dying_one, KIB)] {
             gpu.hold(stream);
             gpu.fill(stream, chunk, bytes, 1);
             pool.put_on(chunk, stream);
         }
-        let late = |milliseconds: u64| sim.delay(c"cuEventQuery".as_ptr(), milliseconds * 1_000_000);
-        let in_thread = |work: &(dyn Fn() + Sync)| {
+        let late =
+            |function: &CStr, milliseconds: u64| sim.delay(function.as_ptr(), milliseconds * 1_000_000);
+        let forget = |stream| {
             gpu.set_current(context);
-            work();
+            pool.forget(stream);
         };
-        // The events of both are known from now on.
-        assert!(pool.alloc_on(256, next).is_err() || sim.calls("cuEventRecord") == 2);
+        // A request that looks for more: from now on the events of both are known.
+        pool.put_on(small[2], done);
+        assert_eq!(pool.get_on(2 * KIB, asking), small[2]);
+        assert_eq!(sim.calls("cuEventRecord"), 3);
         std::thread::scope(|scope| {
-            // A request that asks for a long time: the stream is not forgotten before it has.
-            late(1500);
-            let asked = sim.calls("cuEventQuery");
-            scope.spawn(|| in_thread(&|| _ = pool.alloc_on(2 * KIB, asking)));
-            while sim.calls("cuEventQuery") == asked {
+            // While somebody else is slow to do the same the stream is not forgotten.
+            let recorded = sim.calls("cuEventRecord");
+            late(c"cuEventRecord", 1500);
+            scope.spawn(|| forget(other));
+            while sim.calls("cuEventRecord") == recorded {
                 std::thread::sleep(Duration::from_millis(2));
             }
             sim.clear_faults();
-            let forgetting = scope.spawn(|| in_thread(&|| pool.forget(dying)));
+            let forgetting = scope.spawn(|| forget(dying));
             std::thread::sleep(Duration::from_millis(200));
             sim.release(pointer(dying));
-            // It gets the place, and has two events.
+            // Its work is done, and nothing of it is left. Another gets its place, and has two events.
+            assert_eq!(pool.get_on(KIB, asking), dying_one);
             gpu.hold(next);
             for place in 0..2 {
                 gpu.fill(next, large[place], 6 * KIB, 2);
@@ -200,21 +206,105 @@ fn a_stream_that_is_forgotten_leaves_its_successors_events_alone() {
                 pool.put_on(small[place], done);
                 assert_eq!(pool.get_on(2 * KIB, asking), small[place]);
             }
-            late(2500);
+            // A request is asking about them when the first stream is forgotten at last.
+            late(c"cuEventQuery", 2500);
             pool.put_on(small[2], done);
-            let asked = scope.spawn(|| in_thread(&|| assert_eq!(pool.get_on(2 * KIB, asking), small[2])));
+            let meanwhile = scope.spawn(|| {
+                gpu.set_current(context);
+                pool.get_on(2 * KIB, asking)
+            });
             forgetting.join().unwrap();
             sim.clear_faults();
-            asked.join().unwrap();
-            let (waits, pending) = (sim.calls("cuStreamWaitEvent"), gpu.pending(next));
-            let got = pool.alloc_on(6 * KIB, asking);
-            let waits = sim.calls("cuStreamWaitEvent") - waits;
+            assert_eq!(meanwhile.join().unwrap(), small[2]);
+            let waits = sim.calls("cuStreamWaitEvent");
+            let got = pool.get_on(6 * KIB, asking);
+            let (waits, pending) = (sim.calls("cuStreamWaitEvent") - waits, gpu.pending(next));
             sim.release_all();
-            assert!(
-                pending != 0 && (waits != 0 || !large[..2].contains(&got.unwrap_or(0))),
-                "{got:x?} too early"
-            );
+            assert!(large[..2].contains(&got) && pending != 0, "{got:#x} of {large:x?}");
+            assert_ne!(waits, 0, "{got:#x} is still used");
         });
         pool.check();
     });
+}
+
+/// One thread fails for want of memory, and looks whether the context is there; another gives back meanwhile what it
+/// looks for.
+fn a_trim_is_no_end(sim: Simulation) {
+    let gpu = Gpu::new(sim);
+    gpu.enter(0);
+    let pool = cuda_pool(16 * MIB);
+    let (first, live) = (pool.get(MIB), pool.get(4 * MIB));
+    assert_eq!(pool.stats().num_regions, 2);
+    pool.put(first);
+    let (asks, call) = match sim.calls("cuCtxGetId") {
+        0 => (c"cuMemGetAddressRange_v2", "cuMemGetAddressRange_v2"),
+        _ => (c"cuDevicePrimaryCtxGetState", "cuDevicePrimaryCtxGetState"),
+    };
+    sim.clear_log();
+    sim.delay(asks.as_ptr(), 200_000_000);
+    std::thread::scope(|scope| {
+        let failing = scope.spawn(|| pool.alloc(64 * MIB));
+        await_call(gpu, call);
+        assert!(pool.trim(0) >= MIB);
+        assert_eq!(failing.join().expect("no panic"), Err(BFC_ERROR_OUT_OF_MEMORY));
+    });
+    sim.clear_faults();
+    assert_eq!(pool.requested_size(live), Ok(4 * MIB), "live memory was forgotten: {}", last_error());
+    pool.put(live);
+    drop(pool);
+    gpu.leave(0);
+    sim.assert_clean();
+}
+
+#[test]
+fn a_trim_meanwhile_is_not_the_end_of_a_context() {
+    simulated("a_trim_meanwhile_is_not_the_end_of_a_context", a_trim_is_no_end);
+}
+
+/// There only a region tells.
+#[test]
+fn a_trim_meanwhile_is_not_the_end_of_a_context_without_a_number() {
+    let old = [("SIMCUDA_DRIVER_VERSION", "11080")];
+    simulated_with("a_trim_meanwhile_is_not_the_end_of_a_context_without_a_number", &old, a_trim_is_no_end);
+}
+
+fn nothing_is_forgotten(sim: Simulation) {
+    let gpu = Gpu::new(sim);
+    gpu.enter(0);
+    let pool = cuda_pool(16 * MIB);
+    let (first, live) = (pool.get(MIB), pool.get(4 * MIB));
+    pool.put(first);
+    let (stop, start) = (AtomicBool::new(false), Instant::now());
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !stop.load(SeqCst) {
+                    let _ = pool.alloc(64 * MIB);
+                }
+            });
+        }
+        while start.elapsed() < Duration::from_secs(2) && pool.requested_size(live).is_ok() {
+            if let Ok(chunk) = pool.alloc(MIB) {
+                pool.free(chunk);
+            }
+            let _ = pool.try_trim(0);
+        }
+        stop.store(true, SeqCst);
+    });
+    assert_eq!(pool.requested_size(live), Ok(4 * MIB), "live memory was forgotten: {}", last_error());
+    pool.put(live);
+    drop(pool);
+    gpu.leave(0);
+    sim.assert_clean();
+}
+
+#[test]
+fn nothing_is_forgotten_while_threads_trim() {
+    simulated("nothing_is_forgotten_while_threads_trim", nothing_is_forgotten);
+}
+
+#[test]
+fn nothing_is_forgotten_while_threads_trim_without_a_number() {
+    let old = [("SIMCUDA_DRIVER_VERSION", "11080")];
+    simulated_with("nothing_is_forgotten_while_threads_trim_without_a_number", &old, nothing_is_forgotten);
 }

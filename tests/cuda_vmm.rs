@@ -5,7 +5,7 @@
 mod common;
 
 use common::simcuda::steer::{MAPPINGS, PHYSICAL, RESERVATIONS, RETAINS};
-use common::simcuda::{Simulation, simulated};
+use common::simcuda::{Simulation, simulated, simulated_with};
 use common::*;
 use cuda_sys::*;
 
@@ -220,5 +220,36 @@ fn the_device_is_full_before_the_limit() {
         agree(&sim, &pool);
         assert_eq!(pool.destroy_forced(), BFC_OK);
         nothing_is_left(&sim);
+    });
+}
+
+/// One that cannot be unmapped keeps none of the others.
+#[test]
+fn at_the_end_all_that_can_go_goes() {
+    simulated("at_the_end_all_that_can_go_goes", |sim| {
+        let pool = vmm(GIB);
+        let chunks: Vec<u64> = (0..8).map(|_| pool.get(GRANULE)).collect();
+        chunks.into_iter().for_each(|chunk| pool.put(chunk));
+        // They are tried once more, behind the others.
+        (2..=4).for_each(|nth| sim.fail(Some("cuMemUnmap"), nth, CUDA_ERROR_UNKNOWN));
+        assert_eq!(pool.destroy(), BFC_OK);
+        assert_eq!(sim.struck(), 3);
+        nothing_is_left(&sim);
+    });
+}
+
+/// What was refused on the way is nobody's concern.
+#[test]
+fn a_success_leaves_the_last_error() {
+    simulated_with("a_success_leaves_the_last_error", &[("SIMCUDA_MEMORY", "33554432")], |_| {
+        let pool = vmm(GIB);
+        // The device is full, and every second granule is idle.
+        let chunks: Vec<u64> = (0..16).map_while(|_| pool.alloc(GRANULE).ok()).collect();
+        chunks.iter().step_by(2).for_each(|&chunk| pool.put(chunk));
+        assert_eq!(pool.free(12345), BFC_ERROR_INVALID_POINTER);
+        let before = last_error();
+        let moved = pool.get(3 * GRANULE);
+        assert_eq!(last_error(), before);
+        pool.put(moved);
     });
 }

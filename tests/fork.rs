@@ -6,7 +6,8 @@
 mod common;
 
 use common::*;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 /// Runs `work` in a forked child, which ends with its number; 255 is a hang.
@@ -202,4 +203,49 @@ fn a_fork_while_others_create_and_destroy() {
         }
         stop.store(true, Relaxed);
     });
+}
+
+static FORKS: AtomicBool = AtomicBool::new(false);
+static CHILD: AtomicI32 = AtomicI32::new(-1);
+
+/// Told of a region of granules that goes, it forks once; its child comes back late.
+unsafe extern "C" fn forking(_: *mut c_void, _: i32, _: *mut c_void, _: usize, event: i32) {
+    if event == BFC_REGION_RETURNING && FORKS.swap(false, Relaxed) {
+        // SAFETY: the child goes back into the call, and ends behind it.
+        CHILD.store(unsafe { libc::fork() }, Relaxed);
+        if CHILD.load(Relaxed) == 0 {
+            std::thread::sleep(Duration::from_millis(300));
+        }
+    }
+}
+
+/// The file is in the child too, and what it gives back there is the parent's.
+#[test]
+fn a_child_of_a_callback_gives_nothing_of_the_parent_s_back() {
+    const BYTES: u64 = 4 * MIB;
+    let device = fresh_device();
+    let mut wanted = options();
+    (wanted.backend, wanted.flags, wanted.memory_limit) = (BFC_BACKEND_HOST_VMM, BFC_ALLOW_GROWTH, 64 * MIB);
+    let pool = Pool::create(device, &wanted, None).unwrap_or_else(|_| panic!("{}", last_error()));
+    // SAFETY: the function is this program's.
+    assert_eq!(unsafe { bfc_set_region_callback(device, Some(forking), std::ptr::null_mut()) }, BFC_OK);
+    pool.put(pool.get(BYTES));
+    FORKS.store(true, Relaxed);
+    let trimmed = pool.try_trim(0);
+    if CHILD.load(Relaxed) == 0 {
+        // SAFETY: the child ends at once.
+        unsafe { libc::_exit(if trimmed == Err(BFC_ERROR_SHUTTING_DOWN) { 0 } else { 1 }) };
+    }
+    assert_eq!(trimmed, Ok(BYTES));
+    let again = pool.get(BYTES);
+    // SAFETY: live memory of the pool.
+    let words = unsafe { std::slice::from_raw_parts_mut(again as *mut u64, BYTES as usize / 8) };
+    words.fill(0x1234_5678);
+    let mut status = 0;
+    // SAFETY: the child is this process's own, and `status` is valid for writing.
+    unsafe { libc::waitpid(CHILD.load(Relaxed), &mut status, 0) };
+    assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "{status:#x}");
+    let lost = words.iter().filter(|&&word| word != 0x1234_5678).count();
+    assert_eq!(lost, 0, "of {} words of live memory", words.len());
+    pool.put(again);
 }

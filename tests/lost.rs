@@ -8,7 +8,7 @@ mod common;
 use common::gpu::Gpu;
 use common::lost::*;
 use common::simcuda::steer::{POISON, RETAINS, REUSE_ADDRESSES};
-use common::simcuda::{simulated, simulated_with};
+use common::simcuda::{Simulation, simulated, simulated_with};
 use common::*;
 use cuda_sys::*;
 
@@ -290,4 +290,71 @@ fn there_is_nothing_to_lose_on_the_host() {
     assert_eq!(bfc_device_lost(pool.device()), BFC_ERROR_UNSUPPORTED);
     assert_eq!(bfc_device_lost(-1), BFC_ERROR_INVALID_ARGUMENT);
     assert_eq!(bfc_device_lost(fresh_device()), BFC_ERROR_NO_ALLOCATOR);
+}
+
+/// A failing question is no answer.
+fn one_question_fails(sim: Simulation) {
+    for call in ["cuMemGetAddressRange_v2", "cuDevicePrimaryCtxGetState", "cuCtxPushCurrent_v2"] {
+        let gpu = Gpu::new(sim);
+        gpu.enter(0);
+        let (a, b) = (gpu.stream(false), gpu.stream(false));
+        let pool = pool_with(0, |wanted| wanted.memory_limit = MIB);
+        gpu.hold(a);
+        let chunk = pool.get_on(MIB / 2, a);
+        gpu.fill(a, chunk, MIB / 2, 1);
+        pool.put_on(chunk, a);
+        let live = pool.get_on(MIB / 4, b);
+        pool.put_on(pool.get_on(MIB / 4, b), b);
+        sim.fail(Some(call), 1, CUDA_ERROR_UNKNOWN);
+        assert!(pool.alloc(64 * MIB).is_err(), "{call}");
+        sim.clear_faults();
+        assert_eq!(pool.free(live), BFC_OK, "{call}: live memory was forgotten: {}", last_error());
+        sim.release_all();
+        drop(pool);
+        [a, b].into_iter().for_each(|stream| gpu.destroy_stream(stream));
+        gpu.leave(0);
+        sim.assert_clean();
+    }
+}
+
+#[test]
+fn one_failing_question_is_not_the_end_of_a_context() {
+    simulated("one_failing_question_is_not_the_end_of_a_context", one_question_fails);
+}
+
+#[test]
+fn one_failing_question_is_not_the_end_of_a_context_without_a_number() {
+    let old = [("SIMCUDA_DRIVER_VERSION", "11080")];
+    simulated_with(
+        "one_failing_question_is_not_the_end_of_a_context_without_a_number",
+        &old,
+        one_question_fails,
+    );
+}
+
+/// Others' references are left alone, whatever becomes of ours.
+#[test]
+fn a_renewal_that_fails_releases_nobody_else_s_reference() {
+    simulated("a_renewal_that_fails_releases_nobody_else_s_reference", |sim| {
+        let (gpu, pool) = (Gpu::new(sim), cuda_pool(0));
+        for goes_on in [true, false] {
+            pool.get(MIB);
+            // The program releases what it has not retained.
+            gpu.release(0);
+            lost(0);
+            sim.fail(Some("cuDevicePrimaryCtxRetain"), 2, CUDA_ERROR_UNKNOWN);
+            assert_eq!(pool.alloc(MIB), Err(BFC_ERROR_BACKEND_FAILED));
+            gpu.enter(0);
+            assert_eq!(sim.live(RETAINS), 1, "the program's");
+            if goes_on {
+                pool.get(MIB);
+                assert_eq!(sim.live(RETAINS), 2);
+                gpu.leave(0);
+            }
+        }
+        drop(pool);
+        assert_eq!(sim.live(RETAINS), 1, "the program's");
+        gpu.leave(0);
+        sim.assert_clean();
+    });
 }

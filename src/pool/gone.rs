@@ -26,10 +26,26 @@ pub(crate) fn tell(slot: &Slot) -> Result<(), Error> {
 
 /// Looks whether the memory is there still, where it can be gone. Before a request fails: as long as nothing is asked
 /// of the driver, a pool that is full knows nothing.
-pub(super) fn look(guard: Guard<'_>, told: bool) -> Guard<'_> {
-    let region = guard.arena.regions().iter().next();
-    let region = region.map(|(_, region)| Granted { base: region.base, bytes: region.given });
-    guard.looking(|life| life.look(region, told)).0
+pub(super) fn look(mut guard: Guard<'_>, told: bool) -> Guard<'_> {
+    // Others may give back region after region while they are asked for.
+    const ROUNDS: u32 = 16;
+    for _ in 0..ROUNDS {
+        let first = |guard: &Guard<'_>| {
+            let region = guard.arena.regions().iter().next();
+            region.map(|(_, region)| Granted { base: region.base, bytes: region.given })
+        };
+        let (region, before) = (first(&guard), guard.arena.progress().regions);
+        let is_missing;
+        (guard, is_missing) = guard.looking(|life| life.look(region, told));
+        if !is_missing {
+            break;
+        }
+        if first(&guard) == region && guard.arena.progress().regions == before {
+            guard.end_of_life();
+            return forget_if_over(guard);
+        }
+    }
+    guard
 }
 
 /// Behind a call of the backend: forgets everything if it is gone. Who waits for memory looks again.

@@ -7,7 +7,7 @@ use super::traffic::{give_back, keep_all, release, tell_of_release};
 use super::{Pool, order, remap};
 use crate::core::arena::Arena;
 use crate::core::lanes::Stream;
-use crate::error::{Error, fail};
+use crate::error::{Error, fail, keeping_last_error};
 use crate::log::{self, Level};
 use crate::options::Resolved;
 use crate::sys::{thread, try_box};
@@ -85,10 +85,10 @@ pub(crate) fn destroy(slot: &Slot, forced: bool) -> Result<(), Error> {
     guard = remap::tell_of_the_end(guard);
     while let Some(region) = guard.arena.detach_any() {
         let mut given;
-        (guard, given) = give_back(guard, &region);
+        (guard, given) = keeping_last_error(|| give_back(guard, &region));
         if given.is_err() {
             // Nobody comes back to it later, and what fails once may have passed.
-            (guard, given) = give_back(guard, &region);
+            (guard, given) = keeping_last_error(|| give_back(guard, &region));
         }
         if given.is_ok() {
             guard = tell_of_release(guard, &[region]);

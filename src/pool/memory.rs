@@ -10,7 +10,7 @@ use super::{gone, guarded, order, remap};
 use crate::core::arena::{Progress, Refused, Want};
 use crate::core::lanes::Stream;
 use crate::core::units::{UNIT, round_up};
-use crate::error::{Error, Unsaid, fail};
+use crate::error::{Error, Unsaid, fail, keeping_last_error};
 use crate::log::{self, Level};
 use crate::report;
 use crate::sys::clock::Deadline;
@@ -364,7 +364,7 @@ fn attempt<'a>(mut guard: Guard<'a>, want: &Want<'_>, tried: &mut Tried) -> Atte
             return Ok(Outcome::Exhausted(guard));
         }
         let released;
-        (guard, released) = release(guard, regions, want.stream);
+        (guard, released) = keeping_last_error(|| release(guard, regions, want.stream));
         guard = guard.check_entry()?;
         // What the backend did not take back is found again, or reported as out of memory.
         tried.note_own(&guard, released.regions);

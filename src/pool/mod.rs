@@ -51,6 +51,13 @@ impl Pool {
         self.backend.get().life().is_some_and(|life| life.is_over())
     }
 
+    /// It is.
+    fn end_of_life(&self) {
+        if let Some(life) = self.backend.get().life() {
+            life.end();
+        }
+    }
+
     /// What reports are to be written about.
     pub(crate) fn subject(&self) -> Subject<'_> {
         let guards = self.guards.as_ref().map(|guards| guards.summary());

@@ -9,8 +9,9 @@ use super::slot::Guard;
 use super::traffic::Extended;
 use crate::backend::granules::Granules;
 use crate::core::arena::Want;
+use crate::core::lanes::Stream;
 use crate::core::remap::{New, Piece, Plan, bytes};
-use crate::error::{Error, keeping_last_error};
+use crate::error::{Error, Unsaid, keeping_last_error, unsaid};
 use crate::log::{self, Level};
 
 /// Maps what a request needs, if the limit leaves so much.
@@ -21,7 +22,13 @@ pub(super) fn grow<'a>(guard: Guard<'a>, want: &Want<'_>) -> Result<(Guard<'a>, 
 
 /// Moves granules that are idle to where they make room for a request.
 pub(super) fn relocate<'a>(guard: Guard<'a>, want: &Want<'_>) -> Result<(Guard<'a>, Extended), Error> {
-    serve(guard, want, &[New::Needed, New::Nothing], |guard, new| guard.arena.plan_relocation(want, new))
+    serve(guard, want, &[New::Needed, New::Nothing], |guard, new| {
+        // Unmapping waits for the device, which might break a capture that is announced by now.
+        if guard.arena.redirects_others(want.stream) {
+            return Ok(None);
+        }
+        guard.arena.plan_relocation(want, new)
+    })
 }
 
 type Planned = Result<Option<Plan>, crate::sys::HostMemoryExhausted>;
@@ -62,21 +69,23 @@ fn serve<'a>(
             // What was learnt is of no use any more: the search begins again.
             _ if guard.arena.life() != life => return Ok((guard, Extended::Refused)),
             Ok(()) => return Ok((guard, Extended::Grown)),
-            Err(Error::OutOfMemory) => refused = true,
-            Err(error) => return Err(guard.fail(error)),
+            Err(failure) if failure.is(Error::OutOfMemory) => refused = true,
+            Err(failure) => return Err(guard.fail(failure.say())),
         }
     }
     Ok((guard, if refused { Extended::Refused } else { Extended::NoRoom }))
 }
 
-fn carry_out<'a>(guard: Guard<'a>, mut plan: Plan, want: &Want<'_>) -> (Guard<'a>, Result<(), Error>) {
+fn carry_out<'a>(guard: Guard<'a>, mut plan: Plan, want: &Want<'_>) -> (Guard<'a>, Result<(), Unsaid>) {
     let (device, asked, listener) = (guard.device, want.requested, guard.listener);
     let life = guard.arena.life();
     let (mut guard, outcome) = guard.obtaining(plan.reserved(), |backend| {
         let Some(granules) = backend.granules() else { return Ok(()) };
-        let outcome = move_all(&Told { granules, listener }, &mut plan);
-        keeping_last_error(|| tell(device, asked, &plan, outcome));
-        outcome
+        unsaid(|| {
+            let outcome = move_all(&Told { granules, listener }, &mut plan);
+            keeping_last_error(|| tell(device, asked, &plan, outcome));
+            outcome
+        })
     });
     if guard.arena.life() != life {
         return (abandon(guard, &plan), outcome);
@@ -165,6 +174,10 @@ pub(super) fn trim(mut guard: Guard<'_>, keep: u64) -> Result<(Guard<'_>, Result
     while guard.arena.is_moving() || guard.is_guarding() {
         guard = guard.wait_for_call().check_entry()?;
     }
+    // The lock was open, and a capture may be announced by now, which waiting for the device might break.
+    if guard.arena.redirects_others(Stream::NONE) {
+        return Ok((guard, Ok(0)));
+    }
     let mut plan = guard.arena.plan_trim(keep)?;
     if plan.sources.is_empty() {
         return Ok((guard, Ok(0)));
@@ -175,10 +188,10 @@ pub(super) fn trim(mut guard: Guard<'_>, keep: u64) -> Result<(Guard<'_>, Result
     (guard, ()) = guard.giving_back(|backend| {
         let Some(granules) = backend.granules() else { return };
         let granules = Told { granules, listener };
-        outcome = granules.wait_until_idle();
-        if outcome.is_ok() {
-            outcome = each(&mut plan.sources, false, |piece| granules.release(piece.span));
-        }
+        outcome = unsaid(|| {
+            granules.wait_until_idle()?;
+            each(&mut plan.sources, false, |piece| granules.release(piece.span))
+        });
         released = plan.sources.iter().filter(|piece| !piece.mapped).map(|piece| piece.span.bytes).sum();
         keeping_last_error(|| {
             log::emit(Level::Info, format_args!("device {device}: gave {released} bytes in granules back"));
@@ -191,8 +204,8 @@ pub(super) fn trim(mut guard: Guard<'_>, keep: u64) -> Result<(Guard<'_>, Result
     guard = guard.check_entry()?;
     Ok(match outcome {
         // There is no room for so many pieces: what went went.
-        Ok(()) | Err(Error::OutOfMemory) => (guard, Ok(released)),
-        Err(error) => (guard, Err(error)),
+        Err(failure) if !failure.is(Error::OutOfMemory) => (guard, Err(failure.say())),
+        _ => (guard, Ok(released)),
     })
 }
 

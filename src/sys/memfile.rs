@@ -15,6 +15,8 @@ pub(crate) struct MemFile {
     fd: c_int,
     identity: (u64, u64),
     bytes: u64,
+    /// The process whose memory it is: in a forked child the descriptor is there too.
+    process: u32,
 }
 
 impl MemFile {
@@ -32,7 +34,7 @@ impl MemFile {
             Err(libc::EINVAL) => create(flags)?,
             other => other?,
         };
-        let mut file = MemFile { fd, identity: (0, 0), bytes };
+        let mut file = MemFile { fd, identity: (0, 0), bytes, process: std::process::id() };
         // SAFETY: the descriptor is this file's own.
         if unsafe { libc::ftruncate(fd, length) } != 0 {
             return Err(last_errno());
@@ -52,9 +54,9 @@ impl MemFile {
         Ok((stat.st_dev, stat.st_ino))
     }
 
-    /// Whether the descriptor still is this file.
+    /// Whether the descriptor still is this file, and the file this process's.
     pub(crate) fn is_there(&self) -> bool {
-        self.look() == Ok(self.identity)
+        self.process == std::process::id() && self.look() == Ok(self.identity)
     }
 
     /// Maps `bytes` of the file from `offset` on at `addr`, in place of what is there.

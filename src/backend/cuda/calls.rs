@@ -191,6 +191,15 @@ pub(super) fn pop(driver: Driver) -> Answer<()> {
     check("cuCtxPopCurrent", unsafe { call(&mut context) })
 }
 
+/// The thread's current context; NULL is none.
+pub(super) fn current(driver: Driver) -> Answer<CUcontext> {
+    let call = driver.cuCtxGetCurrent()?;
+    let mut context = ptr::null_mut();
+    // SAFETY: the pointer is valid.
+    check("cuCtxGetCurrent", unsafe { call(&mut context) })?;
+    Ok(context)
+}
+
 /// Sets the calling thread's mode, and gives what it was. Drivers before CUDA 10.1 know of no modes.
 pub(super) fn exchange_capture_mode(
     driver: Driver,
@@ -336,11 +345,8 @@ pub(super) fn has_virtual_memory(driver: Driver, device: CUdevice) -> Answer<boo
 
 /// Memory of the device that stays where it is.
 fn pinned_on(device: CUdevice) -> CUmemAllocationProp {
-    // SAFETY: integers and a pointer that may be NULL; 0 is the default of each.
-    let mut wanted: CUmemAllocationProp = unsafe { std::mem::zeroed() };
-    wanted.type_ = CU_MEM_ALLOCATION_TYPE_PINNED;
-    wanted.location = CUmemLocation { type_: CU_MEM_LOCATION_TYPE_DEVICE, id: device };
-    wanted
+    let location = CUmemLocation { type_: CU_MEM_LOCATION_TYPE_DEVICE, id: device };
+    CUmemAllocationProp { type_: CU_MEM_ALLOCATION_TYPE_PINNED, location, ..Default::default() }
 }
 
 pub(super) fn granularity(driver: Driver, device: CUdevice) -> Answer<u64> {

@@ -4,7 +4,7 @@ use super::Cuda;
 use super::calls::{self, Failure};
 use crate::backend::life::Life;
 use cuda_sys::{
-    CU_STREAM_CAPTURE_MODE_RELAXED, CU_STREAM_LEGACY, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
+    CU_STREAM_CAPTURE_MODE_RELAXED, CU_STREAM_LEGACY, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, CUcontext,
     CUstreamCaptureMode, Driver,
 };
 
@@ -28,8 +28,12 @@ pub(super) fn inside<T>(cuda: &Cuda, work: impl FnOnce(Driver) -> Result<T, Fail
 /// As [`inside`], whichever context it is by now.
 pub(super) fn within<T>(cuda: &Cuda, work: impl FnOnce(Driver) -> Result<T, Failure>) -> Result<T, Failure> {
     outside(cuda.driver, |driver| {
+        let before = calls::current(driver).unwrap_or(std::ptr::null_mut());
+        if before == cuda.context {
+            return work(driver);
+        }
         calls::push(driver, cuda.context)?;
-        let _context = Pushed { driver };
+        let _context = Pushed { driver, context: cuda.context };
         work(driver)
     })
 }
@@ -53,8 +57,9 @@ struct Mode {
 impl Drop for Mode {
     fn drop(&mut self) {
         if let Some(mode) = self.mode {
-            // It went the other way a moment ago. Where it does not now, the driver is past its end.
-            let _ = calls::exchange_capture_mode(self.driver, mode);
+            // It went the other way a moment ago. What fails once may have passed; else the driver is past its end.
+            let _ = calls::exchange_capture_mode(self.driver, mode)
+                .or_else(|_| calls::exchange_capture_mode(self.driver, mode));
         }
     }
 }
@@ -62,12 +67,16 @@ impl Drop for Mode {
 /// Our context on the thread's stack of contexts.
 struct Pushed {
     driver: Driver,
+    /// Another was current before, or none.
+    context: CUcontext,
 }
 
 impl Drop for Pushed {
     fn drop(&mut self) {
-        // As above.
-        let _ = calls::pop(self.driver);
+        // As above, if it is still there: the call may pass on a failure of other work.
+        if calls::pop(self.driver).is_err() && calls::current(self.driver) == Ok(self.context) {
+            let _ = calls::pop(self.driver);
+        }
     }
 }
 

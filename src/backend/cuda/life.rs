@@ -20,9 +20,10 @@ use crate::backend::{AnyBackend, Granted};
 use crate::error::{Error, with_last_error};
 use crate::log::{self, Level};
 use cuda_sys::{
-    CUDA_ERROR_CONTEXT_IS_DESTROYED, CUDA_ERROR_INVALID_CONTEXT, CUDA_ERROR_OUT_OF_MEMORY, Driver,
+    CUDA_ERROR_CONTEXT_IS_DESTROYED, CUDA_ERROR_INVALID_CONTEXT, CUDA_ERROR_INVALID_VALUE,
+    CUDA_ERROR_OUT_OF_MEMORY, Driver,
 };
-use std::sync::atomic::{AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 
 /// As many as there can be.
 const DEVICES: usize = 256;
@@ -31,19 +32,34 @@ const DEVICES: usize = 256;
 /// copies of a backend that are out in calls see it here.
 static OVER: [AtomicU64; DEVICES] = [const { AtomicU64::new(0) }; DEVICES];
 
+/// Devices whose primary context this library has no reference to, although it is to release one. There is one backend
+/// of a device at a time.
+static UNRETAINED: [AtomicBool; DEVICES] = [const { AtomicBool::new(false) }; DEVICES];
+
+/// What a look for the context has shown.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Seen {
+    /// It is another one, or none.
+    Gone,
+    There,
+    /// The region is none; the context may be another.
+    Missing,
+    /// The driver does not tell.
+    Nothing,
+}
+
 impl Cuda {
     fn over(&self) -> &'static AtomicU64 {
         &OVER[self.ordinal as usize % DEVICES]
     }
 
+    fn unretained(&self) -> &'static AtomicBool {
+        &UNRETAINED[self.ordinal as usize % DEVICES]
+    }
+
     /// The current number of lives that are over, for one that begins.
     pub(super) fn present_life(&self) -> u64 {
         self.over().load(Acquire)
-    }
-
-    /// Its life is over. Who is told late ends no later life.
-    fn end(&self) {
-        let _ = self.over().compare_exchange(self.life, self.life + 1, AcqRel, Acquire);
     }
 
     /// That the current context is the one that was opened.
@@ -58,36 +74,53 @@ impl Cuda {
         let says_so = failure == Failure::Gone
             || failure.is(CUDA_ERROR_CONTEXT_IS_DESTROYED)
             || failure.is(CUDA_ERROR_INVALID_CONTEXT);
-        if innocent || !self.is_gone(None).unwrap_or(says_so) {
+        let is_gone = |seen| seen == Seen::Gone || seen == Seen::Nothing && says_so;
+        if innocent || !is_gone(self.ask(None, false)) {
             return failure;
         }
         self.end();
         Failure::Gone
     }
 
-    /// Whether the context is another than the one that was opened, or `region` is not in it; none if the driver does
-    /// not tell.
-    fn is_gone(&self, region: Option<Granted>) -> Option<bool> {
-        if !calls::is_active(self.driver, self.device).ok()? {
-            return Some(true);
+    /// Whether the context is another than the one that was opened, which its number tells; without one `region` may.
+    fn ask(&self, region: Option<Granted>, told: bool) -> Seen {
+        match calls::is_active(self.driver, self.device) {
+            Ok(true) => {}
+            Ok(false) => return Seen::Gone,
+            Err(_) => return Seen::Nothing,
         }
         let looked = within(self, |driver| {
             let id = calls::current_id(driver)?;
-            let is_there =
-                |region: Granted| calls::allocation(driver, region.base) == Ok((region.base, region.bytes));
-            Ok((id, region.is_none_or(is_there)))
+            Ok(match id {
+                Some(_) if id != self.id => Seen::Gone,
+                // That each life has a number of its own is not certain enough to contradict the program.
+                Some(_) if !told => Seen::There,
+                _ => region.map_or(Seen::Nothing, |region| Self::ask_for(driver, region)),
+            })
         });
         match looked {
-            Ok((_, false)) => Some(true),
-            // Without a number only what is in it tells.
-            Ok((None, true)) => region.map(|_| false),
-            Ok((id, true)) => Some(id != self.id),
-            Err(failure) => failure.is(CUDA_ERROR_CONTEXT_IS_DESTROYED).then_some(true),
+            Ok(Seen::Nothing) if self.id.is_some() => Seen::There,
+            Ok(seen) => seen,
+            Err(failure) if failure.is(CUDA_ERROR_CONTEXT_IS_DESTROYED) => Seen::Gone,
+            Err(_) => Seen::Nothing,
+        }
+    }
+
+    fn ask_for(driver: Driver, region: Granted) -> Seen {
+        match calls::allocation(driver, region.base) {
+            Ok(found) if found == (region.base, region.bytes) => Seen::There,
+            Ok(_) => Seen::Missing,
+            // "The address is not known": any other failure says nothing of it.
+            Err(failure) if failure.is(CUDA_ERROR_INVALID_VALUE) => Seen::Missing,
+            Err(_) => Seen::Nothing,
         }
     }
 
     /// Releases the context once; that it cannot be is worth a message and no more.
     pub(super) fn release(&self) {
+        if self.unretained().swap(false, AcqRel) {
+            return;
+        }
         if let Err(failure) = calls::release_primary(self.driver, self.device)
             && !failure.is_the_end()
         {
@@ -105,7 +138,7 @@ impl Cuda {
         if calls::is_active(driver, device) == Ok(false) {
             // Somebody had released ours, and now it was the last one. Or it was reset just now, and stays retained once
             // too often: the two cannot be told apart, and this is the harmless mistake.
-            calls::retain_primary(driver, device)?;
+            calls::retain_primary(driver, device).inspect_err(|_| self.unretained().store(true, Release))?;
         }
         let mut renewed = Cuda { context, life, id: None, ..*self };
         renewed.id = within(&renewed, calls::current_id)?;
@@ -118,10 +151,20 @@ impl Life for Cuda {
         self.present_life() != self.life
     }
 
-    fn look(&self, region: Option<Granted>, told: bool) {
-        if !self.is_over() && self.is_gone(region).unwrap_or(told) {
+    fn look(&self, region: Option<Granted>, told: bool) -> bool {
+        if self.is_over() {
+            return false;
+        }
+        let seen = self.ask(region, told);
+        if seen == Seen::Gone || seen == Seen::Nothing && told {
             self.end();
         }
+        seen == Seen::Missing
+    }
+
+    /// Who is told late ends no later life.
+    fn end(&self) {
+        let _ = self.over().compare_exchange(self.life, self.life + 1, AcqRel, Acquire);
     }
 
     fn renew(&self) -> Result<AnyBackend, Error> {

@@ -222,7 +222,12 @@ fn create(cuda: &Cuda, granule: u64, driver: Driver, books: &mut Books) -> Resul
         books.vacant.extend((first..first + more as u32).rev());
     }
     let handle = calls::create(driver, granule, cuda.device)?;
-    let place = books.vacant.pop().unwrap_or(0);
+    let Some(place) = books.vacant.pop() else {
+        // It was made sure of above.
+        // SAFETY: nobody knows of it yet.
+        let _ = unsafe { calls::release(driver, handle) };
+        return Err(Failure::Refused { call: "cuMemCreate", code: CUDA_ERROR_OUT_OF_MEMORY });
+    };
     books.handles[place as usize] = handle;
     Ok(place)
 }
@@ -309,18 +314,22 @@ impl Backend for CudaVmm {
         let freed = inside(&self.cuda, |driver| {
             context::synchronize(driver)?;
             let books = &mut *books;
-            let mut left = granted.bytes;
+            let (mut left, mut freed) = (granted.bytes, Ok(()));
             for number in 0..books.places.entries() {
                 if left == 0 {
                     break;
                 }
-                if books.places.get(number) != 0 {
-                    let place = self.unmap_one(driver, books, number)?;
-                    release(driver, books, place);
-                    left -= self.range.granule;
+                if books.places.get(number) == 0 {
+                    continue;
+                }
+                left -= self.range.granule;
+                // One that cannot be unmapped keeps none of the others.
+                match self.unmap_one(driver, books, number) {
+                    Ok(place) => release(driver, books, place),
+                    Err(failure) => freed = freed.and(Err(failure)),
                 }
             }
-            Ok(())
+            freed
         });
         match freed {
             // With the driver all memory has gone; what is left of it when the context went is for `close`.

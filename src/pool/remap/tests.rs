@@ -180,7 +180,13 @@ impl Life for Fake {
         self.over.load(SeqCst)
     }
 
-    fn look(&self, _: Option<Granted>, _: bool) {}
+    fn look(&self, _: Option<Granted>, _: bool) -> bool {
+        false
+    }
+
+    fn end(&self) {
+        self.over.store(true, SeqCst);
+    }
 
     fn renew(&self) -> Result<AnyBackend, Error> {
         let range = Range { base: self.range.base + self.range.bytes, ..self.range };

@@ -68,15 +68,10 @@ impl Guard<'_> {
     }
 
     /// Looks in the same way whether the backend's memory is gone.
-    pub(in crate::pool) fn looking(self, work: impl FnOnce(&dyn Life)) -> (Self, ()) {
+    pub(in crate::pool) fn looking(self, work: impl FnOnce(&dyn Life) -> bool) -> (Self, bool) {
         let backend: AnyBackend = *self.backend;
-        let look = || {
-            if let Some(life) = backend.get().life() {
-                work(life)
-            }
-        };
-        let (guard, ()) = self.step_out(What::Orders, look);
-        (forget_if_over(guard), ())
+        let (guard, seen) = self.step_out(What::Orders, || backend.get().life().is_some_and(work));
+        (forget_if_over(guard), seen)
     }
 
     /// Has a backend whose memory is gone begin anew, in the same way; it goes on as before if it cannot end so.

@@ -118,8 +118,12 @@ impl Life for CudaVmm {
 
     /// What is mapped tells nothing: it may outlive the context. Where the driver numbers no contexts the program is
     /// believed.
-    fn look(&self, _region: Option<Granted>, told: bool) {
-        self.cuda.look(None, told);
+    fn look(&self, _region: Option<Granted>, told: bool) -> bool {
+        self.cuda.look(None, told)
+    }
+
+    fn end(&self) {
+        self.cuda.end();
     }
 
     fn renew(&self) -> Result<AnyBackend, Error> {

@@ -198,6 +198,9 @@ impl Program {
 
     fn end(mut self) -> Outcome {
         self.say("the end".into());
+        self.device.state().end_captures();
+        // None of those whose default streams came and went.
+        thread::pretend(None);
         assert_eq!(life::destroy(self.slot, true), Ok(()));
         let state = self.device.state();
         assert!(state.wrong.is_empty(), "{:#?}", state.wrong);
