@@ -12,7 +12,7 @@ use super::{Cuda, WITHOUT_A_DEVICE};
 use crate::backend::granules::Granules;
 use crate::backend::life::Life;
 use crate::backend::memory::Memory;
-use crate::backend::order::Order;
+use crate::backend::order::Streams;
 use crate::backend::{Backend, Granted};
 use crate::core::holes::Range;
 use crate::core::remap::Span;
@@ -361,7 +361,7 @@ impl Backend for CudaVmm {
         "cuda_vmm"
     }
 
-    fn order(&self) -> Option<&dyn Order> {
+    fn order(&self) -> Option<&dyn Streams> {
         Some(&self.cuda)
     }
 
