@@ -184,3 +184,120 @@ fn nothing_is_forgotten_while_threads_trim_without_a_number() {
     let old = [("SIMCUDA_DRIVER_VERSION", "11080")];
     simulated_with("nothing_is_forgotten_while_threads_trim_without_a_number", &old, nothing_is_forgotten);
 }
+
+/// A thread that waits for several events does not come to wait for what one of them stands for later.
+#[test]
+fn an_event_that_is_waited_for_is_recorded_for_nothing_else() {
+    simulated("an_event_that_is_waited_for_is_recorded_for_nothing_else", |sim| {
+        let gpu = Gpu::new(sim);
+        let context = gpu.enter(0);
+        sim.set(SYNCHRONIZE_WAITS, 1);
+        let [first, second, third, other] = [(); 4].map(|()| gpu.stream(false));
+        let pool = cuda_pool(64 * KIB);
+        let chunks = [first, second, third, other].map(|stream| pool.get_on(16 * KIB, stream));
+        for (stream, chunk) in [(first, chunks[0]), (second, chunks[1])] {
+            gpu.hold(stream);
+            gpu.fill(stream, chunk, 16 * KIB, 1);
+            pool.put_on(chunk, stream);
+        }
+        let (sender, receiver) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            let pool = &pool;
+            scope.spawn(move || {
+                gpu.set_current(context);
+                // For the first stream, and then for the second.
+                sender.send(pool.alloc(32 * KIB)).unwrap();
+            });
+            await_call(gpu, "cuEventSynchronize");
+            // Another request sees that the second is done. Its event would be the third's now.
+            sim.release(pointer(second));
+            let mut small = vec![pool.get_on(256, other)];
+            gpu.hold(third);
+            gpu.fill(third, chunks[2], 16 * KIB, 1);
+            pool.put_on(chunks[2], third);
+            while sim.calls("cuEventRecord") <= 2 {
+                small.extend(pool.alloc_on(256, other));
+            }
+            small.into_iter().for_each(|address| pool.put_on(address, other));
+            sim.release(pointer(first));
+            let got = receiver.recv_timeout(Duration::from_secs(3));
+            let pending = gpu.pending(third);
+            sim.release_all();
+            assert!(got.is_ok() && pending != 0, "{got:?}: it waits for work that does not concern it");
+        });
+        pool.check();
+    });
+}
+
+/// While a stream is being forgotten all its work is seen to be done, and what was its place is another stream's.
+#[test]
+fn a_stream_that_is_forgotten_leaves_its_successors_events_alone() {
+    simulated("a_stream_that_is_forgotten_leaves_its_successors_events_alone", |sim| {
+        let gpu = Gpu::new(sim);
+        let context = gpu.enter(0);
+        sim.set(SYNCHRONIZE_WAITS, 1);
+        let [held, dying, next, asking, done] = [(); 5].map(|()| gpu.stream(false));
+        let pool = cuda_pool(64 * KIB);
+        let held_one = pool.get_on(28 * KIB, held);
+        pool.get_on(256, asking);
+        let dying_one = pool.get_on(KIB, dying);
+        // Pieces that never merge, each with what stays beside it.
+        let pieces = |bytes: u64| {
+            [(); 3].map(|()| {
+                let piece = pool.get_on(bytes, asking);
+                pool.get_on(256, asking);
+                piece
+            })
+        };
+        let (large, small) = (pieces(6 * KIB), pieces(2 * KIB));
+        while pool.alloc_on(256, asking).is_ok() {}
+        for (stream, chunk, bytes) in [(held, held_one, 28 * KIB), (dying, dying_one, KIB)] {
+            gpu.hold(stream);
+            gpu.fill(stream, chunk, bytes, 1);
+            pool.put_on(chunk, stream);
+        }
+        let late = |milliseconds: u64| sim.delay(c"cuEventQuery".as_ptr(), milliseconds * 1_000_000);
+        let in_thread = |work: &(dyn Fn() + Sync)| {
+            gpu.set_current(context);
+            work();
+        };
+        // The events of both are known from now on.
+        assert!(pool.alloc_on(256, next).is_err() || sim.calls("cuEventRecord") == 2);
+        std::thread::scope(|scope| {
+            // A request that asks for a long time: the stream is not forgotten before it has.
+            late(1500);
+            let asked = sim.calls("cuEventQuery");
+            scope.spawn(|| in_thread(&|| _ = pool.alloc_on(2 * KIB, asking)));
+            while sim.calls("cuEventQuery") == asked {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            sim.clear_faults();
+            let forgetting = scope.spawn(|| in_thread(&|| pool.forget(dying)));
+            std::thread::sleep(Duration::from_millis(200));
+            sim.release(pointer(dying));
+            // It gets the place, and has two events.
+            gpu.hold(next);
+            for place in 0..2 {
+                gpu.fill(next, large[place], 6 * KIB, 2);
+                pool.put_on(large[place], next);
+                pool.put_on(small[place], done);
+                assert_eq!(pool.get_on(2 * KIB, asking), small[place]);
+            }
+            late(2500);
+            pool.put_on(small[2], done);
+            let asked = scope.spawn(|| in_thread(&|| assert_eq!(pool.get_on(2 * KIB, asking), small[2])));
+            forgetting.join().unwrap();
+            sim.clear_faults();
+            asked.join().unwrap();
+            let (waits, pending) = (sim.calls("cuStreamWaitEvent"), gpu.pending(next));
+            let got = pool.alloc_on(6 * KIB, asking);
+            let waits = sim.calls("cuStreamWaitEvent") - waits;
+            sim.release_all();
+            assert!(
+                pending != 0 && (waits != 0 || !large[..2].contains(&got.unwrap_or(0))),
+                "{got:x?} too early"
+            );
+        });
+        pool.check();
+    });
+}

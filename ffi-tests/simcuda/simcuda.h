@@ -44,8 +44,10 @@ typedef enum simcuda_option {
   SIMCUDA_VMM = 8,               /* 1; 0: virtual memory management is not supported */
   SIMCUDA_POOLS = 9,             /* 1; 0: memory pools are not supported */
   SIMCUDA_PEERS = 10,            /* 1: devices can be peers */
-  SIMCUDA_RESET_ENDS = 11        /* what the end of a primary context does to virtual memory of its device. 0: nothing;
+  SIMCUDA_RESET_ENDS = 11,       /* what the end of a primary context does to virtual memory of its device. 0: nothing;
                                     1: mappings and physical memory go; 2: reserved ranges too */
+  SIMCUDA_EVENTS_LIE = 12        /* 1: queries of events and waits for them find everything done, so that a test of
+                                    races can show that it sees one; no driver does that */
 } simcuda_option;
 
 /* Takes effect at once and lasts until simcuda_configure. */

@@ -58,7 +58,7 @@ impl Row {
     }
 
     /// Puts a chunk among the lane's, by its point, which mostly is the newest.
-    #[inline]
+    #[inline(always)]
     pub(super) fn hang(&mut self, notes: &mut [Note], id: ChunkId) {
         let point = notes[id.index()].point;
         let newest = self.newest;
@@ -85,7 +85,7 @@ impl Row {
     }
 
     /// Puts a chunk behind another of the lane's, or first.
-    #[inline]
+    #[inline(always)]
     pub(super) fn hang_behind(&mut self, notes: &mut [Note], id: ChunkId, older: ChunkId) {
         let newer = if older == NIL { self.oldest } else { notes[older.index()].newer };
         let note = &mut notes[id.index()];
@@ -95,7 +95,7 @@ impl Row {
     }
 
     /// Takes a chunk out of the lane's list.
-    #[inline]
+    #[inline(always)]
     pub(super) fn unhang(&mut self, notes: &mut [Note], id: ChunkId) {
         let Note { older, newer, .. } = notes[id.index()];
         if self.hung == id {
@@ -105,7 +105,7 @@ impl Row {
     }
 
     /// Puts one chunk in another's place in the list, with all that is known of it.
-    #[inline]
+    #[inline(always)]
     pub(super) fn replace(&mut self, notes: &mut [Note], id: ChunkId, by: ChunkId) {
         let Note { lane, point, older, newer, .. } = notes[id.index()];
         let note = &mut notes[by.index()];

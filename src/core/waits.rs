@@ -29,6 +29,11 @@ impl Arena {
         self.lanes.find(stream)
     }
 
+    /// Whether some work is known to be done. That of a lane which is another stream's by now is.
+    pub(crate) fn is_done(&self, work: Work) -> bool {
+        work.point <= self.lanes.row(work.lane).done
+    }
+
     /// In whose order a chunk was allocated, or is free; `None` if anybody may have it, or nobody is told apart.
     pub(crate) fn stream_of(&self, id: ChunkId) -> Option<Stream> {
         let lane = self.mixed.then(|| self.lanes.note(id).lane)?;

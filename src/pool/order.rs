@@ -28,6 +28,8 @@ struct Recorded {
 #[derive(Default)]
 pub(crate) struct Events {
     recorded: Vec<Recorded>,
+    /// Those that threads wait for, once for each: they stand for nothing else until then.
+    waited: Vec<Event>,
     spare: Vec<Event>,
 }
 
@@ -48,7 +50,9 @@ impl Events {
     /// An event to record for a lane, with what it stands for so far; none if there is none to take.
     fn for_lane(&mut self, lane: Lane) -> (Option<Event>, Option<Work>) {
         let count = self.recorded.iter().filter(|recorded| recorded.work.lane == lane).count();
-        match self.latest(lane).filter(|_| count >= Self::PER_LANE) {
+        let latest =
+            self.latest(lane).filter(|latest| count >= Self::PER_LANE && !self.is_waited(latest.event));
+        match latest {
             Some(latest) => {
                 // Whoever asks for it meanwhile must not take its end for the end of what it will stand for.
                 self.recorded.retain(|recorded| recorded.event != latest.event);
@@ -67,13 +71,41 @@ impl Events {
         let is_it = |other: &Recorded| other.event == event && other.work == work;
         if let Some(place) = self.recorded.iter().position(is_it) {
             self.recorded.swap_remove(place);
+            self.spare(event);
+        }
+    }
+
+    fn is_waited(&self, event: Event) -> bool {
+        self.waited.contains(&event)
+    }
+
+    /// An event may be recorded for any other work, unless somebody waits for it: then once he has.
+    fn spare(&mut self, event: Event) {
+        if !self.is_waited(event) {
             keep(&mut self.spare, event);
+        }
+    }
+
+    /// A thread waits for these events with the lock open, and only for what they stand for now.
+    fn begin_wait(&mut self, left: &[(Recorded, bool)]) -> Result<(), HostMemoryExhausted> {
+        self.waited.try_reserve(left.len())?;
+        self.waited.extend(left.iter().map(|(recorded, _)| recorded.event));
+        Ok(())
+    }
+
+    fn end_wait(&mut self, event: Event) {
+        if let Some(place) = self.waited.iter().position(|&waited| waited == event) {
+            self.waited.swap_remove(place);
+        }
+        // It came true for others meanwhile.
+        if self.recorded.iter().all(|recorded| recorded.event != event) {
+            self.spare(event);
         }
     }
 
     /// Gives all of them up, for the end of the allocator.
     pub(super) fn take_all(&mut self) -> impl Iterator<Item = Event> + use<> {
-        let Events { recorded, spare } = std::mem::take(self);
+        let Events { recorded, spare, .. } = std::mem::take(self);
         recorded.into_iter().map(|recorded| recorded.event).chain(spare)
     }
 }
@@ -330,6 +362,9 @@ fn wait_here<'a>(mut guard: Guard<'a>, concerns: impl Fn(Lane) -> bool) -> Order
     if left.is_empty() {
         return Ok((guard, Ok(())));
     }
+    if let Err(exhausted) = guard.events.begin_wait(&left) {
+        return Ok((guard, Err(exhausted.into())));
+    }
     let life = guard.arena.life();
     let result;
     (guard, result) = guard.waiting(|order| {
@@ -342,9 +377,12 @@ fn wait_here<'a>(mut guard: Guard<'a>, concerns: impl Fn(Lane) -> bool) -> Order
     if guard.arena.life() != life {
         return Ok((guard.check_entry()?, Ok(())));
     }
-    for (Recorded { work, event }, _) in left.into_iter().filter(|(_, done)| *done) {
-        guard.events.end(work, event);
-        guard.arena.lane_done(work.lane, work.point);
+    for (Recorded { work, event }, done) in left {
+        guard.events.end_wait(event);
+        if done {
+            guard.events.end(work, event);
+            guard.arena.lane_done(work.lane, work.point);
+        }
     }
     guard.notify();
     Ok((guard.check_entry()?, result))
@@ -448,9 +486,11 @@ pub(crate) fn forget<'a>(
     while guard.is_ordering(last_call) {
         guard = guard.wait_for_call().check_entry()?;
     }
-    // Meanwhile everything may have gone, the lane with it.
+    // Meanwhile everything may have gone, the lane with it; or all of that work is done, and the lane is another's.
     let is_of_use = guard.backend.get().order().is_some() && guard.arena.life() == life;
-    let Some(work) = work.filter(|_| is_of_use) else { return Ok((guard, Ok(()))) };
+    let Some(work) = work.filter(|&work| is_of_use && !guard.arena.is_done(work)) else {
+        return Ok((guard, Ok(())));
+    };
     let mut tasks: Vec<Task> = list(1)?;
     let (event, before) = guard.events.for_lane(work.lane);
     tasks.push(Task { work, stream: handle(stream), event, before, step: Step::ToRecord, done: false });

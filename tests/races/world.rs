@@ -7,6 +7,7 @@
 
 use crate::common::gpu::{Gpu, LEGACY, PER_THREAD};
 use crate::common::ordered::*;
+use crate::common::simcuda::steer::EVENTS_LIE;
 use crate::common::*;
 use crate::graphs::Graph;
 use crate::shadow::{self, Shadow};
@@ -25,10 +26,13 @@ pub struct Kind {
     pub plain: bool,
     /// Captures into graphs, which are launched again and again.
     pub graphs: bool,
+    /// To a request events say that everything is done: a library that does not look for itself, so to speak.
+    pub lies: bool,
 }
 
 /// Nothing but allocation, use and free.
-pub const SIMPLE: Kind = Kind { records: false, ends: false, threads: false, plain: false, graphs: false };
+pub const SIMPLE: Kind =
+    Kind { records: false, ends: false, threads: false, plain: false, graphs: false, lies: false };
 
 pub struct Stream {
     pub handle: u64,
@@ -175,7 +179,9 @@ impl World {
 
     fn allocate_on(&mut self, place: usize) {
         let (bytes, device) = (self.some_bytes(), self.pool.device());
+        self.gpu.sim.set(EVENTS_LIE, i64::from(self.kind.lies));
         let got = self.at(place, move |_, stream| alloc_async(device, bytes as usize, stream));
+        self.gpu.sim.set(EVENTS_LIE, 0);
         match got {
             Ok(address) => self.enter(address, place, Some(place)),
             Err(status) => self.refuse(status, bytes),

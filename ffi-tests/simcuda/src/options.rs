@@ -3,7 +3,7 @@
 use std::env;
 
 /// Numbers of the options in `simcuda.h`; a value is a whole number.
-pub(crate) const COUNT: usize = 12;
+pub(crate) const COUNT: usize = 13;
 
 /// See `simcuda.h`, whose enumerators have the same order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,6 +21,7 @@ pub(crate) enum Choice {
     Pools = 9,
     Peers = 10,
     ResetEnds = 11,
+    EventsLie = 12,
 }
 
 /// Freed memory: unmapped, so that a stray access faults, or filled with `POISON`.

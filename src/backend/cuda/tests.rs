@@ -60,7 +60,7 @@ fn destroy(cuda: &Cuda, event: Event) {
         Ok(())
     });
     // The driver may be down, and so past caring.
-    drop(destroyed);
+    let _ = destroyed;
 }
 
 /// On the simulated driver: a simulation.

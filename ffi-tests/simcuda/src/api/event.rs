@@ -6,6 +6,7 @@ use cuda_sys::*;
 
 use crate::abi::{Answer, put};
 use crate::handles::Kind;
+use crate::options::Choice;
 use crate::sim::{self, Sim};
 use crate::streams::{self, Event, Point};
 use crate::work::Work;
@@ -79,7 +80,7 @@ fn observed(sim: &mut Sim, event: CUevent) -> Answer<Option<Point>> {
         return Err(CUDA_ERROR_CAPTURED_EVENT);
     }
     sim.forbid_unsafe()?;
-    Ok(recorded)
+    Ok(recorded.filter(|_| !sim.options.is_on(Choice::EventsLie)))
 }
 
 pub(crate) fn cuEventQuery(event: CUevent) -> Answer {

@@ -6,6 +6,7 @@ use cuda_sys::*;
 
 use crate::abi::{Answer, put, put_if};
 use crate::handles::Kind;
+use crate::options::Choice;
 use crate::sim::{self, Sim};
 use crate::streams::{self, Point, Role, Stream};
 use crate::work::Work;
@@ -93,7 +94,8 @@ pub(crate) fn cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: c_uint)
     }
     let number = sim.stream(stream)?;
     let handle = event.addr() as u64;
-    let point = sim.event(handle)?.recorded;
+    let lies = sim.options.is_on(Choice::EventsLie);
+    let point = sim.event(handle)?.recorded.filter(|_| !lies);
     if sim.note_wait(number, handle)? {
         return Ok(());
     }

@@ -93,6 +93,7 @@ pub const VMM: c_int = 8;
 pub const POOLS: c_int = 9;
 pub const PEERS: c_int = 10;
 pub const RESET_ENDS: c_int = 11;
+pub const EVENTS_LIE: c_int = 12;
 
 // `simcuda_kind`.
 pub const CONTEXTS: c_int = 0;

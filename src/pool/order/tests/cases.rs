@@ -75,6 +75,7 @@ impl Drop for Pool {
         thread::pretend(None);
         if !std::thread::panicking() {
             assert_eq!(self.slot.enter().unwrap().arena.check(), Ok(()));
+            self.device.state().end_captures();
             assert_eq!(life::destroy(self.slot, true), Ok(()));
             let state = self.device.state();
             assert!(state.wrong.is_empty(), "{:#?}", state.wrong);

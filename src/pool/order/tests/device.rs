@@ -143,6 +143,11 @@ impl State {
         }
     }
 
+    /// An allocator does not end while a stream is captured.
+    pub(super) fn end_captures(&mut self) {
+        self.queues.iter_mut().for_each(|queue| queue.capturing = false);
+    }
+
     fn uncaptured(&mut self, stream: Stream, what: What) -> usize {
         let queue = self.queue(stream);
         if self.queues[queue].capturing {

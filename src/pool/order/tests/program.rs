@@ -198,6 +198,8 @@ impl Program {
 
     fn end(mut self) -> Outcome {
         self.say("the end".into());
+        self.act(0);
+        self.device.state().end_captures();
         assert_eq!(life::destroy(self.slot, true), Ok(()));
         let state = self.device.state();
         assert!(state.wrong.is_empty(), "{:#?}", state.wrong);
