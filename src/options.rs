@@ -286,13 +286,9 @@ impl Options<'_> {
                 free: functions.free,
                 coalesces: functions.supports_coalescing,
             }),
-            _ => {
-                return Err(fail!(
-                    Error::BackendUnavailable,
-                    "{} is not in this version of libbfc; name BFC_BACKEND_HOST or BFC_BACKEND_CUSTOM (or set \
-                     BFC_BACKEND=host) to run without a device",
-                    kind.c_name()
-                ));
+            // Both were refused before.
+            (BackendKind::Custom, None) | (BackendKind::Auto, _) => {
+                return Err(fail!(Error::InvalidArgument, "{} comes to no backend", kind.c_name()));
             }
         };
         Ok(Owned::new(backend))

@@ -87,6 +87,37 @@ fn nor_in_one_where_others_have_been() {
     });
 }
 
+/// The context is entered once for all that a step has to ask, and not for each question.
+#[test]
+fn a_request_behind_four_streams_enters_the_context_a_few_times() {
+    simulated("a_request_behind_four_streams_enters_the_context_a_few_times", |sim| {
+        let gpu = Gpu::new(sim);
+        let context = gpu.enter(0);
+        let pool = cuda_pool(0, 64 * KIB, GROWING);
+        let streams = [(); 5].map(|()| gpu.stream(false));
+        for &stream in &streams[1..] {
+            gpu.hold(stream);
+            let chunk = pool.get_on(10 * KIB, stream);
+            gpu.fill(stream, chunk, 10 * KIB, 1);
+            pool.put_on(chunk, stream);
+        }
+        // As it is for a thread that uses another device.
+        gpu.set_current(0);
+        sim.clear_log();
+        pool.get_on(40 * KIB, streams[0]);
+        assert_eq!(sim.calls("cuEventRecord"), 4, "{}", sim.log_text());
+        assert_eq!(sim.calls("cuStreamWaitEvent"), 4, "{}", sim.log_text());
+        let entered = ["cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2", "cuCtxGetId"].map(|call| sim.calls(call));
+        assert!(entered.iter().all(|&times| times <= 4), "{entered:?}:\n{}", sim.log_text());
+        gpu.set_current(context);
+        sim.release_all();
+        drop(pool);
+        streams.into_iter().for_each(|stream| gpu.destroy_stream(stream));
+        gpu.leave(0);
+        sim.assert_clean();
+    });
+}
+
 /// What a pool needs events, waits and synchronisations for.
 fn all_kinds_of_order(gpu: Gpu, pool: &Pool, [a, b]: [u64; 2]) {
     [a, b].into_iter().for_each(|stream| gpu.hold(stream));

@@ -68,7 +68,7 @@ pub(crate) trait Backend {
     fn name(&self) -> &'static str;
 
     /// Its streams and events, if there is a device.
-    fn order(&self) -> Option<&dyn order::Order> {
+    fn order(&self) -> Option<&dyn order::Streams> {
         None
     }
 

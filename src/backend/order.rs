@@ -1,6 +1,6 @@
 //! What the order of device work needs of a driver: streams and events.
 
-use crate::error::Error;
+use crate::error::{Error, fail};
 
 /// A stream as the driver knows it: `CUstream`, where 1 is the legacy default stream and 2 the default stream of
 /// the calling thread.
@@ -19,6 +19,25 @@ pub(crate) enum State {
     Pending,
     /// It was recorded in a capture, and says nothing of any work.
     Captured,
+}
+
+/// A device's streams and events, by way of what it costs to come there: the context of the device is made current once
+/// for all that is done.
+pub(crate) trait Streams {
+    /// Does some work there, at once; the failure is the work's, or it was not begun.
+    fn enter(&self, work: &mut dyn FnMut(&dyn Order) -> Result<(), Error>) -> Result<(), Error>;
+}
+
+impl dyn Streams + '_ {
+    /// The same with a result.
+    pub(crate) fn run<T>(&self, work: impl FnOnce(&dyn Order) -> Result<T, Error>) -> Result<T, Error> {
+        let (mut work, mut result) = (Some(work), None);
+        self.enter(&mut |order| {
+            result = work.take().map(|work| work(order));
+            Ok(())
+        })?;
+        result.unwrap_or_else(|| Err(fail!(Error::Internal, "a device's streams were not entered")))
+    }
 }
 
 /// The contract, which every backend with streams fulfils and the pool relies on:

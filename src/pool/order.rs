@@ -524,12 +524,18 @@ pub(crate) fn stream_of(handle: u64) -> Result<Stream, Error> {
 
 /// The end of the allocator; at the end of the process the driver may be down already, which is no matter.
 pub(super) fn end(mut guard: Guard<'_>) -> Guard<'_> {
-    let events = guard.events.take_all();
-    let destroy = |order: &dyn Order| {
-        events.for_each(|event| order.destroy_event(event));
-        Ok(())
-    };
-    guard.ordering(destroy).0
+    const TRIES: u32 = 2;
+    let mut events = guard.events.take_all().peekable();
+    for _ in 0..TRIES {
+        // What fails on the way to the device may have passed.
+        if events.peek().is_some() {
+            (guard, _) = guard.ordering(|order| {
+                events.by_ref().for_each(|event| order.destroy_event(event));
+                Ok(())
+            });
+        }
+    }
+    guard
 }
 
 #[cfg(test)]

@@ -76,6 +76,7 @@ fn serve<'a>(
     Ok((guard, if refused { Extended::Refused } else { Extended::NoRoom }))
 }
 
+#[allow(clippy::result_large_err)] // Remapping is in no hurry.
 fn carry_out<'a>(guard: Guard<'a>, mut plan: Plan, want: &Want<'_>) -> (Guard<'a>, Result<(), Unsaid>) {
     let (device, asked, listener) = (guard.device, want.requested, guard.listener);
     let life = guard.arena.life();

@@ -3,7 +3,8 @@
 use super::Cuda;
 use super::calls::{self, Failure};
 use super::context::{self, inside};
-use crate::backend::order::{Event, Order, State, Stream};
+use crate::backend::life::Life;
+use crate::backend::order::{Event, Order, State, Stream, Streams};
 use crate::error::Error;
 use cuda_sys::{CU_EVENT_DISABLE_TIMING, CUDA_ERROR_CAPTURED_EVENT, CUevent, CUstream, Driver};
 
@@ -19,14 +20,32 @@ impl Stream {
     }
 }
 
-impl Cuda {
-    fn ordering<T>(&self, work: impl FnOnce(Driver) -> Result<T, Failure>) -> Result<T, Error> {
-        inside(self, work).map_err(|failure| failure.explain(self.driver))
+/// The streams are those of the device's primary context; 1 and 2, its default streams, are so in that context.
+impl Streams for Cuda {
+    fn enter(&self, work: &mut dyn FnMut(&dyn Order) -> Result<(), Error>) -> Result<(), Error> {
+        let mut result = Ok(());
+        let entered = inside(self, |driver| {
+            result = work(&Inside { cuda: self, driver });
+            Ok(())
+        });
+        entered.map_err(|failure| failure.explain(self.driver)).and(result)
     }
 }
 
-/// The streams are those of the device's primary context; 1 and 2, its default streams, are so in that context.
-impl Order for Cuda {
+/// A device whose context is current.
+struct Inside<'a> {
+    cuda: &'a Cuda,
+    driver: Driver,
+}
+
+impl Inside<'_> {
+    fn ordering<T>(&self, work: impl FnOnce(Driver) -> Result<T, Failure>) -> Result<T, Error> {
+        let done = if self.cuda.is_over() { Err(Failure::Gone) } else { work(self.driver) };
+        done.map_err(|failure| self.cuda.look_after(failure).explain(self.driver))
+    }
+}
+
+impl Order for Inside<'_> {
     fn create_event(&self) -> Result<Event, Error> {
         let event = self.ordering(|driver| calls::create_event(driver, CU_EVENT_DISABLE_TIMING))?;
         Ok(Event(event as u64))
@@ -34,7 +53,7 @@ impl Order for Cuda {
 
     fn destroy_event(&self, event: Event) {
         // SAFETY: the pool destroys what it had created, once.
-        let _ = inside(self, |driver| unsafe { calls::destroy_event(driver, event.handle()) });
+        let _ = unsafe { calls::destroy_event(self.driver, event.handle()) };
     }
 
     fn record(&self, event: Event, on: Stream) -> Result<(), Error> {

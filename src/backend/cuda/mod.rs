@@ -17,7 +17,7 @@ use self::context::{inside, within};
 pub(crate) use self::vmm::CudaVmm;
 use super::life::Life;
 use super::memory::Memory;
-use super::order::Order;
+use super::order::Streams;
 use super::{Backend, Granted};
 use crate::error::{Error, fail};
 use cuda_sys::{CUDA_ERROR_OUT_OF_MEMORY, CUcontext, CUdevice, Driver};
@@ -165,7 +165,7 @@ impl Backend for Cuda {
         "cuda"
     }
 
-    fn order(&self) -> Option<&dyn Order> {
+    fn order(&self) -> Option<&dyn Streams> {
         Some(self)
     }
 

@@ -1,5 +1,5 @@
 use super::*;
-use crate::backend::order::{State, Stream};
+use crate::backend::order::{Event, Order, State, Stream, Streams};
 use crate::error::Error;
 use cuda_sys::*;
 use std::ptr;
@@ -50,6 +50,19 @@ fn new_stream(cuda: &Cuda, flags: CUstream_flags) -> Stream {
     Stream(stream as u64)
 }
 
+fn order<T>(cuda: &Cuda, work: impl FnOnce(&dyn Order) -> Result<T, Error>) -> Result<T, Error> {
+    (cuda as &dyn Streams).run(work)
+}
+
+fn destroy(cuda: &Cuda, event: Event) {
+    let destroyed = order(cuda, |order| {
+        order.destroy_event(event);
+        Ok(())
+    });
+    // The driver may be down, and so past caring.
+    let _ = destroyed;
+}
+
 /// On the simulated driver: a simulation.
 #[test]
 fn events_say_what_is_done() {
@@ -60,27 +73,34 @@ fn events_say_what_is_done() {
         let [one, other] = [first, second].map(|stream| stream.0 as *mut std::ffi::c_void);
         sim.hold(one);
         sim.fill(one, granted.base, MIB, 7);
-        let [event, later] = [0; 2].map(|_| cuda.create_event().unwrap());
-        assert_eq!(cuda.state(event), Ok(State::Done), "of no work");
-        cuda.record(event, first).unwrap();
-        assert_eq!(cuda.state(event), Ok(State::Pending));
+        let [event, later] = [0; 2].map(|_| order(&cuda, |order| order.create_event()).unwrap());
+        assert_eq!(order(&cuda, |order| order.state(event)), Ok(State::Done), "of no work");
+        order(&cuda, |order| order.record(event, first)).unwrap();
+        assert_eq!(order(&cuda, |order| order.state(event)), Ok(State::Pending));
 
-        cuda.make_wait(second, event).unwrap();
+        order(&cuda, |order| order.make_wait(second, event)).unwrap();
         sim.expect(other, granted.base, MIB, 7);
-        cuda.record(later, second).unwrap();
-        assert_eq!(cuda.state(later), Ok(State::Pending), "it waits for the other stream");
+        order(&cuda, |order| order.record(later, second)).unwrap();
+        assert_eq!(
+            order(&cuda, |order| order.state(later)),
+            Ok(State::Pending),
+            "it waits for the other stream"
+        );
         sim.step(one, 2);
-        assert_eq!((cuda.state(event), cuda.state(later)), (Ok(State::Done), Ok(State::Done)));
+        assert_eq!(
+            (order(&cuda, |order| order.state(event)), order(&cuda, |order| order.state(later))),
+            (Ok(State::Done), Ok(State::Done))
+        );
 
         sim.fill(one, granted.base, MIB, 8);
-        cuda.record(event, first).unwrap();
-        cuda.wait_for(event).unwrap();
+        order(&cuda, |order| order.record(event, first)).unwrap();
+        order(&cuda, |order| order.wait_for(event)).unwrap();
         assert_eq!(sim.pending(one), 0);
         sim.fill(one, granted.base, MIB, 9);
-        cuda.synchronize().unwrap();
+        order(&cuda, |order| order.synchronize()).unwrap();
         assert_eq!((sim.pending(one), sim.mismatches()), (0, 0));
 
-        [event, later].into_iter().for_each(|event| cuda.destroy_event(event));
+        [event, later].into_iter().for_each(|event| destroy(&cuda, event));
         cuda.free(granted).unwrap();
         cuda.close();
         sim.assert_clean();
@@ -95,7 +115,7 @@ fn a_capture_is_seen_and_breaks_no_event_of_others() {
         let cuda = Cuda::open(0).unwrap();
         let [blocking, free] =
             [CU_STREAM_DEFAULT, CU_STREAM_NON_BLOCKING].map(|flags| new_stream(&cuda, flags));
-        let event = cuda.create_event().unwrap();
+        let event = order(&cuda, |order| order.create_event()).unwrap();
         let captured = |stream: Stream, work: &dyn Fn()| {
             let stream = stream.0 as CUstream;
             // SAFETY: the stream lives.
@@ -109,19 +129,21 @@ fn a_capture_is_seen_and_breaks_no_event_of_others() {
             let code = unsafe { cuda.driver.cuStreamEndCapture().unwrap()(stream, &mut graph) };
             assert_eq!(code, CUDA_SUCCESS, "the capture is whole");
         };
-        let seen = || [blocking, free, LEGACY].map(|stream| cuda.is_capturing(stream).unwrap());
+        let seen = || {
+            [blocking, free, LEGACY].map(|stream| order(&cuda, |order| order.is_capturing(stream)).unwrap())
+        };
         assert_eq!(seen(), [false; 3]);
         captured(blocking, &|| {
             assert_eq!(seen(), [true, false, true]);
-            assert_eq!(cuda.synchronize(), Err(Error::BackendFailed));
+            assert_eq!(order(&cuda, |order| order.synchronize()), Err(Error::BackendFailed));
             // What concerns other streams is legal.
-            cuda.record(event, free).unwrap();
-            assert_eq!(cuda.state(event), Ok(State::Done));
-            cuda.wait_for(event).unwrap();
+            order(&cuda, |order| order.record(event, free)).unwrap();
+            assert_eq!(order(&cuda, |order| order.state(event)), Ok(State::Done));
+            order(&cuda, |order| order.wait_for(event)).unwrap();
         });
         captured(free, &|| assert_eq!(seen(), [false, true, false]));
         assert_eq!(seen(), [false; 3]);
-        cuda.destroy_event(event);
+        destroy(&cuda, event);
         cuda.close();
         assert_eq!(sim.misuses(), 0);
     });
@@ -132,17 +154,17 @@ fn a_capture_is_seen_and_breaks_no_event_of_others() {
 fn a_driver_past_its_end_is_told_from_one_that_fails() {
     simcuda::simulated("backend::cuda::tests::a_driver_past_its_end_is_told_from_one_that_fails", |sim| {
         let cuda = Cuda::open(0).unwrap();
-        let event = cuda.create_event().unwrap();
+        let event = order(&cuda, |order| order.create_event()).unwrap();
         sim.fail(Some("cuEventQuery"), 1, CUDA_ERROR_UNKNOWN);
-        assert_eq!(cuda.state(event), Err(Error::BackendFailed));
+        assert_eq!(order(&cuda, |order| order.state(event)), Err(Error::BackendFailed));
         crate::error::with_last_error(|words| {
             assert!(words.contains("cuEventQuery failed with CUDA_ERROR_UNKNOWN (999)"), "{words}");
         });
         sim.shutdown();
-        assert_eq!(cuda.state(event), Err(Error::ShuttingDown));
-        assert_eq!(cuda.record(event, Stream(1)), Err(Error::ShuttingDown));
-        assert_eq!(cuda.create_event(), Err(Error::ShuttingDown));
-        cuda.destroy_event(event);
+        assert_eq!(order(&cuda, |order| order.state(event)), Err(Error::ShuttingDown));
+        assert_eq!(order(&cuda, |order| order.record(event, Stream(1))), Err(Error::ShuttingDown));
+        assert_eq!(order(&cuda, |order| order.create_event()), Err(Error::ShuttingDown));
+        destroy(&cuda, event);
         cuda.close();
     });
 }

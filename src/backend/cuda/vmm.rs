@@ -12,7 +12,7 @@ use super::{Cuda, WITHOUT_A_DEVICE};
 use crate::backend::granules::Granules;
 use crate::backend::life::Life;
 use crate::backend::memory::Memory;
-use crate::backend::order::Order;
+use crate::backend::order::Streams;
 use crate::backend::{Backend, Granted};
 use crate::core::holes::Range;
 use crate::core::remap::Span;
@@ -310,26 +310,28 @@ impl Backend for CudaVmm {
 
     /// What is still mapped, at the end: work that was queued before may still run on it.
     fn free(&self, granted: Granted) -> Result<(), Error> {
-        let mut books = self.books.lock();
-        let freed = inside(&self.cuda, |driver| {
-            context::synchronize(driver)?;
-            let books = &mut *books;
-            let (mut left, mut freed) = (granted.bytes, Ok(()));
-            for number in 0..books.places.entries() {
-                if left == 0 {
-                    break;
+        // Before the lock, behind which nobody is to spin as long as that.
+        let idle = inside(&self.cuda, context::synchronize);
+        let freed = idle.and_then(|()| {
+            inside(&self.cuda, |driver| {
+                let books = &mut *self.books.lock();
+                let (mut left, mut freed) = (granted.bytes, Ok(()));
+                for number in 0..books.places.entries() {
+                    if left == 0 {
+                        break;
+                    }
+                    if books.places.get(number) == 0 {
+                        continue;
+                    }
+                    left -= self.range.granule;
+                    // One that cannot be unmapped keeps none of the others.
+                    match self.unmap_one(driver, books, number) {
+                        Ok(place) => release(driver, books, place),
+                        Err(failure) => freed = freed.and(Err(failure)),
+                    }
                 }
-                if books.places.get(number) == 0 {
-                    continue;
-                }
-                left -= self.range.granule;
-                // One that cannot be unmapped keeps none of the others.
-                match self.unmap_one(driver, books, number) {
-                    Ok(place) => release(driver, books, place),
-                    Err(failure) => freed = freed.and(Err(failure)),
-                }
-            }
-            freed
+                freed
+            })
         });
         match freed {
             // With the driver all memory has gone; what is left of it when the context went is for `close`.
@@ -359,7 +361,7 @@ impl Backend for CudaVmm {
         "cuda_vmm"
     }
 
-    fn order(&self) -> Option<&dyn Order> {
+    fn order(&self) -> Option<&dyn Streams> {
         Some(&self.cuda)
     }
 

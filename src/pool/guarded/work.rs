@@ -99,13 +99,19 @@ fn try_when_idle(
     let Some(memory) = backend.memory() else {
         return Err(fail!(Error::Unsupported, "the backend has no memory to look at"));
     };
-    if let Some(order) = backend.order() {
-        for stream in streams? {
-            if order.is_capturing(stream)? {
-                return Ok(false);
+    if let Some(device) = backend.order() {
+        let streams = streams?;
+        let is_idle = device.run(|order| {
+            for stream in streams {
+                if order.is_capturing(stream)? {
+                    return Ok(false);
+                }
             }
+            order.synchronize().map(|()| true)
+        });
+        if !is_idle? {
+            return Ok(false);
         }
-        order.synchronize()?;
     }
     work(memory)?;
     Ok(true)

@@ -116,8 +116,8 @@ impl Guard<'_> {
     ) -> (Self, Result<T, Unsaid>) {
         let backend: AnyBackend = *self.backend;
         match backend.get().order() {
-            Some(order) => {
-                let (guard, result) = self.step_out(what, || unsaid(|| work(order)));
+            Some(streams) => {
+                let (guard, result) = self.step_out(what, || unsaid(|| streams.run(work)));
                 (forget_if_over(guard), result)
             }
             None => (self, Ok(T::default())),

@@ -6,7 +6,7 @@
 //! last, and who waited for it before that waits for what it stood for then. Streams are all of the kind that does
 //! not wait for the legacy default stream. A region that goes back waits for everybody, as `cuMemFree` does.
 
-use crate::backend::order::{Event, Order, State as Known, Stream};
+use crate::backend::order::{Event, Order, State as Known, Stream, Streams};
 use crate::backend::{Backend, Granted};
 use crate::core::units::UNIT;
 use crate::error::{Error, fail};
@@ -299,6 +299,12 @@ impl Device {
     }
 }
 
+impl Streams for Device {
+    fn enter(&self, work: &mut dyn FnMut(&dyn Order) -> Result<(), Error>) -> Result<(), Error> {
+        work(self)
+    }
+}
+
 impl Order for Device {
     fn create_event(&self) -> Result<Event, Error> {
         let mut state = self.called();
@@ -404,7 +410,7 @@ impl Backend for Device {
         "a simulation of a device"
     }
 
-    fn order(&self) -> Option<&dyn Order> {
+    fn order(&self) -> Option<&dyn Streams> {
         Some(self)
     }
 }
