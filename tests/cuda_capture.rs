@@ -253,3 +253,32 @@ fn no_pool_ends_while_a_stream_is_captured() {
         sim.assert_clean();
     });
 }
+
+/// A trim is refused where it would break a capture, and not where there is nothing to give back.
+#[test]
+fn a_trim_with_nothing_to_give_back_is_no_failure() {
+    simulated("a_trim_with_nothing_to_give_back_is_no_failure", |sim| {
+        let gpu = Gpu::new(sim);
+        gpu.enter(0);
+        for backend in [BFC_BACKEND_CUDA, BFC_BACKEND_CUDA_VMM] {
+            let stream = gpu.stream(true);
+            let pool = pool_of(backend, GIB);
+            // A part of a region, or of a granule.
+            let (small, large) = (pool.get(256), pool.get(4 * MIB));
+            gpu.begin_capture(stream);
+            assert_eq!(pool.try_trim(0), Ok(0), "{}", last_error());
+            pool.put(large);
+            let held = pool.stats().pool_bytes;
+            assert_eq!(pool.try_trim(0), Err(BFC_ERROR_BACKEND_FAILED));
+            assert_eq!(pool.try_trim(held), Ok(0), "all of it may stay: {}", last_error());
+            pool.check();
+            gpu.destroy_graph(gpu.end_capture(stream));
+            assert_eq!(pool.try_trim(0), Ok(4 * MIB));
+            pool.put(small);
+            assert_eq!(pool.destroy(), BFC_OK, "{}", last_error());
+            gpu.destroy_stream(stream);
+        }
+        gpu.leave(0);
+        sim.assert_clean();
+    });
+}

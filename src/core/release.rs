@@ -37,6 +37,16 @@ impl Arena {
         })
     }
 
+    /// Whether there is something to give back that is free now, as long as `keep` bytes stay held.
+    pub(crate) fn could_trim(&mut self, keep: u64) -> bool {
+        self.merge_safe();
+        if let Some(range) = self.range() {
+            return self.has_donors(range, keep);
+        }
+        let held = self.regions.iter().fold(0u64, |sum, (_, region)| sum.saturating_add(region.given));
+        self.free_regions().any(|(_, bytes)| held - bytes >= keep)
+    }
+
     /// Detaches some region, free or not; for the end of an arena.
     pub(crate) fn detach_any(&mut self) -> Option<Detached> {
         let (id, _) = self.regions.iter().next()?;

@@ -432,19 +432,30 @@ impl Arena {
         Place { missing, of_tail, run_bytes: run.end - run.start, at, granules, first: first.0 }
     }
 
+    /// The whole granules of free chunks, the smallest chunk first.
+    fn possible_donors(&self, range: Range) -> impl Iterator<Item = Donor> + '_ {
+        let slab = &self.chunks.slab[..];
+        let first = self.index.first_of_size(slab, range.granule);
+        let chunks = std::iter::successors(first, |&id| self.index.following(slab, slab[id].key()));
+        chunks.filter(|&id| self.is_idle(id)).filter_map(move |id| {
+            let (size, addr) = slab[id].key();
+            let (from, to) = (range.ceil(addr), range.floor(addr + size));
+            (from < to).then(|| Donor { size, id, span: Span { base: from, bytes: to - from } })
+        })
+    }
+
+    /// Whether a trim would find a granule to give back, were the device idle.
+    pub(super) fn has_donors(&self, range: Range, keep: u64) -> bool {
+        self.growth.pool_bytes.saturating_sub(keep) >= range.granule
+            && self.possible_donors(range).next().is_some()
+    }
+
     /// The whole granules of free chunks, the largest chunk first.
     fn donors(&self, range: Range) -> Result<Vec<Donor>, HostMemoryExhausted> {
         let mut donors = Vec::new();
-        let slab = &self.chunks.slab[..];
-        let mut next = self.index.first_of_size(slab, range.granule);
-        while let Some(id) = next {
-            let (size, addr) = slab[id].key();
-            next = self.index.following(slab, (size, addr));
-            let (from, to) = (range.ceil(addr), range.floor(addr + size));
-            if from < to && self.is_idle(id) {
-                donors.try_reserve(1)?;
-                donors.push(Donor { size, id, span: Span { base: from, bytes: to - from } });
-            }
+        for donor in self.possible_donors(range) {
+            donors.try_reserve(1)?;
+            donors.push(donor);
         }
         donors.sort_unstable_by_key(|donor| (std::cmp::Reverse(donor.size), donor.span.base));
         Ok(donors)

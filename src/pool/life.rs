@@ -3,7 +3,7 @@
 use super::guarded::Guards;
 use super::listener::Listener;
 use super::slot::{Guard, Phase, Slot};
-use super::traffic::{give_back, keep_all, release, tell_of_release};
+use super::traffic::{give_back, release, tell_of_release};
 use super::{Pool, order, remap};
 use crate::core::arena::Arena;
 use crate::core::lanes::Stream;
@@ -123,7 +123,8 @@ fn require_unused(guard: Guard<'_>, forced: bool) -> Result<Guard<'_>, Error> {
 pub(crate) fn trim(slot: &Slot, keep: u64) -> Result<u64, Error> {
     let (mut guard, idle) = order::synchronize(slot.enter()?, Stream::NONE)?;
     if matches!(idle, Ok(false)) {
-        return refuse_to_trim(guard, keep);
+        // An error if there was something to give back.
+        return if guard.arena.could_trim(keep) { Err(refuse_for_a_capture()) } else { Ok(0) };
     }
     let released;
     if guard.arena.range().is_some() {
@@ -138,23 +139,6 @@ pub(crate) fn trim(slot: &Slot, keep: u64) -> Result<u64, Error> {
     guard.arena.forget_past();
     guard.notify();
     released
-}
-
-/// A stream is being captured, and nothing can be waited for: an error if there was something to give back.
-fn refuse_to_trim(mut guard: Guard<'_>, keep: u64) -> Result<u64, Error> {
-    let stats = guard.arena.stats();
-    let something = if guard.arena.range().is_some() {
-        stats.pool_bytes > keep.max(stats.bytes_in_use)
-    } else {
-        let regions = guard.arena.detach_above(keep)?;
-        let something = !regions.is_empty();
-        keep_all(guard, regions);
-        something
-    };
-    if !something {
-        return Ok(0);
-    }
-    Err(refuse_for_a_capture())
 }
 
 fn refuse_for_a_capture() -> Error {

@@ -83,13 +83,6 @@ pub(super) fn give_back<'a>(guard: Guard<'a>, region: &Detached) -> (Guard<'a>, 
     (tell_of_failure(guard, region), given)
 }
 
-/// Takes in again what is not to go back after all.
-pub(super) fn keep_all(mut guard: Guard<'_>, regions: Vec<Detached>) {
-    for region in regions {
-        guard = keep(guard, &region);
-    }
-}
-
 /// A region that was detached before everything was gone.
 fn forget<'a>(mut guard: Guard<'a>, region: &Detached) -> Guard<'a> {
     guard.arena.forget_detached();
