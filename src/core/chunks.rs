@@ -30,7 +30,7 @@ const IN_USE: ChunkId = ChunkId(u32::MAX - 2);
 const AWAY: ChunkId = ChunkId(u32::MAX - 5);
 const COMING: ChunkId = ChunkId(u32::MAX - 4);
 const HOLE: ChunkId = ChunkId(u32::MAX - 3);
-/// In `left`: free, but not in the index; see quarantine.
+/// In `left`: free, but not in the index; see [`State::Held`].
 const HELD: ChunkId = ChunkId(u32::MAX - 1);
 /// In `left`: not a chunk at all, but a free place of the slab.
 const VACANT: ChunkId = ChunkId(u32::MAX);
@@ -41,7 +41,7 @@ pub(crate) enum State {
     InUse,
     /// Free, and findable.
     Free,
-    /// Free, but held back until its stamp is safe.
+    /// Free, but not for everybody: a lane's, or held back until its stamp is safe.
     Held,
     /// No memory at all: whole granules of a reserved range that are not mapped; see `holes`.
     Hole,

@@ -25,7 +25,8 @@ pub(super) struct Row {
     pub(super) runs: FreeIndex,
     /// The head of the run that was entered last.
     recent: ChunkId,
-    /// Chunks in use that were allocated here, uses recorded here, and free chunks of its own that wait for others.
+    /// Chunks in use that were allocated here, uses recorded here, free chunks of its own that wait for others, and
+    /// those that a plan of granules had in hand when they became the lane's.
     pub(super) live: u64,
     /// Its stream is about to end, or has.
     pub(super) forgotten: bool,
