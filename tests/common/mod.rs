@@ -7,6 +7,7 @@
 
 pub mod backend;
 pub mod child;
+pub mod failing;
 pub mod gpu;
 pub mod guarded;
 pub mod log;
