@@ -4,6 +4,7 @@
 
 mod common;
 
+use common::gpu::Gpu;
 use common::simcuda::steer::{MAPPINGS, PHYSICAL, RESERVATIONS, RETAINS};
 use common::simcuda::{Simulation, simulated};
 use common::*;
@@ -196,6 +197,41 @@ fn a_driver_past_its_end_is_no_error_for_what_goes_back() {
             assert_eq!(pool.try_trim(0), Ok(8 * MIB));
             assert_eq!(pool.destroy(), BFC_OK, "{}", last_error());
         }
+    });
+}
+
+/// What one stream's work may still touch is mapped until that is done: on a device unmapping waits for nothing.
+#[test]
+fn granules_go_back_when_the_work_on_them_is_done() {
+    simulated("granules_go_back_when_the_work_on_them_is_done", |sim| {
+        let gpu = Gpu::new(sim);
+        gpu.enter(0);
+        let stream = gpu.stream(false);
+        type Way = fn(&Pool, u64);
+        let ways: [(&str, Way); 3] = [
+            ("a trim", |pool, _| assert_eq!(pool.trim(0), 8 * MIB)),
+            ("a remapping", |pool, stream| pool.put_on(pool.get_on(8 * MIB, stream), stream)),
+            ("the end", |pool, _| assert_eq!(pool.destroy_forced(), BFC_OK)),
+        ];
+        for (name, way) in ways {
+            let pool = vmm(16 * MIB);
+            gpu.hold(stream);
+            let all: Vec<u64> = (0..8).map(|_| pool.get_on(2 * MIB, stream)).collect();
+            for &address in all.iter().step_by(2) {
+                gpu.fill(stream, address, 2 * MIB, address);
+                gpu.expect(stream, address, 2 * MIB, address);
+                pool.put_on(address, stream);
+            }
+            assert_eq!((gpu.pending(stream), sim.calls("cuMemUnmap")), (8, 0), "{name}");
+            way(&pool, stream);
+            assert!(sim.calls("cuMemUnmap") >= 4, "{name}");
+            assert_eq!((gpu.pending(stream), sim.misuse_texts()), (0, vec![]), "{name}");
+            drop(pool);
+            sim.clear_log();
+        }
+        gpu.destroy_stream(stream);
+        gpu.leave(0);
+        nothing_is_left(&sim);
     });
 }
 

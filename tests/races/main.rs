@@ -134,8 +134,20 @@ fn captured_graphs() {
 
 #[test]
 fn everything_at_once() {
-    let all = Kind { records: true, ends: true, threads: false, plain: true, graphs: true };
+    let all = Kind { records: true, ends: true, plain: true, graphs: true, ..SIMPLE };
     random_programs("everything_at_once", 7, all);
+}
+
+/// Granules that move, and go back by trims, while work is queued on what was freed.
+#[test]
+fn granules() {
+    random_programs("granules", 8, Kind { records: true, plain: true, granules: true, ..SIMPLE });
+}
+
+#[test]
+fn granules_among_graphs() {
+    let all = Kind { records: true, ends: true, plain: true, graphs: true, granules: true, ..SIMPLE };
+    random_programs("granules_among_graphs", 9, all);
 }
 
 #[test]

@@ -25,10 +25,13 @@ pub struct Kind {
     pub plain: bool,
     /// Captures into graphs, which are launched again and again.
     pub graphs: bool,
+    /// The memory is mapped and remapped by granules.
+    pub granules: bool,
 }
 
 /// Nothing but allocation, use and free.
-pub const SIMPLE: Kind = Kind { records: false, ends: false, threads: false, plain: false, graphs: false };
+pub const SIMPLE: Kind =
+    Kind { records: false, ends: false, threads: false, plain: false, graphs: false, granules: false };
 
 pub struct Stream {
     pub handle: u64,
@@ -70,7 +73,7 @@ pub struct World {
 impl World {
     pub fn new(gpu: Gpu, context: u64, kind: Kind, seed: u64) -> World {
         let mut random = Random::new(seed);
-        let pool = some_pool(&mut random);
+        let pool = some_pool(&mut random, kind);
         let log = vec![format!("seed {seed:#x}, limit {}", pool.stats().bytes_limit)];
         let mut world = World {
             gpu,
@@ -164,7 +167,8 @@ impl World {
     }
 
     fn some_bytes(&mut self) -> u64 {
-        let most = [512, 2048, 8192][self.random.index(3)];
+        let sizes = if self.kind.granules { [100_000, MIB, 3 * MIB] } else { [512, 2048, 8192] };
+        let most = sizes[self.random.index(3)];
         self.random.between(1, most)
     }
 
@@ -319,7 +323,7 @@ impl World {
     }
 
     fn trim(&mut self) {
-        let keep = self.random.below(64 << 10);
+        let keep = self.random.below(if self.kind.granules { 24 << 20 } else { 64 << 10 });
         let trimmed = self.pool.try_trim(keep);
         let captured = self.streams.iter().any(|stream| stream.capturing.is_some());
         assert!(trimmed.is_ok() || captured && trimmed == Err(BFC_ERROR_BACKEND_FAILED), "{}", last_error());
@@ -404,10 +408,12 @@ impl World {
 }
 
 /// A small pool, so that memory is scarce.
-fn some_pool(random: &mut Random) -> Pool {
+fn some_pool(random: &mut Random, kind: Kind) -> Pool {
     let mut wanted = options();
-    wanted.backend = BFC_BACKEND_CUDA;
-    wanted.memory_limit = [8, 16, 32, 64][random.index(4)] << 10;
+    (wanted.backend, wanted.memory_limit) = match kind.granules {
+        true => (BFC_BACKEND_CUDA_VMM, [8, 12, 16, 24][random.index(4)] << 20),
+        false => (BFC_BACKEND_CUDA, [8, 16, 32, 64][random.index(4)] << 10),
+    };
     if !random.one_in(3) {
         wanted.flags = BFC_ALLOW_GROWTH;
         wanted.initial_region_bytes = [4, 16][random.index(2)] << 10;
