@@ -6,6 +6,7 @@
 //! contents, and by the [shadow](super::shadow) also where the contents happen to be right.
 
 use crate::common::gpu::{Gpu, LEGACY, PER_THREAD};
+use crate::common::granules::enough;
 use crate::common::ordered::*;
 use crate::common::*;
 use crate::graphs::Graph;
@@ -201,6 +202,11 @@ impl World {
     fn refuse(&mut self, status: Status, bytes: u64) {
         assert_eq!(status, BFC_ERROR_OUT_OF_MEMORY, "{}", last_error());
         self.refused += 1;
+        // Whoever's they are: the device was waited for. With a capture it may not be, and graphs keep some.
+        if self.kind.granules && !self.kind.graphs && enough(&self.pool, bytes) {
+            let map = self.pool.memory_map();
+            panic!("{}\n{bytes} bytes are refused: {map}", self.log());
+        }
         self.say(|| format!("{bytes} bytes: refused"));
     }
 
