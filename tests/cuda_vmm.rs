@@ -5,8 +5,8 @@
 mod common;
 
 use common::gpu::Gpu;
-use common::simcuda::steer::{MAPPINGS, PHYSICAL, RESERVATIONS, RETAINS};
-use common::simcuda::{Simulation, simulated};
+use common::simcuda::steer::{MAPPINGS, PHYSICAL, RESERVATIONS, RETAINS, VMM};
+use common::simcuda::{Simulation, simulated, simulated_with};
 use common::*;
 use cuda_sys::*;
 
@@ -258,6 +258,45 @@ fn a_creation_that_fails_leaves_nothing() {
         assert_eq!(create(), BFC_OK, "{}", last_error());
         assert_eq!(create(), BFC_ERROR_ALREADY_EXISTS);
         assert_eq!(bfc_destroy(0), BFC_OK);
+        nothing_is_left(&sim);
+    });
+}
+
+fn no_vmm() -> String {
+    let mut wanted = options();
+    (wanted.backend, wanted.memory_limit) = (BFC_BACKEND_CUDA_VMM, GIB);
+    assert_eq!(create(0, Some(&wanted)), BFC_ERROR_BACKEND_UNAVAILABLE);
+    let words = last_error();
+    // What there is serves.
+    let mut wanted = options();
+    (wanted.backend, wanted.memory_limit) = (BFC_BACKEND_CUDA, GIB);
+    let pool = Pool::create(0, &wanted, None).unwrap_or_else(|status| panic!("{status}: {}", last_error()));
+    pool.put(pool.get(MIB));
+    words
+}
+
+/// cuMemCreate and what belongs to it came with CUDA 10.2.
+#[test]
+fn a_driver_from_before_granules_is_told_so() {
+    let variables = [("SIMCUDA_DRIVER_VERSION", "10010")];
+    simulated_with("a_driver_from_before_granules_is_told_so", &variables, |sim| {
+        let words = no_vmm();
+        assert!(words.contains("too old") && words.contains("needs CUDA 10.2"), "{words}");
+        nothing_is_left(&sim);
+    });
+}
+
+#[test]
+fn a_device_without_granules_is_told_so() {
+    simulated("a_device_without_granules_is_told_so", |sim| {
+        assert_eq!(sim.set(VMM, 0), 0);
+        let words = no_vmm();
+        assert!(words.contains("no virtual memory management") && words.contains("BFC_BACKEND_CUDA"));
+        nothing_is_left(&sim);
+        assert_eq!(sim.set(VMM, 1), 0);
+        let pool = vmm(16 * MIB);
+        pool.put(pool.get(MIB));
+        drop(pool);
         nothing_is_left(&sim);
     });
 }
