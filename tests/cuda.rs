@@ -283,28 +283,40 @@ fn beside_an_interposer() {
 fn limits() {
     let memory = (8 * GIB).to_string();
     simulated_with("limits", &[("SIMCUDA_MEMORY", &memory)], |sim| {
-        let limit = |change: fn(&mut bfc_options_t)| {
-            let mut wanted = cuda_options(0);
-            change(&mut wanted);
-            Pool::create(0, &wanted, None).map(|pool| pool.stats().bytes_limit)
-        };
-        assert_eq!(limit(|wanted| wanted.memory_limit = 5 * MIB), Ok(5 * MIB));
-        assert_eq!(limit(|wanted| wanted.memory_fraction = 0.25), Ok(2 * GIB));
-        let whole = limit(|_| ()).unwrap();
-        // What is free before the context may be less than all.
-        assert!(whole <= 8 * GIB - 8 * GIB / 20 && whole > 7 * GIB, "{whole}");
-        let gpu = Gpu::new(sim);
-        gpu.enter(0);
-        let taken = gpu.alloc(4 * GIB);
-        assert_eq!(limit(|_| ()), Ok(whole - 4 * GIB + 8 * GIB / 20 - (300 * MIB).max(4 * GIB / 20)));
-        assert_eq!(limit(|wanted| wanted.memory_fraction = 0.25), Ok(2 * GIB), "of the total");
-        let rest = gpu.alloc(4 * GIB - 200 * MIB);
-        assert_eq!(limit(|_| ()), Err(BFC_ERROR_OUT_OF_MEMORY));
-        assert!(last_error().contains("memory_limit"), "{}", last_error());
-        [taken, rest].into_iter().for_each(|address| gpu.free(address));
-        gpu.leave(0);
+        // Granules are whole.
+        for (backend, unit) in [(BFC_BACKEND_CUDA, 1), (BFC_BACKEND_CUDA_VMM, 2 * MIB)] {
+            limits_of(sim, backend, unit);
+        }
         sim.assert_clean();
     });
+}
+
+fn limits_of(sim: Simulation, backend: u32, unit: u64) {
+    let round = |bytes: u64| bytes / unit * unit;
+    let limit = |change: fn(&mut bfc_options_t)| {
+        let mut wanted = bfc_options_t { backend, ..cuda_options(0) };
+        change(&mut wanted);
+        Pool::create(0, &wanted, None).map(|pool| pool.stats().bytes_limit)
+    };
+    assert_eq!(limit(|wanted| wanted.memory_limit = 5 * MIB), Ok(round(5 * MIB)));
+    assert_eq!(limit(|wanted| wanted.memory_fraction = 0.25), Ok(2 * GIB));
+    let whole = limit(|_| ()).unwrap();
+    // What is free before the context may be less than all.
+    assert!(whole <= 8 * GIB - 8 * GIB / 20 && whole > 7 * GIB, "{whole}");
+    let gpu = Gpu::new(sim);
+    gpu.enter(0);
+    let taken = gpu.alloc(4 * GIB);
+    let (less, reserve) = (limit(|_| ()).unwrap(), (300 * MIB).max(4 * GIB / 20));
+    // Two of the figures are rounded.
+    let by = less.abs_diff(whole - 4 * GIB + 8 * GIB / 20 - reserve);
+    assert!(by == 0 || by <= unit && unit != 1, "{less} is {by} off");
+    assert_eq!(less, round(less));
+    assert_eq!(limit(|wanted| wanted.memory_fraction = 0.25), Ok(2 * GIB), "of the total");
+    let rest = gpu.alloc(4 * GIB - 200 * MIB);
+    assert_eq!(limit(|_| ()), Err(BFC_ERROR_OUT_OF_MEMORY));
+    assert!(last_error().contains("memory_limit"), "{}", last_error());
+    [taken, rest].into_iter().for_each(|address| gpu.free(address));
+    gpu.leave(0);
 }
 
 /// What a program does, so that each of its calls of the driver can fail. Gives the statuses that were no success.

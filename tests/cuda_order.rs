@@ -14,11 +14,19 @@ const KIB: u64 = 1 << 10;
 
 #[track_caller]
 fn cuda_pool(device: i32, limit: u64, flags: u32) -> Pool {
+    pool_of(BFC_BACKEND_CUDA, device, limit, flags)
+}
+
+#[track_caller]
+fn pool_of(backend: u32, device: i32, limit: u64, flags: u32) -> Pool {
     let mut wanted = options();
-    (wanted.backend, wanted.flags, wanted.memory_limit) = (BFC_BACKEND_CUDA, flags, limit);
+    (wanted.backend, wanted.flags, wanted.memory_limit) = (backend, flags, limit);
     wanted.initial_region_bytes = 64 * KIB;
     Pool::create(device, &wanted, None).unwrap_or_else(|status| panic!("{status}: {}", last_error()))
 }
+
+/// Both backends, with a unit for the sizes of a test: where memory is mapped by granules 32 of them are a granule.
+const BACKENDS: [(u32, u64); 2] = [(BFC_BACKEND_CUDA, KIB), (BFC_BACKEND_CUDA_VMM, 64 * KIB)];
 
 const GROWING: u32 = BFC_ALLOW_GROWTH | BFC_GARBAGE_COLLECTION;
 
@@ -40,8 +48,9 @@ fn in_a_steady_state_the_driver_is_not_called() {
     simulated("in_a_steady_state_the_driver_is_not_called", |sim| {
         let gpu = Gpu::new(sim);
         gpu.enter(0);
-        for stream in [None, Some(gpu.stream(false)), Some(LEGACY), Some(0)] {
-            let pool = cuda_pool(0, GIB, GROWING);
+        let streams = [None, Some(gpu.stream(false)), Some(LEGACY), Some(0)];
+        for (stream, (backend, _)) in streams.into_iter().flat_map(|one| BACKENDS.map(|two| (one, two))) {
+            let pool = pool_of(backend, 0, GIB, GROWING);
             let get = |bytes| stream.map_or_else(|| pool.get(bytes), |stream| pool.get_on(bytes, stream));
             let put =
                 |address| stream.map_or_else(|| pool.put(address), |stream| pool.put_on(address, stream));
@@ -64,24 +73,26 @@ fn nor_in_one_where_others_have_been() {
     simulated("nor_in_one_where_others_have_been", |sim| {
         let gpu = Gpu::new(sim);
         gpu.enter(0);
-        let pool = cuda_pool(0, GIB, GROWING);
-        let streams = [gpu.stream(false), gpu.stream(false), gpu.stream(true)];
-        let large: Vec<u64> = streams.iter().map(|&stream| pool.get_on(MIB, stream)).collect();
-        for (&stream, address) in streams.iter().zip(large) {
-            gpu.hold(stream);
-            gpu.fill(stream, address, MIB, 1);
-            pool.put_on(address, stream);
+        for (backend, _) in BACKENDS {
+            let pool = pool_of(backend, 0, GIB, GROWING);
+            let streams = [gpu.stream(false), gpu.stream(false), gpu.stream(true)];
+            let large: Vec<u64> = streams.iter().map(|&stream| pool.get_on(MIB, stream)).collect();
+            for (&stream, address) in streams.iter().zip(large) {
+                gpu.hold(stream);
+                gpu.fill(stream, address, MIB, 1);
+                pool.put_on(address, stream);
+            }
+            sim.clear_log();
+            for (seed, &stream) in streams.iter().enumerate() {
+                let (get, put) = (|bytes| pool.get_on(bytes, stream), |address| pool.put_on(address, stream));
+                churn(&mut Random::new(seed as u64), 2000, get, put);
+            }
+            assert_eq!(sim.all_calls(), 0, "{}", sim.log_text());
+            assert_eq!(sim.live(EVENTS), 0, "nobody has waited for anybody");
+            drop(pool);
+            sim.release_all();
+            streams.into_iter().for_each(|stream| gpu.destroy_stream(stream));
         }
-        sim.clear_log();
-        for (seed, &stream) in streams.iter().enumerate() {
-            let (get, put) = (|bytes| pool.get_on(bytes, stream), |address| pool.put_on(address, stream));
-            churn(&mut Random::new(seed as u64), 2000, get, put);
-        }
-        assert_eq!(sim.all_calls(), 0, "{}", sim.log_text());
-        assert_eq!(sim.live(EVENTS), 0, "nobody has waited for anybody");
-        drop(pool);
-        sim.release_all();
-        streams.into_iter().for_each(|stream| gpu.destroy_stream(stream));
         gpu.leave(0);
         sim.assert_clean();
     });
@@ -232,7 +243,7 @@ fn each_device_has_its_own_order() {
 }
 
 /// What may not be called for a stream that is captured, nor for anything that encompasses it.
-const FORBIDDEN: [&str; 8] = [
+const FORBIDDEN: [&str; 9] = [
     "cuEventQuery",
     "cuEventRecord",
     "cuEventSynchronize",
@@ -241,6 +252,7 @@ const FORBIDDEN: [&str; 8] = [
     "cuStreamWaitEvent",
     "cuCtxSynchronize",
     "cuMemFree",
+    "cuMemUnmap",
 ];
 
 /// CUDA Programming Guide, Prohibited and Unhandled Operations: "It is invalid to synchronize or query the execution
@@ -250,15 +262,15 @@ fn in_a_capture_nothing_is_queried_or_synchronised() {
     simulated("in_a_capture_nothing_is_queried_or_synchronised", |sim| {
         let gpu = Gpu::new(sim);
         gpu.enter(0);
-        for private in [false, true] {
-            for blocking in [false, true] {
-                let pool = cuda_pool(0, 256 * KIB, GROWING);
+        for (backend, unit) in BACKENDS {
+            for (private, blocking) in [(false, false), (false, true), (true, false), (true, true)] {
+                let pool = pool_of(backend, 0, 256 * unit, GROWING);
                 let (captured, other) = (gpu.stream(blocking), gpu.stream(false));
                 [captured, other].into_iter().for_each(|stream| gpu.hold(stream));
                 // What could be polled, waited for, synchronised and given back.
                 let chunks =
-                    [pool.get_on(60 * KIB, other), pool.get_on(20 * KIB, captured), pool.get(30 * KIB)];
-                gpu.fill(other, chunks[0], 60 * KIB, 1);
+                    [pool.get_on(60 * unit, other), pool.get_on(20 * unit, captured), pool.get(30 * unit)];
+                gpu.fill(other, chunks[0], 60 * unit, 1);
                 if private {
                     assert_eq!(pool.begin_private(1, captured), BFC_OK);
                 }
@@ -267,19 +279,19 @@ fn in_a_capture_nothing_is_queried_or_synchronised() {
                 pool.put(chunks[2]);
                 gpu.begin_capture(captured);
                 sim.clear_log();
-                let mut live = Vec::new();
-                while let Ok(address) = pool.alloc_on(10 * KIB, captured) {
-                    gpu.fill(captured, address, 10 * KIB, 3);
-                    gpu.expect(captured, address, 10 * KIB, 3);
+                let (mut live, mut others) = (Vec::new(), Vec::new());
+                while let Ok(address) = pool.alloc_on(10 * unit, captured) {
+                    gpu.fill(captured, address, 10 * unit, 3);
+                    gpu.expect(captured, address, 10 * unit, 3);
                     live.push(address);
                 }
-                assert_eq!(pool.alloc_on(10 * KIB, captured), Err(BFC_ERROR_OUT_OF_MEMORY));
+                assert_eq!(pool.alloc_on(10 * unit, captured), Err(BFC_ERROR_OUT_OF_MEMORY));
                 assert!(live.len() >= 8, "{}: it has grown", live.len());
                 for address in live.drain(..live.len() / 2) {
                     pool.put_on(address, captured);
                 }
                 assert!(
-                    pool.alloc_on(10 * KIB, captured)
+                    pool.alloc_on(10 * unit, captured)
                         .is_ok_and(|address| pool.free_on(address, captured) == BFC_OK)
                 );
                 for function in FORBIDDEN {
@@ -287,11 +299,26 @@ fn in_a_capture_nothing_is_queried_or_synchronised() {
                 }
                 let graph = gpu.end_capture(captured);
                 gpu.launch(graph, captured);
-                gpu.destroy_graph(graph);
                 if private {
                     assert_eq!(pool.end_private(1, captured), BFC_OK);
+                    // What the graph uses is its own, also of what was freed in it, whatever else goes and comes.
+                    let before = pool.stats().pool_bytes;
+                    sim.release_all();
+                    assert!(pool.try_trim(0).is_ok(), "{}", last_error());
+                    while let Ok(address) = pool.alloc_on(10 * unit, other) {
+                        gpu.fill(other, address, 10 * unit, 9);
+                        others.push(address);
+                    }
+                    assert!(others.len() as u64 * 10 * unit < before, "{} are others'", others.len());
+                    gpu.launch(graph, captured);
+                    sim.release_all();
+                    for address in others.drain(..) {
+                        gpu.expect(other, address, 10 * unit, 9);
+                        pool.put_on(address, other);
+                    }
                     assert_eq!(pool.release_private(1), BFC_OK);
                 }
+                gpu.destroy_graph(graph);
                 live.into_iter().for_each(|address| pool.put_on(address, captured));
                 pool.check();
                 sim.release_all();
@@ -313,12 +340,16 @@ fn others_do_not_break_a_capture() {
         let gpu = Gpu::new(sim);
         gpu.enter(0);
         sim.set(FREE_SYNCHRONIZES, 0);
-        for (blocking, private) in [(false, false), (false, true), (true, false), (true, true)] {
-            let pool = cuda_pool(0, 256 * KIB, GROWING);
+        let kinds = [(false, false), (false, true), (true, false), (true, true)];
+        for ((blocking, private), (backend, unit)) in
+            kinds.into_iter().flat_map(|one| BACKENDS.map(|two| (one, two)))
+        {
+            let pool = pool_of(backend, 0, 256 * unit, GROWING);
             let (captured, other) = (gpu.stream(blocking), gpu.stream(false));
             gpu.hold(captured);
-            let chunks = [pool.get_on(64 * KIB, other), pool.get(100 * KIB), pool.get_on(10 * KIB, captured)];
-            gpu.fill(captured, chunks[2], 10 * KIB, 1);
+            let chunks =
+                [pool.get_on(64 * unit, other), pool.get(100 * unit), pool.get_on(10 * unit, captured)];
+            gpu.fill(captured, chunks[2], 10 * unit, 1);
             // The library knows the captured stream: it is in use, or bfc_pool_begin has named it.
             if private {
                 assert_eq!(pool.begin_private(1, captured), BFC_OK);
@@ -328,8 +359,8 @@ fn others_do_not_break_a_capture() {
             pool.put_on(chunks[0], other);
             pool.put(chunks[1]);
             // Nothing fits, but for what goes back first.
-            assert_eq!(pool.alloc_on(200 * KIB, other), Err(BFC_ERROR_OUT_OF_MEMORY), "{}", last_error());
-            assert_eq!(pool.alloc(200 * KIB), Err(BFC_ERROR_OUT_OF_MEMORY), "{}", last_error());
+            assert_eq!(pool.alloc_on(200 * unit, other), Err(BFC_ERROR_OUT_OF_MEMORY), "{}", last_error());
+            assert_eq!(pool.alloc(200 * unit), Err(BFC_ERROR_OUT_OF_MEMORY), "{}", last_error());
             let trimmed = pool.try_trim(0);
             assert!(trimmed == Err(BFC_ERROR_BACKEND_FAILED) || trimmed == Ok(0), "{trimmed:?}");
             assert_eq!(pool.begin_private(2, other), BFC_OK, "which synchronises only if it may");
@@ -341,9 +372,9 @@ fn others_do_not_break_a_capture() {
                 assert_eq!(pool.end_private(1, captured), BFC_OK);
                 assert_eq!(pool.release_private(1), BFC_OK);
             }
-            let large = pool.get_on(200 * KIB, other);
+            let large = pool.get_on(200 * unit, other);
             pool.put_on(large, other);
-            assert!(pool.try_trim(0).is_ok_and(|released| released >= 200 * KIB), "{}", last_error());
+            assert!(pool.try_trim(0).is_ok_and(|released| released >= 200 * unit), "{}", last_error());
             assert_eq!(pool.stats().pool_bytes, 0);
             drop(pool);
             [captured, other].into_iter().for_each(|stream| gpu.destroy_stream(stream));
@@ -419,6 +450,53 @@ fn regions_stay_while_a_stream_is_captured() {
             drop(pool);
             [captured, other].into_iter().for_each(|stream| gpu.destroy_stream(stream));
         }
+        gpu.leave(0);
+        sim.assert_clean();
+    });
+}
+
+/// Free granules would make room, but to move them the device is waited for. Growth needs no wait.
+#[test]
+fn granules_stay_while_a_stream_is_captured() {
+    simulated("granules_stay_while_a_stream_is_captured", |sim| {
+        let gpu = Gpu::new(sim);
+        gpu.enter(0);
+        for blocking in [false, true] {
+            let pool = pool_of(BFC_BACKEND_CUDA_VMM, 0, 16 * MIB, BFC_ALLOW_GROWTH);
+            let (captured, other) = (gpu.stream(blocking), gpu.stream(false));
+            let chunks: Vec<u64> = (0..6).map(|_| pool.get_on(2 * MIB, other)).collect();
+            chunks.iter().step_by(2).for_each(|&chunk| pool.put_on(chunk, other));
+            gpu.synchronize(other);
+            assert_eq!(pool.vouch(other), BFC_OK);
+            assert_eq!(pool.begin_private(1, captured), BFC_OK);
+            gpu.begin_capture(captured);
+            sim.clear_log();
+            let grown = pool.get_on(4 * MIB, captured);
+            assert_eq!(sim.calls("cuMemMap"), 2, "what the limit leaves");
+            for stream in [captured, other] {
+                assert_eq!(pool.alloc_on(6 * MIB, stream), Err(BFC_ERROR_OUT_OF_MEMORY), "{}", last_error());
+            }
+            assert_eq!(pool.try_trim(0), Err(BFC_ERROR_BACKEND_FAILED));
+            for function in FORBIDDEN {
+                assert_eq!(sim.calls(function), 0, "{function}:\n{}", sim.log_text());
+            }
+            gpu.destroy_graph(gpu.end_capture(captured));
+            // As long as one is announced it might begin.
+            assert_eq!(pool.alloc_on(6 * MIB, other), Err(BFC_ERROR_OUT_OF_MEMORY), "{}", last_error());
+            assert_eq!(pool.end_private(1, captured), BFC_OK);
+            // Three granules that are free, and none that the limit leaves.
+            pool.put_on(pool.get_on(6 * MIB, other), other);
+            assert_eq!(sim.calls("cuMemUnmap"), 3);
+            pool.put_on(grown, captured);
+            // Of the private pool nothing moves, nor goes.
+            assert_eq!(pool.try_trim(0), Ok(6 * MIB));
+            assert_eq!(pool.alloc_on(12 * MIB, other), Err(BFC_ERROR_OUT_OF_MEMORY));
+            assert_eq!(pool.release_private(1), BFC_OK);
+            pool.check();
+            assert_eq!(pool.destroy_forced(), BFC_OK);
+            [captured, other].into_iter().for_each(|stream| gpu.destroy_stream(stream));
+        }
+        assert_eq!((sim.mismatches(), sim.misuses()), (0, 0));
         gpu.leave(0);
         sim.assert_clean();
     });
@@ -519,12 +597,11 @@ extern "C" fn at_exit() {
     }
 }
 
-#[test]
-fn a_process_may_end_with_live_allocations() {
-    simulated("a_process_may_end_with_live_allocations", |sim| {
+fn end_with_live_allocations(test: &str, backend: u32) {
+    simulated(test, |sim| {
         let gpu = Gpu::new(sim);
         gpu.enter(0);
-        let pool = cuda_pool(0, GIB, GROWING);
+        let pool = pool_of(backend, 0, GIB, GROWING);
         let stream = gpu.stream(false);
         gpu.hold(stream);
         let live = [pool.get(1000), pool.get_on(100 * KIB, stream), pool.get_on(MIB, LEGACY)];
@@ -539,10 +616,19 @@ fn a_process_may_end_with_live_allocations() {
     });
 }
 
-/// And without a word to anybody: nothing is called at the exit.
 #[test]
-fn at_the_exit_nothing_is_freed() {
-    simulated("at_the_exit_nothing_is_freed", |sim| {
+fn a_process_may_end_with_live_allocations() {
+    end_with_live_allocations("a_process_may_end_with_live_allocations", BFC_BACKEND_CUDA);
+}
+
+#[test]
+fn a_process_may_end_with_live_allocations_in_granules() {
+    end_with_live_allocations("a_process_may_end_with_live_allocations_in_granules", BFC_BACKEND_CUDA_VMM);
+}
+
+/// And without a word to anybody: nothing is called at the exit.
+fn nothing_is_freed_at_the_exit(test: &str, backend: u32) {
+    simulated(test, |sim| {
         static SIM: std::sync::OnceLock<simcuda::Simulation> = std::sync::OnceLock::new();
         extern "C" fn last() {
             let calls = SIM.get().map_or(1, |sim| sim.all_calls());
@@ -557,11 +643,21 @@ fn at_the_exit_nothing_is_freed() {
         assert_eq!(unsafe { libc::atexit(last) }, 0);
         let gpu = Gpu::new(sim);
         gpu.enter(0);
-        let pool = cuda_pool(0, GIB, GROWING);
+        let pool = pool_of(backend, 0, GIB, GROWING);
         pool.get_on(100 * KIB, LEGACY);
         pool.put_on(pool.get_on(100 * KIB, PER_THREAD), PER_THREAD);
         std::mem::forget(pool);
         sim.clear_log();
         std::process::exit(0);
     });
+}
+
+#[test]
+fn at_the_exit_nothing_is_freed() {
+    nothing_is_freed_at_the_exit("at_the_exit_nothing_is_freed", BFC_BACKEND_CUDA);
+}
+
+#[test]
+fn at_the_exit_no_granule_is_unmapped() {
+    nothing_is_freed_at_the_exit("at_the_exit_no_granule_is_unmapped", BFC_BACKEND_CUDA_VMM);
 }

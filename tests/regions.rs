@@ -3,7 +3,10 @@
 
 mod common;
 
+use common::gpu::Gpu;
+use common::simcuda::{Simulation, simulated};
 use common::*;
+use cuda_sys::CUDA_ERROR_UNKNOWN;
 use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::sync::Mutex;
@@ -16,6 +19,38 @@ struct Registered {
     calls: AtomicU64,
     busy: AtomicBool,
     device: i32,
+    memory: Memory,
+}
+
+/// What is behind the addresses.
+#[derive(Clone, Copy, Default)]
+#[allow(clippy::large_enum_variant)] // there is one of them
+enum Memory {
+    /// Nothing.
+    #[default]
+    Made,
+    Host,
+    /// Of the simulated device, which is the host's, too, and which its driver knows while it is there.
+    Device(Gpu),
+}
+
+impl Memory {
+    /// It is there, to the last byte: registration is undone before it goes.
+    fn require(self, base: u64, bytes: u64) {
+        if matches!(self, Memory::Made) {
+            return;
+        }
+        for at in (base..base + bytes).step_by(1 << 20).chain([base + bytes - 1]) {
+            if let Memory::Device(gpu) = self {
+                assert_eq!(gpu.device_of(at), 0, "{at:#x}");
+            }
+            let byte = at as *mut u8;
+            // SAFETY: memory of the allocator's that is in nobody's use; if it were not there, this would crash.
+            let value = unsafe { byte.read_volatile() };
+            // SAFETY: as above.
+            unsafe { byte.write_volatile(value ^ 0xff) };
+        }
+    }
 }
 
 impl Registered {
@@ -62,8 +97,14 @@ unsafe extern "C" fn told(user_data: *mut c_void, device: i32, base: *mut c_void
     assert_eq!(device, registered.device);
     registered.calls.fetch_add(1, Relaxed);
     match event {
-        BFC_REGION_OBTAINED => registered.add(base as u64, bytes as u64),
-        BFC_REGION_RETURNING => registered.remove(base as u64, bytes as u64),
+        BFC_REGION_OBTAINED => {
+            registered.add(base as u64, bytes as u64);
+            registered.memory.require(base as u64, bytes as u64);
+        }
+        BFC_REGION_RETURNING => {
+            registered.memory.require(base as u64, bytes as u64);
+            registered.remove(base as u64, bytes as u64);
+        }
         _ => panic!("event {event}"),
     }
     // Back into the library: the same device is busy.
@@ -72,8 +113,8 @@ unsafe extern "C" fn told(user_data: *mut c_void, device: i32, base: *mut c_void
     }
 }
 
-fn listen(pool: &Pool) -> &'static Registered {
-    let registered = Registered { device: pool.device(), ..Registered::default() };
+fn listen(pool: &Pool, memory: Memory) -> &'static Registered {
+    let registered = Registered { device: pool.device(), memory, ..Registered::default() };
     let registered: &'static Registered = Box::leak(Box::new(registered));
     assert_eq!(set(pool, registered), BFC_OK, "{}", last_error());
     registered
@@ -86,8 +127,8 @@ fn set(pool: &Pool, registered: &'static Registered) -> Status {
 }
 
 /// A random program; after each step the registered ranges are what the pool holds.
-fn run(pool: Pool, largest: u64, seed: u64) {
-    let registered = listen(&pool);
+fn run(pool: Pool, memory: Memory, largest: u64, seed: u64) {
+    let registered = listen(&pool, memory);
     let mut random = Random::new(seed);
     let mut live: Vec<u64> = Vec::new();
     for step in 0..400 {
@@ -106,6 +147,9 @@ fn run(pool: Pool, largest: u64, seed: u64) {
             pool.trim(if step % 80 == 79 { 0 } else { random.below(4 * largest) });
         }
         assert_eq!(registered.bytes(), pool.stats().pool_bytes, "step {step}");
+        if let Memory::Device(gpu) = memory {
+            assert_eq!(gpu.sim.used(0).div_ceil(512), pool.stats().pool_bytes.div_ceil(512), "step {step}");
+        }
     }
     let calls = registered.calls.load(Relaxed);
     assert!(calls >= 8 && registered.busy.load(Relaxed), "{calls} calls");
@@ -118,15 +162,65 @@ fn run(pool: Pool, largest: u64, seed: u64) {
 fn what_is_registered_is_what_is_held() {
     let growth = |options: &mut bfc_options_t| options.flags = BFC_ALLOW_GROWTH | BFC_GARBAGE_COLLECTION;
     for seed in 0..8 {
-        run(Pool::host(64 * MIB, growth), 4 * MIB, seed);
-        run(Pool::custom(Backend::new(60 * MIB), 64 * MIB, growth), 4 * MIB, seed);
-        run(Pool::custom(Backend::new(60 * MIB).coalescing(), 64 * MIB, growth), 4 * MIB, seed);
+        run(Pool::host(64 * MIB, growth), Memory::Host, 4 * MIB, seed);
+        run(Pool::custom(Backend::new(60 * MIB), 64 * MIB, growth), Memory::Made, 4 * MIB, seed);
+        run(Pool::custom(Backend::new(60 * MIB).coalescing(), 64 * MIB, growth), Memory::Made, 4 * MIB, seed);
         let vmm = |options: &mut bfc_options_t| {
             growth(options);
             options.backend = BFC_BACKEND_HOST_VMM;
         };
-        run(Pool::host(40 * MIB, vmm), 9 * MIB, seed);
+        run(Pool::host(40 * MIB, vmm), Memory::Host, 9 * MIB, seed);
     }
+}
+
+const ON_THE_DEVICE: [u32; 2] = [BFC_BACKEND_CUDA, BFC_BACKEND_CUDA_VMM];
+
+fn on_the_device(backend: u32, limit: u64) -> Pool {
+    let mut wanted = options();
+    (wanted.backend, wanted.memory_limit) = (backend, limit);
+    wanted.flags = BFC_ALLOW_GROWTH | BFC_GARBAGE_COLLECTION;
+    Pool::create(0, &wanted, None).unwrap_or_else(|status| panic!("status {status}: {}", last_error()))
+}
+
+fn entered(sim: Simulation) -> Memory {
+    let gpu = Gpu::new(sim);
+    gpu.enter(0);
+    Memory::Device(gpu)
+}
+
+#[test]
+fn what_is_registered_is_what_the_device_has() {
+    simulated("what_is_registered_is_what_the_device_has", |sim| {
+        let memory = entered(sim);
+        for seed in 0..4 {
+            for backend in ON_THE_DEVICE {
+                run(on_the_device(backend, 40 * MIB), memory, 9 * MIB, seed);
+            }
+        }
+        assert_eq!((sim.used(0), sim.misuse_texts()), (0, vec![]));
+    });
+}
+
+/// Memory that the driver does not take back is the allocator's again, and so it is to be registered again.
+#[test]
+fn what_does_not_go_back_is_told_of_again() {
+    simulated("what_does_not_go_back_is_told_of_again", |sim| {
+        let memory = entered(sim);
+        for (backend, function) in ON_THE_DEVICE.into_iter().zip(["cuMemFree", "cuMemUnmap"]) {
+            let pool = on_the_device(backend, 40 * MIB);
+            let registered = listen(&pool, memory);
+            pool.put(pool.get(9 * MIB));
+            let (held, calls) = (pool.stats().pool_bytes, registered.calls.load(Relaxed));
+            assert_eq!(registered.bytes(), held);
+            sim.fail(Some(function), 1, CUDA_ERROR_UNKNOWN);
+            assert_eq!(pool.try_trim(0), Err(BFC_ERROR_BACKEND_FAILED), "{function}");
+            assert_eq!((registered.bytes(), pool.stats().pool_bytes), (held, held), "{function}");
+            assert_eq!(registered.calls.load(Relaxed), calls + 2, "it was to go, and is there again");
+            sim.clear_faults();
+            assert_eq!((pool.try_trim(0), registered.bytes()), (Ok(held), 0));
+            drop(pool);
+        }
+    });
 }
 
 #[test]
@@ -134,7 +228,7 @@ fn a_forced_end_tells_of_everything() {
     for backend in [BFC_BACKEND_HOST, BFC_BACKEND_HOST_VMM] {
         let pool =
             Pool::host(64 * MIB, |options| (options.backend, options.flags) = (backend, BFC_ALLOW_GROWTH));
-        let registered = listen(&pool);
+        let registered = listen(&pool, Memory::Host);
         let kept: Vec<u64> = (0..12).map(|_| pool.get(3 * MIB)).collect();
         kept.iter().step_by(2).for_each(|&address| pool.put(address));
         pool.trim(0);
@@ -153,7 +247,7 @@ fn it_is_set_before_there_is_memory_and_unset_at_any_time() {
     assert!(last_error().contains("before the first allocation"), "{}", last_error());
     pool.put(first);
     pool.trim(0);
-    let registered = listen(&pool);
+    let registered = listen(&pool, Memory::Host);
     let second = pool.get(MIB);
     let calls = registered.calls.load(Relaxed);
     assert_eq!(calls, 1);

@@ -101,7 +101,8 @@ void *mmap(void *address, size_t bytes, int protection, int flags, int file, off
   void *place;
   if (is_refused()) return MAP_FAILED;
   place = (void *)(uintptr_t)syscall(SYS_mmap, address, bytes, protection, flags, file, offset);
-  if (place != MAP_FAILED) atomic_fetch_add(&mapped, pages(bytes));
+  /* In a fixed place it takes the place of what was there: a reserved range. */
+  if (place != MAP_FAILED && !(flags & MAP_FIXED)) atomic_fetch_add(&mapped, pages(bytes));
   return place;
 }
 

@@ -413,6 +413,9 @@ fn reserve(wanted: u64) -> Result<Reservation, Error> {
     loop {
         match Reservation::new(bytes, GRANULE) {
             Ok(reservation) => return Ok(reservation),
+            Err(libc::ENOMEM) if bytes == GRANULE => {
+                return Err(fail!(Error::OutOfMemory, "the system has no memory for a range of addresses"));
+            }
             Err(errno) if bytes == GRANULE => {
                 return Err(fail!(
                     Error::BackendFailed,

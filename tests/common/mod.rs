@@ -7,7 +7,9 @@
 
 pub mod backend;
 pub mod child;
+pub mod failing;
 pub mod gpu;
+pub mod granules;
 pub mod guarded;
 pub mod log;
 pub mod lost;

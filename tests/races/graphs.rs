@@ -76,7 +76,7 @@ impl World {
         name: u64,
         entries: &mut Vec<Entry>,
     ) -> Option<(u64, u64, u64)> {
-        let bytes = self.random.between(1, 3000);
+        let bytes = self.random.between(1, if self.kind.granules { MIB } else { 3000 });
         let address = self.pool.alloc_on(bytes, handle).ok()?;
         let bytes = self.pool.allocated_size(address).expect("live");
         let pattern = self.random.bits();

@@ -159,6 +159,18 @@ fn what_would_be_seen_without_events() {
     });
 }
 
+/// Granules that move, and go back by trims, while work is queued on what was freed.
+#[test]
+fn granules() {
+    random_programs("granules", 8, Kind { records: true, plain: true, granules: true, ..SIMPLE });
+}
+
+#[test]
+fn granules_among_graphs() {
+    let all = Kind { records: true, ends: true, plain: true, graphs: true, granules: true, ..SIMPLE };
+    random_programs("granules_among_graphs", 9, all);
+}
+
 #[test]
 fn threads_at_once() {
     let programs = programs().to_string();

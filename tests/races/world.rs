@@ -6,6 +6,7 @@
 //! contents, and by the [shadow](super::shadow) also where the contents happen to be right.
 
 use crate::common::gpu::{Gpu, LEGACY, PER_THREAD};
+use crate::common::granules::enough;
 use crate::common::ordered::*;
 use crate::common::simcuda::steer::EVENTS_LIE;
 use crate::common::*;
@@ -28,11 +29,20 @@ pub struct Kind {
     pub graphs: bool,
     /// To a request events say that everything is done: a library that does not look for itself, so to speak.
     pub lies: bool,
+    /// The memory is mapped and remapped by granules.
+    pub granules: bool,
 }
 
 /// Nothing but allocation, use and free.
-pub const SIMPLE: Kind =
-    Kind { records: false, ends: false, threads: false, plain: false, graphs: false, lies: false };
+pub const SIMPLE: Kind = Kind {
+    records: false,
+    ends: false,
+    threads: false,
+    plain: false,
+    graphs: false,
+    lies: false,
+    granules: false,
+};
 
 pub struct Stream {
     pub handle: u64,
@@ -74,7 +84,7 @@ pub struct World {
 impl World {
     pub fn new(gpu: Gpu, context: u64, kind: Kind, seed: u64) -> World {
         let mut random = Random::new(seed);
-        let pool = some_pool(&mut random);
+        let pool = some_pool(&mut random, kind);
         let log = vec![format!("seed {seed:#x}, limit {}", pool.stats().bytes_limit)];
         let mut world = World {
             gpu,
@@ -168,7 +178,8 @@ impl World {
     }
 
     fn some_bytes(&mut self) -> u64 {
-        let most = [512, 2048, 8192][self.random.index(3)];
+        let sizes = if self.kind.granules { [100_000, MIB, 3 * MIB] } else { [512, 2048, 8192] };
+        let most = sizes[self.random.index(3)];
         self.random.between(1, most)
     }
 
@@ -203,6 +214,11 @@ impl World {
     fn refuse(&mut self, status: Status, bytes: u64) {
         assert_eq!(status, BFC_ERROR_OUT_OF_MEMORY, "{}", last_error());
         self.refused += 1;
+        // Whoever's they are: the device was waited for. With a capture it may not be, and graphs keep some.
+        if self.kind.granules && !self.kind.graphs && enough(&self.pool, bytes) {
+            let map = self.pool.memory_map();
+            panic!("{}\n{bytes} bytes are refused: {map}", self.log());
+        }
         self.say(|| format!("{bytes} bytes: refused"));
     }
 
@@ -325,7 +341,7 @@ impl World {
     }
 
     fn trim(&mut self) {
-        let keep = self.random.below(64 << 10);
+        let keep = self.random.below(if self.kind.granules { 24 << 20 } else { 64 << 10 });
         let trimmed = self.pool.try_trim(keep);
         let captured = self.streams.iter().any(|stream| stream.capturing.is_some());
         assert!(trimmed.is_ok() || captured && trimmed == Err(BFC_ERROR_BACKEND_FAILED), "{}", last_error());
@@ -410,10 +426,12 @@ impl World {
 }
 
 /// A small pool, so that memory is scarce.
-fn some_pool(random: &mut Random) -> Pool {
+fn some_pool(random: &mut Random, kind: Kind) -> Pool {
     let mut wanted = options();
-    wanted.backend = BFC_BACKEND_CUDA;
-    wanted.memory_limit = [8, 16, 32, 64][random.index(4)] << 10;
+    (wanted.backend, wanted.memory_limit) = match kind.granules {
+        true => (BFC_BACKEND_CUDA_VMM, [8, 12, 16, 24][random.index(4)] << 20),
+        false => (BFC_BACKEND_CUDA, [8, 16, 32, 64][random.index(4)] << 10),
+    };
     if !random.one_in(3) {
         wanted.flags = BFC_ALLOW_GROWTH;
         wanted.initial_region_bytes = [4, 16][random.index(2)] << 10;

@@ -89,11 +89,7 @@ const fn later(since: i32) -> i32 {
 
 cuda_sys::driver_functions!(exports);
 
-/// The function with that symbol or, if none has it, with that name.
+/// The functions that a test means by that name.
 pub(crate) fn named(name: &str) -> impl Iterator<Item = &'static Function> {
-    let exact = FUNCTIONS.iter().any(|function| function.symbol == name);
-    FUNCTIONS.iter().copied().filter(move |function| match exact {
-        true => function.symbol == name,
-        false => function.name == name,
-    })
+    FUNCTIONS.iter().copied().filter(move |function| function.is_named(name))
 }

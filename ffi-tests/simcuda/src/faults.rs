@@ -67,7 +67,7 @@ impl Faults {
     }
 }
 
-/// Whether a name, symbol or none at all means this function.
+/// Whether a name or none at all means this function.
 fn is(name: Option<&str>, function: &Function) -> bool {
-    name.is_none_or(|name| name == function.symbol || name == function.name)
+    name.is_none_or(|name| function.is_named(name))
 }

@@ -26,6 +26,13 @@ pub(crate) struct Function {
     pub(crate) calls: AtomicU64,
 }
 
+impl Function {
+    /// Whether a test means this one by a name: its symbol, or without the version, which means all versions.
+    pub(crate) fn is_named(&self, name: &str) -> bool {
+        name == self.symbol || name == self.name
+    }
+}
+
 /// Where a function is. It is only handed out.
 pub(crate) struct Address(pub(crate) *const ());
 

@@ -73,6 +73,28 @@ fn calls_are_counted_logged_and_can_take_long() {
     machine.free(memory).unwrap();
 }
 
+/// A name without a version that is a symbol too, of the oldest version, means all versions: for counts as for failures.
+#[test]
+fn a_name_without_a_version_means_all_versions() {
+    let machine = ready();
+    let context = machine.current().unwrap();
+    machine.steer.clear_log();
+    machine.push(context).unwrap();
+    machine.pop().unwrap();
+    let event = machine.event(0).unwrap();
+    machine.event_destroy(event).unwrap();
+    let names = [c"cuCtxPushCurrent", c"cuCtxPopCurrent", c"cuEventDestroy", c"cuEventDestroy_v2"];
+    assert_eq!(names.map(|name| machine.steer.calls_of(name)), [1; 4]);
+    let old = machine.driver.cuCtxPushCurrent().unwrap();
+    // SAFETY: a context that lives.
+    assert_eq!(unsafe { old(context) }, CUDA_SUCCESS);
+    machine.pop().unwrap();
+    let names = [c"cuCtxPushCurrent", c"cuCtxPushCurrent_v2"];
+    assert_eq!(names.map(|name| machine.steer.calls_of(name)), [2, 1]);
+    order(&machine, Some(c"cuCtxPushCurrent"), 1, CUDA_ERROR_UNKNOWN);
+    assert_eq!(machine.push(context), Err(CUDA_ERROR_UNKNOWN));
+}
+
 #[test]
 fn after_the_end_every_call_says_so() {
     let machine = ready();

@@ -42,8 +42,10 @@ struct Books {
     handles: Vec<Handle>,
     /// Places of `handles` that are free.
     vacant: Vec<u32>,
-    /// Places of handles that are mapped nowhere.
+    /// Places of handles that are mapped nowhere, for `attach`.
     kept: Vec<u32>,
+    /// The same of what was to go back to the system and has not: the next granules are of these.
+    unwanted: Vec<u32>,
     /// The addresses are somebody else's by now, or something is mapped there that is not to be unmapped.
     is_range_lost: bool,
 }
@@ -80,8 +82,8 @@ impl CudaVmm {
     /// In a range that was reserved for it; it is given back if this comes to nothing.
     fn in_range(cuda: Cuda, range: Range) -> Result<&'static Self, Error> {
         let made = LazyTable::new((range.bytes / range.granule) as usize).and_then(|places| {
-            let (handles, vacant, kept) = (Vec::new(), Vec::new(), Vec::new());
-            let books = Books { places, handles, vacant, kept, is_range_lost: false };
+            let (handles, vacant, kept, unwanted) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+            let books = Books { places, handles, vacant, kept, unwanted, is_range_lost: false };
             try_box(CudaVmm { cuda, range, books: SpinMutex::new(books) })
         });
         match made {
@@ -94,7 +96,11 @@ impl CudaVmm {
     }
 
     fn inside<T>(&self, work: impl FnOnce(Driver) -> Result<T, Failure>) -> Result<T, Error> {
-        inside(&self.cuda, work).map_err(|failure| {
+        self.explained(inside(&self.cuda, work))
+    }
+
+    fn explained<T>(&self, done: Result<T, Failure>) -> Result<T, Error> {
+        done.map_err(|failure| {
             if failure.is(CUDA_ERROR_OUT_OF_MEMORY) {
                 return fail!(Error::OutOfMemory, "the device has no more memory for granules");
             }
@@ -168,11 +174,11 @@ impl CudaVmm {
     }
 
     /// Unmaps the span; the places of the handles are kept. On failure all of it is mapped again.
-    fn unmap_span(&self, span: Span) -> Result<(), Error> {
+    fn unmap_span(&self, span: Span) -> Result<Result<(), Failure>, HostMemoryExhausted> {
         let mut books = self.books.lock();
         let numbers = self.numbers(span);
-        books.kept.try_reserve(numbers.len()).map_err(HostMemoryExhausted::from)?;
-        self.inside(|driver| {
+        books.kept.try_reserve(numbers.len())?;
+        Ok(inside(&self.cuda, |driver| {
             let books = &mut *books;
             let before = books.kept.len();
             for number in numbers.clone() {
@@ -193,30 +199,69 @@ impl CudaVmm {
                 }
             }
             Ok(())
-        })
+        }))
     }
 
-    /// Releases the handles that are kept from one place of the list on.
+    /// Releases the handles that are kept from one place of the list on. What that fails for stays unwanted.
     fn release_kept(&self, from: usize) {
         let mut books = self.books.lock();
-        let _ = inside(&self.cuda, |driver| {
-            while books.kept.len() > from {
-                let Some(place) = books.kept.pop() else { break };
-                release(driver, &mut books, place);
+        let books = &mut *books;
+        // There is room for all places.
+        books.unwanted.extend(books.kept.drain(from..));
+        let _ = inside(&self.cuda, |driver| release_unwanted(driver, books));
+    }
+
+    /// Gives back all that is mapped, and what is unwanted: as much of it as the driver takes.
+    fn clear_when_idle(&self) -> Result<(), Failure> {
+        // Before the lock, behind which nobody is to spin as long as that.
+        if self.books.lock().mapped() != 0 {
+            inside(&self.cuda, context::synchronize)?;
+        }
+        inside(&self.cuda, |driver| self.clear(driver))
+    }
+
+    fn clear(&self, driver: Driver) -> Result<(), Failure> {
+        let mut books = self.books.lock();
+        let books = &mut *books;
+        let mut left = books.mapped();
+        let mut cleared = Ok(());
+        for number in 0..books.places.entries() {
+            if left == 0 {
+                break;
             }
-            Ok(())
-        });
+            if books.places.get(number) != 0 {
+                left -= 1;
+                match self.unmap_one(driver, books, number) {
+                    // There is room for all places.
+                    Ok(place) => books.unwanted.push(place),
+                    Err(failure) => cleared = Err(failure),
+                }
+            }
+        }
+        release_unwanted(driver, books).and(cleared)
     }
 }
 
-/// Physical memory for one granule; returns the place of its handle.
+impl Books {
+    /// How many handles are mapped.
+    fn mapped(&self) -> usize {
+        self.handles.len() - self.vacant.len() - self.kept.len() - self.unwanted.len()
+    }
+}
+
+/// Physical memory for one granule; returns the place of its handle. What could not be given back is held still, and
+/// comes first: else there would be more than the limit says.
 fn create(cuda: &Cuda, granule: u64, driver: Driver, books: &mut Books) -> Result<u32, Failure> {
+    if let Some(place) = books.unwanted.pop() {
+        return Ok(place);
+    }
     if books.vacant.is_empty() {
         let more = (books.handles.len() / 4).max(64);
         // A handle that cannot be noted is not asked for: the driver's error is the one that fits.
         let exhausted = |_| Failure::Refused { call: "cuMemCreate", code: CUDA_ERROR_OUT_OF_MEMORY };
         books.handles.try_reserve_exact(more).map_err(exhausted)?;
         books.vacant.try_reserve_exact(books.handles.len() + more).map_err(exhausted)?;
+        books.unwanted.try_reserve_exact(books.handles.len() + more).map_err(exhausted)?;
         let first = books.handles.len() as u32;
         books.handles.resize(books.handles.len() + more, 0);
         books.vacant.extend((first..first + more as u32).rev());
@@ -233,11 +278,32 @@ fn create(cuda: &Cuda, granule: u64, driver: Driver, books: &mut Books) -> Resul
 }
 
 /// Gives the memory of a handle back that is mapped nowhere.
-fn release(driver: Driver, books: &mut Books, place: u32) {
-    // SAFETY: the handle is ours, mapped nowhere, and is not used again.
-    let _ = unsafe { calls::release(driver, books.handles[place as usize]) };
+fn release(driver: Driver, books: &mut Books, place: u32) -> Result<(), Failure> {
+    // SAFETY: the handle is ours, mapped nowhere, and is not used again unless it is refused.
+    unsafe { calls::release(driver, books.handles[place as usize]) }?;
     // There is room for all places.
     books.vacant.push(place);
+    Ok(())
+}
+
+/// The same, now or later.
+fn release_in_the_end(driver: Driver, books: &mut Books, place: u32) {
+    books.unwanted.push(place);
+    let _ = release_unwanted(driver, books);
+}
+
+/// Tries all that is unwanted; says what went wrong last.
+fn release_unwanted(driver: Driver, books: &mut Books) -> Result<(), Failure> {
+    let (mut refused, mut released) = (0, Ok(()));
+    for nth in 0..books.unwanted.len() {
+        let place = books.unwanted[nth];
+        if let Err(failure) = release(driver, books, place) {
+            books.unwanted[refused] = place;
+            (refused, released) = (refused + 1, Err(failure));
+        }
+    }
+    books.unwanted.truncate(refused);
+    released
 }
 
 /// How many bytes of addresses a pool of that limit wants.
@@ -258,6 +324,10 @@ fn reserve(cuda: &Cuda, granule: u64, wanted: u64) -> Result<Range, Failure> {
     }
 }
 
+fn unless_it_is_the_end(failure: Failure) -> Result<(), Failure> {
+    if failure.is_the_end() { Ok(()) } else { Err(failure) }
+}
+
 fn free_range(driver: Driver, range: Range) -> Result<(), Failure> {
     // SAFETY: the range is ours, and is not used again; if something is mapped in it the driver refuses.
     unsafe { calls::free_range(driver, range.base, range.bytes) }
@@ -268,24 +338,26 @@ impl Granules for CudaVmm {
         self.range
     }
 
+    /// After the driver's end there is no work.
     fn wait_until_idle(&self) -> Result<(), Error> {
-        self.inside(context::synchronize)
+        self.explained(inside(&self.cuda, context::synchronize).or_else(unless_it_is_the_end))
     }
 
     fn map(&self, span: Span) -> Result<(), Error> {
         let granule = self.range.granule;
-        self.map_span(span, |driver, books| create(&self.cuda, granule, driver, books), release)
+        self.map_span(span, |driver, books| create(&self.cuda, granule, driver, books), release_in_the_end)
     }
 
     fn release(&self, span: Span) -> Result<(), Error> {
         let before = self.books.lock().kept.len();
-        self.unmap_span(span)?;
+        // With the driver all memory has gone.
+        self.explained(self.unmap_span(span)?.or_else(unless_it_is_the_end))?;
         self.release_kept(before);
         Ok(())
     }
 
     fn detach(&self, span: Span) -> Result<(), Error> {
-        self.unmap_span(span)
+        self.explained(self.unmap_span(span)?)
     }
 
     fn attach(&self, span: Span) -> Result<(), Error> {
@@ -309,31 +381,8 @@ impl Backend for CudaVmm {
     }
 
     /// What is still mapped, at the end: work that was queued before may still run on it.
-    fn free(&self, granted: Granted) -> Result<(), Error> {
-        // Before the lock, behind which nobody is to spin as long as that.
-        let idle = inside(&self.cuda, context::synchronize);
-        let freed = idle.and_then(|()| {
-            inside(&self.cuda, |driver| {
-                let books = &mut *self.books.lock();
-                let (mut left, mut freed) = (granted.bytes, Ok(()));
-                for number in 0..books.places.entries() {
-                    if left == 0 {
-                        break;
-                    }
-                    if books.places.get(number) == 0 {
-                        continue;
-                    }
-                    left -= self.range.granule;
-                    // One that cannot be unmapped keeps none of the others.
-                    match self.unmap_one(driver, books, number) {
-                        Ok(place) => release(driver, books, place),
-                        Err(failure) => freed = freed.and(Err(failure)),
-                    }
-                }
-                freed
-            })
-        });
-        match freed {
+    fn free(&self, _: Granted) -> Result<(), Error> {
+        match self.clear_when_idle() {
             // With the driver all memory has gone; what is left of it when the context went is for `close`.
             Err(failure) if failure.is_the_end() || failure == Failure::Gone => Ok(()),
             freed => freed.map_err(|failure| failure.explain(self.cuda.driver)),
@@ -341,8 +390,13 @@ impl Backend for CudaVmm {
     }
 
     fn close(&self) {
-        let freed = inside(&self.cuda, |driver| free_range(driver, self.range));
-        if freed == Err(Failure::Gone) {
+        let end = || {
+            self.clear_when_idle()?;
+            inside(&self.cuda, |driver| free_range(driver, self.range))
+        };
+        // Nobody comes back to what failed once.
+        let ended = end().or_else(|failure| if failure == Failure::Gone { Err(failure) } else { end() });
+        if ended == Err(Failure::Gone) {
             self.bury();
             self.leave_range(None);
         }

@@ -15,7 +15,7 @@
 //! So what is found to be mapped as it was is unmapped and released, and what is not is left alone: either it is gone, or
 //! it is lost until the process ends. None of this was seen on a real driver.
 
-use super::{CudaVmm, free_range, release, reserve};
+use super::{Books, CudaVmm, free_range, release, reserve};
 use crate::backend::cuda::calls::{self, Failure};
 use crate::backend::cuda::context::outside;
 use crate::backend::life::Life;
@@ -40,7 +40,7 @@ impl CudaVmm {
     pub(super) fn bury(&self) {
         let mut guard = self.books.lock();
         let books = &mut *guard;
-        let mut left = books.handles.len() - books.vacant.len() - books.kept.len();
+        let mut left = books.mapped();
         let (mut unmapped, mut gone) = (false, false);
         let buried = outside(self.cuda.driver, |driver| {
             for number in 0..books.places.entries() {
@@ -51,7 +51,7 @@ impl CudaVmm {
                 left -= 1;
                 match self.unmap_if_there(driver, number, books.handles[place as usize]) {
                     Found::Unmapped => {
-                        release(driver, books, place);
+                        let _ = release(driver, books, place);
                         unmapped = true;
                     }
                     Found::Nothing => gone = true,
@@ -59,15 +59,17 @@ impl CudaVmm {
                 }
             }
             // Where those that were mapped are there, so are those that were on their way.
-            while let Some(place) = books.kept.pop().filter(|_| unmapped && !gone) {
-                release(driver, books, place);
+            let next = |books: &mut Books| books.kept.pop().or_else(|| books.unwanted.pop());
+            while let Some(place) = next(books).filter(|_| unmapped && !gone) {
+                let _ = release(driver, books, place);
             }
             Ok(())
         });
         // Where nothing could be asked nothing is known.
         books.is_range_lost |= buried.is_err();
         books.places.clear();
-        (books.handles, books.vacant, books.kept) = (Vec::new(), Vec::new(), Vec::new());
+        (books.handles, books.vacant) = (Vec::new(), Vec::new());
+        (books.kept, books.unwanted) = (Vec::new(), Vec::new());
     }
 
     fn unmap_if_there(&self, driver: Driver, number: usize, handle: Handle) -> Found {
