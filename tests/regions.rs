@@ -30,7 +30,7 @@ enum Memory {
     Made,
     Host,
     /// Of the simulated device, which is the host's, too, and which its driver knows while it is there.
-    Device(Gpu),
+    Device(&'static Gpu),
 }
 
 impl Memory {
@@ -45,7 +45,9 @@ impl Memory {
             }
             let byte = at as *mut u8;
             // SAFETY: memory of the allocator's that is in nobody's use; if it were not there, this would crash.
-            unsafe { byte.write_volatile(byte.read_volatile() ^ 0xff) };
+            let was = unsafe { byte.read_volatile() };
+            // SAFETY: as above.
+            unsafe { byte.write_volatile(!was) };
         }
     }
 }
@@ -182,7 +184,7 @@ fn on_the_device(backend: u32, limit: u64) -> Pool {
 fn entered(sim: Simulation) -> Memory {
     let gpu = Gpu::new(sim);
     gpu.enter(0);
-    Memory::Device(gpu)
+    Memory::Device(Box::leak(Box::new(gpu)))
 }
 
 #[test]
