@@ -502,6 +502,38 @@ fn granules_stay_while_a_stream_is_captured() {
     });
 }
 
+/// docs/algorithm.md: synchronising comes before remapping and before giving regions back, which could serve too here.
+#[test]
+fn what_a_synchronisation_serves_moves_nothing_and_gives_nothing_back() {
+    simulated("what_a_synchronisation_serves_moves_nothing_and_gives_nothing_back", |sim| {
+        let gpu = Gpu::new(sim);
+        gpu.enter(0);
+        let (a, b) = (gpu.stream(false), gpu.stream(false));
+        for (backend, unit) in BACKENDS {
+            let pool = pool_of(backend, 0, 384 * unit, GROWING);
+            let pieces: Vec<u64> = (0..6).map(|_| pool.get_on(32 * unit, a)).collect();
+            let large = pool.get(192 * unit);
+            assert_eq!(pool.stats().pool_bytes, 384 * unit);
+            // Free for everybody: two regions, or three granules, that are apart and together enough.
+            pool.put_on(pool.get_on(0, b), b);
+            let (idle, wanted) = if backend == BFC_BACKEND_CUDA { (1, 150) } else { (2, 70) };
+            pieces.iter().step_by(idle).for_each(|&piece| pool.put_on(piece, a));
+            gpu.synchronize(a);
+            assert_eq!(pool.vouch(a), BFC_OK);
+            // Free for nobody else, before the device is waited for: it is without a stream.
+            pool.put(large);
+            sim.clear_log();
+            assert_eq!(pool.alloc_on(wanted * unit, b), Ok(large), "{}", last_error());
+            let calls = ["cuCtxSynchronize", "cuMemUnmap", "cuMemFree"].map(|function| sim.calls(function));
+            assert_eq!(calls, [1, 0, 0], "{}", sim.log_text());
+            assert_eq!(pool.destroy_forced(), BFC_OK);
+        }
+        [a, b].into_iter().for_each(|stream| gpu.destroy_stream(stream));
+        gpu.leave(0);
+        sim.assert_clean();
+    });
+}
+
 /// Nobody else can name the default stream of a thread: its events are recorded at the free.
 #[test]
 fn what_a_thread_frees_on_its_default_stream_is_known_by_an_event() {

@@ -5,6 +5,7 @@ mod common;
 
 use common::child::{expect_success, is_child};
 use common::granules::{GRANULE, enough};
+use common::log::Collected;
 use common::*;
 use std::time::{Duration, Instant};
 
@@ -479,6 +480,57 @@ fn few_addresses_are_enough_for_a_small_range() {
     assert_eq!(pool.alloc(3 * GIB), Err(BFC_ERROR_OUT_OF_MEMORY));
     Filled::fill(address, GIB, 1).verify();
     pool.check();
+}
+
+/// The same again and again: a hundred times the bytes of the range are moved in it, and a request is refused only where
+/// there are too few granules.
+#[test]
+fn a_small_range_is_never_used_up() {
+    const NAME: &str = "a_small_range_is_never_used_up";
+    if !is_child(NAME) {
+        expect_success(NAME, &[("BFC_LOG", "info")]);
+        return;
+    }
+    const ADDRESSES: u64 = 80 * MIB;
+    let held = std::fs::read_to_string("/proc/self/statm").expect("Linux");
+    let held: u64 = held.split(' ').next().and_then(|pages| pages.parse().ok()).expect("a number of pages");
+    let most = held * 4096 + ADDRESSES;
+    let limit = libc::rlimit { rlim_cur: most, rlim_max: most };
+    // SAFETY: a valid struct.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &limit) }, 0);
+    let pool = vmm(8 * GRANULE, |_| {});
+    let (mut random, mut live, mut served, mut refused) = (Random::new(1), Vec::new(), 0, 0);
+    let messages = Collected::start();
+    // "mapped N bytes and moved N bytes for a request of N bytes"
+    let moved = || -> u64 {
+        let of = |words: &String| words.split("moved ").nth(1)?.split(' ').next()?.parse::<u64>().ok();
+        messages.with(" bytes and moved ").iter().filter_map(of).sum()
+    };
+    for round in 1.. {
+        if round % 10_000 == 0 && moved() >= 100 * ADDRESSES {
+            break;
+        }
+        assert!(round < 1_000_000, "it hardly moves");
+        let bytes = random.between(1, 6 * GRANULE);
+        match pool.alloc(bytes) {
+            Ok(address) => {
+                live.push(Filled::fill(address, bytes.min(4096), served));
+                served += bytes;
+            }
+            Err(status) => {
+                assert_eq!(status, BFC_ERROR_OUT_OF_MEMORY, "{}", last_error());
+                assert!(!enough(&pool, bytes), "{bytes} bytes: {}", pool.report());
+                refused += 1;
+            }
+        }
+        while live.len() as u64 > random.below(6) {
+            let gone: Filled = live.swap_remove(random.index(live.len()));
+            gone.verify();
+            pool.put(gone.address);
+        }
+    }
+    println!("{} MiB were served and {} moved, {refused} requests refused", served / MIB, moved() / MIB);
+    assert!(refused > 100);
 }
 
 /// No request waits for a remapping longer than that takes.

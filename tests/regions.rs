@@ -31,7 +31,7 @@ enum Memory {
     Made,
     Host,
     /// Of the simulated device, which is the host's, too, and which its driver knows while it is there.
-    Device(Gpu),
+    Device(&'static Gpu),
 }
 
 impl Memory {
@@ -46,9 +46,9 @@ impl Memory {
             }
             let byte = at as *mut u8;
             // SAFETY: memory of the allocator's that is in nobody's use; if it were not there, this would crash.
-            let value = unsafe { byte.read_volatile() };
+            let was = unsafe { byte.read_volatile() };
             // SAFETY: as above.
-            unsafe { byte.write_volatile(value ^ 0xff) };
+            unsafe { byte.write_volatile(!was) };
         }
     }
 }
@@ -185,7 +185,7 @@ fn on_the_device(backend: u32, limit: u64) -> Pool {
 fn entered(sim: Simulation) -> Memory {
     let gpu = Gpu::new(sim);
     gpu.enter(0);
-    Memory::Device(gpu)
+    Memory::Device(Box::leak(Box::new(gpu)))
 }
 
 #[test]

@@ -127,6 +127,11 @@ static void is_lost(int32_t device, char *ptr) {
   LOST(bfc_record_stream(device, ptr, NULL));
   LOST(bfc_forget_stream(device, NULL));
   LOST(bfc_stream_synchronized(device, NULL));
+  LOST(bfc_pool_begin(device, 1, NULL));
+  LOST(bfc_pool_end(device, 1, NULL));
+  LOST(bfc_pool_release(device, 1));
+  LOST(bfc_set_region_callback(device, NULL, NULL));
+  LOST(bfc_device_lost(device));
   LOST(bfc_timestamp(device, &count));
   LOST(bfc_set_safe_frontier(device, 1));
   LOST(bfc_requested_size(device, ptr, &bytes));

@@ -75,7 +75,12 @@ pub fn forks<F: Fixture>(fixture: &F) {
             let stream = pointer(4096);
             let others =
                 [bfc_forget_stream(pool.device(), stream), bfc_stream_synchronized(pool.device(), stream)];
-            pool.alloc(1) == Err(lost)
+            let wrong = asked_in_the_child(&pool, filled.address).into_iter().find(|(_, got)| *got != lost);
+            if let Some((name, got)) = wrong {
+                eprintln!("{name} says {got} in the child");
+            }
+            wrong.is_none()
+                && pool.alloc(1) == Err(lost)
                 && pool.free(filled.address) == lost
                 && pool.alloc_on(1, 4096) == Err(lost)
                 && pool.free_on(filled.address, 4096) == lost
@@ -84,6 +89,8 @@ pub fn forks<F: Fixture>(fixture: &F) {
                 && pool.begin_private(1, 4096) == lost
                 && pool.try_trim(0) == Err(lost)
                 && pool.destroy() == lost
+                && create(pool.device(), None) == lost
+                && owner(filled.address) == Err(BFC_ERROR_INVALID_POINTER)
                 && pool.destroy_forced() == lost
         };
         // SAFETY: it ends the child at once.
@@ -97,6 +104,36 @@ pub fn forks<F: Fixture>(fixture: &F) {
     pool.put(filled.address);
     pool.check();
     assert_eq!(pool.destroy(), BFC_OK);
+}
+
+/// What each further call about the allocator, or about its memory, says.
+fn asked_in_the_child(pool: &Pool, address: u64) -> [(&'static str, Status); 15] {
+    let device = pool.device();
+    let (mut statistics, mut length, mut stamp) = (stats(), 0, 0);
+    let no_text = std::ptr::null_mut;
+    [
+        ("bfc_pool_end", pool.end_private(1, 4096)),
+        ("bfc_pool_release", pool.release_private(1)),
+        // SAFETY: NULL is nobody.
+        ("bfc_set_region_callback", unsafe { bfc_set_region_callback(device, None, no_text()) }),
+        ("bfc_device_lost", bfc_device_lost(device)),
+        ("bfc_check", bfc_check(device)),
+        // SAFETY: a whole struct.
+        ("bfc_stats", unsafe { bfc_stats(device, &mut statistics) }),
+        ("bfc_reset_stats", bfc_reset_stats(device)),
+        ("bfc_requested_size", pool.requested_size(address).err().unwrap_or(BFC_OK)),
+        ("bfc_allocated_size", pool.allocated_size(address).err().unwrap_or(BFC_OK)),
+        ("bfc_allocation_id", pool.allocation_id(address).err().unwrap_or(BFC_OK)),
+        ("bfc_address_range", pool.range(address).err().unwrap_or(BFC_OK)),
+        // SAFETY: no buffer, and a length that lives.
+        ("bfc_report", unsafe { bfc_report(device, no_text().cast(), 0, &mut length) }),
+        // SAFETY: as above.
+        ("bfc_memory_map", unsafe { bfc_memory_map(device, no_text().cast(), 0, &mut length) }),
+        // SAFETY: as above.
+        ("bfc_occupancy", unsafe { bfc_occupancy(device, no_text().cast(), 0, &mut length) }),
+        // SAFETY: the stamp lives.
+        ("bfc_timestamp", unsafe { bfc_timestamp(device, &mut stamp) }),
+    ]
 }
 
 pub fn bad_options<F: Fixture>(fixture: &F) {

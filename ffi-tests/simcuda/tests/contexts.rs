@@ -51,6 +51,29 @@ fn a_reset_frees_everything_and_releases_nothing() {
     assert_eq!(machine.steer.misuses(), 2);
 }
 
+/// "The Id is unique for the life of the program", says the manual of cuCtxGetId; that a reset begins a new one is
+/// believed.
+#[test]
+fn a_context_s_lives_have_numbers_of_their_own() {
+    let machine = machine(2);
+    let number = |context: CUcontext| {
+        let function = machine.driver.cuCtxGetId().unwrap();
+        let mut id = 0;
+        // SAFETY: a context that lives or none, and a result that lives.
+        answer(unsafe { function(context, &raw mut id) }).map(|()| id)
+    };
+    let first = machine.enter(0);
+    let before = number(first).unwrap();
+    assert_eq!(number(std::ptr::null_mut()), Ok(before), "the current one");
+    let other = machine.primary(1).unwrap();
+    let numbers = [before, number(other).unwrap()];
+    machine.primary_reset(0).unwrap();
+    assert_eq!(machine.enter(0), first, "the same handle");
+    let after = number(first).unwrap();
+    assert!(!numbers.contains(&after), "{after} was in {numbers:?}");
+    assert_eq!(number(first), Ok(after));
+}
+
 #[test]
 fn a_created_context_is_pushed_and_destroyed_for_all_threads() {
     let machine = ready();
