@@ -24,7 +24,6 @@ struct Registered {
 
 /// What is behind the addresses.
 #[derive(Clone, Copy, Default)]
-#[allow(clippy::large_enum_variant)] // there is one of them
 enum Memory {
     /// Nothing.
     #[default]
