@@ -36,6 +36,11 @@ fn programs() -> u64 {
     number("RACES_PROGRAMS").unwrap_or(if cfg!(debug_assertions) { 150 } else { 2000 })
 }
 
+/// Granules are large, and so is the work on them: an eighth of the others, but not too few.
+fn programs_of(kind: Kind) -> u64 {
+    if kind.granules { (programs() / 8).max(programs().min(100)) } else { programs() }
+}
+
 /// One program from beginning to end.
 fn program(gpu: Gpu, kind: Kind, seed: u64, seen: &mut Seen) {
     let context = gpu.enter(0);
@@ -66,7 +71,7 @@ fn random_programs(test: &str, first_seed: u64, kind: Kind) {
             return program(begin(sim, seed), kind, seed, &mut seen);
         }
         let mut gpu = begin(sim, 0);
-        let count = self::programs();
+        let count = programs_of(kind);
         for seed in (0..count).map(|place| (first_seed << 32) + place) {
             if seed % BATCH == 0 {
                 gpu = begin(sim, seed);

@@ -6,7 +6,8 @@ use super::context::{Context, Count};
 use crate::cargo;
 use crate::simcuda;
 
-/// Of each of the seven kinds, and a quarter as many of threads at once: 145 thousand in all.
+/// Of each of the seven kinds, a quarter as many of threads at once, and an eighth of the two kinds with granules: 150
+/// thousand in all.
 const PROGRAMS: &str = "20000";
 
 /// As `cargo test --test races`, which runs some of them in the debug build.
