@@ -103,7 +103,7 @@ const SUITES: [Suite; 14] = [
     },
     Suite {
         name: "races",
-        about: "153 thousand random programs on simulated streams, with the release build",
+        about: "150 thousand random programs on simulated streams, with the release build",
         usual: false,
         run: races::run,
     },

@@ -6,8 +6,8 @@ use super::context::{Context, Count};
 use crate::cargo;
 use crate::simcuda;
 
-/// Of each of seven kinds, a fifth as many of the two with granules, which are slow, and a quarter as many of threads at
-/// once: 153 thousand in all.
+/// Of each of the seven kinds, a quarter as many of threads at once, and an eighth of the two kinds with granules: 150
+/// thousand in all.
 const PROGRAMS: &str = "20000";
 
 /// As `cargo test --test races`, which runs some of them in the debug build.
