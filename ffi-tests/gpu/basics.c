@@ -4,13 +4,16 @@
  */
 #include "gpu.h"
 
-void create(uint32_t backend, uint64_t limit) {
+bfc_status_t try_create(uint32_t backend, uint64_t limit) {
   bfc_options_t options = BFC_OPTIONS_INIT;
-  bfc_status_t status;
   options.backend = backend;
   options.flags = BFC_ALLOW_GROWTH | BFC_GARBAGE_COLLECTION;
   options.memory_limit = limit;
-  status = bfc_create(DEVICE, &options);
+  return bfc_create(DEVICE, &options);
+}
+
+void create(uint32_t backend, uint64_t limit) {
+  const bfc_status_t status = try_create(backend, limit);
   if (status == BFC_ERROR_BACKEND_UNAVAILABLE) {
     static char words[400];
     bfc_last_error(words, sizeof(words));

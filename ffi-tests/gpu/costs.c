@@ -73,6 +73,29 @@ static double cost(void (*pair)(size_t), size_t bytes, int pairs) {
   return least;
 }
 
+/* An allocator of its own for each figure: on one stream, and on none. Less than 0 where there is no such backend. */
+static double cost_of_ours(uint32_t backend, void (*pair)(size_t), size_t bytes) {
+  const bfc_status_t status = try_create(backend, 2 * (uint64_t)bytes + 64 * MIB);
+  double least;
+  if (status == BFC_ERROR_BACKEND_UNAVAILABLE) return -1;
+  OK(status);
+  least = cost(pair, bytes, 100000);
+  OK(bfc_destroy(DEVICE));
+  return least;
+}
+
+static void print_ours(uint32_t backend, size_t bytes) {
+  void (*const pairs[])(size_t) = {ours, ours_ordered};
+  int at;
+  for (at = 0; at < 2; at++) {
+    const double least = cost_of_ours(backend, pairs[at], bytes);
+    if (least < 0)
+      printf(" %14s", "-");
+    else
+      printf(" %14.1f", least);
+  }
+}
+
 int costs(void) {
   static const size_t SIZES[] = {4 * KIB, 256 * KIB, 2 * MIB, 64 * MIB, 512 * (size_t)MIB};
   const physical what = {PINNED, 0, {DEVICE_MEMORY, 0}, NULL, {0}};
@@ -93,22 +116,18 @@ int costs(void) {
   printf("machine %s, device %s (%zu MiB), driver %d%s\n", machine.nodename, name, total / MIB, cuda.version,
          cuda.simulated ? "; A SIMULATION: these figures say nothing of CUDA" : "");
   printf("nanoseconds a pair, the least of %d rounds\n", ROUNDS);
-  printf("%12s %14s %14s %14s %14s %14s\n", "bytes", "cuMemAlloc", "..AllocAsync", "cuMemMap", "bfc_alloc",
-         "bfc_..async");
+  printf("%12s %14s %14s %14s %14s %14s %14s %14s\n", "", "", "", "", "CUDA", "CUDA", "CUDA_VMM", "CUDA_VMM");
+  printf("%12s %14s %14s %14s %14s %14s %14s %14s\n", "bytes", "cuMemAlloc", "..AllocAsync", "cuMemMap", "bfc_alloc",
+         "bfc_..async", "bfc_alloc", "bfc_..async");
   for (at = 0; at < sizeof(SIZES) / sizeof(*SIZES); at++) {
     const size_t bytes = SIZES[at];
     if (bytes > free_bytes / 4) continue;
     const double cuda_plain = cost(plain, bytes, 50), cuda_ordered = cost(ordered, bytes, 500);
     const double cuda_mapped = cost(mapped, bytes, 50);
-    /* One allocator for each: on one stream, and on none. */
-    create(BFC_BACKEND_CUDA, 2 * (uint64_t)bytes + 64 * MIB);
-    const double bfc_plain = cost(ours, bytes, 100000);
-    OK(bfc_destroy(DEVICE));
-    create(BFC_BACKEND_CUDA, 2 * (uint64_t)bytes + 64 * MIB);
-    const double bfc_ordered = cost(ours_ordered, bytes, 100000);
-    OK(bfc_destroy(DEVICE));
-    printf("%12zu %14.0f %14.0f %14.0f %14.1f %14.1f\n", bytes, cuda_plain, cuda_ordered, cuda_mapped, bfc_plain,
-           bfc_ordered);
+    printf("%12zu %14.0f %14.0f %14.0f", bytes, cuda_plain, cuda_ordered, cuda_mapped);
+    print_ours(BFC_BACKEND_CUDA, bytes);
+    print_ours(BFC_BACKEND_CUDA_VMM, bytes);
+    printf("\n");
     fflush(stdout);
   }
   return 0;

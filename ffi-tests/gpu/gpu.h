@@ -41,6 +41,8 @@ void skip(const char *why);
 
 /* An allocator on device 0; skips the test if this version has no such backend. */
 void create(uint32_t backend, uint64_t limit);
+/* The same, which returns BFC_ERROR_BACKEND_UNAVAILABLE. */
+bfc_status_t try_create(uint32_t backend, uint64_t limit);
 bfc_stats_t stats(void);
 address_t get(size_t bytes);
 address_t get_on(size_t bytes, handle_t stream);
@@ -57,10 +59,15 @@ void basics_cuda(void);
 void basics_vmm(void);
 void moving_vmm(void);
 void reuse_two_streams(void);
+void reuse_two_streams_vmm(void);
 void reuse_four_streams(void);
+void reuse_four_streams_vmm(void);
 void recorded_streams(void);
+void recorded_streams_vmm(void);
 void the_race_is_seen(void);
+void the_race_is_seen_vmm(void);
 void captured_graph(void);
+void captured_graph_vmm(void);
 void ipc(void);
 void reset_cuda(void);
 void reset_vmm(void);

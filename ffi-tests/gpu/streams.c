@@ -1,10 +1,15 @@
 /* The order of real streams: what was handed out again too early would be overwritten by the work of before.
+ * Each case runs on both backends of device memory: NAME on plain device memory, NAME_vmm on granules of one range.
  *
  * SPDX-License-Identifier: Apache-2.0 OR MIT
  */
 #include "gpu.h"
 
-enum { WORDS = 256 * KIB, BYTES = 4 * WORDS, ROUNDS = 400, NON_BLOCKING = 1, STREAMS = 4 };
+enum { WORDS = 256 * KIB, BYTES = 4 * WORDS, GRANULE = 2 * MIB, ROUNDS = 400, NON_BLOCKING = 1, STREAMS = 4 };
+
+#define ON_BOTH_BACKENDS(name)                             \
+  void name(void) { name##_on(BFC_BACKEND_CUDA); }         \
+  void name##_vmm(void) { name##_on(BFC_BACKEND_CUDA_VMM); }
 
 static handle_t new_stream(void) {
   handle_t stream = NULL;
@@ -18,31 +23,32 @@ static void end_stream(handle_t stream) {
 }
 
 /* That long after everything before it the memory gets its value, and that long afterwards it still has it. */
-static void use(handle_t stream, address_t at, uint32_t value) {
+static void use(handle_t stream, address_t at, uint32_t words, uint32_t value) {
   delay(stream, 200000);
-  fill(stream, at, WORDS, value);
+  fill(stream, at, words, value);
   delay(stream, 100000);
-  expect(stream, at, WORDS, value);
+  expect(stream, at, words, value);
 }
 
 /* Chunks that one stream frees with its work under way are asked for on another. There are fewer chunks than streams,
  * so that requests wait behind the work of others (cuStreamWaitEvent). */
-static void reuse(int streams, int chunks) {
+static void reuse(uint32_t backend, int streams, int chunks) {
   handle_t stream[STREAMS], last[STREAMS] = {NULL};
-  const uint64_t limit = (uint64_t)chunks * BYTES;
+  /* A limit is whole granules: where there are some, a chunk is one. */
+  const size_t bytes = backend == BFC_BACKEND_CUDA_VMM ? GRANULE : BYTES;
   int round, at, reused = 0;
   address_t base = 0;
   for (at = 0; at < streams; at++) stream[at] = new_stream();
-  create(BFC_BACKEND_CUDA, limit);
+  create(backend, chunks * (uint64_t)bytes);
   for (round = 0; round < ROUNDS; round++) {
     handle_t on = stream[round % streams];
-    const address_t address = get_on(BYTES, on);
+    const address_t address = get_on(bytes, on);
     if (round == 0) base = address;
-    at = (int)((address - base) / BYTES);
+    at = (int)((address - base) / bytes);
     CHECK(at >= 0 && at < chunks);
     reused += last[at] != NULL && last[at] != on;
     last[at] = on;
-    use(on, address, (uint32_t)round);
+    use(on, address, (uint32_t)(bytes / 4), (uint32_t)round);
     OK(bfc_free_async(DEVICE, (void *)address, on));
   }
   CHECK(wrong_words() == 0);
@@ -53,23 +59,25 @@ static void reuse(int streams, int chunks) {
   OK(bfc_destroy(DEVICE));
 }
 
-void reuse_two_streams(void) {
+static void reuse_two_streams_on(uint32_t backend) {
   load_kernels();
-  reuse(2, 1);
+  reuse(backend, 2, 1);
 }
+ON_BOTH_BACKENDS(reuse_two_streams)
 
-void reuse_four_streams(void) {
+static void reuse_four_streams_on(uint32_t backend) {
   load_kernels();
-  reuse(4, 3);
+  reuse(backend, 4, 3);
 }
+ON_BOTH_BACKENDS(reuse_four_streams)
 
 /* Allocated and freed on one stream, used on three. */
-void recorded_streams(void) {
+static void recorded_streams_on(uint32_t backend) {
   handle_t stream[STREAMS];
   int round, at;
   load_kernels();
   for (at = 0; at < STREAMS; at++) stream[at] = new_stream();
-  create(BFC_BACKEND_CUDA, 4 * (uint64_t)MIB);
+  create(backend, 4 * (uint64_t)MIB);
   for (round = 0; round < ROUNDS / 4; round++) {
     handle_t home = stream[round % STREAMS];
     const address_t address = get_on(BYTES, home);
@@ -89,29 +97,31 @@ void recorded_streams(void) {
   OK(bfc_check(DEVICE));
   OK(bfc_destroy(DEVICE));
 }
+ON_BOTH_BACKENDS(recorded_streams)
 
 /* The test of the tests: who vouches for work that is not done gets a race, and the data shows it. */
-void the_race_is_seen(void) {
+static void the_race_is_seen_on(uint32_t backend) {
   handle_t one, other;
   address_t first, second;
   load_kernels();
   one = new_stream();
   other = new_stream();
-  create(BFC_BACKEND_CUDA, 2 * (uint64_t)MIB);
+  create(backend, 2 * (uint64_t)MIB);
   first = get_on(2 * MIB, one);
-  use(one, first, 1);
+  use(one, first, WORDS, 1);
   OK(bfc_free_async(DEVICE, (void *)first, one));
   OK(bfc_stream_synchronized(DEVICE, one)); /* which is a lie */
   second = get_on(2 * MIB, other);
   CHECK(first == second);
-  use(other, second, 2);
+  use(other, second, WORDS, 2);
   CHECK(wrong_words() != 0);
   OK(bfc_free_async(DEVICE, (void *)second, other));
   OK(bfc_destroy(DEVICE));
 }
+ON_BOTH_BACKENDS(the_race_is_seen)
 
 /* Memory of a captured graph stays its own through many launches, while others allocate and free. */
-void captured_graph(void) {
+static void captured_graph_on(uint32_t backend) {
   enum { LAUNCHES = 200, GLOBAL = 0 };
   handle_t stream, other, graph = NULL, launchable = NULL;
   address_t first, second;
@@ -119,14 +129,14 @@ void captured_graph(void) {
   load_kernels();
   stream = new_stream();
   other = new_stream();
-  create(BFC_BACKEND_CUDA, 64 * (uint64_t)MIB);
+  create(backend, 64 * (uint64_t)MIB);
   OK(bfc_pool_begin(DEVICE, 1, stream));
   CU(cuStreamBeginCapture_v2(stream, GLOBAL));
   first = get_on(BYTES, stream);
-  use(stream, first, 11);
+  use(stream, first, WORDS, 11);
   OK(bfc_free_async(DEVICE, (void *)first, stream));
   second = get_on(2 * BYTES, stream);
-  use(stream, second, 12);
+  use(stream, second, WORDS, 12);
   OK(bfc_free_async(DEVICE, (void *)second, stream));
   CU(cuStreamEndCapture(stream, &graph));
   OK(bfc_pool_end(DEVICE, 1, stream));
@@ -137,7 +147,7 @@ void captured_graph(void) {
     const address_t address = get_on((size_t)(1 + round % 5) * BYTES, other);
     CHECK(address + (address_t)(1 + round % 5) * BYTES <= first || first + BYTES <= address);
     CHECK(address + (address_t)(1 + round % 5) * BYTES <= second || second + 2 * BYTES <= address);
-    use(other, address, (uint32_t)round);
+    use(other, address, WORDS, (uint32_t)round);
     OK(bfc_free_async(DEVICE, (void *)address, other));
     if (round % 50 == 49) OK(bfc_trim(DEVICE, 0, &released));
   }
@@ -150,3 +160,4 @@ void captured_graph(void) {
   OK(bfc_check(DEVICE));
   OK(bfc_destroy(DEVICE));
 }
+ON_BOTH_BACKENDS(captured_graph)
