@@ -54,6 +54,10 @@ typedef struct access {
   NAME(cuStreamCreate, (handle_t *, unsigned))                                                                       \
   NAME(cuStreamDestroy_v2, (handle_t))                                                                               \
   NAME(cuStreamSynchronize, (handle_t))                                                                              \
+  NAME(cuEventCreate, (handle_t *, unsigned))                                                                        \
+  NAME(cuEventRecord, (handle_t, handle_t))                                                                          \
+  NAME(cuStreamWaitEvent, (handle_t, handle_t, unsigned))                                                            \
+  NAME(cuEventDestroy_v2, (handle_t))                                                                                \
   NAME(cuStreamBeginCapture_v2, (handle_t, int))                                                                     \
   NAME(cuStreamEndCapture, (handle_t, handle_t *))                                                                   \
   NAME(cuGraphInstantiateWithFlags, (handle_t *, handle_t, unsigned long long))                                      \

@@ -71,23 +71,44 @@ static void reuse_four_streams_on(uint32_t backend) {
 }
 ON_BOTH_BACKENDS(reuse_four_streams)
 
-/* Allocated and freed on one stream, used on three. */
+/* What is queued on `stream` from now on runs after what is queued on `before`. */
+static void wait_for(handle_t stream, handle_t before) {
+  enum { NO_TIMING = 2 };
+  handle_t event = NULL;
+  CU(cuEventCreate(&event, NO_TIMING));
+  CU(cuEventRecord(event, before));
+  CU(cuStreamWaitEvent(stream, event, 0));
+  CU(cuEventDestroy_v2(event));
+}
+
+/* A piece of what another stream has filled: that is there long after the free, and what is written then stays. */
+static void use_piece(handle_t stream, handle_t home, address_t at, uint32_t round, uint64_t nanoseconds) {
+  wait_for(stream, home);
+  delay(stream, nanoseconds);
+  expect(stream, at, WORDS / STREAMS, round);
+  fill(stream, at, WORDS / STREAMS, ~round);
+  delay(stream, 100000);
+  expect(stream, at, WORDS / STREAMS, ~round);
+}
+
+/* Allocated and freed on one stream, used on three. Home does nothing else for many rounds, so that it is far ahead of
+ * the others: nothing but the records keeps it from filling a chunk again that they are at work on. One of the others is
+ * slower than the rest, each in turn, so that every single record counts. */
 static void recorded_streams_on(uint32_t backend) {
+  enum { EACH = ROUNDS / 4 / STREAMS };
   handle_t stream[STREAMS];
   int round, at;
   load_kernels();
   for (at = 0; at < STREAMS; at++) stream[at] = new_stream();
   create(backend, 4 * (uint64_t)MIB);
-  for (round = 0; round < ROUNDS / 4; round++) {
-    handle_t home = stream[round % STREAMS];
+  for (round = 0; round < STREAMS * EACH; round++) {
+    handle_t home = stream[round / EACH], slow = stream[(round / EACH + 1) % STREAMS];
     const address_t address = get_on(BYTES, home);
+    fill(home, address, WORDS, (uint32_t)round);
     for (at = 0; at < STREAMS; at++) {
       if (stream[at] == home) continue;
-      /* The stream's own piece, when its turn comes: the last one long after the free. */
-      delay(stream[at], 100000);
-      fill(stream[at], address + (address_t)at * (BYTES / STREAMS), WORDS / STREAMS, (uint32_t)round);
-      delay(stream[at], 100000);
-      expect(stream[at], address + (address_t)at * (BYTES / STREAMS), WORDS / STREAMS, (uint32_t)round);
+      use_piece(stream[at], home, address + (address_t)at * (BYTES / STREAMS), (uint32_t)round,
+                stream[at] == slow ? 500000 : 100000);
       OK(bfc_record_stream(DEVICE, (void *)address, stream[at]));
     }
     OK(bfc_free_async(DEVICE, (void *)address, home));
