@@ -190,7 +190,10 @@ fn a_driver_past_its_end_is_no_error_for_what_goes_back() {
                 pool.check();
             }
             assert_eq!(pool.get(2 * MIB), all[0], "what is there is there");
+            assert_eq!(pool.free(12345), BFC_ERROR_INVALID_POINTER);
+            let said = last_error();
             assert_eq!((pool.free(all[0]), pool.try_trim(0)), (BFC_OK, Ok(8 * MIB)), "{}", last_error());
+            assert_eq!(last_error(), said, "a success leaves the last error");
             assert_eq!(pool.stats().pool_bytes, 8 * MIB);
             pool.check();
             all.iter().skip(1).step_by(2).for_each(|&address| pool.put(address));

@@ -220,6 +220,7 @@ impl CudaVmm {
         inside(&self.cuda, |driver| self.clear(driver))
     }
 
+    /// The same while nobody uses it.
     fn clear(&self, driver: Driver) -> Result<(), Failure> {
         let mut books = self.books.lock();
         let books = &mut *books;
