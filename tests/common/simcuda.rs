@@ -42,8 +42,7 @@ pub fn simulated_with(test: &str, variables: &[(&str, &str)], body: impl FnOnce(
 #[track_caller]
 pub fn simulated_saying(test: &str, variables: &[(&str, &str)], body: impl FnOnce(Simulation)) -> String {
     if child::is_child(test) {
-        // From then on whoever opens libcuda.so.1 gets it: that is its SONAME.
-        body(Simulation(Steer::load().expect("the simulation")));
+        body(Simulation::load());
         return String::new();
     }
     let library = ("SIMCUDA_LIBRARY", library().to_str().expect("UTF-8"));
@@ -72,6 +71,11 @@ pub fn library() -> &'static PathBuf {
 }
 
 impl Simulation {
+    /// That of SIMCUDA_LIBRARY. From then on whoever opens libcuda.so.1 gets it: that is its SONAME.
+    pub fn load() -> Simulation {
+        Simulation(Steer::load().expect("the simulation"))
+    }
+
     /// The driver, as a program loads it.
     pub fn driver(self) -> Driver {
         Driver::load().expect("the simulation is a driver")

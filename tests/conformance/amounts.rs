@@ -122,6 +122,9 @@ pub fn trims<F: Fixture>(fixture: &F) {
 
 /// Free regions go back for one that is larger than any of them.
 pub fn collects<F: Fixture>(fixture: &F) {
+    if lacks_pools(fixture, 2) {
+        return;
+    }
     let (with, without) = (fixture.pool(8, GROWTH | COLLECT), fixture.pool(8, GROWTH));
     for pool in [&with, &without] {
         let mut all = fill_up(fixture, pool, UNIT - 256);

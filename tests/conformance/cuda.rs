@@ -1,29 +1,54 @@
-//! What the fixtures of the CUDA backends share: the simulated driver, its memory and its streams.
+//! What the fixtures of the CUDA backends share: devices, their memory and their streams. They are simulated, unless
+//! LIBBFC_TESTS_ON_DEVICE says that they are those of the driver that is there.
 
+use super::real::Real;
 use super::*;
+use crate::common::child;
 use crate::common::gpu::Gpu;
 use crate::common::simcuda::simulated_with;
 use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 
-/// Simulated devices, each for one pool at a time.
+/// Devices, each for one pool at a time.
 pub struct Devices {
-    gpu: Gpu,
-    contexts: [u64; 4],
+    machine: Machine,
+    contexts: Vec<u64>,
     next: AtomicI32,
 }
 
+enum Machine {
+    Simulated(Gpu),
+    Real(Real),
+}
+
 impl Devices {
-    /// Runs a test in a process of its own with four devices.
+    /// Runs a test in a process of its own with four simulated devices, or those there are.
     pub fn run(test: &str, body: impl FnOnce(Devices)) {
+        let next = AtomicI32::new(0);
+        if std::env::var_os("LIBBFC_TESTS_ON_DEVICE").is_some() {
+            if !child::is_child(test) {
+                child::expect_success(test, &[]);
+                return;
+            }
+            let real = Real::open();
+            let contexts = real.enter_all();
+            let devices = Devices { machine: Machine::Real(real), contexts, next };
+            return body(devices);
+        }
         let variables = [("SIMCUDA_DEVICES", "4"), ("SIMCUDA_MEMORY", "1073741824")];
         simulated_with(test, &variables, |sim| {
             let gpu = Gpu::new(sim);
-            let contexts = [3, 2, 1, 0].map(|device| gpu.enter(device));
-            body(Devices { gpu, contexts, next: AtomicI32::new(0) });
+            let mut contexts: Vec<u64> = (0..4).rev().map(|device| gpu.enter(device)).collect();
+            contexts.reverse();
+            body(Devices { machine: Machine::Simulated(gpu), contexts, next });
             assert_eq!((sim.misuse_texts(), sim.mismatches()), (vec![], 0));
             (0..4).for_each(|device| gpu.leave(device));
             sim.assert_clean();
         });
+    }
+
+    /// How many pools there can be at once.
+    pub fn count(&self) -> usize {
+        self.contexts.len()
     }
 
     pub fn try_pool(
@@ -35,45 +60,98 @@ impl Devices {
         let mut wanted = options();
         (wanted.backend, wanted.memory_limit) = (backend, limit);
         change(&mut wanted);
-        // The first one is on device 0, where the streams are.
-        Pool::create(self.next.fetch_add(1, Relaxed) % 4, &wanted, None)
+        let create = |device| Pool::create(device, &wanted, None);
+        match &self.machine {
+            // The first one is on device 0, where the streams are.
+            Machine::Simulated(_) => create(self.next.fetch_add(1, Relaxed) % self.count() as i32),
+            // There may be only one.
+            Machine::Real(_) => (0..self.count() as i32)
+                .map(create)
+                .find(|made| !matches!(made, Err(BFC_ERROR_ALREADY_EXISTS)))
+                .unwrap_or(Err(BFC_ERROR_ALREADY_EXISTS)),
+        }
     }
 
-    /// The simulated device's memory is memory of this process.
     pub fn write(&self, address: u64, bytes: u64, pattern: u64) {
-        write_host(address, bytes, pattern);
+        match &self.machine {
+            // The simulated device's memory is memory of this process.
+            Machine::Simulated(_) => write_host(address, bytes, pattern),
+            Machine::Real(real) if self.enter_device_of(real, address) => {
+                real.write(address, bytes, pattern);
+                self.enter_thread();
+            }
+            Machine::Real(_) => write_host(address, bytes, pattern),
+        }
     }
 
     pub fn holds(&self, address: u64, bytes: u64, pattern: u64) -> bool {
-        host_holds(address, bytes, pattern)
+        match &self.machine {
+            Machine::Simulated(_) => host_holds(address, bytes, pattern),
+            Machine::Real(real) if self.enter_device_of(real, address) => {
+                let holds = real.holds(address, bytes, pattern);
+                self.enter_thread();
+                holds
+            }
+            Machine::Real(_) => host_holds(address, bytes, pattern),
+        }
     }
 
-    pub fn held(&self) -> u64 {
-        (0..4).map(|device| self.gpu.sim.used(device)).sum()
+    /// Enters the context of the device that memory is on; false if it is the host's.
+    fn enter_device_of(&self, real: &Real, address: u64) -> bool {
+        let Some(device) = real.device_of(address) else { return false };
+        real.set_current(self.contexts[device as usize]);
+        true
+    }
+
+    /// Of a real device others may have some, too.
+    pub fn held(&self) -> Option<u64> {
+        match &self.machine {
+            Machine::Simulated(gpu) => Some((0..4).map(|device| gpu.sim.used(device)).sum()),
+            Machine::Real(_) => None,
+        }
     }
 
     /// Device 0's.
     pub fn enter_thread(&self) {
-        self.gpu.set_current(self.contexts[3]);
+        match &self.machine {
+            Machine::Simulated(gpu) => gpu.set_current(self.contexts[0]),
+            Machine::Real(real) => real.set_current(self.contexts[0]),
+        }
     }
 
     pub fn stream(&self) -> u64 {
-        self.gpu.stream(false)
+        match &self.machine {
+            Machine::Simulated(gpu) => gpu.stream(false),
+            Machine::Real(real) => real.stream(),
+        }
     }
 
     /// Something that takes as long as the test wants.
     pub fn occupy(&self, stream: u64) {
         extern "C" fn nothing(_: *mut std::ffi::c_void) {}
-        self.gpu.hold(stream);
-        assert_eq!(self.gpu.sim.launch(pointer(stream), nothing, std::ptr::null_mut()), 0);
+        match &self.machine {
+            Machine::Simulated(gpu) => {
+                gpu.hold(stream);
+                assert_eq!(gpu.sim.launch(pointer(stream), nothing, std::ptr::null_mut()), 0);
+            }
+            Machine::Real(real) => real.occupy(stream),
+        }
     }
 
     pub fn finish(&self, stream: u64) {
-        assert_eq!(self.gpu.sim.release(pointer(stream)), 0);
-        self.gpu.synchronize(stream);
+        match &self.machine {
+            Machine::Simulated(gpu) => {
+                assert_eq!(gpu.sim.release(pointer(stream)), 0);
+                gpu.synchronize(stream);
+            }
+            Machine::Real(real) => real.finish(stream),
+        }
     }
 
     pub fn end_stream(&self, stream: u64) {
-        self.gpu.destroy_stream(stream);
+        match &self.machine {
+            Machine::Simulated(gpu) => gpu.destroy_stream(stream),
+            Machine::Real(real) => real.end_stream(stream),
+        }
     }
 }

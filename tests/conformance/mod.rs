@@ -12,6 +12,7 @@ pub mod life;
 pub mod order;
 pub mod private;
 pub mod questions;
+pub mod real;
 pub mod stamps;
 pub mod threads;
 
@@ -48,6 +49,11 @@ pub trait Fixture: Sized + Sync {
         None
     }
 
+    /// How many pools there can be at a time.
+    fn pools_at_once(&self) -> usize {
+        usize::MAX
+    }
+
     /// A thread that will use the fixture.
     fn enter_thread(&self) {}
 
@@ -78,6 +84,15 @@ pub trait Fixture: Sized + Sync {
         };
         self.try_pool(units * UNIT, &change).unwrap_or_else(|status| panic!("{status}: {}", last_error()))
     }
+}
+
+/// Whether a test cannot run, and says so: it needs so many pools at once.
+pub fn lacks_pools<F: Fixture>(fixture: &F, count: usize) -> bool {
+    let lacks = fixture.pools_at_once() < count;
+    if lacks {
+        println!("skipped: it needs {count} devices, and there is {}", fixture.pools_at_once());
+    }
+    lacks
 }
 
 /// What tests count in: a region of the least size that all backends can give.
@@ -216,7 +231,11 @@ macro_rules! devices {
         }
 
         fn held(&self) -> Option<u64> {
-            Some(self.0.held())
+            self.0.held()
+        }
+
+        fn pools_at_once(&self) -> usize {
+            self.0.count()
         }
 
         fn enter_thread(&self) {

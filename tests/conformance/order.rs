@@ -4,6 +4,9 @@ use super::*;
 
 /// Used on one stream only the pair places exactly as the plain one.
 pub fn one_stream_is_like_none<F: Fixture>(fixture: &F) {
+    if lacks_pools(fixture, 2) {
+        return;
+    }
     let pools = [fixture.pool(6, GROWTH | COLLECT), fixture.pool(6, GROWTH | COLLECT)];
     let (stream, mut random) = (fixture.stream(), Random::new(9));
     let mut live: Vec<[u64; 2]> = Vec::new();

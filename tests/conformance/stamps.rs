@@ -18,6 +18,7 @@ pub fn stamps_rise_and_merge_when_safe<F: Fixture>(fixture: &F) {
     pool.synchronize();
     pool.put(pool.get(UNIT));
     assert_eq!(pool.timestamp(), Ok(4));
+    drop(pool);
     let plain = fixture.pool(1, GROWTH);
     assert_eq!(plain.timestamp(), Err(BFC_ERROR_UNSUPPORTED));
     assert_eq!(bfc_set_safe_frontier(plain.device(), 1), BFC_ERROR_UNSUPPORTED);
