@@ -15,7 +15,7 @@ mod world;
 
 use common::gpu::Gpu;
 use common::simcuda::steer::{FREE_SYNCHRONIZES, RECYCLE_HANDLES};
-use common::simcuda::{Simulation, simulated_saying};
+use common::simcuda::{Simulation, simulated, simulated_saying};
 use std::env;
 use world::{Kind, SIMPLE, World};
 
@@ -153,6 +153,27 @@ fn granules() {
 fn granules_among_graphs() {
     let all = Kind { records: true, ends: true, plain: true, graphs: true, granules: true, ..SIMPLE };
     random_programs("granules_among_graphs", 9, all);
+}
+
+/// Were events not asked and not waited for, the programs would show it.
+#[test]
+fn what_would_be_seen_without_events() {
+    simulated("what_would_be_seen_without_events", |sim| {
+        let seen = [SIMPLE, Kind { records: true, ..SIMPLE }].map(|kind| {
+            let gpu = begin(sim, 0);
+            let before = shadow::races().0;
+            for seed in 0..50 {
+                let context = gpu.enter(0);
+                let mut world = World::new(gpu, context, Kind { lies: true, ..kind }, (9 << 32) + seed);
+                let steps = world.random.between(10, 70);
+                (0..steps).for_each(|_| world.act());
+                drop(world.end());
+                gpu.leave(0);
+            }
+            shadow::races().0 - before
+        });
+        assert!(seen.iter().all(|&races| races > 20), "{seen:?} races in 50 programs each");
+    });
 }
 
 #[test]
