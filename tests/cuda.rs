@@ -11,7 +11,6 @@ use cuda_sys::*;
 use std::ffi::{CStr, c_void};
 use std::process::Command;
 
-const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 

@@ -7,33 +7,13 @@ use common::gpu::{Gpu, LEGACY};
 use common::simcuda::simulated;
 use common::simcuda::steer::{ALLOCATIONS, MAPPINGS, PHYSICAL, RESERVATIONS};
 use common::*;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-const KIB: u64 = 1 << 10;
-
-#[track_caller]
-fn cuda_pool(limit: u64) -> Pool {
-    pool_of(BFC_BACKEND_CUDA, limit)
-}
-
+/// On device 0.
 #[track_caller]
 fn pool_of(backend: u32, limit: u64) -> Pool {
-    let mut wanted = options();
-    (wanted.backend, wanted.memory_limit) = (backend, limit);
-    wanted.flags = BFC_ALLOW_GROWTH | BFC_GARBAGE_COLLECTION;
-    wanted.initial_region_bytes = 64 * KIB;
-    Pool::create(0, &wanted, None).unwrap_or_else(|status| panic!("{status}: {}", last_error()))
-}
-
-/// Waits until another thread has called a function of the driver.
-#[track_caller]
-fn await_call(gpu: Gpu, function: &str) {
-    let start = Instant::now();
-    while gpu.sim.calls(function) == 0 {
-        assert!(start.elapsed() < Duration::from_secs(10), "nobody calls {function}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
+    Pool::in_small_regions(backend, 0, limit, GROWING)
 }
 
 /// Ends the other thread's loop, in a panic too.
@@ -53,17 +33,25 @@ fn captures_that_are_announced_stay_whole_while_others_allocate() {
         let context = gpu.enter(0);
         for backend in [BFC_BACKEND_CUDA, BFC_BACKEND_CUDA_VMM] {
             let (a, b) = (gpu.stream(true), gpu.stream(false));
-            let pool = pool_of(backend, GIB);
-            let (stop, start) = (AtomicBool::new(false), Instant::now());
+            // In a capture nobody gets what others have freed, so others leave some of it.
+            let pool = pool_of(backend, 4 * GIB);
+            let (stop, served, start) = (AtomicBool::new(false), AtomicU64::new(0), Instant::now());
             std::thread::scope(|scope| {
                 let _stop = Stop(&stop);
                 scope.spawn(|| {
                     gpu.set_current(context);
                     let mut bytes = MIB;
                     while !stop.load(SeqCst) {
+                        if pool.stats().pool_bytes > GIB {
+                            let _ = pool.try_trim(0);
+                            continue;
+                        }
                         // Each is served by growth, once nothing of others is free for it.
                         match pool.alloc_on(bytes, if bytes.is_multiple_of(5) { LEGACY } else { b }) {
-                            Ok(chunk) => pool.put_on(chunk, b),
+                            Ok(chunk) => {
+                                pool.put_on(chunk, b);
+                                served.fetch_add(1, SeqCst);
+                            }
                             Err(status) => assert_eq!(status, BFC_ERROR_OUT_OF_MEMORY, "{}", last_error()),
                         }
                         bytes = if bytes > 100 * MIB { MIB } else { bytes + MIB };
@@ -84,6 +72,7 @@ fn captures_that_are_announced_stay_whole_while_others_allocate() {
                     assert_eq!((pool.end_private(1, a), pool.release_private(1)), (BFC_OK, BFC_OK));
                 }
             });
+            assert!(served.load(SeqCst) > 1000);
             pool.check();
             drop(pool);
             [a, b].into_iter().for_each(|stream| gpu.destroy_stream(stream));
@@ -102,7 +91,7 @@ fn where_a_capture_is_announced_nothing_is_queued_and_nothing_waits_for_the_devi
         let gpu = Gpu::new(sim);
         gpu.enter(0);
         let (a, b) = (gpu.stream(true), gpu.stream(false));
-        let pool = cuda_pool(192 * KIB);
+        let pool = pool_of(BFC_BACKEND_CUDA, 192 * KIB);
         let chunks = [pool.get_on(60 * KIB, a), pool.get_on(60 * KIB, LEGACY)];
         gpu.hold(a);
         gpu.fill(a, chunks[0], 60 * KIB, 1);
@@ -146,7 +135,7 @@ fn the_announcement_waits_for_who_is_recording() {
         let gpu = Gpu::new(sim);
         let context = gpu.enter(0);
         let (a, b) = (gpu.stream(false), gpu.stream(false));
-        let pool = cuda_pool(GIB);
+        let pool = pool_of(BFC_BACKEND_CUDA, GIB);
         let chunk = pool.get_on(60 * KIB, a);
         gpu.hold(a);
         gpu.fill(a, chunk, 60 * KIB, 1);
@@ -158,7 +147,7 @@ fn the_announcement_waits_for_who_is_recording() {
                 gpu.set_current(context);
                 pool.get_on(MIB, b)
             });
-            await_call(gpu, "cuEventRecord");
+            gpu.await_call("cuEventRecord");
             // Whoever waits for the device waits for the stream too.
             sim.release_all();
             assert_eq!(pool.begin_private(1, a), BFC_OK);
@@ -184,7 +173,7 @@ fn an_event_that_was_captured_counts_for_nothing() {
         let gpu = Gpu::new(sim);
         let context = gpu.enter(0);
         let (a, b) = (gpu.stream(false), gpu.stream(false));
-        let pool = cuda_pool(GIB);
+        let pool = pool_of(BFC_BACKEND_CUDA, GIB);
         let chunk = pool.get_on(60 * KIB, a);
         pool.put_on(chunk, a);
         sim.clear_log();
@@ -194,7 +183,7 @@ fn an_event_that_was_captured_counts_for_nothing() {
                 gpu.set_current(context);
                 pool.get_on(MIB, b)
             });
-            await_call(gpu, "cuEventRecord");
+            gpu.await_call("cuEventRecord");
             gpu.begin_capture(a);
             first.join().expect("served by growth");
         });

@@ -10,47 +10,13 @@ use common::simcuda::{simulated, simulated_with};
 use common::*;
 use cuda_sys::*;
 
-const KIB: u64 = 1 << 10;
-
 const KIND: Kind = Kind { backend: BFC_BACKEND_CUDA, unit: 1 << 10, filled: u64::MAX, programs: &PROGRAMS };
 
-#[test]
-fn nothing_fails_by_itself() {
-    nothing_fails("nothing_fails_by_itself", KIND);
-}
-
-#[test]
-fn every_call_is_out_of_memory() {
-    let answers = [BFC_ERROR_OUT_OF_MEMORY, BFC_ERROR_BACKEND_FAILED, BFC_ERROR_BACKEND_UNAVAILABLE];
-    every_call_fails("every_call_is_out_of_memory", KIND, CUDA_ERROR_OUT_OF_MEMORY, &answers);
-}
-
-#[test]
-fn every_call_fails_for_no_known_reason() {
-    let answers = [BFC_ERROR_BACKEND_FAILED, BFC_ERROR_BACKEND_UNAVAILABLE, BFC_ERROR_OUT_OF_MEMORY];
-    every_call_fails("every_call_fails_for_no_known_reason", KIND, CUDA_ERROR_UNKNOWN, &answers);
-}
-
-/// From then on everything in the context fails.
-#[test]
-fn every_call_finds_the_context_broken() {
-    let answers = [BFC_ERROR_BACKEND_FAILED, BFC_ERROR_BACKEND_UNAVAILABLE, BFC_ERROR_OUT_OF_MEMORY];
-    every_call_fails("every_call_finds_the_context_broken", KIND, CUDA_ERROR_ILLEGAL_ADDRESS, &answers);
-}
-
-#[test]
-fn every_call_finds_the_driver_down() {
-    let answers = [BFC_ERROR_SHUTTING_DOWN, BFC_ERROR_BACKEND_FAILED, BFC_ERROR_BACKEND_UNAVAILABLE];
-    every_call_fails("every_call_finds_the_driver_down", KIND, CUDA_ERROR_DEINITIALIZED, &answers);
-}
+every_call_fails!(KIND);
 
 #[track_caller]
 fn growing(limit: u64) -> Pool {
-    let mut wanted = options();
-    (wanted.backend, wanted.memory_limit) = (BFC_BACKEND_CUDA, limit);
-    wanted.flags = BFC_ALLOW_GROWTH | BFC_GARBAGE_COLLECTION;
-    wanted.initial_region_bytes = 64 * KIB;
-    Pool::create(0, &wanted, None).unwrap_or_else(|status| panic!("{status}: {}", last_error()))
+    Pool::in_small_regions(BFC_BACKEND_CUDA, 0, limit, GROWING)
 }
 
 /// What others have freed is looked at to save memory; where that fails, there is the memory that is not saved.

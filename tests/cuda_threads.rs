@@ -4,31 +4,19 @@ mod common;
 
 use common::gpu::Gpu;
 use common::simcuda::steer::SYNCHRONIZE_WAITS;
-use common::simcuda::{Simulation, simulated, simulated_with};
+use common::simcuda::{simulated, simulated_with};
 use common::*;
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-const KIB: u64 = 1 << 10;
+/// Versions of the driver: contexts are numbered from CUDA 12 on.
+const NUMBERED: &str = "13000";
+const UNNUMBERED: &str = "11080";
 
 #[track_caller]
 fn cuda_pool(limit: u64) -> Pool {
-    let mut wanted = options();
-    (wanted.backend, wanted.memory_limit) = (BFC_BACKEND_CUDA, limit);
-    wanted.flags = BFC_ALLOW_GROWTH | BFC_GARBAGE_COLLECTION;
-    wanted.initial_region_bytes = 64 * KIB;
-    Pool::create(0, &wanted, None).unwrap_or_else(|status| panic!("{status}: {}", last_error()))
-}
-
-/// Waits until another thread has called a function of the driver.
-#[track_caller]
-fn await_call(gpu: Gpu, function: &str) {
-    let start = Instant::now();
-    while gpu.sim.calls(function) == 0 {
-        assert!(start.elapsed() < Duration::from_secs(10), "nobody calls {function}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
+    Pool::in_small_regions(BFC_BACKEND_CUDA, 0, limit, GROWING)
 }
 
 /// One thread waits for work that is held until another has forgotten a stream.
@@ -50,7 +38,7 @@ fn forgetting_a_stream_waits_for_nobody_s_work() {
                 gpu.set_current(context);
                 pool.get(60 * KIB)
             });
-            await_call(gpu, "cuEventSynchronize");
+            gpu.await_call("cuEventSynchronize");
             // Lets the stream go in the end, which nobody else would.
             scope.spawn(|| {
                 let start = Instant::now();
@@ -91,7 +79,7 @@ fn nobody_asks_about_a_forgotten_stream() {
                 gpu.set_current(context);
                 pool.get_on(1000, b)
             });
-            await_call(gpu, "cuStreamIsCapturing");
+            gpu.await_call("cuStreamIsCapturing");
             pool.forget(a);
             gpu.destroy_stream(a);
             other.join().expect("no panic");
@@ -127,7 +115,7 @@ fn an_event_that_is_waited_for_is_recorded_for_nothing_else() {
                 // For the first stream, and then for the second.
                 sender.send(pool.alloc(32 * KIB)).unwrap();
             });
-            await_call(gpu, "cuEventSynchronize");
+            gpu.await_call("cuEventSynchronize");
             // Another request sees that the second is done. Its event would be the third's now.
             sim.release(pointer(second));
             let mut small = vec![pool.get_on(256, other)];
@@ -229,13 +217,8 @@ fn a_stream_that_is_forgotten_leaves_its_successors_events_alone() {
 
 /// One thread fails for want of memory, and looks whether the context is there; another gives back meanwhile what it
 /// looks for.
-fn a_trim_is_no_end(sim: Simulation) {
-    let gpu = Gpu::new(sim);
-    gpu.enter(0);
-    let pool = cuda_pool(16 * MIB);
-    let (first, live) = (pool.get(MIB), pool.get(4 * MIB));
-    assert_eq!(pool.stats().num_regions, 2);
-    pool.put(first);
+fn a_trim_is_no_end(gpu: Gpu, pool: &Pool) {
+    let sim = gpu.sim;
     let (asks, call) = match sim.calls("cuCtxGetId") {
         0 => (c"cuMemGetAddressRange_v2", "cuMemGetAddressRange_v2"),
         _ => (c"cuDevicePrimaryCtxGetState", "cuDevicePrimaryCtxGetState"),
@@ -244,36 +227,44 @@ fn a_trim_is_no_end(sim: Simulation) {
     sim.delay(asks.as_ptr(), 200_000_000);
     std::thread::scope(|scope| {
         let failing = scope.spawn(|| pool.alloc(64 * MIB));
-        await_call(gpu, call);
+        gpu.await_call(call);
         assert!(pool.trim(0) >= MIB);
         assert_eq!(failing.join().expect("no panic"), Err(BFC_ERROR_OUT_OF_MEMORY));
     });
     sim.clear_faults();
-    assert_eq!(pool.requested_size(live), Ok(4 * MIB), "live memory was forgotten: {}", last_error());
-    pool.put(live);
-    drop(pool);
-    gpu.leave(0);
-    sim.assert_clean();
+}
+
+/// What threads do is no reason to forget live memory of a live context, whether contexts have numbers or only a region
+/// tells.
+fn nothing_is_lost(test: &str, driver_version: &str, work: fn(Gpu, &Pool)) {
+    simulated_with(test, &[("SIMCUDA_DRIVER_VERSION", driver_version)], |sim| {
+        let gpu = Gpu::new(sim);
+        gpu.enter(0);
+        let pool = cuda_pool(16 * MIB);
+        let (first, live) = (pool.get(MIB), pool.get(4 * MIB));
+        assert_eq!(pool.stats().num_regions, 2);
+        pool.put(first);
+        work(gpu, &pool);
+        assert_eq!(pool.requested_size(live), Ok(4 * MIB), "live memory was forgotten: {}", last_error());
+        pool.put(live);
+        drop(pool);
+        gpu.leave(0);
+        sim.assert_clean();
+    });
 }
 
 #[test]
 fn a_trim_meanwhile_is_not_the_end_of_a_context() {
-    simulated("a_trim_meanwhile_is_not_the_end_of_a_context", a_trim_is_no_end);
+    nothing_is_lost("a_trim_meanwhile_is_not_the_end_of_a_context", NUMBERED, a_trim_is_no_end);
 }
 
-/// There only a region tells.
 #[test]
 fn a_trim_meanwhile_is_not_the_end_of_a_context_without_a_number() {
-    let old = [("SIMCUDA_DRIVER_VERSION", "11080")];
-    simulated_with("a_trim_meanwhile_is_not_the_end_of_a_context_without_a_number", &old, a_trim_is_no_end);
+    let test = "a_trim_meanwhile_is_not_the_end_of_a_context_without_a_number";
+    nothing_is_lost(test, UNNUMBERED, a_trim_is_no_end);
 }
 
-fn nothing_is_forgotten(sim: Simulation) {
-    let gpu = Gpu::new(sim);
-    gpu.enter(0);
-    let pool = cuda_pool(16 * MIB);
-    let (first, live) = (pool.get(MIB), pool.get(4 * MIB));
-    pool.put(first);
+fn threads_trim(_: Gpu, pool: &Pool) {
     let (stop, start) = (AtomicBool::new(false), Instant::now());
     std::thread::scope(|scope| {
         for _ in 0..2 {
@@ -283,7 +274,7 @@ fn nothing_is_forgotten(sim: Simulation) {
                 }
             });
         }
-        while start.elapsed() < Duration::from_secs(2) && pool.requested_size(live).is_ok() {
+        while start.elapsed() < Duration::from_secs(2) && pool.stats().bytes_in_use != 0 {
             if let Ok(chunk) = pool.alloc(MIB) {
                 pool.free(chunk);
             }
@@ -291,20 +282,14 @@ fn nothing_is_forgotten(sim: Simulation) {
         }
         stop.store(true, SeqCst);
     });
-    assert_eq!(pool.requested_size(live), Ok(4 * MIB), "live memory was forgotten: {}", last_error());
-    pool.put(live);
-    drop(pool);
-    gpu.leave(0);
-    sim.assert_clean();
 }
 
 #[test]
 fn nothing_is_forgotten_while_threads_trim() {
-    simulated("nothing_is_forgotten_while_threads_trim", nothing_is_forgotten);
+    nothing_is_lost("nothing_is_forgotten_while_threads_trim", NUMBERED, threads_trim);
 }
 
 #[test]
 fn nothing_is_forgotten_while_threads_trim_without_a_number() {
-    let old = [("SIMCUDA_DRIVER_VERSION", "11080")];
-    simulated_with("nothing_is_forgotten_while_threads_trim_without_a_number", &old, nothing_is_forgotten);
+    nothing_is_lost("nothing_is_forgotten_while_threads_trim_without_a_number", UNNUMBERED, threads_trim);
 }

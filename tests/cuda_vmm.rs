@@ -13,9 +13,10 @@ use cuda_sys::*;
 const GRANULE: u64 = 2 * MIB;
 
 fn vmm(limit: u64) -> Pool {
-    let mut wanted = options();
-    (wanted.backend, wanted.flags, wanted.memory_limit) = (BFC_BACKEND_CUDA_VMM, BFC_ALLOW_GROWTH, limit);
-    Pool::create(0, &wanted, None).unwrap_or_else(|status| panic!("status {status}: {}", last_error()))
+    Pool::on_device(0, |options| {
+        (options.backend, options.flags, options.memory_limit) =
+            (BFC_BACKEND_CUDA_VMM, BFC_ALLOW_GROWTH, limit);
+    })
 }
 
 /// What the driver has out is what the pool holds.

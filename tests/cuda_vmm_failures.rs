@@ -39,35 +39,7 @@ fn remapping(program: &mut Program) {
     program.trim();
 }
 
-#[test]
-fn nothing_fails_by_itself() {
-    nothing_fails("nothing_fails_by_itself", KIND);
-}
-
-#[test]
-fn every_call_is_out_of_memory() {
-    let answers = [BFC_ERROR_OUT_OF_MEMORY, BFC_ERROR_BACKEND_FAILED, BFC_ERROR_BACKEND_UNAVAILABLE];
-    every_call_fails("every_call_is_out_of_memory", KIND, CUDA_ERROR_OUT_OF_MEMORY, &answers);
-}
-
-#[test]
-fn every_call_fails_for_no_known_reason() {
-    let answers = [BFC_ERROR_BACKEND_FAILED, BFC_ERROR_BACKEND_UNAVAILABLE, BFC_ERROR_OUT_OF_MEMORY];
-    every_call_fails("every_call_fails_for_no_known_reason", KIND, CUDA_ERROR_UNKNOWN, &answers);
-}
-
-/// From then on everything in the context fails.
-#[test]
-fn every_call_finds_the_context_broken() {
-    let answers = [BFC_ERROR_BACKEND_FAILED, BFC_ERROR_BACKEND_UNAVAILABLE, BFC_ERROR_OUT_OF_MEMORY];
-    every_call_fails("every_call_finds_the_context_broken", KIND, CUDA_ERROR_ILLEGAL_ADDRESS, &answers);
-}
-
-#[test]
-fn every_call_finds_the_driver_down() {
-    let answers = [BFC_ERROR_SHUTTING_DOWN, BFC_ERROR_BACKEND_FAILED, BFC_ERROR_BACKEND_UNAVAILABLE];
-    every_call_fails("every_call_finds_the_driver_down", KIND, CUDA_ERROR_DEINITIALIZED, &answers);
-}
+every_call_fails!(KIND);
 
 /// A trim that the driver lets down in its second half: the memory is out of the pool's books, and on the device still.
 #[test]

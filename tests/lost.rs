@@ -298,7 +298,7 @@ fn one_question_fails(sim: Simulation) {
         let gpu = Gpu::new(sim);
         gpu.enter(0);
         let (a, b) = (gpu.stream(false), gpu.stream(false));
-        let pool = pool_with(0, |wanted| wanted.memory_limit = MIB);
+        let pool = Pool::on_device(0, |wanted| wanted.memory_limit = MIB);
         gpu.hold(a);
         let chunk = pool.get_on(MIB / 2, a);
         gpu.fill(a, chunk, MIB / 2, 1);

@@ -12,10 +12,8 @@ use common::simcuda::{Simulation, simulated};
 use common::*;
 use cuda_sys::*;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicU64, Ordering::*};
 use std::time::Duration;
-
-const GIB: u64 = 1 << 30;
 
 #[test]
 fn who_listens_is_told_of_what_went() {
@@ -53,49 +51,19 @@ fn who_listens_is_told_of_what_went() {
 fn threads_come_through_resets() {
     simulated("threads_come_through_resets", |sim| {
         sim.set(REUSE_ADDRESSES, 0);
-        let pool = pool_with(0, |options| (options.memory_limit, options.retry_timeout_ms) = (64 * MIB, 1));
+        let pool =
+            Pool::on_device(0, |options| (options.memory_limit, options.retry_timeout_ms) = (64 * MIB, 1));
         let told = listen(&pool);
-        let over = AtomicBool::new(false);
-        let served = AtomicU64::new(0);
-        std::thread::scope(|scope| {
-            for seed in 0..4 {
-                let (over, served, pool) = (&over, &served, &pool);
-                scope.spawn(move || {
-                    let mut random = Random::new(seed);
-                    let mut live: Vec<u64> = Vec::new();
-                    while !over.load(Relaxed) {
-                        if live.len() < 12 && random.below(3) != 0 {
-                            match pool.alloc(1 + random.below(6 * MIB)) {
-                                Ok(address) => live.push(address),
-                                Err(status) => assert!(
-                                    [BFC_ERROR_OUT_OF_MEMORY, BFC_ERROR_BACKEND_FAILED].contains(&status),
-                                    "{status}: {}",
-                                    last_error()
-                                ),
-                            }
-                            served.fetch_add(1, Relaxed);
-                        } else if !live.is_empty() {
-                            let place = random.below(live.len() as u64) as usize;
-                            let status = pool.free(live.swap_remove(place));
-                            assert!([BFC_OK, BFC_ERROR_INVALID_POINTER].contains(&status), "{status}");
-                        } else if random.below(4) == 0 {
-                            let _ = pool.try_trim(0);
-                        }
-                    }
-                });
-            }
-            let gpu = Gpu::new(sim);
-            for round in 0..300 {
-                std::thread::sleep(Duration::from_micros(round % 7 * 300));
-                gpu.reset(0);
-                if round % 3 != 0 {
-                    lost(0);
-                }
-                pool.check();
-            }
-            over.store(true, Relaxed);
-        });
-        assert!(served.load(Relaxed) > 1000);
+        let threads = Threads {
+            count: 4,
+            most_live: 12,
+            most_bytes: 6 * MIB,
+            keep: 1,
+            frees: &[BFC_OK, BFC_ERROR_INVALID_POINTER],
+            resets: 300,
+        };
+        let served = reset_among_threads(Gpu::new(sim), &pool, &threads);
+        assert!(served > 1000);
         Gpu::new(sim).reset(0);
         lost(0);
         assert_empty(&pool);

@@ -19,7 +19,7 @@ fn streams_events_and_private_pools_are_forgotten() {
     simulated("streams_events_and_private_pools_are_forgotten", |sim| {
         for told in [true, false] {
             sim.set(REUSE_ADDRESSES, 0);
-            let (pool, gpu) = (pool_with(0, |options| options.memory_limit = 16 * MIB), Gpu::new(sim));
+            let (pool, gpu) = (Pool::on_device(0, |options| options.memory_limit = 16 * MIB), Gpu::new(sim));
             gpu.enter(0);
             let [one, other] = [0; 2].map(|_| gpu.stream(false));
             sim.hold(pointer(one));
@@ -110,7 +110,7 @@ fn the_next_life_is_as_the_first() {
 #[test]
 fn who_asks_about_events_comes_back_to_none() {
     simulated("who_asks_about_events_comes_back_to_none", |sim| {
-        let (pool, gpu) = (pool_with(0, |options| options.memory_limit = 16 * MIB), Gpu::new(sim));
+        let (pool, gpu) = (Pool::on_device(0, |options| options.memory_limit = 16 * MIB), Gpu::new(sim));
         for function in [c"cuEventQuery", c"cuCtxSynchronize"] {
             gpu.enter(0);
             let streams = [0; 3].map(|_| gpu.stream(false));

@@ -13,11 +13,8 @@ use cuda_sys::*;
 use std::collections::BTreeSet;
 use std::ffi::c_void;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
-use std::time::Duration;
 
 const GRANULE: u64 = 2 * MIB;
-const GIB: u64 = 1 << 30;
 
 /// What is there, by the driver.
 fn there(sim: Simulation) -> [u64; 4] {
@@ -25,7 +22,7 @@ fn there(sim: Simulation) -> [u64; 4] {
 }
 
 fn vmm(limit: u64) -> Pool {
-    pool_with(0, |options| (options.backend, options.memory_limit) = (BFC_BACKEND_CUDA_VMM, limit))
+    Pool::on_device(0, |options| (options.backend, options.memory_limit) = (BFC_BACKEND_CUDA_VMM, limit))
 }
 
 /// Of a pool with nothing between its granules and the driver.
@@ -236,7 +233,7 @@ fn threads_come_through_resets() {
 }
 
 fn threads_and_resets(sim: Simulation) {
-    let pool = pool_with(0, |options| {
+    let pool = Pool::on_device(0, |options| {
         (options.backend, options.memory_limit) = (BFC_BACKEND_CUDA_VMM, 64 * MIB);
         (options.flags, options.retry_timeout_ms) = (BFC_ALLOW_GROWTH | BFC_SPLIT_ALWAYS, 1);
     });
@@ -244,48 +241,17 @@ fn threads_and_resets(sim: Simulation) {
     let user_data = std::ptr::from_ref(registered).cast_mut().cast();
     // SAFETY: it lives for ever, and may be called from any thread.
     assert_eq!(unsafe { bfc_set_region_callback(0, Some(register), user_data) }, BFC_OK);
-    let (over, served) = (AtomicBool::new(false), AtomicU64::new(0));
-    std::thread::scope(|scope| {
-        for seed in 0..3 {
-            let (over, served, pool) = (&over, &served, &pool);
-            scope.spawn(move || {
-                let mut random = Random::new(seed);
-                let mut live: Vec<u64> = Vec::new();
-                while !over.load(Relaxed) {
-                    if live.len() < 8 && random.below(3) != 0 {
-                        match pool.alloc(1 + random.below(10 * MIB)) {
-                            Ok(address) => live.push(address),
-                            Err(status) => assert!(
-                                [BFC_ERROR_OUT_OF_MEMORY, BFC_ERROR_BACKEND_FAILED].contains(&status),
-                                "{status}: {}",
-                                last_error()
-                            ),
-                        }
-                        served.fetch_add(1, Relaxed);
-                    } else if !live.is_empty() {
-                        let place = random.below(live.len() as u64) as usize;
-                        // It may be another thread's by now, where ranges come back.
-                        let status = pool.free(live.swap_remove(place));
-                        let fine = [BFC_OK, BFC_ERROR_INVALID_POINTER, BFC_ERROR_DOUBLE_FREE];
-                        assert!(fine.contains(&status), "{status}");
-                    } else if random.below(4) == 0 {
-                        let _ = pool.try_trim(random.below(64 * MIB));
-                    }
-                }
-            });
-        }
-        let gpu = Gpu::new(sim);
-        for round in 0..100 {
-            std::thread::sleep(Duration::from_micros(round % 7 * 300));
-            gpu.reset(0);
-            if round % 3 != 0 {
-                lost(0);
-            }
-            pool.check();
-        }
-        over.store(true, Relaxed);
-    });
-    assert!(served.load(Relaxed) > 300);
+    let threads = Threads {
+        count: 3,
+        most_live: 8,
+        most_bytes: 10 * MIB,
+        keep: 64 * MIB,
+        // It may be another thread's by now, where ranges come back.
+        frees: &[BFC_OK, BFC_ERROR_INVALID_POINTER, BFC_ERROR_DOUBLE_FREE],
+        resets: 100,
+    };
+    let served = reset_among_threads(Gpu::new(sim), &pool, &threads);
+    assert!(served > 300);
     Gpu::new(sim).reset(0);
     lost(0);
     assert_empty(&pool);

@@ -5,7 +5,6 @@ mod common;
 
 use common::*;
 
-const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 /// Two streams.
 const A: u64 = 0x1000;

@@ -133,8 +133,6 @@ impl Program {
     }
 }
 
-pub const GROWING: u32 = BFC_ALLOW_GROWTH | BFC_GARBAGE_COLLECTION;
-
 /// Creation, growth, plain calls, trim.
 fn growth(program: &mut Program) {
     program.create(512, GROWING);
@@ -346,4 +344,45 @@ pub fn every_call_fails(test: &str, kind: Kind, code: CUresult, answers: &[Statu
             assert!(nth > 40 && noticed > 5, "{name}: {nth} calls, {noticed} noticed");
         }
     });
+}
+
+/// The tests of a kind: each call of the driver fails, with each of these codes.
+#[macro_export]
+macro_rules! every_call_fails {
+    ($kind:expr) => {
+        #[test]
+        fn nothing_fails_by_itself() {
+            nothing_fails("nothing_fails_by_itself", $kind);
+        }
+
+        #[test]
+        fn every_call_is_out_of_memory() {
+            let answers = [BFC_ERROR_OUT_OF_MEMORY, BFC_ERROR_BACKEND_FAILED, BFC_ERROR_BACKEND_UNAVAILABLE];
+            every_call_fails("every_call_is_out_of_memory", $kind, CUDA_ERROR_OUT_OF_MEMORY, &answers);
+        }
+
+        #[test]
+        fn every_call_fails_for_no_known_reason() {
+            let answers = [BFC_ERROR_BACKEND_FAILED, BFC_ERROR_BACKEND_UNAVAILABLE, BFC_ERROR_OUT_OF_MEMORY];
+            every_call_fails("every_call_fails_for_no_known_reason", $kind, CUDA_ERROR_UNKNOWN, &answers);
+        }
+
+        /// From then on everything in the context fails.
+        #[test]
+        fn every_call_finds_the_context_broken() {
+            let answers = [BFC_ERROR_BACKEND_FAILED, BFC_ERROR_BACKEND_UNAVAILABLE, BFC_ERROR_OUT_OF_MEMORY];
+            every_call_fails(
+                "every_call_finds_the_context_broken",
+                $kind,
+                CUDA_ERROR_ILLEGAL_ADDRESS,
+                &answers,
+            );
+        }
+
+        #[test]
+        fn every_call_finds_the_driver_down() {
+            let answers = [BFC_ERROR_SHUTTING_DOWN, BFC_ERROR_BACKEND_FAILED, BFC_ERROR_BACKEND_UNAVAILABLE];
+            every_call_fails("every_call_finds_the_driver_down", $kind, CUDA_ERROR_DEINITIALIZED, &answers);
+        }
+    };
 }

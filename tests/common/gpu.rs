@@ -5,11 +5,16 @@ use super::simcuda::Simulation;
 use cuda_sys::*;
 use std::ffi::c_void;
 use std::ptr;
+use std::time::{Duration, Instant};
 
 /// The legacy default stream.
 pub const LEGACY: u64 = 1;
 /// The calling thread's default stream.
 pub const PER_THREAD: u64 = 2;
+
+/// Both backends, with a unit for the sizes of a test: where memory is mapped by granules 32 of them are a granule.
+pub const BACKENDS: [(u32, u64); 2] =
+    [(super::BFC_BACKEND_CUDA, super::KIB), (super::BFC_BACKEND_CUDA_VMM, 64 * super::KIB)];
 
 /// The driver, and the simulation that it is.
 #[derive(Clone, Copy)]
@@ -71,6 +76,16 @@ impl Gpu {
     /// Ends everything in it, as `cudaDeviceReset` does.
     pub fn reset(self, device: i32) {
         cu!(self, cuDevicePrimaryCtxReset_v2(device));
+    }
+
+    /// Waits until another thread has called a function of the driver.
+    #[track_caller]
+    pub fn await_call(self, function: &str) {
+        let start = Instant::now();
+        while self.sim.calls(function) == 0 {
+            assert!(start.elapsed() < Duration::from_secs(10), "nobody calls {function}");
+            std::thread::sleep(Duration::from_millis(2));
+        }
     }
 
     /// Memory of the current context that is the program's own.

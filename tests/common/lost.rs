@@ -1,25 +1,16 @@
 //! What the tests of a context that is gone share: a pool on the simulated device 0, what is left of it, and who is
 //! told of its regions.
 
+use super::gpu::Gpu;
 use super::*;
 use std::ptr;
 use std::sync::Mutex;
-use std::sync::atomic::AtomicU64;
-
-const GIB: u64 = 1 << 30;
-
-/// A growing pool on a device, after `change` to its options.
-pub fn pool_with(device: i32, change: impl FnOnce(&mut bfc_options_t)) -> Pool {
-    let mut wanted = options();
-    (wanted.backend, wanted.memory_limit) = (BFC_BACKEND_CUDA, GIB);
-    wanted.flags = BFC_ALLOW_GROWTH | BFC_GARBAGE_COLLECTION;
-    change(&mut wanted);
-    Pool::create(device, &wanted, None).unwrap_or_else(|status| panic!("status {status}: {}", last_error()))
-}
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::time::Duration;
 
 /// One of 1 GiB at most.
 pub fn cuda_pool(device: i32) -> Pool {
-    pool_with(device, |_| ())
+    Pool::on_device(device, |_| ())
 }
 
 /// `bfc_device_lost` that must work.
@@ -86,4 +77,59 @@ pub fn listen(pool: &Pool) -> &'static Told {
     let status = unsafe { bfc_set_region_callback(pool.device(), Some(told), user_data) };
     assert_eq!(status, BFC_OK, "{}", last_error());
     told_of
+}
+
+/// What threads do while the device is reset again and again.
+pub struct Threads {
+    pub count: u64,
+    pub most_live: usize,
+    pub most_bytes: u64,
+    /// A trim keeps less than this.
+    pub keep: u64,
+    /// What a free may say, of memory that may be gone.
+    pub frees: &'static [Status],
+    pub resets: u64,
+}
+
+/// Lets them, and says how many requests were answered.
+pub fn reset_among_threads(gpu: Gpu, pool: &Pool, threads: &Threads) -> u64 {
+    let (over, served) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for seed in 0..threads.count {
+            let (over, served) = (&over, &served);
+            scope.spawn(move || {
+                let mut random = Random::new(seed);
+                let mut live: Vec<u64> = Vec::new();
+                while !over.load(Relaxed) {
+                    if live.len() < threads.most_live && random.below(3) != 0 {
+                        match pool.alloc(1 + random.below(threads.most_bytes)) {
+                            Ok(address) => live.push(address),
+                            Err(status) => assert!(
+                                [BFC_ERROR_OUT_OF_MEMORY, BFC_ERROR_BACKEND_FAILED].contains(&status),
+                                "{status}: {}",
+                                last_error()
+                            ),
+                        }
+                        served.fetch_add(1, Relaxed);
+                    } else if !live.is_empty() {
+                        let place = random.below(live.len() as u64) as usize;
+                        let status = pool.free(live.swap_remove(place));
+                        assert!(threads.frees.contains(&status), "{status}");
+                    } else if random.below(4) == 0 {
+                        let _ = pool.try_trim(random.below(threads.keep));
+                    }
+                }
+            });
+        }
+        for round in 0..threads.resets {
+            std::thread::sleep(Duration::from_micros(round % 7 * 300));
+            gpu.reset(0);
+            if round % 3 != 0 {
+                lost(0);
+            }
+            pool.check();
+        }
+        over.store(true, Relaxed);
+    });
+    served.into_inner()
 }

@@ -177,6 +177,10 @@ pub fn rounded(bytes: u64) -> u64 {
 }
 
 /// MiB.
+pub const KIB: u64 = 1 << 10;
 pub const MIB: u64 = 1 << 20;
 /// GiB.
 pub const GIB: u64 = 1 << 30;
+
+/// As most pools of real programs are.
+pub const GROWING: u32 = BFC_ALLOW_GROWTH | BFC_GARBAGE_COLLECTION;

@@ -57,6 +57,25 @@ impl Pool {
         }
     }
 
+    /// On a device: of `BFC_BACKEND_CUDA`, growing and collecting, of 1 GiB at most; but for `change`.
+    #[track_caller]
+    pub fn on_device(device: i32, change: impl FnOnce(&mut bfc_options_t)) -> Pool {
+        let mut wanted = options();
+        (wanted.backend, wanted.flags, wanted.memory_limit) = (BFC_BACKEND_CUDA, GROWING, GIB);
+        change(&mut wanted);
+        Pool::create(device, &wanted, None)
+            .unwrap_or_else(|status| panic!("status {status}: {}", last_error()))
+    }
+
+    /// One whose regions begin with 64 KiB.
+    #[track_caller]
+    pub fn in_small_regions(backend: u32, device: i32, limit: u64, flags: u32) -> Pool {
+        Pool::on_device(device, |options| {
+            (options.backend, options.flags, options.memory_limit) = (backend, flags, limit);
+            options.initial_region_bytes = 64 * KIB;
+        })
+    }
+
     /// Its ordinal.
     pub fn device(&self) -> i32 {
         self.device
