@@ -205,6 +205,29 @@ fn a_capture_is_left_alone() {
     });
 }
 
+/// Another thread's capture may begin at any time once it is announced: nothing waits for the device, so nothing is
+/// filled or looked at.
+#[test]
+fn where_a_capture_is_announced_nothing_waits() {
+    guarded("where_a_capture_is_announced_nothing_waits", |sim, log| {
+        let (pool, gpu) = (pool(), Gpu::new(sim));
+        let stream = stream(gpu, false);
+        let before = pool.get(1000);
+        assert_eq!(pool.begin_private(1, stream), BFC_OK, "{}", last_error());
+        sim.clear_log();
+        pool.put(before);
+        pool.put(pool.get(1000));
+        assert_eq!(bfc_check(0), BFC_OK);
+        assert_eq!(sim.calls("cuCtxSynchronize"), 0, "{}", sim.log_text());
+        assert_eq!(pool.end_private(1, stream), BFC_OK);
+        pool.put(pool.get(1000));
+        assert_ne!(sim.calls("cuCtxSynchronize"), 0);
+        assert_eq!((bfc_check(0), errors(log)), (BFC_OK, vec![]));
+        assert_ne!(counter(&pool, "guards_unchecked"), 0);
+        gpu.destroy_stream(stream);
+    });
+}
+
 /// A graph uses the memory of its private pool whenever it is launched: nothing is written there.
 #[test]
 fn private_pools_are_left_alone() {

@@ -276,6 +276,26 @@ fn a_driver_that_numbers_no_contexts_will_do() {
     });
 }
 
+/// And where nobody says a word: a request that fails looks for what is there.
+#[test]
+fn without_numbers_what_is_missing_tells() {
+    let test = "without_numbers_what_is_missing_tells";
+    simulated_with(test, &[("SIMCUDA_DRIVER_VERSION", "11080")], |sim| {
+        sim.set(REUSE_ADDRESSES, 0);
+        let (pool, gpu) = (cuda_pool(0), Gpu::new(sim));
+        let old = pool.get(MIB);
+        gpu.reset(0);
+        gpu.enter(0);
+        assert_eq!(pool.alloc(64 * GIB), Err(BFC_ERROR_OUT_OF_MEMORY), "{}", last_error());
+        assert_refused(&pool, old);
+        assert_empty(&pool);
+        pool.put(pool.get(MIB));
+        gpu.leave(0);
+        drop(pool);
+        sim.assert_clean();
+    });
+}
+
 #[test]
 fn there_is_nothing_to_lose_on_the_host() {
     for backend in [BFC_BACKEND_HOST, BFC_BACKEND_HOST_VMM] {

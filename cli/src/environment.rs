@@ -67,6 +67,7 @@ impl Kind {
         let text = text.trim();
         match self {
             Self::Backend => {
+                let text = text.replace('-', "_");
                 let names = ["auto", "host", "cuda", "cuda_vmm", "host_vmm"];
                 names.iter().any(|name| text.eq_ignore_ascii_case(name))
             }

@@ -207,7 +207,7 @@ pub(super) fn hand_out(mut guard: Guard<'_>, addr: u64, stream: Stream) -> Resul
         Fill { range: in_front_of(addr), with: GUARD },
     ];
     let count = if front == Neighbour::Free { 3 } else { 2 };
-    let streams = guard.streams_to_ask(stream);
+    let streams = guard.streams_to_wait_beside(stream);
     guard.guards().at_work = Some((addr, None));
     let life = guard.arena.life();
     let (mut guard, hindrance) = guard

@@ -3,7 +3,7 @@
 use super::guarded::Guards;
 use super::listener::Listener;
 use super::slot::{Guard, Phase, Slot};
-use super::traffic::{give_back, release, tell_of_release};
+use super::traffic::{give_back, refuse_for_a_capture, release, tell_of_release};
 use super::{Pool, order, remap};
 use crate::core::arena::Arena;
 use crate::core::lanes::Stream;
@@ -139,11 +139,4 @@ pub(crate) fn trim(slot: &Slot, keep: u64) -> Result<u64, Error> {
     guard.arena.forget_past();
     guard.notify();
     released
-}
-
-fn refuse_for_a_capture() -> Error {
-    fail!(
-        Error::BackendFailed,
-        "a stream is being captured, or bfc_pool_begin has announced it: giving memory back would break that capture"
-    )
 }

@@ -203,6 +203,16 @@ fn is_captured(order: &dyn Order, stream: Stream) -> Result<bool, Error> {
     if stream.exists() { order.is_capturing(handle(stream)) } else { Ok(false) }
 }
 
+/// Whether one of these streams is captured.
+pub(super) fn is_one_captured(order: &dyn Order, streams: &[driver::Stream]) -> Result<bool, Error> {
+    for &stream in streams {
+        if order.is_capturing(stream)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 impl Pool {
     /// The streams that may be captured, by the driver's names for them; none without a device.
     pub(super) fn streams_to_ask(&self, also: Stream) -> Result<Vec<driver::Stream>, HostMemoryExhausted> {
@@ -216,6 +226,18 @@ impl Pool {
         streams.push(handle(Stream::DEFAULT));
         streams.extend(reachable().map(handle));
         Ok(streams)
+    }
+
+    /// The same for who waits for the device: nothing, where the capture of another stream is announced, for it may
+    /// begin at any time.
+    pub(super) fn streams_to_wait_beside(
+        &self,
+        also: Stream,
+    ) -> Result<Option<Vec<driver::Stream>>, HostMemoryExhausted> {
+        match self.backend.get().order().is_some() && self.arena.redirects_others(also) {
+            true => Ok(None),
+            false => self.streams_to_ask(also).map(Some),
+        }
     }
 }
 
@@ -404,14 +426,7 @@ pub(super) fn is_any_captured<'a>(guard: Guard<'a>, stream: Stream) -> Ordered<'
         Ok(streams) => streams,
         Err(exhausted) => return Ok((guard, Err(exhausted.into()))),
     };
-    let (guard, result) = guard.ordering(|order| {
-        for stream in streams {
-            if order.is_capturing(stream)? {
-                return Ok(true);
-            }
-        }
-        Ok(false)
-    });
+    let (guard, result) = guard.ordering(|order| is_one_captured(order, &streams));
     Ok((guard.check_entry()?, result))
 }
 

@@ -7,6 +7,7 @@
 use super::listener::{RegionEvent, Told};
 use super::slot::Guard;
 use super::traffic::Extended;
+use super::traffic::refuse_for_a_capture;
 use crate::backend::granules::Granules;
 use crate::core::arena::Want;
 use crate::core::lanes::Stream;
@@ -177,7 +178,8 @@ pub(super) fn trim(mut guard: Guard<'_>, keep: u64) -> Result<(Guard<'_>, Result
     }
     // The lock was open, and a capture may be announced by now, which waiting for the device might break.
     if guard.arena.redirects_others(Stream::NONE) {
-        return Ok((guard, Ok(0)));
+        let due = guard.arena.could_trim(keep);
+        return Ok((guard, if due { Err(refuse_for_a_capture()) } else { Ok(0) }));
     }
     let mut plan = guard.arena.plan_trim(keep)?;
     if plan.sources.is_empty() {

@@ -37,6 +37,7 @@ pub(super) fn release(
         }
         if guard.arena.redirects_others(stream) {
             guard = keep(guard, &regions.remove(at));
+            released.failure = Some(refuse_for_a_capture());
             continue;
         }
         let given;
@@ -296,4 +297,12 @@ fn add<'a>(mut guard: Guard<'a>, plan: &Extension, granted: Granted) -> (Guard<'
             (guard, Err(exhausted.into()))
         }
     }
+}
+
+/// Nothing goes back now.
+pub(super) fn refuse_for_a_capture() -> Error {
+    fail!(
+        Error::BackendFailed,
+        "a stream is being captured, or bfc_pool_begin has announced it: giving memory back would break that capture"
+    )
 }

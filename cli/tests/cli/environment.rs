@@ -104,7 +104,10 @@ fn what_info_calls_ignored_the_library_ignores() {
         ("BFC_MEMORY_FRACTION", &["1.0", "+0.5", ".5", "0", "inf", "2", "half", " "]),
         ("BFC_RETRY_TIMEOUT_MS", &["0", "1", "+5", "4294967295", "4294967296", "-1", "1s", "1.5"]),
         ("BFC_DEBUG", &["guard", "GUARD", " guard ,", ",", "gard", "1", "guard guard", "guards"]),
-        ("BFC_BACKEND", &["host", "HOST", "cuda_vmm", "auto", "custom", "hostvmm", "1", "gpu"]),
+        (
+            "BFC_BACKEND",
+            &["host", "HOST", "cuda_vmm", "cuda-vmm", "Host-VMM", "auto", "custom", "hostvmm", "1", "gpu"],
+        ),
     ];
     for round in 0..8 {
         let mut command = bfc();

@@ -21,7 +21,7 @@ use crate::error::{Error, with_last_error};
 use crate::log::{self, Level};
 use cuda_sys::{
     CUDA_ERROR_CONTEXT_IS_DESTROYED, CUDA_ERROR_INVALID_CONTEXT, CUDA_ERROR_INVALID_VALUE,
-    CUDA_ERROR_OUT_OF_MEMORY, Driver,
+    CUDA_ERROR_NOT_FOUND, CUDA_ERROR_OUT_OF_MEMORY, Driver,
 };
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 
@@ -110,8 +110,10 @@ impl Cuda {
         match calls::allocation(driver, region.base) {
             Ok(found) if found == (region.base, region.bytes) => Seen::There,
             Ok(_) => Seen::Missing,
-            // "The address is not known": any other failure says nothing of it.
-            Err(failure) if failure.is(CUDA_ERROR_INVALID_VALUE) => Seen::Missing,
+            // The manual has both for an address that the driver does not know. Any other failure says nothing of it.
+            Err(failure) if failure.is(CUDA_ERROR_NOT_FOUND) || failure.is(CUDA_ERROR_INVALID_VALUE) => {
+                Seen::Missing
+            }
             Err(_) => Seen::Nothing,
         }
     }

@@ -14,7 +14,7 @@ use crate::sys::HostMemoryExhausted;
 pub(crate) fn check(guard: Guard<'_>) -> Result<(), Error> {
     let mut guard = turn(guard)?;
     let mut inspections = plan_check(&guard)?;
-    let streams = guard.streams_to_ask(Stream::NONE);
+    let streams = guard.streams_to_wait_beside(Stream::NONE);
     let mut buffer = std::mem::take(&mut guard.guards().buffer);
     let (mut guard, hindrance) = guard.guarding(|backend| {
         work::when_idle(backend, streams, |memory| {

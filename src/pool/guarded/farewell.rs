@@ -95,7 +95,7 @@ pub(in crate::pool) fn free(guard: Guard<'_>, addr: u64, stream: Stream) -> Resu
     let mut findings = Findings::default();
     let mut hindrance = None;
     if !farewell.is_nothing() {
-        let streams = guard.streams_to_ask(stream);
+        let streams = guard.streams_to_wait_beside(stream);
         let mut buffer = std::mem::take(&mut guard.guards().buffer);
         guard.guards().at_work = Some((addr, farewell.next));
         (guard, hindrance) = guard.guarding(|backend| {

@@ -6,6 +6,7 @@ use crate::backend::Backend;
 use crate::backend::memory::Memory;
 use crate::backend::order::Stream;
 use crate::error::{Error, Text, fail, keeping_last_error, with_last_error};
+use crate::pool::order::is_one_captured;
 use crate::sys::HostMemoryExhausted;
 use std::fmt::Write;
 
@@ -68,15 +69,19 @@ impl Inspection {
 
 /// Why nothing, or not everything, was done.
 pub(super) struct Hindrance {
-    /// None: a stream is captured, and until that ends nothing may be waited for. Nothing was written then.
+    /// None: a stream is captured, or its capture announced, and until that ends nothing may be waited for. Nothing
+    /// was written then.
     pub(super) error: Option<Error>,
     pub(super) words: Text<{ words::FAILURE }>,
 }
 
+/// The streams that are not captured if the device may be waited for; none if it may not.
+pub(super) type ToAsk = Result<Option<Vec<Stream>>, HostMemoryExhausted>;
+
 /// Does some work when all that the device was told to do is done. A failure is nobody's but the debug mode's.
 pub(super) fn when_idle(
     backend: &dyn Backend,
-    streams: Result<Vec<Stream>, HostMemoryExhausted>,
+    streams: ToAsk,
     work: impl FnOnce(&dyn Memory) -> Result<(), Error>,
 ) -> Option<Hindrance> {
     keeping_last_error(|| {
@@ -84,7 +89,7 @@ pub(super) fn when_idle(
         // Cutting is no failure.
         let (error, _) = match try_when_idle(backend, streams, work) {
             Ok(true) => return None,
-            Ok(false) => (None, words.write_str("a stream is captured")),
+            Ok(false) => (None, words.write_str("a stream is captured, or about to be")),
             Err(error) => (Some(error), with_last_error(|text| words.write_str(text))),
         };
         Some(Hindrance { error, words })
@@ -93,22 +98,16 @@ pub(super) fn when_idle(
 
 fn try_when_idle(
     backend: &dyn Backend,
-    streams: Result<Vec<Stream>, HostMemoryExhausted>,
+    streams: ToAsk,
     work: impl FnOnce(&dyn Memory) -> Result<(), Error>,
 ) -> Result<bool, Error> {
     let Some(memory) = backend.memory() else {
         return Err(fail!(Error::Unsupported, "the backend has no memory to look at"));
     };
     if let Some(device) = backend.order() {
-        let streams = streams?;
-        let is_idle = device.run(|order| {
-            for stream in streams {
-                if order.is_capturing(stream)? {
-                    return Ok(false);
-                }
-            }
-            order.synchronize().map(|()| true)
-        });
+        let Some(streams) = streams? else { return Ok(false) };
+        let is_idle =
+            device.run(|order| Ok(!is_one_captured(order, &streams)? && order.synchronize().map(|()| true)?));
         if !is_idle? {
             return Ok(false);
         }
