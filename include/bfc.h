@@ -84,6 +84,10 @@
 // For bfc_request_t: the request is for its stream.
 #define BFC_REQUEST_ON_STREAM (1u << 0)
 
+// For bfc_request_t: only from memory that the allocator holds already. The backend is not called and nobody is waited
+// for; BFC_ERROR_OUT_OF_MEMORY then does not count as a failure, and no report is written.
+#define BFC_REQUEST_HELD_ONLY (1u << 1)
+
 // Levels of messages, for BFC_LOG and bfc_log_callback_t.
 #define BFC_LOG_ERROR 1
 
@@ -186,7 +190,7 @@ typedef struct bfc_request_t {
   bfc_stream_t stream;
   // Accept chunks stamped at most this; 0: any. Needs BFC_TIMESTAMPS.
   uint64_t freed_before;
-  // BFC_REQUEST_ON_STREAM or 0.
+  // BFC_REQUEST_ON_STREAM and BFC_REQUEST_HELD_ONLY, combined by |.
   uint32_t flags;
   // 0.
   uint32_t reserved;
@@ -351,10 +355,14 @@ bfc_status_t bfc_device_lost(int32_t device);
 bfc_status_t bfc_alloc(int32_t device, size_t bytes, void **out_ptr);
 
 // As bfc_alloc, at a multiple of `alignment`, which must be a power of two; one above the limit is
-// BFC_ERROR_OUT_OF_MEMORY. What lies before the aligned address stays free.
+// BFC_ERROR_OUT_OF_MEMORY. What lies before the aligned address stays free. With an alignment of 512 and more the size
+// is rounded up to a multiple of 512.
 //
 // Precondition: `out_ptr` is NULL or valid for writing.
-bfc_status_t bfc_alloc_aligned(int32_t device, size_t bytes, size_t alignment, void **out_ptr);
+bfc_status_t bfc_alloc_aligned(int32_t device,
+                               size_t bytes,
+                               size_t alignment,
+                               void **out_ptr);
 
 // As bfc_alloc, with everything that can be said about a request.
 //

@@ -37,6 +37,9 @@ pub struct Request {
     pub freed_before: u64,
     /// In the order of the stream with this handle, as [`Device::alloc_on`].
     pub stream: Option<u64>,
+    /// Only from what the allocator holds: neither the backend is called nor anybody waited for, and it is no failure to
+    /// count if that has no room.
+    pub held_only: bool,
 }
 
 /// What an address belongs to: the chunk and the region around it, each as start and bytes.
@@ -133,13 +136,13 @@ impl Device {
 
     /// Allocates at an alignment, with a bound on the stamps that are acceptable.
     pub fn alloc_with(self, request: &Request) -> Result<u64, Error> {
-        let Request { bytes, alignment, freed_before, stream } = *request;
+        let Request { bytes, alignment, freed_before, stream, held_only } = *request;
         let stream = stream.map_or(Ok(Stream::NONE), order::stream_of)?;
         if alignment != 0 && !alignment.is_power_of_two() {
             return Err(fail!(Error::InvalidArgument, "alignment {alignment} is not a power of two"));
         }
         let stamped = if freed_before == 0 { None } else { Some("freed_before") };
-        self.serve(&Ask { bytes, alignment, freed_before, stamped, stream, ..Ask::default() })
+        self.serve(&Ask { bytes, alignment, freed_before, stamped, stream, held_only, scope: None })
     }
 
     /// As [`Self::alloc`], from chunks whose free was stamped at most `freed_before`; 0 is any. The allocator

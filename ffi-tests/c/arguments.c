@@ -304,7 +304,7 @@ static void without_timestamps(void) {
 static void unknown_flags_of_a_request(void) {
   int bit;
   begin();
-  for (bit = 1; bit < 32; bit++) {
+  for (bit = 2; bit < 32; bit++) {
     bfc_request_t request = BFC_REQUEST_INIT;
     void *ptr = &bit;
     request.bytes = 1;

@@ -67,6 +67,9 @@ pub const BFC_QUARANTINE: u32 = 1u32 << 4;
 
 /// For bfc_request_t: the request is for its stream.
 pub const BFC_REQUEST_ON_STREAM: u32 = 1u32 << 0;
+/// For bfc_request_t: only from memory that the allocator holds already. The backend is not called and nobody is waited
+/// for; BFC_ERROR_OUT_OF_MEMORY then does not count as a failure, and no report is written.
+pub const BFC_REQUEST_HELD_ONLY: u32 = 1u32 << 1;
 
 /// Levels of messages, for BFC_LOG and bfc_log_callback_t.
 pub const BFC_LOG_ERROR: i32 = 1;
@@ -184,7 +187,7 @@ pub struct bfc_request_t {
     pub stream: bfc_stream_t,
     /// Accept chunks stamped at most this; 0: any. Needs BFC_TIMESTAMPS.
     pub freed_before: u64,
-    /// BFC_REQUEST_ON_STREAM or 0.
+    /// BFC_REQUEST_ON_STREAM and BFC_REQUEST_HELD_ONLY, combined by |.
     pub flags: u32,
     /// 0.
     pub reserved: u32,

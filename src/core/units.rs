@@ -18,6 +18,16 @@ pub(crate) fn round_up(bytes: u64) -> Option<u64> {
     Some((bytes + (UNIT - 1)) & !(UNIT - 1))
 }
 
+/// As `round_up`, for a request at an alignment. Of 512 and more the size is a multiple of 512, or else a program that
+/// always asks for 512 would leave 256 bytes in front of every other chunk.
+pub(crate) fn round_up_aligned(bytes: u64, alignment: u64) -> Option<u64> {
+    let size = round_up(bytes)?;
+    if alignment <= UNIT {
+        return Some(size);
+    }
+    Some((size + UNIT) & !(2 * UNIT - 1)).filter(|&size| size <= MAX_CHUNK)
+}
+
 /// As `round_up`, but for limits and hints, which may be anything: the largest multiple at the top.
 pub(crate) fn round_up_saturating(bytes: u64) -> u64 {
     bytes.checked_next_multiple_of(UNIT).unwrap_or(round_down(u64::MAX))
@@ -53,6 +63,19 @@ mod tests {
             assert_eq!(round_up_saturating(bytes) % UNIT, 0);
         }
         assert_eq!(round_up_saturating(u64::MAX), u64::MAX - 255);
+    }
+
+    #[test]
+    fn what_is_aligned_to_512_has_multiples_of_512() {
+        let of = |bytes| [0, 256, 512, 4096].map(|alignment| round_up_aligned(bytes, alignment).unwrap());
+        assert_eq!(of(0), [0; 4]);
+        assert_eq!(of(1), [256, 256, 512, 512]);
+        assert_eq!(of(513), [768, 768, 1024, 1024]);
+        assert_eq!(of(1024), [1024; 4]);
+        for bytes in [MAX_CHUNK - 1, MAX_CHUNK, MAX_CHUNK + 1, u64::MAX] {
+            assert_eq!(round_up_aligned(bytes, 512), None);
+        }
+        assert_eq!(round_up_aligned(MAX_CHUNK - UNIT, 512), Some(MAX_CHUNK - UNIT));
     }
 
     #[test]

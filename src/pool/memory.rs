@@ -9,7 +9,7 @@ use super::traffic::{Extended, extend, release};
 use super::{gone, guarded, order, remap};
 use crate::core::arena::{Progress, Refused, Want};
 use crate::core::lanes::Stream;
-use crate::core::units::{UNIT, round_up};
+use crate::core::units::{UNIT, round_up, round_up_aligned};
 use crate::error::{Error, Unsaid, fail, keeping_last_error};
 use crate::log::{self, Level};
 use crate::report;
@@ -28,6 +28,8 @@ pub(crate) struct Ask<'a> {
     pub(crate) stamped: Option<&'static str>,
     /// In whose order; `Stream::NONE` is the caller's.
     pub(crate) stream: Stream,
+    /// Only from what the pool holds: the backend is not called, and nobody is waited for.
+    pub(crate) held_only: bool,
     pub(crate) scope: Option<(&'a str, u64)>,
 }
 
@@ -58,7 +60,7 @@ pub(crate) fn alloc_plain(slot: &Slot, bytes: u64, stream: Stream) -> Result<u64
         guard.leave();
         return Ok(addr);
     }
-    alloc_slowly(guard, &Want::plain(size, bytes, stream))
+    alloc_slowly(guard, &Want::plain(size, bytes, stream), false)
 }
 
 /// Serves a request; 0 bytes are address 0.
@@ -74,7 +76,7 @@ fn serve(mut guard: Guard<'_>, ask: &Ask<'_>) -> Result<u64, Error> {
     if ask.stream != Stream::NONE {
         require_no_timestamps(&guard)?;
     }
-    let size = if guard.is_guarded() { guarded::chunk_size(ask.bytes) } else { round_up(ask.bytes) };
+    let size = if guard.is_guarded() { guarded::chunk_size(ask.bytes) } else { round_up_aligned(ask.bytes, ask.alignment) };
     let Some(size) = size else { return Err(refuse_overflow(guard, ask.bytes)) };
     if size == 0 {
         return Ok(0);
@@ -83,17 +85,17 @@ fn serve(mut guard: Guard<'_>, ask: &Ask<'_>) -> Result<u64, Error> {
         0 => u64::MAX,
         stamp => stamp,
     };
-    let Ask { bytes: requested, alignment, stream, scope, .. } = *ask;
+    let Ask { bytes: requested, alignment, stream, held_only, scope, .. } = *ask;
     let want = Want { size, requested, alignment, newest, stream, scope };
     if want.alignment > UNIT.max(guard.arena.growth().limit) {
         return Err(refuse_alignment(guard, want.alignment));
     }
     if guard.is_guarded() {
-        return alloc_slowly(guard, &want);
+        return alloc_slowly(guard, &want, held_only);
     }
     match guard.arena.take(&want) {
         Ok(Some(addr)) => Ok(addr),
-        _ => alloc_slowly(guard, &want),
+        _ => alloc_slowly(guard, &want, held_only),
     }
 }
 
@@ -129,13 +131,18 @@ fn refuse_alignment(guard: Guard<'_>, alignment: u64) -> Error {
 }
 
 #[cold]
-fn alloc_slowly(mut guard: Guard<'_>, want: &Want<'_>) -> Result<u64, Error> {
-    let (mut deadline, mut looked, mut tried) = (None, false, Tried::default());
+fn alloc_slowly(mut guard: Guard<'_>, want: &Want<'_>, held_only: bool) -> Result<u64, Error> {
+    let (mut deadline, mut looked, mut tried) = (None, false, Tried { held_only, ..Tried::default() });
     loop {
         guard = match attempt(guard, want, &mut tried)? {
             Outcome::Served(addr) => return Ok(addr),
             Outcome::Exhausted(guard) => guard,
         };
+        if held_only {
+            // The caller has other ways, so it is no failure to count.
+            let (name, bytes) = (&guard.name, want.requested);
+            return Err(fail!(Error::OutOfMemory, "{name}: no free chunk that it holds has {bytes} bytes"));
+        }
         // As in the original the last attempt comes after the time is up.
         let left = match guard.retry {
             Duration::ZERO => None,
@@ -175,6 +182,8 @@ fn alloc_slowly(mut guard: Guard<'_>, want: &Want<'_>) -> Result<u64, Error> {
 /// whom the backend refuses would wake each other to ask it for ever.
 #[derive(Default)]
 struct Tried {
+    /// Whether there is nothing to try but what the pool holds.
+    held_only: bool,
     /// How far things were at that time.
     seen: Option<Progress>,
     /// How often something had changed. In the end a request is answered, however busy others are.
@@ -273,11 +282,14 @@ fn attempt<'a>(mut guard: Guard<'a>, want: &Want<'_>, tried: &mut Tried) -> Atte
             served => return Ok(served),
         };
         tried.look(&guard);
-        if guard.is_bringing(tried.last_call) {
+        if tried.held_only && tried.polled {
+            return Ok(Outcome::Exhausted(guard));
+        }
+        if !tried.held_only && guard.is_bringing(tried.last_call) {
             guard = guard.wait_for_call().check_entry()?;
             continue;
         }
-        if !tried.gave_way && guard.is_awaited() {
+        if !tried.held_only && !tried.gave_way && guard.is_awaited() {
             tried.gave_way = true;
             guard = guard.give_way().check_entry()?;
             continue;

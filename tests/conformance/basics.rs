@@ -120,7 +120,7 @@ pub fn any_request_any_alignment<F: Fixture>(fixture: &F) {
     wanted.alignment = 8192;
     let address = pool.alloc_ex(&wanted).unwrap_or_else(|_| panic!("{}", last_error()));
     assert!(address.is_multiple_of(8192));
-    wanted.flags = 2;
+    wanted.flags = 4;
     assert_eq!(pool.alloc_ex(&wanted), Err(BFC_ERROR_INVALID_ARGUMENT));
     (wanted.flags, wanted.freed_before) = (0, 1);
     assert_eq!(pool.alloc_ex(&wanted), Err(BFC_ERROR_UNSUPPORTED));
