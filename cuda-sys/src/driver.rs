@@ -101,6 +101,9 @@ static VERSION: AtomicI32 = AtomicI32::new(0);
 
 static LOADED: AtomicBool = AtomicBool::new(false);
 
+/// The open library; whoever comes at the same time as another gets the same handle.
+static LIBRARY: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+
 /// The driver, open in this process. It is never closed.
 #[derive(Clone, Copy, Debug)]
 pub struct Driver(());
@@ -116,9 +119,20 @@ impl Driver {
                 library.close();
                 return Err(error);
             }
+            LIBRARY.store(library.handle().as_ptr(), Ordering::Relaxed);
             LOADED.store(true, Ordering::Release);
         }
         Ok(Driver(()))
+    }
+
+    /// What the driver exports by that name, or NULL: also where the process has another function of that name in
+    /// front of it.
+    pub fn symbol(self, name: &CStr) -> *mut c_void {
+        let handle = ptr::NonNull::new(LIBRARY.load(Ordering::Relaxed));
+        match (Linker::find(), handle) {
+            (Ok(linker), Some(handle)) => linker.library(handle).symbol(name),
+            _ => ptr::null_mut(),
+        }
     }
 
     /// The CUDA version that the driver supports: 1000 times the major and 10 times the minor number.

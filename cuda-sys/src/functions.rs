@@ -270,6 +270,11 @@ macro_rules! driver_functions {
         fn cuStreamBeginCapture_v2 as "cuStreamBeginCapture" since 10010 twin cuStreamBeginCapture_v2_ptsz (
             h_stream: CUstream, mode: CUstreamCaptureMode
         );
+        fn cuStreamBeginCaptureToGraph as "cuStreamBeginCaptureToGraph" since 12030
+            twin cuStreamBeginCaptureToGraph_ptsz (
+            h_stream: CUstream, h_graph: CUgraph, dependencies: *const CUgraphNode,
+            dependency_data: *const CUgraphEdgeData, num_dependencies: usize, mode: CUstreamCaptureMode
+        );
         fn cuStreamEndCapture as "cuStreamEndCapture" since 10000 twin cuStreamEndCapture_ptsz (
             h_stream: CUstream, ph_graph: *mut CUgraph
         );

@@ -47,6 +47,11 @@ impl Linker {
             None => Err(Error::NoDriver(linker_s_words())),
         }
     }
+
+    /// A library that this crate has opened.
+    pub(crate) fn library(self, handle: NonNull<c_void>) -> Library {
+        Library { linker: self, handle }
+    }
 }
 
 /// An open library.
@@ -57,6 +62,10 @@ pub(crate) struct Library {
 }
 
 impl Library {
+    pub(crate) fn handle(self) -> NonNull<c_void> {
+        self.handle
+    }
+
     /// The address of a symbol of the library or of what it needs, or NULL.
     pub(crate) fn symbol(self, name: &CStr) -> *mut c_void {
         // SAFETY: the handle is of an open library, and the name is NUL-terminated.

@@ -76,7 +76,11 @@ fn serve(mut guard: Guard<'_>, ask: &Ask<'_>) -> Result<u64, Error> {
     if ask.stream != Stream::NONE {
         require_no_timestamps(&guard)?;
     }
-    let size = if guard.is_guarded() { guarded::chunk_size(ask.bytes) } else { round_up_aligned(ask.bytes, ask.alignment) };
+    let size = if guard.is_guarded() {
+        guarded::chunk_size(ask.bytes)
+    } else {
+        round_up_aligned(ask.bytes, ask.alignment)
+    };
     let Some(size) = size else { return Err(refuse_overflow(guard, ask.bytes)) };
     if size == 0 {
         return Ok(0);

@@ -1,0 +1,182 @@
+//! Stream captures under way. A context with a captured stream cannot be synchronised: it would end the capture. So while
+//! there is one, what was freed goes on waiting.
+
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+
+use cuda_sys::*;
+
+use crate::hooks::{self, real};
+use crate::{contexts, ordered, pool};
+
+/// The streams that are captured. One for which there is no place counts until its capture ends.
+static STREAMS: [AtomicPtr<CUstream_st>; 64] = [const { AtomicPtr::new(ptr::null_mut()) }; 64];
+
+/// How many captures there are, so that none costs one look.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether anything is captured.
+pub(crate) fn any() -> bool {
+    COUNT.load(Ordering::Acquire) != 0
+}
+
+/// The legacy default stream is never captured, so 0 is that of a thread, in a twin; and NULL would be a free place.
+fn named(stream: CUstream) -> CUstream {
+    if stream.is_null() { ptr::without_provenance_mut(2) } else { stream }
+}
+
+fn begun(stream: CUstream) {
+    let stream = named(stream);
+    let free = |place: &&AtomicPtr<CUstream_st>| {
+        place.compare_exchange(ptr::null_mut(), stream, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    };
+    STREAMS.iter().find(free);
+    COUNT.fetch_add(1, Ordering::AcqRel);
+}
+
+fn ended(stream: CUstream) {
+    let stream = named(stream);
+    let this = |place: &&AtomicPtr<CUstream_st>| {
+        place.compare_exchange(stream, ptr::null_mut(), Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    };
+    STREAMS.iter().find(this);
+    let less = |count: usize| count.checked_sub(1);
+    let _ = COUNT.fetch_update(Ordering::AcqRel, Ordering::Relaxed, less);
+}
+
+/// The stream is about to be destroyed: with it ends a capture that it is in.
+fn destroyed(stream: CUstream) {
+    let is_captured = any() && STREAMS.iter().any(|place| place.load(Ordering::Acquire) == stream);
+    if is_captured && !stream.is_null() {
+        ended(stream);
+    }
+}
+
+/// A capture begins by a function of the driver.
+macro_rules! begins {
+    ($($symbol:ident($($argument:ident: $type:ty),*);)*) => {
+        $(
+            /// # Safety
+            /// As the driver's.
+            #[unsafe(no_mangle)]
+            pub unsafe extern "C" fn $symbol(stream: CUstream, $($argument: $type),*) -> CUresult {
+                let Some(begin) = real::$symbol() else { return CUDA_ERROR_NOT_INITIALIZED };
+                // Counted before, so that no other thread synchronises in the first moment.
+                begun(stream);
+                // SAFETY: the caller's arguments.
+                let code = unsafe { begin(stream, $($argument),*) };
+                if code != CUDA_SUCCESS {
+                    ended(stream);
+                }
+                code
+            }
+        )*
+    };
+}
+
+begins! {
+    cuStreamBeginCapture();
+    cuStreamBeginCapture_ptsz();
+    cuStreamBeginCapture_v2(mode: CUstreamCaptureMode);
+    cuStreamBeginCapture_v2_ptsz(mode: CUstreamCaptureMode);
+    cuStreamBeginCaptureToGraph(
+        graph: CUgraph,
+        dependencies: *const CUgraphNode,
+        data: *const CUgraphEdgeData,
+        count: usize,
+        mode: CUstreamCaptureMode
+    );
+    cuStreamBeginCaptureToGraph_ptsz(
+        graph: CUgraph,
+        dependencies: *const CUgraphNode,
+        data: *const CUgraphEdgeData,
+        count: usize,
+        mode: CUstreamCaptureMode
+    );
+}
+
+/// A capture ends, also where it had become invalid.
+macro_rules! ends {
+    ($($symbol:ident)*) => {
+        $(
+            /// # Safety
+            /// As the driver's.
+            #[unsafe(no_mangle)]
+            pub unsafe extern "C" fn $symbol(stream: CUstream, graph: *mut CUgraph) -> CUresult {
+                let Some(end) = real::$symbol() else { return CUDA_ERROR_NOT_INITIALIZED };
+                let is_captured = is_captured(stream);
+                // SAFETY: the caller's arguments.
+                let code = unsafe { end(stream, graph) };
+                // A call that found no capture, or one of another thread's, ended none.
+                if is_captured && !self::is_captured(stream) {
+                    ended(stream);
+                }
+                code
+            }
+        )*
+    };
+}
+
+ends! {
+    cuStreamEndCapture
+    cuStreamEndCapture_ptsz
+}
+
+/// Whether the stream is in a capture, also one that has become invalid.
+pub(crate) fn is_captured(stream: CUstream) -> bool {
+    let Some(Ok(ask)) = hooks::load().map(|driver| driver.cuStreamIsCapturing()) else { return false };
+    let mut status = CU_STREAM_CAPTURE_STATUS_NONE;
+    // SAFETY: the caller's stream, and a pointer that is valid for writing.
+    let code = unsafe { ask(named(stream), &mut status) };
+    code == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE
+}
+
+/// A stream ends.
+macro_rules! destroys {
+    ($($symbol:ident)*) => {
+        $(
+            /// # Safety
+            /// As the driver's.
+            #[unsafe(no_mangle)]
+            pub unsafe extern "C" fn $symbol(stream: CUstream) -> CUresult {
+                let Some(destroy) = real::$symbol() else { return CUDA_ERROR_NOT_INITIALIZED };
+                ordered::forget_stream(stream);
+                // SAFETY: the caller's argument.
+                let code = unsafe { destroy(stream) };
+                if code == CUDA_SUCCESS {
+                    destroyed(stream);
+                }
+                code
+            }
+        )*
+    };
+}
+
+destroys! {
+    cuStreamDestroy
+    cuStreamDestroy_v2
+}
+
+/// # Safety
+/// As the driver's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuCtxSynchronize() -> CUresult {
+    let Some(synchronize) = real::cuCtxSynchronize() else { return CUDA_ERROR_NOT_INITIALIZED };
+    let frees = pool::Frees::of(contexts::current());
+    // SAFETY: no preconditions.
+    let code = unsafe { synchronize() };
+    frees.settle(code);
+    code
+}
+
+/// # Safety
+/// As the driver's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuCtxSynchronize_v2(context: CUcontext) -> CUresult {
+    let Some(synchronize) = real::cuCtxSynchronize_v2() else { return CUDA_ERROR_NOT_INITIALIZED };
+    let frees = pool::Frees::of(contexts::known_as(context));
+    // SAFETY: the caller's argument.
+    let code = unsafe { synchronize(context) };
+    frees.settle(code);
+    code
+}

@@ -1,0 +1,203 @@
+//! Whose memory a call is about: the current context, and the device whose primary context it is.
+//!
+//! Pools are for primary contexts, which the CUDA runtime and the frameworks use. The memory of another context dies with
+//! it, and is left to the driver.
+
+use std::ffi::c_int;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, Ordering};
+
+use cuda_sys::*;
+
+use crate::hooks;
+
+/// More devices than a process sees. Of further ones all is passed through.
+pub(crate) const DEVICES: usize = 64;
+
+/// What is known of a device's primary context.
+struct Primary {
+    /// Its handle, once memory was wanted in it; NULL when it was reset or let go.
+    context: AtomicPtr<CUctx_st>,
+    /// How often the program holds it, as far as the calls went through us.
+    holds: AtomicI64,
+}
+
+static PRIMARIES: [Primary; DEVICES] =
+    [const { Primary { context: AtomicPtr::new(ptr::null_mut()), holds: AtomicI64::new(0) } }; DEVICES];
+
+/// Contexts that are known to be no primary ones. Those for which there is no place are asked about each time.
+static OTHERS: [AtomicPtr<CUctx_st>; 16] = [const { AtomicPtr::new(ptr::null_mut()) }; 16];
+
+/// The program has made devices' memory visible to each other.
+static PEERS: AtomicBool = AtomicBool::new(false);
+
+/// The calling thread's context.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Current {
+    /// None, or the driver does not say.
+    None,
+    /// The primary context of a device.
+    Primary(usize),
+    Other,
+}
+
+#[inline]
+pub(crate) fn current() -> Current {
+    let Some(context) = current_handle() else { return Current::None };
+    match known_as(context) {
+        Current::Other => unknown(context),
+        known => known,
+    }
+}
+
+/// What is known of a context by its handle, without asking.
+pub(crate) fn known_as(context: CUcontext) -> Current {
+    match PRIMARIES.iter().position(|primary| primary.context.load(Ordering::Relaxed) == context) {
+        Some(device) if !context.is_null() => Current::Primary(device),
+        _ => Current::Other,
+    }
+}
+
+#[inline]
+fn current_handle() -> Option<CUcontext> {
+    let mut context = ptr::null_mut();
+    let get = hooks::load()?.cuCtxGetCurrent().ok()?;
+    // SAFETY: the pointer is valid for writing.
+    let code = unsafe { get(&mut context) };
+    (code == CUDA_SUCCESS && !context.is_null()).then_some(context)
+}
+
+#[cold]
+fn unknown(context: CUcontext) -> Current {
+    if OTHERS.iter().any(|other| other.load(Ordering::Relaxed) == context) {
+        return Current::Other;
+    }
+    match primary_of(context) {
+        Ok(Some(device)) => match PRIMARIES.get(device) {
+            Some(primary) => {
+                primary.context.store(context, Ordering::Relaxed);
+                Current::Primary(device)
+            }
+            None => Current::Other,
+        },
+        Ok(None) => {
+            let free = |place: &&AtomicPtr<CUctx_st>| place.load(Ordering::Relaxed).is_null();
+            if let Some(place) = OTHERS.iter().find(free) {
+                place.store(context, Ordering::Relaxed);
+            }
+            Current::Other
+        }
+        Err(_) => Current::None,
+    }
+}
+
+/// The device whose primary context that is, which is current.
+fn primary_of(context: CUcontext) -> Result<Option<usize>, CUresult> {
+    let driver = hooks::load().ok_or(CUDA_ERROR_NOT_INITIALIZED)?;
+    let missing = |_| CUDA_ERROR_NOT_SUPPORTED;
+    let get_device = driver.cuCtxGetDevice().map_err(missing)?;
+    let get_state = driver.cuDevicePrimaryCtxGetState().map_err(missing)?;
+    let retain = driver.cuDevicePrimaryCtxRetain().map_err(missing)?;
+    let release = driver
+        .cuDevicePrimaryCtxRelease_v2()
+        .or_else(|_| driver.cuDevicePrimaryCtxRelease())
+        .map_err(missing)?;
+    let (mut device, mut flags, mut active) = (0, 0, 0);
+    // SAFETY: the pointer is valid for writing.
+    succeeded(unsafe { get_device(&mut device) })?;
+    // SAFETY: the pointers are valid for writing.
+    succeeded(unsafe { get_state(device, &mut flags, &mut active) })?;
+    if active == 0 {
+        return Ok(None);
+    }
+    // It is active, so somebody holds it: this neither makes nor ends one.
+    let mut primary = ptr::null_mut();
+    // SAFETY: the pointer is valid for writing.
+    succeeded(unsafe { retain(&mut primary, device) })?;
+    // SAFETY: it was retained here.
+    unsafe { release(device) };
+    Ok(usize::try_from(device).ok().filter(|_| primary == context))
+}
+
+pub(crate) fn succeeded(code: CUresult) -> Result<(), CUresult> {
+    if code == CUDA_SUCCESS { Ok(()) } else { Err(code) }
+}
+
+/// Runs `work` with a device's primary context current. With none that pools know there is nothing to do.
+pub(crate) fn within(device: usize, work: impl FnOnce() -> CUresult) -> CUresult {
+    let known = PRIMARIES.get(device).map(|primary| primary.context.load(Ordering::Relaxed));
+    let Some(context) = known.filter(|context| !context.is_null()) else { return CUDA_SUCCESS };
+    if current_handle() == Some(context) {
+        return work();
+    }
+    let Some(driver) = hooks::load() else { return CUDA_ERROR_NOT_INITIALIZED };
+    let (Ok(push), Ok(pop)) = (driver.cuCtxPushCurrent_v2(), driver.cuCtxPopCurrent_v2()) else {
+        return CUDA_ERROR_NOT_SUPPORTED;
+    };
+    // SAFETY: a context that is known to live; if it does not the driver says so.
+    let code = unsafe { push(context) };
+    if code != CUDA_SUCCESS {
+        return code;
+    }
+    let code = work();
+    let mut popped = ptr::null_mut();
+    // SAFETY: the pointer is valid for writing, and what is popped was pushed here.
+    unsafe { pop(&mut popped) };
+    code
+}
+
+/// The devices whose primary contexts pools know.
+pub(crate) fn known() -> impl Iterator<Item = usize> {
+    PRIMARIES.iter().enumerate().filter_map(|(device, primary)| {
+        (!primary.context.load(Ordering::Relaxed).is_null()).then_some(device)
+    })
+}
+
+pub(crate) fn note_peers() {
+    PEERS.store(true, Ordering::Relaxed);
+}
+
+/// Whether work of one device may touch memory of another.
+pub(crate) fn has_peers() -> bool {
+    PEERS.load(Ordering::Relaxed)
+}
+
+fn primary(device: c_int) -> Option<&'static Primary> {
+    PRIMARIES.get(usize::try_from(device).ok()?)
+}
+
+/// The program holds the primary context once more.
+pub(crate) fn note_retained(device: c_int, context: CUcontext) {
+    if let Some(primary) = primary(device) {
+        primary.holds.fetch_add(1, Ordering::Relaxed);
+        primary.context.store(context, Ordering::Relaxed);
+    }
+}
+
+/// The program is about to let go of the primary context. Whether nobody holds it afterwards but the pool.
+pub(crate) fn is_last_hold(device: c_int) -> bool {
+    primary(device).is_some_and(|primary| primary.holds.load(Ordering::Relaxed) == 1)
+}
+
+/// The program has let go of the primary context once.
+pub(crate) fn note_released(device: c_int) {
+    if let Some(primary) = primary(device) {
+        let less = |holds: i64| (holds > 0).then_some(holds - 1);
+        // What was retained before anybody came to us was not counted.
+        let _ = primary.holds.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+    }
+}
+
+/// A device's primary context has ended: its handle may be another's.
+pub(crate) fn forget_primary(device: c_int) {
+    if let Some(primary) = primary(device) {
+        primary.context.store(ptr::null_mut(), Ordering::Relaxed);
+    }
+}
+
+/// A context has ended: its handle may be another's.
+pub(crate) fn forget(context: CUcontext) {
+    for place in PRIMARIES.iter().map(|primary| &primary.context).chain(&OTHERS) {
+        let _ = place.compare_exchange(context, ptr::null_mut(), Ordering::Relaxed, Ordering::Relaxed);
+    }
+}

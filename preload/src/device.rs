@@ -1,0 +1,168 @@
+//! The hooks of device memory.
+
+use std::ffi::c_uint;
+
+use cuda_sys::*;
+
+use crate::contexts::{self, Current};
+use crate::hooks::real;
+use crate::pool::{self, Pool, Refused};
+use crate::watch::{self, Passed};
+use crate::{captures, ordered, settings, trace};
+
+/// # Safety
+/// As the driver's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemAlloc_v2(place: *mut CUdeviceptr, bytes: usize) -> CUresult {
+    let Some(alloc) = real::cuMemAlloc_v2() else { return CUDA_ERROR_NOT_INITIALIZED };
+    match serve(place, bytes) {
+        Ok(address) => {
+            // SAFETY: not NULL, so the caller's for writing.
+            unsafe { *place = address };
+            trace::allocated(address, bytes, 0);
+            CUDA_SUCCESS
+        }
+        Err(Refused::OutOfMemory) => CUDA_ERROR_OUT_OF_MEMORY,
+        Err(Refused::Pass(why)) => {
+            watch::passed(why);
+            // SAFETY: the caller's arguments.
+            let code = with_trim(|| unsafe { alloc(place, bytes) });
+            // SAFETY: the driver has written it.
+            unsafe { trace::passed(code, place, bytes, 0) };
+            code
+        }
+    }
+}
+
+/// Serves a request from the pool of the current device, if it is for the pool.
+#[inline]
+fn serve(place: *mut CUdeviceptr, bytes: usize) -> Result<u64, Refused> {
+    if place.is_null() || !settings::pools(bytes) {
+        return Err(Refused::Pass(Passed::Size));
+    }
+    let device = match contexts::current() {
+        Current::Primary(device) => device,
+        Current::Other => return Err(Refused::Pass(Passed::Context)),
+        Current::None => return Err(Refused::Pass(Passed::NoContext)),
+    };
+    let Some(pool) = Pool::of_device(device) else { return Err(Refused::Pass(Passed::Context)) };
+    let stream = if settings::serves_async() { Some(ordered::stream_of_nobody(device)?) } else { None };
+    let served = pool.alloc(bytes, stream);
+    if served.is_ok() {
+        watch::served(bytes);
+    }
+    served
+}
+
+/// Calls the driver; where it has no memory the pools give back what they can, and it is asked again.
+pub(crate) fn with_trim(call: impl Fn() -> CUresult) -> CUresult {
+    let code = call();
+    if code != CUDA_ERROR_OUT_OF_MEMORY || captures::any() {
+        return code;
+    }
+    let Current::Primary(device) = contexts::current() else { return code };
+    match Pool::of_device(device).map_or(0, Pool::trim_all) {
+        0 => code,
+        _ => call(),
+    }
+}
+
+/// # Safety
+/// As the driver's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemFree_v2(address: CUdeviceptr) -> CUresult {
+    let Some(free) = real::cuMemFree_v2() else { return CUDA_ERROR_NOT_INITIALIZED };
+    let noted = trace::freeing(address);
+    let code = match take_back(address) {
+        Some(code) => code,
+        // SAFETY: the caller's argument, and no memory of a pool.
+        None => unsafe { free(address) },
+    };
+    trace::freed(noted, address, code);
+    code
+}
+
+/// Frees what is of a pool; `None` is not.
+#[inline]
+pub(crate) fn take_back(address: u64) -> Option<CUresult> {
+    if address == 0 {
+        return None;
+    }
+    let current = contexts::current();
+    if let Current::Primary(device) = current
+        && let Some(pool) = Pool::of_device(device).filter(|pool| pool.is_there())
+        && let Some(code) = pool.free(address)
+    {
+        return Some(code);
+    }
+    take_back_elsewhere(address, current)
+}
+
+/// Freed with another device's context, or none.
+#[cold]
+fn take_back_elsewhere(address: u64, current: Current) -> Option<CUresult> {
+    let pool = pool::owner(address)?;
+    if current == Current::None {
+        return Some(CUDA_ERROR_INVALID_CONTEXT);
+    }
+    pool.free(address)
+}
+
+/// # Safety
+/// As the driver's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> CUresult {
+    let Some(ask) = real::cuMemGetInfo_v2() else { return CUDA_ERROR_NOT_INITIALIZED };
+    // SAFETY: the caller's arguments.
+    let code = unsafe { ask(free, total) };
+    if code == CUDA_SUCCESS
+        && !free.is_null()
+        && let Current::Primary(device) = contexts::current()
+        && let Some(stats) = Pool::of_device(device).and_then(Pool::stats)
+    {
+        // SAFETY: not NULL, so the caller's for writing, and the driver has written it.
+        let at_the_driver = unsafe { *free } as u64;
+        let mut bytes = at_the_driver.saturating_add(stats.idle_bytes());
+        if settings::is_limited() {
+            bytes = bytes.min(stats.bytes_limit.saturating_sub(stats.bytes_in_use));
+        }
+        // SAFETY: as above.
+        unsafe { *free = usize::try_from(bytes).unwrap_or(usize::MAX) };
+    }
+    code
+}
+
+/// Functions that are passed on, but for the trim that may help them.
+macro_rules! passes {
+    ($($symbol:ident($($argument:ident: $type:ty),*);)*) => {
+        $(
+            /// # Safety
+            /// As the driver's.
+            #[unsafe(no_mangle)]
+            pub unsafe extern "C" fn $symbol($($argument: $type),*) -> CUresult {
+                let Some(call) = real::$symbol() else { return CUDA_ERROR_NOT_INITIALIZED };
+                // SAFETY: the caller's arguments.
+                with_trim(|| unsafe { call($($argument),*) })
+            }
+        )*
+    };
+}
+
+passes! {
+    cuMemAllocPitch_v2(
+        place: *mut CUdeviceptr,
+        pitch: *mut usize,
+        width: usize,
+        height: usize,
+        element: c_uint
+    );
+    cuMemAllocManaged(place: *mut CUdeviceptr, bytes: usize, flags: c_uint);
+    cuMemCreate(
+        handle: *mut CUmemGenericAllocationHandle,
+        bytes: usize,
+        properties: *const CUmemAllocationProp,
+        flags: u64
+    );
+    cuMemAllocFromPoolAsync(place: *mut CUdeviceptr, bytes: usize, pool: CUmemoryPool, stream: CUstream);
+    cuMemAllocFromPoolAsync_ptsz(place: *mut CUdeviceptr, bytes: usize, pool: CUmemoryPool, stream: CUstream);
+}

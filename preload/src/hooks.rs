@@ -1,0 +1,127 @@
+//! The hooks as a table: their names, our functions, and the driver's own.
+
+use std::ffi::{CStr, c_int, c_void};
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+
+use cuda_sys::{Driver, FUNCTIONS};
+
+use crate::captures::*;
+use crate::device::*;
+use crate::life::*;
+use crate::list::Fate;
+use crate::ordered::*;
+use crate::pinned::*;
+use crate::pointers::*;
+use crate::resolve::{cuGetProcAddress, cuGetProcAddress_v2};
+
+/// A function that we stand before.
+pub(crate) struct Hook {
+    pub(crate) symbol: &'static CStr,
+    /// The function of cuda-sys's list that it is, or is the twin of.
+    of: &'static str,
+    pub(crate) ours: *const c_void,
+    pub(crate) fate: Fate,
+    real: AtomicPtr<c_void>,
+    /// It was called, for who watches.
+    pub(crate) called: AtomicBool,
+    /// It was found by dlsym, and by cuGetProcAddress.
+    pub(crate) looked_up: [AtomicBool; 2],
+}
+
+// SAFETY: the pointers are of functions, which any thread may call.
+unsafe impl Sync for Hook {}
+
+macro_rules! table {
+    ($($symbol:ident: $of:ident, $fate:ident, $why:literal;)*) => {
+        #[derive(Clone, Copy)]
+        enum Place {
+            $($symbol,)*
+        }
+
+        const COUNT: usize = [$(stringify!($symbol)),*].len();
+
+        pub(crate) static HOOKS: [Hook; COUNT] = [$(Hook {
+            symbol: match CStr::from_bytes_with_nul(concat!(stringify!($symbol), "\0").as_bytes()) {
+                Ok(name) => name,
+                Err(_) => c"",
+            },
+            of: stringify!($of),
+            ours: $symbol as *const c_void,
+            fate: Fate::$fate,
+            real: AtomicPtr::new(ptr::null_mut()),
+            called: AtomicBool::new(false),
+            looked_up: [const { AtomicBool::new(false) }; 2],
+        },)*];
+
+        /// The driver's own functions behind the hooks; `None` where there is no driver, or it does not have them.
+        pub(crate) mod real {
+            use cuda_sys::fns;
+            use std::ffi::c_void;
+
+            $(#[inline]
+            pub(crate) fn $symbol() -> Option<fns::$of> {
+                let address = super::real(super::Place::$symbol as usize)?.as_ptr();
+                // SAFETY: the driver exports it by that name, so it has the type that cuda-sys's list says.
+                Some(unsafe { std::mem::transmute::<*mut c_void, fns::$of>(address) })
+            })*
+        }
+    };
+}
+crate::list::hooks!(table);
+
+#[inline]
+fn real(place: usize) -> Option<ptr::NonNull<c_void>> {
+    let hook = HOOKS.get(place)?;
+    if !hook.called.load(Ordering::Relaxed) {
+        crate::watch::called(hook);
+    }
+    ptr::NonNull::new(hook.real.load(Ordering::Relaxed)).or_else(|| load_real(hook))
+}
+
+#[cold]
+fn load_real(hook: &Hook) -> Option<ptr::NonNull<c_void>> {
+    load()?;
+    ptr::NonNull::new(hook.real.load(Ordering::Relaxed))
+}
+
+/// The driver; finds its functions behind the hooks at the first call.
+pub(crate) fn load() -> Option<Driver> {
+    static LOADED: AtomicBool = AtomicBool::new(false);
+    let driver = Driver::load().ok()?;
+    if !LOADED.load(Ordering::Acquire) {
+        for hook in &HOOKS {
+            hook.real.store(driver.symbol(hook.symbol), Ordering::Relaxed);
+        }
+        LOADED.store(true, Ordering::Release);
+    }
+    Some(driver)
+}
+
+/// The hook for a name that the driver exports.
+pub(crate) fn named(symbol: &CStr) -> Option<&'static Hook> {
+    HOOKS.iter().find(|hook| hook.symbol == symbol)
+}
+
+/// The hook for a function of the driver.
+pub(crate) fn before(real: *mut c_void) -> Option<&'static Hook> {
+    load()?;
+    HOOKS.iter().find(|hook| hook.real.load(Ordering::Relaxed) == real)
+}
+
+/// The newest version of CUDA whose functions cuda-sys's list knows. A later one may have another function by the same
+/// name, of another type.
+const KNOWN: c_int = 13_999;
+
+/// The hook for what `cuGetProcAddress` gives by a name, a version and flags, as its documentation says.
+pub(crate) fn by_version(name: &CStr, version: c_int, per_thread: bool) -> Option<&'static Hook> {
+    if version > KNOWN {
+        return None;
+    }
+    let name = name.to_str().ok()?;
+    let known = FUNCTIONS.iter().filter(|known| known.name == name && known.since <= version);
+    let function = known.max_by_key(|known| known.since)?;
+    let twin = function.twin.filter(|_| per_thread && version >= 7000);
+    let symbol = twin.unwrap_or(function.symbol);
+    HOOKS.iter().find(|hook| hook.of == function.symbol && hook.symbol.to_bytes() == symbol.as_bytes())
+}

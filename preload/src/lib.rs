@@ -1,0 +1,42 @@
+//! `libbfc_preload.so`: by LD_PRELOAD, cudaMalloc of a program that nobody touched comes from libbfc's pool.
+//!
+//! It stands between the program (its CUDA runtime, mostly) and the driver: it exports the names in [`list`], and gives
+//! them to whoever looks the driver's functions up, by `dlsym` or by `cuGetProcAddress`. Each hook asks libbfc, by its C
+//! ABI, or passes the call on to the driver, or both. What a program can see is to stay true; docs/interposition.md says
+//! what is different.
+//!
+//! ```text
+//! settings  libbfc's C ABI (bfc)          the environment; the functions that it links
+//! list      hooks                         what is hooked; the table, and the driver's own functions
+//! resolve                                 dlsym and cuGetProcAddress
+//! watch     trace  report                 what a person can see of it all
+//! contexts  captures                      whose memory it is; when nothing may be synchronised
+//! pool                                    a device's pool: serve, wait, synchronise, give up
+//! device    pinned  ordered  pointers     the hooks
+//! life                                    beginning and end of the process and of contexts
+//! ```
+//!
+//! Rules: a hook never panics, holds no lock while it calls the driver or libbfc, and changes nothing of the caller's on
+//! failure. Nothing of CUDA is called before the program does.
+
+#![allow(non_snake_case, non_camel_case_types)] // the driver's names
+// A panic in somebody else's cudaMalloc would end the program.
+#![deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+mod bfc;
+mod captures;
+mod contexts;
+mod device;
+mod hooks;
+mod life;
+mod list;
+mod ordered;
+mod pinned;
+mod pointers;
+mod pool;
+mod report;
+mod resolve;
+mod settings;
+mod text;
+mod trace;
+mod watch;

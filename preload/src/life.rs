@@ -1,0 +1,144 @@
+//! The beginning and the end: of the process, and of contexts.
+
+use std::ffi::c_uint;
+
+use cuda_sys::*;
+
+use crate::contexts;
+use crate::hooks::real;
+use crate::pool::Pool;
+use crate::{captures, ordered, pinned, report, settings, trace, watch};
+
+/// Nothing of CUDA is called here: most processes that this library is loaded into have none.
+extern "C" fn loaded() {
+    settings::read();
+    watch::loaded();
+}
+
+/// Behind the program's own handlers; other threads may go on allocating.
+extern "C" fn unloaded() {
+    trace::flush();
+    report::write();
+    watch::exit(report::is_driver_mapped());
+}
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static LOADED: extern "C" fn() = loaded;
+
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static UNLOADED: extern "C" fn() = unloaded;
+
+fn of_device(device: CUdevice) -> Option<(usize, Pool)> {
+    let device = usize::try_from(device).ok()?;
+    Some((device, Pool::of_device(device)?))
+}
+
+/// # Safety
+/// As the driver's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDevicePrimaryCtxRetain(context: *mut CUcontext, device: CUdevice) -> CUresult {
+    let Some(retain) = real::cuDevicePrimaryCtxRetain() else { return CUDA_ERROR_NOT_INITIALIZED };
+    // SAFETY: the caller's arguments.
+    let code = unsafe { retain(context, device) };
+    if code == CUDA_SUCCESS && !context.is_null() {
+        // SAFETY: not NULL, so the caller's, and the driver has written it.
+        contexts::note_retained(device, unsafe { *context });
+    }
+    code
+}
+
+macro_rules! releases {
+    ($($symbol:ident)*) => {
+        $(
+            /// # Safety
+            /// As the driver's.
+            #[unsafe(no_mangle)]
+            pub unsafe extern "C" fn $symbol(device: CUdevice) -> CUresult {
+                let Some(release) = real::$symbol() else { return CUDA_ERROR_NOT_INITIALIZED };
+                // The pool holds the context too: without it the program's last hold would not end it.
+                let pooled = of_device(device).filter(|_| contexts::is_last_hold(device) && !captures::any());
+                if let Some((device, pool)) = pooled {
+                    pool.end();
+                    pinned::end_with(device);
+                    ordered::forget_device(device);
+                }
+                if pooled.is_some() {
+                    contexts::forget_primary(device);
+                }
+                // SAFETY: the caller's argument.
+                let code = unsafe { release(device) };
+                if code == CUDA_SUCCESS {
+                    contexts::note_released(device);
+                }
+                code
+            }
+        )*
+    };
+}
+
+releases! {
+    cuDevicePrimaryCtxRelease
+    cuDevicePrimaryCtxRelease_v2
+}
+
+macro_rules! resets {
+    ($($symbol:ident)*) => {
+        $(
+            /// # Safety
+            /// As the driver's.
+            #[unsafe(no_mangle)]
+            pub unsafe extern "C" fn $symbol(device: CUdevice) -> CUresult {
+                let Some(reset) = real::$symbol() else { return CUDA_ERROR_NOT_INITIALIZED };
+                // SAFETY: the caller's argument.
+                let code = unsafe { reset(device) };
+                if let Some((number, pool)) = of_device(device).filter(|_| code == CUDA_SUCCESS) {
+                    contexts::forget_primary(device);
+                    pool.lose();
+                    pinned::forget_device(number);
+                    ordered::forget_device(number);
+                }
+                code
+            }
+        )*
+    };
+}
+
+resets! {
+    cuDevicePrimaryCtxReset
+    cuDevicePrimaryCtxReset_v2
+}
+
+macro_rules! destroys {
+    ($($symbol:ident)*) => {
+        $(
+            /// # Safety
+            /// As the driver's.
+            #[unsafe(no_mangle)]
+            pub unsafe extern "C" fn $symbol(context: CUcontext) -> CUresult {
+                let Some(destroy) = real::$symbol() else { return CUDA_ERROR_NOT_INITIALIZED };
+                // Before, for afterwards the handle may be a new one's. What is forgotten in vain is asked again.
+                contexts::forget(context);
+                // SAFETY: the caller's argument.
+                unsafe { destroy(context) }
+            }
+        )*
+    };
+}
+
+destroys! {
+    cuCtxDestroy
+    cuCtxDestroy_v2
+}
+
+/// # Safety
+/// As the driver's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuCtxEnablePeerAccess(context: CUcontext, flags: c_uint) -> CUresult {
+    let Some(enable) = real::cuCtxEnablePeerAccess() else { return CUDA_ERROR_NOT_INITIALIZED };
+    // Before: work that reaches over may be queued as soon as it is enabled.
+    contexts::note_peers();
+    // SAFETY: the caller's arguments.
+    unsafe { enable(context, flags) }
+}

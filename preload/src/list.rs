@@ -1,0 +1,141 @@
+//! The one list of hooks, and what becomes of the memory functions that are none.
+//!
+//! `cargo xtask hooks` makes docs/hooks.md of it; so nothing here may need anything else of this crate.
+
+/// Passes the list of hooks to `$callback!`. An entry is `SYMBOL: TYPE, FATE, "why";` where SYMBOL is what libcuda.so.1
+/// exports, TYPE the function of cuda-sys's list that has its type (another one for the twins of the per-thread default
+/// stream), and FATE a [`Fate`].
+macro_rules! hooks {
+    ($callback:ident) => {
+        $callback! {
+        // Whoever asks the driver for its functions gets ours.
+        cuGetProcAddress: cuGetProcAddress, Watched, "gives these hooks to whoever looks functions up by it, the runtime above all";
+        cuGetProcAddress_v2: cuGetProcAddress_v2, Watched, "the same, since CUDA 12";
+        // Device memory.
+        cuMemAlloc_v2: cuMemAlloc_v2, Pooled, "the pool's main job";
+        cuMemFree_v2: cuMemFree_v2, Pooled, "a chunk waits until the context was synchronised after its free; other pointers go to the driver";
+        cuMemGetInfo_v2: cuMemGetInfo_v2, Corrected, "what the pool holds and nobody uses counts as free, and no more than a limit leaves";
+        cuMemGetAddressRange_v2: cuMemGetAddressRange_v2, Corrected, "a pooled allocation is the range, not the region that it is cut from";
+        cuPointerGetAttribute: cuPointerGetAttribute, Corrected, "range, mapping, identity and IPC of a pooled allocation are its own";
+        cuPointerGetAttributes: cuPointerGetAttributes, Corrected, "the same";
+        cuIpcGetMemHandle: cuIpcGetMemHandle, Refused, "of a pooled pointer that is not its region's base: the driver's handle would name the region and lose the offset";
+        // Memory that the pool may stand in the way of.
+        cuMemAllocPitch_v2: cuMemAllocPitch_v2, Passed, "the driver chooses the pitch; where it has no memory the pool is trimmed, and it is asked again";
+        cuMemAllocManaged: cuMemAllocManaged, Passed, "managed memory has rules of its own; trimmed and asked again, as above";
+        cuMemCreate: cuMemCreate, Passed, "physical memory; trimmed and asked again, as above";
+        cuMemAllocFromPoolAsync: cuMemAllocFromPoolAsync, Passed, "from a memory pool that the program names; trimmed and asked again, as above";
+        cuMemAllocFromPoolAsync_ptsz: cuMemAllocFromPoolAsync, Passed, "the same";
+        // Stream-ordered memory.
+        cuMemAllocAsync: cuMemAllocAsync, Optional, "passed to the driver; with BFC_PRELOAD_ASYNC=1 served by libbfc in the order of the stream, but while a graph is captured";
+        cuMemAllocAsync_ptsz: cuMemAllocAsync, Optional, "the same, for the per-thread default stream";
+        cuMemFreeAsync: cuMemFreeAsync, Pooled, "a pooled pointer goes back to the pool; others go to the driver";
+        cuMemFreeAsync_ptsz: cuMemFreeAsync, Pooled, "the same, for the per-thread default stream";
+        // Pinned host memory.
+        cuMemHostAlloc: cuMemHostAlloc, Optional, "passed to the driver; with BFC_PRELOAD_PINNED=1 pooled, unless it has flags";
+        cuMemAllocHost_v2: cuMemAllocHost_v2, Optional, "the same";
+        cuMemFreeHost: cuMemFreeHost, Optional, "as cuMemFree_v2 for pinned memory that is pooled; other pointers go to the driver";
+        // Synchronisation and its absence.
+        cuCtxSynchronize: cuCtxSynchronize, Watched, "what was freed before it may be handed out again";
+        cuCtxSynchronize_v2: cuCtxSynchronize_v2, Watched, "the same, since CUDA 13";
+        cuStreamBeginCapture: cuStreamBeginCapture, Watched, "while a graph is captured nothing is synchronised";
+        cuStreamBeginCapture_ptsz: cuStreamBeginCapture, Watched, "the same";
+        cuStreamBeginCapture_v2: cuStreamBeginCapture_v2, Watched, "the same";
+        cuStreamBeginCapture_v2_ptsz: cuStreamBeginCapture_v2, Watched, "the same";
+        cuStreamBeginCaptureToGraph: cuStreamBeginCaptureToGraph, Watched, "the same";
+        cuStreamBeginCaptureToGraph_ptsz: cuStreamBeginCaptureToGraph, Watched, "the same";
+        cuStreamEndCapture: cuStreamEndCapture, Watched, "the capture's end";
+        cuStreamEndCapture_ptsz: cuStreamEndCapture, Watched, "the same";
+        cuStreamDestroy: cuStreamDestroy, Watched, "ends a capture too, and with BFC_PRELOAD_ASYNC=1 what the pool knows of the stream";
+        cuStreamDestroy_v2: cuStreamDestroy_v2, Watched, "the same";
+        cuCtxEnablePeerAccess: cuCtxEnablePeerAccess, Watched, "from then on a synchronisation is one of all devices in use, for their work may touch each other's memory";
+        // The life of contexts.
+        cuDevicePrimaryCtxRetain: cuDevicePrimaryCtxRetain, Watched, "how often the program holds the context";
+        cuDevicePrimaryCtxRelease: cuDevicePrimaryCtxRelease, Watched, "the pool goes with the program's last hold on the context";
+        cuDevicePrimaryCtxRelease_v2: cuDevicePrimaryCtxRelease_v2, Watched, "the same";
+        cuDevicePrimaryCtxReset: cuDevicePrimaryCtxReset, Watched, "the memory is gone: so are the pool's books of it";
+        cuDevicePrimaryCtxReset_v2: cuDevicePrimaryCtxReset_v2, Watched, "the same";
+        cuCtxDestroy: cuCtxDestroy, Watched, "what was known of that context is forgotten; nothing of it was pooled";
+        cuCtxDestroy_v2: cuCtxDestroy_v2, Watched, "the same";
+        }
+    };
+}
+pub(crate) use hooks;
+
+/// What becomes of calls of a function.
+#[allow(dead_code)] // Which of them are used depends on who includes this file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Fate {
+    /// Served from the pool.
+    Pooled,
+    /// Served from the pool if the user says so, else passed.
+    Optional,
+    /// Passed through, and what the driver answers about pooled memory is put right.
+    Corrected,
+    /// Passed through, for what happened is to be known.
+    Watched,
+    /// Passed through.
+    Passed,
+    /// An error for pooled memory, passed through for other.
+    Refused,
+}
+
+/// Functions of the driver that give or take memory, and are no hooks: they are passed through. Several names have
+/// spaces between them.
+#[allow(dead_code)] // for the documentation
+pub(crate) const NOT_HOOKED: &[(&str, &str)] = &[
+    (
+        "cuMemAlloc cuMemFree cuMemGetInfo cuMemAllocPitch cuMemGetAddressRange",
+        "the 32-bit functions of CUDA before 3.2",
+    ),
+    (
+        "cuMemFreeHost of memory that is not pooled, cuMemHostRegister_v2 cuMemHostUnregister",
+        "the program's own memory",
+    ),
+    (
+        "cuArrayCreate_v2 cuArray3DCreate_v2 cuArrayDestroy cuMipmappedArrayCreate cuMipmappedArrayDestroy",
+        "arrays are opaque: they have no address",
+    ),
+    (
+        "cuMemMap cuMemUnmap cuMemRelease cuMemAddressReserve cuMemAddressFree cuMemSetAccess",
+        "virtual memory that the program manages itself",
+    ),
+    (
+        "cuMemPoolCreate cuMemPoolDestroy cuMemPoolTrimTo and the other cuMemPool functions",
+        "the driver's own pools",
+    ),
+    ("cuIpcOpenMemHandle_v2 cuIpcCloseMemHandle", "memory of another process"),
+    ("cuGraphAddMemAllocNode cuGraphAddMemFreeNode", "memory that a graph owns"),
+    (
+        "cuPointerSetAttribute",
+        "CU_POINTER_ATTRIBUTE_SYNC_MEMOPS of a pooled pointer is set for the whole region that it lies in",
+    ),
+];
+
+/// Functions of the runtime, and the function of the driver that each of them ends up in.
+#[allow(dead_code)] // for the documentation
+pub(crate) const RUNTIME: &[(&str, &str)] = &[
+    ("cudaMalloc", "cuMemAlloc_v2"),
+    ("cudaFree", "cuMemFree_v2"),
+    ("cudaMemGetInfo", "cuMemGetInfo_v2"),
+    ("cudaMallocPitch", "cuMemAllocPitch_v2"),
+    ("cudaMalloc3D", "cuMemAllocPitch_v2"),
+    ("cudaMallocManaged", "cuMemAllocManaged"),
+    ("cudaMallocArray", "cuArrayCreate_v2"),
+    ("cudaMalloc3DArray", "cuArray3DCreate_v2"),
+    ("cudaMallocMipmappedArray", "cuMipmappedArrayCreate"),
+    ("cudaFreeArray", "cuArrayDestroy"),
+    ("cudaFreeMipmappedArray", "cuMipmappedArrayDestroy"),
+    ("cudaMallocAsync", "cuMemAllocAsync"),
+    ("cudaMallocFromPoolAsync", "cuMemAllocFromPoolAsync"),
+    ("cudaFreeAsync", "cuMemFreeAsync"),
+    ("cudaMallocHost", "cuMemHostAlloc"),
+    ("cudaHostAlloc", "cuMemHostAlloc"),
+    ("cudaFreeHost", "cuMemFreeHost"),
+    ("cudaHostRegister", "cuMemHostRegister_v2"),
+    ("cudaPointerGetAttributes", "cuPointerGetAttributes"),
+    ("cudaIpcGetMemHandle", "cuIpcGetMemHandle"),
+    ("cudaIpcOpenMemHandle", "cuIpcOpenMemHandle_v2"),
+    ("cudaDeviceReset", "cuDevicePrimaryCtxReset_v2"),
+    ("cudaDeviceSynchronize", "cuCtxSynchronize"),
+    ("cudaGetDriverEntryPoint, cudaGetDriverEntryPointByVersion", "cuGetProcAddress_v2"),
+];

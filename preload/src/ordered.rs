@@ -1,0 +1,194 @@
+//! The hooks of stream-ordered memory. It is served if the user says so, and always taken back.
+
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use cuda_sys::*;
+
+use crate::bfc;
+use crate::contexts::{self, Current, DEVICES};
+use crate::device::{take_back, with_trim};
+use crate::hooks::{self, real};
+use crate::pool::{self, Pool, Refused};
+use crate::watch::{self, Passed};
+use crate::{captures, settings, trace};
+
+/// For each device a stream in which nothing is ever queued: memory that is taken in its order may be used by any work
+/// at once, as cudaMalloc's is.
+static NOBODYS: [AtomicPtr<CUstream_st>; DEVICES] = [const { AtomicPtr::new(ptr::null_mut()) }; DEVICES];
+
+/// That stream of the current device.
+pub(crate) fn stream_of_nobody(device: usize) -> Result<CUstream, Refused> {
+    let missing = || Refused::Pass(Passed::Pool);
+    let place = NOBODYS.get(device).ok_or_else(missing)?;
+    let known = place.load(Ordering::Acquire);
+    if !known.is_null() {
+        return Ok(known);
+    }
+    let driver = hooks::load().ok_or_else(missing)?;
+    let create = driver.cuStreamCreate().map_err(|_| missing())?;
+    let mut stream = ptr::null_mut();
+    // SAFETY: the pointer is valid for writing.
+    if unsafe { create(&mut stream, CU_STREAM_NON_BLOCKING) } != CUDA_SUCCESS {
+        return Err(missing());
+    }
+    match place.compare_exchange(ptr::null_mut(), stream, Ordering::AcqRel, Ordering::Acquire) {
+        Ok(_) => Ok(stream),
+        Err(another) => {
+            if let Ok(destroy) = driver.cuStreamDestroy_v2() {
+                // SAFETY: created above, and nobody else has it.
+                unsafe { destroy(stream) };
+            }
+            Ok(another)
+        }
+    }
+}
+
+/// The device's context has ended, and the stream with it.
+pub(crate) fn forget_device(device: usize) {
+    if let Some(place) = NOBODYS.get(device) {
+        place.store(ptr::null_mut(), Ordering::Release);
+    }
+}
+
+/// A stream is about to be destroyed: another may get its handle.
+pub(crate) fn forget_stream(stream: CUstream) {
+    if settings::serves_async() && !stream.is_null() {
+        for pool in Pool::of_devices() {
+            // Where the stream was never used that is no news.
+            bfc::bfc_forget_stream(pool.ordinal(), stream.cast());
+        }
+    }
+}
+
+/// The per-thread default stream as the twins mean it, by a name that means it everywhere.
+fn per_thread(stream: CUstream) -> CUstream {
+    if stream.is_null() { ptr::without_provenance_mut(2) } else { stream }
+}
+
+fn is_default(stream: CUstream) -> bool {
+    stream.addr() <= 2
+}
+
+/// The device on which memory in the order of a stream is allocated.
+fn device_of(stream: CUstream) -> Current {
+    if is_default(stream) {
+        return contexts::current();
+    }
+    let Some(Ok(ask)) = hooks::load().map(|driver| driver.cuStreamGetCtx()) else { return Current::None };
+    let mut context = ptr::null_mut();
+    // SAFETY: the caller's stream, and a pointer that is valid for writing.
+    let code = unsafe { ask(stream, &mut context) };
+    if code == CUDA_SUCCESS { contexts::known_as(context) } else { Current::None }
+}
+
+fn serve(place: *mut CUdeviceptr, bytes: usize, stream: CUstream) -> Result<u64, Refused> {
+    if place.is_null() || !settings::pools(bytes) {
+        return Err(Refused::Pass(Passed::Size));
+    }
+    // A captured allocation is a node of the graph.
+    if captures::any() {
+        return Err(Refused::Pass(Passed::Capture));
+    }
+    // Registers the device, if it is a new one.
+    let current = contexts::current();
+    match device_of(stream) {
+        Current::Primary(device) if current == Current::Primary(device) => {
+            let pool = Pool::of_device(device).ok_or(Refused::Pass(Passed::Context))?;
+            let served = pool.alloc(bytes, Some(stream));
+            if served.is_ok() {
+                watch::served(bytes);
+            }
+            served
+        }
+        _ => Err(Refused::Pass(Passed::Context)),
+    }
+}
+
+macro_rules! allocates {
+    ($($symbol:ident, $stream:expr;)*) => {
+        $(
+            /// # Safety
+            /// As the driver's.
+            #[unsafe(no_mangle)]
+            pub unsafe extern "C" fn $symbol(
+                place: *mut CUdeviceptr,
+                bytes: usize,
+                stream: CUstream,
+            ) -> CUresult {
+                let Some(alloc) = real::$symbol() else { return CUDA_ERROR_NOT_INITIALIZED };
+                let number = trace::stream(stream);
+                if settings::serves_async() {
+                    match serve(place, bytes, $stream(stream)) {
+                        Ok(address) => {
+                            // SAFETY: not NULL, so the caller's for writing.
+                            unsafe { *place = address };
+                            trace::allocated(address, bytes, number);
+                            return CUDA_SUCCESS;
+                        }
+                        Err(Refused::OutOfMemory) => return CUDA_ERROR_OUT_OF_MEMORY,
+                        Err(Refused::Pass(why)) => watch::passed(why),
+                    }
+                }
+                // SAFETY: the caller's arguments.
+                let code = with_trim(|| unsafe { alloc(place, bytes, stream) });
+                // SAFETY: the driver has written it.
+                unsafe { trace::passed(code, place, bytes, number) };
+                code
+            }
+        )*
+    };
+}
+
+allocates! {
+    cuMemAllocAsync, |stream| stream;
+    cuMemAllocAsync_ptsz, per_thread;
+}
+
+/// Takes back what is of a pool.
+fn free(address: u64, stream: CUstream) -> Option<CUresult> {
+    let pool = pool::owner(address)?;
+    if captures::is_captured(stream) {
+        // A graph frees what it has allocated itself, and nothing else.
+        return Some(CUDA_ERROR_INVALID_VALUE);
+    }
+    if !settings::serves_async() {
+        return take_back(address);
+    }
+    match bfc::bfc_free_async(pool.ordinal(), pool::pointer(address), stream.cast()) {
+        bfc::OK => {
+            pool.state.freed.fetch_add(1, Ordering::Relaxed);
+            Some(CUDA_SUCCESS)
+        }
+        // It was created by the program, and takes no streams.
+        bfc::UNSUPPORTED => take_back(address),
+        bfc::DOUBLE_FREE | bfc::INVALID_POINTER => Some(CUDA_ERROR_INVALID_VALUE),
+        _ => Some(CUDA_ERROR_NOT_INITIALIZED),
+    }
+}
+
+macro_rules! frees {
+    ($($symbol:ident, $stream:expr;)*) => {
+        $(
+            /// # Safety
+            /// As the driver's.
+            #[unsafe(no_mangle)]
+            pub unsafe extern "C" fn $symbol(address: CUdeviceptr, stream: CUstream) -> CUresult {
+                let Some(real) = real::$symbol() else { return CUDA_ERROR_NOT_INITIALIZED };
+                let noted = trace::freeing(address);
+                let code = match free(address, $stream(stream)) {
+                    Some(code) => code,
+                    // SAFETY: the caller's arguments, and no memory of a pool.
+                    None => unsafe { real(address, stream) },
+                };
+                trace::freed(noted, address, code);
+                code
+            }
+        )*
+    };
+}
+
+frees! {
+    cuMemFreeAsync, |stream| stream;
+    cuMemFreeAsync_ptsz, per_thread;
+}

@@ -1,0 +1,183 @@
+//! The hooks of questions about pointers. To the driver a pooled allocation is a part of a region; to the program it is an
+//! allocation of its own, of the size that was asked for.
+
+use std::ffi::c_void;
+use std::ptr;
+
+use cuda_sys::*;
+
+use crate::bfc;
+use crate::hooks::real;
+use crate::pool::{self, Pool};
+
+/// An address in memory of a pool.
+struct Pooled {
+    /// The allocation around it: start, size as requested, and a number that no other allocation of the process has.
+    /// `None` if it is free.
+    allocation: Option<(u64, usize, u64)>,
+    /// Where the region begins.
+    region: u64,
+}
+
+/// An address that is nobody's: what the driver says of it is what it says of a pointer that was freed.
+const NOBODYS: CUdeviceptr = 1;
+
+fn pooled(address: u64) -> Option<Pooled> {
+    let pool = pool::owner(address)?;
+    let (mut chunk, mut region) = (ptr::null_mut(), ptr::null_mut());
+    let (mut chunk_bytes, mut region_bytes) = (0, 0);
+    // SAFETY: any address may be asked for, and the pointers are valid for writing.
+    let status = unsafe {
+        bfc::bfc_address_range(
+            pool.ordinal(),
+            pool::pointer(address),
+            &mut chunk,
+            &mut chunk_bytes,
+            &mut region,
+            &mut region_bytes,
+        )
+    };
+    if status != bfc::OK {
+        return Some(Pooled { allocation: None, region: 0 });
+    }
+    let start = chunk.addr() as u64;
+    // Between what was asked for and the chunk's end is nobody's.
+    let allocation = facts(pool, chunk).filter(|&(bytes, _)| address - start < bytes as u64);
+    Some(Pooled {
+        allocation: allocation.map(|(bytes, unique)| (start, bytes, unique)),
+        region: region.addr() as u64,
+    })
+}
+
+/// Size and number of a live chunk.
+fn facts(pool: Pool, chunk: *mut c_void) -> Option<(usize, u64)> {
+    let (mut bytes, mut id) = (0, 0);
+    // SAFETY: any address may be asked for, and the pointer is valid for writing.
+    if unsafe { bfc::bfc_requested_size(pool.ordinal(), chunk, &mut bytes) } != bfc::OK {
+        return None;
+    }
+    // SAFETY: as above.
+    if unsafe { bfc::bfc_allocation_id(pool.ordinal(), chunk, &mut id) } != bfc::OK {
+        return None;
+    }
+    // The driver's own numbers are small; and each device's pool counts from 1.
+    let unique = 1 << 63 | u64::from(pool.ordinal().unsigned_abs()) << 48 | id.unsigned_abs();
+    Some((bytes, unique))
+}
+
+/// # Safety
+/// As the driver's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemGetAddressRange_v2(
+    base: *mut CUdeviceptr,
+    bytes: *mut usize,
+    address: CUdeviceptr,
+) -> CUresult {
+    let Some(ask) = real::cuMemGetAddressRange_v2() else { return CUDA_ERROR_NOT_INITIALIZED };
+    let Some(pooled) = pooled(address) else {
+        // SAFETY: the caller's arguments.
+        return unsafe { ask(base, bytes, address) };
+    };
+    let Some((start, size, _)) = pooled.allocation else {
+        // SAFETY: the caller's arguments.
+        return unsafe { ask(base, bytes, NOBODYS) };
+    };
+    if !base.is_null() {
+        // SAFETY: not NULL, so the caller's for writing.
+        unsafe { *base = start };
+    }
+    if !bytes.is_null() {
+        // SAFETY: not NULL, so the caller's for writing.
+        unsafe { *bytes = size };
+    }
+    CUDA_SUCCESS
+}
+
+/// Writes what an attribute of a pooled allocation is, if the driver's answer would be the region's.
+///
+/// # Safety
+/// `data` is valid for writing what the attribute is.
+unsafe fn correct(data: *mut c_void, attribute: CUpointer_attribute, pooled: &Pooled) {
+    let Some((start, bytes, unique)) = pooled.allocation.filter(|_| !data.is_null()) else { return };
+    match attribute {
+        // SAFETY: the attribute is an address.
+        CU_POINTER_ATTRIBUTE_RANGE_START_ADDR | CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR => unsafe {
+            data.cast::<CUdeviceptr>().write(start);
+        },
+        // SAFETY: the attribute is a size.
+        CU_POINTER_ATTRIBUTE_RANGE_SIZE | CU_POINTER_ATTRIBUTE_MAPPING_SIZE => unsafe {
+            data.cast::<usize>().write(bytes);
+        },
+        // SAFETY: the attribute is a number of 64 bits.
+        CU_POINTER_ATTRIBUTE_BUFFER_ID | CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID => unsafe {
+            data.cast::<u64>().write(unique);
+        },
+        // SAFETY: the attribute is a bool, which the driver writes as one byte or four; the first is the same.
+        CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE if start != pooled.region => unsafe {
+            data.cast::<u8>().write(0);
+        },
+        _ => {}
+    }
+}
+
+/// # Safety
+/// As the driver's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuPointerGetAttribute(
+    data: *mut c_void,
+    attribute: CUpointer_attribute,
+    address: CUdeviceptr,
+) -> CUresult {
+    let Some(ask) = real::cuPointerGetAttribute() else { return CUDA_ERROR_NOT_INITIALIZED };
+    let pooled = pooled(address);
+    let is_free = pooled.as_ref().is_some_and(|pooled| pooled.allocation.is_none());
+    // SAFETY: the caller's arguments.
+    let code = unsafe { ask(data, attribute, if is_free { NOBODYS } else { address }) };
+    if let Some(pooled) = pooled.filter(|_| code == CUDA_SUCCESS) {
+        // SAFETY: the driver has written it.
+        unsafe { correct(data, attribute, &pooled) };
+    }
+    code
+}
+
+/// # Safety
+/// As the driver's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuPointerGetAttributes(
+    count: u32,
+    attributes: *mut CUpointer_attribute,
+    data: *mut *mut c_void,
+    address: CUdeviceptr,
+) -> CUresult {
+    let Some(ask) = real::cuPointerGetAttributes() else { return CUDA_ERROR_NOT_INITIALIZED };
+    let pooled = pooled(address);
+    let is_free = pooled.as_ref().is_some_and(|pooled| pooled.allocation.is_none());
+    // SAFETY: the caller's arguments.
+    let code = unsafe { ask(count, attributes, data, if is_free { NOBODYS } else { address }) };
+    if let Some(pooled) = pooled.filter(|_| code == CUDA_SUCCESS && count != 0) {
+        // SAFETY: the driver has read as many, and has written to as many places.
+        let asked = unsafe { std::slice::from_raw_parts(attributes, count as usize) };
+        // SAFETY: as above.
+        let places = unsafe { std::slice::from_raw_parts(data, count as usize) };
+        for (&attribute, &place) in asked.iter().zip(places) {
+            // SAFETY: the driver has written it.
+            unsafe { correct(place, attribute, &pooled) };
+        }
+    }
+    code
+}
+
+/// # Safety
+/// As the driver's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuIpcGetMemHandle(handle: *mut CUipcMemHandle, address: CUdeviceptr) -> CUresult {
+    let Some(ask) = real::cuIpcGetMemHandle() else { return CUDA_ERROR_NOT_INITIALIZED };
+    match pooled(address) {
+        // The handle would name the region, and the receiver would see what lies at its beginning.
+        Some(pooled) if pooled.allocation.is_none_or(|(start, ..)| start != pooled.region) => {
+            CUDA_ERROR_INVALID_VALUE
+        }
+        // SAFETY: the caller's arguments.
+        _ => unsafe { ask(handle, address) },
+    }
+}

@@ -1,0 +1,427 @@
+//! A pool: serving, taking back, and when to wait for the device.
+//!
+//! cudaFree waits for the device before it returns, and programs rely on that: what they free is not handed out again
+//! before the work that was queued until then is done. Here a freed chunk waits instead (`BFC_QUARANTINE`), and one
+//! synchronisation serves all that wait: when a request finds nothing that is safe, and either many wait or the pool
+//! would grow beyond need.
+
+use std::ffi::c_void;
+use std::ptr;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+use cuda_sys::*;
+
+use crate::bfc::{self, Request, Stats, Status};
+use crate::contexts::{self, Current, DEVICES};
+use crate::hooks::{self, real};
+use crate::watch::Passed;
+use crate::{captures, settings};
+
+/// So many frees are worth a synchronisation, if the pool is idle enough.
+const ENOUGH: u64 = 128;
+
+/// So many frees are synchronised anyway: their chunks take host memory and keep others from merging.
+const MANY: u64 = 1024;
+
+/// The driver aligns what it gives to 512; its documentation promises 256.
+const ALIGNMENT: usize = 512;
+
+/// What is known of a pool beside libbfc's own books.
+pub(crate) struct State {
+    /// Whose it is: nobody's, ours, or somebody else's who created it before.
+    origin: AtomicU8,
+    pub(crate) served: AtomicU64,
+    pub(crate) freed: AtomicU64,
+    /// How many of the frees were followed by a synchronisation.
+    settled: AtomicU64,
+    pub(crate) synchronizations: AtomicU64,
+    pub(crate) obtained: AtomicU64,
+    pub(crate) returned: AtomicU64,
+}
+
+const NOBODYS: u8 = 0;
+const OURS: u8 = 1;
+const OTHERS: u8 = 2;
+const CREATING: u8 = 3;
+
+impl State {
+    pub(crate) const fn new() -> Self {
+        State {
+            origin: AtomicU8::new(NOBODYS),
+            served: AtomicU64::new(0),
+            freed: AtomicU64::new(0),
+            settled: AtomicU64::new(0),
+            synchronizations: AtomicU64::new(0),
+            obtained: AtomicU64::new(0),
+            returned: AtomicU64::new(0),
+        }
+    }
+}
+
+static DEVICE_STATES: [State; DEVICES] = [const { State::new() }; DEVICES];
+
+/// A pool by its ordinal in libbfc's table.
+#[derive(Clone, Copy)]
+pub(crate) struct Pool {
+    ordinal: i32,
+    pub(crate) state: &'static State,
+}
+
+/// Why a request is not served.
+pub(crate) enum Refused {
+    /// The driver is to serve it.
+    Pass(Passed),
+    /// There is no memory, and the user has set a limit.
+    OutOfMemory,
+}
+
+impl Pool {
+    #[inline]
+    pub(crate) fn of_device(device: usize) -> Option<Self> {
+        let state = DEVICE_STATES.get(device)?;
+        #[allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap)] // less than DEVICES
+        Some(Pool { ordinal: device as i32, state })
+    }
+
+    pub(crate) const fn new(ordinal: i32, state: &'static State) -> Self {
+        Pool { ordinal, state }
+    }
+
+    /// All of devices that have been used.
+    pub(crate) fn of_devices() -> impl Iterator<Item = Pool> {
+        (0..DEVICES).filter_map(Pool::of_device).filter(|pool| pool.is_there())
+    }
+
+    pub(crate) fn ordinal(self) -> i32 {
+        self.ordinal
+    }
+
+    #[inline]
+    pub(crate) fn is_there(self) -> bool {
+        matches!(self.state.origin.load(Ordering::Relaxed), OURS | OTHERS)
+    }
+
+    /// Whether what is freed waits in it.
+    #[inline]
+    fn has_quarantine(self) -> bool {
+        self.state.origin.load(Ordering::Relaxed) == OURS
+            && (self.ordinal == bfc::PINNED || !settings::serves_async())
+    }
+
+    pub(crate) fn stats(self) -> Option<Stats> {
+        if self.is_there() { bfc::stats(self.ordinal) } else { None }
+    }
+
+    /// Serves a request of cudaMalloc's kind: the memory may be used by any work from now on.
+    #[inline]
+    pub(crate) fn alloc(self, bytes: usize, stream: Option<CUstream>) -> Result<u64, Refused> {
+        if self.waiting() >= MANY && self.has_quarantine() {
+            self.synchronize();
+        }
+        match self.request(bytes, stream, bfc::HELD_ONLY) {
+            Ok(address) => Ok(address),
+            Err(status) => self.alloc_slowly(bytes, stream, status),
+        }
+    }
+
+    #[cold]
+    fn alloc_slowly(self, bytes: usize, stream: Option<CUstream>, status: Status) -> Result<u64, Refused> {
+        if status == bfc::NO_ALLOCATOR {
+            self.create()?;
+        } else if status != bfc::OUT_OF_MEMORY {
+            return Err(Refused::Pass(Passed::Pool));
+        } else if self.is_worth_a_synchronization(bytes as u64)
+            && self.synchronize() == CUDA_SUCCESS
+            && let Ok(address) = self.request(bytes, stream, bfc::HELD_ONLY)
+        {
+            return Ok(address);
+        }
+        match self.request(bytes, stream, 0) {
+            Ok(address) => return Ok(address),
+            Err(bfc::OUT_OF_MEMORY) => {}
+            Err(_) => return Err(Refused::Pass(Passed::Pool)),
+        }
+        if self.waiting() != 0
+            && self.synchronize() == CUDA_SUCCESS
+            && let Ok(address) = self.request(bytes, stream, 0)
+        {
+            return Ok(address);
+        }
+        if settings::is_limited() {
+            return Err(Refused::OutOfMemory);
+        }
+        // The driver may find in one piece what the pool cannot.
+        self.trim();
+        Err(Refused::Pass(Passed::Full))
+    }
+
+    #[inline]
+    fn request(self, bytes: usize, stream: Option<CUstream>, flags: u32) -> Result<u64, Status> {
+        let (stream, on_stream) = match stream {
+            Some(stream) => (stream.cast(), bfc::ON_STREAM),
+            None => (ptr::null_mut(), 0),
+        };
+        let request = Request {
+            struct_size: size_of::<Request>(),
+            bytes,
+            alignment: ALIGNMENT,
+            stream,
+            freed_before: 0,
+            flags: flags | on_stream,
+            reserved: 0,
+        };
+        let mut address = ptr::null_mut();
+        // SAFETY: the struct is as large as it says, and the pointer is valid for writing.
+        match unsafe { bfc::bfc_alloc_ex(self.ordinal, &request, &mut address) } {
+            bfc::OK => {
+                self.state.served.fetch_add(1, Ordering::Relaxed);
+                Ok(address.addr() as u64)
+            }
+            status => Err(status),
+        }
+    }
+
+    /// Frees that no synchronisation has followed.
+    #[inline]
+    fn waiting(self) -> u64 {
+        let settled = self.state.settled.load(Ordering::Relaxed);
+        self.state.freed.load(Ordering::Relaxed).saturating_sub(settled)
+    }
+
+    /// Whether a request that found nothing should rather wait for the device than have the pool grow.
+    fn is_worth_a_synchronization(self, bytes: u64) -> bool {
+        let waiting = self.waiting();
+        if waiting == 0 || !self.has_quarantine() {
+            return false;
+        }
+        let Some(stats) = self.stats() else { return false };
+        // It cannot grow any more.
+        if stats.pool_bytes.saturating_add(bytes) > stats.bytes_limit {
+            return true;
+        }
+        waiting >= ENOUGH && stats.idle_bytes() >= bytes.max(stats.bytes_in_use)
+    }
+
+    fn create(self) -> Result<(), Refused> {
+        let mut flags = bfc::ALLOW_GROWTH | bfc::GARBAGE_COLLECTION | bfc::SPLIT_ALWAYS;
+        if !settings::serves_async() {
+            flags |= bfc::TIMESTAMPS | bfc::QUARANTINE;
+        }
+        let mut options = bfc::Options::new(bfc::BACKEND_CUDA, flags, c"preload");
+        if !settings::is_limited() {
+            // All there is, as it is without a pool. What others need of it goes back to the driver on demand.
+            options.memory_limit = total_memory(self.ordinal);
+        }
+        self.create_as(&options)
+    }
+
+    /// Creates it, unless another thread or the program itself does. Somebody else's may lack what keeps cudaFree's
+    /// promise.
+    pub(crate) fn create_as(self, options: &bfc::Options) -> Result<(), Refused> {
+        let origin = &self.state.origin;
+        let first = origin.compare_exchange(NOBODYS, CREATING, Ordering::Acquire, Ordering::Acquire);
+        match first {
+            Ok(_) => {}
+            Err(CREATING) => return self.await_creation(),
+            // It was there and has ended, or ends: nothing of it is known to be ours any more.
+            Err(_) => origin.store(CREATING, Ordering::Relaxed),
+        }
+        // SAFETY: the struct is as large as it says, and what it points to lives until the call returns.
+        let status = unsafe { bfc::bfc_create(self.ordinal, options) };
+        let whose = match status {
+            bfc::OK => OURS,
+            bfc::ALREADY_EXISTS => OTHERS,
+            _ => NOBODYS,
+        };
+        if whose != OURS {
+            origin.store(whose, Ordering::Release);
+            return if whose == OTHERS { Ok(()) } else { Err(Refused::Pass(Passed::Pool)) };
+        }
+        let user_data = ptr::from_ref(self.state).cast_mut().cast();
+        // SAFETY: the function may be called with it from any thread, at any time: it is static. Should the pool have
+        // memory already, by a thread of the program's own calls, that is not counted.
+        unsafe { bfc::bfc_set_region_callback(self.ordinal, Some(count_region), user_data) };
+        origin.store(OURS, Ordering::Release);
+        Ok(())
+    }
+
+    /// Another thread is about to create it, which takes it less than a millisecond. Whoever is not through by then, in
+    /// the child of a fork say, is not waited for.
+    fn await_creation(self) -> Result<(), Refused> {
+        for _ in 0..100_000 {
+            if self.state.origin.load(Ordering::Acquire) != CREATING {
+                return Ok(());
+            }
+            // SAFETY: no preconditions.
+            unsafe { libc::sched_yield() };
+        }
+        Err(Refused::Pass(Passed::Pool))
+    }
+
+    /// Takes a chunk back; `None` if the pointer is none of this pool's.
+    #[inline]
+    fn give_back(self, address: u64) -> Option<CUresult> {
+        if !self.has_quarantine() {
+            // What is freed here may be handed out at once, so it must not be in use any more.
+            match self.settle_before(address)? {
+                CUDA_SUCCESS => {}
+                code => return Some(code),
+            }
+        }
+        match bfc::bfc_free(self.ordinal, pointer(address)) {
+            bfc::OK => {
+                self.state.freed.fetch_add(1, Ordering::Relaxed);
+                Some(CUDA_SUCCESS)
+            }
+            bfc::DOUBLE_FREE => Some(CUDA_ERROR_INVALID_VALUE),
+            // Inside of a chunk, or free, or nobody's.
+            bfc::INVALID_POINTER if bfc::owner(address) == Some(self.ordinal) => {
+                Some(CUDA_ERROR_INVALID_VALUE)
+            }
+            bfc::INVALID_POINTER | bfc::NO_ALLOCATOR => None,
+            // In the child of a fork, or while the pool ends: never to the driver, to which it may be a region.
+            _ => Some(CUDA_ERROR_NOT_INITIALIZED),
+        }
+    }
+
+    /// Waits for the device before a live chunk of this pool is freed.
+    fn settle_before(self, address: u64) -> Option<CUresult> {
+        let mut bytes = 0;
+        // SAFETY: any address may be asked for, and the pointer is valid for writing.
+        match unsafe { bfc::bfc_requested_size(self.ordinal, pointer(address), &mut bytes) } {
+            bfc::OK if captures::any() => Some(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED),
+            bfc::OK => Some(self.wait()),
+            // The free itself says what is wrong.
+            _ => Some(CUDA_SUCCESS),
+        }
+    }
+
+    /// cudaFree of an address that is this pool's if anybody's.
+    #[inline]
+    pub(crate) fn free(self, address: u64) -> Option<CUresult> {
+        let freed = self.give_back(address);
+        if freed == Some(CUDA_SUCCESS) && settings::free_synchronizes() && !captures::any() {
+            return Some(self.synchronize());
+        }
+        freed
+    }
+
+    /// Waits for all work that may use this pool's memory.
+    fn wait(self) -> CUresult {
+        let Some(synchronize) = real::cuCtxSynchronize() else { return CUDA_ERROR_NOT_INITIALIZED };
+        self.state.synchronizations.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: no preconditions.
+        let in_device = |device| contexts::within(device, || unsafe { synchronize() });
+        match usize::try_from(self.ordinal) {
+            Ok(device) if device < DEVICES && !contexts::has_peers() => in_device(device),
+            _ => contexts::known().map(in_device).find(|&code| code != CUDA_SUCCESS).unwrap_or(CUDA_SUCCESS),
+        }
+    }
+
+    /// Waits for the device, after which all that waits so far may be handed out.
+    pub(crate) fn synchronize(self) -> CUresult {
+        if captures::any() {
+            return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+        }
+        let frees = Frees::waiting_in(self);
+        let code = self.wait();
+        frees.settle(code);
+        code
+    }
+
+    /// Gives what nobody uses back to the driver. How many bytes that were.
+    pub(crate) fn trim(self) -> u64 {
+        let mut released = 0;
+        if self.is_there() {
+            // SAFETY: the pointer is valid for writing.
+            unsafe { bfc::bfc_trim(self.ordinal, 0, &mut released) };
+        }
+        released
+    }
+
+    /// As [`Self::trim`], for somebody whom the driver has no memory for: what waits goes too.
+    pub(crate) fn trim_all(self) -> u64 {
+        if self.waiting() != 0 && self.has_quarantine() {
+            self.synchronize();
+        }
+        self.trim()
+    }
+
+    /// The context is about to end, and the memory with it.
+    pub(crate) fn end(self) {
+        if self.is_there() && bfc::bfc_destroy_forced(self.ordinal) == bfc::OK {
+            self.state.origin.store(NOBODYS, Ordering::Relaxed);
+        }
+    }
+
+    /// The context was reset: the memory is gone.
+    pub(crate) fn lose(self) {
+        if self.is_there() {
+            bfc::bfc_device_lost(self.ordinal);
+            self.state.settled.store(self.state.freed.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+    }
+}
+
+/// Frees of a pool that are all followed by what happens next.
+pub(crate) struct Frees(Option<(Pool, u64, u64)>);
+
+impl Frees {
+    /// What waits in the pool of a context, if anything does.
+    pub(crate) fn of(context: Current) -> Self {
+        let Current::Primary(device) = context else { return Frees(None) };
+        match Pool::of_device(device) {
+            // With peers one device's synchronisation is not enough.
+            Some(pool) if pool.waiting() != 0 && !contexts::has_peers() => Self::waiting_in(pool),
+            _ => Frees(None),
+        }
+    }
+
+    fn waiting_in(pool: Pool) -> Self {
+        if !pool.has_quarantine() {
+            return Frees(None);
+        }
+        let freed = pool.state.freed.load(Ordering::Relaxed);
+        Frees(bfc::timestamp(pool.ordinal).map(|stamp| (pool, freed, stamp)))
+    }
+
+    /// A synchronisation came after them, if it succeeded.
+    pub(crate) fn settle(self, code: CUresult) {
+        let Some((pool, freed, stamp)) = self.0.filter(|_| code == CUDA_SUCCESS) else { return };
+        bfc::bfc_set_safe_frontier(pool.ordinal, stamp.saturating_add(1));
+        pool.state.settled.fetch_max(freed, Ordering::Relaxed);
+    }
+}
+
+unsafe extern "C" fn count_region(
+    state: *mut c_void,
+    _device: i32,
+    _base: *mut c_void,
+    _bytes: usize,
+    event: i32,
+) {
+    // SAFETY: it was made from a static one.
+    let state = unsafe { &*state.cast::<State>() };
+    let count = if event == bfc::REGION_OBTAINED { &state.obtained } else { &state.returned };
+    count.fetch_add(1, Ordering::Relaxed);
+}
+
+/// The pool of a device that holds an address: of those that serve cudaMalloc.
+pub(crate) fn owner(address: u64) -> Option<Pool> {
+    let device = usize::try_from(bfc::owner(address)?).ok()?;
+    Pool::of_device(device).filter(|pool| pool.is_there())
+}
+
+pub(crate) fn pointer(address: u64) -> *mut c_void {
+    ptr::with_exposed_provenance_mut(address as usize)
+}
+
+fn total_memory(device: i32) -> u64 {
+    let mut bytes = 0;
+    match hooks::load().map(|driver| driver.cuDeviceTotalMem_v2()) {
+        // SAFETY: the pointer is valid for writing.
+        Some(Ok(total)) if unsafe { total(&mut bytes, device) } == CUDA_SUCCESS => bytes as u64,
+        // Then libbfc's default counts.
+        _ => 0,
+    }
+}

@@ -1,0 +1,209 @@
+//! Looking functions up: `dlsym` and `cuGetProcAddress`, through which the CUDA runtimes find the driver's.
+//!
+//! The real lookup is done first, and what it finds is replaced if it is the driver's function behind a hook. So whoever
+//! asks for a name that the driver does not have, or in another library, gets what he would have got.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::mem;
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use cuda_sys::*;
+
+use crate::hooks::{self, Hook, real};
+use crate::watch;
+
+type Dlsym = unsafe extern "C" fn(handle: *mut c_void, name: *const c_char) -> *mut c_void;
+
+/// The C library's `dlsym` has this version now, had this one on 64-bit ARM, and this one on x86-64.
+const VERSIONS: [&CStr; 3] = [c"GLIBC_2.34", c"GLIBC_2.17", c"GLIBC_2.2.5"];
+
+/// The next `dlsym` behind ours: the C library's, or that of another interposer.
+fn next() -> Option<Dlsym> {
+    static NEXT: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+    let mut next = NEXT.load(Ordering::Relaxed);
+    if next.is_null() {
+        // Neither opens anything nor allocates: whoever calls dlsym may be an allocator that is not ready yet.
+        next = VERSIONS.iter().find_map(|version| {
+            // SAFETY: the names are NUL-terminated.
+            let found = unsafe { libc::dlvsym(libc::RTLD_NEXT, c"dlsym".as_ptr(), version.as_ptr()) };
+            (!found.is_null()).then_some(found)
+        })?;
+        NEXT.store(next, Ordering::Relaxed);
+    }
+    // SAFETY: it is a function of that name, which has that type.
+    Some(unsafe { mem::transmute::<*mut c_void, Dlsym>(next) })
+}
+
+/// What `dlsym` is where there is none.
+unsafe extern "C" fn nothing(_: *mut c_void, _: *const c_char) -> *mut c_void {
+    ptr::null_mut()
+}
+
+/// The program's `dlsym`. The real one looks at who called it, where the handle is none: so it is jumped to with
+/// everything as the caller left it.
+///
+/// # Safety
+/// As the C library's.
+#[cfg(target_arch = "x86_64")]
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void {
+    std::arch::naked_asm!(
+        "endbr64",
+        "push rdi",
+        "push rsi",
+        "sub rsp, 8",
+        "call {decide}",
+        "add rsp, 8",
+        "pop rsi",
+        "pop rdi",
+        "jmp rax",
+        decide = sym decide,
+    )
+}
+
+/// As above.
+///
+/// # Safety
+/// As the C library's.
+#[cfg(target_arch = "aarch64")]
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void {
+    std::arch::naked_asm!(
+        "bti c",
+        "stp x0, x1, [sp, #-32]!",
+        "str x30, [sp, #16]",
+        "bl {decide}",
+        "mov x16, x0",
+        "ldr x30, [sp, #16]",
+        "ldp x0, x1, [sp], #32",
+        "br x16",
+        decide = sym decide,
+    )
+}
+
+/// Which function a call of `dlsym` goes to.
+///
+/// Without a handle that is always the real one: it searches in the order of the libraries, in which we stand in front of
+/// the driver and behind whoever was preloaded before us.
+unsafe extern "C" fn decide(handle: *mut c_void, name: *const c_char) -> Dlsym {
+    let Some(next) = next() else { return nothing };
+    // SAFETY: by the contract of dlsym the name is NUL-terminated.
+    let Some(hook) = (unsafe { hooked(name) }) else { return next };
+    if handle == libc::RTLD_NEXT {
+        return next;
+    }
+    if handle == libc::RTLD_DEFAULT {
+        return if is_driver_loaded() || hook.ours.is_null() { next } else { absent };
+    }
+    substitute
+}
+
+/// The hook for a name that `dlsym` was asked for.
+///
+/// # Safety
+/// The name is NULL or NUL-terminated.
+unsafe fn hooked(name: *const c_char) -> Option<&'static Hook> {
+    if name.is_null() {
+        return None;
+    }
+    // SAFETY: by this function's contract.
+    let name = unsafe { CStr::from_ptr(name) };
+    if name.to_bytes().starts_with(b"cu") { hooks::named(name) } else { None }
+}
+
+fn is_driver_loaded() -> bool {
+    // SAFETY: the name is NUL-terminated; nothing is loaded by it.
+    let handle = unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+    if !handle.is_null() {
+        // SAFETY: the handle was given above, and the driver stays: somebody else holds it.
+        unsafe { libc::dlclose(handle) };
+    }
+    !handle.is_null()
+}
+
+/// Programs ask for a name of the driver's to learn whether there is one: that we have the name is no reason to say so.
+unsafe extern "C" fn absent(handle: *mut c_void, _: *const c_char) -> *mut c_void {
+    let Some(next) = next() else { return ptr::null_mut() };
+    // SAFETY: the name is NUL-terminated. It is in no library, and in the words that dlerror then has.
+    unsafe { next(handle, c"cu (libcuda.so.1 is not loaded)".as_ptr()) }
+}
+
+/// Looks a hook's name up in a library: if it is the driver, ours is found.
+unsafe extern "C" fn substitute(handle: *mut c_void, name: *const c_char) -> *mut c_void {
+    let Some(next) = next() else { return ptr::null_mut() };
+    // SAFETY: as the caller vouches.
+    let found = unsafe { next(handle, name) };
+    if found.is_null() {
+        return found;
+    }
+    // Of another library it may be another function.
+    match hooks::before(found) {
+        Some(hook) => {
+            watch::looked_up(watch::By::Dlsym, hook);
+            hook.ours.cast_mut()
+        }
+        None => found,
+    }
+}
+
+/// Puts our function in the place of the driver's that was found.
+fn replace(place: *mut *mut c_void, name: *const c_char, version: c_int, flags: cuuint64_t) {
+    if place.is_null() || name.is_null() {
+        return;
+    }
+    // SAFETY: not NULL, so the caller's for writing, and the driver has just written it.
+    let found = unsafe { *place };
+    if found.is_null() {
+        return;
+    }
+    // SAFETY: not NULL, so NUL-terminated by the contract of cuGetProcAddress.
+    let name = unsafe { CStr::from_ptr(name) };
+    let per_thread = flags & cuuint64_t::from(CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0;
+    // A driver may give another address than the one it exports, so what the documentation says counts too.
+    let hook = hooks::before(found).or_else(|| hooks::by_version(name, version, per_thread));
+    if let Some(hook) = hook {
+        watch::looked_up(watch::By::ProcAddress, hook);
+        // SAFETY: as above.
+        unsafe { *place = hook.ours.cast_mut() };
+    }
+}
+
+/// # Safety
+/// As the driver's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuGetProcAddress(
+    symbol: *const c_char,
+    place: *mut *mut c_void,
+    version: c_int,
+    flags: cuuint64_t,
+) -> CUresult {
+    let Some(get) = real::cuGetProcAddress() else { return CUDA_ERROR_NOT_INITIALIZED };
+    // SAFETY: the caller's arguments.
+    let code = unsafe { get(symbol, place, version, flags) };
+    if code == CUDA_SUCCESS {
+        replace(place, symbol, version, flags);
+    }
+    code
+}
+
+/// # Safety
+/// As the driver's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuGetProcAddress_v2(
+    symbol: *const c_char,
+    place: *mut *mut c_void,
+    version: c_int,
+    flags: cuuint64_t,
+    status: *mut CUdriverProcAddressQueryResult,
+) -> CUresult {
+    let Some(get) = real::cuGetProcAddress_v2() else { return CUDA_ERROR_NOT_INITIALIZED };
+    // SAFETY: the caller's arguments.
+    let code = unsafe { get(symbol, place, version, flags, status) };
+    if code == CUDA_SUCCESS {
+        replace(place, symbol, version, flags);
+    }
+    code
+}

@@ -1,0 +1,100 @@
+//! What the user set: `BFC_PRELOAD_...`, read once, before the first hook needs it.
+
+use std::ffi::CStr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+static READ: AtomicBool = AtomicBool::new(false);
+static FREE_SYNCHRONIZES: AtomicBool = AtomicBool::new(false);
+static SERVES_ASYNC: AtomicBool = AtomicBool::new(false);
+static SERVES_PINNED: AtomicBool = AtomicBool::new(false);
+static IS_LIMITED: AtomicBool = AtomicBool::new(false);
+static LEAST: AtomicU64 = AtomicU64::new(0);
+static MOST: AtomicU64 = AtomicU64::new(u64::MAX);
+
+/// A setting's text, if it is set and not empty.
+pub(crate) fn variable(name: &'static CStr) -> Option<&'static CStr> {
+    // SAFETY: the name is NUL-terminated. Whoever changes the environment while others read it breaks C's own rule.
+    let value = unsafe { libc::getenv(name.as_ptr()) };
+    if value.is_null() {
+        return None;
+    }
+    // SAFETY: not NULL, so a NUL-terminated text of the environment.
+    let value = unsafe { CStr::from_ptr(value) };
+    (!value.is_empty()).then_some(value)
+}
+
+/// Reads all of them. Threads that come at the same time read the same.
+pub(crate) fn read() {
+    let word = |name| variable(name).map_or(&[][..], CStr::to_bytes);
+    FREE_SYNCHRONIZES.store(word(c"BFC_PRELOAD_FREE").eq_ignore_ascii_case(b"sync"), Ordering::Relaxed);
+    SERVES_ASYNC.store(is_on(word(c"BFC_PRELOAD_ASYNC")), Ordering::Relaxed);
+    SERVES_PINNED.store(is_on(word(c"BFC_PRELOAD_PINNED")), Ordering::Relaxed);
+    LEAST.store(size(word(c"BFC_PRELOAD_MIN")).unwrap_or(0), Ordering::Relaxed);
+    MOST.store(size(word(c"BFC_PRELOAD_MAX")).unwrap_or(u64::MAX), Ordering::Relaxed);
+    let limited = [c"BFC_MEMORY_LIMIT", c"BFC_MEMORY_FRACTION"].iter().any(|name| variable(name).is_some());
+    IS_LIMITED.store(limited, Ordering::Relaxed);
+    READ.store(true, Ordering::Release);
+}
+
+fn is(flag: &AtomicBool) -> bool {
+    if !READ.load(Ordering::Acquire) {
+        read();
+    }
+    flag.load(Ordering::Relaxed)
+}
+
+/// Whether cudaFree itself waits for the device, as programs may rely on.
+pub(crate) fn free_synchronizes() -> bool {
+    is(&FREE_SYNCHRONIZES)
+}
+
+/// Whether cudaMallocAsync is served.
+pub(crate) fn serves_async() -> bool {
+    is(&SERVES_ASYNC)
+}
+
+/// Whether cudaMallocHost is served.
+pub(crate) fn serves_pinned() -> bool {
+    is(&SERVES_PINNED)
+}
+
+/// Whether the user said how much memory there is.
+pub(crate) fn is_limited() -> bool {
+    is(&IS_LIMITED)
+}
+
+/// Whether requests of that size are pooled.
+pub(crate) fn pools(bytes: usize) -> bool {
+    if !READ.load(Ordering::Acquire) {
+        read();
+    }
+    let bytes = bytes as u64;
+    bytes != 0 && LEAST.load(Ordering::Relaxed) <= bytes && bytes <= MOST.load(Ordering::Relaxed)
+}
+
+/// A switch, as libbfc's own are written.
+fn is_on(word: &[u8]) -> bool {
+    [&b"1"[..], b"true", b"on", b"yes"].iter().any(|on| word.eq_ignore_ascii_case(on))
+}
+
+/// A size, as libbfc's own are written: a number, perhaps with a fraction, and a unit of 1024s.
+fn size(word: &[u8]) -> Option<u64> {
+    let digits = word.iter().take_while(|byte| byte.is_ascii_digit() || **byte == b'.').count();
+    let (number, unit) = word.split_at_checked(digits)?;
+    let number: f64 = std::str::from_utf8(number).ok()?.parse().ok()?;
+    let unit = unit.trim_ascii();
+    let power = match unit.first().map(u8::to_ascii_lowercase) {
+        None | Some(b'b') => 0,
+        Some(b'k') => 1,
+        Some(b'm') => 2,
+        Some(b'g') => 3,
+        Some(b't') => 4,
+        Some(_) => return None,
+    };
+    let rest = unit.get(usize::from(power != 0)..).unwrap_or_default();
+    let known = [&b""[..], b"b", b"ib", b"i"].iter().any(|end| rest.eq_ignore_ascii_case(end));
+    let bytes = number * (1_u64 << (10 * power)) as f64;
+    // Larger than any size there is saturates.
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+    known.then_some(bytes as u64)
+}

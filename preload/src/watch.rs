@@ -1,0 +1,102 @@
+//! What `bfc run --check` wants to know: whether the program found its way to us, and what became of it. Each line is
+//! written when it happens, so that it is there also if the program crashes.
+
+use std::ffi::CStr;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::hooks::Hook;
+use crate::list::Fate;
+use crate::settings;
+use crate::text::{self, process};
+
+/// How a function was looked up.
+#[derive(Clone, Copy)]
+pub(crate) enum By {
+    Dlsym,
+    ProcAddress,
+}
+
+/// Why an allocation went to the driver.
+#[derive(Clone, Copy)]
+pub(crate) enum Passed {
+    Size,
+    Context,
+    NoContext,
+    Capture,
+    Full,
+    Pool,
+}
+
+const CHECK: &CStr = c"BFC_PRELOAD_CHECK";
+
+fn say(what: fmt::Arguments<'_>) {
+    if let Some(path) = settings::variable(CHECK) {
+        text::append(path, format_args!("{} {what}", process()));
+    }
+}
+
+/// Whether it is the first time.
+fn is_first(flag: &AtomicBool) -> bool {
+    !flag.load(Ordering::Relaxed) && !flag.swap(true, Ordering::Relaxed)
+}
+
+pub(crate) fn loaded() {
+    if settings::variable(CHECK).is_none() {
+        return;
+    }
+    let mut path = [0_u8; 4096];
+    // SAFETY: the name is NUL-terminated and the buffer as long as it says.
+    let length = unsafe { libc::readlink(c"/proc/self/exe".as_ptr(), path.as_mut_ptr().cast(), path.len()) };
+    let path = usize::try_from(length).ok().and_then(|length| path.get(..length)).unwrap_or_default();
+    say(format_args!("loaded {}", std::str::from_utf8(path).unwrap_or("?")));
+}
+
+/// A lookup was answered with one of our functions: said once for each of them and each way.
+pub(crate) fn looked_up(by: By, hook: &Hook) {
+    let way = match by {
+        By::Dlsym => "dlsym",
+        By::ProcAddress => "cuGetProcAddress",
+    };
+    if hook.looked_up.get(by as usize).is_some_and(is_first) {
+        say(format_args!("looked-up {way} {}", hook.symbol.to_str().unwrap_or("?")));
+    }
+}
+
+/// A hook is on its way to the driver, or to the pool, for the first time.
+#[cold]
+pub(crate) fn called(hook: &Hook) {
+    let gives = matches!(hook.fate, Fate::Pooled | Fate::Optional | Fate::Passed);
+    if is_first(&hook.called) && gives {
+        say(format_args!("called {}", hook.symbol.to_str().unwrap_or("?")));
+    }
+}
+
+#[inline]
+pub(crate) fn served(bytes: usize) {
+    static SERVED: AtomicBool = AtomicBool::new(false);
+    if !SERVED.load(Ordering::Relaxed) && is_first(&SERVED) {
+        say(format_args!("served {bytes}"));
+    }
+}
+
+#[cold]
+pub(crate) fn passed(why: Passed) {
+    static FLAGS: [AtomicBool; 6] = [const { AtomicBool::new(false) }; 6];
+    if !FLAGS.get(why as usize).is_some_and(is_first) {
+        return;
+    }
+    match why {
+        Passed::Size => say(format_args!("passed size")),
+        Passed::Context => say(format_args!("passed context")),
+        Passed::NoContext => say(format_args!("passed no-context")),
+        Passed::Capture => say(format_args!("passed capture")),
+        Passed::Full => say(format_args!("passed full")),
+        Passed::Pool => say(format_args!("passed pool {}", crate::bfc::Words::last())),
+    }
+}
+
+/// The process ends.
+pub(crate) fn exit(is_driver_mapped: bool) {
+    say(format_args!("exit driver={}", if is_driver_mapped { "mapped" } else { "absent" }));
+}
