@@ -253,7 +253,7 @@ pub(super) type Ordered<'a, T = ()> = Result<(Guard<'a>, Result<T, Unsaid>), Err
 
 /// Looks which work of other streams is done by now.
 pub(super) fn poll<'a>(mut guard: Guard<'a>, want: &Want<'_>) -> Ordered<'a> {
-    if guard.backend.get().order().is_none() || guard.arena.unfinished().next().is_none() {
+    if guard.backend.get().order().is_none() || guard.arena.unfinished(|_| true).next().is_none() {
         return Ok((guard, Ok(())));
     }
     let tasks = match plan(&mut guard, |_| true, 0) {
@@ -278,7 +278,7 @@ fn plan(
     let room = list(works)?;
     let Pool { arena, events, .. } = &mut **guard;
     let mut tasks: Vec<Task> = list(arena.lane_count() + events.recorded.len())?;
-    for unfinished in arena.unfinished().filter(|unfinished| concerns(unfinished.work.lane)) {
+    for unfinished in arena.unfinished(&concerns) {
         let (work, name) = (unfinished.work, unfinished.stream);
         let may_record =
             !unfinished.forgotten && name.exists() && is_reachable(name) && !arena.is_at_risk(name);
@@ -447,7 +447,7 @@ pub(super) fn synchronize<'a>(mut guard: Guard<'a>, stream: Stream) -> Ordered<'
         Ok(works) => works,
         Err(exhausted) => return Ok((guard, Err(exhausted.into()))),
     };
-    works.extend(guard.arena.unfinished().map(|unfinished| unfinished.work));
+    works.extend(guard.arena.unfinished(|_| true).map(|unfinished| unfinished.work));
     if works.is_empty() {
         return Ok((guard, Ok(true)));
     }
