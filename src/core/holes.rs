@@ -205,20 +205,4 @@ impl Arena {
         }
         self.chunks.slab[..][id].mark_away();
     }
-
-    /// Ends the chunk behind one, which is in no tree, and hands its bytes on.
-    fn absorb_next(&mut self, id: ChunkId) {
-        let Arena { chunks, regions, starts, .. } = self;
-        let slab = &mut chunks.slab[..];
-        let next = slab[id].next;
-        let gone = slab[next];
-        starts.clear(slab, regions, gone.addr, next);
-        chunks.vacant.add(slab, next);
-        let size = slab[id].size() + gone.size();
-        slab[id].set_size(size);
-        slab[id].next = gone.next;
-        if gone.next != NIL {
-            slab[gone.next].prev = id;
-        }
-    }
 }
