@@ -411,16 +411,8 @@ fn wait_here<'a>(mut guard: Guard<'a>, concerns: impl Fn(Lane) -> bool) -> Order
 }
 
 /// Whether some stream is captured that the pool knows, the calling thread's own default stream and that of all
-/// included, for which those wait that block; or may be at any time, but for a stream whose thread this is. What waits
-/// for the device would break that capture, giving memory back too. False without a device.
-pub(super) fn is_capture_near<'a>(guard: Guard<'a>, stream: Stream) -> Ordered<'a, bool> {
-    if guard.arena.redirects_others(stream) {
-        return Ok((guard, Ok(true)));
-    }
-    is_any_captured(guard, stream)
-}
-
-/// The same of captures that have begun.
+/// included, for which those wait that block. What waits for the device would break that capture, giving memory back
+/// too. False without a device.
 pub(super) fn is_any_captured<'a>(guard: Guard<'a>, stream: Stream) -> Ordered<'a, bool> {
     let streams = match guard.streams_to_ask(stream) {
         Ok(streams) => streams,
@@ -431,14 +423,17 @@ pub(super) fn is_any_captured<'a>(guard: Guard<'a>, stream: Stream) -> Ordered<'
 }
 
 /// Waits until the whole device is idle: then nobody's work touches anything that was free before. False where it
-/// may not wait, for a capture is near. True without a device.
+/// may not wait: a stream is captured, or any but `stream` may be at any time. True without a device.
 pub(super) fn synchronize<'a>(mut guard: Guard<'a>, stream: Stream) -> Ordered<'a, bool> {
     if guard.backend.get().order().is_none() {
         return Ok((guard, Ok(true)));
     }
+    if guard.arena.redirects_others(stream) {
+        return Ok((guard, Ok(false)));
+    }
     let life = guard.arena.life();
     let asked;
-    (guard, asked) = is_capture_near(guard, stream)?;
+    (guard, asked) = is_any_captured(guard, stream)?;
     // Meanwhile another thread may have announced one.
     if guard.arena.life() == life && (!matches!(asked, Ok(false)) || guard.arena.redirects_others(stream)) {
         return Ok((guard, asked.map(|_| false)));
