@@ -106,29 +106,22 @@ impl Arena {
 
     /// Bytes inside the region that no memory is mapped to, but for the end of the range.
     pub(crate) fn hole_bytes(&self) -> u64 {
-        let tail = self.holes.list.iter().map(|&id| self.tail_bytes(id)).max().unwrap_or(0);
-        self.holes.bytes - tail
+        self.holes.bytes - self.tail()
     }
 
     /// The bytes of a region as far as it was ever used: a range without its last hole.
     pub(crate) fn extent(&self, region: &Region) -> u64 {
-        let tail = self.holes.list.iter().map(|&id| self.tail_bytes(id)).max().unwrap_or(0);
-        region.bytes - tail
+        region.bytes - self.tail()
+    }
+
+    /// The bytes of the hole at the end of the range, if there is one.
+    fn tail(&self) -> u64 {
+        self.holes.list.iter().map(|&id| self.tail_bytes(id)).max().unwrap_or(0)
     }
 
     /// The first piece of neighbours with memory from a chunk on, and the chunk behind it.
     pub(crate) fn mapped_from(&self, first: ChunkId) -> Option<(Span, ChunkId)> {
-        let mut id = first;
-        while id != NIL && self.is_unmapped(id) {
-            id = self.chunks.next(id);
-        }
-        let base = (id != NIL).then(|| self.chunks.addr(id))?;
-        let mut bytes = 0;
-        while id != NIL && !self.is_unmapped(id) {
-            bytes += self.chunks.size(id);
-            id = self.chunks.next(id);
-        }
-        Some((Span { base, bytes }, id))
+        self.chunks.piece_from(first, |id| !self.is_unmapped(id))
     }
 
     /// The size of a chunk if it is a hole at the end of the range, else 0.
