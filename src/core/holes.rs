@@ -44,6 +44,18 @@ impl Range {
     pub(super) fn ceil(&self, at: u64) -> u64 {
         self.floor(at + (self.granule - 1))
     }
+
+    /// The numbers of a span's granules, for those who have a table of them.
+    #[allow(clippy::cast_possible_truncation)] // 64-bit platforms only, see sys
+    pub(crate) fn numbers(&self, span: Span) -> std::ops::Range<usize> {
+        let first = ((span.base - self.base) / self.granule) as usize;
+        first..first + (span.bytes / self.granule) as usize
+    }
+
+    /// Where the granule with a number is.
+    pub(crate) fn address(&self, number: usize) -> u64 {
+        self.base + number as u64 * self.granule
+    }
 }
 
 #[derive(Default)]

@@ -6,9 +6,9 @@
 
 mod life;
 
+use super::Cuda;
 use super::calls::{self, Failure};
 use super::context::{self, inside};
-use super::{Cuda, WITHOUT_A_DEVICE};
 use crate::backend::granules::Granules;
 use crate::backend::life::Life;
 use crate::backend::memory::Memory;
@@ -63,7 +63,7 @@ impl CudaVmm {
     }
 
     fn on(cuda: Cuda, limit: u64) -> Result<&'static Self, Error> {
-        let absent = |failure: Failure| failure.explain_absence(cuda.driver, WITHOUT_A_DEVICE);
+        let absent = |failure: Failure| failure.explain_absence(cuda.driver);
         if !calls::has_virtual_memory(cuda.driver, cuda.device).map_err(absent)? {
             return Err(fail!(
                 Error::BackendUnavailable,
@@ -108,21 +108,11 @@ impl CudaVmm {
         })
     }
 
-    fn numbers(&self, span: Span) -> std::ops::Range<usize> {
-        let granule = self.range.granule;
-        let first = ((span.base - self.range.base) / granule) as usize;
-        first..first + (span.bytes / granule) as usize
-    }
-
-    fn address(&self, number: usize) -> u64 {
-        self.range.base + number as u64 * self.range.granule
-    }
-
     /// Maps a handle to a granule, which is not accessible then.
     fn map_one(&self, driver: Driver, books: &mut Books, number: usize, place: u32) -> Result<(), Failure> {
         let handle = books.handles[place as usize];
         // SAFETY: the handle is ours, of a granule's size, and nothing is mapped there, by the trait's contract.
-        unsafe { calls::map(driver, self.address(number), self.range.granule, handle) }?;
+        unsafe { calls::map(driver, self.range.address(number), self.range.granule, handle) }?;
         books.places.set(number, place + 1);
         Ok(())
     }
@@ -130,7 +120,7 @@ impl CudaVmm {
     /// Unmaps a granule; returns the place of its handle.
     fn unmap_one(&self, driver: Driver, books: &mut Books, number: usize) -> Result<u32, Failure> {
         // SAFETY: whoever calls has made sure that nobody uses this memory; it was mapped by one call.
-        unsafe { calls::unmap(driver, self.address(number), self.range.granule) }?;
+        unsafe { calls::unmap(driver, self.range.address(number), self.range.granule) }?;
         let place = books.places.get(number) - 1;
         books.places.set(number, 0);
         Ok(place)
@@ -149,7 +139,7 @@ impl CudaVmm {
         back: impl Fn(Driver, &mut Books, u32),
     ) -> Result<(), Error> {
         let mut books = self.books.lock();
-        let numbers = self.numbers(span);
+        let numbers = self.range.numbers(span);
         self.inside(|driver| {
             let books = &mut *books;
             let mut mapped = numbers.start;
@@ -176,7 +166,7 @@ impl CudaVmm {
     /// Unmaps the span; the places of the handles are kept. On failure all of it is mapped again.
     fn unmap_span(&self, span: Span) -> Result<Result<(), Failure>, HostMemoryExhausted> {
         let mut books = self.books.lock();
-        let numbers = self.numbers(span);
+        let numbers = self.range.numbers(span);
         books.kept.try_reserve(numbers.len())?;
         Ok(inside(&self.cuda, |driver| {
             let books = &mut *books;
@@ -190,7 +180,7 @@ impl CudaVmm {
                             // As above.
                             let _ = self.map_one(driver, books, number, place);
                         }
-                        let bytes = self.address(number) - span.base;
+                        let bytes = self.range.address(number) - span.base;
                         if bytes != 0 {
                             let _ = self.allow(driver, Span { bytes, ..span });
                         }
@@ -362,7 +352,7 @@ impl Granules for CudaVmm {
     }
 
     fn attach(&self, span: Span) -> Result<(), Error> {
-        let wanted = self.numbers(span).len();
+        let wanted = self.range.numbers(span).len();
         if wanted > self.books.lock().kept.len() {
             return Err(fail!(Error::BackendFailed, "{wanted} granules were to be mapped, fewer are kept"));
         }
