@@ -163,8 +163,13 @@ impl CudaVmm {
         })
     }
 
-    /// Unmaps the span; the places of the handles are kept. On failure all of it is mapped again.
-    fn unmap_span(&self, span: Span) -> Result<Result<(), Failure>, HostMemoryExhausted> {
+    /// Unmaps the span; the places of the handles are kept, from one place of the list on, and `then` does something
+    /// with them. On failure all of it is mapped again.
+    fn unmap_span(
+        &self,
+        span: Span,
+        then: impl FnOnce(Driver, &mut Books, usize),
+    ) -> Result<Result<(), Failure>, HostMemoryExhausted> {
         let mut books = self.books.lock();
         let numbers = self.range.numbers(span);
         books.kept.try_reserve(numbers.len())?;
@@ -188,17 +193,9 @@ impl CudaVmm {
                     }
                 }
             }
+            then(driver, books, before);
             Ok(())
         }))
-    }
-
-    /// Releases the handles that are kept from one place of the list on. What that fails for stays unwanted.
-    fn release_kept(&self, from: usize) {
-        let mut books = self.books.lock();
-        let books = &mut *books;
-        // There is room for all places.
-        books.unwanted.extend(books.kept.drain(from..));
-        let _ = inside(&self.cuda, |driver| release_unwanted(driver, books));
     }
 
     /// Gives back all that is mapped, and what is unwanted: as much of it as the driver takes.
@@ -237,6 +234,12 @@ impl Books {
     /// How many handles are mapped.
     fn mapped(&self) -> usize {
         self.handles.len() - self.vacant.len() - self.kept.len() - self.unwanted.len()
+    }
+
+    /// Handles that are kept, from one place of the list on, are to go back to the system.
+    fn give_up_kept(&mut self, from: usize) {
+        // There is room for all places.
+        self.unwanted.extend(self.kept.drain(from..));
     }
 }
 
@@ -340,15 +343,19 @@ impl Granules for CudaVmm {
     }
 
     fn release(&self, span: Span) -> Result<(), Error> {
-        let before = self.books.lock().kept.len();
+        let unmapped = self.unmap_span(span, |driver, books, from| {
+            books.give_up_kept(from);
+            if let Err(failure) = release_unwanted(driver, books) {
+                // It stays unwanted; but the context may be gone.
+                self.cuda.look_after(failure);
+            }
+        });
         // With the driver all memory has gone.
-        self.explained(self.unmap_span(span)?.or_else(unless_it_is_the_end))?;
-        self.release_kept(before);
-        Ok(())
+        self.explained(unmapped?.or_else(unless_it_is_the_end))
     }
 
     fn detach(&self, span: Span) -> Result<(), Error> {
-        self.explained(self.unmap_span(span)?)
+        self.explained(self.unmap_span(span, |_, _, _| {})?)
     }
 
     fn attach(&self, span: Span) -> Result<(), Error> {
@@ -362,7 +369,10 @@ impl Granules for CudaVmm {
     }
 
     fn drop_kept(&self) {
-        self.release_kept(0);
+        let mut books = self.books.lock();
+        let books = &mut *books;
+        books.give_up_kept(0);
+        let _ = inside(&self.cuda, |driver| release_unwanted(driver, books));
     }
 }
 
