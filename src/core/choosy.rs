@@ -112,6 +112,7 @@ impl Arena {
     }
 
     /// The contrary: ends the chunk behind one, which is in no tree and no list, and hands its bytes on.
+    #[inline]
     pub(super) fn absorb_next(&mut self, id: ChunkId) {
         let Arena { chunks, regions, starts, .. } = self;
         let slab = &mut chunks.slab[..];

@@ -80,6 +80,7 @@ impl Arena {
     }
 
     /// The last own chunk of some lane's that a run reaches `id` from, from before it.
+    #[inline(always)]
     pub(super) fn own_before(&self, id: ChunkId) -> Option<ChunkId> {
         let prev = self.chunks.prev(id);
         let own = if prev != NIL && self.is_anyones(prev) { self.chunks.prev(prev) } else { prev };
@@ -87,6 +88,7 @@ impl Arena {
     }
 
     /// The first one behind it.
+    #[inline(always)]
     pub(super) fn own_behind(&self, id: ChunkId) -> Option<ChunkId> {
         let next = self.chunks.next(id);
         let own = if next != NIL && self.is_anyones(next) { self.chunks.next(next) } else { next };
