@@ -46,15 +46,8 @@ every_call_fails!(KIND);
 fn what_was_not_given_back_is_used_first_and_given_back_later() {
     simulated("what_was_not_given_back_is_used_first_and_given_back_later", |sim| {
         const LIMIT: u64 = 16 * MIB;
-        let calls = [
-            ("cuMemRelease", 1),
-            ("cuMemRelease", 5),
-            // The entries into the context: for the order of streams, to wait, to unmap, to release.
-            ("cuThreadExchangeStreamCaptureMode", 7),
-            ("cuCtxPushCurrent", 4),
-            ("cuCtxGetId", 4),
-        ];
-        for (function, nth) in calls {
+        let function = "cuMemRelease";
+        for nth in [1, 5] {
             for later in ["request", "trim", "end"] {
                 let mut wanted = options();
                 (wanted.backend, wanted.flags) = (BFC_BACKEND_CUDA_VMM, BFC_ALLOW_GROWTH);
@@ -91,6 +84,68 @@ fn what_was_not_given_back_is_used_first_and_given_back_later() {
                 let left = [PHYSICAL, MAPPINGS, RESERVATIONS, RETAINS].map(|kind| sim.live(kind));
                 assert_eq!((left, sim.misuse_texts()), ([0; 4], vec![]), "{function}, {later}");
             }
+        }
+    });
+}
+
+/// A trim enters the context for the order of streams, to wait, and for each piece that it unmaps and releases.
+#[test]
+fn a_piece_is_unmapped_and_released_at_once() {
+    simulated("a_piece_is_unmapped_and_released_at_once", |sim| {
+        for pieces in 1..4 {
+            let mut wanted = options();
+            (wanted.backend, wanted.flags) = (BFC_BACKEND_CUDA_VMM, BFC_ALLOW_GROWTH);
+            (wanted.memory_limit, wanted.initial_region_bytes) = (64 * MIB, 64 * MIB);
+            let pool = Pool::create(0, &wanted, None).unwrap();
+            let chunks: Vec<u64> = (0..8).map(|_| pool.get(8 * MIB)).collect();
+            chunks.iter().step_by(2).take(pieces).for_each(|&chunk| pool.put(chunk));
+            let entries = || ["cuCtxPushCurrent", "cuCtxGetId"].map(|function| sim.calls(function));
+            let [pushes, ids] = entries();
+            assert_eq!(pool.trim(0), pieces as u64 * 8 * MIB);
+            let expected = 2 + pieces as u64;
+            assert_eq!(entries(), [pushes + expected, ids + expected], "{pieces} pieces");
+            assert_eq!(pool.destroy_forced(), BFC_OK);
+        }
+    });
+}
+
+/// Granules of which neither the new place nor the old one could be mapped, and then the context cannot be entered to
+/// release them.
+#[test]
+fn what_is_left_of_a_remapping_is_used_first_and_given_back_later() {
+    simulated("what_is_left_of_a_remapping_is_used_first_and_given_back_later", |sim| {
+        const LIMIT: u64 = 16 * MIB;
+        for function in ["cuThreadExchangeStreamCaptureMode", "cuCtxPushCurrent", "cuCtxGetId"] {
+            let mut left_over = 0;
+            for nth in 1.. {
+                let mut wanted = options();
+                (wanted.backend, wanted.flags) = (BFC_BACKEND_CUDA_VMM, BFC_ALLOW_GROWTH);
+                wanted.memory_limit = LIMIT;
+                let pool = Pool::create(0, &wanted, None).unwrap();
+                let chunks = [(); 4].map(|()| pool.get(LIMIT / 4));
+                [chunks[0], chunks[2]].into_iter().for_each(|chunk| pool.put(chunk));
+                (1..=3).for_each(|nth| sim.fail(Some("cuMemMap"), nth, CUDA_ERROR_UNKNOWN));
+                sim.fail(Some(function), nth, CUDA_ERROR_UNKNOWN);
+                let before = sim.calls(function);
+                let refused = pool.alloc(LIMIT / 2);
+                let is_over = sim.calls(function) - before < nth;
+                sim.clear_faults();
+                assert!(refused.is_err(), "{function} {nth}");
+                let (held, used) = (pool.stats().pool_bytes, sim.used(0));
+                assert!(held <= used && used <= LIMIT, "{function} {nth}: {held} and {used}");
+                left_over += u64::from(held < used);
+                let creates = sim.calls("cuMemCreate");
+                pool.get(LIMIT / 2);
+                assert_eq!((sim.used(0), pool.stats().pool_bytes), (LIMIT, LIMIT), "{function} {nth}");
+                assert_eq!(sim.calls("cuMemCreate") - creates, (LIMIT - used) / (2 * MIB));
+                assert_eq!(pool.destroy_forced(), BFC_OK, "{}", last_error());
+                let left = [PHYSICAL, MAPPINGS, RESERVATIONS, RETAINS].map(|kind| sim.live(kind));
+                assert_eq!((left, sim.misuse_texts()), ([0; 4], vec![]), "{function} {nth}");
+                if is_over {
+                    break;
+                }
+            }
+            assert!(left_over != 0, "{function} never failed when the rest was to be released");
         }
     });
 }

@@ -75,16 +75,6 @@ impl HostVmm {
         Ok(HostVmm { reservation, file, most_mappings, mappings, books: SpinMutex::new(books) })
     }
 
-    /// The numbers of a span's granules.
-    fn numbers(&self, span: Span) -> std::ops::Range<usize> {
-        let first = ((span.base - self.reservation.base) / GRANULE) as usize;
-        first..first + (span.bytes / GRANULE) as usize
-    }
-
-    fn address(&self, number: usize) -> u64 {
-        self.reservation.base + number as u64 * GRANULE
-    }
-
     /// Refuses what would take more mappings than there may be, in time.
     fn require_mappings(&self, more: u64) -> Result<(), Error> {
         let there = self.mappings.load(Relaxed);
@@ -107,7 +97,7 @@ impl HostVmm {
                 "the program has closed the descriptor of the file that its memory is in"
             ));
         }
-        let (addr, bytes) = (self.address(number), count as u64 * GRANULE);
+        let (addr, bytes) = (self.range().address(number), count as u64 * GRANULE);
         // SAFETY: the granules lie in the reservation, and nothing is mapped there by the trait's contract.
         let mapped = unsafe { self.file.map_at(addr, u64::from(place) * GRANULE, bytes) };
         mapped.map_err(|errno| failure("map", bytes, errno))
@@ -122,7 +112,7 @@ impl HostVmm {
         mut next: impl FnMut(&mut Books, usize, usize) -> Result<(u32, usize), Error>,
         back: impl Fn(&mut Books, u32),
     ) -> Result<(), Error> {
-        let numbers = self.numbers(span);
+        let numbers = self.range().numbers(span);
         let mut number = numbers.start;
         while number < numbers.end {
             let step = next(books, number, numbers.end - number).and_then(|(place, count)| {
@@ -155,7 +145,7 @@ impl HostVmm {
 
     /// Unmaps granules; `to` gets their places.
     fn unmap_span(&self, books: &mut Books, span: Span, to: impl Fn(&mut Books, u32)) -> Result<(), Error> {
-        let numbers = self.numbers(span);
+        let numbers = self.range().numbers(span);
         let before = books.breaks(&numbers);
         let after =
             u64::from(books.is_mapped_before(numbers.start)) + u64::from(books.place(numbers.end) != 0);
@@ -224,7 +214,7 @@ impl Granules for HostVmm {
 
     fn release(&self, span: Span) -> Result<(), Error> {
         let mut books = self.books.lock();
-        let numbers = self.numbers(span);
+        let numbers = self.range().numbers(span);
         let mut places = Vec::new();
         places.try_reserve_exact(numbers.len()).map_err(HostMemoryExhausted::from)?;
         places.extend(numbers.map(|number| books.places.get(number) - 1));
@@ -236,13 +226,13 @@ impl Granules for HostVmm {
 
     fn detach(&self, span: Span) -> Result<(), Error> {
         let mut books = self.books.lock();
-        books.kept.try_reserve(self.numbers(span).len()).map_err(HostMemoryExhausted::from)?;
+        books.kept.try_reserve(self.range().numbers(span).len()).map_err(HostMemoryExhausted::from)?;
         self.unmap_span(&mut books, span, |books, place| books.kept.push(place))
     }
 
     fn attach(&self, span: Span) -> Result<(), Error> {
         let mut books = self.books.lock();
-        let wanted = self.numbers(span).len();
+        let wanted = self.range().numbers(span).len();
         if wanted > books.kept.len() {
             return Err(fail!(Error::BackendFailed, "{wanted} granules were to be mapped, fewer are kept"));
         }

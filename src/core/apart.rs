@@ -99,15 +99,26 @@ impl Arena {
         if !self.mixed {
             return Ok(self.free(addr));
         }
+        let lane = self.lane_to_free_in(id, stream)?;
+        self.counters.freed(self.chunks.size(id), self.chunks.cold(id).requested);
+        self.free_in_lane(id, lane);
+        Ok(Ok(()))
+    }
+
+    /// The lane in which a chunk in use is freed in the order of a stream, a new one if need be. Several lanes are told
+    /// apart.
+    #[inline(always)]
+    pub(super) fn lane_to_free_in(
+        &mut self,
+        id: ChunkId,
+        stream: Stream,
+    ) -> Result<Lane, HostMemoryExhausted> {
         // Memory of a private pool stays there, whoever frees it.
         let allocated_in = self.lanes.note(id).lane;
         let row = self.lanes.row(allocated_in);
         let named = stream.in_pool(row.stream.pool());
         let there = stream == Stream::NONE || row.stream == named && !row.forgotten;
-        let lane = if there { allocated_in } else { self.lanes.enter(named)? };
-        self.counters.freed(self.chunks.size(id), self.chunks.cold(id).requested);
-        self.free_in_lane(id, lane);
-        Ok(Ok(()))
+        if there { Ok(allocated_in) } else { self.lanes.enter(named) }
     }
 
     /// Writes down that a chunk in use is also used on a stream.

@@ -33,6 +33,13 @@ pub(crate) struct Settings {
     pub(crate) events: bool,
 }
 
+impl Settings {
+    /// Whose requests are simple as long as no stream has come.
+    pub(super) fn first_simple(&self) -> u64 {
+        if self.timestamps { NOBODYS } else { Stream::NONE.simple() }
+    }
+}
+
 /// One request, already rounded.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Want<'a> {
@@ -118,7 +125,7 @@ impl Arena {
             lanes: Lanes::new(),
             home: Stream::NONE,
             mixed: false,
-            simple: if settings.timestamps { NOBODYS } else { Stream::NONE.simple() },
+            simple: settings.first_simple(),
             synchronized_frees: 0,
             home_recorded: false,
             holes: Holes::default(),

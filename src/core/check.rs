@@ -151,7 +151,7 @@ impl Arena {
                 used += self.chunks.size(id);
                 requested += self.chunks.cold(id).requested;
                 require(self.chunks.cold(id).requested <= self.chunks.size(id), Broken::I4Accounting)?;
-            } else if matches!(self.chunks.state(id), State::Hole | State::Coming) {
+            } else if self.is_unmapped(id) {
                 holes += self.chunks.size(id);
                 hole_count += 1;
             } else {

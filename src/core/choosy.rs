@@ -111,6 +111,23 @@ impl Arena {
         rest
     }
 
+    /// The contrary: ends the chunk behind one, which is in no tree and no list, and hands its bytes on.
+    #[inline]
+    pub(super) fn absorb_next(&mut self, id: ChunkId) {
+        let Arena { chunks, regions, starts, .. } = self;
+        let slab = &mut chunks.slab[..];
+        let next = slab[id].next;
+        let gone = slab[next];
+        starts.clear(slab, regions, gone.addr, next);
+        chunks.vacant.add(slab, next);
+        let size = slab[id].size() + gone.size();
+        slab[id].set_size(size);
+        slab[id].next = gone.next;
+        if gone.next != NIL {
+            slab[gone.next].prev = id;
+        }
+    }
+
     #[inline(never)]
     pub(super) fn free_stamped(&mut self, id: ChunkId) {
         let stamp = self.stamps.next();

@@ -14,6 +14,7 @@
 //! compiler has to load its pointer and length again behind every store.
 
 use super::index::Node;
+use super::remap::Span;
 use super::units::UNIT;
 use crate::sys::HostMemoryExhausted;
 use std::ops::{Index, IndexMut};
@@ -387,6 +388,25 @@ impl Chunks {
     /// How many chunks exist, in use and free.
     pub(crate) fn count(&self) -> usize {
         self.slab.len() - self.vacant.count
+    }
+
+    /// The first piece of neighbours of a kind from a chunk on, and the chunk behind it.
+    pub(super) fn piece_from(
+        &self,
+        first: ChunkId,
+        is_it: impl Fn(ChunkId) -> bool,
+    ) -> Option<(Span, ChunkId)> {
+        let mut id = first;
+        while id != NIL && !is_it(id) {
+            id = self.next(id);
+        }
+        let base = (id != NIL).then(|| self.addr(id))?;
+        let mut bytes = 0;
+        while id != NIL && is_it(id) {
+            bytes += self.size(id);
+            id = self.next(id);
+        }
+        Some((Span { base, bytes }, id))
     }
 
     /// All chunks, in no order.

@@ -4,9 +4,9 @@
 //! it was before its first region; only what counts events, and the numbers of allocations, goes on.
 
 use super::arena::Arena;
-use super::chunks::{Chunks, NIL, State};
+use super::chunks::{ChunkId, Chunks, NIL, State};
 use super::holes::{Holes, Range};
-use super::lanes::{Lanes, NOBODYS, Stream};
+use super::lanes::{Lanes, Stream};
 use super::regions::Regions;
 use super::remap::{Plan, Span, bytes};
 
@@ -33,7 +33,7 @@ impl Arena {
         self.lanes = Lanes::new();
         self.lanes.advances = advances;
         (self.home, self.mixed, self.home_recorded) = (Stream::NONE, false, false);
-        self.simple = if self.settings.timestamps { NOBODYS } else { Stream::NONE.simple() };
+        self.simple = self.settings.first_simple();
         self.counters.lost_all(regions.count() as u64);
         self.synchronized_frees = self.counters.frees();
         self.growth.forget_held();
@@ -52,7 +52,7 @@ impl Arena {
 
     /// A plan was made, and everything was forgotten before it was carried out.
     pub(crate) fn abandon(&mut self, plan: &Plan) {
-        self.growth.forget_reserved(bytes(&plan.fresh));
+        self.growth.unreserve(bytes(&plan.fresh));
     }
 }
 
@@ -70,22 +70,15 @@ impl Gone {
     fn mapped(&self) -> impl Iterator<Item = Span> + '_ {
         let first = self.regions.iter().next().filter(|_| self.range.is_some());
         let mut at = first.map_or(NIL, |(_, region)| region.first);
-        let has_memory = |id| match self.chunks.state(id) {
+        let has_memory = |id: ChunkId| match self.chunks.state(id) {
             State::Hole | State::Coming => false,
             State::Away => self.chunks.slab[..][id].is_staying(),
             _ => true,
         };
         std::iter::from_fn(move || {
-            while at != NIL && !has_memory(at) {
-                at = self.chunks.next(at);
-            }
-            let base = (at != NIL).then(|| self.chunks.addr(at))?;
-            let mut bytes = 0;
-            while at != NIL && has_memory(at) {
-                bytes += self.chunks.size(at);
-                at = self.chunks.next(at);
-            }
-            Some(Span { base, bytes })
+            let span;
+            (span, at) = self.chunks.piece_from(at, has_memory)?;
+            Some(span)
         })
     }
 }

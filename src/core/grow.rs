@@ -58,14 +58,9 @@ impl Growth {
         Some(Extension { bytes, least, reserved: bytes, raised })
     }
 
-    /// The extension came to nothing.
-    pub(super) fn cancel(&mut self, extension: &Extension) {
-        self.reserved -= extension.reserved;
-    }
-
     /// The backend gave `received` bytes, which may be more than was asked.
     pub(super) fn commit(&mut self, extension: &Extension, received: u64) {
-        self.reserved -= extension.reserved;
+        self.unreserve(extension.reserved);
         self.pool_bytes = self.pool_bytes.saturating_add(received);
         self.peak_pool_bytes = self.peak_pool_bytes.max(self.pool_bytes);
         if !extension.raised {
@@ -84,8 +79,8 @@ impl Growth {
         self.reset_hint();
     }
 
-    /// What was set aside came to nothing.
-    pub(super) fn forget_reserved(&mut self, bytes: u64) {
+    /// What was set aside is so no more: it is held now, or came to nothing.
+    pub(super) fn unreserve(&mut self, bytes: u64) {
         self.reserved -= bytes;
     }
 
@@ -96,7 +91,7 @@ impl Growth {
 
     /// What was set aside is over, and so many bytes are held now.
     pub(super) fn settle(&mut self, reserved: u64, held: u64) {
-        self.reserved -= reserved;
+        self.unreserve(reserved);
         self.pool_bytes = held;
         self.peak_pool_bytes = self.peak_pool_bytes.max(held);
     }
@@ -160,7 +155,7 @@ mod tests {
         let second = growth.plan(256).unwrap();
         assert_eq!((first.bytes, second.bytes), (2 << 20, 1 << 20));
         assert!(growth.plan(256).is_none());
-        growth.cancel(&first);
+        growth.unreserve(first.reserved());
         assert_eq!(growth.available(), 2 << 20);
     }
 

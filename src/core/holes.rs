@@ -44,6 +44,18 @@ impl Range {
     pub(super) fn ceil(&self, at: u64) -> u64 {
         self.floor(at + (self.granule - 1))
     }
+
+    /// The numbers of a span's granules, for those who have a table of them.
+    #[allow(clippy::cast_possible_truncation)] // 64-bit platforms only, see sys
+    pub(crate) fn numbers(&self, span: Span) -> std::ops::Range<usize> {
+        let first = ((span.base - self.base) / self.granule) as usize;
+        first..first + (span.bytes / self.granule) as usize
+    }
+
+    /// Where the granule with a number is.
+    pub(crate) fn address(&self, number: usize) -> u64 {
+        self.base + number as u64 * self.granule
+    }
 }
 
 #[derive(Default)]
@@ -106,29 +118,22 @@ impl Arena {
 
     /// Bytes inside the region that no memory is mapped to, but for the end of the range.
     pub(crate) fn hole_bytes(&self) -> u64 {
-        let tail = self.holes.list.iter().map(|&id| self.tail_bytes(id)).max().unwrap_or(0);
-        self.holes.bytes - tail
+        self.holes.bytes - self.tail()
     }
 
     /// The bytes of a region as far as it was ever used: a range without its last hole.
     pub(crate) fn extent(&self, region: &Region) -> u64 {
-        let tail = self.holes.list.iter().map(|&id| self.tail_bytes(id)).max().unwrap_or(0);
-        region.bytes - tail
+        region.bytes - self.tail()
+    }
+
+    /// The bytes of the hole at the end of the range, if there is one.
+    fn tail(&self) -> u64 {
+        self.holes.list.iter().map(|&id| self.tail_bytes(id)).max().unwrap_or(0)
     }
 
     /// The first piece of neighbours with memory from a chunk on, and the chunk behind it.
     pub(crate) fn mapped_from(&self, first: ChunkId) -> Option<(Span, ChunkId)> {
-        let mut id = first;
-        while id != NIL && self.is_unmapped(id) {
-            id = self.chunks.next(id);
-        }
-        let base = (id != NIL).then(|| self.chunks.addr(id))?;
-        let mut bytes = 0;
-        while id != NIL && !self.is_unmapped(id) {
-            bytes += self.chunks.size(id);
-            id = self.chunks.next(id);
-        }
-        Some((Span { base, bytes }, id))
+        self.chunks.piece_from(first, |id| !self.is_unmapped(id))
     }
 
     /// The size of a chunk if it is a hole at the end of the range, else 0.
@@ -204,21 +209,5 @@ impl Arena {
             self.chunks.slab[..][moved].mark_hole(place);
         }
         self.chunks.slab[..][id].mark_away();
-    }
-
-    /// Ends the chunk behind one, which is in no tree, and hands its bytes on.
-    fn absorb_next(&mut self, id: ChunkId) {
-        let Arena { chunks, regions, starts, .. } = self;
-        let slab = &mut chunks.slab[..];
-        let next = slab[id].next;
-        let gone = slab[next];
-        starts.clear(slab, regions, gone.addr, next);
-        chunks.vacant.add(slab, next);
-        let size = slab[id].size() + gone.size();
-        slab[id].set_size(size);
-        slab[id].next = gone.next;
-        if gone.next != NIL {
-            slab[gone.next].prev = id;
-        }
     }
 }

@@ -186,7 +186,7 @@ impl Program {
             return self.model.synchronize(stream);
         }
         if self.random.chance(50) {
-            let unfinished: Vec<_> = self.arena.unfinished().collect();
+            let unfinished: Vec<_> = self.arena.unfinished(|_| true).collect();
             for unfinished in unfinished {
                 let true_point = self.model.point(unfinished.stream);
                 self.events.push((unfinished.work, unfinished.stream, true_point));
@@ -253,7 +253,8 @@ impl Program {
             }
             _ => {
                 self.say("the device is idle".to_owned());
-                let unfinished: Vec<_> = self.arena.unfinished().map(|unfinished| unfinished.work).collect();
+                let unfinished: Vec<_> =
+                    self.arena.unfinished(|_| true).map(|unfinished| unfinished.work).collect();
                 unfinished.iter().for_each(|work| _ = self.arena.lane_done(work.lane, work.point));
                 self.model.synchronize_all();
             }

@@ -13,7 +13,7 @@ impl Arena {
     }
 
     pub(crate) fn cancel_extension(&mut self, extension: &Extension) {
-        self.growth.cancel(extension);
+        self.growth.unreserve(extension.reserved());
     }
 
     pub(crate) fn overlaps(&self, base: u64, bytes: u64) -> bool {
@@ -34,7 +34,7 @@ impl Arena {
                 self.growth.commit(extension, given);
                 self.counters.regions_added += 1;
             }
-            Err(HostMemoryExhausted) => self.growth.cancel(extension),
+            Err(HostMemoryExhausted) => self.cancel_extension(extension),
         }
         added
     }

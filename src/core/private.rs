@@ -103,7 +103,7 @@ impl Arena {
             return Ok(Err(NotPrivate::InUse));
         }
         let unknown = self.lanes.enter(Stream::UNKNOWN)?;
-        for place in 0..self.lanes.all().count() {
+        for place in 0..self.lane_count() {
             let row = self.lanes.all().nth(place).filter(|(_, row)| row.stream.pool() == pool);
             if let Some(stream) = row.filter(|(_, row)| !row.forgotten).map(|(_, row)| row.stream) {
                 self.lanes.enter(stream.in_pool(0))?;

@@ -393,7 +393,7 @@ impl Arena {
                 let before = end.checked_sub(size).map(|at| at & !(alignment - 1));
                 for at in [after, before].into_iter().flatten() {
                     if at >= run.start && at <= run.end - size {
-                        let place = self.place(range, &run, at, size);
+                        let place = self.place(range, &run, id, at, size);
                         let better = best.is_none_or(|best| place < best);
                         best = if better && allowed(&place) { Some(place) } else { best };
                     }
@@ -404,11 +404,15 @@ impl Arena {
         best
     }
 
-    fn place(&self, range: Range, run: &Run, at: u64, size: u64) -> Place {
+    /// What there is at an address; `near` is a chunk of the run that is not far from it, where the look begins.
+    fn place(&self, range: Range, run: &Run, near: ChunkId, at: u64, size: u64) -> Place {
         let (from, to) = (range.floor(at), range.ceil(at + size));
         let (mut missing, mut of_tail) = (0, 0);
         let mut first = NIL;
-        let mut id = run.first;
+        let mut id = near;
+        while id != run.first && self.chunks.addr(id) > from {
+            id = self.chunks.prev(id);
+        }
         while id != NIL && self.chunks.addr(id) < to {
             let (addr, end) = (self.chunks.addr(id), self.chunks.addr(id) + self.chunks.size(id));
             if end > from {

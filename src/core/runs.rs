@@ -80,6 +80,7 @@ impl Arena {
     }
 
     /// The last own chunk of some lane's that a run reaches `id` from, from before it.
+    #[inline(always)]
     pub(super) fn own_before(&self, id: ChunkId) -> Option<ChunkId> {
         let prev = self.chunks.prev(id);
         let own = if prev != NIL && self.is_anyones(prev) { self.chunks.prev(prev) } else { prev };
@@ -87,6 +88,7 @@ impl Arena {
     }
 
     /// The first one behind it.
+    #[inline(always)]
     pub(super) fn own_behind(&self, id: ChunkId) -> Option<ChunkId> {
         let next = self.chunks.next(id);
         let own = if next != NIL && self.is_anyones(next) { self.chunks.next(next) } else { next };
@@ -108,28 +110,12 @@ impl Arena {
 
     /// The chunk from which on runs reach to `id` from before it.
     fn first_near(&self, id: ChunkId) -> ChunkId {
-        let prev = self.chunks.prev(id);
-        if prev == NIL {
-            return id;
-        }
-        if !self.is_anyones(prev) {
-            return if self.owner(prev).is_some() { prev } else { id };
-        }
-        let before = self.chunks.prev(prev);
-        if before != NIL && self.owner(before).is_some() { before } else { id }
+        self.own_before(id).unwrap_or(id)
     }
 
     /// The last chunk whose runs reach to `id` from behind it.
     fn last_near(&self, id: ChunkId) -> ChunkId {
-        let next = self.chunks.next(id);
-        if next == NIL {
-            return id;
-        }
-        if !self.is_anyones(next) {
-            return if self.owner(next).is_some() { next } else { id };
-        }
-        let behind = self.chunks.next(next);
-        if behind != NIL && self.owner(behind).is_some() { behind } else { id }
+        self.own_behind(id).unwrap_or(id)
     }
 
     /// Before a free chunk is cut, or taken where it is not a request that takes it.
@@ -179,20 +165,12 @@ impl Arena {
         }
     }
 
-    /// Makes one chunk of two neighbours that are in no index and no list; returns it. Of what is known beside
-    /// their size nothing is left of the second.
+    /// Makes one chunk of two neighbours that are in no index and no list. Of what is known beside their size nothing
+    /// is left of the second.
     pub(super) fn fuse(&mut self, first: ChunkId, second: ChunkId) {
-        let addr = self.chunks.addr(second);
-        self.starts.clear(&self.chunks.slab, &mut self.regions, addr, second);
+        debug_assert!(self.chunks.next(first) == second);
         *self.lanes.note_mut(second) = Note::new(ANYONE, 0);
-        let slab = &mut self.chunks.slab[..];
-        let (size, next) = (slab[first].size() + slab[second].size(), slab[second].next);
-        slab[first].set_size(size);
-        slab[first].next = next;
-        if next != NIL {
-            slab[next].prev = first;
-        }
-        self.chunks.vacant.add(slab, second);
+        self.absorb_next(first);
     }
 }
 

@@ -113,10 +113,9 @@ impl Arena {
         }
         row.unhang(notes, id);
         if bytes != 0 {
-            // What anybody may have, and perhaps another own one behind it.
-            let is_own = |own: ChunkId| Kind::of(slab, notes, lane, own) == Kind::Own;
-            let head = if is_own(next) { next } else { slab[next].next };
-            if is_own(head) {
+            // What anybody may have, for an own one would be part of this; and perhaps an own one behind it.
+            let head = slab[next].next;
+            if Kind::of(slab, notes, lane, head) == Kind::Own {
                 row.link_run(notes, head, at, bytes);
             }
         }

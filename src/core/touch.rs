@@ -36,8 +36,7 @@ impl Arena {
             return false;
         }
         let Some(id) = self.chunk_at(addr).filter(|_| self.mixed) else { return true };
-        let pool = self.lanes.row(self.lanes.note(id).lane).stream.pool();
-        self.lanes.enter(stream.in_pool(pool)).is_ok()
+        self.lane_to_free_in(id, stream).is_ok()
     }
 
     /// The streams that are known and live, some of them more than once.

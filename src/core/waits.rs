@@ -68,15 +68,19 @@ impl Arena {
         self.lanes.all().count()
     }
 
-    /// The lanes whose work free memory waits for. That of private pools waits for their release.
-    pub(crate) fn unfinished(&self) -> impl Iterator<Item = Unfinished> + '_ {
-        let waiting = self.lanes.all().filter(|(lane, row)| {
-            // By what was freed here, or used here.
-            let direct = self.lanes.oldest(*lane) != NIL || row.oldest_use != 0;
-            // By what was freed here and waits for others besides.
-            let concerns = |used: &Use| used.point != 0 && self.lanes.note(used.chunk).lane == *lane;
+    /// Of some lanes those whose work free memory waits for, which may take a look at all uses for each: who frees
+    /// asks for one lane. The work of private pools waits for their release.
+    pub(crate) fn unfinished(&self, concerns: impl Fn(Lane) -> bool) -> impl Iterator<Item = Unfinished> {
+        let waiting = self.lanes.all().filter(move |&(lane, row)| {
             let common = row.stream.pool() == 0;
-            common && row.done < row.point && (direct || self.lanes.uses.iter().any(concerns))
+            if !common || row.done >= row.point || !concerns(lane) {
+                return false;
+            }
+            // By what was freed here, or used here.
+            let direct = self.lanes.oldest(lane) != NIL || row.oldest_use != 0;
+            // By what was freed here and waits for others besides.
+            let waits_too = |used: &Use| used.point != 0 && self.lanes.note(used.chunk).lane == lane;
+            direct || self.lanes.uses.iter().any(waits_too)
         });
         waiting.map(|(lane, row)| Unfinished {
             work: Work { lane, point: row.point },

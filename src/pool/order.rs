@@ -253,7 +253,7 @@ pub(super) type Ordered<'a, T = ()> = Result<(Guard<'a>, Result<T, Unsaid>), Err
 
 /// Looks which work of other streams is done by now.
 pub(super) fn poll<'a>(mut guard: Guard<'a>, want: &Want<'_>) -> Ordered<'a> {
-    if guard.backend.get().order().is_none() || guard.arena.unfinished().next().is_none() {
+    if guard.backend.get().order().is_none() || guard.arena.unfinished(|_| true).next().is_none() {
         return Ok((guard, Ok(())));
     }
     let tasks = match plan(&mut guard, |_| true, 0) {
@@ -278,7 +278,7 @@ fn plan(
     let room = list(works)?;
     let Pool { arena, events, .. } = &mut **guard;
     let mut tasks: Vec<Task> = list(arena.lane_count() + events.recorded.len())?;
-    for unfinished in arena.unfinished().filter(|unfinished| concerns(unfinished.work.lane)) {
+    for unfinished in arena.unfinished(&concerns) {
         let (work, name) = (unfinished.work, unfinished.stream);
         let may_record =
             !unfinished.forgotten && name.exists() && is_reachable(name) && !arena.is_at_risk(name);
@@ -411,16 +411,8 @@ fn wait_here<'a>(mut guard: Guard<'a>, concerns: impl Fn(Lane) -> bool) -> Order
 }
 
 /// Whether some stream is captured that the pool knows, the calling thread's own default stream and that of all
-/// included, for which those wait that block; or may be at any time, but for a stream whose thread this is. What waits
-/// for the device would break that capture, giving memory back too. False without a device.
-pub(super) fn is_capture_near<'a>(guard: Guard<'a>, stream: Stream) -> Ordered<'a, bool> {
-    if guard.arena.redirects_others(stream) {
-        return Ok((guard, Ok(true)));
-    }
-    is_any_captured(guard, stream)
-}
-
-/// The same of captures that have begun.
+/// included, for which those wait that block. What waits for the device would break that capture, giving memory back
+/// too. False without a device.
 pub(super) fn is_any_captured<'a>(guard: Guard<'a>, stream: Stream) -> Ordered<'a, bool> {
     let streams = match guard.streams_to_ask(stream) {
         Ok(streams) => streams,
@@ -431,14 +423,17 @@ pub(super) fn is_any_captured<'a>(guard: Guard<'a>, stream: Stream) -> Ordered<'
 }
 
 /// Waits until the whole device is idle: then nobody's work touches anything that was free before. False where it
-/// may not wait, for a capture is near. True without a device.
+/// may not wait: a stream is captured, or any but `stream` may be at any time. True without a device.
 pub(super) fn synchronize<'a>(mut guard: Guard<'a>, stream: Stream) -> Ordered<'a, bool> {
     if guard.backend.get().order().is_none() {
         return Ok((guard, Ok(true)));
     }
+    if guard.arena.redirects_others(stream) {
+        return Ok((guard, Ok(false)));
+    }
     let life = guard.arena.life();
     let asked;
-    (guard, asked) = is_capture_near(guard, stream)?;
+    (guard, asked) = is_any_captured(guard, stream)?;
     // Meanwhile another thread may have announced one.
     if guard.arena.life() == life && (!matches!(asked, Ok(false)) || guard.arena.redirects_others(stream)) {
         return Ok((guard, asked.map(|_| false)));
@@ -447,7 +442,7 @@ pub(super) fn synchronize<'a>(mut guard: Guard<'a>, stream: Stream) -> Ordered<'
         Ok(works) => works,
         Err(exhausted) => return Ok((guard, Err(exhausted.into()))),
     };
-    works.extend(guard.arena.unfinished().map(|unfinished| unfinished.work));
+    works.extend(guard.arena.unfinished(|_| true).map(|unfinished| unfinished.work));
     if works.is_empty() {
         return Ok((guard, Ok(true)));
     }

@@ -14,6 +14,7 @@ use crate::core::lanes::Stream;
 use crate::core::remap::{New, Piece, Plan, bytes};
 use crate::error::{Error, Unsaid, keeping_last_error, unsaid};
 use crate::log::{self, Level};
+use crate::sys::HostMemoryExhausted;
 
 /// Maps what a request needs, if the limit leaves so much.
 pub(super) fn grow<'a>(guard: Guard<'a>, want: &Want<'_>) -> Result<(Guard<'a>, Extended), Error> {
@@ -32,7 +33,7 @@ pub(super) fn relocate<'a>(guard: Guard<'a>, want: &Want<'_>) -> Result<(Guard<'
     })
 }
 
-type Planned = Result<Option<Plan>, crate::sys::HostMemoryExhausted>;
+type Planned = Result<Option<Plan>, HostMemoryExhausted>;
 
 fn serve<'a>(
     mut guard: Guard<'a>,

@@ -1,7 +1,7 @@
 //! The occupancy line: the pool in 100 columns, after TensorFlow's `RenderOccupancy`.
 
 use crate::core::arena::Arena;
-use crate::core::chunks::{NIL, State};
+use crate::core::chunks::NIL;
 use std::fmt;
 
 const COLUMNS: usize = 100;
@@ -15,11 +15,9 @@ pub(crate) fn write(out: &mut dyn fmt::Write, arena: &Arena) -> fmt::Result {
     for (_, region) in arena.regions().iter() {
         let mut chunk = region.first;
         while chunk != NIL {
-            let state = arena.chunks().state(chunk);
-            let memory = !matches!(state, State::Hole | State::Coming);
             let start = offset;
-            offset += if memory { arena.chunks().size(chunk) } else { 0 };
-            if state == State::InUse {
+            offset += if arena.is_unmapped(chunk) { 0 } else { arena.chunks().size(chunk) };
+            if arena.chunks().in_use(chunk) {
                 let requested = arena.chunks().cold(chunk).requested;
                 let slack = arena.chunks().size(chunk) - requested;
                 paint(&mut line, total, start + requested, slack, b'x');

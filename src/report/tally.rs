@@ -18,8 +18,7 @@ pub(super) struct BinTally {
 
 pub(super) fn bins(arena: &Arena) -> [BinTally; NUM_BINS] {
     let mut bins = [BinTally::default(); NUM_BINS];
-    let memory = |id: &ChunkId| !matches!(arena.chunks().state(*id), State::Hole | State::Coming);
-    for id in arena.chunks().ids().filter(memory) {
+    for id in arena.chunks().ids().filter(|&id| !arena.is_unmapped(id)) {
         let size = arena.chunks().size(id);
         let bin = &mut bins[bin_of(size)];
         bin.chunks += 1;

@@ -1,5 +1,6 @@
 //! The driver's functions as this backend calls them: results instead of codes, and nothing unsafe left.
 
+use super::WITHOUT_A_DEVICE;
 use crate::error::{Error, fail};
 use cuda_sys::*;
 use std::ffi::{CStr, c_char, c_int};
@@ -50,12 +51,12 @@ impl Failure {
         self.say(driver, error, "; the device's primary context was reset or destroyed before")
     }
 
-    /// The error of a pool that could not be created, with words and `advice`.
-    pub(super) fn explain_absence(self, driver: Driver, advice: &str) -> Error {
+    /// The error of a pool that could not be created, with words.
+    pub(super) fn explain_absence(self, driver: Driver) -> Error {
         if self.is(CUDA_ERROR_OUT_OF_MEMORY) {
             return self.say(driver, Error::OutOfMemory, "");
         }
-        self.say(driver, Error::BackendUnavailable, advice)
+        self.say(driver, Error::BackendUnavailable, WITHOUT_A_DEVICE)
     }
 
     fn say(self, driver: Driver, error: Error, advice: &str) -> Error {

@@ -25,8 +25,8 @@ use cuda_sys::{
 };
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 
-/// As many as there can be.
-const DEVICES: usize = 256;
+/// As many as there can be: one for each ordinal, which is a `u8`.
+const DEVICES: usize = u8::MAX as usize + 1;
 
 /// For each device how many lives of its primary context are known to be over. The context is the whole process's, and
 /// copies of a backend that are out in calls see it here.
@@ -50,11 +50,11 @@ enum Seen {
 
 impl Cuda {
     fn over(&self) -> &'static AtomicU64 {
-        &OVER[self.ordinal as usize % DEVICES]
+        &OVER[self.ordinal as usize]
     }
 
     fn unretained(&self) -> &'static AtomicBool {
-        &UNRETAINED[self.ordinal as usize % DEVICES]
+        &UNRETAINED[self.ordinal as usize]
     }
 
     /// The current number of lives that are over, for one that begins.

@@ -53,7 +53,7 @@ impl Cuda {
     pub(crate) fn open(ordinal: i32) -> Result<Self, Error> {
         let driver = Driver::load()
             .map_err(|missing| fail!(Error::BackendUnavailable, "{missing}{WITHOUT_A_DEVICE}"))?;
-        let absent = |failure: Failure| failure.explain_absence(driver, WITHOUT_A_DEVICE);
+        let absent = |failure: Failure| failure.explain_absence(driver);
         calls::init(driver).map_err(absent)?;
         let count = calls::device_count(driver).map_err(absent)?;
         if ordinal >= count {

@@ -6,9 +6,9 @@
 
 mod life;
 
+use super::Cuda;
 use super::calls::{self, Failure};
 use super::context::{self, inside};
-use super::{Cuda, WITHOUT_A_DEVICE};
 use crate::backend::granules::Granules;
 use crate::backend::life::Life;
 use crate::backend::memory::Memory;
@@ -63,7 +63,7 @@ impl CudaVmm {
     }
 
     fn on(cuda: Cuda, limit: u64) -> Result<&'static Self, Error> {
-        let absent = |failure: Failure| failure.explain_absence(cuda.driver, WITHOUT_A_DEVICE);
+        let absent = |failure: Failure| failure.explain_absence(cuda.driver);
         if !calls::has_virtual_memory(cuda.driver, cuda.device).map_err(absent)? {
             return Err(fail!(
                 Error::BackendUnavailable,
@@ -108,21 +108,11 @@ impl CudaVmm {
         })
     }
 
-    fn numbers(&self, span: Span) -> std::ops::Range<usize> {
-        let granule = self.range.granule;
-        let first = ((span.base - self.range.base) / granule) as usize;
-        first..first + (span.bytes / granule) as usize
-    }
-
-    fn address(&self, number: usize) -> u64 {
-        self.range.base + number as u64 * self.range.granule
-    }
-
     /// Maps a handle to a granule, which is not accessible then.
     fn map_one(&self, driver: Driver, books: &mut Books, number: usize, place: u32) -> Result<(), Failure> {
         let handle = books.handles[place as usize];
         // SAFETY: the handle is ours, of a granule's size, and nothing is mapped there, by the trait's contract.
-        unsafe { calls::map(driver, self.address(number), self.range.granule, handle) }?;
+        unsafe { calls::map(driver, self.range.address(number), self.range.granule, handle) }?;
         books.places.set(number, place + 1);
         Ok(())
     }
@@ -130,7 +120,7 @@ impl CudaVmm {
     /// Unmaps a granule; returns the place of its handle.
     fn unmap_one(&self, driver: Driver, books: &mut Books, number: usize) -> Result<u32, Failure> {
         // SAFETY: whoever calls has made sure that nobody uses this memory; it was mapped by one call.
-        unsafe { calls::unmap(driver, self.address(number), self.range.granule) }?;
+        unsafe { calls::unmap(driver, self.range.address(number), self.range.granule) }?;
         let place = books.places.get(number) - 1;
         books.places.set(number, 0);
         Ok(place)
@@ -149,7 +139,7 @@ impl CudaVmm {
         back: impl Fn(Driver, &mut Books, u32),
     ) -> Result<(), Error> {
         let mut books = self.books.lock();
-        let numbers = self.numbers(span);
+        let numbers = self.range.numbers(span);
         self.inside(|driver| {
             let books = &mut *books;
             let mut mapped = numbers.start;
@@ -173,10 +163,15 @@ impl CudaVmm {
         })
     }
 
-    /// Unmaps the span; the places of the handles are kept. On failure all of it is mapped again.
-    fn unmap_span(&self, span: Span) -> Result<Result<(), Failure>, HostMemoryExhausted> {
+    /// Unmaps the span; the places of the handles are kept, from one place of the list on, and `then` does something
+    /// with them. On failure all of it is mapped again.
+    fn unmap_span(
+        &self,
+        span: Span,
+        then: impl FnOnce(Driver, &mut Books, usize),
+    ) -> Result<Result<(), Failure>, HostMemoryExhausted> {
         let mut books = self.books.lock();
-        let numbers = self.numbers(span);
+        let numbers = self.range.numbers(span);
         books.kept.try_reserve(numbers.len())?;
         Ok(inside(&self.cuda, |driver| {
             let books = &mut *books;
@@ -190,7 +185,7 @@ impl CudaVmm {
                             // As above.
                             let _ = self.map_one(driver, books, number, place);
                         }
-                        let bytes = self.address(number) - span.base;
+                        let bytes = self.range.address(number) - span.base;
                         if bytes != 0 {
                             let _ = self.allow(driver, Span { bytes, ..span });
                         }
@@ -198,17 +193,9 @@ impl CudaVmm {
                     }
                 }
             }
+            then(driver, books, before);
             Ok(())
         }))
-    }
-
-    /// Releases the handles that are kept from one place of the list on. What that fails for stays unwanted.
-    fn release_kept(&self, from: usize) {
-        let mut books = self.books.lock();
-        let books = &mut *books;
-        // There is room for all places.
-        books.unwanted.extend(books.kept.drain(from..));
-        let _ = inside(&self.cuda, |driver| release_unwanted(driver, books));
     }
 
     /// Gives back all that is mapped, and what is unwanted: as much of it as the driver takes.
@@ -247,6 +234,12 @@ impl Books {
     /// How many handles are mapped.
     fn mapped(&self) -> usize {
         self.handles.len() - self.vacant.len() - self.kept.len() - self.unwanted.len()
+    }
+
+    /// Handles that are kept, from one place of the list on, are to go back to the system.
+    fn give_up_kept(&mut self, from: usize) {
+        // There is room for all places.
+        self.unwanted.extend(self.kept.drain(from..));
     }
 }
 
@@ -350,19 +343,23 @@ impl Granules for CudaVmm {
     }
 
     fn release(&self, span: Span) -> Result<(), Error> {
-        let before = self.books.lock().kept.len();
+        let unmapped = self.unmap_span(span, |driver, books, from| {
+            books.give_up_kept(from);
+            if let Err(failure) = release_unwanted(driver, books) {
+                // It stays unwanted; but the context may be gone.
+                self.cuda.look_after(failure);
+            }
+        });
         // With the driver all memory has gone.
-        self.explained(self.unmap_span(span)?.or_else(unless_it_is_the_end))?;
-        self.release_kept(before);
-        Ok(())
+        self.explained(unmapped?.or_else(unless_it_is_the_end))
     }
 
     fn detach(&self, span: Span) -> Result<(), Error> {
-        self.explained(self.unmap_span(span)?)
+        self.explained(self.unmap_span(span, |_, _, _| {})?)
     }
 
     fn attach(&self, span: Span) -> Result<(), Error> {
-        let wanted = self.numbers(span).len();
+        let wanted = self.range.numbers(span).len();
         if wanted > self.books.lock().kept.len() {
             return Err(fail!(Error::BackendFailed, "{wanted} granules were to be mapped, fewer are kept"));
         }
@@ -372,7 +369,10 @@ impl Granules for CudaVmm {
     }
 
     fn drop_kept(&self) {
-        self.release_kept(0);
+        let mut books = self.books.lock();
+        let books = &mut *books;
+        books.give_up_kept(0);
+        let _ = inside(&self.cuda, |driver| release_unwanted(driver, books));
     }
 }
 

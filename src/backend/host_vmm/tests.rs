@@ -14,7 +14,7 @@ fn span(vmm: &HostVmm, first: u64, count: u64) -> Span {
 
 fn word(vmm: &HostVmm, number: u64) -> &'static mut u64 {
     // SAFETY: the tests ask for granules that are mapped, one at a time.
-    unsafe { &mut *(vmm.address(number as usize) as *mut u64) }
+    unsafe { &mut *(vmm.range().address(number as usize) as *mut u64) }
 }
 
 /// The mappings that the system lists inside the range, holes included.

@@ -55,23 +55,17 @@ impl Guard<'_> {
         reserved: u64,
         work: impl FnOnce(&dyn Backend) -> T,
     ) -> (Self, T) {
-        let backend: AnyBackend = *self.backend;
-        let (guard, result) = self.step_out(What::Obtains(reserved), || work(backend.get()));
-        (forget_if_over(guard), result)
+        self.on_backend(What::Obtains(reserved), work)
     }
 
     /// Gives the backend something back with the lock open, in the same way.
     pub(in crate::pool) fn giving_back<T>(self, work: impl FnOnce(&dyn Backend) -> T) -> (Self, T) {
-        let backend: AnyBackend = *self.backend;
-        let (guard, result) = self.step_out(What::GivesBack, || work(backend.get()));
-        (forget_if_over(guard), result)
+        self.on_backend(What::GivesBack, work)
     }
 
     /// Looks in the same way whether the backend's memory is gone.
     pub(in crate::pool) fn looking(self, work: impl FnOnce(&dyn Life) -> bool) -> (Self, bool) {
-        let backend: AnyBackend = *self.backend;
-        let (guard, seen) = self.step_out(What::Orders, || backend.get().life().is_some_and(work));
-        (forget_if_over(guard), seen)
+        self.on_backend(What::Orders, |backend| backend.life().is_some_and(work))
     }
 
     /// Has a backend whose memory is gone begin anew, in the same way; it goes on as before if it cannot end so.
@@ -114,14 +108,13 @@ impl Guard<'_> {
         what: What,
         work: impl FnOnce(&dyn Order) -> Result<T, Error>,
     ) -> (Self, Result<T, Unsaid>) {
-        let backend: AnyBackend = *self.backend;
-        match backend.get().order() {
-            Some(streams) => {
-                let (guard, result) = self.step_out(what, || unsaid(|| streams.run(work)));
-                (forget_if_over(guard), result)
-            }
-            None => (self, Ok(T::default())),
+        if self.backend.get().order().is_none() {
+            return (self, Ok(T::default()));
         }
+        self.on_backend(what, |backend| match backend.order() {
+            Some(streams) => unsaid(|| streams.run(work)),
+            None => Ok(T::default()),
+        })
     }
 
     /// Writes messages with the lock open, in the same way; but no request waits for it: whoever listens may
@@ -133,9 +126,7 @@ impl Guard<'_> {
     /// Reads and writes the memory itself with the lock open, in the same way. The caller has seen that nobody else
     /// is at it.
     pub(in crate::pool) fn guarding<T>(self, work: impl FnOnce(&dyn Backend) -> T) -> (Self, T) {
-        let backend: AnyBackend = *self.backend;
-        let (guard, result) = self.step_out(What::Guards, || work(backend.get()));
-        (forget_if_over(guard), result)
+        self.on_backend(What::Guards, work)
     }
 
     /// Whether somebody is writing or checking guards. As it is known by the calls under way, it ends with them, in
@@ -144,6 +135,14 @@ impl Guard<'_> {
         self.calls().any(|call| call.what == What::Guards)
     }
 
+    /// Calls the backend with the lock open, and forgets everything afterwards if its memory is gone.
+    fn on_backend<T>(self, what: What, work: impl FnOnce(&dyn Backend) -> T) -> (Self, T) {
+        let backend: AnyBackend = *self.backend;
+        let (guard, result) = self.step_out(what, || work(backend.get()));
+        (forget_if_over(guard), result)
+    }
+
+    /// Does something with the lock open; the slot knows of the call until it ends.
     fn step_out<T>(mut self, what: What, work: impl FnOnce() -> T) -> (Self, T) {
         let slot = self.slot;
         self.inner_mut().last_call += 1;

@@ -60,9 +60,9 @@ pub fn violations(sources: &[Source]) -> Vec<String> {
     wrong
 }
 
-/// Every use of the driver outside of the backends that are CUDA's.
+/// Every use of the driver outside of `backend/cuda`.
 pub fn drivers(sources: &[Source]) -> Vec<String> {
-    let is_cuda = |path: &str| path.strip_prefix("backend/").is_some_and(|path| path.starts_with("cuda"));
+    let is_cuda = |path: &str| path.starts_with("backend/cuda/");
     let mut wrong = Vec::new();
     for (path, text) in sources.iter().filter(|(path, _)| !is_cuda(path)) {
         let code = without_comments(text);
@@ -296,11 +296,16 @@ mod tests {
         let source = |path: &str, text: &str| (path.to_owned(), text.to_owned());
         let backend = source("backend/cuda/calls.rs", "use cuda_sys::Driver;\n");
         let other = source("pool/mod.rs", "// cuda_sys\nuse cuda_sys::Driver;\n");
-        let vmm = source("backend/cuda_vmm.rs", "use cuda_sys::*;\n");
+        let vmm = source("backend/cuda/vmm/life.rs", "use cuda_sys::*;\n");
         assert_eq!(drivers(&[backend.clone(), vmm]), [""; 0]);
         assert_eq!(
-            drivers(&[backend, other.clone()]),
+            drivers(&[backend.clone(), other.clone()]),
             ["src/pool/mod.rs:2: cuda_sys is for src/backend/cuda only"]
+        );
+        let beside = source("backend/cuda_vmm.rs", "use cuda_sys::*;\n");
+        assert_eq!(
+            drivers(&[backend, beside]),
+            ["src/backend/cuda_vmm.rs:1: cuda_sys is for src/backend/cuda only"]
         );
         assert_eq!(drivers(&[other]).len(), 2);
     }

@@ -12,7 +12,7 @@ const PROGRAMS: &str = "20000";
 
 /// As `cargo test --test races`, which runs some of them in the debug build.
 pub fn run(context: &mut Context) -> Result<()> {
-    let folder = simcuda::build(&context.workspace)?;
+    let folder = simcuda::build_driver(&context.workspace)?;
     let command = cargo::cargo(&context.workspace, &["test", "--package=bfc", "--release", "--test=races"]);
     let mut command = context.plain(command);
     command.args(["--no-fail-fast", "--", "--nocapture"]);

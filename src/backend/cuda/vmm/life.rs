@@ -73,7 +73,7 @@ impl CudaVmm {
     }
 
     fn unmap_if_there(&self, driver: Driver, number: usize, handle: Handle) -> Found {
-        let address = self.address(number);
+        let address = self.range.address(number);
         match calls::retain_handle_at(driver, address) {
             Ok(found) => {
                 // SAFETY: it was retained just now.
