@@ -11,6 +11,7 @@ mod files;
 mod gates;
 mod golden;
 mod header;
+mod hooks;
 mod install;
 mod simcuda;
 mod suites;

@@ -1,5 +1,6 @@
 //! The suite `preload`: libbfc_preload.so, and programs that know nothing of it, on the simulated driver.
 
+mod shape;
 mod stage;
 
 use anyhow::Result;
@@ -15,6 +16,7 @@ pub fn run(context: &mut Context) -> Result<()> {
         return Ok(());
     }
     let stage = Stage::build(context)?;
+    shape::run(context, &stage)?;
     let smoke = stage.compile(context, "smoke", "smoke.c", Link::Runtime(12), &[])?;
     let run = stage.run(context, &smoke)?;
     stage.served(context, "a program linked to libcudart.so.12", run);
