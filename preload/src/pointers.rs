@@ -78,10 +78,11 @@ pub unsafe extern "C" fn cuMemGetAddressRange_v2(
         // SAFETY: the caller's arguments.
         return unsafe { ask(base, bytes, address) };
     };
-    let Some((start, size, _)) = pooled.allocation else {
-        // SAFETY: the caller's arguments.
-        return unsafe { ask(base, bytes, NOBODYS) };
-    };
+    // The driver's answer is the region; and where it has none, without a context say, there is none here.
+    let about = if pooled.allocation.is_some() { address } else { NOBODYS };
+    // SAFETY: the caller's arguments.
+    let code = unsafe { ask(base, bytes, about) };
+    let Some((start, size, _)) = pooled.allocation.filter(|_| code == CUDA_SUCCESS) else { return code };
     if !base.is_null() {
         // SAFETY: not NULL, so the caller's for writing.
         unsafe { *base = start };

@@ -56,18 +56,26 @@ UNUSED static void say_value(const char *what, int attribute, int code, uint64_t
   }
 }
 
-/* All that the driver says of an address. */
-UNUSED static void say_pointer(const char *what, Address at) {
-  Address base = 0;
-  size_t bytes = 0;
+/* The runtime retains the primary context at its first call: a program that counts does without it. */
+UNUSED static int without_runtime;
+
+UNUSED static void say_runtime(const char *what, Address at) {
   struct cudaPointerAttributes seen;
   memset(&seen, 0x5a, sizeof seen);
-  int code = cuMemGetAddressRange_v2(&base, &bytes, at);
-  SAY("%s: range %d, %lld from it, %zu bytes", what, code, code ? 0 : (long long)(base - at), bytes);
-  code = cudaPointerGetAttributes(&seen, (void *)at);
+  const int code = cudaPointerGetAttributes(&seen, (void *)at);
   SAY("%s: runtime %d, type %d, device %d, device pointer %s, host pointer %s", what, code, (int)seen.type, seen.device,
       (Address)seen.devicePointer == at ? "itself" : seen.devicePointer ? "another" : "NULL",
       (Address)seen.hostPointer == at ? "itself" : seen.hostPointer ? "another" : "NULL");
+  cudaGetLastError();
+}
+
+/* All that is said of an address. */
+UNUSED static void say_pointer(const char *what, Address at) {
+  Address base = 0;
+  size_t bytes = 0;
+  int code = cuMemGetAddressRange_v2(&base, &bytes, at);
+  SAY("%s: range %d, %lld from it, %zu bytes", what, code, code ? 0 : (long long)(base - at), bytes);
+  if (!without_runtime) say_runtime(what, at);
   int asked[ATTRIBUTE_COUNT];
   void *places[ATTRIBUTE_COUNT];
   uint64_t values[ATTRIBUTE_COUNT];
@@ -83,7 +91,6 @@ UNUSED static void say_pointer(const char *what, Address at) {
   code = cuPointerGetAttributes(ATTRIBUTE_COUNT, asked, places, at);
   snprintf(together, sizeof together, "%s, together", what);
   for (int each = 0; each < ATTRIBUTE_COUNT; each++) say_value(together, asked[each], code, values[each], at);
-  cudaGetLastError();
 }
 
 UNUSED static uint64_t buffer_id(const void *memory) {
@@ -95,7 +102,7 @@ UNUSED static uint64_t buffer_id(const void *memory) {
 /* What is free, as a difference from before. */
 UNUSED static void say_free(const char *what, size_t before) {
   size_t free = 0, total = 0;
-  int code = cudaMemGetInfo(&free, &total);
+  int code = without_runtime ? cuMemGetInfo_v2(&free, &total) : (int)cudaMemGetInfo(&free, &total);
   SAY("%s: memory information %d, total %zu, %lld bytes less than before", what, code, total,
       (long long)before - (long long)free);
 }

@@ -56,6 +56,8 @@ static void no_context(void) {
 static void created_contexts(void) {
   Handle one = NULL, other = NULL, primary = NULL, popped = NULL;
   Address of_one = 0, of_other = 0, of_primary = 0, again = 0;
+  size_t before = 0, total = 0;
+  without_runtime = 1;
   OK(cuInit(0));
   SAY("cuCtxCreate: %d", cuCtxCreate_v2(&one, 0, 0));
   SAY("cuMemAlloc: %d", cuMemAlloc_v2(&of_one, 1000));
@@ -70,7 +72,7 @@ static void created_contexts(void) {
   SAY("cuMemFree of another context's: %d", cuMemFree_v2(again));
   OK(cuCtxPopCurrent_v2(&popped));
   say_pointer("in the primary context, seen from another", of_primary);
-  size_t before = free_bytes();
+  OK(cuMemGetInfo_v2(&before, &total));
   SAY("cuCtxDestroy: %d", cuCtxDestroy_v2(other));
   Handle current = NULL;
   OK(cuCtxGetCurrent(&current));
@@ -99,6 +101,8 @@ static void say_state(const char *what, int device) {
 static void primary_context(void) {
   Handle primary = NULL, again = NULL;
   Address address = 0, other = 0;
+  size_t before = 0, total = 0;
+  without_runtime = 1;
   OK(cuInit(0));
   say_state("before", 0);
   SAY("retain: %d", cuDevicePrimaryCtxRetain(&primary, 0));
@@ -120,7 +124,7 @@ static void primary_context(void) {
   say_state("retained again", 0);
   say_pointer("retained again", address);
   SAY("cuMemFree: %d", cuMemFree_v2(address));
-  const size_t before = free_bytes();
+  OK(cuMemGetInfo_v2(&before, &total));
   SAY("cuMemAlloc: %d", cuMemAlloc_v2(&other, 1000));
   say_pointer("in the next life", other);
   say_free("with it", before);
@@ -168,7 +172,6 @@ static void two_devices(void) {
     say_pointer("of device 1", (Address)of[1]);
   }
   SAY("numbers of two devices differ: %d", buffer_id(of[0]) != buffer_id(of[1]));
-  SAY_CODE("no peers", cudaMemset(of[0], 1, 100));
   SAY_CODE("cudaFree with another device", cudaFree(of[0]));
   SAY_CODE("cudaFree again", cudaFree(of[0]));
   OK(cudaSetDevice(0));
@@ -183,10 +186,11 @@ static void two_devices(void) {
 }
 
 static void handles(void) {
-  void *memory = NULL, *host = NULL, *managed = NULL, *async = NULL, *other = NULL, *opened = NULL;
+  void *memory = NULL, *host = NULL, *managed = NULL, *async = NULL, *other = NULL, *third = NULL, *opened = NULL;
   cudaIpcMemHandle_t handle;
   OK(cudaMalloc(&memory, 4 * MIB));
   OK(cudaMalloc(&other, 1000));
+  OK(cudaMalloc(&third, 1000));
   OK(cudaMallocHost(&host, 1000));
   OK(cudaMallocManaged(&managed, 1000, cudaMemAttachGlobal));
   OK(cudaMallocAsync(&async, 1000, NULL));
@@ -195,6 +199,8 @@ static void handles(void) {
   SAY_CODE("inside the first", cudaIpcGetMemHandle(&handle, (char *)memory + 512));
   SAY_CODE("of the second", cudaIpcGetMemHandle(&handle, other));
   SAY_CODE("inside the second", cudaIpcGetMemHandle(&handle, (char *)other + 512));
+  SAY_CODE("of the third", cudaIpcGetMemHandle(&handle, third));
+  SAY_CODE("inside the third", cudaIpcGetMemHandle(&handle, (char *)third + 512));
   SAY_CODE("of pinned memory", cudaIpcGetMemHandle(&handle, host));
   SAY_CODE("of managed memory", cudaIpcGetMemHandle(&handle, managed));
   SAY_CODE("of stream-ordered memory", cudaIpcGetMemHandle(&handle, async));
@@ -202,13 +208,15 @@ static void handles(void) {
   SAY_CODE("of a variable", cudaIpcGetMemHandle(&handle, &handle));
   SAY_CODE("to nowhere", cudaIpcGetMemHandle(NULL, memory));
   say_pointer("the first", (Address)memory);
-  say_pointer("the second", (Address)other);
+  say_pointer("the third", (Address)third);
   OK(cudaFree(memory));
   memset(&handle, 0x55, sizeof handle);
   SAY_CODE("of what was freed", cudaIpcGetMemHandle(&handle, memory));
   SAY("the handle is left alone: %d", handle.reserved[0] == 0x55 && handle.reserved[63] == 0x55);
   SAY_CODE("closed", cudaIpcCloseMemHandle(other));
 }
+
+static const char *const MODES[] = {"global", "thread-local", "relaxed"};
 
 static void captures(void) {
   cudaStream_t stream = NULL;
@@ -221,31 +229,33 @@ static void captures(void) {
   OK(cudaFree(memory));
   for (int mode = 0; mode < 3; mode++) {
     for (int call = 0; call < 8; call++) {
-      SAY("mode %d, call %d", mode, call);
+      const char *what = "nothing";
+      int code = 0;
       memory = NULL;
       OK(cudaStreamBeginCapture(stream, (enum cudaStreamCaptureMode)mode));
       OK(cudaMemsetAsync(before, 1, 1000, stream));
       switch (call) {
-        case 0: SAY_CODE("nothing", 0); break;
-        case 1: SAY_CODE("cudaMalloc", cudaMalloc(&memory, 1000)); break;
-        case 2: SAY_CODE("cudaFree", cudaFree(before)); break;
-        case 3: SAY_CODE("cudaMalloc of much", cudaMalloc(&memory, 100 * MIB)); break;
-        case 4: SAY_CODE("cudaMallocHost", cudaMallocHost(&host, 1000)); break;
-        case 5: SAY_CODE("cudaMallocAsync", cudaMallocAsync(&memory, 1000, stream)); break;
-        case 6: SAY_CODE("cudaMemGetInfo", cudaMemGetInfo(&(size_t){0}, &(size_t){0})); break;
-        default: SAY_CODE("cudaDeviceSynchronize", cudaDeviceSynchronize());
+        case 0: break;
+        case 1: what = "cudaMalloc", code = cudaMalloc(&memory, 1000); break;
+        case 2: what = "cudaFree", code = cudaFree(before); break;
+        case 3: what = "cudaMalloc of much", code = cudaMalloc(&memory, 100 * MIB); break;
+        case 4: what = "cudaMallocHost", code = cudaMallocHost(&host, 1000); break;
+        case 5: what = "cudaMallocAsync", code = cudaMallocAsync(&memory, 1000, stream); break;
+        case 6: what = "cudaMemGetInfo", code = cudaMemGetInfo(&(size_t){0}, &(size_t){0}); break;
+        default: what = "cudaDeviceSynchronize", code = cudaDeviceSynchronize();
       }
-      if (call == 5 && memory) SAY_CODE("cudaFreeAsync", cudaFreeAsync(memory, stream));
-      SAY_CODE("status", cudaStreamIsCapturing(stream, &status));
-      SAY("it is %d", (int)status);
-      const int code = cudaStreamEndCapture(stream, &graph);
-      SAY("end: %d, a graph: %d", code, graph != NULL);
+      const int last = cudaGetLastError();
+      if (call == 5) SAY("%s, cudaFreeAsync: %d", MODES[mode], cudaFreeAsync(memory, stream));
+      OK(cudaStreamIsCapturing(stream, &status));
+      const int ended = cudaStreamEndCapture(stream, &graph);
+      SAY("%s, %s: %d, last error %d; the capture is %d, its end %d, a graph %d", MODES[mode], what, code, last, (int)status,
+          ended, graph != NULL);
       cudaGetLastError();
-      if (!code) OK(cudaGraphDestroy(graph));
+      if (!ended) OK(cudaGraphDestroy(graph));
       graph = NULL;
       OK(cudaDeviceSynchronize());
-      if (call == 2 && cudaMalloc(&before, 100000)) SAY("cudaMalloc failed");
-      if (call != 5 && memory) SAY_CODE("freed", cudaFree(memory));
+      if (call == 2 && !code) OK(cudaMalloc(&before, 100000));
+      if (call != 5 && memory) OK(cudaFree(memory));
     }
   }
 }
@@ -277,24 +287,29 @@ static void sticky(void) {
   SAY_CODE("cudaFree", cudaFree(memory));
 }
 
-/* The driver fails without a reason that the program can see. */
+/* The driver fails, and goes on to. */
 static void failures(void) {
   void *memory = NULL;
+  Handle primary = NULL;
   const int codes[] = {2, 3, 46, 719, 999};
-  OK(cudaMalloc(&(void *){NULL}, 1000));
   for (unsigned each = 0; each < sizeof codes / sizeof codes[0]; each++) {
+    OK(cudaMalloc(&(void *){NULL}, 1000));
     SAY("code %d", codes[each]);
     memory = (void *)0x99;
-    OK(simcuda_fail("cuMemAlloc", 1, codes[each]));
+    for (int nth = 1; nth < 20; nth++) OK(simcuda_fail("cuMemAlloc", nth, codes[each]));
     SAY_CODE("cudaMalloc of much", cudaMalloc(&memory, 200 * MIB));
     simcuda_clear_faults();
+    SAY("it gives %p", memory);
     OK(simcuda_fail("cuMemGetInfo", 1, codes[each]));
     SAY_CODE("cudaMemGetInfo", cudaMemGetInfo(&(size_t){0}, &(size_t){0}));
     simcuda_clear_faults();
     OK(simcuda_fail("cuCtxSynchronize", 1, codes[each]));
     SAY_CODE("cudaDeviceSynchronize", cudaDeviceSynchronize());
     simcuda_clear_faults();
-    cudaDeviceReset();
+    /* A new life, also after an error that stays; the runtime goes on holding the context. */
+    OK(cuDevicePrimaryCtxReset_v2(0));
+    OK(cuDevicePrimaryCtxRetain(&primary, 0));
+    OK(cuDevicePrimaryCtxRelease_v2(0));
   }
 }
 
