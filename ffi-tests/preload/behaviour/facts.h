@@ -52,7 +52,10 @@ UNUSED static void say_value(const char *what, int attribute, int code, uint64_t
     case 7: case 17: case 20: /* numbers of things */
       SAY("%s, %s: %d, %s", what, name, code, value ? "there" : "none");
       break;
-    default: SAY("%s, %s: %d, %llx", what, name, code, (unsigned long long)value);
+    default: {
+      const int half = value >> 32 == marked() >> 32;
+      SAY("%s, %s: %d, %llx in %d bytes", what, name, code, (unsigned long long)(half ? (uint32_t)value : value), half ? 4 : 8);
+    }
   }
 }
 

@@ -260,6 +260,14 @@ static void captures(void) {
   }
 }
 
+/* Of the primary context, also after an error that stays; the runtime goes on holding it. */
+static void another_life(void) {
+  Handle primary = NULL;
+  OK(cuDevicePrimaryCtxReset_v2(0));
+  OK(cuDevicePrimaryCtxRetain(&primary, 0));
+  OK(cuDevicePrimaryCtxRelease_v2(0));
+}
+
 /* After device work that went wrong nothing works any more. */
 static void sticky(void) {
   void *memory = NULL, *other = NULL, *host = NULL;
@@ -281,6 +289,7 @@ static void sticky(void) {
   SAY_CODE("cudaFreeAsync", cudaFreeAsync(other, NULL));
   SAY_CODE("cudaIpcGetMemHandle", cudaIpcGetMemHandle(&(cudaIpcMemHandle_t){0}, memory));
   SAY_CODE("cudaDeviceReset", cudaDeviceReset());
+  another_life();
   SAY_CODE("cudaDeviceSynchronize", cudaDeviceSynchronize());
   SAY_CODE("cudaMalloc", cudaMalloc(&memory, 1000));
   SAY_CODE("cudaMemset", cudaMemset(memory, 1, 1000));
@@ -290,7 +299,6 @@ static void sticky(void) {
 /* The driver fails, and goes on to. */
 static void failures(void) {
   void *memory = NULL;
-  Handle primary = NULL;
   const int codes[] = {2, 3, 46, 719, 999};
   for (unsigned each = 0; each < sizeof codes / sizeof codes[0]; each++) {
     OK(cudaMalloc(&(void *){NULL}, 1000));
@@ -306,10 +314,7 @@ static void failures(void) {
     OK(simcuda_fail("cuCtxSynchronize", 1, codes[each]));
     SAY_CODE("cudaDeviceSynchronize", cudaDeviceSynchronize());
     simcuda_clear_faults();
-    /* A new life, also after an error that stays; the runtime goes on holding the context. */
-    OK(cuDevicePrimaryCtxReset_v2(0));
-    OK(cuDevicePrimaryCtxRetain(&primary, 0));
-    OK(cuDevicePrimaryCtxRelease_v2(0));
+    another_life();
   }
 }
 

@@ -1,5 +1,7 @@
 //! The suite `preload`: libbfc_preload.so, and programs that know nothing of it, on the simulated driver.
 
+mod behaviour;
+mod differences;
 mod shape;
 mod stage;
 
@@ -20,5 +22,6 @@ pub fn run(context: &mut Context) -> Result<()> {
     let smoke = stage.compile(context, "smoke", "smoke.c", Link::Runtime(12), &[])?;
     let run = stage.run(context, &smoke)?;
     stage.served(context, "a program linked to libcudart.so.12", run);
+    behaviour::run(context, &stage)?;
     Ok(())
 }
