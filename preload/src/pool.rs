@@ -112,6 +112,17 @@ impl Pool {
         if self.is_there() { bfc::stats(self.ordinal) } else { None }
     }
 
+    /// The same, where there is a limit also before anything was allocated: programs ask what there is, and then take it.
+    pub(crate) fn stats_or_limit(self) -> Option<Stats> {
+        self.stats().or_else(|| {
+            if !settings::is_limited() {
+                return None;
+            }
+            self.create().ok()?;
+            self.stats()
+        })
+    }
+
     /// Serves a request of cudaMalloc's kind: the memory may be used by any work from now on.
     #[inline]
     pub(crate) fn alloc(self, bytes: usize, stream: Option<CUstream>) -> Result<u64, Refused> {
