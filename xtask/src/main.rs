@@ -11,6 +11,7 @@ mod files;
 mod gates;
 mod golden;
 mod header;
+mod hooks;
 mod install;
 mod simcuda;
 mod suites;
@@ -50,6 +51,8 @@ enum Chore {
     Bench(bench::Bench),
     /// Copy the header that the build generates to include/bfc.h
     Header,
+    /// Make docs/hooks.md from the interposer's list of hooks
+    Hooks,
     /// Install the library, its headers, the bfc command, and the CMake and pkg-config files
     Install(Install),
 }
@@ -81,6 +84,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Chore::Test(test) => return test.run(workspace),
         Chore::Bench(bench) => bench.run(&workspace)?,
         Chore::Header => header::copy(&workspace)?,
+        Chore::Hooks => hooks::write(&workspace)?,
         Chore::Install(install) => {
             let profile = if install.debug { Profile::Debug } else { Profile::Release };
             let prefix = std::path::absolute(&install.prefix)?;
