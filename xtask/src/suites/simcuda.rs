@@ -8,7 +8,7 @@ use anyhow::{Result, bail};
 use super::context::{Context, Count};
 use crate::cargo;
 use crate::cuda_headers;
-use crate::simcuda::{self, MAJORS};
+use crate::simcuda::{self, MAJORS, RUNTIME};
 use crate::tools;
 use crate::workspace::{Workspace, capture};
 
@@ -42,12 +42,12 @@ fn runtimes(context: &mut Context, folder: &Path) -> Result<()> {
     for major in MAJORS {
         let name = format!("libcudart.so.{major}");
         let program = programs.join(format!("runtime{major}"));
-        let mut command = simcuda::compile(&context.workspace, "tests/c/runtime.c", major);
+        let mut command = simcuda::compile(&context.workspace, &["tests/c/runtime.c"], major);
         command.arg("-o").arg(&program).arg("-L").arg(folder).arg(format!("-l:{name}"));
         tried(context, &name, major, command, &program)?;
     }
     let program = programs.join("runtime_static");
-    let mut command = simcuda::compile(&context.workspace, "tests/c/runtime.c", MAJORS[0]);
+    let mut command = simcuda::compile(&context.workspace, &["tests/c/runtime.c"], MAJORS[0]);
     // What the program has it exports: the runtime's symbols are not among it.
     command.args(["-DLINKED_STATICALLY", "-rdynamic", "-o"]).arg(&program);
     command.arg(folder.join("libcudart_static.a"));
@@ -110,7 +110,7 @@ fn signatures(context: &mut Context) {
     let others: Vec<_> = versions.iter().map(|headers| headers.include.clone()).collect();
     for headers in &versions {
         context.check(&format!("signatures of the runtime {}", headers.major), |workspace| {
-            let mut command = simcuda::compile(workspace, "cudart/cudart.c", headers.major);
+            let mut command = simcuda::compile(workspace, &RUNTIME, headers.major);
             command.args(["-fsyntax-only", "-DWITH_NVIDIA_HEADERS", "-isystem"]).arg(&headers.include);
             for include in &others {
                 command.arg("-idirafter").arg(include);
