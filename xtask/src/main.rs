@@ -1,7 +1,7 @@
 //! The project's chores: `cargo xtask demo`, `test`, `bench`, `header` and `install`.
 //!
-//! They work from any folder of the checkout, fetch what they need into `target/` (TensorFlow and
-//! NVIDIA's headers, which all checkouts share, into the user's cache), and say what to do where that fails.
+//! They work from any folder of the checkout, fetch what they need into `target/` (TensorFlow,
+//! PyTorch and NVIDIA's headers, which all checkouts share, into the user's cache), and say what to do where that fails.
 
 mod bench;
 mod cargo;
@@ -13,6 +13,7 @@ mod golden;
 mod header;
 mod hooks;
 mod install;
+mod pytorch;
 mod simcuda;
 mod suites;
 mod tally;

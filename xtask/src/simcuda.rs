@@ -18,6 +18,10 @@ pub const MAJORS: [u32; 2] = [12, 13];
 /// What every C file of the simulation is compiled with.
 pub const C_FLAGS: [&str; 6] = ["-std=c11", "-O1", "-g", "-Wall", "-Wextra", "-Werror"];
 
+/// The simulated runtime is made of these.
+pub const RUNTIME: [&str; 5] =
+    ["cudart/cudart.c", "cudart/kernels.c", "cudart/properties.c", "cudart/rest.c", "cudart/absent.c"];
+
 /// Where it is, once it is built.
 pub fn folder(workspace: &Workspace) -> PathBuf {
     workspace.target.join("simcuda/lib")
@@ -50,11 +54,12 @@ pub fn build_driver(workspace: &Workspace) -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// A command that compiles a C file of the simulation for a major version.
-pub fn compile(workspace: &Workspace, source: &str, major: u32) -> Command {
+/// A command that compiles C files of the simulation for a major version.
+pub fn compile(workspace: &Workspace, sources: &[&str], major: u32) -> Command {
     let mut command = workspace.command(tools::c_compiler());
     command.args(C_FLAGS).arg(format!("-DCUDART_MAJOR={major}"));
-    command.arg(workspace.path("ffi-tests/simcuda").join(source));
+    let folder = workspace.path("ffi-tests/simcuda");
+    command.args(sources.iter().map(|source| folder.join(source)));
     command
 }
 
@@ -62,8 +67,8 @@ pub fn compile(workspace: &Workspace, source: &str, major: u32) -> Command {
 fn shared_runtime(workspace: &Workspace, folder: &Path, major: u32) -> Result<()> {
     let name = format!("libcudart.so.{major}");
     let map = workspace.target.join(format!("simcuda/{name}.map"));
-    files::write(&map, format!("{name} {{ global: cuda*; local: *; }};\n"))?;
-    let mut command = compile(workspace, "cudart/cudart.c", major);
+    files::write(&map, format!("{name} {{ global: cuda*; __cuda*; local: *; }};\n"))?;
+    let mut command = compile(workspace, &RUNTIME, major);
     command.args(["-shared", "-fPIC", "-fvisibility=hidden"]);
     command.arg(format!("-Wl,-soname,{name}")).arg(format!("-Wl,--version-script={}", map.display()));
     command.arg("-o").arg(folder.join(&name)).args(["-ldl", "-lpthread"]);
@@ -72,14 +77,20 @@ fn shared_runtime(workspace: &Workspace, folder: &Path, major: u32) -> Result<()
 
 /// The runtime as an archive whose symbols no loader ever sees, as nvcc links it by default.
 fn static_runtime(workspace: &Workspace, folder: &Path) -> Result<()> {
-    let object = workspace.target.join("simcuda/cudart.o");
-    let mut command = compile(workspace, "cudart/cudart.c", MAJORS[0]);
-    command.args(["-fPIC", "-DCUDART_STATIC", "-c", "-o"]).arg(&object);
-    workspace.run_well("simulated static runtime", command)?;
     let archive = folder.join("libcudart_static.a");
-    let mut command = workspace.command("ar");
-    command.arg("rcs").arg(&archive).arg(&object);
-    workspace.run_well("simulated static runtime, archive", command).map(drop)
+    // What an older build put there would stay.
+    files::remove(&archive)?;
+    let mut archiver = workspace.command("ar");
+    archiver.arg("rcs").arg(&archive);
+    for source in RUNTIME {
+        let object = workspace.target.join("simcuda").join(source).with_extension("o");
+        files::write(&object, "")?;
+        let mut command = compile(workspace, &[source], MAJORS[0]);
+        command.args(["-fPIC", "-DCUDART_STATIC", "-c", "-o"]).arg(&object);
+        workspace.run_well(&format!("simulated static runtime, {source}"), command)?;
+        archiver.arg(object);
+    }
+    workspace.run_well("simulated static runtime, archive", archiver).map(drop)
 }
 
 /// The library among what cargo says that it built.

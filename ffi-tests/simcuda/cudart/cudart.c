@@ -7,107 +7,13 @@
  * the Programming Guide); cudaMalloc of 0 bytes gives NULL and cudaFree of NULL nothing; every function leaves its
  * failure for cudaGetLastError, by thread.
  */
-#ifndef CUDART_MAJOR
-#error "CUDART_MAJOR is 12 or 13"
-#endif
-
-#ifdef WITH_NVIDIA_HEADERS /* to compare the signatures */
-#include <cuda_runtime_api.h>
-#else
-#include "cudart.h"
-#endif
-
-#include <dlfcn.h>
-#include <pthread.h>
-#include <stdint.h>
-
-#ifdef CUDART_STATIC
-#define API __attribute__((visibility("hidden")))
-#else
-#define API __attribute__((visibility("default")))
-#endif
-
-#if CUDART_MAJOR >= 13
-#define VERSION 13000
-#else
-#define VERSION 12090
-#endif
-
-enum { MOST_DEVICES = 64 };
-
-typedef uint64_t Address;
-typedef void *Handle;
-
-/* The driver's functions: how they are called here, by which name, and of which version that signature is. */
-#define DRIVER(X)                                                                                                      \
-  X(DriverGetVersion, 2020, (int *))                                                                                   \
-  X(Init, 2000, (unsigned))                                                                                            \
-  X(GetErrorName, 6000, (int, const char **))                                                                          \
-  X(GetProcAddress, 12000, (const char *, void **, int, uint64_t, int *))                                              \
-  X(DeviceGetCount, 2000, (int *))                                                                                     \
-  X(DeviceGetAttribute, 2000, (int *, int, int))                                                                       \
-  X(DeviceCanAccessPeer, 4000, (int *, int, int))                                                                      \
-  X(DeviceGetDefaultMemPool, 11020, (Handle *, int))                                                                   \
-  X(DevicePrimaryCtxRetain, 7000, (Handle *, int))                                                                     \
-  X(DevicePrimaryCtxRelease, 11000, (int))                                                                             \
-  X(DevicePrimaryCtxReset, 11000, (int))                                                                               \
-  X(CtxGetCurrent, 4000, (Handle *))                                                                                   \
-  X(CtxSetCurrent, 4000, (Handle))                                                                                     \
-  X(CtxGetDevice, 2000, (int *))                                                                                       \
-  X(CtxSynchronize, 2000, (void))                                                                                      \
-  X(CtxGetStreamPriorityRange, 5050, (int *, int *))                                                                   \
-  X(MemGetInfo, 3020, (size_t *, size_t *))                                                                            \
-  X(MemAlloc, 3020, (Address *, size_t))                                                                               \
-  X(MemAllocPitch, 3020, (Address *, size_t *, size_t, size_t, unsigned))                                              \
-  X(MemAllocManaged, 6000, (Address *, size_t, unsigned))                                                              \
-  X(MemFree, 3020, (Address))                                                                                          \
-  X(MemAllocAsync, 11020, (Address *, size_t, Handle))                                                                 \
-  X(MemFreeAsync, 11020, (Address, Handle))                                                                            \
-  X(MemHostAlloc, 2020, (void **, size_t, unsigned))                                                                   \
-  X(MemFreeHost, 2000, (void *))                                                                                       \
-  X(Memcpy, 4000, (Address, Address, size_t))                                                                          \
-  X(MemcpyHtoD, 3020, (Address, const void *, size_t))                                                                 \
-  X(MemcpyDtoH, 3020, (void *, Address, size_t))                                                                       \
-  X(MemcpyDtoD, 3020, (Address, Address, size_t))                                                                      \
-  X(MemcpyAsync, 4000, (Address, Address, size_t, Handle))                                                             \
-  X(MemcpyHtoDAsync, 3020, (Address, const void *, size_t, Handle))                                                    \
-  X(MemcpyDtoHAsync, 3020, (void *, Address, size_t, Handle))                                                          \
-  X(MemcpyDtoDAsync, 3020, (Address, Address, size_t, Handle))                                                         \
-  X(MemsetD8, 3020, (Address, unsigned char, size_t))                                                                  \
-  X(MemsetD8Async, 3020, (Address, unsigned char, size_t, Handle))                                                     \
-  X(PointerGetAttributes, 7000, (unsigned, int *, void **, Address))                                                   \
-  X(StreamCreateWithPriority, 5050, (Handle *, unsigned, int))                                                         \
-  X(StreamDestroy, 4000, (Handle))                                                                                     \
-  X(StreamQuery, 2000, (Handle))                                                                                       \
-  X(StreamSynchronize, 2000, (Handle))                                                                                 \
-  X(StreamWaitEvent, 3020, (Handle, Handle, unsigned))                                                                 \
-  X(LaunchHostFunc, 10000, (Handle, void (*)(void *), void *))                                                         \
-  X(EventCreate, 2000, (Handle *, unsigned))                                                                           \
-  X(EventRecord, 2000, (Handle, Handle))                                                                               \
-  X(EventQuery, 2000, (Handle))                                                                                        \
-  X(EventSynchronize, 2000, (Handle))                                                                                  \
-  X(EventDestroy, 4000, (Handle))                                                                                      \
-  X(EventElapsedTime, 2000, (float *, Handle, Handle))                                                                 \
-  X(StreamBeginCapture, 10010, (Handle, int))                                                                          \
-  X(StreamEndCapture, 10000, (Handle, Handle *))                                                                       \
-  X(StreamIsCapturing, 10000, (Handle, int *))                                                                         \
-  X(StreamGetCaptureInfo, 11030, (Handle, int *, uint64_t *, Handle *, const Handle **, size_t *))                     \
-  X(ThreadExchangeStreamCaptureMode, 10010, (int *))                                                                   \
-  X(GraphInstantiateWithFlags, 11040, (Handle *, Handle, unsigned long long))                                          \
-  X(GraphLaunch, 10000, (Handle, Handle))                                                                              \
-  X(GraphDestroy, 10000, (Handle))                                                                                     \
-  X(GraphExecDestroy, 10000, (Handle))                                                                                 \
-  X(IpcGetMemHandle, 4010, (cudaIpcMemHandle_t *, Address))                                                            \
-  X(IpcOpenMemHandle, 11000, (Address *, cudaIpcMemHandle_t, unsigned))                                                \
-  X(IpcCloseMemHandle, 4010, (Address))
-
-static struct {
-#define FIELD(name, version, arguments) int(*name) arguments;
-  DRIVER(FIELD)
-} driver;
+#include "inside.h"
 
 /* What a driver that lacks a function is taken to answer. */
 static int unsupported(void) { return cudaErrorNotSupported; }
+
+struct simcudart_driver driver;
+void *simcudart_library;
 
 static int loaded = cudaErrorInitializationError;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -120,7 +26,7 @@ static __thread int wanted_device;
 
 static void load(void) {
   loaded = cudaErrorInsufficientDriver;
-  void *library = dlopen("libcuda.so.1", RTLD_NOW);
+  void *library = simcudart_library = dlopen("libcuda.so.1", RTLD_NOW);
   if (!library) return;
   int version = 0;
 #if CUDART_MAJOR >= 13
@@ -145,25 +51,30 @@ static void load(void) {
   loaded = driver.Init(0);
 }
 
-/* Remembers a failure for cudaGetLastError. */
-static cudaError_t done(int code) {
+cudaError_t done(int code) {
   if (code) last_error = code;
   return (cudaError_t)code;
 }
 
-static int driver_there(void) {
+int driver_there(void) {
   pthread_once(&once, load);
   return loaded;
 }
 
-/* Retains a device's primary context, once, and makes it current to the thread. */
-static int enter_device(int device) {
+/* Retains it once. */
+int context_of(int device, Handle *context) {
   if (device < 0 || device >= MOST_DEVICES) return cudaErrorInvalidDevice;
   int code = 0;
   pthread_mutex_lock(&lock);
   if (!primary[device]) code = driver.DevicePrimaryCtxRetain(&primary[device], device);
-  Handle context = primary[device];
+  *context = primary[device];
   pthread_mutex_unlock(&lock);
+  return code;
+}
+
+static int enter_device(int device) {
+  Handle context = NULL;
+  int code = context_of(device, &context);
   return code ? code : driver.CtxSetCurrent(context);
 }
 
@@ -173,8 +84,7 @@ static int device_of_primary(Handle context) {
   return -1;
 }
 
-/* A context is current after that: the program's own, or the primary one of the thread's device. */
-static int enter(void) {
+int enter(void) {
   int code = driver_there();
   if (code) return code;
   Handle context = NULL;
@@ -185,13 +95,6 @@ static int enter(void) {
   if (context && (device_of_primary(context) >= 0 || !driver.CtxGetDevice(&device))) return 0;
   return enter_device(wanted_device);
 }
-
-/* The body of a function that needs a context: a call of the driver. */
-#define IN_CONTEXT(call)                                                                                               \
-  do {                                                                                                                 \
-    int code_ = enter();                                                                                               \
-    return done(code_ ? code_ : (call));                                                                               \
-  } while (0)
 
 /* ---- Versions and errors ---- */
 

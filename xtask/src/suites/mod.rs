@@ -12,6 +12,7 @@ mod layers;
 mod lints;
 mod package;
 mod pkg_config;
+mod pytorch;
 mod races;
 mod rust;
 mod simcuda;
@@ -40,7 +41,7 @@ struct Suite {
 }
 
 /// In the order in which they run: what takes seconds and finds much comes first.
-const SUITES: [Suite; 14] = [
+const SUITES: [Suite; 15] = [
     Suite {
         name: "layers",
         about: "the library's modules import only from those below them",
@@ -124,6 +125,12 @@ const SUITES: [Suite; 14] = [
         about: "in lock-step with TensorFlow's own allocator (fetches its wheel, once)",
         usual: false,
         run: tensorflow::run,
+    },
+    Suite {
+        name: "pytorch",
+        about: "PyTorch's CUDA wheel trains on the simulated driver (fetches it, once)",
+        usual: false,
+        run: pytorch::run,
     },
 ];
 
