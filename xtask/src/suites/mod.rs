@@ -12,6 +12,7 @@ mod layers;
 mod lints;
 mod package;
 mod pkg_config;
+mod preload;
 mod pytorch;
 mod races;
 mod rust;
@@ -59,6 +60,12 @@ const SUITES: [Suite; 15] = [
         about: "the simulated driver and runtimes: their own tests, and signatures against NVIDIA's headers",
         usual: true,
         run: simcuda::run,
+    },
+    Suite {
+        name: "preload",
+        about: "libbfc_preload.so: what it shows the loader, and programs with it on the simulated driver",
+        usual: true,
+        run: preload::run,
     },
     Suite {
         name: "doc",
@@ -204,7 +211,8 @@ mod tests {
 
     #[test]
     fn the_usual_suites_run_unless_others_are_named() {
-        let usual = ["layers", "rust", "simcuda", "doc", "header", "symbols", "package", "valgrind"];
+        let usual =
+            ["layers", "rust", "simcuda", "preload", "doc", "header", "symbols", "package", "valgrind"];
         assert_eq!(wanted(&[]), usual);
         assert_eq!(wanted(&["fuzz", "lints"]), ["lints", "fuzz"]);
         assert_eq!(wanted(&["all"]).len(), SUITES.len());

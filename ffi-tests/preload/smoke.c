@@ -1,0 +1,22 @@
+/* An ordinary program: allocates, frees, and knows of no interposer but to look where its memory came from. */
+#define _GNU_SOURCE
+#include "preload.h"
+
+#include "cudart/cudart.h"
+
+enum { COUNT = 100 };
+
+int main(void) {
+  void *blocks[COUNT];
+  alarm(HANG_SECONDS);
+  for (int at = 0; at < COUNT; at++) {
+    SAME(cudaMalloc(&blocks[at], 1000 + at), cudaSuccess);
+    SAME(pool_of(blocks[at]), 0);
+    SAME((uintptr_t)blocks[at] % 512, 0);
+  }
+  /* All of them lie in one region of 2 MiB. */
+  SAME(driver_calls("cuMemAlloc"), 1);
+  for (int at = 0; at < COUNT; at++) SAME(cudaFree(blocks[at]), cudaSuccess);
+  SAME(driver_calls("cuMemFree"), 0);
+  return 0;
+}
