@@ -13,6 +13,7 @@ mod golden;
 mod header;
 mod hooks;
 mod install;
+mod interposer;
 mod pytorch;
 mod simcuda;
 mod suites;
