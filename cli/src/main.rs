@@ -63,7 +63,7 @@ enum Command {
     ///
     /// The command puts libbfc_preload.so in front of the driver (LD_PRELOAD), sets the environment from its options,
     /// and becomes the program. What no option says stays as the environment has it.
-    #[command(after_long_help = run::EXIT_CODES)]
+    #[command(override_usage = run::USAGE, after_long_help = run::EXIT_CODES)]
     Run(Box<Run>),
     /// Tell which library is used, which backends work here, and which BFC_ variables are set
     Info,

@@ -4,6 +4,7 @@
 //! program's own. With it the command stays beside the program and says at the end what the interposer saw.
 
 mod check;
+mod exec;
 mod file;
 mod lines;
 mod preload;
@@ -32,11 +33,11 @@ const FAILED: u8 = 125;
 #[derive(Args)]
 pub struct Run {
     /// The program, found in PATH as a shell does, and its arguments
-    #[arg(required = true, num_args = 1.., trailing_var_arg = true, value_name = "PROGRAM [ARGS]")]
+    #[arg(required = true, num_args = 1.., trailing_var_arg = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
 
-    /// Say on standard error, when the program has ended, whether its allocations reached the pool, and if not, why.
-    /// The exit code is then 3, whatever the program's is
+    /// When the program has ended, say on standard error whether its allocations came from the pool, and if none did,
+    /// why; then the exit code is 3, whatever the program's was
     #[arg(long)]
     check: bool,
     /// The pool's limit on each device: bytes, or a number with KiB, MiB, GiB, TiB [default: what is free on the device,
@@ -74,11 +75,14 @@ pub struct Run {
     /// processes allocate, the first has FILE and each of the others FILE.PID
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// The interposer, or the folder it lies in [default: $BFC_PRELOAD_LIBRARY, else libbfc_preload.so beside this
+    /// The interposer, or the folder it lies in; libbfc.so.0 must lie beside it [default: $BFC_PRELOAD_LIBRARY, else libbfc_preload.so beside this
     /// command, in ../lib, ../lib64 or ../lib/x86_64-linux-gnu]
     #[arg(long, value_name = "PATH")]
     preload: Option<PathBuf>,
 }
+
+/// How it is called: the words of the program are one argument to clap.
+pub const USAGE: &str = "bfc run [OPTIONS] [--] <PROGRAM> [ARGS]...";
 
 /// What `bfc run --help` ends with.
 pub const EXIT_CODES: &str = "\

@@ -11,7 +11,7 @@ use std::process::{Child, Command};
 use anyhow::Result;
 
 use super::settings::Settings;
-use super::{Refusal, file};
+use super::{Refusal, exec, file};
 
 /// As in every shell.
 const NOT_FOUND: u8 = 127;
@@ -19,9 +19,6 @@ const NOT_EXECUTABLE: u8 = 126;
 
 /// Where programs are where PATH is not set: what the C library takes.
 const USUAL_PATH: &str = "/bin:/usr/bin";
-
-/// The shell that runs a script which names no interpreter.
-const SHELL: &str = "/bin/sh";
 
 /// A program that is there and can, as far as one can see, be executed.
 pub struct Program {
@@ -40,20 +37,18 @@ impl Program {
         Ok(Self { file, words: words.to_vec() })
     }
 
-    /// Becomes the program; returns only why it could not. (The standard library gives it an empty signal mask, and
-    /// SIGPIPE its usual effect.)
+    /// Becomes the program; returns only why it could not.
     pub fn exec(&self, settings: &Settings) -> Refusal {
-        let mut command = self.command(settings);
-        self.refusal(&command.exec())
+        self.refusal(&exec::exec(&self.file, &self.words, settings.changes()))
     }
 
     /// Starts the program as a child.
     pub fn spawn(&self, settings: &Settings) -> Result<Child> {
         let spawned = self.command(settings).spawn();
         let spawned = match spawned {
-            // What exec does by itself for a script that names no interpreter.
+            // As `exec` does for a script that names no interpreter.
             Err(error) if error.raw_os_error() == Some(libc::ENOEXEC) && !file::is_elf(&self.file) => {
-                let mut shell = Command::new(SHELL);
+                let mut shell = Command::new(exec::SHELL);
                 shell.arg(&self.file).args(self.arguments());
                 settings.apply(&mut shell);
                 shell.spawn()

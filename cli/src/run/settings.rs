@@ -43,7 +43,7 @@ impl Settings {
             }
         }
         if args.fraction.is_some() {
-            // A limit wins over a fraction, and an option must win over the environment.
+            // A limit wins over a fraction, and an option must win over the environment. (Both options are refused.)
             settings.0.push((names::LIMIT, None));
         }
         // The program, or a child of it, may be in another folder when it comes to the file.
@@ -67,6 +67,11 @@ impl Settings {
         let value = in_front(library, env::var_os(LD_PRELOAD).as_deref())?;
         self.set(LD_PRELOAD, value);
         Ok(())
+    }
+
+    /// All of them.
+    pub fn changes(&self) -> &[(&'static str, Option<OsString>)] {
+        &self.0
     }
 
     /// Makes them the command's.

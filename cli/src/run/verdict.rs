@@ -110,13 +110,16 @@ pub fn judge(text: &str, ran: &Ran) -> Judgement {
     }
 }
 
-/// None for a program that did nothing but to make room for another.
+/// None where there is nothing to be said: of a program that did nothing but to make room for another, and of a forked
+/// process. That has its parent's lookups, so it need not have made any to be reached, and its part of the work is the
+/// parent's program's.
 fn verdict(image: &Image, signal: Option<i32>) -> Option<Verdict> {
     let verdict = match image.end {
         _ if image.served => Verdict::Served,
         _ if !image.passed.is_empty() => Verdict::Passed,
         _ if !image.called.is_empty() => Verdict::NotOurs,
         _ if !image.looked_up.is_empty() => Verdict::NotCalled,
+        _ if image.path.is_none() => return None,
         End::WithDriver => Verdict::Hidden,
         End::WithoutDriver => Verdict::NoDriver,
         End::Untold => Verdict::Silent(signal),
@@ -213,6 +216,14 @@ mod tests {
         // A shell that has become the program is not heard of.
         let text = "7 loaded /bin/sh\n7 loaded /opt/a\n7 exit driver=mapped\n";
         assert_eq!(verdicts(text, &plain()), [Verdict::Hidden]);
+    }
+
+    #[test]
+    fn a_fork_has_what_its_parent_has_looked_up() {
+        let parent =
+            "7 loaded /opt/a\n7 looked-up dlsym cuMemAlloc_v2\n7 called cuMemAlloc_v2\n7 served 512\n";
+        let text = format!("{parent}8 exit driver=mapped\n9 passed full\n9 exit driver=mapped\n");
+        assert_eq!(verdicts(&text, &plain()), [Verdict::Served, Verdict::Passed]);
     }
 
     #[test]

@@ -81,7 +81,7 @@ fn verdict_in_words(finding: &Finding, took_hold: bool) -> String {
         Verdict::Silent(Some(signal)) => {
             format!("signal {} ended it before it was seen with the driver", signal_name(signal))
         }
-        Verdict::Silent(None) => "it ended without a word: by _exit, or it put a program in its place (exec) which the \
+        Verdict::Silent(None) => "it ended without a word: by _exit as some shells do, or it put a program in its place (exec) which the \
                                   interposer does not reach, because that is statically linked or setuid or has got \
                                   an environment without LD_PRELOAD (env -i, sudo, a container). What helps: give that \
                                   program to bfc run itself, behind the one that changes the environment"
@@ -98,8 +98,9 @@ fn verdict_in_words(finding: &Finding, took_hold: bool) -> String {
     }
 }
 
-/// How the program came to the interposer.
+/// How the program came to the interposer. A forked one came there before it was forked.
 fn ways(image: &Image) -> Option<String> {
+    image.path.as_ref()?;
     let ways: Vec<&str> = image.looked_up.iter().map(|(way, _)| way.as_str()).collect();
     match (ways.is_empty(), image.called.is_empty()) {
         (true, true) => None,
