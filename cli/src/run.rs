@@ -40,8 +40,8 @@ pub struct Run {
     /// why; then the exit code is 3, whatever the program's was
     #[arg(long)]
     check: bool,
-    /// The pool's limit on each device: bytes, or a number with KiB, MiB, GiB, TiB [default: what is free on the device,
-    /// less a reserve]
+    /// The pool's limit on each device: bytes, or a number with KiB, MiB, GiB, TiB [default: what is free on the
+    /// device, less a reserve]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true, value_parser = size::parse_nonzero)]
     limit: Option<u64>,
     /// The pool's limit as a share of the device's memory. A BFC_MEMORY_LIMIT of the environment does not count then
@@ -75,8 +75,8 @@ pub struct Run {
     /// processes allocate, the first has FILE and each of the others FILE.PID
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// The interposer, or the folder it lies in; libbfc.so.0 must lie beside it [default: $BFC_PRELOAD_LIBRARY, else libbfc_preload.so beside this
-    /// command, in ../lib, ../lib64 or ../lib/x86_64-linux-gnu]
+    /// The interposer, or the folder it lies in; libbfc.so.0 must lie beside it [default: $BFC_PRELOAD_LIBRARY, else
+    /// libbfc_preload.so beside this command, in ../lib, ../lib64 or ../lib/x86_64-linux-gnu]
     #[arg(long, value_name = "PATH")]
     preload: Option<PathBuf>,
 }

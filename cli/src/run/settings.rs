@@ -91,8 +91,8 @@ fn in_front(library: &Path, old: Option<&OsStr>) -> Result<OsString> {
     // There is no way to quote: spaces and colons separate, and the loader replaces $ORIGIN, $LIB and $PLATFORM.
     if bytes.iter().any(|byte| b" :$".contains(byte)) {
         bail!(
-            "{} cannot be preloaded: LD_PRELOAD has no way to write a path with a space, a colon or a dollar sign; copy \
-             libbfc_preload.so and libbfc.so.0 into another folder, or make a symbolic link to theirs that has a plain \
+            "{} cannot be preloaded: LD_PRELOAD has no way to write a path with a space, a colon or a dollar sign; \
+             copy libbfc_preload.so and libbfc.so.0 into another folder, or make a symbolic link to theirs that has a plain \
              name, and name it with --preload",
             library.display()
         );

@@ -67,24 +67,26 @@ fn verdict_in_words(finding: &Finding, took_hold: bool) -> String {
             format!("its allocations came to the interposer, and all went on to the driver: {}", reasons(image))
         }
         Verdict::NotOurs => not_ours(image),
-        Verdict::NotCalled => "it got the interposer's functions, and never allocated with them. Either it allocates no \
-                               device memory, or it ended before that, or it calls the driver's functions by \
+        Verdict::NotCalled => "it got the interposer's functions, and never allocated with them. Either it allocates \
+                               no device memory, or it ended before that, or it calls the driver's functions by \
                                addresses that it has found in another way"
             .to_owned(),
-        Verdict::Hidden => "it opened the driver, and asked for none of its allocation functions in a way that the \
-                            interposer sees. Either it never allocates, or it opened the driver with RTLD_DEEPBIND, \
-                            or it finds the functions without dlsym, by an own reading of the file, or the driver is \
-                            linked into it. No preloaded library can help with these. What helps: open the driver \
-                            without RTLD_DEEPBIND (in Python without os.RTLD_DEEPBIND; programs often have a switch \
-                            for it), or let the program call libbfc itself"
+        Verdict::Hidden => "the driver was in it, and nobody asked for its allocation functions in a way that the \
+                            interposer sees. Either it never allocates; or the driver, or a library that uses it, was \
+                            opened with RTLD_DEEPBIND; or it finds the functions without dlsym, by a reading of the \
+                            file of its own or by a path to the driver that is linked into it. No preloaded library \
+                            can change that. What helps: open these libraries without RTLD_DEEPBIND (programs that \
+                            load plugins often have a switch for it; in Python os.RTLD_DEEPBIND), or let the program \
+                            call libbfc itself"
             .to_owned(),
         Verdict::Silent(Some(signal)) => {
             format!("signal {} ended it before it was seen with the driver", signal_name(signal))
         }
-        Verdict::Silent(None) => "it ended without a word: by _exit as some shells do, or it put a program in its place (exec) which the \
-                                  interposer does not reach, because that is statically linked or setuid or has got \
-                                  an environment without LD_PRELOAD (env -i, sudo, a container). What helps: give that \
-                                  program to bfc run itself, behind the one that changes the environment"
+        Verdict::Silent(None) => "it ended without a word: by _exit, as some shells do, or it put a program in its \
+                                  place (exec) which the interposer does not reach, because that is statically linked \
+                                  or setuid or has got an environment without LD_PRELOAD (env -i, sudo, a container). \
+                                  What helps: give that program to bfc run itself, behind the one that changes the \
+                                  environment"
             .to_owned(),
         Verdict::NoDriver if took_hold => "the driver was never in it".to_owned(),
         Verdict::NoDriver => "the driver, libcuda.so.1, was not in it at its end. Either it does not use CUDA, or it \
@@ -189,8 +191,8 @@ fn cause_in_words(cause: &Cause, ran: &Ran) -> String {
             format!("signal {} ended it, perhaps before it was loaded", signal_name(*signal))
         }
         Cause::Unknown => format!(
-            "nothing in {file} shows why. Did the loader say above that the interposer cannot be preloaded? Otherwise it \
-             may not see the same files (a container, another root), or may not write to {} (a sandbox)",
+            "nothing in {file} shows why. Did the loader say above that the interposer cannot be preloaded? Otherwise \
+             it may not see the same files (a container, another root), or may not write to {} (a sandbox)",
             std::env::temp_dir().display()
         ),
     }
