@@ -31,8 +31,9 @@ pub fn run(program: &Program, mut settings: Settings) -> Result<ExitCode> {
     // Before it runs: a program may be gone when it has ended.
     let file = Facts::of(&program.file);
     let mut pid = 0;
-    let status = signals::wait(|| {
-        let child = program.spawn(&settings)?;
+    let status = signals::wait(|held| {
+        // SAFETY: release only calls what is allowed between fork and exec.
+        let child = unsafe { program.spawn(&settings, move || held.release()) }?;
         pid = child.id();
         Ok(child)
     })?;

@@ -13,7 +13,7 @@ use std::ptr;
 use super::file;
 
 /// The shell that runs a script which names no interpreter.
-pub const SHELL: &str = "/bin/sh";
+const SHELL: &str = "/bin/sh";
 
 /// Replaces this process's program by `file`, called with `words`, the first of which is its name, and with the
 /// environment as it is but for `changes`. Returns only if that is not possible, and says why.

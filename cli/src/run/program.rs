@@ -42,40 +42,33 @@ impl Program {
         self.refusal(&exec::exec(&self.file, &self.words, settings.changes()))
     }
 
-    /// Starts the program as a child.
-    pub fn spawn(&self, settings: &Settings) -> Result<Child> {
-        let spawned = self.command(settings).spawn();
-        let spawned = match spawned {
-            // As `exec` does for a script that names no interpreter.
-            Err(error) if error.raw_os_error() == Some(libc::ENOEXEC) && !file::is_elf(&self.file) => {
-                let mut shell = Command::new(exec::SHELL);
-                shell.arg(&self.file).args(self.arguments());
-                settings.apply(&mut shell);
-                shell.spawn()
-            }
-            spawned => spawned,
+    /// Starts the program as a child, which does `first` before it becomes the program.
+    ///
+    /// # Safety
+    ///
+    /// `first` runs between fork and exec.
+    pub unsafe fn spawn(
+        &self,
+        settings: &Settings,
+        first: impl Fn() + Send + Sync + 'static,
+    ) -> Result<Child> {
+        let (file, words, changes) = (self.file.clone(), self.words.clone(), settings.changes().to_vec());
+        let mut command = Command::new(&self.file);
+        let become_it = move || {
+            first();
+            // The same exec as without --check. The standard library's own, which would follow, is never reached.
+            Err(exec::exec(&file, &words, &changes))
         };
-        Ok(spawned.map_err(|error| self.refusal(&error))?)
+        // SAFETY: between fork and exec; this process has one thread, so that what the child finds is whole, memory
+        // for strings too.
+        unsafe { command.pre_exec(become_it) };
+        Ok(command.spawn().map_err(|error| self.refusal(&error))?)
     }
 
     /// What it was called, without folders.
     pub fn name(&self) -> String {
         let name = self.words.first().map(Path::new).unwrap_or(&self.file);
         name.file_name().unwrap_or(name.as_os_str()).to_string_lossy().into_owned()
-    }
-
-    fn arguments(&self) -> &[OsString] {
-        self.words.get(1..).unwrap_or_default()
-    }
-
-    fn command(&self, settings: &Settings) -> Command {
-        let mut command = Command::new(&self.file);
-        command.args(self.arguments());
-        if let Some(name) = self.words.first() {
-            command.arg0(name);
-        }
-        settings.apply(&mut command);
-        command
     }
 
     fn refusal(&self, error: &io::Error) -> Refusal {

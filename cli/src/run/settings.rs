@@ -6,7 +6,6 @@ use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{self, Path};
-use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
@@ -72,16 +71,6 @@ impl Settings {
     /// All of them.
     pub fn changes(&self) -> &[(&'static str, Option<OsString>)] {
         &self.0
-    }
-
-    /// Makes them the command's.
-    pub fn apply(&self, command: &mut Command) {
-        for (name, value) in &self.0 {
-            match value {
-                Some(value) => command.env(name, value),
-                None => command.env_remove(name),
-            };
-        }
     }
 }
 

@@ -33,19 +33,42 @@ extern "C" fn pass_on(signal: c_int, info: *mut siginfo_t, _: *mut c_void) {
     }
 }
 
-/// Starts a child and waits for its end, passing on signals from the first moment.
-pub fn wait(start: impl FnOnce() -> Result<Child>) -> Result<ExitStatus> {
-    // Those that come before there is a child wait until there is. The child is given an empty mask, and handlers
-    // do not survive exec.
-    let old = mask(libc::SIG_BLOCK, &passed_on())?;
+/// Signals that wait until there is a child to pass them on to.
+#[derive(Clone, Copy)]
+pub struct Held {
+    before: libc::sigset_t,
+}
+
+impl Held {
+    fn new() -> Result<Self> {
+        Ok(Self { before: mask(libc::SIG_BLOCK, &passed_on()).context("cannot change the signal mask")? })
+    }
+
+    /// In the child: has signals do there what they did before any of this.
+    pub fn release(&self) {
+        for signal in PASSED_ON {
+            if action(signal).is_ok_and(|action| action.sa_sigaction == handler()) {
+                // SAFETY: the usual effect of a signal, for which somebody else's handler was not installed.
+                unsafe { libc::signal(signal, libc::SIG_DFL) };
+            }
+        }
+        // It can only fail for wrong arguments.
+        let _ = mask(libc::SIG_SETMASK, &self.before);
+    }
+}
+
+/// Starts a child and waits for its end, passing on signals from the first moment. The child has to `release` what
+/// is held.
+pub fn wait(start: impl FnOnce(Held) -> Result<Child>) -> Result<ExitStatus> {
+    let held = Held::new()?;
     for signal in PASSED_ON {
         listen(signal).context("cannot listen to signals")?;
     }
-    let started = start();
+    let started = start(held);
     if let Ok(child) = &started {
         CHILD.store(pid_t::try_from(child.id()).unwrap_or(0), Ordering::Relaxed);
     }
-    mask(libc::SIG_SETMASK, &old)?;
+    mask(libc::SIG_SETMASK, &held.before).context("cannot change the signal mask")?;
     let mut child = started?;
     until_ended(&child);
     CHILD.store(0, Ordering::Relaxed);
@@ -70,21 +93,29 @@ fn until_ended(child: &Child) {
 /// Installs the handler, unless whoever started the command has the signal ignored, as nohup does: then the program
 /// ignores it as well.
 fn listen(signal: c_int) -> io::Result<()> {
-    let mut old = MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: asks only; the buffer is of the type that is written.
-    let asked = unsafe { libc::sigaction(signal, ptr::null(), old.as_mut_ptr()) };
-    // SAFETY: zeroed, which is a valid value, and written where the call succeeded.
-    let old = unsafe { old.assume_init() };
-    if asked != 0 || old.sa_sigaction == libc::SIG_IGN {
+    if action(signal)?.sa_sigaction == libc::SIG_IGN {
         return Ok(());
     }
     // SAFETY: all zeros is a valid value of this type of plain numbers.
     let mut new: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
-    new.sa_sigaction = pass_on as extern "C" fn(c_int, *mut siginfo_t, *mut c_void) as usize;
+    new.sa_sigaction = handler();
     new.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
     // SAFETY: the handler has the signature that SA_SIGINFO asks for, and only reads an atomic and calls kill.
     let set = unsafe { libc::sigaction(signal, &raw const new, ptr::null_mut()) };
     if set == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// What a signal does now.
+fn action(signal: c_int) -> io::Result<libc::sigaction> {
+    // SAFETY: all zeros is a valid value of this type of plain numbers.
+    let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
+    // SAFETY: asks only; the buffer is of the type that is written.
+    let asked = unsafe { libc::sigaction(signal, ptr::null(), &raw mut action) };
+    if asked == 0 { Ok(action) } else { Err(io::Error::last_os_error()) }
+}
+
+fn handler() -> libc::sighandler_t {
+    pass_on as extern "C" fn(c_int, *mut siginfo_t, *mut c_void) as libc::sighandler_t
 }
 
 fn passed_on() -> libc::sigset_t {
@@ -98,13 +129,10 @@ fn passed_on() -> libc::sigset_t {
 }
 
 /// Changes the thread's mask, and gives the one before.
-fn mask(how: c_int, set: &libc::sigset_t) -> Result<libc::sigset_t> {
+fn mask(how: c_int, set: &libc::sigset_t) -> io::Result<libc::sigset_t> {
     // SAFETY: all zeros is a valid value of this type of plain numbers.
     let mut old: libc::sigset_t = unsafe { MaybeUninit::zeroed().assume_init() };
     // SAFETY: both sets are valid, and of this frame.
     let error = unsafe { libc::pthread_sigmask(how, set, &raw mut old) };
-    if error != 0 {
-        return Err(io::Error::from_raw_os_error(error)).context("cannot change the signal mask");
-    }
-    Ok(old)
+    if error == 0 { Ok(old) } else { Err(io::Error::from_raw_os_error(error)) }
 }

@@ -5,7 +5,9 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use super::{compiled, executable, folder, interposer, run, unwrapped};
 use crate::common::{bfc, run_to};
@@ -128,8 +130,22 @@ fn signals_come_to_the_program() {
         assert_eq!(line, "ready\n");
         let sent = Command::new("kill").arg(format!("-{signal}")).arg(child.id().to_string()).status();
         assert!(sent.expect("kill is there").success());
-        assert_eq!(child.wait().expect("it ends").code(), Some(code), "{signal}");
+        assert_eq!(soon(&mut child).and_then(|status| status.code()), Some(code), "{signal}");
     }
+}
+
+/// The child's end; None, and its end by force, where it does not come.
+fn soon(child: &mut Child) -> Option<ExitStatus> {
+    let end = Instant::now() + Duration::from_secs(20);
+    while Instant::now() < end {
+        match child.try_wait().expect("it is a child") {
+            None => thread::sleep(Duration::from_millis(10)),
+            ended => return ended,
+        }
+    }
+    let _ = child.kill();
+    let _ = child.wait();
+    None
 }
 
 #[test]
@@ -185,6 +201,13 @@ fn a_setuid_program_is_known_as_one() {
         // Without the bit it is not, and another user's process can write what it sees.
         open(&shared.join("id"), 0o755);
         run_to(0, as_nobody("bfc").args(check).arg(shared.join("id")).env("FAKE_SEES", SERVED));
+        // A program that becomes another user's: its child has to be able to write as well.
+        let source = "#include <unistd.h>\nint main(void) {\n  return setgid(65534) || setuid(65534) ||\n         \
+                      execl(\"/bin/cat\", \"cat\", \"/dev/null\", (char *)0);\n}\n";
+        assert!(compiled(&shared.join("drop"), source, &[]));
+        let mut command = Command::new(shared.join("bfc"));
+        command.args(check).arg(shared.join("drop")).env("FAKE_SEES", SERVED);
+        run_to(0, &mut command);
     } else {
         eprintln!("skipped: setuid programs cannot be tried here (not root, or a file system without them)");
     }

@@ -21,6 +21,23 @@ fn the_program_is_all_that_is_left() {
 }
 
 #[test]
+fn a_closed_pipe_ends_the_program_as_usual() {
+    // A Rust program has SIGPIPE (13) ignored, which would be inherited.
+    for (options, code) in [(&["--"][..], 0), (&["--check", "--"], 3)] {
+        let Some(mut command) = run(options) else { return };
+        let (status, _) = run_to(code, command.args(["grep", "^Sig[BI]", "/proc/self/status"]));
+        let masks: Vec<u64> = status
+            .lines()
+            .map(|line| {
+                u64::from_str_radix(line.split_whitespace().last().expect("a mask"), 16).expect("hex")
+            })
+            .collect();
+        let [blocked, ignored] = masks[..] else { panic!("{status}") };
+        assert_eq!((blocked, ignored & (1 << 12)), (0, 0), "{status}");
+    }
+}
+
+#[test]
 fn options_of_the_program_are_its_own() {
     for words in
         [&["--free", "sync", "echo", "--free", "--", "-x"][..], &["--", "echo", "--free", "--", "-x"]]
