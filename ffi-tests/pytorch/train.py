@@ -51,7 +51,8 @@ def main():
     same["leaked"] = before[0] - torch.cuda.mem_get_info()[0]
 
     calls = {name: count - calls_before[name] for name, count in simulation.calls().items()}
-    seen = {"calls": calls, "live": simulation.live(), "used before": used_before, "used after": simulation.used()}
+    seen = {"calls": calls, "calls before": calls_before, "live": simulation.live()}
+    seen.update({"used before": used_before, "used after": simulation.used()})
     seen.update({"taken after training": taken, "faults": simulation.faults()})
     with open(options.out, "w", encoding="utf-8") as file:
         json.dump({"same": same, "seen": seen}, file, indent=1)
