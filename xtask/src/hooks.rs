@@ -59,7 +59,8 @@ pub fn page() -> String {
     page += "\n## What has no hook\n\nThese give or take memory too, and go to the driver as they are.\n\n";
     page += "| functions | why |\n|---|---|\n";
     for (names, why) in NOT_HOOKED {
-        let _ = writeln!(page, "| {names} | {why} |");
+        let names: Vec<String> = names.split(' ').map(|name| format!("`{name}`")).collect();
+        let _ = writeln!(page, "| {} | {why} |", names.join(", "));
     }
     page += "\n## What the runtime is asked for\n\nIts functions are not hooked: what counts is where they end.\n\n";
     page += "| function | ends in | |\n|---|---|---|\n";
@@ -68,6 +69,27 @@ pub fn page() -> String {
         let _ = writeln!(page, "| `{name}` | `{driver}` | {} |", fate.unwrap_or("passed through, no hook"));
     }
     page
+}
+
+/// Functions of a header of NVIDIA's that give or take memory, and of which the page says nothing.
+pub fn missing(header: &str, page: &str) -> Vec<String> {
+    // A declaration; what comments name is not always a function.
+    let declared = ["CUDAAPI ", "CUDARTAPI "].into_iter().flat_map(|word| header.split(word).skip(1));
+    let called = declared.filter_map(|rest| Some(rest.split_once('(')?.0.trim()));
+    let gives = |name: &&str| {
+        let of_memory = ["Alloc", "Malloc", "Free", "ArrayCreate", "Array3DCreate", "ArrayDestroy"];
+        name.starts_with("cu")
+            && of_memory.iter().any(|part| name.contains(part))
+            && !["Get", "Set", "Retain", "Params"].iter().any(|part| name.contains(part))
+    };
+    let mut names: Vec<&str> = called.filter(gives).collect();
+    names.sort_unstable();
+    names.dedup();
+    if names.is_empty() {
+        return vec!["the header has no function that gives memory".to_owned()];
+    }
+    let unknown = names.into_iter().filter(|name| !page.contains(&format!("`{name}`")));
+    unknown.map(|name| format!("{name} is not in preload/src/list.rs")).collect()
 }
 
 const INTRODUCTION: &str = "<!-- made by `cargo xtask hooks` from preload/src/list.rs -->
@@ -109,6 +131,14 @@ mod tests {
             let known = names.contains(driver) || NOT_HOOKED.iter().any(|(names, _)| names.contains(driver));
             assert!(known, "{name} ends in {driver}, of which the list says nothing");
         }
+    }
+
+    #[test]
+    fn a_function_of_which_the_page_says_nothing_is_found() {
+        let header = "cudaError_t CUDARTAPI cudaMalloc(void **); CUresult CUDAAPI cuMemNewAlloc (int);\n\
+                      CUresult CUDAAPI cuMemAllocGetParams(void); /* and cuNotAlloc() */";
+        assert_eq!(missing(header, &page()), ["cuMemNewAlloc is not in preload/src/list.rs"]);
+        assert_eq!(missing("int f(void);", &page()).len(), 1);
     }
 
     #[test]
