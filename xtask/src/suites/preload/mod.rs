@@ -1,6 +1,7 @@
 //! The suite `preload`: libbfc_preload.so, and programs that know nothing of it, on the simulated driver.
 
 mod chains;
+mod nvidia;
 mod reach;
 mod shape;
 mod stage;
@@ -21,5 +22,6 @@ pub fn run(context: &mut Context) -> Result<()> {
     shape::run(context, &stage)?;
     reach::run(context, &stage)?;
     chains::run(context, &stage)?;
+    nvidia::run(context, &stage)?;
     Ok(())
 }
