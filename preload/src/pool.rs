@@ -101,7 +101,7 @@ impl Pool {
 
     #[inline]
     pub(crate) fn is_there(self) -> bool {
-        matches!(self.state.origin.load(Ordering::Relaxed), OURS | OTHERS)
+        self.state.origin.load(Ordering::Relaxed) != NOBODYS
     }
 
     /// Whether what is freed waits in it.
@@ -308,7 +308,8 @@ impl Pool {
     #[inline]
     pub(crate) fn free(self, address: u64) -> Option<CUresult> {
         let freed = self.give_back(address);
-        if freed == Some(CUDA_SUCCESS) && settings::free_synchronizes() && !captures::any() {
+        let is_to_wait = freed == Some(CUDA_SUCCESS) && settings::free_synchronizes();
+        if is_to_wait && self.has_quarantine() && !captures::any() {
             return Some(self.synchronize());
         }
         freed

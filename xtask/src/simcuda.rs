@@ -12,8 +12,10 @@ use crate::files;
 use crate::tools;
 use crate::workspace::{Workspace, capture, shown};
 
-/// The CUDA versions of which there is a simulated runtime.
+/// The CUDA versions of which there is a simulated runtime that is tested by itself.
 pub const MAJORS: [u32; 2] = [12, 13];
+/// And one that is there for its ways to the driver only.
+const OLD: u32 = 11;
 
 /// What every C file of the simulation is compiled with.
 pub const C_FLAGS: [&str; 6] = ["-std=c11", "-O1", "-g", "-Wall", "-Wextra", "-Werror"];
@@ -27,12 +29,12 @@ pub fn folder(workspace: &Workspace) -> PathBuf {
     workspace.target.join("simcuda/lib")
 }
 
-/// Builds all of it, and gives the folder: `libcuda.so.1`, `libcudart.so.12`, `libcudart.so.13` and
-/// `libcudart_static.a`. A program that has it on its LD_LIBRARY_PATH finds the simulation where it would find
+/// Builds all of it, and gives the folder: `libcuda.so.1`, `libcudart.so.11.0`, `libcudart.so.12`,
+/// `libcudart.so.13` and `libcudart_static.a`. A program that has it on its LD_LIBRARY_PATH finds the simulation where it would find
 /// NVIDIA's libraries.
 pub fn build(workspace: &Workspace) -> Result<PathBuf> {
     let folder = build_driver(workspace)?;
-    for major in MAJORS {
+    for major in [OLD].into_iter().chain(MAJORS) {
         shared_runtime(workspace, &folder, major)?;
     }
     static_runtime(workspace, &folder)?;
@@ -63,9 +65,14 @@ pub fn compile(workspace: &Workspace, sources: &[&str], major: u32) -> Command {
     command
 }
 
+/// What the shared runtime of a major version is called.
+pub fn runtime(major: u32) -> String {
+    if major == OLD { "libcudart.so.11.0".to_owned() } else { format!("libcudart.so.{major}") }
+}
+
 /// The runtime as a shared library, with the SONAME and the version node of NVIDIA's.
 fn shared_runtime(workspace: &Workspace, folder: &Path, major: u32) -> Result<()> {
-    let name = format!("libcudart.so.{major}");
+    let name = runtime(major);
     let map = workspace.target.join(format!("simcuda/{name}.map"));
     files::write(&map, format!("{name} {{ global: cuda*; __cuda*; local: *; }};\n"))?;
     let mut command = compile(workspace, &RUNTIME, major);

@@ -1,7 +1,7 @@
-/* simcuda: a simulation of the CUDA runtime, libcudart.so.12 (CUDART_MAJOR=12) and libcudart.so.13, and with hidden
- * symbols libcudart_static.a. It reaches libcuda.so.1 the way NVIDIA's does: dlopen, dlsym for cuGetProcAddress_v2 (13
- * asks for cuDriverGetVersion before), and everything else by name and version from there. It works on any driver that
- * answers so; on a real one it is of no use, for it has no kernels.
+/* simcuda: a simulation of the CUDA runtime, libcudart.so.11.0 (CUDART_MAJOR=11), libcudart.so.12 and libcudart.so.13,
+ * and with hidden symbols libcudart_static.a. It reaches libcuda.so.1 the way NVIDIA's does: dlopen, dlsym for
+ * cuGetProcAddress_v2 (11: cuGetProcAddress; 13 asks for cuDriverGetVersion before), and everything else by name and
+ * version from there. It works on any driver that answers so; on a real one it is of no use, for it has no kernels.
  *
  * Rules, from cuda_runtime_api.h: the primary context comes to life at the first call that needs it (Initialization in
  * the Programming Guide); cudaMalloc of 0 bytes gives NULL and cudaFree of NULL nothing; every function leaves its
@@ -24,6 +24,15 @@ static Handle primary[MOST_DEVICES];
 static __thread int last_error;
 static __thread int wanted_device;
 
+static int look_up(const char *name, void **found, int version, uint64_t flags, int *how) {
+#if CUDART_MAJOR >= 12
+  return driver.GetProcAddress(name, found, version, flags, how);
+#else
+  (void)how;
+  return driver.GetProcAddress(name, found, version, flags);
+#endif
+}
+
 static void load(void) {
   loaded = cudaErrorInsufficientDriver;
   void *library = simcudart_library = dlopen("libcuda.so.1", RTLD_NOW);
@@ -33,19 +42,19 @@ static void load(void) {
   int (*get_version)(int *) = (int (*)(int *))dlsym(library, "cuDriverGetVersion");
   if (!get_version || get_version(&version) || version < 13000) return;
 #endif
-  int (*find)(const char *, void **, int, uint64_t, int *) =
-      (int (*)(const char *, void **, int, uint64_t, int *))dlsym(library, "cuGetProcAddress_v2");
-  if (!find) return;
-  /* NVIDIA's runtime begins with that, too. */
-  void *nothing = NULL;
-  find("", &nothing, VERSION, 0, NULL);
 #define FIND(name, version, arguments)                                                                                 \
   {                                                                                                                    \
     void *found = NULL;                                                                                                \
-    int status = 0;                                                                                                    \
-    if (find("cu" #name, &found, version, 0, &status) || !found) found = (void *)unsupported;                          \
+    if (look_up("cu" #name, &found, version, 0, NULL) || !found) found = (void *)unsupported;                          \
     driver.name = (int(*) arguments)found;                                                                             \
   }
+  *(void **)&driver.GetProcAddress = dlsym(library, LOOKUP_SYMBOL);
+  if (!driver.GetProcAddress) return;
+#if CUDART_MAJOR >= 12
+  /* NVIDIA's runtime begins with that, too. */
+  void *nothing = NULL;
+  look_up("", &nothing, VERSION, 0, NULL);
+#endif
   DRIVER(FIND)
   if (driver.DriverGetVersion(&version) || version < CUDART_MAJOR * 1000) return;
   loaded = driver.Init(0);
@@ -127,11 +136,12 @@ API const char *CUDARTAPI cudaGetErrorName(cudaError_t error) {
 
 API const char *CUDARTAPI cudaGetErrorString(cudaError_t error) { return cudaGetErrorName(error); }
 
+#if CUDART_MAJOR >= 12
 API cudaError_t CUDARTAPI cudaGetDriverEntryPointByVersion(const char *symbol, void **pointer, unsigned int version,
                                                            unsigned long long flags,
                                                            enum cudaDriverEntryPointQueryResult *status) {
   int how = 0, code = driver_there();
-  if (!code) code = driver.GetProcAddress(symbol, pointer, (int)version, flags, &how);
+  if (!code) code = look_up(symbol, pointer, (int)version, flags, &how);
   if (status) *status = (enum cudaDriverEntryPointQueryResult)how;
   return done(code);
 }
@@ -140,6 +150,12 @@ API cudaError_t CUDARTAPI cudaGetDriverEntryPoint(const char *symbol, void **poi
                                                   enum cudaDriverEntryPointQueryResult *status) {
   return cudaGetDriverEntryPointByVersion(symbol, pointer, VERSION, flags, status);
 }
+#else
+API cudaError_t CUDARTAPI cudaGetDriverEntryPoint(const char *symbol, void **pointer, unsigned long long flags) {
+  int code = driver_there();
+  return done(code ? code : look_up(symbol, pointer, VERSION, flags, NULL));
+}
+#endif
 
 /* ---- Devices ---- */
 

@@ -5,7 +5,7 @@
 #define SIMCUDA_CUDART_INSIDE_H
 
 #ifndef CUDART_MAJOR
-#error "CUDART_MAJOR is 12 or 13"
+#error "CUDART_MAJOR is 11, 12 or 13"
 #endif
 
 #ifdef WITH_NVIDIA_HEADERS /* to compare the signatures */
@@ -26,8 +26,19 @@
 
 #if CUDART_MAJOR >= 13
 #define VERSION 13000
-#else
+#elif CUDART_MAJOR == 12
 #define VERSION 12090
+#else
+#define VERSION 11080
+#endif
+
+/* The lookup has one argument less in CUDA 11. */
+#if CUDART_MAJOR >= 12
+#define LOOKUP(X) X(GetProcAddress, 12000, (const char *, void **, int, uint64_t, int *))
+#define LOOKUP_SYMBOL "cuGetProcAddress_v2"
+#else
+#define LOOKUP(X) X(GetProcAddress, 11030, (const char *, void **, int, uint64_t))
+#define LOOKUP_SYMBOL "cuGetProcAddress"
 #endif
 
 enum { MOST_DEVICES = 64 };
@@ -40,7 +51,7 @@ typedef void *Handle;
   X(DriverGetVersion, 2020, (int *))                                                                                   \
   X(Init, 2000, (unsigned))                                                                                            \
   X(GetErrorName, 6000, (int, const char **))                                                                          \
-  X(GetProcAddress, 12000, (const char *, void **, int, uint64_t, int *))                                              \
+  LOOKUP(X)                                                                                                            \
   X(DeviceGetCount, 2000, (int *))                                                                                     \
   X(DeviceGetAttribute, 2000, (int *, int, int))                                                                       \
   X(DeviceCanAccessPeer, 4000, (int *, int, int))                                                                      \

@@ -1,12 +1,16 @@
 //! The suite `preload`: libbfc_preload.so, and programs that know nothing of it, on the simulated driver.
 
+mod chains;
+mod nvidia;
+mod reach;
+mod shape;
 mod stage;
 
 use anyhow::Result;
 
 use super::context::Context;
 use crate::tools;
-use stage::{Link, Stage};
+use stage::Stage;
 
 /// Builds interposer and simulation, and runs programs on both.
 pub fn run(context: &mut Context) -> Result<()> {
@@ -15,8 +19,9 @@ pub fn run(context: &mut Context) -> Result<()> {
         return Ok(());
     }
     let stage = Stage::build(context)?;
-    let smoke = stage.compile(context, "smoke", "smoke.c", Link::Runtime(12), &[])?;
-    let run = stage.run(context, &smoke)?;
-    stage.served(context, "a program linked to libcudart.so.12", run);
+    shape::run(context, &stage)?;
+    reach::run(context, &stage)?;
+    chains::run(context, &stage)?;
+    nvidia::run(context, &stage)?;
     Ok(())
 }
