@@ -121,7 +121,8 @@ fn an_interposer_that_cannot_be_loaded_is_nothing_in_the_file() {
 
 #[test]
 fn signals_come_to_the_program() {
-    let script = "trap 'exit 40' TERM; trap 'exit 41' USR1; echo ready; for i in $(seq 600); do sleep 0.05; done";
+    let script =
+        "trap 'exit 40' TERM; trap 'exit 41' USR1; echo ready; for i in $(seq 600); do sleep 0.05; done";
     for (signal, code) in [("TERM", 40), ("USR1", 41), ("HUP", 129), ("INT", 130)] {
         let Some(mut command) = run(&["--check", "--", "sh", "-c", script]) else { return };
         command.env("FAKE_SEES", SERVED).stdout(Stdio::piped()).stderr(Stdio::null());
