@@ -1,6 +1,6 @@
 //! What the interposer wrote while a program ran: a line for each thing that it saw the first time.
 //!
-//! `PID WORD DETAIL...`, as ARCHITECTURE and the interposer have it. What is not understood is passed over: an
+//! `PID WORD DETAIL...`, as preload/src/watch.rs writes them. What is not understood is passed over: an
 //! interposer newer than this command may say more.
 
 /// A program in a process, from its start to its end, or to the exec that put another in its place.
@@ -10,8 +10,8 @@ pub struct Image {
     pub pid: u32,
     /// The executable; None in a process that was forked and never loaded anything itself.
     pub path: Option<String>,
-    /// How the driver's functions were asked for, and the first one asked for in that way.
-    pub looked_up: Vec<(String, String)>,
+    /// The ways in which the driver's functions were asked for, each once.
+    pub looked_up: Vec<String>,
     /// Allocation functions of the driver that were called.
     pub called: Vec<String>,
     /// Whether an allocation came from the pool.
@@ -50,7 +50,12 @@ pub fn images(text: &str) -> Vec<Image> {
         let image = current(&mut images, pid, word);
         match word {
             "loaded" => image.path = Some(detail.to_owned()),
-            "looked-up" => image.looked_up.push(pair()),
+            // A line for each function.
+            "looked-up" if image.looked_up.iter().all(|way| way != first) => {
+                image.looked_up.push(first.to_owned())
+            }
+            // Whoever frees need not have allocated.
+            "called" if first.contains("Free") => {}
             "called" => image.called.push(first.to_owned()),
             "served" => image.served = true,
             "passed" => image.passed.push(pair()),
@@ -88,13 +93,13 @@ mod tests {
     #[test]
     fn every_line_is_read() {
         let text = "7 loaded /opt/a program\n7 looked-up dlsym cuGetProcAddress_v2\n\
-                    7 looked-up cuGetProcAddress cuMemAlloc_v2\n7 called cuMemAlloc_v2\n7 served 512\n\
+                    7 looked-up cuGetProcAddress cuMemAlloc_v2\n7 looked-up cuGetProcAddress cuMemFree_v2\n7 called cuMemAlloc_v2\n7 called cuMemFreeAsync\n7 served 512\n\
                     7 passed size\n7 passed pool the limit is reached\n7 exit driver=mapped\n";
         let pair = |a: &str, b: &str| (a.to_owned(), b.to_owned());
         let expected = Image {
             pid: 7,
             path: Some("/opt/a program".to_owned()),
-            looked_up: vec![pair("dlsym", "cuGetProcAddress_v2"), pair("cuGetProcAddress", "cuMemAlloc_v2")],
+            looked_up: vec!["dlsym".to_owned(), "cuGetProcAddress".to_owned()],
             called: vec!["cuMemAlloc_v2".to_owned()],
             served: true,
             passed: vec![pair("size", ""), pair("pool", "the limit is reached")],

@@ -36,7 +36,7 @@ pub struct Judgement {
     pub took_hold: bool,
     /// Why the interposer was never in the program's own process, if it was not. More than one cause may hold.
     pub not_loaded: Vec<Cause>,
-    /// The programs in which it was, those that a user wants to hear of first.
+    /// The programs in which it was, the best first, and among the like the program's own process.
     pub findings: Vec<Finding>,
 }
 
@@ -102,7 +102,7 @@ pub fn judge(text: &str, ran: &Ran) -> Judgement {
             findings.push(Finding { image, verdict });
         }
     }
-    findings.sort_by_key(|finding| finding.verdict);
+    findings.sort_by_key(|finding| (finding.verdict, finding.image.pid != ran.pid));
     Judgement {
         took_hold: findings.iter().any(|finding| finding.verdict == Verdict::Served),
         not_loaded: if is_reached { Vec::new() } else { causes(ran) },

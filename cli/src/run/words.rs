@@ -3,11 +3,12 @@
 use super::file::Privilege;
 use super::lines::Image;
 use super::verdict::{Cause, Ended, Finding, Judgement, Ran, Verdict};
+use crate::size;
 
 /// Columns of the text: it may end up in a log, so the terminal's width does not matter.
 const WIDTH: usize = 100;
 
-/// Processes that are named where several have the same to be said of them.
+/// Programs that are named where several have the same to be said of them.
 const NAMED: usize = 6;
 
 /// The whole text.
@@ -26,29 +27,43 @@ pub fn report(judgement: &Judgement, ran: &Ran) -> String {
         let why = judgement.not_loaded.iter().map(|cause| cause_in_words(cause, ran)).collect::<Vec<_>>();
         text += &paragraph(&who, &why);
     }
-    for (who, what) in grouped(&judgement.findings, judgement.took_hold) {
+    for (who, what) in grouped(&judgement.findings) {
         text += &paragraph(&who, &[what]);
     }
     text
 }
 
 /// What is to be said, once for all processes of which it is to be said.
-fn grouped(findings: &[Finding], took_hold: bool) -> Vec<(String, String)> {
-    let mut groups: Vec<(String, Vec<String>)> = Vec::new();
+fn grouped(findings: &[Finding]) -> Vec<(String, String)> {
+    // That helpers like shells have no driver is no news where another process has one.
+    let nobody_has_driver = findings.iter().all(|finding| finding.verdict == Verdict::NoDriver);
+    let mut groups: Vec<(String, Vec<&Image>)> = Vec::new();
     for finding in findings {
-        let what = verdict_in_words(finding, took_hold);
-        let who = format!("{} (process {})", name(&finding.image), finding.image.pid);
+        let what = verdict_in_words(finding, nobody_has_driver);
         match groups.iter_mut().find(|(text, _)| *text == what) {
-            Some((_, group)) => group.push(who),
-            None => groups.push((what, vec![who])),
+            Some((_, group)) => group.push(&finding.image),
+            None => groups.push((what, vec![&finding.image])),
         }
     }
-    let named = |group: &[String]| {
-        let more = group.len().saturating_sub(NAMED);
-        let names = group.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", ");
-        if more == 0 { names } else { format!("{names} and {more} more") }
-    };
-    groups.iter().map(|(what, group)| (named(group), what.clone())).collect()
+    groups.into_iter().map(|(what, group)| (processes(&group), what)).collect()
+}
+
+/// `a (process 7), b (3 processes)`.
+fn processes(group: &[&Image]) -> String {
+    let mut names: Vec<(&str, u32, usize)> = Vec::new();
+    for image in group {
+        match names.iter_mut().find(|(known, ..)| *known == name(image)) {
+            Some((.., count)) => *count += 1,
+            None => names.push((name(image), image.pid, 1)),
+        }
+    }
+    let more = names.len().saturating_sub(NAMED);
+    let names = names.iter().take(NAMED).map(|(name, pid, count)| match count {
+        1 => format!("{name} (process {pid})"),
+        count => format!("{name} ({count} processes)"),
+    });
+    let names = names.collect::<Vec<_>>().join(", ");
+    if more == 0 { names } else { format!("{names} and {}", size::counted(more, "other program")) }
 }
 
 fn name(image: &Image) -> &str {
@@ -58,7 +73,7 @@ fn name(image: &Image) -> &str {
     }
 }
 
-fn verdict_in_words(finding: &Finding, took_hold: bool) -> String {
+fn verdict_in_words(finding: &Finding, nobody_has_driver: bool) -> String {
     let image = &finding.image;
     let what = match finding.verdict {
         Verdict::Served if image.passed.is_empty() => "served from the pool".to_owned(),
@@ -88,7 +103,7 @@ fn verdict_in_words(finding: &Finding, took_hold: bool) -> String {
                                   What helps: give that program to bfc run itself, behind the one that changes the \
                                   environment"
             .to_owned(),
-        Verdict::NoDriver if took_hold => "the driver was never in it".to_owned(),
+        Verdict::NoDriver if !nobody_has_driver => "the driver was never in it".to_owned(),
         Verdict::NoDriver => "the driver, libcuda.so.1, was not in it at its end. Either it does not use CUDA, or it \
                               found no driver: bfc info says whether there is one, and LD_LIBRARY_PATH can name its \
                               folder"
@@ -103,11 +118,10 @@ fn verdict_in_words(finding: &Finding, took_hold: bool) -> String {
 /// How the program came to the interposer. A forked one came there before it was forked.
 fn ways(image: &Image) -> Option<String> {
     image.path.as_ref()?;
-    let ways: Vec<&str> = image.looked_up.iter().map(|(way, _)| way.as_str()).collect();
-    match (ways.is_empty(), image.called.is_empty()) {
+    match (image.looked_up.is_empty(), image.called.is_empty()) {
         (true, true) => None,
         (true, false) => Some("linking".to_owned()),
-        _ => Some(ways.join(" and ")),
+        _ => Some(image.looked_up.join(" and ")),
     }
 }
 
@@ -280,12 +294,26 @@ mod tests {
 
     #[test]
     fn the_same_is_said_once() {
-        let children: String =
-            (10..18).map(|pid| format!("{pid} loaded /bin/ls\n{pid} exit driver=absent\n")).collect();
-        let text = format!("7 loaded /opt/a\n7 called cuMemAlloc_v2\n7 served 5\n{children}");
-        let said = said(&text, &ran(dynamic(), Ended::Code(0)));
-        assert!(said.contains("served from the pool (reached by linking)"), "{said}");
-        assert!(said.contains("ls (process 15) and 2 more: the driver was never in it"), "{said}");
+        let of = |names: &str| -> String {
+            let lines = names.chars().zip(10..);
+            lines.map(|(name, pid)| format!("{pid} loaded /bin/{name}\n{pid} exit driver=absent\n")).collect()
+        };
+        let ran = ran(dynamic(), Ended::Code(0));
+        let text = format!("7 loaded /opt/a\n7 called cuMemAlloc_v2\n7 served 5\n{}", of("bcbbd"));
+        let served = said(&text, &ran);
+        assert!(served.contains("served from the pool (reached by linking)"), "{served}");
+        let rest = "b (3 processes), c (process 11), d (process 14): the driver was never in it";
+        assert!(served.ends_with(rest), "{served}");
+        // The program itself is named first, however late it came.
+        let many = said(&format!("{}7 loaded /opt/a\n7 exit driver=absent\n", of("bcdefgg")), &ran);
+        assert!(many.contains("pool (a ended with exit code 0) a (process 7), b (process 10)"), "{many}");
+        assert!(
+            many.contains("f (process 14) and 1 other program: the driver, libcuda.so.1, was not"),
+            "{many}"
+        );
+        // Advice about the driver is for where nobody has one.
+        let hidden = said(&format!("7 loaded /opt/a\n7 exit driver=mapped\n{}", of("b")), &ran);
+        assert!(hidden.ends_with("the driver was never in it"), "{hidden}");
     }
 
     #[test]

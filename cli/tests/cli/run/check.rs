@@ -1,7 +1,8 @@
 //! `bfc run --check`: what it says of a program and the exit code it says it with.
 
-use std::fs;
-use std::io::{BufRead, BufReader};
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Write};
+use std::os::fd::FromRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -120,7 +121,8 @@ fn an_interposer_that_cannot_be_loaded_is_nothing_in_the_file() {
 
 #[test]
 fn signals_come_to_the_program() {
-    let script = "trap 'exit 40' TERM; trap 'exit 41' USR1; echo ready; while :; do sleep 0.05; done";
+    let script =
+        "trap 'exit 40' TERM; trap 'exit 41' USR1; echo ready; for i in $(seq 600); do sleep 0.05; done";
     for (signal, code) in [("TERM", 40), ("USR1", 41), ("HUP", 129), ("INT", 130)] {
         let Some(mut command) = run(&["--check", "--", "sh", "-c", script]) else { return };
         command.env("FAKE_SEES", SERVED).stdout(Stdio::piped()).stderr(Stdio::null());
@@ -146,6 +148,40 @@ fn soon(child: &mut Child) -> Option<ExitStatus> {
     let _ = child.kill();
     let _ = child.wait();
     None
+}
+
+/// What is typed goes to all processes of the terminal: passed on it would come twice.
+#[test]
+fn a_key_at_the_terminal_comes_once() {
+    let script = "n=0; trap 'n=$((n+1)); echo got' INT; echo ready; sleep 1; sleep 1; exit $((40+n))";
+    let Some(mut command) = run(&["--check", "--", "sh", "-c", script]) else { return };
+    let (mut keyboard, mut terminal) = (0, 0);
+    let [no_name, no_mode, no_size] = [std::ptr::null_mut(); 3];
+    // SAFETY: two numbers are written; nothing else is asked for.
+    let opened = unsafe {
+        libc::openpty(&raw mut keyboard, &raw mut terminal, no_name, no_mode.cast(), no_size.cast())
+    };
+    assert_eq!(opened, 0, "there are no terminals to be had: {}", std::io::Error::last_os_error());
+    // SAFETY: a descriptor that was opened above, and has no other owner.
+    let mut keyboard = unsafe { File::from_raw_fd(keyboard) };
+    // SAFETY: as above.
+    let terminal = unsafe { File::from_raw_fd(terminal) };
+    let own = || {
+        // SAFETY: takes nothing.
+        unsafe { libc::setsid() };
+        // SAFETY: asks for the terminal on standard input to be this session's.
+        unsafe { libc::ioctl(0, libc::TIOCSCTTY, 0) };
+        Ok(())
+    };
+    // SAFETY: two calls that may be made between fork and exec.
+    unsafe { command.pre_exec(own) };
+    command.stdin(terminal).stdout(Stdio::piped()).stderr(Stdio::null()).env("FAKE_SEES", SERVED);
+    let mut child = command.spawn().expect("the command starts");
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().expect("piped")).read_line(&mut line).expect("it says so");
+    assert_eq!(line, "ready\n");
+    keyboard.write_all(b"\x03").expect("a key is typed");
+    assert_eq!(soon(&mut child).and_then(|status| status.code()), Some(41));
 }
 
 #[test]
