@@ -1,6 +1,8 @@
 //! The suite `preload`: libbfc_preload.so, and programs that know nothing of it, on the simulated driver.
 
+mod behaviour;
 mod chains;
+mod differences;
 mod nvidia;
 mod reach;
 mod shape;
@@ -23,5 +25,6 @@ pub fn run(context: &mut Context) -> Result<()> {
     reach::run(context, &stage)?;
     chains::run(context, &stage)?;
     nvidia::run(context, &stage)?;
+    behaviour::run(context, &stage)?;
     Ok(())
 }
