@@ -227,4 +227,11 @@ impl Sim {
             Ok(false) => Ok(()),
         }
     }
+
+    /// The same for a copy, which reaches every device's memory: where peer access is not enabled it is staged through
+    /// the host (CUDA C++ Programming Guide, Peer-to-Peer Memory Copy).
+    pub(crate) fn may_copy(&self, device: CUdevice, at: u64, bytes: u64, writes: bool) -> Result<(), String> {
+        let owner = self.touchable(at)?.and_then(|(_, _, owner)| owner);
+        self.may_access(owner.unwrap_or(device), at, bytes, writes, true)
+    }
 }

@@ -173,10 +173,10 @@ impl Sim {
                 }
             }
             Work::Copy { to, from, bytes } => {
-                self.may_access(device, *to, *bytes, true, true)?;
+                self.may_copy(device, *to, *bytes, true)?;
                 match from {
                     Source::Address(from) => {
-                        self.may_access(device, *from, *bytes, false, true)?;
+                        self.may_copy(device, *from, *bytes, false)?;
                         copy(*to, *from, *bytes);
                     }
                     Source::Staged(staged) => copy(*to, staged.as_ptr().addr() as u64, *bytes),

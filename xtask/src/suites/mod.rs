@@ -13,6 +13,7 @@ mod lints;
 mod package;
 mod pkg_config;
 mod preload;
+mod pytorch;
 mod races;
 mod rust;
 mod simcuda;
@@ -41,7 +42,7 @@ struct Suite {
 }
 
 /// In the order in which they run: what takes seconds and finds much comes first.
-const SUITES: [Suite; 15] = [
+const SUITES: [Suite; 16] = [
     Suite {
         name: "layers",
         about: "the library's modules import only from those below them",
@@ -131,6 +132,12 @@ const SUITES: [Suite; 15] = [
         about: "in lock-step with TensorFlow's own allocator (fetches its wheel, once)",
         usual: false,
         run: tensorflow::run,
+    },
+    Suite {
+        name: "pytorch",
+        about: "PyTorch's CUDA wheel trains on the simulated driver (fetches it, once)",
+        usual: false,
+        run: pytorch::run,
     },
 ];
 

@@ -1,7 +1,10 @@
 //! The suite `preload`: libbfc_preload.so, and programs that know nothing of it, on the simulated driver.
 
 mod behaviour;
+mod chains;
 mod differences;
+mod nvidia;
+mod reach;
 mod shape;
 mod stage;
 
@@ -9,7 +12,7 @@ use anyhow::Result;
 
 use super::context::Context;
 use crate::tools;
-use stage::{Link, Stage};
+use stage::Stage;
 
 /// Builds interposer and simulation, and runs programs on both.
 pub fn run(context: &mut Context) -> Result<()> {
@@ -19,9 +22,9 @@ pub fn run(context: &mut Context) -> Result<()> {
     }
     let stage = Stage::build(context)?;
     shape::run(context, &stage)?;
-    let smoke = stage.compile(context, "smoke", "smoke.c", Link::Runtime(12), &[])?;
-    let run = stage.run(context, &smoke)?;
-    stage.served(context, "a program linked to libcudart.so.12", run);
+    reach::run(context, &stage)?;
+    chains::run(context, &stage)?;
+    nvidia::run(context, &stage)?;
     behaviour::run(context, &stage)?;
     Ok(())
 }

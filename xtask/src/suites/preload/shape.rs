@@ -6,7 +6,7 @@ use super::stage::Stage;
 use crate::gates::constructors::{Allowed, constructors};
 use crate::gates::elf::{self, Dynamic, Exports};
 use crate::gates::version;
-use crate::hooks::HOOKS;
+use crate::hooks;
 use crate::install::INTERPOSER;
 use crate::suites::context::Context;
 use crate::workspace::{Workspace, capture};
@@ -19,7 +19,7 @@ pub fn run(context: &mut Context, stage: &Stage) -> Result<()> {
             .with_context(|| format!("{tool} is part of binutils, which comes with the C compiler"))
     };
     let defined = said(&context.workspace, "nm", &["-D", "--defined-only"])?;
-    let list = format!("dlsym\n{}\n", HOOKS.join("\n"));
+    let list = hooks::exports().join("\n");
     let listed = Exports { library: INTERPOSER, listed_in: "preload/src/list.rs", list: &list };
     context.gate(&format!("{INTERPOSER}: dlsym and the hooks, no others"), &elf::exports(&defined, &listed));
 

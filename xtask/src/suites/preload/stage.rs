@@ -13,10 +13,9 @@ use crate::suites::context::Context;
 use crate::tools;
 
 /// What a program of ffi-tests/preload/ is linked to.
-#[allow(dead_code)] // not all of them are in use yet
 #[derive(Clone, Copy, PartialEq)]
 pub enum Link {
-    /// The simulated libcudart.so of that major version.
+    /// The simulated libcudart.so of that major version: 11, 12 or 13.
     Runtime(u32),
     /// The simulated libcudart_static.a, whose symbols are hidden.
     Static,
@@ -76,14 +75,14 @@ impl Stage {
         command.arg("-I").arg(workspace.path("include"));
         command.arg("-I").arg(workspace.path("ffi-tests/simcuda"));
         command.arg("-I").arg(workspace.path("ffi-tests/preload"));
-        command.args(flags);
         if link == Link::Library {
             command.args(["-shared", "-fPIC"]);
         }
-        command.arg(workspace.path("ffi-tests/preload").join(source)).arg("-o").arg(&program);
+        command.arg(workspace.path("ffi-tests/preload").join(source));
+        command.args(flags).arg("-o").arg(&program);
         match link {
             Link::Runtime(major) => {
-                command.arg(self.simulation.join(format!("libcudart.so.{major}")));
+                command.arg(self.simulation.join(simcuda::runtime(major)));
             }
             Link::Static => {
                 command.arg(self.simulation.join("libcudart_static.a"));

@@ -1,4 +1,5 @@
-/* An ordinary program: allocates, frees, and knows of no interposer but to look where its memory came from. */
+/* An ordinary program, linked to a runtime, shared or static: it allocates and frees, and knows of no interposer but to
+ * look where its memory came from. */
 #define _GNU_SOURCE
 #include "preload.h"
 
@@ -8,7 +9,10 @@ enum { COUNT = 100 };
 
 int main(void) {
   void *blocks[COUNT];
+  int version = 0;
   alarm(HANG_SECONDS);
+  SAME(cudaRuntimeGetVersion(&version), cudaSuccess);
+  SAME(version / 1000, CUDART_MAJOR);
   for (int at = 0; at < COUNT; at++) {
     SAME(cudaMalloc(&blocks[at], 1000 + at), cudaSuccess);
     SAME(pool_of(blocks[at]), 0);
