@@ -5,6 +5,7 @@ mod chains;
 mod differences;
 mod nvidia;
 mod reach;
+mod records;
 mod shape;
 mod stage;
 
@@ -26,5 +27,6 @@ pub fn run(context: &mut Context) -> Result<()> {
     chains::run(context, &stage)?;
     nvidia::run(context, &stage)?;
     behaviour::run(context, &stage)?;
+    records::run(context, &stage)?;
     Ok(())
 }
