@@ -118,7 +118,7 @@ pub unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) ->
     if code == CUDA_SUCCESS
         && !free.is_null()
         && let Current::Primary(device) = contexts::current()
-        && let Some(stats) = Pool::of_device(device).and_then(Pool::stats)
+        && let Some(stats) = Pool::of_device(device).and_then(Pool::stats_or_limit)
     {
         // SAFETY: not NULL, so the caller's for writing, and the driver has written it.
         let at_the_driver = unsafe { *free } as u64;

@@ -99,6 +99,7 @@ impl Pool {
         self.ordinal
     }
 
+    /// Whether anything may be of it: while it is created it may be there already.
     #[inline]
     pub(crate) fn is_there(self) -> bool {
         self.state.origin.load(Ordering::Relaxed) != NOBODYS
@@ -113,6 +114,17 @@ impl Pool {
 
     pub(crate) fn stats(self) -> Option<Stats> {
         if self.is_there() { bfc::stats(self.ordinal) } else { None }
+    }
+
+    /// The same, where there is a limit also before anything was allocated: programs ask what there is, and then take it.
+    pub(crate) fn stats_or_limit(self) -> Option<Stats> {
+        self.stats().or_else(|| {
+            if !settings::is_limited() {
+                return None;
+            }
+            self.create().ok()?;
+            self.stats()
+        })
     }
 
     /// Serves a request of cudaMalloc's kind: the memory may be used by any work from now on.
@@ -209,6 +221,10 @@ impl Pool {
     }
 
     fn create(self) -> Result<(), Refused> {
+        // Its own hooks create it, and it ends only with its device's context.
+        if self.ordinal == bfc::PINNED {
+            return self.await_creation();
+        }
         let mut flags = bfc::ALLOW_GROWTH | bfc::GARBAGE_COLLECTION | bfc::SPLIT_ALWAYS;
         if !settings::serves_async() {
             flags |= bfc::TIMESTAMPS | bfc::QUARANTINE;
@@ -227,23 +243,29 @@ impl Pool {
     /// promise.
     pub(crate) fn create_as(self, options: &bfc::Options) -> Result<(), Refused> {
         let origin = &self.state.origin;
-        let first = origin.compare_exchange(NOBODYS, CREATING, Ordering::Acquire, Ordering::Acquire);
-        match first {
-            Ok(_) => {}
-            Err(CREATING) => return self.await_creation(),
-            // It was there and has ended, or ends: nothing of it is known to be ours any more.
-            Err(_) => origin.store(CREATING, Ordering::Relaxed),
+        let before = origin.load(Ordering::Acquire);
+        if before == CREATING {
+            return self.await_creation();
+        }
+        // Another thread may just have created it. Else it was there and has ended: nothing of it is ours any more.
+        if before != NOBODYS && bfc::stats(self.ordinal).is_some() {
+            return Ok(());
+        }
+        if origin.compare_exchange(before, CREATING, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            return self.await_creation();
         }
         // SAFETY: the struct is as large as it says, and what it points to lives until the call returns.
         let status = unsafe { bfc::bfc_create(self.ordinal, options) };
         let whose = match status {
             bfc::OK => OURS,
+            // Ours, if another thread was quicker after all.
+            bfc::ALREADY_EXISTS if before == OURS => OURS,
             bfc::ALREADY_EXISTS => OTHERS,
             _ => NOBODYS,
         };
-        if whose != OURS {
+        if status != bfc::OK {
             origin.store(whose, Ordering::Release);
-            return if whose == OTHERS { Ok(()) } else { Err(Refused::Pass(Passed::Pool)) };
+            return if whose == NOBODYS { Err(Refused::Pass(Passed::Pool)) } else { Ok(()) };
         }
         let user_data = ptr::from_ref(self.state).cast_mut().cast();
         // SAFETY: the function may be called with it from any thread, at any time: it is static. Should the pool have
