@@ -1,6 +1,7 @@
 //! The suite `preload`: libbfc_preload.so, and programs that know nothing of it, on the simulated driver.
 
 mod chains;
+mod manners;
 mod nvidia;
 mod reach;
 mod shape;
@@ -23,5 +24,6 @@ pub fn run(context: &mut Context) -> Result<()> {
     reach::run(context, &stage)?;
     chains::run(context, &stage)?;
     nvidia::run(context, &stage)?;
+    manners::run(context, &stage)?;
     Ok(())
 }
