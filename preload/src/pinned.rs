@@ -14,7 +14,7 @@ use crate::contexts::{self, Current};
 use crate::device::without_context;
 use crate::hooks::real;
 use crate::pool::{Pool, Refused, State, pointer};
-use crate::settings;
+use crate::{settings, watch};
 
 static STATE: State = State::new();
 
@@ -85,7 +85,11 @@ fn serve(place: *mut *mut c_void, bytes: usize, flags: c_uint) -> Option<u64> {
     if !pool().is_there() {
         create().ok()?;
     }
-    pool().alloc(bytes, None).ok()
+    let served = pool().alloc(bytes, None).ok();
+    if served.is_some() {
+        watch::served(bytes);
+    }
+    served
 }
 
 /// # Safety

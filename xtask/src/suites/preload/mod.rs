@@ -3,6 +3,7 @@
 mod behaviour;
 mod chains;
 mod differences;
+mod manners;
 mod nvidia;
 mod reach;
 mod records;
@@ -28,5 +29,6 @@ pub fn run(context: &mut Context) -> Result<()> {
     nvidia::run(context, &stage)?;
     behaviour::run(context, &stage)?;
     records::run(context, &stage)?;
+    manners::run(context, &stage)?;
     Ok(())
 }
