@@ -159,6 +159,34 @@ static void driver_s_own(void) {
   no_misuse();
 }
 
+/* Whatever is free or inside of something is never the driver's to free: at a region's beginning it would take the region,
+ * with all that lies there. */
+static void never_the_region(void) {
+  char *first = pooled(1000), *second = pooled(1000), *third = pooled(1000);
+  OK(cudaFree(first));
+  IS(cudaFree(first), INVALID_VALUE);
+  OK(cudaFree(second));
+  OK(cudaDeviceSynchronize());
+  IS(cudaFree(first), INVALID_VALUE);
+  IS(cudaFree(second), INVALID_VALUE);
+  char *both = pooled(2000);
+  CHECK(both == first);
+  IS(cudaFree(second), INVALID_VALUE);
+  IS(cudaFree(first + 1), INVALID_VALUE);
+  OK(cudaFree(both));
+  OK(cudaDeviceSynchronize());
+  IS(cudaFree(first), INVALID_VALUE);
+  IS(cudaFree(first + 512), INVALID_VALUE);
+  IS(cudaFreeAsync(first, NULL), INVALID_VALUE);
+  IS(cudaFreeAsync(first + 512, NULL), INVALID_VALUE);
+  IS(cudaFreeHost(first), INVALID_VALUE);
+  IS(simcuda_calls("cuMemFree"), 0);
+  IS(simcuda_calls("cuMemFreeAsync"), 0);
+  use_at_once(third, 1000, 1);
+  OK(cudaFree(third));
+  no_misuse();
+}
+
 static uint64_t questions(void) {
   return synchronizations() + simcuda_calls("cuStreamQuery") + simcuda_calls("cuEventQuery") +
          simcuda_calls("cuEventSynchronize");
@@ -365,6 +393,9 @@ static const Case CASES[] = {
     {"many_frees", many_frees, NULL},
     {"barrier", barrier, "BFC_PRELOAD_FREE=sync"},
     {"driver_s_own", driver_s_own, "BFC_PRELOAD_MAX=1M"},
+    {"never_the_region", never_the_region, NULL},
+    {"never_the_region_async", never_the_region, "BFC_PRELOAD_ASYNC=1"},
+    {"never_the_region_pinned", never_the_region, "BFC_PRELOAD_PINNED=1"},
     {"capture", capture, NULL},
     {"capture_without_room", capture_without_room, LIMIT},
     {"captures_end", captures_end, "BFC_MEMORY_LIMIT=500M"},

@@ -151,6 +151,24 @@ static void reset(void) {
   IS(simcuda_live(SIMCUDA_ALLOCATIONS), 0);
 }
 
+/* The same where the runtime goes on holding the context. */
+static void reset_and_held(void) {
+  Handle primary = NULL;
+  for (int round = 0; round < 3; round++) {
+    char *memory = pooled_pinned(1000), *freed = pooled_pinned(1000);
+    OK(cudaFreeHost(freed));
+    OK(cuDevicePrimaryCtxReset_v2(0));
+    OK(cuDevicePrimaryCtxRetain(&primary, 0));
+    OK(cuDevicePrimaryCtxRelease_v2(0));
+    IS(simcuda_live(SIMCUDA_ALLOCATIONS), 0);
+    simcuda_clear_log();
+    IS(cudaFreeHost(memory), INVALID_VALUE);
+    memory = pooled_pinned(1000);
+    OK(cudaFreeHost(memory));
+    IS(simcuda_calls("cuMemHostAlloc"), 1);
+  }
+}
+
 /* A second device's requests are the driver's. */
 static void second_device(void) {
   char *memory = pooled_pinned(1000);
@@ -194,6 +212,7 @@ static const Case CASES[] = {
     {"many", many, PINNED},
     {"capture", capture, PINNED},
     {"reset", reset, PINNED},
+    {"reset_and_held", reset_and_held, PINNED},
     {"second_device", second_device, PINNED},
     {"sizes_between", sizes_between, PINNED " BFC_PRELOAD_MIN=512 BFC_PRELOAD_MAX=1M"},
     {"the_other_name", the_other_name, PINNED},
