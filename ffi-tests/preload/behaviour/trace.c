@@ -8,6 +8,7 @@ static void known(void) {
   void *memory[6] = {NULL}, *host = NULL;
   cudaStream_t stream = NULL, other = NULL;
   size_t pitch = 0;
+  Handle context = NULL;
   OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
   OK(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking));
   OK(cudaMalloc(&memory[0], 1000));
@@ -18,6 +19,11 @@ static void known(void) {
   IS(cudaFree((char *)memory[0] + 512), INVALID_VALUE);
   OK(cudaFree(memory[1]));
   IS(cudaFree(memory[1]), INVALID_VALUE);
+  /* It lives on. */
+  OK(cuCtxGetCurrent(&context));
+  OK(cuCtxSetCurrent(NULL));
+  IS(cuMemFree_v2((Address)memory[0]), INVALID_CONTEXT);
+  OK(cuCtxSetCurrent(context));
   IS(cudaMalloc(&memory[4], SIZE_MAX), OUT_OF_MEMORY);
   OK(cudaFreeAsync(memory[2], stream));
   OK(cudaDeviceSynchronize());
