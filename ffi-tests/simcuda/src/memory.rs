@@ -180,7 +180,7 @@ impl Sim {
     /// The allocation around an address, as device work finds it whose turn it is: start, bytes, and the device that
     /// it is memory of. What is allocated in the order of streams lives from the turn of its allocation to that of
     /// its free.
-    fn touchable(&self, at: u64) -> Result<Option<(u64, u64, Option<CUdevice>)>, String> {
+    pub(crate) fn touchable(&self, at: u64) -> Result<Option<(u64, u64, Option<CUdevice>)>, String> {
         let living = self.living.range(..=at).next_back();
         if let Some((start, living)) = living.filter(|(start, living)| at - **start < living.bytes) {
             return Ok(Some((*start, living.bytes, Some(living.device))));

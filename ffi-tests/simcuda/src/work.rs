@@ -156,6 +156,11 @@ impl Sim {
         }
     }
 
+    /// As whose device a copy touches memory: it needs no peer access, only kernels do.
+    fn copier(&self, device: CUdevice, at: u64) -> CUdevice {
+        self.touchable(at).ok().flatten().and_then(|(.., owner)| owner).unwrap_or(device)
+    }
+
     /// Work that touches memory; an error says what is wrong with it, and nothing was touched.
     fn touch(&mut self, device: CUdevice, work: &Work) -> Result<(), String> {
         match work {
@@ -173,10 +178,10 @@ impl Sim {
                 }
             }
             Work::Copy { to, from, bytes } => {
-                self.may_access(device, *to, *bytes, true, true)?;
+                self.may_access(self.copier(device, *to), *to, *bytes, true, true)?;
                 match from {
                     Source::Address(from) => {
-                        self.may_access(device, *from, *bytes, false, true)?;
+                        self.may_access(self.copier(device, *from), *from, *bytes, false, true)?;
                         copy(*to, *from, *bytes);
                     }
                     Source::Staged(staged) => copy(*to, staged.as_ptr().addr() as u64, *bytes),
