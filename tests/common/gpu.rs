@@ -137,6 +137,11 @@ impl Gpu {
         context as u64
     }
 
+    /// The current context's work may touch the memory of another from now on.
+    pub fn enable_peer(self, other: u64) {
+        cu!(self, cuCtxEnablePeerAccess(other as CUcontext, 0));
+    }
+
     /// Ends it.
     pub fn destroy_context(self, context: u64) {
         cu!(self, cuCtxDestroy_v2(context as CUcontext));
@@ -230,10 +235,7 @@ impl Gpu {
     /// A copy between memory of any devices, in the order of a stream.
     pub fn copy(self, to: u64, to_context: u64, from: u64, from_context: u64, bytes: u64, stream: u64) {
         let (to_context, from_context) = (to_context as CUcontext, from_context as CUcontext);
-        cu!(
-            self,
-            cuMemcpyPeerAsync(to, to_context, from, from_context, bytes as usize, stream as CUstream)
-        );
+        cu!(self, cuMemcpyPeerAsync(to, to_context, from, from_context, bytes as usize, stream as CUstream));
     }
 
     /// As [`Gpu::try_end_capture`], of a capture that nothing broke.

@@ -31,7 +31,7 @@ macro_rules! functions {
 }
 
 functions! {
-    cuDevicePrimaryCtxRetain, cuDevicePrimaryCtxRelease_v2, cuDevicePrimaryCtxReset_v2, cuCtxEnablePeerAccess,
+    cuDevicePrimaryCtxRetain, cuDevicePrimaryCtxRelease_v2, cuDevicePrimaryCtxReset_v2, cuCtxCreate_v2, cuCtxDestroy_v2,
     cuMemAlloc_v2, cuMemFree_v2, cuMemAllocAsync, cuMemFreeAsync, cuCtxSynchronize, cuStreamBeginCapture_v2,
     cuStreamEndCapture, cuStreamDestroy_v2,
 }
@@ -73,9 +73,10 @@ macro_rules! call {
 
 /// The same, where anything but success is a mistake.
 macro_rules! must {
-    ($self:ident.$name:ident($($argument:expr),*)) => {
-        assert_eq!(call!($self.$name($($argument),*)), CUDA_SUCCESS, stringify!($name))
-    };
+    ($self:ident.$name:ident($($argument:expr),*)) => {{
+        let code = call!($self.$name($($argument),*));
+        assert_eq!(code, CUDA_SUCCESS, "{}: {:#?}", stringify!($name), $self.sim.misuse_texts());
+    }};
 }
 
 fn result<T>(code: CUresult, value: T) -> Result<T, CUresult> {
@@ -102,6 +103,18 @@ impl Hooked {
         context as u64
     }
 
+    /// A context of the program's own, current from now on.
+    pub fn create_context(self, device: i32) -> u64 {
+        let mut context = ptr::null_mut();
+        must!(self.cuCtxCreate_v2(&mut context, 0, device));
+        context as u64
+    }
+
+    /// Ends it.
+    pub fn destroy_context(self, context: u64) {
+        must!(self.cuCtxDestroy_v2(context as CUcontext));
+    }
+
     /// As [`Gpu::leave`].
     pub fn leave(self, device: i32) {
         self.set_current(0);
@@ -110,11 +123,6 @@ impl Hooked {
 
     pub fn reset(self, device: i32) {
         must!(self.cuDevicePrimaryCtxReset_v2(device));
-    }
-
-    /// The current device's work may touch the memory of another context from now on.
-    pub fn enable_peer(self, context: u64) {
-        must!(self.cuCtxEnablePeerAccess(context as CUcontext, 0));
     }
 
     pub fn alloc(self, bytes: u64) -> Result<u64, CUresult> {

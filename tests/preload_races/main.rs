@@ -18,7 +18,7 @@ mod world;
 
 use common::gpu::Gpu;
 use common::preload::{self, Interposer};
-use common::simcuda::steer::{FREE_SYNCHRONIZES, RECYCLE_HANDLES};
+use common::simcuda::steer::{ALLOCATIONS, EVENTS, FREE_SYNCHRONIZES, RECYCLE_HANDLES, RETAINS};
 use common::simcuda::{Simulation, simulated_saying};
 use hooked::Hooked;
 use std::env;
@@ -32,6 +32,8 @@ pub struct Kind {
     devices: usize,
     /// The devices' kernels touch each other's memory.
     peers: bool,
+    /// The second device is used through a context that the program has created.
+    own_context: bool,
     /// Copies between devices.
     copies: bool,
     /// Streams are the default streams of threads, but for one.
@@ -50,6 +52,7 @@ const PLAIN: Kind = Kind {
     variables: &[("BFC_MEMORY_LIMIT", "48k")],
     devices: 1,
     peers: false,
+    own_context: false,
     copies: false,
     threads: false,
     graphs: false,
@@ -78,7 +81,8 @@ fn begin(sim: Simulation, kind: Kind, seed: u64) -> Hooked {
     // A handle that was destroyed is the next one that is created.
     sim.set(RECYCLE_HANDLES, ((seed / BATCH) % 2) as i64);
     // It "may" wait for the device's work, says the manual.
-    sim.set(FREE_SYNCHRONIZES, ((seed / BATCH / 2) % 2) as i64);
+    let waits = (seed / BATCH / 2) % 2 == 0;
+    sim.set(FREE_SYNCHRONIZES, i64::from(waits));
     Hooked::new(Gpu::new(sim))
 }
 
@@ -87,7 +91,7 @@ fn program(gpu: Hooked, kind: Kind, seed: u64, sum: &mut Seen) {
     let mut world = World::new(gpu, kind, seed);
     let steps = if world.random.one_in(32) { 1500 } else { world.random.between(10, 70) };
     (0..steps).for_each(|_| world.act());
-    if world.random.one_in(8) {
+    if !kind.own_context && world.random.one_in(8) {
         world.reset();
         (0..20).for_each(|_| world.act());
     }
@@ -100,10 +104,15 @@ fn program(gpu: Hooked, kind: Kind, seed: u64, sum: &mut Seen) {
     if kind.is_mutated() {
         return;
     }
-    if world::troubles(&gpu) != (0, 0, 0) {
+    // What nobody holds any more is the driver's again.
+    let left = [ALLOCATIONS, EVENTS, RETAINS].map(|of| gpu.sim.live(of));
+    if (world::troubles(&gpu), left) != ((0, 0, 0), [0; 3]) {
         let (races, words) = shadow::races();
         let log = world.log();
-        panic!("{log}\nseed {seed}: {races} races, {words}; {:#?}", gpu.sim.misuse_texts());
+        panic!(
+            "{log}\nseed {seed}: {races} races, {words}; {left:?} allocations, events, retains left; {:#?}",
+            gpu.sim.misuse_texts()
+        );
     }
 }
 
@@ -143,9 +152,6 @@ fn random_programs(sim: Simulation, test: &str, first_seed: u64, kind: Kind) {
         let before = sim.calls("cuCtxSynchronize");
         program(gpu, kind, seed, &mut seen);
         synchronizations += sim.calls("cuCtxSynchronize") - before;
-        if seed % BATCH == BATCH - 1 && !kind.is_mutated() {
-            sim.assert_clean();
-        }
     }
     let Seen { again, tempted, refused, put_off } = seen;
     let (races, mismatches, misuses) = world::troubles(&gpu);
@@ -200,6 +206,13 @@ fn peers() {
 #[test]
 fn copies_between_devices() {
     random_kind("copies_between_devices", 7, Kind { devices: 2, copies: true, ..PLAIN });
+}
+
+/// The second device's context is the program's own: its memory is not pooled, but it works on what is.
+#[test]
+fn own_contexts() {
+    let kind = Kind { devices: 2, peers: true, own_context: true, copies: true, ..PLAIN };
+    random_kind("own_contexts", 16, kind);
 }
 
 #[test]
@@ -268,7 +281,10 @@ fn run_together(test: &str, first_seed: u64, kind: Kind, which: Interposer) {
         }
         let races = shadow::races().0;
         println!("fact {test}: {count} programs: {} allocations, {races} races", seen.again);
-        assert!(!mutated || races > count / 4, "{races} races in {count} programs: the test would not see them");
+        assert!(
+            !mutated || races > count / 4,
+            "{races} races in {count} programs: the test would not see them"
+        );
     });
     said.lines().filter_map(|line| Some(line.split_once("fact ")?.1)).for_each(|fact| println!("{fact}"));
 }

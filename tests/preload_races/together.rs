@@ -63,8 +63,14 @@ pub fn program(gpu: Hooked, threads: usize, seed: u64, mutated: bool, sum: &mut 
             .map(|thread| {
                 let (shared, random) = (&shared, Random::new(seed * 64 + thread as u64));
                 let captures = seed % 4 >= 2 && thread == 0;
-                let hand =
-                    Hand { shared, random, stream: thread, chunks: Vec::new(), captures, waits: seed % 4 < 2 };
+                let hand = Hand {
+                    shared,
+                    random,
+                    stream: thread,
+                    chunks: Vec::new(),
+                    captures,
+                    waits: seed % 4 < 2,
+                };
                 scope.spawn(move || hand.work())
             })
             .collect();

@@ -91,7 +91,12 @@ impl World {
     }
 
     fn begin(&mut self) {
-        self.contexts = (0..self.kind.devices).map(|device| self.gpu.enter(device as i32)).collect();
+        let (gpu, own) = (self.gpu, self.kind.own_context);
+        let enter = |device: usize| match device {
+            1 if own => gpu.create_context(1),
+            device => gpu.enter(device as i32),
+        };
+        self.contexts = (0..self.kind.devices).map(enter).collect();
         if self.kind.peers {
             for (&own, &other) in self.contexts.iter().zip(self.contexts.iter().rev()) {
                 self.gpu.set_current(own);
@@ -119,11 +124,7 @@ impl World {
     }
 
     /// Does something with a stream, on the thread that it needs and in its context.
-    fn at<T: Send + 'static>(
-        &self,
-        place: usize,
-        work: impl FnOnce(Hooked, u64) -> T + Send + 'static,
-    ) -> T {
+    fn at<T: Send + 'static>(&self, place: usize, work: impl FnOnce(Hooked, u64) -> T + Send + 'static) -> T {
         let (gpu, Stream { handle, worker, device, .. }) = (self.gpu, &self.streams[place]);
         let handle = *handle;
         match worker {
@@ -277,7 +278,8 @@ impl World {
         };
         let (source, target) = (self.chunks[from].clone(), self.chunks[to].clone());
         let is_used = target.graphs != 0 || target.users.iter().any(|&user| !self.may_order(user, place));
-        if from == to || is_used || !self.may_order(source.users[0], place) || source.device == target.device {
+        if from == to || is_used || !self.may_order(source.users[0], place) || source.device == target.device
+        {
             return;
         }
         self.order(source.users[0], place);
@@ -316,7 +318,7 @@ impl World {
             && !self.streams[on].captured;
         if ordered {
             chunk.users.iter().for_each(|&user| self.order(user, on));
-        } else if chunk.ordered && !self.finish(&chunk) {
+        } else if (chunk.ordered || self.is_own(chunk.device)) && !self.finish(&chunk) {
             return;
         }
         let address = chunk.address;
@@ -342,7 +344,13 @@ impl World {
         }
     }
 
-    /// cudaFree of memory that was allocated in the order of a stream waits for nobody: the program does. Whether it may.
+    /// Whether a device's memory is not pooled.
+    fn is_own(&self, device: usize) -> bool {
+        self.kind.own_context && device == 1
+    }
+
+    /// cudaFree of memory that was allocated in the order of a stream waits for nobody, and that of the driver's own not for
+    /// other devices: the program does. Whether it may.
     fn finish(&mut self, chunk: &Chunk) -> bool {
         if self.is_capturing() {
             return false;
@@ -366,7 +374,10 @@ impl World {
             return;
         }
         let (place, all) = (self.random.index(self.streams.len()), self.random.one_in(3));
-        self.at(place, move |gpu, stream| if all { gpu.synchronize_context() } else { gpu.synchronize(stream) });
+        self.at(
+            place,
+            move |gpu, stream| if all { gpu.synchronize_context() } else { gpu.synchronize(stream) },
+        );
         self.say(|| format!("stream {place} is synchronised, with its device: {all}"));
     }
 
@@ -493,9 +504,25 @@ impl World {
         self.gpu.sim.release_all();
     }
 
+    /// Everything is done, and the driver's own pools give back what they keep.
+    fn finish_all(&mut self) {
+        self.drain();
+        for &context in &self.contexts {
+            self.gpu.set_current(context);
+            self.gpu.synchronize_context();
+        }
+    }
+
     /// All devices are reset: everything is gone, and the program begins anew.
     pub fn reset(&mut self) {
-        self.drain();
+        while !self.graphs.is_empty() {
+            self.end_graph();
+        }
+        // Memory of cudaMallocAsync may be the driver's own, which no reset frees.
+        while let Some(index) = self.chunks.iter().position(|chunk| chunk.ordered) {
+            self.free_at(index);
+        }
+        self.finish_all();
         self.streams.clear();
         for device in 0..self.contexts.len() {
             self.gpu.reset(device as i32);
@@ -523,7 +550,7 @@ impl World {
         while let Some(index) = self.any_chunk() {
             self.free_at(index);
         }
-        self.drain();
+        self.finish_all();
         for place in 0..self.streams.len() {
             if self.streams[place].created {
                 self.at(place, |gpu, stream| gpu.destroy_stream(stream));
@@ -531,7 +558,10 @@ impl World {
         }
         self.streams.clear();
         for device in 0..self.contexts.len() {
-            self.gpu.leave(device as i32);
+            match self.is_own(device) {
+                true => self.gpu.destroy_context(self.contexts[device]),
+                false => self.gpu.leave(device as i32),
+            }
         }
     }
 }
