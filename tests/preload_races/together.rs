@@ -77,7 +77,8 @@ pub fn program(gpu: Hooked, threads: usize, seed: u64, mutated: bool, sum: &mut 
         let ended: Vec<_> = hands.into_iter().map(|hand| hand.join()).collect();
         shared.is_over.store(true, SeqCst);
         device.join().expect("it steps");
-        ended.into_iter().for_each(|ended| ended.expect("a thread has failed"));
+        let well = ended.iter().all(Result::is_ok);
+        assert!(well, "seed {seed}: a thread has failed; {:#?}", gpu.sim.misuse_texts());
     });
     gpu.sim.set(SYNCHRONIZE_WAITS, 0);
     for chunk in shared.handed_over.lock().unwrap().drain(..) {
