@@ -23,6 +23,8 @@ fn main() {
         // Hooks are called until the process ends.
         "-z,nodelete",
         "-z,defs",
+        // What we give to whoever looks a name up is ours, also where the program has that name itself.
+        "-Bsymbolic-functions",
         &format!("-soname,libbfc_preload.so.{major}"),
     ] {
         println!("cargo:rustc-cdylib-link-arg=-Wl,{argument}");

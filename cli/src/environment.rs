@@ -21,13 +21,16 @@ enum Kind {
     Level,
     /// Words of the debug mode.
     Debug,
-    /// Read by this command and not by the library.
-    Library,
+    /// When the interposer waits for the device.
+    Free,
+    Path,
 }
 
 const BACKEND: &str = "BFC_BACKEND";
-const LIMIT: &str = "BFC_MEMORY_LIMIT";
-const MEMORY_FRACTION: &str = "BFC_MEMORY_FRACTION";
+/// Bytes of the pool.
+pub const LIMIT: &str = "BFC_MEMORY_LIMIT";
+/// The pool's share of the device.
+pub const MEMORY_FRACTION: &str = "BFC_MEMORY_FRACTION";
 const GROWTH: &str = "BFC_ALLOW_GROWTH";
 const FORCE_GROWTH: &str = "BFC_FORCE_ALLOW_GROWTH";
 const GC: &str = "BFC_GARBAGE_COLLECTION";
@@ -39,7 +42,28 @@ const INITIAL_REGION: &str = "BFC_INITIAL_REGION_BYTES";
 
 const DEBUG: &str = "BFC_DEBUG";
 
-const VARIABLES: [(&str, Kind); 16] = [
+/// What the interposer reads, and the library does not, begins so.
+const PRELOAD: &str = "BFC_PRELOAD_";
+/// The interposer's file, or its folder: for this command.
+pub const PRELOAD_LIBRARY: &str = "BFC_PRELOAD_LIBRARY";
+/// Whether each cudaFree synchronises.
+pub const PRELOAD_FREE: &str = "BFC_PRELOAD_FREE";
+/// Whether cudaMallocAsync is served.
+pub const PRELOAD_ASYNC: &str = "BFC_PRELOAD_ASYNC";
+/// Whether cudaMallocHost is served.
+pub const PRELOAD_PINNED: &str = "BFC_PRELOAD_PINNED";
+/// The least size that is pooled.
+pub const PRELOAD_MIN: &str = "BFC_PRELOAD_MIN";
+/// The largest.
+pub const PRELOAD_MAX: &str = "BFC_PRELOAD_MAX";
+/// Where a trace is written.
+pub const PRELOAD_TRACE: &str = "BFC_PRELOAD_TRACE";
+/// Where summaries are written.
+pub const PRELOAD_REPORT: &str = "BFC_PRELOAD_REPORT";
+/// Where the interposer says what it sees.
+pub const PRELOAD_CHECK: &str = "BFC_PRELOAD_CHECK";
+
+const VARIABLES: [(&str, Kind); 25] = [
     (BACKEND, Kind::Backend),
     (LIMIT, Kind::Size),
     (MEMORY_FRACTION, Kind::Fraction),
@@ -55,7 +79,16 @@ const VARIABLES: [(&str, Kind); 16] = [
     ("BFC_REPORT_ON_FAILURE", Kind::Switch),
     (DEBUG, Kind::Debug),
     ("BFC_LOG", Kind::Level),
-    (LIBRARY_VARIABLE, Kind::Library),
+    (LIBRARY_VARIABLE, Kind::Path),
+    (PRELOAD_LIBRARY, Kind::Path),
+    (PRELOAD_FREE, Kind::Free),
+    (PRELOAD_ASYNC, Kind::Switch),
+    (PRELOAD_PINNED, Kind::Switch),
+    (PRELOAD_MIN, Kind::Size),
+    (PRELOAD_MAX, Kind::Size),
+    (PRELOAD_TRACE, Kind::Path),
+    (PRELOAD_REPORT, Kind::Path),
+    (PRELOAD_CHECK, Kind::Path),
 ];
 
 impl Kind {
@@ -77,7 +110,8 @@ impl Kind {
             Self::Switch => switch(text).is_some(),
             // One word that is known will do; those that are not are passed over.
             Self::Debug => words(text).next().is_none() || words(text).any(is_guard),
-            Self::Level | Self::Library => true,
+            Self::Free => ["wait", "sync"].iter().any(|word| text.eq_ignore_ascii_case(word)),
+            Self::Level | Self::Path => true,
         }
     }
 
@@ -90,7 +124,7 @@ impl Kind {
             Self::Fraction => fraction(text) == Some(0.0),
             Self::Milliseconds => text.parse() == Ok(0_u32),
             Self::Debug => words(text).next().is_none(),
-            Self::Switch | Self::Level | Self::Library => false,
+            Self::Switch | Self::Level | Self::Free | Self::Path => false,
         }
     }
 
@@ -103,7 +137,8 @@ impl Kind {
             Self::Switch => "1 or 0 (or true, false, on, off, yes, no)",
             Self::Debug => "guard",
             Self::Level => "error, warn, info, debug or off",
-            Self::Library => "a path",
+            Self::Free => "wait or sync",
+            Self::Path => "a path",
         }
     }
 }
@@ -127,6 +162,8 @@ impl Environment {
         let pool = self.in_force(config);
         let names = VARIABLES.iter().map(|(name, _)| *name).filter(|name| match *name {
             BACKEND | LIMIT | MEMORY_FRACTION | LIBRARY_VARIABLE => false,
+            // A replay calls the library itself.
+            _ if name.starts_with(PRELOAD) => false,
             // The simulated device is a suballocator to the library, whose memory it never touches.
             DEBUG => config.backend != Backend::Simulated,
             GROWTH => config.flags() == 0 && self.switch(FORCE_GROWTH).is_none(),
@@ -295,12 +332,32 @@ mod tests {
             (MEMORY_FRACTION, "0.5"),
             (LIBRARY_VARIABLE, "x"),
             ("BFC_MEMORY_LIMT", "1"),
+            (PRELOAD_FREE, "sync"),
+            (PRELOAD_MIN, "1MiB"),
+            (PRELOAD_TRACE, "x"),
         ];
         assert_eq!(steering(&set, &plain()), [""; 0]);
         let set = [(FRAGMENTATION, "0.5"), (INITIAL_REGION, "1MiB"), (FORCE_GROWTH, "1")];
         assert_eq!(steering(&set, &plain()), [FORCE_GROWTH, FRAGMENTATION, INITIAL_REGION]);
         let given = PoolConfig { fragmentation_fraction: Some(0.1), initial_region: Some(256), ..plain() };
         assert_eq!(steering(&set, &given), [FORCE_GROWTH]);
+    }
+
+    #[test]
+    fn the_variables_of_the_interposer_are_known() {
+        for (name, value, remark) in [
+            (PRELOAD_LIBRARY, "/opt/lib", None),
+            (PRELOAD_FREE, "Sync", None),
+            (PRELOAD_FREE, "never", Some("ignored: it must be wait or sync")),
+            (PRELOAD_ASYNC, "on", None),
+            (PRELOAD_PINNED, "2", Some("ignored: it must be 1 or 0 (or true, false, on, off, yes, no)")),
+            (PRELOAD_MIN, "4k", None),
+            (PRELOAD_MAX, "much", Some("ignored: it must be a size like 8GiB")),
+            (PRELOAD_REPORT, "-", None),
+            ("BFC_PRELOAD_REPORTS", "-", Some("unknown: no variable of libbfc has this name")),
+        ] {
+            assert_eq!(environment(&[]).remark(name, value).as_deref(), remark, "{name}={value}");
+        }
     }
 
     #[test]

@@ -22,7 +22,7 @@ const ADVICE: &str = "install libbfc, or build it in its source tree (cargo buil
 const NAMES: [&str; 2] = ["libbfc.so.0", "libbfc.so"];
 
 /// Where an installed library lies as seen from the folder of the command.
-const FOLDERS: [&str; 4] = ["", "../lib", "../lib64", "../lib/x86_64-linux-gnu"];
+pub const FOLDERS: [&str; 4] = ["", "../lib", "../lib64", "../lib/x86_64-linux-gnu"];
 
 /// An opened libbfc.
 pub struct Library {

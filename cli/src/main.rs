@@ -1,7 +1,8 @@
-//! The `bfc` command: replays recorded allocation traces through libbfc.so, as any client would use it.
+//! The `bfc` command: replays recorded allocation traces through libbfc.so, as any client would use it, and runs
+//! programs with the interposer.
 //!
 //! Exit status: 0 fine, 1 an error, 2 wrong usage. Requests that fail in a replay are its result and no
-//! error, unless `--fail-on-oom` makes them one.
+//! error, unless `--fail-on-oom` makes them one. `bfc run` has the program's, see there.
 
 mod device;
 mod environment;
@@ -13,6 +14,7 @@ mod library;
 mod output;
 mod replay;
 mod results;
+mod run;
 mod simulated_device;
 mod size;
 mod trace;
@@ -33,9 +35,10 @@ use crate::library::Library;
 use crate::output::Output;
 use crate::replay::Job;
 use crate::results::{Outcome, Replayed, Searched};
+use crate::run::Run;
 use crate::trace::{ALIGNMENT, Trace};
 
-/// Replays recorded allocation traces through libbfc.so and tells what the allocator did with them.
+/// Runs programs with libbfc behind their cudaMalloc, and replays recorded allocation traces through libbfc.so.
 #[derive(Parser)]
 #[command(name = "bfc", version, max_term_width = 110)]
 struct Cli {
@@ -56,6 +59,12 @@ enum Command {
     /// it; with --find-limit one for each limit that is tried.
     #[command(after_long_help = output::SCHEMA)]
     Replay(Box<Replay>),
+    /// Run a program whose cudaMalloc is served by libbfc, without a change to it
+    ///
+    /// The command puts libbfc_preload.so in front of the driver (LD_PRELOAD), sets the environment from its options,
+    /// and becomes the program. What no option says stays as the environment has it.
+    #[command(override_usage = run::USAGE, after_long_help = run::EXIT_CODES)]
+    Run(Box<Run>),
     /// Tell which library is used, which backends work here, and which BFC_ variables are set
     Info,
 }
@@ -223,7 +232,10 @@ fn main() -> ExitCode {
         Err(error) => {
             // Not eprintln, which would panic where standard error is closed.
             let _ = writeln!(io::stderr(), "bfc: {error:#}");
-            ExitCode::FAILURE
+            match cli.command {
+                Command::Run(_) => run::code_of(&error),
+                _ => ExitCode::FAILURE,
+            }
         }
     }
 }
@@ -233,10 +245,18 @@ fn run(cli: &Cli) -> Result<ExitCode> {
     let mut output = Output::default();
     match &cli.command {
         Command::Info => info::info(&library()?, &mut output).map(|()| ExitCode::SUCCESS),
+        Command::Run(args) => {
+            let checked = match cli.library {
+                Some(_) => {
+                    Err("--library is not for run, whose interposer has libbfc.so.0 beside it: --preload")
+                }
+                None => args.check(),
+            };
+            checked.unwrap_or_else(|what| wrong_usage("run", what));
+            run::run(args)
+        }
         Command::Replay(args) => {
-            if let Err(what) = args.check() {
-                wrong_usage(what);
-            }
+            args.check().unwrap_or_else(|what| wrong_usage("replay", what));
             // All of them before the first run: wrong input should not show after minutes of work.
             let traces = args.traces.iter().map(|path| Trace::read(path)).collect::<Result<Vec<_>>>()?;
             let library = library()?;
@@ -258,13 +278,13 @@ fn run(cli: &Cli) -> Result<ExitCode> {
     }
 }
 
-/// Ends the command as clap does, with the usage of `bfc replay` and not that of `bfc`.
-fn wrong_usage(what: &str) -> ! {
+/// Ends the command as clap does, with the usage of the subcommand and not that of `bfc`.
+fn wrong_usage(subcommand: &str, what: &str) -> ! {
     let mut command = Cli::command();
     // Only a built command knows the names that lead to its subcommands.
     command.build();
-    let replay = command.find_subcommand_mut("replay").expect("it is declared above");
-    replay.error(ErrorKind::ArgumentConflict, what).exit()
+    let subcommand = command.find_subcommand_mut(subcommand).expect("it is declared above");
+    subcommand.error(ErrorKind::ArgumentConflict, what).exit()
 }
 
 /// What a replay is made of.

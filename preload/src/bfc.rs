@@ -13,6 +13,7 @@ pub(crate) const DOUBLE_FREE: Status = 6;
 pub(crate) const UNSUPPORTED: Status = 10;
 pub(crate) const BACKEND_CUSTOM: u32 = 2;
 pub(crate) const BACKEND_CUDA: u32 = 3;
+pub(crate) const BACKEND_CUDA_VMM: u32 = 4;
 
 pub(crate) const ALLOW_GROWTH: u32 = 1 << 0;
 pub(crate) const GARBAGE_COLLECTION: u32 = 1 << 1;

@@ -86,25 +86,24 @@ pub(crate) enum Fate {
 #[allow(dead_code)] // for the documentation
 pub(crate) const NOT_HOOKED: &[(&str, &str)] = &[
     (
-        "cuMemAlloc cuMemFree cuMemGetInfo cuMemAllocPitch cuMemGetAddressRange",
+        "cuMemAlloc cuMemFree cuMemGetInfo cuMemAllocPitch cuMemAllocHost cuMemGetAddressRange",
         "the 32-bit functions of CUDA before 3.2",
     ),
+    ("cuMemHostRegister_v2 cuMemHostUnregister", "the program's own memory"),
     (
-        "cuMemFreeHost of memory that is not pooled, cuMemHostRegister_v2 cuMemHostUnregister",
-        "the program's own memory",
+        "cuMemHostGetFlags cuMemHostGetDevicePointer_v2",
+        "of pooled pinned memory the driver's answer is right: its regions have the flags of what is pooled",
     ),
     (
-        "cuArrayCreate_v2 cuArray3DCreate_v2 cuArrayDestroy cuMipmappedArrayCreate cuMipmappedArrayDestroy",
+        "cuArrayCreate cuArrayCreate_v2 cuArray3DCreate cuArray3DCreate_v2 cuArrayDestroy cuMipmappedArrayCreate \
+         cuMipmappedArrayDestroy",
         "arrays are opaque: they have no address",
     ),
     (
         "cuMemMap cuMemUnmap cuMemRelease cuMemAddressReserve cuMemAddressFree cuMemSetAccess",
         "virtual memory that the program manages itself",
     ),
-    (
-        "cuMemPoolCreate cuMemPoolDestroy cuMemPoolTrimTo and the other cuMemPool functions",
-        "the driver's own pools",
-    ),
+    ("cuMemPoolCreate cuMemPoolDestroy cuMemPoolTrimTo cuMemPoolSetAttribute", "the driver's own pools"),
     ("cuIpcOpenMemHandle_v2 cuIpcCloseMemHandle", "memory of another process"),
     ("cuGraphAddMemAllocNode cuGraphAddMemFreeNode", "memory that a graph owns"),
     (
@@ -130,6 +129,8 @@ pub(crate) const RUNTIME: &[(&str, &str)] = &[
     ("cudaMallocAsync", "cuMemAllocAsync"),
     ("cudaMallocFromPoolAsync", "cuMemAllocFromPoolAsync"),
     ("cudaFreeAsync", "cuMemFreeAsync"),
+    ("cudaGraphAddMemAllocNode", "cuGraphAddMemAllocNode"),
+    ("cudaGraphAddMemFreeNode", "cuGraphAddMemFreeNode"),
     ("cudaMallocHost", "cuMemHostAlloc"),
     ("cudaHostAlloc", "cuMemHostAlloc"),
     ("cudaFreeHost", "cuMemFreeHost"),
@@ -139,5 +140,6 @@ pub(crate) const RUNTIME: &[(&str, &str)] = &[
     ("cudaIpcOpenMemHandle", "cuIpcOpenMemHandle_v2"),
     ("cudaDeviceReset", "cuDevicePrimaryCtxReset_v2"),
     ("cudaDeviceSynchronize", "cuCtxSynchronize"),
-    ("cudaGetDriverEntryPoint, cudaGetDriverEntryPointByVersion", "cuGetProcAddress_v2"),
+    ("cudaGetDriverEntryPoint", "cuGetProcAddress_v2"),
+    ("cudaGetDriverEntryPointByVersion", "cuGetProcAddress_v2"),
 ];

@@ -159,6 +159,10 @@ allocates! {
 /// Takes back what is of a pool.
 fn free(address: u64, stream: CUstream) -> Option<CUresult> {
     let pool = pool::owner(address)?;
+    // A default stream is the current context's.
+    if is_default(stream) && contexts::current() == Current::None {
+        return Some(CUDA_ERROR_INVALID_CONTEXT);
+    }
     if captures::is_captured(stream) {
         // A graph frees what it has allocated itself, and nothing else.
         return Some(CUDA_ERROR_INVALID_VALUE);

@@ -6,9 +6,9 @@ use std::ptr;
 
 use cuda_sys::*;
 
-use crate::bfc;
 use crate::hooks::real;
 use crate::pool::{self, Pool};
+use crate::{bfc, pinned};
 
 /// An address in memory of a pool.
 struct Pooled {
@@ -23,7 +23,10 @@ struct Pooled {
 const NOBODYS: CUdeviceptr = 1;
 
 fn pooled(address: u64) -> Option<Pooled> {
-    let pool = pool::owner(address)?;
+    let pool = match bfc::owner(address)? {
+        bfc::PINNED => Some(pinned::pool()).filter(|pool| pool.is_there()),
+        _ => pool::owner(address),
+    }?;
     let (mut chunk, mut region) = (ptr::null_mut(), ptr::null_mut());
     let (mut chunk_bytes, mut region_bytes) = (0, 0);
     // SAFETY: any address may be asked for, and the pointers are valid for writing.
@@ -78,10 +81,11 @@ pub unsafe extern "C" fn cuMemGetAddressRange_v2(
         // SAFETY: the caller's arguments.
         return unsafe { ask(base, bytes, address) };
     };
-    let Some((start, size, _)) = pooled.allocation else {
-        // SAFETY: the caller's arguments.
-        return unsafe { ask(base, bytes, NOBODYS) };
-    };
+    // The driver's answer is the region; and where it has none, without a context say, there is none here.
+    let about = if pooled.allocation.is_some() { address } else { NOBODYS };
+    // SAFETY: the caller's arguments.
+    let code = unsafe { ask(base, bytes, about) };
+    let Some((start, size, _)) = pooled.allocation.filter(|_| code == CUDA_SUCCESS) else { return code };
     if !base.is_null() {
         // SAFETY: not NULL, so the caller's for writing.
         unsafe { *base = start };

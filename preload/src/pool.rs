@@ -20,6 +20,9 @@ use crate::{captures, ordered, settings};
 /// So many frees are worth a synchronisation, if the pool is idle enough.
 const ENOUGH: u64 = 128;
 
+/// An idle pool that is smaller than this may grow instead.
+const LITTLE: u64 = 128 << 20;
+
 /// So many frees are synchronised anyway: their chunks take host memory and keep others from merging.
 const MANY: u64 = 1024;
 
@@ -101,7 +104,7 @@ impl Pool {
 
     #[inline]
     pub(crate) fn is_there(self) -> bool {
-        matches!(self.state.origin.load(Ordering::Relaxed), OURS | OTHERS)
+        self.state.origin.load(Ordering::Relaxed) != NOBODYS
     }
 
     /// Whether what is freed waits in it.
@@ -208,7 +211,10 @@ impl Pool {
         if stats.pool_bytes.saturating_add(bytes) > stats.bytes_limit {
             return true;
         }
-        waiting >= ENOUGH && stats.idle_bytes() >= bytes.max(stats.bytes_in_use)
+        let idle = stats.idle_bytes();
+        // Twice the peak is room enough, and so is little. Below that, few frees are not worth it.
+        idle >= bytes.max(stats.peak_bytes_in_use).max(LITTLE)
+            || (waiting >= ENOUGH && idle >= bytes.max(stats.bytes_in_use))
     }
 
     fn create(self) -> Result<(), Refused> {
@@ -216,7 +222,9 @@ impl Pool {
         if !settings::serves_async() && !MUTATED {
             flags |= bfc::TIMESTAMPS | bfc::QUARANTINE;
         }
-        let mut options = bfc::Options::new(bfc::BACKEND_CUDA, flags, c"preload");
+        // Regions by cuMemAlloc, unless the user prefers granules: for them there are no IPC handles.
+        let backend = if settings::wants_granules() { bfc::BACKEND_CUDA_VMM } else { bfc::BACKEND_CUDA };
+        let mut options = bfc::Options::new(backend, flags, c"preload");
         if !settings::is_limited() {
             // All there is, as it is without a pool. What others need of it goes back to the driver on demand.
             options.memory_limit = total_memory(self.ordinal);
@@ -323,7 +331,7 @@ impl Pool {
     #[inline]
     pub(crate) fn free(self, address: u64) -> Option<CUresult> {
         let freed = self.give_back(address);
-        if freed == Some(CUDA_SUCCESS) && settings::free_synchronizes() {
+        if freed == Some(CUDA_SUCCESS) && settings::free_synchronizes() && self.has_quarantine() {
             return match self.synchronize() {
                 // It is freed, and waits.
                 CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED => freed,

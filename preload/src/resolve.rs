@@ -18,7 +18,7 @@ type Dlsym = unsafe extern "C" fn(handle: *mut c_void, name: *const c_char) -> *
 /// The C library's `dlsym` has this version now, had this one on 64-bit ARM, and this one on x86-64.
 const VERSIONS: [&CStr; 3] = [c"GLIBC_2.34", c"GLIBC_2.17", c"GLIBC_2.2.5"];
 
-/// The next `dlsym` behind ours: the C library's, or that of another interposer.
+/// The C library's `dlsym`. Another interposer's has no version, so it is not found by one.
 fn next() -> Option<Dlsym> {
     static NEXT: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
     let mut next = NEXT.load(Ordering::Relaxed);

@@ -7,6 +7,7 @@ static READ: AtomicBool = AtomicBool::new(false);
 static FREE_SYNCHRONIZES: AtomicBool = AtomicBool::new(false);
 static SERVES_ASYNC: AtomicBool = AtomicBool::new(false);
 static SERVES_PINNED: AtomicBool = AtomicBool::new(false);
+static WANTS_GRANULES: AtomicBool = AtomicBool::new(false);
 static IS_LIMITED: AtomicBool = AtomicBool::new(false);
 static LEAST: AtomicU64 = AtomicU64::new(0);
 static MOST: AtomicU64 = AtomicU64::new(u64::MAX);
@@ -31,6 +32,8 @@ pub(crate) fn read() {
     SERVES_PINNED.store(is_on(word(c"BFC_PRELOAD_PINNED")), Ordering::Relaxed);
     LEAST.store(size(word(c"BFC_PRELOAD_MIN")).unwrap_or(0), Ordering::Relaxed);
     MOST.store(size(word(c"BFC_PRELOAD_MAX")).unwrap_or(u64::MAX), Ordering::Relaxed);
+    // No other backend of libbfc's has memory that a device can use.
+    WANTS_GRANULES.store(word(c"BFC_BACKEND").eq_ignore_ascii_case(b"cuda_vmm"), Ordering::Relaxed);
     let limited = [c"BFC_MEMORY_LIMIT", c"BFC_MEMORY_FRACTION"].iter().any(|name| variable(name).is_some());
     IS_LIMITED.store(limited, Ordering::Relaxed);
     READ.store(true, Ordering::Release);
@@ -56,6 +59,11 @@ pub(crate) fn serves_async() -> bool {
 /// Whether cudaMallocHost is served.
 pub(crate) fn serves_pinned() -> bool {
     is(&SERVES_PINNED)
+}
+
+/// Whether pools are of granules that are mapped.
+pub(crate) fn wants_granules() -> bool {
+    is(&WANTS_GRANULES)
 }
 
 /// Whether the user said how much memory there is.

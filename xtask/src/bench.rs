@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use crate::cargo::{self, Profile};
 use crate::files;
 use crate::install;
+use crate::interposer;
 use crate::targets;
 use crate::tensorflow::{self, Program, TensorFlow};
 use crate::waste;
@@ -25,7 +26,7 @@ const LOCKS: &str = "locks";
 pub struct Bench {
     /// Measure only this; may be repeated: first_allocation, host_memory, traces, random_sizes,
     /// same_size, threads (both allocators), streams (against the plain calls), waste (the least limits of the
-    /// traces on HOST_VMM), locks (kinds of locks)
+    /// traces on HOST_VMM), preload (the interposer, on the simulated driver), locks (kinds of locks)
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
     /// Write the figures of both allocators to FILE [default: bench/figures.json in target/]
@@ -44,8 +45,9 @@ pub struct Bench {
 impl Bench {
     /// Builds, measures, and prints tables.
     pub fn run(&self, workspace: &Workspace) -> Result<()> {
-        let sections = self.only.iter().filter(|name| *name != LOCKS && *name != waste::SECTION);
-        let sections: Vec<&str> = sections.map(String::as_str).collect();
+        let others = [LOCKS, waste::SECTION, interposer::SECTION];
+        let sections = self.only.iter().map(String::as_str).filter(|name| !others.contains(name));
+        let sections: Vec<&str> = sections.collect();
         let wanted = |section: &str| self.only.is_empty() || self.only.iter().any(|name| name == section);
         let locks = wanted(LOCKS);
         let mut figures = None;
@@ -53,7 +55,18 @@ impl Bench {
             figures = Some(self.allocators(workspace, &sections)?);
         }
         if wanted(waste::SECTION) {
-            figures = Some(self.waste(workspace, figures)?);
+            figures = Some(self.further(workspace, figures, |prefix| {
+                let rows = waste::measure(workspace, prefix)?;
+                print!("\n{}", waste::table(&rows));
+                Ok(rows)
+            })?);
+        }
+        if wanted(interposer::SECTION) {
+            figures = Some(self.further(workspace, figures, |prefix| {
+                let rows = interposer::measure(workspace, prefix, &traces(workspace)?)?;
+                print!("{}", interposer::table(&rows));
+                Ok(rows)
+            })?);
         }
         if figures.is_none() && (self.json.is_some() || self.check) {
             bail!("--json and --check are about the allocators' figures, and --only {LOCKS} measures none");
@@ -118,8 +131,13 @@ impl Bench {
         }
     }
 
-    /// The figures with those of the waste, in the file too.
-    fn waste(&self, workspace: &Workspace, figures: Option<Value>) -> Result<Value> {
+    /// The figures with those of another section, in the file too.
+    fn further(
+        &self,
+        workspace: &Workspace,
+        figures: Option<Value>,
+        measure: impl FnOnce(&Path) -> Result<Vec<Value>>,
+    ) -> Result<Value> {
         let prefix = prefix(workspace);
         let mut figures = match figures {
             Some(figures) => figures,
@@ -129,8 +147,7 @@ impl Bench {
                 json!({"results": []})
             }
         };
-        let rows = waste::measure(workspace, &prefix)?;
-        print!("\n{}", waste::table(&rows));
+        let rows = measure(&prefix)?;
         figures["results"].as_array_mut().context("the figures have no results")?.extend(rows);
         files::write(&self.file(workspace)?, &serde_json::to_string_pretty(&figures)?)?;
         Ok(figures)

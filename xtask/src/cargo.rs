@@ -43,6 +43,8 @@ pub struct Built {
     pub shared: PathBuf,
     /// libbfc.a
     pub archive: PathBuf,
+    /// libbfc_preload.so
+    pub interposer: PathBuf,
     /// The bfc command.
     pub command: PathBuf,
     /// The header that the build script generated.
@@ -79,10 +81,11 @@ pub fn of_toolchain(workspace: &Workspace, toolchain: &str, args: &[&str]) -> Co
     command
 }
 
-/// Builds the library and the bfc command. Cargo's own progress is shown to whoever sits before it: this
+/// Builds the library, the interposer and the bfc command. Cargo's own progress is shown to whoever sits before it: this
 /// may take a minute.
 pub fn build(workspace: &Workspace, profile: Profile) -> Result<Built> {
-    let mut command = cargo(workspace, &["build", "--package=bfc", "--package=bfc-cli"]);
+    let mut command =
+        cargo(workspace, &["build", "--package=bfc", "--package=bfc-preload", "--package=bfc-cli"]);
     command.args(profile.args());
     command.arg("--message-format=json-render-diagnostics");
     if !std::io::stderr().is_terminal() {
@@ -116,6 +119,7 @@ impl Built {
         Ok(Self {
             shared: artifact(root, "libbfc.so")?,
             archive: artifact(root, "libbfc.a")?,
+            interposer: artifact(&root.join("preload"), "libbfc_preload.so")?,
             command: artifact(&root.join("cli"), "bfc")?,
             header: Path::new(out).join("bfc.h"),
         })
@@ -140,6 +144,7 @@ mod tests {
 {"reason":"build-script-executed","package_id":"registry+https://x#libc@0.2.1","out_dir":"/t/build/libc/out"}
 {"reason":"build-script-executed","package_id":"path+file:///w#bfc@0.1.0","out_dir":"/t/build/bfc/out"}
 {"reason":"compiler-artifact","manifest_path":"/w/Cargo.toml","package_id":"path+file:///w#bfc@0.1.0","filenames":["/t/release/libbfc.so","/t/release/libbfc.a"]}
+{"reason":"compiler-artifact","manifest_path":"/w/preload/Cargo.toml","package_id":"path+file:///w/preload#bfc-preload@0.1.0","filenames":["/t/release/libbfc_preload.so"]}
 {"reason":"compiler-artifact","manifest_path":"/w/cli/Cargo.toml","package_id":"path+file:///w/cli#bfc-cli@0.1.0","filenames":["/t/release/bfc"]}
 "##;
 
@@ -148,6 +153,7 @@ mod tests {
         let built = Built::from_messages(MESSAGES, Path::new("/w")).expect("all there");
         assert_eq!(built.shared, Path::new("/t/release/libbfc.so"));
         assert_eq!(built.archive, Path::new("/t/release/libbfc.a"));
+        assert_eq!(built.interposer, Path::new("/t/release/libbfc_preload.so"));
         assert_eq!(built.command, Path::new("/t/release/bfc"));
         assert_eq!(built.header, Path::new("/t/build/bfc/out/bfc.h"));
     }

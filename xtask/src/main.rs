@@ -1,7 +1,7 @@
 //! The project's chores: `cargo xtask demo`, `test`, `bench`, `header` and `install`.
 //!
-//! They work from any folder of the checkout, fetch what they need into `target/` (TensorFlow and
-//! NVIDIA's headers, which all checkouts share, into the user's cache), and say what to do where that fails.
+//! They work from any folder of the checkout, fetch what they need into `target/` (TensorFlow,
+//! PyTorch and NVIDIA's headers, which all checkouts share, into the user's cache), and say what to do where that fails.
 
 mod bench;
 mod cargo;
@@ -11,7 +11,10 @@ mod files;
 mod gates;
 mod golden;
 mod header;
+mod hooks;
 mod install;
+mod interposer;
+mod pytorch;
 mod simcuda;
 mod suites;
 mod tally;
@@ -50,6 +53,8 @@ enum Chore {
     Bench(bench::Bench),
     /// Copy the header that the build generates to include/bfc.h
     Header,
+    /// Make docs/hooks.md from the interposer's list of hooks
+    Hooks,
     /// Install the library, its headers, the bfc command, and the CMake and pkg-config files
     Install(Install),
 }
@@ -81,6 +86,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Chore::Test(test) => return test.run(workspace),
         Chore::Bench(bench) => bench.run(&workspace)?,
         Chore::Header => header::copy(&workspace)?,
+        Chore::Hooks => hooks::write(&workspace)?,
         Chore::Install(install) => {
             let profile = if install.debug { Profile::Debug } else { Profile::Release };
             let prefix = std::path::absolute(&install.prefix)?;

@@ -12,23 +12,29 @@ use crate::files;
 use crate::tools;
 use crate::workspace::{Workspace, capture, shown};
 
-/// The CUDA versions of which there is a simulated runtime.
+/// The CUDA versions of which there is a simulated runtime that is tested by itself.
 pub const MAJORS: [u32; 2] = [12, 13];
+/// And one that is there for its ways to the driver only.
+const OLD: u32 = 11;
 
 /// What every C file of the simulation is compiled with.
 pub const C_FLAGS: [&str; 6] = ["-std=c11", "-O1", "-g", "-Wall", "-Wextra", "-Werror"];
+
+/// The simulated runtime is made of these.
+pub const RUNTIME: [&str; 5] =
+    ["cudart/cudart.c", "cudart/kernels.c", "cudart/properties.c", "cudart/rest.c", "cudart/absent.c"];
 
 /// Where it is, once it is built.
 pub fn folder(workspace: &Workspace) -> PathBuf {
     workspace.target.join("simcuda/lib")
 }
 
-/// Builds all of it, and gives the folder: `libcuda.so.1`, `libcudart.so.12`, `libcudart.so.13` and
-/// `libcudart_static.a`. A program that has it on its LD_LIBRARY_PATH finds the simulation where it would find
+/// Builds all of it, and gives the folder: `libcuda.so.1`, `libcudart.so.11.0`, `libcudart.so.12`,
+/// `libcudart.so.13` and `libcudart_static.a`. A program that has it on its LD_LIBRARY_PATH finds the simulation where it would find
 /// NVIDIA's libraries.
 pub fn build(workspace: &Workspace) -> Result<PathBuf> {
     let folder = build_driver(workspace)?;
-    for major in MAJORS {
+    for major in [OLD].into_iter().chain(MAJORS) {
         shared_runtime(workspace, &folder, major)?;
     }
     static_runtime(workspace, &folder)?;
@@ -50,20 +56,26 @@ pub fn build_driver(workspace: &Workspace) -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// A command that compiles a C file of the simulation for a major version.
-pub fn compile(workspace: &Workspace, source: &str, major: u32) -> Command {
+/// A command that compiles C files of the simulation for a major version.
+pub fn compile(workspace: &Workspace, sources: &[&str], major: u32) -> Command {
     let mut command = workspace.command(tools::c_compiler());
     command.args(C_FLAGS).arg(format!("-DCUDART_MAJOR={major}"));
-    command.arg(workspace.path("ffi-tests/simcuda").join(source));
+    let folder = workspace.path("ffi-tests/simcuda");
+    command.args(sources.iter().map(|source| folder.join(source)));
     command
+}
+
+/// What the shared runtime of a major version is called.
+pub fn runtime(major: u32) -> String {
+    if major == OLD { "libcudart.so.11.0".to_owned() } else { format!("libcudart.so.{major}") }
 }
 
 /// The runtime as a shared library, with the SONAME and the version node of NVIDIA's.
 fn shared_runtime(workspace: &Workspace, folder: &Path, major: u32) -> Result<()> {
-    let name = format!("libcudart.so.{major}");
+    let name = runtime(major);
     let map = workspace.target.join(format!("simcuda/{name}.map"));
-    files::write(&map, format!("{name} {{ global: cuda*; local: *; }};\n"))?;
-    let mut command = compile(workspace, "cudart/cudart.c", major);
+    files::write(&map, format!("{name} {{ global: cuda*; __cuda*; local: *; }};\n"))?;
+    let mut command = compile(workspace, &RUNTIME, major);
     command.args(["-shared", "-fPIC", "-fvisibility=hidden"]);
     command.arg(format!("-Wl,-soname,{name}")).arg(format!("-Wl,--version-script={}", map.display()));
     command.arg("-o").arg(folder.join(&name)).args(["-ldl", "-lpthread"]);
@@ -72,14 +84,20 @@ fn shared_runtime(workspace: &Workspace, folder: &Path, major: u32) -> Result<()
 
 /// The runtime as an archive whose symbols no loader ever sees, as nvcc links it by default.
 fn static_runtime(workspace: &Workspace, folder: &Path) -> Result<()> {
-    let object = workspace.target.join("simcuda/cudart.o");
-    let mut command = compile(workspace, "cudart/cudart.c", MAJORS[0]);
-    command.args(["-fPIC", "-DCUDART_STATIC", "-c", "-o"]).arg(&object);
-    workspace.run_well("simulated static runtime", command)?;
     let archive = folder.join("libcudart_static.a");
-    let mut command = workspace.command("ar");
-    command.arg("rcs").arg(&archive).arg(&object);
-    workspace.run_well("simulated static runtime, archive", command).map(drop)
+    // What an older build put there would stay.
+    files::remove(&archive)?;
+    let mut archiver = workspace.command("ar");
+    archiver.arg("rcs").arg(&archive);
+    for source in RUNTIME {
+        let object = workspace.target.join("simcuda").join(source).with_extension("o");
+        files::write(&object, "")?;
+        let mut command = compile(workspace, &[source], MAJORS[0]);
+        command.args(["-fPIC", "-DCUDART_STATIC", "-c", "-o"]).arg(&object);
+        workspace.run_well(&format!("simulated static runtime, {source}"), command)?;
+        archiver.arg(object);
+    }
+    workspace.run_well("simulated static runtime, archive", archiver).map(drop)
 }
 
 /// The library among what cargo says that it built.

@@ -4,6 +4,8 @@ use std::fmt::Write;
 
 use serde_json::Value;
 
+use crate::interposer;
+
 /// How many programs were recorded; a mean over fewer is another figure.
 const TRACES: usize = 7;
 
@@ -93,6 +95,16 @@ pub fn judge(figures: &Value) -> Vec<Target> {
     let (mean, worst) = waste(figures);
     add("recorded programs' least limit on HOST_VMM, geometric mean", mean, Bound::AtMost(1.01), times);
     add("the recorded program that needs most, but for mlp_tiny", worst, Bound::AtMost(1.02), times);
+
+    let above = "ns more than a call that does nothing";
+    let pair = own(interposer::SECTION, "a pair, with the interposer");
+    add("cudaMalloc and cudaFree through the interposer", pair, Bound::AtMost(150.0), above);
+    let frees = match interposer::fewest_frees(&rows(figures, interposer::SECTION)) {
+        Some(frees) => Found::Number(frees),
+        None => Found::Nothing,
+    };
+    let what = "the interposer's synchronisations, limit of twice a peak over 1 GiB";
+    add(what, frees, Bound::AtLeast(100.0), "frees each");
     targets
 }
 
@@ -287,6 +299,9 @@ mod tests {
         for name in ["e", "f"] {
             rows.push(json!({"section": "waste", "name": name, "libbfc": 1.0}));
         }
+        rows.push(json!({"section": "preload", "name": "a pair, with the interposer", "libbfc": 150.0}));
+        let limits = json!([{"room": 2.0, "frees": 100.0}]);
+        rows.push(json!({"section": "preload", "name": "a, cuda", "peak": 2_u64 << 30, "limits": limits}));
         json!({"results": rows, "summary": {}})
     }
 
@@ -316,7 +331,7 @@ mod tests {
     #[test]
     fn figures_that_just_reach_all_targets_pass() {
         let targets = judge(&good());
-        assert_eq!(targets.len(), 14);
+        assert_eq!(targets.len(), 16);
         assert!(targets.iter().all(|target| target.met == Some(true)), "{}", table(&targets));
         assert!(!table(&targets).contains("missed"));
     }
@@ -325,6 +340,7 @@ mod tests {
     fn each_bad_figure_is_a_target_missed() {
         for (section, name, key, bad) in [
             ("traces", "trace1", "ratio", 0.45),
+            ("preload", "a pair, with the interposer", "libbfc", 150.1),
             ("random_sizes", "100 live", "ratio", 0.34),
             ("random_sizes", "1000 live", "ratio", 0.34),
             ("random_sizes", "10000 live", "ratio", 0.34),
@@ -381,8 +397,9 @@ mod tests {
         assert_eq!(not_measured(&alone), 9);
         assert!(table(&judge(&alone)).contains("not measured"));
         assert_eq!(not_measured(&without(|row| row["section"] == "traces")), 2);
-        assert_eq!(not_measured(&without(|row| row["section"] != "host_memory")), 13);
+        assert_eq!(not_measured(&without(|row| row["section"] != "host_memory")), 15);
         assert_eq!(not_measured(&without(|row| row["section"] == "waste")), 2);
-        assert_eq!(not_measured(&json!({})), 14);
+        assert_eq!(not_measured(&without(|row| row["section"] == "preload")), 2);
+        assert_eq!(not_measured(&json!({})), 16);
     }
 }

@@ -4,4 +4,5 @@ mod common;
 mod environment;
 mod golden;
 mod replay;
+mod run;
 mod usage;

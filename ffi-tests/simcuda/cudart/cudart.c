@@ -1,113 +1,19 @@
-/* simcuda: a simulation of the CUDA runtime, libcudart.so.12 (CUDART_MAJOR=12) and libcudart.so.13, and with hidden
- * symbols libcudart_static.a. It reaches libcuda.so.1 the way NVIDIA's does: dlopen, dlsym for cuGetProcAddress_v2 (13
- * asks for cuDriverGetVersion before), and everything else by name and version from there. It works on any driver that
- * answers so; on a real one it is of no use, for it has no kernels.
+/* simcuda: a simulation of the CUDA runtime, libcudart.so.11.0 (CUDART_MAJOR=11), libcudart.so.12 and libcudart.so.13,
+ * and with hidden symbols libcudart_static.a. It reaches libcuda.so.1 the way NVIDIA's does: dlopen, dlsym for
+ * cuGetProcAddress_v2 (11: cuGetProcAddress; 13 asks for cuDriverGetVersion before), and everything else by name and
+ * version from there. It works on any driver that answers so; on a real one it is of no use, for it has no kernels.
  *
  * Rules, from cuda_runtime_api.h: the primary context comes to life at the first call that needs it (Initialization in
  * the Programming Guide); cudaMalloc of 0 bytes gives NULL and cudaFree of NULL nothing; every function leaves its
  * failure for cudaGetLastError, by thread.
  */
-#ifndef CUDART_MAJOR
-#error "CUDART_MAJOR is 12 or 13"
-#endif
-
-#ifdef WITH_NVIDIA_HEADERS /* to compare the signatures */
-#include <cuda_runtime_api.h>
-#else
-#include "cudart.h"
-#endif
-
-#include <dlfcn.h>
-#include <pthread.h>
-#include <stdint.h>
-
-#ifdef CUDART_STATIC
-#define API __attribute__((visibility("hidden")))
-#else
-#define API __attribute__((visibility("default")))
-#endif
-
-#if CUDART_MAJOR >= 13
-#define VERSION 13000
-#else
-#define VERSION 12090
-#endif
-
-enum { MOST_DEVICES = 64 };
-
-typedef uint64_t Address;
-typedef void *Handle;
-
-/* The driver's functions: how they are called here, by which name, and of which version that signature is. */
-#define DRIVER(X)                                                                                                      \
-  X(DriverGetVersion, 2020, (int *))                                                                                   \
-  X(Init, 2000, (unsigned))                                                                                            \
-  X(GetErrorName, 6000, (int, const char **))                                                                          \
-  X(GetProcAddress, 12000, (const char *, void **, int, uint64_t, int *))                                              \
-  X(DeviceGetCount, 2000, (int *))                                                                                     \
-  X(DeviceGetAttribute, 2000, (int *, int, int))                                                                       \
-  X(DeviceCanAccessPeer, 4000, (int *, int, int))                                                                      \
-  X(DeviceGetDefaultMemPool, 11020, (Handle *, int))                                                                   \
-  X(DevicePrimaryCtxRetain, 7000, (Handle *, int))                                                                     \
-  X(DevicePrimaryCtxRelease, 11000, (int))                                                                             \
-  X(DevicePrimaryCtxReset, 11000, (int))                                                                               \
-  X(CtxGetCurrent, 4000, (Handle *))                                                                                   \
-  X(CtxSetCurrent, 4000, (Handle))                                                                                     \
-  X(CtxGetDevice, 2000, (int *))                                                                                       \
-  X(CtxSynchronize, 2000, (void))                                                                                      \
-  X(CtxGetStreamPriorityRange, 5050, (int *, int *))                                                                   \
-  X(MemGetInfo, 3020, (size_t *, size_t *))                                                                            \
-  X(MemAlloc, 3020, (Address *, size_t))                                                                               \
-  X(MemAllocPitch, 3020, (Address *, size_t *, size_t, size_t, unsigned))                                              \
-  X(MemAllocManaged, 6000, (Address *, size_t, unsigned))                                                              \
-  X(MemFree, 3020, (Address))                                                                                          \
-  X(MemAllocAsync, 11020, (Address *, size_t, Handle))                                                                 \
-  X(MemFreeAsync, 11020, (Address, Handle))                                                                            \
-  X(MemHostAlloc, 2020, (void **, size_t, unsigned))                                                                   \
-  X(MemFreeHost, 2000, (void *))                                                                                       \
-  X(Memcpy, 4000, (Address, Address, size_t))                                                                          \
-  X(MemcpyHtoD, 3020, (Address, const void *, size_t))                                                                 \
-  X(MemcpyDtoH, 3020, (void *, Address, size_t))                                                                       \
-  X(MemcpyDtoD, 3020, (Address, Address, size_t))                                                                      \
-  X(MemcpyAsync, 4000, (Address, Address, size_t, Handle))                                                             \
-  X(MemcpyHtoDAsync, 3020, (Address, const void *, size_t, Handle))                                                    \
-  X(MemcpyDtoHAsync, 3020, (void *, Address, size_t, Handle))                                                          \
-  X(MemcpyDtoDAsync, 3020, (Address, Address, size_t, Handle))                                                         \
-  X(MemsetD8, 3020, (Address, unsigned char, size_t))                                                                  \
-  X(MemsetD8Async, 3020, (Address, unsigned char, size_t, Handle))                                                     \
-  X(PointerGetAttributes, 7000, (unsigned, int *, void **, Address))                                                   \
-  X(StreamCreateWithPriority, 5050, (Handle *, unsigned, int))                                                         \
-  X(StreamDestroy, 4000, (Handle))                                                                                     \
-  X(StreamQuery, 2000, (Handle))                                                                                       \
-  X(StreamSynchronize, 2000, (Handle))                                                                                 \
-  X(StreamWaitEvent, 3020, (Handle, Handle, unsigned))                                                                 \
-  X(LaunchHostFunc, 10000, (Handle, void (*)(void *), void *))                                                         \
-  X(EventCreate, 2000, (Handle *, unsigned))                                                                           \
-  X(EventRecord, 2000, (Handle, Handle))                                                                               \
-  X(EventQuery, 2000, (Handle))                                                                                        \
-  X(EventSynchronize, 2000, (Handle))                                                                                  \
-  X(EventDestroy, 4000, (Handle))                                                                                      \
-  X(EventElapsedTime, 2000, (float *, Handle, Handle))                                                                 \
-  X(StreamBeginCapture, 10010, (Handle, int))                                                                          \
-  X(StreamEndCapture, 10000, (Handle, Handle *))                                                                       \
-  X(StreamIsCapturing, 10000, (Handle, int *))                                                                         \
-  X(StreamGetCaptureInfo, 11030, (Handle, int *, uint64_t *, Handle *, const Handle **, size_t *))                     \
-  X(ThreadExchangeStreamCaptureMode, 10010, (int *))                                                                   \
-  X(GraphInstantiateWithFlags, 11040, (Handle *, Handle, unsigned long long))                                          \
-  X(GraphLaunch, 10000, (Handle, Handle))                                                                              \
-  X(GraphDestroy, 10000, (Handle))                                                                                     \
-  X(GraphExecDestroy, 10000, (Handle))                                                                                 \
-  X(IpcGetMemHandle, 4010, (cudaIpcMemHandle_t *, Address))                                                            \
-  X(IpcOpenMemHandle, 11000, (Address *, cudaIpcMemHandle_t, unsigned))                                                \
-  X(IpcCloseMemHandle, 4010, (Address))
-
-static struct {
-#define FIELD(name, version, arguments) int(*name) arguments;
-  DRIVER(FIELD)
-} driver;
+#include "inside.h"
 
 /* What a driver that lacks a function is taken to answer. */
 static int unsupported(void) { return cudaErrorNotSupported; }
+
+struct simcudart_driver driver;
+void *simcudart_library;
 
 static int loaded = cudaErrorInitializationError;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -118,52 +24,66 @@ static Handle primary[MOST_DEVICES];
 static __thread int last_error;
 static __thread int wanted_device;
 
+static int look_up(const char *name, void **found, int version, uint64_t flags, int *how) {
+#if CUDART_MAJOR >= 12
+  return driver.GetProcAddress(name, found, version, flags, how);
+#else
+  (void)how;
+  return driver.GetProcAddress(name, found, version, flags);
+#endif
+}
+
 static void load(void) {
   loaded = cudaErrorInsufficientDriver;
-  void *library = dlopen("libcuda.so.1", RTLD_NOW);
+  void *library = simcudart_library = dlopen("libcuda.so.1", RTLD_NOW);
   if (!library) return;
   int version = 0;
 #if CUDART_MAJOR >= 13
   int (*get_version)(int *) = (int (*)(int *))dlsym(library, "cuDriverGetVersion");
   if (!get_version || get_version(&version) || version < 13000) return;
 #endif
-  int (*find)(const char *, void **, int, uint64_t, int *) =
-      (int (*)(const char *, void **, int, uint64_t, int *))dlsym(library, "cuGetProcAddress_v2");
-  if (!find) return;
-  /* NVIDIA's runtime begins with that, too. */
-  void *nothing = NULL;
-  find("", &nothing, VERSION, 0, NULL);
 #define FIND(name, version, arguments)                                                                                 \
   {                                                                                                                    \
     void *found = NULL;                                                                                                \
-    int status = 0;                                                                                                    \
-    if (find("cu" #name, &found, version, 0, &status) || !found) found = (void *)unsupported;                          \
+    if (look_up("cu" #name, &found, version, 0, NULL) || !found) found = (void *)unsupported;                          \
     driver.name = (int(*) arguments)found;                                                                             \
   }
+  *(void **)&driver.GetProcAddress = dlsym(library, LOOKUP_SYMBOL);
+  if (!driver.GetProcAddress) return;
+#if CUDART_MAJOR >= 12
+  /* NVIDIA's runtime begins with that, too. */
+  void *nothing = NULL;
+  look_up("", &nothing, VERSION, 0, NULL);
+#endif
   DRIVER(FIND)
   if (driver.DriverGetVersion(&version) || version < CUDART_MAJOR * 1000) return;
   loaded = driver.Init(0);
 }
 
-/* Remembers a failure for cudaGetLastError. */
-static cudaError_t done(int code) {
+cudaError_t done(int code) {
   if (code) last_error = code;
   return (cudaError_t)code;
 }
 
-static int driver_there(void) {
+int driver_there(void) {
   pthread_once(&once, load);
   return loaded;
 }
 
-/* Retains a device's primary context, once, and makes it current to the thread. */
-static int enter_device(int device) {
+/* Retains it once. */
+int context_of(int device, Handle *context) {
   if (device < 0 || device >= MOST_DEVICES) return cudaErrorInvalidDevice;
   int code = 0;
   pthread_mutex_lock(&lock);
   if (!primary[device]) code = driver.DevicePrimaryCtxRetain(&primary[device], device);
-  Handle context = primary[device];
+  *context = primary[device];
   pthread_mutex_unlock(&lock);
+  return code;
+}
+
+static int enter_device(int device) {
+  Handle context = NULL;
+  int code = context_of(device, &context);
   return code ? code : driver.CtxSetCurrent(context);
 }
 
@@ -173,8 +93,7 @@ static int device_of_primary(Handle context) {
   return -1;
 }
 
-/* A context is current after that: the program's own, or the primary one of the thread's device. */
-static int enter(void) {
+int enter(void) {
   int code = driver_there();
   if (code) return code;
   Handle context = NULL;
@@ -185,13 +104,6 @@ static int enter(void) {
   if (context && (device_of_primary(context) >= 0 || !driver.CtxGetDevice(&device))) return 0;
   return enter_device(wanted_device);
 }
-
-/* The body of a function that needs a context: a call of the driver. */
-#define IN_CONTEXT(call)                                                                                               \
-  do {                                                                                                                 \
-    int code_ = enter();                                                                                               \
-    return done(code_ ? code_ : (call));                                                                               \
-  } while (0)
 
 /* ---- Versions and errors ---- */
 
@@ -224,11 +136,12 @@ API const char *CUDARTAPI cudaGetErrorName(cudaError_t error) {
 
 API const char *CUDARTAPI cudaGetErrorString(cudaError_t error) { return cudaGetErrorName(error); }
 
+#if CUDART_MAJOR >= 12
 API cudaError_t CUDARTAPI cudaGetDriverEntryPointByVersion(const char *symbol, void **pointer, unsigned int version,
                                                            unsigned long long flags,
                                                            enum cudaDriverEntryPointQueryResult *status) {
   int how = 0, code = driver_there();
-  if (!code) code = driver.GetProcAddress(symbol, pointer, (int)version, flags, &how);
+  if (!code) code = look_up(symbol, pointer, (int)version, flags, &how);
   if (status) *status = (enum cudaDriverEntryPointQueryResult)how;
   return done(code);
 }
@@ -237,6 +150,12 @@ API cudaError_t CUDARTAPI cudaGetDriverEntryPoint(const char *symbol, void **poi
                                                   enum cudaDriverEntryPointQueryResult *status) {
   return cudaGetDriverEntryPointByVersion(symbol, pointer, VERSION, flags, status);
 }
+#else
+API cudaError_t CUDARTAPI cudaGetDriverEntryPoint(const char *symbol, void **pointer, unsigned long long flags) {
+  int code = driver_there();
+  return done(code ? code : look_up(symbol, pointer, VERSION, flags, NULL));
+}
+#endif
 
 /* ---- Devices ---- */
 

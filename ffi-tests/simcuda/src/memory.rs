@@ -180,7 +180,7 @@ impl Sim {
     /// The allocation around an address, as device work finds it whose turn it is: start, bytes, and the device that
     /// it is memory of. What is allocated in the order of streams lives from the turn of its allocation to that of
     /// its free.
-    pub(crate) fn touchable(&self, at: u64) -> Result<Option<(u64, u64, Option<CUdevice>)>, String> {
+    fn touchable(&self, at: u64) -> Result<Option<(u64, u64, Option<CUdevice>)>, String> {
         let living = self.living.range(..=at).next_back();
         if let Some((start, living)) = living.filter(|(start, living)| at - **start < living.bytes) {
             return Ok(Some((*start, living.bytes, Some(living.device))));
@@ -226,5 +226,12 @@ impl Sim {
             Ok(false) if self.is_device_address(at) || !host => Err(format!("{at:#x} is not allocated")),
             Ok(false) => Ok(()),
         }
+    }
+
+    /// The same for a copy, which reaches every device's memory: where peer access is not enabled it is staged through
+    /// the host (CUDA C++ Programming Guide, Peer-to-Peer Memory Copy).
+    pub(crate) fn may_copy(&self, device: CUdevice, at: u64, bytes: u64, writes: bool) -> Result<(), String> {
+        let owner = self.touchable(at)?.and_then(|(_, _, owner)| owner);
+        self.may_access(owner.unwrap_or(device), at, bytes, writes, true)
     }
 }

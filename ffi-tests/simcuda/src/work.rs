@@ -156,11 +156,6 @@ impl Sim {
         }
     }
 
-    /// As whose device a copy touches memory: it needs no peer access, only kernels do.
-    fn copier(&self, device: CUdevice, at: u64) -> CUdevice {
-        self.touchable(at).ok().flatten().and_then(|(.., owner)| owner).unwrap_or(device)
-    }
-
     /// Work that touches memory; an error says what is wrong with it, and nothing was touched.
     fn touch(&mut self, device: CUdevice, work: &Work) -> Result<(), String> {
         match work {
@@ -178,10 +173,10 @@ impl Sim {
                 }
             }
             Work::Copy { to, from, bytes } => {
-                self.may_access(self.copier(device, *to), *to, *bytes, true, true)?;
+                self.may_copy(device, *to, *bytes, true)?;
                 match from {
                     Source::Address(from) => {
-                        self.may_access(self.copier(device, *from), *from, *bytes, false, true)?;
+                        self.may_copy(device, *from, *bytes, false)?;
                         copy(*to, *from, *bytes);
                     }
                     Source::Staged(staged) => copy(*to, staged.as_ptr().addr() as u64, *bytes),

@@ -1,15 +1,39 @@
-//! What libbfc.so shows the linker and the loader, read from what `nm` and `readelf` print.
+//! What libbfc.so and libbfc_preload.so show the linker and the loader, read from what `nm` and `readelf` print.
 
 use std::collections::BTreeSet;
 
 /// The newest glibc whose symbols may be needed: that of RHEL 9 and Ubuntu 22.04.
 pub const NEWEST_GLIBC: (u32, u32) = (2, 34);
 
-/// What the library may load. A GPU driver is looked for at run time and never linked.
-const LIBRARIES: [&str; 4] = ["libc.so.6", "libgcc_s.so.1", "libm.so.6", "ld-linux-x86-64.so.2"];
+/// What a library may load of the system's. A GPU driver is looked for at run time and never linked.
+const LIBRARIES: [&str; 5] =
+    ["libc.so.6", "libgcc_s.so.1", "libm.so.6", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"];
 
-/// Compares what `nm -D --defined-only` prints with the list: a name a line, `#` begins a remark.
-pub fn exports(nm: &str, list: &str) -> Vec<String> {
+/// A list of what a library may export.
+pub struct Exports<'a> {
+    /// The library's name.
+    pub library: &'a str,
+    /// The file that the list is from.
+    pub listed_in: &'a str,
+    /// A name a line, `#` begins a remark.
+    pub list: &'a str,
+}
+
+/// What a library's dynamic section has to say.
+pub struct Dynamic<'a> {
+    /// The library's name.
+    pub library: &'a str,
+    /// Its SONAME.
+    pub soname: &'a str,
+    /// Where it looks for others, if it may.
+    pub runpath: Option<&'a str>,
+    /// What it has to load beside what it may load of the system's.
+    pub needed: &'a [&'a str],
+}
+
+/// Compares what `nm -D --defined-only` prints with the list.
+pub fn exports(nm: &str, exports: &Exports<'_>) -> Vec<String> {
+    let Exports { library, listed_in, list } = exports;
     // The third word is the name; its version, if any, follows an @.
     let names = nm.lines().filter_map(|line| line.split_whitespace().nth(2));
     let found: BTreeSet<&str> = names.map(|name| name.split('@').next().unwrap_or(name)).collect();
@@ -19,18 +43,17 @@ pub fn exports(nm: &str, list: &str) -> Vec<String> {
 
     let mut wrong = Vec::new();
     if found.is_empty() {
-        wrong.push("libbfc.so exports nothing at all".to_owned());
+        wrong.push(format!("{library} exports nothing at all"));
     }
     if names.len() != listed.len() {
-        wrong.push("ffi-tests/symbols.txt names something twice".to_owned());
+        wrong.push(format!("{listed_in} names something twice"));
     }
-    let missing = listed
-        .difference(&found)
-        .map(|name| format!("{name} is listed in ffi-tests/symbols.txt but not exported"));
+    let missing =
+        listed.difference(&found).map(|name| format!("{name} is listed in {listed_in} but not exported"));
     let extra = found.difference(&listed).map(|name| {
         format!(
-            "{name} is exported but not listed in ffi-tests/symbols.txt: add it there if it belongs \
-             to the C ABI, else it must not be visible"
+            "{name} is exported but not listed in {listed_in}: add it there if it belongs there, else it \
+             must not be visible"
         )
     });
     wrong.extend(missing);
@@ -59,34 +82,44 @@ pub fn glibc(nm: &str, newest: (u32, u32)) -> Vec<String> {
         .collect()
 }
 
-/// Looks at what `readelf -d` prints: the name, what is loaded with it, and that it stays loaded.
-pub fn dynamic(readelf: &str, soname: &str) -> Vec<String> {
+/// Looks at what `readelf -d` prints: the name, what is loaded with it and from where, and that it stays loaded.
+pub fn dynamic(readelf: &str, expected: &Dynamic<'_>) -> Vec<String> {
+    let Dynamic { library, soname, runpath, needed } = expected;
     let entries: Vec<(&str, &str)> = readelf.lines().filter_map(entry).collect();
     let of = |tag: &'static str| {
         let found = entries.iter().filter(move |(name, _)| *name == tag);
-        found.map(|(_, value)| *value)
-    };
-    let bracketed = |value: &str| {
-        let inside = value.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
-        inside.map_or(value, |(inside, _)| inside).to_owned()
+        found.map(|(_, value)| bracketed(value))
     };
 
     let mut wrong = Vec::new();
-    let names: Vec<String> = of("SONAME").map(bracketed).collect();
-    if names != [soname] {
+    let names: Vec<&str> = of("SONAME").collect();
+    if names != [*soname] {
         wrong.push(format!("the SONAME is {names:?} and not {soname}"));
     }
     if !of("FLAGS_1").any(|flags| flags.split_whitespace().any(|flag| flag == "NODELETE")) {
         wrong.push("NODELETE is not set: dlclose would unmap code that is still called".into());
     }
-    for tag in ["RPATH", "RUNPATH", "TEXTREL"] {
+    for tag in ["RPATH", "TEXTREL"] {
         if let Some(value) = of(tag).next() {
             wrong.push(format!("{tag} is set: {value}"));
         }
     }
-    let others = of("NEEDED").map(bracketed).filter(|library| !LIBRARIES.contains(&&**library));
-    wrong.extend(others.map(|library| format!("{library} is loaded with libbfc.so")));
+    let runpaths: Vec<&str> = of("RUNPATH").collect();
+    if runpaths != runpath.as_slice() {
+        wrong.push(format!("the RUNPATH is {runpaths:?} and not {runpath:?}"));
+    }
+    let found: Vec<&str> = of("NEEDED").collect();
+    let missing = needed.iter().filter(|name| !found.contains(name));
+    wrong.extend(missing.map(|name| format!("{name} is not loaded with {library}")));
+    let others = found.iter().filter(|name| !LIBRARIES.contains(name) && !needed.contains(name));
+    wrong.extend(others.map(|name| format!("{name} is loaded with {library}")));
     wrong
+}
+
+/// What stands in brackets, if anything does.
+fn bracketed(value: &str) -> &str {
+    let inside = value.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
+    inside.map_or(value, |(inside, _)| inside)
 }
 
 /// Compares what `rustc --print native-static-libs` says with the libraries that installed files name for
@@ -119,6 +152,11 @@ fn parse(version: &str) -> Option<(u32, u32)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn exports(nm: &str, list: &str) -> Vec<String> {
+        let listed = Exports { library: "libbfc.so", listed_in: "ffi-tests/symbols.txt", list };
+        super::exports(nm, &listed)
+    }
 
     const NM: &str = "0000000000038780 T bfc_alloc\n0000000000038990 T bfc_free\n";
 
@@ -175,9 +213,40 @@ Dynamic section at offset 0x7d348 contains 29 entries:
  0x000000006ffffffb (FLAGS_1)            Flags: NOW NODELETE
 ";
 
+    fn dynamic(readelf: &str, soname: &str) -> Vec<String> {
+        super::dynamic(readelf, &Dynamic { library: "libbfc.so", soname, runpath: None, needed: &[] })
+    }
+
     #[test]
     fn a_proper_dynamic_section_passes() {
         assert_eq!(dynamic(READELF, "libbfc.so.0"), [""; 0]);
+    }
+
+    #[test]
+    fn a_library_that_needs_another_has_to_find_it_there() {
+        let expected = Dynamic {
+            library: "libbfc_preload.so",
+            soname: "libbfc_preload.so.0",
+            runpath: Some("$ORIGIN"),
+            needed: &["libbfc.so.0"],
+        };
+        let good = "
+ 0x000000000000001d (RUNPATH)            Library runpath: [$ORIGIN]
+ 0x0000000000000001 (NEEDED)             Shared library: [libbfc.so.0]
+ 0x0000000000000001 (NEEDED)             Shared library: [libc.so.6]
+ 0x000000000000000e (SONAME)             Library soname: [libbfc_preload.so.0]
+ 0x000000006ffffffb (FLAGS_1)            Flags: NOW NODELETE
+";
+        assert_eq!(super::dynamic(good, &expected), [""; 0]);
+        let faults = [
+            ("[$ORIGIN]", "[/home/me/lib]"),
+            ("(RUNPATH) ", "(RPATH) "),
+            ("[libbfc.so.0]", "[libbfc.so]"),
+            ("[libc.so.6]", "[libcudart.so.12]"),
+        ];
+        for (old, new) in faults {
+            assert!(!super::dynamic(&good.replace(old, new), &expected).is_empty(), "{new}");
+        }
     }
 
     #[test]

@@ -5,8 +5,20 @@ use std::collections::BTreeSet;
 use super::code::{without_comments, without_tests};
 use super::layers::Source;
 
-/// Documented with the others, and not the library's: the bfc command reads it.
-const OF_THE_COMMAND: &str = "BFC_LIBRARY";
+/// Documented with the others, and not the library's: the bfc command reads the first two, and sets the others for the
+/// interposer.
+const OF_THE_COMMAND: [&str; 10] = [
+    "BFC_LIBRARY",
+    "BFC_PRELOAD_LIBRARY",
+    "BFC_PRELOAD_ASYNC",
+    "BFC_PRELOAD_CHECK",
+    "BFC_PRELOAD_FREE",
+    "BFC_PRELOAD_MAX",
+    "BFC_PRELOAD_MIN",
+    "BFC_PRELOAD_PINNED",
+    "BFC_PRELOAD_REPORT",
+    "BFC_PRELOAD_TRACE",
+];
 
 /// The library asks for a variable by a C string, and for nothing else by one that begins so.
 const READ: &str = "c\"BFC_";
@@ -14,7 +26,7 @@ const READ: &str = "c\"BFC_";
 /// Variables of the sources that have no row in the page's table, and rows of variables that nobody reads.
 pub fn differences(sources: &[Source], page: &str) -> Vec<String> {
     let mut wrong = Vec::new();
-    let mut read = BTreeSet::from([OF_THE_COMMAND.to_owned()]);
+    let mut read = BTreeSet::from(OF_THE_COMMAND.map(str::to_owned));
     for (_, text) in sources {
         let code = without_comments(&without_tests(text));
         read.extend(code.match_indices(READ).filter_map(|(at, _)| {
@@ -22,7 +34,7 @@ pub fn differences(sources: &[Source], page: &str) -> Vec<String> {
             name.split_once('"').map(|(name, _)| name.to_owned())
         }));
     }
-    if read.len() == 1 {
+    if read.len() == OF_THE_COMMAND.len() {
         wrong.push("the sources read no variable: has the way in which they do changed?".to_owned());
     }
     let rows: Vec<&str> = page
@@ -46,8 +58,14 @@ pub fn differences(sources: &[Source], page: &str) -> Vec<String> {
 mod tests {
     use super::*;
 
-    const PAGE: &str = "Set `BFC_OTHER`.\n| name | values |\n|---|---|\n| `BFC_LOG` | a level |\n\
-                        | `BFC_LIBRARY` | a path |\n| `BFC_GC` | sets the flag `BFC_FLAG` |\n";
+    /// Rows of the command's variables, of two more, and a few other lines.
+    fn page() -> String {
+        let rows = OF_THE_COMMAND.map(|name| format!("| `{name}` | a path |\n")).concat();
+        format!(
+            "Set `BFC_OTHER`.\n| name | values |\n|---|---|\n| `BFC_LOG` | a level |\n\
+             {rows}| `BFC_GC` | sets the flag `BFC_FLAG` |\n"
+        )
+    }
 
     fn of(code: &str, page: &str) -> Vec<String> {
         differences(&[("options.rs".to_owned(), code.to_owned())], page)
@@ -56,26 +74,27 @@ mod tests {
     #[test]
     fn the_same_on_both_sides_passes() {
         let code = "let a = with(c\"BFC_LOG\");\n[(c\"BFC_GC\", GC)] // c\"BFC_OLD\"\n";
-        assert_eq!(of(code, PAGE), [""; 0]);
+        assert_eq!(of(code, &page()), [""; 0]);
         let tests = "#[cfg(test)]\nmod tests {\n    fn f() { set(c\"BFC_NOT_THERE\") }\n}\n";
-        assert_eq!(of(&format!("{code}{tests}"), PAGE), [""; 0]);
+        assert_eq!(of(&format!("{code}{tests}"), &page()), [""; 0]);
     }
 
     #[test]
     fn a_missing_and_an_idle_row_fail() {
         let code = "f(c\"BFC_LOG\", c\"BFC_GC\");";
-        let more = of(&format!("{code} f(c\"BFC_NEW\")"), PAGE);
+        let more = of(&format!("{code} f(c\"BFC_NEW\")"), &page());
         assert_eq!(more, ["BFC_NEW is read, and docs/environment.md has no row of it"]);
-        let less = of("f(c\"BFC_LOG\")", PAGE);
+        let less = of("f(c\"BFC_LOG\")", &page());
         assert_eq!(less, ["BFC_GC has a row in docs/environment.md, and nobody reads it"]);
-        assert_eq!(of(code, &PAGE.replace("LIBRARY", "LIBRARIES")).len(), 2);
-        assert_eq!(of(code, &format!("{PAGE}| `BFC_GC` | again |\n")).len(), 1);
+        assert_eq!(of(code, &page().replace("`BFC_LIBRARY", "`BFC_LIBRARIES")).len(), 2);
+        assert_eq!(of(code, &format!("{}| `BFC_GC` | again |\n", page())).len(), 1);
     }
 
     #[test]
     fn nothing_on_one_side_fails() {
-        assert_eq!(of("", PAGE).len(), 3);
-        assert_eq!(of("f(c\"BFC_LOG\")", "").len(), 2);
-        assert_eq!(differences(&[], "| `BFC_LIBRARY` | a path |\n").len(), 1);
+        assert_eq!(of("", &page()).len(), 3);
+        assert_eq!(of("f(c\"BFC_LOG\")", "").len(), 1 + OF_THE_COMMAND.len());
+        let none_read = page().replace("| `BFC_LOG` |", "").replace("| `BFC_GC` |", "");
+        assert_eq!(differences(&[], &none_read).len(), 1);
     }
 }

@@ -2,6 +2,7 @@
 //! is an empty list. A gate that cannot fail is worth nothing, so each one's tests feed it bad input.
 
 mod code;
+pub mod constructors;
 pub mod elf;
 pub mod environment;
 pub mod header;

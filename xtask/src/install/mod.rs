@@ -23,6 +23,9 @@ pub const CMAKE_FOLDER: &str = "lib/cmake/bfc";
 /// Where the pkg-config file lies below the prefix.
 pub const PKG_CONFIG_FILE: &str = "lib/pkgconfig/bfc.pc";
 
+/// What the interposer is called in lib/.
+pub const INTERPOSER: &str = "libbfc_preload.so";
+
 /// Builds the library and installs it below `prefix`.
 pub fn install(workspace: &Workspace, prefix: &Path, profile: Profile) -> Result<()> {
     let built = cargo::build(workspace, profile)?;
@@ -43,6 +46,8 @@ pub fn install_built(workspace: &Workspace, prefix: &Path, profile: Profile, bui
     let binaries = [
         (&built.shared, lib.join(&shared)),
         (&built.archive, lib.join("libbfc.a")),
+        // It finds libbfc.so beside itself, and is found by its path: no links to it.
+        (&built.interposer, lib.join(INTERPOSER)),
         (&built.command, prefix.join("bin/bfc")),
     ];
     for (from, to) in &binaries {

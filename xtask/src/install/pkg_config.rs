@@ -8,6 +8,29 @@ use anyhow::{Context, Result, bail};
 /// The flags that `pkg-config --cflags --libs` prints for a file in the folder `folder`; with
 /// `link_statically` those of `--static`.
 pub fn flags(text: &str, folder: &str, link_statically: bool) -> Result<Vec<String>> {
+    let (_, fields) = parse(text, folder)?;
+    let mut wanted = vec!["Cflags", "Libs"];
+    if link_statically {
+        wanted.push("Libs.private");
+    }
+    let mut found = Vec::new();
+    for name in wanted {
+        let field = fields.get(name).with_context(|| format!("there is no field {name}"))?;
+        found.extend(field.split_whitespace().map(str::to_owned));
+    }
+    Ok(found)
+}
+
+/// What `pkg-config --variable=NAME` prints.
+pub fn variable(text: &str, folder: &str, name: &str) -> Result<String> {
+    let (mut variables, _) = parse(text, folder)?;
+    variables.remove(name).with_context(|| format!("there is no variable {name}"))
+}
+
+type Values = BTreeMap<String, String>;
+
+/// The variables and the fields.
+fn parse(text: &str, folder: &str) -> Result<(Values, Values)> {
     let mut variables = BTreeMap::from([("pcfiledir".to_owned(), folder.to_owned())]);
     let mut fields = BTreeMap::new();
     for line in text.lines().map(str::trim) {
@@ -24,16 +47,7 @@ pub fn flags(text: &str, folder: &str, link_statically: bool) -> Result<Vec<Stri
             fields.insert(name.to_owned(), value);
         }
     }
-    let mut wanted = vec!["Cflags", "Libs"];
-    if link_statically {
-        wanted.push("Libs.private");
-    }
-    let mut found = Vec::new();
-    for name in wanted {
-        let field = fields.get(name).with_context(|| format!("there is no field {name}"))?;
-        found.extend(field.split_whitespace().map(str::to_owned));
-    }
-    Ok(found)
+    Ok((variables, fields))
 }
 
 /// Puts in the variables' values.
@@ -63,6 +77,12 @@ mod tests {
         assert_eq!(shared, ["-I/p/../include", "-DA=1", "-L/p/..", "-lx"]);
         let archive = flags(FILE, "/p", true).expect("a good file");
         assert_eq!(archive.last().map(String::as_str), Some("-lm"));
+    }
+
+    #[test]
+    fn variables_are_expanded() {
+        assert_eq!(variable(FILE, "/p", "prefix").expect("it is there"), "/p/..");
+        assert!(variable(FILE, "/p", "libdir").is_err());
     }
 
     #[test]

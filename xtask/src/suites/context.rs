@@ -47,7 +47,7 @@ impl Context {
         std::mem::take(&mut self.tally)
     }
 
-    /// The library and the command, built at the first time of asking.
+    /// The library, the interposer and the command, built at the first time of asking.
     pub fn built(&mut self, profile: Profile) -> Result<Rc<Built>> {
         let slot = match profile {
             Profile::Debug => &mut self.debug,

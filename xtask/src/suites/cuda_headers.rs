@@ -8,6 +8,7 @@ use cuda_sys::Function;
 use super::context::Context;
 use crate::cuda_headers::{self, Headers, Lists};
 use crate::files;
+use crate::hooks;
 use crate::tools;
 use crate::workspace::{Ended, Workspace};
 
@@ -43,6 +44,12 @@ pub fn run(context: &mut Context) -> Result<()> {
             }
             Ok(())
         });
+        for header in ["cuda.h", "cuda_runtime_api.h"] {
+            let text = files::read(&headers.include.join(header))?;
+            let name =
+                format!("CUDA {major}: {}, on every function of {header} that gives memory", hooks::PAGE);
+            context.gate(&name, &hooks::missing(&text, &hooks::page()));
+        }
         for (fault, put) in FAULTS {
             context.check(&format!("CUDA {major}: found: {fault}"), |workspace| {
                 let mut lists = lists.clone();

@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 
 use super::context::{Context, Count};
 use crate::gates::{environment, links};
-use crate::{cargo, files};
+use crate::{cargo, files, hooks};
 
 /// rustdoc's warnings are errors, its examples run, links lead somewhere, and the table of environment
 /// variables is whole.
@@ -31,6 +31,10 @@ pub fn run(context: &mut Context) -> Result<()> {
     let page = files::read(&root.join("docs/environment.md"))?;
     let wrong = environment::differences(&super::layers::sources(context)?, &page);
     context.gate("the table of environment variables", &wrong);
+
+    let is_made = files::read(&root.join(hooks::PAGE))? == hooks::page();
+    let wrong = if is_made { vec![] } else { vec!["it is not what `cargo xtask hooks` makes".to_owned()] };
+    context.gate("docs/hooks.md is made from the list of hooks", &wrong);
 
     let command = cargo::cargo(&context.workspace, &["test", "--doc", "--package=bfc"]);
     let command = context.plain(command);

@@ -17,6 +17,17 @@ find_package(bfc ${WORDS} REQUIRED)
 if(NOT TARGET bfc::bfc OR NOT TARGET bfc::static)
   message(FATAL_ERROR \"a target is missing\")
 endif()
+if(NOT EXISTS \"${bfc_PRELOAD_LIBRARY}\")
+  message(FATAL_ERROR \"bfc_PRELOAD_LIBRARY: ${bfc_PRELOAD_LIBRARY}\")
+endif()
+# As a function's scope would have it: the targets are there, the variable is not.
+set(first \"${bfc_PRELOAD_LIBRARY}\")
+unset(bfc_PRELOAD_LIBRARY)
+find_package(bfc ${WORDS} REQUIRED)
+if(NOT bfc_PRELOAD_LIBRARY STREQUAL first)
+  message(FATAL_ERROR \"bfc_PRELOAD_LIBRARY then: ${bfc_PRELOAD_LIBRARY}\")
+endif()
+message(STATUS \"interposer ${bfc_PRELOAD_LIBRARY}\")
 message(STATUS \"found bfc ${bfc_VERSION} in ${bfc_DIR}\")
 ";
 
@@ -84,9 +95,13 @@ fn judge(said: &str, success: bool, fit: bool, version: &str, prefix: &Path) -> 
     let place = prefix.join("lib/cmake/bfc");
     match (success, fit) {
         (true, true) => {
-            let expected = format!("found bfc {version} in {}", place.display());
-            let found = said.contains(&expected);
-            found.then_some(()).with_context(|| format!("not {expected}:\n{said}"))
+            let interposer = prefix.join("lib/libbfc_preload.so");
+            let expected = [
+                format!("found bfc {version} in {}", place.display()),
+                format!("interposer {}", interposer.display()),
+            ];
+            let missing = expected.iter().find(|words| !said.contains(*words));
+            missing.map_or(Ok(()), |words| bail!("not {words}:\n{said}"))
         }
         (false, false) => {
             let considered = said.contains(&format!("bfcConfig.cmake, version: {version}"));
@@ -118,9 +133,10 @@ mod tests {
     #[test]
     fn only_the_right_answer_for_the_right_reason_passes() {
         let judge = |said: &str, success, fit| judge(said, success, fit, "0.1.0", Path::new("/p"));
-        let found = "-- found bfc 0.1.0 in /p/lib/cmake/bfc\n";
+        let found = "-- interposer /p/lib/libbfc_preload.so\n-- found bfc 0.1.0 in /p/lib/cmake/bfc\n";
         assert!(judge(found, true, true).is_ok());
-        assert!(judge("-- found bfc 0.1.0 in /usr/lib/cmake/bfc\n", true, true).is_err());
+        assert!(judge(&found.replace("/p/lib/cmake", "/usr/lib/cmake"), true, true).is_err());
+        assert!(judge(&found.replace("/p/lib/libbfc_p", "/usr/lib/libbfc_p"), true, true).is_err());
         assert!(judge(found, true, false).is_err());
         let refused = "  /p/lib/cmake/bfc/bfcConfig.cmake, version: 0.1.0\n";
         assert!(judge(refused, false, false).is_ok());

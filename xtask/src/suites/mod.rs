@@ -12,6 +12,8 @@ mod layers;
 mod lints;
 mod package;
 mod pkg_config;
+mod preload;
+mod pytorch;
 mod races;
 mod rust;
 mod simcuda;
@@ -40,7 +42,7 @@ struct Suite {
 }
 
 /// In the order in which they run: what takes seconds and finds much comes first.
-const SUITES: [Suite; 14] = [
+const SUITES: [Suite; 16] = [
     Suite {
         name: "layers",
         about: "the library's modules import only from those below them",
@@ -58,6 +60,12 @@ const SUITES: [Suite; 14] = [
         about: "the simulated driver and runtimes: their own tests, and signatures against NVIDIA's headers",
         usual: true,
         run: simcuda::run,
+    },
+    Suite {
+        name: "preload",
+        about: "libbfc_preload.so: what it shows the loader, and programs with it on the simulated driver",
+        usual: true,
+        run: preload::run,
     },
     Suite {
         name: "doc",
@@ -124,6 +132,12 @@ const SUITES: [Suite; 14] = [
         about: "in lock-step with TensorFlow's own allocator (fetches its wheel, once)",
         usual: false,
         run: tensorflow::run,
+    },
+    Suite {
+        name: "pytorch",
+        about: "PyTorch's CUDA wheel trains on the simulated driver (fetches it, once)",
+        usual: false,
+        run: pytorch::run,
     },
 ];
 
@@ -197,7 +211,8 @@ mod tests {
 
     #[test]
     fn the_usual_suites_run_unless_others_are_named() {
-        let usual = ["layers", "rust", "simcuda", "doc", "header", "symbols", "package", "valgrind"];
+        let usual =
+            ["layers", "rust", "simcuda", "preload", "doc", "header", "symbols", "package", "valgrind"];
         assert_eq!(wanted(&[]), usual);
         assert_eq!(wanted(&["fuzz", "lints"]), ["lints", "fuzz"]);
         assert_eq!(wanted(&["all"]).len(), SUITES.len());

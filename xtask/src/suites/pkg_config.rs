@@ -1,6 +1,7 @@
-//! Linking by the pkg-config file: with the shared library, with the archive, and wholly statically.
+//! Linking by the pkg-config file: with the shared library, with the archive, and wholly statically; and the
+//! interposer that it names.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 
@@ -42,6 +43,38 @@ pub fn run(context: &mut Context, prefix: &Path, state: &str) -> Result<()> {
             }
             try_out(workspace, &flags, prefix, link)
         });
+    }
+    context.check(&format!("pkg-config, {state}: the interposer"), |workspace| {
+        let path = interposer(workspace, tool.as_deref(), prefix)?;
+        preloaded(workspace, &path, prefix)
+    });
+    Ok(())
+}
+
+fn interposer(workspace: &Workspace, tool: Option<&Path>, prefix: &Path) -> Result<PathBuf> {
+    let file = prefix.join(install::PKG_CONFIG_FILE);
+    let folder = file.parent().unwrap_or(prefix);
+    let path = match tool {
+        Some(tool) => {
+            let mut command = workspace.command(tool);
+            command.env("PKG_CONFIG_PATH", folder).args(["--variable=preload_library", "bfc"]);
+            capture(&mut command)?
+        }
+        None => pkg_config::variable(&files::read(&file)?, &folder.to_string_lossy(), "preload_library")?,
+    };
+    Ok(path.trim().into())
+}
+
+/// Any program will do: the interposer finds libbfc.so beside itself, and says that it is there.
+fn preloaded(workspace: &Workspace, interposer: &Path, prefix: &Path) -> Result<()> {
+    let check = workspace.target.join("xtask/interposer.check");
+    files::remove(&check)?;
+    let mut command = workspace.command(prefix.join("bin/bfc"));
+    command.arg("--version").env("LD_PRELOAD", interposer).env("BFC_PRELOAD_CHECK", &check);
+    capture(&mut command)?;
+    let said = if check.exists() { files::read(&check)? } else { String::new() };
+    if !said.contains(" loaded ") {
+        bail!("{} was not loaded: {said}", interposer.display());
     }
     Ok(())
 }

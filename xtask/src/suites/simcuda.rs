@@ -1,6 +1,6 @@
 //! The suite `simcuda`: the simulated driver and runtimes themselves, as others use them.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Result, bail};
@@ -8,7 +8,7 @@ use anyhow::{Result, bail};
 use super::context::{Context, Count};
 use crate::cargo;
 use crate::cuda_headers;
-use crate::simcuda::{self, MAJORS};
+use crate::simcuda::{self, MAJORS, RUNTIME};
 use crate::tools;
 use crate::workspace::{Workspace, capture};
 
@@ -35,45 +35,58 @@ fn driver(context: &mut Context, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// One program with each of the runtimes.
+/// The programs with each of the runtimes.
 fn runtimes(context: &mut Context, folder: &Path) -> Result<()> {
     let programs = folder.with_file_name("bin");
     std::fs::create_dir_all(&programs)?;
     for major in MAJORS {
         let name = format!("libcudart.so.{major}");
-        let program = programs.join(format!("runtime{major}"));
-        let mut command = simcuda::compile(&context.workspace, "tests/c/runtime.c", major);
-        command.arg("-o").arg(&program).arg("-L").arg(folder).arg(format!("-l:{name}"));
-        tried(context, &name, major, command, &program)?;
+        let link = |command: &mut Command| {
+            command.arg("-L").arg(folder).arg(format!("-l:{name}"));
+        };
+        tried(context, &name, major, &programs, &link)?;
     }
-    let program = programs.join("runtime_static");
-    let mut command = simcuda::compile(&context.workspace, "tests/c/runtime.c", MAJORS[0]);
-    // What the program has it exports: the runtime's symbols are not among it.
-    command.args(["-DLINKED_STATICALLY", "-rdynamic", "-o"]).arg(&program);
-    command.arg(folder.join("libcudart_static.a"));
-    tried(context, "libcudart_static.a", MAJORS[0], command, &program)?;
+    let link = |command: &mut Command| {
+        // What the program has it exports: the runtime's symbols are not among it.
+        command.args(["-DLINKED_STATICALLY", "-rdynamic"]).arg(folder.join("libcudart_static.a"));
+    };
+    let program = tried(context, "libcudart_static.a", MAJORS[0], &programs, &link)?;
     context.check("libcudart_static.a has hidden symbols only", |workspace| hidden(workspace, folder));
     let command = context.workspace.command(&program);
     context.program("libcudart_static.a without a driver", argument(command, "none"), Count::One)?;
     Ok(())
 }
 
-/// Compiles the program and runs it, also on a driver that is too old for the runtime.
-fn tried(context: &mut Context, name: &str, major: u32, mut command: Command, program: &Path) -> Result<()> {
-    command.args(["-ldl", "-lpthread"]);
-    context.workspace.run_well(&format!("program with the simulated {name}"), command)?;
+/// Compiles the programs and runs them, the first also on a driver that is too old for the runtime; that one is given.
+fn tried(
+    context: &mut Context,
+    name: &str,
+    major: u32,
+    programs: &Path,
+    link: &dyn Fn(&mut Command),
+) -> Result<PathBuf> {
+    let [program, kernels] = ["runtime", "kernels"].map(|source| programs.join(format!("{source}-{name}")));
+    for (source, program) in [("tests/c/runtime.c", &program), ("tests/c/kernels.c", &kernels)] {
+        let mut command = simcuda::compile(&context.workspace, &[source], major);
+        command.arg("-o").arg(program);
+        link(&mut command);
+        command.args(["-ldl", "-lpthread"]);
+        context.workspace.run_well(&format!("{source} with the simulated {name}"), command)?;
+    }
     let libraries = simcuda::folder(&context.workspace);
-    let on = |version: Option<String>| {
+    let on = |program: &Path, version: Option<String>| {
         let mut command = context.workspace.command(program);
         command.env("LD_LIBRARY_PATH", &libraries).env("SIMCUDA_DEVICES", "2");
         command.env_remove("SIMCUDA_DRIVER_VERSION");
         command.envs(version.map(|version| ("SIMCUDA_DRIVER_VERSION", version)));
         command
     };
-    let (usual, old) = (on(None), argument(on(Some(format!("{}080", major - 1))), "old"));
+    let (usual, launches) = (on(&program, None), on(&kernels, None));
+    let old = argument(on(&program, Some(format!("{}080", major - 1))), "old");
     context.program(name, usual, Count::One)?;
+    context.program(&format!("{name}, launches"), launches, Count::One)?;
     context.program(&format!("{name} on an old driver"), old, Count::One)?;
-    Ok(())
+    Ok(program)
 }
 
 fn argument(mut command: Command, word: &str) -> Command {
@@ -110,7 +123,7 @@ fn signatures(context: &mut Context) {
     let others: Vec<_> = versions.iter().map(|headers| headers.include.clone()).collect();
     for headers in &versions {
         context.check(&format!("signatures of the runtime {}", headers.major), |workspace| {
-            let mut command = simcuda::compile(workspace, "cudart/cudart.c", headers.major);
+            let mut command = simcuda::compile(workspace, &RUNTIME, headers.major);
             command.args(["-fsyntax-only", "-DWITH_NVIDIA_HEADERS", "-isystem"]).arg(&headers.include);
             for include in &others {
                 command.arg("-idirafter").arg(include);

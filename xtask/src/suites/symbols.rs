@@ -6,7 +6,7 @@ use super::context::Context;
 use super::package;
 use crate::cargo::Profile;
 use crate::files;
-use crate::gates::elf;
+use crate::gates::elf::{self, Dynamic, Exports};
 use crate::gates::version::{self, Said};
 use crate::install;
 use crate::workspace::{Workspace, capture};
@@ -21,7 +21,8 @@ pub fn run(context: &mut Context) -> Result<()> {
     };
     let defined = nm(&context.workspace, "--defined-only")?;
     let list = files::read(&context.workspace.path("ffi-tests/symbols.txt"))?;
-    context.gate("the listed exports, no others", &elf::exports(&defined, &list));
+    let listed = Exports { library: "libbfc.so", listed_in: "ffi-tests/symbols.txt", list: &list };
+    context.gate("the listed exports, no others", &elf::exports(&defined, &listed));
 
     let undefined = nm(&context.workspace, "--undefined-only")?;
     let wrong = elf::glibc(&undefined, elf::NEWEST_GLIBC);
@@ -30,7 +31,8 @@ pub fn run(context: &mut Context) -> Result<()> {
 
     let soname = version::soname(&context.workspace.version);
     let dynamic = capture(context.workspace.command("readelf").arg("-dW").arg(library))?;
-    context.gate("SONAME, NODELETE, what is loaded", &elf::dynamic(&dynamic, &soname));
+    let expected = Dynamic { library: "libbfc.so", soname: &soname, runpath: None, needed: &[] };
+    context.gate("SONAME, NODELETE, what is loaded", &elf::dynamic(&dynamic, &expected));
 
     versions(context)
 }

@@ -1,0 +1,140 @@
+//! `bfc run`: a program with the interposer in front of the driver, its cudaMalloc served by libbfc.
+//!
+//! Without `--check` the command becomes the program (exec): terminal, signals, process id and exit code are the
+//! program's own. With it the command stays beside the program and says at the end what the interposer saw.
+
+mod check;
+mod exec;
+mod file;
+mod lines;
+mod preload;
+mod program;
+mod settings;
+mod signals;
+mod verdict;
+mod words;
+
+use std::ffi::OsString;
+use std::fmt;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Args, ValueEnum};
+
+use crate::size;
+use program::Program;
+use settings::Settings;
+
+/// The command itself failed; `env`, `timeout` and `chroot` say so too. 1 and 2 are likely the program's own.
+const FAILED: u8 = 125;
+
+/// What the interposer was asked to, in the words of the command line.
+#[derive(Args)]
+pub struct Run {
+    /// The program, found in PATH as a shell does, and its arguments
+    #[arg(required = true, num_args = 1.., trailing_var_arg = true, value_name = "PROGRAM")]
+    program: Vec<OsString>,
+
+    /// When the program has ended, say on standard error whether its allocations came from the pool, and if none did,
+    /// why; then the exit code is 3, whatever the program's was
+    #[arg(long)]
+    check: bool,
+    /// The pool's limit on each device: bytes, or a number with KiB, MiB, GiB, TiB [default: what is free on the
+    /// device, less a reserve]
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true, value_parser = size::parse_nonzero)]
+    limit: Option<u64>,
+    /// The pool's limit as a share of the device's memory. A BFC_MEMORY_LIMIT of the environment does not count then
+    #[arg(
+        long,
+        value_name = "F",
+        allow_hyphen_values = true,
+        value_parser = size::parse_fraction,
+        conflicts_with = "limit"
+    )]
+    fraction: Option<f64>,
+    /// What cudaFree does [default: wait]
+    #[arg(long, value_enum, ignore_case = true)]
+    free: Option<Free>,
+    /// Serve cudaMallocAsync too
+    #[arg(long = "async")]
+    stream_ordered: bool,
+    /// Serve pinned host memory too: cudaMallocHost, cudaHostAlloc
+    #[arg(long)]
+    pinned: bool,
+    /// Leave allocations below this size to the driver
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true, value_parser = size::parse_nonzero)]
+    min: Option<u64>,
+    /// Leave allocations above this size to the driver
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true, value_parser = size::parse_nonzero)]
+    max: Option<u64>,
+    /// At the end of each process that allocated, append a summary to FILE, or write it to standard error
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
+    report: Option<PathBuf>,
+    /// Record what the program allocates, for bfc replay. A FILE that is there is overwritten. Where several
+    /// processes allocate, the first has FILE and each of the others FILE.PID
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+    /// The interposer, or the folder it lies in; libbfc.so.0 must lie beside it [default: $BFC_PRELOAD_LIBRARY, else
+    /// libbfc_preload.so beside this command, in ../lib, ../lib64 or ../lib/x86_64-linux-gnu]
+    #[arg(long, value_name = "PATH")]
+    preload: Option<PathBuf>,
+}
+
+/// How it is called: the words of the program are one argument to clap.
+pub const USAGE: &str = "bfc run [OPTIONS] [--] <PROGRAM> [ARGS]...";
+
+/// What `bfc run --help` ends with.
+pub const EXIT_CODES: &str = "\
+Exit code: the program's own. If it never ran: 127 where it was not found, 126 where it cannot
+be executed, 125 where bfc itself failed, 2 for wrong usage. With --check also: 3 where nothing
+came from the pool, 128 + N where signal N ended the program.";
+
+/// Values of `--free`.
+#[derive(Clone, Copy, ValueEnum)]
+enum Free {
+    /// It returns at once; the memory is used again after a synchronisation that comes later
+    Wait,
+    /// It synchronises, for programs that use cudaFree as a barrier
+    Sync,
+}
+
+/// Why the program was not run, with the exit code that says so.
+#[derive(Debug)]
+struct Refusal {
+    code: u8,
+    words: String,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.words)
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+impl Run {
+    /// What clap cannot see.
+    pub fn check(&self) -> Result<(), &'static str> {
+        match (self.min, self.max) {
+            (Some(min), Some(max)) if min > max => Err("--min is above --max: nothing would be pooled"),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Runs the program. Returns only with `--check`, or if it cannot be run.
+pub fn run(args: &Run) -> Result<ExitCode> {
+    let program = Program::find(&args.program)?;
+    let mut settings = Settings::of(args)?;
+    settings.preload(&preload::find(args.preload.as_deref())?)?;
+    // Last: whoever mistyped the program keeps the trace of yesterday.
+    settings::make_room_for_trace(args)?;
+    if args.check { check::run(&program, settings) } else { Err(program.exec(&settings).into()) }
+}
+
+/// The exit code for an error of `run`.
+pub fn code_of(error: &anyhow::Error) -> ExitCode {
+    error.downcast_ref::<Refusal>().map_or(FAILED, |refusal| refusal.code).into()
+}

@@ -1,0 +1,92 @@
+//! Finding libbfc_preload.so.
+
+use std::env;
+use std::path::{self, Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+
+use crate::environment::PRELOAD_LIBRARY;
+use crate::library::FOLDERS;
+
+/// The interposer; a package may have only the name with the version of its ABI.
+const NAMES: [&str; 2] = ["libbfc_preload.so", "libbfc_preload.so.0"];
+
+/// The library that it needs, by the name under which it asks for it. It finds it beside itself and nowhere else
+/// for certain.
+const LIBRARY: &str = "libbfc.so.0";
+
+const ADVICE: &str = "install libbfc, or name the interposer with --preload PATH or BFC_PRELOAD_LIBRARY=PATH";
+
+/// The interposer: the one `given`, else the variable's, else the first beside this command. An absolute path.
+pub fn find(given: Option<&Path>) -> Result<PathBuf> {
+    let variable = env::var_os(PRELOAD_LIBRARY).filter(|value| !value.is_empty());
+    let found = match (given, variable) {
+        (Some(path), _) => named(path, "--preload")?,
+        (None, Some(path)) => named(Path::new(&path), PRELOAD_LIBRARY)?,
+        (None, None) => beside(&env::current_exe().unwrap_or_default())?,
+    };
+    let found =
+        path::absolute(&found).with_context(|| format!("cannot tell where {} is", found.display()))?;
+    with_library(found)
+}
+
+/// What somebody named: there is no falling back from it.
+fn named(path: &Path, source: &str) -> Result<PathBuf> {
+    if path.is_file() {
+        return Ok(path.to_owned());
+    }
+    if !path.is_dir() {
+        bail!("there is no {} (from {source}); {ADVICE}", path.display());
+    }
+    let inside = NAMES.map(|name| path.join(name));
+    let Some(file) = inside.into_iter().find(|file| file.is_file()) else {
+        bail!("{source} names the folder {}, which holds no {}", path.display(), NAMES[0]);
+    };
+    Ok(file)
+}
+
+fn beside(executable: &Path) -> Result<PathBuf> {
+    let folder = executable.parent().unwrap_or(Path::new("."));
+    let files = FOLDERS.iter().flat_map(|name| NAMES.map(|file| folder.join(name).join(file)));
+    let tried: Vec<PathBuf> = files.collect();
+    if let Some(file) = tried.iter().find(|file| file.is_file()) {
+        return Ok(file.clone());
+    }
+    let tried: Vec<String> = tried.iter().map(|file| file.display().to_string()).collect();
+    bail!("{} was not found; tried\n  {}\n{ADVICE}", NAMES[0], tried.join("\n  "))
+}
+
+/// Without the library every program that is run would say that the interposer cannot be preloaded, and go on.
+fn with_library(file: PathBuf) -> Result<PathBuf> {
+    let folder = file.parent().unwrap_or(Path::new("/"));
+    if !folder.join(LIBRARY).exists() {
+        let [file, folder] = [&*file, folder].map(Path::display);
+        bail!(
+            "{file} needs {LIBRARY} beside it, and {folder} has none; install both (cargo xtask install), or make \
+             {folder}/{LIBRARY} a link to libbfc.so"
+        );
+    }
+    Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_tried_is_told() {
+        let error = beside(Path::new("/nonexistent/bin/bfc")).expect_err("nothing there").to_string();
+        for tried in ["bin/libbfc_preload.so", "bin/../lib64/libbfc_preload.so.0"] {
+            assert!(error.contains(&format!("\n  /nonexistent/{tried}\n")), "{error}");
+        }
+        assert!(error.contains("--preload PATH or BFC_PRELOAD_LIBRARY=PATH"), "{error}");
+    }
+
+    #[test]
+    fn what_is_named_must_be_there() {
+        let error = named(Path::new("/nonexistent"), "--preload").expect_err("nothing there").to_string();
+        assert!(error.starts_with("there is no /nonexistent (from --preload)"), "{error}");
+        let error = named(Path::new("/"), PRELOAD_LIBRARY).expect_err("not there").to_string();
+        assert_eq!(error, "BFC_PRELOAD_LIBRARY names the folder /, which holds no libbfc_preload.so");
+    }
+}

@@ -1,0 +1,170 @@
+//! The program: found as a shell finds it, and run; and what a shell would say if it cannot be.
+
+use std::env;
+use std::ffi::{CString, OsStr, OsString};
+use std::io::{self, ErrorKind};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+
+use anyhow::Result;
+
+use super::settings::Settings;
+use super::{Refusal, exec, file};
+
+/// As in every shell.
+const NOT_FOUND: u8 = 127;
+const NOT_EXECUTABLE: u8 = 126;
+
+/// Where programs are where PATH is not set: what the C library takes.
+const USUAL_PATH: &str = "/bin:/usr/bin";
+
+/// A program that is there and can, as far as one can see, be executed.
+pub struct Program {
+    /// Its file.
+    pub file: PathBuf,
+    /// What it was called and its arguments.
+    words: Vec<OsString>,
+}
+
+impl Program {
+    /// Finds what the first of the words names.
+    pub fn find(words: &[OsString]) -> Result<Self> {
+        let name = words.first().map(OsString::as_os_str).unwrap_or_default();
+        let path = env::var_os("PATH").unwrap_or_else(|| USUAL_PATH.into());
+        let file = look_up(name, &path)?;
+        Ok(Self { file, words: words.to_vec() })
+    }
+
+    /// Becomes the program; returns only why it could not.
+    pub fn exec(&self, settings: &Settings) -> Refusal {
+        self.refusal(&exec::exec(&self.file, &self.words, settings.changes()))
+    }
+
+    /// Starts the program as a child, which does `first` before it becomes the program.
+    ///
+    /// # Safety
+    ///
+    /// `first` runs between fork and exec.
+    pub unsafe fn spawn(
+        &self,
+        settings: &Settings,
+        first: impl Fn() + Send + Sync + 'static,
+    ) -> Result<Child> {
+        let (file, words, changes) = (self.file.clone(), self.words.clone(), settings.changes().to_vec());
+        let mut command = Command::new(&self.file);
+        let become_it = move || {
+            first();
+            // The same exec as without --check. The standard library's own, which would follow, is never reached.
+            Err(exec::exec(&file, &words, &changes))
+        };
+        // SAFETY: between fork and exec; this process has one thread, so that what the child finds is whole, memory
+        // for strings too.
+        unsafe { command.pre_exec(become_it) };
+        Ok(command.spawn().map_err(|error| self.refusal(&error))?)
+    }
+
+    /// What it was called, without folders.
+    pub fn name(&self) -> String {
+        let name = self.words.first().map(Path::new).unwrap_or(&self.file);
+        name.file_name().unwrap_or(name.as_os_str()).to_string_lossy().into_owned()
+    }
+
+    fn refusal(&self, error: &io::Error) -> Refusal {
+        let name = self.file.display();
+        match error.kind() {
+            // The file itself was there a moment ago.
+            ErrorKind::NotFound => {
+                let words = match file::interpreter(&self.file) {
+                    Some(other) => format!("{name} needs {}, which is not there", other.display()),
+                    None => format!("{name} is not there any more, or what it needs to be started is not"),
+                };
+                Refusal { code: NOT_FOUND, words }
+            }
+            _ => Refusal { code: NOT_EXECUTABLE, words: format!("{name} cannot be executed: {error}") },
+        }
+    }
+}
+
+/// The file that a shell would run under this name.
+fn look_up(name: &OsStr, path: &OsStr) -> Result<PathBuf, Refusal> {
+    if name.as_bytes().contains(&b'/') {
+        let file = PathBuf::from(name);
+        return match why_not(&file) {
+            None => Ok(file),
+            Some(refusal) => Err(refusal),
+        };
+    }
+    let mut unusable = None;
+    // An empty name is not found anywhere, as in a shell.
+    for folder in env::split_paths(path).filter(|_| !name.is_empty()) {
+        // An empty entry is the folder that one is in; a path without a slash would be searched for once more.
+        let folder = if folder.as_os_str().is_empty() { PathBuf::from(".") } else { folder };
+        let file = folder.join(name);
+        match why_not(&file) {
+            None => return Ok(file),
+            Some(refusal) if refusal.code == NOT_EXECUTABLE && file.is_file() => {
+                unusable.get_or_insert(refusal);
+            }
+            Some(_) => {}
+        }
+    }
+    Err(unusable.unwrap_or_else(|| {
+        let here = Path::new(name).is_file();
+        let advice = if here { "; for the file in this folder write ./ before it" } else { "" };
+        let words = format!("{} was not found in PATH{advice}", Path::new(name).display());
+        Refusal { code: NOT_FOUND, words }
+    }))
+}
+
+/// Why a file cannot be run, as far as one can see before it is tried.
+fn why_not(file: &Path) -> Option<Refusal> {
+    let name = file.display();
+    let refusal = |code, words| Some(Refusal { code, words });
+    match file.metadata() {
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+            refusal(NOT_FOUND, format!("there is no {name}"))
+        }
+        Err(error) => refusal(NOT_EXECUTABLE, format!("{name} cannot be looked at: {error}")),
+        Ok(found) if found.is_dir() => refusal(NOT_EXECUTABLE, format!("{name} is a folder, and no program")),
+        Ok(_) if !may_execute(file) => {
+            let words = format!("{name} may not be executed: chmod +x, or name its interpreter before it");
+            refusal(NOT_EXECUTABLE, words)
+        }
+        Ok(_) => None,
+    }
+}
+
+fn may_execute(file: &Path) -> bool {
+    let Ok(path) = CString::new(file.as_os_str().as_bytes()) else {
+        return false;
+    };
+    // SAFETY: the path is NUL-terminated and lives through the call.
+    unsafe { libc::access(path.as_ptr(), libc::X_OK) == 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn code(name: &str, path: &str) -> Result<PathBuf, u8> {
+        look_up(OsStr::new(name), OsStr::new(path)).map_err(|refusal| refusal.code)
+    }
+
+    #[test]
+    fn programs_are_found_as_a_shell_finds_them() {
+        assert_eq!(code("sh", "/nonexistent:/bin"), Ok("/bin/sh".into()));
+        assert_eq!(code("/bin/sh", ""), Ok("/bin/sh".into()));
+        assert_eq!(code("sh", "/nonexistent"), Err(NOT_FOUND));
+        assert_eq!(code("", "/bin"), Err(NOT_FOUND));
+        assert_eq!(code("/nonexistent/sh", "/bin"), Err(NOT_FOUND));
+        assert_eq!(code("/bin/sh/sh", "/bin"), Err(NOT_FOUND));
+        assert_eq!(code("/", "/bin"), Err(NOT_EXECUTABLE));
+        // A file that may not be executed is passed over for one that may, and told only where there is none.
+        assert_eq!(code("passwd", "/etc"), Err(NOT_EXECUTABLE));
+        assert_eq!(code("passwd", "/etc:/usr/bin"), Ok("/usr/bin/passwd".into()));
+        // A folder of that name is nothing.
+        assert_eq!(code("etc", "/"), Err(NOT_FOUND));
+    }
+}

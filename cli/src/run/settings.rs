@@ -1,0 +1,142 @@
+//! The environment of the program: what the options say, and LD_PRELOAD.
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{self, Path};
+
+use anyhow::{Context, Result, bail};
+
+use super::{Free, Run};
+use crate::environment as names;
+
+/// The loader's variable.
+const LD_PRELOAD: &str = "LD_PRELOAD";
+
+/// What is set in the environment, and with None what is taken out of it. Everything else stays as the caller has it.
+pub struct Settings(Vec<(&'static str, Option<OsString>)>);
+
+impl Settings {
+    /// What the options set.
+    pub fn of(args: &Run) -> Result<Self> {
+        let mut settings = Self(Vec::new());
+        let on = |is_on: bool| is_on.then(|| "1".to_owned());
+        let number = |bytes: Option<u64>| bytes.map(|bytes| bytes.to_string());
+        let free = args.free.map(|free| match free {
+            Free::Wait => "wait".to_owned(),
+            Free::Sync => "sync".to_owned(),
+        });
+        for (name, value) in [
+            (names::LIMIT, number(args.limit)),
+            (names::MEMORY_FRACTION, args.fraction.map(|fraction| fraction.to_string())),
+            (names::PRELOAD_FREE, free),
+            (names::PRELOAD_ASYNC, on(args.stream_ordered)),
+            (names::PRELOAD_PINNED, on(args.pinned)),
+            (names::PRELOAD_MIN, number(args.min)),
+            (names::PRELOAD_MAX, number(args.max)),
+        ] {
+            if let Some(value) = value {
+                settings.set(name, value);
+            }
+        }
+        if args.fraction.is_some() {
+            // A limit wins over a fraction, and an option must win over the environment. (Both options are refused.)
+            settings.0.push((names::LIMIT, None));
+        }
+        // The program, or a child of it, may be in another folder when it comes to the file.
+        if let Some(file) = &args.report {
+            let file = if file.as_os_str() == "-" { file.clone() } else { absolute(file)? };
+            settings.set(names::PRELOAD_REPORT, file);
+        }
+        if let Some(file) = &args.trace {
+            settings.set(names::PRELOAD_TRACE, absolute(file)?);
+        }
+        Ok(settings)
+    }
+
+    /// Sets a variable.
+    pub fn set(&mut self, name: &'static str, value: impl Into<OsString>) {
+        self.0.push((name, Some(value.into())));
+    }
+
+    /// Has the loader put `library` in front of what the caller preloads already.
+    pub fn preload(&mut self, library: &Path) -> Result<()> {
+        let value = in_front(library, env::var_os(LD_PRELOAD).as_deref())?;
+        self.set(LD_PRELOAD, value);
+        Ok(())
+    }
+
+    /// All of them.
+    pub fn changes(&self) -> &[(&'static str, Option<OsString>)] {
+        &self.0
+    }
+}
+
+/// LD_PRELOAD's value with `library` first.
+fn in_front(library: &Path, old: Option<&OsStr>) -> Result<OsString> {
+    let bytes = library.as_os_str().as_bytes();
+    // There is no way to quote: spaces and colons separate, and the loader replaces $ORIGIN, $LIB and $PLATFORM.
+    if bytes.iter().any(|byte| b" :$".contains(byte)) {
+        bail!(
+            "{} cannot be preloaded: LD_PRELOAD has no way to write a path with a space, a colon or a dollar sign; \
+             copy libbfc_preload.so and libbfc.so.0 into another folder, or make a symbolic link to theirs that has a plain \
+             name, and name it with --preload",
+            library.display()
+        );
+    }
+    let mut value = library.as_os_str().to_owned();
+    if let Some(old) = old.filter(|old| !old.is_empty()) {
+        value.push(":");
+        value.push(old);
+    }
+    Ok(value)
+}
+
+fn absolute(file: &Path) -> Result<path::PathBuf> {
+    path::absolute(file).with_context(|| format!("cannot tell where {} is", file.display()))
+}
+
+/// Removes the trace that is there: the interposer would take it for another process's, and write beside it. That a
+/// trace can be written there at all is better said now than missed after hours.
+pub fn make_room_for_trace(args: &Run) -> Result<()> {
+    let Some(file) = &args.trace else {
+        return Ok(());
+    };
+    let name = file.display();
+    match fs::metadata(file) {
+        Ok(found) if !found.is_file() => bail!("--trace {name}: this is no file"),
+        _ => {}
+    }
+    match fs::remove_file(file) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            return Err(error).with_context(|| format!("--trace {name}: the old file cannot be removed"));
+        }
+        _ => {}
+    }
+    let tried = fs::File::create_new(file).and_then(|_| fs::remove_file(file));
+    tried.with_context(|| format!("--trace {name}: no file can be made there"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_interposer_is_first_and_the_others_stay() {
+        let library = Path::new("/opt/lib/libbfc_preload.so");
+        let value = |old: Option<&str>| in_front(library, old.map(OsStr::new)).expect("a plain path");
+        assert_eq!(value(None), library);
+        assert_eq!(value(Some("")), library);
+        assert_eq!(value(Some("a.so b.so")), "/opt/lib/libbfc_preload.so:a.so b.so");
+    }
+
+    #[test]
+    fn a_path_that_the_loader_would_split_is_refused() {
+        for path in ["/my lib/libbfc_preload.so", "/a:b/libbfc_preload.so", "/$LIB/libbfc_preload.so"] {
+            let error = in_front(Path::new(path), None).expect_err(path).to_string();
+            assert!(error.contains(path) && error.contains("--preload"), "{error}");
+        }
+    }
+}

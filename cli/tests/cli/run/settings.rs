@@ -1,0 +1,123 @@
+//! What the options set in the program's environment, and what they leave alone.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::process::Command;
+
+use super::{folder, interposer, run};
+use crate::common::run_to;
+
+type Variables<'a> = &'a [(&'a str, &'a str)];
+
+/// What the program finds in its environment, as far as it is about this.
+fn environment(command: &mut Command, name: &str) -> BTreeMap<String, String> {
+    let file = folder(name).join("environment");
+    run_to(0, command.env("FAKE_ENVIRONMENT", &file));
+    let text = fs::read_to_string(file).expect("the interposer was loaded and wrote it");
+    let variables = text.lines().filter_map(|line| line.split_once('='));
+    let ours = variables.filter(|(name, _)| name.starts_with("BFC_") || *name == "LD_PRELOAD");
+    ours.filter(|(name, _)| *name != "BFC_LIBRARY").map(|(a, b)| (a.to_owned(), b.to_owned())).collect()
+}
+
+fn map(variables: Variables<'_>) -> BTreeMap<String, String> {
+    variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+}
+
+#[test]
+fn every_option_has_its_variable() {
+    let Some(interposer) = interposer() else { return };
+    let library = interposer.join("libbfc_preload.so").display().to_string();
+    let here = folder("options");
+    let inside = |name: &str| here.join(name).display().to_string();
+    let (report, trace) = (inside("a report"), inside("a.trace"));
+    let cases: [(&[&str], Variables<'_>); 10] = [
+        (&[], &[]),
+        (&["--limit", "1.5GiB"], &[("BFC_MEMORY_LIMIT", "1610612736")]),
+        (&["--fraction", "0.25"], &[("BFC_MEMORY_FRACTION", "0.25")]),
+        (&["--free", "wait"], &[("BFC_PRELOAD_FREE", "wait")]),
+        (&["--free=SYNC"], &[("BFC_PRELOAD_FREE", "sync")]),
+        (&["--async", "--pinned"], &[("BFC_PRELOAD_ASYNC", "1"), ("BFC_PRELOAD_PINNED", "1")]),
+        (&["--min", "4k", "--max", "1g"], &[("BFC_PRELOAD_MIN", "4096"), ("BFC_PRELOAD_MAX", "1073741824")]),
+        (&["--report"], &[("BFC_PRELOAD_REPORT", "-")]),
+        (&["--report=a report"], &[("BFC_PRELOAD_REPORT", &report)]),
+        (&["--trace", "a.trace"], &[("BFC_PRELOAD_TRACE", &trace)]),
+    ];
+    for (options, expected) in cases {
+        let mut command = run(options).expect("there is a compiler");
+        // A relative path is of the folder that bfc is called in, wherever the program goes.
+        let found = environment(command.current_dir(&here).args(["--", "sh", "-c", "cd /"]), "every");
+        let mut expected = map(expected);
+        expected.insert("LD_PRELOAD".to_owned(), library.clone());
+        assert_eq!(found, expected, "{options:?}");
+    }
+}
+
+#[test]
+fn what_no_option_says_stays() {
+    let Some(interposer) = interposer() else { return };
+    let library = interposer.join("libbfc_preload.so").display().to_string();
+    let set = [
+        ("BFC_MEMORY_LIMIT", "8GiB"),
+        ("BFC_PRELOAD_ASYNC", "on"),
+        ("BFC_PRELOAD_FREE", "sync"),
+        ("BFC_LOG", "warn"),
+    ];
+    let mut expected = map(&set);
+    expected.insert("LD_PRELOAD".to_owned(), format!("{library}:libm.so.6"));
+    let mut command = run(&["true"]).expect("there is a compiler");
+    assert_eq!(environment(command.envs(set).env("LD_PRELOAD", "libm.so.6"), "stays"), expected);
+
+    // What an option says comes first; and a limit would come before a fraction.
+    let mut command = run(&["--free", "wait", "--fraction", "0.5", "true"]).expect("there is a compiler");
+    let found = environment(command.envs(set), "first");
+    expected.insert("LD_PRELOAD".to_owned(), library);
+    expected.insert("BFC_PRELOAD_FREE".to_owned(), "wait".to_owned());
+    expected.insert("BFC_MEMORY_FRACTION".to_owned(), "0.5".to_owned());
+    expected.remove("BFC_MEMORY_LIMIT");
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn a_trace_is_written_anew_and_not_lost_for_nothing() {
+    let folder = folder("traces");
+    let trace = folder.join("old.trace");
+    fs::write(&trace, "# old\n").expect("writable");
+    let path = trace.display().to_string();
+    let Some(mut command) = run(&["--trace", &path, "no-such-program"]) else { return };
+    run_to(127, &mut command);
+    assert!(trace.exists(), "a mistyped program took the trace");
+    // The interposer takes a file that is there for another process's.
+    let shown = format!("test ! -e '{path}'");
+    run_to(0, &mut run(&["--trace", &path, "sh", "-c", &shown]).expect("there was a compiler before"));
+    assert!(!trace.exists());
+
+    let inside = folder.join("none/of.trace").display().to_string();
+    for (path, words) in
+        [(&*folder.display().to_string(), "this is no file"), (&inside, "no file can be made there")]
+    {
+        let mut command = run(&["--trace", path, "true"]).expect("there was a compiler before");
+        let (_, error) = run_to(125, &mut command);
+        assert!(error.contains(path) && error.contains(words), "{error}");
+    }
+}
+
+#[test]
+fn wrong_usage_is_2() {
+    for options in [
+        &["--limit", "1GiB", "--fraction", "0.5", "true"][..],
+        &["--limit", "0", "true"],
+        &["--limit", "-1", "true"],
+        &["--fraction", "2", "true"],
+        &["--free", "never", "true"],
+        &["--min", "2k", "--max", "1k", "true"],
+        &["--library", "/", "true"],
+        &["--no-such-option", "true"],
+        &["--check"],
+        &[],
+    ] {
+        let Some(mut command) = run(options) else { return };
+        let (_, error) = run_to(2, &mut command);
+        let named = error.contains("Usage: bfc run [OPTIONS] [--] <PROGRAM> [ARGS]...");
+        assert!(error.starts_with("error: ") && (named || error.contains("--help")), "{options:?}: {error}");
+    }
+}

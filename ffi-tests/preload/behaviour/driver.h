@@ -1,0 +1,70 @@
+/* What the programs here use of the driver's interface, as NVIDIA's cuda.h has it: CUresult and enumerations are int,
+ * CUdeviceptr is uint64_t, handles are pointers. They are linked to libcuda.so.1, so that with the interposer preloaded
+ * the names that it has are its own.
+ */
+#ifndef BFC_BEHAVIOUR_DRIVER_H
+#define BFC_BEHAVIOUR_DRIVER_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef uint64_t Address;
+typedef void *Handle;
+
+enum {
+  INVALID_VALUE = 1,
+  OUT_OF_MEMORY = 2,
+  INVALID_CONTEXT = 201,
+  ILLEGAL_ADDRESS = 700,
+  CONTEXT_IS_DESTROYED = 709,
+  CAPTURE_UNSUPPORTED = 900
+};
+
+/* CUmemLocation and CUmemAllocationProp of CUDA 12: pinned memory (1) of a device (1). */
+typedef struct MemoryKind {
+  int type, handle_types, location, device;
+  void *security;
+  unsigned char compression, rdma;
+  unsigned short usage;
+  unsigned char reserved[4];
+} MemoryKind;
+
+#define MEMORY_OF(device_number) ((MemoryKind){.type = 1, .location = 1, .device = (device_number)})
+
+int cuInit(unsigned flags);
+int cuDevicePrimaryCtxRetain(Handle *context, int device);
+int cuDevicePrimaryCtxRelease_v2(int device);
+int cuDevicePrimaryCtxReset_v2(int device);
+int cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *active);
+int cuCtxCreate_v2(Handle *context, unsigned flags, int device);
+int cuCtxDestroy_v2(Handle context);
+int cuCtxGetCurrent(Handle *context);
+int cuCtxSetCurrent(Handle context);
+int cuCtxPushCurrent_v2(Handle context);
+int cuCtxPopCurrent_v2(Handle *context);
+int cuCtxSynchronize(void);
+int cuCtxEnablePeerAccess(Handle context, unsigned flags);
+int cuMemAlloc_v2(Address *address, size_t bytes);
+int cuMemFree_v2(Address address);
+int cuMemGetInfo_v2(size_t *free, size_t *total);
+int cuMemGetAddressRange_v2(Address *base, size_t *bytes, Address address);
+int cuMemAllocPitch_v2(Address *address, size_t *pitch, size_t width, size_t height, unsigned element);
+int cuMemAllocManaged(Address *address, size_t bytes, unsigned flags);
+int cuMemCreate(uint64_t *handle, size_t bytes, const MemoryKind *kind, unsigned long long flags);
+int cuMemRelease(uint64_t handle);
+int cuMemHostAlloc(void **memory, size_t bytes, unsigned flags);
+int cuMemAllocHost_v2(void **memory, size_t bytes);
+int cuMemFreeHost(void *memory);
+int cuMemHostGetFlags(unsigned *flags, void *memory);
+int cuMemHostGetDevicePointer_v2(Address *address, void *memory, unsigned flags);
+int cuMemAllocAsync(Address *address, size_t bytes, Handle stream);
+int cuMemAllocAsync_ptsz(Address *address, size_t bytes, Handle stream);
+int cuMemFreeAsync(Address address, Handle stream);
+int cuMemFreeAsync_ptsz(Address address, Handle stream);
+int cuPointerGetAttribute(void *data, int attribute, Address address);
+int cuPointerGetAttributes(unsigned count, int *attributes, void **data, Address address);
+int cuPointerSetAttribute(const void *value, int attribute, Address address);
+int cuIpcGetMemHandle(void *handle, Address address);
+int cuMemsetD8_v2(Address address, unsigned char value, size_t bytes);
+
+#endif

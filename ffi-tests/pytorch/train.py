@@ -1,0 +1,210 @@
+"""Trains small models on CUDA and tells what can be seen of memory, as JSON. See README.md.
+
+No result of a kernel is looked at, for on the simulated driver kernels compute nothing. Copies between the host and the
+device are real there, and are looked at.
+"""
+
+import argparse
+import gc
+import json
+import os
+import random
+import sys
+
+import torch
+from torch import nn
+
+import facts
+from models import CLASSES, Convolution, Perceptron, Transformer
+
+SEED = 20240601
+STEPS = 8
+MiB = 1 << 20
+
+
+def main():
+    options = arguments()
+    torch.manual_seed(SEED)
+    plain_kernels()
+    simulation = facts.Simulation()
+    torch.cuda.init()
+    if is_native():
+        torch.cuda.memory._record_memory_history(stacks="python", max_entries=1_000_000)
+    first_use()
+    clean()
+    before, used_before, calls_before = torch.cuda.mem_get_info(), simulation.used(), simulation.calls()
+
+    same = {"device": device(), "copies arrive": copies_arrive(), "on streams": on_streams(), "training": {}}
+    taken = {}
+    for model in [Perceptron(1100 if options.mutate == "size" else 1024), Transformer(), Convolution()]:
+        name = type(model).__name__
+        same["training"][name] = train(model)
+        taken[name] = before[0] - torch.cuda.mem_get_info()[0]
+    del model
+    if is_native() and is_cached():
+        same["captured"] = captured()
+    kept = torch.empty(3 * MiB, dtype=torch.uint8, device="cuda") if options.mutate == "leak" else None
+    same["out of memory"] = out_of_memory()
+    clean()
+    same["statistics"] = statistics()
+    same["segments"] = facts.segments() if is_native() else []
+    same["leaked"] = before[0] - torch.cuda.mem_get_info()[0]
+
+    calls = {name: count - calls_before[name] for name, count in simulation.calls().items()}
+    seen = {"calls": calls, "calls before": calls_before, "live": simulation.live()}
+    seen.update({"used before": used_before, "used after": simulation.used()})
+    seen.update({"taken after training": taken, "faults": simulation.faults()})
+    with open(options.out, "w", encoding="utf-8") as file:
+        json.dump({"same": same, "seen": seen}, file, indent=1)
+    del kept
+
+
+def arguments():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--out", required=True, help="the file to write")
+    parser.add_argument("--mutate", choices=["leak", "size"], help="a fault that the suite has to find")
+    return parser.parse_args()
+
+
+def plain_kernels():
+    """cuDNN and the fused kinds of attention ask their kernels for sizes; those that are left ask nobody."""
+    torch.backends.cudnn.enabled = False
+    torch.backends.cuda.enable_flash_sdp(False)
+    torch.backends.cuda.enable_mem_efficient_sdp(False)
+    torch.backends.cuda.enable_cudnn_sdp(False)
+
+
+def is_native():
+    """Whether PyTorch's own allocator is on; else it is cudaMallocAsync's pool."""
+    return torch.cuda.get_allocator_backend() == "native"
+
+
+def is_cached():
+    return os.environ.get("PYTORCH_NO_CUDA_MEMORY_CACHING") is None
+
+
+def statistics():
+    """Those of cudaMallocAsync's pool are the driver's affair."""
+    return facts.statistics() if is_native() else {}
+
+
+def device():
+    properties = torch.cuda.get_device_properties(0)
+    return {
+        "count": torch.cuda.device_count(),
+        "name": properties.name,
+        "capability": list(torch.cuda.get_device_capability()),
+        "bytes": properties.total_memory,
+        "total": torch.cuda.mem_get_info()[1],
+    }
+
+
+def first_use():
+    """What comes to life with the first product of matrices stays: handles and their memory are not leaked."""
+    ones = torch.ones(8, 8, device="cuda", requires_grad=True)
+    (ones @ ones).sum().backward()
+    torch.cuda.synchronize()
+
+
+def clean():
+    """Gives back what can be given back."""
+    gc.collect()
+    torch.cuda.synchronize()
+    torch._C._cuda_clearCublasWorkspaces()
+    torch.cuda.empty_cache()
+    torch._C._host_emptyCache()
+
+
+def copies_arrive():
+    """Data through the device and back, in pieces of many sizes, from pageable and from pinned memory."""
+    choose = random.Random(SEED)
+    kept = []
+    for _ in range(60):
+        data = torch.randint(0, 256, (choose.randrange(1, 2 * MiB),), dtype=torch.uint8)
+        there = (data.pin_memory() if choose.random() < 0.5 else data).to("cuda", non_blocking=True)
+        kept.append((data, there.clone() if choose.random() < 0.5 else there))
+        if len(kept) > 20:
+            kept.pop(choose.randrange(len(kept)))
+    torch.cuda.synchronize()
+    return all(torch.equal(data, there.cpu()) for data, there in kept)
+
+
+def on_streams():
+    """Memory of one stream that another uses: record_stream, with and without events between them."""
+    choose = random.Random(SEED + 1)
+    streams = [torch.cuda.Stream(), torch.cuda.Stream(priority=-1)]
+    with facts.Storages() as storages:
+        for _ in range(40):
+            stream = choose.choice(streams)
+            tensor = torch.empty(choose.randrange(1, 3 * MiB), dtype=torch.uint8, device="cuda")
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                other = tensor.clone()
+                tensor.record_stream(stream)
+                event = torch.cuda.Event()
+                event.record()
+            del tensor
+            event.wait()
+            other.record_stream(torch.cuda.current_stream())
+            del other
+    torch.cuda.synchronize()
+    return storages.facts()
+
+
+def train(model):
+    """Some steps with Adam. The batches' sizes are random, and the same at every run."""
+    choose = random.Random(SEED)
+    model = model.to("cuda")
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    torch.cuda.reset_peak_memory_stats()
+    with facts.Storages() as storages:
+        for _ in range(STEPS):
+            batch = model.batch(choose).to("cuda", non_blocking=True)
+            labels = torch.zeros(len(batch), dtype=torch.long).to("cuda") % CLASSES
+            optimizer.zero_grad(set_to_none=True)
+            nn.functional.cross_entropy(model(batch), labels).backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+    torch.cuda.synchronize()
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    return {"parameters": parameters, "storages": storages.facts(), "statistics": statistics()}
+
+
+def captured():
+    """A captured graph with its private pool, and a MemPool: what both hold is theirs until they are gone."""
+    model = Perceptron(256).to("cuda").eval()
+    rows = torch.zeros(64, Perceptron.inputs, device="cuda")
+    with torch.cuda.stream(torch.cuda.Stream()):
+        model(rows)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = model(rows)
+    for _ in range(3):
+        graph.replay()
+    pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        tensor = torch.empty(5 * MiB, dtype=torch.uint8, device="cuda")
+    torch.cuda.synchronize()
+    of_pool = [segment["total_size"] for segment in pool.snapshot()]
+    held = statistics()
+    del graph, result, tensor, pool
+    clean()
+    return {"held": held, "in the pool": of_pool, "afterwards": statistics()}
+
+
+def out_of_memory():
+    """A request that no device has, what is raised, and that the next request is served as if nothing had been."""
+    told = []
+    for size in [1 << 40, torch.cuda.mem_get_info()[1] + 1]:
+        try:
+            torch.empty(size, dtype=torch.uint8, device="cuda")
+            told.append("served")
+        except Exception as error:  # whatever it is, that is the fact
+            told.append({"type": type(error).__name__, "words": str(error)})
+    after = torch.full((1000,), 7.0).to("cuda")
+    return {"told": told, "served afterwards": after.cpu().eq(7.0).all().item()}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

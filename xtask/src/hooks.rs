@@ -1,0 +1,148 @@
+//! `cargo xtask hooks`: docs/hooks.md is made from the interposer's one list of hooks.
+
+#[path = "../../preload/src/list.rs"]
+mod list;
+
+use std::fmt::Write;
+
+use anyhow::Result;
+
+use self::list::{Fate, NOT_HOOKED, RUNTIME};
+use crate::files;
+use crate::workspace::Workspace;
+
+/// Where the page lies in the source.
+pub const PAGE: &str = "docs/hooks.md";
+
+/// A hook as the list has it.
+struct Hook {
+    symbol: &'static str,
+    fate: Fate,
+    why: &'static str,
+}
+
+macro_rules! rows {
+    ($($symbol:ident: $of:ident, $fate:ident, $why:literal;)*) => {
+        const HOOKS: &[Hook] =
+            &[$(Hook { symbol: stringify!($symbol), fate: Fate::$fate, why: $why },)*];
+    };
+}
+list::hooks!(rows);
+
+/// Writes the page, and says whether anything changed.
+pub fn write(workspace: &Workspace) -> Result<()> {
+    let path = workspace.path(PAGE);
+    let page = page();
+    if path.exists() && files::read(&path)? == page {
+        println!("{PAGE} is up to date");
+        return Ok(());
+    }
+    files::write(&path, page)?;
+    println!("{PAGE} is new");
+    Ok(())
+}
+
+/// What libbfc_preload.so exports: the hooks, and the function by which programs look them up.
+pub fn exports() -> Vec<&'static str> {
+    let mut names: Vec<&str> = HOOKS.iter().map(|hook| hook.symbol).collect();
+    names.push("dlsym");
+    names
+}
+
+/// The page as it has to be.
+pub fn page() -> String {
+    let mut page = String::from(INTRODUCTION);
+    page += "\n## What the driver is asked for\n\n| function | | why |\n|---|---|---|\n";
+    for hook in HOOKS {
+        let _ = writeln!(page, "| `{}` | {} | {} |", hook.symbol, in_words(hook.fate), hook.why);
+    }
+    page += "\n## What has no hook\n\nThese give or take memory too, and go to the driver as they are.\n\n";
+    page += "| functions | why |\n|---|---|\n";
+    for (names, why) in NOT_HOOKED {
+        let names: Vec<String> = names.split(' ').map(|name| format!("`{name}`")).collect();
+        let _ = writeln!(page, "| {} | {why} |", names.join(", "));
+    }
+    page += "\n## What the runtime is asked for\n\nIts functions are not hooked: what counts is where they end.\n\n";
+    page += "| function | ends in | |\n|---|---|---|\n";
+    for (name, driver) in RUNTIME {
+        let fate = HOOKS.iter().find(|hook| hook.symbol == *driver).map(|hook| in_words(hook.fate));
+        let _ = writeln!(page, "| `{name}` | `{driver}` | {} |", fate.unwrap_or("passed through, no hook"));
+    }
+    page
+}
+
+/// Functions of a header of NVIDIA's that give or take memory, and of which the page says nothing.
+pub fn missing(header: &str, page: &str) -> Vec<String> {
+    // A declaration; what comments name is not always a function.
+    let declared = ["CUDAAPI ", "CUDARTAPI "].into_iter().flat_map(|word| header.split(word).skip(1));
+    let called = declared.filter_map(|rest| Some(rest.split_once('(')?.0.trim()));
+    let gives = |name: &&str| {
+        let of_memory = ["Alloc", "Malloc", "Free", "ArrayCreate", "Array3DCreate", "ArrayDestroy"];
+        name.starts_with("cu")
+            && of_memory.iter().any(|part| name.contains(part))
+            && !["Get", "Set", "Retain", "Params"].iter().any(|part| name.contains(part))
+    };
+    let mut names: Vec<&str> = called.filter(gives).collect();
+    names.sort_unstable();
+    names.dedup();
+    if names.is_empty() {
+        return vec!["the header has no function that gives memory".to_owned()];
+    }
+    let unknown = names.into_iter().filter(|name| !page.contains(&format!("`{name}`")));
+    unknown.map(|name| format!("{name} is not in preload/src/list.rs")).collect()
+}
+
+const INTRODUCTION: &str = "<!-- made by `cargo xtask hooks` from preload/src/list.rs -->
+# The hooks of the interposer
+
+What `libbfc_preload.so` does with every function of the driver and of the runtime that has to do with memory.
+[interposition.md](interposition.md) tells what that means for a program.
+
+- **pooled**: libbfc serves it.
+- **pooled on request**: libbfc serves it if a variable says so; else it is passed through.
+- **corrected**: the driver is asked, and what it says of pooled memory is put right.
+- **refused**: an error for pooled memory.
+- **passed through**, **watched**: the driver does it; what is watched, the interposer has to know of.
+";
+
+fn in_words(fate: Fate) -> &'static str {
+    match fate {
+        Fate::Pooled => "pooled",
+        Fate::Optional => "pooled on request",
+        Fate::Corrected => "corrected",
+        Fate::Watched => "watched",
+        Fate::Passed => "passed through",
+        Fate::Refused => "refused",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_hook_stands_twice_and_the_runtime_s_functions_lead_somewhere() {
+        let mut names = exports();
+        let all = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), all);
+        for (name, driver) in RUNTIME {
+            let known = names.contains(driver) || NOT_HOOKED.iter().any(|(names, _)| names.contains(driver));
+            assert!(known, "{name} ends in {driver}, of which the list says nothing");
+        }
+    }
+
+    #[test]
+    fn a_function_of_which_the_page_says_nothing_is_found() {
+        let header = "cudaError_t CUDARTAPI cudaMalloc(void **); CUresult CUDAAPI cuMemNewAlloc (int);\n\
+                      CUresult CUDAAPI cuMemAllocGetParams(void); /* and cuNotAlloc() */";
+        assert_eq!(missing(header, &page()), ["cuMemNewAlloc is not in preload/src/list.rs"]);
+        assert_eq!(missing("int f(void);", &page()).len(), 1);
+    }
+
+    #[test]
+    fn the_page_says_what_becomes_of_cudamalloc() {
+        assert!(page().contains("| `cudaMalloc` | `cuMemAlloc_v2` | pooled |\n"), "{}", page());
+    }
+}
