@@ -65,4 +65,10 @@ UNUSED static int pool_of(const void *memory) {
   return device;
 }
 
+/* Whether the interposer is there: some programs run without it too, and have to end alike. */
+UNUSED static int is_preloaded(void) { return dlsym(RTLD_DEFAULT, "bfc_owner") != NULL; }
+
+/* That the memory is from the pool of device 0 exactly if there is one. */
+UNUSED static void check_pooled(const void *memory) { SAME(pool_of(memory), is_preloaded() ? 0 : -1); }
+
 #endif

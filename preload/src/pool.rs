@@ -121,6 +121,10 @@ impl Pool {
     /// Serves a request of cudaMalloc's kind: the memory may be used by any work from now on.
     #[inline]
     pub(crate) fn alloc(self, bytes: usize, stream: Option<CUstream>) -> Result<u64, Refused> {
+        if !self.is_there() {
+            // It may serve already, created by another thread or by the program. But a free has to know whose it is.
+            self.create()?;
+        }
         if self.waiting() >= MANY && self.has_quarantine() {
             self.synchronize();
         }
@@ -218,6 +222,10 @@ impl Pool {
     }
 
     fn create(self) -> Result<(), Refused> {
+        if self.ordinal == bfc::PINNED {
+            // That is created elsewhere, and has ended since.
+            return Err(Refused::Pass(Passed::Pool));
+        }
         let mut flags = bfc::ALLOW_GROWTH | bfc::GARBAGE_COLLECTION | bfc::SPLIT_ALWAYS;
         if !settings::serves_async() && !MUTATED {
             flags |= bfc::TIMESTAMPS | bfc::QUARANTINE;
@@ -236,12 +244,13 @@ impl Pool {
     /// promise.
     pub(crate) fn create_as(self, options: &bfc::Options) -> Result<(), Refused> {
         let origin = &self.state.origin;
-        let first = origin.compare_exchange(NOBODYS, CREATING, Ordering::Acquire, Ordering::Acquire);
-        match first {
-            Ok(_) => {}
-            Err(CREATING) => return self.await_creation(),
-            // It was there and has ended, or ends: nothing of it is known to be ours any more.
-            Err(_) => origin.store(CREATING, Ordering::Relaxed),
+        let before = origin.load(Ordering::Acquire);
+        // Where it was there, it has ended: unless another thread has created it anew since.
+        if before == CREATING || before != NOBODYS && self.stats().is_some() {
+            return self.await_creation();
+        }
+        if origin.compare_exchange(before, CREATING, Ordering::Acquire, Ordering::Acquire).is_err() {
+            return self.await_creation();
         }
         // SAFETY: the struct is as large as it says, and what it points to lives until the call returns.
         let status = unsafe { bfc::bfc_create(self.ordinal, options) };

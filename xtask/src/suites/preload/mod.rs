@@ -3,6 +3,7 @@
 mod behaviour;
 mod chains;
 mod differences;
+mod manners;
 mod nvidia;
 mod reach;
 mod shape;
@@ -26,5 +27,6 @@ pub fn run(context: &mut Context) -> Result<()> {
     chains::run(context, &stage)?;
     nvidia::run(context, &stage)?;
     behaviour::run(context, &stage)?;
+    manners::run(context, &stage)?;
     Ok(())
 }
