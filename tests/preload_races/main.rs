@@ -64,6 +64,9 @@ const PLAIN: Kind = Kind {
 const ASYNC: Kind =
     Kind { variables: &[("BFC_MEMORY_LIMIT", "48k"), ("BFC_PRELOAD_ASYNC", "1")], is_async: true, ..PLAIN };
 
+/// Sizes of requests where memory is mapped by 2 MiB.
+const GRANULES: [u64; 3] = [100_000, 1 << 20, 3 << 20];
+
 fn number(variable: &str) -> Option<u64> {
     env::var(variable).ok().map(|value| value.parse().expect("a number"))
 }
@@ -71,6 +74,11 @@ fn number(variable: &str) -> Option<u64> {
 /// Programs of each kind, unless the environment says how many.
 fn programs() -> u64 {
     number("RACES_PROGRAMS").unwrap_or(if cfg!(debug_assertions) { 100 } else { 1000 })
+}
+
+/// Granules are large, and so is the work on them.
+fn programs_of(kind: Kind) -> u64 {
+    if kind.sizes[2] > 1 << 20 { (programs() / 8).max(programs().min(50)) } else { programs() }
 }
 
 /// Programs between two resets of the simulation.
@@ -144,7 +152,7 @@ fn random_programs(sim: Simulation, test: &str, first_seed: u64, kind: Kind) {
         return program(begin(sim, kind, seed), kind, seed, &mut seen);
     }
     let mut gpu = begin(sim, kind, 0);
-    let (count, mut synchronizations) = (programs(), 0);
+    let (count, mut synchronizations) = (programs_of(kind), 0);
     for seed in (0..count).map(|place| (first_seed << 32) + place) {
         if seed % BATCH == 0 {
             gpu = begin(sim, kind, seed);
@@ -246,6 +254,19 @@ fn stream_order_of_peers() {
 fn stream_order_without_a_limit() {
     let kind = Kind { variables: &[("BFC_PRELOAD_ASYNC", "1")], sizes: [4096, 65536, 500_000], ..ASYNC };
     random_kind("stream_order_without_a_limit", 13, kind);
+}
+
+/// The memory is mapped and remapped by granules.
+#[test]
+fn granules() {
+    let variables = &[("BFC_MEMORY_LIMIT", "16m"), ("BFC_BACKEND", "cuda_vmm")];
+    random_kind("granules", 17, Kind { variables, graphs: true, sizes: GRANULES, ..PLAIN });
+}
+
+#[test]
+fn granules_in_stream_order() {
+    let variables = &[("BFC_MEMORY_LIMIT", "16m"), ("BFC_BACKEND", "cuda_vmm"), ("BFC_PRELOAD_ASYNC", "1")];
+    random_kind("granules_in_stream_order", 18, Kind { variables, sizes: GRANULES, ..ASYNC });
 }
 
 /// What the tests would see if memory were handed out at once.

@@ -8,8 +8,8 @@ use crate::hooked::Hooked;
 use crate::shadow::{self, Shadow};
 use crate::world::{self, Seen};
 use cuda_sys::*;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::{Barrier, Mutex};
 
 struct Chunk {
     address: u64,
@@ -27,6 +27,8 @@ struct Shared {
     handed_over: Mutex<Vec<Chunk>>,
     again: AtomicU64,
     is_over: AtomicBool,
+    /// All begin at the same moment, when there is no pool yet.
+    begins: Barrier,
 }
 
 /// One of them.
@@ -55,6 +57,7 @@ pub fn program(gpu: Hooked, threads: usize, seed: u64, mutated: bool, sum: &mut 
         handed_over: Mutex::default(),
         again: AtomicU64::new(0),
         is_over: AtomicBool::new(false),
+        begins: Barrier::new(threads),
     };
     std::thread::scope(|scope| {
         // The device, so to speak.
@@ -109,6 +112,9 @@ impl Hand<'_> {
     fn work(mut self) {
         let gpu = self.shared.gpu;
         gpu.set_current(self.shared.context);
+        self.shared.begins.wait();
+        self.allocate();
+        self.free();
         for _ in 0..self.random.between(30, 120) {
             match self.random.below(20) {
                 0..9 => self.allocate(),
