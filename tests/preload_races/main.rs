@@ -88,8 +88,9 @@ fn begin(sim: Simulation, kind: Kind, seed: u64) -> Hooked {
     assert_eq!(sim.configure(kind.devices as i32, 1 << 30), 0);
     // A handle that was destroyed is the next one that is created.
     sim.set(RECYCLE_HANDLES, ((seed / BATCH) % 2) as i64);
-    // It "may" wait for the device's work, says the manual.
-    let waits = (seed / BATCH / 2) % 2 == 0;
+    // It "may" wait for the device's work, says the manual. What the driver itself serves during captures is freed as if it
+    // did, as programs do.
+    let waits = (seed / BATCH / 2) % 2 == 0 || kind.is_async && kind.graphs;
     sim.set(FREE_SYNCHRONIZES, i64::from(waits));
     Hooked::new(Gpu::new(sim))
 }

@@ -201,7 +201,9 @@ impl World {
                 self.seen.refused += 1;
                 self.say(|| format!("{bytes} bytes: refused"));
             }
-            Err(code) => panic!("{}\n{bytes} bytes: {code}", self.log()),
+            Err(code) => {
+                panic!("{}\n{bytes} bytes: {code}; {:#?}", self.log(), self.gpu.sim.misuse_texts())
+            }
         }
     }
 
