@@ -102,10 +102,16 @@ pub(crate) fn take_back(address: u64) -> Option<CUresult> {
 #[cold]
 fn take_back_elsewhere(address: u64, current: Current) -> Option<CUresult> {
     let pool = pool::owner(address)?;
-    if current == Current::None {
-        return Some(CUDA_ERROR_INVALID_CONTEXT);
-    }
-    pool.free(address)
+    if current == Current::None { Some(without_context()) } else { pool.free(address) }
+}
+
+/// What the driver says where it can free nothing: that there is no context, that it is destroyed, or, at the end of the
+/// process, that the driver is gone.
+#[cold]
+pub(crate) fn without_context() -> CUresult {
+    // SAFETY: no preconditions; of NULL nothing is freed.
+    let code = real::cuMemFree_v2().map_or(CUDA_ERROR_NOT_INITIALIZED, |free| unsafe { free(0) });
+    if code == CUDA_SUCCESS { CUDA_ERROR_INVALID_CONTEXT } else { code }
 }
 
 /// # Safety
@@ -118,7 +124,7 @@ pub unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) ->
     if code == CUDA_SUCCESS
         && !free.is_null()
         && let Current::Primary(device) = contexts::current()
-        && let Some(stats) = Pool::of_device(device).and_then(Pool::stats)
+        && let Some(stats) = Pool::of_device(device).and_then(Pool::stats_or_limit)
     {
         // SAFETY: not NULL, so the caller's for writing, and the driver has written it.
         let at_the_driver = unsafe { *free } as u64;

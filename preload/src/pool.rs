@@ -21,7 +21,7 @@ use crate::{captures, ordered, settings};
 const ENOUGH: u64 = 128;
 
 /// An idle pool that is smaller than this may grow instead.
-const LITTLE: u64 = 128 << 20;
+const LITTLE: u64 = 256 << 20;
 
 /// So many frees are synchronised anyway: their chunks take host memory and keep others from merging.
 const MANY: u64 = 1024;
@@ -102,6 +102,7 @@ impl Pool {
         self.ordinal
     }
 
+    /// Whether anything may be of it: while it is created it may be there already.
     #[inline]
     pub(crate) fn is_there(self) -> bool {
         self.state.origin.load(Ordering::Relaxed) != NOBODYS
@@ -116,6 +117,17 @@ impl Pool {
 
     pub(crate) fn stats(self) -> Option<Stats> {
         if self.is_there() { bfc::stats(self.ordinal) } else { None }
+    }
+
+    /// The same, where there is a limit also before anything was allocated: programs ask what there is, and then take it.
+    pub(crate) fn stats_or_limit(self) -> Option<Stats> {
+        self.stats().or_else(|| {
+            if !settings::is_limited() {
+                return None;
+            }
+            self.create().ok()?;
+            self.stats()
+        })
     }
 
     /// Serves a request of cudaMalloc's kind: the memory may be used by any work from now on.
@@ -218,13 +230,19 @@ impl Pool {
         let idle = stats.idle_bytes();
         // Twice the peak is room enough, and so is little. Below that, few frees are not worth it.
         idle >= bytes.max(stats.peak_bytes_in_use).max(LITTLE)
-            || (waiting >= ENOUGH && idle >= bytes.max(stats.bytes_in_use))
+            || (waiting >= ENOUGH && idle >= bytes.max(stats.bytes_in_use).max(LITTLE / 8))
     }
 
     fn create(self) -> Result<(), Refused> {
+<<<<<<< HEAD
         if self.ordinal == bfc::PINNED {
             // That is created elsewhere, and has ended since.
             return Err(Refused::Pass(Passed::Pool));
+=======
+        // Its own hooks create it, and it ends only with its device's context.
+        if self.ordinal == bfc::PINNED {
+            return self.await_creation();
+>>>>>>> main
         }
         let mut flags = bfc::ALLOW_GROWTH | bfc::GARBAGE_COLLECTION | bfc::SPLIT_ALWAYS;
         if !settings::serves_async() && !MUTATED {
@@ -245,23 +263,36 @@ impl Pool {
     pub(crate) fn create_as(self, options: &bfc::Options) -> Result<(), Refused> {
         let origin = &self.state.origin;
         let before = origin.load(Ordering::Acquire);
+<<<<<<< HEAD
         // Where it was there, it has ended: unless another thread has created it anew since.
         if before == CREATING || before != NOBODYS && self.stats().is_some() {
             return self.await_creation();
         }
         if origin.compare_exchange(before, CREATING, Ordering::Acquire, Ordering::Acquire).is_err() {
+=======
+        if before == CREATING {
+            return self.await_creation();
+        }
+        // Another thread may just have created it. Else it was there and has ended: nothing of it is ours any more.
+        if before != NOBODYS && bfc::stats(self.ordinal).is_some() {
+            return Ok(());
+        }
+        if origin.compare_exchange(before, CREATING, Ordering::Acquire, Ordering::Relaxed).is_err() {
+>>>>>>> main
             return self.await_creation();
         }
         // SAFETY: the struct is as large as it says, and what it points to lives until the call returns.
         let status = unsafe { bfc::bfc_create(self.ordinal, options) };
         let whose = match status {
             bfc::OK => OURS,
+            // Ours, if another thread was quicker after all.
+            bfc::ALREADY_EXISTS if before == OURS => OURS,
             bfc::ALREADY_EXISTS => OTHERS,
             _ => NOBODYS,
         };
-        if whose != OURS {
+        if status != bfc::OK {
             origin.store(whose, Ordering::Release);
-            return if whose == OTHERS { Ok(()) } else { Err(Refused::Pass(Passed::Pool)) };
+            return if whose == NOBODYS { Err(Refused::Pass(Passed::Pool)) } else { Ok(()) };
         }
         let user_data = ptr::from_ref(self.state).cast_mut().cast();
         // SAFETY: the function may be called with it from any thread, at any time: it is static. Should the pool have

@@ -3,6 +3,8 @@
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use crate::text;
+
 static READ: AtomicBool = AtomicBool::new(false);
 static FREE_SYNCHRONIZES: AtomicBool = AtomicBool::new(false);
 static SERVES_ASYNC: AtomicBool = AtomicBool::new(false);
@@ -26,17 +28,40 @@ pub(crate) fn variable(name: &'static CStr) -> Option<&'static CStr> {
 
 /// Reads all of them. Threads that come at the same time read the same.
 pub(crate) fn read() {
-    let word = |name| variable(name).map_or(&[][..], CStr::to_bytes);
-    FREE_SYNCHRONIZES.store(word(c"BFC_PRELOAD_FREE").eq_ignore_ascii_case(b"sync"), Ordering::Relaxed);
-    SERVES_ASYNC.store(is_on(word(c"BFC_PRELOAD_ASYNC")), Ordering::Relaxed);
-    SERVES_PINNED.store(is_on(word(c"BFC_PRELOAD_PINNED")), Ordering::Relaxed);
-    LEAST.store(size(word(c"BFC_PRELOAD_MIN")).unwrap_or(0), Ordering::Relaxed);
-    MOST.store(size(word(c"BFC_PRELOAD_MAX")).unwrap_or(u64::MAX), Ordering::Relaxed);
-    // No other backend of libbfc's has memory that a device can use.
-    WANTS_GRANULES.store(word(c"BFC_BACKEND").eq_ignore_ascii_case(b"cuda_vmm"), Ordering::Relaxed);
+    let free = of(c"BFC_PRELOAD_FREE", "wait or sync", |word| match word {
+        _ if word.eq_ignore_ascii_case(b"sync") => Some(true),
+        _ if word.eq_ignore_ascii_case(b"wait") => Some(false),
+        _ => None,
+    });
+    FREE_SYNCHRONIZES.store(free.unwrap_or(false), Ordering::Relaxed);
+    for (name, place) in [(c"BFC_PRELOAD_ASYNC", &SERVES_ASYNC), (c"BFC_PRELOAD_PINNED", &SERVES_PINNED)] {
+        place.store(of(name, "a switch like 1", switch).unwrap_or(false), Ordering::Relaxed);
+    }
+    for (name, place) in [(c"BFC_PRELOAD_MIN", &LEAST), (c"BFC_PRELOAD_MAX", &MOST)] {
+        if let Some(bytes) = of(name, "a size like 8GiB", size).filter(|&bytes| bytes != 0) {
+            place.store(bytes, Ordering::Relaxed);
+        }
+    }
+    // No other backend of libbfc's has memory that a device can use; libbfc itself says what is wrong with a word.
+    let backend = variable(c"BFC_BACKEND").map_or(&[][..], CStr::to_bytes);
+    WANTS_GRANULES.store(backend.trim_ascii().eq_ignore_ascii_case(b"cuda_vmm"), Ordering::Relaxed);
     let limited = [c"BFC_MEMORY_LIMIT", c"BFC_MEMORY_FRACTION"].iter().any(|name| variable(name).is_some());
     IS_LIMITED.store(limited, Ordering::Relaxed);
     READ.store(true, Ordering::Release);
+}
+
+/// A variable's value. A malformed one is ignored, with a warning where libbfc would write one.
+fn of<T>(name: &'static CStr, wanted: &str, parse: impl Fn(&[u8]) -> Option<T>) -> Option<T> {
+    let text = variable(name)?;
+    let value = parse(text.to_bytes().trim_ascii());
+    let log = variable(c"BFC_LOG").map_or(&[][..], CStr::to_bytes);
+    let is_quiet =
+        [&b""[..], b"off", b"none", b"0", b"error", b"1"].iter().any(|word| log.eq_ignore_ascii_case(word));
+    if value.is_none() && !is_quiet {
+        let [name, text] = [name, text].map(|text| text.to_str().unwrap_or("?"));
+        text::append(c"-", format_args!("libbfc warning: {name}={text} is ignored: it must be {wanted}"));
+    }
+    value
 }
 
 fn is(flag: &AtomicBool) -> bool {
@@ -81,8 +106,13 @@ pub(crate) fn pools(bytes: usize) -> bool {
 }
 
 /// A switch, as libbfc's own are written.
-fn is_on(word: &[u8]) -> bool {
-    [&b"1"[..], b"true", b"on", b"yes"].iter().any(|on| word.eq_ignore_ascii_case(on))
+fn switch(word: &[u8]) -> Option<bool> {
+    let is = |words: [&[u8]; 4]| words.iter().any(|other| word.eq_ignore_ascii_case(other));
+    match word {
+        _ if is([b"1", b"true", b"on", b"yes"]) => Some(true),
+        _ if is([b"0", b"false", b"off", b"no"]) => Some(false),
+        _ => None,
+    }
 }
 
 /// A size, as libbfc's own are written: a number, perhaps with a fraction, and a unit of 1024s.

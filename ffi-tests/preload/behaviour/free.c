@@ -2,34 +2,13 @@
  *
  * The streams here are held: their work is done when a test says so, or when somebody waits for it. Without that whatever
  * is queued is done at once, and nothing can be too early. */
-#include "test.h"
+#include "held.h"
 
 #include <pthread.h>
 
 /* A pool with room for two of these: the third has to be the first, again. */
 #define LARGE (400 * MIB)
 #define LIMIT "BFC_MEMORY_LIMIT=1000M"
-
-static cudaStream_t held_stream(void) {
-  cudaStream_t stream = NULL;
-  OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-  OK(simcuda_hold(stream));
-  return stream;
-}
-
-/* Work that fills memory and then expects to find it so: whoever writes in between is found out. */
-static void use(cudaStream_t stream, const char *memory, size_t bytes, uint64_t pattern) {
-  OK(simcuda_fill(stream, (uint64_t)memory, bytes, pattern));
-  OK(simcuda_expect(stream, (uint64_t)memory, bytes, pattern));
-}
-
-/* The same at once, by another stream that nobody holds. */
-static __thread cudaStream_t at_once;
-
-static void use_at_once(char *memory, size_t bytes, uint64_t pattern) {
-  if (!at_once) OK(cudaStreamCreateWithFlags(&at_once, cudaStreamNonBlocking));
-  use(at_once, memory, bytes, pattern);
-}
 
 /* A chunk that queued work may touch is not handed out; what is asked for comes from elsewhere, without waiting. */
 static void waits(void) {

@@ -1,26 +1,14 @@
-//! The documented environment variables are those that the library reads.
+//! The documented environment variables are those that the library and the interposer read.
 
 use std::collections::BTreeSet;
 
 use super::code::{without_comments, without_tests};
 use super::layers::Source;
 
-/// Documented with the others, and not the library's: the bfc command reads the first two, and sets the others for the
-/// interposer.
-const OF_THE_COMMAND: [&str; 10] = [
-    "BFC_LIBRARY",
-    "BFC_PRELOAD_LIBRARY",
-    "BFC_PRELOAD_ASYNC",
-    "BFC_PRELOAD_CHECK",
-    "BFC_PRELOAD_FREE",
-    "BFC_PRELOAD_MAX",
-    "BFC_PRELOAD_MIN",
-    "BFC_PRELOAD_PINNED",
-    "BFC_PRELOAD_REPORT",
-    "BFC_PRELOAD_TRACE",
-];
+/// Documented with the others, and not the library's: the bfc command reads them.
+const OF_THE_COMMAND: [&str; 2] = ["BFC_LIBRARY", "BFC_PRELOAD_LIBRARY"];
 
-/// The library asks for a variable by a C string, and for nothing else by one that begins so.
+/// Both ask for a variable by a C string, and for nothing else by one that begins so.
 const READ: &str = "c\"BFC_";
 
 /// Variables of the sources that have no row in the page's table, and rows of variables that nobody reads.

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 
 use super::context::{Context, Count};
+use super::layers;
 use crate::gates::{environment, links};
 use crate::{cargo, files, hooks};
 
@@ -29,7 +30,9 @@ pub fn run(context: &mut Context) -> Result<()> {
     links(context, "links in the installed pages", &files::below(&installed, "md")?)?;
 
     let page = files::read(&root.join("docs/environment.md"))?;
-    let wrong = environment::differences(&super::layers::sources(context)?, &page);
+    let mut sources = layers::sources(context)?;
+    sources.extend(layers::sources_in(context, "preload/src")?);
+    let wrong = environment::differences(&sources, &page);
     context.gate("the table of environment variables", &wrong);
 
     let is_made = files::read(&root.join(hooks::PAGE))? == hooks::page();

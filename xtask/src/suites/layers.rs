@@ -15,11 +15,16 @@ pub fn run(context: &mut Context) -> Result<()> {
     Ok(())
 }
 
-/// The library's files.
+/// The library's files, by their paths in src.
 pub fn sources(context: &Context) -> Result<Vec<Source>> {
-    let folder = context.workspace.path("src");
+    sources_in(context, "src")
+}
+
+/// The Rust files of a folder of the project, by their paths in it.
+pub fn sources_in(context: &Context, folder: &str) -> Result<Vec<Source>> {
+    let folder = context.workspace.path(folder);
     let read = |path: &std::path::PathBuf| -> Result<Source> {
-        let inside = path.strip_prefix(&folder).context("it lies in src")?;
+        let inside = path.strip_prefix(&folder).context("it lies in the folder")?;
         Ok((inside.to_string_lossy().into_owned(), files::read(path)?))
     };
     files::below(&folder, "rs")?.iter().map(read).collect()

@@ -1,0 +1,165 @@
+/* Which requests are pooled, how much memory there is, and what happens where there is none. */
+#include "held.h"
+
+/* BFC_PRELOAD_MIN and _MAX: the others are the driver's. */
+static void sizes(void) {
+  CHECK(!is_pooled(allocated(1)));
+  CHECK(!is_pooled(allocated(999)));
+  CHECK(is_pooled(allocated(1000)));
+  CHECK(is_pooled(allocated(MIB)));
+  CHECK(!is_pooled(allocated(MIB + 1)));
+  char *large = allocated(5 * MIB);
+  CHECK(!is_pooled(large));
+  OK(cudaFree(large));
+  IS(cudaFree(large), INVALID_VALUE);
+}
+
+static void all_sizes(void) {
+  CHECK(is_pooled(allocated(1)));
+  CHECK(is_pooled(allocated(1000 * MIB + 1)));
+}
+
+/* BFC_MEMORY_LIMIT: more is out of memory, though the device has it. */
+static void limit(void) {
+  void *memory[200];
+  const size_t there = free_bytes();
+  size_t total = 0;
+  int count = 0, code = 0;
+  IS(there, 100 * MIB);
+  OK(cudaMemGetInfo(NULL, &total));
+  IS(total, (size_t)4096 * MIB);
+  while (count < 200 && (code = cudaMalloc(&memory[count], MIB)) == 0) {
+    count++;
+    IS(free_bytes(), there - (size_t)count * MIB);
+  }
+  IS(code, OUT_OF_MEMORY);
+  IS(cudaGetLastError(), OUT_OF_MEMORY);
+  CHECK(count >= 99 && count <= 100);
+  CHECK(simcuda_used(0) <= 100 * MIB);
+  void *more = (void *)0x77;
+  IS(cudaMalloc(&more, 50 * MIB), OUT_OF_MEMORY);
+  for (int each = 0; each < count; each++) OK(cudaFree(memory[each]));
+  IS(free_bytes(), there);
+  char *all = pooled(100 * MIB);
+  IS(free_bytes(), 0);
+  OK(cudaFree(all));
+  IS(cudaMalloc(&more, 100 * MIB + 1), OUT_OF_MEMORY);
+  IS(cudaMalloc(&more, 1000 * MIB), OUT_OF_MEMORY);
+  pooled(100 * MIB);
+}
+
+/* BFC_MEMORY_FRACTION=0.25 of 4 GiB. */
+static void fraction(void) {
+  void *more = NULL;
+  const size_t there = free_bytes();
+  CHECK(there <= 1024 * MIB && there >= 1000 * MIB);
+  pooled(900 * MIB);
+  IS(cudaMalloc(&more, 200 * MIB), OUT_OF_MEMORY);
+  OK(cudaSetDevice(1));
+  pooled(900 * MIB);
+  IS(cudaMalloc(&more, 200 * MIB), OUT_OF_MEMORY);
+}
+
+/* Each device has its own. */
+static void limit_of_each(void) {
+  void *more = NULL;
+  for (int device = 0; device < 2; device++) {
+    OK(cudaSetDevice(device));
+    pooled(90 * MIB);
+    IS(cudaMalloc(&more, 20 * MIB), OUT_OF_MEMORY);
+  }
+}
+
+/* Others need what the pool holds and nobody uses: it gives it back, also what still waits for a synchronisation. */
+static void held_all(cudaStream_t stream) {
+  char *memory[60];
+  for (int each = 0; each < 60; each++) {
+    memory[each] = pooled(64 * MIB);
+    use(stream, memory[each], 4096, 1 + (uint64_t)each);
+  }
+  for (int each = 0; each < 60; each++) OK(cudaFree(memory[each]));
+  CHECK(simcuda_used(0) >= 60 * 64 * MIB);
+}
+
+static void others(void) {
+  const size_t much = (size_t)3500 * MIB;
+  cudaStream_t stream = held_stream();
+  const MemoryKind kind = MEMORY_OF(0);
+  void *memory = NULL;
+  size_t pitch = 0;
+  uint64_t handle = 0;
+  Address address = 0;
+  held_all(stream);
+  OK(cudaMallocPitch(&memory, &pitch, MIB, 3500));
+  use_at_once(memory, MIB, 7);
+  OK(cudaFree(memory));
+  held_all(stream);
+  OK(cudaMallocManaged(&memory, much, cudaMemAttachGlobal));
+  OK(cudaFree(memory));
+  held_all(stream);
+  OK(cuMemCreate(&handle, much, &kind, 0));
+  OK(cuMemRelease(handle));
+  held_all(stream);
+  OK(cudaMallocAsync(&memory, much, NULL));
+  OK(cudaFreeAsync(memory, NULL));
+  OK(cudaDeviceSynchronize());
+  held_all(stream);
+  OK(cuMemAllocAsync_ptsz(&address, much, NULL));
+  OK(cuMemFreeAsync_ptsz(address, NULL));
+  OK(cudaDeviceSynchronize());
+  /* And cudaMalloc of one piece. */
+  held_all(stream);
+  char *large = allocated(much);
+  use_at_once(large, MIB, 8);
+  OK(cudaFree(large));
+  no_misuse();
+}
+
+/* It was not in vain only: where there is nothing to give back the driver is asked once. */
+static void in_vain(void) {
+  size_t pitch = 0;
+  void *memory = NULL;
+  pooled(4000 * MIB);
+  simcuda_clear_log();
+  IS(cudaMallocPitch(&memory, &pitch, MIB, 1000), OUT_OF_MEMORY);
+  IS(simcuda_calls("cuMemAllocPitch"), 1);
+  IS(cudaMallocManaged(&memory, 1000 * MIB, cudaMemAttachGlobal), OUT_OF_MEMORY);
+  IS(simcuda_calls("cuMemAllocManaged"), 1);
+}
+
+/* Memory that others have taken is not the pool's: cudaMalloc says so, and goes on when it is there again. */
+static void taken_by_others(void) {
+  void *managed = NULL, *memory = NULL;
+  OK(cudaMallocManaged(&managed, 4000 * MIB, cudaMemAttachGlobal));
+  IS(cudaMalloc(&memory, 200 * MIB), OUT_OF_MEMORY);
+  pooled(50 * MIB);
+  OK(cudaFree(managed));
+  pooled(200 * MIB);
+  pooled(3000 * MIB);
+}
+
+/* Out of memory many times: nothing is lost by it. */
+static void again_and_again(void) {
+  void *memory = NULL;
+  for (int each = 0; each < 200; each++) {
+    IS(cudaMalloc(&memory, 5000 * MIB), OUT_OF_MEMORY);
+    OK(cudaFree(pooled(10 * MIB)));
+  }
+  OK(cudaDeviceSynchronize());
+  OK(cudaMalloc(&memory, 4096 * MIB));
+}
+
+static const Case CASES[] = {
+    {"sizes", sizes, "BFC_PRELOAD_MIN=1000 BFC_PRELOAD_MAX=1M"},
+    {"all_sizes", all_sizes, NULL},
+    {"limit", limit, "BFC_MEMORY_LIMIT=100M"},
+    {"limit_async", limit, "BFC_MEMORY_LIMIT=100M BFC_PRELOAD_ASYNC=1"},
+    {"fraction", fraction, "BFC_MEMORY_FRACTION=0.25"},
+    {"limit_of_each", limit_of_each, "BFC_MEMORY_LIMIT=100M"},
+    {"others", others, NULL},
+    {"in_vain", in_vain, NULL},
+    {"taken_by_others", taken_by_others, NULL},
+    {"again_and_again", again_and_again, NULL},
+};
+
+int main(int argc, char **argv) { return RUN_CASE(CASES, argc, argv); }
