@@ -108,6 +108,12 @@ impl Pool {
         self.state.origin.load(Ordering::Relaxed) != NOBODYS
     }
 
+    /// Whether it is known whose it is.
+    #[inline]
+    fn is_known(self) -> bool {
+        matches!(self.state.origin.load(Ordering::Acquire), OURS | OTHERS)
+    }
+
     /// Whether what is freed waits in it.
     #[inline]
     fn has_quarantine(self) -> bool {
@@ -133,7 +139,7 @@ impl Pool {
     /// Serves a request of cudaMalloc's kind: the memory may be used by any work from now on.
     #[inline]
     pub(crate) fn alloc(self, bytes: usize, stream: Option<CUstream>) -> Result<u64, Refused> {
-        if !self.is_there() {
+        if !self.is_known() {
             // It may serve already, created by another thread or by the program. But a free has to know whose it is.
             self.create()?;
         }
@@ -234,15 +240,9 @@ impl Pool {
     }
 
     fn create(self) -> Result<(), Refused> {
-<<<<<<< HEAD
-        if self.ordinal == bfc::PINNED {
-            // That is created elsewhere, and has ended since.
-            return Err(Refused::Pass(Passed::Pool));
-=======
         // Its own hooks create it, and it ends only with its device's context.
         if self.ordinal == bfc::PINNED {
             return self.await_creation();
->>>>>>> main
         }
         let mut flags = bfc::ALLOW_GROWTH | bfc::GARBAGE_COLLECTION | bfc::SPLIT_ALWAYS;
         if !settings::serves_async() && !MUTATED {
@@ -263,13 +263,6 @@ impl Pool {
     pub(crate) fn create_as(self, options: &bfc::Options) -> Result<(), Refused> {
         let origin = &self.state.origin;
         let before = origin.load(Ordering::Acquire);
-<<<<<<< HEAD
-        // Where it was there, it has ended: unless another thread has created it anew since.
-        if before == CREATING || before != NOBODYS && self.stats().is_some() {
-            return self.await_creation();
-        }
-        if origin.compare_exchange(before, CREATING, Ordering::Acquire, Ordering::Acquire).is_err() {
-=======
         if before == CREATING {
             return self.await_creation();
         }
@@ -278,7 +271,6 @@ impl Pool {
             return Ok(());
         }
         if origin.compare_exchange(before, CREATING, Ordering::Acquire, Ordering::Relaxed).is_err() {
->>>>>>> main
             return self.await_creation();
         }
         // SAFETY: the struct is as large as it says, and what it points to lives until the call returns.
