@@ -317,7 +317,7 @@ impl Pool {
                 code => return Some(code),
             }
         }
-        match self.free_at_once(address) {
+        match self.give_to_libbfc(address) {
             bfc::OK => {
                 self.state.freed.fetch_add(1, Ordering::Relaxed);
                 Some(CUDA_SUCCESS)
@@ -333,10 +333,10 @@ impl Pool {
         }
     }
 
-    /// Without quarantine, when nothing uses it any more: as what a stream frees on which nothing is ever queued. Freed
-    /// without a stream it would wait for a synchronisation.
+    /// In a pool that knows streams nothing uses the chunk any more: it is freed on a stream on which nothing is ever
+    /// queued. Freed without a stream it would wait for a synchronisation.
     #[inline]
-    fn free_at_once(self, address: u64) -> Status {
+    fn give_to_libbfc(self, address: u64) -> Status {
         if settings::serves_async()
             && let Some(stream) = usize::try_from(self.ordinal).ok().and_then(ordered::known_stream_of_nobody)
         {

@@ -45,7 +45,7 @@ struct Hand<'a> {
 /// One program of so many threads.
 pub fn program(gpu: Hooked, threads: usize, seed: u64, mutated: bool, sum: &mut Seen) {
     let context = gpu.enter(0);
-    let waits = seed % 2 == 0;
+    let waits = seed.is_multiple_of(2);
     gpu.sim.set(SYNCHRONIZE_WAITS, i64::from(waits));
     let streams: Vec<u64> = (0..threads).map(|_| gpu.stream(false)).collect();
     streams.iter().for_each(|&stream| gpu.hold(stream));

@@ -9,7 +9,7 @@ use crate::suites::context::{Context, Count};
 /// Random programs of each kind where the suite is one of many: some seconds of them.
 const SOME: &str = "200";
 
-/// As many as there are kinds of threads at once, a quarter; an eighth of those with granules.
+/// A quarter as many of threads at once, and an eighth of the kinds with granules.
 pub fn run(context: &mut Context) -> Result<()> {
     programs(context, SOME)
 }
