@@ -129,7 +129,7 @@ impl Device {
     #[inline]
     pub fn alloc(self, bytes: u64) -> Result<u64, Error> {
         if scope::is_used() {
-            return self.serve(&Ask { bytes, ..Ask::default() });
+            return self.serve_in_scope(&Ask { bytes, ..Ask::default() });
         }
         memory::alloc_plain(self.slot(), bytes, Stream::NONE).map_err(|error| self.explain(error))
     }
@@ -152,8 +152,15 @@ impl Device {
         self.serve(&Ask { bytes, freed_before, stamped, ..Ask::default() })
     }
 
-    #[cold]
     fn serve(self, ask: &Ask<'_>) -> Result<u64, Error> {
+        if !scope::is_used() {
+            return memory::alloc(self.slot(), ask).map_err(|error| self.explain(error));
+        }
+        self.serve_in_scope(ask)
+    }
+
+    #[cold]
+    fn serve_in_scope(self, ask: &Ask<'_>) -> Result<u64, Error> {
         let served = scope::with_current(|scope| memory::alloc(self.slot(), &Ask { scope, ..*ask }));
         served.map_err(|error| self.explain(error))
     }
@@ -186,7 +193,7 @@ impl Device {
     pub fn alloc_on(self, bytes: u64, stream: u64) -> Result<u64, Error> {
         let stream = order::stream_of(stream)?;
         if scope::is_used() {
-            return self.serve(&Ask { bytes, stream, ..Ask::default() });
+            return self.serve_in_scope(&Ask { bytes, stream, ..Ask::default() });
         }
         memory::alloc_plain(self.slot(), bytes, stream).map_err(|error| self.explain(error))
     }

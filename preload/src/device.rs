@@ -102,10 +102,16 @@ pub(crate) fn take_back(address: u64) -> Option<CUresult> {
 #[cold]
 fn take_back_elsewhere(address: u64, current: Current) -> Option<CUresult> {
     let pool = pool::owner(address)?;
-    if current == Current::None {
-        return Some(CUDA_ERROR_INVALID_CONTEXT);
-    }
-    pool.free(address)
+    if current == Current::None { Some(without_context()) } else { pool.free(address) }
+}
+
+/// What the driver says where it can free nothing: that there is no context, that it is destroyed, or, at the end of the
+/// process, that the driver is gone.
+#[cold]
+pub(crate) fn without_context() -> CUresult {
+    // SAFETY: no preconditions; of NULL nothing is freed.
+    let code = real::cuMemFree_v2().map_or(CUDA_ERROR_NOT_INITIALIZED, |free| unsafe { free(0) });
+    if code == CUDA_SUCCESS { CUDA_ERROR_INVALID_CONTEXT } else { code }
 }
 
 /// # Safety

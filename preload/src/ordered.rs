@@ -7,7 +7,7 @@ use cuda_sys::*;
 
 use crate::bfc;
 use crate::contexts::{self, Current, DEVICES};
-use crate::device::{take_back, with_trim};
+use crate::device::{take_back, with_trim, without_context};
 use crate::hooks::{self, real};
 use crate::pool::{self, Pool, Refused};
 use crate::watch::{self, Passed};
@@ -150,7 +150,7 @@ fn free(address: u64, stream: CUstream) -> Option<CUresult> {
     let pool = pool::owner(address)?;
     // A default stream is the current context's.
     if is_default(stream) && contexts::current() == Current::None {
-        return Some(CUDA_ERROR_INVALID_CONTEXT);
+        return Some(without_context());
     }
     if captures::is_captured(stream) {
         // A graph frees what it has allocated itself, and nothing else.

@@ -11,6 +11,7 @@ use cuda_sys::*;
 
 use crate::bfc::{self, Suballocator};
 use crate::contexts::{self, Current};
+use crate::device::without_context;
 use crate::hooks::real;
 use crate::pool::{Pool, Refused, State, pointer};
 use crate::{settings, watch};
@@ -130,9 +131,14 @@ pub unsafe extern "C" fn cuMemFreeHost(memory: *mut c_void) -> CUresult {
     let Some(free) = real::cuMemFreeHost() else { return CUDA_ERROR_NOT_INITIALIZED };
     if pool().is_there()
         && !memory.is_null()
-        && let Some(code) = pool().free(memory.addr() as u64)
+        && bfc::owner(memory.addr() as u64) == Some(bfc::PINNED)
     {
-        return code;
+        if contexts::current() == Current::None {
+            return without_context();
+        }
+        if let Some(code) = pool().free(memory.addr() as u64) {
+            return code;
+        }
     }
     // SAFETY: the caller's argument, and no memory of the pool.
     unsafe { free(memory) }

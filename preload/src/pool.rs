@@ -21,7 +21,7 @@ use crate::{captures, settings, text};
 const ENOUGH: u64 = 128;
 
 /// An idle pool that is smaller than this may grow instead.
-const LITTLE: u64 = 128 << 20;
+const LITTLE: u64 = 256 << 20;
 
 /// So many frees are synchronised anyway: their chunks take host memory and keep others from merging.
 const MANY: u64 = 1024;
@@ -225,7 +225,7 @@ impl Pool {
         let idle = stats.idle_bytes();
         // Twice the peak is room enough, and so is little. Below that, few frees are not worth it.
         idle >= bytes.max(stats.peak_bytes_in_use).max(LITTLE)
-            || (waiting >= ENOUGH && idle >= bytes.max(stats.bytes_in_use))
+            || (waiting >= ENOUGH && idle >= bytes.max(stats.bytes_in_use).max(LITTLE / 8))
     }
 
     fn create(self) -> Result<(), Refused> {

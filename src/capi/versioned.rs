@@ -60,6 +60,10 @@ unsafe fn checked_size<T: Versioned>(place: *const T) -> Result<usize, Error> {
 pub(super) unsafe fn read<T: Versioned>(place: *const T) -> Result<T, Error> {
     // SAFETY: by this function's contract.
     let size = unsafe { checked_size(place)? };
+    if size == size_of::<T>() {
+        // SAFETY: by this function's contract it is all there; any bytes of the fields' types are a value.
+        return Ok(unsafe { place.read() });
+    }
     let known = size.min(size_of::<T>());
     let mut value = std::mem::MaybeUninit::<T>::zeroed();
     // SAFETY: `known` is at most the size of both.

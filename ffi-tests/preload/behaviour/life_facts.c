@@ -1,6 +1,8 @@
 /* What a program sees of contexts, devices, captures, handles and errors that stay, see facts.h. */
 #include "facts.h"
 
+#include <pthread.h>
+
 /* Everything that can be asked for where nothing may be given. */
 static void say_refusals(void) {
   Address address = 0x7777;
@@ -43,9 +45,11 @@ static void before_init(void) { say_refusals(); }
 static void no_context(void) {
   SAY("cuInit: %d", cuInit(0));
   say_refusals();
-  void *memory = NULL;
+  void *memory = NULL, *host = NULL;
   OK(cudaMalloc(&memory, 1000));
+  OK(cudaMallocHost(&host, 1000));
   OK(cuCtxSetCurrent(NULL));
+  SAY("cuMemFreeHost: %d", cuMemFreeHost(host));
   SAY("cuMemFree: %d", cuMemFree_v2((Address)memory));
   SAY("cuMemFreeAsync: %d", cuMemFreeAsync((Address)memory, NULL));
   SAY("cuMemGetAddressRange: %d", cuMemGetAddressRange_v2(&(Address){0}, &(size_t){0}, (Address)memory));
@@ -216,6 +220,11 @@ static void handles(void) {
   SAY_CODE("closed", cudaIpcCloseMemHandle(other));
 }
 
+static void *destroy(void *context) {
+  OK(cuCtxDestroy_v2(context));
+  return NULL;
+}
+
 static const char *const MODES[] = {"global", "thread-local", "relaxed"};
 
 static void captures(void) {
@@ -318,6 +327,31 @@ static void failures(void) {
   }
 }
 
+/* With a context that was destroyed, or after the end of the driver, memory is freed no more. */
+static void ended(void) {
+  Handle context = NULL;
+  void *memory = NULL, *host = NULL, *async = NULL;
+  OK(cudaMalloc(&memory, 1000));
+  OK(cudaMallocHost(&host, 1000));
+  OK(cudaMallocAsync(&async, 1000, NULL));
+  OK(cuCtxCreate_v2(&context, 0, 0));
+  pthread_t thread;
+  OK(pthread_create(&thread, NULL, destroy, context));
+  OK(pthread_join(thread, NULL));
+  for (int round = 0; round < 2; round++) {
+    SAY("cuMemFree: %d", cuMemFree_v2((Address)memory));
+    SAY("cuMemFreeHost: %d", cuMemFreeHost(host));
+    SAY("cuMemFreeAsync: %d", cuMemFreeAsync((Address)async, NULL));
+    SAY("cuMemFreeAsync: %d", cuMemFreeAsync((Address)memory, NULL));
+    SAY("cuMemGetAddressRange: %d", cuMemGetAddressRange_v2(&(Address){0}, &(size_t){0}, (Address)memory));
+    say_refusals();
+    simcuda_shutdown();
+  }
+  SAY_CODE("cudaMalloc", cudaMalloc(&memory, 1000));
+  SAY_CODE("cudaFree", cudaFree(memory));
+  SAY_CODE("cudaFreeHost", cudaFreeHost(host));
+}
+
 static const Case CASES[] = {
     {"before_init", before_init, NULL},
     {"no_context", no_context, NULL},
@@ -329,6 +363,7 @@ static const Case CASES[] = {
     {"captures", captures, NULL},
     {"sticky", sticky, NULL},
     {"failures", failures, NULL},
+    {"ended", ended, NULL},
 };
 
 int main(int argc, char **argv) { return RUN_CASE(CASES, argc, argv); }
