@@ -129,10 +129,7 @@ pub unsafe extern "C" fn cuMemAllocHost_v2(place: *mut *mut c_void, bytes: usize
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemFreeHost(memory: *mut c_void) -> CUresult {
     let Some(free) = real::cuMemFreeHost() else { return CUDA_ERROR_NOT_INITIALIZED };
-    if pool().is_there()
-        && !memory.is_null()
-        && bfc::owner(memory.addr() as u64) == Some(bfc::PINNED)
-    {
+    if pool().is_there() && !memory.is_null() && bfc::owner(memory.addr() as u64) == Some(bfc::PINNED) {
         if contexts::current() == Current::None {
             return without_context();
         }
