@@ -15,7 +15,7 @@ use crate::bfc::{self, Request, Stats, Status};
 use crate::contexts::{self, Current, DEVICES};
 use crate::hooks::{self, real};
 use crate::watch::Passed;
-use crate::{captures, settings, text};
+use crate::{captures, ordered, settings, text};
 
 /// So many frees are worth a synchronisation, if the pool is idle enough.
 const ENOUGH: u64 = 128;
@@ -25,6 +25,9 @@ const LITTLE: u64 = 256 << 20;
 
 /// So many frees are synchronised anyway: their chunks take host memory and keep others from merging.
 const MANY: u64 = 1024;
+
+/// What is freed may be handed out at once, for a test to show that it sees the races that come of it.
+const MUTATED: bool = cfg!(feature = "without-quarantine");
 
 /// The driver aligns what it gives to 512; its documentation promises 256.
 const ALIGNMENT: usize = 512;
@@ -138,6 +141,10 @@ impl Pool {
     /// Serves a request of cudaMalloc's kind: the memory may be used by any work from now on.
     #[inline]
     pub(crate) fn alloc(self, bytes: usize, stream: Option<CUstream>) -> Result<u64, Refused> {
+        if !self.is_there() {
+            // It may serve already, created by another thread or by the program. But a free has to know whose it is.
+            self.create()?;
+        }
         if self.waiting() >= MANY && self.has_quarantine() {
             self.synchronize();
         }
@@ -153,12 +160,18 @@ impl Pool {
             self.create()?;
         } else if status != bfc::OUT_OF_MEMORY {
             return Err(Refused::Pass(Passed::Pool));
+        } else if stream.is_some() && captures::any() {
+            // What libbfc would wait for may be captured.
+            return Err(Refused::Pass(Passed::Capture));
         } else if self.is_worth_a_synchronization(bytes as u64)
             && self.synchronize() == CUDA_SUCCESS
             && let Ok(address) = self.request(bytes, stream, bfc::HELD_ONLY)
         {
             return Ok(address);
         }
+        // In the order of a stream it may be memory that others' work is still to leave: the stream waits for that. But
+        // whoever uses what cudaMalloc gave waits for nobody, so that is a request without a stream, which itself waits.
+        let stream = stream.filter(|&stream| !ordered::is_nobodys(stream));
         match self.request(bytes, stream, 0) {
             Ok(address) => return Ok(address),
             Err(bfc::OUT_OF_MEMORY) => {}
@@ -234,7 +247,7 @@ impl Pool {
             return self.await_creation();
         }
         let mut flags = bfc::ALLOW_GROWTH | bfc::GARBAGE_COLLECTION | bfc::SPLIT_ALWAYS;
-        if !settings::serves_async() {
+        if !settings::serves_async() && !MUTATED {
             flags |= bfc::TIMESTAMPS | bfc::QUARANTINE;
         }
         // Regions by cuMemAlloc, unless the user prefers granules: for them there are no IPC handles.
@@ -300,14 +313,14 @@ impl Pool {
     /// Takes a chunk back; `None` if the pointer is none of this pool's.
     #[inline]
     fn give_back(self, address: u64) -> Option<CUresult> {
-        if !self.has_quarantine() {
+        if !self.has_quarantine() && !MUTATED {
             // What is freed here may be handed out at once, so it must not be in use any more.
             match self.settle_before(address)? {
                 CUDA_SUCCESS => {}
                 code => return Some(code),
             }
         }
-        match bfc::bfc_free(self.ordinal, pointer(address)) {
+        match self.free_at_once(address) {
             bfc::OK => {
                 self.state.freed.fetch_add(1, Ordering::Relaxed);
                 Some(CUDA_SUCCESS)
@@ -323,12 +336,26 @@ impl Pool {
         }
     }
 
+    /// Without quarantine, when nothing uses it any more: as what a stream frees on which nothing is ever queued. Freed
+    /// without a stream it would wait for a synchronisation.
+    #[inline]
+    fn free_at_once(self, address: u64) -> Status {
+        if settings::serves_async()
+            && let Some(stream) = usize::try_from(self.ordinal).ok().and_then(ordered::known_stream_of_nobody)
+        {
+            let status = bfc::bfc_free_async(self.ordinal, pointer(address), stream.cast());
+            if status != bfc::UNSUPPORTED {
+                return status;
+            }
+        }
+        bfc::bfc_free(self.ordinal, pointer(address))
+    }
+
     /// Waits for the device before a live chunk of this pool is freed.
     fn settle_before(self, address: u64) -> Option<CUresult> {
         let mut bytes = 0;
         // SAFETY: any address may be asked for, and the pointer is valid for writing.
         match unsafe { bfc::bfc_requested_size(self.ordinal, pointer(address), &mut bytes) } {
-            bfc::OK if captures::any() => Some(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED),
             bfc::OK => Some(self.wait()),
             // The free itself says what is wrong.
             _ => Some(CUDA_SUCCESS),
@@ -339,30 +366,30 @@ impl Pool {
     #[inline]
     pub(crate) fn free(self, address: u64) -> Option<CUresult> {
         let freed = self.give_back(address);
-        let is_to_wait = freed == Some(CUDA_SUCCESS) && settings::free_synchronizes();
-        if is_to_wait && self.has_quarantine() && !captures::any() {
-            return Some(self.synchronize());
+        if freed == Some(CUDA_SUCCESS) && settings::free_synchronizes() && self.has_quarantine() {
+            return match self.synchronize() {
+                // It is freed, and waits.
+                CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED => freed,
+                code => Some(code),
+            };
         }
         freed
     }
 
-    /// Waits for all work that may use this pool's memory.
+    /// Waits for all work that may use this pool's memory; not while anything is captured.
     fn wait(self) -> CUresult {
         let Some(synchronize) = real::cuCtxSynchronize() else { return CUDA_ERROR_NOT_INITIALIZED };
-        self.state.synchronizations.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: no preconditions.
-        let in_device = |device| contexts::within(device, || unsafe { synchronize() });
-        match usize::try_from(self.ordinal) {
-            Ok(device) if device < DEVICES && !contexts::has_peers() => in_device(device),
-            _ => contexts::known().map(in_device).find(|&code| code != CUDA_SUCCESS).unwrap_or(CUDA_SUCCESS),
-        }
+        // Pinned memory is no device's.
+        let device = usize::try_from(self.ordinal).ok().filter(|&device| device < DEVICES);
+        captures::unless_any(|| {
+            self.state.synchronizations.fetch_add(1, Ordering::Relaxed);
+            // SAFETY: no preconditions.
+            contexts::in_all(device, || unsafe { synchronize() })
+        })
     }
 
     /// Waits for the device, after which all that waits so far may be handed out.
     pub(crate) fn synchronize(self) -> CUresult {
-        if captures::any() {
-            return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-        }
         let frees = Frees::waiting_in(self);
         let code = self.wait();
         frees.settle(code);
@@ -411,8 +438,8 @@ impl Frees {
     pub(crate) fn of(context: Current) -> Self {
         let Current::Primary(device) = context else { return Frees(None) };
         match Pool::of_device(device) {
-            // With peers one device's synchronisation is not enough.
-            Some(pool) if pool.waiting() != 0 && !contexts::has_peers() => Self::waiting_in(pool),
+            // With others one context's synchronisation is not enough.
+            Some(pool) if pool.waiting() != 0 && contexts::is_only(device) => Self::waiting_in(pool),
             _ => Frees(None),
         }
     }

@@ -5,6 +5,7 @@ mod chains;
 mod differences;
 mod manners;
 mod nvidia;
+pub mod races;
 mod reach;
 mod shape;
 mod stage;
@@ -28,5 +29,6 @@ pub fn run(context: &mut Context) -> Result<()> {
     nvidia::run(context, &stage)?;
     behaviour::run(context, &stage)?;
     manners::run(context, &stage)?;
+    races::run(context)?;
     Ok(())
 }

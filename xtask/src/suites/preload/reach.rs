@@ -129,6 +129,12 @@ fn shares(context: &mut Context, stage: &Stage) -> Result<()> {
     let library = stage.lib.join("libbfc.so");
     let flags = [library.to_string_lossy().into_owned()];
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    let program = stage.compile(context, "own_pool", "own_pool.c", Link::Runtime(12), &flags)?;
+    let mut run = stage.run(context, &program)?;
+    let path = [&stage.lib, &stage.simulation].map(|folder| folder.as_os_str().to_owned());
+    run.command.env("LD_LIBRARY_PATH", path.join(":".as_ref()));
+    stage.served(context, "a pool that the program itself has created", run);
+
     let program = stage.compile(context, "shares", "shares.c", Link::Runtime(12), &flags)?;
     let copy = stage.file("copy");
     std::fs::create_dir_all(&copy)?;
