@@ -123,7 +123,8 @@ judge_report() {
 
 # ---- The programs ----
 
-nvcc() {
+# Not called nvcc: then `command -v` would find this function.
+with_nvcc() {
   if [ -n "${SAXPY:-}" ]; then
     saxpy "$SAXPY"
     return
@@ -173,7 +174,7 @@ script() {
 
 known() {
   case $1 in
-    nvcc) nvcc ;;
+    nvcc) with_nvcc ;;
     cupy) script cupy with_cupy.py ;;
     torch) script torch with_torch.py ;;
     jax) script jax with_jax.py ;;

@@ -1,8 +1,13 @@
 //! Programs that know nothing of libbfc, alone and under `bfc run`: ffi-tests/gpu/interposed.
 //!
 //! `run.sh` there does all of it, so that it runs where there is a GPU and no Rust. Here it runs on this machine's
-//! driver; and on the simulated one with saxpy.cu compiled as C, where it also has to find what is wrong on purpose.
+//! driver; and on the simulated one with saxpy.cu compiled as C behind a stand-in for nvcc, where it also has to find what
+//! is wrong on purpose.
 
+use std::env;
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -104,7 +109,8 @@ pub fn run(context: &mut Context, folder: &Path) -> Result<()> {
         command.envs(simulation.map(|folder| ("LD_LIBRARY_PATH", folder)));
         context.plain(command)
     };
-    let simulated = on(Some(&simulation), &["nvcc"]);
+    let mut simulated = on(Some(&simulation), &["nvcc"]);
+    simulated.env_remove("SAXPY").env("PATH", with_compiler(&saxpy)?);
     let mut real = on(None, &[]);
     real.env_remove("SAXPY");
     let path = saxpy.display().to_string();
@@ -155,4 +161,20 @@ fn compile(context: &Context, folder: &Path, simulation: &Path) -> Result<PathBu
     command.arg(simulation.join("libcudart_static.a")).arg("-o").arg(&program).args(["-ldl", "-lpthread"]);
     workspace.run_well("interposed: compile saxpy.cu as C", command)?;
     Ok(program)
+}
+
+/// PATH with a stand-in for nvcc in front, which "compiles" that program, as an old one that does not know this machine's
+/// architecture.
+fn with_compiler(program: &Path) -> Result<OsString> {
+    let folder = program.with_file_name("compiler");
+    let script = format!(
+        "#!/bin/sh\ncase \"$*\" in *-arch=native*) exit 1 ;; esac\n\
+         while [ $# -gt 0 ]; do [ \"$1\" = -o ] && cp '{}' \"$2\"; shift; done\n",
+        program.display()
+    );
+    let path = folder.join("nvcc");
+    files::write(&path, script)?;
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
+    let rest = env::var_os("PATH").unwrap_or_default();
+    Ok(env::join_paths([folder].into_iter().chain(env::split_paths(&rest)))?)
 }
