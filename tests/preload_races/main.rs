@@ -90,7 +90,7 @@ fn begin(sim: Simulation, kind: Kind, seed: u64) -> Hooked {
     sim.set(RECYCLE_HANDLES, ((seed / BATCH) % 2) as i64);
     // It "may" wait for the device's work, says the manual. What the driver itself serves during captures is freed as if it
     // did, as programs do.
-    let waits = (seed / BATCH / 2) % 2 == 0 || kind.is_async && kind.graphs;
+    let waits = (seed / BATCH / 2).is_multiple_of(2) || kind.is_async && kind.graphs;
     sim.set(FREE_SYNCHRONIZES, i64::from(waits));
     Hooked::new(Gpu::new(sim))
 }
