@@ -123,21 +123,23 @@ pub fn run(context: &mut Context, folder: &Path) -> Result<()> {
         (fault, command)
     });
 
-    judged(context, "interposed, saxpy.cu as C on the simulated driver", simulated)?;
+    let text = judged(context, "interposed, saxpy.cu as C on the simulated driver", simulated)?;
+    let skipped = text.lines().filter(|line| line.contains(" ... ignored"));
+    context.gate("interposed: nothing of that was skipped", &skipped.map(str::to_owned).collect::<Vec<_>>());
     for (fault, command) in faults {
         context.check(&format!("interposed: run.sh finds {}", fault.name), |workspace| {
             found(workspace, &fault, command)
         });
     }
-    judged(context, "interposed, on this machine's driver", real)
+    judged(context, "interposed, on this machine's driver", real).map(drop)
 }
 
-/// A run of run.sh, with the driver calls that were saved.
-fn judged(context: &mut Context, name: &str, command: Command) -> Result<()> {
+/// A run of run.sh, with the driver calls that were saved, and what it printed.
+fn judged(context: &mut Context, name: &str, command: Command) -> Result<String> {
     let ended = context.program(name, command, Count::Cargo)?;
     let facts = ended.text.lines().filter(|line| line.contains("allocations served, "));
     facts.for_each(|line| println!("     | {}", line.trim()));
-    Ok(())
+    Ok(ended.text)
 }
 
 /// Run.sh fails, and for that reason.
