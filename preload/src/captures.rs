@@ -3,6 +3,7 @@
 
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use cuda_sys::*;
 
@@ -14,6 +15,34 @@ static STREAMS: [AtomicPtr<CUstream_st>; 64] = [const { AtomicPtr::new(ptr::null
 
 /// How many captures there are, so that none costs one look.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+/// How many threads are about to synchronise, or do.
+static SYNCHRONIZING: AtomicUsize = AtomicUsize::new(0);
+
+/// So long does the beginning of a capture wait for them at most. The driver looks for captures when it is asked to
+/// synchronise, and not while it waits: whoever has been at it for longer breaks nothing.
+const ENTRY: Duration = Duration::from_millis(20);
+
+/// Synchronises, unless anything is captured: that would break the capture. None begins meanwhile either.
+pub(crate) fn unless_any(synchronize: impl FnOnce() -> CUresult) -> CUresult {
+    // Either we see the capture that begins, or it sees us.
+    SYNCHRONIZING.fetch_add(1, Ordering::SeqCst);
+    let code =
+        if COUNT.load(Ordering::SeqCst) == 0 { synchronize() } else { CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED };
+    SYNCHRONIZING.fetch_sub(1, Ordering::SeqCst);
+    code
+}
+
+fn let_them_pass() {
+    if SYNCHRONIZING.load(Ordering::SeqCst) == 0 {
+        return;
+    }
+    let start = Instant::now();
+    while SYNCHRONIZING.load(Ordering::SeqCst) != 0 && start.elapsed() < ENTRY {
+        // SAFETY: no preconditions.
+        unsafe { libc::sched_yield() };
+    }
+}
 
 /// Whether anything is captured.
 pub(crate) fn any() -> bool {
@@ -31,7 +60,8 @@ fn begun(stream: CUstream) {
         place.compare_exchange(ptr::null_mut(), stream, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     };
     STREAMS.iter().find(free);
-    COUNT.fetch_add(1, Ordering::AcqRel);
+    COUNT.fetch_add(1, Ordering::SeqCst);
+    let_them_pass();
 }
 
 fn ended(stream: CUstream) {

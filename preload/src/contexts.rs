@@ -5,11 +5,11 @@
 
 use std::ffi::c_int;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicPtr, Ordering};
 
 use cuda_sys::*;
 
-use crate::hooks;
+use crate::{created, hooks};
 
 /// More devices than a process sees. Of further ones all is passed through.
 pub(crate) const DEVICES: usize = 64;
@@ -27,9 +27,6 @@ static PRIMARIES: [Primary; DEVICES] =
 
 /// Contexts that are known to be no primary ones. Those for which there is no place are asked about each time.
 static OTHERS: [AtomicPtr<CUctx_st>; 16] = [const { AtomicPtr::new(ptr::null_mut()) }; 16];
-
-/// The program has made devices' memory visible to each other.
-static PEERS: AtomicBool = AtomicBool::new(false);
 
 /// The calling thread's context.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -123,43 +120,58 @@ pub(crate) fn succeeded(code: CUresult) -> Result<(), CUresult> {
     if code == CUDA_SUCCESS { Ok(()) } else { Err(code) }
 }
 
-/// Runs `work` with a device's primary context current. With none that pools know there is nothing to do.
-pub(crate) fn within(device: usize, work: impl FnOnce() -> CUresult) -> CUresult {
-    let known = PRIMARIES.get(device).map(|primary| primary.context.load(Ordering::Relaxed));
-    let Some(context) = known.filter(|context| !context.is_null()) else { return CUDA_SUCCESS };
+/// Synchronises each context whose work may touch memory of pools: all that are known. Their memory may be each other's
+/// peer, and copies need not even that. The first failure; that of `device`, if one is named, must be among them.
+pub(crate) fn in_all(device: Option<usize>, synchronize: impl Fn() -> CUresult) -> CUresult {
+    let handle = |primary: &Primary| primary.context.load(Ordering::Relaxed);
+    if device.and_then(|device| PRIMARIES.get(device)).is_some_and(|primary| handle(primary).is_null()) {
+        return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    let contexts = PRIMARIES.iter().map(handle).filter(|context| !context.is_null());
+    let code = contexts.map(|context| within(context, &synchronize)).find(|&code| code != CUDA_SUCCESS);
+    code.unwrap_or_else(|| created::in_each(&synchronize))
+}
+
+/// Whether a device's primary context is the only context that is known.
+pub(crate) fn is_only(device: usize) -> bool {
+    let is_other = |(other, primary): (usize, &Primary)| {
+        other != device && !primary.context.load(Ordering::Relaxed).is_null()
+    };
+    !created::any() && !PRIMARIES.iter().enumerate().any(is_other)
+}
+
+/// Runs `work` with a context current that is known to live.
+fn within(context: CUcontext, work: impl FnOnce() -> CUresult) -> CUresult {
     if current_handle() == Some(context) {
         return work();
     }
-    let Some(driver) = hooks::load() else { return CUDA_ERROR_NOT_INITIALIZED };
-    let (Ok(push), Ok(pop)) = (driver.cuCtxPushCurrent_v2(), driver.cuCtxPopCurrent_v2()) else {
-        return CUDA_ERROR_NOT_SUPPORTED;
-    };
-    // SAFETY: a context that is known to live; if it does not the driver says so.
-    let code = unsafe { push(context) };
-    if code != CUDA_SUCCESS {
+    let code = push(context);
+    if code == CUDA_SUCCESS {
+        let code = work();
+        pop();
         return code;
     }
-    let code = work();
-    let mut popped = ptr::null_mut();
-    // SAFETY: the pointer is valid for writing, and what is popped was pushed here.
-    unsafe { pop(&mut popped) };
     code
 }
 
-/// The devices whose primary contexts pools know.
-pub(crate) fn known() -> impl Iterator<Item = usize> {
-    PRIMARIES.iter().enumerate().filter_map(|(device, primary)| {
-        (!primary.context.load(Ordering::Relaxed).is_null()).then_some(device)
-    })
+/// Makes a context current, until [`pop`].
+pub(crate) fn push(context: CUcontext) -> CUresult {
+    let Some(driver) = hooks::load() else { return CUDA_ERROR_NOT_INITIALIZED };
+    // Without the one the other is of no use.
+    match (driver.cuCtxPushCurrent_v2(), driver.cuCtxPopCurrent_v2()) {
+        // SAFETY: a context that is known to live; if it does not the driver says so.
+        (Ok(push), Ok(_)) => unsafe { push(context) },
+        _ => CUDA_ERROR_NOT_SUPPORTED,
+    }
 }
 
-pub(crate) fn note_peers() {
-    PEERS.store(true, Ordering::Relaxed);
-}
-
-/// Whether work of one device may touch memory of another.
-pub(crate) fn has_peers() -> bool {
-    PEERS.load(Ordering::Relaxed)
+/// Undoes a [`push`] that succeeded.
+pub(crate) fn pop() {
+    let mut popped = ptr::null_mut();
+    if let Some(Ok(pop)) = hooks::load().map(|driver| driver.cuCtxPopCurrent_v2()) {
+        // SAFETY: the pointer is valid for writing, and what is popped was pushed here.
+        unsafe { pop(&mut popped) };
+    }
 }
 
 fn primary(device: c_int) -> Option<&'static Primary> {

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use cuda_sys::{Driver, FUNCTIONS};
 
 use crate::captures::*;
+use crate::created::*;
 use crate::device::*;
 use crate::life::*;
 use crate::list::Fate;

@@ -10,7 +10,7 @@
 //! list      hooks                         what is hooked; the table, and the driver's own functions
 //! resolve                                 dlsym and cuGetProcAddress
 //! watch     trace  report                 what a person can see of it all
-//! contexts  captures                      whose memory it is; when nothing may be synchronised
+//! contexts  created  captures             whose memory it is, whose work; when nothing may be synchronised
 //! pool                                    a device's pool: serve, wait, synchronise, give up
 //! device    pinned  ordered  pointers     the hooks
 //! life                                    beginning and end of the process and of contexts
@@ -26,6 +26,7 @@
 mod bfc;
 mod captures;
 mod contexts;
+mod created;
 mod device;
 mod hooks;
 mod life;

@@ -1,13 +1,10 @@
 //! The beginning and the end: of the process, and of contexts.
 
-use std::ffi::c_uint;
-
 use cuda_sys::*;
 
-use crate::contexts;
 use crate::hooks::real;
 use crate::pool::Pool;
-use crate::{captures, ordered, pinned, report, settings, trace, watch};
+use crate::{captures, contexts, created, ordered, pinned, report, settings, trace, watch};
 
 /// Nothing of CUDA is called here: most processes that this library is loaded into have none.
 extern "C" fn loaded() {
@@ -120,6 +117,7 @@ macro_rules! destroys {
                 let Some(destroy) = real::$symbol() else { return CUDA_ERROR_NOT_INITIALIZED };
                 // Before, for afterwards the handle may be a new one's. What is forgotten in vain is asked again.
                 contexts::forget(context);
+                created::forget(context);
                 // SAFETY: the caller's argument.
                 unsafe { destroy(context) }
             }
@@ -130,15 +128,4 @@ macro_rules! destroys {
 destroys! {
     cuCtxDestroy
     cuCtxDestroy_v2
-}
-
-/// # Safety
-/// As the driver's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxEnablePeerAccess(context: CUcontext, flags: c_uint) -> CUresult {
-    let Some(enable) = real::cuCtxEnablePeerAccess() else { return CUDA_ERROR_NOT_INITIALIZED };
-    // Before: work that reaches over may be queued as soon as it is enabled.
-    contexts::note_peers();
-    // SAFETY: the caller's arguments.
-    unsafe { enable(context, flags) }
 }

@@ -47,13 +47,15 @@ macro_rules! hooks {
         cuStreamEndCapture_ptsz: cuStreamEndCapture, Watched, "the same";
         cuStreamDestroy: cuStreamDestroy, Watched, "ends a capture too, and with BFC_PRELOAD_ASYNC=1 what the pool knows of the stream";
         cuStreamDestroy_v2: cuStreamDestroy_v2, Watched, "the same";
-        cuCtxEnablePeerAccess: cuCtxEnablePeerAccess, Watched, "from then on a synchronisation is one of all devices in use, for their work may touch each other's memory";
         // The life of contexts.
         cuDevicePrimaryCtxRetain: cuDevicePrimaryCtxRetain, Watched, "how often the program holds the context";
         cuDevicePrimaryCtxRelease: cuDevicePrimaryCtxRelease, Watched, "the pool goes with the program's last hold on the context";
         cuDevicePrimaryCtxRelease_v2: cuDevicePrimaryCtxRelease_v2, Watched, "the same";
         cuDevicePrimaryCtxReset: cuDevicePrimaryCtxReset, Watched, "the memory is gone: so are the pool's books of it";
         cuDevicePrimaryCtxReset_v2: cuDevicePrimaryCtxReset_v2, Watched, "the same";
+        cuCtxCreate_v2: cuCtxCreate_v2, Watched, "its work may touch pooled memory, as a peer's or by copies: it is waited for too";
+        cuCtxCreate_v3: cuCtxCreate_v3, Watched, "the same";
+        cuCtxCreate_v4: cuCtxCreate_v4, Watched, "the same";
         cuCtxDestroy: cuCtxDestroy, Watched, "what was known of that context is forgotten; nothing of it was pooled";
         cuCtxDestroy_v2: cuCtxDestroy_v2, Watched, "the same";
         }

@@ -21,8 +21,7 @@ static NOBODYS: [AtomicPtr<CUstream_st>; DEVICES] = [const { AtomicPtr::new(ptr:
 pub(crate) fn stream_of_nobody(device: usize) -> Result<CUstream, Refused> {
     let missing = || Refused::Pass(Passed::Pool);
     let place = NOBODYS.get(device).ok_or_else(missing)?;
-    let known = place.load(Ordering::Acquire);
-    if !known.is_null() {
+    if let Some(known) = known_stream_of_nobody(device) {
         return Ok(known);
     }
     let driver = hooks::load().ok_or_else(missing)?;
@@ -42,6 +41,18 @@ pub(crate) fn stream_of_nobody(device: usize) -> Result<CUstream, Refused> {
             Ok(another)
         }
     }
+}
+
+/// The same, if there is one yet.
+#[inline]
+pub(crate) fn known_stream_of_nobody(device: usize) -> Option<CUstream> {
+    let known = NOBODYS.get(device)?.load(Ordering::Acquire);
+    (!known.is_null()).then_some(known)
+}
+
+/// Whether it is such a stream of some device.
+pub(crate) fn is_nobodys(stream: CUstream) -> bool {
+    !stream.is_null() && NOBODYS.iter().any(|place| place.load(Ordering::Relaxed) == stream)
 }
 
 /// The device's context has ended, and the stream with it.

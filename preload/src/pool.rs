@@ -7,7 +7,7 @@
 
 use std::ffi::c_void;
 use std::ptr;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU8, AtomicU64, Ordering};
 
 use cuda_sys::*;
 
@@ -15,7 +15,7 @@ use crate::bfc::{self, Request, Stats, Status};
 use crate::contexts::{self, Current, DEVICES};
 use crate::hooks::{self, real};
 use crate::watch::Passed;
-use crate::{captures, settings};
+use crate::{captures, ordered, settings, text};
 
 /// So many frees are worth a synchronisation, if the pool is idle enough.
 const ENOUGH: u64 = 128;
@@ -26,6 +26,9 @@ const LITTLE: u64 = 256 << 20;
 /// So many frees are synchronised anyway: their chunks take host memory and keep others from merging.
 const MANY: u64 = 1024;
 
+/// What is freed may be handed out at once, for a test to show that it sees the races that come of it.
+const MUTATED: bool = cfg!(feature = "without-quarantine");
+
 /// The driver aligns what it gives to 512; its documentation promises 256.
 const ALIGNMENT: usize = 512;
 
@@ -33,6 +36,8 @@ const ALIGNMENT: usize = 512;
 pub(crate) struct State {
     /// Whose it is: nobody's, ours, or somebody else's who created it before.
     origin: AtomicU8,
+    /// The process that it is of: the child of a fork has it no more.
+    process: AtomicI32,
     pub(crate) served: AtomicU64,
     pub(crate) freed: AtomicU64,
     /// How many of the frees were followed by a synchronisation.
@@ -51,6 +56,7 @@ impl State {
     pub(crate) const fn new() -> Self {
         State {
             origin: AtomicU8::new(NOBODYS),
+            process: AtomicI32::new(0),
             served: AtomicU64::new(0),
             freed: AtomicU64::new(0),
             settled: AtomicU64::new(0),
@@ -105,6 +111,17 @@ impl Pool {
         self.state.origin.load(Ordering::Relaxed) != NOBODYS
     }
 
+    /// Whether it is known whose it is.
+    #[inline]
+    fn is_known(self) -> bool {
+        matches!(self.state.origin.load(Ordering::Acquire), OURS | OTHERS)
+    }
+
+    /// Whether it is this process's, and not that of a parent.
+    pub(crate) fn is_own(self) -> bool {
+        self.is_there() && self.state.process.load(Ordering::Relaxed) == text::process()
+    }
+
     /// Whether what is freed waits in it.
     #[inline]
     fn has_quarantine(self) -> bool {
@@ -130,6 +147,10 @@ impl Pool {
     /// Serves a request of cudaMalloc's kind: the memory may be used by any work from now on.
     #[inline]
     pub(crate) fn alloc(self, bytes: usize, stream: Option<CUstream>) -> Result<u64, Refused> {
+        if !self.is_known() {
+            // It may serve already, created by another thread or by the program. But a free has to know whose it is.
+            self.create()?;
+        }
         if self.waiting() >= MANY && self.has_quarantine() {
             self.synchronize();
         }
@@ -145,12 +166,18 @@ impl Pool {
             self.create()?;
         } else if status != bfc::OUT_OF_MEMORY {
             return Err(Refused::Pass(Passed::Pool));
+        } else if stream.is_some() && captures::any() {
+            // What libbfc would wait for may be captured.
+            return Err(Refused::Pass(Passed::Capture));
         } else if self.is_worth_a_synchronization(bytes as u64)
             && self.synchronize() == CUDA_SUCCESS
             && let Ok(address) = self.request(bytes, stream, bfc::HELD_ONLY)
         {
             return Ok(address);
         }
+        // In the order of a stream it may be memory that others' work is still to leave: the stream waits for that. But
+        // whoever uses what cudaMalloc gave waits for nobody, so that is a request without a stream, which itself waits.
+        let stream = stream.filter(|&stream| !ordered::is_nobodys(stream));
         match self.request(bytes, stream, 0) {
             Ok(address) => return Ok(address),
             Err(bfc::OUT_OF_MEMORY) => {}
@@ -226,7 +253,7 @@ impl Pool {
             return self.await_creation();
         }
         let mut flags = bfc::ALLOW_GROWTH | bfc::GARBAGE_COLLECTION | bfc::SPLIT_ALWAYS;
-        if !settings::serves_async() {
+        if !settings::serves_async() && !MUTATED {
             flags |= bfc::TIMESTAMPS | bfc::QUARANTINE;
         }
         // Regions by cuMemAlloc, unless the user prefers granules: for them there are no IPC handles.
@@ -254,6 +281,7 @@ impl Pool {
         if origin.compare_exchange(before, CREATING, Ordering::Acquire, Ordering::Relaxed).is_err() {
             return self.await_creation();
         }
+        self.state.process.store(text::process(), Ordering::Relaxed);
         // SAFETY: the struct is as large as it says, and what it points to lives until the call returns.
         let status = unsafe { bfc::bfc_create(self.ordinal, options) };
         let whose = match status {
@@ -291,14 +319,14 @@ impl Pool {
     /// Takes a chunk back; `None` if the pointer is none of this pool's.
     #[inline]
     fn give_back(self, address: u64) -> Option<CUresult> {
-        if !self.has_quarantine() {
+        if !self.has_quarantine() && !MUTATED {
             // What is freed here may be handed out at once, so it must not be in use any more.
             match self.settle_before(address)? {
                 CUDA_SUCCESS => {}
                 code => return Some(code),
             }
         }
-        match bfc::bfc_free(self.ordinal, pointer(address)) {
+        match self.give_to_libbfc(address) {
             bfc::OK => {
                 self.state.freed.fetch_add(1, Ordering::Relaxed);
                 Some(CUDA_SUCCESS)
@@ -314,12 +342,26 @@ impl Pool {
         }
     }
 
+    /// In a pool that knows streams nothing uses the chunk any more: it is freed on a stream on which nothing is ever
+    /// queued. Freed without a stream it would wait for a synchronisation.
+    #[inline]
+    fn give_to_libbfc(self, address: u64) -> Status {
+        if settings::serves_async()
+            && let Some(stream) = usize::try_from(self.ordinal).ok().and_then(ordered::known_stream_of_nobody)
+        {
+            let status = bfc::bfc_free_async(self.ordinal, pointer(address), stream.cast());
+            if status != bfc::UNSUPPORTED {
+                return status;
+            }
+        }
+        bfc::bfc_free(self.ordinal, pointer(address))
+    }
+
     /// Waits for the device before a live chunk of this pool is freed.
     fn settle_before(self, address: u64) -> Option<CUresult> {
         let mut bytes = 0;
         // SAFETY: any address may be asked for, and the pointer is valid for writing.
         match unsafe { bfc::bfc_requested_size(self.ordinal, pointer(address), &mut bytes) } {
-            bfc::OK if captures::any() => Some(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED),
             bfc::OK => Some(self.wait()),
             // The free itself says what is wrong.
             _ => Some(CUDA_SUCCESS),
@@ -330,30 +372,30 @@ impl Pool {
     #[inline]
     pub(crate) fn free(self, address: u64) -> Option<CUresult> {
         let freed = self.give_back(address);
-        let is_to_wait = freed == Some(CUDA_SUCCESS) && settings::free_synchronizes();
-        if is_to_wait && self.has_quarantine() && !captures::any() {
-            return Some(self.synchronize());
+        if freed == Some(CUDA_SUCCESS) && settings::free_synchronizes() && self.has_quarantine() {
+            return match self.synchronize() {
+                // It is freed, and waits.
+                CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED => freed,
+                code => Some(code),
+            };
         }
         freed
     }
 
-    /// Waits for all work that may use this pool's memory.
+    /// Waits for all work that may use this pool's memory; not while anything is captured.
     fn wait(self) -> CUresult {
         let Some(synchronize) = real::cuCtxSynchronize() else { return CUDA_ERROR_NOT_INITIALIZED };
-        self.state.synchronizations.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: no preconditions.
-        let in_device = |device| contexts::within(device, || unsafe { synchronize() });
-        match usize::try_from(self.ordinal) {
-            Ok(device) if device < DEVICES && !contexts::has_peers() => in_device(device),
-            _ => contexts::known().map(in_device).find(|&code| code != CUDA_SUCCESS).unwrap_or(CUDA_SUCCESS),
-        }
+        // Pinned memory is no device's.
+        let device = usize::try_from(self.ordinal).ok().filter(|&device| device < DEVICES);
+        captures::unless_any(|| {
+            self.state.synchronizations.fetch_add(1, Ordering::Relaxed);
+            // SAFETY: no preconditions.
+            contexts::in_all(device, || unsafe { synchronize() })
+        })
     }
 
     /// Waits for the device, after which all that waits so far may be handed out.
     pub(crate) fn synchronize(self) -> CUresult {
-        if captures::any() {
-            return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-        }
         let frees = Frees::waiting_in(self);
         let code = self.wait();
         frees.settle(code);
@@ -402,8 +444,8 @@ impl Frees {
     pub(crate) fn of(context: Current) -> Self {
         let Current::Primary(device) = context else { return Frees(None) };
         match Pool::of_device(device) {
-            // With peers one device's synchronisation is not enough.
-            Some(pool) if pool.waiting() != 0 && !contexts::has_peers() => Self::waiting_in(pool),
+            // With others one context's synchronisation is not enough.
+            Some(pool) if pool.waiting() != 0 && contexts::is_only(device) => Self::waiting_in(pool),
             _ => Frees(None),
         }
     }

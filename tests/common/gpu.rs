@@ -137,6 +137,11 @@ impl Gpu {
         context as u64
     }
 
+    /// The current context's work may touch the memory of another from now on.
+    pub fn enable_peer(self, other: u64) {
+        cu!(self, cuCtxEnablePeerAccess(other as CUcontext, 0));
+    }
+
     /// Ends it.
     pub fn destroy_context(self, context: u64) {
         cu!(self, cuCtxDestroy_v2(context as CUcontext));
@@ -216,13 +221,21 @@ impl Gpu {
             // SAFETY: as above.
             code = unsafe { end(stream as CUstream, &mut graph) };
         }
-        if code != CUDA_SUCCESS {
-            return Err(code);
-        }
-        let mut executable = ptr::null_mut();
+        if code == CUDA_SUCCESS { Ok(self.instantiated(graph as u64)) } else { Err(code) }
+    }
+
+    /// An executable graph of a captured one, which is given up.
+    pub fn instantiated(self, graph: u64) -> u64 {
+        let (mut executable, graph) = (ptr::null_mut(), graph as CUgraph);
         cu!(self, cuGraphInstantiateWithFlags(&mut executable, graph, 0));
         cu!(self, cuGraphDestroy(graph));
-        Ok(executable as u64)
+        executable as u64
+    }
+
+    /// A copy between memory of any devices, in the order of a stream.
+    pub fn copy(self, to: u64, to_context: u64, from: u64, from_context: u64, bytes: u64, stream: u64) {
+        let (to_context, from_context) = (to_context as CUcontext, from_context as CUcontext);
+        cu!(self, cuMemcpyPeerAsync(to, to_context, from, from_context, bytes as usize, stream as CUstream));
     }
 
     /// As [`Gpu::try_end_capture`], of a capture that nothing broke.

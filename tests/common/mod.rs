@@ -16,6 +16,7 @@ pub mod lost;
 pub mod mapped;
 pub mod ordered;
 pub mod pool;
+pub mod preload;
 pub mod random;
 pub mod simcuda;
 pub mod spans;

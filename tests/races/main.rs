@@ -8,6 +8,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod graphs;
+#[allow(dead_code)] // what tests/preload_races has in use
 mod shadow;
 mod together;
 mod worker;

@@ -63,6 +63,13 @@ impl Entry {
         self.barrier.is_some()
     }
 
+    /// Looks whether that work is done now: the memory is anybody's from the beginning, and may be touched at once.
+    pub fn look_now(self) {
+        if let Some(barrier) = self.barrier {
+            barrier.look();
+        }
+    }
+
     /// Looks, when its turn comes on the stream, whether that work is done. Call it before any work is queued, on
     /// the stream's thread.
     pub fn look(self, gpu: Gpu, stream: u64) {
@@ -100,6 +107,17 @@ impl Shadow {
         deed
     }
 
+    /// How much is queued on a range of memory, or on any.
+    pub fn undone(&self, start: u64, bytes: u64) -> usize {
+        let touches = |deed: &&Arc<Deed>| deed.start < start.saturating_add(bytes) && start < deed.end;
+        self.deeds.iter().filter(touches).filter(|deed| !deed.done.load(SeqCst)).count()
+    }
+
+    /// The contexts have ended, and all work with them.
+    pub fn forget(&mut self) {
+        self.deeds.clear();
+    }
+
     /// A graph's memory: nobody else's until the private pool is released.
     pub fn reserve(&mut self, start: u64, bytes: u64, pool: u64) {
         self.reserved.push((start, start + bytes, pool));
@@ -130,14 +148,19 @@ unsafe extern "C" fn done(deed: *mut c_void) {
 
 unsafe extern "C" fn look(barrier: *mut c_void) {
     // SAFETY: `Entry::look` gave it up to this call, which is the only one.
-    let barrier = unsafe { Box::from_raw(barrier.cast::<Barrier>()) };
-    for deed in barrier.before.iter().filter(|deed| !deed.done.load(SeqCst)) {
-        if RACES.fetch_add(1, SeqCst) == 0 {
-            let (Deed { start, end, stream, allocation, .. }, number) = (&**deed, barrier.allocation);
-            *WORDS.lock().unwrap() = format!(
-                "work on allocation {number} began while stream {stream} had not done its work on allocation \
-                 {allocation} at {start:#x} to {end:#x}"
-            );
+    unsafe { Box::from_raw(barrier.cast::<Barrier>()) }.look();
+}
+
+impl Barrier {
+    fn look(&self) {
+        for deed in self.before.iter().filter(|deed| !deed.done.load(SeqCst)) {
+            if RACES.fetch_add(1, SeqCst) == 0 {
+                let (Deed { start, end, stream, allocation, .. }, number) = (&**deed, self.allocation);
+                *WORDS.lock().unwrap() = format!(
+                    "work on allocation {number} may begin while stream {stream} has not done its work on \
+                     allocation {allocation} at {start:#x} to {end:#x}"
+                );
+            }
         }
     }
 }

@@ -281,7 +281,7 @@ static void captures_end(void) {
   for (int each = 0; each < 3; each++) OK(cudaFree(pooled(LARGE)));
 }
 
-/* Each device's chunks wait for that device. */
+/* Work of one device may touch memory of another, by a copy: each device's chunks wait for all devices. */
 static void two_devices(void) {
   char *memory[2];
   cudaStream_t stream[2];
@@ -296,10 +296,11 @@ static void two_devices(void) {
   OK(cudaFree(memory[1]));
   OK(cudaDeviceSynchronize());
   IS(simcuda_pending(stream[1]), 0);
-  CHECK(pooled(MIB) == memory[1]);
+  char *other = pooled(MIB);
+  CHECK(!overlap(memory[1], MIB, other, MIB));
   OK(cudaSetDevice(0));
   IS(simcuda_pending(stream[0]), 2);
-  char *other = pooled(MIB);
+  other = pooled(MIB);
   CHECK(!overlap(memory[0], MIB, other, MIB));
   use_at_once(other, MIB, 2);
   simcuda_release_all();

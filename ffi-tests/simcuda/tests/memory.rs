@@ -66,6 +66,9 @@ fn each_device_has_addresses_of_its_own_and_peers_must_be_enabled() {
     machine.fill(LEGACY, here, 8, 5).unwrap();
     machine.was_well_used();
     machine.set_current(first).unwrap();
+    // Copies need no access.
+    machine.copy_async(there, here, 8, LEGACY).unwrap();
+    machine.was_well_used();
     machine.fill(LEGACY, there, 8, 5).unwrap();
     assert!(machine.steer.misuse_texts()[0].contains("no peer"));
 }

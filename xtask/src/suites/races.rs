@@ -1,4 +1,4 @@
-//! The suite `races`: many random programs on the simulated driver, with the release build.
+//! The suite `races`: many random programs on the simulated driver, with the release build, and under the interposer.
 
 use anyhow::Result;
 
@@ -10,6 +10,9 @@ use crate::simcuda;
 /// thousand in all.
 const PROGRAMS: &str = "20000";
 
+/// The same of each of the kinds under the interposer.
+const PRELOADED: &str = "5000";
+
 /// As `cargo test --test races`, which runs some of them in the debug build.
 pub fn run(context: &mut Context) -> Result<()> {
     let folder = simcuda::build_driver(&context.workspace)?;
@@ -18,5 +21,5 @@ pub fn run(context: &mut Context) -> Result<()> {
     command.args(["--no-fail-fast", "--", "--nocapture"]);
     command.env("SIMCUDA_LIBRARY", folder.join("libcuda.so.1")).env("RACES_PROGRAMS", PROGRAMS);
     context.program("random programs on held streams", command, Count::Cargo)?;
-    Ok(())
+    super::preload::races::programs(context, PRELOADED)
 }

@@ -5,6 +5,7 @@ mod chains;
 mod differences;
 mod manners;
 mod nvidia;
+pub mod races;
 mod reach;
 mod records;
 mod shape;
@@ -30,5 +31,6 @@ pub fn run(context: &mut Context) -> Result<()> {
     behaviour::run(context, &stage)?;
     records::run(context, &stage)?;
     manners::run(context, &stage)?;
+    races::run(context)?;
     Ok(())
 }

@@ -90,7 +90,8 @@ fn opened(context: &mut Context, stage: &Stage) -> Result<()> {
 /// What dlsym and cuGetProcAddress give.
 fn lookups(context: &mut Context, stage: &Stage) -> Result<()> {
     let program = stage.compile(context, "lookups", "lookups.c", Link::Nothing, &[])?;
-    let run = stage.run(context, &program)?;
+    let mut run = stage.run(context, &program)?;
+    run.command.arg(stage.compile(context, "libother.so", "chain.c", Link::Library, &[])?);
     let there = ["looked-up dlsym cuMemAlloc_v2", "looked-up cuGetProcAddress cuMemAlloc_v2"];
     stage.expect(context, "dlsym and cuGetProcAddress, by name, version and flags", run, &there, &["served"]);
 
@@ -128,6 +129,12 @@ fn shares(context: &mut Context, stage: &Stage) -> Result<()> {
     let library = stage.lib.join("libbfc.so");
     let flags = [library.to_string_lossy().into_owned()];
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    let program = stage.compile(context, "own_pool", "own_pool.c", Link::Runtime(12), &flags)?;
+    let mut run = stage.run(context, &program)?;
+    let path = [&stage.lib, &stage.simulation].map(|folder| folder.as_os_str().to_owned());
+    run.command.env("LD_LIBRARY_PATH", path.join(":".as_ref()));
+    stage.served(context, "a pool that the program itself has created", run);
+
     let program = stage.compile(context, "shares", "shares.c", Link::Runtime(12), &flags)?;
     let copy = stage.file("copy");
     std::fs::create_dir_all(&copy)?;

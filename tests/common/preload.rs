@@ -1,0 +1,76 @@
+//! The interposer, staged with the libbfc.so that it links, for tests that run under it.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+/// Which one.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Interposer {
+    /// As it is shipped.
+    Shipped,
+    /// The one that hands out at once what was freed: a test of races must see them.
+    WithoutQuarantine,
+}
+
+/// The feature of bfc-preload that it is built with.
+const MUTATION: &str = "bfc-preload/without-quarantine";
+
+/// Its file, to be preloaded; built at the first time of asking, unless PRELOAD_LIBRARY (of the mutation
+/// PRELOAD_MUTATION) names one that has its libbfc beside it.
+pub fn library(which: Interposer) -> &'static Path {
+    static SHIPPED: OnceLock<PathBuf> = OnceLock::new();
+    static MUTATED: OnceLock<PathBuf> = OnceLock::new();
+    let (place, variable) = match which {
+        Interposer::Shipped => (&SHIPPED, "PRELOAD_LIBRARY"),
+        Interposer::WithoutQuarantine => (&MUTATED, "PRELOAD_MUTATION"),
+    };
+    place.get_or_init(|| env::var_os(variable).map_or_else(|| stage(which), PathBuf::from))
+}
+
+fn stage(which: Interposer) -> PathBuf {
+    // The folder is this profile's and this process's alone: others may have theirs loaded.
+    let profile = if cfg!(debug_assertions) { "debug" } else { "release" };
+    let tmp = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let (name, mut args) = match which {
+        Interposer::Shipped => ("shipped", vec![]),
+        Interposer::WithoutQuarantine => ("mutated", vec!["--features", MUTATION, "--target-dir"]),
+    };
+    // In a folder of its own: nobody is to find the mutation where the interposer is looked for.
+    let target = tmp.join("preload-mutation");
+    if which == Interposer::WithoutQuarantine {
+        args.push(target.to_str().expect("UTF-8"));
+    }
+    let folder = tmp.join(format!("preload-{profile}-{name}"));
+    fs::create_dir_all(&folder).expect("a folder");
+    copy(&built("bfc-preload", "libbfc_preload.so", &args), &folder.join("libbfc_preload.so"));
+    copy(&built("bfc", "libbfc.so", &[]), &folder.join("libbfc.so.0"));
+    folder.join("libbfc_preload.so")
+}
+
+/// Puts a file in the place of another that somebody may have loaded.
+fn copy(from: &Path, to: &Path) {
+    let fresh = to.with_extension(format!("new{}", std::process::id()));
+    fs::copy(from, &fresh).unwrap_or_else(|error| panic!("{}: {error}", from.display()));
+    fs::rename(&fresh, to).unwrap_or_else(|error| panic!("{}: {error}", to.display()));
+}
+
+/// A library that cargo builds, in this test's own profile.
+fn built(package: &str, library: &str, args: &[&str]) -> PathBuf {
+    let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| env!("CARGO").into()));
+    command.args(["build", "--quiet", "--message-format=json", "--package", package]).args(args);
+    if !cfg!(debug_assertions) {
+        command.arg("--release");
+    }
+    command.current_dir(env!("CARGO_MANIFEST_DIR"));
+    let output = command.output().expect("cargo starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).expect("UTF-8");
+    let messages = text.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+    let files = messages.flat_map(|message| message["filenames"].as_array().cloned().unwrap_or_default());
+    let mut paths = files.filter_map(|file| file.as_str().map(PathBuf::from));
+    let is_it = |path: &PathBuf| path.file_name().is_some_and(|name| name == library);
+    paths.find(is_it).expect("cargo names the library")
+}

@@ -1,0 +1,166 @@
+//! The driver as a preloaded program has it: found by `dlsym`, where the interposer stands. What it has no hook for the
+//! tests call past it, through [`Gpu`].
+
+use crate::common::gpu::Gpu;
+use cuda_sys::*;
+use std::ffi::{CString, c_void};
+use std::ops::Deref;
+use std::ptr;
+use std::sync::OnceLock;
+
+macro_rules! functions {
+    ($($name:ident),* $(,)?) => {
+        /// The hooks.
+        #[allow(non_snake_case)]
+        struct Functions {
+            $($name: fns::$name,)*
+        }
+
+        impl Functions {
+            fn find(library: *mut c_void) -> Functions {
+                Functions {
+                    $($name: {
+                        let found = symbol(library, stringify!($name));
+                        // SAFETY: it was found as the function of that name, which has that type.
+                        unsafe { std::mem::transmute::<*mut c_void, fns::$name>(found) }
+                    },)*
+                }
+            }
+        }
+    };
+}
+
+functions! {
+    cuDevicePrimaryCtxRetain, cuDevicePrimaryCtxRelease_v2, cuDevicePrimaryCtxReset_v2, cuCtxCreate_v2, cuCtxDestroy_v2,
+    cuMemAlloc_v2, cuMemFree_v2, cuMemAllocAsync, cuMemFreeAsync, cuCtxSynchronize, cuStreamBeginCapture_v2,
+    cuStreamEndCapture, cuStreamDestroy_v2,
+}
+
+/// A function of a library, which the interposer must have put its own in the place of.
+fn symbol(library: *mut c_void, name: &str) -> *mut c_void {
+    let symbol = CString::new(name).expect("no NUL");
+    // SAFETY: an open library, and a C string.
+    let found = unsafe { libc::dlsym(library, symbol.as_ptr()) };
+    let own = Driver::load().expect("the simulation is a driver").symbol(&symbol);
+    assert!(!own.is_null() && !found.is_null(), "{name} is not found");
+    assert_ne!(found, own, "{name} is the driver's own: nothing is interposed");
+    found
+}
+
+/// The driver through the interposer. A code other than success is the caller's to judge where it is returned.
+#[derive(Clone, Copy)]
+pub struct Hooked {
+    /// Past it.
+    gpu: Gpu,
+    functions: &'static Functions,
+}
+
+impl Deref for Hooked {
+    type Target = Gpu;
+
+    fn deref(&self) -> &Gpu {
+        &self.gpu
+    }
+}
+
+/// Calls a hook. SAFETY of all of them: the arguments are what the driver's manual asks for.
+macro_rules! call {
+    ($self:ident.$name:ident($($argument:expr),*)) => {
+        // SAFETY: as said above.
+        unsafe { ($self.functions.$name)($($argument),*) }
+    };
+}
+
+/// The same, where anything but success is a mistake.
+macro_rules! must {
+    ($self:ident.$name:ident($($argument:expr),*)) => {{
+        let code = call!($self.$name($($argument),*));
+        assert_eq!(code, CUDA_SUCCESS, "{}: {:#?}", stringify!($name), $self.sim.misuse_texts());
+    }};
+}
+
+fn result<T>(code: CUresult, value: T) -> Result<T, CUresult> {
+    if code == CUDA_SUCCESS { Ok(value) } else { Err(code) }
+}
+
+impl Hooked {
+    pub fn new(gpu: Gpu) -> Hooked {
+        static FUNCTIONS: OnceLock<Functions> = OnceLock::new();
+        let functions = FUNCTIONS.get_or_init(|| {
+            // SAFETY: a C string; the library is there already.
+            let library = unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW) };
+            assert!(!library.is_null());
+            Functions::find(library)
+        });
+        Hooked { gpu, functions }
+    }
+
+    /// As [`Gpu::enter`].
+    pub fn enter(self, device: i32) -> u64 {
+        let mut context = ptr::null_mut();
+        must!(self.cuDevicePrimaryCtxRetain(&mut context, device));
+        self.set_current(context as u64);
+        context as u64
+    }
+
+    /// A context of the program's own, current from now on.
+    pub fn create_context(self, device: i32) -> u64 {
+        let mut context = ptr::null_mut();
+        must!(self.cuCtxCreate_v2(&mut context, 0, device));
+        context as u64
+    }
+
+    /// Ends it.
+    pub fn destroy_context(self, context: u64) {
+        must!(self.cuCtxDestroy_v2(context as CUcontext));
+    }
+
+    /// As [`Gpu::leave`].
+    pub fn leave(self, device: i32) {
+        self.set_current(0);
+        must!(self.cuDevicePrimaryCtxRelease_v2(device));
+    }
+
+    pub fn reset(self, device: i32) {
+        must!(self.cuDevicePrimaryCtxReset_v2(device));
+    }
+
+    pub fn alloc(self, bytes: u64) -> Result<u64, CUresult> {
+        let mut address = 0;
+        result(call!(self.cuMemAlloc_v2(&mut address, bytes as usize)), address)
+    }
+
+    pub fn free(self, address: u64) -> Result<(), CUresult> {
+        result(call!(self.cuMemFree_v2(address)), ())
+    }
+
+    pub fn alloc_async(self, bytes: u64, stream: u64) -> Result<u64, CUresult> {
+        let mut address = 0;
+        let code = call!(self.cuMemAllocAsync(&mut address, bytes as usize, stream as CUstream));
+        result(code, address)
+    }
+
+    pub fn free_async(self, address: u64, stream: u64) -> Result<(), CUresult> {
+        result(call!(self.cuMemFreeAsync(address, stream as CUstream)), ())
+    }
+
+    /// The current context.
+    pub fn synchronize_context(self) {
+        must!(self.cuCtxSynchronize());
+    }
+
+    pub fn destroy_stream(self, stream: u64) {
+        must!(self.cuStreamDestroy_v2(stream as CUstream));
+    }
+
+    pub fn begin_capture(self, stream: u64, mode: CUstreamCaptureMode) {
+        must!(self.cuStreamBeginCapture_v2(stream as CUstream, mode));
+    }
+
+    /// Ends a capture; an executable graph if it was not broken.
+    pub fn end_capture(self, stream: u64) -> Result<u64, CUresult> {
+        let mut graph = ptr::null_mut();
+        let code = call!(self.cuStreamEndCapture(stream as CUstream, &mut graph));
+        result(code, graph as u64).map(|graph| self.gpu.instantiated(graph))
+    }
+}

@@ -1,0 +1,329 @@
+//! Reuse races under the interposer, on the simulated driver (a simulation, whose streams do what they are told when they
+//! are told): no memory of cudaMalloc is handed out while work that was queued before its cudaFree may still touch it.
+//!
+//! Each test runs in a process of its own with libbfc_preload.so preloaded. RACES_PROGRAMS is how many random programs
+//! each kind runs; RACES_SEED has one program run alone. Of a program that fails the log is shown.
+//! `cargo xtask test --suite races` runs many in the release build.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod hooked;
+#[allow(dead_code)] // the private pools of graphs
+#[path = "../races/shadow.rs"]
+mod shadow;
+mod together;
+#[path = "../races/worker.rs"]
+mod worker;
+mod world;
+
+use common::gpu::Gpu;
+use common::preload::{self, Interposer};
+use common::simcuda::steer::{ALLOCATIONS, EVENTS, FREE_SYNCHRONIZES, RECYCLE_HANDLES, RETAINS};
+use common::simcuda::{Simulation, simulated_saying};
+use hooked::Hooked;
+use std::env;
+use world::{Seen, World};
+
+/// What a program does, and under which settings.
+#[derive(Clone, Copy)]
+pub struct Kind {
+    /// Settings of the interposer and of libbfc.
+    variables: &'static [(&'static str, &'static str)],
+    devices: usize,
+    /// The devices' kernels touch each other's memory.
+    peers: bool,
+    /// The second device is used through a context that the program has created.
+    own_context: bool,
+    /// Copies between devices.
+    copies: bool,
+    /// Streams are the default streams of threads, but for one.
+    threads: bool,
+    /// Captures into graphs, which are launched again and again.
+    graphs: bool,
+    /// cudaMallocAsync and cudaFreeAsync too.
+    is_async: bool,
+    /// Each cudaFree is to wait for the device.
+    is_sync: bool,
+    /// The largest request: one of these.
+    sizes: [u64; 3],
+}
+
+const PLAIN: Kind = Kind {
+    variables: &[("BFC_MEMORY_LIMIT", "48k")],
+    devices: 1,
+    peers: false,
+    own_context: false,
+    copies: false,
+    threads: false,
+    graphs: false,
+    is_async: false,
+    is_sync: false,
+    sizes: [512, 2048, 8192],
+};
+
+const ASYNC: Kind =
+    Kind { variables: &[("BFC_MEMORY_LIMIT", "48k"), ("BFC_PRELOAD_ASYNC", "1")], is_async: true, ..PLAIN };
+
+/// Sizes of requests where memory is mapped by 2 MiB.
+const GRANULES: [u64; 3] = [100_000, 1 << 20, 3 << 20];
+
+fn number(variable: &str) -> Option<u64> {
+    env::var(variable).ok().map(|value| value.parse().expect("a number"))
+}
+
+/// Programs of each kind, unless the environment says how many.
+fn programs() -> u64 {
+    number("RACES_PROGRAMS").unwrap_or(if cfg!(debug_assertions) { 100 } else { 1000 })
+}
+
+/// Granules are large, and so is the work on them.
+fn programs_of(kind: Kind) -> u64 {
+    if kind.sizes[2] > 1 << 20 { (programs() / 8).max(programs().min(50)) } else { programs() }
+}
+
+/// Programs between two resets of the simulation.
+const BATCH: u64 = 64;
+
+fn begin(sim: Simulation, kind: Kind, seed: u64) -> Hooked {
+    assert_eq!(sim.configure(kind.devices as i32, 1 << 30), 0);
+    // A handle that was destroyed is the next one that is created.
+    sim.set(RECYCLE_HANDLES, ((seed / BATCH) % 2) as i64);
+    // It "may" wait for the device's work, says the manual. What the driver itself serves during captures is freed as if it
+    // did, as programs do.
+    let waits = (seed / BATCH / 2).is_multiple_of(2) || kind.is_async && kind.graphs;
+    sim.set(FREE_SYNCHRONIZES, i64::from(waits));
+    Hooked::new(Gpu::new(sim))
+}
+
+/// One program from beginning to end: short, but for some that free so much that it is waited for.
+fn program(gpu: Hooked, kind: Kind, seed: u64, sum: &mut Seen) {
+    let mut world = World::new(gpu, kind, seed);
+    let steps = if world.random.one_in(32) { 1500 } else { world.random.between(10, 70) };
+    (0..steps).for_each(|_| world.act());
+    if !kind.own_context && world.random.one_in(8) {
+        world.reset();
+        (0..20).for_each(|_| world.act());
+    }
+    world.end();
+    let Seen { again, tempted, refused, put_off } = &world.seen;
+    sum.again += again;
+    sum.tempted += tempted;
+    sum.refused += refused;
+    sum.put_off += put_off;
+    if kind.is_mutated() {
+        return;
+    }
+    // What nobody holds any more is the driver's again.
+    let left = [ALLOCATIONS, EVENTS, RETAINS].map(|of| gpu.sim.live(of));
+    if (world::troubles(&gpu), left) != ((0, 0, 0), [0; 3]) {
+        let (races, words) = shadow::races();
+        let log = world.log();
+        panic!(
+            "{log}\nseed {seed}: {races} races, {words}; {left:?} allocations, events, retains left; {:#?}",
+            gpu.sim.misuse_texts()
+        );
+    }
+}
+
+impl Kind {
+    /// Whether the interposer of this process is the mutation.
+    fn is_mutated(self) -> bool {
+        env::var("RACES_MUTATION").is_ok()
+    }
+}
+
+/// Random programs of a kind, in a process of their own with the interposer; gives what it said.
+fn run(test: &str, first_seed: u64, kind: Kind, which: Interposer) {
+    let programs = programs().to_string();
+    let seed = number("RACES_SEED").map(|seed| seed.to_string());
+    let mut variables = vec![("RACES_PROGRAMS", &*programs)];
+    if !common::child::is_child(test) {
+        variables.push(("LD_PRELOAD", preload::library(which).to_str().expect("UTF-8")));
+    }
+    variables.extend(kind.variables);
+    variables.extend((which == Interposer::WithoutQuarantine).then_some(("RACES_MUTATION", "1")));
+    variables.extend(seed.as_deref().map(|seed| ("RACES_SEED", seed)));
+    let said = simulated_saying(test, &variables, |sim| random_programs(sim, test, first_seed, kind));
+    said.lines().filter_map(|line| Some(line.split_once("fact ")?.1)).for_each(|fact| println!("{fact}"));
+}
+
+fn random_programs(sim: Simulation, test: &str, first_seed: u64, kind: Kind) {
+    let mut seen = Seen::default();
+    if let Some(seed) = number("RACES_SEED") {
+        return program(begin(sim, kind, seed), kind, seed, &mut seen);
+    }
+    let mut gpu = begin(sim, kind, 0);
+    let (count, mut synchronizations) = (programs_of(kind), 0);
+    for seed in (0..count).map(|place| (first_seed << 32) + place) {
+        if seed % BATCH == 0 {
+            gpu = begin(sim, kind, seed);
+        }
+        let before = sim.calls("cuCtxSynchronize");
+        program(gpu, kind, seed, &mut seen);
+        synchronizations += sim.calls("cuCtxSynchronize") - before;
+    }
+    let Seen { again, tempted, refused, put_off } = seen;
+    let (races, mismatches, misuses) = world::troubles(&gpu);
+    println!(
+        "fact {test}: {count} programs: memory was handed out again {again} times, {tempted} times while work was \
+         queued on freed memory of that size; {synchronizations} synchronisations, {refused} requests refused, \
+         {put_off} frees put off; {races} races, {mismatches} mismatches, {misuses} misuses"
+    );
+    if kind.is_mutated() {
+        assert!(races > count / 4, "{races} races in {count} programs: the test would not see them");
+    } else {
+        assert!(again > count && (tempted > count || kind.is_sync), "too few to say anything");
+    }
+}
+
+fn random_kind(test: &str, first_seed: u64, kind: Kind) {
+    run(test, first_seed, kind, Interposer::Shipped);
+}
+
+#[test]
+fn streams() {
+    random_kind("streams", 1, PLAIN);
+}
+
+/// The pool grows as it likes, and is synchronised when much waits.
+#[test]
+fn without_a_limit() {
+    let kind = Kind { variables: &[], sizes: [4096, 65536, 500_000], ..PLAIN };
+    random_kind("without_a_limit", 2, kind);
+}
+
+#[test]
+fn default_streams_of_threads() {
+    random_kind("default_streams_of_threads", 3, Kind { threads: true, ..PLAIN });
+}
+
+#[test]
+fn captured_graphs() {
+    random_kind("captured_graphs", 4, Kind { graphs: true, ..PLAIN });
+}
+
+#[test]
+fn two_devices() {
+    random_kind("two_devices", 5, Kind { devices: 2, ..PLAIN });
+}
+
+#[test]
+fn peers() {
+    random_kind("peers", 6, Kind { devices: 2, peers: true, graphs: true, ..PLAIN });
+}
+
+#[test]
+fn copies_between_devices() {
+    random_kind("copies_between_devices", 7, Kind { devices: 2, copies: true, ..PLAIN });
+}
+
+/// The second device's context is the program's own: its memory is not pooled, but it works on what is.
+#[test]
+fn own_contexts() {
+    let kind = Kind { devices: 2, peers: true, own_context: true, copies: true, ..PLAIN };
+    random_kind("own_contexts", 16, kind);
+}
+
+#[test]
+fn frees_that_synchronize() {
+    let variables = &[("BFC_MEMORY_LIMIT", "48k"), ("BFC_PRELOAD_FREE", "sync")];
+    let kind = Kind { variables, graphs: true, is_sync: true, ..PLAIN };
+    random_kind("frees_that_synchronize", 8, kind);
+}
+
+#[test]
+fn stream_order() {
+    random_kind("stream_order", 9, ASYNC);
+}
+
+#[test]
+fn stream_order_of_threads() {
+    random_kind("stream_order_of_threads", 10, Kind { threads: true, ..ASYNC });
+}
+
+#[test]
+fn stream_order_among_graphs() {
+    random_kind("stream_order_among_graphs", 11, Kind { graphs: true, ..ASYNC });
+}
+
+#[test]
+fn stream_order_of_peers() {
+    random_kind("stream_order_of_peers", 12, Kind { devices: 2, peers: true, ..ASYNC });
+}
+
+#[test]
+fn stream_order_without_a_limit() {
+    let kind = Kind { variables: &[("BFC_PRELOAD_ASYNC", "1")], sizes: [4096, 65536, 500_000], ..ASYNC };
+    random_kind("stream_order_without_a_limit", 13, kind);
+}
+
+/// The memory is mapped and remapped by granules.
+#[test]
+fn granules() {
+    let variables = &[("BFC_MEMORY_LIMIT", "16m"), ("BFC_BACKEND", "cuda_vmm")];
+    random_kind("granules", 17, Kind { variables, graphs: true, sizes: GRANULES, ..PLAIN });
+}
+
+#[test]
+fn granules_in_stream_order() {
+    let variables = &[("BFC_MEMORY_LIMIT", "16m"), ("BFC_BACKEND", "cuda_vmm"), ("BFC_PRELOAD_ASYNC", "1")];
+    random_kind("granules_in_stream_order", 18, Kind { variables, sizes: GRANULES, ..ASYNC });
+}
+
+/// What the tests would see if memory were handed out at once.
+#[test]
+fn the_mutation_is_seen() {
+    run("the_mutation_is_seen", 14, PLAIN, Interposer::WithoutQuarantine);
+}
+
+#[test]
+fn the_mutation_is_seen_in_stream_order() {
+    run("the_mutation_is_seen_in_stream_order", 15, ASYNC, Interposer::WithoutQuarantine);
+}
+
+/// Threads that really run at once.
+fn run_together(test: &str, first_seed: u64, kind: Kind, which: Interposer) {
+    let programs = programs().to_string();
+    let mut variables = vec![("RACES_PROGRAMS", &*programs)];
+    if !common::child::is_child(test) {
+        variables.push(("LD_PRELOAD", preload::library(which).to_str().expect("UTF-8")));
+    }
+    variables.extend(kind.variables);
+    let said = simulated_saying(test, &variables, |sim| {
+        let (count, mut seen) = (self::programs() / 4, Seen::default());
+        let mutated = which == Interposer::WithoutQuarantine;
+        for seed in first_seed..first_seed + count {
+            let gpu = begin(sim, kind, seed * BATCH);
+            if seed % 3 == 0 {
+                // What others do in the middle of a synchronisation is more.
+                sim.delay(c"cuCtxSynchronize".as_ptr(), 100_000);
+            }
+            together::program(gpu, 2 + (seed % 3) as usize, seed, mutated, &mut seen);
+            sim.clear_faults();
+        }
+        let races = shadow::races().0;
+        println!("fact {test}: {count} programs: {} allocations, {races} races", seen.again);
+        assert!(
+            !mutated || races > count / 4,
+            "{races} races in {count} programs: the test would not see them"
+        );
+    });
+    said.lines().filter_map(|line| Some(line.split_once("fact ")?.1)).for_each(|fact| println!("{fact}"));
+}
+
+#[test]
+fn threads_at_once() {
+    run_together("threads_at_once", 0, PLAIN, Interposer::Shipped);
+}
+
+#[test]
+fn threads_at_once_with_frees_that_synchronize() {
+    let variables = &[("BFC_MEMORY_LIMIT", "48k"), ("BFC_PRELOAD_FREE", "sync")];
+    let kind = Kind { variables, is_sync: true, ..PLAIN };
+    run_together("threads_at_once_with_frees_that_synchronize", 1 << 20, kind, Interposer::Shipped);
+}
+
+#[test]
+fn the_mutation_is_seen_among_threads() {
+    run_together("the_mutation_is_seen_among_threads", 2 << 20, PLAIN, Interposer::WithoutQuarantine);
+}

@@ -1,0 +1,574 @@
+//! A random program under the interposer: cudaMalloc, work on several held streams, cudaFree while that work is queued.
+//!
+//! Memory of cudaMalloc is anybody's from the beginning, and cudaFree comes after all work that was queued until then,
+//! on whatever stream, and on whatever device that may touch the memory. So at each allocation the
+//! [shadow](super::shadow) looks whether any such work is not done. Kernels fill and read the memory too, so that what
+//! is handed out too early is found by its contents as well.
+
+use crate::Kind;
+use crate::common::Random;
+use crate::common::gpu::{Gpu, LEGACY, PER_THREAD};
+use crate::hooked::Hooked;
+use crate::shadow::{self, Shadow};
+use crate::worker::Worker;
+use cuda_sys::*;
+
+pub struct Stream {
+    handle: u64,
+    device: usize,
+    worker: Option<Worker>,
+    /// It may be destroyed.
+    created: bool,
+    captured: bool,
+}
+
+#[derive(Clone)]
+pub struct Chunk {
+    address: u64,
+    bytes: u64,
+    pattern: u64,
+    number: u64,
+    device: usize,
+    /// Streams with work on it; the first has filled it.
+    users: Vec<usize>,
+    /// It was allocated in the order of the first.
+    ordered: bool,
+    /// So many graphs have kernels that read it.
+    graphs: u32,
+}
+
+/// A graph that reads chunks whenever it is launched.
+struct Graph {
+    executable: u64,
+    /// Numbers of chunks.
+    chunks: Vec<u64>,
+}
+
+/// How much was tested.
+#[derive(Default)]
+pub struct Seen {
+    /// Memory was handed out that was in use before.
+    pub again: u64,
+    /// Memory was handed out while work was queued on freed memory that was large enough.
+    pub tempted: u64,
+    pub refused: u64,
+    /// cudaFree during a capture that the interposer cannot serve then.
+    pub put_off: u64,
+}
+
+pub struct World {
+    gpu: Hooked,
+    kind: Kind,
+    pub random: Random,
+    contexts: Vec<u64>,
+    streams: Vec<Stream>,
+    chunks: Vec<Chunk>,
+    graphs: Vec<Graph>,
+    shadow: Shadow,
+    /// What was freed lately: address, bytes.
+    freed: Vec<(u64, u64)>,
+    pub seen: Seen,
+    log: Vec<String>,
+}
+
+impl World {
+    pub fn new(gpu: Hooked, kind: Kind, seed: u64) -> World {
+        let mut world = World {
+            gpu,
+            kind,
+            random: Random::new(seed),
+            contexts: Vec::new(),
+            streams: Vec::new(),
+            chunks: Vec::new(),
+            graphs: Vec::new(),
+            shadow: Shadow::default(),
+            freed: Vec::new(),
+            seen: Seen::default(),
+            log: vec![format!("seed {seed:#x}")],
+        };
+        world.begin();
+        world
+    }
+
+    fn begin(&mut self) {
+        let (gpu, own) = (self.gpu, self.kind.own_context);
+        let enter = |device: usize| match device {
+            1 if own => gpu.create_context(1),
+            device => gpu.enter(device as i32),
+        };
+        self.contexts = (0..self.kind.devices).map(enter).collect();
+        if self.kind.peers {
+            for (&own, &other) in self.contexts.iter().zip(self.contexts.iter().rev()) {
+                self.gpu.set_current(own);
+                self.gpu.enable_peer(other);
+            }
+        }
+        for place in 0..self.random.between(2, 4) as usize + self.kind.devices - 1 {
+            let stream = self.some_stream(place, place % self.kind.devices);
+            self.streams.push(stream);
+            self.at(place, |gpu, stream| gpu.hold(stream));
+        }
+    }
+
+    fn some_stream(&mut self, place: usize, device: usize) -> Stream {
+        let (gpu, context) = (*self.gpu, self.contexts[device]);
+        gpu.set_current(context);
+        let (handle, worker, created) = if self.kind.threads && place != 0 {
+            (PER_THREAD, Some(Worker::start(gpu, context)), false)
+        } else if !self.kind.graphs && place == 1 && self.random.one_in(4) {
+            (LEGACY, None, false)
+        } else {
+            (gpu.stream(self.random.one_in(3)), None, true)
+        };
+        Stream { handle, device, worker, created, captured: false }
+    }
+
+    /// Does something with a stream, on the thread that it needs and in its context.
+    fn at<T: Send + 'static>(&self, place: usize, work: impl FnOnce(Hooked, u64) -> T + Send + 'static) -> T {
+        let (gpu, Stream { handle, worker, device, .. }) = (self.gpu, &self.streams[place]);
+        let handle = *handle;
+        match worker {
+            Some(worker) => worker.run(move || work(gpu, handle)),
+            None => {
+                gpu.set_current(self.contexts[*device]);
+                work(gpu, handle)
+            }
+        }
+    }
+
+    fn say(&mut self, words: impl FnOnce() -> String) {
+        self.log.push(words());
+    }
+
+    /// What happened, for whoever wants to see why.
+    pub fn log(&self) -> String {
+        self.log.join("\n")
+    }
+
+    fn is_capturing(&self) -> bool {
+        self.streams.iter().any(|stream| stream.captured)
+    }
+
+    /// The rest of a stream's work comes after another's so far; through events, as a program does it.
+    fn order(&self, before: usize, after: usize) {
+        if before != after {
+            let event = self.at(before, |gpu, stream| gpu.recorded(stream));
+            self.at(after, move |gpu, stream| gpu.wait(stream, event));
+            self.gpu.destroy_event(event);
+        }
+    }
+
+    /// A stream that is not captured.
+    fn any_stream(&mut self) -> Option<usize> {
+        let place = self.random.index(self.streams.len());
+        (!self.streams[place].captured).then_some(place)
+    }
+
+    fn any_chunk(&mut self) -> Option<usize> {
+        (!self.chunks.is_empty()).then(|| self.random.index(self.chunks.len()))
+    }
+
+    /// Does something at random.
+    pub fn act(&mut self) {
+        match self.random.below(100) {
+            0..34 => self.allocate(),
+            34..60 => self.free(),
+            60..72 => self.step(),
+            72..82 => self.read(),
+            82..84 => self.end_stream(),
+            84..88 if self.kind.copies => self.copy(),
+            84..94 if self.kind.graphs => self.act_on_graphs(),
+            94..96 => self.synchronize(),
+            _ => self.read(),
+        }
+    }
+
+    fn some_bytes(&mut self) -> u64 {
+        let most = self.kind.sizes[self.random.index(3)];
+        self.random.between(1, most)
+    }
+
+    fn allocate(&mut self) {
+        let (Some(place), bytes) = (self.any_stream(), self.some_bytes()) else { return };
+        let ordered = self.kind.is_async && self.random.one_in(2);
+        let got = self.at(place, move |gpu, stream| match ordered {
+            true => gpu.alloc_async(bytes, stream),
+            false => gpu.alloc(bytes),
+        });
+        match got {
+            Ok(address) => self.enter(address, bytes, place, ordered),
+            Err(CUDA_ERROR_OUT_OF_MEMORY) => {
+                self.seen.refused += 1;
+                self.say(|| format!("{bytes} bytes: refused"));
+            }
+            Err(code) => {
+                panic!("{}\n{bytes} bytes: {code}; {:#?}", self.log(), self.gpu.sim.misuse_texts())
+            }
+        }
+    }
+
+    /// Looks at new memory, and fills it.
+    fn enter(&mut self, address: u64, bytes: u64, place: usize, ordered: bool) {
+        let touches = |&(at, size): &(u64, u64)| at < address + bytes && address < at + size;
+        self.seen.again += u64::from(self.freed.iter().any(touches));
+        let tempts = |&(at, size): &(u64, u64)| size >= bytes && self.shadow.undone(at, size) != 0;
+        self.seen.tempted += u64::from(self.freed.iter().any(tempts));
+        self.freed.retain(|range| !touches(range));
+        let entry = self.shadow.allocated(address, bytes, place, 0);
+        let (number, pattern) = (entry.number, self.random.bits());
+        if ordered {
+            self.at(place, move |gpu, stream| entry.look(*gpu, stream));
+        } else {
+            entry.look_now();
+        }
+        let device = self.streams[place].device;
+        // Plain memory need not be used where it was asked for.
+        let place = if ordered { place } else { self.reaching(device).unwrap_or(place) };
+        self.say(|| format!("{number}: {bytes} at {address:#x}, filled on {place}, ordered: {ordered}"));
+        let chunk = Chunk { address, bytes, pattern, number, device, users: vec![place], ordered, graphs: 0 };
+        let deed = self.shadow.queued(address, bytes, place, number);
+        self.at(place, move |gpu, stream| {
+            gpu.fill(stream, address, bytes, pattern);
+            shadow::mark(*gpu, stream, deed);
+        });
+        self.chunks.push(chunk);
+    }
+
+    /// A stream whose work may touch memory of a device.
+    fn reaching(&mut self, device: usize) -> Option<usize> {
+        let place = self.any_stream()?;
+        (self.kind.peers || self.streams[place].device == device).then_some(place)
+    }
+
+    /// A kernel reads a chunk, behind its filling.
+    fn read(&mut self) {
+        let Some(index) = self.any_chunk() else { return };
+        let device = self.chunks[index].device;
+        if let Some(place) = self.reaching(device) {
+            self.read_on(index, place);
+        }
+    }
+
+    /// Whether streams' work can be waited for.
+    fn may_order(&self, before: usize, after: usize) -> bool {
+        before == after || !(self.streams[before].captured || self.streams[after].captured)
+    }
+
+    fn read_on(&mut self, index: usize, place: usize) {
+        let filler = self.chunks[index].users[0];
+        if !self.may_order(filler, place) {
+            return;
+        }
+        self.order(filler, place);
+        if !self.chunks[index].users.contains(&place) {
+            self.chunks[index].users.push(place);
+        }
+        let Chunk { address, bytes, pattern, number, .. } = self.chunks[index];
+        let deed = self.shadow.queued(address, bytes, place, number);
+        self.at(place, move |gpu, stream| {
+            gpu.expect(stream, address, bytes, pattern);
+            shadow::mark(*gpu, stream, deed);
+        });
+        self.say(|| format!("{number} is read on {place}"));
+    }
+
+    /// A copy between memory of different devices, which need not be peers: on a stream of either.
+    fn copy(&mut self) {
+        let (Some(from), Some(to), Some(place)) = (self.any_chunk(), self.any_chunk(), self.any_stream())
+        else {
+            return;
+        };
+        let (source, target) = (self.chunks[from].clone(), self.chunks[to].clone());
+        let is_used = target.graphs != 0 || target.users.iter().any(|&user| !self.may_order(user, place));
+        if from == to || is_used || !self.may_order(source.users[0], place) || source.device == target.device
+        {
+            return;
+        }
+        self.order(source.users[0], place);
+        // What was read there has been read, and what reads it from now on finds the copy.
+        target.users.iter().for_each(|&user| self.order(user, place));
+        let bytes = source.bytes.min(target.bytes);
+        let deeds = [(from, &source), (to, &target)].map(|(index, chunk)| {
+            self.chunks[index].users.push(place);
+            self.shadow.queued(chunk.address, chunk.bytes, place, chunk.number)
+        });
+        // The rest of it is filled anew.
+        self.chunks[to].pattern = source.pattern;
+        self.chunks[to].users = vec![place];
+        self.chunks[to].bytes = bytes;
+        let contexts = [target.device, source.device].map(|device| self.contexts[device]);
+        self.at(place, move |gpu, stream| {
+            gpu.copy(target.address, contexts[0], source.address, contexts[1], bytes, stream);
+            deeds.into_iter().for_each(|deed| shadow::mark(*gpu, stream, deed));
+        });
+        self.say(|| format!("{} is copied to {} on {place}", source.number, target.number));
+    }
+
+    fn free(&mut self) {
+        if let Some(index) = self.any_chunk().filter(|&index| self.chunks[index].graphs == 0) {
+            self.free_at(index);
+        }
+    }
+
+    fn free_at(&mut self, index: usize) {
+        let chunk = self.chunks[index].clone();
+        let on = self.any_stream().unwrap_or(0);
+        let ordered = self.kind.is_async && !self.random.one_in(3)
+            // Whose stream cannot be another device's.
+            && self.streams[on].device == chunk.device
+            && chunk.users.iter().all(|&user| self.may_order(user, on))
+            && !self.streams[on].captured;
+        if ordered {
+            chunk.users.iter().for_each(|&user| self.order(user, on));
+        } else if (chunk.ordered || self.is_own(chunk.device)) && !self.finish(&chunk) {
+            return;
+        }
+        let address = chunk.address;
+        let code = self.at(on, move |gpu, stream| match ordered {
+            true => gpu.free_async(address, stream),
+            false => gpu.free(address),
+        });
+        self.say(|| format!("free {} on {on}, ordered: {ordered}: {code:?}", chunk.number));
+        match code {
+            Ok(()) => {}
+            // The work cannot be waited for in a capture.
+            Err(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED) if self.kind.is_async && self.is_capturing() => {
+                self.seen.put_off += 1;
+                return;
+            }
+            Err(code) => panic!("{}\nfree {}: {code}", self.log(), chunk.number),
+        }
+        self.chunks.swap_remove(index);
+        self.freed.push((address, chunk.bytes));
+        if self.kind.is_sync && !self.is_capturing() && !ordered {
+            let undone = self.shadow.undone(0, u64::MAX);
+            assert_eq!(undone, 0, "{}\ncudaFree has not waited for all work", self.log());
+        }
+    }
+
+    /// Whether a device's memory is not pooled.
+    fn is_own(&self, device: usize) -> bool {
+        self.kind.own_context && device == 1
+    }
+
+    /// cudaFree of memory that was allocated in the order of a stream waits for nobody, and that of the driver's own not for
+    /// other devices: the program does. Whether it may.
+    fn finish(&mut self, chunk: &Chunk) -> bool {
+        if self.is_capturing() {
+            return false;
+        }
+        for &user in &chunk.users {
+            self.at(user, |gpu, stream| gpu.synchronize(stream));
+        }
+        true
+    }
+
+    fn step(&mut self) {
+        let place = self.random.index(self.streams.len());
+        let items = self.random.between(1, 6);
+        let ran = self.at(place, move |gpu, stream| gpu.step(stream, items));
+        self.say(|| format!("stream {place} does {ran}"));
+    }
+
+    /// The program waits for a stream, or for a device.
+    fn synchronize(&mut self) {
+        if self.is_capturing() {
+            return;
+        }
+        let (place, all) = (self.random.index(self.streams.len()), self.random.one_in(3));
+        self.at(
+            place,
+            move |gpu, stream| if all { gpu.synchronize_context() } else { gpu.synchronize(stream) },
+        );
+        self.say(|| format!("stream {place} is synchronised, with its device: {all}"));
+    }
+
+    /// A stream ends with its work still queued, and another takes its place, perhaps with its handle.
+    fn end_stream(&mut self) {
+        let place = self.random.index(self.streams.len());
+        let Stream { created, device, ref worker, .. } = self.streams[place];
+        // What is read next has to come behind what was filled there.
+        let is_filler = |chunk: &Chunk| chunk.users.contains(&place);
+        if self.is_capturing() || !(created || worker.is_some()) {
+            return;
+        }
+        let heir = (0..self.streams.len()).find(|&heir| heir != place && self.streams[heir].device == device);
+        let Some(heir) = heir else { return };
+        self.order(place, heir);
+        for chunk in self.chunks.iter_mut().filter(|chunk| is_filler(chunk)) {
+            chunk.users.iter_mut().filter(|user| **user == place).for_each(|user| *user = heir);
+        }
+        if created {
+            self.at(place, |gpu, stream| gpu.destroy_stream(stream));
+        }
+        self.say(|| format!("stream {place} ends, {heir} goes on"));
+        self.streams[place] = self.some_stream(place, device);
+        self.at(place, |gpu, stream| gpu.hold(stream));
+    }
+
+    fn act_on_graphs(&mut self) {
+        match self.random.below(6) {
+            0 | 1 if self.graphs.len() < 3 => self.capture(),
+            5 => self.end_graph(),
+            _ => self.launch(),
+        }
+    }
+
+    /// Captures kernels that read chunks, while everything else goes on.
+    fn capture(&mut self) {
+        let Some(place) = self.any_stream() else { return };
+        if self.is_capturing() || !self.streams[place].created {
+            return;
+        }
+        self.at(place, |gpu, stream| gpu.begin_capture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+        self.streams[place].captured = true;
+        self.say(|| format!("stream {place} is captured"));
+        let mut chunks = Vec::new();
+        for _ in 0..self.random.between(1, 8) {
+            let index = self.any_chunk().filter(|_| self.random.one_in(2));
+            let Some(index) = index else {
+                self.act();
+                continue;
+            };
+            let device = self.chunks[index].device;
+            if self.kind.peers || device == self.streams[place].device {
+                let chunk = &mut self.chunks[index];
+                chunk.graphs += 1;
+                chunks.push(chunk.number);
+                let Chunk { address, bytes, pattern, .. } = *chunk;
+                self.at(place, move |gpu, stream| gpu.expect(stream, address, bytes, pattern));
+            }
+        }
+        let ended = self.at(place, |gpu, stream| gpu.end_capture(stream));
+        self.streams[place].captured = false;
+        let executable =
+            ended.unwrap_or_else(|code| panic!("{}\nthe capture was broken: {code}", self.log()));
+        self.say(|| format!("stream {place} is captured no more: {chunks:?}"));
+        self.graphs.push(Graph { executable, chunks });
+    }
+
+    fn launch(&mut self) {
+        if self.graphs.is_empty() {
+            return;
+        }
+        let graph = self.random.index(self.graphs.len());
+        let Some(place) = self.any_stream() else { return };
+        let Graph { executable, ref chunks } = self.graphs[graph];
+        let chunks = chunks.clone();
+        let indices: Vec<usize> =
+            (0..self.chunks.len()).filter(|&index| chunks.contains(&self.chunks[index].number)).collect();
+        let device = self.streams[place].device;
+        let reaches = |&index: &usize| {
+            let chunk = &self.chunks[index];
+            self.may_order(chunk.users[0], place) && (self.kind.peers || chunk.device == device)
+        };
+        if !indices.iter().all(reaches) {
+            return;
+        }
+        for &index in &indices {
+            self.order(self.chunks[index].users[0], place);
+            self.chunks[index].users.push(place);
+        }
+        self.at(place, move |gpu, stream| gpu.launch(executable, stream));
+        for index in indices {
+            let Chunk { address, bytes, number, .. } = self.chunks[index];
+            let deed = self.shadow.queued(address, bytes, place, number);
+            self.at(place, move |gpu, stream| shadow::mark(*gpu, stream, deed));
+        }
+        self.say(|| format!("graph of {chunks:?} is launched on {place}"));
+    }
+
+    /// A graph ends, perhaps before its last launch is done; what it reads may be freed from now on.
+    fn end_graph(&mut self) {
+        if self.graphs.is_empty() {
+            return;
+        }
+        let graph = self.graphs.swap_remove(self.random.index(self.graphs.len()));
+        self.gpu.destroy_graph(graph.executable);
+        for number in &graph.chunks {
+            if let Some(chunk) = self.chunks.iter_mut().find(|chunk| chunk.number == *number) {
+                chunk.graphs -= 1;
+            }
+        }
+        self.say(|| format!("graph of {:?} ends", graph.chunks));
+    }
+
+    /// Lets everything be done, in some order, as far as it can.
+    fn drain(&mut self) {
+        let mut stuck = 0;
+        while stuck < 20 {
+            let place = self.random.index(self.streams.len());
+            let items = self.random.between(1, 50);
+            let ran = self.at(place, move |gpu, stream| gpu.step(stream, items));
+            stuck = if ran == 0 { stuck + 1 } else { 0 };
+        }
+        // What is left waits for streams that have ended.
+        self.gpu.sim.release_all();
+    }
+
+    /// Everything is done, and the driver's own pools give back what they keep.
+    fn finish_all(&mut self) {
+        self.drain();
+        for &context in &self.contexts {
+            self.gpu.set_current(context);
+            self.gpu.synchronize_context();
+        }
+    }
+
+    /// All devices are reset: everything is gone, and the program begins anew.
+    pub fn reset(&mut self) {
+        while !self.graphs.is_empty() {
+            self.end_graph();
+        }
+        // Memory of cudaMallocAsync may be the driver's own, which no reset frees.
+        while let Some(index) = self.chunks.iter().position(|chunk| chunk.ordered) {
+            self.free_at(index);
+        }
+        self.finish_all();
+        self.streams.clear();
+        for device in 0..self.contexts.len() {
+            self.gpu.reset(device as i32);
+        }
+        // Its references to the contexts are as they were.
+        for device in 0..self.contexts.len() {
+            self.gpu.leave(device as i32);
+        }
+        self.chunks.clear();
+        self.graphs.clear();
+        self.freed.clear();
+        self.shadow.forget();
+        self.say(|| "the devices are reset".to_owned());
+        self.begin();
+    }
+
+    /// The end of the program, in one of several ways.
+    pub fn end(&mut self) {
+        while !self.graphs.is_empty() {
+            self.end_graph();
+        }
+        if self.random.one_in(2) {
+            self.drain();
+        }
+        while let Some(index) = self.any_chunk() {
+            self.free_at(index);
+        }
+        self.finish_all();
+        for place in 0..self.streams.len() {
+            if self.streams[place].created {
+                self.at(place, |gpu, stream| gpu.destroy_stream(stream));
+            }
+        }
+        self.streams.clear();
+        for device in 0..self.contexts.len() {
+            match self.is_own(device) {
+                true => self.gpu.destroy_context(self.contexts[device]),
+                false => self.gpu.leave(device as i32),
+            }
+        }
+    }
+}
+
+/// Races and mismatches and misuses so far.
+pub fn troubles(gpu: &Gpu) -> (u64, u64, u64) {
+    (shadow::races().0, gpu.sim.mismatches(), gpu.sim.misuses())
+}
