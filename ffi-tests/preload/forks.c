@@ -3,6 +3,7 @@
 #include "preload.h"
 
 #include "cudart/cudart.h"
+#include "driver.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -26,11 +27,30 @@ static void *allocated(void) {
   return memory;
 }
 
+/* The same from the driver itself: a runtime may not come so far. */
+static void child_of_a_user_of_the_driver(CUdeviceptr of_parent) {
+  void *const driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+  CHECK(driver != NULL);
+  int (*const allocate)(CUdeviceptr *, size_t) = (int (*)(CUdeviceptr *, size_t))dlsym(driver, "cuMemAlloc_v2");
+  int (*const give_back)(CUdeviceptr) = (int (*)(CUdeviceptr))dlsym(driver, "cuMemFree_v2");
+  int (*const info)(size_t *, size_t *) = (int (*)(size_t *, size_t *))dlsym(driver, "cuMemGetInfo_v2");
+  int (*const range)(CUdeviceptr *, size_t *, CUdeviceptr) =
+      (int (*)(CUdeviceptr *, size_t *, CUdeviceptr))dlsym(driver, "cuMemGetAddressRange_v2");
+  CUdeviceptr address = 77;
+  size_t bytes = 0;
+  SAME(allocate(&address, 1000), NOT_INITIALIZED);
+  SAME(address, 77);
+  SAME(give_back(of_parent), NOT_INITIALIZED);
+  SAME(info(&bytes, &bytes), NOT_INITIALIZED);
+  SAME(range(&address, &bytes, of_parent), NOT_INITIALIZED);
+}
+
 /* What the driver says in a child of a process that has used it. */
 static void child_of_a_user(void *of_parent) {
   void *memory = (void *)&of_parent;
   size_t available = 0, total = 0;
   alarm(30);
+  child_of_a_user_of_the_driver((CUdeviceptr)of_parent);
   SAME(cudaMalloc(&memory, 1000), cudaErrorInitializationError);
   CHECK(memory == (void *)&of_parent);
   SAME(cudaFree(of_parent), cudaErrorInitializationError);

@@ -1,4 +1,5 @@
-/* What dlsym and cuGetProcAddress give, name by name and version by version. */
+/* What dlsym and cuGetProcAddress give, name by name and version by version. The argument is a library that is no driver
+ * and has a function by the name of one of the driver's. */
 #define _GNU_SOURCE
 #include "preload.h"
 
@@ -38,7 +39,7 @@ static void *given(const char *name, int version, uint64_t flags) {
   return by_four;
 }
 
-static void by_handle(void *driver) {
+static void by_handle(void *driver, const char *other_library) {
   IS_OURS(dlsym(driver, "cuMemAlloc_v2"), "cuMemAlloc_v2");
   IS_OURS(dlsym(driver, "cuMemAllocAsync_ptsz"), "cuMemAllocAsync_ptsz");
   IS_OURS(dlsym(driver, "cuGetProcAddress"), "cuGetProcAddress");
@@ -47,9 +48,12 @@ static void by_handle(void *driver) {
   /* What the driver lacks is not there, though a name may begin alike; dlerror has words. */
   CHECK(dlsym(driver, "cuMemAlloc") == NULL && dlerror() != NULL);
   CHECK(dlsym(driver, "cuMemAlloc_v3") == NULL);
-  /* Another library that was asked for the name does not get ours, for it is not the driver. */
-  void *const self = dlopen("libm.so.6", RTLD_NOW);
-  CHECK(self != NULL && dlsym(self, "cuMemAlloc_v2") == NULL && dlsym(self, "cos") != NULL);
+  /* Another library that is asked for the name does not give ours, for it is not the driver. */
+  void *const none = dlopen("libm.so.6", RTLD_NOW);
+  CHECK(none != NULL && dlsym(none, "cuMemAlloc_v2") == NULL && dlsym(none, "cos") != NULL);
+  void *const other = dlopen(other_library, RTLD_NOW);
+  CHECK(other != NULL);
+  CHECK(dlsym(other, "cuMemAlloc_v2") != NULL && ours(dlsym(other, "cuMemAlloc_v2")) == NULL);
 }
 
 static void by_version(void) {
@@ -112,8 +116,9 @@ static void not_found(void) {
 /* Without a handle: not there before the driver is (programs ask so whether there is one), and the same each time. */
 static void *without_handle(void) { return dlsym(RTLD_DEFAULT, "cuMemAlloc_v2"); }
 
-int main(void) {
+int main(int argc, char **argv) {
   alarm(HANG_SECONDS);
+  CHECK(argc == 2);
   CHECK(without_handle() == NULL);
   const char *const words = dlerror();
   CHECK(words != NULL && strstr(words, "cu") != NULL);
@@ -127,7 +132,7 @@ int main(void) {
   }
   four = (four_t)dlsym(driver, "cuGetProcAddress");
   five = (five_t)dlsym(driver, "cuGetProcAddress_v2");
-  by_handle(driver);
+  by_handle(driver, argv[1]);
   by_version();
   by_itself();
   not_found();

@@ -1,5 +1,5 @@
 /* A libcuda.so.1 of a few functions, which by cuGetProcAddress gives other addresses than it exports, has the 32-bit
- * functions of old, and a cuMemAlloc of a CUDA that is still to come. No driver is known to do so. */
+ * functions of old, a cuMemAlloc of a CUDA that is still to come, and minds no NULL. No driver is known to do so. */
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -25,7 +25,12 @@ static int later_alloc(uint64_t *address, size_t bytes, uint64_t more) {
 
 int cuGetProcAddress_v2(const char *name, void **place, int version, uint64_t flags, int *status) {
   (void)flags;
+  if (place == NULL) return 0;
   *place = NULL;
+  if (name == NULL) {
+    *place = (void *)inner_alloc;
+    return 0;
+  }
   if (strcmp(name, "cuMemAlloc") == 0)
     *place = version >= 14000 ? (void *)later_alloc : version >= 3020 ? (void *)inner_alloc : (void *)cuMemAlloc;
   if (status) *status = *place == NULL;

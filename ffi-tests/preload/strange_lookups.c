@@ -32,6 +32,10 @@ int main(void) {
   CHECK(!is_ours(function));
   CHECK(is_ours(dlsym(driver, "cuMemAlloc_v2")));
   CHECK(dlsym(driver, "cuMemAlloc") != NULL && !is_ours(dlsym(driver, "cuMemAlloc")));
+  /* What it does with NULL is its own affair. */
+  SAME(find(NULL, &function, 12000, 0, NULL), SUCCESS);
+  CHECK(!is_ours(function));
+  SAME(find("cuMemAlloc", NULL, 12000, 0, NULL), SUCCESS);
   /* What this driver lacks we do not have either. */
   CHECK(dlsym(driver, "cuMemFree_v2") == NULL);
   CHECK(dlsym(driver, "cuGetProcAddress") == NULL);

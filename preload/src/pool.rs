@@ -7,7 +7,7 @@
 
 use std::ffi::c_void;
 use std::ptr;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU8, AtomicU64, Ordering};
 
 use cuda_sys::*;
 
@@ -15,7 +15,7 @@ use crate::bfc::{self, Request, Stats, Status};
 use crate::contexts::{self, Current, DEVICES};
 use crate::hooks::{self, real};
 use crate::watch::Passed;
-use crate::{captures, ordered, settings};
+use crate::{captures, ordered, settings, text};
 
 /// So many frees are worth a synchronisation, if the pool is idle enough.
 const ENOUGH: u64 = 128;
@@ -36,6 +36,8 @@ const ALIGNMENT: usize = 512;
 pub(crate) struct State {
     /// Whose it is: nobody's, ours, or somebody else's who created it before.
     origin: AtomicU8,
+    /// The process that it is of: the child of a fork has it no more.
+    process: AtomicI32,
     pub(crate) served: AtomicU64,
     pub(crate) freed: AtomicU64,
     /// How many of the frees were followed by a synchronisation.
@@ -54,6 +56,7 @@ impl State {
     pub(crate) const fn new() -> Self {
         State {
             origin: AtomicU8::new(NOBODYS),
+            process: AtomicI32::new(0),
             served: AtomicU64::new(0),
             freed: AtomicU64::new(0),
             settled: AtomicU64::new(0),
@@ -112,6 +115,11 @@ impl Pool {
     #[inline]
     fn is_known(self) -> bool {
         matches!(self.state.origin.load(Ordering::Acquire), OURS | OTHERS)
+    }
+
+    /// Whether it is this process's, and not that of a parent.
+    pub(crate) fn is_own(self) -> bool {
+        self.is_there() && self.state.process.load(Ordering::Relaxed) == text::process()
     }
 
     /// Whether what is freed waits in it.
@@ -273,6 +281,7 @@ impl Pool {
         if origin.compare_exchange(before, CREATING, Ordering::Acquire, Ordering::Relaxed).is_err() {
             return self.await_creation();
         }
+        self.state.process.store(text::process(), Ordering::Relaxed);
         // SAFETY: the struct is as large as it says, and what it points to lives until the call returns.
         let status = unsafe { bfc::bfc_create(self.ordinal, options) };
         let whose = match status {

@@ -12,10 +12,10 @@ const REPORT: &CStr = c"BFC_PRELOAD_REPORT";
 /// Appends the summary to the file that the user named, if this process allocated.
 pub(crate) fn write() {
     let Some(path) = settings::variable(REPORT) else { return };
-    for pool in Pool::of_devices() {
+    for pool in Pool::of_devices().filter(|pool| pool.is_own()) {
         describe(path, pool, format_args!("device {}", pool.ordinal()));
     }
-    if pinned::pool().is_there() {
+    if pinned::pool().is_own() {
         describe(path, pinned::pool(), format_args!("pinned host memory"));
     }
 }
@@ -43,7 +43,7 @@ fn describe(path: &CStr, pool: Pool, what: std::fmt::Arguments<'_>) {
             percent(saved, calls)
         ),
     );
-    // After a fork, or a poisoned pool, there is no more to say.
+    // Of a poisoned pool there is no more to say.
     let Some(stats) = pool.stats() else { return };
     text::append(
         path,

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::ffi::{CStr, c_int};
 use std::fmt;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU8, Ordering};
 
 use cuda_sys::*;
 use spin::Mutex;
@@ -24,12 +24,22 @@ const OFF: u8 = 1;
 const ON: u8 = 2;
 static STATE: AtomicU8 = AtomicU8::new(UNKNOWN);
 
+/// The process that traces, once there is one. The child of a fork has no use for the recorder, and does not take its
+/// lock either: a thread that had it at the time is not there to let go of it.
+static TRACES: AtomicI32 = AtomicI32::new(0);
+
+fn is_ours() -> bool {
+    let process = process();
+    match TRACES.compare_exchange(0, process, Ordering::Relaxed, Ordering::Relaxed) {
+        Ok(_) => true,
+        Err(traces) => traces == process,
+    }
+}
+
 static RECORDER: Mutex<Option<Recorder>> = Mutex::new(None);
 
 struct Recorder {
     file: c_int,
-    /// The process that it is of: a child of a fork records nothing.
-    process: i32,
     next_id: u64,
     /// The number and the stream of what is live at an address.
     live: HashMap<u64, Noted>,
@@ -62,6 +72,9 @@ fn find_out() -> bool {
 
 /// Works with the recorder; the first time it is made. Where it cannot be there is no trace.
 fn with<T>(work: impl FnOnce(&mut Recorder) -> Option<T>) -> Option<T> {
+    if !is_ours() {
+        return None;
+    }
     let mut place = RECORDER.lock();
     if place.is_none() {
         *place = Recorder::new();
@@ -70,7 +83,7 @@ fn with<T>(work: impl FnOnce(&mut Recorder) -> Option<T>) -> Option<T> {
     if recorder.is_none() {
         STATE.store(OFF, Ordering::Relaxed);
     }
-    recorder.filter(|recorder| recorder.process == process()).and_then(work)
+    recorder.and_then(work)
 }
 
 /// The number of a stream in the trace.
@@ -136,12 +149,12 @@ pub(crate) fn freed(noted: Option<Noted>, address: u64, code: CUresult) {
 
 /// Writes what is kept.
 pub(crate) fn flush() {
-    if STATE.load(Ordering::Relaxed) != ON {
+    if STATE.load(Ordering::Relaxed) != ON || !is_ours() {
         return;
     }
-    // A thread that has it, in the child of a fork one that is not there, keeps its last lines.
+    // A thread that has it keeps its last lines.
     if let Some(mut place) = RECORDER.try_lock()
-        && let Some(recorder) = place.as_mut().filter(|recorder| recorder.process == process())
+        && let Some(recorder) = place.as_mut()
     {
         recorder.flush();
     }
@@ -153,7 +166,7 @@ impl Recorder {
         buffer.try_reserve_exact(BUFFER).ok()?;
         let file = open(settings::variable(TRACE)?)?;
         let (live, streams) = (HashMap::new(), Vec::new());
-        Some(Recorder { file, process: process(), next_id: 0, live, streams, buffer })
+        Some(Recorder { file, next_id: 0, live, streams, buffer })
     }
 
     fn allocated(&mut self, address: u64, bytes: usize, stream: usize) -> Option<()> {

@@ -129,6 +129,16 @@ static void any_stream(void) {
     OK(cudaFree(other));
   }
   simcuda_release_all();
+  /* The legacy default stream is a stream like others, too: those that do not block go on beside it. */
+  OK(simcuda_hold(NULL));
+  char *memory = pooled_async(MIB, NULL);
+  use(NULL, memory, MIB, 1);
+  OK(cudaFreeAsync(memory, NULL));
+  char *other = pooled(MIB);
+  CHECK(!overlap(memory, MIB, other, MIB) || simcuda_pending(NULL) == 0);
+  IS(simcuda_pending(NULL) >= 2, 1);
+  use_at_once(other, MIB, 2);
+  simcuda_release_all();
   no_misuse();
 }
 
@@ -152,24 +162,25 @@ static void twins(void) {
   no_misuse();
 }
 
-/* What a destroyed stream had freed is not another's because its handle is the same. */
+/* What a destroyed stream had freed is not another's because its handle is the same: its work may not be done. */
 static void destroyed_streams(void) {
   OK(simcuda_set(SIMCUDA_RECYCLE_HANDLES, 1));
-  cudaStream_t first = NULL;
   for (int each = 0; each < 20; each++) {
-    cudaStream_t stream = held_stream();
-    if (each && stream != first) CHECK(0);
-    first = stream;
-    char *memory = pooled_async(MIB, stream);
-    use(stream, memory, MIB, 1 + (uint64_t)each);
-    OK(cudaFreeAsync(memory, stream));
-    OK(cudaStreamDestroy(stream));
-    IS(simcuda_misuses(), 0);
+    cudaStream_t first = held_stream();
+    char *memory = pooled_async(MIB, first);
+    use(first, memory, MIB, 1 + (uint64_t)each);
+    OK(cudaFreeAsync(memory, first));
+    OK(cudaStreamDestroy(first));
+    cudaStream_t second = held_stream();
+    CHECK(first == second);
+    memory = pooled_async(MIB, second);
+    use(second, memory, MIB, 100 + (uint64_t)each);
+    /* The second stream fills, then the first does, then the second looks. */
+    IS(simcuda_step(second, 1), 1);
+    simcuda_release_all();
+    OK(cudaFreeAsync(memory, second));
+    OK(cudaStreamDestroy(second));
   }
-  char *memory = pooled(MIB);
-  use_at_once(memory, MIB, 999);
-  simcuda_release_all();
-  OK(cudaDeviceSynchronize());
   no_misuse();
 }
 
@@ -207,6 +218,7 @@ static void other_device(void) {
   char *own = async_of(1000, stream);
   OK(cudaSetDevice(0));
   char *other = async_of(1000, stream);
+  CHECK(is_pooled(own) && !is_pooled(other));
   OK(cudaPointerGetAttributes(&seen, own));
   IS(seen.device, 1);
   OK(cudaPointerGetAttributes(&seen, other));

@@ -231,6 +231,14 @@ static void captures_end(void) {
   OK(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking));
   OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
   CHECK(cudaStreamEndCapture(other, &graph) != 0);
+  OK(cudaFree(memory));
+  const uint64_t before = questions();
+  IS(cudaMalloc(&(void *){NULL}, LARGE), OUT_OF_MEMORY);
+  IS(questions(), before);
+  OK(cudaStreamEndCapture(stream, &graph));
+  OK(cudaGraphDestroy(graph));
+  memory = pooled(LARGE);
+  OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
   CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal) != 0);
   OK(cudaFree(memory));
   IS(cudaDeviceSynchronize(), CAPTURE_UNSUPPORTED);

@@ -117,6 +117,12 @@ static void recycled(void) {
   CHECK(!is_pooled((void *)address));
   OK(cuMemFree_v2(address));
   OK(cuCtxDestroy_v2(context[0]));
+  /* There are places again: what another one is, that there was no place for, is asked once. */
+  for (int each = 0; each < 20; each++) OK(cuCtxCreate_v2(&context[each], 0, 0));
+  OK(cuMemAlloc_v2(&address, 1000));
+  const uint64_t before = simcuda_calls("cuDevicePrimaryCtxGetState");
+  OK(cuMemAlloc_v2(&address, 1000));
+  IS(simcuda_calls("cuDevicePrimaryCtxGetState"), before);
   no_misuse();
 }
 

@@ -4,7 +4,10 @@
 //! no Rust: `target/gpu` is all of it, and `target/gpu/run` runs it there. On the simulated driver it runs too, with
 //! kernels that the simulation knows by name, which shows that the program works and nothing of a GPU.
 //!
-//! Beside it there is the conformance suite of `cargo test`, over the driver that is there.
+//! Beside it there is the conformance suite of `cargo test`, over the driver that is there, and programs that know nothing
+//! of libbfc, with the interposer.
+
+mod interposed;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -52,6 +55,8 @@ pub fn run(context: &mut Context) -> Result<()> {
     context.program("the costs, on the simulated driver: that they are printed", costs, Count::One)?;
     let ended = context.program("on this machine's driver", real, Count::Cargo)?;
     show(context, measured)?;
+
+    interposed::run(context, &folder)?;
 
     conformance(&context.workspace, &folder)?;
     let over = |name: &str, simulation: Option<&Path>| {
@@ -118,5 +123,6 @@ fn build(workspace: &Workspace, prefix: &Path) -> Result<PathBuf> {
     command.arg("-o").arg(folder.join("bfc-gpu")).arg("-L").arg(&folder).arg(format!("-l:{library}"));
     command.args(["-Wl,-rpath,$ORIGIN", "-ldl"]);
     workspace.run_well("bfc-gpu", command)?;
+    interposed::build(workspace, prefix, &folder)?;
     Ok(folder)
 }

@@ -20,7 +20,7 @@ const SETTINGS: [&str; 4] = ["", "BFC_PRELOAD_FREE=sync", "BFC_PRELOAD_PINNED=1"
 const PAGE: &str = "docs/interposition-differences.md";
 
 /// Programs whose cases are tests of their own.
-const CASES: [&str; 5] = ["free", "async", "pinned", "limits", "life"];
+const CASES: [&str; 7] = ["free", "async", "pinned", "limits", "life", "ipc", "others"];
 
 /// What each simulated device has.
 const MEMORY: &str = "4294967296";
@@ -45,18 +45,34 @@ pub fn run(context: &mut Context, stage: &Stage) -> Result<()> {
     context.gate("the page of differences is about what there is", &strangers(&allowed, &places));
     for name in CASES {
         let program = compile(context, stage, name)?;
-        for (case, environment) in cases(context, stage, &program)? {
-            let command = with(context, stage, &program, &case, &environment)?;
-            context.program(&format!("{name}: {case}"), command, Count::One)?;
-        }
+        each_case(context, stage, name, &program)?;
+    }
+    for (name, link) in [("others, runtime 13", Link::Runtime(13)), ("others, static runtime", Link::Static)]
+    {
+        let program = compile_as(context, stage, &name.replace(", ", "_").replace(' ', "_"), "others", link)?;
+        each_case(context, stage, name, &program)?;
     }
     Ok(())
 }
 
-fn compile(context: &Context, stage: &Stage, name: &str) -> Result<PathBuf> {
+/// A program whose cases are tests.
+fn each_case(context: &mut Context, stage: &Stage, name: &str, program: &Path) -> Result<()> {
+    for (case, environment) in cases(context, stage, program)? {
+        let command = with(context, stage, program, &case, &environment)?;
+        context.program(&format!("{name}: {case}"), command, Count::One)?;
+    }
+    Ok(())
+}
+
+/// Compiles one, linked to the runtime and the driver.
+pub fn compile(context: &Context, stage: &Stage, name: &str) -> Result<PathBuf> {
+    compile_as(context, stage, name, name, Link::Runtime(12))
+}
+
+fn compile_as(context: &Context, stage: &Stage, as_name: &str, name: &str, link: Link) -> Result<PathBuf> {
     let driver = stage.simulation.join("libcuda.so.1");
     let flags = ["-D_GNU_SOURCE", "-Wl,--no-as-needed", &driver.display().to_string()];
-    stage.compile(context, name, &format!("behaviour/{name}.c"), Link::Runtime(12), &flags)
+    stage.compile(context, as_name, &format!("behaviour/{name}.c"), link, &flags)
 }
 
 /// A program's cases, each with the environment that it wants.
@@ -80,7 +96,7 @@ fn without(context: &Context, stage: &Stage, program: &Path, case: &str) -> Comm
 }
 
 /// One case with it, in an environment with more in it.
-fn with(context: &Context, stage: &Stage, program: &Path, case: &str, more: &str) -> Result<Command> {
+pub fn with(context: &Context, stage: &Stage, program: &Path, case: &str, more: &str) -> Result<Command> {
     let mut command = stage.run(context, program)?.command;
     command.arg(case).env("SIMCUDA_MEMORY", MEMORY).env_remove("BFC_PRELOAD_CHECK");
     command.envs(more.split_whitespace().filter_map(|variable| variable.split_once('=')));

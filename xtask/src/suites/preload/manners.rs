@@ -75,8 +75,10 @@ fn everyday(context: &mut Context, stage: &Stage) -> Result<()> {
                   t = threading.Thread(target=print, args=('thread',)); t.start(); t.join()\n\
                   print(subprocess.run(['echo', 'child'], capture_output=True).stdout, len(sys.version) > 0)\n\
                   sys.exit(3)";
+    // A folder in which nobody writes meanwhile.
+    let folder = stage.lib.to_string_lossy();
     let cases: [(&str, &[&str]); 4] = [
-        ("ls", &["-la", "/"]),
+        ("ls", &["-la", &folder]),
         ("ls", &["/nowhere"]),
         ("bash", &["-c", script]),
         ("python3", &["-c", python]),
@@ -116,17 +118,34 @@ fn no_driver(context: &mut Context, stage: &Stage) -> Result<()> {
 
 fn forks(context: &mut Context, stage: &Stage) -> Result<()> {
     let program = stage.compile(context, "forks", "forks.c", Link::Runtime(12), &[])?;
+    // How many of the processes allocate, each of which says so once: what a child inherits is not its own.
     let cases = [
-        ("before_any_use", "a child that uses CUDA first"),
-        ("after_use", "a child of a process that uses CUDA"),
-        ("amid_threads", "a fork while other threads allocate"),
-        ("replaced", "exec, system"),
+        ("before_any_use", "a child that uses CUDA first", 2),
+        ("after_use", "a child of a process that uses CUDA", 1),
+        ("amid_threads", "a fork while other threads allocate", 1),
+        ("replaced", "exec, system", 4),
     ];
-    for (case, words) in cases {
+    for (case, words, processes) in cases {
+        let folder = stage.file("forks.d");
+        files::remove_all(&folder)?;
+        std::fs::create_dir_all(&folder)?;
+        let (report, trace) = (folder.join("report"), folder.join("trace"));
         let arguments = |command: &mut Command| {
-            command.arg(case);
+            command.arg(case).env("BFC_PRELOAD_REPORT", &report).env("BFC_PRELOAD_TRACE", &trace);
         };
         alike(context, stage, words, &program, arguments, &SERVED)?;
+        context.check(&format!("{words}: what is reported and traced"), |_| {
+            let report = files::read(&report)?;
+            let reports = report.lines().filter(|line| line.starts_with("libbfc: process")).count();
+            let mut firsts = 0;
+            for entry in files::entries(&folder)?.iter().filter(|entry| !entry.ends_with("report")) {
+                firsts += files::read(entry)?.lines().filter(|line| line.starts_with("+ 0 ")).count();
+            }
+            if (reports, firsts) != (processes, processes) {
+                bail!("{processes} processes allocate, {reports} report and {firsts} trace:\n{report}");
+            }
+            Ok(())
+        });
     }
     Ok(())
 }

@@ -7,6 +7,7 @@ mod manners;
 mod nvidia;
 pub mod races;
 mod reach;
+mod records;
 mod shape;
 mod stage;
 
@@ -28,6 +29,7 @@ pub fn run(context: &mut Context) -> Result<()> {
     chains::run(context, &stage)?;
     nvidia::run(context, &stage)?;
     behaviour::run(context, &stage)?;
+    records::run(context, &stage)?;
     manners::run(context, &stage)?;
     races::run(context)?;
     Ok(())

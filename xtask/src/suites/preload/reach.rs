@@ -90,7 +90,8 @@ fn opened(context: &mut Context, stage: &Stage) -> Result<()> {
 /// What dlsym and cuGetProcAddress give.
 fn lookups(context: &mut Context, stage: &Stage) -> Result<()> {
     let program = stage.compile(context, "lookups", "lookups.c", Link::Nothing, &[])?;
-    let run = stage.run(context, &program)?;
+    let mut run = stage.run(context, &program)?;
+    run.command.arg(stage.compile(context, "libother.so", "chain.c", Link::Library, &[])?);
     let there = ["looked-up dlsym cuMemAlloc_v2", "looked-up cuGetProcAddress cuMemAlloc_v2"];
     stage.expect(context, "dlsym and cuGetProcAddress, by name, version and flags", run, &there, &["served"]);
 
