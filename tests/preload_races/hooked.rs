@@ -32,7 +32,7 @@ macro_rules! functions {
 
 functions! {
     cuDevicePrimaryCtxRetain, cuDevicePrimaryCtxRelease_v2, cuDevicePrimaryCtxReset_v2, cuCtxCreate_v2, cuCtxDestroy_v2,
-    cuMemAlloc_v2, cuMemFree_v2, cuMemAllocAsync, cuMemFreeAsync, cuCtxSynchronize, cuStreamBeginCapture_v2,
+    cuMemAlloc_v2, cuMemFree_v2, cuMemAllocAsync, cuMemFreeAsync, cuMemHostAlloc, cuMemFreeHost, cuCtxSynchronize, cuStreamBeginCapture_v2,
     cuStreamEndCapture, cuStreamDestroy_v2,
 }
 
@@ -132,6 +132,16 @@ impl Hooked {
 
     pub fn free(self, address: u64) -> Result<(), CUresult> {
         result(call!(self.cuMemFree_v2(address)), ())
+    }
+
+    pub fn alloc_host(self, bytes: u64) -> Result<u64, CUresult> {
+        let mut memory = ptr::null_mut();
+        let code = call!(self.cuMemHostAlloc(&mut memory, bytes as usize, 0));
+        result(code, memory as u64)
+    }
+
+    pub fn free_host(self, address: u64) -> Result<(), CUresult> {
+        result(call!(self.cuMemFreeHost(address as *mut c_void)), ())
     }
 
     pub fn alloc_async(self, bytes: u64, stream: u64) -> Result<u64, CUresult> {

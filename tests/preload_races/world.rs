@@ -190,9 +190,14 @@ impl World {
 
     fn allocate(&mut self) {
         let (Some(place), bytes) = (self.any_stream(), self.some_bytes()) else { return };
-        let ordered = self.kind.is_async && self.random.one_in(2);
+        // One device's hooks have the pinned pool.
+        if self.kind.pinned && self.streams[place].device != 0 {
+            return;
+        }
+        let (ordered, pinned) = (self.kind.is_async && self.random.one_in(2), self.kind.pinned);
         let got = self.at(place, move |gpu, stream| match ordered {
             true => gpu.alloc_async(bytes, stream),
+            false if pinned => gpu.alloc_host(bytes),
             false => gpu.alloc(bytes),
         });
         match got {
@@ -237,7 +242,7 @@ impl World {
     /// A stream whose work may touch memory of a device.
     fn reaching(&mut self, device: usize) -> Option<usize> {
         let place = self.any_stream()?;
-        (self.kind.peers || self.streams[place].device == device).then_some(place)
+        (self.kind.peers || self.kind.pinned || self.streams[place].device == device).then_some(place)
     }
 
     /// A kernel reads a chunk, behind its filling.
@@ -323,9 +328,10 @@ impl World {
         } else if (chunk.ordered || self.is_own(chunk.device)) && !self.finish(&chunk) {
             return;
         }
-        let address = chunk.address;
+        let (address, pinned) = (chunk.address, self.kind.pinned);
         let code = self.at(on, move |gpu, stream| match ordered {
             true => gpu.free_async(address, stream),
+            false if pinned => gpu.free_host(address),
             false => gpu.free(address),
         });
         self.say(|| format!("free {} on {on}, ordered: {ordered}: {code:?}", chunk.number));
