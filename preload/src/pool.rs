@@ -5,6 +5,9 @@
 //! synchronisation serves all that wait: when a request finds nothing that is safe, and either many wait or the pool
 //! would grow beyond need.
 
+mod create;
+mod wait;
+
 use std::ffi::c_void;
 use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicU8, AtomicU64, Ordering};
@@ -12,16 +15,11 @@ use std::sync::atomic::{AtomicI32, AtomicU8, AtomicU64, Ordering};
 use cuda_sys::*;
 
 use crate::bfc::{self, Request, Stats, Status};
-use crate::contexts::{self, Current, DEVICES};
-use crate::hooks::{self, real};
+use crate::contexts::DEVICES;
 use crate::watch::Passed;
 use crate::{captures, ordered, settings, text};
 
-/// So many frees are worth a synchronisation, if the pool is idle enough.
-const ENOUGH: u64 = 128;
-
-/// An idle pool that is smaller than this may grow instead.
-const LITTLE: u64 = 256 << 20;
+pub(crate) use wait::Frees;
 
 /// So many frees are synchronised anyway: their chunks take host memory and keep others from merging.
 const MANY: u64 = 1024;
@@ -223,99 +221,6 @@ impl Pool {
         }
     }
 
-    /// Frees that no synchronisation has followed.
-    #[inline]
-    fn waiting(self) -> u64 {
-        let settled = self.state.settled.load(Ordering::Relaxed);
-        self.state.freed.load(Ordering::Relaxed).saturating_sub(settled)
-    }
-
-    /// Whether a request that found nothing should rather wait for the device than have the pool grow.
-    fn is_worth_a_synchronization(self, bytes: u64) -> bool {
-        let waiting = self.waiting();
-        if waiting == 0 || !self.has_quarantine() {
-            return false;
-        }
-        let Some(stats) = self.stats() else { return false };
-        // It cannot grow any more.
-        if stats.pool_bytes.saturating_add(bytes) > stats.bytes_limit {
-            return true;
-        }
-        let idle = stats.idle_bytes();
-        // Twice the peak is room enough, and so is little. Below that, few frees are not worth it.
-        idle >= bytes.max(stats.peak_bytes_in_use).max(LITTLE)
-            || (waiting >= ENOUGH && idle >= bytes.max(stats.bytes_in_use).max(LITTLE / 8))
-    }
-
-    fn create(self) -> Result<(), Refused> {
-        // Its own hooks create it, and it ends only with its device's context.
-        if self.ordinal == bfc::PINNED {
-            return self.await_creation();
-        }
-        let mut flags = bfc::ALLOW_GROWTH | bfc::GARBAGE_COLLECTION | bfc::SPLIT_ALWAYS;
-        if !settings::serves_async() && !MUTATED {
-            flags |= bfc::TIMESTAMPS | bfc::QUARANTINE;
-        }
-        // Regions by cuMemAlloc, unless the user prefers granules: for them there are no IPC handles.
-        let backend = if settings::wants_granules() { bfc::BACKEND_CUDA_VMM } else { bfc::BACKEND_CUDA };
-        let mut options = bfc::Options::new(backend, flags, c"preload");
-        if !settings::is_limited() {
-            // All there is, as it is without a pool. What others need of it goes back to the driver on demand.
-            options.memory_limit = total_memory(self.ordinal);
-        }
-        self.create_as(&options)
-    }
-
-    /// Creates it, unless another thread or the program itself does. Somebody else's may lack what keeps cudaFree's
-    /// promise.
-    pub(crate) fn create_as(self, options: &bfc::Options) -> Result<(), Refused> {
-        let origin = &self.state.origin;
-        let before = origin.load(Ordering::Acquire);
-        if before == CREATING {
-            return self.await_creation();
-        }
-        // Another thread may just have created it. Else it was there and has ended: nothing of it is ours any more.
-        if before != NOBODYS && bfc::stats(self.ordinal).is_some() {
-            return Ok(());
-        }
-        if origin.compare_exchange(before, CREATING, Ordering::Acquire, Ordering::Relaxed).is_err() {
-            return self.await_creation();
-        }
-        self.state.process.store(text::process(), Ordering::Relaxed);
-        // SAFETY: the struct is as large as it says, and what it points to lives until the call returns.
-        let status = unsafe { bfc::bfc_create(self.ordinal, options) };
-        let whose = match status {
-            bfc::OK => OURS,
-            // Ours, if another thread was quicker after all.
-            bfc::ALREADY_EXISTS if before == OURS => OURS,
-            bfc::ALREADY_EXISTS => OTHERS,
-            _ => NOBODYS,
-        };
-        if status != bfc::OK {
-            origin.store(whose, Ordering::Release);
-            return if whose == NOBODYS { Err(Refused::Pass(Passed::Pool)) } else { Ok(()) };
-        }
-        let user_data = ptr::from_ref(self.state).cast_mut().cast();
-        // SAFETY: the function may be called with it from any thread, at any time: it is static. Should the pool have
-        // memory already, by a thread of the program's own calls, that is not counted.
-        unsafe { bfc::bfc_set_region_callback(self.ordinal, Some(count_region), user_data) };
-        origin.store(OURS, Ordering::Release);
-        Ok(())
-    }
-
-    /// Another thread is about to create it, which takes it less than a millisecond. Whoever is not through by then, in
-    /// the child of a fork say, is not waited for.
-    fn await_creation(self) -> Result<(), Refused> {
-        for _ in 0..100_000 {
-            if self.state.origin.load(Ordering::Acquire) != CREATING {
-                return Ok(());
-            }
-            // SAFETY: no preconditions.
-            unsafe { libc::sched_yield() };
-        }
-        Err(Refused::Pass(Passed::Pool))
-    }
-
     /// Takes a chunk back; `None` if the pointer is none of this pool's.
     #[inline]
     fn give_back(self, address: u64) -> Option<CUresult> {
@@ -382,26 +287,6 @@ impl Pool {
         freed
     }
 
-    /// Waits for all work that may use this pool's memory; not while anything is captured.
-    fn wait(self) -> CUresult {
-        let Some(synchronize) = real::cuCtxSynchronize() else { return CUDA_ERROR_NOT_INITIALIZED };
-        // Pinned memory is no device's.
-        let device = usize::try_from(self.ordinal).ok().filter(|&device| device < DEVICES);
-        captures::unless_any(|| {
-            self.state.synchronizations.fetch_add(1, Ordering::Relaxed);
-            // SAFETY: no preconditions.
-            contexts::in_all(device, || unsafe { synchronize() })
-        })
-    }
-
-    /// Waits for the device, after which all that waits so far may be handed out.
-    pub(crate) fn synchronize(self) -> CUresult {
-        let frees = Frees::waiting_in(self);
-        let code = self.wait();
-        frees.settle(code);
-        code
-    }
-
     /// Gives what nobody uses back to the driver. How many bytes that were.
     pub(crate) fn trim(self) -> u64 {
         let mut released = 0;
@@ -419,64 +304,6 @@ impl Pool {
         }
         self.trim()
     }
-
-    /// The context is about to end, and the memory with it.
-    pub(crate) fn end(self) {
-        if self.is_there() && bfc::bfc_destroy_forced(self.ordinal) == bfc::OK {
-            self.state.origin.store(NOBODYS, Ordering::Relaxed);
-        }
-    }
-
-    /// The context was reset: the memory is gone.
-    pub(crate) fn lose(self) {
-        if self.is_there() {
-            bfc::bfc_device_lost(self.ordinal);
-            self.state.settled.store(self.state.freed.load(Ordering::Relaxed), Ordering::Relaxed);
-        }
-    }
-}
-
-/// Frees of a pool that are all followed by what happens next.
-pub(crate) struct Frees(Option<(Pool, u64, u64)>);
-
-impl Frees {
-    /// What waits in the pool of a context, if anything does.
-    pub(crate) fn of(context: Current) -> Self {
-        let Current::Primary(device) = context else { return Frees(None) };
-        match Pool::of_device(device) {
-            // With others one context's synchronisation is not enough.
-            Some(pool) if pool.waiting() != 0 && contexts::is_only(device) => Self::waiting_in(pool),
-            _ => Frees(None),
-        }
-    }
-
-    fn waiting_in(pool: Pool) -> Self {
-        if !pool.has_quarantine() {
-            return Frees(None);
-        }
-        let freed = pool.state.freed.load(Ordering::Relaxed);
-        Frees(bfc::timestamp(pool.ordinal).map(|stamp| (pool, freed, stamp)))
-    }
-
-    /// A synchronisation came after them, if it succeeded.
-    pub(crate) fn settle(self, code: CUresult) {
-        let Some((pool, freed, stamp)) = self.0.filter(|_| code == CUDA_SUCCESS) else { return };
-        bfc::bfc_set_safe_frontier(pool.ordinal, stamp.saturating_add(1));
-        pool.state.settled.fetch_max(freed, Ordering::Relaxed);
-    }
-}
-
-unsafe extern "C" fn count_region(
-    state: *mut c_void,
-    _device: i32,
-    _base: *mut c_void,
-    _bytes: usize,
-    event: i32,
-) {
-    // SAFETY: it was made from a static one.
-    let state = unsafe { &*state.cast::<State>() };
-    let count = if event == bfc::REGION_OBTAINED { &state.obtained } else { &state.returned };
-    count.fetch_add(1, Ordering::Relaxed);
 }
 
 /// The pool of a device that holds an address: of those that serve cudaMalloc.
@@ -487,14 +314,4 @@ pub(crate) fn owner(address: u64) -> Option<Pool> {
 
 pub(crate) fn pointer(address: u64) -> *mut c_void {
     ptr::with_exposed_provenance_mut(address as usize)
-}
-
-fn total_memory(device: i32) -> u64 {
-    let mut bytes = 0;
-    match hooks::load().map(|driver| driver.cuDeviceTotalMem_v2()) {
-        // SAFETY: the pointer is valid for writing.
-        Some(Ok(total)) if unsafe { total(&mut bytes, device) } == CUDA_SUCCESS => bytes as u64,
-        // Then libbfc's default counts.
-        _ => 0,
-    }
 }

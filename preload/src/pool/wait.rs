@@ -1,0 +1,92 @@
+//! Waiting for the device: when it is worth it, and what it serves.
+
+use std::sync::atomic::Ordering;
+
+use cuda_sys::*;
+
+use super::Pool;
+use crate::contexts::{self, Current, DEVICES};
+use crate::hooks::real;
+use crate::{bfc, captures};
+
+/// So many frees are worth a synchronisation, if the pool is idle enough.
+const ENOUGH: u64 = 128;
+
+/// An idle pool that is smaller than this may grow instead.
+const LITTLE: u64 = 256 << 20;
+
+impl Pool {
+    /// Frees that no synchronisation has followed.
+    #[inline]
+    pub(super) fn waiting(self) -> u64 {
+        let settled = self.state.settled.load(Ordering::Relaxed);
+        self.state.freed.load(Ordering::Relaxed).saturating_sub(settled)
+    }
+
+    /// Whether a request that found nothing should rather wait for the device than have the pool grow.
+    pub(super) fn is_worth_a_synchronization(self, bytes: u64) -> bool {
+        let waiting = self.waiting();
+        if waiting == 0 || !self.has_quarantine() {
+            return false;
+        }
+        let Some(stats) = self.stats() else { return false };
+        // It cannot grow any more.
+        if stats.pool_bytes.saturating_add(bytes) > stats.bytes_limit {
+            return true;
+        }
+        let idle = stats.idle_bytes();
+        // Twice the peak is room enough, and so is little. Below that, few frees are not worth it.
+        idle >= bytes.max(stats.peak_bytes_in_use).max(LITTLE)
+            || (waiting >= ENOUGH && idle >= bytes.max(stats.bytes_in_use).max(LITTLE / 8))
+    }
+
+    /// Waits for all work that may use this pool's memory; not while anything is captured.
+    pub(super) fn wait(self) -> CUresult {
+        let Some(synchronize) = real::cuCtxSynchronize() else { return CUDA_ERROR_NOT_INITIALIZED };
+        // Pinned memory is no device's.
+        let device = usize::try_from(self.ordinal).ok().filter(|&device| device < DEVICES);
+        captures::unless_any(|| {
+            self.state.synchronizations.fetch_add(1, Ordering::Relaxed);
+            // SAFETY: no preconditions.
+            contexts::in_all(device, || unsafe { synchronize() })
+        })
+    }
+
+    /// Waits for the device, after which all that waits so far may be handed out.
+    pub(crate) fn synchronize(self) -> CUresult {
+        let frees = Frees::waiting_in(self);
+        let code = self.wait();
+        frees.settle(code);
+        code
+    }
+}
+
+/// Frees of a pool that are all followed by what happens next.
+pub(crate) struct Frees(Option<(Pool, u64, u64)>);
+
+impl Frees {
+    /// What waits in the pool of a context, if anything does.
+    pub(crate) fn of(context: Current) -> Self {
+        let Current::Primary(device) = context else { return Frees(None) };
+        match Pool::of_device(device) {
+            // With others one context's synchronisation is not enough.
+            Some(pool) if pool.waiting() != 0 && contexts::is_only(device) => Self::waiting_in(pool),
+            _ => Frees(None),
+        }
+    }
+
+    fn waiting_in(pool: Pool) -> Self {
+        if !pool.has_quarantine() {
+            return Frees(None);
+        }
+        let freed = pool.state.freed.load(Ordering::Relaxed);
+        Frees(bfc::timestamp(pool.ordinal).map(|stamp| (pool, freed, stamp)))
+    }
+
+    /// A synchronisation came after them, if it succeeded.
+    pub(crate) fn settle(self, code: CUresult) {
+        let Some((pool, freed, stamp)) = self.0.filter(|_| code == CUDA_SUCCESS) else { return };
+        bfc::bfc_set_safe_frontier(pool.ordinal, stamp.saturating_add(1));
+        pool.state.settled.fetch_max(freed, Ordering::Relaxed);
+    }
+}
