@@ -1,7 +1,7 @@
-//! Names the shared library, and generates the header, into OUT_DIR only: `cargo xtask header` copies it
-//! to include/, and a test compares the two.
+//! Names the shared library, and generates the headers, into OUT_DIR only: `cargo xtask header` copies them
+//! to include/, and a test compares.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 fn main() {
     for path in ["build.rs", "cbindgen.toml", "src/capi"] {
@@ -22,14 +22,27 @@ fn main() {
     config.after_includes = Some(format!(
         "\n#define BFC_VERSION_MAJOR {major}\n#define BFC_VERSION_MINOR {minor}\n#define BFC_VERSION_PATCH {patch}\n{macros}"
     ));
+    let capi = root.join("src/capi");
+    let files = ["types", "create", "memory", "order", "pools", "query", "reports"];
+    write_header(&out.join("bfc.h"), config, &capi, &files);
+
+    let adapters = capi.join("adapters");
+    let config = cbindgen::Config::from_file(adapters.join("adapters.toml"))
+        .expect("adapters.toml is a configuration");
+    let files = ["torch/mod", "cupy", "ort", "handler"];
+    write_header(&out.join("bfc_adapters.h"), config, &adapters, &files);
+}
+
+/// Writes what some files of a folder export.
+fn write_header(path: &Path, config: cbindgen::Config, folder: &Path, files: &[&str]) {
     let mut builder = cbindgen::Builder::new().with_config(config);
-    for file in ["types", "create", "memory", "order", "pools", "query", "reports"] {
-        builder = builder.with_src(root.join("src/capi").join(file).with_extension("rs"));
+    for file in files {
+        builder = builder.with_src(folder.join(file).with_extension("rs"));
     }
     let mut header = Vec::new();
     builder.generate().expect("the C ABI can be written as a header").write(&mut header);
     let header = String::from_utf8(header).expect("cbindgen writes UTF-8");
     // What Rust heads as safety is to a C reader what must hold before the call.
     let header = header.replace("// # Safety\n// ", "// Precondition: ");
-    std::fs::write(out.join("bfc.h"), header).expect("OUT_DIR can be written to");
+    std::fs::write(path, header).expect("OUT_DIR can be written to");
 }

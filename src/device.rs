@@ -1,5 +1,6 @@
 //! The global table: one allocator for each device ordinal. This is the Rust interface; the C one wraps it.
 
+mod clients;
 mod forks;
 
 use crate::core::lanes::Stream;
@@ -102,10 +103,15 @@ impl Device {
 
     /// Creates the device's allocator; `None` is growth and garbage collection and the environment.
     pub fn create(self, options: Option<&Options<'_>>) -> Result<(), Error> {
+        match options {
+            Some(options) => self.create_as(options, 0),
+            None => self.create_as(&Options::default(), ALLOW_GROWTH | GARBAGE_COLLECTION),
+        }
+    }
+
+    /// `default_flags` count where neither the options nor the environment say anything.
+    fn create_as(self, options: &Options<'_>, default_flags: u32) -> Result<(), Error> {
         forks::survive()?;
-        let default = Options::default();
-        let default_flags = if options.is_none() { ALLOW_GROWTH | GARBAGE_COLLECTION } else { 0 };
-        let options = options.unwrap_or(&default);
         options.check()?;
         // Before the backend is looked at: whoever can share what is there need not know what it is.
         life::require_vacant(self.slot(), self.0)?;

@@ -5,6 +5,8 @@
 
 #include "check.h"
 
+#include <bfc_adapters.h>
+
 
 static const int32_t device = 256;
 static int somewhere;
@@ -167,6 +169,104 @@ static void last_error(void) {
 
 static void version(void) { CHECK(strchr(bfc_version(), '.') != NULL); }
 
+/* The adapters, of which a request creates an allocator from the environment. Here that is one without a device. */
+static void on_the_host(void) { CHECK(setenv("BFC_BACKEND", "host", 1) == 0); }
+
+static void served(void *ptr) {
+  CHECK(ptr != NULL);
+  CHECK(stats_of(0).num_allocs == 1);
+  CHECK_OK(bfc_free(0, ptr));
+  CHECK_OK(bfc_destroy(0));
+}
+
+static void said(const char *words) {
+  char reason[1100];
+  CHECK(bfc_last_error(reason, sizeof(reason)) == strlen(reason));
+  CHECK(strstr(reason, words) != NULL);
+}
+
+static void torch_alloc(void) {
+  on_the_host();
+  served(bfc_torch_alloc(1000, 0, NULL));
+}
+
+static void torch_free(void) {
+  bfc_torch_free(garbage, 1000, 0, NULL);
+  said("device 0");
+}
+
+static void torch_init(void) { bfc_torch_init(1); }
+static void torch_reset(void) { bfc_torch_reset(); }
+
+static void torch_memory_fraction(void) {
+  on_the_host();
+  bfc_torch_memory_fraction(0.5, 0);
+  CHECK_OK(bfc_destroy(0));
+}
+
+static void torch_base_alloc(void) {
+  size_t size = 7;
+  CHECK(bfc_torch_base_alloc(garbage, &size) == NULL && size == 0);
+  CHECK(bfc_torch_base_alloc(garbage, NULL) == NULL);
+  said("0x");
+}
+
+static void torch_record_stream(void) {
+  bfc_torch_record_stream(garbage, NULL);
+  said("0x");
+}
+
+static void torch_begin_allocate_to_pool(void) {
+  on_the_host();
+  bfc_torch_begin_allocate_to_pool(0, 1, 2, NULL);
+  served(bfc_torch_alloc(1000, 0, NULL));
+  bfc_torch_end_allocate_to_pool(0, 1, 2);
+  bfc_torch_release_pool(0, 1, 2);
+}
+
+static void torch_end_allocate_to_pool(void) {
+  bfc_torch_end_allocate_to_pool(0, 1, 2);
+  said("(1, 2)");
+}
+
+static void torch_release_pool(void) {
+  bfc_torch_release_pool(0, 1, 2);
+  said("(1, 2)");
+}
+
+static void cupy_malloc(void) {
+  on_the_host();
+  served(bfc_cupy_malloc(garbage, 1000, 0));
+}
+
+static void cupy_free(void) {
+  bfc_cupy_free(garbage, garbage, 0);
+  said("device 0");
+}
+
+static void ort_alloc(void) {
+  on_the_host();
+  served(bfc_ort_alloc(1000));
+}
+
+static void ort_free(void) {
+  bfc_ort_free(garbage);
+  said("0x");
+}
+
+static void ort_empty_cache(void) { bfc_ort_empty_cache(); }
+
+static void handler_alloc(void) {
+  void *ptr = garbage;
+  on_the_host();
+  CHECK_OK(bfc_handler_alloc(garbage, &ptr, 1000, NULL));
+  served(ptr);
+}
+
+static void handler_free(void) {
+  refused(bfc_handler_free(garbage, garbage, 1000, NULL), BFC_ERROR_INVALID_POINTER, "0x");
+}
+
 int main(int argc, char **argv) {
 #define CASE(name) {#name, name}
   static const test_case cases[] = {
@@ -180,6 +280,11 @@ int main(int argc, char **argv) {
       CASE(report),         CASE(scope_begin),         CASE(scope_end),         CASE(set_log_callback),
       CASE(status_string),  CASE(last_error),          CASE(version),           CASE(pool_begin),
       CASE(pool_end),       CASE(pool_release),        CASE(set_region_callback), CASE(device_lost),
+      CASE(torch_alloc),    CASE(torch_free),          CASE(torch_init),        CASE(torch_reset),
+      CASE(torch_memory_fraction), CASE(torch_base_alloc), CASE(torch_record_stream),
+      CASE(torch_begin_allocate_to_pool), CASE(torch_end_allocate_to_pool), CASE(torch_release_pool),
+      CASE(cupy_malloc),    CASE(cupy_free),           CASE(ort_alloc),         CASE(ort_free),
+      CASE(ort_empty_cache), CASE(handler_alloc),      CASE(handler_free),
   };
   return RUN_CASE(cases, argc, argv);
 }

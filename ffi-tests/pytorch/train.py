@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 import facts
+import pluggable
 from models import CLASSES, Convolution, Perceptron, Transformer
 
 SEED = 20240601
@@ -27,6 +28,11 @@ def main():
     torch.manual_seed(SEED)
     plain_kernels()
     simulation = facts.Simulation()
+    ours = None
+    if options.pluggable:
+        without = "set_begin_allocate_to_pool" if options.mutate == "pools" else None
+        scope = pluggable.use(options.pluggable, without)
+        ours = pluggable.Library(options.pluggable)
     torch.cuda.init()
     if is_native():
         torch.cuda.memory._record_memory_history(stacks="python", max_entries=1_000_000)
@@ -38,22 +44,33 @@ def main():
     taken = {}
     for model in [Perceptron(1100 if options.mutate == "size" else 1024), Transformer(), Convolution()]:
         name = type(model).__name__
-        same["training"][name] = train(model)
+        same["training"][name] = train(model, ours)
         taken[name] = before[0] - torch.cuda.mem_get_info()[0]
     del model
     if is_native() and is_cached():
         same["captured"] = captured()
+    seen = {}
+    if ours:
+        seen["libbfc, while it is used"] = ours.facts(simulation)
+        seen["report"] = pluggable.report(scope)
+        same["captured"] = pluggable.captured(Perceptron(256), Perceptron.inputs)
     kept = torch.empty(3 * MiB, dtype=torch.uint8, device="cuda") if options.mutate == "leak" else None
     same["out of memory"] = out_of_memory()
     clean()
+    if options.mem_pool:
+        in_pool = lambda: train(Perceptron())["storages"]
+        same["in a MemPool of libbfc"] = pluggable.mem_pool(options.mem_pool, in_pool)
+        clean()
     same["statistics"] = statistics()
     same["segments"] = facts.segments() if is_native() else []
     same["leaked"] = before[0] - torch.cuda.mem_get_info()[0]
 
     calls = {name: count - calls_before[name] for name, count in simulation.calls().items()}
-    seen = {"calls": calls, "calls before": calls_before, "live": simulation.live()}
+    seen.update({"calls": calls, "calls before": calls_before, "live": simulation.live()})
     seen.update({"used before": used_before, "used after": simulation.used()})
     seen.update({"taken after training": taken, "faults": simulation.faults()})
+    if ours:
+        seen["libbfc, in the end"] = ours.facts(simulation)
     with open(options.out, "w", encoding="utf-8") as file:
         json.dump({"same": same, "seen": seen}, file, indent=1)
     del kept
@@ -62,7 +79,9 @@ def main():
 def arguments():
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", required=True, help="the file to write")
-    parser.add_argument("--mutate", choices=["leak", "size"], help="a fault that the suite has to find")
+    parser.add_argument("--pluggable", metavar="LIBRARY", help="libbfc.so, for all of PyTorch's memory")
+    parser.add_argument("--mem-pool", metavar="LIBRARY", help="libbfc.so, for that of a MemPool")
+    parser.add_argument("--mutate", choices=["leak", "size", "pools"], help="a fault that the suite has to find")
     return parser.parse_args()
 
 
@@ -151,12 +170,35 @@ def on_streams():
     return storages.facts()
 
 
-def train(model):
+def requested(ours):
+    """How often memory was asked for, and the most that was there at a time of what was asked for, by the allocator's
+    books; of the native one if its cache is on, or of libbfc."""
+    if ours:
+        statistics = ours.statistics()
+        return {"allocations": statistics.num_allocs, "peak": statistics.peak_bytes_requested}
+    if not is_native() or not is_cached():
+        return None
+    statistics = torch.cuda.memory_stats()
+    return {
+        "allocations": statistics["allocation.all.allocated"],
+        "peak": statistics["requested_bytes.all.peak"],
+    }
+
+
+def reset_requested(ours):
+    if ours:
+        ours.reset_statistics()
+    else:
+        torch.cuda.reset_peak_memory_stats()
+        torch.cuda.reset_accumulated_memory_stats()
+
+
+def train(model, ours=None):
     """Some steps with Adam. The batches' sizes are random, and the same at every run."""
     choose = random.Random(SEED)
     model = model.to("cuda")
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    torch.cuda.reset_peak_memory_stats()
+    reset_requested(ours)
     with facts.Storages() as storages:
         for _ in range(STEPS):
             batch = model.batch(choose).to("cuda", non_blocking=True)
@@ -167,7 +209,8 @@ def train(model):
             optimizer.step()
     torch.cuda.synchronize()
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    return {"parameters": parameters, "storages": storages.facts(), "statistics": statistics()}
+    told = {"parameters": parameters, "storages": storages.facts(), "statistics": statistics()}
+    return told | {"requested": requested(ours)}
 
 
 def captured():
@@ -198,8 +241,8 @@ def out_of_memory():
     told = []
     for size in [1 << 40, torch.cuda.mem_get_info()[1] + 1]:
         try:
-            torch.empty(size, dtype=torch.uint8, device="cuda")
-            told.append("served")
+            tensor = torch.empty(size, dtype=torch.uint8, device="cuda")
+            told.append("served" if tensor.data_ptr() else "address 0")
         except Exception as error:  # whatever it is, that is the fact
             told.append({"type": type(error).__name__, "words": str(error)})
     after = torch.full((1000,), 7.0).to("cuda")

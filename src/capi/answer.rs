@@ -1,7 +1,8 @@
 //! From Rust results to C returns.
 
 use super::types::bfc_status_t;
-use crate::error::{Error, fail, set_last_error};
+use crate::error::{Error, fail, set_last_error, with_last_error};
+use crate::log::{self, Level};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Runs a call; whatever happens becomes a status.
@@ -16,6 +17,27 @@ pub(super) fn status(work: impl FnOnce() -> Result<(), Error>) -> bfc_status_t {
             set_last_error(format_args!("a panic inside libbfc was caught: please report it"));
             Error::Internal.code()
         }
+    }
+}
+
+/// Runs a call whose caller cannot be told why it fails, and gets `failed` then: `BFC_LOG` tells, and bfc_last_error.
+#[inline]
+pub(super) fn or_log<T>(name: &str, failed: T, work: impl FnOnce() -> Result<T, Error>) -> T {
+    let mut result = None;
+    let answer = status(|| {
+        result = Some(work()?);
+        Ok(())
+    });
+    if answer != 0 {
+        log_failure(name);
+    }
+    result.unwrap_or(failed)
+}
+
+#[cold]
+fn log_failure(name: &str) {
+    if log::is_wanted(Level::Error) {
+        with_last_error(|words| log::emit(Level::Error, format_args!("{name}: {words}")));
     }
 }
 
@@ -46,7 +68,6 @@ pub(super) unsafe fn status_and<T: Copy>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::with_last_error;
 
     #[test]
     fn a_panic_becomes_a_status_and_the_result_is_written() {

@@ -5,6 +5,7 @@
 
 #![allow(non_camel_case_types)]
 
+mod adapters;
 mod answer;
 mod create;
 mod memory;
@@ -16,6 +17,7 @@ mod reports;
 mod types;
 mod versioned;
 
+pub use adapters::*;
 pub use create::*;
 pub use memory::*;
 pub use order::*;

@@ -15,7 +15,7 @@ impl Arena {
         if self.mixed || self.home == stream {
             return Ok(());
         }
-        let may_be_home = stream.thread() == 0 || !self.settings.events;
+        let may_be_home = stream.is_an_order() && (stream.thread() == 0 || !self.settings.events);
         if self.counters.is_unused() && may_be_home && !self.settings.timestamps {
             self.home = stream;
             if self.simple != NOBODYS {

@@ -20,6 +20,8 @@ struct Family {
     streams: u64,
     /// In percent of the steps.
     plain: u64,
+    /// Of the requests, those that may use any stream; as many frees are for all.
+    any: u64,
     records: u64,
     events: u64,
     forgets: u64,
@@ -96,14 +98,16 @@ impl Program {
     }
 
     fn request(&mut self) {
-        let stream = self.stream();
+        let any = self.random.chance(self.family.any);
+        let stream = if any { Stream::ANY } else { self.stream() };
         let requested = 1 + self.random.below(self.family.largest * UNIT);
         let alignment = if self.family.aligned { UNIT << self.random.below(4) } else { UNIT };
         let size = round_up(requested).unwrap();
         let want = Want { alignment, ..Want::plain(size, requested, stream) };
         self.say(format!("request {} units at {alignment} on {stream:?}", size / UNIT));
         let mut taken = self.take(&want);
-        if taken.is_none() && self.random.chance(self.family.waits) {
+        // Without a stream one waits by oneself.
+        if taken.is_none() && !any && self.random.chance(self.family.waits) {
             taken = self.wait(&want);
         }
         if taken.is_none() && self.random.chance(50) {
@@ -111,7 +115,9 @@ impl Program {
             taken = self.take(&want);
         }
         if let Some(addr) = taken {
-            self.live.push((addr, stream));
+            // It may be freed without a word too.
+            let unsaid = if self.random.chance(50) { Stream::NONE } else { Stream::UNKNOWN };
+            self.live.push((addr, if any { unsaid } else { stream }));
         }
     }
 
@@ -152,7 +158,12 @@ impl Program {
         let place = self.random.below(self.live.len() as u64) as usize;
         let (addr, allocated_on) = self.live.swap_remove(place);
         let elsewhere = self.random.chance(self.family.foreign_frees);
-        let stream = if elsewhere { self.stream() } else { allocated_on };
+        let for_all = self.random.chance(self.family.any / 2);
+        let stream = match elsewhere {
+            true if for_all => Stream::UNKNOWN,
+            true => self.stream(),
+            false => allocated_on,
+        };
         let freed = self.arena.free_on(addr, stream).unwrap();
         self.say(format!("free {addr:#x} on {stream:?}"));
         assert_eq!(freed, Ok(()));
@@ -276,6 +287,7 @@ fn any(random: &mut Random) -> Family {
     Family {
         streams: random.pick(&[1, 2, 2, 3, 4, 6]),
         plain: random.pick(&[0, 0, 10, 50]),
+        any: random.pick(&[0, 0, 20, 60]),
         records: random.pick(&[0, 5, 15]),
         events: random.pick(&[0, 5, 20, 40]),
         forgets: random.pick(&[0, 0, 2]),

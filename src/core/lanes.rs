@@ -39,6 +39,9 @@ impl Stream {
     pub(crate) const DEFAULT: Stream = Stream { handle: 1, thread: 0, pool: 0 };
     /// What is left of a private pool: nobody knows where work on it was queued. No request is in this order.
     pub(crate) const UNKNOWN: Stream = Stream { handle: 0, thread: 1, pool: 0 };
+    /// Requests of those who name no stream and may use any: they get what nobody's work touches any more. What they
+    /// get is [`Self::UNKNOWN`]'s from the beginning, so that nothing is ever free in this order.
+    pub(crate) const ANY: Stream = Stream { handle: 0, thread: 2, pool: 0 };
     /// The handle by which CUDA means the default stream of the thread that says it.
     pub(crate) const OF_THIS_THREAD: u64 = 2;
 
@@ -61,6 +64,11 @@ impl Stream {
     /// Whether there is something behind the name that events can be recorded on.
     pub(crate) fn exists(self) -> bool {
         self.handle != 0
+    }
+
+    /// Whether it is an order at all, in which work comes behind work: then a pool may belong to it alone.
+    pub(super) fn is_an_order(self) -> bool {
+        self.handle != 0 || self.thread == 0
     }
 
     /// The private pool that its requests are for, else 0.

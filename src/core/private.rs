@@ -5,7 +5,7 @@
 //! lie among the others.
 
 use super::arena::Arena;
-use super::chunks::ChunkId;
+use super::chunks::{ChunkId, NIL};
 use super::lanes::{ANYONE, Lane, Stream};
 use crate::sys::HostMemoryExhausted;
 
@@ -39,6 +39,39 @@ impl Arena {
         let pool = self.private_pool(name)?;
         self.lanes.redirections.push(stream.in_pool(pool));
         Ok(Ok(()))
+    }
+
+    /// The order of a stream's requests that are for a private pool each by itself, whatever the stream's others are for.
+    pub(crate) fn in_private(&mut self, stream: Stream, name: u64) -> Result<Stream, HostMemoryExhausted> {
+        if !self.mixed {
+            self.tell_apart()?;
+        }
+        Ok(stream.in_pool(self.private_pool(name)?))
+    }
+
+    /// Some stream is about to be captured, and nobody can say yet which.
+    pub(crate) fn announce(&mut self) -> Result<(), HostMemoryExhausted> {
+        self.lanes.redirections.try_reserve(1)?;
+        self.lanes.redirections.push(Stream::UNKNOWN);
+        Ok(())
+    }
+
+    /// One such announcement is over; nothing if there is none, for everything may have been forgotten.
+    pub(crate) fn withdraw_announcement(&mut self) {
+        let announced = self.lanes.redirections.iter().position(|&stream| stream == Stream::UNKNOWN);
+        if let Some(place) = announced {
+            self.lanes.redirections.swap_remove(place);
+        }
+    }
+
+    /// Whether any capture is announced.
+    pub(crate) fn redirects(&self) -> bool {
+        !self.lanes.redirections.is_empty()
+    }
+
+    /// Whether anything was freed in no known order, and waits for everybody's work.
+    pub(crate) fn has_unknown(&self) -> bool {
+        self.lanes.find(Stream::UNKNOWN).is_some_and(|lane| self.lanes.oldest(lane) != NIL)
     }
 
     /// The number of a private pool, a new one if need be.

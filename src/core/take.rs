@@ -3,7 +3,7 @@
 use super::arena::{Arena, Want, splits};
 use super::chunks::{ChunkId, Hot, NIL, Tag};
 use super::index::Node;
-use super::lanes::{Lane, Note};
+use super::lanes::{Lane, Note, Stream};
 use super::runs::Run;
 use super::streams::Kind;
 use super::units::UNIT;
@@ -14,6 +14,9 @@ impl Arena {
     /// (size, address) order and has a place at the alignment.
     #[inline(never)]
     pub(super) fn take_in_lane(&mut self, want: &Want<'_>) -> Result<Option<u64>, HostMemoryExhausted> {
+        // So that nothing fails once the chunk is found.
+        let unknown =
+            if want.stream == Stream::ANY { Some(self.lanes.enter(Stream::UNKNOWN)?) } else { None };
         let lane = self.lanes.enter(self.lanes.directed(want.stream))?;
         // What is cut off in front and behind.
         self.reserve_chunks(2)?;
@@ -27,6 +30,7 @@ impl Arena {
         } else {
             self.carve_run(first, lane, start, size)
         };
+        unknown.into_iter().for_each(|unknown| self.lanes.relabel(id, unknown));
         self.chunks.set_tag(id, tag);
         self.hand_out(id, size, want.requested);
         Ok(Some(start))

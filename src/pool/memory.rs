@@ -306,6 +306,14 @@ fn attempt<'a>(mut guard: Guard<'a>, want: &Want<'_>, tried: &mut Tried) -> Atte
             tried.note(polled);
             continue;
         }
+        // Whoever knows of no streams frees for all of them, and would grow for ever.
+        if !tried.synchronized && is_worth_synchronizing(&guard, want) {
+            tried.synchronized = true;
+            let idle;
+            (guard, idle) = order::synchronize(guard, want.stream)?;
+            tried.may_collect = tried.note(idle);
+            continue;
+        }
         if !tried.extended {
             tried.extended = true;
             guard = gone::renewed(guard)?;
@@ -386,6 +394,19 @@ fn attempt<'a>(mut guard: Guard<'a>, want: &Want<'_>, tried: &mut Tried) -> Atte
         tried.note_own(&guard, released.regions);
         least = want.size;
     }
+}
+
+/// A pool that is idle by less grows before it waits for the device.
+const LITTLE: u64 = 32 << 20;
+
+/// Whether it is better to wait for the device than to grow, for a request that may use any stream, where some of what
+/// is free waits for no less: half of the pool is idle, so that many a request is served by one such wait.
+fn is_worth_synchronizing(guard: &Guard<'_>, want: &Want<'_>) -> bool {
+    if want.stream != Stream::ANY || !guard.arena.has_unknown() {
+        return false;
+    }
+    let stats = guard.arena.stats();
+    stats.pool_bytes.saturating_sub(stats.bytes_in_use) >= LITTLE.max(want.size).max(stats.bytes_in_use)
 }
 
 /// Nothing helped: count, say why, and write a report if somebody wants one.

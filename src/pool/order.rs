@@ -346,7 +346,7 @@ pub(super) fn wait<'a>(mut guard: Guard<'a>, want: &Want<'_>) -> Ordered<'a> {
         Ok(planned) => planned,
         Err(exhausted) => return Ok((guard, Err(exhausted.into()))),
     };
-    if want.stream == Stream::NONE {
+    if !want.stream.exists() {
         let recorded;
         (guard, recorded) = carry_out(guard, tasks, |order, tasks| each(tasks, |task| task.record(order)))?;
         let (guard, waited) = wait_here(guard, waits_for)?;

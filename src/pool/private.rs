@@ -30,6 +30,32 @@ pub(crate) fn release(slot: &Slot, pool: u64) -> Result<(), Error> {
     Ok(())
 }
 
+/// Some stream is about to be captured, and nobody can say yet which: as [`begin`] without a name.
+pub(crate) fn announce(slot: &Slot) -> Result<(), Error> {
+    let mut guard = slot.enter()?;
+    require_no_timestamps(&guard)?;
+    let others = guard.arena.redirects();
+    guard.arena.announce()?;
+    if !others {
+        (guard, _) = order::synchronize(guard, Stream::UNKNOWN)?;
+    }
+    order::leave_alone(guard)
+}
+
+pub(crate) fn withdraw_announcement(slot: &Slot) -> Result<(), Error> {
+    let mut guard = slot.enter()?;
+    guard.arena.withdraw_announcement();
+    guard.notify();
+    Ok(())
+}
+
+/// The order of single requests that are for a private pool.
+pub(crate) fn order_of(slot: &Slot, stream: Stream, pool: u64) -> Result<Stream, Error> {
+    let mut guard = slot.enter()?;
+    require_no_timestamps(&guard)?;
+    Ok(guard.arena.in_private(stream, pool)?)
+}
+
 fn refuse(refused: NotPrivate, pool: u64) -> Error {
     match refused {
         NotPrivate::Begun => fail!(

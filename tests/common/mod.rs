@@ -5,6 +5,7 @@
 
 #![allow(dead_code, unused_imports)] // each test binary uses a part
 
+pub mod adapters;
 pub mod backend;
 pub mod child;
 pub mod failing;

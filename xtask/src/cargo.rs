@@ -37,6 +37,9 @@ impl Profile {
     }
 }
 
+/// The generated headers.
+pub const HEADERS: [&str; 2] = ["bfc.h", "bfc_adapters.h"];
+
 /// What a build gave.
 pub struct Built {
     /// libbfc.so
@@ -47,8 +50,8 @@ pub struct Built {
     pub interposer: PathBuf,
     /// The bfc command.
     pub command: PathBuf,
-    /// The header that the build script generated.
-    pub header: PathBuf,
+    /// The headers that the build script generated: bfc.h, and bfc_adapters.h.
+    pub headers: [PathBuf; 2],
 }
 
 /// The cargo that runs us, else the one on the PATH.
@@ -121,7 +124,7 @@ impl Built {
             archive: artifact(root, "libbfc.a")?,
             interposer: artifact(&root.join("preload"), "libbfc_preload.so")?,
             command: artifact(&root.join("cli"), "bfc")?,
-            header: Path::new(out).join("bfc.h"),
+            headers: HEADERS.map(|name| Path::new(out).join(name)),
         })
     }
 }
@@ -155,7 +158,8 @@ mod tests {
         assert_eq!(built.archive, Path::new("/t/release/libbfc.a"));
         assert_eq!(built.interposer, Path::new("/t/release/libbfc_preload.so"));
         assert_eq!(built.command, Path::new("/t/release/bfc"));
-        assert_eq!(built.header, Path::new("/t/build/bfc/out/bfc.h"));
+        assert_eq!(built.headers[0], Path::new("/t/build/bfc/out/bfc.h"));
+        assert_eq!(built.headers[1], Path::new("/t/build/bfc/out/bfc_adapters.h"));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! `cargo xtask header`: the checked-in header is a copy of the generated one.
+//! `cargo xtask header`: the checked-in headers are copies of the generated ones.
 
 use anyhow::Result;
 
@@ -6,15 +6,18 @@ use crate::cargo::{self, Profile};
 use crate::files;
 use crate::workspace::Workspace;
 
-/// Copies the generated header to include/bfc.h, and says whether anything changed.
+/// Copies the generated headers to include/, and says whether anything changed.
 pub fn copy(workspace: &Workspace) -> Result<()> {
-    let generated = files::read(&cargo::build(workspace, Profile::Debug)?.header)?;
-    let path = workspace.path("include/bfc.h");
-    if path.exists() && files::read(&path)? == generated {
-        println!("include/bfc.h is up to date");
-        return Ok(());
+    let built = cargo::build(workspace, Profile::Debug)?;
+    for (generated, name) in built.headers.iter().zip(cargo::HEADERS) {
+        let generated = files::read(generated)?;
+        let path = workspace.path("include").join(name);
+        if path.exists() && files::read(&path)? == generated {
+            println!("include/{name} is up to date");
+            continue;
+        }
+        files::write(&path, generated)?;
+        println!("include/{name} is new; look at it with `git diff include/{name}`");
     }
-    files::write(&path, generated)?;
-    println!("include/bfc.h is new; look at it with `git diff include/bfc.h`");
     Ok(())
 }

@@ -51,7 +51,7 @@ enum Chore {
     Test(suites::Test),
     /// Measure speed and host memory, beside TensorFlow's own allocator where that can be had
     Bench(bench::Bench),
-    /// Copy the header that the build generates to include/bfc.h
+    /// Copy the headers that the build generates to include/
     Header,
     /// Make docs/hooks.md from the interposer's list of hooks
     Hooks,

@@ -201,6 +201,15 @@ pub(super) fn current(driver: Driver) -> Answer<CUcontext> {
     Ok(context)
 }
 
+/// The device of the thread's current context.
+pub(super) fn current_device(driver: Driver) -> Answer<CUdevice> {
+    let call = driver.cuCtxGetDevice()?;
+    let mut device = 0;
+    // SAFETY: the pointer is valid.
+    check("cuCtxGetDevice", unsafe { call(&mut device) })?;
+    Ok(device)
+}
+
 /// Sets the calling thread's mode, and gives what it was. Drivers before CUDA 10.1 know of no modes.
 pub(super) fn exchange_capture_mode(
     driver: Driver,

@@ -7,6 +7,7 @@
 
 mod calls;
 mod context;
+mod current;
 mod events;
 mod life;
 mod memory;
@@ -14,6 +15,7 @@ mod vmm;
 
 use self::calls::Failure;
 use self::context::{inside, within};
+pub(crate) use self::current::current_device;
 pub(crate) use self::vmm::CudaVmm;
 use super::life::Life;
 use super::memory::Memory;

@@ -120,7 +120,7 @@ impl Model {
         if self.mixed || self.home == stream {
             return;
         }
-        if !self.used && stream.thread() == 0 {
+        if !self.used && stream.thread() == 0 && stream != Stream::ANY {
             self.home = stream;
             return;
         }
@@ -199,6 +199,8 @@ impl Model {
             *unit = Unit { owner: Owner::Used, hazards: Vec::new() };
         }
         self.used = true;
+        // Whoever may use any stream has no order that it could be freed in.
+        let lane = if want.stream == Stream::ANY { self.lane(Stream::UNKNOWN) } else { lane };
         self.live.insert(start, Live { bytes, lane, records: Vec::new() });
         Some(start)
     }

@@ -1,7 +1,7 @@
-//! The checked-in header is the generated one.
+//! A checked-in header is the generated one.
 
 /// Where two texts part.
-pub fn differences(checked_in: &str, generated: &str) -> Vec<String> {
+pub fn differences(name: &str, checked_in: &str, generated: &str) -> Vec<String> {
     if checked_in == generated {
         return Vec::new();
     }
@@ -18,7 +18,7 @@ pub fn differences(checked_in: &str, generated: &str) -> Vec<String> {
             }
         }
     };
-    vec![format!("include/bfc.h is not what the build generates: run `cargo xtask header`; {first}")]
+    vec![format!("include/{name} is not what the build generates: run `cargo xtask header`; {first}")]
 }
 
 #[cfg(test)]
@@ -27,16 +27,16 @@ mod tests {
 
     #[test]
     fn equal_texts_pass() {
-        assert!(differences("int a;\n", "int a;\n").is_empty());
+        assert!(differences("bfc.h", "int a;\n", "int a;\n").is_empty());
     }
 
     #[test]
     fn a_changed_a_missing_and_a_further_line_fail() {
-        let changed = differences("int a;\nint b;\n", "int a;\nint c;\n");
+        let changed = differences("bfc.h", "int a;\nint b;\n", "int a;\nint c;\n");
         assert!(changed[0].contains("line 2:\n  - int b;\n  + int c;"), "{changed:?}");
-        assert_eq!(differences("int a;\n", "int a;\nint b;\n").len(), 1);
-        assert_eq!(differences("int a;\nint b;\n", "int a;\n").len(), 1);
-        assert_eq!(differences("int a;\n", "int a;\r\n").len(), 1);
-        assert_eq!(differences("", "int a;").len(), 1);
+        assert_eq!(differences("bfc.h", "int a;\n", "int a;\nint b;\n").len(), 1);
+        assert_eq!(differences("bfc.h", "int a;\nint b;\n", "int a;\n").len(), 1);
+        assert_eq!(differences("bfc.h", "int a;\n", "int a;\r\n").len(), 1);
+        assert_eq!(differences("bfc.h", "", "int a;").len(), 1);
     }
 }

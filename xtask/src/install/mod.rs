@@ -59,8 +59,10 @@ pub fn install_built(workspace: &Workspace, prefix: &Path, profile: Profile, bui
     files::link(&shared, &lib.join(&soname))?;
     files::link(&soname, &lib.join("libbfc.so"))?;
 
-    // The generated header, which is the one that fits the library; a test holds include/bfc.h to it.
-    files::copy(&built.header, &prefix.join("include/bfc.h"))?;
+    // The generated headers, which are those that fit the library; a test holds those in include/ to them.
+    for (generated, name) in built.headers.iter().zip(cargo::HEADERS) {
+        files::copy(generated, &prefix.join("include").join(name))?;
+    }
     files::copy(&workspace.path("include/bfc.hpp"), &prefix.join("include/bfc.hpp"))?;
 
     for name in ["bfcConfig", "bfcConfigVersion", "bfcTargets"] {

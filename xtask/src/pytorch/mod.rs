@@ -54,13 +54,20 @@ pub enum Allocator {
     Plain,
     /// cudaMallocAsync and cudaFreeAsync, each time.
     Async,
+    /// libbfc, by the functions of bfc_adapters.h: see [`of_libbfc`].
+    Pluggable,
+}
+
+/// The arguments of train.py for [`Allocator::Pluggable`].
+pub fn of_libbfc(library: &Path) -> Result<[&str; 2]> {
+    Ok(["--pluggable", library.to_str().context("the library's path is not UTF-8")?])
 }
 
 impl Allocator {
     /// The variable that chooses it.
     fn variable(self) -> Option<(&'static str, &'static str)> {
         match self {
-            Self::Caching => None,
+            Self::Caching | Self::Pluggable => None,
             Self::Plain => Some(("PYTORCH_NO_CUDA_MEMORY_CACHING", "1")),
             Self::Async => Some(("PYTORCH_CUDA_ALLOC_CONF", "backend:cudaMallocAsync")),
         }

@@ -1,27 +1,31 @@
-//! The suite `header`: bfc.h and bfc.hpp, as a compiler sees them.
+//! The suite `header`: bfc.h, bfc_adapters.h and bfc.hpp, as a compiler sees them.
 
 use std::ffi::OsString;
 
 use anyhow::Result;
 
 use super::context::{Context, Count};
-use crate::cargo::Profile;
+use crate::cargo::{self, Profile};
 use crate::files;
 use crate::gates::header;
 use crate::tools;
 
-/// The checked-in header against the generated one, then the headers by themselves, and included twice.
+/// The checked-in headers against the generated ones, then the headers by themselves, and included twice.
 pub fn run(context: &mut Context) -> Result<()> {
     let built = context.built(Profile::Debug)?;
     let include = context.workspace.path("include");
-    let generated = files::read(&built.header)?;
-    let checked_in = files::read(&include.join("bfc.h"))?;
-    let wrong = header::differences(&checked_in, &generated);
-    context.gate("include/bfc.h is the generated one", &wrong);
+    for (generated, name) in built.headers.iter().zip(cargo::HEADERS) {
+        let (generated, checked_in) = (files::read(generated)?, files::read(&include.join(name))?);
+        let wrong = header::differences(name, &checked_in, &generated);
+        context.gate(&format!("include/{name} is the generated one"), &wrong);
+    }
 
     let c: (OsString, _, _) = (tools::c_compiler(), "c", "c11");
     let cxx = (tools::cxx_compiler(), "c++", "c++17");
-    for (file, (compiler, language, standard)) in [("bfc.h", &c), ("bfc.h", &cxx), ("bfc.hpp", &cxx)] {
+    let adapters = cargo::HEADERS[1];
+    for (file, (compiler, language, standard)) in
+        [("bfc.h", &c), ("bfc.h", &cxx), (adapters, &c), (adapters, &cxx), ("bfc.hpp", &cxx)]
+    {
         if !tools::works(compiler) {
             let why = format!("there is no {}", compiler.display());
             context.skip(&format!("{file} as {standard}"), &why);

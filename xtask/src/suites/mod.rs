@@ -75,7 +75,7 @@ const SUITES: [Suite; 16] = [
     },
     Suite {
         name: "header",
-        about: "bfc.h is the generated one, and compiles by itself as C11 and C++17",
+        about: "bfc.h and bfc_adapters.h are the generated ones, and compile by themselves as C11 and C++17",
         usual: true,
         run: header::run,
     },

@@ -1,4 +1,5 @@
-//! The suite `pytorch`: PyTorch's CUDA wheel trains on the simulated driver, and what it sees of memory makes sense.
+//! The suite `pytorch`: PyTorch's CUDA wheel trains on the simulated driver, and what it sees of memory makes sense; with
+//! its own allocators, under the interposer, and with libbfc in their place.
 //!
 //! Kernels compute nothing there; allocation, streams, events and copies are as PyTorch does them. See
 //! ffi-tests/pytorch.
@@ -8,7 +9,7 @@ use serde_json::Value;
 
 use super::context::Context;
 use crate::files;
-use crate::pytorch::{Allocator, Facts, Launcher, PyTorch, differences};
+use crate::pytorch::{Allocator, Facts, Launcher, PyTorch, differences, of_libbfc};
 use crate::tools;
 
 /// The models of ffi-tests/pytorch/models.py, and fewer storages than each is known to make.
@@ -51,12 +52,106 @@ pub fn run(context: &mut Context) -> Result<()> {
         context.gate(&name, &differences(&tensors(&all[0].1), &tensors(facts)));
     }
     faults(context, &pytorch, &alone, &all[0].1);
+    pluggable(context, &pytorch, &alone, &all[0].1)?;
+    mem_pool(context, &pytorch, &alone, &all[0].1)?;
     for (allocator, facts) in &all {
         interposed(context, &pytorch, *allocator, facts, &[])?;
     }
     // Where PyTorch allocates in the order of streams libbfc may do so instead of the driver.
     let (allocator, facts) = &all[2];
     interposed(context, &pytorch, *allocator, facts, &["--async"])
+}
+
+/// libbfc in the place of PyTorch's own allocator: the same tensors, as much asked for at the same times, and nothing of
+/// the device's memory is anybody else's.
+fn pluggable(context: &mut Context, pytorch: &PyTorch, alone: &Launcher, native: &Facts) -> Result<()> {
+    let kind = Allocator::Pluggable;
+    let library = context.prefix()?.join("lib/libbfc.so");
+    let [option, library] = of_libbfc(&library)?;
+    let Some(facts) = trained(context, pytorch, alone, kind, &[option, library]) else { return Ok(()) };
+    context.gate("Pluggable: what was seen makes sense", &wrong(kind, &facts));
+    context.gate("Pluggable: the driver has it all back", &left(kind, &facts));
+    context.gate("Caching and Pluggable: the same tensors", &differences(&tensors(native), &tensors(&facts)));
+    context.gate(
+        "Caching and Pluggable: as often and as much asked for",
+        &differences(&requested(native), &requested(&facts)),
+    );
+    context.gate("Pluggable: all of it is libbfc's", &not_of_libbfc(&facts));
+    context.gate("Pluggable: a graph keeps its memory", &not_kept(&facts));
+    // The account sees what is wrong.
+    let mut mutated =
+        |mutant: &str| trained(context, pytorch, alone, kind, &[option, library, "--mutate", mutant]);
+    let (leak, pools) = (mutated("leak"), mutated("pools"));
+    if let Some(leak) = leak {
+        let found = [wrong(kind, &leak), left(kind, &leak), not_of_libbfc(&leak)];
+        context.check("Pluggable: a leak is found", |_| match found.iter().all(|words| !words.is_empty()) {
+            true => Ok(()),
+            false => bail!("only this was: {found:?}"),
+        });
+    }
+    if let Some(pools) = pools {
+        context.check("Pluggable: a graph without a pool is found", |_| match not_kept(&pools).is_empty() {
+            true => bail!("it was not"),
+            false => Ok(()),
+        });
+    }
+    Ok(())
+}
+
+/// What each model asked for, in number, and the most at a time in bytes.
+fn requested(facts: &Facts) -> Value {
+    MODELS.iter().map(|(model, _)| facts.same["training"][model]["requested"].clone()).collect()
+}
+
+/// What libbfc's account and the device's do not agree about.
+fn not_of_libbfc(facts: &Facts) -> Vec<String> {
+    let mut wrong = Vec::new();
+    for (when, is_used) in [("libbfc, while it is used", true), ("libbfc, in the end", false)] {
+        let said = &facts.seen[when];
+        if said["pool_bytes"] != said["device"] || (number(&said["pool_bytes"]) != 0) != is_used {
+            wrong.push(format!("{when}: it holds {}, and {} are in use", said["pool_bytes"], said["device"]));
+        }
+        if !is_used && said["bytes_in_use"] != 0 {
+            wrong.push(format!("{when}: {} are live", said["bytes_in_use"]));
+        }
+    }
+    if !facts.seen["report"].as_str().is_some_and(|line| line.contains("device 0")) {
+        wrong.push(format!("its report begins with {}", facts.seen["report"]));
+    }
+    wrong
+}
+
+/// What a captured graph's memory was given to besides.
+fn not_kept(facts: &Facts) -> Vec<String> {
+    let captured = &facts.same["captured"];
+    let kept = captured["overlaps"] == 0 && number(&captured["pieces"]) > 1;
+    // Else the test would not see it.
+    let is_seen = captured["overlaps afterwards"] == true;
+    if kept && is_seen { vec![] } else { vec![format!("{captured}")] }
+}
+
+/// The native allocator with a MemPool of libbfc's memory.
+fn mem_pool(context: &mut Context, pytorch: &PyTorch, alone: &Launcher, native: &Facts) -> Result<()> {
+    let library = context.prefix()?.join("lib/libbfc.so");
+    let [_, library] = of_libbfc(&library)?;
+    let arguments = ["--mem-pool", library];
+    let Some(facts) = trained(context, pytorch, alone, Allocator::Caching, &arguments) else { return Ok(()) };
+    let said = &facts.same["in a MemPool of libbfc"];
+    let expected = serde_json::json!({
+        "segments are ours": true,
+        "trained in it": true,
+        "of the tensor": true,
+        "of a tensor outside": false,
+        "out of memory": "OutOfMemoryError",
+        "in use afterwards": 0,
+        "held afterwards": 0,
+        "training": native.same["training"]["Perceptron"]["storages"],
+    });
+    context.gate("a MemPool of libbfc: as it should be", &differences(&expected, said));
+    let clean = [&facts.same["leaked"], &facts.seen["faults"]["count"], &facts.seen["live"]["allocations"]];
+    let clean: Value = clean.into_iter().cloned().collect();
+    context.gate("a MemPool of libbfc: nothing is left", &differences(&serde_json::json!([0, 0, 0]), &clean));
+    Ok(())
 }
 
 /// The same run under `bfc run`, in which nothing that PyTorch can see is different; and what the interposer made of it.
@@ -178,7 +273,12 @@ fn wrong(allocator: Allocator, facts: &Facts) -> Vec<String> {
     // Without its cache PyTorch hands on what the runtime says.
     let error = if allocator == Allocator::Plain { "AcceleratorError" } else { "OutOfMemoryError" };
     for index in 0..2 {
-        expect("out of memory", &same["out of memory"]["told"][index]["type"], error.into());
+        let told = &same["out of memory"]["told"][index];
+        match allocator {
+            // PyTorch does not look at what the function gives.
+            Allocator::Pluggable => expect("out of memory", told, "address 0".into()),
+            _ => expect("out of memory", &told["type"], error.into()),
+        }
     }
     expect("served afterwards", &same["out of memory"]["served afterwards"], true.into());
     if allocator == Allocator::Caching {
@@ -221,16 +321,21 @@ fn left(allocator: Allocator, facts: &Facts) -> Vec<String> {
     }
     let (allocate, free) = match allocator {
         Allocator::Async => ("cuMemAllocAsync", "cuMemFreeAsync"),
-        Allocator::Caching | Allocator::Plain => ("cuMemAlloc", "cuMemFree"),
+        Allocator::Caching | Allocator::Plain | Allocator::Pluggable => ("cuMemAlloc", "cuMemFree"),
     };
     let (allocated, freed) = (number(&seen["calls"][allocate]), number(&seen["calls"][free]));
-    // Two requests fail, and where PyTorch has a cache it gives that back and tries again.
-    let failed = if allocator == Allocator::Plain { 2 } else { 4 };
+    // Two requests fail, and where PyTorch has a cache it gives that back and tries again; libbfc does not ask the driver
+    // for more than its limit.
+    let failed = match allocator {
+        Allocator::Plain => 2,
+        Allocator::Caching | Allocator::Async => 4,
+        Allocator::Pluggable => 0,
+    };
     if allocated != freed + failed {
         wrong.push(format!("{allocated} calls of {allocate} and {freed} of {free}"));
     }
     let made: u64 = MODELS.iter().map(|(model, _)| storages(facts, model)).sum();
-    let is_cached = allocator == Allocator::Caching;
+    let is_cached = matches!(allocator, Allocator::Caching | Allocator::Pluggable);
     if (is_cached && allocated * 10 > made) || (!is_cached && allocated < made) {
         wrong.push(format!("{allocated} calls of {allocate} for {made} storages: is the cache on or off?"));
     }
@@ -246,6 +351,7 @@ fn tensors(facts: &Facts) -> Value {
     let mut same = facts.same.clone();
     for model in MODELS {
         same["training"][model.0]["statistics"] = Value::Null;
+        same["training"][model.0]["requested"] = Value::Null;
     }
     for name in ["statistics", "segments", "captured", "out of memory"] {
         same[name] = Value::Null;

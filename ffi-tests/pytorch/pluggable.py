@@ -1,0 +1,150 @@
+"""PyTorch's memory from libbfc: as its only allocator (CUDAPluggableAllocator), or as the source of a MemPool.
+
+What a user writes is run as docs/pytorch.md has it.
+"""
+
+import contextlib
+import ctypes
+import gc
+import io
+import pathlib
+import re
+
+import torch
+
+MiB = 1 << 20
+PAGE = pathlib.Path(__file__).parents[2] / "docs/pytorch.md"
+# The blocks of code on the page.
+USE, MEM_POOL, REPORT = range(3)
+
+
+def run_from_the_page(block, scope, without=None):
+    """Runs a block of the page's; without the line that has a certain word, if one is named."""
+    lines = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)[block].splitlines()
+    kept = [line for line in lines if without is None or without not in line]
+    assert without is None or len(kept) == len(lines) - 1, "there is one such line"
+    # The library's path is the one line that a reader changes.
+    kept = [line for line in kept if not line.startswith("LIBBFC =")]
+    exec(compile("\n".join(kept), str(PAGE), "exec"), scope)
+    return scope
+
+
+def use(library, without=None):
+    """Makes libbfc the allocator of everything. Before CUDA is initialised."""
+    return run_from_the_page(USE, {"LIBBFC": library}, without)
+
+
+def report(scope):
+    """The report that the page shows how to get; its first line."""
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        run_from_the_page(REPORT, scope)
+    return out.getvalue().splitlines()[0]
+
+
+class Statistics(ctypes.Structure):
+    """bfc_stats_t."""
+
+    NAMES = (
+        "num_allocs num_frees num_failures bytes_in_use peak_bytes_in_use bytes_requested peak_bytes_requested "
+        "largest_alloc_size bytes_limit pool_bytes peak_pool_bytes largest_free_block_bytes num_regions num_chunks "
+        "num_free_chunks metadata_bytes"
+    ).split()
+    _fields_ = [("struct_size", ctypes.c_size_t)] + [(name, ctypes.c_uint64) for name in NAMES]
+
+
+class Library:
+    """libbfc's own account of device 0."""
+
+    def __init__(self, path):
+        self.library = ctypes.CDLL(path)
+
+    def statistics(self):
+        """All zeros where no allocator was created yet."""
+        statistics = Statistics(struct_size=ctypes.sizeof(Statistics))
+        self.library.bfc_stats(0, ctypes.byref(statistics))
+        return statistics
+
+    def reset_statistics(self):
+        self.library.bfc_reset_stats(0)
+
+    def facts(self, simulation):
+        """What of the device is in use, and what of that libbfc holds, and hands out."""
+        statistics = self.statistics()
+        names = ["num_allocs", "num_frees", "bytes_in_use", "bytes_requested", "pool_bytes"]
+        return {name: getattr(statistics, name) for name in names} | {"device": simulation.used()}
+
+
+def captured(model, inputs):
+    """A captured graph: what it used, also what was freed within, nobody else gets as long as it lives."""
+    model = model.to("cuda").eval()
+    rows = torch.zeros(64, inputs, device="cuda")
+    with torch.cuda.stream(torch.cuda.Stream()):
+        model(rows)
+    torch.cuda.synchronize()
+    graph, of_graph = torch.cuda.CUDAGraph(), []
+    with torch.cuda.graph(graph):
+        # First, so that it does not take the place of what was freed.
+        result = rows * 2
+        of_graph.append((result.data_ptr(), result.nbytes))
+        for _ in range(3):
+            freed = rows + 1
+            of_graph.append((freed.data_ptr(), freed.nbytes))
+            del freed
+            model(rows)
+    graph.replay()
+    others = [torch.empty_like(rows) for _ in range(500)]
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        others.extend(torch.empty_like(rows) for _ in range(500))
+    graph.replay()
+    torch.cuda.synchronize()
+    while_alive = overlaps(of_graph, others)
+    del graph, result
+    gc.collect()
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    more = [torch.empty_like(rows) for _ in range(500)]
+    return {"pieces": len(of_graph), "overlaps": while_alive, "overlaps afterwards": overlaps(of_graph, more) != 0}
+
+
+def overlaps(pieces, tensors):
+    """How many of the tensors lie in one of the pieces of memory."""
+    places = [(tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes) for tensor in tensors]
+    hit = lambda start, end: any(start < at + size and at < end for at, size in pieces)
+    return sum(hit(start, end) for start, end in places)
+
+
+def mem_pool(library, train):
+    """Some of the native allocator's memory from libbfc: PyTorch keeps its books, and we give the segments."""
+    ours, source = Library(library), run_from_the_page(MEM_POOL, {"LIBBFC": library, "torch": torch})
+    pool, kept = source["pool"], source["weights"]
+    with torch.cuda.use_mem_pool(pool):
+        training = train()
+    torch.cuda.synchronize()
+    segments = sum(segment["total_size"] for segment in pool.snapshot())
+    held = ours.statistics()
+    facts = {
+        "segments are ours": segments == held.bytes_requested != 0,
+        "trained in it": held.num_allocs > 1,
+        "of the tensor": address_is_ours(ours, kept),
+        "of a tensor outside": address_is_ours(ours, torch.empty(3 * MiB, dtype=torch.uint8, device="cuda")),
+    }
+    try:
+        with torch.cuda.use_mem_pool(pool):
+            torch.empty(1 << 40, dtype=torch.uint8, device="cuda")
+        facts["out of memory"] = "served"
+    except Exception as error:  # whatever it is, that is the fact
+        facts["out of memory"] = type(error).__name__
+    del kept, pool, source
+    gc.collect()
+    torch.cuda.empty_cache()
+    ours.library.bfc_torch_reset()
+    end = ours.statistics()
+    facts["in use afterwards"] = end.bytes_in_use
+    facts["held afterwards"] = end.pool_bytes
+    return facts | {"training": training}
+
+
+def address_is_ours(ours, tensor):
+    device = ctypes.c_int32(-1)
+    return ours.library.bfc_owner(ctypes.c_void_p(tensor.data_ptr()), ctypes.byref(device)) == 0

@@ -1,0 +1,33 @@
+//! CuPy: `cupy.cuda.memory.CFunctionAllocator`.
+
+use super::first_use::{device_of, served};
+use crate::capi::answer::or_log;
+use std::ffi::{c_int, c_void};
+use std::ptr::null_mut;
+
+/// For cupy.cuda.memory.CFunctionAllocator: allocates memory that may be used on any stream.
+///
+/// @param param   Ignored.
+/// @param size    Bytes; 0 gives NULL, and there is nothing to free.
+/// @param device  The device's ordinal, as CUDA counts them.
+/// @return The address, a multiple of 512; NULL on failure. CuPy does not look: it takes NULL for an address.
+#[unsafe(no_mangle)]
+pub extern "C" fn bfc_cupy_malloc(param: *mut c_void, size: usize, device: c_int) -> *mut c_void {
+    let _ = param;
+    or_log("bfc_cupy_malloc", null_mut(), || {
+        if size == 0 {
+            return Ok(null_mut());
+        }
+        let device = device_of(device)?;
+        served(device, || Ok(device.alloc_on_any(size as u64)? as *mut c_void))
+    })
+}
+
+/// Frees what work that is queued by now, on whatever stream, may still touch.
+///
+/// @param ptr  NULL does nothing.
+#[unsafe(no_mangle)]
+pub extern "C" fn bfc_cupy_free(param: *mut c_void, ptr: *mut c_void, device: c_int) {
+    let _ = param;
+    or_log("bfc_cupy_free", (), || device_of(device)?.free_on_any(ptr as u64));
+}

@@ -1,0 +1,38 @@
+//! An adapter's device, whose allocator it creates if nobody has.
+
+use crate::capi::quiet;
+use crate::device::Device;
+use crate::error::{Error, fail};
+use std::ffi::c_int;
+
+/// The device that a framework counts so.
+pub(super) fn device_of(ordinal: c_int) -> Result<Device, Error> {
+    if (0..=255).contains(&ordinal) {
+        return Device::new(ordinal);
+    }
+    Err(fail!(Error::InvalidArgument, "device {ordinal}: CUDA's devices are 0 to 255"))
+}
+
+/// Does something with a device's allocator, which is created from the environment if there is none. Threads that come
+/// at once share one.
+pub(super) fn served<T>(device: Device, work: impl Fn() -> Result<T, Error>) -> Result<T, Error> {
+    if !device.was_created() {
+        create(device)?;
+    }
+    match work() {
+        // Another thread is about to create it, or the program has ended it.
+        Err(Error::NoAllocator) => {
+            create(device)?;
+            work()
+        }
+        done => done,
+    }
+}
+
+fn create(device: Device) -> Result<(), Error> {
+    quiet::silence_own_panics();
+    match device.create(None) {
+        Err(Error::AlreadyExists) => Ok(()),
+        done => done,
+    }
+}

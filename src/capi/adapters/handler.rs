@@ -1,0 +1,56 @@
+//! The pair of functions that cuTensorNet's and cuQuantum's memory handlers and nvJPEG's asynchronous allocators have.
+
+use super::first_use::served;
+use crate::capi::answer::{status, status_and};
+use crate::capi::types::bfc_stream_t;
+use crate::device::Device;
+use std::ffi::{c_int, c_void};
+use std::ptr::null_mut;
+
+/// For device_alloc of cutensornetDeviceMemHandler_t and its kin, and dev_malloc of nvjpegDevAllocatorV2_t: allocates
+/// memory of the calling thread's current device in the order of a stream, as bfc_alloc_async.
+///
+/// @param ctx   Ignored.
+/// @param ptr   Gets the address, a multiple of 512; NULL on failure, and for a size of 0.
+/// @param size  Bytes.
+/// @return 0; else a bfc_status_t, with its words in bfc_last_error.
+///
+/// # Safety
+/// `ptr` is NULL or valid for writing.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bfc_handler_alloc(
+    ctx: *mut c_void,
+    ptr: *mut *mut c_void,
+    size: usize,
+    stream: bfc_stream_t,
+) -> c_int {
+    let _ = ctx;
+    let work = || {
+        if size == 0 {
+            return Ok(null_mut());
+        }
+        let device = Device::current()?;
+        served(device, || Ok(device.alloc_for_stream(size as u64, stream as u64)? as *mut c_void))
+    };
+    // SAFETY: by this function's contract.
+    unsafe { status_and(ptr, null_mut(), work) }
+}
+
+/// For device_free and dev_free of the same: frees in the order of a stream, as bfc_free_async. The address says which
+/// device it is of; `ctx` and `size` are ignored.
+///
+/// @param ptr  NULL: 0.
+/// @return 0; else a bfc_status_t, with its words in bfc_last_error.
+#[unsafe(no_mangle)]
+pub extern "C" fn bfc_handler_free(
+    ctx: *mut c_void,
+    ptr: *mut c_void,
+    size: usize,
+    stream: bfc_stream_t,
+) -> c_int {
+    let _ = (ctx, size);
+    status(|| match ptr.is_null() {
+        true => Ok(()),
+        false => Device::owner(ptr as u64)?.free_on(ptr as u64, stream as u64),
+    })
+}

@@ -1,0 +1,195 @@
+//! Whose requests are for a private pool now, and how many graphs use each.
+//!
+//! PyTorch names pools by two numbers, counts who uses them, and says by a filter whose requests are for one. libbfc
+//! knows pools by one number, and a request by its stream.
+
+use super::filter::Filter;
+use crate::capi::types::bfc_stream_t;
+use crate::device::Device;
+use crate::error::{Error, fail};
+use crate::sys::{HostMemoryExhausted, try_box};
+use std::sync::atomic::{AtomicUsize, Ordering::*};
+
+/// PyTorch's name for a pool.
+pub(super) type PoolId = (u64, u64);
+
+/// Requests may be for a pool: from `begin` to `end`.
+struct Capture {
+    /// Newer ones have larger numbers.
+    ticket: u64,
+    device: Device,
+    id: PoolId,
+    name: u64,
+    /// It stays where it is while somebody asks it.
+    filter: Box<Filter>,
+    /// How many threads ask it.
+    asking: u32,
+    over: bool,
+    /// The device was told that some stream may be captured at any time, and not yet which.
+    announced: bool,
+}
+
+/// A pool that `release` has still to come for.
+struct Pool {
+    device: Device,
+    id: PoolId,
+    name: u64,
+    begun: u64,
+}
+
+struct Table {
+    captures: Vec<Capture>,
+    pools: Vec<Pool>,
+    /// The last number given to a capture, or a pool.
+    last: u64,
+}
+
+/// Held for a look at a few entries; neither PyTorch nor an allocator is called meanwhile.
+static TABLE: spin::Mutex<Table> =
+    spin::Mutex::new(Table { captures: Vec::new(), pools: Vec::new(), last: 0 });
+
+/// How many captures are in the table: mostly none, and then nobody looks there.
+static UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
+
+/// So that the names are not those of the program's own pools.
+const NAMES: u64 = 1 << 63;
+
+/// A pool that a request is for.
+#[derive(Clone, Copy)]
+pub(super) struct Chosen {
+    pub(super) name: u64,
+    ticket: u64,
+}
+
+/// The pool that a request is for, if it is for one: of several that say so the one that was begun last.
+#[inline]
+pub(super) fn chosen(device: i32, stream: bfc_stream_t) -> Option<Chosen> {
+    if UNDER_WAY.load(Acquire) == 0 { None } else { choose(device, stream) }
+}
+
+#[cold]
+fn choose(device: i32, stream: bfc_stream_t) -> Option<Chosen> {
+    let mut newer_than = u64::MAX;
+    while let Some(asked) = Asked::newest_before(newer_than, device) {
+        newer_than = asked.ticket;
+        // SAFETY: it is not dropped before `asked` is.
+        if unsafe { &*asked.filter }.accepts(stream) {
+            return Some(Chosen { name: asked.name, ticket: asked.ticket });
+        }
+    }
+    None
+}
+
+/// A capture whose filter is asked now, with the table open.
+struct Asked {
+    ticket: u64,
+    name: u64,
+    filter: *const Filter,
+}
+
+impl Asked {
+    fn newest_before(ticket: u64, device: i32) -> Option<Self> {
+        let mut table = TABLE.lock();
+        let older = table.captures.iter_mut().filter(|capture| capture.ticket < ticket && !capture.over);
+        let newest = older.filter(|capture| capture.device.ordinal() == device);
+        let capture = newest.max_by_key(|capture| capture.ticket)?;
+        capture.asking += 1;
+        Some(Asked { ticket: capture.ticket, name: capture.name, filter: &raw const *capture.filter })
+    }
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        let mut table = TABLE.lock();
+        let place = table.captures.iter().position(|capture| capture.ticket == self.ticket);
+        let Some(place) = place else { return };
+        table.captures[place].asking -= 1;
+        let ended = table.take_if_ended(place);
+        // The filter ends with the table open.
+        drop(table);
+        drop(ended);
+    }
+}
+
+impl Table {
+    fn take_if_ended(&mut self, place: usize) -> Option<Capture> {
+        let Capture { over, asking, .. } = self.captures[place];
+        (over && asking == 0).then(|| self.captures.swap_remove(place))
+    }
+
+    /// One more uses the pool; its name.
+    fn begin_pool(&mut self, device: Device, id: PoolId) -> Result<u64, HostMemoryExhausted> {
+        if let Some(pool) = self.pools.iter_mut().find(|pool| pool.device == device && pool.id == id) {
+            pool.begun += 1;
+            return Ok(pool.name);
+        }
+        self.pools.try_reserve(1)?;
+        self.last += 1;
+        let name = NAMES | self.last;
+        self.pools.push(Pool { device, id, name, begun: 1 });
+        Ok(name)
+    }
+
+    fn begin(
+        &mut self,
+        device: Device,
+        id: PoolId,
+        filter: Box<Filter>,
+        announced: bool,
+    ) -> Result<(), HostMemoryExhausted> {
+        self.captures.try_reserve(1)?;
+        let name = self.begin_pool(device, id)?;
+        self.last += 1;
+        let (ticket, asking, over) = (self.last, 0, false);
+        self.captures.push(Capture { ticket, device, id, name, filter, asking, over, announced });
+        Ok(())
+    }
+}
+
+/// Requests that the filter accepts are for the pool from now on. `announced`: see [`Capture`].
+pub(super) fn begin(device: Device, id: PoolId, filter: Filter, announced: bool) -> Result<(), Error> {
+    let filter = try_box(filter)?;
+    TABLE.lock().begin(device, id, filter, announced)?;
+    UNDER_WAY.fetch_add(1, Release);
+    Ok(())
+}
+
+/// A request was served, so that its stream is known: whether the announcement of the capture is to be withdrawn.
+pub(super) fn is_known_now(chosen: Chosen) -> bool {
+    let mut table = TABLE.lock();
+    let capture = table.captures.iter_mut().find(|capture| capture.ticket == chosen.ticket);
+    capture.is_some_and(|capture| std::mem::take(&mut capture.announced))
+}
+
+/// No request is for the pool any more. Whether the announcement is to be withdrawn.
+pub(super) fn end(device: Device, id: PoolId) -> Result<bool, Error> {
+    let mut table = TABLE.lock();
+    let of_pool = |capture: &Capture| capture.device == device && capture.id == id && !capture.over;
+    let Some(place) = table.captures.iter().rposition(of_pool) else {
+        drop(table);
+        return Err(unknown(id));
+    };
+    table.captures[place].over = true;
+    let announced = std::mem::take(&mut table.captures[place].announced);
+    let ended = table.take_if_ended(place);
+    drop(table);
+    UNDER_WAY.fetch_sub(1, Release);
+    drop(ended);
+    Ok(announced)
+}
+
+/// One less uses the pool; its name, if that was the last.
+pub(super) fn release(device: Device, id: PoolId) -> Result<Option<u64>, Error> {
+    let mut table = TABLE.lock();
+    let place = table.pools.iter().position(|pool| pool.device == device && pool.id == id);
+    let Some(place) = place else {
+        drop(table);
+        return Err(unknown(id));
+    };
+    table.pools[place].begun -= 1;
+    Ok((table.pools[place].begun == 0).then(|| table.pools.swap_remove(place).name))
+}
+
+fn unknown((first, second): PoolId) -> Error {
+    fail!(Error::InvalidArgument, "the pool ({first}, {second}) was not begun on that device")
+}

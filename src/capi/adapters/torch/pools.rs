@@ -1,0 +1,73 @@
+//! PyTorch's private pools, which captured graphs use and `torch.cuda.use_mem_pool`.
+
+use super::captures;
+use super::filter::Filter;
+use crate::capi::adapters::first_use::{device_of, served};
+use crate::capi::answer::or_log;
+use crate::error::Error;
+use std::ffi::{c_int, c_void};
+
+/// For set_begin_allocate_to_pool: requests that a filter accepts are for a private pool from now on, as with
+/// bfc_pool_begin, until bfc_torch_end_allocate_to_pool. Of several pools that accept a request it is for the one begun
+/// last. The pool's memory stays the pool's until bfc_torch_release_pool was called as often as this.
+///
+/// PyTorch calls it before a capture begins, and names no stream. So from here to the first request that the filter
+/// accepts, by which the stream is known, no call of any thread waits for the device or gives memory back; and this
+/// one waits for the device first.
+///
+/// @param id_first, id_second  PyTorch's MempoolId_t, a pair of numbers, which C++ passes as two.
+/// @param filter  Points to a std::function<bool(cudaStream_t)> of libstdc++, which is copied: that is how C++ passes
+///                one by value. It is called by bfc_torch_alloc, with nothing locked, and what it throws goes through
+///                to whoever called that. NULL accepts every request.
+///
+/// # Safety
+/// `filter` is NULL or points to such a function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn bfc_torch_begin_allocate_to_pool(
+    device: c_int,
+    id_first: u64,
+    id_second: u64,
+    filter: *mut c_void,
+) {
+    // Outside of what catches panics, as its copying may throw.
+    // SAFETY: by this function's contract.
+    let filter = unsafe { Filter::copy_of(filter) };
+    or_log("bfc_torch_begin_allocate_to_pool", (), || {
+        let device = device_of(device)?;
+        // The pool begins all the same: a graph's memory must not come from elsewhere.
+        let announced = served(device, || device.announce_capture());
+        let begun = captures::begin(device, (id_first, id_second), filter, announced.is_ok());
+        if begun.is_err() && announced.is_ok() {
+            device.withdraw_capture()?;
+        }
+        begun.and(announced)
+    });
+}
+
+/// For set_end_allocate_to_pool_fn: ends what the last bfc_torch_begin_allocate_to_pool with that pool began. The pool
+/// keeps what it has.
+#[unsafe(no_mangle)]
+pub extern "C" fn bfc_torch_end_allocate_to_pool(device: c_int, id_first: u64, id_second: u64) {
+    or_log("bfc_torch_end_allocate_to_pool", (), || {
+        let device = device_of(device)?;
+        match captures::end(device, (id_first, id_second))? {
+            true => device.withdraw_capture(),
+            false => Ok(()),
+        }
+    });
+}
+
+/// For set_release_pool: one graph, or one block of use_mem_pool, less uses the pool. With the last its memory becomes
+/// common, as with bfc_pool_release.
+#[unsafe(no_mangle)]
+pub extern "C" fn bfc_torch_release_pool(device: c_int, id_first: u64, id_second: u64) {
+    or_log("bfc_torch_release_pool", (), || {
+        let device = device_of(device)?;
+        let Some(name) = captures::release(device, (id_first, id_second))? else { return Ok(()) };
+        match device.pool_release(name) {
+            // Nothing was allocated in it, or everything is gone.
+            Err(Error::InvalidArgument | Error::NoAllocator) => Ok(()),
+            done => done,
+        }
+    });
+}

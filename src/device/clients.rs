@@ -1,0 +1,81 @@
+//! What frameworks need beside the interface for everybody: requests that name no stream though many work, captures
+//! of streams that nobody names, the device that a thread means.
+
+use super::{Device, USED, devices_in};
+use crate::backend::current_device;
+use crate::core::lanes::Stream;
+use crate::error::Error;
+use crate::options::{ALLOW_GROWTH, GARBAGE_COLLECTION, Options};
+use crate::pool::memory::Ask;
+use crate::pool::{memory, order, private};
+use std::sync::atomic::Ordering::*;
+
+/// What the driver gives, and the frameworks' own allocators over it; some kernels rest on that, though NVIDIA's manual
+/// promises half of it.
+const ALIGNMENT: u64 = 512;
+
+impl Device {
+    /// That of the calling thread's current context; without one the first, as the CUDA runtime has it.
+    pub(crate) fn current() -> Result<Self, Error> {
+        Device::new(current_device()?.unwrap_or(0))
+    }
+
+    /// Those of CUDA's ordinals that ever had an allocator.
+    pub(crate) fn all_of_cuda() -> impl Iterator<Item = Self> {
+        devices_in(&USED).filter(|device| device.ordinal() <= 255)
+    }
+
+    /// Whether it ever had an allocator.
+    #[inline]
+    pub(crate) fn was_created(self) -> bool {
+        USED[self.word()].load(Acquire) & self.bit() != 0
+    }
+
+    /// As [`Self::create`] with `None`, but for a share of the device's memory, from 0 to 1.
+    pub(crate) fn create_with_fraction(self, memory_fraction: f64) -> Result<(), Error> {
+        let options = Options { memory_fraction, ..Options::default() };
+        self.create_as(&options, ALLOW_GROWTH | GARBAGE_COLLECTION)
+    }
+
+    /// Allocates in the order of a stream, as [`Self::alloc_on`], at the driver's alignment.
+    pub(crate) fn alloc_for_stream(self, bytes: u64, stream: u64) -> Result<u64, Error> {
+        self.alloc_as(bytes, order::stream_of(stream)?)
+    }
+
+    /// Allocates for whoever may use any stream and names none: what is handed out nobody's work touches any more.
+    /// [`Self::free_on_any`] is its free, and so is [`Self::free`] of what this gave.
+    pub(crate) fn alloc_on_any(self, bytes: u64) -> Result<u64, Error> {
+        self.alloc_as(bytes, Stream::ANY)
+    }
+
+    /// Frees what work of any stream may still touch, as far as it is queued by now: nobody gets it before the device
+    /// was idle.
+    pub(crate) fn free_on_any(self, addr: u64) -> Result<(), Error> {
+        if addr == 0 {
+            return Ok(());
+        }
+        let freed = memory::free_on(self.slot(), addr, Stream::UNKNOWN);
+        freed.map_err(|error| self.explain_pointer(error, addr))
+    }
+
+    /// As [`Self::alloc_for_stream`], for a private pool, which begins to exist if need be: for this request only.
+    pub(crate) fn alloc_in_pool(self, bytes: u64, stream: u64, pool: u64) -> Result<u64, Error> {
+        let order = private::order_of(self.slot(), order::stream_of(stream)?, pool);
+        self.alloc_as(bytes, order.map_err(|error| self.explain(error))?)
+    }
+
+    fn alloc_as(self, bytes: u64, stream: Stream) -> Result<u64, Error> {
+        self.serve(&Ask { bytes, alignment: ALIGNMENT, stream, ..Ask::default() })
+    }
+
+    /// Some stream is about to be captured, and nobody can say yet which: until [`Self::withdraw_capture`] no call
+    /// waits for the device or gives memory back.
+    pub(crate) fn announce_capture(self) -> Result<(), Error> {
+        private::announce(self.slot()).map_err(|error| self.explain(error))
+    }
+
+    /// Ends one announcement.
+    pub(crate) fn withdraw_capture(self) -> Result<(), Error> {
+        private::withdraw_announcement(self.slot()).map_err(|error| self.explain(error))
+    }
+}

@@ -1,0 +1,262 @@
+//! PyTorch's private pools on the simulated driver (a simulation, and no device): whose requests are for one, how long
+//! it lives, and captures that nobody names before they begin.
+
+mod common;
+
+use common::adapters::*;
+use common::gpu::Gpu;
+use common::simcuda::steer::{FREE_SYNCHRONIZES, STREAMS};
+use common::simcuda::{Simulation, simulated};
+use common::*;
+use std::ffi::c_void;
+use std::ptr::null_mut;
+use std::sync::Barrier;
+use std::sync::atomic::Ordering::SeqCst;
+
+const ID: (u64, u64) = (0, 7);
+
+fn end_to_pool(id: (u64, u64)) {
+    bfc_torch_end_allocate_to_pool(0, id.0, id.1);
+}
+
+fn release(id: (u64, u64)) {
+    bfc_torch_release_pool(0, id.0, id.1);
+}
+
+/// A program with two streams that do not block, and a pool of device 0 with a limit.
+fn with_pool(sim: Simulation, limit: u64, work: impl FnOnce(Gpu, [u64; 2])) {
+    let gpu = Gpu::new(sim);
+    gpu.enter(0);
+    let mut wanted = options();
+    (wanted.flags, wanted.memory_limit, wanted.initial_region_bytes) = (GROWING, limit, 64 * KIB);
+    assert_eq!(create(0, Some(&wanted)), BFC_OK, "{}", last_error());
+    let streams = [gpu.stream(false), gpu.stream(false)];
+    work(gpu, streams);
+    sim.release_all();
+    assert_eq!(COPIES.load(SeqCst), 0, "every filter has ended");
+    end(0);
+    streams.into_iter().for_each(|stream| gpu.destroy_stream(stream));
+    gpu.leave(0);
+    assert_eq!((sim.mismatches(), sim.live(STREAMS)), (0, 0));
+    sim.assert_clean();
+}
+
+fn get(stream: u64, bytes: u64) -> u64 {
+    let address = (TORCH.alloc)(bytes, stream);
+    assert_ne!(address, 0, "{}", last_error());
+    address
+}
+
+/// A graph's memory is its own until the graph is gone, also what was freed in the capture.
+#[test]
+fn a_graph_keeps_its_memory() {
+    simulated("a_graph_keeps_its_memory", |sim| {
+        with_pool(sim, 16 * MIB, |gpu, [a, b]| {
+            begin_to_pool(ID, a);
+            gpu.begin_capture(a);
+            let chunks = [get(a, MIB), get(a, MIB)];
+            gpu.fill(a, chunks[0], MIB, 1);
+            gpu.expect(a, chunks[0], MIB, 1);
+            (TORCH.free)(chunks[0], a);
+            assert_eq!(get(a, MIB), chunks[0], "in the capture it comes back");
+            (TORCH.free)(chunks[0], a);
+            let graph = gpu.end_capture(a);
+            end_to_pool(ID);
+            // On the stream of the capture too: its requests are for common memory again.
+            let others: Vec<u64> = std::iter::from_fn(|| match (TORCH.alloc)(MIB, a) {
+                0 => None,
+                address => Some(address),
+            })
+            .collect();
+            assert!(others.len() >= 8 && !others.contains(&chunks[0]), "{}", others.len());
+            for &other in &others {
+                gpu.fill(b, other, MIB, 2);
+            }
+            gpu.launch(graph, a);
+            others.iter().for_each(|&other| gpu.expect(b, other, MIB, 2));
+            others.into_iter().for_each(|other| (TORCH.free)(other, b));
+            gpu.destroy_graph(graph);
+            release(ID);
+            bfc_torch_reset();
+            (TORCH.free)(chunks[1], a);
+            // Now it is everybody's.
+            assert_ne!((TORCH.alloc)(14 * MIB, b), 0, "{}", last_error());
+            assert_eq!(bfc_destroy_forced(0), BFC_OK);
+            assert_eq!(create(0, None), BFC_OK);
+        });
+    });
+}
+
+/// Several graphs share a pool; it is released by the last.
+#[test]
+fn it_ends_when_the_last_has_released_it() {
+    simulated("it_ends_when_the_last_has_released_it", |sim| {
+        with_pool(sim, 4 * MIB, |_, [a, b]| {
+            for _ in 0..2 {
+                begin_to_pool(ID, a);
+                let chunk = get(a, 2 * MIB);
+                (TORCH.free)(chunk, a);
+                end_to_pool(ID);
+            }
+            release(ID);
+            bfc_torch_reset();
+            assert_eq!((TORCH.alloc)(3 * MIB, b), 0, "the second graph has it");
+            release(ID);
+            let chunk = get(b, 3 * MIB);
+            (TORCH.free)(chunk, b);
+            release(ID);
+            assert!(last_error().contains("(0, 7)"), "{}", last_error());
+            end_to_pool(ID);
+            assert!(last_error().contains("(0, 7)"), "{}", last_error());
+            // One in which nothing was allocated.
+            begin_to_pool(ID, a);
+            end_to_pool(ID);
+            release(ID);
+        });
+    });
+}
+
+/// The filter says which requests; of several pools the one begun last is meant; without one nobody is asked.
+#[test]
+fn the_filter_is_asked() {
+    simulated("the_filter_is_asked", |sim| {
+        with_pool(sim, 64 * MIB, |_, [a, b]| {
+            let pool_of = |address: u64| {
+                let map = pool::text(|buf, size, length| {
+                    // SAFETY: the buffer is valid for as many bytes.
+                    unsafe { bfc_memory_map(0, buf, size, length) }
+                });
+                let map: serde_json::Value = serde_json::from_str(&map).unwrap();
+                let regions = map["regions"].as_array().unwrap().iter();
+                let mut chunks = regions.flat_map(|region| region["chunks"].as_array().unwrap());
+                let found = chunks.find(|chunk| chunk["address"] == format!("{address:#x}")).unwrap();
+                found["pool"].as_u64()
+            };
+            let asked = ASKED.load(SeqCst);
+            let common = get(a, 1000);
+            assert_eq!((pool_of(common), ASKED.load(SeqCst)), (None, asked));
+            begin_to_pool(ID, a);
+            begin_to_pool((1, 0), b);
+            let chunks = [get(a, 1000), get(b, 1000), get(0, 1000)];
+            let [first, second, third] = chunks.map(pool_of);
+            assert!(first.is_some() && second.is_some() && first != second && third.is_none());
+            begin_to_pool((2, 0), a);
+            let inner = get(a, 1000);
+            assert!(![None, first, second].contains(&pool_of(inner)));
+            end_to_pool((2, 0));
+            let again = get(a, 1000);
+            assert_eq!(pool_of(again), first);
+            // Every stream's, on device 0 only.
+            // SAFETY: NULL is allowed.
+            unsafe { bfc_torch_begin_allocate_to_pool(0, 3, 0, null_mut::<c_void>()) };
+            let any = get(0, 1000);
+            assert!(pool_of(any).is_some());
+            [ID, (1, 0), (3, 0)].into_iter().for_each(end_to_pool);
+            let last = get(a, 1000);
+            assert_eq!(pool_of(last), None);
+            let all = chunks.into_iter().chain([common, inner, again, any, last]);
+            all.for_each(|chunk| (TORCH.free)(chunk, a));
+            [ID, (1, 0), (2, 0), (3, 0)].into_iter().for_each(release);
+        });
+    });
+}
+
+/// Before its first request nobody knows which stream is captured. No other's request breaks that capture.
+#[test]
+fn a_capture_that_nobody_names_is_left_alone() {
+    simulated("a_capture_that_nobody_names_is_left_alone", |sim| {
+        sim.set(FREE_SYNCHRONIZES, 0);
+        with_pool(sim, 4 * MIB, |gpu, [a, b]| {
+            // What could be synchronised, and given back.
+            let chunks = [get(b, MIB), (CUPY.alloc)(2 * MIB, 0)];
+            gpu.hold(b);
+            gpu.fill(b, chunks[0], MIB, 1);
+            begin_to_pool(ID, a);
+            gpu.begin_capture(a);
+            sim.clear_log();
+            (TORCH.free)(chunks[0], b);
+            (CUPY.free)(chunks[1], 0);
+            assert_eq!((CUPY.alloc)(3 * MIB, 0), 0, "{}", last_error());
+            assert_eq!((TORCH.alloc)(3 * MIB, b), 0, "{}", last_error());
+            bfc_torch_reset();
+            assert_eq!(sim.calls("cuCtxSynchronize"), 0, "{}", sim.log_text());
+            let chunk = get(a, 1000);
+            gpu.fill(a, chunk, 1000 / 8 * 8, 1);
+            // From here on the library sees it by itself.
+            bfc_torch_reset();
+            assert_eq!((CUPY.alloc)(3 * MIB, 0), 0, "{}", last_error());
+            assert_eq!(sim.calls("cuCtxSynchronize"), 0, "{}", sim.log_text());
+            let graph = gpu.end_capture(a);
+            end_to_pool(ID);
+            gpu.destroy_graph(graph);
+            (TORCH.free)(chunk, a);
+            release(ID);
+            // And now it may be waited for.
+            let chunk = (CUPY.alloc)(3 * MIB, 0);
+            assert_ne!(chunk, 0, "{}", last_error());
+            (CUPY.free)(chunk, 0);
+        });
+    });
+}
+
+/// A capture without a request of its own ends its announcement all the same.
+#[test]
+fn an_announcement_ends_with_its_capture() {
+    simulated("an_announcement_ends_with_its_capture", |sim| {
+        with_pool(sim, 4 * MIB, |_, [a, b]| {
+            for id in [ID, (8, 8)] {
+                begin_to_pool(id, a);
+            }
+            let chunk = (CUPY.alloc)(3 * MIB, 0);
+            (CUPY.free)(chunk, 0);
+            assert_eq!((TORCH.alloc)(3 * MIB, b), 0);
+            end_to_pool(ID);
+            assert_eq!((TORCH.alloc)(3 * MIB, b), 0, "the other is still under way");
+            end_to_pool((8, 8));
+            let chunk = get(b, 3 * MIB);
+            (TORCH.free)(chunk, b);
+            // With a request it ends too: torch.cuda.use_mem_pool captures nothing, and may last.
+            begin_to_pool(ID, a);
+            let (of_pool, chunk) = (get(a, 1000), (CUPY.alloc)(3 * MIB, 0));
+            (CUPY.free)(chunk, 0);
+            let chunk = (CUPY.alloc)(3 * MIB, 0);
+            assert_ne!(chunk, 0, "{}", last_error());
+            (CUPY.free)(chunk, 0);
+            (TORCH.free)(of_pool, a);
+            end_to_pool(ID);
+            [ID, ID, (8, 8)].into_iter().for_each(release);
+        });
+    });
+}
+
+/// Threads begin and end pools while others allocate.
+#[test]
+fn pools_and_requests_of_many_threads() {
+    simulated("pools_and_requests_of_many_threads", |sim| {
+        with_pool(sim, 256 * MIB, |gpu, streams| {
+            const THREADS: u64 = 4;
+            let (start, context) = (Barrier::new(THREADS as usize), gpu.current());
+            std::thread::scope(|scope| {
+                for number in 0..THREADS {
+                    let start = &start;
+                    scope.spawn(move || {
+                        gpu.set_current(context);
+                        start.wait();
+                        let mut random = Random::new(number);
+                        for round in 0..200 {
+                            let (id, stream) = ((number, round % 3), streams[random.index(2)]);
+                            begin_to_pool(id, stream);
+                            let chunks = [(); 4].map(|()| get(stream, random.between(1, 100_000)));
+                            chunks.into_iter().for_each(|chunk| (TORCH.free)(chunk, stream));
+                            end_to_pool(id);
+                            release(id);
+                        }
+                        gpu.set_current(0);
+                    });
+                }
+            });
+            let stats = stats_of(0);
+            assert_eq!((stats.num_allocs, stats.bytes_in_use), (THREADS * 800, 0));
+        });
+    });
+}
