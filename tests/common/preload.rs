@@ -33,7 +33,9 @@ pub fn library(which: Interposer) -> &'static Path {
 fn stage(which: Interposer) -> PathBuf {
     // The folder is this profile's and this process's alone: others may have theirs loaded.
     let profile = if cfg!(debug_assertions) { "debug" } else { "release" };
-    let tmp = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    // Not where a fuzz target is built with these files: it stages nothing.
+    let Some(tmp) = option_env!("CARGO_TARGET_TMPDIR") else { panic!("this was not built as a test") };
+    let tmp = Path::new(tmp);
     let (name, mut args) = match which {
         Interposer::Shipped => ("shipped", vec![]),
         Interposer::WithoutQuarantine => ("mutated", vec!["--features", MUTATION, "--target-dir"]),
