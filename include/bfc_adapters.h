@@ -40,7 +40,7 @@ extern "C" {
 //
 // @param size    Bytes; 0 gives NULL, and no free follows.
 // @param device  The device's ordinal, as CUDA counts them.
-// @return The address, a multiple of 256; NULL on failure. As the allocator of everything PyTorch does not look at it:
+// @return The address, a multiple of 512; NULL on failure. As the allocator of everything PyTorch does not look at it:
 //         the tensor gets address 0. As the source of a torch.cuda.MemPool it raises its OutOfMemoryError.
 void *bfc_torch_alloc(size_t size,
                       int device,
@@ -117,7 +117,7 @@ void bfc_torch_release_pool(int device,
 // @param param   Ignored.
 // @param size    Bytes; 0 gives NULL, and there is nothing to free.
 // @param device  The device's ordinal, as CUDA counts them.
-// @return The address, a multiple of 256; NULL on failure. CuPy does not look: it takes NULL for an address.
+// @return The address, a multiple of 512; NULL on failure. CuPy does not look: it takes NULL for an address.
 void *bfc_cupy_malloc(void *param, size_t size, int device);
 
 // Frees what work that is queued by now, on whatever stream, may still touch.
@@ -129,7 +129,7 @@ void bfc_cupy_free(void *param, void *ptr, int device);
 // any stream.
 //
 // @param size  Bytes; 0 gives NULL, and there is nothing to free.
-// @return The address, a multiple of 256; NULL on failure, which ONNX Runtime turns into an exception.
+// @return The address, a multiple of 512; NULL on failure, which ONNX Runtime turns into an exception.
 void *bfc_ort_alloc(size_t size);
 
 // For gpu_external_free: frees what work that is queued by now, on whatever stream, may still touch. The address says
@@ -145,7 +145,7 @@ void bfc_ort_empty_cache(void);
 // memory of the calling thread's current device in the order of a stream, as bfc_alloc_async.
 //
 // @param ctx   Ignored.
-// @param ptr   Gets the address, a multiple of 256; NULL on failure, and for a size of 0.
+// @param ptr   Gets the address, a multiple of 512; NULL on failure, and for a size of 0.
 // @param size  Bytes.
 // @return 0; else a bfc_status_t, with its words in bfc_last_error.
 //
