@@ -11,10 +11,12 @@
 #include "../c/check.h"
 #include "host_memory.h"
 
+#include <bfc_adapters.h>
+
 #include <sys/mman.h>
 #include <sys/wait.h>
 
-enum { HOST = 256, STAMPED = 300, CUSTOM, ORDERED, PRIVATE, GRANULES, GUARDED, DEVICES = 7 };
+enum { ADAPTED = 0, HOST = 256, STAMPED = 300, CUSTOM, ORDERED, PRIVATE, GRANULES, GUARDED, DEVICES = 8 };
 enum { MIB = 1 << 20, KIB = 1 << 10, MANY = 1500, OPERATIONS = 150 };
 
 /* What a run tells the process that started it. */
@@ -40,7 +42,8 @@ static piece pieces[3 * MANY];
 static size_t count;
 
 static void everything_is_as_it_was(int thoroughly) {
-  static const int32_t devices[DEVICES] = {HOST, STAMPED, CUSTOM, ORDERED, PRIVATE, GRANULES, GUARDED};
+  static const int32_t devices[DEVICES] = {HOST,    STAMPED,  CUSTOM,  ORDERED,
+                                            PRIVATE, GRANULES, GUARDED, ADAPTED};
   uint64_t live[DEVICES] = {0};
   size_t at, device;
   for (at = 0; at < count; at++) {
@@ -376,6 +379,82 @@ static void in_private_pools(void) {
   CHECK(told == 0);
 }
 
+/* What gives no status gives words, or NULL. */
+static bfc_status_t said_nothing(void) {
+  char words[1100];
+  bfc_last_error(words, sizeof(words));
+  return strstr(words, "device -4711") != NULL ? BFC_OK : BFC_ERROR_OUT_OF_MEMORY;
+}
+
+static bfc_status_t of_pytorch(size_t bytes, int number, void **out) {
+  *out = bfc_torch_alloc(bytes, ADAPTED, stream(number));
+  return *out != NULL ? BFC_OK : BFC_ERROR_OUT_OF_MEMORY;
+}
+
+static bfc_status_t of_cupy(size_t bytes, void **out) {
+  *out = bfc_cupy_malloc(NULL, bytes, ADAPTED);
+  return *out != NULL ? BFC_OK : BFC_ERROR_OUT_OF_MEMORY;
+}
+
+static bfc_status_t given_back_by_cupy(void *ptr) {
+  check_forget_last_error();
+  bfc_cupy_free(NULL, ptr, ADAPTED);
+  return said_nothing();
+}
+
+static bfc_status_t released(int pool) {
+  check_forget_last_error();
+  bfc_torch_release_pool(ADAPTED, 7, (uint64_t)pool);
+  return said_nothing();
+}
+
+static bfc_status_t reset(void) {
+  check_forget_last_error();
+  bfc_torch_reset();
+  return said_nothing();
+}
+
+/* Functions of frameworks, with PyTorch's pools. */
+static void by_adapters(void) {
+  bfc_options_t options = host_options(64 * MIB);
+  void *ptr = NULL;
+  int at, pool;
+  MAY_FAIL(bfc_create(ADAPTED, &options));
+  for (pool = 0; pool < 3; pool++) {
+    const size_t before = count;
+    int begun;
+    check_forget_last_error();
+    WATCHED((bfc_torch_begin_allocate_to_pool(ADAPTED, 7, (uint64_t)pool, NULL), BFC_OK));
+    begun = said_nothing() == BFC_OK;
+    everything_is_as_it_was(1);
+    /* What could not begin at all cannot end. */
+    for (at = 0; at < 10; at++) {
+      MAY_FAIL(of_pytorch(3000, at % 3, &ptr));
+      lives(ADAPTED, ptr, 3000);
+      MAY_FAIL(of_cupy(2000, &ptr));
+      lives(ADAPTED, ptr, 2000);
+      if (at % 2 == 0) {
+        NEVER_FAILS(given_back_by_cupy(pieces[count - 1].ptr));
+        count--;
+      }
+    }
+    bfc_torch_end_allocate_to_pool(ADAPTED, 7, (uint64_t)pool);
+    while (count > before) NEVER_FAILS(bfc_free(ADAPTED, pieces[--count].ptr));
+    /* What fails in a release the next call makes good. */
+    check_forget_last_error();
+    if (WATCHED(released(pool)) != BFC_OK && begun) CHECK_OK(reset());
+  }
+  for (at = 0; at < 3; at++) MAY_FAIL(bfc_stream_synchronized(ADAPTED, stream(at)));
+  MAY_FAIL(bfc_stream_synchronized(ADAPTED, NULL));
+  MAY_FAIL(reset());
+  {
+    bfc_stats_t stats = BFC_STATS_INIT;
+    CHECK_OK(bfc_stats(ADAPTED, &stats));
+    CHECK(stats.pool_bytes == 0);
+  }
+  NEVER_FAILS(bfc_destroy(ADAPTED));
+}
+
 /* Memory that is mapped, moved and given back by granules: each step of that may find no memory for its mapping. */
 static void by_granules(void) {
   bfc_options_t options = host_options(16 * MIB);
@@ -429,6 +508,7 @@ static void script(void) {
   of_the_caller();
   in_the_order_of_streams();
   in_private_pools();
+  by_adapters();
   by_granules();
   with_guards();
   NEVER_FAILS(bfc_set_log_callback(NULL, NULL));

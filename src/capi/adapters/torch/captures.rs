@@ -29,12 +29,12 @@ struct Capture {
     announced: bool,
 }
 
-/// A pool that `release` has still to come for.
+/// A pool that graphs use; or none does any more, but the device could not be told for want of host memory.
 struct Pool {
     device: Device,
     id: PoolId,
     name: u64,
-    begun: u64,
+    users: u64,
 }
 
 struct Table {
@@ -114,42 +114,62 @@ impl Drop for Asked {
 impl Table {
     fn take_if_ended(&mut self, place: usize) -> Option<Capture> {
         let Capture { over, asking, .. } = self.captures[place];
-        (over && asking == 0).then(|| self.captures.swap_remove(place))
+        let ended = (over && asking == 0).then(|| self.captures.swap_remove(place));
+        self.shrink();
+        ended
+    }
+
+    /// What is in no use takes no memory.
+    fn shrink(&mut self) {
+        if self.captures.is_empty() {
+            self.captures = Vec::new();
+        }
+        if self.pools.is_empty() {
+            self.pools = Vec::new();
+        }
     }
 
     /// One more uses the pool; its name.
     fn begin_pool(&mut self, device: Device, id: PoolId) -> Result<u64, HostMemoryExhausted> {
         if let Some(pool) = self.pools.iter_mut().find(|pool| pool.device == device && pool.id == id) {
-            pool.begun += 1;
+            pool.users += 1;
             return Ok(pool.name);
         }
         self.pools.try_reserve(1)?;
         self.last += 1;
         let name = NAMES | self.last;
-        self.pools.push(Pool { device, id, name, begun: 1 });
+        self.pools.push(Pool { device, id, name, users: 1 });
         Ok(name)
     }
 
+    /// Takes the filter if there is room for all of it.
     fn begin(
         &mut self,
         device: Device,
         id: PoolId,
-        filter: Box<Filter>,
+        filter: &mut Option<Box<Filter>>,
         announced: bool,
     ) -> Result<(), HostMemoryExhausted> {
         self.captures.try_reserve(1)?;
         let name = self.begin_pool(device, id)?;
-        self.last += 1;
-        let (ticket, asking, over) = (self.last, 0, false);
-        self.captures.push(Capture { ticket, device, id, name, filter, asking, over, announced });
+        if let Some(filter) = filter.take() {
+            self.last += 1;
+            let (ticket, asking, over) = (self.last, 0, false);
+            self.captures.push(Capture { ticket, device, id, name, filter, asking, over, announced });
+        }
         Ok(())
     }
 }
 
 /// Requests that the filter accepts are for the pool from now on. `announced`: see [`Capture`].
 pub(super) fn begin(device: Device, id: PoolId, filter: Filter, announced: bool) -> Result<(), Error> {
-    let filter = try_box(filter)?;
-    TABLE.lock().begin(device, id, filter, announced)?;
+    // Should there be no room it ends with the table open.
+    let mut filter = Some(try_box(filter)?);
+    let mut table = TABLE.lock();
+    let begun = table.begin(device, id, &mut filter, announced);
+    table.shrink();
+    drop(table);
+    begun?;
     UNDER_WAY.fetch_add(1, Release);
     Ok(())
 }
@@ -178,16 +198,30 @@ pub(super) fn end(device: Device, id: PoolId) -> Result<bool, Error> {
     Ok(announced)
 }
 
-/// One less uses the pool; its name, if that was the last.
-pub(super) fn release(device: Device, id: PoolId) -> Result<Option<u64>, Error> {
+/// One less uses the pool.
+pub(super) fn leave(device: Device, id: PoolId) -> Result<(), Error> {
     let mut table = TABLE.lock();
-    let place = table.pools.iter().position(|pool| pool.device == device && pool.id == id);
-    let Some(place) = place else {
-        drop(table);
-        return Err(unknown(id));
-    };
-    table.pools[place].begun -= 1;
-    Ok((table.pools[place].begun == 0).then(|| table.pools.swap_remove(place).name))
+    let is_it = |pool: &&mut Pool| pool.device == device && pool.id == id && pool.users != 0;
+    if let Some(pool) = table.pools.iter_mut().find(is_it) {
+        pool.users -= 1;
+        return Ok(());
+    }
+    drop(table);
+    Err(unknown(id))
+}
+
+/// The name of some pool that nobody uses any more, with a larger one than `than`.
+pub(super) fn unused(device: Device, than: u64) -> Option<u64> {
+    let table = TABLE.lock();
+    let unused = |pool: &&Pool| pool.device == device && pool.users == 0 && pool.name > than;
+    table.pools.iter().filter(unused).map(|pool| pool.name).min()
+}
+
+/// The device has been told of it, unless it is used again.
+pub(super) fn forget_unused(name: u64) {
+    let mut table = TABLE.lock();
+    table.pools.retain(|pool| pool.name != name || pool.users != 0);
+    table.shrink();
 }
 
 fn unknown((first, second): PoolId) -> Error {

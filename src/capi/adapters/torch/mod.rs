@@ -69,9 +69,12 @@ pub extern "C" fn bfc_torch_init(device_count: c_int) {
 #[unsafe(no_mangle)]
 pub extern "C" fn bfc_torch_reset() {
     for device in Device::all_of_cuda() {
-        or_log("bfc_torch_reset", (), || match device.trim(0) {
-            Ok(_) | Err(Error::NoAllocator) => Ok(()),
-            Err(error) => Err(error),
+        or_log("bfc_torch_reset", (), || {
+            pools::release_unused(device)?;
+            match device.trim(0) {
+                Ok(_) | Err(Error::NoAllocator) => Ok(()),
+                Err(error) => Err(error),
+            }
         });
     }
 }

@@ -4,6 +4,7 @@ use super::captures;
 use super::filter::Filter;
 use crate::capi::adapters::first_use::{device_of, served};
 use crate::capi::answer::or_log;
+use crate::device::Device;
 use crate::error::Error;
 use std::ffi::{c_int, c_void};
 
@@ -63,11 +64,22 @@ pub extern "C" fn bfc_torch_end_allocate_to_pool(device: c_int, id_first: u64, i
 pub extern "C" fn bfc_torch_release_pool(device: c_int, id_first: u64, id_second: u64) {
     or_log("bfc_torch_release_pool", (), || {
         let device = device_of(device)?;
-        let Some(name) = captures::release(device, (id_first, id_second))? else { return Ok(()) };
-        match device.pool_release(name) {
-            // Nothing was allocated in it, or everything is gone.
-            Err(Error::InvalidArgument | Error::NoAllocator) => Ok(()),
-            done => done,
-        }
+        captures::leave(device, (id_first, id_second))?;
+        release_unused(device)
     });
+}
+
+/// Gives back to all what pools have that nobody uses. What fails for want of host memory is tried again with the next
+/// release, or with `bfc_torch_reset`.
+pub(super) fn release_unused(device: Device) -> Result<(), Error> {
+    let (mut last, mut answer) = (0, Ok(()));
+    while let Some(name) = captures::unused(device, last) {
+        last = name;
+        match device.pool_release(name) {
+            // In the other cases nothing was allocated in it, or everything is gone.
+            Ok(()) | Err(Error::InvalidArgument | Error::NoAllocator) => captures::forget_unused(name),
+            Err(error) => answer = Err(error),
+        }
+    }
+    answer
 }
