@@ -260,3 +260,41 @@ fn pools_and_requests_of_many_threads() {
         });
     });
 }
+
+/// A child that was forked while another thread looked at the pools is answered at once.
+#[test]
+fn a_forked_child_does_not_wait_for_the_parent_s_threads() {
+    simulated("a_forked_child_does_not_wait_for_the_parent_s_threads", |sim| {
+        with_pool(sim, 16 * MIB, |_, [a, _]| {
+            begin_to_pool(ID, a);
+            let stop = std::sync::atomic::AtomicBool::new(false);
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    while !stop.load(SeqCst) {
+                        (TORCH.free)(get(a, 1000), a);
+                    }
+                });
+                for _ in 0..200 {
+                    // SAFETY: the child calls the library, which answers there, and ends.
+                    let child = unsafe { libc::fork() };
+                    if child == 0 {
+                        // SAFETY: whoever waits for ever is ended.
+                        unsafe { libc::alarm(20) };
+                        let is_refused = (TORCH.alloc)(1000, a) == 0;
+                        end_to_pool(ID);
+                        release(ID);
+                        // SAFETY: nothing else is to run in the child.
+                        unsafe { libc::_exit(i32::from(!is_refused)) };
+                    }
+                    let mut status = 0;
+                    // SAFETY: the pointer is valid for writing.
+                    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+                    assert_eq!(status, 0, "the child of a fork");
+                }
+                stop.store(true, SeqCst);
+            });
+            end_to_pool(ID);
+            release(ID);
+        });
+    });
+}

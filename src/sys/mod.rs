@@ -21,6 +21,12 @@ pub(crate) fn write_to_stderr(text: &str) {
     unsafe { libc::syscall(libc::SYS_write, libc::STDERR_FILENO, text.as_ptr(), text.len()) };
 }
 
+/// The number of this process.
+pub(crate) fn process() -> i32 {
+    // SAFETY: no preconditions.
+    unsafe { libc::getpid() }
+}
+
 #[cfg(not(all(target_os = "linux", target_pointer_width = "64")))]
 compile_error!("libbfc supports 64-bit Linux only");
 

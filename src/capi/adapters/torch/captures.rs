@@ -7,8 +7,8 @@ use super::filter::Filter;
 use crate::capi::types::bfc_stream_t;
 use crate::device::Device;
 use crate::error::{Error, fail};
-use crate::sys::{HostMemoryExhausted, try_box};
-use std::sync::atomic::{AtomicUsize, Ordering::*};
+use crate::sys::{self, HostMemoryExhausted, try_box};
+use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering::*};
 
 /// PyTorch's name for a pool.
 pub(super) type PoolId = (u64, u64);
@@ -47,6 +47,19 @@ struct Table {
 /// Held for a look at a few entries; neither PyTorch nor an allocator is called meanwhile.
 static TABLE: spin::Mutex<Table> =
     spin::Mutex::new(Table { captures: Vec::new(), pools: Vec::new(), last: 0 });
+
+/// The table; an error in the child of a fork, whose parent had used it: a thread that is not there may have it locked, and
+/// nothing in it is about memory of the child's.
+fn table() -> Result<spin::MutexGuard<'static, Table>, Error> {
+    static OF_PROCESS: AtomicI32 = AtomicI32::new(0);
+    let process = sys::process();
+    match OF_PROCESS.compare_exchange(0, process, Relaxed, Relaxed) {
+        Err(other) if other != process => {
+            Err(fail!(Error::ShuttingDown, "the pools of graphs are not in this forked process"))
+        }
+        _ => Ok(TABLE.lock()),
+    }
+}
 
 /// How many captures are in the table: mostly none, and then nobody looks there.
 static UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
@@ -89,7 +102,7 @@ struct Asked {
 
 impl Asked {
     fn newest_before(ticket: u64, device: i32) -> Option<Self> {
-        let mut table = TABLE.lock();
+        let mut table = table().ok()?;
         let older = table.captures.iter_mut().filter(|capture| capture.ticket < ticket && !capture.over);
         let newest = older.filter(|capture| capture.device.ordinal() == device);
         let capture = newest.max_by_key(|capture| capture.ticket)?;
@@ -100,7 +113,7 @@ impl Asked {
 
 impl Drop for Asked {
     fn drop(&mut self) {
-        let mut table = TABLE.lock();
+        let Ok(mut table) = table() else { return };
         let place = table.captures.iter().position(|capture| capture.ticket == self.ticket);
         let Some(place) = place else { return };
         table.captures[place].asking -= 1;
@@ -165,7 +178,7 @@ impl Table {
 pub(super) fn begin(device: Device, id: PoolId, filter: Filter, announced: bool) -> Result<(), Error> {
     // Should there be no room it ends with the table open.
     let mut filter = Some(try_box(filter)?);
-    let mut table = TABLE.lock();
+    let mut table = table()?;
     let begun = table.begin(device, id, &mut filter, announced);
     table.shrink();
     drop(table);
@@ -176,14 +189,14 @@ pub(super) fn begin(device: Device, id: PoolId, filter: Filter, announced: bool)
 
 /// A request was served, so that its stream is known: whether the announcement of the capture is to be withdrawn.
 pub(super) fn is_known_now(chosen: Chosen) -> bool {
-    let mut table = TABLE.lock();
+    let Ok(mut table) = table() else { return false };
     let capture = table.captures.iter_mut().find(|capture| capture.ticket == chosen.ticket);
     capture.is_some_and(|capture| std::mem::take(&mut capture.announced))
 }
 
 /// No request is for the pool any more. Whether the announcement is to be withdrawn.
 pub(super) fn end(device: Device, id: PoolId) -> Result<bool, Error> {
-    let mut table = TABLE.lock();
+    let mut table = table()?;
     let of_pool = |capture: &Capture| capture.device == device && capture.id == id && !capture.over;
     let Some(place) = table.captures.iter().rposition(of_pool) else {
         drop(table);
@@ -200,7 +213,7 @@ pub(super) fn end(device: Device, id: PoolId) -> Result<bool, Error> {
 
 /// One less uses the pool.
 pub(super) fn leave(device: Device, id: PoolId) -> Result<(), Error> {
-    let mut table = TABLE.lock();
+    let mut table = table()?;
     let is_it = |pool: &&mut Pool| pool.device == device && pool.id == id && pool.users != 0;
     if let Some(pool) = table.pools.iter_mut().find(is_it) {
         pool.users -= 1;
@@ -212,14 +225,14 @@ pub(super) fn leave(device: Device, id: PoolId) -> Result<(), Error> {
 
 /// The name of some pool that nobody uses any more, with a larger one than `than`.
 pub(super) fn unused(device: Device, than: u64) -> Option<u64> {
-    let table = TABLE.lock();
+    let table = table().ok()?;
     let unused = |pool: &&Pool| pool.device == device && pool.users == 0 && pool.name > than;
     table.pools.iter().filter(unused).map(|pool| pool.name).min()
 }
 
 /// The device has been told of it, unless it is used again.
 pub(super) fn forget_unused(name: u64) {
-    let mut table = TABLE.lock();
+    let Ok(mut table) = table() else { return };
     table.pools.retain(|pool| pool.name != name || pool.users != 0);
     table.shrink();
 }
