@@ -14,9 +14,24 @@ impl Arena {
     /// (size, address) order and has a place at the alignment.
     #[inline(never)]
     pub(super) fn take_in_lane(&mut self, want: &Want<'_>) -> Result<Option<u64>, HostMemoryExhausted> {
-        // So that nothing fails once the chunk is found.
-        let unknown =
-            if want.stream == Stream::ANY { Some(self.lanes.enter(Stream::UNKNOWN)?) } else { None };
+        if want.stream == Stream::ANY {
+            return self.take_for_any(want);
+        }
+        Ok(self.take_chunk_in_lane(want)?.map(|(_, start)| start))
+    }
+
+    /// The same for whoever may use any stream: what he gets has no order that it could be freed in.
+    #[cold]
+    fn take_for_any(&mut self, want: &Want<'_>) -> Result<Option<u64>, HostMemoryExhausted> {
+        // Before, so that nothing fails once the chunk is found.
+        let unknown = self.lanes.enter(Stream::UNKNOWN)?;
+        let Some((id, start)) = self.take_chunk_in_lane(want)? else { return Ok(None) };
+        self.lanes.relabel(id, unknown);
+        Ok(Some(start))
+    }
+
+    #[inline(always)]
+    fn take_chunk_in_lane(&mut self, want: &Want<'_>) -> Result<Option<(ChunkId, u64)>, HostMemoryExhausted> {
         let lane = self.lanes.enter(self.lanes.directed(want.stream))?;
         // What is cut off in front and behind.
         self.reserve_chunks(2)?;
@@ -30,10 +45,9 @@ impl Arena {
         } else {
             self.carve_run(first, lane, start, size)
         };
-        unknown.into_iter().for_each(|unknown| self.lanes.relabel(id, unknown));
         self.chunks.set_tag(id, tag);
         self.hand_out(id, size, want.requested);
-        Ok(Some(start))
+        Ok(Some((id, start)))
     }
 
     /// Whether a lane could be served now.
