@@ -40,8 +40,8 @@ pub struct Run {
     /// why; then the exit code is 3, whatever the program's was
     #[arg(long)]
     check: bool,
-    /// The pool's limit on each device: bytes, or a number with KiB, MiB, GiB, TiB [default: what is free on the
-    /// device, less a reserve]
+    /// The pool's limit on each device: bytes, or a number with KiB, MiB, GiB, TiB [default: all of the device's
+    /// memory]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true, value_parser = size::parse_nonzero)]
     limit: Option<u64>,
     /// The pool's limit as a share of the device's memory. A BFC_MEMORY_LIMIT of the environment does not count then
