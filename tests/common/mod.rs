@@ -7,6 +7,7 @@
 
 pub mod adapters;
 pub mod backend;
+pub mod cargo;
 pub mod child;
 pub mod failing;
 pub mod gpu;

@@ -1,9 +1,9 @@
 //! The interposer, staged with the libbfc.so that it links, for tests that run under it.
 
+use super::cargo;
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::OnceLock;
 
 /// Which one.
@@ -47,8 +47,8 @@ fn stage(which: Interposer) -> PathBuf {
     }
     let folder = tmp.join(format!("preload-{profile}-{name}"));
     fs::create_dir_all(&folder).expect("a folder");
-    copy(&built("bfc-preload", "libbfc_preload.so", &args), &folder.join("libbfc_preload.so"));
-    copy(&built("bfc", "libbfc.so", &[]), &folder.join("libbfc.so.0"));
+    copy(&own("bfc-preload", "libbfc_preload.so", &args), &folder.join("libbfc_preload.so"));
+    copy(&own("bfc", "libbfc.so", &[]), &folder.join("libbfc.so.0"));
     folder.join("libbfc_preload.so")
 }
 
@@ -60,19 +60,7 @@ fn copy(from: &Path, to: &Path) {
 }
 
 /// A library that cargo builds, in this test's own profile.
-fn built(package: &str, library: &str, args: &[&str]) -> PathBuf {
-    let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| env!("CARGO").into()));
-    command.args(["build", "--quiet", "--message-format=json", "--package", package]).args(args);
-    if !cfg!(debug_assertions) {
-        command.arg("--release");
-    }
-    command.current_dir(env!("CARGO_MANIFEST_DIR"));
-    let output = command.output().expect("cargo starts");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let text = String::from_utf8(output.stdout).expect("UTF-8");
-    let messages = text.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
-    let files = messages.flat_map(|message| message["filenames"].as_array().cloned().unwrap_or_default());
-    let mut paths = files.filter_map(|file| file.as_str().map(PathBuf::from));
-    let is_it = |path: &PathBuf| path.file_name().is_some_and(|name| name == library);
-    paths.find(is_it).expect("cargo names the library")
+fn own(package: &str, library: &str, args: &[&str]) -> PathBuf {
+    let release: &[&str] = if cfg!(debug_assertions) { &[] } else { &["--release"] };
+    cargo::built(package, library, &[args, release].concat())
 }

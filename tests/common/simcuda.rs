@@ -4,13 +4,12 @@
 #[path = "../../ffi-tests/simcuda/tests/steer/mod.rs"]
 pub mod steer;
 
-use super::child;
+use super::{cargo, child};
 use cuda_sys::{CUresult, Driver};
 use std::env;
 use std::ffi::CString;
 use std::ops::Deref;
 use std::path::PathBuf;
-use std::process::Command;
 use std::sync::OnceLock;
 use steer::{ALLOCATIONS, EVENTS, RETAINS, Steer};
 
@@ -53,20 +52,8 @@ pub fn simulated_saying(test: &str, variables: &[(&str, &str)], body: impl FnOnc
 pub fn library() -> &'static PathBuf {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| {
-        if let Some(named) = env::var_os("SIMCUDA_LIBRARY") {
-            return named.into();
-        }
-        let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| env!("CARGO").into()));
-        command.args(["build", "--quiet", "--package=simcuda", "--message-format=json"]);
-        command.current_dir(env!("CARGO_MANIFEST_DIR"));
-        let output = command.output().expect("cargo starts");
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        let text = String::from_utf8(output.stdout).expect("UTF-8");
-        let messages = text.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
-        let files = messages.flat_map(|message| message["filenames"].as_array().cloned().unwrap_or_default());
-        let mut paths = files.filter_map(|file| file.as_str().map(PathBuf::from));
-        let library = |path: &PathBuf| path.file_name().is_some_and(|name| name == "libsimcuda.so");
-        paths.find(library).expect("cargo names the library")
+        let named = env::var_os("SIMCUDA_LIBRARY").map(PathBuf::from);
+        named.unwrap_or_else(|| cargo::built("simcuda", "libsimcuda.so", &[]))
     })
 }
 

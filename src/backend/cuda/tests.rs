@@ -4,6 +4,8 @@ use crate::error::Error;
 use cuda_sys::*;
 use std::ptr;
 
+#[path = "../../../tests/common/cargo.rs"]
+mod cargo;
 #[allow(dead_code)]
 #[path = "../../../tests/common/child.rs"]
 mod child;

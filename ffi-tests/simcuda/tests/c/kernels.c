@@ -3,22 +3,12 @@
 #define _GNU_SOURCE
 #include "../../cudart/cudart.h"
 #include "../../simcuda.h"
+#include "check.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-static int failures;
-
-#define IS(actual, expected)                                                                                           \
-  do {                                                                                                                 \
-    long long is_ = (long long)(actual), should_ = (long long)(expected);                                              \
-    if (is_ != should_) {                                                                                              \
-      fprintf(stderr, "line %d: %s is %lld, not %s (%lld)\n", __LINE__, #actual, is_, #expected, should_);             \
-      failures++;                                                                                                      \
-    }                                                                                                                  \
-  } while (0)
 
 /* What nvcc's code calls. */
 void **__cudaRegisterFatBinary(void *binary);

@@ -3,23 +3,13 @@
 #define _GNU_SOURCE
 #include "../../cudart/cudart.h"
 #include "../../simcuda.h"
+#include "check.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-static int failures;
-
-#define IS(actual, expected)                                                                                           \
-  do {                                                                                                                 \
-    long long is_ = (long long)(actual), should_ = (long long)(expected);                                              \
-    if (is_ != should_) {                                                                                              \
-      fprintf(stderr, "line %d: %s is %lld, not %s (%lld)\n", __LINE__, #actual, is_, #expected, should_);             \
-      failures++;                                                                                                      \
-    }                                                                                                                  \
-  } while (0)
 
 static uint64_t (*live)(int);
 static uint64_t (*calls)(const char *);
