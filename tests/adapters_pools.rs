@@ -6,7 +6,7 @@ mod common;
 use common::adapters::*;
 use common::gpu::Gpu;
 use common::simcuda::steer::{FREE_SYNCHRONIZES, STREAMS};
-use common::simcuda::{Simulation, simulated};
+use common::simcuda::{Simulation, simulated, simulated_with};
 use common::*;
 use std::ffi::c_void;
 use std::ptr::null_mut;
@@ -257,6 +257,28 @@ fn pools_and_requests_of_many_threads() {
             });
             let stats = stats_of(0);
             assert_eq!((stats.num_allocs, stats.bytes_in_use), (THREADS * 800, 0));
+        });
+    });
+}
+
+/// The debug mode looks at what is freed when the device is idle; between the announcement of a capture and its first request
+/// it does without.
+#[test]
+fn guards_do_not_break_a_capture_that_nobody_names() {
+    let test = "guards_do_not_break_a_capture_that_nobody_names";
+    simulated_with(test, &[("BFC_DEBUG", "guard")], |sim| {
+        with_pool(sim, 4 * MIB, |gpu, [a, _]| {
+            let chunks = [(CUPY.alloc)(1000, 0), (CUPY.alloc)(1000, 0)];
+            (CUPY.free)(chunks[0], 0);
+            assert_ne!(sim.calls("cuCtxSynchronize"), 0, "it is looked at after a synchronisation");
+            begin_to_pool(ID, a);
+            gpu.begin_capture(a);
+            sim.clear_log();
+            (CUPY.free)(chunks[1], 0);
+            assert_eq!(sim.calls("cuCtxSynchronize"), 0, "{}", sim.log_text());
+            gpu.destroy_graph(gpu.end_capture(a));
+            end_to_pool(ID);
+            release(ID);
         });
     });
 }

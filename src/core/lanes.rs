@@ -42,6 +42,8 @@ impl Stream {
     /// Requests of those who name no stream and may use any: they get what nobody's work touches any more. What they
     /// get is [`Self::UNKNOWN`]'s from the beginning, so that nothing is ever free in this order.
     pub(crate) const ANY: Stream = Stream { handle: 0, thread: 2, pool: 0 };
+    /// An announced capture of which nobody can say the stream yet. Nothing is free or requested in this order.
+    pub(crate) const ANNOUNCED: Stream = Stream { handle: 0, thread: 3, pool: 0 };
     /// The handle by which CUDA means the default stream of the thread that says it.
     pub(crate) const OF_THIS_THREAD: u64 = 2;
 

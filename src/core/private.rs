@@ -52,21 +52,16 @@ impl Arena {
     /// Some stream is about to be captured, and nobody can say yet which.
     pub(crate) fn announce(&mut self) -> Result<(), HostMemoryExhausted> {
         self.lanes.redirections.try_reserve(1)?;
-        self.lanes.redirections.push(Stream::UNKNOWN);
+        self.lanes.redirections.push(Stream::ANNOUNCED);
         Ok(())
     }
 
     /// One such announcement is over; nothing if there is none, for everything may have been forgotten.
     pub(crate) fn withdraw_announcement(&mut self) {
-        let announced = self.lanes.redirections.iter().position(|&stream| stream == Stream::UNKNOWN);
+        let announced = self.lanes.redirections.iter().position(|&stream| stream == Stream::ANNOUNCED);
         if let Some(place) = announced {
             self.lanes.redirections.swap_remove(place);
         }
-    }
-
-    /// Whether any capture is announced.
-    pub(crate) fn redirects(&self) -> bool {
-        !self.lanes.redirections.is_empty()
     }
 
     /// Whether anything was freed in no known order, and waits for everybody's work.
@@ -111,7 +106,12 @@ impl Arena {
     /// Whether requests of any stream but one are for a private pool. The program may begin to capture it at any time
     /// then, and has said so.
     pub(crate) fn redirects_others(&self, than: Stream) -> bool {
-        self.lanes.redirections.iter().any(|other| other.in_pool(0) != than)
+        let all = &self.lanes.redirections;
+        if than == Stream::ANNOUNCED {
+            // One's own is not to be told from another's.
+            return all.len() > 1;
+        }
+        all.iter().any(|other| other.in_pool(0) != than)
     }
 
     /// Whether work that is queued on a stream may break a capture that the program has announced of another: the

@@ -34,11 +34,8 @@ pub(crate) fn release(slot: &Slot, pool: u64) -> Result<(), Error> {
 pub(crate) fn announce(slot: &Slot) -> Result<(), Error> {
     let mut guard = slot.enter()?;
     require_no_timestamps(&guard)?;
-    let others = guard.arena.redirects();
     guard.arena.announce()?;
-    if !others {
-        (guard, _) = order::synchronize(guard, Stream::UNKNOWN)?;
-    }
+    let (guard, _) = order::synchronize(guard, Stream::ANNOUNCED)?;
     order::leave_alone(guard)
 }
 

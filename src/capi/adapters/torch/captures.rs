@@ -142,9 +142,10 @@ impl Table {
         }
     }
 
-    /// One more uses the pool; its name.
+    /// One more uses the pool; its name. One that nobody uses is being released, and another comes in its place.
     fn begin_pool(&mut self, device: Device, id: PoolId) -> Result<u64, HostMemoryExhausted> {
-        if let Some(pool) = self.pools.iter_mut().find(|pool| pool.device == device && pool.id == id) {
+        let is_it = |pool: &&mut Pool| pool.device == device && pool.id == id && pool.users != 0;
+        if let Some(pool) = self.pools.iter_mut().find(is_it) {
             pool.users += 1;
             return Ok(pool.name);
         }
@@ -230,10 +231,10 @@ pub(super) fn unused(device: Device, than: u64) -> Option<u64> {
     table.pools.iter().filter(unused).map(|pool| pool.name).min()
 }
 
-/// The device has been told of it, unless it is used again.
+/// The device has been told of it.
 pub(super) fn forget_unused(name: u64) {
     let Ok(mut table) = table() else { return };
-    table.pools.retain(|pool| pool.name != name || pool.users != 0);
+    table.pools.retain(|pool| pool.name != name);
     table.shrink();
 }
 
