@@ -84,8 +84,9 @@
 // For bfc_request_t: the request is for its stream.
 #define BFC_REQUEST_ON_STREAM (1u << 0)
 
-// For bfc_request_t: only from memory that the allocator holds already. The backend is not called and nobody is waited
-// for; BFC_ERROR_OUT_OF_MEMORY then does not count as a failure, and no report is written.
+// For bfc_request_t: only from memory that the allocator holds already. No memory is asked of the backend or given back,
+// and no work is waited for (whether other streams' work is done is looked at). BFC_ERROR_OUT_OF_MEMORY then does not
+// count as a failure, and no report is written.
 #define BFC_REQUEST_HELD_ONLY (1u << 1)
 
 // Levels of messages, for BFC_LOG and bfc_log_callback_t.

@@ -38,8 +38,8 @@ pub struct Request {
     pub freed_before: u64,
     /// In the order of the stream with this handle, as [`Device::alloc_on`].
     pub stream: Option<u64>,
-    /// Only from what the allocator holds: neither the backend is called nor anybody waited for, and it is no failure to
-    /// count if that has no room.
+    /// Only from what the allocator holds: no memory is asked of the backend or given back, and no work is waited for. It
+    /// is no failure to count if that has no room.
     pub held_only: bool,
 }
 

@@ -67,8 +67,9 @@ pub const BFC_QUARANTINE: u32 = 1u32 << 4;
 
 /// For bfc_request_t: the request is for its stream.
 pub const BFC_REQUEST_ON_STREAM: u32 = 1u32 << 0;
-/// For bfc_request_t: only from memory that the allocator holds already. The backend is not called and nobody is waited
-/// for; BFC_ERROR_OUT_OF_MEMORY then does not count as a failure, and no report is written.
+/// For bfc_request_t: only from memory that the allocator holds already. No memory is asked of the backend or given back,
+/// and no work is waited for (whether other streams' work is done is looked at). BFC_ERROR_OUT_OF_MEMORY then does not
+/// count as a failure, and no report is written.
 pub const BFC_REQUEST_HELD_ONLY: u32 = 1u32 << 1;
 
 /// Levels of messages, for BFC_LOG and bfc_log_callback_t.

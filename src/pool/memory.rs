@@ -28,7 +28,7 @@ pub(crate) struct Ask<'a> {
     pub(crate) stamped: Option<&'static str>,
     /// In whose order; `Stream::NONE` is the caller's.
     pub(crate) stream: Stream,
-    /// Only from what the pool holds: the backend is not called, and nobody is waited for.
+    /// Only from what the pool holds: the backend is asked for no memory, and no work is waited for.
     pub(crate) held_only: bool,
     pub(crate) scope: Option<(&'a str, u64)>,
 }

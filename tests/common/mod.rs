@@ -179,8 +179,9 @@ pub fn rounded(bytes: u64) -> u64 {
     bytes.next_multiple_of(256)
 }
 
-/// MiB.
+/// KiB.
 pub const KIB: u64 = 1 << 10;
+/// MiB.
 pub const MIB: u64 = 1 << 20;
 /// GiB.
 pub const GIB: u64 = 1 << 30;

@@ -31,20 +31,18 @@ pub fn library(which: Interposer) -> &'static Path {
 }
 
 fn stage(which: Interposer) -> PathBuf {
-    // The folder is this profile's and this process's alone: others may have theirs loaded.
     let profile = if cfg!(debug_assertions) { "debug" } else { "release" };
     // Not where a fuzz target is built with these files: it stages nothing.
     let Some(tmp) = option_env!("CARGO_TARGET_TMPDIR") else { panic!("this was not built as a test") };
     let tmp = Path::new(tmp);
-    let (name, mut args) = match which {
-        Interposer::Shipped => ("shipped", vec![]),
-        Interposer::WithoutQuarantine => ("mutated", vec!["--features", MUTATION, "--target-dir"]),
-    };
     // In a folder of its own: nobody is to find the mutation where the interposer is looked for.
     let target = tmp.join("preload-mutation");
-    if which == Interposer::WithoutQuarantine {
-        args.push(target.to_str().expect("UTF-8"));
-    }
+    let target = target.to_str().expect("UTF-8");
+    let (name, args) = match which {
+        Interposer::Shipped => ("shipped", vec![]),
+        Interposer::WithoutQuarantine => ("mutated", vec!["--features", MUTATION, "--target-dir", target]),
+    };
+    // The folder is this profile's. Whoever has the files loaded keeps them: others are put in their place.
     let folder = tmp.join(format!("preload-{profile}-{name}"));
     fs::create_dir_all(&folder).expect("a folder");
     copy(&own("bfc-preload", "libbfc_preload.so", &args), &folder.join("libbfc_preload.so"));

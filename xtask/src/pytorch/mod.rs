@@ -160,7 +160,7 @@ impl PyTorch {
         let mut command = workspace.command(&self.python);
         let program = "import torch, ctypes, os\n\
              folder = os.path.join(os.path.dirname(torch.__file__), 'lib')\n\
-             for name in ['libtorch_cuda_linalg.so']: ctypes.CDLL(os.path.join(folder, name))\n\
+             ctypes.CDLL(os.path.join(folder, 'libtorch_cuda_linalg.so'))\n\
              assert torch.cuda.is_available(), 'torch sees no device'\n";
         command.args(["-W", "ignore", "-c", program]);
         plainly(&mut command);
