@@ -1,7 +1,4 @@
 //! TensorFlow's own allocator, from its wheel on PyPI, and the C++ programs that hold libbfc against it.
-//!
-//! The wheel is large. It is kept in the user's cache, where all checkouts share it, and made anew if it
-//! is absent, half there, or of another version.
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -13,11 +10,15 @@ use std::time::SystemTime;
 use anyhow::{Context, Result, bail};
 
 use crate::files;
+use crate::python::Packages;
 use crate::tools;
 use crate::workspace::Workspace;
 
-/// The version that golden.tsv was recorded with and the design notes describe.
-pub const VERSION: &str = "2.21.0";
+const PACKAGES: Packages = Packages {
+    name: "tensorflow",
+    about: "TensorFlow 2.21.0 (about 350 MB, 1.6 GB on the disk)",
+    pip: &["--only-binary=:all:", "tensorflow-cpu==2.21.0", "keras==3.15.1", "numpy==2.4.6"],
+};
 
 /// The installed wheel: headers and one library.
 pub struct TensorFlow {
@@ -28,35 +29,8 @@ pub struct TensorFlow {
 impl TensorFlow {
     /// The one in the cache, which is filled if need be.
     pub fn find(workspace: &Workspace) -> Result<Self> {
-        let venv = tools::cache()?.join("libbfc/tensorflow");
-        if let Some(found) = Self::inside(&venv)? {
-            return Ok(found);
-        }
-        println!("  fetching TensorFlow {VERSION} from PyPI into {} (about 250 MB, once)", venv.display());
-        let package = format!("tensorflow-cpu=={VERSION}");
-        tools::virtual_environment(workspace, &venv, &["--no-deps", &package])?;
-        Self::inside(&venv)?.with_context(|| {
-            format!("{package} was installed into {} and is not as expected there", venv.display())
-        })
-    }
-
-    /// What a virtual environment holds, if it is whole and of the right version.
-    fn inside(venv: &Path) -> Result<Option<Self>> {
-        for python in files::entries(&venv.join("lib"))? {
-            let packages = python.join("site-packages");
-            let folder = packages.join("tensorflow");
-            // pip writes RECORD last: an installation that was cut off has none.
-            let record = format!("tensorflow_cpu-{VERSION}.dist-info/RECORD");
-            let parts = [
-                packages.join(record),
-                folder.join("libtensorflow_framework.so.2"),
-                folder.join("include/xla/tsl/framework/bfc_allocator.h"),
-            ];
-            if parts.iter().all(|part| part.exists()) {
-                return Ok(Some(Self { folder }));
-            }
-        }
-        Ok(None)
+        let environment = PACKAGES.find(workspace)?;
+        Ok(Self { folder: environment.packages().join("tensorflow") })
     }
 }
 
@@ -206,23 +180,5 @@ mod tests {
             assert_eq!(Program::Bench.owns(&path), source.starts_with("bench"));
             assert_ne!(Program::Bench.owns(&path), Program::Lockstep.owns(&path));
         }
-    }
-
-    #[test]
-    fn another_version_and_a_cut_off_installation_are_not_taken() {
-        let venv = std::env::temp_dir().join(format!("xtask-venv-{}", std::process::id()));
-        let packages = venv.join("lib/python3.11/site-packages");
-        let taken = || TensorFlow::inside(&venv).expect("readable").is_some();
-        assert!(!taken());
-        let library = "tensorflow/libtensorflow_framework.so.2";
-        files::write(&packages.join(library), "").expect("writable");
-        let header = "tensorflow/include/xla/tsl/framework/bfc_allocator.h";
-        files::write(&packages.join(header), "").expect("writable");
-        files::write(&packages.join("tensorflow_cpu-2.20.0.dist-info/RECORD"), "").expect("writable");
-        assert!(!taken());
-        let record = format!("tensorflow_cpu-{VERSION}.dist-info/RECORD");
-        files::write(&packages.join(record), "").expect("writable");
-        assert!(taken());
-        files::remove_all(&venv).expect("removed");
     }
 }

@@ -64,6 +64,9 @@ pub fn install_built(workspace: &Workspace, prefix: &Path, profile: Profile, bui
         files::copy(generated, &prefix.join("include").join(name))?;
     }
     files::copy(&workspace.path("include/bfc.hpp"), &prefix.join("include/bfc.hpp"))?;
+    // Anew, as below.
+    files::remove_all(&prefix.join("include/bfc"))?;
+    files::copy_all(&workspace.path("include/bfc"), &prefix.join("include/bfc"))?;
 
     for name in ["bfcConfig", "bfcConfigVersion", "bfcTargets"] {
         let text = templates::fill(workspace, &format!("{name}.cmake.in"))?;

@@ -1,14 +1,13 @@
 //! PyTorch's CUDA wheel from PyPI, on the simulated driver (ffi-tests/pytorch), and what it tells of a run.
 //!
-//! The wheel is large. It is kept in the user's cache, where all checkouts share it, and made anew if it is absent, half
-//! there, or of another version. NVIDIA's libraries that it is linked with are larger still and are not fetched at all:
-//! `stubs` makes libraries in their place.
+//! NVIDIA's libraries that it is linked with are larger still and are not fetched at all: `stubs` makes libraries in their
+//! place.
 
 mod differences;
 mod stubs;
 
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, Result};
 use serde_json::Value;
@@ -16,20 +15,61 @@ use serde_json::Value;
 pub use differences::differences;
 
 use crate::files;
+use crate::python::{Environment, Packages, plainly};
 use crate::simcuda;
-use crate::tools;
 use crate::workspace::Workspace;
 
-/// The version that the simulated runtime was made for: it is linked with CUDA 13.
-pub const VERSION: &str = "2.15.0";
-
-/// What torch imports of others. numpy is not needed, and neither is triton, for nothing is compiled.
-const NEEDS: [&str; 8] =
-    ["filelock", "typing-extensions", "sympy", "mpmath", "networkx", "jinja2", "markupsafe", "fsspec"];
+/// PyTorch with what it imports of others, and the models of transformers with theirs. Without dependencies: those of torch
+/// are NVIDIA's libraries, and triton, which nothing here needs.
+const PACKAGES: Packages = Packages {
+    name: "pytorch",
+    about: "PyTorch 2.15.0 and transformers (about 600 MB, 1.6 GB on the disk)",
+    pip: &[
+        "--no-deps",
+        "--only-binary=:all:",
+        "torch==2.15.0",
+        "filelock==4.2.11",
+        "typing-extensions==4.16.0",
+        "sympy",
+        "mpmath",
+        "networkx",
+        "jinja2",
+        "markupsafe",
+        "fsspec==2026.9.0",
+        "transformers==5.23.0",
+        "numpy==2.4.6",
+        "huggingface-hub==2.4.0",
+        "packaging==26.3",
+        "pyyaml==6.0.3",
+        "regex==2026.11.15",
+        "safetensors==0.8.0",
+        "tokenizers==0.23.3",
+        "tqdm==4.70.1",
+        "typer==0.29.2",
+        "annotated-doc==0.0.7",
+        "click==8.5.1",
+        "hf-xet==1.8.0",
+        "httpx2==2.16.2",
+        "httpcore2==2.16.2",
+        "pydantic==2.14.3",
+        "pydantic-core==2.50.4",
+        "rich==15.0.0",
+        "shellingham==1.5.4",
+        "annotated-types==0.8.0",
+        "anyio==4.16.0",
+        "idna==3.20",
+        "markdown-it-py==4.3.0",
+        "pygments==2.21.0",
+        "truststore==0.10.5",
+        "typing-inspection==0.4.5",
+        "h11==0.16.0",
+        "mdurl==0.1.2",
+    ],
+};
 
 /// PyTorch, and everything that it needs to believe in a GPU.
 pub struct PyTorch {
-    python: PathBuf,
+    environment: Environment,
     /// Where a loader has to look: the simulated driver and runtime, and the libraries in place of NVIDIA's.
     libraries: OsString,
 }
@@ -85,48 +125,11 @@ pub struct Facts {
 impl PyTorch {
     /// The one in the cache, which is filled if need be; the simulation and the stubs are built.
     pub fn find(workspace: &Workspace) -> Result<Self> {
-        let venv = tools::cache()?.join("libbfc/pytorch");
-        let packages = match Self::inside(&venv)? {
-            Some(packages) => packages,
-            None => Self::fetch(workspace, &venv)?,
-        };
+        let environment = PACKAGES.find(workspace)?;
         let simulation = simcuda::build(workspace)?;
-        let stubs = stubs::build(workspace, &packages.join("torch/lib"))?;
+        let stubs = stubs::build(workspace, &environment.packages().join("torch/lib"))?;
         let libraries = std::env::join_paths([simulation, stubs])?;
-        Ok(Self { python: venv.join("bin/python"), libraries })
-    }
-
-    fn fetch(workspace: &Workspace, venv: &Path) -> Result<PathBuf> {
-        println!(
-            "  fetching PyTorch {VERSION} from PyPI into {} (about 550 MB, 1.3 GB on the disk, once)",
-            venv.display()
-        );
-        let package = format!("torch=={VERSION}");
-        let mut arguments = vec!["--no-deps", "--only-binary=:all:", &package];
-        arguments.extend(NEEDS);
-        tools::virtual_environment(workspace, venv, &arguments)?;
-        Self::inside(venv)?.with_context(|| {
-            format!("{package} was installed into {} and is not as expected there", venv.display())
-        })
-    }
-
-    /// The packages of a virtual environment, if it is whole and of the right version.
-    fn inside(venv: &Path) -> Result<Option<PathBuf>> {
-        for python in files::entries(&venv.join("lib"))? {
-            let packages = python.join("site-packages");
-            // pip writes RECORD last, and installs torch after what it needs.
-            let record = format!("torch-{VERSION}.dist-info/RECORD");
-            let parts = [
-                packages.join(record),
-                packages.join("torch/lib/libtorch_cuda.so"),
-                packages.join("sympy"),
-                venv.join("bin/python"),
-            ];
-            if parts.iter().all(|part| part.exists()) {
-                return Ok(Some(packages));
-            }
-        }
-        Ok(None)
+        Ok(Self { environment, libraries })
     }
 
     /// Trains under a launcher, and gives what was seen. More arguments go to train.py.
@@ -140,7 +143,7 @@ impl PyTorch {
         let name = format!("pytorch {} {allocator:?} {}", launcher.name, arguments.join(" "));
         let out = workspace.target.join("pytorch/facts.json");
         files::write(&out, "")?;
-        let words = launcher.prefix.iter().cloned().chain([self.python.clone().into_os_string()]);
+        let words = launcher.prefix.iter().cloned().chain([self.environment.python().into_os_string()]);
         let words: Vec<OsString> = words.collect();
         let mut command = workspace.command(&words[0]);
         command.args(&words[1..]).args(["-W", "ignore"]);
@@ -157,50 +160,13 @@ impl PyTorch {
 
     /// Loads all of torch's libraries with every symbol resolved: what a stub forgot is missing here.
     pub fn import(&self, workspace: &Workspace) -> Result<()> {
-        let mut command = workspace.command(&self.python);
+        let mut command = self.environment.command(workspace);
         let program = "import torch, ctypes, os\n\
              folder = os.path.join(os.path.dirname(torch.__file__), 'lib')\n\
              ctypes.CDLL(os.path.join(folder, 'libtorch_cuda_linalg.so'))\n\
              assert torch.cuda.is_available(), 'torch sees no device'\n";
         command.args(["-W", "ignore", "-c", program]);
-        plainly(&mut command);
         command.env("LD_LIBRARY_PATH", &self.libraries).env("LD_BIND_NOW", "1");
         workspace.run_well("pytorch import", command).map(drop)
-    }
-}
-
-/// Without the variables that steer the library, PyTorch, Python or the simulation: a test is about the checkout and not
-/// about what the user has set.
-fn plainly(command: &mut std::process::Command) {
-    for (name, _) in std::env::vars_os() {
-        let text = name.to_string_lossy();
-        if ["BFC_", "PYTORCH_", "TORCH_", "CUDA_", "SIMCUDA_", "PYTHON"].iter().any(|of| text.starts_with(of))
-        {
-            command.env_remove(&name);
-        }
-    }
-    // What Python compiles of ours would lie in the checkout.
-    command.env("PYTHONDONTWRITEBYTECODE", "1");
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn another_version_and_a_cut_off_installation_are_not_taken() {
-        let venv = std::env::temp_dir().join(format!("xtask-pytorch-{}", std::process::id()));
-        let packages = venv.join("lib/python3.11/site-packages");
-        let taken = || PyTorch::inside(&venv).expect("readable").is_some();
-        assert!(!taken());
-        for part in ["torch/lib/libtorch_cuda.so", "sympy/__init__.py"] {
-            files::write(&packages.join(part), "").expect("writable");
-        }
-        files::write(&venv.join("bin/python"), "").expect("writable");
-        files::write(&packages.join("torch-2.14.0.dist-info/RECORD"), "").expect("writable");
-        assert!(!taken());
-        files::write(&packages.join(format!("torch-{VERSION}.dist-info/RECORD")), "").expect("writable");
-        assert!(taken());
-        files::remove_all(&venv).expect("removed");
     }
 }

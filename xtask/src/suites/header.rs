@@ -23,9 +23,14 @@ pub fn run(context: &mut Context) -> Result<()> {
     let c: (OsString, _, _) = (tools::c_compiler(), "c", "c11");
     let cxx = (tools::cxx_compiler(), "c++", "c++17");
     let adapters = cargo::HEADERS[1];
-    for (file, (compiler, language, standard)) in
-        [("bfc.h", &c), ("bfc.h", &cxx), (adapters, &c), (adapters, &cxx), ("bfc.hpp", &cxx)]
-    {
+    for (file, (compiler, language, standard)) in [
+        ("bfc.h", &c),
+        ("bfc.h", &cxx),
+        (adapters, &c),
+        (adapters, &cxx),
+        ("bfc.hpp", &cxx),
+        ("bfc/pmr.hpp", &cxx),
+    ] {
         if !tools::works(compiler) {
             let why = format!("there is no {}", compiler.display());
             context.skip(&format!("{file} as {standard}"), &why);

@@ -2,13 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail};
 
 use super::stage::{Link, Run, Stage, judge, saw};
 use crate::cuda_headers;
 use crate::files;
+use crate::python::Packages;
 use crate::suites::context::Context;
-use crate::tools;
 use crate::workspace::Workspace;
 
 /// What each of them has to find by version, and gets from us.
@@ -32,7 +32,11 @@ const FOUND: [&str; 16] = [
 ];
 
 /// The runtime of CUDA 11, which is in a wheel of its own: it would lie in the folder of that of 12.
-const OLD: (&str, &str) = ("nvidia-cuda-runtime-cu11", "11.8.89");
+const OLD: Packages = Packages {
+    name: "cuda-runtime-11",
+    about: "NVIDIA's runtime of CUDA 11 (1 MB)",
+    pip: &["--no-deps", "--only-binary=:all:", "nvidia-cuda-runtime-cu11==11.8.89"],
+};
 
 /// A runtime as NVIDIA ships it.
 struct Runtime {
@@ -126,26 +130,8 @@ fn recent(workspace: &Workspace) -> Result<Vec<Runtime>> {
 }
 
 fn old(workspace: &Workspace) -> Result<Vec<Runtime>> {
-    let venv = tools::cache()?.join("libbfc/cuda-runtime-11");
-    let inside = |venv: &Path| -> Result<Option<PathBuf>> {
-        let pythons = files::entries(&venv.join("lib"))?;
-        let mut packages = pythons.iter().map(|python| python.join("site-packages"));
-        // pip writes RECORD last: an installation that was cut off has none.
-        let record = format!("{}-{}.dist-info/RECORD", OLD.0.replace('-', "_"), OLD.1);
-        Ok(packages.find(|packages| packages.join(&record).exists()))
-    };
-    let mut found = inside(&venv)?;
-    if found.is_none() {
-        println!(
-            "  fetching NVIDIA's runtime of CUDA 11 from PyPI into {} (about 1 MB, once)",
-            venv.display()
-        );
-        let package = format!("{}=={}", OLD.0, OLD.1);
-        tools::virtual_environment(workspace, &venv, &["--no-deps", "--only-binary=:all:", &package])?;
-        found = inside(&venv)?;
-    }
-    let packages = found.with_context(|| format!("{} is not in {} after all", OLD.0, venv.display()))?;
-    Ok(vec![Runtime::beside(11, &packages.join("nvidia/cuda_runtime/include"))])
+    let environment = OLD.find(workspace)?;
+    Ok(vec![Runtime::beside(11, &environment.packages().join("nvidia/cuda_runtime/include"))])
 }
 
 impl Runtime {
