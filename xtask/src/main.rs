@@ -3,7 +3,9 @@
 //! They work from any folder of the checkout, fetch what they need into `target/` (TensorFlow,
 //! PyTorch and NVIDIA's headers, which all checkouts share, into the user's cache), and say what to do where that fails.
 
+mod api;
 mod bench;
+mod book;
 mod cargo;
 mod cuda_headers;
 mod demo;
@@ -14,6 +16,7 @@ mod header;
 mod hooks;
 mod install;
 mod interposer;
+mod pages;
 mod python;
 mod pytorch;
 mod simcuda;
@@ -56,6 +59,8 @@ enum Chore {
     Header,
     /// Make docs/hooks.md from the interposer's list of hooks
     Hooks,
+    /// Build docs/ and the C API as a book, in target/book
+    Book(book::Book),
     /// Install the library, its headers, the bfc command, and the CMake and pkg-config files
     Install(Install),
 }
@@ -88,6 +93,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Chore::Bench(bench) => bench.run(&workspace)?,
         Chore::Header => header::copy(&workspace)?,
         Chore::Hooks => hooks::write(&workspace)?,
+        Chore::Book(book) => book.run(&workspace)?,
         Chore::Install(install) => {
             let profile = if install.debug { Profile::Debug } else { Profile::Release };
             let prefix = std::path::absolute(&install.prefix)?;
