@@ -35,7 +35,7 @@ impl Book {
         for line in &made.wrong {
             eprintln!("warning: {line}");
         }
-        let built = build(workspace, &made.source)?;
+        let built = build(workspace, &tool::find(workspace)?, &made.source)?;
         if !built.success {
             bail!("mdbook: {}\n{}", built.status, built.text);
         }
@@ -95,8 +95,7 @@ fn with_chapters(summary: &str, headers: &[Chapter], others: &[Chapter]) -> Resu
 }
 
 /// Has mdBook build it.
-pub fn build(workspace: &Workspace, source: &Path) -> Result<Ended> {
-    let mdbook = tool::find(workspace)?;
+pub fn build(workspace: &Workspace, mdbook: &Path, source: &Path) -> Result<Ended> {
     let folder = folder(workspace);
     files::remove_all(&folder)?;
     let mut command = workspace.command(mdbook);

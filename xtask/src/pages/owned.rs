@@ -80,9 +80,15 @@ impl Owned {
         files::write(&self.marker(self.block(name)?), "")
     }
 
+    /// A block cannot run on this machine, and the account of the suite says why.
+    pub fn skip(&self, name: &str) -> Result<()> {
+        files::write(&self.skipped(self.block(name)?), "")
+    }
+
     /// What has not run, for a gate.
     pub fn not_run(&self) -> Vec<String> {
-        let left = self.blocks.iter().filter(|block| !self.marker(block).exists());
+        let is_done = |block: &&Block| self.marker(block).exists() || self.skipped(block).exists();
+        let left = self.blocks.iter().filter(|block| !is_done(block));
         let told = |block: &Block| {
             let Block { name, line, .. } = block;
             format!("{}:{line}: {name} was not run to its end: {}", self.page, block.first_line())
@@ -92,6 +98,10 @@ impl Owned {
 
     fn marker(&self, block: &Block) -> PathBuf {
         self.folder.join(format!("{}.ran", block.file()))
+    }
+
+    fn skipped(&self, block: &Block) -> PathBuf {
+        self.folder.join(format!("{}.skipped", block.file()))
     }
 }
 

@@ -1,5 +1,6 @@
 //! `cargo xtask test`: the suites, and running them.
 
+mod book;
 mod context;
 mod cuda_headers;
 mod doc;
@@ -42,7 +43,7 @@ struct Suite {
 }
 
 /// In the order in which they run: what takes seconds and finds much comes first.
-const SUITES: [Suite; 16] = [
+const SUITES: [Suite; 17] = [
     Suite {
         name: "layers",
         about: "the library's modules import only from those below them",
@@ -72,6 +73,12 @@ const SUITES: [Suite; 16] = [
         about: "cargo doc without a warning, examples that run, links that lead somewhere",
         usual: true,
         run: doc::run,
+    },
+    Suite {
+        name: "book",
+        about: "docs/ as a book: built without a warning, links, and the code and commands on its pages (builds mdBook, once)",
+        usual: true,
+        run: book::run,
     },
     Suite {
         name: "header",
@@ -211,8 +218,9 @@ mod tests {
 
     #[test]
     fn the_usual_suites_run_unless_others_are_named() {
-        let usual =
-            ["layers", "rust", "simcuda", "preload", "doc", "header", "symbols", "package", "valgrind"];
+        let usual = [
+            "layers", "rust", "simcuda", "preload", "doc", "book", "header", "symbols", "package", "valgrind",
+        ];
         assert_eq!(wanted(&[]), usual);
         assert_eq!(wanted(&["fuzz", "lints"]), ["lints", "fuzz"]);
         assert_eq!(wanted(&["all"]).len(), SUITES.len());
