@@ -26,7 +26,7 @@ pub fn run(context: &mut Context) -> Result<()> {
         for span in spans(text) {
             let words: Vec<&str> = span.split_whitespace().collect();
             let found = match words.as_slice() {
-                ["cargo", "xtask", rest @ ..] => of_chores(rest, |words| crate::refuses(words)),
+                ["cargo", "xtask", rest @ ..] => of_chores(rest, crate::refuses),
                 ["bfc", rest @ ..] => of_bfc(rest, &known),
                 _ => None,
             };
