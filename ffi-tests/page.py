@@ -43,3 +43,13 @@ class Page:
         if without is None:
             self.ran(name)
         return scope
+
+    def run_all(self, scope=None, instead=None):
+        """Runs all blocks in Python in one scope, which it gives back: what the page shows is one program."""
+        scope = {"__name__": "__main__"} if scope is None else scope
+        names = sorted((path.stem for path in self.folder.glob("python-*.py")), key=lambda name: int(name[7:]))
+        assert names, f"there is no Python in {self.folder}"
+        for name in names:
+            there = {start: line for start, line in (instead or {}).items() if f"\n{start}" in "\n" + self.text(name)}
+            self.run(name, scope, instead=there)
+        return scope

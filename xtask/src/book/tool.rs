@@ -1,7 +1,7 @@
 //! mdBook itself, kept in the user's cache, where all checkouts share it.
 //!
 //! It is built from crates.io, as its authors publish it, without the parts that serve and watch. There is no package of it
-//! from them on PyPI or npm (npm's `mdbook` is another program), and none of Debian. As a dependency of xtask it would make
+//! from them on PyPI or npm (npm's `mdbook` is another program), and none in Debian 12. As a dependency of xtask it would make
 //! every chore wait for its 120 crates. A debug build is fast enough for this book, and built in a minute of one core.
 
 use std::path::{Path, PathBuf};

@@ -69,6 +69,28 @@ impl Owned {
         Ok(self.folder.join(self.block(name)?.file()))
     }
 
+    /// All blocks of a language, one after another, as one program in a file. Who has run it says so by
+    /// [`Owned::ran_together`].
+    #[allow(dead_code, reason = "for suites whose page is one program")]
+    pub fn together(&self, language: &str) -> Result<PathBuf> {
+        let own: Vec<&Block> = self.of(language).collect();
+        let Some(first) = own.first() else { bail!("{} has no {language}", self.page) };
+        let path = self.folder.join(format!("all-{}", first.file()));
+        let text: Vec<&str> = own.iter().map(|block| block.text.as_str()).collect();
+        files::write(&path, text.join("\n"))?;
+        Ok(path)
+    }
+
+    /// That program has run to its end.
+    #[allow(dead_code, reason = "as above")]
+    pub fn ran_together(&self, language: &str) -> Result<()> {
+        self.of(language).try_for_each(|block| self.ran(&block.name))
+    }
+
+    fn of(&self, language: &str) -> impl Iterator<Item = &Block> {
+        self.blocks.iter().filter(move |block| block.language == language)
+    }
+
     /// A block by its name.
     pub fn block(&self, name: &str) -> Result<&Block> {
         let found = self.blocks.iter().find(|block| block.name == name);
@@ -110,6 +132,17 @@ mod tests {
     use super::*;
 
     const PAGE: &str = "```python\na\n```\n```\noutput\n```\n```python\nb\n```\n";
+
+    #[test]
+    fn blocks_may_be_one_program() {
+        let folder = std::env::temp_dir().join(format!("xtask-pages-together-{}", std::process::id()));
+        let page = Owned::lay_out_in("x.md", PAGE, folder.clone()).expect("writable");
+        assert_eq!(files::read(&page.together("python").expect("it has some")).expect("a file"), "a\n\nb\n");
+        assert!(page.together("cpp").is_err() && page.not_run().len() == 2);
+        page.ran_together("python").expect("writable");
+        assert!(page.not_run().is_empty());
+        files::remove_all(&folder).expect("removed");
+    }
 
     #[test]
     fn what_was_not_run_is_told() {

@@ -122,10 +122,14 @@ fn cmake(context: &mut Context, page: &Owned, block: &Block, prefix: &Path, name
     files::write(&folder.join("CMakeLists.txt"), project)?;
     let mut command = cmake.configure(&context.workspace, &folder, &folder.join("build"));
     command.arg(format!("-DCMAKE_PREFIX_PATH={}", prefix.display()));
-    context.workspace.run_well(&format!("{name}, configured"), command)?;
+    if !context.program(&format!("{name}, configured"), command, Count::One)?.success {
+        return Ok(false);
+    }
     let mut command = context.workspace.command(&cmake.cmake);
     command.arg("--build").arg(folder.join("build"));
-    context.workspace.run_well(&format!("{name}, built"), command)?;
+    if !context.program(&format!("{name}, built"), command, Count::One)?.success {
+        return Ok(false);
+    }
     let command = context.plain(context.workspace.command(folder.join("build/app")));
     Ok(context.program(name, command, Count::One)?.success)
 }
