@@ -24,7 +24,10 @@ pub fn page(name: &str, text: &str, places: &Places) -> String {
         page += "\n| in namespace `bfc` | |\n|---|---|\n";
     }
     for Entry { name, comment } in entries {
-        let _ = writeln!(page, "| `{name}` | {} |", words.cell(&comment.join(" ")));
+        // Lists and examples are left to the header.
+        let first = comment.iter().take_while(|line| !line.is_empty()).cloned().collect::<Vec<_>>().join(" ");
+        let first = first.strip_suffix(':').map_or(first.clone(), |words| format!("{words}."));
+        let _ = writeln!(page, "| `{name}` | {} |", words.cell(&first));
     }
     page
 }
@@ -122,7 +125,7 @@ mod tests {
     use super::*;
 
     const HEADER: &str = "/* For C++.\n *\n * SPDX-License-Identifier: x\n *\n *     bfc::pool pool(256);\n *\n * - More.\n */\n\
-        #include \"bfc.h\"\nnamespace bfc {\n\n/* A pool of\n * a device. */\nclass pool {\n public:\n  /* inside */\n\
+        #include \"bfc.h\"\nnamespace bfc {\n\n/* A pool of\n * a device:\n *\n *     pool x;\n */\nclass pool {\n public:\n  /* inside */\n\
         \x20 int x;\n};\n\nstruct announced;\n\ninline bool operator==(pool a, pool b) { return true; }\n\n\
         namespace detail {\nclass hidden {};\n}  // namespace detail\n\n/* The host. */\n\
         inline constexpr std::int32_t host_device = 256;\n\n/* Words; see bfc_last_error. */\n\
@@ -133,7 +136,7 @@ mod tests {
         let found: Vec<_> =
             entries(HEADER).into_iter().map(|entry| (entry.name, entry.comment.join(" "))).collect();
         let expected = [
-            ("pool", "A pool of a device."),
+            ("pool", "A pool of a device:      pool x;"),
             ("host_device", "The host."),
             ("last_error()", "Words; see bfc_last_error."),
         ];
@@ -146,5 +149,6 @@ mod tests {
         assert!(page.contains("For C++.\n"), "{page}");
         assert!(page.contains("\n```cpp\nbfc::pool pool(256);\n```\n\n- More.\n"), "{page}");
         assert!(!page.contains("SPDX"), "{page}");
+        assert!(page.contains("| `pool` | A pool of a device. |\n"), "{page}");
     }
 }

@@ -56,9 +56,7 @@ pub fn run(context: &mut Context) -> Result<()> {
     faults(context, &pytorch, &alone, &all[0].1);
     pluggable(context, &pytorch, &alone, &all[0].1)?;
     mem_pool(context, &pytorch, &alone, &all[0].1)?;
-    for page in &pages {
-        context.gate(&format!("{}: all of its code was run", page.page), &page.not_run());
-    }
+    context.all_ran(&pages);
     for (allocator, facts) in &all {
         interposed(context, &pytorch, *allocator, facts, &[])?;
     }

@@ -31,11 +31,7 @@ pub fn run(context: &mut Context) -> Result<()> {
         programs::run(context, page, &prefix)?;
     }
     shell::run(context, &pages, &prefix)?;
-    for page in &pages {
-        if !page.blocks.is_empty() {
-            context.gate(&format!("{}: all of its code was run", page.page), &page.not_run());
-        }
-    }
+    context.all_ran(&pages);
     Ok(())
 }
 
