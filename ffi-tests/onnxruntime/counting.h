@@ -12,7 +12,8 @@
 
 class Counting final : public OrtAllocator {
  public:
-  explicit Counting(OrtAllocator &other) : OrtAllocator(other), behind_(other) {
+  explicit Counting(OrtAllocator &other) : OrtAllocator(), behind_(other) {
+    OrtAllocator::version = other.version;
     OrtAllocator::Alloc = [](OrtAllocator *self, std::size_t size) { return of(self).take(size, false); };
     OrtAllocator::Reserve = [](OrtAllocator *self, std::size_t size) { return of(self).take(size, true); };
     OrtAllocator::Free = [](OrtAllocator *self, void *ptr) { of(self).give(ptr); };
@@ -20,8 +21,6 @@ class Counting final : public OrtAllocator {
       OrtAllocator &behind = static_cast<const Counting *>(self)->behind_;
       return behind.Info(&behind);
     };
-    OrtAllocator::GetStats = nullptr;
-    OrtAllocator::Shrink = nullptr;
   }
 
   /* The request with that number from now on, from 0, fails. */

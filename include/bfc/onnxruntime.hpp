@@ -17,11 +17,11 @@
  * this must stay loaded as long.
  *
  * No memory. ONNX Runtime looks at what Alloc returns in few places: with NULL the first kernel writes to address 0.
- * Its own allocators throw std::bad_alloc, which its API functions turn into an OrtStatus. So Alloc and
- * Reserve throw bfc::out_of_memory or bfc::status_error, both a std::exception, whose words become the status's
- * message (ORT_RUNTIME_EXCEPTION), or ORT_FAIL where a kernel allocates. This needs exceptions that cross shared libraries, as all Linux builds of ONNX
- * Runtime have: they link libstdc++.so.6. For any other caller of the struct (one in C, say) `returning_null` gives NULL.
- * Free never throws. Size 0 is NULL, as the contract has it.
+ * Its own allocators throw std::bad_alloc, and its API functions turn what is thrown into an OrtStatus. So Alloc and
+ * Reserve throw bfc::out_of_memory or bfc::status_error, each a std::exception, whose words are in the status's message
+ * (its code is ORT_RUNTIME_EXCEPTION, or ORT_FAIL for a run that takes all of its memory at once). That needs an ONNX
+ * Runtime linked with the program's own C++ library, as those of PyPI are with libstdc++.so.6. For callers that look, one in
+ * C say, there is `returning_null`. Free never throws. Size 0 gives NULL.
  *
  * Every address is a multiple of 256. All functions may be called from any thread at any time.
  */
@@ -89,6 +89,8 @@ struct ort_runtime {
       throw ort_error(ORT_FAIL, std::string("bfc: no functions in ONNX Runtime ") + base.GetVersionString());
     }
   }
+
+  bool operator==(const ort_runtime &other) const noexcept { return api == other.api && version == other.version; }
 
   void check(OrtStatus *status) const {
     if (status == nullptr) return;
@@ -184,8 +186,8 @@ class ort_allocator final : public OrtAllocator {
     if (is_cpu) make_sure_of(from);
     const std::lock_guard<std::mutex> guard(every.lock);
     for (const auto &one : every.made) {
-      if (one->runtime_.api == runtime.api && one->device_ == from && one->order_ == order &&
-          one->failure_ == failure && one->is_cpu_ == is_cpu) {
+      if (one->runtime_ == runtime && one->device_ == from && one->order_ == order && one->failure_ == failure &&
+          one->is_cpu_ == is_cpu) {
         return *one;
       }
     }
