@@ -123,6 +123,12 @@ void contract(const char *library, const char *) {
 #if ORT_API_VERSION >= 25
   CHECK(ort.failure(memory.Shrink(&memory)).code == ORT_FAIL);
 #endif
+  try {
+    bfc::ort_allocator::cpu(ort.base, bfc::device(5000));
+    CHECK(false);
+  } catch (const bfc::error &error) {
+    CHECK(error.code() == bfc::errc::invalid_argument);
+  }
   /* Where nobody has made one it is made, and is of the host on every ordinal. */
   bfc::ort_allocator &made = bfc::ort_allocator::cpu(ort.base, bfc::device(3));
   void *const there = made.Alloc(&made, 100);

@@ -316,6 +316,13 @@ void replaced(const char *library, const char *model) {
   CHECK(!session.failure);
   session.numbers(Input(2, 2, 1));
   CHECK(first_pool.stats().num_allocs == 0 && second_pool.stats().num_allocs > 10);
+  {
+    /* Another one of the same takes nothing away at its end. */
+    const bfc::ort_registration third(ort.base, nullptr, second.memory());
+  }
+  const std::uint64_t before = second_pool.stats().num_allocs;
+  const Session later(ort, model);
+  CHECK(second_pool.stats().num_allocs > before);
   bfc::ort_registration moved(std::move(second));
   CHECK(!second && moved);
   moved.end();

@@ -60,6 +60,8 @@ class ort_error final : public std::runtime_error {
   OrtErrorCode code_;
 };
 
+class ort_registration;
+
 /* How an ort_allocator says that there is no memory. */
 enum class ort_failure {
   throwing,       /* std::bad_alloc, as ONNX Runtime's own allocators do */
@@ -168,6 +170,7 @@ class ort_allocator final : public OrtAllocator {
   }
   ~ort_allocator() { runtime_.api->ReleaseMemoryInfo(info_); }
   friend std::default_delete<ort_allocator>;
+  friend class ort_registration;
 
   static ort_allocator &of(OrtAllocator *self) noexcept { return *static_cast<ort_allocator *>(self); }
   static const ort_allocator &of(const OrtAllocator *self) noexcept {
@@ -199,8 +202,9 @@ class ort_allocator final : public OrtAllocator {
   /* The environment may say what backend, or nothing; AUTO would be CUDA on a device's ordinal. */
   static void make_sure_of(device from) {
     bfc_stats_t stats = BFC_STATS_INIT;
-    if (bfc_stats(from.ordinal(), &stats) != BFC_ERROR_NO_ALLOCATOR) return;
     std::error_code ec;
+    if (detail::set(ec, bfc_stats(from.ordinal(), &stats))) return;
+    if (ec != errc::no_allocator) detail::raise("bfc_stats", ec);
     if (from.ordinal() == host_device) {
       pool::create(from.ordinal(), ec).release();
     } else {
@@ -323,23 +327,29 @@ class ort_allocator final : public OrtAllocator {
   bool is_cpu_;
   OrtMemoryInfo *info_ = nullptr;
   std::atomic<std::uint64_t> reserves_{0};
+  /* Held around what ONNX Runtime is told of this, so that the number is that of the registrations there. */
+  std::mutex registering_;
+  std::uint64_t registrations_ = 0;
 };
 
 /* An ort_allocator is ONNX Runtime's for sessions with "session.use_env_allocators", as long as this lives. It takes
- * the place of what was registered for that memory before. At its end the environment has none: sessions that are
- * made later allocate by themselves, and those that were made before go on with libbfc, as do their values. Keeps the
- * environment alive. To be used by one thread at a time. */
+ * the place of what was registered for that memory before. At the end of the last one the environment has none: sessions
+ * that are made later allocate by themselves, and those that were made before go on with libbfc, as do their values. Keeps
+ * the environment alive. One object is to be used by one thread at a time. */
 class ort_registration {
  public:
-  /* `env` is the program's; there is one in a process. Throws ort_error. */
+  /* `env` is the program's, of which there is one in a process. NULL is that one, which is made if it does not exist.
+   * Throws ort_error. */
   ort_registration(const OrtApiBase &base, OrtEnv *env, ort_allocator &memory) : runtime_(base), memory_(&memory) {
     /* It gives the one that is there, counted once more. */
     runtime_.check(runtime_.api->CreateEnv(ORT_LOGGING_LEVEL_WARNING, "bfc", &env_));
+    const std::lock_guard<std::mutex> guard(memory_->registering_);
     OrtStatus *const status = runtime_.api->RegisterAllocator(env == nullptr ? env_ : env, memory_);
     if (status != nullptr) {
       runtime_.api->ReleaseEnv(env_);
       runtime_.check(status);
     }
+    memory_->registrations_ += 1;
   }
   ort_registration(const ort_registration &) = delete;
   ort_registration &operator=(const ort_registration &) = delete;
@@ -360,7 +370,13 @@ class ort_registration {
   /* Ends it before the block does; ended already is fine. */
   void end() noexcept {
     if (env_ == nullptr) return;
-    if (is_ours()) runtime_.api->ReleaseStatus(runtime_.api->UnregisterAllocator(env_, memory_->info()));
+    {
+      const std::lock_guard<std::mutex> guard(memory_->registering_);
+      memory_->registrations_ -= 1;
+      if (memory_->registrations_ == 0 && is_ours()) {
+        runtime_.api->ReleaseStatus(runtime_.api->UnregisterAllocator(env_, memory_->info()));
+      }
+    }
     runtime_.api->ReleaseEnv(std::exchange(env_, nullptr));
   }
 
