@@ -63,7 +63,8 @@ bfc::options small_options() {
   return bfc::options::growing().memory_limit(8 << 20).initial_region_bytes(64 << 10).name("ort");
 }
 
-/* A thousand random sizes in each of two threads, with work that is under way, and a driver that fails. */
+/* A thousand random sizes in each of two threads, each with a stream, whose work finds at the free what it wrote before;
+ * and a driver that fails. Shadows of two threads do not know each other: an overlap is found by that work. */
 void random_sizes() {
   const Simulated driver;
   driver.enter(0);
@@ -75,8 +76,14 @@ void random_sizes() {
     workers.emplace_back([&, worker] {
       driver.enter(0);
       void *const stream = driver.stream();
+      driver.hold(stream);
       std::mt19937 random(worker);
       Shadow shadow(false);
+      const auto free_one = [&] {
+        const auto [ptr, bytes] = shadow.pick(random);
+        driver.expect(stream, ptr, bytes);
+        provider.free(ptr);
+      };
       for (int call = 0; call < 1000; ++call) {
         if (random() % 8 == 0) driver.fail_alloc(1);
         const std::size_t bytes = random_size(random);
@@ -85,15 +92,16 @@ void random_sizes() {
           served += 1;
           if (ptr != nullptr) {
             shadow.took(ptr, bytes);
-            driver.work(stream, ptr, bytes, bytes);
+            driver.fill(stream, ptr, bytes);
           }
         } catch (const std::runtime_error &) {
           CHECK(bfc::last_error().find("no memory for") != std::string::npos);
           failed += 1;
         }
-        while (!shadow.empty() && random() % 100 < (shadow.size() > 20 ? 95 : 45)) provider.free(shadow.pick(random));
+        driver.step(stream, random() % 6);
+        while (!shadow.empty() && random() % 100 < (shadow.size() > 20 ? 95 : 45)) free_one();
       }
-      while (!shadow.empty()) provider.free(shadow.pick(random));
+      while (!shadow.empty()) free_one();
       provider.free(nullptr);
     });
   }
@@ -140,11 +148,11 @@ void work_under_way() {
   void *const stream = driver.stream();
   driver.hold(stream);
   void *const first = provider.alloc(1 << 20);
-  driver.work(stream, first, 1 << 20, 1);
+  driver.work(stream, first, 1 << 20);
   provider.free(first);
   void *const second = provider.alloc(1 << 20);
   CHECK(second != first);
-  driver.work(stream, second, 1 << 20, 2);
+  driver.work(stream, second, 1 << 20);
   provider.free(second);
   driver.release_all();
   bfc::pool::adopt(bfc::device(0)).destroy();

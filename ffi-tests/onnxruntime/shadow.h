@@ -12,6 +12,7 @@
 #include <cstring>
 #include <map>
 #include <random>
+#include <utility>
 
 class Shadow {
  public:
@@ -30,16 +31,17 @@ class Shadow {
     live_.emplace(start, bytes);
     if (is_readable_) std::memset(ptr, sign(start), bytes);
   }
-  /* One of them, to be given back. */
-  void *pick(std::mt19937 &random) {
+  /* One of them with its size, to be given back. */
+  std::pair<void *, std::size_t> pick(std::mt19937 &random) {
     auto one = live_.begin();
     std::advance(one, static_cast<long>(random() % live_.size()));
     char *const start = one->first;
     if (is_readable_) {
       for (std::size_t index = 0; index < one->second; index += 61) CHECK(start[index] == sign(start));
     }
+    const std::pair<void *, std::size_t> picked(start, one->second);
     live_.erase(one);
-    return start;
+    return picked;
   }
   bool empty() const { return live_.empty(); }
   std::size_t size() const { return live_.size(); }

@@ -43,12 +43,16 @@ class Simulated {
   }
   void hold(void *stream) const { CHECK(call<int(void *)>("simcuda_hold")(stream) == 0); }
   void release_all() const { call<void()>("simcuda_release_all")(); }
-  /* Work on a range, and a look whether it is still there when its turn comes. */
-  void work(void *stream, void *ptr, std::size_t bytes, std::uint64_t pattern) const {
-    using kernel = int(void *, std::uint64_t, std::uint64_t, std::uint64_t);
-    const std::uint64_t address = reinterpret_cast<std::uintptr_t>(ptr);
-    CHECK(call<kernel>("simcuda_fill")(stream, address, bytes / 8 * 8, pattern) == 0);
-    CHECK(call<kernel>("simcuda_expect")(stream, address, bytes / 8 * 8, pattern) == 0);
+  /* Runs some items of a held stream. */
+  void step(void *stream, std::uint64_t items) const {
+    call<std::uint64_t(void *, std::uint64_t)>("simcuda_step")(stream, items);
+  }
+  /* Work that fills a range; and work that looks whether it is still so when its turn comes. */
+  void fill(void *stream, void *ptr, std::size_t bytes) const { queue("simcuda_fill", stream, ptr, bytes); }
+  void expect(void *stream, void *ptr, std::size_t bytes) const { queue("simcuda_expect", stream, ptr, bytes); }
+  void work(void *stream, void *ptr, std::size_t bytes) const {
+    fill(stream, ptr, bytes);
+    expect(stream, ptr, bytes);
   }
   /* The nth call of cuMemAlloc from now on is out of memory. */
   void fail_alloc(std::uint64_t nth) const {
@@ -67,6 +71,13 @@ class Simulated {
   }
 
  private:
+  /* The pattern is another one for each stream and size. */
+  void queue(const char *kernel, void *stream, void *ptr, std::size_t bytes) const {
+    const std::uint64_t pattern = reinterpret_cast<std::uintptr_t>(stream) * 0x9e3779b97f4a7c15u + bytes;
+    using queued = int(void *, std::uint64_t, std::uint64_t, std::uint64_t);
+    CHECK(call<queued>(kernel)(stream, reinterpret_cast<std::uintptr_t>(ptr), bytes / 8 * 8, pattern) == 0);
+  }
+
   void *driver_;
 };
 
