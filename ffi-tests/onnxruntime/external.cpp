@@ -13,6 +13,7 @@
 
 #include <atomic>
 #include <cinttypes>
+#include <map>
 #include <mutex>
 #include <set>
 #include <stdexcept>
@@ -63,7 +64,7 @@ bfc::options small_options() {
   return bfc::options::growing().memory_limit(8 << 20).initial_region_bytes(64 << 10).name("ort");
 }
 
-/* A thousand random sizes in each of two threads, each with a stream, whose work finds at the free what it wrote before;
+/* A thousand random sizes in each of two threads, each with two streams, whose work finds at the free what it wrote before;
  * and a driver that fails. Shadows of two threads do not know each other: an overlap is found by that work. */
 void random_sizes() {
   const Simulated driver;
@@ -75,30 +76,32 @@ void random_sizes() {
   for (unsigned worker = 0; worker < 2; ++worker) {
     workers.emplace_back([&, worker] {
       driver.enter(0);
-      void *const stream = driver.stream();
-      driver.hold(stream);
+      void *const streams[] = {driver.stream(), driver.stream()};
+      for (void *stream : streams) driver.hold(stream);
+      std::map<void *, void *> users;
       std::mt19937 random(worker);
       Shadow shadow(false);
       const auto free_one = [&] {
         const auto [ptr, bytes] = shadow.pick(random);
-        driver.expect(stream, ptr, bytes);
+        driver.expect(users.at(ptr), ptr, bytes);
         provider.free(ptr);
       };
       for (int call = 0; call < 1000; ++call) {
         if (random() % 8 == 0) driver.fail_alloc(1);
         const std::size_t bytes = random_size(random);
         try {
-          void *const ptr = random() % 6 == 0 ? provider.reserve(bytes) : provider.alloc(bytes);
+          void *const ptr = random() % 20 == 0 ? provider.reserve(bytes) : provider.alloc(bytes);
           served += 1;
           if (ptr != nullptr) {
             shadow.took(ptr, bytes);
-            driver.fill(stream, ptr, bytes);
+            users[ptr] = streams[random() % 2];
+            driver.fill(users[ptr], ptr, bytes);
           }
         } catch (const std::runtime_error &) {
           CHECK(bfc::last_error().find("no memory for") != std::string::npos);
           failed += 1;
         }
-        driver.step(stream, random() % 6);
+        driver.step(streams[random() % 2], random() % 6);
         while (!shadow.empty() && random() % 100 < (shadow.size() > 20 ? 95 : 45)) free_one();
       }
       while (!shadow.empty()) free_one();
