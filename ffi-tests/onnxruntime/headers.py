@@ -18,12 +18,8 @@ import urllib.request
 
 NPM = "https://registry.npmjs.org/com.github.asus4.onnxruntime/-/com.github.asus4.onnxruntime-0.4.9.tgz"
 # It has them for iOS, where they are the same. What follows them, 110 of 150 MB, is not read.
-NPM_FOLDER = (
-    "package/Plugins/iOS~/onnxruntime.xcframework/ios-arm64_x86_64-simulator/onnxruntime.framework/Headers/"
-)
-DEBIAN = (
-    "https://deb.debian.org/debian/pool/main/o/onnxruntime/libonnxruntime-dev_1.21.0+dfsg-1_amd64.deb"
-)
+NPM_FOLDER = "package/Plugins/iOS~/onnxruntime.xcframework/ios-arm64_x86_64-simulator/onnxruntime.framework/Headers/"
+DEBIAN = "https://deb.debian.org/debian/pool/main/o/onnxruntime/libonnxruntime-dev_1.21.0+dfsg-1_amd64.deb"
 DEBIAN_FOLDER = "./usr/include/onnxruntime/"
 
 HASHES = {

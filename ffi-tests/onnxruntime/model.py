@@ -17,6 +17,7 @@ HIDDEN = 96
 
 def weights(random):
     """The initializers: 0.3 MB."""
+
     def tensor(name, *shape):
         values = random.standard_normal(shape, dtype=numpy.float32) * numpy.float32(0.1)
         return numpy_helper.from_array(values, name)

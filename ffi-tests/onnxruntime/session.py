@@ -122,7 +122,9 @@ def threads(model):
     wrong = []
 
     def run(session):
-        wrong.extend(1 for values, expected in work for _ in range(3) if not same_bits(session.run(None, values), expected))
+        wrong.extend(
+            1 for values, expected in work for _ in range(3) if not same_bits(session.run(None, values), expected)
+        )
 
     workers = [threading.Thread(target=run, args=[sessions[index % 2]]) for index in range(6)]
     for worker in workers:
@@ -141,7 +143,11 @@ def for_the_provider(model):
     assert tried > 2 and failed == 0
     options = bfc.onnxruntime.provider_options(device_id=1, do_copy_in_default_stream=True)
     assert options["device_id"] == "1" and options["do_copy_in_default_stream"] == "True"
-    for option, name in {"alloc": "bfc_ort_alloc", "free": "bfc_ort_free", "empty_cache": "bfc_ort_empty_cache"}.items():
+    for option, name in {
+        "alloc": "bfc_ort_alloc",
+        "free": "bfc_ort_free",
+        "empty_cache": "bfc_ort_empty_cache",
+    }.items():
         assert options["gpu_external_" + option] == str(bfc._library.address(name))
     try:
         bfc.onnxruntime.provider_options(gpu_external_free="1")

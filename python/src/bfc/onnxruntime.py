@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, SupportsIndex
 from . import HOST, Error, OutOfMemoryError, Status, _library, _shim
 
 if TYPE_CHECKING:
-    import onnxruntime
+    import onnxruntime  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
 __all__ = ["provider_options", "session_options", "stop", "use"]
 
