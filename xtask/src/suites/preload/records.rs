@@ -42,6 +42,7 @@ pub fn run(context: &mut Context, stage: &Stage) -> Result<()> {
         replays(workspace, &bfc, &trace, stage)
     });
     second_process(context, stage, &program)?;
+    warnings(context, stage)?;
     report(context, stage, &program)
 }
 
@@ -111,6 +112,27 @@ fn second_process(context: &mut Context, stage: &Stage, program: &Path) -> Resul
         of_threads(&files::read(new)?)?;
         files::remove(new)
     });
+    Ok(())
+}
+
+/// Malformed settings are ignored, each with one warning if warnings are wanted.
+fn warnings(context: &mut Context, stage: &Stage) -> Result<()> {
+    let program = compile(context, stage, "limits")?;
+    let malformed =
+        "BFC_MEMORY_LIMIT=lots BFC_MEMORY_FRACTION=2 BFC_BACKEND=cuda_vmn BFC_PRELOAD_MAX=20000000T";
+    for (log, each) in [("warn", 1), ("error", 0), ("off", 0)] {
+        let settings = format!("{malformed} BFC_LOG={log}");
+        let command = with(context, stage, &program, "limit_malformed", &settings)?;
+        context.check(&format!("malformed settings with BFC_LOG={log}"), |workspace| {
+            let said = workspace.run_well(&format!("preload: warnings, {log}"), command)?;
+            for setting in malformed.split(' ') {
+                let warning = format!("libbfc warning: {setting} is ignored: it must be ");
+                let found = said.matches(&warning).count();
+                ensure!(found == each, "{found} times and not {each} it says `{warning}`:\n{said}");
+            }
+            Ok(())
+        });
+    }
     Ok(())
 }
 
