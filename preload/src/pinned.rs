@@ -82,8 +82,12 @@ fn serve(place: *mut *mut c_void, bytes: usize, flags: c_uint) -> Option<u64> {
     if taken.is_err_and(|other| other != home) {
         return None;
     }
-    if !pool().is_there() {
+    if !pool().is_known() {
         create().ok()?;
+    }
+    // The program's own may be of other memory, and what is freed does not wait in it.
+    if !pool().is_ours() {
+        return None;
     }
     let served = pool().alloc(bytes, None).ok();
     if served.is_some() {
@@ -129,7 +133,7 @@ pub unsafe extern "C" fn cuMemAllocHost_v2(place: *mut *mut c_void, bytes: usize
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemFreeHost(memory: *mut c_void) -> CUresult {
     let Some(free) = real::cuMemFreeHost() else { return CUDA_ERROR_NOT_INITIALIZED };
-    if pool().is_there() && !memory.is_null() && bfc::owner(memory.addr() as u64) == Some(bfc::PINNED) {
+    if pool().is_ours() && !memory.is_null() && bfc::owner(memory.addr() as u64) == Some(bfc::PINNED) {
         if contexts::current() == Current::None {
             return without_context();
         }

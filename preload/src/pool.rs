@@ -109,9 +109,15 @@ impl Pool {
         self.state.origin.load(Ordering::Relaxed) != NOBODYS
     }
 
+    /// Whether this interposer created it, and not the program.
+    #[inline]
+    pub(crate) fn is_ours(self) -> bool {
+        self.state.origin.load(Ordering::Acquire) == OURS
+    }
+
     /// Whether it is known whose it is.
     #[inline]
-    fn is_known(self) -> bool {
+    pub(crate) fn is_known(self) -> bool {
         matches!(self.state.origin.load(Ordering::Acquire), OURS | OTHERS)
     }
 
@@ -187,7 +193,8 @@ impl Pool {
         {
             return Ok(address);
         }
-        if settings::is_limited() {
+        // The limit is meant for devices.
+        if settings::is_limited() && self.ordinal != bfc::PINNED {
             return Err(Refused::OutOfMemory);
         }
         // The driver may find in one piece what the pool cannot.
