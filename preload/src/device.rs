@@ -54,14 +54,22 @@ fn serve(place: *mut CUdeviceptr, bytes: usize) -> Result<u64, Refused> {
     served
 }
 
-/// Calls the driver; where it has no memory the pools give back what they can, and it is asked again.
+/// Calls the driver; where it has no memory the device's pool gives back what it can, and it is asked again.
 pub(crate) fn with_trim(call: impl Fn() -> CUresult) -> CUresult {
+    let of_device = || match contexts::current() {
+        Current::Primary(device) => Pool::of_device(device),
+        _ => None,
+    };
+    with_trim_of(of_device, call)
+}
+
+/// The same with a pool that holds such memory.
+pub(crate) fn with_trim_of(pool: impl FnOnce() -> Option<Pool>, call: impl Fn() -> CUresult) -> CUresult {
     let code = call();
     if code != CUDA_ERROR_OUT_OF_MEMORY || captures::any() {
         return code;
     }
-    let Current::Primary(device) = contexts::current() else { return code };
-    match Pool::of_device(device).map_or(0, Pool::trim_all) {
+    match pool().map_or(0, Pool::trim_all) {
         0 => code,
         _ => call(),
     }

@@ -11,7 +11,7 @@ use cuda_sys::*;
 
 use crate::bfc::{self, Suballocator};
 use crate::contexts::{self, Current};
-use crate::device::without_context;
+use crate::device::{self, without_context};
 use crate::hooks::real;
 use crate::pool::{Pool, Refused, State, pointer};
 use crate::{settings, watch};
@@ -96,6 +96,11 @@ fn serve(place: *mut *mut c_void, bytes: usize, flags: c_uint) -> Option<u64> {
     served
 }
 
+/// Calls the driver; where it has no memory the pool gives back what it can, and it is asked again.
+fn with_trim(call: impl Fn() -> CUresult) -> CUresult {
+    device::with_trim_of(|| Some(pool()).filter(|pool| pool.is_ours()), call)
+}
+
 /// # Safety
 /// As the driver's.
 #[unsafe(no_mangle)]
@@ -108,7 +113,7 @@ pub unsafe extern "C" fn cuMemHostAlloc(place: *mut *mut c_void, bytes: usize, f
             CUDA_SUCCESS
         }
         // SAFETY: the caller's arguments.
-        None => unsafe { alloc(place, bytes, flags) },
+        None => with_trim(|| unsafe { alloc(place, bytes, flags) }),
     }
 }
 
@@ -124,7 +129,7 @@ pub unsafe extern "C" fn cuMemAllocHost_v2(place: *mut *mut c_void, bytes: usize
             CUDA_SUCCESS
         }
         // SAFETY: the caller's arguments.
-        None => unsafe { alloc(place, bytes) },
+        None => with_trim(|| unsafe { alloc(place, bytes) }),
     }
 }
 
