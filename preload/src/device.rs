@@ -6,7 +6,7 @@ use cuda_sys::*;
 
 use crate::contexts::{self, Current};
 use crate::hooks::real;
-use crate::pool::{self, Pool, Refused};
+use crate::pool::{self, Freed, Pool, Refused};
 use crate::watch::{self, Passed};
 use crate::{captures, ordered, settings, trace};
 
@@ -99,18 +99,20 @@ pub(crate) fn take_back(address: u64) -> Option<CUresult> {
     let current = contexts::current();
     if let Current::Primary(device) = current
         && let Some(pool) = Pool::of_device(device).filter(|pool| pool.is_there())
-        && let Some(code) = pool.free(address)
     {
-        return Some(code);
+        return match pool.free(address) {
+            Freed::Here(code) => Some(code),
+            Freed::Elsewhere(owner) => take_back_elsewhere(address, owner, current),
+        };
     }
-    take_back_elsewhere(address, current)
+    take_back_elsewhere(address, pool::owner(address), current)
 }
 
 /// Freed with another device's context, or none.
 #[cold]
-fn take_back_elsewhere(address: u64, current: Current) -> Option<CUresult> {
-    let pool = pool::owner(address)?;
-    if current == Current::None { Some(without_context()) } else { pool.free(address) }
+fn take_back_elsewhere(address: u64, owner: Option<Pool>, current: Current) -> Option<CUresult> {
+    let pool = owner?;
+    if current == Current::None { Some(without_context()) } else { pool.free(address).code() }
 }
 
 /// What the driver says where it can free nothing: that there is no context, that it is destroyed, or, at the end of the

@@ -142,7 +142,7 @@ pub unsafe extern "C" fn cuMemFreeHost(memory: *mut c_void) -> CUresult {
         if contexts::current() == Current::None {
             return without_context();
         }
-        if let Some(code) = pool().free(memory.addr() as u64) {
+        if let Some(code) = pool().free(memory.addr() as u64).code() {
             return code;
         }
     }
