@@ -64,6 +64,23 @@ fn current_handle() -> Option<CUcontext> {
     (code == CUDA_SUCCESS && !context.is_null()).then_some(context)
 }
 
+/// Whether a stream is a default one: the current context's, or this thread's there.
+pub(crate) fn is_default(stream: CUstream) -> bool {
+    stream.addr() <= 2
+}
+
+/// The context that a stream is of.
+pub(crate) fn of_stream(stream: CUstream) -> Option<CUcontext> {
+    if is_default(stream) {
+        return current_handle();
+    }
+    let ask = hooks::load()?.cuStreamGetCtx().ok()?;
+    let mut context = ptr::null_mut();
+    // SAFETY: the caller's stream, and a pointer that is valid for writing.
+    let code = unsafe { ask(stream, &mut context) };
+    (code == CUDA_SUCCESS && !context.is_null()).then_some(context)
+}
+
 #[cold]
 fn unknown(context: CUcontext) -> Current {
     if OTHERS.iter().any(|other| other.load(Ordering::Relaxed) == context) {
