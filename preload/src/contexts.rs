@@ -195,6 +195,20 @@ fn primary(device: c_int) -> Option<&'static Primary> {
     PRIMARIES.get(usize::try_from(device).ok()?)
 }
 
+/// A device's primary context, or NULL if it is not known.
+pub(crate) fn primary_handle(device: c_int) -> CUcontext {
+    primary(device).map_or(ptr::null_mut(), |primary| primary.context.load(Ordering::Relaxed))
+}
+
+/// Whether anybody holds a device's primary context still.
+pub(crate) fn is_active(device: c_int) -> bool {
+    let Some(Ok(ask)) = hooks::load().map(|driver| driver.cuDevicePrimaryCtxGetState()) else { return true };
+    let (mut flags, mut active) = (0, 0);
+    // SAFETY: the pointers are valid for writing.
+    let code = unsafe { ask(device, &mut flags, &mut active) };
+    code != CUDA_SUCCESS || active != 0
+}
+
 /// The program holds the primary context once more.
 pub(crate) fn note_retained(device: c_int, context: CUcontext) {
     if let Some(primary) = primary(device) {
