@@ -38,7 +38,7 @@ void outputs(const char *library, const char *model) {
   bfc::ort_allocator &memory = bfc::ort_allocator::cpu(ort.base, pool);
   bfc::ort_registration registration(ort.base, ort.env, memory);
   Session with(ort, model);
-  Session without(ort, model, {false, true, 1});
+  Session without(ort, model, {false, true, 1, false});
   CHECK(!with.failure && !without.failure);
   const bfc_stats_t made = pool.stats();
   CHECK(made.num_allocs > 0 && memory.reserved() > 0);
@@ -73,7 +73,7 @@ void account(const char *library, const char *model) {
     std::unique_ptr<Session> session;
     {
       const Counted counted;
-      session = std::make_unique<Session>(ort, model, Settings{is_shared, false, 1});
+      session = std::make_unique<Session>(ort, model, Settings{is_shared, false, 1, false});
       made = counted.so_far();
     }
     CHECK(!session->failure);
@@ -180,27 +180,24 @@ void limits(const char *library, const char *model) {
   check_clean(pool);
 }
 
+void check_injected(const Failure &why) {
+  /* FAIL where a run takes all of its memory at once, as it does for a shape that it has seen. */
+  CHECK(why.code == ORT_RUNTIME_EXCEPTION || why.code == ORT_FAIL);
+  CHECK(why.says("injected"));
+}
+
 /* Each request of a session's creation and of a run fails once: an error each time, nothing is lost. */
-void each_fails(const char *library, const char *model) {
-  Ort ort(library);
-  bfc::pool pool(bfc::host_device, on_host());
-  Counting counting(bfc::ort_allocator::cpu(ort.base, pool));
-  ort.must(ort.api.RegisterAllocator(ort.env, &counting));
-  const auto check_failure = [](const Failure &why) {
-    /* FAIL where a run takes all of its memory at once, as it does for a shape that it has seen. */
-    CHECK(why.code == ORT_RUNTIME_EXCEPTION || why.code == ORT_FAIL);
-    CHECK(why.says("injected"));
-  };
+void each_fails_so(const Ort &ort, const char *model, Counting &counting, const bfc::pool &pool, Settings settings) {
   long creation = 0;
   for (;; ++creation) {
     counting.fail_at(creation);
-    const Session session(ort, model, {true, true, 3});
+    const Session session(ort, model, settings);
     if (!session.failure) break;
-    check_failure(session.failure);
+    check_injected(session.failure);
     CHECK(pool.stats().bytes_requested == 0);
   }
   counting.fail_at(-1);
-  Session session(ort, model, {true, true, 3});
+  const Session session(ort, model, settings);
   const std::uint64_t kept = pool.stats().bytes_requested;
   const Input input(7, 19, 5);
   const auto expected = session.numbers(input);
@@ -209,14 +206,25 @@ void each_fails(const char *library, const char *model) {
     Failure why;
     counting.fail_at(run);
     if (session.run(input, why); !why) break;
-    check_failure(why);
+    check_injected(why);
     CHECK(pool.stats().bytes_requested == kept);
     counting.fail_at(-1);
     CHECK(same_bits(session.numbers(input), expected));
   }
+  counting.fail_at(-1);
   std::printf("%ld requests of a creation failed, and %ld of a run\n", creation, run);
   CHECK(creation > 3 && run > 10);
-  session.end();
+}
+
+/* With operations one after another, and at once. */
+void each_fails(const char *library, const char *model) {
+  Ort ort(library);
+  bfc::pool pool(bfc::host_device, on_host());
+  Counting counting(bfc::ort_allocator::cpu(ort.base, pool));
+  ort.must(ort.api.RegisterAllocator(ort.env, &counting));
+  for (const bool is_parallel : {false, true}) {
+    each_fails_so(ort, model, counting, pool, {true, true, 3, is_parallel});
+  }
   ort.must(ort.api.UnregisterAllocator(ort.env, ort.cpu));
   check_clean(pool);
 }
@@ -229,12 +237,12 @@ void threads(const char *library, const char *model) {
   const std::vector<Input> all = inputs(24, 4, 12, 48);
   std::vector<std::vector<std::vector<float>>> expected;
   {
-    Session without(ort, model, {false, true, 1});
+    Session without(ort, model, {false, true, 1, false});
     for (const Input &input : all) expected.push_back(without.numbers(input));
   }
   std::vector<std::unique_ptr<Session>> sessions;
   for (int index = 0; index < 3; ++index) {
-    sessions.push_back(std::make_unique<Session>(ort, model, Settings{true, true, 1 + index % 2}));
+    sessions.push_back(std::make_unique<Session>(ort, model, Settings{true, true, 1 + index % 2, false}));
     CHECK(!sessions.back()->failure);
   }
   const std::uint64_t kept = pool.stats().bytes_requested;

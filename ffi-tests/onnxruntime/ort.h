@@ -130,6 +130,7 @@ struct Settings {
   bool shared = true;       /* session.use_env_allocators */
   bool arena = true;        /* ORT's own, where it is not shared */
   int threads = 1;          /* within an operation */
+  bool parallel = false;    /* operations at once, in two threads */
 };
 
 class Session {
@@ -139,6 +140,10 @@ class Session {
     ort.must(ort.api.CreateSessionOptions(&options));
     ort.must(ort.api.SetIntraOpNumThreads(options, settings.threads));
     if (settings.shared) ort.must(ort.api.AddSessionConfigEntry(options, "session.use_env_allocators", "1"));
+    if (settings.parallel) {
+      ort.must(ort.api.SetSessionExecutionMode(options, ORT_PARALLEL));
+      ort.must(ort.api.SetInterOpNumThreads(options, 2));
+    }
     if (!settings.arena) ort.must(ort.api.DisableCpuMemArena(options));
     failure = ort.failure(ort.api.CreateSession(ort.env, model, options, &session_));
     ort.api.ReleaseSessionOptions(options);

@@ -12,7 +12,7 @@ use crate::workspace::Workspace;
 
 const PACKAGES: Packages = Packages {
     name: "onnxruntime",
-    about: "ONNX Runtime 1.31.1 and onnx (about 65 MB, 0.2 GB on the disk)",
+    about: "ONNX Runtime 1.31.1 and onnx (about 50 MB, 0.2 GB on the disk)",
     pip: &[
         "--no-deps",
         "--only-binary=:all:",
