@@ -10,6 +10,7 @@ mod gpu;
 mod header;
 mod layers;
 mod lints;
+mod onnxruntime;
 mod package;
 mod pkg_config;
 mod preload;
@@ -42,7 +43,7 @@ struct Suite {
 }
 
 /// In the order in which they run: what takes seconds and finds much comes first.
-const SUITES: [Suite; 16] = [
+const SUITES: [Suite; 17] = [
     Suite {
         name: "layers",
         about: "the library's modules import only from those below them",
@@ -138,6 +139,12 @@ const SUITES: [Suite; 16] = [
         about: "PyTorch's CUDA wheel trains on the simulated driver (fetches it, once)",
         usual: false,
         run: pytorch::run,
+    },
+    Suite {
+        name: "onnxruntime",
+        about: "ONNX Runtime's CPU wheel runs a model with libbfc's memory (fetches it, once)",
+        usual: false,
+        run: onnxruntime::run,
     },
 ];
 
