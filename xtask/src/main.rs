@@ -16,6 +16,7 @@ mod header;
 mod hooks;
 mod install;
 mod interposer;
+mod onnxruntime;
 mod pages;
 mod python;
 mod pytorch;
