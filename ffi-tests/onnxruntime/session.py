@@ -15,15 +15,13 @@ import bfc.onnxruntime
 import numpy
 import onnxruntime
 
-PAGE = pathlib.Path(__file__).parents[2] / "docs/onnxruntime.md"
+sys.path.append(str(pathlib.Path(__file__).parents[1]))
+from page import Page
 
 
 def page():
     """What the page's blocks of Python define."""
-    scope = {}
-    for block in re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE):
-        exec(compile(block, str(PAGE), "exec"), scope)
-    return scope
+    return Page("onnxruntime").run_all({})
 
 
 def inputs(count, seed):

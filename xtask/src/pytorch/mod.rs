@@ -15,6 +15,7 @@ use serde_json::Value;
 pub use differences::differences;
 
 use crate::files;
+use crate::pages::owned::Owned;
 use crate::python::{Environment, Packages, plainly};
 use crate::simcuda;
 use crate::workspace::Workspace;
@@ -149,6 +150,7 @@ impl PyTorch {
         command.args(&words[1..]).args(["-W", "ignore"]);
         command.arg(workspace.path("ffi-tests/pytorch/train.py")).arg("--out").arg(&out).args(arguments);
         plainly(&mut command);
+        Owned::tell(workspace, &mut command);
         command.env("LD_LIBRARY_PATH", &self.libraries).envs(allocator.variable());
         command.envs(launcher.environment.iter().map(|(name, value)| (name, value)));
         workspace.run_well(&name, command)?;

@@ -1,5 +1,6 @@
 //! `cargo xtask test`: the suites, and running them.
 
+mod book;
 mod context;
 mod cuda_headers;
 mod doc;
@@ -43,7 +44,7 @@ struct Suite {
 }
 
 /// In the order in which they run: what takes seconds and finds much comes first.
-const SUITES: [Suite; 17] = [
+const SUITES: [Suite; 18] = [
     Suite {
         name: "layers",
         about: "the library's modules import only from those below them",
@@ -73,6 +74,12 @@ const SUITES: [Suite; 17] = [
         about: "cargo doc without a warning, examples that run, links that lead somewhere",
         usual: true,
         run: doc::run,
+    },
+    Suite {
+        name: "book",
+        about: "docs/ as a book: built without a warning, links, and the code and commands on its pages (builds mdBook, once)",
+        usual: true,
+        run: book::run,
     },
     Suite {
         name: "header",
@@ -218,8 +225,9 @@ mod tests {
 
     #[test]
     fn the_usual_suites_run_unless_others_are_named() {
-        let usual =
-            ["layers", "rust", "simcuda", "preload", "doc", "header", "symbols", "package", "valgrind"];
+        let usual = [
+            "layers", "rust", "simcuda", "preload", "doc", "book", "header", "symbols", "package", "valgrind",
+        ];
         assert_eq!(wanted(&[]), usual);
         assert_eq!(wanted(&["fuzz", "lints"]), ["lints", "fuzz"]);
         assert_eq!(wanted(&["all"]).len(), SUITES.len());

@@ -8,6 +8,7 @@ use anyhow::{Result, bail};
 use super::context::{Context, Count};
 use crate::files;
 use crate::onnxruntime::{self, OnnxRuntime};
+use crate::pages::owned::Owned;
 use crate::simcuda;
 use crate::tools;
 
@@ -37,6 +38,7 @@ pub fn run(context: &mut Context) -> Result<()> {
         }
     };
     let library = onnxruntime.library()?;
+    let pages = Owned::of_suite(&context.workspace, "onnxruntime")?;
     for headers in &onnxruntime.headers {
         let version = &headers.version;
         let folder = match &headers.folder {
@@ -54,10 +56,12 @@ pub fn run(context: &mut Context) -> Result<()> {
         }
         if version == NEWEST {
             abi(context, &prefix, folder);
-            page(context, &prefix, folder, [&library, &onnxruntime.model])?;
+            page(context, &prefix, folder, &pages[0], [&library, &onnxruntime.model])?;
         }
     }
-    python(context, &onnxruntime, &prefix)
+    python(context, &onnxruntime, &prefix)?;
+    context.all_ran(&pages);
+    Ok(())
 }
 
 /// The CUDA provider's functions.
@@ -132,11 +136,14 @@ fn abi(context: &mut Context, prefix: &Path, headers: &Path) {
 }
 
 /// The program on the page in C++.
-fn page(context: &mut Context, prefix: &Path, headers: &Path, [library, model]: [&Path; 2]) -> Result<()> {
-    let page = files::read(&context.workspace.path("docs/onnxruntime.md"))?;
-    let code = page.split("```cpp\n").nth(1).and_then(|rest| rest.split("```\n").next()).unwrap_or_default();
-    let source = context.workspace.target.join("onnxruntime/page.cpp");
-    files::write(&source, code)?;
+fn page(
+    context: &mut Context,
+    prefix: &Path,
+    headers: &Path,
+    page: &Owned,
+    [library, model]: [&Path; 2],
+) -> Result<()> {
+    let source = page.file("cpp-1")?;
     let mut program = None;
     context.check("compile the program of docs/onnxruntime.md", |workspace| {
         program = Some(onnxruntime::compile(workspace, prefix, "page", &[&source, library], Some(headers))?);
@@ -149,6 +156,9 @@ fn page(context: &mut Context, prefix: &Path, headers: &Path, [library, model]: 
         files::copy(library, &folder.join("libonnxruntime.so.1"))?;
         command.arg(model).env("LD_LIBRARY_PATH", folder);
         let said = context.program("the program of docs/onnxruntime.md", command, Count::One)?;
+        if said.success {
+            page.ran("cpp-1")?;
+        }
         let wrong = if said.text.contains('*') { vec![] } else { vec![said.text] };
         context.gate("the program of docs/onnxruntime.md shows a pool in use", &wrong);
     }
