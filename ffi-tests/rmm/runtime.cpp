@@ -1,10 +1,13 @@
 // For RMM 25.8 and newer, whose library has NVIDIA's runtime inside: that runtime does not start on the simulated driver,
 // and nothing can be put in its place. So what of RMM calls it is here once more, over the simulated runtime. librmm.so
 // calls these functions through its table of symbols, and the loader takes the program's: the rest of it is RMM's own.
+// For Python this file is a library of its own, in LD_PRELOAD.
 //
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
 #include <rmm/cuda_device.hpp>
+#include <rmm/cuda_stream.hpp>
+#include <rmm/cuda_stream_view.hpp>
 #include <rmm/detail/cuda_memcpy.hpp>
 #include <rmm/detail/error.hpp>
 #include <rmm/mr/cuda_memory_resource.hpp>
@@ -45,6 +48,16 @@ cuda_set_device_raii::~cuda_set_device_raii() noexcept {
 cudaError_t detail::memcpy_async(void *to, const void *from, std::size_t bytes, cuda::stream_ref stream) {
   return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream.get());
 }
+
+cuda_stream::cuda_stream(flags kind)
+    : stream_(new cudaStream_t{}, [](cudaStream_t *made) {
+        cudaStreamDestroy(*made);
+        delete made;
+      }) {
+  RMM_CUDA_TRY(cudaStreamCreateWithFlags(stream_.get(), static_cast<unsigned>(kind)));
+}
+void cuda_stream::synchronize() const { RMM_CUDA_TRY(cudaStreamSynchronize(value())); }
+void cuda_stream_view::synchronize() const { RMM_CUDA_TRY(cudaStreamSynchronize(value())); }
 
 // What a program has before it sets a resource of its own.
 void *mr::cuda_memory_resource::allocate_sync(std::size_t bytes, std::size_t) {
