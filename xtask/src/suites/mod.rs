@@ -15,10 +15,12 @@ mod pkg_config;
 mod preload;
 mod pytorch;
 mod races;
+mod rmm;
 mod rust;
 mod simcuda;
 mod symbols;
 mod tensorflow;
+mod tensorrt;
 mod valgrind;
 
 use std::process::ExitCode;
@@ -42,7 +44,7 @@ struct Suite {
 }
 
 /// In the order in which they run: what takes seconds and finds much comes first.
-const SUITES: [Suite; 16] = [
+const SUITES: [Suite; 18] = [
     Suite {
         name: "layers",
         about: "the library's modules import only from those below them",
@@ -138,6 +140,18 @@ const SUITES: [Suite; 16] = [
         about: "PyTorch's CUDA wheel trains on the simulated driver (fetches it, once)",
         usual: false,
         run: pytorch::run,
+    },
+    Suite {
+        name: "rmm",
+        about: "libbfc as RMM's memory resource, in C++ and Python, on the simulated driver (fetches RMM, once)",
+        usual: false,
+        run: rmm::run,
+    },
+    Suite {
+        name: "tensorrt",
+        about: "libbfc's allocator against TensorRT's headers, on the simulated driver (fetches them, once)",
+        usual: false,
+        run: tensorrt::run,
     },
 ];
 

@@ -1,0 +1,104 @@
+//! The suite `rmm`: libbfc as a memory resource of RMM, in C++ and in Python, on the simulated driver.
+//!
+//! See ffi-tests/rmm.
+
+use anyhow::{Result, bail};
+
+use super::context::{Context, Count};
+use crate::python::plainly;
+use crate::rmm::{self, Rmm};
+use crate::tools;
+
+/// Both versions of RMM, a fault that has to be found, and Python.
+pub fn run(context: &mut Context) -> Result<()> {
+    for compiler in [tools::c_compiler(), tools::cxx_compiler()] {
+        if !tools::works(&compiler) {
+            context.skip("all of it", &format!("there is no {}", compiler.display()));
+            return Ok(());
+        }
+    }
+    let prefix = context.prefix()?;
+    let versions = match Rmm::find(&context.workspace, &prefix) {
+        Ok(versions) => versions,
+        Err(error) => {
+            let words = format!("{error:#}");
+            context.skip("all of it", words.lines().next().unwrap_or_default());
+            return Ok(());
+        }
+    };
+    for rmm in &versions {
+        cases(context, rmm)?;
+        if rmm.has_library() {
+            page(context, rmm)?;
+            python(context, rmm)?;
+        }
+    }
+    Ok(())
+}
+
+/// Each case is a process of its own: RMM and libbfc both have one state for a process.
+fn cases(context: &mut Context, rmm: &Rmm) -> Result<()> {
+    let mut program = None;
+    context.check(&format!("RMM {}: compile", rmm.version), |workspace| {
+        program = Some(rmm.compile(workspace, &[])?);
+        Ok(())
+    });
+    let Some(program) = program else { return Ok(()) };
+    let libraries = rmm.libraries()?;
+    let command = |context: &Context, arguments: &[&str]| {
+        let mut command = context.workspace.command(&program);
+        plainly(&mut command);
+        command.args(arguments).env("LD_LIBRARY_PATH", &libraries);
+        command
+    };
+    let names = context.workspace.run_well(&format!("rmm {} cases", rmm.version), command(context, &[]))?;
+    for name in names.lines() {
+        let command = command(context, &[name]);
+        context.program(&format!("RMM {}: {name}", rmm.version), command, Count::One)?;
+    }
+    for (name, fault, words) in [
+        ("random_streams", "events", "simcuda_mismatches() == 0"),
+        ("zero", "leak", "stats().bytes_in_use == 0"),
+    ] {
+        let command = command(context, &[name, fault]);
+        context.check(&format!("RMM {}: found: {fault}", rmm.version), |workspace| {
+            let ended = workspace.run(&format!("rmm {} {fault}", rmm.version), command)?;
+            if ended.success || !ended.text.contains(words) {
+                bail!("it was not: {}", ended.complaint());
+            }
+            Ok(())
+        });
+    }
+    Ok(())
+}
+
+/// The C++ of docs/rmm.md, compiled and run.
+fn page(context: &mut Context, rmm: &Rmm) -> Result<()> {
+    let source = rmm::page(&context.workspace, "rmm.md")?;
+    let libraries = rmm.libraries()?;
+    context.check(&format!("RMM {}: the C++ of docs/rmm.md", rmm.version), |workspace| {
+        let program = rmm.compile_alone(workspace, &source)?;
+        let mut command = workspace.command(program);
+        plainly(&mut command);
+        command.env("LD_LIBRARY_PATH", &libraries);
+        workspace.run_well("rmm page", command).map(drop)
+    });
+    Ok(())
+}
+
+/// bfc.rmm with the package rmm; the Python of docs/rmm.md too.
+fn python(context: &mut Context, rmm: &Rmm) -> Result<()> {
+    let mut preload = None;
+    context.check(&format!("RMM {}: compile for Python", rmm.version), |workspace| {
+        preload = Some(rmm.preload(workspace)?);
+        Ok(())
+    });
+    let Some(preload) = preload else { return Ok(()) };
+    let mut command = rmm.python(&context.workspace);
+    command.arg(context.workspace.path("ffi-tests/rmm/with_python.py"));
+    command.arg(context.workspace.path("docs/rmm.md"));
+    command.env("LD_LIBRARY_PATH", rmm.libraries()?).env("LD_PRELOAD", preload);
+    command.envs([("SIMCUDA_DEVICES", "2"), ("SIMCUDA_MEMORY", "1073741824")]);
+    context.program(&format!("RMM {}: bfc.rmm", rmm.version), command, Count::One)?;
+    Ok(())
+}
