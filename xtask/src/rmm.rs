@@ -94,19 +94,14 @@ impl Rmm {
     }
 
     /// Compiles the program with the cases; where it is.
-    pub fn compile(&self, workspace: &Workspace, flags: &[&str]) -> Result<PathBuf> {
+    pub fn compile(&self, workspace: &Workspace) -> Result<PathBuf> {
         let folder = workspace.path("ffi-tests/rmm");
         let mut objects = Vec::new();
         let runtime = self.has_library.then_some(RUNTIME);
         for source in SOURCES.into_iter().chain(runtime) {
             let object = self.out(workspace, &format!("{source}.o"))?;
             let mut command = self.compiler(workspace);
-            command
-                .args(flags)
-                .arg("-c")
-                .arg(folder.join(source).with_extension("cpp"))
-                .arg("-o")
-                .arg(&object);
+            command.arg("-c").arg(folder.join(source).with_extension("cpp")).arg("-o").arg(&object);
             workspace.run_well(&format!("rmm {} compile {source}", self.version), command)?;
             objects.push(object);
         }
@@ -120,14 +115,14 @@ impl Rmm {
 
     /// Compiles a program that consists of one file.
     pub fn compile_alone(&self, workspace: &Workspace, source: &Path) -> Result<PathBuf> {
-        let program = self.out(workspace, "page")?;
+        let program = self.out(workspace, &source.file_stem().unwrap_or_default().to_string_lossy())?;
         let mut command = self.compiler(workspace);
         command.arg(source).arg("-o").arg(&program);
         if self.has_library {
             command.arg(workspace.path("ffi-tests/rmm").join(RUNTIME).with_extension("cpp"));
         }
         self.link(&mut command);
-        workspace.run_well(&format!("rmm {} compile page", self.version), command)?;
+        workspace.run_well(&format!("rmm {} compile {}", self.version, source.display()), command)?;
         Ok(program)
     }
 

@@ -29,7 +29,7 @@ pub fn run(context: &mut Context) -> Result<()> {
     for rmm in &versions {
         cases(context, rmm)?;
         if rmm.has_library() {
-            page(context, rmm)?;
+            alone(context, rmm)?;
             python(context, rmm)?;
         }
     }
@@ -40,7 +40,7 @@ pub fn run(context: &mut Context) -> Result<()> {
 fn cases(context: &mut Context, rmm: &Rmm) -> Result<()> {
     let mut program = None;
     context.check(&format!("RMM {}: compile", rmm.version), |workspace| {
-        program = Some(rmm.compile(workspace, &[])?);
+        program = Some(rmm.compile(workspace)?);
         Ok(())
     });
     let Some(program) = program else { return Ok(()) };
@@ -72,17 +72,20 @@ fn cases(context: &mut Context, rmm: &Rmm) -> Result<()> {
     Ok(())
 }
 
-/// The C++ of docs/rmm.md, compiled and run.
-fn page(context: &mut Context, rmm: &Rmm) -> Result<()> {
-    let source = rmm::page(&context.workspace, "rmm.md")?;
+/// Programs of one file: that of the C++ on docs/rmm.md, and one with another default stream.
+fn alone(context: &mut Context, rmm: &Rmm) -> Result<()> {
+    let page = rmm::page(&context.workspace, "rmm.md")?;
+    let per_thread = context.workspace.path("ffi-tests/rmm/per_thread.cpp");
     let libraries = rmm.libraries()?;
-    context.check(&format!("RMM {}: the C++ of docs/rmm.md", rmm.version), |workspace| {
-        let program = rmm.compile_alone(workspace, &source)?;
-        let mut command = workspace.command(program);
-        plainly(&mut command);
-        command.env("LD_LIBRARY_PATH", &libraries);
-        workspace.run_well("rmm page", command).map(drop)
-    });
+    for (what, source) in [("the C++ of docs/rmm.md", page), ("default streams of threads", per_thread)] {
+        context.check(&format!("RMM {}: {what}", rmm.version), |workspace| {
+            let program = rmm.compile_alone(workspace, &source)?;
+            let mut command = workspace.command(program);
+            plainly(&mut command);
+            command.env("LD_LIBRARY_PATH", &libraries);
+            workspace.run_well(&format!("rmm {what}"), command).map(drop)
+        });
+    }
     Ok(())
 }
 
