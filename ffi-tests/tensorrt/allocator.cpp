@@ -11,6 +11,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <limits>
@@ -151,7 +152,7 @@ void streams() {
   CHECK(simcuda_fill(first, number(ptr), 20 * mib, 1) == 0);
   CHECK(simcuda_expect(first, number(ptr), 20 * mib, 1) == 0);
   CHECK(allocator.deallocateAsync(ptr, first));
-  void *const same = allocator.allocateAsync(20 * mib, 0, 0, first), *const other = allocator.allocateAsync(20 * mib, 0, 0, second);
+  void *const other = allocator.allocateAsync(20 * mib, 0, 0, second), *const same = allocator.allocateAsync(20 * mib, 0, 0, first);
   CHECK(same == ptr && other != ptr && simcuda_pending(first) != 0);
   CHECK(simcuda_fill(second, number(other), 20 * mib, 2) == 0);
   CHECK(allocator.deallocateAsync(same, first));
@@ -204,7 +205,26 @@ void random_failures() {
   for (const cudaStream_t each : on) end(each);
 }
 
-// Threads that come at once make one allocator, and use it.
+// Threads that come at once make one allocator. Who is second finds one that was not there a moment ago.
+void at_once() {
+  bfc::tensorrt_allocator ours(bfc::device(0));
+  for (int round = 0; round < 300; ++round) {
+    std::atomic<int> ready{0};
+    const auto first_request = [&] {
+      ++ready;
+      while (ready < 2) {
+      }
+      void *const ptr = ours.allocateAsync(256, 0, 0, nullptr);
+      CHECK(ptr != nullptr && ours.deallocateAsync(ptr, nullptr));
+    };
+    std::thread other(first_request);
+    first_request();
+    other.join();
+    CHECK_OK(bfc_destroy(0));
+  }
+}
+
+// Several threads, each on its own default stream.
 void threads() {
   bfc::tensorrt_allocator ours(bfc::device(0));
   std::vector<std::thread> all;
@@ -236,6 +256,7 @@ const std::pair<const char *, void (*)()> cases[] = {{"interface_info", interfac
                                                      {"devices", devices},
                                                      {"streams", streams},
                                                      {"random_failures", random_failures},
+                                                     {"at_once", at_once},
                                                      {"threads", threads}};
 
 }  // namespace
