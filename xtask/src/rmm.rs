@@ -29,7 +29,7 @@ const NEWEST: Packages = Packages {
     ],
 };
 
-/// The last one without a library of its own; its resources have a base class.
+/// One without a library of its own; its resources have a base class.
 const HEADERS_ONLY: Packages = Packages {
     name: "rmm-25",
     about: "RMM 25.4.0 (4 MB, 50 MB on the disk)",
