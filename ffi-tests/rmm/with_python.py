@@ -29,11 +29,10 @@ def set_device(device):
 
 runtime.cudaGetDevice, runtime.cudaSetDevice = get_device, set_device
 
-import rmm  # noqa: E402
-from rmm.pylibrmm.stream import DEFAULT_STREAM, PER_THREAD_DEFAULT_STREAM, Stream  # noqa: E402
-
-import bfc  # noqa: E402
-import bfc.rmm  # noqa: E402
+import bfc
+import bfc.rmm
+import rmm
+from rmm.pylibrmm.stream import DEFAULT_STREAM, PER_THREAD_DEFAULT_STREAM, Stream
 
 MIB = 1 << 20
 
@@ -53,7 +52,7 @@ def page_is_true(page):
     assert blocks
     names = {}
     for block in blocks:
-        exec(compile(block, page, "exec"), names)
+        exec(compile(block, page, "exec"), names)  # noqa: S102
     assert bfc.stats(0).num_allocs > 0
     names.clear()
     assert bfc.stats(0).bytes_in_use == 0

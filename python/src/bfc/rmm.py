@@ -11,13 +11,14 @@ A program in C++ has ``bfc/rmm.hpp``, which does not. ``docs/rmm.md`` in libbfc'
 from __future__ import annotations
 
 import ctypes
-from typing import TYPE_CHECKING, Any, Callable
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from . import _library, _numbers
 from ._errors import Error, Status
 
 if TYPE_CHECKING:
-    from rmm.mr import CallbackMemoryResource
+    from rmm.mr import CallbackMemoryResource  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
 __all__ = ["resource", "use"]
 
@@ -36,7 +37,7 @@ def resource(device: int | None = None) -> CallbackMemoryResource:
     :raises bfc.Error: there is no such device, and others: see :func:`bfc.create`.
     :raises ImportError: RMM is not installed.
     """
-    import rmm.mr
+    import rmm.mr  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
     ordinal = _current_device() if device is None else _numbers.device(device)
     return rmm.mr.CallbackMemoryResource(*_functions(ordinal))
@@ -44,7 +45,7 @@ def resource(device: int | None = None) -> CallbackMemoryResource:
 
 def use(device: int | None = None) -> CallbackMemoryResource:
     """Makes :func:`resource` RMM's own for its device, from now on: what was allocated before stays where it is."""
-    import rmm.mr
+    import rmm.mr  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
     ordinal = _current_device() if device is None else _numbers.device(device)
     made = resource(ordinal)
@@ -81,7 +82,7 @@ def _create(device: int) -> None:
 
 
 def _current_device() -> int:
-    from cuda.bindings import runtime
+    from cuda.bindings import runtime  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
     status, device = runtime.cudaGetDevice()
     if status != runtime.cudaError_t.cudaSuccess:
