@@ -71,7 +71,6 @@ impl Owned {
 
     /// All blocks of a language, one after another, as one program in a file. Who has run it says so by
     /// [`Owned::ran_together`].
-    #[allow(dead_code, reason = "for suites whose page is one program")]
     pub fn together(&self, language: &str) -> Result<PathBuf> {
         let own: Vec<&Block> = self.of(language).collect();
         let Some(first) = own.first() else { bail!("{} has no {language}", self.page) };
@@ -82,7 +81,6 @@ impl Owned {
     }
 
     /// That program has run to its end.
-    #[allow(dead_code, reason = "as above")]
     pub fn ran_together(&self, language: &str) -> Result<()> {
         self.of(language).try_for_each(|block| self.ran(&block.name))
     }

@@ -17,10 +17,12 @@ mod pkg_config;
 mod preload;
 mod pytorch;
 mod races;
+mod rmm;
 mod rust;
 mod simcuda;
 mod symbols;
 mod tensorflow;
+mod tensorrt;
 mod valgrind;
 
 use std::process::ExitCode;
@@ -44,7 +46,7 @@ struct Suite {
 }
 
 /// In the order in which they run: what takes seconds and finds much comes first.
-const SUITES: [Suite; 18] = [
+const SUITES: &[Suite] = &[
     Suite {
         name: "layers",
         about: "the library's modules import only from those below them",
@@ -153,6 +155,18 @@ const SUITES: [Suite; 18] = [
         usual: false,
         run: onnxruntime::run,
     },
+    Suite {
+        name: "rmm",
+        about: "libbfc as RMM's memory resource, in C++ and Python, on the simulated driver (fetches RMM, once)",
+        usual: false,
+        run: rmm::run,
+    },
+    Suite {
+        name: "tensorrt",
+        about: "libbfc's allocator against TensorRT's headers, on the simulated driver (fetches them, once)",
+        usual: false,
+        run: tensorrt::run,
+    },
 ];
 
 /// What `cargo xtask test` takes.
@@ -178,7 +192,7 @@ impl Test {
     /// Runs the suites and gives account of them.
     pub fn run(&self, mut workspace: Workspace) -> Result<ExitCode> {
         if self.list {
-            for suite in &SUITES {
+            for suite in SUITES {
                 let usual = if suite.usual { "usual" } else { "by name" };
                 println!("{:<14}{usual:<9}{}", suite.name, suite.about);
             }

@@ -1,0 +1,249 @@
+/* libbfc for RMM, and so for cuDF, cuML and what else is built on it: a memory resource, and the pair of functions for
+ * rmm::mr::callback_memory_resource. docs/rmm.md is the page for users.
+ *
+ * SPDX-License-Identifier: Apache-2.0 OR MIT
+ *
+ *     rmm::mr::set_current_device_resource(bfc::rmm_resource());   // RMM 26.6 and newer: a copy is kept
+ *
+ *     bfc::rmm_resource resource;                                  // older: it must outlive its use
+ *     rmm::mr::set_current_device_resource(&resource);
+ *
+ * Needs RMM's headers and its library, as RMM itself does, and the language that they ask for: C++20 from RMM 26.10 on.
+ * bfc.hpp does not include this.
+ */
+
+#ifndef BFC_RMM_HPP
+#define BFC_RMM_HPP
+
+#include "../bfc.hpp"
+
+#if !BFC_HAS_EXCEPTIONS
+#error "bfc/rmm.hpp needs exceptions: RMM tells by them that there is no memory"
+#endif
+
+#include <cuda_runtime_api.h>
+#include <rmm/cuda_device.hpp>
+#include <rmm/error.hpp>
+
+#if __has_include(<rmm/mr/device_memory_resource.hpp>)
+#include <rmm/mr/device_memory_resource.hpp>
+#define BFC_RMM_HAS_BASE_CLASS 1 /* 25.12 to 26.4 */
+#elif __has_include(<rmm/mr/device/device_memory_resource.hpp>)
+#include <rmm/mr/device/device_memory_resource.hpp>
+#define BFC_RMM_HAS_BASE_CLASS 1
+#else
+#include <cuda/memory_resource>
+#define BFC_RMM_HAS_BASE_CLASS 0 /* a concept has taken its place */
+#endif
+
+#if __has_include(<cuda/stream>)
+#include <cuda/stream>
+#elif __has_include(<cuda/stream_ref>)
+#include <cuda/stream_ref>
+#endif
+
+#include <cstddef>
+#include <string>
+
+namespace bfc {
+
+namespace detail {
+
+/* What every resource of RMM promises, and what its callbacks are taken to give, for they are told no alignment. */
+inline constexpr std::size_t rmm_alignment = 256;
+
+/* With nvcc's --default-stream per-thread the handle 0 means another stream, and libbfc cannot see that. */
+inline bfc_stream_t rmm_stream(cudaStream_t stream) noexcept {
+#if defined(CUDA_API_PER_THREAD_DEFAULT_STREAM)
+  return stream == nullptr ? cudaStreamPerThread : stream;
+#else
+  return stream;
+#endif
+}
+
+/* The handle in whatever kind of stream this RMM passes: the older one has no get(). */
+template <class Stream>
+auto rmm_handle(const Stream &stream, int) noexcept -> decltype(static_cast<cudaStream_t>(stream.get())) {
+  return stream.get();
+}
+template <class Stream>
+cudaStream_t rmm_handle(const Stream &stream, long) noexcept {
+  return stream.value();
+}
+
+/* RMM has two exceptions for memory; who catches them tries again with less after the first only. */
+[[noreturn]] inline void rmm_raise(const char *function, std::error_code code) {
+  const std::string words = std::string(function) + ": " + last_error();
+  if (code == errc::out_of_memory) throw rmm::out_of_memory(words);
+  throw rmm::bad_alloc(words);
+}
+
+/* The device's allocator is made from the environment, unless there is one. */
+inline device rmm_device(device of) {
+  std::error_code ec;
+  pool::create(of.ordinal(), ec).release();
+  if (ec && ec != errc::already_exists) rmm_raise("bfc_create", ec);
+  return of;
+}
+
+inline device rmm_current_device() { return rmm_device(device(rmm::get_current_cuda_device().value())); }
+
+/* 0 bytes are null, as in most of RMM's resources. */
+inline void *rmm_allocate(device from, cudaStream_t stream, std::size_t bytes, std::size_t alignment) {
+  std::error_code ec;
+  void *ptr = nullptr;
+  if (alignment <= rmm_alignment && (alignment & (alignment - 1)) == 0) {
+    ptr = from.allocate_async(bytes, rmm_stream(stream), ec);
+  } else {
+    request wanted;
+    wanted.bytes = bytes;
+    wanted.alignment = alignment; /* one that is no power of two is refused there */
+    wanted.stream = rmm_stream(stream);
+    ptr = from.allocate(wanted, ec);
+  }
+  if (ec) rmm_raise("bfc_alloc_async", ec);
+  return ptr;
+}
+
+/* There is nobody to tell that it failed; BFC_LOG=error says so. */
+inline void rmm_deallocate(device from, cudaStream_t stream, void *ptr) noexcept {
+  bfc_free_async(from.ordinal(), ptr, rmm_stream(stream));
+}
+
+/* That device is the current one in a block, if it is a device at all: other ordinals are the program's. */
+class rmm_on_device {
+ public:
+  explicit rmm_on_device(device wanted) noexcept {
+    if (wanted.ordinal() >= host_device || cudaGetDevice(&before_) != cudaSuccess) return;
+    changed_ = before_ != wanted.ordinal() && cudaSetDevice(wanted.ordinal()) == cudaSuccess;
+  }
+  rmm_on_device(const rmm_on_device &) = delete;
+  rmm_on_device &operator=(const rmm_on_device &) = delete;
+  ~rmm_on_device() {
+    if (changed_) cudaSetDevice(before_);
+  }
+
+ private:
+  int before_ = 0;
+  bool changed_ = false;
+};
+
+/* Memory that is free of earlier work in the order of any stream: that of the default stream, once its work is done. */
+inline void *rmm_allocate_sync(device from, std::size_t bytes, std::size_t alignment) {
+  void *const ptr = rmm_allocate(from, cudaStreamLegacy, bytes, alignment);
+  const rmm_on_device current(from);
+  const cudaError_t failed = ptr == nullptr ? cudaSuccess : cudaStreamSynchronize(cudaStreamLegacy);
+  if (failed == cudaSuccess) return ptr;
+  rmm_deallocate(from, cudaStreamLegacy, ptr);
+  cudaGetLastError(); /* else the program's next look at it would find it */
+  throw rmm::bad_alloc(std::string("cudaStreamSynchronize: ") + cudaGetErrorString(failed));
+}
+
+}  // namespace detail
+
+/* A resource of RMM over a device's allocator: memory in the order of a stream, as bfc_alloc_async.
+ *
+ * - The device is fixed at construction, and its allocator is made then from the environment if there is none: what
+ *   fails is rmm::bad_alloc. It holds nothing but the ordinal: copies are equal, and so are any two of one device. The
+ *   allocator must outlive what is allocated.
+ * - Any thread may call anything at any time.
+ * - Alignment: 256, and larger powers of two as asked. Out of device memory: rmm::out_of_memory; any other failure,
+ *   also an alignment that is no power of two: rmm::bad_alloc. Both have the words of bfc_last_error. 0 bytes are null.
+ * - deallocate may name another stream than allocate did: what is freed is at once that stream's. Before a stream of
+ *   the program's is destroyed: bfc::device(ordinal).forget_stream(stream).
+ * - The functions without a stream wait for the default stream, and what they free is in its order. */
+#if BFC_RMM_HAS_BASE_CLASS
+
+class rmm_resource final : public rmm::mr::device_memory_resource {
+ public:
+  rmm_resource() : device_(detail::rmm_current_device()) {}
+  explicit rmm_resource(device of) : device_(detail::rmm_device(of)) {}
+  device get_device() const noexcept { return device_; }
+
+ private:
+  void *do_allocate(std::size_t bytes, rmm::cuda_stream_view stream) override {
+    return detail::rmm_allocate(device_, stream.value(), bytes, detail::rmm_alignment);
+  }
+  void do_deallocate(void *ptr, std::size_t, rmm::cuda_stream_view stream) noexcept override {
+    detail::rmm_deallocate(device_, stream.value(), ptr);
+  }
+  bool do_is_equal(const rmm::mr::device_memory_resource &other) const noexcept override {
+    const auto *same = dynamic_cast<const rmm_resource *>(&other);
+    return same != nullptr && same->device_ == device_;
+  }
+
+  device device_;
+};
+
+#else
+
+class rmm_resource final {
+ public:
+  rmm_resource() : device_(detail::rmm_current_device()) {}
+  explicit rmm_resource(device of) : device_(detail::rmm_device(of)) {}
+  device get_device() const noexcept { return device_; }
+
+  [[nodiscard]] void *allocate(cuda::stream_ref stream, std::size_t bytes,
+                               std::size_t alignment = detail::rmm_alignment) {
+    return detail::rmm_allocate(device_, stream.get(), bytes, alignment);
+  }
+  void deallocate(cuda::stream_ref stream, void *ptr, std::size_t, std::size_t = detail::rmm_alignment) noexcept {
+    detail::rmm_deallocate(device_, stream.get(), ptr);
+  }
+  [[nodiscard]] void *allocate_sync(std::size_t bytes, std::size_t alignment = detail::rmm_alignment) {
+    return detail::rmm_allocate_sync(device_, bytes, alignment);
+  }
+  void deallocate_sync(void *ptr, std::size_t, std::size_t = detail::rmm_alignment) noexcept {
+    detail::rmm_deallocate(device_, cudaStreamLegacy, ptr);
+  }
+
+  friend bool operator==(const rmm_resource &a, const rmm_resource &b) noexcept { return a.device_ == b.device_; }
+  friend bool operator!=(const rmm_resource &a, const rmm_resource &b) noexcept { return !(a == b); }
+  /* The CPU cannot reach it. */
+  friend constexpr void get_property(const rmm_resource &, cuda::mr::device_accessible) noexcept {}
+
+ private:
+  device device_;
+};
+
+static_assert(cuda::mr::resource_with<rmm_resource, cuda::mr::device_accessible>,
+              "this RMM asks more of a resource than bfc::rmm_resource has");
+
+#endif  // BFC_RMM_HAS_BASE_CLASS
+
+/* The pair for rmm::mr::callback_memory_resource, of one device:
+ *
+ *     rmm::mr::callback_memory_resource resource(bfc::rmm_allocator{}, bfc::rmm_deallocator{});
+ *
+ * As rmm_resource, with the alignment 256: RMM does not tell callbacks what was asked, so larger ones fail or are not
+ * met. RMM does not look at what the first returns; it throws. */
+class rmm_allocator {
+ public:
+  rmm_allocator() : device_(detail::rmm_current_device()) {}
+  explicit rmm_allocator(device of) : device_(detail::rmm_device(of)) {}
+  /* The stream is RMM's cuda_stream_view or CCCL's cuda::stream_ref; the last argument is not used. */
+  template <class Stream>
+  void *operator()(std::size_t bytes, Stream stream, void *) const {
+    return detail::rmm_allocate(device_, detail::rmm_handle(stream, 0), bytes, detail::rmm_alignment);
+  }
+
+ private:
+  device device_;
+};
+
+class rmm_deallocator {
+ public:
+  rmm_deallocator() : device_(detail::rmm_current_device()) {}
+  explicit rmm_deallocator(device of) : device_(detail::rmm_device(of)) {}
+  template <class Stream>
+  void operator()(void *ptr, std::size_t, Stream stream, void *) const noexcept {
+    detail::rmm_deallocate(device_, detail::rmm_handle(stream, 0), ptr);
+  }
+
+ private:
+  device device_;
+};
+
+}  // namespace bfc
+
+#endif  // BFC_RMM_HPP

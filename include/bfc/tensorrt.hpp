@@ -1,0 +1,80 @@
+/* libbfc for TensorRT: an nvinfer1::IGpuAsyncAllocator. docs/tensorrt.md is the page for users.
+ *
+ * SPDX-License-Identifier: Apache-2.0 OR MIT
+ *
+ *     bfc::tensorrt_allocator allocator(bfc::device(0));   // declared before, destroyed after
+ *     runtime->setGpuAllocator(&allocator);                // an IRuntime or an IBuilder
+ *
+ * Needs TensorRT's headers, of version 10 or newer or of TensorRT for RTX, and nothing of CUDA to link. bfc.hpp does not
+ * include this.
+ */
+
+#ifndef BFC_TENSORRT_HPP
+#define BFC_TENSORRT_HPP
+
+#include "../bfc.hpp"
+
+#include <NvInferRuntime.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace bfc {
+
+/* Device memory for TensorRT, in the order of its streams, as bfc_alloc_async.
+ *
+ * - The device is fixed at construction: have a runtime, a builder and their engines on one device, and an allocator for
+ *   each. The device's allocator is made at the first request from the environment, if there is none.
+ * - No function throws. What fails gives null, or false, and TensorRT says that it has no memory; why stands in
+ *   bfc_last_error of that thread, and with BFC_LOG=error on the standard error stream.
+ * - Any thread may call anything at any time.
+ * - deallocateAsync may name another stream than allocateAsync did: what is freed is at once that stream's. Before a
+ *   stream of the program's is destroyed: get_device().forget_stream(stream).
+ * - The deprecated functions without a stream are IGpuAsyncAllocator's own: they name the default stream, whose work
+ *   orders them. */
+class tensorrt_allocator final : public nvinfer1::IGpuAsyncAllocator {
+ public:
+  explicit tensorrt_allocator(device of) noexcept : device_(of) {}
+  device get_device() const noexcept { return device_; }
+
+  /* Alignment 0 is any, and every chunk has 256 anyway. The flags change nothing: any allocation may be resized. A size
+   * of 0 is null. */
+  void *allocateAsync(std::uint64_t const size, std::uint64_t const alignment, nvinfer1::AllocatorFlags const,
+                      cudaStream_t stream) noexcept override {
+    std::error_code ec;
+    void *ptr = allocate_on(size, alignment, stream, ec);
+    if (ec == errc::no_allocator) {
+      pool::create(device_.ordinal(), ec).release(); /* another thread may be the first */
+      if (!ec || ec == errc::already_exists) ptr = allocate_on(size, alignment, stream, ec);
+    }
+    return ptr;
+  }
+
+  /* Whether it is free now; null is. An address that is not live is false, and nothing changes. */
+  bool deallocateAsync(void *const memory, cudaStream_t stream) noexcept override {
+    return bfc_free_async(device_.ordinal(), memory, stream) == BFC_OK;
+  }
+
+  /* In place if the chunk has the room, and else null, after which the allocation is as it was and TensorRT moves it
+   * itself: a copy would have to be in the order of a stream, and none is named here. The alignment stays too. */
+  void *reallocate(void *const address, std::uint64_t, std::uint64_t size) noexcept override {
+    std::error_code ec;
+    const std::size_t room = address == nullptr ? 0 : device_.allocated_size(address, ec);
+    return !ec && size <= room ? address : nullptr;
+  }
+
+ private:
+  void *allocate_on(std::uint64_t size, std::uint64_t alignment, cudaStream_t stream, std::error_code &ec) noexcept {
+    request wanted;
+    wanted.bytes = size;
+    wanted.alignment = alignment;
+    wanted.stream = stream;
+    return device_.allocate(wanted, ec);
+  }
+
+  device device_;
+};
+
+}  // namespace bfc
+
+#endif  // BFC_TENSORRT_HPP
