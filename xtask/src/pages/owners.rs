@@ -30,7 +30,9 @@ pub const OWNERS: &[Owner] = &[
     Owner { page: "docs/onnxruntime.md", suite: "onnxruntime" },
     Owner { page: "docs/pytorch.md", suite: "pytorch" },
     Owner { page: "docs/reports.md", suite: BOOK },
+    Owner { page: "docs/rmm.md", suite: "rmm" },
     Owner { page: "docs/run.md", suite: BOOK },
+    Owner { page: "docs/tensorrt.md", suite: "tensorrt" },
     Owner { page: "docs/trace-format.md", suite: BOOK },
 ];
 
