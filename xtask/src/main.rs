@@ -1,4 +1,4 @@
-//! The project's chores: `cargo xtask demo`, `test`, `bench`, `header` and `install`.
+//! The project's chores: `cargo xtask demo`, `test`, `bench`, `header`, `install` and `wheel`.
 //!
 //! They work from any folder of the checkout, fetch what they need into `target/` (TensorFlow,
 //! PyTorch and NVIDIA's headers, which all checkouts share, into the user's cache), and say what to do where that fails.
@@ -24,6 +24,7 @@ mod tensorflow;
 mod tools;
 mod verdict;
 mod waste;
+mod wheel;
 mod workspace;
 
 use std::path::PathBuf;
@@ -58,6 +59,8 @@ enum Chore {
     Hooks,
     /// Install the library, its headers, the bfc command, and the CMake and pkg-config files
     Install(Install),
+    /// Build Python's package as a wheel, in target/wheels
+    Wheel(wheel::Wheel),
 }
 
 #[derive(Args)]
@@ -88,6 +91,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Chore::Bench(bench) => bench.run(&workspace)?,
         Chore::Header => header::copy(&workspace)?,
         Chore::Hooks => hooks::write(&workspace)?,
+        Chore::Wheel(wheel) => wheel.run(&workspace)?,
         Chore::Install(install) => {
             let profile = if install.debug { Profile::Debug } else { Profile::Release };
             let prefix = std::path::absolute(&install.prefix)?;

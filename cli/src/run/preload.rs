@@ -6,7 +6,7 @@ use std::path::{self, Path, PathBuf};
 use anyhow::{Context, Result, bail};
 
 use crate::environment::PRELOAD_LIBRARY;
-use crate::library::FOLDERS;
+use crate::library::folders;
 
 /// The interposer; a package may have only the name with the version of its ABI.
 const NAMES: [&str; 2] = ["libbfc_preload.so", "libbfc_preload.so.0"];
@@ -47,7 +47,7 @@ fn named(path: &Path, source: &str) -> Result<PathBuf> {
 
 fn beside(executable: &Path) -> Result<PathBuf> {
     let folder = executable.parent().unwrap_or(Path::new("."));
-    let files = FOLDERS.iter().flat_map(|name| NAMES.map(|file| folder.join(name).join(file)));
+    let files = folders(folder).into_iter().flat_map(|folder| NAMES.map(|file| folder.join(file)));
     let tried: Vec<PathBuf> = files.collect();
     if let Some(file) = tried.iter().find(|file| file.is_file()) {
         return Ok(file.clone());

@@ -4,18 +4,35 @@
 // With BFC_WITH_TORCH it is compiled against the installed PyTorch: memory that ran out is c10::OutOfMemoryError, which
 // is torch.OutOfMemoryError in Python, and anything else a c10::Error, RuntimeError in Python. Without, either is a
 // std::bad_alloc with the words, of which PyTorch's operators make a RuntimeError. That variant has nothing of PyTorch in
-// it, so it is compiled with the wheel, for machines without a compiler.
+// it, and no header of C++, so it is compiled with the wheel, for machines without a compiler.
 //
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
 #include <bfc_adapters.h>
 
-#include <atomic>
-#include <cstring>
-#include <new>
+#include <string.h>
 
 #ifdef BFC_WITH_TORCH
 #include <c10/util/Exception.h>
+#else
+// As libstdc++, which PyTorch is compiled with, has them in its binary interface: the compiler that makes the wheel may
+// have headers of another library.
+namespace std {
+class exception {
+ public:
+  exception() noexcept {}
+  exception(const exception &) noexcept {}
+  virtual ~exception() noexcept;
+  virtual const char *what() const noexcept;
+};
+class bad_alloc : public exception {
+ public:
+  bad_alloc() noexcept {}
+  bad_alloc(const bad_alloc &) noexcept {}
+  ~bad_alloc() noexcept override;
+  const char *what() const noexcept override;
+};
+}  // namespace std
 #endif
 
 #define EXPORTED extern "C" __attribute__((visibility("default")))
@@ -33,7 +50,7 @@ struct Wanted {
 };
 Wanted wanted = {};
 
-std::atomic<bool> created[DEVICES];
+bool created[DEVICES];  // Of threads that come at once each may do it.
 
 // Text of a failure, cut where it gets too long. A report has some kilobytes.
 class Words {
@@ -41,15 +58,15 @@ class Words {
   explicit Words(const char *begin) noexcept { put(begin); }
 
   void put(const char *part) noexcept {
-    const std::size_t length = std::strlen(part), room = sizeof text_ - 1 - length_;
-    std::memcpy(text_ + length_, part, length < room ? length : room);
+    const size_t length = strlen(part), room = sizeof text_ - 1 - length_;
+    memcpy(text_ + length_, part, length < room ? length : room);
     advance(length);
   }
 
   void put_last_error() noexcept { advance(bfc_last_error(text_ + length_, sizeof text_ - length_)); }
 
   void put_report(int device) noexcept {
-    std::size_t length = 0;
+    size_t length = 0;
     bfc_report(device, text_ + length_, sizeof text_ - length_, &length);
     advance(length);
   }
@@ -57,13 +74,13 @@ class Words {
   const char *text() const noexcept { return text_; }
 
  private:
-  void advance(std::size_t length) noexcept {
-    const std::size_t room = sizeof text_ - 1 - length_;
+  void advance(size_t length) noexcept {
+    const size_t room = sizeof text_ - 1 - length_;
     length_ += length < room ? length : room;
     text_[length_] = '\0';
   }
 
-  std::size_t length_ = 0;
+  size_t length_ = 0;
   char text_[16 * 1024];
 };
 
@@ -105,11 +122,11 @@ class Failed : public std::bad_alloc {
 // Creates the device's allocator as it is wanted, the first time. Without a wish libbfc does it by itself.
 void create(int device) {
   if (!wanted.given || device < 0 || device >= DEVICES) return;
-  if ((wanted.device >= 0 && wanted.device != device) || created[device].load(std::memory_order_relaxed)) return;
+  if ((wanted.device >= 0 && wanted.device != device) || __atomic_load_n(&created[device], __ATOMIC_RELAXED)) return;
   const bfc_status_t status = bfc_create(device, &wanted.options);
   // The program's own, or another thread was first.
   if (status != BFC_OK && status != BFC_ERROR_ALREADY_EXISTS) failed(device, status);
-  created[device].store(true, std::memory_order_relaxed);
+  __atomic_store_n(&created[device], true, __ATOMIC_RELAXED);
 }
 
 }  // namespace
@@ -119,14 +136,14 @@ EXPORTED void bfc_shim_torch_options(int device, const bfc_options_t *options) {
   wanted.device = device;
   wanted.options = *options;
   if (options->name) {
-    std::strncpy(wanted.name, options->name, sizeof wanted.name - 1);
+    strncpy(wanted.name, options->name, sizeof wanted.name - 1);
     wanted.options.name = wanted.name;
   }
   wanted.given = true;
 }
 
 // For CUDAPluggableAllocator's alloc_fn: bfc_torch_alloc, and an exception in the place of NULL.
-EXPORTED void *bfc_shim_torch_alloc(std::size_t size, int device, bfc_stream_t stream) {
+EXPORTED void *bfc_shim_torch_alloc(size_t size, int device, bfc_stream_t stream) {
   create(device);
   void *const address = bfc_torch_alloc(size, device, stream);
   if (!address && size) failed(device, bfc_adapter_status());
