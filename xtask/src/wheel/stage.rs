@@ -89,7 +89,9 @@ fn prebuilt(workspace: &Workspace, toolchain: &Toolchain, package: &Path, librar
     workspace.run_well("shim: stand-in", command)?;
 
     let mut link = toolchain.cc(workspace);
-    link.args(["-shared", "-s", "-Wl,-z,defs", "-Wl,-z,nodelete", "-o"]);
+    link.args(["-shared", "-s", "-Wl,-z,defs", "-Wl,-z,nodelete"]);
+    // libbfc.so is loaded already where it is used; auditwheel wants to know where it is.
+    link.args(["-Wl,-rpath,$ORIGIN/../_prefix/lib", "-Wl,--enable-new-dtags", "-o"]);
     link.arg(&shim).arg(object).arg(stand_in).arg(library);
     workspace.run_well("shim: link", link).map(drop)
 }
