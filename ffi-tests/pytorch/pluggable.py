@@ -14,13 +14,15 @@ import torch
 
 MiB = 1 << 20
 PAGE = pathlib.Path(__file__).parents[2] / "docs/pytorch.md"
-# The blocks of code on the page.
-USE, MEM_POOL, REPORT = range(3)
+# The blocks of code on the page that do without the package, by what only one of them has.
+USE, MEM_POOL, REPORT = "set_init_fn", "torch.cuda.MemPool(", "bfc_report"
 
 
-def run_from_the_page(block, scope, without=None):
-    """Runs a block of the page's; without the line that has a certain word, if one is named."""
-    lines = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)[block].splitlines()
+def run_from_the_page(word, scope, without=None):
+    """Runs the page's block of code with a certain word; without the line that has another one, if it is named."""
+    blocks = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    (block,) = [block for block in blocks if word in block]
+    lines = block.splitlines()
     kept = [line for line in lines if without is None or without not in line]
     assert without is None or len(kept) == len(lines) - 1, "there is one such line"
     # The library's path is the one line that a reader changes.
@@ -34,11 +36,16 @@ def use(library, without=None):
     return run_from_the_page(USE, {"LIBBFC": library}, without)
 
 
+def said_by_the_page(word, scope):
+    """What a block of the page's prints."""
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        run_from_the_page(word, scope)
+    return out.getvalue()
+
+
 def report(scope):
     """The report that the page shows how to get; its first line."""
-    with contextlib.redirect_stdout(io.StringIO()) as out:
-        run_from_the_page(REPORT, scope)
-    return out.getvalue().splitlines()[0]
+    return said_by_the_page(REPORT, scope).splitlines()[0]
 
 
 class Statistics(ctypes.Structure):

@@ -13,6 +13,7 @@ mod lints;
 mod package;
 mod pkg_config;
 mod preload;
+mod python;
 mod pytorch;
 mod races;
 mod rust;
@@ -42,7 +43,7 @@ struct Suite {
 }
 
 /// In the order in which they run: what takes seconds and finds much comes first.
-const SUITES: [Suite; 16] = [
+const SUITES: [Suite; 18] = [
     Suite {
         name: "layers",
         about: "the library's modules import only from those below them",
@@ -132,6 +133,18 @@ const SUITES: [Suite; 16] = [
         about: "in lock-step with TensorFlow's own allocator (fetches its wheel, once)",
         usual: false,
         run: tensorflow::run,
+    },
+    Suite {
+        name: "python",
+        about: "the package bfc as a wheel, in a clean virtual environment; pip install ./python in a copy",
+        usual: false,
+        run: python::run,
+    },
+    Suite {
+        name: "manylinux",
+        about: "its wheel for glibc 2.28, linked by zig (fetches it, once)",
+        usual: false,
+        run: python::manylinux,
     },
     Suite {
         name: "pytorch",

@@ -16,7 +16,7 @@ use clap::Args;
 
 use crate::files;
 use crate::python::{Environment, Packages, plainly};
-use crate::workspace::{Workspace, shown};
+use crate::workspace::Workspace;
 
 pub use gate::wrong;
 pub use stage::PREFIX;
@@ -68,9 +68,14 @@ impl Wheel {
     }
 }
 
+/// What builds it, which is fetched if need be.
+pub fn tools(workspace: &Workspace, manylinux: bool) -> Result<Environment> {
+    if manylinux { MANYLINUX } else { MATURIN }.find(workspace)
+}
+
 /// The wheel in target/wheels.
 pub fn build(workspace: &Workspace, manylinux: bool) -> Result<PathBuf> {
-    let environment = if manylinux { MANYLINUX } else { MATURIN }.find(workspace)?;
+    let environment = tools(workspace, manylinux)?;
     let toolchain = if manylinux { Toolchain::of_zig(&environment)? } else { Toolchain::of_the_system() };
     stage::stage(workspace, &toolchain)?;
     // Anew, so that the one that is found is the one that was built.
@@ -79,7 +84,6 @@ pub fn build(workspace: &Workspace, manylinux: bool) -> Result<PathBuf> {
     let mut command = maturin(workspace, &environment);
     command.args(["build", "--release", "--out"]).arg(&folder);
     command.args(toolchain.maturin()).envs(toolchain.environment());
-    println!("   {}", shown(&command));
     workspace.run_well(&format!("maturin {}", toolchain.name()), command)?;
     let wheels = files::entries(&folder)?;
     let [wheel] = &wheels[..] else { anyhow::bail!("maturin left {wheels:?} in {}", folder.display()) };
@@ -92,6 +96,24 @@ fn maturin(workspace: &Workspace, environment: &Environment) -> Command {
     plainly(&mut command);
     command.current_dir(workspace.path("python"));
     command
+}
+
+/// Installs a wheel into a folder for PYTHONPATH, by the pip of an interpreter.
+pub fn install_into(workspace: &Workspace, wheel: &Path, python: &Path, folder: &Path) -> Result<()> {
+    files::remove_all(folder)?;
+    let mut command = workspace.command(python);
+    plainly(&mut command);
+    command.args([
+        "-m",
+        "pip",
+        "install",
+        "--disable-pip-version-check",
+        "--no-index",
+        "--no-deps",
+        "--target",
+    ]);
+    command.arg(folder).arg(wheel);
+    workspace.run_well("pip install --target", command).map(drop)
 }
 
 /// What auditwheel says of a wheel.
