@@ -90,8 +90,31 @@ pub fn manylinux(context: &mut Context) -> Result<()> {
             false => bail!("they were not, or this system is as old"),
         }
     });
+    unwound(context, &installed);
     tested(context, &installed)?;
     interposed(context, &installed)
+}
+
+/// A C++ exception passes through the library, whose unwinder zig would have replaced.
+fn unwound(context: &mut Context, installed: &Installed) {
+    let compiler = tools::cxx_compiler();
+    if !tools::works(&compiler) {
+        context.skip("a C++ exception", &format!("there is no {}", compiler.display()));
+        return;
+    }
+    context.check("a C++ exception passes through the library", |workspace| {
+        let (program, prefix) = (installed.folder.join("unwinding"), installed.package.join("_prefix"));
+        let lib = prefix.join("lib");
+        let mut command = workspace.command(compiler);
+        command.args(["-std=c++17", "-o"]).arg(&program).arg(workspace.path("python/tests/unwinding.cpp"));
+        command.arg("-I").arg(prefix.join("include")).arg("-L").arg(&lib).arg("-lbfc");
+        command.arg(format!("-Wl,-rpath,{}", lib.display()));
+        workspace.run_well("compile python/tests/unwinding.cpp", command)?;
+        let mut command = workspace.command(&program);
+        plainly(&mut command);
+        command.env("BFC_BACKEND", "host").env("BFC_MEMORY_LIMIT", "64M");
+        workspace.run_well("unwinding", command).map(drop)
+    });
 }
 
 fn is_possible(context: &mut Context) -> bool {

@@ -343,7 +343,7 @@ fn left(allocator: Allocator, facts: &Facts) -> Vec<String> {
         wrong.push(format!("{allocated} calls of {allocate} and {freed} of {free}"));
     }
     let made: u64 = MODELS.iter().map(|(model, _)| storages(facts, model)).sum();
-    let is_cached = matches!(allocator, Allocator::Caching | Allocator::Pluggable);
+    let is_cached = !matches!(allocator, Allocator::Plain | Allocator::Async);
     if (is_cached && allocated * 10 > made) || (!is_cached && allocated < made) {
         wrong.push(format!("{allocated} calls of {allocate} for {made} storages: is the cache on or off?"));
     }
