@@ -97,15 +97,10 @@ pub fn manylinux(context: &mut Context) -> Result<()> {
 
 /// A C++ exception passes through the library, whose unwinder zig would have replaced.
 fn unwound(context: &mut Context, installed: &Installed) {
-    let compiler = tools::cxx_compiler();
-    if !tools::works(&compiler) {
-        context.skip("a C++ exception", &format!("there is no {}", compiler.display()));
-        return;
-    }
     context.check("a C++ exception passes through the library", |workspace| {
         let (program, prefix) = (installed.folder.join("unwinding"), installed.package.join("_prefix"));
         let lib = prefix.join("lib");
-        let mut command = workspace.command(compiler);
+        let mut command = workspace.command(tools::cxx_compiler());
         command.args(["-std=c++17", "-o"]).arg(&program).arg(workspace.path("python/tests/unwinding.cpp"));
         command.arg("-I").arg(prefix.join("include")).arg("-L").arg(&lib).arg("-lbfc");
         command.arg(format!("-Wl,-rpath,{}", lib.display()));
@@ -118,11 +113,13 @@ fn unwound(context: &mut Context, installed: &Installed) {
 }
 
 fn is_possible(context: &mut Context) -> bool {
-    let python = files::program("python3").is_some();
-    if !python {
-        context.skip("all of it", "there is no python3");
-    }
-    python
+    let compilers = [tools::c_compiler(), tools::cxx_compiler()];
+    let missing = compilers.iter().find(|compiler| !tools::works(compiler));
+    let missing = missing.map(|compiler| compiler.display().to_string());
+    let others = ["python3", "nm", "readelf"].into_iter().find(|name| files::program(name).is_none());
+    let Some(missing) = missing.or(others.map(str::to_owned)) else { return true };
+    context.skip("all of it", &format!("there is no {missing}"));
+    false
 }
 
 /// Builds a wheel and installs it. Without PyPI it is skipped.
@@ -158,7 +155,7 @@ fn tested(context: &mut Context, installed: &Installed) -> Result<()> {
     command.args(["-m", "unittest", "discover", "--start-directory"]);
     command.arg(context.workspace.path("python/tests"));
     let ended = context.program("python/tests", command, Count::One)?;
-    // A compiler that is missing is what some of them are about; in a wheel nothing else is skipped.
+    // Some are for an installed package only, and this is one.
     context.check("python/tests: all of them", |_| match ended.text.lines().last() {
         Some("OK") => Ok(()),
         last => bail!("it ended with {last:?}"),
@@ -178,10 +175,6 @@ fn doctests(context: &mut Context, installed: &Installed) -> Result<()> {
 
 /// `bfc run` of the environment, with its interposer.
 fn interposed(context: &mut Context, installed: &Installed) -> Result<()> {
-    if !tools::works(&tools::c_compiler()) {
-        context.skip("bfc run", "there is no C compiler for the simulated runtime");
-        return Ok(());
-    }
     let simulation = simcuda::build(&context.workspace)?;
     let mut command = installed.command(&context.workspace, "bfc");
     command.args(["run", "--check", "--"]).arg(installed.folder.join("venv/bin/python"));
