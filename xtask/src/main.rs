@@ -14,6 +14,7 @@ mod header;
 mod hooks;
 mod install;
 mod interposer;
+mod onnxruntime;
 mod python;
 mod pytorch;
 mod simcuda;

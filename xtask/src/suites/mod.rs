@@ -10,6 +10,7 @@ mod gpu;
 mod header;
 mod layers;
 mod lints;
+mod onnxruntime;
 mod package;
 mod pkg_config;
 mod preload;
@@ -43,7 +44,7 @@ struct Suite {
 }
 
 /// In the order in which they run: what takes seconds and finds much comes first.
-const SUITES: [Suite; 18] = [
+const SUITES: [Suite; 19] = [
     Suite {
         name: "layers",
         about: "the library's modules import only from those below them",
@@ -151,6 +152,12 @@ const SUITES: [Suite; 18] = [
         about: "PyTorch's CUDA wheel trains on the simulated driver (fetches it, once)",
         usual: false,
         run: pytorch::run,
+    },
+    Suite {
+        name: "onnxruntime",
+        about: "ONNX Runtime's CPU wheel runs a model with libbfc's memory (fetches it, once)",
+        usual: false,
+        run: onnxruntime::run,
     },
 ];
 
