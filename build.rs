@@ -2,6 +2,7 @@
 //! to include/, and a test compares.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 fn main() {
     for path in ["build.rs", "cbindgen.toml", "src/capi"] {
@@ -14,6 +15,10 @@ fn main() {
 
     let root = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"));
     let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets it"));
+    println!("cargo:rerun-if-env-changed=RUSTC_LINKER");
+    if std::env::var("RUSTC_LINKER").is_ok_and(|linker| linker.contains("zig")) {
+        the_system_s_unwinder(&out);
+    }
     let mut config = cbindgen::Config::from_root_or_default(&root);
     let version = std::env::var("CARGO_PKG_VERSION").expect("cargo sets it");
     let macros = config.after_includes.take().unwrap_or_default();
@@ -29,8 +34,44 @@ fn main() {
     let adapters = capi.join("adapters");
     let config = cbindgen::Config::from_file(adapters.join("adapters.toml"))
         .expect("adapters.toml is a configuration");
-    let files = ["torch/mod", "cupy", "ort", "handler"];
+    let files = ["torch/mod", "cupy", "ort", "handler", "failed"];
     write_header(&out.join("bfc_adapters.h"), config, &adapters, &files);
+}
+
+/// zig, which links the wheel for old systems, links its own unwinder in the place of libgcc_s. But a C++ exception that
+/// passes through bfc_torch_alloc is raised by libgcc_s, whose state that other one would misread. So what Rust wants of
+/// an unwinder is found before zig's: in a stand-in with the name of libgcc_s.
+fn the_system_s_unwinder(out: &Path) {
+    const WANTED: [&str; 17] = [
+        "Backtrace",
+        "DeleteException",
+        "FindEnclosingFunction",
+        "ForcedUnwind",
+        "GetCFA",
+        "GetDataRelBase",
+        "GetGR",
+        "GetIP",
+        "GetIPInfo",
+        "GetLanguageSpecificData",
+        "GetRegionStart",
+        "GetTextRelBase",
+        "RaiseException",
+        "Resume",
+        "Resume_or_Rethrow",
+        "SetGR",
+        "SetIP",
+    ];
+    let functions = WANTED.map(|name| format!("void _Unwind_{name}(void) {{}}\n")).concat();
+    let source = out.join("unwinder.c");
+    std::fs::write(&source, functions).expect("OUT_DIR can be written to");
+    let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
+    let mut command = Command::new(&compiler);
+    command.args(["-shared", "-nostdlib", "-fPIC", "-Wl,-soname,libgcc_s.so.1"]);
+    command.arg("-o").arg(out.join("libunwinder.so")).arg(&source);
+    let status = command.status().unwrap_or_else(|error| panic!("{compiler}, the C compiler: {error}"));
+    assert!(status.success(), "{command:?}: {status}");
+    println!("cargo:rustc-link-search=native={}", out.display());
+    println!("cargo:rustc-link-lib=dylib=unwinder");
 }
 
 /// Writes what some files of a folder export.

@@ -16,6 +16,10 @@ fn main() {
     println!("cargo:rustc-link-search=native={}", out.display());
     println!("cargo:rustc-link-lib=dylib=bfc");
     let major = variable("CARGO_PKG_VERSION_MAJOR");
+    // zig, which links the wheel for old systems, does not know the first; there is no data to tell them apart by.
+    println!("cargo:rerun-if-env-changed=RUSTC_LINKER");
+    let is_zig = std::env::var("RUSTC_LINKER").is_ok_and(|linker| linker.contains("zig"));
+    let own_first = if is_zig { "-Bsymbolic" } else { "-Bsymbolic-functions" };
     for argument in [
         // Beside it lies the libbfc.so that it was installed with.
         "-rpath,$ORIGIN",
@@ -24,7 +28,7 @@ fn main() {
         "-z,nodelete",
         "-z,defs",
         // What we give to whoever looks a name up is ours, also where the program has that name itself.
-        "-Bsymbolic-functions",
+        own_first,
         &format!("-soname,libbfc_preload.so.{major}"),
     ] {
         println!("cargo:rustc-cdylib-link-arg=-Wl,{argument}");

@@ -24,6 +24,42 @@ const NAMES: [&str; 2] = ["libbfc.so.0", "libbfc.so"];
 /// Where an installed library lies as seen from the folder of the command.
 const FOLDERS: [&str; 4] = ["", "../lib", "../lib64", "../lib/x86_64-linux-gnu"];
 
+/// Where Python keeps its packages as seen from there: in a virtual environment, below ~/.local and on most systems; on
+/// Debian; and with `pip install --target`.
+const PYTHON_FOLDERS: [&str; 3] = ["../lib", "../lib64", "../local/lib"];
+const PACKAGES: [&str; 2] = ["site-packages", "dist-packages"];
+
+/// Where Python's package bfc has the library.
+const IN_PACKAGE: &str = "bfc/_prefix/lib";
+
+/// The folders in which libbfc.so, or libbfc_preload.so, may lie as seen from the folder of the command.
+pub fn folders(of_command: &Path) -> Vec<PathBuf> {
+    let fixed = FOLDERS.iter().map(|name| of_command.join(name));
+    let in_python = PYTHON_FOLDERS.iter().flat_map(|name| of_python(&of_command.join(name)));
+    let targeted = of_command.join("..").join(IN_PACKAGE);
+    fixed.chain(in_python).chain([targeted]).collect()
+}
+
+/// Those of the package in a folder with the packages of one or several versions of Python; of the newest first.
+fn of_python(folder: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(folder) else {
+        return Vec::new();
+    };
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let mut pythons: Vec<(Vec<u32>, String)> = names
+        .filter_map(|name| {
+            let version = name.strip_prefix("python")?;
+            let numbers = version.split('.').map(str::parse);
+            Some((numbers.collect::<Result<_, _>>().ok()?, name))
+        })
+        .collect();
+    pythons.sort();
+    let newest_first = pythons.iter().rev().map(|(_, name)| folder.join(name));
+    let packages = newest_first.flat_map(|python| PACKAGES.map(|name| python.join(name).join(IN_PACKAGE)));
+    // What is not there is no place to name among those that were tried.
+    packages.filter(|folder| folder.is_dir()).collect()
+}
+
 /// An opened libbfc.
 pub struct Library {
     /// Its functions.
@@ -164,7 +200,7 @@ pub fn beside(executable: &Path, names: &[&str]) -> Vec<PathBuf> {
     let Some(folder) = executable.parent() else {
         return Vec::new();
     };
-    let folders = FOLDERS.iter().map(|name| folder.join(name));
+    let folders = folders(folder).into_iter();
     folders.flat_map(|folder| names.iter().map(move |name| folder.join(name))).collect()
 }
 
@@ -212,6 +248,24 @@ mod tests {
         assert!(paths.contains(&PathBuf::from("/opt/bin/../lib64/libbfc.so")));
         assert!(paths.contains(&PathBuf::from("/opt/bin/../lib/x86_64-linux-gnu/libbfc.so.0")));
         assert!(beside(Path::new(""), &NAMES).is_empty());
+    }
+
+    #[test]
+    fn the_library_is_found_in_python_s_package() {
+        let prefix = env::temp_dir().join(format!("bfc-library-{}", std::process::id()));
+        let bin = prefix.join("bin");
+        let pythons = ["python3.11/site-packages", "python3.9/dist-packages", "python3.x/site-packages"];
+        let inside = |python: &str| bin.join("../lib").join(python).join(IN_PACKAGE);
+        fs::create_dir_all(&bin).expect("writable");
+        for python in pythons {
+            fs::create_dir_all(inside(python)).expect("writable");
+        }
+        let found = folders(&bin);
+        fs::remove_dir_all(&prefix).expect("removed");
+        let place = |python: &str| found.iter().position(|folder| *folder == inside(python));
+        assert!(place(pythons[0]).is_some() && place(pythons[0]) < place(pythons[1]), "{found:?}");
+        assert_eq!(place(pythons[2]), None, "that is no version");
+        assert_eq!(found.last(), Some(&bin.join("../bfc/_prefix/lib")), "pip install --target");
     }
 
     #[test]

@@ -43,7 +43,7 @@ use crate::trace::{ALIGNMENT, Trace};
 #[command(name = "bfc", version, max_term_width = 110)]
 struct Cli {
     /// The library, or the folder it lies in [default: $BFC_LIBRARY, else beside this command, in
-    /// ../lib, ../lib64 or ../lib/x86_64-linux-gnu, else where the loader looks]
+    /// ../lib, ../lib64 or ../lib/x86_64-linux-gnu, in Python's package bfc, else where the loader looks]
     #[arg(long, global = true, value_name = "PATH")]
     library: Option<PathBuf>,
     #[command(subcommand)]

@@ -76,7 +76,8 @@ pub struct Run {
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
     /// The interposer, or the folder it lies in; libbfc.so.0 must lie beside it [default: $BFC_PRELOAD_LIBRARY, else
-    /// libbfc_preload.so beside this command, in ../lib, ../lib64 or ../lib/x86_64-linux-gnu]
+    /// libbfc_preload.so beside this command, in ../lib, ../lib64 or ../lib/x86_64-linux-gnu, or in Python's package
+    /// bfc]
     #[arg(long, value_name = "PATH")]
     preload: Option<PathBuf>,
 }

@@ -17,8 +17,8 @@ from page import Page
 
 MiB = 1 << 20
 PAGE = Page("pytorch")
-# The blocks of code on the page.
-USE, MEM_POOL, REPORT = "python-1", "python-2", "python-3"
+# The blocks of code on the page that do without the package.
+USE, MEM_POOL, REPORT = "python-6", "python-7", "python-8"
 
 
 def use(library, without=None):
@@ -27,11 +27,16 @@ def use(library, without=None):
     return PAGE.run(USE, {"LIBBFC": library}, without, instead={"LIBBFC =": ""})
 
 
+def said_by_the_page(name, scope):
+    """What a block of the page's prints."""
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        PAGE.run(name, scope)
+    return out.getvalue()
+
+
 def report(scope):
     """The report that the page shows how to get; its first line."""
-    with contextlib.redirect_stdout(io.StringIO()) as out:
-        PAGE.run(REPORT, scope)
-    return out.getvalue().splitlines()[0]
+    return said_by_the_page(REPORT, scope).splitlines()[0]
 
 
 class Statistics(ctypes.Structure):

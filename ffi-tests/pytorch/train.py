@@ -33,6 +33,11 @@ def main():
         without = "set_begin_allocate_to_pool" if options.mutate == "pools" else None
         scope = pluggable.use(options.pluggable, without)
         ours = pluggable.Library(options.pluggable)
+    if options.package:
+        import bfc.torch
+
+        bfc.torch.use()
+        ours = pluggable.Library(str(bfc.library_path()))
     torch.cuda.init()
     if is_native():
         torch.cuda.memory._record_memory_history(stacks="python", max_entries=1_000_000)
@@ -52,7 +57,8 @@ def main():
     seen = {}
     if ours:
         seen["libbfc, while it is used"] = ours.facts(simulation)
-        seen["report"] = pluggable.report(scope)
+        report = bfc.torch.report().splitlines()[0] if options.package else pluggable.report(scope)
+        seen["report"] = report
         same["captured"] = pluggable.captured(Perceptron(256), Perceptron.inputs)
     kept = torch.empty(3 * MiB, dtype=torch.uint8, device="cuda") if options.mutate == "leak" else None
     same["out of memory"] = out_of_memory()
@@ -80,6 +86,7 @@ def arguments():
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", required=True, help="the file to write")
     parser.add_argument("--pluggable", metavar="LIBRARY", help="libbfc.so, for all of PyTorch's memory")
+    parser.add_argument("--package", action="store_true", help="bfc.torch.use(), for all of PyTorch's memory")
     parser.add_argument("--mem-pool", metavar="LIBRARY", help="libbfc.so, for that of a MemPool")
     parser.add_argument("--mutate", choices=["leak", "size", "pools"], help="a fault that the suite has to find")
     return parser.parse_args()

@@ -82,8 +82,12 @@ pub fn of_toolchain(workspace: &Workspace, toolchain: &str, args: &[&str]) -> Co
 /// Builds the library, the interposer and the bfc command. Cargo's own progress is shown to whoever sits before it: this
 /// may take a minute.
 pub fn build(workspace: &Workspace, profile: Profile) -> Result<Built> {
-    let mut command =
-        cargo(workspace, &["build", "--package=bfc", "--package=bfc-preload", "--package=bfc-cli"]);
+    build_by(workspace, profile, cargo(workspace, &["build"]))
+}
+
+/// The same by a subcommand of cargo that takes the options of `build`.
+pub fn build_by(workspace: &Workspace, profile: Profile, mut command: Command) -> Result<Built> {
+    command.args(["--package=bfc", "--package=bfc-preload", "--package=bfc-cli"]);
     command.args(profile.args());
     command.arg("--message-format=json-render-diagnostics");
     if !std::io::stderr().is_terminal() {

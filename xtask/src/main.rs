@@ -1,4 +1,4 @@
-//! The project's chores: `cargo xtask demo`, `test`, `bench`, `header` and `install`.
+//! The project's chores: `cargo xtask demo`, `test`, `bench`, `header`, `install` and `wheel`.
 //!
 //! They work from any folder of the checkout, fetch what they need into `target/` (TensorFlow,
 //! PyTorch and NVIDIA's headers, which all checkouts share, into the user's cache), and say what to do where that fails.
@@ -30,6 +30,7 @@ mod tensorrt;
 mod tools;
 mod verdict;
 mod waste;
+mod wheel;
 mod workspace;
 
 use std::path::PathBuf;
@@ -67,6 +68,8 @@ enum Chore {
     Book(book::Book),
     /// Install the library, its headers, the bfc command, and the CMake and pkg-config files
     Install(Install),
+    /// Build Python's package as a wheel, in target/wheels
+    Wheel(wheel::Wheel),
 }
 
 #[derive(Args)]
@@ -116,6 +119,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Chore::Header => header::copy(&workspace)?,
         Chore::Hooks => hooks::write(&workspace)?,
         Chore::Book(book) => book.run(&workspace)?,
+        Chore::Wheel(wheel) => wheel.run(&workspace)?,
         Chore::Install(install) => {
             let profile = if install.debug { Profile::Debug } else { Profile::Release };
             let prefix = std::path::absolute(&install.prefix)?;

@@ -28,6 +28,7 @@ pub const OWNERS: &[Owner] = &[
     Owner { page: "docs/introduction.md", suite: BOOK },
     Owner { page: "docs/memory-map.md", suite: BOOK },
     Owner { page: "docs/onnxruntime.md", suite: "onnxruntime" },
+    Owner { page: "docs/python.md", suite: "python" },
     Owner { page: "docs/pytorch.md", suite: "pytorch" },
     Owner { page: "docs/reports.md", suite: BOOK },
     Owner { page: "docs/rmm.md", suite: "rmm" },

@@ -7,7 +7,7 @@ mod differences;
 mod stubs;
 
 use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use serde_json::Value;
@@ -97,6 +97,8 @@ pub enum Allocator {
     Async,
     /// libbfc, by the functions of bfc_adapters.h: see [`of_libbfc`].
     Pluggable,
+    /// libbfc, by Python's package: `bfc.torch.use()`.
+    Package,
 }
 
 /// The arguments of train.py for [`Allocator::Pluggable`].
@@ -108,7 +110,7 @@ impl Allocator {
     /// The variable that chooses it.
     fn variable(self) -> Option<(&'static str, &'static str)> {
         match self {
-            Self::Caching | Self::Pluggable => None,
+            Self::Caching | Self::Pluggable | Self::Package => None,
             Self::Plain => Some(("PYTORCH_NO_CUDA_MEMORY_CACHING", "1")),
             Self::Async => Some(("PYTORCH_CUDA_ALLOC_CONF", "backend:cudaMallocAsync")),
         }
@@ -158,6 +160,21 @@ impl PyTorch {
         let mut facts: Value =
             serde_json::from_str(&text).with_context(|| format!("{} is no JSON", out.display()))?;
         Ok(Facts { same: facts["same"].take(), seen: facts["seen"].take() })
+    }
+
+    /// Runs a case of ffi-tests/pytorch/package.py, with the package where the launcher says.
+    pub fn case(&self, workspace: &Workspace, launcher: &Launcher, case: &[&str]) -> Result<()> {
+        let mut command = self.environment.command(workspace);
+        command.args(["-W", "ignore"]).arg(workspace.path("ffi-tests/pytorch/package.py")).args(case);
+        command.env("LD_LIBRARY_PATH", &self.libraries);
+        command.envs(launcher.environment.iter().map(|(name, value)| (name, value)));
+        let name = format!("pytorch {} {}", launcher.name, case.join(" "));
+        workspace.run_well(&name, command).map(drop)
+    }
+
+    /// The interpreter.
+    pub fn python(&self) -> PathBuf {
+        self.environment.python()
     }
 
     /// Loads all of torch's libraries with every symbol resolved: what a stub forgot is missing here.

@@ -15,6 +15,7 @@ mod onnxruntime;
 mod package;
 mod pkg_config;
 mod preload;
+mod python;
 mod pytorch;
 mod races;
 mod rmm;
@@ -142,6 +143,18 @@ const SUITES: &[Suite] = &[
         about: "in lock-step with TensorFlow's own allocator (fetches its wheel, once)",
         usual: false,
         run: tensorflow::run,
+    },
+    Suite {
+        name: "python",
+        about: "the package bfc as a wheel, in a clean virtual environment; pip install ./python in a copy",
+        usual: false,
+        run: python::run,
+    },
+    Suite {
+        name: "manylinux",
+        about: "its wheel for glibc 2.28, linked by zig (fetches it, once)",
+        usual: false,
+        run: python::manylinux,
     },
     Suite {
         name: "pytorch",

@@ -4,6 +4,8 @@
 //! Kernels compute nothing there; allocation, streams, events and copies are as PyTorch does them. See
 //! ffi-tests/pytorch.
 
+mod package;
+
 use anyhow::{Result, bail};
 use serde_json::Value;
 
@@ -56,6 +58,7 @@ pub fn run(context: &mut Context) -> Result<()> {
     faults(context, &pytorch, &alone, &all[0].1);
     pluggable(context, &pytorch, &alone, &all[0].1)?;
     mem_pool(context, &pytorch, &alone, &all[0].1)?;
+    package::run(context, &pytorch, &all[0].1)?;
     context.all_ran(&pages);
     for (allocator, facts) in &all {
         interposed(context, &pytorch, *allocator, facts, &[])?;
@@ -72,15 +75,7 @@ fn pluggable(context: &mut Context, pytorch: &PyTorch, alone: &Launcher, native:
     let library = context.prefix()?.join("lib/libbfc.so");
     let [option, library] = of_libbfc(&library)?;
     let Some(facts) = trained(context, pytorch, alone, kind, &[option, library]) else { return Ok(()) };
-    context.gate("Pluggable: what was seen makes sense", &wrong(kind, &facts));
-    context.gate("Pluggable: the driver has it all back", &left(kind, &facts));
-    context.gate("Caching and Pluggable: the same tensors", &differences(&tensors(native), &tensors(&facts)));
-    context.gate(
-        "Caching and Pluggable: as often and as much asked for",
-        &differences(&requested(native), &requested(&facts)),
-    );
-    context.gate("Pluggable: all of it is libbfc's", &not_of_libbfc(&facts));
-    context.gate("Pluggable: a graph keeps its memory", &not_kept(&facts));
+    as_native(context, kind, native, &facts);
     // The account sees what is wrong.
     let mut mutated =
         |mutant: &str| trained(context, pytorch, alone, kind, &[option, library, "--mutate", mutant]);
@@ -99,6 +94,17 @@ fn pluggable(context: &mut Context, pytorch: &PyTorch, alone: &Launcher, native:
         });
     }
     Ok(())
+}
+
+/// A run with libbfc beside one with the native allocator.
+fn as_native(context: &mut Context, kind: Allocator, native: &Facts, facts: &Facts) {
+    let mut gate = |what: &str, wrong: &[String]| context.gate(&format!("{kind:?}: {what}"), wrong);
+    gate("what was seen makes sense", &wrong(kind, facts));
+    gate("the driver has it all back", &left(kind, facts));
+    gate("the same tensors as Caching", &differences(&tensors(native), &tensors(facts)));
+    gate("as often and as much asked for", &differences(&requested(native), &requested(facts)));
+    gate("all of it is libbfc's", &not_of_libbfc(facts));
+    gate("a graph keeps its memory", &not_kept(facts));
 }
 
 /// What each model asked for, in number, and the most at a time in bytes.
@@ -324,7 +330,9 @@ fn left(allocator: Allocator, facts: &Facts) -> Vec<String> {
     }
     let (allocate, free) = match allocator {
         Allocator::Async => ("cuMemAllocAsync", "cuMemFreeAsync"),
-        Allocator::Caching | Allocator::Plain | Allocator::Pluggable => ("cuMemAlloc", "cuMemFree"),
+        Allocator::Caching | Allocator::Plain | Allocator::Pluggable | Allocator::Package => {
+            ("cuMemAlloc", "cuMemFree")
+        }
     };
     let (allocated, freed) = (number(&seen["calls"][allocate]), number(&seen["calls"][free]));
     // Two requests fail, and where PyTorch has a cache it gives that back and tries again; libbfc does not ask the driver
@@ -332,13 +340,13 @@ fn left(allocator: Allocator, facts: &Facts) -> Vec<String> {
     let failed = match allocator {
         Allocator::Plain => 2,
         Allocator::Caching | Allocator::Async => 4,
-        Allocator::Pluggable => 0,
+        Allocator::Pluggable | Allocator::Package => 0,
     };
     if allocated != freed + failed {
         wrong.push(format!("{allocated} calls of {allocate} and {freed} of {free}"));
     }
     let made: u64 = MODELS.iter().map(|(model, _)| storages(facts, model)).sum();
-    let is_cached = matches!(allocator, Allocator::Caching | Allocator::Pluggable);
+    let is_cached = !matches!(allocator, Allocator::Plain | Allocator::Async);
     if (is_cached && allocated * 10 > made) || (!is_cached && allocated < made) {
         wrong.push(format!("{allocated} calls of {allocate} for {made} storages: is the cache on or off?"));
     }

@@ -1,0 +1,236 @@
+"""bfc.torch, the package's way to PyTorch, on the simulated driver: `package.py WHAT`. See README.md.
+
+Each case is a process of its own, for PyTorch takes an allocator once. What is wrong is an AssertionError.
+"""
+
+import ctypes
+import gc
+import random
+import sys
+import warnings
+
+import torch
+
+import bfc
+import bfc.torch
+import facts
+import pluggable
+
+MiB = 1 << 20
+OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
+
+
+def tensor(size):
+    return torch.empty(size, dtype=torch.uint8, device="cuda")
+
+
+def failure(size):
+    """What is raised for a request that is too large."""
+    try:
+        tensor(size)
+    except Exception as error:  # whatever it is, that is the fact
+        return error
+    raise AssertionError(f"{size} bytes were served")
+
+
+def expect_error(kind, words, work):
+    try:
+        work()
+    except kind as error:
+        assert words in str(error), error
+    else:
+        raise AssertionError(f"no {kind.__name__}: {words}")
+
+
+def nothing_is_left(simulation, before):
+    gc.collect()
+    torch.cuda.synchronize()
+    assert bfc.stats(0).bytes_in_use == 0, bfc.report(0)
+    bfc.torch.empty_cache()
+    assert bfc.stats(0).pool_bytes == 0, bfc.report(0)
+    assert simulation.used() == before, "the driver has not everything back"
+    assert simulation.faults()["count"] == 0, simulation.faults()
+    bfc.check(0)
+
+
+def page():
+    """The code on the page, with a device of 64 GiB or so."""
+    scope = pluggable.PAGE.run("python-1", {})
+    for block in ["python-3", "python-4"]:
+        said = pluggable.said_by_the_page(block, scope)
+        assert "memory of allocator" in said, said
+    assert bfc.torch.memory_stats()["num_ooms"] == 1
+
+
+def page_with_arguments():
+    pluggable.PAGE.run("python-2", {"torch": torch, "bfc": bfc})
+    tensor(1)
+    assert bfc.stats(0).bytes_limit == 20 << 30
+    assert 'memory of allocator "trainer" on device 0' in bfc.torch.report()
+
+
+def page_mem_pool():
+    """Segments are ours, and failures PyTorch's own."""
+    scope = pluggable.PAGE.run("python-5", {"torch": torch, "bfc": bfc})
+    assert bfc.owner(scope["weights"].data_ptr()) == 0
+    assert bfc.stats(0).num_allocs > 0
+    other = tensor(5 * MiB)
+    expect_error(bfc.Error, "in no region", lambda: bfc.owner(other.data_ptr()))
+    with torch.cuda.use_mem_pool(bfc.torch.mem_pool(use_on_oom=False)):
+        assert isinstance(failure(1 << 40), torch.OutOfMemoryError)
+    expect_error(RuntimeError, "is not libbfc", bfc.torch.memory_allocated)
+    torch.cuda.synchronize()
+    # The pool is left to the end of the interpreter.
+
+
+def refusals():
+    """use() is for once, and for the beginning."""
+    if sys.argv[2] == "late":
+        tensor(1)
+        expect_error(RuntimeError, "right after the imports", bfc.torch.use)
+    elif sys.argv[2] == "other":
+        library = str(bfc.library_path())
+        other = torch.cuda.memory.CUDAPluggableAllocator(library, "bfc_torch_alloc", "bfc_torch_free")
+        torch.cuda.memory.change_current_allocator(other)
+        expect_error(RuntimeError, "another pluggable allocator", bfc.torch.use)
+    else:
+        expect_error(ValueError, "no CUDA device", lambda: bfc.torch.use("cuda", memory_limit=1))
+        bfc.torch.use()
+        expect_error(RuntimeError, "called already", bfc.torch.use)
+        expect_error(RuntimeError, "PyTorch's own", bfc.torch.mem_pool)
+
+
+def limit():
+    """Out of memory at a small limit: PyTorch's exception, our words; and the rest goes on."""
+    used = bfc.torch.use("cuda:0", memory_limit=8 * MiB, name="small")
+    assert used.raises is torch.OutOfMemoryError
+    simulation = facts.Simulation()
+    torch.cuda.init()
+    before = simulation.used()
+    kept = tensor(3 * MiB)
+    for size in [6 * MiB, 1 << 40]:
+        error = failure(size)
+        assert type(error) is torch.OutOfMemoryError, error
+        lines = str(error).splitlines()
+        assert lines[0].startswith("CUDA out of memory. small: no memory for"), lines[0]
+        assert 'memory of allocator "small" on device 0 (cuda backend)' in lines, error
+        assert lines[2:] == bfc.report(0).splitlines(), "the report of that moment"
+    assert bfc.stats(0).num_failures == bfc.torch.memory_stats()["num_ooms"] == 2
+    assert bfc.owner(tensor(MiB).data_ptr()) == 0
+    # The driver's memory runs out before the limit.
+    del kept
+    simulation.library.simcuda_fail(b"cuMemAlloc", ctypes.c_uint64(1), OUT_OF_MEMORY)
+    bfc.torch.empty_cache()
+    assert tensor(7 * MiB).data_ptr(), "libbfc asks for less, or again"
+    simulation.library.simcuda_clear_faults()
+    nothing_is_left(simulation, before)
+
+
+def other_failures():
+    """What is no lack of memory is none in PyTorch either."""
+    bfc.torch.use(name="broken")
+    simulation = facts.Simulation()
+    torch.cuda.init()
+    for nth in range(1, 5):
+        simulation.library.simcuda_fail(b"cuMemAlloc", ctypes.c_uint64(nth), 801)  # CUDA_ERROR_NOT_SUPPORTED
+    error = failure(MiB)
+    assert type(error) is RuntimeError and str(error).startswith("libbfc: "), repr(error)
+    simulation.library.simcuda_clear_faults()
+    assert tensor(MiB).data_ptr()
+
+
+def without_a_compiler():
+    """The function that was compiled with the package."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        used = bfc.torch.use(memory_limit=8 * MiB, name="small")
+    assert any("no C++ compiler" in str(warning.message) for warning in caught), caught
+    assert used.raises is RuntimeError and used.shim.name == "torch_alloc.so"
+    error = failure(16 * MiB)
+    assert type(error) is RuntimeError, repr(error)
+    assert str(error).startswith("CUDA out of memory. small: no memory for"), error
+    assert str(error).splitlines()[2:] == bfc.report(0).splitlines(), error
+    assert bfc.owner(tensor(MiB).data_ptr()) == 0
+
+
+def statistics():
+    """Ours by PyTorch's names."""
+    bfc.torch.use()
+    assert bfc.torch.memory_allocated() == 0 and bfc.torch.memory_stats() == {} and bfc.torch.report() == ""
+    kept = [tensor(size) for size in [1, 1000, 3 * MiB, 700]]
+    del kept[2:]
+    said, own = bfc.torch.memory_stats(), bfc.stats(0)
+    assert said["allocation.all.current"] == len(kept)
+    assert (said["allocation.all.allocated"], said["allocation.all.freed"]) == (own.num_allocs, own.num_frees) == (4, 2)
+    assert bfc.torch.memory_allocated() == said["allocated_bytes.all.current"] == own.bytes_in_use == 512 + 1024
+    assert said["requested_bytes.all.current"] == own.bytes_requested == 1001
+    for device in [None, 0, "cuda", "cuda:0", torch.device("cuda"), torch.device("cuda", 0)]:
+        assert bfc.torch.max_memory_allocated(device) == own.peak_bytes_in_use
+        assert bfc.torch.memory_reserved(device) == own.pool_bytes
+        assert bfc.torch.max_memory_reserved(device=device) == own.peak_pool_bytes
+    expect_error(ValueError, "Expected a cuda device", lambda: bfc.torch.memory_allocated("cpu"))
+    failure(1 << 40)
+    bfc.torch.reset_peak_memory_stats()
+    assert bfc.torch.max_memory_allocated() == bfc.torch.memory_allocated() == 1536
+    said = bfc.torch.memory_stats()
+    counts = [said[key] for key in ["allocation.all.allocated", "allocation.all.freed", "num_ooms"]]
+    assert counts == [4, 2, 1], "the counts go on"
+    tensor(1)
+    bfc.torch.reset_accumulated_memory_stats()
+    kept.append(tensor(1))
+    said = bfc.torch.memory_stats()
+    counts = [said[key] for key in ["allocation.all.allocated", "allocation.all.freed", "num_ooms"]]
+    assert counts == [1, 0, 0], counts
+    summary = bfc.torch.memory_summary()
+    assert "libbfc memory summary, device 0" in summary and bfc.report(0) in summary
+    assert bfc.report(0) not in bfc.torch.memory_summary(abbreviated=True)
+
+
+def random_sizes():
+    """A thousand requests, for which the limit is too small, while the driver fails too."""
+    bfc.torch.use(memory_limit=64 * MiB, name="random")
+    simulation, choose = facts.Simulation(), random.Random(20240601)
+    torch.cuda.init()
+    before, kept, failed = simulation.used(), [], 0
+    side = torch.cuda.Stream()
+    for _ in range(1000):
+        if choose.random() < 0.1:
+            # So that there is something to ask the driver for.
+            bfc.torch.empty_cache()
+            nth = choose.randrange(1, 3)
+            simulation.library.simcuda_fail(b"cuMemAlloc", ctypes.c_uint64(nth), OUT_OF_MEMORY)
+        size = int(2 ** choose.uniform(0, 25))
+        try:
+            with torch.cuda.stream(side if choose.random() < 0.3 else torch.cuda.current_stream()):
+                kept.append(tensor(size))
+        except torch.OutOfMemoryError as error:
+            assert "memory of allocator" in str(error)
+            failed += 1
+        if kept and choose.random() < 0.45:
+            kept.pop(choose.randrange(len(kept)))
+        places = sorted((one.data_ptr(), one.data_ptr() + one.nbytes) for one in kept)
+        assert all(end <= start for (_, end), (start, _) in zip(places, places[1:])), "two overlap"
+        assert places == [] or places[0][0] != 0
+    assert failed > 50 and simulation.library.simcuda_struck() > 10, (failed, simulation.library.simcuda_struck())
+    own = bfc.stats(0)
+    assert own.bytes_requested == sum(one.nbytes for one in kept)
+    assert own.num_failures == failed == bfc.torch.memory_stats()["num_ooms"]
+    simulation.library.simcuda_clear_faults()
+    kept.clear()
+    nothing_is_left(simulation, before)
+
+
+CASES = [
+    page,
+    page_with_arguments,
+    page_mem_pool,
+    refusals,
+    limit,
+    other_failures,
+    without_a_compiler,
+    statistics,
+    random_sizes,
+]
+
+if __name__ == "__main__":
+    {case.__name__: case for case in CASES}[sys.argv[1]]()

@@ -1,0 +1,192 @@
+"""The allocators of devices, on host memory."""
+
+import ctypes
+import dataclasses
+import re
+import threading
+import unittest
+
+import bfc
+from bfc import _library
+
+DEVICE = 300
+MiB = 1 << 20
+
+
+class Pool(unittest.TestCase):
+    """A small allocator for each test."""
+
+    def setUp(self) -> None:
+        bfc.create(DEVICE, backend="host", memory_limit=8 * MiB, name="test")
+        self.addCleanup(bfc.destroy, DEVICE, force=True)
+
+    def test_addresses_are_live_until_they_are_freed(self) -> None:
+        address = bfc.alloc(DEVICE, 1000)
+        self.assertEqual((address % 256, bfc.owner(address)), (0, DEVICE))
+        self.assertEqual((bfc.requested_size(DEVICE, address), bfc.allocated_size(DEVICE, address)), (1000, 1024))
+        self.assertEqual(bfc.allocation_id(DEVICE, address), 1)
+        around = bfc.address_range(DEVICE, address + 999)
+        self.assertEqual((around.chunk, around.chunk_bytes), (address, 1024))
+        self.assertTrue(around.region <= address and address + 1024 <= around.region + around.region_bytes)
+        bfc.free(DEVICE, address)
+        with self.assertRaises(bfc.Error) as caught:
+            bfc.free(DEVICE, address)
+        self.assertEqual((caught.exception.status, caught.exception.name), (6, "BFC_ERROR_DOUBLE_FREE"))
+        self.assertIn(hex(address), str(caught.exception))
+
+    def test_nothing_of_no_bytes(self) -> None:
+        self.assertEqual(bfc.alloc(DEVICE, 0), 0)
+        bfc.free(DEVICE, 0)
+
+    def test_alignment(self) -> None:
+        address = bfc.alloc(DEVICE, 100, alignment=1 << 16)
+        self.assertEqual(address % (1 << 16), 0)
+        with self.assertRaises(bfc.Error) as caught:
+            bfc.alloc(DEVICE, 100, alignment=3)
+        self.assertEqual(caught.exception.status, bfc.Status.INVALID_ARGUMENT)
+
+    def test_out_of_memory_is_both_kinds(self) -> None:
+        for kind in [bfc.OutOfMemoryError, bfc.Error, MemoryError]:
+            with self.assertRaisesRegex(kind, "test: no memory for 16.00 MiB"):
+                bfc.alloc(DEVICE, 16 * MiB)
+        self.assertEqual(bfc.stats(DEVICE).num_failures, 3)
+
+    def test_streams(self) -> None:
+        """Freed on one stream, memory is another's only when its work is done."""
+        first = bfc.alloc(DEVICE, 8 * MiB, stream=7)
+        bfc.free(DEVICE, first, stream=7)
+        with self.assertRaises(bfc.OutOfMemoryError):
+            bfc.alloc(DEVICE, 8 * MiB, stream=8)
+        bfc.synchronized(DEVICE, 7)
+        second = bfc.alloc(DEVICE, 8 * MiB, stream=8)
+        self.assertEqual(first, second)
+        bfc.record_stream(DEVICE, second, 9)
+        bfc.free(DEVICE, second)
+        with self.assertRaises(bfc.OutOfMemoryError):
+            bfc.alloc(DEVICE, 8 * MiB, stream=8)
+        bfc.forget_stream(DEVICE, 8)
+        bfc.synchronized(DEVICE, 9)
+
+    def test_numbers_that_do_not_fit_are_refused(self) -> None:
+        """ctypes would cut them off."""
+        for call in [
+            lambda: bfc.alloc(DEVICE, -1),
+            lambda: bfc.alloc(DEVICE, 1 << 64),
+            lambda: bfc.alloc(DEVICE + (1 << 32), 1),
+            lambda: bfc.free(DEVICE, -256),
+            lambda: bfc.synchronized(DEVICE, -1),
+        ]:
+            self.assertRaises(ValueError, call)
+        self.assertRaises(TypeError, bfc.alloc, DEVICE, 1.5)
+        self.assertRaises(TypeError, bfc.alloc, "cuda", 1)
+
+    def test_reports(self) -> None:
+        with bfc.scope("attention", step=3):
+            bfc.alloc(DEVICE, 1000)
+        text, line, table = bfc.report(DEVICE), bfc.occupancy(DEVICE), bfc.memory_map(DEVICE)
+        self.assertIn('memory of allocator "test" on device 300', text)
+        self.assertIn("attention", text)
+        self.assertRegex(line, r"^[*x_]{100}$")
+        self.assertTrue(table["regions"] or table["chunks"], table)
+        bfc.check(DEVICE)
+
+    def test_a_long_report_is_whole(self) -> None:
+        """Its length is not known before."""
+        for _ in range(3000):
+            bfc.alloc(DEVICE, 1)
+        self.assertGreater(len(_library.text("bfc_memory_map", DEVICE)), 100_000)
+        bfc.memory_map(DEVICE)
+
+    def test_statistics(self) -> None:
+        address = bfc.alloc(DEVICE, 1000)
+        bfc.free(DEVICE, bfc.alloc(DEVICE, 5000))
+        stats = bfc.stats(DEVICE)
+        self.assertEqual((stats.num_allocs, stats.num_frees, stats.bytes_in_use), (2, 1, 1024))
+        self.assertEqual((stats.bytes_limit, stats.peak_bytes_requested), (8 * MiB, 6000))
+        self.assertRaises(dataclasses.FrozenInstanceError, setattr, stats, "num_allocs", 0)
+        bfc.reset_stats(DEVICE)
+        self.assertEqual(bfc.stats(DEVICE).num_allocs, 0)
+        bfc.free(DEVICE, address)
+        self.assertGreater(bfc.trim(DEVICE), 0)
+        self.assertEqual(bfc.stats(DEVICE).pool_bytes, 0)
+
+    def test_threads(self) -> None:
+        failed: list[BaseException] = []
+
+        def work() -> None:
+            try:
+                for size in range(1, 400):
+                    bfc.free(DEVICE, bfc.alloc(DEVICE, size))
+                with self.assertRaises(bfc.OutOfMemoryError):
+                    bfc.alloc(DEVICE, 1 << 40)
+            except BaseException as error:
+                failed.append(error)
+
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(failed, [])
+        self.assertEqual(bfc.stats(DEVICE).num_frees, 4 * 399)
+
+
+class Life(unittest.TestCase):
+    """Creation and the end."""
+
+    def test_there_is_one_for_each_device(self) -> None:
+        bfc.create(DEVICE, backend=bfc.Backend.HOST)
+        with self.assertRaises(bfc.Error) as caught:
+            bfc.create(DEVICE, backend="host")
+        self.assertEqual(caught.exception.name, "BFC_ERROR_ALREADY_EXISTS")
+        address = bfc.alloc(DEVICE, 1)
+        with self.assertRaises(bfc.Error) as caught:
+            bfc.destroy(DEVICE)
+        self.assertEqual(caught.exception.status, bfc.Status.BUSY)
+        bfc.free(DEVICE, address)
+        bfc.destroy(DEVICE)
+
+    def test_options_arrive(self) -> None:
+        bfc.create(DEVICE, backend="host", memory_limit=4 * MiB, allow_growth=False, garbage_collection=False, name="ö")
+        bfc.alloc(DEVICE, 1)
+        self.assertEqual(bfc.stats(DEVICE).pool_bytes, 4 * MiB)
+        self.assertIn('"ö"', bfc.report(DEVICE))
+        bfc.destroy(DEVICE, force=True)
+        bfc.create(DEVICE, backend="host", memory_limit=4 * MiB, initial_region_bytes=65536, split_always=True)
+        bfc.alloc(DEVICE, 40000)
+        self.assertEqual((bfc.stats(DEVICE).pool_bytes, bfc.stats(DEVICE).bytes_in_use), (65536, 40192))
+        bfc.destroy(DEVICE, force=True)
+        bfc.create(DEVICE, backend="host", timestamps=True, quarantine=True)
+        with self.assertRaises(bfc.Error) as caught:
+            bfc.alloc(DEVICE, 1, stream=1)
+        self.assertEqual(caught.exception.status, bfc.Status.UNSUPPORTED)
+        bfc.destroy(DEVICE)
+        bfc.create(DEVICE, backend="host_vmm", memory_limit=5 * MiB)
+        self.assertEqual(bfc.stats(DEVICE).bytes_limit, 4 * MiB, "granules of 2 MiB")
+        bfc.destroy(DEVICE)
+        self.assertRaises(ValueError, bfc.create, DEVICE, backend="gpu")
+
+
+class Prototypes(unittest.TestCase):
+    """What is declared to ctypes is what the headers declare."""
+
+    def test_all_functions_with_as_many_arguments(self) -> None:
+        found = {}
+        for header in ["bfc.h", "bfc_adapters.h"]:
+            text = (bfc.include_dir() / header).read_text()
+            text = re.sub(r"//.*", "", text)
+            for name, arguments in re.findall(r"^[a-z][\w \*]*?[ \*](bfc_\w+)\(([^()]*)\);", text, re.MULTILINE):
+                found[name] = 0 if arguments.strip() == "void" else arguments.count(",") + 1
+        self.assertEqual(set(found), _library.NAMES)
+        declared = {name: len(getattr(_library.lib, name).argtypes) for name in found}
+        self.assertEqual(found, declared)
+
+    def test_sizes_of_structs(self) -> None:
+        """The library refuses a size that ends within a field; these are those of today."""
+        sizes = [ctypes.sizeof(kind) for kind in (_library.Suballocator, _library.Options, _library.Request)]
+        self.assertEqual(sizes, [40, 72, 48])
+        self.assertEqual(ctypes.sizeof(_library.Statistics), 8 * (1 + len(_library.STATISTICS)))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,64 @@
+//! Python's package in the place of lines that a user writes: `bfc.torch`, from its wheel.
+
+use std::ffi::OsString;
+
+use anyhow::Result;
+
+use super::{as_native, trained};
+use crate::files;
+use crate::pytorch::{Allocator, Facts, Launcher, PyTorch};
+use crate::suites::context::Context;
+use crate::wheel;
+
+/// Those of ffi-tests/pytorch/package.py: a process each.
+const CASES: [&[&str]; 11] = [
+    &["page"],
+    &["page_with_arguments"],
+    &["page_mem_pool"],
+    &["refusals", "late"],
+    &["refusals", "other"],
+    &["refusals", "twice"],
+    &["limit"],
+    &["other_failures"],
+    &["without_a_compiler"],
+    &["statistics"],
+    &["random_sizes"],
+];
+
+/// Of a device so large that the page's limit fits.
+const DEVICE: u64 = 64 << 30;
+
+/// Trains with it, and tries what it does besides.
+pub fn run(context: &mut Context, pytorch: &PyTorch, native: &Facts) -> Result<()> {
+    let folder = context.workspace.target.join("pytorch/package");
+    let mut built = false;
+    context.check("the wheel is built and installed", |workspace| {
+        let wheel = wheel::build(workspace, false)?;
+        wheel::install_into(workspace, &wheel, &pytorch.python(), &folder)?;
+        built = true;
+        Ok(())
+    });
+    if !built {
+        return Ok(());
+    }
+    // So that the shim is compiled by this very run.
+    let cache = context.workspace.target.join("pytorch/cache");
+    files::remove_all(&cache)?;
+    let set = |name: &str, value: OsString| (OsString::from(name), value);
+    let environment = vec![set("PYTHONPATH", folder.into()), set("XDG_CACHE_HOME", cache.into())];
+    let launcher = Launcher { name: "package".to_owned(), environment, ..Launcher::default() };
+    let kind = Allocator::Package;
+    if let Some(facts) = trained(context, pytorch, &launcher, kind, &["--package"]) {
+        as_native(context, kind, native, &facts);
+    }
+    for case in CASES {
+        let mut launcher = launcher.clone();
+        launcher.environment.push(set("SIMCUDA_MEMORY", DEVICE.to_string().into()));
+        if case == ["without_a_compiler"] {
+            launcher.environment.push(set("CXX", "/nonexistent/c++".into()));
+        }
+        let name = format!("bfc.torch: {}", case.join(" "));
+        context.check(&name, |workspace| pytorch.case(workspace, &launcher, case));
+    }
+    Ok(())
+}

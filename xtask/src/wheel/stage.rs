@@ -1,0 +1,97 @@
+//! Puts an installed tree into the package, and the shim for PyTorch that needs no compiler any more.
+//!
+//! A wheel keeps no links. So the library is there once, by its SONAME: by that the interposer asks for it, and two files
+//! of it would be two libraries in one process. `libbfc.so`, for the linker's -lbfc, is a text that leads there.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+use super::toolchain::Toolchain;
+use crate::cargo::Profile;
+use crate::files;
+use crate::gates::version;
+use crate::install;
+use crate::workspace::Workspace;
+
+/// Where the installed tree lies below python/.
+pub const PREFIX: &str = "src/bfc/_prefix";
+
+const SHIM: &str = "src/bfc/shims/torch_alloc";
+
+/// What the shim wants of the C++ library, which is libstdc++ as for all of PyTorch's builds.
+const OF_LIBSTDCXX: [&str; 9] = [
+    "_ZNSt9bad_allocD2Ev",
+    "_ZSt9terminatev",
+    "_ZTISt9bad_alloc",
+    "_ZTVN10__cxxabiv120__si_class_type_infoE",
+    "_ZdlPvm",
+    "__cxa_allocate_exception",
+    "__cxa_begin_catch",
+    "__cxa_throw",
+    "__gxx_personality_v0",
+];
+
+/// Builds the library and puts it into the package.
+pub fn stage(workspace: &Workspace, toolchain: &Toolchain) -> Result<()> {
+    let built = toolchain.build(workspace)?;
+    let installed = workspace.target.join("wheels/prefix");
+    files::remove_all(&installed)?;
+    install::install_built(workspace, &installed, Profile::Release, &built)?;
+    let package = workspace.path("python");
+    copy(workspace, &installed, &package.join(PREFIX))?;
+    prebuilt(workspace, toolchain, &package, &built.shared).context("the shim for PyTorch")
+}
+
+/// The parts of an installed tree that belong into a wheel, without links. The archive is twenty times as large as the
+/// library, and the command is among the wheel's scripts.
+fn copy(workspace: &Workspace, installed: &Path, prefix: &Path) -> Result<()> {
+    files::remove_all(prefix)?;
+    let soname = version::soname(&workspace.version);
+    for name in [&soname, install::INTERPOSER] {
+        files::copy(&installed.join("lib").join(name), &prefix.join("lib").join(name))?;
+    }
+    let script = format!("/* The linker's -lbfc; to load it take {soname}. */\nINPUT({soname})\n");
+    files::write(&prefix.join("lib/libbfc.so"), script)?;
+    for folder in ["include", "lib/cmake", "lib/pkgconfig"] {
+        files::copy_all(&installed.join(folder), &prefix.join(folder))?;
+    }
+    for name in ["LICENSE-APACHE", "LICENSE-MIT", "CHANGELOG.md"] {
+        files::copy(&workspace.path(name), &prefix.join("share/doc/bfc").join(name))?;
+    }
+    Ok(())
+}
+
+/// Compiles the shim as far as that is possible without PyTorch. Linked with stand-ins, so that no version of libstdc++
+/// is asked for.
+fn prebuilt(workspace: &Workspace, toolchain: &Toolchain, package: &Path, library: &Path) -> Result<()> {
+    let shim = package.join(SHIM).with_extension("so");
+    files::remove(&shim)?;
+    let Some(mut compile) = toolchain.cxx(workspace) else {
+        println!("  there is no C++ compiler: without one where it is used, this wheel cannot serve PyTorch");
+        return Ok(());
+    };
+    let folder = workspace.target.join("wheels/shim");
+    let object = folder.join("torch_alloc.o");
+    let source = package.join(SHIM).with_extension("cpp");
+    files::write(&object, "")?;
+    compile.args(["-std=c++17", "-nostdinc++", "-O2", "-g0", "-fPIC", "-fvisibility=hidden", "-c"]);
+    compile.arg("-I").arg(workspace.path("include")).arg(source).arg("-o").arg(&object);
+    workspace.run_well("shim: compile", compile)?;
+
+    let stand_in = folder.join("libstdc++.so");
+    let functions = OF_LIBSTDCXX.map(|name| format!("void {name}(void) {{}}\n")).concat();
+    let source = stand_in.with_extension("c");
+    files::write(&source, functions)?;
+    let mut command = toolchain.cc(workspace);
+    command.args(["-shared", "-nostdlib", "-fPIC", "-w", "-fno-builtin", "-Wl,-soname,libstdc++.so.6", "-o"]);
+    command.arg(&stand_in).arg(source);
+    workspace.run_well("shim: stand-in", command)?;
+
+    let mut link = toolchain.cc(workspace);
+    link.args(["-shared", "-s", "-Wl,-z,defs", "-Wl,-z,nodelete"]);
+    // libbfc.so is loaded already where it is used; auditwheel wants to know where it is.
+    link.args(["-Wl,-rpath,$ORIGIN/../_prefix/lib", "-Wl,--enable-new-dtags", "-o"]);
+    link.arg(&shim).arg(object).arg(stand_in).arg(library);
+    workspace.run_well("shim: link", link).map(drop)
+}

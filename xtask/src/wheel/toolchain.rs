@@ -1,0 +1,98 @@
+//! What compiles and links the wheel: the system's compilers, or zig for older systems than this one.
+
+use std::env;
+use std::ffi::OsString;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use crate::cargo::{self, Built, Profile};
+use crate::python::Environment;
+use crate::tools;
+use crate::workspace::Workspace;
+
+/// The glibc of manylinux_2_28.
+pub const OLDEST_GLIBC: (u32, u32) = (2, 28);
+
+/// Compilers of C and C++, and a cargo that links with them.
+pub struct Toolchain {
+    zig: Option<Zig>,
+}
+
+struct Zig {
+    /// With the folder of zig and cargo-zigbuild in front.
+    path: OsString,
+    zig: OsString,
+    target: String,
+}
+
+impl Toolchain {
+    /// The compilers that there are.
+    pub fn of_the_system() -> Self {
+        Self { zig: None }
+    }
+
+    /// Zig, from an environment of PyPI's packages.
+    pub fn of_zig(environment: &Environment) -> Result<Self> {
+        let zig = environment.bin("python-zig");
+        let folder = zig.parent().context("an environment has a folder bin")?;
+        let rest = env::var_os("PATH").unwrap_or_default();
+        let path = env::join_paths([folder.to_owned()].into_iter().chain(env::split_paths(&rest)))?;
+        let target = format!("{}-unknown-linux-gnu", env::consts::ARCH);
+        Ok(Self { zig: Some(Zig { path, zig: zig.into(), target }) })
+    }
+
+    /// The name of what it makes.
+    pub fn name(&self) -> String {
+        let (major, minor) = OLDEST_GLIBC;
+        if self.zig.is_some() { format!("manylinux_{major}_{minor}") } else { "linux".to_owned() }
+    }
+
+    /// Maturin's options for it.
+    pub fn maturin(&self) -> Vec<String> {
+        let mut options = vec!["--compatibility".to_owned(), self.name()];
+        if let Some(zig) = &self.zig {
+            options.extend(["--zig".to_owned(), "--target".to_owned(), zig.target.clone()]);
+        }
+        options
+    }
+
+    /// What is set for a program that looks for zig.
+    pub fn environment(&self) -> Option<(&'static str, &OsString)> {
+        self.zig.as_ref().map(|zig| ("PATH", &zig.path))
+    }
+
+    /// Builds the library, the interposer and the command.
+    pub fn build(&self, workspace: &Workspace) -> Result<Built> {
+        let Some(zig) = &self.zig else { return cargo::build(workspace, Profile::Release) };
+        let (major, minor) = OLDEST_GLIBC;
+        let mut command = cargo::cargo(workspace, &["zigbuild", "--target"]);
+        command.arg(format!("{}.{major}.{minor}", zig.target)).env("PATH", &zig.path);
+        cargo::build_by(workspace, Profile::Release, command)
+    }
+
+    /// The C++ compiler, to compile a file; nothing where there is none.
+    pub fn cxx(&self, workspace: &Workspace) -> Option<Command> {
+        match &self.zig {
+            Some(_) => self.zig_as(workspace, "c++"),
+            None => {
+                let compiler = tools::cxx_compiler();
+                tools::works(&compiler).then(|| workspace.command(compiler))
+            }
+        }
+    }
+
+    /// The C compiler, to link.
+    pub fn cc(&self, workspace: &Workspace) -> Command {
+        self.zig_as(workspace, "cc").unwrap_or_else(|| workspace.command(tools::c_compiler()))
+    }
+
+    fn zig_as(&self, workspace: &Workspace, what: &str) -> Option<Command> {
+        let zig = self.zig.as_ref()?;
+        let (major, minor) = OLDEST_GLIBC;
+        let mut command = workspace.command(&zig.zig);
+        let target = format!("{}-linux-gnu.{major}.{minor}", env::consts::ARCH);
+        command.args([what, "-target"]).arg(target);
+        Some(command)
+    }
+}
