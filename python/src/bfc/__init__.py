@@ -1,0 +1,87 @@
+"""libbfc: TensorFlow's best-fit-with-coalescing (BFC) allocator.
+
+An allocator for each device takes regions from it and hands out pieces, by address.
+
+>>> import bfc
+>>> bfc.create(bfc.HOST, memory_limit=1 << 30)
+>>> address = bfc.alloc(bfc.HOST, 4096)
+>>> bfc.owner(address) == bfc.HOST
+True
+>>> bfc.free(bfc.HOST, address)
+>>> bfc.destroy(bfc.HOST)
+
+Everything may be called from any thread. Frameworks have modules of their own, which are imported by name:
+:mod:`bfc.torch` and its kin.
+"""
+
+from __future__ import annotations
+
+import pathlib as _pathlib
+
+from . import _find, _library
+from ._devices import HOST, Backend, create, destroy, lost, trim
+from ._errors import Error, OutOfMemoryError, Status
+from ._memory import (
+    AddressRange,
+    address_range,
+    alloc,
+    allocated_size,
+    allocation_id,
+    forget_stream,
+    free,
+    owner,
+    record_stream,
+    requested_size,
+    synchronized,
+)
+from ._reports import Stats, check, memory_map, occupancy, report, reset_stats, scope, stats
+
+__all__ = [
+    "HOST",
+    "AddressRange",
+    "Backend",
+    "Error",
+    "OutOfMemoryError",
+    "Stats",
+    "Status",
+    "address_range",
+    "alloc",
+    "allocated_size",
+    "allocation_id",
+    "check",
+    "create",
+    "destroy",
+    "forget_stream",
+    "free",
+    "include_dir",
+    "library_path",
+    "lost",
+    "memory_map",
+    "occupancy",
+    "owner",
+    "record_stream",
+    "report",
+    "requested_size",
+    "reset_stats",
+    "scope",
+    "stats",
+    "synchronized",
+    "trim",
+    "version",
+]
+
+
+def version() -> str:
+    """The library's version, "major.minor.patch"."""
+    found: bytes = _library.lib.bfc_version()
+    return found.decode()
+
+
+def library_path() -> _pathlib.Path:
+    """The file that the library was loaded from: for whoever wants its path, as ``CUDAPluggableAllocator`` does."""
+    return _find.mapped_file(_library.address("bfc_version"))
+
+
+def include_dir() -> _pathlib.Path:
+    """The folder of ``bfc.h``, for programs that are compiled."""
+    return _find.include_folder(library_path())

@@ -1,0 +1,161 @@
+"""The allocators of devices: making and ending them."""
+
+from __future__ import annotations
+
+import ctypes
+import enum
+from typing import SupportsIndex
+
+from . import _library, _numbers
+
+HOST = 256
+"""The host's ordinal. 0 to 255 are devices, 257 is pinned host memory, 258 to 1023 are the program's to use."""
+
+
+class Backend(enum.Enum):
+    """Where regions come from."""
+
+    AUTO = "auto"
+    """CUDA on the ordinals 0 to 255, host memory on 256; never silently host memory for a device."""
+    HOST = "host"
+    """Host memory by mmap, committed when touched."""
+    CUDA = "cuda"
+    """Device memory by cuMemAlloc."""
+    CUDA_VMM = "cuda_vmm"
+    """Device memory by cuMemMap in one range that grows, so that free memory does not stay in pieces."""
+    HOST_VMM = "host_vmm"
+    """The same with host memory."""
+
+
+_BACKENDS = {Backend.AUTO: 0, Backend.HOST: 1, Backend.CUDA: 3, Backend.CUDA_VMM: 4, Backend.HOST_VMM: 5}
+
+
+class _Flag(enum.IntFlag):
+    ALLOW_GROWTH = 1 << 0
+    GARBAGE_COLLECTION = 1 << 1
+    TIMESTAMPS = 1 << 2
+    SPLIT_ALWAYS = 1 << 3
+    QUARANTINE = 1 << 4
+
+
+def options(
+    *,
+    backend: Backend | str | None = None,
+    memory_limit: int | None = None,
+    memory_fraction: float | None = None,
+    allow_growth: bool = True,
+    garbage_collection: bool = True,
+    split_always: bool = False,
+    timestamps: bool = False,
+    quarantine: bool = False,
+    fragmentation_fraction: float | None = None,
+    initial_region_bytes: int | None = None,
+    retry_timeout_ms: int | None = None,
+    name: str | None = None,
+) -> _library.Options:
+    """``bfc_options_t`` of the arguments of :func:`create`."""
+    made = _library.Options(struct_size=ctypes.sizeof(_library.Options))
+    made.backend = _BACKENDS[Backend(backend)] if backend is not None else 0
+    flags = [
+        (allow_growth, _Flag.ALLOW_GROWTH),
+        (garbage_collection, _Flag.GARBAGE_COLLECTION),
+        (timestamps, _Flag.TIMESTAMPS),
+        (split_always, _Flag.SPLIT_ALWAYS),
+        (quarantine, _Flag.QUARANTINE),
+    ]
+    made.flags = sum(flag for wanted, flag in flags if wanted)
+    made.memory_limit = _numbers.unsigned(memory_limit or 0, "a number of bytes")
+    made.memory_fraction = memory_fraction or 0.0
+    made.fragmentation_fraction = fragmentation_fraction or 0.0
+    made.initial_region_bytes = _numbers.unsigned(initial_region_bytes or 0, "a number of bytes")
+    milliseconds = _numbers.unsigned(retry_timeout_ms or 0, "a number of milliseconds")
+    # Longer than seven weeks is for ever.
+    made.retry_timeout_ms = min(milliseconds, (1 << 32) - 1)
+    made.name = name.encode() if name is not None else None
+    return made
+
+
+def create(
+    device: SupportsIndex,
+    *,
+    backend: Backend | str | None = None,
+    memory_limit: int | None = None,
+    memory_fraction: float | None = None,
+    allow_growth: bool = True,
+    garbage_collection: bool = True,
+    split_always: bool = False,
+    timestamps: bool = False,
+    quarantine: bool = False,
+    fragmentation_fraction: float | None = None,
+    initial_region_bytes: int | None = None,
+    retry_timeout_ms: int | None = None,
+    name: str | None = None,
+) -> None:
+    """Creates the allocator of a device, of which there is one for each ordinal in a process. No memory is taken
+    before the first allocation.
+
+    For what is left out, or 0, the environment counts (``BFC_MEMORY_LIMIT`` and so on, docs/environment.md), and after
+    that the default. The five switches are as given here: the environment's count only where all of them are false,
+    and ``BFC_FORCE_ALLOW_GROWTH`` always.
+
+    :param device: 0 to 255 are devices, as CUDA counts them; :data:`HOST` is the host.
+    :param backend: Where regions come from: a :class:`Backend`, or its value.
+    :param memory_limit: The most bytes to hold. Else what there is.
+    :param memory_fraction: The same as a share of the device's memory, from 0 to 1.
+    :param allow_growth: Take regions on demand, else one of the whole limit at the first allocation.
+    :param garbage_collection: Give wholly free regions back before failing.
+    :param split_always: Split off any remainder of 256 bytes or more.
+    :param timestamps: Stamp frees; excludes streams.
+    :param quarantine: With timestamps, hand nothing out whose stamp is not safe.
+    :param fragmentation_fraction: Split off a remainder of this share of the limit.
+    :param initial_region_bytes: The first region with growth; else 2 MiB.
+    :param retry_timeout_ms: Wait so long for another thread's free before failing.
+    :param name: For reports.
+    :raises Error: ALREADY_EXISTS, BACKEND_UNAVAILABLE and others: see ``bfc_create``.
+
+    >>> import bfc
+    >>> bfc.create(bfc.HOST, memory_limit=1 << 20, name="an example")
+    >>> bfc.stats(bfc.HOST).bytes_limit
+    1048576
+    >>> bfc.destroy(bfc.HOST)
+    """
+    made = options(
+        backend=backend,
+        memory_limit=memory_limit,
+        memory_fraction=memory_fraction,
+        allow_growth=allow_growth,
+        garbage_collection=garbage_collection,
+        split_always=split_always,
+        timestamps=timestamps,
+        quarantine=quarantine,
+        fragmentation_fraction=fragmentation_fraction,
+        initial_region_bytes=initial_region_bytes,
+        retry_timeout_ms=retry_timeout_ms,
+        name=name,
+    )
+    _library.call("bfc_create", _numbers.device(device), ctypes.byref(made))
+
+
+def destroy(device: SupportsIndex, force: bool = False) -> None:
+    """Ends the allocator of a device and gives all its memory back.
+
+    :param force: Also while allocations live, whose addresses are then nobody's.
+    :raises Error: BUSY while allocations live, NO_ALLOCATOR and others: see ``bfc_destroy``.
+    """
+    _library.call("bfc_destroy_forced" if force else "bfc_destroy", _numbers.device(device))
+
+
+def trim(device: SupportsIndex, keep_bytes: SupportsIndex = 0) -> int:
+    """Gives wholly free regions back to the backend as long as ``keep_bytes`` stay held; the bytes given back.
+
+    :raises Error: see ``bfc_trim``.
+    """
+    released = ctypes.c_uint64()
+    keep = _numbers.unsigned(keep_bytes, "a number of bytes")
+    _library.call("bfc_trim", _numbers.device(device), keep, ctypes.byref(released))
+    return released.value
+
+
+def lost(device: SupportsIndex) -> None:
+    """Says that the program has reset the context that the device's memory belongs to: ``bfc_device_lost``."""
+    _library.call("bfc_device_lost", _numbers.device(device))

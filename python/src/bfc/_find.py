@@ -1,0 +1,75 @@
+"""Where libbfc.so and its headers are."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import pathlib
+
+PREFIX = pathlib.Path(__file__).parent / "_prefix"
+"""What the wheel carries: a tree as ``cargo xtask install`` makes it."""
+
+# The SONAME first: it is what an installed client gets. A cargo build has only the second name.
+NAMES = ("libbfc.so.0", "libbfc.so")
+
+_VARIABLE = "BFC_LIBRARY"
+
+
+def open_library() -> ctypes.CDLL:
+    """Opens the library: the one that ``BFC_LIBRARY`` names; else one that the process has loaded already (as a part of
+    the program, or by ``bfc run``), for two of them would have two allocators for one device; else the wheel's; else
+    what the loader finds."""
+    named = os.environ.get(_VARIABLE)
+    if named:
+        # There is no falling back from it.
+        return _opened(_inside(pathlib.Path(named)), f"from {_VARIABLE}")
+    try:
+        return ctypes.CDLL(NAMES[0], mode=os.RTLD_NOW | os.RTLD_NOLOAD)
+    except OSError:
+        pass
+    bundled = PREFIX / "lib" / NAMES[0]
+    if bundled.exists():
+        return _opened(bundled, "of this package")
+    try:
+        return ctypes.CDLL(NAMES[0], mode=os.RTLD_NOW)
+    except OSError as error:
+        raise ImportError(
+            f"libbfc.so was not found: this bfc is no installed wheel ({bundled} is missing), {_VARIABLE} is not set, "
+            f"and the loader says: {error}; pip install ./python in libbfc's source, or set {_VARIABLE} to the library"
+        ) from None
+
+
+def _inside(named: pathlib.Path) -> pathlib.Path:
+    if not named.is_dir():
+        # The loader would search the system for a name without a slash.
+        return named.absolute()
+    for name in NAMES:
+        if (named / name).exists():
+            return (named / name).absolute()
+    raise ImportError(f"{_VARIABLE} names the folder {named}, which holds no libbfc.so")
+
+
+def _opened(path: pathlib.Path, source: str) -> ctypes.CDLL:
+    try:
+        return ctypes.CDLL(os.fspath(path), mode=os.RTLD_NOW)
+    except OSError as error:
+        raise ImportError(f"cannot open {path} ({source}): {error}") from None
+
+
+def mapped_file(address: int) -> pathlib.Path:
+    """The file that a piece of code was loaded from, as the system knows it."""
+    with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
+        for line in maps:
+            start, end = (int(number, 16) for number in line.split(maxsplit=1)[0].split("-"))
+            if start <= address < end and "/" in line:
+                return pathlib.Path(line[line.index("/") :].rstrip("\n"))
+    raise ImportError(f"no file is mapped at {address:#x}")
+
+
+def include_folder(library: pathlib.Path) -> pathlib.Path:
+    """The folder with bfc.h that belongs to a library: beside its own, else that of the source tree."""
+    source = pathlib.Path(__file__).parents[3] / "include"
+    for folder in (library.parent.parent / "include", PREFIX / "include", source):
+        if (folder / "bfc.h").exists():
+            return folder
+    raise FileNotFoundError(f"there are no headers of libbfc beside {library}, nor in {source}")

@@ -1,0 +1,144 @@
+"""Allocation. Addresses are numbers; nothing here reads or writes the memory."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import NamedTuple, SupportsIndex
+
+from . import _library, _numbers
+
+_Stream = SupportsIndex
+
+
+def _address(value: SupportsIndex) -> int:
+    return _numbers.unsigned(value, "an address")
+
+
+def _stream(value: _Stream) -> int:
+    return _numbers.unsigned(value, "a stream")
+
+
+def alloc(
+    device: SupportsIndex,
+    nbytes: SupportsIndex,
+    *,
+    alignment: SupportsIndex | None = None,
+    stream: _Stream | None = None,
+) -> int:
+    """Allocates memory; its address, or 0 for 0 bytes.
+
+    :param nbytes: Rounded up to a multiple of 256.
+    :param alignment: A power of two; else 256.
+    :param stream: Allocate in the order of a stream (``CUstream`` as a number; 0 is the default stream): see
+        ``bfc_alloc_async``. Without one, what was freed is reusable at once.
+    :raises OutOfMemoryError: with the reason in words.
+    :raises Error: NO_ALLOCATOR and others: see ``bfc_alloc``.
+
+    >>> import bfc
+    >>> bfc.create(bfc.HOST, memory_limit=1 << 20)
+    >>> address = bfc.alloc(bfc.HOST, 1000)
+    >>> address % 256, bfc.requested_size(bfc.HOST, address), bfc.allocated_size(bfc.HOST, address)
+    (0, 1000, 1024)
+    >>> bfc.alloc(bfc.HOST, 1 << 20)  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+        ...
+    bfc.OutOfMemoryError: bfc: no memory for 1.00 MiB (1048576 bytes): ...
+    >>> bfc.free(bfc.HOST, address)
+    >>> bfc.destroy(bfc.HOST)
+    """
+    request = _library.Request(struct_size=ctypes.sizeof(_library.Request))
+    request.bytes = _numbers.unsigned(nbytes, "a number of bytes")
+    request.alignment = _numbers.unsigned(alignment or 0, "an alignment")
+    if stream is not None:
+        request.stream = _stream(stream)
+        request.flags = _library.REQUEST_ON_STREAM
+    address = ctypes.c_void_p()
+    _library.call("bfc_alloc_ex", _numbers.device(device), ctypes.byref(request), ctypes.byref(address))
+    return address.value or 0
+
+
+def free(device: SupportsIndex, address: SupportsIndex, *, stream: _Stream | None = None) -> None:
+    """Frees what :func:`alloc` gave; 0 does nothing.
+
+    :param stream: The stream whose queued work may still touch the memory: see ``bfc_free_async``.
+    :raises Error: INVALID_POINTER, DOUBLE_FREE and others: see ``bfc_free``.
+    """
+    ordinal, number = _numbers.device(device), _address(address)
+    if stream is None:
+        _library.call("bfc_free", ordinal, number)
+    else:
+        _library.call("bfc_free_async", ordinal, number, _stream(stream))
+
+
+def record_stream(device: SupportsIndex, address: SupportsIndex, stream: _Stream) -> None:
+    """Says that a live allocation is also used on a stream: ``bfc_record_stream``."""
+    _library.call("bfc_record_stream", _numbers.device(device), _address(address), _stream(stream))
+
+
+def forget_stream(device: SupportsIndex, stream: _Stream) -> None:
+    """Says that a stream is about to be destroyed: ``bfc_forget_stream``."""
+    _library.call("bfc_forget_stream", _numbers.device(device), _stream(stream))
+
+
+def synchronized(device: SupportsIndex, stream: _Stream = 0) -> None:
+    """Vouches that all work queued on a stream so far is done: ``bfc_stream_synchronized``. It synchronises nothing."""
+    _library.call("bfc_stream_synchronized", _numbers.device(device), _stream(stream))
+
+
+def requested_size(device: SupportsIndex, address: SupportsIndex) -> int:
+    """The bytes that were asked for. INVALID_POINTER if that is not the start of a live allocation."""
+    return _size("bfc_requested_size", device, address)
+
+
+def allocated_size(device: SupportsIndex, address: SupportsIndex) -> int:
+    """The bytes of the chunk, all of which may be used. INVALID_POINTER as above."""
+    return _size("bfc_allocated_size", device, address)
+
+
+def _size(name: str, device: SupportsIndex, address: SupportsIndex) -> int:
+    size = ctypes.c_size_t()
+    _library.call(name, _numbers.device(device), _address(address), ctypes.byref(size))
+    return size.value
+
+
+def allocation_id(device: SupportsIndex, address: SupportsIndex) -> int:
+    """The allocation's number: unique in its allocator, rising from 1."""
+    number = ctypes.c_int64()
+    _library.call("bfc_allocation_id", _numbers.device(device), _address(address), ctypes.byref(number))
+    return number.value
+
+
+class AddressRange(NamedTuple):
+    """The live chunk and the region around an address."""
+
+    chunk: int
+    """Where the chunk begins."""
+    chunk_bytes: int
+    region: int
+    """Where the region begins that the backend gave."""
+    region_bytes: int
+
+
+def address_range(device: SupportsIndex, address: SupportsIndex) -> AddressRange:
+    """The live chunk and the region around an address, which may lie inside. INVALID_POINTER if there is none."""
+    chunk, region = ctypes.c_void_p(), ctypes.c_void_p()
+    chunk_bytes, region_bytes = ctypes.c_size_t(), ctypes.c_size_t()
+    outs = [ctypes.byref(out) for out in (chunk, chunk_bytes, region, region_bytes)]
+    _library.call("bfc_address_range", _numbers.device(device), _address(address), *outs)
+    return AddressRange(chunk.value or 0, chunk_bytes.value, region.value or 0, region_bytes.value)
+
+
+def owner(address: SupportsIndex) -> int:
+    """The device whose allocator holds the memory around an address, in use or free.
+
+    :raises Error: INVALID_POINTER if no allocator does.
+
+    >>> import bfc
+    >>> bfc.owner(0x1234)
+    Traceback (most recent call last):
+        ...
+    bfc.Error: 0x1234 is in no region of any allocator
+    """
+    device = ctypes.c_int32()
+    _library.call("bfc_owner", _address(address), ctypes.byref(device))
+    return device.value

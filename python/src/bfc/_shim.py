@@ -1,0 +1,121 @@
+"""Small pieces of C++ between a framework and libbfc, compiled when they are first needed.
+
+They have to be compiled against the framework that is installed. What was compiled is kept in the user's cache.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pathlib
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterable, Sequence
+
+from . import include_dir, library_path
+
+SOURCES = pathlib.Path(__file__).parent / "shims"
+"""The sources, and what of them was compiled with the wheel."""
+
+_FLAGS = ("-shared", "-fPIC", "-O2", "-g0", "-fvisibility=hidden", "-Wl,-z,nodelete")
+
+
+class ShimError(RuntimeError):
+    """A shim could not be made: there is no compiler, or it did not compile it. The text has all that it said."""
+
+
+def build(
+    name: str,
+    *,
+    flags: Iterable[str] = (),
+    include_dirs: Iterable[os.PathLike[str] | str] = (),
+    libraries: Iterable[os.PathLike[str] | str] = (),
+    key: Iterable[str] = (),
+) -> pathlib.Path:
+    """Compiles ``shims/NAME.cpp`` as a shared library, unless that was done before; where it is.
+
+    It is linked with libbfc, by the SONAME, so it may call all of ``bfc.h`` and ``bfc_adapters.h``: the libbfc.so that
+    this process has loaded is found. The C++ compiler is ``CXX``, else ``c++``, ``g++`` or ``clang++``.
+
+    :param flags: More of the compiler's arguments, such as ``-std=c++17``.
+    :param include_dirs: Of the framework; that of libbfc is there already.
+    :param libraries: Files to link with. They are found again by their SONAME, so the framework has to be imported
+        when the shim is loaded.
+    :param key: What the shim depends on besides: the framework's version.
+    :raises ShimError: what is missing, or what the compiler said.
+    """
+    source = SOURCES / f"{name}.cpp"
+    own = include_dir()
+    compiler = _compiler()
+    searched = [argument for folder in include_dirs for argument in ("-isystem", os.fspath(folder))]
+    arguments = [*_FLAGS, *flags, f"-I{own}", *searched]
+    linked = [os.fspath(library) for library in libraries] + [os.fspath(library_path())]
+    made_of = [source.read_text(encoding="utf-8"), *_headers(own), *_about(compiler), *arguments, *linked, *key]
+    digest = hashlib.sha256("\0".join(made_of).encode()).hexdigest()[:20]
+    file = _folder() / f"{name}-{digest}.so"
+    if not file.exists():
+        _compile([*compiler, *arguments, os.fspath(source), *linked], file)
+    return file
+
+
+def _compiler() -> list[str]:
+    """The compiler with arguments of its own, if CXX has any."""
+    named = os.environ.get("CXX", "").split()
+    for words in [named] if named else [["c++"], ["g++"], ["clang++"]]:
+        found = shutil.which(words[0])
+        if found:
+            return [found, *words[1:]]
+    looked = " ".join(named) + " (from CXX)" if named else "c++, g++ or clang++"
+    raise ShimError(f"there is no C++ compiler: {looked} was not found; install one (Debian: apt-get install g++)")
+
+
+def _about(compiler: Sequence[str]) -> list[str]:
+    """Which compiler it is: another version at the same path is another."""
+    try:
+        done = subprocess.run([*compiler, "--version"], capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise ShimError(f"{compiler[0]} does not start: {error}") from None
+    return [*compiler, done.stdout]
+
+
+def _headers(folder: pathlib.Path) -> list[str]:
+    files = sorted(file for file in folder.glob("**/*") if file.name.startswith("bfc") or file.parent.name == "bfc")
+    return [file.read_text(encoding="utf-8") for file in files if file.is_file()]
+
+
+def _folder() -> pathlib.Path:
+    """The user's cache; where there is none that can be written to, a folder for this process."""
+    named = os.environ.get("XDG_CACHE_HOME", "")
+    cache = pathlib.Path(named) if os.path.isabs(named) else pathlib.Path("~/.cache").expanduser()
+    folder = cache / "libbfc" / "shims"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if os.access(folder, os.W_OK | os.X_OK) and folder.stat().st_uid == os.getuid():
+            return folder
+    except OSError:
+        pass
+    return _temporary()
+
+
+_kept: list[tempfile.TemporaryDirectory[str]] = []
+
+
+def _temporary() -> pathlib.Path:
+    if not _kept:
+        _kept.append(tempfile.TemporaryDirectory(prefix="bfc-shims-"))
+    return pathlib.Path(_kept[0].name)
+
+
+def _compile(command: Sequence[str], file: pathlib.Path) -> None:
+    """Under another name first: another process may look for it, or make it too."""
+    made, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.stem}-", suffix=".so")
+    os.close(made)
+    try:
+        done = subprocess.run([*command, "-o", name], capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise ShimError(f"{' '.join(command)}\nended with {done.returncode}:\n{done.stdout}{done.stderr}")
+        os.rename(name, file)
+    finally:
+        if os.path.exists(name):
+            os.unlink(name)
