@@ -135,6 +135,7 @@ constexpr char allocated_size[] = "_ZNK3tsl12BFCAllocator13AllocatedSizeEPKv";
 constexpr char allocation_id[] = "_ZNK3tsl12BFCAllocator12AllocationIdEPKv";
 constexpr char get_stats[] = "_ZN3tsl12BFCAllocator8GetStatsEv";
 constexpr char clear_stats[] = "_ZN3tsl12BFCAllocator10ClearStatsEv";
+constexpr char name[] = "_ZN3tsl12BFCAllocator4NameB5cxx11Ev";
 constexpr char destructor[] = "_ZN3tsl12BFCAllocatorD2Ev";
 
 /* What TensorFlow's own books say of an allocator. */
@@ -142,6 +143,12 @@ inline std::optional<tsl::AllocatorStats> own_stats(tsl::BFCAllocator *allocator
   using function = std::optional<tsl::AllocatorStats>(tsl::BFCAllocator *);
   void *const own = original(allocator, get_stats);
   return own == nullptr ? std::nullopt : reinterpret_cast<function *>(own)(allocator);
+}
+
+/* What TensorFlow calls an allocator. */
+inline std::string own_name(tsl::BFCAllocator *allocator) {
+  void *const own = original(allocator, name);
+  return own == nullptr ? "BFC" : reinterpret_cast<std::string (*)(tsl::BFCAllocator *)>(own)(allocator);
 }
 
 inline bool create(std::int32_t ordinal, std::uint64_t limit, bfc_status_t &status) {
@@ -312,7 +319,7 @@ inline std::vector<allocator_facts> allocators() {
     auto *const allocator = const_cast<tsl::BFCAllocator *>(entry.allocator.load());
     if (allocator == nullptr) continue;
     const auto own = detail::own_stats(allocator).value_or(tsl::AllocatorStats());
-    facts.push_back({allocator->Name(), entry.ordinal, own.num_allocs, own.pool_bytes.value_or(0)});
+    facts.push_back({detail::own_name(allocator), entry.ordinal, own.num_allocs, own.pool_bytes.value_or(0)});
   }
   return facts;
 }
@@ -323,8 +330,8 @@ inline std::vector<allocator_facts> allocators() {
 /* What is replaced. To be seen by the loader, also where -fvisibility=hidden keeps the rest to itself. */
 #define BFC_TENSORFLOW_REPLACES __attribute__((visibility("default")))
 
-
-BFC_TENSORFLOW_REPLACES void *tsl::BFCAllocator::AllocateRaw(size_t alignment, size_t num_bytes, const AllocationAttributes &attributes) {
+BFC_TENSORFLOW_REPLACES void *tsl::BFCAllocator::AllocateRaw(size_t alignment, size_t num_bytes,
+                                                             const AllocationAttributes &attributes) {
   namespace ours = bfc::tensorflow::detail;
   const std::int32_t ordinal = ours::serving(this);
   if (ordinal == ours::nobody) {
@@ -408,6 +415,20 @@ BFC_TENSORFLOW_REPLACES bool tsl::BFCAllocator::ClearStats() {
   }
   return bfc_reset_stats(ordinal) == BFC_OK;
 }
+
+/* The name, which is in the words of ResourceExhaustedError: so that they say whose memory it was. TensorFlow's is inline,
+ * so this one is defined by what the loader calls it. */
+namespace bfc {
+namespace tensorflow {
+BFC_TENSORFLOW_REPLACES std::string shown_name(tsl::BFCAllocator *) __asm__("_ZN3tsl12BFCAllocator4NameB5cxx11Ev");
+
+std::string shown_name(tsl::BFCAllocator *allocator) {
+  const std::int32_t ordinal = detail::served_by(allocator);
+  const std::string own = detail::own_name(allocator);
+  return ordinal == detail::nobody ? own : own + " (libbfc, device " + std::to_string(ordinal) + ")";
+}
+}  // namespace tensorflow
+}  // namespace bfc
 
 /* The end of an allocator, which is TensorFlow's, and of its pool. A destructor of the class's own would bring the table of
  * virtual functions along, so it is defined by its name: both of its names, for the whole object and for a base. */

@@ -16,13 +16,14 @@ SHOWN void bfc_tensorflow_use(std::int32_t device, int retry_timeout_ms) {
   bfc::tensorflow::set_retry(retry_timeout_ms);
 }
 
-// Whether TensorFlow's functions, as any library loaded from now on finds them, are those of this library.
+// What any library that is loaded from now on finds under the name of TensorFlow's function that allocates.
+SHOWN void *bfc_tensorflow_in_front(void) { return dlsym(RTLD_DEFAULT, bfc::tensorflow::detail::allocate_raw); }
+
+// Whether that is this library's.
 SHOWN int bfc_tensorflow_is_in_front(void) {
-  using namespace bfc::tensorflow::detail;
   Dl_info here;
   Dl_info found;
-  void *const function = dlsym(RTLD_DEFAULT, allocate_raw);
-  return function != nullptr && dladdr(function, &found) != 0 &&
+  return dladdr(bfc_tensorflow_in_front(), &found) != 0 &&
          dladdr(reinterpret_cast<void *>(&bfc_tensorflow_use), &here) != 0 && here.dli_fbase == found.dli_fbase;
 }
 
