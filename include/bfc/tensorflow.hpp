@@ -49,6 +49,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "xla/tsl/framework/allocator.h"
@@ -59,20 +60,66 @@ namespace tensorflow {
 
 namespace detail {
 
-/* An allocator of TensorFlow's, and who serves it. */
-struct served {
-  std::atomic<const tsl::BFCAllocator *> allocator{nullptr};
-  /* A pool's, or `nobody` for one that goes on with TensorFlow's functions. */
-  std::int32_t ordinal = 0;
-  /* Whether the pool ends with the allocator. */
-  bool is_ours = false;
+/* TensorFlow's own functions, by the mangled names of the Itanium C++ ABI, in which a member function is one whose first
+ * argument is `this`. */
+constexpr char allocate_raw[] = "_ZN3tsl12BFCAllocator11AllocateRawEmmRKNS_20AllocationAttributesE";
+
+struct originals {
+  void *(*allocate)(tsl::BFCAllocator *, std::size_t, std::size_t, const tsl::AllocationAttributes &);
+  void (*deallocate)(tsl::BFCAllocator *, void *);
+  std::size_t (*requested_size)(const tsl::BFCAllocator *, const void *);
+  std::size_t (*allocated_size)(const tsl::BFCAllocator *, const void *);
+  std::int64_t (*allocation_id)(const tsl::BFCAllocator *, const void *);
+  std::optional<tsl::AllocatorStats> (*stats)(tsl::BFCAllocator *);
+  bool (*clear_stats)(tsl::BFCAllocator *);
+  std::string (*name)(tsl::BFCAllocator *);
+  void (*end)(tsl::BFCAllocator *);
 };
 
+/* They are looked for behind the allocator's table of virtual functions, in that library and those which it is linked
+ * with: this library is none of them. */
+inline originals find_originals(const tsl::BFCAllocator *allocator) {
+  Dl_info table;
+  const bool is_found = dladdr(*reinterpret_cast<void *const *>(allocator), &table) != 0;
+  void *const library = is_found ? dlopen(table.dli_fname, RTLD_LAZY | RTLD_NOLOAD) : nullptr;
+  const auto find = [&](auto &function, const char *name) {
+    void *const address = library == nullptr ? nullptr : dlsym(library, name);
+    if (address == nullptr) {
+      std::fprintf(stderr, "libbfc: this TensorFlow does not have the function %s\n", name);
+      std::abort();
+    }
+    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(address);
+  };
+  originals own;
+  find(own.allocate, allocate_raw);
+  find(own.deallocate, "_ZN3tsl12BFCAllocator13DeallocateRawEPv");
+  find(own.requested_size, "_ZNK3tsl12BFCAllocator13RequestedSizeEPKv");
+  find(own.allocated_size, "_ZNK3tsl12BFCAllocator13AllocatedSizeEPKv");
+  find(own.allocation_id, "_ZNK3tsl12BFCAllocator12AllocationIdEPKv");
+  find(own.stats, "_ZN3tsl12BFCAllocator8GetStatsEv");
+  find(own.clear_stats, "_ZN3tsl12BFCAllocator10ClearStatsEv");
+  find(own.name, "_ZN3tsl12BFCAllocator4NameB5cxx11Ev");
+  find(own.end, "_ZN3tsl12BFCAllocatorD2Ev");
+  // TensorFlow is never unloaded, and this allocator is one of its.
+  dlclose(library);
+  return own;
+}
+
+/* For the ordinal of an allocator that goes on with TensorFlow's functions. */
 constexpr std::int32_t nobody = -1;
 constexpr std::int32_t host = 256;
 constexpr std::int32_t first_of_the_caller = 258;
 constexpr std::int32_t ordinals = 1024;
 constexpr std::size_t most = ordinals - first_of_the_caller + 1;
+
+/* An allocator of TensorFlow's, and who serves it. */
+struct served {
+  std::atomic<const tsl::BFCAllocator *> allocator{nullptr};
+  std::int32_t ordinal = nobody;
+  /* Whether the pool ends with the allocator. */
+  bool is_ours = false;
+  originals own;
+};
 
 /* All of them, found by looking at each: there is one, or one for each NUMA node. Entries are written with the lock held,
  * the allocator last, and are read without. */
@@ -102,53 +149,6 @@ inline registry &known() {
 inline waiting_room &room() {
   static waiting_room *const only = new waiting_room;
   return *only;
-}
-
-/* TensorFlow's own function of a name; null if there is none. It is looked for behind the allocator's table of virtual
- * functions, in that library and those which it is linked with: this library is none of them. */
-inline void *original(const tsl::BFCAllocator *allocator, const char *name) {
-  Dl_info table;
-  if (dladdr(*reinterpret_cast<void *const *>(allocator), &table) == 0) return nullptr;
-  void *const library = dlopen(table.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
-  if (library == nullptr) return nullptr;
-  void *const function = dlsym(library, name);
-  dlclose(library);
-  return function;
-}
-
-/* The same, to be called; without it nothing sensible can be done. */
-template <class Function>
-Function *must_have(const tsl::BFCAllocator *allocator, const char *name) {
-  void *const function = original(allocator, name);
-  if (function == nullptr) {
-    std::fprintf(stderr, "libbfc: this TensorFlow does not have the function %s\n", name);
-    std::abort();
-  }
-  return reinterpret_cast<Function *>(function);
-}
-
-/* By the mangled names of the Itanium C++ ABI, in which a member function is one whose first argument is `this`. */
-constexpr char allocate_raw[] = "_ZN3tsl12BFCAllocator11AllocateRawEmmRKNS_20AllocationAttributesE";
-constexpr char deallocate_raw[] = "_ZN3tsl12BFCAllocator13DeallocateRawEPv";
-constexpr char requested_size[] = "_ZNK3tsl12BFCAllocator13RequestedSizeEPKv";
-constexpr char allocated_size[] = "_ZNK3tsl12BFCAllocator13AllocatedSizeEPKv";
-constexpr char allocation_id[] = "_ZNK3tsl12BFCAllocator12AllocationIdEPKv";
-constexpr char get_stats[] = "_ZN3tsl12BFCAllocator8GetStatsEv";
-constexpr char clear_stats[] = "_ZN3tsl12BFCAllocator10ClearStatsEv";
-constexpr char name[] = "_ZN3tsl12BFCAllocator4NameB5cxx11Ev";
-constexpr char destructor[] = "_ZN3tsl12BFCAllocatorD2Ev";
-
-/* What TensorFlow's own books say of an allocator. */
-inline std::optional<tsl::AllocatorStats> own_stats(tsl::BFCAllocator *allocator) {
-  using function = std::optional<tsl::AllocatorStats>(tsl::BFCAllocator *);
-  void *const own = original(allocator, get_stats);
-  return own == nullptr ? std::nullopt : reinterpret_cast<function *>(own)(allocator);
-}
-
-/* What TensorFlow calls an allocator. */
-inline std::string own_name(tsl::BFCAllocator *allocator) {
-  void *const own = original(allocator, name);
-  return own == nullptr ? "BFC" : reinterpret_cast<std::string (*)(tsl::BFCAllocator *)>(own)(allocator);
 }
 
 inline bool create(std::int32_t ordinal, std::uint64_t limit, bfc_status_t &status) {
@@ -183,8 +183,9 @@ inline bool is_taken(std::int32_t ordinal) {
 inline void settle(served &entry, tsl::BFCAllocator *allocator, std::int32_t first) {
   entry.ordinal = nobody;
   entry.is_ours = false;
+  entry.own = find_originals(allocator);
   if (allocator->GetMemoryType() != tsl::AllocatorMemoryType::kHostPageable) return;
-  const auto own = own_stats(allocator);
+  const auto own = entry.own.stats(allocator);
   const std::uint64_t limit = own && own->bytes_limit ? static_cast<std::uint64_t>(*own->bytes_limit) : 0;
   bfc_status_t status = BFC_OK;
   // The one that was named, which somebody may have made already, and then those that nobody has.
@@ -212,35 +213,33 @@ inline served *find(const tsl::BFCAllocator *allocator) {
   return nullptr;
 }
 
-/* Who serves an allocator from its first request on; `nobody` if TensorFlow itself does. */
-inline std::int32_t serving(tsl::BFCAllocator *allocator) {
-  if (served *const entry = find(allocator)) return entry->ordinal;
+/* Who serves an allocator from its first request on. */
+inline const served &serving(tsl::BFCAllocator *allocator) {
+  if (const served *const entry = find(allocator)) return *entry;
   registry &all = known();
   const std::lock_guard<std::mutex> locked(all.lock);
-  if (served *const entry = find(allocator)) return entry->ordinal;
+  if (const served *const entry = find(allocator)) return *entry;
   served *const end = all.entries + all.used;
   served *const entry = std::find_if(all.entries, end, [](const served &old) { return old.allocator == nullptr; });
-  // There cannot be as many.
-  if (entry == all.entries + most) return nobody;
+  if (entry == all.entries + most) {
+    std::fprintf(stderr, "libbfc: TensorFlow has more than %zu allocators\n", most);
+    std::abort();
+  }
   settle(*entry, allocator, all.first);
   entry->allocator.store(allocator, std::memory_order_release);
   if (entry == end) all.used.fetch_add(1, std::memory_order_release);
-  return entry->ordinal;
+  return *entry;
 }
 
-/* The same of one that has served already: nobody has allocated anything of one that is not known. */
-inline std::int32_t served_by(const tsl::BFCAllocator *allocator) {
-  const served *const entry = find(allocator);
-  return entry == nullptr ? nobody : entry->ordinal;
-}
-
-inline void forget(const tsl::BFCAllocator *allocator) {
+/* The end of an allocator, and how TensorFlow ends it. */
+inline originals forget(const tsl::BFCAllocator *allocator) {
   registry &all = known();
   const std::lock_guard<std::mutex> locked(all.lock);
   served *const entry = find(allocator);
-  if (entry == nullptr) return;
+  if (entry == nullptr) return find_originals(allocator);
   if (entry->is_ours) bfc_destroy_forced(entry->ordinal);
   entry->allocator.store(nullptr, std::memory_order_release);
+  return entry->own;
 }
 
 inline void *take(std::int32_t ordinal, std::size_t alignment, std::size_t bytes, bfc_status_t &status) {
@@ -318,8 +317,8 @@ inline std::vector<allocator_facts> allocators() {
     const detail::served &entry = all.entries[index];
     auto *const allocator = const_cast<tsl::BFCAllocator *>(entry.allocator.load());
     if (allocator == nullptr) continue;
-    const auto own = detail::own_stats(allocator).value_or(tsl::AllocatorStats());
-    facts.push_back({detail::own_name(allocator), entry.ordinal, own.num_allocs, own.pool_bytes.value_or(0)});
+    const auto own = entry.own.stats(allocator).value_or(tsl::AllocatorStats());
+    facts.push_back({entry.own.name(allocator), entry.ordinal, own.num_allocs, own.pool_bytes.value_or(0)});
   }
   return facts;
 }
@@ -333,24 +332,19 @@ inline std::vector<allocator_facts> allocators() {
 BFC_TENSORFLOW_REPLACES void *tsl::BFCAllocator::AllocateRaw(size_t alignment, size_t num_bytes,
                                                              const AllocationAttributes &attributes) {
   namespace ours = bfc::tensorflow::detail;
-  const std::int32_t ordinal = ours::serving(this);
-  if (ordinal == ours::nobody) {
-    using function = void *(BFCAllocator *, size_t, size_t, const AllocationAttributes &);
-    return ours::must_have<function>(this, ours::allocate_raw)(this, alignment, num_bytes, attributes);
-  }
+  const ours::served &by = ours::serving(this);
+  if (by.ordinal == ours::nobody) return by.own.allocate(this, alignment, num_bytes, attributes);
   bfc_status_t status = BFC_OK;
-  void *const got = ours::take(ordinal, alignment, num_bytes, status);
+  void *const got = ours::take(by.ordinal, alignment, num_bytes, status);
   const bool is_to_wait = attributes.retry_on_failure && ours::room().milliseconds > 0;
-  return status == BFC_ERROR_OUT_OF_MEMORY && is_to_wait ? ours::wait_for(ordinal, alignment, num_bytes) : got;
+  return status == BFC_ERROR_OUT_OF_MEMORY && is_to_wait ? ours::wait_for(by.ordinal, alignment, num_bytes) : got;
 }
 
 BFC_TENSORFLOW_REPLACES void tsl::BFCAllocator::DeallocateRaw(void *ptr) {
   namespace ours = bfc::tensorflow::detail;
-  const std::int32_t ordinal = ours::served_by(this);
-  if (ordinal == ours::nobody) {
-    return ours::must_have<void(BFCAllocator *, void *)>(this, ours::deallocate_raw)(this, ptr);
-  }
-  ours::expect("DeallocateRaw", bfc_free(ordinal, ptr), ptr);
+  const ours::served &by = ours::serving(this);
+  if (by.ordinal == ours::nobody) return by.own.deallocate(this, ptr);
+  ours::expect("DeallocateRaw", bfc_free(by.ordinal, ptr), ptr);
   ours::tell_who_waits();
 }
 
@@ -358,43 +352,40 @@ BFC_TENSORFLOW_REPLACES bool tsl::BFCAllocator::TracksAllocationSizes() const { 
 
 BFC_TENSORFLOW_REPLACES size_t tsl::BFCAllocator::RequestedSize(const void *ptr) const {
   namespace ours = bfc::tensorflow::detail;
-  const std::int32_t ordinal = ours::served_by(this);
-  if (ordinal == ours::nobody) {
-    return ours::must_have<size_t(const BFCAllocator *, const void *)>(this, ours::requested_size)(this, ptr);
-  }
+  const ours::served &by = ours::serving(const_cast<BFCAllocator *>(this));
+  if (by.ordinal == ours::nobody) return by.own.requested_size(this, ptr);
   size_t size = 0;
-  ours::expect("RequestedSize", bfc_requested_size(ordinal, ptr, &size), ptr);
+  ours::expect("RequestedSize", bfc_requested_size(by.ordinal, ptr, &size), ptr);
   return size;
 }
 
 BFC_TENSORFLOW_REPLACES size_t tsl::BFCAllocator::AllocatedSize(const void *ptr) const {
   namespace ours = bfc::tensorflow::detail;
-  const std::int32_t ordinal = ours::served_by(this);
-  if (ordinal == ours::nobody) {
-    return ours::must_have<size_t(const BFCAllocator *, const void *)>(this, ours::allocated_size)(this, ptr);
-  }
+  const ours::served &by = ours::serving(const_cast<BFCAllocator *>(this));
+  if (by.ordinal == ours::nobody) return by.own.allocated_size(this, ptr);
   size_t size = 0;
-  ours::expect("AllocatedSize", bfc_allocated_size(ordinal, ptr, &size), ptr);
+  ours::expect("AllocatedSize", bfc_allocated_size(by.ordinal, ptr, &size), ptr);
   return size;
 }
 
 BFC_TENSORFLOW_REPLACES int64_t tsl::BFCAllocator::AllocationId(const void *ptr) const {
   namespace ours = bfc::tensorflow::detail;
-  const std::int32_t ordinal = ours::served_by(this);
-  if (ordinal == ours::nobody) {
-    return ours::must_have<int64_t(const BFCAllocator *, const void *)>(this, ours::allocation_id)(this, ptr);
-  }
+  const ours::served &by = ours::serving(const_cast<BFCAllocator *>(this));
+  if (by.ordinal == ours::nobody) return by.own.allocation_id(this, ptr);
   int64_t id = 0;
-  ours::expect("AllocationId", bfc_allocation_id(ordinal, ptr, &id), ptr);
+  ours::expect("AllocationId", bfc_allocation_id(by.ordinal, ptr, &id), ptr);
   return id;
 }
 
+/* Of an allocator without any request TensorFlow's own books are right, and its pool is not made for this: TensorFlow has
+ * some that it never uses. */
 BFC_TENSORFLOW_REPLACES std::optional<tsl::AllocatorStats> tsl::BFCAllocator::GetStats() {
   namespace ours = bfc::tensorflow::detail;
-  const std::int32_t ordinal = ours::serving(this);
-  if (ordinal == ours::nobody) return ours::own_stats(this);
+  const ours::served *const by = ours::find(this);
+  if (by == nullptr) return ours::find_originals(this).stats(this);
+  if (by->ordinal == ours::nobody) return by->own.stats(this);
   bfc_stats_t from = BFC_STATS_INIT;
-  if (bfc_stats(ordinal, &from) != BFC_OK) return std::nullopt;
+  if (bfc_stats(by->ordinal, &from) != BFC_OK) return std::nullopt;
   AllocatorStats stats;
   stats.num_allocs = static_cast<int64_t>(from.num_allocs);
   stats.bytes_in_use = static_cast<int64_t>(from.bytes_in_use);
@@ -409,44 +400,36 @@ BFC_TENSORFLOW_REPLACES std::optional<tsl::AllocatorStats> tsl::BFCAllocator::Ge
 
 BFC_TENSORFLOW_REPLACES bool tsl::BFCAllocator::ClearStats() {
   namespace ours = bfc::tensorflow::detail;
-  const std::int32_t ordinal = ours::serving(this);
-  if (ordinal == ours::nobody) {
-    return ours::must_have<bool(BFCAllocator *)>(this, ours::clear_stats)(this);
-  }
-  return bfc_reset_stats(ordinal) == BFC_OK;
+  const ours::served *const by = ours::find(this);
+  if (by == nullptr) return ours::find_originals(this).clear_stats(this);
+  return by->ordinal == ours::nobody ? by->own.clear_stats(this) : bfc_reset_stats(by->ordinal) == BFC_OK;
 }
 
-/* The name, which is in the words of ResourceExhaustedError: so that they say whose memory it was. TensorFlow's is inline,
- * so this one is defined by what the loader calls it. */
+/* The rest cannot be defined as members (the name is inline in the header, and a destructor would bring the table of
+ * virtual functions along), so it is defined by what the loader calls it. */
 namespace bfc {
 namespace tensorflow {
-BFC_TENSORFLOW_REPLACES std::string shown_name(tsl::BFCAllocator *) __asm__("_ZN3tsl12BFCAllocator4NameB5cxx11Ev");
+namespace detail {
 
+BFC_TENSORFLOW_REPLACES std::string shown_name(tsl::BFCAllocator *) __asm__("_ZN3tsl12BFCAllocator4NameB5cxx11Ev");
+BFC_TENSORFLOW_REPLACES void end(tsl::BFCAllocator *) __asm__("_ZN3tsl12BFCAllocatorD1Ev");
+BFC_TENSORFLOW_REPLACES void end_of_base(tsl::BFCAllocator *) __asm__("_ZN3tsl12BFCAllocatorD2Ev");
+
+/* The name is in the words of ResourceExhaustedError: so they say whose memory it was. */
 std::string shown_name(tsl::BFCAllocator *allocator) {
-  const std::int32_t ordinal = detail::served_by(allocator);
-  const std::string own = detail::own_name(allocator);
-  return ordinal == detail::nobody ? own : own + " (libbfc, device " + std::to_string(ordinal) + ")";
+  const served *const by = find(allocator);
+  if (by == nullptr) return find_originals(allocator).name(allocator);
+  const std::string own = by->own.name(allocator);
+  return by->ordinal == nobody ? own : own + " (libbfc, device " + std::to_string(by->ordinal) + ")";
 }
+
+/* An allocator's destructor, as of a whole object and as of the base of one. */
+void end(tsl::BFCAllocator *allocator) { forget(allocator).end(allocator); }
+void end_of_base(tsl::BFCAllocator *allocator) { forget(allocator).end(allocator); }
+
+}  // namespace detail
 }  // namespace tensorflow
 }  // namespace bfc
-
-/* The end of an allocator, which is TensorFlow's, and of its pool. A destructor of the class's own would bring the table of
- * virtual functions along, so it is defined by its name: both of its names, for the whole object and for a base. */
-extern "C" {
-BFC_TENSORFLOW_REPLACES void bfc_tensorflow_end(tsl::BFCAllocator *) __asm__(
-    "_ZN3tsl12BFCAllocatorD1Ev");
-BFC_TENSORFLOW_REPLACES void bfc_tensorflow_end_of_base(tsl::BFCAllocator *) __asm__(
-    "_ZN3tsl12BFCAllocatorD2Ev");
-
-void bfc_tensorflow_end_of_base(tsl::BFCAllocator *allocator) {
-  namespace ours = bfc::tensorflow::detail;
-  const auto own = ours::must_have<void(tsl::BFCAllocator *)>(allocator, ours::destructor);
-  ours::forget(allocator);
-  own(allocator);
-}
-
-void bfc_tensorflow_end(tsl::BFCAllocator *allocator) { bfc_tensorflow_end_of_base(allocator); }
-}
 
 #undef BFC_TENSORFLOW_REPLACES
 
