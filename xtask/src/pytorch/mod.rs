@@ -8,6 +8,7 @@ mod stubs;
 
 use std::ffi::OsString;
 use std::path::Path;
+use std::process::Command;
 
 use anyhow::{Context, Result};
 use serde_json::Value;
@@ -158,15 +159,21 @@ impl PyTorch {
         Ok(Facts { same: facts["same"].take(), seen: facts["seen"].take() })
     }
 
+    /// Python with PyTorch, which wants NVIDIA's libraries and a runtime also where it is never asked for a GPU.
+    pub fn command(&self, workspace: &Workspace) -> Command {
+        let mut command = self.environment.command(workspace);
+        command.env("LD_LIBRARY_PATH", &self.libraries).args(["-W", "ignore"]);
+        command
+    }
+
     /// Loads all of torch's libraries with every symbol resolved: what a stub forgot is missing here.
     pub fn import(&self, workspace: &Workspace) -> Result<()> {
-        let mut command = self.environment.command(workspace);
+        let mut command = self.command(workspace);
         let program = "import torch, ctypes, os\n\
              folder = os.path.join(os.path.dirname(torch.__file__), 'lib')\n\
              ctypes.CDLL(os.path.join(folder, 'libtorch_cuda_linalg.so'))\n\
              assert torch.cuda.is_available(), 'torch sees no device'\n";
-        command.args(["-W", "ignore", "-c", program]);
-        command.env("LD_LIBRARY_PATH", &self.libraries).env("LD_BIND_NOW", "1");
+        command.args(["-c", program]).env("LD_BIND_NOW", "1");
         workspace.run_well("pytorch import", command).map(drop)
     }
 }

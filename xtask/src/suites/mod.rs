@@ -8,12 +8,15 @@ mod find_package;
 mod fuzz;
 mod gpu;
 mod header;
+mod keras;
 mod layers;
 mod lints;
 mod package;
+mod pages;
 mod pkg_config;
 mod preload;
 mod pytorch;
+mod pytorch_cpu;
 mod races;
 mod rust;
 mod simcuda;
@@ -42,7 +45,7 @@ struct Suite {
 }
 
 /// In the order in which they run: what takes seconds and finds much comes first.
-const SUITES: [Suite; 16] = [
+const SUITES: [Suite; 18] = [
     Suite {
         name: "layers",
         about: "the library's modules import only from those below them",
@@ -138,6 +141,18 @@ const SUITES: [Suite; 16] = [
         about: "PyTorch's CUDA wheel trains on the simulated driver (fetches it, once)",
         usual: false,
         run: pytorch::run,
+    },
+    Suite {
+        name: "pytorch-cpu",
+        about: "PyTorch trains on the CPU, with libbfc's memory and without (fetches it, once)",
+        usual: false,
+        run: pytorch_cpu::run,
+    },
+    Suite {
+        name: "keras",
+        about: "Keras trains with libbfc in the place of TensorFlow's allocator (fetches it, once)",
+        usual: false,
+        run: keras::run,
     },
 ];
 
