@@ -24,7 +24,7 @@ def owner(tensor):
 
 def out_of_memory():
     """TensorFlow's own error, which says whose memory it was; and training goes on with smaller batches."""
-    bfc.tensorflow.use(memory_limit=48 * MiB, retry_timeout_ms=0)
+    bfc.tensorflow.use(memory_limit=48 * MiB, retry_timeout_ms=0, name_operations=True)
     import keras
     import tensorflow as tf
 
@@ -49,7 +49,9 @@ def out_of_memory():
     losses += fit(100)
     assert losses[-1] < losses[2] < losses[0], losses
     assert bfc.stats(bfc.HOST).num_failures >= 3
-    assert 'memory of allocator "TensorFlow"' in bfc.report(bfc.HOST)
+    report = bfc.report(bfc.HOST)
+    assert 'memory of allocator "TensorFlow"' in report and "largest holders" in report, report
+    assert "VarHandleOp" in report, report
     bfc.check(bfc.HOST)
 
 

@@ -52,6 +52,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "tsl/profiler/lib/scoped_memory_debug_annotation.h"
 #include "xla/tsl/framework/allocator.h"
 #include "xla/tsl/framework/bfc_allocator.h"
 
@@ -74,6 +75,8 @@ struct originals {
   bool (*clear_stats)(tsl::BFCAllocator *);
   std::string (*name)(tsl::BFCAllocator *);
   void (*end)(tsl::BFCAllocator *);
+  /* What this thread is doing. */
+  tsl::profiler::MemoryDebugAnnotation *(*annotation)();
 };
 
 /* They are looked for behind the allocator's table of virtual functions, in that library and those which it is linked
@@ -100,6 +103,7 @@ inline originals find_originals(const tsl::BFCAllocator *allocator) {
   find(own.clear_stats, "_ZN3tsl12BFCAllocator10ClearStatsEv");
   find(own.name, "_ZN3tsl12BFCAllocator4NameB5cxx11Ev");
   find(own.end, "_ZN3tsl12BFCAllocatorD2Ev");
+  find(own.annotation, "_ZN3tsl8profiler27ScopedMemoryDebugAnnotation27ThreadMemoryDebugAnnotationEv");
   // TensorFlow is never unloaded, and this allocator is one of its.
   dlclose(library);
   return own;
@@ -128,6 +132,8 @@ struct registry {
   std::atomic<std::size_t> used{0};
   served entries[most];
   std::atomic<std::int32_t> first{host};
+  /* Whether the pool is told what operation each request is for. */
+  std::atomic<bool> is_named{false};
 };
 
 /* Requests that wait for memory to come back. */
@@ -242,6 +248,27 @@ inline originals forget(const tsl::BFCAllocator *allocator) {
   return entry->own;
 }
 
+/* Tells libbfc, while this lives, what operation TensorFlow is in the midst of. */
+class named {
+ public:
+  explicit named(const served &by) {
+    if (!known().is_named) return;
+    const tsl::profiler::MemoryDebugAnnotation &now = *by.own.annotation();
+    char name[120];
+    name[now.pending_op_name.copy(name, sizeof name - 1)] = '\0';
+    // Its number of the step is a random one.
+    begun_ = name[0] != '\0' && bfc_scope_begin(name, 0) == BFC_OK;
+  }
+  ~named() {
+    if (begun_) bfc_scope_end();
+  }
+  named(const named &) = delete;
+  named &operator=(const named &) = delete;
+
+ private:
+  bool begun_ = false;
+};
+
 inline void *take(std::int32_t ordinal, std::size_t alignment, std::size_t bytes, bfc_status_t &status) {
   void *got = nullptr;
   // Every chunk is aligned to 256 anyway.
@@ -294,6 +321,9 @@ inline void expect(const char *what, bfc_status_t status, const void *ptr) {
 /* The ordinal of the first allocator that comes. Before TensorFlow's first request. */
 inline void use_device(std::int32_t ordinal) { detail::known().first = ordinal; }
 
+/* Has libbfc's reports name TensorFlow's operations, and what each holds: docs/reports.md. It costs a little. */
+inline void name_operations(bool is_wanted) { detail::known().is_named = is_wanted; }
+
 /* How long a request for a tensor waits for memory, in milliseconds; 0: not at all. */
 inline void set_retry(int milliseconds) { detail::room().milliseconds = milliseconds; }
 
@@ -334,6 +364,7 @@ BFC_TENSORFLOW_REPLACES void *tsl::BFCAllocator::AllocateRaw(size_t alignment, s
   namespace ours = bfc::tensorflow::detail;
   const ours::served &by = ours::serving(this);
   if (by.ordinal == ours::nobody) return by.own.allocate(this, alignment, num_bytes, attributes);
+  const ours::named operation(by);
   bfc_status_t status = BFC_OK;
   void *const got = ours::take(by.ordinal, alignment, num_bytes, status);
   const bool is_to_wait = attributes.retry_on_failure && ours::room().milliseconds > 0;

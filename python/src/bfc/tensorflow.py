@@ -58,7 +58,13 @@ class _State:
     library: ctypes.CDLL | None = None
 
 
-def use(device: SupportsIndex = _devices.HOST, *, retry_timeout_ms: int = 10_000, **options: Any) -> None:
+def use(
+    device: SupportsIndex = _devices.HOST,
+    *,
+    retry_timeout_ms: SupportsIndex = 10_000,
+    name_operations: bool = False,
+    **options: Any,
+) -> None:
     """Makes libbfc the allocator of TensorFlow's CPU memory in this process. Before TensorFlow is imported; a second
     call does nothing.
 
@@ -68,6 +74,7 @@ def use(device: SupportsIndex = _devices.HOST, *, retry_timeout_ms: int = 10_000
     :param device: The ordinal, 256 or one of 258 to 1023. An allocator that it has already is shared.
     :param retry_timeout_ms: How long a request for a tensor waits for what other threads give back before it fails:
         as long as with TensorFlow's own allocator. 0: not at all.
+    :param name_operations: Have :func:`bfc.report` say which of TensorFlow's operations hold what. It costs a little.
     :param options: Those of :func:`bfc.create`, which is called with them at once if there are any. Else the allocator
         is created at TensorFlow's first request, with the smaller of its limit (``TF_CPU_BFC_MEM_LIMIT_IN_MB``) and
         libbfc's (``BFC_MEMORY_LIMIT``, or the machine's memory).
@@ -85,7 +92,7 @@ def use(device: SupportsIndex = _devices.HOST, *, retry_timeout_ms: int = 10_000
     library = _opened(_built(_package()))
     if options:
         _devices.create(ordinal, **{"name": "TensorFlow", **options})
-    library.bfc_tensorflow_use(ctypes.c_int32(ordinal), ctypes.c_int(milliseconds))
+    library.bfc_tensorflow_use(ctypes.c_int32(ordinal), ctypes.c_int(milliseconds), ctypes.c_int(name_operations))
     os.environ[_VARIABLE] = "1"
     _State.library = library
 

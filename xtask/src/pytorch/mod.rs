@@ -18,6 +18,7 @@ pub use differences::differences;
 use crate::files;
 use crate::python::{Environment, Packages, plainly};
 use crate::simcuda;
+use crate::tools;
 use crate::workspace::Workspace;
 
 /// PyTorch with what it imports of others, and the models of transformers with theirs. Without dependencies: those of torch
@@ -164,6 +165,23 @@ impl PyTorch {
         let mut command = self.environment.command(workspace);
         command.env("LD_LIBRARY_PATH", &self.libraries).args(["-W", "ignore"]);
         command
+    }
+
+    /// Compiles a program of ffi-tests/pytorch-cpu against an installed libbfc, and links it with libc10 alone, which needs
+    /// nothing of NVIDIA's.
+    pub fn compile(&self, workspace: &Workspace, source: &str, prefix: &Path, out: &Path) -> Result<()> {
+        files::write(out, "")?;
+        let torch = self.environment.packages().join("torch");
+        let mut command = workspace.command(tools::cxx_compiler());
+        command.args(["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread"]);
+        command.arg("-D_GLIBCXX_USE_CXX11_ABI=1").arg("-isystem").arg(torch.join("include"));
+        command.arg("-I").arg(prefix.join("include"));
+        command.arg(workspace.path("ffi-tests/pytorch-cpu").join(source)).arg("-o").arg(out);
+        for (folder, library) in [(prefix.join("lib"), "libbfc.so"), (torch.join("lib"), "libc10.so")] {
+            let folder = folder.display();
+            command.args([format!("-L{folder}"), format!("-l:{library}"), format!("-Wl,-rpath,{folder}")]);
+        }
+        workspace.run_well(&format!("compile {source}"), command).map(drop)
     }
 
     /// Loads all of torch's libraries with every symbol resolved: what a stub forgot is missing here.

@@ -48,6 +48,17 @@ pub fn run(context: &mut Context) -> Result<()> {
         }
     };
     let prefix = context.prefix()?;
+    let program = context.workspace.target.join("pytorch/allocator");
+    let mut is_built = false;
+    context.check("compile allocator", |workspace| {
+        pytorch.compile(workspace, "allocator.cc", &prefix, &program)?;
+        is_built = true;
+        Ok(())
+    });
+    if is_built {
+        let command = context.plain(context.workspace.command(&program));
+        context.program("allocator", command, Count::One)?;
+    }
     for (threads, workers) in WAYS {
         let way = ["--threads", threads, "--workers", workers];
         let name = format!("{threads} threads, {workers} workers");

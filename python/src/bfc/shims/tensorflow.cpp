@@ -10,10 +10,12 @@
 
 extern "C" {
 
-// The first allocator's ordinal, and for how many milliseconds a request for a tensor waits for memory.
-SHOWN void bfc_tensorflow_use(std::int32_t device, int retry_timeout_ms) {
+// The first allocator's ordinal; for how many milliseconds a request for a tensor waits for memory; and whether reports
+// name operations.
+SHOWN void bfc_tensorflow_use(std::int32_t device, int retry_timeout_ms, int is_named) {
   bfc::tensorflow::use_device(device);
   bfc::tensorflow::set_retry(retry_timeout_ms);
+  bfc::tensorflow::name_operations(is_named != 0);
 }
 
 // What any library that is loaded from now on finds under the name of TensorFlow's function that allocates.
