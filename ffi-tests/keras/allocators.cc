@@ -21,6 +21,9 @@
     }                                                                             \
   } while (false)
 
+// In derived.cc: a class in the source with bfc/tensorflow.hpp would bring a function along that is replaced there.
+std::unique_ptr<tsl::BFCAllocator> make_derived(std::unique_ptr<tsl::SubAllocator> source, bool *has_ended);
+
 namespace {
 
 using Type = tsl::AllocatorMemoryType;
@@ -138,6 +141,24 @@ void other_memory_stays_tensorflows() {
   }
 }
 
+// A class that the program derives has its table of virtual functions in the program.
+void derived_classes() {
+  int regions = 0;
+  bool has_ended = false;
+  auto ours = make_derived(std::make_unique<Source>(Type::kHostPageable, &regions), &has_ended);
+  auto others = make_derived(std::make_unique<Source>(Type::kDevice, &regions), &has_ended);
+  void *const ptr = ours->AllocateRaw(64, 100);
+  CHECK_THAT(owner(ptr) == 256 && regions == 0 && ours->Name() == "derived (libbfc, device 256)");
+  void *const other = others->AllocateRaw(64, 100);
+  CHECK_THAT(other != nullptr && owner(other) == -1 && regions == 1);
+  others->DeallocateRaw(other);
+  others.reset();
+  CHECK_THAT(has_ended && exists(256) && regions == 0);
+  has_ended = false;
+  ours.reset();
+  CHECK_THAT(has_ended && !exists(256));
+}
+
 // The smaller limit counts; what is asked for beside the size does not change what TensorFlow would get.
 void requests_and_limits() {
   bfc::tensorflow::set_retry(0);
@@ -166,8 +187,8 @@ void requests_and_limits() {
 
 // A request for a tensor waits for another thread's free; one that can do without fails at once.
 void waiting() {
-  // For ever, as far as a test goes.
-  bfc::tensorflow::set_retry(600'000);
+  // Long enough, whatever else the machine does.
+  bfc::tensorflow::set_retry(120'000);
   int regions = 0;
   auto allocator = make(Type::kHostPageable, &regions, 1 << 20);
   for (int round = 0; round < 50; ++round) {
@@ -262,6 +283,7 @@ int main() {
       {"pools_come_and_go", pools_come_and_go},
       {"the_programs_own_pool", the_programs_own_pool},
       {"other_memory_stays_tensorflows", other_memory_stays_tensorflows},
+      {"derived_classes", derived_classes},
       {"requests_and_limits", requests_and_limits},
       {"waiting", waiting},
       {"random_sizes", random_sizes},

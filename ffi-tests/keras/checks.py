@@ -149,6 +149,11 @@ def no_compiler():
 def until_the_end():
     """Tensors that live until the interpreter ends; and a limit that comes from TensorFlow's variable."""
     os.environ["TF_CPU_BFC_MEM_LIMIT_IN_MB"] = "300"
+    try:
+        bfc.tensorflow.use(memory_fraction=7)
+        raise AssertionError("a share of 7")
+    except bfc.Error as error:
+        assert error.name == "BFC_ERROR_INVALID_ARGUMENT"
     bfc.tensorflow.use()
     bfc.tensorflow.use()
     assert bfc.tensorflow.allocators() == []

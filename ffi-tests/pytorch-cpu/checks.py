@@ -50,8 +50,8 @@ def out_of_memory():
         except torch.OutOfMemoryError as error:
             assert isinstance(error, RuntimeError)
             words = str(error)
-            for part in ["libbfc: can't allocate memory: you tried to allocate ", "bytes", 'memory of allocator "PyTorch"']:
-                assert part in words, words
+            assert "libbfc: can't allocate memory: you tried to allocate " in words, words
+            assert 'memory of allocator "PyTorch"' in words, words
             print(words.splitlines()[0])
             traceback.clear_frames(error.__traceback__)
             del error

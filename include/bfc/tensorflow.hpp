@@ -2,8 +2,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0 OR MIT
  *
- * To be included by exactly one source of a shared library, for it defines functions: those of tsl::BFCAllocator that
- * hand out memory, take it back and tell of it. TensorFlow's tables of virtual functions find these by their names, so
+ * To be included by exactly one source, in which no class derives from tsl::BFCAllocator: it defines functions, those of
+ * that class that hand out memory, take it back and tell of it. TensorFlow's tables of virtual functions find these by their names, so
  * whoever defines them in front of TensorFlow (a library that is loaded before it, with RTLD_GLOBAL, by LD_PRELOAD, or
  * because the program is linked with it) replaces them. Python does all this in one line: bfc.tensorflow.use().
  * Compiled as the wheel was: C++17, -D_GLIBCXX_USE_CXX11_ABI=1, -isystem site-packages/tensorflow/include; linked with
@@ -79,12 +79,25 @@ struct originals {
   tsl::profiler::MemoryDebugAnnotation *(*annotation)();
 };
 
-/* They are looked for behind the allocator's table of virtual functions, in that library and those which it is linked
- * with: this library is none of them. */
+/* The library that something of TensorFlow's lies in, if it has TensorFlow's functions (or one that it is linked with has)
+ * and not these here; to be closed. */
+inline void *library_around(const void *address) {
+  Dl_info there;
+  Dl_info here;
+  Dl_info found;
+  if (address == nullptr || dladdr(address, &there) == 0 || dladdr(allocate_raw, &here) == 0) return nullptr;
+  void *const library = dlopen(there.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
+  if (library == nullptr) return nullptr;
+  if (dladdr(dlsym(library, allocate_raw), &found) != 0 && found.dli_fbase != here.dli_fbase) return library;
+  dlclose(library);
+  return nullptr;
+}
+
+/* They are looked for behind the allocator's table of virtual functions; and if that is the program's, for it has derived
+ * a class, where a function is that is not replaced. */
 inline originals find_originals(const tsl::BFCAllocator *allocator) {
-  Dl_info table;
-  const bool is_found = dladdr(*reinterpret_cast<void *const *>(allocator), &table) != 0;
-  void *const library = is_found ? dlopen(table.dli_fname, RTLD_LAZY | RTLD_NOLOAD) : nullptr;
+  void *library = library_around(*reinterpret_cast<void *const *>(allocator));
+  if (library == nullptr) library = library_around(dlsym(RTLD_DEFAULT, "_ZN3tsl12BFCAllocator15RecordMemoryMapEv"));
   const auto find = [&](auto &function, const char *name) {
     void *const address = library == nullptr ? nullptr : dlsym(library, name);
     if (address == nullptr) {

@@ -43,11 +43,11 @@ impl TensorFlow {
         command
     }
 
-    /// Compiles a source of ffi-tests/keras and links it with TensorFlow, after what `arguments` say.
+    /// Compiles sources of ffi-tests/keras and links them with TensorFlow, after what `arguments` say.
     pub fn compile(
         &self,
         workspace: &Workspace,
-        source: &str,
+        sources: &[&str],
         out: &Path,
         arguments: &[&OsStr],
     ) -> Result<()> {
@@ -56,9 +56,10 @@ impl TensorFlow {
         let mut command = workspace.command(tools::cxx_compiler());
         command.args(["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-DNDEBUG"]);
         command.arg("-D_GLIBCXX_USE_CXX11_ABI=1").arg("-isystem").arg(self.folder.join("include"));
-        command.arg(workspace.path("ffi-tests/keras").join(source)).arg("-o").arg(out).args(arguments);
+        command.args(sources.iter().map(|source| workspace.path("ffi-tests/keras").join(source)));
+        command.arg("-o").arg(out).args(arguments);
         link(&mut command, &self.folder, "libtensorflow_framework.so.2");
-        workspace.run_well(&format!("compile {source}"), command).map(drop)
+        workspace.run_well(&format!("compile {}", sources.join(" ")), command).map(drop)
     }
 }
 

@@ -88,10 +88,16 @@ def use(
     ordinal = _numbers.device(device)
     milliseconds = min(_numbers.unsigned(retry_timeout_ms, "a number of milliseconds"), (1 << 31) - 1)
     if "tensorflow" in sys.modules:
-        raise RuntimeError("TensorFlow is imported already: call bfc.tensorflow.use() before `import tensorflow` or keras")
-    library = _opened(_built(_package()))
+        raise RuntimeError("TensorFlow is imported already: call bfc.tensorflow.use() before tensorflow or keras is")
+    shim = _built(_package())
     if options:
         _devices.create(ordinal, **{"name": "TensorFlow", **options})
+    try:
+        library = _opened(shim)
+    except BaseException:
+        if options:
+            _devices.destroy(ordinal)
+        raise
     library.bfc_tensorflow_use(ctypes.c_int32(ordinal), ctypes.c_int(milliseconds), ctypes.c_int(name_operations))
     os.environ[_VARIABLE] = "1"
     _State.library = library

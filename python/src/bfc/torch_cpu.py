@@ -46,6 +46,8 @@ def use(**options: Any) -> None:
     if options:
         _devices.create(_devices.HOST, **{"name": "PyTorch", **options})
     if not library.bfc_torch_cpu_use(ctypes.c_int(_PRIORITY)):
+        if options:
+            _devices.destroy(_devices.HOST)
         raise RuntimeError("PyTorch's CPU allocator is somebody else's, set with a higher priority than libbfc's")
     _State.library = library
 

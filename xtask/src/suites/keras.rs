@@ -58,7 +58,7 @@ pub fn run(context: &mut Context) -> Result<()> {
     let probe = context.workspace.target.join("ffi/keras/probe.so");
     let mut is_built = false;
     context.check("compile probe", |workspace| {
-        tensorflow.compile(workspace, "probe.cc", &probe, &["-shared".as_ref(), "-fPIC".as_ref()])?;
+        tensorflow.compile(workspace, &["probe.cc"], &probe, &["-shared".as_ref(), "-fPIC".as_ref()])?;
         is_built = true;
         Ok(())
     });
@@ -97,7 +97,7 @@ fn allocators(context: &mut Context, tensorflow: &TensorFlow, prefix: &Path) -> 
             option("-Wl,-rpath,", &library),
         ];
         let options: Vec<_> = options.iter().map(OsString::as_os_str).collect();
-        tensorflow.compile(workspace, "allocators.cc", &program, &options)?;
+        tensorflow.compile(workspace, &["allocators.cc", "derived.cc"], &program, &options)?;
         is_built = true;
         Ok(())
     });
