@@ -1,7 +1,9 @@
 """What else a program meets that has libbfc in the place of TensorFlow's BFC allocator. `checks.py NAME` runs one; the
 suite runs all."""
 
+import ctypes
 import gc
+import importlib.util
 import os
 import pathlib
 import random
@@ -133,6 +135,23 @@ def too_late():
     assert tf.ones((10,)).shape == (10,)
 
 
+def others_in_front():
+    """Where another library has these functions already it says which, and nothing has changed."""
+    [folder] = importlib.util.find_spec("tensorflow").submodule_search_locations
+    ctypes.CDLL(f"{folder}/libtensorflow_framework.so.2", mode=ctypes.RTLD_GLOBAL)
+    try:
+        bfc.tensorflow.use(memory_limit=MiB)
+        raise AssertionError("it seems to work")
+    except RuntimeError as error:
+        assert "libtensorflow_framework.so.2's already" in str(error), error
+    assert "TF_CPU_ALLOCATOR_USE_BFC" not in os.environ
+    try:
+        bfc.stats(bfc.HOST)
+        raise AssertionError("an allocator is left")
+    except bfc.Error as error:
+        assert error.name == "BFC_ERROR_NO_ALLOCATOR"
+
+
 def no_compiler():
     """Without a compiler it says so; with what another process has compiled none is needed."""
     try:
@@ -169,7 +188,7 @@ def until_the_end():
     assert one == ("bfc_cpu_allocator_for_gpu", bfc.HOST, 0, 0), one
 
 
-CHECKS = [out_of_memory, waiting, random_sizes, too_late, no_compiler, until_the_end]
+CHECKS = [out_of_memory, waiting, random_sizes, too_late, others_in_front, no_compiler, until_the_end]
 
 if __name__ == "__main__":
     {check.__name__: check for check in CHECKS}[sys.argv[1]]()

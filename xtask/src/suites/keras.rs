@@ -21,8 +21,15 @@ use crate::workspace::Workspace;
 const LEAST: u64 = 10_000;
 
 /// The functions of checks.py.
-const CHECKS: [&str; 6] =
-    ["out_of_memory", "waiting", "random_sizes", "too_late", "no_compiler", "until_the_end"];
+const CHECKS: [&str; 7] = [
+    "out_of_memory",
+    "waiting",
+    "random_sizes",
+    "too_late",
+    "others_in_front",
+    "no_compiler",
+    "until_the_end",
+];
 
 /// Whether TensorFlow uses oneDNN, and how many threads an operation may use. Without oneDNN its usual allocator counts
 /// its requests.
