@@ -3,9 +3,10 @@
  * SPDX-License-Identifier: Apache-2.0 OR MIT
  *
  * To be included by exactly one source, in which no class derives from tsl::BFCAllocator: it defines functions, those of
- * that class that hand out memory, take it back and tell of it. TensorFlow's tables of virtual functions find these by their names, so
- * whoever defines them in front of TensorFlow (a library that is loaded before it, with RTLD_GLOBAL, by LD_PRELOAD, or
- * because the program is linked with it) replaces them. Python does all this in one line: bfc.tensorflow.use().
+ * that class that hand out memory, take it back and tell of it. TensorFlow's tables of virtual functions find these by
+ * their names, so whoever defines them in front of TensorFlow (a library that is loaded before it, with RTLD_GLOBAL, by
+ * LD_PRELOAD, or because the program is linked with it) replaces them. Python does all this in one line:
+ * bfc.tensorflow.use().
  * Compiled as the wheel was: C++17, -D_GLIBCXX_USE_CXX11_ABI=1, -isystem site-packages/tensorflow/include; linked with
  * libbfc, and not with TensorFlow, of which it needs nothing if what nobody calls is left out: -DNDEBUG
  * -fvisibility=hidden -ffunction-sections -fdata-sections -Wl,--gc-sections. -Wl,--no-undefined says whether that is so.
