@@ -8,36 +8,29 @@ import ctypes
 import gc
 import io
 import pathlib
-import re
+import sys
 
 import torch
 
+sys.path.append(str(pathlib.Path(__file__).parents[1]))
+from page import Page
+
 MiB = 1 << 20
-PAGE = pathlib.Path(__file__).parents[2] / "docs/pytorch.md"
+PAGE = Page("pytorch")
 # The blocks of code on the page.
-USE, MEM_POOL, REPORT = range(3)
-
-
-def run_from_the_page(block, scope, without=None):
-    """Runs a block of the page's; without the line that has a certain word, if one is named."""
-    lines = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)[block].splitlines()
-    kept = [line for line in lines if without is None or without not in line]
-    assert without is None or len(kept) == len(lines) - 1, "there is one such line"
-    # The library's path is the one line that a reader changes.
-    kept = [line for line in kept if not line.startswith("LIBBFC =")]
-    exec(compile("\n".join(kept), str(PAGE), "exec"), scope)
-    return scope
+USE, MEM_POOL, REPORT = "python-1", "python-2", "python-3"
 
 
 def use(library, without=None):
     """Makes libbfc the allocator of everything. Before CUDA is initialised."""
-    return run_from_the_page(USE, {"LIBBFC": library}, without)
+    # The library's path is the one line that a reader changes.
+    return PAGE.run(USE, {"LIBBFC": library}, without, instead={"LIBBFC =": ""})
 
 
 def report(scope):
     """The report that the page shows how to get; its first line."""
     with contextlib.redirect_stdout(io.StringIO()) as out:
-        run_from_the_page(REPORT, scope)
+        PAGE.run(REPORT, scope)
     return out.getvalue().splitlines()[0]
 
 
@@ -116,7 +109,7 @@ def overlaps(pieces, tensors):
 
 def mem_pool(library, train):
     """Some of the native allocator's memory from libbfc: PyTorch keeps its books, and we give the segments."""
-    ours, source = Library(library), run_from_the_page(MEM_POOL, {"LIBBFC": library, "torch": torch})
+    ours, source = Library(library), PAGE.run(MEM_POOL, {"LIBBFC": library, "torch": torch})
     pool, kept = source["pool"], source["weights"]
     with torch.cuda.use_mem_pool(pool):
         training = train()

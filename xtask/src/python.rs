@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result};
 
 use crate::files;
+use crate::pages::owned::Owned;
 use crate::tools;
 use crate::workspace::{Workspace, without};
 
@@ -87,10 +88,12 @@ impl Environment {
         &self.packages
     }
 
-    /// The interpreter with a test to run: without what the user has set, see [`plainly`].
+    /// The interpreter with a test to run: without what the user has set, see [`plainly`]. ffi-tests/page.py finds the
+    /// pages' code.
     pub fn command(&self, workspace: &Workspace) -> Command {
         let mut command = workspace.command(self.python());
         plainly(&mut command);
+        Owned::tell(workspace, &mut command);
         command
     }
 }

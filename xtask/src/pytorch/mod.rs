@@ -16,6 +16,7 @@ use serde_json::Value;
 pub use differences::differences;
 
 use crate::files;
+use crate::pages::owned::Owned;
 use crate::python::{Environment, Packages, plainly};
 use crate::simcuda;
 use crate::tools;
@@ -151,6 +152,7 @@ impl PyTorch {
         command.args(&words[1..]).args(["-W", "ignore"]);
         command.arg(workspace.path("ffi-tests/pytorch/train.py")).arg("--out").arg(&out).args(arguments);
         plainly(&mut command);
+        Owned::tell(workspace, &mut command);
         command.env("LD_LIBRARY_PATH", &self.libraries).envs(allocator.variable());
         command.envs(launcher.environment.iter().map(|(name, value)| (name, value)));
         workspace.run_well(&name, command)?;
@@ -167,21 +169,27 @@ impl PyTorch {
         command
     }
 
-    /// Compiles a program of ffi-tests/pytorch-cpu against an installed libbfc, and links it with libc10 alone, which needs
+    /// Compiles a program (in ffi-tests/pytorch-cpu, or where its path says) against an installed libbfc, and links it with libc10 alone, which needs
     /// nothing of NVIDIA's.
-    pub fn compile(&self, workspace: &Workspace, source: &str, prefix: &Path, out: &Path) -> Result<()> {
+    pub fn compile(
+        &self,
+        workspace: &Workspace,
+        source: impl AsRef<Path>,
+        prefix: &Path,
+        out: &Path,
+    ) -> Result<()> {
         files::write(out, "")?;
         let torch = self.environment.packages().join("torch");
         let mut command = workspace.command(tools::cxx_compiler());
         command.args(["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread"]);
         command.arg("-D_GLIBCXX_USE_CXX11_ABI=1").arg("-isystem").arg(torch.join("include"));
         command.arg("-I").arg(prefix.join("include"));
-        command.arg(workspace.path("ffi-tests/pytorch-cpu").join(source)).arg("-o").arg(out);
+        command.arg(workspace.path("ffi-tests/pytorch-cpu").join(&source)).arg("-o").arg(out);
         for (folder, library) in [(prefix.join("lib"), "libbfc.so"), (torch.join("lib"), "libc10.so")] {
             let folder = folder.display();
             command.args([format!("-L{folder}"), format!("-l:{library}"), format!("-Wl,-rpath,{folder}")]);
         }
-        workspace.run_well(&format!("compile {source}"), command).map(drop)
+        workspace.run_well(&format!("compile {}", source.as_ref().display()), command).map(drop)
     }
 
     /// Loads all of torch's libraries with every symbol resolved: what a stub forgot is missing here.

@@ -10,6 +10,7 @@ use anyhow::{Result, bail};
 
 use crate::cargo::{self, Built, Profile};
 use crate::install;
+use crate::pages::owned::Owned;
 use crate::tally::{self, Skip, Tally};
 use crate::workspace::{Ended, Workspace, without};
 
@@ -143,6 +144,13 @@ impl Context {
             [] => Ok(()),
             wrong => bail!("{}", wrong.join("\n")),
         });
+    }
+
+    /// The tests that all code of a suite's pages was run.
+    pub fn all_ran(&mut self, pages: &[Owned]) {
+        for page in pages.iter().filter(|page| !page.blocks.is_empty()) {
+            self.gate(&format!("{}: all of its code was run", page.page), &page.not_run());
+        }
     }
 
     /// Something went wrong outside of any test.

@@ -8,9 +8,10 @@ use std::process::Command;
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 
+use super::by_python;
 use super::context::{Context, Count};
-use super::pages;
 use crate::files;
+use crate::pages::owned::Owned;
 use crate::python::with_bfc;
 use crate::pytorch::differences;
 use crate::tensorflow::{self, TensorFlow};
@@ -79,11 +80,16 @@ pub fn run(context: &mut Context) -> Result<()> {
         with_bfc(&mut command, &context.workspace, &prefix);
         command.env("BFC_LOG", "warn");
         let ended = context.program(&format!("keras {check}"), command, Count::One)?;
-        context.gate(&format!("keras {check}: no complaint"), &pages::complaints(&ended.text));
+        context.gate(&format!("keras {check}: no complaint"), &by_python::complaints(&ended.text));
     }
-    let mut command = tensorflow.command(&context.workspace);
-    with_bfc(&mut command, &context.workspace, &prefix);
-    pages::run(context, "docs/tensorflow.md", command)
+    let pages = Owned::of_suite(&context.workspace, "keras")?;
+    for page in &pages {
+        let mut command = tensorflow.command(&context.workspace);
+        with_bfc(&mut command, &context.workspace, &prefix);
+        by_python::run(context, page, command)?;
+    }
+    context.all_ran(&pages);
+    Ok(())
 }
 
 /// The program that has the header in it.

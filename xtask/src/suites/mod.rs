@@ -1,5 +1,7 @@
 //! `cargo xtask test`: the suites, and running them.
 
+mod book;
+mod by_python;
 mod context;
 mod cuda_headers;
 mod doc;
@@ -11,8 +13,8 @@ mod header;
 mod keras;
 mod layers;
 mod lints;
+mod onnxruntime;
 mod package;
-mod pages;
 mod pkg_config;
 mod preload;
 mod pytorch;
@@ -45,7 +47,7 @@ struct Suite {
 }
 
 /// In the order in which they run: what takes seconds and finds much comes first.
-const SUITES: [Suite; 18] = [
+const SUITES: [Suite; 20] = [
     Suite {
         name: "layers",
         about: "the library's modules import only from those below them",
@@ -75,6 +77,12 @@ const SUITES: [Suite; 18] = [
         about: "cargo doc without a warning, examples that run, links that lead somewhere",
         usual: true,
         run: doc::run,
+    },
+    Suite {
+        name: "book",
+        about: "docs/ as a book: built without a warning, links, and the code and commands on its pages (builds mdBook, once)",
+        usual: true,
+        run: book::run,
     },
     Suite {
         name: "header",
@@ -154,6 +162,12 @@ const SUITES: [Suite; 18] = [
         usual: false,
         run: keras::run,
     },
+    Suite {
+        name: "onnxruntime",
+        about: "ONNX Runtime's CPU wheel runs a model with libbfc's memory (fetches it, once)",
+        usual: false,
+        run: onnxruntime::run,
+    },
 ];
 
 /// What `cargo xtask test` takes.
@@ -226,8 +240,9 @@ mod tests {
 
     #[test]
     fn the_usual_suites_run_unless_others_are_named() {
-        let usual =
-            ["layers", "rust", "simcuda", "preload", "doc", "header", "symbols", "package", "valgrind"];
+        let usual = [
+            "layers", "rust", "simcuda", "preload", "doc", "book", "header", "symbols", "package", "valgrind",
+        ];
         assert_eq!(wanted(&[]), usual);
         assert_eq!(wanted(&["fuzz", "lints"]), ["lints", "fuzz"]);
         assert_eq!(wanted(&["all"]).len(), SUITES.len());

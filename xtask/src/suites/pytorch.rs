@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::context::Context;
 use crate::files;
+use crate::pages::owned::Owned;
 use crate::pytorch::{Allocator, Facts, Launcher, PyTorch, differences, of_libbfc};
 use crate::tools;
 
@@ -36,6 +37,7 @@ pub fn run(context: &mut Context) -> Result<()> {
             return Ok(());
         }
     };
+    let pages = Owned::of_suite(&context.workspace, "pytorch")?;
     context.check("its libraries load, every symbol resolved", |workspace| pytorch.import(workspace));
     let alone = Launcher { name: "alone".to_owned(), ..Launcher::default() };
     let mut all = Vec::new();
@@ -54,6 +56,7 @@ pub fn run(context: &mut Context) -> Result<()> {
     faults(context, &pytorch, &alone, &all[0].1);
     pluggable(context, &pytorch, &alone, &all[0].1)?;
     mem_pool(context, &pytorch, &alone, &all[0].1)?;
+    context.all_ran(&pages);
     for (allocator, facts) in &all {
         interposed(context, &pytorch, *allocator, facts, &[])?;
     }

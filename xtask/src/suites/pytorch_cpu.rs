@@ -6,9 +6,10 @@ use std::path::Path;
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 
+use super::by_python;
 use super::context::{Context, Count};
-use super::pages;
 use crate::files;
+use crate::pages::owned::Owned;
 use crate::python::with_bfc;
 use crate::pytorch::{PyTorch, differences};
 use crate::tools;
@@ -48,17 +49,8 @@ pub fn run(context: &mut Context) -> Result<()> {
         }
     };
     let prefix = context.prefix()?;
-    let program = context.workspace.target.join("pytorch/allocator");
-    let mut is_built = false;
-    context.check("compile allocator", |workspace| {
-        pytorch.compile(workspace, "allocator.cc", &prefix, &program)?;
-        is_built = true;
-        Ok(())
-    });
-    if is_built {
-        let command = context.plain(context.workspace.command(&program));
-        context.program("allocator", command, Count::One)?;
-    }
+    let pages = Owned::of_suite(&context.workspace, "pytorch-cpu")?;
+    compiled(context, &pytorch, &prefix, "allocator.cc".as_ref(), "allocator")?;
     for (threads, workers) in WAYS {
         let way = ["--threads", threads, "--workers", workers];
         let name = format!("{threads} threads, {workers} workers");
@@ -84,11 +76,41 @@ pub fn run(context: &mut Context) -> Result<()> {
         with_bfc(&mut command, &context.workspace, &prefix);
         command.env("BFC_LOG", "warn");
         let ended = context.program(&format!("pytorch-cpu {check}"), command, Count::One)?;
-        context.gate(&format!("pytorch-cpu {check}: no complaint"), &pages::complaints(&ended.text));
+        context.gate(&format!("pytorch-cpu {check}: no complaint"), &by_python::complaints(&ended.text));
     }
-    let mut command = pytorch.command(&context.workspace);
-    with_bfc(&mut command, &context.workspace, &prefix);
-    pages::run(context, "docs/pytorch-cpu.md", command)
+    for page in &pages {
+        let mut command = pytorch.command(&context.workspace);
+        with_bfc(&mut command, &context.workspace, &prefix);
+        by_python::run(context, page, command)?;
+        let source = page.file("cpp-1")?;
+        if compiled(context, &pytorch, &prefix, &source, "the C++ of the page")? {
+            page.ran("cpp-1")?;
+        }
+    }
+    context.all_ran(&pages);
+    Ok(())
+}
+
+/// Compiles a program and runs it; whether it ended well.
+fn compiled(
+    context: &mut Context,
+    pytorch: &PyTorch,
+    prefix: &Path,
+    source: &Path,
+    name: &str,
+) -> Result<bool> {
+    let program = context.workspace.target.join("pytorch").join(source.file_stem().unwrap_or_default());
+    let mut is_built = false;
+    context.check(&format!("compile {name}"), |workspace| {
+        pytorch.compile(workspace, source, prefix, &program)?;
+        is_built = true;
+        Ok(())
+    });
+    if !is_built {
+        return Ok(false);
+    }
+    let command = context.plain(context.workspace.command(&program));
+    Ok(context.program(name, command, Count::One)?.success)
 }
 
 /// Faults that are put in have to be found.

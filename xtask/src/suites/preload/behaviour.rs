@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 
 use super::differences::{self, Difference, Place};
 use super::stage::{Link, Stage};
-use crate::files;
+use crate::pages::owned::Owned;
 use crate::suites::context::{Context, Count};
 
 /// Programs that say what they see: compared with themselves without the interposer.
@@ -27,7 +27,9 @@ const MEMORY: &str = "4294967296";
 
 /// Runs all of them.
 pub fn run(context: &mut Context, stage: &Stage) -> Result<()> {
-    let allowed = differences::allowed(&files::read(&context.workspace.path(PAGE))?)?;
+    let pages = Owned::of_suite(&context.workspace, "preload")?;
+    let page = pages.iter().find(|page| page.page == PAGE).context("it is in the table of owners")?;
+    let allowed = differences::allowed(&page.blocks)?;
     let mut places = Vec::new();
     for name in FACTS {
         let program = compile(context, stage, name)?;
@@ -43,6 +45,13 @@ pub fn run(context: &mut Context, stage: &Stage) -> Result<()> {
         }
     }
     context.gate("the page of differences is about what there is", &strangers(&allowed, &places));
+    for block in &page.blocks {
+        let is_of = |place: &str| places.iter().any(|known| known == place);
+        if differences::place_of(block).is_some_and(is_of) {
+            page.ran(&block.name)?;
+        }
+    }
+    context.all_ran(&pages);
     for name in CASES {
         let program = compile(context, stage, name)?;
         each_case(context, stage, name, &program)?;

@@ -3,6 +3,8 @@
 
 use anyhow::{Result, bail};
 
+use crate::pages::Block;
+
 /// A line that is there without the interposer only (`-`), or with it only (`+`).
 pub type Difference = String;
 
@@ -37,18 +39,13 @@ pub fn between(without: &str, with: &str) -> Vec<Difference> {
 }
 
 /// The differences that the page allows: its blocks of the kind `diff`, whose first line, after `# `, is the place.
-pub fn allowed(page: &str) -> Result<Vec<(Place, Vec<Difference>)>> {
+pub fn allowed(page: &[Block]) -> Result<Vec<(Place, Vec<Difference>)>> {
     let mut blocks: Vec<(Place, Vec<Difference>)> = Vec::new();
-    let mut lines = page.lines();
-    while let Some(line) = lines.next() {
-        if line != "```diff" {
-            continue;
-        }
-        let Some(place) = lines.next().and_then(|line| line.strip_prefix("# ")) else {
+    for block in page.iter().filter(|block| block.language == "diff") {
+        let Some(place) = place_of(block) else {
             bail!("a block of differences does not begin with its place");
         };
-        let block: Vec<Difference> =
-            lines.by_ref().take_while(|line| *line != "```").map(str::to_owned).collect();
+        let block: Vec<Difference> = block.text.lines().skip(1).map(str::to_owned).collect();
         if let Some(line) = block.iter().find(|line| !line.starts_with(['-', '+'])) {
             bail!("{place}: neither - nor +: {line}");
         }
@@ -58,6 +55,11 @@ pub fn allowed(page: &str) -> Result<Vec<(Place, Vec<Difference>)>> {
         }
     }
     Ok(blocks)
+}
+
+/// What a block is about.
+pub fn place_of(block: &Block) -> Option<&str> {
+    block.first_line().strip_prefix("# ")
 }
 
 /// Whether the differences that were seen in a place are exactly those that are allowed there.
@@ -83,6 +85,7 @@ pub fn judge(place: &str, seen: &[Difference], allowed: &[(Place, Vec<Difference
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pages::blocks;
 
     const PAGE: &str = "words\n```diff\n# a b\n-x\n+y\n```\nmore\n```diff\n# a b\n-z\n```\n```sh\n-no\n```\n";
 
@@ -97,7 +100,7 @@ mod tests {
 
     #[test]
     fn differences_are_those_of_the_page_and_no_others() {
-        let allowed = allowed(PAGE).unwrap();
+        let allowed = allowed(&blocks(PAGE)).unwrap();
         let seen = |lines: &[&str]| lines.iter().map(|line| (*line).to_owned()).collect::<Vec<_>>();
         assert!(judge("a b", &seen(&["-x", "+y", "-z"]), &allowed).is_ok());
         assert!(judge("a b", &seen(&["-x", "+y"]), &allowed).is_err());
@@ -112,7 +115,7 @@ mod tests {
 
     #[test]
     fn a_page_with_something_else_in_a_block_is_refused() {
-        assert!(allowed("```diff\n-x\n```\n").is_err());
-        assert!(allowed("```diff\n# a b\nx\n```\n").is_err());
+        assert!(allowed(&blocks("```diff\n-x\n```\n")).is_err());
+        assert!(allowed(&blocks("```diff\n# a b\nx\n```\n")).is_err());
     }
 }

@@ -1,0 +1,128 @@
+"""ONNX Runtime with libbfc's memory.
+
+On a GPU, by options of its CUDA provider::
+
+    options = bfc.onnxruntime.provider_options(device_id=0)
+    session = onnxruntime.InferenceSession(model, providers=[("CUDAExecutionProvider", options)])
+
+On the CPU, by an allocator that sessions share::
+
+    bfc.onnxruntime.use()
+    session = onnxruntime.InferenceSession(model, bfc.onnxruntime.session_options())
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import threading
+from typing import TYPE_CHECKING, SupportsIndex
+
+from . import HOST, Error, OutOfMemoryError, Status, _library, _shim
+
+if TYPE_CHECKING:
+    import onnxruntime  # type: ignore[import-not-found, import-untyped, unused-ignore]
+
+__all__ = ["provider_options", "session_options", "stop", "use"]
+
+_SHARED = "session.use_env_allocators"
+
+_lock = threading.Lock()
+_loaded: ctypes.CDLL | None = None
+
+
+def provider_options(**others: object) -> dict[str, str]:
+    """Options of the CUDA provider with which it takes its device memory from libbfc instead of its own arena.
+
+    The allocator is that of the thread's current device, created at the first request from the environment
+    (``BFC_MEMORY_LIMIT`` and others) unless :func:`bfc.create` was called before. Where there is no memory the
+    provider raises.
+
+    :param others: More of the provider's options, such as ``device_id=1``. ``gpu_mem_limit`` and
+        ``arena_extend_strategy`` are of the arena, and without effect.
+
+    >>> import bfc.onnxruntime
+    >>> options = bfc.onnxruntime.provider_options(device_id=1)
+    >>> sorted(options)
+    ['device_id', 'gpu_external_alloc', 'gpu_external_empty_cache', 'gpu_external_free']
+    >>> options["device_id"], options["gpu_external_alloc"].isdecimal()
+    ('1', True)
+    """
+    functions = {
+        "gpu_external_alloc": "bfc_ort_alloc",
+        "gpu_external_free": "bfc_ort_free",
+        "gpu_external_empty_cache": "bfc_ort_empty_cache",
+    }
+    ours = {option: str(_library.address(name)) for option, name in functions.items()}
+    taken = sorted(ours.keys() & others.keys())
+    if taken:
+        raise TypeError(f"{', '.join(taken)} cannot be given: they are what this makes")
+    return {**{name: str(value) for name, value in others.items()}, **ours}
+
+
+def session_options(options: onnxruntime.SessionOptions | None = None) -> onnxruntime.SessionOptions:
+    """Options of a session that shares the allocator of :func:`use`: new ones, or those given, changed."""
+    import onnxruntime
+
+    made = options if options is not None else onnxruntime.SessionOptions()
+    made.add_session_config_entry(_SHARED, "1")
+    return made
+
+
+def use(device: SupportsIndex = HOST) -> None:
+    """Makes libbfc's allocator for host memory the one that ONNX Runtime's CPU provider takes its memory from, in all
+    sessions that are made from now on with :func:`session_options`, until :func:`stop`.
+
+    Where there is no allocator it is created, from the environment (``BFC_MEMORY_LIMIT`` and others); to set
+    more call :func:`bfc.create` before. Where there is no memory ``InferenceSession(...)`` and ``run`` raise ONNX
+    Runtime's own exception, with libbfc's words in it.
+
+    Compiles a small library when it is called for the first time on a machine, for which it needs a C++ compiler.
+
+    :param device: The ordinal of an allocator for memory that the CPU can use: a backend of ``HOST`` or ``HOST_VMM``.
+    :raises bfc.Error: The allocator could not be created.
+    :raises bfc._shim.ShimError: There is no compiler, or it failed.
+    :raises RuntimeError: ONNX Runtime refused.
+    """
+    ordinal = device.__index__()
+    with _lock:
+        shim = _shim_of_onnxruntime()
+        words = ctypes.create_string_buffer(1024)
+        status = shim.bfc_onnxruntime_begin(ordinal, words, len(words))
+    if status == 0:
+        return
+    text = words.value.decode(errors="replace")
+    if status < 0:
+        raise RuntimeError(text)
+    raise OutOfMemoryError(text, status) if status == Status.OUT_OF_MEMORY else Error(text, status)
+
+
+def stop() -> None:
+    """Ends :func:`use`. Sessions that were made before go on with libbfc, and their memory comes back as they end."""
+    with _lock:
+        if _loaded is not None:
+            _loaded.bfc_onnxruntime_end()
+
+
+def _shim_of_onnxruntime() -> ctypes.CDLL:
+    """The library that ONNX Runtime has handed its functions to."""
+    global _loaded
+    if _loaded is not None:
+        return _loaded
+    import onnxruntime
+
+    headers = _shim.SOURCES / "onnxruntime"
+    texts = [file.read_text(encoding="utf-8") for file in sorted(headers.glob("*.h"))]
+    path = os.fspath(_shim.build("onnxruntime", flags=["-std=c++17"], include_dirs=[headers], key=texts))
+    # It opens the library, hands its functions over, and finds no operators.
+    onnxruntime.SessionOptions().register_custom_ops_library(path)
+    shim = ctypes.CDLL(path)
+    shim.bfc_onnxruntime_begin.argtypes = [ctypes.c_int32, ctypes.c_char_p, ctypes.c_size_t]
+    shim.bfc_onnxruntime_begin.restype = ctypes.c_int
+    shim.bfc_onnxruntime_end.argtypes = []
+    shim.bfc_onnxruntime_end.restype = None
+    # ONNX Runtime's environment is to end with Python, and not to stay for this.
+    atexit.register(stop)
+    _loaded = shim
+    return shim

@@ -1,0 +1,34 @@
+//! Code on the pages that no test runs, each with its reason.
+
+use super::Block;
+
+/// A block that nobody runs.
+pub struct Exception {
+    /// From the checkout's root.
+    pub page: &'static str,
+    /// The block's first line, as it stands there without its indentation.
+    pub first_line: &'static str,
+    /// Why not. If something else tests the same, what.
+    pub why: &'static str,
+}
+
+impl Exception {
+    /// Whether it is about that block.
+    pub fn is_of(&self, page: &str, block: &Block) -> bool {
+        self.page == page && self.first_line == block.first_line()
+    }
+}
+
+/// All of them. A test fails if a block of one is gone.
+pub const EXCEPTIONS: &[Exception] = &[
+    Exception {
+        page: "README.md",
+        first_line: "cargo xtask demo",
+        why: "a minute or two; .ci/run runs it on each change",
+    },
+    Exception {
+        page: "README.md",
+        first_line: "cargo xtask test",
+        why: "all suites, of which this is one; .ci/run runs it on each change",
+    },
+];
