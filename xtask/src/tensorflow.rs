@@ -1,6 +1,7 @@
 //! TensorFlow's own allocator, from its wheel on PyPI, and the C++ programs that hold libbfc against it.
 
 use std::collections::VecDeque;
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
@@ -10,7 +11,7 @@ use std::time::SystemTime;
 use anyhow::{Context, Result, bail};
 
 use crate::files;
-use crate::python::Packages;
+use crate::python::{Environment, Packages};
 use crate::tools;
 use crate::workspace::Workspace;
 
@@ -20,8 +21,9 @@ const PACKAGES: Packages = Packages {
     pip: &["--only-binary=:all:", "tensorflow-cpu==2.21.0", "keras==3.15.1", "numpy==2.4.6"],
 };
 
-/// The installed wheel: headers and one library.
+/// The installed wheel: headers and one library; and Python with it.
 pub struct TensorFlow {
+    environment: Environment,
     /// The package's folder in the virtual environment.
     folder: PathBuf,
 }
@@ -30,7 +32,34 @@ impl TensorFlow {
     /// The one in the cache, which is filled if need be.
     pub fn find(workspace: &Workspace) -> Result<Self> {
         let environment = PACKAGES.find(workspace)?;
-        Ok(Self { folder: environment.packages().join("tensorflow") })
+        let folder = environment.packages().join("tensorflow");
+        Ok(Self { environment, folder })
+    }
+
+    /// Python with TensorFlow and Keras. What it says of itself at the beginning is left out.
+    pub fn command(&self, workspace: &Workspace) -> Command {
+        let mut command = self.environment.command(workspace);
+        command.env("TF_CPP_MIN_LOG_LEVEL", "2").args(["-W", "ignore"]);
+        command
+    }
+
+    /// Compiles sources of ffi-tests/keras and links them with TensorFlow, after what `arguments` say.
+    pub fn compile(
+        &self,
+        workspace: &Workspace,
+        sources: &[&str],
+        out: &Path,
+        arguments: &[&OsStr],
+    ) -> Result<()> {
+        let folder = out.parent().context("a file has a folder")?;
+        std::fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
+        let mut command = workspace.command(tools::cxx_compiler());
+        command.args(["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-DNDEBUG"]);
+        command.arg("-D_GLIBCXX_USE_CXX11_ABI=1").arg("-isystem").arg(self.folder.join("include"));
+        command.args(sources.iter().map(|source| workspace.path("ffi-tests/keras").join(source)));
+        command.arg("-o").arg(out).args(arguments);
+        link(&mut command, &self.folder, "libtensorflow_framework.so.2");
+        workspace.run_well(&format!("compile {}", sources.join(" ")), command).map(drop)
     }
 }
 

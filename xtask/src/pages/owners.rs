@@ -29,11 +29,13 @@ pub const OWNERS: &[Owner] = &[
     Owner { page: "docs/memory-map.md", suite: BOOK },
     Owner { page: "docs/onnxruntime.md", suite: "onnxruntime" },
     Owner { page: "docs/python.md", suite: "python" },
+    Owner { page: "docs/pytorch-cpu.md", suite: "pytorch-cpu" },
     Owner { page: "docs/pytorch.md", suite: "pytorch" },
     Owner { page: "docs/reports.md", suite: BOOK },
     Owner { page: "docs/rmm.md", suite: "rmm" },
     Owner { page: "docs/run.md", suite: BOOK },
     Owner { page: "docs/tensorrt.md", suite: "tensorrt" },
+    Owner { page: "docs/tensorflow.md", suite: "keras" },
     Owner { page: "docs/trace-format.md", suite: BOOK },
 ];
 

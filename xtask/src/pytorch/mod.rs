@@ -8,6 +8,7 @@ mod stubs;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context, Result};
 use serde_json::Value;
@@ -18,6 +19,7 @@ use crate::files;
 use crate::pages::owned::Owned;
 use crate::python::{Environment, Packages, plainly};
 use crate::simcuda;
+use crate::tools;
 use crate::workspace::Workspace;
 
 /// PyTorch with what it imports of others, and the models of transformers with theirs. Without dependencies: those of torch
@@ -164,9 +166,8 @@ impl PyTorch {
 
     /// Runs a case of ffi-tests/pytorch/package.py, with the package where the launcher says.
     pub fn case(&self, workspace: &Workspace, launcher: &Launcher, case: &[&str]) -> Result<()> {
-        let mut command = self.environment.command(workspace);
-        command.args(["-W", "ignore"]).arg(workspace.path("ffi-tests/pytorch/package.py")).args(case);
-        command.env("LD_LIBRARY_PATH", &self.libraries);
+        let mut command = self.command(workspace);
+        command.arg(workspace.path("ffi-tests/pytorch/package.py")).args(case);
         command.envs(launcher.environment.iter().map(|(name, value)| (name, value)));
         let name = format!("pytorch {} {}", launcher.name, case.join(" "));
         workspace.run_well(&name, command).map(drop)
@@ -177,15 +178,44 @@ impl PyTorch {
         self.environment.python()
     }
 
+    /// Python with PyTorch, which wants NVIDIA's libraries and a runtime also where it is never asked for a GPU.
+    pub fn command(&self, workspace: &Workspace) -> Command {
+        let mut command = self.environment.command(workspace);
+        command.env("LD_LIBRARY_PATH", &self.libraries).args(["-W", "ignore"]);
+        command
+    }
+
+    /// Compiles a program (in ffi-tests/pytorch-cpu, or where its path says) against an installed libbfc, and links it with
+    /// libc10 alone, which needs nothing of NVIDIA's.
+    pub fn compile(
+        &self,
+        workspace: &Workspace,
+        source: impl AsRef<Path>,
+        prefix: &Path,
+        out: &Path,
+    ) -> Result<()> {
+        files::write(out, "")?;
+        let torch = self.environment.packages().join("torch");
+        let mut command = workspace.command(tools::cxx_compiler());
+        command.args(["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread"]);
+        command.arg("-D_GLIBCXX_USE_CXX11_ABI=1").arg("-isystem").arg(torch.join("include"));
+        command.arg("-I").arg(prefix.join("include"));
+        command.arg(workspace.path("ffi-tests/pytorch-cpu").join(&source)).arg("-o").arg(out);
+        for (folder, library) in [(prefix.join("lib"), "libbfc.so"), (torch.join("lib"), "libc10.so")] {
+            let folder = folder.display();
+            command.args([format!("-L{folder}"), format!("-l:{library}"), format!("-Wl,-rpath,{folder}")]);
+        }
+        workspace.run_well(&format!("compile {}", source.as_ref().display()), command).map(drop)
+    }
+
     /// Loads all of torch's libraries with every symbol resolved: what a stub forgot is missing here.
     pub fn import(&self, workspace: &Workspace) -> Result<()> {
-        let mut command = self.environment.command(workspace);
+        let mut command = self.command(workspace);
         let program = "import torch, ctypes, os\n\
              folder = os.path.join(os.path.dirname(torch.__file__), 'lib')\n\
              ctypes.CDLL(os.path.join(folder, 'libtorch_cuda_linalg.so'))\n\
              assert torch.cuda.is_available(), 'torch sees no device'\n";
-        command.args(["-W", "ignore", "-c", program]);
-        command.env("LD_LIBRARY_PATH", &self.libraries).env("LD_BIND_NOW", "1");
+        command.args(["-c", program]).env("LD_BIND_NOW", "1");
         workspace.run_well("pytorch import", command).map(drop)
     }
 }

@@ -1,6 +1,7 @@
 //! `cargo xtask test`: the suites, and running them.
 
 mod book;
+mod by_python;
 mod context;
 mod cuda_headers;
 mod doc;
@@ -9,6 +10,7 @@ mod find_package;
 mod fuzz;
 mod gpu;
 mod header;
+mod keras;
 mod layers;
 mod lints;
 mod onnxruntime;
@@ -17,6 +19,7 @@ mod pkg_config;
 mod preload;
 mod python;
 mod pytorch;
+mod pytorch_cpu;
 mod races;
 mod rmm;
 mod rust;
@@ -161,6 +164,18 @@ const SUITES: &[Suite] = &[
         about: "PyTorch's CUDA wheel trains on the simulated driver (fetches it, once)",
         usual: false,
         run: pytorch::run,
+    },
+    Suite {
+        name: "pytorch-cpu",
+        about: "PyTorch trains on the CPU, with libbfc's memory and without (fetches it, once)",
+        usual: false,
+        run: pytorch_cpu::run,
+    },
+    Suite {
+        name: "keras",
+        about: "Keras trains with libbfc in the place of TensorFlow's allocator (fetches it, once)",
+        usual: false,
+        run: keras::run,
     },
     Suite {
         name: "onnxruntime",

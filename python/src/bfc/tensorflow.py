@@ -1,0 +1,149 @@
+"""TensorFlow's CPU memory from libbfc, in the place of its own BFC allocator: docs/tensorflow.md.
+
+Before TensorFlow is imported, by whatever module::
+
+    import bfc.tensorflow
+
+    bfc.tensorflow.use()
+    import tensorflow as tf
+
+Nothing of TensorFlow is imported here. A small piece of C++ is compiled against its headers when it is first needed,
+which takes a C++ compiler and some seconds.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import os
+import pathlib
+import sys
+from typing import Any, NamedTuple, SupportsIndex
+
+from . import _devices, _find, _numbers, _shim
+
+__all__ = ["Allocator", "allocators", "use"]
+
+# As the wheel was compiled. Of TensorFlow's headers only what is called may need TensorFlow, for that comes later.
+_FLAGS = (
+    "-std=c++17",
+    "-D_GLIBCXX_USE_CXX11_ABI=1",
+    "-DNDEBUG",
+    "-ffunction-sections",
+    "-fdata-sections",
+    "-Wl,--gc-sections",
+    "-Wl,--no-undefined",
+)
+
+# What the functions that are replaced depend on.
+_HEADERS = ("xla/tsl/framework/bfc_allocator.h", "xla/tsl/framework/allocator.h")
+
+_VARIABLE = "TF_CPU_ALLOCATOR_USE_BFC"
+
+
+class Allocator(NamedTuple):
+    """One of TensorFlow's BFC allocators."""
+
+    name: str
+    """As TensorFlow calls it."""
+    device: int | None
+    """Who serves it: an ordinal of libbfc's, as for :func:`bfc.stats`; None for one that TensorFlow serves itself."""
+    own_allocations: int
+    """How many requests TensorFlow has served by itself, by its own books."""
+    own_bytes: int
+    """How many bytes TensorFlow holds for it by itself."""
+
+
+class _State:
+    library: ctypes.CDLL | None = None
+
+
+def use(
+    device: SupportsIndex = _devices.HOST,
+    *,
+    retry_timeout_ms: SupportsIndex = 10_000,
+    name_operations: bool = False,
+    **options: Any,
+) -> None:
+    """Makes libbfc the allocator of TensorFlow's CPU memory in this process. Before TensorFlow is imported; a second
+    call does nothing.
+
+    It sets ``TF_CPU_ALLOCATOR_USE_BFC=1`` in the environment, which child processes inherit; in those that do not call
+    this TensorFlow uses its own BFC allocator.
+
+    :param device: The ordinal, 256 or one of 258 to 1023. An allocator that it has already is shared.
+    :param retry_timeout_ms: How long a request for a tensor waits for what other threads give back before it fails:
+        as long as with TensorFlow's own allocator. 0: not at all.
+    :param name_operations: Have :func:`bfc.report` say which of TensorFlow's operations hold what. It costs a little.
+    :param options: Those of :func:`bfc.create`, which is called with them at once if there are any. Else the allocator
+        is created at TensorFlow's first request, with the smaller of its limit (``TF_CPU_BFC_MEM_LIMIT_IN_MB``) and
+        libbfc's (``BFC_MEMORY_LIMIT``, or the machine's memory).
+    :raises RuntimeError: TensorFlow is imported already, or is not one that this can be done with.
+    :raises ModuleNotFoundError: TensorFlow is not installed.
+    :raises bfc._shim.ShimError: There is no C++ compiler, or it did not compile it.
+    :raises bfc.Error: The options, as from :func:`bfc.create`.
+    """
+    if _State.library is not None:
+        return
+    ordinal = _numbers.device(device)
+    milliseconds = min(_numbers.unsigned(retry_timeout_ms, "a number of milliseconds"), (1 << 31) - 1)
+    if "tensorflow" in sys.modules:
+        raise RuntimeError("TensorFlow is imported already: call bfc.tensorflow.use() before tensorflow or keras is")
+    shim = _built(_package())
+    if options:
+        _devices.create(ordinal, **{"name": "TensorFlow", **options})
+    try:
+        library = _opened(shim)
+    except BaseException:
+        if options:
+            _devices.destroy(ordinal)
+        raise
+    library.bfc_tensorflow_use(ctypes.c_int32(ordinal), ctypes.c_int(milliseconds), ctypes.c_int(name_operations))
+    os.environ[_VARIABLE] = "1"
+    _State.library = library
+
+
+def allocators() -> list[Allocator]:
+    """TensorFlow's BFC allocators that have served so far; empty before its first request.
+
+    :raises RuntimeError: :func:`use` was not called.
+    """
+    library = _State.library
+    if library is None:
+        raise RuntimeError("bfc.tensorflow.use() was not called")
+    found: list[Allocator] = []
+    name, device = ctypes.create_string_buffer(256), ctypes.c_int32()
+    count, held = ctypes.c_int64(), ctypes.c_int64()
+    outs = [ctypes.byref(out) for out in (device, count, held)]
+    while library.bfc_tensorflow_allocator(ctypes.c_size_t(len(found)), name, ctypes.c_size_t(len(name)), *outs):
+        served = device.value if device.value >= 0 else None
+        found.append(Allocator(name.value.decode(), served, count.value, held.value))
+    return found
+
+
+def _package() -> pathlib.Path:
+    """Where TensorFlow is installed."""
+    spec = importlib.util.find_spec("tensorflow")
+    if spec is None or not spec.submodule_search_locations:
+        raise ModuleNotFoundError("TensorFlow is not installed", name="tensorflow")
+    return pathlib.Path(spec.submodule_search_locations[0])
+
+
+def _built(package: pathlib.Path) -> pathlib.Path:
+    include = package / "include"
+    headers = [include / header for header in _HEADERS]
+    missing = [header for header in headers if not header.exists()]
+    if missing:
+        raise RuntimeError(f"this TensorFlow is not one that libbfc can serve: it has no {missing[0]}")
+    key = [header.read_text(encoding="utf-8") for header in headers]
+    return _shim.build("tensorflow", flags=_FLAGS, include_dirs=[include], key=key)
+
+
+def _opened(shim: pathlib.Path) -> ctypes.CDLL:
+    """Opened for all libraries that are loaded later: TensorFlow's find its functions before their own."""
+    library = ctypes.CDLL(os.fspath(shim), mode=os.RTLD_NOW | os.RTLD_GLOBAL)
+    if not library.bfc_tensorflow_is_in_front():
+        library.bfc_tensorflow_in_front.restype = ctypes.c_void_p
+        function = _find.mapped_file(library.bfc_tensorflow_in_front())
+        raise RuntimeError(f"TensorFlow's functions are {function}'s already, so libbfc cannot come before them")
+    return library

@@ -1,0 +1,78 @@
+"""PyTorch's CPU memory from libbfc: docs/pytorch-cpu.md. (:mod:`bfc.torch` is for CUDA.)
+
+::
+
+    import bfc.torch_cpu
+
+    bfc.torch_cpu.use()
+
+PyTorch is imported when it is used. A small piece of C++ is compiled against its headers when it is first needed, which
+takes a C++ compiler and some seconds.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import pathlib
+from typing import Any
+
+from . import _devices, _shim
+
+__all__ = ["unuse", "use"]
+
+# PyTorch's own allocator has 0. Only one of the same or a higher priority takes another's place.
+_PRIORITY = 100
+
+
+class _State:
+    library: ctypes.CDLL | None = None
+
+
+def use(**options: Any) -> None:
+    """Makes libbfc's allocator of the host (:data:`bfc.HOST`) the one of all CPU tensors that are made from now on.
+    Call it while no other thread makes any. A second call is fine.
+
+    A failed allocation raises :class:`torch.OutOfMemoryError`, with libbfc's report in it.
+
+    :param options: Those of :func:`bfc.create`, which is called with them if there are any. Else an allocator that is
+        there already is shared, or the first tensor creates it from the environment.
+    :raises RuntimeError: Somebody has set an allocator with a higher priority.
+    :raises ModuleNotFoundError: PyTorch is not installed.
+    :raises bfc._shim.ShimError: There is no C++ compiler, or it did not compile it.
+    :raises bfc.Error: The options, as from :func:`bfc.create`; ALREADY_EXISTS where the host has an allocator.
+    """
+    library = _State.library or _opened()
+    if options:
+        _devices.create(_devices.HOST, **{"name": "PyTorch", **options})
+    if not library.bfc_torch_cpu_use(ctypes.c_int(_PRIORITY)):
+        if options:
+            _devices.destroy(_devices.HOST)
+        raise RuntimeError("PyTorch's CPU allocator is somebody else's, set with a higher priority than libbfc's")
+    _State.library = library
+
+
+def unuse() -> None:
+    """Makes PyTorch's own allocator the one of all CPU tensors that are made from now on. What libbfc has given stays
+    its own, and may be freed at any time.
+
+    :raises RuntimeError: Somebody has set an allocator with a higher priority.
+    """
+    library = _State.library
+    if library is not None and not library.bfc_torch_cpu_unuse(ctypes.c_int(_PRIORITY)):
+        raise RuntimeError("PyTorch's CPU allocator is somebody else's, set with a higher priority than libbfc's")
+
+
+def _opened() -> ctypes.CDLL:
+    import torch
+
+    package = pathlib.Path(torch.__file__).parent
+    abi = int(getattr(torch._C, "_GLIBCXX_USE_CXX11_ABI", True))
+    shim = _shim.build(
+        "torch_cpu",
+        flags=["-std=c++17", f"-D_GLIBCXX_USE_CXX11_ABI={abi}", "-Wl,--no-undefined"],
+        include_dirs=[package / "include"],
+        libraries=[package / "lib" / "libc10.so"],
+        key=[torch.__version__],
+    )
+    return ctypes.CDLL(os.fspath(shim), mode=os.RTLD_NOW)
