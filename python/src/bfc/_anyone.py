@@ -18,4 +18,7 @@ def failure(device: int) -> Error:
         return Error(words, status)
     if _library.lib.bfc_timestamp(device, ctypes.byref(ctypes.c_uint64())) == Status.OK:
         return Error(words, Status.UNSUPPORTED)
+    # So the words begin of a call of the driver's that failed for another reason.
+    if " failed with CUDA_ERROR_" in words:
+        return Error(words, Status.BACKEND_FAILED)
     return OutOfMemoryError(words, Status.OUT_OF_MEMORY)
