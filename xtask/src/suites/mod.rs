@@ -2,6 +2,7 @@
 
 mod context;
 mod cuda_headers;
+mod cupy;
 mod doc;
 mod examples;
 mod find_package;
@@ -42,7 +43,7 @@ struct Suite {
 }
 
 /// In the order in which they run: what takes seconds and finds much comes first.
-const SUITES: [Suite; 16] = [
+const SUITES: [Suite; 17] = [
     Suite {
         name: "layers",
         about: "the library's modules import only from those below them",
@@ -138,6 +139,12 @@ const SUITES: [Suite; 16] = [
         about: "PyTorch's CUDA wheel trains on the simulated driver (fetches it, once)",
         usual: false,
         run: pytorch::run,
+    },
+    Suite {
+        name: "cupy",
+        about: "CuPy's and Numba's own classes with libbfc's memory, on the simulated driver (fetches them, once)",
+        usual: false,
+        run: cupy::run,
     },
 ];
 
