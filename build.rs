@@ -29,7 +29,7 @@ fn main() {
     let adapters = capi.join("adapters");
     let config = cbindgen::Config::from_file(adapters.join("adapters.toml"))
         .expect("adapters.toml is a configuration");
-    let files = ["torch/mod", "cupy", "ort", "handler"];
+    let files = ["torch/mod", "cupy", "ort", "handler", "failed"];
     write_header(&out.join("bfc_adapters.h"), config, &adapters, &files);
 }
 

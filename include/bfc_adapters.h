@@ -9,8 +9,8 @@
  *   and with growth and garbage collection where that says nothing. Threads that come at once share one. All
  *   functions of bfc.h work on it: bfc_stats, bfc_report, bfc_destroy.
  * - One that an allocator with BFC_TIMESTAMPS cannot serve fails: all but the queries and the trims.
- * - Whoever cannot be told why a call failed finds the words in bfc_last_error, and with BFC_LOG=error on the standard
- *   error stream.
+ * - Whoever cannot be told why a call failed finds the words in bfc_last_error, the status in bfc_adapter_status, and
+ *   with BFC_LOG=error the words are on the standard error stream.
  * - `current device` is that of the calling thread's current context (cuCtxGetDevice), and device 0 where it has none.
  *
  * The order of device work:
@@ -164,6 +164,12 @@ int bfc_handler_free(void *ctx,
                      void *ptr,
                      size_t size,
                      bfc_stream_t stream);
+
+// Gets the status of this thread's last failed call of a function of this header that returns none: a shim around one
+// tells by it memory that ran out from all else. Its words are in bfc_last_error. A success leaves it.
+//
+// @return A status; BFC_OK if no such call has failed yet in this thread.
+bfc_status_t bfc_adapter_status(void);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -322,6 +322,31 @@ fn without_memory_they_fail_and_say_so() {
 }
 
 #[test]
+fn the_status_of_what_failed_stays_with_its_thread() {
+    simulated_with("the_status_of_what_failed_stays_with_its_thread", &[("BFC_TIMESTAMPS", "1")], |_| {
+        // The allocator is PyTorch's to create, and fails to serve it for want of something other than memory.
+        assert_eq!(bfc_adapter_status(), BFC_OK);
+        assert_eq!((TORCH.alloc)(1000, 0), 0);
+        assert_eq!(bfc_adapter_status(), BFC_ERROR_UNSUPPORTED);
+        end(0);
+        limited(MIB);
+        assert_eq!((TORCH.alloc)(2 * MIB, 0), 0);
+        assert_eq!(bfc_adapter_status(), BFC_ERROR_OUT_OF_MEMORY);
+        let chunk = (TORCH.alloc)(1000, 0);
+        assert_eq!(
+            (chunk != 0, bfc_adapter_status()),
+            (true, BFC_ERROR_OUT_OF_MEMORY),
+            "a success leaves it"
+        );
+        std::thread::spawn(|| assert_eq!(bfc_adapter_status(), BFC_OK)).join().unwrap();
+        bfc_torch_record_stream(pointer(8), pointer(0));
+        assert_eq!(bfc_adapter_status(), BFC_ERROR_INVALID_POINTER);
+        (TORCH.free)(chunk, 0);
+        end(0);
+    });
+}
+
+#[test]
 fn a_share_of_the_device_is_set_once() {
     let told =
         simulated_saying("a_share_of_the_device_is_set_once", &[("SIMCUDA_MEMORY", "1073741824")], |_| {

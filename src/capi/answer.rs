@@ -1,5 +1,6 @@
 //! From Rust results to C returns.
 
+use super::adapters::note;
 use super::types::bfc_status_t;
 use crate::error::{Error, fail, set_last_error, with_last_error};
 use crate::log::{self, Level};
@@ -20,7 +21,8 @@ pub(super) fn status(work: impl FnOnce() -> Result<(), Error>) -> bfc_status_t {
     }
 }
 
-/// Runs a call whose caller cannot be told why it fails, and gets `failed` then: `BFC_LOG` tells, and bfc_last_error.
+/// Runs a call whose caller cannot be told why it fails, and gets `failed` then: `BFC_LOG` tells, bfc_last_error, and
+/// bfc_adapter_status.
 #[inline]
 pub(super) fn or_log<T>(name: &str, failed: T, work: impl FnOnce() -> Result<T, Error>) -> T {
     let mut result = None;
@@ -29,6 +31,7 @@ pub(super) fn or_log<T>(name: &str, failed: T, work: impl FnOnce() -> Result<T, 
         Ok(())
     });
     if answer != 0 {
+        note(answer);
         log_failure(name);
     }
     result.unwrap_or(failed)

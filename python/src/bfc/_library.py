@@ -144,6 +144,7 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "bfc_status_string": (c_char_p, (c_int32,)),
     "bfc_last_error": (c_size_t, (c_void_p, c_size_t)),
     "bfc_version": (c_char_p, ()),
+    "bfc_adapter_status": (c_int32, ()),
     "bfc_torch_alloc": (c_void_p, (c_size_t, c_int, c_void_p)),
     "bfc_torch_free": (None, (c_void_p, c_size_t, c_int, c_void_p)),
     "bfc_torch_init": (None, (c_int,)),

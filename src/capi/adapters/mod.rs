@@ -3,12 +3,15 @@
 //! what holds for all.
 
 mod cupy;
+mod failed;
 mod first_use;
 mod handler;
 mod ort;
 mod torch;
 
 pub use cupy::*;
+pub use failed::bfc_adapter_status;
+pub(in crate::capi) use failed::note;
 pub use handler::*;
 pub use ort::*;
 pub use torch::*;

@@ -1,0 +1,46 @@
+"""PyTorch with libbfc's allocator.
+
+.. code-block:: python
+
+    import bfc.torch
+
+    bfc.torch.use()  # before anything of CUDA happens
+
+From then on all of PyTorch's device memory is libbfc's. Where there is none left, ``torch.OutOfMemoryError`` is raised,
+with libbfc's report in its text. ``torch.cuda.memory_allocated()`` and its kin refuse to answer with any allocator that
+is not PyTorch's own: the functions of those names in this module do.
+
+docs/pytorch.md has more. PyTorch is imported when a function is called.
+"""
+
+from __future__ import annotations
+
+from ._statistics import (
+    empty_cache,
+    max_memory_allocated,
+    max_memory_reserved,
+    memory_allocated,
+    memory_reserved,
+    memory_stats,
+    memory_summary,
+    report,
+    reset_accumulated_memory_stats,
+    reset_peak_memory_stats,
+)
+from ._use import Used, mem_pool, use
+
+__all__ = [
+    "Used",
+    "empty_cache",
+    "max_memory_allocated",
+    "max_memory_reserved",
+    "mem_pool",
+    "memory_allocated",
+    "memory_reserved",
+    "memory_stats",
+    "memory_summary",
+    "report",
+    "reset_accumulated_memory_stats",
+    "reset_peak_memory_stats",
+    "use",
+]

@@ -1,0 +1,205 @@
+"""libbfc in the place of PyTorch's own allocator, or as the source of a MemPool."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import os
+import pathlib
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from .. import _devices, _library, _shim, library_path
+
+if TYPE_CHECKING:
+    import torch
+
+    from .._devices import Backend
+
+_SOURCE = "torch_alloc"
+
+PREBUILT = _shim.SOURCES / f"{_SOURCE}.so"
+"""The shim that was compiled with the wheel, without PyTorch."""
+
+# The optional functions by their setters. None may be left out: without that for record_stream memory that a second
+# stream uses is handed out too early, and without the three for pools a graph's memory while the graph lives.
+_SETTERS = {
+    "set_init_fn": "bfc_torch_init",
+    "set_reset_fn": "bfc_torch_reset",
+    "set_base_alloc_fn": "bfc_torch_base_alloc",
+    "set_record_stream_fn": "bfc_torch_record_stream",
+    "set_begin_allocate_to_pool": "bfc_torch_begin_allocate_to_pool",
+    "set_end_allocate_to_pool_fn": "bfc_torch_end_allocate_to_pool",
+    "set_release_pool": "bfc_torch_release_pool",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Used:
+    """How PyTorch uses libbfc."""
+
+    raises: type[Exception]
+    """What PyTorch's operators raise where memory runs out: ``torch.OutOfMemoryError``, which is a ``RuntimeError``; the
+    latter itself where there is no C++ compiler, or none that can compile PyTorch's headers."""
+    shim: pathlib.Path
+    """The file with the function that raises it."""
+
+
+_used: Used | None = None
+
+
+def use(
+    device: Any = None,
+    *,
+    backend: Backend | str | None = None,
+    memory_limit: int | None = None,
+    memory_fraction: float | None = None,
+    allow_growth: bool = True,
+    garbage_collection: bool = True,
+    split_always: bool = False,
+    fragmentation_fraction: float | None = None,
+    initial_region_bytes: int | None = None,
+    retry_timeout_ms: int | None = None,
+    name: str | None = None,
+) -> Used:
+    """Makes libbfc the allocator of all of PyTorch's device memory. To be called once, before CUDA is initialised: right
+    after the imports.
+
+    The allocator of a device is created at its first allocation, as :func:`bfc.create` would with these arguments;
+    without any, from the environment (docs/environment.md). One that the program has created before is used as it is.
+
+    The first time it compiles a small piece of C++ against the installed PyTorch, which takes some seconds and is kept
+    in the user's cache. Without a C++ compiler it warns, and what is raised out of memory is a ``RuntimeError``.
+
+    :param device: The arguments are for this device only: an ordinal, a string or a ``torch.device``. Else for all.
+    :raises RuntimeError: CUDA is initialised already, or PyTorch's allocator was changed before.
+
+    .. code-block:: python
+
+        bfc.torch.use(memory_fraction=0.5)
+    """
+    global _used
+    import torch
+
+    _refuse_if_late(torch)
+    given = {
+        "backend": backend,
+        "memory_limit": memory_limit,
+        "memory_fraction": memory_fraction,
+        "allow_growth": None if allow_growth else False,
+        "garbage_collection": None if garbage_collection else False,
+        "split_always": split_always or None,
+        "fragmentation_fraction": fragmentation_fraction,
+        "initial_region_bytes": initial_region_bytes,
+        "retry_timeout_ms": retry_timeout_ms,
+        "name": name,
+    }
+    given = {key: value for key, value in given.items() if value is not None}
+    shim, raises = _shim_for(torch)
+    functions = ctypes.CDLL(os.fspath(shim))
+    if given:
+        _wish(functions, torch, device, given)
+    allocator = torch.cuda.memory.CUDAPluggableAllocator(
+        os.fspath(shim), "bfc_shim_torch_alloc", "bfc_torch_free"
+    )
+    inner = allocator.allocator()
+    for setter, function in _SETTERS.items():
+        getattr(inner, setter)(_library.address(function))
+    fraction = ctypes.cast(functions.bfc_shim_torch_memory_fraction, ctypes.c_void_p).value
+    inner.set_memory_fraction_fn(fraction)
+    torch.cuda.memory.change_current_allocator(allocator)
+    _used = Used(raises, shim)
+    return _used
+
+
+def _refuse_if_late(torch: Any) -> None:
+    if _used is not None:
+        raise RuntimeError("bfc.torch.use() was called already")
+    if torch.version.cuda is None:
+        raise RuntimeError(f"PyTorch {torch.__version__} is built without CUDA: bfc.torch.use() is for device memory")
+    if torch.cuda.memory.get_allocator_backend() == "pluggable":
+        raise RuntimeError("PyTorch has another pluggable allocator already, and takes no second one")
+    if torch.cuda.is_initialized():
+        raise RuntimeError(
+            "CUDA is initialised already: call bfc.torch.use() before anything of CUDA, right after the imports"
+        )
+
+
+def _wish(functions: ctypes.CDLL, torch: Any, device: Any, given: dict[str, Any]) -> None:
+    options = _devices.options(**given)
+    functions.bfc_shim_torch_options.argtypes = [ctypes.c_int, ctypes.POINTER(_library.Options)]
+    functions.bfc_shim_torch_options.restype = None
+    functions.bfc_shim_torch_options(-1 if device is None else _ordinal(torch, device), ctypes.byref(options))
+
+
+def _ordinal(torch: Any, device: Any) -> int:
+    """Without asking CUDA, which would initialise it."""
+    found = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+    if found.type != "cuda" or found.index is None:
+        raise ValueError(f"{device!r} is no CUDA device with an index")
+    return int(found.index)
+
+
+def _shim_for(torch: Any) -> tuple[pathlib.Path, type[Exception]]:
+    try:
+        return _compiled(torch), torch.OutOfMemoryError
+    except _shim.ShimError as error:
+        if not PREBUILT.exists():
+            raise
+        warnings.warn(
+            f"out of memory will be a RuntimeError and no torch.OutOfMemoryError, which needs a C++ compiler: {error}",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+        return PREBUILT, RuntimeError
+
+
+def _compiled(torch: Any) -> pathlib.Path:
+    folder = pathlib.Path(torch.__file__).parent
+    abi = f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"
+    failed: _shim.ShimError | None = None
+    # What PyTorch itself is compiled as; its older releases, and older compilers, know the second only.
+    for standard in ("-std=c++20", "-std=c++17"):
+        try:
+            return _shim.build(
+                _SOURCE,
+                flags=[standard, abi, "-DBFC_WITH_TORCH"],
+                include_dirs=[folder / "include"],
+                libraries=[folder / "lib" / "libc10.so"],
+                key=[torch.__version__],
+            )
+        except _shim.ShimError as error:
+            failed = failed or error
+    assert failed is not None
+    raise failed
+
+
+_source: Any = None
+
+
+def mem_pool(**arguments: Any) -> torch.cuda.MemPool:
+    """A ``torch.cuda.MemPool`` whose segments are libbfc's: PyTorch keeps its own allocator with its statistics, its
+    snapshots and its errors, and only what is allocated in ``torch.cuda.use_mem_pool(pool)`` is from libbfc. It does not
+    go together with :func:`use`.
+
+    :param arguments: Those of ``torch.cuda.MemPool`` but for the allocator.
+
+    .. code-block:: python
+
+        pool = bfc.torch.mem_pool()
+        with torch.cuda.use_mem_pool(pool):
+            weights = torch.empty(1 << 20, device="cuda")
+    """
+    global _source
+    import torch
+
+    if torch.cuda.memory.get_allocator_backend() == "pluggable":
+        raise RuntimeError("a MemPool is one of PyTorch's own allocator, in whose place there is another now")
+    if _source is None:
+        # A failure is NULL here: PyTorch looks at it, tries again and raises its own error.
+        _source = torch.cuda.memory.CUDAPluggableAllocator(
+            os.fspath(library_path()), "bfc_torch_alloc", "bfc_torch_free"
+        )
+        # A pool does not keep it alive, and may be gone after this module when the interpreter ends.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(_source))
+    return torch.cuda.MemPool(_source.allocator(), **arguments)
