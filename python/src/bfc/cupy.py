@@ -21,7 +21,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, SupportsIndex
 
-from . import _anyone, _library
+from . import _library
 from ._devices import create
 from ._errors import Error, OutOfMemoryError, Status
 from ._memory import alloc
@@ -139,7 +139,7 @@ def _for_anyone() -> Callable[[int], Any]:
         memory = source(nbytes)
         if memory.ptr:
             return memory
-        error = _anyone.failure(device)
+        error = _library.failure(_library.lib.bfc_adapter_status())
         if isinstance(error, OutOfMemoryError):
             raise _as_cupy_says_it(error, nbytes, device) from error
         raise error

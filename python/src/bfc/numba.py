@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from . import _anyone, _library
+from . import _library
 from ._devices import trim
 from ._errors import Error, OutOfMemoryError
 from ._reports import report, stats
@@ -90,7 +90,7 @@ def _allocated(device: int, size: int) -> int:
     address: int | None = _library.lib.bfc_cupy_malloc(None, size, device)
     if address:
         return address
-    error = _anyone.failure(device)
+    error = _library.failure(_library.lib.bfc_adapter_status())
     if isinstance(error, OutOfMemoryError):
         raise _api_error("CUDA_ERROR_OUT_OF_MEMORY", f"{error}\n{report(device)}") from error
     raise error
