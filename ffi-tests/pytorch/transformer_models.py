@@ -16,13 +16,25 @@ WORDS = 2000
 PLAIN = {"attn_implementation": "eager"}
 
 
+def mask(rows, seen):
+    """Which words may look at which, ready for the attention: (row, 1, word, word), 0 or very little. Made on the host, for where
+    it is left to transformers it looks at numbers on the device to find out whether it needs one, and kernels compute none
+    here."""
+    least = torch.finfo(torch.float32).min
+    return torch.zeros(seen.shape).masked_fill(~seen, least).expand(rows, 1, *seen.shape[-2:]).contiguous()
+
+
+def causal(rows, words):
+    return mask(rows, torch.ones(words, words, dtype=torch.bool).tril())
+
+
 def gpt2():
     """Texts of one length in a batch, another in each."""
     config = GPT2Config(use_cache=False, **PLAIN)
 
     def batch(choose):
         words = torch.randint(0, WORDS, (choose.randrange(2, 9), choose.randrange(32, 257)))
-        return {"input_ids": words, "labels": words}
+        return {"input_ids": words, "labels": words, "attention_mask": causal(*words.shape)}
 
     return GPT2LMHeadModel(config), batch
 
@@ -34,11 +46,10 @@ def bert():
     def batch(choose):
         lengths = [choose.randrange(8, 257) for _ in range(choose.randrange(4, 17))]
         words = torch.zeros(len(lengths), max(lengths), dtype=torch.long)
-        mask = torch.zeros_like(words)
         for row, length in enumerate(lengths):
             words[row, :length] = torch.randint(1, WORDS, (length,))
-            mask[row, :length] = 1
-        return {"input_ids": words, "attention_mask": mask, "labels": words}
+        seen = words.ne(0)[:, None, None, :].expand(-1, 1, max(lengths), -1)
+        return {"input_ids": words, "labels": words, "attention_mask": mask(len(lengths), seen)}
 
     return BertForMaskedLM(config), batch
 
