@@ -43,7 +43,7 @@ struct Suite {
 }
 
 /// In the order in which they run: what takes seconds and finds much comes first.
-const SUITES: [Suite; 17] = [
+const SUITES: [Suite; 18] = [
     Suite {
         name: "layers",
         about: "the library's modules import only from those below them",
@@ -139,6 +139,12 @@ const SUITES: [Suite; 17] = [
         about: "PyTorch's CUDA wheel trains on the simulated driver (fetches it, once)",
         usual: false,
         run: pytorch::run,
+    },
+    Suite {
+        name: "transformers",
+        about: "GPT-2, BERT and ViT train on the simulated driver, with and without bfc.torch (fetches them, once)",
+        usual: false,
+        run: pytorch::transformers,
     },
     Suite {
         name: "cupy",
