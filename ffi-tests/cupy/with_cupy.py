@@ -333,6 +333,23 @@ def captured():
         assert (array.get() == 1).all() and (inside.get() == 2).all()
 
 
+def two_devices(streams):
+    """Each device has an allocator of its own; what is freed goes home, whichever device is current."""
+    bfc.cupy.use(1, memory_limit=64 * MiB, streams=streams)
+    assert bfc.stats(1).bytes_limit == 64 * MiB and not checks.has_allocator()
+    first = cupy.zeros(MiB, dtype="b")
+    with cupy.cuda.Device(1):
+        with cupy.cuda.Stream(non_blocking=True):
+            other = cupy.zeros(2 * MiB, dtype="b")
+        raised(OutOfMemoryError, lambda: cupy.empty(65 * MiB, dtype="b"), "device 1")
+        del first
+    assert bfc.owner(other.data.ptr) == 1
+    assert (bfc.stats(0).bytes_in_use, bfc.stats(1).bytes_requested) == (0, 2 * MiB)
+    del other
+    bfc.destroy(1)
+    assert simulation.used(1) == 0
+
+
 def at_the_end():
     """Arrays that the interpreter drops as the last of all: nothing is said, and the process ends well."""
     done = subprocess.run([sys.executable, __file__, "to_the_end"], capture_output=True, text=True)
@@ -380,7 +397,7 @@ CASES = {
     case.__name__: case
     for case in [own_pool, reuse_in_order, reuse_by_anyone, disorder_is_seen, streams_end, others_stay, captured, at_the_end, to_the_end, page]
 }
-for case in [arrays, in_order_on_streams, out_of_memory, other_failures, random_sizes, threads]:
+for case in [arrays, in_order_on_streams, out_of_memory, other_failures, random_sizes, threads, two_devices]:
     CASES |= modes(case)
 
 if __name__ == "__main__":

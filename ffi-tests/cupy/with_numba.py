@@ -272,6 +272,44 @@ def reset():
     bfc.free(0, others)
 
 
+def two_devices():
+    """Each device has an allocator of its own; what is freed goes home, whichever device is current."""
+    first = cuda.device_array(MiB, dtype=numpy.uint8)
+    with cuda.gpus[1]:
+        other = cuda.device_array(2 * MiB, dtype=numpy.uint8)
+        del first
+    assert bfc.owner(other.device_ctypes_pointer.value) == 1
+    assert (bfc.stats(0).bytes_in_use, bfc.stats(1).bytes_requested) == (0, 2 * MiB)
+    del other
+    bfc.destroy(1)
+    assert simulation.used(1) == 0
+
+
+def beside_cupy():
+    """CuPy in the same process has the same allocator, and each may look at the other's memory."""
+    import redirect
+
+    redirect.redirect()
+    import cupy
+
+    import bfc.cupy
+
+    bfc.cupy.use()
+    ours = cuda.to_device(pattern(MiB, 1))
+    theirs = cupy.asarray(pattern(MiB, 2))
+    all_is_libbfcs(2 * MiB)
+    seen = cupy.asarray(ours)
+    assert seen.data.ptr == ours.device_ctypes_pointer.value
+    assert (seen.get() == pattern(MiB, 1)).all()
+    assert (cuda.as_cuda_array(theirs).copy_to_host() == pattern(MiB, 2)).all()
+    del ours
+    all_is_libbfcs(2 * MiB)
+    del seen, theirs
+    all_is_libbfcs(0)
+    cupy.cuda.set_allocator(None)
+    cupy.get_default_pinned_memory_pool().free_all_blocks()
+
+
 def page():
     """docs/numba.md, as it stands there."""
     scope = {}
@@ -295,6 +333,8 @@ CASES = {
         memory_info,
         ipc,
         reset,
+        two_devices,
+        beside_cupy,
         page,
     ]
 }

@@ -33,7 +33,7 @@ const PACKAGES: Packages = Packages {
 const MANAGER: (&str, &str) = ("NUMBA_CUDA_MEMORY_MANAGER", "bfc.numba");
 
 /// The cases of with_cupy.py.
-const OF_CUPY: [&str; 21] = [
+const OF_CUPY: [&str; 23] = [
     "own_pool",
     "arrays",
     "arrays_by_anyone",
@@ -51,6 +51,8 @@ const OF_CUPY: [&str; 21] = [
     "random_sizes_by_anyone",
     "threads",
     "threads_by_anyone",
+    "two_devices",
+    "two_devices_by_anyone",
     "others_stay",
     "captured",
     "at_the_end",
@@ -58,7 +60,7 @@ const OF_CUPY: [&str; 21] = [
 ];
 
 /// The cases of with_numba.py, and whether the environment names the memory manager.
-const OF_NUMBA: [(&str, bool); 14] = [
+const OF_NUMBA: [(&str, bool); 16] = [
     ("own_manager", false),
     ("by_the_variable", true),
     ("arrays", true),
@@ -72,6 +74,8 @@ const OF_NUMBA: [(&str, bool); 14] = [
     ("memory_info", true),
     ("ipc", true),
     ("reset", true),
+    ("two_devices", true),
+    ("beside_cupy", true),
     // The page names it.
     ("page", false),
 ];
@@ -136,6 +140,7 @@ impl With {
         let mut command = self.environment.command(workspace);
         command.arg(workspace.path(format!("ffi-tests/cupy/{program}.py"))).arg(case);
         command.env("LD_LIBRARY_PATH", &self.simulation).env("BFC_LIBRARY", &self.library);
+        command.env("SIMCUDA_DEVICES", "2");
         command.env("PYTHONPATH", workspace.path("python/src")).envs(variables.iter().copied());
         context.program(&format!("{program} {case}"), command, Count::One).map(drop)
     }
