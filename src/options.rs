@@ -28,6 +28,9 @@ pub const QUARANTINE: u32 = 1 << 4;
 
 const ALL_FLAGS: u32 = ALLOW_GROWTH | GARBAGE_COLLECTION | TIMESTAMPS | SPLIT_ALWAYS | QUARANTINE;
 
+/// CUDA's devices have the ordinals from 0 to this one.
+pub(crate) const LAST_CUDA_DEVICE: i32 = 255;
+
 /// Where regions come from. The numbers are those of the C ABI.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(u32)]
@@ -248,7 +251,7 @@ impl Options<'_> {
     fn choose_backend(&self, device: i32) -> Result<Owned, Error> {
         let kind = match (self.backend, device) {
             (BackendKind::Auto, 256) => BackendKind::Host,
-            (BackendKind::Auto, 0..=255) => BackendKind::Cuda,
+            (BackendKind::Auto, 0..=LAST_CUDA_DEVICE) => BackendKind::Cuda,
             (BackendKind::Auto, 257) => {
                 return Err(fail!(
                     Error::BackendUnavailable,
@@ -268,11 +271,11 @@ impl Options<'_> {
             (BackendKind::Host, _) => AnyBackend::Host(Host),
             // Its range is a matter of its limit.
             (BackendKind::HostVmm, _) => AnyBackend::HostVmm(HostVmm::open(self.choose_limit(&Host)?)?),
-            (BackendKind::Cuda | BackendKind::CudaVmm, _) if device > 255 => {
+            (BackendKind::Cuda | BackendKind::CudaVmm, _) if device > LAST_CUDA_DEVICE => {
                 let name = kind.c_name();
                 return Err(fail!(
                     Error::InvalidArgument,
-                    "{name} on ordinal {device}: it goes with the ordinals 0 to 255, which are CUDA's devices; name \
+                    "{name} on ordinal {device}: it goes with the ordinals 0 to {LAST_CUDA_DEVICE}, which are CUDA's devices; name \
                      BFC_BACKEND_HOST or BFC_BACKEND_CUSTOM here"
                 ));
             }
@@ -317,7 +320,7 @@ mod tests {
     fn auto_is_never_silently_host_memory() {
         let choose = |device| Options::default().choose_backend(device);
         assert!(matches!(choose(256).as_deref(), Ok(AnyBackend::Host(_))));
-        for device in [0, 1, 255, 257] {
+        for device in [0, 1, LAST_CUDA_DEVICE, 257] {
             // Where the machine has the device it is that.
             let chosen = choose(device);
             let fine = matches!(chosen.as_deref(), Err(Error::BackendUnavailable) | Ok(AnyBackend::Cuda(_)));

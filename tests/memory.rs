@@ -21,9 +21,7 @@ macro_rules! in_child {
         if child::is_child($name) {
             $body
         } else {
-            let ended = child::expect_success($name, &[]);
-            let facts = ended.text.lines().filter_map(|line| Some(line.split_once("fact ")?.1));
-            facts.for_each(|fact| println!("{fact}"));
+            child::print_facts(&child::expect_success($name, &[]).text);
         }
     };
 }

@@ -22,7 +22,7 @@ const ADVICE: &str = "install libbfc, or build it in its source tree (cargo buil
 const NAMES: [&str; 2] = ["libbfc.so.0", "libbfc.so"];
 
 /// Where an installed library lies as seen from the folder of the command.
-pub const FOLDERS: [&str; 4] = ["", "../lib", "../lib64", "../lib/x86_64-linux-gnu"];
+const FOLDERS: [&str; 4] = ["", "../lib", "../lib64", "../lib/x86_64-linux-gnu"];
 
 /// An opened libbfc.
 pub struct Library {
@@ -42,7 +42,7 @@ impl Library {
             return Self::named(Path::new(&path), LIBRARY_VARIABLE);
         }
         let mut tried = Vec::new();
-        for path in beside(&env::current_exe().unwrap_or_default()) {
+        for path in beside(&env::current_exe().unwrap_or_default(), &NAMES) {
             // A library that is there and does not open is an error, never a reason to take another.
             if path.exists() {
                 return Self::open(path.as_os_str())
@@ -159,13 +159,13 @@ pub fn checked(library: &Library, call: &'static str, status: Status) -> Result<
     if status == ffi::OK { Ok(()) } else { Err(library.error(call, status)) }
 }
 
-/// The files that may be the library as seen from the command's own file.
-fn beside(executable: &Path) -> Vec<PathBuf> {
+/// The files of these names that may lie where a library does, as seen from the command's own file.
+pub fn beside(executable: &Path, names: &[&str]) -> Vec<PathBuf> {
     let Some(folder) = executable.parent() else {
         return Vec::new();
     };
     let folders = FOLDERS.iter().map(|name| folder.join(name));
-    folders.flat_map(|folder| NAMES.map(|name| folder.join(name))).collect()
+    folders.flat_map(|folder| names.iter().map(move |name| folder.join(name))).collect()
 }
 
 /// `dlopen` searches the system's folders for a name without a slash; a path that was named is a file.
@@ -205,13 +205,13 @@ mod tests {
 
     #[test]
     fn the_library_is_looked_for_beside_the_command_and_in_lib() {
-        let paths = beside(Path::new("/opt/bin/bfc"));
+        let paths = beside(Path::new("/opt/bin/bfc"), &NAMES);
         assert_eq!(paths[0], Path::new("/opt/bin/libbfc.so.0"));
         assert_eq!(paths[1], Path::new("/opt/bin/libbfc.so"));
         assert_eq!(paths[2], Path::new("/opt/bin/../lib/libbfc.so.0"));
         assert!(paths.contains(&PathBuf::from("/opt/bin/../lib64/libbfc.so")));
         assert!(paths.contains(&PathBuf::from("/opt/bin/../lib/x86_64-linux-gnu/libbfc.so.0")));
-        assert!(beside(Path::new("")).is_empty());
+        assert!(beside(Path::new(""), &NAMES).is_empty());
     }
 
     #[test]

@@ -23,4 +23,5 @@ mod types;
 pub use constants::*;
 pub use driver::{Driver, FUNCTIONS, Function, fns};
 pub use error::Error;
+pub use linker::DLSYM_VERSIONS;
 pub use types::*;

@@ -15,8 +15,9 @@ type Dlsym = unsafe extern "C" fn(handle: *mut c_void, name: *const c_char) -> *
 /// Where `dlsym` lives: since glibc 2.34 in the C library, before that in a library of its own.
 const HOMES: [&CStr; 2] = [c"libc.so.6", c"libdl.so.2"];
 
-/// What it is called there: now, on 64-bit ARM before, on x86-64 before.
-const VERSIONS: [&CStr; 3] = [c"GLIBC_2.34", c"GLIBC_2.17", c"GLIBC_2.2.5"];
+/// The versions of the C library's `dlsym`, for who has to get past an interposer's: now, on 64-bit ARM before, on x86-64
+/// before.
+pub const DLSYM_VERSIONS: [&CStr; 3] = [c"GLIBC_2.34", c"GLIBC_2.17", c"GLIBC_2.2.5"];
 
 /// The C library's `dlsym`.
 #[derive(Clone, Copy)]
@@ -79,13 +80,13 @@ impl Library {
     }
 }
 
-/// Not by RTLD_DEFAULT or RTLD_NEXT: the `dlsym` of an interposer without versions may pass for every version.
+/// Not by RTLD_DEFAULT or RTLD_NEXT: the `dlsym` of a library that has no versions at all passes for every version.
 fn real_dlsym() -> Option<NonNull<c_void>> {
     let loaded_already: c_int = libc::RTLD_LAZY | libc::RTLD_NOLOAD;
     HOMES.iter().find_map(|home| {
         // SAFETY: the name is NUL-terminated.
         let handle = NonNull::new(unsafe { libc::dlopen(home.as_ptr(), loaded_already) })?;
-        let found = VERSIONS.iter().find_map(|version| {
+        let found = DLSYM_VERSIONS.iter().find_map(|version| {
             // SAFETY: the handle is of an open library, the names are NUL-terminated.
             let found = unsafe { libc::dlvsym(handle.as_ptr(), c"dlsym".as_ptr(), version.as_ptr()) };
             NonNull::new(found)

@@ -10,8 +10,19 @@ use cuda_sys::*;
 use crate::hooks::{self, real};
 use crate::{contexts, ordered, pool};
 
-/// The streams that are captured. One for which there is no place counts until its capture ends.
-static STREAMS: [AtomicPtr<CUstream_st>; 64] = [const { AtomicPtr::new(ptr::null_mut()) }; 64];
+/// A stream that is captured, and the context that it is of, as far as the driver says; NULL is none.
+struct Place {
+    stream: AtomicPtr<CUstream_st>,
+    context: AtomicPtr<CUctx_st>,
+}
+
+/// Those that are. One for which there is no place counts until its capture ends.
+static PLACES: [Place; u64::BITS as usize] =
+    [const { Place { stream: AtomicPtr::new(ptr::null_mut()), context: AtomicPtr::new(ptr::null_mut()) } };
+        u64::BITS as usize];
+
+/// What is no stream's handle: the place is about to be taken, or given up.
+const CHANGING: CUstream = ptr::without_provenance_mut(usize::MAX);
 
 /// How many captures there are, so that none costs one look.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
@@ -54,31 +65,89 @@ fn named(stream: CUstream) -> CUstream {
     if stream.is_null() { ptr::without_provenance_mut(2) } else { stream }
 }
 
+impl Place {
+    /// Puts a stream in the place of another, if that is there.
+    fn change(&self, from: CUstream, stream: CUstream, context: CUcontext) -> bool {
+        if self.stream.compare_exchange(from, CHANGING, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+            return false;
+        }
+        self.context.store(context, Ordering::Relaxed);
+        self.stream.store(stream, Ordering::Release);
+        true
+    }
+
+    fn give_up(&self, stream: CUstream) -> bool {
+        self.change(stream, ptr::null_mut(), ptr::null_mut())
+    }
+
+    /// The stream, if it is of that context.
+    fn stream_of(&self, context: CUcontext) -> Option<CUstream> {
+        let stream = self.stream.load(Ordering::Acquire);
+        let is_one = !stream.is_null() && stream != CHANGING;
+        (is_one && self.context.load(Ordering::Relaxed) == context).then_some(stream)
+    }
+}
+
 fn begun(stream: CUstream) {
-    let stream = named(stream);
-    let free = |place: &&AtomicPtr<CUstream_st>| {
-        place.compare_exchange(ptr::null_mut(), stream, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-    };
-    STREAMS.iter().find(free);
+    let context = contexts::of_stream(named(stream)).unwrap_or(ptr::null_mut());
+    PLACES.iter().find(|place| place.change(ptr::null_mut(), named(stream), context));
     COUNT.fetch_add(1, Ordering::SeqCst);
     let_them_pass();
 }
 
 fn ended(stream: CUstream) {
-    let stream = named(stream);
-    let this = |place: &&AtomicPtr<CUstream_st>| {
-        place.compare_exchange(stream, ptr::null_mut(), Ordering::AcqRel, Ordering::Relaxed).is_ok()
-    };
-    STREAMS.iter().find(this);
+    PLACES.iter().find(|place| place.give_up(named(stream)));
+    one_less();
+}
+
+fn one_less() {
     let less = |count: usize| count.checked_sub(1);
     let _ = COUNT.fetch_update(Ordering::AcqRel, Ordering::Relaxed, less);
 }
 
 /// The stream is about to be destroyed: with it ends a capture that it is in.
 fn destroyed(stream: CUstream) {
-    let is_captured = any() && STREAMS.iter().any(|place| place.load(Ordering::Acquire) == stream);
-    if is_captured && !stream.is_null() {
-        ended(stream);
+    if any() && !stream.is_null() && PLACES.iter().any(|place| place.give_up(stream)) {
+        one_less();
+    }
+}
+
+/// The captures in a context that is about to end.
+pub(crate) struct Within {
+    context: CUcontext,
+    /// A bit for each place.
+    places: u64,
+}
+
+/// What is captured in a context. NULL has nothing.
+pub(crate) fn within(context: CUcontext) -> Within {
+    let mut within = Within { context, places: 0 };
+    if any() && !context.is_null() {
+        for (bit, place) in PLACES.iter().enumerate() {
+            within.places |= u64::from(place.stream_of(context).is_some()) << bit;
+        }
+    }
+    within
+}
+
+impl Within {
+    pub(crate) fn are_any(&self) -> bool {
+        self.places != 0
+    }
+
+    /// Whether nothing else is captured.
+    pub(crate) fn are_all(&self) -> bool {
+        COUNT.load(Ordering::Acquire) == self.places.count_ones() as usize
+    }
+
+    /// They have ended with their context.
+    pub(crate) fn ended(self) {
+        let places = PLACES.iter().enumerate().filter(|(bit, _)| self.places >> bit & 1 != 0);
+        for (_, place) in places {
+            if place.stream_of(self.context).is_some_and(|stream| place.give_up(stream)) {
+                one_less();
+            }
+        }
     }
 }
 

@@ -64,6 +64,23 @@ fn current_handle() -> Option<CUcontext> {
     (code == CUDA_SUCCESS && !context.is_null()).then_some(context)
 }
 
+/// Whether a stream is a default one: the current context's, or this thread's there.
+pub(crate) fn is_default(stream: CUstream) -> bool {
+    stream.addr() <= 2
+}
+
+/// The context that a stream is of.
+pub(crate) fn of_stream(stream: CUstream) -> Option<CUcontext> {
+    if is_default(stream) {
+        return current_handle();
+    }
+    let ask = hooks::load()?.cuStreamGetCtx().ok()?;
+    let mut context = ptr::null_mut();
+    // SAFETY: the caller's stream, and a pointer that is valid for writing.
+    let code = unsafe { ask(stream, &mut context) };
+    (code == CUDA_SUCCESS && !context.is_null()).then_some(context)
+}
+
 #[cold]
 fn unknown(context: CUcontext) -> Current {
     if OTHERS.iter().any(|other| other.load(Ordering::Relaxed) == context) {
@@ -176,6 +193,20 @@ pub(crate) fn pop() {
 
 fn primary(device: c_int) -> Option<&'static Primary> {
     PRIMARIES.get(usize::try_from(device).ok()?)
+}
+
+/// A device's primary context, or NULL if it is not known.
+pub(crate) fn primary_handle(device: c_int) -> CUcontext {
+    primary(device).map_or(ptr::null_mut(), |primary| primary.context.load(Ordering::Relaxed))
+}
+
+/// Whether anybody holds a device's primary context still.
+pub(crate) fn is_active(device: c_int) -> bool {
+    let Some(Ok(ask)) = hooks::load().map(|driver| driver.cuDevicePrimaryCtxGetState()) else { return true };
+    let (mut flags, mut active) = (0, 0);
+    // SAFETY: the pointers are valid for writing.
+    let code = unsafe { ask(device, &mut flags, &mut active) };
+    code != CUDA_SUCCESS || active != 0
 }
 
 /// The program holds the primary context once more.

@@ -6,7 +6,7 @@ use cuda_sys::*;
 
 use crate::contexts::{self, Current};
 use crate::hooks::real;
-use crate::pool::{self, Pool, Refused};
+use crate::pool::{self, Freed, Pool, Refused};
 use crate::watch::{self, Passed};
 use crate::{captures, ordered, settings, trace};
 
@@ -54,14 +54,22 @@ fn serve(place: *mut CUdeviceptr, bytes: usize) -> Result<u64, Refused> {
     served
 }
 
-/// Calls the driver; where it has no memory the pools give back what they can, and it is asked again.
+/// Calls the driver; where it has no memory the device's pool gives back what it can, and it is asked again.
 pub(crate) fn with_trim(call: impl Fn() -> CUresult) -> CUresult {
+    let of_device = || match contexts::current() {
+        Current::Primary(device) => Pool::of_device(device),
+        _ => None,
+    };
+    with_trim_of(of_device, call)
+}
+
+/// The same with a pool that holds such memory.
+pub(crate) fn with_trim_of(pool: impl FnOnce() -> Option<Pool>, call: impl Fn() -> CUresult) -> CUresult {
     let code = call();
     if code != CUDA_ERROR_OUT_OF_MEMORY || captures::any() {
         return code;
     }
-    let Current::Primary(device) = contexts::current() else { return code };
-    match Pool::of_device(device).map_or(0, Pool::trim_all) {
+    match pool().map_or(0, Pool::trim_all) {
         0 => code,
         _ => call(),
     }
@@ -91,18 +99,20 @@ pub(crate) fn take_back(address: u64) -> Option<CUresult> {
     let current = contexts::current();
     if let Current::Primary(device) = current
         && let Some(pool) = Pool::of_device(device).filter(|pool| pool.is_there())
-        && let Some(code) = pool.free(address)
     {
-        return Some(code);
+        return match pool.free(address) {
+            Freed::Here(code) => Some(code),
+            Freed::Elsewhere(owner) => take_back_elsewhere(address, owner, current),
+        };
     }
-    take_back_elsewhere(address, current)
+    take_back_elsewhere(address, pool::owner(address), current)
 }
 
 /// Freed with another device's context, or none.
 #[cold]
-fn take_back_elsewhere(address: u64, current: Current) -> Option<CUresult> {
-    let pool = pool::owner(address)?;
-    if current == Current::None { Some(without_context()) } else { pool.free(address) }
+fn take_back_elsewhere(address: u64, owner: Option<Pool>, current: Current) -> Option<CUresult> {
+    let pool = owner?;
+    if current == Current::None { Some(without_context()) } else { pool.free(address).code() }
 }
 
 /// What the driver says where it can free nothing: that there is no context, that it is destroyed, or, at the end of the

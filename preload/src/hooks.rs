@@ -99,9 +99,9 @@ pub(crate) fn load() -> Option<Driver> {
     Some(driver)
 }
 
-/// The hook for a name that the driver exports.
-pub(crate) fn named(symbol: &CStr) -> Option<&'static Hook> {
-    HOOKS.iter().find(|hook| hook.symbol == symbol)
+/// Whether there is a hook by a name that the driver exports.
+pub(crate) fn is_one(symbol: &CStr) -> bool {
+    HOOKS.iter().any(|hook| hook.symbol == symbol)
 }
 
 /// The hook for a function of the driver.

@@ -54,20 +54,24 @@ macro_rules! releases {
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $symbol(device: CUdevice) -> CUresult {
                 let Some(release) = real::$symbol() else { return CUDA_ERROR_NOT_INITIALIZED };
-                // The pool holds the context too: without it the program's last hold would not end it.
-                let pooled = of_device(device).filter(|_| contexts::is_last_hold(device) && !captures::any());
-                if let Some((device, pool)) = pooled {
+                let captured = captures::within(contexts::primary_handle(device));
+                // The pool holds the context too: without it the program's last hold would not end it. Other contexts'
+                // captures would not survive the pool's end.
+                let is_last = contexts::is_last_hold(device) && captured.are_all();
+                let pooled = of_device(device).filter(|_| is_last);
+                if let Some((number, pool)) = pooled {
                     pool.end();
-                    pinned::end_with(device);
-                    ordered::forget_device(device);
-                }
-                if pooled.is_some() {
+                    pinned::end_with(number);
+                    ordered::forget_device(number);
                     contexts::forget_primary(device);
                 }
                 // SAFETY: the caller's argument.
                 let code = unsafe { release(device) };
                 if code == CUDA_SUCCESS {
                     contexts::note_released(device);
+                    if captured.are_any() && !contexts::is_active(device) {
+                        captured.ended();
+                    }
                 }
                 code
             }
@@ -88,8 +92,12 @@ macro_rules! resets {
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $symbol(device: CUdevice) -> CUresult {
                 let Some(reset) = real::$symbol() else { return CUDA_ERROR_NOT_INITIALIZED };
+                let captured = captures::within(contexts::primary_handle(device));
                 // SAFETY: the caller's argument.
                 let code = unsafe { reset(device) };
+                if code == CUDA_SUCCESS {
+                    captured.ended();
+                }
                 if let Some((number, pool)) = of_device(device).filter(|_| code == CUDA_SUCCESS) {
                     contexts::forget_primary(device);
                     pool.lose();
@@ -118,8 +126,13 @@ macro_rules! destroys {
                 // Before, for afterwards the handle may be a new one's. What is forgotten in vain is asked again.
                 contexts::forget(context);
                 created::forget(context);
+                let captured = captures::within(context);
                 // SAFETY: the caller's argument.
-                unsafe { destroy(context) }
+                let code = unsafe { destroy(context) };
+                if code == CUDA_SUCCESS {
+                    captured.ended();
+                }
+                code
             }
         )*
     };

@@ -31,7 +31,7 @@ macro_rules! hooks {
         cuMemFreeAsync: cuMemFreeAsync, Pooled, "a pooled pointer goes back to the pool; others go to the driver";
         cuMemFreeAsync_ptsz: cuMemFreeAsync, Pooled, "the same, for the per-thread default stream";
         // Pinned host memory.
-        cuMemHostAlloc: cuMemHostAlloc, Optional, "passed to the driver; with BFC_PRELOAD_PINNED=1 pooled, unless it has flags";
+        cuMemHostAlloc: cuMemHostAlloc, Optional, "passed to the driver; with BFC_PRELOAD_PINNED=1 pooled, unless it has flags; where the driver has none the pool is trimmed, and it is asked again";
         cuMemAllocHost_v2: cuMemAllocHost_v2, Optional, "the same";
         cuMemFreeHost: cuMemFreeHost, Optional, "as cuMemFree_v2 for pinned memory that is pooled; other pointers go to the driver";
         // Synchronisation and its absence.
@@ -49,14 +49,14 @@ macro_rules! hooks {
         cuStreamDestroy_v2: cuStreamDestroy_v2, Watched, "the same";
         // The life of contexts.
         cuDevicePrimaryCtxRetain: cuDevicePrimaryCtxRetain, Watched, "how often the program holds the context";
-        cuDevicePrimaryCtxRelease: cuDevicePrimaryCtxRelease, Watched, "the pool goes with the program's last hold on the context";
+        cuDevicePrimaryCtxRelease: cuDevicePrimaryCtxRelease, Watched, "the pool goes with the program's last hold on the context, and captures end with it";
         cuDevicePrimaryCtxRelease_v2: cuDevicePrimaryCtxRelease_v2, Watched, "the same";
-        cuDevicePrimaryCtxReset: cuDevicePrimaryCtxReset, Watched, "the memory is gone: so are the pool's books of it";
+        cuDevicePrimaryCtxReset: cuDevicePrimaryCtxReset, Watched, "the memory is gone: so are the pool's books of it, and captures have ended";
         cuDevicePrimaryCtxReset_v2: cuDevicePrimaryCtxReset_v2, Watched, "the same";
         cuCtxCreate_v2: cuCtxCreate_v2, Watched, "its work may touch pooled memory, as a peer's or by copies: it is waited for too";
         cuCtxCreate_v3: cuCtxCreate_v3, Watched, "the same";
         cuCtxCreate_v4: cuCtxCreate_v4, Watched, "the same";
-        cuCtxDestroy: cuCtxDestroy, Watched, "what was known of that context is forgotten; nothing of it was pooled";
+        cuCtxDestroy: cuCtxDestroy, Watched, "what was known of that context is forgotten, captures too; nothing of it was pooled";
         cuCtxDestroy_v2: cuCtxDestroy_v2, Watched, "the same";
         }
     };

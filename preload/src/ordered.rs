@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use cuda_sys::*;
 
 use crate::bfc;
-use crate::contexts::{self, Current, DEVICES};
+use crate::contexts::{self, Current, DEVICES, is_default};
 use crate::device::{take_back, with_trim, without_context};
 use crate::hooks::{self, real};
 use crate::pool::{self, Pool, Refused};
@@ -77,22 +77,6 @@ fn per_thread(stream: CUstream) -> CUstream {
     if stream.is_null() { ptr::without_provenance_mut(2) } else { stream }
 }
 
-fn is_default(stream: CUstream) -> bool {
-    stream.addr() <= 2
-}
-
-/// The device on which memory in the order of a stream is allocated.
-fn device_of(stream: CUstream) -> Current {
-    if is_default(stream) {
-        return contexts::current();
-    }
-    let Some(Ok(ask)) = hooks::load().map(|driver| driver.cuStreamGetCtx()) else { return Current::None };
-    let mut context = ptr::null_mut();
-    // SAFETY: the caller's stream, and a pointer that is valid for writing.
-    let code = unsafe { ask(stream, &mut context) };
-    if code == CUDA_SUCCESS { contexts::known_as(context) } else { Current::None }
-}
-
 fn serve(place: *mut CUdeviceptr, bytes: usize, stream: CUstream) -> Result<u64, Refused> {
     if place.is_null() || !settings::pools(bytes) {
         return Err(Refused::Pass(Passed::Size));
@@ -103,17 +87,22 @@ fn serve(place: *mut CUdeviceptr, bytes: usize, stream: CUstream) -> Result<u64,
     }
     // Registers the device, if it is a new one.
     let current = contexts::current();
-    match device_of(stream) {
-        Current::Primary(device) if current == Current::Primary(device) => {
-            let pool = Pool::of_device(device).ok_or(Refused::Pass(Passed::Context))?;
-            let served = pool.alloc(bytes, Some(stream));
-            if served.is_ok() {
-                watch::served(bytes);
-            }
-            served
-        }
-        _ => Err(Refused::Pass(Passed::Context)),
+    let Current::Primary(device) = current else { return Err(Refused::Pass(Passed::Context)) };
+    if !is_of(stream, current) {
+        return Err(Refused::Pass(Passed::Context));
     }
+    let pool = Pool::of_device(device).ok_or(Refused::Pass(Passed::Context))?;
+    let served = pool.alloc(bytes, Some(stream));
+    if served.is_ok() {
+        watch::served(bytes);
+    }
+    served
+}
+
+/// Whether memory in the order of a stream is the current context's.
+fn is_of(stream: CUstream, current: Current) -> bool {
+    is_default(stream)
+        || contexts::of_stream(stream).is_some_and(|context| contexts::known_as(context) == current)
 }
 
 macro_rules! allocates {
@@ -128,7 +117,7 @@ macro_rules! allocates {
                 stream: CUstream,
             ) -> CUresult {
                 let Some(alloc) = real::$symbol() else { return CUDA_ERROR_NOT_INITIALIZED };
-                let number = trace::stream(stream);
+                let number = trace::stream($stream(stream));
                 if settings::serves_async() {
                     match serve(place, bytes, $stream(stream)) {
                         Ok(address) => {
@@ -163,7 +152,7 @@ fn free(address: u64, stream: CUstream) -> Option<CUresult> {
     if is_default(stream) && contexts::current() == Current::None {
         return Some(without_context());
     }
-    if captures::is_captured(stream) {
+    if captures::any() && !stream.is_null() && captures::is_captured(stream) {
         // A graph frees what it has allocated itself, and nothing else.
         return Some(CUDA_ERROR_INVALID_VALUE);
     }

@@ -11,7 +11,7 @@ use cuda_sys::*;
 
 use crate::bfc::{self, Suballocator};
 use crate::contexts::{self, Current};
-use crate::device::without_context;
+use crate::device::{self, without_context};
 use crate::hooks::real;
 use crate::pool::{Pool, Refused, State, pointer};
 use crate::{settings, watch};
@@ -82,14 +82,23 @@ fn serve(place: *mut *mut c_void, bytes: usize, flags: c_uint) -> Option<u64> {
     if taken.is_err_and(|other| other != home) {
         return None;
     }
-    if !pool().is_there() {
+    if !pool().is_known() {
         create().ok()?;
+    }
+    // The program's own may be of other memory, and what is freed does not wait in it.
+    if !pool().is_ours() {
+        return None;
     }
     let served = pool().alloc(bytes, None).ok();
     if served.is_some() {
         watch::served(bytes);
     }
     served
+}
+
+/// Calls the driver; where it has no memory the pool gives back what it can, and it is asked again.
+fn with_trim(call: impl Fn() -> CUresult) -> CUresult {
+    device::with_trim_of(|| Some(pool()).filter(|pool| pool.is_ours()), call)
 }
 
 /// # Safety
@@ -104,7 +113,7 @@ pub unsafe extern "C" fn cuMemHostAlloc(place: *mut *mut c_void, bytes: usize, f
             CUDA_SUCCESS
         }
         // SAFETY: the caller's arguments.
-        None => unsafe { alloc(place, bytes, flags) },
+        None => with_trim(|| unsafe { alloc(place, bytes, flags) }),
     }
 }
 
@@ -120,7 +129,7 @@ pub unsafe extern "C" fn cuMemAllocHost_v2(place: *mut *mut c_void, bytes: usize
             CUDA_SUCCESS
         }
         // SAFETY: the caller's arguments.
-        None => unsafe { alloc(place, bytes) },
+        None => with_trim(|| unsafe { alloc(place, bytes) }),
     }
 }
 
@@ -129,11 +138,11 @@ pub unsafe extern "C" fn cuMemAllocHost_v2(place: *mut *mut c_void, bytes: usize
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemFreeHost(memory: *mut c_void) -> CUresult {
     let Some(free) = real::cuMemFreeHost() else { return CUDA_ERROR_NOT_INITIALIZED };
-    if pool().is_there() && !memory.is_null() && bfc::owner(memory.addr() as u64) == Some(bfc::PINNED) {
+    if pool().is_ours() && !memory.is_null() && bfc::owner(memory.addr() as u64) == Some(bfc::PINNED) {
         if contexts::current() == Current::None {
             return without_context();
         }
-        if let Some(code) = pool().free(memory.addr() as u64) {
+        if let Some(code) = pool().free(memory.addr() as u64).code() {
             return code;
         }
     }

@@ -24,7 +24,7 @@ const NOBODYS: CUdeviceptr = 1;
 
 fn pooled(address: u64) -> Option<Pooled> {
     let pool = match bfc::owner(address)? {
-        bfc::PINNED => Some(pinned::pool()).filter(|pool| pool.is_there()),
+        bfc::PINNED => Some(pinned::pool()).filter(|pool| pool.is_ours()),
         _ => pool::owner(address),
     }?;
     let (mut chunk, mut region) = (ptr::null_mut(), ptr::null_mut());

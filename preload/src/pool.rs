@@ -82,6 +82,24 @@ pub(crate) enum Refused {
     OutOfMemory,
 }
 
+/// What became of a free.
+pub(crate) enum Freed {
+    /// The pool has taken the chunk back, or says why not.
+    Here(CUresult),
+    /// It is none of this pool's memory, but perhaps of another one's.
+    Elsewhere(Option<Pool>),
+}
+
+impl Freed {
+    /// What the pool says, if it is its memory.
+    pub(crate) fn code(self) -> Option<CUresult> {
+        match self {
+            Freed::Here(code) => Some(code),
+            Freed::Elsewhere(_) => None,
+        }
+    }
+}
+
 impl Pool {
     #[inline]
     pub(crate) fn of_device(device: usize) -> Option<Self> {
@@ -109,9 +127,15 @@ impl Pool {
         self.state.origin.load(Ordering::Relaxed) != NOBODYS
     }
 
+    /// Whether this interposer created it, and not the program.
+    #[inline]
+    pub(crate) fn is_ours(self) -> bool {
+        self.state.origin.load(Ordering::Acquire) == OURS
+    }
+
     /// Whether it is known whose it is.
     #[inline]
-    fn is_known(self) -> bool {
+    pub(crate) fn is_known(self) -> bool {
         matches!(self.state.origin.load(Ordering::Acquire), OURS | OTHERS)
     }
 
@@ -187,7 +211,8 @@ impl Pool {
         {
             return Ok(address);
         }
-        if settings::is_limited() {
+        // The limit is meant for devices.
+        if settings::is_limited() && self.ordinal != bfc::PINNED {
             return Err(Refused::OutOfMemory);
         }
         // The driver may find in one piece what the pool cannot.
@@ -221,29 +246,34 @@ impl Pool {
         }
     }
 
-    /// Takes a chunk back; `None` if the pointer is none of this pool's.
+    /// Takes a chunk back.
     #[inline]
-    fn give_back(self, address: u64) -> Option<CUresult> {
+    fn give_back(self, address: u64) -> Freed {
         if !self.has_quarantine() && !MUTATED {
             // What is freed here may be handed out at once, so it must not be in use any more.
-            match self.settle_before(address)? {
+            match self.settle_before(address) {
                 CUDA_SUCCESS => {}
-                code => return Some(code),
+                code => return Freed::Here(code),
             }
         }
         match self.give_to_libbfc(address) {
             bfc::OK => {
                 self.state.freed.fetch_add(1, Ordering::Relaxed);
-                Some(CUDA_SUCCESS)
+                Freed::Here(CUDA_SUCCESS)
             }
-            bfc::DOUBLE_FREE => Some(CUDA_ERROR_INVALID_VALUE),
-            // Inside of a chunk, or free, or nobody's.
-            bfc::INVALID_POINTER if bfc::owner(address) == Some(self.ordinal) => {
-                Some(CUDA_ERROR_INVALID_VALUE)
-            }
-            bfc::INVALID_POINTER | bfc::NO_ALLOCATOR => None,
+            bfc::DOUBLE_FREE => Freed::Here(CUDA_ERROR_INVALID_VALUE),
+            bfc::INVALID_POINTER | bfc::NO_ALLOCATOR => self.not_given_back(address),
             // In the child of a fork, or while the pool ends: never to the driver, to which it may be a region.
-            _ => Some(CUDA_ERROR_NOT_INITIALIZED),
+            _ => Freed::Here(CUDA_ERROR_NOT_INITIALIZED),
+        }
+    }
+
+    /// It is inside of a chunk, or free, or not of this pool.
+    #[cold]
+    fn not_given_back(self, address: u64) -> Freed {
+        match bfc::owner(address) {
+            Some(owner) if owner == self.ordinal => Freed::Here(CUDA_ERROR_INVALID_VALUE),
+            owner => Freed::Elsewhere(owner.and_then(of_ordinal)),
         }
     }
 
@@ -263,25 +293,26 @@ impl Pool {
     }
 
     /// Waits for the device before a live chunk of this pool is freed.
-    fn settle_before(self, address: u64) -> Option<CUresult> {
+    fn settle_before(self, address: u64) -> CUresult {
         let mut bytes = 0;
         // SAFETY: any address may be asked for, and the pointer is valid for writing.
         match unsafe { bfc::bfc_requested_size(self.ordinal, pointer(address), &mut bytes) } {
-            bfc::OK => Some(self.wait()),
+            bfc::OK => self.wait(),
             // The free itself says what is wrong.
-            _ => Some(CUDA_SUCCESS),
+            _ => CUDA_SUCCESS,
         }
     }
 
     /// cudaFree of an address that is this pool's if anybody's.
     #[inline]
-    pub(crate) fn free(self, address: u64) -> Option<CUresult> {
+    pub(crate) fn free(self, address: u64) -> Freed {
         let freed = self.give_back(address);
-        if freed == Some(CUDA_SUCCESS) && settings::free_synchronizes() && self.has_quarantine() {
+        let is_freed = matches!(freed, Freed::Here(CUDA_SUCCESS));
+        if is_freed && settings::free_synchronizes() && self.has_quarantine() {
             return match self.synchronize() {
                 // It is freed, and waits.
                 CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED => freed,
-                code => Some(code),
+                code => Freed::Here(code),
             };
         }
         freed
@@ -308,8 +339,11 @@ impl Pool {
 
 /// The pool of a device that holds an address: of those that serve cudaMalloc.
 pub(crate) fn owner(address: u64) -> Option<Pool> {
-    let device = usize::try_from(bfc::owner(address)?).ok()?;
-    Pool::of_device(device).filter(|pool| pool.is_there())
+    bfc::owner(address).and_then(of_ordinal)
+}
+
+fn of_ordinal(ordinal: i32) -> Option<Pool> {
+    Pool::of_device(usize::try_from(ordinal).ok()?).filter(|pool| pool.is_there())
 }
 
 pub(crate) fn pointer(address: u64) -> *mut c_void {

@@ -10,21 +10,19 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use cuda_sys::*;
 
-use crate::hooks::{self, Hook, real};
+use crate::hooks::{self, real};
 use crate::watch;
 
 type Dlsym = unsafe extern "C" fn(handle: *mut c_void, name: *const c_char) -> *mut c_void;
 
-/// The C library's `dlsym` has this version now, had this one on 64-bit ARM, and this one on x86-64.
-const VERSIONS: [&CStr; 3] = [c"GLIBC_2.34", c"GLIBC_2.17", c"GLIBC_2.2.5"];
-
-/// The C library's `dlsym`. Another interposer's has no version, so it is not found by one.
+/// The C library's `dlsym`. Another interposer's behind us has none of its versions, and is found only if that library has
+/// no versions at all, not even of what it needs.
 fn next() -> Option<Dlsym> {
     static NEXT: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
     let mut next = NEXT.load(Ordering::Relaxed);
     if next.is_null() {
         // Neither opens anything nor allocates: whoever calls dlsym may be an allocator that is not ready yet.
-        next = VERSIONS.iter().find_map(|version| {
+        next = DLSYM_VERSIONS.iter().find_map(|version| {
             // SAFETY: the names are NUL-terminated.
             let found = unsafe { libc::dlvsym(libc::RTLD_NEXT, c"dlsym".as_ptr(), version.as_ptr()) };
             (!found.is_null()).then_some(found)
@@ -91,27 +89,26 @@ pub unsafe extern "C" fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut
 unsafe extern "C" fn decide(handle: *mut c_void, name: *const c_char) -> Dlsym {
     let Some(next) = next() else { return nothing };
     // SAFETY: by the contract of dlsym the name is NUL-terminated.
-    let Some(hook) = (unsafe { hooked(name) }) else { return next };
-    if handle == libc::RTLD_NEXT {
+    if !unsafe { is_hooked(name) } || handle == libc::RTLD_NEXT {
         return next;
     }
     if handle == libc::RTLD_DEFAULT {
-        return if is_driver_loaded() || hook.ours.is_null() { next } else { absent };
+        return if is_driver_loaded() { next } else { absent };
     }
     substitute
 }
 
-/// The hook for a name that `dlsym` was asked for.
+/// Whether there is a hook for a name that `dlsym` was asked for.
 ///
 /// # Safety
 /// The name is NULL or NUL-terminated.
-unsafe fn hooked(name: *const c_char) -> Option<&'static Hook> {
+unsafe fn is_hooked(name: *const c_char) -> bool {
     if name.is_null() {
-        return None;
+        return false;
     }
     // SAFETY: by this function's contract.
     let name = unsafe { CStr::from_ptr(name) };
-    if name.to_bytes().starts_with(b"cu") { hooks::named(name) } else { None }
+    name.to_bytes().starts_with(b"cu") && hooks::is_one(name)
 }
 
 fn is_driver_loaded() -> bool {

@@ -42,18 +42,24 @@ pub(crate) fn read() {
             place.store(bytes, Ordering::Relaxed);
         }
     }
-    // No other backend of libbfc's has memory that a device can use; libbfc itself says what is wrong with a word.
-    let backend = variable(c"BFC_BACKEND").map_or(&[][..], CStr::to_bytes);
-    WANTS_GRANULES.store(backend.trim_ascii().eq_ignore_ascii_case(b"cuda_vmm"), Ordering::Relaxed);
-    let limited = [c"BFC_MEMORY_LIMIT", c"BFC_MEMORY_FRACTION"].iter().any(|name| variable(name).is_some());
-    IS_LIMITED.store(limited, Ordering::Relaxed);
+    // No other backend of libbfc's has memory that a device can use.
+    let granules = of(c"BFC_BACKEND", "auto, host, cuda, cuda_vmm or host_vmm", granules);
+    WANTS_GRANULES.store(granules.unwrap_or(false), Ordering::Relaxed);
+    // What libbfc takes for no limit is none. Of a malformed fraction it warns itself, when it creates the pool.
+    let limit = of(c"BFC_MEMORY_LIMIT", "a size like 8GiB", size).is_some_and(|bytes| bytes != 0);
+    let fraction = value(c"BFC_MEMORY_FRACTION", fraction).is_some_and(|share| share > 0.0);
+    IS_LIMITED.store(limit || fraction, Ordering::Relaxed);
     READ.store(true, Ordering::Release);
 }
 
-/// A variable's value. A malformed one is ignored, with a warning where libbfc would write one.
+/// A variable's value, if it is set and well-formed.
+fn value<T>(name: &'static CStr, parse: impl Fn(&[u8]) -> Option<T>) -> Option<T> {
+    parse(variable(name)?.to_bytes().trim_ascii())
+}
+
+/// The same. A malformed one is ignored with a warning where libbfc would write one.
 fn of<T>(name: &'static CStr, wanted: &str, parse: impl Fn(&[u8]) -> Option<T>) -> Option<T> {
-    let text = variable(name)?;
-    let value = parse(text.to_bytes().trim_ascii());
+    let (text, value) = (variable(name)?, value(name, parse));
     let log = variable(c"BFC_LOG").map_or(&[][..], CStr::to_bytes);
     let is_quiet =
         [&b""[..], b"off", b"none", b"0", b"error", b"1"].iter().any(|word| log.eq_ignore_ascii_case(word));
@@ -115,24 +121,35 @@ fn switch(word: &[u8]) -> Option<bool> {
     }
 }
 
-/// A size, as libbfc's own are written: a number, perhaps with a fraction, and a unit of 1024s.
-fn size(word: &[u8]) -> Option<u64> {
-    let digits = word.iter().take_while(|byte| byte.is_ascii_digit() || **byte == b'.').count();
-    let (number, unit) = word.split_at_checked(digits)?;
-    let number: f64 = std::str::from_utf8(number).ok()?.parse().ok()?;
-    let unit = unit.trim_ascii();
-    let power = match unit.first().map(u8::to_ascii_lowercase) {
-        None | Some(b'b') => 0,
-        Some(b'k') => 1,
-        Some(b'm') => 2,
-        Some(b'g') => 3,
-        Some(b't') => 4,
-        Some(_) => return None,
+/// Whether a backend's name, with `-` or `_`, is that of granules.
+fn granules(word: &[u8]) -> Option<bool> {
+    let is = |name: &str| {
+        let plain = word.iter().map(|&byte| if byte == b'-' { b'_' } else { byte.to_ascii_lowercase() });
+        plain.eq(name.bytes())
     };
-    let rest = unit.get(usize::from(power != 0)..).unwrap_or_default();
-    let known = [&b""[..], b"b", b"ib", b"i"].iter().any(|end| rest.eq_ignore_ascii_case(end));
-    let bytes = number * (1_u64 << (10 * power)) as f64;
-    // Larger than any size there is saturates.
+    ["auto", "host", "cuda", "cuda_vmm", "host_vmm"].into_iter().any(is).then(|| is("cuda_vmm"))
+}
+
+/// A share of the device's memory.
+fn fraction(word: &[u8]) -> Option<f64> {
+    let share: f64 = std::str::from_utf8(word).ok()?.parse().ok()?;
+    (0.0..=1.0).contains(&share).then_some(share)
+}
+
+/// A size, as libbfc reads its own: a number, perhaps with a fraction, and a unit of 1024s. None is too large for it.
+fn size(word: &[u8]) -> Option<u64> {
+    let word = std::str::from_utf8(word).ok()?;
+    let digits = word.find(|letter: char| !letter.is_ascii_digit() && letter != '.').unwrap_or(word.len());
+    let (number, unit) = word.split_at_checked(digits)?;
+    let unit = unit.trim();
+    let unit = unit.strip_suffix(['b', 'B']).unwrap_or(unit);
+    let unit = unit.strip_suffix(['i', 'I']).unwrap_or(unit);
+    let power = ["", "k", "m", "g", "t"].iter().position(|name| unit.eq_ignore_ascii_case(name))?;
+    let unit = 1_u64 << (10 * power);
+    if let Ok(whole) = number.parse::<u64>() {
+        return whole.checked_mul(unit);
+    }
+    let bytes = number.parse::<f64>().ok()? * unit as f64;
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-    known.then_some(bytes as u64)
+    (bytes < u64::MAX as f64).then_some(bytes as u64)
 }

@@ -40,17 +40,16 @@ impl Write for Line {
 }
 
 /// Writes all of it, as far as it goes: there is nobody to tell if it does not.
-pub(crate) fn write(file: c_int, mut bytes: &[u8]) -> bool {
+pub(crate) fn write(file: c_int, mut bytes: &[u8]) {
     while !bytes.is_empty() {
         // SAFETY: the bytes are valid for reading.
         let written = unsafe { libc::write(file, bytes.as_ptr().cast(), bytes.len()) };
         match usize::try_from(written) {
             Ok(written) if written > 0 => bytes = bytes.get(written..).unwrap_or_default(),
             _ if std::io::Error::last_os_error().kind() == std::io::ErrorKind::Interrupted => {}
-            _ => return false,
+            _ => return,
         }
     }
-    true
 }
 
 /// Appends a line to a file, or to standard error if it is called `-`.

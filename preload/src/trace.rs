@@ -91,11 +91,14 @@ pub(crate) fn stream(stream: CUstream) -> usize {
     if !is_on() {
         return 0;
     }
-    // The default stream is 0 by both its names.
-    let handle = stream.addr();
-    if handle <= 1 {
-        return 0;
-    }
+    let handle = match stream.addr() {
+        // The default stream by both its names.
+        0 | 1 => return 0,
+        // Each thread's own. No stream's handle is the address of a thread.
+        // SAFETY: no preconditions.
+        2 => unsafe { libc::pthread_self() as usize },
+        handle => handle,
+    };
     with(|recorder| {
         if let Some(place) = recorder.streams.iter().position(|&known| known == handle) {
             return Some(place + 1);
@@ -178,7 +181,10 @@ impl Recorder {
         }
         let id = self.next_id;
         self.next_id += 1;
-        self.live.insert(address, Noted { id, stream });
+        if let Some(gone) = self.live.insert(address, Noted { id, stream }) {
+            // It ended with its context.
+            self.write(format_args!("- {} {}\n", gone.id, gone.stream));
+        }
         self.write(format_args!("+ {id} {bytes} {stream}\n"));
         Some(())
     }

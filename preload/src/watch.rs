@@ -75,7 +75,7 @@ pub(crate) fn called(hook: &Hook) {
 #[inline]
 pub(crate) fn served(bytes: usize) {
     static SERVED: AtomicBool = AtomicBool::new(false);
-    if !SERVED.load(Ordering::Relaxed) && is_first(&SERVED) {
+    if is_first(&SERVED) {
         say(format_args!("served {bytes}"));
     }
 }

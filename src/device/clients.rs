@@ -5,7 +5,7 @@ use super::{Device, USED, devices_in};
 use crate::backend::current_device;
 use crate::core::lanes::Stream;
 use crate::error::Error;
-use crate::options::{ALLOW_GROWTH, GARBAGE_COLLECTION, Options};
+use crate::options::{ALLOW_GROWTH, GARBAGE_COLLECTION, LAST_CUDA_DEVICE, Options};
 use crate::pool::memory::Ask;
 use crate::pool::{memory, order, private};
 use std::sync::atomic::Ordering::*;
@@ -22,7 +22,7 @@ impl Device {
 
     /// Those of CUDA's ordinals that ever had an allocator.
     pub(crate) fn all_of_cuda() -> impl Iterator<Item = Self> {
-        devices_in(&USED).filter(|device| device.ordinal() <= 255)
+        devices_in(&USED).filter(|device| device.ordinal() <= LAST_CUDA_DEVICE)
     }
 
     /// Whether it ever had an allocator.

@@ -44,6 +44,11 @@ pub fn run_raw<'a>(test: &str, variables: impl Iterator<Item = (&'a str, &'a OsS
     Ended { text, errors, success: status.success() }
 }
 
+/// Prints what a child has found: its lines that have `fact` before them.
+pub fn print_facts(text: &str) {
+    text.lines().filter_map(|line| Some(line.split_once("fact ")?.1)).for_each(|fact| println!("{fact}"));
+}
+
 /// Runs the child and shows what it said if it failed.
 #[track_caller]
 pub fn expect_success(test: &str, variables: &[(&str, &str)]) -> Ended {

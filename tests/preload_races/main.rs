@@ -140,8 +140,8 @@ impl Kind {
     }
 }
 
-/// Random programs of a kind, in a process of their own with the interposer; gives what it said.
-fn run(test: &str, first_seed: u64, kind: Kind, which: Interposer) {
+/// Runs work in a process of its own with the interposer, and shows what facts it found.
+fn preloaded(test: &str, kind: Kind, which: Interposer, work: impl FnOnce(Simulation)) {
     let programs = programs().to_string();
     let seed = number("RACES_SEED").map(|seed| seed.to_string());
     let mut variables = vec![("RACES_PROGRAMS", &*programs)];
@@ -151,8 +151,13 @@ fn run(test: &str, first_seed: u64, kind: Kind, which: Interposer) {
     variables.extend(kind.variables);
     variables.extend((which == Interposer::WithoutQuarantine).then_some(("RACES_MUTATION", "1")));
     variables.extend(seed.as_deref().map(|seed| ("RACES_SEED", seed)));
-    let said = simulated_saying(test, &variables, |sim| random_programs(sim, test, first_seed, kind));
-    said.lines().filter_map(|line| Some(line.split_once("fact ")?.1)).for_each(|fact| println!("{fact}"));
+    let said = simulated_saying(test, &variables, work);
+    common::child::print_facts(&said);
+}
+
+/// Random programs of a kind.
+fn run(test: &str, first_seed: u64, kind: Kind, which: Interposer) {
+    preloaded(test, kind, which, |sim| random_programs(sim, test, first_seed, kind));
 }
 
 fn random_programs(sim: Simulation, test: &str, first_seed: u64, kind: Kind) {
@@ -178,7 +183,7 @@ fn random_programs(sim: Simulation, test: &str, first_seed: u64, kind: Kind) {
          {put_off} frees put off; {races} races, {mismatches} mismatches, {misuses} misuses"
     );
     if kind.is_mutated() {
-        assert!(races > count / 4, "{races} races in {count} programs: the test would not see them");
+        assert_seen(races, count);
     } else {
         assert!(again > count / 4 && (tempted > count || kind.is_sync), "too few to say anything");
     }
@@ -303,32 +308,28 @@ fn the_mutation_is_seen_in_stream_order() {
 
 /// Threads that really run at once.
 fn run_together(test: &str, first_seed: u64, kind: Kind, which: Interposer) {
-    let programs = programs().to_string();
-    let mut variables = vec![("RACES_PROGRAMS", &*programs)];
-    if !common::child::is_child(test) {
-        variables.push(("LD_PRELOAD", preload::library(which).to_str().expect("UTF-8")));
-    }
-    variables.extend(kind.variables);
-    let said = simulated_saying(test, &variables, |sim| {
-        let (count, mut seen) = (self::programs() / 4, Seen::default());
-        let mutated = which == Interposer::WithoutQuarantine;
+    preloaded(test, kind, which, |sim| {
+        let (count, mut seen) = (programs() / 4, Seen::default());
         for seed in first_seed..first_seed + count {
             let gpu = begin(sim, kind, seed * BATCH);
             if seed % 3 == 0 {
                 // What others do in the middle of a synchronisation is more.
                 sim.delay(c"cuCtxSynchronize".as_ptr(), 100_000);
             }
-            together::program(gpu, 2 + (seed % 3) as usize, seed, mutated, &mut seen);
+            together::program(gpu, 2 + (seed % 3) as usize, seed, kind.is_mutated(), &mut seen);
             sim.clear_faults();
         }
         let races = shadow::races().0;
         println!("fact {test}: {count} programs: {} allocations, {races} races", seen.again);
-        assert!(
-            !mutated || races > count / 4,
-            "{races} races in {count} programs: the test would not see them"
-        );
+        if kind.is_mutated() {
+            assert_seen(races, count);
+        }
     });
-    said.lines().filter_map(|line| Some(line.split_once("fact ")?.1)).for_each(|fact| println!("{fact}"));
+}
+
+/// What a mutation must lead to.
+fn assert_seen(races: u64, programs: u64) {
+    assert!(races > programs / 4, "{races} races in {programs} programs: the test would not see them");
 }
 
 #[test]

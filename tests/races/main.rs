@@ -89,7 +89,7 @@ fn random_programs(test: &str, first_seed: u64, kind: Kind) {
         );
         assert!(crossings > count / 4 && reuses > count, "{crossings} and {reuses}: too few to say anything");
     });
-    facts.lines().filter_map(|line| Some(line.split_once("fact ")?.1)).for_each(|fact| println!("{fact}"));
+    common::child::print_facts(&facts);
 }
 
 /// Programs between two resets of the simulation.
@@ -198,5 +198,5 @@ fn threads_at_once() {
         );
         assert!(crossings > count / 4, "{crossings} are too few to say anything");
     });
-    facts.lines().filter_map(|line| Some(line.split_once("fact ")?.1)).for_each(|fact| println!("{fact}"));
+    common::child::print_facts(&facts);
 }

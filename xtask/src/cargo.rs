@@ -8,7 +8,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-use crate::workspace::{Workspace, capture, shown};
+use crate::workspace::{Workspace, capture, shown, without};
 
 /// How to build.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -64,12 +64,7 @@ pub fn cargo(workspace: &Workspace, args: &[&str]) -> Command {
     let mut command = workspace.command(program());
     command.args(args);
     // What `cargo run` set for this xtask would look like a setting of the package being built.
-    for (name, _) in std::env::vars_os() {
-        let name = name.to_string_lossy();
-        if name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_") {
-            command.env_remove(&*name);
-        }
-    }
+    without(&mut command, &["CARGO_PKG_", "CARGO_MANIFEST_"]);
     command
 }
 

@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::cargo::{self, Built, Profile};
 use crate::files;
 use crate::golden::{self, Golden};
-use crate::workspace::{Workspace, capture};
+use crate::workspace::{Workspace, capture, without};
 
 /// What `cargo xtask demo` takes.
 #[derive(Args)]
@@ -74,12 +74,7 @@ impl Replay<'_> {
         command.args(["replay", "--json", "--quiet"]);
         command.args(options).arg(trace);
         // A demonstration is of the library and not of what the user's shell has set.
-        for (name, _) in std::env::vars_os() {
-            if name.to_string_lossy().starts_with("BFC_") {
-                command.env_remove(name);
-            }
-        }
-        let document: Value = serde_json::from_str(&capture(&mut command)?)
+        let document: Value = serde_json::from_str(&capture(without(&mut command, &["BFC_"]))?)
             .context("bfc replay --json printed something else than JSON")?;
         let result = document["traces"][0].clone();
         if result.is_null() {

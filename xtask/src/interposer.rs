@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::install;
 use crate::simcuda;
 use crate::tools;
-use crate::workspace::{Workspace, capture};
+use crate::workspace::{Workspace, capture, without};
 
 /// The section's name, for `--only` and among the figures.
 pub const SECTION: &str = "preload";
@@ -60,12 +60,7 @@ impl Bench {
     /// The program, which sees none of the user's settings.
     fn command(&self, workspace: &Workspace, is_preloaded: bool) -> Command {
         let mut command = workspace.command(&self.program);
-        for (name, _) in std::env::vars_os() {
-            let text = name.to_string_lossy();
-            if text.starts_with("BFC_") || text.starts_with("SIMCUDA_") {
-                command.env_remove(&name);
-            }
-        }
+        without(&mut command, &["BFC_", "SIMCUDA_"]);
         command.env("LD_LIBRARY_PATH", &self.simulation).env("SIMCUDA_MEMORY", (1_u64 << 40).to_string());
         command.env_remove("LD_PRELOAD");
         if is_preloaded {

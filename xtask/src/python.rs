@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 
 use crate::files;
 use crate::tools;
-use crate::workspace::Workspace;
+use crate::workspace::{Workspace, without};
 
 /// What a virtual environment is to hold.
 pub struct Packages {
@@ -100,14 +100,8 @@ impl Environment {
 pub fn plainly(command: &mut Command) {
     const OF_THE_USER: [&str; 10] =
         ["BFC_", "PYTORCH_", "TORCH_", "CUDA_", "SIMCUDA_", "PYTHON", "TF_", "CUPY_", "NUMBA_", "LD_"];
-    for (name, _) in std::env::vars_os() {
-        let text = name.to_string_lossy();
-        if OF_THE_USER.iter().any(|of| text.starts_with(of)) {
-            command.env_remove(&name);
-        }
-    }
     // What Python compiles of ours would lie in the checkout.
-    command.env("PYTHONDONTWRITEBYTECODE", "1");
+    without(command, &OF_THE_USER).env("PYTHONDONTWRITEBYTECODE", "1");
 }
 
 #[cfg(test)]

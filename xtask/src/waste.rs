@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
 use crate::files;
-use crate::workspace::Workspace;
+use crate::workspace::{Workspace, without};
 
 /// The section's name, for `--only` and among the figures.
 pub const SECTION: &str = "waste";
@@ -17,10 +17,7 @@ pub fn measure(workspace: &Workspace, prefix: &Path) -> Result<Vec<Value>> {
     let mut command = workspace.command(prefix.join("bin/bfc"));
     command.args(["replay", "--find-limit", "--backend=host-vmm", "--json", "--quiet"]);
     command.args(files::below(&workspace.path("tests/traces"), "gz")?);
-    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("BFC_")) {
-        command.env_remove(name);
-    }
-    let output = command.output().context("cannot start the bfc command")?;
+    let output = without(&mut command, &["BFC_"]).output().context("cannot start the bfc command")?;
     if !output.status.success() {
         bail!("bfc replay --find-limit: {}\n{}", output.status, String::from_utf8_lossy(&output.stderr));
     }

@@ -149,6 +149,18 @@ pub fn capture(command: &mut Command) -> Result<String> {
     String::from_utf8(output.stdout).with_context(|| format!("{what} printed something else than text"))
 }
 
+/// A command without the user's variables whose names begin so: what runs is about the checkout and not about what the
+/// user has set.
+pub fn without<'a>(command: &'a mut Command, prefixes: &[&str]) -> &'a mut Command {
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if prefixes.iter().any(|prefix| text.starts_with(prefix)) {
+            command.env_remove(&name);
+        }
+    }
+    command
+}
+
 /// A command as one would type it.
 pub fn shown(command: &Command) -> String {
     let set = command.get_envs().filter_map(|(name, value)| {
@@ -194,6 +206,18 @@ mod tests {
         let mut command = Command::new("cc");
         command.args(["-c", "a.c"]).env("LANG", "C").env_remove("CC");
         assert_eq!(shown(&command), "LANG=C cc -c a.c");
+    }
+
+    #[test]
+    fn variables_of_the_user_are_taken_away_by_the_beginning_of_their_names() {
+        // The test itself is run by cargo, which sets these.
+        let mut command = Command::new("env");
+        without(&mut command, &["CARGO_PKG_", "CARGO_MANIFEST_"]);
+        let names = capture(&mut command).expect("it is installed");
+        let is_there = |prefix: &str| names.lines().any(|line| line.starts_with(prefix));
+        assert!(std::env::var_os("CARGO_PKG_NAME").is_some());
+        assert!(!is_there("CARGO_PKG_") && !is_there("CARGO_MANIFEST_"), "{names}");
+        assert!(is_there("CARGO=") && is_there("PATH="), "{names}");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::path::{self, Path, PathBuf};
 use anyhow::{Context, Result, bail};
 
 use crate::environment::PRELOAD_LIBRARY;
-use crate::library::FOLDERS;
+use crate::library::beside;
 
 /// The interposer; a package may have only the name with the version of its ABI.
 const NAMES: [&str; 2] = ["libbfc_preload.so", "libbfc_preload.so.0"];
@@ -23,7 +23,7 @@ pub fn find(given: Option<&Path>) -> Result<PathBuf> {
     let found = match (given, variable) {
         (Some(path), _) => named(path, "--preload")?,
         (None, Some(path)) => named(Path::new(&path), PRELOAD_LIBRARY)?,
-        (None, None) => beside(&env::current_exe().unwrap_or_default())?,
+        (None, None) => first(&beside(&env::current_exe().unwrap_or_default(), &NAMES))?,
     };
     let found =
         path::absolute(&found).with_context(|| format!("cannot tell where {} is", found.display()))?;
@@ -45,10 +45,8 @@ fn named(path: &Path, source: &str) -> Result<PathBuf> {
     Ok(file)
 }
 
-fn beside(executable: &Path) -> Result<PathBuf> {
-    let folder = executable.parent().unwrap_or(Path::new("."));
-    let files = FOLDERS.iter().flat_map(|name| NAMES.map(|file| folder.join(name).join(file)));
-    let tried: Vec<PathBuf> = files.collect();
+/// The first that is there.
+fn first(tried: &[PathBuf]) -> Result<PathBuf> {
     if let Some(file) = tried.iter().find(|file| file.is_file()) {
         return Ok(file.clone());
     }
@@ -75,7 +73,8 @@ mod tests {
 
     #[test]
     fn what_was_tried_is_told() {
-        let error = beside(Path::new("/nonexistent/bin/bfc")).expect_err("nothing there").to_string();
+        let tried = beside(Path::new("/nonexistent/bin/bfc"), &NAMES);
+        let error = first(&tried).expect_err("nothing there").to_string();
         for tried in ["bin/libbfc_preload.so", "bin/../lib64/libbfc_preload.so.0"] {
             assert!(error.contains(&format!("\n  /nonexistent/{tried}\n")), "{error}");
         }

@@ -209,6 +209,26 @@ static void captured(void) {
   no_misuse();
 }
 
+/* A free in the legacy default stream's order is none in the capture of the thread's own, though both are called 0; and where
+ * nothing is captured the driver is not asked. */
+static void not_captured(void) {
+  cudaGraph_t graph = NULL;
+  char *memory = pooled(1000), *other = pooled(1000);
+  const uint64_t before = simcuda_calls("cuStreamIsCapturing");
+  cudaStream_t stream = NULL;
+  OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  OK(cudaFreeAsync(pooled(1000), stream));
+  IS(simcuda_calls("cuStreamIsCapturing"), before);
+  OK(cudaStreamBeginCapture((cudaStream_t)2, cudaStreamCaptureModeThreadLocal));
+  OK(cuMemFreeAsync((Address)memory, NULL));
+  IS(cuMemFreeAsync_ptsz((Address)other, NULL), INVALID_VALUE);
+  IS(cuMemFreeAsync((Address)other, (Handle)2), INVALID_VALUE);
+  OK(cudaStreamEndCapture((cudaStream_t)2, &graph));
+  OK(cudaGraphDestroy(graph));
+  OK(cudaFreeAsync(other, NULL));
+  no_misuse();
+}
+
 /* A stream of another device: its pool is not the current device's. */
 static void other_device(void) {
   cudaStream_t stream = NULL;
@@ -250,6 +270,8 @@ static const Case CASES[] = {
     {"twins", twins, ASYNC},
     {"destroyed_streams", destroyed_streams, ASYNC},
     {"captured", captured, ASYNC},
+    {"not_captured", not_captured, NULL},
+    {"not_captured_in_order", not_captured, ASYNC},
     {"other_device", other_device, ASYNC},
     {"sizes_between", sizes_between, ASYNC " BFC_PRELOAD_MAX=1M"},
 };

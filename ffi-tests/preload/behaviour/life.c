@@ -126,6 +126,110 @@ static void recycled(void) {
   no_misuse();
 }
 
+/* A capture of the current context that begins, in one mode or another. */
+static Handle captured(int mode) {
+  Handle stream = NULL;
+  OK(cuStreamCreate(&stream, 1));
+  OK(cuStreamBeginCapture_v2(stream, mode));
+  return stream;
+}
+
+/* So much that it is waited for, unless something is captured. */
+static uint64_t waits(void) {
+  const uint64_t before = synchronizations();
+  Address address = 0;
+  for (int each = 0; each < 3000; each++) {
+    OK(cuMemAlloc_v2(&address, 500));
+    CHECK(is_pooled((void *)address));
+    OK(cuMemFree_v2(address));
+  }
+  return synchronizations() - before;
+}
+
+/* A capture ends with its context: afterwards it is waited for again. By a reset: */
+static void reset_amid_capture(void) {
+  Handle primary = NULL;
+  OK(cuInit(0));
+  OK(cuDevicePrimaryCtxRetain(&primary, 0));
+  OK(cuCtxSetCurrent(primary));
+  for (int round = 0; round < 6; round++) {
+    CHECK(waits() > 0);
+    /* The second is the thread's default stream's. */
+    captured(round % 3);
+    OK(cuStreamBeginCapture_v2((Handle)2, round % 3));
+    IS(simcuda_live(SIMCUDA_CAPTURES), 2);
+    IS(waits(), 0);
+    OK(cuDevicePrimaryCtxReset_v2(0));
+    IS(simcuda_live(SIMCUDA_CAPTURES), 0);
+    OK(cuDevicePrimaryCtxRetain(&primary, 0));
+    OK(cuDevicePrimaryCtxRelease_v2(0));
+  }
+  CHECK(waits() > 0);
+  no_misuse();
+}
+
+/* By the program's last hold, with a pool that holds the context too, and without. */
+static void released_amid_capture(void) {
+  Handle primary = NULL;
+  unsigned flags = 0;
+  int active = 0;
+  OK(cuInit(0));
+  for (int round = 0; round < 6; round++) {
+    OK(cuDevicePrimaryCtxRetain(&primary, 0));
+    OK(cuDevicePrimaryCtxRetain(&primary, 0));
+    OK(cuCtxSetCurrent(primary));
+    if (round % 2) CHECK(waits() > 0);
+    captured(round / 2);
+    OK(cuDevicePrimaryCtxRelease_v2(0));
+    if (round % 2) IS(waits(), 0);
+    OK(cuDevicePrimaryCtxRelease_v2(0));
+    OK(cuDevicePrimaryCtxGetState(0, &flags, &active));
+    IS(active, 0);
+    IS(simcuda_live(SIMCUDA_CAPTURES), 0);
+    IS(simcuda_used(0), 0);
+  }
+  OK(cuDevicePrimaryCtxRetain(&primary, 0));
+  CHECK(waits() > 0);
+  no_misuse();
+}
+
+/* By the end of a context that the program has created; and others' captures go on. */
+static void destroyed_amid_capture(void) {
+  Handle primary = NULL, own = NULL, graph = NULL;
+  OK(cuInit(0));
+  OK(cuDevicePrimaryCtxRetain(&primary, 0));
+  for (int round = 0; round < 3; round++) {
+    OK(cuCtxCreate_v2(&own, 0, round % 2));
+    captured(round);
+    OK(cuCtxSetCurrent(primary));
+    const Handle stream = captured(round);
+    IS(waits(), 0);
+    OK(cuCtxDestroy_v2(own));
+    IS(simcuda_live(SIMCUDA_CAPTURES), 1);
+    IS(waits(), 0);
+    OK(cuStreamEndCapture(stream, &graph));
+    OK(cuGraphDestroy(graph));
+    CHECK(waits() > 0);
+  }
+  /* A release of another device's context neither ends nor breaks a capture. */
+  Address address = 0;
+  void *pinned = NULL;
+  OK(cuDevicePrimaryCtxRetain(&own, 1));
+  OK(cuCtxPushCurrent_v2(own));
+  OK(cuMemAlloc_v2(&address, 1000));
+  OK(cuMemHostAlloc(&pinned, 1000, 0));
+  OK(cuCtxPushCurrent_v2(primary));
+  const Handle stream = captured(0);
+  OK(cuCtxPopCurrent_v2(&primary));
+  OK(cuDevicePrimaryCtxRelease_v2(1));
+  OK(cuCtxPopCurrent_v2(&own));
+  IS(waits(), 0);
+  OK(cuStreamEndCapture(stream, &graph));
+  OK(cuGraphDestroy(graph));
+  CHECK(waits() > 0);
+  no_misuse();
+}
+
 /* Memory of two devices is kept apart, in use, in what is free, and in a reset. */
 static void devices(void) {
   char *memory[2];
@@ -227,6 +331,10 @@ static const Case CASES[] = {
     {"released_async", released, "BFC_PRELOAD_ASYNC=1"},
     {"created", created, NULL},
     {"recycled", recycled, NULL},
+    {"reset_amid_capture", reset_amid_capture, NULL},
+    {"released_amid_capture", released_amid_capture, NULL},
+    {"destroyed_amid_capture", destroyed_amid_capture, NULL},
+    {"destroyed_amid_capture_pinned", destroyed_amid_capture, "BFC_PRELOAD_PINNED=1"},
     {"devices", devices, NULL},
     {"sticky", sticky, NULL},
     {"first_calls", first_calls, NULL},

@@ -60,6 +60,27 @@ static void fraction(void) {
   IS(cudaMalloc(&more, 200 * MIB), OUT_OF_MEMORY);
 }
 
+/* What libbfc takes for no limit is none: all of the device's memory may be had, in one piece or by the driver's own. */
+static void no_limit(void) {
+  IS(free_bytes(), 4096 * MIB);
+  char *half = pooled(2048 * MIB);
+  OK(cudaFree(half));
+  OK(cudaDeviceSynchronize());
+  allocated(4096 * MIB);
+}
+
+/* BFC_BACKEND: memory is mapped by granules, whichever way the word is written, and else it is not. */
+static void granules(void) {
+  pooled(1000);
+  CHECK(simcuda_calls("cuMemCreate") > 0);
+  IS(simcuda_calls("cuMemAlloc"), 0);
+}
+
+static void regions(void) {
+  pooled(1000);
+  IS(simcuda_calls("cuMemCreate"), 0);
+}
+
 /* Each device has its own. */
 static void limit_of_each(void) {
   void *more = NULL;
@@ -155,6 +176,15 @@ static const Case CASES[] = {
     {"limit", limit, "BFC_MEMORY_LIMIT=100M"},
     {"limit_async", limit, "BFC_MEMORY_LIMIT=100M BFC_PRELOAD_ASYNC=1"},
     {"fraction", fraction, "BFC_MEMORY_FRACTION=0.25"},
+    {"limit_of_nothing", no_limit, "BFC_MEMORY_LIMIT=0"},
+    {"limit_malformed", no_limit, "BFC_MEMORY_LIMIT=lots"},
+    {"limit_too_large", no_limit, "BFC_MEMORY_LIMIT=20000000T"},
+    {"fraction_of_nothing", no_limit, "BFC_MEMORY_FRACTION=0"},
+    {"fraction_malformed", no_limit, "BFC_MEMORY_FRACTION=2"},
+    {"limit_in_other_words", limit, "BFC_MEMORY_LIMIT=104857600i"},
+    {"granules", granules, "BFC_BACKEND=cuda_vmm"},
+    {"granules_in_other_words", granules, "BFC_BACKEND=Cuda-VMM"},
+    {"regions", regions, "BFC_BACKEND=cuda_vmn"},
     {"limit_of_each", limit_of_each, "BFC_MEMORY_LIMIT=100M"},
     {"others", others, NULL},
     {"in_vain", in_vain, NULL},

@@ -188,6 +188,32 @@ static void sizes_between(void) {
   CHECK(!is_pooled(pinned(2 * MIB)));
 }
 
+/* Where the driver has no pinned memory the pool gives back what it can, also what waits, and the driver is asked again. */
+static void trimmed(void) {
+  void *memory = NULL;
+  for (int each = 0; each < 2; each++) {
+    OK(cudaFreeHost(pooled_pinned(MIB)));
+    simcuda_clear_log();
+    OK(simcuda_fail("cuMemHostAlloc", 1, OUT_OF_MEMORY));
+    OK(simcuda_fail("cuMemAllocHost", 1, OUT_OF_MEMORY));
+    if (each)
+      OK(cuMemAllocHost_v2(&memory, 9 * MIB));
+    else
+      OK(cudaHostAlloc(&memory, MIB, 1));
+    CHECK(!is_pooled(memory));
+    IS(simcuda_calls("cuMemFreeHost"), 1);
+    IS(simcuda_calls("cuMemHostAlloc") + simcuda_calls("cuMemAllocHost"), 2);
+    OK(cudaFreeHost(memory));
+    simcuda_clear_faults();
+  }
+  /* Where it has nothing to give the driver is asked once. */
+  simcuda_clear_log();
+  OK(simcuda_fail("cuMemHostAlloc", 1, OUT_OF_MEMORY));
+  IS(cudaHostAlloc(&memory, MIB, 1), OUT_OF_MEMORY);
+  IS(simcuda_calls("cuMemHostAlloc"), 1);
+  no_misuse();
+}
+
 /* cuMemAllocHost is the same. */
 static void the_other_name(void) {
   void *memory = (void *)0x99;
@@ -215,6 +241,7 @@ static const Case CASES[] = {
     {"reset_and_held", reset_and_held, PINNED},
     {"second_device", second_device, PINNED},
     {"sizes_between", sizes_between, PINNED " BFC_PRELOAD_MIN=512 BFC_PRELOAD_MAX=1M"},
+    {"trimmed", trimmed, PINNED " BFC_PRELOAD_MAX=8M"},
     {"the_other_name", the_other_name, PINNED},
 };
 

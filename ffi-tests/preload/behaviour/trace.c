@@ -39,6 +39,37 @@ static void known(void) {
   OK(cudaMalloc(&memory[5], 2222));
 }
 
+/* Memory that ends with its context: its addresses come again. */
+static void gone(void) {
+  for (int round = 0; round < 3; round++) {
+    pooled(1000);
+    OK(cudaFree(pooled(2000)));
+    OK(cudaDeviceReset());
+  }
+}
+
+/* Each thread has a default stream of its own, which the twins mean by 0; the legacy one is everybody's. */
+static void *in_default_streams(void *argument) {
+  const size_t bytes = 1000 * (size_t)(uintptr_t)argument;
+  Address address = 0;
+  OK(cudaFree(NULL));
+  OK(cuMemAllocAsync_ptsz(&address, bytes, NULL));
+  OK(cuMemFreeAsync_ptsz(address, NULL));
+  OK(cuMemAllocAsync(&address, bytes + 1, (Handle)2));
+  OK(cuMemFreeAsync(address, (Handle)2));
+  OK(cuMemAllocAsync(&address, bytes + 2, NULL));
+  OK(cuMemFreeAsync(address, NULL));
+  return NULL;
+}
+
+static void default_streams(void) {
+  pthread_t other;
+  in_default_streams((void *)1);
+  OK(pthread_create(&other, NULL, in_default_streams, (void *)2));
+  OK(pthread_join(other, NULL));
+  in_default_streams((void *)3);
+}
+
 enum { THREADS = 4, EACH = 2000 };
 
 /* Thread t allocates sizes 1000 t + 1 to 1000 t + 500 over and over, and frees all but the last. */
@@ -72,6 +103,8 @@ static void counted(void) {
 
 static const Case CASES[] = {
     {"known", known, NULL},
+    {"gone", gone, NULL},
+    {"default_streams", default_streams, NULL},
     {"threads", threads, NULL},
     {"counted", counted, "BFC_MEMORY_LIMIT=1000M"},
 };

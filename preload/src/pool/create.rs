@@ -82,7 +82,8 @@ impl Pool {
 
     /// The context is about to end, and the memory with it.
     pub(crate) fn end(self) {
-        if self.is_there() && bfc::bfc_destroy_forced(self.ordinal) == bfc::OK {
+        // The program's own lives as long as the program wants, and holds the context.
+        if self.is_ours() && bfc::bfc_destroy_forced(self.ordinal) == bfc::OK {
             self.state.origin.store(NOBODYS, Ordering::Relaxed);
         }
     }

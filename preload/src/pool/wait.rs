@@ -54,6 +54,9 @@ impl Pool {
 
     /// Waits for the device, after which all that waits so far may be handed out.
     pub(crate) fn synchronize(self) -> CUresult {
+        if captures::any() {
+            return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+        }
         let frees = Frees::waiting_in(self);
         let code = self.wait();
         frees.settle(code);

@@ -3,14 +3,15 @@
 use crate::capi::quiet;
 use crate::device::Device;
 use crate::error::{Error, fail};
+use crate::options::LAST_CUDA_DEVICE;
 use std::ffi::c_int;
 
 /// The device that a framework counts so.
 pub(super) fn device_of(ordinal: c_int) -> Result<Device, Error> {
-    if (0..=255).contains(&ordinal) {
+    if (0..=LAST_CUDA_DEVICE).contains(&ordinal) {
         return Device::new(ordinal);
     }
-    Err(fail!(Error::InvalidArgument, "device {ordinal}: CUDA's devices are 0 to 255"))
+    Err(fail!(Error::InvalidArgument, "device {ordinal}: CUDA's devices are 0 to {LAST_CUDA_DEVICE}"))
 }
 
 /// Does something with a device's allocator, which is created from the environment if there is none. Threads that come

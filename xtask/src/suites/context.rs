@@ -1,6 +1,5 @@
 //! What a suite is given: the workspace, what was built already, and a book to write results in.
 
-use std::env;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::Command;
@@ -12,7 +11,7 @@ use anyhow::{Result, bail};
 use crate::cargo::{self, Built, Profile};
 use crate::install;
 use crate::tally::{self, Skip, Tally};
-use crate::workspace::{Ended, Workspace};
+use crate::workspace::{Ended, Workspace, without};
 
 /// How the tests in a program's output are counted.
 #[derive(Clone, Copy)]
@@ -75,11 +74,7 @@ impl Context {
     /// A command without the variables that steer the library: a test is about the checkout and not
     /// about what the user has set.
     pub fn plain(&self, mut command: Command) -> Command {
-        for (name, _) in env::vars_os() {
-            if name.to_string_lossy().starts_with("BFC_") {
-                command.env_remove(name);
-            }
-        }
+        without(&mut command, &["BFC_"]);
         command
     }
 

@@ -132,7 +132,7 @@ fn shares(context: &mut Context, stage: &Stage) -> Result<()> {
     let program = stage.compile(context, "own_pool", "own_pool.c", Link::Runtime(12), &flags)?;
     let mut run = stage.run(context, &program)?;
     let path = [&stage.lib, &stage.simulation].map(|folder| folder.as_os_str().to_owned());
-    run.command.env("LD_LIBRARY_PATH", path.join(":".as_ref()));
+    run.command.env("LD_LIBRARY_PATH", path.join(":".as_ref())).env("BFC_PRELOAD_PINNED", "1");
     stage.served(context, "a pool that the program itself has created", run);
 
     let program = stage.compile(context, "shares", "shares.c", Link::Runtime(12), &flags)?;

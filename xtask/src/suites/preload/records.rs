@@ -17,6 +17,14 @@ use crate::workspace::Workspace;
 const KNOWN: &str =
     "+ 0 1000 0\n+ 1 5242881 0\n+ 2 3000 1\n+ 3 4000 2\n- 1 0\n- 2 1\n+ 4 77 0\n- 3 2\n- 0 0\n+ 5 2222 0\n";
 
+/// The case `gone`: what ended with its context has ended where its address comes again.
+const GONE: &str = "+ 0 1000 0\n+ 1 2000 0\n- 1 0\n- 0 0\n+ 2 1000 0\n+ 3 2000 0\n- 3 0\n- 2 0\n+ 4 1000 0\n+ 5 2000 0\n- 5 0\n";
+
+/// The case `default_streams`: two threads' own ones, and the legacy one.
+const DEFAULT_STREAMS: &str = "+ 0 1000 1\n- 0 1\n+ 1 1001 1\n- 1 1\n+ 2 1002 0\n- 2 0\n\
+    + 3 2000 2\n- 3 2\n+ 4 2001 2\n- 4 2\n+ 5 2002 0\n- 5 0\n\
+    + 6 3000 1\n- 6 1\n+ 7 3001 1\n- 7 1\n+ 8 3002 0\n- 8 0\n";
+
 /// As in the case `threads`.
 const THREADS: u64 = 4;
 const EACH: u64 = 2000;
@@ -25,15 +33,21 @@ const EACH: u64 = 2000;
 pub fn run(context: &mut Context, stage: &Stage) -> Result<()> {
     let program = compile(context, stage, "trace")?;
     let bfc = context.built(Profile::Release)?.command.clone();
-    for settings in ["", "BFC_PRELOAD_ASYNC=1", "BFC_PRELOAD_MAX=1M", "BFC_PRELOAD_MIN=1M"] {
-        let name = format!("the trace of known allocations {settings}");
-        let trace = traced(context, stage, &program, "known", settings);
-        context.check(name.trim_end(), |workspace| {
-            let trace = trace?;
-            let text = files::read(&trace)?;
-            ensure!(text == KNOWN, "it is\n{text}\nand not\n{KNOWN}");
-            replays(workspace, &bfc, &trace, stage)
-        });
+    let traces = [
+        ("known", KNOWN, ["", "BFC_PRELOAD_ASYNC=1", "BFC_PRELOAD_MAX=1M", "BFC_PRELOAD_MIN=1M"].as_slice()),
+        ("gone", GONE, &["", "BFC_PRELOAD_ASYNC=1"]),
+        ("default_streams", DEFAULT_STREAMS, &["", "BFC_PRELOAD_ASYNC=1"]),
+    ];
+    for (case, wanted, settings) in traces {
+        for settings in settings {
+            let trace = traced(context, stage, &program, case, settings);
+            context.check(format!("the trace `{case}` {settings}").trim_end(), |workspace| {
+                let trace = trace?;
+                let text = files::read(&trace)?;
+                ensure!(text == wanted, "it is\n{text}\nand not\n{wanted}");
+                replays(workspace, &bfc, &trace, stage)
+            });
+        }
     }
     let trace = traced(context, stage, &program, "threads", "");
     context.check("the trace of four threads", |workspace| {
@@ -42,6 +56,7 @@ pub fn run(context: &mut Context, stage: &Stage) -> Result<()> {
         replays(workspace, &bfc, &trace, stage)
     });
     second_process(context, stage, &program)?;
+    warnings(context, stage)?;
     report(context, stage, &program)
 }
 
@@ -60,7 +75,8 @@ fn replays(workspace: &Workspace, bfc: &Path, trace: &Path, stage: &Stage) -> Re
     let mut command = workspace.command(bfc);
     command.arg("replay").args(["--repeat", "1", "--library"]).arg(&stage.lib).arg(trace);
     let said = workspace.run_well("preload: bfc replay", command)?;
-    ensure!(said.contains("known") || said.contains("threads"), "it says nothing of the trace:\n{said}");
+    let name = trace.file_stem().unwrap_or_default().to_string_lossy();
+    ensure!(said.contains(&*name), "it says nothing of the trace:\n{said}");
     Ok(())
 }
 
@@ -111,6 +127,27 @@ fn second_process(context: &mut Context, stage: &Stage, program: &Path) -> Resul
         of_threads(&files::read(new)?)?;
         files::remove(new)
     });
+    Ok(())
+}
+
+/// Malformed settings are ignored, each with one warning if warnings are wanted.
+fn warnings(context: &mut Context, stage: &Stage) -> Result<()> {
+    let program = compile(context, stage, "limits")?;
+    let malformed =
+        "BFC_MEMORY_LIMIT=lots BFC_MEMORY_FRACTION=2 BFC_BACKEND=cuda_vmn BFC_PRELOAD_MAX=20000000T";
+    for (log, each) in [("warn", 1), ("error", 0), ("off", 0)] {
+        let settings = format!("{malformed} BFC_LOG={log}");
+        let command = with(context, stage, &program, "limit_malformed", &settings)?;
+        context.check(&format!("malformed settings with BFC_LOG={log}"), |workspace| {
+            let said = workspace.run_well(&format!("preload: warnings, {log}"), command)?;
+            for setting in malformed.split(' ') {
+                let warning = format!("libbfc warning: {setting} is ignored: it must be ");
+                let found = said.matches(&warning).count();
+                ensure!(found == each, "{found} times and not {each} it says `{warning}`:\n{said}");
+            }
+            Ok(())
+        });
+    }
     Ok(())
 }
 

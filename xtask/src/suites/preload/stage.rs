@@ -11,6 +11,7 @@ use crate::install;
 use crate::simcuda;
 use crate::suites::context::Context;
 use crate::tools;
+use crate::workspace::without;
 
 /// What a program of ffi-tests/preload/ is linked to.
 #[derive(Clone, Copy, PartialEq)]
@@ -100,11 +101,7 @@ impl Stage {
     /// A program on the simulated driver without the interposer. The user's own settings are not the test's.
     pub fn plain(&self, context: &Context, program: &Path) -> Command {
         let mut command = context.plain(context.workspace.command(program));
-        for (name, _) in std::env::vars_os() {
-            if name.to_string_lossy().starts_with("SIMCUDA_") {
-                command.env_remove(name);
-            }
-        }
+        without(&mut command, &["SIMCUDA_"]);
         command.env_remove("LD_PRELOAD").env("LD_LIBRARY_PATH", &self.simulation);
         command.env("SIMCUDA_DEVICES", "2");
         command
