@@ -188,6 +188,25 @@ def streams_end():
             simulation.expect(stream.ptr, array.data.ptr, array.nbytes, number)
         del array, stream
         assert simulation.live(simulation.STREAMS) <= 4, simulation.live(simulation.STREAMS)
+    # Arrays may outlive their streams, while the work there is not done.
+    outlived = []
+    for number in range(20):
+        stream = cupy.cuda.Stream(non_blocking=True)
+        simulation.hold(stream.ptr)
+        with stream:
+            outlived.append(cupy.empty(512 * KiB, dtype="b"))
+        array = outlived[-1]
+        simulation.fill(stream.ptr, array.data.ptr, array.nbytes, number)
+        simulation.expect(stream.ptr, array.data.ptr, array.nbytes, number)
+        del array, stream
+    outlived.clear()
+    for number in range(30):
+        array = cupy.empty(512 * KiB, dtype="b")
+        simulation.fill(0, array.data.ptr, array.nbytes, 1000 + number)
+        outlived.append(array)
+        del array
+    simulation.release_all()
+    outlived.clear()
     # One that is current has no other name.
     cupy.cuda.Stream(non_blocking=True).use()
     array = cupy.empty(MiB, dtype="b")
