@@ -6,7 +6,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 
 use crate::files;
-use crate::python::{Environment, Packages, plainly};
+use crate::python::{Environment, Packages, plainly, with_bfc};
 use crate::tools;
 use crate::workspace::Workspace;
 
@@ -87,13 +87,10 @@ impl OnnxRuntime {
         found.find(is_it).with_context(|| format!("{} has no libonnxruntime.so", folder.display()))
     }
 
-    /// Python with the package `bfc` of the checkout, over the installed library in `prefix`. What it compiles is kept in
-    /// target/, so that it compiles it as it is now.
+    /// Python with the package `bfc` of the checkout, over the installed library in `prefix`.
     pub fn python(&self, workspace: &Workspace, prefix: &Path) -> Command {
         let mut command = self.environment.command(workspace);
-        command.env("PYTHONPATH", workspace.path("python/src"));
-        command.env("BFC_LIBRARY", prefix.join("lib"));
-        command.env("XDG_CACHE_HOME", workspace.target.join("onnxruntime/cache"));
+        with_bfc(&mut command, workspace, prefix);
         command
     }
 }

@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 
 use crate::cuda_headers;
-use crate::python::{Environment, Packages};
+use crate::python::{Environment, Packages, with_bfc};
 use crate::simcuda;
 use crate::tools;
 use crate::workspace::Workspace;
@@ -78,8 +78,7 @@ impl Rmm {
     /// The interpreter with the package, and where its tests find what they load.
     pub fn python(&self, workspace: &Workspace) -> Command {
         let mut command = self.environment.command(workspace);
-        command.env("BFC_LIBRARY", self.prefix.join("lib/libbfc.so"));
-        command.env("PYTHONPATH", workspace.path("python/src"));
+        with_bfc(&mut command, workspace, &self.prefix);
         command
     }
 

@@ -17,7 +17,7 @@ pub use differences::differences;
 
 use crate::files;
 use crate::pages::owned::Owned;
-use crate::python::{Environment, Packages, plainly};
+use crate::python::{Environment, Packages, plainly, with_bfc};
 use crate::simcuda;
 use crate::tools;
 use crate::workspace::Workspace;
@@ -119,7 +119,7 @@ impl Allocator {
     }
 }
 
-/// What `ffi-tests/pytorch/train.py` has seen.
+/// What a program of ffi-tests/pytorch has seen.
 pub struct Facts {
     /// What must not depend on who allocates.
     pub same: Value,
@@ -146,18 +146,48 @@ impl PyTorch {
         arguments: &[&str],
     ) -> Result<Facts> {
         let name = format!("pytorch {} {allocator:?} {}", launcher.name, arguments.join(" "));
-        let out = workspace.target.join("pytorch/facts.json");
-        files::write(&out, "")?;
         let words = launcher.prefix.iter().cloned().chain([self.environment.python().into_os_string()]);
         let words: Vec<OsString> = words.collect();
         let mut command = workspace.command(&words[0]);
-        command.args(&words[1..]).args(["-W", "ignore"]);
-        command.arg(workspace.path("ffi-tests/pytorch/train.py")).arg("--out").arg(&out).args(arguments);
+        command.args(&words[1..]);
         plainly(&mut command);
         Owned::tell(workspace, &mut command);
-        command.env("LD_LIBRARY_PATH", &self.libraries).envs(allocator.variable());
+        command.envs(allocator.variable());
         command.envs(launcher.environment.iter().map(|(name, value)| (name, value)));
-        workspace.run_well(&name, command)?;
+        self.facts(workspace, &name, command, "train.py", arguments)
+    }
+
+    /// Runs steps.py, with the package bfc of the checkout and an installed library, and gives what was seen.
+    pub fn steps(
+        &self,
+        workspace: &Workspace,
+        prefix: &Path,
+        environment: &[(&str, &str)],
+        arguments: &[&str],
+    ) -> Result<Facts> {
+        let variables = environment.iter().map(|(name, value)| format!(" {name}={value}"));
+        let name = format!("pytorch steps {}{}", arguments.join(" "), variables.collect::<String>());
+        let mut command = self.environment.command(workspace);
+        with_bfc(&mut command, workspace, prefix);
+        command.env("HF_HUB_OFFLINE", "1");
+        command.envs(environment.iter().copied());
+        self.facts(workspace, &name, command, "steps.py", arguments)
+    }
+
+    /// Runs a program of ffi-tests/pytorch, to whose interpreter the command leads.
+    fn facts(
+        &self,
+        workspace: &Workspace,
+        name: &str,
+        mut command: Command,
+        program: &str,
+        arguments: &[&str],
+    ) -> Result<Facts> {
+        let out = workspace.target.join("pytorch/facts.json");
+        files::write(&out, "")?;
+        command.args(["-W", "ignore"]).arg(workspace.path("ffi-tests/pytorch").join(program));
+        command.arg("--out").arg(&out).args(arguments).env("LD_LIBRARY_PATH", &self.libraries);
+        workspace.run_well(name, command)?;
         let text = files::read(&out)?;
         let mut facts: Value =
             serde_json::from_str(&text).with_context(|| format!("{} is no JSON", out.display()))?;

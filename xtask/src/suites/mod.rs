@@ -4,6 +4,7 @@ mod book;
 mod by_python;
 mod context;
 mod cuda_headers;
+mod cupy;
 mod doc;
 mod examples;
 mod find_package;
@@ -194,6 +195,18 @@ const SUITES: &[Suite] = &[
         about: "libbfc's allocator against TensorRT's headers, on the simulated driver (fetches them, once)",
         usual: false,
         run: tensorrt::run,
+    },
+    Suite {
+        name: "transformers",
+        about: "GPT-2, BERT and ViT train on the simulated driver, with and without bfc.torch (fetches them, once)",
+        usual: false,
+        run: pytorch::transformers,
+    },
+    Suite {
+        name: "cupy",
+        about: "CuPy's and Numba's own classes with libbfc's memory, on the simulated driver (fetches them, once)",
+        usual: false,
+        run: cupy::run,
     },
 ];
 

@@ -5,6 +5,9 @@
 //! ffi-tests/pytorch.
 
 mod package;
+mod steps;
+
+use std::ffi::OsString;
 
 use anyhow::{Result, bail};
 use serde_json::Value;
@@ -20,25 +23,11 @@ const MODELS: [(&str, u64); 3] = [("Perceptron", 300), ("Transformer", 1000), ("
 
 const ALLOCATORS: [Allocator; 3] = [Allocator::Caching, Allocator::Plain, Allocator::Async];
 
+pub use steps::run as transformers;
+
 /// Trains with each allocator, alone and with the interposer.
 pub fn run(context: &mut Context) -> Result<()> {
-    for (tool, works) in [
-        (tools::c_compiler(), tools::works(&tools::c_compiler())),
-        ("readelf".into(), tools::works("readelf".as_ref())),
-    ] {
-        if !works {
-            context.skip("all of it", &format!("there is no {}", tool.display()));
-            return Ok(());
-        }
-    }
-    let pytorch = match PyTorch::find(&context.workspace) {
-        Ok(pytorch) => pytorch,
-        Err(error) => {
-            let words = format!("{error:#}");
-            context.skip("all of it", words.lines().next().unwrap_or_default());
-            return Ok(());
-        }
-    };
+    let Some(pytorch) = found(context, &[]) else { return Ok(()) };
     let pages = Owned::of_suite(&context.workspace, "pytorch")?;
     context.check("its libraries load, every symbol resolved", |workspace| pytorch.import(workspace));
     let alone = Launcher { name: "alone".to_owned(), ..Launcher::default() };
@@ -66,6 +55,23 @@ pub fn run(context: &mut Context) -> Result<()> {
     // Where PyTorch allocates in the order of streams libbfc may do so instead of the driver.
     let (allocator, facts) = &all[2];
     interposed(context, &pytorch, *allocator, facts, &["--async"])
+}
+
+/// PyTorch and what it needs here; without something of that the suite is skipped.
+fn found(context: &mut Context, more_tools: &[OsString]) -> Option<PyTorch> {
+    let tools = [tools::c_compiler(), "readelf".into()];
+    if let Some(missing) = tools.iter().chain(more_tools).find(|tool| !tools::works(tool)) {
+        context.skip("all of it", &format!("there is no {}", missing.display()));
+        return None;
+    }
+    match PyTorch::find(&context.workspace) {
+        Ok(pytorch) => Some(pytorch),
+        Err(error) => {
+            let words = format!("{error:#}");
+            context.skip("all of it", words.lines().next().unwrap_or_default());
+            None
+        }
+    }
 }
 
 /// libbfc in the place of PyTorch's own allocator: the same tensors, as much asked for at the same times, and nothing of

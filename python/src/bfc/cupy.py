@@ -1,0 +1,200 @@
+"""CuPy's device memory from libbfc.
+
+::
+
+    import bfc.cupy
+
+    bfc.cupy.use()
+
+From then on CuPy's arrays, and the work areas of its libraries, are allocations of libbfc. Pinned host memory stays
+CuPy's. See docs/cupy.md.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import gc
+import importlib
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any, SupportsIndex
+
+from . import _library
+from ._devices import create
+from ._errors import Error, OutOfMemoryError, Status
+from ._memory import alloc
+from ._reports import report, stats
+
+__all__ = ["allocator", "use"]
+
+ALIGNMENT = 512
+"""Of every address, in bytes: what CuPy's own pool gives."""
+
+
+def use(device: SupportsIndex | None = None, *, streams: bool = True, **options: Any) -> None:
+    """Makes libbfc the allocator of CuPy, in all threads and on all devices. Call it before the first array is made:
+    what CuPy's own pool has by then stays with it.
+
+    Without ``device`` and ``options`` a device's allocator is created at its first request, from the environment,
+    unless the program has one already.
+
+    :param device: Create the allocator of this device now.
+    :param streams: See :func:`allocator`.
+    :param options: Arguments of :func:`bfc.create`, such as ``memory_limit``; without ``device`` for CuPy's current one.
+    :raises Error: of :func:`bfc.create`.
+    """
+    cuda = _cuda()
+    if device is not None or options:
+        create(cuda.Device().id if device is None else device, **options)
+    cuda.set_allocator(allocator(streams=streams))
+
+
+def allocator(*, streams: bool = True) -> Callable[[int], Any]:
+    """What ``cupy.cuda.set_allocator`` and ``cupy.cuda.using_allocator`` take.
+
+    Out of memory it collects garbage and tries again, as CuPy's own pool does; then it raises
+    ``cupy.cuda.memory.OutOfMemoryError``, a ``MemoryError``, with libbfc's report in its text. Other failures are
+    :class:`bfc.Error`.
+
+    :param streams: In the order of streams: memory belongs to the stream that is CuPy's current one at the allocation,
+        and a free is one on that stream, as with CuPy's own pool; it is reused there at once. Without, memory is
+        nobody's in particular, and what is freed is handed out again only after the device was idle
+        (``bfc_cupy_malloc``): that takes more memory, and costs less of Python's time.
+    """
+    return _in_order() if streams else _for_anyone()
+
+
+def _cuda() -> Any:
+    return importlib.import_module("cupy.cuda")
+
+
+def _in_order() -> Callable[[int], Any]:
+    current: Callable[[], Any] = _cuda().get_current_stream
+    free: Callable[[int, int], int] = _library.lib.bfc_free
+
+    def give(nbytes: int, device: int) -> int:
+        stream = current()
+        pointer: int = stream.ptr
+        if (device, pointer) not in _streams:
+            _streams.add(device, stream)
+        return _asked(device, nbytes, pointer) or _asked_again(device, nbytes, pointer)
+
+    # Takes nothing from the module, which may be gone when the last array goes.
+    def take_back(address: int, device: int, failure: Callable[[int], Error] = _library.failure) -> None:
+        # Of what was allocated on a stream this is a free on that stream.
+        status = free(device, address)
+        if status:
+            raise failure(status)
+
+    source: Callable[[int], Any] = _cuda().PythonFunctionAllocator(give, take_back).malloc
+    return source
+
+
+def _asked(
+    device: int,
+    nbytes: int,
+    stream: int,
+    # Looked up once: each array comes by here, and bfc.alloc takes twice as long.
+    allocate: Callable[..., int] = _library.lib.bfc_alloc_ex,
+    request: Callable[..., object] = _library.Request,
+    size: int = ctypes.sizeof(_library.Request),
+) -> int:
+    """Allocates; 0 if there is no memory, or no allocator yet."""
+    address = ctypes.c_void_p()
+    wanted = request(size, nbytes, ALIGNMENT, stream, 0, _library.REQUEST_ON_STREAM, 0)
+    status = allocate(device, wanted, address)
+    if status == Status.OK or status == Status.OUT_OF_MEMORY or status == Status.NO_ALLOCATOR:
+        return address.value or 0
+    raise _library.failure(status)
+
+
+def _asked_again(device: int, nbytes: int, stream: int) -> int:
+    """The same after what may help; else it raises."""
+    try:
+        # As bfc_create does with NULL for the options: from the environment.
+        _library.call("bfc_create", device, None)
+    except Error as error:
+        if error.status != Status.ALREADY_EXISTS:
+            raise
+        gc.collect()
+    try:
+        return alloc(device, nbytes, alignment=ALIGNMENT, stream=stream)
+    except OutOfMemoryError as error:
+        raise _as_cupy_says_it(error, nbytes, device) from error
+
+
+def _for_anyone() -> Callable[[int], Any]:
+    allocate, free = (_library.address(name) for name in ("bfc_cupy_malloc", "bfc_cupy_free"))
+    source: Callable[[int], Any] = _cuda().CFunctionAllocator(0, allocate, free, _library.lib).malloc
+
+    def give(nbytes: int) -> Any:
+        memory = source(nbytes)
+        if memory.ptr or not nbytes:
+            return memory
+        # CuPy does not look whether the function has failed.
+        device: int = memory.device_id
+        gc.collect()
+        memory = source(nbytes)
+        if memory.ptr:
+            return memory
+        error = _library.failure(_library.lib.bfc_adapter_status())
+        if isinstance(error, OutOfMemoryError):
+            raise _as_cupy_says_it(error, nbytes, device) from error
+        raise error
+
+    return give
+
+
+def _as_cupy_says_it(error: OutOfMemoryError, nbytes: int, device: int) -> MemoryError:
+    found = stats(device)
+    made: MemoryError = _cuda().memory.OutOfMemoryError(nbytes, found.bytes_in_use, found.bytes_limit)
+    made.args = (f"{made}\n{error}\n{report(device)}",)
+    return made
+
+
+class _Streams:
+    """The streams of CuPy's that libbfc was told of.
+
+    CuPy destroys a stream with its last reference, and libbfc must be told before (``bfc_forget_stream``). So a reference
+    to each is kept here; streams that nobody else has any more are given up whenever a new one comes."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[int, int], Any] = {}
+        self._lock = threading.Lock()
+
+    def __contains__(self, key: tuple[int, int]) -> bool:
+        return key in self._kept
+
+    def add(self, device: int, stream: Any) -> None:
+        """Keeps a stream, and gives others up."""
+        self._kept[device, stream.ptr] = stream
+        # Whoever finds it locked is in the midst of it, perhaps this thread by way of a finalizer.
+        if self._lock.acquire(blocking=False):
+            try:
+                self._give_up()
+            finally:
+                self._lock.release()
+
+    def _give_up(self) -> None:
+        for key in list(self._kept):
+            if _references(self._kept, key) == _references_of_one():
+                # Nobody can get at it, so nothing is allocated on it meanwhile.
+                stream = self._kept.pop(key)
+                # Where this fails the stream's memory waits for a synchronisation, or there is no allocator.
+                _library.lib.bfc_forget_stream(key[0], key[1])
+                del stream
+
+
+def _references(table: dict[tuple[int, int], Any], key: tuple[int, int]) -> int:
+    return sys.getrefcount(table[key])
+
+
+@functools.cache
+def _references_of_one() -> int:
+    """As many as an object has that is in a table and nowhere else; which differs between Pythons."""
+    return _references({(0, 0): object()}, (0, 0))
+
+
+_streams = _Streams()

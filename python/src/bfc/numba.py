@@ -1,0 +1,116 @@
+"""Numba's device memory from libbfc: ``NUMBA_CUDA_MEMORY_MANAGER=bfc.numba`` in the environment, or :func:`use`.
+
+For numba-cuda, the package that has ``numba.cuda``. Pinned, mapped and managed memory stay Numba's. See docs/numba.md.
+"""
+
+from __future__ import annotations
+
+import importlib
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from . import _library
+from ._devices import trim
+from ._errors import Error, OutOfMemoryError
+from ._reports import report, stats
+
+__all__ = ["MemoryManager", "use"]
+
+_cuda: Any = importlib.import_module("numba.cuda")
+_driver: Any = importlib.import_module("numba.cuda.cudadrv.driver")
+
+
+def use() -> None:
+    """Makes libbfc the source of Numba's device memory. Call it before Numba has used a device: a context keeps the
+    manager that it began with."""
+    _cuda.set_memory_manager(MemoryManager)
+
+
+class MemoryManager(_cuda.GetIpcHandleMixin, _cuda.HostOnlyCUDAMemoryManager):  # type: ignore[misc]
+    """Numba's External Memory Management plugin, version 1: one for each context.
+
+    Numba says neither on which stream memory is used nor on which it is freed, and its programs may rest on cudaFree
+    waiting for the device. So what it frees is handed out again only after the device was idle: ``bfc_cupy_malloc`` and
+    ``bfc_cupy_free``. The allocator of a device is created at its first request, from the environment, unless the program
+    has one already.
+    """
+
+    @property
+    def interface_version(self) -> int:
+        """That of Numba's interface."""
+        return 1
+
+    def initialize(self) -> None:
+        """Has Numba keep frees of its own (mapped host memory) for later, as many bytes as it does without us."""
+        if not self.deallocations.memory_capacity:
+            self.deallocations.memory_capacity = _driver.driver.cuMemGetInfo()[1]
+
+    def memalloc(self, size: int) -> Any:
+        """Allocates device memory.
+
+        :raises CudaAPIError: CUDA_ERROR_OUT_OF_MEMORY with libbfc's report; CUDA_ERROR_INVALID_VALUE for no bytes at all.
+        :raises Error: of libbfc, for whatever else is wrong.
+        """
+        device: int = self.context.device.id
+        if size <= 0:
+            raise _api_error("CUDA_ERROR_INVALID_VALUE", f"{size} bytes")
+        # Tried twice if need be: Numba gives back meanwhile what it kept for later.
+        address: int = self._attempt_allocation(lambda: _allocated(device, size))
+        finalizer = _finalizer(self.allocations, address, device)
+        memory = _driver.AutoFreePointer(
+            weakref.proxy(self.context), _driver.binding.CUdeviceptr(address), size, finalizer=finalizer
+        )
+        self.allocations[address] = memory
+        return memory.own()
+
+    def get_memory_info(self) -> Any:
+        """Free and total bytes: the device's, and what libbfc holds and has free counts as free, up to its limit."""
+        free, total = _driver.driver.cuMemGetInfo()
+        try:
+            found = stats(self.context.device.id)
+        except Error:
+            return _cuda.MemoryInfo(free=free, total=total)
+        idle = found.pool_bytes - found.bytes_in_use
+        growth = min(free, max(found.bytes_limit - found.pool_bytes, 0))
+        return _cuda.MemoryInfo(free=idle + growth, total=total)
+
+    def reset(self) -> None:
+        """Frees all device memory that Numba has in this context, and gives back what is wholly free: Numba may be
+        about to reset the context."""
+        super().reset()
+        try:
+            trim(self.context.device.id)
+        except Error:
+            # There is no allocator, or the context is gone already, with everything in it.
+            pass
+
+
+def _allocated(device: int, size: int) -> int:
+    address: int | None = _library.lib.bfc_cupy_malloc(None, size, device)
+    if address:
+        return address
+    error = _library.failure(_library.lib.bfc_adapter_status())
+    if isinstance(error, OutOfMemoryError):
+        raise _api_error("CUDA_ERROR_OUT_OF_MEMORY", f"{error}\n{report(device)}") from error
+    raise error
+
+
+def _api_error(name: str, words: str) -> Exception:
+    made: Exception = _driver.CudaAPIError(getattr(_driver.binding.CUresult, name), words)
+    return made
+
+
+def _finalizer(allocations: dict[int, Any], address: int, device: int) -> Callable[[], None]:
+    free: Callable[..., None] = _library.lib.bfc_cupy_free
+
+    # It must not refer to the memory's object.
+    def finalize() -> None:
+        allocations.pop(address, None)
+        free(None, address, device)
+
+    return finalize
+
+
+_numba_memory_manager = MemoryManager
+"""What Numba looks for."""
