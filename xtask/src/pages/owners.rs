@@ -42,7 +42,7 @@ pub const OWNERS: &[Owner] = &[
 ];
 
 /// What the suite `book` knows how to run, and the others by themselves.
-const RUN_BY_BOOK: [&str; 6] = ["c", "cpp", "rust", "cmake", "sh", "json"];
+const RUN_BY_BOOK: [&str; 7] = ["c", "cpp", "rust", "python", "cmake", "sh", "json"];
 
 /// What is wrong with the tables: pages without an owner, owners without a page or a suite, suites that do not look at
 /// their pages, code that its owner cannot run, and exceptions for code that is not there. `sources` are xtask's.

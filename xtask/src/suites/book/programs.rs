@@ -1,4 +1,5 @@
-//! Whole programs on pages: C, C++ and Rust against the installed library, a CMake project, and JSON that a program prints.
+//! Whole programs on pages: C, C++, Rust and Python with the installed library, a CMake project, and JSON that a program
+//! prints.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,6 +11,7 @@ use crate::cargo;
 use crate::files;
 use crate::pages::Block;
 use crate::pages::owned::Owned;
+use crate::python::{plainly, with_bfc};
 use crate::suites::context::{Context, Count};
 use crate::suites::package;
 use crate::tools;
@@ -42,6 +44,7 @@ pub fn run(context: &mut Context, page: &Owned, prefix: &Path) -> Result<()> {
         let done = match block.language.as_str() {
             "c" | "cpp" => compiled(context, page, block, prefix, &name)?,
             "rust" => rust(context, page, block, &name)?,
+            "python" => python(context, page, block, prefix, &name)?,
             "cmake" => cmake(context, page, block, prefix, &name)?,
             _ => continue,
         };
@@ -106,6 +109,20 @@ fn rust(context: &mut Context, page: &Owned, block: &Block, name: &str) -> Resul
     command.arg("--manifest-path").arg(folder.join("Cargo.toml"));
     command.arg("--target-dir").arg(context.workspace.target.join("pages/cargo"));
     let command = context.plain(command);
+    Ok(context.program(name, command, Count::One)?.success)
+}
+
+/// The system's own, with the package of the checkout.
+fn python(context: &mut Context, page: &Owned, block: &Block, prefix: &Path, name: &str) -> Result<bool> {
+    const OLDEST: &str = "import sys; sys.exit(sys.version_info < (3, 10))";
+    let oldest = Command::new("python3").args(["-c", OLDEST]).status();
+    if !oldest.is_ok_and(|status| status.success()) {
+        return skipped(context, page, block, name, "there is no Python 3.10 or newer");
+    }
+    let mut command = context.workspace.command("python3");
+    plainly(&mut command);
+    with_bfc(&mut command, &context.workspace, prefix);
+    command.arg(page.file(&block.name)?);
     Ok(context.program(name, command, Count::One)?.success)
 }
 
