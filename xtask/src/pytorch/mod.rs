@@ -6,7 +6,7 @@
 mod differences;
 mod stubs;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -201,6 +201,11 @@ impl PyTorch {
         command.envs(launcher.environment.iter().map(|(name, value)| (name, value)));
         let name = format!("pytorch {} {}", launcher.name, case.join(" "));
         workspace.run_well(&name, command).map(drop)
+    }
+
+    /// Where a loader has to look for the simulation, and for the libraries in place of NVIDIA's.
+    pub fn libraries(&self) -> &OsStr {
+        &self.libraries
     }
 
     /// The interpreter.
