@@ -89,7 +89,10 @@ def table(told):
         sizes = " | ".join(f"{speed[key] / MiB:.0f}" for key in NUMBERS[1:])
         lines.append(f"| {name} | {speed['tokens per second']:.0f} | {rounds} | {sizes} |")
     if first["simulated"]:
-        lines += ["", "A simulated driver: no kernel has run. No losses were compared, and no figure above means anything."]
+        lines += [
+            "",
+            "A simulated driver: no kernel has run. No losses were compared, and no figure above means anything.",
+        ]
     else:
         lines += ["", f"The losses of {len(first['losses'])} steps are the same to the last bit."]
     return "\n".join(lines)

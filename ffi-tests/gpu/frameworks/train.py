@@ -10,6 +10,7 @@ import argparse
 import ctypes
 import dataclasses
 import gc
+import importlib
 import itertools
 import json
 import os
@@ -69,8 +70,8 @@ def skip(why):
 
 def imported(name):
     try:
-        return __import__(name)
-    except Exception as error:  # a library that it needs may be missing too
+        return importlib.import_module(name)
+    except (ImportError, OSError) as error:  # a library that it needs may be missing too
         skip(f"{name} is not here: {error!r}".splitlines()[0])
 
 

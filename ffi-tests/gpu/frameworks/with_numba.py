@@ -15,7 +15,7 @@ try:
     import numpy
     from numba import cuda, int64
     from numba.cuda.cudadrv.driver import CudaAPIError
-except Exception as error:  # a library that it needs may be missing too
+except (ImportError, OSError) as error:  # a library that it needs may be missing too
     skip(f"Numba is not here: {error!r}".splitlines()[0])
 if not cuda.is_available():
     skip("Numba finds no device that it can use")
