@@ -87,13 +87,8 @@ pub fn run(context: &mut Context) -> Result<()> {
         context.skip("all of it", &why);
         return Ok(());
     }
-    let environment = match PACKAGES.find(&context.workspace) {
-        Ok(environment) => environment,
-        Err(error) => {
-            let words = format!("{error:#}");
-            context.skip("all of it", words.lines().next().unwrap_or_default());
-            return Ok(());
-        }
+    let Some(environment) = context.or_skip("all of it", PACKAGES.find(&context.workspace))? else {
+        return Ok(());
     };
     let simulation = simcuda::build(&context.workspace)?;
     let prefix = context.prefix()?;
@@ -144,6 +139,7 @@ impl With {
         command.arg(workspace.path(format!("ffi-tests/cupy/{program}.py"))).arg(case);
         with_bfc(&mut command, workspace, &self.prefix);
         command.env("LD_LIBRARY_PATH", &self.simulation).env("SIMCUDA_DEVICES", "2");
+        command.env("CUPY_CACHE_DIR", workspace.target.join("xtask/cupy"));
         command.envs(variables.iter().copied());
         context.program(&format!("{program} {case}"), command, Count::One).map(drop)
     }
