@@ -34,7 +34,7 @@ const PACKAGES: Packages = Packages {
 const MANAGER: (&str, &str) = ("NUMBA_CUDA_MEMORY_MANAGER", "bfc.numba");
 
 /// The cases of with_cupy.py.
-const OF_CUPY: [&str; 23] = [
+const OF_CUPY: [&str; 26] = [
     "own_pool",
     "arrays",
     "arrays_by_anyone",
@@ -46,6 +46,9 @@ const OF_CUPY: [&str; 23] = [
     "streams_end",
     "out_of_memory",
     "out_of_memory_by_anyone",
+    "others_run",
+    "others_run_by_anyone",
+    "streams_have_two_objects",
     "other_failures",
     "other_failures_by_anyone",
     "random_sizes",
