@@ -218,6 +218,22 @@ def streams_end():
     cupy.cuda.Stream.null.use()
 
 
+def streams_have_two_objects():
+    """A stream of CuPy's that came first by its handle, as a library uses it: it is told of before it is destroyed."""
+    bfc.cupy.use(memory_limit=64 * MiB)
+    for number in range(20):
+        stream = cupy.cuda.Stream(non_blocking=True)
+        with cupy.cuda.ExternalStream(stream.ptr):
+            cupy.empty(1000, dtype="b")
+        with stream:
+            array = cupy.empty(40 * MiB, dtype="b")
+        del array, stream
+        gc.collect()
+        # This asks what is done on all streams that libbfc knows.
+        assert cupy.empty(40 * MiB, dtype="b").data.ptr
+    assert simulation.live(simulation.STREAMS) <= 4, simulation.live(simulation.STREAMS)
+
+
 def out_of_memory(streams):
     """At a small limit it raises CuPy's exception with our report, and goes on."""
     bfc.cupy.use(memory_limit=8 * MiB, streams=streams)
@@ -234,6 +250,19 @@ def out_of_memory(streams):
     del cycle
     assert cupy.empty(3 * MiB + 1, dtype="b").data.ptr
     gc.enable()
+
+
+def others_run(streams):
+    """While libbfc waits for memory the threads run that will free some: the request is served at the first try."""
+    bfc.create(0, memory_limit=64 * MiB, retry_timeout_ms=5_000)
+    bfc.cupy.use(streams=streams)
+    kept = [cupy.empty(40 * MiB, dtype="b")]
+    # Late enough for the request to wait; if it comes before, that is no fault.
+    thread = threading.Timer(0.3, kept.clear)
+    thread.start()
+    assert cupy.empty(40 * MiB, dtype="b").data.ptr
+    thread.join()
+    assert bfc.stats(0).num_failures == 0
 
 
 def other_failures(streams):
@@ -414,9 +443,9 @@ def modes(case):
 
 CASES = {
     case.__name__: case
-    for case in [own_pool, reuse_in_order, reuse_by_anyone, disorder_is_seen, streams_end, others_stay, captured, at_the_end, to_the_end, page]
+    for case in [own_pool, reuse_in_order, reuse_by_anyone, disorder_is_seen, streams_end, streams_have_two_objects, others_stay, captured, at_the_end, to_the_end, page]
 }
-for case in [arrays, in_order_on_streams, out_of_memory, other_failures, random_sizes, threads, two_devices]:
+for case in [arrays, in_order_on_streams, out_of_memory, others_run, other_failures, random_sizes, threads, two_devices]:
     CASES |= modes(case)
 
 if __name__ == "__main__":

@@ -153,7 +153,7 @@ def others_in_front():
 
 
 def no_compiler():
-    """Without a compiler it says so; with what another process has compiled none is needed."""
+    """Without a compiler it says so, and nothing has changed."""
     try:
         os.environ["CXX"] = "/no/such/compiler"
         os.environ["XDG_CACHE_HOME"] = "/nonexistent"

@@ -74,7 +74,8 @@ def fetch(folder, hashes, source):
     for name, content in source(hashes.keys()).items():
         found = hashlib.sha256(content).hexdigest()
         if found != hashes[name]:
-            raise LookupError(f"{name} is another one than it was: its SHA-256 is {found}")
+            # No lack of anything: it ends the program, and the suite.
+            raise RuntimeError(f"{name} is another one than it was: its SHA-256 is {found}")
         # Another process may do the same.
         written = folder / f".{name}.{os.getpid()}"
         written.write_bytes(content)

@@ -124,6 +124,9 @@ def limit():
     assert tensor(7 * MiB).data_ptr(), "libbfc asks for less, or again"
     simulation.library.simcuda_clear_faults()
     nothing_is_left(simulation, before)
+    # What was asked for holds for the next one too.
+    bfc.destroy(0)
+    assert tensor(1).data_ptr() and bfc.stats(0).bytes_limit == 8 * MiB
 
 
 def other_failures():

@@ -221,10 +221,10 @@ class ort_allocator final : public OrtAllocator {
     return served(status, ptr);
   }
 
-  /* bfc_cupy_malloc is for a device and for any stream; only whether it has failed is told. */
+  /* bfc_cupy_malloc is for a device and for any stream. */
   bfc_status_t on_any_stream(std::size_t size, void **out) noexcept {
     *out = bfc_cupy_malloc(nullptr, size, device_.ordinal());
-    return *out == nullptr ? BFC_ERROR_OUT_OF_MEMORY : BFC_OK;
+    return *out == nullptr ? bfc_adapter_status() : BFC_OK;
   }
 
   void *reserve(std::size_t size) {
@@ -263,8 +263,10 @@ class ort_allocator final : public OrtAllocator {
     bfc_status_t status = bfc_alloc_async(device_.ordinal(), size, handle, &ptr);
     if (status == BFC_ERROR_NO_ALLOCATOR) {
       /* The first request creates it, here too. */
-      bfc_free(device_.ordinal(), bfc_cupy_malloc(nullptr, 1, device_.ordinal()));
-      status = bfc_alloc_async(device_.ordinal(), size, handle, &ptr);
+      void *first = nullptr;
+      status = on_any_stream(1, &first);
+      bfc_free(device_.ordinal(), first);
+      if (status == BFC_OK) status = bfc_alloc_async(device_.ordinal(), size, handle, &ptr);
     }
     return served(status, ptr);
   }

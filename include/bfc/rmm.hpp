@@ -16,6 +16,7 @@
 #define BFC_RMM_HPP
 
 #include "../bfc.hpp"
+#include "../bfc_adapters.h"
 
 #if !BFC_HAS_EXCEPTIONS
 #error "bfc/rmm.hpp needs exceptions: RMM tells by them that there is no memory"
@@ -107,7 +108,8 @@ inline void *rmm_allocate(device from, cudaStream_t stream, std::size_t bytes, s
 
 /* There is nobody to tell that it failed; BFC_LOG=error says so. */
 inline void rmm_deallocate(device from, cudaStream_t stream, void *ptr) noexcept {
-  bfc_free_async(from.ordinal(), ptr, rmm_stream(stream));
+  /* As bfc_free_async, and it says so. */
+  bfc_torch_free(ptr, 0, from.ordinal(), rmm_stream(stream));
 }
 
 /* That device is the current one in a block, if it is a device at all: other ordinals are the program's. */

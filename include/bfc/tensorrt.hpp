@@ -26,7 +26,7 @@ namespace bfc {
  * - The device is fixed at construction: have a runtime, a builder and their engines on one device, and an allocator for
  *   each. The device's allocator is made at the first request from the environment, if there is none.
  * - No function throws. What fails gives null, or false, and TensorRT says that it has no memory; why stands in
- *   bfc_last_error of that thread, and with BFC_LOG=error on the standard error stream.
+ *   bfc_last_error of that thread.
  * - Any thread may call anything at any time.
  * - deallocateAsync may name another stream than allocateAsync did: what is freed is at once that stream's. Before a
  *   stream of the program's is destroyed: get_device().forget_stream(stream).

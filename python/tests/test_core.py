@@ -2,9 +2,11 @@
 
 import ctypes
 import dataclasses
+import gc
 import re
 import threading
 import unittest
+import weakref
 
 import bfc
 from bfc import _library
@@ -79,6 +81,31 @@ class Pool(unittest.TestCase):
             self.assertRaises(ValueError, call)
         self.assertRaises(TypeError, bfc.alloc, DEVICE, 1.5)
         self.assertRaises(TypeError, bfc.alloc, "cuda", 1)
+
+    def test_words_with_a_nul_are_refused(self) -> None:
+        with self.assertRaisesRegex(ValueError, "NUL"):
+            bfc.create(999, backend="host", name="a\0b")
+        with self.assertRaisesRegex(ValueError, "NUL"), bfc.scope("x\0y"):
+            pass
+
+    def test_garbage_does_not_change_the_words_of_a_failure(self) -> None:
+        def failing(reference: object) -> None:
+            bfc._library.lib.bfc_free(998, 1)
+
+        class Node:
+            pass
+
+        thresholds = gc.get_threshold()
+        self.addCleanup(gc.set_threshold, *thresholds)
+        for threshold in range(1, 200):
+            node = Node()
+            node.itself, kept = node, weakref.ref(node, failing)  # type: ignore[attr-defined]
+            del node
+            gc.set_threshold(threshold)
+            with self.assertRaisesRegex(bfc.OutOfMemoryError, "no memory for") as caught:
+                bfc.alloc(DEVICE, 1 << 40)
+            gc.set_threshold(*thresholds)
+            del caught, kept
 
     def test_reports(self) -> None:
         with bfc.scope("attention", step=3):

@@ -57,6 +57,31 @@ class Shims(unittest.TestCase):
         with mock.patch.dict(os.environ, CXX="/nonexistent/c++"), self.assertRaisesRegex(_shim.ShimError, "from CXX"):
             _shim.build("test")
 
+    def test_what_another_user_could_have_put_there_is_not_taken(self) -> None:
+        file = _shim.build("test")
+        file.chmod(0o777)
+        with mock.patch.object(_shim, "_compile", side_effect=AssertionError("compiled again")):
+            with self.assertRaisesRegex(AssertionError, "compiled again"):
+                _shim.build("test")
+        self.assertEqual(_shim.build("test"), file)
+        file.parent.chmod(0o777)
+        self.assertNotEqual(_shim.build("test").parent, file.parent)
+
+    def test_a_user_without_a_home(self) -> None:
+        with mock.patch.dict(os.environ, XDG_CACHE_HOME=""):
+            with mock.patch.object(pathlib.Path, "expanduser", side_effect=RuntimeError("no home")):
+                self.assertTrue(_shim.build("test").exists())
+
+    def test_a_file_that_was_cut_off_is_not_taken(self) -> None:
+        file = _shim.build("test")
+        file.write_bytes(b"")
+        self.assertGreater(_shim.build("test").stat().st_size, 0)
+
+    def test_no_room_is_said_in_words(self) -> None:
+        with mock.patch.object(tempfile, "mkstemp", side_effect=OSError(28, "No space left on device")):
+            with self.assertRaisesRegex(_shim.ShimError, "No space left"):
+                _shim.build("test")
+
     def test_a_cache_that_cannot_be_written_to_is_done_without(self) -> None:
         (self.folder / "cache").write_text("a file")
         self.assertTrue(_shim.build("test").exists())

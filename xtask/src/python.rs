@@ -109,8 +109,10 @@ pub fn with_bfc(command: &mut Command, workspace: &Workspace, prefix: &Path) {
 /// Without the variables that steer the library, a framework, Python or the simulation: a test is about the checkout and
 /// not about what the user has set.
 pub fn plainly(command: &mut Command) {
-    const OF_THE_USER: [&str; 10] =
-        ["BFC_", "PYTORCH_", "TORCH_", "CUDA_", "SIMCUDA_", "PYTHON", "TF_", "CUPY_", "NUMBA_", "LD_"];
+    const OF_THE_USER: [&str; 12] = [
+        "BFC_", "PYTORCH_", "TORCH_", "CUDA_", "SIMCUDA_", "PYTHON", "TF_", "KERAS_", "HF_", "CUPY_",
+        "NUMBA_", "LD_",
+    ];
     // What Python compiles of ours would lie in the checkout.
     without(command, &OF_THE_USER).env("PYTHONDONTWRITEBYTECODE", "1");
 }

@@ -40,6 +40,8 @@ impl TensorFlow {
     pub fn command(&self, workspace: &Workspace) -> Command {
         let mut command = self.environment.command(workspace);
         command.env("TF_CPP_MIN_LOG_LEVEL", "2").args(["-W", "ignore"]);
+        // Keras would read the user's settings, and write some.
+        command.env("KERAS_HOME", workspace.target.join("xtask/keras"));
         command
     }
 

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 
 use crate::cargo;
 use crate::files;
-use crate::tools;
+use crate::tools::{self, Unavailable};
 use crate::workspace::Workspace;
 
 /// The crate and its version, as a request and as the folder that cargo unpacks it to.
@@ -43,7 +43,8 @@ fn named(include: PathBuf) -> Option<Headers> {
 fn fetch(workspace: &Workspace, cache: &Path) -> Result<()> {
     let mut command = workspace.command(cargo::program());
     command.args(["info", "--registry=crates-io", CRATE.0]).current_dir(std::env::temp_dir());
-    workspace.run_well("fetch the headers of TensorRT", command)?;
+    let fetched = workspace.run_well("fetch the headers of TensorRT", command);
+    fetched.map_err(|error| Unavailable(format!("cargo could not fetch {}: {error:#}", CRATE.0)))?;
     let unpacked = registry()?.join(CRATE.1).join("TensorRT-Headers");
     // Under another name first: what is cut off is not taken for the whole.
     let half = cache.with_extension("half");

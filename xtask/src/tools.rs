@@ -7,10 +7,22 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 
 use crate::files;
-use crate::workspace::{Workspace, capture};
+use crate::workspace::{Workspace, capture, without};
+
+/// What this machine cannot have, for want of a network say: a test that needs it is skipped. Every other error is a fault.
+#[derive(Debug)]
+pub struct Unavailable(pub String);
+
+impl std::fmt::Display for Unavailable {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Unavailable {}
 
 /// The C compiler: CC's, else cc.
 pub fn c_compiler() -> OsString {
@@ -106,26 +118,37 @@ fn cmake_version(text: &str) -> Option<(u32, u32)> {
 
 /// Makes a virtual environment anew and installs packages into it.
 pub fn virtual_environment(workspace: &Workspace, folder: &Path, pip: &[&str]) -> Result<()> {
-    let python = files::program("python3").context(
-        "there is no python3 on the PATH: install it (Debian: apt-get install python3 python3-venv)",
-    )?;
+    let python = files::program("python3").ok_or_else(|| {
+        let words =
+            "there is no python3 on the PATH: install it (Debian: apt-get install python3 python3-venv)";
+        Unavailable(words.to_owned())
+    })?;
     files::remove_all(folder)?;
     fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
     let mut command = workspace.command(python);
     command.args(["-m", "venv"]).arg(folder);
+    // What the user's variable names would count as installed, and not be there when a test runs.
+    without(&mut command, &["PYTHON"]);
     let made = workspace.run("python venv", command)?;
     if !made.success {
         // Debian has it in a package of its own, and venv fails after making half of the folder.
         files::remove_all(folder)?;
-        bail!("python3 -m venv failed (Debian: apt-get install python3-venv): {}", made.complaint());
+        let words = made.complaint();
+        let words = format!("python3 -m venv failed (Debian: apt-get install python3-venv): {words}");
+        return Err(Unavailable(words).into());
     }
     let mut command = workspace.command(folder.join("bin/python"));
     command.args(["-m", "pip", "install", "--disable-pip-version-check"]);
     command.args(["--no-input", "--progress-bar=off"]).args(pip);
+    without(&mut command, &["PYTHON"]);
     let installed = workspace.run("pip install", command)?;
     if !installed.success {
         files::remove_all(folder)?;
-        bail!("pip could not install {} (is PyPI reachable?): {}", pip.join(" "), installed.complaint());
+        let (packages, words) = (pip.join(" "), installed.complaint());
+        let words = format!(
+            "pip could not install {packages} (is PyPI reachable, and Python as new as they want it?): {words}"
+        );
+        return Err(Unavailable(words).into());
     }
     Ok(())
 }

@@ -71,7 +71,7 @@ def options(
     milliseconds = _numbers.unsigned(retry_timeout_ms or 0, "a number of milliseconds")
     # Longer than seven weeks is for ever.
     made.retry_timeout_ms = min(milliseconds, (1 << 32) - 1)
-    made.name = name.encode() if name is not None else None
+    made.name = _numbers.text(name) if name is not None else None
     return made
 
 

@@ -62,7 +62,8 @@ def mapped_file(address: int) -> pathlib.Path:
         for line in maps:
             start, end = (int(number, 16) for number in line.split(maxsplit=1)[0].split("-"))
             if start <= address < end and "/" in line:
-                return pathlib.Path(line[line.index("/") :].rstrip("\n"))
+                # An upgrade meanwhile has another file under the same name.
+                return pathlib.Path(line[line.index("/") :].rstrip("\n").removesuffix(" (deleted)"))
     raise ImportError(f"no file is mapped at {address:#x}")
 
 

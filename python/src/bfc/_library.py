@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 from ctypes import POINTER, c_char_p, c_double, c_int, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
 from typing import Any, Callable
 
@@ -193,9 +194,20 @@ def address(name: str) -> int:
     return ctypes.cast(getattr(lib, name), c_void_p).value or 0
 
 
+class _Words(threading.local):
+    """Room for them, made before anything fails: an object that is made afterwards may have garbage collected, whose
+    finalizers call libbfc, and fail with words of their own."""
+
+    def __init__(self) -> None:
+        self.buffer = ctypes.create_string_buffer(4096)
+
+
+_words = _Words()
+
+
 def last_error() -> str:
     """This thread's last failure in words; empty if nothing failed yet."""
-    buffer = ctypes.create_string_buffer(4096)
+    buffer = _words.buffer
     lib.bfc_last_error(buffer, len(buffer))
     return buffer.value.decode("utf-8", "replace")
 
@@ -209,6 +221,7 @@ def failure(status: int) -> Error:
 def call(name: str, *arguments: object) -> None:
     """Calls a function that returns ``bfc_status_t``; a failure is an exception."""
     function: Callable[..., int] = getattr(lib, name)
+    _ = _words.buffer
     status = function(*arguments)
     if status:
         raise failure(status)

@@ -1,4 +1,4 @@
-"""Numbers on their way to C, where ctypes would cut off what does not fit."""
+"""Numbers and words on their way to C, where ctypes would cut off what does not fit."""
 
 from __future__ import annotations
 
@@ -29,3 +29,10 @@ def unsigned(value: SupportsIndex, what: str) -> int:
     if not 0 <= number < _MOST:
         raise ValueError(f"{number} is not {what}")
     return number
+
+
+def text(words: str) -> bytes:
+    """As C takes it: what follows a NUL would be lost."""
+    if "\0" in words:
+        raise ValueError(f"{words!r} has a NUL in it")
+    return words.encode()

@@ -8,7 +8,10 @@ from __future__ import annotations
 import hashlib
 import os
 import pathlib
+import platform
+import shlex
 import shutil
+import stat
 import subprocess
 import tempfile
 from collections.abc import Iterable, Sequence
@@ -45,23 +48,34 @@ def build(
     :param key: What the shim depends on besides: the framework's version.
     :raises ShimError: what is missing, or what the compiler said.
     """
+    try:
+        return _built(name, list(flags), [os.fspath(folder) for folder in include_dirs], list(libraries), list(key))
+    except OSError as error:
+        raise ShimError(f"{name} could not be compiled: {error}") from error
+
+
+def _built(
+    name: str, flags: list[str], include_dirs: list[str], libraries: list[os.PathLike[str] | str], key: list[str]
+) -> pathlib.Path:
     source = SOURCES / f"{name}.cpp"
     own = include_dir()
     compiler = _compiler()
-    searched = [argument for folder in include_dirs for argument in ("-isystem", os.fspath(folder))]
+    searched = [argument for folder in include_dirs for argument in ("-isystem", folder)]
     arguments = [*_FLAGS, *flags, f"-I{own}", *searched]
     linked = [os.fspath(library) for library in libraries] + [os.fspath(library_path())]
-    made_of = [source.read_text(encoding="utf-8"), *_headers(own), *_about(compiler), *arguments, *linked, *key]
+    # One home may be that of machines of several kinds.
+    about = [platform.machine(), *_about(compiler)]
+    made_of = [source.read_text(encoding="utf-8"), *_headers(own), *about, *arguments, *linked, *key]
     digest = hashlib.sha256("\0".join(made_of).encode()).hexdigest()[:20]
     file = _folder() / f"{name}-{digest}.so"
-    if not file.exists():
+    if not _is_ours(file):
         _compile([*compiler, *arguments, os.fspath(source), *linked], file)
     return file
 
 
 def _compiler() -> list[str]:
     """The compiler with arguments of its own, if CXX has any."""
-    named = os.environ.get("CXX", "").split()
+    named = shlex.split(os.environ.get("CXX", ""))
     for words in [named] if named else [["c++"], ["g++"], ["clang++"]]:
         found = shutil.which(words[0])
         if found:
@@ -80,22 +94,39 @@ def _about(compiler: Sequence[str]) -> list[str]:
 
 
 def _headers(folder: pathlib.Path) -> list[str]:
-    files = sorted(file for file in folder.glob("**/*") if file.name.startswith("bfc") or file.parent.name == "bfc")
-    return [file.read_text(encoding="utf-8") for file in files if file.is_file()]
+    files = [*folder.glob("bfc*.h*"), *folder.glob("bfc/*.hpp")]
+    return [file.read_text(encoding="utf-8", errors="replace") for file in sorted(files) if file.is_file()]
 
 
 def _folder() -> pathlib.Path:
-    """The user's cache; where there is none that can be written to, a folder for this process."""
+    """The user's cache; where there is none that is the user's alone and that libraries can be loaded from, a folder for
+    this process."""
     named = os.environ.get("XDG_CACHE_HOME", "")
-    cache = pathlib.Path(named) if os.path.isabs(named) else pathlib.Path("~/.cache").expanduser()
-    folder = cache / "libbfc" / "shims"
     try:
+        cache = pathlib.Path(named) if os.path.isabs(named) else pathlib.Path("~/.cache").expanduser()
+        folder = cache / "libbfc" / "shims"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if os.access(folder, os.W_OK | os.X_OK) and folder.stat().st_uid == os.getuid():
+        is_loaded_from = not os.statvfs(folder).f_flag & os.ST_NOEXEC
+        if is_loaded_from and os.access(folder, os.W_OK | os.X_OK) and _is_private(folder.stat()):
             return folder
-    except OSError:
+    # The second where a user has no home.
+    except (OSError, RuntimeError):
         pass
     return _temporary()
+
+
+def _is_private(status: os.stat_result) -> bool:
+    """Whether nobody else can have put something there."""
+    return status.st_uid == os.getuid() and not status.st_mode & 0o022
+
+
+def _is_ours(file: pathlib.Path) -> bool:
+    """Whether it was compiled before, by this user."""
+    try:
+        status = file.lstat()
+    except FileNotFoundError:
+        return False
+    return stat.S_ISREG(status.st_mode) and _is_private(status) and status.st_size > 0
 
 
 _kept: list[tempfile.TemporaryDirectory[str]] = []
@@ -115,6 +146,9 @@ def _compile(command: Sequence[str], file: pathlib.Path) -> None:
         done = subprocess.run([*command, "-o", name], capture_output=True, text=True, check=False)
         if done.returncode:
             raise ShimError(f"{' '.join(command)}\nended with {done.returncode}:\n{done.stdout}{done.stderr}")
+        # Else what is found after a crash may be half of it.
+        with open(name, "rb") as written:
+            os.fsync(written.fileno())
         os.rename(name, file)
     finally:
         if os.path.exists(name):

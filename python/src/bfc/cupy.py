@@ -61,7 +61,7 @@ def allocator(*, streams: bool = True) -> Callable[[int], Any]:
     :param streams: In the order of streams: memory belongs to the stream that is CuPy's current one at the allocation,
         and a free is one on that stream, as with CuPy's own pool; it is reused there at once. Without, memory is
         nobody's in particular, and what is freed is handed out again only after the device was idle
-        (``bfc_cupy_malloc``): that takes more memory, and costs less of Python's time.
+        (``bfc_cupy_malloc``): that takes more memory.
     """
     return _in_order() if streams else _for_anyone()
 
@@ -77,7 +77,7 @@ def _in_order() -> Callable[[int], Any]:
     def give(nbytes: int, device: int) -> int:
         stream = current()
         pointer: int = stream.ptr
-        if (device, pointer) not in _streams:
+        if (device, id(stream)) not in _streams:
             _streams.add(device, stream)
         return _asked(device, nbytes, pointer) or _asked_again(device, nbytes, pointer)
 
@@ -126,25 +126,29 @@ def _asked_again(device: int, nbytes: int, stream: int) -> int:
 
 
 def _for_anyone() -> Callable[[int], Any]:
-    allocate, free = (_library.address(name) for name in ("bfc_cupy_malloc", "bfc_cupy_free"))
-    source: Callable[[int], Any] = _cuda().CFunctionAllocator(0, allocate, free, _library.lib).malloc
+    # CuPy's CFunctionAllocator would call the same functions without giving the interpreter up, and what libbfc waits for
+    # there (a device, another thread's free) may need it.
+    allocate: Callable[[None, int, int], int | None] = _library.lib.bfc_cupy_malloc
+    free: Callable[[None, int, int], None] = _library.lib.bfc_cupy_free
 
-    def give(nbytes: int) -> Any:
-        memory = source(nbytes)
-        if memory.ptr or not nbytes:
-            return memory
-        # CuPy does not look whether the function has failed.
-        device: int = memory.device_id
+    def give(nbytes: int, device: int) -> int:
+        address = allocate(None, nbytes, device)
+        if address or not nbytes:
+            return address or 0
         gc.collect()
-        memory = source(nbytes)
-        if memory.ptr:
-            return memory
+        address = allocate(None, nbytes, device)
+        if address:
+            return address
         error = _library.failure(_library.lib.bfc_adapter_status())
         if isinstance(error, OutOfMemoryError):
             raise _as_cupy_says_it(error, nbytes, device) from error
         raise error
 
-    return give
+    def take_back(address: int, device: int) -> None:
+        free(None, address, device)
+
+    source: Callable[[int], Any] = _cuda().PythonFunctionAllocator(give, take_back).malloc
+    return source
 
 
 def _as_cupy_says_it(error: OutOfMemoryError, nbytes: int, device: int) -> MemoryError:
@@ -158,18 +162,22 @@ class _Streams:
     """The streams of CuPy's that libbfc was told of.
 
     CuPy destroys a stream with its last reference, and libbfc must be told before (``bfc_forget_stream``). So a reference
-    to each is kept here; streams that nobody else has any more are given up whenever a new one comes."""
+    to each is kept here, also to a second object of the same stream, for only one of them is its owner; streams that
+    nobody else has any more are given up whenever a new one comes."""
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[int, int], Any] = {}
+        self._kept: dict[tuple[int, int], list[Any]] = {}
+        self._identities: set[tuple[int, int]] = set()
         self._lock = threading.Lock()
 
     def __contains__(self, key: tuple[int, int]) -> bool:
-        return key in self._kept
+        """Whether an object is kept, by the device and its identity."""
+        return key in self._identities
 
     def add(self, device: int, stream: Any) -> None:
         """Keeps a stream, and gives others up."""
-        self._kept[device, stream.ptr] = stream
+        self._kept.setdefault((device, stream.ptr), []).append(stream)
+        self._identities.add((device, id(stream)))
         # Whoever finds it locked is in the midst of it, perhaps this thread by way of a finalizer.
         if self._lock.acquire(blocking=False):
             try:
@@ -179,22 +187,24 @@ class _Streams:
 
     def _give_up(self) -> None:
         for key in list(self._kept):
-            if _references(self._kept, key) == _references_of_one():
+            kept = self._kept[key]
+            if all(_references(kept, place) == _references_of_one() for place in range(len(kept))):
                 # Nobody can get at it, so nothing is allocated on it meanwhile.
-                stream = self._kept.pop(key)
+                del self._kept[key]
+                self._identities.difference_update((key[0], id(stream)) for stream in kept)
                 # Where this fails the stream's memory waits for a synchronisation, or there is no allocator.
                 _library.lib.bfc_forget_stream(key[0], key[1])
-                del stream
+                del kept
 
 
-def _references(table: dict[tuple[int, int], Any], key: tuple[int, int]) -> int:
-    return sys.getrefcount(table[key])
+def _references(objects: list[Any], place: int) -> int:
+    return sys.getrefcount(objects[place])
 
 
 @functools.cache
 def _references_of_one() -> int:
-    """As many as an object has that is in a table and nowhere else; which differs between Pythons."""
-    return _references({(0, 0): object()}, (0, 0))
+    """As many as an object has that is in a list and nowhere else; which differs between Pythons."""
+    return _references([object()], 0)
 
 
 _streams = _Streams()

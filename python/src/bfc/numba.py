@@ -5,6 +5,7 @@ For numba-cuda, the package that has ``numba.cuda``. Pinned, mapped and managed 
 
 from __future__ import annotations
 
+import functools
 import importlib
 import weakref
 from collections.abc import Callable
@@ -15,75 +16,94 @@ from ._devices import trim
 from ._errors import Error, OutOfMemoryError
 from ._reports import report, stats
 
-__all__ = ["MemoryManager", "use"]
-
-_cuda: Any = importlib.import_module("numba.cuda")
-_driver: Any = importlib.import_module("numba.cuda.cudadrv.driver")
+__all__ = ["use"]
 
 
 def use() -> None:
     """Makes libbfc the source of Numba's device memory. Call it before Numba has used a device: a context keeps the
     manager that it began with."""
-    _cuda.set_memory_manager(MemoryManager)
+    _numba().set_memory_manager(_manager())
 
 
-class MemoryManager(_cuda.GetIpcHandleMixin, _cuda.HostOnlyCUDAMemoryManager):  # type: ignore[misc]
-    """Numba's External Memory Management plugin, version 1: one for each context.
+def __getattr__(name: str) -> Any:
+    """``MemoryManager``, and ``_numba_memory_manager``, by which Numba looks for it: a class of Numba's kind, so Numba is
+    imported only for whoever asks."""
+    if name in ("MemoryManager", "_numba_memory_manager"):
+        return _manager()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
-    Numba says neither on which stream memory is used nor on which it is freed, and its programs may rest on cudaFree
-    waiting for the device. So what it frees is handed out again only after the device was idle: ``bfc_cupy_malloc`` and
-    ``bfc_cupy_free``. The allocator of a device is created at its first request, from the environment, unless the program
-    has one already.
-    """
 
-    @property
-    def interface_version(self) -> int:
-        """That of Numba's interface."""
-        return 1
+def _numba() -> Any:
+    return importlib.import_module("numba.cuda")
 
-    def initialize(self) -> None:
-        """Has Numba keep frees of its own (mapped host memory) for later, as many bytes as it does without us."""
-        if not self.deallocations.memory_capacity:
-            self.deallocations.memory_capacity = _driver.driver.cuMemGetInfo()[1]
 
-    def memalloc(self, size: int) -> Any:
-        """Allocates device memory.
+def _driver() -> Any:
+    return importlib.import_module("numba.cuda.cudadrv.driver")
 
-        :raises CudaAPIError: CUDA_ERROR_OUT_OF_MEMORY with libbfc's report; CUDA_ERROR_INVALID_VALUE for no bytes at all.
-        :raises Error: of libbfc, for whatever else is wrong.
+
+@functools.cache
+def _manager() -> Any:
+    cuda, driver = _numba(), _driver()
+
+    class MemoryManager(cuda.GetIpcHandleMixin, cuda.HostOnlyCUDAMemoryManager):  # type: ignore[misc, name-defined]
+        """Numba's External Memory Management plugin, version 1: one for each context.
+
+        Numba says neither on which stream memory is used nor on which it is freed, and its programs may rest on cudaFree
+        waiting for the device. So what it frees is handed out again only after the device was idle: ``bfc_cupy_malloc`` and
+        ``bfc_cupy_free``. The allocator of a device is created at its first request, from the environment, unless the program
+        has one already.
         """
-        device: int = self.context.device.id
-        if size <= 0:
-            raise _api_error("CUDA_ERROR_INVALID_VALUE", f"{size} bytes")
-        # Tried twice if need be: Numba gives back meanwhile what it kept for later.
-        address: int = self._attempt_allocation(lambda: _allocated(device, size))
-        finalizer = _finalizer(self.allocations, address, device)
-        memory = _driver.AutoFreePointer(
-            weakref.proxy(self.context), _driver.binding.CUdeviceptr(address), size, finalizer=finalizer
-        )
-        self.allocations[address] = memory
-        return memory.own()
 
-    def get_memory_info(self) -> Any:
-        """Free and total bytes: the device's, and what libbfc holds and has free counts as free, up to its limit."""
-        free, total = _driver.driver.cuMemGetInfo()
-        try:
-            found = stats(self.context.device.id)
-        except Error:
-            return _cuda.MemoryInfo(free=free, total=total)
-        idle = found.pool_bytes - found.bytes_in_use
-        growth = min(free, max(found.bytes_limit - found.pool_bytes, 0))
-        return _cuda.MemoryInfo(free=idle + growth, total=total)
+        @property
+        def interface_version(self) -> int:
+            """That of Numba's interface."""
+            return 1
 
-    def reset(self) -> None:
-        """Frees all device memory that Numba has in this context, and gives back what is wholly free: Numba may be
-        about to reset the context."""
-        super().reset()
-        try:
-            trim(self.context.device.id)
-        except Error:
-            # There is no allocator, or the context is gone already, with everything in it.
-            pass
+        def initialize(self) -> None:
+            """Has Numba keep frees of its own (mapped host memory) for later, as many bytes as it does without us."""
+            if not self.deallocations.memory_capacity:
+                self.deallocations.memory_capacity = driver.driver.cuMemGetInfo()[1]
+
+        def memalloc(self, size: int) -> Any:
+            """Allocates device memory.
+
+            :raises CudaAPIError: CUDA_ERROR_OUT_OF_MEMORY with libbfc's report; CUDA_ERROR_INVALID_VALUE for no bytes at all.
+            :raises Error: of libbfc, for whatever else is wrong.
+            """
+            device: int = self.context.device.id
+            if size <= 0:
+                raise _api_error("CUDA_ERROR_INVALID_VALUE", f"{size} bytes")
+            # Tried twice if need be: Numba gives back meanwhile what it kept for later.
+            address: int = self._attempt_allocation(lambda: _allocated(device, size))
+            finalizer = _finalizer(self.allocations, address, device)
+            memory = driver.AutoFreePointer(
+                weakref.proxy(self.context), driver.binding.CUdeviceptr(address), size, finalizer=finalizer
+            )
+            self.allocations[address] = memory
+            return memory.own()
+
+        def get_memory_info(self) -> Any:
+            """Free and total bytes: the device's, and what libbfc holds and has free counts as free, up to its limit."""
+            free, total = driver.driver.cuMemGetInfo()
+            try:
+                found = stats(self.context.device.id)
+            except Error:
+                return cuda.MemoryInfo(free=free, total=total)
+            idle = found.pool_bytes - found.bytes_in_use
+            growth = min(free, max(found.bytes_limit - found.pool_bytes, 0))
+            return cuda.MemoryInfo(free=idle + growth, total=total)
+
+        def reset(self) -> None:
+            """Frees all device memory that Numba has in this context, and gives back what is wholly free: Numba may be
+            about to reset the context."""
+            super().reset()
+            try:
+                trim(self.context.device.id)
+            except Error:
+                # There is no allocator, or the context is gone already, with everything in it.
+                pass
+
+    return MemoryManager
 
 
 def _allocated(device: int, size: int) -> int:
@@ -97,7 +117,8 @@ def _allocated(device: int, size: int) -> int:
 
 
 def _api_error(name: str, words: str) -> Exception:
-    made: Exception = _driver.CudaAPIError(getattr(_driver.binding.CUresult, name), words)
+    driver = _driver()
+    made: Exception = driver.CudaAPIError(getattr(driver.binding.CUresult, name), words)
     return made
 
 
@@ -110,7 +131,3 @@ def _finalizer(allocations: dict[int, Any], address: int, device: int) -> Callab
         free(None, address, device)
 
     return finalize
-
-
-_numba_memory_manager = MemoryManager
-"""What Numba looks for."""

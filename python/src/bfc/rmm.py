@@ -56,7 +56,8 @@ def use(device: int | None = None) -> CallbackMemoryResource:
 def _functions(device: int) -> tuple[Callable[[int, Any], int], Callable[[int, int, Any], None]]:
     """What RMM calls to allocate and to free. They hold all that they need: some frees come while Python ends."""
     _create(device)
-    bfc_alloc, bfc_free = _library.lib.bfc_alloc_async, _library.lib.bfc_free_async
+    # The second as bfc_free_async; it logs what fails, for there is nobody to tell.
+    bfc_alloc, bfc_free = _library.lib.bfc_alloc_async, _library.lib.bfc_torch_free
     failure, pointer, byref = _library.failure, ctypes.c_void_p, ctypes.byref
 
     def allocate(nbytes: int, stream: Any) -> int:
@@ -68,7 +69,7 @@ def _functions(device: int) -> tuple[Callable[[int, Any], int], Callable[[int, i
         return address.value or 0
 
     def deallocate(address: int, nbytes: int, stream: Any) -> None:
-        bfc_free(device, address, stream.__cuda_stream__()[1])
+        bfc_free(address, nbytes, device, stream.__cuda_stream__()[1])
 
     return allocate, deallocate
 

@@ -135,7 +135,8 @@ def _built(package: pathlib.Path) -> pathlib.Path:
     missing = [header for header in headers if not header.exists()]
     if missing:
         raise RuntimeError(f"this TensorFlow is not one that libbfc can serve: it has no {missing[0]}")
-    key = [header.read_text(encoding="utf-8") for header in headers]
+    version = package.parent.glob("tensorflow*.dist-info")
+    key = [header.read_text(encoding="utf-8") for header in headers] + sorted(folder.name for folder in version)
     return _shim.build("tensorflow", flags=_FLAGS, include_dirs=[include], key=key)
 
 

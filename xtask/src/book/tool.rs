@@ -11,7 +11,7 @@ use anyhow::{Result, bail};
 
 use crate::cargo;
 use crate::files;
-use crate::tools;
+use crate::tools::{self, Unavailable};
 use crate::workspace::Workspace;
 
 /// The version that the tests have seen.
@@ -45,7 +45,8 @@ fn install(workspace: &Workspace, folder: &Path) -> Result<()> {
     files::remove_all(&target)?;
     let built = built?;
     if !built.success {
-        bail!("cargo could not build mdBook (is crates.io reachable?): {}", built.complaint());
+        let words = format!("cargo could not build mdBook (is crates.io reachable?): {}", built.complaint());
+        return Err(Unavailable(words).into());
     }
     Ok(())
 }

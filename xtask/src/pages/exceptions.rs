@@ -37,6 +37,11 @@ pub const EXCEPTIONS: &[Exception] = &[
         why: "the suite python does it in a copy of the source",
     },
     Exception {
+        page: "docs/install.md",
+        first_line: "pip install ./python",
+        why: "the suite python does it in a copy of the source",
+    },
+    Exception {
         page: "docs/python.md",
         first_line: "pip install ./python",
         why: "the suite python does it in a copy of the source",

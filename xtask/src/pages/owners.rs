@@ -23,6 +23,7 @@ pub const OWNERS: &[Owner] = &[
     Owner { page: "docs/cupy.md", suite: "cupy" },
     Owner { page: "docs/environment.md", suite: BOOK },
     Owner { page: "docs/hooks.md", suite: BOOK },
+    Owner { page: "docs/install.md", suite: BOOK },
     Owner { page: "docs/interposition-differences.md", suite: "preload" },
     Owner { page: "docs/interposition-matrix.md", suite: BOOK },
     Owner { page: "docs/interposition.md", suite: BOOK },

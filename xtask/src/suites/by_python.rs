@@ -33,5 +33,8 @@ mod tests {
         let said =
             "done\nlibbfc: can't allocate\nException ignored in: <x>\nlibbfc: a tensor's memory at 0x1: no\n";
         assert_eq!(complaints(said).len(), 2);
+        // As src/log.rs writes them.
+        let said = "libbfc error: device 0: x\nlibbfc warning: y\nlibbfc info: z\n";
+        assert_eq!(complaints(said).len(), 2);
     }
 }

@@ -12,6 +12,7 @@ use crate::cargo::{self, Built, Profile};
 use crate::install;
 use crate::pages::owned::Owned;
 use crate::tally::{self, Skip, Tally};
+use crate::tools::Unavailable;
 use crate::workspace::{Ended, Workspace, without};
 
 /// How the tests in a program's output are counted.
@@ -153,6 +154,19 @@ impl Context {
         }
     }
 
+    /// What was found; where this machine cannot have it the account says so, and the tests that need it do not run.
+    pub fn or_skip<T>(&mut self, tests: &str, found: Result<T>) -> Result<Option<T>> {
+        match found {
+            Ok(found) => Ok(Some(found)),
+            Err(error) if error.is::<Unavailable>() => {
+                let words = format!("{error:#}");
+                self.skip(tests, words.lines().next().unwrap_or_default());
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
     /// Something went wrong outside of any test.
     pub fn fail(&mut self, name: &str, why: &str) {
         println!("   {name}");
@@ -190,7 +204,22 @@ fn indent(text: &str) {
 
 #[cfg(test)]
 mod tests {
-    use super::end_of;
+    use anyhow::{Context as _, Result, anyhow};
+
+    use super::{Context, end_of};
+    use crate::tools::Unavailable;
+    use crate::workspace::Workspace;
+
+    #[test]
+    fn only_what_cannot_be_had_is_skipped() {
+        let mut context = Context::new(Workspace::find().expect("a checkout"));
+        assert_eq!(context.or_skip("a", Ok(1)).expect("found"), Some(1));
+        let absent: Result<u8> = Err(Unavailable("no network".to_owned()).into());
+        assert_eq!(context.or_skip("b", absent.context("on the way")).expect("skipped"), None);
+        let fault: Result<u8> = Err(anyhow!("it does not compile"));
+        assert!(context.or_skip("c", fault).is_err());
+        assert_eq!(context.take_tally().skipped.len(), 1);
+    }
 
     #[test]
     fn the_end_of_a_text_is_its_last_lines() {

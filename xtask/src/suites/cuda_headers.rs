@@ -18,13 +18,8 @@ pub fn run(context: &mut Context) -> Result<()> {
         context.skip("all of it", &format!("there is no {}", tools::c_compiler().display()));
         return Ok(());
     }
-    let versions = match cuda_headers::find(&context.workspace) {
-        Ok(versions) => versions,
-        Err(error) => {
-            let words = format!("{error:#}");
-            context.skip("all of it", words.lines().next().unwrap_or_default());
-            return Ok(());
-        }
+    let Some(versions) = context.or_skip("all of it", cuda_headers::find(&context.workspace))? else {
+        return Ok(());
     };
     let lists = Lists::new();
     for headers in &versions {

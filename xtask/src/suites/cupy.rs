@@ -34,7 +34,7 @@ const PACKAGES: Packages = Packages {
 const MANAGER: (&str, &str) = ("NUMBA_CUDA_MEMORY_MANAGER", "bfc.numba");
 
 /// The cases of with_cupy.py.
-const OF_CUPY: [&str; 23] = [
+const OF_CUPY: [&str; 26] = [
     "own_pool",
     "arrays",
     "arrays_by_anyone",
@@ -46,6 +46,9 @@ const OF_CUPY: [&str; 23] = [
     "streams_end",
     "out_of_memory",
     "out_of_memory_by_anyone",
+    "others_run",
+    "others_run_by_anyone",
+    "streams_have_two_objects",
     "other_failures",
     "other_failures_by_anyone",
     "random_sizes",
@@ -87,13 +90,8 @@ pub fn run(context: &mut Context) -> Result<()> {
         context.skip("all of it", &why);
         return Ok(());
     }
-    let environment = match PACKAGES.find(&context.workspace) {
-        Ok(environment) => environment,
-        Err(error) => {
-            let words = format!("{error:#}");
-            context.skip("all of it", words.lines().next().unwrap_or_default());
-            return Ok(());
-        }
+    let Some(environment) = context.or_skip("all of it", PACKAGES.find(&context.workspace))? else {
+        return Ok(());
     };
     let simulation = simcuda::build(&context.workspace)?;
     let prefix = context.prefix()?;
@@ -144,6 +142,7 @@ impl With {
         command.arg(workspace.path(format!("ffi-tests/cupy/{program}.py"))).arg(case);
         with_bfc(&mut command, workspace, &self.prefix);
         command.env("LD_LIBRARY_PATH", &self.simulation).env("SIMCUDA_DEVICES", "2");
+        command.env("CUPY_CACHE_DIR", workspace.target.join("xtask/cupy"));
         command.envs(variables.iter().copied());
         context.program(&format!("{program} {case}"), command, Count::One).map(drop)
     }

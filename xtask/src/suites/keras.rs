@@ -53,13 +53,8 @@ pub fn run(context: &mut Context) -> Result<()> {
         context.skip("all of it", &format!("there is no {}", compiler.display()));
         return Ok(());
     }
-    let tensorflow = match TensorFlow::find(&context.workspace) {
-        Ok(tensorflow) => tensorflow,
-        Err(error) => {
-            let words = format!("{error:#}");
-            context.skip("all of it", words.lines().next().unwrap_or_default());
-            return Ok(());
-        }
+    let Some(tensorflow) = context.or_skip("all of it", TensorFlow::find(&context.workspace))? else {
+        return Ok(());
     };
     let prefix = context.prefix()?;
     allocators(context, &tensorflow, &prefix)?;

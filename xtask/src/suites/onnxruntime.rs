@@ -29,13 +29,10 @@ pub fn run(context: &mut Context) -> Result<()> {
     let prefix = context.prefix()?;
     let driver = simcuda::build_driver(&context.workspace)?;
     external(context, &prefix, &driver)?;
-    let onnxruntime = match OnnxRuntime::find(&context.workspace) {
-        Ok(onnxruntime) => onnxruntime,
-        Err(error) => {
-            let words = format!("{error:#}");
-            context.skip("what needs ONNX Runtime", words.lines().next().unwrap_or_default());
-            return Ok(());
-        }
+    let Some(onnxruntime) =
+        context.or_skip("what needs ONNX Runtime", OnnxRuntime::find(&context.workspace))?
+    else {
+        return Ok(());
     };
     let library = onnxruntime.library()?;
     let pages = Owned::of_suite(&context.workspace, "onnxruntime")?;
@@ -45,6 +42,9 @@ pub fn run(context: &mut Context) -> Result<()> {
             Ok(folder) => folder,
             Err(why) => {
                 context.skip(&format!("with ONNX Runtime's headers of API {version}"), why);
+                if version == NEWEST {
+                    pages[0].skip("cpp-1")?;
+                }
                 continue;
             }
         };

@@ -12,7 +12,7 @@ use crate::python::{Packages, plainly};
 use crate::simcuda;
 use crate::tools;
 use crate::wheel;
-use crate::workspace::Workspace;
+use crate::workspace::{Workspace, capture};
 
 const MYPY: Packages =
     Packages { name: "mypy", about: "mypy (20 MB)", pip: &["--only-binary=:all:", "mypy==2.4.1"] };
@@ -63,7 +63,7 @@ pub fn run(context: &mut Context) -> Result<()> {
     if !is_possible(context) {
         return Ok(());
     }
-    let Some(installed) = installed(context, false) else { return Ok(()) };
+    let Some(installed) = installed(context, false)? else { return Ok(()) };
     tested(context, &installed)?;
     doctests(context, &installed)?;
     interposed(context, &installed)?;
@@ -76,7 +76,7 @@ pub fn manylinux(context: &mut Context) -> Result<()> {
     if !is_possible(context) {
         return Ok(());
     }
-    let Some(installed) = installed(context, true) else { return Ok(()) };
+    let Some(installed) = installed(context, true)? else { return Ok(()) };
     let wrong = wheel::wrong(&context.workspace, &installed.package, true)?;
     context.gate("its libraries run with glibc 2.28 and have the system's unwinder", &wrong);
     // With this system's they are newer: the gate sees it.
@@ -124,11 +124,10 @@ fn is_possible(context: &mut Context) -> bool {
 }
 
 /// Builds a wheel and installs it. Without PyPI it is skipped.
-fn installed(context: &mut Context, manylinux: bool) -> Option<Installed> {
-    if let Err(error) = wheel::tools(&context.workspace, manylinux) {
-        let words = format!("{error:#}");
-        context.skip("all of it", words.lines().next().unwrap_or_default());
-        return None;
+fn installed(context: &mut Context, manylinux: bool) -> Result<Option<Installed>> {
+    let tools = wheel::tools(&context.workspace, manylinux);
+    if context.or_skip("all of it", tools)?.is_none() {
+        return Ok(None);
     }
     let mut installed = None;
     context.check("the wheel is built and installed", |workspace| {
@@ -147,7 +146,7 @@ fn installed(context: &mut Context, manylinux: bool) -> Option<Installed> {
         installed = Some(Installed::new(workspace, name, &wheel, offline)?);
         Ok(())
     });
-    installed
+    Ok(installed)
 }
 
 /// The tests of python/tests.
@@ -217,13 +216,8 @@ fn interposed(context: &mut Context, installed: &Installed) -> Result<()> {
 
 /// mypy, over the source.
 fn typed(context: &mut Context, installed: &Installed) -> Result<()> {
-    let environment = match MYPY.find(&context.workspace) {
-        Ok(environment) => environment,
-        Err(error) => {
-            let words = format!("{error:#}");
-            context.skip("mypy --strict", words.lines().next().unwrap_or_default());
-            return Ok(());
-        }
+    let Some(environment) = context.or_skip("mypy --strict", MYPY.find(&context.workspace))? else {
+        return Ok(());
     };
     let mypy = |workspace: &Workspace| {
         let mut command = workspace.command(environment.bin("mypy"));
@@ -255,17 +249,14 @@ fn typed(context: &mut Context, installed: &Installed) -> Result<()> {
 fn from_a_copy(context: &mut Context) -> Result<()> {
     let copy = context.workspace.target.join("python/copy");
     files::remove_all(&copy)?;
-    for path in files::entries(&context.workspace.root)? {
-        let name = path.file_name().unwrap_or_default();
-        match path.is_dir() {
-            true if name == "target" || name == ".git" => {}
-            true => files::copy_all(&path, &copy.join(name))?,
-            false => files::copy(&path, &copy.join(name))?,
-        }
-    }
-    for staged in [wheel::PREFIX, "src/bfc/shims/torch_alloc.so"] {
-        let staged = copy.join("python").join(staged);
-        if staged.is_dir() { files::remove_all(&staged)? } else { files::remove(&staged)? }
+    // What git knows: who forgot a file finds out here.
+    let mut command = context.workspace.command("git");
+    let Ok(listed) = capture(command.args(["ls-files", "-z"])) else {
+        context.skip("pip install ./python, in a copy", "this is no checkout of git's");
+        return Ok(());
+    };
+    for name in listed.split_terminator('\0') {
+        files::copy(&context.workspace.path(name), &copy.join(name))?;
     }
     let mut installed = None;
     context.check("pip install ./python, in a copy", |workspace| {

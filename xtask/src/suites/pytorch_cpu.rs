@@ -40,13 +40,8 @@ pub fn run(context: &mut Context) -> Result<()> {
             return Ok(());
         }
     }
-    let pytorch = match PyTorch::find(&context.workspace) {
-        Ok(pytorch) => pytorch,
-        Err(error) => {
-            let words = format!("{error:#}");
-            context.skip("all of it", words.lines().next().unwrap_or_default());
-            return Ok(());
-        }
+    let Some(pytorch) = context.or_skip("all of it", PyTorch::find(&context.workspace))? else {
+        return Ok(());
     };
     let prefix = context.prefix()?;
     let pages = Owned::of_suite(&context.workspace, "pytorch-cpu")?;

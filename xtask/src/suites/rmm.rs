@@ -22,13 +22,8 @@ pub fn run(context: &mut Context) -> Result<()> {
         }
     }
     let prefix = context.prefix()?;
-    let versions = match Rmm::find(&context.workspace, &prefix) {
-        Ok(versions) => versions,
-        Err(error) => {
-            let words = format!("{error:#}");
-            context.skip("all of it", words.lines().next().unwrap_or_default());
-            return Ok(());
-        }
+    let Some(versions) = context.or_skip("all of it", Rmm::find(&context.workspace, &prefix))? else {
+        return Ok(());
     };
     let pages = Owned::of_suite(&context.workspace, "rmm")?;
     for rmm in &versions {

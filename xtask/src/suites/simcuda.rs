@@ -23,7 +23,7 @@ pub fn run(context: &mut Context) -> Result<()> {
     let folder = simcuda::build(&context.workspace)?;
     driver(context, &folder)?;
     runtimes(context, &folder)?;
-    signatures(context);
+    signatures(context)?;
     Ok(())
 }
 
@@ -111,14 +111,9 @@ fn hidden(workspace: &Workspace, folder: &Path) -> Result<()> {
 }
 
 /// The runtime's functions have the signatures of NVIDIA's, as far as there are any.
-fn signatures(context: &mut Context) {
-    let versions = match cuda_headers::find(&context.workspace) {
-        Ok(versions) => versions,
-        Err(error) => {
-            let words = format!("{error:#}");
-            return context.skip("signatures of the runtimes", words.lines().next().unwrap_or_default());
-        }
-    };
+fn signatures(context: &mut Context) -> Result<()> {
+    let found = cuda_headers::find(&context.workspace);
+    let Some(versions) = context.or_skip("signatures of the runtimes", found)? else { return Ok(()) };
     // The headers of 12 want some of nvcc's, which are in another wheel; those of 13 will do.
     let others: Vec<_> = versions.iter().map(|headers| headers.include.clone()).collect();
     for headers in &versions {
@@ -132,4 +127,5 @@ fn signatures(context: &mut Context) {
             workspace.run_well(&name, command).map(drop)
         });
     }
+    Ok(())
 }

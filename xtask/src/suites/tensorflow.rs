@@ -11,12 +11,8 @@ const LEAST_STEPS: u64 = 1_000_000;
 
 /// Millions of equal steps; and faults that are put in, which have to be found.
 pub fn run(context: &mut Context) -> Result<()> {
-    let tensorflow = match TensorFlow::find(&context.workspace) {
-        Ok(tensorflow) => tensorflow,
-        Err(error) => {
-            context.skip("all of it", &first_line(&format!("{error:#}")));
-            return Ok(());
-        }
+    let Some(tensorflow) = context.or_skip("all of it", TensorFlow::find(&context.workspace))? else {
+        return Ok(());
     };
     let prefix = context.prefix()?;
     let mut lockstep = None;
@@ -41,10 +37,6 @@ pub fn run(context: &mut Context) -> Result<()> {
         });
     }
     Ok(())
-}
-
-fn first_line(text: &str) -> String {
-    text.lines().next().unwrap_or_default().to_owned()
 }
 
 /// Reads `libbfc 0.1.0 against TensorFlow: 5000123 steps compared in 4.1 s`.

@@ -19,7 +19,6 @@ use crate::python::{Environment, Packages, plainly};
 use crate::workspace::Workspace;
 
 pub use gate::wrong;
-pub use stage::PREFIX;
 pub use toolchain::Toolchain;
 
 /// What `cargo xtask wheel` takes.

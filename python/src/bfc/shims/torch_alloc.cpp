@@ -50,8 +50,6 @@ struct Wanted {
 };
 Wanted wanted = {};
 
-bool created[DEVICES];  // Of threads that come at once each may do it.
-
 // Text of a failure, cut where it gets too long. A report has some kilobytes.
 class Words {
  public:
@@ -119,14 +117,15 @@ class Failed : public std::bad_alloc {
   raise(status == BFC_ERROR_OUT_OF_MEMORY, words);
 }
 
-// Creates the device's allocator as it is wanted, the first time. Without a wish libbfc does it by itself.
+// Creates the device's allocator as it is wanted, unless it is there. Without a wish libbfc does it by itself.
 void create(int device) {
   if (!wanted.given || device < 0 || device >= DEVICES) return;
-  if ((wanted.device >= 0 && wanted.device != device) || __atomic_load_n(&created[device], __ATOMIC_RELAXED)) return;
+  if (wanted.device >= 0 && wanted.device != device) return;
+  bfc_stats_t stats = BFC_STATS_INIT;
+  if (bfc_stats(device, &stats) != BFC_ERROR_NO_ALLOCATOR) return;
   const bfc_status_t status = bfc_create(device, &wanted.options);
   // The program's own, or another thread was first.
   if (status != BFC_OK && status != BFC_ERROR_ALREADY_EXISTS) failed(device, status);
-  __atomic_store_n(&created[device], true, __ATOMIC_RELAXED);
 }
 
 }  // namespace

@@ -99,13 +99,15 @@ def memory_stats(device: Any = None) -> collections.OrderedDict[str, int]:
         found, counted = _stats(index), dataclasses.replace(_counted[index])
     if found is None:
         return collections.OrderedDict()
+    # Whoever sets libbfc's own counts to 0 (bfc.reset_stats, a new allocator) sets these back too, and never below 0.
+    counts = {name: max(getattr(found, name) + getattr(counted, name), 0) for name in _COUNTS}
     said = {
         "allocated_bytes.all.current": found.bytes_in_use,
         "allocated_bytes.all.peak": found.peak_bytes_in_use,
-        "allocation.all.allocated": found.num_allocs + counted.num_allocs,
+        "allocation.all.allocated": counts["num_allocs"],
         "allocation.all.current": found.num_chunks - found.num_free_chunks,
-        "allocation.all.freed": found.num_frees + counted.num_frees,
-        "num_ooms": found.num_failures + counted.num_failures,
+        "allocation.all.freed": counts["num_frees"],
+        "num_ooms": counts["num_failures"],
         "requested_bytes.all.current": found.bytes_requested,
         "requested_bytes.all.peak": found.peak_bytes_requested,
         "reserved_bytes.all.current": found.pool_bytes,
@@ -116,7 +118,8 @@ def memory_stats(device: Any = None) -> collections.OrderedDict[str, int]:
 
 
 def reset_peak_memory_stats(device: Any = None) -> None:
-    """Sets the peaks to the current values. Allocations of other threads at this very moment may not be counted."""
+    """Sets the peaks to the current values. Allocations of other threads at this very moment may not be counted. Of
+    ``bfc.stats`` it sets the counts to 0 with them."""
     index = _index(device)
     with _lock:
         found = _stats(index)

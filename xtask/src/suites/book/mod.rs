@@ -61,14 +61,9 @@ fn the_book(context: &mut Context) -> Result<()> {
     wrong.extend(api::differences(&list, &made.chapters));
     context.gate("every function and constant is explained once", &wrong);
 
-    let built = match book::tool::find(&context.workspace) {
-        Ok(mdbook) => book::build(&context.workspace, &mdbook, &made.source)?,
-        Err(error) => {
-            let words = format!("{error:#}");
-            context.skip("the book itself", words.lines().next().unwrap_or_default());
-            return Ok(());
-        }
-    };
+    let mdbook = book::tool::find(&context.workspace);
+    let Some(mdbook) = context.or_skip("the book itself", mdbook)? else { return Ok(()) };
+    let built = book::build(&context.workspace, &mdbook, &made.source)?;
     context.check("mdBook builds it", |_| match built.success {
         true => Ok(()),
         false => anyhow::bail!("{}", built.complaint()),

@@ -50,13 +50,7 @@ struct Runtime {
 pub fn run(context: &mut Context, stage: &Stage) -> Result<()> {
     let mut runtimes = Vec::new();
     for found in [old(&context.workspace), recent(&context.workspace)] {
-        match found {
-            Ok(found) => runtimes.extend(found),
-            Err(error) => {
-                let words = format!("{error:#}");
-                context.skip("NVIDIA's runtimes", words.lines().next().unwrap_or_default());
-            }
-        }
+        runtimes.extend(context.or_skip("NVIDIA's runtimes", found)?.into_iter().flatten());
     }
     let opens = stage.compile(context, "real_runtime", "real_runtime.c", Link::Nothing, &[])?;
     for runtime in &runtimes {

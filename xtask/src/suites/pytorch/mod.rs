@@ -27,7 +27,7 @@ pub use steps::run as transformers;
 
 /// Trains with each allocator, alone and with the interposer.
 pub fn run(context: &mut Context) -> Result<()> {
-    let Some(pytorch) = found(context, &[]) else { return Ok(()) };
+    let Some(pytorch) = found(context, &[])? else { return Ok(()) };
     let pages = Owned::of_suite(&context.workspace, "pytorch")?;
     context.check("its libraries load, every symbol resolved", |workspace| pytorch.import(workspace));
     let alone = Launcher { name: "alone".to_owned(), ..Launcher::default() };
@@ -58,20 +58,14 @@ pub fn run(context: &mut Context) -> Result<()> {
 }
 
 /// PyTorch and what it needs here; without something of that the suite is skipped.
-fn found(context: &mut Context, more_tools: &[OsString]) -> Option<PyTorch> {
+fn found(context: &mut Context, more_tools: &[OsString]) -> Result<Option<PyTorch>> {
     let tools = [tools::c_compiler(), "readelf".into()];
     if let Some(missing) = tools.iter().chain(more_tools).find(|tool| !tools::works(tool)) {
         context.skip("all of it", &format!("there is no {}", missing.display()));
-        return None;
+        return Ok(None);
     }
-    match PyTorch::find(&context.workspace) {
-        Ok(pytorch) => Some(pytorch),
-        Err(error) => {
-            let words = format!("{error:#}");
-            context.skip("all of it", words.lines().next().unwrap_or_default());
-            None
-        }
-    }
+    let found = PyTorch::find(&context.workspace);
+    context.or_skip("all of it", found)
 }
 
 /// libbfc in the place of PyTorch's own allocator: the same tensors, as much asked for at the same times, and nothing of

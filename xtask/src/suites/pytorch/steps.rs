@@ -24,7 +24,7 @@ const BACKENDS: [(&str, &str); 2] = [("libbfc", "cuda"), ("libbfc, cuda_vmm", "c
 
 /// Each run is a process.
 pub fn run(context: &mut Context) -> Result<()> {
-    let Some(pytorch) = found(context, &[tools::cxx_compiler()]) else { return Ok(()) };
+    let Some(pytorch) = found(context, &[tools::cxx_compiler()])? else { return Ok(()) };
     let prefix = context.prefix()?;
     let with = With { pytorch, prefix: &prefix };
     let Some(native) = with.ran(context, "native", &[], &["training", "serving", "mem_pool"]) else {
