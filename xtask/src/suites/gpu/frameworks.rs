@@ -66,14 +66,8 @@ fn simulated(context: &mut Context, folder: &Path) -> Result<()> {
         context.skip(NAME, &format!("there is no {}", tool.display()));
         return Ok(());
     }
-    let pytorch = match PyTorch::find(&context.workspace) {
-        Ok(pytorch) => pytorch,
-        Err(error) => {
-            let words = format!("{error:#}");
-            context.skip(NAME, words.lines().next().unwrap_or_default());
-            return Ok(());
-        }
-    };
+    let found = PyTorch::find(&context.workspace);
+    let Some(pytorch) = context.or_skip(NAME, found)? else { return Ok(()) };
     let ended = context.program(NAME, on_simulation(&context.workspace, &pytorch, folder), Count::Cargo)?;
     let skipped = ended.text.lines().filter(|line| line.contains(" ... ignored"));
     context.gate("frameworks: nothing of that was skipped", &skipped.map(str::to_owned).collect::<Vec<_>>());
