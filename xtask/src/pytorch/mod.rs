@@ -130,7 +130,15 @@ pub struct Facts {
 impl PyTorch {
     /// The one in the cache, which is filled if need be; the simulation and the stubs are built.
     pub fn find(workspace: &Workspace) -> Result<Self> {
-        let environment = PACKAGES.find(workspace)?;
+        Self::of(workspace, PACKAGES.find(workspace)?)
+    }
+
+    /// The same if it is in the cache already.
+    pub fn kept(workspace: &Workspace) -> Result<Option<Self>> {
+        PACKAGES.kept()?.map(|environment| Self::of(workspace, environment)).transpose()
+    }
+
+    fn of(workspace: &Workspace, environment: Environment) -> Result<Self> {
         let simulation = simcuda::build(workspace)?;
         let stubs = stubs::build(workspace, &environment.packages().join("torch/lib"))?;
         let libraries = std::env::join_paths([simulation, stubs])?;

@@ -66,8 +66,11 @@ fn simulated(context: &mut Context, folder: &Path) -> Result<()> {
         context.skip(NAME, &format!("there is no {}", tool.display()));
         return Ok(());
     }
-    let found = PyTorch::find(&context.workspace);
-    let Some(pytorch) = context.or_skip(NAME, found)? else { return Ok(()) };
+    // This suite is a usual one, and fetches nothing.
+    let Some(pytorch) = PyTorch::kept(&context.workspace)? else {
+        context.skip(NAME, "PyTorch was not fetched yet: cargo xtask test --suite pytorch does so");
+        return Ok(());
+    };
     let ended = context.program(NAME, on_simulation(&context.workspace, &pytorch, folder), Count::Cargo)?;
     let skipped = ended.text.lines().filter(|line| line.contains(" ... ignored"));
     context.gate("frameworks: nothing of that was skipped", &skipped.map(str::to_owned).collect::<Vec<_>>());
