@@ -33,14 +33,23 @@ pub struct Environment {
 impl Packages {
     /// The one in the cache, which is filled if need be.
     pub fn find(&self, workspace: &Workspace) -> Result<Environment> {
-        let folder = tools::cache()?.join("libbfc").join(self.name);
-        if let Some(found) = self.inside(&folder)? {
+        if let Some(found) = self.kept()? {
             return Ok(found);
         }
+        let folder = self.folder()?;
         println!("  fetching {} from PyPI into {} (once)", self.about, folder.display());
         tools::virtual_environment(workspace, &folder, self.pip)?;
         files::write(&marker(&folder), self.wanted())?;
         self.inside(&folder)?.with_context(|| format!("{} is not as it was made", folder.display()))
+    }
+
+    /// The one in the cache, if it is there: for tests that are not worth the download.
+    pub fn kept(&self) -> Result<Option<Environment>> {
+        self.inside(&self.folder()?)
+    }
+
+    fn folder(&self) -> Result<PathBuf> {
+        Ok(tools::cache()?.join("libbfc").join(self.name))
     }
 
     /// What a folder holds, if it is whole and of these packages.

@@ -6,7 +6,7 @@
 mod differences;
 mod stubs;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -130,7 +130,15 @@ pub struct Facts {
 impl PyTorch {
     /// The one in the cache, which is filled if need be; the simulation and the stubs are built.
     pub fn find(workspace: &Workspace) -> Result<Self> {
-        let environment = PACKAGES.find(workspace)?;
+        Self::of(workspace, PACKAGES.find(workspace)?)
+    }
+
+    /// The same if it is in the cache already.
+    pub fn kept(workspace: &Workspace) -> Result<Option<Self>> {
+        PACKAGES.kept()?.map(|environment| Self::of(workspace, environment)).transpose()
+    }
+
+    fn of(workspace: &Workspace, environment: Environment) -> Result<Self> {
         let simulation = simcuda::build(workspace)?;
         let stubs = stubs::build(workspace, &environment.packages().join("torch/lib"))?;
         let libraries = std::env::join_paths([simulation, stubs])?;
@@ -201,6 +209,11 @@ impl PyTorch {
         command.envs(launcher.environment.iter().map(|(name, value)| (name, value)));
         let name = format!("pytorch {} {}", launcher.name, case.join(" "));
         workspace.run_well(&name, command).map(drop)
+    }
+
+    /// Where a loader has to look for the simulation, and for the libraries in place of NVIDIA's.
+    pub fn libraries(&self) -> &OsStr {
+        &self.libraries
     }
 
     /// The interpreter.

@@ -5,8 +5,9 @@
 //! kernels that the simulation knows by name, which shows that the program works and nothing of a GPU.
 //!
 //! Beside it there is the conformance suite of `cargo test`, over the driver that is there, and programs that know nothing
-//! of libbfc, with the interposer.
+//! of libbfc, with the interposer, and frameworks with the Python package.
 
+mod frameworks;
 mod interposed;
 
 use std::path::{Path, PathBuf};
@@ -57,6 +58,7 @@ pub fn run(context: &mut Context) -> Result<()> {
     show(context, measured)?;
 
     interposed::run(context, &folder)?;
+    frameworks::run(context, &folder)?;
 
     conformance(&context.workspace, &folder)?;
     let over = |name: &str, simulation: Option<&Path>| {
@@ -124,5 +126,6 @@ fn build(workspace: &Workspace, prefix: &Path) -> Result<PathBuf> {
     command.args(["-Wl,-rpath,$ORIGIN", "-ldl"]);
     workspace.run_well("bfc-gpu", command)?;
     interposed::build(workspace, prefix, &folder)?;
+    frameworks::build(workspace, prefix, &folder)?;
     Ok(folder)
 }
