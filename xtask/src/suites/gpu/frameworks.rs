@@ -66,7 +66,7 @@ fn simulated(context: &mut Context, folder: &Path) -> Result<()> {
         context.skip(NAME, &format!("there is no {}", tool.display()));
         return Ok(());
     }
-    // This suite is a usual one, and fetches nothing.
+    // This suite fetches nothing.
     let Some(pytorch) = PyTorch::kept(&context.workspace)? else {
         context.skip(NAME, "PyTorch was not fetched yet: cargo xtask test --suite pytorch does so");
         return Ok(());
