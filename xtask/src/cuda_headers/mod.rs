@@ -24,6 +24,20 @@ const PACKAGES: Packages = Packages {
     ],
 };
 
+/// cuTensorNet's and nvJPEG's own, which want those of CUDA 12.
+const HANDLERS: Packages = Packages {
+    name: "handler-headers",
+    about: "the headers of cuTensorNet and nvJPEG (9 MB)",
+    pip: &["--no-deps", "--only-binary=:all:", "cutensornet-cu12==2.14.0", "nvidia-nvjpeg-cu12==12.4.0.76"],
+};
+
+/// The folders of cuTensorNet's and nvJPEG's headers, which are fetched if need be.
+pub fn handlers(workspace: &Workspace) -> Result<[PathBuf; 2]> {
+    let environment = HANDLERS.find(workspace)?;
+    let folder = |name| environment.packages().join(name);
+    Ok(["cuquantum/include", "nvidia/nvjpeg/include"].map(folder))
+}
+
 /// A version of the headers.
 pub struct Headers {
     /// The first number of their version.

@@ -53,6 +53,37 @@ pub fn run(context: &mut Context) -> Result<()> {
             });
         }
     }
+    handlers(context, &versions)
+}
+
+/// The functions for cuTensorNet and nvJPEG against their headers.
+fn handlers(context: &mut Context, versions: &[Headers]) -> Result<()> {
+    let found = cuda_headers::handlers(&context.workspace);
+    let Some(folders) = context.or_skip("the handlers of cuTensorNet and nvJPEG", found)? else {
+        return Ok(());
+    };
+    // The headers of 12 want some of nvcc's, which are in the wheels of 13.
+    let folders = folders.iter().chain(versions.iter().map(|headers| &headers.include));
+    let folders: Vec<&PathBuf> = folders.collect();
+    let compile = |workspace: &Workspace, name: &str, fault: Option<&str>| {
+        let mut command = workspace.command(tools::c_compiler());
+        command
+            .args(["-std=gnu11", "-Wall", "-Werror", "-fsyntax-only", "-I"])
+            .arg(workspace.path("include"));
+        for folder in &folders {
+            command.arg("-isystem").arg(folder);
+        }
+        command.args(fault).arg(workspace.path("ffi-tests/handlers/signatures.c"));
+        workspace.run(name, command)
+    };
+    context.check("the handlers of cuTensorNet and nvJPEG have our types", |workspace| {
+        let ended = compile(workspace, "handlers", None)?;
+        if ended.success { Ok(()) } else { bail!("{}", ended.complaint()) }
+    });
+    context.check("the handlers: found: another type", |workspace| {
+        let ended = compile(workspace, "handlers, fault", Some("-DFAULT"))?;
+        found_it(&ended, "static assertion failed")
+    });
     Ok(())
 }
 
