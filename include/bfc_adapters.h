@@ -5,8 +5,8 @@
  *
  * What holds for every function, beside what bfc.h says at its head:
  * - It works on the allocator of bfc.h for that ordinal, the program's own if bfc_create was called before. Else the
- *   first request creates it, as bfc_create does with NULL for options: from the environment (docs/environment.md),
- *   and with growth and garbage collection where that says nothing. Threads that come at once share one. All
+ *   first request creates it, as bfc_adapter_options said, or else as bfc_create does with NULL for options: from the
+ *   environment (docs/environment.md), and with growth and garbage collection where that says nothing. Threads that come at once share one. All
  *   functions of bfc.h work on it: bfc_stats, bfc_report, bfc_destroy.
  * - One that an allocator with BFC_TIMESTAMPS cannot serve fails: all but the queries and the trims.
  * - Whoever cannot be told why a call failed finds the words in bfc_last_error, the status in bfc_adapter_status, and
@@ -61,7 +61,7 @@ void bfc_torch_reset(void);
 
 // For set_memory_fraction_fn, which is torch.cuda.set_per_process_memory_fraction(): creates the device's allocator
 // with that share of the device's memory as its limit. Of an allocator that exists already the limit stays, and
-// BFC_LOG=error says so; BFC_MEMORY_LIMIT goes before the share.
+// BFC_LOG=error says so; BFC_MEMORY_LIMIT goes before the share, and so does bfc_adapter_options.
 //
 // @param fraction  From 0 to 1.
 void bfc_torch_memory_fraction(double fraction,
@@ -170,6 +170,20 @@ int bfc_handler_free(void *ctx,
 //
 // @return A status; BFC_OK if no such call has failed yet in this thread.
 bfc_status_t bfc_adapter_status(void);
+
+// Says how the first request of a framework creates a device's allocator, in place of the environment alone; also the
+// first one after a bfc_destroy. Nothing is created now, and an allocator that exists stays as it is.
+//
+// Each call keeps a copy of what it was given to the end of the process: it is for the beginning of a program.
+//
+// @param device   0 to 255; -1: each of them of which nothing was said by itself.
+// @param options  As for bfc_create, copied with the name. NULL: nothing is said any more.
+// @return BFC_OK; BFC_ERROR_INVALID_ARGUMENT, also for options that bfc_create would refuse by themselves;
+//         BFC_ERROR_OUT_OF_MEMORY (of the host). What only a device can refuse its first request says.
+//
+// Precondition: `options` is NULL or points to a struct of `struct_size` bytes, whose pointers are valid.
+bfc_status_t bfc_adapter_options(int32_t device,
+                                 const bfc_options_t *options);
 
 #ifdef __cplusplus
 }  // extern "C"

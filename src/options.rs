@@ -248,6 +248,23 @@ impl Options<'_> {
         options
     }
 
+    /// The same under another name.
+    pub(crate) fn named<'b>(self, name: Option<&'b str>) -> Options<'b> {
+        let Self { backend, flags, memory_limit, memory_fraction, fragmentation_fraction, .. } = self;
+        let Self { initial_region_bytes, retry_timeout_ms, suballocator, .. } = self;
+        Options {
+            backend,
+            flags,
+            memory_limit,
+            memory_fraction,
+            fragmentation_fraction,
+            initial_region_bytes,
+            retry_timeout_ms,
+            name,
+            suballocator,
+        }
+    }
+
     fn choose_backend(&self, device: i32) -> Result<Owned, Error> {
         let kind = match (self.backend, device) {
             (BackendKind::Auto, 256) => BackendKind::Host,

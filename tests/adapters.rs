@@ -9,7 +9,7 @@ use common::simcuda::steer::{ALLOCATIONS, RETAINS};
 use common::simcuda::{Simulation, simulated, simulated_saying, simulated_with};
 use common::*;
 use cuda_sys::{CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_UNKNOWN};
-use std::ptr::null_mut;
+use std::ptr::{null, null_mut};
 use std::sync::Barrier;
 
 /// Device 0 has so much memory for the allocator, and begins with small regions.
@@ -370,6 +370,56 @@ fn a_share_of_the_device_is_set_once() {
             end(0);
         });
     assert!(!told.contains("bfc_torch_memory_fraction: "), "nobody asked for the log: {told}");
+}
+
+#[test]
+fn the_first_request_creates_what_the_program_has_said() {
+    let environment = [("SIMCUDA_DEVICES", "2"), ("BFC_MEMORY_LIMIT", "64MiB")];
+    simulated_with("the_first_request_creates_what_the_program_has_said", &environment, |sim| {
+        let say = |device: i32, wanted: Option<&bfc_options_t>| unsafe {
+            bfc_adapter_options(device, wanted.map_or(null(), |wanted| wanted))
+        };
+        let limit_of = |device: i32| {
+            let chunk = bfc_torch_alloc(1000, device, null_mut());
+            assert!(!chunk.is_null(), "{}", last_error());
+            bfc_torch_free(chunk, 1000, device, null_mut());
+            stats_of(device).bytes_limit
+        };
+        let mut name = *b"said\0";
+        let mut wanted = options();
+        (wanted.flags, wanted.memory_limit, wanted.name) = (GROWING, 8 * MIB, name.as_ptr().cast());
+        assert_eq!(say(-1, Some(&wanted)), BFC_OK);
+        wanted.memory_limit = 4 * MIB;
+        assert_eq!(say(1, Some(&wanted)), BFC_OK);
+        // Both are copies.
+        (name, wanted.memory_limit) = (*b"gone\0", GIB);
+        assert_eq!(sim.calls("cuMemAlloc"), 0, "nothing is created before");
+        assert_eq!((limit_of(0), limit_of(1)), (8 * MIB, 4 * MIB));
+        let report = common::pool::text(|to, room, length| unsafe { bfc_report(0, to, room, length) });
+        assert!(report.contains("\"said\""), "{report}");
+        end(0);
+        assert_eq!(limit_of(0), 8 * MIB, "it holds for the next one too");
+        // What was said goes before a share, as an allocator that is there does.
+        end(0);
+        bfc_torch_memory_fraction(0.5, 0);
+        assert!(last_error().contains("its limit stays"), "{}", last_error());
+        assert_eq!(limit_of(0), 8 * MIB);
+        end(0);
+        end(1);
+        assert_eq!((say(1, None), limit_of(1)), (BFC_OK, 8 * MIB), "that of all counts again");
+        assert_eq!((say(-1, None), limit_of(0)), (BFC_OK, 64 * MIB), "the environment counts again");
+        end(0);
+        end(1);
+        // The program's own is used as it is.
+        assert_eq!(say(0, Some(&wanted)), BFC_OK);
+        limited(2 * MIB);
+        assert_eq!(limit_of(0), 2 * MIB);
+        end(0);
+        wanted.memory_fraction = 2.0;
+        let refused = [say(0, Some(&wanted)), say(256, None), say(-2, None)];
+        assert_eq!(refused, [BFC_ERROR_INVALID_ARGUMENT; 3]);
+        assert_ne!(name[0], b's');
+    });
 }
 
 #[test]

@@ -25,15 +25,23 @@ pub unsafe extern "C" fn bfc_create(device: i32, options: *const bfc_options_t) 
     status(|| {
         quiet::silence_own_panics();
         let device = Device::new(device)?;
-        if options.is_null() {
-            return device.create(None);
-        }
-        // SAFETY: not NULL, so valid by this function's contract.
-        let raw = unsafe { versioned::read(options)? };
-        // SAFETY: as above.
-        let options = unsafe { parse(&raw)? };
-        device.create(Some(&options))
+        // SAFETY: by this function's contract.
+        device.create(unsafe { given(options)? }.as_ref())
     })
+}
+
+/// NULL is none.
+///
+/// # Safety
+/// `options` is NULL or points to a struct of `struct_size` bytes, whose pointers are valid as long as the result is used.
+pub(super) unsafe fn given<'a>(options: *const bfc_options_t) -> Result<Option<Options<'a>>, Error> {
+    if options.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: not NULL, so valid by this function's contract.
+    let raw = unsafe { versioned::read(options)? };
+    // SAFETY: as above.
+    unsafe { parse(&raw) }.map(Some)
 }
 
 /// # Safety

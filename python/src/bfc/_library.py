@@ -138,6 +138,7 @@ _CALLS: dict[str, tuple[Any, ...]] = {
     "bfc_scope_begin": (c_char_p, c_uint64),
     "bfc_scope_end": (),
     "bfc_set_log_callback": (LogCallback, c_void_p),
+    "bfc_adapter_options": (c_int32, POINTER(Options)),
 }
 
 # The others, with what they return.

@@ -1,5 +1,6 @@
 //! An adapter's device, whose allocator it creates if nobody has.
 
+use super::wish::wished;
 use crate::capi::quiet;
 use crate::device::Device;
 use crate::error::{Error, fail};
@@ -14,8 +15,8 @@ pub(super) fn device_of(ordinal: c_int) -> Result<Device, Error> {
     Err(fail!(Error::InvalidArgument, "device {ordinal}: CUDA's devices are 0 to {LAST_CUDA_DEVICE}"))
 }
 
-/// Does something with a device's allocator, which is created from the environment if there is none. Threads that come
-/// at once share one.
+/// Does something with a device's allocator, which is created if there is none: as the program has said, else from the
+/// environment. Threads that come at once share one.
 pub(super) fn served<T>(device: Device, work: impl Fn() -> Result<T, Error>) -> Result<T, Error> {
     if !device.was_created() {
         create(device)?;
@@ -30,9 +31,9 @@ pub(super) fn served<T>(device: Device, work: impl Fn() -> Result<T, Error>) -> 
     }
 }
 
-fn create(device: Device) -> Result<(), Error> {
+pub(super) fn create(device: Device) -> Result<(), Error> {
     quiet::silence_own_panics();
-    match device.create(None) {
+    match device.create(wished(device)) {
         Err(Error::AlreadyExists) => Ok(()),
         done => done,
     }

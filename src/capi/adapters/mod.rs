@@ -8,6 +8,7 @@ mod first_use;
 mod handler;
 mod ort;
 mod torch;
+mod wish;
 
 pub use cupy::*;
 pub use failed::bfc_adapter_status;
@@ -15,3 +16,4 @@ pub(in crate::capi) use failed::note;
 pub use handler::*;
 pub use ort::*;
 pub use torch::*;
+pub use wish::bfc_adapter_options;

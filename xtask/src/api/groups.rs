@@ -76,7 +76,7 @@ pub const FUNCTIONS: &[Group] = &[
         title: "Errors, messages, version",
         names: &["bfc_last_error", "bfc_status_string", "bfc_set_log_callback", "bfc_version"],
     },
-    Group { title: "Why an adapter failed", names: &["bfc_adapter_*"] },
+    Group { title: "For all adapters", names: &["bfc_adapter_*"] },
     Group { title: "PyTorch", names: &["bfc_torch_*"] },
     Group { title: "CuPy", names: &["bfc_cupy_*"] },
     Group { title: "ONNX Runtime", names: &["bfc_ort_*"] },

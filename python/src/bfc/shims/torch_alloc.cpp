@@ -39,17 +39,6 @@ class bad_alloc : public exception {
 
 namespace {
 
-constexpr int DEVICES = 256;
-
-// How bfc.torch.use() wants allocators to be created: written before PyTorch knows these functions, and then only read.
-struct Wanted {
-  bool given;
-  int device;  // Of this one only; -1: of all.
-  bfc_options_t options;
-  char name[256];
-};
-Wanted wanted = {};
-
 // Text of a failure, cut where it gets too long. A report has some kilobytes.
 class Words {
  public:
@@ -117,40 +106,11 @@ class Failed : public std::bad_alloc {
   raise(status == BFC_ERROR_OUT_OF_MEMORY, words);
 }
 
-// Creates the device's allocator as it is wanted, unless it is there. Without a wish libbfc does it by itself.
-void create(int device) {
-  if (!wanted.given || device < 0 || device >= DEVICES) return;
-  if (wanted.device >= 0 && wanted.device != device) return;
-  bfc_stats_t stats = BFC_STATS_INIT;
-  if (bfc_stats(device, &stats) != BFC_ERROR_NO_ALLOCATOR) return;
-  const bfc_status_t status = bfc_create(device, &wanted.options);
-  // The program's own, or another thread was first.
-  if (status != BFC_OK && status != BFC_ERROR_ALREADY_EXISTS) failed(device, status);
-}
-
 }  // namespace
-
-// Says how allocators are to be created; once, before PyTorch is given the functions below.
-EXPORTED void bfc_shim_torch_options(int device, const bfc_options_t *options) {
-  wanted.device = device;
-  wanted.options = *options;
-  if (options->name) {
-    strncpy(wanted.name, options->name, sizeof wanted.name - 1);
-    wanted.options.name = wanted.name;
-  }
-  wanted.given = true;
-}
 
 // For CUDAPluggableAllocator's alloc_fn: bfc_torch_alloc, and an exception in the place of NULL.
 EXPORTED void *bfc_shim_torch_alloc(size_t size, int device, bfc_stream_t stream) {
-  create(device);
   void *const address = bfc_torch_alloc(size, device, stream);
   if (!address && size) failed(device, bfc_adapter_status());
   return address;
-}
-
-// For set_memory_fraction_fn: bfc_torch_memory_fraction, after what bfc.torch.use() was given, if anything.
-EXPORTED void bfc_shim_torch_memory_fraction(double fraction, int device) {
-  create(device);
-  bfc_torch_memory_fraction(fraction, device);
 }

@@ -26,6 +26,7 @@ PREBUILT = _shim.SOURCES / f"{_SOURCE}.so"
 _SETTERS = {
     "set_init_fn": "bfc_torch_init",
     "set_reset_fn": "bfc_torch_reset",
+    "set_memory_fraction_fn": "bfc_torch_memory_fraction",
     "set_base_alloc_fn": "bfc_torch_base_alloc",
     "set_record_stream_fn": "bfc_torch_record_stream",
     "set_begin_allocate_to_pool": "bfc_torch_begin_allocate_to_pool",
@@ -96,17 +97,15 @@ def use(
     }
     given = {key: value for key, value in given.items() if value is not None}
     shim, raises = _shim_for(torch)
-    functions = ctypes.CDLL(os.fspath(shim))
     if given:
-        _wish(functions, torch, device, given)
+        options = _devices.options(**given)
+        _library.call("bfc_adapter_options", -1 if device is None else _ordinal(torch, device), ctypes.byref(options))
     allocator = torch.cuda.memory.CUDAPluggableAllocator(
         os.fspath(shim), "bfc_shim_torch_alloc", "bfc_torch_free"
     )
     inner = allocator.allocator()
     for setter, function in _SETTERS.items():
         getattr(inner, setter)(_library.address(function))
-    fraction = ctypes.cast(functions.bfc_shim_torch_memory_fraction, ctypes.c_void_p).value
-    inner.set_memory_fraction_fn(fraction)
     torch.cuda.memory.change_current_allocator(allocator)
     _used = Used(raises, shim)
     return _used
@@ -123,13 +122,6 @@ def _refuse_if_late(torch: Any) -> None:
         raise RuntimeError(
             "CUDA is initialised already: call bfc.torch.use() before anything of CUDA, right after the imports"
         )
-
-
-def _wish(functions: ctypes.CDLL, torch: Any, device: Any, given: dict[str, Any]) -> None:
-    options = _devices.options(**given)
-    functions.bfc_shim_torch_options.argtypes = [ctypes.c_int, ctypes.POINTER(_library.Options)]
-    functions.bfc_shim_torch_options.restype = None
-    functions.bfc_shim_torch_options(-1 if device is None else _ordinal(torch, device), ctypes.byref(options))
 
 
 def _ordinal(torch: Any, device: Any) -> int:

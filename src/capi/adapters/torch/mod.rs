@@ -6,7 +6,8 @@ mod pools;
 
 pub use pools::*;
 
-use super::first_use::{device_of, served};
+use super::first_use::{create, device_of, served};
+use super::wish::wished;
 use crate::capi::answer::or_log;
 use crate::capi::quiet;
 use crate::capi::types::bfc_stream_t;
@@ -81,7 +82,7 @@ pub extern "C" fn bfc_torch_reset() {
 
 /// For set_memory_fraction_fn, which is torch.cuda.set_per_process_memory_fraction(): creates the device's allocator
 /// with that share of the device's memory as its limit. Of an allocator that exists already the limit stays, and
-/// BFC_LOG=error says so; BFC_MEMORY_LIMIT goes before the share.
+/// BFC_LOG=error says so; BFC_MEMORY_LIMIT goes before the share, and so does bfc_adapter_options.
 ///
 /// @param fraction  From 0 to 1.
 #[unsafe(no_mangle)]
@@ -90,11 +91,16 @@ pub extern "C" fn bfc_torch_memory_fraction(fraction: f64, device: c_int) {
         quiet::silence_own_panics();
         // 0 would be 'not given'.
         let fraction = if fraction == 0.0 { f64::MIN_POSITIVE } else { fraction };
-        match device_of(device)?.create_with_fraction(fraction) {
+        let device = device_of(device)?;
+        if wished(device).is_some() {
+            create(device)?;
+        }
+        match device.create_with_fraction(fraction) {
             Err(Error::AlreadyExists) => Err(fail!(
                 Error::AlreadyExists,
-                "device {device} has an allocator already, and its limit stays: set the fraction before the first \
-                 allocation"
+                "device {} has an allocator already, and its limit stays: set the fraction before the first \
+                 allocation",
+                device.ordinal()
             )),
             done => done,
         }
