@@ -376,8 +376,9 @@ fn a_share_of_the_device_is_set_once() {
 fn the_first_request_creates_what_the_program_has_said() {
     let environment = [("SIMCUDA_DEVICES", "2"), ("BFC_MEMORY_LIMIT", "64MiB")];
     simulated_with("the_first_request_creates_what_the_program_has_said", &environment, |sim| {
-        let say = |device: i32, wanted: Option<&bfc_options_t>| unsafe {
-            bfc_adapter_options(device, wanted.map_or(null(), |wanted| wanted))
+        let say = |device: i32, wanted: Option<&bfc_options_t>| {
+            // SAFETY: options of this program, or NULL.
+            unsafe { bfc_adapter_options(device, wanted.map_or(null(), |wanted| wanted)) }
         };
         let limit_of = |device: i32| {
             let chunk = bfc_torch_alloc(1000, device, null_mut());
@@ -395,6 +396,7 @@ fn the_first_request_creates_what_the_program_has_said() {
         (name, wanted.memory_limit) = (*b"gone\0", GIB);
         assert_eq!(sim.calls("cuMemAlloc"), 0, "nothing is created before");
         assert_eq!((limit_of(0), limit_of(1)), (8 * MIB, 4 * MIB));
+        // SAFETY: `text` hands out room of that length.
         let report = common::pool::text(|to, room, length| unsafe { bfc_report(0, to, room, length) });
         assert!(report.contains("\"said\""), "{report}");
         end(0);

@@ -83,22 +83,21 @@ def use(
     import torch
 
     _refuse_if_late(torch)
-    given = {
-        "backend": backend,
-        "memory_limit": memory_limit,
-        "memory_fraction": memory_fraction,
-        "allow_growth": None if allow_growth else False,
-        "garbage_collection": None if garbage_collection else False,
-        "split_always": split_always or None,
-        "fragmentation_fraction": fragmentation_fraction,
-        "initial_region_bytes": initial_region_bytes,
-        "retry_timeout_ms": retry_timeout_ms,
-        "name": name,
-    }
-    given = {key: value for key, value in given.items() if value is not None}
+    options = _devices.options(
+        backend=backend,
+        memory_limit=memory_limit,
+        memory_fraction=memory_fraction,
+        allow_growth=allow_growth,
+        garbage_collection=garbage_collection,
+        split_always=split_always,
+        fragmentation_fraction=fragmentation_fraction,
+        initial_region_bytes=initial_region_bytes,
+        retry_timeout_ms=retry_timeout_ms,
+        name=name,
+    )
     shim, raises = _shim_for(torch)
-    if given:
-        options = _devices.options(**given)
+    # Without an argument the environment decides.
+    if bytes(options) != bytes(_devices.options()):
         _library.call("bfc_adapter_options", -1 if device is None else _ordinal(torch, device), ctypes.byref(options))
     allocator = torch.cuda.memory.CUDAPluggableAllocator(
         os.fspath(shim), "bfc_shim_torch_alloc", "bfc_torch_free"
