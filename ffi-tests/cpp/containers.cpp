@@ -7,10 +7,13 @@
 #include "../c/check.h"
 
 #include <cstring>
+#include <functional>
 #include <list>
 #include <map>
+#include <random>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -107,10 +110,11 @@ void exhaustion_is_bad_alloc() {
 class counting final : public std::pmr::memory_resource {
  public:
   std::size_t held = 0, most = 0, limit = 8 * mib;
+  std::function<bool()> fails = [] { return false; };
 
  private:
   void *do_allocate(std::size_t bytes, std::size_t alignment) override {
-    if (bytes > limit - held) throw std::bad_alloc();
+    if (bytes > limit - held || fails()) throw std::bad_alloc();
     held += bytes;
     most = held > most ? held : most;
     return std::pmr::new_delete_resource()->allocate(bytes, alignment);
@@ -145,6 +149,54 @@ void a_pool_over_a_resource() {
   CHECK(upstream.held == 0 && upstream.most >= 3 * mib && upstream.most <= upstream.limit);
 }
 
+// A thousand requests, for which the limit is too small, while the pool's own source fails too.
+void random_sizes_with_failures() {
+  struct piece {
+    void *at;
+    std::size_t bytes, alignment;
+    int filling;
+  };
+  std::mt19937_64 random(20261121);
+  int failures = 0, refused = 0;
+  counting upstream;
+  upstream.limit = mib;
+  upstream.fails = [&] { return random() % 2 == 0 && ++failures; };
+  {
+    const bfc::pool pool(503, bfc::options::growing().upstream(upstream));
+    bfc::memory_resource resource(pool);
+    std::vector<piece> kept;
+    const auto drop = [&](std::size_t which) {
+      const piece gone = std::exchange(kept[which], kept.back());
+      kept.pop_back();
+      CHECK(is_filled(static_cast<char *>(gone.at), gone.bytes, gone.filling));
+      resource.deallocate(gone.at, gone.bytes, gone.alignment);
+    };
+    for (int times = 0; times < 1000; times++) {
+      const std::size_t bytes = random() % (std::size_t{1} << random() % 22), alignment = std::size_t{1} << random() % 13;
+      try {
+        void *const at = resource.allocate(bytes, alignment);
+        CHECK(at != nullptr && reinterpret_cast<std::uintptr_t>(at) % alignment == 0);
+        kept.push_back({at, bytes, alignment, times % 256});
+        std::memset(at, times % 256, bytes);
+      } catch (const std::bad_alloc &) {
+        refused++;
+      }
+      if (!kept.empty() && random() % 5 < 2) drop(random() % kept.size());
+      // So that the source is asked again.
+      if (random() % 20 == 0) {
+        while (!kept.empty()) drop(0);
+        pool.trim();
+      }
+      pool.check();
+    }
+    CHECK(refused > 50 && refused < 500 && failures > 50);
+    CHECK(pool.stats().num_allocs == 1000u - static_cast<unsigned>(refused));
+    while (!kept.empty()) drop(0);
+    CHECK(pool.stats().bytes_in_use == 0);
+  }
+  CHECK(upstream.held == 0);
+}
+
 // The functions of bfc_suballocator_t, from C++.
 void a_pool_over_functions() {
   struct arena {
@@ -175,6 +227,7 @@ int main(int argc, char **argv) {
   static const test_case cases[] = {
       CASE(containers), CASE(alignments_are_honoured), CASE(nothing_is_not_null), CASE(equal_by_device),
       CASE(exhaustion_is_bad_alloc), CASE(a_pool_over_a_resource), CASE(a_pool_over_functions),
+      CASE(random_sizes_with_failures),
   };
   return RUN_CASE(cases, argc, argv);
 }

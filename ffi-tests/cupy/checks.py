@@ -2,7 +2,10 @@
 
 import gc
 import pathlib
+import random
 import sys
+
+import numpy
 
 import bfc
 import simulation
@@ -60,6 +63,49 @@ def all_is_libbfcs(live_bytes):
     assert used and 0 <= used - found.pool_bytes < 512 * found.num_regions, (used, found)
     assert found.bytes_requested == live_bytes, (found, live_bytes)
     bfc.check(0)
+
+
+def pattern(nbytes, seed):
+    return numpy.random.default_rng(seed).integers(0, 256, nbytes, dtype=numpy.uint8)
+
+
+def random_sizes(seed, empty, write, read, exhausted):
+    """A thousand sizes with failures of the driver; contents are kept. How many requests found no memory, which raises
+    `exhausted`; how many a driver that was broken otherwise; how many of its calls failed."""
+    choose = random.Random(seed)
+    kept, refused, broken = [], 0, 0
+    for number in range(1000):
+        if number % 10 == 0:
+            bfc.trim(0)
+            code = choose.choice([simulation.OUT_OF_MEMORY, simulation.UNKNOWN])
+            for nth in range(1, 1 + choose.randrange(1, 6)):
+                simulation.fail(choose.choice([b"cuMemAlloc", b"cuEventRecord"]), nth, code)
+        data = pattern(int(2 ** choose.uniform(0, 22)), number)
+        try:
+            array = empty(len(data))
+        except exhausted as error:
+            assert any(words in str(error) for words in ["no memory", "CUDA_ERROR_OUT_OF_MEMORY"]), error
+            assert "device 0" in str(error), error
+            refused += 1
+            del kept[: len(kept) // 2]
+            continue
+        except bfc.Error as error:
+            assert error.name == "BFC_ERROR_BACKEND_FAILED", error
+            broken += 1
+            continue
+        write(array, data)
+        kept.append((array, data))
+        del array
+        if len(kept) > 30 or choose.random() < 0.4:
+            array, data = kept.pop(choose.randrange(len(kept)))
+            assert (read(array) == data).all()
+            del array
+    assert all((read(array) == data).all() for array, data in kept)
+    all_is_libbfcs(sum(array.nbytes for array, _ in kept))
+    kept.clear()
+    struck = simulation.struck()
+    simulation.clear_faults()
+    return refused, broken, struck
 
 
 def run_the_page(name, scope):

@@ -19,7 +19,7 @@ import bfc
 import bfc.cupy
 import checks
 import simulation
-from checks import KiB, MiB, all_is_libbfcs, raised
+from checks import KiB, MiB, all_is_libbfcs, pattern, raised
 
 OutOfMemoryError = cupy.cuda.memory.OutOfMemoryError
 SEED = 20251121
@@ -34,10 +34,6 @@ def end():
     cupy.cuda.set_allocator(None)
     # What copies to the host went by.
     cupy.get_default_pinned_memory_pool().free_all_blocks()
-
-
-def pattern(nbytes, seed):
-    return numpy.random.default_rng(seed).integers(0, 256, nbytes, dtype=numpy.uint8)
 
 
 def own_pool():
@@ -285,38 +281,9 @@ def other_failures(streams):
 def random_sizes(streams):
     """A thousand sizes with failures of the driver; contents are kept."""
     bfc.cupy.use(memory_limit=12 * MiB, streams=streams)
-    choose = random.Random(SEED)
-    kept, refused, broken = [], 0, 0
-    for number in range(1000):
-        if number % 10 == 0:
-            bfc.trim(0)
-            code = choose.choice([simulation.OUT_OF_MEMORY, simulation.UNKNOWN])
-            for nth in range(1, 1 + choose.randrange(1, 6)):
-                simulation.fail(choose.choice([b"cuMemAlloc", b"cuEventRecord"]), nth, code)
-        data = pattern(int(2 ** choose.uniform(0, 22)), number)
-        try:
-            array = cupy.empty(len(data), dtype=numpy.uint8)
-        except OutOfMemoryError as error:
-            assert "no memory" in str(error) and "device 0" in str(error), error
-            refused += 1
-            del kept[: len(kept) // 2]
-            continue
-        except bfc.Error as error:
-            assert error.name == "BFC_ERROR_BACKEND_FAILED", error
-            broken += 1
-            continue
-        array.set(data)
-        kept.append((array, data))
-        del array
-        if len(kept) > 30 or choose.random() < 0.4:
-            array, data = kept.pop(choose.randrange(len(kept)))
-            assert (array.get() == data).all()
-            del array
-    assert all((array.get() == data).all() for array, data in kept)
-    assert refused > 10 and broken > 3 and simulation.struck() > 20, (refused, broken, simulation.struck())
-    all_is_libbfcs(sum(array.nbytes for array, _ in kept))
-    kept.clear()
-    simulation.clear_faults()
+    empty = lambda nbytes: cupy.empty(nbytes, dtype=numpy.uint8)
+    refused, broken, struck = checks.random_sizes(SEED, empty, cupy.ndarray.set, cupy.ndarray.get, OutOfMemoryError)
+    assert refused > 10 and broken > 3 and struck > 20, (refused, broken, struck)
 
 
 def threads(streams):

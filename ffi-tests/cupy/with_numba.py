@@ -15,7 +15,7 @@ from numba.cuda.cudadrv.driver import CudaAPIError
 import bfc
 import checks
 import simulation
-from checks import KiB, MiB, all_is_libbfcs, raised
+from checks import KiB, MiB, all_is_libbfcs, pattern, raised
 
 SEED = 20251121
 VARIABLE = "NUMBA_CUDA_MEMORY_MANAGER"
@@ -35,10 +35,6 @@ def end():
 
 def manager():
     return cuda.current_context().memory_manager
-
-
-def pattern(nbytes, seed):
-    return numpy.random.default_rng(seed).integers(0, 256, nbytes, dtype=numpy.uint8)
 
 
 def by_the_variable():
@@ -189,38 +185,10 @@ def other_failures():
 def random_sizes():
     """A thousand sizes with failures of the driver; contents are kept."""
     bfc.create(0, memory_limit=12 * MiB)
-    choose = random.Random(SEED)
-    kept, refused, broken = [], 0, 0
-    for number in range(1000):
-        if number % 10 == 0:
-            bfc.trim(0)
-            code = choose.choice([simulation.OUT_OF_MEMORY, simulation.UNKNOWN])
-            for nth in range(1, 1 + choose.randrange(1, 6)):
-                simulation.fail(choose.choice([b"cuMemAlloc", b"cuEventRecord"]), nth, code)
-        data = pattern(int(2 ** choose.uniform(0, 22)), number)
-        try:
-            array = cuda.device_array(len(data), dtype=numpy.uint8)
-        except CudaAPIError as error:
-            assert "CUDA_ERROR_OUT_OF_MEMORY" in str(error) and "device 0" in str(error), error
-            refused += 1
-            del kept[: len(kept) // 2]
-            continue
-        except bfc.Error as error:
-            assert error.name == "BFC_ERROR_BACKEND_FAILED", error
-            broken += 1
-            continue
-        array.copy_to_device(data)
-        kept.append((array, data))
-        del array
-        if len(kept) > 30 or choose.random() < 0.4:
-            array, data = kept.pop(choose.randrange(len(kept)))
-            assert (array.copy_to_host() == data).all()
-            del array
-    assert all((array.copy_to_host() == data).all() for array, data in kept)
-    assert refused > 5 and broken > 3 and simulation.struck() > 20, (refused, broken, simulation.struck())
-    all_is_libbfcs(sum(array.nbytes for array, _ in kept))
-    kept.clear()
-    simulation.clear_faults()
+    empty = lambda nbytes: cuda.device_array(nbytes, dtype=numpy.uint8)
+    write, read = lambda array, data: array.copy_to_device(data), lambda array: array.copy_to_host()
+    refused, broken, struck = checks.random_sizes(SEED, empty, write, read, CudaAPIError)
+    assert refused > 5 and broken > 3 and struck > 20, (refused, broken, struck)
 
 
 def others_stay():

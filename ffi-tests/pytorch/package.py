@@ -5,9 +5,9 @@ Each case is a process of its own, for PyTorch takes an allocator once. What is 
 
 import ctypes
 import gc
+import pickle
 import random
 import sys
-import warnings
 
 import torch
 
@@ -24,13 +24,18 @@ def tensor(size):
     return torch.empty(size, dtype=torch.uint8, device="cuda")
 
 
-def failure(size):
-    """What is raised for a request that is too large."""
+def raised(work):
+    """What something raises that wants too much."""
     try:
-        tensor(size)
+        work()
     except Exception as error:  # whatever it is, that is the fact
         return error
-    raise AssertionError(f"{size} bytes were served")
+    raise AssertionError("it was served")
+
+
+def failure(size):
+    """What is raised for a request that is too large."""
+    return raised(lambda: tensor(size))
 
 
 def expect_error(kind, words, work):
@@ -46,7 +51,7 @@ def nothing_is_left(simulation, before):
     gc.collect()
     torch.cuda.synchronize()
     assert bfc.stats(0).bytes_in_use == 0, bfc.report(0)
-    bfc.torch.empty_cache()
+    bfc.trim(0)
     assert bfc.stats(0).pool_bytes == 0, bfc.report(0)
     assert simulation.used() == before, "the driver has not everything back"
     assert simulation.faults()["count"] == 0, simulation.faults()
@@ -54,8 +59,10 @@ def nothing_is_left(simulation, before):
 
 
 def page():
-    """The code on the page, with a device of 64 GiB or so."""
+    """The code on the page, with a device of 64 GiB; and PyTorch's own way to a limit."""
     scope = pluggable.PAGE.run("python-1", {})
+    torch.cuda.set_per_process_memory_fraction(0.25)
+    assert bfc.stats(0).bytes_limit == torch.cuda.mem_get_info()[1] // 4
     for block in ["python-3", "python-4"]:
         said = pluggable.said_by_the_page(block, scope)
         assert "memory of allocator" in said, said
@@ -144,16 +151,44 @@ def other_failures():
 
 def without_a_compiler():
     """The function that was compiled with the package."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        used = bfc.torch.use(memory_limit=8 * MiB, name="small")
-    assert any("no C++ compiler" in str(warning.message) for warning in caught), caught
-    assert used.raises is RuntimeError and used.shim.name == "torch_alloc.so"
-    error = failure(16 * MiB)
-    assert type(error) is RuntimeError, repr(error)
-    assert str(error).startswith("CUDA out of memory. small: no memory for"), error
-    assert str(error).splitlines()[2:] == bfc.report(0).splitlines(), error
+    used = bfc.torch.use(memory_limit=8 * MiB, name="small")
+    assert used.raises is bfc.torch.OutOfMemoryError and used.shim.name == "torch_alloc.so"
+    assert pickle.loads(pickle.dumps(used.raises)) is used.raises
+    simulation = facts.Simulation()
+    elsewhere = torch.nn.Parameter(torch.ones(16 * MiB // 4))
+    for work in [
+        lambda: tensor(16 * MiB),
+        lambda: elsewhere.to("cuda"),
+        # By way of pybind11, and in another thread than Python's.
+        lambda: torch.ops.aten.empty([16 * MiB], device=torch.device("cuda")),
+        lambda: Grown.apply(torch.ones(1, device="cuda", requires_grad=True)).backward(),
+    ]:
+        error = raised(work)
+        assert type(error) is used.raises, repr(error)
+        assert isinstance(error, torch.OutOfMemoryError) and isinstance(error, MemoryError)
+        lines = str(error).splitlines()
+        assert lines[0].startswith("CUDA out of memory. small: no memory for"), lines[0]
+        assert 'memory of allocator "small" on device 0 (cuda backend)' in lines, error
     assert bfc.owner(tensor(MiB).data_ptr()) == 0
+    bfc.torch.empty_cache()
+    for nth in range(1, 5):
+        simulation.library.simcuda_fail(b"cuMemAlloc", ctypes.c_uint64(nth), 801)  # CUDA_ERROR_NOT_SUPPORTED
+    error = failure(3 * MiB)
+    assert type(error) is RuntimeError and str(error).startswith("libbfc: "), repr(error)
+    simulation.library.simcuda_clear_faults()
+    assert tensor(3 * MiB).data_ptr()
+
+
+class Grown(torch.autograd.Function):
+    """Its gradient takes more than there is, in a thread of PyTorch's."""
+
+    @staticmethod
+    def forward(context, number):
+        return number.clone()
+
+    @staticmethod
+    def backward(context, gradient):
+        return gradient.new_empty(16 * MiB)
 
 
 def statistics():
@@ -223,6 +258,42 @@ def random_sizes():
     nothing_is_left(simulation, before)
 
 
+def mem_pool_random_sizes():
+    """A thousand requests in MemPools, which keep their segments as long as they live. The segments are from an allocator
+    that was there before, whose limit is too small, and its driver fails too."""
+    bfc.create(0, memory_limit=64 * MiB, name="segments")
+    simulation, choose = facts.Simulation(), random.Random(20261121)
+    torch.cuda.init()
+    before, failed = simulation.used(), 0
+    for _ in range(50):
+        pool, kept = bfc.torch.mem_pool(), []
+        for _ in range(20):
+            if choose.random() < 0.2:
+                nth = choose.randrange(1, 3)
+                simulation.library.simcuda_fail(b"cuMemAlloc", ctypes.c_uint64(nth), OUT_OF_MEMORY)
+            try:
+                with torch.cuda.use_mem_pool(pool):
+                    kept.append(tensor(int(2 ** choose.uniform(0, 25))))
+            except torch.OutOfMemoryError as error:
+                assert str(error).startswith("CUDA out of memory. Tried to allocate"), error
+                failed += 1
+            if kept and choose.random() < 0.3:
+                kept.pop(choose.randrange(len(kept)))
+            assert all(bfc.owner(one.data_ptr()) == 0 for one in kept)
+            places = sorted((one.data_ptr(), one.data_ptr() + one.nbytes) for one in kept)
+            assert all(end <= start for (_, end), (start, _) in zip(places, places[1:])), "two overlap"
+        assert bfc.stats(0).bytes_requested == sum(segment["total_size"] for segment in pool.snapshot())
+        kept.clear()
+        del pool
+        gc.collect()
+        torch.cuda.empty_cache()
+        # The next begins with the driver.
+        nothing_is_left(simulation, before)
+    struck, own = simulation.library.simcuda_struck(), bfc.stats(0)
+    assert failed > 30 and struck > 50 and own.num_failures >= failed, (failed, struck, own)
+    assert own.bytes_limit == 64 * MiB and own.num_allocs == own.num_frees
+
+
 CASES = [
     page,
     page_with_arguments,
@@ -233,6 +304,7 @@ CASES = [
     without_a_compiler,
     statistics,
     random_sizes,
+    mem_pool_random_sizes,
 ]
 
 if __name__ == "__main__":

@@ -21,9 +21,9 @@ const SHIM: &str = "src/bfc/shims/torch_alloc";
 
 /// What the shim wants of the C++ library, which is libstdc++ as for all of PyTorch's builds.
 const OF_LIBSTDCXX: [&str; 9] = [
-    "_ZNSt9bad_allocD2Ev",
+    "_ZNSt9exceptionD2Ev",
     "_ZSt9terminatev",
-    "_ZTISt9bad_alloc",
+    "_ZTISt9exception",
     "_ZTVN10__cxxabiv120__si_class_type_infoE",
     "_ZdlPvm",
     "__cxa_allocate_exception",

@@ -2,9 +2,9 @@
 // pluggable allocator gives, and the tensor would be at address 0.
 //
 // With BFC_WITH_TORCH it is compiled against the installed PyTorch: memory that ran out is c10::OutOfMemoryError, which
-// is torch.OutOfMemoryError in Python, and anything else a c10::Error, RuntimeError in Python. Without, either is a
-// std::bad_alloc with the words, of which PyTorch's operators make a RuntimeError. That variant has nothing of PyTorch in
-// it, and no header of C++, so it is compiled with the wheel, for machines without a compiler.
+// is torch.OutOfMemoryError in Python, and anything else a c10::Error, RuntimeError in Python. Without, either is what
+// PyTorch calls torch::PyTorchError: an exception that knows its type in Python, which the package has said. That variant
+// needs no header of PyTorch or of C++, so it is compiled with the wheel, for machines without a compiler.
 //
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
@@ -15,7 +15,7 @@
 #ifdef BFC_WITH_TORCH
 #include <c10/util/Exception.h>
 #else
-// As libstdc++, which PyTorch is compiled with, has them in its binary interface: the compiler that makes the wheel may
+// As libstdc++, which PyTorch is compiled with, has it in its binary interface: the compiler that makes the wheel may
 // have headers of another library.
 namespace std {
 class exception {
@@ -25,14 +25,19 @@ class exception {
   virtual ~exception() noexcept;
   virtual const char *what() const noexcept;
 };
-class bad_alloc : public exception {
- public:
-  bad_alloc() noexcept {}
-  bad_alloc(const bad_alloc &) noexcept {}
-  ~bad_alloc() noexcept override;
-  const char *what() const noexcept override;
-};
 }  // namespace std
+
+// Of Python's own only the name is needed.
+struct _object;
+
+// As torch/csrc/Exceptions.h has it; PyTorch catches it by its name and calls the two virtual functions. Its text is ours
+// to keep: nothing but they look at it.
+namespace torch {
+struct PyTorchError : std::exception {
+  const char *what() const noexcept override = 0;
+  virtual _object *python_type() = 0;
+};
+}  // namespace torch
 #endif
 
 #define EXPORTED extern "C" __attribute__((visibility("default")))
@@ -81,16 +86,23 @@ class Words {
 
 #else
 
-class Failed : public std::bad_alloc {
+// Types in Python. Said before PyTorch knows the functions below, and never deleted.
+_object *out_of_memory_error = nullptr, *other_error = nullptr;
+
+class Failed final : public torch::PyTorchError {
  public:
-  explicit Failed(const Words &words) noexcept : words_(words) {}
+  Failed(_object *type, const Words &words) noexcept : type_(type), words_(words) {}
   const char *what() const noexcept override { return words_.text(); }
+  _object *python_type() override { return type_; }
 
  private:
+  _object *const type_;
   Words words_;
 };
 
-[[noreturn]] void raise(bool, const Words &words) { throw Failed(words); }
+[[noreturn]] void raise(bool out_of_memory, const Words &words) {
+  throw Failed(out_of_memory ? out_of_memory_error : other_error, words);
+}
 
 #endif
 
@@ -107,6 +119,13 @@ class Failed : public std::bad_alloc {
 }
 
 }  // namespace
+
+#ifndef BFC_WITH_TORCH
+EXPORTED void bfc_shim_torch_raises(_object *out_of_memory, _object *other) {
+  out_of_memory_error = out_of_memory;
+  other_error = other;
+}
+#endif
 
 // For CUDAPluggableAllocator's alloc_fn: bfc_torch_alloc, and an exception in the place of NULL.
 EXPORTED void *bfc_shim_torch_alloc(size_t size, int device, bfc_stream_t stream) {

@@ -15,6 +15,8 @@ docs/pytorch.md has more. PyTorch is imported when a function is called.
 
 from __future__ import annotations
 
+from typing import Any
+
 from ._statistics import (
     empty_cache,
     max_memory_allocated,
@@ -27,7 +29,7 @@ from ._statistics import (
     reset_accumulated_memory_stats,
     reset_peak_memory_stats,
 )
-from ._use import Used, mem_pool, use
+from ._use import Used, mem_pool, out_of_memory_error, use
 
 __all__ = [
     "Used",
@@ -44,3 +46,10 @@ __all__ = [
     "reset_peak_memory_stats",
     "use",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # A subclass of PyTorch's, which is not imported before it is wanted.
+    if name == "OutOfMemoryError":
+        return out_of_memory_error()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

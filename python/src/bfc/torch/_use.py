@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import functools
 import os
 import pathlib
-import warnings
 from typing import TYPE_CHECKING, Any
 
 from .. import _devices, _library, _shim, library_path
@@ -40,8 +40,9 @@ class Used:
     """How PyTorch uses libbfc."""
 
     raises: type[Exception]
-    """What PyTorch's operators raise where memory runs out: ``torch.OutOfMemoryError``, which is a ``RuntimeError``; the
-    latter itself where there is no C++ compiler, or none that can compile PyTorch's headers."""
+    """What is raised where memory runs out: ``torch.OutOfMemoryError``, which is a ``RuntimeError``; where there is no C++
+    compiler, or none that can compile PyTorch's headers, ``bfc.torch.OutOfMemoryError``, which is also a
+    ``MemoryError``."""
     shim: pathlib.Path
     """The file with the function that raises it."""
 
@@ -70,7 +71,7 @@ def use(
     without any, from the environment (docs/environment.md). One that the program has created before is used as it is.
 
     The first time it compiles a small piece of C++ against the installed PyTorch, which takes some seconds and is kept
-    in the user's cache. Without a C++ compiler it warns, and what is raised out of memory is a ``RuntimeError``.
+    in the user's cache. Without a C++ compiler it takes a function that was compiled with this package.
 
     :param device: The arguments are for this device only: an ordinal, a string or a ``torch.device``. Else for all.
     :raises RuntimeError: CUDA is initialised already, or PyTorch's allocator was changed before.
@@ -133,16 +134,30 @@ def _ordinal(torch: Any, device: Any) -> int:
 
 def _shim_for(torch: Any) -> tuple[pathlib.Path, type[Exception]]:
     try:
-        return _compiled(torch), torch.OutOfMemoryError
-    except _shim.ShimError as error:
+        return _compiled(torch), torch.cuda.OutOfMemoryError
+    except _shim.ShimError:
         if not PREBUILT.exists():
             raise
-        warnings.warn(
-            f"out of memory will be a RuntimeError and no torch.OutOfMemoryError, which needs a C++ compiler: {error}",
-            RuntimeWarning,
-            stacklevel=3,
-        )
-        return PREBUILT, RuntimeError
+    raised = out_of_memory_error()
+    # Borrowed by the shim to the end of the process.
+    for kind in (raised, RuntimeError):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(kind))
+    tell = ctypes.CDLL(os.fspath(PREBUILT)).bfc_shim_torch_raises
+    tell.argtypes, tell.restype = [ctypes.py_object, ctypes.py_object], None
+    tell(raised, RuntimeError)
+    return PREBUILT, raised
+
+
+@functools.cache
+def out_of_memory_error() -> type[Exception]:
+    """``bfc.torch.OutOfMemoryError``, which cannot be made before PyTorch is imported."""
+    import torch
+
+    class OutOfMemoryError(torch.cuda.OutOfMemoryError, MemoryError):  # type: ignore[misc, name-defined, unused-ignore]
+        """Memory ran out, said by a function that was not compiled against PyTorch."""
+
+    OutOfMemoryError.__module__, OutOfMemoryError.__qualname__ = "bfc.torch", "OutOfMemoryError"
+    return OutOfMemoryError
 
 
 def _compiled(torch: Any) -> pathlib.Path:

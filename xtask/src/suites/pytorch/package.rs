@@ -11,7 +11,7 @@ use crate::suites::context::Context;
 use crate::wheel;
 
 /// Those of ffi-tests/pytorch/package.py: a process each.
-const CASES: [&[&str]; 11] = [
+const CASES: [&[&str]; 12] = [
     &["page"],
     &["page_with_arguments"],
     &["page_mem_pool"],
@@ -23,6 +23,7 @@ const CASES: [&[&str]; 11] = [
     &["without_a_compiler"],
     &["statistics"],
     &["random_sizes"],
+    &["mem_pool_random_sizes"],
 ];
 
 /// Of a device so large that the page's limit fits.
