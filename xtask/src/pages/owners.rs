@@ -22,6 +22,7 @@ pub const OWNERS: &[Owner] = &[
     Owner { page: "docs/api.md", suite: BOOK },
     Owner { page: "docs/cupy.md", suite: "cupy" },
     Owner { page: "docs/environment.md", suite: BOOK },
+    Owner { page: "docs/handlers.md", suite: "cuda-headers" },
     Owner { page: "docs/hooks.md", suite: BOOK },
     Owner { page: "docs/install.md", suite: BOOK },
     Owner { page: "docs/interposition-differences.md", suite: "preload" },

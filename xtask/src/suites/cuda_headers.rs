@@ -1,6 +1,6 @@
 //! The suite `cuda-headers`: cuda-sys against NVIDIA's own headers.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use cuda_sys::Function;
@@ -9,6 +9,7 @@ use super::context::Context;
 use crate::cuda_headers::{self, Headers, Lists};
 use crate::files;
 use crate::hooks;
+use crate::pages::owned::Owned;
 use crate::tools;
 use crate::workspace::{Ended, Workspace};
 
@@ -65,7 +66,7 @@ fn handlers(context: &mut Context, versions: &[Headers]) -> Result<()> {
     // The headers of 12 want some of nvcc's, which are in the wheels of 13.
     let folders = folders.iter().chain(versions.iter().map(|headers| &headers.include));
     let folders: Vec<&PathBuf> = folders.collect();
-    let compile = |workspace: &Workspace, name: &str, fault: Option<&str>| {
+    let compile = |workspace: &Workspace, name: &str, source: &Path, fault: Option<&str>| {
         let mut command = workspace.command(tools::c_compiler());
         command
             .args(["-std=gnu11", "-Wall", "-Werror", "-fsyntax-only", "-I"])
@@ -73,17 +74,31 @@ fn handlers(context: &mut Context, versions: &[Headers]) -> Result<()> {
         for folder in &folders {
             command.arg("-isystem").arg(folder);
         }
-        command.args(fault).arg(workspace.path("ffi-tests/handlers/signatures.c"));
+        command.args(fault).arg(source);
         workspace.run(name, command)
     };
-    context.check("the handlers of cuTensorNet and nvJPEG have our types", |workspace| {
-        let ended = compile(workspace, "handlers", None)?;
+    let compiles = |workspace: &Workspace, name: &str, source: &Path| {
+        let ended = compile(workspace, name, source, None)?;
         if ended.success { Ok(()) } else { bail!("{}", ended.complaint()) }
+    };
+    let signatures = context.workspace.path("ffi-tests/handlers/signatures.c");
+    context.check("the handlers of cuTensorNet and nvJPEG have our types", |workspace| {
+        compiles(workspace, "handlers", &signatures)
     });
     context.check("the handlers: found: another type", |workspace| {
-        let ended = compile(workspace, "handlers, fault", Some("-DFAULT"))?;
+        let ended = compile(workspace, "handlers, fault", &signatures, Some("-DFAULT"))?;
         found_it(&ended, "static assertion failed")
     });
+    let pages = Owned::of_suite(&context.workspace, "cuda-headers")?;
+    for page in &pages {
+        for block in &page.blocks {
+            context.check(&format!("{}: {} compiles", page.page, block.name), |workspace| {
+                compiles(workspace, &format!("handlers {}", block.name), &page.file(&block.name)?)?;
+                page.ran(&block.name)
+            });
+        }
+    }
+    context.all_ran(&pages);
     Ok(())
 }
 
