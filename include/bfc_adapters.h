@@ -6,8 +6,8 @@
  * What holds for every function, beside what bfc.h says at its head:
  * - It works on the allocator of bfc.h for that ordinal, the program's own if bfc_create was called before. Else the
  *   first request creates it, as bfc_adapter_options said, or else as bfc_create does with NULL for options: from the
- *   environment (docs/environment.md), and with growth and garbage collection where that says nothing. Threads that come at once share one. All
- *   functions of bfc.h work on it: bfc_stats, bfc_report, bfc_destroy.
+ *   environment (docs/environment.md), and with growth and garbage collection where that says nothing. Threads that
+ *   come at once share one. All functions of bfc.h work on it: bfc_stats, bfc_report, bfc_destroy.
  * - One that an allocator with BFC_TIMESTAMPS cannot serve fails: all but the queries and the trims.
  * - Whoever cannot be told why a call failed finds the words in bfc_last_error, the status in bfc_adapter_status, and
  *   with BFC_LOG=error the words are on the standard error stream.

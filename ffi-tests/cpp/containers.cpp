@@ -154,7 +154,7 @@ void random_sizes_with_failures() {
   struct piece {
     void *at;
     std::size_t bytes, alignment;
-    int filling;
+    char filling;
   };
   std::mt19937_64 random(20261121);
   int failures = 0, refused = 0;
@@ -176,8 +176,8 @@ void random_sizes_with_failures() {
       try {
         void *const at = resource.allocate(bytes, alignment);
         CHECK(at != nullptr && reinterpret_cast<std::uintptr_t>(at) % alignment == 0);
-        kept.push_back({at, bytes, alignment, times % 256});
-        std::memset(at, times % 256, bytes);
+        kept.push_back({at, bytes, alignment, static_cast<char>(times % 128)});
+        std::memset(at, times % 128, bytes);
       } catch (const std::bad_alloc &) {
         refused++;
       }

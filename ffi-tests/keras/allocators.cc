@@ -3,6 +3,8 @@
 
 #include "bfc/tensorflow.hpp"
 
+#include "../check_that.h"
+
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -12,14 +14,6 @@
 #include <memory>
 #include <random>
 #include <thread>
-
-#define CHECK_THAT(condition)                                                     \
-  do {                                                                            \
-    if (!(condition)) {                                                           \
-      std::fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition); \
-      std::exit(1);                                                               \
-    }                                                                             \
-  } while (false)
 
 // In derived.cc: a class in the source with bfc/tensorflow.hpp would bring a function along that is replaced there.
 std::unique_ptr<tsl::BFCAllocator> make_derived(std::unique_ptr<tsl::SubAllocator> source, bool *has_ended);

@@ -3,17 +3,11 @@
 
 #include "bfc/torch.hpp"
 
+#include "../check_that.h"
+
 #include <cstring>
 #include <thread>
 #include <vector>
-
-#define CHECK_THAT(condition)                                                     \
-  do {                                                                            \
-    if (!(condition)) {                                                           \
-      std::fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition); \
-      std::exit(1);                                                               \
-    }                                                                             \
-  } while (false)
 
 namespace {
 

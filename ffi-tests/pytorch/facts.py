@@ -1,10 +1,11 @@
 """What a program can see of the allocator, told as numbers that must not depend on who allocates.
 
 Two things beside it: what the simulated driver says of the run (misuses, what is left), and its calls, which do depend
-on who allocates.
+on who allocates. And how a run begins and ends, so that there is something to tell.
 """
 
 import ctypes
+import gc
 import hashlib
 
 import torch
@@ -13,6 +14,23 @@ from torch.utils._pytree import tree_leaves
 
 # torch.cuda promises nothing; its own allocator gives this, and some kernels of others rest on it.
 ALIGNMENT = 512
+
+
+def plain_kernels():
+    """cuDNN and the fused kinds of attention ask their kernels for sizes; those that are left ask nobody."""
+    torch.backends.cudnn.enabled = False
+    torch.backends.cuda.enable_flash_sdp(False)
+    torch.backends.cuda.enable_mem_efficient_sdp(False)
+    torch.backends.cuda.enable_cudnn_sdp(False)
+
+
+def clean():
+    """Gives back what can be given back."""
+    gc.collect()
+    torch.cuda.synchronize()
+    torch._C._cuda_clearCublasWorkspaces()
+    torch.cuda.empty_cache()
+    torch._C._host_emptyCache()
 
 
 class Storages(TorchDispatchMode):

@@ -29,7 +29,7 @@ def main():
     parser.add_argument("--limit", type=int, help="bytes that libbfc may hold")
     parser.add_argument("--mutate", action="store_true", help="with faults, which the suite has to find")
     options = parser.parse_args()
-    plain_kernels()
+    facts.plain_kernels()
     simulation = facts.Simulation()
     used = bfc.torch.use(memory_limit=options.limit) if options.libbfc else None
     torch.cuda.init()
@@ -40,7 +40,7 @@ def main():
     for name in options.scenarios:
         same[name], seen[name] = {}, {}
         SCENARIOS[name](run, same[name], seen[name])
-        clean()
+        facts.clean()
     seen["in use at the end"] = simulation.used() - before
     seen["faults"] = simulation.faults()
     with open(options.out, "w", encoding="utf-8") as file:
@@ -72,7 +72,7 @@ class Books:
         self.module = module
 
     def reset(self):
-        clean()
+        facts.clean()
         self.module.reset_peak_memory_stats()
         self.module.reset_accumulated_memory_stats()
 
@@ -96,23 +96,6 @@ class Books:
             "requested": found.bytes_requested,
             "peak requested": found.peak_bytes_requested,
         }
-
-
-def plain_kernels():
-    """cuDNN and the fused kinds of attention ask their kernels for sizes; those that are left ask nobody."""
-    torch.backends.cudnn.enabled = False
-    torch.backends.cuda.enable_flash_sdp(False)
-    torch.backends.cuda.enable_mem_efficient_sdp(False)
-    torch.backends.cuda.enable_cudnn_sdp(False)
-
-
-def clean():
-    """Gives back what can be given back."""
-    gc.collect()
-    torch.cuda.synchronize()
-    torch._C._cuda_clearCublasWorkspaces()
-    torch.cuda.empty_cache()
-    torch._C._host_emptyCache()
 
 
 def train(make):
@@ -165,7 +148,7 @@ def mem_pool(run, same, seen):
     except Exception as error:  # whatever it is, that is the fact
         seen["out of memory"] = type(error).__name__
     del pool
-    clean()
+    facts.clean()
     bfc._library.lib.bfc_torch_reset()
     seen["held at the end"] = bfc.stats(0).pool_bytes
 

@@ -5,7 +5,6 @@ device are real there, and are looked at.
 """
 
 import argparse
-import gc
 import json
 import os
 import random
@@ -26,7 +25,7 @@ MiB = 1 << 20
 def main():
     options = arguments()
     torch.manual_seed(SEED)
-    plain_kernels()
+    facts.plain_kernels()
     simulation = facts.Simulation()
     ours = None
     if options.pluggable:
@@ -42,7 +41,7 @@ def main():
     if is_native():
         torch.cuda.memory._record_memory_history(stacks="python", max_entries=1_000_000)
     first_use()
-    clean()
+    facts.clean()
     before, used_before, calls_before = torch.cuda.mem_get_info(), simulation.used(), simulation.calls()
 
     same = {"device": device(), "copies arrive": copies_arrive(), "on streams": on_streams(), "training": {}}
@@ -62,11 +61,11 @@ def main():
         same["captured"] = pluggable.captured(Perceptron(256), Perceptron.inputs)
     kept = torch.empty(3 * MiB, dtype=torch.uint8, device="cuda") if options.mutate == "leak" else None
     same["out of memory"] = out_of_memory()
-    clean()
+    facts.clean()
     if options.mem_pool:
         in_pool = lambda: train(Perceptron())["storages"]
         same["in a MemPool of libbfc"] = pluggable.mem_pool(options.mem_pool, in_pool)
-        clean()
+        facts.clean()
     same["statistics"] = statistics()
     same["segments"] = facts.segments() if is_native() else []
     same["leaked"] = before[0] - torch.cuda.mem_get_info()[0]
@@ -90,14 +89,6 @@ def arguments():
     parser.add_argument("--mem-pool", metavar="LIBRARY", help="libbfc.so, for that of a MemPool")
     parser.add_argument("--mutate", choices=["leak", "size", "pools"], help="a fault that the suite has to find")
     return parser.parse_args()
-
-
-def plain_kernels():
-    """cuDNN and the fused kinds of attention ask their kernels for sizes; those that are left ask nobody."""
-    torch.backends.cudnn.enabled = False
-    torch.backends.cuda.enable_flash_sdp(False)
-    torch.backends.cuda.enable_mem_efficient_sdp(False)
-    torch.backends.cuda.enable_cudnn_sdp(False)
 
 
 def is_native():
@@ -130,15 +121,6 @@ def first_use():
     ones = torch.ones(8, 8, device="cuda", requires_grad=True)
     (ones @ ones).sum().backward()
     torch.cuda.synchronize()
-
-
-def clean():
-    """Gives back what can be given back."""
-    gc.collect()
-    torch.cuda.synchronize()
-    torch._C._cuda_clearCublasWorkspaces()
-    torch.cuda.empty_cache()
-    torch._C._host_emptyCache()
 
 
 def copies_arrive():
@@ -239,7 +221,7 @@ def captured():
     of_pool = [segment["total_size"] for segment in pool.snapshot()]
     held = statistics()
     del graph, result, tensor, pool
-    clean()
+    facts.clean()
     return {"held": held, "in the pool": of_pool, "afterwards": statistics()}
 
 

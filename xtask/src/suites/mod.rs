@@ -120,7 +120,7 @@ const SUITES: &[Suite] = &[
     },
     Suite {
         name: "cuda-headers",
-        about: "cuda-sys against NVIDIA's own headers, 12 and 13 (fetches their wheels, once)",
+        about: "cuda-sys and the handlers against NVIDIA's own headers (fetches their wheels, once)",
         usual: false,
         run: cuda_headers::run,
     },

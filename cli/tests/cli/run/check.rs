@@ -125,6 +125,7 @@ fn signals_come_to_the_program() {
         "trap 'exit 40' TERM; trap 'exit 41' USR1; echo ready; for i in $(seq 600); do sleep 0.05; done";
     for (signal, code) in [("TERM", 40), ("USR1", 41), ("HUP", 129), ("INT", 130)] {
         let Some(mut command) = run(&["--check", "--", "sh", "-c", script]) else { return };
+        heeding_signals(&mut command);
         command.env("FAKE_SEES", SERVED).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.spawn().expect("the command starts");
         let mut line = String::new();
@@ -134,6 +135,19 @@ fn signals_come_to_the_program() {
         assert!(sent.expect("kill is there").success());
         assert_eq!(soon(&mut child).and_then(|status| status.code()), Some(code), "{signal}");
     }
+}
+
+/// A program that nohup or a script's `&` has started, as these tests may be, ignores some, and its children do.
+fn heeding_signals(command: &mut Command) {
+    let heed = || {
+        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGUSR1] {
+            // SAFETY: a signal that may be set, and no function of ours.
+            unsafe { libc::signal(signal, libc::SIG_DFL) };
+        }
+        Ok(())
+    };
+    // SAFETY: signal() may be called between fork and exec.
+    unsafe { command.pre_exec(heed) };
 }
 
 /// The child's end; None, and its end by force, where it does not come.
@@ -175,6 +189,7 @@ fn a_key_at_the_terminal_comes_once() {
     };
     // SAFETY: two calls that may be made between fork and exec.
     unsafe { command.pre_exec(own) };
+    heeding_signals(&mut command);
     command.stdin(terminal).stdout(Stdio::piped()).stderr(Stdio::null()).env("FAKE_SEES", SERVED);
     let mut child = command.spawn().expect("the command starts");
     let mut line = String::new();
