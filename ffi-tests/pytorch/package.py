@@ -285,7 +285,6 @@ def mem_pool_random_sizes():
         assert bfc.stats(0).bytes_requested == sum(segment["total_size"] for segment in pool.snapshot())
         kept.clear()
         del pool
-        gc.collect()
         torch.cuda.empty_cache()
         # The next begins with the driver.
         nothing_is_left(simulation, before)

@@ -202,13 +202,12 @@ impl PyTorch {
         Ok(Facts { same: facts["same"].take(), seen: facts["seen"].take() })
     }
 
-    /// Runs a case of ffi-tests/pytorch/package.py, with the package where the launcher says.
-    pub fn case(&self, workspace: &Workspace, launcher: &Launcher, case: &[&str]) -> Result<()> {
+    /// A case of ffi-tests/pytorch/package.py, with the package where the launcher says.
+    pub fn case(&self, workspace: &Workspace, launcher: &Launcher, case: &[&str]) -> Command {
         let mut command = self.command(workspace);
         command.arg(workspace.path("ffi-tests/pytorch/package.py")).args(case);
         command.envs(launcher.environment.iter().map(|(name, value)| (name, value)));
-        let name = format!("pytorch {} {}", launcher.name, case.join(" "));
-        workspace.run_well(&name, command).map(drop)
+        command
     }
 
     /// Where a loader has to look for the simulation, and for the libraries in place of NVIDIA's.

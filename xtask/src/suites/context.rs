@@ -4,9 +4,12 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::Command;
 use std::rc::Rc;
-use std::time::Instant;
+use std::sync::mpsc::{self, Receiver};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 
 use crate::cargo::{self, Built, Profile};
 use crate::install;
@@ -85,50 +88,52 @@ impl Context {
         begin(name);
         let start = Instant::now();
         let ended = self.workspace.run(name, command)?;
-        let mut tally = match count {
-            Count::One => Tally::default(),
-            Count::Cargo => Tally::of_cargo(&ended.text),
-            Count::Ctest => Tally::of_ctest(&ended.text),
-        };
-        let found = tally.passed + tally.failed.len() + tally.skipped.len();
-        let seconds = start.elapsed().as_secs_f64();
-        let Ended { status, log, .. } = &ended;
-        let log = log.display();
-        if !ended.success {
-            // It may have failed before, or besides, a test of its own: a compiler's error, a crash.
-            if tally.failed.is_empty() {
-                tally.failed.push(name.to_owned());
-            }
-            println!("FAILED ({seconds:.1} s): {status}; all of it: {log}");
-            let troubles = match count {
-                Count::One => ended.text.clone(),
-                Count::Cargo => tally::troubles_of_cargo(&ended.text),
-                Count::Ctest => tally::troubles_of_ctest(&ended.text),
-            };
-            indent(end_of(&troubles, 120));
-        } else if matches!(count, Count::One) {
-            tally.passed = 1;
-            println!("ok ({seconds:.1} s)");
-        } else if found == 0 {
-            tally.failed.push(format!("{name}: it ran no test"));
-            println!("FAILED: it ran no test; all it said: {log}");
-        } else {
-            let skipped = match tally.skipped.len() {
-                0 => String::new(),
-                skipped => format!(", {skipped} skipped"),
-            };
-            println!("{} passed{skipped} ({seconds:.1} s)", tally.passed);
-        }
-        self.tally.add(tally);
+        self.tally.add(told(name, &ended, start.elapsed(), count));
         Ok(ended)
+    }
+
+    /// Tests that are a program each, and need nothing of one another: two at a time, and told in order.
+    pub fn programs(&mut self, programs: Vec<(String, Command)>) -> Result<Vec<Ended>> {
+        let Self { workspace, tally, .. } = self;
+        // What both say would be mixed.
+        let at_once = if workspace.verbose { 1 } else { 2 };
+        let (names, commands): (Vec<_>, Vec<_>) = programs.into_iter().unzip();
+        let (doors, results): (Vec<_>, Vec<_>) = names.iter().map(|_| mpsc::channel()).unzip();
+        let waiting = Mutex::new(names.iter().zip(commands).zip(doors));
+        let next = || waiting.lock().unwrap_or_else(PoisonError::into_inner).next();
+        let work = || {
+            while let Some(((name, command), door)) = next() {
+                let start = Instant::now();
+                let ended = workspace.run(name, command);
+                // Nobody waits for it where an earlier one could not be started.
+                let _ = door.send(ended.map(|ended| (ended, start.elapsed())));
+            }
+        };
+        thread::scope(|scope| {
+            for _ in 0..at_once {
+                scope.spawn(work);
+            }
+            let tell = |(name, result): (&String, Receiver<Result<_>>)| {
+                begin(name);
+                let (ended, took) = result.recv().context("its thread has ended")??;
+                tally.add(told(name, &ended, took, Count::One));
+                Ok(ended)
+            };
+            names.iter().zip(results).map(tell).collect()
+        })
     }
 
     /// A test that is a piece of work which may go wrong.
     pub fn check(&mut self, name: &str, work: impl FnOnce(&Workspace) -> Result<()>) {
         begin(name);
+        let start = Instant::now();
         match work(&self.workspace) {
             Ok(()) => {
-                println!("ok");
+                match start.elapsed().as_secs_f64() {
+                    // Most are a look at what a program has said.
+                    ..1.0 => println!("ok"),
+                    seconds => println!("ok ({seconds:.1} s)"),
+                }
                 self.tally.passed += 1;
             }
             Err(error) => {
@@ -189,6 +194,45 @@ fn begin(name: &str) {
     let _ = io::stdout().flush();
 }
 
+/// Says how a program has ended; its tests.
+fn told(name: &str, ended: &Ended, took: Duration, count: Count) -> Tally {
+    let mut tally = match count {
+        Count::One => Tally::default(),
+        Count::Cargo => Tally::of_cargo(&ended.text),
+        Count::Ctest => Tally::of_ctest(&ended.text),
+    };
+    let found = tally.passed + tally.failed.len() + tally.skipped.len();
+    let seconds = took.as_secs_f64();
+    let Ended { status, log, .. } = ended;
+    let log = log.display();
+    if !ended.success {
+        // It may have failed before, or besides, a test of its own: a compiler's error, a crash.
+        if tally.failed.is_empty() {
+            tally.failed.push(name.to_owned());
+        }
+        println!("FAILED ({seconds:.1} s): {status}; all of it: {log}");
+        let troubles = match count {
+            Count::One => ended.text.clone(),
+            Count::Cargo => tally::troubles_of_cargo(&ended.text),
+            Count::Ctest => tally::troubles_of_ctest(&ended.text),
+        };
+        indent(end_of(&troubles, 120));
+    } else if matches!(count, Count::One) {
+        tally.passed = 1;
+        println!("ok ({seconds:.1} s)");
+    } else if found == 0 {
+        tally.failed.push(format!("{name}: it ran no test"));
+        println!("FAILED: it ran no test; all it said: {log}");
+    } else {
+        let skipped = match tally.skipped.len() {
+            0 => String::new(),
+            skipped => format!(", {skipped} skipped"),
+        };
+        println!("{} passed{skipped} ({seconds:.1} s)", tally.passed);
+    }
+    tally
+}
+
 /// The last lines of a text.
 fn end_of(text: &str, lines: usize) -> &str {
     let mut starts = text.trim_end().rmatch_indices('\n');
@@ -204,6 +248,8 @@ fn indent(text: &str) {
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
     use anyhow::{Context as _, Result, anyhow};
 
     use super::{Context, end_of};
@@ -219,6 +265,23 @@ mod tests {
         let fault: Result<u8> = Err(anyhow!("it does not compile"));
         assert!(context.or_skip("c", fault).is_err());
         assert_eq!(context.take_tally().skipped.len(), 1);
+    }
+
+    #[test]
+    fn programs_are_told_in_order_and_by_how_they_ended() {
+        let mut context = Context::new(Workspace::find().expect("a checkout"));
+        let program = |number: u8| {
+            let mut command = Command::new("sh");
+            // The earlier ones take longer.
+            command.args(["-c", &format!("sleep 0.{}; echo {number}; exit {}", 5 - number, number / 4)]);
+            (format!("a program {number}"), command)
+        };
+        let ended = context.programs((0..5).map(program).collect()).expect("they run");
+        let texts: Vec<_> = ended.iter().map(|ended| ended.text.trim()).collect();
+        assert_eq!(texts, ["0", "1", "2", "3", "4"]);
+        let tally = context.take_tally();
+        assert_eq!((tally.passed, &*tally.failed), (4, &["a program 4".to_owned()][..]));
+        assert!(context.programs(vec![("none".to_owned(), Command::new("/none"))]).is_err());
     }
 
     #[test]

@@ -2,14 +2,16 @@
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
+use std::process::Command;
 
 use anyhow::Result;
 
-use super::context::{Context, Count};
+use super::context::Context;
 use crate::pages::owned::Owned;
 use crate::python::{Environment, Packages, with_bfc};
 use crate::simcuda;
 use crate::tools;
+use crate::workspace::Workspace;
 
 /// Both packages with what they import; without NVIDIA's compilers and libraries, which nothing here needs.
 const PACKAGES: Packages = Packages {
@@ -97,13 +99,11 @@ pub fn run(context: &mut Context) -> Result<()> {
     let prefix = context.prefix()?;
     let with = With { environment, simulation, prefix };
     let pages = Owned::of_suite(&context.workspace, "cupy")?;
-    for case in OF_CUPY {
-        with.program(context, "with_cupy", case, &[])?;
-    }
-    for (case, is_named) in OF_NUMBA {
-        let variables: &[(&str, &str)] = if is_named { &[MANAGER] } else { &[] };
-        with.program(context, "with_numba", case, variables)?;
-    }
+    let of_cupy = OF_CUPY.map(|case| with.program(&context.workspace, "with_cupy", case, None));
+    let of_numba = OF_NUMBA.map(|(case, is_named)| {
+        with.program(&context.workspace, "with_numba", case, is_named.then_some(MANAGER))
+    });
+    context.programs(of_cupy.into_iter().chain(of_numba).collect())?;
     context.all_ran(&pages);
     Ok(())
 }
@@ -130,20 +130,20 @@ struct With {
 }
 
 impl With {
+    /// A case, with its name.
     fn program(
         &self,
-        context: &mut Context,
+        workspace: &Workspace,
         program: &str,
         case: &str,
-        variables: &[(&str, &str)],
-    ) -> Result<()> {
-        let workspace = &context.workspace;
+        variable: Option<(&str, &str)>,
+    ) -> (String, Command) {
         let mut command = self.environment.command(workspace);
         command.arg(workspace.path(format!("ffi-tests/cupy/{program}.py"))).arg(case);
         with_bfc(&mut command, workspace, &self.prefix);
         command.env("LD_LIBRARY_PATH", &self.simulation).env("SIMCUDA_DEVICES", "2");
         command.env("CUPY_CACHE_DIR", workspace.target.join("xtask/cupy"));
-        command.envs(variables.iter().copied());
-        context.program(&format!("{program} {case}"), command, Count::One).map(drop)
+        command.envs(variable);
+        (format!("{program} {case}"), command)
     }
 }

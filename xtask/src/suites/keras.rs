@@ -69,12 +69,14 @@ pub fn run(context: &mut Context) -> Result<()> {
         let trainer = Trainer { tensorflow: &tensorflow, prefix: &prefix, probe };
         WAYS.iter().for_each(|way| trainer.compare(context, *way));
     }
-    for check in CHECKS {
+    let checks = CHECKS.map(|check| {
         let mut command = tensorflow.command(&context.workspace);
         command.arg(context.workspace.path("ffi-tests/keras/checks.py")).arg(check);
         with_bfc(&mut command, &context.workspace, &prefix);
         command.env("BFC_LOG", "warn");
-        let ended = context.program(&format!("keras {check}"), command, Count::One)?;
+        (format!("keras {check}"), command)
+    });
+    for (check, ended) in CHECKS.iter().zip(context.programs(checks.into())?) {
         context.gate(&format!("keras {check}: no complaint"), &by_python::complaints(&ended.text));
     }
     let pages = Owned::of_suite(&context.workspace, "keras")?;

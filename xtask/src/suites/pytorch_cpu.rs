@@ -65,12 +65,14 @@ pub fn run(context: &mut Context) -> Result<()> {
             faults(context, &pytorch, &prefix, &own);
         }
     }
-    for check in CHECKS {
+    let checks = CHECKS.map(|check| {
         let mut command = pytorch.command(&context.workspace);
         command.arg(context.workspace.path("ffi-tests/pytorch-cpu/checks.py")).arg(check);
         with_bfc(&mut command, &context.workspace, &prefix);
         command.env("BFC_LOG", "warn");
-        let ended = context.program(&format!("pytorch-cpu {check}"), command, Count::One)?;
+        (format!("pytorch-cpu {check}"), command)
+    });
+    for (check, ended) in CHECKS.iter().zip(context.programs(checks.into())?) {
         context.gate(&format!("pytorch-cpu {check}: no complaint"), &by_python::complaints(&ended.text));
     }
     for page in &pages {

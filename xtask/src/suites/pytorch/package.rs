@@ -52,14 +52,13 @@ pub fn run(context: &mut Context, pytorch: &PyTorch, native: &Facts) -> Result<(
     if let Some(facts) = trained(context, pytorch, &launcher, kind, &["--package"]) {
         as_native(context, kind, native, &facts);
     }
-    for case in CASES {
-        let mut launcher = launcher.clone();
-        launcher.environment.push(set("SIMCUDA_MEMORY", DEVICE.to_string().into()));
+    let cases = CASES.map(|case| {
+        let mut command = pytorch.case(&context.workspace, &launcher, case);
+        command.env("SIMCUDA_MEMORY", DEVICE.to_string());
         if case == ["without_a_compiler"] {
-            launcher.environment.push(set("CXX", "/nonexistent/c++".into()));
+            command.env("CXX", "/nonexistent/c++");
         }
-        let name = format!("bfc.torch: {}", case.join(" "));
-        context.check(&name, |workspace| pytorch.case(workspace, &launcher, case));
-    }
-    Ok(())
+        (format!("bfc.torch: {}", case.join(" ")), command)
+    });
+    context.programs(cases.into()).map(drop)
 }
