@@ -5,6 +5,7 @@ Each case is a process of its own, for PyTorch takes an allocator once. What is 
 
 import ctypes
 import gc
+import os
 import pickle
 import random
 import sys
@@ -159,9 +160,8 @@ def without_a_compiler():
     for work in [
         lambda: tensor(16 * MiB),
         lambda: elsewhere.to("cuda"),
-        # By way of pybind11, and in another thread than Python's.
+        # By way of pybind11.
         lambda: torch.ops.aten.empty([16 * MiB], device=torch.device("cuda")),
-        lambda: Grown.apply(torch.ones(1, device="cuda", requires_grad=True)).backward(),
     ]:
         error = raised(work)
         assert type(error) is used.raises, repr(error)
@@ -189,6 +189,18 @@ class Grown(torch.autograd.Function):
     @staticmethod
     def backward(context, gradient):
         return gradient.new_empty(16 * MiB)
+
+
+def in_a_thread_of_pytorchs():
+    """The exception comes through PyTorch's threads as well: with the shim that is compiled, and with the other."""
+    used = bfc.torch.use(memory_limit=8 * MiB, name="small")
+    error = raised(lambda: Grown.apply(torch.ones(1, device="cuda", requires_grad=True)).backward())
+    assert type(error) is used.raises, repr(error)
+    assert str(error).startswith("CUDA out of memory. small: no memory for"), error
+    # That thread lets go of its work after it has told of the failure. If Python ends meanwhile, the process aborts
+    # (PyTorch 2.15 with Python 3.11, with its own allocator too): this one ends without Python's end.
+    sys.stdout.flush()
+    os._exit(0)
 
 
 def statistics():
@@ -301,6 +313,7 @@ CASES = [
     limit,
     other_failures,
     without_a_compiler,
+    in_a_thread_of_pytorchs,
     statistics,
     random_sizes,
     mem_pool_random_sizes,

@@ -260,10 +260,13 @@ fn from_a_copy(context: &mut Context) -> Result<()> {
     }
     let mut installed = None;
     context.check("pip install ./python, in a copy", |workspace| {
-        // The second time only what is the project's own is built again.
+        // The second time only what is the project's own is built again, and quickly at any time: how fast the library
+        // is does not matter here.
         let target = workspace.target.join("python/copy-target");
         let elsewhere = |command: &mut Command| {
             command.env("CARGO_TARGET_DIR", target);
+            command
+                .envs([("CARGO_PROFILE_RELEASE_LTO", "off"), ("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16")]);
         };
         installed = Some(Installed::new(workspace, "copied", &copy.join("python"), elsewhere)?);
         Ok(())

@@ -10,8 +10,11 @@ use crate::pytorch::{Allocator, Facts, Launcher, PyTorch};
 use crate::suites::context::Context;
 use crate::wheel;
 
+/// Where there is no compiler, so that the shim that came with the package is taken.
+const WITHOUT: &str = "without_a_compiler";
+
 /// Those of ffi-tests/pytorch/package.py: a process each.
-const CASES: [&[&str]; 12] = [
+const CASES: [&[&str]; 14] = [
     &["page"],
     &["page_with_arguments"],
     &["page_mem_pool"],
@@ -20,7 +23,9 @@ const CASES: [&[&str]; 12] = [
     &["refusals", "twice"],
     &["limit"],
     &["other_failures"],
-    &["without_a_compiler"],
+    &[WITHOUT],
+    &["in_a_thread_of_pytorchs"],
+    &["in_a_thread_of_pytorchs", WITHOUT],
     &["statistics"],
     &["random_sizes"],
     &["mem_pool_random_sizes"],
@@ -55,7 +60,7 @@ pub fn run(context: &mut Context, pytorch: &PyTorch, native: &Facts) -> Result<(
     let cases = CASES.map(|case| {
         let mut command = pytorch.case(&context.workspace, &launcher, case);
         command.env("SIMCUDA_MEMORY", DEVICE.to_string());
-        if case == ["without_a_compiler"] {
+        if case.contains(&WITHOUT) {
             command.env("CXX", "/nonexistent/c++");
         }
         (format!("bfc.torch: {}", case.join(" ")), command)
