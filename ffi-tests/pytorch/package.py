@@ -137,6 +137,18 @@ def limit():
     assert tensor(1).data_ptr() and bfc.stats(0).bytes_limit == 8 * MiB
 
 
+def one_of_two_devices():
+    """What use() is told is for the device that it names."""
+    bfc.torch.use("cuda:1", memory_limit=8 * MiB)
+    kept = [torch.empty(MiB, dtype=torch.uint8, device=device) for device in ["cuda:0", "cuda:1"]]
+    assert [bfc.owner(one.data_ptr()) for one in kept] == [0, 1]
+    assert bfc.stats(1).bytes_limit == 8 * MiB < bfc.stats(0).bytes_limit
+    assert tensor(16 * MiB).data_ptr()
+    error = raised(lambda: torch.empty(16 * MiB, dtype=torch.uint8, device="cuda:1"))
+    assert type(error) is torch.OutOfMemoryError and "on device 1" in str(error), error
+    assert bfc.torch.memory_stats(1)["num_ooms"] == 1 and bfc.torch.memory_stats(0)["num_ooms"] == 0
+
+
 def other_failures():
     """What is no lack of memory is none in PyTorch either."""
     bfc.torch.use(name="broken")
@@ -311,6 +323,7 @@ CASES = [
     page_mem_pool,
     refusals,
     limit,
+    one_of_two_devices,
     other_failures,
     without_a_compiler,
     in_a_thread_of_pytorchs,

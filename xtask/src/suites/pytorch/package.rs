@@ -14,7 +14,7 @@ use crate::wheel;
 const WITHOUT: &str = "without_a_compiler";
 
 /// Those of ffi-tests/pytorch/package.py: a process each.
-const CASES: [&[&str]; 14] = [
+const CASES: [&[&str]; 15] = [
     &["page"],
     &["page_with_arguments"],
     &["page_mem_pool"],
@@ -22,6 +22,7 @@ const CASES: [&[&str]; 14] = [
     &["refusals", "other"],
     &["refusals", "twice"],
     &["limit"],
+    &["one_of_two_devices"],
     &["other_failures"],
     &[WITHOUT],
     &["in_a_thread_of_pytorchs"],
@@ -60,6 +61,7 @@ pub fn run(context: &mut Context, pytorch: &PyTorch, native: &Facts) -> Result<(
     let cases = CASES.map(|case| {
         let mut command = pytorch.case(&context.workspace, &launcher, case);
         command.env("SIMCUDA_MEMORY", DEVICE.to_string());
+        command.env("SIMCUDA_DEVICES", if case == ["one_of_two_devices"] { "2" } else { "1" });
         if case.contains(&WITHOUT) {
             command.env("CXX", "/nonexistent/c++");
         }
