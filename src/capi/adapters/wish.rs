@@ -1,5 +1,6 @@
 //! How the first request of a framework creates an allocator, where the program has said so.
 
+use super::first_use::device_of;
 use crate::capi::answer::status;
 use crate::capi::create::given;
 use crate::capi::types::{bfc_options_t, bfc_status_t};
@@ -9,8 +10,6 @@ use crate::options::{LAST_CUDA_DEVICE, Options};
 use crate::sys::{HostMemoryExhausted, try_box};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering::*};
-
-use super::first_use::device_of;
 
 /// The place for all devices that have none of their own.
 const OF_ALL: usize = LAST_CUDA_DEVICE as usize + 1;

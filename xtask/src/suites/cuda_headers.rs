@@ -1,4 +1,4 @@
-//! The suite `cuda-headers`: cuda-sys against NVIDIA's own headers.
+//! The suite `cuda-headers`: cuda-sys, and the handlers with their page, against NVIDIA's own headers.
 
 use std::path::{Path, PathBuf};
 
