@@ -60,8 +60,9 @@ void bfc_torch_init(int device_count);
 void bfc_torch_reset(void);
 
 // For set_memory_fraction_fn, which is torch.cuda.set_per_process_memory_fraction(): creates the device's allocator
-// with that share of the device's memory as its limit. Of an allocator that exists already the limit stays, and
-// BFC_LOG=error says so; BFC_MEMORY_LIMIT goes before the share, and so does bfc_adapter_options.
+// with that share of the device's memory as its limit, and else as bfc_adapter_options said. A limit that this said
+// stays, and that of an allocator which exists already, and BFC_LOG=error says so; BFC_MEMORY_LIMIT goes before the
+// share.
 //
 // @param fraction  From 0 to 1.
 void bfc_torch_memory_fraction(double fraction,

@@ -12,6 +12,12 @@ use cuda_sys::{CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_UNKNOWN};
 use std::ptr::{null, null_mut};
 use std::sync::Barrier;
 
+/// `bfc_report`.
+fn report_of(device: i32) -> String {
+    // SAFETY: `text` hands out room of that length.
+    common::pool::text(|to, room, length| unsafe { bfc_report(device, to, room, length) })
+}
+
 /// Device 0 has so much memory for the allocator, and begins with small regions.
 fn limited(bytes: u64) {
     let mut wanted = options();
@@ -368,6 +374,14 @@ fn a_share_of_the_device_is_set_once() {
             bfc_torch_memory_fraction(0.5, 256);
             assert!(last_error().contains("0 to 255"), "{}", last_error());
             end(0);
+            // The share of what the program has said that names no limit.
+            let mut wanted = options();
+            (wanted.flags, wanted.memory_limit, wanted.name) = (GROWING, 0, c"said".as_ptr());
+            // SAFETY: options of this program.
+            assert_eq!(unsafe { bfc_adapter_options(-1, &wanted) }, BFC_OK);
+            bfc_torch_memory_fraction(0.25, 0);
+            assert_eq!((stats_of(0).bytes_limit, report_of(0).contains("\"said\"")), (GIB / 4, true));
+            end(0);
         });
     assert!(!told.contains("bfc_torch_memory_fraction: "), "nobody asked for the log: {told}");
 }
@@ -396,15 +410,13 @@ fn the_first_request_creates_what_the_program_has_said() {
         (name, wanted.memory_limit) = (*b"gone\0", GIB);
         assert_eq!(sim.calls("cuMemAlloc"), 0, "nothing is created before");
         assert_eq!((limit_of(0), limit_of(1)), (8 * MIB, 4 * MIB));
-        // SAFETY: `text` hands out room of that length.
-        let report = common::pool::text(|to, room, length| unsafe { bfc_report(0, to, room, length) });
-        assert!(report.contains("\"said\""), "{report}");
+        assert!(report_of(0).contains("\"said\""), "{}", report_of(0));
         end(0);
         assert_eq!(limit_of(0), 8 * MIB, "it holds for the next one too");
-        // What was said goes before a share, as an allocator that is there does.
+        // A limit that was said goes before a share, as that of an allocator that is there does.
         end(0);
         bfc_torch_memory_fraction(0.5, 0);
-        assert!(last_error().contains("its limit stays"), "{}", last_error());
+        assert!(last_error().contains("its limit stays, which"), "{}", last_error());
         assert_eq!(limit_of(0), 8 * MIB);
         end(0);
         end(1);

@@ -31,10 +31,19 @@ impl Device {
         USED[self.word()].load(Acquire) & self.bit() != 0
     }
 
-    /// As [`Self::create`] with `None`, but for a share of the device's memory, from 0 to 1.
-    pub(crate) fn create_with_fraction(self, memory_fraction: f64) -> Result<(), Error> {
-        let options = Options { memory_fraction, ..Options::default() };
-        self.create_as(&options, ALLOW_GROWTH | GARBAGE_COLLECTION)
+    /// As [`Self::create`], but for a share of the device's memory, from 0 to 1.
+    pub(crate) fn create_with_fraction(
+        self,
+        memory_fraction: f64,
+        options: Option<&Options<'_>>,
+    ) -> Result<(), Error> {
+        match options {
+            Some(options) => self.create_as(&Options { memory_fraction, ..*options }, 0),
+            None => self.create_as(
+                &Options { memory_fraction, ..Options::default() },
+                ALLOW_GROWTH | GARBAGE_COLLECTION,
+            ),
+        }
     }
 
     /// Allocates in the order of a stream, as [`Self::alloc_on`], at the driver's alignment.

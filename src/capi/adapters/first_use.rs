@@ -31,7 +31,7 @@ pub(super) fn served<T>(device: Device, work: impl Fn() -> Result<T, Error>) -> 
     }
 }
 
-pub(super) fn create(device: Device) -> Result<(), Error> {
+fn create(device: Device) -> Result<(), Error> {
     quiet::silence_own_panics();
     match device.create(wished(device)) {
         Err(Error::AlreadyExists) => Ok(()),

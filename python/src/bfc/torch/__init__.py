@@ -29,7 +29,7 @@ from ._statistics import (
     reset_accumulated_memory_stats,
     reset_peak_memory_stats,
 )
-from ._use import Used, mem_pool, out_of_memory_error, use
+from ._use import Used, mem_pool, use
 
 __all__ = [
     "Used",
@@ -51,5 +51,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     # A subclass of PyTorch's, which is not imported before it is wanted.
     if name == "OutOfMemoryError":
+        from ._use import out_of_memory_error
+
         return out_of_memory_error()
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

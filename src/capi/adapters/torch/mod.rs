@@ -6,7 +6,7 @@ mod pools;
 
 pub use pools::*;
 
-use super::first_use::{create, device_of, served};
+use super::first_use::{device_of, served};
 use super::wish::wished;
 use crate::capi::answer::or_log;
 use crate::capi::quiet;
@@ -81,8 +81,9 @@ pub extern "C" fn bfc_torch_reset() {
 }
 
 /// For set_memory_fraction_fn, which is torch.cuda.set_per_process_memory_fraction(): creates the device's allocator
-/// with that share of the device's memory as its limit. Of an allocator that exists already the limit stays, and
-/// BFC_LOG=error says so; BFC_MEMORY_LIMIT goes before the share, and so does bfc_adapter_options.
+/// with that share of the device's memory as its limit, and else as bfc_adapter_options said. A limit that this said
+/// stays, and that of an allocator which exists already, and BFC_LOG=error says so; BFC_MEMORY_LIMIT goes before the
+/// share.
 ///
 /// @param fraction  From 0 to 1.
 #[unsafe(no_mangle)]
@@ -92,10 +93,15 @@ pub extern "C" fn bfc_torch_memory_fraction(fraction: f64, device: c_int) {
         // 0 would be 'not given'.
         let fraction = if fraction == 0.0 { f64::MIN_POSITIVE } else { fraction };
         let device = device_of(device)?;
-        if wished(device).is_some() {
-            create(device)?;
+        let wish = wished(device);
+        if wish.is_some_and(|wish| wish.memory_limit != 0 || wish.memory_fraction != 0.0) {
+            return Err(fail!(
+                Error::InvalidArgument,
+                "device {}: its limit stays, which bfc_adapter_options has said",
+                device.ordinal()
+            ));
         }
-        match device.create_with_fraction(fraction) {
+        match device.create_with_fraction(fraction, wish) {
             Err(Error::AlreadyExists) => Err(fail!(
                 Error::AlreadyExists,
                 "device {} has an allocator already, and its limit stays: set the fraction before the first \
