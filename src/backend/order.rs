@@ -7,9 +7,37 @@ use crate::error::{Error, fail};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Stream(pub(crate) u64);
 
+/// A context that streams and events belong to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Context {
+    /// The driver's name of it; 0 is the device's own.
+    pub(crate) handle: u64,
+    /// What tells its lives apart: a primary context that was reset comes back by the same name.
+    pub(crate) number: u64,
+}
+
+impl Context {
+    /// That of the device's pool.
+    pub(crate) const OWN: Context = Context { handle: 0, number: 0 };
+}
+
+/// Whether a stream is captured.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Capture {
+    None,
+    /// It is, or another that it waits for.
+    Active,
+    /// The driver knows no such stream: the program destroyed it.
+    NoStream,
+}
+
 /// An event of the driver, owned by the pool that had it created.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Event(pub(crate) u64);
+pub(crate) struct Event {
+    pub(crate) handle: u64,
+    /// It can be recorded on streams of this context only, and ends with it.
+    pub(crate) context: Context,
+}
 
 /// What is known of an event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -44,18 +72,25 @@ impl dyn Streams + '_ {
 /// - Nothing here is called while an allocator is locked; everything from any thread, several at once.
 /// - A failure has its words in `fail!` (`Error::BackendFailed`, or `Error::ShuttingDown` for a driver that is
 ///   already down) and has changed nothing.
-/// - `record`, `state` and `make_wait` are legal while other streams are captured. None is called for a stream whose
-///   capture is announced, or that `is_capturing`; of one that the program begins to capture without a word, in the
-///   midst of these calls, `record` may be: `state` tells.
+/// - `record`, `record_across`, `state` and `make_wait` are legal while other streams are captured. None is called for a
+///   stream whose capture is announced, or that `capture_of` shows to be captured. Where the program begins a capture
+///   that it did not announce in the midst of these calls, `record` may be: `state` tells.
 pub(crate) trait Order {
-    /// An event without timing, not yet recorded.
-    fn create_event(&self) -> Result<Event, Error>;
+    /// The context that a stream belongs to. Default streams are those of the device's own context.
+    fn context_of(&self, stream: Stream) -> Result<Context, Error>;
 
-    /// Ends an event. It cannot fail: what the driver says of it is nobody's concern any more.
+    /// An event without timing, not yet recorded.
+    fn create_event(&self, context: Context) -> Result<Event, Error>;
+
+    /// Ends an event. It cannot fail: what the driver says of it is of no use any more.
     fn destroy_event(&self, event: Event);
 
-    /// The event is done when all work queued on the stream so far is.
+    /// The event is done when all work queued on the stream so far is. Both are of the same context.
     fn record(&self, event: Event, on: Stream) -> Result<(), Error>;
+
+    /// The same with an event of the device's own context, for a stream of another one that may be about to end. Until
+    /// the event is done a synchronization of the device's own context waits for that stream too.
+    fn record_across(&self, event: Event, on: Stream) -> Result<(), Error>;
 
     fn state(&self, event: Event) -> Result<State, Error>;
 
@@ -65,8 +100,9 @@ pub(crate) trait Order {
     /// Work that is queued on the stream from now on begins when the event is done.
     fn make_wait(&self, stream: Stream, event: Event) -> Result<(), Error>;
 
-    /// Blocks the calling thread until all work of the device's context is done.
+    /// Blocks the calling thread until all work of the device's own context is done. It says nothing of streams of
+    /// other contexts.
     fn synchronize(&self) -> Result<(), Error>;
 
-    fn is_capturing(&self, stream: Stream) -> Result<bool, Error>;
+    fn capture_of(&self, stream: Stream) -> Result<Capture, Error>;
 }

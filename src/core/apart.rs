@@ -3,7 +3,7 @@
 //! A pool begins without knowing of lanes: whoever comes first is alone, and every free chunk is his. When another
 //! comes, what was free becomes the first one's, but for memory that nobody ever had.
 
-use super::arena::{Arena, Refused};
+use super::arena::{Arena, Freed, Refused};
 use super::chunks::{ChunkId, NIL, State};
 use super::lanes::{Lane, NOBODYS, Note, Stream};
 use crate::sys::HostMemoryExhausted;
@@ -24,6 +24,16 @@ impl Arena {
             return Ok(());
         }
         self.tell_apart()
+    }
+
+    /// Tells streams apart from now on; nothing if it does so already. On failure nothing changed.
+    pub(crate) fn require_queues(&mut self) -> Result<(), HostMemoryExhausted> {
+        if self.mixed { Ok(()) } else { self.tell_apart() }
+    }
+
+    /// The stream that is the only one so far, if there is something behind its name.
+    pub(crate) fn sole_stream(&self) -> Option<Stream> {
+        (!self.mixed && self.home.exists()).then_some(self.home)
     }
 
     pub(super) fn tell_apart(&mut self) -> Result<(), HostMemoryExhausted> {
@@ -85,7 +95,7 @@ impl Arena {
         &mut self,
         addr: u64,
         stream: Stream,
-    ) -> Result<Result<(), Refused>, HostMemoryExhausted> {
+    ) -> Result<Result<Freed, Refused>, HostMemoryExhausted> {
         if stream.is_simple(self.simple) {
             return Ok(self.free(addr));
         }
@@ -102,7 +112,7 @@ impl Arena {
         let lane = self.lane_to_free_in(id, stream)?;
         self.counters.freed(self.chunks.size(id), self.chunks.cold(id).requested);
         self.free_in_lane(id, lane);
-        Ok(Ok(()))
+        Ok(Ok(self.freed_in_queue()))
     }
 
     /// The lane in which a chunk in use is freed in the order of a stream, a new one if need be. Several lanes are told

@@ -10,6 +10,7 @@ use super::scopes::Names;
 use super::stamps::Stamps;
 use super::starts::Starts;
 use super::stats::{Counters, Stats};
+use super::streams::LastFree;
 use super::units::UNIT;
 use crate::sys::HostMemoryExhausted;
 
@@ -75,6 +76,16 @@ pub(crate) enum Refused {
     AlreadyFree,
 }
 
+/// What a free leaves to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Freed {
+    /// Nothing: one stream alone, stamps, or a backend without events.
+    Done,
+    /// Other streams may use the chunk once some work is done, so that work needs an event:
+    /// [`Arena::work_behind_last_free`].
+    InQueue,
+}
+
 /// How much has happened that may help a request which found nothing. Each only rises.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Progress {
@@ -107,6 +118,7 @@ pub(crate) struct Arena {
     pub(super) synchronized_frees: u64,
     /// Chunks were recorded on the only lane.
     pub(super) home_recorded: bool,
+    pub(super) last_free: LastFree,
     /// A remainder of this many bytes is split off however large the request is.
     pub(super) max_slack: u64,
 }
@@ -128,6 +140,7 @@ impl Arena {
             simple: settings.first_simple(),
             synchronized_frees: 0,
             home_recorded: false,
+            last_free: LastFree::NONE,
             holes: Holes::default(),
             max_slack: max_slack(&settings),
             settings,
@@ -214,7 +227,7 @@ impl Arena {
 
     /// Takes a chunk back. Needs no memory and cannot fail for a chunk in use.
     #[inline(always)]
-    pub(crate) fn free(&mut self, addr: u64) -> Result<(), Refused> {
+    pub(crate) fn free(&mut self, addr: u64) -> Result<Freed, Refused> {
         let Arena { chunks, regions, starts, .. } = self;
         let Some(id) = starts.get(&chunks.slab, regions, addr) else { return Err(Refused::NotAChunk) };
         let hot = &chunks.slab[..][id];
@@ -223,24 +236,25 @@ impl Arena {
         }
         self.counters.freed(hot.size(), chunks.cold(id).requested);
         if self.simple == NOBODYS {
-            self.free_special(id);
-        } else {
-            self.release::<false>(id, false);
+            return Ok(self.free_special(id));
         }
-        Ok(())
+        self.release::<false>(id, false);
+        Ok(Freed::Done)
     }
 
     #[inline(never)]
-    fn free_special(&mut self, id: ChunkId) {
+    fn free_special(&mut self, id: ChunkId) -> Freed {
         if self.settings.timestamps {
             self.free_stamped(id);
         } else if self.mixed {
-            // Who does not say where it was used last means where it was allocated.
+            // A free that names no stream is one on the stream of the allocation.
             let lane = self.lanes.note(id).lane;
             self.free_in_lane(id, lane);
+            return self.freed_in_queue();
         } else {
             self.release::<false>(id, false);
         }
+        Freed::Done
     }
 
     /// Room for `count` more chunks.

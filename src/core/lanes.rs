@@ -68,6 +68,11 @@ impl Stream {
         self.handle != 0
     }
 
+    /// Whether it is the default stream of the device's context, or of a thread there: it exists as long as that does.
+    pub(crate) fn is_default(self) -> bool {
+        matches!(self.handle, 1 | Self::OF_THIS_THREAD)
+    }
+
     /// Whether it is an order at all, in which work comes behind work: then a pool may belong to it alone.
     pub(super) fn is_an_order(self) -> bool {
         self.handle != 0 || self.thread == 0
@@ -76,6 +81,11 @@ impl Stream {
     /// The private pool that its requests are for, else 0.
     pub(super) fn pool(self) -> u32 {
         self.pool
+    }
+
+    /// Whether its requests are for a private pool each by itself.
+    pub(crate) fn is_private(self) -> bool {
+        self.pool != 0
     }
 
     pub(super) fn in_pool(self, pool: u32) -> Self {
@@ -104,6 +114,12 @@ pub(super) const NOBODYS: u64 = Stream::OF_THIS_THREAD;
 /// A lane's place in the table. Recycled once a lane is forgotten, or is a thread's, and nothing of it is left.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Lane(u32);
+
+impl Lane {
+    pub(crate) fn index(self) -> usize {
+        self.0 as usize
+    }
+}
 
 /// No lane: whoever asks may have the chunk.
 pub(super) const ANYONE: Lane = Lane(u32::MAX);

@@ -69,6 +69,16 @@ impl Arena {
         self.lanes.find(Stream::UNKNOWN).is_some_and(|lane| self.lanes.oldest(lane) != NIL)
     }
 
+    /// Whether free memory waits for work that no event can tell of, for it was freed without a stream.
+    pub(crate) fn has_unordered(&self) -> bool {
+        self.unfinished(|_| true).any(|unfinished| !unfinished.stream.exists())
+    }
+
+    /// Whether free memory waits for any work.
+    pub(crate) fn has_unfinished(&self) -> bool {
+        self.unfinished(|_| true).next().is_some()
+    }
+
     /// The number of a private pool, a new one if need be.
     fn private_pool(&mut self, name: u64) -> Result<u32, HostMemoryExhausted> {
         if let Some(number) = self.find_private(name) {
@@ -156,7 +166,8 @@ impl Arena {
             return;
         }
         if self.owner(id).is_some() {
-            self.hand_over(id, unknown);
+            let point = self.lanes.advance(unknown);
+            self.hand_over(id, unknown, point);
         } else if self.chunks.in_use(id) {
             // A stream that is gone has no order to put it in.
             let row = self.lanes.row(lane);

@@ -1,18 +1,19 @@
 //! Frees in the order of streams, once a pool knows more than one lane.
 
-use super::arena::Arena;
+use super::arena::{Arena, Freed};
 use super::chunks::{ChunkId, Chunks, Hot, NIL, Vacant};
-use super::lanes::{Lane, Note};
+use super::lanes::{ANYONE, Lane, Note, Stream};
 use super::regions::Regions;
 use super::rows::Row;
 use super::runs::Run;
 use super::starts::Starts;
+use super::waits::Work;
 
 impl Arena {
     /// Takes a chunk in use back in the order of a lane.
     #[inline(always)]
     pub(super) fn free_in_lane(&mut self, id: ChunkId, lane: Lane) {
-        let Arena { chunks, lanes, starts, regions, .. } = self;
+        let Arena { chunks, lanes, starts, regions, last_free, .. } = self;
         let Chunks { slab, vacant, .. } = chunks;
         let (slab, (row, notes)) = (&mut slab[..], lanes.parts(lane));
         // There is a note for each chunk: one check of a place does for both.
@@ -25,6 +26,7 @@ impl Arena {
         row.live -= 1;
         row.point += 1;
         let point = row.point;
+        *last_free = LastFree { lane, waiting: NIL };
         Joined { slab, vacant, notes, row, starts, regions }.join(id, lane, point);
     }
 
@@ -37,12 +39,37 @@ impl Arena {
         let (allocated_in, uses) = (std::mem::replace(&mut note.lane, lane), note.uses);
         note.point = point;
         self.lanes.row_mut(allocated_in).live -= 1;
+        self.last_free = LastFree { lane, waiting: NIL };
         if uses != 0 && self.lanes.await_uses(id, lane) {
             // In no list, and yet the lane must not end before.
             self.lanes.row_mut(lane).live += 1;
+            self.last_free.waiting = id;
         } else {
             self.settle(id);
         }
+    }
+
+    /// Whether the last free, in the order of a queue, is one that events can tell others of.
+    #[inline]
+    pub(super) fn freed_in_queue(&self) -> Freed {
+        if self.settings.events { Freed::InQueue } else { Freed::Done }
+    }
+
+    /// The work that others wait for before they may use what was freed last: that of the queue it was freed in, then
+    /// that of recorded uses. Work on which no event can be recorded is left out: without a stream, of a forgotten one,
+    /// or of a private pool, whose memory is for no other stream.
+    pub(crate) fn work_behind_last_free(&self) -> impl Iterator<Item = FreedWork> + '_ {
+        let LastFree { lane, waiting } = self.last_free;
+        let point = self.lanes.row(lane).point;
+        let uses = if waiting == NIL { 0 } else { self.lanes.note(waiting).uses };
+        let own = (Work { lane, point }, waiting != NIL);
+        let others =
+            self.lanes.uses.of(uses).map(|used| (Work { lane: used.lane, point: used.point }, false));
+        std::iter::once(own).chain(others).filter_map(|(work, waits_for_others)| {
+            let row = self.lanes.row(work.lane);
+            let can_be_recorded = row.stream.exists() && row.stream.pool() == 0 && !row.forgotten;
+            can_be_recorded.then_some(FreedWork { work, stream: row.stream, waits_for_others })
+        })
     }
 
     /// Puts a chunk that waits for nothing but its own lane where it belongs; returns what it is part of then.
@@ -106,6 +133,27 @@ impl Arena {
         }
         true
     }
+}
+
+/// Where the last free in the order of a queue was.
+#[derive(Clone, Copy)]
+pub(super) struct LastFree {
+    lane: Lane,
+    /// The chunk, if it waits for recorded uses; else NIL.
+    waiting: ChunkId,
+}
+
+impl LastFree {
+    pub(super) const NONE: Self = LastFree { lane: ANYONE, waiting: NIL };
+}
+
+/// Work that what was freed last waits for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FreedWork {
+    pub(crate) work: Work,
+    pub(crate) stream: Stream,
+    /// The chunk is not in its queue's list of free chunks, for it waits for recorded uses besides.
+    pub(crate) waits_for_others: bool,
 }
 
 /// What a chunk changes that becomes a lane's own.

@@ -23,12 +23,16 @@ pub(crate) struct Unfinished {
     pub(crate) forgotten: bool,
 }
 
-impl Arena {
-    /// The lane of a stream that is told apart from others.
-    pub(crate) fn lane_of(&self, stream: Stream) -> Option<Lane> {
-        self.lanes.find(stream)
-    }
+/// What is known of a queue's work.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct QueueProgress {
+    pub(crate) stream: Stream,
+    pub(crate) forgotten: bool,
+    pub(crate) newest: u64,
+    pub(crate) done: u64,
+}
 
+impl Arena {
     /// Whether some work is known to be done. That of a lane which is another stream's by now is.
     pub(crate) fn is_done(&self, work: Work) -> bool {
         work.point <= self.lanes.row(work.lane).done
@@ -132,38 +136,81 @@ impl Arena {
         Ok((!self.lanes.row(lane).is_idle()).then_some(work))
     }
 
-    /// The work behind which a request could be served: that of the free neighbours which together fit it best,
-    /// whoever may use them. Work for which nobody can wait is left out unless it is the request's own: without a
-    /// stream, or on one whose capture is announced.
-    pub(crate) fn waits_for(&self, want: &Want<'_>) -> Result<Option<Vec<Work>>, HostMemoryExhausted> {
+    /// The work behind which a request could be served: that of the free neighbours which together fit it best, whatever
+    /// streams may use them. Only work with an event of its own counts (`has_event`): an event recorded later stands
+    /// for more than the free waited for, and that may itself wait for what the request's stream does next.
+    pub(crate) fn waits_for(
+        &self,
+        want: &Want<'_>,
+        has_event: impl Fn(Work) -> bool,
+    ) -> Result<Option<Vec<Work>>, HostMemoryExhausted> {
         let Some(own) = self.lanes.find(self.lanes.directed(want.stream)) else { return Ok(None) };
-        let possible = |id: ChunkId| {
-            let lane = self.lanes.note(id).lane;
-            let stream = || self.lanes.row(lane).stream;
-            let ends = || stream().exists() && stream().pool() == 0 && !self.is_at_risk(stream());
-            self.is_anyones(id) || lane == own || ends()
-        };
+        let possible = |id: ChunkId| self.works_before(id, own).all(&has_event);
         let Some((first, end)) = self.best_of_neighbours(want, possible) else { return Ok(None) };
         let mut works: Vec<Work> = Vec::new();
         for id in self.from(first).take_while(|&id| id != end) {
-            let Note { lane, point, uses, .. } = *self.lanes.note(id);
-            let others = self.lanes.uses.of(uses);
-            let waits = !self.is_anyones(id) && point > self.lanes.row(lane).done;
-            let by_itself = waits.then_some(lane);
-            for lane in by_itself.into_iter().chain(others.map(|used| used.lane)) {
-                if lane != own && works.iter().all(|work| work.lane != lane) {
-                    works.try_reserve(1)?;
-                    works.push(Work { lane, point: self.lanes.row(lane).point });
+            for work in self.works_before(id, own) {
+                match works.iter_mut().find(|other| other.lane == work.lane) {
+                    Some(other) => other.point = other.point.max(work.point),
+                    None => {
+                        works.try_reserve(1)?;
+                        works.push(work);
+                    }
                 }
             }
         }
         Ok(Some(works))
     }
 
-    /// The request's stream waits for some work now: makes what fits best behind it the stream's own. Returns
-    /// whether there is anything that fits.
-    pub(crate) fn adopt(&mut self, want: &Want<'_>, works: &[Work]) -> bool {
-        let Some(own) = self.lanes.find(self.lanes.directed(want.stream)) else { return false };
+    /// The unfinished work of other queues that a free chunk waits for.
+    fn works_before(&self, id: ChunkId, own: Lane) -> impl Iterator<Item = Work> + '_ {
+        let Note { lane, point, uses, .. } = *self.lanes.note(id);
+        let waits = !self.is_anyones(id) && point > self.lanes.row(lane).done;
+        let by_itself = waits.then_some(Work { lane, point });
+        let used = self.lanes.uses.of(uses).map(|used| Work { lane: used.lane, point: used.point });
+        by_itself.into_iter().chain(used).filter(move |work| work.lane != own)
+    }
+
+    /// A point of a queue for what is queued there from now on.
+    pub(crate) fn next_work(&mut self, lane: Lane) -> Work {
+        Work { lane, point: self.lanes.advance(lane) }
+    }
+
+    /// The queue that a request is served in, if its stream was seen before.
+    pub(crate) fn queue_of_request(&self, want: &Want<'_>) -> Option<Lane> {
+        self.lanes.find(self.lanes.directed(want.stream))
+    }
+
+    /// What is known of a queue's work.
+    pub(crate) fn progress_of(&self, lane: Lane) -> QueueProgress {
+        let row = self.lanes.row(lane);
+        QueueProgress { stream: row.stream, forgotten: row.forgotten, newest: row.point, done: row.done }
+    }
+
+    /// All queues, those of forgotten streams included.
+    pub(crate) fn queues(&self) -> impl Iterator<Item = Lane> + '_ {
+        self.lanes.all().map(|(lane, _)| lane)
+    }
+
+    /// The points of a queue that free chunks wait for, in rising order, once or more often. Those of chunks that wait
+    /// for recorded uses besides are left out.
+    pub(crate) fn points_waited_for(&self, lane: Lane) -> impl Iterator<Item = u64> + '_ {
+        let row = self.lanes.row(lane);
+        let next = |&id: &ChunkId| Some(self.lanes.newer(id)).filter(|&id| id != NIL);
+        let oldest = Some(row.oldest).filter(|&id| id != NIL);
+        let mut chunks = std::iter::successors(oldest, next).map(|id| self.lanes.note(id).point).peekable();
+        let mut uses = self.lanes.uses.behind_oldest(row.oldest_use).map(|used| used.point).peekable();
+        std::iter::from_fn(move || match (chunks.peek(), uses.peek()) {
+            (Some(chunk), Some(used)) if used < chunk => uses.next(),
+            (Some(_), _) => chunks.next(),
+            (None, _) => uses.next(),
+        })
+    }
+
+    /// The request's stream waits for some work from its point `since` on: makes what fits best behind it the stream's
+    /// own. Returns whether there is anything that fits.
+    pub(crate) fn adopt(&mut self, want: &Want<'_>, works: &[Work], since: Work) -> bool {
+        let own = since.lane;
         let waited = |lane: Lane, point: u64| {
             let done = lane == own || point <= self.lanes.row(lane).done;
             done || works.iter().any(|work| work.lane == lane && point <= work.point)
@@ -178,14 +225,14 @@ impl Arena {
         let mut at = first;
         while at != end {
             // What is handed over merges with the stream's own on both sides.
-            let whole = if self.may_use(own, at) { at } else { self.hand_over(at, own) };
+            let whole = if self.may_use(own, at) { at } else { self.hand_over(at, own, since.point) };
             at = self.chunks.next(whole);
         }
         true
     }
 
-    /// Gives a free chunk to another lane; returns what it is part of then.
-    pub(super) fn hand_over(&mut self, id: ChunkId, lane: Lane) -> ChunkId {
+    /// Gives a free chunk to another lane, at one of its points; returns what it is part of then.
+    pub(super) fn hand_over(&mut self, id: ChunkId, lane: Lane, point: u64) -> ChunkId {
         if self.owner(id).is_some() {
             self.unlink_runs(id, id);
             self.lanes.unhang(id);
@@ -197,7 +244,6 @@ impl Arena {
             let before = self.lanes.note(id).lane;
             self.lanes.row_mut(before).live -= 1;
         }
-        let point = self.lanes.advance(lane);
         *self.lanes.note_mut(id) = Note::new(lane, point);
         self.settle(id)
     }

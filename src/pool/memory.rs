@@ -7,7 +7,7 @@
 use super::slot::{Guard, Slot};
 use super::traffic::{Extended, extend, release};
 use super::{gone, guarded, order, remap};
-use crate::core::arena::{Progress, Refused, Want};
+use crate::core::arena::{Freed, Progress, Refused, Want};
 use crate::core::lanes::Stream;
 use crate::core::units::{UNIT, round_up, round_up_aligned};
 use crate::error::{Error, Unsaid, fail, keeping_last_error};
@@ -204,6 +204,7 @@ struct Tried {
     extended: bool,
     merged: bool,
     collected: bool,
+    waited_for_all: bool,
     /// What the driver failed to do for it meanwhile: why it fails, if nothing else serves it.
     failure: Option<Unsaid>,
     /// How often granules were moved for it.
@@ -230,7 +231,7 @@ impl Tried {
         }
         self.rounds += 1;
         (self.polled, self.waited, self.synchronized, self.failure) = (false, false, false, None);
-        (self.merged, self.collected) = (false, false);
+        (self.merged, self.collected, self.waited_for_all) = (false, false, false);
         if seen.regions != now.regions {
             (self.last_call, self.extended) = (guard.last_call(), false);
         }
@@ -346,11 +347,15 @@ fn attempt<'a>(mut guard: Guard<'a>, want: &Want<'_>, tried: &mut Tried) -> Atte
             tried.note(waited);
             continue;
         }
+        // Memory that was freed without a stream has no event: only a synchronization makes it reusable.
         if !tried.synchronized {
             tried.synchronized = true;
-            let idle;
-            (guard, idle) = order::synchronize(guard, want.stream)?;
-            tried.may_collect = tried.note(idle);
+            let may_collect;
+            (guard, may_collect) = match guard.arena.has_unordered() {
+                true => order::synchronize(guard, want.stream)?,
+                false => order::may_disturb(guard, want.stream)?,
+            };
+            tried.may_collect = tried.note(may_collect);
             continue;
         }
         if !tried.merged && want.newest == u64::MAX && guard.arena.stamps_wait() {
@@ -359,41 +364,82 @@ fn attempt<'a>(mut guard: Guard<'a>, want: &Want<'_>, tried: &mut Tried) -> Atte
                 continue;
             }
         }
-        if tried.collected || !tried.may_collect || guard.arena.redirects_others(want.stream) {
-            return Ok(Outcome::Exhausted(guard));
-        }
-        tried.collected = true;
-        if guard.arena.range().is_some() {
-            let moved;
-            (guard, moved) = remap::relocate(guard, want)?;
-            match moved {
-                Extended::Grown => {
-                    tried.note_own(&guard, 1);
-                    // Whoever has to wait for his turn with the guards may find it taken.
-                    tried.moves += 1;
-                    tried.collected = !guard.is_guarded() || tried.moves > Tried::MOVES;
-                }
-                Extended::Refused => {}
-                Extended::NoRoom if guard.is_bringing(u64::MAX) => {
-                    guard = guard.wait_for_call().check_entry()?;
-                    tried.collected = false;
-                }
-                Extended::NoRoom => return Ok(Outcome::Exhausted(guard)),
+        if !tried.collected && tried.may_collect && !guard.arena.redirects_others(want.stream) {
+            tried.collected = true;
+            let again;
+            (guard, again) = collect(guard, want, tried, &mut least)?;
+            if again {
+                continue;
             }
-            continue;
         }
-        // Wholly free regions go back, so that the backend can make a larger one of them.
-        let regions = guard.arena.detach_for(want.size);
-        if regions.is_empty() {
+        if tried.waited_for_all || !guard.arena.has_unfinished() {
             return Ok(Outcome::Exhausted(guard));
         }
-        let released;
-        (guard, released) = keeping_last_error(|| release(guard, regions, want.stream));
-        guard = guard.check_entry()?;
-        // What the backend did not take back is found again, or reported as out of memory.
-        tried.note_own(&guard, released.regions);
-        least = want.size;
+        tried.waited_for_all = true;
+        let idle;
+        (guard, idle) = wait_for_all(guard, want)?;
+        tried.may_collect = tried.note(idle);
+        tried.collected = false;
     }
+}
+
+/// Makes room of what is idle: moves granules, or gives wholly free regions back so that the backend can make a larger
+/// one of them. Returns whether the search is to begin again; where it is not, the lock has been held since the last.
+fn collect<'a>(
+    mut guard: Guard<'a>,
+    want: &Want<'_>,
+    tried: &mut Tried,
+    least: &mut u64,
+) -> Result<(Guard<'a>, bool), Error> {
+    if guard.arena.range().is_some() {
+        let moved;
+        (guard, moved) = remap::relocate(guard, want)?;
+        match moved {
+            Extended::Grown => {
+                tried.note_own(&guard, 1);
+                // With guards on, another thread may take the turn and with it the memory.
+                tried.moves += 1;
+                tried.collected = !guard.is_guarded() || tried.moves > Tried::MOVES;
+            }
+            Extended::Refused => {}
+            Extended::NoRoom if guard.is_bringing(u64::MAX) => {
+                guard = guard.wait_for_call().check_entry()?;
+                tried.collected = false;
+            }
+            Extended::NoRoom => return Ok((guard, false)),
+        }
+        return Ok((guard, true));
+    }
+    let regions = guard.arena.detach_for(want.size);
+    if regions.is_empty() {
+        return Ok((guard, false));
+    }
+    let released;
+    (guard, released) = keeping_last_error(|| release(guard, regions, want.stream));
+    guard = guard.check_entry()?;
+    // What the backend did not take back is found again, or reported as out of memory.
+    tried.note_own(&guard, released.regions);
+    *least = want.size;
+    Ok((guard, true))
+}
+
+/// The last step before a request fails: waits for all work of the device's context. That may be work which was queued
+/// long after the frees, and which itself waits for what this thread does next; so nothing else is left by now, and a
+/// program that hangs here finds the reason in the log.
+fn wait_for_all<'a>(mut guard: Guard<'a>, want: &Want<'_>) -> order::Ordered<'a, bool> {
+    if log::is_wanted(Level::Warn) && !guard.arena.redirects_others(want.stream) {
+        let (device, bytes) = (guard.device, want.requested);
+        guard = guard.talking(|| {
+            log::emit(
+                Level::Warn,
+                format_args!(
+                    "device {device}: a request of {bytes} bytes waits for all work of the device's context, because \
+                     free memory is left that has no event: this is the last step before it fails"
+                ),
+            );
+        });
+    }
+    order::wait_for_all(guard, want.stream)
 }
 
 /// A pool that is idle by less grows before it waits for the device.
@@ -445,12 +491,21 @@ fn free_oddly(guard: Guard<'_>, addr: u64) -> Result<(), Error> {
 #[inline]
 pub(super) fn free_now(mut guard: Guard<'_>, addr: u64) -> Result<(), Error> {
     match guard.arena.free(addr) {
-        Ok(()) => {
-            guard.notify();
-            guard.leave();
+        Ok(freed) => {
+            finish_free(guard, freed);
             Ok(())
         }
         Err(refused) => Err(refuse_free(guard, addr, refused)),
+    }
+}
+
+/// A chunk is free now.
+#[inline(always)]
+fn finish_free(guard: Guard<'_>, freed: Freed) {
+    guard.notify();
+    match freed {
+        Freed::Done => guard.leave(),
+        Freed::InQueue => order::record_free(guard),
     }
 }
 
@@ -477,14 +532,8 @@ fn free_oddly_on(guard: Guard<'_>, addr: u64, stream: Stream) -> Result<(), Erro
 pub(super) fn free_now_on(mut guard: Guard<'_>, addr: u64, stream: Stream) -> Result<(), Error> {
     require_no_timestamps(&guard)?;
     match guard.arena.free_on(addr, stream)? {
-        Ok(()) if stream.thread() != 0 => {
-            guard.notify();
-            order::record_own(guard, stream);
-            Ok(())
-        }
-        Ok(()) => {
-            guard.notify();
-            guard.leave();
+        Ok(freed) => {
+            finish_free(guard, freed);
             Ok(())
         }
         Err(refused) => Err(refuse_free(guard, addr, refused)),

@@ -170,6 +170,18 @@ pub(super) fn current_id(driver: Driver) -> Answer<Option<u64>> {
     Ok(Some(id))
 }
 
+/// The number of a context, as [`current_id`].
+///
+/// # Safety
+/// The context is there.
+pub(super) unsafe fn id_of(driver: Driver, context: CUcontext) -> Answer<Option<u64>> {
+    let Ok(call) = driver.cuCtxGetId() else { return Ok(None) };
+    let mut id = 0;
+    // SAFETY: the pointer is valid, and the caller vouches for the context.
+    check("cuCtxGetId", unsafe { call(context, &mut id) })?;
+    Ok(Some(id))
+}
+
 /// Start and bytes of the allocation around an address of the current context.
 pub(super) fn allocation(driver: Driver, address: CUdeviceptr) -> Answer<(u64, u64)> {
     let call = driver.cuMemGetAddressRange_v2()?;
@@ -182,6 +194,16 @@ pub(super) fn allocation(driver: Driver, address: CUdeviceptr) -> Answer<(u64, u
 pub(super) fn push(driver: Driver, context: CUcontext) -> Answer<()> {
     let call = driver.cuCtxPushCurrent_v2()?;
     // SAFETY: the context is a primary one that this backend has retained.
+    check("cuCtxPushCurrent", unsafe { call(context) })
+}
+
+/// Makes a context current that is not this backend's.
+///
+/// # Safety
+/// The context is there.
+pub(super) unsafe fn push_other(driver: Driver, context: CUcontext) -> Answer<()> {
+    let call = driver.cuCtxPushCurrent_v2()?;
+    // SAFETY: the caller vouches for it.
     check("cuCtxPushCurrent", unsafe { call(context) })
 }
 
@@ -324,6 +346,35 @@ pub(super) unsafe fn make_wait(driver: Driver, stream: CUstream, event: CUevent)
     let call = driver.cuStreamWaitEvent()?;
     // SAFETY: the caller vouches for it.
     check("cuStreamWaitEvent", unsafe { call(stream, event, CU_EVENT_WAIT_DEFAULT) })
+}
+
+/// The context that a stream belongs to. A driver before CUDA 9.2 does not tell.
+///
+/// # Safety
+/// The stream lives.
+pub(super) unsafe fn context_of(driver: Driver, stream: CUstream) -> Answer<CUcontext> {
+    let call = driver.cuStreamGetCtx()?;
+    let mut context = ptr::null_mut();
+    // SAFETY: the pointer is valid, and the caller vouches for the stream.
+    check("cuStreamGetCtx", unsafe { call(stream, &mut context) })?;
+    Ok(context)
+}
+
+/// A stream that does not wait for the legacy default stream.
+pub(super) fn create_stream(driver: Driver) -> Answer<CUstream> {
+    let call = driver.cuStreamCreate()?;
+    let mut stream = ptr::null_mut();
+    // SAFETY: the pointer is valid.
+    check("cuStreamCreate", unsafe { call(&mut stream, CU_STREAM_NON_BLOCKING) })?;
+    Ok(stream)
+}
+
+/// # Safety
+/// The stream is one that `create_stream` gave, and is not used any more.
+pub(super) unsafe fn destroy_stream(driver: Driver, stream: CUstream) -> Answer<()> {
+    let call = driver.cuStreamDestroy_v2()?;
+    // SAFETY: the caller vouches for it.
+    check("cuStreamDestroy", unsafe { call(stream) })
 }
 
 /// Whether the stream is captured, or, of the legacy stream, whether another is that it waits for. Drivers

@@ -15,6 +15,17 @@ use cuda_sys::{
 /// Nothing is called once the context is known to be gone, and no work is done in another than the one that was opened:
 /// addresses and events there would be somebody else's.
 pub(super) fn inside<T>(cuda: &Cuda, work: impl FnOnce(Driver) -> Result<T, Failure>) -> Result<T, Failure> {
+    inside_in_any_mode(cuda, |driver| {
+        let _relaxed = Relaxed::begin(driver)?;
+        work(driver)
+    })
+}
+
+/// As [`inside`], and the thread's capture mode is what the program made it.
+pub(super) fn inside_in_any_mode<T>(
+    cuda: &Cuda,
+    work: impl FnOnce(Driver) -> Result<T, Failure>,
+) -> Result<T, Failure> {
     if cuda.is_over() {
         return Err(Failure::Gone);
     }
@@ -22,20 +33,23 @@ pub(super) fn inside<T>(cuda: &Cuda, work: impl FnOnce(Driver) -> Result<T, Fail
         cuda.require_same(driver)?;
         work(driver)
     };
-    within(cuda, checked).map_err(|failure| cuda.look_after(failure))
+    in_context(cuda, checked).map_err(|failure| cuda.look_after(failure))
 }
 
 /// As [`inside`], whichever context it is by now.
 pub(super) fn within<T>(cuda: &Cuda, work: impl FnOnce(Driver) -> Result<T, Failure>) -> Result<T, Failure> {
-    outside(cuda.driver, |driver| {
-        let before = calls::current(driver).unwrap_or(std::ptr::null_mut());
-        if before == cuda.context {
-            return work(driver);
-        }
-        calls::push(driver, cuda.context)?;
-        let _context = Pushed { driver, context: cuda.context };
-        work(driver)
-    })
+    outside(cuda.driver, |_| in_context(cuda, work))
+}
+
+fn in_context<T>(cuda: &Cuda, work: impl FnOnce(Driver) -> Result<T, Failure>) -> Result<T, Failure> {
+    let driver = cuda.driver;
+    let before = calls::current(driver).unwrap_or(std::ptr::null_mut());
+    if before == cuda.context {
+        return work(driver);
+    }
+    calls::push(driver, cuda.context)?;
+    let _context = Pushed { driver, context: cuda.context };
+    work(driver)
 }
 
 /// Makes calls that need no context, with the thread's capture mode as in [`inside`].
@@ -43,18 +57,25 @@ pub(super) fn outside<T>(
     driver: Driver,
     work: impl FnOnce(Driver) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
-    let mode = calls::exchange_capture_mode(driver, CU_STREAM_CAPTURE_MODE_RELAXED)?;
-    let _mode = Mode { driver, mode };
+    let _relaxed = Relaxed::begin(driver)?;
     work(driver)
 }
 
-/// The capture mode that the thread had before.
-struct Mode {
+/// The thread's capture mode is the relaxed one until this is dropped.
+pub(super) struct Relaxed {
     driver: Driver,
+    /// What it was before.
     mode: Option<CUstreamCaptureMode>,
 }
 
-impl Drop for Mode {
+impl Relaxed {
+    pub(super) fn begin(driver: Driver) -> Result<Self, Failure> {
+        let mode = calls::exchange_capture_mode(driver, CU_STREAM_CAPTURE_MODE_RELAXED)?;
+        Ok(Relaxed { driver, mode })
+    }
+}
+
+impl Drop for Relaxed {
     fn drop(&mut self) {
         if let Some(mode) = self.mode {
             // It went the other way a moment ago. What fails once may have passed; else the driver is past its end.

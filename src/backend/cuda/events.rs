@@ -2,15 +2,19 @@
 
 use super::Cuda;
 use super::calls::{self, Failure};
-use super::context::{self, inside};
+use super::context::{self, Relaxed, inside_in_any_mode};
 use crate::backend::life::Life;
-use crate::backend::order::{Event, Order, State, Stream, Streams};
+use crate::backend::order::{Capture, Context, Event, Order, State, Stream, Streams};
 use crate::error::Error;
-use cuda_sys::{CU_EVENT_DISABLE_TIMING, CUDA_ERROR_CAPTURED_EVENT, CUevent, CUstream, Driver};
+use cuda_sys::{
+    CU_EVENT_DISABLE_TIMING, CU_STREAM_PER_THREAD, CUDA_ERROR_CAPTURED_EVENT, CUDA_ERROR_INVALID_HANDLE,
+    CUcontext, CUevent, CUstream, Driver,
+};
+use std::cell::OnceCell;
 
 impl Event {
     fn handle(self) -> CUevent {
-        self.0 as CUevent
+        self.handle as CUevent
     }
 }
 
@@ -20,12 +24,14 @@ impl Stream {
     }
 }
 
-/// The streams are those of the device's primary context; 1 and 2, its default streams, are so in that context.
+/// A call of the driver that may be one of those "potentially unsafe" ones which a capture elsewhere prohibits
+/// (`cuThreadExchangeStreamCaptureMode`) is made in the relaxed mode. Recording an event, having a stream wait for one,
+/// and asking about a stream's context or capture are none of them, so that a free changes no mode.
 impl Streams for Cuda {
     fn enter(&self, work: &mut dyn FnMut(&dyn Order) -> Result<(), Error>) -> Result<(), Error> {
         let mut result = Ok(());
-        let entered = inside(self, |driver| {
-            result = work(&Inside { cuda: self, driver });
+        let entered = inside_in_any_mode(self, |driver| {
+            result = work(&Inside { cuda: self, driver, relaxed: OnceCell::new() });
             Ok(())
         });
         entered.map_err(|failure| failure.explain(self.driver)).and(result)
@@ -36,6 +42,8 @@ impl Streams for Cuda {
 struct Inside<'a> {
     cuda: &'a Cuda,
     driver: Driver,
+    /// The thread's capture mode is the relaxed one until this goes.
+    relaxed: OnceCell<Relaxed>,
 }
 
 impl Inside<'_> {
@@ -43,12 +51,62 @@ impl Inside<'_> {
         let done = if self.cuda.is_over() { Err(Failure::Gone) } else { work(self.driver) };
         done.map_err(|failure| self.cuda.look_after(failure).explain(self.driver))
     }
+
+    /// The same, in the relaxed mode.
+    fn relaxed<T>(&self, work: impl FnOnce(Driver) -> Result<T, Failure>) -> Result<T, Error> {
+        self.ordering(|driver| {
+            if self.relaxed.get().is_none() {
+                let _ = self.relaxed.set(Relaxed::begin(driver)?);
+            }
+            work(driver)
+        })
+    }
+
+    /// Does something with a context current, which need not be the device's own.
+    fn within<T>(
+        &self,
+        context: Context,
+        work: impl FnOnce(Driver) -> Result<T, Failure>,
+    ) -> Result<T, Error> {
+        self.relaxed(|driver| {
+            if context == Context::OWN {
+                return work(driver);
+            }
+            // SAFETY: a stream of it lives, and so does the context.
+            unsafe { calls::push_other(driver, context.handle as CUcontext) }?;
+            let done = work(driver);
+            let popped = calls::pop(driver);
+            done.and_then(|done| popped.map(|()| done))
+        })
+    }
 }
 
 impl Order for Inside<'_> {
-    fn create_event(&self) -> Result<Event, Error> {
-        let event = self.ordering(|driver| calls::create_event(driver, CU_EVENT_DISABLE_TIMING))?;
-        Ok(Event(event as u64))
+    fn context_of(&self, stream: Stream) -> Result<Context, Error> {
+        if stream.0 <= CU_STREAM_PER_THREAD as u64 {
+            // cuStreamGetCtx: "If any of the special stream handles is passed in, the API will operate on the context
+            // current to the calling thread", which is the device's own.
+            return Ok(Context::OWN);
+        }
+        self.ordering(|driver| {
+            // SAFETY: the stream lives until the program says that it does not.
+            let context = match unsafe { calls::context_of(driver, stream.handle()) } {
+                // A driver before CUDA 9.2: that it is the device's own is all there is to go by.
+                Err(Failure::Missing(_)) => self.cuda.context,
+                context => context?,
+            };
+            if context == self.cuda.context {
+                return Ok(Context::OWN);
+            }
+            // SAFETY: a stream of it lives, and so does the context.
+            let number = unsafe { calls::id_of(driver, context) }?;
+            Ok(Context { handle: context as u64, number: number.unwrap_or(0) })
+        })
+    }
+
+    fn create_event(&self, context: Context) -> Result<Event, Error> {
+        let event = self.within(context, |driver| calls::create_event(driver, CU_EVENT_DISABLE_TIMING))?;
+        Ok(Event { handle: event as u64, context })
     }
 
     fn destroy_event(&self, event: Event) {
@@ -61,9 +119,29 @@ impl Order for Inside<'_> {
         self.ordering(|driver| unsafe { calls::record(driver, event.handle(), on.handle()) })
     }
 
+    fn record_across(&self, event: Event, on: Stream) -> Result<(), Error> {
+        let there = self.create_event(self.context_of(on)?)?;
+        let recorded = self.record(there, on).and_then(|()| {
+            self.relaxed(|driver| {
+                let bridge = calls::create_stream(driver)?;
+                // SAFETY: the bridge and the events are there. A stream and an event that it waits for may be of two
+                // contexts; a stream and an event that is recorded on it may not (cuStreamWaitEvent, cuEventRecord).
+                let recorded = unsafe { calls::make_wait(driver, bridge, there.handle()) }
+                    // SAFETY: as above.
+                    .and_then(|()| unsafe { calls::record(driver, event.handle(), bridge) });
+                // SAFETY: it was created here. "the resources associated with hStream will be released automatically
+                // once the device has completed all work in hStream" (cuStreamDestroy).
+                unsafe { calls::destroy_stream(driver, bridge) }.and(recorded)
+            })
+        });
+        // Before it is complete too: what waits for it goes on waiting (cuEventDestroy).
+        self.destroy_event(there);
+        recorded
+    }
+
     fn state(&self, event: Event) -> Result<State, Error> {
         // SAFETY: the event is the pool's.
-        self.ordering(|driver| match unsafe { calls::is_done(driver, event.handle()) } {
+        self.relaxed(|driver| match unsafe { calls::is_done(driver, event.handle()) } {
             Ok(true) => Ok(State::Done),
             Ok(false) => Ok(State::Pending),
             Err(failure) if failure.is(CUDA_ERROR_CAPTURED_EVENT) => Ok(State::Captured),
@@ -73,7 +151,7 @@ impl Order for Inside<'_> {
 
     fn wait_for(&self, event: Event) -> Result<(), Error> {
         // SAFETY: the event is the pool's.
-        self.ordering(|driver| unsafe { calls::wait_for(driver, event.handle()) })
+        self.relaxed(|driver| unsafe { calls::wait_for(driver, event.handle()) })
     }
 
     fn make_wait(&self, stream: Stream, event: Event) -> Result<(), Error> {
@@ -82,11 +160,20 @@ impl Order for Inside<'_> {
     }
 
     fn synchronize(&self) -> Result<(), Error> {
-        self.ordering(context::synchronize)
+        self.relaxed(context::synchronize)
     }
 
-    fn is_capturing(&self, stream: Stream) -> Result<bool, Error> {
+    fn capture_of(&self, stream: Stream) -> Result<Capture, Error> {
         // SAFETY: the stream lives until the program says that it does not.
-        self.ordering(|driver| unsafe { calls::is_capturing(driver, stream.handle()) })
+        self.ordering(|driver| match unsafe { calls::is_capturing(driver, stream.handle()) } {
+            Ok(captured) => Ok(if captured { Capture::Active } else { Capture::None }),
+            // A program that destroys a stream and says nothing. The default streams are always there.
+            Err(failure)
+                if failure.is(CUDA_ERROR_INVALID_HANDLE) && stream.0 > CU_STREAM_PER_THREAD as u64 =>
+            {
+                Ok(Capture::NoStream)
+            }
+            Err(failure) => Err(failure),
+        })
     }
 }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::backend::order::{Event, Order, State, Stream, Streams};
+use crate::backend::order::{Capture, Context, Event, Order, State, Stream, Streams};
 use crate::error::Error;
 use cuda_sys::*;
 use std::ptr;
@@ -75,7 +75,7 @@ fn events_say_what_is_done() {
         let [one, other] = [first, second].map(|stream| stream.0 as *mut std::ffi::c_void);
         sim.hold(one);
         sim.fill(one, granted.base, MIB, 7);
-        let [event, later] = [0; 2].map(|_| order(&cuda, |order| order.create_event()).unwrap());
+        let [event, later] = [0; 2].map(|_| order(&cuda, |order| order.create_event(Context::OWN)).unwrap());
         assert_eq!(order(&cuda, |order| order.state(event)), Ok(State::Done), "of no work");
         order(&cuda, |order| order.record(event, first)).unwrap();
         assert_eq!(order(&cuda, |order| order.state(event)), Ok(State::Pending));
@@ -117,7 +117,7 @@ fn a_capture_is_seen_and_breaks_no_event_of_others() {
         let cuda = Cuda::open(0).unwrap();
         let [blocking, free] =
             [CU_STREAM_DEFAULT, CU_STREAM_NON_BLOCKING].map(|flags| new_stream(&cuda, flags));
-        let event = order(&cuda, |order| order.create_event()).unwrap();
+        let event = order(&cuda, |order| order.create_event(Context::OWN)).unwrap();
         let captured = |stream: Stream, work: &dyn Fn()| {
             let stream = stream.0 as CUstream;
             // SAFETY: the stream lives.
@@ -132,7 +132,8 @@ fn a_capture_is_seen_and_breaks_no_event_of_others() {
             assert_eq!(code, CUDA_SUCCESS, "the capture is whole");
         };
         let seen = || {
-            [blocking, free, LEGACY].map(|stream| order(&cuda, |order| order.is_capturing(stream)).unwrap())
+            [blocking, free, LEGACY]
+                .map(|stream| order(&cuda, |order| order.capture_of(stream)).unwrap() == Capture::Active)
         };
         assert_eq!(seen(), [false; 3]);
         captured(blocking, &|| {
@@ -156,7 +157,7 @@ fn a_capture_is_seen_and_breaks_no_event_of_others() {
 fn a_driver_past_its_end_is_told_from_one_that_fails() {
     simcuda::simulated("backend::cuda::tests::a_driver_past_its_end_is_told_from_one_that_fails", |sim| {
         let cuda = Cuda::open(0).unwrap();
-        let event = order(&cuda, |order| order.create_event()).unwrap();
+        let event = order(&cuda, |order| order.create_event(Context::OWN)).unwrap();
         sim.fail(Some("cuEventQuery"), 1, CUDA_ERROR_UNKNOWN);
         assert_eq!(order(&cuda, |order| order.state(event)), Err(Error::BackendFailed));
         crate::error::with_last_error(|words| {
@@ -165,7 +166,7 @@ fn a_driver_past_its_end_is_told_from_one_that_fails() {
         sim.shutdown();
         assert_eq!(order(&cuda, |order| order.state(event)), Err(Error::ShuttingDown));
         assert_eq!(order(&cuda, |order| order.record(event, Stream(1))), Err(Error::ShuttingDown));
-        assert_eq!(order(&cuda, |order| order.create_event()), Err(Error::ShuttingDown));
+        assert_eq!(order(&cuda, |order| order.create_event(Context::OWN)), Err(Error::ShuttingDown));
         destroy(&cuda, event);
         cuda.close();
     });

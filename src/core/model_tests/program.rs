@@ -139,7 +139,7 @@ impl Program {
         let addr = self.live.swap_remove(place);
         let before = self.arena.stats().metadata_bytes;
         self.model.free(addr);
-        assert_eq!(self.arena.free(addr), Ok(()));
+        assert_eq!(self.arena.free(addr), Ok(crate::core::arena::Freed::Done));
         assert_eq!(self.arena.stats().metadata_bytes, before, "a free needs no memory");
         self.did(format!("free {addr:#x}"));
     }

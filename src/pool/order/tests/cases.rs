@@ -1,6 +1,6 @@
 //! One thing at a time: which calls of the driver a request costs, and in which order it is served.
 
-use super::device::{Device, What};
+use super::device::{Call, Device, What};
 use super::program::{Family, create};
 use crate::core::lanes::Stream;
 use crate::core::model_tests::Random;
@@ -41,11 +41,18 @@ impl Pool {
     }
 
     fn get(&self, units: u64, stream: Stream) -> Result<u64, Error> {
+        self.device.state().begin(Call::Other);
         memory::alloc_plain(self.slot, units * UNIT, stream)
     }
 
     fn put(&self, addr: u64, stream: Stream) {
+        self.device.state().begin(Call::Free);
         assert_eq!(memory::free_on(self.slot, addr, stream), Ok(()));
+    }
+
+    /// As if another stream had been there before.
+    fn tell_apart(&self) {
+        self.slot.enter().unwrap().arena.require_queues().unwrap();
     }
 
     fn count(&self, what: What) -> u64 {
@@ -62,6 +69,7 @@ impl Pool {
     }
 
     fn forget(&self, stream: Stream) {
+        self.device.state().begin(Call::Free);
         assert_eq!(order::forget(self.slot.enter().unwrap(), stream).unwrap().1, Ok(()));
     }
 
@@ -103,8 +111,9 @@ fn one_stream_never_calls_the_driver() {
     assert_eq!(state.calls, state.count(What::Alloc), "calls other than for regions: {:?}", state.counts);
 }
 
+/// No more is asked of the driver, and the events are recorded again and again.
 #[test]
-fn several_streams_with_enough_memory_call_nobody() {
+fn several_streams_with_enough_memory_record_an_event_a_free() {
     let pool = Pool::new(256);
     let streams = [A, b()];
     let turn = || {
@@ -115,14 +124,83 @@ fn several_streams_with_enough_memory_call_nobody() {
         }
     };
     turn();
-    let before = pool.device.state().calls;
+    let calls = || pool.device.state().calls;
+    let (before, recorded, created) = (calls(), pool.count(What::Record), pool.count(What::Create));
     (0..1000).for_each(|_| turn());
-    assert_eq!(pool.device.state().calls, before);
+    assert_eq!(pool.count(What::Record) - recorded, 14_000);
+    let created = pool.count(What::Create) - created;
+    assert_eq!(calls() - before - created, 3 * 14_000, "a record between two looks for a capture");
+    assert!(created <= 2 * 32, "{created} events");
+    assert_eq!(pool.count(What::IsDone), 0);
+}
+
+/// What was freed while there was one stream only has no event. Whether it is done may be asked at any time; it is waited
+/// for when nothing else is left.
+#[test]
+fn what_one_stream_freed_alone_is_asked_about_early_and_waited_for_last() {
+    let pool = Pool::new(8);
+    let first = pool.get(4, A).unwrap();
+    pool.launch(0);
+    pool.put(first, A);
+    assert_eq!(pool.count(What::Record), 0, "it is alone");
+    // Still under way: growth comes first.
+    let second = pool.get(4, b()).unwrap();
+    assert_ne!(second, first);
+    assert_eq!((pool.count(What::Record), pool.count(What::IsDone)), (1, 1), "a late event, for asking only");
+    assert_eq!(pool.get(4, b()), Ok(first));
+    let waits = [What::MakeWait, What::WaitFor, What::Synchronize].map(|what| pool.count(what));
+    assert_eq!(waits, [0, 0, 1]);
+    pool.put(first, b());
+    pool.put(second, b());
+
+    let pool = Pool::new(8);
+    let first = pool.get(4, A).unwrap();
+    pool.launch(0);
+    pool.put(first, A);
+    pool.run(0);
+    assert_eq!(pool.get(4, b()), Ok(first), "done, as the late event says");
+    assert_eq!((pool.pool_bytes(), pool.count(What::Synchronize)), (4 * UNIT, 0));
+}
+
+/// A created stream may have been destroyed since all its memory was given back: nothing is recorded there before it
+/// is named again.
+#[test]
+fn what_a_created_stream_freed_alone_waits_until_it_is_named() {
+    let pool = Pool::new(8);
+    let first = pool.get(4, b()).unwrap();
+    pool.put(first, b());
+    assert_eq!(pool.get(4, A).map(|addr| addr != first), Ok(true), "the pool grows");
+    assert_eq!(pool.count(What::Record), 0);
+    // A request that the stream cannot serve from its own names it.
+    assert_eq!(pool.get(8, b()), Err(Error::OutOfMemory));
+    assert_eq!(pool.count(What::Record), 1);
+    assert_eq!(pool.get(4, A), Ok(first));
+}
+
+/// Another stream's work is not waited for beyond the free: what is queued there later may itself wait for this stream.
+#[test]
+fn a_wait_ends_with_the_work_before_the_free() {
+    let pool = Pool::new(4);
+    pool.tell_apart();
+    let first = pool.get(4, A).unwrap();
+    pool.launch(0);
+    pool.put(first, A);
+    // A receive, say, that ends when B has sent something.
+    pool.launch(0);
+    assert_eq!(pool.get(4, b()), Ok(first));
+    assert_eq!((pool.count(What::Record), pool.count(What::MakeWait)), (2, 1), "one more for what B has now");
+    let mut state = pool.device.state();
+    state.step(0);
+    state.step(0);
+    assert!(state.step(1), "B goes on behind the kernel and the event, and in front of the receive");
+    drop(state);
+    pool.put(first, b());
 }
 
 #[test]
 fn what_is_done_comes_before_growth_and_growth_before_a_wait() {
     let pool = Pool::new(8);
+    pool.tell_apart();
     let first = pool.get(4, A).unwrap();
     pool.launch(0);
     pool.put(first, A);
@@ -154,6 +232,7 @@ fn what_is_done_comes_before_growth_and_growth_before_a_wait() {
 #[test]
 fn a_plain_request_waits_itself() {
     let pool = Pool::new(4);
+    pool.tell_apart();
     let first = pool.get(4, A).unwrap();
     pool.launch(0);
     pool.put(first, A);
@@ -165,19 +244,29 @@ fn a_plain_request_waits_itself() {
     assert_eq!((pool.count(What::MakeWait), pool.count(What::Synchronize)), (0, 1));
 }
 
+/// Work is done in order, so few questions tell how far it is.
 #[test]
-fn one_event_stands_for_many_frees() {
-    let pool = Pool::new(64);
-    let chunks: Vec<u64> = (0..64).map(|_| pool.get(1, A).unwrap()).collect();
-    pool.launch(0);
-    chunks.iter().step_by(2).for_each(|&addr| pool.put(addr, A));
-    assert_eq!(pool.count(What::Record), 0, "as late as possible");
-    pool.get(1, b()).unwrap();
-    assert_eq!(pool.count(What::Record), 1);
-    for _ in 0..30 {
-        pool.get(1, b()).unwrap();
+fn many_events_take_few_questions() {
+    let pool = Pool::new(2048);
+    pool.tell_apart();
+    let chunks: Vec<u64> = (0..2000).map(|_| pool.get(1, A).unwrap()).collect();
+    let freed: Vec<u64> = chunks.iter().copied().step_by(2).collect();
+    for &addr in &freed {
+        pool.launch(0);
+        pool.put(addr, A);
     }
-    assert!(pool.count(What::Create) <= 2, "{:?}", pool.device.state().counts);
+    assert_eq!(pool.count(What::Record), 1000, "each has its own, for none of them touch");
+    // The kernel and the mark of its event for each of them.
+    (0..2 * 700).for_each(|_| assert!(pool.device.state().step(0)));
+    (0..48).for_each(|_| _ = pool.get(1, b()).unwrap());
+    let asked = pool.count(What::IsDone);
+    assert_eq!(pool.get(1, b()), Ok(freed[0]));
+    assert!(asked + 24 >= pool.count(What::IsDone), "{} questions", pool.count(What::IsDone));
+    let before = pool.count(What::IsDone);
+    for &addr in &freed[1..700] {
+        assert_eq!(pool.get(1, b()), Ok(addr));
+    }
+    assert_eq!(pool.count(What::IsDone), before, "all that is done was found at once");
 }
 
 #[test]
@@ -212,8 +301,8 @@ fn a_forgotten_stream_leaves_its_memory_to_others() {
     let state = pool.device.state();
     assert_eq!(
         (state.queues[1].done, state.queues[again].queued),
-        (0, 1),
-        "it waits for the first one's work"
+        (0, 2),
+        "it waits for the first one's work, and has an event behind that"
     );
 }
 
@@ -279,7 +368,7 @@ fn forgetting_waits_for_those_who_record() {
     pool.device.state().add_stream(B, 0);
     let first = pool.get(16, b()).unwrap();
     pool.launch(1);
-    pool.put(first, b());
+    pool.tell_apart();
     pool.device.state().in_a_call = Some(|slot| {
         std::thread::spawn(move || {
             let (guard, forgotten) = order::forget(slot.enter().unwrap(), b()).unwrap();
@@ -290,7 +379,7 @@ fn forgetting_waits_for_those_who_record() {
         std::thread::sleep(Duration::from_millis(100));
         assert!(!FORGOTTEN.load(SeqCst), "the stream could be gone by now");
     });
-    pool.get(16, A).unwrap();
+    pool.put(first, b());
     let begun = Instant::now();
     while !FORGOTTEN.load(SeqCst) {
         assert!(begun.elapsed() < Duration::from_secs(30), "it is never forgotten");

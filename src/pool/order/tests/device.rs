@@ -6,13 +6,13 @@
 //! last, and who waited for it before that waits for what it stood for then. Streams are all of the kind that does
 //! not wait for the legacy default stream. A region that goes back waits for everybody, as `cuMemFree` does.
 
-use crate::backend::order::{Event, Order, State as Known, Stream, Streams};
+use crate::backend::order::{Capture, Context, Event, Order, State as Known, Stream, Streams};
 use crate::backend::{Backend, Granted};
 use crate::core::units::UNIT;
 use crate::error::{Error, fail};
 use crate::pool::slot::Slot;
 use crate::sys::thread;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicPtr, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -42,6 +42,8 @@ pub(super) struct Queue {
     /// What is done before anything that is queued here from now on.
     knows: Clock,
     pub(super) capturing: bool,
+    /// It is of another context than the allocator's, with this number; 0 is the allocator's.
+    pub(super) context: u64,
 }
 
 /// What an event stands for.
@@ -50,11 +52,22 @@ struct Mark {
     queue: usize,
     at: u64,
     clock: Clock,
+    /// Recorded while a free was under way, or behind a wait that the same call queued: it stands for nothing later.
+    exact: bool,
+}
+
+/// What the program has called the library for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Call {
+    Other,
+    /// A free, or the end of a stream: an event that is recorded now stands for work of before.
+    Free,
 }
 
 /// What the driver was called for.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum What {
+    Context,
     Create,
     Destroy,
     Record,
@@ -71,7 +84,16 @@ pub(super) struct State {
     pub(super) queues: Vec<Queue>,
     /// By handle, and by thread for the default stream of one.
     names: BTreeMap<(u64, u32), usize>,
-    events: BTreeMap<u64, Option<Mark>>,
+    /// Handles of streams that were destroyed, and that the library was not told of.
+    destroyed: BTreeSet<u64>,
+    /// The context of each event, and what it stands for.
+    events: BTreeMap<u64, (u64, Option<Mark>)>,
+    /// What the program is calling for, and the queues that were made to wait since.
+    /// None where threads call for several things at once.
+    call: Option<Call>,
+    waiting: BTreeSet<usize>,
+    /// At the end regions go back as they are.
+    pub(super) is_ending: bool,
     last_event: u64,
     pub(super) counts: BTreeMap<What, u64>,
     /// Calls that may fail, and which of them does.
@@ -120,7 +142,20 @@ impl State {
     pub(super) fn add_stream(&mut self, handle: u64, thread: u32) -> usize {
         let queue = self.add_queue();
         self.names.insert((handle, thread), queue);
+        self.destroyed.remove(&handle);
         queue
+    }
+
+    /// From now on the library is called for this.
+    pub(super) fn begin(&mut self, call: Call) {
+        self.call = Some(call);
+        self.waiting.clear();
+    }
+
+    /// A stream is destroyed whose memory was all given back, when its work is done.
+    pub(super) fn destroy_without_telling(&mut self, handle: u64) {
+        self.names.remove(&(handle, 0));
+        self.destroyed.insert(handle);
     }
 
     /// The handle may be another's from now on; what is queued there still runs.
@@ -156,10 +191,21 @@ impl State {
         queue
     }
 
-    fn mark(&mut self, Event(event): Event) -> Option<Mark> {
-        let mark = self.events.get(&event).cloned().flatten();
+    fn mark(&mut self, event: Event) -> Option<Mark> {
+        let mark = self.events.get(&event.handle).and_then(|(_, mark)| mark.clone());
         if mark.is_none() {
-            self.wrong.push(format!("event {event} is none, or was never recorded"));
+            self.wrong.push(format!("{event:?} is none, or was never recorded"));
+        }
+        mark
+    }
+
+    /// That of an event that something is to wait for.
+    fn mark_to_wait_for(&mut self, event: Event) -> Option<Mark> {
+        let mark = self.mark(event);
+        // Of other contexts' work there is nothing else to wait for at last.
+        let is_late = |mark: &Mark| !mark.exact && self.queues[mark.queue].context == 0;
+        if mark.as_ref().is_some_and(is_late) {
+            self.wrong.push(format!("{event:?} was recorded long after the free, and is waited for"));
         }
         mark
     }
@@ -187,7 +233,8 @@ impl State {
         let at = self.push(queue, Operation::Runs);
         let mut clock = self.queues[queue].knows.clone();
         clock.insert(queue, at);
-        Mark { queue, at, clock }
+        let exact = self.call != Some(Call::Other) || self.waiting.contains(&queue);
+        Mark { queue, at, clock, exact }
     }
 
     fn wait(&mut self, queue: usize, mark: &Mark) {
@@ -223,8 +270,11 @@ impl State {
         self.run_until(queue, self.queues[queue].queued);
     }
 
-    pub(super) fn run_all(&mut self) {
-        (0..self.queues.len()).for_each(|queue| self.run(queue));
+    /// Runs all work of the allocator's context, and what that waits for.
+    pub(super) fn run_context(&mut self) {
+        let own = |queue: &usize| self.queues[*queue].context == 0;
+        let own: Vec<usize> = (0..self.queues.len()).filter(own).collect();
+        own.into_iter().for_each(|queue| self.run(queue));
     }
 
     /// Before a free: what may touch the memory from now on.
@@ -306,20 +356,28 @@ impl Streams for Device {
 }
 
 impl Order for Device {
-    fn create_event(&self) -> Result<Event, Error> {
+    fn context_of(&self, stream: Stream) -> Result<Context, Error> {
+        let mut state = self.called();
+        state.tick(What::Context)?;
+        let queue = state.queue(stream);
+        let context = state.queues[queue].context;
+        Ok(Context { handle: context, number: context })
+    }
+
+    fn create_event(&self, context: Context) -> Result<Event, Error> {
         let mut state = self.called();
         state.tick(What::Create)?;
         state.last_event += 1;
         let event = state.last_event;
-        state.events.insert(event, None);
-        Ok(Event(event))
+        state.events.insert(event, (context.handle, None));
+        Ok(Event { handle: event, context })
     }
 
-    fn destroy_event(&self, Event(event): Event) {
+    fn destroy_event(&self, event: Event) {
         let mut state = self.called();
         *state.counts.entry(What::Destroy).or_default() += 1;
-        if state.events.remove(&event).is_none() {
-            state.wrong.push(format!("event {event} is destroyed twice"));
+        if state.events.remove(&event.handle).is_none() {
+            state.wrong.push(format!("{event:?} is destroyed twice"));
         }
     }
 
@@ -327,14 +385,33 @@ impl Order for Device {
         let mut state = self.called();
         state.tick(What::Record)?;
         let queue = state.uncaptured(on, What::Record);
+        let context = state.queues[queue].context;
+        if state.events.get(&event.handle).is_none_or(|&(other, _)| other != context) {
+            // cuEventRecord: "hStream and hEvent must be from the same context otherwise CUDA_ERROR_INVALID_HANDLE is
+            // returned".
+            return Err(fail!(
+                Error::BackendFailed,
+                "{event:?} is none of context {context}, or none at all"
+            ));
+        }
         let idle = state.queues[queue].operations.is_empty();
         let mark = state.now(queue);
         if idle {
             state.step(queue);
         }
-        if state.events.insert(event.0, Some(mark)).is_none() {
-            state.wrong.push(format!("{event:?} is recorded, and there is none"));
+        state.events.insert(event.handle, (context, Some(mark)));
+        Ok(())
+    }
+
+    fn record_across(&self, event: Event, on: Stream) -> Result<(), Error> {
+        let mut state = self.called();
+        state.tick(What::Record)?;
+        let queue = state.uncaptured(on, What::Record);
+        if event.context != Context::OWN {
+            state.wrong.push(format!("{event:?} is recorded across, and may end with its context"));
         }
+        let mark = state.now(queue);
+        state.events.insert(event.handle, (0, Some(mark)));
         Ok(())
     }
 
@@ -349,7 +426,7 @@ impl Order for Device {
     fn wait_for(&self, event: Event) -> Result<(), Error> {
         let mut state = self.called();
         state.tick(What::WaitFor)?;
-        if let Some(Mark { queue, at, .. }) = state.mark(event) {
+        if let Some(Mark { queue, at, .. }) = state.mark_to_wait_for(event) {
             state.run_until(queue, at);
         }
         Ok(())
@@ -359,8 +436,9 @@ impl Order for Device {
         let mut state = self.called();
         state.tick(What::MakeWait)?;
         let queue = state.uncaptured(stream, What::MakeWait);
-        if let Some(mark) = state.mark(event) {
+        if let Some(mark) = state.mark_to_wait_for(event) {
             state.wait(queue, &mark);
+            state.waiting.insert(queue);
         }
         Ok(())
     }
@@ -371,15 +449,18 @@ impl Order for Device {
         if state.queues.iter().any(|queue| queue.capturing) {
             return Err(fail!(Error::BackendFailed, "not while a stream is captured"));
         }
-        state.run_all();
+        state.run_context();
         Ok(())
     }
 
-    fn is_capturing(&self, stream: Stream) -> Result<bool, Error> {
+    fn capture_of(&self, stream: Stream) -> Result<Capture, Error> {
         let mut state = self.called();
         state.tick(What::IsCapturing)?;
+        if state.destroyed.contains(&stream.0) {
+            return Ok(Capture::NoStream);
+        }
         let queue = state.queue(stream);
-        Ok(state.queues[queue].capturing)
+        Ok(if state.queues[queue].capturing { Capture::Active } else { Capture::None })
     }
 }
 
@@ -397,7 +478,12 @@ impl Backend for Device {
 
     fn free(&self, granted: Granted) -> Result<(), Error> {
         let mut state = self.called();
-        state.run_all();
+        state.run_context();
+        let range = granted.base..granted.base + granted.bytes;
+        let at_work = |(&queue, &at): (&usize, &u64)| state.queues[queue].done < at;
+        if !state.is_ending && state.hazards.range(range).any(|(_, clock)| clock.iter().any(at_work)) {
+            state.wrong.push(format!("the region at {:#x} goes back, and work may touch it", granted.base));
+        }
         state.held -= granted.bytes;
         Ok(())
     }

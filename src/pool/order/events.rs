@@ -1,0 +1,309 @@
+//! The events of an allocator: for each queue the frees that have one, in the order of their points.
+//!
+//! An event belongs to one free, and is done when the work that was queued before it is. It has one owner at a time:
+//! the queue's list, then whatever threads query or wait for it with the lock open ([`Events::hold`]), and only when
+//! none of them is left the list of spare ones, from which it is recorded for another free.
+//!
+//! PyTorch and RMM record at the free too (`insert_events` in c10/cuda/CUDACachingAllocator.cpp, `do_deallocate` in
+//! rmm/mr/detail/stream_ordered_memory_resource.hpp); RMM has one event a stream and so waits for later frees too.
+
+use crate::backend::order::{Context, Event};
+use crate::core::arena::Arena;
+use crate::core::lanes::{Lane, Stream};
+use crate::core::waits::{QueueProgress, Work};
+use crate::sys::HostMemoryExhausted;
+use std::collections::VecDeque;
+
+/// An event that is done when a queue's work up to a point is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Marker {
+    pub(super) point: u64,
+    pub(super) event: Event,
+    pub(super) kind: Kind,
+}
+
+/// What a marker is good for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Kind {
+    /// Recorded at the free of its point. It may be dropped once no free chunk has that point any more.
+    Exact,
+    /// The same, of a chunk that waits for recorded uses besides and is in no list: it is kept until it is done.
+    Kept,
+    /// Recorded when the program said that the stream is about to end, with all its work queued: it stands for every
+    /// free there that has no event, and there is nothing later.
+    Last,
+    /// Recorded later, behind work that may itself wait for what others are about to do. It may be queried, not waited
+    /// for.
+    Late,
+}
+
+/// What is known of a queue beside its work.
+#[derive(Default)]
+pub(super) struct Queue {
+    /// Whose it is: the place is another stream's once the first is gone, perhaps of the same name.
+    stream: Stream,
+    is_forgotten: bool,
+    /// Unknown until something is recorded on the stream.
+    pub(super) context: Option<Context>,
+    /// The oldest point first.
+    markers: VecDeque<Marker>,
+    /// So many markers are looked through for those that nothing needs any more.
+    crowded: usize,
+}
+
+impl Queue {
+    const FEW: usize = 16;
+
+    /// Puts a marker into its place, mostly the last.
+    fn insert(&mut self, marker: Marker) -> Result<(), HostMemoryExhausted> {
+        self.markers.try_reserve(1).map_err(|_| HostMemoryExhausted)?;
+        let place = self.markers.iter().rposition(|other| other.point <= marker.point);
+        self.markers.insert(place.map_or(0, |place| place + 1), marker);
+        Ok(())
+    }
+}
+
+#[derive(Default)]
+pub(crate) struct Events {
+    /// By the place of a queue in the arena.
+    queues: Vec<Queue>,
+    /// The only stream so far, and its context.
+    sole: Option<(Stream, Context)>,
+    /// What threads query or wait for with the lock open, once for each of them.
+    held: Vec<Event>,
+    /// Of several contexts.
+    spare: Vec<Event>,
+}
+
+impl Events {
+    /// What is known of a queue; without host memory for it nothing is.
+    pub(super) fn queue(&mut self, lane: Lane, of: QueueProgress) -> Option<&mut Queue> {
+        let QueueProgress { stream, forgotten, .. } = of;
+        let place = lane.index();
+        if self.queues.len() <= place {
+            self.queues.try_reserve(place + 1 - self.queues.len()).ok()?;
+            self.queues.resize_with(place + 1, Queue::default);
+        }
+        let Events { queues, sole, .. } = self;
+        let queue = &mut queues[place];
+        if queue.stream != stream || queue.is_forgotten && !forgotten {
+            // The markers of the stream before are of points that are done.
+            (queue.stream, queue.is_forgotten) = (stream, forgotten);
+            queue.context = sole.filter(|&(other, _)| other == stream).map(|(_, context)| context);
+        }
+        Some(queue)
+    }
+
+    /// The context of a queue's stream, if that is known.
+    pub(super) fn context_of(&self, lane: Lane, of: QueueProgress) -> Option<Context> {
+        let QueueProgress { stream, forgotten, .. } = of;
+        if stream.is_default() {
+            return Some(Context::OWN);
+        }
+        let is_same = |queue: &&Queue| queue.stream == stream && (forgotten || !queue.is_forgotten);
+        let queue = self.queues.get(lane.index()).filter(is_same);
+        let sole = || self.sole.filter(|&(other, _)| other == stream).map(|(_, context)| context);
+        queue.map_or_else(sole, |queue| queue.context)
+    }
+
+    /// Whether the context of the only stream is known.
+    pub(super) fn knows_sole(&self, stream: Stream) -> bool {
+        stream.is_default() || self.sole.is_some_and(|(other, _)| other == stream)
+    }
+
+    /// Whether the only stream is, or may be, of another context than the device's own.
+    pub(super) fn is_elsewhere(&self, sole: Stream) -> bool {
+        let is_own = |&(other, context): &(Stream, Context)| other == sole && context == Context::OWN;
+        !sole.is_default() && !self.sole.as_ref().is_some_and(is_own)
+    }
+
+    pub(super) fn learn_sole(&mut self, stream: Stream, context: Context) {
+        self.sole = Some((stream, context));
+    }
+
+    /// The event of some work that may be waited for: it stands for nothing later.
+    pub(super) fn to_wait_for(&self, work: Work) -> Option<Marker> {
+        let markers = &self.queues.get(work.lane.index())?.markers;
+        let first = markers.partition_point(|marker| marker.point < work.point);
+        let mut same = markers.range(first..).take_while(|marker| marker.point == work.point);
+        let exact = same.find(|marker| marker.kind != Kind::Late);
+        exact.or_else(|| markers.back().filter(|marker| marker.kind == Kind::Last)).copied()
+    }
+
+    /// Whether the newest work of a queue has an event.
+    pub(super) fn covers(&self, work: Work) -> bool {
+        let newest = self.queues.get(work.lane.index()).and_then(|queue| queue.markers.back());
+        newest.is_some_and(|marker| marker.point >= work.point)
+    }
+
+    /// An event to record on a stream of a context, if one is spare.
+    pub(super) fn take_spare(&mut self, context: Context) -> Option<Event> {
+        let place = self.spare.iter().rposition(|event| event.context == context)?;
+        Some(self.spare.swap_remove(place))
+    }
+
+    /// An event was recorded for some work. Without host memory it is given up; the work has none then.
+    pub(super) fn insert(&mut self, arena: &Arena, work: Work, event: Event, kind: Kind) {
+        let progress = arena.progress_of(work.lane);
+        let inserted = match self.queue(work.lane, progress) {
+            Some(queue) => queue.insert(Marker { point: work.point, event, kind }),
+            None => Err(HostMemoryExhausted),
+        };
+        match inserted {
+            Ok(()) => self.prune(arena, work.lane, progress),
+            Err(HostMemoryExhausted) => self.recycle(event),
+        }
+    }
+
+    /// Takes out what is done, and now and then what nothing waits for: a queue that takes back what it freed leaves an
+    /// event behind each time.
+    fn prune(&mut self, arena: &Arena, lane: Lane, progress: QueueProgress) {
+        self.drop_done(lane, progress.done);
+        let Events { queues, held, spare, .. } = self;
+        let queue = &mut queues[lane.index()];
+        if queue.markers.len() < queue.crowded.max(Queue::FEW) {
+            return;
+        }
+        let newest = queue.markers.back().map(|marker| marker.point);
+        let mut needed = arena.points_waited_for(lane).peekable();
+        queue.markers.retain(|marker| {
+            while needed.next_if(|&point| point < marker.point).is_some() {}
+            let stays = matches!(marker.kind, Kind::Kept | Kind::Last)
+                || needed.peek() == Some(&marker.point)
+                || newest == Some(marker.point);
+            if !stays && !held.contains(&marker.event) {
+                keep(spare, marker.event);
+            }
+            stays
+        });
+        queue.crowded = 2 * queue.markers.len();
+    }
+
+    /// The work up to a point is done: its events are of no use any more.
+    pub(super) fn drop_done(&mut self, lane: Lane, done: u64) {
+        let Some(queue) = self.queues.get_mut(lane.index()) else { return };
+        let count = queue.markers.partition_point(|marker| marker.point <= done);
+        for marker in queue.markers.drain(..count) {
+            if !self.held.contains(&marker.event) {
+                keep(&mut self.spare, marker.event);
+            }
+        }
+    }
+
+    /// Takes out a marker whose event stands for nothing.
+    pub(super) fn discard(&mut self, lane: Lane, event: Event) {
+        let Some(queue) = self.queues.get_mut(lane.index()) else { return };
+        let before = queue.markers.len();
+        queue.markers.retain(|marker| marker.event != event);
+        if queue.markers.len() != before {
+            self.recycle(event);
+        }
+    }
+
+    /// The markers of a queue between two points, both left out: all of them, or a sample that is spread evenly and has
+    /// the first and the last.
+    pub(super) fn sample(&self, lane: Lane, (after, before): (u64, u64), into: &mut Vec<Marker>) -> bool {
+        const MOST: usize = 32;
+        let Some(queue) = self.queues.get(lane.index()) else { return false };
+        let first = queue.markers.partition_point(|marker| marker.point <= after);
+        let end = queue.markers.partition_point(|marker| marker.point < before);
+        let count = end.saturating_sub(first);
+        let taken = count.min(MOST);
+        if taken == 0 || into.try_reserve(taken).is_err() {
+            return false;
+        }
+        let spread = |at: usize| if taken == 1 { 0 } else { at * (count - 1) / (taken - 1) };
+        into.extend((0..taken).map(|at| queue.markers[first + spread(at)]));
+        taken < count
+    }
+
+    /// A thread queries or waits for events with the lock open: until it lets go they are recorded for nothing else.
+    pub(super) fn hold(
+        &mut self,
+        events: impl Iterator<Item = Event> + Clone,
+    ) -> Result<(), HostMemoryExhausted> {
+        self.held.try_reserve(events.clone().count())?;
+        self.held.extend(events);
+        Ok(())
+    }
+
+    /// A thread lets go of the event of some work.
+    pub(super) fn release(&mut self, work: Work, event: Event) {
+        if let Some(place) = self.held.iter().position(|&held| held == event) {
+            self.held.swap_remove(place);
+        }
+        let is_listed = self.queues.get(work.lane.index()).is_some_and(|queue| {
+            let first = queue.markers.partition_point(|marker| marker.point < work.point);
+            let same = queue.markers.range(first..).take_while(|marker| marker.point == work.point);
+            same.into_iter().any(|marker| marker.event == event)
+        });
+        if !is_listed {
+            self.recycle(event);
+        }
+    }
+
+    /// A stream is about to end, or has: its handle may be another's from now on, in another context. What was queued
+    /// there was of the one it is known to be of.
+    pub(super) fn forget(&mut self, arena: &Arena, stream: Stream) {
+        for lane in arena.queues() {
+            let progress = arena.progress_of(lane);
+            if progress.stream == stream
+                && progress.forgotten
+                && let Some(queue) = self.queue(lane, progress)
+            {
+                queue.is_forgotten = true;
+            }
+        }
+        self.sole = self.sole.filter(|&(other, _)| other != stream);
+    }
+
+    /// Takes out a queue's events of other contexts, which may be about to end.
+    pub(super) fn take_foreign(&mut self, lane: Lane) -> Vec<Event> {
+        let Events { queues, held, .. } = self;
+        let mut foreign = Vec::new();
+        if let Some(queue) = queues.get_mut(lane.index()) {
+            queue.markers.retain(|&Marker { event, .. }| {
+                let stays = event.context == Context::OWN || held.contains(&event);
+                if !stays {
+                    keep(&mut foreign, event);
+                }
+                stays
+            });
+        }
+        foreign
+    }
+
+    /// The newest event of a queue.
+    pub(super) fn newest(&self, lane: Lane) -> Option<Marker> {
+        self.queues.get(lane.index())?.markers.back().copied()
+    }
+
+    /// An event stands for nothing any more: it is spare, once no thread holds it.
+    pub(super) fn recycle(&mut self, event: Event) {
+        if !self.held.contains(&event) {
+            keep(&mut self.spare, event);
+        }
+    }
+
+    /// Gives all of them up, for the end of the allocator.
+    pub(super) fn take_all(&mut self) -> Vec<Event> {
+        let Events { queues, mut spare, .. } = std::mem::take(self);
+        for queue in queues {
+            queue.markers.into_iter().for_each(|marker| keep(&mut spare, marker.event));
+        }
+        spare
+    }
+
+    /// How many events there are.
+    #[cfg(test)]
+    pub(super) fn count(&self) -> usize {
+        self.spare.len() + self.queues.iter().map(|queue| queue.markers.len()).sum::<usize>()
+    }
+}
+
+/// Without host memory it is lost to the driver, and nothing else.
+pub(super) fn keep<T>(list: &mut Vec<T>, value: T) {
+    if list.try_reserve(1).is_ok() {
+        list.push(value);
+    }
+}
