@@ -28,6 +28,7 @@ fn forgetting_a_stream_waits_for_nobody_s_work() {
         sim.set(SYNCHRONIZE_WAITS, 1);
         let (a, b) = (gpu.stream(false), gpu.stream(false));
         let pool = cuda_pool(64 * KIB);
+        pool.put_on(pool.get_on(1, b), b);
         gpu.hold(a);
         let chunk = pool.get_on(60 * KIB, a);
         gpu.fill(a, chunk, 60 * KIB, 1);
@@ -169,10 +170,9 @@ fn a_stream_that_is_forgotten_leaves_its_successors_events_alone() {
             gpu.set_current(context);
             pool.forget(stream);
         };
-        // A request that looks for more: from now on the events of both are known.
+        // A request that looks for more asks about the events of both.
         pool.put_on(small[2], done);
         assert_eq!(pool.get_on(2 * KIB, asking), small[2]);
-        assert_eq!(sim.calls("cuEventRecord"), 3);
         std::thread::scope(|scope| {
             // While somebody else is slow to do the same the stream is not forgotten.
             let recorded = sim.calls("cuEventRecord");

@@ -327,13 +327,15 @@ impl Model {
     /// Whether the request could be served behind work for which one can wait.
     pub(super) fn could_wait(&mut self, want: &Want<'_>) -> bool {
         let own = self.own_lane(want);
-        let first = |owner: &Owner| Self::works_of(owner).next().map(|(lane, _)| lane);
         let possible = |owner: &Owner| {
             let reachable = |lane: Lane| {
                 let stream = self.streams[lane];
                 stream.exists() && stream.pool() == 0 && !self.is_at_risk(stream)
             };
-            *owner != Owner::Used && first(owner).is_none_or(|lane| lane == own || reachable(lane))
+            let can_wait = |(lane, point): (Lane, Point)| {
+                lane == own || point <= self.rows[lane].done || reachable(lane)
+            };
+            *owner != Owner::Used && Self::works_of(owner).all(can_wait)
         };
         self.mixed && self.best(want, possible).is_some()
     }
