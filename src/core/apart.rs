@@ -85,7 +85,7 @@ impl Arena {
         } else if self.chunks.state(id) == State::Away && point > self.lanes.row(home).done {
             // A plan is under way, and puts it back as it is told here.
             *self.lanes.note_mut(id) = Note::new(home, point);
-            self.lanes.row_mut(home).live += 1;
+            self.lanes.row_mut(home).begin_waiting();
         }
         next
     }

@@ -50,6 +50,11 @@ impl Arena {
         let uses = self.lanes.uses.iter().filter(|used| used.lane == lane);
         let live = unlisted.count() + uses.count();
         require(live as u64 == row.live, Broken::I7Lanes)?;
+        let in_use =
+            self.chunks.ids().filter(|&id| self.lanes.note(id).lane == lane && self.chunks.in_use(id));
+        let used_in = self.lanes.uses.iter().filter(|used| used.lane == lane && used.point == 0);
+        let in_use = in_use.count() + used_in.count();
+        require(in_use as u64 == row.live - row.waiting, Broken::I7Lanes)?;
         let is_head = |id: ChunkId| self.owner(id) == Some(lane) && self.lanes.note(id).run_bytes != 0;
         let heads = self.chunks.ids().filter(|&id| is_head(id));
         require(row.runs.iter(&self.lanes.notes).take(own + 1).count() == heads.count(), Broken::I8Runs)

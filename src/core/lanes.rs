@@ -316,14 +316,17 @@ impl Lanes {
         self.row_mut(lane).forgotten = true;
     }
 
-    /// Makes a chunk, which is in no list, another lane's.
-    pub(super) fn relabel(&mut self, id: ChunkId, lane: Lane) {
+    /// Makes a chunk, which is in no list, another lane's: one in use, or one that waits for the work of others.
+    pub(super) fn relabel(&mut self, id: ChunkId, lane: Lane, in_use: bool) {
         let point = self.advance(lane);
         let note = self.note_mut(id);
         let before = std::mem::replace(&mut note.lane, lane);
         note.point = point;
-        self.row_mut(before).live -= 1;
-        self.row_mut(lane).live += 1;
+        let is_waiting = u64::from(!in_use);
+        let row = self.row_mut(before);
+        (row.live, row.waiting) = (row.live - 1, row.waiting - is_waiting);
+        let row = self.row_mut(lane);
+        (row.live, row.waiting) = (row.live + 1, row.waiting + is_waiting);
     }
 
     /// Nothing is in the lanes of a private pool any more: they, and its number, may be another's.

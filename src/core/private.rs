@@ -172,10 +172,10 @@ impl Arena {
             // A stream that is gone has no order to put it in.
             let row = self.lanes.row(lane);
             let common = if row.forgotten { None } else { self.lanes.find(row.stream.in_pool(0)) };
-            self.lanes.relabel(id, common.unwrap_or(unknown));
+            self.lanes.relabel(id, common.unwrap_or(unknown), true);
         } else {
             // It waits for the work of others too.
-            self.lanes.relabel(id, unknown);
+            self.lanes.relabel(id, unknown, false);
         }
     }
 }

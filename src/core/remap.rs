@@ -254,7 +254,7 @@ impl Arena {
         let lane = self.lanes.note(id).lane;
         let claimed = lane != ANYONE;
         if claimed {
-            self.lanes.row_mut(lane).live -= 1;
+            self.lanes.row_mut(lane).end_waiting();
         }
         claimed
     }

@@ -28,6 +28,8 @@ pub(super) struct Row {
     /// Chunks in use that were allocated here, uses recorded here, free chunks of its own that wait for others, and
     /// those that a plan of granules had in hand when they became the lane's.
     pub(super) live: u64,
+    /// Those of them that no chunk in use is behind.
+    pub(super) waiting: u64,
     /// Its stream is about to end, or has.
     pub(super) forgotten: bool,
 }
@@ -36,7 +38,7 @@ impl Row {
     pub(super) fn new(stream: Stream, runs: FreeIndex) -> Self {
         let (oldest, newest, hung, recent) = (NIL, NIL, NIL, NIL);
         let (oldest_use, newest_use) = (0, 0);
-        let (point, done, live, forgotten) = (0, 0, 0, false);
+        let (point, done, live, waiting, forgotten) = (0, 0, 0, 0, false);
         Row {
             stream,
             point,
@@ -49,6 +51,7 @@ impl Row {
             runs,
             recent,
             live,
+            waiting,
             forgotten,
         }
     }
@@ -56,6 +59,20 @@ impl Row {
     /// Whether nothing refers to it any more.
     pub(super) fn is_idle(&self) -> bool {
         self.oldest == NIL && self.live == 0
+    }
+
+    /// Whether a chunk in use was allocated or recorded here.
+    pub(super) fn has_chunks_in_use(&self) -> bool {
+        self.live != self.waiting
+    }
+
+    /// A chunk that is not in use, and in no list of the lane's, begins to keep the lane.
+    pub(super) fn begin_waiting(&mut self) {
+        (self.live, self.waiting) = (self.live + 1, self.waiting + 1);
+    }
+
+    pub(super) fn end_waiting(&mut self) {
+        (self.live, self.waiting) = (self.live - 1, self.waiting - 1);
     }
 
     /// Puts a chunk among the lane's, by its point, which mostly is the newest.

@@ -42,7 +42,7 @@ impl Arena {
         self.last_free = LastFree { lane, waiting: NIL };
         if uses != 0 && self.lanes.await_uses(id, lane) {
             // In no list, and yet the lane must not end before.
-            self.lanes.row_mut(lane).live += 1;
+            self.lanes.row_mut(lane).begin_waiting();
             self.last_free.waiting = id;
         } else {
             self.settle(id);
@@ -128,7 +128,7 @@ impl Arena {
         }
         while let Some(id) = self.lanes.next_freed_of_uses(lane) {
             let own = self.lanes.note(id).lane;
-            self.lanes.row_mut(own).live -= 1;
+            self.lanes.row_mut(own).end_waiting();
             self.settle(id);
         }
         true

@@ -26,7 +26,7 @@ impl Arena {
         // Before, so that nothing fails once the chunk is found.
         let unknown = self.lanes.enter(Stream::UNKNOWN)?;
         let Some((id, start)) = self.take_chunk_in_lane(want)? else { return Ok(None) };
-        self.lanes.relabel(id, unknown);
+        self.lanes.relabel(id, unknown, true);
         Ok(Some(start))
     }
 

@@ -3,6 +3,7 @@
 use super::arena::Arena;
 use super::chunks::ChunkId;
 use super::lanes::{ANYONE, Stream};
+use super::rows::Row;
 
 impl Arena {
     /// Whether work that nobody knows the end of may touch a chunk, in use or free: it was used in the order of a
@@ -39,11 +40,14 @@ impl Arena {
         self.lane_to_free_in(id, stream).is_ok()
     }
 
-    /// The streams that are known and live, some of them more than once.
+    /// The streams that surely live, some of them more than once: the default ones, those with chunks in use, and those
+    /// that requests are redirected of. Another may have been destroyed since all its memory was given back.
     pub(crate) fn streams(&self) -> impl Iterator<Item = Stream> + '_ {
-        let home = (!self.mixed).then_some(self.home);
-        let lanes = self.lanes.all().filter(|(_, row)| !row.forgotten).map(|(_, row)| row.stream);
-        let common = self.lanes.redirections.iter().copied();
-        home.into_iter().chain(lanes).chain(common).filter(|stream| stream.exists())
+        let has_live = self.counters.live() != 0;
+        let home = (!self.mixed && (has_live || self.home.is_default())).then_some(self.home);
+        let is_live = |row: &Row| !row.forgotten && (row.stream.is_default() || row.has_chunks_in_use());
+        let lanes = self.lanes.all().filter(move |(_, row)| is_live(row)).map(|(_, row)| row.stream);
+        let redirected = self.lanes.redirections.iter().copied();
+        home.into_iter().chain(lanes).chain(redirected).filter(|stream| stream.exists())
     }
 }

@@ -121,6 +121,7 @@ impl Lanes {
     /// Puts a use into the list of its lane, whose newest point it has.
     fn enlist(&mut self, link: Link, point: u64) {
         let lane = self.uses.get(link).lane;
+        self.row_mut(lane).waiting += 1;
         let older = std::mem::replace(&mut self.row_mut(lane).newest_use, link);
         if older == 0 {
             self.row_mut(lane).oldest_use = link;
@@ -160,7 +161,11 @@ impl Lanes {
             }
             self.uses.get_mut(before).next = next;
         }
-        self.row_mut(lane).live -= 1;
+        if point == 0 {
+            self.row_mut(lane).live -= 1;
+        } else {
+            self.row_mut(lane).end_waiting();
+        }
         let vacant = std::mem::replace(&mut self.uses.vacant, link);
         let used = self.uses.get_mut(link);
         (used.chunk, used.next) = (NIL, vacant);

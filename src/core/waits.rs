@@ -242,7 +242,7 @@ impl Arena {
         } else {
             self.lanes.end_uses(id);
             let before = self.lanes.note(id).lane;
-            self.lanes.row_mut(before).live -= 1;
+            self.lanes.row_mut(before).end_waiting();
         }
         *self.lanes.note_mut(id) = Note::new(lane, point);
         self.settle(id)

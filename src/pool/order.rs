@@ -64,12 +64,14 @@ impl Pool {
         self.events.forget(&self.arena, stream);
     }
 
-    /// The streams that may be captured; none without a device. They live by contract until `bfc_forget_stream`.
+    /// The streams that may be captured, so far as they surely live; none without a device.
     fn live_streams(&self, also: Stream) -> Result<Vec<Stream>, HostMemoryExhausted> {
         if self.backend.get().order().is_none() {
             return Ok(Vec::new());
         }
-        let all = || self.arena.streams().chain([also]).filter(|stream| stream.exists());
+        let all = || {
+            self.arena.streams().chain(self.events.captured()).chain([also]).filter(|stream| stream.exists())
+        };
         let reachable = || all().filter(|&stream| is_reachable(stream));
         let mut streams = list(reachable().count() + 1)?;
         // The default stream waits for all that block, whether the pool knows them or not.
@@ -108,9 +110,10 @@ pub(super) type Ordered<'a, T = ()> = Result<(Guard<'a>, Result<T, Unsaid>), Err
 /// included, for which those wait that block. What waits for the device would break that capture, giving memory back
 /// too. False without a device.
 pub(super) fn is_any_captured<'a>(mut guard: Guard<'a>, stream: Stream) -> Ordered<'a, bool> {
-    let mut gone: Vec<Stream> = Vec::new();
+    let (mut gone, mut uncaptured): (Vec<Stream>, Vec<Stream>) = (Vec::new(), Vec::new());
     let streams = guard.live_streams(stream).and_then(|streams| {
         gone.try_reserve(streams.len())?;
+        uncaptured.try_reserve(streams.len())?;
         Ok(streams)
     });
     let streams = match streams {
@@ -123,13 +126,14 @@ pub(super) fn is_any_captured<'a>(mut guard: Guard<'a>, stream: Stream) -> Order
         for stream in streams {
             match order.capture_of(handle(stream))? {
                 Capture::Active => return Ok(true),
-                Capture::None => {}
+                Capture::None => uncaptured.push(stream),
                 Capture::NoStream => gone.push(stream),
             }
         }
         Ok(false)
     });
     if guard.arena.life() == life {
+        uncaptured.into_iter().for_each(|stream| guard.events.note_uncaptured(stream));
         gone.into_iter().for_each(|stream| drop_destroyed(&mut guard, stream));
     }
     Ok((guard.check_entry()?, result))

@@ -45,6 +45,8 @@ pub(super) struct Queue {
     is_forgotten: bool,
     /// Unknown until something is recorded on the stream.
     pub(super) context: Option<Context>,
+    /// Its stream was captured when an event was to be recorded there, and may be so still.
+    pub(super) was_captured: bool,
     /// The oldest point first.
     markers: VecDeque<Marker>,
     /// So many markers are looked through for those that nothing needs any more.
@@ -88,7 +90,7 @@ impl Events {
         let queue = &mut queues[place];
         if queue.stream != stream || queue.is_forgotten && !forgotten {
             // The markers of the stream before are of points that are done.
-            (queue.stream, queue.is_forgotten) = (stream, forgotten);
+            (queue.stream, queue.is_forgotten, queue.was_captured) = (stream, forgotten, false);
             queue.context = sole.filter(|&(other, _)| other == stream).map(|(_, context)| context);
         }
         Some(queue)
@@ -134,6 +136,19 @@ impl Events {
     pub(super) fn covers(&self, work: Work) -> bool {
         let newest = self.queues.get(work.lane.index()).and_then(|queue| queue.markers.back());
         newest.is_some_and(|marker| marker.point >= work.point)
+    }
+
+    /// The streams that were captured when they were last asked.
+    pub(super) fn captured(&self) -> impl Iterator<Item = Stream> + '_ {
+        let captured = self.queues.iter().filter(|queue| queue.was_captured && !queue.is_forgotten);
+        captured.map(|queue| queue.stream)
+    }
+
+    /// A stream is not captured any more.
+    pub(super) fn note_uncaptured(&mut self, stream: Stream) {
+        for queue in self.queues.iter_mut().filter(|queue| queue.stream == stream) {
+            queue.was_captured = false;
+        }
     }
 
     /// An event to record on a stream of a context, if one is spare.

@@ -33,6 +33,7 @@ pub(super) struct Recording {
     context: Option<Context>,
     /// The stream is about to end, perhaps with its context.
     is_last: bool,
+    is_captured: bool,
     pub(super) outcome: Outcome,
 }
 
@@ -57,7 +58,18 @@ impl Recording {
         let event = events.take_spare(Context::OWN);
         let is_own = stream.handle() == Stream::OF_THIS_THREAD;
         let (stream, outcome) = (handle(stream), Outcome::NotRecorded);
-        Recording { work, stream, is_own, event, spare: None, kind, context, is_last: false, outcome }
+        Recording {
+            work,
+            stream,
+            is_own,
+            event,
+            spare: None,
+            kind,
+            context,
+            is_last: false,
+            is_captured: false,
+            outcome,
+        }
     }
 
     /// The same for a stream that is about to end: of it and its context nothing is kept.
@@ -67,7 +79,11 @@ impl Recording {
 
     /// Records the event, unless the stream is captured.
     pub(super) fn carry_out(&mut self, order: &dyn Order) -> Result<(), Error> {
-        if self.outcome != Outcome::NotRecorded || order.capture_of(self.stream)? != Capture::None {
+        if self.outcome != Outcome::NotRecorded {
+            return Ok(());
+        }
+        self.is_captured = order.capture_of(self.stream)? == Capture::Active;
+        if self.is_captured {
             return Ok(());
         }
         let context = match self.context {
@@ -113,10 +129,11 @@ impl Recording {
 
     /// Notes what came of it, in the pool that it was for. Returns whether work is done by it.
     pub(super) fn note(self, pool: &mut Pool) -> bool {
-        let Recording { work, event, spare, kind, context, outcome, .. } = self;
+        let Recording { work, event, spare, kind, context, is_captured, outcome, .. } = self;
         let Pool { arena, events, .. } = pool;
         if let Some(queue) = events.queue(work.lane, arena.progress_of(work.lane)) {
             queue.context = context;
+            queue.was_captured = is_captured || outcome == Outcome::Captured;
         }
         spare.into_iter().for_each(|event| events.recycle(event));
         match (event, outcome) {
