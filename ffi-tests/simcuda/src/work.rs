@@ -72,6 +72,14 @@ pub(crate) enum Work {
     Delay {
         nanoseconds: u64,
     },
+    /// Puts a message into a channel.
+    Send {
+        channel: u64,
+    },
+    /// Takes a message out of a channel; it is not ready before there is one (`streams`).
+    Receive {
+        channel: u64,
+    },
     /// An event's place, with what the event was when it was recorded.
     Record {
         event: u64,
@@ -134,8 +142,14 @@ impl Sim {
                     self.release(*at);
                 }
             }
+            Work::Receive { channel } => {
+                if let Some(messages) = self.messages.get_mut(channel) {
+                    *messages = messages.saturating_sub(1);
+                }
+            }
             // A context with a sticky error does nothing any more.
             _ if !is_sound => (),
+            Work::Send { channel } => *self.messages.entry(*channel).or_default() += 1,
             work => {
                 if let Err(why) = self.touch(device, work) {
                     self.record.misuse(format!("illegal address: {why}"));

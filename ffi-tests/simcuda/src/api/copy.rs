@@ -10,6 +10,7 @@ use std::ffi::{c_uchar, c_uint, c_ushort, c_void};
 use cuda_sys::*;
 
 use crate::abi::Answer;
+use crate::blocking;
 use crate::memory::Origin;
 use crate::sim::{self, Sim};
 use crate::streams;
@@ -64,7 +65,7 @@ fn copy(to: u64, from: u64, bytes: usize, stream: Option<CUstream>) -> Answer {
     if !blocks {
         return Ok(());
     }
-    let mut sim = streams::finish(sim, &[point])?;
+    let mut sim = blocking::finish(sim, &[point])?;
     sim.current().map(drop)
 }
 
@@ -87,7 +88,7 @@ fn set(at: u64, width: u64, value: u32, count: usize, stream: Option<CUstream>) 
     if !blocks {
         return Ok(());
     }
-    let mut sim = streams::finish(sim, &[point])?;
+    let mut sim = blocking::finish(sim, &[point])?;
     sim.current().map(drop)
 }
 

@@ -5,6 +5,7 @@ use std::ffi::c_uint;
 use cuda_sys::*;
 
 use crate::abi::{Answer, put};
+use crate::blocking;
 use crate::handles::Kind;
 use crate::options::Choice;
 use crate::sim::{self, Sim};
@@ -100,7 +101,7 @@ pub(crate) fn cuEventSynchronize(event: CUevent) -> Answer {
     sim.current()?;
     let point = observed(&mut sim, event)?;
     let points: Vec<Point> = point.into_iter().collect();
-    let mut sim = streams::finish(sim, &points)?;
+    let mut sim = blocking::finish(sim, &points)?;
     sim.observe();
     sim.current().map(drop)
 }

@@ -5,6 +5,7 @@ use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 use cuda_sys::*;
 
 use crate::abi::{Answer, put, put_if};
+use crate::blocking;
 use crate::handles::Kind;
 use crate::options::Choice;
 use crate::sim::{self, Sim};
@@ -76,7 +77,7 @@ pub(crate) fn cuStreamQuery(stream: CUstream) -> Answer {
 pub(crate) fn cuStreamSynchronize(stream: CUstream) -> Answer {
     let mut sim = sim::lock();
     let points = observed(&mut sim, stream)?;
-    let mut sim = streams::finish(sim, &points)?;
+    let mut sim = blocking::finish(sim, &points)?;
     sim.observe();
     // What was waited for may have gone wrong.
     sim.current().map(drop)
