@@ -20,6 +20,7 @@ mod blocking;
 mod capture;
 mod contexts;
 mod control;
+mod ending;
 mod exports;
 mod faults;
 mod gate;

@@ -15,6 +15,7 @@ use cuda_sys::{
 use crate::arena::Arena;
 use crate::capture::{Capture, Executable, Graph};
 use crate::contexts::{Context, Device, Thread};
+use crate::ending::Ending;
 use crate::faults::Faults;
 use crate::graph_memory::GraphMemory;
 use crate::handles::{self, Kind};
@@ -62,6 +63,8 @@ pub(crate) struct Sim {
     pub(crate) pools: BTreeMap<u64, Pool>,
     /// What pools and graphs gave and is allocated in the order of the work, by address.
     pub(crate) living: BTreeMap<u64, Living>,
+    /// What is freed and still lives, by address.
+    pub(crate) ending: BTreeMap<u64, Ending>,
     /// Memory of graphs, by address.
     pub(crate) graph_memory: BTreeMap<u64, GraphMemory>,
     /// Physical memory of each device.
@@ -150,6 +153,7 @@ impl Sim {
             allocations: BTreeMap::new(),
             pools: BTreeMap::new(),
             living: BTreeMap::new(),
+            ending: BTreeMap::new(),
             graph_memory: BTreeMap::new(),
             stores: Vec::new(),
             physical: BTreeMap::new(),

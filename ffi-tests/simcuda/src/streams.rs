@@ -321,6 +321,7 @@ impl Sim {
 
     /// Queues work at the end of a stream that is not captured.
     fn enqueue(&mut self, number: u64, work: Work, mut after: Vec<Point>) -> Point {
+        self.check_launched(&work);
         after.extend(self.implicit(number));
         after.retain(|point| !self.is_done(*point));
         let Some(stream) = self.streams.get_mut(&number) else { return Point { stream: number, item: 0 } };
@@ -408,9 +409,10 @@ pub(crate) fn run_next(mut sim: Guard, number: u64) -> Guard {
     let (context, device) = (stream.context, stream.device);
     stream.runner = Some(system::thread());
     stream.wakes = None;
-    if let Some(call) = item.work.call() {
+    let health = sim.contexts.get(&context).and_then(|context| context.sticky);
+    if let Some(call) = item.work.call(health) {
         drop(sim);
-        call();
+        gate::run_work(call);
         sim = sim::lock();
     } else {
         sim.perform(context, device, &item.work);

@@ -214,3 +214,79 @@ fn a_capture_ends_with_its_stream_and_its_context() {
     machine.enter(0);
     machine.alloc(512).unwrap();
 }
+
+/// "It is invalid to wait on a non-captured event from a stream which is being captured without specifying the
+/// cudaEventWaitExternal flag" (Programming Guide, Prohibited and Unhandled Operations): also on one that was never
+/// recorded.
+#[test]
+fn a_captured_stream_waits_for_no_event_from_outside() {
+    let machine = ready();
+    let (captured, other) = (stream(&machine), stream(&machine));
+    for is_recorded in [false, true] {
+        let event = machine.event(CU_EVENT_DISABLE_TIMING).unwrap();
+        if is_recorded {
+            machine.record(event, other).unwrap();
+        }
+        machine.begin_capture(captured, GLOBAL).unwrap();
+        assert_eq!(machine.stream_wait(captured, event, 0), Err(CUDA_ERROR_STREAM_CAPTURE_ISOLATION));
+        assert_eq!(machine.end_capture(captured), Err(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED));
+    }
+    machine.was_well_used();
+}
+
+/// "If this is called on CU_STREAM_LEGACY while a blocking stream in the same context is capturing"
+/// (cuStreamIsCapturing): in the same one.
+#[test]
+fn the_legacy_stream_of_another_context_is_free_during_a_capture() {
+    let machine = machine(2);
+    for context in [machine.primary(1).unwrap(), machine.context(0, 0).unwrap()] {
+        let here = machine.enter(0);
+        let blocking = machine.stream(0).unwrap();
+        machine.begin_capture(blocking, RELAXED).unwrap();
+        machine.set_current(context).unwrap();
+        assert_eq!(machine.capture_status(LEGACY), Ok(CU_STREAM_CAPTURE_STATUS_NONE));
+        machine.exchange_mode(RELAXED);
+        machine.stream_query(LEGACY).unwrap();
+        machine.synchronize().unwrap();
+        machine.set_current(here).unwrap();
+        machine.end_capture(blocking).unwrap();
+    }
+    machine.was_well_used();
+}
+
+/// "The legacy stream handle at all times encompasses these other streams" (Programming Guide, Prohibited and Unhandled
+/// Operations): of a captured per-thread default stream too, which blocks.
+#[test]
+fn a_captured_per_thread_default_stream_makes_the_legacy_stream_unusable() {
+    let machine = ready();
+    machine.begin_capture(CU_STREAM_PER_THREAD, RELAXED).unwrap();
+    assert_eq!(machine.capture_status(LEGACY), Err(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT));
+    machine.end_capture(CU_STREAM_PER_THREAD).unwrap();
+    machine.begin_capture(CU_STREAM_PER_THREAD, RELAXED).unwrap();
+    assert_eq!(machine.stream_query(LEGACY), Err(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT));
+    assert_eq!(machine.end_capture(CU_STREAM_PER_THREAD), Err(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED));
+    machine.was_well_used();
+}
+
+/// "It is invalid to synchronize or query the execution status of a stream which is being captured": an upload enqueues.
+#[test]
+fn a_graph_is_uploaded_by_handles_that_live() {
+    let machine = ready();
+    let upload = |executable, stream| {
+        let function = machine.driver.cuGraphUpload().unwrap();
+        // SAFETY: handles.
+        answer(unsafe { function(executable, stream) })
+    };
+    let first = stream(&machine);
+    machine.begin_capture(first, GLOBAL).unwrap();
+    let graph = machine.end_capture(first).unwrap();
+    let executable = machine.instantiate(graph, 0).unwrap();
+    upload(executable, first).unwrap();
+    machine.begin_capture(first, GLOBAL).unwrap();
+    assert_eq!(upload(executable, first), Err(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED));
+    machine.end_capture(first).unwrap_err();
+    machine.was_well_used();
+    machine.executable_destroy(executable).unwrap();
+    assert_eq!(upload(executable, first), Err(CUDA_ERROR_INVALID_VALUE));
+    assert_eq!(machine.steer.stale(steer::GRAPHS), 1);
+}

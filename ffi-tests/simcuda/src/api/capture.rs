@@ -193,8 +193,17 @@ pub(crate) fn cuDeviceGraphMemTrim(device: CUdevice) -> Answer {
     Ok(())
 }
 
-pub(crate) fn cuGraphUpload(_: CUgraphExec, _: CUstream) -> Answer {
-    Ok(())
+/// Uploads nothing, but the handles have to be good and the stream must be free to take work.
+pub(crate) fn cuGraphUpload(executable: CUgraphExec, stream: CUstream) -> Answer {
+    let mut sim = sim::lock();
+    let number = sim.stream(stream)?;
+    let handle = executable.addr() as u64;
+    if !sim.executables.contains_key(&handle) {
+        sim.stale(Kind::Executable, handle);
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    sim.forbid_implicit(number, true)?;
+    sim.forbid_captured(number)
 }
 
 /// Ends a graph or an executable one; launches that are queued are still done.

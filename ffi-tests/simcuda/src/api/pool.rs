@@ -5,6 +5,7 @@ use std::ffi::{c_int, c_void};
 use cuda_sys::*;
 
 use crate::abi::{Answer, get, get_all, put};
+use crate::ending::Ending;
 use crate::handles::Kind;
 use crate::memory::Origin;
 use crate::options::Choice;
@@ -239,9 +240,10 @@ pub(crate) fn cuMemFreeAsync(address: CUdeviceptr, stream: CUstream) -> Answer {
     }
     sim.forbid_implicit(number, true)?;
     let allocation = sim.allocations.get_mut(&address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
-    let unique = allocation.unique;
+    let (unique, bytes) = (allocation.unique, allocation.bytes);
     match allocation.origin {
         Origin::Pool(_) => {
+            sim.ending.insert(address, Ending { bytes, unique });
             let point = sim.queue(number, Work::Free { at: address, unique }, Vec::new())?;
             sim.return_to_pool(address, Some(point));
             drop(streams::run_ready(sim));

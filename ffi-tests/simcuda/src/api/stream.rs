@@ -90,11 +90,12 @@ pub(crate) fn cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: c_uint)
     if flags & !CU_EVENT_WAIT_EXTERNAL != 0 {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
-    if flags & CU_EVENT_WAIT_EXTERNAL != 0 {
-        return Err(CUDA_ERROR_NOT_SUPPORTED);
-    }
     let number = sim.stream(stream)?;
     let handle = event.addr() as u64;
+    if flags & CU_EVENT_WAIT_EXTERNAL != 0 {
+        sim.event(handle)?;
+        return Err(sim.external(number));
+    }
     let lies = sim.options.is_on(Choice::EventsLie);
     let point = sim.event(handle)?.recorded.filter(|_| !lies);
     if sim.note_wait(number, handle)? {
