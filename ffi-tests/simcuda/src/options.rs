@@ -3,7 +3,7 @@
 use std::env;
 
 /// Numbers of the options in `simcuda.h`; a value is a whole number.
-pub(crate) const COUNT: usize = 15;
+pub(crate) const COUNT: usize = 16;
 
 /// See `simcuda.h`, whose enumerators have the same order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -24,6 +24,7 @@ pub(crate) enum Choice {
     EventsLie = 12,
     StaleAborts = 13,
     DeadlockMilliseconds = 14,
+    CapturedStreamsHide = 15,
 }
 
 /// Every option with the environment variable that sets its default, and the default without it.
@@ -43,6 +44,7 @@ const DEFAULTS: [(Choice, &str, i64); COUNT] = [
     (Choice::EventsLie, "SIMCUDA_EVENTS_LIE", 0),
     (Choice::StaleAborts, "SIMCUDA_STALE_ABORTS", 0),
     (Choice::DeadlockMilliseconds, "SIMCUDA_DEADLOCK_MILLISECONDS", DEADLOCK_MILLISECONDS),
+    (Choice::CapturedStreamsHide, "SIMCUDA_CAPTURED_STREAMS_HIDE", 0),
 ];
 
 /// How long a blocking call waits for another thread to resolve what looks like a deadlock.

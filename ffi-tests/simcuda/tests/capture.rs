@@ -84,11 +84,22 @@ fn unsafe_calls_are_forbidden_as_the_modes_say() {
     let machine = ready();
     let event = machine.event(0).unwrap();
     let memory = machine.alloc(512).unwrap();
-    let calls: [(&str, &dyn Fn() -> Answer); 4] = [
+    let pool = machine.default_pool(0).unwrap();
+    let attribute = |writes: bool| {
+        let mut threshold = 0_u64;
+        let value = (&raw mut threshold).cast();
+        let (get, set) = (machine.driver.cuMemPoolGetAttribute(), machine.driver.cuMemPoolSetAttribute());
+        let function = if writes { set } else { get }.unwrap();
+        // SAFETY: the value lives.
+        answer(unsafe { function(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, value) })
+    };
+    let calls: [(&str, &dyn Fn() -> Answer); 6] = [
         ("cuMemAlloc", &|| machine.alloc(512).map(drop)),
         ("cuMemFree", &|| machine.free(memory)),
         ("cuEventQuery", &|| machine.event_query(event)),
         ("cuMemCreate", &|| machine.physical(2 << 20).map(drop)),
+        ("cuMemPoolGetAttribute", &|| attribute(false)),
+        ("cuMemPoolSetAttribute", &|| attribute(true)),
     ];
     let forbidden = (Err(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED), false);
     for (name, call) in &calls {

@@ -170,21 +170,39 @@ fn a_stream_tells_its_context_and_its_number() {
     machine.was_well_used();
 }
 
-/// What a stream is can be asked at any time: none of these functions looks at its work.
+/// CCCL's stream_pool.cuh: during a capture cuStreamGetId and cudaStreamGetDevice "would be rejected with
+/// cudaErrorStreamCaptureUnsupported and would *invalidate* the in-flight capture". A thread in relaxed mode may ask, unless a
+/// test wants to be sure that nothing does.
 #[test]
-fn a_captured_stream_tells_its_context_and_goes_on() {
+fn a_stream_does_not_tell_who_it_is_during_a_capture() {
     let machine = ready();
     let context = machine.current().unwrap();
-    let blocking = machine.stream(0).unwrap();
-    let id = machine.id_of(blocking);
-    machine.begin_capture(blocking, CU_STREAM_CAPTURE_MODE_GLOBAL).unwrap();
-    for stream in [blocking, LEGACY, CU_STREAM_PER_THREAD] {
-        assert_eq!(machine.context_of(stream), Ok(context));
-        assert_eq!(machine.contexts_of(stream), Ok((context, std::ptr::null_mut())));
-        machine.id_of(stream).unwrap();
+    let (blocking, other) = (machine.stream(0).unwrap(), stream(&machine));
+    let calls: [(&str, &dyn Fn(CUstream) -> Answer); 4] = [
+        ("cuStreamGetCtx", &|stream| machine.context_of(stream).map(drop)),
+        ("cuStreamGetCtx_v2", &|stream| machine.contexts_of(stream).map(drop)),
+        ("cuStreamGetId", &|stream| machine.id_of(stream).map(drop)),
+        ("cuStreamGetDevice", &|stream| machine.device_of(stream).map(drop)),
+    ];
+    let unsupported = Err(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    for (name, call) in calls {
+        for stream in [blocking, other, LEGACY] {
+            machine.begin_capture(blocking, CU_STREAM_CAPTURE_MODE_GLOBAL).unwrap();
+            assert_eq!(call(stream), unsupported, "{name}");
+            assert_eq!(machine.end_capture(blocking), Err(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED), "{name}");
+
+            machine.begin_capture(blocking, CU_STREAM_CAPTURE_MODE_GLOBAL).unwrap();
+            let mode = machine.exchange_mode(CU_STREAM_CAPTURE_MODE_RELAXED);
+            assert_eq!(call(stream), Ok(()), "{name}");
+            machine.steer.set(steer::CAPTURED_STREAMS_HIDE, 1);
+            let is_captured = stream == blocking;
+            assert_eq!(call(stream), if is_captured { unsupported } else { Ok(()) }, "{name}");
+            machine.steer.set(steer::CAPTURED_STREAMS_HIDE, 0);
+            machine.exchange_mode(mode);
+            assert_eq!(machine.end_capture(blocking).is_ok(), !is_captured, "{name}");
+        }
     }
-    assert_eq!(machine.id_of(blocking), id);
-    machine.end_capture(blocking).unwrap();
+    assert_eq!(machine.context_of(blocking), Ok(context));
     machine.was_well_used();
 }
 

@@ -163,6 +163,7 @@ pub(crate) fn cuMemHostRegister_v2(memory: *mut c_void, bytes: usize, flags: c_u
 pub(crate) fn cuMemHostUnregister(memory: *mut c_void) -> Answer {
     let mut sim = sim::lock();
     sim.current()?;
+    sim.forbid_unsafe()?;
     let at = memory.addr() as u64;
     match sim.allocations.get(&at) {
         Some(allocation) if matches!(allocation.origin, Origin::Registered(_)) => {

@@ -124,6 +124,10 @@ fn policy(pool: &mut Pool, attribute: CUmemPool_attribute) -> Option<&mut c_int>
     pool.reuse.get_mut((attribute as usize).checked_sub(1)?)
 }
 
+// "cuMemPoolGetAttribute / cuMemPoolSetAttribute are "potentially unsafe" driver calls", which "fail with
+// CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED and invalidate the capture"; the lookup of a default pool "is a pure query and is
+// legal under capture" (NVIDIA, github.com/NVIDIA/cccl/pull/11360).
+
 /// "High watermark can only be reset to zero."
 pub(crate) fn cuMemPoolSetAttribute(
     pool: CUmemoryPool,
@@ -131,6 +135,7 @@ pub(crate) fn cuMemPoolSetAttribute(
     value: *mut c_void,
 ) -> Answer {
     let mut sim = sim::lock();
+    sim.forbid_unsafe()?;
     let pool = sim.pool(pool)?;
     if let Some(policy) = policy(pool, attribute) {
         *policy = get(value.cast())?;
@@ -153,6 +158,7 @@ pub(crate) fn cuMemPoolGetAttribute(
     value: *mut c_void,
 ) -> Answer {
     let mut sim = sim::lock();
+    sim.forbid_unsafe()?;
     let pool = sim.pool(pool)?;
     if let Some(policy) = policy(pool, attribute) {
         return put(value.cast(), *policy);

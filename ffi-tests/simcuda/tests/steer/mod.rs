@@ -99,6 +99,7 @@ pub const RESET_ENDS: c_int = 11;
 pub const EVENTS_LIE: c_int = 12;
 pub const STALE_ABORTS: c_int = 13;
 pub const DEADLOCK_MILLISECONDS: c_int = 14;
+pub const CAPTURED_STREAMS_HIDE: c_int = 15;
 
 // `simcuda_kind`.
 pub const CONTEXTS: c_int = 0;
