@@ -130,7 +130,7 @@ pub(crate) fn cuStreamAddCallback(
 }
 
 // What is to be known of a stream. Of its context, device and number cuda.h says nothing for captures; NVIDIA's CCCL
-// (cudax, stream_pool.cuh) writes that cuStreamGetId and cudaStreamGetDevice "would be rejected with
+// (cudax, stream_pool.cuh, since github.com/NVIDIA/cccl/pull/9395) writes that cuStreamGetId and cudaStreamGetDevice "would be rejected with
 // cudaErrorStreamCaptureUnsupported and would *invalidate* the in-flight capture", so they count as potentially unsafe.
 
 fn identify<T>(stream: CUstream, out: *mut T, at: impl FnOnce(&Stream) -> T) -> Answer {
