@@ -46,7 +46,7 @@ typedef enum simcuda_option {
   SIMCUDA_PEERS = 10,            /* 1: devices can be peers */
   SIMCUDA_RESET_ENDS = 11,       /* what the end of a primary context does to virtual memory of its device. 0: nothing;
                                     1: mappings and physical memory go; 2: reserved ranges too */
-  SIMCUDA_EVENTS_LIE = 12        /* 1: queries of events and waits for them find everything done, so that a test of
+  SIMCUDA_EVENTS_LIE = 12,       /* 1: queries of events and waits for them find everything done, so that a test of
                                     races can show that it sees one; no driver does that */
   SIMCUDA_STALE_ABORTS = 13,     /* 1: the use of a destroyed handle prints a message and aborts the process, as the
                                     real driver may crash; 0: it is counted and fails */

@@ -129,9 +129,10 @@ pub(crate) fn cuStreamAddCallback(
     streams::submit(sim, number, work, Vec::new()).map(drop)
 }
 
-// What is to be known of a stream. Of its context, device and number cuda.h says nothing for captures; NVIDIA's CCCL
-// (cudax, stream_pool.cuh, since github.com/NVIDIA/cccl/pull/9395) writes that cuStreamGetId and cudaStreamGetDevice "would be rejected with
-// cudaErrorStreamCaptureUnsupported and would *invalidate* the in-flight capture", so they count as potentially unsafe.
+// What is to be known of a stream. cuda.h does not say whether its context, device and number may be asked for during a
+// capture. NVIDIA's CCCL (cudax, stream_pool.cuh, since github.com/NVIDIA/cccl/pull/9395) writes that cuStreamGetId and
+// cudaStreamGetDevice "would be rejected with cudaErrorStreamCaptureUnsupported and would *invalidate* the in-flight
+// capture", so they count as potentially unsafe.
 
 fn identify<T>(stream: CUstream, out: *mut T, at: impl FnOnce(&Stream) -> T) -> Answer {
     let mut sim = sim::lock();
