@@ -52,8 +52,10 @@ typedef enum simcuda_option {
                                     real driver may crash; 0: it is counted and fails */
   SIMCUDA_DEADLOCK_MILLISECONDS = 14, /* 10000: how long a blocking call that waits for a deadlock gives other threads to
                                         resolve it before it fails and a misuse is counted */
-  SIMCUDA_CAPTURED_STREAMS_HIDE = 15 /* 1: cuStreamGetId, cuStreamGetCtx and cuStreamGetDevice of a captured stream fail and
+  SIMCUDA_CAPTURED_STREAMS_HIDE = 15, /* 1: cuStreamGetId, cuStreamGetCtx and cuStreamGetDevice of a captured stream fail and
                                         end the capture even in a thread in relaxed mode; 0: there they succeed */
+  SIMCUDA_GRAPH_ORDER = 16 /* the order in which a launch runs nodes that no dependency orders. 0: that of the capture; 1: the
+                              reverse, so that branches which share memory by mistake show it */
 } simcuda_option;
 
 /* Takes effect at once and lasts until simcuda_configure. */

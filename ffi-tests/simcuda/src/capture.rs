@@ -37,6 +37,25 @@ pub(crate) struct Graph {
     pub(crate) nodes: Vec<Node>,
 }
 
+impl Graph {
+    /// The work in an order that the dependencies allow: that of the capture, or its reverse where nothing orders two nodes.
+    pub(crate) fn ordered(self, reversed: bool) -> Vec<Work> {
+        let mut left: Vec<Option<Node>> = self.nodes.into_iter().map(Some).collect();
+        let mut order = Vec::with_capacity(left.len());
+        while order.len() < left.len() {
+            let is_ready = |node: &Option<Node>| {
+                node.as_ref().is_some_and(|node| node.after.iter().all(|before| left[*before].is_none()))
+            };
+            let next =
+                if reversed { left.iter().rposition(is_ready) } else { left.iter().position(is_ready) };
+            // A node comes after earlier ones only, so one is always ready.
+            let Some(node) = next.and_then(|next| left[next].take()) else { break };
+            order.push(node.work);
+        }
+        order
+    }
+}
+
 /// A graph that can be launched.
 pub(crate) struct Executable {
     pub(crate) graph: Graph,

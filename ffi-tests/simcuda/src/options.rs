@@ -3,7 +3,7 @@
 use std::env;
 
 /// Numbers of the options in `simcuda.h`; a value is a whole number.
-pub(crate) const COUNT: usize = 16;
+pub(crate) const COUNT: usize = 17;
 
 /// See `simcuda.h`, whose enumerators have the same order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,6 +25,7 @@ pub(crate) enum Choice {
     StaleAborts = 13,
     DeadlockMilliseconds = 14,
     CapturedStreamsHide = 15,
+    GraphOrder = 16,
 }
 
 /// Every option with the environment variable that sets its default, and the default without it.
@@ -45,6 +46,7 @@ const DEFAULTS: [(Choice, &str, i64); COUNT] = [
     (Choice::StaleAborts, "SIMCUDA_STALE_ABORTS", 0),
     (Choice::DeadlockMilliseconds, "SIMCUDA_DEADLOCK_MILLISECONDS", DEADLOCK_MILLISECONDS),
     (Choice::CapturedStreamsHide, "SIMCUDA_CAPTURED_STREAMS_HIDE", 0),
+    (Choice::GraphOrder, "SIMCUDA_GRAPH_ORDER", 0),
 ];
 
 /// How long a blocking call waits for another thread to resolve what looks like a deadlock.

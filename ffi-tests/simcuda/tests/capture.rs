@@ -301,3 +301,32 @@ fn a_graph_is_uploaded_by_handles_that_live() {
     assert_eq!(upload(executable, first), Err(CUDA_ERROR_INVALID_VALUE));
     assert_eq!(machine.steer.stale(steer::GRAPHS), 1);
 }
+
+/// Dependencies order the nodes of a graph, and nothing else does: branches that share memory race.
+#[test]
+fn branches_of_a_graph_run_in_either_order() {
+    let machine = ready();
+    let (first, second) = (stream(&machine), stream(&machine));
+    let [fork, join] = [0, 0].map(|_| machine.event(CU_EVENT_DISABLE_TIMING).unwrap());
+    let memory = machine.alloc(512).unwrap();
+    for (reversed, is_ordered, last) in [(0, false, 2), (1, false, 1), (0, true, 2), (1, true, 2)] {
+        machine.steer.set(steer::GRAPH_ORDER, reversed);
+        machine.begin_capture(first, GLOBAL).unwrap();
+        machine.record(fork, first).unwrap();
+        machine.stream_wait(second, fork, 0).unwrap();
+        machine.set8_async(memory, 1, 1, first).unwrap();
+        if is_ordered {
+            machine.record(fork, first).unwrap();
+            machine.stream_wait(second, fork, 0).unwrap();
+        }
+        machine.set8_async(memory, 2, 1, second).unwrap();
+        machine.record(join, second).unwrap();
+        machine.stream_wait(first, join, 0).unwrap();
+        machine.copy_async(memory + 8, memory, 1, first).unwrap();
+        let graph = machine.end_capture(first).unwrap();
+        let executable = machine.instantiate(graph, 0).unwrap();
+        machine.graph_launch(executable, first).unwrap();
+        assert_eq!(machine.byte(memory + 8), last, "reversed {reversed}, ordered {is_ordered}");
+    }
+    machine.was_well_used();
+}

@@ -49,8 +49,8 @@ fn a_copy_from_pageable_memory_may_return_before_it_has_arrived() {
     machine.was_well_used();
 }
 
-/// "A boolean attribute which when set, ensures that synchronous memory operations initiated on the region of memory that ptr
-/// points to will always synchronize" (cuPointerSetAttribute, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS).
+/// "When set, the region of memory that ptr points to is guaranteed to always synchronize memory operations that are
+/// synchronous" (cuPointerSetAttribute).
 #[test]
 fn memory_that_always_synchronizes_has_its_copies_when_they_return() {
     let machine = ready();

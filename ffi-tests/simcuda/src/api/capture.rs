@@ -7,6 +7,7 @@ use cuda_sys::*;
 use crate::abi::{Answer, get, put, put_if};
 use crate::capture::Executable;
 use crate::handles::Kind;
+use crate::options::Choice;
 use crate::sim::{self, Sim};
 use crate::streams::{self, Point, Role};
 
@@ -175,7 +176,8 @@ pub(crate) fn cuGraphLaunch(executable: CUgraphExec, stream: CUstream) -> Answer
     sim.forbid_implicit(number, true)?;
     let frees = sim.launch_memory(&graph, auto_free, is_captured)?;
     let mut after: Vec<Point> = last.into_iter().filter(|_| !is_captured).collect();
-    for work in frees.into_iter().chain(graph.nodes.into_iter().map(|node| node.work)) {
+    let reversed = sim.options.is_on(Choice::GraphOrder);
+    for work in frees.into_iter().chain(graph.ordered(reversed)) {
         sim.queue(number, work, std::mem::take(&mut after))?;
     }
     let end = sim.end_of(number);

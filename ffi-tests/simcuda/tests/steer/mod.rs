@@ -100,6 +100,7 @@ pub const EVENTS_LIE: c_int = 12;
 pub const STALE_ABORTS: c_int = 13;
 pub const DEADLOCK_MILLISECONDS: c_int = 14;
 pub const CAPTURED_STREAMS_HIDE: c_int = 15;
+pub const GRAPH_ORDER: c_int = 16;
 
 // `simcuda_kind`.
 pub const CONTEXTS: c_int = 0;
