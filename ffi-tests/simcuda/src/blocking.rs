@@ -1,7 +1,7 @@
 //! Calls that block until device work is done: what they run meanwhile, and how they end where the work cannot.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cuda_sys::{CUDA_ERROR_LAUNCH_TIMEOUT, CUDA_ERROR_NOT_PERMITTED};
 
@@ -33,22 +33,28 @@ enum Next {
 /// waited for until another thread steps it (`Choice::SynchronizeWaits`).
 pub(crate) fn finish(mut sim: Guard, points: &[Point]) -> Answer<Guard> {
     sim = run_ready(sim);
+    let mut stuck_since = None;
     for point in points {
         while !sim.is_done(*point) {
             if sim.pass_time() {
                 sim = run_ready(sim);
                 continue;
             }
-            sim = advance(sim, *point)?;
+            sim = advance(sim, *point, &mut stuck_since)?;
         }
     }
     Ok(run_ready(sim))
 }
 
-/// Runs one item that stands before the point, or waits until another thread has done something.
-fn advance(mut sim: Guard, point: Point) -> Answer<Guard> {
+/// Runs one item that stands before the point, or waits until another thread has done something. `stuck_since` is when the
+/// call began to see a deadlock.
+fn advance(mut sim: Guard, point: Point, stuck_since: &mut Option<Instant>) -> Answer<Guard> {
     let patient = sim.options.is_on(Choice::SynchronizeWaits);
-    match sim.next_for(point, &mut BTreeSet::new()) {
+    let next = sim.next_for(point, &mut BTreeSet::new());
+    if !matches!(next, Next::Never(_)) {
+        *stuck_since = None;
+    }
+    match next {
         Next::Done => Ok(sim),
         Next::Run(stream) if !patient => Ok(run_next(sim, stream)),
         Next::Run(_) | Next::Busy => wait(sim, point),
@@ -56,7 +62,7 @@ fn advance(mut sim: Guard, point: Point) -> Answer<Guard> {
             sim.record.misuse("a host function or simulated kernel waits for its own stream".to_owned());
             Err(CUDA_ERROR_NOT_PERMITTED)
         }
-        Next::Never(chain) => wait_for_rescue(sim, &chain),
+        Next::Never(chain) => wait_for_rescue(sim, &chain, *stuck_since.get_or_insert_with(Instant::now)),
     }
 }
 
@@ -70,11 +76,13 @@ fn wait(sim: Guard, point: Point) -> Answer<Guard> {
     Err(CUDA_ERROR_LAUNCH_TIMEOUT)
 }
 
-/// Waits for another thread to queue what is missing; none does, and it is a deadlock.
-fn wait_for_rescue(mut sim: Guard, chain: &[String]) -> Answer<Guard> {
-    if !sim.is_deadlocked {
-        let limit = u64::try_from(sim.options.get(Choice::DeadlockMilliseconds)).unwrap_or(0);
-        let (after, has_moved) = sim::wait(sim, Duration::from_millis(limit));
+/// Waits for another thread to queue what is missing, until the limit is over, whatever else such threads do. Then it is a
+/// deadlock.
+fn wait_for_rescue(mut sim: Guard, chain: &[String], since: Instant) -> Answer<Guard> {
+    let limit = u64::try_from(sim.options.get(Choice::DeadlockMilliseconds)).unwrap_or(0);
+    let left = Duration::from_millis(limit).saturating_sub(since.elapsed());
+    if !sim.is_deadlocked && !left.is_zero() {
+        let (after, has_moved) = sim::wait(sim, left);
         if has_moved {
             return Ok(run_ready(after));
         }

@@ -161,6 +161,35 @@ fn another_thread_has_time_to_send() {
     machine.deadlock();
 }
 
+/// What other threads do elsewhere does not put the report off.
+#[test]
+fn a_deadlock_is_reported_while_others_are_busy() {
+    let machine = impatient(1);
+    machine.steer.set(steer::DEADLOCK_MILLISECONDS, 100);
+    let [stuck, busy] = [stream(&machine), stream(&machine)];
+    machine.receive(stuck, 1);
+    let (handle, context) = (busy as usize, machine.current().unwrap() as usize);
+    let is_over = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let (machine, is_over) = (&machine, &is_over);
+        scope.spawn(move || {
+            machine.set_current(context as CUcontext).unwrap();
+            let start = Instant::now();
+            while !is_over.load(std::sync::atomic::Ordering::Relaxed)
+                && start.elapsed() < Duration::from_secs(20)
+            {
+                machine.send(handle as CUstream, 2);
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        });
+        let start = Instant::now();
+        assert_eq!(machine.stream_synchronize(stuck), Err(CUDA_ERROR_LAUNCH_TIMEOUT));
+        is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+    });
+    machine.deadlock();
+}
+
 /// "Blocks until the current context has completed all preceding requested tasks" (cuCtxSynchronize): of that context.
 #[test]
 fn synchronising_a_context_is_no_wait_for_others() {
