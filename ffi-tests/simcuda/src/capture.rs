@@ -239,6 +239,17 @@ impl Sim {
         }
     }
 
+    /// "The next node to be captured in the stream will depend on this set of nodes", in an array that "is valid until the next
+    /// API call which operates on the stream" (cuStreamGetCaptureInfo).
+    pub(crate) fn dependencies(&mut self, stream: u64) -> &[u64] {
+        let Some(there) = self.streams.get_mut(&stream) else { return &[] };
+        let graph =
+            there.capture.and_then(|capture| self.captures.get(&capture)).map(|capture| &capture.graph);
+        let handles = there.frontier.iter().filter_map(|node| Some(graph?.nodes.get(*node)?.handle));
+        there.dependencies = handles.collect();
+        &there.dependencies
+    }
+
     /// A call that capture cannot see, such as cuMemAlloc or cuEventQuery: forbidden as the thread's mode says,
     /// and then it spoils the captures that forbid it.
     pub(crate) fn forbid_unsafe(&mut self) -> Answer {

@@ -67,6 +67,8 @@ pub(crate) struct Stream {
     pub(crate) capture: Option<u64>,
     /// What the next captured item comes after, as indices into the capture's nodes.
     pub(crate) frontier: Vec<usize>,
+    /// The handles of these, as the last query of the capture gave them out.
+    pub(crate) dependencies: Vec<u64>,
 }
 
 /// An event: the place in a stream where it was last recorded.
@@ -99,6 +101,7 @@ impl Stream {
             is_destroyed: false,
             capture: None,
             frontier: Vec::new(),
+            dependencies: Vec::new(),
         }
     }
 

@@ -330,3 +330,46 @@ fn branches_of_a_graph_run_in_either_order() {
     }
     machine.was_well_used();
 }
+
+/// "The next node to be captured in the stream will depend on this set of nodes" (cuStreamGetCaptureInfo): PyTorch asks for
+/// them to know what a free in a capture comes after.
+#[test]
+fn a_captured_stream_tells_what_its_next_node_depends_on() {
+    let machine = ready();
+    let (first, second) = (stream(&machine), stream(&machine));
+    let info = |stream| {
+        let function = machine.driver.cuStreamGetCaptureInfo_v2().unwrap();
+        let (mut status, mut id, mut graph) = (0, 0, std::ptr::null_mut());
+        let (mut nodes, mut count) = (std::ptr::null(), 0);
+        let (status_at, id_at, graph_at) = (&raw mut status, &raw mut id, &raw mut graph);
+        // SAFETY: all results live.
+        answer(unsafe { function(stream, status_at, id_at, graph_at, &raw mut nodes, &raw mut count) })
+            .unwrap();
+        // SAFETY: the array is valid until the next call on the stream.
+        let read = |index| unsafe { nodes.wrapping_add(index).read() };
+        let nodes = (0..count).map(|index| read(index) as u64).collect::<Vec<_>>();
+        (status, id, nodes)
+    };
+    assert_eq!(info(first), (CU_STREAM_CAPTURE_STATUS_NONE, 0, vec![]));
+    let memory = machine.alloc(512).unwrap();
+    machine.begin_capture(first, GLOBAL).unwrap();
+    let (status, id, nodes) = info(first);
+    assert_eq!((status, nodes), (CU_STREAM_CAPTURE_STATUS_ACTIVE, vec![]));
+    let event = machine.event(CU_EVENT_DISABLE_TIMING).unwrap();
+    machine.set8_async(memory, 1, 1, first).unwrap();
+    let one = info(first).2;
+    machine.record(event, first).unwrap();
+    machine.stream_wait(second, event, 0).unwrap();
+    assert_eq!((info(second).1, info(second).2), (id, one.clone()));
+    machine.set8_async(memory, 2, 1, second).unwrap();
+    let two = info(second).2;
+    assert!(one.len() == 1 && two.len() == 1 && one != two, "{one:x?} {two:x?}");
+    machine.record(event, second).unwrap();
+    machine.stream_wait(first, event, 0).unwrap();
+    assert_eq!(info(first).2, [one, two].concat());
+    machine.stream_query(second).unwrap_err();
+    // An invalid capture has no valid data.
+    assert_eq!(info(first), (CU_STREAM_CAPTURE_STATUS_INVALIDATED, 0, vec![]));
+    machine.end_capture(first).unwrap_err();
+    machine.was_well_used();
+}

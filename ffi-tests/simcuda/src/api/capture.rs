@@ -69,7 +69,8 @@ pub(crate) fn cuStreamGetCaptureInfo(
     cuStreamGetCaptureInfo_v2(stream, status, id, graph, nodes, count)
 }
 
-/// The nodes that the next one comes after are not given out: their number is 0 and the array NULL.
+/// "Valid data (other than capture status) is returned only if [...] the returned capture status is
+/// CU_STREAM_CAPTURE_STATUS_ACTIVE."
 pub(crate) fn cuStreamGetCaptureInfo_v2(
     stream: CUstream,
     status: *mut CUstreamCaptureStatus,
@@ -83,12 +84,14 @@ pub(crate) fn cuStreamGetCaptureInfo_v2(
     sim.forbid_implicit(number, false)?;
     let (found, capture) = state(&sim, number);
     put(status, found)?;
-    if let Some(capture) = capture {
+    if let Some(capture) = capture.filter(|_| found == CU_STREAM_CAPTURE_STATUS_ACTIVE) {
         put_if(id, capture);
         let handle = sim.captures.get(&capture).map_or(0, |capture| capture.handle);
         put_if(graph, handle as CUgraph);
-        put_if(dependencies, std::ptr::null());
-        put_if(count, 0);
+        let nodes = sim.dependencies(number);
+        // Handles are pointers of the program's and numbers of ours.
+        put_if(dependencies, nodes.as_ptr().cast());
+        put_if(count, nodes.len());
     }
     Ok(())
 }
