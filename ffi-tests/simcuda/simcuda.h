@@ -50,8 +50,8 @@ typedef enum simcuda_option {
                                     races can show that it sees one; no driver does that */
   SIMCUDA_STALE_ABORTS = 13,     /* 1: the use of a destroyed handle prints a message and aborts the process, as the
                                     real driver may crash; 0: it is counted and fails */
-  SIMCUDA_DEADLOCK_MILLISECONDS = 14, /* 10000: how long a blocking call that waits for a deadlock gives other threads to
-                                        resolve it before it fails and a misuse is counted */
+  SIMCUDA_DEADLOCK_MILLISECONDS = 14, /* 10000: how long a blocking call gives other threads to resolve a deadlock, before
+                                         it fails and a misuse is counted */
   SIMCUDA_CAPTURED_STREAMS_HIDE = 15, /* 1: cuStreamGetId, cuStreamGetCtx and cuStreamGetDevice of a captured stream fail and
                                         end the capture even in a thread in relaxed mode; 0: there they succeed */
   SIMCUDA_GRAPH_ORDER = 16 /* the order in which a launch runs nodes that no dependency orders. 0: that of the capture; 1: the

@@ -76,8 +76,7 @@ fn wait(sim: Guard, point: Point) -> Answer<Guard> {
     Err(CUDA_ERROR_LAUNCH_TIMEOUT)
 }
 
-/// Waits for another thread to queue what is missing, until the limit is over, whatever else such threads do. Then it is a
-/// deadlock.
+/// Waits for another thread to queue what is missing, and reports a deadlock when the limit is over.
 fn wait_for_rescue(mut sim: Guard, chain: &[String], since: Instant) -> Answer<Guard> {
     let limit = u64::try_from(sim.options.get(Choice::DeadlockMilliseconds)).unwrap_or(0);
     let left = Duration::from_millis(limit).saturating_sub(since.elapsed());

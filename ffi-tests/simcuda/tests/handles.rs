@@ -38,8 +38,8 @@ impl Machine {
     }
 }
 
-/// "Passing an invalid handle will result in undefined behavior" (cuStreamGetCtx, cuStreamGetId): whichever function it
-/// is passed to, it fails and is counted.
+/// "Passing an invalid handle will result in undefined behavior" (cuStreamGetCtx, cuStreamGetId). Here every function that
+/// takes one fails, and the use is counted.
 #[test]
 fn each_use_of_a_destroyed_handle_is_counted_by_its_kind() {
     let machine = ready();
@@ -112,11 +112,11 @@ fn a_handle_that_came_back_is_not_given_out_twice() {
     machine.set8_async(machine.alloc(512).unwrap(), 0, 1, stream).unwrap();
     machine.stream_destroy(stream).unwrap();
     machine.set_current(primary).unwrap();
-    let heir = machine.stream(0).unwrap();
-    assert_eq!(heir, stream);
+    let reused = machine.stream(0).unwrap();
+    assert_eq!(reused, stream);
     machine.context_destroy(context).unwrap();
-    assert_eq!(machine.stream_query(heir), Ok(()));
-    assert_ne!(machine.stream(0).unwrap(), heir);
+    assert_eq!(machine.stream_query(reused), Ok(()));
+    assert_ne!(machine.stream(0).unwrap(), reused);
     machine.was_well_used();
 }
 
@@ -174,7 +174,7 @@ fn a_stream_tells_its_context_and_its_number() {
 /// cudaErrorStreamCaptureUnsupported and would *invalidate* the in-flight capture". A thread in relaxed mode may ask, unless a
 /// test wants to be sure that nothing does.
 #[test]
-fn a_stream_does_not_tell_who_it_is_during_a_capture() {
+fn a_stream_is_not_identified_during_a_capture() {
     let machine = ready();
     let context = machine.current().unwrap();
     let (blocking, other) = (machine.stream(0).unwrap(), stream(&machine));

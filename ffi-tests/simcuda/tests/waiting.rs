@@ -104,7 +104,7 @@ fn a_send_behind_its_own_receive_is_a_deadlock_that_is_named() {
     let text = machine.deadlock();
     assert!(text.contains("a receive on channel 5") && text.contains("again"), "{text}");
     assert_eq!(machine.synchronize(), Err(CUDA_ERROR_LAUNCH_TIMEOUT));
-    // What is broken by the test is over: the same program with the event before the receive.
+    // The same program with the event before the receive.
     machine.steer.reset();
     machine.init().unwrap();
     machine.enter(0);
@@ -152,7 +152,7 @@ fn another_thread_has_time_to_send() {
         machine.stream_synchronize(first).unwrap();
     });
     machine.was_well_used();
-    // Nobody sends: the limit counts.
+    // Without a send the limit counts.
     machine.steer.set(steer::DEADLOCK_MILLISECONDS, 30);
     machine.receive(first, 1);
     let start = Instant::now();
