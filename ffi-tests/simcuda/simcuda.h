@@ -6,8 +6,8 @@
  * or made to fail. Any thread may call anything at any time; a simulated kernel may not wait for its own stream.
  * In a forked child nothing here may be called.
  *
- * Environment, read before the first call: SIMCUDA_DEVICES (1), SIMCUDA_MEMORY (bytes of each, 16 GiB),
- * SIMCUDA_DRIVER_VERSION (13000).
+ * Environment, read before the first call: SIMCUDA_DEVICES (1), SIMCUDA_MEMORY (bytes of each device, 16 GiB), and the
+ * name of each simcuda_option for its initial value.
  */
 #ifndef SIMCUDA_H
 #define SIMCUDA_H
@@ -46,8 +46,16 @@ typedef enum simcuda_option {
   SIMCUDA_PEERS = 10,            /* 1: devices can be peers */
   SIMCUDA_RESET_ENDS = 11,       /* what the end of a primary context does to virtual memory of its device. 0: nothing;
                                     1: mappings and physical memory go; 2: reserved ranges too */
-  SIMCUDA_EVENTS_LIE = 12        /* 1: queries of events and waits for them find everything done, so that a test of
+  SIMCUDA_EVENTS_LIE = 12,       /* 1: queries of events and waits for them find everything done, so that a test of
                                     races can show that it sees one; no driver does that */
+  SIMCUDA_STALE_ABORTS = 13,     /* 1: the use of a destroyed handle prints a message and aborts the process, as the
+                                    real driver may crash; 0: it is counted and fails */
+  SIMCUDA_DEADLOCK_MILLISECONDS = 14, /* 10000: how long a blocking call gives other threads to resolve a deadlock, before
+                                         it fails and a misuse is counted */
+  SIMCUDA_CAPTURED_STREAMS_HIDE = 15, /* 1: cuStreamGetId, cuStreamGetCtx and cuStreamGetDevice of a captured stream fail and
+                                        end the capture even in a thread in relaxed mode; 0: there they succeed */
+  SIMCUDA_GRAPH_ORDER = 16 /* the order in which a launch runs nodes that no dependency orders. 0: that of the capture; 1: the
+                              reverse, so that branches which share memory by mistake show it */
 } simcuda_option;
 
 /* Takes effect at once and lasts until simcuda_configure. */
@@ -78,6 +86,17 @@ int simcuda_launch(void *stream, void (*function)(void *), void *argument);
 int simcuda_fill(void *stream, uint64_t address, uint64_t bytes, uint64_t pattern);
 int simcuda_expect(void *stream, uint64_t address, uint64_t bytes, uint64_t pattern);
 
+/* Simulated kernels that communicate, for example a receive that is posted before the matching send. A send puts a
+ * message into a channel (any number) when its turn comes. A receive ends only when the channel has a message, which it
+ * takes; until then it blocks its stream. Neither orders the streams: no event connects them. Each may be on any stream
+ * of any context or device. A collective of two devices is a send and a receive on a stream of each.
+ *
+ * A blocking call that waits for a receive which nothing can end (no send is queued, or the send is itself queued behind
+ * the receive) gives other threads SIMCUDA_DEADLOCK_MILLISECONDS to change that. Then it counts a misuse whose text names
+ * the chain of streams, and fails with CUDA_ERROR_LAUNCH_TIMEOUT (702). Later ones then fail at once. */
+int simcuda_send(void *stream, uint64_t channel);
+int simcuda_receive(void *stream, uint64_t channel);
+
 /* ---- Faults ------------------------------------------------------------------------------------------- */
 
 /* The nth call from now (1 is the next) of a function fails with a code and does nothing. The function is named by
@@ -107,6 +126,10 @@ size_t simcuda_log(char *buffer, size_t capacity);
  * is gone. Their number, and the words of each, which index counts from 0 (mismatches have words here too). */
 uint64_t simcuda_misuses(void);
 size_t simcuda_misuse(uint64_t index, char *buffer, size_t capacity);
+/* How often a handle of a kind (simcuda_kind: contexts, streams, events, graphs; -1: all) was used that is not live:
+ * destroyed before, or never given out. Each use is a misuse too. NVIDIA's text for streams: "Passing an invalid handle
+ * will result in undefined behavior." */
+uint64_t simcuda_stale(int kind);
 /* How often a kernel of simcuda_expect found something else. */
 uint64_t simcuda_mismatches(void);
 

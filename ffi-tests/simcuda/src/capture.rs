@@ -7,9 +7,10 @@
 
 use cuda_sys::{
     CU_STREAM_CAPTURE_MODE_GLOBAL, CU_STREAM_CAPTURE_MODE_RELAXED, CUDA_ERROR_CAPTURED_EVENT,
-    CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, CUDA_ERROR_STREAM_CAPTURE_ISOLATION,
-    CUDA_ERROR_STREAM_CAPTURE_MERGE, CUDA_ERROR_STREAM_CAPTURE_UNJOINED, CUDA_ERROR_STREAM_CAPTURE_UNMATCHED,
-    CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD,
+    CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED,
+    CUDA_ERROR_STREAM_CAPTURE_ISOLATION, CUDA_ERROR_STREAM_CAPTURE_MERGE, CUDA_ERROR_STREAM_CAPTURE_UNJOINED,
+    CUDA_ERROR_STREAM_CAPTURE_UNMATCHED, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
+    CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD, CUresult,
 };
 
 use crate::abi::Answer;
@@ -34,6 +35,25 @@ pub(crate) struct Capture {
 #[derive(Clone, Default)]
 pub(crate) struct Graph {
     pub(crate) nodes: Vec<Node>,
+}
+
+impl Graph {
+    /// The work in an order that the dependencies allow: that of the capture, or its reverse where nothing orders two nodes.
+    pub(crate) fn ordered(self, reversed: bool) -> Vec<Work> {
+        let mut left: Vec<Option<Node>> = self.nodes.into_iter().map(Some).collect();
+        let mut order = Vec::with_capacity(left.len());
+        while order.len() < left.len() {
+            let is_ready = |node: &Option<Node>| {
+                node.as_ref().is_some_and(|node| node.after.iter().all(|before| left[*before].is_none()))
+            };
+            let next =
+                if reversed { left.iter().rposition(is_ready) } else { left.iter().position(is_ready) };
+            // A node comes after earlier ones only, so one is always ready.
+            let Some(node) = next.and_then(|next| left[next].take()) else { break };
+            order.push(node.work);
+        }
+        order
+    }
 }
 
 /// A graph that can be launched.
@@ -191,14 +211,14 @@ impl Sim {
     pub(crate) fn note_wait(&mut self, stream: u64, event: u64) -> Answer<bool> {
         let capturing = self.streams.get(&stream).and_then(|stream| stream.capture);
         let there = self.event(event)?;
-        let (captured, is_recorded) = (there.captured.clone(), there.recorded.is_some());
+        let captured = there.captured.clone();
         if captured.as_ref().is_some_and(|(number, _)| !self.captures.contains_key(number)) {
             return Err(CUDA_ERROR_CAPTURED_EVENT);
         }
         match (capturing, captured) {
             (None, None) => Ok(false),
-            // An event that was never recorded stands for no work at all.
-            (Some(_), None) if !is_recorded => Ok(true),
+            // "It is invalid to wait on a non-captured event from a stream which is being captured" (Programming Guide,
+            // Prohibited and Unhandled Operations), also on one that was never recorded.
             (Some(number), None) => {
                 self.invalidate(number);
                 Err(CUDA_ERROR_STREAM_CAPTURE_ISOLATION)
@@ -217,6 +237,17 @@ impl Sim {
                 Ok(true)
             }
         }
+    }
+
+    /// "The next node to be captured in the stream will depend on this set of nodes", in an array that "is valid until the next
+    /// API call which operates on the stream" (cuStreamGetCaptureInfo).
+    pub(crate) fn dependencies(&mut self, stream: u64) -> &[u64] {
+        let Some(there) = self.streams.get_mut(&stream) else { return &[] };
+        let graph =
+            there.capture.and_then(|capture| self.captures.get(&capture)).map(|capture| &capture.graph);
+        let handles = there.frontier.iter().filter_map(|node| Some(graph?.nodes.get(*node)?.handle));
+        there.dependencies = handles.collect();
+        &there.dependencies
     }
 
     /// A call that capture cannot see, such as cuMemAlloc or cuEventQuery: forbidden as the thread's mode says,
@@ -252,7 +283,25 @@ impl Sim {
         }
     }
 
-    /// The same for a whole context.
+    /// An event that was last recorded in a capture stands for no work: it may be neither queried nor waited for by the
+    /// host, whatever the mode (cuThreadExchangeStreamCaptureMode).
+    pub(crate) fn forbid_captured_event(&mut self, event: u64) -> Answer {
+        let capture = self.event(event)?.captured.as_ref().map(|(capture, _)| *capture);
+        let Some(capture) = capture else { return Ok(()) };
+        self.invalidate(capture);
+        Err(CUDA_ERROR_CAPTURED_EVENT)
+    }
+
+    /// Why an external record or wait fails on a stream: it is invalid where nothing is captured, and else not simulated.
+    pub(crate) fn external(&self, stream: u64) -> CUresult {
+        match self.streams.get(&stream).and_then(|stream| stream.capture) {
+            None => CUDA_ERROR_INVALID_VALUE,
+            Some(_) => CUDA_ERROR_NOT_SUPPORTED,
+        }
+    }
+
+    /// The same as `forbid_captured` for a whole context. "It is also invalid to query the execution status of or synchronize
+    /// a broader handle which encompasses an active stream capture, such as a device or context handle".
     pub(crate) fn forbid_captured_in(&mut self, context: u64) -> Answer {
         let captured = self.streams.values().filter(|stream| stream.context == context);
         let captured: Vec<u64> = captured.filter_map(|stream| stream.capture).collect();

@@ -9,6 +9,7 @@ use cuda_sys::{CUDA_ERROR_INVALID_VALUE, CUDA_SUCCESS, CUresult, CUstream};
 
 use crate::abi::{Answer, put_text, text};
 use crate::exports::{FUNCTIONS, named};
+use crate::handles::Kind;
 use crate::options::{MOST_DEVICES, Options};
 use crate::sim::{self, Guard};
 use crate::streams::{self, Role};
@@ -136,6 +137,16 @@ extern "C" fn simcuda_expect(stream: CUstream, at: u64, bytes: u64, pattern: u64
     launch(stream, Work::Expect { at, bytes, pattern })
 }
 
+#[unsafe(no_mangle)]
+extern "C" fn simcuda_send(stream: CUstream, channel: u64) -> CUresult {
+    launch(stream, Work::Send { channel })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn simcuda_receive(stream: CUstream, channel: u64) -> CUresult {
+    launch(stream, Work::Receive { channel })
+}
+
 // Faults.
 
 /// A function's name, or none at all.
@@ -216,6 +227,20 @@ extern "C" fn simcuda_misuse(index: u64, buffer: *mut c_char, capacity: usize) -
     let sim = sim::lock();
     let words = usize::try_from(index).ok().and_then(|index| sim.record.misuse_words(index));
     put_text(buffer, capacity, words.unwrap_or_default())
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn simcuda_stale(kind: c_int) -> u64 {
+    let is_meant = |of: Kind| match kind {
+        -1 => true,
+        0 => of == Kind::Context,
+        1 => of == Kind::Stream,
+        2 => of == Kind::Event,
+        4 => of == Kind::Physical,
+        7 => matches!(of, Kind::Graph | Kind::Executable),
+        _ => false,
+    };
+    sim::lock().record.stale_count(is_meant)
 }
 
 #[unsafe(no_mangle)]

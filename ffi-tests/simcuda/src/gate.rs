@@ -4,7 +4,8 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use cuda_sys::{
-    CUDA_ERROR_DEINITIALIZED, CUDA_ERROR_NOT_INITIALIZED, CUDA_ERROR_NOT_SUPPORTED, CUDA_SUCCESS, CUresult,
+    CUDA_ERROR_DEINITIALIZED, CUDA_ERROR_NOT_INITIALIZED, CUDA_ERROR_NOT_PERMITTED, CUDA_ERROR_NOT_SUPPORTED,
+    CUDA_SUCCESS, CUresult,
 };
 
 use crate::abi::Answer;
@@ -42,6 +43,15 @@ unsafe impl Sync for Address {}
 thread_local! {
     /// Whether the driver's function that this thread is in is a twin.
     static PER_THREAD: Cell<bool> = const { Cell::new(false) };
+    /// Whether this thread runs a host function or a simulated kernel.
+    static RUNS_WORK: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs a function of the program's whose turn has come. Until it returns, this thread may not call the driver.
+pub(crate) fn run_work(function: impl FnOnce()) {
+    let outer = RUNS_WORK.replace(true);
+    function();
+    RUNS_WORK.set(outer);
 }
 
 /// Whether stream 0 means the calling thread's default stream, in the call that this thread is in.
@@ -82,6 +92,13 @@ pub(crate) fn call(
             drop(sim);
             std::thread::sleep(delay);
             sim = sim::lock();
+        }
+        if RUNS_WORK.get() {
+            // cuLaunchHostFunc: "The host function must not make any CUDA API calls. Attempting to use a CUDA API may
+            // result in CUDA_ERROR_NOT_PERMITTED, but this is not required." cuStreamAddCallback: "will result".
+            sim.record.misuse(format!("a host function or simulated kernel calls {}", function.symbol));
+            sim.record.end(sequence, CUDA_ERROR_NOT_PERMITTED);
+            return CUDA_ERROR_NOT_PERMITTED;
         }
         if let Err(code) = admit(&mut sim, function) {
             sim.record.end(sequence, code);

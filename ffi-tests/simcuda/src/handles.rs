@@ -2,7 +2,7 @@
 //! none is given twice, unless a test asks for that: so a stale handle is told from a foreign one.
 
 /// What a handle is of.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[repr(u64)]
 pub(crate) enum Kind {
     Context = 0x11,

@@ -8,7 +8,7 @@
 //! gate       what every call passes: log, faults, versions      lookup    cuGetProcAddress
 //! api/       the functions, one file a subject
 //! sim        the whole state, behind one lock                   options   what a test can set
-//! contexts, memory, arena, physical, pools, streams, work, capture, graph_memory, modules
+//! contexts, memory, arena, physical, pools, streams, blocking, work, capture, graph_memory, modules
 //!            parts of the state and their rules
 //! ```
 #![allow(non_snake_case)] // The driver's names.
@@ -16,9 +16,11 @@
 mod abi;
 mod api;
 mod arena;
+mod blocking;
 mod capture;
 mod contexts;
 mod control;
+mod ending;
 mod exports;
 mod faults;
 mod gate;

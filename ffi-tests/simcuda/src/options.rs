@@ -3,7 +3,7 @@
 use std::env;
 
 /// Numbers of the options in `simcuda.h`; a value is a whole number.
-pub(crate) const COUNT: usize = 13;
+pub(crate) const COUNT: usize = 17;
 
 /// See `simcuda.h`, whose enumerators have the same order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -22,7 +22,35 @@ pub(crate) enum Choice {
     Peers = 10,
     ResetEnds = 11,
     EventsLie = 12,
+    StaleAborts = 13,
+    DeadlockMilliseconds = 14,
+    CapturedStreamsHide = 15,
+    GraphOrder = 16,
 }
+
+/// Every option with the environment variable that sets its default, and the default without it.
+const DEFAULTS: [(Choice, &str, i64); COUNT] = [
+    (Choice::DriverVersion, "SIMCUDA_DRIVER_VERSION", DRIVER_VERSION),
+    (Choice::Poison, "SIMCUDA_POISON", 0),
+    (Choice::ReuseAddresses, "SIMCUDA_REUSE_ADDRESSES", 1),
+    (Choice::SynchronizeWaits, "SIMCUDA_SYNCHRONIZE_WAITS", 0),
+    (Choice::FreeSynchronizes, "SIMCUDA_FREE_SYNCHRONIZES", 1),
+    (Choice::HoldNew, "SIMCUDA_HOLD_NEW", 0),
+    (Choice::RecycleHandles, "SIMCUDA_RECYCLE_HANDLES", 0),
+    (Choice::Granularity, "SIMCUDA_GRANULARITY", 2 << 20),
+    (Choice::Vmm, "SIMCUDA_VMM", 1),
+    (Choice::Pools, "SIMCUDA_POOLS", 1),
+    (Choice::Peers, "SIMCUDA_PEERS", 1),
+    (Choice::ResetEnds, "SIMCUDA_RESET_ENDS", 0),
+    (Choice::EventsLie, "SIMCUDA_EVENTS_LIE", 0),
+    (Choice::StaleAborts, "SIMCUDA_STALE_ABORTS", 0),
+    (Choice::DeadlockMilliseconds, "SIMCUDA_DEADLOCK_MILLISECONDS", DEADLOCK_MILLISECONDS),
+    (Choice::CapturedStreamsHide, "SIMCUDA_CAPTURED_STREAMS_HIDE", 0),
+    (Choice::GraphOrder, "SIMCUDA_GRAPH_ORDER", 0),
+];
+
+/// How long a blocking call waits for another thread to resolve what looks like a deadlock.
+const DEADLOCK_MILLISECONDS: i64 = 10_000;
 
 /// Freed memory: unmapped, so that a stray access faults, or filled with `POISON`.
 pub(crate) const POISON_FILL: i64 = 1;
@@ -52,20 +80,12 @@ const MEMORY: u64 = 16 << 30;
 pub(crate) const MOST_DEVICES: i32 = 64;
 
 impl Options {
-    /// The defaults, and over them SIMCUDA_DEVICES, SIMCUDA_MEMORY and SIMCUDA_DRIVER_VERSION.
+    /// The defaults, overridden by SIMCUDA_DEVICES, SIMCUDA_MEMORY and the variable of each option.
     pub(crate) fn from_environment() -> Self {
         let number = |name: &str| env::var(name).ok()?.trim().parse::<i64>().ok();
         let mut values = [0; COUNT];
-        for (choice, value) in [
-            (Choice::DriverVersion, number("SIMCUDA_DRIVER_VERSION").unwrap_or(DRIVER_VERSION)),
-            (Choice::ReuseAddresses, 1),
-            (Choice::FreeSynchronizes, 1),
-            (Choice::Granularity, 2 << 20),
-            (Choice::Vmm, 1),
-            (Choice::Pools, 1),
-            (Choice::Peers, 1),
-        ] {
-            values[choice as usize] = value;
+        for (choice, name, default) in DEFAULTS {
+            values[choice as usize] = number(name).unwrap_or(default);
         }
         Self {
             devices: number("SIMCUDA_DEVICES").map_or(1, |count| count.clamp(0, MOST_DEVICES.into()) as i32),

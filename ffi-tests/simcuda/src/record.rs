@@ -1,11 +1,12 @@
 //! What a test reads afterwards: the log of calls, the misuses, and what simulated kernels found wrong.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
 
 use cuda_sys::CUresult;
 
 use crate::gate::Function;
+use crate::handles::Kind;
 
 /// No more calls than that are remembered; the counts go on.
 const MOST: usize = 1 << 16;
@@ -32,6 +33,8 @@ pub(crate) struct Record {
     misuses: Vec<String>,
     misuse_count: u64,
     mismatches: u64,
+    /// The kind of each use of a handle that is not live.
+    stale: BTreeMap<Kind, u64>,
 }
 
 /// No more misuses than that are kept in words.
@@ -88,6 +91,17 @@ impl Record {
         if self.misuses.len() < MOST_WORDS {
             self.misuses.push(words);
         }
+    }
+
+    /// A handle was used that is not live.
+    pub(crate) fn stale(&mut self, kind: Kind, text: String) {
+        *self.stale.entry(kind).or_default() += 1;
+        self.misuse(text);
+    }
+
+    /// How often that happened with handles of some kinds.
+    pub(crate) fn stale_count(&self, of: impl Fn(Kind) -> bool) -> u64 {
+        self.stale.iter().filter(|(kind, _)| of(**kind)).map(|(_, count)| count).sum()
     }
 
     pub(crate) fn misuse_count(&self) -> u64 {

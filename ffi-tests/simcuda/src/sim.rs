@@ -15,6 +15,7 @@ use cuda_sys::{
 use crate::arena::Arena;
 use crate::capture::{Capture, Executable, Graph};
 use crate::contexts::{Context, Device, Thread};
+use crate::ending::Ending;
 use crate::faults::Faults;
 use crate::graph_memory::GraphMemory;
 use crate::handles::{self, Kind};
@@ -62,6 +63,8 @@ pub(crate) struct Sim {
     pub(crate) pools: BTreeMap<u64, Pool>,
     /// What pools and graphs gave and is allocated in the order of the work, by address.
     pub(crate) living: BTreeMap<u64, Living>,
+    /// What is freed and still lives, by address.
+    pub(crate) ending: BTreeMap<u64, Ending>,
     /// Memory of graphs, by address.
     pub(crate) graph_memory: BTreeMap<u64, GraphMemory>,
     /// Physical memory of each device.
@@ -69,6 +72,11 @@ pub(crate) struct Sim {
     pub(crate) physical: BTreeMap<u64, Physical>,
     pub(crate) reservations: BTreeMap<u64, Reservation>,
     pub(crate) mappings: BTreeMap<u64, Mapping>,
+
+    /// Messages that were sent and not received, by channel (`Work::Send`).
+    pub(crate) messages: BTreeMap<u64, u64>,
+    /// A blocking call has met a deadlock: later ones need not wait for it again.
+    pub(crate) is_deadlocked: bool,
 
     /// Simulated time, in nanoseconds: it passes while the program waits.
     pub(crate) clock: u64,
@@ -97,13 +105,12 @@ pub(crate) fn wake() {
     }
 }
 
-/// Waits until some work was done; None if nothing happened for a minute, which no test waits for on purpose.
-pub(crate) fn wait(sim: Guard) -> Option<Guard> {
-    let minute = Duration::from_secs(60);
+/// Waits until work was queued or done, or for so long. Gives whether anything happened.
+pub(crate) fn wait(sim: Guard, limit: Duration) -> (Guard, bool) {
     WAITING.fetch_add(1, Ordering::Relaxed);
-    let (sim, timeout) = MOVED.wait_timeout(sim, minute).unwrap_or_else(PoisonError::into_inner);
+    let (sim, timeout) = MOVED.wait_timeout(sim, limit).unwrap_or_else(PoisonError::into_inner);
     WAITING.fetch_sub(1, Ordering::Relaxed);
-    (!timeout.timed_out()).then_some(sim)
+    (sim, !timeout.timed_out())
 }
 
 /// Errors after which a context answers nothing else ("any further CUDA work will return the same error": their
@@ -146,11 +153,14 @@ impl Sim {
             allocations: BTreeMap::new(),
             pools: BTreeMap::new(),
             living: BTreeMap::new(),
+            ending: BTreeMap::new(),
             graph_memory: BTreeMap::new(),
             stores: Vec::new(),
             physical: BTreeMap::new(),
             reservations: BTreeMap::new(),
             mappings: BTreeMap::new(),
+            messages: BTreeMap::new(),
+            is_deadlocked: false,
             clock: 0,
             next: FIRST_NUMBER,
             retired: Vec::new(),
@@ -227,7 +237,12 @@ impl Sim {
             Some(number) if number <= self.next => "one that was destroyed",
             _ => "none of this driver",
         };
-        self.record.misuse(format!("{kind:?} {handle:#x} is {was}"));
+        let text = format!("{kind:?} {handle:#x} is {was}");
+        if self.options.is_on(Choice::StaleAborts) {
+            eprintln!("simcuda: {text}; SIMCUDA_STALE_ABORTS is set");
+            std::process::abort();
+        }
+        self.record.stale(kind, text);
     }
 
     /// The current context of the calling thread has failed for good.

@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use cuda_sys::{
-    CU_STREAM_NON_BLOCKING, CUDA_ERROR_INVALID_CONTEXT, CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_LAUNCH_TIMEOUT,
+    CU_STREAM_NON_BLOCKING, CUDA_ERROR_INVALID_CONTEXT, CUDA_ERROR_INVALID_HANDLE,
     CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, CUdevice, CUstream,
 };
 
@@ -40,8 +40,8 @@ pub(crate) struct Point {
 
 /// Work with what it waits for in other streams.
 pub(crate) struct Item {
-    number: u64,
-    after: Vec<Point>,
+    pub(crate) number: u64,
+    pub(crate) after: Vec<Point>,
     pub(crate) work: Work,
 }
 
@@ -57,7 +57,7 @@ pub(crate) struct Stream {
     issued: u64,
     done: u64,
     /// The thread that runs an item of it, with the lock open.
-    runner: Option<u64>,
+    pub(crate) runner: Option<u64>,
     pub(crate) is_held: bool,
     /// When the delay that stands first is over.
     wakes: Option<u64>,
@@ -67,6 +67,8 @@ pub(crate) struct Stream {
     pub(crate) capture: Option<u64>,
     /// What the next captured item comes after, as indices into the capture's nodes.
     pub(crate) frontier: Vec<usize>,
+    /// The handles of these, as the last query of the capture gave them out.
+    pub(crate) dependencies: Vec<u64>,
 }
 
 /// An event: the place in a stream where it was last recorded.
@@ -99,6 +101,7 @@ impl Stream {
             is_destroyed: false,
             capture: None,
             frontier: Vec::new(),
+            dependencies: Vec::new(),
         }
     }
 
@@ -193,8 +196,11 @@ impl Sim {
     /// The handle is no stream any more; the stream lives until its work is done (cuStreamDestroy in cuda.h).
     pub(crate) fn destroy_stream(&mut self, number: u64) {
         let Some(stream) = self.streams.get_mut(&number) else { return };
-        stream.is_destroyed = true;
-        if let Role::Created(handle) = stream.role {
+        // The handle of a stream that was destroyed before may be another stream's by now.
+        let was_destroyed = std::mem::replace(&mut stream.is_destroyed, true);
+        if let Role::Created(handle) = stream.role
+            && !was_destroyed
+        {
             self.stream_names.remove(&handle);
             self.retire(Kind::Stream, handle);
         }
@@ -318,12 +324,14 @@ impl Sim {
 
     /// Queues work at the end of a stream that is not captured.
     fn enqueue(&mut self, number: u64, work: Work, mut after: Vec<Point>) -> Point {
+        self.check_launched(&work);
         after.extend(self.implicit(number));
         after.retain(|point| !self.is_done(*point));
         let Some(stream) = self.streams.get_mut(&number) else { return Point { stream: number, item: 0 } };
         stream.issued += 1;
         let item = stream.issued;
         stream.queue.push_back(Item { number: item, after, work });
+        sim::wake();
         Point { stream: number, item }
     }
 
@@ -350,7 +358,7 @@ impl Sim {
     }
 
     /// Time passes until the next delay is over; false if there is none.
-    fn pass_time(&mut self) -> bool {
+    pub(crate) fn pass_time(&mut self) -> bool {
         let wakes = self.streams.values().filter(|stream| !stream.is_held).filter_map(|stream| stream.wakes);
         let next = wakes.min();
         self.clock = self.clock.max(next.unwrap_or(0));
@@ -362,9 +370,18 @@ impl Sim {
         self.clock += 1000;
     }
 
+    /// Whether a receive that stands first would find a message; true for other work.
+    pub(crate) fn has_message(&self, item: &Item) -> bool {
+        match item.work {
+            Work::Receive { channel } => self.messages.get(&channel).is_some_and(|count| *count > 0),
+            _ => true,
+        }
+    }
+
     /// Whether the first item of a stream could be run, but that it may be held.
     fn is_ready(&self, stream: &Stream) -> bool {
-        let clear = |item: &Item| item.after.iter().all(|point| self.is_done(*point));
+        let clear =
+            |item: &Item| self.has_message(item) && item.after.iter().all(|point| self.is_done(*point));
         stream.runner.is_none() && stream.queue.front().is_some_and(clear)
     }
 }
@@ -389,15 +406,16 @@ pub(crate) fn run_ready(mut sim: Guard) -> Guard {
 }
 
 /// Runs the first item of a stream. The program's functions are called with the lock open.
-fn run_next(mut sim: Guard, number: u64) -> Guard {
+pub(crate) fn run_next(mut sim: Guard, number: u64) -> Guard {
     let Some(stream) = sim.streams.get_mut(&number) else { return sim };
     let Some(item) = stream.queue.pop_front() else { return sim };
     let (context, device) = (stream.context, stream.device);
     stream.runner = Some(system::thread());
     stream.wakes = None;
-    if let Some(call) = item.work.call() {
+    let health = sim.contexts.get(&context).and_then(|context| context.sticky);
+    if let Some(call) = item.work.call(health) {
         drop(sim);
-        call();
+        gate::run_work(call);
         sim = sim::lock();
     } else {
         sim.perform(context, device, &item.work);
@@ -430,55 +448,4 @@ pub(crate) fn step(mut sim: Guard, number: u64, most: u64) -> (Guard, u64) {
         count += 1;
     }
     (run_ready(sim), count)
-}
-
-/// Blocks until everything up to the points is done. Held work is run as far as it is needed and no further, or
-/// waited for until another thread steps it (`Choice::SynchronizeWaits`).
-pub(crate) fn finish(mut sim: Guard, points: &[Point]) -> Answer<Guard> {
-    sim = run_ready(sim);
-    for point in points {
-        while !sim.is_done(*point) {
-            if sim.pass_time() {
-                sim = run_ready(sim);
-                continue;
-            }
-            sim = match sim.options.is_on(Choice::SynchronizeWaits) {
-                true => wait(sim, *point)?,
-                false => advance(sim, *point)?,
-            };
-        }
-    }
-    Ok(run_ready(sim))
-}
-
-fn wait(sim: Guard, point: Point) -> Answer<Guard> {
-    if let Some(sim) = sim::wait(sim) {
-        return Ok(sim);
-    }
-    let words =
-        format!("a call waited a minute for held work, item {} of stream {}", point.item, point.stream);
-    sim::lock().record.misuse(words);
-    Err(CUDA_ERROR_LAUNCH_TIMEOUT)
-}
-
-/// Runs one item that stands before the point, held or not.
-fn advance(sim: Guard, mut point: Point) -> Answer<Guard> {
-    // What an item waits for was queued before it, so this comes to an end.
-    loop {
-        let Some(stream) = sim.streams.get(&point.stream) else { return Ok(sim) };
-        if stream.runner == Some(system::thread()) {
-            let words = "a host function or simulated kernel waits for its own stream".to_owned();
-            drop(sim);
-            sim::lock().record.misuse(words);
-            return Err(cuda_sys::CUDA_ERROR_NOT_PERMITTED);
-        }
-        if stream.runner.is_some() {
-            return wait(sim, point);
-        }
-        let Some(item) = stream.queue.front() else { return Ok(sim) };
-        match item.after.iter().find(|other| !sim.is_done(**other)) {
-            Some(other) => point = *other,
-            None => return Ok(run_next(sim, point.stream)),
-        }
-    }
 }

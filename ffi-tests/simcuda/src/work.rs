@@ -2,7 +2,7 @@
 
 use std::ffi::c_void;
 
-use cuda_sys::{CUDA_ERROR_ILLEGAL_ADDRESS, CUDA_SUCCESS, CUdevice, CUstream, CUstreamCallback};
+use cuda_sys::{CUDA_ERROR_ILLEGAL_ADDRESS, CUDA_SUCCESS, CUdevice, CUresult, CUstream, CUstreamCallback};
 
 use crate::memory::{Allocation, Origin};
 use crate::pools::Living;
@@ -72,6 +72,14 @@ pub(crate) enum Work {
     Delay {
         nanoseconds: u64,
     },
+    /// Puts a message into a channel.
+    Send {
+        channel: u64,
+    },
+    /// Takes a message out of a channel; it is not ready before there is one (`streams`).
+    Receive {
+        channel: u64,
+    },
     /// An event's place, with what the event was when it was recorded.
     Record {
         event: u64,
@@ -103,16 +111,20 @@ pub(crate) enum Source {
 }
 
 impl Work {
-    /// What is to be called with the lock open.
-    pub(crate) fn call(&self) -> Option<Box<dyn FnOnce()>> {
+    /// What is to be called with the lock open, in a context that works or has failed with a code. A host function "will
+    /// not be called in the event of an error in the CUDA context" (cuLaunchHostFunc); "in the event of a device error,
+    /// all subsequently executed callbacks will receive an appropriate CUresult" (cuStreamAddCallback).
+    pub(crate) fn call(&self, failure: Option<CUresult>) -> Option<Box<dyn FnOnce()>> {
         match *self {
-            Self::Call { function, argument } => Some(Box::new(move || {
+            Self::Call { function, argument } if failure.is_none() => Some(Box::new(move || {
                 // SAFETY: the program gave the function and its argument for that.
                 unsafe { function(argument as *mut c_void) }
             })),
             Self::Callback { function: Some(function), stream, argument } => Some(Box::new(move || {
                 // SAFETY: the program gave the function and its argument for that.
-                unsafe { function(stream as CUstream, CUDA_SUCCESS, argument as *mut c_void) }
+                unsafe {
+                    function(stream as CUstream, failure.unwrap_or(CUDA_SUCCESS), argument as *mut c_void)
+                }
             })),
             _ => None,
         }
@@ -129,13 +141,20 @@ impl Sim {
                 self.start_living(*at, Living { bytes: *bytes, unique: *unique, device: *device });
             }
             Work::Free { at, unique } => {
+                self.forget_ending(*at, *unique);
                 let plain = |there: &Allocation| there.unique == *unique && there.origin == Origin::Plain;
                 if !self.stop_living(*at, *unique) && self.allocations.get(at).is_some_and(plain) {
                     self.release(*at);
                 }
             }
+            Work::Receive { channel } => {
+                if let Some(messages) = self.messages.get_mut(channel) {
+                    *messages = messages.saturating_sub(1);
+                }
+            }
             // A context with a sticky error does nothing any more.
             _ if !is_sound => (),
+            Work::Send { channel } => *self.messages.entry(*channel).or_default() += 1,
             work => {
                 if let Err(why) = self.touch(device, work) {
                     self.record.misuse(format!("illegal address: {why}"));

@@ -149,10 +149,13 @@ fn an_allocation_lives_from_its_turn_to_that_of_its_free() {
         let (one, other) = (stream(&machine), stream(&machine));
         set(&machine, machine.default_pool(0).unwrap(), CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, KEEP_ALL).unwrap();
         machine.hold(one);
+        machine.hold(other);
         let memory = machine.alloc_async(4096, one).unwrap();
+        // Launched before the free is queued, and run before its turn.
+        machine.fill(other, memory, 4096, 1).unwrap();
         machine.free_async(memory, one).unwrap();
         assert_eq!(machine.steer.step(one.cast(), 1), 1);
-        machine.fill(other, memory, 4096, 1).unwrap();
+        machine.release(other);
         machine.was_well_used();
         let again = machine.alloc_async(4096, one).unwrap();
         assert_eq!(again, memory);
@@ -300,4 +303,33 @@ fn what_a_context_queued_for_memory_happens_when_it_ends() {
     machine.free_async(kept, LEGACY).unwrap();
     machine.synchronize().unwrap();
     assert_eq!(machine.steer.used(0), 0);
+}
+
+/// "After this API returns, accessing the memory from any subsequent work launched on the GPU or querying its pointer
+/// attributes results in undefined behavior" (cuMemFreeAsync): on every stream, even before the turn of the free.
+#[test]
+fn what_is_launched_after_an_asynchronous_free_may_not_touch_the_memory() {
+    let machine = ready();
+    let [first, second] = [stream(&machine), stream(&machine)];
+    let memory = machine.alloc_async(4096, first).unwrap();
+    machine.stream_synchronize(first).unwrap();
+    machine.hold(first);
+    machine.hold(second);
+    machine.fill(second, memory, 4096, 1).unwrap();
+    machine.free_async(memory, first).unwrap();
+    machine.release(second);
+    machine.was_well_used();
+    machine.fill(second, memory + 8, 8, 1).unwrap();
+    assert_eq!(machine.steer.misuses(), 1);
+    assert!(
+        machine.steer.misuse_texts()[0].contains("after cuMemFreeAsync"),
+        "{:?}",
+        machine.steer.misuse_texts()
+    );
+    // Handed out again it is another allocation.
+    let again = machine.alloc_async(4096, first).unwrap();
+    assert_eq!(again, memory);
+    machine.fill(first, again, 4096, 2).unwrap();
+    machine.release(first);
+    assert_eq!((machine.steer.misuses(), machine.byte(memory)), (1, 2));
 }

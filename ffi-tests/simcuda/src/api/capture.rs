@@ -7,6 +7,7 @@ use cuda_sys::*;
 use crate::abi::{Answer, get, put, put_if};
 use crate::capture::Executable;
 use crate::handles::Kind;
+use crate::options::Choice;
 use crate::sim::{self, Sim};
 use crate::streams::{self, Point, Role};
 
@@ -68,7 +69,8 @@ pub(crate) fn cuStreamGetCaptureInfo(
     cuStreamGetCaptureInfo_v2(stream, status, id, graph, nodes, count)
 }
 
-/// The nodes that the next one comes after are not given out: their number is 0 and the array NULL.
+/// "Valid data (other than capture status) is returned only if [...] the returned capture status is
+/// CU_STREAM_CAPTURE_STATUS_ACTIVE."
 pub(crate) fn cuStreamGetCaptureInfo_v2(
     stream: CUstream,
     status: *mut CUstreamCaptureStatus,
@@ -82,12 +84,14 @@ pub(crate) fn cuStreamGetCaptureInfo_v2(
     sim.forbid_implicit(number, false)?;
     let (found, capture) = state(&sim, number);
     put(status, found)?;
-    if let Some(capture) = capture {
+    if let Some(capture) = capture.filter(|_| found == CU_STREAM_CAPTURE_STATUS_ACTIVE) {
         put_if(id, capture);
         let handle = sim.captures.get(&capture).map_or(0, |capture| capture.handle);
         put_if(graph, handle as CUgraph);
-        put_if(dependencies, std::ptr::null());
-        put_if(count, 0);
+        let nodes = sim.dependencies(number);
+        // Handles are pointers of the program's and numbers of ours.
+        put_if(dependencies, nodes.as_ptr().cast());
+        put_if(count, nodes.len());
     }
     Ok(())
 }
@@ -175,7 +179,8 @@ pub(crate) fn cuGraphLaunch(executable: CUgraphExec, stream: CUstream) -> Answer
     sim.forbid_implicit(number, true)?;
     let frees = sim.launch_memory(&graph, auto_free, is_captured)?;
     let mut after: Vec<Point> = last.into_iter().filter(|_| !is_captured).collect();
-    for work in frees.into_iter().chain(graph.nodes.into_iter().map(|node| node.work)) {
+    let reversed = sim.options.is_on(Choice::GraphOrder);
+    for work in frees.into_iter().chain(graph.ordered(reversed)) {
         sim.queue(number, work, std::mem::take(&mut after))?;
     }
     let end = sim.end_of(number);
@@ -193,8 +198,17 @@ pub(crate) fn cuDeviceGraphMemTrim(device: CUdevice) -> Answer {
     Ok(())
 }
 
-pub(crate) fn cuGraphUpload(_: CUgraphExec, _: CUstream) -> Answer {
-    Ok(())
+/// Uploads nothing, but the handles have to be good and the stream must be free to take work.
+pub(crate) fn cuGraphUpload(executable: CUgraphExec, stream: CUstream) -> Answer {
+    let mut sim = sim::lock();
+    let number = sim.stream(stream)?;
+    let handle = executable.addr() as u64;
+    if !sim.executables.contains_key(&handle) {
+        sim.stale(Kind::Executable, handle);
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    sim.forbid_implicit(number, true)?;
+    sim.forbid_captured(number)
 }
 
 /// Ends a graph or an executable one; launches that are queued are still done.

@@ -5,10 +5,10 @@ use std::ffi::{c_int, c_uint, c_ulonglong};
 use cuda_sys::*;
 
 use crate::abi::{Answer, put};
+use crate::blocking;
 use crate::contexts::primary;
 use crate::handles::Kind;
 use crate::sim::{self, Sim};
-use crate::streams;
 
 /// A handle as the program sees it.
 fn seen(handle: u64) -> CUcontext {
@@ -252,7 +252,7 @@ pub(crate) fn cuCtxSynchronize_v2(context: CUcontext) -> Answer {
     sim.forbid_captured_in(handle)?;
     sim.forbid_unsafe()?;
     let points = sim.all_of(|of, _| of == handle);
-    let mut sim = streams::finish(sim, &points)?;
+    let mut sim = blocking::finish(sim, &points)?;
     sim.observe();
     match sim.contexts.get(&handle) {
         None => Err(CUDA_ERROR_CONTEXT_IS_DESTROYED),

@@ -1,8 +1,9 @@
 //! Copies and fills.
 //!
-//! What blocks is as "API synchronization behavior" in the CUDA Driver API manual says: a copy to or from the host
-//! returns when it is done, and so does a fill of pinned memory; an asynchronous copy from pageable memory is staged
-//! at the call, one to pageable memory "might be synchronous" and is, one within the host is; copies within devices
+//! What blocks is as "API synchronization behavior" in the CUDA Driver API manual says. A synchronous copy to the host, or
+//! from pinned memory, returns when it is done, and so does a fill of pinned memory. One from pageable memory returns once
+//! that is staged, "but the DMA to final destination may not have completed". An asynchronous copy from pageable memory is
+//! staged at the call, one to pageable memory "might be synchronous" and is, one within the host is. Copies within devices
 //! and other fills do not wait.
 
 use std::ffi::{c_uchar, c_uint, c_ushort, c_void};
@@ -10,8 +11,9 @@ use std::ffi::{c_uchar, c_uint, c_ushort, c_void};
 use cuda_sys::*;
 
 use crate::abi::Answer;
+use crate::blocking;
 use crate::memory::Origin;
-use crate::sim::{self, Sim};
+use crate::sim::{self, Guard, Sim};
 use crate::streams;
 use crate::work::{Source, Work};
 
@@ -42,6 +44,7 @@ fn copy(to: u64, from: u64, bytes: usize, stream: Option<CUstream>) -> Answer {
         sim.forbid_implicit(number, true)?;
         sim.forbid_captured(number)?;
         sim.forbid_unsafe()?;
+        sim = settle(sim, number, to, from)?;
     }
     let (target, origin) = (side(&sim, to), side(&sim, from));
     if bytes == 0 {
@@ -57,15 +60,33 @@ fn copy(to: u64, from: u64, bytes: usize, stream: Option<CUstream>) -> Answer {
     let work = Work::Copy { to, from: source, bytes: bytes as u64 };
     let (sim, point) = streams::submit(sim, number, work, Vec::new())?;
     let blocks = match stream {
-        None => target != Side::Device || origin != Side::Device,
+        None => target != Side::Device || origin == Side::Pinned || sim.synchronizes(to),
         Some(_) if is_captured => false,
         Some(_) => target == Side::Pageable || (target != Side::Device && origin != Side::Device),
     };
     if !blocks {
         return Ok(());
     }
-    let mut sim = streams::finish(sim, &[point])?;
+    let mut sim = blocking::finish(sim, &[point])?;
     sim.current().map(drop)
+}
+
+/// "For transfers from pageable host memory to device memory, a stream sync is performed before the copy is initiated" (API
+/// synchronization behavior).
+fn settle(sim: Guard, stream: u64, to: u64, from: u64) -> Answer<Guard> {
+    if side(&sim, from) != Side::Pageable || side(&sim, to) != Side::Device {
+        return Ok(sim);
+    }
+    let mut points = sim.implicit(stream);
+    points.push(sim.end_of(stream));
+    blocking::finish(sim, &points)
+}
+
+impl Sim {
+    /// "Synchronize every synchronous memory operation initiated on this region" (CU_POINTER_ATTRIBUTE_SYNC_MEMOPS).
+    fn synchronizes(&self, at: u64) -> bool {
+        self.find(at).is_some_and(|(_, there)| there.sync_memops)
+    }
 }
 
 /// Fills on a stream, or on the default stream.
@@ -87,7 +108,7 @@ fn set(at: u64, width: u64, value: u32, count: usize, stream: Option<CUstream>) 
     if !blocks {
         return Ok(());
     }
-    let mut sim = streams::finish(sim, &[point])?;
+    let mut sim = blocking::finish(sim, &[point])?;
     sim.current().map(drop)
 }
 

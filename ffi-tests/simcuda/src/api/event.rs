@@ -5,6 +5,7 @@ use std::ffi::c_uint;
 use cuda_sys::*;
 
 use crate::abi::{Answer, put};
+use crate::blocking;
 use crate::handles::Kind;
 use crate::options::Choice;
 use crate::sim::{self, Sim};
@@ -61,11 +62,17 @@ pub(crate) fn cuEventRecord(event: CUevent, stream: CUstream) -> Answer {
     Ok(())
 }
 
-/// External records are for graphs, and not simulated.
+/// "This flag is invalid outside of stream capture." An external node of a graph is not simulated.
 pub(crate) fn cuEventRecordWithFlags(event: CUevent, stream: CUstream, flags: c_uint) -> Answer {
     match flags {
         CU_EVENT_RECORD_DEFAULT => cuEventRecord(event, stream),
-        CU_EVENT_RECORD_EXTERNAL => Err(CUDA_ERROR_NOT_SUPPORTED),
+        CU_EVENT_RECORD_EXTERNAL => {
+            let mut sim = sim::lock();
+            sim.current()?;
+            let number = sim.stream(stream)?;
+            sim.event(event.addr() as u64)?;
+            Err(sim.external(number))
+        }
         _ => Err(CUDA_ERROR_INVALID_VALUE),
     }
 }
@@ -73,12 +80,9 @@ pub(crate) fn cuEventRecordWithFlags(event: CUevent, stream: CUstream, flags: c_
 /// The place that an event stands for; None if it was never recorded. One that was last recorded in a capture
 /// may neither be queried nor waited for, whatever the mode (cuThreadExchangeStreamCaptureMode in cuda.h).
 fn observed(sim: &mut Sim, event: CUevent) -> Answer<Option<Point>> {
-    let event = sim.event(event.addr() as u64)?;
-    let (recorded, captured) = (event.recorded, event.captured.as_ref().map(|(capture, _)| *capture));
-    if let Some(capture) = captured {
-        sim.invalidate(capture);
-        return Err(CUDA_ERROR_CAPTURED_EVENT);
-    }
+    let handle = event.addr() as u64;
+    let recorded = sim.event(handle)?.recorded;
+    sim.forbid_captured_event(handle)?;
     sim.forbid_unsafe()?;
     Ok(recorded.filter(|_| !sim.options.is_on(Choice::EventsLie)))
 }
@@ -100,18 +104,24 @@ pub(crate) fn cuEventSynchronize(event: CUevent) -> Answer {
     sim.current()?;
     let point = observed(&mut sim, event)?;
     let points: Vec<Point> = point.into_iter().collect();
-    let mut sim = streams::finish(sim, &points)?;
+    let mut sim = blocking::finish(sim, &points)?;
     sim.observe();
     sim.current().map(drop)
 }
 
-/// In milliseconds, of the host's clock.
+/// In milliseconds, of the host's clock. "cudaEventElapsedTime() will fail if the two input events are associated to
+/// different devices" (Programming Guide, Stream and Event Behavior); a captured event has no time.
 pub(crate) fn cuEventElapsedTime(milliseconds: *mut f32, start: CUevent, end: CUevent) -> Answer {
     let mut sim = streams::run_ready(sim::lock());
     sim.current()?;
     let mut times = [0; 2];
-    for (event, time) in [start, end].into_iter().zip(&mut times) {
-        let event = sim.event(event.addr() as u64)?;
+    let [first, second] = [start, end].map(|event| event.addr() as u64);
+    if sim.event(first)?.context != sim.event(second)?.context {
+        return Err(CUDA_ERROR_INVALID_HANDLE);
+    }
+    for (event, time) in [first, second].into_iter().zip(&mut times) {
+        sim.forbid_captured_event(event)?;
+        let event = sim.event(event)?;
         if event.flags & CU_EVENT_DISABLE_TIMING != 0 || event.recorded.is_none() {
             return Err(CUDA_ERROR_INVALID_HANDLE);
         }

@@ -5,10 +5,10 @@ use std::ffi::{c_uint, c_void};
 use cuda_sys::*;
 
 use crate::abi::{Answer, put, put_if};
+use crate::blocking;
 use crate::memory::Origin;
 use crate::options::Choice;
 use crate::sim;
-use crate::streams;
 use crate::system::round_up;
 
 pub(crate) fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> Answer {
@@ -80,7 +80,7 @@ pub(crate) fn cuMemFree_v2(address: CUdeviceptr) -> Answer {
         }
         Origin::Plain | Origin::Managed if sim.options.is_on(Choice::FreeSynchronizes) => {
             let points = sim.all_of(|_, of| of == device);
-            sim = streams::finish(sim, &points)?;
+            sim = blocking::finish(sim, &points)?;
         }
         Origin::Graph => return sim.free_graph_memory(address),
         _ => (),
@@ -135,7 +135,7 @@ pub(crate) fn cuMemFreeHost(memory: *mut c_void) -> Answer {
         Some(allocation) if matches!(allocation.origin, Origin::Host(_)) => {
             let device = allocation.device;
             let points = sim.all_of(|_, of| of == device);
-            let mut sim = streams::finish(sim, &points)?;
+            let mut sim = blocking::finish(sim, &points)?;
             sim.release(at);
             Ok(())
         }
@@ -163,6 +163,7 @@ pub(crate) fn cuMemHostRegister_v2(memory: *mut c_void, bytes: usize, flags: c_u
 pub(crate) fn cuMemHostUnregister(memory: *mut c_void) -> Answer {
     let mut sim = sim::lock();
     sim.current()?;
+    sim.forbid_unsafe()?;
     let at = memory.addr() as u64;
     match sim.allocations.get(&at) {
         Some(allocation) if matches!(allocation.origin, Origin::Registered(_)) => {

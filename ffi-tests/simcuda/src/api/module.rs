@@ -68,6 +68,8 @@ pub(crate) fn cuModuleUnload(module: CUmodule) -> Answer {
     sim.current()?;
     let handle = module.addr() as u64;
     sim.module(handle)?;
+    // It "on the capturing thread invalidates the capture, which matches CUDA" (github.com/ROCm/rocm-systems/issues/11698).
+    sim.forbid_unsafe()?;
     sim.modules.remove(&handle);
     sim.functions.retain(|_, function| function.module != handle);
     sim.retire(Kind::Module, handle);

@@ -5,6 +5,7 @@ use std::ffi::{c_int, c_void};
 use cuda_sys::*;
 
 use crate::abi::{Answer, get, get_all, put};
+use crate::ending::Ending;
 use crate::handles::Kind;
 use crate::memory::Origin;
 use crate::options::Choice;
@@ -123,6 +124,10 @@ fn policy(pool: &mut Pool, attribute: CUmemPool_attribute) -> Option<&mut c_int>
     pool.reuse.get_mut((attribute as usize).checked_sub(1)?)
 }
 
+// "cuMemPoolGetAttribute / cuMemPoolSetAttribute are "potentially unsafe" driver calls", which "fail with
+// CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED and invalidate the capture"; the lookup of a default pool "is a pure query and is
+// legal under capture" (NVIDIA, github.com/NVIDIA/cccl/pull/11360).
+
 /// "High watermark can only be reset to zero."
 pub(crate) fn cuMemPoolSetAttribute(
     pool: CUmemoryPool,
@@ -130,6 +135,7 @@ pub(crate) fn cuMemPoolSetAttribute(
     value: *mut c_void,
 ) -> Answer {
     let mut sim = sim::lock();
+    sim.forbid_unsafe()?;
     let pool = sim.pool(pool)?;
     if let Some(policy) = policy(pool, attribute) {
         *policy = get(value.cast())?;
@@ -152,6 +158,7 @@ pub(crate) fn cuMemPoolGetAttribute(
     value: *mut c_void,
 ) -> Answer {
     let mut sim = sim::lock();
+    sim.forbid_unsafe()?;
     let pool = sim.pool(pool)?;
     if let Some(policy) = policy(pool, attribute) {
         return put(value.cast(), *policy);
@@ -239,9 +246,10 @@ pub(crate) fn cuMemFreeAsync(address: CUdeviceptr, stream: CUstream) -> Answer {
     }
     sim.forbid_implicit(number, true)?;
     let allocation = sim.allocations.get_mut(&address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
-    let unique = allocation.unique;
+    let (unique, bytes) = (allocation.unique, allocation.bytes);
     match allocation.origin {
         Origin::Pool(_) => {
+            sim.ending.insert(address, Ending { bytes, unique });
             let point = sim.queue(number, Work::Free { at: address, unique }, Vec::new())?;
             sim.return_to_pool(address, Some(point));
             drop(streams::run_ready(sim));

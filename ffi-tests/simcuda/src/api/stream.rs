@@ -4,7 +4,8 @@ use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 
 use cuda_sys::*;
 
-use crate::abi::{Answer, put, put_if};
+use crate::abi::{Answer, put};
+use crate::blocking;
 use crate::handles::Kind;
 use crate::options::Choice;
 use crate::sim::{self, Sim};
@@ -76,7 +77,7 @@ pub(crate) fn cuStreamQuery(stream: CUstream) -> Answer {
 pub(crate) fn cuStreamSynchronize(stream: CUstream) -> Answer {
     let mut sim = sim::lock();
     let points = observed(&mut sim, stream)?;
-    let mut sim = streams::finish(sim, &points)?;
+    let mut sim = blocking::finish(sim, &points)?;
     sim.observe();
     // What was waited for may have gone wrong.
     sim.current().map(drop)
@@ -89,11 +90,12 @@ pub(crate) fn cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: c_uint)
     if flags & !CU_EVENT_WAIT_EXTERNAL != 0 {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
-    if flags & CU_EVENT_WAIT_EXTERNAL != 0 {
-        return Err(CUDA_ERROR_NOT_SUPPORTED);
-    }
     let number = sim.stream(stream)?;
     let handle = event.addr() as u64;
+    if flags & CU_EVENT_WAIT_EXTERNAL != 0 {
+        sim.event(handle)?;
+        return Err(sim.external(number));
+    }
     let lies = sim.options.is_on(Choice::EventsLie);
     let point = sim.event(handle)?.recorded.filter(|_| !lies);
     if sim.note_wait(number, handle)? {
@@ -127,7 +129,20 @@ pub(crate) fn cuStreamAddCallback(
     streams::submit(sim, number, work, Vec::new()).map(drop)
 }
 
-// What is to be known of a stream.
+// What is to be known of a stream. cuda.h does not say whether its context, device and number may be asked for during a
+// capture. NVIDIA's CCCL (cudax, stream_pool.cuh, since github.com/NVIDIA/cccl/pull/9395) writes that cuStreamGetId and
+// cudaStreamGetDevice "would be rejected with cudaErrorStreamCaptureUnsupported and would *invalidate* the in-flight
+// capture", so they count as potentially unsafe.
+
+fn identify<T>(stream: CUstream, out: *mut T, at: impl FnOnce(&Stream) -> T) -> Answer {
+    let mut sim = sim::lock();
+    let number = sim.stream(stream)?;
+    sim.forbid_unsafe()?;
+    if sim.options.is_on(Choice::CapturedStreamsHide) {
+        sim.forbid_captured(number)?;
+    }
+    put(out, at(&sim.streams[&number]))
+}
 
 fn look<T>(stream: CUstream, out: *mut T, at: impl FnOnce(&Stream) -> T) -> Answer {
     let mut sim = sim::lock();
@@ -136,12 +151,14 @@ fn look<T>(stream: CUstream, out: *mut T, at: impl FnOnce(&Stream) -> T) -> Answ
 }
 
 pub(crate) fn cuStreamGetCtx(stream: CUstream, context: *mut CUcontext) -> Answer {
-    look(stream, context, |stream| stream.context as CUcontext)
+    identify(stream, context, |stream| stream.context as CUcontext)
 }
 
+/// "If the stream is associated with a regular context, the API returns the regular context in pCtx and NULL in pGreenCtx."
+/// There are no green contexts here.
 pub(crate) fn cuStreamGetCtx_v2(stream: CUstream, context: *mut CUcontext, green: *mut CUgreenCtx) -> Answer {
-    put_if(green, std::ptr::null_mut());
-    cuStreamGetCtx(stream, context)
+    cuStreamGetCtx(stream, context)?;
+    put(green, std::ptr::null_mut())
 }
 
 pub(crate) fn cuStreamGetFlags(stream: CUstream, flags: *mut c_uint) -> Answer {
@@ -153,9 +170,9 @@ pub(crate) fn cuStreamGetPriority(stream: CUstream, priority: *mut c_int) -> Ans
 }
 
 pub(crate) fn cuStreamGetId(stream: CUstream, id: *mut c_ulonglong) -> Answer {
-    look(stream, id, |stream| stream.unique)
+    identify(stream, id, |stream| stream.unique)
 }
 
 pub(crate) fn cuStreamGetDevice(stream: CUstream, device: *mut CUdevice) -> Answer {
-    look(stream, device, |stream| stream.device)
+    identify(stream, device, |stream| stream.device)
 }

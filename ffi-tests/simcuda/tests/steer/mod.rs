@@ -65,6 +65,8 @@ functions! {
     launch(stream: *mut c_void, kernel: Kernel, argument: *mut c_void) -> c_int;
     fill(stream: *mut c_void, address: u64, bytes: u64, pattern: u64) -> c_int;
     expect(stream: *mut c_void, address: u64, bytes: u64, pattern: u64) -> c_int;
+    send(stream: *mut c_void, channel: u64) -> c_int;
+    receive(stream: *mut c_void, channel: u64) -> c_int;
     fail(function: *const c_char, nth: u64, code: c_int) -> c_int;
     struck() -> u64;
     delay(function: *const c_char, nanoseconds: u64);
@@ -75,6 +77,7 @@ functions! {
     log(buffer: *mut c_char, capacity: usize) -> usize;
     misuses() -> u64;
     misuse(index: u64, buffer: *mut c_char, capacity: usize) -> usize;
+    stale(kind: c_int) -> u64;
     mismatches() -> u64;
     live(kind: c_int) -> u64;
     used(device: c_int) -> u64;
@@ -94,6 +97,10 @@ pub const POOLS: c_int = 9;
 pub const PEERS: c_int = 10;
 pub const RESET_ENDS: c_int = 11;
 pub const EVENTS_LIE: c_int = 12;
+pub const STALE_ABORTS: c_int = 13;
+pub const DEADLOCK_MILLISECONDS: c_int = 14;
+pub const CAPTURED_STREAMS_HIDE: c_int = 15;
+pub const GRAPH_ORDER: c_int = 16;
 
 // `simcuda_kind`.
 pub const CONTEXTS: c_int = 0;

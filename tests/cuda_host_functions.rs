@@ -1,0 +1,90 @@
+//! Frees and requests in host functions, where the driver refuses every call (cuLaunchHostFunc: "The host function must not
+//! make any CUDA API calls. Attempting to use a CUDA API may result in CUDA_ERROR_NOT_PERMITTED").
+
+mod common;
+
+use common::gpu::{BACKENDS, Gpu};
+use common::simcuda::simulated;
+use common::*;
+use std::ffi::c_void;
+
+/// Runs a closure as a simulated host function of a stream that is not held.
+fn launch<F: FnMut()>(gpu: Gpu, stream: u64, mut work: F) {
+    unsafe extern "C" fn run<F: FnMut()>(argument: *mut c_void) {
+        // SAFETY: the closure lives until `launch` returns, and has run by then.
+        (unsafe { &mut *argument.cast::<F>() })();
+    }
+    assert_eq!(gpu.sim.launch(pointer(stream), run::<F>, (&raw mut work).cast()), 0);
+    assert_eq!(gpu.sim.pending(pointer(stream)), 0);
+}
+
+/// A free that only changes the allocator's metadata works in a host function.
+#[test]
+fn memory_of_one_stream_is_freed_and_served_without_the_driver() {
+    simulated("memory_of_one_stream_is_freed_and_served_without_the_driver", |sim| {
+        let gpu = Gpu::new(sim);
+        gpu.enter(0);
+        for (backend, unit) in BACKENDS {
+            let pool = Pool::in_small_regions(backend, 0, GIB, GROWING);
+            let stream = gpu.stream(false);
+            let first = pool.get_on(unit, stream);
+            let mut served = 0;
+            launch(gpu, stream, || {
+                pool.put_on(first, stream);
+                served = pool.get_on(unit, stream);
+            });
+            assert_eq!(served, first);
+            pool.put_on(served, stream);
+            pool.check();
+            drop(pool);
+            gpu.destroy_stream(stream);
+        }
+        gpu.leave(0);
+        sim.assert_clean();
+    });
+}
+
+/// Where the driver would have to be asked it refuses: the request fails with a message, a free succeeds, and the pool
+/// serves all streams correctly afterwards.
+#[test]
+fn a_refusal_of_the_driver_does_no_harm() {
+    simulated("a_refusal_of_the_driver_does_no_harm", |sim| {
+        let gpu = Gpu::new(sim);
+        gpu.enter(0);
+        for (backend, unit) in BACKENDS {
+            let pool = Pool::in_small_regions(backend, 0, GIB, GROWING);
+            let (ours, other) = (gpu.stream(false), gpu.stream(false));
+            pool.put_on(pool.get_on(unit, other), other);
+            let chunk = pool.get_on(unit, ours);
+            let recorded = pool.get_on(unit, ours);
+            assert_eq!(pool.record(recorded, other), BFC_OK);
+            gpu.hold(other);
+            gpu.fill(other, recorded, unit, 1);
+            gpu.expect(other, recorded, unit, 1);
+            let mut growth = None;
+            launch(gpu, ours, || {
+                pool.put_on(chunk, ours);
+                pool.put_on(recorded, ours);
+                growth = Some(pool.alloc_on(256 * unit, ours));
+            });
+            if let Some(Ok(grown)) = growth {
+                panic!("{grown:#x} was served without the driver");
+            }
+            // What the other stream still works on is not handed out.
+            for _ in 0..3 {
+                let again = pool.get_on(unit, ours);
+                gpu.fill(ours, again, unit, 2);
+            }
+            gpu.sim.release_all();
+            pool.put_on(pool.get_on(256 * unit, other), other);
+            assert_eq!(sim.mismatches(), 0, "{:?}", sim.misuse_texts());
+            pool.check();
+            assert_eq!(pool.destroy_forced(), BFC_OK);
+            [ours, other].into_iter().for_each(|stream| gpu.destroy_stream(stream));
+        }
+        gpu.leave(0);
+        // Each refused call is a misuse of the program's; nothing else is.
+        let others = sim.misuse_texts().into_iter().filter(|text| !text.starts_with("a host function"));
+        assert_eq!(others.collect::<Vec<_>>(), [""; 0]);
+    });
+}
