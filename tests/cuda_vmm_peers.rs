@@ -373,7 +373,7 @@ fn memory_for_gpudirect_rdma() {
     });
 }
 
-/// A driver that promises the flag and then refuses it: memory without it, and a message. Other failures are failures.
+/// A driver that promises the flag and then refuses it: memory without it, and a message.
 #[test]
 fn a_refused_flag_is_left_out() {
     simulated("a_refused_flag_is_left_out", |sim| {
@@ -396,14 +396,28 @@ fn a_refused_flag_is_left_out() {
                 nothing_is_left(sim);
             }
         }
+    });
+}
+
+/// Of one address range all memory has the flag or none: "All the physical allocations backing the address range must [...]
+/// have identical allocation properties" (cuMemGetHandleForAddressRange). So a refusal is a failure once there is some, and
+/// so is any other failure.
+#[test]
+fn memory_with_the_flag_and_without_is_never_mixed() {
+    simulated("memory_with_the_flag_and_without_is_never_mixed", |sim| {
         machine(sim, 1);
         let pool = vmm_on(0, 16 * MIB);
         let log = Collected::start();
         sim.fail(Some("cuMemCreate"), 1, CUDA_ERROR_UNKNOWN);
         assert_eq!(pool.alloc(MIB), Err(BFC_ERROR_BACKEND_FAILED));
-        let chunk = pool.get(MIB);
-        assert!(is_rdma_capable(sim, chunk) && log.with("RDMA").is_empty(), "{:?}", log.messages());
-        pool.put(chunk);
+        let chunk = pool.get(3 * MIB);
+        sim.fail(Some("cuMemCreate"), 1, CUDA_ERROR_NOT_SUPPORTED);
+        assert_eq!(pool.alloc(8 * MIB), Err(BFC_ERROR_BACKEND_FAILED));
+        let later = pool.get(8 * MIB);
+        assert!([chunk, later].into_iter().all(|chunk| is_rdma_capable(sim, chunk)));
+        assert!(log.with("RDMA").is_empty(), "{:?}", log.messages());
+        [chunk, later].into_iter().for_each(|chunk| pool.put(chunk));
         assert_eq!(pool.destroy(), BFC_OK);
+        nothing_is_left(sim);
     });
 }

@@ -51,6 +51,11 @@ impl Handles {
         self.handles.len() - self.vacant.len() - self.kept.len() - self.unwanted.len()
     }
 
+    /// Whether there is no physical memory at all.
+    fn is_empty(&self) -> bool {
+        self.handles.len() == self.vacant.len()
+    }
+
     /// Handles that are kept, from one place of the list on, are to go back to the system.
     pub(super) fn give_up_kept(&mut self, from: usize) {
         // There is room for all places.
@@ -90,8 +95,10 @@ pub(super) fn is_flag_refused(failure: Failure) -> bool {
 /// Physical memory for one granule; returns the place of its handle. What could not be given back is held still, and
 /// comes first: else there would be more than the limit says.
 ///
-/// A driver that refuses the flag for GPUDirect RDMA is not asked for it again: memory that cannot be registered with a
-/// network adapter is better than none.
+/// A driver that refuses the flag for GPUDirect RDMA at first is not asked for it again: memory that cannot be registered
+/// with a network adapter is better than none. Once there is memory with the flag a refusal is a failure as any other, for
+/// "all the physical allocations backing the address range must [...] have identical allocation properties"
+/// (cuMemGetHandleForAddressRange).
 pub(super) fn create(
     cuda: &Cuda,
     granule: u64,
@@ -107,7 +114,7 @@ pub(super) fn create(
     handles.reserve().map_err(|_| exhausted)?;
     let ordinal = cuda.ordinal.into();
     let handle = match calls::create(driver, granule, ordinal, handles.for_rdma) {
-        Err(failure) if handles.for_rdma && is_flag_refused(failure) => {
+        Err(failure) if handles.for_rdma && handles.is_empty() && is_flag_refused(failure) => {
             let handle = calls::create(driver, granule, ordinal, false)?;
             handles.for_rdma = false;
             notices.add(Notice::NoRdma { failure });
