@@ -340,6 +340,14 @@ fn a_question_that_fails() {
         assert_eq!(log.with("device 2").len(), 1, "{:?}", log.messages());
         pool.put(chunk);
         assert_eq!(pool.destroy(), BFC_OK);
+        // The first count is for the pool's own device.
+        sim.fail(Some("cuDeviceGetCount"), 2, CUDA_ERROR_UNKNOWN);
+        let pool = vmm_on(1, 64 * MIB);
+        let chunk = pool.get(16 * MIB);
+        assert_eq!(accessors(sim, 3, chunk, 16 * MIB), [true, true, false]);
+        assert_eq!(log.with("cuDeviceGetCount").len(), 1, "{:?}", log.messages());
+        pool.put(chunk);
+        assert_eq!(pool.destroy(), BFC_OK);
         nothing_is_left(sim);
     });
 }

@@ -16,7 +16,7 @@ impl Machine {
         can == 1
     }
 
-    /// A granule that is mapped, of a device's memory; accessible to nobody yet.
+    /// A granule that is mapped, of a device's memory; not accessible yet.
     fn granule(&self, device: CUdevice) -> CUdeviceptr {
         let at = self.address_reserve(GRANULE as usize, 0, 0, 0).unwrap();
         let handle = self.create(GRANULE as usize, &self.properties(device, 0), 0).unwrap();

@@ -31,10 +31,14 @@ pub(super) struct Access {
 }
 
 impl Access {
-    /// Asks the driver about each other device. One about which it does not answer is left out.
+    /// Asks the driver about each other device. A device about which it does not answer is left out.
     pub(super) fn of(cuda: &Cuda, notices: &mut Notices) -> Result<Self, HostMemoryExhausted> {
         let own = c_int::from(cuda.ordinal);
-        let count = calls::device_count(cuda.driver).unwrap_or(own + 1).max(own + 1);
+        let counted = calls::device_count(cuda.driver);
+        let count = counted.unwrap_or_else(|failure| {
+            notices.add(Notice::Uncounted { failure });
+            own + 1
+        });
         let mut devices = Vec::new();
         devices.try_reserve_exact(usize::try_from(count).unwrap_or(1))?;
         devices.push(calls::read_write(own));

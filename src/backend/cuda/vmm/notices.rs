@@ -8,6 +8,8 @@ use std::ffi::c_int;
 
 /// A refusal.
 pub(super) enum Notice {
+    /// How many devices there are is not known.
+    Uncounted { failure: Failure },
     /// Whether the device can access the memory is not known.
     Unanswered { ordinal: c_int, failure: Failure },
     /// The device has no access to what was mapped; `again`: it is asked for at the next mapping.
@@ -45,13 +47,18 @@ impl Notices {
 impl Notice {
     fn log(&self, cuda: &Cuda) {
         let own = cuda.ordinal;
-        let (Self::Unanswered { failure, .. } | Self::Refused { failure, .. } | Self::NoRdma { failure }) =
-            self;
+        let (Self::Uncounted { failure }
+        | Self::Unanswered { failure, .. }
+        | Self::Refused { failure, .. }
+        | Self::NoRdma { failure }) = self;
         // The text is the thread's last error then.
         let _ = failure.explain(cuda.driver);
         with_last_error(|why| {
             let warn = |message| log::emit(Level::Warn, message);
             match self {
+                Self::Uncounted { .. } => warn(format_args!(
+                    "device {own}: its memory is not accessible to devices with higher ordinals: {why}"
+                )),
                 Self::Unanswered { ordinal, .. } => {
                     warn(format_args!(
                         "device {own}: its memory is not accessible to device {ordinal}: {why}"
