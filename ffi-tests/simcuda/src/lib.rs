@@ -8,9 +8,9 @@
 //! gate       what every call passes: log, faults, versions      lookup    cuGetProcAddress
 //! api/       the functions, one file a subject
 //! sim        the whole state, behind one lock                   options   what a test can set
-//! access     whose work may touch which memory
 //! contexts, memory, arena, physical, pools, streams, work, capture, graph_memory, modules
 //!            parts of the state and their rules
+//! access     whose work may touch which memory
 //! ```
 #![allow(non_snake_case)] // The driver's names.
 
