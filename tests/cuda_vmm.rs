@@ -148,7 +148,18 @@ fn program(pool: &Pool, sim: &Simulation) -> bool {
 /// Every call of the driver made to fail at every position: an error, nothing leaks, and the invariants hold.
 #[test]
 fn every_call_of_the_driver_fails_once() {
-    simulated("every_call_of_the_driver_fails_once", |sim| {
+    fails_once("every_call_of_the_driver_fails_once", "1");
+}
+
+/// With peers, which a mapping can do without.
+#[test]
+fn every_call_of_the_driver_fails_once_among_peers() {
+    fails_once("every_call_of_the_driver_fails_once_among_peers", "3");
+}
+
+#[track_caller]
+fn fails_once(test: &str, devices: &str) {
+    simulated_with(test, &[("SIMCUDA_DEVICES", devices)], |sim| {
         for code in [CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_UNKNOWN] {
             let (mut noticed, mut nth) = (0, 0);
             loop {

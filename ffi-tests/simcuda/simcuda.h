@@ -41,9 +41,11 @@ typedef enum simcuda_option {
   SIMCUDA_HOLD_NEW = 5,          /* 1: every new stream is held, default streams too */
   SIMCUDA_RECYCLE_HANDLES = 6,   /* 1: the handle that was destroyed last is the next new one of its kind */
   SIMCUDA_GRANULARITY = 7,       /* 2 MiB: of cuMemCreate; a power of two, at least 4096 */
-  SIMCUDA_VMM = 8,               /* 1; 0: virtual memory management is not supported */
+  SIMCUDA_VMM = 8,               /* 1; 0: virtual memory management is not supported; 2: it is, without the flag
+                                    gpuDirectRDMACapable */
   SIMCUDA_POOLS = 9,             /* 1; 0: memory pools are not supported */
-  SIMCUDA_PEERS = 10,            /* 1: devices can be peers */
+  SIMCUDA_PEERS = 10,            /* who can access whose memory (cuDeviceCanAccessPeer). 1: each device all others'; 0: none;
+                                    2: devices 0 and 1 each other's, 2 and 3, and so on; 3: that of lower ordinals */
   SIMCUDA_RESET_ENDS = 11,       /* what the end of a primary context does to virtual memory of its device. 0: nothing;
                                     1: mappings and physical memory go; 2: reserved ranges too */
   SIMCUDA_EVENTS_LIE = 12,       /* 1: queries of events and waits for them find everything done, so that a test of

@@ -47,6 +47,13 @@ pub const BFC_BACKEND_CUSTOM: u32 = 2;
 pub const BFC_BACKEND_CUDA: u32 = 3;
 /// Device memory in one growing virtual range, as BFC_BACKEND_HOST_VMM, by the device's granules (cuMemMap; 2 MiB on
 /// all devices of today). Before granules move, and before bfc_trim unmaps some, the device is synchronised.
+///
+/// Every device that can access this one (cuDeviceCanAccessPeer) has read and write access; cuCtxEnablePeerAccess has no
+/// effect on such memory. A peer that the driver refuses is left out, with a warning in the log. Memory has the flag
+/// gpuDirectRDMACapable where the device supports it (CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED).
+///
+/// Limitations: cuIpcGetMemHandle and cuMemExportToShareableHandle return CUDA_ERROR_INVALID_VALUE. Between devices that
+/// cannot access each other copies require cuMemcpyPeer or cuMemcpyPeerAsync, which name both contexts.
 pub const BFC_BACKEND_CUDA_VMM: u32 = 4;
 /// Host memory in one growing virtual range, by granules of 2 MiB of a file in memory: the pool is one region, and
 /// whole free granules move to where a larger piece is wanted, so that free memory does not stay in pieces.

@@ -289,6 +289,14 @@ fn granules() {
     random_kind("granules", 17, Kind { variables, graphs: true, sizes: GRANULES, ..PLAIN });
 }
 
+/// The same where the kernels of two devices touch each other's memory, and copies go between them.
+#[test]
+fn granules_of_peers() {
+    let variables = &[("BFC_MEMORY_LIMIT", "16m"), ("BFC_BACKEND", "cuda_vmm")];
+    let kind = Kind { variables, devices: 2, peers: true, copies: true, sizes: GRANULES, ..PLAIN };
+    random_kind("granules_of_peers", 23, kind);
+}
+
 #[test]
 fn granules_in_stream_order() {
     let variables = &[("BFC_MEMORY_LIMIT", "16m"), ("BFC_BACKEND", "cuda_vmm"), ("BFC_PRELOAD_ASYNC", "1")];

@@ -41,7 +41,7 @@ pub(crate) struct Context {
     pub(crate) per_thread: BTreeMap<u64, u64>,
     /// The failure that it answers ever after.
     pub(crate) sticky: Option<CUresult>,
-    /// Contexts whose memory it may touch.
+    /// Contexts whose memory its work may touch: "access granted by this call is unidirectional" (cuCtxEnablePeerAccess).
     pub(crate) peers: BTreeSet<u64>,
     pub(crate) unique: u64,
 }
@@ -148,17 +148,5 @@ impl Sim {
             context.peers.remove(&handle);
         }
         sim::wake();
-    }
-
-    /// Whether work on a device may touch another device's plain memory.
-    pub(crate) fn may_touch(&self, from: CUdevice, to: CUdevice) -> bool {
-        let reaches = |context: &Context| {
-            context.device == from
-                && context
-                    .peers
-                    .iter()
-                    .any(|peer| self.contexts.get(peer).is_some_and(|peer| peer.device == to))
-        };
-        from == to || self.contexts.values().any(reaches)
     }
 }

@@ -6,6 +6,8 @@
 //! in cuda.h; CUDA Programming Guide, Graph Memory Nodes. Ours: no two nodes share an address or memory; memory of a
 //! graph that is gone goes back at once.
 
+use std::collections::BTreeSet;
+
 use cuda_sys::{
     CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, CUdevice,
 };
@@ -24,6 +26,8 @@ pub(crate) struct GraphMemory {
     device: CUdevice,
     span: (u64, u64),
     unique: u64,
+    /// Other devices that may touch it: those of the pool at the time of the capture.
+    pub(crate) granted: BTreeSet<CUdevice>,
     /// The handle of the graph with its allocation node.
     owner: u64,
     /// There is memory behind it.
@@ -60,6 +64,7 @@ impl Sim {
         capture: u64,
         stream: u64,
         device: CUdevice,
+        granted: BTreeSet<CUdevice>,
         bytes: u64,
     ) -> Answer<u64> {
         let there = self.captures.get(&capture).filter(|capture| !capture.is_invalid);
@@ -71,13 +76,14 @@ impl Sim {
             device,
             span,
             unique,
+            granted,
             owner,
             is_charged: false,
             is_freed_inside: false,
             is_out: false,
         };
         self.graph_memory.insert(at, memory);
-        self.note(capture, stream, Work::Alloc { at, bytes, unique, device })?;
+        self.note(capture, stream, Work::Alloc { at, bytes, unique, device, pool: 0 })?;
         Ok(at)
     }
 

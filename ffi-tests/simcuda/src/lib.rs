@@ -10,10 +10,12 @@
 //! sim        the whole state, behind one lock                   options   what a test can set
 //! contexts, memory, arena, physical, pools, streams, blocking, work, capture, graph_memory, modules
 //!            parts of the state and their rules
+//! access     whose work may touch which memory
 //! ```
 #![allow(non_snake_case)] // The driver's names.
 
 mod abi;
+mod access;
 mod api;
 mod arena;
 mod blocking;

@@ -27,6 +27,8 @@ pub(crate) struct Physical {
     pub(crate) file: c_int,
     pub(crate) offset: u64,
     pub(crate) handle_types: u32,
+    /// gpuDirectRDMACapable.
+    pub(crate) is_for_rdma: bool,
     /// References of the program to the handle.
     pub(crate) references: u64,
     pub(crate) mappings: u64,
@@ -52,7 +54,13 @@ const FIRST: u64 = 0x6000_0000_0000;
 
 impl Sim {
     /// Takes physical memory, which counts as used from now on.
-    pub(crate) fn create_physical(&mut self, device: CUdevice, bytes: u64, handle_types: u32) -> Answer<u64> {
+    pub(crate) fn create_physical(
+        &mut self,
+        device: CUdevice,
+        bytes: u64,
+        handle_types: u32,
+        is_for_rdma: bool,
+    ) -> Answer<u64> {
         let there = self.device(device)?;
         if there.capacity.saturating_sub(there.used) < bytes {
             return Err(CUDA_ERROR_OUT_OF_MEMORY);
@@ -70,6 +78,7 @@ impl Sim {
             file,
             offset,
             handle_types,
+            is_for_rdma,
             references: 1,
             mappings: 0,
             is_imported: false,

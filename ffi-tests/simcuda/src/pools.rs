@@ -5,7 +5,7 @@
 //! Rules: CUmemPool_attribute, cuMemAllocAsync, cuMemFreeAsync and cuMemPoolTrimTo in cuda.h; CUDA Programming Guide,
 //! Stream-Ordered Memory Allocator (reuse policies, physical page caching).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::c_int;
 
 use cuda_sys::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY, CUdevice};
@@ -25,6 +25,8 @@ pub(crate) struct Pool {
     pub(crate) is_default: bool,
     pub(crate) is_destroyed: bool,
     pub(crate) threshold: u64,
+    /// Other devices that may touch its memory (cuMemPoolSetAccess).
+    pub(crate) granted: BTreeSet<CUdevice>,
     /// By [`Reuse`].
     pub(crate) reuse: [c_int; 3],
     /// Bytes that were handed out and not freed.
@@ -71,6 +73,8 @@ pub(crate) struct Living {
     pub(crate) bytes: u64,
     pub(crate) unique: u64,
     pub(crate) device: CUdevice,
+    /// 0 for the memory of a graph.
+    pub(crate) pool: u64,
 }
 
 impl Level {

@@ -4,6 +4,7 @@ use std::ffi::c_void;
 
 use cuda_sys::{CUDA_ERROR_ILLEGAL_ADDRESS, CUDA_SUCCESS, CUdevice, CUresult, CUstream, CUstreamCallback};
 
+use crate::access::Agent;
 use crate::memory::{Allocation, Origin};
 use crate::pools::Living;
 use crate::sim::Sim;
@@ -42,6 +43,8 @@ pub(crate) enum Work {
         to: u64,
         from: Source,
         bytes: u64,
+        /// The destination's context and the source's, if the call has named them.
+        named: Option<[Agent; 2]>,
     },
     /// Elements of 1, 2 or 4 bytes.
     Set {
@@ -91,6 +94,8 @@ pub(crate) enum Work {
         bytes: u64,
         unique: u64,
         device: CUdevice,
+        /// 0 for the memory of a graph.
+        pool: u64,
     },
     /// Memory that is freed in order.
     Free {
@@ -137,8 +142,9 @@ impl Sim {
         let is_sound = self.contexts.get(&context).is_some_and(|context| context.sticky.is_none());
         match work {
             Work::Record { event, unique } => self.reach(*event, *unique),
-            Work::Alloc { at, bytes, unique, device } => {
-                self.start_living(*at, Living { bytes: *bytes, unique: *unique, device: *device });
+            Work::Alloc { at, bytes, unique, device, pool } => {
+                let living = Living { bytes: *bytes, unique: *unique, device: *device, pool: *pool };
+                self.start_living(*at, living);
             }
             Work::Free { at, unique } => {
                 self.forget_ending(*at, *unique);
@@ -156,7 +162,7 @@ impl Sim {
             _ if !is_sound => (),
             Work::Send { channel } => *self.messages.entry(*channel).or_default() += 1,
             work => {
-                if let Err(why) = self.touch(device, work) {
+                if let Err(why) = self.touch(Agent { context, device }, work) {
                     self.record.misuse(format!("illegal address: {why}"));
                     if let Some(context) = self.contexts.get_mut(&context) {
                         context.sticky.get_or_insert(CUDA_ERROR_ILLEGAL_ADDRESS);
@@ -176,14 +182,14 @@ impl Sim {
     }
 
     /// Work that touches memory; an error says what is wrong with it, and nothing was touched.
-    fn touch(&mut self, device: CUdevice, work: &Work) -> Result<(), String> {
+    fn touch(&mut self, agent: Agent, work: &Work) -> Result<(), String> {
         match work {
             Work::Fill { at, bytes, pattern } => {
-                self.may_access(device, *at, *bytes, true, false)?;
+                self.may_access(agent, *at, *bytes, true, false)?;
                 fill(*at, *bytes, *pattern);
             }
             Work::Expect { at, bytes, pattern } => {
-                self.may_access(device, *at, *bytes, false, false)?;
+                self.may_access(agent, *at, *bytes, false, false)?;
                 if let Some((index, found)) = difference(*at, *bytes, *pattern) {
                     let bytes = format!("{at:#x} and {bytes} bytes");
                     self.record.mismatch(format!(
@@ -191,27 +197,27 @@ impl Sim {
                     ));
                 }
             }
-            Work::Copy { to, from, bytes } => {
-                self.may_copy(device, *to, *bytes, true)?;
+            Work::Copy { to, from, bytes, named } => {
+                self.may_copy(agent, named.map(|[to, _]| to), *to, *bytes, true)?;
                 match from {
                     Source::Address(from) => {
-                        self.may_copy(device, *from, *bytes, false)?;
+                        self.may_copy(agent, named.map(|[_, from]| from), *from, *bytes, false)?;
                         copy(*to, *from, *bytes);
                     }
                     Source::Staged(staged) => copy(*to, staged.as_ptr().addr() as u64, *bytes),
                 }
             }
             Work::Set { at, count, width, value } => {
-                self.may_access(device, *at, count * width, true, true)?;
+                self.may_access(agent, *at, count * width, true, true)?;
                 set(*at, *count, *width, *value);
             }
             Work::Words { at, words, value } => {
-                self.may_access(device, *at, words * 4, true, false)?;
+                self.may_access(agent, *at, words * 4, true, false)?;
                 set(*at, *words, 4, *value);
             }
             Work::Compare { at, words, value, wrong } => {
-                self.may_access(device, *at, words * 4, false, false)?;
-                self.may_access(device, *wrong, 4, true, false)?;
+                self.may_access(agent, *at, words * 4, false, false)?;
+                self.may_access(agent, *wrong, 4, true, false)?;
                 let found = readable(*at, words * 4).chunks_exact(4);
                 let others = found.filter(|word| **word != value.to_le_bytes()).count() as u32;
                 let sum = range(*wrong, 4);
@@ -219,8 +225,8 @@ impl Sim {
                 sum.copy_from_slice(&before.wrapping_add(others).to_le_bytes());
             }
             Work::CopyWords { to, from, words } => {
-                self.may_access(device, *to, words * 4, true, false)?;
-                self.may_access(device, *from, words * 4, false, false)?;
+                self.may_access(agent, *to, words * 4, true, false)?;
+                self.may_access(agent, *from, words * 4, false, false)?;
                 copy(*to, *from, words * 4);
             }
             _ => (),

@@ -76,6 +76,52 @@ fn the_importer() {
 }
 
 #[test]
+fn an_ipc_handle_is_opened_by_one_context_of_a_device() {
+    let machine = ready();
+    let handles = [0; 2].map(|_| machine.ipc_handle(machine.alloc(4096).unwrap()).unwrap());
+    let bytes = handles.iter().flat_map(|handle| handle.reserved);
+    let hex: String = bytes.map(|byte| format!("{byte:02x}")).collect();
+    runs_well("the_importing_contexts", &hex);
+    machine.was_well_used();
+}
+
+/// "CUipcMemHandles from each CUdevice in a given process may only be opened by one CUcontext per CUdevice per other process."
+/// "If the memory handle has already been opened by the current context, the reference count on the handle is incremented".
+/// "cuDeviceCanAccessPeer can determine if a mapping is possible."
+#[test]
+#[ignore = "run by an_ipc_handle_is_opened_by_one_context_of_a_device"]
+fn the_importing_contexts() {
+    let machine = machine(2);
+    let mut handles = [CUipcMemHandle::default(); 2];
+    let places = handles.iter_mut().flat_map(|handle| handle.reserved.iter_mut());
+    for (place, digits) in places.zip(word().as_bytes().chunks(2)) {
+        *place = u8::from_str_radix(str::from_utf8(digits).unwrap(), 16).unwrap() as _;
+    }
+    let [first, second] = handles;
+    let context = machine.enter(0);
+    let memory = machine.ipc_open(first, 1).unwrap();
+    assert_eq!(machine.ipc_open(first, 1), Ok(memory));
+    let other = machine.context(0, 0).unwrap();
+    assert_eq!(machine.ipc_open(first, 1), Err(CUDA_ERROR_INVALID_CONTEXT));
+    assert_eq!(machine.ipc_open(second, 1), Err(CUDA_ERROR_INVALID_CONTEXT));
+    machine.context_destroy(other).unwrap();
+    // Another device's context maps it anew, if that device can access the memory.
+    machine.enter(1);
+    machine.steer.set(steer::PEERS, 0);
+    assert_eq!(machine.ipc_open(first, 1), Err(CUDA_ERROR_MAP_FAILED));
+    machine.steer.set(steer::PEERS, 1);
+    let there = machine.ipc_open(first, 1).unwrap();
+    assert_ne!(there, memory);
+    machine.fill(LEGACY, there, 8, 5).unwrap();
+    machine.set_current(context).unwrap();
+    machine.expect(LEGACY, memory, 8, 5).unwrap();
+    machine.was_well_used();
+    // What the one device has opened is not the other's.
+    machine.fill(LEGACY, there, 8, 5).unwrap();
+    assert_eq!(machine.steer.misuses(), 1);
+}
+
+#[test]
 fn physical_memory_is_shared_by_a_file() {
     let machine = ready();
     let properties = machine.properties(0, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);

@@ -404,15 +404,47 @@ pub(super) fn has_virtual_memory(driver: Driver, device: CUdevice) -> Answer<boo
     }
 }
 
-/// Memory of the device that stays where it is.
-fn pinned_on(device: CUdevice) -> CUmemAllocationProp {
-    let location = CUmemLocation { type_: CU_MEM_LOCATION_TYPE_DEVICE, id: device };
-    CUmemAllocationProp { type_: CU_MEM_ALLOCATION_TYPE_PINNED, location, ..Default::default() }
+/// Whether `cuMemCreate` takes the flag for GPUDirect RDMA ("Device supports specifying the GPUDirect RDMA flag with
+/// cuMemCreate"). Drivers before CUDA 11.0 do not know the attribute.
+pub(super) fn takes_rdma_flag(driver: Driver, device: CUdevice) -> Answer<bool> {
+    let call = driver.cuDeviceGetAttribute()?;
+    let mut value = 0;
+    let wanted = CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED;
+    // SAFETY: the pointer is valid; an attribute that an old driver does not know is refused.
+    match unsafe { call(&mut value, wanted, device) } {
+        CUDA_ERROR_INVALID_VALUE => Ok(false),
+        code => check("cuDeviceGetAttribute", code).map(|()| value != 0),
+    }
 }
 
-pub(super) fn granularity(driver: Driver, device: CUdevice) -> Answer<u64> {
+/// Whether work on a device can access another device's memory.
+pub(super) fn can_access_peer(driver: Driver, device: CUdevice, peer: CUdevice) -> Answer<bool> {
+    let call = driver.cuDeviceCanAccessPeer()?;
+    let mut can = 0;
+    // SAFETY: the pointer is valid; a wrong device is refused.
+    check("cuDeviceCanAccessPeer", unsafe { call(&mut can, device, peer) })?;
+    Ok(can != 0)
+}
+
+/// A device by its ordinal: "Location is a device location, thus id is a device ordinal" (`CUmemLocationType`).
+fn location(ordinal: c_int) -> CUmemLocation {
+    CUmemLocation { type_: CU_MEM_LOCATION_TYPE_DEVICE, id: ordinal }
+}
+
+/// Memory of the device that stays where it is; with the flag for GPUDirect RDMA or without.
+fn pinned_on(ordinal: c_int, for_rdma: bool) -> CUmemAllocationProp {
+    let flags = CUmemAllocationPropFlags { gpuDirectRDMACapable: for_rdma.into(), ..Default::default() };
+    CUmemAllocationProp {
+        type_: CU_MEM_ALLOCATION_TYPE_PINNED,
+        location: location(ordinal),
+        allocFlags: flags,
+        ..Default::default()
+    }
+}
+
+pub(super) fn granularity(driver: Driver, ordinal: c_int, for_rdma: bool) -> Answer<u64> {
     let call = driver.cuMemGetAllocationGranularity()?;
-    let (wanted, mut bytes) = (pinned_on(device), 0);
+    let (wanted, mut bytes) = (pinned_on(ordinal, for_rdma), 0);
     // SAFETY: the pointers are valid.
     let code = unsafe { call(&mut bytes, &wanted, CU_MEM_ALLOC_GRANULARITY_MINIMUM) };
     check("cuMemGetAllocationGranularity", code)?;
@@ -436,9 +468,14 @@ pub(super) unsafe fn free_range(driver: Driver, base: CUdeviceptr, bytes: u64) -
     check("cuMemAddressFree", unsafe { call(base, bytes as usize) })
 }
 
-pub(super) fn create(driver: Driver, bytes: u64, device: CUdevice) -> Answer<CUmemGenericAllocationHandle> {
+pub(super) fn create(
+    driver: Driver,
+    bytes: u64,
+    ordinal: c_int,
+    for_rdma: bool,
+) -> Answer<CUmemGenericAllocationHandle> {
     let call = driver.cuMemCreate()?;
-    let (wanted, mut handle) = (pinned_on(device), 0);
+    let (wanted, mut handle) = (pinned_on(ordinal, for_rdma), 0);
     // SAFETY: the pointers are valid.
     check("cuMemCreate", unsafe { call(&mut handle, bytes as usize, &wanted, 0) })?;
     Ok(handle)
@@ -483,17 +520,20 @@ pub(super) unsafe fn unmap(driver: Driver, base: CUdeviceptr, bytes: u64) -> Ans
     check("cuMemUnmap", unsafe { call(base, bytes as usize) })
 }
 
+/// Read and write access for a device.
+pub(super) fn read_write(ordinal: c_int) -> CUmemAccessDesc {
+    CUmemAccessDesc { location: location(ordinal), flags: CU_MEM_ACCESS_FLAGS_PROT_READWRITE }
+}
+
 /// # Safety
 /// The addresses are those of whole mappings.
 pub(super) unsafe fn set_access(
     driver: Driver,
     base: CUdeviceptr,
     bytes: u64,
-    device: CUdevice,
+    devices: &[CUmemAccessDesc],
 ) -> Answer<()> {
     let call = driver.cuMemSetAccess()?;
-    let location = CUmemLocation { type_: CU_MEM_LOCATION_TYPE_DEVICE, id: device };
-    let wanted = CUmemAccessDesc { location, flags: CU_MEM_ACCESS_FLAGS_PROT_READWRITE };
-    // SAFETY: the pointer is valid for one; the caller vouches for the addresses.
-    check("cuMemSetAccess", unsafe { call(base, bytes as usize, &wanted, 1) })
+    // SAFETY: the pointer is valid for so many; the caller vouches for the addresses.
+    check("cuMemSetAccess", unsafe { call(base, bytes as usize, devices.as_ptr(), devices.len()) })
 }

@@ -1,10 +1,17 @@
 //! Device memory in one reserved range of addresses: `cuMemCreate`, `cuMemMap` and what belongs to them.
 //!
 //! Each granule is a piece of physical memory with a handle of its own, for the driver unmaps only what was mapped by
-//! one call. A handle is kept while its granule moves, and is released when the granule goes back. What becomes of
-//! all that with the context is in [`life`].
+//! one call. A handle is kept while its granule moves, and is released when the granule goes back ([`handles`]). Which
+//! devices may access the memory is in [`access`], and what becomes of all that with the context in [`life`].
 
+mod access;
+mod handles;
 mod life;
+mod notices;
+
+use self::access::Access;
+use self::handles::{Handles, create, release_unwanted, release_when_possible};
+use self::notices::{Notice, Notices};
 
 use super::Cuda;
 use super::calls::{self, Failure};
@@ -17,9 +24,8 @@ use crate::backend::{Backend, Granted};
 use crate::core::holes::Range;
 use crate::core::remap::Span;
 use crate::error::{Error, fail, keeping_last_error};
-use crate::sys::table::LazyTable;
 use crate::sys::{HostMemoryExhausted, try_box};
-use cuda_sys::{CUDA_ERROR_OUT_OF_MEMORY, CUmemGenericAllocationHandle as Handle, Driver};
+use cuda_sys::{CUDA_ERROR_OUT_OF_MEMORY, Driver};
 use spin::mutex::SpinMutex;
 
 /// How much larger the range is than the limit, and at most what for comfort: see docs/algorithm.md.
@@ -32,22 +38,16 @@ const LEAST_GRANULE: u64 = 2 << 20;
 pub(crate) struct CudaVmm {
     cuda: Cuda,
     range: Range,
-    /// One thread at a time calls; this is for whoever does not know that.
-    books: SpinMutex<Books>,
+    /// One thread at a time calls, which the compiler cannot know.
+    mapped: SpinMutex<Mapped>,
 }
 
-struct Books {
-    /// For each granule of the range the place of its handle, plus 1.
-    places: LazyTable,
-    handles: Vec<Handle>,
-    /// Places of `handles` that are free.
-    vacant: Vec<u32>,
-    /// Places of handles that are mapped nowhere, for `attach`.
-    kept: Vec<u32>,
-    /// The same of what was to go back to the system and has not: the next granules are of these.
-    unwanted: Vec<u32>,
-    /// The addresses are somebody else's by now, or something is mapped there that is not to be unmapped.
-    is_range_lost: bool,
+/// What is mapped in the range, and for whom.
+struct Mapped {
+    handles: Handles,
+    access: Access,
+    /// Not logged yet, for the lock is held.
+    notices: Notices,
 }
 
 impl CudaVmm {
@@ -70,21 +70,28 @@ impl CudaVmm {
                 "the device has no virtual memory management; name BFC_BACKEND_CUDA"
             ));
         }
-        let granule = inside(&cuda, |driver| calls::granularity(driver, cuda.device)).map_err(absent)?;
+        let mut notices = Notices::default();
+        let (granule, for_rdma) = granularity(&cuda, &mut notices).map_err(absent)?;
         let granule = granule.max(LEAST_GRANULE);
         if !granule.is_power_of_two() {
             return Err(fail!(Error::BackendUnavailable, "the device's granules are of {granule} bytes"));
         }
         let range = reserve(&cuda, granule, comfortable(limit, granule));
-        Self::in_range(cuda, range.map_err(|failure| failure.explain(cuda.driver))?)
+        Self::in_range(cuda, range.map_err(|failure| failure.explain(cuda.driver))?, for_rdma, notices)
     }
 
     /// In a range that was reserved for it; it is given back if this comes to nothing.
-    fn in_range(cuda: Cuda, range: Range) -> Result<&'static Self, Error> {
-        let made = LazyTable::new((range.bytes / range.granule) as usize).and_then(|places| {
-            let (handles, vacant, kept, unwanted) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-            let books = Books { places, handles, vacant, kept, unwanted, is_range_lost: false };
-            try_box(CudaVmm { cuda, range, books: SpinMutex::new(books) })
+    fn in_range(
+        cuda: Cuda,
+        range: Range,
+        for_rdma: bool,
+        mut notices: Notices,
+    ) -> Result<&'static Self, Error> {
+        let made = Handles::new((range.bytes / range.granule) as usize, for_rdma).and_then(|handles| {
+            let access = Access::of(&cuda, &mut notices)?;
+            let pending = notices.take();
+            let mapped = SpinMutex::new(Mapped { handles, access, notices: Notices::default() });
+            try_box(CudaVmm { cuda, range, mapped }).inspect(|_| pending.log(&cuda))
         });
         match made {
             Ok(made) => Ok(Box::leak(made)),
@@ -95,8 +102,14 @@ impl CudaVmm {
         }
     }
 
-    fn inside<T>(&self, work: impl FnOnce(Driver) -> Result<T, Failure>) -> Result<T, Error> {
-        self.explained(inside(&self.cuda, work))
+    /// Locks what is mapped, and afterwards logs what the driver refused meanwhile.
+    fn locked<T>(&self, work: impl FnOnce(&mut Mapped) -> T) -> T {
+        let mut mapped = self.mapped.lock();
+        let result = work(&mut mapped);
+        let notices = mapped.notices.take();
+        drop(mapped);
+        notices.log(&self.cuda);
+        result
     }
 
     fn explained<T>(&self, done: Result<T, Failure>) -> Result<T, Error> {
@@ -109,195 +122,146 @@ impl CudaVmm {
     }
 
     /// Maps a handle to a granule, which is not accessible then.
-    fn map_one(&self, driver: Driver, books: &mut Books, number: usize, place: u32) -> Result<(), Failure> {
-        let handle = books.handles[place as usize];
+    fn map_one(
+        &self,
+        driver: Driver,
+        handles: &mut Handles,
+        number: usize,
+        place: u32,
+    ) -> Result<(), Failure> {
         // SAFETY: the handle is ours, of a granule's size, and nothing is mapped there, by the trait's contract.
-        unsafe { calls::map(driver, self.range.address(number), self.range.granule, handle) }?;
-        books.places.set(number, place + 1);
+        unsafe { calls::map(driver, self.range.address(number), self.range.granule, handles.at(place)) }?;
+        handles.places.set(number, place + 1);
         Ok(())
     }
 
     /// Unmaps a granule; returns the place of its handle.
-    fn unmap_one(&self, driver: Driver, books: &mut Books, number: usize) -> Result<u32, Failure> {
-        // SAFETY: whoever calls has made sure that nobody uses this memory; it was mapped by one call.
+    fn unmap_one(&self, driver: Driver, handles: &mut Handles, number: usize) -> Result<u32, Failure> {
+        // SAFETY: the caller has made sure that this memory is not in use; it was mapped by one call.
         unsafe { calls::unmap(driver, self.range.address(number), self.range.granule) }?;
-        let place = books.places.get(number) - 1;
-        books.places.set(number, 0);
+        let place = handles.places.get(number) - 1;
+        handles.places.set(number, 0);
         Ok(place)
     }
 
-    fn allow(&self, driver: Driver, span: Span) -> Result<(), Failure> {
-        // SAFETY: the span is wholly mapped, by calls for whole granules.
-        unsafe { calls::set_access(driver, span.base, span.bytes, self.cuda.device) }
-    }
-
-    /// Maps the span with handles that `next` gives; on failure nothing is mapped and `back` has had them.
+    /// Maps the span with handles that `next` gives, for all devices that have access; on failure nothing is mapped, and
+    /// `back` has had the handles.
     fn map_span(
         &self,
         span: Span,
-        mut next: impl FnMut(Driver, &mut Books) -> Result<u32, Failure>,
-        back: impl Fn(Driver, &mut Books, u32),
+        mut next: impl FnMut(Driver, &mut Mapped) -> Result<u32, Failure>,
+        back: impl Fn(Driver, &mut Handles, u32),
     ) -> Result<(), Error> {
-        let mut books = self.books.lock();
         let numbers = self.range.numbers(span);
-        self.inside(|driver| {
-            let books = &mut *books;
-            let mut mapped = numbers.start;
-            let step = |books: &mut Books, number: usize, next: &mut dyn FnMut(Driver, &mut Books) -> _| {
-                let place = next(driver, books)?;
-                self.map_one(driver, books, number, place).inspect_err(|_| back(driver, books, place))
-            };
-            let mut done = Ok(());
-            while done.is_ok() && mapped < numbers.end {
-                done = step(books, mapped, &mut next);
-                mapped += usize::from(done.is_ok());
-            }
-            done.and_then(|()| self.allow(driver, span)).inspect_err(|_| {
-                for number in numbers.start..mapped {
-                    // What is not unmapped now never will be: the driver is beyond help.
-                    if let Ok(place) = self.unmap_one(driver, books, number) {
-                        back(driver, books, place);
-                    }
+        let done = self.locked(|mapped| {
+            inside(&self.cuda, |driver| {
+                let mut end = numbers.start;
+                let mut done = Ok(());
+                while done.is_ok() && end < numbers.end {
+                    done = next(driver, mapped).and_then(|place| {
+                        let handles = &mut mapped.handles;
+                        self.map_one(driver, handles, end, place)
+                            .inspect_err(|_| back(driver, handles, place))
+                    });
+                    end += usize::from(done.is_ok());
                 }
+                let done = done.and_then(|()| mapped.access.give(driver, span, &mut mapped.notices));
+                done.inspect_err(|_| {
+                    for number in numbers.start..end {
+                        // What is not unmapped now never will be: the driver is beyond help.
+                        if let Ok(place) = self.unmap_one(driver, &mut mapped.handles, number) {
+                            back(driver, &mut mapped.handles, place);
+                        }
+                    }
+                })
             })
-        })
+        });
+        self.explained(done)
     }
 
     /// Unmaps the span; the places of the handles are kept, from one place of the list on, and `then` does something
-    /// with them. On failure all of it is mapped again.
+    /// with them. On failure all of it is mapped again, for the same devices.
     fn unmap_span(
         &self,
         span: Span,
-        then: impl FnOnce(Driver, &mut Books, usize),
+        then: impl FnOnce(Driver, &mut Handles, usize),
     ) -> Result<Result<(), Failure>, HostMemoryExhausted> {
-        let mut books = self.books.lock();
         let numbers = self.range.numbers(span);
-        books.kept.try_reserve(numbers.len())?;
-        Ok(inside(&self.cuda, |driver| {
-            let books = &mut *books;
-            let before = books.kept.len();
-            for number in numbers.clone() {
-                match self.unmap_one(driver, books, number) {
-                    Ok(place) => books.kept.push(place),
-                    Err(failure) => {
-                        for number in numbers.start..number {
-                            let place = books.kept.remove(before);
-                            // As above.
-                            let _ = self.map_one(driver, books, number, place);
+        self.locked(|mapped| {
+            mapped.handles.kept.try_reserve(numbers.len())?;
+            Ok(inside(&self.cuda, |driver| {
+                let handles = &mut mapped.handles;
+                let before = handles.kept.len();
+                for number in numbers.clone() {
+                    match self.unmap_one(driver, handles, number) {
+                        Ok(place) => handles.kept.push(place),
+                        Err(failure) => {
+                            for number in numbers.start..number {
+                                let place = handles.kept.remove(before);
+                                // As above.
+                                let _ = self.map_one(driver, handles, number, place);
+                            }
+                            let bytes = self.range.address(number) - span.base;
+                            if bytes != 0 {
+                                let again = Span { bytes, ..span };
+                                let _ = mapped.access.give(driver, again, &mut mapped.notices);
+                            }
+                            return Err(failure);
                         }
-                        let bytes = self.range.address(number) - span.base;
-                        if bytes != 0 {
-                            let _ = self.allow(driver, Span { bytes, ..span });
-                        }
-                        return Err(failure);
                     }
                 }
-            }
-            then(driver, books, before);
-            Ok(())
-        }))
+                then(driver, handles, before);
+                Ok(())
+            }))
+        })
     }
 
     /// Gives back all that is mapped, and what is unwanted: as much of it as the driver takes.
     fn clear_when_idle(&self) -> Result<(), Failure> {
-        // Before the lock, behind which nobody is to spin as long as that.
-        if self.books.lock().mapped() != 0 {
+        // Before the lock, which is a spin lock.
+        if self.mapped.lock().handles.mapped() != 0 {
             inside(&self.cuda, context::synchronize)?;
         }
         inside(&self.cuda, |driver| self.clear(driver))
     }
 
-    /// The same while nobody uses it.
+    /// The same while it is not in use.
     fn clear(&self, driver: Driver) -> Result<(), Failure> {
-        let mut books = self.books.lock();
-        let books = &mut *books;
-        let mut left = books.mapped();
+        let mut mapped = self.mapped.lock();
+        let handles = &mut mapped.handles;
+        let mut left = handles.mapped();
         let mut cleared = Ok(());
-        for number in 0..books.places.entries() {
+        for number in 0..handles.places.entries() {
             if left == 0 {
                 break;
             }
-            if books.places.get(number) != 0 {
+            if handles.places.get(number) != 0 {
                 left -= 1;
-                match self.unmap_one(driver, books, number) {
+                match self.unmap_one(driver, handles, number) {
                     // There is room for all places.
-                    Ok(place) => books.unwanted.push(place),
+                    Ok(place) => handles.unwanted.push(place),
                     Err(failure) => cleared = Err(failure),
                 }
             }
         }
-        release_unwanted(driver, books).and(cleared)
+        release_unwanted(driver, handles).and(cleared)
     }
 }
 
-impl Books {
-    /// How many handles are mapped.
-    fn mapped(&self) -> usize {
-        self.handles.len() - self.vacant.len() - self.kept.len() - self.unwanted.len()
-    }
-
-    /// Handles that are kept, from one place of the list on, are to go back to the system.
-    fn give_up_kept(&mut self, from: usize) {
-        // There is room for all places.
-        self.unwanted.extend(self.kept.drain(from..));
-    }
-}
-
-/// Physical memory for one granule; returns the place of its handle. What could not be given back is held still, and
-/// comes first: else there would be more than the limit says.
-fn create(cuda: &Cuda, granule: u64, driver: Driver, books: &mut Books) -> Result<u32, Failure> {
-    if let Some(place) = books.unwanted.pop() {
-        return Ok(place);
-    }
-    if books.vacant.is_empty() {
-        let more = (books.handles.len() / 4).max(64);
-        // A handle that cannot be noted is not asked for: the driver's error is the one that fits.
-        let exhausted = |_| Failure::Refused { call: "cuMemCreate", code: CUDA_ERROR_OUT_OF_MEMORY };
-        books.handles.try_reserve_exact(more).map_err(exhausted)?;
-        books.vacant.try_reserve_exact(books.handles.len() + more).map_err(exhausted)?;
-        books.unwanted.try_reserve_exact(books.handles.len() + more).map_err(exhausted)?;
-        let first = books.handles.len() as u32;
-        books.handles.resize(books.handles.len() + more, 0);
-        books.vacant.extend((first..first + more as u32).rev());
-    }
-    let handle = calls::create(driver, granule, cuda.device)?;
-    let Some(place) = books.vacant.pop() else {
-        // It was made sure of above.
-        // SAFETY: nobody knows of it yet.
-        let _ = unsafe { calls::release(driver, handle) };
-        return Err(Failure::Refused { call: "cuMemCreate", code: CUDA_ERROR_OUT_OF_MEMORY });
-    };
-    books.handles[place as usize] = handle;
-    Ok(place)
-}
-
-/// Gives the memory of a handle back that is mapped nowhere.
-fn release(driver: Driver, books: &mut Books, place: u32) -> Result<(), Failure> {
-    // SAFETY: the handle is ours, mapped nowhere, and is not used again unless it is refused.
-    unsafe { calls::release(driver, books.handles[place as usize]) }?;
-    // There is room for all places.
-    books.vacant.push(place);
-    Ok(())
-}
-
-/// The same, now or later.
-fn release_in_the_end(driver: Driver, books: &mut Books, place: u32) {
-    books.unwanted.push(place);
-    let _ = release_unwanted(driver, books);
-}
-
-/// Tries all that is unwanted; says what went wrong last.
-fn release_unwanted(driver: Driver, books: &mut Books) -> Result<(), Failure> {
-    let (mut refused, mut released) = (0, Ok(()));
-    for nth in 0..books.unwanted.len() {
-        let place = books.unwanted[nth];
-        if let Err(failure) = release(driver, books, place) {
-            books.unwanted[refused] = place;
-            (refused, released) = (refused + 1, Err(failure));
+/// The device's granule, and whether memory can have the flag for GPUDirect RDMA: where the device promises to take it. If the
+/// driver refuses it all the same, memory is allocated without.
+fn granularity(cuda: &Cuda, notices: &mut Notices) -> Result<(u64, bool), Failure> {
+    let ordinal = cuda.ordinal.into();
+    inside(cuda, |driver| {
+        let for_rdma = calls::takes_rdma_flag(driver, cuda.device)?;
+        match calls::granularity(driver, ordinal, for_rdma) {
+            Err(failure) if for_rdma && handles::is_flag_refused(failure) => {
+                notices.add(Notice::NoRdma { failure });
+                Ok((calls::granularity(driver, ordinal, false)?, false))
+            }
+            granule => Ok((granule?, for_rdma)),
         }
-    }
-    books.unwanted.truncate(refused);
-    released
+    })
 }
 
 /// How many bytes of addresses a pool of that limit wants.
@@ -339,13 +303,16 @@ impl Granules for CudaVmm {
 
     fn map(&self, span: Span) -> Result<(), Error> {
         let granule = self.range.granule;
-        self.map_span(span, |driver, books| create(&self.cuda, granule, driver, books), release_in_the_end)
+        let next = |driver: Driver, mapped: &mut Mapped| {
+            create(&self.cuda, granule, driver, &mut mapped.handles, &mut mapped.notices)
+        };
+        self.map_span(span, next, release_when_possible)
     }
 
     fn release(&self, span: Span) -> Result<(), Error> {
-        let unmapped = self.unmap_span(span, |driver, books, from| {
-            books.give_up_kept(from);
-            if let Err(failure) = release_unwanted(driver, books) {
+        let unmapped = self.unmap_span(span, |driver, handles, from| {
+            handles.give_up_kept(from);
+            if let Err(failure) = release_unwanted(driver, handles) {
                 // It stays unwanted; but the context may be gone.
                 self.cuda.look_after(failure);
             }
@@ -360,19 +327,20 @@ impl Granules for CudaVmm {
 
     fn attach(&self, span: Span) -> Result<(), Error> {
         let wanted = self.range.numbers(span).len();
-        if wanted > self.books.lock().kept.len() {
+        if wanted > self.mapped.lock().handles.kept.len() {
             return Err(fail!(Error::BackendFailed, "{wanted} granules were to be mapped, fewer are kept"));
         }
         let none = Failure::Refused { call: "cuMemMap", code: CUDA_ERROR_OUT_OF_MEMORY };
+        let next = |_: Driver, mapped: &mut Mapped| mapped.handles.kept.pop().ok_or(none);
         // There is room for them to go back: they were there.
-        self.map_span(span, |_, books| books.kept.pop().ok_or(none), |_, books, place| books.kept.push(place))
+        self.map_span(span, next, |_, handles, place| handles.kept.push(place))
     }
 
     fn drop_kept(&self) {
-        let mut books = self.books.lock();
-        let books = &mut *books;
-        books.give_up_kept(0);
-        let _ = inside(&self.cuda, |driver| release_unwanted(driver, books));
+        let mut mapped = self.mapped.lock();
+        let handles = &mut mapped.handles;
+        handles.give_up_kept(0);
+        let _ = inside(&self.cuda, |driver| release_unwanted(driver, handles));
     }
 }
 

@@ -34,10 +34,26 @@ fn side(sim: &Sim, at: u64) -> Side {
     }
 }
 
-/// Copies on a stream, or on the default stream for a copy that is not asynchronous.
+/// Copies on a stream, or on the default stream for a copy that is not asynchronous. `access` has who may touch what.
 fn copy(to: u64, from: u64, bytes: usize, stream: Option<CUstream>) -> Answer {
+    copy_named(to, from, bytes, None, stream)
+}
+
+/// The same where the contexts of the destination and of the source may be named.
+fn copy_named(
+    to: u64,
+    from: u64,
+    bytes: usize,
+    named: Option<[CUcontext; 2]>,
+    stream: Option<CUstream>,
+) -> Answer {
     let mut sim = sim::lock();
-    sim.current()?;
+    let current = sim.current()?;
+    let current = sim.agent(current);
+    let named = match named {
+        Some([to, from]) => Some([sim.context(to)?, sim.context(from)?].map(|context| sim.agent(context))),
+        None => None,
+    };
     let number = sim.stream(stream.unwrap_or(std::ptr::null_mut()))?;
     let is_captured = sim.streams[&number].capture.is_some();
     if stream.is_none() {
@@ -50,6 +66,13 @@ fn copy(to: u64, from: u64, bytes: usize, stream: Option<CUstream>) -> Answer {
     if bytes == 0 {
         return Ok(());
     }
+    let is_refused = match named {
+        Some(named) => [to, from].into_iter().zip(named).any(|(at, named)| sim.is_named_wrongly(named, at)),
+        None => [to, from].into_iter().any(|at| sim.is_copy_refused(current, at, bytes as u64)),
+    };
+    if is_refused {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
     let source = match origin {
         Side::Pageable if !is_captured => {
             // SAFETY: the host's memory is the caller's word, as with any driver.
@@ -57,7 +80,7 @@ fn copy(to: u64, from: u64, bytes: usize, stream: Option<CUstream>) -> Answer {
         }
         _ => Source::Address(from),
     };
-    let work = Work::Copy { to, from: source, bytes: bytes as u64 };
+    let work = Work::Copy { to, from: source, bytes: bytes as u64, named };
     let (sim, point) = streams::submit(sim, number, work, Vec::new())?;
     let blocks = match stream {
         None => target != Side::Device || origin == Side::Pinned || sim.synchronizes(to),
@@ -159,7 +182,7 @@ pub(crate) fn cuMemcpyDtoDAsync_v2(
     copy(to, from, bytes, Some(stream))
 }
 
-/// A copy between devices needs no peer access; only kernels do.
+/// A copy between contexts needs no access of the one to the other's memory; only kernels do.
 pub(crate) fn cuMemcpyPeer(
     to: CUdeviceptr,
     to_context: CUcontext,
@@ -167,8 +190,7 @@ pub(crate) fn cuMemcpyPeer(
     from_context: CUcontext,
     bytes: usize,
 ) -> Answer {
-    contexts(to_context, from_context)?;
-    copy(to, from, bytes, None)
+    copy_named(to, from, bytes, Some([to_context, from_context]), None)
 }
 
 pub(crate) fn cuMemcpyPeerAsync(
@@ -179,15 +201,7 @@ pub(crate) fn cuMemcpyPeerAsync(
     bytes: usize,
     stream: CUstream,
 ) -> Answer {
-    contexts(to_context, from_context)?;
-    copy(to, from, bytes, Some(stream))
-}
-
-fn contexts(to: CUcontext, from: CUcontext) -> Answer {
-    let mut sim = sim::lock();
-    sim.context(to)?;
-    sim.context(from)?;
-    Ok(())
+    copy_named(to, from, bytes, Some([to_context, from_context]), Some(stream))
 }
 
 pub(crate) fn cuMemsetD8_v2(at: CUdeviceptr, value: c_uchar, count: usize) -> Answer {

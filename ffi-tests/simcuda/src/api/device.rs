@@ -121,6 +121,7 @@ fn property(sim: &Sim, attribute: CUdevice_attribute, device: CUdevice) -> Answe
         83 | 89 => 1,
         90 | 91 | 95 | 99 => 1,
         102 | 103 => option(Choice::Vmm),
+        110 => c_int::from(sim.has_rdma_flag()),
         115 => option(Choice::Pools),
         // A pool's memory cannot be exported here.
         119 | 125 => 0,
@@ -134,7 +135,7 @@ pub(crate) fn cuDeviceCanAccessPeer(can: *mut c_int, device: CUdevice, peer: CUd
     let mut sim = sim::lock();
     sim.device(device)?;
     sim.device(peer)?;
-    put(can, c_int::from(device != peer && sim.options.is_on(Choice::Peers)))
+    put(can, c_int::from(sim.can_access_peer(device, peer)))
 }
 
 pub(crate) fn cuDeviceGetP2PAttribute(
@@ -150,9 +151,11 @@ pub(crate) fn cuDeviceGetP2PAttribute(
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
     let is_access = attribute == CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED;
-    put(value, c_int::from(is_access && sim.options.is_on(Choice::Peers)))
+    put(value, c_int::from(is_access && sim.can_access_peer(from, to)))
 }
 
+/// "Returns CUDA_ERROR_INVALID_CONTEXT if [...] the current context is peerContext", and PEER_ACCESS_UNSUPPORTED where
+/// cuDeviceCanAccessPeer says so, as it does of contexts of the same device.
 pub(crate) fn cuCtxEnablePeerAccess(peer: CUcontext, flags: u32) -> Answer {
     let mut sim = sim::lock();
     let own = sim.current()?;
@@ -160,10 +163,10 @@ pub(crate) fn cuCtxEnablePeerAccess(peer: CUcontext, flags: u32) -> Answer {
     if flags != 0 {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
-    if peer == own || sim.contexts[&peer].device == sim.contexts[&own].device {
-        return Err(CUDA_ERROR_INVALID_DEVICE);
+    if peer == own {
+        return Err(CUDA_ERROR_INVALID_CONTEXT);
     }
-    if !sim.options.is_on(Choice::Peers) {
+    if !sim.can_access_peer(sim.contexts[&own].device, sim.contexts[&peer].device) {
         return Err(CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
     }
     let context = sim.contexts.get_mut(&own).ok_or(CUDA_ERROR_INVALID_CONTEXT)?;

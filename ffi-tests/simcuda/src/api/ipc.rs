@@ -68,6 +68,9 @@ pub(crate) fn cuIpcGetMemHandle(handle: *mut CUipcMemHandle, address: CUdevicept
     put(handle, to_bytes(name))
 }
 
+/// "CUipcMemHandles from each CUdevice in a given process may only be opened by one CUcontext per CUdevice per other process",
+/// and by that one any number of times: it gets the same address. "cuDeviceCanAccessPeer can determine if a mapping is
+/// possible"; devices have the same ordinals in both processes, which is ours, and so is the code where it is not possible.
 pub(crate) fn cuIpcOpenMemHandle_v2(
     address: *mut CUdeviceptr,
     handle: CUipcMemHandle,
@@ -83,23 +86,28 @@ pub(crate) fn cuIpcOpenMemHandle_v2(
     if name.process == std::process::id() {
         return Err(CUDA_ERROR_INVALID_CONTEXT);
     }
-    let key = [u64::from(name.process), name.unique, name.offset];
-    let again = sim.allocations.iter_mut().find_map(|(at, there)| match &mut there.origin {
-        Origin::Imported { opened, key: known } if *known == key => {
-            *opened += 1;
-            Some(*at)
+    let device = sim.contexts[&context].device;
+    let key = [u64::from(name.process), name.device as u64, name.unique];
+    for (at, there) in &mut sim.allocations {
+        let Origin::Imported { opened, key: known } = &mut there.origin else { continue };
+        if there.device == device && known[..2] == key[..2] {
+            if there.context != context {
+                return Err(CUDA_ERROR_INVALID_CONTEXT);
+            }
+            if *known == key {
+                *opened += 1;
+                return put(address, *at);
+            }
         }
-        _ => None,
-    });
-    if let Some(at) = again {
-        return put(address, at);
+    }
+    if device != name.device && !sim.can_access_peer(device, name.device) {
+        return Err(CUDA_ERROR_MAP_FAILED);
     }
     let file = system::open_of(name.process, name.file).ok_or(CUDA_ERROR_MAP_FAILED)?;
     let mapped = system::map(0, name.span, file, name.offset, Access::Write);
     system::close(file);
     let mapped = mapped.ok_or(CUDA_ERROR_MAP_FAILED)?;
     let at = mapped + name.inset;
-    let device = sim.contexts[&context].device;
     let origin = Origin::Imported { opened: 1, key };
     sim.add_allocation(at, device, context, name.bytes, origin, (mapped, name.span));
     put(address, at)

@@ -7,6 +7,7 @@ use cuda_sys::*;
 use crate::abi::{Answer, get, get_all, put};
 use crate::memory::Origin;
 use crate::sim::{self, Sim};
+use crate::system::Access;
 
 /// What there is to know about an address, whichever table it is in.
 struct Facts {
@@ -21,9 +22,20 @@ struct Facts {
     pool: u64,
     sync_memops: bool,
     handle_types: u32,
+    is_for_rdma: bool,
+    /// The mapping of virtual memory; else the same as the start and the bytes.
+    mapping: (u64, u64),
+    access: CUmemAccess_flags,
 }
 
-fn facts(sim: &Sim, at: u64) -> Option<Facts> {
+fn facts(sim: &mut Sim, at: u64) -> Option<Facts> {
+    // "Returns the access flags the device associated with the current context has on the corresponding memory".
+    let current = sim.current().ok().map(|context| sim.agent(context));
+    let access = match current.map_or(Access::None, |current| sim.access(current, at)) {
+        Access::None => CU_POINTER_ATTRIBUTE_ACCESS_FLAG_NONE,
+        Access::Read => CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READ,
+        Access::Write => CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE,
+    };
     if let Some((start, there)) = sim.find(at) {
         return Some(Facts {
             start,
@@ -37,13 +49,18 @@ fn facts(sim: &Sim, at: u64) -> Option<Facts> {
             pool: if let Origin::Pool(pool) = there.origin { pool } else { 0 },
             sync_memops: there.sync_memops,
             handle_types: 0,
+            is_for_rdma: false,
+            mapping: (start, there.bytes),
+            access,
         });
     }
     let (start, mapping) = sim.mapping_at(at)?;
     let physical = sim.physical.get(&mapping.handle)?;
+    // "Note that this is not necessarily the address of the mapped region, but the address of the mappable address range".
+    let (range, reservation) = sim.reservations.range(..=at).next_back()?;
     Some(Facts {
-        start,
-        bytes: mapping.bytes,
+        start: *range,
+        bytes: reservation.bytes,
         device: physical.device,
         context: 0,
         is_host: false,
@@ -53,6 +70,9 @@ fn facts(sim: &Sim, at: u64) -> Option<Facts> {
         pool: 0,
         sync_memops: false,
         handle_types: physical.handle_types,
+        is_for_rdma: physical.is_for_rdma,
+        mapping: (start, mapping.bytes),
+        access,
     })
 }
 
@@ -61,8 +81,8 @@ pub(crate) fn cuPointerGetAttribute(
     attribute: CUpointer_attribute,
     address: CUdeviceptr,
 ) -> Answer {
-    let sim = sim::lock();
-    let facts = facts(&sim, address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+    let mut sim = sim::lock();
+    let facts = facts(&mut sim, address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
     tell(&facts, data, attribute, address)
 }
 
@@ -82,16 +102,14 @@ fn tell(facts: &Facts, data: *mut c_void, attribute: CUpointer_attribute, addres
         CU_POINTER_ATTRIBUTE_IS_MANAGED => flag(facts.is_managed),
         CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL => put(data.cast(), facts.device),
         CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE => flag(facts.has_ipc),
-        CU_POINTER_ATTRIBUTE_RANGE_START_ADDR | CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR => {
-            put(data.cast(), facts.start)
-        }
-        CU_POINTER_ATTRIBUTE_RANGE_SIZE | CU_POINTER_ATTRIBUTE_MAPPING_SIZE => {
-            put(data.cast(), facts.bytes as usize)
-        }
+        CU_POINTER_ATTRIBUTE_RANGE_START_ADDR => put(data.cast(), facts.start),
+        CU_POINTER_ATTRIBUTE_RANGE_SIZE => put(data.cast(), facts.bytes as usize),
+        CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR => put(data.cast(), facts.mapping.0),
+        CU_POINTER_ATTRIBUTE_MAPPING_SIZE => put(data.cast(), facts.mapping.1 as usize),
         CU_POINTER_ATTRIBUTE_MAPPED => flag(true),
         CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES => put(data.cast(), u64::from(facts.handle_types)),
-        CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE => flag(false),
-        CU_POINTER_ATTRIBUTE_ACCESS_FLAGS => put(data.cast(), CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE),
+        CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE => flag(facts.is_for_rdma),
+        CU_POINTER_ATTRIBUTE_ACCESS_FLAGS => put(data.cast(), facts.access),
         CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE => put(data.cast(), facts.pool),
         _ => Err(CUDA_ERROR_INVALID_VALUE),
     }
@@ -105,8 +123,8 @@ pub(crate) fn cuPointerGetAttributes(
     data: *mut *mut c_void,
     address: CUdeviceptr,
 ) -> Answer {
-    let sim = sim::lock();
-    let facts = facts(&sim, address);
+    let mut sim = sim::lock();
+    let facts = facts(&mut sim, address);
     let attributes = get_all(attributes.cast_const(), count as usize)?;
     for (attribute, place) in attributes.into_iter().zip(get_all(data.cast_const(), count as usize)?) {
         let told = facts.as_ref().map(|facts| tell(facts, place, attribute, address));

@@ -171,7 +171,9 @@ pub(crate) fn cuMemPoolGetAttribute(
     put(value.cast(), number)
 }
 
-/// Devices that are peers may touch a pool's memory once they are peers; nothing more is simulated.
+/// "the accessing device must be peer capable with the memory pool's device. [...] If the peer capability is not checked, the
+/// set access may fail with cudaErrorInvalidDevice"; that of the pool's own device "cannot be revoked" (guide, Device
+/// Accessibility for Multi-GPU Support).
 pub(crate) fn cuMemPoolSetAccess(
     pool: CUmemoryPool,
     descriptions: *const CUmemAccessDesc,
@@ -179,13 +181,31 @@ pub(crate) fn cuMemPoolSetAccess(
 ) -> Answer {
     let mut sim = sim::lock();
     let device = sim.pool(pool)?.device;
-    let own = |description: &CUmemAccessDesc| {
-        description.location.id == device && description.flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE
-    };
-    match get_all(descriptions, count)?.iter().all(own) {
-        true => Ok(()),
-        false => Err(CUDA_ERROR_NOT_SUPPORTED),
+    let mut settings = Vec::new();
+    for CUmemAccessDesc { location, flags } in get_all(descriptions, count)? {
+        let is_granted = match flags {
+            CU_MEM_ACCESS_FLAGS_PROT_READWRITE => true,
+            CU_MEM_ACCESS_FLAGS_PROT_NONE if location.id != device => false,
+            _ => return Err(CUDA_ERROR_INVALID_VALUE),
+        };
+        if location.type_ != CU_MEM_LOCATION_TYPE_DEVICE {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        sim.device(location.id)?;
+        if location.id != device && !sim.can_access_peer(location.id, device) {
+            return Err(CUDA_ERROR_INVALID_DEVICE);
+        }
+        settings.push((location.id, is_granted));
     }
+    let granted = &mut sim.pool(pool)?.granted;
+    for (device, is_granted) in settings {
+        if is_granted {
+            granted.insert(device)
+        } else {
+            granted.remove(&device)
+        };
+    }
+    Ok(())
 }
 
 pub(crate) fn cuMemPoolGetAccess(
@@ -194,9 +214,10 @@ pub(crate) fn cuMemPoolGetAccess(
     location: *mut CUmemLocation,
 ) -> Answer {
     let mut sim = sim::lock();
-    let device = sim.pool(pool)?.device;
-    let own = get(location.cast_const())?.id == device;
-    put(flags, if own { CU_MEM_ACCESS_FLAGS_PROT_READWRITE } else { CU_MEM_ACCESS_FLAGS_PROT_NONE })
+    let pool = sim.pool(pool)?;
+    let device = get(location.cast_const())?.id;
+    let may = device == pool.device || pool.granted.contains(&device);
+    put(flags, if may { CU_MEM_ACCESS_FLAGS_PROT_READWRITE } else { CU_MEM_ACCESS_FLAGS_PROT_NONE })
 }
 
 pub(crate) fn cuMemAllocAsync(address: *mut CUdeviceptr, bytes: usize, stream: CUstream) -> Answer {
@@ -225,16 +246,17 @@ fn take(mut sim: Guard, address: *mut CUdeviceptr, bytes: usize, pool: u64, stre
     if address.is_null() || bytes == 0 {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
-    let device = sim.pools.get(&pool).map(|pool| pool.device).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+    let there = sim.pools.get(&pool).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+    let (device, granted) = (there.device, there.granted.clone());
     let bytes = bytes as u64;
     if let Some(capture) = sim.streams[&stream].capture {
-        let at = sim.note_allocation(capture, stream, device, bytes)?;
+        let at = sim.note_allocation(capture, stream, device, granted, bytes)?;
         return put(address, at);
     }
     sim.forbid_implicit(stream, true)?;
     let (at, unique, after) = sim.take_from_pool(pool, bytes, stream)?;
     put(address, at)?;
-    let work = Work::Alloc { at, bytes, unique, device };
+    let work = Work::Alloc { at, bytes, unique, device, pool };
     streams::submit(sim, stream, work, after.into_iter().collect()).map(drop)
 }
 

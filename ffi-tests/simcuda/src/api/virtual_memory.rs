@@ -28,6 +28,11 @@ impl Sim {
         self.options.get(Choice::Granularity) as u64
     }
 
+    /// Attribute 110: SIMCUDA_VMM 2 is a device without it.
+    pub(crate) fn has_rdma_flag(&self) -> bool {
+        self.options.get(Choice::Vmm) == 1
+    }
+
     /// Whether addresses and sizes are whole granules, and there are any.
     fn whole(&self, numbers: &[u64]) -> Answer {
         let granularity = self.granularity();
@@ -52,17 +57,23 @@ impl Sim {
     }
 }
 
-/// The device that properties name, and the ways of export; only pinned memory of a device is simulated.
-fn wanted(sim: &mut Sim, properties: *const CUmemAllocationProp) -> Answer<(CUdevice, u32)> {
+/// What properties name: the device, the ways of export, and whether it is for GPUDirect RDMA; only pinned memory of a
+/// device is simulated. The flag for RDMA is refused where attribute 110 does not say that the "Device supports specifying
+/// the GPUDirect RDMA flag with cuMemCreate".
+fn wanted(sim: &mut Sim, properties: *const CUmemAllocationProp) -> Answer<(CUdevice, u32, bool)> {
     let properties = get(properties)?;
     let types = properties.requestedHandleTypes;
     let is_ours = properties.type_ == CU_MEM_ALLOCATION_TYPE_PINNED
         && properties.location.type_ == CU_MEM_LOCATION_TYPE_DEVICE;
-    if !is_ours || types & !CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR != 0 {
+    let is_for_rdma = properties.allocFlags.gpuDirectRDMACapable != 0;
+    if !is_ours
+        || types & !CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR != 0
+        || is_for_rdma && !sim.has_rdma_flag()
+    {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
     sim.device(properties.location.id)?;
-    Ok((properties.location.id, types))
+    Ok((properties.location.id, types, is_for_rdma))
 }
 
 pub(crate) fn cuMemGetAllocationGranularity(
@@ -124,12 +135,12 @@ pub(crate) fn cuMemCreate(
     flags: c_ulonglong,
 ) -> Answer {
     let mut sim = open()?;
-    let (device, types) = wanted(&mut sim, properties)?;
+    let (device, types, is_for_rdma) = wanted(&mut sim, properties)?;
     sim.whole(&[size as u64])?;
     if handle.is_null() || size == 0 || flags != 0 {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
-    let created = sim.create_physical(device, size as u64, types)?;
+    let created = sim.create_physical(device, size as u64, types, is_for_rdma)?;
     put(handle, created)
 }
 
@@ -213,15 +224,16 @@ pub(crate) fn cuMemSetAccess(
     Ok(())
 }
 
-/// A device reaches its own memory, and others' if devices are peers at all.
+/// A device reaches its own memory, and that of the devices that it can access as a peer.
 fn can_reach(sim: &Sim, mappings: &[u64], settings: &[(CUdevice, Access)]) -> bool {
     let owner = |at: &u64| {
         let handle = sim.mappings.get(at)?.handle;
         Some(sim.physical.get(&handle)?.device)
     };
     let owners: BTreeSet<CUdevice> = mappings.iter().filter_map(owner).collect();
-    let own = |device: CUdevice| owners.iter().all(|owner| *owner == device);
-    sim.options.is_on(Choice::Peers) || settings.iter().all(|(device, _)| own(*device))
+    let reaches =
+        |device: CUdevice| owners.iter().all(|owner| *owner == device || sim.can_access_peer(device, *owner));
+    settings.iter().all(|(device, _)| reaches(*device))
 }
 
 pub(crate) fn cuMemGetAccess(
@@ -255,6 +267,10 @@ pub(crate) fn cuMemGetAllocationPropertiesFromHandle(
         type_: CU_MEM_ALLOCATION_TYPE_PINNED,
         requestedHandleTypes: physical.handle_types,
         location,
+        allocFlags: CUmemAllocationPropFlags {
+            gpuDirectRDMACapable: physical.is_for_rdma.into(),
+            ..CUmemAllocationPropFlags::default()
+        },
         ..CUmemAllocationProp::default()
     };
     put(properties, found)
@@ -309,6 +325,7 @@ pub(crate) fn cuMemImportFromShareableHandle(
         file,
         offset: 0,
         handle_types: kind,
+        is_for_rdma: false,
         references: 1,
         mappings: 0,
         is_imported: true,

@@ -15,7 +15,9 @@
 //! So what is found to be mapped as it was is unmapped and released, and what is not is left alone: either it is gone, or
 //! it is lost until the process ends. None of this was seen on a real driver.
 
-use super::{Books, CudaVmm, free_range, release, reserve};
+use super::handles::{Handles, release};
+use super::notices::Notices;
+use super::{CudaVmm, free_range, reserve};
 use crate::backend::cuda::calls::{self, Failure};
 use crate::backend::cuda::context::outside;
 use crate::backend::life::Life;
@@ -38,38 +40,36 @@ enum Found {
 impl CudaVmm {
     /// Gives back what is found to be there still of a life that is over. No work uses it: that ended with the context.
     pub(super) fn bury(&self) {
-        let mut guard = self.books.lock();
-        let books = &mut *guard;
-        let mut left = books.mapped();
+        let mut mapped = self.mapped.lock();
+        let handles = &mut mapped.handles;
+        let mut left = handles.mapped();
         let (mut unmapped, mut gone) = (false, false);
         let buried = outside(self.cuda.driver, |driver| {
-            for number in 0..books.places.entries() {
+            for number in 0..handles.places.entries() {
                 if left == 0 {
                     break;
                 }
-                let Some(place) = books.places.get(number).checked_sub(1) else { continue };
+                let Some(place) = handles.places.get(number).checked_sub(1) else { continue };
                 left -= 1;
-                match self.unmap_if_there(driver, number, books.handles[place as usize]) {
+                match self.unmap_if_there(driver, number, handles.at(place)) {
                     Found::Unmapped => {
-                        let _ = release(driver, books, place);
+                        let _ = release(driver, handles, place);
                         unmapped = true;
                     }
                     Found::Nothing => gone = true,
-                    Found::Something => books.is_range_lost = true,
+                    Found::Something => handles.is_range_lost = true,
                 }
             }
             // Where those that were mapped are there, so are those that were on their way.
-            let next = |books: &mut Books| books.kept.pop().or_else(|| books.unwanted.pop());
-            while let Some(place) = next(books).filter(|_| unmapped && !gone) {
-                let _ = release(driver, books, place);
+            let next = |handles: &mut Handles| handles.kept.pop().or_else(|| handles.unwanted.pop());
+            while let Some(place) = next(handles).filter(|_| unmapped && !gone) {
+                let _ = release(driver, handles, place);
             }
             Ok(())
         });
         // Where nothing could be asked nothing is known.
-        books.is_range_lost |= buried.is_err();
-        books.places.clear();
-        (books.handles, books.vacant) = (Vec::new(), Vec::new());
-        (books.kept, books.unwanted) = (Vec::new(), Vec::new());
+        handles.is_range_lost |= buried.is_err();
+        handles.clear();
     }
 
     fn unmap_if_there(&self, driver: Driver, number: usize, handle: Handle) -> Found {
@@ -94,13 +94,14 @@ impl CudaVmm {
 
     /// Gives the addresses back, unless that might be somebody else's loss; `next` was reserved meanwhile.
     pub(super) fn leave_range(&self, next: Option<Range>) {
-        let mut books = self.books.lock();
+        let mut mapped = self.mapped.lock();
+        let is_lost = &mut mapped.handles.is_range_lost;
         let is_next = next.is_some_and(|next| next.base < self.range.end() && self.range.base < next.end());
         // What is reserved again was not reserved any more.
-        if !books.is_range_lost && !is_next {
+        if !*is_lost && !is_next {
             let _ = outside(self.cuda.driver, |driver| free_range(driver, self.range));
         }
-        books.is_range_lost = true;
+        *is_lost = true;
     }
 
     fn begin_anew(&self) -> Result<Result<&'static Self, Error>, Failure> {
@@ -109,7 +110,9 @@ impl CudaVmm {
         // Before the old one goes, so that it is another: pointers from before are none of the new life.
         let range = reserve(&cuda, self.range.granule, self.range.bytes)?;
         self.leave_range(Some(range));
-        Ok(Self::in_range(cuda, range))
+        // The peers are asked about again: they too may have been reset, or have come to be reachable.
+        let for_rdma = self.mapped.lock().handles.for_rdma;
+        Ok(Self::in_range(cuda, range, for_rdma, Notices::default()))
     }
 }
 

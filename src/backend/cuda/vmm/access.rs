@@ -1,0 +1,97 @@
+//! Which devices may access the memory of a range.
+//!
+//! What NVIDIA says of that:
+//! - `cuMemMap`: "calling cuMemMap does not make the address accessible, the caller needs to update accessibility of a
+//!   contiguous mapped VA range by calling cuMemSetAccess".
+//! - CUDA Programming Guide, Virtual Memory Management, Access Rights: "Users must specifically select access control using the
+//!   cuMemSetAccess function on source and accessing devices. This allows or restricts access for specific devices to a mapped
+//!   address range". "cudaEnablePeerAccess forces all prior and future allocations made with cudaMalloc to be mapped to the
+//!   target peer device", and Unified Addressing in cuda.h names cuMemAlloc and cuMemAllocPitch: no other memory follows it.
+//! - `CUmemLocationType`: of a device "id is a device ordinal".
+//! - `cuDeviceCanAccessPeer`: "1 if contexts on dev are capable of directly accessing memory from contexts on peerDev".
+//!
+//! A program that has enabled access between its devices expects it for all memory that it is given, and libbfc does not see
+//! that call. So all devices that can access the memory get access, as NCCL's ncclMemAlloc does it, by one call for all of
+//! them. The own device is required. A peer that is refused is left out.
+
+use super::notices::{Notice, Notices};
+use crate::backend::cuda::Cuda;
+use crate::backend::cuda::calls::{self, Failure};
+use crate::core::remap::Span;
+use crate::log::{self, Level};
+use crate::sys::HostMemoryExhausted;
+use cuda_sys::{CUDA_ERROR_OUT_OF_MEMORY, CUmemAccessDesc, Driver};
+use std::ffi::c_int;
+use std::fmt;
+
+/// The devices that get access.
+pub(super) struct Access {
+    /// The own device comes first.
+    devices: Vec<CUmemAccessDesc>,
+}
+
+impl Access {
+    /// Asks the driver about each other device. A device about which it does not answer is left out.
+    pub(super) fn of(cuda: &Cuda, notices: &mut Notices) -> Result<Self, HostMemoryExhausted> {
+        let own = c_int::from(cuda.ordinal);
+        let counted = calls::device_count(cuda.driver);
+        let count = counted.unwrap_or_else(|failure| {
+            notices.add(Notice::Uncounted { failure });
+            own + 1
+        });
+        let mut devices = Vec::new();
+        devices.try_reserve_exact(usize::try_from(count).unwrap_or(1))?;
+        devices.push(calls::read_write(own));
+        for ordinal in (0..count).filter(|&ordinal| ordinal != own) {
+            let can = calls::device(cuda.driver, ordinal)
+                .and_then(|peer| calls::can_access_peer(cuda.driver, peer, cuda.device));
+            match can {
+                Ok(true) => devices.push(calls::read_write(ordinal)),
+                Ok(false) => {}
+                Err(failure) => notices.add(Notice::Unanswered { ordinal, failure }),
+            }
+        }
+        if count > 1 {
+            let peers = Peers(&devices[1..]);
+            log::emit(Level::Info, format_args!("device {own}: devices with access to its memory: {peers}"));
+        }
+        Ok(Self { devices })
+    }
+
+    /// Gives the devices access to a span that is mapped; it fails if the own device does not get it.
+    pub(super) fn give(&mut self, driver: Driver, span: Span, notices: &mut Notices) -> Result<(), Failure> {
+        let set = |devices: &[CUmemAccessDesc]| {
+            // SAFETY: the span is wholly mapped, by calls for whole granules.
+            unsafe { calls::set_access(driver, span.base, span.bytes, devices) }
+        };
+        match set(&self.devices) {
+            Err(_) if self.devices.len() > 1 => {}
+            done => return done,
+        }
+        // Which of them was refused is not said.
+        set(&self.devices[..1])?;
+        let mut is_own = true;
+        self.devices.retain(|&device| {
+            if std::mem::take(&mut is_own) {
+                return true;
+            }
+            let Err(failure) = set(&[device]) else { return true };
+            // Page tables need memory, which may be there the next time.
+            let again = failure.is(CUDA_ERROR_OUT_OF_MEMORY);
+            notices.add(Notice::Refused { ordinal: device.location.id, failure, again });
+            again
+        });
+        Ok(())
+    }
+}
+
+/// The ordinals of other devices, for a message.
+struct Peers<'a>(&'a [CUmemAccessDesc]);
+
+impl fmt::Display for Peers<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some((first, others)) = self.0.split_first() else { return formatter.write_str("no other") };
+        write!(formatter, "{}", first.location.id)?;
+        others.iter().try_for_each(|device| write!(formatter, ", {}", device.location.id))
+    }
+}

@@ -1,0 +1,162 @@
+//! The physical memory of a range, by its handles: mapped, on the way to another place, or to be released.
+
+use super::notices::{Notice, Notices};
+use crate::backend::cuda::Cuda;
+use crate::backend::cuda::calls::{self, Failure};
+use crate::sys::HostMemoryExhausted;
+use crate::sys::table::LazyTable;
+use cuda_sys::{
+    CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_PERMITTED, CUDA_ERROR_NOT_SUPPORTED, CUDA_ERROR_OUT_OF_MEMORY,
+    CUmemGenericAllocationHandle as Handle, Driver,
+};
+
+/// Handles of a granule's size, each at a place of its own.
+pub(super) struct Handles {
+    /// For each granule of the range the place of its handle, plus 1.
+    pub(super) places: LazyTable,
+    handles: Vec<Handle>,
+    /// Places of `handles` that are free.
+    vacant: Vec<u32>,
+    /// Places of handles that are mapped nowhere, for `attach`.
+    pub(super) kept: Vec<u32>,
+    /// The same of what was to go back to the system and has not: the next granules are of these.
+    pub(super) unwanted: Vec<u32>,
+    /// The addresses belong to another owner by now, or something is mapped there that is not to be unmapped.
+    pub(super) is_range_lost: bool,
+    /// New memory has the flag for GPUDirect RDMA.
+    pub(super) for_rdma: bool,
+}
+
+impl Handles {
+    /// For so many granules.
+    pub(super) fn new(granules: usize, for_rdma: bool) -> Result<Self, HostMemoryExhausted> {
+        Ok(Self {
+            places: LazyTable::new(granules)?,
+            handles: Vec::new(),
+            vacant: Vec::new(),
+            kept: Vec::new(),
+            unwanted: Vec::new(),
+            is_range_lost: false,
+            for_rdma,
+        })
+    }
+
+    /// The handle at a place.
+    pub(super) fn at(&self, place: u32) -> Handle {
+        self.handles[place as usize]
+    }
+
+    /// How many handles are mapped.
+    pub(super) fn mapped(&self) -> usize {
+        self.handles.len() - self.vacant.len() - self.kept.len() - self.unwanted.len()
+    }
+
+    /// Whether there is no physical memory at all.
+    fn is_empty(&self) -> bool {
+        self.handles.len() == self.vacant.len()
+    }
+
+    /// Handles that are kept, from one place of the list on, are to go back to the system.
+    pub(super) fn give_up_kept(&mut self, from: usize) {
+        // There is room for all places.
+        self.unwanted.extend(self.kept.drain(from..));
+    }
+
+    /// Forgets all of them.
+    pub(super) fn clear(&mut self) {
+        self.places.clear();
+        (self.handles, self.vacant) = (Vec::new(), Vec::new());
+        (self.kept, self.unwanted) = (Vec::new(), Vec::new());
+    }
+
+    /// Makes room for one more, in all lists.
+    fn reserve(&mut self) -> Result<(), HostMemoryExhausted> {
+        if !self.vacant.is_empty() {
+            return Ok(());
+        }
+        let more = (self.handles.len() / 4).max(64);
+        self.handles.try_reserve_exact(more)?;
+        self.vacant.try_reserve_exact(self.handles.len() + more)?;
+        self.unwanted.try_reserve_exact(self.handles.len() + more)?;
+        let first = self.handles.len() as u32;
+        self.handles.resize(self.handles.len() + more, 0);
+        self.vacant.extend((first..first + more as u32).rev());
+        Ok(())
+    }
+}
+
+/// Whether the driver refuses what it was asked for, and not for want of memory: these are what cuMemCreate and
+/// cuMemGetAllocationGranularity can return for a flag that they do not take.
+pub(super) fn is_flag_refused(failure: Failure) -> bool {
+    let codes = [CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED, CUDA_ERROR_NOT_PERMITTED];
+    codes.into_iter().any(|code| failure.is(code))
+}
+
+/// Physical memory for one granule; returns the place of its handle. What could not be given back is held still, and
+/// comes first: else there would be more than the limit says.
+///
+/// A driver that refuses the flag for GPUDirect RDMA at first is not asked for it again: memory that cannot be registered
+/// with a network adapter is better than none. Once there is memory with the flag a refusal is a failure as any other, for
+/// "all the physical allocations backing the address range must [...] have identical allocation properties"
+/// (cuMemGetHandleForAddressRange).
+pub(super) fn create(
+    cuda: &Cuda,
+    granule: u64,
+    driver: Driver,
+    handles: &mut Handles,
+    notices: &mut Notices,
+) -> Result<u32, Failure> {
+    if let Some(place) = handles.unwanted.pop() {
+        return Ok(place);
+    }
+    // A handle that cannot be noted is not asked for: the driver's error is the one that fits.
+    let exhausted = Failure::Refused { call: "cuMemCreate", code: CUDA_ERROR_OUT_OF_MEMORY };
+    handles.reserve().map_err(|_| exhausted)?;
+    let ordinal = cuda.ordinal.into();
+    let handle = match calls::create(driver, granule, ordinal, handles.for_rdma) {
+        Err(failure) if handles.for_rdma && handles.is_empty() && is_flag_refused(failure) => {
+            let handle = calls::create(driver, granule, ordinal, false)?;
+            handles.for_rdma = false;
+            notices.add(Notice::NoRdma { failure });
+            handle
+        }
+        handle => handle?,
+    };
+    let Some(place) = handles.vacant.pop() else {
+        // It was made sure of above.
+        // SAFETY: the handle is known here only.
+        let _ = unsafe { calls::release(driver, handle) };
+        return Err(exhausted);
+    };
+    handles.handles[place as usize] = handle;
+    Ok(place)
+}
+
+/// Gives the memory of a handle back that is mapped nowhere.
+pub(super) fn release(driver: Driver, handles: &mut Handles, place: u32) -> Result<(), Failure> {
+    // SAFETY: the handle is ours, mapped nowhere, and is not used again unless it is refused.
+    unsafe { calls::release(driver, handles.at(place)) }?;
+    // There is room for all places.
+    handles.vacant.push(place);
+    Ok(())
+}
+
+/// The same, now or later.
+pub(super) fn release_when_possible(driver: Driver, handles: &mut Handles, place: u32) {
+    handles.unwanted.push(place);
+    let _ = release_unwanted(driver, handles);
+}
+
+/// Tries all that is unwanted; returns the last failure.
+pub(super) fn release_unwanted(driver: Driver, handles: &mut Handles) -> Result<(), Failure> {
+    let (mut refused, mut released) = (0, Ok(()));
+    for nth in 0..handles.unwanted.len() {
+        let place = handles.unwanted[nth];
+        if let Err(failure) = release(driver, handles, place) {
+            handles.unwanted[refused] = place;
+            (refused, released) = (refused + 1, Err(failure));
+        }
+    }
+    handles.unwanted.truncate(refused);
+    released
+}

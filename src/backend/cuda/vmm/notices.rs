@@ -1,0 +1,80 @@
+//! What the driver has refused and the pool does without: collected where a lock is held, and logged when it is not.
+
+use crate::backend::cuda::Cuda;
+use crate::backend::cuda::calls::Failure;
+use crate::error::{keeping_last_error, with_last_error};
+use crate::log::{self, Level};
+use std::ffi::c_int;
+
+/// A refusal.
+pub(super) enum Notice {
+    /// How many devices there are is not known.
+    Uncounted { failure: Failure },
+    /// Whether the device can access the memory is not known.
+    Unanswered { ordinal: c_int, failure: Failure },
+    /// The device has no access to what was mapped; `again`: it is asked for at the next mapping.
+    Refused { ordinal: c_int, failure: Failure, again: bool },
+    /// The flag for GPUDirect RDMA was refused.
+    NoRdma { failure: Failure },
+}
+
+/// Refusals that are not logged yet.
+#[derive(Default)]
+pub(super) struct Notices(Vec<Notice>);
+
+impl Notices {
+    /// Without host memory for it a message is lost, and nothing else.
+    pub(super) fn add(&mut self, notice: Notice) {
+        if self.0.try_reserve(1).is_ok() {
+            self.0.push(notice);
+        }
+    }
+
+    /// Takes them out, to be logged once no lock is held.
+    pub(super) fn take(&mut self) -> Self {
+        std::mem::take(self)
+    }
+
+    /// Logs them. The thread's last error stays what it is.
+    pub(super) fn log(self, cuda: &Cuda) {
+        if self.0.is_empty() {
+            return;
+        }
+        keeping_last_error(|| self.0.iter().for_each(|notice| notice.log(cuda)));
+    }
+}
+
+impl Notice {
+    fn log(&self, cuda: &Cuda) {
+        let own = cuda.ordinal;
+        let (Self::Uncounted { failure }
+        | Self::Unanswered { failure, .. }
+        | Self::Refused { failure, .. }
+        | Self::NoRdma { failure }) = self;
+        // The text is the thread's last error then.
+        let _ = failure.explain(cuda.driver);
+        with_last_error(|why| {
+            let warn = |message| log::emit(Level::Warn, message);
+            match self {
+                Self::Uncounted { .. } => warn(format_args!(
+                    "device {own}: its memory is not accessible to devices with higher ordinals: {why}"
+                )),
+                Self::Unanswered { ordinal, .. } => {
+                    warn(format_args!(
+                        "device {own}: its memory is not accessible to device {ordinal}: {why}"
+                    ));
+                }
+                Self::Refused { ordinal, again: true, .. } => warn(format_args!(
+                    "device {own}: memory that was mapped is not accessible to device {ordinal}; the next mapping tries \
+                     again: {why}"
+                )),
+                Self::Refused { ordinal, again: false, .. } => warn(format_args!(
+                    "device {own}: memory that is mapped from now on is not accessible to device {ordinal}: {why}"
+                )),
+                Self::NoRdma { .. } => warn(format_args!(
+                    "device {own}: memory is allocated without the flag for GPUDirect RDMA: {why}"
+                )),
+            }
+        });
+    }
+}
