@@ -1,5 +1,9 @@
 //! The one list of the driver's functions.
 
+/// The version of the newest headers that the list was compared with (the suite `cuda-headers` does it, and sees to it that
+/// this is the version of those headers). What `cuGetProcAddress` gives for a later version may have another type.
+pub const NEWEST_HEADERS: std::ffi::c_int = 13_050;
+
 /// Passes the list of the driver's functions to `$callback!`.
 ///
 /// An entry is
@@ -274,6 +278,18 @@ macro_rules! driver_functions {
             twin cuStreamBeginCaptureToGraph_ptsz (
             h_stream: CUstream, h_graph: CUgraph, dependencies: *const CUgraphNode,
             dependency_data: *const CUgraphEdgeData, num_dependencies: usize, mode: CUstreamCaptureMode
+        );
+        fn cuStreamBeginRecaptureToGraph as "cuStreamBeginRecaptureToGraph" since 13030
+            twin cuStreamBeginRecaptureToGraph_ptsz (
+            h_stream: CUstream, mode: CUstreamCaptureMode, h_graph: CUgraph,
+            callback_func: CUgraphRecaptureCallback, user_data: *mut c_void
+        );
+        fn cuStreamBeginCaptureToCig as "cuStreamBeginCaptureToCig" since 13010
+            twin cuStreamBeginCaptureToCig_ptsz (
+            h_stream: CUstream, stream_cig_capture_params: *mut CUstreamCigCaptureParams
+        );
+        fn cuStreamEndCaptureToCig as "cuStreamEndCaptureToCig" since 13010 twin cuStreamEndCaptureToCig_ptsz (
+            h_stream: CUstream
         );
         fn cuStreamEndCapture as "cuStreamEndCapture" since 10000 twin cuStreamEndCapture_ptsz (
             h_stream: CUstream, ph_graph: *mut CUgraph

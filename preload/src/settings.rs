@@ -1,6 +1,7 @@
 //! What the user set: `BFC_PRELOAD_...`, read once, before the first hook needs it.
 
 use std::ffi::CStr;
+use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::text;
@@ -60,14 +61,21 @@ fn value<T>(name: &'static CStr, parse: impl Fn(&[u8]) -> Option<T>) -> Option<T
 /// The same. A malformed one is ignored with a warning where libbfc would write one.
 fn of<T>(name: &'static CStr, wanted: &str, parse: impl Fn(&[u8]) -> Option<T>) -> Option<T> {
     let (text, value) = (variable(name)?, value(name, parse));
+    if value.is_none() {
+        let [name, text] = [name, text].map(|text| text.to_str().unwrap_or("?"));
+        warn(format_args!("{name}={text} is ignored: it must be {wanted}"));
+    }
+    value
+}
+
+/// Writes a warning where libbfc would write one.
+pub(crate) fn warn(what: fmt::Arguments<'_>) {
     let log = variable(c"BFC_LOG").map_or(&[][..], CStr::to_bytes);
     let is_quiet =
         [&b""[..], b"off", b"none", b"0", b"error", b"1"].iter().any(|word| log.eq_ignore_ascii_case(word));
-    if value.is_none() && !is_quiet {
-        let [name, text] = [name, text].map(|text| text.to_str().unwrap_or("?"));
-        text::append(c"-", format_args!("libbfc warning: {name}={text} is ignored: it must be {wanted}"));
+    if !is_quiet {
+        text::append(c"-", format_args!("libbfc warning: {what}"));
     }
-    value
 }
 
 fn is(flag: &AtomicBool) -> bool {

@@ -45,6 +45,7 @@ int cuCtxPopCurrent_v2(Handle *context);
 int cuCtxSynchronize(void);
 int cuStreamCreate(Handle *stream, unsigned flags);
 int cuStreamBeginCapture_v2(Handle stream, int mode);
+int cuStreamBeginRecaptureToGraph(Handle stream, int mode, Handle graph, void *callback, void *data);
 int cuStreamEndCapture(Handle stream, Handle *graph);
 int cuGraphDestroy(Handle graph);
 int cuCtxEnablePeerAccess(Handle context, unsigned flags);
