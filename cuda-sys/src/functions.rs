@@ -375,6 +375,10 @@ macro_rules! driver_functions {
             handle: *mut CUmemGenericAllocationHandle, os_handle: *mut c_void,
             sh_handle_type: CUmemAllocationHandleType
         );
+        fn cuMemGetHandleForAddressRange as "cuMemGetHandleForAddressRange" since 11070 (
+            handle: *mut c_void, dptr: CUdeviceptr, size: usize, handle_type: CUmemRangeHandleType,
+            flags: c_ulonglong
+        );
         // Memory pools and stream-ordered allocation.
         fn cuMemAllocAsync as "cuMemAllocAsync" since 11020 twin cuMemAllocAsync_ptsz (
             dptr: *mut CUdeviceptr, bytesize: usize, h_stream: CUstream

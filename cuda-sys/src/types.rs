@@ -118,6 +118,7 @@ types! {
     CUmemLocationType = c_uint;
     CUmemAccess_flags = c_uint;
     CUmemAllocationGranularity_flags = c_uint;
+    CUmemRangeHandleType = c_uint;
     CUmemPool_attribute = c_uint;
     CUgraphMem_attribute = c_uint;
     CUgraphInstantiate_flags = c_uint;

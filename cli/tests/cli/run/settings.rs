@@ -37,6 +37,7 @@ fn every_option_has_its_variable() {
         (&["--free", "wait"], &[("BFC_PRELOAD_FREE", "wait")]),
         (&["--free=SYNC"], &[("BFC_PRELOAD_FREE", "sync")]),
         (&["--async", "--pinned"], &[("BFC_PRELOAD_ASYNC", "1"), ("BFC_PRELOAD_PINNED", "1")]),
+        (&["--ipc"], &[("BFC_PRELOAD_IPC", "1")]),
         (&["--min", "4k", "--max", "1g"], &[("BFC_PRELOAD_MIN", "4096"), ("BFC_PRELOAD_MAX", "1073741824")]),
         (&["--report"], &[("BFC_PRELOAD_REPORT", "-")]),
         (&["--report=a report"], &[("BFC_PRELOAD_REPORT", &report)]),
