@@ -112,7 +112,7 @@ impl World {
         if flags & BFC_REQUEST_SIZE_512 != 0 && !out.is_null() {
             let size = allocated_size(device, out as u64).expect("it lives");
             // A chunk that was not split may be of any size, but is never smaller.
-            assert!(size as u64 >= bytes.next_multiple_of(512), "{bytes} bytes took {size}");
+            assert!(size >= bytes.next_multiple_of(512), "{bytes} bytes took {size}");
         }
         let on_stream = flags & BFC_REQUEST_ON_STREAM != 0;
         if let Some(model) = self.places[place].model.as_mut().filter(|_| on_stream && !out.is_null()) {

@@ -30,7 +30,7 @@ fn every_option_has_its_variable() {
     let here = folder("options");
     let inside = |name: &str| here.join(name).display().to_string();
     let (report, trace) = (inside("a report"), inside("a.trace"));
-    let cases: [(&[&str], Variables<'_>); 10] = [
+    let cases: [(&[&str], Variables<'_>); 11] = [
         (&[], &[]),
         (&["--limit", "1.5GiB"], &[("BFC_MEMORY_LIMIT", "1610612736")]),
         (&["--fraction", "0.25"], &[("BFC_MEMORY_FRACTION", "0.25")]),
