@@ -96,6 +96,11 @@
 // count as a failure, and no report is written.
 #define BFC_REQUEST_HELD_ONLY (1u << 1)
 
+// For bfc_request_t: rounds the size up to a multiple of 512 instead of 256. For clients that allocate everything at an
+// alignment of 512: no 256 bytes remain between their chunks, which they could not use. bfc_requested_size still returns
+// the size that was asked for.
+#define BFC_REQUEST_SIZE_512 (1u << 3)
+
 // Levels of messages, for BFC_LOG and bfc_log_callback_t.
 #define BFC_LOG_ERROR 1
 
@@ -198,7 +203,7 @@ typedef struct bfc_request_t {
   bfc_stream_t stream;
   // Accept chunks stamped at most this; 0: any. Needs BFC_TIMESTAMPS.
   uint64_t freed_before;
-  // BFC_REQUEST_ON_STREAM and BFC_REQUEST_HELD_ONLY, combined by |.
+  // BFC_REQUEST_ON_STREAM, BFC_REQUEST_HELD_ONLY and BFC_REQUEST_SIZE_512, combined by |.
   uint32_t flags;
   // 0.
   uint32_t reserved;
@@ -363,8 +368,8 @@ bfc_status_t bfc_device_lost(int32_t device);
 bfc_status_t bfc_alloc(int32_t device, size_t bytes, void **out_ptr);
 
 // As bfc_alloc, at a multiple of `alignment`, which must be a power of two; one above the limit is
-// BFC_ERROR_OUT_OF_MEMORY. What lies before the aligned address stays free. With an alignment of 512 and more the size
-// is rounded up to a multiple of 512.
+// BFC_ERROR_OUT_OF_MEMORY. What lies before the aligned address stays free. The size is rounded up to a multiple of 256,
+// as always.
 //
 // Precondition: `out_ptr` is NULL or valid for writing.
 bfc_status_t bfc_alloc_aligned(int32_t device,

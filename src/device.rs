@@ -38,6 +38,8 @@ pub struct Request {
     pub freed_before: u64,
     /// In the order of the stream with this handle, as [`Device::alloc_on`].
     pub stream: Option<u64>,
+    /// Whether the size is rounded up to a multiple of 512, and not of 256.
+    pub in_512: bool,
     /// Only from what the allocator holds: no memory is asked of the backend or given back, and no work is waited for. It
     /// is no failure to count if that has no room.
     pub held_only: bool,
@@ -142,13 +144,13 @@ impl Device {
 
     /// Allocates at an alignment, with a bound on the stamps that are acceptable.
     pub fn alloc_with(self, request: &Request) -> Result<u64, Error> {
-        let Request { bytes, alignment, freed_before, stream, held_only } = *request;
+        let Request { bytes, alignment, freed_before, stream, in_512, held_only } = *request;
         let stream = stream.map_or(Ok(Stream::NONE), order::stream_of)?;
         if alignment != 0 && !alignment.is_power_of_two() {
             return Err(fail!(Error::InvalidArgument, "alignment {alignment} is not a power of two"));
         }
         let stamped = if freed_before == 0 { None } else { Some("freed_before") };
-        self.serve(&Ask { bytes, alignment, freed_before, stamped, stream, held_only, scope: None })
+        self.serve(&Ask { bytes, alignment, freed_before, stamped, stream, in_512, held_only, scope: None })
     }
 
     /// As [`Self::alloc`], from chunks whose free was stamped at most `freed_before`; 0 is any. The allocator

@@ -1,4 +1,4 @@
-//! `BFC_REQUEST_HELD_ONLY`: a request that takes nothing from the backend and waits for nobody; and sizes at an alignment of
+//! `BFC_REQUEST_HELD_ONLY`: a request that takes nothing from the backend and waits for nobody; and sizes and alignments of
 //! 512, which the interposer asks for.
 
 mod common;
@@ -78,18 +78,52 @@ fn in_the_order_of_streams_it_asks_what_is_done() {
     pool.check();
 }
 
-/// A program that always asks for 512 has no rests of 256 bytes between its chunks.
+/// An alignment says where a chunk begins, not how long it is: as in XLA a request of 256 bytes takes 256.
 #[test]
-fn at_an_alignment_of_512_sizes_are_multiples_of_512() {
+fn an_alignment_does_not_round_the_size() {
     let pool = Pool::host(MIB, |options| options.flags = BFC_SPLIT_ALWAYS);
-    for (bytes, expected) in [(1, 512), (512, 512), (513, 1024), (1280, 1536)] {
-        for alignment in [512, 4096] {
-            let address = pool.alloc_aligned(bytes, alignment).expect("room");
+    for (bytes, expected) in [(1_usize, 256), (256, 256), (512, 512), (513, 768), (1280, 1280)] {
+        for alignment in [0, 256, 512, 4096_usize] {
+            let address = pool.alloc_ex(&bfc_request_t { alignment, ..request(bytes) }).expect("room");
+            assert!(address.is_multiple_of(alignment.max(256) as u64));
             assert_eq!(pool.allocated_size(address), Ok(expected), "{bytes} at {alignment}");
-            assert_eq!(pool.requested_size(address), Ok(bytes));
+            assert_eq!(pool.requested_size(address), Ok(bytes as u64));
         }
-        let address = pool.get(bytes);
-        assert_eq!(pool.allocated_size(address), Ok(bytes.next_multiple_of(256)), "{bytes}");
     }
+    pool.check();
+}
+
+/// What alignments leave free between chunks is memory: others get it, and with the chunks it becomes one again.
+#[test]
+fn what_an_alignment_skips_is_not_lost() {
+    let pool = Pool::host(MIB, |options| options.flags = BFC_SPLIT_ALWAYS);
+    let aligned: Vec<u64> = std::iter::from_fn(|| pool.alloc_aligned(256, 512).ok())
+        .inspect(|at| assert_eq!(at % 512, 0))
+        .collect();
+    assert_eq!(aligned.len(), 2048);
+    let between: Vec<u64> = std::iter::from_fn(|| pool.alloc_aligned(256, 0x100).ok()).collect();
+    assert_eq!((between.len(), pool.stats().bytes_in_use), (2048, MIB));
+    for address in aligned.into_iter().chain(between) {
+        pool.put(address);
+    }
+    assert_eq!((pool.stats().num_chunks, pool.stats().largest_free_block_bytes), (1, MIB));
+    pool.check();
+}
+
+/// Who asks for it has no rests of 256 bytes between chunks at 512.
+#[test]
+fn sizes_are_multiples_of_512_on_request() {
+    let pool = Pool::host(MIB, |options| options.flags = BFC_SPLIT_ALWAYS);
+    let flags = BFC_REQUEST_SIZE_512;
+    for (bytes, expected) in [(1_usize, 512), (512, 512), (513, 1024), (1280, 1536)] {
+        for alignment in [0, 512, 4096_usize] {
+            let request = bfc_request_t { alignment, flags, ..request(bytes) };
+            let address = pool.alloc_ex(&request).expect("room");
+            assert_eq!(pool.allocated_size(address), Ok(expected), "{bytes} at {alignment}");
+            assert_eq!(pool.requested_size(address), Ok(bytes as u64));
+        }
+    }
+    let largest = bfc_request_t { flags, ..request((1 << 46) - 256) };
+    assert_eq!(pool.alloc_ex(&largest), NONE);
     pool.check();
 }

@@ -52,6 +52,8 @@ pub const PRELOAD_FREE: &str = "BFC_PRELOAD_FREE";
 pub const PRELOAD_ASYNC: &str = "BFC_PRELOAD_ASYNC";
 /// Whether cudaMallocHost is served.
 pub const PRELOAD_PINNED: &str = "BFC_PRELOAD_PINNED";
+/// Whether memory is shared with other processes by legacy handles.
+pub const PRELOAD_IPC: &str = "BFC_PRELOAD_IPC";
 /// The least size that is pooled.
 pub const PRELOAD_MIN: &str = "BFC_PRELOAD_MIN";
 /// The largest.
@@ -63,7 +65,7 @@ pub const PRELOAD_REPORT: &str = "BFC_PRELOAD_REPORT";
 /// Where the interposer says what it sees.
 pub const PRELOAD_CHECK: &str = "BFC_PRELOAD_CHECK";
 
-const VARIABLES: [(&str, Kind); 25] = [
+const VARIABLES: [(&str, Kind); 26] = [
     (BACKEND, Kind::Backend),
     (LIMIT, Kind::Size),
     (MEMORY_FRACTION, Kind::Fraction),
@@ -84,6 +86,7 @@ const VARIABLES: [(&str, Kind); 25] = [
     (PRELOAD_FREE, Kind::Free),
     (PRELOAD_ASYNC, Kind::Switch),
     (PRELOAD_PINNED, Kind::Switch),
+    (PRELOAD_IPC, Kind::Switch),
     (PRELOAD_MIN, Kind::Size),
     (PRELOAD_MAX, Kind::Size),
     (PRELOAD_TRACE, Kind::Path),

@@ -62,6 +62,10 @@ pub struct Run {
     /// Serve pinned host memory too: cudaMallocHost, cudaHostAlloc
     #[arg(long)]
     pinned: bool,
+    /// Share memory with other processes by cudaIpcGetMemHandle: leave requests of 1 MiB and more to the driver, and show
+    /// regions as they are
+    #[arg(long)]
+    ipc: bool,
     /// Leave allocations below this size to the driver
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true, value_parser = size::parse_nonzero)]
     min: Option<u64>,

@@ -308,6 +308,10 @@ constants! {
         CUDA_GRAPH_INSTANTIATE_ERROR = 1;
         CUDA_GRAPH_INSTANTIATE_INVALID_STRUCTURE = 2;
     }
+    // What names a range of addresses to other devices.
+    CUmemRangeHandleType {
+        CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD = 1;
+    }
     // Properties of a kernel.
     CUfunction_attribute {
         CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK = 0;

@@ -1,5 +1,9 @@
 //! The one list of the driver's functions.
 
+/// The version of the newest headers that the list was compared with (the suite `cuda-headers` does it, and sees to it that
+/// this is the version of those headers). What `cuGetProcAddress` gives for a later version may have another type.
+pub const NEWEST_HEADERS: std::ffi::c_int = 13_050;
+
 /// Passes the list of the driver's functions to `$callback!`.
 ///
 /// An entry is
@@ -275,6 +279,18 @@ macro_rules! driver_functions {
             h_stream: CUstream, h_graph: CUgraph, dependencies: *const CUgraphNode,
             dependency_data: *const CUgraphEdgeData, num_dependencies: usize, mode: CUstreamCaptureMode
         );
+        fn cuStreamBeginRecaptureToGraph as "cuStreamBeginRecaptureToGraph" since 13030
+            twin cuStreamBeginRecaptureToGraph_ptsz (
+            h_stream: CUstream, mode: CUstreamCaptureMode, h_graph: CUgraph,
+            callback_func: CUgraphRecaptureCallback, user_data: *mut c_void
+        );
+        fn cuStreamBeginCaptureToCig as "cuStreamBeginCaptureToCig" since 13010
+            twin cuStreamBeginCaptureToCig_ptsz (
+            h_stream: CUstream, stream_cig_capture_params: *mut CUstreamCigCaptureParams
+        );
+        fn cuStreamEndCaptureToCig as "cuStreamEndCaptureToCig" since 13010 twin cuStreamEndCaptureToCig_ptsz (
+            h_stream: CUstream
+        );
         fn cuStreamEndCapture as "cuStreamEndCapture" since 10000 twin cuStreamEndCapture_ptsz (
             h_stream: CUstream, ph_graph: *mut CUgraph
         );
@@ -358,6 +374,10 @@ macro_rules! driver_functions {
         fn cuMemImportFromShareableHandle as "cuMemImportFromShareableHandle" since 10020 (
             handle: *mut CUmemGenericAllocationHandle, os_handle: *mut c_void,
             sh_handle_type: CUmemAllocationHandleType
+        );
+        fn cuMemGetHandleForAddressRange as "cuMemGetHandleForAddressRange" since 11070 (
+            handle: *mut c_void, dptr: CUdeviceptr, size: usize, handle_type: CUmemRangeHandleType,
+            flags: c_ulonglong
         );
         // Memory pools and stream-ordered allocation.
         fn cuMemAllocAsync as "cuMemAllocAsync" since 11020 twin cuMemAllocAsync_ptsz (

@@ -23,5 +23,6 @@ mod types;
 pub use constants::*;
 pub use driver::{Driver, FUNCTIONS, Function, fns};
 pub use error::Error;
+pub use functions::NEWEST_HEADERS;
 pub use linker::DLSYM_VERSIONS;
 pub use types::*;

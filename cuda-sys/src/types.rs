@@ -118,6 +118,7 @@ types! {
     CUmemLocationType = c_uint;
     CUmemAccess_flags = c_uint;
     CUmemAllocationGranularity_flags = c_uint;
+    CUmemRangeHandleType = c_uint;
     CUmemPool_attribute = c_uint;
     CUgraphMem_attribute = c_uint;
     CUgraphInstantiate_flags = c_uint;
@@ -127,6 +128,15 @@ types! {
     CUdriverProcAddress_flags = c_uint;
     CUdriverProcAddressQueryResult = c_uint;
     CUhostFn = Option<unsafe extern "C" fn(user_data: *mut c_void)>;
+    CUgraphRecaptureCallback = Option<
+        unsafe extern "C" fn(
+            data: *mut c_void,
+            node: CUgraphNode,
+            original_params: *const c_void,
+            recapture_params: *const c_void,
+            status: c_uint,
+        ) -> CUresult,
+    >;
     CUstreamCallback = Option<unsafe extern "C" fn(stream: CUstream, status: CUresult, user_data: *mut c_void)>;
 }
 
@@ -166,6 +176,10 @@ structs! {
         execAffinityParams: *mut CUexecAffinityParam,
         numExecAffinityParams: c_int,
         cigParams: *mut CUctxCigParam,
+    }
+    // Its field is a pointer to a struct that no function of the list needs.
+    CUstreamCigCaptureParams {
+        streamCigParams: *mut c_void,
     }
     CUmemLocation {
         type_: CUmemLocationType,

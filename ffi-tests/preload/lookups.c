@@ -65,6 +65,13 @@ static void by_version(void) {
   IS_OURS(given("cuDevicePrimaryCtxRelease", 11000, 0), "cuDevicePrimaryCtxRelease_v2");
   IS_OURS(given("cuStreamBeginCapture", 10000, 0), "cuStreamBeginCapture");
   IS_OURS(given("cuStreamBeginCapture", 10010, 0), "cuStreamBeginCapture_v2");
+  IS_OURS(given("cuStreamBeginCaptureToGraph", 12030, 0), "cuStreamBeginCaptureToGraph");
+  IS_OURS(given("cuStreamBeginRecaptureToGraph", 13030, 0), "cuStreamBeginRecaptureToGraph");
+  IS_OURS(given("cuStreamBeginRecaptureToGraph", 13050, PER_THREAD_STREAM), "cuStreamBeginRecaptureToGraph_ptsz");
+  IS_OURS(given("cuStreamBeginCaptureToCig", 13010, 0), "cuStreamBeginCaptureToCig");
+  IS_OURS(given("cuStreamEndCaptureToCig", 13010, PER_THREAD_STREAM), "cuStreamEndCaptureToCig_ptsz");
+  /* The driver's own function, which it exports, is ours whatever version is named. */
+  IS_OURS(given("cuMemAlloc", 13060, 0), "cuMemAlloc_v2");
   IS_OURS(given("cuStreamDestroy", 12000, 0), "cuStreamDestroy_v2");
   IS_OURS(given("cuCtxSynchronize", 12000, 0), "cuCtxSynchronize");
   CHECK(ours(given("cuInit", 12000, 0)) == NULL);

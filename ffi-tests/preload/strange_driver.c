@@ -32,7 +32,7 @@ int cuGetProcAddress_v2(const char *name, void **place, int version, uint64_t fl
     return 0;
   }
   if (strcmp(name, "cuMemAlloc") == 0)
-    *place = version >= 14000 ? (void *)later_alloc : version >= 3020 ? (void *)inner_alloc : (void *)cuMemAlloc;
+    *place = version >= 13060 ? (void *)later_alloc : version >= 3020 ? (void *)inner_alloc : (void *)cuMemAlloc;
   if (status) *status = *place == NULL;
   return 0;
 }

@@ -28,6 +28,13 @@ int main(void) {
   CHECK(!is_ours(function));
   unsigned narrow = 0;
   SAME(((int (*)(unsigned *, unsigned))function)(&narrow, 7), 32);
+  /* Up to the headers that the hooks were compared with (cuda_sys::NEWEST_HEADERS), and not for a version later. */
+  SAME(find("cuMemAlloc", &function, 13050, 0, NULL), SUCCESS);
+  CHECK(is_ours(function));
+  SAME(find("cuMemAlloc", &function, 13060, 0, NULL), SUCCESS);
+  CHECK(!is_ours(function));
+  uint64_t wide = 0;
+  SAME(((int (*)(uint64_t *, size_t, uint64_t))function)(&wide, 7, 1), 128);
   SAME(find("cuMemAlloc", &function, 14000, 0, NULL), SUCCESS);
   CHECK(!is_ours(function));
   CHECK(is_ours(dlsym(driver, "cuMemAlloc_v2")));

@@ -32,7 +32,7 @@ int simcuda_configure(int devices, uint64_t memory);
 void simcuda_shutdown(void);
 
 typedef enum simcuda_option {
-  SIMCUDA_DRIVER_VERSION = 0,    /* 13000: newer functions are not found, and not supported if called */
+  SIMCUDA_DRIVER_VERSION = 0,    /* 13050: newer functions are not found, and not supported if called */
   SIMCUDA_POISON = 1,            /* 0: freed memory is unmapped, a stray access faults; 1: filled with 0xdd */
   SIMCUDA_REUSE_ADDRESSES = 2,   /* 1: the lowest free address; 0: none again until all were used */
   SIMCUDA_SYNCHRONIZE_WAITS = 3, /* 0: a blocking call runs the held work that it waits for, so one thread never

@@ -1,6 +1,7 @@
 //! Stream captures under way. A context with a captured stream cannot be synchronised: it would end the capture. So while
 //! there is one, what was freed goes on waiting.
 
+use std::ffi::c_void;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -80,6 +81,10 @@ impl Place {
         self.change(stream, ptr::null_mut(), ptr::null_mut())
     }
 
+    fn is_taken(&self) -> bool {
+        !self.stream.load(Ordering::Acquire).is_null()
+    }
+
     /// The stream, if it is of that context.
     fn stream_of(&self, context: CUcontext) -> Option<CUstream> {
         let stream = self.stream.load(Ordering::Acquire);
@@ -98,6 +103,15 @@ fn begun(stream: CUstream) {
 fn ended(stream: CUstream) {
     PLACES.iter().find(|place| place.give_up(named(stream)));
     one_less();
+}
+
+/// A capture has ended. One that was not seen to begin has no place in the table and takes none: else the count would lack
+/// another capture that is still under way. Only where more are counted than there are places it may be one of those.
+fn ended_if_begun(stream: CUstream) {
+    let is_known = PLACES.iter().any(|place| place.give_up(named(stream)));
+    if is_known || COUNT.load(Ordering::Acquire) > PLACES.iter().filter(|place| place.is_taken()).count() {
+        one_less();
+    }
 }
 
 fn one_less() {
@@ -192,6 +206,20 @@ begins! {
         count: usize,
         mode: CUstreamCaptureMode
     );
+    cuStreamBeginRecaptureToGraph(
+        mode: CUstreamCaptureMode,
+        graph: CUgraph,
+        callback: CUgraphRecaptureCallback,
+        data: *mut c_void
+    );
+    cuStreamBeginRecaptureToGraph_ptsz(
+        mode: CUstreamCaptureMode,
+        graph: CUgraph,
+        callback: CUgraphRecaptureCallback,
+        data: *mut c_void
+    );
+    cuStreamBeginCaptureToCig(parameters: *mut CUstreamCigCaptureParams);
+    cuStreamBeginCaptureToCig_ptsz(parameters: *mut CUstreamCigCaptureParams);
 }
 
 /// A capture ends, also where it had become invalid.
@@ -208,7 +236,25 @@ macro_rules! ends {
                 let code = unsafe { end(stream, graph) };
                 // A call that found no capture, or one of another thread's, ended none.
                 if is_captured && !self::is_captured(stream) {
-                    ended(stream);
+                    ended_if_begun(stream);
+                }
+                code
+            }
+        )*
+    };
+    // "When a stream is in CIG capture mode": whether cuStreamIsCapturing says so is not documented, but the call has a
+    // code.
+    (if it succeeds: $($symbol:ident)*) => {
+        $(
+            /// # Safety
+            /// As the driver's.
+            #[unsafe(no_mangle)]
+            pub unsafe extern "C" fn $symbol(stream: CUstream) -> CUresult {
+                let Some(end) = real::$symbol() else { return CUDA_ERROR_NOT_INITIALIZED };
+                // SAFETY: the caller's argument.
+                let code = unsafe { end(stream) };
+                if code == CUDA_SUCCESS {
+                    ended_if_begun(stream);
                 }
                 code
             }
@@ -219,6 +265,12 @@ macro_rules! ends {
 ends! {
     cuStreamEndCapture
     cuStreamEndCapture_ptsz
+}
+
+ends! {
+    if it succeeds:
+    cuStreamEndCaptureToCig
+    cuStreamEndCaptureToCig_ptsz
 }
 
 /// Whether the stream is in a capture, also one that has become invalid.

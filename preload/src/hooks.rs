@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_int, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
-use cuda_sys::{Driver, FUNCTIONS};
+use cuda_sys::{Driver, FUNCTIONS, NEWEST_HEADERS};
 
 use crate::captures::*;
 use crate::created::*;
@@ -110,13 +110,19 @@ pub(crate) fn before(real: *mut c_void) -> Option<&'static Hook> {
     HOOKS.iter().find(|hook| hook.real.load(Ordering::Relaxed) == real)
 }
 
-/// The newest version of CUDA whose functions cuda-sys's list knows. A later one may have another function by the same
-/// name, of another type.
-const KNOWN: c_int = 13_999;
+/// Whether there is a hook by a name that `cuGetProcAddress` takes.
+pub(crate) fn has_name(name: &CStr) -> bool {
+    let name = name.to_bytes();
+    FUNCTIONS
+        .iter()
+        .filter(|known| known.name.as_bytes() == name)
+        .any(|known| HOOKS.iter().any(|hook| hook.of == known.symbol))
+}
 
-/// The hook for what `cuGetProcAddress` gives by a name, a version and flags, as its documentation says.
+/// The hook for what `cuGetProcAddress` gives by a name, a version and flags, as its documentation says. A version later
+/// than the headers that cuda-sys's list was compared with may have another function by that name, of another type.
 pub(crate) fn by_version(name: &CStr, version: c_int, per_thread: bool) -> Option<&'static Hook> {
-    if version > KNOWN {
+    if version > NEWEST_HEADERS {
         return None;
     }
     let name = name.to_str().ok()?;

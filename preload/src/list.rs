@@ -15,8 +15,8 @@ macro_rules! hooks {
         cuMemAlloc_v2: cuMemAlloc_v2, Pooled, "the pool's main job";
         cuMemFree_v2: cuMemFree_v2, Pooled, "a chunk waits until the context was synchronised after its free; other pointers go to the driver";
         cuMemGetInfo_v2: cuMemGetInfo_v2, Corrected, "what the pool holds and nobody uses counts as free, and no more than a limit leaves";
-        cuMemGetAddressRange_v2: cuMemGetAddressRange_v2, Corrected, "a pooled allocation is the range, not the region that it is cut from";
-        cuPointerGetAttribute: cuPointerGetAttribute, Corrected, "range, mapping, identity and IPC of a pooled allocation are its own";
+        cuMemGetAddressRange_v2: cuMemGetAddressRange_v2, Corrected, "a pooled allocation is the range, not the region that it is cut from; with BFC_PRELOAD_IPC=1 the region is";
+        cuPointerGetAttribute: cuPointerGetAttribute, Corrected, "range, mapping, identity and IPC of a pooled allocation are its own; with BFC_PRELOAD_IPC=1 its region's";
         cuPointerGetAttributes: cuPointerGetAttributes, Corrected, "the same";
         cuIpcGetMemHandle: cuIpcGetMemHandle, Refused, "of a pooled pointer that is not its region's base: the driver's handle would name the region and lose the offset";
         // Memory that the pool may stand in the way of.
@@ -43,8 +43,14 @@ macro_rules! hooks {
         cuStreamBeginCapture_v2_ptsz: cuStreamBeginCapture_v2, Watched, "the same";
         cuStreamBeginCaptureToGraph: cuStreamBeginCaptureToGraph, Watched, "the same";
         cuStreamBeginCaptureToGraph_ptsz: cuStreamBeginCaptureToGraph, Watched, "the same";
-        cuStreamEndCapture: cuStreamEndCapture, Watched, "the capture's end";
+        cuStreamBeginRecaptureToGraph: cuStreamBeginRecaptureToGraph, Watched, "the same, since CUDA 13.3";
+        cuStreamBeginRecaptureToGraph_ptsz: cuStreamBeginRecaptureToGraph, Watched, "the same";
+        cuStreamBeginCaptureToCig: cuStreamBeginCaptureToCig, Watched, "the same, into a command list of a graphics API; since CUDA 13.1";
+        cuStreamBeginCaptureToCig_ptsz: cuStreamBeginCaptureToCig, Watched, "the same";
+        cuStreamEndCapture: cuStreamEndCapture, Watched, "the capture's end, if its beginning was seen";
         cuStreamEndCapture_ptsz: cuStreamEndCapture, Watched, "the same";
+        cuStreamEndCaptureToCig: cuStreamEndCaptureToCig, Watched, "the same";
+        cuStreamEndCaptureToCig_ptsz: cuStreamEndCaptureToCig, Watched, "the same";
         cuStreamDestroy: cuStreamDestroy, Watched, "ends a capture too, and with BFC_PRELOAD_ASYNC=1 what the pool knows of the stream";
         cuStreamDestroy_v2: cuStreamDestroy_v2, Watched, "the same";
         // The life of contexts.
@@ -81,7 +87,7 @@ pub(crate) enum Fate {
     Refused,
 }
 
-/// Functions of the driver that give or take memory, and are no hooks: they are passed through. Several names have
+/// Functions of the driver that give, take or map memory, and are no hooks: they are passed through. Several names have
 /// spaces between them.
 #[allow(dead_code)] // for the documentation
 pub(crate) const NOT_HOOKED: &[(&str, &str)] = &[
@@ -100,12 +106,35 @@ pub(crate) const NOT_HOOKED: &[(&str, &str)] = &[
         "arrays are opaque: they have no address",
     ),
     (
-        "cuMemMap cuMemUnmap cuMemRelease cuMemAddressReserve cuMemAddressFree cuMemSetAccess",
+        "cuMemMap cuMemMapArrayAsync cuMemUnmap cuMemRelease cuMemAddressReserve cuMemAddressFree cuMemSetAccess",
         "virtual memory that the program manages itself",
     ),
-    ("cuMemPoolCreate cuMemPoolDestroy cuMemPoolTrimTo cuMemPoolSetAttribute", "the driver's own pools"),
+    (
+        "cuMulticastBindAddr cuMulticastBindAddr_v2 cuMulticastBindMem cuMulticastBindMem_v2 cuMulticastUnbind \
+         cuLogicalEndpointBindAddr cuLogicalEndpointBindMem cuLogicalEndpointUnbind",
+        "they bind virtual memory that the program manages itself",
+    ),
+    (
+        "cuMemPoolCreate cuMemPoolDestroy cuMemPoolTrimTo cuMemPoolSetAttribute cuMemPoolImportFromShareableHandle \
+         cuMemPoolImportPointer",
+        "the driver's own pools",
+    ),
+    (
+        "cuImportExternalMemory cuExternalMemoryGetMappedBuffer cuExternalMemoryGetMappedMipmappedArray \
+         cuDestroyExternalMemory",
+        "memory of another API",
+    ),
+    (
+        "cuGraphicsMapResources cuGraphicsResourceGetMappedPointer_v2 cuGraphicsUnmapResources",
+        "memory of a graphics API",
+    ),
+    (
+        "cuMemGetHandleForAddressRange",
+        "the driver's handle is of the range that is named, also inside of a region; the range must be whole pages of the \
+         host, and pooled allocations of 1 MiB and more begin at one",
+    ),
     ("cuIpcOpenMemHandle_v2 cuIpcCloseMemHandle", "memory of another process"),
-    ("cuGraphAddMemAllocNode cuGraphAddMemFreeNode", "memory that a graph owns"),
+    ("cuGraphAddMemAllocNode cuGraphAddMemFreeNode cuDeviceGraphMemTrim", "memory that a graph owns"),
     (
         "cuPointerSetAttribute",
         "CU_POINTER_ATTRIBUTE_SYNC_MEMOPS of a pooled pointer is set for the whole region that it lies in",
@@ -138,6 +167,25 @@ pub(crate) const RUNTIME: &[(&str, &str)] = &[
     ("cudaPointerGetAttributes", "cuPointerGetAttributes"),
     ("cudaIpcGetMemHandle", "cuIpcGetMemHandle"),
     ("cudaIpcOpenMemHandle", "cuIpcOpenMemHandle_v2"),
+    ("cudaIpcCloseMemHandle", "cuIpcCloseMemHandle"),
+    ("cudaHostUnregister", "cuMemHostUnregister"),
+    ("cudaMemPoolCreate", "cuMemPoolCreate"),
+    ("cudaMemPoolDestroy", "cuMemPoolDestroy"),
+    ("cudaMemPoolTrimTo", "cuMemPoolTrimTo"),
+    ("cudaMemPoolImportFromShareableHandle", "cuMemPoolImportFromShareableHandle"),
+    ("cudaMemPoolImportPointer", "cuMemPoolImportPointer"),
+    ("cudaDeviceGraphMemTrim", "cuDeviceGraphMemTrim"),
+    ("cudaImportExternalMemory", "cuImportExternalMemory"),
+    ("cudaExternalMemoryGetMappedBuffer", "cuExternalMemoryGetMappedBuffer"),
+    ("cudaExternalMemoryGetMappedMipmappedArray", "cuExternalMemoryGetMappedMipmappedArray"),
+    ("cudaDestroyExternalMemory", "cuDestroyExternalMemory"),
+    ("cudaGraphicsMapResources", "cuGraphicsMapResources"),
+    ("cudaGraphicsResourceGetMappedPointer", "cuGraphicsResourceGetMappedPointer_v2"),
+    ("cudaGraphicsUnmapResources", "cuGraphicsUnmapResources"),
+    ("cudaStreamBeginCapture", "cuStreamBeginCapture_v2"),
+    ("cudaStreamBeginCaptureToGraph", "cuStreamBeginCaptureToGraph"),
+    ("cudaStreamBeginRecaptureToGraph", "cuStreamBeginRecaptureToGraph"),
+    ("cudaStreamEndCapture", "cuStreamEndCapture"),
     ("cudaDeviceReset", "cuDevicePrimaryCtxReset_v2"),
     ("cudaDeviceSynchronize", "cuCtxSynchronize"),
     ("cudaGetDriverEntryPoint", "cuGetProcAddress_v2"),

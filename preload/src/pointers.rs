@@ -8,7 +8,7 @@ use cuda_sys::*;
 
 use crate::hooks::real;
 use crate::pool::{self, Pool};
-use crate::{bfc, pinned};
+use crate::{bfc, pinned, settings};
 
 /// An address in memory of a pool.
 struct Pooled {
@@ -22,7 +22,13 @@ struct Pooled {
 /// An address that is nobody's: what the driver says of it is what it says of a pointer that was freed.
 const NOBODYS: CUdeviceptr = 1;
 
+/// What is pooled at an address, if the program is to see that. It sees regions where it shares them: a client that takes the
+/// beginning of an allocation for a handle, and the distance to it for an offset, is right then.
 fn pooled(address: u64) -> Option<Pooled> {
+    if settings::shares_regions() { None } else { located(address) }
+}
+
+fn located(address: u64) -> Option<Pooled> {
     let pool = match bfc::owner(address)? {
         bfc::PINNED => Some(pinned::pool()).filter(|pool| pool.is_ours()),
         _ => pool::owner(address),
@@ -176,7 +182,15 @@ pub unsafe extern "C" fn cuPointerGetAttributes(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuIpcGetMemHandle(handle: *mut CUipcMemHandle, address: CUdeviceptr) -> CUresult {
     let Some(ask) = real::cuIpcGetMemHandle() else { return CUDA_ERROR_NOT_INITIALIZED };
-    match pooled(address) {
+    if settings::shares_regions() && bfc::owner(address).is_some() {
+        // Of the region's beginning, whatever lies there now: others' offsets begin there.
+        return match begins_allocation(address) {
+            // SAFETY: the caller's arguments.
+            true => unsafe { ask(handle, address) },
+            false => CUDA_ERROR_INVALID_VALUE,
+        };
+    }
+    match located(address) {
         // The handle would name the region, and the receiver would see what lies at its beginning.
         Some(pooled) if pooled.allocation.is_none_or(|(start, ..)| start != pooled.region) => {
             CUDA_ERROR_INVALID_VALUE
@@ -184,4 +198,12 @@ pub unsafe extern "C" fn cuIpcGetMemHandle(handle: *mut CUipcMemHandle, address:
         // SAFETY: the caller's arguments.
         _ => unsafe { ask(handle, address) },
     }
+}
+
+/// Whether the driver has an allocation that begins at an address.
+fn begins_allocation(address: u64) -> bool {
+    let mut base = 0;
+    // SAFETY: any address may be asked for, and the pointer is valid for writing; the size is not wanted.
+    let code = real::cuMemGetAddressRange_v2().map(|ask| unsafe { ask(&mut base, ptr::null_mut(), address) });
+    code == Some(CUDA_SUCCESS) && base == address
 }

@@ -27,8 +27,16 @@ const MANY: u64 = 1024;
 /// What is freed may be handed out at once, for a test to show that it sees the races that come of it.
 const MUTATED: bool = cfg!(feature = "without-quarantine");
 
-/// The driver aligns what it gives to 512; its documentation promises 256.
+/// Drivers align small allocations to 512; the documentation promises 256.
 const ALIGNMENT: usize = 512;
+
+/// They align large ones to pages, and programs rely on it: a DMA-BUF (`cuMemGetHandleForAddressRange`), by which NCCL
+/// registers memory with a network, wants whole pages of the host, which have up to 64 KiB. 2 MiB would need 5% more
+/// memory for the recorded programs, these need 0.1% (docs/interposition.md, `cargo bench --bench alignment`).
+const LARGE_ALIGNMENT: usize = 64 << 10;
+
+/// Large is what has at least so many bytes.
+const LARGE: usize = 1 << 20;
 
 /// What is known of a pool beside libbfc's own books.
 pub(crate) struct State {
@@ -211,6 +219,12 @@ impl Pool {
         {
             return Ok(address);
         }
+        // Rather at another place than not at all.
+        if self.alignment_of(bytes) != ALIGNMENT
+            && let Ok(address) = self.request_at(ALIGNMENT, bytes, stream, 0)
+        {
+            return Ok(address);
+        }
         // The limit is meant for devices.
         if settings::is_limited() && self.ordinal != bfc::PINNED {
             return Err(Refused::OutOfMemory);
@@ -220,8 +234,30 @@ impl Pool {
         Err(Refused::Pass(Passed::Full))
     }
 
+    /// Where a request of that size may begin.
+    #[inline]
+    fn alignment_of(self, bytes: usize) -> usize {
+        match self.ordinal {
+            _ if bytes < LARGE => ALIGNMENT,
+            // Pinned memory begins at a page of the host.
+            bfc::PINNED => page(),
+            _ => LARGE_ALIGNMENT,
+        }
+    }
+
     #[inline]
     fn request(self, bytes: usize, stream: Option<CUstream>, flags: u32) -> Result<u64, Status> {
+        self.request_at(self.alignment_of(bytes), bytes, stream, flags)
+    }
+
+    #[inline]
+    fn request_at(
+        self,
+        alignment: usize,
+        bytes: usize,
+        stream: Option<CUstream>,
+        flags: u32,
+    ) -> Result<u64, Status> {
         let (stream, on_stream) = match stream {
             Some(stream) => (stream.cast(), bfc::ON_STREAM),
             None => (ptr::null_mut(), 0),
@@ -229,10 +265,10 @@ impl Pool {
         let request = Request {
             struct_size: size_of::<Request>(),
             bytes,
-            alignment: ALIGNMENT,
+            alignment,
             stream,
             freed_before: 0,
-            flags: flags | on_stream,
+            flags: flags | on_stream | bfc::SIZE_512,
             reserved: 0,
         };
         let mut address = ptr::null_mut();
@@ -344,6 +380,13 @@ pub(crate) fn owner(address: u64) -> Option<Pool> {
 
 fn of_ordinal(ordinal: i32) -> Option<Pool> {
     Pool::of_device(usize::try_from(ordinal).ok()?).filter(|pool| pool.is_there())
+}
+
+/// The size of a page of the host.
+#[cold]
+fn page() -> usize {
+    // SAFETY: no preconditions.
+    usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(ALIGNMENT)
 }
 
 pub(crate) fn pointer(address: u64) -> *mut c_void {

@@ -161,10 +161,14 @@ fn replace(place: *mut *mut c_void, name: *const c_char, version: c_int, flags: 
     let per_thread = flags & cuuint64_t::from(CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0;
     // A driver may give another address than the one it exports, so what the documentation says counts too.
     let hook = hooks::before(found).or_else(|| hooks::by_version(name, version, per_thread));
-    if let Some(hook) = hook {
-        watch::looked_up(watch::By::ProcAddress, hook);
-        // SAFETY: as above.
-        unsafe { *place = hook.ours.cast_mut() };
+    match hook {
+        Some(hook) => {
+            watch::looked_up(watch::By::ProcAddress, hook);
+            // SAFETY: as above.
+            unsafe { *place = hook.ours.cast_mut() };
+        }
+        None if version > NEWEST_HEADERS && hooks::has_name(name) => watch::too_new(name, version),
+        None => {}
     }
 }
 

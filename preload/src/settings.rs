@@ -1,6 +1,7 @@
 //! What the user set: `BFC_PRELOAD_...`, read once, before the first hook needs it.
 
 use std::ffi::CStr;
+use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::text;
@@ -9,6 +10,7 @@ static READ: AtomicBool = AtomicBool::new(false);
 static FREE_SYNCHRONIZES: AtomicBool = AtomicBool::new(false);
 static SERVES_ASYNC: AtomicBool = AtomicBool::new(false);
 static SERVES_PINNED: AtomicBool = AtomicBool::new(false);
+static SHARES_REGIONS: AtomicBool = AtomicBool::new(false);
 static WANTS_GRANULES: AtomicBool = AtomicBool::new(false);
 static IS_LIMITED: AtomicBool = AtomicBool::new(false);
 static LEAST: AtomicU64 = AtomicU64::new(0);
@@ -34,7 +36,12 @@ pub(crate) fn read() {
         _ => None,
     });
     FREE_SYNCHRONIZES.store(free.unwrap_or(false), Ordering::Relaxed);
-    for (name, place) in [(c"BFC_PRELOAD_ASYNC", &SERVES_ASYNC), (c"BFC_PRELOAD_PINNED", &SERVES_PINNED)] {
+    let switches = [
+        (c"BFC_PRELOAD_ASYNC", &SERVES_ASYNC),
+        (c"BFC_PRELOAD_PINNED", &SERVES_PINNED),
+        (c"BFC_PRELOAD_IPC", &SHARES_REGIONS),
+    ];
+    for (name, place) in switches {
         place.store(of(name, "a switch like 1", switch).unwrap_or(false), Ordering::Relaxed);
     }
     for (name, place) in [(c"BFC_PRELOAD_MIN", &LEAST), (c"BFC_PRELOAD_MAX", &MOST)] {
@@ -60,14 +67,21 @@ fn value<T>(name: &'static CStr, parse: impl Fn(&[u8]) -> Option<T>) -> Option<T
 /// The same. A malformed one is ignored with a warning where libbfc would write one.
 fn of<T>(name: &'static CStr, wanted: &str, parse: impl Fn(&[u8]) -> Option<T>) -> Option<T> {
     let (text, value) = (variable(name)?, value(name, parse));
+    if value.is_none() {
+        let [name, text] = [name, text].map(|text| text.to_str().unwrap_or("?"));
+        warn(format_args!("{name}={text} is ignored: it must be {wanted}"));
+    }
+    value
+}
+
+/// Writes a warning where libbfc would write one.
+pub(crate) fn warn(what: fmt::Arguments<'_>) {
     let log = variable(c"BFC_LOG").map_or(&[][..], CStr::to_bytes);
     let is_quiet =
         [&b""[..], b"off", b"none", b"0", b"error", b"1"].iter().any(|word| log.eq_ignore_ascii_case(word));
-    if value.is_none() && !is_quiet {
-        let [name, text] = [name, text].map(|text| text.to_str().unwrap_or("?"));
-        text::append(c"-", format_args!("libbfc warning: {name}={text} is ignored: it must be {wanted}"));
+    if !is_quiet {
+        text::append(c"-", format_args!("libbfc warning: {what}"));
     }
-    value
 }
 
 fn is(flag: &AtomicBool) -> bool {
@@ -92,6 +106,16 @@ pub(crate) fn serves_pinned() -> bool {
     is(&SERVES_PINNED)
 }
 
+/// Whether memory is shared with other processes by legacy IPC handles: an allocation is then the driver's, which for pooled
+/// memory is the region, and what is large is not pooled.
+pub(crate) fn shares_regions() -> bool {
+    is(&SHARES_REGIONS)
+}
+
+/// With [`shares_regions`] requests of so many bytes go to the driver. What NCCL shares has 2 MiB and more, and so have the
+/// segments of PyTorch.
+const SHARED: u64 = 1 << 20;
+
 /// Whether pools are of granules that are mapped.
 pub(crate) fn wants_granules() -> bool {
     is(&WANTS_GRANULES)
@@ -108,7 +132,9 @@ pub(crate) fn pools(bytes: usize) -> bool {
         read();
     }
     let bytes = bytes as u64;
-    bytes != 0 && LEAST.load(Ordering::Relaxed) <= bytes && bytes <= MOST.load(Ordering::Relaxed)
+    let is_shared = bytes >= SHARED && SHARES_REGIONS.load(Ordering::Relaxed);
+    let is_in_range = LEAST.load(Ordering::Relaxed) <= bytes && bytes <= MOST.load(Ordering::Relaxed);
+    bytes != 0 && is_in_range && !is_shared
 }
 
 /// A switch, as libbfc's own are written.

@@ -1,9 +1,11 @@
 //! What `bfc run --check` wants to know: whether the program found its way to us, and what became of it. Each line is
 //! written when it happens, so that it is there also if the program crashes.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, c_int};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
+
+use cuda_sys::NEWEST_HEADERS;
 
 use crate::hooks::Hook;
 use crate::list::Fate;
@@ -61,6 +63,21 @@ pub(crate) fn looked_up(by: By, hook: &Hook) {
     if hook.looked_up.get(by as usize).is_some_and(is_first) {
         say(format_args!("looked-up {way} {}", hook.symbol.to_str().unwrap_or("?")));
     }
+}
+
+/// A lookup of a hooked name for a version of CUDA that is later than the headers known here was answered with the driver's
+/// own function: its type may be another one.
+#[cold]
+pub(crate) fn too_new(name: &CStr, version: c_int) {
+    let name = name.to_str().unwrap_or("?");
+    say(format_args!("too-new {version} {name}"));
+    settings::warn(format_args!(
+        "cuGetProcAddress: {name} of CUDA {}.{} is not interposed: libbfc knows the functions up to CUDA {}.{}",
+        version / 1000,
+        version % 1000 / 10,
+        NEWEST_HEADERS / 1000,
+        NEWEST_HEADERS % 1000 / 10,
+    ));
 }
 
 /// A hook is on its way to the driver, or to the pool, for the first time.

@@ -1,7 +1,9 @@
 //! Allocation and free.
 
 use super::answer::{status, status_and};
-use super::types::{BFC_REQUEST_HELD_ONLY, BFC_REQUEST_ON_STREAM, bfc_request_t, bfc_status_t};
+use super::types::{
+    BFC_REQUEST_HELD_ONLY, BFC_REQUEST_ON_STREAM, BFC_REQUEST_SIZE_512, bfc_request_t, bfc_status_t,
+};
 use super::versioned;
 use crate::device::{Device, Request};
 use crate::error::{Error, fail};
@@ -31,8 +33,8 @@ pub unsafe extern "C" fn bfc_alloc(device: i32, bytes: usize, out_ptr: *mut *mut
 }
 
 /// As bfc_alloc, at a multiple of `alignment`, which must be a power of two; one above the limit is
-/// BFC_ERROR_OUT_OF_MEMORY. What lies before the aligned address stays free. With an alignment of 512 and more the size
-/// is rounded up to a multiple of 512.
+/// BFC_ERROR_OUT_OF_MEMORY. What lies before the aligned address stays free. The size is rounded up to a multiple of 256,
+/// as always.
 ///
 /// # Safety
 /// `out_ptr` is NULL or valid for writing.
@@ -74,7 +76,8 @@ pub unsafe extern "C" fn bfc_alloc_ex(
         }
         // SAFETY: not NULL, so valid by this function's contract.
         let request = unsafe { versioned::read(request)? };
-        if request.flags & !(BFC_REQUEST_ON_STREAM | BFC_REQUEST_HELD_ONLY) != 0 || request.reserved != 0 {
+        const FLAGS: u32 = BFC_REQUEST_ON_STREAM | BFC_REQUEST_HELD_ONLY | BFC_REQUEST_SIZE_512;
+        if request.flags & !FLAGS != 0 || request.reserved != 0 {
             return Err(fail!(
                 Error::InvalidArgument,
                 "unknown flags in bfc_request_t, or its reserved field is not 0"
@@ -85,7 +88,8 @@ pub unsafe extern "C" fn bfc_alloc_ex(
         let on_stream = request.flags & BFC_REQUEST_ON_STREAM != 0;
         let stream = on_stream.then_some(request.stream as u64);
         let held_only = request.flags & BFC_REQUEST_HELD_ONLY != 0;
-        allocate(device, &Request { bytes, alignment, freed_before, stream, held_only })
+        let in_512 = request.flags & BFC_REQUEST_SIZE_512 != 0;
+        allocate(device, &Request { bytes, alignment, freed_before, stream, in_512, held_only })
     };
     // SAFETY: by this function's contract.
     unsafe { status_and(out_ptr, null_mut(), work) }

@@ -18,13 +18,10 @@ pub(crate) fn round_up(bytes: u64) -> Option<u64> {
     Some((bytes + (UNIT - 1)) & !(UNIT - 1))
 }
 
-/// As `round_up`, for a request at an alignment. Of 512 and more the size is a multiple of 512, or else a program that
-/// always asks for 512 would leave 256 bytes in front of every other chunk.
-pub(crate) fn round_up_aligned(bytes: u64, alignment: u64) -> Option<u64> {
+/// As `round_up`, to a multiple of 512: for clients whose every address is one. Chunks of other sizes would leave 256 bytes
+/// between them, which such a client cannot use and each of its searches would look at.
+pub(crate) fn round_up_to_512(bytes: u64) -> Option<u64> {
     let size = round_up(bytes)?;
-    if alignment <= UNIT {
-        return Some(size);
-    }
     Some((size + UNIT) & !(2 * UNIT - 1)).filter(|&size| size <= MAX_CHUNK)
 }
 
@@ -66,16 +63,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_aligned_to_512_has_multiples_of_512() {
-        let of = |bytes| [0, 256, 512, 4096].map(|alignment| round_up_aligned(bytes, alignment).unwrap());
-        assert_eq!(of(0), [0; 4]);
-        assert_eq!(of(1), [256, 256, 512, 512]);
-        assert_eq!(of(513), [768, 768, 1024, 1024]);
-        assert_eq!(of(1024), [1024; 4]);
+    fn multiples_of_512() {
+        assert_eq!([0, 1, 512, 513, 1024].map(round_up_to_512), [0, 512, 512, 1024, 1024].map(Some));
         for bytes in [MAX_CHUNK - 1, MAX_CHUNK, MAX_CHUNK + 1, u64::MAX] {
-            assert_eq!(round_up_aligned(bytes, 512), None);
+            assert_eq!(round_up_to_512(bytes), None);
         }
-        assert_eq!(round_up_aligned(MAX_CHUNK - UNIT, 512), Some(MAX_CHUNK - UNIT));
+        assert_eq!(round_up_to_512(MAX_CHUNK - UNIT), Some(MAX_CHUNK - UNIT));
     }
 
     #[test]

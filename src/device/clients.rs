@@ -74,7 +74,7 @@ impl Device {
     }
 
     fn alloc_as(self, bytes: u64, stream: Stream) -> Result<u64, Error> {
-        self.serve(&Ask { bytes, alignment: ALIGNMENT, stream, ..Ask::default() })
+        self.serve(&Ask { bytes, alignment: ALIGNMENT, in_512: true, stream, ..Ask::default() })
     }
 
     /// Some stream is about to be captured, and nobody can say yet which: until [`Self::withdraw_capture`] no call

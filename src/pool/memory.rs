@@ -9,7 +9,7 @@ use super::traffic::{Extended, extend, release};
 use super::{gone, guarded, order, remap};
 use crate::core::arena::{Freed, Progress, Refused, Want};
 use crate::core::lanes::Stream;
-use crate::core::units::{UNIT, round_up, round_up_aligned};
+use crate::core::units::{UNIT, round_up, round_up_to_512};
 use crate::error::{Error, Unsaid, fail, keeping_last_error};
 use crate::log::{self, Level};
 use crate::report;
@@ -28,6 +28,8 @@ pub(crate) struct Ask<'a> {
     pub(crate) stamped: Option<&'static str>,
     /// In whose order; `Stream::NONE` is the caller's.
     pub(crate) stream: Stream,
+    /// Whether the size is rounded up to a multiple of 512, and not of 256.
+    pub(crate) in_512: bool,
     /// Only from what the pool holds: the backend is asked for no memory, and no work is waited for.
     pub(crate) held_only: bool,
     pub(crate) scope: Option<(&'a str, u64)>,
@@ -79,7 +81,8 @@ fn serve(mut guard: Guard<'_>, ask: &Ask<'_>) -> Result<u64, Error> {
     let size = if guard.is_guarded() {
         guarded::chunk_size(ask.bytes)
     } else {
-        round_up_aligned(ask.bytes, ask.alignment)
+        let round = if ask.in_512 { round_up_to_512 } else { round_up };
+        round(ask.bytes)
     };
     let Some(size) = size else { return Err(refuse_overflow(guard, ask.bytes)) };
     if size == 0 {

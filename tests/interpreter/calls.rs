@@ -77,7 +77,7 @@ impl World {
         long.known.struct_size = struct_size(input, size_of::<bfc_request_t>())?;
         long.known.alignment = *input.choose(&[0, 0, 0, 256, 4096, 1 << 20, 5])?;
         long.known.freed_before = if input.ratio(1, 4)? { input.int_in_range(0..=9)? } else { 0 };
-        long.known.flags = *input.choose(&[0, 0, 0, 1, 2, 3, 4, u32::MAX])?;
+        long.known.flags = *input.choose(&[0, 0, 0, 1, 2, 3, 4, 8, 9, u32::MAX])?;
         long.known.stream = pointer(*input.choose(&[0, 1, 2, 0x1000, 0x2000])?);
         long.known.reserved = input.ratio(1, 16)?.into();
         if input.ratio(1, 16)? {
@@ -107,7 +107,13 @@ impl World {
         let before =
             if sees(std::mem::offset_of!(bfc_request_t, freed_before)) { long.known.freed_before } else { 0 };
         let flags = if sees(std::mem::offset_of!(bfc_request_t, flags)) { long.known.flags } else { 0 };
-        assert_eq!(flags & !(BFC_REQUEST_ON_STREAM | BFC_REQUEST_HELD_ONLY), 0, "an unknown flag was taken");
+        let known_flags = BFC_REQUEST_ON_STREAM | BFC_REQUEST_HELD_ONLY | BFC_REQUEST_SIZE_512;
+        assert_eq!(flags & !known_flags, 0, "an unknown flag was taken");
+        if flags & BFC_REQUEST_SIZE_512 != 0 && !out.is_null() {
+            let size = allocated_size(device, out as u64).expect("it lives");
+            // A chunk that was not split may be of any size, but is never smaller.
+            assert!(size >= bytes.next_multiple_of(512), "{bytes} bytes took {size}");
+        }
         let on_stream = flags & BFC_REQUEST_ON_STREAM != 0;
         if let Some(model) = self.places[place].model.as_mut().filter(|_| on_stream && !out.is_null()) {
             assert!(!model.stamps(), "streams and stamps");

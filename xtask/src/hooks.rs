@@ -56,7 +56,8 @@ pub fn page() -> String {
     for hook in HOOKS {
         let _ = writeln!(page, "| `{}` | {} | {} |", hook.symbol, in_words(hook.fate), hook.why);
     }
-    page += "\n## What has no hook\n\nThese give or take memory too, and go to the driver as they are.\n\n";
+    page +=
+        "\n## What has no hook\n\nThese give, take or map memory too, and go to the driver as they are.\n\n";
     page += "| functions | why |\n|---|---|\n";
     for (names, why) in NOT_HOOKED {
         let names: Vec<String> = names.split(' ').map(|name| format!("`{name}`")).collect();
@@ -71,25 +72,96 @@ pub fn page() -> String {
     page
 }
 
-/// Functions of a header of NVIDIA's that give or take memory, and of which the page says nothing.
+/// Parts of the names of functions that give, take or map memory, or begin or end a capture.
+const PARTS: [&str; 28] = [
+    "Alloc",
+    "Malloc",
+    "Free",
+    "ArrayCreate",
+    "Array3DCreate",
+    "ArrayDestroy",
+    "MemCreate",
+    "MemMap",
+    "Unmap",
+    "MemRelease",
+    "MemPoolCreate",
+    "MemPoolDestroy",
+    "MemPoolTrimTo",
+    "MemPoolImport",
+    "MemHandle",
+    "HostRegister",
+    "HostUnregister",
+    "AddressReserve",
+    "ExternalMemory",
+    "GraphMemTrim",
+    "BindMem",
+    "BindAddr",
+    "Unbind",
+    "MapResources",
+    "GetMappedPointer",
+    "BeginCapture",
+    "BeginRecapture",
+    "EndCapture",
+];
+
+/// Parts of the names of those that only ask or set, and of the exceptions.
+const QUESTIONS: [&str; 4] = ["Get", "Set", "Retain", "Params"];
+const NO_QUESTIONS: [&str; 2] = ["MemHandle", "GetMapped"];
+
+/// Whether a function gives, takes or maps memory, or begins or ends a capture, by its name.
+fn concerns(name: &str) -> bool {
+    let has = |parts: &[&str]| parts.iter().any(|part| name.contains(part));
+    name.starts_with("cu") && has(&PARTS) && (!has(&QUESTIONS) || has(&NO_QUESTIONS))
+}
+
+/// The symbol that a program is linked to where a header of NVIDIA's has a function, and whether there is a twin of it
+/// for the per-thread default stream: `#define cuMemAlloc cuMemAlloc_v2`, or `__CUDA_API_PTSZ(cuMemFreeAsync)`.
+fn symbol<'a>(header: &'a str, name: &'a str) -> (&'a str, bool) {
+    let definition = header.lines().find_map(|line| {
+        let rest = line.trim_start().strip_prefix("#define ")?.trim_start();
+        rest.strip_prefix(name)?.strip_prefix([' ', '\t'])
+    });
+    let Some(target) =
+        definition.map(str::trim).filter(|target| target.contains("cu") || target.contains("PT"))
+    else {
+        return (name, false);
+    };
+    match target.split_once('(') {
+        Some((_, inner)) => (inner.trim_end_matches(')').trim(), true),
+        None => (target, false),
+    }
+}
+
+/// What a header of NVIDIA's has that gives, takes or maps memory, or begins or ends a capture, and of which the page says
+/// nothing: of the runtime's header functions, of the driver's the symbols, and the twins of hooks.
 pub fn missing(header: &str, page: &str) -> Vec<String> {
     // A declaration; what comments name is not always a function.
     let declared = ["CUDAAPI ", "CUDARTAPI "].into_iter().flat_map(|word| header.split(word).skip(1));
     let called = declared.filter_map(|rest| Some(rest.split_once('(')?.0.trim()));
-    let gives = |name: &&str| {
-        let of_memory = ["Alloc", "Malloc", "Free", "ArrayCreate", "Array3DCreate", "ArrayDestroy"];
-        name.starts_with("cu")
-            && of_memory.iter().any(|part| name.contains(part))
-            && !["Get", "Set", "Retain", "Params"].iter().any(|part| name.contains(part))
-    };
-    let mut names: Vec<&str> = called.filter(gives).collect();
-    names.sort_unstable();
-    names.dedup();
-    if names.is_empty() {
+    let mut wanted = Vec::new();
+    for name in called.filter(|name| concerns(name)) {
+        if name.starts_with("cuda") {
+            wanted.push(name.trim_end_matches("_ptsz").trim_end_matches("_ptds").to_owned());
+            continue;
+        }
+        let (symbol, has_twin) = symbol(header, name);
+        if has_twin && HOOKS.iter().any(|hook| hook.symbol == symbol) {
+            wanted.push(format!("{symbol}_ptsz"));
+        }
+        wanted.push(symbol.to_owned());
+    }
+    wanted.sort_unstable();
+    wanted.dedup();
+    if wanted.is_empty() {
         return vec!["the header has no function that gives memory".to_owned()];
     }
-    let unknown = names.into_iter().filter(|name| !page.contains(&format!("`{name}`")));
+    let unknown = wanted.into_iter().filter(|name| !page.contains(&format!("`{name}`")));
     unknown.map(|name| format!("{name} is not in preload/src/list.rs")).collect()
+}
+
+/// The version that a header of NVIDIA's says it has.
+pub fn version(header: &str) -> Option<i32> {
+    header.lines().find_map(|line| line.strip_prefix("#define CUDA_VERSION ")?.trim().parse().ok())
 }
 
 const INTRODUCTION: &str = "<!-- made by `cargo xtask hooks` from preload/src/list.rs -->
@@ -139,6 +211,34 @@ mod tests {
                       CUresult CUDAAPI cuMemAllocGetParams(void); /* and cuNotAlloc() */";
         assert_eq!(missing(header, &page()), ["cuMemNewAlloc is not in preload/src/list.rs"]);
         assert_eq!(missing("int f(void);", &page()).len(), 1);
+    }
+
+    /// A later version of a function by its old name, a beginning of captures, and the twin of a hook.
+    #[test]
+    fn later_symbols_captures_and_twins_are_found() {
+        let header = "#define cuMemAlloc                          cuMemAlloc_v3\n\
+                      #define cuMemFree  cuMemFree_v2\n\
+                      #define cuStreamBeginCaptureToMoon  __CUDA_API_PTSZ(cuStreamBeginCaptureToMoon_v2)\n\
+                      #define cuCtxNothing cuCtxNothing_v2\n\
+                      CUresult CUDAAPI cuMemAlloc(CUdeviceptr *, size_t); CUresult CUDAAPI cuMemFree(CUdeviceptr);\n\
+                      CUresult CUDAAPI cuStreamBeginCaptureToMoon(CUstream); CUresult CUDAAPI cuCtxNothing(void);";
+        let complaints = missing(header, &page());
+        assert_eq!(
+            complaints,
+            ["cuMemAlloc_v3", "cuStreamBeginCaptureToMoon_v2"]
+                .map(|name| format!("{name} is not in preload/src/list.rs"))
+        );
+        let header = "#define cuStreamEndCapture __CUDA_API_PTSZ(cuStreamEndCapture)\n\
+                      CUresult CUDAAPI cuStreamEndCapture(CUstream, CUgraph *);";
+        assert!(missing(header, &page()).is_empty());
+        let without = page().replace("`cuStreamEndCapture_ptsz`", "");
+        assert_eq!(missing(header, &without), ["cuStreamEndCapture_ptsz is not in preload/src/list.rs"]);
+    }
+
+    #[test]
+    fn a_header_says_its_version() {
+        assert_eq!(version("/* #define CUDA_VERSION 1 */\n#define CUDA_VERSION 13050\n"), Some(13050));
+        assert_eq!(version("#define CUDART_VERSION 13050\n"), None);
     }
 
     #[test]

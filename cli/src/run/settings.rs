@@ -34,6 +34,7 @@ impl Settings {
             (names::PRELOAD_FREE, free),
             (names::PRELOAD_ASYNC, on(args.stream_ordered)),
             (names::PRELOAD_PINNED, on(args.pinned)),
+            (names::PRELOAD_IPC, on(args.ipc)),
             (names::PRELOAD_MIN, number(args.min)),
             (names::PRELOAD_MAX, number(args.max)),
         ] {

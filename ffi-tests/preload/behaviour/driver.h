@@ -45,6 +45,7 @@ int cuCtxPopCurrent_v2(Handle *context);
 int cuCtxSynchronize(void);
 int cuStreamCreate(Handle *stream, unsigned flags);
 int cuStreamBeginCapture_v2(Handle stream, int mode);
+int cuStreamBeginRecaptureToGraph(Handle stream, int mode, Handle graph, void *callback, void *data);
 int cuStreamEndCapture(Handle stream, Handle *graph);
 int cuGraphDestroy(Handle graph);
 int cuCtxEnablePeerAccess(Handle context, unsigned flags);
@@ -69,6 +70,7 @@ int cuPointerGetAttribute(void *data, int attribute, Address address);
 int cuPointerGetAttributes(unsigned count, int *attributes, void **data, Address address);
 int cuPointerSetAttribute(const void *value, int attribute, Address address);
 int cuIpcGetMemHandle(void *handle, Address address);
+int cuMemGetHandleForAddressRange(void *handle, Address address, size_t bytes, int type, unsigned long long flags);
 int cuMemsetD8_v2(Address address, unsigned char value, size_t bytes);
 
 #endif

@@ -281,6 +281,47 @@ static void captures_end(void) {
   for (int each = 0; each < 3; each++) OK(cudaFree(pooled(LARGE)));
 }
 
+/* A graph is captured again while another stream is captured: its end is not the end of the other capture, whatever the
+ * beginning was called. Nothing is synchronised in either, and both are sound. */
+static void recapture(void) {
+  cudaStream_t stream = NULL, other = NULL;
+  cudaGraph_t graph = NULL, again = NULL, third = NULL;
+  char *memory = pooled(LARGE);
+  OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  OK(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking));
+  OK(cudaStreamBeginCapture(other, cudaStreamCaptureModeRelaxed));
+  OK(cudaStreamEndCapture(other, &graph));
+  for (int round = 0; round < 2; round++) {
+    const int failing = round == 1;
+    OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
+    IS(cuStreamBeginRecaptureToGraph(other, failing ? 3 : 2, graph, NULL, NULL), failing ? INVALID_VALUE : 0);
+    OK(cudaFree(memory));
+    const uint64_t before = questions();
+    IS(cudaMalloc(&(void *){NULL}, LARGE), OUT_OF_MEMORY);
+    if (!failing) {
+      OK(cudaStreamEndCapture(other, &again));
+      CHECK(again == graph);
+    }
+    /* The first capture is still under way. */
+    IS(cudaMalloc(&(void *){NULL}, LARGE), OUT_OF_MEMORY);
+    IS(questions(), before);
+    OK(cudaStreamEndCapture(stream, &third));
+    OK(cudaGraphDestroy(third));
+    /* None is, so it is waited for. */
+    memory = pooled(LARGE);
+  }
+  /* Alone. */
+  OK(cuStreamBeginRecaptureToGraph(other, 2, graph, NULL, NULL));
+  OK(cudaFree(memory));
+  const uint64_t before = questions();
+  IS(cudaMalloc(&(void *){NULL}, LARGE), OUT_OF_MEMORY);
+  IS(questions(), before);
+  OK(cudaStreamEndCapture(other, &again));
+  memory = pooled(LARGE);
+  OK(cudaGraphDestroy(graph));
+  no_misuse();
+}
+
 /* Work of one device may touch memory of another, by a copy: each device's chunks wait for all devices. */
 static void two_devices(void) {
   char *memory[2];
@@ -400,6 +441,7 @@ static const Case CASES[] = {
     {"capture", capture, NULL},
     {"capture_without_room", capture_without_room, LIMIT},
     {"captures_end", captures_end, "BFC_MEMORY_LIMIT=500M"},
+    {"recapture", recapture, "BFC_MEMORY_LIMIT=500M"},
     {"two_devices", two_devices, NULL},
     {"peers", peers, LIMIT},
     {"other_streams", other_streams, NULL},

@@ -36,6 +36,16 @@ static void pools(void) {
   IS(simcuda_calls("cuMemFreeHost"), 0);
 }
 
+/* Large ones begin at a page, as the driver's do, whatever lies before. */
+static void pages(void) {
+  for (int each = 0; each < 40; each++) {
+    pooled_pinned(1 + (size_t)each * 700);
+    char *large = pooled_pinned(MIB + (size_t)each * 9000);
+    IS((uintptr_t)large % (size_t)sysconf(_SC_PAGESIZE), 0);
+    if (each % 3 == 0) OK(cudaFreeHost(large));
+  }
+}
+
 /* The driver says of a pooled pointer what it is: pinned, mapped, of the range that was asked for. */
 static void questions(void) {
   char *memory = pooled_pinned(1000), *second = pooled_pinned(5000);
@@ -230,6 +240,7 @@ static void the_other_name(void) {
 static const Case CASES[] = {
     {"passed", passed, NULL},
     {"pools", pools, PINNED},
+    {"pages", pages, PINNED},
     {"questions", questions, PINNED},
     {"with_flags", with_flags, PINNED},
     {"frees", frees, PINNED},

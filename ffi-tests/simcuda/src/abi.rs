@@ -6,7 +6,8 @@
 use std::ffi::{CStr, c_char};
 
 use cuda_sys::{
-    CUDA_ERROR_INVALID_VALUE, CUhostFn, CUipcEventHandle, CUipcMemHandle, CUresult, CUstreamCallback,
+    CUDA_ERROR_INVALID_VALUE, CUgraphRecaptureCallback, CUhostFn, CUipcEventHandle, CUipcMemHandle, CUresult,
+    CUstreamCallback,
 };
 
 /// What the implementation of a driver's function says; an error is never `CUDA_SUCCESS`.
@@ -98,6 +99,12 @@ impl Word for CUhostFn {
 }
 
 impl Word for CUstreamCallback {
+    fn word(&self) -> u64 {
+        self.map_or(0, |function| function as usize as u64)
+    }
+}
+
+impl Word for CUgraphRecaptureCallback {
     fn word(&self) -> u64 {
         self.map_or(0, |function| function as usize as u64)
     }

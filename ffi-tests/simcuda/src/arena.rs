@@ -14,6 +14,11 @@ const APART: u64 = 1 << 40;
 /// What `cuMemAlloc` aligns to: cuda.h promises 'any kind of variable', drivers are believed to give 512.
 pub(crate) const ALIGNMENT: u64 = 512;
 
+/// Large allocations begin at pages of the device: drivers are believed to give 2 MiB, and NCCL relies on whole pages of the
+/// host when it registers what cudaMalloc gave as a DMA-BUF. Here it is the largest page of a host, and no better.
+pub(crate) const LARGE: u64 = 1 << 20;
+pub(crate) const LARGE_ALIGNMENT: u64 = 64 << 10;
+
 /// The range of one device.
 pub(crate) struct Arena {
     pub(crate) base: u64,
@@ -49,31 +54,39 @@ impl Arena {
 
     /// Makes pages accessible and gives an address in them and the pages. What was asked for lies at the end of
     /// the last page, and the page behind stays inaccessible: a stray access behind faults, and nobody gets used
-    /// to a better alignment than is promised.
+    /// to a better alignment than is promised. A large one begins with its first page.
     pub(crate) fn take(&mut self, bytes: u64, reuse: bool) -> Option<(u64, (u64, u64))> {
         let payload = round_up(bytes, ALIGNMENT);
         let pages = round_up(payload, PAGE);
         let from = if reuse { self.base } else { self.cursor };
-        let start = self.gap(from, pages + PAGE).or_else(|| self.gap(self.base, pages + PAGE))?;
+        let is_large = bytes >= LARGE;
+        let gap = |from| self.gap(from, pages + PAGE, is_large);
+        let start = gap(from).or_else(|| gap(self.base))?;
         if !system::protect(start, pages, Access::Write) {
             return None;
         }
         self.spans.insert(start, pages);
         self.cursor = start + pages + PAGE;
-        Some((start + pages - payload, (start, pages)))
+        let at = if is_large { start } else { start + pages - payload };
+        Some((at, (start, pages)))
     }
 
-    /// The first gap of that many bytes from an address on; the page behind each span counts as its part.
-    fn gap(&self, from: u64, bytes: u64) -> Option<u64> {
-        let mut at = from;
+    /// The first gap of that many bytes from an address on; the page behind each span counts as its part. A large one
+    /// begins at an odd multiple of its alignment.
+    fn gap(&self, from: u64, bytes: u64, is_large: bool) -> Option<u64> {
+        let aligned = |at: u64| match is_large {
+            true => round_up(at + LARGE_ALIGNMENT, 2 * LARGE_ALIGNMENT) - LARGE_ALIGNMENT,
+            false => at,
+        };
+        let mut at = aligned(from);
         if let Some((start, pages)) = self.spans.range(..from).next_back() {
-            at = at.max(start + pages + PAGE);
+            at = at.max(aligned(start + pages + PAGE));
         }
         for (start, pages) in self.spans.range(from..) {
             if start.saturating_sub(at) >= bytes {
                 break;
             }
-            at = start + pages + PAGE;
+            at = at.max(aligned(start + pages + PAGE));
         }
         (at + bytes <= self.base + self.bytes).then_some(at)
     }

@@ -29,6 +29,8 @@ pub(crate) struct Capture {
     pub(crate) graph: Graph,
     /// The handle that the graph will have.
     pub(crate) handle: u64,
+    /// Whether it is that of a graph which is captured again.
+    recaptures: bool,
 }
 
 /// What was captured.
@@ -76,8 +78,8 @@ pub(crate) struct Node {
 }
 
 impl Sim {
-    /// Begins to capture a stream that is not captured yet.
-    pub(crate) fn begin_capture(&mut self, stream: u64, mode: u32) -> u64 {
+    /// Begins to capture a stream that is not captured yet, anew or into a graph that there is.
+    pub(crate) fn begin_capture(&mut self, stream: u64, mode: u32, graph: Option<u64>) -> u64 {
         let number = self.number();
         let capture = Capture {
             origin: stream,
@@ -85,7 +87,8 @@ impl Sim {
             thread: system::thread(),
             is_invalid: false,
             graph: Graph::default(),
-            handle: handles::make(Kind::Graph, number),
+            handle: graph.unwrap_or_else(|| handles::make(Kind::Graph, number)),
+            recaptures: graph.is_some(),
         };
         self.captures.insert(number, capture);
         self.join(stream, number, &[]);
@@ -120,7 +123,16 @@ impl Sim {
         let Some(capture) = self.take_capture(number) else {
             return Err(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
         };
-        if capture.is_invalid {
+        let nodes = capture.graph.nodes.len();
+        let lacks_nodes =
+            capture.recaptures && self.graphs.get(&capture.handle).is_none_or(|old| old.nodes.len() != nodes);
+        if capture.is_invalid || lacks_nodes {
+            // "If the recapture fails for any reason, the graph will be in an undefined state and should be destroyed."
+            if capture.recaptures
+                && let Some(graph) = self.graphs.get_mut(&capture.handle)
+            {
+                *graph = Graph::default();
+            }
             return Err(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
         }
         if !is_joined {
@@ -190,6 +202,18 @@ impl Sim {
         let after = self.streams.get_mut(&stream).map(|stream| std::mem::take(&mut stream.frontier));
         let Some(capture) = self.captures.get_mut(&number) else { return Ok(()) };
         let index = capture.graph.nodes.len();
+        if capture.recaptures {
+            // Another kind of work, or other predecessors, are another topology.
+            let old = self.graphs.get(&capture.handle).and_then(|graph| graph.nodes.get(index));
+            let is_same = old.is_some_and(|old| {
+                std::mem::discriminant(&old.work) == std::mem::discriminant(&work)
+                    && after.as_ref().is_some_and(|after| *after == old.after)
+            });
+            if !is_same {
+                capture.is_invalid = true;
+                return Err(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+            }
+        }
         let handle = handles::make(Kind::Node, unique);
         capture.graph.nodes.push(Node { work, after: after.unwrap_or_default(), handle });
         self.join(stream, number, &[index]);

@@ -71,7 +71,7 @@ pub(crate) struct Options {
 }
 
 /// The newest CUDA that the simulation claims to support, unless told otherwise.
-const DRIVER_VERSION: i64 = 13000;
+const DRIVER_VERSION: i64 = 13050;
 
 /// What a device has, unless told otherwise; pages that nobody touches cost nothing.
 const MEMORY: u64 = 16 << 30;

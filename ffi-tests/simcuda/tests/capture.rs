@@ -65,6 +65,43 @@ fn a_wait_for_a_captured_event_pulls_another_stream_in() {
     machine.was_well_used();
 }
 
+/// "The node creation order while recapturing the graph must be identical to the original graph." The graph keeps its handle;
+/// after a failure it is "in an undefined state": here without a node.
+#[test]
+fn a_graph_is_captured_again_in_its_own_topology() {
+    let machine = ready();
+    let (stream, memory) = (stream(&machine), machine.alloc(4096).unwrap());
+    let null = std::ptr::null_mut();
+    machine.begin_capture(stream, GLOBAL).unwrap();
+    machine.set8_async(memory, 1, 64, stream).unwrap();
+    let graph = machine.end_capture(stream).unwrap();
+    assert_eq!(machine.begin_recapture(stream, 3, graph, None, null), Err(CUDA_ERROR_INVALID_VALUE));
+    let launched = |graph| {
+        let executable = machine.instantiate(graph, 0).unwrap();
+        machine.set8(memory, 0, 64).unwrap();
+        machine.graph_launch(executable, stream).unwrap();
+        machine.executable_destroy(executable).unwrap();
+        machine.byte(memory)
+    };
+    machine.begin_recapture(stream, RELAXED, graph, None, null).unwrap();
+    assert_eq!(machine.capture_status(stream), Ok(CU_STREAM_CAPTURE_STATUS_ACTIVE));
+    assert_eq!(machine.begin_recapture(stream, RELAXED, graph, None, null), Err(CUDA_ERROR_ILLEGAL_STATE));
+    machine.set8_async(memory, 2, 64, stream).unwrap();
+    assert_eq!(machine.end_capture(stream), Ok(graph));
+    assert_eq!(launched(graph), 2);
+    // One node too many fails at once, one too few at the end.
+    for nodes in [0, 2] {
+        machine.begin_recapture(stream, GLOBAL, graph, None, null).unwrap();
+        let noted: Vec<_> = (0..nodes).map(|_| machine.set8_async(memory, 3, 64, stream)).collect();
+        assert_eq!(noted.last().copied().unwrap_or(Ok(())).is_err(), nodes == 2);
+        assert_eq!(machine.end_capture(stream), Err(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED));
+    }
+    assert_eq!(launched(graph), 0);
+    machine.graph_destroy(graph).unwrap();
+    machine.was_well_used();
+    assert_eq!(machine.begin_recapture(stream, GLOBAL, graph, None, null), Err(CUDA_ERROR_INVALID_VALUE));
+}
+
 /// What a call answers during a capture of that mode, on the capturing thread in its own mode, and whether the
 /// capture survives it.
 fn during(machine: &Machine, mode: u32, own: u32, call: impl Fn() -> Answer) -> (Answer, bool) {

@@ -38,7 +38,7 @@ fn the_constants_agree() {
 fn the_defaults_are_those_of_the_header() {
     let machine = machine(1);
     let values = (0..=steer::GRAPH_ORDER).map(|option| machine.steer.get(option)).collect::<Vec<_>>();
-    assert_eq!(values, [13000, 0, 1, 0, 1, 0, 0, 2 << 20, 1, 1, 1, 0, 0, 0, 10_000, 0, 0]);
+    assert_eq!(values, [13050, 0, 1, 0, 1, 0, 0, 2 << 20, 1, 1, 1, 0, 0, 0, 10_000, 0, 0]);
     assert_eq!(machine.steer.set(steer::GRAPH_ORDER + 1, 1), CUDA_ERROR_INVALID_VALUE);
     assert_eq!(machine.steer.set(steer::GRANULARITY, 5000), CUDA_ERROR_INVALID_VALUE);
     assert_eq!(machine.steer.live(steer::RETAINS + 1), u64::MAX);

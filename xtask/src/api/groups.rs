@@ -97,7 +97,10 @@ pub const CONSTANTS: &[Group] = &[
             "BFC_QUARANTINE",
         ],
     },
-    Group { title: "Flags of a request", names: &["BFC_REQUEST_ON_STREAM", "BFC_REQUEST_HELD_ONLY"] },
+    Group {
+        title: "Flags of a request",
+        names: &["BFC_REQUEST_ON_STREAM", "BFC_REQUEST_HELD_ONLY", "BFC_REQUEST_SIZE_512"],
+    },
     Group { title: "Levels of messages", names: &["BFC_LOG_*"] },
     Group { title: "Events of regions", names: &["BFC_REGION_*"] },
     Group {

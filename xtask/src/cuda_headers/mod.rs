@@ -4,11 +4,12 @@ mod check;
 
 use std::path::PathBuf;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 
 pub use check::Lists;
 
 use crate::python::Packages;
+use crate::tools::Unavailable;
 use crate::workspace::Workspace;
 
 /// cuda.h of 13 may include a header of crt.
@@ -23,6 +24,24 @@ const PACKAGES: Packages = Packages {
         "nvidia-cuda-crt==13.5.37",
     ],
 };
+
+/// The package of the newest headers, and its version above.
+pub const NEWEST: &str = "nvidia-cuda-runtime";
+/// The version above.
+pub const PINNED: &str = "13.5.37";
+
+/// The newest version of that package on PyPI.
+pub fn published(workspace: &Workspace) -> Result<String> {
+    let environment = PACKAGES.find(workspace)?;
+    let mut command = environment.command(workspace);
+    command.args(["-m", "pip", "--disable-pip-version-check", "index", "versions", NEWEST]);
+    let asked = workspace.run_well("cuda headers: newest version", command);
+    let text =
+        asked.map_err(|error| Unavailable(format!("PyPI does not say which is the newest: {error:#}")))?;
+    let version =
+        text.lines().find_map(|line| line.strip_prefix(NEWEST)?.trim().strip_prefix('(')?.strip_suffix(')'));
+    Ok(version.context("pip names no version")?.to_owned())
+}
 
 /// cuTensorNet's and nvJPEG's own, which want those of CUDA 12.
 const HANDLERS: Packages = Packages {
@@ -52,4 +71,14 @@ pub fn find(workspace: &Workspace) -> Result<Vec<Headers>> {
     let headers = [(12, "nvidia/cuda_runtime/include"), (13, "nvidia/cu13/include")]
         .map(|(major, folder)| Headers { major, include: environment.packages().join(folder) });
     Ok(headers.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_are_among_the_packages() {
+        assert!(PACKAGES.pip.contains(&format!("{NEWEST}=={PINNED}").as_str()));
+    }
 }

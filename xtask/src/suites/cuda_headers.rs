@@ -42,8 +42,10 @@ pub fn run(context: &mut Context) -> Result<()> {
         });
         for header in ["cuda.h", "cuda_runtime_api.h"] {
             let text = files::read(&headers.include.join(header))?;
-            let name =
-                format!("CUDA {major}: {}, on every function of {header} that gives memory", hooks::PAGE);
+            let name = format!(
+                "CUDA {major}: {}, on every function of {header} that gives memory or begins a capture",
+                hooks::PAGE
+            );
             context.gate(&name, &hooks::missing(&text, &hooks::page()));
         }
         for (fault, put) in FAULTS {
@@ -54,7 +56,38 @@ pub fn run(context: &mut Context) -> Result<()> {
             });
         }
     }
+    newest(context, &versions)?;
     handlers(context, &versions)
+}
+
+/// The interposer stands before functions of the versions that were looked at, and of no later ones: the list says which
+/// version that is, the headers are of it, and NVIDIA has published none since.
+fn newest(context: &mut Context, versions: &[Headers]) -> Result<()> {
+    let newest = versions.last().context("there are headers")?;
+    let text = files::read(&newest.include.join("cuda.h"))?;
+    context.check("cuda_sys::NEWEST_HEADERS is the version of the newest headers", |_| {
+        let version = hooks::version(&text).context("cuda.h does not say its version")?;
+        if version != cuda_sys::NEWEST_HEADERS {
+            bail!("the headers are of {version}, the list says {}", cuda_sys::NEWEST_HEADERS);
+        }
+        Ok(())
+    });
+    let published = cuda_headers::published(&context.workspace);
+    let Some(published) = context.or_skip("the headers are the newest on PyPI", published)? else {
+        return Ok(());
+    };
+    context.check("the headers are the newest on PyPI", |_| {
+        let pinned = cuda_headers::PINNED;
+        if published != pinned {
+            bail!(
+                "PyPI has {published} of {}, these are {pinned}: change xtask/src/cuda_headers/mod.rs, and then \
+                 preload/src/list.rs and cuda_sys::NEWEST_HEADERS as this suite says",
+                cuda_headers::NEWEST
+            );
+        }
+        Ok(())
+    });
+    Ok(())
 }
 
 /// The functions for cuTensorNet and nvJPEG against their headers.

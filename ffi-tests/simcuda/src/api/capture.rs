@@ -1,6 +1,6 @@
 //! Stream capture and graphs.
 
-use std::ffi::{c_char, c_ulonglong};
+use std::ffi::{c_char, c_ulonglong, c_void};
 
 use cuda_sys::*;
 
@@ -19,6 +19,33 @@ pub(crate) fn cuStreamBeginCapture(stream: CUstream) -> Answer {
 /// not already in capture mode."
 pub(crate) fn cuStreamBeginCapture_v2(stream: CUstream, mode: CUstreamCaptureMode) -> Answer {
     let mut sim = sim::lock();
+    begin(&mut sim, stream, mode, None)
+}
+
+/// "Begin graph capture on hStream to the existing hGraph. The node creation order while recapturing the graph must be
+/// identical to the original graph. The recapture will fail immediately for: Topology mismatches [...], Parameter mismatches
+/// for memory allocation or free nodes". Graphs with memory nodes are not simulated here. Parameters are not compared, so
+/// the callback is never called.
+pub(crate) fn cuStreamBeginRecaptureToGraph(
+    stream: CUstream,
+    mode: CUstreamCaptureMode,
+    graph: CUgraph,
+    _: CUgraphRecaptureCallback,
+    _: *mut c_void,
+) -> Answer {
+    let mut sim = sim::lock();
+    let handle = graph.addr() as u64;
+    let Some(there) = sim.graphs.get(&handle) else {
+        sim.stale(Kind::Graph, handle);
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    };
+    if there.has_memory() {
+        return Err(CUDA_ERROR_NOT_SUPPORTED);
+    }
+    begin(&mut sim, stream, mode, Some(handle))
+}
+
+fn begin(sim: &mut Sim, stream: CUstream, mode: CUstreamCaptureMode, graph: Option<u64>) -> Answer {
     let number = sim.stream(stream)?;
     if mode > CU_STREAM_CAPTURE_MODE_RELAXED {
         return Err(CUDA_ERROR_INVALID_VALUE);
@@ -29,7 +56,7 @@ pub(crate) fn cuStreamBeginCapture_v2(stream: CUstream, mode: CUstreamCaptureMod
     if sim.streams[&number].capture.is_some() {
         return Err(CUDA_ERROR_ILLEGAL_STATE);
     }
-    sim.begin_capture(number, mode);
+    sim.begin_capture(number, mode, graph);
     Ok(())
 }
 

@@ -1,14 +1,14 @@
 //! Sharing plain device memory between processes. A handle names the whole allocation: its process, the file
 //! that is the device's memory there, and the place in it.
 
-use std::ffi::{c_char, c_int, c_uint};
+use std::ffi::{c_char, c_int, c_uint, c_void};
 
 use cuda_sys::*;
 
 use crate::abi::{Answer, put};
 use crate::memory::Origin;
 use crate::sim;
-use crate::system::{self, Access};
+use crate::system::{self, Access, PAGE};
 
 /// What is written into a handle's 64 bytes.
 #[derive(Clone, Copy)]
@@ -128,6 +128,35 @@ pub(crate) fn cuIpcCloseMemHandle(address: CUdeviceptr) -> Answer {
         sim.release(address);
     }
     Ok(())
+}
+
+/// "Users must ensure the dptr and size are aligned to the host page size": what is not is INVALID_VALUE. The range lies in
+/// one allocation of cuMemAlloc; ranges of virtual memory are not simulated. "The handle will be interpreted as a pointer to
+/// an integer to store the dma_buf file descriptor"; here it is that of the device's whole memory.
+pub(crate) fn cuMemGetHandleForAddressRange(
+    handle: *mut c_void,
+    address: CUdeviceptr,
+    bytes: usize,
+    kind: CUmemRangeHandleType,
+    flags: u64,
+) -> Answer {
+    let mut sim = sim::lock();
+    sim.current()?;
+    let bytes = bytes as u64;
+    let is_whole = address.is_multiple_of(PAGE) && bytes != 0 && bytes.is_multiple_of(PAGE);
+    if kind != CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD || flags != 0 || !is_whole {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    let (start, there) = sim.find(address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+    if there.origin != Origin::Plain {
+        return Err(CUDA_ERROR_NOT_SUPPORTED);
+    }
+    if bytes > start + there.bytes - address {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    let arena = sim.arenas.get(there.device as usize).and_then(Option::as_ref);
+    let file = arena.and_then(|arena| system::duplicate(arena.file)).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+    put(handle.cast(), file)
 }
 
 const _: () = assert!(size_of::<Name>() == size_of::<CUipcMemHandle>());

@@ -108,6 +108,9 @@ calls! {
     event_synchronize = cuEventSynchronize(event: CUevent);
     elapsed = cuEventElapsedTime(start: CUevent, end: CUevent) -> f32;
     begin_capture = cuStreamBeginCapture_v2(stream: CUstream, mode: CUstreamCaptureMode);
+    begin_recapture = cuStreamBeginRecaptureToGraph(
+        stream: CUstream, mode: CUstreamCaptureMode, graph: CUgraph, callback: CUgraphRecaptureCallback, data: *mut c_void
+    );
     instantiate = cuGraphInstantiateWithFlags(graph: CUgraph, flags: u64) -> CUgraphExec;
     graph_launch = cuGraphLaunch(graph: CUgraphExec, stream: CUstream);
     graph_destroy = cuGraphDestroy(graph: CUgraph);

@@ -5,7 +5,7 @@ use crate::backend::{AnyBackend, Owned};
 use crate::core::arena::Settings;
 use crate::core::lanes::Stream;
 use crate::core::model_tests::Random;
-use crate::core::units::{UNIT, round_up_aligned};
+use crate::core::units::UNIT;
 use crate::error::Error;
 use crate::options::Resolved;
 use crate::pool::memory::{self, Ask};
@@ -326,7 +326,7 @@ impl Program {
         match served {
             Ok(addr) => self.served(addr, actor, queue),
             Err(Error::OutOfMemory) => {
-                self.is_exhausted(round_up_aligned(bytes, alignment).unwrap(), alignment, before);
+                self.is_exhausted(bytes, alignment, before);
             }
             Err(Error::BackendFailed) if self.has_failed(before) => self.failures += 1,
             Err(Error::BackendFailed) if self.is_capturing() => {}

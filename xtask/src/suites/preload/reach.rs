@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 
 use super::stage::{Link, Run, Stage};
 use crate::files;
@@ -102,7 +102,18 @@ fn lookups(context: &mut Context, stage: &Stage) -> Result<()> {
     let program = stage.compile(context, "strange_lookups", "strange_lookups.c", Link::Nothing, &[])?;
     let mut run = stage.run(context, &program)?;
     run.command.env("LD_LIBRARY_PATH", &folder);
-    stage.expect(context, "a driver with other addresses, older and later functions", run, &["loaded"], &[]);
+    let there = ["loaded", "too-new 13060 cuMemAlloc", "too-new 14000 cuMemAlloc"];
+    stage.expect(context, "a driver with other addresses, older and later functions", run, &there, &[]);
+    let mut run = stage.run(context, &program)?;
+    run.command.env("LD_LIBRARY_PATH", &folder).env("BFC_LOG", "warn");
+    context.check("a later function is passed through with a warning", |workspace| {
+        let ended = workspace.run("preload: warning of a later function", run.command)?;
+        let warning = "cuMemAlloc of CUDA 13.6 is not interposed: libbfc knows the functions up to CUDA 13.5";
+        if !ended.success || !ended.text.contains(warning) {
+            bail!("no warning {warning:?}: {}", ended.complaint());
+        }
+        Ok(())
+    });
     Ok(())
 }
 
