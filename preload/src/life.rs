@@ -60,8 +60,10 @@ macro_rules! releases {
                 let is_last = contexts::is_last_hold(device) && captured.are_all();
                 let pooled = of_device(device).filter(|_| is_last);
                 if let Some((number, pool)) = pooled {
-                    pool.end();
-                    pinned::end_with(number);
+                    captured.disregarded(|| {
+                        pool.end();
+                        pinned::end_with(number);
+                    });
                     ordered::forget_device(number);
                     contexts::forget_primary(device);
                 }

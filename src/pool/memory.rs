@@ -359,7 +359,7 @@ fn attempt<'a>(mut guard: Guard<'a>, want: &Want<'_>, tried: &mut Tried) -> Atte
                 continue;
             }
         }
-        if tried.collected || !tried.may_collect || guard.arena.redirects_others(want.stream) {
+        if tried.collected || !tried.may_collect || guard.is_capture_announced(want.stream) {
             return Ok(Outcome::Exhausted(guard));
         }
         tried.collected = true;

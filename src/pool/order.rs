@@ -234,7 +234,7 @@ impl Pool {
         &self,
         also: Stream,
     ) -> Result<Option<Vec<driver::Stream>>, HostMemoryExhausted> {
-        match self.backend.get().order().is_some() && self.arena.redirects_others(also) {
+        match self.backend.get().order().is_some() && self.is_capture_announced(also) {
             true => Ok(None),
             false => self.streams_to_ask(also).map(Some),
         }
@@ -428,14 +428,14 @@ pub(super) fn synchronize<'a>(mut guard: Guard<'a>, stream: Stream) -> Ordered<'
     if guard.backend.get().order().is_none() {
         return Ok((guard, Ok(true)));
     }
-    if guard.arena.redirects_others(stream) {
+    if guard.is_capture_announced(stream) {
         return Ok((guard, Ok(false)));
     }
     let life = guard.arena.life();
     let asked;
     (guard, asked) = is_any_captured(guard, stream)?;
     // Meanwhile another thread may have announced one.
-    if guard.arena.life() == life && (!matches!(asked, Ok(false)) || guard.arena.redirects_others(stream)) {
+    if guard.arena.life() == life && (!matches!(asked, Ok(false)) || guard.is_capture_announced(stream)) {
         return Ok((guard, asked.map(|_| false)));
     }
     let mut works: Vec<Work> = match list(guard.arena.lane_count()) {

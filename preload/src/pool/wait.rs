@@ -45,11 +45,14 @@ impl Pool {
         let Some(synchronize) = real::cuCtxSynchronize() else { return CUDA_ERROR_NOT_INITIALIZED };
         // Pinned memory is no device's.
         let device = usize::try_from(self.ordinal).ok().filter(|&device| device < DEVICES);
-        captures::unless_any(|| {
-            self.state.synchronizations.fetch_add(1, Ordering::Relaxed);
+        let code = contexts::in_all(device, || {
             // SAFETY: no preconditions.
-            contexts::in_all(device, || unsafe { synchronize() })
-        })
+            captures::unless_any(|| unsafe { synchronize() })
+        });
+        if code == CUDA_SUCCESS {
+            self.state.synchronizations.fetch_add(1, Ordering::Relaxed);
+        }
+        code
     }
 
     /// Waits for the device, after which all that waits so far may be handed out.
