@@ -173,7 +173,7 @@ impl Pool {
             // It may serve already, created by another thread or by the program. But a free has to know whose it is.
             self.create()?;
         }
-        if self.waiting() >= MANY && self.has_quarantine() {
+        if self.waiting() >= MANY && self.has_quarantine() && !self.is_shared() {
             self.synchronize();
         }
         match self.request(bytes, stream, bfc::HELD_ONLY) {

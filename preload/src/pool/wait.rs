@@ -34,18 +34,31 @@ impl Pool {
         if stats.pool_bytes.saturating_add(bytes) > stats.bytes_limit {
             return true;
         }
+        // What another device does may wait for what this thread does next.
+        if self.is_shared() {
+            return false;
+        }
         let idle = stats.idle_bytes();
         // Twice the peak is room enough, and so is little. Below that, few frees are not worth it.
         idle >= bytes.max(stats.peak_bytes_in_use).max(LITTLE)
             || (waiting >= ENOUGH && idle >= bytes.max(stats.bytes_in_use).max(LITTLE / 8))
     }
 
+    /// The device; pinned memory is of none.
+    fn device(self) -> Option<usize> {
+        usize::try_from(self.ordinal).ok().filter(|&device| device < DEVICES)
+    }
+
+    /// Whether work of another device may touch this pool's memory. To wait for that is the last resort: a cudaMalloc of
+    /// the driver's waits for no other device, and the work there may begin only after what the calling thread does next.
+    pub(super) fn is_shared(self) -> bool {
+        contexts::are_several() && contexts::has_other_devices(self.device())
+    }
+
     /// Waits for all work that may use this pool's memory; not while anything is captured.
     pub(super) fn wait(self) -> CUresult {
         let Some(synchronize) = real::cuCtxSynchronize() else { return CUDA_ERROR_NOT_INITIALIZED };
-        // Pinned memory is no device's.
-        let device = usize::try_from(self.ordinal).ok().filter(|&device| device < DEVICES);
-        let code = contexts::in_all(device, || {
+        let code = contexts::in_all(self.device(), || {
             // SAFETY: no preconditions.
             captures::unless_any(|| unsafe { synchronize() })
         });
@@ -75,8 +88,8 @@ impl Frees {
     pub(crate) fn of(context: Current) -> Self {
         let Current::Primary(device) = context else { return Frees(None) };
         match Pool::of_device(device) {
-            // With others one context's synchronisation is not enough.
-            Some(pool) if pool.waiting() != 0 && contexts::is_only(device) => Self::waiting_in(pool),
+            // With others one context's synchronization is not enough.
+            Some(pool) if pool.waiting() != 0 && contexts::is_sole_user(device) => Self::waiting_in(pool),
             _ => Frees(None),
         }
     }
