@@ -81,6 +81,22 @@ macro_rules! hooks {
         cuMemsetD16Async_ptsz: cuMemsetD16Async, Watched, "the same";
         cuMemsetD32Async: cuMemsetD32Async, Watched, "the same";
         cuMemsetD32Async_ptsz: cuMemsetD32Async, Watched, "the same";
+        cuMemcpy2D_v2: cuMemcpy2D_v2, Watched, "the same";
+        cuMemcpy2D_v2_ptds: cuMemcpy2D_v2, Watched, "the same";
+        cuMemcpy2DUnaligned_v2: cuMemcpy2DUnaligned_v2, Watched, "the same";
+        cuMemcpy2DUnaligned_v2_ptds: cuMemcpy2DUnaligned_v2, Watched, "the same";
+        cuMemcpy2DAsync_v2: cuMemcpy2DAsync_v2, Watched, "the same";
+        cuMemcpy2DAsync_v2_ptsz: cuMemcpy2DAsync_v2, Watched, "the same";
+        cuMemcpy3D_v2: cuMemcpy3D_v2, Watched, "the same";
+        cuMemcpy3D_v2_ptds: cuMemcpy3D_v2, Watched, "the same";
+        cuMemcpy3DAsync_v2: cuMemcpy3DAsync_v2, Watched, "the same";
+        cuMemcpy3DAsync_v2_ptsz: cuMemcpy3DAsync_v2, Watched, "the same";
+        cuMemcpy3DPeer: cuMemcpy3DPeer, Watched, "the same";
+        cuMemcpy3DPeer_ptds: cuMemcpy3DPeer, Watched, "the same";
+        cuMemcpy3DPeerAsync: cuMemcpy3DPeerAsync, Watched, "the same";
+        cuMemcpy3DPeerAsync_ptsz: cuMemcpy3DPeerAsync, Watched, "the same";
+        cuGraphAddMemcpyNode: cuGraphAddMemcpyNode, Watched, "a graph may run anywhere: with several contexts every pool waits for all of them from then on";
+        cuGraphExecMemcpyNodeSetParams: cuGraphExecMemcpyNodeSetParams, Watched, "the same";
         // The life of contexts.
         cuDevicePrimaryCtxRetain: cuDevicePrimaryCtxRetain, Watched, "how often the program holds the context";
         cuDevicePrimaryCtxRelease: cuDevicePrimaryCtxRelease, Watched, "the pool goes with the program's last hold on the context, and captures end with it";

@@ -226,8 +226,39 @@ static int touch_fill(Address there, Address here, Handle stream, Handle context
   return cuMemsetD8Async(there, 7, MIB, stream);
 }
 
+/* Rectangles, boxes and nodes of graphs: the simulation does not support them, so other work stands for theirs. */
+static int touch_rectangle(Address there, Address here, Handle stream, Handle contexts[2]) {
+  const Rectangle copy = {.from_type = 2, .from = there, .to_type = 4, .to = here, .width = 10, .height = 10};
+  (void)contexts;
+  CHECK(cuMemcpy2DAsync_v2(&copy, stream) != 0);
+  use(stream, (char *)here, MIB, 8);
+  return 0;
+}
+static int touch_box(Address there, Address here, Handle stream, Handle contexts[2]) {
+  const Box copy = {.from_type = 2, .from = here, .to_type = 2, .to = there, .width = 10, .height = 10, .depth = 10};
+  (void)contexts;
+  CHECK(cuMemcpy3DAsync_v2(&copy, stream) != 0);
+  use(stream, (char *)here, MIB, 8);
+  return 0;
+}
+static int touch_peer_box(Address there, Address here, Handle stream, Handle contexts[2]) {
+  const Box copy = {.from_type = 2, .from = there, .to_type = 2, .to = here, .width = 10, .height = 10, .depth = 10};
+  (void)contexts;
+  CHECK(cuMemcpy3DPeerAsync(&copy, stream) != 0);
+  use(stream, (char *)here, MIB, 8);
+  return 0;
+}
+static int touch_node(Address there, Address here, Handle stream, Handle contexts[2]) {
+  const Box copy = {.from_type = 2, .from = there, .to_type = 2, .to = here, .width = 10, .height = 10, .depth = 10};
+  Handle node = NULL;
+  CHECK(cuGraphAddMemcpyNode(&node, NULL, NULL, 0, &copy, contexts[1]) != 0);
+  use(stream, (char *)here, MIB, 8);
+  return 0;
+}
+
 static void copies(void) {
-  Touch *const touches[] = {touch_async, touch_back, touch_peer, touch_dtod, touch_inside, touch_by_runtime, touch_fill};
+  Touch *const touches[] = {touch_async, touch_back, touch_peer, touch_dtod, touch_inside, touch_by_runtime, touch_fill,
+                           touch_rectangle, touch_box, touch_peer_box, touch_node};
   for (unsigned each = 0; each < sizeof touches / sizeof touches[0]; each++) {
     Handle contexts[2];
     char *memory[2];
