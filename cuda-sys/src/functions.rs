@@ -329,6 +329,7 @@ macro_rules! driver_functions {
         );
         // Events.
         fn cuEventCreate as "cuEventCreate" since 2000 (ph_event: *mut CUevent, flags: c_uint);
+        fn cuCtxRecordEvent as "cuCtxRecordEvent" since 12050 (h_ctx: CUcontext, h_event: CUevent);
         fn cuEventRecord as "cuEventRecord" since 2000 twin cuEventRecord_ptsz (
             h_event: CUevent, h_stream: CUstream
         );

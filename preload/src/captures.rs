@@ -65,6 +65,21 @@ pub(crate) fn unless_any(synchronize: impl FnOnce() -> CUresult) -> CUresult {
     code
 }
 
+/// Calls the driver with the thread's capture mode relaxed: a query of an event "is prohibited" while a thread captures in
+/// another mode (cuda.h, cuThreadExchangeStreamCaptureMode), and would invalidate that capture.
+pub(crate) fn relaxed<T>(work: impl FnOnce() -> T) -> T {
+    let exchange = hooks::load().and_then(|driver| driver.cuThreadExchangeStreamCaptureMode().ok());
+    let mut mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    // SAFETY: the pointer is valid for reading and writing.
+    let is_exchanged = exchange.is_some_and(|exchange| unsafe { exchange(&mut mode) } == CUDA_SUCCESS);
+    let result = work();
+    if let Some(exchange) = exchange.filter(|_| is_exchanged) {
+        // SAFETY: as above.
+        unsafe { exchange(&mut mode) };
+    }
+    result
+}
+
 /// Waits until no thread is on its way into a call that synchronizes.
 fn let_entries_pass() {
     let is_entering = || {

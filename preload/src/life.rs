@@ -3,7 +3,7 @@
 use cuda_sys::*;
 
 use crate::hooks::real;
-use crate::pool::Pool;
+use crate::pool::{self, Pool};
 use crate::{captures, contexts, created, ordered, pinned, report, settings, trace, watch};
 
 /// Nothing of CUDA is called here: most processes that this library is loaded into have none.
@@ -54,6 +54,7 @@ macro_rules! releases {
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $symbol(device: CUdevice) -> CUresult {
                 let Some(release) = real::$symbol() else { return CUDA_ERROR_NOT_INITIALIZED };
+                pool::note_end();
                 let captured = captures::within(contexts::primary_handle(device));
                 // The pool holds the context too: without it the program's last hold would not end it. Other contexts'
                 // captures would not survive the pool's end.
@@ -95,6 +96,7 @@ macro_rules! resets {
             pub unsafe extern "C" fn $symbol(device: CUdevice) -> CUresult {
                 let Some(reset) = real::$symbol() else { return CUDA_ERROR_NOT_INITIALIZED };
                 let captured = captures::within(contexts::primary_handle(device));
+                pool::note_end();
                 // SAFETY: the caller's argument.
                 let code = unsafe { reset(device) };
                 if code == CUDA_SUCCESS {
@@ -128,6 +130,7 @@ macro_rules! destroys {
                 // Before, for afterwards the handle may be a new one's. What is forgotten in vain is asked again.
                 contexts::forget(context);
                 created::forget(context);
+                pool::note_end();
                 let captured = captures::within(context);
                 // SAFETY: the caller's argument.
                 let code = unsafe { destroy(context) };

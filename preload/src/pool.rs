@@ -6,6 +6,7 @@
 //! would grow beyond need.
 
 mod create;
+mod probe;
 mod wait;
 
 use std::ffi::c_void;
@@ -13,12 +14,15 @@ use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicU8, AtomicU64, Ordering};
 
 use cuda_sys::*;
+use spin::Mutex;
 
+use self::probe::Probe;
 use crate::bfc::{self, Request, Stats, Status};
 use crate::contexts::DEVICES;
 use crate::watch::Passed;
 use crate::{captures, ordered, settings, text};
 
+pub(crate) use probe::note_end;
 pub(crate) use wait::Frees;
 
 /// So many frees are synchronised anyway: their chunks take host memory and keep others from merging.
@@ -41,6 +45,8 @@ pub(crate) struct State {
     /// How many of the frees were followed by a synchronisation.
     settled: AtomicU64,
     pub(crate) synchronizations: AtomicU64,
+    /// The work of several contexts that is asked after.
+    probe: Mutex<Probe>,
     pub(crate) obtained: AtomicU64,
     pub(crate) returned: AtomicU64,
 }
@@ -59,6 +65,7 @@ impl State {
             freed: AtomicU64::new(0),
             settled: AtomicU64::new(0),
             synchronizations: AtomicU64::new(0),
+            probe: Mutex::new(Probe::new()),
             obtained: AtomicU64::new(0),
             returned: AtomicU64::new(0),
         }
@@ -173,8 +180,8 @@ impl Pool {
             // It may serve already, created by another thread or by the program. But a free has to know whose it is.
             self.create()?;
         }
-        if self.waiting() >= MANY && self.has_quarantine() && !self.is_shared() {
-            self.synchronize();
+        if self.waiting() >= MANY && self.has_quarantine() {
+            self.make_safe(u64::MAX);
         }
         match self.request(bytes, stream, bfc::HELD_ONLY) {
             Ok(address) => Ok(address),
@@ -191,8 +198,9 @@ impl Pool {
         } else if stream.is_some() && captures::any() {
             // What libbfc would wait for may be captured.
             return Err(Refused::Pass(Passed::Capture));
-        } else if self.is_worth_a_synchronization(bytes as u64)
-            && self.synchronize() == CUDA_SUCCESS
+        } else if self.waiting() != 0
+            && self.has_quarantine()
+            && self.make_safe(bytes as u64)
             && let Ok(address) = self.request(bytes, stream, bfc::HELD_ONLY)
         {
             return Ok(address);

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use cuda_sys::*;
 
 use super::Pool;
+use super::probe::Answer;
 use crate::contexts::{self, Current, DEVICES};
 use crate::hooks::real;
 use crate::{bfc, captures};
@@ -23,20 +24,35 @@ impl Pool {
         self.state.freed.load(Ordering::Relaxed).saturating_sub(settled)
     }
 
-    /// Whether a request that found nothing should rather wait for the device than have the pool grow.
-    pub(super) fn is_worth_a_synchronization(self, bytes: u64) -> bool {
-        let waiting = self.waiting();
-        if waiting == 0 || !self.has_quarantine() {
-            return false;
+    /// Has frees of before handed out again, for a request of so many bytes that found nothing, or because many wait
+    /// (`u64::MAX`), if that is worth it. Whether there are any.
+    ///
+    /// What another device does may begin only after what the calling thread does next, and a cudaMalloc of the driver's waits
+    /// for no other device. So where several devices' work may touch the memory it is asked after and not waited for; that is
+    /// the last resort, when the pool cannot grow.
+    pub(super) fn make_safe(self, bytes: u64) -> bool {
+        if !self.is_shared() {
+            let is_worth_it = bytes == u64::MAX || self.is_worth_a_synchronization(bytes);
+            return is_worth_it && self.synchronize() == CUDA_SUCCESS;
         }
+        match self.ask() {
+            Answer::Done => true,
+            Answer::Pending => false,
+            // An old driver. Pinned memory has no limit at which it would be waited for.
+            Answer::Unsupported if self.device().is_none() => {
+                (bytes == u64::MAX || self.is_worth_a_synchronization(bytes))
+                    && self.synchronize() == CUDA_SUCCESS
+            }
+            Answer::Unsupported => false,
+        }
+    }
+
+    /// Whether a request that found nothing should rather wait for the device than have the pool grow.
+    fn is_worth_a_synchronization(self, bytes: u64) -> bool {
+        let waiting = self.waiting();
         let Some(stats) = self.stats() else { return false };
-        // It cannot grow any more.
         if stats.pool_bytes.saturating_add(bytes) > stats.bytes_limit {
             return true;
-        }
-        // What another device does may wait for what this thread does next.
-        if self.is_shared() {
-            return false;
         }
         let idle = stats.idle_bytes();
         // Twice the peak is room enough, and so is little. Below that, few frees are not worth it.
@@ -45,13 +61,12 @@ impl Pool {
     }
 
     /// The device; pinned memory is of none.
-    fn device(self) -> Option<usize> {
+    pub(super) fn device(self) -> Option<usize> {
         usize::try_from(self.ordinal).ok().filter(|&device| device < DEVICES)
     }
 
-    /// Whether work of another device may touch this pool's memory. To wait for that is the last resort: a cudaMalloc of
-    /// the driver's waits for no other device, and the work there may begin only after what the calling thread does next.
-    pub(super) fn is_shared(self) -> bool {
+    /// Whether work of another device may touch this pool's memory.
+    fn is_shared(self) -> bool {
         contexts::are_several() && contexts::has_other_devices(self.device())
     }
 
@@ -94,7 +109,7 @@ impl Frees {
         }
     }
 
-    fn waiting_in(pool: Pool) -> Self {
+    pub(super) fn waiting_in(pool: Pool) -> Self {
         if !pool.has_quarantine() {
             return Frees(None);
         }
@@ -102,7 +117,11 @@ impl Frees {
         Frees(bfc::timestamp(pool.ordinal).map(|stamp| (pool, freed, stamp)))
     }
 
-    /// A synchronisation came after them, if it succeeded.
+    pub(super) const fn none() -> Self {
+        Frees(None)
+    }
+
+    /// A synchronization came after them, if it succeeded.
     pub(crate) fn settle(self, code: CUresult) {
         let Some((pool, freed, stamp)) = self.0.filter(|_| code == CUDA_SUCCESS) else { return };
         bfc::bfc_set_safe_frontier(pool.ordinal, stamp.saturating_add(1));
