@@ -219,8 +219,9 @@ static void second_context(void) {
   pthread_t thread;
   Handle context = NULL;
   OK(cudaSetDevice(1));
-  pooled(MIB);
-  cudaStream_t stream = plain_stream();
+  /* Work that is not done when it is asked after, so that it is waited for. */
+  cudaStream_t stream = plain_stream(), held = held_stream();
+  use(held, pooled(MIB), MIB, 1);
   OK(cuCtxGetCurrent(&context));
   OK(cudaSetDevice(0));
   pooled(MIB);

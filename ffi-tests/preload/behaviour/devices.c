@@ -168,6 +168,65 @@ static void peers_collective(void) {
   no_misuse();
 }
 
+/* What peers have freed is handed out again once their work is done, which is asked after; nothing waits. */
+static void peers_reuse(void) {
+  Handle contexts[2];
+  cudaStream_t stream[2];
+  char *memory[100];
+  for (int device = 0; device < 2; device++) {
+    OK(cudaSetDevice(device));
+    stream[device] = held_stream();
+    use(stream[device], pooled(MIB), MIB, 1);
+    OK(cuCtxGetCurrent(&contexts[device]));
+  }
+  OK(cuCtxEnablePeerAccess(contexts[0], 0));
+  OK(cudaSetDevice(0));
+  const size_t before = free_bytes();
+  const uint64_t synchronized = synchronizations();
+  for (int round = 0; round < 20; round++) {
+    for (int each = 0; each < 100; each++) use_at_once(memory[each] = pooled(MIB), KIB, (uint64_t)each);
+    for (int each = 0; each < 100; each++) OK(cudaFree(memory[each]));
+  }
+  /* As long as one of them works, nothing is. */
+  CHECK(simcuda_used(0) >= 2000 * MIB);
+  IS(simcuda_pending(stream[0]), 2);
+  IS(simcuda_pending(stream[1]), 2);
+  simcuda_release_all();
+  const uint64_t used = simcuda_used(0);
+  for (int round = 0; round < 20; round++) {
+    for (int each = 0; each < 100; each++) use_at_once(memory[each] = pooled(MIB), KIB, (uint64_t)each);
+    for (int each = 0; each < 100; each++) OK(cudaFree(memory[each]));
+  }
+  IS(simcuda_used(0), used);
+  IS(synchronizations(), synchronized);
+  CHECK(free_bytes() <= before);
+  no_misuse();
+}
+
+/* The same with a context that ends, and its events with it. */
+static void users_end(void) {
+  Handle first = NULL, other = NULL, popped = NULL;
+  char *memory[100];
+  pooled(MIB);
+  OK(cuCtxGetCurrent(&first));
+  for (int round = 0; round < 40; round++) {
+    OK(cuCtxCreate_v2(&other, 0, 1));
+    OK(cuCtxEnablePeerAccess(first, 0));
+    cudaStream_t stream = held_stream();
+    OK(cuCtxPopCurrent_v2(&popped));
+    for (int each = 0; each < 100; each++) memory[each] = pooled(MIB);
+    use(stream, memory[0], MIB, 7);
+    for (int each = 0; each < 100; each++) OK(cudaFree(memory[each]));
+    char *again = pooled(MIB);
+    CHECK(!overlap(again, MIB, memory[0], MIB));
+    OK(cudaFree(again));
+    if (round % 2) simcuda_release(stream);
+    OK(cuCtxDestroy_v2(other));
+  }
+  CHECK(simcuda_used(0) < 1000 * MIB);
+  no_misuse();
+}
+
 /* "Access granted by this call is unidirectional": device 0 may touch device 1's memory, and not the other way round. */
 static void one_way(void) {
   Handle first = NULL, other = NULL;
@@ -306,6 +365,8 @@ static const Case CASES[] = {
     {"own_synchronization", own_synchronization, NULL},
     {"collective", collective, LIMIT},
     {"peers_collective", peers_collective, NULL},
+    {"peers_reuse", peers_reuse, NULL},
+    {"users_end", users_end, NULL},
     {"one_way", one_way, LIMIT},
     {"copies", copies, LIMIT},
 };
