@@ -7,6 +7,7 @@
 
 mod create;
 mod probe;
+mod put_off;
 mod wait;
 
 use std::ffi::c_void;
@@ -183,6 +184,7 @@ impl Pool {
         if self.waiting() >= MANY && self.has_quarantine() {
             self.make_safe(u64::MAX);
         }
+        self.free_what_was_put_off();
         match self.request(bytes, stream, bfc::HELD_ONLY) {
             Ok(address) => Ok(address),
             Err(status) => self.alloc_slowly(bytes, stream, status),
@@ -259,8 +261,15 @@ impl Pool {
     fn give_back(self, address: u64) -> Freed {
         if !self.has_quarantine() && !MUTATED {
             // What is freed here may be handed out at once, so it must not be in use any more.
+            self.free_what_was_put_off();
+            if self.has_put_off(address) {
+                return Freed::Here(CUDA_ERROR_INVALID_VALUE);
+            }
             match self.settle_before(address) {
                 CUDA_SUCCESS => {}
+                CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED if self.put_free_off(address) => {
+                    return Freed::Here(CUDA_SUCCESS);
+                }
                 code => return Freed::Here(code),
             }
         }

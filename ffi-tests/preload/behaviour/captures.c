@@ -151,6 +151,34 @@ static void frees(void) {
   no_misuse();
 }
 
+/* With BFC_PRELOAD_ASYNC=1 what is freed may be handed out at once, so cudaFree waits for the device: in a capture the free is
+ * put off. To the program the memory is free. */
+static void put_off(void) {
+  for (int mode = 0; mode < MODES; mode++) {
+    cudaStream_t stream = plain_stream(), held = held_stream();
+    char *memory = pooled(MIB), *other = pooled(MIB);
+    use(held, memory, MIB, 1);
+    OK(cudaStreamBeginCapture(stream, (enum cudaStreamCaptureMode)mode));
+    enum cudaStreamCaptureMode before = exchange(cudaStreamCaptureModeRelaxed);
+    OK(cudaFree(memory));
+    IS(cudaFree(memory), INVALID_VALUE);
+    IS(cudaFree(memory + 512), INVALID_VALUE);
+    char *more = allocated(MIB);
+    CHECK(!overlap(memory, MIB, more, MIB));
+    use_at_once(more, MIB, 2);
+    IS(simcuda_pending(held), 2);
+    exchange(before);
+    ends_well(stream);
+    OK(cudaFree(other));
+    IS(simcuda_pending(held), 0);
+    IS(cudaFree(memory), INVALID_VALUE);
+    CHECK(pooled(2 * MIB) == memory);
+    no_misuse();
+    OK(cudaDeviceReset());
+    at_once = NULL;
+  }
+}
+
 /* Two threads: the other one allocates, in a process that is short of memory, while this one captures. */
 static int is_over;
 static uint64_t failures;
@@ -350,6 +378,7 @@ static const Case CASES[] = {
     {"threads", threads, LIMIT},
     {"threads_granules", threads, LIMIT " BFC_BACKEND=cuda_vmm"},
     {"threads_async", threads, LIMIT " BFC_PRELOAD_ASYNC=1"},
+    {"put_off", put_off, "BFC_PRELOAD_ASYNC=1"},
     {"second_context", second_context, LIMIT},
     {"late_entry", late_entry, LIMIT},
     {"midst_of_a_collection", midst_of_a_collection, LIMIT},
