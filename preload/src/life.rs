@@ -54,12 +54,14 @@ macro_rules! releases {
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $symbol(device: CUdevice) -> CUresult {
                 let Some(release) = real::$symbol() else { return CUDA_ERROR_NOT_INITIALIZED };
-                pool::note_end();
                 let captured = captures::within(contexts::primary_handle(device));
                 // The pool holds the context too: without it the program's last hold would not end it. Other contexts'
                 // captures would not survive the pool's end.
                 let is_last = contexts::is_last_hold(device) && captured.are_all();
                 let pooled = of_device(device).filter(|_| is_last);
+                if is_last {
+                    pool::note_end();
+                }
                 if let Some((number, pool)) = pooled {
                     captured.disregarded(|| {
                         pool.end();
@@ -72,7 +74,9 @@ macro_rules! releases {
                 let code = unsafe { release(device) };
                 if code == CUDA_SUCCESS {
                     contexts::note_released(device);
-                    if captured.are_any() && !contexts::is_active(device) {
+                    if (captured.are_any() || contexts::are_several()) && !contexts::is_active(device) {
+                        // Also where it was held by calls that were not seen.
+                        pool::note_end();
                         captured.ended();
                     }
                 }
