@@ -98,10 +98,13 @@ impl Probe {
     /// Whether all that was recorded is done.
     fn is_done(&self, driver: Driver) -> bool {
         let Ok(query) = driver.cuEventQuery() else { return false };
-        let recorded = self.entries.iter().filter(|entry| entry.is_recorded);
-        // SAFETY: events of contexts that live; if one has ended meanwhile the driver says so, and it counts for nothing.
+        let mut recorded = self.entries.iter().filter(|entry| entry.is_recorded);
         captures::relaxed(|| {
-            recorded.map(|entry| unsafe { query(entry.event) }).all(|code| code == CUDA_SUCCESS)
+            recorded.all(|entry| {
+                // SAFETY: an event of a context that lives; if it has ended meanwhile the driver says so, and it is not done.
+                let code = unsafe { query(entry.event) };
+                code == CUDA_SUCCESS
+            })
         })
     }
 }
