@@ -530,6 +530,29 @@ bfc_status_t bfc_pool_end(int32_t device,
 bfc_status_t bfc_pool_release(int32_t device,
                               uint64_t pool);
 
+// Announces that a stream capture is about to begin, of whatever stream and device. Call it before
+// cuStreamBeginCapture, and bfc_capture_end after the end of the capture. Announcements are counted and hold for the
+// whole process.
+//
+// Until the announcement ends no call of this library synchronizes a device or a context, or gives device memory back:
+// either would invalidate the capture. Requests are served from free memory that is reusable and by growth, and fail with
+// BFC_ERROR_OUT_OF_MEMORY where only synchronization or giving memory back would serve them. bfc_trim and bfc_destroy
+// return BFC_ERROR_BACKEND_FAILED if they had memory to give back. Allocators on host memory go on as usual.
+//
+// bfc_pool_begin announces the capture of one stream to one allocator, and lets requests of that stream through. This
+// function is for programs that intercept captures, and for allocators with BFC_TIMESTAMPS.
+//
+// If another thread is in a call that synchronizes, this function waits until that call is inside the driver, for a second
+// at most: a synchronization that has begun before a capture does not invalidate it.
+//
+// @return BFC_OK. It does not fail.
+bfc_status_t bfc_capture_begin(void);
+
+// Ends one announcement of bfc_capture_begin.
+//
+// @return BFC_OK; BFC_ERROR_INVALID_ARGUMENT if no capture is announced.
+bfc_status_t bfc_capture_end(void);
+
 // Gets how many bytes the caller asked for.
 //
 // @return BFC_OK; BFC_ERROR_INVALID_POINTER if `ptr` is not the start of a live allocation, and the

@@ -175,6 +175,31 @@ macro_rules! driver_functions {
         fn cuMemcpyDtoDAsync_v2 as "cuMemcpyDtoDAsync" since 3020 twin cuMemcpyDtoDAsync_v2_ptsz (
             dst_device: CUdeviceptr, src_device: CUdeviceptr, byte_count: usize, h_stream: CUstream
         );
+        // Copies of rectangles and boxes.
+        fn cuMemcpy2D_v2 as "cuMemcpy2D" since 3020 twin cuMemcpy2D_v2_ptds (p_copy: *const CUDA_MEMCPY2D);
+        fn cuMemcpy2DUnaligned_v2 as "cuMemcpy2DUnaligned" since 3020 twin cuMemcpy2DUnaligned_v2_ptds (
+            p_copy: *const CUDA_MEMCPY2D
+        );
+        fn cuMemcpy2DAsync_v2 as "cuMemcpy2DAsync" since 3020 twin cuMemcpy2DAsync_v2_ptsz (
+            p_copy: *const CUDA_MEMCPY2D, h_stream: CUstream
+        );
+        fn cuMemcpy3D_v2 as "cuMemcpy3D" since 3020 twin cuMemcpy3D_v2_ptds (p_copy: *const CUDA_MEMCPY3D);
+        fn cuMemcpy3DAsync_v2 as "cuMemcpy3DAsync" since 3020 twin cuMemcpy3DAsync_v2_ptsz (
+            p_copy: *const CUDA_MEMCPY3D, h_stream: CUstream
+        );
+        fn cuMemcpy3DPeer as "cuMemcpy3DPeer" since 4000 twin cuMemcpy3DPeer_ptds (
+            p_copy: *const CUDA_MEMCPY3D_PEER
+        );
+        fn cuMemcpy3DPeerAsync as "cuMemcpy3DPeerAsync" since 4000 twin cuMemcpy3DPeerAsync_ptsz (
+            p_copy: *const CUDA_MEMCPY3D_PEER, h_stream: CUstream
+        );
+        fn cuGraphAddMemcpyNode as "cuGraphAddMemcpyNode" since 10000 (
+            ph_graph_node: *mut CUgraphNode, h_graph: CUgraph, dependencies: *const CUgraphNode,
+            num_dependencies: usize, copy_params: *const CUDA_MEMCPY3D, ctx: CUcontext
+        );
+        fn cuGraphExecMemcpyNodeSetParams as "cuGraphExecMemcpyNodeSetParams" since 10020 (
+            h_graph_exec: CUgraphExec, h_node: CUgraphNode, copy_params: *const CUDA_MEMCPY3D, ctx: CUcontext
+        );
         // Fills.
         fn cuMemsetD8_v2 as "cuMemsetD8" since 3020 twin cuMemsetD8_v2_ptds (
             dst_device: CUdeviceptr, uc: c_uchar, n: usize
@@ -320,6 +345,7 @@ macro_rules! driver_functions {
         );
         // Events.
         fn cuEventCreate as "cuEventCreate" since 2000 (ph_event: *mut CUevent, flags: c_uint);
+        fn cuCtxRecordEvent as "cuCtxRecordEvent" since 12050 (h_ctx: CUcontext, h_event: CUevent);
         fn cuEventRecord as "cuEventRecord" since 2000 twin cuEventRecord_ptsz (
             h_event: CUevent, h_stream: CUstream
         );

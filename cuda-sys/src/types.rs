@@ -146,6 +146,7 @@ handles! {
     CUmodule = *mut CUmod_st;
     CUfunction = *mut CUfunc_st;
     CUstream = *mut CUstream_st;
+    CUarray = *mut CUarray_st;
     CUevent = *mut CUevent_st;
     CUgraph = *mut CUgraph_st;
     CUgraphNode = *mut CUgraphNode_st;
@@ -214,6 +215,78 @@ structs! {
     }
     CUmemPoolPtrExportData {
         reserved: [c_uchar; 64],
+    }
+    CUDA_MEMCPY2D {
+        srcXInBytes: usize,
+        srcY: usize,
+        srcMemoryType: CUmemorytype,
+        srcHost: *const c_void,
+        srcDevice: CUdeviceptr,
+        srcArray: CUarray,
+        srcPitch: usize,
+        dstXInBytes: usize,
+        dstY: usize,
+        dstMemoryType: CUmemorytype,
+        dstHost: *mut c_void,
+        dstDevice: CUdeviceptr,
+        dstArray: CUarray,
+        dstPitch: usize,
+        WidthInBytes: usize,
+        Height: usize,
+    }
+    CUDA_MEMCPY3D {
+        srcXInBytes: usize,
+        srcY: usize,
+        srcZ: usize,
+        srcLOD: usize,
+        srcMemoryType: CUmemorytype,
+        srcHost: *const c_void,
+        srcDevice: CUdeviceptr,
+        srcArray: CUarray,
+        reserved0: *mut c_void,
+        srcPitch: usize,
+        srcHeight: usize,
+        dstXInBytes: usize,
+        dstY: usize,
+        dstZ: usize,
+        dstLOD: usize,
+        dstMemoryType: CUmemorytype,
+        dstHost: *mut c_void,
+        dstDevice: CUdeviceptr,
+        dstArray: CUarray,
+        reserved1: *mut c_void,
+        dstPitch: usize,
+        dstHeight: usize,
+        WidthInBytes: usize,
+        Height: usize,
+        Depth: usize,
+    }
+    CUDA_MEMCPY3D_PEER {
+        srcXInBytes: usize,
+        srcY: usize,
+        srcZ: usize,
+        srcLOD: usize,
+        srcMemoryType: CUmemorytype,
+        srcHost: *const c_void,
+        srcDevice: CUdeviceptr,
+        srcArray: CUarray,
+        srcContext: CUcontext,
+        srcPitch: usize,
+        srcHeight: usize,
+        dstXInBytes: usize,
+        dstY: usize,
+        dstZ: usize,
+        dstLOD: usize,
+        dstMemoryType: CUmemorytype,
+        dstHost: *mut c_void,
+        dstDevice: CUdeviceptr,
+        dstArray: CUarray,
+        dstContext: CUcontext,
+        dstPitch: usize,
+        dstHeight: usize,
+        WidthInBytes: usize,
+        Height: usize,
+        Depth: usize,
     }
     CUgraphEdgeData {
         from_port: c_uchar,

@@ -142,6 +142,8 @@ unsafe extern "C" {
     pub(crate) fn bfc_owner(ptr: *const c_void, device: *mut i32) -> Status;
     pub(crate) fn bfc_stats(device: i32, stats: *mut Stats) -> Status;
     pub(crate) fn bfc_last_error(buf: *mut c_char, capacity: usize) -> usize;
+    pub(crate) safe fn bfc_capture_begin() -> Status;
+    pub(crate) safe fn bfc_capture_end() -> Status;
     pub(crate) safe fn bfc_destroy_forced(device: i32) -> Status;
     pub(crate) safe fn bfc_device_lost(device: i32) -> Status;
     pub(crate) safe fn bfc_free(device: i32, ptr: *mut c_void) -> Status;

@@ -1,15 +1,16 @@
-//! Stream captures under way. A context with a captured stream cannot be synchronised: it would end the capture. So while
-//! there is one, what was freed goes on waiting.
+//! Stream captures under way. A context with a captured stream cannot be synchronized: it would end the capture. So while
+//! there is one, in whatever context, what was freed goes on waiting, and libbfc is told to leave every device alone
+//! (`bfc_capture_begin`). Streams of other contexts may join a capture by events, which nothing here sees.
 
 use std::ffi::c_void;
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use cuda_sys::*;
 
 use crate::hooks::{self, real};
-use crate::{contexts, ordered, pool};
+use crate::{bfc, contexts, ordered, pool};
 
 /// A stream that is captured, and the context that it is of, as far as the driver says; NULL is none.
 struct Place {
@@ -28,16 +29,36 @@ const CHANGING: CUstream = ptr::without_provenance_mut(usize::MAX);
 /// How many captures there are, so that none costs one look.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
-/// How many threads are about to synchronise, or do.
+/// How many threads are about to synchronize, or do.
 static SYNCHRONIZING: AtomicUsize = AtomicUsize::new(0);
 
-/// So long does the beginning of a capture wait for them at most. The driver looks for captures when it is asked to
-/// synchronise, and not while it waits: whoever has been at it for longer breaks nothing.
-const ENTRY: Duration = Duration::from_millis(20);
+/// When the last of them came, by [`now`].
+static ENTERED: AtomicU64 = AtomicU64::new(0);
 
-/// Synchronises, unless anything is captured: that would break the capture. None begins meanwhile either.
+/// For at most this long after a synchronization has begun does the beginning of a capture wait for its end. The driver
+/// looks for captures when it is called: cuCtxSynchronize "blocks until the current context has completed all preceding
+/// requested tasks", and what is captured later is no such task. So only the way into the call is at risk, for which this is
+/// enough even for a thread that the scheduler has put aside. Waiting for the end could last for ever: the work that is
+/// waited for may depend on what the capturing thread does next.
+const ENTRY: Duration = Duration::from_secs(1);
+
+/// The monotonic clock, in nanoseconds.
+fn now() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the pointer is valid for writing.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
+    time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
+}
+
+/// Makes one call that synchronizes, unless anything is captured: that would break the capture. None begins either while
+/// the thread is on its way into the driver. Each such call has a look of its own: a capture may begin after the one
+/// before.
 pub(crate) fn unless_any(synchronize: impl FnOnce() -> CUresult) -> CUresult {
-    // Either we see the capture that begins, or it sees us.
+    if any() {
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    }
+    ENTERED.fetch_max(now(), Ordering::SeqCst);
+    // Either this sees the capture that begins, or the capture sees this thread.
     SYNCHRONIZING.fetch_add(1, Ordering::SeqCst);
     let code =
         if COUNT.load(Ordering::SeqCst) == 0 { synchronize() } else { CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED };
@@ -45,12 +66,28 @@ pub(crate) fn unless_any(synchronize: impl FnOnce() -> CUresult) -> CUresult {
     code
 }
 
-fn let_them_pass() {
-    if SYNCHRONIZING.load(Ordering::SeqCst) == 0 {
-        return;
+/// Calls the driver with the thread's capture mode relaxed: a query of an event "is prohibited" while a thread captures in
+/// another mode (cuda.h, cuThreadExchangeStreamCaptureMode), and would invalidate that capture.
+pub(crate) fn relaxed<T>(work: impl FnOnce() -> T) -> T {
+    let exchange = hooks::load().and_then(|driver| driver.cuThreadExchangeStreamCaptureMode().ok());
+    let mut mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    // SAFETY: the pointer is valid for reading and writing.
+    let is_exchanged = exchange.is_some_and(|exchange| unsafe { exchange(&mut mode) } == CUDA_SUCCESS);
+    let result = work();
+    if let Some(exchange) = exchange.filter(|_| is_exchanged) {
+        // SAFETY: as above.
+        unsafe { exchange(&mut mode) };
     }
-    let start = Instant::now();
-    while SYNCHRONIZING.load(Ordering::SeqCst) != 0 && start.elapsed() < ENTRY {
+    result
+}
+
+/// Waits until no thread is on its way into a call that synchronizes.
+fn let_entries_pass() {
+    let is_entering = || {
+        SYNCHRONIZING.load(Ordering::SeqCst) != 0
+            && Duration::from_nanos(now().saturating_sub(ENTERED.load(Ordering::SeqCst))) < ENTRY
+    };
+    while is_entering() {
         // SAFETY: no preconditions.
         unsafe { libc::sched_yield() };
     }
@@ -97,7 +134,8 @@ fn begun(stream: CUstream) {
     let context = contexts::of_stream(named(stream)).unwrap_or(ptr::null_mut());
     PLACES.iter().find(|place| place.change(ptr::null_mut(), named(stream), context));
     COUNT.fetch_add(1, Ordering::SeqCst);
-    let_them_pass();
+    bfc::bfc_capture_begin();
+    let_entries_pass();
 }
 
 fn ended(stream: CUstream) {
@@ -116,7 +154,9 @@ fn ended_if_begun(stream: CUstream) {
 
 fn one_less() {
     let less = |count: usize| count.checked_sub(1);
-    let _ = COUNT.fetch_update(Ordering::AcqRel, Ordering::Relaxed, less);
+    if COUNT.fetch_update(Ordering::AcqRel, Ordering::Relaxed, less).is_ok() {
+        bfc::bfc_capture_end();
+    }
 }
 
 /// The stream is about to be destroyed: with it ends a capture that it is in.
@@ -152,6 +192,17 @@ impl Within {
     /// Whether nothing else is captured.
     pub(crate) fn are_all(&self) -> bool {
         COUNT.load(Ordering::Acquire) == self.places.count_ones() as usize
+    }
+
+    /// Runs `work`, which ends what is of their context, as if they were over: they are about to end with it.
+    pub(crate) fn disregarded(&self, work: impl FnOnce()) {
+        for _ in 0..self.places.count_ones() {
+            bfc::bfc_capture_end();
+        }
+        work();
+        for _ in 0..self.places.count_ones() {
+            bfc::bfc_capture_begin();
+        }
     }
 
     /// They have ended with their context.

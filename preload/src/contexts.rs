@@ -5,11 +5,11 @@
 
 use std::ffi::c_int;
 use std::ptr;
-use std::sync::atomic::{AtomicI64, AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, Ordering};
 
 use cuda_sys::*;
 
-use crate::{created, hooks};
+use crate::{created, hooks, relations};
 
 /// More devices than a process sees. Of further ones all is passed through.
 pub(crate) const DEVICES: usize = 64;
@@ -24,6 +24,8 @@ struct Primary {
 
 static PRIMARIES: [Primary; DEVICES] =
     [const { Primary { context: AtomicPtr::new(ptr::null_mut()), holds: AtomicI64::new(0) } }; DEVICES];
+
+static ARE_SEVERAL: AtomicBool = AtomicBool::new(false);
 
 /// Contexts that are known to be no primary ones. Those for which there is no place are asked about each time.
 static OTHERS: [AtomicPtr<CUctx_st>; 16] = [const { AtomicPtr::new(ptr::null_mut()) }; 16];
@@ -56,7 +58,7 @@ pub(crate) fn known_as(context: CUcontext) -> Current {
 }
 
 #[inline]
-fn current_handle() -> Option<CUcontext> {
+pub(crate) fn current_handle() -> Option<CUcontext> {
     let mut context = ptr::null_mut();
     let get = hooks::load()?.cuCtxGetCurrent().ok()?;
     // SAFETY: the pointer is valid for writing.
@@ -89,13 +91,14 @@ fn unknown(context: CUcontext) -> Current {
     match primary_of(context) {
         Ok(Some(device)) => match PRIMARIES.get(device) {
             Some(primary) => {
-                primary.context.store(context, Ordering::Relaxed);
+                note_known(primary, context);
                 Current::Primary(device)
             }
             None => Current::Other,
         },
         Ok(None) => {
             let free = |place: &&AtomicPtr<CUctx_st>| place.load(Ordering::Relaxed).is_null();
+            note_several();
             if let Some(place) = OTHERS.iter().find(free) {
                 place.store(context, Ordering::Relaxed);
             }
@@ -137,24 +140,64 @@ pub(crate) fn succeeded(code: CUresult) -> Result<(), CUresult> {
     if code == CUDA_SUCCESS { Ok(()) } else { Err(code) }
 }
 
-/// Synchronises each context whose work may touch memory of pools: all that are known. Their memory may be each other's
-/// peer, and copies need not even that. The first failure; that of `device`, if one is named, must be among them.
-pub(crate) fn in_all(device: Option<usize>, synchronize: impl Fn() -> CUresult) -> CUresult {
-    let handle = |primary: &Primary| primary.context.load(Ordering::Relaxed);
-    if device.and_then(|device| PRIMARIES.get(device)).is_some_and(|primary| handle(primary).is_null()) {
+/// Synchronizes, one after the other, each context whose work may touch memory of a device's pool ([`relations`]); all that
+/// are known for pinned memory, which is every context's. The first failure; the device's own context must be known.
+pub(crate) fn in_all(owner: Option<usize>, synchronize: impl Fn() -> CUresult) -> CUresult {
+    if owner.is_some_and(|owner| primary_of_device(owner).is_null()) {
         return CUDA_ERROR_INVALID_CONTEXT;
     }
-    let contexts = PRIMARIES.iter().map(handle).filter(|context| !context.is_null());
+    let contexts = users(owner).map(|(_, context)| context);
     let code = contexts.map(|context| within(context, &synchronize)).find(|&code| code != CUDA_SUCCESS);
-    code.unwrap_or_else(|| created::in_each(&synchronize))
+    code.unwrap_or_else(|| created::in_each(owner, &synchronize))
 }
 
-/// Whether a device's primary context is the only context that is known.
-pub(crate) fn is_only(device: usize) -> bool {
-    let is_other = |(other, primary): (usize, &Primary)| {
-        other != device && !primary.context.load(Ordering::Relaxed).is_null()
-    };
-    !created::any() && !PRIMARIES.iter().enumerate().any(is_other)
+fn primary_of_device(device: usize) -> CUcontext {
+    PRIMARIES.get(device).map_or(ptr::null_mut(), |primary| primary.context.load(Ordering::Relaxed))
+}
+
+/// The primary contexts whose work may touch memory of a device's pool, with their devices.
+fn users(owner: Option<usize>) -> impl Iterator<Item = (usize, CUcontext)> {
+    let known = (0..DEVICES).map(|device| (device, primary_of_device(device)));
+    known.filter(move |&(device, context)| {
+        let may_touch = || owner.is_none_or(|owner| relations::primary_may_touch(device, owner));
+        !context.is_null() && may_touch()
+    })
+}
+
+/// Whether no other context's work may touch memory of a device's pool.
+pub(crate) fn is_sole_user(owner: usize) -> bool {
+    !created::any_user(owner) && users(Some(owner)).all(|(device, _)| device == owner)
+}
+
+/// Whether work of another device may touch memory of a device's pool, or pinned memory if none is named.
+pub(crate) fn has_other_devices(owner: Option<usize>) -> bool {
+    match owner {
+        Some(owner) => {
+            created::any_user_elsewhere(owner) || users(Some(owner)).any(|(device, _)| device != owner)
+        }
+        None => users(None).nth(1).is_some() || created::any(),
+    }
+}
+
+/// Whether more than one context was ever known.
+#[inline]
+pub(crate) fn are_several() -> bool {
+    ARE_SEVERAL.load(Ordering::Relaxed)
+}
+
+/// A context has become known.
+fn note_known(primary: &Primary, context: CUcontext) {
+    let is_another =
+        |other: &Primary| !ptr::eq(other, primary) && !other.context.load(Ordering::Relaxed).is_null();
+    primary.context.store(context, Ordering::SeqCst);
+    if PRIMARIES.iter().any(is_another) {
+        note_several();
+    }
+}
+
+/// There are several contexts, or were.
+pub(crate) fn note_several() {
+    ARE_SEVERAL.store(true, Ordering::Relaxed);
 }
 
 /// Runs `work` with a context current that is known to live.
@@ -213,7 +256,7 @@ pub(crate) fn is_active(device: c_int) -> bool {
 pub(crate) fn note_retained(device: c_int, context: CUcontext) {
     if let Some(primary) = primary(device) {
         primary.holds.fetch_add(1, Ordering::Relaxed);
-        primary.context.store(context, Ordering::Relaxed);
+        note_known(primary, context);
     }
 }
 

@@ -1,17 +1,30 @@
 //! Contexts that the program creates beside the primary ones. Their memory is not pooled, but their work may touch what is:
-//! as a peer's, or by copies. So whoever waits for the device waits for them too.
+//! of the same device, as a peer's, or by copies. A pool waits for those whose work may touch its memory.
 
 use std::ffi::{c_int, c_uint};
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicUsize, Ordering};
 
 use cuda_sys::*;
 
-use crate::contexts;
 use crate::hooks::real;
+use crate::{contexts, relations};
+
+struct Created {
+    is_taken: AtomicBool,
+    /// NULL while the place is taken or given up.
+    context: AtomicPtr<CUctx_st>,
+    device: AtomicI32,
+}
 
 /// Those that live. The work of further ones is not waited for.
-static CREATED: [AtomicPtr<CUctx_st>; 64] = [const { AtomicPtr::new(ptr::null_mut()) }; 64];
+static CREATED: [Created; u64::BITS as usize] = [const {
+    Created {
+        is_taken: AtomicBool::new(false),
+        context: AtomicPtr::new(ptr::null_mut()),
+        device: AtomicI32::new(0),
+    }
+}; u64::BITS as usize];
 
 /// How many there are, so that none costs one look.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
@@ -24,14 +37,57 @@ pub(crate) fn any() -> bool {
     COUNT.load(Ordering::Acquire) != 0
 }
 
-/// Runs `work` with each of them current. The first failure.
-pub(crate) fn in_each(work: impl Fn() -> CUresult) -> CUresult {
+/// What is noted of a context.
+fn find(context: CUcontext) -> Option<(usize, &'static Created)> {
+    if !any() || context.is_null() {
+        return None;
+    }
+    CREATED.iter().enumerate().find(|(_, created)| created.context.load(Ordering::Relaxed) == context)
+}
+
+/// The number of a context's place.
+pub(crate) fn place_of(context: CUcontext) -> Option<usize> {
+    find(context).map(|(place, _)| place)
+}
+
+/// The device of a context.
+pub(crate) fn device_of(context: CUcontext) -> Option<usize> {
+    usize::try_from(find(context)?.1.device.load(Ordering::Relaxed)).ok()
+}
+
+fn is_user(place: usize, created: &Created, owner: Option<usize>) -> bool {
+    let device = created.device.load(Ordering::Relaxed);
+    owner.is_none_or(|owner| relations::created_may_touch(place, device, owner))
+}
+
+/// Those whose work may touch memory of a device's pool, with their devices.
+fn users(owner: usize) -> impl Iterator<Item = c_int> {
+    let known = CREATED.iter().enumerate().filter(|_| any());
+    let live = known.filter(|(_, created)| !created.context.load(Ordering::Relaxed).is_null());
+    live.filter(move |(place, created)| is_user(*place, created, Some(owner)))
+        .map(|(_, created)| created.device.load(Ordering::Relaxed))
+}
+
+/// Whether the work of any may touch memory of a device's pool.
+pub(crate) fn any_user(owner: usize) -> bool {
+    users(owner).next().is_some()
+}
+
+/// Whether that of another device's may.
+pub(crate) fn any_user_elsewhere(owner: usize) -> bool {
+    users(owner).any(|device| usize::try_from(device) != Ok(owner))
+}
+
+/// Runs `work` with each of them current whose work may touch memory of a device's pool, or with every one if none is
+/// named. The first failure, after which no other is entered.
+pub(crate) fn in_each(owner: Option<usize>, work: impl Fn() -> CUresult) -> CUresult {
     if !any() {
         return CUDA_SUCCESS;
     }
-    let codes = CREATED.iter().map(|place| {
+    let of_users = CREATED.iter().enumerate().filter(|(place, created)| is_user(*place, created, owner));
+    let codes = of_users.map(|(_, created)| {
         ENTERING.fetch_add(1, Ordering::SeqCst);
-        let context = place.load(Ordering::SeqCst);
+        let context = created.context.load(Ordering::SeqCst);
         // NULL is none.
         let entered = if context.is_null() { None } else { Some(contexts::push(context)) };
         ENTERING.fetch_sub(1, Ordering::SeqCst);
@@ -46,26 +102,33 @@ pub(crate) fn in_each(work: impl Fn() -> CUresult) -> CUresult {
             Some(code) => code,
         }
     });
-    codes.fold(CUDA_SUCCESS, |first, code| if first == CUDA_SUCCESS { code } else { first })
+    codes.into_iter().find(|&code| code != CUDA_SUCCESS).unwrap_or(CUDA_SUCCESS)
 }
 
-fn note(context: CUcontext) {
-    let free = |place: &&AtomicPtr<CUctx_st>| {
-        place.compare_exchange(ptr::null_mut(), context, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-    };
-    if CREATED.iter().any(|place| free(&place)) {
+fn note(context: CUcontext, device: CUdevice) {
+    contexts::note_several();
+    let free = CREATED.iter().enumerate().find(|(_, created)| !created.is_taken.swap(true, Ordering::AcqRel));
+    if let Some((place, created)) = free {
+        relations::forget_created(place);
+        created.device.store(device, Ordering::Relaxed);
+        created.context.store(context, Ordering::Release);
         COUNT.fetch_add(1, Ordering::AcqRel);
     }
 }
 
 /// One is about to be destroyed: whoever has its handle in hand makes it current first, which is no crash afterwards.
 pub(crate) fn forget(context: CUcontext) {
-    let this = |place: &&AtomicPtr<CUctx_st>| {
-        place.compare_exchange(context, ptr::null_mut(), Ordering::SeqCst, Ordering::Relaxed).is_ok()
+    let is_this = |created: &&Created| {
+        created
+            .context
+            .compare_exchange(context, ptr::null_mut(), Ordering::SeqCst, Ordering::Relaxed)
+            .is_ok()
     };
-    if context.is_null() || !CREATED.iter().any(|place| this(&place)) {
+    if context.is_null() {
         return;
     }
+    let Some(created) = CREATED.iter().find(is_this) else { return };
+    created.is_taken.store(false, Ordering::Release);
     COUNT.fetch_sub(1, Ordering::AcqRel);
     // In the child of a fork nobody comes back, so not for ever.
     for _ in 0..100_000 {
@@ -78,7 +141,7 @@ pub(crate) fn forget(context: CUcontext) {
 }
 
 macro_rules! creates {
-    ($($symbol:ident($($argument:ident: $type:ty),*);)*) => {
+    ($($symbol:ident($($argument:ident: $type:ty),*) of $device:ident;)*) => {
         $(
             /// # Safety
             /// As the driver's.
@@ -89,7 +152,7 @@ macro_rules! creates {
                 let code = unsafe { create(place, $($argument),*) };
                 if code == CUDA_SUCCESS && !place.is_null() {
                     // SAFETY: not NULL, so the caller's, and the driver has written it.
-                    note(unsafe { *place });
+                    note(unsafe { *place }, $device);
                 }
                 code
             }
@@ -98,7 +161,7 @@ macro_rules! creates {
 }
 
 creates! {
-    cuCtxCreate_v2(flags: c_uint, device: CUdevice);
-    cuCtxCreate_v3(affinity: *mut CUexecAffinityParam, count: c_int, flags: c_uint, device: CUdevice);
-    cuCtxCreate_v4(parameters: *mut CUctxCreateParams, flags: c_uint, device: CUdevice);
+    cuCtxCreate_v2(flags: c_uint, device: CUdevice) of device;
+    cuCtxCreate_v3(affinity: *mut CUexecAffinityParam, count: c_int, flags: c_uint, device: CUdevice) of device;
+    cuCtxCreate_v4(parameters: *mut CUctxCreateParams, flags: c_uint, device: CUdevice) of device;
 }

@@ -14,6 +14,7 @@ use crate::list::Fate;
 use crate::ordered::*;
 use crate::pinned::*;
 use crate::pointers::*;
+use crate::relations::*;
 use crate::resolve::{cuGetProcAddress, cuGetProcAddress_v2};
 
 /// A function that we stand before.

@@ -35,6 +35,7 @@ mod ordered;
 mod pinned;
 mod pointers;
 mod pool;
+mod relations;
 mod report;
 mod resolve;
 mod settings;

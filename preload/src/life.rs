@@ -3,7 +3,7 @@
 use cuda_sys::*;
 
 use crate::hooks::real;
-use crate::pool::Pool;
+use crate::pool::{self, Pool};
 use crate::{captures, contexts, created, ordered, pinned, report, settings, trace, watch};
 
 /// Nothing of CUDA is called here: most processes that this library is loaded into have none.
@@ -59,9 +59,14 @@ macro_rules! releases {
                 // captures would not survive the pool's end.
                 let is_last = contexts::is_last_hold(device) && captured.are_all();
                 let pooled = of_device(device).filter(|_| is_last);
+                if is_last {
+                    pool::note_end();
+                }
                 if let Some((number, pool)) = pooled {
-                    pool.end();
-                    pinned::end_with(number);
+                    captured.disregarded(|| {
+                        pool.end();
+                        pinned::end_with(number);
+                    });
                     ordered::forget_device(number);
                     contexts::forget_primary(device);
                 }
@@ -69,7 +74,9 @@ macro_rules! releases {
                 let code = unsafe { release(device) };
                 if code == CUDA_SUCCESS {
                     contexts::note_released(device);
-                    if captured.are_any() && !contexts::is_active(device) {
+                    if (captured.are_any() || contexts::are_several()) && !contexts::is_active(device) {
+                        // Also where it was held by calls that were not seen.
+                        pool::note_end();
                         captured.ended();
                     }
                 }
@@ -93,6 +100,7 @@ macro_rules! resets {
             pub unsafe extern "C" fn $symbol(device: CUdevice) -> CUresult {
                 let Some(reset) = real::$symbol() else { return CUDA_ERROR_NOT_INITIALIZED };
                 let captured = captures::within(contexts::primary_handle(device));
+                pool::note_end();
                 // SAFETY: the caller's argument.
                 let code = unsafe { reset(device) };
                 if code == CUDA_SUCCESS {
@@ -126,6 +134,7 @@ macro_rules! destroys {
                 // Before, for afterwards the handle may be a new one's. What is forgotten in vain is asked again.
                 contexts::forget(context);
                 created::forget(context);
+                pool::note_end();
                 let captured = captures::within(context);
                 // SAFETY: the caller's argument.
                 let code = unsafe { destroy(context) };

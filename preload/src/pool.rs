@@ -6,6 +6,8 @@
 //! would grow beyond need.
 
 mod create;
+mod probe;
+mod put_off;
 mod wait;
 
 use std::ffi::c_void;
@@ -13,12 +15,15 @@ use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicU8, AtomicU64, Ordering};
 
 use cuda_sys::*;
+use spin::Mutex;
 
+use self::probe::Probe;
 use crate::bfc::{self, Request, Stats, Status};
 use crate::contexts::DEVICES;
 use crate::watch::Passed;
 use crate::{captures, ordered, settings, text};
 
+pub(crate) use probe::note_end;
 pub(crate) use wait::Frees;
 
 /// So many frees are synchronised anyway: their chunks take host memory and keep others from merging.
@@ -49,6 +54,8 @@ pub(crate) struct State {
     /// How many of the frees were followed by a synchronisation.
     settled: AtomicU64,
     pub(crate) synchronizations: AtomicU64,
+    /// The work of several contexts that is asked after.
+    probe: Mutex<Probe>,
     pub(crate) obtained: AtomicU64,
     pub(crate) returned: AtomicU64,
 }
@@ -67,6 +74,7 @@ impl State {
             freed: AtomicU64::new(0),
             settled: AtomicU64::new(0),
             synchronizations: AtomicU64::new(0),
+            probe: Mutex::new(Probe::new()),
             obtained: AtomicU64::new(0),
             returned: AtomicU64::new(0),
         }
@@ -182,8 +190,9 @@ impl Pool {
             self.create()?;
         }
         if self.waiting() >= MANY && self.has_quarantine() {
-            self.synchronize();
+            self.make_safe(u64::MAX);
         }
+        self.free_what_was_put_off();
         match self.request(bytes, stream, bfc::HELD_ONLY) {
             Ok(address) => Ok(address),
             Err(status) => self.alloc_slowly(bytes, stream, status),
@@ -199,8 +208,9 @@ impl Pool {
         } else if stream.is_some() && captures::any() {
             // What libbfc would wait for may be captured.
             return Err(Refused::Pass(Passed::Capture));
-        } else if self.is_worth_a_synchronization(bytes as u64)
-            && self.synchronize() == CUDA_SUCCESS
+        } else if self.waiting() != 0
+            && self.has_quarantine()
+            && self.make_safe(bytes as u64)
             && let Ok(address) = self.request(bytes, stream, bfc::HELD_ONLY)
         {
             return Ok(address);
@@ -287,8 +297,15 @@ impl Pool {
     fn give_back(self, address: u64) -> Freed {
         if !self.has_quarantine() && !MUTATED {
             // What is freed here may be handed out at once, so it must not be in use any more.
+            self.free_what_was_put_off();
+            if self.has_put_off(address) {
+                return Freed::Here(CUDA_ERROR_INVALID_VALUE);
+            }
             match self.settle_before(address) {
                 CUDA_SUCCESS => {}
+                CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED if self.put_free_off(address) => {
+                    return Freed::Here(CUDA_SUCCESS);
+                }
                 code => return Freed::Here(code),
             }
         }

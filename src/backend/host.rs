@@ -26,6 +26,10 @@ impl Backend for Host {
     }
 
     /// A private mapping is copied on write, so the child has memory of its own at the same addresses.
+    fn may_synchronize(&self) -> bool {
+        false
+    }
+
     fn survives_fork(&self) -> bool {
         true
     }

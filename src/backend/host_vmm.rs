@@ -272,6 +272,10 @@ impl Backend for HostVmm {
         Some(memory_total())
     }
 
+    fn may_synchronize(&self) -> bool {
+        false
+    }
+
     fn name(&self) -> &'static str {
         "host_vmm"
     }

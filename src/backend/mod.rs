@@ -52,6 +52,12 @@ pub(crate) trait Backend {
         false
     }
 
+    /// Whether a call, apart from `alloc`, may wait for a device and so invalidate a stream capture. Of functions that the
+    /// caller supplies nothing is known.
+    fn may_synchronize(&self) -> bool {
+        true
+    }
+
     /// Whether its memory is there in a forked child, as the child's own.
     fn survives_fork(&self) -> bool {
         false

@@ -3,6 +3,8 @@
 use super::answer::status;
 use super::types::{bfc_status_t, bfc_stream_t};
 use crate::device::Device;
+use crate::error::{Error, fail};
+use crate::pool::captures;
 
 /// Has requests in the order of a stream served from a private pool from now on: for memory that a captured graph
 /// will use at each launch. Call it before the capture begins. What is freed in a private pool is reusable by
@@ -47,4 +49,41 @@ pub extern "C" fn bfc_pool_end(device: i32, pool: u64, stream: bfc_stream_t) -> 
 #[unsafe(no_mangle)]
 pub extern "C" fn bfc_pool_release(device: i32, pool: u64) -> bfc_status_t {
     status(|| Device::new(device)?.pool_release(pool))
+}
+
+/// Announces that a stream capture is about to begin, of whatever stream and device. Call it before
+/// cuStreamBeginCapture, and bfc_capture_end after the end of the capture. Announcements are counted and hold for the
+/// whole process.
+///
+/// Until the announcement ends no call of this library synchronizes a device or a context, or gives device memory back:
+/// either would invalidate the capture. Requests are served from free memory that is reusable and by growth, and fail with
+/// BFC_ERROR_OUT_OF_MEMORY where only synchronization or giving memory back would serve them. bfc_trim and bfc_destroy
+/// return BFC_ERROR_BACKEND_FAILED if they had memory to give back. Allocators on host memory go on as usual.
+///
+/// bfc_pool_begin announces the capture of one stream to one allocator, and lets requests of that stream through. This
+/// function is for programs that intercept captures, and for allocators with BFC_TIMESTAMPS.
+///
+/// If another thread is in a call that synchronizes, this function waits until that call is inside the driver, for a second
+/// at most: a synchronization that has begun before a capture does not invalidate it.
+///
+/// @return BFC_OK. It does not fail.
+#[unsafe(no_mangle)]
+pub extern "C" fn bfc_capture_begin() -> bfc_status_t {
+    status(|| {
+        captures::begin();
+        Ok(())
+    })
+}
+
+/// Ends one announcement of bfc_capture_begin.
+///
+/// @return BFC_OK; BFC_ERROR_INVALID_ARGUMENT if no capture is announced.
+#[unsafe(no_mangle)]
+pub extern "C" fn bfc_capture_end() -> bfc_status_t {
+    status(|| match captures::end() {
+        true => Ok(()),
+        false => {
+            Err(fail!(Error::InvalidArgument, "no capture is announced: bfc_capture_begin was not called"))
+        }
+    })
 }

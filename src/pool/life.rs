@@ -4,7 +4,7 @@ use super::guarded::Guards;
 use super::listener::Listener;
 use super::slot::{Guard, Phase, Slot};
 use super::traffic::{give_back, refuse_for_a_capture, release, tell_of_release};
-use super::{Pool, order, remap};
+use super::{Pool, captures, order, remap};
 use crate::core::arena::Arena;
 use crate::core::lanes::Stream;
 use crate::error::{Error, fail, keeping_last_error};
@@ -68,7 +68,7 @@ pub(crate) fn destroy(slot: &Slot, forced: bool) -> Result<(), Error> {
     if guard.arena.growth().pool_bytes != 0 {
         let captured;
         (guard, captured) = order::is_any_captured(guard, Stream::NONE)?;
-        if matches!(captured, Ok(true)) {
+        if matches!(captured, Ok(true)) || captures::concern(guard.backend.get()) {
             return Err(refuse_for_a_capture());
         }
         // With the lock open somebody may have come and allocated.

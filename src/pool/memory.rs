@@ -367,7 +367,7 @@ fn attempt<'a>(mut guard: Guard<'a>, want: &Want<'_>, tried: &mut Tried) -> Atte
                 continue;
             }
         }
-        if !tried.collected && tried.may_collect && !guard.arena.redirects_others(want.stream) {
+        if !tried.collected && tried.may_collect && !guard.is_capture_announced(want.stream) {
             tried.collected = true;
             let again;
             (guard, again) = collect(guard, want, tried, &mut least)?;
@@ -430,7 +430,7 @@ fn collect<'a>(
 /// long after the frees, and which itself waits for what this thread does next; so nothing else is left by now, and a
 /// program that hangs here finds the reason in the log.
 fn wait_for_all<'a>(mut guard: Guard<'a>, want: &Want<'_>) -> order::Ordered<'a, bool> {
-    if log::is_wanted(Level::Warn) && !guard.arena.redirects_others(want.stream) {
+    if log::is_wanted(Level::Warn) && !guard.is_capture_announced(want.stream) {
         let (device, bytes) = (guard.device, want.requested);
         guard = guard.talking(|| {
             log::emit(

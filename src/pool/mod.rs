@@ -4,8 +4,10 @@
 //! [`memory`] serves requests from the arena, growing and collecting as it must; [`order`] knows whose work may
 //! still touch what is free, and [`private`] what is kept for graphs; [`traffic`] brings regions from the backend and
 //! back, and [`remap`] granules where it has those; [`life`] creates, trims and destroys, and [`gone`] forgets what
-//! went without being given back; [`guarded`] is the debug mode, which finds overruns.
+//! went without being given back; [`captures`] are announced for the whole process; [`guarded`] is the debug mode, which
+//! finds overruns.
 
+pub(crate) mod captures;
 pub(crate) mod gone;
 pub(crate) mod guarded;
 pub(crate) mod life;
@@ -19,6 +21,7 @@ mod traffic;
 
 use crate::backend::Owned;
 use crate::core::arena::Arena;
+use crate::core::lanes::Stream;
 use crate::report::Subject;
 use std::time::Duration;
 
@@ -44,6 +47,12 @@ impl Pool {
     /// Whether the debug mode is on.
     pub(crate) fn is_guarded(&self) -> bool {
         self.guards.is_some()
+    }
+
+    /// Whether a capture is announced, of any stream but one, which waiting for the device or giving memory back may
+    /// invalidate.
+    fn is_capture_announced(&self, but_of: Stream) -> bool {
+        captures::concern(self.backend.get()) || self.arena.redirects_others(but_of)
     }
 
     /// Whether the backend's memory is known to be gone.

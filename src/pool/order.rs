@@ -86,7 +86,7 @@ impl Pool {
         &self,
         also: Stream,
     ) -> Result<Option<Vec<driver::Stream>>, HostMemoryExhausted> {
-        if self.backend.get().order().is_some() && self.arena.redirects_others(also) {
+        if self.backend.get().order().is_some() && self.is_capture_announced(also) {
             return Ok(None);
         }
         let live = self.live_streams(also)?;
@@ -163,7 +163,7 @@ pub(super) fn synchronize<'a>(mut guard: Guard<'a>, stream: Stream) -> Ordered<'
     }
     let learnt;
     (guard, learnt) = learn_contexts(guard)?;
-    if guard.arena.life() == life && guard.arena.redirects_others(stream) {
+    if guard.arena.life() == life && guard.is_capture_announced(stream) {
         return Ok((guard, learnt.map(|()| false)));
     }
     let mut works: Vec<Work> = match list(guard.arena.lane_count()) {
@@ -211,13 +211,13 @@ pub(super) fn wait_for_all<'a>(mut guard: Guard<'a>, stream: Stream) -> Ordered<
 
 /// Whether what waits for the device may be done: no stream is captured, and none but `stream` is announced to be.
 pub(super) fn may_disturb<'a>(mut guard: Guard<'a>, stream: Stream) -> Ordered<'a, bool> {
-    if guard.arena.redirects_others(stream) {
+    if guard.is_capture_announced(stream) {
         return Ok((guard, Ok(false)));
     }
     let captured;
     (guard, captured) = is_any_captured(guard, stream)?;
     // Meanwhile another thread may have announced one.
-    let announced = guard.arena.redirects_others(stream);
+    let announced = guard.is_capture_announced(stream);
     Ok((guard, captured.map(|captured| !captured && !announced)))
 }
 

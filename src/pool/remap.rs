@@ -4,6 +4,7 @@
 //! at a chunk of the plan meanwhile, and nothing else is touched, so that frees and requests that find something
 //! go on.
 
+use super::captures::Permission;
 use super::listener::{RegionEvent, Told};
 use super::slot::Guard;
 use super::traffic::Extended;
@@ -26,7 +27,7 @@ pub(super) fn grow<'a>(guard: Guard<'a>, want: &Want<'_>) -> Result<(Guard<'a>, 
 pub(super) fn relocate<'a>(guard: Guard<'a>, want: &Want<'_>) -> Result<(Guard<'a>, Extended), Error> {
     serve(guard, want, &[New::Needed, New::Nothing], |guard, new| {
         // Unmapping waits for the device, which might break a capture that is announced by now.
-        if guard.arena.redirects_others(want.stream) {
+        if guard.is_capture_announced(want.stream) {
             return Ok(None);
         }
         guard.arena.plan_relocation(want, new)
@@ -85,6 +86,11 @@ fn carry_out<'a>(guard: Guard<'a>, mut plan: Plan, want: &Want<'_>) -> (Guard<'a
     let (mut guard, outcome) = guard.obtaining(plan.reserved(), |backend| {
         let Some(granules) = backend.granules() else { return Ok(()) };
         unsaid(|| {
+            // Only what moves is unmapped.
+            let permission = Permission::of(backend);
+            if !plan.sources.is_empty() && permission.is_none() {
+                return Err(refuse_for_a_capture());
+            }
             let outcome = move_all(&Told { granules, listener }, &mut plan);
             keeping_last_error(|| tell(device, asked, &plan, outcome));
             outcome
@@ -178,7 +184,7 @@ pub(super) fn trim(mut guard: Guard<'_>, keep: u64) -> Result<(Guard<'_>, Result
         guard = guard.wait_for_call().check_entry()?;
     }
     // The lock was open, and a capture may be announced by now, which waiting for the device might break.
-    if guard.arena.redirects_others(Stream::NONE) {
+    if guard.is_capture_announced(Stream::NONE) {
         let due = guard.arena.could_trim(keep);
         return Ok((guard, if due { Err(refuse_for_a_capture()) } else { Ok(0) }));
     }
@@ -193,6 +199,7 @@ pub(super) fn trim(mut guard: Guard<'_>, keep: u64) -> Result<(Guard<'_>, Result
         let Some(granules) = backend.granules() else { return };
         let granules = Told { granules, listener };
         outcome = unsaid(|| {
+            let Some(_permission) = Permission::of(backend) else { return Err(refuse_for_a_capture()) };
             granules.wait_until_idle()?;
             each(&mut plan.sources, false, |piece| granules.release(piece.span))
         });

@@ -1,6 +1,7 @@
 //! Regions on their way from the backend and back to it. The backend is called with the lock open, and
 //! believed in nothing.
 
+use super::captures::Permission;
 use super::listener::RegionEvent;
 use super::slot::Guard;
 use crate::backend::{Backend, Granted};
@@ -35,7 +36,7 @@ pub(super) fn release(
             guard = forget(guard, &regions.remove(at));
             continue;
         }
-        if guard.arena.redirects_others(stream) {
+        if guard.is_capture_announced(stream) {
             guard = keep(guard, &regions.remove(at));
             released.failure = Some(refuse_for_a_capture());
             continue;
@@ -71,8 +72,10 @@ pub(super) fn give_back<'a>(guard: Guard<'a>, region: &Detached) -> (Guard<'a>, 
     // A range goes as a whole; who listens to its granules has been told.
     let listener = guard.listener.unless(guard.arena.range().is_some());
     let life = guard.arena.life();
-    let (mut guard, given) = guard
-        .giving_back(|backend| listener.returning(granted.base, granted.bytes, || backend.free(granted)));
+    let (mut guard, given) = guard.giving_back(|backend| match Permission::of(backend) {
+        Some(_permission) => listener.returning(granted.base, granted.bytes, || backend.free(granted)),
+        None => Err(refuse_for_a_capture()),
+    });
     if guard.arena.life() != life {
         guard.arena.forget_detached();
         return (guard, Ok(()));
@@ -303,6 +306,6 @@ fn add<'a>(mut guard: Guard<'a>, plan: &Extension, granted: Granted) -> (Guard<'
 pub(super) fn refuse_for_a_capture() -> Error {
     fail!(
         Error::BackendFailed,
-        "a stream is being captured, or bfc_pool_begin has announced it: giving memory back would break that capture"
+        "a stream is being captured, or bfc_pool_begin or bfc_capture_begin has announced it: giving memory back would break that capture"
     )
 }

@@ -33,7 +33,7 @@ macro_rules! functions {
 functions! {
     cuDevicePrimaryCtxRetain, cuDevicePrimaryCtxRelease_v2, cuDevicePrimaryCtxReset_v2, cuCtxCreate_v2, cuCtxDestroy_v2,
     cuMemAlloc_v2, cuMemFree_v2, cuMemAllocAsync, cuMemFreeAsync, cuMemHostAlloc, cuMemFreeHost, cuCtxSynchronize, cuStreamBeginCapture_v2,
-    cuStreamEndCapture, cuStreamDestroy_v2,
+    cuStreamEndCapture, cuStreamDestroy_v2, cuCtxEnablePeerAccess, cuMemcpyPeerAsync,
 }
 
 /// A function of a library, which the interposer must have put its own in the place of.
@@ -108,6 +108,18 @@ impl Hooked {
         let mut context = ptr::null_mut();
         must!(self.cuCtxCreate_v2(&mut context, 0, device));
         context as u64
+    }
+
+    /// As [`Gpu::enable_peer`].
+    pub fn enable_peer(self, other: u64) {
+        must!(self.cuCtxEnablePeerAccess(other as CUcontext, 0));
+    }
+
+    /// As [`Gpu::copy`].
+    pub fn copy(self, to: u64, to_context: u64, from: u64, from_context: u64, bytes: u64, stream: u64) {
+        let (to_context, from_context) = (to_context as CUcontext, from_context as CUcontext);
+        let stream = stream as CUstream;
+        must!(self.cuMemcpyPeerAsync(to, to_context, from, from_context, bytes as usize, stream));
     }
 
     /// Ends it.

@@ -49,6 +49,44 @@ int cuStreamBeginRecaptureToGraph(Handle stream, int mode, Handle graph, void *c
 int cuStreamEndCapture(Handle stream, Handle *graph);
 int cuGraphDestroy(Handle graph);
 int cuCtxEnablePeerAccess(Handle context, unsigned flags);
+/* CUDA_MEMCPY2D, and CUDA_MEMCPY3D, of which CUDA_MEMCPY3D_PEER has contexts where the other has reserved fields. */
+typedef struct Rectangle {
+  size_t from_x, from_y;
+  unsigned from_type;
+  const void *from_host;
+  Address from;
+  Handle from_array;
+  size_t from_pitch, to_x, to_y;
+  unsigned to_type;
+  void *to_host;
+  Address to;
+  Handle to_array;
+  size_t to_pitch, width, height;
+} Rectangle;
+
+typedef struct Box {
+  size_t from_x, from_y, from_z, from_level;
+  unsigned from_type;
+  const void *from_host;
+  Address from;
+  Handle from_array, from_context;
+  size_t from_pitch, from_height, to_x, to_y, to_z, to_level;
+  unsigned to_type;
+  void *to_host;
+  Address to;
+  Handle to_array, to_context;
+  size_t to_pitch, to_height, width, height, depth;
+} Box;
+
+int cuMemcpy2DAsync_v2(const Rectangle *copy, Handle stream);
+int cuMemcpy3DAsync_v2(const Box *copy, Handle stream);
+int cuMemcpy3DPeerAsync(const Box *copy, Handle stream);
+int cuGraphAddMemcpyNode(Handle *node, Handle graph, const Handle *dependencies, size_t count, const Box *copy,
+                         Handle context);
+int cuMemcpyAsync(Address to, Address from, size_t bytes, Handle stream);
+int cuMemcpyPeerAsync(Address to, Handle there, Address from, Handle here, size_t bytes, Handle stream);
+int cuMemcpyDtoDAsync_v2(Address to, Address from, size_t bytes, Handle stream);
+int cuMemsetD8Async(Address at, unsigned char value, size_t count, Handle stream);
 int cuMemAlloc_v2(Address *address, size_t bytes);
 int cuMemFree_v2(Address address);
 int cuMemGetInfo_v2(size_t *free, size_t *total);

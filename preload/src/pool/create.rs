@@ -85,6 +85,7 @@ impl Pool {
         // The program's own lives as long as the program wants, and holds the context.
         if self.is_ours() && bfc::bfc_destroy_forced(self.ordinal) == bfc::OK {
             self.state.origin.store(NOBODYS, Ordering::Relaxed);
+            self.forget_what_was_put_off();
         }
     }
 
@@ -92,6 +93,7 @@ impl Pool {
     pub(crate) fn lose(self) {
         if self.is_there() {
             bfc::bfc_device_lost(self.ordinal);
+            self.forget_what_was_put_off();
             self.state.settled.store(self.state.freed.load(Ordering::Relaxed), Ordering::Relaxed);
         }
     }

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use cuda_sys::*;
 
 use super::Pool;
+use super::probe::Answer;
 use crate::contexts::{self, Current, DEVICES};
 use crate::hooks::real;
 use crate::{bfc, captures};
@@ -23,14 +24,33 @@ impl Pool {
         self.state.freed.load(Ordering::Relaxed).saturating_sub(settled)
     }
 
-    /// Whether a request that found nothing should rather wait for the device than have the pool grow.
-    pub(super) fn is_worth_a_synchronization(self, bytes: u64) -> bool {
-        let waiting = self.waiting();
-        if waiting == 0 || !self.has_quarantine() {
-            return false;
+    /// Has frees of before handed out again, for a request of so many bytes that found nothing, or because many wait
+    /// (`u64::MAX`), if that is worth it. Whether there are any.
+    ///
+    /// What another device does may begin only after what the calling thread does next, and a cudaMalloc of the driver's waits
+    /// for no other device. So where several devices' work may touch the memory it is asked after and not waited for; that is
+    /// the last resort, when the pool cannot grow.
+    pub(super) fn make_safe(self, bytes: u64) -> bool {
+        if !self.is_shared() {
+            let is_worth_it = bytes == u64::MAX || self.is_worth_a_synchronization(bytes);
+            return is_worth_it && self.synchronize() == CUDA_SUCCESS;
         }
+        match self.ask() {
+            Answer::Done => true,
+            Answer::Pending => false,
+            // An old driver. Pinned memory has no limit at which it would be waited for.
+            Answer::Unsupported if self.device().is_none() => {
+                (bytes == u64::MAX || self.is_worth_a_synchronization(bytes))
+                    && self.synchronize() == CUDA_SUCCESS
+            }
+            Answer::Unsupported => false,
+        }
+    }
+
+    /// Whether a request that found nothing should rather wait for the device than have the pool grow.
+    fn is_worth_a_synchronization(self, bytes: u64) -> bool {
+        let waiting = self.waiting();
         let Some(stats) = self.stats() else { return false };
-        // It cannot grow any more.
         if stats.pool_bytes.saturating_add(bytes) > stats.bytes_limit {
             return true;
         }
@@ -40,16 +60,27 @@ impl Pool {
             || (waiting >= ENOUGH && idle >= bytes.max(stats.bytes_in_use).max(LITTLE / 8))
     }
 
+    /// The device; pinned memory is of none.
+    pub(super) fn device(self) -> Option<usize> {
+        usize::try_from(self.ordinal).ok().filter(|&device| device < DEVICES)
+    }
+
+    /// Whether work of another device may touch this pool's memory.
+    fn is_shared(self) -> bool {
+        contexts::are_several() && contexts::has_other_devices(self.device())
+    }
+
     /// Waits for all work that may use this pool's memory; not while anything is captured.
     pub(super) fn wait(self) -> CUresult {
         let Some(synchronize) = real::cuCtxSynchronize() else { return CUDA_ERROR_NOT_INITIALIZED };
-        // Pinned memory is no device's.
-        let device = usize::try_from(self.ordinal).ok().filter(|&device| device < DEVICES);
-        captures::unless_any(|| {
-            self.state.synchronizations.fetch_add(1, Ordering::Relaxed);
+        let code = contexts::in_all(self.device(), || {
             // SAFETY: no preconditions.
-            contexts::in_all(device, || unsafe { synchronize() })
-        })
+            captures::unless_any(|| unsafe { synchronize() })
+        });
+        if code == CUDA_SUCCESS {
+            self.state.synchronizations.fetch_add(1, Ordering::Relaxed);
+        }
+        code
     }
 
     /// Waits for the device, after which all that waits so far may be handed out.
@@ -72,13 +103,13 @@ impl Frees {
     pub(crate) fn of(context: Current) -> Self {
         let Current::Primary(device) = context else { return Frees(None) };
         match Pool::of_device(device) {
-            // With others one context's synchronisation is not enough.
-            Some(pool) if pool.waiting() != 0 && contexts::is_only(device) => Self::waiting_in(pool),
+            // With others one context's synchronization is not enough.
+            Some(pool) if pool.waiting() != 0 && contexts::is_sole_user(device) => Self::waiting_in(pool),
             _ => Frees(None),
         }
     }
 
-    fn waiting_in(pool: Pool) -> Self {
+    pub(super) fn waiting_in(pool: Pool) -> Self {
         if !pool.has_quarantine() {
             return Frees(None);
         }
@@ -86,7 +117,11 @@ impl Frees {
         Frees(bfc::timestamp(pool.ordinal).map(|stamp| (pool, freed, stamp)))
     }
 
-    /// A synchronisation came after them, if it succeeded.
+    pub(super) const fn none() -> Self {
+        Frees(None)
+    }
+
+    /// A synchronization came after them, if it succeeded.
     pub(crate) fn settle(self, code: CUresult) {
         let Some((pool, freed, stamp)) = self.0.filter(|_| code == CUDA_SUCCESS) else { return };
         bfc::bfc_set_safe_frontier(pool.ordinal, stamp.saturating_add(1));

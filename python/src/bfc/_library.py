@@ -124,6 +124,8 @@ _CALLS: dict[str, tuple[Any, ...]] = {
     "bfc_pool_begin": (c_int32, c_uint64, c_void_p),
     "bfc_pool_end": (c_int32, c_uint64, c_void_p),
     "bfc_pool_release": (c_int32, c_uint64),
+    "bfc_capture_begin": (),
+    "bfc_capture_end": (),
     "bfc_requested_size": (c_int32, c_void_p, _SIZE),
     "bfc_allocated_size": (c_int32, c_void_p, _SIZE),
     "bfc_allocation_id": (c_int32, c_void_p, POINTER(c_int64)),

@@ -6,6 +6,7 @@ use crate::backend::Backend;
 use crate::backend::memory::Memory;
 use crate::backend::order::Stream;
 use crate::error::{Error, Text, fail, keeping_last_error, with_last_error};
+use crate::pool::captures::Permission;
 use crate::pool::order::is_one_captured;
 use crate::sys::HostMemoryExhausted;
 use std::fmt::Write;
@@ -106,6 +107,7 @@ fn try_when_idle(
     };
     if let Some(device) = backend.order() {
         let Some(streams) = streams? else { return Ok(false) };
+        let Some(_permission) = Permission::of(backend) else { return Ok(false) };
         let is_idle =
             device.run(|order| Ok(!is_one_captured(order, &streams)? && order.synchronize().map(|()| true)?));
         if !is_idle? {

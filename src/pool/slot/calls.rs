@@ -6,7 +6,9 @@ use crate::backend::life::Life;
 use crate::backend::order::Order;
 use crate::backend::{AnyBackend, Backend};
 use crate::error::{Error, Unsaid, unsaid};
+use crate::pool::captures::Permission;
 use crate::pool::gone::forget_if_over;
+use crate::pool::traffic::refuse_for_a_capture;
 use crate::sys::thread::{self, ThreadId};
 use std::cell::Cell;
 
@@ -99,7 +101,11 @@ impl Guard<'_> {
 
     /// Waits in the same way for the whole device.
     pub(in crate::pool) fn synchronizing(self) -> (Self, Result<(), Unsaid>) {
-        self.with_order(What::Synchronizes, |order| order.synchronize())
+        let backend: AnyBackend = *self.backend;
+        self.with_order(What::Synchronizes, |order| match Permission::of(backend.get()) {
+            Some(_permission) => order.synchronize(),
+            None => Err(refuse_for_a_capture()),
+        })
     }
 
     #[allow(clippy::result_large_err)] // The driver is in no hurry.

@@ -44,7 +44,7 @@ pub const FUNCTIONS: &[Group] = &[
             "bfc_forget_stream",
         ],
     },
-    Group { title: "Private pools, for captured graphs", names: &["bfc_pool_*"] },
+    Group { title: "Private pools, for captured graphs", names: &["bfc_pool_*", "bfc_capture_*"] },
     Group {
         title: "Timestamps",
         names: &["bfc_timestamp", "bfc_set_safe_frontier", "bfc_alloc_freed_before"],

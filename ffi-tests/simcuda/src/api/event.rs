@@ -9,7 +9,7 @@ use crate::blocking;
 use crate::handles::Kind;
 use crate::options::Choice;
 use crate::sim::{self, Sim};
-use crate::streams::{self, Event, Point};
+use crate::streams::{self, Event, Point, Role, Stream};
 use crate::work::Work;
 
 pub(crate) fn cuEventCreate(event: *mut CUevent, flags: c_uint) -> Answer {
@@ -56,6 +56,34 @@ pub(crate) fn cuEventRecord(event: CUevent, stream: CUstream) -> Answer {
     }
     let unique = sim.number();
     let point = sim.queue(number, Work::Record { event: handle, unique }, Vec::new())?;
+    let event = sim.event(handle)?;
+    (event.recorded, event.reached, event.captured, event.unique) = (Some(point), None, None, unique);
+    drop(streams::run_ready(sim));
+    Ok(())
+}
+
+/// "Captures in hEvent all the activities of the context hCtx at the time of this call. hEvent and hCtx must be from the same
+/// CUDA context, otherwise CUDA_ERROR_INVALID_HANDLE will be returned." And: "The API will return
+/// CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED if the specified context hCtx has a stream in the capture mode. In such a case, the
+/// call will invalidate all the conflicting captures." The event's place is that of an item which comes after all others,
+/// on a stream of its own that ends with it.
+pub(crate) fn cuCtxRecordEvent(context: CUcontext, event: CUevent) -> Answer {
+    let mut sim = sim::lock();
+    let context = sim.context(context)?;
+    let handle = event.addr() as u64;
+    if sim.event(handle)?.context != context {
+        return Err(CUDA_ERROR_INVALID_HANDLE);
+    }
+    sim.forbid_captured_in(context)?;
+    let activities = sim.all_of(|of, _| of == context);
+    let device = sim.contexts[&context].device;
+    let behind = sim.add_stream(Stream::new(context, device, Role::PerThread, CU_STREAM_NON_BLOCKING, 0));
+    let unique = sim.number();
+    let point = sim.queue(behind, Work::Record { event: handle, unique }, activities)?;
+    if let Some(stream) = sim.streams.get_mut(&behind) {
+        stream.is_held = false;
+    }
+    sim.destroy_stream(behind);
     let event = sim.event(handle)?;
     (event.recorded, event.reached, event.captured, event.unique) = (Some(point), None, None, unique);
     drop(streams::run_ready(sim));

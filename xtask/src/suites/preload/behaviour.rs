@@ -20,7 +20,8 @@ const SETTINGS: [&str; 4] = ["", "BFC_PRELOAD_FREE=sync", "BFC_PRELOAD_PINNED=1"
 const PAGE: &str = "docs/interposition-differences.md";
 
 /// Programs whose cases are tests of their own.
-const CASES: [&str; 7] = ["free", "async", "pinned", "limits", "life", "ipc", "others"];
+const CASES: [&str; 9] =
+    ["free", "captures", "devices", "async", "pinned", "limits", "life", "ipc", "others"];
 
 /// What each simulated device has.
 const MEMORY: &str = "4294967296";

@@ -1,0 +1,145 @@
+//! Asking after the work of several contexts without waiting for it, by an event in each.
+//!
+//! cuCtxRecordEvent (CUDA 12.5) "captures in hEvent all the activities of the context hCtx at the time of this call". When all
+//! events are done, so is all work that was queued before the frees of before. One such question at a time is open for a
+//! pool: what is freed later is the next one's.
+
+use std::cell::RefCell;
+use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use cuda_sys::*;
+
+use super::{Frees, Pool};
+use crate::{captures, contexts, hooks};
+
+/// More contexts than this are not asked after.
+const MOST: usize = 32;
+
+/// How often a context has ended, with its events.
+static ENDED: AtomicU64 = AtomicU64::new(0);
+
+/// A context is about to end, and its events with it.
+pub(crate) fn note_end() {
+    ENDED.fetch_add(1, Ordering::SeqCst);
+}
+
+#[derive(Clone, Copy)]
+struct Entry {
+    context: CUcontext,
+    /// Used again and again, as long as the context lives.
+    event: CUevent,
+    is_recorded: bool,
+}
+
+const NONE: Entry = Entry { context: ptr::null_mut(), event: ptr::null_mut(), is_recorded: false };
+
+/// The open question of a pool.
+pub(super) struct Probe {
+    entries: [Entry; MOST],
+    /// [`ENDED`] when the first event was created.
+    ended: u64,
+    is_open: bool,
+    /// What may be handed out when it is answered.
+    frees: Frees,
+}
+
+// SAFETY: handles, which any thread may use.
+unsafe impl Send for Probe {}
+
+/// What came of asking.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// Frees have become safe.
+    Done,
+    /// Not yet.
+    Pending,
+    /// By this driver, or of so many contexts, it cannot be found out.
+    Unsupported,
+}
+
+impl Probe {
+    pub(super) const fn new() -> Self {
+        Probe { entries: [NONE; MOST], ended: 0, is_open: false, frees: Frees::none() }
+    }
+
+    /// Events of contexts that have ended are not used again. Which they are is not known, so none is; nor is any destroyed.
+    fn drop_ended(&mut self) {
+        let ended = ENDED.load(Ordering::SeqCst);
+        if self.ended != ended {
+            *self = Probe { ended, ..Probe::new() };
+        }
+    }
+
+    /// Records the current context's event.
+    fn record(&mut self, driver: Driver) -> CUresult {
+        let (Ok(create), Ok(record)) = (driver.cuEventCreate(), driver.cuCtxRecordEvent()) else {
+            return CUDA_ERROR_NOT_SUPPORTED;
+        };
+        let Some(context) = contexts::current_handle() else { return CUDA_ERROR_INVALID_CONTEXT };
+        let is_place = |entry: &&mut Entry| entry.context == context || entry.context.is_null();
+        let Some(entry) = self.entries.iter_mut().find(is_place) else { return CUDA_ERROR_NOT_SUPPORTED };
+        if entry.context.is_null() {
+            let mut event = ptr::null_mut();
+            // SAFETY: the pointer is valid for writing.
+            let code = unsafe { create(&mut event, CU_EVENT_DISABLE_TIMING) };
+            if code != CUDA_SUCCESS {
+                return code;
+            }
+            *entry = Entry { context, event, is_recorded: false };
+        }
+        let event = entry.event;
+        // SAFETY: the context is current, and the event is its own.
+        let code = captures::unless_any(|| unsafe { record(context, event) });
+        entry.is_recorded = code == CUDA_SUCCESS;
+        code
+    }
+
+    /// Whether all that was recorded is done.
+    fn is_done(&self, driver: Driver) -> bool {
+        let Ok(query) = driver.cuEventQuery() else { return false };
+        let mut recorded = self.entries.iter().filter(|entry| entry.is_recorded);
+        captures::relaxed(|| {
+            recorded.all(|entry| {
+                // SAFETY: an event of a context that lives; if it has ended meanwhile the driver says so, and it is not done.
+                let code = unsafe { query(entry.event) };
+                code == CUDA_SUCCESS
+            })
+        })
+    }
+}
+
+impl Pool {
+    /// Asks whether the work that was queued before earlier frees is done, in all contexts that may touch this memory.
+    pub(super) fn ask(self) -> Answer {
+        let Some(driver) = hooks::load() else { return Answer::Unsupported };
+        if driver.cuCtxRecordEvent().is_err() {
+            return Answer::Unsupported;
+        }
+        // Another thread is at it.
+        let Some(mut probe) = self.state.probe.try_lock() else { return Answer::Pending };
+        probe.drop_ended();
+        if !probe.is_open {
+            probe.entries.iter_mut().for_each(|entry| entry.is_recorded = false);
+            let frees = Frees::waiting_in(self);
+            let cell = RefCell::new(&mut *probe);
+            let code = contexts::in_all(self.device(), || match cell.try_borrow_mut() {
+                Ok(mut probe) => probe.record(driver),
+                Err(_) => CUDA_ERROR_NOT_SUPPORTED,
+            });
+            match code {
+                CUDA_SUCCESS => (probe.frees, probe.is_open) = (frees, true),
+                CUDA_ERROR_NOT_SUPPORTED => return Answer::Unsupported,
+                // Something is captured, say.
+                _ => return Answer::Pending,
+            }
+        }
+        let is_done = probe.is_done(driver);
+        if !is_done || probe.ended != ENDED.load(Ordering::SeqCst) {
+            return Answer::Pending;
+        }
+        probe.is_open = false;
+        std::mem::replace(&mut probe.frees, Frees::none()).settle(CUDA_SUCCESS);
+        Answer::Done
+    }
+}

@@ -1,0 +1,94 @@
+//! Frees that are put off until no stream is captured: of pools that hand out at once what is freed, so that cudaFree has
+//! to wait for the device first, which a capture forbids.
+
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
+
+use cuda_sys::*;
+
+use super::Pool;
+use crate::bfc;
+
+struct PutOff {
+    /// 0 is none.
+    address: AtomicU64,
+    pool: AtomicI32,
+}
+
+const MOST: usize = 256;
+
+static PUT_OFF: [PutOff; MOST] =
+    [const { PutOff { address: AtomicU64::new(0), pool: AtomicI32::new(0) } }; MOST];
+
+/// No address: a place that is being filled.
+const CHANGING: u64 = 1;
+
+/// How many there are, so that none costs one look.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+/// A thread is freeing them. Only it takes any away meanwhile.
+static IS_FREEING: AtomicBool = AtomicBool::new(false);
+
+impl Pool {
+    fn put_off(self) -> impl Iterator<Item = (&'static PutOff, u64)> {
+        let is_of_this = move |place: &&PutOff| place.pool.load(Ordering::Acquire) == self.ordinal;
+        let all = PUT_OFF.iter().map(|place| (place, place.address.load(Ordering::Acquire)));
+        all.filter(move |(place, address)| *address > CHANGING && is_of_this(place))
+    }
+
+    /// Whether the free of that chunk was put off: to the program it is free.
+    pub(super) fn has_put_off(self, address: u64) -> bool {
+        COUNT.load(Ordering::Acquire) != 0 && self.put_off().any(|(_, other)| other == address)
+    }
+
+    /// Puts the free of a live chunk off. False if there are too many.
+    pub(super) fn put_free_off(self, address: u64) -> bool {
+        let take = |place: &&PutOff| {
+            place.address.compare_exchange(0, CHANGING, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        };
+        let Some(place) = PUT_OFF.iter().find(take) else { return false };
+        place.pool.store(self.ordinal, Ordering::Relaxed);
+        place.address.store(address, Ordering::Release);
+        COUNT.fetch_add(1, Ordering::AcqRel);
+        true
+    }
+
+    /// Frees what was put off, if the device may be waited for by now.
+    #[inline]
+    pub(super) fn free_what_was_put_off(self) {
+        if COUNT.load(Ordering::Relaxed) != 0 && !crate::captures::any() {
+            self.free_all_put_off();
+        }
+    }
+
+    #[cold]
+    fn free_all_put_off(self) {
+        if self.put_off().next().is_none() || IS_FREEING.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        // What comes while this thread waits is not covered by that.
+        let mut covered = [0; MOST];
+        for ((_, address), place) in self.put_off().zip(&mut covered) {
+            *place = address;
+        }
+        if self.wait() == CUDA_SUCCESS {
+            for (place, address) in self.put_off().filter(|(_, address)| covered.contains(address)) {
+                // Not to be found any more before another request may get it.
+                place.address.store(0, Ordering::Release);
+                COUNT.fetch_sub(1, Ordering::AcqRel);
+                if self.give_to_libbfc(address) == bfc::OK {
+                    self.state.freed.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        }
+        IS_FREEING.store(false, Ordering::Release);
+    }
+
+    /// The memory is gone.
+    pub(super) fn forget_what_was_put_off(self) {
+        for (place, address) in self.put_off() {
+            if place.address.compare_exchange(address, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                COUNT.fetch_sub(1, Ordering::AcqRel);
+            }
+        }
+    }
+}
