@@ -15,6 +15,7 @@
  *
  * The order of device work:
  * - PyTorch and the handlers (bfc_torch_..., bfc_handler_...) name a stream: as bfc_alloc_async and bfc_free_async.
+ *   Stream 0 is the legacy default stream however the program is compiled: the framework's library queues the work.
  * - CuPy and ONNX Runtime (bfc_cupy_..., bfc_ort_...) name none, though work of any stream may be under way. What they
  *   free is handed out to nobody, on no stream, until the device was idle; what they get may be used on any stream at
  *   once. The library waits for the device (cuCtxSynchronize) when half of what it holds, and at least 32 MiB, is idle

@@ -260,13 +260,14 @@ class ort_allocator final : public OrtAllocator {
     if (size == 0) return nullptr;
     void *ptr = nullptr;
     void *const handle = runtime_.api->SyncStream_GetHandle(stream);
-    bfc_status_t status = bfc_alloc_async(device_.ordinal(), size, handle, &ptr);
+    /* Not by the macro of bfc.h: what ONNX Runtime's library calls 0 is the legacy default stream. */
+    bfc_status_t status = (bfc_alloc_async)(device_.ordinal(), size, handle, &ptr);
     if (status == BFC_ERROR_NO_ALLOCATOR) {
       /* The first request creates it, here too. */
       void *first = nullptr;
       status = on_any_stream(1, &first);
       bfc_free(device_.ordinal(), first);
-      if (status == BFC_OK) status = bfc_alloc_async(device_.ordinal(), size, handle, &ptr);
+      if (status == BFC_OK) status = (bfc_alloc_async)(device_.ordinal(), size, handle, &ptr);
     }
     return served(status, ptr);
   }
