@@ -19,6 +19,10 @@
  *   BFC_ERROR_SHUTTING_DOWN.
  * - Sizes are in bytes. Pointers are addresses of the backend's memory, which the library never reads or
  *   writes, but with BFC_DEBUG=guard; they stay valid until freed, or until the allocator is destroyed.
+ * - Stream 0 is the legacy default stream; in a translation unit that defines CUDA_API_PER_THREAD_DEFAULT_STREAM before
+ *   this header (nvcc --default-stream per-thread does) it is the calling thread's own default stream, as for the CUDA
+ *   runtime. That is done by macros at the end of this header: functions that are called by address, or by another
+ *   language, take 0 as the legacy one, and BFC_STREAM_PER_THREAD must be passed to them.
  * - Errors of every call on a device: BFC_ERROR_INVALID_ARGUMENT, BFC_ERROR_NO_ALLOCATOR, BFC_ERROR_BUSY,
  *   BFC_ERROR_SHUTTING_DOWN, BFC_ERROR_INTERNAL.
  *
@@ -42,6 +46,9 @@
 #define BFC_OPTIONS_INIT { sizeof(bfc_options_t), 0, 0, 0, 0.0, 0.0, 0, 0, 0, NULL, NULL }
 #define BFC_REQUEST_INIT { sizeof(bfc_request_t), 0, 0, NULL, 0, 0, 0 }
 #define BFC_STATS_INIT { sizeof(bfc_stats_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+/* The default streams, in every translation unit: the legacy one, and that of the calling thread. */
+#define BFC_STREAM_LEGACY ((bfc_stream_t)0x1)
+#define BFC_STREAM_PER_THREAD ((bfc_stream_t)0x2)
 
 
 // CUDA on ordinals 0 to 255, host memory on 256; never silently host memory for a device.
@@ -188,7 +195,9 @@ typedef struct bfc_options_t {
 // way round, with the backends that map granules; with BFC_BACKEND_CUSTOM and supports_coalescing too.
 typedef void (*bfc_region_callback_t)(void *user_data, int32_t device, void *base, size_t bytes, int32_t event);
 
-// A stream: CUstream or cudaStream_t; any token on other backends; NULL is the default stream.
+// A stream: CUstream or cudaStream_t; any token on other backends. NULL is the default stream: the legacy one
+// (BFC_STREAM_LEGACY), or that of the calling thread (BFC_STREAM_PER_THREAD) where the caller is compiled with
+// CUDA_API_PER_THREAD_DEFAULT_STREAM.
 typedef void *bfc_stream_t;
 
 // A request with everything that can be said about it, for bfc_alloc_ex.
@@ -421,8 +430,8 @@ bfc_status_t bfc_free(int32_t device, void *ptr);
 //
 // On backends without a device a stream is any token, and its work ends when bfc_stream_synchronized says so.
 //
-// @param stream  NULL and 0x1 are the default stream; 0x2 is the calling thread's own default stream. It must be
-//                alive until bfc_forget_stream.
+// @param stream  NULL and 0x1 are the legacy default stream; 0x2 is the calling thread's own default stream, and so is
+//                NULL in a unit with CUDA_API_PER_THREAD_DEFAULT_STREAM. It must be alive until bfc_forget_stream.
 // @return BFC_OK; as bfc_alloc, and BFC_ERROR_UNSUPPORTED with BFC_TIMESTAMPS.
 //
 // Precondition: `out_ptr` is NULL or valid for writing.
@@ -699,3 +708,33 @@ const char *bfc_version(void);
 #endif  // __cplusplus
 
 #endif  /* BFC_H */
+
+#if defined(CUDA_API_PER_THREAD_DEFAULT_STREAM) && !defined(bfc_alloc_async)
+/* This unit is compiled for the per-thread default stream: stream 0 of these functions is BFC_STREAM_PER_THREAD, as it is
+ * for the CUDA runtime. A function's address, or its name in parentheses, is the function itself, whose 0 is
+ * BFC_STREAM_LEGACY. */
+static inline bfc_stream_t bfc_stream_of_unit(bfc_stream_t stream) {
+#ifdef __cplusplus
+  return stream != NULL ? stream : reinterpret_cast<bfc_stream_t>(0x2);
+#else
+  return stream != NULL ? stream : BFC_STREAM_PER_THREAD;
+#endif
+}
+static inline bfc_status_t bfc_alloc_ex_of_unit(int32_t device, const bfc_request_t *request, void **out_ptr) {
+  bfc_request_t named;
+  if (request == NULL || request->struct_size != sizeof(named)) {
+    return bfc_alloc_ex(device, request, out_ptr);
+  }
+  named = *request;
+  named.stream = bfc_stream_of_unit(named.stream); /* not read without BFC_REQUEST_ON_STREAM */
+  return bfc_alloc_ex(device, &named, out_ptr);
+}
+#  define bfc_alloc_ex(device, request, out_ptr) bfc_alloc_ex_of_unit(device, request, out_ptr)
+#  define bfc_alloc_async(device, bytes, stream, out_ptr) bfc_alloc_async(device, bytes, bfc_stream_of_unit(stream), out_ptr)
+#  define bfc_free_async(device, ptr, stream) bfc_free_async(device, ptr, bfc_stream_of_unit(stream))
+#  define bfc_record_stream(device, ptr, stream) bfc_record_stream(device, ptr, bfc_stream_of_unit(stream))
+#  define bfc_forget_stream(device, stream) bfc_forget_stream(device, bfc_stream_of_unit(stream))
+#  define bfc_stream_synchronized(device, stream) bfc_stream_synchronized(device, bfc_stream_of_unit(stream))
+#  define bfc_pool_begin(device, pool, stream) bfc_pool_begin(device, pool, bfc_stream_of_unit(stream))
+#  define bfc_pool_end(device, pool, stream) bfc_pool_end(device, pool, bfc_stream_of_unit(stream))
+#endif

@@ -31,6 +31,10 @@
  *
  * Sizes are in bytes. Pointers are addresses of the backend's memory: what a device with its own memory
  * returned must not be dereferenced by the CPU, and memory_resource is not for it.
+ *
+ * Stream 0 is the legacy default stream, and in a translation unit that defines CUDA_API_PER_THREAD_DEFAULT_STREAM before
+ * this header (nvcc --default-stream per-thread does) the calling thread's own; see stream_ref. Units of both kinds may
+ * be parts of one program and may share pools.
  */
 
 #ifndef BFC_HPP
@@ -340,13 +344,50 @@ class options {
   std::optional<bfc_suballocator_t> suballocator_;
 };
 
+/* Where two units of a program are compiled differently an inline function that both have is linked from only one of
+ * them. So what depends on the unit is a type of a namespace of that kind of unit, and every inline function with such a
+ * parameter is another symbol, also std::make_unique of such a type; the objects that units share, pool and device, are
+ * of one type. The names in parentheses below are the functions of bfc.h and not its macros, for the same reason. */
+#if defined(CUDA_API_PER_THREAD_DEFAULT_STREAM)
+inline namespace per_thread_default_stream {
+#else
+inline namespace legacy_default_stream {
+#endif
+
+/* A stream as the calling unit names it: made of a CUstream or a cudaStream_t, of which 0 is the default stream. */
+class stream_ref {
+ public:
+  stream_ref(bfc_stream_t handle) noexcept : handle_(handle == nullptr ? default_stream() : handle) {}
+
+  /* The handle as every unit names it. */
+  bfc_stream_t get() const noexcept { return handle_; }
+
+  /* The two default streams, whichever 0 stands for here. */
+  static stream_ref legacy() noexcept { return numbered(1); }
+  static stream_ref per_thread() noexcept { return numbered(2); }
+
+ private:
+  static bfc_stream_t numbered(std::uintptr_t number) noexcept { return reinterpret_cast<bfc_stream_t>(number); }
+  static bfc_stream_t default_stream() noexcept {
+#if defined(CUDA_API_PER_THREAD_DEFAULT_STREAM)
+    return numbered(2);
+#else
+    return nullptr;
+#endif
+  }
+
+  bfc_stream_t handle_;
+};
+
 /* A request with everything that can be said about it, as bfc_request_t. */
 struct request {
   std::size_t bytes = 0;
   std::size_t alignment = 0;         /* 0 is 256; else a power of two */
   std::uint64_t freed_before = 0;    /* accept chunks stamped at most this; 0 is any */
-  std::optional<bfc_stream_t> stream = std::nullopt; /* order by a stream */
+  std::optional<bfc_stream_t> stream = std::nullopt; /* order by a stream; a stream_ref's handle, or the caller's */
 };
+
+}  // inline namespace
 
 /* What a pointer belongs to: the live chunk around it, and that chunk's region. */
 struct address_range {
@@ -382,45 +423,45 @@ class device {
     raw.bytes = wanted.bytes;
     raw.alignment = wanted.alignment;
     raw.freed_before = wanted.freed_before;
-    raw.stream = wanted.stream.value_or(nullptr);
+    raw.stream = wanted.stream ? stream_ref(*wanted.stream).get() : nullptr;
     raw.flags = wanted.stream ? BFC_REQUEST_ON_STREAM : 0;
     void *ptr = nullptr;
-    detail::set(ec, bfc_alloc_ex(ordinal_, &raw, &ptr));
+    detail::set(ec, (bfc_alloc_ex)(ordinal_, &raw, &ptr));
     return ptr;
   }
   /* In the order of a stream. */
-  void *allocate_async(std::size_t bytes, bfc_stream_t stream, std::error_code &ec) const noexcept {
+  void *allocate_async(std::size_t bytes, stream_ref stream, std::error_code &ec) const noexcept {
     void *ptr = nullptr;
-    detail::set(ec, bfc_alloc_async(ordinal_, bytes, stream, &ptr));
+    detail::set(ec, (bfc_alloc_async)(ordinal_, bytes, stream.get(), &ptr));
     return ptr;
   }
   /* Gives back what any of these returned; null is fine. A pointer that is not live is an error. */
   void deallocate(void *ptr, std::error_code &ec) const noexcept { detail::set(ec, bfc_free(ordinal_, ptr)); }
-  void deallocate_async(void *ptr, bfc_stream_t stream, std::error_code &ec) const noexcept {
-    detail::set(ec, bfc_free_async(ordinal_, ptr, stream));
+  void deallocate_async(void *ptr, stream_ref stream, std::error_code &ec) const noexcept {
+    detail::set(ec, (bfc_free_async)(ordinal_, ptr, stream.get()));
   }
   /* The chunk is also used on that stream: it is not reused until that work is done. */
-  void record_stream(void *ptr, bfc_stream_t stream, std::error_code &ec) const noexcept {
-    detail::set(ec, bfc_record_stream(ordinal_, ptr, stream));
+  void record_stream(void *ptr, stream_ref stream, std::error_code &ec) const noexcept {
+    detail::set(ec, (bfc_record_stream)(ordinal_, ptr, stream.get()));
   }
   /* To be called before a stream is destroyed. */
-  void forget_stream(bfc_stream_t stream, std::error_code &ec) const noexcept {
-    detail::set(ec, bfc_forget_stream(ordinal_, stream));
+  void forget_stream(stream_ref stream, std::error_code &ec) const noexcept {
+    detail::set(ec, (bfc_forget_stream)(ordinal_, stream.get()));
   }
   /* The caller vouches that all work queued there so far is done. */
-  void stream_synchronized(bfc_stream_t stream, std::error_code &ec) const noexcept {
-    detail::set(ec, bfc_stream_synchronized(ordinal_, stream));
+  void stream_synchronized(stream_ref stream, std::error_code &ec) const noexcept {
+    detail::set(ec, (bfc_stream_synchronized)(ordinal_, stream.get()));
   }
 
   /* Requests in the order of a stream are served from a private pool from now on, for memory that a captured graph
    * uses: before the capture begins. `name` is the caller's; several streams may use one pool. While that holds for
    * a stream, another begin for it is errc::invalid_argument. private_pool_scope does it for a block. */
-  void begin_private_pool(std::uint64_t name, bfc_stream_t stream, std::error_code &ec) const noexcept {
-    detail::set(ec, bfc_pool_begin(ordinal_, name, stream));
+  void begin_private_pool(std::uint64_t name, stream_ref stream, std::error_code &ec) const noexcept {
+    detail::set(ec, (bfc_pool_begin)(ordinal_, name, stream.get()));
   }
   /* They are served from common memory again. The pool keeps what it has, until it is released. */
-  void end_private_pool(std::uint64_t name, bfc_stream_t stream, std::error_code &ec) const noexcept {
-    detail::set(ec, bfc_pool_end(ordinal_, name, stream));
+  void end_private_pool(std::uint64_t name, stream_ref stream, std::error_code &ec) const noexcept {
+    detail::set(ec, (bfc_pool_end)(ordinal_, name, stream.get()));
   }
   /* No graph uses the pool any more: what is free in it becomes common memory once the device was synchronised,
    * what is live stays so. errc::busy while a stream's requests are for it, errc::invalid_argument if there is no
@@ -528,26 +569,26 @@ class device {
   void *allocate(const request &wanted) const {
     return detail::must("bfc_alloc_ex", [&](auto &ec) { return allocate(wanted, ec); });
   }
-  void *allocate_async(std::size_t bytes, bfc_stream_t stream) const {
+  void *allocate_async(std::size_t bytes, stream_ref stream) const {
     return detail::must("bfc_alloc_async", [&](auto &ec) { return allocate_async(bytes, stream, ec); });
   }
   void deallocate(void *ptr) const { detail::must("bfc_free", [&](auto &ec) { deallocate(ptr, ec); }); }
-  void deallocate_async(void *ptr, bfc_stream_t stream) const {
+  void deallocate_async(void *ptr, stream_ref stream) const {
     detail::must("bfc_free_async", [&](auto &ec) { deallocate_async(ptr, stream, ec); });
   }
-  void record_stream(void *ptr, bfc_stream_t stream) const {
+  void record_stream(void *ptr, stream_ref stream) const {
     detail::must("bfc_record_stream", [&](auto &ec) { record_stream(ptr, stream, ec); });
   }
-  void forget_stream(bfc_stream_t stream) const {
+  void forget_stream(stream_ref stream) const {
     detail::must("bfc_forget_stream", [&](auto &ec) { forget_stream(stream, ec); });
   }
-  void stream_synchronized(bfc_stream_t stream) const {
+  void stream_synchronized(stream_ref stream) const {
     detail::must("bfc_stream_synchronized", [&](auto &ec) { stream_synchronized(stream, ec); });
   }
-  void begin_private_pool(std::uint64_t name, bfc_stream_t stream) const {
+  void begin_private_pool(std::uint64_t name, stream_ref stream) const {
     detail::must("bfc_pool_begin", [&](auto &ec) { begin_private_pool(name, stream, ec); });
   }
-  void end_private_pool(std::uint64_t name, bfc_stream_t stream) const {
+  void end_private_pool(std::uint64_t name, stream_ref stream) const {
     detail::must("bfc_pool_end", [&](auto &ec) { end_private_pool(name, stream, ec); });
   }
   void release_private_pool(std::uint64_t name) const {
@@ -762,19 +803,26 @@ class scope {
   bool begun_;
 };
 
+#if defined(CUDA_API_PER_THREAD_DEFAULT_STREAM)
+inline namespace per_thread_default_stream {
+#else
+inline namespace legacy_default_stream {
+#endif
+
 /* A stream's requests are for a private pool in a block; see device::begin_private_pool. The block goes around the
  * capture. The pool keeps what it has afterwards, for the graph: device::release_private_pool, once the graph is
- * gone, is the caller's. May be ended and destroyed in any thread. One that could not begin does nothing. */
+ * gone, is the caller's. May be ended and destroyed in any thread, unless the stream is the thread's default stream. One
+ * that could not begin does nothing. */
 class private_pool_scope {
  public:
-  private_pool_scope(device of, std::uint64_t name, bfc_stream_t stream, std::error_code &ec) noexcept
-      : device_(of), name_(name), stream_(stream) {
+  private_pool_scope(device of, std::uint64_t name, stream_ref stream, std::error_code &ec) noexcept
+      : device_(of), name_(name), stream_(stream.get()) {
     device_.begin_private_pool(name_, stream_, ec);
     begun_ = !ec;
   }
 #if BFC_HAS_EXCEPTIONS
-  private_pool_scope(device of, std::uint64_t name, bfc_stream_t stream)
-      : device_(of), name_(name), stream_(stream), begun_(true) {
+  private_pool_scope(device of, std::uint64_t name, stream_ref stream)
+      : device_(of), name_(name), stream_(stream.get()), begun_(true) {
     device_.begin_private_pool(name_, stream_);
   }
 #endif
@@ -782,7 +830,7 @@ class private_pool_scope {
   private_pool_scope &operator=(const private_pool_scope &) = delete;
   /* What cannot be ended, for the allocator or its memory is gone, is dropped without a word. */
   ~private_pool_scope() {
-    if (begun_) bfc_pool_end(device_.ordinal(), name_, stream_);
+    if (begun_) (bfc_pool_end)(device_.ordinal(), name_, stream_);
   }
 
   std::uint64_t name() const noexcept { return name_; }
@@ -792,7 +840,7 @@ class private_pool_scope {
   /* Ends it before the block does; ended already is fine. On failure it is as before. */
   void end(std::error_code &ec) noexcept {
     ec.clear();
-    if (begun_) device_.end_private_pool(name_, stream_, ec);
+    if (begun_) detail::set(ec, (bfc_pool_end)(device_.ordinal(), name_, stream_));
     begun_ = begun_ && ec;
   }
 #if BFC_HAS_EXCEPTIONS
@@ -805,6 +853,8 @@ class private_pool_scope {
   bfc_stream_t stream_;
   bool begun_ = false;
 };
+
+}  // inline namespace
 
 }  // namespace bfc
 

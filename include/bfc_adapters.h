@@ -15,11 +15,13 @@
  *
  * The order of device work:
  * - PyTorch and the handlers (bfc_torch_..., bfc_handler_...) name a stream: as bfc_alloc_async and bfc_free_async.
+ *   Stream 0 is the legacy default stream however the program is compiled: the framework's library queues the work.
  * - CuPy and ONNX Runtime (bfc_cupy_..., bfc_ort_...) name none, though work of any stream may be under way. What they
  *   free is handed out to nobody, on no stream, until the device was idle; what they get may be used on any stream at
  *   once. The library waits for the device (cuCtxSynchronize) when half of what it holds, and at least 32 MiB, is idle
  *   and nothing else fits, or when it cannot grow; before that it grows. It does not wait while a stream is captured
- *   that it can see (see bfc_alloc_async): allocate before a capture what you use in it. Without a device
+ *   that it can see (see bfc_alloc_async): allocate before a capture what you use in it. What is requested while it sees
+ *   one is kept for that graph, see BFC_POOL_OF_CAPTURES. Without a device
  *   (BFC_BACKEND=host, for a try) nobody knows when work is done but the program: bfc_stream_synchronized(device, NULL).
  * - What one allocates another may free, and so may bfc_free and bfc_free_async; bfc_free of what bfc_cupy_malloc or
  *   bfc_ort_alloc gave is as their own free.
@@ -30,6 +32,11 @@
 #define BFC_ADAPTERS_H
 
 #include "bfc.h"
+
+// The private pool of requests that name no stream (bfc_ort_alloc, bfc_cupy_malloc) and come while a stream is captured
+// that the library can see. What is freed in it is not reused, because the graph may be launched again, until
+// bfc_pool_release with this name says that no such graph will be. No program may begin a pool of this name.
+#define BFC_POOL_OF_CAPTURES 18446744073709551615ull
 
 #ifdef __cplusplus
 extern "C" {
@@ -132,6 +139,15 @@ void bfc_cupy_free(void *param, void *ptr, int device);
 // @param size  Bytes; 0 gives NULL, and there is nothing to free.
 // @return The address, a multiple of 512; NULL on failure, which ONNX Runtime turns into an exception.
 void *bfc_ort_alloc(size_t size);
+
+// For AllocOnStream of an OrtAllocator over device memory: as bfc_ort_alloc, for a device that is named, and the stream
+// is asked whether it is being captured. Then the memory is kept for the graph, see BFC_POOL_OF_CAPTURES.
+//
+// @param stream  The memory may be used on any other too. It must be alive during the call only.
+// @return As bfc_ort_alloc.
+void *bfc_ort_alloc_on_stream(int device,
+                              size_t size,
+                              bfc_stream_t stream);
 
 // For gpu_external_free: frees what work that is queued by now, on whatever stream, may still touch. The address says
 // which device it is of.

@@ -249,6 +249,11 @@ static void ort_alloc(void) {
   served(bfc_ort_alloc(1000));
 }
 
+static void ort_alloc_on_stream(void) {
+  on_the_host();
+  served(bfc_ort_alloc_on_stream(0, 1000, NULL));
+}
+
 static void ort_free(void) {
   bfc_ort_free(garbage);
   said("0x");
@@ -284,6 +289,7 @@ int main(int argc, char **argv) {
       CASE(torch_memory_fraction), CASE(torch_base_alloc), CASE(torch_record_stream),
       CASE(torch_begin_allocate_to_pool), CASE(torch_end_allocate_to_pool), CASE(torch_release_pool),
       CASE(cupy_malloc),    CASE(cupy_free),           CASE(ort_alloc),         CASE(ort_free),
+      CASE(ort_alloc_on_stream),
       CASE(ort_empty_cache), CASE(handler_alloc),      CASE(handler_free),
   };
   return RUN_CASE(cases, argc, argv);

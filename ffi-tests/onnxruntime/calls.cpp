@@ -325,6 +325,49 @@ void stream_order(const char *library, const char *) {
   driver.check_clean();
 }
 
+/* A run that the CUDA provider captures on a stream of its own, which libbfc was never told of: its scratch stays the
+ * graph's, and the capture is valid. */
+void captured(const char *library, const char *) {
+  const Ort ort(library);
+  const Pretended base(ort, "1.29.0");
+  const Simulated driver;
+  driver.enter(0);
+  bfc::pool pool(0, bfc::options::growing().memory_limit(8 << 20));
+  auto &memory = bfc::ort_allocator::cuda(base, bfc::device(0));
+  void *const stream = driver.stream();
+  void *const warm = memory.AllocOnStream(&memory, 1 << 20, token(stream));
+  driver.work(stream, warm, 1 << 20);
+  memory.Free(&memory, warm);
+  CHECK(driver.call<int(void *)>("cuStreamSynchronize")(stream) == 0);
+  CHECK(driver.call<int(void *, int)>("cuStreamBeginCapture_v2")(stream, 0) == 0);
+  void *const scratch = memory.AllocOnStream(&memory, 1 << 20, token(stream));
+  driver.work(stream, scratch, 1 << 20);
+  memory.Free(&memory, scratch);
+  void *graph = nullptr, *executable = nullptr;
+  CHECK(driver.call<int(void *, void **)>("cuStreamEndCapture")(stream, &graph) == 0 && graph != nullptr);
+  CHECK(driver.call<int(void **, void *, unsigned long long)>("cuGraphInstantiateWithFlags")(&executable, graph, 0) == 0);
+  const auto launch = [&] {
+    CHECK(driver.call<int(void *, void *)>("cuGraphLaunch")(executable, stream) == 0);
+    CHECK(driver.call<int(void *)>("cuStreamSynchronize")(stream) == 0);
+  };
+  launch();
+  /* Another session gets all that there is. */
+  std::vector<void *> others;
+  CHECK(thrown([&] {
+          for (;;) others.push_back(memory.AllocOnStream(&memory, 256 << 10, nullptr));
+        }) == bfc::errc::out_of_memory);
+  CHECK(others.size() > 20);
+  for (void *other : others) driver.fill(nullptr, other, 256 << 10);
+  launch();
+  for (void *other : others) driver.expect(nullptr, other, 256 << 10);
+  for (void *other : others) memory.Free(&memory, other);
+  CHECK(driver.call<int(void *)>("cuGraphExecDestroy")(executable) == 0);
+  CHECK(driver.call<int(void *)>("cuGraphDestroy")(graph) == 0);
+  pool.release_private_pool(BFC_POOL_OF_CAPTURES);
+  pool.destroy();
+  driver.check_clean();
+}
+
 /* In the order of streams, and some for any. */
 void random_streams(const char *library, const char *) {
   const Ort ort(library);
@@ -346,6 +389,7 @@ constexpr Case cases[] = {
     {"random_cuda", random_cuda},
 #if ORT_API_VERSION >= 23
     {"stream_order", stream_order},
+    {"captured", captured},
     {"random_streams", random_streams},
 #endif
 #if ORT_API_VERSION >= 25

@@ -111,6 +111,20 @@ def used_again(model):
         raise AssertionError("there is no device 5000")
 
 
+def graphs_are_refused(model):
+    """enable_cuda_graph with libbfc's memory, as each of the texts and values that mean it."""
+    for value in (True, 1, "1", "true", "True"):
+        try:
+            bfc.onnxruntime.provider_options(device_id=0, enable_cuda_graph=value)
+        except ValueError as error:
+            assert "leave enable_cuda_graph off" in str(error), error
+        else:
+            raise AssertionError(f"{value!r} was taken")
+    for value in (False, 0, "0", "false"):
+        options = bfc.onnxruntime.provider_options(enable_cuda_graph=value)
+        assert options["enable_cuda_graph"] == str(value), options
+
+
 def threads(model):
     """Several sessions, each in several threads."""
     bfc.onnxruntime.use()
@@ -167,7 +181,7 @@ def at_exit(model):
     kept = session, session.run(None, {"x": numpy.ones((2, 3, 64), numpy.float32)})
 
 
-TESTS = [as_on_the_page, out_of_memory, used_again, threads, for_the_provider, at_exit]
+TESTS = [as_on_the_page, out_of_memory, used_again, graphs_are_refused, threads, for_the_provider, at_exit]
 
 if __name__ == "__main__":
     if sys.argv[1] == "--list":

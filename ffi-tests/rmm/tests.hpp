@@ -39,6 +39,7 @@ std::vector<test> streams();
 std::vector<test> failures();
 std::vector<test> threads();
 std::vector<test> containers();
+std::vector<test> repeated();
 
 constexpr std::size_t kib = 1024;
 constexpr std::size_t mib = 1024 * kib;

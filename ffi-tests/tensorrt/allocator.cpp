@@ -164,6 +164,26 @@ void streams() {
   end(second);
 }
 
+// TensorRT's library is not compiled for the per-thread default stream, whatever this program is: its 0 is the legacy one.
+void stream_zero() {
+  create(0, 64 * mib);
+  bfc::tensorrt_allocator ours(bfc::device(0));
+  interface &allocator = ours;
+  allocator.deallocateAsync(allocator.allocateAsync(256, 0, 0, cudaStreamPerThread), cudaStreamPerThread);
+  CHECK(simcuda_hold(cudaStreamLegacy) == 0);
+  for (const std::uint64_t alignment : {0, 4096}) {
+    void *const ptr = allocator.allocateAsync(20 * mib, alignment, 0, nullptr);
+    CHECK(simcuda_fill(cudaStreamLegacy, number(ptr), 20 * mib, 1) == 0);
+    CHECK(allocator.deallocateAsync(ptr, nullptr));
+    // With the work pending: only the stream that it was freed on may have it.
+    void *const other = allocator.allocateAsync(20 * mib, alignment, 0, cudaStreamPerThread);
+    void *const same = allocator.allocateAsync(20 * mib, alignment, 0, cudaStreamLegacy);
+    CHECK(same == ptr && other != ptr);
+    CHECK(allocator.deallocateAsync(same, cudaStreamLegacy) && allocator.deallocateAsync(other, cudaStreamPerThread));
+  }
+  simcuda_release_all();
+}
+
 // A thousand requests of random sizes on two streams, from a small pool whose driver fails now and then.
 void random_failures() {
   create(0, 24 * mib);
@@ -255,6 +275,7 @@ const std::pair<const char *, void (*)()> cases[] = {{"interface_info", interfac
                                                      {"reallocation", reallocation},
                                                      {"devices", devices},
                                                      {"streams", streams},
+                                                     {"stream_zero", stream_zero},
                                                      {"random_failures", random_failures},
                                                      {"at_once", at_once},
                                                      {"threads", threads}};

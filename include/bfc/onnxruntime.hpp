@@ -119,6 +119,10 @@ class ort_allocator final : public OrtAllocator {
   /* Memory of a CUDA device, for a build of ONNX Runtime with the CUDA provider: the ordinal is ORT's device id. Is
    * there no allocator, the first request creates it.
    *
+   * Not for a session with the CUDA provider's option enable_cuda_graph, of which nothing here is told: a captured run
+   * frees what the graph writes again. What is requested in a capture that libbfc can see is kept for the graph, see
+   * BFC_POOL_OF_CAPTURES; the requests by AllocOnStream are, others on ONNX Runtime's own streams are not.
+   *
    * With by_stream each stream that ONNX Runtime may use must outlive the pool's knowledge of it: call
    * device::forget_stream before it is destroyed. ONNX Runtime tells nobody when it destroys its own; so this is for
    * streams of the program's (the CUDA provider's option user_compute_stream). */
@@ -158,7 +162,7 @@ class ort_allocator final : public OrtAllocator {
     OrtAllocator::GetStats = [](const OrtAllocator *self, OrtKeyValuePairs **out) noexcept {
       return of(self).statistics(out);
     };
-    if (order == ort_order::by_stream) {
+    if (!is_cpu) {
       OrtAllocator::AllocOnStream = [](OrtAllocator *self, std::size_t size, OrtSyncStream *stream) {
         return of(self).serve_on(size, stream);
       };
@@ -260,13 +264,18 @@ class ort_allocator final : public OrtAllocator {
     if (size == 0) return nullptr;
     void *ptr = nullptr;
     void *const handle = runtime_.api->SyncStream_GetHandle(stream);
-    bfc_status_t status = bfc_alloc_async(device_.ordinal(), size, handle, &ptr);
+    if (order_ == ort_order::any_stream) {
+      ptr = bfc_ort_alloc_on_stream(device_.ordinal(), size, handle);
+      return served(ptr == nullptr ? bfc_adapter_status() : BFC_OK, ptr);
+    }
+    /* Not by the macro of bfc.h: what ONNX Runtime's library calls 0 is the legacy default stream. */
+    bfc_status_t status = (bfc_alloc_async)(device_.ordinal(), size, handle, &ptr);
     if (status == BFC_ERROR_NO_ALLOCATOR) {
       /* The first request creates it, here too. */
       void *first = nullptr;
       status = on_any_stream(1, &first);
       bfc_free(device_.ordinal(), first);
-      if (status == BFC_OK) status = bfc_alloc_async(device_.ordinal(), size, handle, &ptr);
+      if (status == BFC_OK) status = (bfc_alloc_async)(device_.ordinal(), size, handle, &ptr);
     }
     return served(status, ptr);
   }

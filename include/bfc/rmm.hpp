@@ -53,15 +53,6 @@ namespace detail {
 /* What every resource of RMM promises, and what its callbacks are taken to give, for they are told no alignment. */
 inline constexpr std::size_t rmm_alignment = 256;
 
-/* With nvcc's --default-stream per-thread the handle 0 means another stream, and libbfc cannot see that. */
-inline bfc_stream_t rmm_stream(cudaStream_t stream) noexcept {
-#if defined(CUDA_API_PER_THREAD_DEFAULT_STREAM)
-  return stream == nullptr ? cudaStreamPerThread : stream;
-#else
-  return stream;
-#endif
-}
-
 /* The handle in whatever kind of stream this RMM passes: the older one has no get(). */
 template <class Stream>
 auto rmm_handle(const Stream &stream, int) noexcept -> decltype(static_cast<cudaStream_t>(stream.get())) {
@@ -90,16 +81,16 @@ inline device rmm_device(device of) {
 inline device rmm_current_device() { return rmm_device(device(rmm::get_current_cuda_device().value())); }
 
 /* 0 bytes are null, as in most of RMM's resources. */
-inline void *rmm_allocate(device from, cudaStream_t stream, std::size_t bytes, std::size_t alignment) {
+inline void *rmm_allocate(device from, stream_ref stream, std::size_t bytes, std::size_t alignment) {
   std::error_code ec;
   void *ptr = nullptr;
   if (alignment <= rmm_alignment && (alignment & (alignment - 1)) == 0) {
-    ptr = from.allocate_async(bytes, rmm_stream(stream), ec);
+    ptr = from.allocate_async(bytes, stream, ec);
   } else {
     request wanted;
     wanted.bytes = bytes;
     wanted.alignment = alignment; /* one that is no power of two is refused there */
-    wanted.stream = rmm_stream(stream);
+    wanted.stream = stream.get();
     ptr = from.allocate(wanted, ec);
   }
   if (ec) rmm_raise("bfc_alloc_async", ec);
@@ -107,9 +98,9 @@ inline void *rmm_allocate(device from, cudaStream_t stream, std::size_t bytes, s
 }
 
 /* There is nobody to tell that it failed; BFC_LOG=error says so. */
-inline void rmm_deallocate(device from, cudaStream_t stream, void *ptr) noexcept {
+inline void rmm_deallocate(device from, stream_ref stream, void *ptr) noexcept {
   /* As bfc_free_async, and it says so. */
-  bfc_torch_free(ptr, 0, from.ordinal(), rmm_stream(stream));
+  bfc_torch_free(ptr, 0, from.ordinal(), stream.get());
 }
 
 /* That device is the current one in a block, if it is a device at all: other ordinals are the program's. */
@@ -142,6 +133,13 @@ inline void *rmm_allocate_sync(device from, std::size_t bytes, std::size_t align
 }
 
 }  // namespace detail
+
+/* Stream 0 is that of the unit which names the resource, as in RMM's own headers; see stream_ref. */
+#if defined(CUDA_API_PER_THREAD_DEFAULT_STREAM)
+inline namespace per_thread_default_stream {
+#else
+inline namespace legacy_default_stream {
+#endif
 
 /* A resource of RMM over a device's allocator: memory in the order of a stream, as bfc_alloc_async.
  *
@@ -245,6 +243,8 @@ class rmm_deallocator {
  private:
   device device_;
 };
+
+}  // inline namespace
 
 }  // namespace bfc
 

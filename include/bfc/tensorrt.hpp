@@ -30,6 +30,7 @@ namespace bfc {
  * - Any thread may call anything at any time.
  * - deallocateAsync may name another stream than allocateAsync did: what is freed is at once that stream's. Before a
  *   stream of the program's is destroyed: get_device().forget_stream(stream).
+ * - Stream 0 is the legacy default stream, however the program is compiled: TensorRT's library is what queues the work.
  * - The deprecated functions without a stream are IGpuAsyncAllocator's own: they name the default stream, whose work
  *   orders them. */
 class tensorrt_allocator final : public nvinfer1::IGpuAsyncAllocator {
@@ -52,7 +53,7 @@ class tensorrt_allocator final : public nvinfer1::IGpuAsyncAllocator {
 
   /* Whether it is free now; null is. An address that is not live is false, and nothing changes. */
   bool deallocateAsync(void *const memory, cudaStream_t stream) noexcept override {
-    return bfc_free_async(device_.ordinal(), memory, stream) == BFC_OK;
+    return (bfc_free_async)(device_.ordinal(), memory, stream) == BFC_OK;
   }
 
   /* In place if the chunk has the room, and else null, after which the allocation is as it was and TensorRT moves it
@@ -68,7 +69,7 @@ class tensorrt_allocator final : public nvinfer1::IGpuAsyncAllocator {
     request wanted;
     wanted.bytes = size;
     wanted.alignment = alignment;
-    wanted.stream = stream;
+    wanted.stream = stream == nullptr ? stream_ref::legacy().get() : stream;
     return device_.allocate(wanted, ec);
   }
 

@@ -27,8 +27,8 @@ use std::ptr::null_mut;
 ///
 /// On backends without a device a stream is any token, and its work ends when bfc_stream_synchronized says so.
 ///
-/// @param stream  NULL and 0x1 are the default stream; 0x2 is the calling thread's own default stream. It must be
-///                alive until bfc_forget_stream.
+/// @param stream  NULL and 0x1 are the legacy default stream; 0x2 is the calling thread's own default stream, and so is
+///                NULL in a unit with CUDA_API_PER_THREAD_DEFAULT_STREAM. It must be alive until bfc_forget_stream.
 /// @return BFC_OK; as bfc_alloc, and BFC_ERROR_UNSUPPORTED with BFC_TIMESTAMPS.
 ///
 /// # Safety

@@ -34,7 +34,9 @@ pub const BFC_ERROR_SHUTTING_DOWN: bfc_status_t = 11;
 /// A broken invariant: the allocator is poisoned, and every later call says so.
 pub const BFC_ERROR_INTERNAL: bfc_status_t = 12;
 
-/// A stream: CUstream or cudaStream_t; any token on other backends; NULL is the default stream.
+/// A stream: CUstream or cudaStream_t; any token on other backends. NULL is the default stream: the legacy one
+/// (BFC_STREAM_LEGACY), or that of the calling thread (BFC_STREAM_PER_THREAD) where the caller is compiled with
+/// CUDA_API_PER_THREAD_DEFAULT_STREAM.
 pub type bfc_stream_t = *mut c_void;
 
 /// CUDA on ordinals 0 to 255, host memory on 256; never silently host memory for a device.

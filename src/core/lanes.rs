@@ -63,6 +63,11 @@ impl Stream {
         if self.handle == 0 { 0 } else { self.thread }
     }
 
+    /// Whether it is [`Self::ANY`], for a private pool or not.
+    pub(super) fn is_any(self) -> bool {
+        self.in_pool(0) == Self::ANY
+    }
+
     /// Whether there is something behind the name that events can be recorded on.
     pub(crate) fn exists(self) -> bool {
         self.handle != 0

@@ -14,17 +14,18 @@ impl Arena {
     /// (size, address) order and has a place at the alignment.
     #[inline(never)]
     pub(super) fn take_in_lane(&mut self, want: &Want<'_>) -> Result<Option<u64>, HostMemoryExhausted> {
-        if want.stream == Stream::ANY {
+        if want.stream.is_any() {
             return self.take_for_any(want);
         }
         Ok(self.take_chunk_in_lane(want)?.map(|(_, start)| start))
     }
 
-    /// The same for whoever may use any stream: what he gets has no order that it could be freed in.
+    /// The same for requests that may use any stream: what they get has no order that it could be freed in. For a private
+    /// pool it stays apart once it is freed, also from later requests for that pool, which may be another graph's.
     #[cold]
     fn take_for_any(&mut self, want: &Want<'_>) -> Result<Option<u64>, HostMemoryExhausted> {
         // Before, so that nothing fails once the chunk is found.
-        let unknown = self.lanes.enter(Stream::UNKNOWN)?;
+        let unknown = self.lanes.enter(Stream::UNKNOWN.in_pool(want.stream.pool()))?;
         let Some((id, start)) = self.take_chunk_in_lane(want)? else { return Ok(None) };
         self.lanes.relabel(id, unknown, true);
         Ok(Some(start))

@@ -51,10 +51,23 @@ impl Device {
         self.alloc_as(bytes, order::stream_of(stream)?)
     }
 
-    /// Allocates for whoever may use any stream and names none: what is handed out nobody's work touches any more.
-    /// [`Self::free_on_any`] is its free, and so is [`Self::free`] of what this gave.
-    pub(crate) fn alloc_on_any(self, bytes: u64) -> Result<u64, Error> {
-        self.alloc_as(bytes, Stream::ANY)
+    /// Allocates for a client that may use any stream and names none: no queued work touches what it returns any more.
+    /// [`Self::free_on_any`] is its free, and so is [`Self::free`] of what this gave. While a capture is visible the memory
+    /// is a private pool's, and stays there once it is freed.
+    pub(crate) fn alloc_on_any(self, bytes: u64, pool_of_captures: u64) -> Result<u64, Error> {
+        let order = private::order_of_any(self.slot(), Stream::ANY, pool_of_captures);
+        self.alloc_as(bytes, order.map_err(|error| self.explain(error))?)
+    }
+
+    /// The same for work on a stream, which is asked whether it is captured.
+    pub(crate) fn alloc_on_any_beside(
+        self,
+        bytes: u64,
+        stream: u64,
+        pool_of_captures: u64,
+    ) -> Result<u64, Error> {
+        let order = private::order_of_any(self.slot(), order::stream_of(stream)?, pool_of_captures);
+        self.alloc_as(bytes, order.map_err(|error| self.explain(error))?)
     }
 
     /// Frees what work of any stream may still touch, as far as it is queued by now: nobody gets it before the device

@@ -53,6 +53,20 @@ pub(crate) fn order_of(slot: &Slot, stream: Stream, pool: u64) -> Result<Stream,
     Ok(guard.arena.in_private(stream, pool)?)
 }
 
+/// The order of a request that names no stream: where a capture is under way that the library can see, its memory may
+/// become a part of that graph, and it is for a private pool. `also` is a stream to ask that the pool need not know. What
+/// the driver does not tell counts as no capture.
+pub(crate) fn order_of_any(slot: &Slot, also: Stream, pool: u64) -> Result<Stream, Error> {
+    let guard = slot.enter()?;
+    if guard.arena.settings().timestamps || guard.backend.get().order().is_none() {
+        return Ok(Stream::ANY);
+    }
+    match order::is_any_captured(guard, also)? {
+        (mut guard, Ok(true)) => Ok(guard.arena.in_private(Stream::ANY, pool)?),
+        _ => Ok(Stream::ANY),
+    }
+}
+
 fn refuse(refused: NotPrivate, pool: u64) -> Error {
     match refused {
         NotPrivate::Begun => fail!(

@@ -34,6 +34,13 @@ pub const ORT: Adapter = Adapter {
     free: |address, _| bfc_ort_free(pointer(address)),
 };
 
+/// That of an `OrtAllocator`, which names the stream of a request.
+pub const ORT_ON_STREAM: Adapter = Adapter {
+    name: "ort on a stream",
+    alloc: |bytes, stream| bfc_ort_alloc_on_stream(0, bytes as usize, pointer(stream)) as u64,
+    free: |address, _| bfc_ort_free(pointer(address)),
+};
+
 /// cuTensorNet's.
 pub const HANDLER: Adapter = Adapter {
     name: "handler",

@@ -36,7 +36,7 @@ const HEADERS_ONLY: Packages = Packages {
 };
 
 /// The sources of the program with the cases.
-const SOURCES: [&str; 6] = ["main", "behaviours", "streams", "failures", "threads", "containers"];
+const SOURCES: [&str; 7] = ["main", "behaviours", "streams", "failures", "threads", "containers", "repeated"];
 /// What takes the place of those functions of RMM that call the runtime within its library.
 const RUNTIME: &str = "runtime";
 

@@ -163,6 +163,7 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "bfc_cupy_malloc": (c_void_p, (c_void_p, c_size_t, c_int)),
     "bfc_cupy_free": (None, (c_void_p, c_void_p, c_int)),
     "bfc_ort_alloc": (c_void_p, (c_size_t,)),
+    "bfc_ort_alloc_on_stream": (c_void_p, (c_int, c_size_t, c_void_p)),
     "bfc_ort_free": (None, (c_void_p,)),
     "bfc_ort_empty_cache": (None, ()),
     "bfc_handler_alloc": (c_int, (c_void_p, _OUT, c_size_t, c_void_p)),

@@ -29,7 +29,8 @@ def alloc(
 
     :param nbytes: Rounded up to a multiple of 256.
     :param alignment: A power of two; else 256.
-    :param stream: Allocate in the order of a stream (``CUstream`` as a number; 0 is the default stream): see
+    :param stream: Allocate in the order of a stream (``CUstream`` as a number; 0 and 1 are the legacy default
+        stream, 2 is that of the calling thread): see
         ``bfc_alloc_async``. Without one, what was freed is reusable at once.
     :raises OutOfMemoryError: with the reason in words.
     :raises Error: NO_ALLOCATOR and others: see ``bfc_alloc``.

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["provider_options", "session_options", "stop", "use"]
 
 _SHARED = "session.use_env_allocators"
+_CUDA_GRAPH = "enable_cuda_graph"
 
 _lock = threading.Lock()
 _loaded: ctypes.CDLL | None = None
@@ -41,6 +42,8 @@ def provider_options(**others: object) -> dict[str, str]:
 
     :param others: More of the provider's options, such as ``device_id=1``. ``gpu_mem_limit`` and
         ``arena_extend_strategy`` are of the arena, and without effect.
+    :raises ValueError: ``enable_cuda_graph`` is on. A captured run requests and frees memory without naming the stream,
+        so libbfc cannot keep that memory for the graph: another session would get it, and a replay would overwrite it.
 
     >>> import bfc.onnxruntime
     >>> options = bfc.onnxruntime.provider_options(device_id=1)
@@ -58,7 +61,18 @@ def provider_options(**others: object) -> dict[str, str]:
     taken = sorted(ours.keys() & others.keys())
     if taken:
         raise TypeError(f"{', '.join(taken)} cannot be given: they are what this makes")
+    if _is_on(others.get(_CUDA_GRAPH, False)):
+        raise ValueError(
+            f"{_CUDA_GRAPH} is not supported with libbfc's memory: the provider names no stream, so what a captured run "
+            f"frees would be reused while the graph still writes it; leave {_CUDA_GRAPH} off, or give this session the "
+            "provider's own arena (options without those of bfc.onnxruntime.provider_options)"
+        )
     return {**{name: str(value) for name, value in others.items()}, **ours}
+
+
+def _is_on(value: object) -> bool:
+    """Whether the provider takes the text of an option for yes, or refuses it; it knows 0, 1, true and false."""
+    return str(value).strip().lower() not in ("0", "false", "")
 
 
 def session_options(options: onnxruntime.SessionOptions | None = None) -> onnxruntime.SessionOptions:

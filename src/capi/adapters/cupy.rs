@@ -1,6 +1,7 @@
 //! CuPy: `cupy.cuda.memory.CFunctionAllocator`.
 
 use super::first_use::{device_of, served};
+use super::ort::BFC_POOL_OF_CAPTURES;
 use crate::capi::answer::or_log;
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
@@ -19,7 +20,7 @@ pub extern "C" fn bfc_cupy_malloc(param: *mut c_void, size: usize, device: c_int
             return Ok(null_mut());
         }
         let device = device_of(device)?;
-        served(device, || Ok(device.alloc_on_any(size as u64)? as *mut c_void))
+        served(device, || Ok(device.alloc_on_any(size as u64, BFC_POOL_OF_CAPTURES)? as *mut c_void))
     })
 }
 

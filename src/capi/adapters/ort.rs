@@ -1,11 +1,17 @@
 //! ONNX Runtime's CUDA provider: the options `gpu_external_alloc`, `gpu_external_free` and `gpu_external_empty_cache`.
 
-use super::first_use::served;
+use super::first_use::{device_of, served};
 use crate::capi::answer::or_log;
+use crate::capi::types::bfc_stream_t;
 use crate::device::Device;
 use crate::error::Error;
-use std::ffi::c_void;
+use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
+
+/// The private pool of requests that name no stream (bfc_ort_alloc, bfc_cupy_malloc) and come while a stream is captured
+/// that the library can see. What is freed in it is not reused, because the graph may be launched again, until
+/// bfc_pool_release with this name says that no such graph will be. No program may begin a pool of this name.
+pub const BFC_POOL_OF_CAPTURES: u64 = 0xffff_ffff_ffff_ffff;
 
 /// For ONNX Runtime's gpu_external_alloc: allocates memory of the calling thread's current device that may be used on
 /// any stream.
@@ -19,7 +25,24 @@ pub extern "C" fn bfc_ort_alloc(size: usize) -> *mut c_void {
             return Ok(null_mut());
         }
         let device = Device::current()?;
-        served(device, || Ok(device.alloc_on_any(size as u64)? as *mut c_void))
+        served(device, || Ok(device.alloc_on_any(size as u64, BFC_POOL_OF_CAPTURES)? as *mut c_void))
+    })
+}
+
+/// For AllocOnStream of an OrtAllocator over device memory: as bfc_ort_alloc, for a device that is named, and the stream
+/// is asked whether it is being captured. Then the memory is kept for the graph, see BFC_POOL_OF_CAPTURES.
+///
+/// @param stream  The memory may be used on any other too. It must be alive during the call only.
+/// @return As bfc_ort_alloc.
+#[unsafe(no_mangle)]
+pub extern "C" fn bfc_ort_alloc_on_stream(device: c_int, size: usize, stream: bfc_stream_t) -> *mut c_void {
+    or_log("bfc_ort_alloc_on_stream", null_mut(), || {
+        if size == 0 {
+            return Ok(null_mut());
+        }
+        let (device, stream) = (device_of(device)?, stream as u64);
+        let allocate = || device.alloc_on_any_beside(size as u64, stream, BFC_POOL_OF_CAPTURES);
+        served(device, || Ok(allocate()? as *mut c_void))
     })
 }
 

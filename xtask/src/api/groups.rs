@@ -101,6 +101,8 @@ pub const CONSTANTS: &[Group] = &[
         title: "Flags of a request",
         names: &["BFC_REQUEST_ON_STREAM", "BFC_REQUEST_HELD_ONLY", "BFC_REQUEST_SIZE_512"],
     },
+    Group { title: "Private pools", names: &["BFC_POOL_*"] },
+    Group { title: "Default streams", names: &["BFC_STREAM_*"] },
     Group { title: "Levels of messages", names: &["BFC_LOG_*"] },
     Group { title: "Events of regions", names: &["BFC_REGION_*"] },
     Group {

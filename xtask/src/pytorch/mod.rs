@@ -153,7 +153,29 @@ impl PyTorch {
         allocator: Allocator,
         arguments: &[&str],
     ) -> Result<Facts> {
-        let name = format!("pytorch {} {allocator:?} {}", launcher.name, arguments.join(" "));
+        self.launched(workspace, launcher, allocator, "train.py", arguments)
+    }
+
+    /// Runs graphs.py under a launcher, with some of its cases, and gives what was seen.
+    pub fn graphs(
+        &self,
+        workspace: &Workspace,
+        launcher: &Launcher,
+        allocator: Allocator,
+        cases: &[&str],
+    ) -> Result<Facts> {
+        self.launched(workspace, launcher, allocator, "graphs.py", cases)
+    }
+
+    fn launched(
+        &self,
+        workspace: &Workspace,
+        launcher: &Launcher,
+        allocator: Allocator,
+        program: &str,
+        arguments: &[&str],
+    ) -> Result<Facts> {
+        let name = format!("pytorch {program} {} {allocator:?} {}", launcher.name, arguments.join(" "));
         let words = launcher.prefix.iter().cloned().chain([self.environment.python().into_os_string()]);
         let words: Vec<OsString> = words.collect();
         let mut command = workspace.command(&words[0]);
@@ -162,7 +184,7 @@ impl PyTorch {
         Owned::tell(workspace, &mut command);
         command.envs(allocator.variable());
         command.envs(launcher.environment.iter().map(|(name, value)| (name, value)));
-        self.facts(workspace, &name, command, "train.py", arguments)
+        self.facts(workspace, &name, command, program, arguments)
     }
 
     /// Runs steps.py, with the package bfc of the checkout and an installed library, and gives what was seen.

@@ -5,6 +5,7 @@ mod by_python;
 mod context;
 mod cuda_headers;
 mod cupy;
+mod default_streams;
 mod doc;
 mod examples;
 mod find_package;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, bail};
 
 use super::context::{Context, Count};
-use super::{examples, find_package, pkg_config};
+use super::{default_streams, examples, find_package, pkg_config};
 use crate::cargo::Profile;
 use crate::files;
 use crate::gates::elf;
@@ -20,6 +20,7 @@ pub fn run(context: &mut Context) -> Result<()> {
     no_path_of_this_machine(context, &prefix)?;
     archive_libraries(context)?;
     pkg_config::run(context, &prefix, "installed")?;
+    default_streams::run(context, &prefix)?;
 
     let cmake = cmake_or_skip(context);
     if let Some(cmake) = &cmake {

@@ -57,16 +57,27 @@ pub fn run(context: &mut Context) -> Result<()> {
     context.all_ran(&pages);
     let newest = versions.iter().find(|headers| headers.version.contains("Enterprise"));
     let newest = newest.context("the crate has no headers of TensorRT itself")?;
-    cases(context, newest, &cuda.include, &prefix)
+    cases(context, newest, &cuda.include, &prefix, &[])?;
+    // TensorRT's own library is not compiled so, whatever the program is.
+    cases(context, newest, &cuda.include, &prefix, &["-DCUDA_API_PER_THREAD_DEFAULT_STREAM"])
 }
 
-fn cases(context: &mut Context, headers: &Headers, cuda: &Path, prefix: &Path) -> Result<()> {
+fn cases(
+    context: &mut Context,
+    headers: &Headers,
+    cuda: &Path,
+    prefix: &Path,
+    defines: &[&str],
+) -> Result<()> {
     let simulation = simcuda::build(&context.workspace)?;
-    let program = context.workspace.target.join("tensorrt/allocator");
+    let program =
+        context.workspace.target.join("tensorrt").join(["allocator", defines.concat().as_str()].concat());
     files::write(&program, "")?;
     let mut compiled = false;
-    context.check(&format!("{}: link", headers.version), |workspace| {
+    let version = [&[headers.version.as_str()], defines].concat().join(" ");
+    context.check(&format!("{version}: link"), |workspace| {
         let mut command = compiler(workspace, headers, cuda, prefix);
+        command.args(defines);
         command.arg(workspace.path("ffi-tests/tensorrt/allocator.cpp")).arg("-o").arg(&program);
         command.arg("-L").arg(prefix.join("lib")).arg("-l:libbfc.so");
         command.arg("-L").arg(&simulation).args(["-l:libcudart.so.13", "-l:libcuda.so.1"]);
@@ -87,7 +98,7 @@ fn cases(context: &mut Context, headers: &Headers, cuda: &Path, prefix: &Path) -
     let names = context.workspace.run_well("tensorrt cases", command(context, &[]))?;
     for name in names.lines() {
         let command = command(context, &[name]);
-        context.program(&format!("{}: {name}", headers.version), command, Count::One)?;
+        context.program(&format!("{version}: {name}"), command, Count::One)?;
     }
     let command = command(context, &["threads", "leak"]);
     context.check("found: a leak", |workspace| {

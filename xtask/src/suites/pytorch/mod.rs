@@ -4,6 +4,7 @@
 //! Kernels compute nothing there; allocation, streams, events and copies are as PyTorch does them. See
 //! ffi-tests/pytorch.
 
+mod graphs;
 mod package;
 mod steps;
 
@@ -54,7 +55,8 @@ pub fn run(context: &mut Context) -> Result<()> {
     }
     // Where PyTorch allocates in the order of streams libbfc may do so instead of the driver.
     let (allocator, facts) = &all[2];
-    interposed(context, &pytorch, *allocator, facts, &["--async"])
+    interposed(context, &pytorch, *allocator, facts, &["--async"])?;
+    graphs::run(context, &pytorch)
 }
 
 /// PyTorch and what it needs here; without something of that the suite is skipped.
