@@ -1,0 +1,120 @@
+//! An event that one thread is about to query, while a second one records it and a third one gets it for another
+//! stream: the first would take the end of that stream's work for the end of what it has asked about.
+
+use crate::common::gpu::{BACKENDS, Gpu};
+use crate::common::simcuda::Simulation;
+use crate::common::*;
+use crate::{Mark, first_of, fixed_pool, variants};
+use std::time::{Duration, Instant};
+
+/// So long the first thread's query takes, and in the midst of it the second one's record.
+const QUERY: Duration = Duration::from_millis(1600);
+const RECORD: Duration = Duration::from_millis(400);
+
+/// Until a function of the driver is called once more, or a while has passed: a library may do without.
+fn call_of(sim: Simulation, function: &str, before: u64) {
+    let start = Instant::now();
+    while sim.calls(function) == before && start.elapsed() < RECORD / 2 {
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// The next calls of a function take long.
+fn slow(sim: Simulation, function: &str, time: Duration) {
+    let name = std::ffi::CString::new(function).expect("no NUL");
+    sim.delay(name.as_ptr(), time.as_nanos() as u64);
+}
+
+#[test]
+fn an_event_that_is_queried_is_recorded_for_nothing_else() {
+    let kinds = BACKENDS.map(|backend| (format!("backend {}", backend.0), backend));
+    let test = "shared_events::an_event_that_is_queried_is_recorded_for_nothing_else";
+    variants(test, kinds, |gpu, (backend, unit)| program(gpu, backend, unit));
+}
+
+/// A request for memory that the pool holds, which looks at events and waits for nothing.
+fn look(pool: &Pool, bytes: u64, stream: u64) -> Result<u64, Status> {
+    let mut wanted = request(bytes as usize);
+    (wanted.flags, wanted.stream) = (BFC_REQUEST_ON_STREAM | BFC_REQUEST_HELD_ONLY, pointer(stream));
+    pool.alloc_ex(&wanted)
+}
+
+fn program(gpu: Gpu, backend: u32, unit: u64) -> Result<(), String> {
+    let (sim, context) = (gpu.sim, gpu.enter(0));
+    let pool = fixed_pool(backend, 256 * unit);
+    // Known in this order, so that what is to be recorded next is another stream's first.
+    let [idle, busy, asking, helper] = [(); 4].map(|()| gpu.stream(false));
+    let of_idle = pool.get_on(20 * unit, idle);
+    let mut live = vec![pool.get_on(unit, idle)];
+    let chunks = [(); 3].map(|()| {
+        let chunk = pool.get_on(40 * unit, busy);
+        // Between two of them is one that is not freed.
+        live.push(pool.get_on(unit, helper));
+        chunk
+    });
+    live.push(pool.get_on(unit, asking));
+    // There is nothing else to serve a request with.
+    while let Ok(address) = look(&pool, unit, helper) {
+        live.push(address);
+    }
+    gpu.hold(busy);
+    let marks = chunks.map(|chunk| {
+        gpu.fill(busy, chunk, 40 * unit, 1);
+        gpu.expect(busy, chunk, 40 * unit, 1);
+        Mark::queue(gpu, busy)
+    });
+    // Two events of the busy stream, which are not done.
+    let too_much = 200 * unit;
+    for chunk in &chunks[..2] {
+        pool.put_on(*chunk, busy);
+        assert!(look(&pool, too_much, helper).is_err());
+    }
+    let (shared, queries) = (&pool, sim.calls("cuEventQuery"));
+    slow(sim, "cuEventQuery", QUERY);
+    let got = std::thread::scope(|scope| {
+        // The first thread is about to query both.
+        let first = scope.spawn(move || {
+            gpu.set_current(context);
+            look(shared, 40 * unit, asking)
+        });
+        call_of(sim, "cuEventQuery", queries);
+        sim.delay(c"cuEventQuery".as_ptr(), 0);
+        // The second records an event of that stream, whose capture begins in that moment.
+        let records = sim.calls("cuEventRecord");
+        slow(sim, "cuEventRecord", RECORD);
+        let second = scope.spawn(move || {
+            gpu.set_current(context);
+            shared.put_on(chunks[2], busy);
+            assert!(look(shared, too_much, helper).is_err());
+        });
+        call_of(sim, "cuEventRecord", records);
+        sim.delay(c"cuEventRecord".as_ptr(), 0);
+        gpu.begin_capture(busy);
+        second.join().expect("no panic");
+        let ended = gpu.try_end_capture(busy);
+        // The third frees on an idle stream, and looks at that.
+        pool.put_on(of_idle, idle);
+        assert!(look(&pool, too_much, helper).is_err());
+        let got = first.join().expect("no panic");
+        if let Ok(graph) = ended {
+            gpu.destroy_graph(graph);
+        }
+        got
+    });
+    // It may fail: the work is not done.
+    let mut is_early = false;
+    if let Ok(address) = got {
+        gpu.fill(asking, address, 40 * unit, 2);
+        is_early =
+            Mark::queue(gpu, asking).is_reached() && chunks.contains(&address) && !marks[1].is_reached();
+        live.push(address);
+    }
+    sim.release_all();
+    let mismatches = sim.mismatches();
+    live.into_iter().for_each(|address| pool.put(address));
+    pool.check();
+    first_of([
+        (mismatches != 0, "wrong data: memory is handed out while the work on it is pending"),
+        (is_early, "memory is handed out while the work on it is pending"),
+    ])
+}
