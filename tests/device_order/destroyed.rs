@@ -11,6 +11,7 @@ use crate::{Mark, Request, first_of, fixed_pool, variants};
 enum Use {
     InOrder,
     Recorded,
+    /// In the order of its requests for a private pool, which is released once the stream is gone.
     Private,
     /// In order, when no other stream was known: there is no event.
     Only,
@@ -56,9 +57,6 @@ fn all() -> impl Iterator<Item = (String, Variant)> {
     let nexts = [Next::Plain, Next::Async, Next::Ex, Next::Trim, Next::Private];
     let kinds = uses.into_iter().flat_map(move |use_| ends.map(|end| (use_, end)));
     let kinds = kinds.flat_map(move |kind| nexts.map(|next| (kind, next)));
-    // A private pool's memory is for its own requests only, and these do not wait for work.
-    let serves = |end: End, next: Next| next == Next::Private && end != End::Working;
-    let kinds = kinds.filter(move |((use_, end), next)| *use_ != Use::Private || serves(*end, *next));
     kinds.flat_map(|((use_, end), next)| {
         BACKENDS.map(|(backend, unit)| {
             let name = format!("{use_:?}, {end:?}, then {next:?}, backend {backend}");
@@ -97,6 +95,9 @@ fn a_destroyed_stream_spoils_no_request() {
             assert_eq!(pool.end_private(7, dying), BFC_OK, "{}", last_error());
         }
         let another = finish(gpu, dying, end, own);
+        if use_ == Use::Private {
+            assert_eq!(pool.release_private(7), BFC_OK, "{}", last_error());
+        }
         let got = follow(&pool, next, bytes, other);
         let mut is_early = false;
         if let Ok(address) = got {
