@@ -61,23 +61,7 @@ fn program(gpu: Gpu, kind: Kind, seed: u64, seen: &mut Seen) {
     seen.reuses += world.shadow.reuses;
     seen.refused += world.refused;
     seen.receives += world.receives;
-    let (races, words) = shadow::races();
-    let (misuses, deadlocks) = (misuses(&world), world.deadlocks);
-    if (races, deadlocks, gpu.sim.mismatches(), misuses.len()) != (0, 0, 0, 0) {
-        let log = world.log();
-        panic!("{log}\nseed {seed}: {races} races, {words}; {deadlocks} deadlocks; {misuses:#?}");
-    }
-}
-
-/// Misuses of the driver, but those that cannot be told from use: the library cannot know that a stream was destroyed
-/// whose work was still queued, and bears what the driver says of it.
-fn misuses(world: &World) -> Vec<String> {
-    let is_abandoned = |text: &String| {
-        let mut stale =
-            world.abandoned.iter().map(|handle| format!("Stream {handle:#x} is one that was destroyed"));
-        stale.any(|stale| *text == stale)
-    };
-    world.gpu.sim.misuse_texts().into_iter().filter(|text| !is_abandoned(text)).collect()
+    world.judge();
 }
 
 /// Random programs of a kind, in a process of their own.

@@ -15,40 +15,45 @@ struct Mutation {
     name: &'static str,
     binary: &'static str,
     test: &'static str,
-    says: &'static str,
+    says: &'static [&'static str],
 }
 
 const MUTATIONS: [Mutation; 6] = [
     // An event is recorded when the memory is needed, behind what was queued since the free.
-    Mutation { name: "late-event", binary: "races", test: "posted_receives", says: " deadlocks" },
+    Mutation { name: "late-event", binary: "races", test: "posted_receives", says: &[" deadlocks, "] },
     // Events are recorded in the pool's own context only, and its synchronization vouches for all streams.
-    Mutation { name: "own-context", binary: "races", test: "streams_of_other_contexts", says: " races, " },
+    Mutation {
+        name: "own-context",
+        binary: "races",
+        test: "streams_of_other_contexts",
+        says: &[" races, work on"],
+    },
     // An event is recorded anew while another thread queries it.
     Mutation {
         name: "shared-event",
         binary: "device_order",
         test: "shared_events::an_event_that_is_queried_is_recorded_for_nothing_else",
-        says: "while the work on it is pending",
+        says: &["while the work on it is pending"],
     },
     // bfc_pool_begin tells nothing to those who wait for the device.
     Mutation {
         name: "no-announcement",
         binary: "races",
         test: "threads_at_once_with_captures",
-        says: "capture is broken",
+        says: &["capture is broken"],
     },
     // A stream is asked and recorded on though its memory is settled.
     Mutation {
         name: "dead-stream",
         binary: "races",
         test: "streams_that_are_not_forgotten",
-        says: "is one that was destroyed",
+        says: &["is one that was destroyed", "INVALID_HANDLE"],
     },
     Mutation {
         name: "dead-stream",
         binary: "device_order",
         test: "destroyed::a_destroyed_stream_spoils_no_request",
-        says: "destroyed handle",
+        says: &["destroyed handle", "INVALID_HANDLE"],
     },
 ];
 
@@ -83,7 +88,7 @@ fn every_mutation_is_seen() {
     for mutation in &MUTATIONS {
         let Mutation { name, test, says, .. } = mutation;
         match run(mutation) {
-            Ok(text) if text.contains(says) => println!("{name}: seen by {test}"),
+            Ok(text) if says.iter().any(|says| text.contains(says)) => println!("{name}: seen by {test}"),
             Ok(text) => unseen.push(format!("{name}: {test} fails, but does not say {says:?}: {text}")),
             Err(why) => unseen.push(format!("{name}: {test}: {why}")),
         }

@@ -109,7 +109,7 @@ impl World {
     pub fn new(gpu: Gpu, context: u64, kind: Kind, seed: u64) -> World {
         let mut random = Random::new(seed);
         let pool = some_pool(&mut random, kind);
-        let log = vec![format!("seed {seed:#x}, limit {}", pool.stats().bytes_limit)];
+        let log = vec![format!("seed {seed}, limit {}", pool.stats().bytes_limit)];
         let mut world = World {
             gpu,
             pool,
@@ -468,6 +468,7 @@ impl World {
         // With work still queued, perhaps.
         assert_eq!(self.pool.destroy(), BFC_OK, "{}", last_error());
         self.drain();
+        self.judge();
         for stream in std::mem::take(&mut self.streams) {
             if stream.created {
                 self.gpu.destroy_stream(stream.handle);
@@ -475,6 +476,27 @@ impl World {
         }
         self.contexts.end(self.gpu);
         self
+    }
+
+    /// Nothing went wrong so far, in this program and those before.
+    pub fn judge(&self) {
+        let (races, words) = shadow::races();
+        let (misuses, mismatches, deadlocks) = (self.misuses(), self.gpu.sim.mismatches(), self.deadlocks);
+        if !self.kind.lies && (races, deadlocks, mismatches, misuses.len()) != (0, 0, 0, 0) {
+            let log = self.log();
+            panic!(
+                "{log}\n{races} races, {words}; {deadlocks} deadlocks, {mismatches} mismatches; {misuses:#?}; run it \
+                 alone with RACES_SEED"
+            );
+        }
+    }
+
+    /// Misuses of the driver, but those that the library cannot know of: a stream was destroyed without a word whose
+    /// work was queued still, and what the driver says of it is borne.
+    fn misuses(&self) -> Vec<String> {
+        let stale = |handle: &u64| format!("Stream {handle:#x} is one that was destroyed");
+        let stale: Vec<String> = self.abandoned.iter().map(stale).collect();
+        self.gpu.sim.misuse_texts().into_iter().filter(|text| !stale.contains(text)).collect()
     }
 
     /// What happened, for whoever wants to see why.
