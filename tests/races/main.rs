@@ -2,7 +2,7 @@
 //! memory is handed out while work that was queued before its free may still touch it.
 //!
 //! RACES_PROGRAMS is how many random programs each kind runs; RACES_SEED has one program run alone. Of a program that
-//! fails the log is shown.
+//! fails the log is shown, and a run of minutes says how far it is.
 //! `cargo xtask test --suite races` runs many in the release build.
 
 mod abandoned;
@@ -44,9 +44,16 @@ fn programs() -> u64 {
     number("RACES_PROGRAMS").unwrap_or(if cfg!(debug_assertions) { 150 } else { 2000 })
 }
 
-/// Granules are large, and so is the work on them: an eighth of the others, but not too few.
+/// Granules are large, and so is the work on them: an eighth of the others, but not too few. What takes several
+/// contexts, or is run to its end again and again, is a quarter.
 fn programs_of(kind: Kind) -> u64 {
-    if kind.granules { (programs() / 8).max(programs().min(100)) } else { programs() }
+    let share = match kind {
+        Kind { granules: true, .. } => 8,
+        Kind { contexts: true, .. } | Kind { unforgotten: true, .. } => 4,
+        Kind { receives: true, .. } | Kind { modes: true, .. } => 4,
+        _ => 1,
+    };
+    (programs() / share).max(programs().min(100))
 }
 
 /// One program from beginning to end.
