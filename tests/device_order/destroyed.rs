@@ -27,7 +27,10 @@ enum End {
     Recycled,
     /// The same in another context.
     RecycledElsewhere,
-    /// It was a stream of a context that ends.
+    /// It was a stream of a context that ends, and was forgotten before. "It is the caller's responsibility to ensure that
+    /// the context or its resources are not accessed or passed in subsequent API calls and doing so will result in
+    /// undefined behavior. These resources include CUDA types CUmodule, CUfunction, CUstream, CUevent" (cuCtxDestroy in
+    /// cuda.h): the library keeps no event of it.
     WithContext,
 }
 
@@ -93,6 +96,10 @@ fn a_destroyed_stream_spoils_no_request() {
         }
         if use_ == Use::Private {
             assert_eq!(pool.end_private(7, dying), BFC_OK, "{}", last_error());
+        }
+        if end == End::WithContext {
+            gpu.synchronize(dying);
+            pool.forget(dying);
         }
         let another = finish(gpu, dying, end, own);
         if use_ == Use::Private {

@@ -88,7 +88,7 @@ fn random_programs(test: &str, first_seed: u64, kind: Kind) {
         let mut gpu = begin(sim, kind, 0);
         for place in 0..count {
             let seed = (first_seed << 32) + place;
-            if seed % BATCH == 0 {
+            if seed.is_multiple_of(BATCH) {
                 gpu = begin(sim, kind, seed);
             }
             program(gpu, kind, seed, &mut seen);
@@ -261,7 +261,7 @@ fn run_together(test: &str, first_seed: u64, captures: bool) {
         for place in 0..count {
             let seed = first_seed + place;
             let gpu = begin(sim, SIMPLE, seed * BATCH);
-            if seed % 2 == 0 {
+            if seed.is_multiple_of(2) {
                 // What others do in the middle of an order is more.
                 for function in [c"cuEventRecord", c"cuStreamWaitEvent", c"cuEventQuery"] {
                     sim.delay(function.as_ptr(), 10_000);

@@ -26,7 +26,7 @@ const MUTATIONS: [Mutation; 6] = [
         name: "own-context",
         binary: "races",
         test: "streams_of_other_contexts",
-        says: &[" races, work on"],
+        says: &[" races, work on", "are pending: races"],
     },
     // An event is recorded anew while another thread queries it.
     Mutation {

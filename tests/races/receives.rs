@@ -16,7 +16,7 @@ impl World {
         }
         let comm = self.random.index(self.streams.len());
         let sender = (comm + 1 + self.random.index(self.streams.len() - 1)) % self.streams.len();
-        let receive = self.at(comm, |gpu, stream| Receive::post(gpu, stream));
+        let receive = self.at(comm, Receive::post);
         self.say(|| format!("stream {comm} posts a receive, which {sender} is to send"));
         for _ in 0..self.random.below(6) {
             let place = self.random.index(self.streams.len());
