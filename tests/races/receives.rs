@@ -18,6 +18,8 @@ impl World {
         let sender = (comm + 1 + self.random.index(self.streams.len() - 1)) % self.streams.len();
         let receive = self.at(comm, Receive::post);
         self.say(|| format!("stream {comm} posts a receive, which {sender} is to send"));
+        // A request that fails has waited for everything, so that nothing is left to judge.
+        let refused = self.refused;
         for _ in 0..self.random.below(6) {
             let place = self.random.index(self.streams.len());
             match self.random.below(6) {
@@ -50,9 +52,9 @@ impl World {
             let kind = if plain { "without a stream" } else { "on its stream" };
             format!("{bytes} bytes {kind} on {sender}: {got:x?}; waited: {is_forced}, sent: {is_sent}")
         });
-        // A request that fails has waited for everything.
-        if got.is_ok() && !returned && (is_forced || !is_sent) {
+        if got.is_ok() && self.refused == refused && !returned && (is_forced || !is_sent) {
             self.deadlocks += 1;
+            self.say(|| "deadlock".to_owned());
         }
         state.deliver(self.gpu);
         // A chunk of no stream is freed where it was used: without a stream there is no event to wait for.

@@ -418,8 +418,11 @@ impl World {
             return;
         }
         if self.kind.receives {
-            // The heir may be a sender, and what is left of a stream that has ended is not run before the end.
-            self.at(place, |gpu, stream| gpu.synchronize(stream));
+            // The heir may be a sender: nothing is left on a stream that has ended, where it would never be run.
+            self.at(place, |gpu, stream| {
+                gpu.synchronize(stream);
+                assert_eq!(gpu.sim.release(pointer(stream)), 0);
+            });
         }
         self.order(place, heir);
         for chunk in self.chunks.iter_mut().filter(|chunk| chunk.home == Some(place)) {
@@ -496,6 +499,9 @@ impl World {
         let (misuses, mismatches, deadlocks) = (self.misuses(), self.gpu.sim.mismatches(), self.deadlocks);
         if !self.kind.lies && (races, deadlocks, mismatches, misuses.len()) != (0, 0, 0, 0) {
             let log = self.log();
+            if std::env::var("RACES_SEED").is_ok() {
+                eprintln!("{}", self.gpu.sim.log_text());
+            }
             panic!(
                 "{log}\n{races} races, {words}; {deadlocks} deadlocks, {mismatches} mismatches; {misuses:#?}; run it \
                  alone with RACES_SEED"
