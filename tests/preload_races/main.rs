@@ -7,6 +7,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod graphs;
 mod hooked;
 #[path = "../races/progress.rs"]
 mod progress;
@@ -369,6 +370,23 @@ fn captures_of_all_modes() {
 #[test]
 fn the_mutation_is_seen() {
     run("the_mutation_is_seen", 14, PLAIN, Interposer::WithoutQuarantine);
+}
+
+/// What they would see if libbfc did not know of captures: those on a small device are broken.
+#[test]
+fn captures_that_are_not_announced_are_seen() {
+    let test = "captures_of_all_modes_on_a_small_device";
+    let library = preload::library(Interposer::WithoutAnnouncement);
+    let simulation = common::simcuda::library();
+    let variables = [
+        ("LD_PRELOAD", library.to_str().expect("UTF-8")),
+        ("SIMCUDA_LIBRARY", simulation.to_str().expect("UTF-8")),
+        // The first program that sees it ends the run.
+        ("RACES_PROGRAMS", "8000"),
+    ];
+    let ended = common::child::run(test, &variables);
+    assert!(!ended.success, "no capture is broken:\n{}", ended.text);
+    assert!(ended.text.contains("901") || ended.text.contains("was broken"), "{}", ended.text);
 }
 
 #[test]

@@ -10,6 +10,7 @@ mod abandoned;
 mod common;
 mod contexts;
 mod graphs;
+mod judge;
 mod mutations;
 mod progress;
 mod receives;
