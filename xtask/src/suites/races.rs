@@ -1,7 +1,7 @@
 //! The suite `races`: many random programs on the simulated driver, with the release build, and under the interposer.
 //!
-//! A long run, which says each minute how far it is: `RACES_PROGRAMS=1000000 cargo xtask test --suite races`. Under the
-//! interposer it is a quarter of that.
+//! A long run: `RACES_PROGRAMS=1000000 cargo xtask test --suite races --verbose`, which prints each minute how far it is.
+//! Under the interposer each kind runs a quarter of that.
 
 use std::env;
 
