@@ -118,3 +118,60 @@ fn program(gpu: Gpu, backend: u32, unit: u64) -> Result<(), String> {
         (is_early, "memory is handed out while the work on it is pending"),
     ])
 }
+
+/// While a request's stream is put behind another one's work, an event of that stream is recorded before the wait and is
+/// done. It says nothing of the memory that becomes the stream's own behind the wait.
+#[test]
+fn an_event_before_a_wait_says_nothing_of_what_comes_behind_it() {
+    let kinds = BACKENDS.map(|backend| (format!("backend {}", backend.0), backend));
+    let test = "shared_events::an_event_before_a_wait_says_nothing_of_what_comes_behind_it";
+    variants(test, kinds, |gpu, (backend, unit)| {
+        let (sim, context) = (gpu.sim, gpu.enter(0));
+        let pool = fixed_pool(backend, 256 * unit);
+        let [busy, waiting, lender, third] = [(); 4].map(|()| gpu.stream(false));
+        let lent = pool.get_on(unit, lender);
+        let chunk = pool.get_on(100 * unit, busy);
+        let mut live: Vec<u64> = [waiting, third].iter().map(|&stream| pool.get_on(unit, stream)).collect();
+        // There is nothing else to serve a request with.
+        while let Ok(address) = look(&pool, unit, third) {
+            live.push(address);
+        }
+        gpu.hold(busy);
+        gpu.fill(busy, chunk, 100 * unit, 1);
+        gpu.expect(busy, chunk, 100 * unit, 1);
+        let done = Mark::queue(gpu, busy);
+        pool.put_on(chunk, busy);
+        let (shared, waits) = (&pool, sim.calls("cuStreamWaitEvent"));
+        slow(sim, "cuStreamWaitEvent", QUERY);
+        let got = std::thread::scope(|scope| {
+            let first = scope.spawn(move || {
+                gpu.set_current(context);
+                shared.alloc_on(60 * unit, waiting)
+            });
+            call_of(sim, "cuStreamWaitEvent", waits);
+            sim.delay(c"cuStreamWaitEvent".as_ptr(), 0);
+            // A free of what was used on the waiting stream too, and a look at that.
+            assert_eq!(pool.record(lent, waiting), BFC_OK, "{}", last_error());
+            pool.put_on(lent, lender);
+            assert!(look(&pool, 200 * unit, third).is_err());
+            first.join().expect("no panic")
+        });
+        let address = got.map_err(|status| format!("status {status}: {}", last_error()))?;
+        // What is left of the chunk is the waiting stream's, and pending.
+        let rest = look(&pool, 30 * unit, third);
+        let mut is_early = false;
+        if let Ok(rest) = rest {
+            gpu.fill(third, rest, 30 * unit, 2);
+            is_early = Mark::queue(gpu, third).is_reached() && !done.is_reached();
+            live.push(rest);
+        }
+        sim.release_all();
+        let mismatches = sim.mismatches();
+        live.into_iter().chain([address]).for_each(|address| pool.put(address));
+        pool.check();
+        first_of([
+            (mismatches != 0, "wrong data: memory is handed out while the work on it is pending"),
+            (is_early, "memory is handed out while the work on it is pending"),
+        ])
+    });
+}
