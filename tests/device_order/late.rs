@@ -143,6 +143,56 @@ fn a_later_free_does_not_spoil_an_earlier_one() {
     });
 }
 
+/// The requesting stream has itself used the chunk, as recorded, and that work is pending: in its order it needs to wait
+/// for nothing, whatever other streams have posted.
+#[test]
+fn a_stream_does_not_wait_for_its_own_recorded_use() {
+    let kinds = BACKENDS.into_iter().flat_map(|backend| {
+        let ends = [true, false].map(|forgotten| (backend, forgotten));
+        ends.map(|kind| (format!("{kind:?} (backend, the chunk's stream is forgotten)"), kind))
+    });
+    variants(
+        "late::a_stream_does_not_wait_for_its_own_recorded_use",
+        kinds,
+        |gpu, ((backend, unit), forgotten)| {
+            gpu.enter(0);
+            let pool = fixed_pool(backend, 128 * unit);
+            let [home, comm, compute] = [(); 3].map(|()| gpu.stream(false));
+            let known = [comm, compute].map(|stream| pool.get_on(unit, stream));
+            gpu.hold(compute);
+            let chunk = pool.get_on(100 * unit, home);
+            gpu.fill(home, chunk, 100 * unit, 1);
+            gpu.order(home, compute);
+            gpu.expect(compute, chunk, 100 * unit, 1);
+            assert_eq!(pool.record(chunk, compute), BFC_OK, "{}", last_error());
+            pool.put_on(chunk, home);
+            if forgotten {
+                pool.forget(home);
+            }
+            let receive = Receive::post(gpu, comm);
+            let got = Request::Async.make(&pool, 100 * unit, compute);
+            let is_forced = receive.is_forced();
+            if let Ok(address) = got {
+                gpu.fill(compute, address, 100 * unit, 2);
+            }
+            receive.send(gpu, compute);
+            gpu.step(compute, 100);
+            let is_sent = receive.is_sent();
+            receive.deliver(gpu);
+            gpu.sim.release_all();
+            let mismatches = gpu.sim.mismatches();
+            known.into_iter().for_each(|address| pool.put(address));
+            pool.check();
+            got?;
+            first_of([
+                (is_forced, "deadlock: a call has waited in the host for the receive"),
+                (!is_sent, "deadlock: the send was put behind the receive"),
+                (mismatches != 0, "wrong data"),
+            ])
+        },
+    );
+}
+
 /// Neither `bfc_pool_begin` nor a request for the private pool, which can grow, waits for a receive of another stream.
 #[test]
 fn private_pools_wait_for_no_receive() {
