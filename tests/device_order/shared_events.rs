@@ -175,3 +175,80 @@ fn an_event_before_a_wait_says_nothing_of_what_comes_behind_it() {
         ])
     });
 }
+
+/// A thread queries several events of a stream, of which one is needed no more meanwhile: the stream has taken back what
+/// was freed there. It is recorded for another stream only when the thread has let go of it.
+#[test]
+fn an_event_that_is_needed_no_more_is_kept_while_it_is_queried() {
+    const FREED: usize = 19;
+    /// So many more are freed that the library looks which events are needed.
+    const MORE: usize = 13;
+    let kinds = BACKENDS.map(|backend| (format!("backend {}", backend.0), backend));
+    let test = "shared_events::an_event_that_is_needed_no_more_is_kept_while_it_is_queried";
+    variants(test, kinds, |gpu, (backend, unit)| {
+        let (sim, context) = (gpu.sim, gpu.enter(0));
+        let pool = fixed_pool(backend, 512 * unit);
+        let [busy, idle, asking] = [(); 3].map(|()| gpu.stream(false));
+        let mut live = vec![pool.get_on(unit, asking)];
+        let mut of_idle = Vec::new();
+        for _ in 0..MORE {
+            of_idle.push(pool.get_on(unit, idle));
+            // What is freed there is no larger piece.
+            live.push(pool.get_on(unit, asking));
+        }
+        // The first is done soon, and the last is taken back: no other is as large.
+        let sizes = (0..=FREED + MORE).map(|place| match place {
+            0 => 4,
+            FREED => 7,
+            _ => 5,
+        });
+        let chunks: Vec<(u64, u64)> = sizes
+            .map(|units| {
+                let chunk = pool.get_on(units * unit, busy);
+                live.push(pool.get_on(unit, asking));
+                (chunk, units * unit)
+            })
+            .collect();
+        while let Ok(address) = look(&pool, unit, asking) {
+            live.push(address);
+        }
+        gpu.hold(busy);
+        let mut marks = Vec::new();
+        let mut free = |&(chunk, bytes): &(u64, u64)| {
+            gpu.fill(busy, chunk, bytes, 1);
+            gpu.expect(busy, chunk, bytes, 1);
+            marks.push((chunk, Mark::queue(gpu, busy)));
+            pool.put_on(chunk, busy);
+        };
+        chunks[..=FREED].iter().for_each(&mut free);
+        // The work on the first chunk, and the event behind it.
+        gpu.step(busy, 4);
+        let (shared, queries) = (&pool, sim.calls("cuEventQuery"));
+        slow(sim, "cuEventQuery", QUERY);
+        let got = std::thread::scope(|scope| {
+            let first = scope.spawn(move || {
+                gpu.set_current(context);
+                look(shared, 5 * unit, asking)
+            });
+            call_of(sim, "cuEventQuery", queries);
+            sim.delay(c"cuEventQuery".as_ptr(), 0);
+            live.push(pool.get_on(7 * unit, busy));
+            for chunk in &chunks[FREED + 1..] {
+                free(chunk);
+                // Another stream's free takes the event, if it is to be had.
+                of_idle.pop().into_iter().for_each(|address| pool.put_on(address, idle));
+            }
+            first.join().expect("no panic")
+        });
+        let mut is_early = false;
+        if let Ok(address) = got {
+            let is_pending = |(chunk, mark): &(u64, Mark)| *chunk == address && !mark.is_reached();
+            is_early = marks.iter().any(is_pending);
+            live.push(address);
+        }
+        sim.release_all();
+        live.into_iter().for_each(|address| pool.put(address));
+        pool.check();
+        first_of([(is_early, "memory is handed out while the work on it is pending")])
+    });
+}

@@ -32,7 +32,7 @@ const MUTATIONS: [Mutation; 6] = [
     Mutation {
         name: "shared-event",
         binary: "device_order",
-        test: "shared_events::an_event_that_is_queried_is_recorded_for_nothing_else",
+        test: "shared_events::an_event_that_is_needed_no_more_is_kept_while_it_is_queried",
         says: &["while the work on it is pending"],
     },
     // bfc_pool_begin tells nothing to those who wait for the device.
