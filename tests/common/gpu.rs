@@ -207,7 +207,12 @@ impl Gpu {
 
     /// Begins a capture in the strictest mode.
     pub fn begin_capture(self, stream: u64) {
-        cu!(self, cuStreamBeginCapture_v2(stream as CUstream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+        self.begin_capture_in(stream, CU_STREAM_CAPTURE_MODE_GLOBAL);
+    }
+
+    /// Begins a capture in a mode.
+    pub fn begin_capture_in(self, stream: u64, mode: CUstreamCaptureMode) {
+        cu!(self, cuStreamBeginCapture_v2(stream as CUstream, mode));
     }
 
     /// Ends it; the code, and an executable graph if it was not broken.

@@ -20,6 +20,7 @@ pub mod ordered;
 pub mod pool;
 pub mod preload;
 pub mod random;
+pub mod receive;
 pub mod simcuda;
 pub mod spans;
 

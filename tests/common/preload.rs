@@ -13,19 +13,20 @@ pub enum Interposer {
     Shipped,
     /// The one that hands out at once what was freed: a test of races must see them.
     WithoutQuarantine,
+    /// The one that does not announce captures to libbfc.
+    WithoutAnnouncement,
 }
 
-/// The feature of bfc-preload that it is built with.
-const MUTATION: &str = "bfc-preload/without-quarantine";
-
-/// Its file, to be preloaded; built at the first time of asking, unless PRELOAD_LIBRARY (of the mutation
+/// Its file, to be preloaded; built at the first time of asking, unless PRELOAD_LIBRARY (of the first mutation
 /// PRELOAD_MUTATION) names one that has its libbfc beside it.
 pub fn library(which: Interposer) -> &'static Path {
     static SHIPPED: OnceLock<PathBuf> = OnceLock::new();
-    static MUTATED: OnceLock<PathBuf> = OnceLock::new();
+    static WITHOUT_QUARANTINE: OnceLock<PathBuf> = OnceLock::new();
+    static WITHOUT_ANNOUNCEMENT: OnceLock<PathBuf> = OnceLock::new();
     let (place, variable) = match which {
         Interposer::Shipped => (&SHIPPED, "PRELOAD_LIBRARY"),
-        Interposer::WithoutQuarantine => (&MUTATED, "PRELOAD_MUTATION"),
+        Interposer::WithoutQuarantine => (&WITHOUT_QUARANTINE, "PRELOAD_MUTATION"),
+        Interposer::WithoutAnnouncement => (&WITHOUT_ANNOUNCEMENT, "PRELOAD_UNANNOUNCED"),
     };
     place.get_or_init(|| env::var_os(variable).map_or_else(|| stage(which), PathBuf::from))
 }
@@ -38,10 +39,13 @@ fn stage(which: Interposer) -> PathBuf {
     // In a folder of its own: nobody is to find the mutation where the interposer is looked for.
     let target = tmp.join("preload-mutation");
     let target = target.to_str().expect("UTF-8");
-    let (name, args) = match which {
-        Interposer::Shipped => ("shipped", vec![]),
-        Interposer::WithoutQuarantine => ("mutated", vec!["--features", MUTATION, "--target-dir", target]),
+    // The feature of bfc-preload that it is built with.
+    let (name, feature) = match which {
+        Interposer::Shipped => ("shipped", None),
+        Interposer::WithoutQuarantine => ("mutated", Some("bfc-preload/without-quarantine")),
+        Interposer::WithoutAnnouncement => ("unannounced", Some("bfc-preload/without-announcement")),
     };
+    let args = feature.map_or_else(Vec::new, |feature| vec!["--features", feature, "--target-dir", target]);
     // The folder is this profile's. Whoever has the files loaded keeps them: others are put in their place.
     let folder = tmp.join(format!("preload-{profile}-{name}"));
     fs::create_dir_all(&folder).expect("a folder");

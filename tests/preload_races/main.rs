@@ -7,7 +7,11 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod graphs;
 mod hooked;
+#[path = "../races/progress.rs"]
+mod progress;
+mod receives;
 #[allow(dead_code)] // the private pools of graphs
 #[path = "../races/shadow.rs"]
 mod shadow;
@@ -21,6 +25,7 @@ use common::preload::{self, Interposer};
 use common::simcuda::steer::{ALLOCATIONS, EVENTS, FREE_SYNCHRONIZES, RECYCLE_HANDLES, RETAINS};
 use common::simcuda::{Simulation, simulated_saying};
 use hooked::Hooked;
+use progress::Progress;
 use std::env;
 use world::{Seen, World};
 
@@ -40,6 +45,14 @@ pub struct Kind {
     threads: bool,
     /// Captures into graphs, which are launched again and again.
     graphs: bool,
+    /// Captures are thread-local and global too, not only relaxed.
+    modes: bool,
+    /// Some streams are of a context that the program has created on the first device.
+    foreign: bool,
+    /// Receives are posted, whose sends are queued later on other streams.
+    receives: bool,
+    /// Bytes of each device.
+    memory: u64,
     /// cudaMallocAsync and cudaFreeAsync too.
     is_async: bool,
     /// The memory is pinned host memory, which is every device's.
@@ -58,6 +71,10 @@ const PLAIN: Kind = Kind {
     copies: false,
     threads: false,
     graphs: false,
+    modes: false,
+    foreign: false,
+    receives: false,
+    memory: 1 << 30,
     is_async: false,
     pinned: false,
     is_sync: false,
@@ -69,6 +86,9 @@ const ASYNC: Kind =
 
 /// Sizes of requests where there is no limit.
 const UNLIMITED: [u64; 3] = [4096, 65536, 500_000];
+
+/// Sizes of requests that regions are given back for, to make a larger one.
+const LARGE: [u64; 3] = [500_000, 2 << 20, 9 << 20];
 
 /// Sizes of requests where memory is mapped by 2 MiB.
 const GRANULES: [u64; 3] = [100_000, 1 << 20, 3 << 20];
@@ -82,16 +102,20 @@ fn programs() -> u64 {
     number("RACES_PROGRAMS").unwrap_or(if cfg!(debug_assertions) { 100 } else { 1000 })
 }
 
-/// Granules are large, and so is the work on them.
+/// Granules are large, and so is the work on them; programs with receives are run to their end again and again.
 fn programs_of(kind: Kind) -> u64 {
-    if kind.sizes[2] > 1 << 20 { (programs() / 8).max(programs().min(50)) } else { programs() }
+    match kind.sizes[2] > 1 << 20 {
+        true => (programs() / 8).max(programs().min(50)),
+        false if kind.receives || kind.foreign || kind.modes => (programs() / 4).max(programs().min(50)),
+        false => programs(),
+    }
 }
 
 /// Programs between two resets of the simulation.
 const BATCH: u64 = 64;
 
 fn begin(sim: Simulation, kind: Kind, seed: u64) -> Hooked {
-    assert_eq!(sim.configure(kind.devices as i32, 1 << 30), 0);
+    assert_eq!(sim.configure(kind.devices as i32, kind.memory), 0);
     // A handle that was destroyed is the next one that is created.
     sim.set(RECYCLE_HANDLES, ((seed / BATCH) % 2) as i64);
     // It "may" wait for the device's work, says the manual. What the driver itself serves during captures is freed as if it
@@ -108,12 +132,14 @@ fn program(gpu: Hooked, kind: Kind, seed: u64, sum: &mut Seen) {
     let long = if kind.sizes == UNLIMITED { 8 } else { 32 };
     let steps = if world.random.one_in(long) { 1500 } else { world.random.between(10, 70) };
     (0..steps).for_each(|_| world.act());
-    if !kind.own_context && world.random.one_in(8) {
+    if !kind.own_context && !kind.foreign && world.random.one_in(8) {
         world.reset();
         (0..20).for_each(|_| world.act());
     }
     world.end();
-    let Seen { again, tempted, refused, put_off } = &world.seen;
+    let Seen { again, tempted, refused, put_off, receives, deadlocks } = &world.seen;
+    let deadlocks = *deadlocks;
+    sum.receives += receives;
     sum.again += again;
     sum.tempted += tempted;
     sum.refused += refused;
@@ -123,11 +149,12 @@ fn program(gpu: Hooked, kind: Kind, seed: u64, sum: &mut Seen) {
     }
     // What nobody holds any more is the driver's again.
     let left = [ALLOCATIONS, EVENTS, RETAINS].map(|of| gpu.sim.live(of));
-    if (world::troubles(&gpu), left) != ((0, 0, 0), [0; 3]) {
+    if (world::troubles(&gpu), left, deadlocks) != ((0, 0, 0), [0; 3], 0) {
         let (races, words) = shadow::races();
         let log = world.log();
         panic!(
-            "{log}\nseed {seed}: {races} races, {words}; {left:?} allocations, events, retains left; {:#?}",
+            "{log}\nseed {seed}: {races} races, {words}; {deadlocks} deadlocks; {left:?} allocations, events, retains \
+             left; {:#?}",
             gpu.sim.misuse_texts()
         );
     }
@@ -151,6 +178,8 @@ fn preloaded(test: &str, kind: Kind, which: Interposer, work: impl FnOnce(Simula
     variables.extend(kind.variables);
     variables.extend((which == Interposer::WithoutQuarantine).then_some(("RACES_MUTATION", "1")));
     variables.extend(seed.as_deref().map(|seed| ("RACES_SEED", seed)));
+    let out = progress::output(test);
+    variables.push((progress::VARIABLE, &out));
     let said = simulated_saying(test, &variables, work);
     common::child::print_facts(&said);
 }
@@ -167,6 +196,7 @@ fn random_programs(sim: Simulation, test: &str, first_seed: u64, kind: Kind) {
     }
     let mut gpu = begin(sim, kind, 0);
     let (count, mut synchronizations) = (programs_of(kind), 0);
+    let mut progress = Progress::new(test, count);
     for seed in (0..count).map(|place| (first_seed << 32) + place) {
         if seed % BATCH == 0 {
             gpu = begin(sim, kind, seed);
@@ -174,18 +204,21 @@ fn random_programs(sim: Simulation, test: &str, first_seed: u64, kind: Kind) {
         let before = sim.calls("cuCtxSynchronize");
         program(gpu, kind, seed, &mut seen);
         synchronizations += sim.calls("cuCtxSynchronize") - before;
+        progress.note(seed - (first_seed << 32));
     }
-    let Seen { again, tempted, refused, put_off } = seen;
+    let Seen { again, tempted, refused, put_off, receives, .. } = seen;
     let (races, mismatches, misuses) = world::troubles(&gpu);
     println!(
         "fact {test}: {count} programs: memory was handed out again {again} times, {tempted} times while work was \
          queued on freed memory of that size; {synchronizations} synchronisations, {refused} requests refused, \
-         {put_off} frees put off; {races} races, {mismatches} mismatches, {misuses} misuses"
+         {put_off} frees put off; {receives} receives; {races} races, {mismatches} mismatches, {misuses} misuses"
     );
     if kind.is_mutated() {
         assert_seen(races, count);
     } else {
-        assert!(again > count / 4 && (tempted > count || kind.is_sync), "too few to say anything");
+        let is_tempted = tempted > count || kind.is_sync || kind.receives;
+        assert!(again > count / 4 && is_tempted, "too few to say anything");
+        assert!(receives > count / 4 || !kind.receives, "{receives} receives: too few to say anything");
     }
 }
 
@@ -303,10 +336,65 @@ fn granules_in_stream_order() {
     random_kind("granules_in_stream_order", 18, Kind { variables, sizes: GRANULES, ..ASYNC });
 }
 
+/// Streams of a context of the program's own, on the device whose memory is pooled.
+#[test]
+fn foreign_streams() {
+    random_kind("foreign_streams", 20, Kind { foreign: true, graphs: true, ..PLAIN });
+}
+
+#[test]
+fn foreign_streams_in_stream_order() {
+    random_kind("foreign_streams_in_stream_order", 21, Kind { foreign: true, ..ASYNC });
+}
+
+#[test]
+fn posted_receives_in_stream_order() {
+    random_kind("posted_receives_in_stream_order", 22, Kind { receives: true, ..ASYNC });
+}
+
+#[test]
+fn granules_and_posted_receives() {
+    let variables = &[("BFC_MEMORY_LIMIT", "16m"), ("BFC_BACKEND", "cuda_vmm"), ("BFC_PRELOAD_ASYNC", "1")];
+    random_kind(
+        "granules_and_posted_receives",
+        23,
+        Kind { variables, receives: true, sizes: GRANULES, ..ASYNC },
+    );
+}
+
+/// The pool grows until the device has no more: then it gives back, which no capture is to suffer from.
+#[test]
+fn captures_of_all_modes_on_a_small_device() {
+    let kind = Kind { variables: &[], graphs: true, modes: true, memory: 16 << 20, sizes: LARGE, ..PLAIN };
+    random_kind("captures_of_all_modes_on_a_small_device", 24, kind);
+}
+
+#[test]
+fn captures_of_all_modes() {
+    random_kind("captures_of_all_modes", 25, Kind { graphs: true, modes: true, devices: 2, ..PLAIN });
+}
+
 /// What the tests would see if memory were handed out at once.
 #[test]
 fn the_mutation_is_seen() {
     run("the_mutation_is_seen", 14, PLAIN, Interposer::WithoutQuarantine);
+}
+
+/// What they would see if libbfc did not know of captures: those on a small device are broken.
+#[test]
+fn captures_that_are_not_announced_are_seen() {
+    let test = "captures_of_all_modes_on_a_small_device";
+    let library = preload::library(Interposer::WithoutAnnouncement);
+    let simulation = common::simcuda::library();
+    let variables = [
+        ("LD_PRELOAD", library.to_str().expect("UTF-8")),
+        ("SIMCUDA_LIBRARY", simulation.to_str().expect("UTF-8")),
+        // The first program that sees it ends the run.
+        ("RACES_PROGRAMS", "8000"),
+    ];
+    let ended = common::child::run(test, &variables);
+    assert!(!ended.success, "no capture is broken:\n{}", ended.text);
+    assert!(ended.text.contains("901") || ended.text.contains("was broken"), "{}", ended.text);
 }
 
 #[test]

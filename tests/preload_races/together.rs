@@ -185,7 +185,8 @@ impl Hand<'_> {
     /// Nobody else's allocation or free may break a capture that others need not know of.
     fn capture(&mut self) {
         let (gpu, handle) = (self.shared.gpu, self.handle());
-        gpu.begin_capture(handle, CU_STREAM_CAPTURE_MODE_RELAXED);
+        let modes = [CU_STREAM_CAPTURE_MODE_RELAXED, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL];
+        gpu.begin_capture(handle, modes[self.random.index(2)]);
         if let Some(Chunk { address, bytes, pattern, .. }) = self.chunks.first() {
             gpu.expect(handle, *address, *bytes, *pattern);
         }

@@ -8,40 +8,36 @@
 use crate::Kind;
 use crate::common::Random;
 use crate::common::gpu::{Gpu, LEGACY, PER_THREAD};
+use crate::graphs::Graph;
 use crate::hooked::Hooked;
 use crate::shadow::{self, Shadow};
 use crate::worker::Worker;
 use cuda_sys::*;
 
 pub struct Stream {
-    handle: u64,
-    device: usize,
-    worker: Option<Worker>,
+    pub handle: u64,
+    pub device: usize,
+    /// It is of the program's own context on the first device.
+    pub is_foreign: bool,
+    pub worker: Option<Worker>,
     /// It may be destroyed.
-    created: bool,
-    captured: bool,
+    pub created: bool,
+    pub captured: bool,
 }
 
 #[derive(Clone)]
 pub struct Chunk {
-    address: u64,
-    bytes: u64,
-    pattern: u64,
-    number: u64,
-    device: usize,
+    pub address: u64,
+    pub bytes: u64,
+    pub pattern: u64,
+    pub number: u64,
+    pub device: usize,
     /// Streams with work on it; the first has filled it.
-    users: Vec<usize>,
+    pub users: Vec<usize>,
     /// It was allocated in the order of the first.
-    ordered: bool,
+    pub ordered: bool,
     /// So many graphs have kernels that read it.
-    graphs: u32,
-}
-
-/// A graph that reads chunks whenever it is launched.
-struct Graph {
-    executable: u64,
-    /// Numbers of chunks.
-    chunks: Vec<u64>,
+    pub graphs: u32,
 }
 
 /// How much was tested.
@@ -54,19 +50,25 @@ pub struct Seen {
     pub refused: u64,
     /// cudaFree during a capture that the interposer cannot serve then.
     pub put_off: u64,
+    /// Receives whose sends were judged.
+    pub receives: u64,
+    /// Deadlocks: what waits for a receive whose send comes behind it.
+    pub deadlocks: u64,
 }
 
 pub struct World {
-    gpu: Hooked,
-    kind: Kind,
+    pub gpu: Hooked,
+    pub kind: Kind,
     pub random: Random,
-    contexts: Vec<u64>,
-    streams: Vec<Stream>,
-    chunks: Vec<Chunk>,
-    graphs: Vec<Graph>,
-    shadow: Shadow,
+    pub contexts: Vec<u64>,
+    /// The program's own on the first device; 0 is none.
+    pub foreign: u64,
+    pub streams: Vec<Stream>,
+    pub chunks: Vec<Chunk>,
+    pub graphs: Vec<Graph>,
+    pub shadow: Shadow,
     /// What was freed lately: address, bytes.
-    freed: Vec<(u64, u64)>,
+    pub freed: Vec<(u64, u64)>,
     pub seen: Seen,
     log: Vec<String>,
 }
@@ -78,6 +80,7 @@ impl World {
             kind,
             random: Random::new(seed),
             contexts: Vec::new(),
+            foreign: 0,
             streams: Vec::new(),
             chunks: Vec::new(),
             graphs: Vec::new(),
@@ -97,6 +100,9 @@ impl World {
             device => gpu.enter(device as i32),
         };
         self.contexts = (0..self.kind.devices).map(enter).collect();
+        if self.kind.foreign {
+            self.foreign = gpu.create_context(0);
+        }
         if self.kind.peers {
             for (&own, &other) in self.contexts.iter().zip(self.contexts.iter().rev()) {
                 self.gpu.set_current(own);
@@ -108,35 +114,51 @@ impl World {
             self.streams.push(stream);
             self.at(place, |gpu, stream| gpu.hold(stream));
         }
+        if self.kind.receives {
+            // What is freed while the pool knows one stream only has no event of that time.
+            for place in 0..self.streams.len() {
+                self.at(place, |gpu, stream| {
+                    let address = gpu.alloc_async(1, stream).expect("the pool is empty");
+                    assert_eq!(gpu.free_async(address, stream), Ok(()));
+                });
+            }
+        }
     }
 
     fn some_stream(&mut self, place: usize, device: usize) -> Stream {
-        let (gpu, context) = (*self.gpu, self.contexts[device]);
+        let is_foreign = self.kind.foreign && place != 0 && self.random.one_in(2);
+        let (gpu, context) = (*self.gpu, if is_foreign { self.foreign } else { self.contexts[device] });
         gpu.set_current(context);
+        // The default streams wait for each other, and for the blocking ones: behind a receive this is the program's.
+        let may_block = !self.kind.receives;
         let (handle, worker, created) = if self.kind.threads && place != 0 {
             (PER_THREAD, Some(Worker::start(gpu, context)), false)
-        } else if !self.kind.graphs && place == 1 && self.random.one_in(4) {
+        } else if !self.kind.graphs && may_block && !is_foreign && place == 1 && self.random.one_in(4) {
             (LEGACY, None, false)
         } else {
-            (gpu.stream(self.random.one_in(3)), None, true)
+            (gpu.stream(may_block && self.random.one_in(3)), None, true)
         };
-        Stream { handle, device, worker, created, captured: false }
+        Stream { handle, device, is_foreign, worker, created, captured: false }
     }
 
     /// Does something with a stream, on the thread that it needs and in its context.
-    fn at<T: Send + 'static>(&self, place: usize, work: impl FnOnce(Hooked, u64) -> T + Send + 'static) -> T {
-        let (gpu, Stream { handle, worker, device, .. }) = (self.gpu, &self.streams[place]);
+    pub fn at<T: Send + 'static>(
+        &self,
+        place: usize,
+        work: impl FnOnce(Hooked, u64) -> T + Send + 'static,
+    ) -> T {
+        let (gpu, Stream { handle, worker, device, is_foreign, .. }) = (self.gpu, &self.streams[place]);
         let handle = *handle;
         match worker {
             Some(worker) => worker.run(move || work(gpu, handle)),
             None => {
-                gpu.set_current(self.contexts[*device]);
+                gpu.set_current(if *is_foreign { self.foreign } else { self.contexts[*device] });
                 work(gpu, handle)
             }
         }
     }
 
-    fn say(&mut self, words: impl FnOnce() -> String) {
+    pub fn say(&mut self, words: impl FnOnce() -> String) {
         self.log.push(words());
     }
 
@@ -145,12 +167,12 @@ impl World {
         self.log.join("\n")
     }
 
-    fn is_capturing(&self) -> bool {
+    pub fn is_capturing(&self) -> bool {
         self.streams.iter().any(|stream| stream.captured)
     }
 
     /// The rest of a stream's work comes after another's so far; through events, as a program does it.
-    fn order(&self, before: usize, after: usize) {
+    pub fn order(&self, before: usize, after: usize) {
         if before != after {
             let event = self.at(before, |gpu, stream| gpu.recorded(stream));
             self.at(after, move |gpu, stream| gpu.wait(stream, event));
@@ -159,12 +181,12 @@ impl World {
     }
 
     /// A stream that is not captured.
-    fn any_stream(&mut self) -> Option<usize> {
+    pub fn any_stream(&mut self) -> Option<usize> {
         let place = self.random.index(self.streams.len());
         (!self.streams[place].captured).then_some(place)
     }
 
-    fn any_chunk(&mut self) -> Option<usize> {
+    pub fn any_chunk(&mut self) -> Option<usize> {
         (!self.chunks.is_empty()).then(|| self.random.index(self.chunks.len()))
     }
 
@@ -175,23 +197,24 @@ impl World {
             34..60 => self.free(),
             60..72 => self.step(),
             72..82 => self.read(),
-            82..84 => self.end_stream(),
+            82..84 if !self.kind.receives => self.end_stream(),
             84..88 if self.kind.copies => self.copy(),
+            82..90 if self.kind.receives => self.receive(),
             84..94 if self.kind.graphs => self.act_on_graphs(),
             94..96 => self.synchronize(),
             _ => self.read(),
         }
     }
 
-    fn some_bytes(&mut self) -> u64 {
+    pub fn some_bytes(&mut self) -> u64 {
         let most = self.kind.sizes[self.random.index(3)];
         self.random.between(1, most)
     }
 
-    fn allocate(&mut self) {
+    pub fn allocate(&mut self) {
         let (Some(place), bytes) = (self.any_stream(), self.some_bytes()) else { return };
-        // One device's hooks have the pinned pool.
-        if self.kind.pinned && self.streams[place].device != 0 {
+        // One device's hooks have the pinned pool, and a context of the program's own has none.
+        if self.kind.pinned && self.streams[place].device != 0 || self.streams[place].is_foreign {
             return;
         }
         let (ordered, pinned) = (self.kind.is_async && self.random.one_in(2), self.kind.pinned);
@@ -213,7 +236,7 @@ impl World {
     }
 
     /// Looks at new memory, and fills it.
-    fn enter(&mut self, address: u64, bytes: u64, place: usize, ordered: bool) {
+    pub fn enter(&mut self, address: u64, bytes: u64, place: usize, ordered: bool) {
         let touches = |&(at, size): &(u64, u64)| at < address + bytes && address < at + size;
         self.seen.again += u64::from(self.freed.iter().any(touches));
         let tempts = |&(at, size): &(u64, u64)| size >= bytes && self.shadow.undone(at, size) != 0;
@@ -246,7 +269,7 @@ impl World {
     }
 
     /// A kernel reads a chunk, behind its filling.
-    fn read(&mut self) {
+    pub fn read(&mut self) {
         let Some(index) = self.any_chunk() else { return };
         let device = self.chunks[index].device;
         if let Some(place) = self.reaching(device) {
@@ -255,7 +278,7 @@ impl World {
     }
 
     /// Whether streams' work can be waited for.
-    fn may_order(&self, before: usize, after: usize) -> bool {
+    pub fn may_order(&self, before: usize, after: usize) -> bool {
         before == after || !(self.streams[before].captured || self.streams[after].captured)
     }
 
@@ -309,7 +332,7 @@ impl World {
         self.say(|| format!("{} is copied to {} on {place}", source.number, target.number));
     }
 
-    fn free(&mut self) {
+    pub fn free(&mut self) {
         if let Some(index) = self.any_chunk().filter(|&index| self.chunks[index].graphs == 0) {
             self.free_at(index);
         }
@@ -317,7 +340,9 @@ impl World {
 
     fn free_at(&mut self, index: usize) {
         let chunk = self.chunks[index].clone();
-        let on = self.any_stream().unwrap_or(0);
+        let foreign = self.streams.iter().position(|stream| stream.is_foreign && !stream.captured);
+        let foreign = foreign.filter(|_| self.kind.foreign && self.random.one_in(2));
+        let on = foreign.or_else(|| self.any_stream()).unwrap_or(0);
         let ordered = self.kind.is_async && !self.random.one_in(3)
             // Whose stream cannot be another device's.
             && self.streams[on].device == chunk.device
@@ -369,7 +394,7 @@ impl World {
         true
     }
 
-    fn step(&mut self) {
+    pub fn step(&mut self) {
         let place = self.random.index(self.streams.len());
         let items = self.random.between(1, 6);
         let ran = self.at(place, move |gpu, stream| gpu.step(stream, items));
@@ -412,93 +437,6 @@ impl World {
         self.at(place, |gpu, stream| gpu.hold(stream));
     }
 
-    fn act_on_graphs(&mut self) {
-        match self.random.below(6) {
-            0 | 1 if self.graphs.len() < 3 => self.capture(),
-            5 => self.end_graph(),
-            _ => self.launch(),
-        }
-    }
-
-    /// Captures kernels that read chunks, while everything else goes on.
-    fn capture(&mut self) {
-        let Some(place) = self.any_stream() else { return };
-        if self.is_capturing() || !self.streams[place].created {
-            return;
-        }
-        self.at(place, |gpu, stream| gpu.begin_capture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
-        self.streams[place].captured = true;
-        self.say(|| format!("stream {place} is captured"));
-        let mut chunks = Vec::new();
-        for _ in 0..self.random.between(1, 8) {
-            let index = self.any_chunk().filter(|_| self.random.one_in(2));
-            let Some(index) = index else {
-                self.act();
-                continue;
-            };
-            let device = self.chunks[index].device;
-            if self.kind.peers || device == self.streams[place].device {
-                let chunk = &mut self.chunks[index];
-                chunk.graphs += 1;
-                chunks.push(chunk.number);
-                let Chunk { address, bytes, pattern, .. } = *chunk;
-                self.at(place, move |gpu, stream| gpu.expect(stream, address, bytes, pattern));
-            }
-        }
-        let ended = self.at(place, |gpu, stream| gpu.end_capture(stream));
-        self.streams[place].captured = false;
-        let executable =
-            ended.unwrap_or_else(|code| panic!("{}\nthe capture was broken: {code}", self.log()));
-        self.say(|| format!("stream {place} is captured no more: {chunks:?}"));
-        self.graphs.push(Graph { executable, chunks });
-    }
-
-    fn launch(&mut self) {
-        if self.graphs.is_empty() {
-            return;
-        }
-        let graph = self.random.index(self.graphs.len());
-        let Some(place) = self.any_stream() else { return };
-        let Graph { executable, ref chunks } = self.graphs[graph];
-        let chunks = chunks.clone();
-        let indices: Vec<usize> =
-            (0..self.chunks.len()).filter(|&index| chunks.contains(&self.chunks[index].number)).collect();
-        let device = self.streams[place].device;
-        let reaches = |&index: &usize| {
-            let chunk = &self.chunks[index];
-            self.may_order(chunk.users[0], place) && (self.kind.peers || chunk.device == device)
-        };
-        if !indices.iter().all(reaches) {
-            return;
-        }
-        for &index in &indices {
-            self.order(self.chunks[index].users[0], place);
-            self.chunks[index].users.push(place);
-        }
-        self.at(place, move |gpu, stream| gpu.launch(executable, stream));
-        for index in indices {
-            let Chunk { address, bytes, number, .. } = self.chunks[index];
-            let deed = self.shadow.queued(address, bytes, place, number);
-            self.at(place, move |gpu, stream| shadow::mark(*gpu, stream, deed));
-        }
-        self.say(|| format!("graph of {chunks:?} is launched on {place}"));
-    }
-
-    /// A graph ends, perhaps before its last launch is done; what it reads may be freed from now on.
-    fn end_graph(&mut self) {
-        if self.graphs.is_empty() {
-            return;
-        }
-        let graph = self.graphs.swap_remove(self.random.index(self.graphs.len()));
-        self.gpu.destroy_graph(graph.executable);
-        for number in &graph.chunks {
-            if let Some(chunk) = self.chunks.iter_mut().find(|chunk| chunk.number == *number) {
-                chunk.graphs -= 1;
-            }
-        }
-        self.say(|| format!("graph of {:?} ends", graph.chunks));
-    }
-
     /// Lets everything be done, in some order, as far as it can.
     fn drain(&mut self) {
         let mut stuck = 0;
@@ -515,7 +453,7 @@ impl World {
     /// Everything is done, and the driver's own pools give back what they keep.
     fn finish_all(&mut self) {
         self.drain();
-        for &context in &self.contexts {
+        for &context in self.contexts.iter().chain(Some(&self.foreign).filter(|foreign| **foreign != 0)) {
             self.gpu.set_current(context);
             self.gpu.synchronize_context();
         }
@@ -565,6 +503,9 @@ impl World {
             }
         }
         self.streams.clear();
+        if self.kind.foreign {
+            self.gpu.destroy_context(self.foreign);
+        }
         for device in 0..self.contexts.len() {
             match self.is_own(device) {
                 true => self.gpu.destroy_context(self.contexts[device]),

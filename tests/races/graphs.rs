@@ -4,6 +4,10 @@
 use crate::common::*;
 use crate::shadow::{self, Entry};
 use crate::world::World;
+use cuda_sys::{
+    CU_STREAM_CAPTURE_MODE_GLOBAL, CU_STREAM_CAPTURE_MODE_RELAXED, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
+    CUstreamCaptureMode,
+};
 
 /// A graph that may be launched, with what it keeps.
 pub struct Graph {
@@ -31,6 +35,9 @@ impl World {
             return;
         }
         let Some(place) = self.any_stream() else { return };
+        if self.kind.modes && self.random.one_in(3) {
+            return self.capture_unannounced(place);
+        }
         // A second graph may use the first one's pool, for both are launched in the order of one stream.
         let shared = self.graphs.iter().find(|graph| graph.stream == place).map(|graph| graph.name);
         let name = shared.filter(|_| self.random.one_in(2)).unwrap_or_else(|| {
@@ -39,7 +46,8 @@ impl World {
         });
         let (handle, gpu) = (self.streams[place].handle, self.gpu);
         assert_eq!(self.pool.begin_private(name, handle), BFC_OK, "{}", last_error());
-        gpu.begin_capture(handle);
+        let mode = self.some_mode();
+        gpu.begin_capture_in(handle, mode);
         self.streams[place].capturing = Some(name);
         self.say(|| format!("stream {place} is captured, private pool {name}"));
         let mut live: Vec<(u64, u64, u64)> = Vec::new();
@@ -58,8 +66,7 @@ impl World {
         for &(address, bytes, pattern) in &live {
             gpu.expect(handle, address, bytes, pattern);
         }
-        let executable = gpu.end_capture(handle);
-        self.streams[place].capturing = None;
+        let executable = self.end_capture(place);
         assert_eq!(self.pool.end_private(name, handle), BFC_OK, "{}", last_error());
         let kept = live.into_iter().map(|(address, ..)| address).collect();
         self.graphs.push(Graph { executable, name, stream: place, kept });
@@ -67,6 +74,42 @@ impl World {
         // a capture nothing can be waited for.
         entries.into_iter().for_each(|entry| entry.look(gpu, handle));
         self.launch();
+    }
+
+    /// One of the three modes.
+    fn some_mode(&mut self) -> CUstreamCaptureMode {
+        const MODES: [CUstreamCaptureMode; 3] = [
+            CU_STREAM_CAPTURE_MODE_GLOBAL,
+            CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
+            CU_STREAM_CAPTURE_MODE_RELAXED,
+        ];
+        if self.kind.modes { MODES[self.random.index(3)] } else { CU_STREAM_CAPTURE_MODE_GLOBAL }
+    }
+
+    /// Ends a capture, which nothing has broken.
+    fn end_capture(&mut self, place: usize) -> u64 {
+        self.streams[place].capturing = None;
+        match self.gpu.try_end_capture(self.streams[place].handle) {
+            Ok(executable) => executable,
+            Err(code) => panic!("{}\nthe capture of stream {place} was broken: {code}", self.log()),
+        }
+    }
+
+    /// A stream that the allocator knows is captured, and `bfc_pool_begin` is not called for it. What is captured uses no
+    /// memory of the allocator's.
+    fn capture_unannounced(&mut self, place: usize) {
+        let (gpu, handle, device) = (self.gpu, self.streams[place].handle, self.pool.device());
+        if let Ok(address) = alloc_async(device, 1, handle) {
+            assert_eq!(free_async(device, address, handle), BFC_OK);
+        }
+        let mode = self.some_mode();
+        gpu.begin_capture_in(handle, mode);
+        self.streams[place].capturing = Some(0);
+        self.say(|| format!("stream {place} is captured in mode {mode}, not announced"));
+        (0..self.random.between(1, 8)).for_each(|_| self.act());
+        let executable = self.end_capture(place);
+        gpu.destroy_graph(executable);
+        self.say(|| format!("stream {place} is captured no more"));
     }
 
     fn allocate_captured(

@@ -2,12 +2,18 @@
 //! memory is handed out while work that was queued before its free may still touch it.
 //!
 //! RACES_PROGRAMS is how many random programs each kind runs; RACES_SEED has one program run alone. Of a program that
-//! fails the log is shown.
+//! fails the log is shown, and a run of minutes says how far it is.
 //! `cargo xtask test --suite races` runs many in the release build.
 
+mod abandoned;
 #[path = "../common/mod.rs"]
 mod common;
+mod contexts;
 mod graphs;
+mod judge;
+mod mutations;
+mod progress;
+mod receives;
 #[allow(dead_code)] // what tests/preload_races has in use
 mod shadow;
 mod together;
@@ -17,6 +23,7 @@ mod world;
 use common::gpu::Gpu;
 use common::simcuda::steer::{FREE_SYNCHRONIZES, RECYCLE_HANDLES};
 use common::simcuda::{Simulation, simulated, simulated_saying};
+use progress::Progress;
 use std::env;
 use world::{Kind, SIMPLE, World};
 
@@ -26,6 +33,7 @@ struct Seen {
     crossings: u64,
     reuses: u64,
     refused: u64,
+    receives: u64,
 }
 
 fn number(variable: &str) -> Option<u64> {
@@ -37,9 +45,16 @@ fn programs() -> u64 {
     number("RACES_PROGRAMS").unwrap_or(if cfg!(debug_assertions) { 150 } else { 2000 })
 }
 
-/// Granules are large, and so is the work on them: an eighth of the others, but not too few.
+/// Granules are large, and so is the work on them: an eighth of the others, but not too few. What takes several
+/// contexts, or is run to its end again and again, is a quarter.
 fn programs_of(kind: Kind) -> u64 {
-    if kind.granules { (programs() / 8).max(programs().min(100)) } else { programs() }
+    let share = match kind {
+        Kind { granules: true, .. } => 8,
+        Kind { contexts: true, .. } | Kind { unforgotten: true, .. } => 4,
+        Kind { receives: true, .. } | Kind { modes: true, .. } => 4,
+        _ => 1,
+    };
+    (programs() / share).max(programs().min(100))
 }
 
 /// One program from beginning to end.
@@ -53,11 +68,8 @@ fn program(gpu: Gpu, kind: Kind, seed: u64, seen: &mut Seen) {
     seen.crossings += world.shadow.crossings;
     seen.reuses += world.shadow.reuses;
     seen.refused += world.refused;
-    let (races, words) = shadow::races();
-    if (races, gpu.sim.mismatches(), gpu.sim.misuses()) != (0, 0, 0) {
-        let log = world.log();
-        panic!("{log}\nseed {seed}: {races} races, {words}; {:#?}", gpu.sim.misuse_texts());
-    }
+    seen.receives += world.receives;
+    world.judge();
 }
 
 /// Random programs of a kind, in a process of their own.
@@ -66,28 +78,33 @@ fn random_programs(test: &str, first_seed: u64, kind: Kind) {
     let seed = number("RACES_SEED").map(|seed| seed.to_string());
     let mut variables = vec![("RACES_PROGRAMS", &*programs)];
     variables.extend(seed.as_deref().map(|seed| ("RACES_SEED", seed)));
+    let out = progress::output(test);
+    variables.push((progress::VARIABLE, &out));
     let facts = simulated_saying(test, &variables, |sim| {
         let mut seen = Seen::default();
         if let Some(seed) = number("RACES_SEED") {
-            return program(begin(sim, seed), kind, seed, &mut seen);
+            return program(begin(sim, kind, seed), kind, seed, &mut seen);
         }
-        let mut gpu = begin(sim, 0);
-        let count = programs_of(kind);
-        for seed in (0..count).map(|place| (first_seed << 32) + place) {
-            if seed % BATCH == 0 {
-                gpu = begin(sim, seed);
+        let (count, mut progress) = (programs_of(kind), Progress::new(test, programs_of(kind)));
+        let mut gpu = begin(sim, kind, 0);
+        for place in 0..count {
+            let seed = (first_seed << 32) + place;
+            if seed.is_multiple_of(BATCH) {
+                gpu = begin(sim, kind, seed);
             }
             program(gpu, kind, seed, &mut seen);
-            if seed % BATCH == BATCH - 1 {
+            if seed % BATCH == BATCH - 1 && !kind.unforgotten {
                 sim.assert_clean();
             }
+            progress.note(place);
         }
-        let Seen { crossings, reuses, refused } = seen;
+        let Seen { crossings, reuses, refused, receives } = seen;
         println!(
             "fact {test}: {count} programs: memory was handed out {crossings} times behind other streams' queued work, {reuses} \
-             times behind the same stream's; {refused} requests were refused"
+             times behind the same stream's; {refused} requests were refused; {receives} receives"
         );
         assert!(crossings > count / 4 && reuses > count, "{crossings} and {reuses}: too few to say anything");
+        assert!(receives > count / 4 || !kind.receives, "{receives} receives: too few to say anything");
     });
     common::child::print_facts(&facts);
 }
@@ -95,8 +112,8 @@ fn random_programs(test: &str, first_seed: u64, kind: Kind) {
 /// Programs between two resets of the simulation.
 const BATCH: u64 = 64;
 
-fn begin(sim: Simulation, seed: u64) -> Gpu {
-    assert_eq!(sim.configure(1, 1 << 30), 0);
+fn begin(sim: Simulation, kind: Kind, seed: u64) -> Gpu {
+    assert_eq!(sim.configure(1 + i32::from(kind.contexts), 1 << 30), 0);
     // A handle that was destroyed is the next one that is created.
     sim.set(RECYCLE_HANDLES, ((seed / BATCH) % 2) as i64);
     // It "may" wait for the device's work, says the manual.
@@ -156,12 +173,59 @@ fn granules_among_graphs() {
     random_programs("granules_among_graphs", 9, all);
 }
 
+/// Streams of a context that the program has created, and of a peer, with copies to it.
+#[test]
+fn streams_of_other_contexts() {
+    random_programs("streams_of_other_contexts", 10, Kind { records: true, contexts: true, ..SIMPLE });
+}
+
+#[test]
+fn streams_of_other_contexts_that_end() {
+    let all = Kind { records: true, ends: true, plain: true, contexts: true, ..SIMPLE };
+    random_programs("streams_of_other_contexts_that_end", 11, all);
+}
+
+#[test]
+fn granules_and_other_contexts() {
+    let all = Kind { records: true, ends: true, plain: true, granules: true, contexts: true, ..SIMPLE };
+    random_programs("granules_and_other_contexts", 12, all);
+}
+
+#[test]
+fn streams_that_are_not_forgotten() {
+    let all = Kind { records: true, ends: true, unforgotten: true, ..SIMPLE };
+    random_programs("streams_that_are_not_forgotten", 13, all);
+}
+
+#[test]
+fn posted_receives() {
+    random_programs("posted_receives", 14, Kind { records: true, ends: true, receives: true, ..SIMPLE });
+}
+
+#[test]
+fn granules_and_posted_receives() {
+    let all = Kind { records: true, ends: true, receives: true, granules: true, ..SIMPLE };
+    random_programs("granules_and_posted_receives", 15, all);
+}
+
+#[test]
+fn captures_of_all_modes() {
+    let all = Kind { records: true, ends: true, plain: true, graphs: true, modes: true, ..SIMPLE };
+    random_programs("captures_of_all_modes", 16, all);
+}
+
+#[test]
+fn captures_of_all_modes_among_contexts() {
+    let all = Kind { records: true, ends: true, graphs: true, modes: true, contexts: true, ..SIMPLE };
+    random_programs("captures_of_all_modes_among_contexts", 17, all);
+}
+
 /// Were events not asked and not waited for, the programs would show it.
 #[test]
 fn what_would_be_seen_without_events() {
     simulated("what_would_be_seen_without_events", |sim| {
         let seen = [SIMPLE, Kind { records: true, ..SIMPLE }].map(|kind| {
-            let gpu = begin(sim, 0);
+            let gpu = begin(sim, kind, 0);
             let before = shadow::races().0;
             for seed in 0..50 {
                 let context = gpu.enter(0);
@@ -179,23 +243,39 @@ fn what_would_be_seen_without_events() {
 
 #[test]
 fn threads_at_once() {
+    run_together("threads_at_once", 0, false);
+}
+
+/// Some of them capture, and no other thread breaks that.
+#[test]
+fn threads_at_once_with_captures() {
+    run_together("threads_at_once_with_captures", 1 << 20, true);
+}
+
+fn run_together(test: &str, first_seed: u64, captures: bool) {
     let programs = programs().to_string();
-    let facts = simulated_saying("threads_at_once", &[("RACES_PROGRAMS", &programs)], |sim| {
+    let out = progress::output(test);
+    let variables = [("RACES_PROGRAMS", &*programs), (progress::VARIABLE, &out)];
+    let facts = simulated_saying(test, &variables, |sim| {
         let (count, mut crossings) = (self::programs() / 4, 0);
-        for seed in 0..count {
-            let gpu = begin(sim, seed * BATCH);
-            if seed % 2 == 0 {
+        let mut progress = Progress::new(test, count);
+        for place in 0..count {
+            let seed = first_seed + place;
+            let gpu = begin(sim, SIMPLE, seed * BATCH);
+            if seed.is_multiple_of(2) {
                 // What others do in the middle of an order is more.
                 for function in [c"cuEventRecord", c"cuStreamWaitEvent", c"cuEventQuery"] {
                     sim.delay(function.as_ptr(), 10_000);
                 }
             }
-            crossings += together::program(gpu, 2 + (seed % 3) as usize, seed);
+            if captures {
+                sim.delay(c"cuCtxSynchronize".as_ptr(), 50_000);
+            }
+            crossings += together::program(gpu, 2 + (seed % 3) as usize, seed, captures);
             sim.assert_clean();
+            progress.note(place);
         }
-        println!(
-            "fact threads_at_once: {count} programs: {crossings} times behind other streams' queued work"
-        );
+        println!("fact {test}: {count} programs: {crossings} times behind other streams' queued work");
         assert!(crossings > count / 4, "{crossings} are too few to say anything");
     });
     common::child::print_facts(&facts);

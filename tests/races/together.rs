@@ -5,6 +5,10 @@ use crate::common::gpu::{Gpu, PER_THREAD};
 use crate::common::ordered::*;
 use crate::common::*;
 use crate::shadow::{self, Shadow};
+use cuda_sys::{
+    CU_STREAM_CAPTURE_MODE_GLOBAL, CU_STREAM_CAPTURE_MODE_RELAXED, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
+    CUstreamCaptureMode,
+};
 use std::sync::Mutex;
 
 /// A chunk, with the event behind its filling where it changes hands.
@@ -24,6 +28,8 @@ struct Shared {
     context: u64,
     shadow: Mutex<Shadow>,
     handed_over: Mutex<Vec<Chunk>>,
+    /// Threads capture graphs, in all modes.
+    captures: bool,
 }
 
 /// One of them.
@@ -33,17 +39,19 @@ struct Hand<'a> {
     /// Handles, with the numbers that the shadow has for them.
     streams: [(u64, usize); 2],
     chunks: Vec<Chunk>,
+    /// Names of private pools, which no other thread uses.
+    names: u64,
 }
 
 /// One program of so many threads. Gives how often memory was handed out behind other streams' queued work.
-pub fn program(gpu: Gpu, threads: usize, seed: u64) -> u64 {
+pub fn program(gpu: Gpu, threads: usize, seed: u64, captures: bool) -> u64 {
     let context = gpu.enter(0);
     let mut wanted = options();
     (wanted.backend, wanted.memory_limit) = (BFC_BACKEND_CUDA, 32 << 10);
     (wanted.flags, wanted.initial_region_bytes) = (BFC_ALLOW_GROWTH, 8 << 10);
     let pool = Pool::create(0, &wanted, None).unwrap_or_else(|status| panic!("{status}: {}", last_error()));
     let shadow = Mutex::new(Shadow::default());
-    let shared = Shared { gpu, device: 0, context, shadow, handed_over: Mutex::default() };
+    let shared = Shared { gpu, device: 0, context, shadow, handed_over: Mutex::default(), captures };
     std::thread::scope(|scope| {
         for thread in 0..threads {
             let (shared, random) = (&shared, Random::new(seed * 64 + thread as u64));
@@ -70,7 +78,7 @@ impl<'a> Hand<'a> {
         gpu.set_current(shared.context);
         let streams = [(gpu.stream(false), 2 * thread), (PER_THREAD, 2 * thread + 1)];
         streams.iter().for_each(|&(handle, _)| gpu.hold(handle));
-        Hand { shared, random, streams, chunks: Vec::new() }
+        Hand { shared, random, streams, chunks: Vec::new(), names: 1000 * (1 + thread as u64) }
     }
 
     fn work(mut self) {
@@ -80,6 +88,7 @@ impl<'a> Hand<'a> {
                 8..12 => self.free(),
                 12 => self.hand_over(),
                 13 | 14 => self.take_over(),
+                15 if self.shared.captures => self.capture(),
                 _ => self.step(),
             }
         }
@@ -124,6 +133,46 @@ impl<'a> Hand<'a> {
         if waits {
             gpu.step(handle, 1000);
         }
+    }
+
+    /// Captures work on memory of a private pool, and launches it once. What other threads do meanwhile breaks no capture
+    /// that is announced.
+    fn capture(&mut self) {
+        const MODES: [CUstreamCaptureMode; 3] = [
+            CU_STREAM_CAPTURE_MODE_GLOBAL,
+            CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
+            CU_STREAM_CAPTURE_MODE_RELAXED,
+        ];
+        let (Shared { gpu, device, shadow, .. }, (handle, name)) = (self.shared, self.streams[0]);
+        let (gpu, device, mode) = (*gpu, *device, MODES[self.random.index(3)]);
+        self.names += 1;
+        assert_eq!(bfc_pool_begin(device, self.names, pointer(handle)), BFC_OK, "{}", last_error());
+        gpu.begin_capture_in(handle, mode);
+        let mut chunks = Vec::new();
+        for _ in 0..self.random.between(1, 3) {
+            if let Ok(address) = alloc_async(device, 512, handle) {
+                gpu.fill(handle, address, 512, 7);
+                let entry = shadow.lock().unwrap().allocated(address, 512, name, 0);
+                chunks.push((address, entry));
+            }
+            std::thread::yield_now();
+        }
+        let graph = match gpu.try_end_capture(handle) {
+            Ok(graph) => graph,
+            Err(code) => panic!("the capture is broken, mode {mode}: {code}"),
+        };
+        assert_eq!(bfc_pool_end(device, self.names, pointer(handle)), BFC_OK, "{}", last_error());
+        let addresses: Vec<(u64, u64)> =
+            chunks.iter().map(|(address, entry)| (*address, entry.number)).collect();
+        chunks.into_iter().for_each(|(_, entry)| entry.look(gpu, handle));
+        gpu.launch(graph, handle);
+        for (address, number) in addresses {
+            let deed = shadow.lock().unwrap().queued(address, 512, name, number);
+            shadow::mark(gpu, handle, deed);
+            assert_eq!(free_async(device, address, handle), BFC_OK, "{}", last_error());
+        }
+        gpu.destroy_graph(graph);
+        assert_eq!(bfc_pool_release(device, self.names), BFC_OK, "{}", last_error());
     }
 
     fn read(&self, chunk: &Chunk, stream: usize) {

@@ -10,6 +10,7 @@ use crate::common::granules::enough;
 use crate::common::ordered::*;
 use crate::common::simcuda::steer::EVENTS_LIE;
 use crate::common::*;
+use crate::contexts::Contexts;
 use crate::graphs::Graph;
 use crate::shadow::{self, Shadow};
 use crate::worker::Worker;
@@ -31,6 +32,14 @@ pub struct Kind {
     pub lies: bool,
     /// The memory is mapped and remapped by granules.
     pub granules: bool,
+    /// Some streams are of a context that the program has created, and of another device, which is a peer.
+    pub contexts: bool,
+    /// Streams are destroyed without `bfc_forget_stream`, once all that was allocated there or recorded is freed.
+    pub unforgotten: bool,
+    /// Receives are posted, whose sends are queued later on other streams.
+    pub receives: bool,
+    /// Captures are of all three modes, and some are not announced by `bfc_pool_begin`.
+    pub modes: bool,
 }
 
 /// Nothing but allocation, use and free.
@@ -42,15 +51,21 @@ pub const SIMPLE: Kind = Kind {
     graphs: false,
     lies: false,
     granules: false,
+    contexts: false,
+    unforgotten: false,
+    receives: false,
+    modes: false,
 };
 
 pub struct Stream {
     pub handle: u64,
     worker: Option<Worker>,
     /// It may be destroyed.
-    created: bool,
-    /// It is being captured, into which private pool.
+    pub created: bool,
+    /// It is being captured, into which private pool; 0 is none.
     pub capturing: Option<u64>,
+    /// Which of the contexts it is of.
+    pub context: usize,
 }
 
 #[derive(Clone)]
@@ -62,7 +77,9 @@ pub struct Chunk {
     /// Whose work comes after its filling; none is the caller's, who keeps to the first stream.
     pub home: Option<usize>,
     /// Its stream has ended: the library knows that, and who uses it since must say so at the free.
-    moved: bool,
+    pub moved: bool,
+    /// Other streams that use it, as recorded.
+    pub lent: Vec<usize>,
 }
 
 pub struct World {
@@ -77,7 +94,14 @@ pub struct World {
     pub names: u64,
     /// Requests that were refused for lack of memory.
     pub refused: u64,
-    context: u64,
+    /// Of the pool's device first, the primary one.
+    pub contexts: Contexts,
+    /// Deadlocks: what waits for a receive whose send comes behind it.
+    pub deadlocks: u64,
+    /// Receives whose sends were judged.
+    pub receives: u64,
+    /// Handles of streams that were destroyed with work queued, and not forgotten.
+    pub abandoned: Vec<u64>,
     log: Vec<String>,
 }
 
@@ -85,7 +109,7 @@ impl World {
     pub fn new(gpu: Gpu, context: u64, kind: Kind, seed: u64) -> World {
         let mut random = Random::new(seed);
         let pool = some_pool(&mut random, kind);
-        let log = vec![format!("seed {seed:#x}, limit {}", pool.stats().bytes_limit)];
+        let log = vec![format!("seed {seed}, limit {}", pool.stats().bytes_limit)];
         let mut world = World {
             gpu,
             pool,
@@ -97,7 +121,10 @@ impl World {
             kind,
             names: 0,
             refused: 0,
-            context,
+            contexts: Contexts::new(gpu, context, kind),
+            deadlocks: 0,
+            receives: 0,
+            abandoned: Vec::new(),
             log,
         };
         let count = world.random.between(2, 4) as usize;
@@ -106,19 +133,34 @@ impl World {
             world.streams.push(stream);
             world.at(place, |gpu, stream| gpu.hold(stream));
         }
+        if kind.receives || kind.unforgotten {
+            // What is freed while the pool knows one stream only has no event of that time.
+            for place in 0..count {
+                let device = world.pool.device();
+                world.at(place, move |_, stream| {
+                    let address = alloc_async(device, 1, stream).expect("the pool is empty");
+                    assert_eq!(free_async(device, address, stream), BFC_OK);
+                });
+            }
+        }
         world
     }
 
-    fn some_stream(&mut self, place: usize) -> Stream {
-        let (gpu, context) = (self.gpu, self.context);
+    pub fn some_stream(&mut self, place: usize) -> Stream {
+        let gpu = self.gpu;
+        // The first is of the pool's own context, where requests without a stream work.
+        let context = if place == 0 { 0 } else { self.contexts.any(&mut self.random) };
+        self.contexts.set_current(gpu, context);
+        // The default streams wait for each other, and for the blocking ones: behind a receive this is the program's.
+        let may_block = !self.kind.receives;
         let (handle, worker, created) = if self.kind.threads && place != 0 {
-            (PER_THREAD, Some(Worker::start(gpu, context)), false)
-        } else if !self.kind.graphs && place == 1 && self.random.one_in(4) {
+            (PER_THREAD, Some(Worker::start(gpu, self.contexts.primary())), false)
+        } else if !self.kind.graphs && may_block && context == 0 && place == 1 && self.random.one_in(4) {
             (LEGACY, None, false)
         } else {
-            (gpu.stream(self.random.one_in(3)), None, true)
+            (gpu.stream(may_block && self.random.one_in(3)), None, true)
         };
-        Stream { handle, worker, created, capturing: None }
+        Stream { handle, worker, created, capturing: None, context }
     }
 
     /// Does something with a stream, on the thread that it needs.
@@ -131,7 +173,10 @@ impl World {
         let handle = *handle;
         match worker {
             Some(worker) => worker.run(move || work(gpu, handle)),
-            None => work(gpu, handle),
+            None => {
+                self.contexts.set_current(gpu, self.streams[place].context);
+                work(gpu, handle)
+            }
         }
     }
 
@@ -155,7 +200,7 @@ impl World {
         self.streams[place].capturing.is_none().then_some(place)
     }
 
-    fn any_chunk(&mut self) -> Option<usize> {
+    pub fn any_chunk(&mut self) -> Option<usize> {
         let place = (!self.chunks.is_empty()).then(|| self.random.index(self.chunks.len()))?;
         let home = self.chunks[place].home.unwrap_or(0);
         self.streams[home].capturing.is_none().then_some(place)
@@ -173,22 +218,24 @@ impl World {
             80..92 if self.kind.graphs => self.act_on_graphs(),
             92..94 => self.synchronize(),
             94 if self.random.one_in(4) => self.trim(),
+            95..97 if self.kind.contexts => self.copy(),
+            95..98 if self.kind.receives => self.receive(),
             _ => self.read(),
         }
     }
 
-    fn some_bytes(&mut self) -> u64 {
+    pub fn some_bytes(&mut self) -> u64 {
         let sizes = if self.kind.granules { [100_000, MIB, 3 * MIB] } else { [512, 2048, 8192] };
         let most = sizes[self.random.index(3)];
         self.random.between(1, most)
     }
 
-    fn allocate(&mut self) {
+    pub fn allocate(&mut self) {
         let Some(place) = self.any_stream() else { return };
         self.allocate_on(place);
     }
 
-    fn allocate_on(&mut self, place: usize) {
+    pub fn allocate_on(&mut self, place: usize) {
         let (bytes, device) = (self.some_bytes(), self.pool.device());
         self.gpu.sim.set(EVENTS_LIE, i64::from(self.kind.lies));
         let got = self.at(place, move |_, stream| alloc_async(device, bytes as usize, stream));
@@ -223,7 +270,7 @@ impl World {
     }
 
     /// Fills a new chunk.
-    fn enter(&mut self, address: u64, place: usize, home: Option<usize>) {
+    pub fn enter(&mut self, address: u64, place: usize, home: Option<usize>) {
         let bytes = self.pool.allocated_size(address).expect("live");
         let entry = self.shadow.allocated(address, bytes, place, 0);
         let (number, waits) = (entry.number, entry.is_awaiting());
@@ -235,7 +282,7 @@ impl World {
             shadow::mark(gpu, stream, deed);
         });
         self.say(|| format!("{number}: {bytes} at {address:#x} on {place}, plain: {}", home.is_none()));
-        self.chunks.push(Chunk { address, bytes, pattern, number, home, moved: false });
+        self.chunks.push(Chunk { address, bytes, pattern, number, home, moved: false, lent: Vec::new() });
         // The worst that can happen: this stream runs as far as it can, and nobody else does.
         if waits && self.random.one_in(2) {
             self.at(place, |gpu, stream| gpu.step(stream, 1000));
@@ -243,7 +290,7 @@ impl World {
     }
 
     /// A kernel reads a chunk on a stream that comes after its filling.
-    fn read_on(&mut self, chunk: &Chunk, place: usize) {
+    pub fn read_on(&mut self, chunk: &Chunk, place: usize) {
         let &Chunk { address, bytes, pattern, number, .. } = chunk;
         let deed = self.shadow.queued(address, bytes, place, number);
         self.at(place, move |gpu, stream| {
@@ -252,7 +299,7 @@ impl World {
         });
     }
 
-    fn read(&mut self) {
+    pub fn read(&mut self) {
         let Some(place) = self.any_chunk() else { return };
         let chunk = self.chunks[place].clone();
         // Work that the library does not know of, once the stream that it knows is gone.
@@ -263,8 +310,9 @@ impl World {
 
     /// Another stream reads a chunk too.
     fn lend(&mut self) {
-        let (Some(chunk), Some(to)) = (self.any_chunk(), self.any_stream()) else { return };
-        let chunk = self.chunks[chunk].clone();
+        let (Some(place), Some(to)) = (self.any_chunk(), self.any_stream()) else { return };
+        self.chunks[place].lent.push(to);
+        let chunk = self.chunks[place].clone();
         self.order(chunk.home.unwrap_or(0), to);
         let (device, address) = (self.pool.device(), chunk.address);
         // Before or after the work: it is the work by the time of the free that counts.
@@ -285,7 +333,7 @@ impl World {
         self.free_at(place);
     }
 
-    fn free_at(&mut self, place: usize) {
+    pub fn free_at(&mut self, place: usize) {
         let chunk = self.chunks.swap_remove(place);
         let (device, address) = (self.pool.device(), chunk.address);
         let Some(home) = chunk.home else {
@@ -317,7 +365,7 @@ impl World {
         assert_eq!(status, BFC_OK, "{}", last_error());
     }
 
-    fn step(&mut self) {
+    pub fn step(&mut self) {
         let place = self.random.index(self.streams.len());
         let items = self.random.between(1, 6);
         let ran = self.at(place, move |gpu, stream| gpu.step(stream, items));
@@ -352,6 +400,10 @@ impl World {
     fn end_stream(&mut self) {
         let Some(place) = self.any_stream() else { return };
         // The first is the plain ones', who count on its order.
+        let forgets = !self.kind.unforgotten;
+        if !forgets && !self.may_abandon(place) {
+            return;
+        }
         let is_graphs = self.graphs.iter().any(|graph| graph.stream == place);
         if place == 0 && self.kind.plain || is_graphs {
             return;
@@ -365,13 +417,25 @@ impl World {
         if self.streams[heir].capturing.is_some() {
             return;
         }
+        if self.kind.receives {
+            // The heir may be a sender: nothing is left on a stream that has ended, where it would never be run.
+            self.at(place, |gpu, stream| {
+                gpu.synchronize(stream);
+                assert_eq!(gpu.sim.release(pointer(stream)), 0);
+            });
+        }
         self.order(place, heir);
         for chunk in self.chunks.iter_mut().filter(|chunk| chunk.home == Some(place)) {
             (chunk.home, chunk.moved) = (Some(heir), true);
         }
         let device = self.pool.device();
+        if !forgets {
+            self.abandon(place);
+        }
         self.at(place, move |gpu, stream| {
-            assert_eq!(forget_stream(device, stream), BFC_OK, "{}", last_error());
+            if forgets {
+                assert_eq!(forget_stream(device, stream), BFC_OK, "{}", last_error());
+            }
             if !threads {
                 gpu.destroy_stream(stream);
             }
@@ -379,44 +443,6 @@ impl World {
         self.say(|| format!("stream {place} ends, {heir} goes on"));
         self.streams[place] = self.some_stream(place);
         self.at(place, |gpu, stream| gpu.hold(stream));
-    }
-
-    /// Lets everything be done, in some order, as far as it can.
-    pub fn drain(&mut self) {
-        let mut stuck = 0;
-        while stuck < 20 {
-            let place = self.random.index(self.streams.len());
-            let items = self.random.between(1, 50);
-            let ran = self.at(place, move |gpu, stream| gpu.step(stream, items));
-            stuck = if ran == 0 { stuck + 1 } else { 0 };
-        }
-        // What is left waits for streams that have ended.
-        self.gpu.sim.release_all();
-    }
-
-    /// The end of the program, in one of several ways, and what must hold then.
-    pub fn end(mut self) -> World {
-        self.end_graphs();
-        if self.random.one_in(2) {
-            self.drain();
-        }
-        while !self.chunks.is_empty() {
-            let place = self.random.index(self.chunks.len());
-            self.free_at(place);
-        }
-        if self.random.one_in(2) {
-            self.drain();
-        }
-        self.pool.check();
-        // With work still queued, perhaps.
-        assert_eq!(self.pool.destroy(), BFC_OK, "{}", last_error());
-        self.drain();
-        for stream in std::mem::take(&mut self.streams) {
-            if stream.created {
-                self.gpu.destroy_stream(stream.handle);
-            }
-        }
-        self
     }
 
     /// What happened, for whoever wants to see why.

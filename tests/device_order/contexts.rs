@@ -1,0 +1,256 @@
+//! Streams of another device, and of contexts that the program has created: their work is waited for as that of the
+//! pool's own context is, and no synchronisation of one context vouches for another's streams.
+
+use crate::common::gpu::{BACKENDS, Gpu};
+use crate::common::simcuda::steer::{FREE_SYNCHRONIZES, POISON};
+use crate::common::*;
+use crate::{Mark, Request, first_of, fixed_pool, variants};
+
+/// Where the foreign stream is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Home {
+    /// In the primary context of device 1, whose kernels reach device 0.
+    Peer,
+    /// In a context of `cuCtxCreate` on device 0.
+    Created,
+}
+
+/// What the foreign stream has to do with the memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Use {
+    /// Recorded; the chunk is freed on a stream of the pool's own context.
+    Recorded,
+    /// The same, with a copy to memory of the foreign context instead of a kernel.
+    Copied,
+    /// Freed in its order.
+    FreedThere,
+    /// Allocated and freed in its order.
+    AllocatedThere,
+    /// The same, when no other stream is known.
+    Only,
+}
+
+/// What follows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Next {
+    Plain,
+    Async,
+    Ex,
+    /// A request for more than is free, which a growing pool serves once it has given the region back.
+    Collection,
+    Trim,
+    Destruction,
+    /// `bfc_pool_begin` and a request.
+    Private,
+    /// `bfc_forget_stream`, and `bfc_alloc_async`.
+    Forget,
+}
+
+#[derive(Clone, Copy)]
+struct Variant {
+    backend: u32,
+    unit: u64,
+    home: Home,
+    use_: Use,
+    next: Next,
+    /// The foreign context is current when the library is called.
+    elsewhere: bool,
+}
+
+fn all() -> impl Iterator<Item = (String, Variant)> {
+    use {Next::*, Use::*};
+    let uses = [Recorded, Copied, FreedThere, AllocatedThere, Only];
+    let nexts = [Plain, Async, Ex, Collection, Trim, Destruction, Private, Forget];
+    let kinds = uses.into_iter().flat_map(move |use_| nexts.map(|next| (use_, next)));
+    kinds.flat_map(|(use_, next)| {
+        let homes = [(Home::Peer, false), (Home::Created, false), (Home::Created, true)];
+        homes.into_iter().flat_map(move |(home, elsewhere)| {
+            // Kernels of a peer reach mapped memory by access of its own, which is another test's. A copy from memory
+            // that is unmapped crashes as the program's own access would.
+            let crashes = use_ == Copied && matches!(next, Trim | Collection | Destruction);
+            let is_mapped = move |(backend, _): &(u32, u64)| *backend == BFC_BACKEND_CUDA_VMM;
+            let fits = move |one: &(u32, u64)| !is_mapped(one) || home == Home::Created && !crashes;
+            BACKENDS.into_iter().filter(fits).map(move |(backend, unit)| {
+                let name =
+                    format!("{home:?}, {use_:?}, then {next:?}, backend {backend}, elsewhere {elsewhere}");
+                (name, Variant { backend, unit, home, use_, next, elsewhere })
+            })
+        })
+    })
+}
+
+#[test]
+fn foreign_streams_are_waited_for() {
+    variants("contexts::foreign_streams_are_waited_for", all(), |gpu, variant| {
+        let Variant { backend, unit, home, use_, next, elsewhere } = variant;
+        // Otherwise the driver itself waits for the device, of device 0 at least.
+        gpu.sim.set(FREE_SYNCHRONIZES, 0);
+        // Copies from memory that is gone find something else there; they do not crash.
+        gpu.sim.set(POISON, 1);
+        let own = gpu.enter(0);
+        let foreign = match home {
+            Home::Peer => gpu.enter(1),
+            Home::Created => gpu.own_context(0),
+        };
+        gpu.set_current(foreign);
+        if home == Home::Peer {
+            gpu.enable_peer(own);
+        }
+        let (there, target) = (gpu.stream(false), gpu.alloc(100 * unit));
+        gpu.hold(there);
+        gpu.set_current(own);
+        let (here, other) = (gpu.stream(false), gpu.stream(false));
+        let grows = matches!(next, Next::Collection | Next::Trim);
+        let pool = match grows {
+            true => Pool::in_small_regions(backend, 0, 256 * unit, GROWING),
+            false => fixed_pool(backend, 128 * unit),
+        };
+        gpu.set_current(if elsewhere { foreign } else { own });
+        let known: Vec<u64> = match use_ {
+            Use::Only => Vec::new(),
+            _ => [here, other, there].iter().map(|&stream| pool.get_on(unit, stream)).collect(),
+        };
+        let bytes = 100 * unit;
+        let chunk = match use_ {
+            Use::AllocatedThere | Use::Only => pool.get_on(bytes, there),
+            _ => pool.get_on(bytes, here),
+        };
+        let filler = if matches!(use_, Use::AllocatedThere | Use::Only) { there } else { here };
+        gpu.fill(filler, chunk, bytes, 1);
+        order(gpu, filler, there, [own, foreign], home);
+        match use_ {
+            Use::Copied => {
+                gpu.copy(target, foreign, chunk, own, bytes, there);
+                gpu.expect(there, target, bytes, 1);
+            }
+            _ => gpu.expect(there, chunk, bytes, 1),
+        }
+        let done = Mark::queue(gpu, there);
+        match use_ {
+            Use::Recorded | Use::Copied => {
+                assert_eq!(pool.record(chunk, there), BFC_OK, "{}", last_error());
+                pool.put_on(chunk, here);
+            }
+            _ => pool.put_on(chunk, there),
+        }
+        let got = follow(&pool, next, unit, [other, there]);
+        gpu.set_current(own);
+        let mut is_early = matches!(next, Next::Destruction) && !done.is_reached();
+        if let Ok(Some(address)) = got {
+            // The new chunk need not overlap the one that was freed.
+            let overlaps = address < chunk + bytes && chunk < address + bytes;
+            gpu.fill(other, address, bytes, 2);
+            is_early |= overlaps && Mark::queue(gpu, other).is_reached() && !done.is_reached();
+            gpu.expect(other, address, bytes, 2);
+        }
+        gpu.sim.release_all();
+        let (mismatches, texts) = (gpu.sim.mismatches(), gpu.sim.misuse_texts());
+        if let Ok(Some(address)) = got {
+            pool.put_on(address, other);
+        }
+        if next != Next::Destruction {
+            if next == Next::Private {
+                assert_eq!(pool.end_private(7, other), BFC_OK, "{}", last_error());
+            }
+            known.into_iter().for_each(|address| pool.put(address));
+            pool.check();
+        }
+        got?;
+        if !texts.is_empty() && mismatches == 0 {
+            return Err(format!("misuse: {}", texts.join("; ")));
+        }
+        first_of([
+            (mismatches != 0, "wrong data: the foreign stream finds what was written after the free"),
+            (is_early, "the memory is handed out, or given back, while the foreign stream still works on it"),
+        ])
+    });
+}
+
+/// The rest of a stream's work comes after another's so far, also in another context.
+fn order(gpu: Gpu, before: u64, after: u64, [own, foreign]: [u64; 2], home: Home) {
+    if before == after {
+        return;
+    }
+    let current = gpu.current();
+    gpu.set_current(own);
+    let event = gpu.recorded(before);
+    gpu.set_current(if home == Home::Peer { foreign } else { own });
+    gpu.wait(after, event);
+    gpu.set_current(own);
+    gpu.destroy_event(event);
+    gpu.set_current(current);
+}
+
+/// Returns what was allocated, if anything was.
+fn follow(pool: &Pool, next: Next, unit: u64, [other, there]: [u64; 2]) -> Result<Option<u64>, String> {
+    let ask = |request: Request, bytes| request.make(pool, bytes, other).map(Some);
+    match next {
+        Next::Plain => ask(Request::Plain, 100 * unit),
+        Next::Async => ask(Request::Async, 100 * unit),
+        Next::Ex => ask(Request::Ex, 100 * unit),
+        Next::Collection => ask(Request::Async, 150 * unit),
+        Next::Trim => pool.try_trim(0).map(|_| None).map_err(|status| format!("{status}: {}", last_error())),
+        Next::Destruction => match pool.destroy_forced() {
+            BFC_OK => Ok(None),
+            status => Err(format!("{status}: {}", last_error())),
+        },
+        Next::Private => {
+            assert_eq!(pool.begin_private(7, other), BFC_OK, "{}", last_error());
+            ask(Request::Async, 100 * unit)
+        }
+        Next::Forget => {
+            match pool.try_forget(there) {
+                BFC_OK => {}
+                status => return Err(format!("bfc_forget_stream: {status}, {}", last_error())),
+            }
+            ask(Request::Async, 100 * unit)
+        }
+    }
+}
+
+/// A foreign stream gets memory that a stream of the pool's context has freed: behind its work.
+#[test]
+fn foreign_streams_wait() {
+    let homes =
+        [Home::Peer, Home::Created].into_iter().flat_map(|home| [true, false].map(|first| (home, first)));
+    let kinds = homes.map(|(home, first)| (format!("{home:?}, known before: {first}"), (home, first)));
+    variants("contexts::foreign_streams_wait", kinds, |gpu, (home, known_before)| {
+        let own = gpu.enter(0);
+        let foreign = match home {
+            Home::Peer => gpu.enter(1),
+            Home::Created => gpu.own_context(0),
+        };
+        gpu.set_current(foreign);
+        if home == Home::Peer {
+            gpu.enable_peer(own);
+        }
+        let there = gpu.stream(false);
+        gpu.set_current(own);
+        let here = gpu.stream(false);
+        let pool = fixed_pool(BFC_BACKEND_CUDA, 128 * KIB);
+        let known = known_before.then(|| pool.get_on(KIB, there));
+        gpu.hold(here);
+        let chunk = pool.get_on(100 * KIB, here);
+        gpu.fill(here, chunk, 100 * KIB, 1);
+        gpu.expect(here, chunk, 100 * KIB, 1);
+        pool.put_on(chunk, here);
+        gpu.set_current(foreign);
+        let got = Request::Async.make(&pool, 100 * KIB, there);
+        if let Ok(address) = got {
+            gpu.fill(there, address, 100 * KIB, 2);
+            gpu.expect(there, address, 100 * KIB, 2);
+            gpu.sim.release_all();
+            pool.put_on(address, there);
+        }
+        gpu.sim.release_all();
+        known.into_iter().for_each(|address| pool.put(address));
+        let (mismatches, texts) = (gpu.sim.mismatches(), gpu.sim.misuse_texts());
+        gpu.set_current(own);
+        pool.check();
+        got?;
+        if !texts.is_empty() && mismatches == 0 {
+            return Err(format!("misuse: {}", texts.join("; ")));
+        }
+        first_of([(mismatches != 0, "wrong data")])
+    });
+}

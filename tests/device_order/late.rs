@@ -1,0 +1,271 @@
+//! Events that cover more than what was queued before the free. A communication stream frees, and then posts a
+//! receive, whose send is queued by the stream that requests the memory next. Behind the free the send is in time;
+//! behind an event that was recorded later it comes after the receive: a deadlock.
+
+use crate::common::gpu::{BACKENDS, Gpu, LEGACY};
+use crate::common::log::Collected;
+use crate::common::receive::Receive;
+use crate::common::*;
+use crate::{REQUESTS, Request, first_of, fixed_pool, variants};
+
+/// How the memory comes to wait for the communication stream.
+#[derive(Clone, Copy, Debug)]
+enum Freed {
+    /// Allocated there, and freed in its order.
+    InOrder,
+    /// The same by `bfc_free`, which is in the order of the chunk's stream.
+    Plainly,
+    /// Allocated on the other stream, and freed in the order of this one.
+    Elsewhere,
+    /// Used there, as recorded before the work or after it, and freed on the other stream.
+    RecordedBefore,
+    RecordedAfter,
+    /// Freed there, but without a use by the same stream: allocated by `bfc_alloc`.
+    Common,
+}
+
+use Freed::*;
+
+const FREED: [Freed; 6] = [InOrder, Plainly, Elsewhere, RecordedBefore, RecordedAfter, Common];
+
+#[derive(Clone, Copy)]
+struct Variant {
+    backend: u32,
+    unit: u64,
+    freed: Freed,
+    request: Request,
+    /// The communication stream is the legacy default stream.
+    legacy: bool,
+    /// `bfc_forget_stream` is called for it behind the receive.
+    forgotten: bool,
+}
+
+fn all() -> impl Iterator<Item = (String, Variant)> {
+    let kinds = FREED.into_iter().flat_map(|freed| REQUESTS.map(|request| (freed, request)));
+    let comm = [(false, false), (true, false), (false, true)];
+    let kinds = kinds.flat_map(move |kind| comm.map(|comm| (kind, comm)));
+    kinds.flat_map(|((freed, request), (legacy, forgotten))| {
+        BACKENDS.map(|(backend, unit)| {
+            let name = format!(
+                "freed {freed:?}, request {request:?}, backend {backend}, legacy {legacy}, forgotten {forgotten}"
+            );
+            (name, Variant { backend, unit, freed, request, legacy, forgotten })
+        })
+    })
+}
+
+/// The chunk comes to wait for the work of `comm`, which fills or reads it.
+fn free(gpu: Gpu, pool: &Pool, freed: Freed, bytes: u64, [comm, other]: [u64; 2]) {
+    let chunk = match freed {
+        InOrder | Plainly => pool.get_on(bytes, comm),
+        Elsewhere | RecordedBefore | RecordedAfter => pool.get_on(bytes, other),
+        Common => pool.get(bytes),
+    };
+    gpu.order(other, comm);
+    if matches!(freed, RecordedBefore) {
+        assert_eq!(pool.record(chunk, comm), BFC_OK);
+    }
+    gpu.fill(comm, chunk, bytes, 1);
+    match freed {
+        InOrder | Elsewhere | Common => pool.put_on(chunk, comm),
+        Plainly => pool.put(chunk),
+        RecordedBefore => pool.put_on(chunk, other),
+        RecordedAfter => {
+            assert_eq!(pool.record(chunk, comm), BFC_OK);
+            pool.put_on(chunk, other);
+        }
+    }
+}
+
+/// Sends from new memory, and judges.
+fn send(gpu: Gpu, receive: Receive, got: Result<u64, String>, bytes: u64, stream: u64) -> Result<(), String> {
+    let is_forced = receive.is_forced();
+    if let Ok(address) = &got {
+        gpu.fill(stream, *address, bytes, 2);
+    }
+    receive.send(gpu, stream);
+    let is_sent = receive.is_sent();
+    receive.deliver(gpu);
+    gpu.sim.release_all();
+    first_of([
+        (is_forced, "deadlock: a call has waited in the host for the receive"),
+        (!is_sent, "deadlock: the send was put behind the receive"),
+    ])?;
+    got.map(drop)
+}
+
+/// The memory is what is freed there, and there is no other.
+#[test]
+fn a_request_waits_for_nothing_behind_the_free() {
+    variants("late::a_request_waits_for_nothing_behind_the_free", all(), |gpu, variant| {
+        let Variant { backend, unit, freed, request, legacy, forgotten } = variant;
+        gpu.enter(0);
+        let pool = fixed_pool(backend, 128 * unit);
+        let (comm, compute) = (if legacy { LEGACY } else { gpu.stream(false) }, gpu.stream(false));
+        // Both streams are known before the free.
+        let known = [comm, compute].map(|stream| pool.get_on(unit, stream));
+        free(gpu, &pool, freed, 100 * unit, [comm, compute]);
+        let receive = Receive::post(gpu, comm);
+        if forgotten {
+            pool.forget(comm);
+        }
+        let got = request.make(&pool, 100 * unit, compute);
+        let judged = send(gpu, receive, got, 100 * unit, compute);
+        known.into_iter().for_each(|address| pool.put(address));
+        pool.check();
+        judged
+    });
+}
+
+/// What was freed before the receive serves, though more was freed behind it.
+#[test]
+fn a_later_free_does_not_spoil_an_earlier_one() {
+    let kinds = REQUESTS.into_iter().flat_map(|request| BACKENDS.map(|backend| (request, backend)));
+    let kinds = kinds.map(|kind| (format!("{kind:?}"), kind));
+    variants("late::a_later_free_does_not_spoil_an_earlier_one", kinds, |gpu, (request, (backend, unit))| {
+        gpu.enter(0);
+        let pool = fixed_pool(backend, 256 * unit);
+        let (comm, compute) = (gpu.stream(false), gpu.stream(false));
+        let (first, between) = (pool.get_on(100 * unit, comm), pool.get_on(unit, compute));
+        let (second, rest) = (pool.get_on(120 * unit, comm), pool.get_on(34 * unit, compute));
+        for chunk in [first, second] {
+            gpu.fill(comm, chunk, 100 * unit, 1);
+        }
+        pool.put_on(first, comm);
+        let receive = Receive::post(gpu, comm);
+        gpu.fill(comm, second, 100 * unit, 1);
+        pool.put_on(second, comm);
+        let got = request.make(&pool, 100 * unit, compute);
+        let judged = send(gpu, receive, got, 100 * unit, compute);
+        [between, rest].into_iter().for_each(|address| pool.put(address));
+        pool.check();
+        judged
+    });
+}
+
+/// The requesting stream has itself used the chunk, as recorded, and that work is pending: in its order it needs to wait
+/// for nothing, whatever other streams have posted.
+#[test]
+fn a_stream_does_not_wait_for_its_own_recorded_use() {
+    let kinds = BACKENDS.into_iter().flat_map(|backend| {
+        let ends = [true, false].map(|forgotten| (backend, forgotten));
+        ends.map(|kind| (format!("{kind:?} (backend, the chunk's stream is forgotten)"), kind))
+    });
+    variants(
+        "late::a_stream_does_not_wait_for_its_own_recorded_use",
+        kinds,
+        |gpu, ((backend, unit), forgotten)| {
+            gpu.enter(0);
+            let pool = fixed_pool(backend, 128 * unit);
+            let [home, comm, compute] = [(); 3].map(|()| gpu.stream(false));
+            let known = [comm, compute].map(|stream| pool.get_on(unit, stream));
+            gpu.hold(compute);
+            let chunk = pool.get_on(100 * unit, home);
+            gpu.fill(home, chunk, 100 * unit, 1);
+            gpu.order(home, compute);
+            gpu.expect(compute, chunk, 100 * unit, 1);
+            assert_eq!(pool.record(chunk, compute), BFC_OK, "{}", last_error());
+            pool.put_on(chunk, home);
+            if forgotten {
+                pool.forget(home);
+            }
+            let receive = Receive::post(gpu, comm);
+            let got = Request::Async.make(&pool, 100 * unit, compute);
+            let is_forced = receive.is_forced();
+            if let Ok(address) = got {
+                gpu.fill(compute, address, 100 * unit, 2);
+            }
+            receive.send(gpu, compute);
+            gpu.step(compute, 100);
+            let is_sent = receive.is_sent();
+            receive.deliver(gpu);
+            gpu.sim.release_all();
+            let mismatches = gpu.sim.mismatches();
+            known.into_iter().for_each(|address| pool.put(address));
+            pool.check();
+            got?;
+            first_of([
+                (is_forced, "deadlock: a call has waited in the host for the receive"),
+                (!is_sent, "deadlock: the send was put behind the receive"),
+                (mismatches != 0, "wrong data"),
+            ])
+        },
+    );
+}
+
+/// Neither `bfc_pool_begin` nor a request for the private pool, which can grow, waits for a receive of another stream.
+#[test]
+fn private_pools_wait_for_no_receive() {
+    let kinds = BACKENDS.into_iter().flat_map(|backend| {
+        let shares = [true, false].map(|shares| (backend, shares));
+        shares.map(|kind| (format!("{kind:?} (backend, the communication stream is of that pool too)"), kind))
+    });
+    variants("late::private_pools_wait_for_no_receive", kinds, |gpu, ((backend, unit), shares)| {
+        gpu.enter(0);
+        let pool = Pool::in_small_regions(backend, 0, GIB, GROWING);
+        let (comm, compute) = (gpu.stream(false), gpu.stream(false));
+        let known = [comm, compute].map(|stream| pool.get_on(unit, stream));
+        if shares {
+            assert_eq!(pool.begin_private(7, comm), BFC_OK, "{}", last_error());
+        }
+        free(gpu, &pool, InOrder, 100 * unit, [comm, compute]);
+        let receive = Receive::post(gpu, comm);
+        assert_eq!(pool.begin_private(7, compute), BFC_OK, "{}", last_error());
+        let got = Request::Async.make(&pool, 100 * unit, compute);
+        let judged = send(gpu, receive, got, 100 * unit, compute);
+        for stream in [Some(comm).filter(|_| shares), Some(compute)].into_iter().flatten() {
+            assert_eq!(pool.end_private(7, stream), BFC_OK, "{}", last_error());
+        }
+        known.into_iter().for_each(|address| pool.put(address));
+        pool.check();
+        judged
+    });
+}
+
+/// Memory that was freed while one stream was known has no event of that time. Others grow rather than wait for it.
+#[test]
+fn memory_of_the_only_stream_is_not_waited_for_where_the_pool_can_grow() {
+    let kinds = REQUESTS.into_iter().flat_map(|request| BACKENDS.map(|backend| (request, backend)));
+    let kinds = kinds.map(|kind| (format!("{kind:?}"), kind));
+    let test = "late::memory_of_the_only_stream_is_not_waited_for_where_the_pool_can_grow";
+    variants(test, kinds, |gpu, (request, (backend, unit))| {
+        gpu.enter(0);
+        let pool = Pool::in_small_regions(backend, 0, GIB, GROWING);
+        let (comm, compute) = (gpu.stream(false), gpu.stream(false));
+        free(gpu, &pool, InOrder, 100 * unit, [comm, compute]);
+        let receive = Receive::post(gpu, comm);
+        let got = request.make(&pool, 100 * unit, compute);
+        let judged = send(gpu, receive, got, 100 * unit, compute);
+        pool.check();
+        judged
+    });
+}
+
+/// It is waited for where everything else has failed, and the log says so.
+#[test]
+fn memory_of_the_only_stream_is_waited_for_last_and_logged() {
+    let kinds = REQUESTS.into_iter().flat_map(|request| BACKENDS.map(|backend| (request, backend)));
+    let kinds = kinds.map(|kind| (format!("{kind:?}"), kind));
+    let test = "late::memory_of_the_only_stream_is_waited_for_last_and_logged";
+    variants(test, kinds, |gpu, (request, (backend, unit))| {
+        gpu.enter(0);
+        let log = Collected::start();
+        let pool = fixed_pool(backend, 128 * unit);
+        let (comm, compute) = (gpu.stream(false), gpu.stream(false));
+        gpu.hold(comm);
+        free(gpu, &pool, InOrder, 100 * unit, [comm, compute]);
+        let before = log.messages().len();
+        let address = request.make(&pool, 100 * unit, compute)?;
+        let lines = log.messages().len() - before;
+        gpu.fill(compute, address, 100 * unit, 2);
+        gpu.sim.release_all();
+        gpu.expect(compute, address, 100 * unit, 2);
+        let mismatches = gpu.sim.mismatches();
+        pool.put_on(address, compute);
+        pool.check();
+        first_of([
+            (mismatches != 0, "the memory was handed out too early"),
+            (lines == 0, "nothing in the log says that a request has waited for work behind the free"),
+        ])
+    });
+}

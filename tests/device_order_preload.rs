@@ -1,0 +1,172 @@
+//! Order of device work under the interposer, on the simulated driver (a simulation, and no device): with
+//! `BFC_PRELOAD_ASYNC=1` programs that run without it do neither deadlock, nor read wrong data, nor fail.
+
+mod common;
+#[allow(dead_code)] // what tests/preload_races uses
+#[path = "preload_races/hooked.rs"]
+mod hooked;
+
+use common::gpu::Gpu;
+use common::preload::{self, Interposer};
+use common::receive::Receive;
+use common::simcuda::{Simulation, simulated_with};
+use common::*;
+use hooked::Hooked;
+use std::ffi::c_void;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+
+/// With each backend a limit, and the request that takes most of it.
+const POOLS: [(&str, &str, u64); 2] = [("cuda", "128k", 100 * KIB), ("cuda_vmm", "8m", 6 * MIB)];
+
+/// Runs a program in processes of their own, one with each backend.
+fn preloaded(test: &str, program: impl Fn(Simulation, u64)) {
+    for (backend, limit, bytes) in POOLS {
+        let mut variables =
+            vec![("BFC_PRELOAD_ASYNC", "1"), ("BFC_BACKEND", backend), ("BFC_MEMORY_LIMIT", limit)];
+        let bytes_text = bytes.to_string();
+        variables.extend([("ORDER_BYTES", &*bytes_text), ("SIMCUDA_DEVICES", "2")]);
+        if !child::is_child(test) {
+            variables.push(("LD_PRELOAD", preload::library(Interposer::Shipped).to_str().expect("UTF-8")));
+        }
+        simulated_with(test, &variables, |sim| {
+            let bytes = std::env::var("ORDER_BYTES").expect("set above").parse().expect("a number");
+            program(sim, bytes);
+        });
+        if child::is_child(test) {
+            return;
+        }
+    }
+}
+
+/// Whether a stream has reached a place.
+fn mark(gpu: Gpu, stream: u64) -> Arc<AtomicBool> {
+    let flag = Arc::new(AtomicBool::new(false));
+    let argument = Arc::into_raw(flag.clone()).cast_mut().cast();
+    assert_eq!(gpu.sim.launch(pointer(stream), reached, argument), 0);
+    flag
+}
+
+unsafe extern "C" fn reached(flag: *mut c_void) {
+    // SAFETY: `mark` gave it up to this call, which is the only one.
+    unsafe { Arc::from_raw(flag.cast::<AtomicBool>()) }.store(true, SeqCst);
+}
+
+/// A communication stream frees and posts a receive; the memory serves the stream that sends.
+#[track_caller]
+fn receive_after_free(sim: Simulation, bytes: u64, is_async: bool) {
+    let gpu = Hooked::new(Gpu::new(sim));
+    gpu.enter(0);
+    let (comm, compute) = (gpu.stream(false), gpu.stream(false));
+    let known = [comm, compute].map(|stream| gpu.alloc_async(KIB, stream).expect("there is room"));
+    let chunk = gpu.alloc_async(bytes, comm).expect("there is room");
+    gpu.fill(comm, chunk, bytes, 1);
+    assert_eq!(gpu.free_async(chunk, comm), Ok(()));
+    let receive = Receive::post(*gpu, comm);
+    let got = if is_async { gpu.alloc_async(bytes, compute) } else { gpu.alloc(bytes) };
+    let is_forced = receive.is_forced();
+    let address = got.unwrap_or_else(|code| panic!("the request fails: {code}"));
+    gpu.fill(compute, address, bytes, 2);
+    receive.send(*gpu, compute);
+    let is_sent = receive.is_sent();
+    receive.deliver(*gpu);
+    assert!(!is_forced, "deadlock: the request has waited in the host for the receive");
+    assert!(is_sent, "deadlock: the send was put behind the receive");
+    for address in known.into_iter().chain([address]) {
+        assert_eq!(gpu.free_async(address, compute), Ok(()));
+    }
+    assert_eq!(sim.mismatches(), 0);
+    gpu.leave(0);
+}
+
+#[test]
+fn an_asynchronous_request_waits_for_nothing_behind_the_free() {
+    let test = "an_asynchronous_request_waits_for_nothing_behind_the_free";
+    preloaded(test, |sim, bytes| receive_after_free(sim, bytes, true));
+}
+
+#[test]
+fn a_plain_request_waits_for_nothing_behind_the_free() {
+    let test = "a_plain_request_waits_for_nothing_behind_the_free";
+    preloaded(test, |sim, bytes| receive_after_free(sim, bytes, false));
+}
+
+/// Memory that is freed in the order of a stream of the program's own context, which still works on it.
+#[test]
+fn a_stream_of_another_context_is_waited_for() {
+    preloaded("a_stream_of_another_context_is_waited_for", |sim, bytes| {
+        let gpu = Hooked::new(Gpu::new(sim));
+        let primary = gpu.enter(0);
+        let own = gpu.create_context(0);
+        let there = gpu.stream(false);
+        gpu.hold(there);
+        gpu.set_current(primary);
+        let (here, other) = (gpu.stream(false), gpu.stream(false));
+        let known = [here, other].map(|stream| gpu.alloc_async(KIB, stream).expect("there is room"));
+        for is_async in [true, false] {
+            let chunk = gpu.alloc_async(bytes, here).expect("there is room");
+            gpu.fill(here, chunk, bytes, 1);
+            let event = gpu.recorded(here);
+            gpu.set_current(own);
+            gpu.wait(there, event);
+            gpu.set_current(primary);
+            gpu.destroy_event(event);
+            gpu.expect(there, chunk, bytes, 1);
+            let done = mark(*gpu, there);
+            gpu.set_current(own);
+            assert_eq!(gpu.free_async(chunk, there), Ok(()));
+            gpu.set_current(primary);
+            let got = if is_async { gpu.alloc_async(bytes, other) } else { gpu.alloc(bytes) };
+            let address = got.unwrap_or_else(|code| panic!("the request fails: {code}"));
+            gpu.fill(other, address, bytes, 2);
+            let is_early = mark(*gpu, other).load(SeqCst) && !done.load(SeqCst);
+            assert!(!is_early, "the memory is handed out while the other context works on it");
+            gpu.synchronize(there);
+            gpu.synchronize(other);
+            assert_eq!(gpu.free_async(address, other), Ok(()));
+        }
+        known.into_iter().for_each(|address| assert_eq!(gpu.free_async(address, other), Ok(())));
+        assert_eq!((sim.mismatches(), sim.misuse_texts()), (0, Vec::new()));
+        gpu.destroy_context(own);
+        gpu.set_current(primary);
+        gpu.leave(0);
+    });
+}
+
+/// Streams end by `cuStreamDestroy`, or with their context.
+#[test]
+fn a_destroyed_stream_spoils_no_request() {
+    preloaded("a_destroyed_stream_spoils_no_request", |sim, bytes| {
+        let gpu = Hooked::new(Gpu::new(sim));
+        let primary = gpu.enter(0);
+        let other = gpu.stream(false);
+        let known = gpu.alloc_async(KIB, other).expect("there is room");
+        for round in 0..8 {
+            let (is_async, with_context) = (round % 2 == 0, round / 2 % 2 == 0);
+            let own = with_context.then(|| gpu.create_context(0));
+            let dying = gpu.stream(false);
+            gpu.set_current(primary);
+            let chunk = gpu.alloc_async(bytes, other).unwrap_or_else(|code| panic!("round {round}: {code}"));
+            gpu.fill(other, chunk, bytes, round);
+            gpu.synchronize(other);
+            gpu.set_current(own.unwrap_or(primary));
+            gpu.expect(dying, chunk, bytes, round);
+            assert_eq!(gpu.free_async(chunk, dying), Ok(()));
+            gpu.synchronize(dying);
+            match own {
+                Some(own) => gpu.destroy_context(own),
+                None => gpu.destroy_stream(dying),
+            }
+            gpu.set_current(primary);
+            let got = if is_async { gpu.alloc_async(bytes, other) } else { gpu.alloc(bytes) };
+            let address = got.unwrap_or_else(|code| {
+                panic!("round {round}, with its context: {with_context}: the request fails: {code}")
+            });
+            gpu.fill(other, address, bytes, round);
+            assert_eq!(gpu.free_async(address, other), Ok(()));
+        }
+        assert_eq!(gpu.free_async(known, other), Ok(()));
+        assert_eq!((sim.mismatches(), sim.misuse_texts()), (0, Vec::new()));
+        gpu.leave(0);
+    });
+}

@@ -1,0 +1,104 @@
+//! Streams of several contexts: the primary one of the pool's device, one that the program has created there, and that
+//! of another device, whose kernels and copies reach the pool's memory.
+
+use crate::common::gpu::Gpu;
+use crate::common::ordered::record_stream;
+use crate::common::*;
+use crate::shadow;
+use crate::world::{Kind, World};
+
+/// The contexts of a program.
+pub struct Contexts {
+    /// The pool's own first.
+    all: Vec<u64>,
+    /// Of each but the first a buffer of the program's, which copies go to.
+    buffers: Vec<u64>,
+}
+
+/// The largest part of a chunk that is copied.
+const BUFFER: u64 = 64 << 10;
+
+impl Contexts {
+    pub fn new(gpu: Gpu, primary: u64, kind: Kind) -> Contexts {
+        let mut contexts = Contexts { all: vec![primary], buffers: vec![0] };
+        if !kind.contexts {
+            return contexts;
+        }
+        contexts.add(gpu, gpu.own_context(0));
+        // Another device's kernels have no access to memory that is mapped.
+        if !kind.granules {
+            let peer = gpu.enter(1);
+            gpu.enable_peer(primary);
+            contexts.add(gpu, peer);
+        }
+        gpu.set_current(primary);
+        contexts
+    }
+
+    /// It is current.
+    fn add(&mut self, gpu: Gpu, context: u64) {
+        self.all.push(context);
+        self.buffers.push(gpu.alloc(BUFFER));
+    }
+
+    pub fn primary(&self) -> u64 {
+        self.all[0]
+    }
+
+    /// One of them.
+    pub fn any(&self, random: &mut Random) -> usize {
+        if self.all.len() > 1 { random.index(self.all.len()) } else { 0 }
+    }
+
+    /// Makes one current; where there is but one it is.
+    pub fn set_current(&self, gpu: Gpu, context: usize) {
+        if self.all.len() > 1 {
+            gpu.set_current(self.all[context]);
+        }
+    }
+
+    /// Ends all but the first, which is current then.
+    pub fn end(&self, gpu: Gpu) {
+        for (&context, &buffer) in self.all.iter().zip(&self.buffers).skip(1) {
+            gpu.set_current(context);
+            gpu.free(buffer);
+        }
+        if let Some(&own) = self.all.get(1) {
+            gpu.destroy_context(own);
+        }
+        if self.all.len() > 2 {
+            gpu.leave(1);
+        }
+        gpu.set_current(self.all[0]);
+    }
+}
+
+impl World {
+    /// A chunk is copied to another context's memory or device, on a stream of that context, which is recorded.
+    pub fn copy(&mut self) {
+        let foreign = |place: &usize| self.streams[*place].context != 0;
+        let places: Vec<usize> = (0..self.streams.len()).filter(foreign).collect();
+        let (false, Some(place)) = (places.is_empty(), self.any_chunk()) else { return };
+        let to = places[self.random.index(places.len())];
+        if self.streams[to].capturing.is_some() {
+            return;
+        }
+        self.chunks[place].lent.push(to);
+        let chunk = self.chunks[place].clone();
+        self.order(chunk.home.unwrap_or(0), to);
+        let context = self.streams[to].context;
+        let (own, other) = (self.contexts.all[0], self.contexts.all[context]);
+        let (buffer, address, pattern) = (self.contexts.buffers[context], chunk.address, chunk.pattern);
+        let bytes = chunk.bytes.min(BUFFER);
+        let deed = self.shadow.queued(address, chunk.bytes, to, chunk.number);
+        let device = self.pool.device();
+        let status = self.at(to, move |gpu, stream| {
+            gpu.copy(buffer, other, address, own, bytes, stream);
+            gpu.expect(stream, buffer, bytes, pattern);
+            shadow::mark(gpu, stream, deed);
+            record_stream(device, address, stream)
+        });
+        assert_eq!(status, BFC_OK, "{}", last_error());
+        self.say(|| format!("{} is copied on {to} to context {context}", chunk.number));
+    }
+}

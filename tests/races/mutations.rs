@@ -1,0 +1,96 @@
+//! The library with a defect of device order built in: the programs must see each.
+//!
+//! The feature `mutations` of the package builds all of them; the variable LIBBFC_MUTATION names the one that is
+//! active in a process. They are never shipped.
+
+use crate::common::cargo;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Programs of the kind that is to see it: the first that does ends the run.
+const PROGRAMS: &str = "2000";
+
+/// A defect, with the program that sees it and what that says.
+struct Mutation {
+    name: &'static str,
+    binary: &'static str,
+    test: &'static str,
+    says: &'static [&'static str],
+}
+
+const MUTATIONS: [Mutation; 6] = [
+    // An event is recorded when the memory is needed, behind what was queued since the free.
+    Mutation { name: "late-event", binary: "races", test: "posted_receives", says: &[" deadlocks, "] },
+    // Events are recorded in the pool's own context only, and its synchronization vouches for all streams.
+    Mutation {
+        name: "own-context",
+        binary: "races",
+        test: "streams_of_other_contexts",
+        says: &[" races, work on", "are pending: races"],
+    },
+    // An event is recorded anew while another thread queries it.
+    Mutation {
+        name: "shared-event",
+        binary: "device_order",
+        test: "shared_events::an_event_that_is_needed_no_more_is_kept_while_it_is_queried",
+        says: &["while the work on it is pending"],
+    },
+    // bfc_pool_begin tells nothing to those who wait for the device.
+    Mutation {
+        name: "no-announcement",
+        binary: "races",
+        test: "threads_at_once_with_captures",
+        says: &["capture is broken"],
+    },
+    // A stream is asked and recorded on though its memory is settled.
+    Mutation {
+        name: "dead-stream",
+        binary: "races",
+        test: "streams_that_are_not_forgotten",
+        says: &["is one that was destroyed", "INVALID_HANDLE"],
+    },
+    Mutation {
+        name: "dead-stream",
+        binary: "device_order",
+        test: "destroyed::a_destroyed_stream_spoils_no_request",
+        says: &["destroyed handle", "INVALID_HANDLE"],
+    },
+];
+
+/// The test binaries, built with the feature in a target folder of their own.
+fn binary(name: &str) -> PathBuf {
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("mutations");
+    // In the debug build always: it is built once for both, and the first program that sees the defect ends the run.
+    let args = ["--features", "mutations", "--target-dir", target.to_str().expect("UTF-8")];
+    cargo::test_binary("bfc", name, &args)
+}
+
+/// Runs a test of a mutated binary. Returns what it says, if it fails.
+fn run(mutation: &Mutation) -> Result<String, String> {
+    let mut command = Command::new(binary(mutation.binary));
+    command.args(["--exact", mutation.test, "--nocapture", "--test-threads=1"]);
+    command.env("LIBBFC_MUTATION", mutation.name).env("RACES_PROGRAMS", PROGRAMS);
+    let output =
+        command.env("SIMCUDA_LIBRARY", crate::common::simcuda::library()).output().expect("it starts");
+    let text =
+        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert!(text.contains("running 1 test"), "no test is named {}: {text}", mutation.test);
+    if output.status.success() { Err("all its programs pass".to_owned()) } else { Ok(text) }
+}
+
+#[test]
+fn every_mutation_is_seen() {
+    if cfg!(feature = "mutations") {
+        return;
+    }
+    let mut unseen = Vec::new();
+    for mutation in &MUTATIONS {
+        let Mutation { name, test, says, .. } = mutation;
+        match run(mutation) {
+            Ok(text) if says.iter().any(|says| text.contains(says)) => println!("{name}: seen by {test}"),
+            Ok(text) => unseen.push(format!("{name}: {test} fails, but does not say {says:?}: {text}")),
+            Err(why) => unseen.push(format!("{name}: {test}: {why}")),
+        }
+    }
+    assert!(unseen.is_empty(), "{}", unseen.join("\n"));
+}

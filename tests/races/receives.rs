@@ -1,0 +1,95 @@
+//! Posted receives: work on one stream that ends only after what another stream sends later.
+//!
+//! Between the receive and its send the program goes on, but puts nothing behind the receive itself and frees nothing
+//! there. So whatever keeps the send from being executed is a wait of the library's for more than was queued before
+//! a free. It is found by running everything that can run; nothing hangs.
+
+use crate::common::receive::Receive;
+use crate::common::*;
+use crate::world::World;
+
+impl World {
+    /// A stream posts a receive, others go on, and one of them requests memory and sends from it.
+    pub fn receive(&mut self) {
+        if self.streams.len() < 2 {
+            return;
+        }
+        let comm = self.random.index(self.streams.len());
+        let sender = (comm + 1 + self.random.index(self.streams.len() - 1)) % self.streams.len();
+        let receive = self.at(comm, Receive::post);
+        self.say(|| format!("stream {comm} posts a receive, which {sender} is to send"));
+        // A request that fails has waited for everything, so that nothing is left to judge.
+        let refused = self.refused;
+        for _ in 0..self.random.below(6) {
+            let place = self.random.index(self.streams.len());
+            match self.random.below(6) {
+                0 | 1 if place != sender => self.allocate_on(place),
+                2 => self.read(),
+                3 => self.free_of_others(comm),
+                _ => self.step(),
+            }
+        }
+        let (device, bytes, plain) = (self.pool.device(), self.some_bytes(), self.random.one_in(4));
+        let reserved = || ["cuMemFree", "cuMemUnmap"].map(|function| self.gpu.sim.calls(function));
+        let before = reserved();
+        let got = match plain {
+            true => self.pool.alloc(bytes),
+            false => self.at(sender, move |_, stream| alloc_async(device, bytes as usize, stream)),
+        };
+        // Where regions went back the driver itself may have waited for the device.
+        let returned = reserved() != before;
+        let is_forced = receive.is_forced();
+        if let Ok(address) = got {
+            self.enter(address, sender, if plain { None } else { Some(sender) });
+        }
+        let state = self.at(sender, move |gpu, stream| {
+            receive.send(gpu, stream);
+            receive
+        });
+        let is_sent = self.run_until(|| state.is_sent());
+        self.receives += 1;
+        self.say(|| {
+            let kind = if plain { "without a stream" } else { "on its stream" };
+            format!("{bytes} bytes {kind} on {sender}: {got:x?}; waited: {is_forced}, sent: {is_sent}")
+        });
+        if got.is_ok() && self.refused == refused && !returned && (is_forced || !is_sent) {
+            self.deadlocks += 1;
+            self.say(|| "deadlock".to_owned());
+        }
+        state.deliver(self.gpu);
+        // A chunk of no stream is freed where it was used: without a stream there is no event to wait for.
+        if let Some(chunk) = self.chunks.pop_if(|chunk| got.is_ok() && plain && chunk.home.is_none()) {
+            self.at(sender, move |_, stream| assert_eq!(free_async(device, chunk.address, stream), BFC_OK));
+        }
+    }
+
+    /// A free on a stream that is not behind the receive, in its own order.
+    fn free_of_others(&mut self, comm: usize) {
+        let Some(index) = self.any_chunk() else { return };
+        let chunk = self.chunks[index].clone();
+        let Some(home) = chunk.home.filter(|&home| home != comm) else { return };
+        // What is lent there ends behind the receive, perhaps.
+        if chunk.moved || chunk.lent.contains(&comm) {
+            return;
+        }
+        self.chunks.swap_remove(index);
+        self.read_on(&chunk, home);
+        let (device, address) = (self.pool.device(), chunk.address);
+        self.at(home, move |_, stream| assert_eq!(free_async(device, address, stream), BFC_OK));
+        self.say(|| format!("free {} on {home}", chunk.number));
+    }
+
+    /// Runs what can run until something holds; whether it does.
+    fn run_until(&mut self, holds: impl Fn() -> bool) -> bool {
+        loop {
+            if holds() {
+                return true;
+            }
+            let steps = |place| self.at(place, |gpu, stream| gpu.step(stream, 1000));
+            let ran: u64 = (0..self.streams.len()).map(steps).sum();
+            if ran == 0 {
+                return holds();
+            }
+        }
+    }
+}
