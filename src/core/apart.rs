@@ -91,17 +91,16 @@ impl Arena {
     }
 
     /// Takes a chunk back in the order of a stream: none is the one it was allocated on.
-    pub(crate) fn free_on(
-        &mut self,
-        addr: u64,
-        stream: Stream,
-    ) -> Result<Result<Freed, Refused>, HostMemoryExhausted> {
+    pub(crate) fn free_on(&mut self, addr: u64, stream: Stream) -> Result<Freed, HostMemoryExhausted> {
         if stream.is_simple(self.simple) {
-            return Ok(self.free(addr));
+            return Ok(match self.free_simple(addr) {
+                Ok(()) => Freed::Done,
+                Err(refused) => Freed::Refused(refused),
+            });
         }
-        let Some(id) = self.chunk_at(addr) else { return Ok(Err(Refused::NotAChunk)) };
+        let Some(id) = self.chunk_at(addr) else { return Ok(Freed::Refused(Refused::NotAChunk)) };
         if !self.chunks.in_use(id) {
-            return Ok(Err(Refused::AlreadyFree));
+            return Ok(Freed::Refused(Refused::AlreadyFree));
         }
         if !self.mixed && stream != Stream::NONE {
             self.admit(stream)?;
@@ -112,7 +111,7 @@ impl Arena {
         let lane = self.lane_to_free_in(id, stream)?;
         self.counters.freed(self.chunks.size(id), self.chunks.cold(id).requested);
         self.free_in_lane(id, lane);
-        Ok(Ok(self.freed_in_queue()))
+        Ok(self.freed_in_queue())
     }
 
     /// The lane in which a chunk in use is freed in the order of a stream, a new one if need be. Several lanes are told

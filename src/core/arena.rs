@@ -76,7 +76,8 @@ pub(crate) enum Refused {
     AlreadyFree,
 }
 
-/// What a free leaves to do.
+/// What came of a free, and what it leaves to do. One byte, with an error around it too: a `Result` in a `Result` would be
+/// returned in two registers, which costs each free five instructions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Freed {
     /// Nothing: one stream alone, stamps, or a backend without events.
@@ -84,6 +85,19 @@ pub(crate) enum Freed {
     /// Other streams may use the chunk once some work is done, so that work needs an event:
     /// [`Arena::work_behind_last_free`].
     InQueue,
+    Refused(Refused),
+}
+
+#[cfg(test)]
+impl Freed {
+    pub(crate) fn is_ok(self) -> bool {
+        !matches!(self, Freed::Refused(_))
+    }
+
+    #[track_caller]
+    pub(crate) fn unwrap(self) {
+        assert!(self.is_ok(), "{self:?}");
+    }
 }
 
 /// How much has happened that may help a request which found nothing. Each only rises.
@@ -225,9 +239,32 @@ impl Arena {
         self.chunks.set_cold(id, Cold { requested, allocation_id });
     }
 
+    /// Whether frees are simple: one stream alone, or none named so far, and no stamps.
+    #[inline(always)]
+    pub(crate) fn frees_simply(&self) -> bool {
+        self.simple != NOBODYS
+    }
+
     /// Takes a chunk back. Needs no memory and cannot fail for a chunk in use.
     #[inline(always)]
-    pub(crate) fn free(&mut self, addr: u64) -> Result<Freed, Refused> {
+    pub(crate) fn free(&mut self, addr: u64) -> Freed {
+        match self.begin_free(addr) {
+            Ok(id) => self.free_special(id),
+            Err(refused) => Freed::Refused(refused),
+        }
+    }
+
+    /// The same where frees are simple: nothing is left to do.
+    #[inline(always)]
+    pub(crate) fn free_simple(&mut self, addr: u64) -> Result<(), Refused> {
+        let id = self.begin_free(addr)?;
+        self.release::<false>(id, false);
+        Ok(())
+    }
+
+    /// The chunk in use at an address, which is counted as freed.
+    #[inline(always)]
+    fn begin_free(&mut self, addr: u64) -> Result<ChunkId, Refused> {
         let Arena { chunks, regions, starts, .. } = self;
         let Some(id) = starts.get(&chunks.slab, regions, addr) else { return Err(Refused::NotAChunk) };
         let hot = &chunks.slab[..][id];
@@ -235,11 +272,7 @@ impl Arena {
             return Err(Refused::AlreadyFree);
         }
         self.counters.freed(hot.size(), chunks.cold(id).requested);
-        if self.simple == NOBODYS {
-            return Ok(self.free_special(id));
-        }
-        self.release::<false>(id, false);
-        Ok(Freed::Done)
+        Ok(id)
     }
 
     #[inline(never)]

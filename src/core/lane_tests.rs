@@ -180,7 +180,7 @@ impl Program {
         let freed = self.arena.free_on(addr, stream).unwrap();
         self.say(format!("free {addr:#x} on {stream:?}"));
         assert!(freed.is_ok());
-        assert!(self.arena.free_on(addr, stream).unwrap().is_err(), "twice");
+        assert!(!self.arena.free_on(addr, stream).unwrap().is_ok(), "twice");
         self.model.free(addr, (stream != Stream::NONE).then_some(stream));
     }
 

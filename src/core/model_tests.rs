@@ -321,12 +321,12 @@ fn a_free_needs_no_memory_after_forced_merges() {
     let [_, other, _] = [UNIT, 1800 * UNIT, UNIT].map(|size| take(&mut arena, size));
     // The first chunk last: every second one is merged into it, under its stamp.
     let order = (1..2000).step_by(2).chain((2..2001).step_by(2)).chain([0]);
-    order.for_each(|place| _ = arena.free(run[place]).unwrap());
+    order.for_each(|place| arena.free(run[place]).unwrap());
     assert!(!arena.merge_forced(1 << 40));
     assert_eq!(arena.stamps.len(), 1, "one chunk waits, once");
     arena.free(other).unwrap();
     let small: Vec<u64> = (0..1600).map(|_| take(&mut arena, UNIT)).collect();
     let before = arena.stats().metadata_bytes;
-    small.into_iter().for_each(|addr| _ = arena.free(addr).unwrap());
+    small.into_iter().for_each(|addr| arena.free(addr).unwrap());
     assert_eq!((arena.stats().metadata_bytes, arena.check()), (before, Ok(())));
 }

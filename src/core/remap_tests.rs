@@ -2,7 +2,7 @@
 //! work may still touch it. No unit is handed out before that is done, though the books change while plans are under
 //! way: a second stream may come, and frees and requests go on.
 
-use super::arena::{Arena, Settings, Want};
+use super::arena::{Arena, Freed, Settings, Want};
 use super::holes::Range;
 use super::lanes::Stream;
 use super::model_tests::{Random, fixed_settings};
@@ -77,7 +77,7 @@ impl Program {
         let place = self.random.below(self.live.len() as u64) as usize;
         let (addr, size, allocated_on) = self.live.swap_remove(place);
         let stream = if self.random.chance(70) { allocated_on } else { self.stream() };
-        assert!(matches!(self.arena.free_on(addr, stream), Ok(Ok(_))));
+        assert!(matches!(self.arena.free_on(addr, stream), Ok(Freed::Done | Freed::InQueue)));
         // None is the one that it was allocated on.
         let stream = if stream == Stream::NONE { allocated_on } else { stream };
         units(addr, size).for_each(|unit| _ = self.pending.insert(unit, stream));

@@ -10,8 +10,10 @@ use flate2::read::MultiGzDecoder;
 use serde_json::{Value, json};
 
 use crate::cargo::{self, Profile};
+use crate::driver_calls;
 use crate::files;
 use crate::install;
+use crate::instructions;
 use crate::interposer;
 use crate::targets;
 use crate::tensorflow::{self, Program, TensorFlow};
@@ -26,7 +28,8 @@ const LOCKS: &str = "locks";
 pub struct Bench {
     /// Measure only this; may be repeated: first_allocation, host_memory, traces, random_sizes,
     /// same_size, threads (both allocators), streams (against the plain calls), waste (the least limits of the
-    /// traces on HOST_VMM), preload (the interposer, on the simulated driver), locks (kinds of locks)
+    /// traces on HOST_VMM), preload (the interposer, on the simulated driver), driver_calls (of frees and requests on
+    /// streams, on the simulated driver), instructions (of a pair, by callgrind), locks (kinds of locks)
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
     /// Write the figures of both allocators to FILE [default: bench/figures.json in target/]
@@ -45,7 +48,8 @@ pub struct Bench {
 impl Bench {
     /// Builds, measures, and prints tables.
     pub fn run(&self, workspace: &Workspace) -> Result<()> {
-        let others = [LOCKS, waste::SECTION, interposer::SECTION];
+        let others =
+            [LOCKS, waste::SECTION, interposer::SECTION, driver_calls::SECTION, instructions::SECTION];
         let sections = self.only.iter().map(String::as_str).filter(|name| !others.contains(name));
         let sections: Vec<&str> = sections.collect();
         let wanted = |section: &str| self.only.is_empty() || self.only.iter().any(|name| name == section);
@@ -65,6 +69,20 @@ impl Bench {
             figures = Some(self.further(workspace, figures, |prefix| {
                 let rows = interposer::measure(workspace, prefix, &traces(workspace)?)?;
                 print!("{}", interposer::table(&rows));
+                Ok(rows)
+            })?);
+        }
+        if wanted(driver_calls::SECTION) {
+            figures = Some(self.further(workspace, figures, |prefix| {
+                let rows = driver_calls::measure(workspace, prefix)?;
+                print!("{}", driver_calls::table(&rows));
+                Ok(rows)
+            })?);
+        }
+        if wanted(instructions::SECTION) {
+            figures = Some(self.further(workspace, figures, |prefix| {
+                let rows = instructions::measure(workspace, prefix)?;
+                print!("{}", instructions::table(&rows));
                 Ok(rows)
             })?);
         }

@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use serde_json::Value;
 
+use crate::driver_calls;
 use crate::interposer;
 
 /// How many programs were recorded; a mean over fewer is another figure.
@@ -82,6 +83,14 @@ pub fn judge(figures: &Value) -> Vec<Target> {
     let (slowest, four) = streams(figures);
     add("bfc_alloc_async and bfc_free_async, one stream", slowest, Bound::AtMost(1.5), plain);
     add("the same on four streams, serve_mix", four, Bound::AtMost(2.0), plain);
+
+    let calls = |name: &str, key: &str| count(figures, driver_calls::SECTION, name, key);
+    let alone = calls(driver_calls::ALONE, "libbfc");
+    add("driver calls of a free, one stream alone", alone, Bound::AtMost(0.0), "calls");
+    let several = calls(driver_calls::SEVERAL, "events");
+    add("events that a free records, four streams", several, Bound::AtMost(1.0), "events");
+    let recorded = calls(driver_calls::RECORDED, "events");
+    add("the same, with a use recorded on one other stream", recorded, Bound::AtMost(2.0), "events");
 
     let first = "first_allocation";
     let what = "creation and first allocation, pool of 80 GiB";
@@ -206,6 +215,19 @@ fn ratio(figures: &Value, section: &str, name: &str) -> Found {
     number(figures, section, name, "ratio")
 }
 
+/// A figure that may be 0.
+fn count(figures: &Value, section: &str, name: &str, key: &str) -> Found {
+    let rows = rows(figures, section);
+    if rows.is_empty() {
+        return Found::Nothing;
+    }
+    let row = rows.into_iter().find(|row| row["name"] == *name);
+    match row.and_then(|row| row[key].as_f64()).filter(|value| *value >= 0.0) {
+        Some(value) => Found::Number(value),
+        None => Found::Fault(format!("no {key} of {section}, {name}")),
+    }
+}
+
 /// A figure. The program writes null for what is no number, and leaves TensorFlow's out without it.
 fn number(figures: &Value, section: &str, name: &str, key: &str) -> Found {
     let rows = rows(figures, section);
@@ -300,6 +322,13 @@ mod tests {
             rows.push(json!({"section": "waste", "name": name, "libbfc": 1.0}));
         }
         rows.push(json!({"section": "preload", "name": "a pair, with the interposer", "libbfc": 150.0}));
+        for (name, calls, events) in [
+            (driver_calls::ALONE, 0.0, 0.0),
+            (driver_calls::SEVERAL, 5.0, 1.0),
+            (driver_calls::RECORDED, 10.0, 2.0),
+        ] {
+            rows.push(json!({"section": "driver_calls", "name": name, "libbfc": calls, "events": events}));
+        }
         let limits = json!([{"room": 2.0, "frees": 100.0}]);
         rows.push(json!({"section": "preload", "name": "a, cuda", "peak": 2_u64 << 30, "limits": limits}));
         json!({"results": rows, "summary": {}})
@@ -331,7 +360,7 @@ mod tests {
     #[test]
     fn figures_that_just_reach_all_targets_pass() {
         let targets = judge(&good());
-        assert_eq!(targets.len(), 16);
+        assert_eq!(targets.len(), 19);
         assert!(targets.iter().all(|target| target.met == Some(true)), "{}", table(&targets));
         assert!(!table(&targets).contains("missed"));
     }
@@ -353,6 +382,9 @@ mod tests {
             ("waste", "mlp_tiny", "libbfc", 1.04),
             ("streams", "trace5, one stream", "ratio", 1.51),
             ("streams", "serve_mix, four streams", "ratio", 2.01),
+            ("driver_calls", driver_calls::ALONE, "libbfc", 0.01),
+            ("driver_calls", driver_calls::SEVERAL, "events", 1.01),
+            ("driver_calls", driver_calls::RECORDED, "events", 2.01),
         ] {
             let figures = with(section, name, key, Some(bad.into()));
             assert_eq!(missed(&figures), 1, "{section}, {name}");
@@ -377,6 +409,8 @@ mod tests {
         assert_eq!(missed(&without(|row| row["name"] == "trace6, one stream")), 1);
         assert_eq!(missed(&without(|row| row["name"] == "serve_mix, four streams")), 1);
         assert_eq!(missed(&without(|row| row["name"] == "wall time")), 1);
+        assert_eq!(missed(&without(|row| row["name"] == driver_calls::ALONE)), 1);
+        assert_eq!(missed(&with("driver_calls", driver_calls::SEVERAL, "events", Some(Value::Null))), 1);
         assert_eq!(missed(&without(|row| row["name"] == "trace6")), 2);
         assert_eq!(missed(&without(|row| row["name"] == "f")), 2);
         assert_eq!(missed(&with("waste", "f", "libbfc", Some(Value::Null))), 2);
@@ -397,9 +431,10 @@ mod tests {
         assert_eq!(not_measured(&alone), 9);
         assert!(table(&judge(&alone)).contains("not measured"));
         assert_eq!(not_measured(&without(|row| row["section"] == "traces")), 2);
-        assert_eq!(not_measured(&without(|row| row["section"] != "host_memory")), 15);
+        assert_eq!(not_measured(&without(|row| row["section"] != "host_memory")), 18);
         assert_eq!(not_measured(&without(|row| row["section"] == "waste")), 2);
         assert_eq!(not_measured(&without(|row| row["section"] == "preload")), 2);
-        assert_eq!(not_measured(&json!({})), 16);
+        assert_eq!(not_measured(&without(|row| row["section"] == "driver_calls")), 3);
+        assert_eq!(not_measured(&json!({})), 19);
     }
 }

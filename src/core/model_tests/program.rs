@@ -2,7 +2,7 @@
 
 use super::model::{Away, Chunk, Coming, Free, Hole, Live, Model};
 use super::{Family, Layout, Random};
-use crate::core::arena::{Arena, Refused, Want};
+use crate::core::arena::{Arena, Freed, Refused, Want};
 use crate::core::chunks::{NIL, State};
 use crate::core::lanes::Stream;
 use crate::core::obtain::usable;
@@ -139,7 +139,7 @@ impl Program {
         let addr = self.live.swap_remove(place);
         let before = self.arena.stats().metadata_bytes;
         self.model.free(addr);
-        assert_eq!(self.arena.free(addr), Ok(crate::core::arena::Freed::Done));
+        assert_eq!(self.arena.free(addr), Freed::Done);
         assert_eq!(self.arena.stats().metadata_bytes, before, "a free needs no memory");
         self.did(format!("free {addr:#x}"));
     }
@@ -386,7 +386,7 @@ impl Program {
         assert_eq!(arena.chunk_in_use(addr).is_some(), in_use);
         if !in_use {
             let refused = if start.is_some() { Refused::AlreadyFree } else { Refused::NotAChunk };
-            assert_eq!(arena.free(addr), Err(refused));
+            assert_eq!(arena.free(addr), Freed::Refused(refused));
         }
         self.did(format!("probe {addr:#x}"));
     }
