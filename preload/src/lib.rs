@@ -11,6 +11,7 @@
 //! resolve                                 dlsym and cuGetProcAddress
 //! watch     trace  report                 what a person can see of it all
 //! contexts  created  captures             whose memory it is, whose work; when nothing may be synchronised
+//! relations conservative  unanalysed      whose work may touch which device's memory
 //! pool                                    a device's pool: serve, wait, synchronise, give up
 //! device    pinned  ordered  pointers     the hooks
 //! life                                    beginning and end of the process and of contexts
@@ -25,6 +26,7 @@
 
 mod bfc;
 mod captures;
+mod conservative;
 mod contexts;
 mod created;
 mod device;
@@ -41,4 +43,5 @@ mod resolve;
 mod settings;
 mod text;
 mod trace;
+mod unanalysed;
 mod watch;
