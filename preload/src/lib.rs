@@ -13,6 +13,7 @@
 //! contexts  created  captures             whose memory it is, whose work; when nothing may be synchronised
 //! relations conservative  unanalysed      whose work may touch which device's memory
 //! pool                                    a device's pool: serve, wait, synchronise, give up
+//! streams                                 the streams that pools know, with their contexts
 //! device    pinned  ordered  pointers     the hooks
 //! life                                    beginning and end of the process and of contexts
 //! ```
@@ -41,6 +42,7 @@ mod relations;
 mod report;
 mod resolve;
 mod settings;
+mod streams;
 mod text;
 mod trace;
 mod unanalysed;

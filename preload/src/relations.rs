@@ -112,7 +112,7 @@ fn note_peer(owner: CUcontext) {
 
 /// Work on a stream is about to touch some addresses.
 #[cold]
-fn note_addresses(stream: CUstream, addresses: &[CUdeviceptr]) {
+pub(crate) fn note_addresses(stream: CUstream, addresses: &[CUdeviceptr]) {
     for &address in addresses.iter().filter(|&&address| address != 0) {
         // Pinned memory is every context's anyway.
         let Some(owner) = bfc::owner(address).and_then(|owner| usize::try_from(owner).ok()) else { continue };
