@@ -61,6 +61,9 @@ macro_rules! releases {
                 let pooled = of_device(device).filter(|_| is_last);
                 if is_last {
                     pool::note_end();
+                }
+                if contexts::is_last_hold(device) {
+                    // Where this device has no pool that holds the context, others may know streams of it.
                     streams::forget_context(contexts::primary_handle(device));
                 }
                 if let Some((number, pool)) = pooled {

@@ -138,10 +138,13 @@ allocates! {
 /// Takes back what is of a pool.
 fn free(address: u64, stream: CUstream) -> Option<CUresult> {
     let pool = pool::owner(address)?;
-    // A default stream is the current context's.
-    if is_default(stream) && contexts::current() == Current::None {
+    // A default stream is the current context's, and libbfc takes it for that of the device's primary one.
+    let current = if is_default(stream) { Some(contexts::current()) } else { None };
+    if current == Some(Current::None) {
         return Some(without_context());
     }
+    let is_default_elsewhere =
+        current.is_some_and(|current| current != pool.device().map_or(Current::Other, Current::Primary));
     if captures::any() && !stream.is_null() && captures::is_captured(stream) {
         // A graph frees what it has allocated itself, and nothing else.
         return Some(CUDA_ERROR_INVALID_VALUE);
@@ -149,7 +152,7 @@ fn free(address: u64, stream: CUstream) -> Option<CUresult> {
     if contexts::are_several() {
         relations::note_addresses(stream, &[address]);
     }
-    if !settings::serves_async() || !streams::note(stream) {
+    if !settings::serves_async() || is_default_elsewhere || !streams::note(stream) {
         return take_back(address);
     }
     match bfc::bfc_free_async(pool.ordinal(), pool::pointer(address), stream.cast()) {
