@@ -10,7 +10,7 @@ use std::time::Duration;
 use cuda_sys::*;
 
 use crate::hooks::{self, real};
-use crate::{bfc, contexts, ordered, pool};
+use crate::{bfc, contexts, pool, streams};
 
 /// A stream that is captured, and the context that it is of, as far as the driver says; NULL is none.
 struct Place {
@@ -93,6 +93,23 @@ fn let_entries_pass() {
     }
 }
 
+/// Captures may go unannounced, for a test to show that programs with captures see it.
+const ANNOUNCES: bool = !cfg!(feature = "without-announcement");
+
+/// Tells libbfc that a capture begins.
+fn announce_begin() {
+    if ANNOUNCES {
+        bfc::bfc_capture_begin();
+    }
+}
+
+/// Tells libbfc that a capture has ended.
+fn announce_end() {
+    if ANNOUNCES {
+        bfc::bfc_capture_end();
+    }
+}
+
 /// Whether anything is captured.
 pub(crate) fn any() -> bool {
     COUNT.load(Ordering::Acquire) != 0
@@ -134,7 +151,7 @@ fn begun(stream: CUstream) {
     let context = contexts::of_stream(named(stream)).unwrap_or(ptr::null_mut());
     PLACES.iter().find(|place| place.change(ptr::null_mut(), named(stream), context));
     COUNT.fetch_add(1, Ordering::SeqCst);
-    bfc::bfc_capture_begin();
+    announce_begin();
     let_entries_pass();
 }
 
@@ -155,7 +172,7 @@ fn ended_if_begun(stream: CUstream) {
 fn one_less() {
     let less = |count: usize| count.checked_sub(1);
     if COUNT.fetch_update(Ordering::AcqRel, Ordering::Relaxed, less).is_ok() {
-        bfc::bfc_capture_end();
+        announce_end();
     }
 }
 
@@ -197,11 +214,11 @@ impl Within {
     /// Runs `work`, which ends what is of their context, as if they were over: they are about to end with it.
     pub(crate) fn disregarded(&self, work: impl FnOnce()) {
         for _ in 0..self.places.count_ones() {
-            bfc::bfc_capture_end();
+            announce_end();
         }
         work();
         for _ in 0..self.places.count_ones() {
-            bfc::bfc_capture_begin();
+            announce_begin();
         }
     }
 
@@ -342,7 +359,7 @@ macro_rules! destroys {
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $symbol(stream: CUstream) -> CUresult {
                 let Some(destroy) = real::$symbol() else { return CUDA_ERROR_NOT_INITIALIZED };
-                ordered::forget_stream(stream);
+                streams::forget(stream);
                 // SAFETY: the caller's argument.
                 let code = unsafe { destroy(stream) };
                 if code == CUDA_SUCCESS {

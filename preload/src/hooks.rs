@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use cuda_sys::{Driver, FUNCTIONS, NEWEST_HEADERS};
 
 use crate::captures::*;
+use crate::conservative::*;
 use crate::created::*;
 use crate::device::*;
 use crate::life::*;
@@ -16,12 +17,15 @@ use crate::pinned::*;
 use crate::pointers::*;
 use crate::relations::*;
 use crate::resolve::{cuGetProcAddress, cuGetProcAddress_v2};
+use crate::unanalysed;
 
 /// A function that we stand before.
 pub(crate) struct Hook {
     pub(crate) symbol: &'static CStr,
-    /// The function of cuda-sys's list that it is, or is the twin of.
+    /// The function of cuda-sys's list that it is, or is the twin of; of one that is not analysed what `cuGetProcAddress` takes.
     of: &'static str,
+    /// The version from which on `cuGetProcAddress` gives one that is not analysed.
+    since: c_int,
     pub(crate) ours: *const c_void,
     pub(crate) fate: Fate,
     real: AtomicPtr<c_void>,
@@ -49,6 +53,7 @@ macro_rules! table {
                 Err(_) => c"",
             },
             of: stringify!($of),
+            since: 0,
             ours: $symbol as *const c_void,
             fate: Fate::$fate,
             real: AtomicPtr::new(ptr::null_mut()),
@@ -72,9 +77,43 @@ macro_rules! table {
 }
 crate::list::hooks!(table);
 
+macro_rules! unanalysed_table {
+    ($($symbol:ident as $name:literal since $since:literal, $why:literal;)*) => {
+        /// The hooks of functions that are not analysed.
+        static UNANALYSED: [Hook; [$($since),*].len()] = [$(Hook {
+            symbol: match CStr::from_bytes_with_nul(concat!(stringify!($symbol), "\0").as_bytes()) {
+                Ok(name) => name,
+                Err(_) => c"",
+            },
+            of: $name,
+            since: $since,
+            ours: $symbol as *const c_void,
+            fate: Fate::Watched,
+            real: AtomicPtr::new(ptr::null_mut()),
+            called: AtomicBool::new(false),
+            looked_up: [const { AtomicBool::new(false) }; 2],
+        },)*];
+    };
+}
+crate::unanalysed::unanalysed!(unanalysed_table);
+
+/// Every hook.
+fn all() -> impl Iterator<Item = &'static Hook> {
+    HOOKS.iter().chain(&UNANALYSED)
+}
+
 #[inline]
 fn real(place: usize) -> Option<ptr::NonNull<c_void>> {
-    let hook = HOOKS.get(place)?;
+    real_of(HOOKS.get(place)?)
+}
+
+/// The driver's own function behind a hook of one that is not analysed.
+pub(crate) fn real_unanalysed(place: usize) -> Option<ptr::NonNull<c_void>> {
+    real_of(UNANALYSED.get(place)?)
+}
+
+#[inline]
+fn real_of(hook: &Hook) -> Option<ptr::NonNull<c_void>> {
     if !hook.called.load(Ordering::Relaxed) {
         crate::watch::called(hook);
     }
@@ -92,7 +131,7 @@ pub(crate) fn load() -> Option<Driver> {
     static LOADED: AtomicBool = AtomicBool::new(false);
     let driver = Driver::load().ok()?;
     if !LOADED.load(Ordering::Acquire) {
-        for hook in &HOOKS {
+        for hook in all() {
             hook.real.store(driver.symbol(hook.symbol), Ordering::Relaxed);
         }
         LOADED.store(true, Ordering::Release);
@@ -102,22 +141,42 @@ pub(crate) fn load() -> Option<Driver> {
 
 /// Whether there is a hook by a name that the driver exports.
 pub(crate) fn is_one(symbol: &CStr) -> bool {
-    HOOKS.iter().any(|hook| hook.symbol == symbol)
+    all().any(|hook| hook.symbol == symbol)
 }
 
 /// The hook for a function of the driver.
 pub(crate) fn before(real: *mut c_void) -> Option<&'static Hook> {
     load()?;
-    HOOKS.iter().find(|hook| hook.real.load(Ordering::Relaxed) == real)
+    all().find(|hook| hook.real.load(Ordering::Relaxed) == real)
 }
 
 /// Whether there is a hook by a name that `cuGetProcAddress` takes.
 pub(crate) fn has_name(name: &CStr) -> bool {
-    let name = name.to_bytes();
-    FUNCTIONS
-        .iter()
-        .filter(|known| known.name.as_bytes() == name)
-        .any(|known| HOOKS.iter().any(|hook| hook.of == known.symbol))
+    name.to_str().is_ok_and(has_name_of)
+}
+
+fn has_name_of(name: &str) -> bool {
+    UNANALYSED.iter().any(|hook| hook.of == name)
+        || FUNCTIONS
+            .iter()
+            .filter(|known| known.name == name)
+            .any(|known| HOOKS.iter().any(|hook| hook.of == known.symbol))
+}
+
+/// Whether work may touch memory by what `cuGetProcAddress` gives for a name.
+pub(crate) fn is_touching(name: &CStr) -> bool {
+    name.to_str().is_ok_and(|name| {
+        // The 32-bit functions have the names of others.
+        unanalysed::may_touch(name) && (has_name_of(name) || !unanalysed::is_harmless(name))
+    })
+}
+
+/// Whether work may touch memory by a function that no header has which was looked at, or that is not hooked for another
+/// reason than being harmless.
+pub(crate) fn may_touch_unseen(symbol: &CStr) -> bool {
+    symbol
+        .to_str()
+        .is_ok_and(|name| unanalysed::may_touch(name) && !unanalysed::is_harmless(name) && !is_one(symbol))
 }
 
 /// The hook for what `cuGetProcAddress` gives by a name, a version and flags, as its documentation says. A version later
@@ -127,6 +186,15 @@ pub(crate) fn by_version(name: &CStr, version: c_int, per_thread: bool) -> Optio
         return None;
     }
     let name = name.to_str().ok()?;
+    let is_twin =
+        |hook: &Hook| [&b"_ptsz"[..], b"_ptds"].iter().any(|twin| hook.symbol.to_bytes().ends_with(twin));
+    let unanalysed = UNANALYSED.iter().filter(|hook| hook.of == name && hook.since <= version);
+    let is_wanted = |hook: &&Hook| is_twin(hook) == per_thread;
+    // Not all have a twin.
+    let newest = unanalysed.clone().filter(is_wanted).max_by_key(|hook| hook.since);
+    if let Some(hook) = newest.or_else(|| unanalysed.max_by_key(|hook| hook.since)) {
+        return Some(hook);
+    }
     let known = FUNCTIONS.iter().filter(|known| known.name == name && known.since <= version);
     let function = known.max_by_key(|known| known.since)?;
     let twin = function.twin.filter(|_| per_thread && version >= 7000);

@@ -11,7 +11,9 @@
 //! resolve                                 dlsym and cuGetProcAddress
 //! watch     trace  report                 what a person can see of it all
 //! contexts  created  captures             whose memory it is, whose work; when nothing may be synchronised
+//! relations conservative  unanalysed      whose work may touch which device's memory
 //! pool                                    a device's pool: serve, wait, synchronise, give up
+//! streams                                 the streams that pools know, with their contexts
 //! device    pinned  ordered  pointers     the hooks
 //! life                                    beginning and end of the process and of contexts
 //! ```
@@ -25,6 +27,7 @@
 
 mod bfc;
 mod captures;
+mod conservative;
 mod contexts;
 mod created;
 mod device;
@@ -39,6 +42,8 @@ mod relations;
 mod report;
 mod resolve;
 mod settings;
+mod streams;
 mod text;
 mod trace;
+mod unanalysed;
 mod watch;

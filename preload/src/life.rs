@@ -4,7 +4,7 @@ use cuda_sys::*;
 
 use crate::hooks::real;
 use crate::pool::{self, Pool};
-use crate::{captures, contexts, created, ordered, pinned, report, settings, trace, watch};
+use crate::{captures, contexts, created, ordered, pinned, report, settings, streams, trace, watch};
 
 /// Nothing of CUDA is called here: most processes that this library is loaded into have none.
 extern "C" fn loaded() {
@@ -62,6 +62,10 @@ macro_rules! releases {
                 if is_last {
                     pool::note_end();
                 }
+                if contexts::is_last_hold(device) {
+                    // Where this device has no pool that holds the context, others may know streams of it.
+                    streams::forget_context(contexts::primary_handle(device));
+                }
                 if let Some((number, pool)) = pooled {
                     captured.disregarded(|| {
                         pool.end();
@@ -101,6 +105,7 @@ macro_rules! resets {
                 let Some(reset) = real::$symbol() else { return CUDA_ERROR_NOT_INITIALIZED };
                 let captured = captures::within(contexts::primary_handle(device));
                 pool::note_end();
+                streams::forget_context(contexts::primary_handle(device));
                 // SAFETY: the caller's argument.
                 let code = unsafe { reset(device) };
                 if code == CUDA_SUCCESS {
@@ -136,6 +141,7 @@ macro_rules! destroys {
                 created::forget(context);
                 pool::note_end();
                 let captured = captures::within(context);
+                streams::forget_context(context);
                 // SAFETY: the caller's argument.
                 let code = unsafe { destroy(context) };
                 if code == CUDA_SUCCESS {

@@ -103,6 +103,8 @@ macro_rules! hooks {
         cuMemcpy3DPeerAsync_ptsz: cuMemcpy3DPeerAsync, Watched, "the same";
         cuGraphAddMemcpyNode: cuGraphAddMemcpyNode, Watched, "a graph may run anywhere: with several contexts every pool waits for all of them from then on";
         cuGraphExecMemcpyNodeSetParams: cuGraphExecMemcpyNodeSetParams, Watched, "the same";
+        cuMemSetAccess: cuMemSetAccess, Watched, "of pooled memory: with several contexts every pool waits for all of them from then on";
+        cuMemRetainAllocationHandle: cuMemRetainAllocationHandle, Watched, "the same";
         // The life of contexts.
         cuDevicePrimaryCtxRetain: cuDevicePrimaryCtxRetain, Watched, "how often the program holds the context";
         cuDevicePrimaryCtxRelease: cuDevicePrimaryCtxRelease, Watched, "the pool goes with the program's last hold on the context, and captures end with it";
@@ -156,12 +158,11 @@ pub(crate) const NOT_HOOKED: &[(&str, &str)] = &[
         "arrays are opaque: they have no address",
     ),
     (
-        "cuMemMap cuMemMapArrayAsync cuMemUnmap cuMemRelease cuMemAddressReserve cuMemAddressFree cuMemSetAccess",
+        "cuMemMap cuMemMapArrayAsync cuMemUnmap cuMemRelease cuMemAddressReserve cuMemAddressFree",
         "virtual memory that the program manages itself",
     ),
     (
-        "cuMulticastBindAddr cuMulticastBindAddr_v2 cuMulticastBindMem cuMulticastBindMem_v2 cuMulticastUnbind \
-         cuLogicalEndpointBindAddr cuLogicalEndpointBindMem cuLogicalEndpointUnbind",
+        "cuMulticastBindMem cuMulticastBindMem_v2 cuMulticastUnbind cuLogicalEndpointBindMem cuLogicalEndpointUnbind",
         "they bind virtual memory that the program manages itself",
     ),
     (
@@ -170,7 +171,7 @@ pub(crate) const NOT_HOOKED: &[(&str, &str)] = &[
         "the driver's own pools",
     ),
     (
-        "cuImportExternalMemory cuExternalMemoryGetMappedBuffer cuExternalMemoryGetMappedMipmappedArray \
+        "cuExternalMemoryGetMappedBuffer cuExternalMemoryGetMappedMipmappedArray \
          cuDestroyExternalMemory",
         "memory of another API",
     ),

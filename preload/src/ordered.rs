@@ -11,7 +11,7 @@ use crate::device::{take_back, with_trim, without_context};
 use crate::hooks::{self, real};
 use crate::pool::{self, Pool, Refused};
 use crate::watch::{self, Passed};
-use crate::{captures, settings, trace};
+use crate::{captures, relations, settings, streams, trace};
 
 /// For each device a stream in which nothing is ever queued: memory that is taken in its order may be used by any work
 /// at once, as cudaMalloc's is.
@@ -62,16 +62,6 @@ pub(crate) fn forget_device(device: usize) {
     }
 }
 
-/// A stream is about to be destroyed: another may get its handle.
-pub(crate) fn forget_stream(stream: CUstream) {
-    if settings::serves_async() && !stream.is_null() {
-        for pool in Pool::of_devices() {
-            // Where the stream was never used that is no news.
-            bfc::bfc_forget_stream(pool.ordinal(), stream.cast());
-        }
-    }
-}
-
 /// The per-thread default stream as the twins mean it, by a name that means it everywhere.
 fn per_thread(stream: CUstream) -> CUstream {
     if stream.is_null() { ptr::without_provenance_mut(2) } else { stream }
@@ -88,7 +78,7 @@ fn serve(place: *mut CUdeviceptr, bytes: usize, stream: CUstream) -> Result<u64,
     // Registers the device, if it is a new one.
     let current = contexts::current();
     let Current::Primary(device) = current else { return Err(Refused::Pass(Passed::Context)) };
-    if !is_of(stream, current) {
+    if !is_of(stream, current) || !streams::note(stream) {
         return Err(Refused::Pass(Passed::Context));
     }
     let pool = Pool::of_device(device).ok_or(Refused::Pass(Passed::Context))?;
@@ -148,15 +138,21 @@ allocates! {
 /// Takes back what is of a pool.
 fn free(address: u64, stream: CUstream) -> Option<CUresult> {
     let pool = pool::owner(address)?;
-    // A default stream is the current context's.
-    if is_default(stream) && contexts::current() == Current::None {
+    // A default stream is the current context's, and libbfc takes it for that of the device's primary one.
+    let current = if is_default(stream) { Some(contexts::current()) } else { None };
+    if current == Some(Current::None) {
         return Some(without_context());
     }
+    let is_default_elsewhere =
+        current.is_some_and(|current| current != pool.device().map_or(Current::Other, Current::Primary));
     if captures::any() && !stream.is_null() && captures::is_captured(stream) {
         // A graph frees what it has allocated itself, and nothing else.
         return Some(CUDA_ERROR_INVALID_VALUE);
     }
-    if !settings::serves_async() {
+    if contexts::are_several() {
+        relations::note_addresses(stream, &[address]);
+    }
+    if !settings::serves_async() || is_default_elsewhere || !streams::note(stream) {
         return take_back(address);
     }
     match bfc::bfc_free_async(pool.ordinal(), pool::pointer(address), stream.cast()) {

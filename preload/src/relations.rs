@@ -6,7 +6,11 @@
 //! device, and for others only once their work can touch its memory:
 //! - "on success all allocations from peerContext will immediately be accessible by the current context" (cuda.h,
 //!   cuCtxEnablePeerAccess), and "access granted by this call is unidirectional";
-//! - a copy reaches the memory of any device without that (CUDA C++ Programming Guide, Peer-to-Peer Memory Copy).
+//! - a copy reaches the memory of any device without that (CUDA C++ Programming Guide, Peer-to-Peer Memory Copy);
+//! - libbfc maps granules for all devices that can reach their device: "The calling GPU ... can access" what cuMemSetAccess
+//!   says, whatever cuCtxEnablePeerAccess was told.
+//!
+//! From the first call of a function that is not analysed (`unanalysed`) every pool waits for every context.
 //!
 //! What was once seen holds for good: disabling the access says nothing of the work that is queued.
 
@@ -16,8 +20,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use cuda_sys::*;
 
 use crate::contexts::{self, Current, DEVICES};
-use crate::hooks::real;
-use crate::{bfc, created};
+use crate::hooks::{self, real};
+use crate::pool::Pool;
+use crate::{bfc, created, settings};
 
 /// For each device's memory, whose work may touch it: a bit for each device's primary context, and one for each context
 /// that the program has created.
@@ -36,14 +41,40 @@ static IS_UNKNOWN: AtomicBool = AtomicBool::new(false);
 pub(crate) fn primary_may_touch(user: usize, owner: usize) -> bool {
     user == owner
         || IS_UNKNOWN.load(Ordering::Acquire)
+        || reaches(user, owner)
         || USERS.get(owner).is_none_or(|users| users.primaries.load(Ordering::Acquire) >> user & 1 != 0)
 }
 
 /// The same of a context that the program has created, by its place and its device.
 pub(crate) fn created_may_touch(place: usize, device: c_int, owner: usize) -> bool {
-    usize::try_from(device).is_ok_and(|device| device == owner)
+    usize::try_from(device).is_ok_and(|device| device == owner || reaches(device, owner))
         || IS_UNKNOWN.load(Ordering::Acquire)
         || USERS.get(owner).is_none_or(|users| users.created.load(Ordering::Acquire) >> place & 1 != 0)
+}
+
+/// From now on every pool waits for every context.
+#[inline]
+pub(crate) fn relate_all() {
+    if !IS_UNKNOWN.load(Ordering::Relaxed) {
+        IS_UNKNOWN.store(true, Ordering::Release);
+    }
+}
+
+/// Whether work of a device may touch memory of another device's pool because that is mapped for it: granules are, for all
+/// devices "that are capable of directly accessing memory" (cuda.h, cuDeviceCanAccessPeer). A pool of the program's own may
+/// have them.
+fn reaches(user: usize, owner: usize) -> bool {
+    let may_have_granules = settings::wants_granules()
+        || Pool::of_device(owner).is_some_and(|pool| pool.is_known() && !pool.is_ours());
+    if !may_have_granules {
+        return false;
+    }
+    let Some(Ok(ask)) = hooks::load().map(|driver| driver.cuDeviceCanAccessPeer()) else { return true };
+    let (Ok(user), Ok(owner)) = (c_int::try_from(user), c_int::try_from(owner)) else { return true };
+    let mut can = 0;
+    // SAFETY: the pointer is valid for writing.
+    let code = unsafe { ask(&mut can, user, owner) };
+    code != CUDA_SUCCESS || can != 0
 }
 
 /// A place is about to be another context's.
@@ -63,7 +94,7 @@ fn note(user: CUcontext, owner: usize) {
     match (contexts::known_as(user), created::place_of(user)) {
         (Current::Primary(device), _) => bit(&users.primaries, device),
         (_, Some(place)) => bit(&users.created, place),
-        _ => IS_UNKNOWN.store(true, Ordering::Release),
+        _ => relate_all(),
     }
 }
 
@@ -75,13 +106,13 @@ fn note_peer(owner: CUcontext) {
     };
     match (contexts::current_handle(), device) {
         (Some(user), Some(device)) => note(user, device),
-        _ => IS_UNKNOWN.store(true, Ordering::Release),
+        _ => relate_all(),
     }
 }
 
 /// Work on a stream is about to touch some addresses.
 #[cold]
-fn note_addresses(stream: CUstream, addresses: &[CUdeviceptr]) {
+pub(crate) fn note_addresses(stream: CUstream, addresses: &[CUdeviceptr]) {
     for &address in addresses.iter().filter(|&&address| address != 0) {
         // Pinned memory is every context's anyway.
         let Some(owner) = bfc::owner(address).and_then(|owner| usize::try_from(owner).ok()) else { continue };
@@ -92,7 +123,7 @@ fn note_addresses(stream: CUstream, addresses: &[CUdeviceptr]) {
             Some(user) if contexts::known_as(user) == Current::Primary(owner) => {}
             Some(user) => note(user, owner),
             // The call fails, for there is no context; or nobody can say.
-            None => IS_UNKNOWN.store(true, Ordering::Release),
+            None => relate_all(),
         }
     }
 }
@@ -101,7 +132,7 @@ fn note_addresses(stream: CUstream, addresses: &[CUdeviceptr]) {
 #[cold]
 fn note_node(addresses: &[CUdeviceptr]) {
     if addresses.iter().any(|&address| address != 0 && bfc::owner(address).is_some()) {
-        IS_UNKNOWN.store(true, Ordering::Release);
+        relate_all();
     }
 }
 
@@ -116,6 +147,41 @@ pub unsafe extern "C" fn cuCtxEnablePeerAccess(peer: CUcontext, flags: c_uint) -
         note_peer(peer);
     }
     code
+}
+
+/// The program maps memory itself. If it is pooled, work may touch it from then on by other addresses, or of other devices.
+fn note_mapped(address: CUdeviceptr) {
+    if address != 0 && bfc::owner(address).is_some() {
+        relate_all();
+    }
+}
+
+/// # Safety
+/// As the driver's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemSetAccess(
+    address: CUdeviceptr,
+    bytes: usize,
+    access: *const CUmemAccessDesc,
+    count: usize,
+) -> CUresult {
+    let Some(set) = real::cuMemSetAccess() else { return CUDA_ERROR_NOT_INITIALIZED };
+    note_mapped(address);
+    // SAFETY: the caller's arguments.
+    unsafe { set(address, bytes, access, count) }
+}
+
+/// # Safety
+/// As the driver's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemRetainAllocationHandle(
+    handle: *mut CUmemGenericAllocationHandle,
+    address: *mut c_void,
+) -> CUresult {
+    let Some(retain) = real::cuMemRetainAllocationHandle() else { return CUDA_ERROR_NOT_INITIALIZED };
+    note_mapped(address.addr() as CUdeviceptr);
+    // SAFETY: the caller's arguments.
+    unsafe { retain(handle, address) }
 }
 
 /// Functions that queue work which touches the named addresses on a stream; the legacy default stream, or the thread's own,

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use cuda_sys::*;
 
 use crate::hooks::{self, real};
-use crate::watch;
+use crate::{relations, watch};
 
 type Dlsym = unsafe extern "C" fn(handle: *mut c_void, name: *const c_char) -> *mut c_void;
 
@@ -89,6 +89,8 @@ pub unsafe extern "C" fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut
 unsafe extern "C" fn decide(handle: *mut c_void, name: *const c_char) -> Dlsym {
     let Some(next) = next() else { return nothing };
     // SAFETY: by the contract of dlsym the name is NUL-terminated.
+    unsafe { note_unseen(name) };
+    // SAFETY: as above.
     if !unsafe { is_hooked(name) } || handle == libc::RTLD_NEXT {
         return next;
     }
@@ -109,6 +111,21 @@ unsafe fn is_hooked(name: *const c_char) -> bool {
     // SAFETY: by this function's contract.
     let name = unsafe { CStr::from_ptr(name) };
     name.to_bytes().starts_with(b"cu") && hooks::is_one(name)
+}
+
+/// A function that nothing is known of may let work touch any memory once it is called, which would not be seen.
+///
+/// # Safety
+/// The name is NULL or NUL-terminated.
+unsafe fn note_unseen(name: *const c_char) {
+    if name.is_null() {
+        return;
+    }
+    // SAFETY: by this function's contract.
+    let name = unsafe { CStr::from_ptr(name) };
+    if name.to_bytes().starts_with(b"cu") && hooks::may_touch_unseen(name) {
+        relations::relate_all();
+    }
 }
 
 fn is_driver_loaded() -> bool {
@@ -167,8 +184,15 @@ fn replace(place: *mut *mut c_void, name: *const c_char, version: c_int, flags: 
             // SAFETY: as above.
             unsafe { *place = hook.ours.cast_mut() };
         }
-        None if version > NEWEST_HEADERS && hooks::has_name(name) => watch::too_new(name, version),
-        None => {}
+        None => {
+            if version > NEWEST_HEADERS && hooks::has_name(name) {
+                watch::too_new(name, version);
+            }
+            // It is another function than those that are known by that name.
+            if hooks::is_touching(name) {
+                relations::relate_all();
+            }
+        }
     }
 }
 

@@ -290,9 +290,18 @@ pub(crate) fn forget<'a>(
     }
     // Meanwhile everything may have gone, the lane with it; or all of that work is done, and the lane is another's.
     let is_of_use = guard.backend.get().order().is_some() && guard.arena.life() == life;
+    let lane = work.map(|work| work.lane);
     let Some(work) = work.filter(|&work| is_of_use && !guard.arena.is_done(work)) else {
         guard.forget_events(stream);
-        return Ok((guard, Ok(())));
+        if is_of_use {
+            let mut foreign = guard.events.take_foreign_spare();
+            // All of it is done, if the queue is not another stream's by now.
+            if let Some(lane) = lane.filter(|&lane| guard.arena.progress_of(lane).stream == stream) {
+                guard.events.take_foreign(lane, &mut foreign);
+            }
+            guard = destroy_all(guard, foreign);
+        }
+        return Ok((guard.check_entry()?, Ok(())));
     };
     let Pool { arena, events, .. } = &mut *guard;
     // Whatever is freed there later has this point too.
@@ -308,17 +317,18 @@ pub(crate) fn forget<'a>(
         let is_covered = recording.outcome == Outcome::Recorded;
         recording.note(&mut guard);
         guard.forget_events(stream);
+        let mut foreign = guard.events.take_foreign_spare();
         if is_covered {
-            guard = destroy_foreign(guard, work.lane);
+            guard.events.take_foreign(work.lane, &mut foreign);
         }
+        guard = destroy_all(guard, foreign);
     }
     Ok((guard.check_entry()?, recorded.map_err(Unsaid::say)))
 }
 
-/// Ends a queue's events of another context, which may end with the queue's stream. The last one, of the device's own
-/// context, stands for all of them.
-fn destroy_foreign(mut guard: Guard<'_>, lane: Lane) -> Guard<'_> {
-    let foreign = guard.events.take_foreign(lane);
+/// Destroys events of other contexts, which may end with a stream that is forgotten: those of its queue, for which the last
+/// one, of the device's own context, stands, and spare ones.
+fn destroy_all(mut guard: Guard<'_>, foreign: Vec<driver::Event>) -> Guard<'_> {
     if !foreign.is_empty() {
         (guard, _) = guard.ordering(|order| {
             foreign.into_iter().for_each(|event| order.destroy_event(event));

@@ -2,6 +2,8 @@
 
 #[path = "../../preload/src/list.rs"]
 mod list;
+#[path = "../../preload/src/unanalysed.rs"]
+mod unanalysed;
 
 use std::fmt::Write;
 
@@ -29,6 +31,22 @@ macro_rules! rows {
 }
 list::hooks!(rows);
 
+/// A hook of a function that is not analysed.
+struct Unanalysed {
+    symbol: &'static str,
+    name: &'static str,
+    since: i32,
+    why: &'static str,
+}
+
+macro_rules! unanalysed_rows {
+    ($($symbol:ident as $name:literal since $since:literal, $why:literal;)*) => {
+        const UNANALYSED: &[Unanalysed] =
+            &[$(Unanalysed { symbol: stringify!($symbol), name: $name, since: $since, why: $why },)*];
+    };
+}
+unanalysed::unanalysed!(unanalysed_rows);
+
 /// Writes the page, and says whether anything changed.
 pub fn write(workspace: &Workspace) -> Result<()> {
     let path = workspace.path(PAGE);
@@ -45,6 +63,7 @@ pub fn write(workspace: &Workspace) -> Result<()> {
 /// What libbfc_preload.so exports: the hooks, and the function by which programs look them up.
 pub fn exports() -> Vec<&'static str> {
     let mut names: Vec<&str> = HOOKS.iter().map(|hook| hook.symbol).collect();
+    names.extend(UNANALYSED.iter().map(|hook| hook.symbol));
     names.push("dlsym");
     names
 }
@@ -55,6 +74,15 @@ pub fn page() -> String {
     page += "\n## What the driver is asked for\n\n| function | | why |\n|---|---|---|\n";
     for hook in HOOKS {
         let _ = writeln!(page, "| `{}` | {} | {} |", hook.symbol, in_words(hook.fate), hook.why);
+    }
+    page += UNANALYSED_FUNCTIONS;
+    for hook in UNANALYSED {
+        let _ = writeln!(page, "| `{}` | {} |", hook.symbol, hook.why);
+    }
+    page += HARMLESS_FUNCTIONS;
+    for (names, why) in unanalysed::HARMLESS {
+        let names: Vec<String> = names.split(' ').map(|name| format!("`{name}`")).collect();
+        let _ = writeln!(page, "| {} | {why} |", names.join(", "));
     }
     page +=
         "\n## What has no hook\n\nThese give, take or map memory too, and go to the driver as they are.\n\n";
@@ -159,6 +187,45 @@ pub fn missing(header: &str, page: &str) -> Vec<String> {
     unknown.map(|name| format!("{name} is not in preload/src/list.rs")).collect()
 }
 
+/// What a header of the driver's has through which work may touch memory, and which is neither hooked nor known to be
+/// harmless. The other symbols are those of an older interface, which the header declares by their own names.
+pub fn unseen(header: &str) -> Vec<String> {
+    let declared = header.split("CUDAAPI ").skip(1).filter_map(|rest| Some(rest.split_once('(')?.0.trim()));
+    let mut wanted = Vec::new();
+    for name in declared.filter(|name| unanalysed::may_touch(name)) {
+        let (symbol, _) = symbol(header, name);
+        wanted.push(symbol.to_owned());
+        wanted.push(name.to_owned());
+        wanted.extend(twin(header, symbol));
+    }
+    wanted.sort_unstable();
+    wanted.dedup();
+    if wanted.is_empty() {
+        return vec!["the header has no function that touches memory".to_owned()];
+    }
+    let exports = exports();
+    wanted.retain(|symbol| !exports.contains(&&**symbol) && !unanalysed::is_harmless(symbol));
+    wanted.into_iter().map(|symbol| format!("{symbol} is not in preload/src/unanalysed.rs")).collect()
+}
+
+/// The twin of a symbol for the per-thread default stream, if a header has one.
+fn twin(header: &str, symbol: &str) -> Option<String> {
+    let has = |macro_name: &str| header.contains(&format!("{macro_name}({symbol})"));
+    let suffix = [("__CUDA_API_PTSZ", "_ptsz"), ("__CUDA_API_PTDS", "_ptds")];
+    suffix.into_iter().find(|(name, _)| has(name)).map(|(_, suffix)| format!("{symbol}{suffix}"))
+}
+
+/// The versions of functions that are not analysed that cudaTypedefs.h does not have.
+pub fn unknown_versions(typedefs: &str) -> Vec<String> {
+    let types = UNANALYSED.iter().map(|hook| {
+        let suffix = ["_ptsz", "_ptds"].into_iter().find(|suffix| hook.symbol.ends_with(suffix));
+        let version = if suffix.is_some() { hook.since.max(7000) } else { hook.since };
+        format!("PFN_{}_v{version}{}", hook.name, suffix.unwrap_or_default())
+    });
+    let unknown = types.filter(|name| !typedefs.contains(&format!("*{name})")));
+    unknown.map(|name| format!("{name} is not in cudaTypedefs.h")).collect()
+}
+
 /// The version that a header of NVIDIA's says it has.
 pub fn version(header: &str) -> Option<i32> {
     header.lines().find_map(|line| line.strip_prefix("#define CUDA_VERSION ")?.trim().parse().ok())
@@ -175,6 +242,24 @@ What `libbfc_preload.so` does with every function of the driver and of the runti
 - **corrected**: the driver is asked, and what it says of pooled memory is put right.
 - **refused**: an error for pooled memory.
 - **passed through**, **watched**: the driver does it; what is watched, the interposer has to know of.
+";
+
+const UNANALYSED_FUNCTIONS: &str = "
+## Functions that relate all contexts
+
+Work of one context may touch another device's memory through these, and the interposer does not look at their arguments.
+Each is passed through; from the first call on in a process with several contexts, every pool waits for every context. A
+function whose name begins like these and that is newer than the headers checked here has that effect when it is looked up.
+
+| function | why |
+|---|---|
+";
+
+const HARMLESS_FUNCTIONS: &str = "
+These have names like them and no hook:
+
+| functions | why |
+|---|---|
 ";
 
 fn in_words(fate: Fate) -> &'static str {
@@ -233,6 +318,23 @@ mod tests {
         assert!(missing(header, &page()).is_empty());
         let without = page().replace("`cuStreamEndCapture_ptsz`", "");
         assert_eq!(missing(header, &without), ["cuStreamEndCapture_ptsz is not in preload/src/list.rs"]);
+    }
+
+    #[test]
+    fn a_new_function_that_touches_memory_is_found() {
+        let header = "#define cuMemcpyBatchAsync __CUDA_API_PTSZ(cuMemcpyBatchAsync_v3)\n\
+                      #define cuGraphLaunch  __CUDA_API_PTSZ(cuGraphLaunch)\n\
+                      CUresult CUDAAPI cuMemcpyBatchAsync(int); CUresult CUDAAPI cuGraphLaunch(int);\n\
+                      CUresult CUDAAPI cuMemcpyToMoon(int); CUresult CUDAAPI cuGraphAddMoonNode(int);\n\
+                      CUresult CUDAAPI cuMemPrefetchAsync(int); CUresult CUDAAPI cuMemcpyHtoD_v2_ptds(int);";
+        let expected =
+            ["cuGraphAddMoonNode", "cuMemcpyBatchAsync_v3", "cuMemcpyBatchAsync_v3_ptsz", "cuMemcpyToMoon"];
+        assert_eq!(
+            unseen(header),
+            expected.map(|name| format!("{name} is not in preload/src/unanalysed.rs"))
+        );
+        assert_eq!(unseen("int f(void);").len(), 1);
+        assert_eq!(unknown_versions("").len(), UNANALYSED.len());
     }
 
     #[test]

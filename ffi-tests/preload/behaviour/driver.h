@@ -95,6 +95,8 @@ int cuMemAllocPitch_v2(Address *address, size_t *pitch, size_t width, size_t hei
 int cuMemAllocManaged(Address *address, size_t bytes, unsigned flags);
 int cuMemCreate(uint64_t *handle, size_t bytes, const MemoryKind *kind, unsigned long long flags);
 int cuMemRelease(uint64_t handle);
+/* CUmemAccessDesc: the kind and the number of a location, and flags. */
+int cuMemSetAccess(Address at, size_t bytes, const void *access, size_t count);
 int cuMemHostAlloc(void **memory, size_t bytes, unsigned flags);
 int cuMemAllocHost_v2(void **memory, size_t bytes);
 int cuMemFreeHost(void *memory);

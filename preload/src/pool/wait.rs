@@ -61,7 +61,7 @@ impl Pool {
     }
 
     /// The device; pinned memory is of none.
-    pub(super) fn device(self) -> Option<usize> {
+    pub(crate) fn device(self) -> Option<usize> {
         usize::try_from(self.ordinal).ok().filter(|&device| device < DEVICES)
     }
 

@@ -280,20 +280,31 @@ impl Events {
         self.sole = self.sole.filter(|&(other, _)| other != stream);
     }
 
-    /// Takes out a queue's events of other contexts, which may be about to end.
-    pub(super) fn take_foreign(&mut self, lane: Lane) -> Vec<Event> {
-        let Events { queues, held, .. } = self;
+    /// Takes out the spare events of other contexts, which may be about to end.
+    pub(super) fn take_foreign_spare(&mut self) -> Vec<Event> {
         let mut foreign = Vec::new();
+        self.spare.retain(|&event| {
+            let stays = event.context == Context::OWN;
+            if !stays {
+                keep(&mut foreign, event);
+            }
+            stays
+        });
+        foreign
+    }
+
+    /// The same of a queue's.
+    pub(super) fn take_foreign(&mut self, lane: Lane, foreign: &mut Vec<Event>) {
+        let Events { queues, held, .. } = self;
         if let Some(queue) = queues.get_mut(lane.index()) {
             queue.markers.retain(|&Marker { event, .. }| {
                 let stays = event.context == Context::OWN || held.contains(&event);
                 if !stays {
-                    keep(&mut foreign, event);
+                    keep(foreign, event);
                 }
                 stays
             });
         }
-        foreign
     }
 
     /// The newest event of a queue.

@@ -48,6 +48,11 @@ pub fn run(context: &mut Context) -> Result<()> {
             );
             context.gate(&name, &hooks::missing(&text, &hooks::page()));
         }
+        let text = files::read(&headers.include.join("cuda.h"))?;
+        let name = format!(
+            "CUDA {major}: every function of cuda.h that copies, fills, maps or changes nodes of graphs is hooked or harmless"
+        );
+        context.gate(&name, &hooks::unseen(&text));
         for (fault, put) in FAULTS {
             context.check(&format!("CUDA {major}: found: {fault}"), |workspace| {
                 let mut lists = lists.clone();
@@ -65,6 +70,8 @@ pub fn run(context: &mut Context) -> Result<()> {
 fn newest(context: &mut Context, versions: &[Headers]) -> Result<()> {
     let newest = versions.last().context("there are headers")?;
     let text = files::read(&newest.include.join("cuda.h"))?;
+    let typedefs = files::read(&newest.include.join("cudaTypedefs.h"))?;
+    context.gate("versions of functions that are not analysed", &hooks::unknown_versions(&typedefs));
     context.check("cuda_sys::NEWEST_HEADERS is the version of the newest headers", |_| {
         let version = hooks::version(&text).context("cuda.h does not say its version")?;
         if version != cuda_sys::NEWEST_HEADERS {

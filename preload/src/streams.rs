@@ -1,0 +1,94 @@
+//! The streams that pools know, with their contexts. A stream ends with its context too, and then libbfc must not use it any
+//! more, so it forgets the streams of a context before that ends.
+//!
+//! The table is bounded. A stream for which there is no place in it is never made known to a pool: memory that is allocated
+//! in its order is the driver's, and a free in its order waits for the device as cudaFree does.
+
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use cuda_sys::*;
+
+use crate::contexts::is_default;
+use crate::pool::Pool;
+use crate::{bfc, contexts, settings};
+
+struct Known {
+    /// NULL: the place is free.
+    stream: AtomicPtr<CUstream_st>,
+    context: AtomicPtr<CUctx_st>,
+}
+
+/// A power of two.
+const PLACES: usize = 1024;
+
+/// A stream is in one of so many places behind that of its hash.
+const NEAR: usize = 32;
+
+static KNOWN: [Known; PLACES] =
+    [const { Known { stream: AtomicPtr::new(ptr::null_mut()), context: AtomicPtr::new(ptr::null_mut()) } };
+        PLACES];
+
+/// The places where a stream may be.
+fn places(stream: CUstream) -> impl Iterator<Item = &'static Known> {
+    // Handles are addresses or small steps apart: Fibonacci hashing, whose high bits are the good ones.
+    let hash = (stream.addr() as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 54;
+    let first = usize::try_from(hash).unwrap_or_default();
+    (first..first + NEAR).filter_map(|place| KNOWN.get(place % PLACES))
+}
+
+/// Notes the context of a stream that a pool is about to know. Whether it may: default streams always, for they are named by
+/// what is no handle.
+pub(crate) fn note(stream: CUstream) -> bool {
+    if is_default(stream) || places(stream).any(|known| known.stream.load(Ordering::Acquire) == stream) {
+        return true;
+    }
+    let Some(context) = contexts::of_stream(stream) else { return false };
+    places(stream).any(|known| {
+        let taken =
+            known.stream.compare_exchange(ptr::null_mut(), stream, Ordering::AcqRel, Ordering::Relaxed);
+        if taken.is_ok() {
+            known.context.store(context, Ordering::Release);
+        }
+        taken.is_ok()
+    })
+}
+
+fn forget_in_pools(stream: CUstream) {
+    for pool in Pool::of_devices() {
+        // Where the stream was never used that is no news.
+        bfc::bfc_forget_stream(pool.ordinal(), stream.cast());
+    }
+}
+
+/// A stream is about to be destroyed: another may get its handle.
+pub(crate) fn forget(stream: CUstream) {
+    if !settings::serves_async() || is_default(stream) {
+        return;
+    }
+    for known in places(stream).filter(|known| known.stream.load(Ordering::Acquire) == stream) {
+        known.give_up(stream);
+    }
+    forget_in_pools(stream);
+}
+
+/// A context is about to end, and its streams with it.
+pub(crate) fn forget_context(context: CUcontext) {
+    if !settings::serves_async() || context.is_null() {
+        return;
+    }
+    for known in KNOWN.iter().filter(|known| known.context.load(Ordering::Acquire) == context) {
+        let stream = known.stream.load(Ordering::Acquire);
+        known.give_up(stream);
+        if !stream.is_null() {
+            forget_in_pools(stream);
+        }
+    }
+}
+
+impl Known {
+    fn give_up(&self, stream: CUstream) {
+        self.context.store(ptr::null_mut(), Ordering::Release);
+        let _ = self.stream.compare_exchange(stream, ptr::null_mut(), Ordering::AcqRel, Ordering::Relaxed);
+    }
+}

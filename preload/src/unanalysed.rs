@@ -1,0 +1,162 @@
+//! Functions through which work of one context may touch another device's memory, without peer access, and whose arguments
+//! the interposer does not look at. From the first call of one of them, every pool waits for every context.
+//!
+//! `cargo xtask hooks` and the suite `cuda-headers` read these lists, so nothing here may need anything else of this crate.
+
+/// Passes the list to `$callback!`. An entry is `SYMBOL as "NAME" since VERSION, "why";`, where SYMBOL is what libcuda.so.1
+/// exports, NAME what `cuGetProcAddress` takes, and VERSION the first one for which it gives this function.
+macro_rules! unanalysed {
+    ($callback:ident) => {
+        $callback! {
+        // Copies and fills.
+        cuMemcpyBatchAsync as "cuMemcpyBatchAsync" since 12080, "copies of any addresses";
+        cuMemcpyBatchAsync_ptsz as "cuMemcpyBatchAsync" since 12080, "the same";
+        cuMemcpyBatchAsync_v2 as "cuMemcpyBatchAsync" since 13000, "the same";
+        cuMemcpyBatchAsync_v2_ptsz as "cuMemcpyBatchAsync" since 13000, "the same";
+        cuMemcpy3DBatchAsync as "cuMemcpy3DBatchAsync" since 12080, "the same";
+        cuMemcpy3DBatchAsync_ptsz as "cuMemcpy3DBatchAsync" since 12080, "the same";
+        cuMemcpy3DBatchAsync_v2 as "cuMemcpy3DBatchAsync" since 13000, "the same";
+        cuMemcpy3DBatchAsync_v2_ptsz as "cuMemcpy3DBatchAsync" since 13000, "the same";
+        cuMemcpyWithAttributesAsync as "cuMemcpyWithAttributesAsync" since 13020, "a copy of any addresses";
+        cuMemcpyWithAttributesAsync_ptsz as "cuMemcpyWithAttributesAsync" since 13020, "the same";
+        cuMemcpy3DWithAttributesAsync as "cuMemcpy3DWithAttributesAsync" since 13020, "the same";
+        cuMemcpy3DWithAttributesAsync_ptsz as "cuMemcpy3DWithAttributesAsync" since 13020, "the same";
+        cuMemBatchDecompressAsync as "cuMemBatchDecompressAsync" since 12060, "reads and writes any addresses";
+        cuMemBatchDecompressAsync_ptsz as "cuMemBatchDecompressAsync" since 12060, "the same";
+        cuMemcpyDtoA_v2 as "cuMemcpyDtoA" since 3020, "a copy between memory and an array";
+        cuMemcpyDtoA_v2_ptds as "cuMemcpyDtoA" since 7000, "the same";
+        cuMemcpyAtoD_v2 as "cuMemcpyAtoD" since 3020, "the same";
+        cuMemcpyAtoD_v2_ptds as "cuMemcpyAtoD" since 7000, "the same";
+        cuMemsetD2D8_v2 as "cuMemsetD2D8" since 3020, "fills a rectangle";
+        cuMemsetD2D8_v2_ptds as "cuMemsetD2D8" since 7000, "the same";
+        cuMemsetD2D8Async as "cuMemsetD2D8Async" since 3020, "the same";
+        cuMemsetD2D8Async_ptsz as "cuMemsetD2D8Async" since 7000, "the same";
+        cuMemsetD2D16_v2 as "cuMemsetD2D16" since 3020, "fills a rectangle";
+        cuMemsetD2D16_v2_ptds as "cuMemsetD2D16" since 7000, "the same";
+        cuMemsetD2D16Async as "cuMemsetD2D16Async" since 3020, "the same";
+        cuMemsetD2D16Async_ptsz as "cuMemsetD2D16Async" since 7000, "the same";
+        cuMemsetD2D32_v2 as "cuMemsetD2D32" since 3020, "fills a rectangle";
+        cuMemsetD2D32_v2_ptds as "cuMemsetD2D32" since 7000, "the same";
+        cuMemsetD2D32Async as "cuMemsetD2D32Async" since 3020, "the same";
+        cuMemsetD2D32Async_ptsz as "cuMemsetD2D32Async" since 7000, "the same";
+        // Values.
+        cuStreamWriteValue32 as "cuStreamWriteValue32" since 8000, "writes to any address";
+        cuStreamWriteValue32_ptsz as "cuStreamWriteValue32" since 8000, "the same";
+        cuStreamWriteValue32_v2 as "cuStreamWriteValue32" since 11070, "the same";
+        cuStreamWriteValue32_v2_ptsz as "cuStreamWriteValue32" since 11070, "the same";
+        cuStreamWaitValue32 as "cuStreamWaitValue32" since 8000, "reads any address";
+        cuStreamWaitValue32_ptsz as "cuStreamWaitValue32" since 8000, "the same";
+        cuStreamWaitValue32_v2 as "cuStreamWaitValue32" since 11070, "the same";
+        cuStreamWaitValue32_v2_ptsz as "cuStreamWaitValue32" since 11070, "the same";
+        cuStreamWriteValue64 as "cuStreamWriteValue64" since 9000, "writes to any address";
+        cuStreamWriteValue64_ptsz as "cuStreamWriteValue64" since 9000, "the same";
+        cuStreamWriteValue64_v2 as "cuStreamWriteValue64" since 11070, "the same";
+        cuStreamWriteValue64_v2_ptsz as "cuStreamWriteValue64" since 11070, "the same";
+        cuStreamWaitValue64 as "cuStreamWaitValue64" since 9000, "reads any address";
+        cuStreamWaitValue64_ptsz as "cuStreamWaitValue64" since 9000, "the same";
+        cuStreamWaitValue64_v2 as "cuStreamWaitValue64" since 11070, "the same";
+        cuStreamWaitValue64_v2_ptsz as "cuStreamWaitValue64" since 11070, "the same";
+        cuStreamBatchMemOp as "cuStreamBatchMemOp" since 8000, "writes to and reads any addresses";
+        cuStreamBatchMemOp_ptsz as "cuStreamBatchMemOp" since 8000, "the same";
+        cuStreamBatchMemOp_v2 as "cuStreamBatchMemOp" since 11070, "the same";
+        cuStreamBatchMemOp_v2_ptsz as "cuStreamBatchMemOp" since 11070, "the same";
+        // Graphs.
+        cuGraphAddNode as "cuGraphAddNode" since 12020, "a node of any kind, that runs wherever the graph is launched";
+        cuGraphAddNode_v2 as "cuGraphAddNode" since 12030, "the same";
+        cuGraphAddNode_v3 as "cuGraphAddNode" since 13040, "the same";
+        cuGraphNodeSetParams as "cuGraphNodeSetParams" since 12020, "the same";
+        cuGraphNodeSetParams_v2 as "cuGraphNodeSetParams" since 13040, "the same";
+        cuGraphExecNodeSetParams as "cuGraphExecNodeSetParams" since 12020, "a node that runs wherever the graph is launched";
+        cuGraphMemcpyNodeSetParams as "cuGraphMemcpyNodeSetParams" since 10000, "the same";
+        cuGraphAddMemsetNode as "cuGraphAddMemsetNode" since 10000, "the same";
+        cuGraphMemsetNodeSetParams as "cuGraphMemsetNodeSetParams" since 10000, "the same";
+        cuGraphExecMemsetNodeSetParams as "cuGraphExecMemsetNodeSetParams" since 10020, "the same";
+        cuGraphAddBatchMemOpNode as "cuGraphAddBatchMemOpNode" since 11070, "the same";
+        cuGraphBatchMemOpNodeSetParams as "cuGraphBatchMemOpNodeSetParams" since 11070, "the same";
+        cuGraphExecBatchMemOpNodeSetParams as "cuGraphExecBatchMemOpNodeSetParams" since 11070, "the same";
+        cuGraphLaunch as "cuGraphLaunch" since 10000, "work of one context may be in the order of another's stream";
+        cuGraphLaunch_ptsz as "cuGraphLaunch" since 10000, "the same";
+        // Mappings.
+        cuMulticastBindAddr as "cuMulticastBindAddr" since 12010, "work of all devices of the multicast object may touch what is bound";
+        cuMulticastBindAddr_v2 as "cuMulticastBindAddr" since 13010, "the same";
+        cuLogicalEndpointBindAddr as "cuLogicalEndpointBindAddr" since 13030, "work elsewhere may touch what is bound";
+        cuImportExternalMemory as "cuImportExternalMemory" since 10000, "may be of what was pooled and exported";
+        }
+    };
+}
+pub(crate) use unanalysed;
+
+/// Functions that copy, write or map too, and are neither hooked nor in the list above, with the reasons. Several names have
+/// spaces between them; `*` ends the name of a family.
+pub(crate) const HARMLESS: &[(&str, &str)] = &[
+    (
+        "cuMemcpyHtoD cuMemcpyDtoH cuMemcpyDtoD cuMemcpyDtoA cuMemcpyAtoD cuMemcpyHtoDAsync cuMemcpyDtoHAsync \
+         cuMemcpyDtoDAsync cuMemcpy2D cuMemcpy2DUnaligned cuMemcpy2DAsync cuMemcpy3D cuMemcpy3DAsync cuMemsetD8 cuMemsetD16 \
+         cuMemsetD32 cuMemsetD2D8 cuMemsetD2D16 cuMemsetD2D32",
+        "the 32-bit functions of CUDA before 3.2: pooled memory has no 32-bit addresses",
+    ),
+    (
+        "cuMemcpyAtoA* cuMemcpyAtoH* cuMemcpyHtoA*",
+        "between arrays and the host: neither arrays nor another device's host memory are pooled",
+    ),
+    ("cuMemPrefetch* cuMemDiscard*", "managed memory, which is not pooled"),
+    (
+        "cuGraphAddKernelNode* cuGraphKernelNodeSetParams* cuGraphExecKernelNodeSetParams*",
+        "kernels reach another device's memory by peer access or mappings only",
+    ),
+    (
+        "cuGraphAddHostNode cuGraphHostNodeSetParams cuGraphExecHostNodeSetParams",
+        "functions of the host, which call nothing of CUDA",
+    ),
+    (
+        "cuGraphAddEmptyNode cuGraphAddEvent* cuGraphAddExternalSemaphores* cuGraphExternalSemaphores* \
+         cuGraphExecExternalSemaphores*",
+        "order, and no memory",
+    ),
+    (
+        "cuGraphAddChildGraphNode cuGraphExecChildGraphNodeSetParams",
+        "the nodes of the graph within were seen when they were added",
+    ),
+    ("cuGraphAddMemAllocNode cuGraphAddMemFreeNode", "memory that a graph owns"),
+    (
+        "cuMulticastBindMem* cuLogicalEndpointBindMem",
+        "memory by its handle, and of pooled memory cuMemRetainAllocationHandle gives it, which is seen",
+    ),
+];
+
+/// The beginnings of the names of functions through which work may touch memory.
+const BEGINNINGS: [&str; 14] = [
+    "cuMemcpy",
+    "cuMemset",
+    "cuMemBatchDecompress",
+    "cuMemPrefetch",
+    "cuMemDiscard",
+    "cuMemSetAccess",
+    "cuMemRetainAllocationHandle",
+    "cuStreamWriteValue",
+    "cuStreamWaitValue",
+    "cuStreamBatchMemOp",
+    "cuGraphLaunch",
+    "cuMulticastBind",
+    "cuLogicalEndpointBind",
+    "cuImportExternalMemory",
+];
+
+/// Whether work may touch memory through a function, by its name: it copies, fills, writes values or maps, or adds or changes
+/// nodes of graphs.
+pub(crate) fn may_touch(name: &str) -> bool {
+    let is_node = |name: &str| {
+        (name.starts_with("cuGraphAdd") && name.contains("Node")) || name.contains("NodeSetParams")
+    };
+    BEGINNINGS.iter().any(|beginning| name.starts_with(beginning))
+        || (name.starts_with("cuGraph") && is_node(name))
+}
+
+/// Whether a function is in the list of the harmless ones.
+pub(crate) fn is_harmless(symbol: &str) -> bool {
+    let names = HARMLESS.iter().flat_map(|(names, _)| names.split(' '));
+    names.into_iter().any(|name| match name.strip_suffix('*') {
+        Some(beginning) => symbol.starts_with(beginning),
+        None => symbol == name,
+    })
+}
