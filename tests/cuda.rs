@@ -425,10 +425,9 @@ fn what_does_not_go_back_is_kept() {
         let addresses = [MIB, 3 * MIB, 7 * MIB].map(|bytes| pool.get(bytes));
         addresses.into_iter().for_each(|address| pool.put(address));
         assert_eq!(pool.stats().pool_bytes, 14 * MIB);
-        // The fifth exchange of the mode is the one before the second region: the first is for the question whether
-        // a stream is captured.
+        // The third exchange of the mode is the one before the second region. Asking whether a stream is captured takes none.
         let exchange = "cuThreadExchangeStreamCaptureMode";
-        let calls = [("cuCtxSynchronize", 2), ("cuMemFree", 2), ("cuCtxPushCurrent", 3), (exchange, 5)];
+        let calls = [("cuCtxSynchronize", 2), ("cuMemFree", 2), ("cuCtxPushCurrent", 3), (exchange, 3)];
         for (function, nth) in calls {
             sim.fail(Some(function), nth, CUDA_ERROR_UNKNOWN);
             assert_eq!(pool.try_trim(0), Err(BFC_ERROR_BACKEND_FAILED));

@@ -218,20 +218,23 @@ fn no_pool_ends_while_a_stream_is_captured() {
         let gpu = Gpu::new(sim);
         gpu.enter(0);
         for backend in [BFC_BACKEND_CUDA, BFC_BACKEND_CUDA_VMM] {
-            // One that the legacy default stream waits for, and one that the pool knows.
-            for (blocking, known) in [(true, false), (false, true)] {
+            // One that the legacy default stream waits for, and one that is announced.
+            for (blocking, announced) in [(true, false), (false, true)] {
                 let stream = gpu.stream(blocking);
                 let pool = pool_of(backend, GIB);
-                let chunk = if known { pool.get_on(MIB, stream) } else { pool.get(MIB) };
-                pool.put(chunk);
-                assert_eq!(pool.begin_private(1, stream), BFC_OK);
-                assert_eq!(pool.end_private(1, stream), BFC_OK);
+                pool.put(pool.get_on(MIB, stream));
+                if announced {
+                    assert_eq!(pool.begin_private(1, stream), BFC_OK);
+                }
                 gpu.begin_capture(stream);
                 for end in [Pool::destroy, Pool::destroy_forced] {
                     assert_eq!(end(&pool), BFC_ERROR_BACKEND_FAILED);
                     assert!(last_error().contains("captured"), "{}", last_error());
                 }
                 gpu.destroy_graph(gpu.end_capture(stream));
+                if announced {
+                    assert_eq!(pool.end_private(1, stream), BFC_OK);
+                }
                 pool.check();
                 pool.put(pool.get(MIB));
                 assert_eq!(pool.destroy(), BFC_OK, "{}", last_error());

@@ -81,6 +81,7 @@ pub(crate) fn destroy(slot: &Slot, forced: bool) -> Result<(), Error> {
     while !guard.is_left_alone() {
         guard = guard.wait(None);
     }
+    guard = order::wait_for_the_end(guard);
     guard = order::end(guard);
     guard = remap::tell_of_the_end(guard);
     while let Some(region) = guard.arena.detach_any() {

@@ -306,7 +306,7 @@ fn attempt<'a>(mut guard: Guard<'a>, want: &Want<'_>, tried: &mut Tried) -> Atte
         if !tried.polled {
             tried.polled = true;
             let polled;
-            (guard, polled) = order::poll(guard, want)?;
+            (guard, polled) = order::poll(guard, want.stream)?;
             tried.note(polled);
             continue;
         }

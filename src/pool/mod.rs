@@ -13,6 +13,7 @@ pub(crate) mod guarded;
 pub(crate) mod life;
 pub(crate) mod listener;
 pub(crate) mod memory;
+mod mutation;
 pub(crate) mod order;
 pub(crate) mod private;
 mod remap;
@@ -52,7 +53,8 @@ impl Pool {
     /// Whether a capture is announced, of any stream but one, which waiting for the device or giving memory back may
     /// invalidate.
     fn is_capture_announced(&self, but_of: Stream) -> bool {
-        captures::concern(self.backend.get()) || self.arena.redirects_others(but_of)
+        !mutation::is("no-announcement")
+            && (captures::concern(self.backend.get()) || self.arena.redirects_others(but_of))
     }
 
     /// Whether the backend's memory is known to be gone.

@@ -13,8 +13,8 @@ mod record;
 mod wait;
 
 use self::record::{Outcome, Recording};
-use super::Pool;
 use super::slot::Guard;
+use super::{Pool, mutation};
 use crate::backend::order::{self as driver, Capture, Context, Order};
 use crate::core::lanes::{Lane, Stream};
 use crate::core::waits::Work;
@@ -23,7 +23,7 @@ use crate::sys::{HostMemoryExhausted, thread};
 
 pub(crate) use self::events::Events;
 pub(super) use self::record::record_free;
-pub(super) use self::wait::{poll, wait};
+pub(super) use self::wait::{poll, wait, wait_for_the_end};
 
 /// Does something with each, whatever comes of the others; the last failure, whose message is stored.
 fn each<T>(tasks: &mut [T], work: impl FnMut(&mut T) -> Result<(), Error>) -> Result<(), Error> {
@@ -171,7 +171,8 @@ pub(super) fn synchronize<'a>(mut guard: Guard<'a>, stream: Stream) -> Ordered<'
         Err(exhausted) => return Ok((guard, Err(exhausted.into()))),
     };
     let is_vouched_for = |lane: Lane, stream: Stream| {
-        !stream.exists() || guard.events.context_of(lane, guard.arena.progress_of(lane)) == Some(Context::OWN)
+        let context = || guard.events.context_of(lane, guard.arena.progress_of(lane));
+        !stream.exists() || context() == Some(Context::OWN) || mutation::is("own-context")
     };
     works.extend(
         guard

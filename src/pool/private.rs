@@ -7,14 +7,14 @@ use crate::core::lanes::Stream;
 use crate::core::private::NotPrivate;
 use crate::error::{Error, fail};
 
-/// Requests of a stream are for a private pool from now on. First whatever can be had of common memory is made
-/// anybody's, for within a capture nothing can be waited for.
+/// Routes a stream's requests to a private pool from now on. Before, common memory whose work is done is made reusable by
+/// every stream, because nothing is asked within a capture. Nothing is waited for: work that was queued after a free may
+/// itself wait for what the caller does next.
 pub(crate) fn begin(slot: &Slot, stream: Stream, pool: u64) -> Result<(), Error> {
     let mut guard = slot.enter()?;
     require_no_timestamps(&guard)?;
     guard.arena.begin_private(stream, pool)?.map_err(|refused| refuse(refused, pool))?;
-    // What cannot be waited for, in a capture for example, stays whose it is.
-    let (guard, _) = order::synchronize(guard, stream)?;
+    let (guard, _) = order::poll(guard, stream)?;
     order::leave_alone(guard)
 }
 
@@ -35,7 +35,7 @@ pub(crate) fn announce(slot: &Slot) -> Result<(), Error> {
     let mut guard = slot.enter()?;
     require_no_timestamps(&guard)?;
     guard.arena.announce()?;
-    let (guard, _) = order::synchronize(guard, Stream::ANNOUNCED)?;
+    let (guard, _) = order::poll(guard, Stream::ANNOUNCED)?;
     order::leave_alone(guard)
 }
 

@@ -88,7 +88,8 @@ impl Order for Inside<'_> {
             // current to the calling thread", which is the device's own.
             return Ok(Context::OWN);
         }
-        self.ordering(|driver| {
+        // Asking about a stream may be prohibited while another is captured.
+        self.relaxed(|driver| {
             // SAFETY: the stream lives until the program says that it does not.
             let context = match unsafe { calls::context_of(driver, stream.handle()) } {
                 // A driver before CUDA 9.2: that it is the device's own is all there is to go by.

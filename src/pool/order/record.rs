@@ -15,8 +15,8 @@ use crate::core::arena::Arena;
 use crate::core::lanes::Stream;
 use crate::core::waits::Work;
 use crate::error::{Error, keeping_last_error};
-use crate::pool::Pool;
 use crate::pool::slot::Guard;
+use crate::pool::{Pool, mutation};
 use crate::sys::HostMemoryExhausted;
 
 /// An event that is to be recorded for some work, with the lock open.
@@ -88,6 +88,7 @@ impl Recording {
         }
         let context = match self.context {
             Some(context) => context,
+            None if mutation::is("own-context") => Context::OWN,
             None => *self.context.insert(order.context_of(self.stream)?),
         };
         let of = if self.is_last { Context::OWN } else { context };
@@ -148,7 +149,7 @@ impl Recording {
 /// Behind a free in the order of a queue. The chunk is free, whatever the driver says and also without host memory for
 /// what is to be said to it: without an event it waits for a later one, or for a synchronization.
 pub(in crate::pool) fn record_free(mut guard: Guard<'_>) {
-    if guard.backend.get().order().is_none() {
+    if guard.backend.get().order().is_none() || mutation::is("late-event") {
         return;
     }
     let Ok(recordings) = plan(&mut guard) else { return };
@@ -157,6 +158,17 @@ pub(in crate::pool) fn record_free(mut guard: Guard<'_>) {
     }
     // The allocator may have come to its end meanwhile.
     let _ = keeping_last_error(|| carry_out(guard, recordings));
+}
+
+/// Gives some work of a live stream an event, as a free does.
+pub(super) fn record_work(mut guard: Guard<'_>, work: Work) -> Result<Guard<'_>, Error> {
+    let Pool { arena, events, .. } = &mut *guard;
+    let mut recordings = Vec::new();
+    if recordings.try_reserve(1).is_ok() {
+        recordings.push(Recording::new(events, arena, work, Kind::Exact));
+    }
+    // Without an event the work waits for a later one.
+    Ok(keeping_last_error(|| carry_out(guard, recordings))?.0)
 }
 
 fn plan(guard: &mut Guard<'_>) -> Result<Vec<Recording>, HostMemoryExhausted> {

@@ -5,15 +5,15 @@
 //! posted does. The driver is called with the lock open, and the events are held meanwhile.
 
 use super::events::{Kind, Marker};
-use super::record::{Outcome, Recording};
+use super::record::{Recording, record_work};
 use super::{Ordered, each, handle, is_captured, is_reachable, list};
-use crate::backend::order::{Context, Event, Order, State};
+use crate::backend::order::{Capture, Context, Event, Order, State};
 use crate::core::arena::Want;
-use crate::core::lanes::Lane;
+use crate::core::lanes::{Lane, Stream};
 use crate::core::waits::Work;
-use crate::error::Error;
-use crate::pool::Pool;
+use crate::error::{Error, keeping_last_error};
 use crate::pool::slot::Guard;
+use crate::pool::{Pool, mutation};
 use crate::sys::HostMemoryExhausted;
 
 /// What is asked about one queue: a sample of its events, the oldest first.
@@ -65,7 +65,7 @@ impl Question {
 }
 
 /// Looks which work of other streams is done by now.
-pub(in crate::pool) fn poll<'a>(mut guard: Guard<'a>, want: &Want<'_>) -> Ordered<'a> {
+pub(in crate::pool) fn poll(mut guard: Guard<'_>, stream: Stream) -> Ordered<'_> {
     if guard.backend.get().order().is_none() {
         return Ok((guard, Ok(())));
     }
@@ -78,7 +78,7 @@ pub(in crate::pool) fn poll<'a>(mut guard: Guard<'a>, want: &Want<'_>) -> Ordere
     let mut result = learnt;
     while !ranges.is_empty() {
         let asked;
-        (guard, asked) = ask(guard, want, &mut ranges)?;
+        (guard, asked) = ask(guard, stream, &mut ranges)?;
         if asked.is_err() {
             result = asked;
             break;
@@ -94,19 +94,24 @@ fn learn_sole(mut guard: Guard<'_>) -> Ordered<'_> {
     let Some(sole) = sole else { return Ok((guard, Ok(()))) };
     let life = guard.arena.life();
     let result;
-    (guard, result) = guard.ordering(|order| order.context_of(handle(sole)).map(Some));
+    (guard, result) = guard.ordering(|order| {
+        // A captured stream is not asked for its context: that may invalidate the capture.
+        if order.capture_of(handle(sole))? != Capture::None {
+            return Ok(None);
+        }
+        order.context_of(handle(sole)).map(Some)
+    });
     if guard.arena.life() != life {
         return Ok((guard.check_entry()?, Ok(())));
     }
-    let result = result.map(|context| {
-        let Some(context) = context else { return };
+    if let Ok(Some(context)) = result {
         guard.events.learn_sole(sole, context);
-    });
+    }
     // What is not known to be of this context is treated as of another.
     if guard.events.is_elsewhere(sole) && guard.arena.sole_stream() == Some(sole) {
         guard.arena.require_queues()?;
     }
-    Ok((guard.check_entry()?, result))
+    Ok((guard.check_entry()?, result.map(drop)))
 }
 
 /// The queues whose work free memory waits for, each with all of its points that are not done.
@@ -120,9 +125,9 @@ fn ranges(guard: &Guard<'_>) -> Result<Vec<(Lane, (u64, u64))>, HostMemoryExhaus
 }
 
 /// Asks about some queues once, and leaves the ranges that are left to ask about.
-fn ask<'a>(mut guard: Guard<'a>, want: &Want<'_>, ranges: &mut Vec<(Lane, (u64, u64))>) -> Ordered<'a> {
+fn ask<'a>(mut guard: Guard<'a>, named: Stream, ranges: &mut Vec<(Lane, (u64, u64))>) -> Ordered<'a> {
     let is_first = ranges.iter().any(|&(_, (_, before))| before == u64::MAX);
-    let (mut questions, mut recordings) = match plan(&mut guard, want, ranges, is_first) {
+    let (mut questions, mut recordings) = match plan(&mut guard, named, ranges, is_first) {
         Ok(planned) => planned,
         Err(exhausted) => return Ok((guard, Err(exhausted.into()))),
     };
@@ -133,7 +138,7 @@ fn ask<'a>(mut guard: Guard<'a>, want: &Want<'_>, ranges: &mut Vec<(Lane, (u64, 
     let life = guard.arena.life();
     let result;
     (guard, result) = guard.ordering(|order| {
-        if is_captured(order, want.stream)? {
+        if is_captured(order, named)? {
             return Ok(());
         }
         let recorded = each(&mut recordings, |recording| {
@@ -173,7 +178,7 @@ fn ask<'a>(mut guard: Guard<'a>, want: &Want<'_>, ranges: &mut Vec<(Lane, (u64, 
 /// streams that surely live: the default ones, and the one that the caller names.
 fn plan(
     guard: &mut Guard<'_>,
-    want: &Want<'_>,
+    named: Stream,
     ranges: &[(Lane, (u64, u64))],
     is_first: bool,
 ) -> Result<(Vec<Question>, Vec<Recording>), HostMemoryExhausted> {
@@ -187,7 +192,9 @@ fn plan(
         }
         let progress = arena.progress_of(lane);
         let (stream, work) = (progress.stream, Work { lane, point: progress.newest });
-        let may_be_asked = stream.is_default() || stream.exists() && stream == want.stream;
+        let may_be_asked = stream.is_default()
+            || stream.exists()
+                && (stream == named || mutation::is("late-event") || mutation::is("dead-stream"));
         let may_record = is_first && may_be_asked && !progress.forgotten;
         if may_record && is_reachable(stream) && !arena.is_at_risk(stream) && !events.covers(work) {
             recordings.push(Recording::new(events, arena, work, Kind::Late));
@@ -203,26 +210,27 @@ pub(in crate::pool) fn wait<'a>(mut guard: Guard<'a>, want: &Want<'_>) -> Ordere
         return Ok((guard, Ok(())));
     }
     let awaited = match plan_wait(&mut guard, want) {
-        Ok(awaited) if awaited.is_empty() => return Ok((guard, Ok(()))),
-        Ok(awaited) => awaited,
+        Ok(Some(awaited)) => awaited,
+        Ok(None) => return Ok((guard, Ok(()))),
         Err(exhausted) => return Ok((guard, Err(exhausted.into()))),
     };
     if want.stream.exists() { wait_on_stream(guard, want, awaited) } else { wait_here(guard, awaited) }
 }
 
-/// The work to wait for, with its events, which are held from here on.
-fn plan_wait(guard: &mut Guard<'_>, want: &Want<'_>) -> Result<Vec<Awaited>, HostMemoryExhausted> {
+/// The work to wait for, with its events, which are held from here on; none if nothing would serve the request then. It
+/// may be no work at all, where what the request's own stream has queued is all that there is to wait for.
+fn plan_wait(guard: &mut Guard<'_>, want: &Want<'_>) -> Result<Option<Vec<Awaited>>, HostMemoryExhausted> {
     let Pool { arena, events, .. } = &mut **guard;
     let Some(works) = arena.waits_for(want, |work| events.to_wait_for(work).is_some())? else {
-        return Ok(Vec::new());
+        return Ok(None);
     };
     let mut awaited = list(works.len())?;
     for work in works {
-        let Some(Marker { point, event, .. }) = events.to_wait_for(work) else { return Ok(Vec::new()) };
+        let Some(Marker { point, event, .. }) = events.to_wait_for(work) else { return Ok(None) };
         awaited.push(Awaited { work: Work { point, ..work }, event, is_over: false });
     }
     events.hold(awaited.iter().map(|awaited| awaited.event))?;
-    Ok(awaited)
+    Ok(Some(awaited))
 }
 
 /// Work that something waits for.
@@ -235,32 +243,28 @@ struct Awaited {
 
 fn wait_on_stream<'a>(mut guard: Guard<'a>, want: &Want<'_>, mut awaited: Vec<Awaited>) -> Ordered<'a> {
     let (life, at_risk) = (guard.arena.life(), guard.arena.is_at_risk_of_others(want.stream));
-    let Pool { arena, events, .. } = &mut *guard;
-    let mut recording = None;
-    // What becomes the stream's own from here on is others' behind an event of its own.
-    let since = arena.queue_of_request(want).map(|lane| arena.next_work(lane));
-    if let Some(since) = since.filter(|_| !want.stream.is_private() && !arena.is_at_risk(want.stream)) {
-        recording = Some(Recording::new(events, arena, since, Kind::Exact));
-    }
     let result;
     (guard, result) = guard.ordering(|order| {
         if at_risk || is_captured(order, want.stream)? {
-            return Ok(());
+            return Ok(false);
         }
-        let waits = each(&mut awaited, |awaited| {
+        each(&mut awaited, |awaited| {
             order.make_wait(handle(want.stream), awaited.event)?;
             awaited.is_over = true;
             Ok(())
-        });
-        let recorded = recording.as_mut().map_or(Ok(()), |recording| recording.carry_out(order));
-        waits.and(recorded)
+        })?;
+        Ok(true)
     });
     if guard.arena.life() != life {
         return Ok((guard.check_entry()?, Ok(())));
     }
     let Pool { arena, events, .. } = &mut *guard;
     awaited.iter().for_each(|awaited| events.release(awaited.work, awaited.event));
+    let may_adopt = matches!(result, Ok(true)) || awaited.iter().any(|awaited| awaited.is_over);
     let over = awaited.iter().filter(|awaited| awaited.is_over).map(|awaited| awaited.work);
+    // The point comes behind the waits: an event that another thread recorded on the stream before them stands for
+    // earlier points only.
+    let since = arena.queue_of_request(want).filter(|_| may_adopt).map(|lane| arena.next_work(lane));
     let adopted = match (list(awaited.len()), since) {
         (Ok(mut works), Some(since)) => {
             works.extend(over);
@@ -268,22 +272,28 @@ fn wait_on_stream<'a>(mut guard: Guard<'a>, want: &Want<'_>, mut awaited: Vec<Aw
         }
         _ => false,
     };
-    if let Some(mut recording) = recording {
-        if !adopted && recording.outcome == Outcome::Recorded {
-            recording.outcome = Outcome::NotRecorded;
-        }
-        recording.note(&mut guard);
+    let is_for_others = adopted && !want.stream.is_private() && !arena.is_at_risk(want.stream);
+    match since.filter(|_| is_for_others) {
+        // What the request leaves of it is for others behind an event of its own.
+        Some(since) => guard = record_work(guard, since)?,
+        None => guard = guard.check_entry()?,
     }
-    Ok((guard.check_entry()?, result))
+    Ok((guard, result.map(drop)))
 }
 
 /// Waits in this thread for what is left of other contexts, which no synchronization of the device's own covers.
 pub(super) fn wait_elsewhere(mut guard: Guard<'_>) -> Ordered<'_> {
-    let mut awaited = match list(guard.arena.lane_count()) {
-        Ok(awaited) => awaited,
-        Err(exhausted) => return Ok((guard, Err(exhausted.into()))),
-    };
-    let Pool { arena, events, .. } = &mut *guard;
+    match newest_elsewhere(&mut guard) {
+        Ok(awaited) if awaited.is_empty() => Ok((guard, Ok(()))),
+        Ok(awaited) => wait_here(guard, awaited),
+        Err(exhausted) => Ok((guard, Err(exhausted.into()))),
+    }
+}
+
+/// The newest event of each queue of another context that free memory waits for; they are held from here on.
+fn newest_elsewhere(guard: &mut Guard<'_>) -> Result<Vec<Awaited>, HostMemoryExhausted> {
+    let mut awaited = list(guard.arena.lane_count())?;
+    let Pool { arena, events, .. } = &mut **guard;
     awaited.extend(arena.unfinished(|_| true).filter_map(|unfinished| {
         let lane = unfinished.work.lane;
         if !unfinished.stream.exists()
@@ -294,13 +304,55 @@ pub(super) fn wait_elsewhere(mut guard: Guard<'_>) -> Ordered<'_> {
         let newest = events.newest(lane)?;
         Some(Awaited { work: Work { lane, point: newest.point }, event: newest.event, is_over: false })
     }));
-    if awaited.is_empty() {
-        return Ok((guard, Ok(())));
+    events.hold(awaited.iter().map(|awaited| awaited.event))?;
+    Ok(awaited)
+}
+
+/// Before all memory is given back: waits for work of other contexts that may touch it, as far as there are events or
+/// streams with memory in use. What fails is left out, for the allocator ends in any case.
+pub(in crate::pool) fn wait_for_the_end(mut guard: Guard<'_>) -> Guard<'_> {
+    if guard.backend.get().order().is_none() {
+        return guard;
     }
-    match events.hold(awaited.iter().map(|awaited| awaited.event)) {
-        Ok(()) => wait_here(guard, awaited),
-        Err(exhausted) => Ok((guard, Err(exhausted.into()))),
+    let awaited = newest_elsewhere(&mut guard).unwrap_or_default();
+    let mut live = Vec::new();
+    for stream in guard.arena.streams().filter(|stream| !stream.is_default()) {
+        if live.contains(&stream) || live.try_reserve(1).is_err() {
+            continue;
+        }
+        live.push(stream);
     }
+    if awaited.is_empty() && live.is_empty() {
+        return guard;
+    }
+    keeping_last_error(|| {
+        let (mut guard, _) = guard.waiting(|order| {
+            for awaited in &awaited {
+                let _ = order.wait_for(awaited.event);
+            }
+            for stream in live {
+                let _ = wait_for_stream(order, stream);
+            }
+            Ok(())
+        });
+        awaited.iter().for_each(|awaited| guard.events.release(awaited.work, awaited.event));
+        guard
+    })
+}
+
+/// Waits for all that is queued on a live stream of another context.
+fn wait_for_stream(order: &dyn Order, stream: Stream) -> Result<(), Error> {
+    if order.capture_of(handle(stream))? != Capture::None {
+        return Ok(());
+    }
+    let context = order.context_of(handle(stream))?;
+    if context == Context::OWN {
+        return Ok(());
+    }
+    let event = order.create_event(context)?;
+    let waited = order.record(event, handle(stream)).and_then(|()| order.wait_for(event));
+    order.destroy_event(event);
+    waited
 }
 
 /// Waits in this thread.
