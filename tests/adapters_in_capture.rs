@@ -47,11 +47,10 @@ fn scratch_of_a_captured_run_stays_the_graphs() {
             gpu.enter(0);
             limited(32 * MIB);
             let (captured, other) = (gpu.stream(blocking), gpu.stream(false));
-            if !blocking && name != ORT_ON_STREAM.name {
-                // The library cannot see the capture of a non-blocking stream that it was never told of.
-                let known = TORCH;
-                (known.free)((known.alloc)(256, captured), captured);
-            }
+            // The library cannot see the capture of a non-blocking stream that it was not told of, or that has no memory in
+            // use.
+            let told = !blocking && name != ORT_ON_STREAM.name;
+            let in_use = told.then(|| (TORCH.alloc)(256, captured));
             let warm = alloc(4 * MIB, captured);
             gpu.fill(captured, warm, 4 * MIB, 1);
             free(warm, captured);
@@ -89,6 +88,7 @@ fn scratch_of_a_captured_run_stays_the_graphs() {
             // Until the program says that the graph is gone.
             gpu.destroy_graph(graph);
             assert_eq!(bfc_pool_release(0, BFC_POOL_OF_CAPTURES), BFC_OK, "{}", last_error());
+            in_use.into_iter().for_each(|address| (TORCH.free)(address, captured));
             gpu.synchronize(captured);
             let (all, mut released) = (held(), 0);
             // SAFETY: the pointer is valid for writing.

@@ -139,7 +139,9 @@ fn refuse_alignment(guard: Guard<'_>, alignment: u64) -> Error {
 
 #[cold]
 fn alloc_slowly(mut guard: Guard<'_>, want: &Want<'_>, held_only: bool) -> Result<u64, Error> {
-    let (mut deadline, mut looked, mut tried) = (None, false, Tried { held_only, ..Tried::default() });
+    let begun_in = guard.arena.life();
+    let (mut deadline, mut looked) = (None, false);
+    let mut tried = Tried { held_only, begun_in, ..Tried::default() };
     loop {
         guard = match attempt(guard, want, &mut tried)? {
             Outcome::Served(addr) => return Ok(addr),
@@ -167,7 +169,7 @@ fn alloc_slowly(mut guard: Guard<'_>, want: &Want<'_>, held_only: bool) -> Resul
             let life = guard.arena.life();
             guard = gone::look(guard, false).check_entry()?;
             if guard.arena.life() != life {
-                tried = Tried::default();
+                tried = Tried { begun_in, ..Tried::default() };
             }
             continue;
         };
@@ -180,7 +182,7 @@ fn alloc_slowly(mut guard: Guard<'_>, want: &Want<'_>, held_only: bool) -> Resul
         tried.rounds = 0;
         if deadline.is_some_and(|deadline| deadline.remaining().is_none()) {
             // The backend may have got memory from somebody else.
-            tried = Tried::default();
+            tried = Tried { begun_in, ..Tried::default() };
         }
     }
 }
@@ -191,6 +193,8 @@ fn alloc_slowly(mut guard: Guard<'_>, want: &Want<'_>, held_only: bool) -> Resul
 struct Tried {
     /// Whether there is nothing to try but what the pool holds.
     held_only: bool,
+    /// The life of the device's context that the request was made in: with it the stream that it names ends.
+    begun_in: u64,
     /// How far things were at that time.
     seen: Option<Progress>,
     /// How often something had changed. In the end a request is answered, however busy others are.
@@ -306,7 +310,8 @@ fn attempt<'a>(mut guard: Guard<'a>, want: &Want<'_>, tried: &mut Tried) -> Atte
         if !tried.polled {
             tried.polled = true;
             let polled;
-            (guard, polled) = order::poll(guard, want.stream)?;
+            let lives = guard.arena.life() == tried.begun_in;
+            (guard, polled) = order::poll(guard, if lives { want.stream } else { Stream::NONE })?;
             tried.note(polled);
             continue;
         }

@@ -70,7 +70,7 @@ pub(in crate::pool) fn poll(mut guard: Guard<'_>, stream: Stream) -> Ordered<'_>
         return Ok((guard, Ok(())));
     }
     let learnt;
-    (guard, learnt) = learn_sole(guard)?;
+    (guard, learnt) = learn_sole(guard, stream)?;
     let mut ranges = match ranges(&guard) {
         Ok(ranges) => ranges,
         Err(exhausted) => return Ok((guard, Err(exhausted.into()))),
@@ -89,8 +89,9 @@ pub(in crate::pool) fn poll(mut guard: Guard<'_>, stream: Stream) -> Ordered<'_>
 
 /// The context of the stream that is the only one so far: its work is not that of the device's own context if it is of
 /// another, and then nothing of it is reused by others, or given back, before an event says that it is done.
-fn learn_sole(mut guard: Guard<'_>) -> Ordered<'_> {
-    let sole = guard.arena.sole_stream().filter(|&sole| !guard.events.knows_sole(sole));
+fn learn_sole(mut guard: Guard<'_>, named: Stream) -> Ordered<'_> {
+    let is_unknown = |&sole: &Stream| sole == named && !guard.events.knows_sole(sole);
+    let sole = guard.arena.sole_stream().filter(is_unknown);
     let Some(sole) = sole else { return Ok((guard, Ok(()))) };
     let life = guard.arena.life();
     let result;
