@@ -16,14 +16,15 @@ use std::ptr::null_mut;
 ///
 /// Memory without an event requires a synchronization of the context. For memory that was freed without a stream (bfc_free
 /// of what bfc_alloc returned) that comes after growth and waiting. For memory that was freed on a stream while it was the
-/// only one it is the last step before the request fails, and is reported with BFC_LOG=warn.
+/// only one it is the last step before the request fails, and is reported with BFC_LOG=warn. A synchronization of the
+/// context does not cover work of other contexts: finish it before a free without a stream, or call bfc_record_stream.
 ///
 /// While the stream is captured, the request is served from memory that the stream may use at once, or the pool grows. No
 /// request, bfc_trim or bfc_destroy synchronizes a context while the library sees a capture. It asks the driver about the
 /// stream of the request, the legacy default stream, which answers for all blocking streams, the calling thread's default
-/// stream, and streams on which memory in use was allocated or recorded. It does not see the capture of another
-/// non-blocking stream (CU_STREAM_NON_BLOCKING), and may invalidate it. Announce captures by bfc_pool_begin, which the
-/// memory of a graph needs anyway, or by bfc_capture_begin.
+/// stream, and streams on which memory in use was allocated or recorded, or which were captured when last asked. It does not
+/// see the capture of another non-blocking stream (CU_STREAM_NON_BLOCKING), and may invalidate it. Announce captures by
+/// bfc_pool_begin, which the memory of a graph needs anyway, or by bfc_capture_begin.
 ///
 /// Streams of other contexts and devices are supported, here and in bfc_free_async, bfc_record_stream and
 /// bfc_forget_stream: events are recorded in the stream's own context. The memory must be accessible there.
