@@ -26,13 +26,14 @@ fn a_failing_look_at_others_fails_no_request_that_growth_serves() {
         let gpu = Gpu::new(sim);
         gpu.enter(0);
         let streams = [gpu.stream(false), gpu.stream(false), gpu.stream(false)];
-        for (nth, call) in [
-            (1, "cuStreamIsCapturing"),
-            (2, "cuStreamIsCapturing"),
-            (3, "cuStreamIsCapturing"),
-            (1, "cuEventCreate"),
-            (1, "cuEventRecord"),
-            (1, "cuEventQuery"),
+        for (at_free, nth, call) in [
+            (false, 1, "cuStreamIsCapturing"),
+            (false, 1, "cuEventQuery"),
+            (true, 1, "cuStreamIsCapturing"),
+            (true, 2, "cuStreamIsCapturing"),
+            (true, 1, "cuStreamGetCtx"),
+            (true, 1, "cuEventCreate"),
+            (true, 1, "cuEventRecord"),
         ] {
             let pool = growing(GIB);
             let [a, b, c] = streams;
@@ -40,11 +41,16 @@ fn a_failing_look_at_others_fails_no_request_that_growth_serves() {
                 gpu.hold(stream);
                 let chunk = pool.get_on(30 * KIB, stream);
                 gpu.fill(stream, chunk, 30 * KIB, 1);
+                assert_eq!(pool.free(12345), BFC_ERROR_INVALID_POINTER);
+                if at_free && stream == c {
+                    sim.fail(Some(call), nth, CUDA_ERROR_UNKNOWN);
+                }
                 pool.put_on(chunk, stream);
             }
-            assert_eq!(pool.free(12345), BFC_ERROR_INVALID_POINTER);
             let before = last_error();
-            sim.fail(Some(call), nth, CUDA_ERROR_UNKNOWN);
+            if !at_free {
+                sim.fail(Some(call), nth, CUDA_ERROR_UNKNOWN);
+            }
             let got = pool.alloc_on(MIB, b);
             assert!(got.is_ok(), "{nth} {call}: {got:?}, {}", last_error());
             assert_eq!(last_error(), before, "{nth} {call}: a success leaves the last error");

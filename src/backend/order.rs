@@ -47,6 +47,8 @@ pub(crate) enum State {
     Pending,
     /// It was recorded in a capture, and says nothing of any work.
     Captured,
+    /// It is none any more: its context, which is another than the device's own, has ended.
+    Lost,
 }
 
 /// A device's streams and events, by way of what it costs to come there: the context of the device is made current once

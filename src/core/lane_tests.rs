@@ -147,7 +147,11 @@ impl Program {
             arena.waits_for(want, has_event).unwrap()
         };
         assert_eq!(works.is_some(), self.model.could_wait(want), "whether waiting helps");
-        let works = works?;
+        let mut works = works?;
+        // The model knows whole lanes only: as if each had one event, for all that was freed there.
+        for work in &mut works {
+            work.point = self.arena.progress_of(work.lane).newest;
+        }
         self.say(format!("which waits for {works:?}"));
         let streams: Vec<Stream> = works.iter().map(|work| self.arena.lanes.row(work.lane).stream).collect();
         self.model.wait(want, &streams);

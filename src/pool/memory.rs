@@ -380,7 +380,8 @@ fn attempt<'a>(mut guard: Guard<'a>, want: &Want<'_>, tried: &mut Tried) -> Atte
                 continue;
             }
         }
-        if tried.waited_for_all || !guard.arena.has_unfinished() {
+        let can_wait = guard.backend.get().order().is_some() && guard.arena.has_unfinished();
+        if tried.waited_for_all || !can_wait {
             return Ok(Outcome::Exhausted(guard));
         }
         tried.waited_for_all = true;

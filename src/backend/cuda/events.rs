@@ -146,6 +146,10 @@ impl Order for Inside<'_> {
             Ok(true) => Ok(State::Done),
             Ok(false) => Ok(State::Pending),
             Err(failure) if failure.is(CUDA_ERROR_CAPTURED_EVENT) => Ok(State::Captured),
+            // The program has ended the context and not told of its streams before.
+            Err(failure) if event.context != Context::OWN && failure.is(CUDA_ERROR_INVALID_HANDLE) => {
+                Ok(State::Lost)
+            }
             Err(failure) => Err(failure),
         })
     }

@@ -207,12 +207,12 @@ impl Events {
         }
     }
 
-    /// Takes out a marker whose event stands for nothing.
-    pub(super) fn discard(&mut self, lane: Lane, event: Event) {
+    /// Takes out a marker whose event stands for nothing; it is spare then, or no event any more.
+    pub(super) fn discard(&mut self, lane: Lane, event: Event, is_spare: bool) {
         let Some(queue) = self.queues.get_mut(lane.index()) else { return };
         let before = queue.markers.len();
         queue.markers.retain(|marker| marker.event != event);
-        if queue.markers.len() != before {
+        if is_spare && queue.markers.len() != before {
             self.recycle(event);
         }
     }

@@ -123,7 +123,7 @@ impl Recording {
         match order.state(event)? {
             driver::State::Done => self.outcome = Outcome::Done,
             driver::State::Pending => {}
-            driver::State::Captured => self.outcome = Outcome::Captured,
+            driver::State::Captured | driver::State::Lost => self.outcome = Outcome::Captured,
         }
         Ok(())
     }

@@ -26,8 +26,8 @@ struct Question {
     is_sample: bool,
     /// How many of them are known to be done, from the first on.
     done: usize,
-    /// Those that stand for nothing, for they were recorded in a capture.
-    captured: Option<Event>,
+    /// One that stands for nothing, and whether it may be recorded again.
+    useless: Option<(Event, bool)>,
 }
 
 impl Question {
@@ -40,8 +40,8 @@ impl Question {
             match order.state(self.events[at].event)? {
                 State::Done => least = at + 1,
                 State::Pending => most = at,
-                State::Captured => {
-                    self.captured = Some(self.events[at].event);
+                state => {
+                    self.useless = Some((self.events[at].event, state == State::Captured));
                     break;
                 }
             }
@@ -60,7 +60,7 @@ impl Question {
     fn rest(&self) -> Option<(Lane, (u64, u64))> {
         let after = self.done.checked_sub(1).map_or(self.range.0, |last| self.events[last].point);
         let before = self.events.get(self.done).map_or(self.range.1, |marker| marker.point);
-        (self.is_sample && self.captured.is_none()).then_some((self.lane, (after, before)))
+        (self.is_sample && self.useless.is_none()).then_some((self.lane, (after, before)))
     }
 }
 
@@ -156,8 +156,8 @@ fn ask<'a>(mut guard: Guard<'a>, named: Stream, ranges: &mut Vec<(Lane, (u64, u6
     for question in questions {
         question.held().for_each(|(work, event)| guard.events.release(work, event));
         let lane = question.lane;
-        if let Some(event) = question.captured {
-            guard.events.discard(lane, event);
+        if let Some((event, is_spare)) = question.useless {
+            guard.events.discard(lane, event, is_spare);
         }
         if let Some(last) = question.done.checked_sub(1).map(|last| question.events[last]) {
             guard.events.drop_done(lane, last.point);
@@ -189,7 +189,7 @@ fn plan(
         let mut sample = Vec::new();
         let is_sample = events.sample(lane, range, &mut sample);
         if !sample.is_empty() && events.hold(sample.iter().map(|marker| marker.event)).is_ok() {
-            questions.push(Question { lane, range, events: sample, is_sample, done: 0, captured: None });
+            questions.push(Question { lane, range, events: sample, is_sample, done: 0, useless: None });
         }
         let progress = arena.progress_of(lane);
         let (stream, work) = (progress.stream, Work { lane, point: progress.newest });

@@ -152,6 +152,12 @@ impl State {
         self.waiting.clear();
     }
 
+    /// A request is served on a queue: what becomes its own has an event from now on.
+    pub(super) fn begin_request(&mut self, queue: usize) {
+        self.begin(Call::Other);
+        self.waiting.insert(queue);
+    }
+
     /// A stream is destroyed whose memory was all given back, when its work is done.
     pub(super) fn destroy_without_telling(&mut self, handle: u64) {
         self.names.remove(&(handle, 0));

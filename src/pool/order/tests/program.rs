@@ -311,7 +311,7 @@ impl Program {
         let stream = self.act(actor);
         self.say(format!("request {} units at {alignment} on {stream:?}", bytes / UNIT));
         let (asked, before) = (self.asked(), self.calls());
-        self.device.state().begin(Call::Other);
+        self.device.state().begin_request(queue);
         let served = if alignment == UNIT {
             memory::alloc_plain(self.slot, bytes, stream)
         } else {
