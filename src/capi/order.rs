@@ -91,6 +91,8 @@ pub extern "C" fn bfc_record_stream(device: i32, ptr: *mut c_void, stream: bfc_s
 /// Afterwards the handle may be another stream's. A stream that was never used with this allocator is accepted.
 ///
 /// For a stream of another context the library keeps no event of that context, so that it may be destroyed afterwards too.
+/// If the context of such a stream is destroyed or reset without this call, memory that waits for the stream is not reused
+/// until bfc_stream_synchronized.
 ///
 /// On backends without a device the work of a forgotten stream still ends by bfc_stream_synchronized only.
 ///
