@@ -324,8 +324,8 @@ bfc_status_t bfc_create(int32_t device, const struct bfc_options_t *options);
 // Ends the allocator of a device and gives every region back. Waits for calls in flight in other
 // threads, and wakes those who wait for memory: they return BFC_ERROR_SHUTTING_DOWN.
 //
-// While a stream is captured that the allocator knows, or one that the legacy default stream waits for, nothing can be
-// given back: call it after the end of the capture.
+// Waits for the work of streams of other contexts that used its memory, and fails while the library sees a capture
+// (bfc_alloc_async says of which streams) or one is announced: call it after the end of the capture.
 //
 // @return BFC_OK; BFC_ERROR_BUSY while allocations live (nothing has changed then) and from a callback,
 //         BFC_ERROR_BACKEND_FAILED while a stream is captured (nor then), BFC_ERROR_INVALID_ARGUMENT,
@@ -365,7 +365,7 @@ bfc_status_t bfc_device_lost(int32_t device);
 
 // Allocates memory: the smallest free chunk that is large enough, the lowest address among equals.
 //
-// A freed chunk is reusable at once; the caller orders the device's work.
+// A freed chunk is reusable at once by requests without a stream; the caller orders the device's work.
 //
 // @param bytes    Rounded up to a multiple of 256. 0: BFC_OK and NULL.
 // @param out_ptr  Gets the address, a multiple of 256; NULL on failure. The memory belongs to the caller
@@ -411,27 +411,35 @@ bfc_status_t bfc_free(int32_t device, void *ptr);
 
 // Allocates in the order of a stream: the memory may be used by work that is queued there from now on.
 //
-// What was freed on the same stream is reusable at once, as with bfc_alloc. What was freed on another is used when
-// the work queued there before the free is done; if nothing else fits and the pool cannot grow any more, this
-// stream is made to wait for that work (cuStreamWaitEvent), and the call returns without waiting itself. Memory
-// freed without a stream (bfc_free of what bfc_alloc gave) comes to a stream only by a synchronisation of the
-// device, which is the last resort before regions are given back. On one stream alone every address is what
-// bfc_alloc would give.
+// Memory that was freed on the same stream is reusable at once, as with bfc_alloc. Memory that was freed on another stream
+// is reusable when the event is done that was recorded there at the free. If nothing else fits and the pool cannot grow,
+// this stream is made to wait for such events (cuStreamWaitEvent), and the call returns without waiting itself. An event
+// stands for nothing that was queued behind its free. On one stream alone every address is what bfc_alloc would return, and
+// nothing is recorded.
 //
-// While the stream is being captured, the library asks and synchronises nothing: the request is served from what
-// the stream may use, or the pool grows. Nor does any other call synchronise the device while a stream is captured
-// that the library can ask: a blocking one, or one that it was told of. A capture on a non-blocking stream
-// (CU_STREAM_NON_BLOCKING) that it was never told of it cannot see, and a call that waits for the device breaks that
-// capture: a request of another stream's, or of none, that nothing else could serve, bfc_trim, bfc_pool_begin of
-// another stream, the end of the allocator. So tell it of the stream before the capture begins, where other threads
-// or other parts of the program use the allocator meanwhile: by bfc_pool_begin with that stream, which is what a
-// graph's memory needs anyway, or by passing it to bfc_alloc_async, bfc_free_async or bfc_record_stream once.
-// bfc_forget_stream and bfc_device_lost undo that.
+// Memory without an event requires a synchronization of the context. For memory that was freed without a stream (bfc_free
+// of what bfc_alloc returned) that comes after growth and waiting. For memory that was freed on a stream while it was the
+// only one it is the last step before the request fails, and is reported with BFC_LOG=warn. A synchronization of the
+// context does not cover work of other contexts: finish it before a free without a stream, or call bfc_record_stream.
+//
+// While the stream is captured, the request is served from memory that the stream may use at once, or the pool grows. No
+// request, bfc_trim or bfc_destroy synchronizes a context while the library sees a capture. It asks the driver about the
+// stream of the request, the legacy default stream, which answers for all blocking streams, the calling thread's default
+// stream, and streams on which memory in use was allocated or recorded, or which were captured when last asked. It does not
+// see the capture of another non-blocking stream (CU_STREAM_NON_BLOCKING), and may invalidate it. Announce captures by
+// bfc_pool_begin, which the memory of a graph needs anyway, or by bfc_capture_begin.
+//
+// Streams of other contexts and devices are supported, here and in bfc_free_async, bfc_record_stream and
+// bfc_forget_stream: events are recorded in the stream's own context. The memory must be accessible there.
+//
+// A stream must be alive while memory that was allocated on it or recorded for it is in use, and in each call that names it.
+// Call bfc_forget_stream before it is destroyed. A stream whose memory was all given back and which was synchronized
+// after that may be destroyed without.
 //
 // On backends without a device a stream is any token, and its work ends when bfc_stream_synchronized says so.
 //
 // @param stream  NULL and 0x1 are the legacy default stream; 0x2 is the calling thread's own default stream, and so is
-//                NULL in a unit with CUDA_API_PER_THREAD_DEFAULT_STREAM. It must be alive until bfc_forget_stream.
+//                NULL in a unit with CUDA_API_PER_THREAD_DEFAULT_STREAM.
 // @return BFC_OK; as bfc_alloc, and BFC_ERROR_UNSUPPORTED with BFC_TIMESTAMPS.
 //
 // Precondition: `out_ptr` is NULL or valid for writing.
@@ -440,10 +448,17 @@ bfc_status_t bfc_alloc_async(int32_t device,
                              bfc_stream_t stream,
                              void **out_ptr);
 
-// Frees in the order of a stream: work queued there so far may go on touching the memory, work queued on others
-// may not, unless bfc_record_stream was called for it. Whatever call allocated it.
+// Frees in the order of a stream, whichever call allocated the memory. Work that is queued there so far may go on touching
+// it. Work on other streams may not, unless bfc_record_stream was called for them. Does not wait for device work, except with
+// BFC_DEBUG=guard.
 //
-// bfc_free of what bfc_alloc_async gave is a free on the stream of the allocation.
+// bfc_free of memory that bfc_alloc_async returned is a free on the stream of the allocation.
+//
+// Once the allocator was used with several streams, each free of this kind records an event on the stream before it returns,
+// and one on each stream that was recorded for the memory. So such a free makes driver calls, which the driver forbids in
+// host functions (cuLaunchHostFunc, cuStreamAddCallback). The free succeeds there too, without an event: the memory
+// becomes reusable by other streams with a later event of the stream, or by a synchronization of the context. The same holds
+// for a free during a capture of the stream, and if the driver fails to record.
 //
 // @param ptr  NULL: BFC_OK, also where nothing was created.
 // @return BFC_OK; as bfc_free, and BFC_ERROR_UNSUPPORTED with BFC_TIMESTAMPS; BFC_ERROR_OUT_OF_MEMORY where the
@@ -452,9 +467,10 @@ bfc_status_t bfc_free_async(int32_t device,
                             void *ptr,
                             bfc_stream_t stream);
 
-// Says that a live allocation is also used on a stream: once it is freed, it is not reusable anywhere until the
-// work queued there by then is done. On the default stream of a thread (0x2) that is known only after a later free
-// on it by the same thread, or a synchronisation.
+// Declares that a live allocation is also used on a stream: once it is freed, it is not reusable until the work that is
+// queued there by then is done. The event is recorded at the free. On the default stream of a thread (0x2) only that thread
+// can record one: if another thread frees the memory, it waits for a later event of that stream, or for a synchronization
+// of the context.
 //
 // @return BFC_OK; BFC_ERROR_INVALID_POINTER if `ptr` is not the start of a live allocation;
 //         BFC_ERROR_UNSUPPORTED with BFC_TIMESTAMPS; BFC_ERROR_OUT_OF_MEMORY, of host memory; and the errors of
@@ -463,27 +479,31 @@ bfc_status_t bfc_record_stream(int32_t device,
                                void *ptr,
                                bfc_stream_t stream);
 
-// Says that a stream is about to be destroyed; call it before, with all work queued. What was allocated there and is
-// still live may be freed later by bfc_free or on other streams. Afterwards the handle may be another stream's. A
-// stream that was never used with this allocator is fine.
+// Declares that a stream is about to be destroyed. Call it before, with all work queued; it records the last event there.
+// Memory that was allocated on the stream and is still in use may be freed later by bfc_free or on other streams.
+// Afterwards the handle may be another stream's. A stream that was never used with this allocator is accepted.
+//
+// For a stream of another context the library keeps no event of that context, so that it may be destroyed afterwards too.
+// If the context of such a stream is destroyed or reset without this call, memory that waits for the stream is not reused
+// until bfc_stream_synchronized.
 //
 // On backends without a device the work of a forgotten stream still ends by bfc_stream_synchronized only.
 //
 // @return BFC_OK; BFC_ERROR_UNSUPPORTED with BFC_TIMESTAMPS; BFC_ERROR_OUT_OF_MEMORY, of host memory, or
-//         BFC_ERROR_BACKEND_FAILED: what was freed on the stream then waits for a synchronisation of the device;
-//         and the errors of every call.
+//         BFC_ERROR_BACKEND_FAILED: memory that was freed on the stream and has no event then waits for a synchronization
+//         of the context; and the errors of every call.
 bfc_status_t bfc_forget_stream(int32_t device,
                                bfc_stream_t stream);
 
-// Vouches that all work queued on a stream so far is done: what was freed there may be used by everybody. It
-// synchronises nothing itself. On backends without a device NULL, the default stream, includes the work of those who
-// name no stream.
+// Declares that all work queued on a stream so far is done: memory that was freed there is reusable by every stream.
+// Synchronizes nothing itself. On backends without a device NULL, the default stream, includes the work of calls that name
+// no stream.
 //
 // @return BFC_OK; BFC_ERROR_UNSUPPORTED with BFC_TIMESTAMPS; and the errors of every call.
 bfc_status_t bfc_stream_synchronized(int32_t device,
                                      bfc_stream_t stream);
 
-// Gets the last stamp given to a free; stamps start at 1, 0 is none yet. Read it, synchronise the
+// Returns the last stamp given to a free; stamps start at 1, 0 is none yet. Read it, synchronize the
 // device, and pass it plus 1 to bfc_set_safe_frontier: then everything freed before is safe.
 // After TensorFlow's SharedCounter.
 //
@@ -498,20 +518,19 @@ bfc_status_t bfc_timestamp(int32_t device, uint64_t *out_count);
 // @return BFC_OK; BFC_ERROR_UNSUPPORTED without BFC_TIMESTAMPS, and the errors of every call.
 bfc_status_t bfc_set_safe_frontier(int32_t device, uint64_t count);
 
-// Has requests in the order of a stream served from a private pool from now on: for memory that a captured graph
-// will use at each launch. Call it before the capture begins. What is freed in a private pool is reusable by
-// requests for the same pool on the same stream, at once, and by nobody else until bfc_pool_release, however long
-// its work is done: the addresses stay the graph's. Several streams may use one pool.
+// Routes subsequent allocations on a stream to a private pool: for memory that a captured graph uses at each launch. Call it
+// before the capture begins. Memory that is freed in a private pool is reusable at once by requests for the same pool on
+// the same stream, and by no others until bfc_pool_release, also when its work is done: the addresses stay the graph's.
+// Several streams may use one pool.
 //
-// Before it returns it synchronises the device if it may, so that what other streams have freed can be used in
-// the capture, during which nothing is asked or synchronised. From this call on the library knows the stream, so that
-// no call of another thread's breaks its capture by waiting for the device; see bfc_alloc_async.
+// Before it returns it queries the events of other streams, so that memory whose work is done can be used in the capture,
+// during which nothing can be queried. It waits for no device work.
 //
-// It also announces the capture to requests of other threads. When it has returned, and until bfc_pool_end, which is
-// to come after the end of the capture, the library queues nothing on the stream (nor on the legacy default stream,
-// which waits for others), does not wait for the device and gives nothing back, but for requests of that very stream.
-// A capture that begins while another thread is in a call of the allocator, and that is announced by nobody, may
-// be broken by that call.
+// It also announces the capture. When it has returned, and until bfc_pool_end, which is to come after the end of the
+// capture, the library queues nothing on the stream or on the legacy default stream, which waits for others. It neither
+// synchronizes the context nor gives memory back, except for requests of that very stream. A capture that is not announced
+// may be invalidated by a call of another thread that is under way when the capture begins; see also bfc_alloc_async and
+// bfc_capture_begin.
 //
 // @param pool  The caller's name for it; it begins to exist with the first call.
 // @return BFC_OK; BFC_ERROR_INVALID_ARGUMENT if the stream's requests are for a private pool already;
@@ -521,17 +540,17 @@ bfc_status_t bfc_pool_begin(int32_t device,
                             uint64_t pool,
                             bfc_stream_t stream);
 
-// Has requests in the order of a stream served from common memory again: call it after the end of the capture. The
-// private pool keeps what it has.
+// Routes subsequent allocations on a stream to common memory again: call it after the end of the capture. The private pool
+// keeps what it has.
 //
 // @return BFC_OK; BFC_ERROR_INVALID_ARGUMENT if they were not for that pool; and the errors of every call.
 bfc_status_t bfc_pool_end(int32_t device,
                           uint64_t pool,
                           bfc_stream_t stream);
 
-// Says that no graph uses a private pool any more. What is live in it stays so and is freed as usual; what is
-// free becomes common memory once the device was synchronised, which the library does when it needs it, or
-// bfc_trim. On backends without a device bfc_stream_synchronized of NULL says so. The name may be used again.
+// Declares that no graph uses a private pool any more. Live allocations in it stay so and are freed as usual. Free memory
+// becomes common memory once the context was synchronized, which the library does when it needs the memory, or
+// in bfc_trim. On backends without a device bfc_stream_synchronized of NULL says so. The name may be used again.
 //
 // @return BFC_OK; BFC_ERROR_INVALID_ARGUMENT if there is no such pool; BFC_ERROR_BUSY if a stream's requests are
 //         still for it; BFC_ERROR_OUT_OF_MEMORY, of host memory, and nothing has changed; and the errors of every

@@ -440,11 +440,11 @@ class device {
   void deallocate_async(void *ptr, stream_ref stream, std::error_code &ec) const noexcept {
     detail::set(ec, (bfc_free_async)(ordinal_, ptr, stream.get()));
   }
-  /* The chunk is also used on that stream: it is not reused until that work is done. */
+  /* Declares that the chunk is also used on that stream: once freed, it is not reused until that work is done. */
   void record_stream(void *ptr, stream_ref stream, std::error_code &ec) const noexcept {
     detail::set(ec, (bfc_record_stream)(ordinal_, ptr, stream.get()));
   }
-  /* To be called before a stream is destroyed. */
+  /* Declares that a stream is about to be destroyed. */
   void forget_stream(stream_ref stream, std::error_code &ec) const noexcept {
     detail::set(ec, (bfc_forget_stream)(ordinal_, stream.get()));
   }
@@ -453,8 +453,8 @@ class device {
     detail::set(ec, (bfc_stream_synchronized)(ordinal_, stream.get()));
   }
 
-  /* Requests in the order of a stream are served from a private pool from now on, for memory that a captured graph
-   * uses: before the capture begins. `name` is the caller's; several streams may use one pool. While that holds for
+  /* Routes requests in the order of a stream to a private pool, for memory that a captured graph uses, and announces the
+   * capture: call it before the capture begins. `name` is the caller's; several streams may use one pool. While that holds for
    * a stream, another begin for it is errc::invalid_argument. private_pool_scope does it for a block. */
   void begin_private_pool(std::uint64_t name, stream_ref stream, std::error_code &ec) const noexcept {
     detail::set(ec, (bfc_pool_begin)(ordinal_, name, stream.get()));
@@ -463,7 +463,7 @@ class device {
   void end_private_pool(std::uint64_t name, stream_ref stream, std::error_code &ec) const noexcept {
     detail::set(ec, (bfc_pool_end)(ordinal_, name, stream.get()));
   }
-  /* No graph uses the pool any more: what is free in it becomes common memory once the device was synchronised,
+  /* No graph uses the pool any more: what is free in it becomes common memory once the context was synchronized,
    * what is live stays so. errc::busy while a stream's requests are for it, errc::invalid_argument if there is no
    * such pool. The graphs must not be launched after this: nothing here knows of them. */
   void release_private_pool(std::uint64_t name, std::error_code &ec) const noexcept {
@@ -502,7 +502,7 @@ class device {
     detail::set(ec, bfc_timestamp(ordinal_, &count));
     return count;
   }
-  /* Stamps below `count` are safe from now on: read timestamp(), synchronise, pass it plus 1. */
+  /* Stamps below `count` are safe from now on: read timestamp(), synchronize, pass it plus 1. */
   void set_safe_frontier(std::uint64_t count, std::error_code &ec) const noexcept {
     detail::set(ec, bfc_set_safe_frontier(ordinal_, count));
   }

@@ -16,15 +16,17 @@
  * The order of device work:
  * - PyTorch and the handlers (bfc_torch_..., bfc_handler_...) name a stream: as bfc_alloc_async and bfc_free_async.
  *   Stream 0 is the legacy default stream however the program is compiled: the framework's library queues the work.
- * - CuPy and ONNX Runtime (bfc_cupy_..., bfc_ort_...) name none, though work of any stream may be under way. What they
- *   free is handed out to nobody, on no stream, until the device was idle; what they get may be used on any stream at
- *   once. The library waits for the device (cuCtxSynchronize) when half of what it holds, and at least 32 MiB, is idle
- *   and nothing else fits, or when it cannot grow; before that it grows. It does not wait while a stream is captured
- *   that it can see (see bfc_alloc_async): allocate before a capture what you use in it. What is requested while it sees
- *   one is kept for that graph, see BFC_POOL_OF_CAPTURES. Without a device
- *   (BFC_BACKEND=host, for a try) nobody knows when work is done but the program: bfc_stream_synchronized(device, NULL).
- * - What one allocates another may free, and so may bfc_free and bfc_free_async; bfc_free of what bfc_cupy_malloc or
- *   bfc_ort_alloc gave is as their own free.
+ * - CuPy and ONNX Runtime (bfc_cupy_..., bfc_ort_...) name none, though work of any stream may be under way. Memory that
+ *   they free is not reusable on any stream until the context was synchronized; memory that they get may be used on any
+ *   stream at once. The library synchronizes the context (cuCtxSynchronize) when half of the memory that it holds, and at
+ *   least 32 MiB, is idle and nothing else fits, or when it cannot grow; before that it grows. That covers the work of the
+ *   device's primary context. Finish work of other devices and contexts before the free, or call bfc_record_stream.
+ * - It does not synchronize during a capture that it can see (see bfc_alloc_async): allocate before a capture what is used
+ *   in it. Memory that is requested while it sees one is kept for that graph, see BFC_POOL_OF_CAPTURES.
+ * - Without a device (BFC_BACKEND=host, for a try) only the program knows when work is done, and declares it by
+ *   bfc_stream_synchronized(device, NULL).
+ * - Memory that one function allocated may be freed by another, and by bfc_free and bfc_free_async. bfc_free of memory of
+ *   bfc_cupy_malloc or bfc_ort_alloc is as their own free.
  */
 
 

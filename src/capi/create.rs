@@ -99,8 +99,8 @@ unsafe fn parse_suballocator(raw: &bfc_suballocator_t) -> Result<SubAllocator, E
 /// Ends the allocator of a device and gives every region back. Waits for calls in flight in other
 /// threads, and wakes those who wait for memory: they return BFC_ERROR_SHUTTING_DOWN.
 ///
-/// While a stream is captured that the allocator knows, or one that the legacy default stream waits for, nothing can be
-/// given back: call it after the end of the capture.
+/// Waits for the work of streams of other contexts that used its memory, and fails while the library sees a capture
+/// (bfc_alloc_async says of which streams) or one is announced: call it after the end of the capture.
 ///
 /// @return BFC_OK; BFC_ERROR_BUSY while allocations live (nothing has changed then) and from a callback,
 ///         BFC_ERROR_BACKEND_FAILED while a stream is captured (nor then), BFC_ERROR_INVALID_ARGUMENT,

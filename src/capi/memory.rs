@@ -16,7 +16,7 @@ fn pointer(addr: u64) -> *mut c_void {
 
 /// Allocates memory: the smallest free chunk that is large enough, the lowest address among equals.
 ///
-/// A freed chunk is reusable at once; the caller orders the device's work.
+/// A freed chunk is reusable at once by requests without a stream; the caller orders the device's work.
 ///
 /// @param bytes    Rounded up to a multiple of 256. 0: BFC_OK and NULL.
 /// @param out_ptr  Gets the address, a multiple of 256; NULL on failure. The memory belongs to the caller

@@ -8,27 +8,35 @@ use std::ptr::null_mut;
 
 /// Allocates in the order of a stream: the memory may be used by work that is queued there from now on.
 ///
-/// What was freed on the same stream is reusable at once, as with bfc_alloc. What was freed on another is used when
-/// the work queued there before the free is done; if nothing else fits and the pool cannot grow any more, this
-/// stream is made to wait for that work (cuStreamWaitEvent), and the call returns without waiting itself. Memory
-/// freed without a stream (bfc_free of what bfc_alloc gave) comes to a stream only by a synchronisation of the
-/// device, which is the last resort before regions are given back. On one stream alone every address is what
-/// bfc_alloc would give.
+/// Memory that was freed on the same stream is reusable at once, as with bfc_alloc. Memory that was freed on another stream
+/// is reusable when the event is done that was recorded there at the free. If nothing else fits and the pool cannot grow,
+/// this stream is made to wait for such events (cuStreamWaitEvent), and the call returns without waiting itself. An event
+/// stands for nothing that was queued behind its free. On one stream alone every address is what bfc_alloc would return, and
+/// nothing is recorded.
 ///
-/// While the stream is being captured, the library asks and synchronises nothing: the request is served from what
-/// the stream may use, or the pool grows. Nor does any other call synchronise the device while a stream is captured
-/// that the library can ask: a blocking one, or one that it was told of. A capture on a non-blocking stream
-/// (CU_STREAM_NON_BLOCKING) that it was never told of it cannot see, and a call that waits for the device breaks that
-/// capture: a request of another stream's, or of none, that nothing else could serve, bfc_trim, bfc_pool_begin of
-/// another stream, the end of the allocator. So tell it of the stream before the capture begins, where other threads
-/// or other parts of the program use the allocator meanwhile: by bfc_pool_begin with that stream, which is what a
-/// graph's memory needs anyway, or by passing it to bfc_alloc_async, bfc_free_async or bfc_record_stream once.
-/// bfc_forget_stream and bfc_device_lost undo that.
+/// Memory without an event requires a synchronization of the context. For memory that was freed without a stream (bfc_free
+/// of what bfc_alloc returned) that comes after growth and waiting. For memory that was freed on a stream while it was the
+/// only one it is the last step before the request fails, and is reported with BFC_LOG=warn. A synchronization of the
+/// context does not cover work of other contexts: finish it before a free without a stream, or call bfc_record_stream.
+///
+/// While the stream is captured, the request is served from memory that the stream may use at once, or the pool grows. No
+/// request, bfc_trim or bfc_destroy synchronizes a context while the library sees a capture. It asks the driver about the
+/// stream of the request, the legacy default stream, which answers for all blocking streams, the calling thread's default
+/// stream, and streams on which memory in use was allocated or recorded, or which were captured when last asked. It does not
+/// see the capture of another non-blocking stream (CU_STREAM_NON_BLOCKING), and may invalidate it. Announce captures by
+/// bfc_pool_begin, which the memory of a graph needs anyway, or by bfc_capture_begin.
+///
+/// Streams of other contexts and devices are supported, here and in bfc_free_async, bfc_record_stream and
+/// bfc_forget_stream: events are recorded in the stream's own context. The memory must be accessible there.
+///
+/// A stream must be alive while memory that was allocated on it or recorded for it is in use, and in each call that names it.
+/// Call bfc_forget_stream before it is destroyed. A stream whose memory was all given back and which was synchronized
+/// after that may be destroyed without.
 ///
 /// On backends without a device a stream is any token, and its work ends when bfc_stream_synchronized says so.
 ///
 /// @param stream  NULL and 0x1 are the legacy default stream; 0x2 is the calling thread's own default stream, and so is
-///                NULL in a unit with CUDA_API_PER_THREAD_DEFAULT_STREAM. It must be alive until bfc_forget_stream.
+///                NULL in a unit with CUDA_API_PER_THREAD_DEFAULT_STREAM.
 /// @return BFC_OK; as bfc_alloc, and BFC_ERROR_UNSUPPORTED with BFC_TIMESTAMPS.
 ///
 /// # Safety
@@ -45,10 +53,17 @@ pub unsafe extern "C" fn bfc_alloc_async(
     unsafe { status_and(out_ptr, null_mut(), work) }
 }
 
-/// Frees in the order of a stream: work queued there so far may go on touching the memory, work queued on others
-/// may not, unless bfc_record_stream was called for it. Whatever call allocated it.
+/// Frees in the order of a stream, whichever call allocated the memory. Work that is queued there so far may go on touching
+/// it. Work on other streams may not, unless bfc_record_stream was called for them. Does not wait for device work, except with
+/// BFC_DEBUG=guard.
 ///
-/// bfc_free of what bfc_alloc_async gave is a free on the stream of the allocation.
+/// bfc_free of memory that bfc_alloc_async returned is a free on the stream of the allocation.
+///
+/// Once the allocator was used with several streams, each free of this kind records an event on the stream before it returns,
+/// and one on each stream that was recorded for the memory. So such a free makes driver calls, which the driver forbids in
+/// host functions (cuLaunchHostFunc, cuStreamAddCallback). The free succeeds there too, without an event: the memory
+/// becomes reusable by other streams with a later event of the stream, or by a synchronization of the context. The same holds
+/// for a free during a capture of the stream, and if the driver fails to record.
 ///
 /// @param ptr  NULL: BFC_OK, also where nothing was created.
 /// @return BFC_OK; as bfc_free, and BFC_ERROR_UNSUPPORTED with BFC_TIMESTAMPS; BFC_ERROR_OUT_OF_MEMORY where the
@@ -58,9 +73,10 @@ pub extern "C" fn bfc_free_async(device: i32, ptr: *mut c_void, stream: bfc_stre
     status(|| Device::new(device)?.free_on(ptr as u64, stream as u64))
 }
 
-/// Says that a live allocation is also used on a stream: once it is freed, it is not reusable anywhere until the
-/// work queued there by then is done. On the default stream of a thread (0x2) that is known only after a later free
-/// on it by the same thread, or a synchronisation.
+/// Declares that a live allocation is also used on a stream: once it is freed, it is not reusable until the work that is
+/// queued there by then is done. The event is recorded at the free. On the default stream of a thread (0x2) only that thread
+/// can record one: if another thread frees the memory, it waits for a later event of that stream, or for a synchronization
+/// of the context.
 ///
 /// @return BFC_OK; BFC_ERROR_INVALID_POINTER if `ptr` is not the start of a live allocation;
 ///         BFC_ERROR_UNSUPPORTED with BFC_TIMESTAMPS; BFC_ERROR_OUT_OF_MEMORY, of host memory; and the errors of
@@ -70,23 +86,27 @@ pub extern "C" fn bfc_record_stream(device: i32, ptr: *mut c_void, stream: bfc_s
     status(|| Device::new(device)?.record_stream(ptr as u64, stream as u64))
 }
 
-/// Says that a stream is about to be destroyed; call it before, with all work queued. What was allocated there and is
-/// still live may be freed later by bfc_free or on other streams. Afterwards the handle may be another stream's. A
-/// stream that was never used with this allocator is fine.
+/// Declares that a stream is about to be destroyed. Call it before, with all work queued; it records the last event there.
+/// Memory that was allocated on the stream and is still in use may be freed later by bfc_free or on other streams.
+/// Afterwards the handle may be another stream's. A stream that was never used with this allocator is accepted.
+///
+/// For a stream of another context the library keeps no event of that context, so that it may be destroyed afterwards too.
+/// If the context of such a stream is destroyed or reset without this call, memory that waits for the stream is not reused
+/// until bfc_stream_synchronized.
 ///
 /// On backends without a device the work of a forgotten stream still ends by bfc_stream_synchronized only.
 ///
 /// @return BFC_OK; BFC_ERROR_UNSUPPORTED with BFC_TIMESTAMPS; BFC_ERROR_OUT_OF_MEMORY, of host memory, or
-///         BFC_ERROR_BACKEND_FAILED: what was freed on the stream then waits for a synchronisation of the device;
-///         and the errors of every call.
+///         BFC_ERROR_BACKEND_FAILED: memory that was freed on the stream and has no event then waits for a synchronization
+///         of the context; and the errors of every call.
 #[unsafe(no_mangle)]
 pub extern "C" fn bfc_forget_stream(device: i32, stream: bfc_stream_t) -> bfc_status_t {
     status(|| Device::new(device)?.forget_stream(stream as u64))
 }
 
-/// Vouches that all work queued on a stream so far is done: what was freed there may be used by everybody. It
-/// synchronises nothing itself. On backends without a device NULL, the default stream, includes the work of those who
-/// name no stream.
+/// Declares that all work queued on a stream so far is done: memory that was freed there is reusable by every stream.
+/// Synchronizes nothing itself. On backends without a device NULL, the default stream, includes the work of calls that name
+/// no stream.
 ///
 /// @return BFC_OK; BFC_ERROR_UNSUPPORTED with BFC_TIMESTAMPS; and the errors of every call.
 #[unsafe(no_mangle)]
@@ -94,7 +114,7 @@ pub extern "C" fn bfc_stream_synchronized(device: i32, stream: bfc_stream_t) -> 
     status(|| Device::new(device)?.stream_synchronized(stream as u64))
 }
 
-/// Gets the last stamp given to a free; stamps start at 1, 0 is none yet. Read it, synchronise the
+/// Returns the last stamp given to a free; stamps start at 1, 0 is none yet. Read it, synchronize the
 /// device, and pass it plus 1 to bfc_set_safe_frontier: then everything freed before is safe.
 /// After TensorFlow's SharedCounter.
 ///

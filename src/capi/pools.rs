@@ -6,20 +6,19 @@ use crate::device::Device;
 use crate::error::{Error, fail};
 use crate::pool::captures;
 
-/// Has requests in the order of a stream served from a private pool from now on: for memory that a captured graph
-/// will use at each launch. Call it before the capture begins. What is freed in a private pool is reusable by
-/// requests for the same pool on the same stream, at once, and by nobody else until bfc_pool_release, however long
-/// its work is done: the addresses stay the graph's. Several streams may use one pool.
+/// Routes subsequent allocations on a stream to a private pool: for memory that a captured graph uses at each launch. Call it
+/// before the capture begins. Memory that is freed in a private pool is reusable at once by requests for the same pool on
+/// the same stream, and by no others until bfc_pool_release, also when its work is done: the addresses stay the graph's.
+/// Several streams may use one pool.
 ///
-/// Before it returns it synchronises the device if it may, so that what other streams have freed can be used in
-/// the capture, during which nothing is asked or synchronised. From this call on the library knows the stream, so that
-/// no call of another thread's breaks its capture by waiting for the device; see bfc_alloc_async.
+/// Before it returns it queries the events of other streams, so that memory whose work is done can be used in the capture,
+/// during which nothing can be queried. It waits for no device work.
 ///
-/// It also announces the capture to requests of other threads. When it has returned, and until bfc_pool_end, which is
-/// to come after the end of the capture, the library queues nothing on the stream (nor on the legacy default stream,
-/// which waits for others), does not wait for the device and gives nothing back, but for requests of that very stream.
-/// A capture that begins while another thread is in a call of the allocator, and that is announced by nobody, may
-/// be broken by that call.
+/// It also announces the capture. When it has returned, and until bfc_pool_end, which is to come after the end of the
+/// capture, the library queues nothing on the stream or on the legacy default stream, which waits for others. It neither
+/// synchronizes the context nor gives memory back, except for requests of that very stream. A capture that is not announced
+/// may be invalidated by a call of another thread that is under way when the capture begins; see also bfc_alloc_async and
+/// bfc_capture_begin.
 ///
 /// @param pool  The caller's name for it; it begins to exist with the first call.
 /// @return BFC_OK; BFC_ERROR_INVALID_ARGUMENT if the stream's requests are for a private pool already;
@@ -30,8 +29,8 @@ pub extern "C" fn bfc_pool_begin(device: i32, pool: u64, stream: bfc_stream_t) -
     status(|| Device::new(device)?.pool_begin(pool, stream as u64))
 }
 
-/// Has requests in the order of a stream served from common memory again: call it after the end of the capture. The
-/// private pool keeps what it has.
+/// Routes subsequent allocations on a stream to common memory again: call it after the end of the capture. The private pool
+/// keeps what it has.
 ///
 /// @return BFC_OK; BFC_ERROR_INVALID_ARGUMENT if they were not for that pool; and the errors of every call.
 #[unsafe(no_mangle)]
@@ -39,9 +38,9 @@ pub extern "C" fn bfc_pool_end(device: i32, pool: u64, stream: bfc_stream_t) -> 
     status(|| Device::new(device)?.pool_end(pool, stream as u64))
 }
 
-/// Says that no graph uses a private pool any more. What is live in it stays so and is freed as usual; what is
-/// free becomes common memory once the device was synchronised, which the library does when it needs it, or
-/// bfc_trim. On backends without a device bfc_stream_synchronized of NULL says so. The name may be used again.
+/// Declares that no graph uses a private pool any more. Live allocations in it stay so and are freed as usual. Free memory
+/// becomes common memory once the context was synchronized, which the library does when it needs the memory, or
+/// in bfc_trim. On backends without a device bfc_stream_synchronized of NULL says so. The name may be used again.
 ///
 /// @return BFC_OK; BFC_ERROR_INVALID_ARGUMENT if there is no such pool; BFC_ERROR_BUSY if a stream's requests are
 ///         still for it; BFC_ERROR_OUT_OF_MEMORY, of host memory, and nothing has changed; and the errors of every

@@ -79,6 +79,9 @@ pub fn read(text: &str) -> Result<Header> {
             if lines.peek().is_none_or(|next| !next.starts_with("#define ")) {
                 comment.clear();
             }
+        } else if line.starts_with("#if") && line.contains(PER_THREAD) {
+            skip_conditional(&mut lines)?;
+            comment.clear();
         } else if line.is_empty() || line.starts_with(['#', '}']) || line.starts_with("extern \"C\"") {
             comment.clear();
         } else {
@@ -96,6 +99,26 @@ pub fn read(text: &str) -> Result<Header> {
 }
 
 type Lines<'a> = std::iter::Peekable<std::str::Lines<'a>>;
+
+/// What a unit defines that is compiled for the per-thread default stream. Its macros change what 0 is, and declare nothing
+/// beside; the comment at the head of the header describes them.
+const PER_THREAD: &str = "CUDA_API_PER_THREAD_DEFAULT_STREAM";
+
+/// Leaves out the rest of a conditional part, with those inside.
+fn skip_conditional(lines: &mut Lines<'_>) -> Result<()> {
+    let mut depth = 1_u32;
+    for line in lines {
+        match line {
+            _ if line.starts_with("#if") => depth += 1,
+            _ if line.starts_with("#endif") => depth -= 1,
+            _ => {}
+        }
+        if depth == 0 {
+            return Ok(());
+        }
+    }
+    bail!("a part that depends on {PER_THREAD} has no end")
+}
 
 /// The comment that a header begins with.
 fn block_comment(lines: &mut Lines<'_>) -> Vec<String> {
@@ -217,5 +240,15 @@ mod tests {
         assert!(read("int x;\n").is_err());
         assert!(read("bfc_n_t bfc_do(int x,\n").is_err());
         assert!(read("static inline void f(void) {\n}\n").is_err());
+    }
+
+    /// What a unit for the per-thread default stream gets beside is described at the head.
+    #[test]
+    fn the_macros_of_the_per_thread_default_stream_are_left_out() {
+        let unit = "#ifdef CUDA_API_PER_THREAD_DEFAULT_STREAM\n/* A unit. */\nstatic inline int f(int x) {\n#ifdef __cplusplus\n  \
+            return x;\n#endif\n}\n#endif\n#if defined(CUDA_API_PER_THREAD_DEFAULT_STREAM)\nint g;\n#endif\n// It.\nint bfc_h(void);\n";
+        let items = read(unit).expect("a good header").items;
+        assert_eq!(items.len(), 1);
+        assert_eq!((items[0].name.as_str(), items[0].comment.join(" ").as_str()), ("bfc_h", "It."));
     }
 }
