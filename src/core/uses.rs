@@ -118,6 +118,32 @@ impl Lanes {
         self.note(chunk).uses != 0
     }
 
+    /// Room for as many more uses as a chunk has.
+    pub(super) fn reserve_copies(&mut self, chunk: ChunkId) -> Result<(), HostMemoryExhausted> {
+        let count = self.uses.of(self.note(chunk).uses).count();
+        self.uses.slab.try_reserve(count)?;
+        Ok(())
+    }
+
+    /// A part of a free chunk waits for the same uses, for which there is room.
+    pub(super) fn copy_uses(&mut self, chunk: ChunkId, part: ChunkId) {
+        let mut link = self.note(chunk).uses;
+        while link != 0 {
+            let Use { lane, point, next, newer, .. } = *self.uses.get(link);
+            let copy = Use { chunk: part, lane, point, next: self.note(part).uses, older: link, newer };
+            let Ok(copied) = self.uses.add(copy) else { return };
+            self.uses.get_mut(link).newer = copied;
+            if newer == 0 {
+                self.row_mut(lane).newest_use = copied;
+            } else {
+                self.uses.get_mut(newer).older = copied;
+            }
+            self.note_mut(part).uses = copied;
+            self.row_mut(lane).begin_waiting();
+            link = next;
+        }
+    }
+
     /// Puts a use into the list of its lane, whose newest point it has.
     fn enlist(&mut self, link: Link, point: u64) {
         let lane = self.uses.get(link).lane;

@@ -1,6 +1,6 @@
 //! What a request could get by waiting: for whose work, up to which point.
 
-use super::arena::{Arena, Want};
+use super::arena::{Arena, Want, splits};
 use super::chunks::{ChunkId, NIL, State};
 use super::lanes::{ANYONE, Lane, Note, Stream};
 use super::rows::Row;
@@ -222,13 +222,54 @@ impl Arena {
                 || waited(note.lane, note.point) && others.all(|used| waited(used.lane, used.point))
         };
         let Some((first, end)) = self.best_of_neighbours(want, possible) else { return false };
+        let (start, stop) = self.place_in(want, first, end);
+        // Without memory for it nothing is cut, and more becomes the stream's own.
+        let may_cut = self.reserve_chunks(2).is_ok()
+            && self.starts.reserve(&self.chunks.slab, &mut self.regions, 2).is_ok();
         let mut at = first;
-        while at != end {
-            // What is handed over merges with the stream's own on both sides.
-            let whole = if self.may_use(own, at) { at } else { self.hand_over(at, own, since.point) };
-            at = self.chunks.next(whole);
+        while at != end && self.chunks.addr(at) < stop {
+            if self.end_of(at) > start && !self.may_use(own, at) {
+                if may_cut && self.chunks.addr(at) < start {
+                    at = self.cut(at, start);
+                }
+                if may_cut && self.end_of(at) > stop {
+                    self.cut(at, stop);
+                }
+                // What is handed over merges with the stream's own on both sides.
+                at = self.hand_over(at, own, since.point);
+            }
+            at = self.chunks.next(at);
         }
         true
+    }
+
+    /// Where a request goes in a run of free neighbours: from its aligned address as far as it is split off. The rest
+    /// stays whose it is: it would get an event behind everything that the request's stream has queued by now.
+    fn place_in(&self, want: &Want<'_>, first: ChunkId, end: ChunkId) -> (u64, u64) {
+        let addr = self.chunks.addr(first);
+        let bytes: u64 = self.from(first).take_while(|&id| id != end).map(|id| self.chunks.size(id)).sum();
+        let start = addr.next_multiple_of(want.alignment.max(UNIT));
+        let left = addr + bytes - start;
+        (start, start + if splits(left, want.size, self.max_slack) { want.size } else { left })
+    }
+
+    /// Cuts a free chunk in two at an address, for which there is room; returns the second, or the whole where there is
+    /// no memory for its recorded uses.
+    fn cut(&mut self, id: ChunkId, addr: u64) -> ChunkId {
+        let at = addr - self.chunks.addr(id);
+        let Note { lane, point, uses, .. } = *self.lanes.note(id);
+        if uses == 0 {
+            return self.split_free(id, at);
+        }
+        if self.lanes.reserve_copies(id).is_err() {
+            return id;
+        }
+        let rest = self.add_after(id, at);
+        self.chunks.slab[..][rest].mark_held();
+        *self.lanes.note_mut(rest) = Note::new(lane, point);
+        self.lanes.row_mut(lane).begin_waiting();
+        self.lanes.copy_uses(id, rest);
+        rest
     }
 
     /// Gives a free chunk to another lane, at one of its points; returns what it is part of then.

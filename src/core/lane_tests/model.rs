@@ -359,9 +359,12 @@ impl Model {
         };
         let possible =
             |owner: &Owner| *owner != Owner::Used && Self::works_of(owner).all(|work| waited(&work));
-        let (number, first, ..) = self.best(want, possible).unwrap();
-        let units = &self.regions[number].units[first..];
-        let length = units.iter().take_while(|unit| possible(&unit.owner)).count();
+        let (number, _, start, whole) = self.best(want, possible).unwrap();
+        // As much as the request takes.
+        let least = if self.split_always { UNIT } else { want.size.min(128 << 20) };
+        let bytes = if whole - want.size >= least { want.size } else { whole };
+        let first = ((start - self.regions[number].base) / UNIT) as usize;
+        let length = (bytes / UNIT) as usize;
         let point = self.advance(own);
         for unit in &mut self.regions[number].units[first..first + length] {
             let foreign = match unit.owner {
