@@ -231,7 +231,8 @@ fn learn_contexts(mut guard: Guard<'_>) -> Ordered<'_> {
     };
     let is_unknown = |lane: Lane, stream: Stream| {
         let context = || guard.events.context_of(lane, guard.arena.progress_of(lane));
-        stream.exists() && is_reachable(stream) && context().is_none()
+        let surely_lives = || guard.arena.streams().chain(guard.events.captured()).any(|live| live == stream);
+        stream.exists() && is_reachable(stream) && context().is_none() && surely_lives()
     };
     unknown.extend(
         guard

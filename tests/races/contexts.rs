@@ -18,6 +18,9 @@ pub struct Contexts {
 /// The largest part of a chunk that is copied.
 const BUFFER: u64 = 64 << 10;
 
+/// Each stream copies to a part of its own: copies on two of them are in no order.
+const STREAMS: u64 = 16;
+
 impl Contexts {
     pub fn new(gpu: Gpu, primary: u64, kind: Kind) -> Contexts {
         let mut contexts = Contexts { all: vec![primary], buffers: vec![0] };
@@ -25,12 +28,9 @@ impl Contexts {
             return contexts;
         }
         contexts.add(gpu, gpu.own_context(0));
-        // Another device's kernels have no access to memory that is mapped.
-        if !kind.granules {
-            let peer = gpu.enter(1);
-            gpu.enable_peer(primary);
-            contexts.add(gpu, peer);
-        }
+        let peer = gpu.enter(1);
+        gpu.enable_peer(primary);
+        contexts.add(gpu, peer);
         gpu.set_current(primary);
         contexts
     }
@@ -38,7 +38,7 @@ impl Contexts {
     /// It is current.
     fn add(&mut self, gpu: Gpu, context: u64) {
         self.all.push(context);
-        self.buffers.push(gpu.alloc(BUFFER));
+        self.buffers.push(gpu.alloc(BUFFER * STREAMS));
     }
 
     pub fn primary(&self) -> u64 {
@@ -88,7 +88,8 @@ impl World {
         self.order(chunk.home.unwrap_or(0), to);
         let context = self.streams[to].context;
         let (own, other) = (self.contexts.all[0], self.contexts.all[context]);
-        let (buffer, address, pattern) = (self.contexts.buffers[context], chunk.address, chunk.pattern);
+        let buffer = self.contexts.buffers[context] + to as u64 % STREAMS * BUFFER;
+        let (address, pattern) = (chunk.address, chunk.pattern);
         let bytes = chunk.bytes.min(BUFFER);
         let deed = self.shadow.queued(address, chunk.bytes, to, chunk.number);
         let device = self.pool.device();

@@ -95,13 +95,11 @@ impl World {
         }
     }
 
-    /// A stream that the allocator knows is captured, and `bfc_pool_begin` is not called for it. What is captured uses no
-    /// memory of the allocator's.
+    /// A stream with memory in use is captured, and `bfc_pool_begin` is not called for it. What is captured uses no memory
+    /// of the allocator's.
     fn capture_unannounced(&mut self, place: usize) {
         let (gpu, handle, device) = (self.gpu, self.streams[place].handle, self.pool.device());
-        if let Ok(address) = alloc_async(device, 1, handle) {
-            assert_eq!(free_async(device, address, handle), BFC_OK);
-        }
+        let Ok(in_use) = alloc_async(device, 1, handle) else { return };
         let mode = self.some_mode();
         gpu.begin_capture_in(handle, mode);
         self.streams[place].capturing = Some(0);
@@ -109,6 +107,7 @@ impl World {
         (0..self.random.between(1, 8)).for_each(|_| self.act());
         let executable = self.end_capture(place);
         gpu.destroy_graph(executable);
+        assert_eq!(free_async(device, in_use, handle), BFC_OK);
         self.say(|| format!("stream {place} is captured no more"));
     }
 
