@@ -7,8 +7,8 @@
 //! - "on success all allocations from peerContext will immediately be accessible by the current context" (cuda.h,
 //!   cuCtxEnablePeerAccess), and "access granted by this call is unidirectional";
 //! - a copy reaches the memory of any device without that (CUDA C++ Programming Guide, Peer-to-Peer Memory Copy);
-//! - libbfc maps granules for all devices that can reach their device: "The calling GPU ... can access" what cuMemSetAccess
-//!   says, whatever cuCtxEnablePeerAccess was told.
+//! - libbfc maps granules for all devices that can reach their device, and cuMemSetAccess does "set the access flags for the
+//!   target locations", whatever cuCtxEnablePeerAccess was told.
 //!
 //! From the first call of a function that is not analysed (`unanalysed`) every pool waits for every context.
 //!
@@ -60,9 +60,9 @@ pub(crate) fn relate_all() {
     }
 }
 
-/// Whether work of a device may touch memory of another device's pool because that is mapped for it: granules are, for all
-/// devices "that are capable of directly accessing memory" (cuda.h, cuDeviceCanAccessPeer). A pool of the program's own may
-/// have them.
+/// Whether work of a device may touch memory of another device's pool because that is mapped for it. Granules are, for all
+/// devices whose contexts "are capable of directly accessing memory from contexts on" theirs (cuda.h, cuDeviceCanAccessPeer).
+/// A pool of the program's own may have them.
 fn reaches(user: usize, owner: usize) -> bool {
     let may_have_granules = settings::wants_granules()
         || Pool::of_device(owner).is_some_and(|pool| pool.is_known() && !pool.is_ours());

@@ -16,6 +16,7 @@ pub fn built(package: &str, library: &str, args: &[&str]) -> PathBuf {
 }
 
 /// The file of a package's test binary; `args` go to `cargo test`.
+#[allow(dead_code)] // Not all that include this file run a test of another package.
 pub fn test_binary(package: &str, test: &str, args: &[&str]) -> PathBuf {
     let messages = messages(&[&["test", "--no-run", "--package", package, "--test", test], args].concat());
     let is_it = |message: &&Value| message["target"]["name"] == test && message["executable"].is_string();

@@ -68,7 +68,7 @@ static void between_streams(void) {
   cudaStream_t one = held_stream(), other = NULL;
   OK(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking));
   /* A pool that knows one stream records nothing. */
-  char *known = pooled_async(KIB, other);
+  pooled_async(KIB, other);
   char *first = pooled_async(LARGE, one), *second = pooled_async(LARGE, one);
   use(one, first, MIB, 1);
   OK(cudaFreeAsync(first, one));
@@ -294,18 +294,18 @@ static void contexts_end(void) {
 static void many_streams(void) {
   enum { COUNT = 1500 };
   static Handle streams[COUNT];
-  int passed = 0;
+  int of_the_driver = 0;
   OK(cudaFree(NULL));
   for (int each = 0; each < COUNT; each++) OK(cuStreamCreate(&streams[each], 1));
   for (int each = 0; each < COUNT; each++) {
     char *memory = pooled(64 * KIB), *other = async_of(64 * KIB, streams[each]);
-    passed += !is_pooled(other);
+    of_the_driver += !is_pooled(other);
     use(streams[each], memory, KIB, 1);
     use(streams[each], other, KIB, 2);
     OK(cudaFreeAsync(memory, streams[each]));
     OK(cudaFreeAsync(other, streams[each]));
   }
-  CHECK(passed > 0 && passed < COUNT - 500);
+  CHECK(of_the_driver > 0 && of_the_driver < COUNT - 500);
   /* Their places are free again when they end. */
   for (int each = 0; each < COUNT; each++) OK(cudaStreamDestroy(streams[each]));
   Handle later = NULL;

@@ -57,7 +57,7 @@ impl Question {
     }
 
     /// What is left to ask, if the sample left something out.
-    fn rest(&self) -> Option<(Lane, (u64, u64))> {
+    fn rest(&self) -> Option<Range> {
         let after = self.done.checked_sub(1).map_or(self.range.0, |last| self.events[last].point);
         let before = self.events.get(self.done).map_or(self.range.1, |marker| marker.point);
         (self.is_sample && self.useless.is_none()).then_some((self.lane, (after, before)))
@@ -115,8 +115,11 @@ fn learn_sole(mut guard: Guard<'_>, named: Stream) -> Ordered<'_> {
     Ok((guard.check_entry()?, result.map(drop)))
 }
 
+/// A queue, and the points that are asked about: those after the first one, and before the second one.
+type Range = (Lane, (u64, u64));
+
 /// The queues whose work free memory waits for, each with all of its points that are not done.
-fn ranges(guard: &Guard<'_>) -> Result<Vec<(Lane, (u64, u64))>, HostMemoryExhausted> {
+fn ranges(guard: &Guard<'_>) -> Result<Vec<Range>, HostMemoryExhausted> {
     let mut ranges = list(guard.arena.lane_count())?;
     ranges.extend(guard.arena.unfinished(|_| true).map(|unfinished| {
         let lane = unfinished.work.lane;
@@ -126,7 +129,7 @@ fn ranges(guard: &Guard<'_>) -> Result<Vec<(Lane, (u64, u64))>, HostMemoryExhaus
 }
 
 /// Asks about some queues once, and leaves the ranges that are left to ask about.
-fn ask<'a>(mut guard: Guard<'a>, named: Stream, ranges: &mut Vec<(Lane, (u64, u64))>) -> Ordered<'a> {
+fn ask<'a>(mut guard: Guard<'a>, named: Stream, ranges: &mut Vec<Range>) -> Ordered<'a> {
     let is_first = ranges.iter().any(|&(_, (_, before))| before == u64::MAX);
     let (mut questions, mut recordings) = match plan(&mut guard, named, ranges, is_first) {
         Ok(planned) => planned,
@@ -180,7 +183,7 @@ fn ask<'a>(mut guard: Guard<'a>, named: Stream, ranges: &mut Vec<(Lane, (u64, u6
 fn plan(
     guard: &mut Guard<'_>,
     named: Stream,
-    ranges: &[(Lane, (u64, u64))],
+    ranges: &[Range],
     is_first: bool,
 ) -> Result<(Vec<Question>, Vec<Recording>), HostMemoryExhausted> {
     let Pool { arena, events, .. } = &mut **guard;
