@@ -135,12 +135,11 @@ impl World {
         }
         if kind.receives || kind.unforgotten {
             // What is freed while the pool knows one stream only has no event of that time.
-            for place in 0..count {
-                let device = world.pool.device();
-                world.at(place, move |_, stream| {
-                    let address = alloc_async(device, 1, stream).expect("the pool is empty");
-                    assert_eq!(free_async(device, address, stream), BFC_OK);
-                });
+            let device = world.pool.device();
+            let allocate = |_: Gpu, stream| alloc_async(device, 1, stream).expect("the pool is empty");
+            let chunks: Vec<u64> = (0..count).map(|place| world.at(place, allocate)).collect();
+            for (place, address) in chunks.into_iter().enumerate() {
+                world.at(place, move |_, stream| assert_eq!(free_async(device, address, stream), BFC_OK));
             }
         }
         world
