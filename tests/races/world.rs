@@ -136,7 +136,7 @@ impl World {
         if kind.receives || kind.unforgotten {
             // What is freed while the pool knows one stream only has no event of that time.
             let device = world.pool.device();
-            let allocate = |_: Gpu, stream| alloc_async(device, 1, stream).expect("the pool is empty");
+            let allocate = move |_: Gpu, stream| alloc_async(device, 1, stream).expect("the pool is empty");
             let chunks: Vec<u64> = (0..count).map(|place| world.at(place, allocate)).collect();
             for (place, address) in chunks.into_iter().enumerate() {
                 world.at(place, move |_, stream| assert_eq!(free_async(device, address, stream), BFC_OK));
