@@ -116,11 +116,12 @@ impl World {
         }
         if self.kind.receives {
             // What is freed while the pool knows one stream only has no event of that time.
-            for place in 0..self.streams.len() {
-                self.at(place, |gpu, stream| {
-                    let address = gpu.alloc_async(1, stream).expect("the pool is empty");
-                    assert_eq!(gpu.free_async(address, stream), Ok(()));
-                });
+            let count = self.streams.len();
+            let allocate =
+                |place| self.at(place, |gpu, stream| gpu.alloc_async(1, stream).expect("the pool is empty"));
+            let chunks: Vec<u64> = (0..count).map(allocate).collect();
+            for (place, address) in chunks.into_iter().enumerate() {
+                self.at(place, move |gpu, stream| assert_eq!(gpu.free_async(address, stream), Ok(())));
             }
         }
     }
