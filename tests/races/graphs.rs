@@ -38,6 +38,10 @@ impl World {
         if self.kind.modes && self.random.one_in(3) {
             return self.capture_unannounced(place);
         }
+        // What is left of a private pool waits for the pool's own context, so a graph is launched there.
+        if self.streams[place].context != 0 {
+            return;
+        }
         // A second graph may use the first one's pool, for both are launched in the order of one stream.
         let shared = self.graphs.iter().find(|graph| graph.stream == place).map(|graph| graph.name);
         let name = shared.filter(|_| self.random.one_in(2)).unwrap_or_else(|| {

@@ -18,6 +18,9 @@ impl World {
         let sender = (comm + 1 + self.random.index(self.streams.len() - 1)) % self.streams.len();
         let receive = self.at(comm, Receive::post);
         self.say(|| format!("stream {comm} posts a receive, which {sender} is to send"));
+        let gpu = self.gpu;
+        let reserved = || ["cuMemFree", "cuMemUnmap"].map(|function| gpu.sim.calls(function));
+        let before = reserved();
         // A request that fails has waited for everything, so that nothing is left to judge.
         let refused = self.refused;
         for _ in 0..self.random.below(6) {
@@ -30,13 +33,11 @@ impl World {
             }
         }
         let (device, bytes, plain) = (self.pool.device(), self.some_bytes(), self.random.one_in(4));
-        let reserved = || ["cuMemFree", "cuMemUnmap"].map(|function| self.gpu.sim.calls(function));
-        let before = reserved();
         let got = match plain {
             true => self.pool.alloc(bytes),
             false => self.at(sender, move |_, stream| alloc_async(device, bytes as usize, stream)),
         };
-        // Where regions went back the driver itself may have waited for the device.
+        // Where regions went back, for whichever request, the driver itself may have waited for the device.
         let returned = reserved() != before;
         let is_forced = receive.is_forced();
         if let Ok(address) = got {
