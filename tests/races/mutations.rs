@@ -40,7 +40,7 @@ const MUTATIONS: [Mutation; 6] = [
         name: "no-announcement",
         binary: "races",
         test: "threads_at_once_with_captures",
-        says: &["capture is broken", "STREAM_CAPTURE_UNSUPPORTED"],
+        says: &["capture is broken", "STREAM_CAPTURE_UNSUPPORTED", "901"],
     },
     // A stream is asked and recorded on though its memory is settled.
     Mutation {

@@ -142,7 +142,8 @@ impl Events {
 
     /// The streams that were captured when they were last asked.
     pub(super) fn captured(&self) -> impl Iterator<Item = Stream> + '_ {
-        let captured = self.queues.iter().filter(|queue| queue.was_captured && !queue.is_forgotten);
+        let may_be = |queue: &&Queue| queue.was_captured || mutation::is("dead-stream");
+        let captured = self.queues.iter().filter(|queue| !queue.is_forgotten).filter(may_be);
         captured.map(|queue| queue.stream)
     }
 

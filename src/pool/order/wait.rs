@@ -196,9 +196,8 @@ fn plan(
         }
         let progress = arena.progress_of(lane);
         let (stream, work) = (progress.stream, Work { lane, point: progress.newest });
-        let may_be_asked = stream.is_default()
-            || stream.exists()
-                && (stream == named || mutation::is("late-event") || mutation::is("dead-stream"));
+        let may_be_asked =
+            stream.is_default() || stream.exists() && (stream == named || mutation::is("late-event"));
         let may_record = is_first && may_be_asked && !progress.forgotten;
         if may_record && is_reachable(stream) && !arena.is_at_risk(stream) && !events.covers(work) {
             recordings.push(Recording::new(events, arena, work, Kind::Late));
