@@ -223,15 +223,18 @@ impl Pool {
             Err(bfc::OUT_OF_MEMORY) => {}
             Err(_) => return Err(Refused::Pass(Passed::Pool)),
         }
-        if self.waiting() != 0
-            && self.synchronize() == CUDA_SUCCESS
-            && let Ok(address) = self.request(bytes, stream, 0)
+        // Rather at another place than behind a synchronization, or not at all.
+        if self.alignment_of(bytes) != ALIGNMENT
+            && let Ok(address) = self.request_at(ALIGNMENT, bytes, stream, 0)
         {
             return Ok(address);
         }
-        // Rather at another place than not at all.
-        if self.alignment_of(bytes) != ALIGNMENT
-            && let Ok(address) = self.request_at(ALIGNMENT, bytes, stream, 0)
+        // Without a quarantine libbfc has waited for everything already.
+        if self.waiting() != 0
+            && self.has_quarantine()
+            && self.synchronize() == CUDA_SUCCESS
+            && let Ok(address) =
+                self.request(bytes, stream, 0).or_else(|_| self.request_at(ALIGNMENT, bytes, stream, 0))
         {
             return Ok(address);
         }
