@@ -386,7 +386,7 @@ fn attempt<'a>(mut guard: Guard<'a>, want: &Want<'_>, tried: &mut Tried) -> Atte
         }
         tried.waited_for_all = true;
         let idle;
-        (guard, idle) = wait_for_all(guard, want)?;
+        (guard, idle) = order::wait_for_all(guard, want)?;
         tried.may_collect = tried.note(idle);
         tried.collected = false;
     }
@@ -430,25 +430,6 @@ fn collect<'a>(
     tried.note_own(&guard, released.regions);
     *least = want.size;
     Ok((guard, true))
-}
-
-/// The last step before a request fails: waits for all work of the device's context. That may be work which was queued
-/// long after the frees, and which itself waits for what this thread does next; so nothing else is left by now, and a
-/// program that hangs here finds the reason in the log.
-fn wait_for_all<'a>(mut guard: Guard<'a>, want: &Want<'_>) -> order::Ordered<'a, bool> {
-    if log::is_wanted(Level::Warn) && !guard.is_capture_announced(want.stream) {
-        let (device, bytes) = (guard.device, want.requested);
-        guard = guard.talking(|| {
-            log::emit(
-                Level::Warn,
-                format_args!(
-                    "device {device}: a request of {bytes} bytes waits for all work of the device's context, because \
-                     free memory is left that has no event: this is the last step before it fails"
-                ),
-            );
-        });
-    }
-    order::wait_for_all(guard, want.stream)
 }
 
 /// A pool that is idle by less grows before it waits for the device.

@@ -16,9 +16,11 @@ use self::record::{Outcome, Recording};
 use super::slot::Guard;
 use super::{Pool, mutation};
 use crate::backend::order::{self as driver, Capture, Context, Order};
+use crate::core::arena::Want;
 use crate::core::lanes::{Lane, Stream};
 use crate::core::waits::Work;
 use crate::error::{Error, Unsaid};
+use crate::log::{self, Level};
 use crate::sys::{HostMemoryExhausted, thread};
 
 pub(crate) use self::events::Events;
@@ -199,10 +201,24 @@ pub(super) fn synchronize<'a>(mut guard: Guard<'a>, stream: Stream) -> Ordered<'
     Ok((guard.check_entry()?, result.map(|()| true)))
 }
 
-/// The last step before a request fails: as [`synchronize`], and waits for what is left of other contexts.
-pub(super) fn wait_for_all<'a>(mut guard: Guard<'a>, stream: Stream) -> Ordered<'a, bool> {
+/// The last step before a request fails: as [`synchronize`], and waits for what is left of other contexts. That may be work
+/// which was queued long after the frees, and which itself waits for what this thread does next. So nothing else is left
+/// to try by now, and the log has the reason where a program hangs here.
+pub(super) fn wait_for_all<'a>(mut guard: Guard<'a>, want: &Want<'_>) -> Ordered<'a, bool> {
+    if log::is_wanted(Level::Warn) && !guard.is_capture_announced(want.stream) {
+        let (device, bytes) = (guard.device, want.requested);
+        guard = guard.talking(|| {
+            log::emit(
+                Level::Warn,
+                format_args!(
+                    "device {device}: a request of {bytes} bytes waits for all work of the device's context, because \
+                     free memory is left that has no event: this is the last step before it fails"
+                ),
+            );
+        });
+    }
     let idle;
-    (guard, idle) = synchronize(guard, stream)?;
+    (guard, idle) = synchronize(guard, want.stream)?;
     if !matches!(idle, Ok(true)) {
         return Ok((guard, idle));
     }

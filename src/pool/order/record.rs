@@ -82,8 +82,9 @@ impl Recording {
         if self.outcome != Outcome::NotRecorded {
             return Ok(());
         }
-        self.is_captured = order.capture_of(self.stream)? == Capture::Active;
-        if self.is_captured {
+        let capture = order.capture_of(self.stream)?;
+        self.is_captured = capture == Capture::Active;
+        if capture != Capture::None {
             return Ok(());
         }
         let context = match self.context {
