@@ -429,3 +429,41 @@ fn memory_with_the_flag_and_without_is_never_mixed() {
         nothing_is_left(sim);
     });
 }
+
+/// Granules stay mapped until a peer's work on them is done.
+#[test]
+fn granules_that_a_peer_still_uses() {
+    simulated("granules_that_a_peer_still_uses", |sim| {
+        type Way = fn(&Pool, u64);
+        let ways: [(&str, Way); 3] = [
+            ("a trim", |pool, _| _ = pool.try_trim(0)),
+            ("a remapping", |pool, _| _ = pool.alloc(12 * MIB).map(|large| pool.put(large))),
+            ("the end", |pool, _| assert_eq!(pool.destroy_forced(), BFC_OK)),
+        ];
+        for (name, way) in ways {
+            let gpu = machine(sim, 2);
+            let contexts = [0, 1].map(|device| gpu.enter(device));
+            let there = gpu.stream(false);
+            gpu.hold(there);
+            gpu.set_current(contexts[0]);
+            let own = gpu.stream(false);
+            let pool = vmm_on(0, 16 * MIB);
+            let all: Vec<u64> = (0..8).map(|_| pool.get_on(2 * MIB, own)).collect();
+            for chunk in [&all[..3], &all[5..]].concat() {
+                gpu.set_current(contexts[1]);
+                gpu.fill(there, chunk, 2 * MIB, 7);
+                gpu.set_current(contexts[0]);
+                assert_eq!(bfc_record_stream(0, pointer(chunk), pointer(there)), BFC_OK);
+                pool.put_on(chunk, own);
+            }
+            way(&pool, own);
+            gpu.set_current(contexts[1]);
+            sim.release_all();
+            assert_eq!(sim.misuse_texts(), [""; 0], "{name}");
+            pool.destroy_forced();
+            for device in 0..2 {
+                gpu.leave(device);
+            }
+        }
+    });
+}
