@@ -181,6 +181,11 @@ impl Arena {
         self.lanes.find(self.lanes.directed(want.stream))
     }
 
+    /// The queue of a stream that is told apart from others.
+    pub(crate) fn queue_of(&self, stream: Stream) -> Option<Lane> {
+        self.lanes.find(stream)
+    }
+
     /// What is known of a queue's work.
     pub(crate) fn progress_of(&self, lane: Lane) -> QueueProgress {
         let row = self.lanes.row(lane);

@@ -71,6 +71,7 @@ pub(in crate::pool) fn poll(mut guard: Guard<'_>, stream: Stream) -> Ordered<'_>
     }
     let learnt;
     (guard, learnt) = learn_sole(guard, stream)?;
+    (guard, _) = learn_named(guard, stream)?;
     let mut ranges = match ranges(&guard) {
         Ok(ranges) => ranges,
         Err(exhausted) => return Ok((guard, Err(exhausted.into()))),
@@ -111,6 +112,35 @@ fn learn_sole(mut guard: Guard<'_>, named: Stream) -> Ordered<'_> {
     // What is not known to be of this context is treated as of another.
     if guard.events.is_elsewhere(sole) && guard.arena.sole_stream() == Some(sole) {
         guard.arena.require_queues()?;
+    }
+    Ok((guard.check_entry()?, result.map(drop)))
+}
+
+/// The context of the stream that the caller names, if it has a queue and nothing could be recorded there yet: else no
+/// synchronization would cover what was freed there meanwhile.
+fn learn_named(mut guard: Guard<'_>, named: Stream) -> Ordered<'_> {
+    let lane = guard.arena.queue_of(named);
+    let is_unknown = |lane: &Lane| guard.events.context_of(*lane, guard.arena.progress_of(*lane)).is_none();
+    let Some(lane) = lane.filter(|_| named.exists() && is_reachable(named)).filter(is_unknown) else {
+        return Ok((guard, Ok(())));
+    };
+    let life = guard.arena.life();
+    let result;
+    (guard, result) = guard.ordering(|order| match order.capture_of(handle(named))? {
+        Capture::None => order.context_of(handle(named)).map(Some),
+        _ => Ok(None),
+    });
+    if guard.arena.life() == life
+        && let Ok(Some(context)) = result
+    {
+        let Pool { arena, events, .. } = &mut *guard;
+        let progress = arena.progress_of(lane);
+        if progress.stream == named
+            && !progress.forgotten
+            && let Some(queue) = events.queue(lane, progress)
+        {
+            queue.context = Some(context);
+        }
     }
     Ok((guard.check_entry()?, result.map(drop)))
 }
