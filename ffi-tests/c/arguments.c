@@ -304,9 +304,11 @@ static void without_timestamps(void) {
 static void unknown_flags_of_a_request(void) {
   int bit;
   begin();
-  for (bit = 2; bit < 32; bit++) {
+  const uint32_t known = BFC_REQUEST_ON_STREAM | BFC_REQUEST_HELD_ONLY | BFC_REQUEST_SIZE_512;
+  for (bit = 0; bit < 32; bit++) {
     bfc_request_t request = BFC_REQUEST_INIT;
     void *ptr = &bit;
+    if ((known >> bit & 1u) != 0) continue;
     request.bytes = 1;
     request.flags = 1u << bit;
     CHECK_REFUSED_ON(HOST, bfc_alloc_ex(HOST, &request, &ptr), BFC_ERROR_INVALID_ARGUMENT, "flags");

@@ -91,9 +91,10 @@ def captured(model, inputs):
             model(rows)
     graph.replay()
     others = [torch.empty_like(rows) for _ in range(500)]
-    side = torch.cuda.Stream()
-    with torch.cuda.stream(side):
-        others.extend(torch.empty_like(rows) for _ in range(500))
+    # The stream of the capture too: what is freed within has no event, so without a pool it is reused there first.
+    for stream in (torch.cuda.Stream(), torch.cuda.graph.default_capture_stream):
+        with torch.cuda.stream(stream):
+            others.extend(torch.empty_like(rows) for _ in range(500))
     graph.replay()
     torch.cuda.synchronize()
     while_alive = overlaps(of_graph, others)

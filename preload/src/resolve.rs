@@ -88,7 +88,12 @@ pub unsafe extern "C" fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut
 /// the driver and behind whoever was preloaded before us.
 unsafe extern "C" fn decide(handle: *mut c_void, name: *const c_char) -> Dlsym {
     let Some(next) = next() else { return nothing };
+    // First, and without a function of another library: a malloc may call this before this library is relocated.
     // SAFETY: by the contract of dlsym the name is NUL-terminated.
+    if !unsafe { is_of_cuda(name) } {
+        return next;
+    }
+    // SAFETY: as above.
     unsafe { note_unseen(name) };
     // SAFETY: as above.
     if !unsafe { is_hooked(name) } || handle == libc::RTLD_NEXT {
@@ -100,30 +105,33 @@ unsafe extern "C" fn decide(handle: *mut c_void, name: *const c_char) -> Dlsym {
     substitute
 }
 
-/// Whether there is a hook for a name that `dlsym` was asked for.
+/// Whether a name may be that of a function of CUDA's.
 ///
 /// # Safety
 /// The name is NULL or NUL-terminated.
+unsafe fn is_of_cuda(name: *const c_char) -> bool {
+    const BEGINNING: [u8; 2] = *b"cu";
+    // SAFETY: by this function's contract; a byte is read only where the one before is not the last.
+    let is = |at: usize| unsafe { *name.cast::<u8>().add(at) } == BEGINNING[at];
+    !name.is_null() && is(0) && is(1)
+}
+
+/// Whether there is a hook for a name that `dlsym` was asked for.
+///
+/// # Safety
+/// The name is NUL-terminated.
 unsafe fn is_hooked(name: *const c_char) -> bool {
-    if name.is_null() {
-        return false;
-    }
     // SAFETY: by this function's contract.
-    let name = unsafe { CStr::from_ptr(name) };
-    name.to_bytes().starts_with(b"cu") && hooks::is_one(name)
+    hooks::is_one(unsafe { CStr::from_ptr(name) })
 }
 
 /// A function that nothing is known of may let work touch any memory once it is called, which would not be seen.
 ///
 /// # Safety
-/// The name is NULL or NUL-terminated.
+/// The name is NUL-terminated.
 unsafe fn note_unseen(name: *const c_char) {
-    if name.is_null() {
-        return;
-    }
     // SAFETY: by this function's contract.
-    let name = unsafe { CStr::from_ptr(name) };
-    if name.to_bytes().starts_with(b"cu") && hooks::may_touch_unseen(name) {
+    if hooks::may_touch_unseen(unsafe { CStr::from_ptr(name) }) {
         relations::relate_all();
     }
 }

@@ -184,7 +184,7 @@ pub(super) fn synchronize<'a>(mut guard: Guard<'a>, stream: Stream) -> Ordered<'
             .map(|unfinished| unfinished.work),
     );
     if works.is_empty() {
-        return Ok((guard, Ok(true)));
+        return Ok((guard, learnt.map(|()| true)));
     }
     let result;
     (guard, result) = guard.synchronizing();
@@ -198,7 +198,7 @@ pub(super) fn synchronize<'a>(mut guard: Guard<'a>, stream: Stream) -> Ordered<'
         }
         guard.notify();
     }
-    Ok((guard.check_entry()?, result.map(|()| true)))
+    Ok((guard.check_entry()?, result.and(learnt).map(|()| true)))
 }
 
 /// The last step before a request fails: as [`synchronize`], and waits for what is left of other contexts. That may be work

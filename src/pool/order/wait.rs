@@ -71,12 +71,13 @@ pub(in crate::pool) fn poll(mut guard: Guard<'_>, stream: Stream) -> Ordered<'_>
     }
     let learnt;
     (guard, learnt) = learn_sole(guard, stream)?;
-    (guard, _) = learn_named(guard, stream)?;
+    let learnt_named;
+    (guard, learnt_named) = learn_named(guard, stream)?;
     let mut ranges = match ranges(&guard) {
         Ok(ranges) => ranges,
         Err(exhausted) => return Ok((guard, Err(exhausted.into()))),
     };
-    let mut result = learnt;
+    let mut result = learnt.and(learnt_named);
     while !ranges.is_empty() {
         let asked;
         (guard, asked) = ask(guard, stream, &mut ranges)?;
