@@ -110,10 +110,11 @@ unsafe extern "C" fn decide(handle: *mut c_void, name: *const c_char) -> Dlsym {
 /// # Safety
 /// The name is NULL or NUL-terminated.
 unsafe fn is_of_cuda(name: *const c_char) -> bool {
-    const BEGINNING: [u8; 2] = *b"cu";
-    // SAFETY: by this function's contract; a byte is read only where the one before is not the last.
-    let is = |at: usize| unsafe { *name.cast::<u8>().add(at) } == BEGINNING[at];
-    !name.is_null() && is(0) && is(1)
+    let is = |at: usize, byte: u8| {
+        // SAFETY: by this function's contract; a byte is read only where the one before is not the last.
+        unsafe { name.cast::<u8>().wrapping_add(at).read() == byte }
+    };
+    !name.is_null() && is(0, b'c') && is(1, b'u')
 }
 
 /// Whether there is a hook for a name that `dlsym` was asked for.
