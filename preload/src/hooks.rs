@@ -122,16 +122,21 @@ fn real_of(hook: &Hook) -> Option<ptr::NonNull<c_void>> {
 
 #[cold]
 fn load_real(hook: &Hook) -> Option<ptr::NonNull<c_void>> {
-    load()?;
+    let driver = load()?;
+    if hook.real.load(Ordering::Relaxed).is_null() {
+        hook.real.store(driver.symbol(hook.symbol), Ordering::Relaxed);
+    }
     ptr::NonNull::new(hook.real.load(Ordering::Relaxed))
 }
 
-/// The driver; finds its functions behind the hooks at the first call.
+/// The driver; finds its functions behind the hooks at the first call. Those that are not analysed are found when they are
+/// asked for: a driver need not have them all, and a lookup that fails leaves a message behind, which the next `dlsym` frees
+/// from within. A malloc that itself calls `dlsym` never comes to an end then.
 pub(crate) fn load() -> Option<Driver> {
     static LOADED: AtomicBool = AtomicBool::new(false);
     let driver = Driver::load().ok()?;
     if !LOADED.load(Ordering::Acquire) {
-        for hook in all() {
+        for hook in &HOOKS {
             hook.real.store(driver.symbol(hook.symbol), Ordering::Relaxed);
         }
         LOADED.store(true, Ordering::Release);
@@ -144,10 +149,20 @@ pub(crate) fn is_one(symbol: &CStr) -> bool {
     all().any(|hook| hook.symbol == symbol)
 }
 
-/// The hook for a function of the driver.
-pub(crate) fn before(real: *mut c_void) -> Option<&'static Hook> {
+/// The hook for a function of the driver, which was found by a name.
+pub(crate) fn before(real: *mut c_void, name: &CStr) -> Option<&'static Hook> {
     load()?;
+    if let Some(hook) = UNANALYSED.iter().find(|hook| hook.symbol == name) {
+        load_real(hook);
+    }
     all().find(|hook| hook.real.load(Ordering::Relaxed) == real)
+}
+
+impl Hook {
+    /// The driver has given the address of its function.
+    pub(crate) fn found(&self, real: *mut c_void) {
+        let _ = self.real.compare_exchange(ptr::null_mut(), real, Ordering::Relaxed, Ordering::Relaxed);
+    }
 }
 
 /// Whether there is a hook by a name that `cuGetProcAddress` takes.

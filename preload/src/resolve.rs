@@ -163,7 +163,8 @@ unsafe extern "C" fn substitute(handle: *mut c_void, name: *const c_char) -> *mu
         return found;
     }
     // Of another library it may be another function.
-    match hooks::before(found) {
+    // SAFETY: as above, NUL-terminated.
+    match hooks::before(found, unsafe { CStr::from_ptr(name) }) {
         Some(hook) => {
             watch::looked_up(watch::By::Dlsym, hook);
             hook.ours.cast_mut()
@@ -186,9 +187,10 @@ fn replace(place: *mut *mut c_void, name: *const c_char, version: c_int, flags: 
     let name = unsafe { CStr::from_ptr(name) };
     let per_thread = flags & cuuint64_t::from(CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0;
     // A driver may give another address than the one it exports, so what the documentation says counts too.
-    let hook = hooks::before(found).or_else(|| hooks::by_version(name, version, per_thread));
+    let hook = hooks::before(found, c"").or_else(|| hooks::by_version(name, version, per_thread));
     match hook {
         Some(hook) => {
+            hook.found(found);
             watch::looked_up(watch::By::ProcAddress, hook);
             // SAFETY: as above.
             unsafe { *place = hook.ours.cast_mut() };
