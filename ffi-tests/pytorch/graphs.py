@@ -417,7 +417,7 @@ def out_of_memory(full):
         if full:
             while raised(lambda: kept.append(torch.empty(64 * MiB, dtype=torch.uint8, device="cuda"))) == "nothing":
                 pass
-            # What is given back stays with whoever caches it.
+            # What is given back stays in the allocator's cache.
             del kept[::2]
             torch.cuda.empty_cache()
 

@@ -4,7 +4,7 @@ use crate::common::simcuda::steer::RECYCLE_HANDLES;
 use crate::world::{Chunk, World};
 
 impl World {
-    /// Whether a stream may end without a word: nothing that is live was allocated there, or lent to it.
+    /// Whether a stream may end without bfc_forget_stream: nothing that is live was allocated there, or lent to it.
     pub fn may_abandon(&self, place: usize) -> bool {
         let stream = &self.streams[place];
         let uses = |chunk: &Chunk| chunk.home == Some(place) || chunk.lent.contains(&place);

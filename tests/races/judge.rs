@@ -69,7 +69,7 @@ impl World {
         }
     }
 
-    /// Misuses of the driver, but those that the library cannot know of: a stream was destroyed without a word whose
+    /// Misuses of the driver, but those that the library cannot know of: a stream was destroyed without bfc_forget_stream whose
     /// work was queued still, and what the driver says of it is borne.
     fn misuses(&self) -> Vec<String> {
         let stale = |handle: &u64| format!("Stream {handle:#x} is one that was destroyed");
