@@ -269,15 +269,9 @@ fn learn_contexts(mut guard: Guard<'_>) -> Ordered<'_> {
         })
     });
     if guard.arena.life() == life {
+        let Pool { arena, events, .. } = &mut *guard;
         for (lane, stream, context) in unknown {
-            let Pool { arena, events, .. } = &mut *guard;
-            let progress = arena.progress_of(lane);
-            if progress.stream == stream
-                && !progress.forgotten
-                && let Some(queue) = events.queue(lane, progress)
-            {
-                queue.context = context;
-            }
+            context.into_iter().for_each(|context| events.learn(arena, lane, stream, context));
         }
     }
     Ok((guard.check_entry()?, result))

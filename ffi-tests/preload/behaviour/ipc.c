@@ -186,7 +186,7 @@ static void larger(void) {
   end_receiver();
 }
 
-/* Where an allocation begins, as vLLM and SGLang ask for it (the attribute) and NCCL and MPI (the range). */
+/* Where an allocation begins, as vLLM and SGLang ask for it (the attribute) and NCCL (the range). */
 static char *beginning_of(char *memory, int by_attribute) {
   Address base = 0;
   if (by_attribute) OK(cuPointerGetAttribute(&base, 11, (Address)memory));

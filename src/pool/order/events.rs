@@ -120,6 +120,17 @@ impl Events {
         !sole.is_default() && !self.sole.as_ref().is_some_and(is_own)
     }
 
+    /// Notes the context of a stream that had a queue when the driver was asked, unless the queue is another's by now.
+    pub(super) fn learn(&mut self, arena: &Arena, lane: Lane, stream: Stream, context: Context) {
+        let progress = arena.progress_of(lane);
+        if progress.stream == stream
+            && !progress.forgotten
+            && let Some(queue) = self.queue(lane, progress)
+        {
+            queue.context = Some(context);
+        }
+    }
+
     pub(super) fn learn_sole(&mut self, stream: Stream, context: Context) {
         self.sole = Some((stream, context));
     }

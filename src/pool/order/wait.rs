@@ -135,13 +135,7 @@ fn learn_named(mut guard: Guard<'_>, named: Stream) -> Ordered<'_> {
         && let Ok(Some(context)) = result
     {
         let Pool { arena, events, .. } = &mut *guard;
-        let progress = arena.progress_of(lane);
-        if progress.stream == named
-            && !progress.forgotten
-            && let Some(queue) = events.queue(lane, progress)
-        {
-            queue.context = Some(context);
-        }
+        events.learn(arena, lane, named, context);
     }
     Ok((guard.check_entry()?, result.map(drop)))
 }
