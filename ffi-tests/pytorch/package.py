@@ -5,10 +5,16 @@ Each case is a process of its own, for PyTorch takes an allocator once. What is 
 
 import ctypes
 import gc
+import importlib
+import json
 import os
+import pathlib
 import pickle
 import random
+import re
+import subprocess
 import sys
+import tempfile
 
 import torch
 
@@ -19,6 +25,16 @@ import pluggable
 
 MiB = 1 << 20
 OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
+
+FIGURE = r"(\d+ bytes|\d+\.\d\d [KMG]iB)"
+# PyTorch's own sentence, parts of which programs look for. With NVML it also says what the process has otherwise.
+SENTENCE = re.compile(
+    rf"CUDA out of memory\. Tried to allocate {FIGURE}\. "
+    rf"GPU (\d+) has a total capacity of {FIGURE} of which {FIGURE} is free\. "
+    rf"(?:Including non-PyTorch memory, .*? in use\. )?(?:{FIGURE} allowed; )?"
+    rf"Of the allocated memory {FIGURE} is allocated by PyTorch, (?:with .*? allocated in private pools .*?, )?"
+    rf"and {FIGURE} is reserved by PyTorch but unallocated\. "
+)
 
 
 def tensor(size):
@@ -37,6 +53,29 @@ def raised(work):
 def failure(size):
     """What is raised for a request that is too large."""
     return raised(lambda: tensor(size))
+
+
+def size_text(size):
+    """A size as PyTorch's messages have it."""
+    if size <= 1024:
+        return f"{size} bytes"
+    unit = next((unit for unit in (10, 20) if size <= 1 << unit + 10), 30)
+    return f"{size / (1 << unit):.2f} {' KMG'[unit // 10]}iB"
+
+
+def check_message(error, size, limit, name, device=0):
+    """The text of an exception: PyTorch's sentence with the figures of now, libbfc's reason, and the report."""
+    text = str(error)
+    found = SENTENCE.match(text)
+    assert found, text
+    free, total = torch.cuda.mem_get_info(device)
+    own = bfc.stats(device)
+    figures = [size, total, free, limit, own.bytes_in_use, own.pool_bytes - own.bytes_in_use]
+    sizes = [size_text(figure) for figure in figures]
+    assert found.groups() == (sizes[0], str(device), *sizes[1:]), (found.groups(), sizes)
+    assert text[found.end() :].startswith(f"{name}: no memory for"), text
+    lines = text.splitlines()
+    assert lines[1] == "" and lines[2:] == bfc.report(device).splitlines(), "the report of that moment"
 
 
 def expect_error(kind, words, work):
@@ -85,7 +124,9 @@ def page_mem_pool():
     other = tensor(5 * MiB)
     expect_error(bfc.Error, "in no region", lambda: bfc.owner(other.data_ptr()))
     with torch.cuda.use_mem_pool(bfc.torch.mem_pool(use_on_oom=False)):
-        assert isinstance(failure(1 << 40), torch.OutOfMemoryError)
+        error = failure(1 << 40)
+        assert isinstance(error, torch.OutOfMemoryError)
+        assert SENTENCE.match(str(error)), f"PyTorch's own sentence is another now: {error}"
     expect_error(RuntimeError, "is not libbfc", bfc.torch.memory_allocated)
     torch.cuda.synchronize()
     # The pool is left to the end of the interpreter.
@@ -119,11 +160,16 @@ def limit():
     for size in [6 * MiB, 1 << 40]:
         error = failure(size)
         assert type(error) is torch.OutOfMemoryError, error
-        lines = str(error).splitlines()
-        assert lines[0].startswith("CUDA out of memory. small: no memory for"), lines[0]
-        assert 'memory of allocator "small" on device 0 (cuda backend)' in lines, error
-        assert lines[2:] == bfc.report(0).splitlines(), "the report of that moment"
+        check_message(error, size, 8 * MiB, "small")
+        assert 'memory of allocator "small" on device 0 (cuda backend)' in str(error).splitlines(), error
     assert bfc.stats(0).num_failures == bfc.torch.memory_stats()["num_ooms"] == 2
+    # Where the driver does not tell how much memory there is, and PyTorch does not find that error later.
+    simulation.library.simcuda_fail(b"cuMemGetInfo", ctypes.c_uint64(1), 999)  # CUDA_ERROR_UNKNOWN
+    text = str(failure(6 * MiB))
+    assert simulation.library.simcuda_struck() == 1
+    assert text.startswith("CUDA out of memory. Tried to allocate 6.00 MiB. 8.00 MiB allowed; Of the"), text
+    assert ctypes.CDLL(None).cudaGetLastError() == 0
+    simulation.library.simcuda_clear_faults()
     assert bfc.owner(tensor(MiB).data_ptr()) == 0
     # The driver's memory runs out before the limit.
     del kept
@@ -137,6 +183,18 @@ def limit():
     assert tensor(1).data_ptr() and bfc.stats(0).bytes_limit == 8 * MiB
 
 
+def sizes_in_messages():
+    """Sizes of every kind, with all of the limit in use: as PyTorch rounds them, exact halves to even."""
+    bfc.torch.empty_cache()
+    kept = tensor(bfc.stats(0).bytes_limit)
+    units = [1, 1 << 10, 1 << 20, 1 << 30]
+    sizes = [factor * unit + more for unit in units for factor in (1, 9, 700, 1024) for more in (0, 1, unit // 8)]
+    for size in [*sizes, 1152, 1408, (1 << 20) - 1, (1 << 30) - 1, 1 << 60]:
+        text = str(failure(size))
+        assert text.startswith(f"CUDA out of memory. Tried to allocate {size_text(size)}. GPU 0 "), (size, text)
+    del kept
+
+
 def one_of_two_devices():
     """What use() is told is for the device that it names."""
     bfc.torch.use("cuda:1", memory_limit=8 * MiB)
@@ -146,6 +204,8 @@ def one_of_two_devices():
     assert tensor(16 * MiB).data_ptr()
     error = raised(lambda: torch.empty(16 * MiB, dtype=torch.uint8, device="cuda:1"))
     assert type(error) is torch.OutOfMemoryError and "on device 1" in str(error), error
+    with torch.cuda.device(1):
+        check_message(error, 16 * MiB, 8 * MiB, "bfc", device=1)
     assert bfc.torch.memory_stats(1)["num_ooms"] == 1 and bfc.torch.memory_stats(0)["num_ooms"] == 0
 
 
@@ -173,14 +233,13 @@ def without_a_compiler():
         lambda: tensor(16 * MiB),
         lambda: elsewhere.to("cuda"),
         # By way of pybind11.
-        lambda: torch.ops.aten.empty([16 * MiB], device=torch.device("cuda")),
+        lambda: torch.ops.aten.empty([4 * MiB], device=torch.device("cuda")),
     ]:
         error = raised(work)
         assert type(error) is used.raises, repr(error)
         assert isinstance(error, torch.OutOfMemoryError) and isinstance(error, MemoryError)
-        lines = str(error).splitlines()
-        assert lines[0].startswith("CUDA out of memory. small: no memory for"), lines[0]
-        assert 'memory of allocator "small" on device 0 (cuda backend)' in lines, error
+        check_message(error, 16 * MiB, 8 * MiB, "small")
+    sizes_in_messages()
     assert bfc.owner(tensor(MiB).data_ptr()) == 0
     bfc.torch.empty_cache()
     for nth in range(1, 5):
@@ -189,6 +248,50 @@ def without_a_compiler():
     assert type(error) is RuntimeError and str(error).startswith("libbfc: "), repr(error)
     simulation.library.simcuda_clear_faults()
     assert tensor(3 * MiB).data_ptr()
+
+
+def profiled_events():
+    """What torch.profiler and the trace of GPU memory are told of a few requests: bytes and total of each event, and the
+    addresses. The same with PyTorch's own allocator."""
+    kept, traced = [tensor(1)], []
+    torch._C._activate_gpu_trace()
+    trace = importlib.import_module("torch.cuda._gpu_trace")
+    trace.register_callback_for_memory_allocation(lambda address: traced.append(("allocated", address)))
+    trace.register_callback_for_memory_deallocation(lambda address: traced.append(("freed", address)))
+    wanted = []
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=activities, profile_memory=True) as profile:
+        for size in [3 * MiB, 700, 4 * MiB]:
+            kept.append(tensor(size))
+            wanted.append(("allocated", kept[-1].data_ptr()))
+        for place in [1, 1]:
+            wanted.append(("freed", kept[place].data_ptr()))
+            del kept[place]
+        failure(1 << 40)
+        tensor(0)
+    assert traced == wanted, (traced, wanted)
+    with tempfile.TemporaryDirectory() as folder:
+        file = pathlib.Path(folder, "trace.json")
+        profile.export_chrome_trace(str(file))
+        events = json.loads(file.read_text())["traceEvents"]
+    events = [(event["name"], event["args"]) for event in events if event["name"] in ("[memory]", "[OutOfMemory]")]
+    addresses = [args["Addr"] for name, args in events if name == "[memory]"]
+    assert addresses == [address for _, address in wanted], (addresses, wanted)
+    assert all((args["Device Type"], args["Device Id"]) == (1, 0) for _, args in events), events
+    return [(name, args["Bytes"], args["Total Allocated"]) for name, args in events], events[-1][1]["Total Reserved"]
+
+
+def profiler():
+    """The profiler and the trace of GPU memory are told the same as by PyTorch's own allocator."""
+    if sys.argv[2:] == ["native"]:
+        print(json.dumps(profiled_events()[0]))
+        return
+    # Chunks of the sizes that PyTorch's own allocator would cut.
+    bfc.torch.use(memory_limit=64 * MiB, split_always=True)
+    native = subprocess.run([sys.executable, *sys.argv, "native"], capture_output=True, text=True, check=True)
+    ours, reserved = profiled_events()
+    assert json.loads(native.stdout.splitlines()[-1]) == [list(event) for event in ours], (native.stdout, ours)
+    assert reserved == bfc.torch.memory_reserved()
 
 
 class Grown(torch.autograd.Function):
@@ -208,7 +311,7 @@ def in_a_thread_of_pytorchs():
     used = bfc.torch.use(memory_limit=8 * MiB, name="small")
     error = raised(lambda: Grown.apply(torch.ones(1, device="cuda", requires_grad=True)).backward())
     assert type(error) is used.raises, repr(error)
-    assert str(error).startswith("CUDA out of memory. small: no memory for"), error
+    assert str(error).startswith("CUDA out of memory. Tried to allocate 64.00 MiB. GPU 0 has"), error
     # That thread lets go of its work after it has told of the failure. If Python ends meanwhile, the process aborts
     # (PyTorch 2.15 with Python 3.11, with its own allocator too): this one ends without Python's end.
     sys.stdout.flush()
@@ -327,6 +430,7 @@ CASES = [
     other_failures,
     without_a_compiler,
     in_a_thread_of_pytorchs,
+    profiler,
     statistics,
     random_sizes,
     mem_pool_random_sizes,

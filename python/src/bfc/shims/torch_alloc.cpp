@@ -2,18 +2,27 @@
 // pluggable allocator gives, and the tensor would be at address 0.
 //
 // With BFC_WITH_TORCH it is compiled against the installed PyTorch: memory that ran out is c10::OutOfMemoryError, which
-// is torch.OutOfMemoryError in Python, and anything else a c10::Error, RuntimeError in Python. Without, either is what
-// PyTorch calls torch::PyTorchError: an exception that knows its type in Python, which the package has said. That variant
-// needs no header of PyTorch or of C++, so it is compiled with the wheel, for machines without a compiler.
+// is torch.OutOfMemoryError in Python, and anything else a c10::Error, RuntimeError in Python; the profiler and the trace
+// of GPU memory get the events that PyTorch's own allocator sends. Without, either failure is what PyTorch calls
+// torch::PyTorchError: an exception that knows its type in Python, which the package has said. That variant needs no header
+// of PyTorch or of C++, so it is compiled with the wheel, for machines without a compiler.
 //
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
 #include <bfc_adapters.h>
 
+#include <dlfcn.h>
+#include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 
 #ifdef BFC_WITH_TORCH
+#include <c10/core/Allocator.h>
 #include <c10/util/Exception.h>
+// With headers that an older compiler may not compile.
+#if __cplusplus >= 202002L
+#include <c10/core/impl/GPUTrace.h>
+#endif
 #else
 // As libstdc++, which PyTorch is compiled with, has it in its binary interface: the compiler that makes the wheel may
 // have headers of another library.
@@ -47,15 +56,37 @@ namespace {
 // Text of a failure, cut where it gets too long. A report has some kilobytes.
 class Words {
  public:
-  explicit Words(const char *begin) noexcept { put(begin); }
-
   void put(const char *part) noexcept {
     const size_t length = strlen(part), room = sizeof text_ - 1 - length_;
     memcpy(text_ + length_, part, length < room ? length : room);
     advance(length);
   }
 
-  void put_last_error() noexcept { advance(bfc_last_error(text_ + length_, sizeof text_ - length_)); }
+  void put_number(uint64_t number) noexcept {
+    char digits[24];
+    snprintf(digits, sizeof digits, "%llu", static_cast<unsigned long long>(number));
+    put(digits);
+  }
+
+  // As c10's format_size, which rounds halves to even; in integers, because a locale may have a comma.
+  void put_size(uint64_t bytes) noexcept {
+    static const char *const names[] = {" KiB", " MiB", " GiB"};
+    if (bytes <= 1024) {
+      put_number(bytes);
+      put(" bytes");
+      return;
+    }
+    int unit = 0;
+    while (unit < 2 && bytes > uint64_t{1} << (unit + 2) * 10) unit++;
+    const int bits = (unit + 1) * 10;
+    const uint64_t one = uint64_t{1} << bits, rest = (bytes & (one - 1)) * 100, over = rest & (one - 1);
+    uint64_t hundredths = rest >> bits;
+    if (over > one / 2 || (over == one / 2 && hundredths % 2 == 1)) hundredths++;
+    put_number((bytes >> bits) + hundredths / 100);
+    const char digits[] = {'.', static_cast<char>('0' + hundredths / 10 % 10), static_cast<char>('0' + hundredths % 10), 0};
+    put(digits);
+    put(names[unit]);
+  }
 
   void put_report(int device) noexcept {
     size_t length = 0;
@@ -73,10 +104,96 @@ class Words {
   }
 
   size_t length_ = 0;
-  char text_[16 * 1024];
+  char text_[16 * 1024] = "";
 };
 
+// Gets the bytes of the current device, which is the one that PyTorch allocates on, from the CUDA runtime that PyTorch has
+// loaded for all libraries. The driver itself would want a current context, which a thread need not have yet.
+bool device_memory(size_t *free, size_t *total) noexcept {
+  const auto ask = reinterpret_cast<int (*)(size_t *, size_t *)>(dlsym(RTLD_DEFAULT, "cudaMemGetInfo"));
+  if (ask && ask(free, total) == 0) return true;
+  // Else PyTorch would find the error after its next kernel.
+  const auto clear = reinterpret_cast<int (*)()>(dlsym(RTLD_DEFAULT, "cudaGetLastError"));
+  if (ask && clear) clear();
+  return false;
+}
+
+// The sentence of PyTorch's own allocator, with libbfc's figures: programs look for parts of it.
+void put_refusal(Words &words, size_t size, int device) noexcept {
+  words.put("CUDA out of memory. Tried to allocate ");
+  words.put_size(size);
+  words.put(". ");
+  size_t free = 0, total = 0;
+  if (device_memory(&free, &total)) {
+    words.put("GPU ");
+    words.put_number(static_cast<uint64_t>(device));
+    words.put(" has a total capacity of ");
+    words.put_size(total);
+    words.put(" of which ");
+    words.put_size(free);
+    words.put(" is free. ");
+  }
+  bfc_stats_t stats = BFC_STATS_INIT;
+  if (bfc_stats(device, &stats) != BFC_OK) return;
+  words.put_size(stats.bytes_limit);
+  words.put(" allowed; Of the allocated memory ");
+  words.put_size(stats.bytes_in_use);
+  words.put(" is allocated by PyTorch, and ");
+  words.put_size(stats.pool_bytes - stats.bytes_in_use);
+  words.put(" is reserved by PyTorch but unallocated. ");
+}
+
 #ifdef BFC_WITH_TORCH
+
+c10::Device gpu(int device) {
+  return {c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(device)};
+}
+
+// For torch.profiler: the bytes of an event, with what is in use and what is held after it. The size of a chunk, which
+// bfc.torch.memory_allocated() counts too. An event that the profiler cannot take fails no allocation.
+void profile(void *address, int device, bool freed) noexcept try {
+  if (!c10::memoryProfilingEnabled()) return;
+  size_t bytes = 0;
+  bfc_stats_t stats = BFC_STATS_INIT;
+  if (bfc_allocated_size(device, address, &bytes) != BFC_OK || bfc_stats(device, &stats) != BFC_OK) return;
+  const int64_t change = static_cast<int64_t>(bytes);
+  const size_t in_use = stats.bytes_in_use - (freed ? bytes : 0);
+  c10::reportMemoryUsageToProfiler(address, freed ? -change : change, in_use, stats.pool_bytes, gpu(device));
+} catch (...) {
+}
+
+void profile_out_of_memory(size_t size, int device) noexcept try {
+  if (!c10::memoryProfilingEnabled()) return;
+  bfc_stats_t stats = BFC_STATS_INIT;
+  bfc_stats(device, &stats);
+  c10::reportOutOfMemoryToProfiler(static_cast<int64_t>(size), stats.bytes_in_use, stats.pool_bytes, gpu(device));
+} catch (...) {
+}
+
+// For the trace of GPU memory, by which PyTorch's sanitizer (TORCH_CUDA_SANITIZER) learns of allocations.
+#if __cplusplus >= 202002L
+template <class Interpreter>
+void trace(const Interpreter *to, void *address, bool freed) {
+  const auto place = reinterpret_cast<uintptr_t>(address);
+  constexpr c10::DeviceType cuda = c10::DeviceType::CUDA;
+  // Releases that trace CUDA only, without a type of device, get no events.
+  if constexpr (requires { (*to)->trace_gpu_memory_allocation(cuda, place); }) {
+    if (!to) return;
+    freed ? (*to)->trace_gpu_memory_deallocation(cuda, place) : (*to)->trace_gpu_memory_allocation(cuda, place);
+  }
+}
+#endif
+
+// After an allocation and before a free: between the two nobody else has the address.
+void report(void *address, int device, bool freed) noexcept {
+  profile(address, device, freed);
+#if __cplusplus >= 202002L
+  try {
+    trace(c10::impl::GPUTrace::get_trace(), address, freed);
+  } catch (...) {
+  }
+#endif
+}
 
 [[noreturn]] void raise(bool out_of_memory, const Words &words) {
   if (out_of_memory) TORCH_CHECK_WITH(OutOfMemoryError, false, words.text());
@@ -85,6 +202,9 @@ class Words {
 }
 
 #else
+
+void report(void *, int, bool) noexcept {}
+void profile_out_of_memory(size_t, int) noexcept {}
 
 // Types in Python. Said before PyTorch knows the functions below, and never deleted.
 _object *out_of_memory_error = nullptr, *other_error = nullptr;
@@ -107,13 +227,20 @@ class Failed final : public torch::PyTorchError {
 #endif
 
 // Raises what has just failed in this thread.
-[[noreturn]] void failed(int device, bfc_status_t status) {
-  // Programs that try again with less look for PyTorch's words.
-  Words words(status == BFC_ERROR_OUT_OF_MEMORY ? "CUDA out of memory. " : "libbfc: ");
-  words.put_last_error();
+[[noreturn]] void failed(size_t size, int device, bfc_status_t status) {
+  // What is called here may fail too, and would have the last word.
+  char why[2048];
+  bfc_last_error(why, sizeof why);
+  Words words;
   if (status == BFC_ERROR_OUT_OF_MEMORY) {
+    profile_out_of_memory(size, device);
+    put_refusal(words, size, device);
+    words.put(why);
     words.put("\n\n");
     words.put_report(device);
+  } else {
+    words.put("libbfc: ");
+    words.put(why);
   }
   raise(status == BFC_ERROR_OUT_OF_MEMORY, words);
 }
@@ -130,6 +257,16 @@ EXPORTED void bfc_shim_torch_raises(_object *out_of_memory, _object *other) {
 // For CUDAPluggableAllocator's alloc_fn: bfc_torch_alloc, and an exception in the place of NULL.
 EXPORTED void *bfc_shim_torch_alloc(size_t size, int device, bfc_stream_t stream) {
   void *const address = bfc_torch_alloc(size, device, stream);
-  if (!address && size) failed(device, bfc_adapter_status());
+  if (address) {
+    report(address, device, false);
+  } else if (size) {
+    failed(size, device, bfc_adapter_status());
+  }
   return address;
+}
+
+// For its free_fn: bfc_torch_free.
+EXPORTED void bfc_shim_torch_free(void *address, size_t size, int device, bfc_stream_t stream) {
+  if (address) report(address, device, true);
+  bfc_torch_free(address, size, device, stream);
 }

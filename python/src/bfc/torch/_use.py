@@ -101,7 +101,7 @@ def use(
     if bytes(options) != bytes(_devices.options()):
         _library.call("bfc_adapter_options", -1 if device is None else _ordinal(torch, device), ctypes.byref(options))
     allocator = torch.cuda.memory.CUDAPluggableAllocator(
-        os.fspath(shim), "bfc_shim_torch_alloc", "bfc_torch_free"
+        os.fspath(shim), "bfc_shim_torch_alloc", "bfc_shim_torch_free"
     )
     inner = allocator.allocator()
     for setter, function in _SETTERS.items():

@@ -14,7 +14,7 @@ use crate::wheel;
 const WITHOUT: &str = "without_a_compiler";
 
 /// Those of ffi-tests/pytorch/package.py: a process each.
-const CASES: [&[&str]; 15] = [
+const CASES: [&[&str]; 16] = [
     &["page"],
     &["page_with_arguments"],
     &["page_mem_pool"],
@@ -27,6 +27,7 @@ const CASES: [&[&str]; 15] = [
     &[WITHOUT],
     &["in_a_thread_of_pytorchs"],
     &["in_a_thread_of_pytorchs", WITHOUT],
+    &["profiler"],
     &["statistics"],
     &["random_sizes"],
     &["mem_pool_random_sizes"],
