@@ -27,9 +27,22 @@ def in_use():
     return bfc.stats(bfc.HOST).bytes_in_use
 
 
+def refused(size):
+    """What is said of a request that is too large."""
+    try:
+        torch.empty(size, dtype=torch.uint8)
+    except RuntimeError as error:
+        return str(error)
+    raise AssertionError(f"{size} bytes were served")
+
+
 def out_of_memory():
     """PyTorch's own error with our words; and training goes on with smaller batches."""
+    native = refused(1 << 60)
     bfc.torch_cpu.use(memory_limit=32 * MiB)
+    known = "DefaultCPUAllocator: can't allocate memory: you tried to allocate 1152921504606846976 bytes. "
+    assert known in native, f"PyTorch's own words are others now: {native}"
+    assert refused(1 << 60).startswith(f"libbfc in place of {known}")
     model = nn.Sequential(nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
 
@@ -50,7 +63,7 @@ def out_of_memory():
         except torch.OutOfMemoryError as error:
             assert isinstance(error, RuntimeError)
             words = str(error)
-            assert "libbfc: can't allocate memory: you tried to allocate " in words, words
+            assert "DefaultCPUAllocator: can't allocate memory: you tried to allocate " in words, words
             assert 'memory of allocator "PyTorch"' in words, words
             print(words.splitlines()[0])
             traceback.clear_frames(error.__traceback__)

@@ -11,7 +11,8 @@
  * - The pool is that of the ordinal, 256 unless another is named: the program's own if bfc_create was called before.
  *   Else the first request creates it, from the environment. It must not be destroyed while tensors live.
  * - Running out of memory is c10::OutOfMemoryError, in Python torch.OutOfMemoryError, a RuntimeError as that of PyTorch's
- *   own CPU allocator. Its words have the numbers and libbfc's report.
+ *   own CPU allocator. Its message has that allocator's "DefaultCPUAllocator: can't allocate memory: you tried to
+ *   allocate N bytes", by which programs recognize it, the reason, and libbfc's report. No other failure has those words.
  * - 0 bytes are no memory: a null pointer. Everything else is aligned to 256 bytes (PyTorch wants 64).
  * - Any thread may allocate and free at any time. Tensors may outlive everything: the allocator is never destroyed, and
  *   memory is given back at the very end of the program too. In a forked child it goes on as malloc does.
@@ -39,18 +40,23 @@ namespace bfc {
 
 namespace detail {
 
-/* Why there is no memory, for a person. */
-inline std::string torch_words(std::int32_t ordinal, std::size_t bytes, bfc_status_t status) {
+/* This thread's last failure. */
+inline std::string torch_reason(bfc_status_t status) {
   char why[256];
   bfc_last_error(why, sizeof why);
-  std::string words = "libbfc: can't allocate memory: you tried to allocate " + std::to_string(bytes) + " bytes. " +
-                      bfc_status_string(status) + ": " + why + "\n";
+  return std::string(bfc_status_string(status)) + ": " + why;
+}
+
+/* The message of a c10::OutOfMemoryError: programs know by PyTorch's own words that it was the CPU's memory. */
+inline std::string torch_out_of_memory(std::int32_t ordinal, std::size_t bytes, bfc_status_t status) {
+  const std::string message = "libbfc in place of DefaultCPUAllocator: can't allocate memory: you tried to allocate " +
+                              std::to_string(bytes) + " bytes. " + torch_reason(status) + "\n";
   // The pool may change between the two calls: then the end of the report is cut off.
   std::size_t length = 0;
   bfc_report(ordinal, nullptr, 0, &length);
   std::string report(length + 1, '\0');
   bfc_report(ordinal, &report[0], report.size(), &length);
-  return words + report.c_str();
+  return message + report.c_str();
 }
 
 }  // namespace detail
@@ -93,9 +99,9 @@ class torch_cpu_allocator final : public c10::Allocator {
     }
     if (status == BFC_ERROR_OUT_OF_MEMORY) {
       c10::profiledCPUMemoryReporter().OutOfMemory(bytes);
-      C10_THROW_ERROR(OutOfMemoryError, detail::torch_words(Ordinal, bytes, status));
+      C10_THROW_ERROR(OutOfMemoryError, detail::torch_out_of_memory(Ordinal, bytes, status));
     }
-    TORCH_CHECK(status == BFC_OK, detail::torch_words(Ordinal, bytes, status));
+    TORCH_CHECK(status == BFC_OK, "libbfc: cannot allocate ", bytes, " bytes: ", detail::torch_reason(status));
     return data;
   }
 
