@@ -92,6 +92,7 @@ fn prebuilt(workspace: &Workspace, toolchain: &Toolchain, package: &Path, librar
     link.args(["-shared", "-s", "-Wl,-z,defs", "-Wl,-z,nodelete"]);
     // libbfc.so is loaded already where it is used; auditwheel wants to know where it is.
     link.args(["-Wl,-rpath,$ORIGIN/../_prefix/lib", "-Wl,--enable-new-dtags", "-o"]);
-    link.arg(&shim).arg(object).arg(stand_in).arg(library);
+    // dlsym, which is in a library of its own before glibc 2.34.
+    link.arg(&shim).arg(object).arg(stand_in).arg(library).arg("-ldl");
     workspace.run_well("shim: link", link).map(drop)
 }
