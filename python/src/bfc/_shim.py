@@ -66,7 +66,7 @@ def _built(
     # One home may be that of machines of several kinds.
     about = [platform.machine(), *_about(compiler)]
     made_of = [source.read_text(encoding="utf-8"), *_headers(own), *about, *arguments, *linked, *key]
-    digest = hashlib.sha256("\0".join(made_of).encode()).hexdigest()[:20]
+    digest = hashlib.sha256("\0".join(made_of).encode(errors="surrogateescape")).hexdigest()[:20]
     file = _folder() / f"{name}-{digest}.so"
     if not _is_ours(file):
         _compile([*compiler, *arguments, os.fspath(source), *linked], file)
@@ -105,9 +105,12 @@ def _folder() -> pathlib.Path:
     try:
         cache = pathlib.Path(named) if os.path.isabs(named) else pathlib.Path("~/.cache").expanduser()
         folder = cache / "libbfc" / "shims"
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Each by itself: the mode is not that of parents which mkdir makes on the way.
+        for made in (cache, cache / "libbfc", folder):
+            made.mkdir(mode=0o700, parents=True, exist_ok=True)
         is_loaded_from = not os.statvfs(folder).f_flag & os.ST_NOEXEC
-        if is_loaded_from and os.access(folder, os.W_OK | os.X_OK) and _is_private(folder.stat()):
+        is_writable = os.access(folder, os.W_OK | os.X_OK, effective_ids=True)
+        if is_loaded_from and is_writable and _is_private(folder.stat()):
             return folder
     # The second where a user has no home.
     except (OSError, RuntimeError):
@@ -116,8 +119,8 @@ def _folder() -> pathlib.Path:
 
 
 def _is_private(status: os.stat_result) -> bool:
-    """Whether nobody else can have put something there."""
-    return status.st_uid == os.getuid() and not status.st_mode & 0o022
+    """Whether only this user can have put something there. The effective user is the one that files are made by."""
+    return status.st_uid == os.geteuid() and not status.st_mode & 0o022
 
 
 def _is_ours(file: pathlib.Path) -> bool:
@@ -133,23 +136,24 @@ _kept: list[tempfile.TemporaryDirectory[str]] = []
 
 
 def _temporary() -> pathlib.Path:
-    if not _kept:
+    # It may have been removed: by a forked child that ended as Python does, or as an old file.
+    if not _kept or not os.path.isdir(_kept[-1].name):
         _kept.append(tempfile.TemporaryDirectory(prefix="bfc-shims-"))
-    return pathlib.Path(_kept[0].name)
+    return pathlib.Path(_kept[-1].name)
 
 
 def _compile(command: Sequence[str], file: pathlib.Path) -> None:
-    """Under another name first: another process may look for it, or make it too."""
-    made, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.stem}-", suffix=".so")
-    os.close(made)
-    try:
-        done = subprocess.run([*command, "-o", name], capture_output=True, text=True, check=False)
+    """In a folder of its own first: another process may look for the file, or make it too, and a linker that is interrupted
+    may leave files beside its output."""
+    with tempfile.TemporaryDirectory(dir=file.parent, prefix=f".{file.stem}-") as folder:
+        made = os.path.join(folder, file.name)
+        done = subprocess.run([*command, "-o", made], capture_output=True, text=True, check=False)
         if done.returncode:
             raise ShimError(f"{' '.join(command)}\nended with {done.returncode}:\n{done.stdout}{done.stderr}")
+        # A linker that makes its output anew (lld, mold) gives it the permissions of the umask, and what a group may write
+        # to is not taken the next time.
+        os.chmod(made, 0o700)
         # Else what is found after a crash may be half of it.
-        with open(name, "rb") as written:
+        with open(made, "rb") as written:
             os.fsync(written.fileno())
-        os.rename(name, file)
-    finally:
-        if os.path.exists(name):
-            os.unlink(name)
+        os.rename(made, file)
