@@ -7,8 +7,11 @@ import re
 import threading
 import unittest
 import weakref
+from typing import Callable
 
 import bfc
+import bfc.onnxruntime
+import bfc.tensorflow
 from bfc import _library
 
 DEVICE = 300
@@ -81,6 +84,50 @@ class Pool(unittest.TestCase):
             self.assertRaises(ValueError, call)
         self.assertRaises(TypeError, bfc.alloc, DEVICE, 1.5)
         self.assertRaises(TypeError, bfc.alloc, "cuda", 1)
+
+    def test_arguments_that_are_wrong_are_named(self) -> None:
+        """What is refused, and as what: the message says what it has to be, and what it is."""
+        wrong: list[tuple[type[Exception], str, Callable[..., object], dict[str, object]]] = [
+            (TypeError, "name must be a str, not bytes", bfc.create, {"name": b"ab"}),
+            (TypeError, "name must be a str, not int", bfc.create, {"name": 5}),
+            (ValueError, r"name must be encodable as UTF-8, not '\\ud800'", bfc.create, {"name": "\ud800"}),
+            (ValueError, r"name must not contain a NUL character: 'a\\x00b'", bfc.create, {"name": "a\0b"}),
+            (TypeError, "memory_limit must be an integer, not str", bfc.create, {"memory_limit": "1G"}),
+            (TypeError, "memory_limit must be an integer, not str", bfc.create, {"memory_limit": ""}),
+            (TypeError, "memory_limit must be an integer, not float", bfc.create, {"memory_limit": 0.0}),
+            (ValueError, r"memory_limit must be from 0 to 2\*\*64 - 1, not -1", bfc.create, {"memory_limit": -1}),
+            (ValueError, r"memory_limit must be .*, not 1844674407", bfc.create, {"memory_limit": 1 << 64}),
+            (TypeError, "memory_fraction must be a number, not str", bfc.create, {"memory_fraction": "0.5"}),
+            (TypeError, "memory_fraction must be a number, not str", bfc.create, {"memory_fraction": ""}),
+            (TypeError, "fragmentation_fraction must be a number, not l", bfc.create, {"fragmentation_fraction": []}),
+            (ValueError, "memory_fraction is too large", bfc.create, {"memory_fraction": 10**400}),
+            (TypeError, "initial_region_bytes must be an integer, not d", bfc.create, {"initial_region_bytes": {}}),
+            (TypeError, "retry_timeout_ms must be an integer, not float", bfc.create, {"retry_timeout_ms": 1.5}),
+            (ValueError, "backend must be one of auto, host, cuda, cuda_vmm, host_vmm, not 3", bfc.create, {"backend": 3}),
+            (ValueError, "backend must be one of auto, .*, not 'gpu'", bfc.create, {"backend": "gpu"}),
+            (TypeError, "nbytes must be an integer, not NoneType", bfc.alloc, {"nbytes": None}),
+            (TypeError, "alignment must be an integer, not str", bfc.alloc, {"nbytes": 1, "alignment": ""}),
+            (ValueError, "alignment must be from 0 to .*, not -2", bfc.alloc, {"nbytes": 1, "alignment": -2}),
+            (TypeError, "stream must be an integer, not str", bfc.alloc, {"nbytes": 1, "stream": "7"}),
+            (ValueError, "address must be from 0 to .*, not -256", bfc.free, {"address": -256}),
+            (ValueError, "stream must be from 0 to .*, not -1", bfc.synchronized, {"stream": -1}),
+            (TypeError, "keep_bytes must be an integer, not float", bfc.trim, {"keep_bytes": 1e6}),
+        ]
+        for kind, words, function, arguments in wrong:
+            with self.subTest(function=function.__name__, arguments=arguments):
+                self.assertRaisesRegex(kind, f"^{words}", function, 999 if function is bfc.create else DEVICE, **arguments)
+        self.assertRaisesRegex(TypeError, "^device must be an integer, not str", bfc.alloc, "cuda", 1)
+        self.assertRaisesRegex(ValueError, "^device must be from -2", bfc.stats, 1 << 32)
+        with self.assertRaisesRegex(TypeError, "^operation must be a str, not bytes"), bfc.scope(b"x"):  # type: ignore[arg-type]
+            pass
+        for use in [bfc.onnxruntime.use, bfc.tensorflow.use]:
+            self.assertRaisesRegex(TypeError, "^device must be an integer, not str", use, "cpu")
+            self.assertRaisesRegex(ValueError, "^device must be from", use, 1 << 32)
+        self.assertRaisesRegex(ValueError, "^retry_timeout_ms must be", bfc.tensorflow.use, retry_timeout_ms=-1)
+        with self.assertRaisesRegex(ValueError, r"^step must be from 0 to 2\*\*64 - 1, not -1"), bfc.scope("x", step=-1):
+            pass
+        with self.assertRaises(bfc.Error):
+            bfc.stats(999)
 
     def test_words_with_a_nul_are_refused(self) -> None:
         with self.assertRaisesRegex(ValueError, "NUL"):

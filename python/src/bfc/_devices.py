@@ -55,7 +55,7 @@ def options(
 ) -> _library.Options:
     """``bfc_options_t`` of the arguments of :func:`create`."""
     made = _library.Options(struct_size=ctypes.sizeof(_library.Options))
-    made.backend = _BACKENDS[Backend(backend)] if backend is not None else 0
+    made.backend = 0 if backend is None else _backend(backend)
     flags = [
         (allow_growth, _Flag.ALLOW_GROWTH),
         (garbage_collection, _Flag.GARBAGE_COLLECTION),
@@ -64,15 +64,23 @@ def options(
         (quarantine, _Flag.QUARANTINE),
     ]
     made.flags = sum(flag for wanted, flag in flags if wanted)
-    made.memory_limit = _numbers.unsigned(memory_limit or 0, "a number of bytes")
-    made.memory_fraction = memory_fraction or 0.0
-    made.fragmentation_fraction = fragmentation_fraction or 0.0
-    made.initial_region_bytes = _numbers.unsigned(initial_region_bytes or 0, "a number of bytes")
-    milliseconds = _numbers.unsigned(retry_timeout_ms or 0, "a number of milliseconds")
+    made.memory_limit = _numbers.optional(memory_limit, "memory_limit")
+    made.memory_fraction = _numbers.fraction(memory_fraction, "memory_fraction")
+    made.fragmentation_fraction = _numbers.fraction(fragmentation_fraction, "fragmentation_fraction")
+    made.initial_region_bytes = _numbers.optional(initial_region_bytes, "initial_region_bytes")
+    milliseconds = _numbers.optional(retry_timeout_ms, "retry_timeout_ms")
     # Longer than seven weeks is for ever.
     made.retry_timeout_ms = min(milliseconds, (1 << 32) - 1)
-    made.name = _numbers.text(name) if name is not None else None
+    made.name = _numbers.text(name, "name") if name is not None else None
     return made
+
+
+def _backend(value: Backend | str) -> int:
+    try:
+        return _BACKENDS[Backend(value)]
+    except ValueError:
+        known = ", ".join(backend.value for backend in Backend)
+        raise ValueError(f"backend must be one of {known}, not {value!r}") from None
 
 
 def create(
@@ -112,6 +120,7 @@ def create(
     :param retry_timeout_ms: Wait so long for another thread's free before failing.
     :param name: For reports.
     :raises Error: ALREADY_EXISTS, BACKEND_UNAVAILABLE and others: see ``bfc_create``.
+    :raises TypeError: An argument of another type, which the message names; ValueError for one that is out of range.
 
     >>> import bfc
     >>> bfc.create(bfc.HOST, memory_limit=1 << 20, name="an example")
@@ -151,7 +160,7 @@ def trim(device: SupportsIndex, keep_bytes: SupportsIndex = 0) -> int:
     :raises Error: see ``bfc_trim``.
     """
     released = ctypes.c_uint64()
-    keep = _numbers.unsigned(keep_bytes, "a number of bytes")
+    keep = _numbers.unsigned(keep_bytes, "keep_bytes")
     _library.call("bfc_trim", _numbers.device(device), keep, ctypes.byref(released))
     return released.value
 

@@ -11,11 +11,11 @@ _Stream = SupportsIndex
 
 
 def _address(value: SupportsIndex) -> int:
-    return _numbers.unsigned(value, "an address")
+    return _numbers.unsigned(value, "address")
 
 
 def _stream(value: _Stream) -> int:
-    return _numbers.unsigned(value, "a stream")
+    return _numbers.unsigned(value, "stream")
 
 
 def alloc(
@@ -48,8 +48,8 @@ def alloc(
     >>> bfc.destroy(bfc.HOST)
     """
     request = _library.Request(struct_size=ctypes.sizeof(_library.Request))
-    request.bytes = _numbers.unsigned(nbytes, "a number of bytes")
-    request.alignment = _numbers.unsigned(alignment or 0, "an alignment")
+    request.bytes = _numbers.unsigned(nbytes, "nbytes")
+    request.alignment = _numbers.optional(alignment, "alignment")
     if stream is not None:
         request.stream = _stream(stream)
         request.flags = _library.REQUEST_ON_STREAM

@@ -1,38 +1,69 @@
-"""Numbers and words on their way to C, where ctypes would cut off what does not fit."""
+"""Arguments on their way to C, where ctypes would cut off what does not fit. A refusal names the argument, what it must be, and
+what it is."""
 
 from __future__ import annotations
 
+import ctypes
 import operator
-from typing import SupportsIndex
+from typing import SupportsFloat, SupportsIndex
 
 _MOST_DEVICES = 1 << 31
 _MOST = 1 << 64
 
 
 def device(value: SupportsIndex) -> int:
-    """An ordinal. Which of them there are the library knows."""
-    number = operator.index(value)
+    """An ordinal. Which of them exist the library knows."""
+    number = _index(value, "device")
     if not -_MOST_DEVICES <= number < _MOST_DEVICES:
-        raise ValueError(f"{number} is no ordinal of a device")
+        raise ValueError(f"device must be from -2**31 to 2**31 - 1, not {number}")
     return number
 
 
 def unsigned(value: SupportsIndex, what: str) -> int:
     """Bytes, an address, a stream: what C has 64 bits for.
 
-    >>> unsigned(-1, "a size")
+    >>> unsigned(-1, "nbytes")
     Traceback (most recent call last):
         ...
-    ValueError: -1 is not a size
+    ValueError: nbytes must be from 0 to 2**64 - 1, not -1
     """
-    number = operator.index(value)
+    number = _index(value, what)
     if not 0 <= number < _MOST:
-        raise ValueError(f"{number} is not {what}")
+        raise ValueError(f"{what} must be from 0 to 2**64 - 1, not {number}")
     return number
 
 
-def text(words: str) -> bytes:
+def optional(value: SupportsIndex | None, what: str) -> int:
+    """The same; 0 for None, which C takes for not given."""
+    return 0 if value is None else unsigned(value, what)
+
+
+def fraction(value: SupportsFloat | None, what: str) -> float:
+    """A number that may have a fraction; 0 for None, which C takes for not given. What is a share the library knows."""
+    if value is None:
+        return 0.0
+    try:
+        return ctypes.c_double(value).value  # type: ignore[arg-type]
+    except TypeError:
+        raise TypeError(f"{what} must be a number, not {type(value).__name__}") from None
+    except OverflowError:
+        raise ValueError(f"{what} is too large: {value}") from None
+
+
+def text(value: str, what: str) -> bytes:
     """As C takes it: what follows a NUL would be lost."""
-    if "\0" in words:
-        raise ValueError(f"{words!r} has a NUL in it")
-    return words.encode()
+    if not isinstance(value, str):
+        raise TypeError(f"{what} must be a str, not {type(value).__name__}")
+    if "\0" in value:
+        raise ValueError(f"{what} must not contain a NUL character: {value!r}")
+    try:
+        return value.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"{what} must be encodable as UTF-8, not {value!r}") from None
+
+
+def _index(value: SupportsIndex, what: str) -> int:
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"{what} must be an integer, not {type(value).__name__}") from None

@@ -109,7 +109,7 @@ def scope(operation: str, step: SupportsIndex = 0) -> Iterator[None]:
     >>> with bfc.scope("attention", step=3):
     ...     pass
     """
-    _library.call("bfc_scope_begin", _numbers.text(operation), _numbers.unsigned(step, "a step"))
+    _library.call("bfc_scope_begin", _numbers.text(operation, "operation"), _numbers.unsigned(step, "step"))
     try:
         yield
     finally:

@@ -19,7 +19,7 @@ import os
 import threading
 from typing import TYPE_CHECKING, SupportsIndex
 
-from . import HOST, Error, OutOfMemoryError, Status, _library, _shim
+from . import HOST, Error, OutOfMemoryError, Status, _library, _numbers, _shim
 
 if TYPE_CHECKING:
     import onnxruntime  # type: ignore[import-not-found, import-untyped, unused-ignore]
@@ -99,7 +99,7 @@ def use(device: SupportsIndex = HOST) -> None:
     :raises bfc._shim.ShimError: There is no compiler, or it failed.
     :raises RuntimeError: ONNX Runtime refused.
     """
-    ordinal = device.__index__()
+    ordinal = _numbers.device(device)
     with _lock:
         shim = _shim_of_onnxruntime()
         words = ctypes.create_string_buffer(1024)

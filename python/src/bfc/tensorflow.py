@@ -86,7 +86,7 @@ def use(
     if _State.library is not None:
         return
     ordinal = _numbers.device(device)
-    milliseconds = min(_numbers.unsigned(retry_timeout_ms, "a number of milliseconds"), (1 << 31) - 1)
+    milliseconds = min(_numbers.unsigned(retry_timeout_ms, "retry_timeout_ms"), (1 << 31) - 1)
     if "tensorflow" in sys.modules:
         raise RuntimeError("TensorFlow is imported already: call bfc.tensorflow.use() before tensorflow or keras is")
     shim = _built(_package())
@@ -98,7 +98,7 @@ def use(
         if options:
             _devices.destroy(ordinal)
         raise
-    library.bfc_tensorflow_use(ctypes.c_int32(ordinal), ctypes.c_int(milliseconds), ctypes.c_int(name_operations))
+    library.bfc_tensorflow_use(ctypes.c_int32(ordinal), ctypes.c_int(milliseconds), ctypes.c_int(bool(name_operations)))
     os.environ[_VARIABLE] = "1"
     _State.library = library
 
