@@ -40,7 +40,7 @@ import os, pathlib, sys
 from bfc import _shim
 _shim.SOURCES = pathlib.Path(sys.argv[1])
 if len(sys.argv) > 2:
-    os.seteuid(int(sys.argv[2]))
+    os.setreuid(*map(int, sys.argv[2:]))
 print(_shim.build("test"))
 """
 
@@ -139,13 +139,16 @@ class Shims(unittest.TestCase):
 
     @unittest.skipUnless(os.getuid() == 0, "it takes root to be another user in part")
     def test_files_are_the_effective_user_s(self) -> None:
-        nobody = 65534
+        root, nobody = 0, 65534
         self.folder.chmod(0o755)
-        (self.folder / "cache").mkdir()
-        os.chown(self.folder / "cache", nobody, -1)
-        for _ in range(2):
-            said = self.started(str(nobody)).communicate()[0]
-            self.assertTrue(said.startswith(f"{self.folder}/cache/libbfc/shims/test-"), said)
+        for real, effective in [(root, nobody), (nobody, root)]:
+            with self.subTest(real=real, effective=effective):
+                cache = self.folder / "cache"
+                shutil.rmtree(cache, ignore_errors=True)
+                cache.mkdir(mode=0o700)
+                os.chown(cache, effective, -1)
+                said = self.started(str(real), str(effective)).communicate()[0]
+                self.assertTrue(said.startswith(f"{cache}/libbfc/shims/test-"), said)
 
     def test_a_path_that_is_not_utf_8(self) -> None:
         folder = os.path.join(self.folder, os.fsdecode(b"\xff"))
