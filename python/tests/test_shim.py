@@ -148,6 +148,8 @@ class Shims(unittest.TestCase):
                 cache.mkdir(mode=0o700)
                 os.chown(cache, effective, -1)
                 said = self.started(str(real), str(effective)).communicate()[0]
+                if "Permission denied" in said:
+                    self.skipTest("others may not read the package or the compiler")
                 self.assertTrue(said.startswith(f"{cache}/libbfc/shims/test-"), said)
 
     def test_a_path_that_is_not_utf_8(self) -> None:
