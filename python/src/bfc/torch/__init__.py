@@ -6,9 +6,9 @@
 
     bfc.torch.use()  # before anything of CUDA happens
 
-From then on all of PyTorch's device memory is libbfc's. Where there is none left, ``torch.OutOfMemoryError`` is raised,
-with libbfc's report in its text. ``torch.cuda.memory_allocated()`` and its kin refuse to answer with any allocator that
-is not PyTorch's own: the functions of those names in this module do.
+From then on all of PyTorch's device memory is libbfc's. Out of memory raises ``torch.OutOfMemoryError``, whose text has
+the sentence of PyTorch's own allocator ("Tried to allocate ...") and libbfc's report. ``torch.cuda.memory_allocated()``
+and its kin refuse to answer with any allocator that is not PyTorch's own: the functions of those names in this module do.
 
 docs/pytorch.md has more. PyTorch is imported when a function is called.
 """

@@ -71,7 +71,8 @@ def use(
     without any, from the environment (docs/environment.md). One that the program has created before is used as it is.
 
     The first time it compiles a small piece of C++ against the installed PyTorch, which takes some seconds and is kept
-    in the user's cache. Without a C++ compiler it takes a function that was compiled with this package.
+    in the user's cache. Without a C++ compiler it takes a function that was compiled with this package, which sends no
+    events to PyTorch's profiler.
 
     :param device: The arguments are for this device only: an ordinal, a string or a ``torch.device``. Else for all.
     :raises RuntimeError: CUDA is initialised already, or PyTorch's allocator was changed before.
