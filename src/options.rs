@@ -12,6 +12,7 @@ use crate::backend::{
 use crate::core::arena::Settings;
 use crate::error::{Error, fail};
 use crate::log::{self, Level};
+use crate::sys::random;
 use std::ffi::c_void;
 use std::time::Duration;
 
@@ -166,6 +167,8 @@ impl Options<'_> {
                 quarantine: flags & QUARANTINE != 0,
                 coalesce_regions: backend.get().coalesces(),
                 events: backend.get().order().is_some(),
+                seed: setting(c"BFC_HASH_SEED", "a whole number", |text| text.parse().ok())
+                    .unwrap_or_else(random),
             },
             backend,
             retry: Duration::from_millis(options.retry_timeout_ms.into()),

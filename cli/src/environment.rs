@@ -16,6 +16,7 @@ enum Kind {
     Size,
     Fraction,
     Milliseconds,
+    Number,
     Switch,
     /// What is no level means `warn`: every value counts.
     Level,
@@ -39,6 +40,8 @@ const QUARANTINE: &str = "BFC_QUARANTINE";
 const SPLIT_ALWAYS: &str = "BFC_SPLIT_ALWAYS";
 const FRAGMENTATION: &str = "BFC_FRAGMENTATION_FRACTION";
 const INITIAL_REGION: &str = "BFC_INITIAL_REGION_BYTES";
+
+const HASH_SEED: &str = "BFC_HASH_SEED";
 
 const DEBUG: &str = "BFC_DEBUG";
 
@@ -65,7 +68,7 @@ pub const PRELOAD_REPORT: &str = "BFC_PRELOAD_REPORT";
 /// Where the interposer says what it sees.
 pub const PRELOAD_CHECK: &str = "BFC_PRELOAD_CHECK";
 
-const VARIABLES: [(&str, Kind); 26] = [
+const VARIABLES: [(&str, Kind); 27] = [
     (BACKEND, Kind::Backend),
     (LIMIT, Kind::Size),
     (MEMORY_FRACTION, Kind::Fraction),
@@ -79,6 +82,7 @@ const VARIABLES: [(&str, Kind); 26] = [
     (INITIAL_REGION, Kind::Size),
     ("BFC_RETRY_TIMEOUT_MS", Kind::Milliseconds),
     ("BFC_REPORT_ON_FAILURE", Kind::Switch),
+    (HASH_SEED, Kind::Number),
     (DEBUG, Kind::Debug),
     ("BFC_LOG", Kind::Level),
     (LIBRARY_VARIABLE, Kind::Path),
@@ -110,6 +114,7 @@ impl Kind {
             Self::Size => size(text).is_some(),
             Self::Fraction => fraction(text).is_some(),
             Self::Milliseconds => text.parse::<u32>().is_ok(),
+            Self::Number => text.parse::<u64>().is_ok(),
             Self::Switch => switch(text).is_some(),
             // One word that is known will do; those that are not are passed over.
             Self::Debug => words(text).next().is_none() || words(text).any(is_guard),
@@ -127,7 +132,7 @@ impl Kind {
             Self::Fraction => fraction(text) == Some(0.0),
             Self::Milliseconds => text.parse() == Ok(0_u32),
             Self::Debug => words(text).next().is_none(),
-            Self::Switch | Self::Level | Self::Free | Self::Path => false,
+            Self::Number | Self::Switch | Self::Level | Self::Free | Self::Path => false,
         }
     }
 
@@ -137,6 +142,7 @@ impl Kind {
             Self::Size => "a size like 8GiB",
             Self::Fraction => "a number from 0 to 1",
             Self::Milliseconds => "milliseconds as a whole number",
+            Self::Number => "a whole number",
             Self::Switch => "1 or 0 (or true, false, on, off, yes, no)",
             Self::Debug => "guard",
             Self::Level => "error, warn, info, debug or off",
@@ -165,6 +171,8 @@ impl Environment {
         let pool = self.in_force(config);
         let names = VARIABLES.iter().map(|(name, _)| *name).filter(|name| match *name {
             BACKEND | LIMIT | MEMORY_FRACTION | LIBRARY_VARIABLE => false,
+            // Of what a replay shows it changes nothing.
+            HASH_SEED => false,
             // A replay calls the library itself.
             _ if name.starts_with(PRELOAD) => false,
             // The simulated device is a suballocator to the library, whose memory it never touches.

@@ -32,6 +32,8 @@ pub(crate) struct Settings {
     pub(crate) coalesce_regions: bool,
     /// Events tell when work is done. On the default stream of a thread they are recorded at each free, in its order.
     pub(crate) events: bool,
+    /// Of the hashes of addresses.
+    pub(crate) seed: u64,
 }
 
 impl Settings {
@@ -141,14 +143,14 @@ impl Arena {
     pub(crate) fn new(settings: Settings) -> Result<Self, HostMemoryExhausted> {
         Ok(Arena {
             chunks: Chunks::new(settings.timestamps),
-            index: FreeIndex::new()?,
+            index: FreeIndex::new(settings.seed)?,
             regions: Regions::new(),
-            starts: Starts::new()?,
+            starts: Starts::new(settings.seed)?,
             stamps: Stamps::new(),
             growth: Growth::new(settings.limit, settings.growth, settings.initial_region),
             counters: Counters::default(),
             names: Names::default(),
-            lanes: Lanes::new(),
+            lanes: Lanes::new(settings.seed),
             home: Stream::NONE,
             mixed: false,
             simple: settings.first_simple(),

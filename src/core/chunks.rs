@@ -17,9 +17,10 @@ use super::index::Node;
 use super::remap::Span;
 use super::units::UNIT;
 use crate::sys::HostMemoryExhausted;
+use crate::sys::zeroed::Zeroed;
 use std::ops::{Index, IndexMut};
 
-/// A chunk's place in the slab. Recycled, so it means something only while the chunk exists.
+/// A chunk's place in the slab, from 1 on. Recycled, so it means something only while the chunk exists.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct ChunkId(pub(super) u32);
 
@@ -36,6 +37,8 @@ const HELD: ChunkId = ChunkId(u32::MAX - 1);
 /// In `left`: not a chunk at all, but a free place of the slab.
 const VACANT: ChunkId = ChunkId(u32::MAX);
 const MAX_CHUNKS: usize = NIL.0 as usize;
+/// New places of the slab are linked by so many: a hundred thousand at once would take long.
+const PLACES_AT_ONCE: usize = 64;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum State {
@@ -266,7 +269,8 @@ pub(crate) struct Chunks {
     pub(super) vacant: Vacant,
     cold: Vec<Cold>,
     pub(super) stamps: Option<Vec<u64>>,
-    tags: Vec<Tag>,
+    /// As [`Tag`], or none at all.
+    tags: Zeroed<[u64; 2]>,
 }
 
 impl Chunks {
@@ -276,7 +280,7 @@ impl Chunks {
             vacant: Vacant { first: NIL, count: 0 },
             cold: Vec::new(),
             stamps: with_stamps.then(Vec::new),
-            tags: Vec::new(),
+            tags: Zeroed::EMPTY,
         }
     }
 
@@ -286,31 +290,56 @@ impl Chunks {
         if self.vacant.count >= count { Ok(()) } else { self.grow(count) }
     }
 
-    /// By an eighth: twice as much would be mostly idle, and for large slabs a reallocation moves pages,
-    /// not bytes.
     #[cold]
     fn grow(&mut self, count: usize) -> Result<(), HostMemoryExhausted> {
         let old = self.slab.len();
-        let length = (old + count).max(64).max(old + old / 8);
+        // Nothing is ever at place 0.
+        let first = old.max(1);
+        let length = (first + count).max(old + PLACES_AT_ONCE);
         if length > MAX_CHUNKS {
             return Err(HostMemoryExhausted);
         }
-        reserve_to(&mut self.cold, length)?;
-        reserve_to(&mut self.slab, length)?;
+        make_room(&mut self.cold, length)?;
+        make_room(&mut self.slab, length)?;
         if let Some(stamps) = &mut self.stamps {
-            reserve_to(stamps, length)?;
+            make_room(stamps, length)?;
             stamps.resize(length, 0);
         }
-        if !self.tags.is_empty() {
-            reserve_to(&mut self.tags, length)?;
-            self.tags.resize(length, Tag::default());
+        if !self.tags.is_empty() && self.tags.len() < length {
+            self.tags.grow(self.slab.capacity())?;
         }
         self.cold.resize(length, Cold { requested: 0, allocation_id: 0 });
         self.slab.resize(length, Hot { left: VACANT, ..Hot::new(0, 0, 0, NIL, NIL) });
-        // The last first, so that places are filled in order.
-        #[allow(clippy::cast_possible_truncation)] // at most MAX_CHUNKS
-        (old as u32..length as u32).rev().for_each(|place| self.vacant.add(&mut self.slab, ChunkId(place)));
+        self.link_vacant(first);
         Ok(())
+    }
+
+    /// Makes a free place of each that is vacant from one on. The last first, so that they are filled in order.
+    fn link_vacant(&mut self, first: usize) {
+        #[allow(clippy::cast_possible_truncation)] // at most MAX_CHUNKS
+        let places = (first as u32..self.slab.len() as u32).rev().map(ChunkId);
+        for id in places {
+            if self.slab[..][id].left == VACANT {
+                self.vacant.add(&mut self.slab, id);
+            }
+        }
+    }
+
+    /// Gives back what is behind the last chunk: without memory for that it stays. The numbers from the length of the slab on
+    /// mean nothing any more.
+    pub(super) fn shrink(&mut self) {
+        let end = self.slab.iter().rposition(|hot| hot.left != VACANT).map_or(0, |last| last + 1);
+        if end + end / 4 + PLACES_AT_ONCE >= self.slab.len() {
+            return;
+        }
+        self.vacant = Vacant { first: NIL, count: 0 };
+        shrink_to(&mut self.slab, end);
+        shrink_to(&mut self.cold, end);
+        if let Some(stamps) = &mut self.stamps {
+            shrink_to(stamps, end);
+        }
+        self.tags.shrink(end);
+        self.link_vacant(1);
     }
 
     #[inline]
@@ -367,27 +396,27 @@ impl Chunks {
     }
 
     pub(crate) fn tag(&self, id: ChunkId) -> Tag {
-        self.tags.get(id.index()).copied().unwrap_or_default()
+        #[allow(clippy::cast_possible_truncation)] // it was one of 32 bits
+        self.tags.get(id.index()).map_or(Tag::default(), |&[name, step]| Tag { name: name as u32, step })
     }
 
     pub(super) fn set_tag(&mut self, id: ChunkId, tag: Tag) {
         if let Some(place) = self.tags.get_mut(id.index()) {
-            *place = tag;
+            *place = [tag.name.into(), tag.step];
         }
     }
 
     /// Begins to keep tags: one for each place of the slab from now on.
     pub(super) fn start_tags(&mut self) -> Result<(), HostMemoryExhausted> {
         if self.tags.is_empty() {
-            reserve_to(&mut self.tags, self.slab.len())?;
-            self.tags.resize(self.slab.len(), Tag::default());
+            self.tags.grow(self.slab.capacity())?;
         }
         Ok(())
     }
 
     /// How many chunks exist, in use and free.
     pub(crate) fn count(&self) -> usize {
-        self.slab.len() - self.vacant.count
+        self.slab.len().saturating_sub(1) - self.vacant.count
     }
 
     /// The first piece of neighbours of a kind from a chunk on, and the chunk behind it.
@@ -424,9 +453,8 @@ impl Chunks {
     /// Host memory held, in bytes.
     pub(crate) fn metadata_bytes(&self) -> u64 {
         let stamps = self.stamps.as_ref().map_or(0, |stamps| stamps.capacity() * size_of::<u64>());
-        let tags = self.tags.capacity() * size_of::<Tag>();
         let slab = self.slab.capacity() * size_of::<Hot>() + self.cold.capacity() * size_of::<Cold>();
-        (slab + stamps + tags) as u64
+        (slab + stamps) as u64 + self.tags.held_bytes()
     }
 }
 
@@ -439,4 +467,24 @@ impl ChunkId {
 
 pub(super) fn reserve_to<T>(vector: &mut Vec<T>, capacity: usize) -> Result<(), HostMemoryExhausted> {
     Ok(vector.try_reserve_exact(capacity.saturating_sub(vector.len()))?)
+}
+
+/// Room for `length` items. By an eighth: twice as much would be mostly idle, and for large vectors a reallocation moves
+/// pages, not bytes.
+pub(super) fn make_room<T>(vector: &mut Vec<T>, length: usize) -> Result<(), HostMemoryExhausted> {
+    if vector.capacity() >= length {
+        return Ok(());
+    }
+    let wanted = length.max(vector.capacity() + vector.capacity() / 8);
+    Ok(vector.try_reserve_exact(wanted - vector.len())?)
+}
+
+/// Leaves the first `length` items, and no room for more. Without memory for a shorter vector the room stays.
+pub(super) fn shrink_to<T: Copy>(vector: &mut Vec<T>, length: usize) {
+    vector.truncate(length);
+    let mut shorter = Vec::new();
+    if shorter.try_reserve_exact(vector.len()).is_ok() {
+        shorter.extend_from_slice(vector);
+        *vector = shorter;
+    }
 }

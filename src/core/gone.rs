@@ -30,7 +30,7 @@ impl Arena {
         self.holes = Holes::default();
         self.holes.range = range;
         let advances = self.lanes.advances;
-        self.lanes = Lanes::new();
+        self.lanes = Lanes::new(self.settings.seed);
         self.lanes.advances = advances;
         (self.home, self.mixed, self.home_recorded) = (Stream::NONE, false, false);
         self.simple = self.settings.first_simple();

@@ -14,7 +14,7 @@
 //! Whoever looks for a hole is about to make system calls, so that a plain list of them is good enough.
 
 use super::arena::Arena;
-use super::chunks::{ChunkId, Hot, NIL, State};
+use super::chunks::{ChunkId, Hot, NIL, State, shrink_to};
 use super::regions::Region;
 use super::remap::Span;
 use super::units::UNIT;
@@ -85,6 +85,12 @@ impl Holes {
         &self.list
     }
 
+    /// Gives back what the holes of today do not need.
+    pub(super) fn shrink(&mut self) {
+        let holes = self.list.len();
+        shrink_to(&mut self.list, holes);
+    }
+
     pub(super) fn metadata_bytes(&self) -> u64 {
         (self.list.capacity() * size_of::<ChunkId>()) as u64
     }
@@ -149,7 +155,7 @@ impl Arena {
             return Ok(());
         }
         let Range { base, bytes, .. } = range;
-        let region = self.regions.add(base, bytes, 0, self.starts.is_dense())?;
+        let region = self.regions.add(base, bytes, 0, self.starts.needs_flat())?;
         let id = self.chunks.vacant.fill(&mut self.chunks.slab, Hot::new(base, bytes, region, NIL, NIL));
         let opened = self.regions.get_mut(region);
         // How far somebody had its memory is not followed where a hole is last: nothing is taken for untouched.

@@ -1,8 +1,8 @@
 //! The free chunks, ordered by (size, address): exact best fit.
 //!
 //! One treap (Seidel and Aragon, 1996) for each size class, linked through the chunks themselves, so
-//! that a free never needs memory. Priorities are a hash of the chunk's place in the nodes and are stored
-//! nowhere. Real programs have about a hundred free chunks of nearly as many sizes: most trees are one
+//! that a free never needs memory. Priorities are a hash of the address, with the pool's seed, and are stored
+//! nowhere: so a tree has the same shape, whatever happened before. Real programs have about a hundred free chunks of nearly as many sizes: most trees are one
 //! chunk. Many chunks of one size make one deep tree, O(log n) as `std::set` has it.
 //!
 //! ```text
@@ -18,6 +18,7 @@
 
 use super::chunks::{ChunkId, NIL};
 use super::classes::{CLASSES, ClassSet, class_of};
+use super::seed::Seed;
 use crate::sys::HostMemoryExhausted;
 
 /// Something with a key that a tree can be linked through; found by the number of its chunk.
@@ -33,6 +34,7 @@ pub(super) trait Node: Copy {
 pub(crate) struct FreeIndex {
     roots: Box<[ChunkId; CLASSES]>,
     classes: ClassSet,
+    seed: Seed,
 }
 
 /// The link that leads to a node.
@@ -44,13 +46,13 @@ enum Link {
 }
 
 impl FreeIndex {
-    pub(super) fn new() -> Result<Self, HostMemoryExhausted> {
+    pub(super) fn new(seed: u64) -> Result<Self, HostMemoryExhausted> {
         let mut roots = Vec::new();
         roots.try_reserve_exact(CLASSES)?;
         roots.resize(CLASSES, NIL);
         // The capacity is exact, so neither step allocates.
         let roots = roots.into_boxed_slice().try_into().map_err(|_| HostMemoryExhausted)?;
-        Ok(FreeIndex { roots, classes: ClassSet::new() })
+        Ok(FreeIndex { roots, classes: ClassSet::new(), seed: Seed::new(seed) })
     }
 
     /// Forgets all chunks.
@@ -156,10 +158,14 @@ impl FreeIndex {
 
     #[inline(never)]
     fn insert_below<N: Node>(&mut self, nodes: &mut [N], class: usize, id: ChunkId) {
-        let (key, priority) = (nodes[id.index()].key(), priority(id));
+        let key = nodes[id.index()].key();
+        let (seed, priority) = (self.seed, self.seed.hash(key.1));
         let (mut node, mut link) = (self.roots[class], Link::Root(class));
-        while node != NIL && self::priority(node) >= priority {
+        while node != NIL {
             let here = &nodes[node.index()];
+            if seed.hash(here.key().1) < priority {
+                break;
+            }
             (node, link) = if key < here.key() {
                 (here.left(), Link::Left(node))
             } else {
@@ -216,13 +222,26 @@ impl FreeIndex {
     /// Hangs two trees, every key of the first below every key of the second, under `link` as one.
     #[inline(never)]
     fn join<N: Node>(&mut self, nodes: &mut [N], mut link: Link, mut low: ChunkId, mut high: ChunkId) {
-        while low != NIL && high != NIL {
-            if priority(low) >= priority(high) {
-                self.set(nodes, link, low);
-                (link, low) = (Link::Right(low), nodes[low.index()].right());
-            } else {
-                self.set(nodes, link, high);
-                (link, high) = (Link::Left(high), nodes[high.index()].left());
+        let seed = self.seed;
+        let priority = |nodes: &[N], node: ChunkId| seed.hash(nodes[node.index()].key().1);
+        if low != NIL && high != NIL {
+            let (mut of_low, mut of_high) = (priority(nodes, low), priority(nodes, high));
+            loop {
+                if of_low >= of_high {
+                    self.set(nodes, link, low);
+                    (link, low) = (Link::Right(low), nodes[low.index()].right());
+                    if low == NIL {
+                        break;
+                    }
+                    of_low = priority(nodes, low);
+                } else {
+                    self.set(nodes, link, high);
+                    (link, high) = (Link::Left(high), nodes[high.index()].left());
+                    if high == NIL {
+                        break;
+                    }
+                    of_high = priority(nodes, high);
+                }
             }
         }
         self.set(nodes, link, if low == NIL { high } else { low });
@@ -267,6 +286,21 @@ impl FreeIndex {
         if marked { self.classes.insert(class) } else { self.classes.remove(class) }
     }
 
+    /// For tests: how deep the deepest tree is.
+    #[cfg(test)]
+    pub(super) fn depth<N: Node>(&self, nodes: &[N]) -> usize {
+        let mut below: Vec<(ChunkId, usize)> = self.roots.iter().map(|&root| (root, 1)).collect();
+        let mut deepest = 0;
+        while let Some((node, depth)) = below.pop() {
+            if node != NIL {
+                deepest = deepest.max(depth);
+                let here = &nodes[node.index()];
+                below.extend([(here.left(), depth + 1), (here.right(), depth + 1)]);
+            }
+        }
+        deepest
+    }
+
     /// Host memory beside the struct itself.
     pub(crate) fn metadata_bytes(&self) -> u64 {
         size_of_val(&*self.roots) as u64
@@ -296,14 +330,4 @@ fn hang<N: Node>(nodes: &mut [N], link: Link, to: ChunkId) {
         Link::Right(node) => *nodes[node.index()].right_mut() = to,
         Link::Root(_) => unreachable!("a split hangs its halves below a node"),
     }
-}
-
-/// Mixes the bits of a place (the finalizer of MurmurHash3): neighbours in the nodes are neighbours in
-/// memory, and their priorities must not be in order.
-#[inline]
-fn priority(id: ChunkId) -> u32 {
-    let mut bits = id.0;
-    bits = (bits ^ (bits >> 16)).wrapping_mul(0x85eb_ca6b);
-    bits = (bits ^ (bits >> 13)).wrapping_mul(0xc2b2_ae35);
-    bits ^ (bits >> 16)
 }

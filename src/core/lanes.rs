@@ -16,7 +16,7 @@
 //!
 //! As long as a pool knows one lane only there is nothing to tell apart, and none of this exists.
 
-use super::chunks::{ChunkId, NIL, reserve_to};
+use super::chunks::{ChunkId, NIL, make_room, shrink_to};
 use super::index::{FreeIndex, Node};
 use super::rows::Row;
 use super::uses::Uses;
@@ -187,6 +187,8 @@ impl Node for Note {
 
 /// All lanes of an arena.
 pub(super) struct Lanes {
+    /// Of the indices.
+    seed: u64,
     pub(super) notes: Vec<Note>,
     rows: Vec<Row>,
     /// Who has which row, in the order of names. One that is forgotten, or was recycled, is not here.
@@ -203,8 +205,9 @@ pub(super) struct Lanes {
 }
 
 impl Lanes {
-    pub(super) const fn new() -> Self {
+    pub(super) const fn new(seed: u64) -> Self {
         Lanes {
+            seed,
             notes: Vec::new(),
             rows: Vec::new(),
             names: Vec::new(),
@@ -244,9 +247,17 @@ impl Lanes {
 
     #[cold]
     fn grow(&mut self, places: usize) -> Result<(), HostMemoryExhausted> {
-        reserve_to(&mut self.notes, places)?;
+        make_room(&mut self.notes, places)?;
         self.notes.resize(places, Note::new(ANYONE, 0));
         Ok(())
+    }
+
+    /// The slab has so many places from now on: nothing is remembered of those behind it.
+    pub(super) fn shrink(&mut self, places: usize) {
+        if places < self.notes.len() {
+            self.rows.iter_mut().for_each(Row::forget_recent);
+            shrink_to(&mut self.notes, places);
+        }
     }
 
     /// The lane of a stream that was seen before and not forgotten since.
@@ -293,7 +304,7 @@ impl Lanes {
             }
             None => {
                 self.rows.try_reserve(1)?;
-                let runs = FreeIndex::new()?;
+                let runs = FreeIndex::new(self.seed)?;
                 self.rows.push(Row::new(stream, runs));
                 self.rows.len() - 1
             }

@@ -25,12 +25,14 @@ pub(crate) mod index;
 pub(crate) mod lanes;
 pub(crate) mod obtain;
 pub(crate) mod private;
+mod probing;
 pub(crate) mod regions;
 pub(crate) mod release;
 pub(crate) mod remap;
 mod rows;
 mod runs;
 pub(crate) mod scopes;
+mod seed;
 pub(crate) mod stamps;
 mod starts;
 pub(crate) mod stats;
@@ -43,6 +45,8 @@ pub(crate) mod waits;
 
 #[cfg(test)]
 mod broken_tests;
+#[cfg(test)]
+mod cliff_tests;
 #[cfg(test)]
 mod lane_tests;
 #[cfg(test)]

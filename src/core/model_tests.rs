@@ -90,6 +90,7 @@ pub(super) fn fixed_settings(limit: u64) -> Settings {
         quarantine: false,
         coalesce_regions: false,
         events: true,
+        seed: 1,
     }
 }
 

@@ -62,7 +62,7 @@ impl Arena {
                 self.regions.extend(id, bytes, given)?;
                 (id, last)
             }
-            None => (self.regions.add(base, bytes, given, self.starts.is_dense())?, NIL),
+            None => (self.regions.add(base, bytes, given, self.starts.needs_flat())?, NIL),
         };
         let slab = &mut self.chunks.slab[..];
         let id = self.chunks.vacant.fill(slab, Hot::new(base, bytes, region, last, NIL));

@@ -17,7 +17,7 @@ pub(crate) struct Region {
     pub(crate) first: ChunkId,
     /// Nobody ever had anything from here on, as far as is known.
     pub(super) touched: u64,
-    /// For each unit the chunk that begins there, plus 1; while [`super::starts`] is dense.
+    /// For each unit the chunk that begins there, or 0; while [`super::starts`] is dense.
     flat: Option<LazyTable>,
 }
 
@@ -32,6 +32,12 @@ impl Region {
         self.base + self.bytes
     }
 
+    /// For tests: whether there is a flat table.
+    #[cfg(test)]
+    pub(super) fn has_flat(&self) -> bool {
+        self.flat.is_some()
+    }
+
     fn contains(&self, addr: u64) -> bool {
         addr.wrapping_sub(self.base) < self.bytes
     }
@@ -41,6 +47,10 @@ impl Region {
 pub(crate) struct Regions {
     /// By number, which chunks know. A slot without a region has 0 bytes.
     slots: Vec<Region>,
+    /// The number of a slot without a region, whose `first` is the next one, or [`NIL`].
+    vacant: ChunkId,
+    /// The bytes of all regions.
+    bytes: u64,
     /// The numbers of the regions in address order.
     order: Vec<u32>,
     /// The region that answered last: programs free where they just freed.
@@ -49,7 +59,7 @@ pub(crate) struct Regions {
 
 impl Regions {
     pub(super) fn new() -> Self {
-        Regions { slots: Vec::new(), order: Vec::new(), last: Cell::new(0) }
+        Regions { slots: Vec::new(), vacant: NIL, bytes: 0, order: Vec::new(), last: Cell::new(0) }
     }
 
     /// The region around an address.
@@ -77,26 +87,31 @@ impl Regions {
         let region = self.get(self.find(addr)?);
         let table = region.flat.as_ref();
         let known = table.and_then(|table| table.last_at_or_before(region.unit(addr)));
-        Some(known.map_or(region.first, |(_, entry)| ChunkId(entry - 1)))
+        Some(known.map_or(region.first, |(_, entry)| ChunkId(entry)))
     }
 
     /// What flat tables would take, in bytes.
     pub(super) fn flat_bytes(&self) -> u64 {
-        self.iter().map(|(_, region)| region.bytes.min(region.given) / UNIT * size_of::<u32>() as u64).sum()
+        // Of a reserved range, which is one region, less is given than it has.
+        let given = if self.order.len() == 1 { self.get(self.order[0]).given } else { u64::MAX };
+        self.bytes.min(given) / UNIT * size_of::<u32>() as u64
     }
 
-    /// Gives every region a flat table without entries. On failure nothing changed.
-    pub(super) fn make_flat(&mut self) -> Result<(), HostMemoryExhausted> {
-        for region in self.slots.iter_mut().filter(|region| region.bytes != 0) {
-            match flat_for(region.bytes) {
-                Ok(table) => region.flat = Some(table),
-                Err(exhausted) => {
-                    self.drop_flat();
-                    return Err(exhausted);
-                }
+    /// Gives regions without a flat table an empty one: `count` numbers from `first` on. Returns the next number. On failure
+    /// some may have one.
+    pub(super) fn make_flat(&mut self, first: usize, count: usize) -> Result<usize, HostMemoryExhausted> {
+        let end = first.saturating_add(count).min(self.slots.len());
+        for region in self.slots.get_mut(first..end).unwrap_or_default() {
+            if region.bytes != 0 && region.flat.is_none() {
+                region.flat = Some(flat_for(region.bytes)?);
             }
         }
-        Ok(())
+        Ok(end)
+    }
+
+    /// How many numbers there are, also without a region.
+    pub(super) fn numbers(&self) -> usize {
+        self.slots.len()
     }
 
     pub(super) fn drop_flat(&mut self) {
@@ -138,7 +153,10 @@ impl Regions {
     /// Whether memory overlaps what the backend gave before, tails included.
     pub(super) fn overlaps(&self, base: u64, bytes: u64) -> bool {
         let end = base.saturating_add(bytes);
-        self.iter().any(|(_, region)| region.base < end && base < region.base.saturating_add(region.given))
+        // Of those that begin before the end the last one reaches the farthest.
+        let behind = self.order.partition_point(|&id| self.get(id).base < end);
+        let last = behind.checked_sub(1).map(|place| self.get(self.order[place]));
+        last.is_some_and(|region| base < region.base.saturating_add(region.given))
     }
 
     /// The region that ends exactly where another would begin.
@@ -156,7 +174,7 @@ impl Regions {
         given: u64,
         flat: bool,
     ) -> Result<u32, HostMemoryExhausted> {
-        let vacant = self.slots.iter().position(|region| region.bytes == 0);
+        let vacant = (self.vacant != NIL).then_some(self.vacant.index());
         let slot = vacant.unwrap_or(self.slots.len());
         if slot >= MAX_REGIONS {
             return Err(HostMemoryExhausted);
@@ -166,8 +184,9 @@ impl Regions {
         let flat = if flat { Some(flat_for(bytes)?) } else { None };
         let region = Region { base, bytes, given, first: NIL, touched: base, flat };
         let place = self.place_of(base);
+        self.bytes += bytes;
         match vacant {
-            Some(slot) => self.slots[slot] = region,
+            Some(slot) => self.vacant = std::mem::replace(&mut self.slots[slot], region).first,
             None => self.slots.push(region),
         }
         #[allow(clippy::cast_possible_truncation)] // below MAX_REGIONS
@@ -185,13 +204,18 @@ impl Regions {
         }
         region.bytes += bytes;
         region.given += given;
+        self.bytes += bytes;
         Ok(())
     }
 
     pub(super) fn remove(&mut self, id: u32) -> Region {
-        self.order.retain(|&other| other != id);
-        let nothing = Region { base: 0, bytes: 0, given: 0, first: NIL, touched: 0, flat: None };
-        std::mem::replace(self.get_mut(id), nothing)
+        let place = self.place_of(self.get(id).base);
+        self.order.remove(place);
+        let nothing = Region { base: 0, bytes: 0, given: 0, first: self.vacant, touched: 0, flat: None };
+        self.vacant = ChunkId(id);
+        let removed = std::mem::replace(self.get_mut(id), nothing);
+        self.bytes -= removed.bytes;
+        removed
     }
 
     /// The regions in address order.
@@ -213,6 +237,13 @@ impl Regions {
 
     pub(crate) fn count(&self) -> usize {
         self.order.len()
+    }
+
+    /// Gives the lists back if there is no region.
+    pub(super) fn shrink(&mut self) {
+        if self.order.is_empty() {
+            *self = Regions::new();
+        }
     }
 
     pub(crate) fn metadata_bytes(&self) -> u64 {

@@ -59,11 +59,19 @@ impl Arena {
         self.counters.regions_released += 1;
     }
 
-    /// Shrinks the tables of chunk starts to what the chunks of today need, and lets the hint begin
-    /// small again.
+    /// Shrinks all tables to what the chunks of today need, and lets the hint begin small again.
     pub(crate) fn forget_past(&mut self) {
         self.growth.reset_hint();
-        let Arena { chunks, regions, starts, .. } = self;
+        let Arena { chunks, regions, starts, stamps, lanes, holes, .. } = self;
+        // What a plan has reserved is its own until it is carried out.
+        if !holes.moving {
+            // The entries of chunks that are gone first: they name places of the slab.
+            stamps.shrink(chunks);
+            chunks.shrink();
+            lanes.shrink(chunks.slab.len());
+            regions.shrink();
+            holes.shrink();
+        }
         starts.rebuild(&chunks.slab, regions, chunks.ids());
     }
 

@@ -56,6 +56,11 @@ impl Row {
         }
     }
 
+    /// The run that was entered last may be at a place that is no more.
+    pub(super) fn forget_recent(&mut self) {
+        self.recent = NIL;
+    }
+
     /// Whether nothing refers to it any more.
     pub(super) fn is_idle(&self) -> bool {
         self.oldest == NIL && self.live == 0

@@ -46,8 +46,25 @@ impl Stamps {
     /// infallible. Entries of chunks that were handed out again stay until `push` wants their place; a
     /// quarter more than needed makes that rare.
     pub(super) fn reserve(&mut self, chunks: usize) -> Result<(), HostMemoryExhausted> {
-        let wanted = chunks + chunks / 4 + 1;
-        Ok(self.queue.try_reserve_exact(wanted.saturating_sub(self.queue.len()))?)
+        let wanted = room_for(chunks);
+        if self.queue.capacity() >= wanted {
+            return Ok(());
+        }
+        // By an eighth, as the slab.
+        let wanted = wanted.max(self.queue.capacity() + self.queue.capacity() / 8);
+        Ok(self.queue.try_reserve_exact(wanted - self.queue.len())?)
+    }
+
+    /// Leaves room for what `chunks` need, which are all that there are, and no entry of another. Without memory for a
+    /// shorter queue the room stays.
+    pub(super) fn shrink(&mut self, chunks: &Chunks) {
+        self.drop_outdated(chunks);
+        let wanted = if chunks.count() == 0 { 0 } else { room_for(chunks.count()) };
+        let mut shorter = VecDeque::new();
+        if wanted < self.queue.capacity() && shorter.try_reserve_exact(wanted).is_ok() {
+            shorter.extend(&self.queue);
+            self.queue = shorter;
+        }
     }
 
     #[inline]
@@ -131,6 +148,11 @@ impl Stamps {
     pub(crate) fn metadata_bytes(&self) -> u64 {
         (self.queue.capacity() * size_of::<(u64, ChunkId)>()) as u64
     }
+}
+
+/// For entries that mean something, one for each chunk, and others.
+fn room_for(chunks: usize) -> usize {
+    chunks + chunks / 4 + 1
 }
 
 /// Whether an entry still means what it meant: the chunk was not handed out or merged since.

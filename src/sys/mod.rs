@@ -12,6 +12,7 @@ pub(crate) mod mapping;
 pub(crate) mod memfile;
 pub(crate) mod table;
 pub(crate) mod thread;
+pub(crate) mod zeroed;
 
 /// Writes to the standard error stream. None of the system calls here is made through a function of the C
 /// library at which a thread can be cancelled: the unwinding would begin inside the library, and end the
@@ -19,6 +20,16 @@ pub(crate) mod thread;
 pub(crate) fn write_to_stderr(text: &str) {
     // SAFETY: the pointer and the length are those of one string.
     unsafe { libc::syscall(libc::SYS_write, libc::STDERR_FILENO, text.as_ptr(), text.len()) };
+}
+
+/// A number that nobody can foresee, as far as the kernel has one.
+pub(crate) fn random() -> u64 {
+    let mut number = 0u64;
+    // By number, as above. An early kernel's pool may not be filled yet: nobody waits for that.
+    // SAFETY: the place is one number's, of that many bytes.
+    unsafe { libc::syscall(libc::SYS_getrandom, &raw mut number, size_of::<u64>(), libc::GRND_NONBLOCK) };
+    // What differs anyway where there was none: the stack's address, the process and the time.
+    number ^ (&raw const number as u64).rotate_left(32) ^ (process() as u64) << 40 ^ clock::monotonic_ms()
 }
 
 /// The number of this process.

@@ -102,6 +102,10 @@ fn what_info_calls_ignored_the_library_ignores() {
         ),
         ("BFC_FRAGMENTATION_FRACTION", &["0", "0.5", "1", "1e-3", "1.1", "nan", "-0.5", "50%"]),
         ("BFC_MEMORY_FRACTION", &["1.0", "+0.5", ".5", "0", "inf", "2", "half", " "]),
+        (
+            "BFC_HASH_SEED",
+            &["0", "1", "+5", " 7 ", "18446744073709551615", "18446744073709551616", "-1", "0x1"],
+        ),
         ("BFC_RETRY_TIMEOUT_MS", &["0", "1", "+5", "4294967295", "4294967296", "-1", "1s", "1.5"]),
         ("BFC_DEBUG", &["guard", "GUARD", " guard ,", ",", "gard", "1", "guard guard", "guards"]),
         (

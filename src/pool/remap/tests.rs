@@ -212,6 +212,7 @@ fn pool(granules: u64, range: u64, growth: bool) -> (&'static Slot, &'static Fak
         quarantine: false,
         coalesce_regions: false,
         events: true,
+        seed: 1,
     };
     let backend = Owned::new(AnyBackend::Test(fake));
     let (retry, name) = (Duration::ZERO, String::from("t"));

@@ -133,6 +133,7 @@ pub(super) fn create(slot: &'static Slot, device: &'static Device, family: &Fami
         quarantine: false,
         coalesce_regions: false,
         events: true,
+        seed: 1,
     };
     let (backend, retry, name) = (Owned::new(AnyBackend::Test(device)), Duration::ZERO, String::new());
     let resolved = Resolved { settings, backend, retry, report_failures: false, guard: false, name };
