@@ -87,10 +87,11 @@ fn million_chunks(what: &str, flags: u32, bytes: u64, named: bool) {
     }
     pool.trim(u64::MAX);
     assert_eq!(pool.stats().num_chunks, 1, "{what}: all merged");
-    let (left, said_left) = (resident() - before, pool.stats().metadata_bytes - said_before);
+    let left = resident().saturating_sub(before);
+    let said_left = pool.stats().metadata_bytes.saturating_sub(said_before);
     println!("fact {what}: {:.1} bytes a former chunk after trim, {:.1} said", each(left), each(said_left));
-    assert!(said_left <= said, "{what}: {said} grew to {said_left}");
-    assert!(left.abs_diff(said_left) <= said / 8 + MIB, "{what}: {left} are left, said {said_left}");
+    assert!(said_left <= 16 << 10, "{what}: {said_left} of {said} are said to be left");
+    assert!(left <= said / 32 + MIB, "{what}: {left} of {grown} are left");
     if named {
         assert_eq!(bfc_scope_end(), BFC_OK);
     }
@@ -119,10 +120,10 @@ fn metadata_bytes_tell_the_truth_with_operations() {
     in_child!("metadata_bytes_tell_the_truth_with_operations", million_chunks("operations", 0, 1024, true));
 }
 
-/// Starts all over a large pool make its table resident; a trim takes that back where none are left.
+/// Starts all over a large pool need much metadata; a trim takes that back where none are left.
 #[test]
-fn after_trim_the_pointer_table_is_small() {
-    in_child!("after_trim_the_pointer_table_is_small", {
+fn after_trim_the_metadata_is_small() {
+    in_child!("after_trim_the_metadata_is_small", {
         const STARTS: usize = 400_000;
         let mut addresses = vec![1u64; STARTS];
         let pool = Pool::host(80 * GIB, |_| {});
@@ -134,11 +135,10 @@ fn after_trim_the_pointer_table_is_small() {
         addresses.iter().for_each(|&address| pool.put(address));
         assert_eq!(pool.stats().num_chunks, 2);
         pool.trim(u64::MAX);
-        let (left, said_left) = (resident() - before, pool.stats().metadata_bytes - said_before);
+        let left = resident().saturating_sub(before);
+        let said_left = pool.stats().metadata_bytes.saturating_sub(said_before);
         println!("fact {STARTS} starts: {grown} resident, {said} said; after trim {left}, {said_left} said");
-        // The slab of chunks may stay: 48 bytes each with an eighth in reserve.
-        let slab = STARTS as u64 * 54;
-        assert!(said_left <= slab + MIB && left <= slab + MIB, "{left} are left, said {said_left}");
+        assert!(said_left <= 16 << 10 && left <= MIB, "{left} are left, said {said_left}");
         assert_eq!(pool.allocated_size(kept), Ok(256));
         pool.check();
     });
