@@ -1,8 +1,9 @@
-//! The twelve deviations from TensorFlow's allocator, by number: what libbfc does better, on purpose.
+//! The thirteen deviations from TensorFlow's allocator, by number: what libbfc does better, on purpose.
 
 mod common;
 
 use common::*;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::*};
 use std::time::Instant;
 
@@ -401,5 +402,56 @@ fn d12_neighbours_merge_completely() {
     pool.synchronize();
     assert_eq!(pool.get(MIB), first, "one chunk again");
     assert_eq!(pool.backend().requests(), 1);
+    pool.check();
+}
+
+/// 13. What the backend has left may lie between two sizes of the back-off. Then a request asks for exactly what it
+///     needs, where TensorFlow fails.
+#[test]
+fn d13_the_last_step_is_what_is_needed() {
+    let room = Arc::new(AtomicU64::new(0));
+    let (left, mut next) = (Arc::clone(&room), 1u64 << 40);
+    let backend = Backend::scripted(move |books, _, bytes| {
+        next += bytes + MIB;
+        (books.held + bytes <= left.load(Relaxed)).then_some((next - bytes - MIB, bytes))
+    });
+    let pool = Pool::custom(backend, 64 * GIB, |options| options.flags = GROWTH);
+    for unit in [256, 8192, 300_032] {
+        for units in (1..4000).step_by(7) {
+            let bytes = unit * units;
+            for percent in [0, 1, 5] {
+                room.store((bytes + bytes * percent / 100) & !255, Relaxed);
+                let address = pool.alloc(bytes);
+                assert!(address.is_ok(), "{bytes} bytes and {percent}%: {}", last_error());
+                pool.put(address.unwrap());
+                pool.trim(0);
+            }
+            room.store(bytes - 1, Relaxed);
+            assert_eq!(pool.alloc(bytes), Err(BFC_ERROR_OUT_OF_MEMORY));
+        }
+    }
+    pool.check();
+}
+
+/// 13. Where TensorFlow does not fail nothing is different: the last step comes behind garbage collection.
+#[test]
+fn d13_only_where_tensorflow_fails() {
+    let collecting =
+        Pool::custom(Backend::new(9 * MIB), GIB, |options| options.flags = GROWTH | BFC_GARBAGE_COLLECTION);
+    collecting.put(collecting.get(2 * MIB));
+    let served = collecting.get(7 * MIB);
+    let asked = collecting.backend().books(|books| books.asked.clone());
+    // Of exactly 7 MiB there would have been room beside the first region.
+    assert_eq!(asked, [2 * MIB, 8 * MIB, 7_549_952, 8 * MIB]);
+    assert_eq!(collecting.stats().num_regions, 1);
+    collecting.put(served);
+    // It is the last size of all, below the limit, and says nothing about the next region.
+    let pool = Pool::custom(Backend::new(20 * MIB + MIB / 2), 40 * MIB, |options| options.flags = GROWTH);
+    pool.get(20 * MIB);
+    let asked = pool.backend().books(|books| books.asked.clone());
+    assert_eq!((asked[0], *asked.last().unwrap()), (32 * MIB, 20 * MIB));
+    assert!(asked[asked.len() - 2] > 20 * MIB + MIB / 2, "{asked:?}");
+    pool.get(MIB / 2);
+    assert_eq!(pool.alloc(1), Err(BFC_ERROR_OUT_OF_MEMORY));
     pool.check();
 }

@@ -11,6 +11,7 @@ enum class Deviation : int {
   kUnsafeCollection,  // 5: garbage collection freed a region with unsafe chunks in it
   kShrinkProgress,    // 11: TensorFlow asks for the same size for ever
   kSafeMerge,         // 12: TensorFlow left safe chunks beside each other that libbfc merges
+  kExactSize,         // 13: TensorFlow failed, and libbfc got a region of exactly the request's size
   kHintWraps,         // TensorFlow's region hint doubles towards 2^64, becomes 0 and loops for ever
   kCount
 };
@@ -30,6 +31,7 @@ inline DeviationText TextOf(Deviation deviation) {
       {"dev 5 unsafe", "deviation 5: collection of unsafe chunks"},
       {"dev 11", "deviation 11: shrink progress"},
       {"dev 12", "deviation 12: safe chunks merge completely"},
+      {"dev 13", "deviation 13: a region of exactly the request's size"},
       {"hint wraps", "TensorFlow's region hint would wrap to 0"}};
   static_assert(sizeof kTexts / sizeof *kTexts == static_cast<unsigned>(Deviation::kCount), "one each");
   return kTexts[static_cast<int>(deviation)];

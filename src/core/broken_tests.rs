@@ -276,7 +276,7 @@ fn granular() -> (Arena, [ChunkId; 4]) {
     arena.set_range(Range { base: BASE, bytes: 64 * GRANULE, granule: GRANULE });
     let take = |arena: &mut Arena| {
         let want = Want::plain(3 * GRANULE, 3 * GRANULE, Stream::NONE);
-        let mut plan = arena.plan_growth(&want, New::Needed).unwrap().unwrap();
+        let mut plan = arena.plan_growth(&want, New::Needed, u64::MAX).unwrap().unwrap();
         plan.fresh.iter_mut().for_each(|piece| piece.mapped = true);
         arena.commit(plan);
         arena.take(&want).unwrap().unwrap()

@@ -30,9 +30,7 @@ pub(crate) struct Extension {
 impl Growth {
     /// Without growth the first region is the whole limit.
     pub(super) fn new(limit: u64, grows: bool, initial_region: u64) -> Self {
-        let initial_region = if initial_region == 0 { DEFAULT_INITIAL_REGION } else { initial_region };
-        let first = if grows { limit.min(initial_region) } else { limit };
-        let hint = round_up_saturating(first).max(UNIT);
+        let hint = first_hint(limit, grows, initial_region);
         Growth { limit, pool_bytes: 0, peak_pool_bytes: 0, reserved: 0, hint, initial_hint: hint }
     }
 
@@ -56,6 +54,15 @@ impl Growth {
         let bytes = self.hint.min(available);
         self.reserved += bytes;
         Some(Extension { bytes, least, reserved: bytes, raised })
+    }
+
+    /// Plans a region of exactly `least` bytes and reserves it, without a step in front. The hint stays.
+    pub(super) fn plan_exactly(&mut self, least: u64) -> Option<Extension> {
+        if least > self.available() {
+            return None;
+        }
+        self.reserved += least;
+        Some(Extension { bytes: least, least, reserved: least, raised: true })
     }
 
     /// The backend gave `received` bytes, which may be more than was asked.
@@ -111,6 +118,12 @@ impl Growth {
     }
 }
 
+fn first_hint(limit: u64, grows: bool, initial_region: u64) -> u64 {
+    let initial_region = if initial_region == 0 { DEFAULT_INITIAL_REGION } else { initial_region };
+    let first = if grows { limit.min(initial_region) } else { limit };
+    round_up_saturating(first).max(UNIT)
+}
+
 impl Extension {
     /// What is set aside for it.
     pub(crate) fn reserved(&self) -> u64 {
@@ -127,6 +140,16 @@ impl Extension {
         let smaller = round_up_saturating((self.bytes as f32 * 0.9f32) as u64);
         self.bytes = smaller.min(self.bytes.saturating_sub(UNIT));
         self.bytes >= self.least
+    }
+
+    /// Skips the sizes that are not below `refused`; false when nothing is left that would help.
+    pub(crate) fn shrink_below(&mut self, refused: u64) -> bool {
+        while self.bytes >= refused {
+            if !self.shrink() {
+                return false;
+            }
+        }
+        true
     }
 }
 
@@ -181,6 +204,19 @@ mod tests {
         let mut extension = Extension { bytes: 8 << 30, least: 256, reserved: 0, raised: false };
         (0..5).for_each(|_| assert!(extension.shrink()));
         assert_eq!(extension.bytes, 5_072_269_824);
+    }
+
+    #[test]
+    fn sizes_that_were_refused_are_skipped() {
+        let mut extension = Extension { bytes: 16 << 20, least: 9 << 20, reserved: 0, raised: false };
+        assert!(extension.shrink_below(12_230_912) && extension.bytes == 11_008_000);
+        assert!(!extension.shrink_below(9 << 20), "nothing as small would help");
+        let mut growth = Growth::new(1 << 30, true, 0);
+        let exact = growth.plan_exactly(9 << 20).unwrap();
+        assert_eq!((exact.bytes, exact.least, exact.reserved()), (9 << 20, 9 << 20, 9 << 20));
+        growth.commit(&exact, exact.bytes);
+        assert_eq!(growth.plan(256).unwrap().bytes, 2 << 20, "it says nothing about the next region");
+        assert!(growth.plan_exactly(1 << 30).is_none(), "the limit holds");
     }
 
     #[test]

@@ -12,6 +12,11 @@ impl Arena {
         self.growth.plan(least)
     }
 
+    /// Plans a region of exactly `least` bytes.
+    pub(crate) fn plan_exact_extension(&mut self, least: u64) -> Option<Extension> {
+        self.growth.plan_exactly(least)
+    }
+
     pub(crate) fn cancel_extension(&mut self, extension: &Extension) {
         self.growth.unreserve(extension.reserved());
     }

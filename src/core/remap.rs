@@ -66,8 +66,8 @@ pub(crate) enum New {
     Ample,
     /// What the request needs.
     Needed,
-    /// The backend has no more.
-    Nothing,
+    /// What the request needs beyond all that is idle.
+    Least,
 }
 
 /// A place for a request between two chunks that are no part of it.
@@ -107,14 +107,15 @@ impl Arena {
         self.holes.moving
     }
 
-    /// Plans to map what a request needs, where that is least, within the limit.
+    /// Plans to map what a request needs, where that is least, within the limit, and less than `below` bytes.
     pub(crate) fn plan_growth(
         &mut self,
         want: &Want<'_>,
         new: New,
+        below: u64,
     ) -> Result<Option<Plan>, HostMemoryExhausted> {
         let Some(range) = self.range() else { return Ok(None) };
-        let plan = self.begin_plan(range).and_then(|()| self.grow_for(range, want, new));
+        let plan = self.begin_plan(range).and_then(|()| self.grow_for(range, want, new, below));
         if !matches!(plan, Ok(Some(_))) {
             self.close_range();
         }
@@ -126,8 +127,9 @@ impl Arena {
         range: Range,
         want: &Want<'_>,
         new: New,
+        below: u64,
     ) -> Result<Option<Plan>, HostMemoryExhausted> {
-        let available = range.floor(self.growth.available());
+        let available = self.available_below(range, below);
         let lane = self.lane_for(want);
         let place = self.best_place(range, want, lane, |place| (1..=available).contains(&place.missing));
         let Some(place) = place else { return Ok(None) };
@@ -135,7 +137,7 @@ impl Arena {
             New::Ample => {
                 self.growth_step(range).saturating_sub(place.missing).min(available - place.missing)
             }
-            New::Needed | New::Nothing => 0,
+            New::Needed | New::Least => 0,
         };
         let mut plan = Plan::default();
         self.reserve_plan(&mut plan, range, &place, want.size, 0)?;
@@ -145,14 +147,15 @@ impl Arena {
     }
 
     /// Plans to serve a request that the limit forbids to grow for: with what the limit leaves, and with whole
-    /// granules of free chunks, the largest first.
+    /// granules of free chunks, the largest first. Less than `below` bytes are new.
     pub(crate) fn plan_relocation(
         &mut self,
         want: &Want<'_>,
         new: New,
+        below: u64,
     ) -> Result<Option<Plan>, HostMemoryExhausted> {
         let Some(range) = self.range() else { return Ok(None) };
-        let plan = self.begin_plan(range).and_then(|()| self.relocate_for(range, want, new));
+        let plan = self.begin_plan(range).and_then(|()| self.relocate_for(range, want, new, below));
         if !matches!(plan, Ok(Some(_))) {
             self.close_range();
         }
@@ -164,16 +167,28 @@ impl Arena {
         range: Range,
         want: &Want<'_>,
         new: New,
+        below: u64,
     ) -> Result<Option<Plan>, HostMemoryExhausted> {
         let mut donors = self.donors(range)?;
-        let idle: u64 = donors.iter().map(|donor| donor.span.bytes).sum();
-        let available = if new == New::Nothing { 0 } else { range.floor(self.growth.available()) };
-        let place = self.best_place(range, want, None, |place| place.granules <= available + idle);
+        let idle = total(&donors);
+        let available = self.available_below(range, below);
+        let (mut place, mut most) = (None, available + idle);
+        while let Some(found) = self.best_place(range, want, None, |place| place.granules <= most) {
+            place = Some(found);
+            if new != New::Least || found.granules <= idle {
+                break;
+            }
+            // One that takes fewer needs less that is new.
+            most = found.granules - range.granule;
+        }
         let Some(place) = place else { return Ok(None) };
-        let fresh = place.missing.min(available);
         let zone = Span { base: range.floor(place.at), bytes: 0 };
         let zone = Span { bytes: range.ceil(place.at + want.size) - zone.base, ..zone };
         donors.iter_mut().for_each(|donor| donor.leave(&zone));
+        let fresh = match new {
+            New::Least => place.missing.saturating_sub(total(&donors)),
+            New::Ample | New::Needed => place.missing.min(available),
+        };
         self.choose(&mut donors, place.missing - fresh);
         let mut plan = Plan::default();
         self.reserve_plan(&mut plan, range, &place, want.size, donors.len())?;
@@ -181,6 +196,11 @@ impl Arena {
         self.take_out(&mut plan, range, &place, want.size, fresh, 0);
         self.start(&plan);
         Ok(Some(plan))
+    }
+
+    /// What the limit leaves, in whole granules, as far as it is less than `below`.
+    fn available_below(&self, range: Range, below: u64) -> u64 {
+        range.floor(self.growth.available().min(below.saturating_sub(1)))
     }
 
     /// Plans to give whole granules of free chunks back, the largest first, as long as `keep` bytes stay mapped.
@@ -578,6 +598,10 @@ impl Arena {
         plan.fresh.push(Piece { id: piece, span: Span { base, bytes: new }, mapped: false });
         new
     }
+}
+
+fn total(donors: &[Donor]) -> u64 {
+    donors.iter().map(|donor| donor.span.bytes).sum()
 }
 
 impl Donor {

@@ -91,7 +91,7 @@ impl Program {
         if self.take(&want) || !plans {
             return;
         }
-        if let Some(plan) = self.arena.plan_growth(&want, New::Ample).unwrap() {
+        if let Some(plan) = self.arena.plan_growth(&want, New::Ample, u64::MAX).unwrap() {
             self.carry_out(plan);
             if self.take(&want) {
                 return;
@@ -108,7 +108,7 @@ impl Program {
                 return;
             }
         }
-        if let Some(plan) = self.arena.plan_relocation(&want, New::Needed).unwrap() {
+        if let Some(plan) = self.arena.plan_relocation(&want, New::Needed, u64::MAX).unwrap() {
             self.moved += bytes(&plan.targets);
             if self.carry_out(plan) {
                 assert!(self.take(&want), "there is room now");
@@ -195,7 +195,8 @@ fn a_stream_grows_beside_its_own_unfinished_memory() {
             let want = Want::plain(granules * GRANULE, granules * GRANULE, stream);
             let mut fresh = 0;
             while arena.take(&want).unwrap().is_none() {
-                let mut plan = arena.plan_growth(&want, New::Needed).unwrap().expect("there is room");
+                let mut plan =
+                    arena.plan_growth(&want, New::Needed, u64::MAX).unwrap().expect("there is room");
                 fresh += bytes(&plan.fresh) / GRANULE;
                 plan.fresh.iter_mut().for_each(|piece| piece.mapped = true);
                 arena.commit(plan);
@@ -206,7 +207,7 @@ fn a_stream_grows_beside_its_own_unfinished_memory() {
         assert_eq!([get(1, two), get(4, one)], [1, 4]);
         arena.free_on(BASE + GRANULE, one).unwrap().unwrap();
         let want = Want::plain(6 * GRANULE, 6 * GRANULE, asks);
-        let mut plan = arena.plan_growth(&want, New::Needed).unwrap().unwrap();
+        let mut plan = arena.plan_growth(&want, New::Needed, u64::MAX).unwrap().unwrap();
         assert_eq!(bytes(&plan.fresh) / GRANULE, if asks == one { 2 } else { 6 });
         plan.fresh.iter_mut().for_each(|piece| piece.mapped = true);
         arena.commit(plan);

@@ -3,6 +3,7 @@
 use super::{Device, MAX_DEVICES, USED, devices_in};
 use crate::error::{Error, fail};
 use crate::log;
+use crate::pool::slot::waiting;
 use once_cell::race::OnceBool;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
@@ -49,6 +50,7 @@ extern "C" fn before_fork() {
             locked.store(used.load(Acquire), Relaxed);
         }
         devices_in(&LOCKED).for_each(|device| device.slot().lock_for_fork());
+        waiting::lock_for_fork();
         FORKING.store(thread, Release);
     }
     FORK_DEPTH.fetch_add(1, Relaxed);
@@ -56,6 +58,7 @@ extern "C" fn before_fork() {
 
 extern "C" fn after_fork_in_parent() {
     if leave_fork() {
+        waiting::unlock_in_parent();
         devices_in(&LOCKED).for_each(|device| device.slot().unlock_in_parent());
         log::unlock_after_fork();
     }
@@ -63,6 +66,7 @@ extern "C" fn after_fork_in_parent() {
 
 extern "C" fn after_fork_in_child() {
     if leave_fork() {
+        waiting::recover_in_child();
         devices_in(&LOCKED).for_each(|device| device.slot().recover_in_child());
         // The others were not locked: any thread of the parent may have been in the middle of a call there,
         // be it of one that only finds out that there is no allocator.

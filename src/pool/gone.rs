@@ -82,7 +82,7 @@ pub(super) fn forget_if_over(mut guard: Guard<'_>) -> Guard<'_> {
 pub(super) fn renewed(mut guard: Guard<'_>) -> Result<Guard<'_>, Error> {
     while guard.is_over() {
         if guard.is_calling() {
-            guard = guard.wait_for_call().check_entry()?;
+            guard = guard.wait_for_call()?;
             continue;
         }
         let began;

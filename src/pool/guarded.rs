@@ -104,7 +104,7 @@ pub(super) fn turn(mut guard: Guard<'_>) -> Result<Guard<'_>, Error> {
     let mut gave_way = false;
     loop {
         if guard.is_guarding() {
-            guard = guard.wait_for_call().check_entry()?;
+            guard = guard.wait_for_call()?;
         } else if !gave_way && guard.is_awaited() {
             gave_way = true;
             guard = guard.give_way().check_entry()?;

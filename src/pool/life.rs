@@ -2,7 +2,7 @@
 
 use super::guarded::Guards;
 use super::listener::Listener;
-use super::slot::{Guard, Phase, Slot};
+use super::slot::{Guard, Phase, Slot, waiting};
 use super::traffic::{give_back, refuse_for_a_capture, release, tell_of_release};
 use super::{Pool, captures, order, remap};
 use crate::core::arena::Arena;
@@ -35,6 +35,7 @@ pub(crate) fn create(slot: &Slot, device: i32, resolved: Resolved) -> Result<(),
         backend: resolved.backend,
         events: Default::default(),
         forgotten: false,
+        given_back: 0,
         listener: Listener { callback: None, user_data: std::ptr::null_mut(), device },
         device,
         name: resolved.name,
@@ -75,12 +76,15 @@ pub(crate) fn destroy(slot: &Slot, forced: bool) -> Result<(), Error> {
         guard = require_unused(guard, forced)?;
     }
     let (device, live) = (guard.device, guard.arena.counters().live());
-    let inner = guard.inner_mut();
-    (inner.phase, inner.destroying) = (Phase::Destroying, Some(thread::current()));
-    guard.notify();
-    while !guard.is_left_alone() {
-        guard = guard.wait(None);
-    }
+    guard = waiting::while_registered(slot, || {
+        let inner = guard.inner_mut();
+        (inner.phase, inner.destroying) = (Phase::Destroying, Some(thread::current()));
+        guard.notify();
+        while !guard.is_left_alone() {
+            guard = guard.wait(None);
+        }
+        guard
+    })?;
     guard = order::wait_for_the_end(guard);
     guard = order::end(guard);
     guard = remap::tell_of_the_end(guard);

@@ -123,7 +123,7 @@ pub(crate) fn set(
     let last_call = guard.last_call();
     (guard.listener.callback, guard.listener.user_data) = (callback, user_data);
     while guard.is_bringing(last_call) {
-        guard = guard.wait_for_call().check_entry()?;
+        guard = guard.wait_for_call()?;
     }
     Ok(())
 }

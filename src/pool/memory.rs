@@ -5,7 +5,7 @@
 //! again.
 
 use super::slot::{Guard, Slot};
-use super::traffic::{Extended, extend, release};
+use super::traffic::{Extended, Refusal, extend, extend_exactly, release};
 use super::{gone, guarded, order, remap};
 use crate::core::arena::{Freed, Progress, Refused, Want};
 use crate::core::lanes::Stream;
@@ -153,8 +153,11 @@ fn alloc_slowly(mut guard: Guard<'_>, want: &Want<'_>, held_only: bool) -> Resul
             return Err(fail!(Error::OutOfMemory, "{name}: no free chunk that it holds has {bytes} bytes"));
         }
         // As in the original the last attempt comes after the time is up.
+        let is_circular = tried.refused.is_some_and(|refusal| refusal.is_circular);
         let left = match guard.retry {
             Duration::ZERO => None,
+            // The caller waits for this request in a call of an allocator that this one would wait for.
+            _ if is_circular => None,
             retry => deadline.get_or_insert_with(|| Deadline::after(retry)).remaining(),
         };
         let Some(left) = left else {
@@ -181,8 +184,8 @@ fn alloc_slowly(mut guard: Guard<'_>, want: &Want<'_>, held_only: bool) -> Resul
         guard = guard.wait(Some(left)).check_entry()?;
         tried.rounds = 0;
         if deadline.is_some_and(|deadline| deadline.remaining().is_none()) {
-            // The backend may have got memory from somebody else.
-            tried = Tried { begun_in, ..Tried::default() };
+            // The order of work may have got further.
+            tried = Tried { begun_in, refused: tried.refused, ..Tried::default() };
         }
     }
 }
@@ -212,6 +215,8 @@ struct Tried {
     merged: bool,
     collected: bool,
     waited_for_all: bool,
+    /// What it need not ask the backend for again.
+    refused: Option<Refusal>,
     /// What the driver failed to do for it meanwhile: why it fails, if nothing else serves it.
     failure: Option<Unsaid>,
     /// How often granules were moved for it.
@@ -222,7 +227,7 @@ impl Tried {
     const ROUNDS: u32 = 4;
     const MOVES: u32 = 16;
 
-    /// What was freed may merge and be collected; the backend is asked again only where regions came or went.
+    /// What was freed may merge and be collected; growth is tried again only where regions came or went.
     fn look(&mut self, guard: &Guard<'_>) {
         let now = guard.arena.progress();
         let Some(seen) = self.seen.replace(now) else {
@@ -253,8 +258,14 @@ impl Tried {
         })
     }
 
+    /// Whether the backend refused more than a request needs, but not that.
+    fn may_get_less(&self, guard: &Guard<'_>, least: u64) -> bool {
+        let refused = Refusal::limit(self.refused, guard);
+        guard.arena.range().is_none() && refused != u64::MAX && refused > least
+    }
+
     /// This thread itself has obtained or given back so many regions: what it tried it need not try again for
-    /// that, but for the backend; and others may have set out meanwhile.
+    /// that, but growth; and others may have set out meanwhile.
     fn note_own(&mut self, guard: &Guard<'_>, regions: u64) {
         if let Some(seen) = &mut self.seen {
             seen.regions += regions;
@@ -298,7 +309,7 @@ fn attempt<'a>(mut guard: Guard<'a>, want: &Want<'_>, tried: &mut Tried) -> Atte
             return Ok(Outcome::Exhausted(guard));
         }
         if !tried.held_only && guard.is_bringing(tried.last_call) {
-            guard = guard.wait_for_call().check_entry()?;
+            guard = guard.wait_for_call()?;
             continue;
         }
         if !tried.held_only && !tried.gave_way && guard.is_awaited() {
@@ -328,20 +339,19 @@ fn attempt<'a>(mut guard: Guard<'a>, want: &Want<'_>, tried: &mut Tried) -> Atte
             guard = gone::renewed(guard)?;
             let extended;
             (guard, extended) = match guard.arena.range() {
-                None => extend(guard, want.alignment, least)?,
-                Some(_) => remap::grow(guard, want)?,
+                None => extend(guard, want.alignment, least, &mut tried.refused)?,
+                Some(_) => remap::grow(guard, want, &mut tried.refused)?,
             };
             match extended {
                 Extended::Grown => {
-                    // A backend that does not honour the alignment is asked for enough to find it inside.
-                    least = want.size.saturating_add(want.alignment.max(UNIT) - UNIT);
+                    least = with_room_to_align(want);
                     tried.note_own(&guard, 1);
                     continue;
                 }
                 Extended::Refused => continue,
                 Extended::NoRoom if guard.is_bringing(u64::MAX) => {
                     // The room is set aside for another thread's region, which may come to nothing.
-                    guard = guard.wait_for_call().check_entry()?;
+                    guard = guard.wait_for_call()?;
                     tried.extended = false;
                     continue;
                 }
@@ -380,6 +390,24 @@ fn attempt<'a>(mut guard: Guard<'a>, want: &Want<'_>, tried: &mut Tried) -> Atte
                 continue;
             }
         }
+        // Here TensorFlow fails. What the backend has left may lie between two sizes that it was asked for.
+        if tried.may_get_less(&guard, least) {
+            let extended;
+            (guard, extended) = extend_exactly(guard, want.alignment, least, &mut tried.refused)?;
+            match extended {
+                Extended::Grown => {
+                    least = with_room_to_align(want);
+                    tried.note_own(&guard, 1);
+                    continue;
+                }
+                Extended::Refused => continue,
+                Extended::NoRoom if guard.is_bringing(u64::MAX) => {
+                    guard = guard.wait_for_call()?;
+                    continue;
+                }
+                Extended::NoRoom => {}
+            }
+        }
         let can_wait = guard.backend.get().order().is_some() && guard.arena.has_unfinished();
         if tried.waited_for_all || !can_wait {
             return Ok(Outcome::Exhausted(guard));
@@ -392,6 +420,11 @@ fn attempt<'a>(mut guard: Guard<'a>, want: &Want<'_>, tried: &mut Tried) -> Atte
     }
 }
 
+/// What a backend is asked for that did not honour the alignment: enough to find it inside.
+fn with_room_to_align(want: &Want<'_>) -> u64 {
+    want.size.saturating_add(want.alignment.max(UNIT) - UNIT)
+}
+
 /// Makes room of what is idle: moves granules, or gives wholly free regions back so that the backend can make a larger
 /// one of them. Returns whether the search is to begin again; where it is not, the lock has been held since the last.
 fn collect<'a>(
@@ -402,7 +435,7 @@ fn collect<'a>(
 ) -> Result<(Guard<'a>, bool), Error> {
     if guard.arena.range().is_some() {
         let moved;
-        (guard, moved) = remap::relocate(guard, want)?;
+        (guard, moved) = remap::relocate(guard, want, &mut tried.refused)?;
         match moved {
             Extended::Grown => {
                 tried.note_own(&guard, 1);
@@ -412,7 +445,7 @@ fn collect<'a>(
             }
             Extended::Refused => {}
             Extended::NoRoom if guard.is_bringing(u64::MAX) => {
-                guard = guard.wait_for_call().check_entry()?;
+                guard = guard.wait_for_call()?;
                 tried.collected = false;
             }
             Extended::NoRoom => return Ok((guard, false)),

@@ -33,6 +33,8 @@ pub(crate) struct Pool {
     events: order::Events,
     /// The backend's memory is gone, and all of it forgotten.
     forgotten: bool,
+    /// How often memory went back to the backend.
+    given_back: u64,
     listener: listener::Listener,
     device: i32,
     pub(crate) name: String,

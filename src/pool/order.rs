@@ -282,7 +282,7 @@ fn learn_contexts(mut guard: Guard<'_>) -> Ordered<'_> {
 pub(super) fn leave_alone(mut guard: Guard<'_>) -> Result<(), Error> {
     let last_call = guard.last_call();
     while guard.backend.get().order().is_some() && guard.is_disturbing(last_call) {
-        guard = guard.wait_for_call().check_entry()?;
+        guard = guard.wait_for_call()?;
     }
     Ok(())
 }
@@ -297,7 +297,7 @@ pub(crate) fn forget<'a>(
     // Whoever is in the middle of recording on it, or of asking about it, knows it from before; nobody else does.
     let last_call = guard.last_call();
     while guard.is_ordering(last_call) {
-        guard = guard.wait_for_call().check_entry()?;
+        guard = guard.wait_for_call()?;
     }
     // Meanwhile everything may have gone, the lane with it; or all of that work is done, and the lane is another's.
     let is_of_use = guard.backend.get().order().is_some() && guard.arena.life() == life;

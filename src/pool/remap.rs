@@ -7,8 +7,7 @@
 use super::captures::Permission;
 use super::listener::{RegionEvent, Told};
 use super::slot::Guard;
-use super::traffic::Extended;
-use super::traffic::refuse_for_a_capture;
+use super::traffic::{Extended, Refusal, refuse_for_a_capture};
 use crate::backend::granules::Granules;
 use crate::core::arena::Want;
 use crate::core::lanes::Stream;
@@ -18,19 +17,32 @@ use crate::log::{self, Level};
 use crate::sys::HostMemoryExhausted;
 
 /// Maps what a request needs, if the limit leaves so much.
-pub(super) fn grow<'a>(guard: Guard<'a>, want: &Want<'_>) -> Result<(Guard<'a>, Extended), Error> {
+pub(super) fn grow<'a>(
+    guard: Guard<'a>,
+    want: &Want<'_>,
+    refused: &mut Option<Refusal>,
+) -> Result<(Guard<'a>, Extended), Error> {
     // If there is not so much, the least that helps may be there.
-    serve(guard, want, &[New::Ample, New::Needed], |guard, new| guard.arena.plan_growth(want, new))
+    serve(guard, want, &[New::Ample, New::Needed], refused, |guard, new, below| {
+        guard.arena.plan_growth(want, new, below)
+    })
 }
 
 /// Moves granules that are idle to where they make room for a request.
-pub(super) fn relocate<'a>(guard: Guard<'a>, want: &Want<'_>) -> Result<(Guard<'a>, Extended), Error> {
-    serve(guard, want, &[New::Needed, New::Nothing], |guard, new| {
+pub(super) fn relocate<'a>(
+    guard: Guard<'a>,
+    want: &Want<'_>,
+    refused: &mut Option<Refusal>,
+) -> Result<(Guard<'a>, Extended), Error> {
+    // If there is not so much, there may be enough to go with what is idle.
+    let was_refused = Refusal::limit(*refused, &guard) != u64::MAX;
+    let ways: &[New] = if was_refused { &[New::Least] } else { &[New::Needed, New::Least] };
+    serve(guard, want, ways, refused, |guard, new, below| {
         // Unmapping waits for the device, which might break a capture that is announced by now.
         if guard.is_capture_announced(want.stream) {
             return Ok(None);
         }
-        guard.arena.plan_relocation(want, new)
+        guard.arena.plan_relocation(want, new, below)
     })
 }
 
@@ -40,14 +52,15 @@ fn serve<'a>(
     mut guard: Guard<'a>,
     want: &Want<'_>,
     ways: &[New],
-    plan: impl Fn(&mut Guard<'a>, New) -> Planned,
+    refused: &mut Option<Refusal>,
+    plan: impl Fn(&mut Guard<'a>, New, u64) -> Planned,
 ) -> Result<(Guard<'a>, Extended), Error> {
-    let mut refused = false;
+    let mut failed = false;
     for &new in ways {
         // Whoever writes guards in front of a chunk counts on the free memory there. With them on, the caller has the
         // turn when he comes.
         while guard.is_guarding() {
-            guard = guard.wait_for_call().check_entry()?;
+            guard = guard.wait_for_call()?;
         }
         if guard.is_over() {
             // There is nothing to move, and the range is not the next life's.
@@ -57,13 +70,15 @@ fn serve<'a>(
             // Another thread's plan, which the caller waits for.
             return Ok((guard, Extended::NoRoom));
         }
-        let plan = match plan(&mut guard, new) {
+        let below = Refusal::limit(*refused, &guard);
+        let plan = match plan(&mut guard, new, below) {
             Ok(Some(plan)) => plan,
             Ok(None) => break,
             Err(exhausted) => return Err(guard.fail(exhausted.into())),
         };
         guard.leave_behind(&plan);
-        let life = guard.arena.life();
+        let (life, asked) = (guard.arena.life(), plan.reserved());
+        let refusal = Refusal::of(&guard, asked);
         let outcome;
         (guard, outcome) = carry_out(guard, plan, want);
         // The allocator may have come to its end meanwhile.
@@ -72,11 +87,14 @@ fn serve<'a>(
             // What was learnt is of no use any more: the search begins again.
             _ if guard.arena.life() != life => return Ok((guard, Extended::Refused)),
             Ok(()) => return Ok((guard, Extended::Grown)),
-            Err(failure) if failure.is(Error::OutOfMemory) => refused = true,
+            Err(failure) if failure.is(Error::OutOfMemory) => {
+                failed = true;
+                *refused = if asked == 0 { *refused } else { Some(refusal) };
+            }
             Err(failure) => return Err(guard.fail(failure.say())),
         }
     }
-    Ok((guard, if refused { Extended::Refused } else { Extended::NoRoom }))
+    Ok((guard, if failed { Extended::Refused } else { Extended::NoRoom }))
 }
 
 #[allow(clippy::result_large_err)] // Remapping is in no hurry.
@@ -181,7 +199,7 @@ fn tell(device: i32, asked: u64, plan: &Plan, outcome: Result<(), Error>) {
 /// Gives granules that are free back as long as `keep` bytes stay mapped; returns how many bytes went.
 pub(super) fn trim(mut guard: Guard<'_>, keep: u64) -> Result<(Guard<'_>, Result<u64, Error>), Error> {
     while guard.arena.is_moving() || guard.is_guarding() {
-        guard = guard.wait_for_call().check_entry()?;
+        guard = guard.wait_for_call()?;
     }
     // The lock was open, and a capture may be announced by now, which waiting for the device might break.
     if guard.is_capture_announced(Stream::NONE) {
@@ -212,6 +230,7 @@ pub(super) fn trim(mut guard: Guard<'_>, keep: u64) -> Result<(Guard<'_>, Result
         return Ok((abandon(guard, &plan).check_entry()?, Ok(released)));
     }
     guard.arena.commit(plan);
+    guard.given_back += u64::from(released != 0);
     guard = guard.check_entry()?;
     Ok(match outcome {
         // There is no room for so many pieces: what went went.

@@ -4,6 +4,7 @@
 //! wait, outside of it; the slot counts who is out there, so that destruction can wait for them.
 
 mod calls;
+pub(crate) mod waiting;
 
 use self::calls::{Call, What};
 use super::Pool;
@@ -245,6 +246,7 @@ impl<'a> Guard<'a> {
         let inner = self.inner();
         let phase = inner.phase;
         if self.is_called_by_this_thread() {
+            waiting::mark_circle(self.slot);
             return Err(fail!(Error::Busy, "a callback called back into its own allocator"));
         }
         match phase {
@@ -302,12 +304,18 @@ impl<'a> Guard<'a> {
         guard
     }
 
-    /// Sleeps until a call of another thread's ends, or something else changes.
-    pub(super) fn wait_for_call(mut self) -> Self {
-        self.inner_mut().expecting += 1;
-        let mut guard = self.wait(None);
-        guard.inner_mut().expecting -= 1;
-        guard
+    /// Sleeps until a call of another thread's ends, or something else changes; [`Error::Busy`] if that thread would
+    /// never get there, because it waits for this one.
+    pub(super) fn wait_for_call(self) -> Result<Self, Error> {
+        let slot = self.slot;
+        let wait = || {
+            let mut waiting = self;
+            waiting.inner_mut().expecting += 1;
+            let mut guard = waiting.wait(None);
+            guard.inner_mut().expecting -= 1;
+            guard
+        };
+        waiting::while_registered(slot, wait)?.check_entry()
     }
 
     /// Whether somebody sleeps until a call ends.

@@ -3,7 +3,7 @@
 
 use super::captures::Permission;
 use super::listener::RegionEvent;
-use super::slot::Guard;
+use super::slot::{Guard, waiting};
 use crate::backend::{Backend, Granted};
 use crate::core::grow::Extension;
 use crate::core::lanes::Stream;
@@ -12,6 +12,31 @@ use crate::core::release::Detached;
 use crate::core::units::UNIT;
 use crate::error::{self, Error, fail, keeping_last_error};
 use crate::log::{self, Level};
+
+/// The least size that the backend refused a request. It stands until the backend has got memory back.
+#[derive(Clone, Copy)]
+pub(super) struct Refusal {
+    bytes: u64,
+    /// The backend could not but refuse, as it depends on another allocator that depends on this one.
+    pub(super) is_circular: bool,
+    /// The life of the backend's memory, and how often some of it had gone back, before the backend was asked.
+    life: u64,
+    given_back: u64,
+}
+
+impl Refusal {
+    /// For what is asked of the backend from now on.
+    pub(super) fn of(guard: &Guard<'_>, bytes: u64) -> Self {
+        Refusal { bytes, is_circular: false, life: guard.arena.life(), given_back: guard.given_back }
+    }
+
+    /// Sizes from this one on would be refused again.
+    pub(super) fn limit(refusal: Option<Self>, guard: &Guard<'_>) -> u64 {
+        let now = Refusal::of(guard, u64::MAX);
+        let stands = |refusal: &Refusal| (refusal.life, refusal.given_back) == (now.life, now.given_back);
+        refusal.filter(stands).map_or(u64::MAX, |refusal| refusal.bytes)
+    }
+}
 
 /// What went back to the backend.
 #[derive(Default)]
@@ -81,6 +106,7 @@ pub(super) fn give_back<'a>(guard: Guard<'a>, region: &Detached) -> (Guard<'a>, 
         return (guard, Ok(()));
     }
     if given.is_ok() {
+        guard.given_back += 1;
         guard.arena.region_released(granted.bytes);
         return (guard, given);
     }
@@ -144,6 +170,7 @@ pub(super) fn tell_of_release<'a>(guard: Guard<'a>, regions: &[Detached]) -> Gua
 /// What came from the backend.
 #[derive(Clone, Copy)]
 enum Obtained {
+    /// All sizes were refused.
     Nothing,
     Region(Granted),
     /// It failed, or broke its contract; it has its memory back where it could be told.
@@ -160,16 +187,45 @@ pub(super) enum Extended {
     NoRoom,
 }
 
-/// Obtains one more region of at least `least` bytes.
-pub(super) fn extend(
-    mut guard: Guard<'_>,
+/// Obtains one more region of at least `least` bytes, of a size that was not refused before.
+pub(super) fn extend<'a>(
+    mut guard: Guard<'a>,
     alignment: u64,
     least: u64,
-) -> Result<(Guard<'_>, Extended), Error> {
-    let Some(plan) = guard.arena.plan_extension(least) else { return Ok((guard, Extended::NoRoom)) };
+    refused: &mut Option<Refusal>,
+) -> Result<(Guard<'a>, Extended), Error> {
+    let Some(mut plan) = guard.arena.plan_extension(least) else { return Ok((guard, Extended::NoRoom)) };
+    if !plan.shrink_below(Refusal::limit(*refused, &guard)) {
+        guard.arena.cancel_extension(&plan);
+        return Ok((guard, Extended::Refused));
+    }
+    carry_out(guard, alignment, plan, refused)
+}
+
+/// Obtains one more region of exactly `least` bytes, if that was not refused before but something larger was.
+pub(super) fn extend_exactly<'a>(
+    mut guard: Guard<'a>,
+    alignment: u64,
+    least: u64,
+    refused: &mut Option<Refusal>,
+) -> Result<(Guard<'a>, Extended), Error> {
+    match guard.arena.plan_exact_extension(least) {
+        Some(plan) => carry_out(guard, alignment, plan, refused),
+        None => Ok((guard, Extended::NoRoom)),
+    }
+}
+
+fn carry_out<'a>(
+    guard: Guard<'a>,
+    alignment: u64,
+    plan: Extension,
+    refused: &mut Option<Refusal>,
+) -> Result<(Guard<'a>, Extended), Error> {
     let listener = guard.listener;
+    let mut refusal = Refusal::of(&guard, u64::MAX);
     let ask = |backend: &dyn Backend| {
-        let obtained = obtain(backend, &plan, alignment.max(UNIT));
+        let obtained = obtain(backend, &plan, alignment.max(UNIT), &mut refusal.bytes);
+        refusal.is_circular = waiting::is_in_circle();
         if let Obtained::Region(Granted { base, bytes }) = obtained {
             listener.tell(RegionEvent::Obtained, base, bytes);
         }
@@ -177,6 +233,9 @@ pub(super) fn extend(
     };
     let life = guard.arena.life();
     let (mut guard, mut obtained) = guard.obtaining(plan.reserved(), ask);
+    if refusal.bytes != u64::MAX {
+        *refused = Some(refusal);
+    }
     let extended = match obtained {
         _ if guard.arena.life() != life => {
             guard.arena.cancel_extension(&plan);
@@ -215,12 +274,13 @@ fn drop_outdated(guard: Guard<'_>, obtained: Obtained) -> Guard<'_> {
     guard.notifying(|| listener.tell(RegionEvent::Returning, base, bytes))
 }
 
-fn obtain(backend: &dyn Backend, plan: &Extension, alignment: u64) -> Obtained {
+/// Asks for less and less; `refused` becomes the least size that was refused, if any was.
+fn obtain(backend: &dyn Backend, plan: &Extension, alignment: u64, refused: &mut u64) -> Obtained {
     let mut plan = *plan;
     loop {
         match backend.alloc(alignment, plan.bytes) {
             Ok(Some(granted)) => return examine(granted, &plan, backend),
-            Ok(None) => {}
+            Ok(None) => *refused = plan.bytes,
             Err(error) => return Obtained::Failed(error),
         }
         if !plan.shrink() {

@@ -1,7 +1,7 @@
 //! Calls under way with the lock open: of the backend, and of listeners. The slot knows them, so that a callback
 //! cannot enter its own allocator, destruction can wait for them, and requests for what they bring.
 
-use super::{Guard, Inner, Slot};
+use super::{Guard, Inner, Slot, waiting};
 use crate::backend::life::Life;
 use crate::backend::order::Order;
 use crate::backend::{AnyBackend, Backend};
@@ -19,6 +19,11 @@ pub(super) struct Call {
     pub(super) number: u64,
     pub(super) what: What,
     pub(super) next: Cell<*const Call>,
+    pub(super) slot: *const Slot,
+    /// The call that this thread was in already, of this or another slot; NULL if it was in none.
+    pub(super) outer: *const Call,
+    /// What this thread asked of another allocator meanwhile would have waited for this thread.
+    pub(super) is_in_circle: Cell<bool>,
 }
 
 /// What a call under way does.
@@ -153,11 +158,15 @@ impl Guard<'_> {
         let slot = self.slot;
         self.inner_mut().last_call += 1;
         let Inner { last_call: number, calls, .. } = *self.inner();
-        let call = Call { thread: thread::current(), number, what, next: Cell::new(calls) };
+        let outer = waiting::innermost();
+        let (thread, next, is_in_circle) = (thread::current(), Cell::new(calls), Cell::new(false));
+        let call = Call { thread, number, what, next, slot, outer, is_in_circle };
         self.inner_mut().calls = &call;
         drop(self);
+        waiting::set_innermost(&call);
         let under_way = UnderWay { slot, call: &call };
         let result = work();
+        waiting::set_innermost(outer);
         let mut guard = slot.lock();
         std::mem::forget(under_way);
         guard.end_call(&call);
@@ -240,6 +249,7 @@ struct UnderWay<'a> {
 
 impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
+        waiting::set_innermost(self.call.outer);
         let mut guard = self.slot.lock();
         guard.end_call(self.call);
         guard.poison();

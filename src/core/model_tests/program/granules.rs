@@ -76,8 +76,17 @@ impl Program {
         costs.filter(|&(missing, whole)| allowed(missing, whole)).map(|(missing, _)| missing).min()
     }
 
-    fn available(&self, range: Range) -> u64 {
-        let left = self.family.settings.limit - self.model.counted.pool_bytes;
+    /// The fewest bytes of whole granules that a place of the request takes.
+    fn fewest_granules(&self, units: &Units, range: Range, want: &Want<'_>) -> Option<u64> {
+        let first = range.base.next_multiple_of(want.alignment.max(UNIT));
+        let last = range.end().checked_sub(want.size)?;
+        let places = (first..=last).step_by(want.alignment.max(UNIT) as usize);
+        let costs = places.filter_map(|at| units.cost(at, want.size));
+        costs.filter(|&(missing, _)| missing != 0).map(|(_, whole)| whole).min()
+    }
+
+    fn available(&self, range: Range, below: u64) -> u64 {
+        let left = (self.family.settings.limit - self.model.counted.pool_bytes).min(below - 1);
         left - left % range.granule
     }
 
@@ -86,13 +95,14 @@ impl Program {
         if let Some(addr) = self.take(want) {
             return Some(addr);
         }
-        let mut failed = false;
+        let (mut failed, mut below) = (false, u64::MAX);
         for new in [New::Ample, New::Needed] {
-            let Some(plan) = self.plan_growth(want, range, new) else { break };
+            let Some(plan) = self.plan_growth(want, range, new, below) else { break };
+            let asked = plan.reserved();
             match self.carry_out(plan, want) {
                 Carried::Out => return Some(self.take(want).expect("there is room now")),
                 Carried::Served(addr) => return Some(addr),
-                Carried::Failed => failed = true,
+                Carried::Failed => (failed, below) = (true, asked),
             }
         }
         if want.newest == u64::MAX && self.arena.stamps_wait() && self.force(want.size) {
@@ -101,12 +111,14 @@ impl Program {
                 return addr;
             }
         }
-        for new in [New::Needed, New::Nothing] {
-            let Some(plan) = self.plan_relocation(want, range, new) else { break };
+        let ways = if failed { &[New::Least][..] } else { &[New::Needed, New::Least] };
+        for &new in ways {
+            let Some(plan) = self.plan_relocation(want, range, new, below) else { break };
+            let asked = plan.reserved();
             match self.carry_out(plan, want) {
                 Carried::Out => return Some(self.take(want).expect("there is room now")),
                 Carried::Served(addr) => return Some(addr),
-                Carried::Failed => failed = true,
+                Carried::Failed => (failed, below) = (true, if asked == 0 { below } else { asked }),
             }
         }
         if !failed {
@@ -119,7 +131,7 @@ impl Program {
     /// the range has room for any request that they could serve.
     fn nothing_helped(&self, want: &Want<'_>, range: Range) {
         let units = self.units(range);
-        let granules = units.idle.last().unwrap() * range.granule + self.available(range);
+        let granules = units.idle.last().unwrap() * range.granule + self.available(range, u64::MAX);
         let needed = want.size.next_multiple_of(range.granule);
         let room = self.model.chunks();
         let unsafe_ones = room.iter().any(|c| matches!(c.2, Free { stamp: 1.. }));
@@ -129,13 +141,13 @@ impl Program {
         );
     }
 
-    fn plan_growth(&mut self, want: &Want<'static>, range: Range, new: New) -> Option<Plan> {
+    fn plan_growth(&mut self, want: &Want<'static>, range: Range, new: New, below: u64) -> Option<Plan> {
         self.model.merge_safe();
         let units = self.units(range);
-        let available = self.available(range);
+        let available = self.available(range, below);
         let least = self.least_missing(&units, range, want, |missing, _| missing <= available);
         let least = least.filter(|_| self.model.find(want).is_none());
-        let plan = self.arena.plan_growth(want, new).unwrap();
+        let plan = self.arena.plan_growth(want, new, below).unwrap();
         let found = plan.as_ref().map(Plan::reserved);
         match (least, found) {
             (Some(least), Some(fresh)) if new == New::Needed => assert_eq!(fresh, least),
@@ -151,18 +163,31 @@ impl Program {
         plan
     }
 
-    fn plan_relocation(&mut self, want: &Want<'static>, range: Range, new: New) -> Option<Plan> {
+    fn plan_relocation(&mut self, want: &Want<'static>, range: Range, new: New, below: u64) -> Option<Plan> {
         self.model.merge_safe();
         let units = self.units(range);
-        let available = if new == New::Nothing { 0 } else { self.available(range) };
+        let available = self.available(range, below);
         let idle = units.idle.last().unwrap() * range.granule;
+        let is_new = self.model.find(want).is_none();
         let least = self.least_missing(&units, range, want, |_, whole| whole <= available + idle);
-        let least = least.filter(|_| self.model.find(want).is_none());
-        let plan = self.arena.plan_relocation(want, new).unwrap();
+        let least = least.filter(|_| is_new);
+        let fewest = self.fewest_granules(&units, range, want).filter(|_| least.is_some());
+        let plan = self.arena.plan_relocation(want, new, below).unwrap();
         let found = plan.as_ref().map(|plan| bytes(&plan.fresh) + bytes(&plan.targets));
-        assert_eq!(found, least);
-        let plan = plan?;
-        assert_eq!(bytes(&plan.fresh), least.unwrap().min(available));
+        let plan = match new {
+            New::Least => {
+                assert_eq!(found.is_some(), least.is_some());
+                let plan = plan?;
+                assert_eq!(bytes(&plan.fresh), fewest.unwrap().saturating_sub(idle), "no more than it must");
+                plan
+            }
+            New::Ample | New::Needed => {
+                assert_eq!(found, least);
+                let plan = plan?;
+                assert_eq!(bytes(&plan.fresh), least.unwrap().min(available));
+                plan
+            }
+        };
         assert_eq!(bytes(&plan.sources), bytes(&plan.targets));
         Some(plan)
     }

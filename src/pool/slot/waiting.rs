@@ -1,0 +1,182 @@
+//! Threads that wait for another thread's call while they are in a call of another allocator themselves.
+//!
+//! A suballocator may take its regions from another allocator of this library. If two allocators take theirs from each
+//! other, a thread in a call of the first may wait for a call of the second, whose thread waits for the first: for ever,
+//! whatever their timeouts. So every such wait is registered with the allocators that it keeps waiting, and the one that
+//! would close a circle is refused.
+//!
+//! Only threads in a call are registered. Where allocators take regions from each other in one direction only, no circle
+//! can be seen, because a call of the lower one never waits for the upper one.
+
+use super::Slot;
+use super::calls::Call;
+use crate::error::{Error, fail};
+use crate::sys::lock::Lock;
+use crate::sys::thread::{Local, per_thread};
+use std::cell::{Cell, UnsafeCell};
+use std::ptr;
+
+/// The innermost call that this thread is in, of whatever slot.
+#[derive(Clone, Copy)]
+struct Innermost(*const Call);
+
+impl Local for Innermost {
+    const EMPTY: Self = Innermost(ptr::null());
+}
+
+per_thread!(static INNERMOST: Innermost);
+
+/// The innermost call of this thread. Without host memory for threads beyond the first few it is not known, and NULL.
+pub(super) fn innermost() -> *const Call {
+    INNERMOST.get(|innermost| innermost.0).unwrap_or(ptr::null())
+}
+
+/// A call has begun, or ended: then the one around it is the innermost again.
+pub(super) fn set_innermost(call: *const Call) {
+    if call != innermost() {
+        INNERMOST.update(|innermost| innermost.0 = call);
+    }
+}
+
+/// The calls of a thread from one outwards.
+fn calls_from<'a>(innermost: *const Call) -> impl Iterator<Item = &'a Call> {
+    let mut at = innermost;
+    std::iter::from_fn(move || {
+        // SAFETY: their frames stay while the thread is in them; callers are that thread, or it waits.
+        let call = unsafe { at.as_ref() }?;
+        at = call.outer;
+        Some(call)
+    })
+}
+
+/// This thread is in a call of `slot` and wants something of it: no call within that one can get anything by waiting.
+pub(super) fn mark_circle(slot: *const Slot) {
+    calls_from(innermost()).take_while(|call| call.slot != slot).for_each(|call| call.is_in_circle.set(true));
+}
+
+/// Whether the innermost call of this thread is in a circle.
+pub(in crate::pool) fn is_in_circle() -> bool {
+    calls_from(innermost()).next().is_some_and(|call| call.is_in_circle.get())
+}
+
+/// A wait of a thread in calls, in a frame of that thread. Read and changed with the registry locked only.
+struct Wait {
+    /// Whose call it waits for.
+    of: *const Slot,
+    /// The calls that the thread is in, the innermost first: they do not end before this wait does.
+    calls: *const Call,
+    next: Cell<*const Wait>,
+    /// Whether the search for a circle has come here.
+    reached: Cell<bool>,
+}
+
+impl Wait {
+    /// The slots that it keeps waiting: those whose calls the thread is in.
+    fn slots(&self) -> impl Iterator<Item = *const Slot> + '_ {
+        calls_from(self.calls).map(|call| call.slot)
+    }
+}
+
+/// All such waits of the process.
+struct Registry {
+    lock: Lock,
+    first: UnsafeCell<*const Wait>,
+}
+
+// SAFETY: the list is reached with the lock held only, or in a forked child that has one thread yet.
+unsafe impl Sync for Registry {}
+
+static REGISTRY: Registry = Registry { lock: Lock::new(), first: UnsafeCell::new(ptr::null()) };
+
+impl Registry {
+    /// Does something with the list, which `change` may begin with another wait.
+    fn locked<T>(&self, change: impl FnOnce(&mut *const Wait) -> T) -> T {
+        self.lock.acquire();
+        // SAFETY: the lock is held.
+        let result = change(unsafe { &mut *self.first.get() });
+        self.lock.release();
+        result
+    }
+}
+
+fn waits<'a>(first: *const Wait) -> impl Iterator<Item = &'a Wait> {
+    let mut at = first;
+    std::iter::from_fn(move || {
+        // SAFETY: a wait is in the list only while its frame is alive.
+        let wait = unsafe { at.as_ref() }?;
+        at = wait.next.get();
+        Some(wait)
+    })
+}
+
+/// Whether a new wait is one that the others would never let end.
+fn closes_a_circle(first: *const Wait, new: &Wait) -> bool {
+    waits(first).for_each(|wait| wait.reached.set(false));
+    let is_held_up = |slot| slot == new.of || waits(first).any(|wait| wait.reached.get() && wait.of == slot);
+    loop {
+        let holds_up = |wait: &&Wait| !wait.reached.get() && wait.slots().any(is_held_up);
+        let Some(next) = waits(first).find(holds_up) else { return false };
+        next.reached.set(true);
+        if new.slots().any(|slot| slot == next.of) {
+            return true;
+        }
+    }
+}
+
+/// Does something that waits for calls of other threads in a slot; [`Error::Busy`] instead where they would wait for it.
+pub(in crate::pool) fn while_registered<T>(slot: &Slot, work: impl FnOnce() -> T) -> Result<T, Error> {
+    let calls = innermost();
+    if calls.is_null() {
+        return Ok(work());
+    }
+    let wait = Wait { of: slot, calls, next: Cell::new(ptr::null()), reached: Cell::new(false) };
+    REGISTRY.locked(|first| {
+        if closes_a_circle(*first, &wait) {
+            mark_circle(slot);
+            return Err(fail!(
+                Error::Busy,
+                "allocators take their regions from each other, and their threads would wait for each other for ever"
+            ));
+        }
+        wait.next.set(*first);
+        *first = &wait;
+        Ok(())
+    })?;
+    let registered = Registered(&wait);
+    let result = work();
+    drop(registered);
+    Ok(result)
+}
+
+/// Takes a wait out of the list, also in a panic.
+struct Registered<'a>(&'a Wait);
+
+impl Drop for Registered<'_> {
+    fn drop(&mut self) {
+        let ended: *const Wait = self.0;
+        REGISTRY.locked(|first| {
+            if *first == ended {
+                *first = self.0.next.get();
+            } else if let Some(before) = waits(*first).find(|wait| wait.next.get() == ended) {
+                before.next.set(self.0.next.get());
+            }
+        });
+    }
+}
+
+/// Before a fork, behind the slots' locks.
+pub(crate) fn lock_for_fork() {
+    REGISTRY.lock.acquire();
+}
+
+/// After a fork in the parent.
+pub(crate) fn unlock_in_parent() {
+    REGISTRY.lock.release();
+}
+
+/// After a fork in the child: the threads that waited are not there.
+pub(crate) fn recover_in_child() {
+    // SAFETY: the lock is held from before the fork, and there is one thread.
+    unsafe { *REGISTRY.first.get() = ptr::null() };
+    REGISTRY.lock.reset_after_fork();
+}
