@@ -639,6 +639,25 @@ bfc_status_t bfc_trim(int32_t device,
                       uint64_t keep_bytes,
                       uint64_t *out_released);
 
+// Changes how many bytes an allocator may hold from its backend. Allocations stay valid and keep their contents.
+//
+// If the allocator holds more than the new limit, it obtains no more memory, and what is wholly free is given back as by
+// bfc_trim, until at most `bytes` are held or nothing more is free. What cannot go back now, because it is in use or a
+// stream is being captured, stays held: a later bfc_trim gives it back once it is free. A region that another thread is
+// obtaining at this moment is still taken in. If the limit rises, requests that wait (retry_timeout_ms) are tried again.
+//
+// Without BFC_ALLOW_GROWTH the next region is all that the limit leaves. A fragmentation_fraction is one of the new limit.
+//
+// @param bytes  The limit in bytes. 0 is a limit of 0, unlike in bfc_options_t: nothing more is obtained, and free memory
+//               is given back. A limit above what the backend has is valid: the backend then refuses. With
+//               BFC_BACKEND_HOST_VMM and BFC_BACKEND_CUDA_VMM it is rounded down to whole granules, and is at most the
+//               range of addresses that bfc_create reserved (256 or 64 times the first limit, within bounds);
+//               bytes_limit of bfc_stats is what counts.
+// @return BFC_OK; BFC_ERROR_BACKEND_FAILED or BFC_ERROR_OUT_OF_MEMORY (of host memory) if BFC_BACKEND_HOST_VMM cannot
+//         prepare for a higher limit, and the limit stays; the errors of every call.
+bfc_status_t bfc_set_memory_limit(int32_t device,
+                                  uint64_t bytes);
+
 // Gets the statistics of this moment.
 //
 // @param out_stats  Its struct_size says which version the caller knows: begin with BFC_STATS_INIT.

@@ -541,6 +541,10 @@ class device {
     detail::set(ec, bfc_trim(ordinal_, keep_bytes, &released));
     return released;
   }
+  /* Changes how many bytes may be held from the backend; see bfc_set_memory_limit. */
+  void set_memory_limit(std::uint64_t bytes, std::error_code &ec) const noexcept {
+    detail::set(ec, bfc_set_memory_limit(ordinal_, bytes));
+  }
   bfc_stats_t stats(std::error_code &ec) const noexcept {
     bfc_stats_t result = BFC_STATS_INIT;
     detail::set(ec, bfc_stats(ordinal_, &result));
@@ -624,6 +628,9 @@ class device {
   static device owner(const void *ptr) { return detail::must("bfc_owner", [&](auto &ec) { return owner(ptr, ec); }); }
   std::uint64_t trim(std::uint64_t keep_bytes = 0) const {
     return detail::must("bfc_trim", [&](auto &ec) { return trim(keep_bytes, ec); });
+  }
+  void set_memory_limit(std::uint64_t bytes) const {
+    detail::must("bfc_set_memory_limit", [&](auto &ec) { set_memory_limit(bytes, ec); });
   }
   bfc_stats_t stats() const { return detail::must("bfc_stats", [&](auto &ec) { return stats(ec); }); }
   void reset_stats() const { detail::must("bfc_reset_stats", [&](auto &ec) { reset_stats(ec); }); }

@@ -68,10 +68,10 @@ void bfc_torch_init(int device_count);
 // as bfc_trim.
 void bfc_torch_reset(void);
 
-// For set_memory_fraction_fn, which is torch.cuda.set_per_process_memory_fraction(): creates the device's allocator
-// with that share of the device's memory as its limit, and else as bfc_adapter_options said. A limit that this said
-// stays, and that of an allocator which exists already, and BFC_LOG=error says so; BFC_MEMORY_LIMIT goes before the
-// share.
+// For set_memory_fraction_fn, which is torch.cuda.set_per_process_memory_fraction(): sets that share of the device's
+// memory as the limit of the device's allocator. If there is none it is created, otherwise as bfc_adapter_options said;
+// if there is one its limit changes as by bfc_set_memory_limit. A limit from bfc_adapter_options stays, and
+// BFC_LOG=error says so. BFC_MEMORY_LIMIT takes precedence over the share.
 //
 // @param fraction  From 0 to 1.
 void bfc_torch_memory_fraction(double fraction,

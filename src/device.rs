@@ -352,6 +352,13 @@ impl Device {
         life::trim(self.slot(), keep).map_err(|error| self.explain(error))
     }
 
+    /// Changes how many bytes the allocator may hold from the backend. If it holds more, that stays valid, nothing more is
+    /// obtained, and what is free goes back as [`Self::trim`] does it. With a backend of granules the limit is rounded down to
+    /// whole ones, and is at most the range of addresses that was reserved.
+    pub fn set_memory_limit(self, bytes: u64) -> Result<(), Error> {
+        life::set_limit(self.slot(), bytes).map_err(|error| self.explain(error))
+    }
+
     /// The statistics of this moment.
     pub fn stats(self) -> Result<Stats, Error> {
         let guard = self.enter()?;

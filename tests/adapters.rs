@@ -353,9 +353,9 @@ fn the_status_of_what_failed_stays_with_its_thread() {
 }
 
 #[test]
-fn a_share_of_the_device_is_set_once() {
+fn a_share_of_the_device_is_the_limit() {
     let told =
-        simulated_saying("a_share_of_the_device_is_set_once", &[("SIMCUDA_MEMORY", "1073741824")], |_| {
+        simulated_saying("a_share_of_the_device_is_the_limit", &[("SIMCUDA_MEMORY", "1073741824")], |_| {
             for wrong in [1.5, -0.1, f64::NAN] {
                 bfc_torch_memory_fraction(wrong, 0);
                 assert!(last_error().contains("memory_fraction"), "{}", last_error());
@@ -365,8 +365,20 @@ fn a_share_of_the_device_is_set_once() {
             assert_eq!(stats_of(0).bytes_limit, GIB / 4);
             // As an allocator of the default's it grows.
             assert!(stats_of(0).pool_bytes < GIB / 8);
+            // That of an allocator which is there changes: what is held stays, and what is free goes back.
             bfc_torch_memory_fraction(0.5, 0);
-            assert!(last_error().contains("its limit stays"), "{}", last_error());
+            assert_eq!(stats_of(0).bytes_limit, GIB / 2);
+            let large = (TORCH.alloc)(300 * MIB, 0);
+            assert!(large != 0, "{}", last_error());
+            bfc_torch_memory_fraction(0.125, 0);
+            assert_eq!(stats_of(0).bytes_limit, GIB / 8);
+            assert!(stats_of(0).pool_bytes > GIB / 8 && (TORCH.alloc)(300 * MIB, 0) == 0);
+            (TORCH.free)(large, 0);
+            bfc_torch_memory_fraction(0.125, 0);
+            assert!(stats_of(0).pool_bytes <= GIB / 8, "{}", stats_of(0).pool_bytes);
+            bfc_torch_memory_fraction(1.5, 0);
+            assert!(last_error().contains("memory_fraction"), "{}", last_error());
+            assert_eq!(stats_of(0).bytes_limit, GIB / 8);
             (TORCH.free)(chunk, 0);
             end(0);
             bfc_torch_memory_fraction(0.0, 0);

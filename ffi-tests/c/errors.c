@@ -97,6 +97,7 @@ static void nothing_created_names_the_device(void) {
   NAMES_THE_DEVICE(bfc_free(321, &ptr));
   NAMES_THE_DEVICE(bfc_requested_size(321, &ptr, &length));
   NAMES_THE_DEVICE(bfc_trim(321, 0, &count));
+  NAMES_THE_DEVICE(bfc_set_memory_limit(321, 1));
   NAMES_THE_DEVICE(bfc_timestamp(321, &count));
   NAMES_THE_DEVICE(bfc_stats(321, &stats));
   NAMES_THE_DEVICE(bfc_report(321, NULL, 0, &length));

@@ -130,6 +130,8 @@ static void trim(void) {
   CHECK(released == 0);
 }
 
+static void set_memory_limit(void) { no_allocator(bfc_set_memory_limit(device, 1 << 20)); }
+
 static void stats(void) {
   bfc_stats_t result = BFC_STATS_INIT;
   result.num_allocs = 7;
@@ -282,6 +284,7 @@ int main(int argc, char **argv) {
       CASE(alloc_freed_before), CASE(requested_size),  CASE(allocated_size),    CASE(allocation_id),
       CASE(address_range),  CASE(owner),               CASE(trim),              CASE(stats),
       CASE(reset_stats),    CASE(check),               CASE(occupancy),         CASE(memory_map),
+      CASE(set_memory_limit),
       CASE(report),         CASE(scope_begin),         CASE(scope_end),         CASE(set_log_callback),
       CASE(status_string),  CASE(last_error),          CASE(version),           CASE(pool_begin),
       CASE(pool_end),       CASE(pool_release),        CASE(set_region_callback), CASE(device_lost),

@@ -139,6 +139,7 @@ static void is_lost(int32_t device, char *ptr) {
   LOST(bfc_allocation_id(device, ptr, &id));
   LOST(bfc_address_range(device, ptr, &chunk, &bytes, &region, &more));
   LOST(bfc_trim(device, 0, &count));
+  LOST(bfc_set_memory_limit(device, 1 << 20));
   LOST(bfc_stats(device, &stats));
   LOST(bfc_reset_stats(device));
   LOST(bfc_check(device));

@@ -141,6 +141,7 @@ static bfc_status_t (*const id)(int32_t, const void *, int64_t *) = bfc_allocati
 static bfc_status_t (*const range)(int32_t, const void *, void **, size_t *, void **, size_t *) = bfc_address_range;
 static bfc_status_t (*const owner)(const void *, int32_t *) = bfc_owner;
 static bfc_status_t (*const trim)(int32_t, uint64_t, uint64_t *) = bfc_trim;
+static bfc_status_t (*const set_limit)(int32_t, uint64_t) = bfc_set_memory_limit;
 static bfc_status_t (*const stats)(int32_t, bfc_stats_t *) = bfc_stats;
 static bfc_status_t (*const texts[])(int32_t, char *, size_t, size_t *) = {bfc_occupancy, bfc_memory_map, bfc_report};
 static bfc_status_t (*const scope_begin)(const char *, uint64_t) = bfc_scope_begin;
@@ -153,7 +154,7 @@ static const char *(*const version)(void) = bfc_version;
 int main(void) {
   char expected[32];
   CHECK(of_device[0] && create && alloc && alloc_aligned && alloc_ex && free_it && alloc_async && with_stream[0]);
-  CHECK(of_stream[0] && timestamp && frontier && freed_before && sizes[0] && id && range && owner && trim && stats);
+  CHECK(of_stream[0] && timestamp && frontier && freed_before && sizes[0] && id && range && owner && trim && set_limit && stats);
   CHECK(texts[0] && scope_begin && scope_end && set_log && status_string && last_error && version);
   /* The header that this was compiled with is that of the library it runs with. */
   snprintf(expected, sizeof(expected), "%d.%d.%d", BFC_VERSION_MAJOR, BFC_VERSION_MINOR, BFC_VERSION_PATCH);

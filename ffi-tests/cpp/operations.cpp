@@ -143,6 +143,10 @@ void memory_and_questions() {
   CHECK(pool.stats().num_allocs == 0);
   pool.check();
   CHECK(pool.trim(2 * mib) == 0 && pool.trim(0, ec) == 2 * mib && pool.trim() == 0);
+  pool.set_memory_limit(mib);
+  CHECK(pool.stats().bytes_limit == mib);
+  pool.set_memory_limit(4 * mib, ec);
+  CHECK(!ec && pool.stats().bytes_limit == 4 * mib);
 }
 
 void order_of_device_work() {

@@ -107,6 +107,8 @@ def page():
         said = pluggable.said_by_the_page(block, scope)
         assert "memory of allocator" in said, said
     assert bfc.torch.memory_stats()["num_ooms"] == 1
+    torch.cuda.set_per_process_memory_fraction(0.5)
+    assert bfc.stats(0).bytes_limit == torch.cuda.mem_get_info()[1] // 2
 
 
 def page_with_arguments():

@@ -184,6 +184,18 @@ class Pool(unittest.TestCase):
         self.assertGreater(bfc.trim(DEVICE), 0)
         self.assertEqual(bfc.stats(DEVICE).pool_bytes, 0)
 
+    def test_limit(self) -> None:
+        address = bfc.alloc(DEVICE, 1000)
+        bfc.set_memory_limit(DEVICE, 16 * MiB)
+        self.assertEqual(bfc.stats(DEVICE).bytes_limit, 16 * MiB)
+        bfc.free(DEVICE, bfc.alloc(DEVICE, 12 * MiB))
+        bfc.set_memory_limit(DEVICE, 0)
+        self.assertRaises(bfc.OutOfMemoryError, bfc.alloc, DEVICE, 12 * MiB)
+        self.assertEqual(bfc.requested_size(DEVICE, address), 1000)
+        bfc.free(DEVICE, address)
+        for wrong in (-1, 1 << 64):
+            self.assertRaises(ValueError, bfc.set_memory_limit, DEVICE, wrong)
+
     def test_threads(self) -> None:
         failed: list[BaseException] = []
 

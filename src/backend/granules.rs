@@ -18,6 +18,11 @@ pub(crate) trait Granules {
     /// What is reserved.
     fn range(&self) -> Range;
 
+    /// Prepares for up to `bytes` to be mapped at once from now on, which the range has room for. Less changes nothing.
+    fn admit(&self, _bytes: u64) -> Result<(), Error> {
+        Ok(())
+    }
+
     /// Blocks the calling thread until no work that was queued so far can touch the memory any more: called
     /// before granules are unmapped that were free in the books when the call began.
     fn wait_until_idle(&self) -> Result<(), Error>;

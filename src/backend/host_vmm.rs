@@ -192,6 +192,20 @@ impl Granules for HostVmm {
         Range { base: self.reservation.base, bytes: self.reservation.bytes, granule: GRANULE }
     }
 
+    fn admit(&self, bytes: u64) -> Result<(), Error> {
+        let mut books = self.books.lock();
+        let places = (bytes / GRANULE) as usize;
+        if places <= books.vacant.count {
+            return Ok(());
+        }
+        books.vacant.reserve(places)?;
+        self.file.grow(places as u64 * GRANULE).map_err(|errno| {
+            fail!(Error::BackendFailed, "the system refuses a file in memory of {bytes} bytes: error {errno}")
+        })?;
+        books.vacant.grow(places);
+        Ok(())
+    }
+
     /// There is no device, and what the program's own threads do with freed memory is their affair.
     fn wait_until_idle(&self) -> Result<(), Error> {
         Ok(())
@@ -335,12 +349,23 @@ struct Places {
 
 impl Places {
     fn new(count: usize) -> Result<Self, HostMemoryExhausted> {
-        let mut words = Vec::new();
-        words.try_reserve_exact(count.div_ceil(64))?;
-        words.resize(count.div_ceil(64), 0);
-        let mut places = Places { words, count };
-        (0..count as u32).for_each(|place| places.add(place));
+        let mut places = Places { words: Vec::new(), count: 0 };
+        places.reserve(count)?;
+        places.grow(count);
         Ok(places)
+    }
+
+    /// Makes sure that [`Self::grow`] needs no memory.
+    fn reserve(&mut self, count: usize) -> Result<(), HostMemoryExhausted> {
+        Ok(self.words.try_reserve_exact(count.div_ceil(64).saturating_sub(self.words.len()))?)
+    }
+
+    /// There are so many from now on, the new ones vacant.
+    fn grow(&mut self, count: usize) {
+        let new = self.count as u32..count as u32;
+        self.words.resize(count.div_ceil(64), 0);
+        self.count = count;
+        new.for_each(|place| self.add(place));
     }
 
     fn add(&mut self, place: u32) {

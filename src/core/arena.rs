@@ -14,7 +14,7 @@ use super::streams::LastFree;
 use super::units::UNIT;
 use crate::sys::HostMemoryExhausted;
 
-/// How an arena behaves; fixed at creation.
+/// How an arena behaves; fixed at creation, but for the limit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settings {
     pub(crate) limit: u64,
@@ -108,7 +108,7 @@ pub(crate) struct Progress {
     frees: u64,
     frontier: u64,
     lanes: u64,
-    /// Regions obtained and given back, granules mapped, moved and unmapped, and all of them gone.
+    /// Regions obtained and given back, granules mapped, moved and unmapped, all of them gone, and the limit changed.
     pub(crate) regions: u64,
 }
 
@@ -359,8 +359,17 @@ impl Arena {
             frees: c.frees(),
             frontier: self.stamps.frontier(),
             lanes: self.lanes.advances,
-            regions: c.regions_added + c.regions_released + c.remaps + c.losses,
+            regions: c.regions_added + c.regions_released + c.remaps + c.losses + c.limits,
         }
+    }
+
+    /// Changes the limit. What is held beyond it stays until it is given back.
+    pub(crate) fn set_limit(&mut self, limit: u64) {
+        let Settings { growth, initial_region, .. } = self.settings;
+        self.settings.limit = limit;
+        self.growth.set_limit(limit, growth, initial_region);
+        self.max_slack = max_slack(&self.settings);
+        self.counters.limits += 1;
     }
 
     pub(crate) fn stamps_wait(&self) -> bool {

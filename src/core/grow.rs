@@ -34,6 +34,16 @@ impl Growth {
         Growth { limit, pool_bytes: 0, peak_pool_bytes: 0, reserved: 0, hint, initial_hint: hint }
     }
 
+    /// Sets another limit. A pool that has not grown yet begins as if it had been created with it; without growth the
+    /// next region is all that the limit leaves.
+    pub(super) fn set_limit(&mut self, limit: u64, grows: bool, initial_region: u64) {
+        let first = first_hint(limit, grows, initial_region);
+        if !grows || self.hint == self.initial_hint {
+            self.hint = first;
+        }
+        (self.limit, self.initial_hint) = (limit, first);
+    }
+
     /// What may still be asked of the backend.
     pub(crate) fn available(&self) -> u64 {
         round_down(self.limit.saturating_sub(self.pool_bytes).saturating_sub(self.reserved))
@@ -217,6 +227,28 @@ mod tests {
         growth.commit(&exact, exact.bytes);
         assert_eq!(growth.plan(256).unwrap().bytes, 2 << 20, "it says nothing about the next region");
         assert!(growth.plan_exactly(1 << 30).is_none(), "the limit holds");
+    }
+
+    #[test]
+    fn another_limit() {
+        let mut growth = Growth::new(1 << 20, true, 0);
+        growth.set_limit(1 << 30, true, 0);
+        let first = growth.plan(256).unwrap();
+        assert_eq!(first.bytes, 2 << 20, "as if it had been created so");
+        growth.commit(&first, first.bytes);
+        growth.set_limit(1 << 20, true, 0);
+        assert_eq!((growth.available(), growth.plan(256).is_none()), (0, true), "less than is held");
+        growth.set_limit(1 << 40, true, 0);
+        assert_eq!(growth.plan(256).unwrap().bytes, 4 << 20, "growth goes on where it was");
+        let mut fixed = Growth::new(4 << 20, false, 0);
+        let all = fixed.plan(256).unwrap();
+        fixed.commit(&all, all.bytes);
+        fixed.set_limit(9 << 20, false, 0);
+        assert_eq!(fixed.plan(256).unwrap().bytes, 5 << 20, "all that the limit leaves");
+        for limit in [0, u64::MAX] {
+            fixed.set_limit(limit, false, 0);
+            assert_eq!(fixed.available(), (limit.saturating_sub(9 << 20)) & !255);
+        }
     }
 
     #[test]

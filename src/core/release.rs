@@ -28,13 +28,39 @@ impl Arena {
     /// Detaches wholly free regions, the largest first, as long as `keep` bytes stay held.
     pub(crate) fn detach_above(&mut self, keep: u64) -> Result<Vec<Detached>, HostMemoryExhausted> {
         self.merge_safe();
-        // Not the pool's bytes, which count what another thread is just giving back.
-        let mut left = self.regions.iter().fold(0u64, |sum, (_, region)| sum.saturating_add(region.given));
+        let mut left = self.held_in_regions();
         self.detach_while(|_, bytes| {
             let goes = left.saturating_sub(bytes) >= keep && left > keep;
             left -= if goes { bytes } else { 0 };
             goes
         })
+    }
+
+    /// Detaches wholly free regions until at most `most` bytes are held, or none is left: the largest first, and at last
+    /// the smallest that is large enough.
+    pub(crate) fn detach_beyond(&mut self, most: u64) -> Result<Vec<Detached>, HostMemoryExhausted> {
+        self.merge_safe();
+        let mut left = self.held_in_regions();
+        self.detach_of(|free| {
+            let mut chosen = 0;
+            while left > most && chosen < free.len() {
+                let excess = left - most;
+                if free[chosen].1 >= excess {
+                    let last = free.partition_point(|&(_, bytes)| bytes >= excess) - 1;
+                    free.swap(chosen, last);
+                    left = most;
+                } else {
+                    left -= free[chosen].1;
+                }
+                chosen += 1;
+            }
+            free.truncate(chosen);
+        })
+    }
+
+    /// What regions that are here hold: not the pool's bytes, which count what another thread is just giving back.
+    fn held_in_regions(&self) -> u64 {
+        self.regions.iter().fold(0u64, |sum, (_, region)| sum.saturating_add(region.given))
     }
 
     /// Whether there is something to give back that is free now, as long as `keep` bytes stay held.
@@ -43,7 +69,7 @@ impl Arena {
         if let Some(range) = self.range() {
             return self.has_donors(range, keep);
         }
-        let held = self.regions.iter().fold(0u64, |sum, (_, region)| sum.saturating_add(region.given));
+        let held = self.held_in_regions();
         self.free_regions().any(|(_, bytes)| held - bytes >= keep)
     }
 
@@ -83,8 +109,7 @@ impl Arena {
             // Which of the bytes that are held are its own is not known here: none is forgotten.
             return;
         }
-        let held = self.regions.iter().fold(0u64, |sum, (_, region)| sum.saturating_add(region.given));
-        self.growth.pool_bytes = held;
+        self.growth.pool_bytes = self.held_in_regions();
     }
 
     /// The regions that could be given back, in address order, with what the backend gave for each.
@@ -110,11 +135,19 @@ impl Arena {
         &mut self,
         mut goes: impl FnMut(u32, u64) -> bool,
     ) -> Result<Vec<Detached>, HostMemoryExhausted> {
+        self.detach_of(|free| free.retain(|&(id, bytes)| goes(id, bytes)))
+    }
+
+    /// Detaches those of the wholly free regions that `choose` leaves of the list, which has the largest first.
+    fn detach_of(
+        &mut self,
+        choose: impl FnOnce(&mut Vec<(u32, u64)>),
+    ) -> Result<Vec<Detached>, HostMemoryExhausted> {
         let mut ids: Vec<(u32, u64)> = Vec::new();
         ids.try_reserve_exact(self.regions.count())?;
         ids.extend(self.free_regions());
         ids.sort_unstable_by_key(|&(_, bytes)| std::cmp::Reverse(bytes));
-        ids.retain(|&(id, bytes)| goes(id, bytes));
+        choose(&mut ids);
         let mut detached = Vec::new();
         detached.try_reserve_exact(ids.len())?;
         detached.extend(ids.into_iter().map(|(id, _)| self.detach(id)));

@@ -25,6 +25,8 @@ pub(crate) struct Counters {
     pub(crate) remaps: u64,
     /// Times that all memory was gone at once.
     pub(crate) losses: u64,
+    /// Times that the limit was changed.
+    pub(super) limits: u64,
     /// `allocs` when that happened last.
     allocs_lost: u64,
 }

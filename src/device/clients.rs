@@ -7,7 +7,7 @@ use crate::core::lanes::Stream;
 use crate::error::Error;
 use crate::options::{ALLOW_GROWTH, GARBAGE_COLLECTION, LAST_CUDA_DEVICE, Options};
 use crate::pool::memory::Ask;
-use crate::pool::{memory, order, private};
+use crate::pool::{life, memory, order, private};
 use std::sync::atomic::Ordering::*;
 
 /// What the driver gives, and the frameworks' own allocators over it; some kernels rest on that, though NVIDIA's manual
@@ -44,6 +44,17 @@ impl Device {
                 ALLOW_GROWTH | GARBAGE_COLLECTION,
             ),
         }
+    }
+
+    /// Changes the limit of an allocator that is there to what [`Self::create_with_fraction`] would make it.
+    pub(crate) fn limit_to_fraction(
+        self,
+        memory_fraction: f64,
+        options: Option<&Options<'_>>,
+    ) -> Result<(), Error> {
+        let options = options.copied().unwrap_or_else(Options::growing);
+        let options = Options { memory_fraction, ..options };
+        life::set_limit_as(self.slot(), &options).map_err(|error| self.explain(error))
     }
 
     /// Allocates in the order of a stream, as [`Self::alloc_on`], at the driver's alignment.

@@ -6,6 +6,11 @@ use crate::core::units::round_down;
 use crate::error::{Error, fail};
 
 impl Options<'_> {
+    /// The limit that an allocator created with them now would have on this backend, of regions.
+    pub(crate) fn limit_on(&self, backend: &dyn Backend) -> Result<u64, Error> {
+        self.with_environment(0).choose_limit(backend)
+    }
+
     /// Bytes, else a share of the backend's total, else what there is now.
     pub(super) fn choose_limit(&self, backend: &dyn Backend) -> Result<u64, Error> {
         if self.memory_limit != 0 {

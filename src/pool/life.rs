@@ -7,9 +7,9 @@ use super::traffic::{give_back, refuse_for_a_capture, release, tell_of_release};
 use super::{Pool, captures, order, remap};
 use crate::core::arena::Arena;
 use crate::core::lanes::Stream;
-use crate::error::{Error, fail, keeping_last_error};
+use crate::error::{Error, fail, keeping_last_error, with_last_error};
 use crate::log::{self, Level};
-use crate::options::Resolved;
+use crate::options::{Options, Resolved};
 use crate::sys::{thread, try_box};
 
 /// Says that there is an allocator already, if there is one.
@@ -126,7 +126,59 @@ fn require_unused(guard: Guard<'_>, forced: bool) -> Result<Guard<'_>, Error> {
 
 /// Gives wholly free regions back as long as `keep` bytes stay held; returns how many bytes went.
 pub(crate) fn trim(slot: &Slot, keep: u64) -> Result<u64, Error> {
-    let (mut guard, idle) = order::synchronize(slot.enter()?, Stream::NONE)?;
+    give_free_back(slot.enter()?, keep, false)
+}
+
+/// Changes the limit, and gives back what is held beyond it as far as it is free.
+pub(crate) fn set_limit(slot: &Slot, limit: u64) -> Result<(), Error> {
+    limit_to(slot.enter()?, limit)
+}
+
+/// Changes the limit to what creation with these options would make it.
+pub(crate) fn set_limit_as(slot: &Slot, options: &Options<'_>) -> Result<(), Error> {
+    options.check()?;
+    let (guard, limit) = slot.enter()?.asking(|backend| options.limit_on(backend));
+    limit_to(guard.check_entry()?, limit?)
+}
+
+fn limit_to(mut guard: Guard<'_>, limit: u64) -> Result<(), Error> {
+    let mut limit = limit;
+    if let Some(range) = guard.arena.range() {
+        // There are no more addresses, and only whole granules are mapped.
+        limit = limit.min(range.bytes);
+        limit -= limit % range.granule;
+        let prepared;
+        (guard, prepared) = guard.asking(|backend| backend.granules().map_or(Ok(()), |of| of.admit(limit)));
+        guard = guard.check_entry()?;
+        prepared?;
+    }
+    guard.arena.set_limit(limit);
+    guard.notify();
+    let device = guard.device;
+    guard = guard.talking(|| {
+        log::emit(Level::Info, format_args!("device {device}: the limit is {limit} bytes from now on"));
+    });
+    guard = guard.check_entry()?;
+    if guard.arena.growth().pool_bytes <= limit {
+        return Ok(());
+    }
+    // The limit holds in any case. What does not go back now goes with the next trim.
+    keeping_last_error(|| {
+        if give_free_back(guard, limit, true).is_err() {
+            with_last_error(|why| {
+                log::emit(
+                    Level::Warn,
+                    format_args!("device {device}: memory is held beyond the limit: {why}"),
+                );
+            });
+        }
+    });
+    Ok(())
+}
+
+/// Gives wholly free regions back as long as `keep` bytes stay held; or, with `below`, until no more are.
+fn give_free_back(guard: Guard<'_>, keep: u64, below: bool) -> Result<u64, Error> {
+    let (mut guard, idle) = order::synchronize(guard, Stream::NONE)?;
     if matches!(idle, Ok(false)) {
         // An error if there was something to give back.
         return if guard.arena.could_trim(keep) { Err(refuse_for_a_capture()) } else { Ok(0) };
@@ -135,7 +187,8 @@ pub(crate) fn trim(slot: &Slot, keep: u64) -> Result<u64, Error> {
     if guard.arena.range().is_some() {
         (guard, released) = remap::trim(guard, keep)?;
     } else {
-        let regions = guard.arena.detach_above(keep)?;
+        let arena = &mut guard.arena;
+        let regions = if below { arena.detach_beyond(keep) } else { arena.detach_above(keep) }?;
         let given;
         (guard, given) = release(guard, regions, Stream::NONE);
         guard = guard.check_entry()?;

@@ -94,7 +94,8 @@ fn serve(mut guard: Guard<'_>, ask: &Ask<'_>) -> Result<u64, Error> {
     };
     let Ask { bytes: requested, alignment, stream, held_only, scope, .. } = *ask;
     let want = Want { size, requested, alignment, newest, stream, scope };
-    if want.alignment > UNIT.max(guard.arena.growth().limit) {
+    // The limit may have been lowered below what is held.
+    if want.alignment > UNIT.max(guard.arena.growth().limit).max(guard.arena.growth().pool_bytes) {
         return Err(refuse_alignment(guard, want.alignment));
     }
     if guard.is_guarded() {

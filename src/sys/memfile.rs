@@ -4,6 +4,7 @@
 //! which a thread can be cancelled.
 
 use std::os::raw::{c_int, c_void};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 fn last_errno() -> i32 {
     std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
@@ -14,7 +15,7 @@ fn last_errno() -> i32 {
 pub(crate) struct MemFile {
     fd: c_int,
     identity: (u64, u64),
-    bytes: u64,
+    bytes: AtomicU64,
     /// The process whose memory it is: in a forked child the descriptor is there too.
     process: u32,
 }
@@ -22,11 +23,6 @@ pub(crate) struct MemFile {
 impl MemFile {
     /// A file of so many bytes, none of which takes memory yet. The error is the system's number.
     pub(crate) fn new(bytes: u64) -> Result<Self, i32> {
-        // A file that is too large for the process's limit would bring it a signal.
-        if bytes > limit_of(libc::RLIMIT_FSIZE) {
-            return Err(libc::EFBIG);
-        }
-        let length = i64::try_from(bytes).map_err(|_| libc::EFBIG)?;
         let flags = libc::MFD_CLOEXEC;
         // Kernels before 6.3 do not know the flag, later ones may complain where it is absent.
         const MFD_NOEXEC_SEAL: u32 = 8;
@@ -34,13 +30,33 @@ impl MemFile {
             Err(libc::EINVAL) => create(flags)?,
             other => other?,
         };
-        let mut file = MemFile { fd, identity: (0, 0), bytes, process: std::process::id() };
-        // SAFETY: the descriptor is this file's own.
-        if unsafe { libc::ftruncate(fd, length) } != 0 {
-            return Err(last_errno());
-        }
+        let process = std::process::id();
+        let mut file = MemFile { fd, identity: (0, 0), bytes: AtomicU64::new(0), process };
+        file.truncate(bytes)?;
         file.identity = file.look()?;
         Ok(file)
+    }
+
+    /// Makes it as large as that; what is new takes no memory yet. On failure nothing changed.
+    pub(crate) fn grow(&self, bytes: u64) -> Result<(), i32> {
+        if !self.is_there() {
+            return Err(libc::EBADF);
+        }
+        self.truncate(bytes)
+    }
+
+    fn truncate(&self, bytes: u64) -> Result<(), i32> {
+        // A file that is too large for the process's limit would bring it a signal.
+        if bytes > limit_of(libc::RLIMIT_FSIZE) {
+            return Err(libc::EFBIG);
+        }
+        let length = i64::try_from(bytes).map_err(|_| libc::EFBIG)?;
+        // SAFETY: the descriptor is this file's own.
+        if unsafe { libc::ftruncate(self.fd, length) } != 0 {
+            return Err(last_errno());
+        }
+        self.bytes.store(bytes, Relaxed);
+        Ok(())
     }
 
     fn look(&self) -> Result<(u64, u64), i32> {
@@ -95,7 +111,7 @@ impl Drop for MemFile {
     /// A forked child may still have the file open: it must not keep its memory.
     fn drop(&mut self) {
         if self.identity == (0, 0) || self.is_there() {
-            self.punch(0, self.bytes);
+            self.punch(0, self.bytes.load(Relaxed));
             // SAFETY: by number; the descriptor is this file's, and is not used again.
             unsafe { libc::syscall(libc::SYS_close, self.fd) };
         }

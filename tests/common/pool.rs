@@ -185,6 +185,12 @@ impl Pool {
         assert_eq!(bfc_check(self.device), BFC_OK, "{}", last_error());
     }
 
+    /// `bfc_set_memory_limit`; it has no reason to fail.
+    #[track_caller]
+    pub fn limit(&self, bytes: u64) {
+        assert_eq!(bfc_set_memory_limit(self.device, bytes), BFC_OK, "{}", last_error());
+    }
+
     /// `bfc_trim`; returns what was released.
     pub fn trim(&self, keep: u64) -> u64 {
         let mut released = u64::MAX;

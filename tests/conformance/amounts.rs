@@ -159,3 +159,35 @@ pub fn out_of_memory_changes_nothing<F: Fixture>(fixture: &F) {
     all.iter().for_each(|filled| pool.put(filled.address));
     assert_eq!(pool.stats().bytes_in_use, 0);
 }
+
+/// The limit rises and falls under live allocations.
+pub fn the_limit_changes<F: Fixture>(fixture: &F) {
+    let pool = fixture.pool(2, GROWTH | COLLECT);
+    let mut all = fill_up(fixture, &pool, 100_000);
+    pool.limit(4 * UNIT);
+    assert_eq!(pool.stats().bytes_limit, 4 * UNIT);
+    let more = fill_up(fixture, &pool, 100_000);
+    assert!(more.len() as u64 * 100_000 > UNIT, "there is room for {} more", more.len());
+    all.extend(more);
+    assert_held(fixture, &pool, 4 * UNIT);
+    let held = pool.stats().pool_bytes;
+    pool.limit(UNIT);
+    assert_eq!((pool.stats().bytes_limit, pool.stats().pool_bytes), (UNIT, held), "all is in use");
+    assert_eq!(pool.alloc(UNIT), Err(BFC_ERROR_OUT_OF_MEMORY));
+    assert_held(fixture, &pool, 4 * UNIT);
+    pool.check();
+    all.iter().for_each(|filled| filled.assert_intact(fixture));
+    all.iter().for_each(|filled| pool.put(filled.address));
+    // What was freed meanwhile goes back.
+    pool.limit(UNIT);
+    assert_held(fixture, &pool, UNIT);
+    pool.limit(0);
+    assert_eq!((pool.stats().bytes_limit, pool.stats().pool_bytes), (0, 0));
+    assert_eq!(pool.alloc(1), Err(BFC_ERROR_OUT_OF_MEMORY));
+    pool.limit(2 * UNIT);
+    let again = fill_up(fixture, &pool, 100_000);
+    assert!(again.len() as u64 * 100_000 > UNIT, "{}", again.len());
+    again.iter().for_each(|filled| filled.assert_intact(fixture));
+    again.iter().for_each(|filled| pool.put(filled.address));
+    pool.check();
+}

@@ -110,7 +110,7 @@ pub fn forks<F: Fixture>(fixture: &F) {
 }
 
 /// What each further call about the allocator, or about its memory, says.
-fn asked_in_the_child(pool: &Pool, address: u64) -> [(&'static str, Status); 15] {
+fn asked_in_the_child(pool: &Pool, address: u64) -> [(&'static str, Status); 16] {
     let device = pool.device();
     let (mut statistics, mut length, mut stamp) = (stats(), 0, 0);
     let no_text = std::ptr::null_mut;
@@ -120,6 +120,7 @@ fn asked_in_the_child(pool: &Pool, address: u64) -> [(&'static str, Status); 15]
         // SAFETY: NULL is nobody.
         ("bfc_set_region_callback", unsafe { bfc_set_region_callback(device, None, no_text()) }),
         ("bfc_device_lost", bfc_device_lost(device)),
+        ("bfc_set_memory_limit", bfc_set_memory_limit(device, UNIT)),
         ("bfc_check", bfc_check(device)),
         // SAFETY: a whole struct.
         ("bfc_stats", unsafe { bfc_stats(device, &mut statistics) }),

@@ -19,7 +19,7 @@ from __future__ import annotations
 import pathlib as _pathlib
 
 from . import _find, _library
-from ._devices import HOST, Backend, create, destroy, lost, trim
+from ._devices import HOST, Backend, create, destroy, lost, set_memory_limit, trim
 from ._errors import Error, OutOfMemoryError, Status
 from ._memory import (
     AddressRange,
@@ -64,6 +64,7 @@ __all__ = [
     "requested_size",
     "reset_stats",
     "scope",
+    "set_memory_limit",
     "stats",
     "synchronized",
     "trim",

@@ -165,6 +165,17 @@ def trim(device: SupportsIndex, keep_bytes: SupportsIndex = 0) -> int:
     return released.value
 
 
+def set_memory_limit(device: SupportsIndex, limit_bytes: SupportsIndex) -> None:
+    """Changes how many bytes the allocator of a device may hold from its backend.
+
+    Allocations stay valid. If the allocator holds more it stops growing, and free memory is given back. 0 is a limit of 0.
+
+    :raises Error: see ``bfc_set_memory_limit``.
+    """
+    limit = _numbers.unsigned(limit_bytes, "a number of bytes")
+    _library.call("bfc_set_memory_limit", _numbers.device(device), limit)
+
+
 def lost(device: SupportsIndex) -> None:
     """Says that the program has reset the context that the device's memory belongs to: ``bfc_device_lost``."""
     _library.call("bfc_device_lost", _numbers.device(device))

@@ -132,6 +132,7 @@ _CALLS: dict[str, tuple[Any, ...]] = {
     "bfc_address_range": (c_int32, c_void_p, _OUT, _SIZE, _OUT, _SIZE),
     "bfc_owner": (c_void_p, POINTER(c_int32)),
     "bfc_trim": (c_int32, c_uint64, POINTER(c_uint64)),
+    "bfc_set_memory_limit": (c_int32, c_uint64),
     "bfc_stats": (c_int32, POINTER(Statistics)),
     "bfc_reset_stats": (c_int32,),
     "bfc_check": (c_int32,),

@@ -70,6 +70,11 @@ impl Guard<'_> {
         self.on_backend(What::GivesBack, work)
     }
 
+    /// Asks the backend something that makes no memory come or go, in the same way.
+    pub(in crate::pool) fn asking<T>(self, work: impl FnOnce(&dyn Backend) -> T) -> (Self, T) {
+        self.on_backend(What::Orders, work)
+    }
+
     /// Looks in the same way whether the backend's memory is gone.
     pub(in crate::pool) fn looking(self, work: impl FnOnce(&dyn Life) -> bool) -> (Self, bool) {
         self.on_backend(What::Orders, |backend| backend.life().is_some_and(work))

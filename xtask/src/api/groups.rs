@@ -27,6 +27,7 @@ pub const FUNCTIONS: &[Group] = &[
             "bfc_destroy",
             "bfc_destroy_forced",
             "bfc_device_lost",
+            "bfc_set_memory_limit",
             "bfc_set_region_callback",
         ],
     },

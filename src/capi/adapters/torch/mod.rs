@@ -80,10 +80,10 @@ pub extern "C" fn bfc_torch_reset() {
     }
 }
 
-/// For set_memory_fraction_fn, which is torch.cuda.set_per_process_memory_fraction(): creates the device's allocator
-/// with that share of the device's memory as its limit, and else as bfc_adapter_options said. A limit that this said
-/// stays, and that of an allocator which exists already, and BFC_LOG=error says so; BFC_MEMORY_LIMIT goes before the
-/// share.
+/// For set_memory_fraction_fn, which is torch.cuda.set_per_process_memory_fraction(): sets that share of the device's
+/// memory as the limit of the device's allocator. If there is none it is created, otherwise as bfc_adapter_options said;
+/// if there is one its limit changes as by bfc_set_memory_limit. A limit from bfc_adapter_options stays, and
+/// BFC_LOG=error says so. BFC_MEMORY_LIMIT takes precedence over the share.
 ///
 /// @param fraction  From 0 to 1.
 #[unsafe(no_mangle)]
@@ -102,12 +102,7 @@ pub extern "C" fn bfc_torch_memory_fraction(fraction: f64, device: c_int) {
             ));
         }
         match device.create_with_fraction(fraction, wish) {
-            Err(Error::AlreadyExists) => Err(fail!(
-                Error::AlreadyExists,
-                "device {} has an allocator already, and its limit stays: set the fraction before the first \
-                 allocation",
-                device.ordinal()
-            )),
+            Err(Error::AlreadyExists) => device.limit_to_fraction(fraction, wish),
             done => done,
         }
     });
