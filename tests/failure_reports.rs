@@ -121,3 +121,38 @@ fn reports_are_opt_in_and_rate_limited() {
     assert_eq!(reports_of("often", false).0.len(), 0);
     assert_eq!(reports_of("often", true).0.len(), 1, "at most one in ten seconds");
 }
+
+/// The requests that failed: in the report and in the memory map, whatever refused them, until the statistics are reset.
+#[test]
+fn requests_that_failed_are_told_of() {
+    let pool = Pool::custom(Backend::new(2 * MIB), 64 * MIB, |options| options.flags = BFC_ALLOW_GROWTH);
+    let map =
+        || serde_json::from_str::<serde_json::Value>(&pool.memory_map()).expect("JSON")["failures"].clone();
+    let failed = |largest: u64, last: u64, cause: &str| {
+        assert_eq!(map(), serde_json::json!({"largest": largest, "last": last, "last_cause": cause}));
+        let line =
+            format!("the largest request that failed: {largest} bytes; the last: {last} bytes ({cause})");
+        assert!(pool.report().contains(&line), "{}", pool.report());
+    };
+    let none = serde_json::json!({"largest": 0, "last": 0, "last_cause": null});
+    assert_eq!((map(), pool.report().contains("request that failed")), (none.clone(), false));
+    let chunks = [pool.get(MIB), pool.get(MIB / 2), pool.get(MIB / 2)];
+    assert_eq!(pool.alloc(40 * MIB + 1), Err(BFC_ERROR_OUT_OF_MEMORY));
+    failed(40 * MIB + 1, 40 * MIB + 1, "exhaustion");
+    pool.put(chunks[0]);
+    pool.put(chunks[2]);
+    assert_eq!(pool.alloc(MIB + 1000), Err(BFC_ERROR_OUT_OF_MEMORY));
+    failed(40 * MIB + 1, MIB + 1000, "fragmentation");
+    assert_eq!(pool.alloc_aligned(256, 1 << 40), Err(BFC_ERROR_OUT_OF_MEMORY));
+    failed(40 * MIB + 1, 256, "alignment");
+    assert_eq!(pool.alloc(u64::MAX), Err(BFC_ERROR_OUT_OF_MEMORY));
+    failed(u64::MAX, u64::MAX, "other");
+    // What may only come from what is held is no failure.
+    let mut held = request(3 << 20);
+    held.flags = BFC_REQUEST_HELD_ONLY;
+    assert_eq!(pool.alloc_ex(&held), Err(BFC_ERROR_OUT_OF_MEMORY));
+    failed(u64::MAX, u64::MAX, "other");
+    assert_eq!((pool.stats().num_failures, bfc_reset_stats(pool.device())), (4, BFC_OK));
+    assert_eq!(map(), none);
+    pool.put(chunks[1]);
+}

@@ -9,7 +9,7 @@ use super::regions::Regions;
 use super::scopes::Names;
 use super::stamps::Stamps;
 use super::starts::Starts;
-use super::stats::{Counters, Stats};
+use super::stats::{Counters, FailureCause, Stats};
 use super::streams::LastFree;
 use super::units::UNIT;
 use crate::sys::HostMemoryExhausted;
@@ -384,8 +384,8 @@ impl Arena {
         self.stamps.last()
     }
 
-    pub(crate) fn count_failure(&mut self) {
-        self.counters.num_failures += 1;
+    pub(crate) fn count_failure(&mut self, requested: u64, cause: FailureCause) {
+        self.counters.failed(requested, cause);
     }
 
     /// For tests: books that are wrong.

@@ -1,5 +1,40 @@
 //! Counters, as TensorFlow counts them, and some that it lacks.
 
+/// Why a request failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum FailureCause {
+    /// There is not enough, in however many pieces.
+    Exhaustion,
+    /// There is enough, only not in one piece.
+    Fragmentation,
+    /// A free chunk is large enough, and was freed too late.
+    Stamps,
+    /// A free chunk is large enough, and has no place at the alignment.
+    Alignment,
+    /// Host memory, the backend, or a size that no chunk can have.
+    Other,
+}
+
+impl FailureCause {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            FailureCause::Exhaustion => "exhaustion",
+            FailureCause::Fragmentation => "fragmentation",
+            FailureCause::Stamps => "stamps",
+            FailureCause::Alignment => "alignment",
+            FailureCause::Other => "other",
+        }
+    }
+}
+
+/// What is known of the requests that failed since creation or the last reset, in bytes as they were asked for.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Failures {
+    pub(crate) largest: u64,
+    pub(crate) last: u64,
+    pub(crate) last_cause: Option<FailureCause>,
+}
+
 /// Counted as things happen, with as few words as tell everything; the rest is computed when asked.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Counters {
@@ -13,6 +48,7 @@ pub(crate) struct Counters {
     pub(crate) largest_alloc_size: u64,
     /// Requests that failed; the pool counts them, for it is what decides that nothing helps.
     pub(crate) num_failures: u64,
+    pub(crate) failures: Failures,
     /// `allocs` and `frees` at the last reset.
     before: (u64, u64),
     /// Events, which a reset leaves: splits of a chunk that still carried a stamp, and merges in spite of one.
@@ -69,6 +105,13 @@ impl Counters {
         self.losses += 1;
     }
 
+    /// A request failed.
+    pub(super) fn failed(&mut self, requested: u64, cause: FailureCause) {
+        self.num_failures += 1;
+        let largest = self.failures.largest.max(requested);
+        self.failures = Failures { largest, last: requested, last_cause: Some(cause) };
+    }
+
     /// Since creation.
     pub(super) fn frees(&self) -> u64 {
         self.frees
@@ -89,6 +132,7 @@ impl Counters {
             peak_bytes_requested: self.bytes_requested,
             before: (self.allocs, self.frees),
             num_failures: 0,
+            failures: Failures::default(),
             largest_alloc_size: 0,
             ..*self
         };

@@ -78,8 +78,8 @@ pub(super) fn forget_if_over(mut guard: Guard<'_>) -> Guard<'_> {
     })
 }
 
-/// Has the backend begin anew if its memory is gone. No call of the old life is under way then.
-pub(super) fn renewed(mut guard: Guard<'_>) -> Result<Guard<'_>, Error> {
+/// Has the backend begin anew for a request of so many bytes, if its memory is gone. No call of the old life is under way then.
+pub(super) fn renewed(mut guard: Guard<'_>, requested: u64) -> Result<Guard<'_>, Error> {
     while guard.is_over() {
         if guard.is_calling() {
             guard = guard.wait_for_call()?;
@@ -97,7 +97,7 @@ pub(super) fn renewed(mut guard: Guard<'_>) -> Result<Guard<'_>, Error> {
                 guard.notify();
                 guard = guard.check_entry()?;
             }
-            Err(error) => return Err(guard.check_entry()?.fail(error)),
+            Err(error) => return Err(guard.check_entry()?.fail(error, requested)),
         }
     }
     Ok(guard)

@@ -9,6 +9,7 @@ use super::traffic::{Extended, Refusal, extend, extend_exactly, release};
 use super::{gone, guarded, order, remap};
 use crate::core::arena::{Freed, Progress, Refused, Want};
 use crate::core::lanes::Stream;
+use crate::core::stats::FailureCause;
 use crate::core::units::{UNIT, round_up, round_up_to_512};
 use crate::error::{Error, Unsaid, fail, keeping_last_error};
 use crate::log::{self, Level};
@@ -96,7 +97,7 @@ fn serve(mut guard: Guard<'_>, ask: &Ask<'_>) -> Result<u64, Error> {
     let want = Want { size, requested, alignment, newest, stream, scope };
     // The limit may have been lowered below what is held.
     if want.alignment > UNIT.max(guard.arena.growth().limit).max(guard.arena.growth().pool_bytes) {
-        return Err(refuse_alignment(guard, want.alignment));
+        return Err(refuse_alignment(guard, &want));
     }
     if guard.is_guarded() {
         return alloc_slowly(guard, &want, held_only);
@@ -128,14 +129,15 @@ pub(crate) fn require_no_timestamps(guard: &Guard<'_>) -> Result<(), Error> {
 
 #[cold]
 fn refuse_overflow(guard: Guard<'_>, bytes: u64) -> Error {
-    guard.fail(fail!(Error::OutOfMemory, "{bytes} bytes are more than any chunk can have (64 TiB)"))
+    guard.fail(fail!(Error::OutOfMemory, "{bytes} bytes are more than any chunk can have (64 TiB)"), bytes)
 }
 
 /// Whether a place so aligned exists would be luck.
 #[cold]
-fn refuse_alignment(guard: Guard<'_>, alignment: u64) -> Error {
-    let limit = guard.arena.growth().limit;
-    guard.fail(fail!(Error::OutOfMemory, "alignment {alignment} is larger than the limit of {limit} bytes"))
+fn refuse_alignment(mut guard: Guard<'_>, want: &Want<'_>) -> Error {
+    guard.arena.count_failure(want.requested, FailureCause::Alignment);
+    let (alignment, limit) = (want.alignment, guard.arena.growth().limit);
+    fail!(Error::OutOfMemory, "alignment {alignment} is larger than the limit of {limit} bytes")
 }
 
 #[cold]
@@ -164,7 +166,7 @@ fn alloc_slowly(mut guard: Guard<'_>, want: &Want<'_>, held_only: bool) -> Resul
         let Some(left) = left else {
             if looked || guard.backend.get().life().is_none() {
                 return Err(match tried.failure {
-                    Some(failure) => guard.fail(failure.say()),
+                    Some(failure) => guard.fail(failure.say(), want.requested),
                     None => give_up(guard, want),
                 });
             }
@@ -280,7 +282,7 @@ fn take<'a>(mut guard: Guard<'a>, want: &Want<'_>) -> Attempt<'a> {
     if guard.is_guarded() {
         guard = guarded::turn(guard)?;
         if let Err(exhausted) = guarded::make_room(&mut guard) {
-            return Err(guard.fail(exhausted.into()));
+            return Err(guard.fail(exhausted.into(), want.requested));
         }
     }
     match guard.arena.take(want) {
@@ -291,7 +293,7 @@ fn take<'a>(mut guard: Guard<'a>, want: &Want<'_>) -> Attempt<'a> {
         }
         Ok(Some(addr)) => Ok(Outcome::Served(addr)),
         Ok(None) => Ok(Outcome::Exhausted(guard)),
-        Err(exhausted) => Err(guard.fail(exhausted.into())),
+        Err(exhausted) => Err(guard.fail(exhausted.into(), want.requested)),
     }
 }
 
@@ -337,10 +339,10 @@ fn attempt<'a>(mut guard: Guard<'a>, want: &Want<'_>, tried: &mut Tried) -> Atte
         }
         if !tried.extended {
             tried.extended = true;
-            guard = gone::renewed(guard)?;
+            guard = gone::renewed(guard, want.requested)?;
             let extended;
             (guard, extended) = match guard.arena.range() {
-                None => extend(guard, want.alignment, least, &mut tried.refused)?,
+                None => extend(guard, want, least, &mut tried.refused)?,
                 Some(_) => remap::grow(guard, want, &mut tried.refused)?,
             };
             match extended {
@@ -394,7 +396,7 @@ fn attempt<'a>(mut guard: Guard<'a>, want: &Want<'_>, tried: &mut Tried) -> Atte
         // Here TensorFlow fails. What the backend has left may lie between two sizes that it was asked for.
         if tried.may_get_less(&guard, least) {
             let extended;
-            (guard, extended) = extend_exactly(guard, want.alignment, least, &mut tried.refused)?;
+            (guard, extended) = extend_exactly(guard, want, least, &mut tried.refused)?;
             match extended {
                 Extended::Grown => {
                     least = with_room_to_align(want);
@@ -481,8 +483,8 @@ fn is_worth_synchronizing(guard: &Guard<'_>, want: &Want<'_>) -> bool {
 
 /// Nothing helped: count, say why, and write a report if somebody wants one.
 fn give_up(mut guard: Guard<'_>, want: &Want<'_>) -> Error {
-    guard.arena.count_failure();
     let verdict = report::failure::Verdict::new(&guard.arena, want);
+    guard.arena.count_failure(want.requested, verdict.cause());
     let error = fail!(Error::OutOfMemory, "{}: {verdict}", guard.name);
     if guard.report_failures && log::is_wanted(Level::Error) && report::failure::is_due() {
         let text = report::to_string(|out| report::failure::write(out, &guard.subject(), Some(&verdict)));

@@ -74,7 +74,7 @@ fn serve<'a>(
         let plan = match plan(&mut guard, new, below) {
             Ok(Some(plan)) => plan,
             Ok(None) => break,
-            Err(exhausted) => return Err(guard.fail(exhausted.into())),
+            Err(exhausted) => return Err(guard.fail(exhausted.into(), want.requested)),
         };
         guard.leave_behind(&plan);
         let (life, asked) = (guard.arena.life(), plan.reserved());
@@ -91,7 +91,7 @@ fn serve<'a>(
                 failed = true;
                 *refused = if asked == 0 { *refused } else { Some(refusal) };
             }
-            Err(failure) => return Err(guard.fail(failure.say())),
+            Err(failure) => return Err(guard.fail(failure.say(), want.requested)),
         }
     }
     Ok((guard, if failed { Extended::Refused } else { Extended::NoRoom }))

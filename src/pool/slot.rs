@@ -8,6 +8,7 @@ pub(crate) mod waiting;
 
 use self::calls::{Call, What};
 use super::Pool;
+use crate::core::stats::FailureCause;
 use crate::error::{Error, fail};
 use crate::sys::futex;
 use crate::sys::lock::Lock;
@@ -270,9 +271,9 @@ impl<'a> Guard<'a> {
         self.notify();
     }
 
-    /// Counts a request that failed, and whose words are already said.
-    pub(super) fn fail(mut self, error: Error) -> Error {
-        self.arena.count_failure();
+    /// Counts a request for so many bytes that failed, and whose words are already said.
+    pub(super) fn fail(mut self, error: Error, requested: u64) -> Error {
+        self.arena.count_failure(requested, FailureCause::Other);
         error
     }
 

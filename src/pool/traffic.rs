@@ -5,6 +5,7 @@ use super::captures::Permission;
 use super::listener::RegionEvent;
 use super::slot::{Guard, waiting};
 use crate::backend::{Backend, Granted};
+use crate::core::arena::Want;
 use crate::core::grow::Extension;
 use crate::core::lanes::Stream;
 use crate::core::obtain::usable;
@@ -190,7 +191,7 @@ pub(super) enum Extended {
 /// Obtains one more region of at least `least` bytes, of a size that was not refused before.
 pub(super) fn extend<'a>(
     mut guard: Guard<'a>,
-    alignment: u64,
+    want: &Want<'_>,
     least: u64,
     refused: &mut Option<Refusal>,
 ) -> Result<(Guard<'a>, Extended), Error> {
@@ -199,32 +200,32 @@ pub(super) fn extend<'a>(
         guard.arena.cancel_extension(&plan);
         return Ok((guard, Extended::Refused));
     }
-    carry_out(guard, alignment, plan, refused)
+    carry_out(guard, want, plan, refused)
 }
 
 /// Obtains one more region of exactly `least` bytes, if that was not refused before but something larger was.
 pub(super) fn extend_exactly<'a>(
     mut guard: Guard<'a>,
-    alignment: u64,
+    want: &Want<'_>,
     least: u64,
     refused: &mut Option<Refusal>,
 ) -> Result<(Guard<'a>, Extended), Error> {
     match guard.arena.plan_exact_extension(least) {
-        Some(plan) => carry_out(guard, alignment, plan, refused),
+        Some(plan) => carry_out(guard, want, plan, refused),
         None => Ok((guard, Extended::NoRoom)),
     }
 }
 
 fn carry_out<'a>(
     guard: Guard<'a>,
-    alignment: u64,
+    want: &Want<'_>,
     plan: Extension,
     refused: &mut Option<Refusal>,
 ) -> Result<(Guard<'a>, Extended), Error> {
     let listener = guard.listener;
     let mut refusal = Refusal::of(&guard, u64::MAX);
     let ask = |backend: &dyn Backend| {
-        let obtained = obtain(backend, &plan, alignment.max(UNIT), &mut refusal.bytes);
+        let obtained = obtain(backend, &plan, want.alignment.max(UNIT), &mut refusal.bytes);
         refusal.is_circular = waiting::is_in_circle();
         if let Obtained::Region(Granted { base, bytes }) = obtained {
             listener.tell(RegionEvent::Obtained, base, bytes);
@@ -263,7 +264,7 @@ fn carry_out<'a>(
     let guard = guard.check_entry()?;
     match extended {
         Ok(extended) => Ok((guard, extended)),
-        Err(error) => Err(guard.fail(error)),
+        Err(error) => Err(guard.fail(error, want.requested)),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::{Bytes, Guarding, Subject, occupancy, tally};
 use crate::core::arena::{Arena, Want};
+use crate::core::stats::{FailureCause, Failures};
 use crate::core::units::{UNIT, bin_floor};
 use crate::sys::clock::monotonic_ms;
 use std::fmt::{self, Write};
@@ -29,19 +30,6 @@ pub(crate) struct Verdict {
     refused: bool,
 }
 
-/// What is to blame.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Cause {
-    /// There is not enough, in however many pieces.
-    Exhaustion,
-    /// There is enough, only not in one piece.
-    Fragmentation,
-    /// A free chunk is large enough, and was freed too late.
-    Stamps,
-    /// A free chunk is large enough, and has no place at the alignment.
-    Alignment,
-}
-
 impl Verdict {
     pub(crate) fn new(arena: &Arena, want: &Want<'_>) -> Self {
         let Want { requested, size: wanted, alignment, newest, stream, .. } = *want;
@@ -65,13 +53,13 @@ impl Verdict {
     }
 
     /// Meaningful only behind a failure: had the limit allowed the request, the backend would have been asked.
-    fn cause(&self) -> Cause {
+    pub(crate) fn cause(&self) -> FailureCause {
         if self.largest >= self.wanted {
-            if self.too_new { Cause::Stamps } else { Cause::Alignment }
+            if self.too_new { FailureCause::Stamps } else { FailureCause::Alignment }
         } else if self.free.saturating_add(self.available) >= self.wanted {
-            Cause::Fragmentation
+            FailureCause::Fragmentation
         } else {
-            Cause::Exhaustion
+            FailureCause::Exhaustion
         }
     }
 
@@ -84,10 +72,11 @@ impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Verdict { requested, wanted, free, largest, available, .. } = *self;
         let cause = match self.cause() {
-            Cause::Exhaustion => "exhaustion",
-            Cause::Fragmentation => "fragmentation",
-            Cause::Stamps => "what is free was freed too late",
-            Cause::Alignment => "alignment",
+            FailureCause::Exhaustion => "exhaustion",
+            FailureCause::Fragmentation => "fragmentation",
+            FailureCause::Stamps => "what is free was freed too late",
+            FailureCause::Alignment => "alignment",
+            FailureCause::Other => "another error",
         };
         write!(f, "no memory for {}", Bytes(requested))?;
         match (requested >= 1024, requested == wanted) {
@@ -160,6 +149,7 @@ pub(crate) fn write(out: &mut dyn Write, subject: &Subject<'_>, verdict: Option<
     writeln!(out, "  {chunks} chunks, {} of them free, in {regions} regions", stats.num_free_chunks)?;
     let (allocs, frees, failures) = (stats.num_allocs, stats.num_frees, stats.num_failures);
     writeln!(out, "  {allocs} allocations, {frees} frees, {failures} failures")?;
+    write_failures(out, &arena.counters().failures)?;
     if let Some(guards) = guards {
         write_guards(out, guards)?;
     }
@@ -180,15 +170,18 @@ fn write_verdict(out: &mut dyn Write, arena: &Arena, verdict: &Verdict) -> fmt::
     writeln!(out, "  {verdict}.")?;
     let (cause, fits) = (verdict.cause(), Bytes(verdict.would_fit()));
     match cause {
-        Cause::Exhaustion => writeln!(out, "  Memory is used up: {fits} would have fitted.")?,
-        Cause::Fragmentation => {
+        FailureCause::Exhaustion => writeln!(out, "  Memory is used up: {fits} would have fitted.")?,
+        FailureCause::Fragmentation => {
             writeln!(out, "  There is enough free memory, but not in one piece: {fits} would have fitted.")?;
         }
-        Cause::Stamps => {
+        FailureCause::Stamps => {
             let newest = verdict.newest;
             writeln!(out, "  No free chunk of that size has a stamp of {newest} or less, or none at all.")?;
         }
-        Cause::Alignment => writeln!(out, "  No free chunk of that size has a place at the alignment.")?,
+        FailureCause::Alignment => {
+            writeln!(out, "  No free chunk of that size has a place at the alignment.")?
+        }
+        FailureCause::Other => {}
     }
     if verdict.waiting != 0 {
         return if verdict.stamped {
@@ -202,18 +195,35 @@ fn write_verdict(out: &mut dyn Write, arena: &Arena, verdict: &Verdict) -> fmt::
         };
     }
     match cause {
-        Cause::Stamps => writeln!(out, "  Call bfc_set_safe_frontier: stamps that are safe are forgotten."),
-        Cause::Exhaustion if verdict.refused => {
+        FailureCause::Stamps => {
+            writeln!(out, "  Call bfc_set_safe_frontier: stamps that are safe are forgotten.")
+        }
+        FailureCause::Exhaustion if verdict.refused => {
             writeln!(out, "  Free what else uses the device, or use less at once.")
         }
-        Cause::Exhaustion => writeln!(out, "  Raise the limit, or use less at once."),
-        Cause::Fragmentation | Cause::Alignment => {
+        FailureCause::Exhaustion => writeln!(out, "  Raise the limit, or use less at once."),
+        FailureCause::Fragmentation | FailureCause::Alignment => {
             writeln!(out, "  Raise the limit, allocate the large blocks first, or free what lies between.")?;
             if arena.regions().count() > 1 && !arena.settings().garbage_collection {
                 writeln!(out, "  With BFC_GARBAGE_COLLECTION free regions make room for a larger one.")?;
             }
             Ok(())
         }
+        FailureCause::Other => Ok(()),
+    }
+}
+
+fn write_failures(out: &mut dyn Write, failures: &Failures) -> fmt::Result {
+    let Failures { largest, last, last_cause } = *failures;
+    match last_cause {
+        Some(cause) => {
+            let cause = cause.name();
+            writeln!(
+                out,
+                "  the largest request that failed: {largest} bytes; the last: {last} bytes ({cause})"
+            )
+        }
+        None => Ok(()),
     }
 }
 

@@ -3,6 +3,7 @@
 use super::{Guarding, Subject, failure, tally};
 use crate::core::arena::Arena;
 use crate::core::chunks::{ChunkId, NIL, State};
+use crate::core::stats::Failures;
 use crate::core::units::{bin_floor, bin_of};
 use std::fmt::{self, Write};
 
@@ -13,6 +14,7 @@ pub(crate) fn write(out: &mut dyn Write, subject: &Subject<'_>) -> fmt::Result {
     write!(out, ",\"backend\":\"{backend}\",")?;
     write_stats(out, arena)?;
     write_counters(out, arena, guards)?;
+    write_failures(out, &arena.counters().failures)?;
     write_bins(out, arena)?;
     out.write_str("\"regions\":[")?;
     for (position, (_, region)) in arena.regions().iter().enumerate() {
@@ -70,6 +72,15 @@ fn write_counters(out: &mut dyn Write, arena: &Arena, guards: Option<Guarding<'_
         write!(out, ",\"guard_violations\":{violations},\"guards_unchecked\":{unchecked}")?;
     }
     out.write_str("},")
+}
+
+fn write_failures(out: &mut dyn Write, failures: &Failures) -> fmt::Result {
+    let Failures { largest, last, last_cause } = *failures;
+    write!(out, "\"failures\":{{\"largest\":{largest},\"last\":{last},\"last_cause\":")?;
+    match last_cause {
+        Some(cause) => write!(out, "\"{}\"}},", cause.name()),
+        None => out.write_str("null},"),
+    }
 }
 
 fn write_bins(out: &mut dyn Write, arena: &Arena) -> fmt::Result {

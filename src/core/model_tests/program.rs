@@ -7,6 +7,7 @@ use crate::core::chunks::{NIL, State};
 use crate::core::lanes::Stream;
 use crate::core::obtain::usable;
 use crate::core::release::Detached;
+use crate::core::stats::FailureCause;
 use crate::core::units::{UNIT, round_up};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -164,7 +165,7 @@ impl Program {
         match self.attempt(&want) {
             Some(addr) => self.live.push(addr),
             None => {
-                self.arena.count_failure();
+                self.arena.count_failure(requested, FailureCause::Exhaustion);
                 self.model.counted.num_failures += 1;
                 self.did("failed".into());
             }
