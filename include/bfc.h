@@ -145,6 +145,10 @@ typedef void (*bfc_region_free_t)(void *user_data, void *ptr, size_t bytes);
 // thread that allocates, frees, trims or destroys. They must not throw, and must not wait for another
 // thread that uses the same allocator. A call back into the same device is BFC_ERROR_BUSY. The memory is
 // never read or written by the library.
+//
+// They may take regions from an allocator on another device, but allocators must not take regions from each other in a
+// circle: a call that would wait for a thread which waits for it returns BFC_ERROR_BUSY. A size that alloc refused is
+// not asked for again by the same request before the allocator has called free.
 typedef struct bfc_suballocator_t {
   // sizeof(bfc_suballocator_t); BFC_SUBALLOCATOR_INIT sets it.
   size_t struct_size;
@@ -178,7 +182,8 @@ typedef struct bfc_options_t {
   double fragmentation_fraction;
   // Bytes of the first region with growth; 0: 2 MiB.
   uint64_t initial_region_bytes;
-  // Milliseconds to wait for another thread's free before failing; 0: fail at once.
+  // Milliseconds to wait for another thread's free, or a higher limit, before failing; 0: fail at once. A backend
+  // that refused is not asked again because the time is up.
   uint32_t retry_timeout_ms;
   // 0.
   uint32_t reserved;
@@ -371,10 +376,14 @@ bfc_status_t bfc_device_lost(int32_t device);
 // @param out_ptr  Gets the address, a multiple of 256; NULL on failure. The memory belongs to the caller
 //                 until bfc_free. Its contents are undefined.
 // @return BFC_OK; BFC_ERROR_OUT_OF_MEMORY, BFC_ERROR_INVALID_ARGUMENT, BFC_ERROR_NO_ALLOCATOR,
-//         BFC_ERROR_BUSY, BFC_ERROR_BACKEND_FAILED, BFC_ERROR_SHUTTING_DOWN, BFC_ERROR_INTERNAL.
+//         BFC_ERROR_BUSY (from a callback of this device's allocator, or where its backend takes memory from an
+//         allocator that waits for this one), BFC_ERROR_BACKEND_FAILED, BFC_ERROR_SHUTTING_DOWN,
+//         BFC_ERROR_INTERNAL.
 //
 // Precondition: `out_ptr` is NULL or valid for writing.
-bfc_status_t bfc_alloc(int32_t device, size_t bytes, void **out_ptr);
+bfc_status_t bfc_alloc(int32_t device,
+                       size_t bytes,
+                       void **out_ptr);
 
 // As bfc_alloc, at a multiple of `alignment`, which must be a power of two; one above the limit is
 // BFC_ERROR_OUT_OF_MEMORY. What lies before the aligned address stays free. The size is rounded up to a multiple of 256,

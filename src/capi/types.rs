@@ -140,6 +140,10 @@ pub type bfc_region_free_t =
 /// thread that allocates, frees, trims or destroys. They must not throw, and must not wait for another
 /// thread that uses the same allocator. A call back into the same device is BFC_ERROR_BUSY. The memory is
 /// never read or written by the library.
+///
+/// They may take regions from an allocator on another device, but allocators must not take regions from each other in a
+/// circle: a call that would wait for a thread which waits for it returns BFC_ERROR_BUSY. A size that alloc refused is
+/// not asked for again by the same request before the allocator has called free.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct bfc_suballocator_t {
@@ -177,7 +181,8 @@ pub struct bfc_options_t {
     pub fragmentation_fraction: f64,
     /// Bytes of the first region with growth; 0: 2 MiB.
     pub initial_region_bytes: u64,
-    /// Milliseconds to wait for another thread's free before failing; 0: fail at once.
+    /// Milliseconds to wait for another thread's free, or a higher limit, before failing; 0: fail at once. A backend
+    /// that refused is not asked again because the time is up.
     pub retry_timeout_ms: u32,
     /// 0.
     pub reserved: u32,
