@@ -1,7 +1,7 @@
 //! The driver in this process: opened at first use, every function looked up by its version.
 
 use crate::constants::*;
-use crate::error::Error;
+use crate::error::{Error, Missing};
 use crate::linker::{Library, Linker};
 use crate::types::*;
 use std::ffi::{CStr, c_int, c_void};
@@ -81,7 +81,7 @@ macro_rules! table {
         impl Driver {
             $(
                 #[inline]
-                pub fn $symbol(self) -> Result<fns::$symbol, Error> {
+                pub fn $symbol(self) -> Result<fns::$symbol, Missing> {
                     let address = self.address(Place::$symbol as usize)?;
                     // SAFETY: the driver gave it as the function of that name and version, which has that type.
                     Ok(unsafe { std::mem::transmute::<*mut c_void, fns::$symbol>(address) })
@@ -141,15 +141,15 @@ impl Driver {
     }
 
     #[inline]
-    fn address(self, place: usize) -> Result<*mut c_void, Error> {
+    fn address(self, place: usize) -> Result<*mut c_void, Missing> {
         let address = ADDRESSES[place].load(Ordering::Relaxed);
         if address.is_null() { Err(self.missing(place)) } else { Ok(address) }
     }
 
     #[cold]
-    fn missing(self, place: usize) -> Error {
+    fn missing(self, place: usize) -> Missing {
         let Entry { symbol, since, .. } = ENTRIES[place];
-        Error::Missing { symbol: symbol.to_str().unwrap_or_default(), since, driver: self.version() }
+        Missing { symbol: symbol.to_str().unwrap_or_default(), since, driver: self.version() }
     }
 }
 

@@ -23,14 +23,24 @@ pub enum Error {
         code: CUresult,
     },
     /// The driver lacks a function.
-    Missing {
-        /// Its symbol.
-        symbol: &'static str,
-        /// The CUDA version that it came with, as 1000 times the major and 10 times the minor number.
-        since: c_int,
-        /// The CUDA version of the driver that is there.
-        driver: c_int,
-    },
+    Missing(Missing),
+}
+
+/// A function that the driver lacks. Small, because each function's look-up returns it, also on threads with small stacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Missing {
+    /// Its symbol.
+    pub symbol: &'static str,
+    /// The CUDA version that it came with, as 1000 times the major and 10 times the minor number.
+    pub since: c_int,
+    /// The CUDA version of the driver that is there.
+    pub driver: c_int,
+}
+
+impl From<Missing> for Error {
+    fn from(missing: Missing) -> Self {
+        Error::Missing(missing)
+    }
 }
 
 impl fmt::Display for Error {
@@ -59,21 +69,27 @@ impl fmt::Display for Error {
                 f,
                 "the libcuda.so.1 that was found does not say which version it is: cuDriverGetVersion answers {code}"
             ),
-            Error::Missing { symbol, since, driver } if driver < since => write!(
-                f,
-                "the NVIDIA driver is too old: it supports CUDA {}, and {symbol} needs CUDA {}; install a newer \
-                 driver",
-                Version(*driver),
-                Version(*since)
-            ),
-            Error::Missing { symbol, since, driver } => write!(
-                f,
-                "the NVIDIA driver says that it supports CUDA {} and has no {symbol}, which came with CUDA {}: \
-                 its libcuda.so.1 is broken or a stand-in",
-                Version(*driver),
-                Version(*since)
-            ),
+            Error::Missing(missing) => missing.fmt(f),
         }
+    }
+}
+
+impl fmt::Display for Missing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Missing { symbol, since, driver } = *self;
+        let (there, needed) = (Version(driver), Version(since));
+        if driver < since {
+            return write!(
+                f,
+                "the NVIDIA driver is too old: it supports CUDA {there}, and {symbol} needs CUDA {needed}; install a newer \
+                 driver"
+            );
+        }
+        write!(
+            f,
+            "the NVIDIA driver says that it supports CUDA {there} and has no {symbol}, which came with CUDA {needed}: \
+             its libcuda.so.1 is broken or a stand-in"
+        )
     }
 }
 
@@ -128,9 +144,9 @@ mod tests {
 
     #[test]
     fn a_missing_function_says_which_driver_is_needed() {
-        let old = Error::Missing { symbol: "cuMemCreate", since: 10020, driver: 9020 }.to_string();
+        let old = Missing { symbol: "cuMemCreate", since: 10020, driver: 9020 }.to_string();
         assert!(old.contains("supports CUDA 9.2, and cuMemCreate needs CUDA 10.2; install a newer"), "{old}");
-        let broken = Error::Missing { symbol: "cuMemCreate", since: 10020, driver: 13050 }.to_string();
+        let broken = Missing { symbol: "cuMemCreate", since: 10020, driver: 13050 }.to_string();
         assert!(broken.contains("CUDA 13.5 and has no cuMemCreate, which came with CUDA 10.2"), "{broken}");
     }
 

@@ -22,7 +22,7 @@ mod types;
 
 pub use constants::*;
 pub use driver::{Driver, FUNCTIONS, Function, fns};
-pub use error::Error;
+pub use error::{Error, Missing};
 pub use functions::NEWEST_HEADERS;
 pub use linker::DLSYM_VERSIONS;
 pub use types::*;

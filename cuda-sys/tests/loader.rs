@@ -81,7 +81,7 @@ fn with_an_old_driver() {
     let driver = Driver::load().unwrap();
     assert_eq!((driver.version(), cu_mem_alloc(driver)), (9020, BY_SYMBOL));
     let missing = driver.cuMemCreate().unwrap_err();
-    assert_eq!(missing, Error::Missing { symbol: "cuMemCreate", since: 10020, driver: 9020 });
+    assert_eq!(missing, cuda_sys::Missing { symbol: "cuMemCreate", since: 10020, driver: 9020 });
     let missing = driver.cuMemsetD8_v2().unwrap_err().to_string();
     assert!(missing.contains("broken or a stand-in"), "{missing}");
 }

@@ -10,7 +10,7 @@ use std::ptr;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Failure {
     /// This driver has no such function.
-    Missing(cuda_sys::Error),
+    Missing(Missing),
     /// The driver refused it.
     Refused { call: &'static str, code: CUresult },
     /// The context that was opened is gone, with all that was in it; another may be there by the same handle.
@@ -19,8 +19,8 @@ pub(super) enum Failure {
 
 type Answer<T> = Result<T, Failure>;
 
-impl From<cuda_sys::Error> for Failure {
-    fn from(missing: cuda_sys::Error) -> Self {
+impl From<Missing> for Failure {
+    fn from(missing: Missing) -> Self {
         Failure::Missing(missing)
     }
 }
@@ -95,7 +95,7 @@ fn check(call: &'static str, code: CUresult) -> Answer<()> {
 
 /// A text of the driver's, which is there for good.
 fn static_text(
-    get: Result<unsafe extern "C" fn(CUresult, *mut *const c_char) -> CUresult, cuda_sys::Error>,
+    get: Result<unsafe extern "C" fn(CUresult, *mut *const c_char) -> CUresult, Missing>,
     code: CUresult,
 ) -> Option<&'static str> {
     let mut text = ptr::null();

@@ -22,7 +22,7 @@ use super::memory::Memory;
 use super::order::Streams;
 use super::{Backend, Granted};
 use crate::error::{Error, fail};
-use cuda_sys::{CUDA_ERROR_OUT_OF_MEMORY, CUcontext, CUdevice, Driver};
+use cuda_sys::{CUDA_ERROR_OUT_OF_MEMORY, CUcontext, CUdevice, Driver, Missing};
 use std::ffi::c_int;
 
 /// What a program may do that need not have a device.
@@ -96,7 +96,7 @@ fn no_such_device(ordinal: c_int, count: c_int) -> Error {
 }
 
 /// Everything without which the backend is of no use: better now than in the middle of a program.
-fn require_all(driver: Driver) -> Result<(), cuda_sys::Error> {
+fn require_all(driver: Driver) -> Result<(), Missing> {
     driver.cuDevicePrimaryCtxRelease_v2().or_else(|_| driver.cuDevicePrimaryCtxRelease())?;
     driver.cuDevicePrimaryCtxRetain()?;
     driver.cuCtxPushCurrent_v2()?;

@@ -34,7 +34,7 @@ fn codes_are_told_apart() {
     assert!(refused(CUDA_ERROR_OUT_OF_MEMORY).is(CUDA_ERROR_OUT_OF_MEMORY));
     assert!(!refused(CUDA_ERROR_ILLEGAL_ADDRESS).is(CUDA_ERROR_OUT_OF_MEMORY));
     assert!(refused(CUDA_ERROR_DEINITIALIZED).is_the_end());
-    let missing = cuda_sys::Error::Missing { symbol: "cuMemAlloc_v2", since: 3020, driver: 2000 };
+    let missing = cuda_sys::Missing { symbol: "cuMemAlloc_v2", since: 3020, driver: 2000 };
     assert!(!Failure::from(missing).is_the_end());
 }
 
