@@ -13,9 +13,7 @@ pub(crate) fn memory_total() -> u64 {
         (Ok(pages), Ok(page)) if pages > 0 => pages.saturating_mul(page),
         _ => u64::MAX,
     };
-    let mut buffer = [0u8; 1024];
-    let groups = read_file(c"/proc/self/cgroup", &mut buffer).unwrap_or_default();
-    physical.min(cgroup_limit("/sys/fs/cgroup", groups))
+    physical.min(cgroup_limit("/sys/fs/cgroup", |buffer| read_file(c"/proc/self/cgroup", buffer)))
 }
 
 /// How many mappings a process may have (`vm.max_map_count`).
@@ -31,32 +29,36 @@ pub(crate) fn most_mappings() -> u64 {
     most
 }
 
-/// The least limit of a control group and its ancestors; `u64::MAX` where there is none. `groups` is what
-/// `/proc/self/cgroup` says.
-fn cgroup_limit(root: &str, groups: &str) -> u64 {
-    let limit_at = |path: &str, file: &str| {
-        let mut name = [0u8; 1200];
-        read_number(join(&mut name, &[root, path, file])?)
-    };
-    let mut limit = limit_at("", "/memory.max\0").or_else(|| limit_at("", "/memory/memory.limit_in_bytes\0"));
+/// The least limit of a control group and its ancestors; `u64::MAX` where there is none. `read_groups` reads what
+/// `/proc/self/cgroup` says. One buffer for that and for all paths: the calling thread's stack may be small.
+fn cgroup_limit(root: &str, read_groups: impl FnOnce(&mut [u8]) -> Option<&str>) -> u64 {
+    let mut path = [0u8; 1200];
+    path[..root.len()].copy_from_slice(root.as_bytes());
+    let groups = read_groups(&mut path[root.len()..]).unwrap_or_default();
     // Version 2 has one line, `0::/path`; inside a container the path is usually just `/`.
-    let path = groups.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or_default();
-    let mut path = path.trim_end_matches('/');
-    while !path.is_empty() {
-        limit = limit.into_iter().chain(limit_at(path, "/memory.max\0")).min();
-        path = path.rsplit_once('/').map_or("", |(parent, _)| parent);
+    let group = groups.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or_default();
+    let group = group.trim_end_matches('/');
+    let mut length = group.len();
+    let start = root.len() + if length == 0 { 0 } else { group.as_ptr().addr() - groups.as_ptr().addr() };
+    path.copy_within(start..start + length, root.len());
+
+    let mut limit: Option<u64> = None;
+    while length != 0 {
+        let end = root.len() + length;
+        limit = limit.into_iter().chain(number_at(&mut path, end, b"/memory.max\0")).min();
+        let is_slash = |at: &usize| path[root.len() + at] == b'/';
+        length = (0..length).rev().find(is_slash).unwrap_or(0);
     }
-    limit.unwrap_or(u64::MAX)
+    let end = root.len();
+    let of_root = number_at(&mut path, end, b"/memory.max\0")
+        .or_else(|| number_at(&mut path, end, b"/memory/memory.limit_in_bytes\0"));
+    limit.into_iter().chain(of_root).min().unwrap_or(u64::MAX)
 }
 
-/// The parts one behind the other in `buffer`, as a C string.
-fn join<'a>(buffer: &'a mut [u8], parts: &[&str]) -> Option<&'a CStr> {
-    let mut end = 0;
-    for part in parts {
-        buffer.get_mut(end..end + part.len())?.copy_from_slice(part.as_bytes());
-        end += part.len();
-    }
-    CStr::from_bytes_until_nul(buffer).ok()
+/// The number in a file whose name is put behind the first bytes of `path`.
+fn number_at(path: &mut [u8], end: usize, name: &[u8]) -> Option<u64> {
+    path.get_mut(end..end + name.len())?.copy_from_slice(name);
+    read_number(CStr::from_bytes_until_nul(path).ok()?)
 }
 
 /// The number in a file of the control group; `None` for `max`, for an absent file and for garbage.
@@ -99,7 +101,13 @@ mod tests {
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::fs::write(path, text).unwrap();
         };
-        let limit = |groups: &str| cgroup_limit(root.to_str().unwrap(), groups);
+        let limit = |groups: &str| {
+            cgroup_limit(root.to_str().unwrap(), |buffer| {
+                let length = groups.len().min(buffer.len());
+                buffer[..length].copy_from_slice(&groups.as_bytes()[..length]);
+                std::str::from_utf8(&buffer[..length]).ok()
+            })
+        };
         assert_eq!(limit("0::/a/b\n"), u64::MAX, "no file at all");
         write("memory/memory.limit_in_bytes", "9000\n");
         assert_eq!(limit("4:memory:/a\n"), 9000, "version 1");
@@ -113,12 +121,17 @@ mod tests {
         assert_eq!(limit("0::/a\n"), 5000);
         write("a/memory.max", "a lot\n");
         assert_eq!(limit("0::/a\n"), 9000, "garbage is none");
+        assert_eq!(limit(&format!("0::/{}\n", "a".repeat(2000))), 9000, "too long");
         std::fs::remove_dir_all(&root).unwrap();
     }
 
     #[test]
     fn paths_that_do_not_fit_are_left_out() {
-        assert_eq!(join(&mut [0; 8], &["/a", "/b\0"]), Some(c"/a/b"));
-        assert_eq!(join(&mut [0; 4], &["/a", "/b\0"]), None);
+        let mut path = *b"/proc/self/limits";
+        assert_eq!(number_at(&mut path, 5, b"/no number\0"), None);
+        assert_eq!(number_at(&mut path, 5, b"/longer than it is\0"), None);
+        let mut path = [b"/proc/sys".as_slice(), &[0; 30]].concat();
+        assert!(number_at(&mut path, 9, b"/vm/max_map_count\0").is_some_and(|number| number > 0));
+        assert_eq!(number_at(&mut path[..20], 9, b"/vm/max_map_count\0"), None);
     }
 }
