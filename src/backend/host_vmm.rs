@@ -9,6 +9,7 @@ use super::memory::Memory;
 use super::{Backend, Granted, Host};
 use crate::core::holes::Range;
 use crate::core::remap::Span;
+use crate::core::sort::sort_by_key;
 use crate::core::units::MAX_CHUNK;
 use crate::error::{Error, fail};
 use crate::sys::host::{memory_total, most_mappings};
@@ -233,7 +234,7 @@ impl Granules for HostVmm {
         places.try_reserve_exact(numbers.len()).map_err(HostMemoryExhausted::from)?;
         places.extend(numbers.map(|number| books.places.get(number) - 1));
         self.unmap_span(&mut books, span, |_, _| {})?;
-        places.sort_unstable();
+        sort_by_key(&mut places, |&place| place);
         self.discard(&mut books, places.into_iter());
         Ok(())
     }
@@ -251,7 +252,7 @@ impl Granules for HostVmm {
             return Err(fail!(Error::BackendFailed, "{wanted} granules were to be mapped, fewer are kept"));
         }
         // The last first, so that they are taken from the end in the order of the file.
-        books.kept.sort_unstable_by(|a, b| b.cmp(a));
+        sort_by_key(&mut books.kept, |&place| std::cmp::Reverse(place));
         let next = |books: &mut Books, _: usize, count: usize| {
             let last = books.kept.len() - 1;
             let first = books.kept[last];
@@ -267,7 +268,7 @@ impl Granules for HostVmm {
     fn drop_kept(&self) {
         let mut books = self.books.lock();
         let mut kept = std::mem::take(&mut books.kept);
-        kept.sort_unstable();
+        sort_by_key(&mut kept, |&place| place);
         self.discard(&mut books, kept.into_iter());
     }
 }

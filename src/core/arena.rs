@@ -1,6 +1,7 @@
 //! The arena: allocation and free over the regions it was given.
 
 use super::chunks::{ChunkId, Chunks, Cold, Hot, NIL};
+use super::classes::CLASSES;
 use super::grow::Growth;
 use super::holes::Holes;
 use super::index::FreeIndex;
@@ -139,13 +140,33 @@ pub(crate) struct Arena {
     pub(super) max_slack: u64,
 }
 
+/// What an arena begins with, and what host memory may not be enough for.
+pub(crate) struct Parts {
+    roots: Box<[ChunkId; CLASSES]>,
+    starts: Starts,
+}
+
+impl Parts {
+    pub(crate) fn new(seed: u64) -> Result<Self, HostMemoryExhausted> {
+        Ok(Parts { roots: FreeIndex::roots()?, starts: Starts::new(seed)? })
+    }
+}
+
 impl Arena {
+    #[cfg(test)]
     pub(crate) fn new(settings: Settings) -> Result<Self, HostMemoryExhausted> {
-        Ok(Arena {
+        let parts = Parts::new(settings.seed)?;
+        Ok(Self::with(settings, parts))
+    }
+
+    /// An arena is large, and callers may have little stack: nothing can fail here, so that it is made in its place.
+    #[inline(always)]
+    pub(crate) fn with(settings: Settings, parts: Parts) -> Self {
+        Arena {
             chunks: Chunks::new(settings.timestamps),
-            index: FreeIndex::new(settings.seed)?,
+            index: FreeIndex::with(parts.roots, settings.seed),
             regions: Regions::new(),
-            starts: Starts::new(settings.seed)?,
+            starts: parts.starts,
             stamps: Stamps::new(),
             growth: Growth::new(settings.limit, settings.growth, settings.initial_region),
             counters: Counters::default(),
@@ -160,7 +181,7 @@ impl Arena {
             holes: Holes::default(),
             max_slack: max_slack(&settings),
             settings,
-        })
+        }
     }
 
     /// Hands out the best fitting chunk, or `None` if no free chunk fits. On an error nothing changed.

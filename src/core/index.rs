@@ -47,12 +47,21 @@ enum Link {
 
 impl FreeIndex {
     pub(super) fn new(seed: u64) -> Result<Self, HostMemoryExhausted> {
+        Ok(Self::with(Self::roots()?, seed))
+    }
+
+    /// What it needs of host memory.
+    pub(super) fn roots() -> Result<Box<[ChunkId; CLASSES]>, HostMemoryExhausted> {
         let mut roots = Vec::new();
         roots.try_reserve_exact(CLASSES)?;
         roots.resize(CLASSES, NIL);
         // The capacity is exact, so neither step allocates.
-        let roots = roots.into_boxed_slice().try_into().map_err(|_| HostMemoryExhausted)?;
-        Ok(FreeIndex { roots, classes: ClassSet::new(), seed: Seed::new(seed) })
+        roots.into_boxed_slice().try_into().map_err(|_| HostMemoryExhausted)
+    }
+
+    #[inline(always)]
+    pub(super) fn with(roots: Box<[ChunkId; CLASSES]>, seed: u64) -> Self {
+        FreeIndex { roots, classes: ClassSet::new(), seed: Seed::new(seed) }
     }
 
     /// Forgets all chunks.

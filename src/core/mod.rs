@@ -33,6 +33,7 @@ mod rows;
 mod runs;
 pub(crate) mod scopes;
 mod seed;
+pub(crate) mod sort;
 pub(crate) mod stamps;
 mod starts;
 pub(crate) mod stats;

@@ -3,6 +3,7 @@
 use super::arena::Arena;
 use super::chunks::{ChunkId, NIL, State};
 use super::regions::Region;
+use super::sort::sort_by_key;
 use crate::sys::HostMemoryExhausted;
 
 /// A region that the arena no longer knows, to be given back to the backend. Its bytes count as held
@@ -146,13 +147,13 @@ impl Arena {
         let mut ids: Vec<(u32, u64)> = Vec::new();
         ids.try_reserve_exact(self.regions.count())?;
         ids.extend(self.free_regions());
-        ids.sort_unstable_by_key(|&(_, bytes)| std::cmp::Reverse(bytes));
+        sort_by_key(&mut ids, |&(id, bytes)| (std::cmp::Reverse(bytes), id));
         choose(&mut ids);
         let mut detached = Vec::new();
         detached.try_reserve_exact(ids.len())?;
         detached.extend(ids.into_iter().map(|(id, _)| self.detach(id)));
         // In address order, as the original gives them back.
-        detached.sort_unstable_by_key(|region: &Detached| region.base);
+        sort_by_key(&mut detached, |region: &Detached| region.base);
         Ok(detached)
     }
 

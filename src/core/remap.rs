@@ -12,6 +12,7 @@ use super::arena::{Arena, Want};
 use super::chunks::{ChunkId, NIL, State};
 use super::holes::Range;
 use super::lanes::{ANYONE, Lane, Note};
+use super::sort::sort_by_key;
 use super::units::UNIT;
 use crate::sys::HostMemoryExhausted;
 
@@ -481,7 +482,7 @@ impl Arena {
             donors.try_reserve(1)?;
             donors.push(donor);
         }
-        donors.sort_unstable_by_key(|donor| (std::cmp::Reverse(donor.size), donor.span.base));
+        sort_by_key(&mut donors, |donor: &Donor| (std::cmp::Reverse(donor.size), donor.span.base));
         Ok(donors)
     }
 

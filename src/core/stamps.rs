@@ -4,6 +4,7 @@
 //! that was queued before the free is then done. Until then it waits in a queue, ordered by stamp.
 
 use super::chunks::{ChunkId, Chunks, State};
+use super::sort::sort_by_key;
 use crate::sys::HostMemoryExhausted;
 use std::collections::VecDeque;
 
@@ -136,7 +137,7 @@ impl Stamps {
 
     pub(super) fn restore_order(&mut self, chunks: &Chunks) {
         self.drop_outdated(chunks);
-        self.queue.make_contiguous().sort_unstable_by_key(|entry| entry.0);
+        sort_by_key(self.queue.make_contiguous(), |entry| entry.0);
     }
 
     /// Whether a chunk waits in the queue under its stamp.

@@ -5,7 +5,7 @@ use super::listener::Listener;
 use super::slot::{Guard, Phase, Slot, waiting};
 use super::traffic::{give_back, refuse_for_a_capture, release, tell_of_release};
 use super::{Pool, captures, order, remap};
-use crate::core::arena::Arena;
+use crate::core::arena::{Arena, Parts};
 use crate::core::lanes::Stream;
 use crate::error::{Error, fail, keeping_last_error, with_last_error};
 use crate::log::{self, Level};
@@ -24,14 +24,27 @@ pub(crate) fn require_vacant(slot: &Slot, device: i32) -> Result<(), Error> {
 }
 
 /// Puts an allocator into an empty slot. No region is obtained before the first allocation.
+#[inline(never)]
 pub(crate) fn create(slot: &Slot, device: i32, resolved: Resolved) -> Result<(), Error> {
-    let mut arena = Arena::new(resolved.settings)?;
-    if let Some(granules) = resolved.backend.get().granules() {
-        arena.set_range(granules.range());
-    }
     let (limit, backend) = (resolved.settings.limit, *resolved.backend);
-    let pool = Pool {
-        arena,
+    put_in(slot, device, new_pool(device, resolved)?)?;
+    log::emit(
+        Level::Info,
+        format_args!(
+            "device {device}: created an allocator: {} backend, limit {limit} bytes",
+            backend.get().name()
+        ),
+    );
+    Ok(())
+}
+
+/// Out of line: until it is in its box the pool is on the stack.
+#[inline(never)]
+fn new_pool(device: i32, resolved: Resolved) -> Result<Box<Pool>, Error> {
+    let parts = Parts::new(resolved.settings.seed)?;
+    let guards = if resolved.guard { Some(try_box(Guards::new()?)?) } else { None };
+    let mut pool = try_box(Pool {
+        arena: Arena::with(resolved.settings, parts),
         backend: resolved.backend,
         events: Default::default(),
         forgotten: false,
@@ -41,9 +54,16 @@ pub(crate) fn create(slot: &Slot, device: i32, resolved: Resolved) -> Result<(),
         name: resolved.name,
         retry: resolved.retry,
         report_failures: resolved.report_failures,
-        guards: if resolved.guard { Some(try_box(Guards::new()?)?) } else { None },
-    };
-    let pool = try_box(pool)?;
+        guards,
+    })?;
+    if let Some(granules) = pool.backend.get().granules() {
+        pool.arena.set_range(granules.range());
+    }
+    Ok(pool)
+}
+
+#[inline(never)]
+fn put_in(slot: &Slot, device: i32, pool: Box<Pool>) -> Result<(), Error> {
     let mut guard = slot.lock();
     while guard.inner().phase != Phase::Empty {
         drop(guard);
@@ -52,14 +72,6 @@ pub(crate) fn create(slot: &Slot, device: i32, resolved: Resolved) -> Result<(),
     }
     let inner = guard.inner_mut();
     (inner.phase, inner.pool) = (Phase::of(&pool), Some(pool));
-    drop(guard);
-    log::emit(
-        Level::Info,
-        format_args!(
-            "device {device}: created an allocator: {} backend, limit {limit} bytes",
-            backend.get().name()
-        ),
-    );
     Ok(())
 }
 
