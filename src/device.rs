@@ -5,7 +5,7 @@ mod forks;
 
 use crate::core::lanes::Stream;
 use crate::core::stats::Stats;
-use crate::error::{Error, fail, with_last_error};
+use crate::error::{Error, append_to_last_error, fail};
 use crate::options::{ALLOW_GROWTH, GARBAGE_COLLECTION, Options};
 use crate::pool::listener::{self, RegionCallback};
 use crate::pool::memory::Ask;
@@ -190,7 +190,7 @@ impl Device {
         let owner = if foreign { owner() } else { None };
         let error = self.explain(error);
         if let Some(Device(owner)) = owner {
-            with_last_error(|words| fail!(error, "{words}; {addr:#x} belongs to device {owner}"));
+            append_to_last_error(format_args!("; {addr:#x} belongs to device {owner}"));
         }
         error
     }
@@ -451,7 +451,7 @@ mod tests {
         assert_eq!(device.check(), Ok(()));
         device.enter().unwrap().arena.spoil();
         assert_eq!(device.check(), Err(Error::Internal));
-        with_last_error(|words| assert!(words.contains("I4Accounting"), "{words}"));
+        crate::error::with_last_error(|words| assert!(words.contains("I4Accounting"), "{words}"));
         assert_eq!(device.free(addr), Err(Error::Internal));
         assert_eq!(device.stats().err(), Some(Error::Internal));
         assert_eq!(device.report().err(), Some(Error::Internal));

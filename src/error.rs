@@ -79,9 +79,11 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
+const NO_HOST_MEMORY: &str = "out of host memory for the allocator's own books";
+
 impl From<HostMemoryExhausted> for Error {
     fn from(_: HostMemoryExhausted) -> Self {
-        set_last_error(format_args!("out of host memory for the allocator's own books"));
+        set_last_error(format_args!("{NO_HOST_MEMORY}"));
         Error::OutOfMemory
     }
 }
@@ -89,52 +91,119 @@ impl From<HostMemoryExhausted> for Error {
 /// Longer messages are cut.
 const CAPACITY: usize = 1024;
 
-per_thread!(static WORDS: Text<CAPACITY>);
+per_thread!(static WORDS: Words);
 
-impl Local for Text<CAPACITY> {
-    const EMPTY: Self = Text::new();
+/// A thread's messages: that of its last failure, behind those of the calls that a callback has interrupted. In one buffer
+/// instead of copies in each call's frame, because threads may have small stacks.
+#[derive(Clone, Copy)]
+struct Words {
+    bytes: [u8; 2 * CAPACITY],
+    /// The message of the last failure.
+    start: usize,
+    end: usize,
+    /// Where the next message is written: behind those that are kept.
+    free: usize,
 }
 
-/// Remembers the words of a failure for this thread; without any memory for them they are lost. Out of
-/// line: its buffer does not belong on the stack of calls that succeed.
+impl Local for Words {
+    const EMPTY: Self = Words { bytes: [0; 2 * CAPACITY], start: 0, end: 0, free: 0 };
+}
+
+impl Words {
+    fn as_str(&self) -> &str {
+        str_of(&self.bytes[self.start..self.end])
+    }
+
+    fn set(&mut self, words: fmt::Arguments<'_>) {
+        (self.start, self.end) = (self.free, self.free);
+        self.append(words);
+    }
+
+    fn append(&mut self, words: fmt::Arguments<'_>) {
+        let limit = self.bytes.len().min(self.start + CAPACITY);
+        let mut rest = Rest { room: &mut self.bytes[self.end..limit], length: 0 };
+        // Cutting is no failure.
+        let _ = rest.write_fmt(words);
+        self.end += rest.length;
+    }
+}
+
+/// Remembers the message of a failure for this thread; without any memory for it, it is lost. `words` must not come from
+/// [`with_last_error`].
 #[cold]
 #[inline(never)]
 pub(crate) fn set_last_error(words: fmt::Arguments<'_>) {
-    let mut text = Text::new();
-    // Cutting is no failure.
-    let _ = text.write_fmt(words);
-    WORDS.update(|last| *last = text);
+    WORDS.update(|last| last.set(words));
 }
 
-/// The words of this thread's last failure; empty if nothing failed yet.
+/// Adds to the message of the failure that this call has just remembered.
+#[cold]
+#[inline(never)]
+pub(crate) fn append_to_last_error(words: fmt::Arguments<'_>) {
+    WORDS.update(|last| last.append(words));
+}
+
+/// The message of this thread's last failure; empty if nothing failed yet. `read` must not fail in its turn, or call a
+/// function of the program.
 pub(crate) fn with_last_error<T>(read: impl FnOnce(&str) -> T) -> T {
-    // A copy, for reading may fail in its turn.
-    let words = WORDS.get(|last| *last);
-    read(words.as_ref().map_or("", Text::as_str))
+    WORDS.with(|last| read(last.map_or("", Words::as_str)))
+}
+
+/// The same as an argument of a message to the log.
+pub(crate) struct LastError;
+
+impl fmt::Display for LastError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        with_last_error(|words| f.write_str(words))
+    }
 }
 
 /// Calls a function of the program, which may come back and fail, and keeps the words of before.
 pub(crate) fn keeping_last_error<T>(call: impl FnOnce() -> T) -> T {
-    let words = WORDS.get(|last| *last);
-    let result = call();
-    if let Some(words) = words.or(WORDS.get(|_| Text::EMPTY)) {
-        WORDS.update(|last| *last = words);
+    let _kept = Kept::new();
+    call()
+}
+
+/// What failures from now on leave as it is, until this is dropped.
+struct Kept {
+    /// `start`, `end` and `free` of before; none if the thread had no words.
+    before: Option<(usize, usize, usize)>,
+}
+
+impl Kept {
+    #[inline(never)]
+    fn new() -> Self {
+        let before = WORDS.change(|words| {
+            let before = (words.start, words.end, words.free);
+            words.free = words.free.max(words.end);
+            before
+        });
+        Kept { before }
     }
-    result
+}
+
+impl Drop for Kept {
+    #[inline(never)]
+    fn drop(&mut self) {
+        let before = self.before.unwrap_or_default();
+        WORDS.change(|words| (words.start, words.end, words.free) = before);
+    }
 }
 
 /// A failure of a step that a call may do without: with its words, which are the thread's last only once they are
 /// said.
-#[derive(Clone, Copy)]
 pub(crate) struct Unsaid {
     error: Error,
-    words: Text<CAPACITY>,
+    /// None: there was no host memory for them.
+    words: Option<String>,
 }
 
 impl Unsaid {
     /// A failure whose words are in `fail!`.
+    #[cold]
+    #[inline(never)]
     fn of(error: Error) -> Self {
-        Unsaid { error, words: WORDS.get(|last| *last).unwrap_or(Text::new()) }
+        Unsaid { error, words: to_text(format_args!("{LastError}")).ok() }
     }
 
     pub(crate) fn is(&self, error: Error) -> bool {
@@ -142,20 +211,24 @@ impl Unsaid {
     }
 
     /// It is the call's failure after all.
+    #[cold]
+    #[inline(never)]
     pub(crate) fn say(self) -> Error {
-        WORDS.update(|last| *last = self.words);
+        match self.words {
+            Some(words) => set_last_error(format_args!("{words}")),
+            None => set_last_error(format_args!("{}; {NO_HOST_MEMORY}", self.error)),
+        }
         self.error
     }
 }
 
 impl From<HostMemoryExhausted> for Unsaid {
-    fn from(exhausted: HostMemoryExhausted) -> Self {
-        keeping_last_error(|| Unsaid::of(exhausted.into()))
+    fn from(_: HostMemoryExhausted) -> Self {
+        Unsaid { error: Error::OutOfMemory, words: None }
     }
 }
 
 /// Does something that a call may do without. A success leaves the last error, whatever failed on the way.
-#[allow(clippy::result_large_err)] // Only where nothing is in a hurry.
 pub(crate) fn unsaid<T>(step: impl FnOnce() -> Result<T, Error>) -> Result<T, Unsaid> {
     keeping_last_error(|| step().map_err(Unsaid::of))
 }
@@ -193,12 +266,46 @@ fn str_of(bytes: &[u8]) -> &str {
 
 impl<const N: usize> Write for Text<N> {
     fn write_str(&mut self, part: &str) -> fmt::Result {
-        let room = N - self.length;
+        let mut rest = Rest { room: &mut self.bytes[self.length..], length: 0 };
+        let written = rest.write_str(part);
+        self.length += rest.length;
+        written
+    }
+}
+
+/// The rest of a buffer, and how much of it is filled.
+struct Rest<'a> {
+    room: &'a mut [u8],
+    length: usize,
+}
+
+impl Write for Rest<'_> {
+    fn write_str(&mut self, part: &str) -> fmt::Result {
+        let room = self.room.len() - self.length;
         let cut = (0..=part.len().min(room)).rev().find(|&at| part.is_char_boundary(at)).unwrap_or(0);
-        self.bytes[self.length..self.length + cut].copy_from_slice(&part.as_bytes()[..cut]);
+        self.room[self.length..self.length + cut].copy_from_slice(&part.as_bytes()[..cut]);
         self.length += cut;
         if cut == part.len() { Ok(()) } else { Err(fmt::Error) }
     }
+}
+
+/// A `String` whose growth may fail instead of aborting.
+#[derive(Default)]
+pub(crate) struct Fallible(pub(crate) String);
+
+impl Write for Fallible {
+    fn write_str(&mut self, part: &str) -> fmt::Result {
+        self.0.try_reserve(part.len()).map_err(|_| fmt::Error)?;
+        self.0.push_str(part);
+        Ok(())
+    }
+}
+
+/// A message in memory of its own.
+pub(crate) fn to_text(words: fmt::Arguments<'_>) -> Result<String, HostMemoryExhausted> {
+    let mut text = Fallible::default();
+    text.write_fmt(words).map_err(|_| HostMemoryExhausted)?;
+    Ok(text.0)
 }
 
 #[cfg(test)]
@@ -224,6 +331,41 @@ mod tests {
         })
         .join()
         .unwrap();
+    }
+
+    #[test]
+    fn words_are_kept_however_deep_callbacks_nest() {
+        let words = || with_last_error(str::to_owned);
+        let long = "w".repeat(CAPACITY + 1);
+        let _ = fail!(Error::Busy, "first");
+        keeping_last_error(|| {
+            assert_eq!(words(), "first");
+            keeping_last_error(|| {
+                let _ = fail!(Error::Busy, "third");
+                append_to_last_error(format_args!(", and more"));
+                assert_eq!(words(), "third, and more");
+            });
+            assert_eq!(words(), "first");
+            let _ = fail!(Error::Busy, "{long}");
+            assert_eq!(words(), long[1..]);
+            keeping_last_error(|| {
+                let _ = fail!(Error::Busy, "{long}");
+                assert_eq!(words(), long[1 + "first".len()..], "as far as there is room");
+                keeping_last_error(|| fail!(Error::Busy, "without room"));
+            });
+            assert_eq!(words(), long[1..]);
+        });
+        assert_eq!(words(), "first");
+        let _ = fail!(Error::Busy, "second");
+        assert_eq!(words(), "second");
+    }
+
+    #[test]
+    fn a_panic_in_a_callback_leaves_the_words() {
+        let _ = fail!(Error::Busy, "before");
+        let panics = || keeping_last_error(|| panic!("{}", fail!(Error::Internal, "inside")));
+        assert!(std::panic::catch_unwind(panics).is_err());
+        with_last_error(|words| assert_eq!(words, "before"));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! Nothing is logged while an allocator is locked, for a callback may do anything.
 
-use crate::error::{Text, keeping_last_error};
+use crate::error::{Text, keeping_last_error, to_text};
 use crate::sys::{self, env};
 use std::ffi::{c_char, c_void};
 use std::fmt::{self, Write};
@@ -88,14 +88,25 @@ pub(crate) fn is_wanted(level: Level) -> bool {
     level as u8 <= wanted
 }
 
-/// Writes one message, if somebody wants messages of that level. Not for the allocation path.
+/// Writes one message, if somebody wants messages of that level. Not for the allocation path. The text is made in host
+/// memory, because the calling thread's stack may be small.
 pub(crate) fn emit(level: Level, words: fmt::Arguments<'_>) {
     if is_wanted(level) {
-        let mut text = Text::<2048>::new();
-        // Cutting is no failure.
-        let _ = text.write_fmt(words);
-        emit_text(level, text.as_str());
+        match to_text(words) {
+            Ok(text) => emit_text(level, &text),
+            Err(_) => emit_cut(level, words),
+        }
     }
+}
+
+/// What there is room for without host memory.
+#[cold]
+#[inline(never)]
+fn emit_cut(level: Level, words: fmt::Arguments<'_>) {
+    let mut text = Text::<512>::new();
+    // Cutting is no failure.
+    let _ = text.write_fmt(words);
+    emit_text(level, text.as_str());
 }
 
 /// As [`emit`], for text of any length.

@@ -2,7 +2,7 @@
 
 use super::adapters::note;
 use super::types::bfc_status_t;
-use crate::error::{Error, fail, set_last_error, with_last_error};
+use crate::error::{Error, LastError, fail, set_last_error};
 use crate::log::{self, Level};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -40,7 +40,7 @@ pub(super) fn or_log<T>(name: &str, failed: T, work: impl FnOnce() -> Result<T, 
 #[cold]
 fn log_failure(name: &str) {
     if log::is_wanted(Level::Error) {
-        with_last_error(|words| log::emit(Level::Error, format_args!("{name}: {words}")));
+        log::emit(Level::Error, format_args!("{name}: {LastError}"));
     }
 }
 
@@ -71,6 +71,7 @@ pub(super) unsafe fn status_and<T: Copy>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::with_last_error;
 
     #[test]
     fn a_panic_becomes_a_status_and_the_result_is_written() {

@@ -36,7 +36,7 @@ use crate::core::chunks::{ChunkId, NIL, State};
 use crate::core::lanes::Stream;
 use crate::core::remap::Plan;
 use crate::core::units::round_up;
-use crate::error::{Error, Text};
+use crate::error::Error;
 use crate::report::Guarding;
 use crate::sys::HostMemoryExhausted;
 
@@ -58,7 +58,8 @@ pub(crate) struct Guards {
     at_work: Option<(u64, Option<u64>)>,
     violations: u64,
     unchecked: u64,
-    last: Text<{ words::LENGTH }>,
+    /// The last violation in words.
+    last: String,
     /// A failure of the driver was said aloud; it goes on failing mostly.
     warned: bool,
 }
@@ -71,13 +72,13 @@ impl Guards {
             at_work: None,
             violations: 0,
             unchecked: 0,
-            last: Text::new(),
+            last: String::new(),
             warned: false,
         })
     }
 
     pub(super) fn summary(&self) -> Guarding<'_> {
-        Guarding { violations: self.violations, unchecked: self.unchecked, last: self.last.as_str() }
+        Guarding { violations: self.violations, unchecked: self.unchecked, last: &self.last }
     }
 
     /// All memory is gone, and its guards.
@@ -193,6 +194,7 @@ pub(super) fn make_room(guard: &mut Guard<'_>) -> Result<(), HostMemoryExhausted
 
 /// Writes the guards of a chunk that was taken just now, and what shows that nobody has written to it yet. Gives the
 /// pool back if all of it, and the chunk too, was gone by then.
+#[inline(never)]
 pub(super) fn hand_out(mut guard: Guard<'_>, addr: u64, stream: Stream) -> Result<Option<Guard<'_>>, Error> {
     let Some(id) = guard.arena.chunk_in_use(addr) else { return Ok(None) };
     // Until they are written.

@@ -109,13 +109,22 @@ impl<T: Local> PerThread<T> {
 
     /// This thread's value, if it has one. `read` must not come back here.
     pub(crate) fn get<R>(&self, read: impl FnOnce(&T) -> R) -> Option<R> {
-        let block = Self::own_block(self.key.load(Acquire).checked_sub(1)?)?;
-        // SAFETY: only this thread touches the value, and `read` does not do it again.
-        Some(read(unsafe { &*block.value.get() }))
+        self.with(|value| value.map(read))
     }
 
-    /// Changes this thread's value; `None` if it has none and no memory for one. `change` must not come
-    /// back here.
+    /// The same, also where there is none.
+    pub(crate) fn with<R>(&self, read: impl FnOnce(Option<&T>) -> R) -> R {
+        // SAFETY: only this thread touches the value, and `read` does not do it again.
+        read(self.present().map(|block| unsafe { &*block.value.get() }))
+    }
+
+    /// Changes this thread's value, if it has one. `change` must not come back here.
+    pub(crate) fn change<R>(&self, change: impl FnOnce(&mut T) -> R) -> Option<R> {
+        // SAFETY: only this thread touches the value, and `change` does not do it again.
+        self.present().map(|block| change(unsafe { &mut *block.value.get() }))
+    }
+
+    /// As [`Self::change`]; a thread without a value gets one. `None` if there is no memory for it.
     pub(crate) fn update<R>(&self, change: impl FnOnce(&mut T) -> R) -> Option<R> {
         let key = self.make_key()?;
         let block = match Self::own_block(key) {
@@ -124,6 +133,10 @@ impl<T: Local> PerThread<T> {
         };
         // SAFETY: only this thread touches the value, and `change` does not do it again.
         Some(change(unsafe { &mut *block.value.get() }))
+    }
+
+    fn present(&self) -> Option<&Block<T>> {
+        Self::own_block(self.key.load(Acquire).checked_sub(1)?)
     }
 
     fn own_block<'a>(key: libc::pthread_key_t) -> Option<&'a Block<T>> {

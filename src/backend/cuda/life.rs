@@ -17,7 +17,7 @@ use super::calls::{self, Failure};
 use super::context::within;
 use crate::backend::life::Life;
 use crate::backend::{AnyBackend, Granted};
-use crate::error::{Error, with_last_error};
+use crate::error::{Error, LastError};
 use crate::log::{self, Level};
 use cuda_sys::{
     CUDA_ERROR_CONTEXT_IS_DESTROYED, CUDA_ERROR_INVALID_CONTEXT, CUDA_ERROR_INVALID_VALUE,
@@ -127,7 +127,7 @@ impl Cuda {
             && !failure.is_the_end()
         {
             let error = failure.explain(self.driver);
-            with_last_error(|words| log::emit(Level::Error, format_args!("{}: {words}", error.text())));
+            log::emit(Level::Error, format_args!("{}: {LastError}", error.text()));
         }
     }
 

@@ -3,15 +3,11 @@
 use super::work::{Damage, Hindrance};
 use super::{Neighbour, ROOM};
 use crate::core::chunks::ChunkId;
-use crate::error::{Error, Text};
+use crate::error::{Error, to_text};
 use crate::log::{self, Level};
 use crate::pool::Pool;
+use crate::sys::HostMemoryExhausted;
 use std::fmt::{self, Write};
-
-/// Of a violation; enough for two names.
-pub(super) const LENGTH: usize = 1024;
-/// Of a driver's failure.
-pub(super) const FAILURE: usize = 256;
 
 /// Which guard of a chunk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,41 +27,43 @@ pub(super) struct Violation {
 /// What is to be said once the lock is open. A check of very many damaged guards says the first, and counts all.
 #[derive(Default)]
 pub(super) struct Messages {
-    texts: Vec<(Level, Text<LENGTH>)>,
+    texts: Vec<(Level, String)>,
     more: u64,
 }
 
 impl Messages {
     const MOST: usize = 16;
 
-    fn add(&mut self, level: Level, text: Text<LENGTH>) {
+    fn add(&mut self, level: Level, text: Result<String, HostMemoryExhausted>) {
         if !log::is_wanted(level) {
             return;
         }
-        if self.texts.len() < Self::MOST && self.texts.try_reserve(1).is_ok() {
-            self.texts.push((level, text));
-        } else {
-            self.more += 1;
+        match text {
+            Ok(text) if self.texts.len() < Self::MOST && self.texts.try_reserve(1).is_ok() => {
+                self.texts.push((level, text));
+            }
+            _ => self.more += 1,
         }
     }
 
     /// Counts a damaged guard.
+    #[inline(never)]
     pub(super) fn add_violation(&mut self, pool: &mut Pool, violation: &Violation) {
-        let mut text = Text::new();
-        // Cutting is no failure.
-        let _ = write(&mut text, pool, violation);
+        let text = to_text(format_args!("{}", InWords { pool, violation }));
+        let copy = text.as_ref().ok().and_then(|text| to_text(format_args!("{text}")).ok());
         let guards = pool.guards();
         guards.violations += 1;
-        guards.last = text;
+        if let Some(copy) = copy {
+            guards.last = copy;
+        }
         self.add(Level::Error, text);
     }
 
     /// Something could not be done: once aloud, for what failed goes on failing mostly.
+    #[inline(never)]
     pub(super) fn add_hindrance(&mut self, pool: &mut Pool, hindrance: &Hindrance, what: &str) {
-        let mut text = Text::new();
-        let (device, name) = (pool.device, &pool.name);
-        let _ = write!(text, "{name}, device {device}: guards {what}: ");
-        let _ = text.write_str(hindrance.words.as_str());
+        let (device, name, why) = (pool.device, &pool.name, hindrance.why());
+        let text = to_text(format_args!("{name}, device {device}: guards {what}: {why}"));
         // At the end of the process the driver is down, and that is no matter.
         let is_failure = hindrance.error.is_some_and(|error| error != Error::ShuttingDown);
         let aloud = is_failure && !std::mem::replace(&mut pool.guards().warned, true);
@@ -73,13 +71,25 @@ impl Messages {
     }
 
     /// With the allocator unlocked: whoever listens may call anything.
+    #[inline(never)]
     pub(super) fn emit(self) {
         for (level, text) in &self.texts {
-            log::emit(*level, format_args!("{}", text.as_str()));
+            log::emit_text(*level, text);
         }
         if self.more != 0 {
             log::emit(Level::Error, format_args!("and {} more damaged guards", self.more));
         }
+    }
+}
+
+struct InWords<'a> {
+    pool: &'a Pool,
+    violation: &'a Violation,
+}
+
+impl fmt::Display for InWords<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write(f, self.pool, self.violation)
     }
 }
 

@@ -1,15 +1,14 @@
 //! What is done with the lock open: waiting for the device, filling, looking.
 
+use super::GUARD;
 use super::words::Side;
-use super::{GUARD, words};
 use crate::backend::Backend;
 use crate::backend::memory::Memory;
 use crate::backend::order::Stream;
-use crate::error::{Error, Text, fail, keeping_last_error, with_last_error};
+use crate::error::{Error, LastError, fail, keeping_last_error, to_text};
 use crate::pool::captures::Permission;
 use crate::pool::order::is_one_captured;
 use crate::sys::HostMemoryExhausted;
-use std::fmt::Write;
 
 #[derive(Clone, Copy)]
 pub(super) struct Range {
@@ -73,7 +72,17 @@ pub(super) struct Hindrance {
     /// None: a stream is captured, or its capture announced, and until that ends nothing may be waited for. Nothing
     /// was written then.
     pub(super) error: Option<Error>,
-    pub(super) words: Text<{ words::FAILURE }>,
+    /// None: there was no host memory for them.
+    words: Option<String>,
+}
+
+impl Hindrance {
+    pub(super) fn why(&self) -> &str {
+        match self.error {
+            None => "a stream is captured, or about to be",
+            Some(error) => self.words.as_deref().unwrap_or(error.text()),
+        }
+    }
 }
 
 /// The streams that are not captured if the device may be waited for; none if it may not.
@@ -85,15 +94,12 @@ pub(super) fn when_idle(
     streams: ToAsk,
     work: impl FnOnce(&dyn Memory) -> Result<(), Error>,
 ) -> Option<Hindrance> {
-    keeping_last_error(|| {
-        let mut words = Text::new();
-        // Cutting is no failure.
-        let (error, _) = match try_when_idle(backend, streams, work) {
-            Ok(true) => return None,
-            Ok(false) => (None, words.write_str("a stream is captured, or about to be")),
-            Err(error) => (Some(error), with_last_error(|text| words.write_str(text))),
-        };
-        Some(Hindrance { error, words })
+    keeping_last_error(|| match try_when_idle(backend, streams, work) {
+        Ok(true) => None,
+        Ok(false) => Some(Hindrance { error: None, words: None }),
+        Err(error) => {
+            Some(Hindrance { error: Some(error), words: to_text(format_args!("{LastError}")).ok() })
+        }
     })
 }
 

@@ -118,7 +118,6 @@ impl Guard<'_> {
         })
     }
 
-    #[allow(clippy::result_large_err)] // The driver is in no hurry.
     fn with_order<T: Default>(
         self,
         what: What,

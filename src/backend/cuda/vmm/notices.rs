@@ -2,7 +2,7 @@
 
 use crate::backend::cuda::Cuda;
 use crate::backend::cuda::calls::Failure;
-use crate::error::{keeping_last_error, with_last_error};
+use crate::error::{LastError, keeping_last_error};
 use crate::log::{self, Level};
 use std::ffi::c_int;
 
@@ -53,28 +53,26 @@ impl Notice {
         | Self::NoRdma { failure }) = self;
         // The text is the thread's last error then.
         let _ = failure.explain(cuda.driver);
-        with_last_error(|why| {
-            let warn = |message| log::emit(Level::Warn, message);
-            match self {
-                Self::Uncounted { .. } => warn(format_args!(
-                    "device {own}: its memory is not accessible to devices with higher ordinals: {why}"
-                )),
-                Self::Unanswered { ordinal, .. } => {
-                    warn(format_args!(
-                        "device {own}: its memory is not accessible to device {ordinal}: {why}"
-                    ));
-                }
-                Self::Refused { ordinal, again: true, .. } => warn(format_args!(
-                    "device {own}: memory that was mapped is not accessible to device {ordinal}; the next mapping tries \
-                     again: {why}"
-                )),
-                Self::Refused { ordinal, again: false, .. } => warn(format_args!(
-                    "device {own}: memory that is mapped from now on is not accessible to device {ordinal}: {why}"
-                )),
-                Self::NoRdma { .. } => warn(format_args!(
-                    "device {own}: memory is allocated without the flag for GPUDirect RDMA: {why}"
-                )),
+        let warn = |message| log::emit(Level::Warn, message);
+        match self {
+            Self::Uncounted { .. } => warn(format_args!(
+                "device {own}: its memory is not accessible to devices with higher ordinals: {LastError}"
+            )),
+            Self::Unanswered { ordinal, .. } => {
+                warn(format_args!(
+                    "device {own}: its memory is not accessible to device {ordinal}: {LastError}"
+                ));
             }
-        });
+            Self::Refused { ordinal, again: true, .. } => warn(format_args!(
+                "device {own}: memory that was mapped is not accessible to device {ordinal}; the next mapping tries \
+                     again: {LastError}"
+            )),
+            Self::Refused { ordinal, again: false, .. } => warn(format_args!(
+                "device {own}: memory that is mapped from now on is not accessible to device {ordinal}: {LastError}"
+            )),
+            Self::NoRdma { .. } => warn(format_args!(
+                "device {own}: memory is allocated without the flag for GPUDirect RDMA: {LastError}"
+            )),
+        }
     }
 }
