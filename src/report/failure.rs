@@ -1,9 +1,10 @@
 //! The report for a person who ran out of memory.
 
-use super::{Bytes, Guarding, Subject, occupancy, tally};
+use super::tally::{self, BinTally};
+use super::{Bytes, Guarding, Subject, occupancy};
 use crate::core::arena::{Arena, Want};
 use crate::core::stats::{FailureCause, Failures};
-use crate::core::units::{UNIT, bin_floor};
+use crate::core::units::{NUM_BINS, UNIT, bin_floor};
 use crate::sys::clock::monotonic_ms;
 use std::fmt::{self, Write};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -143,8 +144,8 @@ pub(crate) fn write(out: &mut dyn Write, subject: &Subject<'_>, verdict: Option<
     line(out, "peak in use", stats.peak_bytes_in_use)?;
     line(out, "largest allocation", stats.largest_alloc_size)?;
     line(out, "host memory for books", stats.metadata_bytes)?;
-    let percent = fragmentation(free, stats.largest_free_block_bytes) * 100.0;
-    writeln!(out, "  fragmentation {percent:.1}% (1 - largest free chunk / free)")?;
+    let (whole, tenth) = fragmentation_permille(free, stats.largest_free_block_bytes);
+    writeln!(out, "  fragmentation {whole}.{tenth}% (1 - largest free chunk / free)")?;
     let (chunks, regions) = (stats.num_chunks, stats.num_regions);
     writeln!(out, "  {chunks} chunks, {} of them free, in {regions} regions", stats.num_free_chunks)?;
     let (allocs, frees, failures) = (stats.num_allocs, stats.num_frees, stats.num_failures);
@@ -229,7 +230,9 @@ fn write_failures(out: &mut dyn Write, failures: &Failures) -> fmt::Result {
 
 fn write_bins(out: &mut dyn Write, arena: &Arena) -> fmt::Result {
     writeln!(out, "  bin      from    chunks    in use         bytes  bytes in use     requested")?;
-    for (number, bin) in tally::bins(arena).iter().enumerate().filter(|(_, bin)| bin.chunks != 0) {
+    let mut bins = [BinTally::default(); NUM_BINS];
+    tally::bins(arena, &mut bins);
+    for (number, bin) in bins.iter().enumerate().filter(|(_, bin)| bin.chunks != 0) {
         write!(out, "  {number:>3} {:>9}", Bytes(bin_floor(number)).to_text().as_str())?;
         write!(out, " {:>9} {:>9}", bin.chunks, bin.chunks_in_use)?;
         for bytes in [bin.bytes, bin.bytes_in_use, bin.bytes_requested] {
@@ -266,6 +269,14 @@ pub(crate) fn fragmentation(free: u64, largest: u64) -> f64 {
     if free == 0 { 0.0 } else { 1.0 - largest as f64 / free as f64 }
 }
 
+/// The same in percent, rounded to tenths. Without floating point, which takes 2 KiB of stack to format.
+fn fragmentation_permille(free: u64, largest: u64) -> (u64, u64) {
+    let (free, largest) = (u128::from(free), u128::from(largest));
+    let held = free.saturating_sub(largest) * 1000 + free / 2;
+    let permille = held.checked_div(free).unwrap_or(0) as u64;
+    (permille / 10, permille % 10)
+}
+
 impl Bytes {
     /// For alignment in a column, which `Display` of a struct does not do by itself.
     fn to_text(&self) -> crate::error::Text<24> {
@@ -278,6 +289,13 @@ impl Bytes {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn fragmentation_is_rounded_to_tenths_of_a_percent() {
+        let percent = [(0, 0), (8, 8), (8, 7), (3, 1), (3000, 1), (u64::MAX, 1)]
+            .map(|(free, largest)| fragmentation_permille(free, largest));
+        assert_eq!(percent, [(0, 0), (0, 0), (12, 5), (66, 7), (100, 0), (100, 0)]);
+    }
 
     #[test]
     fn one_report_in_ten_seconds() {

@@ -1,10 +1,11 @@
 //! The memory map as JSON. The schema is in docs/memory-map.md; `schema` counts its versions.
 
-use super::{Guarding, Subject, failure, tally};
+use super::tally::{self, BinTally};
+use super::{Guarding, Subject, failure};
 use crate::core::arena::Arena;
 use crate::core::chunks::{ChunkId, NIL, State};
 use crate::core::stats::Failures;
-use crate::core::units::{bin_floor, bin_of};
+use crate::core::units::{NUM_BINS, bin_floor, bin_of};
 use std::fmt::{self, Write};
 
 pub(crate) fn write(out: &mut dyn Write, subject: &Subject<'_>) -> fmt::Result {
@@ -85,7 +86,9 @@ fn write_failures(out: &mut dyn Write, failures: &Failures) -> fmt::Result {
 
 fn write_bins(out: &mut dyn Write, arena: &Arena) -> fmt::Result {
     out.write_str("\"bins\":[")?;
-    for (number, bin) in tally::bins(arena).iter().enumerate() {
+    let mut bins = [BinTally::default(); NUM_BINS];
+    tally::bins(arena, &mut bins);
+    for (number, bin) in bins.iter().enumerate() {
         let comma = if number == 0 { "" } else { "," };
         write!(out, "{comma}{{\"bin\":{number},\"from\":{},\"chunks\":{},", bin_floor(number), bin.chunks)?;
         write!(out, "\"chunks_in_use\":{},\"bytes\":{},", bin.chunks_in_use, bin.bytes)?;

@@ -9,6 +9,7 @@ pub(crate) mod occupancy;
 mod tally;
 
 use crate::core::arena::Arena;
+use crate::error::Fallible;
 use crate::sys::HostMemoryExhausted;
 use std::fmt;
 
@@ -41,19 +42,13 @@ impl fmt::Display for Bytes {
         let power = (self.0.max(1).ilog2() / 10) as usize;
         match power.checked_sub(1).and_then(|unit| units.get(unit)) {
             None => write!(f, "{} B", self.0),
-            Some(unit) => write!(f, "{:.2} {unit}", self.0 as f64 / (1u64 << (power * 10)) as f64),
+            // Without floating point, which takes 2 KiB of stack to format.
+            Some(unit) => {
+                let one = 1u128 << (power * 10);
+                let hundredths = ((u128::from(self.0) * 100 + one / 2) / one) as u64;
+                write!(f, "{}.{:02} {unit}", hundredths / 100, hundredths % 100)
+            }
         }
-    }
-}
-
-/// A `String` whose growth may fail instead of aborting.
-struct Fallible(String);
-
-impl fmt::Write for Fallible {
-    fn write_str(&mut self, part: &str) -> fmt::Result {
-        self.0.try_reserve(part.len()).map_err(|_| fmt::Error)?;
-        self.0.push_str(part);
-        Ok(())
     }
 }
 
@@ -61,7 +56,7 @@ impl fmt::Write for Fallible {
 pub(crate) fn to_string(
     write: impl FnOnce(&mut dyn fmt::Write) -> fmt::Result,
 ) -> Result<String, HostMemoryExhausted> {
-    let mut text = Fallible(String::new());
+    let mut text = Fallible::default();
     write(&mut text).map_err(|_| HostMemoryExhausted)?;
     Ok(text.0)
 }

@@ -3,6 +3,7 @@
 use crate::core::arena::Arena;
 use crate::core::chunks::{ChunkId, State};
 use crate::core::lanes::Stream;
+use crate::core::sort::sort_by_key;
 use crate::core::units::{NUM_BINS, bin_of};
 use crate::sys::HostMemoryExhausted;
 
@@ -16,8 +17,8 @@ pub(super) struct BinTally {
     pub(super) bytes_requested: u64,
 }
 
-pub(super) fn bins(arena: &Arena) -> [BinTally; NUM_BINS] {
-    let mut bins = [BinTally::default(); NUM_BINS];
+/// Into an array of the caller's, of which there is then one on the stack.
+pub(super) fn bins(arena: &Arena, bins: &mut [BinTally; NUM_BINS]) {
     for id in arena.chunks().ids().filter(|&id| !arena.is_unmapped(id)) {
         let size = arena.chunks().size(id);
         let bin = &mut bins[bin_of(size)];
@@ -29,7 +30,6 @@ pub(super) fn bins(arena: &Arena) -> [BinTally; NUM_BINS] {
             bin.bytes_requested += arena.chunks().cold(id).requested;
         }
     }
-    bins
 }
 
 /// How many bytes are free and in quarantine, or free for other streams and private pools only.
@@ -70,6 +70,6 @@ pub(super) fn holders(arena: &Arena) -> Result<Vec<Holder>, HostMemoryExhausted>
         holder.last_step = holder.last_step.max(tag.step);
     }
     holders.retain(|holder| holder.chunks != 0);
-    holders.sort_unstable_by_key(|holder| std::cmp::Reverse(holder.bytes));
+    sort_by_key(&mut holders, |holder| (std::cmp::Reverse(holder.bytes), holder.name));
     Ok(holders)
 }
