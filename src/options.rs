@@ -140,6 +140,7 @@ impl Options<'_> {
 
     /// Fills in what the options, which have been checked, leave open. `default_flags` apply where neither
     /// they nor the environment say anything.
+    #[inline(never)]
     pub(crate) fn resolve(&self, device: i32, default_flags: u32) -> Result<Resolved, Error> {
         let options = self.with_environment(default_flags);
         let flags = options.flags;
@@ -213,6 +214,7 @@ impl Options<'_> {
     }
 
     /// The environment counts for what the options leave 0; what is malformed there is ignored.
+    #[inline(never)]
     fn with_environment(&self, default_flags: u32) -> Self {
         let mut options = *self;
         if options.backend == BackendKind::Auto {
@@ -268,6 +270,7 @@ impl Options<'_> {
         }
     }
 
+    #[inline(never)]
     fn choose_backend(&self, device: i32) -> Result<Owned, Error> {
         let kind = match (self.backend, device) {
             (BackendKind::Auto, 256) => BackendKind::Host,

@@ -12,6 +12,7 @@ impl Options<'_> {
     }
 
     /// Bytes, else a share of the backend's total, else what there is now.
+    #[inline(never)]
     pub(super) fn choose_limit(&self, backend: &dyn Backend) -> Result<u64, Error> {
         if self.memory_limit != 0 {
             return Ok(self.memory_limit);

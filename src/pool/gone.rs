@@ -26,6 +26,7 @@ pub(crate) fn tell(slot: &Slot) -> Result<(), Error> {
 
 /// Looks whether the memory is there still, where it can be gone. Before a request fails: as long as nothing is asked
 /// of the driver, a pool that is full knows nothing.
+#[inline(never)]
 pub(super) fn look(mut guard: Guard<'_>, told: bool) -> Guard<'_> {
     // Others may give back region after region while they are asked for.
     const ROUNDS: u32 = 16;
@@ -79,6 +80,7 @@ pub(super) fn forget_if_over(mut guard: Guard<'_>) -> Guard<'_> {
 }
 
 /// Has the backend begin anew for a request of so many bytes, if its memory is gone. No call of the old life is under way then.
+#[inline(never)]
 pub(super) fn renewed(mut guard: Guard<'_>, requested: u64) -> Result<Guard<'_>, Error> {
     while guard.is_over() {
         if guard.is_calling() {

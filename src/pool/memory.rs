@@ -141,14 +141,23 @@ fn refuse_alignment(mut guard: Guard<'_>, want: &Want<'_>) -> Error {
 }
 
 #[cold]
-fn alloc_slowly(mut guard: Guard<'_>, want: &Want<'_>, held_only: bool) -> Result<u64, Error> {
+fn alloc_slowly(guard: Guard<'_>, want: &Want<'_>, held_only: bool) -> Result<u64, Error> {
+    match search(guard, want, held_only)? {
+        Outcome::Served(addr) => Ok(addr),
+        Outcome::Exhausted(guard) => Err(give_up(guard, want)),
+    }
+}
+
+/// Out of line, so that a report of the failure does not come on top of its frame.
+#[inline(never)]
+fn search<'a>(mut guard: Guard<'a>, want: &Want<'_>, held_only: bool) -> Attempt<'a> {
     let begun_in = guard.arena.life();
     let (mut deadline, mut looked) = (None, false);
     let mut tried = Tried { held_only, begun_in, ..Tried::default() };
     loop {
         guard = match attempt(guard, want, &mut tried)? {
-            Outcome::Served(addr) => return Ok(addr),
             Outcome::Exhausted(guard) => guard,
+            served => return Ok(served),
         };
         if held_only {
             // The caller has other ways, so it is no failure to count.
@@ -165,10 +174,10 @@ fn alloc_slowly(mut guard: Guard<'_>, want: &Want<'_>, held_only: bool) -> Resul
         };
         let Some(left) = left else {
             if looked || guard.backend.get().life().is_none() {
-                return Err(match tried.failure {
-                    Some(failure) => guard.fail(failure.say(), want.requested),
-                    None => give_up(guard, want),
-                });
+                return match tried.failure {
+                    Some(failure) => Err(guard.fail(failure.say(), want.requested)),
+                    None => Ok(Outcome::Exhausted(guard)),
+                };
             }
             // The last attempt again comes behind it, for the lock was open.
             looked = true;
@@ -278,6 +287,7 @@ impl Tried {
 }
 
 /// The best chunk there is now, if any.
+#[inline(never)]
 fn take<'a>(mut guard: Guard<'a>, want: &Want<'_>) -> Attempt<'a> {
     if guard.is_guarded() {
         guard = guarded::turn(guard)?;
@@ -430,6 +440,7 @@ fn with_room_to_align(want: &Want<'_>) -> u64 {
 
 /// Makes room of what is idle: moves granules, or gives wholly free regions back so that the backend can make a larger
 /// one of them. Returns whether the search is to begin again; where it is not, the lock has been held since the last.
+#[inline(never)]
 fn collect<'a>(
     mut guard: Guard<'a>,
     want: &Want<'_>,
@@ -482,6 +493,7 @@ fn is_worth_synchronizing(guard: &Guard<'_>, want: &Want<'_>) -> bool {
 }
 
 /// Nothing helped: count, say why, and write a report if somebody wants one.
+#[inline(never)]
 fn give_up(mut guard: Guard<'_>, want: &Want<'_>) -> Error {
     let verdict = report::failure::Verdict::new(&guard.arena, want);
     guard.arena.count_failure(want.requested, verdict.cause());

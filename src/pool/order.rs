@@ -111,6 +111,7 @@ pub(super) type Ordered<'a, T = ()> = Result<(Guard<'a>, Result<T, Unsaid>), Err
 /// Whether some stream is captured that the pool knows, the calling thread's own default stream and that of all
 /// included, for which those wait that block. What waits for the device would break that capture, giving memory back
 /// too. False without a device.
+#[inline(never)]
 pub(super) fn is_any_captured<'a>(mut guard: Guard<'a>, stream: Stream) -> Ordered<'a, bool> {
     let (mut gone, mut uncaptured): (Vec<Stream>, Vec<Stream>) = (Vec::new(), Vec::new());
     let streams = guard.live_streams(stream).and_then(|streams| {
@@ -153,6 +154,7 @@ fn drop_destroyed(guard: &mut Guard<'_>, stream: Stream) {
 /// Waits until the device's own context is idle: then none of its work touches anything that was free before. False
 /// where it may not wait: a stream is captured, or any but `stream` may be at any time. True without a device. Nothing is
 /// learnt of streams of other contexts; what was freed or used there has events.
+#[inline(never)]
 pub(super) fn synchronize<'a>(mut guard: Guard<'a>, stream: Stream) -> Ordered<'a, bool> {
     if guard.backend.get().order().is_none() {
         return Ok((guard, Ok(true)));
@@ -204,6 +206,7 @@ pub(super) fn synchronize<'a>(mut guard: Guard<'a>, stream: Stream) -> Ordered<'
 /// The last step before a request fails: as [`synchronize`], and waits for what is left of other contexts. That may be work
 /// which was queued long after the frees, and which itself waits for what this thread does next. So nothing else is left
 /// to try by now, and the log has the reason where a program hangs here.
+#[inline(never)]
 pub(super) fn wait_for_all<'a>(mut guard: Guard<'a>, want: &Want<'_>) -> Ordered<'a, bool> {
     if log::is_wanted(Level::Warn) && !guard.is_capture_announced(want.stream) {
         let (device, bytes) = (guard.device, want.requested);
@@ -227,6 +230,7 @@ pub(super) fn wait_for_all<'a>(mut guard: Guard<'a>, want: &Want<'_>) -> Ordered
 }
 
 /// Whether what waits for the device may be done: no stream is captured, and none but `stream` is announced to be.
+#[inline(never)]
 pub(super) fn may_disturb<'a>(mut guard: Guard<'a>, stream: Stream) -> Ordered<'a, bool> {
     if guard.is_capture_announced(stream) {
         return Ok((guard, Ok(false)));
@@ -240,6 +244,7 @@ pub(super) fn may_disturb<'a>(mut guard: Guard<'a>, stream: Stream) -> Ordered<'
 
 /// Asks for the contexts of streams whose work free memory waits for, as far as they are not known: nothing could be
 /// recorded there yet.
+#[inline(never)]
 fn learn_contexts(mut guard: Guard<'_>) -> Ordered<'_> {
     let mut unknown: Vec<(Lane, Stream, Option<Context>)> = match list(guard.arena.lane_count()) {
         Ok(unknown) => unknown,
@@ -288,6 +293,7 @@ pub(super) fn leave_alone(mut guard: Guard<'_>) -> Result<(), Error> {
 }
 
 /// The stream is about to end: the last event on it, which stands for all that was freed there and that will be.
+#[inline(never)]
 pub(crate) fn forget<'a>(
     mut guard: Guard<'a>,
     stream: Stream,

@@ -12,11 +12,12 @@ use crate::backend::granules::Granules;
 use crate::core::arena::Want;
 use crate::core::lanes::Stream;
 use crate::core::remap::{New, Piece, Plan, bytes};
-use crate::error::{Error, Unsaid, keeping_last_error, unsaid};
+use crate::error::{Error, LastError, Unsaid, keeping_last_error, unsaid};
 use crate::log::{self, Level};
 use crate::sys::HostMemoryExhausted;
 
 /// Maps what a request needs, if the limit leaves so much.
+#[inline(never)]
 pub(super) fn grow<'a>(
     guard: Guard<'a>,
     want: &Want<'_>,
@@ -29,6 +30,7 @@ pub(super) fn grow<'a>(
 }
 
 /// Moves granules that are idle to where they make room for a request.
+#[inline(never)]
 pub(super) fn relocate<'a>(
     guard: Guard<'a>,
     want: &Want<'_>,
@@ -98,6 +100,7 @@ fn serve<'a>(
 }
 
 #[allow(clippy::result_large_err)] // Remapping is in no hurry.
+#[inline(never)]
 fn carry_out<'a>(guard: Guard<'a>, mut plan: Plan, want: &Want<'_>) -> (Guard<'a>, Result<(), Unsaid>) {
     let (device, asked, listener) = (guard.device, want.requested, guard.listener);
     let life = guard.arena.life();
@@ -189,14 +192,15 @@ fn tell(device: i32, asked: u64, plan: &Plan, outcome: Result<(), Error>) {
                 "device {device}: mapped {new} bytes and moved {moved} bytes for a request of {asked} bytes"
             ),
         ),
-        Err(error) => crate::error::with_last_error(|words| {
+        Err(error) => {
             let level = if error == Error::OutOfMemory { Level::Debug } else { Level::Error };
-            log::emit(level, format_args!("device {device}: {words}"));
-        }),
+            log::emit(level, format_args!("device {device}: {LastError}"));
+        }
     }
 }
 
 /// Gives granules that are free back as long as `keep` bytes stay mapped; returns how many bytes went.
+#[inline(never)]
 pub(super) fn trim(mut guard: Guard<'_>, keep: u64) -> Result<(Guard<'_>, Result<u64, Error>), Error> {
     while guard.arena.is_moving() || guard.is_guarding() {
         guard = guard.wait_for_call()?;

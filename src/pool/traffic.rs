@@ -11,7 +11,7 @@ use crate::core::lanes::Stream;
 use crate::core::obtain::usable;
 use crate::core::release::Detached;
 use crate::core::units::UNIT;
-use crate::error::{self, Error, fail, keeping_last_error};
+use crate::error::{Error, LastError, fail, keeping_last_error};
 use crate::log::{self, Level};
 
 /// The least size that the backend refused a request. It stands until the backend has got memory back.
@@ -50,6 +50,7 @@ pub(super) struct Released {
 
 /// Gives detached regions back to the backend for a request of a stream, or of none, as long as no capture is announced
 /// that this might break.
+#[inline(never)]
 pub(super) fn release(
     mut guard: Guard<'_>,
     mut regions: Vec<Detached>,
@@ -89,6 +90,7 @@ pub(super) fn release(
 }
 
 /// Gives one back. After a failure it is still what it was: detached, and counted as held.
+#[inline(never)]
 pub(super) fn give_back<'a>(guard: Guard<'a>, region: &Detached) -> (Guard<'a>, Result<(), Error>) {
     if guard.is_lost() {
         // A callback has forked: in the child the memory is the parent's.
@@ -142,14 +144,12 @@ fn tell_of_failure<'a>(guard: Guard<'a>, region: &Detached) -> Guard<'a> {
     }
     let (device, Detached { base, given, .. }) = (guard.device, region);
     guard.talking(|| {
-        error::with_last_error(|words| {
-            log::emit(
-                Level::Error,
-                format_args!(
-                    "device {device}: a region of {given} bytes at {base:#x} was not taken back: {words}"
-                ),
-            );
-        });
+        log::emit(
+            Level::Error,
+            format_args!(
+                "device {device}: a region of {given} bytes at {base:#x} was not taken back: {LastError}"
+            ),
+        );
     })
 }
 
@@ -189,6 +189,7 @@ pub(super) enum Extended {
 }
 
 /// Obtains one more region of at least `least` bytes, of a size that was not refused before.
+#[inline(never)]
 pub(super) fn extend<'a>(
     mut guard: Guard<'a>,
     want: &Want<'_>,
@@ -276,6 +277,7 @@ fn drop_outdated(guard: Guard<'_>, obtained: Obtained) -> Guard<'_> {
 }
 
 /// Asks for less and less; `refused` becomes the least size that was refused, if any was.
+#[inline(never)]
 fn obtain(backend: &dyn Backend, plan: &Extension, alignment: u64, refused: &mut u64) -> Obtained {
     let mut plan = *plan;
     loop {
@@ -290,6 +292,7 @@ fn obtain(backend: &dyn Backend, plan: &Extension, alignment: u64, refused: &mut
     }
 }
 
+#[inline(never)]
 fn tell<'a>(guard: Guard<'a>, plan: &Extension, obtained: &Obtained) -> Guard<'a> {
     let level = match obtained {
         Obtained::Region(_) => Level::Info,
@@ -312,7 +315,7 @@ fn tell<'a>(guard: Guard<'a>, plan: &Extension, obtained: &Obtained) -> Guard<'a
             format_args!("device {device}: the backend refused regions of {bytes} down to {least} bytes"),
         ),
         Obtained::Failed(_) => {
-            error::with_last_error(|words| log::emit(level, format_args!("device {device}: {words}")));
+            log::emit(level, format_args!("device {device}: {LastError}"));
         }
     })
 }

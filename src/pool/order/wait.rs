@@ -65,6 +65,7 @@ impl Question {
 }
 
 /// Looks which work of other streams is done by now.
+#[inline(never)]
 pub(in crate::pool) fn poll(mut guard: Guard<'_>, stream: Stream) -> Ordered<'_> {
     if guard.backend.get().order().is_none() {
         return Ok((guard, Ok(())));
@@ -91,6 +92,7 @@ pub(in crate::pool) fn poll(mut guard: Guard<'_>, stream: Stream) -> Ordered<'_>
 
 /// The context of the stream that is the only one so far: its work is not that of the device's own context if it is of
 /// another, and then nothing of it is reused by others, or given back, before an event says that it is done.
+#[inline(never)]
 fn learn_sole(mut guard: Guard<'_>, named: Stream) -> Ordered<'_> {
     let is_unknown = |&sole: &Stream| sole == named && !guard.events.knows_sole(sole);
     let sole = guard.arena.sole_stream().filter(is_unknown);
@@ -119,6 +121,7 @@ fn learn_sole(mut guard: Guard<'_>, named: Stream) -> Ordered<'_> {
 
 /// The context of the stream that the caller names, if it has a queue and nothing could be recorded there yet: else no
 /// synchronization would cover what was freed there meanwhile.
+#[inline(never)]
 fn learn_named(mut guard: Guard<'_>, named: Stream) -> Ordered<'_> {
     let lane = guard.arena.queue_of(named);
     let is_unknown = |lane: &Lane| guard.events.context_of(*lane, guard.arena.progress_of(*lane)).is_none();
@@ -154,6 +157,7 @@ fn ranges(guard: &Guard<'_>) -> Result<Vec<Range>, HostMemoryExhausted> {
 }
 
 /// Asks about some queues once, and leaves the ranges that are left to ask about.
+#[inline(never)]
 fn ask<'a>(mut guard: Guard<'a>, named: Stream, ranges: &mut Vec<Range>) -> Ordered<'a> {
     let is_first = ranges.iter().any(|&(_, (_, before))| before == u64::MAX);
     let (mut questions, mut recordings) = match plan(&mut guard, named, ranges, is_first) {
@@ -233,6 +237,7 @@ fn plan(
 
 /// Puts the request's stream behind the work of others, so that what they freed becomes its own; a request without a
 /// stream waits here.
+#[inline(never)]
 pub(in crate::pool) fn wait<'a>(mut guard: Guard<'a>, want: &Want<'_>) -> Ordered<'a> {
     if guard.backend.get().order().is_none() {
         return Ok((guard, Ok(())));
