@@ -12,6 +12,8 @@ fn main() {
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libbfc.so.{major}");
     // Fork handlers and callers' pointers into the library outlive any dlclose.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
+    // The loader's frames at the first call of a function would come on top of the caller's, whose stack may be small.
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-z,now");
 
     let root = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"));
     let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets it"));

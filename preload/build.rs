@@ -26,6 +26,8 @@ fn main() {
         "--enable-new-dtags",
         // Hooks are called until the process ends.
         "-z,nodelete",
+        // As libbfc.so: no frames of the loader on stacks that may be small.
+        "-z,now",
         "-z,defs",
         // What we give to whoever looks a name up is ours, also where the program has that name itself.
         own_first,

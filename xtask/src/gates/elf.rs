@@ -96,8 +96,13 @@ pub fn dynamic(readelf: &str, expected: &Dynamic<'_>) -> Vec<String> {
     if names != [*soname] {
         wrong.push(format!("the SONAME is {names:?} and not {soname}"));
     }
-    if !of("FLAGS_1").any(|flags| flags.split_whitespace().any(|flag| flag == "NODELETE")) {
-        wrong.push("NODELETE is not set: dlclose would unmap code that is still called".into());
+    for (flag, why) in [
+        ("NODELETE", "dlclose would unmap code that is still called"),
+        ("NOW", "the loader would look functions up on the caller's stack, which may be small"),
+    ] {
+        if !of("FLAGS_1").any(|flags| flags.split_whitespace().any(|found| found == flag)) {
+            wrong.push(format!("{flag} is not set: {why}"));
+        }
     }
     for tag in ["RPATH", "TEXTREL"] {
         if let Some(value) = of(tag).next() {
@@ -255,9 +260,10 @@ Dynamic section at offset 0x7d348 contains 29 entries:
         assert_eq!(dynamic(READELF, "libbfc.so.1").len(), 1);
         assert_eq!(with("soname: [libbfc.so.0]", "soname: [libbfc.so]").len(), 1);
         assert_eq!(with(" NODELETE", "").len(), 1);
+        assert_eq!(with("NOW ", "").len(), 1);
         assert_eq!(with("[libgcc_s.so.1]", "[libcuda.so.1]").len(), 1);
         let path = " 0x000000000000001d (RUNPATH)            Library runpath: [/home]\n";
         assert_eq!(dynamic(&format!("{READELF}{path}"), "libbfc.so.0").len(), 1);
-        assert_eq!(dynamic("", "libbfc.so.0").len(), 2);
+        assert_eq!(dynamic("", "libbfc.so.0").len(), 3);
     }
 }

@@ -32,7 +32,7 @@ pub fn run(context: &mut Context) -> Result<()> {
     let soname = version::soname(&context.workspace.version);
     let dynamic = capture(context.workspace.command("readelf").arg("-dW").arg(library))?;
     let expected = Dynamic { library: "libbfc.so", soname: &soname, runpath: None, needed: &[] };
-    context.gate("SONAME, NODELETE, what is loaded", &elf::dynamic(&dynamic, &expected));
+    context.gate("SONAME, NODELETE, NOW, what is loaded", &elf::dynamic(&dynamic, &expected));
 
     versions(context)
 }

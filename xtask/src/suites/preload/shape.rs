@@ -34,7 +34,7 @@ pub fn run(context: &mut Context, stage: &Stage) -> Result<()> {
         Dynamic { library: INTERPOSER, soname: &soname, runpath: Some("$ORIGIN"), needed: &[&library] };
     let dynamic = said(&context.workspace, "readelf", &["-dW"])?;
     let wrong = elf::dynamic(&dynamic, &expected);
-    context.gate(&format!("{INTERPOSER}: SONAME, NODELETE, RUNPATH, what is loaded"), &wrong);
+    context.gate(&format!("{INTERPOSER}: SONAME, NODELETE, NOW, RUNPATH, what is loaded"), &wrong);
 
     let [sections, relocations, symbols] =
         ["-SW", "-rW", "-sW"].map(|flag| said(&context.workspace, "readelf", &[flag]));
