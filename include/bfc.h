@@ -8,6 +8,8 @@
  * - It never aborts, also when host memory runs out, never throws, and never prints unless BFC_LOG asks.
  * - It may be called from any thread at any time, also as the first call of the process and in an atexit
  *   handler. Calls on different devices do not wait for each other.
+ * - A call needs at most 4 KiB of stack in the library's own frames (x86-64, release build). What callbacks, the driver
+ *   and the dynamic loader need comes on top.
  * - A failing call loses nothing: live allocations and their contents are untouched. Only num_failures, the
  *   next region's size and free memory (merged, or given back) may differ.
  * - A call from a callback of the same device is BFC_ERROR_BUSY; bfc_owner and bfc_free(device, NULL) work.

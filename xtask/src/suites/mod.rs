@@ -26,6 +26,7 @@ mod races;
 mod rmm;
 mod rust;
 mod simcuda;
+mod stack;
 mod symbols;
 mod tensorflow;
 mod tensorrt;
@@ -100,6 +101,12 @@ const SUITES: &[Suite] = &[
         about: "what libbfc.so exports and needs, its SONAME, and one version everywhere",
         usual: true,
         run: symbols::run,
+    },
+    Suite {
+        name: "stack",
+        about: "each function of the C ABI needs at most 4 KiB of stack, whatever it meets",
+        usual: true,
+        run: stack::run,
     },
     Suite {
         name: "package",
@@ -282,7 +289,8 @@ mod tests {
     #[test]
     fn the_usual_suites_run_unless_others_are_named() {
         let usual = [
-            "layers", "rust", "simcuda", "preload", "doc", "book", "header", "symbols", "package", "valgrind",
+            "layers", "rust", "simcuda", "preload", "doc", "book", "header", "symbols", "stack", "package",
+            "valgrind",
         ];
         assert_eq!(wanted(&[]), usual);
         assert_eq!(wanted(&["fuzz", "lints"]), ["lints", "fuzz"]);
