@@ -7,8 +7,9 @@ use cuda_sys::*;
 use crate::contexts::{self, Current};
 use crate::hooks::real;
 use crate::pool::{self, Freed, Pool, Refused};
+use crate::refused::{self, Verdict};
 use crate::watch::{self, Passed};
-use crate::{captures, ordered, settings, trace};
+use crate::{captures, ordered, report, settings, trace};
 
 /// # Safety
 /// As the driver's.
@@ -22,14 +23,14 @@ pub unsafe extern "C" fn cuMemAlloc_v2(place: *mut CUdeviceptr, bytes: usize) ->
             trace::allocated(address, bytes, 0);
             CUDA_SUCCESS
         }
-        Err(Refused::OutOfMemory) => CUDA_ERROR_OUT_OF_MEMORY,
+        Err(Refused::OutOfMemory) => refused::note(CUDA_ERROR_OUT_OF_MEMORY, bytes, 0, Verdict::Pool),
         Err(Refused::Pass(why)) => {
             watch::passed(why);
             // SAFETY: the caller's arguments.
             let code = with_trim(|| unsafe { alloc(place, bytes) });
             // SAFETY: the driver has written it.
             unsafe { trace::passed(code, place, bytes, 0) };
-            code
+            refused::note(code, bytes, 0, Verdict::of(why))
         }
     }
 }
@@ -50,6 +51,7 @@ fn serve(place: *mut CUdeviceptr, bytes: usize) -> Result<u64, Refused> {
     let served = pool.alloc(bytes, stream);
     if served.is_ok() {
         watch::served(bytes);
+        report::note(pool);
     }
     served
 }
@@ -100,7 +102,7 @@ pub(crate) fn take_back(address: u64) -> Option<CUresult> {
     if let Current::Primary(device) = current
         && let Some(pool) = Pool::of_device(device).filter(|pool| pool.is_there())
     {
-        return match pool.free(address) {
+        return match free(pool, address) {
             Freed::Here(code) => Some(code),
             Freed::Elsewhere(owner) => take_back_elsewhere(address, owner, current),
         };
@@ -112,7 +114,16 @@ pub(crate) fn take_back(address: u64) -> Option<CUresult> {
 #[cold]
 fn take_back_elsewhere(address: u64, owner: Option<Pool>, current: Current) -> Option<CUresult> {
     let pool = owner?;
-    if current == Current::None { Some(without_context()) } else { pool.free(address).code() }
+    if current == Current::None { Some(without_context()) } else { free(pool, address).code() }
+}
+
+#[inline]
+fn free(pool: Pool, address: u64) -> Freed {
+    let freed = pool.free(address);
+    if matches!(freed, Freed::Here(CUDA_SUCCESS)) {
+        report::note(pool);
+    }
+    freed
 }
 
 /// What the driver says where it can free nothing: that there is no context, that it is destroyed, or, at the end of the

@@ -7,9 +7,11 @@
 //!
 //! ```text
 //! settings  libbfc's C ABI (bfc)          the environment; the functions that it links
+//! text      lock  file_name  mapped       messages; files that are whole whatever ends the process
+//! process   counters                      what is in them
 //! list      hooks                         what is hooked; the table, and the driver's own functions
 //! resolve                                 dlsym and cuGetProcAddress
-//! watch     trace  report                 what a person can see of it all
+//! watch     trace  report  refused        what a person can see of it all
 //! contexts  created  captures             whose memory it is, whose work; when nothing may be synchronised
 //! relations conservative  unanalysed      whose work may touch which device's memory
 //! pool                                    a device's pool: serve, wait, synchronise, give up
@@ -29,15 +31,21 @@ mod bfc;
 mod captures;
 mod conservative;
 mod contexts;
+mod counters;
 mod created;
 mod device;
+mod file_name;
 mod hooks;
 mod life;
 mod list;
+mod lock;
+mod mapped;
 mod ordered;
 mod pinned;
 mod pointers;
 mod pool;
+mod process;
+mod refused;
 mod relations;
 mod report;
 mod resolve;

@@ -10,13 +10,14 @@ use crate::{captures, contexts, created, ordered, pinned, report, settings, stre
 extern "C" fn loaded() {
     settings::read();
     watch::loaded();
+    report::loaded();
 }
 
 /// Behind the program's own handlers; other threads may go on allocating.
 extern "C" fn unloaded() {
-    trace::flush();
-    report::write();
-    watch::exit(report::is_driver_mapped());
+    trace::finish();
+    report::finish();
+    watch::exit(watch::is_driver_mapped());
 }
 
 #[used]

@@ -10,8 +10,9 @@ use crate::contexts::{self, Current, DEVICES, is_default};
 use crate::device::{take_back, with_trim, without_context};
 use crate::hooks::{self, real};
 use crate::pool::{self, Pool, Refused};
+use crate::refused::{self, Verdict};
 use crate::watch::{self, Passed};
-use crate::{captures, relations, settings, streams, trace};
+use crate::{captures, relations, report, settings, streams, trace};
 
 /// For each device a stream in which nothing is ever queued: memory that is taken in its order may be used by any work
 /// at once, as cudaMalloc's is.
@@ -85,6 +86,7 @@ fn serve(place: *mut CUdeviceptr, bytes: usize, stream: CUstream) -> Result<u64,
     let served = pool.alloc(bytes, Some(stream));
     if served.is_ok() {
         watch::served(bytes);
+        report::note(pool);
     }
     served
 }
@@ -108,6 +110,7 @@ macro_rules! allocates {
             ) -> CUresult {
                 let Some(alloc) = real::$symbol() else { return CUDA_ERROR_NOT_INITIALIZED };
                 let number = trace::stream($stream(stream));
+                let mut verdict = Verdict::Driver("cudaMallocAsync is left to the driver (--async serves it)");
                 if settings::serves_async() {
                     match serve(place, bytes, $stream(stream)) {
                         Ok(address) => {
@@ -116,15 +119,20 @@ macro_rules! allocates {
                             trace::allocated(address, bytes, number);
                             return CUDA_SUCCESS;
                         }
-                        Err(Refused::OutOfMemory) => return CUDA_ERROR_OUT_OF_MEMORY,
-                        Err(Refused::Pass(why)) => watch::passed(why),
+                        Err(Refused::OutOfMemory) => {
+                            return refused::note(CUDA_ERROR_OUT_OF_MEMORY, bytes, number, Verdict::Pool);
+                        }
+                        Err(Refused::Pass(why)) => {
+                            watch::passed(why);
+                            verdict = Verdict::of(why);
+                        }
                     }
                 }
                 // SAFETY: the caller's arguments.
                 let code = with_trim(|| unsafe { alloc(place, bytes, stream) });
                 // SAFETY: the driver has written it.
                 unsafe { trace::passed(code, place, bytes, number) };
-                code
+                refused::note(code, bytes, number, verdict)
             }
         )*
     };
@@ -158,6 +166,7 @@ fn free(address: u64, stream: CUstream) -> Option<CUresult> {
     match bfc::bfc_free_async(pool.ordinal(), pool::pointer(address), stream.cast()) {
         bfc::OK => {
             pool.state.freed.fetch_add(1, Ordering::Relaxed);
+            report::note(pool);
             Some(CUDA_SUCCESS)
         }
         // It was created by the program, and takes no streams.

@@ -14,7 +14,8 @@ use crate::contexts::{self, Current};
 use crate::device::{self, without_context};
 use crate::hooks::real;
 use crate::pool::{Pool, Refused, State, pointer};
-use crate::{settings, watch};
+use crate::refused::{self, Verdict};
+use crate::{report, settings, watch};
 
 static STATE: State = State::new();
 
@@ -92,13 +93,19 @@ fn serve(place: *mut *mut c_void, bytes: usize, flags: c_uint) -> Option<u64> {
     let served = pool().alloc(bytes, None).ok();
     if served.is_some() {
         watch::served(bytes);
+        report::note(pool());
     }
     served
 }
 
 /// Calls the driver; where it has no memory the pool gives back what it can, and it is asked again.
-fn with_trim(call: impl Fn() -> CUresult) -> CUresult {
-    device::with_trim_of(|| Some(pool()).filter(|pool| pool.is_ours()), call)
+fn with_trim(bytes: usize, call: impl Fn() -> CUresult) -> CUresult {
+    let own = || Some(pool()).filter(|pool| pool.is_ours());
+    let code = device::with_trim_of(own, call);
+    if let Some(pool) = own() {
+        refused::note_of(pool, code, bytes, Verdict::Driver("the driver has no pinned memory for it"));
+    }
+    code
 }
 
 /// # Safety
@@ -113,7 +120,7 @@ pub unsafe extern "C" fn cuMemHostAlloc(place: *mut *mut c_void, bytes: usize, f
             CUDA_SUCCESS
         }
         // SAFETY: the caller's arguments.
-        None => with_trim(|| unsafe { alloc(place, bytes, flags) }),
+        None => with_trim(bytes, || unsafe { alloc(place, bytes, flags) }),
     }
 }
 
@@ -129,7 +136,7 @@ pub unsafe extern "C" fn cuMemAllocHost_v2(place: *mut *mut c_void, bytes: usize
             CUDA_SUCCESS
         }
         // SAFETY: the caller's arguments.
-        None => with_trim(|| unsafe { alloc(place, bytes) }),
+        None => with_trim(bytes, || unsafe { alloc(place, bytes) }),
     }
 }
 
@@ -143,6 +150,7 @@ pub unsafe extern "C" fn cuMemFreeHost(memory: *mut c_void) -> CUresult {
             return without_context();
         }
         if let Some(code) = pool().free(memory.addr() as u64).code() {
+            report::note(pool());
             return code;
         }
     }

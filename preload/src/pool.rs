@@ -12,7 +12,7 @@ mod wait;
 
 use std::ffi::c_void;
 use std::ptr;
-use std::sync::atomic::{AtomicI32, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use cuda_sys::*;
 use spin::Mutex;
@@ -21,7 +21,7 @@ use self::probe::Probe;
 use crate::bfc::{self, Request, Stats, Status};
 use crate::contexts::DEVICES;
 use crate::watch::Passed;
-use crate::{captures, ordered, settings, text};
+use crate::{captures, mapped, ordered, settings};
 
 pub(crate) use probe::note_end;
 pub(crate) use wait::Frees;
@@ -47,8 +47,6 @@ const LARGE: usize = 1 << 20;
 pub(crate) struct State {
     /// Whose it is: nobody's, ours, or somebody else's who created it before.
     origin: AtomicU8,
-    /// The process that it is of: the child of a fork has it no more.
-    process: AtomicI32,
     pub(crate) served: AtomicU64,
     pub(crate) freed: AtomicU64,
     /// How many of the frees were followed by a synchronisation.
@@ -69,7 +67,6 @@ impl State {
     pub(crate) const fn new() -> Self {
         State {
             origin: AtomicU8::new(NOBODYS),
-            process: AtomicI32::new(0),
             served: AtomicU64::new(0),
             freed: AtomicU64::new(0),
             settled: AtomicU64::new(0),
@@ -153,11 +150,6 @@ impl Pool {
     #[inline]
     pub(crate) fn is_known(self) -> bool {
         matches!(self.state.origin.load(Ordering::Acquire), OURS | OTHERS)
-    }
-
-    /// Whether it is this process's, and not that of a parent.
-    pub(crate) fn is_own(self) -> bool {
-        self.is_there() && self.state.process.load(Ordering::Relaxed) == text::process()
     }
 
     /// Whether what is freed waits in it.
@@ -253,7 +245,7 @@ impl Pool {
         match self.ordinal {
             _ if bytes < LARGE => ALIGNMENT,
             // Pinned memory begins at a page of the host.
-            bfc::PINNED => page(),
+            bfc::PINNED => usize::try_from(mapped::page()).unwrap_or(ALIGNMENT),
             _ => LARGE_ALIGNMENT,
         }
     }
@@ -400,13 +392,6 @@ pub(crate) fn owner(address: u64) -> Option<Pool> {
 
 fn of_ordinal(ordinal: i32) -> Option<Pool> {
     Pool::of_device(usize::try_from(ordinal).ok()?).filter(|pool| pool.is_there())
-}
-
-/// The size of a page of the host.
-#[cold]
-fn page() -> usize {
-    // SAFETY: no preconditions.
-    usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(ALIGNMENT)
 }
 
 pub(crate) fn pointer(address: u64) -> *mut c_void {

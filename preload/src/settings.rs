@@ -4,7 +4,8 @@ use std::ffi::CStr;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use crate::text;
+use crate::file_name::FileName;
+use crate::text::{self, Line};
 
 static READ: AtomicBool = AtomicBool::new(false);
 static FREE_SYNCHRONIZES: AtomicBool = AtomicBool::new(false);
@@ -26,6 +27,33 @@ pub(crate) fn variable(name: &'static CStr) -> Option<&'static CStr> {
     // SAFETY: not NULL, so a NUL-terminated text of the environment.
     let value = unsafe { CStr::from_ptr(value) };
     (!value.is_empty()).then_some(value)
+}
+
+/// The file that a setting names, from the root, with the number of the process for `%p` and a `%` for `%%`; None where there
+/// is no host memory for it.
+pub(crate) fn file(name: &'static CStr) -> Option<FileName> {
+    let mut left = variable(name)?.to_bytes();
+    let mut file = FileName::new();
+    if !left.starts_with(b"/") {
+        file.push_folder()?;
+    }
+    while let [first, rest @ ..] = left {
+        left = match (first, rest) {
+            (b'%', [b'p', rest @ ..]) => {
+                file.push(Line::new(format_args!("{}", text::process())).bytes())?;
+                rest
+            }
+            (b'%', [b'%', rest @ ..]) => {
+                file.push(b"%")?;
+                rest
+            }
+            _ => {
+                file.push(&[*first])?;
+                rest
+            }
+        };
+    }
+    Some(file)
 }
 
 /// Reads all of them. Threads that come at the same time read the same.

@@ -1,4 +1,5 @@
-//! Text without memory: lines of a limited length, written with one call.
+//! Text without memory: of a limited length, and written with one call, so that messages of several threads and processes do
+//! not mix.
 
 use std::ffi::{CStr, c_int};
 use std::fmt::{self, Write};
@@ -6,28 +7,38 @@ use std::fmt::{self, Write};
 /// As much as a line may have; what is longer is cut.
 const LENGTH: usize = 1024;
 
-pub(crate) struct Line {
+/// A text of less than so many bytes. The last place is that of a line's end.
+pub(crate) struct Text<const LENGTH: usize> {
     bytes: [u8; LENGTH],
     length: usize,
 }
 
-impl Line {
+pub(crate) type Line = Text<LENGTH>;
+
+impl<const LENGTH: usize> Text<LENGTH> {
     pub(crate) fn new(text: fmt::Arguments<'_>) -> Self {
-        let mut line = Line { bytes: [0; LENGTH], length: 0 };
+        let mut new = Text { bytes: [0; LENGTH], length: 0 };
         // It never fails: what has no room is cut.
-        let _ = line.write_fmt(text);
+        let _ = new.write_fmt(text);
+        new
+    }
+
+    /// One line, whatever the text has in it.
+    pub(crate) fn line(text: fmt::Arguments<'_>) -> Self {
+        let mut line = Self::new(text);
+        for byte in line.bytes.iter_mut().take(line.length).filter(|byte| **byte == b'\n') {
+            *byte = b' ';
+        }
+        if let Some(place) = line.bytes.get_mut(line.length) {
+            *place = b'\n';
+            line.length += 1;
+        }
         line
     }
 
-    pub(crate) fn bytes(&self) -> &[u8] {
-        self.bytes.get(..self.length).unwrap_or_default()
-    }
-}
-
-impl Write for Line {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        for byte in text.bytes() {
-            // The last place is the line's end.
+    /// Adds bytes; those that have no room are cut.
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
             if self.length + 1 < LENGTH
                 && let Some(place) = self.bytes.get_mut(self.length)
             {
@@ -35,6 +46,16 @@ impl Write for Line {
                 self.length += 1;
             }
         }
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        self.bytes.get(..self.length).unwrap_or_default()
+    }
+}
+
+impl<const LENGTH: usize> Write for Text<LENGTH> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.push(text.as_bytes());
         Ok(())
     }
 }
@@ -54,11 +75,7 @@ pub(crate) fn write(file: c_int, mut bytes: &[u8]) {
 
 /// Appends a line to a file, or to standard error if it is called `-`.
 pub(crate) fn append(path: &CStr, line: fmt::Arguments<'_>) {
-    let mut line = Line::new(line);
-    if let Some(place) = line.bytes.get_mut(line.length) {
-        *place = b'\n';
-        line.length += 1;
-    }
+    let line = Line::line(line);
     if path == c"-" {
         write(libc::STDERR_FILENO, line.bytes());
         return;
@@ -73,22 +90,12 @@ pub(crate) fn append(path: &CStr, line: fmt::Arguments<'_>) {
     }
 }
 
+/// Tells the user what an output that was asked for does not have.
+pub(crate) fn complain(what: fmt::Arguments<'_>) {
+    append(c"-", format_args!("libbfc: {what}"));
+}
+
 pub(crate) fn process() -> i32 {
     // SAFETY: no preconditions.
     unsafe { libc::getpid() }
-}
-
-/// A number of bytes as a person reads it.
-pub(crate) struct Bytes(pub(crate) u64);
-
-impl fmt::Display for Bytes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let units = ["KiB", "MiB", "GiB", "TiB"];
-        let power = (self.0.max(1).ilog2() / 10).min(4);
-        let unit = power.checked_sub(1).and_then(|place| units.get(place as usize));
-        match unit {
-            None => write!(f, "{} bytes", self.0),
-            Some(unit) => write!(f, "{:.1} {unit}", self.0 as f64 / (1_u64 << (10 * power)) as f64),
-        }
-    }
 }

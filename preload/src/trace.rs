@@ -1,27 +1,37 @@
 //! The trace of a program's allocations, which `bfc replay` reads: docs/trace-format.md.
 //!
-//! It is kept in memory and written by the 64 KiB. The process that allocates first creates the file; another that finds
-//! it there, a child say, appends its number to the name.
+//! Each line is in the file as soon as it is written, whatever ends the process then ([`Mapped`]). The process that allocates
+//! first creates the file; another that finds it there, a child say, appends its number to the name, and a program that
+//! comes after it in the same process by exec one more number.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, c_int};
-use std::fmt;
-use std::sync::atomic::{AtomicI32, AtomicU8, Ordering};
+use std::fmt::{self, Display};
+use std::io;
+use std::sync::atomic::{AtomicI32, AtomicU8, AtomicU64, Ordering};
 
 use cuda_sys::*;
 use spin::Mutex;
 
-use crate::settings;
+use crate::file_name::FileName;
+use crate::mapped::Mapped;
+use crate::process::started;
 use crate::text::{self, Line, process};
+use crate::{lock, settings};
 
 const TRACE: &CStr = c"BFC_PRELOAD_TRACE";
 
-/// What is written at once.
-const BUFFER: usize = 64 << 10;
+/// Room that is kept for a line on why there are no more.
+const LAST_LINE: usize = 256;
+
+/// So many programs of one process may write traces.
+const PROGRAMS: u32 = 1000;
 
 const UNKNOWN: u8 = 0;
 const OFF: u8 = 1;
 const ON: u8 = 2;
+/// It could not be continued.
+const STOPPED: u8 = 3;
 static STATE: AtomicU8 = AtomicU8::new(UNKNOWN);
 
 /// The process that traces, once there is one. The child of a fork has no use for the recorder, and does not take its
@@ -38,13 +48,15 @@ fn is_ours() -> bool {
 
 static RECORDER: Mutex<Option<Recorder>> = Mutex::new(None);
 
+/// Events after it stopped.
+static LOST: AtomicU64 = AtomicU64::new(0);
+
 struct Recorder {
-    file: c_int,
+    file: Mapped,
     next_id: u64,
     /// The number and the stream of what is live at an address.
     live: HashMap<u64, Noted>,
     streams: Vec<usize>,
-    buffer: Vec<u8>,
 }
 
 /// An allocation in the trace.
@@ -57,7 +69,7 @@ pub(crate) struct Noted {
 #[inline]
 fn is_on() -> bool {
     match STATE.load(Ordering::Relaxed) {
-        OFF => false,
+        OFF | STOPPED => false,
         ON => true,
         _ => find_out(),
     }
@@ -115,7 +127,32 @@ pub(crate) fn stream(stream: CUstream) -> usize {
 pub(crate) fn allocated(address: u64, bytes: usize, stream: usize) {
     if is_on() {
         with(|recorder| recorder.allocated(address, bytes, stream));
+    } else {
+        note_lost();
     }
+}
+
+/// A request was refused for want of memory.
+#[cold]
+pub(crate) fn refused(bytes: usize, stream: usize, verdict: &dyn Display) {
+    if is_on() {
+        with(|recorder| recorder.write(format_args!("! {bytes} {stream} # {verdict}")));
+    } else {
+        note_lost();
+    }
+}
+
+/// There was an event; if the trace has stopped it is counted.
+#[inline]
+fn note_lost() {
+    if STATE.load(Ordering::Relaxed) == STOPPED {
+        LOST.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Events that are missing at the end of the trace.
+pub(crate) fn lost() -> u64 {
+    LOST.load(Ordering::Relaxed)
 }
 
 /// The driver has answered a request for memory.
@@ -123,7 +160,7 @@ pub(crate) fn allocated(address: u64, bytes: usize, stream: usize) {
 /// # Safety
 /// If it succeeded it has written `place`.
 pub(crate) unsafe fn passed(code: CUresult, place: *mut CUdeviceptr, bytes: usize, stream: usize) {
-    if code == CUDA_SUCCESS && !place.is_null() && is_on() {
+    if code == CUDA_SUCCESS && !place.is_null() {
         // SAFETY: by this function's contract.
         allocated(unsafe { *place }, bytes, stream);
     }
@@ -138,82 +175,105 @@ pub(crate) fn freeing(address: u64) -> Option<Noted> {
 /// It was freed, unless the code says that it was not.
 #[inline]
 pub(crate) fn freed(noted: Option<Noted>, address: u64, code: CUresult) {
-    let Some(noted) = noted else { return };
+    let Some(noted) = noted else {
+        if code == CUDA_SUCCESS && address != 0 {
+            note_lost();
+        }
+        return;
+    };
     with(|recorder| {
         if code == CUDA_SUCCESS {
-            recorder.write(format_args!("- {} {}\n", noted.id, noted.stream));
-        } else {
-            recorder.live.try_reserve(1).ok()?;
-            recorder.live.insert(address, noted);
+            return recorder.write(format_args!("- {} {}", noted.id, noted.stream));
         }
+        recorder.live.try_reserve(1).ok()?;
+        recorder.live.insert(address, noted);
         Some(())
     });
 }
 
-/// Writes what is kept.
-pub(crate) fn flush() {
-    if STATE.load(Ordering::Relaxed) != ON || !is_ours() {
+/// The process ends.
+pub(crate) fn finish() {
+    if TRACES.load(Ordering::Relaxed) != process() {
         return;
     }
-    // A thread that has it keeps its last lines.
-    if let Some(mut place) = RECORDER.try_lock()
+    if let Some(mut place) = lock::soon(&RECORDER)
         && let Some(recorder) = place.as_mut()
     {
-        recorder.flush();
+        recorder.file.trim();
+        if lost() != 0 {
+            let path = &recorder.file.path;
+            text::complain(format_args!("the trace {path} is incomplete: {} events are not in it", lost()));
+        }
     }
 }
 
 impl Recorder {
     fn new() -> Option<Self> {
-        let mut buffer = Vec::new();
-        buffer.try_reserve_exact(BUFFER).ok()?;
-        let file = open(settings::variable(TRACE)?)?;
-        let (live, streams) = (HashMap::new(), Vec::new());
-        Some(Recorder { file, next_id: 0, live, streams, buffer })
+        let file = create(settings::file(TRACE)?)?;
+        let mut recorder = Recorder { file, next_id: 0, live: HashMap::new(), streams: Vec::new() };
+        let (process, started) = (process(), started());
+        recorder.write(format_args!("%bfc-trace 1 process={process} started={started}"))?;
+        Some(recorder)
     }
 
     fn allocated(&mut self, address: u64, bytes: usize, stream: usize) -> Option<()> {
         if self.live.try_reserve(1).is_err() {
-            self.write(format_args!("# no host memory for the rest of the trace\n"));
-            self.flush();
-            STATE.store(OFF, Ordering::Relaxed);
+            self.stop(format_args!("out of host memory"));
             return None;
         }
         let id = self.next_id;
         self.next_id += 1;
         if let Some(gone) = self.live.insert(address, Noted { id, stream }) {
             // It ended with its context.
-            self.write(format_args!("- {} {}\n", gone.id, gone.stream));
+            self.write(format_args!("- {} {}", gone.id, gone.stream))?;
         }
-        self.write(format_args!("+ {id} {bytes} {stream}\n"));
-        Some(())
+        self.write(format_args!("+ {id} {bytes} {stream}"))
     }
 
-    fn write(&mut self, line: fmt::Arguments<'_>) {
-        let line = Line::new(line);
-        if self.buffer.len() + line.bytes().len() > BUFFER {
-            self.flush();
+    fn write(&mut self, line: fmt::Arguments<'_>) -> Option<()> {
+        match self.file.append(Line::line(line).bytes(), LAST_LINE) {
+            Ok(()) => Some(()),
+            Err(error) => {
+                self.stop(format_args!("{}", io::Error::from_raw_os_error(error)));
+                None
+            }
         }
-        // It has room for them, so nothing is allocated.
-        self.buffer.extend_from_slice(line.bytes());
     }
 
-    fn flush(&mut self) {
-        text::write(self.file, &self.buffer);
-        self.buffer.clear();
+    /// Ends the trace here, with this event, and tells the user why.
+    fn stop(&mut self, why: fmt::Arguments<'_>) {
+        STATE.store(STOPPED, Ordering::Relaxed);
+        note_lost();
+        // There is room for it.
+        let _ = self.file.append(Line::line(format_args!("%incomplete {why}")).bytes(), 0);
+        text::complain(format_args!(
+            "the trace {} cannot grow and ends here: {why}; the program goes on without it",
+            self.file.path
+        ));
     }
 }
 
 /// Creates the file; if it is there already another, whose name ends with the process's number.
-fn open(path: &CStr) -> Option<c_int> {
-    let create = |path: &CStr| {
-        let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC;
-        // SAFETY: the path is NUL-terminated.
-        let file = unsafe { libc::open(path.as_ptr(), flags, 0o644 as libc::c_uint) };
-        (file >= 0).then_some(file)
+fn create(path: FileName) -> Option<Mapped> {
+    let mut tried = Err(libc::EEXIST);
+    for program in 0..PROGRAMS {
+        tried = Mapped::create(own_name(&path, program)?);
+        if !matches!(tried, Err(libc::EEXIST)) {
+            break;
+        }
+    }
+    let failed = |error: &c_int| {
+        let why = io::Error::from_raw_os_error(*error);
+        text::complain(format_args!("there is no trace {path}: {why}"));
     };
-    create(path).or_else(|| {
-        let own = Line::new(format_args!("{}.{}\0", path.to_str().unwrap_or_default(), process()));
-        create(CStr::from_bytes_with_nul(own.bytes()).ok()?)
-    })
+    tried.inspect_err(failed).ok()
+}
+
+/// `PATH`, `PATH.PID`, `PATH.PID.2` and so on.
+fn own_name(path: &FileName, program: u32) -> Option<FileName> {
+    match program {
+        0 => path.with(b""),
+        1 => path.with(Line::new(format_args!(".{}", process())).bytes()),
+        _ => path.with(Line::new(format_args!(".{}.{program}", process())).bytes()),
+    }
 }

@@ -1,7 +1,7 @@
 //! What `bfc run --check` wants to know: whether the program found its way to us, and what became of it. Each line is
 //! written when it happens, so that it is there also if the program crashes.
 
-use std::ffi::{CStr, c_int};
+use std::ffi::{CStr, c_int, c_void};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -116,4 +116,27 @@ pub(crate) fn passed(why: Passed) {
 /// The process ends.
 pub(crate) fn exit(is_driver_mapped: bool) {
     say(format_args!("exit driver={}", if is_driver_mapped { "mapped" } else { "absent" }));
+}
+
+/// Whether this process has a libcuda.so.1 in it.
+pub(crate) fn is_driver_mapped() -> bool {
+    unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _: usize, found: *mut c_void) -> c_int {
+        // SAFETY: the linker's, for the time of the call.
+        let name = unsafe { (*info).dlpi_name };
+        if name.is_null() {
+            return 0;
+        }
+        // SAFETY: not NULL, so a NUL-terminated name.
+        let name = unsafe { CStr::from_ptr(name) }.to_bytes();
+        let file = name.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
+        if file.starts_with(b"libcuda.so") {
+            // SAFETY: it was made from a bool below.
+            unsafe { found.cast::<bool>().write(true) };
+        }
+        0
+    }
+    let mut found = false;
+    // SAFETY: the function does as the linker wants, and the pointer is its own.
+    unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut found).cast()) };
+    found
 }

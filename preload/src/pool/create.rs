@@ -8,7 +8,7 @@ use cuda_sys::*;
 
 use super::{CREATING, MUTATED, NOBODYS, OTHERS, OURS, Pool, Refused, State};
 use crate::watch::Passed;
-use crate::{bfc, hooks, settings, text};
+use crate::{bfc, hooks, settings};
 
 impl Pool {
     pub(super) fn create(self) -> Result<(), Refused> {
@@ -45,7 +45,6 @@ impl Pool {
         if origin.compare_exchange(before, CREATING, Ordering::Acquire, Ordering::Relaxed).is_err() {
             return self.await_creation();
         }
-        self.state.process.store(text::process(), Ordering::Relaxed);
         // SAFETY: the struct is as large as it says, and what it points to lives until the call returns.
         let status = unsafe { bfc::bfc_create(self.ordinal, options) };
         let whose = match status {

@@ -1,0 +1,188 @@
+//! The counters of a process as they lie in the file of `bfc run --report=FILE`, and the summary of them.
+//!
+//! Each process that allocates appends a [`Record`] and keeps it up to date by a shared mapping, so that it is complete
+//! whatever ends the process. `bfc report`, which reads it, includes this file too: nothing here may need anything else of
+//! this crate.
+
+use std::fmt::{self, Display};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+
+/// What a record begins with. The number is that of the layout.
+pub const MAGIC: [u8; 64] = *b"libbfc counters 1, one record a process; read by: bfc report\n\0\0\0";
+
+/// Devices, and pinned host memory behind them.
+pub const POOLS: usize = 65;
+
+/// As much as is kept of a verdict.
+pub const VERDICT: usize = 1000;
+
+/// The process runs, or ended without saying so.
+pub const RUNNING: u32 = 0;
+/// It ended by exit, or by returning from main.
+pub const ENDED: u32 = 1;
+/// It executed another program.
+pub const REPLACED: u32 = 2;
+
+/// A process. A power of two of bytes, so that no record crosses pages of that size, and smaller pages are not shared.
+#[repr(C)]
+pub struct Record {
+    pub magic: [u8; 64],
+    pub state: AtomicU32,
+    pub process: u32,
+    /// When the process started, in clock ticks since the machine did: with this a number names one process only.
+    pub started: u64,
+    /// The inode of the namespace of process numbers.
+    pub namespace: u64,
+    /// When the record was made, in seconds since 1970.
+    pub began: u64,
+    /// Which start of the machine it was.
+    pub boot: [u8; 40],
+    /// The command line, its words with spaces between.
+    pub program: [u8; 256],
+    /// Events that are not in the trace because it could not grow.
+    pub lost_events: AtomicU64,
+    pub pools: [Counters; POOLS],
+    /// The last refused request, and why it was refused.
+    pub last_refused: AtomicU64,
+    pub verdict_length: AtomicU32,
+    pub verdict: [AtomicU8; VERDICT],
+    /// For later versions; 0.
+    pub spare: [u8; 1060],
+}
+
+const _: () = assert!(size_of::<Record>() == 8192);
+
+/// A pool's.
+#[repr(C)]
+pub struct Counters {
+    pub served: AtomicU64,
+    pub freed: AtomicU64,
+    pub obtained: AtomicU64,
+    pub returned: AtomicU64,
+    pub synchronizations: AtomicU64,
+    /// Requests that the program was refused for want of memory, and the largest of them.
+    pub refused: AtomicU64,
+    pub largest_refused: AtomicU64,
+    /// What is live, in bytes as requested, and the peaks.
+    pub requested: AtomicU64,
+    pub peak_requested: AtomicU64,
+    pub peak_in_use: AtomicU64,
+    pub peak_held: AtomicU64,
+}
+
+/// The place of pinned host memory among the pools; those of devices are their numbers.
+pub const PINNED: usize = POOLS - 1;
+
+impl Record {
+    /// The pools that were asked for memory, by their names.
+    pub fn used(&self) -> impl Iterator<Item = (Name, &Counters)> {
+        let all = self.pools.iter().enumerate().map(|(place, counters)| (Name(place), counters));
+        all.filter(|(_, counters)| get(&counters.served) + get(&counters.refused) != 0)
+    }
+
+    /// The last refused request, if there is one.
+    pub fn refusal(&self) -> Option<Refusal<'_>> {
+        let length = self.verdict_length.load(Ordering::Acquire) as usize;
+        let verdict = self.verdict.get(..length).filter(|verdict| !verdict.is_empty())?;
+        Some(Refusal { bytes: get(&self.last_refused), verdict })
+    }
+}
+
+/// The last refused request, as a line of the summary.
+pub struct Refusal<'a> {
+    bytes: u64,
+    verdict: &'a [AtomicU8],
+}
+
+impl Display for Refusal<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut text = [0; VERDICT];
+        for (place, byte) in text.iter_mut().zip(self.verdict) {
+            *place = byte.load(Ordering::Relaxed);
+        }
+        // What was cut may end within a letter.
+        let text = text.get(..self.verdict.len()).unwrap_or_default().utf8_chunks().next();
+        writeln!(f, "  last refused {}: {}", Bytes(self.bytes), text.map_or("", |chunk| chunk.valid()))
+    }
+}
+
+fn get(value: &AtomicU64) -> u64 {
+    value.load(Ordering::Relaxed)
+}
+
+/// A pool's name.
+pub struct Name(usize);
+
+impl Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            PINNED => f.write_str("pinned host memory"),
+            device => write!(f, "device {device}"),
+        }
+    }
+}
+
+/// The summary of a pool: lines, each indented.
+impl Display for Counters {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (served, freed) = (get(&self.served), get(&self.freed));
+        let (refused, largest) = (get(&self.refused), get(&self.largest_refused));
+        if refused != 0 {
+            let are = if refused == 1 { "request" } else { "requests" };
+            writeln!(
+                f,
+                "  refused      {refused} {are} for want of memory, the largest of {}",
+                Bytes(largest)
+            )?;
+        }
+        if served == 0 {
+            return writeln!(f, "  served       nothing");
+        }
+        let [obtained, returned, synchronizations] =
+            [&self.obtained, &self.returned, &self.synchronizations].map(get);
+        let (calls, made) = (served + freed, obtained + returned + synchronizations);
+        let saved = calls.saturating_sub(made);
+        writeln!(f, "  served       {served} allocations, {freed} frees")?;
+        writeln!(
+            f,
+            "  driver calls {saved} saved of {calls} ({:.1} %): {made} made, for {obtained} regions obtained, \
+             {returned} returned, {synchronizations} synchronisations",
+            percent(saved, calls)
+        )?;
+        let (requested, held) = (get(&self.peak_requested), get(&self.peak_held));
+        let waste = held.saturating_sub(requested);
+        writeln!(
+            f,
+            "  peaks        {} requested, {} in use, {} held from the driver",
+            Bytes(requested),
+            Bytes(get(&self.peak_in_use)),
+            Bytes(held)
+        )?;
+        writeln!(
+            f,
+            "  waste        {} ({:.1} % of what was held) at the peak; {} live now",
+            Bytes(waste),
+            percent(waste, held),
+            Bytes(get(&self.requested))
+        )
+    }
+}
+
+fn percent(part: u64, whole: u64) -> f64 {
+    100.0 * part as f64 / whole.max(1) as f64
+}
+
+/// A number of bytes as a person reads it.
+pub struct Bytes(pub u64);
+
+impl Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let units = ["KiB", "MiB", "GiB", "TiB"];
+        let power = (self.0.max(1).ilog2() / 10).min(4);
+        let unit = power.checked_sub(1).and_then(|place| units.get(place as usize));
+        match unit {
+            None => write!(f, "{} bytes", self.0),
+            Some(unit) => write!(f, "{:.1} {unit}", self.0 as f64 / (1_u64 << (10 * power)) as f64),
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! The name of a file, in memory of its own: a thread's stack may be too small for it.
+
+use std::ffi::CStr;
+use std::fmt::{self, Display};
+
+pub(crate) struct FileName {
+    /// None of them is 0.
+    bytes: Vec<u8>,
+}
+
+impl FileName {
+    pub(crate) const fn new() -> Self {
+        FileName { bytes: Vec::new() }
+    }
+
+    /// Adds bytes; None where there is no host memory.
+    pub(crate) fn push(&mut self, bytes: &[u8]) -> Option<()> {
+        // With the 0 behind.
+        self.bytes.try_reserve(bytes.len() + 1).ok()?;
+        self.bytes.extend_from_slice(bytes);
+        Some(())
+    }
+
+    /// Adds the folder that the process is in, and a slash.
+    pub(crate) fn push_folder(&mut self) -> Option<()> {
+        // SAFETY: with NULL the C library allocates.
+        let folder = unsafe { libc::getcwd(std::ptr::null_mut(), 0) };
+        if folder.is_null() {
+            return None;
+        }
+        // SAFETY: not NULL, so a NUL-terminated path.
+        let pushed = self.push(unsafe { CStr::from_ptr(folder) }.to_bytes());
+        // SAFETY: allocated above.
+        unsafe { libc::free(folder.cast()) };
+        pushed?;
+        self.push(b"/")
+    }
+
+    /// The same name with an end.
+    pub(crate) fn with(&self, end: &[u8]) -> Option<Self> {
+        let mut name = FileName::new();
+        name.push(&self.bytes)?;
+        name.push(end)?;
+        Some(name)
+    }
+
+    /// Calls a function of the C library with it.
+    pub(crate) fn to<T>(&self, call: impl FnOnce(&CStr) -> T) -> Option<T> {
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(self.bytes.len() + 1).ok()?;
+        bytes.extend_from_slice(&self.bytes);
+        bytes.push(0);
+        CStr::from_bytes_with_nul(&bytes).ok().map(call)
+    }
+}
+
+impl Display for FileName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.bytes.utf8_chunks().try_for_each(|chunk| f.write_str(chunk.valid()))
+    }
+}

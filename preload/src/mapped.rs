@@ -1,0 +1,191 @@
+//! A file that is written through a mapping: what was written is in it whatever ends the process.
+//!
+//! No descriptor stays open, which the program might close, and give its number to another file. Room is taken before it is
+//! touched (`posix_fallocate`): a full disk is an error here, and no signal.
+
+use std::ffi::{CStr, c_int};
+use std::ptr;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use crate::file_name::FileName;
+
+/// By so much the file grows, and so much of it is mapped.
+const STEP: u64 = 1 << 20;
+
+pub(crate) struct Mapped {
+    pub(crate) path: FileName,
+    /// Device and inode: at its path there may be another file later.
+    identity: (u64, u64),
+    /// How much was written.
+    length: u64,
+    window: Window,
+}
+
+/// The part of the file that is mapped.
+struct Window {
+    start: *mut u8,
+    bytes: usize,
+    /// How many of them are written.
+    used: usize,
+}
+
+// SAFETY: the mapping is the value's own.
+unsafe impl Send for Mapped {}
+
+impl Window {
+    const NONE: Self = Window { start: ptr::null_mut(), bytes: 0, used: 0 };
+}
+
+impl Mapped {
+    /// Creates a file that is not there yet; else an error of the system.
+    pub(crate) fn create(path: FileName) -> Result<Self, c_int> {
+        let file = open(&path, libc::O_CREAT | libc::O_EXCL)?;
+        let identity = file.identity()?;
+        drop(file);
+        let mut mapped = Mapped { path, identity, length: 0, window: Window::NONE };
+        if let Err(error) = mapped.grow(0) {
+            // SAFETY: the path is NUL-terminated.
+            mapped.path.to(|path| unsafe { libc::unlink(path.as_ptr()) });
+            return Err(error);
+        }
+        Ok(mapped)
+    }
+
+    /// Appends a line, and leaves room for `spare` bytes behind it. If that fails nothing is written.
+    pub(crate) fn append(&mut self, line: &[u8], spare: usize) -> Result<(), c_int> {
+        let Some((first, rest)) = line.split_first() else { return Ok(()) };
+        if self.window.used + line.len() + spare > self.window.bytes {
+            self.grow(line.len() + spare)?;
+        }
+        let Window { start, used, .. } = &mut self.window;
+        let place = start.wrapping_add(*used);
+        // SAFETY: the window has room for the line.
+        unsafe { ptr::copy_nonoverlapping(rest.as_ptr(), place.wrapping_add(1), rest.len()) };
+        // Last: a line that begins with 0 was not written wholly.
+        // SAFETY: as above, and no other thread is here.
+        unsafe { AtomicU8::from_ptr(place) }.store(*first, Ordering::Release);
+        *used += line.len();
+        self.length += line.len() as u64;
+        Ok(())
+    }
+
+    /// Cuts off what is not written. Later lines are still taken.
+    pub(crate) fn trim(&mut self) {
+        self.unmap();
+        if let Ok(file) = self.open()
+            && let Ok(length) = libc::off_t::try_from(self.length)
+        {
+            // SAFETY: a descriptor of the file, of which nothing is mapped any more.
+            unsafe { libc::ftruncate(file.0, length) };
+        }
+    }
+
+    /// Maps the part behind what is written, with room for so many bytes.
+    fn grow(&mut self, bytes: usize) -> Result<(), c_int> {
+        let file = self.open()?;
+        let page = page();
+        let start = self.length / page * page;
+        let used = (self.length - start) as usize;
+        let least = (used + bytes).next_multiple_of(page as usize) as u64;
+        // On a full disk there may be room for a little.
+        let taken =
+            [STEP.max(least), least].into_iter().map(|step| reserve(&file, start, step).map(|()| step));
+        let step = taken.reduce(Result::or).unwrap_or(Err(libc::EINVAL))?;
+        let (protection, offset) = (libc::PROT_READ | libc::PROT_WRITE, start as libc::off_t);
+        // SAFETY: a new mapping, where the system likes.
+        let mapping = unsafe {
+            libc::mmap(ptr::null_mut(), step as usize, protection, libc::MAP_SHARED, file.0, offset)
+        };
+        if mapping == libc::MAP_FAILED {
+            return Err(last_error());
+        }
+        self.unmap();
+        self.window = Window { start: mapping.cast(), bytes: step as usize, used };
+        Ok(())
+    }
+
+    /// The file, if it is still there.
+    fn open(&self) -> Result<Descriptor, c_int> {
+        let file = open(&self.path, 0)?;
+        if file.identity()? == self.identity { Ok(file) } else { Err(libc::ESTALE) }
+    }
+
+    fn unmap(&mut self) {
+        let Window { start, bytes, .. } = std::mem::replace(&mut self.window, Window::NONE);
+        if !start.is_null() {
+            // SAFETY: mapped by this value, and not used any more.
+            unsafe { libc::munmap(start.cast(), bytes) };
+        }
+    }
+}
+
+/// Closed with this value.
+pub(crate) struct Descriptor(pub(crate) c_int);
+
+impl Descriptor {
+    fn identity(&self) -> Result<(u64, u64), c_int> {
+        let mut status = std::mem::MaybeUninit::<libc::stat>::uninit();
+        // SAFETY: the struct is valid for writing.
+        if unsafe { libc::fstat(self.0, status.as_mut_ptr()) } != 0 {
+            return Err(last_error());
+        }
+        // SAFETY: written above.
+        let status = unsafe { status.assume_init() };
+        Ok((status.st_dev, status.st_ino))
+    }
+}
+
+impl Drop for Descriptor {
+    fn drop(&mut self) {
+        // SAFETY: this value's own.
+        unsafe { libc::close(self.0) };
+    }
+}
+
+/// Opens a file for reading and writing.
+pub(crate) fn open(path: &FileName, flags: c_int) -> Result<Descriptor, c_int> {
+    let flags = libc::O_RDWR | libc::O_CLOEXEC | flags;
+    // SAFETY: the path is NUL-terminated.
+    let open = |path: &CStr| unsafe { libc::open(path.as_ptr(), flags, 0o644 as libc::c_uint) };
+    match path.to(open).ok_or(libc::ENOMEM)? {
+        ..0 => Err(last_error()),
+        file => Ok(Descriptor(file)),
+    }
+}
+
+/// Takes room in the file, also on the disk.
+fn reserve(file: &Descriptor, start: u64, bytes: u64) -> Result<(), c_int> {
+    check_limit(start + bytes)?;
+    let mut error = libc::EINTR;
+    // A program's timer may interrupt it over and over.
+    for _ in 0..100 {
+        // SAFETY: a descriptor that is open for writing.
+        error = unsafe { libc::posix_fallocate(file.0, start as libc::off_t, bytes as libc::off_t) };
+        if error != libc::EINTR {
+            break;
+        }
+    }
+    if error == 0 { Ok(()) } else { Err(error) }
+}
+
+/// Beyond the limit of this process's files there is no error but a signal.
+pub(crate) fn check_limit(bytes: u64) -> Result<(), c_int> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the struct is valid for writing.
+    let known = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) } == 0;
+    if known && limit.rlim_cur != libc::RLIM_INFINITY && bytes > limit.rlim_cur {
+        return Err(libc::EFBIG);
+    }
+    Ok(())
+}
+
+/// The size of a page of the host.
+#[cold]
+pub(crate) fn page() -> u64 {
+    // SAFETY: no preconditions.
+    u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
+}
+
+pub(crate) fn last_error() -> c_int {
+    std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
+}

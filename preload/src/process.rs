@@ -1,0 +1,50 @@
+//! What tells this process from all others, also after its end, and from those that get its number then.
+
+use std::ffi::CStr;
+
+use crate::counters::{MAGIC, Record};
+use crate::text::process;
+
+/// Reads the beginning of a file.
+fn read<'a>(path: &CStr, buffer: &'a mut [u8]) -> &'a [u8] {
+    // SAFETY: the path is NUL-terminated.
+    let file = unsafe { libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
+    if file < 0 {
+        return &[];
+    }
+    // SAFETY: the buffer is as long as it says.
+    let length = unsafe { libc::read(file, buffer.as_mut_ptr().cast(), buffer.len()) };
+    // SAFETY: opened above, and not known elsewhere.
+    unsafe { libc::close(file) };
+    usize::try_from(length).ok().and_then(|length| buffer.get(..length)).unwrap_or_default()
+}
+
+/// When it started, in clock ticks since the machine did; exec does not change that. 0 where /proc does not tell.
+pub(crate) fn started() -> u64 {
+    let mut buffer = [0; 1024];
+    let stat = read(c"/proc/self/stat", &mut buffer);
+    // The second field is the program's name, in parentheses, which may have any in it; this is the 22nd.
+    let behind = stat.rsplit(|&byte| byte == b')').next().unwrap_or_default();
+    let field = behind.split(|&byte| byte == b' ').nth(20).unwrap_or_default();
+    std::str::from_utf8(field).ok().and_then(|field| field.parse().ok()).unwrap_or(0)
+}
+
+/// Writes into an empty record whose it is.
+pub(crate) fn sign(record: &mut Record) {
+    record.magic = MAGIC;
+    record.process = process().unsigned_abs();
+    record.started = started();
+    let mut status = std::mem::MaybeUninit::<libc::stat>::zeroed();
+    // SAFETY: the path is NUL-terminated, and the struct is valid for writing.
+    unsafe { libc::stat(c"/proc/self/ns/pid".as_ptr(), status.as_mut_ptr()) };
+    // SAFETY: zeros are a struct too.
+    record.namespace = unsafe { status.assume_init() }.st_ino;
+    // SAFETY: nothing is written without a pointer.
+    record.began = u64::try_from(unsafe { libc::time(std::ptr::null_mut()) }).unwrap_or(0);
+    read(c"/proc/sys/kernel/random/boot_id", &mut record.boot);
+    let length = read(c"/proc/self/cmdline", &mut record.program).len();
+    // Each word ends with a NUL.
+    for byte in record.program.iter_mut().take(length.saturating_sub(1)).filter(|byte| **byte == 0) {
+        *byte = b' ';
+    }
+}

@@ -1,0 +1,82 @@
+//! Requests that the program was refused for want of memory: for the trace and the report.
+
+use std::fmt::{self, Display};
+
+use cuda_sys::*;
+
+use crate::bfc::Words;
+use crate::contexts::{self, Current};
+use crate::pool::Pool;
+use crate::watch::Passed;
+use crate::{hooks, report, trace};
+
+/// Why there was no memory.
+#[derive(Clone, Copy)]
+pub(crate) enum Verdict {
+    /// As libbfc's last message has it.
+    Pool,
+    /// The driver refused what the pool did not serve.
+    Driver(&'static str),
+}
+
+impl Verdict {
+    /// On a request that was passed on to the driver.
+    pub(crate) fn of(why: Passed) -> Self {
+        match why {
+            Passed::Full | Passed::Pool => Verdict::Pool,
+            Passed::Size => {
+                Verdict::Driver("requests of this size are left to the driver (--min, --max, --ipc)")
+            }
+            Passed::Context => Verdict::Driver("the current context is not the device's primary one"),
+            Passed::NoContext => Verdict::Driver("there was no current context"),
+            Passed::Capture => {
+                Verdict::Driver("a stream was captured, so the pool could not wait for memory")
+            }
+        }
+    }
+}
+
+impl Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Verdict::Pool => write!(f, "{}", Words::last()),
+            Verdict::Driver(why) => write!(f, "the driver has no memory for it; {why}"),
+        }
+    }
+}
+
+/// A request of cudaMalloc's kind was answered with this code, which is passed on.
+#[inline]
+pub(crate) fn note(code: CUresult, bytes: usize, stream: usize, verdict: Verdict) -> CUresult {
+    if code == CUDA_ERROR_OUT_OF_MEMORY {
+        note_device(bytes, stream, verdict);
+    }
+    code
+}
+
+#[cold]
+fn note_device(bytes: usize, stream: usize, verdict: Verdict) {
+    trace::refused(bytes, stream, &verdict);
+    if let Some(pool) = current_device().and_then(Pool::of_device) {
+        report::refused(pool, bytes, &verdict);
+    }
+}
+
+/// The same with a pool that is known.
+pub(crate) fn note_of(pool: Pool, code: CUresult, bytes: usize, verdict: Verdict) {
+    if code == CUDA_ERROR_OUT_OF_MEMORY {
+        report::refused(pool, bytes, &verdict);
+    }
+}
+
+/// The device of the current context, whatever context that is.
+fn current_device() -> Option<usize> {
+    if let Current::Primary(device) = contexts::current() {
+        return Some(device);
+    }
+    let get = hooks::load()?.cuCtxGetDevice().ok()?;
+    let mut device = 0;
+    // SAFETY: the pointer is valid for writing.
+    let code = unsafe { get(&mut device) };
+    usize::try_from(device).ok().filter(|_| code == CUDA_SUCCESS)
+}
