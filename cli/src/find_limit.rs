@@ -2,8 +2,8 @@
 //!
 //! Running is not strictly monotone in the limit: with another limit regions are cut elsewhere, and now
 //! and then a larger pool fails where a smaller one did not. So the search starts at the bottom and not
-//! in the middle of a wide interval. No limit below the trace's peak of live bytes can do; that limit is
-//! tried first, then limits above it in steps that double, until one runs. Between the last that failed
+//! in the middle of a wide interval. No limit below the trace's peak of live bytes can do, with the requests that the
+//! recorded program was refused among them; that limit is tried first, then limits above it in steps that double, until one runs. Between the last that failed
 //! and the first that ran it bisects. What is found has run, and is run once more to be sure; the limit
 //! shortly below it, as near as the precision asks, has failed. A smaller one still that happens to run
 //! is possible.
@@ -34,7 +34,7 @@ pub struct Found {
 
 /// Searches, to a relative `precision` of the peak of live bytes; 0 goes down to 256 bytes.
 pub fn find_limit(job: &Job<'_>, precision: f64, bar: &ProgressBar) -> Result<Found> {
-    search(job.trace.peak_live_bytes, precision, |limit| {
+    search(job.trace.peak_wanted_bytes, precision, |limit| {
         bar.set_message(format!("{}: trying {}", job.trace.name, size::human(limit)));
         bar.inc(1);
         runs(&Job { limit, ..*job })

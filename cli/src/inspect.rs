@@ -112,6 +112,8 @@ fn find(job: &Job<'_>) -> Result<(usize, Option<Failure>)> {
                     in_use += size;
                 }
                 Event::Free { slot, .. } => in_use -= std::mem::take(&mut sizes[slot as usize]),
+                // What is granted of it is free again.
+                Event::Refused { .. } => {}
             }
         }
         if in_use > most {
@@ -150,7 +152,7 @@ fn walk(
 /// The request at `event`, which failed just now.
 fn failed(job: &Job<'_>, device: &Device<'_>, event: usize) -> Failure {
     let bytes = match job.trace.events[event] {
-        Event::Alloc { bytes, .. } => bytes,
+        Event::Alloc { bytes, .. } | Event::Refused { bytes, .. } => bytes,
         Event::Free { .. } => unreachable!("a free that fails ends the replay"),
     };
     // The only failure that a replay goes on after.

@@ -20,7 +20,6 @@ mod size;
 mod trace;
 
 use std::fs;
-use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -230,8 +229,7 @@ fn main() -> ExitCode {
     match run(&cli) {
         Ok(code) => code,
         Err(error) => {
-            // Not eprintln, which would panic where standard error is closed.
-            let _ = writeln!(io::stderr(), "bfc: {error:#}");
+            output::complain(format_args!("{error:#}"));
             match cli.command {
                 Command::Run(_) => run::code_of(&error),
                 _ => ExitCode::FAILURE,
@@ -263,7 +261,12 @@ fn run(cli: &Cli) -> Result<ExitCode> {
             let environment = Environment::of_process();
             if !args.quiet {
                 for (name, value) in environment.steering(&args.pool()) {
-                    let _ = writeln!(io::stderr(), "bfc: note: {name}={value} is set and steers the library");
+                    output::complain(format_args!("note: {name}={value} is set and steers the library"));
+                }
+            }
+            for trace in traces.iter().filter(|_| !args.quiet) {
+                if let Some(why) = &trace.incomplete {
+                    output::complain(format_args!("note: the recording {} stops early: {why}", trace.name));
                 }
             }
             let input = Input { args, library: &library, environment: &environment, traces: &traces };

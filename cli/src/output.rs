@@ -1,6 +1,7 @@
 //! What the command prints: tables for people, one JSON document for programs.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::io::{self, ErrorKind, Write};
 
 use anyhow::{Context, Result};
@@ -15,7 +16,8 @@ The JSON document of --json (sizes in bytes, absent things null; fields may be a
   library        path, version
   environment    the BFC_ variables that steer the replay
   traces[]       in the order given; each has
-    trace          name, events, requests, marks, streams, slots (live at once, at most),
+    trace          name, events, requests, refused (of the requests, those that the recorded
+                   program was refused), marks, streams, slots (live at once, at most),
                    peak_live_bytes (each request rounded up to 256), peak_requested_bytes
     pool           backend, growth, gc, split_always, fragmentation_fraction,
                    initial_region, device_capacity, stream_ordered; as in force, with
@@ -85,6 +87,12 @@ pub fn table(heading: &str, rows: &[(&str, String)]) -> String {
     let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     let rows = rows.iter().map(|(name, value)| format!("  {name:width$}  {value}\n"));
     format!("{heading}\n{}", rows.collect::<String>())
+}
+
+/// Writes a line to standard error, in one piece: those of several processes must not mix. Where standard error is closed
+/// there is none.
+pub fn complain(what: fmt::Arguments<'_>) {
+    let _ = io::stderr().write_all(format!("bfc: {what}\n").as_bytes());
 }
 
 /// Standard output that may be closed by its reader, as `head` does: then the rest is left unsaid.

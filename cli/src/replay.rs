@@ -189,33 +189,49 @@ impl<'a> Player<'a> {
         for (index, event) in self.trace.events[events.clone()].iter().enumerate() {
             match *event {
                 Event::Alloc { bytes, slot, stream } => {
-                    let (status, address) = self.device.alloc(bytes, stream);
-                    self.live[slot as usize] = address;
-                    self.addresses[self.requests] = address;
-                    self.requests += 1;
-                    if status != ffi::OK {
-                        self.failed += 1;
-                        if status != ffi::ERROR_OUT_OF_MEMORY {
-                            let error = self.device.alloc_error(status);
-                            return Err(error).with_context(|| self.place(first + index));
-                        }
-                    }
+                    self.live[slot as usize] = self.request(bytes, stream, first + index)?;
                 }
-                Event::Free { slot, stream } => {
-                    let address = std::mem::take(&mut self.live[slot as usize]);
-                    if address == 0 {
-                        skipped += 1;
-                        continue;
-                    }
-                    let status = self.device.free(address, stream);
-                    if status != ffi::OK {
-                        let error = self.device.free_error(status);
-                        return Err(error).with_context(|| self.place(first + index));
+                Event::Free { slot, stream } => match std::mem::take(&mut self.live[slot as usize]) {
+                    0 => skipped += 1,
+                    address => self.free(address, stream, first + index)?,
+                },
+                Event::Refused { bytes, stream } => {
+                    let address = self.request(bytes, stream, first + index)?;
+                    // The recorded program never had it.
+                    if address != 0 {
+                        self.free(address, stream, first + index)?;
+                        self.ops += 1;
                     }
                 }
             }
         }
         self.ops += events.len() as u64 - skipped;
+        Ok(())
+    }
+
+    /// Makes a request. Its address, 0 if there is no memory.
+    #[inline]
+    fn request(&mut self, bytes: u64, stream: u16, event: usize) -> Result<usize> {
+        let (status, address) = self.device.alloc(bytes, stream);
+        self.addresses[self.requests] = address;
+        self.requests += 1;
+        if status != ffi::OK {
+            self.failed += 1;
+            if status != ffi::ERROR_OUT_OF_MEMORY {
+                let error = self.device.alloc_error(status);
+                return Err(error).with_context(|| self.place(event));
+            }
+        }
+        Ok(address)
+    }
+
+    #[inline]
+    fn free(&self, address: usize, stream: u16, event: usize) -> Result<()> {
+        let status = self.device.free(address, stream);
+        if status != ffi::OK {
+            let error = self.device.free_error(status);
+            return Err(error).with_context(|| self.place(event));
+        }
         Ok(())
     }
 

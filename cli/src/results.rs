@@ -16,6 +16,7 @@ struct TraceInfo {
     name: String,
     events: usize,
     requests: usize,
+    refused: usize,
     marks: usize,
     streams: usize,
     slots: usize,
@@ -29,7 +30,8 @@ impl TraceInfo {
             name: trace.name.clone(),
             events: trace.events.len(),
             requests: trace.requests,
-            marks: trace.marks.len(),
+            refused: trace.refused,
+            marks: trace.mark_count,
             streams: trace.streams,
             slots: trace.slots,
             peak_live_bytes: trace.peak_live_bytes,
@@ -290,8 +292,12 @@ fn geometric_mean<T>(results: &[T], value: impl Fn(&T) -> f64) -> f64 {
 }
 
 fn trace_row(trace: &TraceInfo) -> String {
+    let refused = match trace.refused {
+        0 => String::new(),
+        refused => format!(", {refused} refused when it was recorded"),
+    };
     format!(
-        "{} ({}), marks: {}, streams: {}",
+        "{} ({}{refused}), marks: {}, streams: {}",
         counted(trace.events, "event"),
         counted(trace.requests, "request"),
         trace.marks,

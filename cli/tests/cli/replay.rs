@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::Read;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use flate2::read::GzDecoder;
 
@@ -293,4 +293,55 @@ fn a_device_that_is_too_small_has_no_least_limit() {
     command.arg("replay").arg(trace).args(["--find-limit", "--growth", "--device-capacity", "2MiB"]);
     let (_, error) = run_to(1, &mut command);
     assert!(error.contains("no limit up to") && error.contains("capacity"), "{error}");
+}
+
+/// One MiB lives, and two more were refused.
+const REFUSED: &str = "+ 0 1048576 0\n! 2097152 0 # out of memory\n- 0 0\n+ 1 1048576 0\n";
+
+#[test]
+fn a_refused_request_is_tried_again() {
+    let trace = file("refused.trace", REFUSED);
+    let replay = |options: &[&str]| json(bfc().arg("replay").arg(&trace).args(options))["traces"][0].clone();
+    let failed = replay(&["--limit", "2MiB"]);
+    assert_eq!((&failed["failed"], &failed["failure"]["event"]), (&1.into(), &2.into()));
+    assert_eq!(failed["failure"]["bytes"], 2 << 20);
+    assert_eq!((&failed["trace"]["requests"], &failed["trace"]["refused"]), (&3.into(), &1.into()));
+    assert_eq!(failed["trace"]["peak_live_bytes"], 1 << 20);
+    // What is granted is free again, and that is a call too.
+    let granted = replay(&["--limit", "3MiB"]);
+    assert_eq!((&granted["failed"], &granted["ops"]), (&0.into(), &5.into()));
+    assert_eq!(granted["stats"]["bytes_in_use"], 1 << 20);
+    assert_eq!(replay(&["--find-limit"])["limit"], 3 << 20);
+    let (table, _) = run_to(0, bfc().arg("replay").arg(&trace));
+    assert!(
+        row(&table, "trace").is_some_and(|row| row.contains("3 requests, 1 refused when it was recorded")),
+        "{table}"
+    );
+}
+
+#[test]
+fn input_without_an_end_is_refused_in_little_memory() {
+    let script = "ulimit -v 4000000; yes '# x' | \"$0\" replay -";
+    let command = bfc();
+    let mut shell = Command::new("sh");
+    shell.args(["-c", script]).arg(command.get_program());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => shell.env(name, value),
+            None => shell.env_remove(name),
+        };
+    }
+    let (_, error) = run_to(1, &mut shell);
+    assert!(
+        error.starts_with("bfc: standard input:1048577: more than 1048576 lines without an event"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_recording_that_stopped_early_is_replayed_with_a_note() {
+    let trace = file("early.trace", "+ 0 5 0\n%incomplete No space left on device\n\0\0\0\0");
+    let note = format!("bfc: note: the recording {} stops early: No space left on device\n", trace.display());
+    assert_eq!(run_to(0, bfc().arg("replay").arg(&trace)).1, note);
+    assert_eq!(run_to(0, bfc().arg("replay").arg(&trace).arg("--quiet")).1, "");
 }

@@ -80,10 +80,15 @@ fn help_tells_how_many_pools_there_are_and_where() {
 }
 
 #[test]
+fn a_trace_is_gzip_by_its_content_and_not_by_its_name() {
+    run_to(0, bfc().arg("replay").arg(file("plain.trace.gz", SMALL)));
+}
+
+#[test]
 fn wrong_input_is_1_and_named() {
     let packed = fs::read(recorded("gpt2.trace.gz")).expect("the recorded trace");
     let cases = [
-        (file("not.trace.gz", "+ 1 5 0\n"), "not.trace.gz:1: not gzip"),
+        (file("not.trace.gz", "notes\n"), "not.trace.gz:1: unknown event letter \"notes\""),
         (file("cut.trace.gz", &packed[..packed.len() / 2]), "truncated gzip: the data ends after line "),
         (file("letter.trace", "+ 1 5 0\nx 1 0\n"), "letter.trace:2: unknown event letter \"x\""),
         (file("double.trace", "+ 1 5 0\n- 1 0\n- 1 0\n"), "double.trace:3: double free"),
