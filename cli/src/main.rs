@@ -12,7 +12,9 @@ mod info;
 mod inspect;
 mod library;
 mod output;
+mod process;
 mod replay;
+mod report;
 mod results;
 mod run;
 mod simulated_device;
@@ -33,6 +35,7 @@ use crate::environment::Environment;
 use crate::library::Library;
 use crate::output::Output;
 use crate::replay::Job;
+use crate::report::Report;
 use crate::results::{Outcome, Replayed, Searched};
 use crate::run::Run;
 use crate::trace::{ALIGNMENT, Trace};
@@ -64,6 +67,11 @@ enum Command {
     /// and becomes the program. What no option says stays as the environment has it.
     #[command(override_usage = run::USAGE, after_long_help = run::EXIT_CODES)]
     Run(Box<Run>),
+    /// Show what the pool did for each process of bfc run --report=FILE, also of those that were killed
+    ///
+    /// The processes may still run: their counters are those of this moment.
+    #[command(after_long_help = report::STATES)]
+    Report(Report),
     /// Tell which library is used, which backends work here, and which BFC_ variables are set
     Info,
 }
@@ -242,6 +250,7 @@ fn run(cli: &Cli) -> Result<ExitCode> {
     let library = || Library::find(cli.library.as_deref());
     let mut output = Output::default();
     match &cli.command {
+        Command::Report(args) => report::report(args, &mut output).map(|()| ExitCode::SUCCESS),
         Command::Info => info::info(&library()?, &mut output).map(|()| ExitCode::SUCCESS),
         Command::Run(args) => {
             let checked = match cli.library {

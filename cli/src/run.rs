@@ -6,6 +6,7 @@
 mod check;
 mod exec;
 mod file;
+mod files;
 mod lines;
 mod preload;
 mod program;
@@ -16,7 +17,7 @@ mod words;
 
 use std::ffi::OsString;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -72,11 +73,14 @@ pub struct Run {
     /// Leave allocations above this size to the driver
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true, value_parser = size::parse_nonzero)]
     max: Option<u64>,
-    /// At the end of each process that allocated, append a summary to FILE, or write it to standard error
+    /// Sum up what the pool did: at the end of each process that allocated, on standard error; with FILE as counters
+    /// that each process keeps there, also if it is killed, and that bfc report FILE shows at any time. %p in FILE is the
+    /// number of the process
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
     report: Option<PathBuf>,
-    /// Record what the program allocates, for bfc replay. A FILE that is there is overwritten. Where several
-    /// processes allocate, the first has FILE and each of the others FILE.PID
+    /// Record what the program allocates, for bfc replay: as plain text, each line at once, so that it is whole also if the
+    /// program is killed. A FILE that is there is removed. Where several processes allocate, the first has FILE and each of
+    /// the others FILE.PID; %p in FILE is the number of the process
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
     /// The interposer, or the folder it lies in; libbfc.so.0 must lie beside it [default: $BFC_PRELOAD_LIBRARY, else
@@ -123,9 +127,18 @@ impl Run {
     /// What clap cannot see.
     pub fn check(&self) -> Result<(), &'static str> {
         match (self.min, self.max) {
-            (Some(min), Some(max)) if min > max => Err("--min is above --max: nothing would be pooled"),
-            _ => Ok(()),
+            (Some(min), Some(max)) if min > max => {
+                return Err("--min is above --max: nothing would be pooled");
+            }
+            _ => {}
         }
+        let extension = self.trace.as_deref().and_then(Path::extension);
+        if extension.is_some_and(|extension| extension.eq_ignore_ascii_case("gz")) {
+            return Err(
+                "--trace writes plain text: name the file without .gz (bfc replay also reads it gzipped later)",
+            );
+        }
+        Ok(())
     }
 }
 
@@ -135,7 +148,8 @@ pub fn run(args: &Run) -> Result<ExitCode> {
     let mut settings = Settings::of(args)?;
     settings.preload(&preload::find(args.preload.as_deref())?)?;
     // Last: whoever mistyped the program keeps the trace of yesterday.
-    settings::make_room_for_trace(args)?;
+    files::check_report(args)?;
+    files::make_room_for_trace(args)?;
     if args.check { check::run(&program, settings) } else { Err(program.exec(&settings).into()) }
 }
 

@@ -2,8 +2,6 @@
 
 use std::env;
 use std::ffi::{OsStr, OsString};
-use std::fs;
-use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{self, Path};
 
@@ -97,27 +95,6 @@ fn in_front(library: &Path, old: Option<&OsStr>) -> Result<OsString> {
 
 fn absolute(file: &Path) -> Result<path::PathBuf> {
     path::absolute(file).with_context(|| format!("cannot tell where {} is", file.display()))
-}
-
-/// Removes the trace that is there: the interposer would take it for another process's, and write beside it. That a
-/// trace can be written there at all is better said now than missed after hours.
-pub fn make_room_for_trace(args: &Run) -> Result<()> {
-    let Some(file) = &args.trace else {
-        return Ok(());
-    };
-    let name = file.display();
-    match fs::metadata(file) {
-        Ok(found) if !found.is_file() => bail!("--trace {name}: this is no file"),
-        _ => {}
-    }
-    match fs::remove_file(file) {
-        Err(error) if error.kind() != ErrorKind::NotFound => {
-            return Err(error).with_context(|| format!("--trace {name}: the old file cannot be removed"));
-        }
-        _ => {}
-    }
-    let tried = fs::File::create_new(file).and_then(|_| fs::remove_file(file));
-    tried.with_context(|| format!("--trace {name}: no file can be made there"))
 }
 
 #[cfg(test)]

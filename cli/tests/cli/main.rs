@@ -4,5 +4,6 @@ mod common;
 mod environment;
 mod golden;
 mod replay;
+mod report;
 mod run;
 mod usage;

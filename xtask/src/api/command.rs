@@ -8,7 +8,7 @@ use anyhow::Result;
 use crate::workspace::{Workspace, capture};
 
 /// The command without a word, and its subcommands.
-const SUBCOMMANDS: [&str; 4] = ["", "run", "replay", "info"];
+const SUBCOMMANDS: [&str; 5] = ["", "run", "report", "replay", "info"];
 
 /// `bfc --help` and that of each subcommand.
 pub fn page(workspace: &Workspace, command: &Path) -> Result<String> {

@@ -5,7 +5,7 @@ use std::fs;
 use std::process::Command;
 
 use super::{folder, interposer, run};
-use crate::common::run_to;
+use crate::common::{bfc, run_to};
 
 type Variables<'a> = &'a [(&'a str, &'a str)];
 
@@ -103,6 +103,65 @@ fn a_trace_is_written_anew_and_not_lost_for_nothing() {
 }
 
 #[test]
+fn the_trace_of_a_process_that_runs_is_left_to_it() {
+    let folder = folder("live");
+    let path = folder.join("t.trace").display().to_string();
+    let stat = fs::read_to_string("/proc/self/stat").expect("Linux");
+    let started: u64 = stat
+        .rsplit_once(") ")
+        .expect("a name")
+        .1
+        .split(' ')
+        .nth(19)
+        .expect("a field")
+        .parse()
+        .expect("a number");
+    let head =
+        |started: u64| format!("%bfc-trace 1 process={} started={started}\n+ 0 5 0\n", std::process::id());
+    // This test's, and that of a process that had its number before.
+    for (started, is_left) in [(started, true), (started + 1, false)] {
+        fs::write(&path, head(started)).expect("writable");
+        let Some(mut command) = run(&["--trace", &path, "true"]) else { return };
+        let (_, error) = run_to(0, &mut command);
+        let note = format!("bfc: note: {path} is the trace of process {}, which runs; ", std::process::id());
+        assert_eq!(
+            (fs::exists(&path).expect("a folder"), error.starts_with(&note)),
+            (is_left, is_left),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn a_report_that_cannot_be_kept_is_told_before_the_program_runs() {
+    let folder = folder("reports");
+    let notes = folder.join("notes").display().to_string();
+    fs::write(&notes, "some notes\n").expect("writable");
+    for (path, words) in [
+        ("/nonexistent/f", "cannot be written; name another file: No such file or directory"),
+        (&folder.display().to_string(), "this is no file; name another"),
+        (&notes, "the file is there, and is no report; remove it, or name another"),
+    ] {
+        let option = format!("--report={path}");
+        let Some(mut command) = run(&[&option, "echo", "ran"]) else { return };
+        let (stdout, error) = run_to(125, &mut command);
+        assert!(stdout.is_empty() && error.starts_with(&format!("bfc: {option}: {words}")), "{error}");
+    }
+    assert_eq!(fs::read_to_string(&notes).expect("it is there"), "some notes\n");
+    // It is there from the beginning, for bfc report; with the process in its name it is the program's to make.
+    let new = |name: &str| {
+        let option = format!("--report={}", folder.join(name).display());
+        run_to(0, &mut run(&[&option, "true"]).expect("there was a compiler before"));
+    };
+    new("new");
+    run_to(0, bfc().arg("report").arg(folder.join("new")));
+    new("new.%p");
+    let names: Vec<_> =
+        fs::read_dir(&folder).expect("it is there").map(|file| file.expect("a name").file_name()).collect();
+    assert_eq!(names.len(), 2, "{names:?}");
+}
+
+#[test]
 fn wrong_usage_is_2() {
     for options in [
         &["--limit", "1GiB", "--fraction", "0.5", "true"][..],
@@ -111,6 +170,8 @@ fn wrong_usage_is_2() {
         &["--fraction", "2", "true"],
         &["--free", "never", "true"],
         &["--min", "2k", "--max", "1k", "true"],
+        &["--trace", "t.gz", "true"],
+        &["--trace=t.GZ", "true"],
         &["--library", "/", "true"],
         &["--no-such-option", "true"],
         &["--check"],

@@ -17,7 +17,7 @@ const RUN_PAGE: &str = "docs/run.md";
 pub fn run(context: &mut Context) -> Result<()> {
     let command = context.built(Profile::Release)?.command.clone();
     let mut known: Vec<Known> = Vec::new();
-    for subcommand in ["run", "replay", "info"] {
+    for subcommand in ["run", "report", "replay", "info"] {
         known.push((subcommand, api::options(&context.workspace, &command, subcommand)?));
     }
     let pages = pages::all(&context.workspace)?;

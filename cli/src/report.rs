@@ -1,0 +1,181 @@
+//! `bfc report`: the counters that the interposer keeps in the file of `bfc run --report=FILE`.
+
+#[path = "../../preload/src/counters.rs"]
+#[allow(dead_code)] // The interposer's part of it.
+mod counters;
+
+use std::fmt::Write;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+
+use crate::output::Output;
+use crate::process;
+use counters::{ENDED, REPLACED, Record};
+
+pub use counters::MAGIC;
+
+/// What a record of any version begins with.
+const FAMILY: &[u8] = b"libbfc counters ";
+
+/// What `bfc report` is asked for.
+#[derive(Args)]
+pub struct Report {
+    /// The FILE of bfc run --report=FILE, or of BFC_PRELOAD_REPORT
+    file: PathBuf,
+}
+
+/// What `bfc report --help` ends with.
+pub const STATES: &str = "\
+The state of a process is one of
+  running    it is alive: the counters are those of this moment
+  ended      by exit, or by returning from main
+  replaced   it executed another program (exec), which has a record of its own if it allocates
+  killed     it is gone, and never came to its end: a signal (kill, abort, a crash) or _exit
+  unknown    it ran on another machine, before the last restart, or in another container";
+
+/// Prints the summary of each process in the file.
+pub fn report(args: &Report, output: &mut Output) -> Result<()> {
+    let records = read(&args.file)?;
+    if records.is_empty() {
+        return output.write("no process has allocated yet\n");
+    }
+    let mut text = String::new();
+    for record in &records {
+        let gap = if text.is_empty() { "" } else { "\n" };
+        let _ = write!(text, "{gap}{}", summary(record));
+    }
+    output.write(&text)
+}
+
+/// All records of the file.
+fn read(path: &Path) -> Result<Vec<Record>> {
+    let name = path.display();
+    let mut file = File::open(path).with_context(|| format!("cannot open {name}"))?;
+    let mut records = Vec::new();
+    loop {
+        let mut bytes = Vec::with_capacity(size_of::<Record>());
+        let read = file.by_ref().take(size_of::<Record>() as u64).read_to_end(&mut bytes);
+        read.with_context(|| format!("cannot read {name}"))?;
+        if bytes.is_empty() {
+            return Ok(records);
+        }
+        if !bytes.starts_with(&MAGIC) {
+            if bytes.starts_with(FAMILY) {
+                bail!("{name} is of another version of libbfc; use the bfc command of that version");
+            }
+            bail!("{name} is no report; name the FILE of bfc run --report=FILE");
+        }
+        if bytes.len() < size_of::<Record>() {
+            // It is being appended, or the disk had no room for it.
+            return Ok(records);
+        }
+        records.try_reserve(1).with_context(|| format!("no host memory for all of {name}"))?;
+        // SAFETY: as many bytes as it has, and any are a record.
+        records.push(unsafe { bytes.as_ptr().cast::<Record>().read_unaligned() });
+    }
+}
+
+fn summary(record: &Record) -> String {
+    let (state, explanation) = state(record);
+    let program = text(&record.program);
+    let mut summary =
+        format!("process {}: {program}\n  began        {}\n", record.process, time(record.began));
+    let _ = writeln!(summary, "  state        {state}: {explanation}");
+    let lost = record.lost_events.load(Ordering::Relaxed);
+    if lost != 0 {
+        let _ = writeln!(
+            summary,
+            "  trace        incomplete: {lost} events are not in it, because it could not grow"
+        );
+    }
+    if let Some(refusal) = record.refusal() {
+        let _ = write!(summary, "{refusal}");
+    }
+    for (name, counters) in record.used() {
+        let _ = write!(summary, "{name}\n{counters}");
+    }
+    summary
+}
+
+/// What became of the process, and what that means.
+fn state(record: &Record) -> (&'static str, &'static str) {
+    match record.state.load(Ordering::Acquire) {
+        ENDED => ("ended", "by exit, or by returning from main"),
+        REPLACED => ("replaced", "it executed another program (exec)"),
+        _ if text(&record.boot) != text(&process::boot()) => (
+            "unknown",
+            "it ran on another machine, or before this one was restarted, and did not come to its end",
+        ),
+        _ if record.namespace != process::namespace() => {
+            ("unknown", "it runs or ran in another container, and has not come to its end")
+        }
+        _ if process::is_alive(record.process, record.started) => {
+            ("running", "the counters are those of now")
+        }
+        _ => ("killed", "it never came to its end: a signal (kill, abort, a crash) or _exit"),
+    }
+}
+
+/// Text up to the first NUL.
+fn text(bytes: &[u8]) -> String {
+    let text = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
+    String::from_utf8_lossy(text).trim_end().to_owned()
+}
+
+/// Seconds since 1970, in words.
+fn time(seconds: u64) -> String {
+    let (days, second) = (seconds / 86_400, seconds % 86_400);
+    let (year, month, day) = date(days);
+    format!("{year}-{month:02}-{day:02} {:02}:{:02}:{:02} UTC", second / 3600, second / 60 % 60, second % 60)
+}
+
+/// The date so many days after the first of 1970.
+fn date(mut days: u64) -> (u64, u64, u64) {
+    let is_leap =
+        |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
+    let mut year = 1970;
+    loop {
+        let length = 365 + u64::from(is_leap(year));
+        // A number of a damaged file may be any.
+        if days < length || year == 9999 {
+            break;
+        }
+        days -= length;
+        year += 1;
+    }
+    let mut month = 1;
+    for length in [31, 28 + u64::from(is_leap(year)), 31, 30, 31, 30, 31, 31, 30, 31, 30] {
+        if days < length {
+            break;
+        }
+        days -= length;
+        month += 1;
+    }
+    (year, month, days + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_are_those_of_the_calendar() {
+        assert_eq!(time(0), "1970-01-01 00:00:00 UTC");
+        assert_eq!(time(951_826_153), "2000-02-29 12:09:13 UTC");
+        assert_eq!(time(1_795_302_000), "2026-11-21 23:00:00 UTC");
+        assert_eq!(date(364), (1970, 12, 31));
+        assert_eq!(date(u64::MAX).0, 9999);
+    }
+
+    #[test]
+    fn the_layout_is_the_one_that_is_written() {
+        assert_eq!(size_of::<Record>(), 8192);
+        assert_eq!(std::mem::offset_of!(Record, state), 64);
+        assert_eq!(std::mem::offset_of!(Record, pools), 400);
+    }
+}

@@ -1,0 +1,120 @@
+//! The files that the program is to write: that they can be written at all is better said before it runs than missed after
+//! hours.
+
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions};
+use std::io::{ErrorKind, Read};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::process;
+
+use anyhow::{Context, Result, bail};
+
+use super::Run;
+use crate::output;
+use crate::process::is_alive;
+use crate::report;
+
+/// Looks whether counters can be kept in the file of --report. It may have those of others in it.
+pub fn check_report(args: &Run) -> Result<()> {
+    let Some(named) = args.report.as_deref().filter(|file| file.as_os_str() != "-") else {
+        return Ok(());
+    };
+    let file = expanded(named);
+    let name = file.display();
+    check_kind(&file).with_context(|| format!("--report={name}"))?;
+    let opened = OpenOptions::new().read(true).append(true).create(true).open(&file);
+    let mut head = Vec::new();
+    opened
+        .and_then(|file| file.take(report::MAGIC.len() as u64).read_to_end(&mut head))
+        .with_context(|| format!("--report={name}: cannot be written; name another file"))?;
+    if !head.is_empty() && head != report::MAGIC {
+        bail!("--report={name}: the file is there, and is no report; remove it, or name another");
+    }
+    // Only where it is this process's own: another may be about to write.
+    if head.is_empty() && file != named {
+        let _ = fs::remove_file(&file);
+    }
+    Ok(())
+}
+
+/// Removes the trace that is there: the interposer would take it for another process's, and write beside it. It is another
+/// process's if that lives.
+pub fn make_room_for_trace(args: &Run) -> Result<()> {
+    let Some(named) = &args.trace else {
+        return Ok(());
+    };
+    let file = expanded(named);
+    let name = file.display();
+    check_kind(&file).with_context(|| format!("--trace {name}"))?;
+    if let Some(process) = writer(&file) {
+        output::complain(format_args!(
+            "note: {name} is the trace of process {process}, which runs; this one is {name}.PID (%p in the name gives \
+             each process its own)"
+        ));
+        return Ok(());
+    }
+    match fs::remove_file(&file) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            return Err(error).with_context(|| format!("--trace {name}: the old file cannot be removed"));
+        }
+        _ => {}
+    }
+    let tried = File::create_new(&file).and_then(|_| fs::remove_file(&file));
+    tried.with_context(|| format!("--trace {name}: no file can be made there; name another"))
+}
+
+/// Neither a folder nor a device.
+fn check_kind(file: &Path) -> Result<()> {
+    match fs::metadata(file) {
+        Ok(found) if !found.is_file() => bail!("this is no file; name another"),
+        _ => Ok(()),
+    }
+}
+
+/// The process that writes a trace just now, as the first line has it: `%bfc-trace 1 process=PID started=TICKS`.
+fn writer(file: &Path) -> Option<u32> {
+    let mut head = Vec::new();
+    File::open(file).ok()?.take(256).read_to_end(&mut head).ok()?;
+    let line = str::from_utf8(head.split(|byte| *byte == b'\n').next()?).ok()?;
+    let line = line.strip_prefix("%bfc-trace ")?;
+    let field = |name: &str| line.split(' ').find_map(|field| field.strip_prefix(name));
+    let (process, started) = (field("process=")?.parse().ok()?, field("started=")?.parse().ok()?);
+    is_alive(process, started).then_some(process)
+}
+
+/// The name as the interposer reads it (preload/src/settings.rs), in this process, whose number the program will have.
+fn expanded(named: &Path) -> PathBuf {
+    let mut name = Vec::new();
+    let mut left = named.as_os_str().as_bytes();
+    while let Some((first, rest)) = left.split_first() {
+        left = rest;
+        match (first, rest.first()) {
+            (b'%', Some(b'p')) => name.extend(process::id().to_string().into_bytes()),
+            (b'%', Some(b'%')) => name.push(b'%'),
+            _ => {
+                name.push(*first);
+                continue;
+            }
+        }
+        left = &rest[1..];
+    }
+    PathBuf::from(OsString::from_vec(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::OsStr;
+
+    #[test]
+    fn a_name_may_have_the_process_in_it() {
+        let id = process::id();
+        let name = |text: &str| expanded(Path::new(text)).display().to_string();
+        assert_eq!(name("/a/t.%p.trace"), format!("/a/t.{id}.trace"));
+        assert_eq!(name("100%%.%p%p"), format!("100%.{id}{id}"));
+        assert_eq!(name("50% %q %"), "50% %q %");
+        let odd = Path::new(OsStr::from_bytes(b"\xff%"));
+        assert_eq!(expanded(odd), odd);
+    }
+}

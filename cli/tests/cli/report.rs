@@ -1,0 +1,70 @@
+//! `bfc report` with files that no interposer wrote. The real ones are in the suite `preload`.
+
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixDatagram;
+
+use crate::common::{bfc, file, run_to};
+
+const HEAD: &[u8] = b"libbfc counters 1, one record a process; read by: bfc report\n\0\0\0";
+
+fn reported(code: i32, path: &str) -> (String, String) {
+    run_to(code, bfc().args(["report", path]))
+}
+
+#[test]
+fn what_is_no_report_is_refused() {
+    let cases = [
+        ("text", b"some notes\n".to_vec(), "is no report; name the FILE of bfc run --report=FILE"),
+        ("zeros", vec![0; 8192], "is no report; name the FILE of bfc run --report=FILE"),
+        (
+            "newer",
+            b"libbfc counters 2, whatever".to_vec(),
+            "is of another version of libbfc; use the bfc command",
+        ),
+    ];
+    for (name, content, words) in cases {
+        let path = file(&format!("{name}.report"), content).display().to_string();
+        let (stdout, error) = reported(1, &path);
+        assert!(stdout.is_empty() && error.starts_with(&format!("bfc: {path} {words}")), "{error}");
+    }
+    let (_, error) = reported(1, "/nonexistent/report");
+    assert!(error.starts_with("bfc: cannot open /nonexistent/report: No such file"), "{error}");
+    assert!(reported(1, "/").1.starts_with("bfc: cannot read /: "));
+}
+
+#[test]
+fn a_report_without_processes_says_so() {
+    let path = file("empty.report", "").display().to_string();
+    assert_eq!(reported(0, &path).0, "no process has allocated yet\n");
+    // The record of one that the disk had no room for.
+    fs::write(&path, HEAD).expect("writable");
+    assert_eq!(reported(0, &path).0, "no process has allocated yet\n");
+}
+
+#[test]
+fn a_record_of_another_machine_is_not_judged() {
+    let mut record = vec![0; 8192];
+    record[..HEAD.len()].copy_from_slice(HEAD);
+    record[68..72].copy_from_slice(&std::process::id().to_ne_bytes());
+    record[96..100].copy_from_slice(b"boot");
+    record[136..143].copy_from_slice(b"./train");
+    let path = file("elsewhere.report", record.repeat(2)).display().to_string();
+    let (said, _) = reported(0, &path);
+    let begin = format!("process {}: ./train\n  began        1970-01-01 00:00:00 UTC\n", std::process::id());
+    assert!(said.starts_with(&begin) && said.matches("  state        unknown: ").count() == 2, "{said}");
+}
+
+#[test]
+fn a_message_is_written_at_once() {
+    // Each datagram is what one call has written.
+    let (reader, writer) = UnixDatagram::pair().expect("there are sockets");
+    let mut command = bfc();
+    command.args(["replay", "/nonexistent/trace"]).stderr(OwnedFd::from(writer));
+    let status = command.status().expect("the command starts");
+    assert_eq!(status.code(), Some(1));
+    let mut buffer = [0; 4096];
+    let length = reader.recv(&mut buffer).expect("it says something");
+    let message = String::from_utf8_lossy(&buffer[..length]);
+    assert!(message.starts_with("bfc: cannot open") && message.ends_with('\n'), "{message}");
+}
