@@ -5,7 +5,9 @@ use std::process::Command;
 
 use anyhow::{Result, bail};
 
+use super::deaths::reported;
 use super::stage::{Link, Run, Stage, judge, saw};
+use crate::cargo::Profile;
 use crate::files;
 use crate::simcuda;
 use crate::suites::context::Context;
@@ -117,13 +119,14 @@ fn no_driver(context: &mut Context, stage: &Stage) -> Result<()> {
 }
 
 fn forks(context: &mut Context, stage: &Stage) -> Result<()> {
+    let bfc = context.built(Profile::Release)?.command.clone();
     let program = stage.compile(context, "forks", "forks.c", Link::Runtime(12), &[])?;
     // How many of the processes allocate, each of which says so once: what a child inherits is not its own.
     let cases = [
         ("before_any_use", "a child that uses CUDA first", 2),
         ("after_use", "a child of a process that uses CUDA", 1),
         ("amid_threads", "a fork while other threads allocate", 1),
-        ("replaced", "exec, system", 4),
+        ("replaced", "exec, system", 5),
     ];
     for (case, words, processes) in cases {
         let folder = stage.file("forks.d");
@@ -134,9 +137,9 @@ fn forks(context: &mut Context, stage: &Stage) -> Result<()> {
             command.arg(case).env("BFC_PRELOAD_REPORT", &report).env("BFC_PRELOAD_TRACE", &trace);
         };
         alike(context, stage, words, &program, arguments, &SERVED)?;
-        context.check(&format!("{words}: what is reported and traced"), |_| {
-            let report = files::read(&report)?;
-            let reports = report.lines().filter(|line| line.starts_with("libbfc: process")).count();
+        context.check(&format!("{words}: what is reported and traced"), |workspace| {
+            let report = reported(workspace, &bfc, &report)?;
+            let reports = report.lines().filter(|line| line.starts_with("process ")).count();
             let mut firsts = 0;
             for entry in files::entries(&folder)?.iter().filter(|entry| !entry.ends_with("report")) {
                 firsts += files::read(entry)?.lines().filter(|line| line.starts_with("+ 0 ")).count();
@@ -151,6 +154,7 @@ fn forks(context: &mut Context, stage: &Stage) -> Result<()> {
 }
 
 fn ends(context: &mut Context, stage: &Stage) -> Result<()> {
+    let bfc = context.built(Profile::Release)?.command.clone();
     let program = stage.compile(context, "ends", "ends.c", Link::Runtime(12), &[])?;
     let (served, killed) = (&["served", "exit driver=mapped"][..], &["served"][..]);
     let cases = [
@@ -171,6 +175,16 @@ fn ends(context: &mut Context, stage: &Stage) -> Result<()> {
             command.env("BFC_PRELOAD_REPORT", &report).env("BFC_PRELOAD_TRACE", &trace);
         };
         alike(context, stage, words, &program, arguments, &Lines { there, absent: &[] })?;
+        let state = if there == served { "ended" } else { "killed" };
+        context.check(&format!("{words}: each process is reported as {state}"), |workspace| {
+            let report = reported(workspace, &bfc, &report)?;
+            let found = report.matches(&format!("  state        {state}: ")).count();
+            // Some end before their threads allocate.
+            if found == 0 || report.matches("  state ").count() != found {
+                bail!("not all are {state}:\n{report}");
+            }
+            Ok(())
+        });
         files::remove(&report)?;
         for entry in files::entries(&stage.file(""))? {
             if entry.file_name().is_some_and(|name| name.to_string_lossy().starts_with("ends.trace")) {

@@ -2,6 +2,7 @@
 
 mod behaviour;
 mod chains;
+mod deaths;
 mod differences;
 mod manners;
 mod nvidia;
@@ -31,6 +32,7 @@ pub fn run(context: &mut Context) -> Result<()> {
     behaviour::run(context, &stage)?;
     records::run(context, &stage)?;
     manners::run(context, &stage)?;
+    deaths::run(context, &stage)?;
     races::run(context)?;
     Ok(())
 }

@@ -1,0 +1,203 @@
+/* Programs that die, or are replaced, in the midst of work: what the interposer knew of them must be in its files. Each
+ * says `ready` once it has allocated what is expected of it. What that is: xtask/src/suites/preload/deaths.rs.
+ *
+ * SPDX-License-Identifier: Apache-2.0 OR MIT
+ */
+#define _GNU_SOURCE
+#include "preload.h"
+
+#include "cudart/cudart.h"
+#include "driver.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+
+#define MIB ((size_t)1 << 20)
+
+static char *self;
+
+static void *allocated(size_t bytes) {
+  void *memory = NULL;
+  SAME(cudaMalloc(&memory, bytes), cudaSuccess);
+  return memory;
+}
+
+/* Three allocations and a free. */
+static void work(void) {
+  void *const first = allocated(1000);
+  allocated(2000);
+  SAME(cudaFree(first), cudaSuccess);
+  allocated(3000);
+}
+
+static void say_ready(void) {
+  printf("ready\n");
+  fflush(stdout);
+}
+
+static void ends(void) { work(); }
+
+static void aborts(void) {
+  work();
+  abort();
+}
+
+/* As many programs do at out of memory. */
+static void aborts_out_of_memory(void) {
+  void *memory = NULL;
+  work();
+  while (cudaMalloc(&memory, 64 * MIB) == cudaSuccess) continue;
+  abort();
+}
+
+static void crashes(void) {
+  work();
+  *(volatile int *)8 = 1;
+}
+
+static void leaves_at_once(void) {
+  work();
+  _exit(7);
+}
+
+static void leaves_quickly(void) {
+  work();
+  quick_exit(8);
+}
+
+/* Until somebody sends a signal. */
+static void waits(void) {
+  work();
+  say_ready();
+  for (;;) pause();
+}
+
+static void kills_itself(void) {
+  work();
+  raise(SIGKILL);
+}
+
+/* The parent and the child have used nothing before, so each has all of it to itself. */
+static void forks(void) {
+  int status = -1;
+  const pid_t child = fork();
+  CHECK(child >= 0);
+  work();
+  if (child == 0) raise(SIGKILL);
+  CHECK(waitpid(child, &status, 0) == child);
+  CHECK(WIFSIGNALED(status));
+}
+
+/* A child of a process that traces and counts must leave its files alone. */
+static void forks_after_use(void) {
+  work();
+  const pid_t child = fork();
+  CHECK(child >= 0);
+  if (child == 0) {
+    void *memory = NULL;
+    CHECK(cudaMalloc(&memory, 1000) != cudaSuccess);
+    exit(0);
+  }
+  int status = -1;
+  CHECK(waitpid(child, &status, 0) == child);
+  SAME(status, 0);
+  SAME(cudaFree(allocated(4000)), cudaSuccess);
+}
+
+/* Another program in the same process, twice. */
+static void executes(void) {
+  work();
+  execl(self, self, "executes_again", (char *)NULL);
+  CHECK(!"exec came back");
+}
+
+static void executes_again(void) {
+  work();
+  execl(self, self, "kills_itself", (char *)NULL);
+  CHECK(!"exec came back");
+}
+
+/* A program that does not allocate. */
+static void executes_other(void) {
+  work();
+  execlp("true", "true", (char *)NULL);
+  CHECK(!"exec came back");
+}
+
+/* Every request fails, also the first. */
+static void is_refused(void) {
+  void *memory = NULL;
+  for (size_t times = 1; times <= 3; times++) {
+    SAME(cudaMalloc(&memory, times * 100000 * MIB), cudaErrorMemoryAllocation);
+    SAME(cudaMallocAsync(&memory, 50000 * MIB, NULL), cudaErrorMemoryAllocation);
+  }
+}
+
+/* More lines than the file has room for. */
+static void fills(void) {
+  for (int round = 0; round < 100000; round++) SAME(cudaFree(allocated(1000)), cudaSuccess);
+}
+
+/* The simulated driver's own file is larger, and is there with the first allocation. There the trace has its first MiB; a
+ * second would be more than the limit. */
+static void fills_to_a_limit(void) {
+  const struct rlimit limit = {1200 << 10, 1200 << 10};
+  SAME(cudaFree(allocated(1000)), cudaSuccess);
+  SAME(setrlimit(RLIMIT_FSIZE, &limit), 0);
+  fills();
+}
+
+enum { THREADS = 4 };
+
+static pthread_barrier_t all_are_there;
+
+static void *summed_up(void *argument) {
+  pthread_barrier_wait(&all_are_there);
+  for (int round = 0; round < 500; round++) SAME(cudaFree(allocated(1000)), cudaSuccess);
+  return argument;
+}
+
+static void threads(void) {
+  pthread_t all[THREADS];
+  pthread_barrier_init(&all_are_there, NULL, THREADS);
+  for (int at = 0; at < THREADS; at++) SAME(pthread_create(&all[at], NULL, summed_up, NULL), 0);
+  for (int at = 0; at < THREADS; at++) SAME(pthread_join(all[at], NULL), 0);
+  kills_itself();
+}
+
+static const struct {
+  const char *name;
+  void (*run)(void);
+} cases[] = {{"ends", ends},
+             {"aborts", aborts},
+             {"aborts_out_of_memory", aborts_out_of_memory},
+             {"crashes", crashes},
+             {"leaves_at_once", leaves_at_once},
+             {"leaves_quickly", leaves_quickly},
+             {"waits", waits},
+             {"kills_itself", kills_itself},
+             {"forks", forks},
+             {"forks_after_use", forks_after_use},
+             {"executes", executes},
+             {"executes_again", executes_again},
+             {"executes_other", executes_other},
+             {"is_refused", is_refused},
+             {"fills", fills},
+             {"fills_to_a_limit", fills_to_a_limit},
+             {"threads", threads}};
+
+int main(int argc, char **argv) {
+  const struct rlimit none = {0, 0};
+  alarm(HANG_SECONDS);
+  setrlimit(RLIMIT_CORE, &none);
+  self = argv[0];
+  for (size_t at = 0; argc == 2 && at < sizeof cases / sizeof cases[0]; at++) {
+    if (strcmp(argv[1], cases[at].name) != 0) continue;
+    cases[at].run();
+    return 0;
+  }
+  return 2;
+}
