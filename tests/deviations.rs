@@ -349,6 +349,25 @@ fn d10_alignment_is_honoured_and_the_prefix_stays_free() {
     pool.check();
 }
 
+/// 10. Many chunks without a place at the alignment come first, none surely has one, and the pool cannot grow.
+#[test]
+fn d10_a_pool_that_cannot_grow_looks_at_every_chunk() {
+    const PIECES: usize = 100;
+    let sizes: Vec<u64> = (0..PIECES).flat_map(|_| [1, 2, 1]).chain([2, 2, 2]).collect();
+    let pool = Pool::custom(Backend::new(GIB), 256 * sizes.iter().sum::<u64>(), |_| ());
+    let chunks: Vec<u64> = sizes.iter().map(|&units| pool.get(256 * units)).collect();
+    assert_eq!(chunks[0] % 512, 0);
+    (0..PIECES).for_each(|piece| pool.put(chunks[3 * piece + 1]));
+    let only = chunks[3 * PIECES + 1];
+    for flags in [0, BFC_REQUEST_HELD_ONLY] {
+        pool.put(only);
+        let aligned = bfc_request_t { flags, alignment: 512, ..request(512) };
+        assert_eq!(pool.alloc_ex(&aligned), Ok(only));
+        assert_eq!(pool.alloc_ex(&aligned), Err(BFC_ERROR_OUT_OF_MEMORY));
+    }
+    pool.check();
+}
+
 /// 10. A backend that ignores the alignment is asked for enough to find an aligned place inside.
 #[test]
 fn d10_alignment_needs_nothing_of_the_backend() {

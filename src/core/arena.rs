@@ -12,7 +12,7 @@ use super::stamps::Stamps;
 use super::starts::Starts;
 use super::stats::{Counters, FailureCause, Stats};
 use super::streams::LastFree;
-use super::units::UNIT;
+use super::units::{MAX_CHUNK, UNIT};
 use crate::sys::HostMemoryExhausted;
 
 /// How an arena behaves; fixed at creation, but for the limit.
@@ -54,6 +54,8 @@ pub(crate) struct Want<'a> {
     pub(crate) alignment: u64,
     /// Accept chunks stamped at most this; `u64::MAX` is any.
     pub(crate) newest: u64,
+    /// Look at every chunk of a sufficient size for a place at the alignment, and not at a few of them only.
+    pub(crate) thorough: bool,
     /// In whose order.
     pub(crate) stream: Stream,
     /// The operation and the step it is for.
@@ -63,7 +65,27 @@ pub(crate) struct Want<'a> {
 impl Want<'_> {
     /// `size` bytes and nothing else.
     pub(crate) fn plain(size: u64, requested: u64, stream: Stream) -> Self {
-        Want { size, requested, alignment: UNIT, newest: u64::MAX, stream, scope: None }
+        Want { size, requested, alignment: UNIT, newest: u64::MAX, thorough: false, stream, scope: None }
+    }
+
+    /// The place of the request in free memory of so many bytes at an address, and the bytes from there on.
+    #[inline]
+    pub(super) fn place_in(&self, (bytes, addr): (u64, u64)) -> Option<(u64, u64)> {
+        // A division is what the rest of a search costs together.
+        let plain = self.alignment <= UNIT;
+        let start = if plain { addr } else { addr.checked_next_multiple_of(self.alignment)? };
+        let left = bytes.checked_sub(start - addr)?;
+        (left >= self.size).then_some((start, left))
+    }
+
+    /// Whether a thorough search may find what this one does not.
+    pub(crate) fn needs_thorough_search(&self) -> bool {
+        self.alignment > UNIT && !self.thorough
+    }
+
+    /// So many bytes have a place at the alignment wherever they begin.
+    pub(super) fn sure_size(&self) -> u64 {
+        self.size.saturating_add(self.alignment.max(UNIT) - UNIT).min(MAX_CHUNK)
     }
 
     fn is_plain(&self) -> bool {

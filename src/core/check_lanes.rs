@@ -3,6 +3,7 @@
 use super::arena::Arena;
 use super::check::{Broken, require};
 use super::chunks::{ChunkId, NIL, State};
+use super::lane_list::List;
 use super::lanes::{ANYONE, Lane};
 
 impl Arena {
@@ -30,8 +31,13 @@ impl Arena {
 
     fn check_lane(&self, lane: Lane) -> Result<(), Broken> {
         let row = self.lanes.row(lane);
+        let named = if row.forgotten { None } else { Some(lane) };
+        require(row.forgotten || self.lanes.find(row.stream) == named, Broken::I7Lanes)?;
+        require(row.places.is_in(List::Unfinished) == (row.done < row.point), Broken::I7Lanes)?;
+        // What waits for work that is done may be left for later calls.
+        let done = if row.places.is_in(List::Sharing) { 0 } else { row.done };
         let own = self.chunks.ids().filter(|&id| self.owner(id) == Some(lane)).count();
-        let (mut listed, mut point, mut hung) = (0, row.done + 1, row.hung == NIL);
+        let (mut listed, mut point, mut hung) = (0, done + 1, row.hung == NIL);
         let mut at = self.lanes.oldest(lane);
         while at != NIL && listed <= own {
             let note = self.lanes.note(at);
@@ -40,9 +46,9 @@ impl Arena {
             (listed, point) = (listed + 1, note.point);
             at = self.lanes.newer(at);
         }
-        require(listed == own && at == NIL && point <= row.point.max(row.done + 1), Broken::I7Lanes)?;
+        require(listed == own && at == NIL && point <= row.point.max(done + 1), Broken::I7Lanes)?;
         require(hung, Broken::I7Lanes)?;
-        self.check_uses(lane)?;
+        self.check_uses(lane, done)?;
         let is_away = |id: ChunkId| self.chunks.state(id) == State::Away;
         let is_unlisted =
             |id: ChunkId| self.chunks.in_use(id) || self.lanes.note(id).uses != 0 || is_away(id);
@@ -57,19 +63,21 @@ impl Arena {
         require(in_use as u64 == row.live - row.waiting, Broken::I7Lanes)?;
         let is_head = |id: ChunkId| self.owner(id) == Some(lane) && self.lanes.note(id).run_bytes != 0;
         let heads = self.chunks.ids().filter(|&id| is_head(id));
-        require(row.runs.iter(&self.lanes.notes).take(own + 1).count() == heads.count(), Broken::I8Runs)
+        let runs = row.runs.iter_from(&self.lanes.notes, (0, 0)).take(own + 1).count();
+        require(runs == heads.count() && row.runs.is_marked_right(), Broken::I8Runs)
     }
 
     /// Those of free chunks are in the list of their lane, in the order of points.
-    fn check_uses(&self, lane: Lane) -> Result<(), Broken> {
+    fn check_uses(&self, lane: Lane, done: u64) -> Result<(), Broken> {
         let row = self.lanes.row(lane);
         let waiting = self.lanes.uses.iter().filter(|used| used.lane == lane && used.point != 0).count();
-        let (mut listed, mut point) = (0, row.done + 1);
+        let (mut listed, mut point) = (0, done + 1);
         for used in self.lanes.uses.behind_oldest(row.oldest_use).take(waiting + 1) {
             require(used.lane == lane && used.point >= point, Broken::I7Lanes)?;
             (listed, point) = (listed + 1, used.point);
         }
-        require(listed == waiting && point <= row.point.max(row.done + 1), Broken::I7Lanes)
+        let counted = listed == waiting && waiting as u64 == row.waiting_uses;
+        require(counted && point <= row.point.max(done + 1), Broken::I7Lanes)
     }
 
     /// A chunk has a run exactly if it is the first of its lane's in one.

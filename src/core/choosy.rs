@@ -3,6 +3,7 @@
 use super::arena::{Arena, Want, splits};
 use super::chunks::{ChunkId, Hot, NIL, State, Tag};
 use super::lanes::NOBODYS;
+use super::steps;
 use super::units::UNIT;
 use crate::sys::HostMemoryExhausted;
 
@@ -46,20 +47,32 @@ impl Arena {
         Ok(Tag { name: self.names.intern(name)?, step })
     }
 
-    /// The first chunk in (size, address) order that has a place at the alignment and an old enough
-    /// stamp. Chunks that are too new are passed over one by one, as in the original; the alignment can
-    /// pass over only chunks that are less than `size + alignment` long.
+    /// The first chunk in (size, address) order that has a place at the alignment and an old enough stamp. Chunks that are
+    /// too new are passed over one by one, as in the original. Of those without a place at the alignment only a few are: then
+    /// the first follows which is so large that it has one wherever it begins, and the others only if the request is
+    /// thorough.
     pub(super) fn find_choosy(&self, want: &Want<'_>) -> Option<ChunkId> {
+        let found = self.find_old_enough(want, MOST_MISALIGNED);
+        if found.is_none() && want.thorough { self.find_old_enough(want, u32::MAX) } else { found }
+    }
+
+    fn find_old_enough(&self, want: &Want<'_>, most_misaligned: u32) -> Option<ChunkId> {
         let slab = &self.chunks.slab[..];
         let mut found = self.index.best_fit(slab, want.size).map(|(id, _)| id);
+        let mut misaligned = 0;
         while let Some(id) = found {
-            let (size, addr) = slab[id].key();
-            let start = addr.checked_next_multiple_of(want.alignment.max(UNIT));
-            let fits = start.is_some_and(|start| size - want.size >= start - addr);
+            steps::count();
+            let key = slab[id].key();
+            let fits = want.place_in(key).is_some();
             if fits && self.chunks.stamp(id) <= want.newest {
                 break;
             }
-            found = self.index.following(slab, (size, addr));
+            misaligned += u32::from(!fits);
+            found = if !fits && misaligned == most_misaligned {
+                self.index.first_of_size(slab, want.sure_size())
+            } else {
+                self.index.following(slab, key)
+            };
         }
         found
     }
@@ -187,3 +200,7 @@ impl Arena {
         found
     }
 }
+
+/// Chunks that a search may find to be large enough, but without a place at the alignment, before it takes one that surely has
+/// it.
+pub(super) const MOST_MISALIGNED: u32 = 32;

@@ -22,7 +22,7 @@ use super::seed::Seed;
 use crate::sys::HostMemoryExhausted;
 
 /// Something with a key that a tree can be linked through; found by the number of its chunk.
-pub(super) trait Node: Copy {
+pub(super) trait Node {
     /// Size and address.
     fn key(&self) -> (u64, u64);
     fn left(&self) -> ChunkId;
@@ -46,10 +46,6 @@ enum Link {
 }
 
 impl FreeIndex {
-    pub(super) fn new(seed: u64) -> Result<Self, HostMemoryExhausted> {
-        Ok(Self::with(Self::roots()?, seed))
-    }
-
     /// What it needs of host memory.
     pub(super) fn roots() -> Result<Box<[ChunkId; CLASSES]>, HostMemoryExhausted> {
         let mut roots = Vec::new();

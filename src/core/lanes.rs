@@ -17,8 +17,12 @@
 //! As long as a pool knows one lane only there is nothing to tell apart, and none of this exists.
 
 use super::chunks::{ChunkId, NIL, make_room, shrink_to};
-use super::index::{FreeIndex, Node};
+use super::index::Node;
+use super::lane_list::{LaneLists, List};
 use super::rows::Row;
+use super::seed::Seed;
+use super::steps;
+use super::tree::Tree;
 use super::uses::Uses;
 use crate::sys::HostMemoryExhausted;
 
@@ -95,6 +99,16 @@ impl Stream {
 
     pub(super) fn in_pool(self, pool: u32) -> Self {
         Stream { pool, ..self }
+    }
+
+    /// Its place among streams: behind a stream come the private pools on it.
+    pub(super) fn key(self) -> (u64, u64) {
+        (self.handle, u64::from(self.thread) << 32 | u64::from(self.pool))
+    }
+
+    /// The place of a forgotten one of this name among such.
+    pub(super) fn key_of_forgotten(self, lane: Lane) -> (u64, u64) {
+        (self.handle, u64::from(self.thread) << 32 | u64::from(lane.0))
     }
 
     pub(crate) fn handle(self) -> u64 {
@@ -187,12 +201,15 @@ impl Node for Note {
 
 /// All lanes of an arena.
 pub(super) struct Lanes {
-    /// Of the indices.
-    seed: u64,
+    /// Of the trees.
+    seed: Seed,
     pub(super) notes: Vec<Note>,
     rows: Vec<Row>,
-    /// Who has which row, in the order of names. One that is forgotten, or was recycled, is not here.
-    names: Vec<(Stream, Lane)>,
+    /// The rows of streams that are not forgotten, by name.
+    names: Tree,
+    /// The others.
+    forgotten: Tree,
+    pub(super) lists: LaneLists,
     /// The one that was entered last.
     recent: Lane,
     pub(super) uses: Uses,
@@ -202,20 +219,25 @@ pub(super) struct Lanes {
     pub(super) pools: Vec<Option<u64>>,
     /// How often a lane got further: something may have become available.
     pub(super) advances: u64,
+    /// No row that was given up had a later point: what is known of those must not fit new ones by chance.
+    first_point: u64,
 }
 
 impl Lanes {
-    pub(super) const fn new(seed: u64) -> Self {
+    pub(super) fn new(seed: u64) -> Self {
         Lanes {
-            seed,
+            seed: Seed::new(seed),
             notes: Vec::new(),
             rows: Vec::new(),
-            names: Vec::new(),
+            names: Tree::EMPTY,
+            forgotten: Tree::EMPTY,
+            lists: LaneLists::new(),
             recent: ANYONE,
             uses: Uses::new(),
             redirections: Vec::new(),
             pools: Vec::new(),
             advances: 0,
+            first_point: 0,
         }
     }
 
@@ -260,14 +282,44 @@ impl Lanes {
         }
     }
 
+    /// The row of a lane; none where the place was given up since, with nothing left to wait for.
+    pub(super) fn row_if_any(&self, lane: Lane) -> Option<&Row> {
+        self.rows.get(lane.index())
+    }
+
     /// The lane of a stream that was seen before and not forgotten since.
     pub(super) fn find(&self, stream: Stream) -> Option<Lane> {
-        // Few streams are found faster one by one.
-        let place = match self.names.len() {
-            0..=8 => self.names.iter().position(|&(name, _)| name == stream)?,
-            _ => self.names.partition_point(|&(name, _)| name < stream),
-        };
-        self.names.get(place).filter(|&&(name, _)| name == stream).map(|&(_, lane)| lane)
+        lane_at(self.names.find(&self.rows, stream.key()))
+    }
+
+    /// The first private pool's on a stream.
+    pub(super) fn first_private_on(&self, stream: Stream) -> Option<Lane> {
+        let (handle, name) = stream.in_pool(1).key();
+        let lane = lane_at(self.names.first_from(&self.rows, (handle, name)))?;
+        (self.row(lane).stream.in_pool(0) == stream).then_some(lane)
+    }
+
+    /// Those of streams of a name that were forgotten, and may still work.
+    pub(super) fn forgotten_of(&self, stream: Stream) -> impl Iterator<Item = Lane> + '_ {
+        std::iter::successors(self.forgotten_from(stream, 0), move |&lane| {
+            self.next_forgotten_of(stream, lane)
+        })
+    }
+
+    /// The one that comes behind another.
+    pub(super) fn next_forgotten_of(&self, stream: Stream, lane: Lane) -> Option<Lane> {
+        self.forgotten_from(stream, lane.0 + 1)
+    }
+
+    fn forgotten_from(&self, stream: Stream, first: u32) -> Option<Lane> {
+        let key = stream.key_of_forgotten(Lane(first));
+        let lane = lane_at(self.forgotten.first_from(&self.rows, key))?;
+        // A private pool's is of a name too, and work there waits for its release.
+        match self.row(lane).stream {
+            other if other == stream => Some(lane),
+            other if other.in_pool(0) == stream => self.next_forgotten_of(stream, lane),
+            _ => None,
+        }
     }
 
     /// The lane of a stream, a new one if need be. On failure nothing changed.
@@ -291,29 +343,62 @@ impl Lanes {
 
     #[cold]
     fn add(&mut self, stream: Stream) -> Result<Lane, HostMemoryExhausted> {
-        self.names.try_reserve(1)?;
-        // Threads come and go and nobody says so: a lane of which there is nothing to know can begin anew.
-        let is_vacant = |row: &Row| row.is_idle() && (row.forgotten || row.stream.thread() != 0);
-        let place = match self.rows.iter().position(is_vacant) {
-            Some(place) => {
-                self.names.retain(|&(_, Lane(other))| other as usize != place);
+        let lane = match self.take_vacant() {
+            Some(lane) => {
                 // Points go on rising: what is known of them elsewhere must not fit the new lane by chance.
-                let row = &mut self.rows[place];
+                let row = self.row_mut(lane);
                 (row.stream, row.forgotten, row.done) = (stream, false, row.point);
-                place
+                lane
             }
             None => {
                 self.rows.try_reserve(1)?;
-                let runs = FreeIndex::new(self.seed)?;
-                self.rows.push(Row::new(stream, runs));
-                self.rows.len() - 1
+                let lane = Lane(u32::try_from(self.rows.len()).map_err(|_| HostMemoryExhausted)?);
+                self.rows.push(Row::new(lane, stream, self.first_point, self.seed));
+                lane
             }
         };
-        #[allow(clippy::cast_possible_truncation)] // streams take 16 KiB each
-        let lane = Lane(place as u32);
-        let name = self.names.partition_point(|&(name, _)| name < stream);
-        self.names.insert(name, (stream, lane));
+        self.names.insert(&mut self.rows, self.seed, node(lane));
+        if stream.thread() != 0 {
+            self.lists.add(&mut self.rows, List::Recyclable, lane);
+        }
         Ok(lane)
+    }
+
+    /// A place of which there is nothing to know any more, if one is found at once.
+    fn take_vacant(&mut self) -> Option<Lane> {
+        const LOOKS: usize = 4;
+        for _ in 0..LOOKS {
+            let lane = self.lists.first(List::Recyclable)?;
+            steps::count();
+            if self.row(lane).is_vacant() {
+                self.withdraw(lane);
+                return Some(lane);
+            }
+            // Another call looks at it again, once it had a look at the others.
+            self.lists.remove(&mut self.rows, List::Recyclable, lane);
+            self.lists.add(&mut self.rows, List::Recyclable, lane);
+        }
+        None
+    }
+
+    /// Takes the row of a stream that has ended out of all trees and lists.
+    fn withdraw(&mut self, lane: Lane) {
+        let tree = if self.row(lane).forgotten { &mut self.forgotten } else { &mut self.names };
+        tree.remove(&mut self.rows, self.seed, node(lane));
+        for list in [List::Unfinished, List::Sharing, List::Recyclable] {
+            self.lists.remove(&mut self.rows, list, lane);
+        }
+    }
+
+    /// Gives the memory back that streams of the past have left.
+    pub(super) fn forget_past(&mut self) {
+        while let Some(lane) = self.rows.last().filter(|row| row.is_vacant()).map(Row::lane) {
+            self.withdraw(lane);
+            self.first_point = self.first_point.max(self.row(lane).point);
+            self.rows.pop();
+        }
+        shrink(&mut self.rows);
+        self.shrink_uses();
     }
 
     /// The order that a stream's requests are in: its own, or that of a private pool on it.
@@ -328,8 +413,10 @@ impl Lanes {
 
     /// The name may be another stream's from now on. What was freed here still waits for the lane's work.
     pub(super) fn forget(&mut self, lane: Lane) {
-        self.names.retain(|&(_, other)| other != lane);
+        self.names.remove(&mut self.rows, self.seed, node(lane));
         self.row_mut(lane).forgotten = true;
+        self.forgotten.insert(&mut self.rows, self.seed, node(lane));
+        self.lists.add(&mut self.rows, List::Recyclable, lane);
     }
 
     /// Makes a chunk, which is in no list, another lane's: one in use, or one that waits for the work of others.
@@ -347,29 +434,67 @@ impl Lanes {
 
     /// Nothing is in the lanes of a private pool any more: they, and its number, may be another's.
     pub(super) fn end_pool(&mut self, pool: u32) {
-        self.names.retain(|(stream, _)| stream.pool != pool);
-        let rows = self.rows.iter_mut().filter(|row| row.stream.pool == pool);
-        rows.for_each(|row| (row.stream.pool, row.forgotten) = (0, true));
+        for place in 0..self.rows.len() {
+            let row = &self.rows[place];
+            if row.stream.pool == pool {
+                let lane = row.lane();
+                if !row.forgotten {
+                    self.forget(lane);
+                }
+                self.row_mut(lane).stream.pool = 0;
+            }
+        }
         self.pools[pool as usize - 1] = None;
     }
 
     /// The lanes that exist, the forgotten ones included.
     pub(super) fn all(&self) -> impl Iterator<Item = (Lane, &Row)> + '_ {
-        (0..).map(Lane).zip(&self.rows)
+        self.rows.iter().map(|row| (row.lane(), row))
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// The lane at a place of the table, if there is one.
+    pub(super) fn nth(&self, place: usize) -> Option<Lane> {
+        self.rows.get(place).map(Row::lane)
+    }
+
+    /// The lanes of a list.
+    pub(super) fn listed(&self, list: List) -> impl Iterator<Item = (Lane, &Row)> + '_ {
+        self.lists.iter(&self.rows, list).map(|lane| (lane, self.row(lane)))
+    }
+
+    pub(super) fn list(&mut self, list: List, lane: Lane) {
+        self.lists.add(&mut self.rows, list, lane);
+    }
+
+    pub(super) fn unlist(&mut self, list: List, lane: Lane) {
+        self.lists.remove(&mut self.rows, list, lane);
     }
 
     /// The lane's next point. Of a stream that was forgotten the work until then is all there is.
     #[inline]
     pub(super) fn advance(&mut self, lane: Lane) -> u64 {
         let row = self.row_mut(lane);
-        row.point += u64::from(!row.forgotten);
-        row.point
+        if !row.forgotten {
+            row.point += 1;
+            self.list(List::Unfinished, lane);
+        }
+        self.row(lane).point
     }
 
     /// The oldest of a lane's free chunks, if the work before its free is done.
     pub(super) fn first_done(&self, lane: Lane) -> Option<ChunkId> {
         let row = self.row(lane);
         (row.oldest != NIL && self.note(row.oldest).point <= row.done).then_some(row.oldest)
+    }
+
+    /// Whether a lane's newest free chunk waits for work that is not done.
+    pub(super) fn has_pending(&self, lane: Lane) -> bool {
+        let row = self.row(lane);
+        row.newest != NIL && self.note(row.newest).point > row.done
     }
 
     pub(super) fn newer(&self, id: ChunkId) -> ChunkId {
@@ -433,18 +558,34 @@ impl Lanes {
     }
 
     pub(super) fn largest_run_of(&self, lane: Lane) -> u64 {
-        self.row(lane).runs.largest(&self.notes).map_or(0, |id| self.note(id).run_bytes)
+        let largest = self.row(lane).runs.largest(&self.notes);
+        if largest == NIL { 0 } else { self.note(largest).run_bytes }
     }
 
     /// Host memory beside the struct itself.
     pub(super) fn metadata_bytes(&self) -> u64 {
         let lists = self.notes.capacity() * size_of::<Note>()
             + self.rows.capacity() * size_of::<Row>()
-            + self.names.capacity() * size_of::<(Stream, Lane)>()
             + self.redirections.capacity() * size_of::<Stream>()
             + self.pools.capacity() * size_of::<Option<u64>>();
-        lists as u64
-            + self.uses.metadata_bytes()
-            + self.rows.iter().map(|row| row.runs.metadata_bytes()).sum::<u64>()
+        lists as u64 + self.uses.metadata_bytes()
+    }
+}
+
+/// A lane's node in the trees of rows, and the contrary.
+fn node(lane: Lane) -> ChunkId {
+    ChunkId(lane.0)
+}
+
+fn lane_at(node: ChunkId) -> Option<Lane> {
+    (node != NIL).then_some(Lane(node.0))
+}
+
+/// Gives back what a list has reserved beyond what it needs, if there is host memory for a copy.
+pub(crate) fn shrink<T>(list: &mut Vec<T>) {
+    let mut copy = Vec::new();
+    if list.capacity() > list.len() && copy.try_reserve_exact(list.len()).is_ok() {
+        copy.append(list);
+        *list = copy;
     }
 }

@@ -22,6 +22,7 @@ pub(crate) mod gone;
 pub(crate) mod grow;
 pub(crate) mod holes;
 pub(crate) mod index;
+mod lane_list;
 pub(crate) mod lanes;
 pub(crate) mod obtain;
 pub(crate) mod private;
@@ -30,20 +31,26 @@ pub(crate) mod regions;
 pub(crate) mod release;
 pub(crate) mod remap;
 mod rows;
+mod run_index;
 mod runs;
 pub(crate) mod scopes;
 mod seed;
+mod sharing;
 pub(crate) mod sort;
 pub(crate) mod stamps;
 mod starts;
 pub(crate) mod stats;
+mod steps;
 mod streams;
 mod take;
 mod touch;
+mod tree;
 pub(crate) mod units;
 mod uses;
 pub(crate) mod waits;
 
+#[cfg(test)]
+mod bound_tests;
 #[cfg(test)]
 mod broken_tests;
 #[cfg(test)]

@@ -5,7 +5,7 @@
 //! lie among the others.
 
 use super::arena::Arena;
-use super::chunks::{ChunkId, NIL};
+use super::chunks::ChunkId;
 use super::lanes::{ANYONE, Lane, Stream};
 use crate::sys::HostMemoryExhausted;
 
@@ -66,7 +66,7 @@ impl Arena {
 
     /// Whether anything was freed in no known order, and waits for everybody's work.
     pub(crate) fn has_unknown(&self) -> bool {
-        self.lanes.find(Stream::UNKNOWN).is_some_and(|lane| self.lanes.oldest(lane) != NIL)
+        self.lanes.find(Stream::UNKNOWN).is_some_and(|lane| self.lanes.has_pending(lane))
     }
 
     /// Whether free memory waits for work that no event can tell of, for it was freed without a stream.
@@ -147,8 +147,9 @@ impl Arena {
         }
         let unknown = self.lanes.enter(Stream::UNKNOWN)?;
         for place in 0..self.lane_count() {
-            let row = self.lanes.all().nth(place).filter(|(_, row)| row.stream.pool() == pool);
-            if let Some(stream) = row.filter(|(_, row)| !row.forgotten).map(|(_, row)| row.stream) {
+            let row = self.lanes.nth(place).map(|lane| self.lanes.row(lane));
+            let of_pool = row.filter(|row| row.stream.pool() == pool && !row.forgotten);
+            if let Some(stream) = of_pool.map(|row| row.stream) {
                 self.lanes.enter(stream.in_pool(0))?;
             }
         }

@@ -90,6 +90,7 @@ impl Arena {
     pub(crate) fn forget_past(&mut self) {
         self.growth.reset_hint();
         let Arena { chunks, regions, starts, stamps, lanes, holes, .. } = self;
+        lanes.forget_past();
         // What a plan has reserved is its own until it is carried out.
         if !holes.moving {
             // The entries of chunks that are gone first: they name places of the slab.

@@ -3,8 +3,11 @@
 //! List and index are linked through the notes of the chunks, which all lanes have in common.
 
 use super::chunks::{ChunkId, Hot, NIL};
-use super::index::FreeIndex;
-use super::lanes::{Note, Stream};
+use super::index::Node;
+use super::lane_list::Places;
+use super::lanes::{Lane, Note, Stream};
+use super::run_index::RunIndex;
+use super::seed::Seed;
 use super::uses::Link;
 
 pub(super) struct Row {
@@ -22,7 +25,7 @@ pub(super) struct Row {
     pub(super) oldest_use: Link,
     pub(super) newest_use: Link,
     /// Runs of neighbours that the lane may use, with at least one chunk of its own.
-    pub(super) runs: FreeIndex,
+    pub(super) runs: RunIndex,
     /// The head of the run that was entered last.
     recent: ChunkId,
     /// Chunks in use that were allocated here, uses recorded here, free chunks of its own that wait for others, and
@@ -30,30 +33,44 @@ pub(super) struct Row {
     pub(super) live: u64,
     /// Those of them that no chunk in use is behind.
     pub(super) waiting: u64,
+    /// Of these the uses.
+    pub(super) waiting_uses: u64,
     /// Its stream is about to end, or has.
     pub(super) forgotten: bool,
+    pub(super) places: Places,
+    lane: Lane,
+    /// Its place in the tree of names, or in that of forgotten streams.
+    left: ChunkId,
+    right: ChunkId,
 }
 
 impl Row {
-    pub(super) fn new(stream: Stream, runs: FreeIndex) -> Self {
-        let (oldest, newest, hung, recent) = (NIL, NIL, NIL, NIL);
-        let (oldest_use, newest_use) = (0, 0);
-        let (point, done, live, waiting, forgotten) = (0, 0, 0, 0, false);
+    /// One whose points begin behind `point`.
+    pub(super) fn new(lane: Lane, stream: Stream, point: u64, seed: Seed) -> Self {
         Row {
             stream,
             point,
-            done,
-            oldest,
-            newest,
-            hung,
-            oldest_use,
-            newest_use,
-            runs,
-            recent,
-            live,
-            waiting,
-            forgotten,
+            done: point,
+            oldest: NIL,
+            newest: NIL,
+            hung: NIL,
+            oldest_use: 0,
+            newest_use: 0,
+            runs: RunIndex::new(seed),
+            recent: NIL,
+            live: 0,
+            waiting: 0,
+            waiting_uses: 0,
+            forgotten: false,
+            places: Places::NONE,
+            lane,
+            left: NIL,
+            right: NIL,
         }
+    }
+
+    pub(super) fn lane(&self) -> Lane {
+        self.lane
     }
 
     /// The run that was entered last may be at a place that is no more.
@@ -64,6 +81,16 @@ impl Row {
     /// Whether nothing refers to it any more.
     pub(super) fn is_idle(&self) -> bool {
         self.oldest == NIL && self.live == 0
+    }
+
+    /// Whether its place may be another stream's: a forgotten one's, or a thread's, for threads come and go unannounced.
+    pub(super) fn is_vacant(&self) -> bool {
+        self.is_idle() && (self.forgotten || self.stream.thread() != 0)
+    }
+
+    /// Whether a free chunk of its own waits for work of others.
+    pub(super) fn has_chunks_that_wait(&self) -> bool {
+        self.waiting != self.waiting_uses
     }
 
     /// Whether a chunk in use was allocated or recorded here.
@@ -199,5 +226,28 @@ impl Row {
             notes[id.index()].run_bytes = 0;
         }
         bytes
+    }
+}
+
+/// By name; of forgotten streams several may have the same.
+impl Node for Row {
+    fn key(&self) -> (u64, u64) {
+        if self.forgotten { self.stream.key_of_forgotten(self.lane) } else { self.stream.key() }
+    }
+
+    fn left(&self) -> ChunkId {
+        self.left
+    }
+
+    fn right(&self) -> ChunkId {
+        self.right
+    }
+
+    fn left_mut(&mut self) -> &mut ChunkId {
+        &mut self.left
+    }
+
+    fn right_mut(&mut self) -> &mut ChunkId {
+        &mut self.right
     }
 }

@@ -2,11 +2,14 @@
 
 use super::arena::{Arena, Freed};
 use super::chunks::{ChunkId, Chunks, Hot, NIL, Vacant};
+use super::lane_list::List;
 use super::lanes::{ANYONE, Lane, Note, Stream};
 use super::regions::Regions;
 use super::rows::Row;
 use super::runs::Run;
+use super::sharing::SHARED_PER_CALL;
 use super::starts::Starts;
+use super::steps;
 use super::waits::Work;
 
 impl Arena {
@@ -15,11 +18,13 @@ impl Arena {
     pub(super) fn free_in_lane(&mut self, id: ChunkId, lane: Lane) {
         let Arena { chunks, lanes, starts, regions, last_free, .. } = self;
         let Chunks { slab, vacant, .. } = chunks;
+        let is_sharing = lanes.is_sharing();
         let (slab, (row, notes)) = (&mut slab[..], lanes.parts(lane));
         // There is a note for each chunk: one check of a place does for both.
         let notes = &mut notes[..slab.len()];
         let note = &notes[id.index()];
-        if note.lane != lane || note.uses != 0 || row.forgotten {
+        let is_usual = note.lane == lane && note.uses == 0 && row.places.is_in(List::Unfinished);
+        if !is_usual || row.forgotten || is_sharing {
             return self.free_otherwise(id, lane);
         }
         slab[id].mark_held();
@@ -30,9 +35,11 @@ impl Arena {
         Joined { slab, vacant, notes, row, starts, regions }.join(id, lane, point);
     }
 
-    /// The same of a chunk of another lane's, or that others were recorded on, or in a lane whose stream is gone.
+    /// The same of a chunk of another lane's, or that others were recorded on; in a lane whose stream is gone, or all
+    /// of whose work was done; and while chunks are to be shared.
     #[inline(never)]
     fn free_otherwise(&mut self, id: ChunkId, lane: Lane) {
+        self.share_some(SHARED_PER_CALL);
         self.chunks.slab[..][id].mark_held();
         let point = self.lanes.advance(lane);
         let note = self.lanes.note_mut(id);
@@ -79,6 +86,9 @@ impl Arena {
         if point <= self.lanes.row(lane).done {
             return self.give_to_all(id, None);
         }
+        if self.is_sharing() {
+            self.share_around(id, lane);
+        }
         let Arena { chunks, lanes, starts, regions, .. } = self;
         let Chunks { slab, vacant, .. } = chunks;
         let (slab, (row, notes)) = (&mut slab[..], lanes.parts(lane));
@@ -89,6 +99,7 @@ impl Arena {
     /// Makes a chunk that waits for nothing, in no list, one that anybody may have. `was` is the run that it was
     /// part of, if there is one.
     pub(super) fn give_to_all(&mut self, id: ChunkId, was: Option<Run>) -> ChunkId {
+        steps::count();
         self.lanes.note_mut(id).leave_lane();
         let before = self.own_before(id).map(|own| self.reach(own, was));
         let behind = self.own_behind(id).map(|own| Run { head: own, ..self.reach(own, was) });
@@ -110,28 +121,6 @@ impl Arena {
     fn reach(&mut self, own: ChunkId, was: Option<Run>) -> Run {
         let lane = self.lanes.note(own).lane;
         was.filter(|was| was.lane == lane).unwrap_or_else(|| self.take_run(lane, own))
-    }
-
-    /// The work before the lane's frees up to `point` is done. Returns whether that is news.
-    pub(crate) fn lane_done(&mut self, lane: Lane, point: u64) -> bool {
-        let row = self.lanes.row_mut(lane);
-        let point = point.min(row.point);
-        if point <= row.done {
-            return false;
-        }
-        row.done = point;
-        self.lanes.advances += 1;
-        while let Some(id) = self.lanes.first_done(lane) {
-            let was = self.take_run(lane, id);
-            self.lanes.unhang(id);
-            self.give_to_all(id, Some(was));
-        }
-        while let Some(id) = self.lanes.next_freed_of_uses(lane) {
-            let own = self.lanes.note(id).lane;
-            self.lanes.row_mut(own).end_waiting();
-            self.settle(id);
-        }
-        true
     }
 }
 

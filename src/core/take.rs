@@ -1,12 +1,13 @@
 //! Allocation in the order of streams, once a pool knows more than one lane.
 
 use super::arena::{Arena, Want, splits};
+use super::choosy::MOST_MISALIGNED;
 use super::chunks::{ChunkId, Hot, NIL, Tag};
 use super::index::Node;
 use super::lanes::{Lane, Note, Stream};
 use super::runs::Run;
+use super::steps;
 use super::streams::Kind;
-use super::units::UNIT;
 use crate::sys::HostMemoryExhausted;
 
 impl Arena {
@@ -37,7 +38,11 @@ impl Arena {
         // What is cut off in front and behind.
         self.reserve_chunks(2)?;
         self.starts.reserve(&self.chunks.slab, &mut self.regions, 2)?;
-        let Some(Found { first, start, bytes }) = self.find_in_lane(want, lane) else { return Ok(None) };
+        if self.is_sharing() {
+            self.share_for(want, lane);
+        }
+        let found = self.find_in_lane(want, lane);
+        let Some(Found { first, start, bytes, .. }) = found else { return Ok(None) };
         let tag = if want.scope.is_some() { self.tag_for(want)? } else { Tag::default() };
         let size = if splits(bytes, want.size, self.max_slack) { want.size } else { bytes };
         let is_front = start == self.chunks.addr(first) && size <= self.chunks.size(first);
@@ -56,40 +61,48 @@ impl Arena {
         self.find_in_lane(want, lane).is_some()
     }
 
-    /// What is first in (size, address) order and has a place at the alignment.
+    /// What is first in (size, address) order and has a place at the alignment; of what has none only a little is looked at,
+    /// as in [`Self::find_choosy`].
     #[inline]
-    fn find_in_lane(&self, want: &Want<'_>, lane: Lane) -> Option<Found> {
+    pub(super) fn find_in_lane(&self, want: &Want<'_>, lane: Lane) -> Option<Found> {
+        let found = self.search_in_lane(want, lane, MOST_MISALIGNED);
+        if found.is_none() && want.thorough { self.search_in_lane(want, lane, u32::MAX) } else { found }
+    }
+
+    #[inline]
+    fn search_in_lane(&self, want: &Want<'_>, lane: Lane, mut most_misaligned: u32) -> Option<Found> {
         let (slab, notes, runs) = (&self.chunks.slab[..], &self.lanes.notes[..], &self.lanes.row(lane).runs);
-        let alignment = want.alignment.max(UNIT);
-        let fits = |(bytes, addr): (u64, u64)| {
-            // A division is what the rest of the search costs together.
-            let start = if alignment == UNIT { addr } else { addr.checked_next_multiple_of(alignment)? };
-            let left = bytes.checked_sub(start - addr)?;
-            (left >= want.size).then_some((start, left))
-        };
         let chunk_key = |id: ChunkId| if id == NIL { BEHIND_ALL } else { slab[id].key() };
         let run_key = |id: ChunkId| if id == NIL { BEHIND_ALL } else { notes[id.index()].key() };
         let mut common = self.index.best_fit(slab, want.size).map_or(NIL, |(id, _)| id);
-        let mut own = runs.best_fit(notes, want.size).map_or(NIL, |(id, _)| id);
-        let mut skipped = 0;
+        let mut own = runs.best_fit(notes, want.size);
+        let (mut skipped, mut misaligned) = (0, 0);
         loop {
+            steps::count();
             let (chunk, run) = (chunk_key(common), run_key(own));
             if run < chunk || skipped > MOST_SKIPPED && own != NIL {
-                if let Some((start, bytes)) = fits(run) {
-                    return Some(Found { first: self.run_start(own), start, bytes });
+                if let Some((start, bytes)) = want.place_in(run) {
+                    return Some(Found { first: self.run_start(own), start, bytes, key: run });
                 }
-                own = runs.following(notes, run).unwrap_or(NIL);
+                misaligned += 1;
+                own = runs.following(notes, run);
             } else if common == NIL {
                 return None;
             } else {
                 // What is part of a run is found with it.
                 let is_part = self.is_in_run_of(lane, common);
                 skipped += u32::from(is_part);
-                let found = if is_part { None } else { fits(chunk) };
+                let found = if is_part { None } else { want.place_in(chunk) };
                 if let Some((start, bytes)) = found {
-                    return Some(Found { first: common, start, bytes });
+                    return Some(Found { first: common, start, bytes, key: chunk });
                 }
+                misaligned += u32::from(!is_part);
                 common = self.index.following(slab, chunk).unwrap_or(NIL);
+            }
+            if misaligned == most_misaligned {
+                most_misaligned = u32::MAX;
+                common = self.index.first_of_size(slab, want.sure_size()).unwrap_or(NIL);
+                own = runs.best_fit(notes, want.sure_size());
             }
         }
     }
@@ -247,10 +260,12 @@ impl Arena {
 }
 
 /// The best fit: the first chunk of the run or the chunk, the place at the alignment, and the bytes from there on.
-struct Found {
+pub(super) struct Found {
     first: ChunkId,
     start: u64,
     bytes: u64,
+    /// Size and address of the run or the chunk.
+    pub(super) key: (u64, u64),
 }
 
 /// In place of a key: nothing is left.

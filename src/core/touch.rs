@@ -12,7 +12,7 @@ impl Arena {
         if !self.mixed {
             return self.home != Stream::NONE;
         }
-        if self.is_anyones(id) {
+        if self.is_anyones(id) || self.is_to_be_shared(id) {
             return false;
         }
         let note = self.lanes.note(id);

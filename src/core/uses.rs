@@ -4,7 +4,7 @@
 //! So a free looks at the uses of its chunk only, and work that is done at those it ends.
 
 use super::chunks::{ChunkId, NIL, reserve_to};
-use super::lanes::{Lane, Lanes};
+use super::lanes::{Lane, Lanes, shrink};
 use crate::sys::HostMemoryExhausted;
 
 /// Work of a lane that a chunk waits for, or will when it is freed.
@@ -140,6 +140,7 @@ impl Lanes {
             }
             self.note_mut(part).uses = copied;
             self.row_mut(lane).begin_waiting();
+            self.row_mut(lane).waiting_uses += 1;
             link = next;
         }
     }
@@ -147,7 +148,8 @@ impl Lanes {
     /// Puts a use into the list of its lane, whose newest point it has.
     fn enlist(&mut self, link: Link, point: u64) {
         let lane = self.uses.get(link).lane;
-        self.row_mut(lane).waiting += 1;
+        let row = self.row_mut(lane);
+        (row.waiting, row.waiting_uses) = (row.waiting + 1, row.waiting_uses + 1);
         let older = std::mem::replace(&mut self.row_mut(lane).newest_use, link);
         if older == 0 {
             self.row_mut(lane).oldest_use = link;
@@ -191,6 +193,7 @@ impl Lanes {
             self.row_mut(lane).live -= 1;
         } else {
             self.row_mut(lane).end_waiting();
+            self.row_mut(lane).waiting_uses -= 1;
         }
         let vacant = std::mem::replace(&mut self.uses.vacant, link);
         let used = self.uses.get_mut(link);
@@ -204,15 +207,31 @@ impl Lanes {
         }
     }
 
-    /// Ends what chunks wait for of a lane and is done; returns one that waits for nothing else any more.
-    pub(super) fn next_freed_of_uses(&mut self, lane: Lane) -> Option<ChunkId> {
-        loop {
-            let row = self.row(lane);
-            let (done, link) = (row.done, row.oldest_use);
-            let Use { chunk, .. } = *self.uses.look(link).filter(|used| used.point <= done)?;
-            self.end_use(link);
-            if self.note(chunk).uses == 0 {
-                return Some(chunk);
+    /// Ends the oldest use that waits for a lane's work, if that is done; returns its chunk.
+    pub(super) fn end_done_use(&mut self, lane: Lane) -> Option<ChunkId> {
+        let row = self.row(lane);
+        let (done, link) = (row.done, row.oldest_use);
+        let Use { chunk, .. } = *self.uses.look(link).filter(|used| used.point <= done)?;
+        self.end_use(link);
+        Some(chunk)
+    }
+
+    /// Whether a free chunk waits for work of a lane that is not done, by a use.
+    pub(super) fn has_pending_uses(&self, lane: Lane) -> bool {
+        let row = self.row(lane);
+        self.uses.look(row.newest_use).is_some_and(|used| used.point > row.done)
+    }
+
+    /// Gives the memory of places back that no use is in.
+    pub(super) fn shrink_uses(&mut self) {
+        let slab = &mut self.uses.slab;
+        let used = slab.iter().rposition(|used| used.chunk != NIL).map_or(0, |last| last + 1);
+        slab.truncate(used);
+        shrink(slab);
+        self.uses.vacant = 0;
+        for (used, link) in slab.iter_mut().zip(1..) {
+            if used.chunk == NIL {
+                used.next = std::mem::replace(&mut self.uses.vacant, link);
             }
         }
     }

@@ -2,10 +2,10 @@
 
 use super::arena::{Arena, Want, splits};
 use super::chunks::{ChunkId, NIL, State};
+use super::lane_list::List;
 use super::lanes::{ANYONE, Lane, Note, Stream};
-use super::rows::Row;
+use super::steps;
 use super::units::UNIT;
-use super::uses::Use;
 use crate::sys::HostMemoryExhausted;
 
 /// Work of a lane up to one of its points.
@@ -33,15 +33,15 @@ pub(crate) struct QueueProgress {
 }
 
 impl Arena {
-    /// Whether some work is known to be done. That of a lane which is another stream's by now is.
+    /// Whether some work is known to be done. That of a lane which is another stream's by now, or none, is.
     pub(crate) fn is_done(&self, work: Work) -> bool {
-        work.point <= self.lanes.row(work.lane).done
+        self.lanes.row_if_any(work.lane).is_none_or(|row| work.point <= row.done)
     }
 
     /// In whose order a chunk was allocated, or is free; `None` if anybody may have it, or nobody is told apart.
     pub(crate) fn stream_of(&self, id: ChunkId) -> Option<Stream> {
         let lane = self.mixed.then(|| self.lanes.note(id).lane)?;
-        (lane != ANYONE).then(|| self.lanes.row(lane).stream)
+        (lane != ANYONE && !self.is_to_be_shared(id)).then(|| self.lanes.row(lane).stream)
     }
 
     /// The caller's name of the private pool that a stream's name is for.
@@ -52,7 +52,7 @@ impl Arena {
     /// Whether a request in the order of a stream could get a free chunk now.
     pub(crate) fn is_for(&self, stream: Stream, id: ChunkId) -> bool {
         let own = || self.lanes.find(self.lanes.directed(stream)).is_some_and(|lane| self.is_own(lane, id));
-        self.is_anyones(id) || self.mixed && own()
+        self.is_anyones(id) || self.is_to_be_shared(id) || self.mixed && own()
     }
 
     /// Whether a chunk is free for those in that very order.
@@ -69,22 +69,19 @@ impl Arena {
 
     /// How many lanes there ever were at once: what [`Self::unfinished`] yields at most.
     pub(crate) fn lane_count(&self) -> usize {
-        self.lanes.all().count()
+        self.lanes.count()
     }
 
-    /// Of some lanes those whose work free memory waits for, which may take a look at all uses for each: who frees
-    /// asks for one lane. The work of private pools waits for their release.
+    /// Of some lanes those whose work free memory waits for. The work of private pools waits for their release.
     pub(crate) fn unfinished(&self, concerns: impl Fn(Lane) -> bool) -> impl Iterator<Item = Unfinished> {
-        let waiting = self.lanes.all().filter(move |&(lane, row)| {
-            let common = row.stream.pool() == 0;
-            if !common || row.done >= row.point || !concerns(lane) {
-                return false;
-            }
-            // By what was freed here, or used here.
-            let direct = self.lanes.oldest(lane) != NIL || row.oldest_use != 0;
-            // By what was freed here and waits for others besides.
-            let waits_too = |used: &Use| used.point != 0 && self.lanes.note(used.chunk).lane == lane;
-            direct || self.lanes.uses.iter().any(waits_too)
+        let waiting = self.lanes.listed(List::Unfinished).filter(move |&(lane, row)| {
+            steps::count();
+            let is_waited_for = || {
+                // By what was freed here, or used here, or was freed here and waits for others besides.
+                let lanes = &self.lanes;
+                lanes.has_pending(lane) || lanes.has_pending_uses(lane) || row.has_chunks_that_wait()
+            };
+            row.stream.pool() == 0 && concerns(lane) && is_waited_for()
         });
         waiting.map(|(lane, row)| Unfinished {
             work: Work { lane, point: row.point },
@@ -102,12 +99,13 @@ impl Arena {
             }
             return;
         }
-        for place in 0..self.lane_count() {
-            let is_it = |row: &Row| row.stream == stream && (forgotten || !row.forgotten);
-            let found = self.lanes.all().nth(place).filter(|(_, row)| is_it(row));
-            if let Some((lane, point)) = found.map(|(lane, row)| (lane, row.point)) {
-                self.lane_done(lane, point);
-            }
+        if let Some(lane) = self.lanes.find(stream) {
+            self.lane_done(lane, self.lanes.row(lane).point);
+        }
+        let mut next = self.lanes.forgotten_of(stream).next().filter(|_| forgotten);
+        while let Some(lane) = next {
+            self.lane_done(lane, self.lanes.row(lane).point);
+            next = self.lanes.next_forgotten_of(stream, lane);
         }
     }
 
@@ -120,13 +118,10 @@ impl Arena {
             }
             self.tell_apart()?;
         }
-        for place in 0..self.lane_count() {
-            // In private pools it leaves what nobody gets before their release.
-            let row = self.lanes.all().nth(place).filter(|(_, row)| row.stream != stream && !row.forgotten);
-            if let Some((lane, _)) = row.filter(|(_, row)| row.stream.in_pool(0) == stream) {
-                self.lanes.advance(lane);
-                self.lanes.forget(lane);
-            }
+        // In private pools it leaves what nobody gets before their release.
+        while let Some(lane) = self.lanes.first_private_on(stream) {
+            self.lanes.advance(lane);
+            self.lanes.forget(lane);
         }
         self.lanes.redirections.retain(|other| other.in_pool(0) != stream);
         let Some(lane) = self.lanes.find(stream) else { return Ok(None) };
@@ -188,13 +183,15 @@ impl Arena {
 
     /// What is known of a queue's work.
     pub(crate) fn progress_of(&self, lane: Lane) -> QueueProgress {
-        let row = self.lanes.row(lane);
+        // Nothing is left to know of a place that was given up.
+        let given_up = QueueProgress { stream: Stream::NONE, forgotten: true, newest: 0, done: u64::MAX };
+        let Some(row) = self.lanes.row_if_any(lane) else { return given_up };
         QueueProgress { stream: row.stream, forgotten: row.forgotten, newest: row.point, done: row.done }
     }
 
-    /// All queues, those of forgotten streams included.
-    pub(crate) fn queues(&self) -> impl Iterator<Item = Lane> + '_ {
-        self.lanes.all().map(|(lane, _)| lane)
+    /// The queues of streams of a name that were forgotten.
+    pub(crate) fn forgotten_queues(&self, stream: Stream) -> impl Iterator<Item = Lane> + '_ {
+        self.lanes.forgotten_of(stream)
     }
 
     /// The points of a queue that free chunks wait for, in rising order, once or more often. Those of chunks that wait

@@ -7,7 +7,7 @@ use super::traffic::{give_back, refuse_for_a_capture, release, tell_of_release};
 use super::{Pool, captures, order, remap};
 use crate::core::arena::{Arena, Parts};
 use crate::core::lanes::Stream;
-use crate::error::{Error, fail, keeping_last_error, with_last_error};
+use crate::error::{Error, LastError, fail, keeping_last_error};
 use crate::log::{self, Level};
 use crate::options::{Options, Resolved};
 use crate::sys::{thread, try_box};
@@ -177,12 +177,10 @@ fn limit_to(mut guard: Guard<'_>, limit: u64) -> Result<(), Error> {
     // The limit holds in any case. What does not go back now goes with the next trim.
     keeping_last_error(|| {
         if give_free_back(guard, limit, true).is_err() {
-            with_last_error(|why| {
-                log::emit(
-                    Level::Warn,
-                    format_args!("device {device}: memory is held beyond the limit: {why}"),
-                );
-            });
+            log::emit(
+                Level::Warn,
+                format_args!("device {device}: memory is held beyond the limit: {LastError}"),
+            );
         }
     });
     Ok(())
@@ -191,6 +189,9 @@ fn limit_to(mut guard: Guard<'_>, limit: u64) -> Result<(), Error> {
 /// Gives wholly free regions back as long as `keep` bytes stay held; or, with `below`, until no more are.
 fn give_free_back(guard: Guard<'_>, keep: u64, below: bool) -> Result<u64, Error> {
     let (mut guard, idle) = order::synchronize(guard, Stream::NONE)?;
+    while guard.arena.is_sharing() {
+        guard = order::share_a_piece(guard)?;
+    }
     if matches!(idle, Ok(false)) {
         // An error if there was something to give back.
         return if guard.arena.could_trim(keep) { Err(refuse_for_a_capture()) } else { Ok(0) };
@@ -206,7 +207,9 @@ fn give_free_back(guard: Guard<'_>, keep: u64, below: bool) -> Result<u64, Error
         guard = guard.check_entry()?;
         released = given.failure.map_or(Ok(given.bytes), Err);
     }
-    guard.arena.forget_past();
+    let Pool { arena, events, .. } = &mut *guard;
+    arena.forget_past();
+    events.forget_past(arena);
     guard.notify();
     released
 }

@@ -94,7 +94,7 @@ fn serve(mut guard: Guard<'_>, ask: &Ask<'_>) -> Result<u64, Error> {
         stamp => stamp,
     };
     let Ask { bytes: requested, alignment, stream, held_only, scope, .. } = *ask;
-    let want = Want { size, requested, alignment, newest, stream, scope };
+    let want = Want { size, requested, alignment, newest, thorough: false, stream, scope };
     // The limit may have been lowered below what is held.
     if want.alignment > UNIT.max(guard.arena.growth().limit).max(guard.arena.growth().pool_bytes) {
         return Err(refuse_alignment(guard, &want));
@@ -224,6 +224,8 @@ struct Tried {
     /// Nothing was captured then.
     may_collect: bool,
     extended: bool,
+    /// All chunks are looked at for a place at the alignment from now on, for it does not grow.
+    thorough: bool,
     merged: bool,
     collected: bool,
     waited_for_all: bool,
@@ -313,12 +315,21 @@ fn take<'a>(mut guard: Guard<'a>, want: &Want<'_>) -> Attempt<'a> {
 fn attempt<'a>(mut guard: Guard<'a>, want: &Want<'_>, tried: &mut Tried) -> Attempt<'a> {
     let mut least = want.size;
     loop {
+        let want = &Want { thorough: tried.thorough, ..*want };
         guard = match take(guard, want)? {
             Outcome::Exhausted(guard) => guard,
             served => return Ok(served),
         };
+        if guard.arena.is_sharing() {
+            guard = order::share_a_piece(guard)?;
+            continue;
+        }
         tried.look(&guard);
         if tried.held_only && tried.polled {
+            if want.needs_thorough_search() {
+                tried.thorough = true;
+                continue;
+            }
             return Ok(Outcome::Exhausted(guard));
         }
         if !tried.held_only && guard.is_bringing(tried.last_call) {
@@ -370,6 +381,10 @@ fn attempt<'a>(mut guard: Guard<'a>, want: &Want<'_>, tried: &mut Tried) -> Atte
                 }
                 Extended::NoRoom => {}
             }
+        }
+        if want.needs_thorough_search() {
+            tried.thorough = true;
+            continue;
         }
         if !tried.waited {
             tried.waited = true;
@@ -488,8 +503,8 @@ fn is_worth_synchronizing(guard: &Guard<'_>, want: &Want<'_>) -> bool {
     if want.stream != Stream::ANY || !guard.arena.has_unknown() {
         return false;
     }
-    let stats = guard.arena.stats();
-    stats.pool_bytes.saturating_sub(stats.bytes_in_use) >= LITTLE.max(want.size).max(stats.bytes_in_use)
+    let in_use = guard.arena.counters().bytes_in_use;
+    guard.arena.growth().pool_bytes.saturating_sub(in_use) >= LITTLE.max(want.size).max(in_use)
 }
 
 /// Nothing helped: count, say why, and write a report if somebody wants one.

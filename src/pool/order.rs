@@ -368,6 +368,13 @@ pub(crate) fn vouch(mut guard: Guard<'_>, stream: Stream) {
     guard.notify();
 }
 
+/// Has some of the chunks shared whose work is done, and opens the lock for a moment: there may be very many.
+pub(super) fn share_a_piece(mut guard: Guard<'_>) -> Result<Guard<'_>, Error> {
+    const PIECE: usize = 64;
+    guard.arena.share_some(PIECE);
+    guard.talking(std::thread::yield_now).check_entry()
+}
+
 /// A stream of the caller's, by its handle.
 pub(crate) fn stream_of(handle: u64) -> Result<Stream, Error> {
     if handle != Stream::OF_THIS_THREAD {

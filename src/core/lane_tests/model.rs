@@ -174,20 +174,34 @@ impl Model {
     pub(super) fn take(&mut self, want: &Want<'_>) -> Option<u64> {
         self.admit(want.stream);
         let lane = self.own_lane(want);
-        let mine = |owner: &Owner| match owner {
-            Owner::Anyone => true,
-            Owner::Of(other, _) => *other == lane,
-            _ => false,
-        };
-        let (number, _, start, whole) = self.best(want, mine)?;
+        let (_, _, start, whole) = self.best(want, |owner| Self::is_for(owner, lane))?;
         let rest = whole - want.size;
         let least = if self.split_always { UNIT } else { want.size.min(128 << 20) };
         let bytes = if rest >= least { want.size } else { whole };
-        let region = &mut self.regions[number];
+        self.take_at(want, start, bytes);
+        Some(start)
+    }
+
+    fn is_for(owner: &Owner, lane: Lane) -> bool {
+        match owner {
+            Owner::Anyone => true,
+            Owner::Of(other, _) => *other == lane,
+            _ => false,
+        }
+    }
+
+    /// The request is served there.
+    pub(super) fn take_at(&mut self, want: &Want<'_>, start: u64, bytes: u64) {
+        self.admit(want.stream);
+        let lane = self.own_lane(want);
+        let around =
+            |region: &&mut Region| start.wrapping_sub(region.base) < region.units.len() as u64 * UNIT;
+        let region = self.regions.iter_mut().find(around).unwrap();
         let first = ((start - region.base) / UNIT) as usize;
         let units = first..first + (bytes / UNIT) as usize;
         region.mark = region.mark.max(units.end);
         for unit in &mut region.units[units] {
+            assert!(Self::is_for(&unit.owner, lane), "{:?} is not for lane {lane}", unit.owner);
             let row = &self.rows[lane];
             for &(other, point) in &unit.hazards {
                 let ordered = other == lane || row.knows.get(&other).is_some_and(|&known| point <= known);
@@ -202,7 +216,6 @@ impl Model {
         // Whoever may use any stream has no order that it could be freed in.
         let lane = if want.stream == Stream::ANY { self.lane(Stream::UNKNOWN) } else { lane };
         self.live.insert(start, Live { bytes, lane, records: Vec::new() });
-        Some(start)
     }
 
     pub(super) fn free(&mut self, addr: u64, stream: Option<Stream>) {

@@ -161,7 +161,7 @@ impl Program {
         let dated = settings.timestamps && random.chance(40);
         let newest = if dated { random.below(self.model.last_stamp + 2) } else { u64::MAX };
         let size = round_up(requested).unwrap();
-        let want = Want { size, requested, alignment, newest, stream: Stream::NONE, scope };
+        let want = Want { size, requested, alignment, newest, thorough: true, stream: Stream::NONE, scope };
         match self.attempt(&want) {
             Some(addr) => self.live.push(addr),
             None => {

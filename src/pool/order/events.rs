@@ -9,7 +9,7 @@
 
 use crate::backend::order::{Context, Event};
 use crate::core::arena::Arena;
-use crate::core::lanes::{Lane, Stream};
+use crate::core::lanes::{Lane, Stream, shrink};
 use crate::core::waits::{QueueProgress, Work};
 use crate::pool::mutation;
 use crate::sys::HostMemoryExhausted;
@@ -280,16 +280,22 @@ impl Events {
     /// A stream is about to end, or has: its handle may be another's from now on, in another context. What was queued
     /// there was of the one it is known to be of.
     pub(super) fn forget(&mut self, arena: &Arena, stream: Stream) {
-        for lane in arena.queues() {
-            let progress = arena.progress_of(lane);
-            if progress.stream == stream
-                && progress.forgotten
-                && let Some(queue) = self.queue(lane, progress)
-            {
+        for lane in arena.forgotten_queues(stream) {
+            if let Some(queue) = self.queue(lane, arena.progress_of(lane)) {
                 queue.is_forgotten = true;
             }
         }
         self.sole = self.sole.filter(|&(other, _)| other != stream);
+    }
+
+    /// Forgets the queues whose place in the arena was given up, and gives their memory back.
+    pub(crate) fn forget_past(&mut self, arena: &Arena) {
+        let Events { queues, held, spare, .. } = self;
+        let gone = queues.drain(arena.lane_count().min(queues.len())..);
+        // All of their work is done.
+        let markers = gone.flat_map(|queue| queue.markers);
+        markers.filter(|marker| !held.contains(&marker.event)).for_each(|marker| keep(spare, marker.event));
+        shrink(queues);
     }
 
     /// Takes out the spare events of other contexts, which may be about to end.
