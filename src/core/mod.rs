@@ -41,6 +41,7 @@ pub(crate) mod stamps;
 mod starts;
 pub(crate) mod stats;
 mod steps;
+mod stream_id;
 mod streams;
 mod take;
 mod touch;
