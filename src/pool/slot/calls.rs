@@ -21,7 +21,7 @@ pub(super) struct Call {
     pub(super) next: Cell<*const Call>,
     pub(super) slot: *const Slot,
     /// The call that this thread was in already, of this or another slot; NULL if it was in none.
-    pub(super) outer: *const Call,
+    pub(super) outer: Cell<*const Call>,
     /// What this thread asked of another allocator meanwhile would have waited for this thread.
     pub(super) is_in_circle: Cell<bool>,
 }
@@ -162,15 +162,15 @@ impl Guard<'_> {
         let slot = self.slot;
         self.inner_mut().last_call += 1;
         let Inner { last_call: number, calls, .. } = *self.inner();
-        let outer = waiting::innermost();
         let (thread, next, is_in_circle) = (thread::current(), Cell::new(calls), Cell::new(false));
+        let outer = Cell::new(std::ptr::null());
         let call = Call { thread, number, what, next, slot, outer, is_in_circle };
         self.inner_mut().calls = &call;
         drop(self);
-        waiting::set_innermost(&call);
+        call.outer.set(waiting::replace_innermost(&call));
         let under_way = UnderWay { slot, call: &call };
         let result = work();
-        waiting::set_innermost(outer);
+        waiting::replace_innermost(call.outer.get());
         let mut guard = slot.lock();
         std::mem::forget(under_way);
         guard.end_call(&call);
@@ -253,7 +253,7 @@ struct UnderWay<'a> {
 
 impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
-        waiting::set_innermost(self.call.outer);
+        waiting::replace_innermost(self.call.outer.get());
         let mut guard = self.slot.lock();
         guard.end_call(self.call);
         guard.poison();

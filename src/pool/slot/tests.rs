@@ -113,14 +113,14 @@ fn calls_under_way_are_known_by_thread() {
     let slot = Slot::new();
     let this = thread::current();
     let other = std::thread::scope(|scope| scope.spawn(thread::current).join().unwrap());
-    let (next, slot_of, outer) = (std::ptr::null(), &raw const slot, std::ptr::null());
+    let (next, slot_of) = (std::ptr::null(), &raw const slot);
     let call = |thread| Call {
         thread,
         number: 1,
         what: What::GivesBack,
         next: Cell::new(next),
         slot: slot_of,
-        outer,
+        outer: Cell::new(std::ptr::null()),
         is_in_circle: Cell::new(false),
     };
     let calls = [call(this), call(other), call(this), call(other)];

@@ -31,11 +31,10 @@ pub(super) fn innermost() -> *const Call {
     INNERMOST.get(|innermost| innermost.0).unwrap_or(ptr::null())
 }
 
-/// A call has begun, or ended: then the one around it is the innermost again.
-pub(super) fn set_innermost(call: *const Call) {
-    if call != innermost() {
-        INNERMOST.update(|innermost| innermost.0 = call);
-    }
+/// A call has begun, which is the innermost now; or has ended, and the one around it is that again. Returns which was.
+pub(super) fn replace_innermost(call: *const Call) -> *const Call {
+    let replaced = INNERMOST.update(|innermost| std::mem::replace(&mut innermost.0, call));
+    replaced.unwrap_or(ptr::null())
 }
 
 /// The calls of a thread from one outwards.
@@ -44,7 +43,7 @@ fn calls_from<'a>(innermost: *const Call) -> impl Iterator<Item = &'a Call> {
     std::iter::from_fn(move || {
         // SAFETY: their frames stay while the thread is in them; callers are that thread, or it waits.
         let call = unsafe { at.as_ref() }?;
-        at = call.outer;
+        at = call.outer.get();
         Some(call)
     })
 }
