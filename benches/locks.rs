@@ -13,6 +13,9 @@ mod futex;
 #[allow(dead_code, missing_docs)]
 #[path = "../src/sys/lock.rs"]
 mod ours;
+#[allow(dead_code, missing_docs)]
+#[path = "../src/sys/token.rs"]
+mod token;
 
 use std::cell::UnsafeCell;
 use std::hint::black_box;
@@ -51,7 +54,8 @@ unsafe impl Sync for Ours {}
 
 impl Exclusive for Ours {
     fn with(&self, work: impl FnOnce(&mut Pool)) {
-        self.0.acquire();
+        // No thread takes it twice.
+        let _ = self.0.acquire();
         // SAFETY: the lock is held.
         work(unsafe { &mut *self.1.get() });
         self.0.release();

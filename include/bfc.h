@@ -13,6 +13,9 @@
  * - A failing call loses nothing: live allocations and their contents are untouched. Only num_failures, the
  *   next region's size and free memory (merged, or given back) may differ.
  * - A call from a callback of the same device is BFC_ERROR_BUSY; bfc_owner and bfc_free(device, NULL) work.
+ * - No function is async-signal-safe. A call from a signal handler that interrupted a call of its own thread returns
+ *   BFC_ERROR_BUSY instead of waiting for that call. What it may still wait for is the C library: do not call from a
+ *   handler that may have interrupted malloc.
  * - A struct may be that of an older header; of a newer one (up to 65536 bytes) only if what this library does
  *   not know of it is 0.
  * - Ordinals: 0 to 255 are devices, 256 is the host, 257 pinned host memory, 258 to 1023 are the caller's to
@@ -629,13 +632,17 @@ bfc_status_t bfc_address_range(int32_t device,
                                void **out_region,
                                size_t *out_region_bytes);
 
-// Gets the device whose allocator holds the memory around a pointer, in use or free.
+// Gets the device whose allocator holds the memory around a pointer, in use or free. Does not wait for calls on any
+// device, but for an address inside the reserved range of a BFC_BACKEND_HOST_VMM or BFC_BACKEND_CUDA_VMM allocator it
+// waits for those on that device.
 //
 // @param out_device  Gets the ordinal; 0 on failure.
-// @return BFC_OK; BFC_ERROR_INVALID_POINTER if no allocator does; BFC_ERROR_INVALID_ARGUMENT.
+// @return BFC_OK; BFC_ERROR_INVALID_POINTER if no allocator does; BFC_ERROR_INVALID_ARGUMENT; BFC_ERROR_BUSY in a
+//         signal handler that interrupted a call of its thread on such a device.
 //
 // Precondition: `out_device` is NULL or valid for writing.
-bfc_status_t bfc_owner(const void *ptr, int32_t *out_device);
+bfc_status_t bfc_owner(const void *ptr,
+                       int32_t *out_device);
 
 // Gives wholly free regions back to the backend, the largest first, as long as `keep_bytes` stay held,
 // and the host memory of pointer tables that no chunk needs. Afterwards growth begins small again.
@@ -681,7 +688,7 @@ bfc_status_t bfc_stats(int32_t device, struct bfc_stats_t *out_stats);
 bfc_status_t bfc_reset_stats(int32_t device);
 
 // Checks every invariant of an allocator's books, for tests and bug reports. Takes time in proportion to
-// the chunks, with the allocator locked.
+// the chunks, with the allocator locked; threads that wait for it already go first.
 //
 // With BFC_DEBUG=guard it also checks the guards of all live allocations. Damaged ones are reported in the log and
 // counted in the memory map, and are no error: the books are sound.
@@ -693,37 +700,49 @@ bfc_status_t bfc_check(int32_t device);
 // Writes the pool as one line of 100 columns: '*' used, 'x' slack inside a chunk, '_' free.
 // After TensorFlow's RenderOccupancy.
 //
+// A report describes one moment. The allocator is locked while that state is copied, and unlocked while the text is
+// written. Without host memory for the copy the text is written with the allocator locked.
+//
 // @param buf         Gets at most `capacity` bytes with a terminating NUL; NULL if `capacity` is 0.
 // @param out_length  Gets the full length without the NUL; 0 on failure.
 //
 // Precondition: `buf` is valid for writing `capacity` bytes; `out_length` is NULL or valid for writing.
-bfc_status_t bfc_occupancy(int32_t device, char *buf, size_t capacity, size_t *out_length);
+bfc_status_t bfc_occupancy(int32_t device,
+                           char *buf,
+                           size_t capacity,
+                           size_t *out_length);
 
 // Writes the memory map as JSON: regions, chunks, bins, statistics. docs/memory-map.md has the schema.
-// The allocator is locked meanwhile. Parameters as bfc_occupancy; the pool may change between a call for
-// the length and a call for the text, so compare the lengths.
+// Parameters and consistency as bfc_occupancy; the pool may change between a call for the length and a call
+// for the text, so compare the lengths.
 //
 // Precondition: As bfc_occupancy.
 bfc_status_t bfc_memory_map(int32_t device, char *buf, size_t capacity, size_t *out_length);
 
 // Writes the report for a person who ran out of memory: what is held, used and free, how fragmented, by
-// bin and by operation. Parameters as bfc_occupancy. With BFC_REPORT_ON_FAILURE=1 in the environment at
+// bin and by operation. Parameters and consistency as bfc_occupancy. With BFC_REPORT_ON_FAILURE=1 in the environment at
 // creation a request that fails sends this report, with its verdict, to the log: at most one in ten
 // seconds.
 //
 // Precondition: As bfc_occupancy.
-bfc_status_t bfc_report(int32_t device, char *buf, size_t capacity, size_t *out_length);
+bfc_status_t bfc_report(int32_t device,
+                        char *buf,
+                        size_t capacity,
+                        size_t *out_length);
 
 // Names the operation on whose behalf this thread allocates from now on, until the matching
 // bfc_scope_end; reports then say what each operation holds. TensorFlow does this in its debug build.
-// Scopes nest at most 8 deep, and the innermost counts.
+// Scopes nest at most 8 deep. Reports show the names of all open scopes, the outermost first, with slashes between
+// them ("outer/inner"), and the step of the innermost.
 //
 // @param operation  UTF-8, copied; more than 119 bytes are cut. Not NULL.
 // @param step       The caller's own count, of training steps for example.
-// @return BFC_OK; BFC_ERROR_INVALID_ARGUMENT, BFC_ERROR_OUT_OF_MEMORY (host memory).
+// @return BFC_OK; BFC_ERROR_INVALID_ARGUMENT, BFC_ERROR_OUT_OF_MEMORY (host memory); BFC_ERROR_BUSY in a signal
+//         handler that interrupted bfc_scope_begin or bfc_scope_end of its thread.
 //
 // Precondition: `operation` is NULL or a NUL-terminated string.
-bfc_status_t bfc_scope_begin(const char *operation, uint64_t step);
+bfc_status_t bfc_scope_begin(const char *operation,
+                             uint64_t step);
 
 // Ends the innermost scope of this thread.
 //

@@ -10,8 +10,8 @@ use crate::options::{ALLOW_GROWTH, GARBAGE_COLLECTION, Options};
 use crate::pool::listener::{self, RegionCallback};
 use crate::pool::memory::Ask;
 use crate::pool::slot::{Guard, Slot};
-use crate::pool::{Pool, gone, guarded, life, memory, order, private};
-use crate::report;
+use crate::pool::{Pool, gone, guarded, life, memory, order, private, snapshot};
+use crate::report::{self, Subject};
 use crate::scope;
 use crate::sys::HostMemoryExhausted;
 use std::ffi::c_void;
@@ -92,6 +92,11 @@ impl Device {
         self.slot().enter().map_err(|error| self.explain(error))
     }
 
+    /// The same for a call that holds the lock for long.
+    fn enter_for_long(self) -> Result<Guard<'static>, Error> {
+        self.slot().enter_for_long().map_err(|error| self.explain(error))
+    }
+
     /// A slot does not know its place in the table; that the ordinal is wrong is what is wrong mostly.
     #[cold]
     fn explain(self, error: Error) -> Error {
@@ -136,7 +141,7 @@ impl Device {
     /// Allocates; the address is a multiple of 256, or 0 for 0 bytes.
     #[inline]
     pub fn alloc(self, bytes: u64) -> Result<u64, Error> {
-        if scope::is_used() {
+        if scope::is_open() {
             return self.serve_in_scope(&Ask { bytes, ..Ask::default() });
         }
         memory::alloc_plain(self.slot(), bytes, Stream::NONE).map_err(|error| self.explain(error))
@@ -161,16 +166,21 @@ impl Device {
     }
 
     fn serve(self, ask: &Ask<'_>) -> Result<u64, Error> {
-        if !scope::is_used() {
-            return memory::alloc(self.slot(), ask).map_err(|error| self.explain(error));
+        if scope::is_open() {
+            return self.serve_in_scope(ask);
         }
-        self.serve_in_scope(ask)
+        memory::serve(self.enter()?, ask)
     }
 
     #[cold]
     fn serve_in_scope(self, ask: &Ask<'_>) -> Result<u64, Error> {
-        let served = scope::with_current(|scope| memory::alloc(self.slot(), &Ask { scope, ..*ask }));
-        served.map_err(|error| self.explain(error))
+        let mut guard = self.enter()?;
+        let tag = match scope::read(|name, step| guard.arena.tag(name, step)) {
+            Some(Err(exhausted)) => return Err(guard.fail(exhausted.into(), ask.bytes)),
+            Some(Ok(tag)) => Some(tag),
+            None => None,
+        };
+        memory::serve(guard, &Ask { scope: tag.as_ref(), ..*ask })
     }
 
     /// Frees what an allocation returned; address 0 is fine.
@@ -186,8 +196,8 @@ impl Device {
     #[cold]
     fn explain_pointer(self, error: Error, addr: u64) -> Error {
         let foreign = matches!(error, Error::InvalidPointer | Error::NoAllocator);
-        let owner = || devices_in(&USED).find(|&device| device != self && device.slot().holds(addr));
-        let owner = if foreign { owner() } else { None };
+        let holds = |device: &Device| *device != self && matches!(device.slot().holds(addr), Ok(true));
+        let owner = if foreign { devices_in(&USED).find(holds) } else { None };
         let error = self.explain(error);
         if let Some(Device(owner)) = owner {
             append_to_last_error(format_args!("; {addr:#x} belongs to device {owner}"));
@@ -200,7 +210,7 @@ impl Device {
     #[inline]
     pub fn alloc_on(self, bytes: u64, stream: u64) -> Result<u64, Error> {
         let stream = order::stream_of(stream)?;
-        if scope::is_used() {
+        if scope::is_open() {
             return self.serve_in_scope(&Ask { bytes, stream, ..Ask::default() });
         }
         memory::alloc_plain(self.slot(), bytes, stream).map_err(|error| self.explain(error))
@@ -234,7 +244,7 @@ impl Device {
     /// Vouches that all work queued on a stream so far is done.
     pub fn stream_synchronized(self, stream: u64) -> Result<(), Error> {
         let stream = order::stream_of(stream)?;
-        let guard = self.enter()?;
+        let guard = self.enter_for_long()?;
         memory::require_no_timestamps(&guard)?;
         order::vouch(guard, stream);
         Ok(())
@@ -340,10 +350,14 @@ impl Device {
         Ok(AddressRange { chunk: (chunks.addr(id), chunks.size(id)), region })
     }
 
-    /// The device whose allocator holds the region around an address.
+    /// The device whose allocator holds the region around an address. Never waits for calls on other devices.
     pub fn owner(addr: u64) -> Result<Self, Error> {
-        let owner = devices_in(&USED).find(|device| device.slot().holds(addr));
-        owner.ok_or_else(|| fail!(Error::InvalidPointer, "{addr:#x} is in no region of any allocator"))
+        for device in devices_in(&USED) {
+            if device.slot().holds(addr)? {
+                return Ok(device);
+            }
+        }
+        Err(fail!(Error::InvalidPointer, "{addr:#x} is in no region of any allocator"))
     }
 
     /// Gives wholly free regions back as long as `keep` bytes stay held; returns how many bytes went.
@@ -364,6 +378,7 @@ impl Device {
         let guard = self.enter()?;
         let mut stats = guard.arena.stats();
         stats.metadata_bytes += (size_of::<Slot>() + size_of::<Pool>() - size_of_val(&guard.arena)) as u64;
+        stats.metadata_bytes += guard.ranges_bytes();
         Ok(stats)
     }
 
@@ -376,7 +391,7 @@ impl Device {
     /// Checks every invariant of the allocator's books. A broken one poisons it. In the debug mode it also checks the
     /// guards of all live allocations; damaged ones are reported in the log, and no error.
     pub fn check(self) -> Result<(), Error> {
-        let guard = self.enter()?;
+        let guard = self.enter_for_long()?;
         match guard.arena.check() {
             Ok(()) if guard.is_guarded() => guarded::check(guard),
             Ok(()) => Ok(()),
@@ -402,7 +417,7 @@ impl Device {
         self.text(|out| self.write_report(out))
     }
 
-    /// Text in memory that can run out: written under the lock, where no code of the caller's may run.
+    /// Text in memory that can run out.
     fn text(self, write: impl Fn(&mut dyn fmt::Write) -> Result<(), Error>) -> Result<String, Error> {
         let mut answer = Ok(());
         let text = report::to_string(|out| {
@@ -413,20 +428,22 @@ impl Device {
         Ok(text?)
     }
 
-    /// As [`Self::occupancy`], for a writer of the library's own: it runs under the lock.
+    /// As [`Self::occupancy`], for a writer of the library's own, which may be run under the lock.
     pub(crate) fn write_occupancy(self, out: &mut dyn fmt::Write) -> Result<(), Error> {
-        let guard = self.enter()?;
-        Ok(report::occupancy::write(out, &guard.arena).map_err(|_| HostMemoryExhausted)?)
+        self.write(|subject| report::occupancy::write(out, &subject.view))
     }
 
     pub(crate) fn write_memory_map(self, out: &mut dyn fmt::Write) -> Result<(), Error> {
-        let guard = self.enter()?;
-        Ok(report::map::write(out, &guard.subject()).map_err(|_| HostMemoryExhausted)?)
+        self.write(|subject| report::map::write(out, subject))
     }
 
     pub(crate) fn write_report(self, out: &mut dyn fmt::Write) -> Result<(), Error> {
-        let guard = self.enter()?;
-        Ok(report::failure::write(out, &guard.subject(), None).map_err(|_| HostMemoryExhausted)?)
+        self.write(|subject| report::failure::write(out, subject, None))
+    }
+
+    fn write(self, report: impl FnOnce(&Subject<'_>) -> fmt::Result) -> Result<(), Error> {
+        let written = snapshot::report(self.slot(), report).map_err(|error| self.explain(error))?;
+        Ok(written.map_err(|_| HostMemoryExhausted)?)
     }
 }
 
@@ -439,22 +456,4 @@ fn devices_in(set: &'static [AtomicU64]) -> impl Iterator<Item = Device> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::options::BackendKind;
-
-    #[test]
-    fn broken_books_poison() {
-        let device = Device::new(1001).unwrap();
-        device.create(Some(&Options { backend: BackendKind::Host, ..Options::growing() })).unwrap();
-        let addr = device.alloc(1).unwrap();
-        assert_eq!(device.check(), Ok(()));
-        device.enter().unwrap().arena.spoil();
-        assert_eq!(device.check(), Err(Error::Internal));
-        crate::error::with_last_error(|words| assert!(words.contains("I4Accounting"), "{words}"));
-        assert_eq!(device.free(addr), Err(Error::Internal));
-        assert_eq!(device.stats().err(), Some(Error::Internal));
-        assert_eq!(device.report().err(), Some(Error::Internal));
-        assert_eq!(device.create(None), Err(Error::Internal));
-    }
-}
+mod tests;

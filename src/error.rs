@@ -4,7 +4,7 @@
 //! without asking for memory at a moment when there may be none.
 
 use crate::sys::HostMemoryExhausted;
-use crate::sys::thread::{Local, per_thread};
+use crate::sys::thread::{Local, NoValue, per_thread};
 use std::ffi::CStr;
 use std::fmt::{self, Write};
 
@@ -88,6 +88,15 @@ impl From<HostMemoryExhausted> for Error {
     }
 }
 
+impl From<NoValue> for Error {
+    fn from(refused: NoValue) -> Self {
+        match refused {
+            NoValue::HostMemory => HostMemoryExhausted.into(),
+            NoValue::InUse => fail!(Error::Busy, "a signal handler interrupted a call of this thread"),
+        }
+    }
+}
+
 /// Longer messages are cut.
 const CAPACITY: usize = 1024;
 
@@ -133,14 +142,14 @@ impl Words {
 #[cold]
 #[inline(never)]
 pub(crate) fn set_last_error(words: fmt::Arguments<'_>) {
-    WORDS.update(|last| last.set(words));
+    let _ = WORDS.update(|last| last.set(words));
 }
 
 /// Adds to the message of the failure that this call has just remembered.
 #[cold]
 #[inline(never)]
 pub(crate) fn append_to_last_error(words: fmt::Arguments<'_>) {
-    WORDS.update(|last| last.append(words));
+    let _ = WORDS.update(|last| last.append(words));
 }
 
 /// The message of this thread's last failure; empty if nothing failed yet. `read` must not fail in its turn, or call a

@@ -2,8 +2,10 @@
 //!
 //! Nothing is logged while an allocator is locked, for a callback may do anything.
 
-use crate::error::{Text, keeping_last_error, to_text};
+use crate::error::{Error, Text, fail, keeping_last_error, to_text};
+use crate::sys::lock::{HeldByThisThread, Lock};
 use crate::sys::{self, env};
+use std::cell::UnsafeCell;
 use std::ffi::{c_char, c_void};
 use std::fmt::{self, Write};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::*};
@@ -35,11 +37,32 @@ impl Sink {
     const NONE: Self = Sink { callback: None, user_data: std::ptr::null_mut() };
 }
 
-// SAFETY: whoever sets a callback promises that it may be called, with its pointer, from any thread.
-unsafe impl Send for Sink {}
+/// Where messages go. The lock is held while two words are copied.
+struct Shared {
+    lock: Lock,
+    sink: UnsafeCell<Sink>,
+    /// A forking thread has locked it; not if the thread was interrupted while it had it locked.
+    locked_for_fork: AtomicBool,
+}
 
-/// Held while two words are copied, for which a spin lock is the right size.
-static SINK: spin::Mutex<Sink> = spin::Mutex::new(Sink::NONE);
+// SAFETY: the sink is touched with the lock held only. Whoever sets a callback promises that it may be called, with its
+// pointer, from any thread.
+unsafe impl Sync for Shared {}
+
+static SINK: Shared =
+    Shared { lock: Lock::new(), sink: UnsafeCell::new(Sink::NONE), locked_for_fork: AtomicBool::new(false) };
+
+impl Shared {
+    /// Reads or changes the sink. Not for a signal handler that interrupted its own thread here.
+    fn with<T>(&self, work: impl FnOnce(&mut Sink) -> T) -> Result<T, HeldByThisThread> {
+        self.lock.acquire()?;
+        // SAFETY: the lock is held.
+        let result = work(unsafe { &mut *self.sink.get() });
+        self.lock.release();
+        Ok(result)
+    }
+}
+
 /// Whether the sink has a callback: where nobody listens nothing is formatted, and no lock is taken which a
 /// forking thread may hold for long.
 static HAS_CALLBACK: AtomicBool = AtomicBool::new(false);
@@ -73,10 +96,16 @@ fn environment_level() -> u8 {
     level
 }
 
-/// Sends messages to a callback instead of the standard error stream; `None` undoes it.
-pub(crate) fn set_callback(callback: Option<LogCallback>, user_data: *mut c_void) {
-    *SINK.lock() = Sink { callback, user_data };
-    HAS_CALLBACK.store(callback.is_some(), Release);
+/// Sends messages to a callback instead of the standard error stream; `None` undoes it. [`Error::Busy`] for a signal
+/// handler that interrupted a look at the callback.
+pub(crate) fn set_callback(callback: Option<LogCallback>, user_data: *mut c_void) -> Result<(), Error> {
+    let set = SINK.with(|sink| {
+        *sink = Sink { callback, user_data };
+        HAS_CALLBACK.store(callback.is_some(), Release);
+    });
+    set.map_err(|HeldByThisThread| {
+        fail!(Error::Busy, "a signal handler interrupted a message of this thread")
+    })
 }
 
 /// Whether anybody wants messages of a level.
@@ -114,7 +143,9 @@ pub(crate) fn emit_text(level: Level, text: &str) {
     if !is_wanted(level) {
         return;
     }
-    let sink = if HAS_CALLBACK.load(Acquire) { *SINK.lock() } else { Sink::NONE };
+    let sink = if HAS_CALLBACK.load(Acquire) { SINK.with(|sink| *sink) } else { Ok(Sink::NONE) };
+    // In a signal handler that came between, the message is lost.
+    let Ok(sink) = sink else { return };
     match sink.callback {
         Some(callback) => keeping_last_error(|| call_back(callback, sink.user_data, level, text)),
         // A callback was taken away just now.
@@ -133,7 +164,8 @@ fn call_back(callback: LogCallback, user_data: *mut c_void, level: Level, text: 
     callback(user_data, level as i32, owned.as_ptr().cast());
 }
 
-/// By `write`, for the standard library's stream may be locked by a thread that a fork left behind.
+/// By the system call, for the standard library's stream may be locked by a thread that a fork left behind. All in one,
+/// for other threads and processes write there too.
 fn write_to_stderr(level: Level, text: &str) {
     let name = match level {
         Level::Error => "libbfc error: ",
@@ -141,16 +173,17 @@ fn write_to_stderr(level: Level, text: &str) {
         Level::Info => "libbfc info: ",
         Level::Debug => "libbfc debug: ",
     };
-    [name, text, "\n"].into_iter().for_each(sys::write_to_stderr);
+    sys::write_to_stderr([name, text, "\n"]);
 }
 
 /// Before a fork: no other thread may be in the middle of changing the sink.
 pub(crate) fn lock_for_fork() {
-    std::mem::forget(SINK.lock());
+    SINK.locked_for_fork.store(SINK.lock.acquire().is_ok(), Relaxed);
 }
 
 /// After a fork, in the parent and in the child.
 pub(crate) fn unlock_after_fork() {
-    // SAFETY: `lock_for_fork` took the lock in this thread and forgot its guard.
-    unsafe { SINK.force_unlock() };
+    if SINK.locked_for_fork.load(Relaxed) {
+        SINK.lock.release();
+    }
 }

@@ -1,27 +1,32 @@
 //! On whose behalf a thread allocates: an operation's name and a step, for the reports.
 //!
-//! TensorFlow has this in its debug build; here it is always there. Until some thread of the process
-//! opens a scope the allocation path only looks at one flag.
+//! TensorFlow has this in its debug build; here it is always there. As long as no thread of the process is in a scope
+//! the allocation path only looks at one number.
 
+use crate::core::scopes::{Name, hash};
 use crate::error::{Error, fail};
-use crate::sys::HostMemoryExhausted;
 use crate::sys::thread::{Local, per_thread};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// How deep scopes nest.
 pub const MAX_DEPTH: usize = 8;
 /// Longer names are cut.
 pub const MAX_NAME_BYTES: usize = 119;
+/// The names of all scopes, with a slash between them.
+const MAX_PATH_BYTES: usize = MAX_DEPTH * (MAX_NAME_BYTES + 1) - 1;
 
 #[derive(Clone, Copy)]
 struct Scope {
-    name: [u8; MAX_NAME_BYTES],
-    length: u8,
+    /// Where its path ends, which begins with that of the scope around it.
+    end: u16,
+    /// Of the whole path.
+    hash: u64,
     step: u64,
 }
 
 #[derive(Clone, Copy)]
 struct Stack {
+    path: [u8; MAX_PATH_BYTES],
     scopes: [Scope; MAX_DEPTH],
     depth: usize,
 }
@@ -30,62 +35,143 @@ per_thread!(static STACKS: Stack);
 
 impl Local for Stack {
     const EMPTY: Self = {
-        let empty = Scope { name: [0; MAX_NAME_BYTES], length: 0, step: 0 };
-        Stack { scopes: [empty; MAX_DEPTH], depth: 0 }
+        let empty = Scope { end: 0, hash: 0, step: 0 };
+        Stack { path: [0; MAX_PATH_BYTES], scopes: [empty; MAX_DEPTH], depth: 0 }
     };
+
+    fn end(&self) {
+        OPEN.fetch_sub(self.depth, Relaxed);
+    }
 }
 
-static USED: AtomicBool = AtomicBool::new(false);
+impl Stack {
+    fn innermost(&self) -> Option<&Scope> {
+        self.scopes.get(self.depth.checked_sub(1)?)
+    }
 
-/// Whether any thread ever opened a scope.
+    fn path(&self) -> &[u8] {
+        &self.path[..self.innermost().map_or(0, |scope| scope.end.into())]
+    }
+
+    /// False where it is full.
+    fn push(&mut self, name: &str, step: u64) -> bool {
+        if self.depth == MAX_DEPTH {
+            return false;
+        }
+        let mut end = self.path().len();
+        if self.depth != 0 {
+            self.path[end] = b'/';
+            end += 1;
+        }
+        self.path[end..end + name.len()].copy_from_slice(name.as_bytes());
+        self.scopes[self.depth] = Scope { end: (end + name.len()) as u16, hash: 0, step };
+        self.depth += 1;
+        self.scopes[self.depth - 1].hash = hash(self.path());
+        // Here, where no signal handler can come between: the two agree for every thread.
+        OPEN.fetch_add(1, Relaxed);
+        true
+    }
+}
+
+/// How many scopes are open, of all threads.
+static OPEN: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether this thread is in a scope.
 #[inline]
-pub(crate) fn is_used() -> bool {
-    USED.load(Relaxed)
+pub(crate) fn is_open() -> bool {
+    OPEN.load(Relaxed) != 0 && is_open_here()
+}
+
+#[cold]
+#[inline(never)]
+fn is_open_here() -> bool {
+    STACKS.get(|stack| stack.depth != 0).unwrap_or(false)
 }
 
 /// This thread's allocations are for an operation's step from now on.
 pub fn begin(name: &str, step: u64) -> Result<(), Error> {
     let length =
         (0..=name.len().min(MAX_NAME_BYTES)).rev().find(|&at| name.is_char_boundary(at)).unwrap_or(0);
-    let begun = STACKS.update(|stack| {
-        let Some(scope) = stack.scopes.get_mut(stack.depth) else { return false };
-        scope.name[..length].copy_from_slice(&name.as_bytes()[..length]);
-        (scope.length, scope.step) = (length as u8, step);
-        stack.depth += 1;
-        true
-    });
-    match begun {
-        Some(true) => {
-            USED.store(true, Relaxed);
-            Ok(())
-        }
-        Some(false) => Err(fail!(
+    if !STACKS.update(|stack| stack.push(&name[..length], step))? {
+        return Err(fail!(
             Error::InvalidArgument,
             "scopes nest at most {MAX_DEPTH} deep: a bfc_scope_end is missing"
-        )),
-        None => Err(HostMemoryExhausted.into()),
+        ));
     }
+    Ok(())
 }
 
 /// Ends the innermost scope of this thread.
 pub fn end() -> Result<(), Error> {
-    let depth = STACKS.get(|stack| stack.depth).unwrap_or(0);
-    let Some(outer) = depth.checked_sub(1) else {
-        return Err(fail!(Error::InvalidArgument, "bfc_scope_end without a bfc_scope_begin in this thread"));
+    let end = |stack: &mut Stack| {
+        let outer = stack.depth.checked_sub(1)?;
+        stack.depth = outer;
+        OPEN.fetch_sub(1, Relaxed);
+        Some(())
     };
-    STACKS.update(|stack| stack.depth = outer);
-    Ok(())
+    // A thread without a value is not given one for this.
+    let ended = if STACKS.get(|_| ()).is_some() { STACKS.update(end)? } else { None };
+    ended.ok_or_else(|| {
+        fail!(Error::InvalidArgument, "bfc_scope_end without a bfc_scope_begin in this thread")
+    })
 }
 
-/// Runs `work` with the innermost scope's name and step.
-pub(crate) fn with_current<T>(work: impl FnOnce(Option<(&str, u64)>) -> T) -> T {
-    // A copy, for the work may call back into a function that opens a scope.
-    let scope = STACKS.get(|stack| Some(stack.scopes[stack.depth.checked_sub(1)?])).flatten();
-    match &scope {
-        None => work(None),
-        Some(scope) => {
-            let name = &scope.name[..scope.length.into()];
-            work(Some((std::str::from_utf8(name).unwrap_or_default(), scope.step)))
+/// In a forked child: the scopes of other threads are not here.
+pub(crate) fn after_fork_in_child() {
+    OPEN.store(STACKS.get(|stack| stack.depth).unwrap_or(0), Relaxed);
+}
+
+/// Reads the path of this thread's scopes and the step of the innermost one, if it is in any. `read` must open and end
+/// no scope.
+pub(crate) fn read<T>(read: impl FnOnce(Name<'_>, u64) -> T) -> Option<T> {
+    let read = |stack: &Stack| {
+        let scope = stack.innermost()?;
+        Some(read(Name::with_hash(stack.path(), scope.hash), scope.step))
+    };
+    STACKS.get(read).flatten()
+}
+
+/// For tests that are in scopes, or count them.
+#[cfg(test)]
+pub(crate) static ONE_TEST: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn open() -> usize {
+        OPEN.load(Relaxed)
+    }
+
+    /// Once none is open, no allocation looks for one: whether they were ended, or their threads.
+    #[test]
+    fn scopes_that_are_over_do_not_count() {
+        let _only = ONE_TEST.lock();
+        begin("outer", 1).unwrap();
+        begin("inner", 2).unwrap();
+        assert_eq!((open(), is_open()), (2, true));
+        std::thread::spawn(|| assert!(!is_open(), "another thread is in none")).join().unwrap();
+        // More threads than have a place of their own in the library.
+        let barrier = std::sync::Barrier::new(40);
+        std::thread::scope(|scope| {
+            for _ in 0..40 {
+                scope.spawn(|| {
+                    (0..3).for_each(|step| begin("left open", step).unwrap());
+                    end().unwrap();
+                    barrier.wait();
+                });
+            }
+        });
+        // A thread's scope is joined before its last destructors have run.
+        let begun = std::time::Instant::now();
+        while open() != 2 && begun.elapsed() < std::time::Duration::from_secs(30) {
+            std::thread::yield_now();
         }
+        assert_eq!(open(), 2);
+        (0..MAX_DEPTH - 2).for_each(|_| begin("deep", 3).unwrap());
+        assert_eq!(begin("too deep", 3), Err(Error::InvalidArgument));
+        (0..MAX_DEPTH).for_each(|_| end().unwrap());
+        assert_eq!(end(), Err(Error::InvalidArgument));
+        assert_eq!((open(), is_open()), (0, false));
     }
 }

@@ -79,3 +79,32 @@ fn a_pool_begin_that_fails_has_changed_nothing() {
         sim.assert_clean();
     });
 }
+
+/// Reports are written from a copy, and where there is no memory for one in place.
+#[test]
+fn reports_need_no_host_memory() {
+    let mut wanted = options();
+    (wanted.backend, wanted.flags, wanted.memory_limit) = (BFC_BACKEND_HOST, BFC_ALLOW_GROWTH, GIB);
+    let pool = Pool::create(fresh_device(), &wanted, None).unwrap_or_else(|_| panic!("{}", last_error()));
+    let live: Vec<u64> = (1..200).map(|size| pool.get_on(size * 300, size % 3)).collect();
+    live.iter().step_by(5).for_each(|&address| pool.put(address));
+    let map = |buffer: &mut [u8]| {
+        let mut length = 0;
+        // SAFETY: the buffer has so many bytes, and the length a place.
+        let status =
+            unsafe { bfc_memory_map(pool.device(), buffer.as_mut_ptr().cast(), buffer.len(), &mut length) };
+        (status, length)
+    };
+    let (mut expected, mut buffer) = (vec![0u8; 1 << 20], vec![0u8; 1 << 20]);
+    let (status, expected_length) = map(&mut expected);
+    assert_eq!(status, BFC_OK);
+    for nth in 0.. {
+        let ((status, length), struck) = with_failing(nth, || map(&mut buffer));
+        assert_eq!(status, BFC_OK, "allocation {nth}");
+        assert!(buffer[..length] == expected[..expected_length], "allocation {nth}");
+        if !struck {
+            assert!(nth > 3, "a copy takes memory");
+            break;
+        }
+    }
+}

@@ -4,7 +4,8 @@ mod common;
 
 use common::*;
 use serde_json::Value;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 fn parse(pool: &Pool) -> Value {
     let text = pool.memory_map();
@@ -268,7 +269,7 @@ fn the_report_tells_what_a_person_wants_to_know() {
     assert!(!report.contains("no memory for"), "nothing failed: no verdict");
 }
 
-/// What each operation holds, the largest first, and the innermost scope counts.
+/// What each operation holds, the largest first, by the path of its scopes and the step of the innermost.
 #[test]
 fn holders_by_operation() {
     let pool = Pool::host(64 * MIB, |_| {});
@@ -292,11 +293,12 @@ fn holders_by_operation() {
     assert_eq!(operation_of(before), (None, None));
     assert_eq!(operation_of(after), (None, None));
     assert_eq!(operation_of(held[0]), named("attention", 1));
-    assert_eq!(operation_of(held[1]), named("softmax", 5));
+    assert_eq!(operation_of(held[1]), named("attention/softmax", 5));
     assert_eq!(operation_of(held[3]), named("attention", 1));
     let report = pool.report();
     let place = |name: &str| report.find(name).unwrap_or_else(|| panic!("no {name} in\n{report}"));
-    assert!(place("softmax") < place("attention") && place("attention") < place("(unnamed)"), "{report}");
+    let lines = ["  attention/softmax\n", "  attention\n", "  (unnamed)\n"].map(place);
+    assert!(lines.is_sorted(), "{report}");
     // A chunk that is handed out anew belongs to whoever has it now.
     pool.put(held[1]);
     assert_eq!(pool.get(5 * MIB), held[1]);
@@ -320,7 +322,12 @@ fn scopes_have_rules() {
     let chunk = &parse(&pool)["regions"][0]["chunks"][0];
     assert_eq!(chunk["operation"], "ä".repeat(59), "cut at 119 bytes, at a whole character");
     assert_eq!(chunk["step"], u64::MAX);
-    (1..8).for_each(|step| assert_eq!(scope_begin("deep", step), BFC_OK));
+    (1..8).for_each(|step| assert_eq!(scope_begin(&long, step), BFC_OK));
+    let deep = pool.get(1);
+    let map = parse(&pool);
+    let chunk = list(&map["regions"][0], "chunks").iter().find(|chunk| address(chunk) == deep).expect("live");
+    assert_eq!(chunk["operation"], vec!["ä".repeat(59); 8].join("/"), "nothing of it is cut");
+    assert_eq!(chunk["step"], 7);
     assert_eq!(scope_begin("too deep", 8), BFC_ERROR_INVALID_ARGUMENT);
     // Another thread is in no scope.
     std::thread::scope(|scope| {
@@ -328,6 +335,59 @@ fn scopes_have_rules() {
     });
     (0..8).for_each(|_| assert_eq!(bfc_scope_end(), BFC_OK));
     assert_eq!(bfc_scope_end(), BFC_ERROR_INVALID_ARGUMENT);
+}
+
+/// Maps that are taken while other threads allocate and free are each of one moment: their chunks tile, and the
+/// statistics in them agree.
+#[test]
+fn a_map_is_of_one_moment() {
+    let pool = Pool::host(GIB, |options| options.flags = BFC_ALLOW_GROWTH);
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for thread in 0..2u64 {
+            let (pool, done) = (&pool, &done);
+            scope.spawn(move || {
+                let mut live = VecDeque::new();
+                for step in 0.. {
+                    if done.load(Ordering::Relaxed) {
+                        break;
+                    }
+                    live.push_back(pool.get(256 * (1 + (step * 7 + thread) % 50)));
+                    if live.len() > 300 {
+                        live.swap(0, (step as usize * 31) % 300);
+                        pool.put(live.pop_front().expect("300 are live"));
+                    }
+                }
+            });
+        }
+        let mut buffer = vec![0u8; 1 << 20];
+        for _ in 0..100 {
+            let mut length = 0;
+            // SAFETY: the buffer has so many bytes, and the length a place.
+            let status = unsafe {
+                bfc_memory_map(pool.device(), buffer.as_mut_ptr().cast(), buffer.len(), &mut length)
+            };
+            assert_eq!(status, BFC_OK);
+            let map: Value = serde_json::from_slice(&buffer[..length]).expect("JSON that fits");
+            let (mut chunks, mut used, mut requested) = (0, 0, 0);
+            for region in list(&map, "regions") {
+                let mut at = address(region);
+                for chunk in list(region, "chunks") {
+                    assert_eq!(address(chunk), at, "chunks tile their region");
+                    (at, chunks) = (at + number(chunk, "size"), chunks + 1);
+                    if chunk["state"] == "in_use" {
+                        used += number(chunk, "size");
+                        requested += number(chunk, "requested");
+                    }
+                }
+                assert_eq!(at, address(region) + number(region, "size"), "to the end");
+            }
+            let told =
+                ["num_chunks", "bytes_in_use", "bytes_requested"].map(|name| number(&map["stats"], name));
+            assert_eq!([chunks, used, requested], told);
+        }
+        done.store(true, Ordering::Relaxed);
+    });
 }
 
 /// The field table of docs/memory-map.md names every field that a map can have, and no other.

@@ -93,10 +93,13 @@ pub unsafe extern "C" fn bfc_address_range(
     })
 }
 
-/// Gets the device whose allocator holds the memory around a pointer, in use or free.
+/// Gets the device whose allocator holds the memory around a pointer, in use or free. Does not wait for calls on any
+/// device, but for an address inside the reserved range of a BFC_BACKEND_HOST_VMM or BFC_BACKEND_CUDA_VMM allocator it
+/// waits for those on that device.
 ///
 /// @param out_device  Gets the ordinal; 0 on failure.
-/// @return BFC_OK; BFC_ERROR_INVALID_POINTER if no allocator does; BFC_ERROR_INVALID_ARGUMENT.
+/// @return BFC_OK; BFC_ERROR_INVALID_POINTER if no allocator does; BFC_ERROR_INVALID_ARGUMENT; BFC_ERROR_BUSY in a
+///         signal handler that interrupted a call of its thread on such a device.
 ///
 /// # Safety
 /// `out_device` is NULL or valid for writing.
@@ -190,7 +193,7 @@ pub extern "C" fn bfc_reset_stats(device: i32) -> bfc_status_t {
 }
 
 /// Checks every invariant of an allocator's books, for tests and bug reports. Takes time in proportion to
-/// the chunks, with the allocator locked.
+/// the chunks, with the allocator locked; threads that wait for it already go first.
 ///
 /// With BFC_DEBUG=guard it also checks the guards of all live allocations. Damaged ones are reported in the log and
 /// counted in the memory map, and are no error: the books are sound.

@@ -70,6 +70,9 @@ unsafe fn text(
 /// Writes the pool as one line of 100 columns: '*' used, 'x' slack inside a chunk, '_' free.
 /// After TensorFlow's RenderOccupancy.
 ///
+/// A report describes one moment. The allocator is locked while that state is copied, and unlocked while the text is
+/// written. Without host memory for the copy the text is written with the allocator locked.
+///
 /// @param buf         Gets at most `capacity` bytes with a terminating NUL; NULL if `capacity` is 0.
 /// @param out_length  Gets the full length without the NUL; 0 on failure.
 ///
@@ -87,8 +90,8 @@ pub unsafe extern "C" fn bfc_occupancy(
 }
 
 /// Writes the memory map as JSON: regions, chunks, bins, statistics. docs/memory-map.md has the schema.
-/// The allocator is locked meanwhile. Parameters as bfc_occupancy; the pool may change between a call for
-/// the length and a call for the text, so compare the lengths.
+/// Parameters and consistency as bfc_occupancy; the pool may change between a call for the length and a call
+/// for the text, so compare the lengths.
 ///
 /// # Safety
 /// As bfc_occupancy.
@@ -104,7 +107,7 @@ pub unsafe extern "C" fn bfc_memory_map(
 }
 
 /// Writes the report for a person who ran out of memory: what is held, used and free, how fragmented, by
-/// bin and by operation. Parameters as bfc_occupancy. With BFC_REPORT_ON_FAILURE=1 in the environment at
+/// bin and by operation. Parameters and consistency as bfc_occupancy. With BFC_REPORT_ON_FAILURE=1 in the environment at
 /// creation a request that fails sends this report, with its verdict, to the log: at most one in ten
 /// seconds.
 ///
@@ -123,11 +126,13 @@ pub unsafe extern "C" fn bfc_report(
 
 /// Names the operation on whose behalf this thread allocates from now on, until the matching
 /// bfc_scope_end; reports then say what each operation holds. TensorFlow does this in its debug build.
-/// Scopes nest at most 8 deep, and the innermost counts.
+/// Scopes nest at most 8 deep. Reports show the names of all open scopes, the outermost first, with slashes between
+/// them ("outer/inner"), and the step of the innermost.
 ///
 /// @param operation  UTF-8, copied; more than 119 bytes are cut. Not NULL.
 /// @param step       The caller's own count, of training steps for example.
-/// @return BFC_OK; BFC_ERROR_INVALID_ARGUMENT, BFC_ERROR_OUT_OF_MEMORY (host memory).
+/// @return BFC_OK; BFC_ERROR_INVALID_ARGUMENT, BFC_ERROR_OUT_OF_MEMORY (host memory); BFC_ERROR_BUSY in a signal
+///         handler that interrupted bfc_scope_begin or bfc_scope_end of its thread.
 ///
 /// # Safety
 /// `operation` is NULL or a NUL-terminated string.
@@ -161,10 +166,7 @@ pub extern "C" fn bfc_scope_end() -> bfc_status_t {
 ///                   use the library then, until they are out of it.
 #[unsafe(no_mangle)]
 pub extern "C" fn bfc_set_log_callback(callback: bfc_log_callback_t, user_data: *mut c_void) -> bfc_status_t {
-    status(|| {
-        log::set_callback(callback, user_data);
-        Ok(())
-    })
+    status(|| log::set_callback(callback, user_data))
 }
 
 /// The static text of a status; never NULL, also for a number that is none.

@@ -1,13 +1,13 @@
 //! The arena: allocation and free over the regions it was given.
 
-use super::chunks::{ChunkId, Chunks, Cold, Hot, NIL};
+use super::chunks::{ChunkId, Chunks, Cold, Hot, NIL, Tag};
 use super::classes::CLASSES;
 use super::grow::Growth;
 use super::holes::Holes;
 use super::index::FreeIndex;
 use super::lanes::{Lanes, NOBODYS, Stream};
 use super::regions::Regions;
-use super::scopes::Names;
+use super::scopes::{Name, Names};
 use super::stamps::Stamps;
 use super::starts::Starts;
 use super::stats::{Counters, FailureCause, Stats};
@@ -58,8 +58,8 @@ pub(crate) struct Want<'a> {
     pub(crate) thorough: bool,
     /// In whose order.
     pub(crate) stream: Stream,
-    /// The operation and the step it is for.
-    pub(crate) scope: Option<(&'a str, u64)>,
+    /// The operation and the step it is for, from [`Arena::tag`].
+    pub(crate) scope: Option<&'a Tag>,
 }
 
 impl Want<'_> {
@@ -89,7 +89,7 @@ impl Want<'_> {
     }
 
     fn is_plain(&self) -> bool {
-        self.alignment <= UNIT && self.newest == u64::MAX && self.scope.is_none()
+        self.alignment <= UNIT && self.newest == u64::MAX
     }
 }
 
@@ -150,8 +150,7 @@ pub(crate) struct Arena {
     /// Who is the only one, unless several lanes are told apart.
     pub(super) home: Stream,
     pub(super) mixed: bool,
-    /// Whose requests, by the handle of a stream, need nothing but best fit: one lane, neither stamps nor operation
-    /// names to keep.
+    /// Whose requests, by the handle of a stream, need nothing but best fit: one lane, and no stamps.
     pub(super) simple: u64,
     /// How many frees there were when the only lane's work was last known to be done.
     pub(super) synchronized_frees: u64,
@@ -208,6 +207,21 @@ impl Arena {
 
     /// Hands out the best fitting chunk, or `None` if no free chunk fits. On an error nothing changed.
     pub(crate) fn take(&mut self, want: &Want<'_>) -> Result<Option<u64>, HostMemoryExhausted> {
+        let Some(tag) = want.scope else { return self.take_untagged(want) };
+        self.chunks.start_tags()?;
+        let taken = self.take_untagged(want)?;
+        if let Some(id) = taken.and_then(|addr| self.chunk_at(addr)) {
+            self.chunks.set_tag(id, *tag);
+        }
+        Ok(taken)
+    }
+
+    /// What is to be kept of the operation that a request is for.
+    pub(crate) fn tag(&mut self, name: Name<'_>, step: u64) -> Result<Tag, HostMemoryExhausted> {
+        Ok(Tag { name: self.names.intern(name)?, step })
+    }
+
+    fn take_untagged(&mut self, want: &Want<'_>) -> Result<Option<u64>, HostMemoryExhausted> {
         if want.is_plain() {
             return self.take_plain(want.size, want.requested, want.stream);
         }

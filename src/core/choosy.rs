@@ -1,14 +1,13 @@
-//! Requests and frees that need more than best fit: alignments, stamps, operation names.
+//! Requests and frees that need more than best fit: alignments and stamps.
 
 use super::arena::{Arena, Want, splits};
-use super::chunks::{ChunkId, Hot, NIL, State, Tag};
-use super::lanes::NOBODYS;
+use super::chunks::{ChunkId, Hot, NIL, State};
 use super::steps;
 use super::units::UNIT;
 use crate::sys::HostMemoryExhausted;
 
 impl Arena {
-    /// As `take_plain`, for stamps, large alignments and operation names.
+    /// As `take_plain`, for stamps and large alignments.
     #[inline(never)]
     pub(super) fn take_choosy(&mut self, want: &Want<'_>) -> Result<Option<u64>, HostMemoryExhausted> {
         // A prefix for the alignment and a remainder: at most two new chunks.
@@ -19,7 +18,6 @@ impl Arena {
         }
         let Some(mut id) = self.find_choosy(want) else { return Ok(None) };
         self.starts.reserve(&self.chunks.slab, &mut self.regions, 2)?;
-        let tag = self.tag_for(want)?;
         self.unindex(id);
         if want.alignment > UNIT {
             id = self.split_prefix(id, want.alignment);
@@ -31,20 +29,11 @@ impl Arena {
         }
         self.chunks.slab[..][id].mark_in_use();
         self.chunks.set_stamp(id, 0);
-        self.chunks.set_tag(id, tag);
         let size = if splits { want.size } else { whole };
         self.hand_out(id, size, want.requested);
         let addr = self.chunks.addr(id);
         self.regions.touch(self.chunks.region(id), addr + size);
         Ok(Some(addr))
-    }
-
-    /// What is to be kept of the operation that a request is for.
-    pub(super) fn tag_for(&mut self, want: &Want<'_>) -> Result<Tag, HostMemoryExhausted> {
-        let Some((name, step)) = want.scope else { return Ok(Tag::default()) };
-        self.chunks.start_tags()?;
-        self.simple = NOBODYS;
-        Ok(Tag { name: self.names.intern(name)?, step })
     }
 
     /// The first chunk in (size, address) order that has a place at the alignment and an old enough stamp. Chunks that are

@@ -4,7 +4,7 @@
 //!   hot    addr | size and region | prev next | left right      two chunks a cache line
 //!   cold   requested size, allocation id
 //!   stamps one u64 a chunk, only with timestamps
-//!   tags   operation and step, only once an allocation had one
+//!   tags   operation and step, with the allocation that they belong to; only once an allocation had one
 //! ```
 //!
 //! `prev` and `next` link the chunks of a region in address order. `left` and `right` are the chunk's
@@ -15,6 +15,7 @@
 
 use super::index::Node;
 use super::remap::Span;
+use super::snapshot::{copy_table, room_for, with_margin};
 use super::units::UNIT;
 use crate::sys::HostMemoryExhausted;
 use crate::sys::zeroed::Zeroed;
@@ -269,8 +270,9 @@ pub(crate) struct Chunks {
     pub(super) vacant: Vacant,
     cold: Vec<Cold>,
     pub(super) stamps: Option<Vec<u64>>,
-    /// As [`Tag`], or none at all.
-    tags: Zeroed<[u64; 2]>,
+    /// A tag and the number of the allocation that it is of, or none at all. Of any other allocation that has the chunk it says
+    /// nothing, so that an allocation without a tag has none to clear.
+    tags: Zeroed<[u64; 3]>,
 }
 
 impl Chunks {
@@ -396,13 +398,19 @@ impl Chunks {
     }
 
     pub(crate) fn tag(&self, id: ChunkId) -> Tag {
+        let of_this = |tag: &&[u64; 3]| tag[2] == self.cold(id).allocation_id;
         #[allow(clippy::cast_possible_truncation)] // it was one of 32 bits
-        self.tags.get(id.index()).map_or(Tag::default(), |&[name, step]| Tag { name: name as u32, step })
+        self.tags
+            .get(id.index())
+            .filter(of_this)
+            .map_or(Tag::default(), |&[name, step, _]| Tag { name: name as u32, step })
     }
 
+    /// Tags the allocation that a chunk is in use by.
     pub(super) fn set_tag(&mut self, id: ChunkId, tag: Tag) {
+        let allocation_id = self.cold(id).allocation_id;
         if let Some(place) = self.tags.get_mut(id.index()) {
-            *place = [tag.name.into(), tag.step];
+            *place = [tag.name.into(), tag.step, allocation_id];
         }
     }
 
@@ -448,6 +456,44 @@ impl Chunks {
     pub(super) fn place(&self, place: usize) -> ChunkId {
         #[allow(clippy::cast_possible_truncation)] // at most MAX_CHUNKS
         ChunkId(place as u32)
+    }
+
+    /// How long the tables are that a copy has.
+    pub(super) fn lengths(&self) -> [usize; 3] {
+        [self.slab.len(), self.stamps.as_ref().map_or(0, Vec::len), self.tags.len()]
+    }
+
+    /// Room for a copy of tables that are so long.
+    pub(super) fn make_room(&mut self, [slab, stamps, tags]: [usize; 3]) -> Result<(), HostMemoryExhausted> {
+        room_for(&mut self.slab, slab, Hot::new(0, 0, 0, NIL, NIL))?;
+        room_for(&mut self.cold, slab, Cold { requested: 0, allocation_id: 0 })?;
+        room_for(self.stamps.get_or_insert_default(), stamps, 0)?;
+        // Written to, so that its pages are there.
+        self.tags = Zeroed::new(if tags == 0 { 0 } else { with_margin(tags) })?;
+        self.tags.fill([0; 3]);
+        Ok(())
+    }
+
+    /// Becomes a copy, for reading only; false if that takes more room.
+    pub(super) fn copy_from(&mut self, other: &Self) -> bool {
+        let stamped = match (&mut self.stamps, &other.stamps) {
+            (Some(stamps), Some(others)) => copy_table(stamps, others),
+            (stamps, None) => {
+                *stamps = None;
+                true
+            }
+            (None, Some(_)) => false,
+        };
+        stamped
+            && copy_table(&mut self.slab, &other.slab)
+            && copy_table(&mut self.cold, &other.cold)
+            && self.copy_tags(&other.tags)
+    }
+
+    /// The room for them may be longer.
+    fn copy_tags(&mut self, tags: &[[u64; 3]]) -> bool {
+        let room = self.tags.get_mut(..tags.len());
+        room.map(|room| room.copy_from_slice(tags)).is_some()
     }
 
     /// Host memory held, in bytes.

@@ -4,6 +4,7 @@ use super::arena::{Arena, Settings, Want};
 use super::lanes::Stream;
 use super::model_tests::{Random, fixed_settings};
 use super::probing::Steps;
+use super::scopes::Name;
 use super::units::UNIT;
 
 const BASE: u64 = 0x7f12_3400_0000;
@@ -158,10 +159,9 @@ fn emptied(settings: Settings, leave: usize) -> (u64, Arena, Vec<u64>) {
         let extension = arena.plan_extension(UNIT).unwrap();
         arena.add_region(&extension, base, 1 << 30).unwrap();
         for i in 0..COUNT as u64 {
-            let want = Want {
-                scope: (i % 2 == 0).then_some(("operation", i)),
-                ..Want::plain(3 * UNIT, 1, Stream::NONE)
-            };
+            let tag = arena.tag(Name::new("operation"), i).unwrap();
+            let want =
+                Want { scope: Some(&tag).filter(|_| i % 2 == 0), ..Want::plain(3 * UNIT, 1, Stream::NONE) };
             addrs.push(arena.take(&want).unwrap().unwrap());
         }
     }

@@ -23,7 +23,7 @@ impl Arena {
     pub(crate) fn forget_all(&mut self) -> Gone {
         let range = self.holes.range;
         let chunks = std::mem::replace(&mut self.chunks, Chunks::new(self.settings.timestamps));
-        let regions = std::mem::replace(&mut self.regions, Regions::new());
+        let regions = self.regions.take();
         self.index.clear();
         self.starts.clear_all();
         self.stamps.clear();

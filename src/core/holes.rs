@@ -133,7 +133,7 @@ impl Arena {
     }
 
     /// The bytes of the hole at the end of the range, if there is one.
-    fn tail(&self) -> u64 {
+    pub(super) fn tail(&self) -> u64 {
         self.holes.list.iter().map(|&id| self.tail_bytes(id)).max().unwrap_or(0)
     }
 

@@ -36,6 +36,7 @@ mod runs;
 pub(crate) mod scopes;
 mod seed;
 mod sharing;
+pub(crate) mod snapshot;
 pub(crate) mod sort;
 pub(crate) mod stamps;
 mod starts;

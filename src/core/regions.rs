@@ -1,6 +1,7 @@
 //! Regions: what the backend gave, in address order.
 
 use super::chunks::{ChunkId, MAX_REGIONS, NIL};
+use super::snapshot::copy_table;
 use super::units::UNIT;
 use crate::sys::HostMemoryExhausted;
 use crate::sys::table::LazyTable;
@@ -55,11 +56,57 @@ pub(crate) struct Regions {
     order: Vec<u32>,
     /// The region that answered last: programs free where they just freed.
     last: Cell<u32>,
+    /// Counts up whenever a region comes, grows or goes.
+    version: u64,
 }
 
 impl Regions {
     pub(super) fn new() -> Self {
-        Regions { slots: Vec::new(), vacant: NIL, bytes: 0, order: Vec::new(), last: Cell::new(0) }
+        Regions {
+            slots: Vec::new(),
+            vacant: NIL,
+            bytes: 0,
+            order: Vec::new(),
+            last: Cell::new(0),
+            version: 0,
+        }
+    }
+
+    /// Takes all of them out.
+    pub(super) fn take(&mut self) -> Self {
+        let none = Regions { version: self.version + 1, ..Regions::new() };
+        std::mem::replace(self, none)
+    }
+
+    pub(crate) fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// How many places for regions there are.
+    pub(super) fn slots(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Room for a copy of so many.
+    pub(super) fn make_room(&mut self, slots: usize) -> Result<(), HostMemoryExhausted> {
+        let count = slots + slots / 16 + 16;
+        (self.slots, self.order) = (Vec::new(), Vec::new());
+        self.slots.try_reserve_exact(count)?;
+        Ok(self.order.try_reserve_exact(count)?)
+    }
+
+    /// Becomes a copy without flat tables; false if that takes more room.
+    pub(super) fn copy_from(&mut self, other: &Self) -> bool {
+        if other.slots.len() > self.slots.capacity() || !copy_table(&mut self.order, &other.order) {
+            return false;
+        }
+        (self.vacant, self.bytes) = (other.vacant, other.bytes);
+        self.slots.clear();
+        self.slots.extend(other.slots.iter().map(|region| {
+            let Region { base, bytes, given, first, touched, .. } = *region;
+            Region { base, bytes, given, first, touched, flat: None }
+        }));
+        true
     }
 
     /// The region around an address.
@@ -192,6 +239,7 @@ impl Regions {
         #[allow(clippy::cast_possible_truncation)] // below MAX_REGIONS
         let id = slot as u32;
         self.order.insert(place, id);
+        self.version += 1;
         Ok(id)
     }
 
@@ -205,6 +253,7 @@ impl Regions {
         region.bytes += bytes;
         region.given += given;
         self.bytes += bytes;
+        self.version += 1;
         Ok(())
     }
 
@@ -215,6 +264,7 @@ impl Regions {
         self.vacant = ChunkId(id);
         let removed = std::mem::replace(self.get_mut(id), nothing);
         self.bytes -= removed.bytes;
+        self.version += 1;
         removed
     }
 
@@ -242,7 +292,7 @@ impl Regions {
     /// Gives the lists back if there is no region.
     pub(super) fn shrink(&mut self) {
         if self.order.is_empty() {
-            *self = Regions::new();
+            *self = Regions { version: self.version, ..Regions::new() };
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::arena::{Arena, Want, splits};
 use super::choosy::MOST_MISALIGNED;
-use super::chunks::{ChunkId, Hot, NIL, Tag};
+use super::chunks::{ChunkId, Hot, NIL};
 use super::index::Node;
 use super::lanes::{Lane, Note, Stream};
 use super::runs::Run;
@@ -43,7 +43,6 @@ impl Arena {
         }
         let found = self.find_in_lane(want, lane);
         let Some(Found { first, start, bytes, .. }) = found else { return Ok(None) };
-        let tag = if want.scope.is_some() { self.tag_for(want)? } else { Tag::default() };
         let size = if splits(bytes, want.size, self.max_slack) { want.size } else { bytes };
         let is_front = start == self.chunks.addr(first) && size <= self.chunks.size(first);
         let id = if is_front {
@@ -51,7 +50,6 @@ impl Arena {
         } else {
             self.carve_run(first, lane, start, size)
         };
-        self.chunks.set_tag(id, tag);
         self.hand_out(id, size, want.requested);
         Ok(Some((id, start)))
     }

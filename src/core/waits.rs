@@ -38,12 +38,6 @@ impl Arena {
         self.lanes.row_if_any(work.lane).is_none_or(|row| work.point <= row.done)
     }
 
-    /// In whose order a chunk was allocated, or is free; `None` if anybody may have it, or nobody is told apart.
-    pub(crate) fn stream_of(&self, id: ChunkId) -> Option<Stream> {
-        let lane = self.mixed.then(|| self.lanes.note(id).lane)?;
-        (lane != ANYONE && !self.is_to_be_shared(id)).then(|| self.lanes.row(lane).stream)
-    }
-
     /// The caller's name of the private pool that a stream's name is for.
     pub(crate) fn private_name(&self, stream: Stream) -> Option<u64> {
         *self.lanes.pools.get((stream.pool() as usize).checked_sub(1)?)?
@@ -53,11 +47,6 @@ impl Arena {
     pub(crate) fn is_for(&self, stream: Stream, id: ChunkId) -> bool {
         let own = || self.lanes.find(self.lanes.directed(stream)).is_some_and(|lane| self.is_own(lane, id));
         self.is_anyones(id) || self.is_to_be_shared(id) || self.mixed && own()
-    }
-
-    /// Whether a chunk is free for those in that very order.
-    pub(crate) fn is_of(&self, stream: Stream, id: ChunkId) -> bool {
-        self.lanes.find(stream).is_some_and(|lane| self.is_own(lane, id))
     }
 
     /// The most bytes that such a request could get in one piece.

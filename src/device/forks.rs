@@ -2,8 +2,8 @@
 
 use super::{Device, MAX_DEVICES, USED, devices_in};
 use crate::error::{Error, fail};
-use crate::log;
 use crate::pool::slot::waiting;
+use crate::{log, scope};
 use once_cell::race::OnceBool;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
@@ -40,16 +40,22 @@ static FORKING: AtomicU32 = AtomicU32::new(0);
 static FORK_DEPTH: AtomicU32 = AtomicU32::new(0);
 /// The slots that the forking thread has locked: others may come into use while it forks.
 static LOCKED: [AtomicU64; USED.len()] = [const { AtomicU64::new(0) }; USED.len()];
+/// Those that it had locked before, in the call that a signal handler interrupted which now forks.
+static INTERRUPTED: [AtomicU64; USED.len()] = [const { AtomicU64::new(0) }; USED.len()];
 
 extern "C" fn before_fork() {
     // SAFETY: gettid has no preconditions.
     let thread = unsafe { libc::gettid() } as u32;
     if FORKING.load(Acquire) != thread {
         log::lock_for_fork();
-        for (locked, used) in LOCKED.iter().zip(&USED) {
+        for ((locked, interrupted), used) in LOCKED.iter().zip(&INTERRUPTED).zip(&USED) {
             locked.store(used.load(Acquire), Relaxed);
+            interrupted.store(0, Relaxed);
         }
-        devices_in(&LOCKED).for_each(|device| device.slot().lock_for_fork());
+        for device in devices_in(&LOCKED).filter(|device| !device.slot().lock_for_fork()) {
+            LOCKED[device.word()].fetch_and(!device.bit(), Relaxed);
+            INTERRUPTED[device.word()].fetch_or(device.bit(), Relaxed);
+        }
         waiting::lock_for_fork();
         FORKING.store(thread, Release);
     }
@@ -68,13 +74,18 @@ extern "C" fn after_fork_in_child() {
     if leave_fork() {
         waiting::recover_in_child();
         devices_in(&LOCKED).for_each(|device| device.slot().recover_in_child());
+        devices_in(&INTERRUPTED).for_each(|device| device.slot().keep_in_child());
         // The others were not locked: any thread of the parent may have been in the middle of a call there,
         // be it of one that only finds out that there is no allocator.
-        let is_locked = |device: Device| LOCKED[device.word()].load(Relaxed) & device.bit() != 0;
+        let is_locked = |device: Device| {
+            let locked = LOCKED[device.word()].load(Relaxed) | INTERRUPTED[device.word()].load(Relaxed);
+            locked & device.bit() != 0
+        };
         (0..MAX_DEVICES).map(Device).filter(|&device| !is_locked(device)).for_each(|device| {
             device.slot().abandon_in_child();
             USED[device.word()].fetch_and(!device.bit(), Relaxed);
         });
+        scope::after_fork_in_child();
         log::unlock_after_fork();
     }
 }

@@ -2,7 +2,7 @@
 
 use super::guarded::Guards;
 use super::listener::Listener;
-use super::slot::{Guard, Phase, Slot, waiting};
+use super::slot::{Guard, Phase, Slot, busy, waiting};
 use super::traffic::{give_back, refuse_for_a_capture, release, tell_of_release};
 use super::{Pool, captures, order, remap};
 use crate::core::arena::{Arena, Parts};
@@ -10,6 +10,7 @@ use crate::core::lanes::Stream;
 use crate::error::{Error, LastError, fail, keeping_last_error};
 use crate::log::{self, Level};
 use crate::options::{Options, Resolved};
+use crate::sys::lock::HeldByThisThread;
 use crate::sys::{thread, try_box};
 
 /// Says that there is an allocator already, if there is one.
@@ -64,11 +65,11 @@ fn new_pool(device: i32, resolved: Resolved) -> Result<Box<Pool>, Error> {
 
 #[inline(never)]
 fn put_in(slot: &Slot, device: i32, pool: Box<Pool>) -> Result<(), Error> {
-    let mut guard = slot.lock();
+    let mut guard = slot.try_lock().map_err(busy)?;
     while guard.inner().phase != Phase::Empty {
         drop(guard);
         require_vacant(slot, device)?;
-        guard = slot.lock();
+        guard = slot.try_lock().map_err(busy)?;
     }
     let inner = guard.inner_mut();
     (inner.phase, inner.pool) = (Phase::of(&pool), Some(pool));
@@ -86,6 +87,9 @@ pub(crate) fn destroy(slot: &Slot, forced: bool) -> Result<(), Error> {
         }
         // With the lock open somebody may have come and allocated.
         guard = require_unused(guard, forced)?;
+    }
+    if guard.sleeps_here() {
+        return Err(busy(HeldByThisThread));
     }
     let (device, live) = (guard.device, guard.arena.counters().live());
     guard = waiting::while_registered(slot, || {
@@ -138,7 +142,7 @@ fn require_unused(guard: Guard<'_>, forced: bool) -> Result<Guard<'_>, Error> {
 
 /// Gives wholly free regions back as long as `keep` bytes stay held; returns how many bytes went.
 pub(crate) fn trim(slot: &Slot, keep: u64) -> Result<u64, Error> {
-    give_free_back(slot.enter()?, keep, false)
+    give_free_back(slot.enter_for_long()?, keep, false)
 }
 
 /// Changes the limit, and gives back what is held beyond it as far as it is free.

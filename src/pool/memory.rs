@@ -4,10 +4,12 @@
 //! called with the lock open, so after each such call the world may have changed and the search begins
 //! again.
 
-use super::slot::{Guard, Slot};
+use super::slot::{Guard, Slot, Unready};
+use super::snapshot::PoolSnapshot;
 use super::traffic::{Extended, Refusal, extend, extend_exactly, release};
 use super::{gone, guarded, order, remap};
 use crate::core::arena::{Freed, Progress, Refused, Want};
+use crate::core::chunks::Tag;
 use crate::core::lanes::Stream;
 use crate::core::stats::FailureCause;
 use crate::core::units::{UNIT, round_up, round_up_to_512};
@@ -33,7 +35,8 @@ pub(crate) struct Ask<'a> {
     pub(crate) in_512: bool,
     /// Only from what the pool holds: the backend is asked for no memory, and no work is waited for.
     pub(crate) held_only: bool,
-    pub(crate) scope: Option<(&'a str, u64)>,
+    /// The operation that it is for, if it is for one.
+    pub(crate) scope: Option<&'a Tag>,
 }
 
 /// How an attempt ended; an error is one that waiting for a free would not mend.
@@ -67,12 +70,14 @@ pub(crate) fn alloc_plain(slot: &Slot, bytes: u64, stream: Stream) -> Result<u64
 }
 
 /// Serves a request; 0 bytes are address 0.
+#[cfg(test)]
 pub(crate) fn alloc(slot: &Slot, ask: &Ask<'_>) -> Result<u64, Error> {
     serve(slot.enter()?, ask)
 }
 
+/// Serves a request; 0 bytes are address 0.
 #[cold]
-fn serve(mut guard: Guard<'_>, ask: &Ask<'_>) -> Result<u64, Error> {
+pub(crate) fn serve(mut guard: Guard<'_>, ask: &Ask<'_>) -> Result<u64, Error> {
     if let Some(what) = ask.stamped {
         require_timestamps(&guard, what)?;
     }
@@ -514,8 +519,11 @@ fn give_up(mut guard: Guard<'_>, want: &Want<'_>) -> Error {
     guard.arena.count_failure(want.requested, verdict.cause());
     let error = fail!(Error::OutOfMemory, "{}: {verdict}", guard.name);
     if guard.report_failures && log::is_wanted(Level::Error) && report::failure::is_due() {
-        let text = report::to_string(|out| report::failure::write(out, &guard.subject(), Some(&verdict)));
+        let snapshot = PoolSnapshot::of(&guard);
         drop(guard);
+        let text = snapshot.and_then(|snapshot| {
+            report::to_string(|out| report::failure::write(out, &snapshot.subject(), Some(&verdict)))
+        });
         match text {
             Ok(text) => log::emit_text(Level::Error, &text),
             Err(_) => {
@@ -536,7 +544,7 @@ pub(crate) fn free(slot: &Slot, addr: u64) -> Result<(), Error> {
 }
 
 #[cold]
-fn free_oddly(guard: Guard<'_>, addr: u64) -> Result<(), Error> {
+fn free_oddly(guard: Unready<'_>, addr: u64) -> Result<(), Error> {
     let guard = guard.check_entry()?;
     if guard.is_guarded() { guarded::free(guard, addr, Stream::NONE) } else { free_now(guard, addr) }
 }
@@ -591,7 +599,7 @@ pub(crate) fn free_on(slot: &Slot, addr: u64, stream: Stream) -> Result<(), Erro
 }
 
 #[cold]
-fn free_oddly_on(guard: Guard<'_>, addr: u64, stream: Stream) -> Result<(), Error> {
+fn free_oddly_on(guard: Unready<'_>, addr: u64, stream: Stream) -> Result<(), Error> {
     let guard = guard.check_entry()?;
     if guard.is_guarded() {
         require_no_timestamps(&guard)?;

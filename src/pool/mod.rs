@@ -5,7 +5,8 @@
 //! still touch what is free, and [`private`] what is kept for graphs; [`traffic`] brings regions from the backend and
 //! back, and [`remap`] granules where it has those; [`life`] creates, trims and destroys, and [`gone`] forgets what
 //! went without being given back; [`captures`] are announced for the whole process; [`guarded`] is the debug mode, which
-//! finds overruns.
+//! finds overruns;
+//! [`snapshot`] is the copy that reports are written from.
 
 pub(crate) mod captures;
 pub(crate) mod gone;
@@ -18,6 +19,7 @@ pub(crate) mod order;
 pub(crate) mod private;
 mod remap;
 pub(crate) mod slot;
+pub(crate) mod snapshot;
 mod traffic;
 
 use crate::backend::Owned;
@@ -75,6 +77,6 @@ impl Pool {
     pub(crate) fn subject(&self) -> Subject<'_> {
         let guards = self.guards.as_ref().map(|guards| guards.summary());
         let (device, name, backend) = (self.device, &*self.name, self.backend.get().name());
-        Subject { device, name, backend, arena: &self.arena, guards }
+        Subject { device, name, backend, view: self.arena.view(), guards }
     }
 }

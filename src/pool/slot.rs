@@ -4,16 +4,18 @@
 //! wait, outside of it; the slot counts who is out there, so that destruction can wait for them.
 
 mod calls;
+mod ranges;
 pub(crate) mod waiting;
 
 use self::calls::{Call, What};
+use self::ranges::{Place, Published, Ranges};
 use super::Pool;
 use crate::core::stats::FailureCause;
 use crate::error::{Error, fail};
 use crate::sys::futex;
-use crate::sys::lock::Lock;
+use crate::sys::lock::{HeldByThisThread, Lock};
 use crate::sys::thread::{self, ThreadId};
-use std::cell::UnsafeCell;
+use std::cell::{Cell, UnsafeCell};
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU32, Ordering::*};
 use std::time::Duration;
@@ -39,13 +41,20 @@ pub(super) struct Inner {
     calls: *const Call,
     /// The number of the last one.
     last_call: u64,
-    /// Threads that sleep until something changes.
-    sleeping: u32,
+    /// Threads that sleep until something changes, the last one first; NULL if none does.
+    sleepers: *const Sleeper,
     /// Those of them that sleep until a call of another thread's ends.
     expecting: u32,
     /// The thread that is ending the allocator.
     pub(super) destroying: Option<ThreadId>,
     pub(super) pool: Option<Box<Pool>>,
+    published: Published,
+}
+
+/// A thread that sleeps with the lock open, on its stack. Read and changed with the lock held only.
+struct Sleeper {
+    thread: ThreadId,
+    next: Cell<*const Sleeper>,
 }
 
 impl Phase {
@@ -64,10 +73,11 @@ impl Inner {
         phase: Phase::Empty,
         calls: std::ptr::null(),
         last_call: 0,
-        sleeping: 0,
+        sleepers: std::ptr::null(),
         expecting: 0,
         destroying: None,
         pool: None,
+        published: Published::NOTHING,
     };
 }
 
@@ -77,6 +87,8 @@ pub(crate) struct Slot {
     lock: Lock,
     /// Counts up whenever those who sleep should look again.
     event: AtomicU32,
+    /// Where the memory is of a pool that serves.
+    ranges: Ranges,
     inner: UnsafeCell<Inner>,
 }
 
@@ -86,24 +98,31 @@ unsafe impl Sync for Slot {}
 
 impl Slot {
     pub(crate) const fn new() -> Self {
-        Slot { lock: Lock::new(), event: AtomicU32::new(0), inner: UnsafeCell::new(Inner::EMPTY) }
+        let (lock, event, ranges) = (Lock::new(), AtomicU32::new(0), Ranges::new());
+        Slot { lock, event, ranges, inner: UnsafeCell::new(Inner::EMPTY) }
     }
 
     /// Locks a slot that holds a usable allocator.
     #[inline]
     pub(crate) fn enter(&self) -> Result<Guard<'_>, Error> {
-        self.enter_plainly().or_else(Guard::check_entry)
+        self.enter_plainly().or_else(Unready::check_entry)
+    }
+
+    /// As [`Self::enter`], for a call that holds the lock for long: those who sleep for it go first.
+    pub(crate) fn enter_for_long(&self) -> Result<Guard<'_>, Error> {
+        self.lock.let_sleepers_in();
+        self.enter()
     }
 
     /// Locks a slot; an error where something is out of the ordinary, from calls under way to an allocator that is
-    /// none, and [`Guard::check_entry`] is to say whether that matters.
+    /// none, and [`Unready::check_entry`] is to say whether that matters.
     #[inline]
-    pub(crate) fn enter_plainly(&self) -> Result<Guard<'_>, Guard<'_>> {
-        let guard = self.lock();
+    pub(crate) fn enter_plainly(&self) -> Result<Guard<'_>, Unready<'_>> {
+        let Ok(guard) = self.try_lock() else { return Err(Unready(None)) };
         if guard.inner().phase == Phase::Live && guard.inner().calls.is_null() {
             return Ok(guard);
         }
-        Err(guard)
+        Err(Unready(Some(guard)))
     }
 
     /// For tests with one thread: whether somebody is in the middle of a change.
@@ -112,25 +131,44 @@ impl Slot {
         self.lock.is_taken()
     }
 
-    /// Locks a slot whatever it holds.
+    /// Locks a slot whatever it holds. An error for a signal handler that interrupted whoever holds the lock.
     #[inline]
+    pub(super) fn try_lock(&self) -> Result<Guard<'_>, HeldByThisThread> {
+        self.lock.acquire()?;
+        Ok(Guard { slot: self, unwinding: std::thread::panicking() })
+    }
+
+    /// The same where the lock was open when the call began that now takes it again: then this thread cannot hold it.
+    #[allow(clippy::expect_used)]
     pub(super) fn lock(&self) -> Guard<'_> {
-        self.lock.acquire();
-        Guard { slot: self, unwinding: std::thread::panicking() }
+        self.try_lock().expect("the call has opened the lock")
     }
 
     /// Whether `free(NULL)` has nothing to complain of: also without an allocator, or at its end.
     pub(crate) fn accepts_null(&self) -> Result<(), Error> {
-        let guard = self.lock();
+        let guard = self.try_lock().map_err(busy)?;
         match guard.inner().phase {
             Phase::Empty | Phase::Live | Phase::Guarded | Phase::Destroying => Ok(()),
             Phase::Poisoned | Phase::Lost => guard.check_entry().map(drop),
         }
     }
 
-    /// Before a fork: no thread may be in the middle of a change.
-    pub(crate) fn lock_for_fork(&self) {
-        std::mem::forget(self.lock());
+    /// Before a fork: no other thread may be in the middle of a change. Whether it is locked now; not if this thread
+    /// is, and forks in a signal handler.
+    pub(crate) fn lock_for_fork(&self) -> bool {
+        self.try_lock().map(std::mem::forget).is_ok()
+    }
+
+    /// After a fork in the child, for a slot whose lock this thread held before: the call that was interrupted goes on
+    /// behind the signal handler, with memory that may be the parent's.
+    pub(crate) fn keep_in_child(&self) {
+        let mut guard = Guard { slot: self, unwinding: false };
+        let survives = guard.inner().pool.as_ref().is_none_or(|pool| pool.backend.get().survives_fork());
+        if !survives {
+            guard.inner_mut().phase = Phase::Lost;
+        }
+        std::mem::forget(guard);
+        self.ranges.forget_readers();
     }
 
     /// After a fork in the parent.
@@ -149,8 +187,10 @@ impl Slot {
         let in_a_call = !guard.inner().calls.is_null();
         let releases = guard.calls().any(|call| call.what == What::GivesBack);
         let reserved = guard.calls().map(|call| call.what.reserved()).sum();
+        // It may have been interrupted in its sleep by a signal, whose handler forks.
+        guard.keep_sleepers(|sleeper| sleeper.thread == this);
         let inner = guard.inner_mut();
-        (inner.sleeping, inner.expecting) = (0, 0);
+        inner.expecting = 0;
         let survives = inner.pool.as_ref().is_some_and(|pool| pool.backend.get().survives_fork());
         let orphaned = inner.phase == Phase::Destroying && inner.destroying != Some(this);
         if orphaned && survives {
@@ -160,6 +200,7 @@ impl Slot {
                 (inner.phase, inner.destroying) = (phase, None);
             } else {
                 std::mem::forget(std::mem::replace(inner, Inner::EMPTY));
+                self.ranges.abandon();
             }
         }
         match inner.phase {
@@ -172,6 +213,8 @@ impl Slot {
             Phase::Live | Phase::Guarded | Phase::Destroying if !survives => inner.phase = Phase::Lost,
             _ => {}
         }
+        self.ranges.forget_readers();
+        guard.publish_changes();
         std::mem::forget(guard);
         self.lock.reset_after_fork();
     }
@@ -184,22 +227,47 @@ impl Slot {
             std::mem::forget(std::mem::replace(guard.inner_mut(), Inner::EMPTY));
         }
         std::mem::forget(guard);
+        self.ranges.abandon();
         self.lock.reset_after_fork();
     }
 
-    /// Whether memory of a usable allocator here is around an address. Also from its own callbacks.
-    pub(crate) fn holds(&self, addr: u64) -> bool {
-        let guard = self.lock();
-        guard.inner().phase.is_live() && guard.arena.has_memory_at(addr)
+    /// Whether memory of a usable allocator here is around an address. Also from its own callbacks. The lock is taken
+    /// only for an address of a reserved range, of which some parts are mapped.
+    pub(crate) fn holds(&self, addr: u64) -> Result<bool, Error> {
+        match self.ranges.look(addr) {
+            Place::Outside => Ok(false),
+            Place::Inside => Ok(true),
+            Place::Unknown => {
+                let guard = self.try_lock().map_err(busy)?;
+                Ok(guard.inner().phase.is_live() && guard.arena.has_memory_at(addr))
+            }
+        }
     }
 
     /// Whether there is an allocator already; an error if it is of no use.
     pub(crate) fn is_taken(&self) -> Result<bool, Error> {
-        let guard = self.lock();
+        let guard = self.try_lock().map_err(busy)?;
         if guard.inner().phase == Phase::Empty {
             return Ok(false);
         }
         guard.check_entry().map(|_| true)
+    }
+}
+
+/// A call of this thread holds the lock.
+#[cold]
+pub(super) fn busy(_: HeldByThisThread) -> Error {
+    fail!(Error::Busy, "a signal handler interrupted a call of this thread on the same allocator")
+}
+
+/// What is in the way of a plain call: the locked slot, or nothing if this thread has locked it before.
+pub(crate) struct Unready<'a>(Option<Guard<'a>>);
+
+impl<'a> Unready<'a> {
+    /// As [`Guard::check_entry`].
+    #[cold]
+    pub(crate) fn check_entry(self) -> Result<Guard<'a>, Error> {
+        self.0.ok_or(HeldByThisThread).map_err(busy)?.check_entry()
     }
 }
 
@@ -217,12 +285,13 @@ impl Drop for Guard<'_> {
             self.inner_mut().phase = Phase::Poisoned;
             self.notify();
         }
+        self.publish_changes();
         self.slot.lock.release();
     }
 }
 
 impl<'a> Guard<'a> {
-    /// As dropping it, where no panic can be under way.
+    /// As dropping it, where no panic can be under way and no region has changed.
     #[inline]
     pub(super) fn leave(self) {
         self.slot.lock.release();
@@ -241,6 +310,32 @@ impl<'a> Guard<'a> {
         unsafe { &mut *self.slot.inner.get() }
     }
 
+    /// Says where the memory is, if that has changed.
+    #[inline]
+    fn publish_changes(&mut self) {
+        let Inner { phase, pool, published, .. } = self.inner();
+        let version = match pool {
+            Some(pool) if phase.is_live() => ranges::version(&pool.arena),
+            _ => 0,
+        };
+        if version != published.version {
+            self.publish();
+        }
+    }
+
+    #[cold]
+    fn publish(&mut self) {
+        let slot = self.slot;
+        let Inner { phase, pool, published, .. } = self.inner_mut();
+        let arena = pool.as_ref().filter(|_| phase.is_live()).map(|pool| &pool.arena);
+        slot.ranges.publish(arena, published);
+    }
+
+    /// Host memory that the table of regions takes, in bytes.
+    pub(crate) fn ranges_bytes(&self) -> u64 {
+        self.inner().published.bytes()
+    }
+
     /// Why a call may not go on, or the guard if it may.
     #[cold]
     pub(crate) fn check_entry(self) -> Result<Self, Error> {
@@ -248,7 +343,10 @@ impl<'a> Guard<'a> {
         let phase = inner.phase;
         if self.is_called_by_this_thread() {
             waiting::mark_circle(self.slot);
-            return Err(fail!(Error::Busy, "a callback called back into its own allocator"));
+            return Err(fail!(
+                Error::Busy,
+                "a callback, or a signal handler in one, called back into its own allocator"
+            ));
         }
         match phase {
             Phase::Live | Phase::Guarded => Ok(self),
@@ -272,7 +370,7 @@ impl<'a> Guard<'a> {
     }
 
     /// Counts a request for so many bytes that failed, and whose words are already said.
-    pub(super) fn fail(mut self, error: Error, requested: u64) -> Error {
+    pub(crate) fn fail(mut self, error: Error, requested: u64) -> Error {
         self.arena.count_failure(requested, FailureCause::Other);
         error
     }
@@ -291,14 +389,15 @@ impl<'a> Guard<'a> {
     /// something holds the lock, and the count was read under it.
     pub(super) fn wait(mut self, timeout: Option<Duration>) -> Self {
         let slot = self.slot;
-        self.inner_mut().sleeping += 1;
+        let sleeper = Sleeper { thread: thread::current(), next: Cell::new(self.inner().sleepers) };
+        self.inner_mut().sleepers = &sleeper;
         let seen = slot.event.load(Relaxed);
         drop(self);
         #[cfg(test)]
         tests::in_the_gap(slot);
         futex::wait(&slot.event, seen, timeout);
         let mut guard = slot.lock();
-        guard.inner_mut().sleeping -= 1;
+        guard.keep_sleepers(|other| !std::ptr::eq(other, &raw const sleeper));
         if guard.inner().phase == Phase::Destroying {
             guard.notify();
         }
@@ -313,7 +412,9 @@ impl<'a> Guard<'a> {
             let mut waiting = self;
             waiting.inner_mut().expecting += 1;
             let mut guard = waiting.wait(None);
-            guard.inner_mut().expecting -= 1;
+            let inner = guard.inner_mut();
+            // A signal handler may have forked meanwhile: in the child nobody is counted.
+            inner.expecting = inner.expecting.saturating_sub(1);
             guard
         };
         waiting::while_registered(slot, wait)?.check_entry()
@@ -334,7 +435,7 @@ impl<'a> Guard<'a> {
     /// Something changed that those who sleep may wait for.
     #[inline]
     pub(crate) fn notify(&self) {
-        if self.inner().sleeping != 0 {
+        if !self.inner().sleepers.is_null() {
             self.wake_all();
         }
     }
@@ -347,7 +448,34 @@ impl<'a> Guard<'a> {
 
     /// Whether no thread is in a call or asleep: nobody will come back to the pool.
     pub(super) fn is_left_alone(&self) -> bool {
-        self.inner().calls.is_null() && self.inner().sleeping == 0
+        self.inner().calls.is_null() && self.inner().sleepers.is_null()
+    }
+
+    /// Whether this thread sleeps, and a signal handler that interrupted it asks.
+    pub(super) fn sleeps_here(&self) -> bool {
+        let mut at = self.inner().sleepers;
+        // SAFETY: as in `keep_sleepers`.
+        while let Some(sleeper) = unsafe { at.as_ref() } {
+            if sleeper.thread == thread::current() {
+                return true;
+            }
+            at = sleeper.next.get();
+        }
+        false
+    }
+
+    /// Takes the sleepers that are not to be kept out of the list.
+    fn keep_sleepers(&mut self, keep: impl Fn(&Sleeper) -> bool) {
+        let mut at = std::mem::replace(&mut self.inner_mut().sleepers, std::ptr::null());
+        // SAFETY: a sleeper is in the list only while its frame is alive, as those of a parent's threads are in the
+        // memory of a forked child.
+        while let Some(sleeper) = unsafe { at.as_ref() } {
+            at = sleeper.next.get();
+            if keep(sleeper) {
+                sleeper.next.set(self.inner().sleepers);
+                self.inner_mut().sleepers = sleeper;
+            }
+        }
     }
 }
 

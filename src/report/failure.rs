@@ -3,6 +3,7 @@
 use super::tally::{self, BinTally};
 use super::{Bytes, Guarding, Subject, occupancy};
 use crate::core::arena::{Arena, Want};
+use crate::core::snapshot::View;
 use crate::core::stats::{FailureCause, Failures};
 use crate::core::units::{NUM_BINS, UNIT, bin_floor};
 use crate::sys::clock::monotonic_ms;
@@ -121,13 +122,13 @@ fn is_due_at(next: &AtomicU64, now: u64) -> bool {
 
 /// Writes the report; with a verdict it begins with the request that failed.
 pub(crate) fn write(out: &mut dyn Write, subject: &Subject<'_>, verdict: Option<&Verdict>) -> fmt::Result {
-    let Subject { device, name, backend, arena, guards } = subject;
-    let stats = arena.stats();
+    let Subject { device, name, backend, view, guards } = subject;
+    let stats = view.stats();
     writeln!(out, "memory of allocator \"{name}\" on device {device} ({backend} backend)")?;
     if let Some(verdict) = verdict {
-        write_verdict(out, arena, verdict)?;
+        write_verdict(out, view, verdict)?;
     }
-    let free = arena.usable_bytes() - stats.bytes_in_use;
+    let free = view.usable_bytes() - stats.bytes_in_use;
     let line = |out: &mut dyn Write, what: &str, bytes: u64| {
         writeln!(out, "  {what:<24}{:>14}{bytes:>20} bytes", Bytes(bytes).to_text().as_str())
     };
@@ -137,8 +138,8 @@ pub(crate) fn write(out: &mut dyn Write, subject: &Subject<'_>, verdict: Option<
     line(out, "requested by callers", stats.bytes_requested)?;
     line(out, "slack inside chunks", stats.bytes_in_use - stats.bytes_requested)?;
     line(out, "free", free)?;
-    if arena.range().is_some() {
-        line(out, "holes (not mapped)", arena.hole_bytes())?;
+    if let Some(bytes) = view.hole_bytes() {
+        line(out, "holes (not mapped)", bytes)?;
     }
     line(out, "largest free chunk", stats.largest_free_block_bytes)?;
     line(out, "peak in use", stats.peak_bytes_in_use)?;
@@ -150,15 +151,15 @@ pub(crate) fn write(out: &mut dyn Write, subject: &Subject<'_>, verdict: Option<
     writeln!(out, "  {chunks} chunks, {} of them free, in {regions} regions", stats.num_free_chunks)?;
     let (allocs, frees, failures) = (stats.num_allocs, stats.num_frees, stats.num_failures);
     writeln!(out, "  {allocs} allocations, {frees} frees, {failures} failures")?;
-    write_failures(out, &arena.counters().failures)?;
+    write_failures(out, &view.counters().failures)?;
     if let Some(guards) = guards {
         write_guards(out, guards)?;
     }
     out.write_str("  [")?;
-    occupancy::write(out, arena)?;
+    occupancy::write(out, view)?;
     writeln!(out, "]\n  * used  x slack  _ free")?;
-    write_bins(out, arena)?;
-    write_holders(out, arena)
+    write_bins(out, view)?;
+    write_holders(out, view)
 }
 
 fn write_guards(out: &mut dyn Write, guards: &Guarding<'_>) -> fmt::Result {
@@ -167,7 +168,7 @@ fn write_guards(out: &mut dyn Write, guards: &Guarding<'_>) -> fmt::Result {
     if *violations == 0 { Ok(()) } else { writeln!(out, "  the last: {last}") }
 }
 
-fn write_verdict(out: &mut dyn Write, arena: &Arena, verdict: &Verdict) -> fmt::Result {
+fn write_verdict(out: &mut dyn Write, view: &View<'_>, verdict: &Verdict) -> fmt::Result {
     writeln!(out, "  {verdict}.")?;
     let (cause, fits) = (verdict.cause(), Bytes(verdict.would_fit()));
     match cause {
@@ -205,7 +206,7 @@ fn write_verdict(out: &mut dyn Write, arena: &Arena, verdict: &Verdict) -> fmt::
         FailureCause::Exhaustion => writeln!(out, "  Raise the limit, or use less at once."),
         FailureCause::Fragmentation | FailureCause::Alignment => {
             writeln!(out, "  Raise the limit, allocate the large blocks first, or free what lies between.")?;
-            if arena.regions().count() > 1 && !arena.settings().garbage_collection {
+            if view.regions.count() > 1 && !view.collects_garbage() {
                 writeln!(out, "  With BFC_GARBAGE_COLLECTION free regions make room for a larger one.")?;
             }
             Ok(())
@@ -228,10 +229,10 @@ fn write_failures(out: &mut dyn Write, failures: &Failures) -> fmt::Result {
     }
 }
 
-fn write_bins(out: &mut dyn Write, arena: &Arena) -> fmt::Result {
+fn write_bins(out: &mut dyn Write, view: &View<'_>) -> fmt::Result {
     writeln!(out, "  bin      from    chunks    in use         bytes  bytes in use     requested")?;
     let mut bins = [BinTally::default(); NUM_BINS];
-    tally::bins(arena, &mut bins);
+    tally::bins(view, &mut bins);
     for (number, bin) in bins.iter().enumerate().filter(|(_, bin)| bin.chunks != 0) {
         write!(out, "  {number:>3} {:>9}", Bytes(bin_floor(number)).to_text().as_str())?;
         write!(out, " {:>9} {:>9}", bin.chunks, bin.chunks_in_use)?;
@@ -243,12 +244,12 @@ fn write_bins(out: &mut dyn Write, arena: &Arena) -> fmt::Result {
     Ok(())
 }
 
-fn write_holders(out: &mut dyn Write, arena: &Arena) -> fmt::Result {
+fn write_holders(out: &mut dyn Write, view: &View<'_>) -> fmt::Result {
     const SHOWN: usize = 12;
-    let Ok(holders) = tally::holders(arena) else {
+    let Ok(holders) = tally::holders(view) else {
         return writeln!(out, "  (no host memory to sum up the holders)");
     };
-    if arena.names().len() == 0 {
+    if view.names.len() == 0 {
         return writeln!(
             out,
             "  (bfc_scope_begin names the operation that allocates: then its holders stand here)"
@@ -256,7 +257,7 @@ fn write_holders(out: &mut dyn Write, arena: &Arena) -> fmt::Result {
     }
     writeln!(out, "  largest holders            bytes    chunks  last step  operation")?;
     for holder in holders.iter().take(SHOWN) {
-        let name = arena.names().name(holder.name).unwrap_or("(unnamed)");
+        let name = view.names.name(holder.name).unwrap_or("(unnamed)");
         let bytes = Bytes(holder.bytes).to_text();
         writeln!(out, "  {:>30} {:>9} {:>10}  {name}", bytes.as_str(), holder.chunks, holder.last_step)?;
     }

@@ -2,33 +2,33 @@
 
 use super::tally::{self, BinTally};
 use super::{Guarding, Subject, failure};
-use crate::core::arena::Arena;
 use crate::core::chunks::{ChunkId, NIL, State};
+use crate::core::snapshot::{Order, View};
 use crate::core::stats::Failures;
 use crate::core::units::{NUM_BINS, bin_floor, bin_of};
 use std::fmt::{self, Write};
 
 pub(crate) fn write(out: &mut dyn Write, subject: &Subject<'_>) -> fmt::Result {
-    let Subject { device, name, backend, arena, guards } = *subject;
+    let Subject { device, name, backend, ref view, guards } = *subject;
     write!(out, "{{\"schema\":1,\"device\":{device},\"name\":")?;
     string(out, name)?;
     write!(out, ",\"backend\":\"{backend}\",")?;
-    write_stats(out, arena)?;
-    write_counters(out, arena, guards)?;
-    write_failures(out, &arena.counters().failures)?;
-    write_bins(out, arena)?;
+    write_stats(out, view)?;
+    write_counters(out, view, guards)?;
+    write_failures(out, &view.counters().failures)?;
+    write_bins(out, view)?;
     out.write_str("\"regions\":[")?;
-    for (position, (_, region)) in arena.regions().iter().enumerate() {
+    for (position, (_, region)) in view.regions.iter().enumerate() {
         let comma = if position == 0 { "" } else { "," };
-        let size = arena.extent(region);
+        let size = view.extent(region);
         write!(out, "{comma}{{\"address\":\"{:#x}\",\"size\":{size},", region.base)?;
         write!(out, "\"received\":{},\"chunks\":[", region.given)?;
         let mut chunk = region.first;
         while chunk != NIL {
-            write_chunk(out, arena, chunk)?;
-            chunk = arena.chunks().next(chunk);
+            write_chunk(out, view, chunk)?;
+            chunk = view.chunks.next(chunk);
             // The end of a reserved range, where nothing ever was, is not told.
-            let ends = chunk == NIL || arena.tail_bytes(chunk) != 0;
+            let ends = chunk == NIL || view.is_tail(chunk);
             out.write_str(if ends { "]}" } else { "," })?;
             chunk = if ends { NIL } else { chunk };
         }
@@ -36,8 +36,8 @@ pub(crate) fn write(out: &mut dyn Write, subject: &Subject<'_>) -> fmt::Result {
     out.write_str("]}")
 }
 
-fn write_stats(out: &mut dyn Write, arena: &Arena) -> fmt::Result {
-    let stats = arena.stats();
+fn write_stats(out: &mut dyn Write, view: &View<'_>) -> fmt::Result {
+    let stats = view.stats();
     out.write_str("\"stats\":{")?;
     for (name, value) in [
         ("num_allocs", stats.num_allocs),
@@ -59,12 +59,12 @@ fn write_stats(out: &mut dyn Write, arena: &Arena) -> fmt::Result {
     ] {
         write!(out, "\"{name}\":{value},")?;
     }
-    let free = arena.usable_bytes() - stats.bytes_in_use;
+    let free = view.usable_bytes() - stats.bytes_in_use;
     write!(out, "\"fragmentation\":{}}},", failure::fragmentation(free, stats.largest_free_block_bytes))
 }
 
-fn write_counters(out: &mut dyn Write, arena: &Arena, guards: Option<Guarding<'_>>) -> fmt::Result {
-    let counters = arena.counters();
+fn write_counters(out: &mut dyn Write, view: &View<'_>, guards: Option<Guarding<'_>>) -> fmt::Result {
+    let counters = view.counters();
     write!(out, "\"counters\":{{\"regions_added\":{},", counters.regions_added)?;
     write!(out, "\"regions_released\":{},", counters.regions_released)?;
     write!(out, "\"stamped_splits\":{},", counters.stamped_splits)?;
@@ -84,10 +84,10 @@ fn write_failures(out: &mut dyn Write, failures: &Failures) -> fmt::Result {
     }
 }
 
-fn write_bins(out: &mut dyn Write, arena: &Arena) -> fmt::Result {
+fn write_bins(out: &mut dyn Write, view: &View<'_>) -> fmt::Result {
     out.write_str("\"bins\":[")?;
     let mut bins = [BinTally::default(); NUM_BINS];
-    tally::bins(arena, &mut bins);
+    tally::bins(view, &mut bins);
     for (number, bin) in bins.iter().enumerate() {
         let comma = if number == 0 { "" } else { "," };
         write!(out, "{comma}{{\"bin\":{number},\"from\":{},\"chunks\":{},", bin_floor(number), bin.chunks)?;
@@ -97,20 +97,20 @@ fn write_bins(out: &mut dyn Write, arena: &Arena) -> fmt::Result {
     out.write_str("],")
 }
 
-fn write_chunk(out: &mut dyn Write, arena: &Arena, id: ChunkId) -> fmt::Result {
-    let chunks = arena.chunks();
+fn write_chunk(out: &mut dyn Write, view: &View<'_>, id: ChunkId) -> fmt::Result {
+    let chunks = view.chunks;
     let size = chunks.size(id);
     write!(out, "{{\"address\":\"{:#x}\",\"size\":{size},\"bin\":{},", chunks.addr(id), bin_of(size))?;
     if chunks.state(id) != State::InUse {
         let state = match chunks.state(id) {
             State::Hole | State::Coming => "hole",
             // What only its own stream may have is free for that.
-            State::Held if arena.stream_of(id).is_some_and(|stream| arena.is_of(stream, id)) => "free",
+            State::Held if view.is_own(id) => "free",
             State::Held | State::Away => "held",
             _ => "free",
         };
         write!(out, "\"state\":\"{state}\",\"stamp\":{}", chunks.stamp(id))?;
-        write_stream(out, arena, id)?;
+        write_stream(out, view, id)?;
         return out.write_str("}");
     }
     let cold = chunks.cold(id);
@@ -119,9 +119,9 @@ fn write_chunk(out: &mut dyn Write, arena: &Arena, id: ChunkId) -> fmt::Result {
         "\"state\":\"in_use\",\"requested\":{},\"allocation_id\":{}",
         cold.requested, cold.allocation_id
     )?;
-    write_stream(out, arena, id)?;
+    write_stream(out, view, id)?;
     let tag = chunks.tag(id);
-    if let Some(name) = arena.names().name(tag.name) {
+    if let Some(name) = view.names.name(tag.name) {
         out.write_str(",\"operation\":")?;
         string(out, name)?;
         write!(out, ",\"step\":{}", tag.step)?;
@@ -130,14 +130,14 @@ fn write_chunk(out: &mut dyn Write, arena: &Arena, id: ChunkId) -> fmt::Result {
 }
 
 /// In whose order it is in use, or free for nobody else: nothing if there is only one, or anybody may have it.
-fn write_stream(out: &mut dyn Write, arena: &Arena, id: ChunkId) -> fmt::Result {
-    let Some(stream) = arena.stream_of(id) else { return Ok(()) };
+fn write_stream(out: &mut dyn Write, view: &View<'_>, id: ChunkId) -> fmt::Result {
+    let Some(Order { stream, pool, .. }) = view.order(id) else { return Ok(()) };
     if stream.exists() {
         write!(out, ",\"stream\":\"{:#x}\"", stream.handle())?;
     } else {
         out.write_str(",\"stream\":null")?;
     }
-    match arena.private_name(stream) {
+    match pool {
         Some(name) => write!(out, ",\"pool\":{name}"),
         None => Ok(()),
     }

@@ -1,24 +1,25 @@
 //! Reports: what is where, and why a request failed. All of them only read.
 //!
-//! They write into any `fmt::Write` while the allocator is locked and need no memory of their own, for
-//! they are wanted when there is none. A report of very many chunks holds the lock for milliseconds.
+//! They write into any `fmt::Write`, from a copy of one moment and with the lock open. Where there is no host memory
+//! for a copy they are written in place, with the lock held: they are wanted most when there is none.
 
 pub(crate) mod failure;
 pub(crate) mod map;
 pub(crate) mod occupancy;
 mod tally;
 
-use crate::core::arena::Arena;
+use crate::core::snapshot::View;
 use crate::error::Fallible;
 use crate::sys::HostMemoryExhausted;
 use std::fmt;
 
 /// What a report is about.
+#[derive(Clone, Copy)]
 pub(crate) struct Subject<'a> {
     pub(crate) device: i32,
     pub(crate) name: &'a str,
     pub(crate) backend: &'static str,
-    pub(crate) arena: &'a Arena,
+    pub(crate) view: View<'a>,
     /// Where the debug mode is on.
     pub(crate) guards: Option<Guarding<'a>>,
 }

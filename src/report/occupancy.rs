@@ -1,29 +1,29 @@
 //! The occupancy line: the pool in 100 columns, after TensorFlow's `RenderOccupancy`.
 
-use crate::core::arena::Arena;
 use crate::core::chunks::NIL;
+use crate::core::snapshot::View;
 use std::fmt;
 
 const COLUMNS: usize = 100;
 
 /// Writes 100 columns: `*` used, `x` slack at the end of a chunk, `_` free. Later chunks win a column. Holes are
 /// left out: the line is the memory, in the order of its addresses.
-pub(crate) fn write(out: &mut dyn fmt::Write, arena: &Arena) -> fmt::Result {
+pub(crate) fn write(out: &mut dyn fmt::Write, view: &View<'_>) -> fmt::Result {
     let mut line = [b'_'; COLUMNS];
-    let total = arena.usable_bytes();
+    let total = view.usable_bytes();
     let mut offset = 0;
-    for (_, region) in arena.regions().iter() {
+    for (_, region) in view.regions.iter() {
         let mut chunk = region.first;
         while chunk != NIL {
             let start = offset;
-            offset += if arena.is_unmapped(chunk) { 0 } else { arena.chunks().size(chunk) };
-            if arena.chunks().in_use(chunk) {
-                let requested = arena.chunks().cold(chunk).requested;
-                let slack = arena.chunks().size(chunk) - requested;
+            offset += if view.is_unmapped(chunk) { 0 } else { view.chunks.size(chunk) };
+            if view.chunks.in_use(chunk) {
+                let requested = view.chunks.cold(chunk).requested;
+                let slack = view.chunks.size(chunk) - requested;
                 paint(&mut line, total, start + requested, slack, b'x');
                 paint(&mut line, total, start, requested, b'*');
             }
-            chunk = arena.chunks().next(chunk);
+            chunk = view.chunks.next(chunk);
         }
     }
     line.iter().try_for_each(|&column| out.write_char(column.into()))

@@ -3,6 +3,7 @@
 use crate::core::arena::Arena;
 use crate::core::chunks::{ChunkId, State};
 use crate::core::lanes::Stream;
+use crate::core::snapshot::View;
 use crate::core::sort::sort_by_key;
 use crate::core::units::{NUM_BINS, bin_of};
 use crate::sys::HostMemoryExhausted;
@@ -18,16 +19,16 @@ pub(super) struct BinTally {
 }
 
 /// Into an array of the caller's, of which there is then one on the stack.
-pub(super) fn bins(arena: &Arena, bins: &mut [BinTally; NUM_BINS]) {
-    for id in arena.chunks().ids().filter(|&id| !arena.is_unmapped(id)) {
-        let size = arena.chunks().size(id);
+pub(super) fn bins(view: &View<'_>, bins: &mut [BinTally; NUM_BINS]) {
+    for id in view.chunks.ids().filter(|&id| !view.is_unmapped(id)) {
+        let size = view.chunks.size(id);
         let bin = &mut bins[bin_of(size)];
         bin.chunks += 1;
         bin.bytes += size;
-        if arena.chunks().in_use(id) {
+        if view.chunks.in_use(id) {
             bin.chunks_in_use += 1;
             bin.bytes_in_use += size;
-            bin.bytes_requested += arena.chunks().cold(id).requested;
+            bin.bytes_requested += view.chunks.cold(id).requested;
         }
     }
 }
@@ -57,15 +58,15 @@ pub(super) struct Holder {
 }
 
 /// The operations by the bytes they hold, most first.
-pub(super) fn holders(arena: &Arena) -> Result<Vec<Holder>, HostMemoryExhausted> {
-    let count = arena.names().len() + 1;
+pub(super) fn holders(view: &View<'_>) -> Result<Vec<Holder>, HostMemoryExhausted> {
+    let count = view.names.len() + 1;
     let mut holders = Vec::new();
     holders.try_reserve_exact(count)?;
     holders.extend((0..count).map(|name| Holder { name: name as u32, ..Holder::default() }));
-    for id in arena.chunks().ids().filter(|&id| arena.chunks().in_use(id)) {
-        let tag = arena.chunks().tag(id);
+    for id in view.chunks.ids().filter(|&id| view.chunks.in_use(id)) {
+        let tag = view.chunks.tag(id);
         let holder = &mut holders[tag.name as usize];
-        holder.bytes += arena.chunks().size(id);
+        holder.bytes += view.chunks.size(id);
         holder.chunks += 1;
         holder.last_step = holder.last_step.max(tag.step);
     }

@@ -6,36 +6,54 @@
 //! waiter looks again by itself. `cargo xtask bench --only locks` compares it with `spin`, with `std` and
 //! with spin-then-park; ARCHITECTURE.md has the figures.
 //!
-//! It can also be opened in a forked child, whose parent's threads waited for it, which `std`'s cannot.
+//! It stores its holder, so that a signal handler which interrupted the holder is told instead of waiting for
+//! itself. It can also be opened in a forked child, whose parent's threads waited for it, which `std`'s cannot.
 
-use super::futex;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
+use super::{futex, token};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
 use std::time::Duration;
 
 /// Looks at the lock before a waiter gives its processor away.
 const SPINS: u32 = 64;
 /// Times that it gives it away before it sleeps: the holder may be a thread of lower priority, which no
-/// amount of yielding lets run, or be writing a long report.
+/// amount of yielding lets run, or be copying what a report needs.
 const YIELDS: u32 = 64;
 const SLEEP: Duration = Duration::from_micros(50);
+/// Sleeps after which a long holder no longer lets others go first: 100 ms.
+const PATIENCE: u32 = 2000;
 
 /// A mutual exclusion lock without data and without poisoning.
-pub(crate) struct Lock(AtomicBool);
+pub(crate) struct Lock {
+    /// The token of the thread that holds it; 0 if none does.
+    holder: AtomicUsize,
+    /// How many waiters have begun to sleep, and how many of those have had the lock since.
+    slept: AtomicU32,
+    served: AtomicU32,
+}
+
+/// The calling thread holds the lock already: it was interrupted by a signal, whose handler asks for it.
+#[derive(Debug)]
+pub(crate) struct HeldByThisThread;
 
 impl Lock {
     pub(crate) const fn new() -> Self {
-        Lock(AtomicBool::new(false))
+        Lock { holder: AtomicUsize::new(0), slept: AtomicU32::new(0), served: AtomicU32::new(0) }
     }
 
     #[inline]
-    pub(crate) fn acquire(&self) {
-        if self.0.swap(true, Acquire) {
-            self.acquire_contended();
+    pub(crate) fn acquire(&self) -> Result<(), HeldByThisThread> {
+        let this = token::current();
+        match self.holder.compare_exchange(0, this, Acquire, Relaxed) {
+            Ok(_) => Ok(()),
+            Err(holder) => self.acquire_contended(this, holder),
         }
     }
 
     #[cold]
-    fn acquire_contended(&self) {
+    fn acquire_contended(&self, this: usize, holder: usize) -> Result<(), HeldByThisThread> {
+        if holder == this {
+            return Err(HeldByThisThread);
+        }
         let mut looks = 0u32;
         loop {
             if looks < SPINS {
@@ -43,34 +61,69 @@ impl Lock {
             } else if looks < SPINS + YIELDS {
                 std::thread::yield_now();
             } else {
-                // Not `sleep`, at which a thread can be cancelled.
-                futex::wait(&AtomicU32::new(0), 0, Some(SLEEP));
+                if looks == SPINS + YIELDS {
+                    self.slept.fetch_add(1, Relaxed);
+                }
+                sleep();
             }
             looks = looks.saturating_add(1);
             // Looking before taking keeps the line shared among those who wait.
-            if !self.0.load(Relaxed) && !self.0.swap(true, Acquire) {
+            if self.holder.load(Relaxed) == 0
+                && self.holder.compare_exchange(0, this, Acquire, Relaxed).is_ok()
+            {
+                if looks > SPINS + YIELDS {
+                    self.served.fetch_add(1, Relaxed);
+                }
+                return Ok(());
+            }
+        }
+    }
+
+    /// Waits until all who sleep for the lock now have had it, at most for 100 ms. For threads that are about to hold
+    /// it for long: one that does so again and again is otherwise mostly the first to find it open.
+    pub(crate) fn let_sleepers_in(&self) {
+        let due = self.slept.load(Relaxed);
+        for _ in 0..PATIENCE {
+            // Both count round.
+            if due.wrapping_sub(self.served.load(Relaxed)).cast_signed() <= 0 {
                 return;
             }
+            sleep();
         }
     }
 
     #[inline]
     pub(crate) fn release(&self) {
-        self.0.store(false, Release);
+        self.holder.store(0, Release);
     }
 
     #[cfg(test)]
     pub(crate) fn is_taken(&self) -> bool {
-        self.0.load(Relaxed)
+        self.holder.load(Relaxed) != 0
+    }
+
+    #[cfg(test)]
+    pub(crate) fn has_sleepers(&self) -> bool {
+        self.slept.load(Relaxed) != self.served.load(Relaxed)
     }
 
     /// Opens the lock in a forked child, whose only thread is the one that took it in the parent.
     pub(crate) fn reset_after_fork(&self) {
         // Without a write where nothing is to be done: the page may never have been touched.
-        if self.0.load(Relaxed) {
+        if self.holder.load(Relaxed) != 0 {
             self.release();
         }
+        // The sleepers are the parent's.
+        let slept = self.slept.load(Relaxed);
+        if self.served.load(Relaxed) != slept {
+            self.served.store(slept, Relaxed);
+        }
     }
+}
+
+/// Not the standard library's, at which a thread can be cancelled.
+fn sleep() {
+    futex::wait(&AtomicU32::new(0), 0, Some(SLEEP));
 }
 
 #[cfg(test)]
@@ -92,7 +145,7 @@ mod tests {
                 scope.spawn(move || {
                     let Counter(lock, count) = shared_by_all;
                     for _ in 0..20_000 {
-                        lock.acquire();
+                        lock.acquire().unwrap();
                         // SAFETY: the lock is held.
                         unsafe { *count.get() += 1 };
                         lock.release();
@@ -101,5 +154,54 @@ mod tests {
             }
         });
         assert_eq!(shared.1.into_inner(), 160_000);
+        assert!(!shared.0.has_sleepers());
+    }
+
+    #[test]
+    fn the_holder_is_told_that_it_holds_the_lock() {
+        let lock = Lock::new();
+        lock.acquire().unwrap();
+        assert!(lock.acquire().is_err() && lock.acquire().is_err());
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| {
+                lock.acquire().unwrap();
+                assert!(lock.acquire().is_err());
+                lock.release();
+            });
+            while !lock.has_sleepers() {
+                std::thread::yield_now();
+            }
+            assert!(lock.acquire().is_err(), "a waiter leaves the holder what it is");
+            lock.release();
+            other.join().unwrap();
+        });
+        lock.acquire().unwrap();
+    }
+
+    /// A thread that opens the lock and wants it again at once lets those in who sleep for it.
+    #[test]
+    fn sleepers_go_first() {
+        let lock = Lock::new();
+        let done = AtomicU32::new(0);
+        lock.acquire().unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                lock.acquire().unwrap();
+                done.store(1, Relaxed);
+                lock.release();
+            });
+            while !lock.has_sleepers() {
+                std::thread::yield_now();
+            }
+            let went_first = (0..100).any(|_| {
+                lock.release();
+                lock.let_sleepers_in();
+                lock.acquire().unwrap();
+                done.load(Relaxed) == 1
+            });
+            lock.release();
+            assert!(went_first, "the lock was taken a hundred times in front of a sleeper");
+        });
+        lock.let_sleepers_in();
     }
 }

@@ -12,14 +12,34 @@ pub(crate) mod mapping;
 pub(crate) mod memfile;
 pub(crate) mod table;
 pub(crate) mod thread;
+pub(crate) mod token;
 pub(crate) mod zeroed;
 
-/// Writes to the standard error stream. None of the system calls here is made through a function of the C
-/// library at which a thread can be cancelled: the unwinding would begin inside the library, and end the
-/// process at its border.
-pub(crate) fn write_to_stderr(text: &str) {
-    // SAFETY: the pointer and the length are those of one string.
-    unsafe { libc::syscall(libc::SYS_write, libc::STDERR_FILENO, text.as_ptr(), text.len()) };
+/// Writes some text to the standard error stream, its parts as one. None of the system calls here is made through a
+/// function of the C library at which a thread can be cancelled: the unwinding would begin inside the library, and end
+/// the process at its border.
+pub(crate) fn write_to_stderr<const PARTS: usize>(mut parts: [&str; PARTS]) {
+    let mut left: usize = parts.iter().map(|part| part.len()).sum();
+    while left != 0 {
+        let vector = parts.map(|part| libc::iovec { iov_base: part.as_ptr() as *mut _, iov_len: part.len() });
+        // SAFETY: each element is one string, which is only read.
+        let written = unsafe { libc::syscall(libc::SYS_writev, libc::STDERR_FILENO, vector.as_ptr(), PARTS) };
+        match usize::try_from(written) {
+            // A full pipe or disk took a part. The rest follows, though something else may come between.
+            Ok(mut done) if done != 0 => {
+                left -= done;
+                for part in &mut parts {
+                    let cut = done.min(part.len());
+                    done -= cut;
+                    // Where that is no character's end the rest is given up.
+                    *part = part.get(cut..).unwrap_or_default();
+                }
+                left = left.min(parts.iter().map(|part| part.len()).sum());
+            }
+            _ if std::io::Error::last_os_error().kind() == std::io::ErrorKind::Interrupted => {}
+            _ => return,
+        }
+    }
 }
 
 /// A number that nobody can foresee, as far as the kernel has one.

@@ -1,17 +1,18 @@
 //! The calling thread, and what is kept for each.
 
+use super::token;
 use std::alloc::Layout;
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::*, compiler_fence};
 
 /// Tells threads of this process that exist at the same time apart. A forked child's only thread has the
 /// number that it had in the parent.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct ThreadId(libc::pthread_t);
+pub(crate) struct ThreadId(usize);
 
 pub(crate) fn current() -> ThreadId {
-    // SAFETY: pthread_self has no preconditions.
-    ThreadId(unsafe { libc::pthread_self() })
+    ThreadId(token::current())
 }
 
 /// Defines a static [`PerThread`]. When the library is unloaded (the static one, inside of something larger)
@@ -34,7 +35,7 @@ macro_rules! per_thread {
 pub(crate) use per_thread;
 
 /// The number of the calling thread, from 1: no other thread of the process ever had it
-/// or will. `None` without host memory for it.
+/// or will. `None` without host memory for it, and in a signal handler that interrupted this function.
 pub(crate) fn number() -> Option<u32> {
     #[cfg(test)]
     if let Some(number) = PRETENDED.get() {
@@ -42,12 +43,13 @@ pub(crate) fn number() -> Option<u32> {
     }
     static LAST: AtomicU32 = AtomicU32::new(0);
     per_thread!(static NUMBER: Number);
-    NUMBER.update(|number| {
+    let number = NUMBER.update(|number| {
         if number.0 == 0 {
             number.0 = LAST.fetch_add(1, Relaxed) + 1;
         }
         number.0
-    })
+    });
+    number.ok()
 }
 
 #[cfg(test)]
@@ -84,6 +86,18 @@ pub(crate) struct PerThread<T: Local> {
 /// What a [`PerThread`] may hold: something that nobody misses when its thread is gone.
 pub(crate) trait Local: Copy + 'static {
     const EMPTY: Self;
+
+    /// Its thread is gone.
+    fn end(&self) {}
+}
+
+/// Why a thread's value cannot be changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum NoValue {
+    /// There is no host memory for it.
+    HostMemory,
+    /// A signal handler interrupted its use.
+    InUse,
 }
 
 /// How many threads are served without allocating.
@@ -92,10 +106,12 @@ const STATIC_BLOCKS: usize = 16;
 struct Block<T> {
     taken: AtomicBool,
     allocated: bool,
+    /// Its thread is reading or changing the value: a signal handler may not.
+    in_use: AtomicBool,
     value: std::cell::UnsafeCell<T>,
 }
 
-// SAFETY: a block's value is touched only by the thread that took it.
+// SAFETY: a block's value is touched only by the thread that took it, and not by a signal handler meanwhile.
 unsafe impl<T: Local> Sync for PerThread<T> {}
 
 impl<T: Local> PerThread<T> {
@@ -107,32 +123,32 @@ impl<T: Local> PerThread<T> {
         }
     }
 
-    /// This thread's value, if it has one. `read` must not come back here.
+    /// This thread's value, if it has one; none for a signal handler that interrupted its use. `read` must not come
+    /// back here.
     pub(crate) fn get<R>(&self, read: impl FnOnce(&T) -> R) -> Option<R> {
         self.with(|value| value.map(read))
     }
 
     /// The same, also where there is none.
     pub(crate) fn with<R>(&self, read: impl FnOnce(Option<&T>) -> R) -> R {
-        // SAFETY: only this thread touches the value, and `read` does not do it again.
-        read(self.present().map(|block| unsafe { &*block.value.get() }))
+        let value = self.present().and_then(Block::enter);
+        read(value.as_deref())
     }
 
     /// Changes this thread's value, if it has one. `change` must not come back here.
     pub(crate) fn change<R>(&self, change: impl FnOnce(&mut T) -> R) -> Option<R> {
-        // SAFETY: only this thread touches the value, and `change` does not do it again.
-        self.present().map(|block| change(unsafe { &mut *block.value.get() }))
+        self.present().and_then(Block::enter).map(|mut value| change(&mut value))
     }
 
-    /// As [`Self::change`]; a thread without a value gets one. `None` if there is no memory for it.
-    pub(crate) fn update<R>(&self, change: impl FnOnce(&mut T) -> R) -> Option<R> {
-        let key = self.make_key()?;
+    /// As [`Self::change`]; a thread without a value gets one, for which there must be memory.
+    pub(crate) fn update<R>(&self, change: impl FnOnce(&mut T) -> R) -> Result<R, NoValue> {
+        let key = self.make_key().ok_or(NoValue::HostMemory)?;
         let block = match Self::own_block(key) {
             Some(block) => block,
-            None => self.take_block(key)?,
+            None => self.take_block(key).ok_or(NoValue::HostMemory)?,
         };
-        // SAFETY: only this thread touches the value, and `change` does not do it again.
-        Some(change(unsafe { &mut *block.value.get() }))
+        let mut value = block.enter().ok_or(NoValue::InUse)?;
+        Ok(change(&mut value))
     }
 
     fn present(&self) -> Option<&Block<T>> {
@@ -197,7 +213,18 @@ impl<T: Local> PerThread<T> {
 impl<T: Local> Block<T> {
     const fn new(allocated: bool) -> Self {
         let value = std::cell::UnsafeCell::new(T::EMPTY);
-        Block { taken: AtomicBool::new(allocated), allocated, value }
+        Block { taken: AtomicBool::new(allocated), allocated, in_use: AtomicBool::new(false), value }
+    }
+
+    /// The value for its thread, unless that uses it already.
+    fn enter(&self) -> Option<InUse<'_, T>> {
+        // Only this thread looks, so that the compiler alone must keep the order.
+        if self.in_use.load(Relaxed) {
+            return None;
+        }
+        self.in_use.store(true, Relaxed);
+        compiler_fence(SeqCst);
+        Some(InUse(self))
     }
 
     fn allocate<'a>() -> Option<&'a Self> {
@@ -213,11 +240,39 @@ impl<T: Local> Block<T> {
     }
 }
 
+/// A value that its thread uses. Only one exists for each block, for [`Block::enter`] refuses another.
+struct InUse<'a, T>(&'a Block<T>);
+
+impl<T> Deref for InUse<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        // SAFETY: only this thread touches the value, and `in_use` keeps it from doing so twice at once.
+        unsafe { &*self.0.value.get() }
+    }
+}
+
+impl<T> DerefMut for InUse<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: as above.
+        unsafe { &mut *self.0.value.get() }
+    }
+}
+
+impl<T> Drop for InUse<'_, T> {
+    fn drop(&mut self) {
+        compiler_fence(SeqCst);
+        self.0.in_use.store(false, Relaxed);
+    }
+}
+
 /// A thread is gone, and its block free for another.
 extern "C" fn end<T: Local>(block: *mut c_void) {
     let block = block.cast::<Block<T>>();
     // SAFETY: called with a block that was taken, once, by the thread that took it.
-    let Block { taken, allocated, value } = unsafe { &*block };
+    let Block { taken, allocated, value, .. } = unsafe { &*block };
+    // SAFETY: still this thread's own.
+    unsafe { &*value.get() }.end();
     if *allocated {
         // SAFETY: it came from the global allocator with this layout, and nobody has its address any more.
         unsafe { std::alloc::dealloc(block.cast(), Layout::new::<Block<T>>()) };
@@ -241,7 +296,7 @@ mod tests {
         const EMPTY: Self = Number(7);
     }
 
-    fn add(amount: u32) -> Option<u32> {
+    fn add(amount: u32) -> Result<u32, NoValue> {
         NUMBERS.update(|number| {
             number.0 += amount;
             number.0
@@ -257,14 +312,23 @@ mod tests {
                     let barrier = &barrier;
                     scope.spawn(move || {
                         assert_eq!(NUMBERS.get(|number| number.0), None);
-                        assert_eq!(add(thread), Some(7 + thread));
+                        assert_eq!(add(thread), Ok(7 + thread));
                         // All of them at once, so that some have an allocated block.
                         barrier.wait();
                         assert_eq!(NUMBERS.get(|number| number.0), Some(7 + thread));
-                        assert_eq!(add(1), Some(8 + thread));
+                        assert_eq!(add(1), Ok(8 + thread));
                     });
                 }
             });
         }
+    }
+
+    /// As a signal handler does that interrupts its own thread.
+    #[test]
+    fn a_value_in_use_is_refused() {
+        add(0).unwrap();
+        assert_eq!(NUMBERS.get(|_| (add(1), NUMBERS.get(|_| ()))), Some((Err(NoValue::InUse), None)));
+        assert_eq!(NUMBERS.update(|_| add(1)), Ok(Err(NoValue::InUse)));
+        assert_eq!(add(0), Ok(7));
     }
 }

@@ -103,7 +103,8 @@ def memory_map(device: SupportsIndex) -> dict[str, Any]:
 @contextlib.contextmanager
 def scope(operation: str, step: SupportsIndex = 0) -> Iterator[None]:
     """Names the operation on whose behalf this thread allocates; reports then say what each operation holds. Scopes
-    nest at most 8 deep, and the innermost counts.
+    nest at most 8 deep. Reports show the names of all open scopes with slashes between them ("outer/inner"), and the
+    step of the innermost.
 
     >>> import bfc
     >>> with bfc.scope("attention", step=3):

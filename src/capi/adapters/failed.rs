@@ -15,7 +15,7 @@ per_thread!(static LAST: Last);
 /// Remembers a failure; without host memory for it, it is lost.
 #[cold]
 pub(in crate::capi) fn note(status: bfc_status_t) {
-    LAST.update(|last| last.0 = status);
+    let _ = LAST.update(|last| last.0 = status);
 }
 
 /// Gets the status of this thread's last failed call of a function of this header that returns none: a shim around one

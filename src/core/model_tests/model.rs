@@ -8,11 +8,12 @@ use crate::core::units::{MAX_CHUNK, UNIT, round_down};
 use std::collections::BTreeMap;
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) enum What<'a> {
+pub(super) enum What {
     Live {
         requested: u64,
         id: u64,
-        scope: Option<(&'a str, u64)>,
+        /// The number of the operation's name, and the step.
+        scope: Option<(u32, u64)>,
     },
     Free {
         stamp: u64,
@@ -25,7 +26,7 @@ pub(super) enum What<'a> {
 pub(super) use What::{Away, Coming, Free, Hole, Live};
 
 /// Address, size, and what it is.
-pub(super) type Chunk<'a> = (u64, u64, What<'a>);
+pub(super) type Chunk = (u64, u64, What);
 
 /// A free chunk: address, size, stamp.
 pub(super) type Gap = (u64, u64, u64);
@@ -35,7 +36,7 @@ pub(super) struct Model {
     /// By base: the usable bytes and the given ones.
     pub(super) regions: BTreeMap<u64, (u64, u64)>,
     /// What is live, and what waits under a stamp. The rest of the regions is free.
-    pub(super) pieces: BTreeMap<u64, (u64, What<'static>)>,
+    pub(super) pieces: BTreeMap<u64, (u64, What)>,
     /// Of the statistics only what is counted as things happen.
     pub(super) counted: Stats,
     /// Regions added and released, and splits of what carried a stamp.
@@ -72,7 +73,7 @@ impl Model {
         }
     }
 
-    pub(super) fn chunks(&self) -> Vec<Chunk<'static>> {
+    pub(super) fn chunks(&self) -> Vec<Chunk> {
         let mut chunks = Vec::new();
         for (&base, &(bytes, _)) in &self.regions {
             let mut at = base;
@@ -88,7 +89,7 @@ impl Model {
         chunks
     }
 
-    pub(super) fn stats(&self, chunks: &[Chunk<'_>], metadata_bytes: u64) -> Stats {
+    pub(super) fn stats(&self, chunks: &[Chunk], metadata_bytes: u64) -> Stats {
         let free = || chunks.iter().filter(|chunk| matches!(chunk.2, Free { .. }));
         let held = |what| self.settings.quarantine && what != Free { stamp: 0 };
         Stats {
@@ -160,7 +161,7 @@ impl Model {
     }
 
     /// Best fit, and the split rule.
-    pub(super) fn take(&mut self, want: &Want<'static>) -> Option<u64> {
+    pub(super) fn take(&mut self, want: &Want<'_>) -> Option<u64> {
         let (size, addr, start, stamp) = self.find(want)?;
         let whole = addr + size - start;
         let slack = match self.settings.fragmentation_fraction {
@@ -178,7 +179,11 @@ impl Model {
             self.pieces.extend(waiting.map(|(from, to)| (from, (to - from, Free { stamp }))));
         }
         self.allocations += 1;
-        let live = Live { requested: want.requested, id: self.allocations, scope: want.scope };
+        let live = Live {
+            requested: want.requested,
+            id: self.allocations,
+            scope: want.scope.map(|tag| (tag.name, tag.step)),
+        };
         self.pieces.insert(start, (size, live));
         let c = &mut self.counted;
         c.num_allocs += 1;
@@ -241,7 +246,7 @@ impl Model {
 
     /// The regions in which nothing is live and nothing was freed too recently, with their given bytes.
     pub(super) fn collectable(&self) -> BTreeMap<u64, u64> {
-        let safe = |what: &What<'_>| matches!(what, Free { stamp } if *stamp < self.frontier);
+        let safe = |what: &What| matches!(what, Free { stamp } if *stamp < self.frontier);
         let free = |base, bytes| self.pieces.range(base..base + bytes).all(|(_, (_, what))| safe(what));
         let regions = self.regions.iter().filter(|&(&base, &(bytes, _))| free(base, bytes));
         regions.map(|(&base, &(_, given))| (base, given)).collect()

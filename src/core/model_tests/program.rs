@@ -7,6 +7,7 @@ use crate::core::chunks::{NIL, State};
 use crate::core::lanes::Stream;
 use crate::core::obtain::usable;
 use crate::core::release::Detached;
+use crate::core::scopes::Name;
 use crate::core::stats::FailureCause;
 use crate::core::units::{UNIT, round_up};
 use std::collections::{BTreeMap, BTreeSet};
@@ -34,13 +35,13 @@ impl Drop for Program {
 }
 
 /// The arena's chunks, along its lists.
-fn chunks_of(arena: &Arena) -> Vec<Chunk<'_>> {
+fn chunks_of(arena: &Arena) -> Vec<Chunk> {
     let (mut found, chunks) = (Vec::new(), arena.chunks());
     for (_, region) in arena.regions().iter() {
         let mut id = region.first;
         while id != NIL {
             let (cold, tag, stamp) = (chunks.cold(id), chunks.tag(id), chunks.stamp(id));
-            let scope = (tag.name != 0).then(|| (arena.names().name(tag.name).unwrap(), tag.step));
+            let scope = (tag.name != 0).then_some((tag.name, tag.step));
             let held = arena.settings().quarantine && stamp != 0;
             let what = match chunks.state(id) {
                 State::InUse => Live { requested: cold.requested, id: cold.allocation_id, scope },
@@ -161,7 +162,20 @@ impl Program {
         let dated = settings.timestamps && random.chance(40);
         let newest = if dated { random.below(self.model.last_stamp + 2) } else { u64::MAX };
         let size = round_up(requested).unwrap();
-        let want = Want { size, requested, alignment, newest, thorough: true, stream: Stream::NONE, scope };
+        let tag = scope.map(|(name, step)| {
+            let tag = self.arena.tag(Name::new(name), step).unwrap();
+            assert_eq!((self.arena.names().name(tag.name), tag.step), (Some(name), step));
+            tag
+        });
+        let want = Want {
+            size,
+            requested,
+            alignment,
+            newest,
+            thorough: true,
+            stream: Stream::NONE,
+            scope: tag.as_ref(),
+        };
         match self.attempt(&want) {
             Some(addr) => self.live.push(addr),
             None => {
@@ -173,7 +187,7 @@ impl Program {
     }
 
     /// In the order of the pool.
-    fn attempt(&mut self, want: &Want<'static>) -> Option<u64> {
+    fn attempt(&mut self, want: &Want<'_>) -> Option<u64> {
         if let Some(range) = self.family.range {
             return self.attempt_granular(want, range);
         }
@@ -207,7 +221,7 @@ impl Program {
         self.take(want)
     }
 
-    fn take(&mut self, want: &Want<'static>) -> Option<u64> {
+    fn take(&mut self, want: &Want<'_>) -> Option<u64> {
         let expected = self.model.take(want);
         let addr = self.arena.take(want).unwrap();
         self.done.push(format!("{want:?} -> {addr:x?}"));

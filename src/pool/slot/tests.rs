@@ -55,7 +55,7 @@ fn while_another_waits(slot: &Slot, work: impl FnOnce()) {
             let begun = Instant::now();
             (memory::alloc_plain(slot, 1, Stream::NONE), begun.elapsed())
         });
-        while slot.lock().inner().sleeping == 0 {
+        while slot.lock().inner().sleepers.is_null() {
             std::thread::yield_now();
         }
         work();
@@ -72,7 +72,25 @@ fn a_change_between_the_look_and_the_sleep_is_not_missed() {
     let begun = Instant::now();
     drop(slot.lock().wait(Some(Duration::from_secs(20))));
     assert!(begun.elapsed() < Duration::from_secs(10), "slept through it");
-    assert_eq!(slot.lock().inner().sleeping, 0);
+    assert!(slot.lock().inner().sleepers.is_null());
+}
+
+/// A signal handler that interrupts a thread in its sleep finds the lock open.
+#[test]
+fn a_sleeping_thread_is_served_but_cannot_destroy() {
+    let (slot, addr) = full();
+    IN_THE_GAP.set(Some(|slot| {
+        let addr = memory::alloc_plain(slot, 1, Stream::NONE);
+        assert_eq!(addr, Err(Error::OutOfMemory));
+        assert_eq!(life::destroy(slot, true), Err(Error::Busy));
+        with_last_error(|words| assert!(words.contains("signal handler"), "{words}"));
+        assert!(slot.enter().is_ok());
+    }));
+    slot.enter().unwrap().retry = Duration::ZERO;
+    drop(slot.lock().wait(Some(Duration::from_millis(1))));
+    assert!(slot.lock().inner().sleepers.is_null());
+    memory::free(slot, addr).unwrap();
+    life::destroy(slot, false).unwrap();
 }
 
 #[test]

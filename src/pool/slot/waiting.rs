@@ -8,13 +8,14 @@
 //! Only threads in a call are registered. Where allocators take regions from each other in one direction only, no circle
 //! can be seen, because a call of the lower one never waits for the upper one.
 
-use super::Slot;
 use super::calls::Call;
+use super::{Slot, busy};
 use crate::error::{Error, fail};
-use crate::sys::lock::Lock;
+use crate::sys::lock::{HeldByThisThread, Lock};
 use crate::sys::thread::{Local, per_thread};
 use std::cell::{Cell, UnsafeCell};
 use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// The innermost call that this thread is in, of whatever slot.
 #[derive(Clone, Copy)]
@@ -79,22 +80,28 @@ impl Wait {
 /// All such waits of the process.
 struct Registry {
     lock: Lock,
+    /// A forking thread has locked it; not if the thread was interrupted while it had it locked.
+    locked_for_fork: AtomicBool,
     first: UnsafeCell<*const Wait>,
 }
 
 // SAFETY: the list is reached with the lock held only, or in a forked child that has one thread yet.
 unsafe impl Sync for Registry {}
 
-static REGISTRY: Registry = Registry { lock: Lock::new(), first: UnsafeCell::new(ptr::null()) };
+static REGISTRY: Registry = Registry {
+    lock: Lock::new(),
+    locked_for_fork: AtomicBool::new(false),
+    first: UnsafeCell::new(ptr::null()),
+};
 
 impl Registry {
     /// Does something with the list, which `change` may begin with another wait.
-    fn locked<T>(&self, change: impl FnOnce(&mut *const Wait) -> T) -> T {
-        self.lock.acquire();
+    fn locked<T>(&self, change: impl FnOnce(&mut *const Wait) -> T) -> Result<T, HeldByThisThread> {
+        self.lock.acquire()?;
         // SAFETY: the lock is held.
         let result = change(unsafe { &mut *self.first.get() });
         self.lock.release();
-        result
+        Ok(result)
     }
 }
 
@@ -140,7 +147,8 @@ pub(in crate::pool) fn while_registered<T>(slot: &Slot, work: impl FnOnce() -> T
         wait.next.set(*first);
         *first = &wait;
         Ok(())
-    })?;
+    })
+    .map_err(busy)??;
     let registered = Registered(&wait);
     let result = work();
     drop(registered);
@@ -153,7 +161,8 @@ struct Registered<'a>(&'a Wait);
 impl Drop for Registered<'_> {
     fn drop(&mut self) {
         let ended: *const Wait = self.0;
-        REGISTRY.locked(|first| {
+        // A signal handler that interrupted its own thread here was not registered.
+        let _ = REGISTRY.locked(|first| {
             if *first == ended {
                 *first = self.0.next.get();
             } else if let Some(before) = waits(*first).find(|wait| wait.next.get() == ended) {
@@ -165,17 +174,21 @@ impl Drop for Registered<'_> {
 
 /// Before a fork, behind the slots' locks.
 pub(crate) fn lock_for_fork() {
-    REGISTRY.lock.acquire();
+    REGISTRY.locked_for_fork.store(REGISTRY.lock.acquire().is_ok(), Relaxed);
 }
 
 /// After a fork in the parent.
 pub(crate) fn unlock_in_parent() {
-    REGISTRY.lock.release();
+    if REGISTRY.locked_for_fork.load(Relaxed) {
+        REGISTRY.lock.release();
+    }
 }
 
 /// After a fork in the child: the threads that waited are not there.
 pub(crate) fn recover_in_child() {
-    // SAFETY: the lock is held from before the fork, and there is one thread.
-    unsafe { *REGISTRY.first.get() = ptr::null() };
-    REGISTRY.lock.reset_after_fork();
+    if REGISTRY.locked_for_fork.load(Relaxed) {
+        // SAFETY: the lock is held from before the fork, and there is one thread.
+        unsafe { *REGISTRY.first.get() = ptr::null() };
+        REGISTRY.lock.reset_after_fork();
+    }
 }

@@ -91,7 +91,7 @@ impl Program {
     }
 
     /// In the order of the pool.
-    pub(super) fn attempt_granular(&mut self, want: &Want<'static>, range: Range) -> Option<u64> {
+    pub(super) fn attempt_granular(&mut self, want: &Want<'_>, range: Range) -> Option<u64> {
         if let Some(addr) = self.take(want) {
             return Some(addr);
         }
@@ -141,7 +141,7 @@ impl Program {
         );
     }
 
-    fn plan_growth(&mut self, want: &Want<'static>, range: Range, new: New, below: u64) -> Option<Plan> {
+    fn plan_growth(&mut self, want: &Want<'_>, range: Range, new: New, below: u64) -> Option<Plan> {
         self.model.merge_safe();
         let units = self.units(range);
         let available = self.available(range, below);
@@ -163,7 +163,7 @@ impl Program {
         plan
     }
 
-    fn plan_relocation(&mut self, want: &Want<'static>, range: Range, new: New, below: u64) -> Option<Plan> {
+    fn plan_relocation(&mut self, want: &Want<'_>, range: Range, new: New, below: u64) -> Option<Plan> {
         self.model.merge_safe();
         let units = self.units(range);
         let available = self.available(range, below);
@@ -239,7 +239,7 @@ impl Program {
     }
 
     /// The backend at work: all of it, or as much as it can.
-    fn carry_out(&mut self, mut plan: Plan, want: &Want<'static>) -> Carried {
+    fn carry_out(&mut self, mut plan: Plan, want: &Want<'_>) -> Carried {
         let range = self.family.range.unwrap();
         self.begin(&plan, range);
         let mut served = None;
@@ -287,10 +287,10 @@ impl Program {
         }
         let before = self.model.chunks();
         let within = |addr: u64, size: u64, what| {
-            let is_it = |c: &&Chunk<'_>| c.0 <= addr && addr + size <= c.0 + c.1 && c.2 == what;
+            let is_it = |c: &&Chunk| c.0 <= addr && addr + size <= c.0 + c.1 && c.2 == what;
             self.mapped.is_empty() || before.iter().any(|c| is_it(&c))
         };
-        let out: Vec<Chunk<'static>> = chunks_of(&self.arena)
+        let out: Vec<Chunk> = chunks_of(&self.arena)
             .into_iter()
             .filter_map(|(addr, size, what)| match what {
                 Away => Some((addr, size, Away)),

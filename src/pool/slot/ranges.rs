@@ -1,0 +1,162 @@
+//! Where a slot's memory is, for those who ask without its lock.
+//!
+//! Whoever changes the regions holds the lock, and publishes a new table when it opens it. Readers count themselves,
+//! so that a table which was replaced is freed only when no reader may have it.
+
+use crate::core::arena::Arena;
+use crate::sys::try_box;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering::SeqCst};
+
+/// What is known of an address without the lock.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Place {
+    Outside,
+    Inside,
+    /// It takes a look at the chunks: in a part of a reserved range that may not be mapped, or nothing could be
+    /// published for want of host memory.
+    Unknown,
+}
+
+struct Table {
+    /// First and last address of each, in address order.
+    ranges: Vec<(u64, u64)>,
+    /// Whether all of a range is memory.
+    solid: bool,
+    /// The next one that waits to be freed.
+    retired: AtomicPtr<Table>,
+}
+
+/// Published where there is no host memory for a table: never freed.
+static NO_TABLE: Table = Table { ranges: Vec::new(), solid: false, retired: AtomicPtr::new(null_mut()) };
+
+fn no_table() -> *mut Table {
+    (&raw const NO_TABLE).cast_mut()
+}
+
+pub(super) struct Ranges {
+    table: AtomicPtr<Table>,
+    readers: AtomicU32,
+}
+
+/// What only the holder of the lock touches.
+pub(super) struct Published {
+    /// The state of the regions that the table tells of; see [`version`].
+    pub(super) version: u64,
+    /// Tables that readers may still have.
+    retired: *mut Table,
+    bytes: usize,
+}
+
+impl Published {
+    pub(super) const NOTHING: Self = Published { version: 0, retired: null_mut(), bytes: 0 };
+
+    /// Host memory that the table takes.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes as u64
+    }
+}
+
+/// Changes whenever the regions do; 0 is no memory at all.
+#[inline]
+pub(super) fn version(arena: &Arena) -> u64 {
+    1 + arena.regions().version()
+}
+
+impl Ranges {
+    pub(super) const fn new() -> Self {
+        Ranges { table: AtomicPtr::new(null_mut()), readers: AtomicU32::new(0) }
+    }
+
+    /// Never waits, so that a signal handler may ask too.
+    pub(super) fn look(&self, addr: u64) -> Place {
+        self.readers.fetch_add(1, SeqCst);
+        let table = self.table.load(SeqCst);
+        let place = match listed(table) {
+            Some(table) => table.look(addr),
+            None if table.is_null() => Place::Outside,
+            None => Place::Unknown,
+        };
+        self.readers.fetch_sub(1, SeqCst);
+        place
+    }
+
+    /// Publishes the regions of an arena, or that there are none. By the holder of the lock.
+    pub(super) fn publish(&self, arena: Option<&Arena>, published: &mut Published) {
+        let new = arena.map_or(null_mut(), Table::of);
+        published.version = arena.map_or(0, version);
+        published.bytes = listed(new).map_or(0, Table::bytes);
+        let old = self.table.swap(new, SeqCst);
+        if let Some(table) = listed(old) {
+            table.retired.store(published.retired, SeqCst);
+            published.retired = old;
+        }
+        // A reader that comes later finds the new one.
+        if self.readers.load(SeqCst) == 0 {
+            published.free_retired();
+        }
+    }
+
+    /// In a forked child: readers of other threads are not here.
+    pub(super) fn forget_readers(&self) {
+        if self.readers.load(SeqCst) != 0 {
+            self.readers.store(0, SeqCst);
+        }
+    }
+
+    /// In a forked child, where a thread of the parent may have been in the middle of publishing: nothing is freed.
+    pub(super) fn abandon(&self) {
+        if !self.table.load(SeqCst).is_null() {
+            self.table.store(null_mut(), SeqCst);
+        }
+        self.forget_readers();
+    }
+}
+
+/// A table that lists something. It is not freed while its reader counts, or the lock is held by who asks.
+fn listed<'a>(table: *mut Table) -> Option<&'a Table> {
+    if table == no_table() {
+        return None;
+    }
+    // SAFETY: NULL or a table, as long as it is not freed.
+    unsafe { table.as_ref() }
+}
+
+impl Published {
+    fn free_retired(&mut self) {
+        while !self.retired.is_null() {
+            // SAFETY: it came from a box, was replaced, and no reader has it.
+            let table = unsafe { Box::from_raw(self.retired) };
+            self.retired = table.retired.into_inner();
+        }
+    }
+}
+
+impl Table {
+    fn of(arena: &Arena) -> *mut Self {
+        let mut ranges = Vec::new();
+        if ranges.try_reserve_exact(arena.regions().count()).is_err() {
+            return no_table();
+        }
+        let regions = arena.regions().iter();
+        ranges.extend(regions.map(|(_, region)| (region.base, region.base + (region.bytes - 1))));
+        if ranges.is_empty() {
+            return null_mut();
+        }
+        let table = Table { ranges, solid: arena.range().is_none(), retired: AtomicPtr::new(null_mut()) };
+        try_box(table).map_or(no_table(), Box::into_raw)
+    }
+
+    fn bytes(&self) -> usize {
+        size_of::<Self>() + self.ranges.capacity() * size_of::<(u64, u64)>()
+    }
+
+    fn look(&self, addr: u64) -> Place {
+        let place = self.ranges.partition_point(|&(_, last)| last < addr);
+        match self.ranges.get(place) {
+            Some(&(first, _)) if first <= addr && self.solid => Place::Inside,
+            Some(&(first, _)) if first <= addr => Place::Unknown,
+            _ => Place::Outside,
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! A copy of a pool for reports, which are written from it with the lock open.
+
+use super::Pool;
+use super::slot::{Guard, Slot};
+use crate::core::snapshot::{Room, Snapshot};
+use crate::error::Error;
+use crate::report::{Guarding, Subject};
+use crate::sys::HostMemoryExhausted;
+
+/// What reports tell of a pool, as it was at one moment.
+pub(crate) struct PoolSnapshot {
+    device: i32,
+    backend: &'static str,
+    name: String,
+    /// The debug mode's, if it is on: damaged guards, and unchecked frees; the last message is in `last`.
+    guards: Option<(u64, u64)>,
+    last: String,
+    arena: Snapshot,
+}
+
+/// Has a report written of a pool: from a copy with the lock open, or in place where there is no host memory for one.
+pub(crate) fn report<T>(slot: &Slot, write: impl FnOnce(&Subject<'_>) -> T) -> Result<T, Error> {
+    // The pool may outgrow the memory for its copy, but not for ever: what it gets is a sixteenth more.
+    const ATTEMPTS: u32 = 8;
+    let mut snapshot = PoolSnapshot::new();
+    let mut has_room = true;
+    for _ in 0..ATTEMPTS {
+        let guard = slot.enter_for_long()?;
+        if snapshot.copy(&guard) {
+            drop(guard);
+            return Ok(write(&snapshot.subject()));
+        }
+        if !has_room {
+            break;
+        }
+        let room = guard.snapshot_room();
+        drop(guard);
+        has_room = snapshot.make_room(&room).is_ok();
+    }
+    let guard = slot.enter_for_long()?;
+    Ok(write(&guard.subject()))
+}
+
+/// How much memory a copy takes.
+pub(super) struct PoolRoom {
+    name: usize,
+    last: usize,
+    arena: Room,
+}
+
+impl Pool {
+    pub(super) fn snapshot_room(&self) -> PoolRoom {
+        let last = self.guards.as_ref().map_or(0, |guards| guards.summary().last.len());
+        PoolRoom { name: self.name.len(), last, arena: self.arena.room() }
+    }
+}
+
+impl PoolSnapshot {
+    fn new() -> Self {
+        let (name, last, arena) = (String::new(), String::new(), Snapshot::new());
+        PoolSnapshot { device: 0, backend: "", name, guards: None, last, arena }
+    }
+
+    /// A copy that is made while the lock is held, for a report of this very moment.
+    pub(super) fn of(guard: &Guard<'_>) -> Result<Self, HostMemoryExhausted> {
+        let mut snapshot = PoolSnapshot::new();
+        snapshot.make_room(&guard.snapshot_room())?;
+        if snapshot.copy(guard) { Ok(snapshot) } else { Err(HostMemoryExhausted) }
+    }
+
+    fn make_room(&mut self, room: &PoolRoom) -> Result<(), HostMemoryExhausted> {
+        self.name.try_reserve(room.name)?;
+        self.last.try_reserve(room.last)?;
+        self.arena.make_room(&room.arena)
+    }
+
+    /// False if there is not enough room.
+    fn copy(&mut self, pool: &Pool) -> bool {
+        let guards = pool.guards.as_ref().map(|guards| guards.summary());
+        let (name, last) = (&*pool.name, guards.map_or("", |guards| guards.last));
+        let fits = name.len() <= self.name.capacity() && last.len() <= self.last.capacity();
+        if !fits || !self.arena.copy(&pool.arena) {
+            return false;
+        }
+        (self.device, self.backend) = (pool.device, pool.backend.get().name());
+        self.guards = guards.map(|guards| (guards.violations, guards.unchecked));
+        self.name.clear();
+        self.name.push_str(name);
+        self.last.clear();
+        self.last.push_str(last);
+        true
+    }
+
+    pub(super) fn subject(&self) -> Subject<'_> {
+        let last = self.last.as_str();
+        let guards = self.guards.map(|(violations, unchecked)| Guarding { violations, unchecked, last });
+        let PoolSnapshot { device, backend, name, arena, .. } = self;
+        Subject { device: *device, name, backend, view: arena.view(), guards }
+    }
+}

@@ -1,0 +1,180 @@
+//! Calls from signal handlers that interrupted a call of their own thread: BFC_ERROR_BUSY or a result, never a hang.
+
+mod common;
+
+use common::*;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering::*};
+use std::time::{Duration, Instant};
+
+/// What the handler does, and what came of it.
+static HANDLER: AtomicI32 = AtomicI32::new(0);
+static DEVICE: AtomicI32 = AtomicI32::new(-1);
+static OTHER: AtomicI32 = AtomicI32::new(-1);
+static RUNS: AtomicU64 = AtomicU64::new(0);
+static BUSY: AtomicU64 = AtomicU64::new(0);
+static WRONG: AtomicI32 = AtomicI32::new(0);
+static PROGRESS: AtomicU64 = AtomicU64::new(0);
+static DONE: AtomicBool = AtomicBool::new(false);
+/// The number of the child that the handler forked, in the parent; 0 in that child; -1 before.
+static FORKED: AtomicI32 = AtomicI32::new(-1);
+
+fn expect(status: Status, allowed: &[Status]) {
+    if status == BFC_ERROR_BUSY {
+        BUSY.fetch_add(1, Relaxed);
+    } else if !allowed.contains(&status) {
+        WRONG.store(status, Relaxed);
+    }
+}
+
+fn pair(device: i32) {
+    match alloc(device, 1000) {
+        Ok(address) => {
+            // It could be allocated, so nothing is in the way.
+            let status = free(device, address);
+            if status != BFC_OK {
+                WRONG.store(status, Relaxed);
+            }
+        }
+        Err(status) => expect(status, &[]),
+    }
+}
+
+extern "C" fn listen(_: *mut std::ffi::c_void, _: i32, _: *const std::ffi::c_char) {}
+
+extern "C" fn on_signal(_: i32) {
+    RUNS.fetch_add(1, Relaxed);
+    let (device, other) = (DEVICE.load(Relaxed), OTHER.load(Relaxed));
+    match HANDLER.load(Relaxed) {
+        0 => {
+            pair(device);
+            // Another device is never in the way.
+            match alloc(other, 500) {
+                Ok(address) => expect(free(other, address), &[BFC_OK]),
+                Err(status) => WRONG.store(1000 + status, Relaxed),
+            }
+            expect(free(device, 64), &[BFC_ERROR_INVALID_POINTER]);
+            let begun = scope_begin("in a handler", 1);
+            expect(begun, &[BFC_OK]);
+            if begun == BFC_OK {
+                expect(bfc_scope_end(), &[BFC_OK]);
+            }
+            expect(bfc_set_log_callback(Some(listen), std::ptr::null_mut()), &[BFC_OK]);
+            expect(owner(64).err().unwrap_or(BFC_OK), &[BFC_ERROR_INVALID_POINTER]);
+        }
+        _ if FORKED.load(Relaxed) == -1 => {
+            // Only in the middle of a call.
+            match alloc(device, 1000) {
+                Ok(address) => expect(free(device, address), &[BFC_OK]),
+                // SAFETY: the child goes on with what was interrupted, and ends.
+                Err(_) => FORKED.store(unsafe { libc::fork() }, Relaxed),
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Has another thread send signals to this one while `step` is done again and again, until it says that it is enough.
+fn under_signals(mut step: impl FnMut() -> bool) {
+    // SAFETY: zeros are a valid value.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = on_signal as *const () as usize;
+    action.sa_flags = libc::SA_RESTART;
+    // SAFETY: the handler only does what is to be tested.
+    assert_eq!(unsafe { libc::sigaction(libc::SIGUSR1, &action, std::ptr::null_mut()) }, 0);
+    // SAFETY: no preconditions.
+    let this = unsafe { libc::pthread_self() };
+    let sender = std::thread::spawn(move || {
+        let (mut seen, mut since) = (0, Instant::now());
+        while !DONE.load(Relaxed) {
+            // SAFETY: the thread ends only after this one.
+            unsafe { libc::pthread_kill(this, libc::SIGUSR1) };
+            std::thread::sleep(Duration::from_micros(50));
+            let progress = PROGRESS.load(Relaxed);
+            if progress != seen {
+                (seen, since) = (progress, Instant::now());
+            } else if since.elapsed() > Duration::from_secs(60) {
+                eprintln!("a signal handler waits for the thread that it interrupted");
+                // SAFETY: ends the process, whose other thread hangs.
+                unsafe { libc::_exit(3) };
+            }
+        }
+    });
+    while step() {
+        PROGRESS.fetch_add(1, Relaxed);
+    }
+    DONE.store(true, Relaxed);
+    sender.join().expect("the sender ends");
+    assert_eq!(WRONG.load(Relaxed), 0, "a handler's call answered that");
+}
+
+fn fixed_pool() -> Pool {
+    let pool = Pool::host(16 * MIB, |_| {});
+    // Nothing needs host memory later: a handler must not wait for the lock of malloc.
+    let warm: Vec<u64> = (0..200).map(|_| pool.get(1000)).collect();
+    warm.into_iter().for_each(|address| pool.put(address));
+    pool
+}
+
+#[test]
+fn handlers_are_told_that_their_thread_is_busy() {
+    const TEST: &str = "handlers_are_told_that_their_thread_is_busy";
+    if !child::is_child(TEST) {
+        child::expect_success(TEST, &[]);
+        return;
+    }
+    let (pool, other) = (fixed_pool(), fixed_pool());
+    DEVICE.store(pool.device(), Relaxed);
+    OTHER.store(other.device(), Relaxed);
+    assert_eq!(scope_begin("outside", 1), BFC_OK);
+    pool.put(pool.get(10));
+    assert_eq!(scope_begin("in a handler", 1), BFC_OK);
+    [&pool, &other].iter().for_each(|pool| pool.put(pool.get(10)));
+    assert_eq!((bfc_scope_end(), bfc_scope_end()), (BFC_OK, BFC_OK));
+    let mut steps = 0u64;
+    under_signals(|| {
+        steps += 1;
+        let address = pool.get(700);
+        assert_eq!(scope_begin("outside", steps), BFC_OK);
+        let second = pool.get(300);
+        assert_eq!(free(pool.device(), 64), BFC_ERROR_INVALID_POINTER);
+        assert_eq!(bfc_set_log_callback(None, std::ptr::null_mut()), BFC_OK);
+        assert_eq!(bfc_scope_end(), BFC_OK);
+        pool.put(second);
+        pool.put(address);
+        steps < 1000 || BUSY.load(Relaxed) < 50 || RUNS.load(Relaxed) < 1000
+    });
+    assert_eq!(bfc_scope_end(), BFC_ERROR_INVALID_ARGUMENT, "as many ended as began");
+    assert_eq!(pool.stats().bytes_in_use, 0);
+    pool.check();
+    other.check();
+}
+
+/// The handler of a crash may start another program in the middle of a call.
+#[test]
+fn a_handler_may_fork_in_the_middle_of_a_call() {
+    const TEST: &str = "a_handler_may_fork_in_the_middle_of_a_call";
+    if !child::is_child(TEST) {
+        child::expect_success(TEST, &[]);
+        return;
+    }
+    let pool = fixed_pool();
+    HANDLER.store(1, Relaxed);
+    DEVICE.store(pool.device(), Relaxed);
+    under_signals(|| {
+        pool.put(pool.get(700));
+        if FORKED.load(Relaxed) == 0 {
+            // The child, whose interrupted call has ended: the pool is its own.
+            let works = (0..1000).all(|step| {
+                alloc(pool.device(), 1 + step).is_ok_and(|address| free(pool.device(), address) == BFC_OK)
+            });
+            // SAFETY: ends the child at once.
+            unsafe { libc::_exit(if works && bfc_check(pool.device()) == BFC_OK { 0 } else { 1 }) };
+        }
+        FORKED.load(Relaxed) == -1
+    });
+    let mut status = -1;
+    // SAFETY: the child is this process's own, and `status` is valid for writing.
+    assert_eq!(unsafe { libc::waitpid(FORKED.load(Relaxed), &mut status, 0) }, FORKED.load(Relaxed));
+    assert_eq!(status, 0, "what the child found");
+    pool.check();
+}
