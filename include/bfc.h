@@ -187,8 +187,8 @@ typedef struct bfc_options_t {
   double fragmentation_fraction;
   // Bytes of the first region with growth; 0: 2 MiB.
   uint64_t initial_region_bytes;
-  // Milliseconds to wait for another thread's free, or a higher limit, before failing; 0: fail at once. A backend
-  // that refused is not asked again because the time is up.
+  // Milliseconds to wait for another thread's free, or a higher limit, before failing; 0: fail at once. When the
+  // time is up a backend that refused is not asked again.
   uint32_t retry_timeout_ms;
   // 0.
   uint32_t reserved;
@@ -381,14 +381,12 @@ bfc_status_t bfc_device_lost(int32_t device);
 // @param out_ptr  Gets the address, a multiple of 256; NULL on failure. The memory belongs to the caller
 //                 until bfc_free. Its contents are undefined.
 // @return BFC_OK; BFC_ERROR_OUT_OF_MEMORY, BFC_ERROR_INVALID_ARGUMENT, BFC_ERROR_NO_ALLOCATOR,
-//         BFC_ERROR_BUSY (from a callback of this device's allocator, or where its backend takes memory from an
-//         allocator that waits for this one), BFC_ERROR_BACKEND_FAILED, BFC_ERROR_SHUTTING_DOWN,
+//         BFC_ERROR_BUSY (from a callback of this device's allocator, or where waiting would deadlock with an
+//         allocator that takes its regions from this one), BFC_ERROR_BACKEND_FAILED, BFC_ERROR_SHUTTING_DOWN,
 //         BFC_ERROR_INTERNAL.
 //
 // Precondition: `out_ptr` is NULL or valid for writing.
-bfc_status_t bfc_alloc(int32_t device,
-                       size_t bytes,
-                       void **out_ptr);
+bfc_status_t bfc_alloc(int32_t device, size_t bytes, void **out_ptr);
 
 // As bfc_alloc, at a multiple of `alignment`, which must be a power of two; one above the limit is
 // BFC_ERROR_OUT_OF_MEMORY. What lies before the aligned address stays free. The size is rounded up to a multiple of 256,
@@ -632,9 +630,9 @@ bfc_status_t bfc_address_range(int32_t device,
                                void **out_region,
                                size_t *out_region_bytes);
 
-// Gets the device whose allocator holds the memory around a pointer, in use or free. Does not wait for calls on any
-// device, but for an address inside the reserved range of a BFC_BACKEND_HOST_VMM or BFC_BACKEND_CUDA_VMM allocator it
-// waits for those on that device.
+// Gets the device whose allocator holds the memory around a pointer, in use or free. Takes no lock, with one exception:
+// for an address in the reserved range of a BFC_BACKEND_HOST_VMM or BFC_BACKEND_CUDA_VMM allocator it waits for calls on
+// that device.
 //
 // @param out_device  Gets the ordinal; 0 on failure.
 // @return BFC_OK; BFC_ERROR_INVALID_POINTER if no allocator does; BFC_ERROR_INVALID_ARGUMENT; BFC_ERROR_BUSY in a
@@ -662,7 +660,7 @@ bfc_status_t bfc_trim(int32_t device,
 // If the allocator holds more than the new limit, it obtains no more memory, and what is wholly free is given back as by
 // bfc_trim, until at most `bytes` are held or nothing more is free. What cannot go back now, because it is in use or a
 // stream is being captured, stays held: a later bfc_trim gives it back once it is free. A region that another thread is
-// obtaining at this moment is still taken in. If the limit rises, requests that wait (retry_timeout_ms) are tried again.
+// obtaining at this moment is still added to the pool. If the limit rises, requests that wait (retry_timeout_ms) are tried again.
 //
 // Without BFC_ALLOW_GROWTH the next region is all that the limit leaves. A fragmentation_fraction is one of the new limit.
 //
@@ -670,7 +668,7 @@ bfc_status_t bfc_trim(int32_t device,
 //               is given back. A limit above what the backend has is valid: the backend then refuses. With
 //               BFC_BACKEND_HOST_VMM and BFC_BACKEND_CUDA_VMM it is rounded down to whole granules, and is at most the
 //               range of addresses that bfc_create reserved (256 or 64 times the first limit, within bounds);
-//               bytes_limit of bfc_stats is what counts.
+//               bfc_stats reports the resulting limit in bytes_limit.
 // @return BFC_OK; BFC_ERROR_BACKEND_FAILED or BFC_ERROR_OUT_OF_MEMORY (of host memory) if BFC_BACKEND_HOST_VMM cannot
 //         prepare for a higher limit, and the limit stays; the errors of every call.
 bfc_status_t bfc_set_memory_limit(int32_t device,

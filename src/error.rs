@@ -79,7 +79,7 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-const NO_HOST_MEMORY: &str = "out of host memory for the allocator's own books";
+const NO_HOST_MEMORY: &str = "out of host memory (allocator metadata)";
 
 impl From<HostMemoryExhausted> for Error {
     fn from(_: HostMemoryExhausted) -> Self {

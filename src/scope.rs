@@ -110,15 +110,20 @@ pub fn end() -> Result<(), Error> {
         Some(())
     };
     // A thread without a value is not given one for this.
-    let ended = if STACKS.get(|_| ()).is_some() { STACKS.update(end)? } else { None };
+    let ended = if STACKS.exists() { STACKS.update(end)? } else { None };
     ended.ok_or_else(|| {
         fail!(Error::InvalidArgument, "bfc_scope_end without a bfc_scope_begin in this thread")
     })
 }
 
-/// In a forked child: the scopes of other threads are not here.
+/// In a forked child: the scopes of other threads are not here. After a fork in a signal handler that interrupted a look at
+/// this thread's own they go on being counted, which costs time but nothing else.
 pub(crate) fn after_fork_in_child() {
-    OPEN.store(STACKS.get(|stack| stack.depth).unwrap_or(0), Relaxed);
+    match STACKS.get(|stack| stack.depth) {
+        Some(depth) => OPEN.store(depth, Relaxed),
+        None if STACKS.exists() => {}
+        None => OPEN.store(0, Relaxed),
+    }
 }
 
 /// Reads the path of this thread's scopes and the step of the innermost one, if it is in any. `read` must open and end

@@ -199,6 +199,9 @@ static void growth_and_failure(int32_t device) {
   ANY(bfc_free(device, ptr));
   ANY(bfc_free(device, live));
   OK(bfc_reset_stats(device));
+  OK(bfc_stats(device, &stats));
+  ANY(bfc_set_memory_limit(device, 0));
+  ANY(bfc_set_memory_limit(device, stats.bytes_limit));
 }
 
 static void in_streams(int32_t device) {

@@ -22,8 +22,8 @@ fn pointer(addr: u64) -> *mut c_void {
 /// @param out_ptr  Gets the address, a multiple of 256; NULL on failure. The memory belongs to the caller
 ///                 until bfc_free. Its contents are undefined.
 /// @return BFC_OK; BFC_ERROR_OUT_OF_MEMORY, BFC_ERROR_INVALID_ARGUMENT, BFC_ERROR_NO_ALLOCATOR,
-///         BFC_ERROR_BUSY (from a callback of this device's allocator, or where its backend takes memory from an
-///         allocator that waits for this one), BFC_ERROR_BACKEND_FAILED, BFC_ERROR_SHUTTING_DOWN,
+///         BFC_ERROR_BUSY (from a callback of this device's allocator, or where waiting would deadlock with an
+///         allocator that takes its regions from this one), BFC_ERROR_BACKEND_FAILED, BFC_ERROR_SHUTTING_DOWN,
 ///         BFC_ERROR_INTERNAL.
 ///
 /// # Safety

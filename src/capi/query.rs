@@ -93,9 +93,9 @@ pub unsafe extern "C" fn bfc_address_range(
     })
 }
 
-/// Gets the device whose allocator holds the memory around a pointer, in use or free. Does not wait for calls on any
-/// device, but for an address inside the reserved range of a BFC_BACKEND_HOST_VMM or BFC_BACKEND_CUDA_VMM allocator it
-/// waits for those on that device.
+/// Gets the device whose allocator holds the memory around a pointer, in use or free. Takes no lock, with one exception:
+/// for an address in the reserved range of a BFC_BACKEND_HOST_VMM or BFC_BACKEND_CUDA_VMM allocator it waits for calls on
+/// that device.
 ///
 /// @param out_device  Gets the ordinal; 0 on failure.
 /// @return BFC_OK; BFC_ERROR_INVALID_POINTER if no allocator does; BFC_ERROR_INVALID_ARGUMENT; BFC_ERROR_BUSY in a
@@ -130,7 +130,7 @@ pub unsafe extern "C" fn bfc_trim(device: i32, keep_bytes: u64, out_released: *m
 /// If the allocator holds more than the new limit, it obtains no more memory, and what is wholly free is given back as by
 /// bfc_trim, until at most `bytes` are held or nothing more is free. What cannot go back now, because it is in use or a
 /// stream is being captured, stays held: a later bfc_trim gives it back once it is free. A region that another thread is
-/// obtaining at this moment is still taken in. If the limit rises, requests that wait (retry_timeout_ms) are tried again.
+/// obtaining at this moment is still added to the pool. If the limit rises, requests that wait (retry_timeout_ms) are tried again.
 ///
 /// Without BFC_ALLOW_GROWTH the next region is all that the limit leaves. A fragmentation_fraction is one of the new limit.
 ///
@@ -138,7 +138,7 @@ pub unsafe extern "C" fn bfc_trim(device: i32, keep_bytes: u64, out_released: *m
 ///               is given back. A limit above what the backend has is valid: the backend then refuses. With
 ///               BFC_BACKEND_HOST_VMM and BFC_BACKEND_CUDA_VMM it is rounded down to whole granules, and is at most the
 ///               range of addresses that bfc_create reserved (256 or 64 times the first limit, within bounds);
-///               bytes_limit of bfc_stats is what counts.
+///               bfc_stats reports the resulting limit in bytes_limit.
 /// @return BFC_OK; BFC_ERROR_BACKEND_FAILED or BFC_ERROR_OUT_OF_MEMORY (of host memory) if BFC_BACKEND_HOST_VMM cannot
 ///         prepare for a higher limit, and the limit stays; the errors of every call.
 #[unsafe(no_mangle)]

@@ -181,8 +181,8 @@ pub struct bfc_options_t {
     pub fragmentation_fraction: f64,
     /// Bytes of the first region with growth; 0: 2 MiB.
     pub initial_region_bytes: u64,
-    /// Milliseconds to wait for another thread's free, or a higher limit, before failing; 0: fail at once. A backend
-    /// that refused is not asked again because the time is up.
+    /// Milliseconds to wait for another thread's free, or a higher limit, before failing; 0: fail at once. When the
+    /// time is up a backend that refused is not asked again.
     pub retry_timeout_ms: u32,
     /// 0.
     pub reserved: u32,

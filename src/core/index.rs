@@ -1,9 +1,9 @@
 //! The free chunks, ordered by (size, address): exact best fit.
 //!
 //! One treap (Seidel and Aragon, 1996) for each size class, linked through the chunks themselves, so
-//! that a free never needs memory. Priorities are a hash of the address, with the pool's seed, and are stored
-//! nowhere: so a tree has the same shape, whatever happened before. Real programs have about a hundred free chunks of nearly as many sizes: most trees are one
-//! chunk. Many chunks of one size make one deep tree, O(log n) as `std::set` has it.
+//! that a free never needs memory. Priorities are a hash of the address with the pool's seed, and are stored
+//! nowhere. So the shape of a tree depends only on its chunks and the seed. Real programs have about a hundred free chunks of
+//! nearly as many sizes: most trees are one chunk. Many chunks of one size make one deep tree, O(log n) as `std::set` has it.
 //!
 //! ```text
 //!   classes   . . # . # # . .      a bit for each class with a chunk

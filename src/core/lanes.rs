@@ -211,13 +211,16 @@ impl Lanes {
     }
 
     fn forgotten_from(&self, stream: Stream, first: u32) -> Option<Lane> {
-        let key = stream.key_of_forgotten(Lane(first));
-        let lane = lane_at(self.forgotten.first_from(&self.rows, key))?;
-        // A private pool's is of a name too, and work there waits for its release.
-        match self.row(lane).stream {
-            other if other == stream => Some(lane),
-            other if other.in_pool(0) == stream => self.next_forgotten_of(stream, lane),
-            _ => None,
+        let mut first = first;
+        loop {
+            let key = stream.key_of_forgotten(Lane(first));
+            let lane = lane_at(self.forgotten.first_from(&self.rows, key))?;
+            match self.row(lane).stream {
+                other if other == stream => return Some(lane),
+                // A private pool's has the name too, and its work waits for the pool's release.
+                other if other.in_pool(0) == stream => first = lane.0 + 1,
+                _ => return None,
+            }
         }
     }
 

@@ -137,7 +137,11 @@ impl Stamps {
 
     pub(super) fn restore_order(&mut self, chunks: &Chunks) {
         self.drop_outdated(chunks);
-        sort_by_key(self.queue.make_contiguous(), |entry| entry.0);
+        let queue = self.queue.make_contiguous();
+        // Mostly nothing was replaced, and heapsort takes as long for what is sorted.
+        if !queue.is_sorted_by_key(|entry| entry.0) {
+            sort_by_key(queue, |entry| entry.0);
+        }
     }
 
     /// Whether a chunk waits in the queue under its stamp.

@@ -122,7 +122,7 @@ pub(crate) fn destroy(slot: &Slot, forced: bool) -> Result<(), Error> {
     let pool = inner.pool.take();
     (inner.phase, inner.destroying) = (Phase::Empty, None);
     drop(guard);
-    // The books may be large: they are given back with the lock open. The backend is closed.
+    // The metadata may be large: it is given back with the lock open. The backend is closed.
     drop(pool);
     log::emit(
         Level::Info,

@@ -18,7 +18,7 @@ use crate::log::{self, Level};
 #[derive(Clone, Copy)]
 pub(super) struct Refusal {
     bytes: u64,
-    /// The backend could not but refuse, as it depends on another allocator that depends on this one.
+    /// The refusal comes from allocators that take their regions from each other.
     pub(super) is_circular: bool,
     /// The life of the backend's memory, and how often some of it had gone back, before the backend was asked.
     life: u64,
@@ -131,7 +131,9 @@ fn keep<'a>(mut guard: Guard<'a>, region: &Detached) -> Guard<'a> {
         return guard.talking(|| {
             log::emit(
                 Level::Error,
-                format_args!("device {device}: {bytes} bytes are lost: no host memory for their books"),
+                format_args!(
+                    "device {device}: {bytes} bytes are lost: out of host memory (allocator metadata)"
+                ),
             );
         });
     }

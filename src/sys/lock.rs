@@ -84,7 +84,7 @@ impl Lock {
     pub(crate) fn let_sleepers_in(&self) {
         let due = self.slept.load(Relaxed);
         for _ in 0..PATIENCE {
-            // Both count round.
+            // Both counters wrap around.
             if due.wrapping_sub(self.served.load(Relaxed)).cast_signed() <= 0 {
                 return;
             }

@@ -36,7 +36,7 @@ pub(crate) fn write_to_stderr<const PARTS: usize>(mut parts: [&str; PARTS]) {
                 }
                 left = left.min(parts.iter().map(|part| part.len()).sum());
             }
-            _ if std::io::Error::last_os_error().kind() == std::io::ErrorKind::Interrupted => {}
+            Err(_) if std::io::Error::last_os_error().kind() == std::io::ErrorKind::Interrupted => {}
             _ => return,
         }
     }

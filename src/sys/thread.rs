@@ -123,6 +123,11 @@ impl<T: Local> PerThread<T> {
         }
     }
 
+    /// Whether this thread has a value, in use or not.
+    pub(crate) fn exists(&self) -> bool {
+        self.present().is_some()
+    }
+
     /// This thread's value, if it has one; none for a signal handler that interrupted its use. `read` must not come
     /// back here.
     pub(crate) fn get<R>(&self, read: impl FnOnce(&T) -> R) -> Option<R> {
@@ -270,7 +275,7 @@ impl<T> Drop for InUse<'_, T> {
 extern "C" fn end<T: Local>(block: *mut c_void) {
     let block = block.cast::<Block<T>>();
     // SAFETY: called with a block that was taken, once, by the thread that took it.
-    let Block { taken, allocated, value, .. } = unsafe { &*block };
+    let Block { taken, allocated, in_use, value } = unsafe { &*block };
     // SAFETY: still this thread's own.
     unsafe { &*value.get() }.end();
     if *allocated {
@@ -280,6 +285,8 @@ extern "C" fn end<T: Local>(block: *mut c_void) {
     }
     // SAFETY: still this thread's own.
     unsafe { *value.get() = T::EMPTY };
+    // A signal handler may have ended the thread while it used the value.
+    in_use.store(false, Relaxed);
     taken.store(false, Release);
 }
 

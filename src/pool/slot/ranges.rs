@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering::SeqCst};
 pub(super) enum Place {
     Outside,
     Inside,
-    /// It takes a look at the chunks: in a part of a reserved range that may not be mapped, or nothing could be
+    /// The chunks must be searched with the lock held: in a part of a reserved range that may not be mapped, or nothing could be
     /// published for want of host memory.
     Unknown,
 }

@@ -54,9 +54,11 @@ pub(super) fn mark_circle(slot: *const Slot) {
     calls_from(innermost()).take_while(|call| call.slot != slot).for_each(|call| call.is_in_circle.set(true));
 }
 
-/// Whether the innermost call of this thread is in a circle.
+/// Whether the innermost call of this thread is in a circle, and within another call: then nothing comes of waiting after it.
+/// The outermost call keeps no other waiting once it has ended.
 pub(in crate::pool) fn is_in_circle() -> bool {
-    calls_from(innermost()).next().is_some_and(|call| call.is_in_circle.get())
+    let mut calls = calls_from(innermost());
+    calls.next().is_some_and(|call| call.is_in_circle.get()) && calls.next().is_some()
 }
 
 /// A wait of a thread in calls, in a frame of that thread. Read and changed with the registry locked only.

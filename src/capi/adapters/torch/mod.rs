@@ -12,7 +12,7 @@ use crate::capi::answer::or_log;
 use crate::capi::quiet;
 use crate::capi::types::bfc_stream_t;
 use crate::device::Device;
-use crate::error::{Error, fail};
+use crate::error::{Error, fail, unsaid};
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 
@@ -101,9 +101,10 @@ pub extern "C" fn bfc_torch_memory_fraction(fraction: f64, device: c_int) {
                 device.ordinal()
             ));
         }
-        match device.create_with_fraction(fraction, wish) {
-            Err(Error::AlreadyExists) => device.limit_to_fraction(fraction, wish),
-            done => done,
+        match unsaid(|| device.create_with_fraction(fraction, wish)) {
+            Ok(()) => Ok(()),
+            Err(failure) if failure.is(Error::AlreadyExists) => device.limit_to_fraction(fraction, wish),
+            Err(failure) => Err(failure.say()),
         }
     });
 }
