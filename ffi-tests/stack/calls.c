@@ -150,6 +150,8 @@ static void reports(int32_t device, void *live) {
   AS(BFC_ERROR_INVALID_POINTER, bfc_address_range(device, text, &chunk, &bytes, &region, &region_bytes));
   AS(BFC_ERROR_INVALID_POINTER, bfc_owner(text, &owner));
   OK(bfc_stats(device, &stats));
+  ANY(bfc_set_memory_limit(device, 0));
+  ANY(bfc_set_memory_limit(device, stats.bytes_limit));
   OK(bfc_check(device));
   OK(bfc_occupancy(device, text, sizeof(text), &bytes));
   OK(bfc_memory_map(device, text, sizeof(text), &bytes));
@@ -199,9 +201,6 @@ static void growth_and_failure(int32_t device) {
   ANY(bfc_free(device, ptr));
   ANY(bfc_free(device, live));
   OK(bfc_reset_stats(device));
-  OK(bfc_stats(device, &stats));
-  ANY(bfc_set_memory_limit(device, 0));
-  ANY(bfc_set_memory_limit(device, stats.bytes_limit));
 }
 
 static void in_streams(int32_t device) {

@@ -16,6 +16,7 @@ use crate::core::units::{UNIT, round_up, round_up_to_512};
 use crate::error::{Error, Unsaid, fail, keeping_last_error};
 use crate::log::{self, Level};
 use crate::report;
+use crate::sys::HostMemoryExhausted;
 use crate::sys::clock::Deadline;
 use std::time::Duration;
 
@@ -519,12 +520,7 @@ fn give_up(mut guard: Guard<'_>, want: &Want<'_>) -> Error {
     guard.arena.count_failure(want.requested, verdict.cause());
     let error = fail!(Error::OutOfMemory, "{}: {verdict}", guard.name);
     if guard.report_failures && log::is_wanted(Level::Error) && report::failure::is_due() {
-        let snapshot = PoolSnapshot::of(&guard);
-        drop(guard);
-        let text = snapshot.and_then(|snapshot| {
-            report::to_string(|out| report::failure::write(out, &snapshot.subject(), Some(&verdict)))
-        });
-        match text {
+        match failure_report(guard, &verdict) {
             Ok(text) => log::emit_text(Level::Error, &text),
             Err(_) => {
                 log::emit(Level::Error, format_args!("no host memory for the report of a failed request"))
@@ -532,6 +528,16 @@ fn give_up(mut guard: Guard<'_>, want: &Want<'_>) -> Error {
         }
     }
     error
+}
+
+#[inline(never)]
+fn failure_report(
+    guard: Guard<'_>,
+    verdict: &report::failure::Verdict,
+) -> Result<String, HostMemoryExhausted> {
+    let snapshot = PoolSnapshot::of(&guard)?;
+    drop(guard);
+    report::to_string(|out| report::failure::write(out, &snapshot.subject(), Some(verdict)))
 }
 
 /// Takes a chunk back.

@@ -5,7 +5,7 @@ use super::slot::{Guard, Slot};
 use crate::core::snapshot::{Room, Snapshot};
 use crate::error::Error;
 use crate::report::{Guarding, Subject};
-use crate::sys::HostMemoryExhausted;
+use crate::sys::{HostMemoryExhausted, try_box};
 
 /// What reports tell of a pool, as it was at one moment.
 pub(crate) struct PoolSnapshot {
@@ -61,9 +61,11 @@ impl PoolSnapshot {
         PoolSnapshot { device: 0, backend: "", name, guards: None, last, arena }
     }
 
-    /// A copy that is made while the lock is held, for a report of this very moment.
-    pub(super) fn of(guard: &Guard<'_>) -> Result<Self, HostMemoryExhausted> {
-        let mut snapshot = PoolSnapshot::new();
+    /// A copy that is made while the lock is held, for a report of this very moment. Its memory is obtained with the lock
+    /// held too. On the heap, for a request that fails has used some of the stack already.
+    #[inline(never)]
+    pub(super) fn of(guard: &Guard<'_>) -> Result<Box<Self>, HostMemoryExhausted> {
+        let mut snapshot = try_box(PoolSnapshot::new())?;
         snapshot.make_room(&guard.snapshot_room())?;
         if snapshot.copy(guard) { Ok(snapshot) } else { Err(HostMemoryExhausted) }
     }
