@@ -54,6 +54,9 @@ pub fn make_room_for_trace(args: &Run) -> Result<()> {
         ));
         return Ok(());
     }
+    if !is_trace(&head(&file)?) {
+        bail!("--trace {name}: the file is there and is not a trace; remove it, or name another");
+    }
     match fs::remove_file(&file) {
         Err(error) if error.kind() != ErrorKind::NotFound => {
             return Err(error).with_context(|| format!("--trace {name}: the old file cannot be removed"));
@@ -62,6 +65,27 @@ pub fn make_room_for_trace(args: &Run) -> Result<()> {
     }
     let tried = File::create_new(&file).and_then(|_| fs::remove_file(&file));
     tried.with_context(|| format!("--trace {name}: no file can be made there; name another"))
+}
+
+/// Whether a file begins as a trace does, or has nothing in it: what else a user names by mistake must stay. `#` and `%` alone
+/// begin scripts and documents too.
+fn is_trace(head: &[u8]) -> bool {
+    let mut lines = head.split(|byte| *byte == b'\n');
+    match lines.find(|line| !line.starts_with(b"# ")).unwrap_or_default() {
+        [0, ..] | [b'+' | b'-' | b'!', b' ', b'0'..=b'9', ..] => true,
+        line => head.is_empty() || line.starts_with(b"%bfc-trace "),
+    }
+}
+
+/// What a file begins with; nothing if it is not there.
+fn head(file: &Path) -> Result<Vec<u8>> {
+    let mut head = Vec::new();
+    match File::open(file) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(head),
+        opened => opened.and_then(|file| file.take(4096).read_to_end(&mut head)),
+    }
+    .with_context(|| format!("cannot read {}", file.display()))?;
+    Ok(head)
 }
 
 /// Neither a folder nor a device.

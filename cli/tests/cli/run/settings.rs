@@ -82,7 +82,7 @@ fn what_no_option_says_stays() {
 fn a_trace_is_written_anew_and_not_lost_for_nothing() {
     let folder = folder("traces");
     let trace = folder.join("old.trace");
-    fs::write(&trace, "# old\n").expect("writable");
+    fs::write(&trace, "# old\n+ 0 5 0\n").expect("writable");
     let path = trace.display().to_string();
     let Some(mut command) = run(&["--trace", &path, "no-such-program"]) else { return };
     run_to(127, &mut command);
@@ -99,6 +99,33 @@ fn a_trace_is_written_anew_and_not_lost_for_nothing() {
         let mut command = run(&["--trace", path, "true"]).expect("there was a compiler before");
         let (_, error) = run_to(125, &mut command);
         assert!(error.contains(path) && error.contains(words), "{error}");
+    }
+}
+
+#[test]
+fn a_file_that_is_no_trace_is_not_removed() {
+    let file = folder("no_traces").join("named");
+    let path = file.display().to_string();
+    let cases: [(&[u8], bool); 10] = [
+        (b"import torch\n", false),
+        (b"#!/usr/bin/env python3\nimport torch\n", false),
+        (b"# Trains it.\nimport torch\n", false),
+        (b"%PDF-1.7\n", false),
+        (b"\n", false),
+        (b"", true),
+        (b"\0\0\0", true),
+        (b"# step 1\n+ 0 5 0\n", true),
+        (b"! 5 0\n", true),
+        (b"%bfc-trace 1 process=0 started=0\n", true),
+    ];
+    for (content, is_removed) in cases {
+        fs::write(&file, content).expect("writable");
+        let Some(mut command) = run(&["--trace", &path, "true"]) else { return };
+        let (_, error) = run_to(if is_removed { 0 } else { 125 }, &mut command);
+        let refusal =
+            format!("bfc: --trace {path}: the file is there and is not a trace; remove it, or name another");
+        assert_eq!(file.exists(), !is_removed, "{error}");
+        assert_eq!(error.starts_with(&refusal), !is_removed, "{error}");
     }
 }
 
