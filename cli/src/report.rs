@@ -4,7 +4,7 @@
 #[allow(dead_code)] // The interposer's part of it.
 mod counters;
 
-use std::fmt::Write;
+use std::fmt::{Display, Write};
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -18,6 +18,9 @@ use crate::process;
 use counters::{ENDED, REPLACED, Record};
 
 pub use counters::MAGIC;
+
+/// The size of a record.
+pub const BYTES: usize = size_of::<Record>();
 
 /// What a record of any version begins with.
 const FAMILY: &[u8] = b"libbfc counters ";
@@ -40,44 +43,56 @@ The state of a process is one of
 
 /// Prints the summary of each process in the file.
 pub fn report(args: &Report, output: &mut Output) -> Result<()> {
-    let records = read(&args.file)?;
+    let (records, end) = read(&args.file)?;
     if records.is_empty() {
-        return output.write("no process has allocated yet\n");
+        end?;
+        return output.write("no process has used the pool yet; `bfc run --check` shows why\n");
     }
     let mut text = String::new();
     for record in &records {
         let gap = if text.is_empty() { "" } else { "\n" };
         let _ = write!(text, "{gap}{}", summary(record));
     }
-    output.write(&text)
+    output.write(&text)?;
+    end
 }
 
-/// All records of the file.
-fn read(path: &Path) -> Result<Vec<Record>> {
+/// The records of the file up to the first that is damaged, and what is wrong with that.
+fn read(path: &Path) -> Result<(Vec<Record>, Result<()>)> {
     let name = path.display();
     let mut file = File::open(path).with_context(|| format!("cannot open {name}"))?;
     let mut records = Vec::new();
     loop {
-        let mut bytes = Vec::with_capacity(size_of::<Record>());
-        let read = file.by_ref().take(size_of::<Record>() as u64).read_to_end(&mut bytes);
+        let mut bytes = Vec::with_capacity(BYTES);
+        let read = file.by_ref().take(BYTES as u64).read_to_end(&mut bytes);
         read.with_context(|| format!("cannot read {name}"))?;
         if bytes.is_empty() {
-            return Ok(records);
+            return Ok((records, Ok(())));
         }
-        if !bytes.starts_with(&MAGIC) {
-            if bytes.starts_with(FAMILY) {
-                bail!("{name} is of another version of libbfc; use the bfc command of that version");
-            }
-            bail!("{name} is no report; name the FILE of bfc run --report=FILE");
-        }
-        if bytes.len() < size_of::<Record>() {
-            // It is being appended, or the disk had no room for it.
-            return Ok(records);
+        if let Err(error) = check(&bytes, &name, records.len() + 1) {
+            return Ok((records, Err(error)));
         }
         records.try_reserve(1).with_context(|| format!("no host memory for all of {name}"))?;
         // SAFETY: as many bytes as it has, and any are a record.
         records.push(unsafe { bytes.as_ptr().cast::<Record>().read_unaligned() });
     }
+}
+
+/// Whether these are a record, the how manyth of the file.
+fn check(bytes: &[u8], name: &dyn Display, number: usize) -> Result<()> {
+    if bytes.starts_with(FAMILY) && !bytes.starts_with(&MAGIC) {
+        bail!("{name} is of another version of libbfc; use the bfc command of that version");
+    }
+    if !bytes.starts_with(&MAGIC) && number == 1 {
+        bail!("{name} is no report; name the FILE of bfc run --report=FILE");
+    }
+    if !bytes.starts_with(&MAGIC) || bytes.len() < BYTES {
+        bail!(
+            "record {number} of {name} is damaged, and none behind it can be read; remove the file before the next \
+             run, or name another"
+        );
+    }
+    Ok(())
 }
 
 fn summary(record: &Record) -> String {

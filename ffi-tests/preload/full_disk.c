@@ -1,4 +1,5 @@
-/* A disk that has room for so many times as FULL_DISK_AFTER says: preloaded before the interposer.
+/* A disk that has room for so many times as FULL_DISK_AFTER says, and for half of a record of counters if FULL_DISK_CUTS is
+ * set: preloaded with the interposer.
  *
  * SPDX-License-Identifier: Apache-2.0 OR MIT
  */
@@ -7,13 +8,21 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <sys/types.h>
+#include <unistd.h>
 
 int posix_fallocate(int file, off_t offset, off_t length) {
   static int left = -1;
   int (*real)(int, off_t, off_t);
   if (left < 0) left = atoi(getenv("FULL_DISK_AFTER"));
+  if (length == 0) return EINVAL;
   if (left == 0) return ENOSPC;
   left--;
   *(void **)&real = dlsym(RTLD_NEXT, "posix_fallocate");
   return real(file, offset, length);
+}
+
+ssize_t write(int file, const void *bytes, size_t length) {
+  ssize_t (*real)(int, const void *, size_t);
+  *(void **)&real = dlsym(RTLD_NEXT, "write");
+  return real(file, bytes, length == 8192 && getenv("FULL_DISK_CUTS") ? length / 2 : length);
 }

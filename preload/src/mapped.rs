@@ -43,7 +43,7 @@ impl Mapped {
         let identity = file.identity()?;
         drop(file);
         let mut mapped = Mapped { path, identity, length: 0, window: Window::NONE };
-        if let Err(error) = mapped.grow(0) {
+        if let Err(error) = mapped.grow(1) {
             // SAFETY: the path is NUL-terminated.
             mapped.path.to(|path| unsafe { libc::unlink(path.as_ptr()) });
             return Err(error);
@@ -88,9 +88,8 @@ impl Mapped {
         let used = (self.length - start) as usize;
         let least = (used + bytes).next_multiple_of(page as usize) as u64;
         // On a full disk there may be room for a little.
-        let taken =
-            [STEP.max(least), least].into_iter().map(|step| reserve(&file, start, step).map(|()| step));
-        let step = taken.reduce(Result::or).unwrap_or(Err(libc::EINVAL))?;
+        let take = |step| reserve(&file, start, step).map(|()| step);
+        let step = take(STEP.max(least)).or_else(|first| take(least).map_err(|_| first))?;
         let (protection, offset) = (libc::PROT_READ | libc::PROT_WRITE, start as libc::off_t);
         // SAFETY: a new mapping, where the system likes.
         let mapping = unsafe {

@@ -258,7 +258,13 @@ fn create() -> Option<&'static Record> {
     let mapped = append(&path, unsafe { &*own });
     // SAFETY: mapped above, and not used any more.
     unsafe { libc::munmap(memory, BYTES) };
-    mapped.inspect_err(|error| text::complain(format_args!("there is no report {path}: {error}"))).ok()
+    mapped
+        .inspect_err(|error| {
+            text::complain(format_args!(
+                "cannot write the report {path}: {error}; the program runs without it"
+            ))
+        })
+        .ok()
 }
 
 /// Appends the record to the file, and maps it there.
@@ -269,6 +275,9 @@ fn append(path: &FileName, record: &Record) -> Result<&'static Record, Failure> 
     }
     // SAFETY: no preconditions.
     let end = unsafe { libc::lseek(file.0, 0, libc::SEEK_END) };
+    if end % BYTES as libc::off_t != 0 {
+        return Err(Failure::Damaged);
+    }
     mapped::check_limit(u64::try_from(end).unwrap_or(0) + BYTES as u64)?;
     // In one call: the system gives each process that appends a place of its own.
     // SAFETY: as many bytes are valid for reading.
@@ -279,7 +288,17 @@ fn append(path: &FileName, record: &Record) -> Result<&'static Record, Failure> 
     // SAFETY: no preconditions.
     let end = unsafe { libc::lseek(file.0, 0, libc::SEEK_CUR) };
     let start = end - written as libc::off_t;
-    if written as usize != BYTES || start % BYTES as libc::off_t != 0 {
+    if written as usize != BYTES {
+        // A part of a record would spoil the file for all that come later.
+        // What follows it is another process's.
+        // SAFETY: no preconditions.
+        if unsafe { libc::lseek(file.0, 0, libc::SEEK_END) } == end {
+            // SAFETY: as above.
+            unsafe { libc::ftruncate(file.0, start) };
+        }
+        return Err(libc::ENOSPC.into());
+    }
+    if start % BYTES as libc::off_t != 0 {
         return Err(Failure::Damaged);
     }
     let page = mapped::page() as libc::off_t;

@@ -264,7 +264,7 @@ fn create(path: FileName) -> Option<Mapped> {
     }
     let failed = |error: &c_int| {
         let why = io::Error::from_raw_os_error(*error);
-        text::complain(format_args!("there is no trace {path}: {why}"));
+        text::complain(format_args!("cannot write the trace {path}: {why}; the program runs without it"));
     };
     tried.inspect_err(failed).ok()
 }

@@ -25,11 +25,17 @@ pub fn check_report(args: &Run) -> Result<()> {
     check_kind(&file).with_context(|| format!("--report={name}"))?;
     let opened = OpenOptions::new().read(true).append(true).create(true).open(&file);
     let mut head = Vec::new();
-    opened
-        .and_then(|file| file.take(report::MAGIC.len() as u64).read_to_end(&mut head))
+    let length = opened
+        .and_then(|file| {
+            (&file).take(report::MAGIC.len() as u64).read_to_end(&mut head)?;
+            Ok(file.metadata()?.len())
+        })
         .with_context(|| format!("--report={name}: cannot be written; name another file"))?;
     if !head.is_empty() && head != report::MAGIC {
         bail!("--report={name}: the file is there, and is no report; remove it, or name another");
+    }
+    if length % report::BYTES as u64 != 0 {
+        bail!("--report={name}: a record is cut off in the file; remove it, or name another");
     }
     // Only where it is this process's own: another may be about to write.
     if head.is_empty() && file != named {
@@ -91,7 +97,7 @@ fn head(file: &Path) -> Result<Vec<u8>> {
 /// Neither a folder nor a device.
 fn check_kind(file: &Path) -> Result<()> {
     match fs::metadata(file) {
-        Ok(found) if !found.is_file() => bail!("this is no file; name another"),
+        Ok(found) if !found.is_file() => bail!("not a regular file; name another"),
         _ => Ok(()),
     }
 }

@@ -1,6 +1,5 @@
 //! `bfc report` with files that no interposer wrote. The real ones are in the suite `preload`.
 
-use std::fs;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixDatagram;
 
@@ -36,10 +35,23 @@ fn what_is_no_report_is_refused() {
 #[test]
 fn a_report_without_processes_says_so() {
     let path = file("empty.report", "").display().to_string();
-    assert_eq!(reported(0, &path).0, "no process has allocated yet\n");
-    // The record of one that the disk had no room for.
-    fs::write(&path, HEAD).expect("writable");
-    assert_eq!(reported(0, &path).0, "no process has allocated yet\n");
+    let said = "no process has used the pool yet; `bfc run --check` shows why\n";
+    assert_eq!(reported(0, &path).0, said);
+}
+
+#[test]
+fn what_is_before_a_damaged_record_is_shown() {
+    let mut record = HEAD.to_vec();
+    record.resize(8192, 0);
+    for (whole, rest) in [(0, HEAD), (2, HEAD), (2, b"?".as_slice()), (1, &[0; 8192])] {
+        let content = [&record.repeat(whole), rest].concat();
+        let path = file("damaged.report", content).display().to_string();
+        let (said, error) = reported(1, &path);
+        assert_eq!(said.matches("process 0: ").count(), whole, "{said}");
+        let wanted =
+            format!("bfc: record {} of {path} is damaged, and none behind it can be read; remove", whole + 1);
+        assert!(error.starts_with(&wanted), "{error}");
+    }
 }
 
 #[test]

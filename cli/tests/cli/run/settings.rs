@@ -94,7 +94,7 @@ fn a_trace_is_written_anew_and_not_lost_for_nothing() {
 
     let inside = folder.join("none/of.trace").display().to_string();
     for (path, words) in
-        [(&*folder.display().to_string(), "this is no file"), (&inside, "no file can be made there")]
+        [(&*folder.display().to_string(), "not a regular file"), (&inside, "no file can be made there")]
     {
         let mut command = run(&["--trace", path, "true"]).expect("there was a compiler before");
         let (_, error) = run_to(125, &mut command);
@@ -164,10 +164,14 @@ fn a_report_that_cannot_be_kept_is_told_before_the_program_runs() {
     let folder = folder("reports");
     let notes = folder.join("notes").display().to_string();
     fs::write(&notes, "some notes\n").expect("writable");
+    let cut = folder.join("cut").display().to_string();
+    fs::write(&cut, b"libbfc counters 1, one record a process; read by: bfc report\n\0\0\0")
+        .expect("writable");
     for (path, words) in [
         ("/nonexistent/f", "cannot be written; name another file: No such file or directory"),
-        (&folder.display().to_string(), "this is no file; name another"),
+        (&folder.display().to_string(), "not a regular file; name another"),
         (&notes, "the file is there, and is no report; remove it, or name another"),
+        (&cut, "a record is cut off in the file; remove it, or name another"),
     ] {
         let option = format!("--report={path}");
         let Some(mut command) = run(&[&option, "echo", "ran"]) else { return };
@@ -185,7 +189,7 @@ fn a_report_that_cannot_be_kept_is_told_before_the_program_runs() {
     new("new.%p");
     let names: Vec<_> =
         fs::read_dir(&folder).expect("it is there").map(|file| file.expect("a name").file_name()).collect();
-    assert_eq!(names.len(), 2, "{names:?}");
+    assert_eq!(names.len(), 3, "{names:?}");
 }
 
 #[test]
