@@ -14,7 +14,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 
 use crate::output::Output;
-use crate::process;
+use crate::process::{self, Liveness};
 use counters::{ENDED, REPLACED, Record};
 
 pub use counters::MAGIC;
@@ -38,8 +38,8 @@ The state of a process is one of
   running    it is alive: the counters are those of this moment
   ended      by exit, or by returning from main
   replaced   it executed another program (exec), which has a record of its own if it allocates
-  killed     it is gone, and never came to its end: a signal (kill, abort, a crash) or _exit
-  unknown    it ran on another machine, before the last restart, or in another container";
+  killed     ended by a signal (kill, abort, a crash) or _exit, without its exit handlers
+  unknown    it ran on another machine, before the last restart, or in another container, or /proc hides it";
 
 /// Prints the summary of each process in the file.
 pub fn report(args: &Report, output: &mut Output) -> Result<()> {
@@ -129,10 +129,11 @@ fn state(record: &Record) -> (&'static str, &'static str) {
         _ if record.namespace != process::namespace() => {
             ("unknown", "it runs or ran in another container, and has not come to its end")
         }
-        _ if process::is_alive(record.process, record.started) => {
-            ("running", "the counters are those of now")
-        }
-        _ => ("killed", "it never came to its end: a signal (kill, abort, a crash) or _exit"),
+        _ => match process::liveness(record.process, record.started) {
+            Liveness::Running => ("running", "the counters are those of now"),
+            Liveness::Unknown => ("unknown", "the system does not tell whether it still runs"),
+            Liveness::Ended => ("killed", "ended by a signal or _exit, without its exit handlers"),
+        },
     }
 }
 

@@ -40,6 +40,11 @@ static void say_ready(void) {
 
 static void ends(void) { work(); }
 
+static void removes_its_trace(void) {
+  work();
+  SAME(unlink(getenv("BFC_PRELOAD_TRACE")), 0);
+}
+
 static void aborts(void) {
   work();
   abort();
@@ -172,6 +177,7 @@ static const struct {
   const char *name;
   void (*run)(void);
 } cases[] = {{"ends", ends},
+             {"removes_its_trace", removes_its_trace},
              {"aborts", aborts},
              {"aborts_out_of_memory", aborts_out_of_memory},
              {"crashes", crashes},

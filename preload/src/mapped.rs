@@ -69,15 +69,13 @@ impl Mapped {
         Ok(())
     }
 
-    /// Cuts off what is not written. Later lines are still taken.
-    pub(crate) fn trim(&mut self) {
+    /// Cuts off what is not written. Later lines are still taken. An error if the file is no longer at its path.
+    pub(crate) fn trim(&mut self) -> Result<(), c_int> {
         self.unmap();
-        if let Ok(file) = self.open()
-            && let Ok(length) = libc::off_t::try_from(self.length)
-        {
-            // SAFETY: a descriptor of the file, of which nothing is mapped any more.
-            unsafe { libc::ftruncate(file.0, length) };
-        }
+        let file = self.open()?;
+        let length = libc::off_t::try_from(self.length).map_err(|_| libc::EFBIG)?;
+        // SAFETY: a descriptor of the file, of which nothing is mapped any more.
+        if unsafe { libc::ftruncate(file.0, length) } == 0 { Ok(()) } else { Err(last_error()) }
     }
 
     /// Maps the part behind what is written, with room for so many bytes.

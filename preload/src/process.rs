@@ -29,19 +29,29 @@ pub(crate) fn started() -> u64 {
     std::str::from_utf8(field).ok().and_then(|field| field.parse().ok()).unwrap_or(0)
 }
 
+/// The inode of its namespace of process numbers; 0 where /proc does not tell.
+pub(crate) fn namespace() -> u64 {
+    let mut status = std::mem::MaybeUninit::<libc::stat>::zeroed();
+    // SAFETY: the path is NUL-terminated, and the struct is valid for writing.
+    unsafe { libc::stat(c"/proc/self/ns/pid".as_ptr(), status.as_mut_ptr()) };
+    // SAFETY: zeros are a struct too.
+    unsafe { status.assume_init() }.st_ino
+}
+
+/// Which start of the machine this is; empty where /proc does not tell.
+pub(crate) fn boot(buffer: &mut [u8; 40]) -> &str {
+    std::str::from_utf8(read(c"/proc/sys/kernel/random/boot_id", buffer)).unwrap_or_default().trim_end()
+}
+
 /// Writes into an empty record whose it is.
 pub(crate) fn sign(record: &mut Record) {
     record.magic = MAGIC;
     record.process = process().unsigned_abs();
     record.started = started();
-    let mut status = std::mem::MaybeUninit::<libc::stat>::zeroed();
-    // SAFETY: the path is NUL-terminated, and the struct is valid for writing.
-    unsafe { libc::stat(c"/proc/self/ns/pid".as_ptr(), status.as_mut_ptr()) };
-    // SAFETY: zeros are a struct too.
-    record.namespace = unsafe { status.assume_init() }.st_ino;
+    record.namespace = namespace();
     // SAFETY: nothing is written without a pointer.
     record.began = u64::try_from(unsafe { libc::time(std::ptr::null_mut()) }).unwrap_or(0);
-    read(c"/proc/sys/kernel/random/boot_id", &mut record.boot);
+    boot(&mut record.boot);
     let length = read(c"/proc/self/cmdline", &mut record.program).len();
     // Each word ends with a NUL.
     for byte in record.program.iter_mut().take(length.saturating_sub(1)).filter(|byte| **byte == 0) {

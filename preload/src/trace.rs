@@ -15,7 +15,7 @@ use spin::Mutex;
 
 use crate::file_name::FileName;
 use crate::mapped::Mapped;
-use crate::process::started;
+use crate::process::{boot, namespace, started};
 use crate::text::{self, Line, process};
 use crate::{lock, settings};
 
@@ -199,9 +199,21 @@ pub(crate) fn finish() {
     if let Some(mut place) = lock::soon(&RECORDER)
         && let Some(recorder) = place.as_mut()
     {
-        recorder.file.trim();
+        let trimmed = recorder.file.trim();
+        let path = &recorder.file.path;
+        match trimmed {
+            Ok(()) => {}
+            Err(libc::ENOENT | libc::ESTALE) => text::complain(format_args!(
+                "the trace {path} was removed or replaced while the program ran: what was recorded is lost"
+            )),
+            Err(error) => {
+                let why = io::Error::from_raw_os_error(error);
+                text::complain(format_args!(
+                    "the trace {path} ends with zero bytes, which cannot be cut off: {why}"
+                ));
+            }
+        }
         if lost() != 0 {
-            let path = &recorder.file.path;
             text::complain(format_args!("the trace {path} is incomplete: {} events are not in it", lost()));
         }
     }
@@ -211,8 +223,12 @@ impl Recorder {
     fn new() -> Option<Self> {
         let file = create(settings::file(TRACE)?)?;
         let mut recorder = Recorder { file, next_id: 0, live: HashMap::new(), streams: Vec::new() };
-        let (process, started) = (process(), started());
-        recorder.write(format_args!("%bfc-trace 1 process={process} started={started}"))?;
+        let (process, started, namespace) = (process(), started(), namespace());
+        let mut buffer = [0; 40];
+        let boot = boot(&mut buffer);
+        recorder.write(format_args!(
+            "%bfc-trace 1 process={process} started={started} boot={boot} namespace={namespace}"
+        ))?;
         Some(recorder)
     }
 

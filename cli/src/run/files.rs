@@ -3,7 +3,7 @@
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
-use std::io::{ErrorKind, Read};
+use std::io::{ErrorKind, Read, Seek, SeekFrom};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process;
@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail};
 
 use super::Run;
 use crate::output;
-use crate::process::is_alive;
+use crate::process::{self as processes, Liveness};
 use crate::report;
 
 /// Looks whether counters can be kept in the file of --report. It may have those of others in it.
@@ -53,14 +53,25 @@ pub fn make_room_for_trace(args: &Run) -> Result<()> {
     let file = expanded(named);
     let name = file.display();
     check_kind(&file).with_context(|| format!("--trace {name}"))?;
-    if let Some(process) = writer(&file) {
-        output::complain(format_args!(
-            "note: {name} is the trace of process {process}, which runs; this one is {name}.PID (%p in the name gives \
-             each process its own)"
-        ));
-        return Ok(());
+    let head = head(&file)?;
+    if let Some((process, liveness)) = writer(&head) {
+        let runs = match liveness {
+            Liveness::Running => Some("which runs"),
+            // A normal end cuts the zero bytes off.
+            Liveness::Unknown if ends_with_zero(&file) => {
+                Some("which may still run, in another container or on another machine (if not, remove it)")
+            }
+            _ => None,
+        };
+        if let Some(runs) = runs {
+            output::complain(format_args!(
+                "note: {name} is the trace of process {process}, {runs}; this one is {name}.PID (%p in the name gives \
+                 each process its own)"
+            ));
+            return Ok(());
+        }
     }
-    if !is_trace(&head(&file)?) {
+    if !is_trace(&head) {
         bail!("--trace {name}: the file is there and is not a trace; remove it, or name another");
     }
     match fs::remove_file(&file) {
@@ -102,15 +113,26 @@ fn check_kind(file: &Path) -> Result<()> {
     }
 }
 
-/// The process that writes a trace just now, as the first line has it: `%bfc-trace 1 process=PID started=TICKS`.
-fn writer(file: &Path) -> Option<u32> {
-    let mut head = Vec::new();
-    File::open(file).ok()?.take(256).read_to_end(&mut head).ok()?;
+/// The process that wrote a trace, as the first line has it: `%bfc-trace 1 process=PID started=TICKS boot=ID
+/// namespace=INODE`. Of other machines' and containers' processes nothing is known here.
+fn writer(head: &[u8]) -> Option<(u32, Liveness)> {
     let line = str::from_utf8(head.split(|byte| *byte == b'\n').next()?).ok()?;
     let line = line.strip_prefix("%bfc-trace ")?;
     let field = |name: &str| line.split(' ').find_map(|field| field.strip_prefix(name));
     let (process, started) = (field("process=")?.parse().ok()?, field("started=")?.parse().ok()?);
-    is_alive(process, started).then_some(process)
+    let boot = processes::boot();
+    let is_here = field("boot=") == Some(String::from_utf8_lossy(&boot).trim_end())
+        && field("namespace=") == Some(&processes::namespace().to_string());
+    Some((process, if is_here { processes::liveness(process, started) } else { Liveness::Unknown }))
+}
+
+fn ends_with_zero(file: &Path) -> bool {
+    let last = || {
+        let (mut file, mut last) = (File::open(file)?, [0]);
+        file.seek(SeekFrom::End(-1))?;
+        file.read_exact(&mut last).map(|()| last)
+    };
+    last().is_ok_and(|last: [u8; 1]| last == [0])
 }
 
 /// The name as the interposer reads it (preload/src/settings.rs), in this process, whose number the program will have.

@@ -2,7 +2,8 @@
 
 use std::env;
 use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::OsStrExt;
+use std::iter;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{self, Path};
 
 use anyhow::{Context, Result, bail};
@@ -93,8 +94,20 @@ fn in_front(library: &Path, old: Option<&OsStr>) -> Result<OsString> {
     Ok(value)
 }
 
+/// From the root. The interposer replaces `%` in it, but the folder's name is to stay.
 fn absolute(file: &Path) -> Result<path::PathBuf> {
-    path::absolute(file).with_context(|| format!("cannot tell where {} is", file.display()))
+    let joined = match file.is_absolute() {
+        true => Ok(file.to_owned()),
+        false => env::current_dir().map(|folder| doubled(&folder).join(file)),
+    };
+    joined.and_then(path::absolute).with_context(|| format!("cannot tell where {} is", file.display()))
+}
+
+/// With `%%` for each `%`.
+fn doubled(folder: &Path) -> path::PathBuf {
+    let bytes = folder.as_os_str().as_bytes();
+    let doubled = bytes.iter().flat_map(|&byte| iter::repeat_n(byte, if byte == b'%' { 2 } else { 1 }));
+    OsString::from_vec(doubled.collect()).into()
 }
 
 #[cfg(test)]
@@ -108,6 +121,11 @@ mod tests {
         assert_eq!(value(None), library);
         assert_eq!(value(Some("")), library);
         assert_eq!(value(Some("a.so b.so")), "/opt/lib/libbfc_preload.so:a.so b.so");
+    }
+
+    #[test]
+    fn a_folder_with_a_percent_sign_stays() {
+        assert_eq!(doubled(Path::new("/a%p/50%%/b")), Path::new("/a%%p/50%%%%/b"));
     }
 
     #[test]

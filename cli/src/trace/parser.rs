@@ -253,6 +253,6 @@ fn numbers<'a, const N: usize>(
     }
     match fields.take_while(|field| *field != "#").find(|field| !field.contains('=')) {
         None => Ok(values),
-        Some(field) => Err(format!("{field:?} is too much; the line is '{letter} {}'", names.join(" "))),
+        Some(field) => Err(format!("unexpected field {field:?}; the line is '{letter} {}'", names.join(" "))),
     }
 }

@@ -200,7 +200,7 @@ fn missing_and_extra_fields_are_named() {
     assert_eq!(refused("+ 1\n"), "t.trace:1: BYTES is missing; the line is '+ ID BYTES STREAM'");
     assert_eq!(refused("+ 1 5 0\n-\n"), "t.trace:2: ID is missing; the line is '- ID STREAM'");
     assert_eq!(refused("+ 1 5 0\n- 1\n"), "t.trace:2: STREAM is missing; the line is '- ID STREAM'");
-    assert_eq!(refused("+ 1 5 0 4\n"), "t.trace:1: \"4\" is too much; the line is '+ ID BYTES STREAM'");
+    assert_eq!(refused("+ 1 5 0 4\n"), "t.trace:1: unexpected field \"4\"; the line is '+ ID BYTES STREAM'");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::process::Command;
 
 use super::{folder, interposer, run};
@@ -143,19 +144,31 @@ fn the_trace_of_a_process_that_runs_is_left_to_it() {
         .expect("a field")
         .parse()
         .expect("a number");
-    let head =
-        |started: u64| format!("%bfc-trace 1 process={} started={started}\n+ 0 5 0\n", std::process::id());
-    // This test's, and that of a process that had its number before.
-    for (started, is_left) in [(started, true), (started + 1, false)] {
-        fs::write(&path, head(started)).expect("writable");
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").expect("Linux");
+    let namespace = fs::metadata("/proc/self/ns/pid").expect("Linux").ino();
+    let head = |started: u64, boot: &str, namespace: u64| {
+        let (process, boot) = (std::process::id(), boot.trim());
+        format!(
+            "%bfc-trace 1 process={process} started={started} boot={boot} namespace={namespace}\n+ 0 5 0\n"
+        )
+    };
+    // This test's, and that of a process that had its number before; of other machines and containers nothing is known but
+    // that a normal end cuts off the zeros.
+    let cases = [
+        (head(started, &boot, namespace), Some("which runs")),
+        (head(started + 1, &boot, namespace) + "\0", None),
+        (head(started, "other", namespace) + "\0", Some("which may still run")),
+        (head(started, &boot, namespace + 1) + "\0", Some("which may still run")),
+        (head(started, &boot, namespace + 1), None),
+    ];
+    for (content, runs) in cases {
+        fs::write(&path, content).expect("writable");
         let Some(mut command) = run(&["--trace", &path, "true"]) else { return };
         let (_, error) = run_to(0, &mut command);
-        let note = format!("bfc: note: {path} is the trace of process {}, which runs; ", std::process::id());
-        assert_eq!(
-            (fs::exists(&path).expect("a folder"), error.starts_with(&note)),
-            (is_left, is_left),
-            "{error}"
-        );
+        let note = format!("bfc: note: {path} is the trace of process {}, ", std::process::id());
+        assert_eq!(fs::exists(&path).expect("a folder"), runs.is_some(), "{error}");
+        let has_note = error.starts_with(&format!("{note}{}", runs.unwrap_or_default()));
+        assert_eq!(has_note, runs.is_some(), "{error}");
     }
 }
 

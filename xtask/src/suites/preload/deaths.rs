@@ -34,6 +34,7 @@ pub fn run(context: &mut Context, stage: &Stage) -> Result<()> {
     deaths.several(context);
     deaths.refused(context);
     deaths.full_disk(context)?;
+    deaths.removed(context);
     deaths.messages(context);
     Ok(())
 }
@@ -284,6 +285,18 @@ impl Deaths<'_> {
                 Ok(())
             });
         }
+    }
+
+    fn removed(&self, context: &mut Context) {
+        let command = Files::new(self.stage).map(|files| {
+            let mut command = self.run(context, &files, &self.program);
+            command.arg("removes_its_trace");
+            command
+        });
+        context.check("a trace that is removed meanwhile is told", |workspace| {
+            let said = workspace.run_well("preload: removes_its_trace", command?)?;
+            has(&said, &["deaths.d/trace was removed or replaced while the program ran"])
+        });
     }
 
     /// The trace cannot grow: the program goes on, and what is missing is told.
