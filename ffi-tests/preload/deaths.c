@@ -155,6 +155,24 @@ static void fills_to_a_limit(void) {
   fills();
 }
 
+static void leaves(int number) {
+  (void)number;
+  exit(0);
+}
+
+static void *left;
+
+static void cleans_up(void) { SAME(cudaFree(left), cudaSuccess); }
+
+/* The signal comes while the interposer records: its handler runs the program's exit handlers there. */
+static void exits_in_a_handler(void) {
+  left = allocated(1000);
+  CHECK(atexit(cleans_up) == 0);
+  CHECK(signal(SIGUSR1, leaves) != SIG_ERR);
+  fills();
+  CHECK(!"no signal came");
+}
+
 enum { THREADS = 4 };
 
 static pthread_barrier_t all_are_there;
@@ -193,6 +211,7 @@ static const struct {
              {"is_refused", is_refused},
              {"fills", fills},
              {"fills_to_a_limit", fills_to_a_limit},
+             {"exits_in_a_handler", exits_in_a_handler},
              {"threads", threads}};
 
 int main(int argc, char **argv) {

@@ -1,11 +1,12 @@
 /* A disk that has room for so many times as FULL_DISK_AFTER says, and for half of a record of counters if FULL_DISK_CUTS is
- * set: preloaded with the interposer.
+ * set; with FULL_DISK_SIGNALS a signal comes while the file is to grow: preloaded with the interposer.
  *
  * SPDX-License-Identifier: Apache-2.0 OR MIT
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <sys/types.h>
 #include <unistd.h>
@@ -15,6 +16,7 @@ int posix_fallocate(int file, off_t offset, off_t length) {
   int (*real)(int, off_t, off_t);
   if (left < 0) left = atoi(getenv("FULL_DISK_AFTER"));
   if (length == 0) return EINVAL;
+  if (left == 0 && getenv("FULL_DISK_SIGNALS")) raise(SIGUSR1);
   if (left == 0) return ENOSPC;
   left--;
   *(void **)&real = dlsym(RTLD_NEXT, "posix_fallocate");

@@ -11,13 +11,13 @@ use std::io;
 use std::sync::atomic::{AtomicI32, AtomicU8, AtomicU64, Ordering};
 
 use cuda_sys::*;
-use spin::Mutex;
 
 use crate::file_name::FileName;
+use crate::lock::Owned;
 use crate::mapped::Mapped;
 use crate::process::{boot, namespace, started};
+use crate::settings;
 use crate::text::{self, Line, process};
-use crate::{lock, settings};
 
 const TRACE: &CStr = c"BFC_PRELOAD_TRACE";
 
@@ -46,9 +46,9 @@ fn is_ours() -> bool {
     }
 }
 
-static RECORDER: Mutex<Option<Recorder>> = Mutex::new(None);
+static RECORDER: Owned<Option<Recorder>> = Owned::new(None);
 
-/// Events after it stopped.
+/// Events after it stopped, or in a signal's handler that interrupted the recorder.
 static LOST: AtomicU64 = AtomicU64::new(0);
 
 struct Recorder {
@@ -78,16 +78,27 @@ fn is_on() -> bool {
 #[cold]
 fn find_out() -> bool {
     let is_on = settings::variable(TRACE).is_some();
-    STATE.store(if is_on { ON } else { OFF }, Ordering::Relaxed);
-    is_on
+    let found = if is_on { ON } else { OFF };
+    // Another thread may be further already.
+    let known = STATE.compare_exchange(UNKNOWN, found, Ordering::Relaxed, Ordering::Relaxed);
+    known.map_or_else(|known| known == ON, |_| is_on)
 }
 
+/// The recorder takes no more, or is interrupted in this very thread.
+struct Missed;
+
 /// Works with the recorder; the first time it is made. Where it cannot be there is no trace.
-fn with<T>(work: impl FnOnce(&mut Recorder) -> Option<T>) -> Option<T> {
+fn with<T>(work: impl FnOnce(&mut Recorder) -> Option<T>) -> Result<Option<T>, Missed> {
     if !is_ours() {
-        return None;
+        return Ok(None);
     }
-    let mut place = RECORDER.lock();
+    let mut place = RECORDER.lock().ok_or(Missed)?;
+    // It may have changed while this thread waited.
+    match STATE.load(Ordering::Relaxed) {
+        STOPPED => return Err(Missed),
+        OFF => return Ok(None),
+        _ => {}
+    }
     if place.is_none() {
         *place = Recorder::new();
     }
@@ -95,7 +106,14 @@ fn with<T>(work: impl FnOnce(&mut Recorder) -> Option<T>) -> Option<T> {
     if recorder.is_none() {
         STATE.store(OFF, Ordering::Relaxed);
     }
-    recorder.and_then(work)
+    Ok(recorder.and_then(work))
+}
+
+/// The same for an event, which is counted if it is missed.
+fn event(work: impl FnOnce(&mut Recorder) -> Option<()>) {
+    if with(work).is_err() {
+        LOST.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 /// The number of a stream in the trace.
@@ -119,6 +137,8 @@ pub(crate) fn stream(stream: CUstream) -> usize {
         recorder.streams.push(handle);
         Some(recorder.streams.len())
     })
+    .ok()
+    .flatten()
     .unwrap_or(0)
 }
 
@@ -126,7 +146,7 @@ pub(crate) fn stream(stream: CUstream) -> usize {
 #[inline]
 pub(crate) fn allocated(address: u64, bytes: usize, stream: usize) {
     if is_on() {
-        with(|recorder| recorder.allocated(address, bytes, stream));
+        event(|recorder| recorder.allocated(address, bytes, stream));
     } else {
         note_lost();
     }
@@ -136,7 +156,7 @@ pub(crate) fn allocated(address: u64, bytes: usize, stream: usize) {
 #[cold]
 pub(crate) fn refused(bytes: usize, stream: usize, verdict: &dyn Display) {
     if is_on() {
-        with(|recorder| recorder.write(format_args!("! {bytes} {stream} # {verdict}")));
+        event(|recorder| recorder.write(format_args!("! {bytes} {stream} # {verdict}")));
     } else {
         note_lost();
     }
@@ -169,7 +189,16 @@ pub(crate) unsafe fn passed(code: CUresult, place: *mut CUdeviceptr, bytes: usiz
 /// An address is about to be freed: once it is, another thread may get it at once.
 #[inline]
 pub(crate) fn freeing(address: u64) -> Option<Noted> {
-    if is_on() { with(|recorder| recorder.live.remove(&address)) } else { None }
+    if !is_on() {
+        return None;
+    }
+    with(|recorder| recorder.live.remove(&address)).unwrap_or_else(|Missed| {
+        // After it stopped the free itself is counted.
+        if STATE.load(Ordering::Relaxed) != STOPPED {
+            LOST.fetch_add(1, Ordering::Relaxed);
+        }
+        None
+    })
 }
 
 /// It was freed, unless the code says that it was not.
@@ -181,13 +210,13 @@ pub(crate) fn freed(noted: Option<Noted>, address: u64, code: CUresult) {
         }
         return;
     };
-    with(|recorder| {
-        if code == CUDA_SUCCESS {
-            return recorder.write(format_args!("- {} {}", noted.id, noted.stream));
-        }
+    if code == CUDA_SUCCESS {
+        event(|recorder| recorder.write(format_args!("- {} {}", noted.id, noted.stream)));
+        return;
+    }
+    let _ = with(|recorder| {
         recorder.live.try_reserve(1).ok()?;
-        recorder.live.insert(address, noted);
-        Some(())
+        recorder.live.insert(address, noted)
     });
 }
 
@@ -196,7 +225,7 @@ pub(crate) fn finish() {
     if TRACES.load(Ordering::Relaxed) != process() {
         return;
     }
-    if let Some(mut place) = lock::soon(&RECORDER)
+    if let Some(mut place) = RECORDER.soon()
         && let Some(recorder) = place.as_mut()
     {
         let trimmed = recorder.file.trim();

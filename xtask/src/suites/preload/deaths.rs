@@ -336,6 +336,19 @@ impl Deaths<'_> {
         });
         let command = Files::new(self.stage).map(|files| {
             let mut command = self.run(context, &files, &self.program);
+            command.arg("exits_in_a_handler").env("LD_PRELOAD", &library).env("FULL_DISK_AFTER", "1");
+            command.env("FULL_DISK_SIGNALS", "");
+            (files, command)
+        });
+        context.check("a signal's handler that interrupts the recorder and exits", |workspace| {
+            let (files, command) = command?;
+            workspace.run_well("preload: exits_in_a_handler", command)?;
+            // The free in the exit handler.
+            let report = self.reported(workspace, &files)?;
+            has(&report, &[ENDED, "  trace        incomplete: 1 events are not in it"])
+        });
+        let command = Files::new(self.stage).map(|files| {
+            let mut command = self.run(context, &files, &self.program);
             command.arg("fills_to_a_limit");
             (files, command)
         });
