@@ -298,6 +298,7 @@ pub(crate) fn forget<'a>(
     mut guard: Guard<'a>,
     stream: Stream,
 ) -> Result<(Guard<'a>, Result<(), Error>), Error> {
+    let lane = guard.arena.queue_of(stream);
     let work = guard.arena.forget_stream(stream)?;
     let life = guard.arena.life();
     // Whoever is in the middle of recording on it, or of asking about it, knows it from before; nobody else does.
@@ -307,7 +308,8 @@ pub(crate) fn forget<'a>(
     }
     // Meanwhile everything may have gone, the lane with it; or all of that work is done, and the lane is another's.
     let is_of_use = guard.backend.get().order().is_some() && guard.arena.life() == life;
-    let lane = work.map(|work| work.lane);
+    // A queue that nothing waits for may have events too. A stream that was alone has a queue only since it was forgotten.
+    let lane = work.map(|work| work.lane).or(lane);
     let Some(work) = work.filter(|&work| is_of_use && !guard.arena.is_done(work)) else {
         guard.forget_events(stream);
         if is_of_use {

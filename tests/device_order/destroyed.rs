@@ -10,6 +10,8 @@ use crate::{Mark, Request, first_of, fixed_pool, variants};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Use {
     InOrder,
+    /// It took back what it freed, and another stream freed that: nothing waits for the event of its own free.
+    TakenBack,
     Recorded,
     /// In the order of its requests for a private pool, which is released once the stream is gone.
     Private,
@@ -55,7 +57,7 @@ struct Variant {
 }
 
 fn all() -> impl Iterator<Item = (String, Variant)> {
-    let uses = [Use::InOrder, Use::Recorded, Use::Private, Use::Only];
+    let uses = [Use::InOrder, Use::TakenBack, Use::Recorded, Use::Private, Use::Only];
     let ends = [End::Synchronized, End::Working, End::Recycled, End::RecycledElsewhere, End::WithContext];
     let nexts = [Next::Plain, Next::Async, Next::Ex, Next::Trim, Next::Private];
     let kinds = uses.into_iter().flat_map(move |use_| ends.map(|end| (use_, end)));
@@ -94,6 +96,10 @@ fn a_destroyed_stream_spoils_no_request() {
         } else {
             pool.put_on(chunk, dying);
         }
+        if use_ == Use::TakenBack {
+            gpu.synchronize(dying);
+            pool.put_on(pool.get_on(bytes, dying), other);
+        }
         if use_ == Use::Private {
             assert_eq!(pool.end_private(7, dying), BFC_OK, "{}", last_error());
         }
@@ -120,13 +126,17 @@ fn a_destroyed_stream_spoils_no_request() {
         if next == Next::Private {
             assert_eq!(pool.end_private(7, other), BFC_OK, "{}", last_error());
         }
+        // Its place in the library is another stream's now, and what is left of its events is used again or given up.
+        let late = gpu.stream(false);
+        pool.put_on(pool.get_on(unit, late), late);
+        pool.forget(late);
         known.into_iter().for_each(|address| pool.put(address));
         pool.check();
         let (mismatches, texts) = (gpu.sim.mismatches(), gpu.sim.misuse_texts());
         got?;
         let stale = texts.iter().find(|text| text.contains("is one that was destroyed"));
         // Without an event of the free the library may ask once, and must bear the answer.
-        let has_event = matches!(use_, Use::InOrder | Use::Recorded);
+        let has_event = matches!(use_, Use::InOrder | Use::TakenBack | Use::Recorded);
         if let Some(stale) = stale.filter(|_| has_event) {
             return Err(format!("the destroyed handle is passed to the driver: {stale}"));
         }
