@@ -107,7 +107,7 @@ def random_sizes():
                 bfc.trim(bfc.HOST)
             if number % 500 == 0:
                 bfc.check(bfc.HOST)
-        assert served > 1000 and failed > 50 and source.refused > 50, (served, failed, source.refused)
+        assert served > 1000 and failed > 20 and source.refused > 50, (served, failed, source.refused)
         print(f"{served} served, {failed} failed, {source.refused} regions refused")
         # What TensorFlow keeps for itself is nobody's to give back; the program ends without the pool's end.
         kept.clear()

@@ -108,7 +108,7 @@ def random_sizes():
                 bfc.trim(bfc.HOST)
             if number % 500 == 0:
                 bfc.check(bfc.HOST)
-        assert served > 1000 and failed > 50 and source.refused > 50, (served, failed, source.refused)
+        assert served > 1000 and failed > 20 and source.refused > 50, (served, failed, source.refused)
         print(f"{served} served, {failed} failed, {source.refused} regions refused")
         tensor = kept = None
         assert in_use() == 0, bfc.report(bfc.HOST)
