@@ -426,8 +426,8 @@ bfc_status_t bfc_free(int32_t device, void *ptr);
 // Memory that was freed on the same stream is reusable at once, as with bfc_alloc. Memory that was freed on another stream
 // is reusable when the event is done that was recorded there at the free. If nothing else fits and the pool cannot grow,
 // this stream is made to wait for such events (cuStreamWaitEvent), and the call returns without waiting itself. An event
-// stands for nothing that was queued behind its free. On one stream alone every address is what bfc_alloc would return, and
-// nothing is recorded.
+// stands for nothing that was queued behind its free. Neighbours that were freed on one stream coalesce, and have the later
+// of their events. On one stream alone every address is what bfc_alloc would return, and nothing is recorded.
 //
 // Memory without an event requires a synchronization of the context. For memory that was freed without a stream (bfc_free
 // of what bfc_alloc returned) that comes after growth and waiting. For memory that was freed on a stream while it was the
