@@ -10,7 +10,7 @@ use crate::options::{ALLOW_GROWTH, GARBAGE_COLLECTION, Options};
 use crate::pool::listener::{self, RegionCallback};
 use crate::pool::memory::Ask;
 use crate::pool::slot::{Guard, Slot};
-use crate::pool::{Pool, gone, guarded, life, memory, order, private, snapshot};
+use crate::pool::{Pool, free, gone, guarded, life, memory, order, private, snapshot};
 use crate::report::{self, Subject};
 use crate::scope;
 use crate::sys::HostMemoryExhausted;
@@ -189,7 +189,7 @@ impl Device {
         if addr == 0 {
             return self.slot().accepts_null();
         }
-        memory::free(self.slot(), addr).map_err(|error| self.explain_pointer(error, addr))
+        free::free(self.slot(), addr).map_err(|error| self.explain_pointer(error, addr))
     }
 
     /// Freed on the wrong device?
@@ -222,13 +222,13 @@ impl Device {
         if addr == 0 {
             return self.slot().accepts_null();
         }
-        let freed = memory::free_on(self.slot(), addr, order::stream_of(stream)?);
+        let freed = free::free_on(self.slot(), addr, order::stream_of(stream)?);
         freed.map_err(|error| self.explain_pointer(error, addr))
     }
 
     /// Says that a live allocation is also used on a stream: once freed it waits for the work queued there.
     pub fn record_stream(self, addr: u64, stream: u64) -> Result<(), Error> {
-        let recorded = memory::record_use(self.slot(), addr, order::stream_of(stream)?);
+        let recorded = free::record_use(self.slot(), addr, order::stream_of(stream)?);
         recorded.map_err(|error| self.explain_pointer(error, addr))
     }
 

@@ -7,7 +7,7 @@ use crate::core::lanes::Stream;
 use crate::error::Error;
 use crate::options::{ALLOW_GROWTH, GARBAGE_COLLECTION, LAST_CUDA_DEVICE, Options};
 use crate::pool::memory::Ask;
-use crate::pool::{life, memory, order, private};
+use crate::pool::{free, life, order, private};
 use std::sync::atomic::Ordering::*;
 
 /// What the driver gives, and the frameworks' own allocators over it; some kernels rest on that, though NVIDIA's manual
@@ -87,7 +87,7 @@ impl Device {
         if addr == 0 {
             return Ok(());
         }
-        let freed = memory::free_on(self.slot(), addr, Stream::UNKNOWN);
+        let freed = free::free_on(self.slot(), addr, Stream::UNKNOWN);
         freed.map_err(|error| self.explain_pointer(error, addr))
     }
 

@@ -1,7 +1,7 @@
 //! An allocator: an arena with a backend, behind a lock.
 //!
 //! [`slot::Slot`] is the place one has in the table of devices, with its lock and its waiters;
-//! [`memory`] serves requests from the arena, growing and collecting as it must; [`order`] knows whose work may
+//! [`memory`] serves requests from the arena, growing and collecting as it must; [`free`] takes memory back; [`order`] knows whose work may
 //! still touch what is free, and [`private`] what is kept for graphs; [`traffic`] brings regions from the backend and
 //! back, and [`remap`] granules where it has those; [`life`] creates, trims and destroys, and [`gone`] forgets what
 //! went without being given back; [`captures`] are announced for the whole process; [`guarded`] is the debug mode, which
@@ -9,6 +9,7 @@
 //! [`snapshot`] is the copy that reports are written from.
 
 pub(crate) mod captures;
+pub(crate) mod free;
 pub(crate) mod gone;
 pub(crate) mod guarded;
 pub(crate) mod life;

@@ -9,7 +9,7 @@ use crate::core::chunks::ChunkId;
 use crate::core::lanes::Stream;
 use crate::error::Error;
 use crate::pool::Pool;
-use crate::pool::memory::{free_now, free_now_on};
+use crate::pool::free::{free_now, free_now_on};
 use crate::pool::slot::Guard;
 
 /// What is to be done about a chunk before it is freed.

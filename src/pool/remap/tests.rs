@@ -2,7 +2,7 @@
 //! more than the limit. Every call of it is made to fail at every position.
 
 use super::super::slot::Slot;
-use super::super::{life, memory};
+use super::super::{free, life, memory};
 use super::*;
 use crate::backend::life::Life;
 use crate::backend::{AnyBackend, Backend, Granted, Owned};
@@ -267,7 +267,7 @@ fn program(slot: &Slot, fake: &Fake) -> BTreeMap<u64, u64> {
         let gone: Vec<u64> = live.keys().copied().step_by(every).collect();
         for addr in gone {
             live.remove(&addr);
-            assert_eq!(memory::free(slot, addr), Ok(()));
+            assert_eq!(free::free(slot, addr), Ok(()));
         }
         agree(slot, fake);
     };
@@ -319,9 +319,9 @@ fn every_call_fails_at_every_position() {
                     failures += fake.books().calls.saturating_sub(at).min(1);
                     fake.books().failing = Failing::Never;
                     // All that was live still is, and all of the memory serves again.
-                    live.keys().for_each(|&addr| assert_eq!(memory::free(slot, addr), Ok(())));
+                    live.keys().for_each(|&addr| assert_eq!(free::free(slot, addr), Ok(())));
                     let all = memory::alloc_plain(slot, 20 * GRANULE, Stream::NONE).unwrap();
-                    memory::free(slot, all).unwrap();
+                    free::free(slot, all).unwrap();
                     assert_eq!(life::trim(slot, 0), Ok(20 * GRANULE));
                     agree(slot, fake);
                     assert_eq!(life::destroy(slot, false), Ok(()));
@@ -339,7 +339,7 @@ fn a_refusal_to_grow_is_no_refusal_to_move() {
     let (slot, fake) = pool(20, 150, true);
     let all: Vec<u64> =
         (0..6).map(|_| memory::alloc_plain(slot, 2 * GRANULE, Stream::NONE).unwrap()).collect();
-    all.iter().step_by(2).for_each(|&addr| memory::free(slot, addr).unwrap());
+    all.iter().step_by(2).for_each(|&addr| free::free(slot, addr).unwrap());
     fake.books().failing = Failing::New;
     memory::alloc_plain(slot, 5 * GRANULE, Stream::NONE).unwrap();
     assert_eq!(fake.books().attached, 5);
@@ -352,7 +352,7 @@ fn a_refusal_to_grow_is_no_refusal_to_move() {
 fn a_failed_backend_says_why() {
     let (slot, fake) = pool(4, 30, true);
     let all: Vec<u64> = (0..4).map(|_| memory::alloc_plain(slot, GRANULE, Stream::NONE).unwrap()).collect();
-    [0, 2].into_iter().for_each(|place| memory::free(slot, all[place]).unwrap());
+    [0, 2].into_iter().for_each(|place| free::free(slot, all[place]).unwrap());
     let first = fake.books().calls;
     // The wait, a detach, and then everything: what cannot be put back is a hole.
     (fake.books().failing, fake.books().error) = (Failing::From(first + 2), Error::BackendFailed);
@@ -406,7 +406,7 @@ fn the_range_is_never_used_up() {
         }
         while live.len() as u64 > random(14) {
             let (gone, _) = live.swap_remove(random(live.len() as u64) as usize);
-            memory::free(slot, gone).unwrap();
+            free::free(slot, gone).unwrap();
         }
         if rounds % 1000 == 0 {
             agree(slot, fake);
@@ -430,7 +430,7 @@ fn threads_share_a_pool() {
                     if round % 5 == thread {
                         life::trim(slot, round % 32 * GRANULE).unwrap();
                     }
-                    memory::free(slot, addr).unwrap();
+                    free::free(slot, addr).unwrap();
                 }
             });
         }

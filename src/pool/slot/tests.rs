@@ -4,6 +4,7 @@ use super::*;
 use crate::core::lanes::Stream;
 use crate::error::with_last_error;
 use crate::options::{BackendKind, Options};
+use crate::pool::free;
 use crate::pool::life;
 use crate::pool::memory::{self, Ask};
 use std::cell::Cell;
@@ -39,7 +40,7 @@ fn is_poisoned(slot: &Slot, addr: u64) {
     let internal = Some(Error::Internal);
     assert_eq!(memory::alloc_plain(slot, 1, Stream::NONE).err(), internal);
     assert_eq!(memory::alloc(slot, &Ask { bytes: 1, ..Ask::default() }).err(), internal);
-    assert_eq!(memory::free(slot, addr).err(), internal);
+    assert_eq!(free::free(slot, addr).err(), internal);
     assert_eq!(slot.accepts_null().err(), internal);
     assert_eq!(slot.enter().err(), internal);
     assert_eq!(life::trim(slot, 0).err(), internal);
@@ -89,7 +90,7 @@ fn a_sleeping_thread_is_served_but_cannot_destroy() {
     slot.enter().unwrap().retry = Duration::ZERO;
     drop(slot.lock().wait(Some(Duration::from_millis(1))));
     assert!(slot.lock().inner().sleepers.is_null());
-    memory::free(slot, addr).unwrap();
+    free::free(slot, addr).unwrap();
     life::destroy(slot, false).unwrap();
 }
 

@@ -7,7 +7,7 @@ use crate::core::model_tests::Random;
 use crate::core::units::UNIT;
 use crate::error::Error;
 use crate::pool::slot::Slot;
-use crate::pool::{life, memory, order};
+use crate::pool::{free, life, memory, order};
 use crate::sys::thread;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
@@ -47,7 +47,7 @@ impl Pool {
 
     fn put(&self, addr: u64, stream: Stream) {
         self.device.state().begin(Call::Free);
-        assert_eq!(memory::free_on(self.slot, addr, stream), Ok(()));
+        assert_eq!(free::free_on(self.slot, addr, stream), Ok(()));
     }
 
     /// As if another stream had been there before.
@@ -104,7 +104,7 @@ fn one_stream_never_calls_the_driver() {
             pool.put(live.swap_remove(random.below(live.len() as u64) as usize), A);
         } else {
             let addr = live.swap_remove(random.below(live.len() as u64) as usize);
-            assert_eq!(memory::free(pool.slot, addr), Ok(()));
+            assert_eq!(free::free(pool.slot, addr), Ok(()));
         }
     }
     let state = pool.device.state();
@@ -239,7 +239,7 @@ fn a_plain_request_waits_itself() {
     assert_eq!(pool.get(4, Stream::NONE), Ok(first));
     assert_eq!((pool.count(What::WaitFor), pool.count(What::Synchronize)), (1, 0));
     // And what it frees comes to a stream only by a synchronisation.
-    assert_eq!(memory::free(pool.slot, first), Ok(()));
+    assert_eq!(free::free(pool.slot, first), Ok(()));
     assert_eq!(pool.get(4, b()), Ok(first));
     assert_eq!((pool.count(What::MakeWait), pool.count(What::Synchronize)), (0, 1));
 }
@@ -273,7 +273,7 @@ fn many_events_take_few_questions() {
 fn a_recorded_stream_is_waited_for() {
     let pool = Pool::new(4);
     let first = pool.get(4, A).unwrap();
-    assert_eq!(memory::record_use(pool.slot, first, b()), Ok(()));
+    assert_eq!(free::record_use(pool.slot, first, b()), Ok(()));
     pool.launch(1);
     pool.put(first, A);
     assert_eq!(pool.get(4, A), Ok(first), "behind B's work");
@@ -336,7 +336,7 @@ fn the_default_stream_of_a_thread_that_ended_strands_nothing() {
     assert_eq!(pool.get(4, other), Ok(first));
     assert_eq!((pool.count(What::MakeWait), pool.count(What::Synchronize)), (1, 0));
     // Freed without a word by another thread there is no event, and the device is the last resort.
-    assert_eq!(memory::free(pool.slot, second), Ok(()));
+    assert_eq!(free::free(pool.slot, second), Ok(()));
     assert_eq!(pool.get(4, other), Ok(second));
     assert_eq!(pool.count(What::Synchronize), 1);
 }

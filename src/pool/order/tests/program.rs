@@ -8,6 +8,7 @@ use crate::core::model_tests::Random;
 use crate::core::units::UNIT;
 use crate::error::Error;
 use crate::options::Resolved;
+use crate::pool::free;
 use crate::pool::memory::{self, Ask};
 use crate::pool::slot::Slot;
 use crate::pool::{life, order};
@@ -432,7 +433,7 @@ impl Program {
         let stream = self.act(actor);
         let addr = self.live[place].addr;
         self.say(format!("record {addr:#x} on {stream:?}"));
-        assert_eq!(memory::record_use(self.slot, addr, stream), Ok(()));
+        assert_eq!(free::record_use(self.slot, addr, stream), Ok(()));
         let queue = self.actors[actor].queue;
         if !self.live[place].users.contains(&queue) {
             self.live[place].users.push(queue);
@@ -467,10 +468,10 @@ impl Program {
         self.device.state().begin(Call::Free);
         let freed = if says_nothing {
             self.say(format!("free {addr:#x}"));
-            memory::free(self.slot, addr)
+            free::free(self.slot, addr)
         } else {
             self.say(format!("free {addr:#x} on {stream:?}"));
-            memory::free_on(self.slot, addr, stream)
+            free::free_on(self.slot, addr, stream)
         };
         assert_eq!(freed, Ok(()), "a free that is right never fails, whatever the driver does");
         self.device.state().begin(Call::Other);
@@ -483,7 +484,7 @@ impl Program {
         // Two looks for a capture, one for the context, an event and its record; for each queue that used it.
         let most = 6 * (1 + self.family.streams as u64);
         assert!(self.calls() - before <= most, "{} calls at a free", self.calls() - before);
-        assert!(memory::free(self.slot, addr).is_err(), "twice");
+        assert!(free::free(self.slot, addr).is_err(), "twice");
     }
 
     fn progress(&mut self) {

@@ -7,7 +7,7 @@ use crate::core::model_tests::Random;
 use crate::core::units::UNIT;
 use crate::error::Error;
 use crate::pool::slot::Slot;
-use crate::pool::{life, memory, order};
+use crate::pool::{free, life, memory, order};
 use crate::sys::thread;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -65,13 +65,13 @@ fn work(slot: &'static Slot, device: &'static Device, number: u64, steps: u64) {
                 let clock = Clock::from([(freed_on, state.launch(freed_on))]);
                 state.put(addr, bytes, &clock);
                 drop(state);
-                assert_eq!(memory::free_on(slot, addr, stream), Ok(()));
+                assert_eq!(free::free_on(slot, addr, stream), Ok(()));
             }
             _ => {}
         }
     }
     for (addr, ..) in live {
-        assert_eq!(memory::free(slot, addr), Ok(()));
+        assert_eq!(free::free(slot, addr), Ok(()));
     }
 }
 

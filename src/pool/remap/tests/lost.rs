@@ -48,7 +48,7 @@ impl Program {
         if self.life != life {
             self.life = life;
             for addr in std::mem::take(&mut self.live) {
-                assert_eq!(memory::free(self.slot, addr), Err(Error::InvalidPointer));
+                assert_eq!(free::free(self.slot, addr), Err(Error::InvalidPointer));
             }
         }
         self.live.extend(new);
@@ -75,7 +75,7 @@ impl Program {
     fn free(&mut self, every: usize) {
         let gone: Vec<u64> = self.live.iter().copied().step_by(every).collect();
         self.live.retain(|addr| !gone.contains(addr));
-        gone.into_iter().for_each(|addr| memory::free(self.slot, addr).unwrap());
+        gone.into_iter().for_each(|addr| free::free(self.slot, addr).unwrap());
         self.look(None);
     }
 
@@ -116,11 +116,11 @@ fn everything_goes_at_every_position() {
             let (program, _) = run(Failing::Loses(at, seen));
             assert_eq!((program.life, program.failures), (1, 0), "at {at}: every request is served");
             let Program { slot, told, mut live, .. } = program;
-            live.drain(..).for_each(|addr| memory::free(slot, addr).unwrap());
+            live.drain(..).for_each(|addr| free::free(slot, addr).unwrap());
             // All of the memory serves again, if there was a request since.
             assert!(life::trim(slot, 0).is_ok());
             let all = memory::alloc_plain(slot, 20 * GRANULE, Stream::NONE).unwrap();
-            memory::free(slot, all).unwrap();
+            free::free(slot, all).unwrap();
             assert_eq!(life::destroy(slot, false), Ok(()));
             assert!(told.0.lock().unwrap().is_empty(), "told of the end");
         }
