@@ -284,6 +284,31 @@ impl Tried {
         guard.arena.range().is_none() && refused != u64::MAX && refused > least
     }
 
+    /// What came of asking for more memory. Returns whether the search begins again.
+    fn note_growth<'a>(
+        &mut self,
+        mut guard: Guard<'a>,
+        extended: Extended,
+        want: &Want<'_>,
+        least: &mut u64,
+    ) -> Result<(Guard<'a>, bool), Error> {
+        match extended {
+            Extended::Grown => {
+                // What a backend gave that did not honour the alignment has to have it inside.
+                *least = want.size.saturating_add(want.alignment.max(UNIT) - UNIT);
+                self.note_own(&guard, 1);
+            }
+            Extended::Refused => {}
+            Extended::NoRoom if guard.is_bringing(u64::MAX) => {
+                // The room is set aside for another thread's region, which may come to nothing.
+                guard = guard.wait_for_call()?;
+                self.extended = false;
+            }
+            Extended::NoRoom => return Ok((guard, false)),
+        }
+        Ok((guard, true))
+    }
+
     /// This thread itself has obtained or given back so many regions: what it tried it need not try again for
     /// that, but growth; and others may have set out meanwhile.
     fn note_own(&mut self, guard: &Guard<'_>, regions: u64) {
@@ -372,20 +397,10 @@ fn attempt<'a>(mut guard: Guard<'a>, want: &Want<'_>, tried: &mut Tried) -> Atte
                 None => extend(guard, want, least, &mut tried.refused)?,
                 Some(_) => remap::grow(guard, want, &mut tried.refused)?,
             };
-            match extended {
-                Extended::Grown => {
-                    least = with_room_to_align(want);
-                    tried.note_own(&guard, 1);
-                    continue;
-                }
-                Extended::Refused => continue,
-                Extended::NoRoom if guard.is_bringing(u64::MAX) => {
-                    // The room is set aside for another thread's region, which may come to nothing.
-                    guard = guard.wait_for_call()?;
-                    tried.extended = false;
-                    continue;
-                }
-                Extended::NoRoom => {}
+            let again;
+            (guard, again) = tried.note_growth(guard, extended, want, &mut least)?;
+            if again {
+                continue;
             }
         }
         if want.needs_thorough_search() {
@@ -428,18 +443,10 @@ fn attempt<'a>(mut guard: Guard<'a>, want: &Want<'_>, tried: &mut Tried) -> Atte
         if tried.may_get_less(&guard, least) {
             let extended;
             (guard, extended) = extend_exactly(guard, want, least, &mut tried.refused)?;
-            match extended {
-                Extended::Grown => {
-                    least = with_room_to_align(want);
-                    tried.note_own(&guard, 1);
-                    continue;
-                }
-                Extended::Refused => continue,
-                Extended::NoRoom if guard.is_bringing(u64::MAX) => {
-                    guard = guard.wait_for_call()?;
-                    continue;
-                }
-                Extended::NoRoom => {}
+            let again;
+            (guard, again) = tried.note_growth(guard, extended, want, &mut least)?;
+            if again {
+                continue;
             }
         }
         let can_wait = guard.backend.get().order().is_some() && guard.arena.has_unfinished();
@@ -452,11 +459,6 @@ fn attempt<'a>(mut guard: Guard<'a>, want: &Want<'_>, tried: &mut Tried) -> Atte
         tried.may_collect = tried.note(idle);
         tried.collected = false;
     }
-}
-
-/// What a backend is asked for that did not honour the alignment: enough to find it inside.
-fn with_room_to_align(want: &Want<'_>) -> u64 {
-    want.size.saturating_add(want.alignment.max(UNIT) - UNIT)
 }
 
 /// Makes room of what is idle: moves granules, or gives wholly free regions back so that the backend can make a larger
