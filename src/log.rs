@@ -45,8 +45,8 @@ struct Shared {
     locked_for_fork: AtomicBool,
 }
 
-// SAFETY: the sink is touched with the lock held only. Whoever sets a callback promises that it may be called, with its
-// pointer, from any thread.
+// SAFETY: the sink is touched with the lock held only. The caller that sets a callback promises that it may be called, with
+// its pointer, from any thread.
 unsafe impl Sync for Shared {}
 
 static SINK: Shared =
@@ -117,7 +117,7 @@ pub(crate) fn is_wanted(level: Level) -> bool {
     level as u8 <= wanted
 }
 
-/// Writes one message, if somebody wants messages of that level. Not for the allocation path. The text is made in host
+/// Writes one message, if messages of that level are wanted. Not for the allocation path. The text is made in host
 /// memory, because the calling thread's stack may be small.
 pub(crate) fn emit(level: Level, words: fmt::Arguments<'_>) {
     if is_wanted(level) {

@@ -1,4 +1,4 @@
-//! Messages on standard error: each is a line of its own, whoever else writes there.
+//! Messages on standard error: each is a line of its own, even if other threads and processes write there.
 
 mod common;
 

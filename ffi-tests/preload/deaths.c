@@ -73,7 +73,7 @@ static void leaves_quickly(void) {
   quick_exit(8);
 }
 
-/* Until somebody sends a signal. */
+/* Until a signal comes. */
 static void waits(void) {
   work();
   say_ready();

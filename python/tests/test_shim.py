@@ -190,7 +190,7 @@ class Shims(unittest.TestCase):
         (self.folder / "cache").write_text("a file")
         instead = _shim.build("test")
         self.assertTrue(instead.exists())
-        # A forked child that ends as Python does removes it, and so may whoever cleans /tmp.
+        # A forked child that ends as Python does removes it, and so may a job that cleans /tmp.
         shutil.rmtree(instead.parent)
         self.assertTrue(_shim.build("test").exists())
 

@@ -212,7 +212,8 @@ impl View<'_> {
         self.chunks.next(id) == NIL && self.chunks.state(id) == State::Hole
     }
 
-    /// In whose order a chunk was allocated, or is free; `None` if anybody may have it, or nobody is told apart.
+    /// In whose order a chunk was allocated, or is free; `None` if every stream may have it, or
+    /// streams are not told apart.
     pub(crate) fn order(&self, id: ChunkId) -> Option<Order> {
         self.order_and_wait(id).map(|(order, _)| order)
     }

@@ -17,12 +17,12 @@ impl Stream {
     /// Requests and frees that name no stream: their order is the caller's.
     pub(crate) const NONE: Stream = Stream { handle: 0, thread: 0, pool: 0 };
     pub(crate) const DEFAULT: Stream = Stream { handle: 1, thread: 0, pool: 0 };
-    /// What is left of a private pool: nobody knows where work on it was queued. No request is in this order.
+    /// What is left of a private pool: it is not known where work on it was queued. No request is in this order.
     pub(crate) const UNKNOWN: Stream = Stream { handle: 0, thread: 1, pool: 0 };
-    /// Requests of those who name no stream and may use any: they get what nobody's work touches any more. What they
+    /// Requests that name no stream and may use any: they get memory that no work touches any more. What they
     /// get is [`Self::UNKNOWN`]'s from the beginning, so that nothing is ever free in this order.
     pub(crate) const ANY: Stream = Stream { handle: 0, thread: 2, pool: 0 };
-    /// An announced capture of which nobody can say the stream yet. Nothing is free or requested in this order.
+    /// An announced capture whose stream is not known yet. Nothing is free or requested in this order.
     pub(crate) const ANNOUNCED: Stream = Stream { handle: 0, thread: 3, pool: 0 };
     /// The handle by which CUDA means the default stream of the thread that says it.
     pub(crate) const OF_THIS_THREAD: u64 = 2;

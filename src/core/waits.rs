@@ -107,7 +107,7 @@ impl Arena {
             }
             self.tell_apart()?;
         }
-        // In private pools it leaves what nobody gets before their release.
+        // What it leaves in private pools is not reused before their release.
         while let Some(lane) = self.lanes.first_private_on(stream) {
             self.lanes.advance(lane);
             self.lanes.forget(lane);

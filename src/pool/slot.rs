@@ -131,7 +131,7 @@ impl Slot {
         self.lock.is_taken()
     }
 
-    /// Locks a slot whatever it holds. An error for a signal handler that interrupted whoever holds the lock.
+    /// Locks a slot whatever it holds. An error for a signal handler that interrupted the thread which holds the lock.
     #[inline]
     pub(super) fn try_lock(&self) -> Result<Guard<'_>, HeldByThisThread> {
         self.lock.acquire()?;
@@ -413,7 +413,7 @@ impl<'a> Guard<'a> {
             waiting.inner_mut().expecting += 1;
             let mut guard = waiting.wait(None);
             let inner = guard.inner_mut();
-            // A signal handler may have forked meanwhile: in the child nobody is counted.
+            // A signal handler may have forked meanwhile: in the child no thread is counted.
             inner.expecting = inner.expecting.saturating_sub(1);
             guard
         };

@@ -42,10 +42,10 @@ pub(crate) fn write_to_stderr<const PARTS: usize>(mut parts: [&str; PARTS]) {
     }
 }
 
-/// A number that nobody can foresee, as far as the kernel has one.
+/// A number that cannot be predicted, as far as the kernel has one.
 pub(crate) fn random() -> u64 {
     let mut number = 0u64;
-    // By number, as above. An early kernel's pool may not be filled yet: nobody waits for that.
+    // By number, as above. An early kernel's pool may not be filled yet, which is not waited for.
     // SAFETY: the place is one number's, of that many bytes.
     unsafe { libc::syscall(libc::SYS_getrandom, &raw mut number, size_of::<u64>(), libc::GRND_NONBLOCK) };
     // What differs anyway where there was none: the stack's address, the process and the time.

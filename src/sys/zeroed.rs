@@ -130,7 +130,7 @@ impl<T: Plain> DerefMut for Zeroed<T> {
 impl<T: Plain> Drop for Zeroed<T> {
     fn drop(&mut self) {
         if self.bytes() >= LEAST_MAPPED {
-            // SAFETY: the items are a mapping of that many bytes, and nobody uses it any more.
+            // SAFETY: the items are a mapping of that many bytes, and it is not used any more.
             drop(unsafe { Mapping::from_raw(self.items.as_ptr() as u64, self.mapped_bytes() as u64) });
         } else if let Ok(layout) = Layout::array::<T>(self.length)
             && layout.size() != 0

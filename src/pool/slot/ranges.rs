@@ -1,6 +1,6 @@
-//! Where a slot's memory is, for those who ask without its lock.
+//! Where a slot's memory is, for lookups without its lock.
 //!
-//! Whoever changes the regions holds the lock, and publishes a new table when it opens it. Readers count themselves,
+//! A thread that changes the regions holds the lock, and publishes a new table when it opens it. Readers count themselves,
 //! so that a table which was replaced is freed only when no reader may have it.
 
 use crate::core::arena::Arena;

@@ -184,7 +184,7 @@ void trace(const Interpreter *to, void *address, bool freed) {
 }
 #endif
 
-// After an allocation and before a free: between the two nobody else has the address.
+// After an allocation and before a free: between the two no other thread has the address.
 void report(void *address, int device, bool freed) noexcept {
   profile(address, device, freed);
 #if __cplusplus >= 202002L
