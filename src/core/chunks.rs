@@ -14,9 +14,8 @@
 //! compiler has to load its pointer and length again behind every store.
 
 use super::index::Node;
-use super::remap::Span;
 use super::snapshot::{copy_table, room_for, with_margin};
-use super::units::UNIT;
+use super::units::{Span, UNIT};
 use crate::sys::HostMemoryExhausted;
 use crate::sys::zeroed::Zeroed;
 use std::ops::{Index, IndexMut};

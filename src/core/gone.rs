@@ -8,7 +8,8 @@ use super::chunks::{ChunkId, Chunks, NIL, State};
 use super::holes::{Holes, Range};
 use super::lanes::{Lanes, Stream};
 use super::regions::Regions;
-use super::remap::{Plan, Span, bytes};
+use super::remap::{Plan, bytes};
+use super::units::Span;
 
 /// What an arena held when all of it was gone.
 pub(crate) struct Gone {

@@ -16,8 +16,7 @@
 use super::arena::Arena;
 use super::chunks::{ChunkId, Hot, NIL, State, shrink_to};
 use super::regions::Region;
-use super::remap::Span;
-use super::units::UNIT;
+use super::units::{Span, UNIT};
 use crate::sys::HostMemoryExhausted;
 
 /// Addresses that are reserved for one arena, to be mapped by the granule.

@@ -10,18 +10,11 @@
 
 use super::arena::{Arena, Want};
 use super::chunks::{ChunkId, NIL, State};
+use super::donors::{Donor, total};
 use super::holes::Range;
 use super::lanes::{ANYONE, Lane, Note};
-use super::sort::sort_by_key;
-use super::units::UNIT;
+use super::units::{Span, UNIT};
 use crate::sys::HostMemoryExhausted;
-
-/// Whole granules.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Span {
-    pub(crate) base: u64,
-    pub(crate) bytes: u64,
-}
 
 /// A chunk whose granules the backend maps or unmaps.
 #[derive(Debug)]
@@ -85,14 +78,6 @@ struct Place {
     granules: u64,
     /// A chunk of the run at or before it.
     first: u32,
-}
-
-/// A free chunk that can give whole granules.
-#[derive(Clone, Copy)]
-struct Donor {
-    size: u64,
-    id: ChunkId,
-    span: Span,
 }
 
 /// Neighbouring chunks that are free or holes, between two that are neither.
@@ -344,11 +329,6 @@ impl Arena {
         range.floor(self.growth.pool_bytes / 64).max(initial).max(range.granule)
     }
 
-    /// Free, and of no concern to any work that is under way.
-    fn is_idle(&self, id: ChunkId) -> bool {
-        self.chunks.state(id) == State::Free && self.chunks.stamp(id) == 0
-    }
-
     /// Free for a lane, or for all.
     fn is_free_for(&self, lane: Option<Lane>, id: ChunkId) -> bool {
         self.is_idle(id) || lane.is_some_and(|lane| self.is_own(lane, id))
@@ -457,58 +437,6 @@ impl Arena {
         Place { missing, of_tail, run_bytes: run.end - run.start, at, granules, first: first.0 }
     }
 
-    /// The whole granules of free chunks, the smallest chunk first.
-    fn possible_donors(&self, range: Range) -> impl Iterator<Item = Donor> + '_ {
-        let slab = &self.chunks.slab[..];
-        let first = self.index.first_of_size(slab, range.granule);
-        let chunks = std::iter::successors(first, |&id| self.index.following(slab, slab[id].key()));
-        chunks.filter(|&id| self.is_idle(id)).filter_map(move |id| {
-            let (size, addr) = slab[id].key();
-            let (from, to) = (range.ceil(addr), range.floor(addr + size));
-            (from < to).then(|| Donor { size, id, span: Span { base: from, bytes: to - from } })
-        })
-    }
-
-    /// Whether a trim would find a granule to give back, were the device idle.
-    pub(super) fn has_donors(&self, range: Range, keep: u64) -> bool {
-        self.growth.pool_bytes.saturating_sub(keep) >= range.granule
-            && self.possible_donors(range).next().is_some()
-    }
-
-    /// The whole granules of free chunks, the largest chunk first.
-    fn donors(&self, range: Range) -> Result<Vec<Donor>, HostMemoryExhausted> {
-        let mut donors = Vec::new();
-        for donor in self.possible_donors(range) {
-            donors.try_reserve(1)?;
-            donors.push(donor);
-        }
-        sort_by_key(&mut donors, |donor: &Donor| (std::cmp::Reverse(donor.size), donor.span.base));
-        Ok(donors)
-    }
-
-    /// Of the donors, in their order, those that make up so many bytes; the last gives a part only.
-    fn choose(&self, donors: &mut Vec<Donor>, wanted: u64) {
-        let mut left = wanted;
-        donors.retain_mut(|donor| {
-            let goes = donor.span.bytes.min(left);
-            left -= goes;
-            if goes < donor.span.bytes && !self.gives_low(donor) {
-                donor.span.base += donor.span.bytes - goes;
-            }
-            donor.span.bytes = goes;
-            goes != 0
-        });
-    }
-
-    /// Whether a donor that gives only a part gives its lower one: so that what stays is in one piece, if it can.
-    fn gives_low(&self, donor: &Donor) -> bool {
-        let addr = self.chunks.addr(donor.id);
-        let Span { base, bytes } = donor.span;
-        let whole_below = base == addr;
-        let whole_above = base + bytes == addr + donor.size;
-        whole_below && !whole_above
-    }
-
     /// Cuts what a donor gives out of its chunk; what is left of that is free.
     fn carve(&mut self, plan: &mut Plan, donor: &Donor) {
         let Span { base, bytes } = donor.span;
@@ -598,23 +526,5 @@ impl Arena {
         }
         plan.fresh.push(Piece { id: piece, span: Span { base, bytes: new }, mapped: false });
         new
-    }
-}
-
-fn total(donors: &[Donor]) -> u64 {
-    donors.iter().map(|donor| donor.span.bytes).sum()
-}
-
-impl Donor {
-    /// Gives nothing of a place that is to be filled. That reaches into its chunk from one side at most, for
-    /// there is a hole in it.
-    fn leave(&mut self, place: &Span) {
-        let (from, to) = (self.span.base, self.span.base + self.span.bytes);
-        let place_end = place.base + place.bytes;
-        if place_end <= from || to <= place.base {
-            return;
-        }
-        let (from, to) = if place.base <= from { (place_end.min(to), to) } else { (from, place.base) };
-        self.span = Span { base: from, bytes: to - from };
     }
 }

@@ -45,6 +45,13 @@ pub(crate) fn bin_floor(bin: usize) -> u64 {
     UNIT << bin
 }
 
+/// Bytes from an address on; of a reserved range whole granules.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Span {
+    pub(crate) base: u64,
+    pub(crate) bytes: u64,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -3,7 +3,7 @@
 use super::slot::Slot;
 use crate::backend::granules::Granules;
 use crate::core::holes::Range;
-use crate::core::remap::Span;
+use crate::core::units::Span;
 use crate::error::{Error, fail, keeping_last_error};
 use std::ffi::c_void;
 

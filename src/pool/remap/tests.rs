@@ -9,7 +9,7 @@ use crate::backend::{AnyBackend, Backend, Granted, Owned};
 use crate::core::arena::Settings;
 use crate::core::holes::Range;
 use crate::core::lanes::Stream;
-use crate::core::remap::Span;
+use crate::core::units::Span;
 use crate::error::with_last_error;
 use crate::options::Resolved;
 use std::collections::{BTreeMap, BTreeSet};

@@ -17,7 +17,7 @@
 use super::notices::{Notice, Notices};
 use crate::backend::cuda::Cuda;
 use crate::backend::cuda::calls::{self, Failure};
-use crate::core::remap::Span;
+use crate::core::units::Span;
 use crate::log::{self, Level};
 use crate::sys::HostMemoryExhausted;
 use cuda_sys::{CUDA_ERROR_OUT_OF_MEMORY, CUmemAccessDesc, Driver};
