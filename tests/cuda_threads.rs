@@ -204,6 +204,8 @@ fn a_stream_that_is_forgotten_leaves_its_successors_events_alone() {
             forgetting.join().unwrap();
             sim.clear_faults();
             assert_eq!(meanwhile.join().unwrap(), small[2]);
+            // What was freed first is taken first.
+            assert_eq!(pool.get_on(28 * KIB, asking), other_one);
             let waits = sim.calls("cuStreamWaitEvent");
             let got = pool.get_on(6 * KIB, asking);
             let (waits, pending) = (sim.calls("cuStreamWaitEvent") - waits, gpu.pending(next));

@@ -6,6 +6,7 @@
 use super::arena::{Arena, Freed, Refused};
 use super::chunks::{ChunkId, NIL, State};
 use super::lanes::{Lane, NOBODYS, Note, Stream};
+use super::runs::Run;
 use crate::sys::HostMemoryExhausted;
 
 impl Arena {
@@ -81,7 +82,10 @@ impl Arena {
             self.chunks.slab[..][id].mark_held();
             *self.lanes.note_mut(id) = Note::new(home, point);
             self.lanes.hang(id);
-            self.link_runs(id, id);
+            // What is behind it nobody ever had, if it is free.
+            let rest = Some(self.chunks.next(id)).filter(|&rest| rest != NIL && self.is_anyones(rest));
+            let end = self.end_of(rest.unwrap_or(id));
+            self.put_run(Run { lane: home, head: id, addr, end, chunks: 1 });
         } else if self.chunks.state(id) == State::Away && point > self.lanes.row(home).done {
             // A plan is under way, and puts it back as it is told here.
             *self.lanes.note_mut(id) = Note::new(home, point);

@@ -192,7 +192,7 @@ impl Arena {
             growth: Growth::new(settings.limit, settings.growth, settings.initial_region),
             counters: Counters::default(),
             names: Names::default(),
-            lanes: Lanes::new(settings.seed),
+            lanes: Lanes::new(settings.seed, settings.events),
             home: Stream::NONE,
             mixed: false,
             simple: settings.first_simple(),

@@ -2,7 +2,7 @@
 //!
 //! - I1 the chunks of a region tile it: linked in address order, without gap or overlap; holes are whole
 //!   granules
-//! - I2 no two free neighbours that may merge, nor two holes
+//! - I2 no two free neighbours that may merge, nor two holes; those of one lane may if no event tells their frees apart
 //! - I3 a class is marked exactly if it holds a chunk, and the index holds exactly the findable chunks,
 //!   in order; a stamped free chunk is queued; the list of holes holds exactly the holes
 //! - I4 used + free + holes = the regions, used + free = what is mapped, the counters agree with the chunks
@@ -89,6 +89,7 @@ impl Arena {
     /// Whether neighbours have no reason to be two chunks.
     fn should_be_one(&self, first: ChunkId, second: ChunkId) -> bool {
         let same_lane = || self.owner(first).is_some() && self.owner(first) == self.owner(second);
+        let same_lane = || same_lane() && self.lanes.have_one_point(first, second);
         let holes = || [first, second].iter().all(|&id| self.chunks.state(id) == State::Hole);
         self.may_merge(first) && self.may_merge(second) || holes() || self.mixed && same_lane()
     }

@@ -61,7 +61,7 @@ impl Arena {
         let used_in = self.lanes.uses.iter().filter(|used| used.lane == lane && used.point == 0);
         let in_use = in_use.count() + used_in.count();
         require(in_use as u64 == row.live - row.waiting, Broken::I7Lanes)?;
-        let is_head = |id: ChunkId| self.owner(id) == Some(lane) && self.lanes.note(id).run_bytes != 0;
+        let is_head = |id: ChunkId| self.owner(id) == Some(lane) && self.lanes.note(id).is_head();
         let heads = self.chunks.ids().filter(|&id| is_head(id));
         let runs = row.runs.iter_from(&self.lanes.notes, (0, 0)).take(own + 1).count();
         require(runs == heads.count() && row.runs.is_marked_right(), Broken::I8Runs)
@@ -83,14 +83,39 @@ impl Arena {
     /// A chunk has a run exactly if it is the first of its lane's in one.
     fn check_run(&self, id: ChunkId) -> Result<(), Broken> {
         let note = self.lanes.note(id);
-        let Some(lane) = self.owner(id) else { return require(note.run_bytes == 0, Broken::I8Runs) };
+        let Some(lane) = self.owner(id) else { return require(!note.is_head(), Broken::I8Runs) };
         if self.run_head(lane, id) != id {
-            return require(note.run_bytes == 0, Broken::I8Runs);
+            return require(!note.is_head(), Broken::I8Runs);
         }
-        let extent = self.run_extent(lane, id);
-        require((note.run_addr, note.run_bytes) == extent, Broken::I8Runs)?;
-        let key = (note.run_bytes, note.run_addr);
-        let found = self.lanes.row(lane).runs.iter_from(&self.lanes.notes, key).next();
-        require(found == Some(id), Broken::I8Runs)
+        let (addr, bytes, chunks) = self.run_extent(lane, id);
+        let is_there = (note.run.addr, note.run.bytes) == (addr, bytes) && note.run.chunks >= chunks;
+        require(is_there, Broken::I8Runs)?;
+        let row = self.lanes.row(lane);
+        let found = row.runs.iter_from(&self.lanes.notes, note.run_key()).next();
+        require(found == Some(id) && row.finds_long(&self.lanes.notes, id), Broken::I8Runs)
+    }
+
+    /// The first own chunk of the run around one: where the index has it.
+    fn run_head(&self, lane: Lane, own: ChunkId) -> ChunkId {
+        let (mut head, mut at) = (own, self.chunks.prev(own));
+        while at != NIL && self.may_use(lane, at) {
+            if !self.is_anyones(at) {
+                head = at;
+            }
+            at = self.chunks.prev(at);
+        }
+        head
+    }
+
+    /// Address, bytes and own chunks of a run, given its first own chunk.
+    fn run_extent(&self, lane: Lane, head: ChunkId) -> (u64, u64, u32) {
+        let start = self.run_start(head);
+        let (addr, mut bytes, mut chunks, mut at) = (self.chunks.addr(start), 0, 0, start);
+        while at != NIL && self.may_use(lane, at) {
+            bytes += self.chunks.size(at);
+            chunks += u32::from(!self.is_anyones(at));
+            at = self.chunks.next(at);
+        }
+        (addr, bytes, chunks)
     }
 }

@@ -31,7 +31,7 @@ impl Arena {
         self.holes = Holes::default();
         self.holes.range = range;
         let advances = self.lanes.advances;
-        self.lanes = Lanes::new(self.settings.seed);
+        self.lanes = Lanes::new(self.settings.seed, self.settings.events);
         self.lanes.advances = advances;
         (self.home, self.mixed, self.home_recorded) = (Stream::NONE, false, false);
         self.simple = self.settings.first_simple();

@@ -21,9 +21,12 @@ use super::classes::{CLASSES, ClassSet, class_of};
 use super::seed::Seed;
 use crate::sys::HostMemoryExhausted;
 
+/// The order that a node has its links for, if it is in one tree only.
+pub(super) enum BySize {}
+
 /// Something with a key that a tree can be linked through; found by the number of its chunk.
-pub(super) trait Node {
-    /// Size and address.
+pub(super) trait Node<Order = BySize> {
+    /// Size and address; in another order what that goes by.
     fn key(&self) -> (u64, u64);
     fn left(&self) -> ChunkId;
     fn right(&self) -> ChunkId;

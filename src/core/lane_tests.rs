@@ -172,21 +172,24 @@ impl Program {
                 let stream = arena.progress_of(work.lane).stream;
                 stream.exists() && stream.pool() == 0 && !arena.is_at_risk(stream)
             };
-            arena.waits_for(want, has_event).unwrap()
+            arena.works_to_wait_for(want, has_event).unwrap()
         };
-        assert_eq!(works.is_some(), self.model.could_wait(want), "whether waiting helps");
-        let mut works = works?;
-        // The model knows whole lanes only: as if each had one event, for all that was freed there.
-        for work in &mut works {
-            work.point = self.arena.progress_of(work.lane).newest;
-        }
+        let expected = self.model.works_to_wait_for(want);
+        assert_eq!(works.is_some(), expected.is_some(), "whether waiting helps");
+        let (works, expected) = works.zip(expected)?;
         self.say(format!("which waits for {works:?}"));
-        let streams: Vec<Stream> = works.iter().map(|work| self.arena.lanes.row(work.lane).stream).collect();
-        self.model.wait(want, &streams);
+        let mut streams: Vec<Stream> =
+            works.iter().map(|work| self.arena.lanes.row(work.lane).stream).collect();
+        let mut of_model: Vec<Stream> = expected.keys().map(|&lane| self.model.stream_of(lane)).collect();
+        for streams in [&mut streams, &mut of_model] {
+            streams.sort_by_key(|stream| (stream.handle(), stream.thread()));
+        }
+        assert_eq!(streams, of_model, "the streams whose work is the oldest that helps");
+        self.model.wait(want, &expected);
         let own = self.arena.queue_of_request(want).unwrap();
         let since = self.arena.next_work(own);
         assert!(self.arena.adopt(want, &works, since), "what was waited for is there");
-        self.model.adopt(want, &streams);
+        self.model.adopt(want, &expected);
         let taken = self.take(want);
         assert!(taken.is_some(), "a request that has waited is served");
         taken

@@ -4,14 +4,19 @@
 //! lane may be used there again at once, for the work that comes is queued behind the work that went. Any other
 //! lane has to wait until that work is done.
 //!
-//! Each lane counts its frees: the count at a free is the free's point. Work is done in order, so 'done up to
-//! point p' says everything about a lane. A free chunk has a lane and a point, or none: then anybody may have it.
-//! One that other lanes were recorded on waits, as nobody's, until they are done up to their points.
+//! The frees of a pool are counted: the count at a free is the free's point, so points also tell which of two frees came
+//! first, in whatever lanes. The work of a lane is done in order, so 'done up to point p' says everything about a lane. A
+//! free chunk has a lane and a point, or none: then every lane may have it. One that other lanes were recorded on waits
+//! until they are done up to their points.
+//!
+//! Free neighbours of one lane stay apart where they have different points, because an event belongs to one free: a request
+//! of another lane that needs the one must not wait for work behind it that the other waits for. For their own lane they
+//! count as one chunk, a run. Where no event tells points apart they are merged ([`Row::merges`]).
 //!
 //! ```text
-//!   chunk  | in use | free of lane 2, point 7 | free of nobody | free of lane 3, point 4 | in use |
-//!                   '---------- a run of lane 2 -------------'
-//!                                             '------------- a run of lane 3 -----------'
+//!   chunk  | in use | lane 2, point 7 | lane 2, point 9 | every lane's | lane 3, point 4 | in use |
+//!                   '---------------- a run of lane 2 -----------------'
+//!                                                       '------ a run of lane 3 --------'
 //! ```
 //!
 //! As long as a pool knows one lane only there is nothing to tell apart, and none of this exists.
@@ -20,6 +25,7 @@ use super::chunks::{ChunkId, NIL, make_room, shrink_to};
 use super::index::Node;
 use super::lane_list::{LaneLists, List};
 use super::rows::Row;
+use super::run_index::ByAddress;
 use super::seed::Seed;
 use super::steps;
 use super::tree::Tree;
@@ -56,45 +62,96 @@ pub(super) struct Note {
     pub(super) older: ChunkId,
     pub(super) newer: ChunkId,
     /// The run that begins here, if this is the first chunk of a lane's in one; else of 0 bytes.
-    pub(super) run_addr: u64,
-    pub(super) run_bytes: u64,
-    left: ChunkId,
-    right: ChunkId,
+    pub(super) run: Extent,
+    /// Its links in the order of sizes, and those of a long run in the order of addresses.
+    by_size: [ChunkId; 2],
+    by_address: [ChunkId; 2],
+}
+
+/// Where a run is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Extent {
+    pub(super) addr: u64,
+    pub(super) bytes: u64,
+    /// The lane's own chunks in it at most.
+    pub(super) chunks: u32,
+}
+
+impl Extent {
+    pub(super) const NONE: Self = Extent { addr: 0, bytes: 0, chunks: 0 };
+
+    pub(super) fn contains(&self, addr: u64) -> bool {
+        addr.wrapping_sub(self.addr) < self.bytes
+    }
 }
 
 impl Note {
     pub(super) fn new(lane: Lane, point: u64) -> Self {
-        let (older, newer, left, right) = (NIL, NIL, NIL, NIL);
-        Note { lane, uses: 0, point, older, newer, run_addr: 0, run_bytes: 0, left, right }
+        let (older, newer, links) = (NIL, NIL, [NIL; 2]);
+        Note { lane, uses: 0, point, older, newer, run: Extent::NONE, by_size: links, by_address: links }
+    }
+
+    /// Whether it is the first of its lane's in a run.
+    #[inline(always)]
+    pub(super) fn is_head(&self) -> bool {
+        self.run.bytes != 0
+    }
+
+    /// The run's bytes and address.
+    #[inline(always)]
+    pub(super) fn run_key(&self) -> (u64, u64) {
+        (self.run.bytes, self.run.addr)
     }
 
     /// Of a chunk that waits for nothing and is in no list and no run: it is nobody's any more.
     #[inline(always)]
     pub(super) fn leave_lane(&mut self) {
-        debug_assert!(self.uses == 0 && self.run_bytes == 0);
+        debug_assert!(self.uses == 0 && !self.is_head());
         self.lane = ANYONE;
     }
 }
 
 impl Node for Note {
     fn key(&self) -> (u64, u64) {
-        (self.run_bytes, self.run_addr)
+        self.run_key()
     }
 
     fn left(&self) -> ChunkId {
-        self.left
+        self.by_size[0]
     }
 
     fn right(&self) -> ChunkId {
-        self.right
+        self.by_size[1]
     }
 
     fn left_mut(&mut self) -> &mut ChunkId {
-        &mut self.left
+        &mut self.by_size[0]
     }
 
     fn right_mut(&mut self) -> &mut ChunkId {
-        &mut self.right
+        &mut self.by_size[1]
+    }
+}
+
+impl Node<ByAddress> for Note {
+    fn key(&self) -> (u64, u64) {
+        (self.run.addr, 0)
+    }
+
+    fn left(&self) -> ChunkId {
+        self.by_address[0]
+    }
+
+    fn right(&self) -> ChunkId {
+        self.by_address[1]
+    }
+
+    fn left_mut(&mut self) -> &mut ChunkId {
+        &mut self.by_address[0]
+    }
+
+    fn right_mut(&mut self) -> &mut ChunkId {
+        &mut self.by_address[1]
     }
 }
 
@@ -118,12 +175,15 @@ pub(super) struct Lanes {
     pub(super) pools: Vec<Option<u64>>,
     /// How often a lane got further: something may have become available.
     pub(super) advances: u64,
-    /// No row that was given up had a later point: what is known of those must not fit new ones by chance.
-    first_point: u64,
+    /// The last point that was given to a free, in whatever lane: what is known of points of a row that was given up must
+    /// not fit another row's by chance.
+    newest_point: u64,
+    /// Events tell when work is done.
+    has_events: bool,
 }
 
 impl Lanes {
-    pub(super) fn new(seed: u64) -> Self {
+    pub(super) fn new(seed: u64, has_events: bool) -> Self {
         Lanes {
             seed: Seed::new(seed),
             notes: Vec::new(),
@@ -136,7 +196,8 @@ impl Lanes {
             redirections: Vec::new(),
             pools: Vec::new(),
             advances: 0,
-            first_point: 0,
+            newest_point: 0,
+            has_events,
         }
     }
 
@@ -158,6 +219,12 @@ impl Lanes {
     #[inline]
     pub(super) fn row_mut(&mut self, lane: Lane) -> &mut Row {
         &mut self.rows[lane.0 as usize]
+    }
+
+    /// Whether no event tells the frees of two own chunks of a lane apart.
+    pub(super) fn have_one_point(&self, first: ChunkId, second: ChunkId) -> bool {
+        let (first, second) = (self.note(first), self.note(second));
+        self.row(first.lane).merges || first.point == second.point
     }
 
     /// A note for each place of the slab.
@@ -247,15 +314,16 @@ impl Lanes {
     fn add(&mut self, stream: Stream) -> Result<Lane, HostMemoryExhausted> {
         let lane = match self.take_vacant() {
             Some(lane) => {
-                // Points go on rising: what is known of them elsewhere must not fit the new lane by chance.
+                let merges = self.merges(stream);
                 let row = self.row_mut(lane);
-                (row.stream, row.forgotten, row.done) = (stream, false, row.point);
+                (row.stream, row.forgotten, row.done, row.merges) = (stream, false, row.point, merges);
                 lane
             }
             None => {
                 self.rows.try_reserve(1)?;
                 let lane = Lane(u32::try_from(self.rows.len()).map_err(|_| HostMemoryExhausted)?);
-                self.rows.push(Row::new(lane, stream, self.first_point, self.seed));
+                let merges = self.merges(stream);
+                self.rows.push(Row::new(lane, stream, self.newest_point, merges, self.seed));
                 lane
             }
         };
@@ -264,6 +332,11 @@ impl Lanes {
             self.lists.add(&mut self.rows, List::Recyclable, lane);
         }
         Ok(lane)
+    }
+
+    /// Whether no event can be waited for that tells frees in the order of a stream apart.
+    fn merges(&self, stream: Stream) -> bool {
+        !self.has_events || !stream.exists() || stream.pool() != 0
     }
 
     /// A place of which there is nothing to know any more, if one is found at once.
@@ -296,7 +369,6 @@ impl Lanes {
     pub(super) fn forget_past(&mut self) {
         while let Some(lane) = self.rows.last().filter(|row| row.is_vacant()).map(Row::lane) {
             self.withdraw(lane);
-            self.first_point = self.first_point.max(self.row(lane).point);
             self.rows.pop();
         }
         shrink(&mut self.rows);
@@ -380,9 +452,9 @@ impl Lanes {
     /// The lane's next point. Of a stream that was forgotten the work until then is all there is.
     #[inline]
     pub(super) fn advance(&mut self, lane: Lane) -> u64 {
-        let row = self.row_mut(lane);
-        if !row.forgotten {
-            row.point += 1;
+        if !self.row(lane).forgotten {
+            self.newest_point += 1;
+            self.row_mut(lane).point = self.newest_point;
             self.list(List::Unfinished, lane);
         }
         self.row(lane).point
@@ -406,6 +478,13 @@ impl Lanes {
 
     pub(super) fn oldest(&self, lane: Lane) -> ChunkId {
         self.row(lane).oldest
+    }
+
+    /// The point of a free in a lane whose stream lives, and whose work is listed as unfinished.
+    #[inline(always)]
+    pub(super) fn next_point(&mut self) -> u64 {
+        self.newest_point += 1;
+        self.newest_point
     }
 
     /// The lane's row and all notes, to change both.
@@ -437,15 +516,9 @@ impl Lanes {
     }
 
     #[inline]
-    pub(super) fn link_run(&mut self, lane: Lane, id: ChunkId, addr: u64, bytes: u64) {
+    pub(super) fn link_run(&mut self, lane: Lane, id: ChunkId, run: Extent) {
         let (row, notes) = self.parts(lane);
-        row.link_run(notes, id, addr, bytes);
-    }
-
-    #[inline]
-    pub(super) fn unlink_run(&mut self, lane: Lane, id: ChunkId) -> u64 {
-        let (row, notes) = self.parts(lane);
-        row.unlink_run(notes, id)
+        row.link_run(notes, id, run);
     }
 
     /// A chunk is handed out in a lane, which nothing waits for yet.
@@ -462,7 +535,7 @@ impl Lanes {
 
     pub(super) fn largest_run_of(&self, lane: Lane) -> u64 {
         let largest = self.row(lane).runs.largest(&self.notes);
-        if largest == NIL { 0 } else { self.note(largest).run_bytes }
+        if largest == NIL { 0 } else { self.note(largest).run.bytes }
     }
 
     /// Host memory beside the struct itself.

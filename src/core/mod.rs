@@ -18,6 +18,7 @@ mod check_lanes;
 mod choosy;
 pub(crate) mod chunks;
 pub(crate) mod classes;
+mod dependencies;
 mod donors;
 pub(crate) mod gone;
 pub(crate) mod grow;

@@ -117,7 +117,11 @@ impl Arena {
     ) -> Result<Option<Plan>, HostMemoryExhausted> {
         let available = self.available_below(range, below);
         let lane = self.lane_for(want);
-        let place = self.best_place(range, want, lane, |place| (1..=available).contains(&place.missing));
+        if self.is_served(want, lane) {
+            return Ok(None);
+        }
+        let is_free = |id| self.is_free_for(lane, id);
+        let place = self.best_place(range, want, is_free, |place| (1..=available).contains(&place.missing));
         let Some(place) = place else { return Ok(None) };
         let extra = match new {
             New::Ample => {
@@ -159,7 +163,11 @@ impl Arena {
         let idle = total(&donors);
         let available = self.available_below(range, below);
         let (mut place, mut most) = (None, available + idle);
-        while let Some(found) = self.best_place(range, want, None, |place| place.granules <= most) {
+        if self.is_served(want, None) {
+            return Ok(None);
+        }
+        let is_idle = |id| self.is_idle(id);
+        while let Some(found) = self.best_place(range, want, is_idle, |place| place.granules <= most) {
             place = Some(found);
             if new != New::Least || found.granules <= idle {
                 break;
@@ -334,8 +342,23 @@ impl Arena {
         self.is_idle(id) || lane.is_some_and(|lane| self.is_own(lane, id))
     }
 
-    fn is_open(&self, lane: Option<Lane>, id: ChunkId) -> bool {
-        self.chunks.state(id) == State::Hole || self.is_free_for(lane, id)
+    /// Whether memory was freed since the request looked.
+    fn is_served(&self, want: &Want<'_>, lane: Option<Lane>) -> bool {
+        self.find_choosy(want).is_some() || lane.is_some_and(|lane| self.has_in_lane(want, lane))
+    }
+
+    /// Where a request would be served that the limit allows to grow for, if it might use what `is_free` accepts, and a
+    /// chunk at or before that.
+    pub(super) fn place_to_grow_at(
+        &self,
+        want: &Want<'_>,
+        is_free: impl Fn(ChunkId) -> bool,
+    ) -> Option<(u64, ChunkId)> {
+        let range = self.range()?;
+        let available = self.available_below(range, u64::MAX);
+        let place =
+            self.best_place(range, want, is_free, |place| (1..=available).contains(&place.missing))?;
+        Some((place.at, ChunkId(place.first)))
     }
 
     /// Whose chunks a request may use beside those that everybody may. They stay his and in circulation while a plan is
@@ -345,17 +368,17 @@ impl Arena {
     }
 
     /// The run that begins with a hole, or with a free chunk before it; `None` if the hole is not its run's first.
-    fn run_of(&self, lane: Option<Lane>, hole: ChunkId) -> Option<Run> {
+    fn run_of(&self, is_free: impl Fn(ChunkId) -> bool, hole: ChunkId) -> Option<Run> {
         let (mut first, mut last) = (hole, hole);
         let mut prev = self.chunks.prev(first);
-        while prev != NIL && self.is_free_for(lane, prev) {
+        while prev != NIL && is_free(prev) {
             (first, prev) = (prev, self.chunks.prev(prev));
         }
         if prev != NIL && self.chunks.state(prev) == State::Hole {
             return None;
         }
         let mut next = self.chunks.next(last);
-        while next != NIL && self.is_open(lane, next) {
+        while next != NIL && (self.chunks.state(next) == State::Hole || is_free(next)) {
             (last, next) = (next, self.chunks.next(next));
         }
         Some(Run {
@@ -365,7 +388,7 @@ impl Arena {
         })
     }
 
-    /// The place with the fewest bytes to map; among equals one that spares the end of the range, then the one in
+    /// The place in holes and what `is_free` accepts with the fewest bytes to map; among equals one that spares the end of the range, then the one in
     /// the smallest run, then the lowest. A run without a hole has no place, or the request were served already.
     ///
     /// It is enough to look where the request begins at the beginning of a chunk or ends at the end of one: moving
@@ -374,16 +397,12 @@ impl Arena {
         &self,
         range: Range,
         want: &Want<'_>,
-        lane: Option<Lane>,
+        is_free: impl Fn(ChunkId) -> bool,
         allowed: impl Fn(&Place) -> bool,
     ) -> Option<Place> {
-        if self.find_choosy(want).is_some() || lane.is_some_and(|lane| self.has_in_lane(want, lane)) {
-            // Somebody freed it since the request looked.
-            return None;
-        }
         let (size, alignment) = (want.size, want.alignment.max(UNIT));
         let mut best: Option<Place> = None;
-        for run in self.holes.list().iter().filter_map(|&hole| self.run_of(lane, hole)) {
+        for run in self.holes.list().iter().filter_map(|&hole| self.run_of(&is_free, hole)) {
             if run.end - run.start < size {
                 continue;
             }
@@ -441,7 +460,7 @@ impl Arena {
     fn carve(&mut self, plan: &mut Plan, donor: &Donor) {
         let Span { base, bytes } = donor.span;
         let mut id = donor.id;
-        self.begin_change(id);
+        let changing = self.begin_change(id);
         self.unindex(id);
         let below = base - self.chunks.addr(id);
         if below != 0 {
@@ -455,7 +474,7 @@ impl Arena {
             self.index.insert(&mut self.chunks.slab, rest, above);
         }
         self.chunks.slab[..][id].mark_away();
-        self.end_change(id);
+        self.end_change(changing, id);
         plan.sources.push(Piece { id, span: donor.span, mapped: true });
     }
 
@@ -483,10 +502,10 @@ impl Arena {
                 after = self.chunks.next(piece);
                 fresh -= self.assign(plan, piece, part, fresh);
             } else if end > from && self.is_idle(id) {
-                self.begin_change(id);
+                let changing = self.begin_change(id);
                 self.unindex(id);
                 self.chunks.slab[..][id].mark_staying();
-                self.end_change(id);
+                self.end_change(changing, id);
                 plan.kept.push(id);
             }
             id = after;

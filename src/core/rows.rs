@@ -5,14 +5,16 @@
 use super::chunks::{ChunkId, Hot, NIL};
 use super::index::Node;
 use super::lane_list::Places;
-use super::lanes::{Lane, Note, Stream};
-use super::run_index::RunIndex;
+use super::lanes::{Extent, Lane, Note, Stream};
+use super::run_index::{ByAddress, RunIndex};
 use super::seed::Seed;
+use super::steps;
+use super::tree::Tree;
 use super::uses::Link;
 
 pub(super) struct Row {
     pub(super) stream: Stream,
-    /// Frees so far.
+    /// The point of the last free.
     pub(super) point: u64,
     /// Work that was queued before these frees is done.
     pub(super) done: u64,
@@ -26,6 +28,10 @@ pub(super) struct Row {
     pub(super) newest_use: Link,
     /// Runs of neighbours that the lane may use, with at least one chunk of its own.
     pub(super) runs: RunIndex,
+    /// Those of them that may have more than [`LONG`] own chunks, to be found by the address of any.
+    long_runs: Tree<ByAddress>,
+    /// Of both.
+    seed: Seed,
     /// The head of the run that was entered last.
     recent: ChunkId,
     /// Chunks in use that were allocated here, uses recorded here, free chunks of its own that wait for others, and
@@ -37,6 +43,8 @@ pub(super) struct Row {
     pub(super) waiting_uses: u64,
     /// Its stream is about to end, or has.
     pub(super) forgotten: bool,
+    /// Free neighbours become one, with the later point.
+    pub(super) merges: bool,
     pub(super) places: Places,
     lane: Lane,
     /// Its place in the tree of names, or in that of forgotten streams.
@@ -44,9 +52,12 @@ pub(super) struct Row {
     right: ChunkId,
 }
 
+/// The head of a run with no more own chunks is found by a walk.
+const LONG: u32 = if cfg!(test) { 2 } else { 8 };
+
 impl Row {
     /// One whose points begin behind `point`.
-    pub(super) fn new(lane: Lane, stream: Stream, point: u64, seed: Seed) -> Self {
+    pub(super) fn new(lane: Lane, stream: Stream, point: u64, merges: bool, seed: Seed) -> Self {
         Row {
             stream,
             point,
@@ -57,11 +68,14 @@ impl Row {
             oldest_use: 0,
             newest_use: 0,
             runs: RunIndex::new(seed),
+            long_runs: Tree::EMPTY,
+            seed,
             recent: NIL,
             live: 0,
             waiting: 0,
             waiting_uses: 0,
             forgotten: false,
+            merges,
             places: Places::NONE,
             lane,
             left: NIL,
@@ -181,51 +195,61 @@ impl Row {
 
     /// Enters a run of the lane's into its index, under its first own chunk.
     #[inline]
-    pub(super) fn link_run(&mut self, notes: &mut [Note], id: ChunkId, addr: u64, bytes: u64) {
-        let note = &mut notes[id.index()];
-        (note.run_addr, note.run_bytes) = (addr, bytes);
-        self.runs.insert(notes, id, bytes);
+    pub(super) fn link_run(&mut self, notes: &mut [Note], id: ChunkId, run: Extent) {
+        notes[id.index()].run = run;
+        self.runs.insert(notes, id, run.bytes);
+        if run.chunks > LONG {
+            self.long_runs.insert(notes, self.seed, id);
+        }
         self.recent = id;
     }
 
     /// The head of the run around an own chunk of the lane's, where all runs are in their indices.
     #[inline]
     pub(super) fn linked_head(&self, slab: &[Hot], notes: &[Note], own: ChunkId) -> ChunkId {
-        if notes[own.index()].run_bytes != 0 {
-            return own;
-        }
-        self.linked_head_before(slab, notes, own)
+        if notes[own.index()].is_head() { own } else { self.linked_head_before(slab, notes, own) }
     }
 
     fn linked_head_before(&self, slab: &[Hot], notes: &[Note], own: ChunkId) -> ChunkId {
-        // Where a run is long it mostly is that one.
+        let addr = slab[own].addr;
+        // Mostly it is the one that was entered last.
         if self.recent != NIL {
-            let (lane, addr) = (notes[own.index()].lane, slab[own].addr);
             let recent = &notes[self.recent.index()];
             // Whatever has bytes of a run is a head.
-            if recent.run_bytes != 0
-                && recent.lane == lane
-                && addr.wrapping_sub(recent.run_addr) < recent.run_bytes
-            {
+            if recent.lane == notes[own.index()].lane && recent.run.contains(addr) {
                 return self.recent;
             }
         }
         let mut at = own;
-        while at != NIL && notes[at.index()].run_bytes == 0 {
+        // Between two own chunks is at most one that is not.
+        for _ in 0..2 * LONG {
+            steps::count();
             at = slab[at].prev;
+            if at == NIL || notes[at.index()].is_head() {
+                return at;
+            }
         }
-        at
+        self.long_runs.last_to(notes, (addr, 0))
     }
 
-    /// Takes the run out that has a chunk for its head, if there is one; returns its bytes.
+    /// Takes the run out that has a chunk for its head, if there is one; returns where it is.
     #[inline]
-    pub(super) fn unlink_run(&mut self, notes: &mut [Note], id: ChunkId) -> u64 {
-        let bytes = notes[id.index()].run_bytes;
-        if bytes != 0 {
-            self.runs.remove(notes, id, bytes);
-            notes[id.index()].run_bytes = 0;
+    pub(super) fn unlink_run(&mut self, notes: &mut [Note], id: ChunkId) -> Extent {
+        let run = notes[id.index()].run;
+        if run.bytes != 0 {
+            self.runs.remove(notes, id, run.bytes);
+            if run.chunks > LONG {
+                self.long_runs.remove(notes, self.seed, id);
+            }
+            notes[id.index()].run = Extent::NONE;
         }
-        bytes
+        run
+    }
+
+    /// Whether a run is found by the address of its first own chunk exactly if it may be long.
+    pub(super) fn finds_long(&self, notes: &[Note], head: ChunkId) -> bool {
+        let run = notes[head.index()].run;
+        (self.long_runs.find(notes, (run.addr, 0)) == head) == (run.chunks > LONG)
     }
 }
 

@@ -8,6 +8,9 @@ use super::seed::Seed;
 use super::tree::Tree;
 use super::units::UNIT;
 
+/// The order of the addresses at which runs begin.
+pub(super) enum ByAddress {}
+
 const CLASSES: usize = 64;
 
 pub(super) struct RunIndex {

@@ -1,14 +1,14 @@
 //! Runs: neighbours that a lane may use, and which count for it as one chunk.
 //!
-//! A run is made of the lane's own free chunks and of those that anybody may have, with at least one of its own;
-//! what has no such neighbour is found in the common index. Neighbours of the same kind are one chunk, so the two
-//! kinds alternate in a run, and a chunk that anybody may have is in the runs of at most two lanes: those beside it.
+//! A run is made of the lane's own free chunks and of common ones, which every lane may have, with at least one of its own;
+//! what has no such neighbour is found in the common index. Common neighbours are one chunk, so on both sides of one in a run
+//! are own chunks, but for the ends of the run, and it is in the runs of at most two lanes: those beside it.
 //!
-//! Who changes chunks takes the runs around them out of their indices before, and puts them back afterwards.
+//! Before chunks are changed the runs around them are taken out of their indices; afterwards what is left of them is put back.
 
 use super::arena::Arena;
 use super::chunks::{ChunkId, NIL, State};
-use super::lanes::{ANYONE, Lane, Note};
+use super::lanes::{ANYONE, Extent, Lane, Note};
 
 impl Arena {
     /// The lane that may use a free chunk at once, where not everybody may.
@@ -54,31 +54,6 @@ impl Arena {
         if prev != NIL && self.is_anyones(prev) { prev } else { own }
     }
 
-    /// The first own chunk of the run around one: where the index has it.
-    #[inline]
-    pub(super) fn run_head(&self, lane: Lane, own: ChunkId) -> ChunkId {
-        let (mut head, mut at) = (own, self.chunks.prev(own));
-        while at != NIL && self.may_use(lane, at) {
-            if !self.is_anyones(at) {
-                head = at;
-            }
-            at = self.chunks.prev(at);
-        }
-        head
-    }
-
-    /// Address and bytes of a run, given its first own chunk.
-    #[inline]
-    pub(super) fn run_extent(&self, lane: Lane, head: ChunkId) -> (u64, u64) {
-        let start = self.run_start(head);
-        let (addr, mut bytes, mut at) = (self.chunks.addr(start), 0, start);
-        while at != NIL && self.may_use(lane, at) {
-            bytes += self.chunks.size(at);
-            at = self.chunks.next(at);
-        }
-        (addr, bytes)
-    }
-
     /// The last own chunk of some lane's that a run reaches `id` from, from before it.
     #[inline(always)]
     pub(super) fn own_before(&self, id: ChunkId) -> Option<ChunkId> {
@@ -98,70 +73,62 @@ impl Arena {
     /// Takes the run around a lane's own chunk out of the index; all runs are in theirs.
     #[inline]
     pub(super) fn take_run(&mut self, lane: Lane, own: ChunkId) -> Run {
-        let head = self.lanes.row(lane).linked_head(&self.chunks.slab, &self.lanes.notes, own);
-        let addr = self.lanes.note(head).run_addr;
-        Run { lane, head, addr, end: addr + self.lanes.unlink_run(lane, head) }
+        let (row, notes) = self.lanes.parts(lane);
+        let head = row.linked_head(&self.chunks.slab, notes, own);
+        let Extent { addr, bytes, chunks } = row.unlink_run(notes, head);
+        Run { lane, head, addr, end: addr + bytes, chunks }
     }
 
     #[inline]
     pub(super) fn put_run(&mut self, run: Run) {
-        self.lanes.link_run(run.lane, run.head, run.addr, run.end - run.addr);
+        let Run { lane, head, addr, end, chunks } = run;
+        self.lanes.link_run(lane, head, Extent { addr, bytes: end - addr, chunks });
     }
 
-    /// The chunk from which on runs reach to `id` from before it.
-    fn first_near(&self, id: ChunkId) -> ChunkId {
-        self.own_before(id).unwrap_or(id)
-    }
-
-    /// The last chunk whose runs reach to `id` from behind it.
-    fn last_near(&self, id: ChunkId) -> ChunkId {
-        self.own_behind(id).unwrap_or(id)
-    }
-
-    /// Before a free chunk is cut, or taken where it is not a request that takes it.
-    pub(super) fn begin_change(&mut self, id: ChunkId) {
+    /// Takes the runs out of their indices that contain a common chunk: it is about to be cut, or to be none any more.
+    pub(super) fn begin_change(&mut self, id: ChunkId) -> Changing {
+        let mut changing = Changing::default();
         if self.mixed {
-            self.unlink_runs(id, id);
+            self.take_beside(&mut changing, self.chunks.prev(id));
+            self.take_beside(&mut changing, self.chunks.next(id));
+        }
+        changing
+    }
+
+    /// Takes the run around a chunk out of its index, if it is some lane's own and its run is in one.
+    pub(super) fn take_beside(&mut self, changing: &mut Changing, own: ChunkId) {
+        let Some(lane) = self.owner_if_any(own) else { return };
+        let addr = self.chunks.addr(own);
+        if changing.0.iter().flatten().all(|(run, _)| run.lane != lane || !run.contains(addr)) {
+            let run = self.take_run(lane, own);
+            changing.add(run, self.chunks.addr(run.head));
         }
     }
 
-    /// After that: what was a part of the chunk and is free lies beside `id`.
-    pub(super) fn end_change(&mut self, id: ChunkId) {
-        if self.mixed {
-            self.link_runs(id, id);
-        }
+    fn owner_if_any(&self, id: ChunkId) -> Option<Lane> {
+        if id == NIL { None } else { self.owner(id) }
     }
 
-    /// Takes the runs that contain or touch the chunks from `first` to `last` out of their indices.
-    pub(super) fn unlink_runs(&mut self, first: ChunkId, last: ChunkId) {
-        let (mut at, end) = (self.first_near(first), self.last_near(last));
-        loop {
-            if let Some(lane) = self.owner(at) {
-                let head = self.run_head(lane, at);
-                self.lanes.unlink_run(lane, head);
-            }
-            if at == end {
-                return;
-            }
-            at = self.chunks.next(at);
-        }
+    /// The change is over: `id` is in none of the runs any more.
+    pub(super) fn end_change(&mut self, changing: Changing, id: ChunkId) {
+        changing.0.into_iter().flatten().for_each(|(run, head_at)| self.put_rest(run, head_at, id));
     }
 
-    /// Puts them back, as they are now.
-    pub(super) fn link_runs(&mut self, first: ChunkId, last: ChunkId) {
-        let (mut at, end) = (self.first_near(first), self.last_near(last));
-        loop {
-            if let Some(lane) = self.owner(at) {
-                let head = self.run_head(lane, at);
-                if self.lanes.note(head).run_bytes == 0 {
-                    let (addr, bytes) = self.run_extent(lane, head);
-                    self.lanes.link_run(lane, head, addr, bytes);
-                }
+    /// Puts what is left of a run that lost a chunk: the part before it and the part behind it, as far as there are own
+    /// chunks in them. The first was at `head_at`, and may be a part of what is lost.
+    pub(super) fn put_rest(&mut self, run: Run, head_at: u64, lost: ChunkId) {
+        let (from, to) = (self.chunks.addr(lost), self.end_of(lost));
+        if head_at < from {
+            self.put_run(Run { end: run.end.min(from), ..run });
+        }
+        if to < run.end {
+            let mut head = self.chunks.next(lost);
+            if self.is_anyones(head) {
+                head = self.chunks.next(head);
             }
-            if at == end {
-                return;
+            if head != NIL && self.is_own(run.lane, head) {
+                self.put_run(Run { head, addr: run.addr.max(to), ..run });
             }
-            at = self.chunks.next(at);
         }
     }
 
@@ -182,4 +149,25 @@ pub(super) struct Run {
     pub(super) head: ChunkId,
     pub(super) addr: u64,
     pub(super) end: u64,
+    /// Its own chunks at most.
+    pub(super) chunks: u32,
+}
+
+impl Run {
+    fn contains(&self, addr: u64) -> bool {
+        (self.addr..self.end).contains(&addr)
+    }
+}
+
+/// Runs that are in no index while chunks of theirs are changed, on both sides of these and around them, each with the
+/// address of its first own chunk.
+#[derive(Default)]
+pub(super) struct Changing([Option<(Run, u64)>; 3]);
+
+impl Changing {
+    fn add(&mut self, run: Run, head_at: u64) {
+        if let Some(place) = self.0.iter_mut().find(|place| place.is_none()) {
+            *place = Some((run, head_at));
+        }
+    }
 }

@@ -8,7 +8,6 @@
 
 use super::arena::{Arena, Want};
 use super::chunks::{ChunkId, NIL};
-use super::index::Node;
 use super::lane_list::List;
 use super::lanes::{ANYONE, Lane, Lanes};
 
@@ -119,7 +118,7 @@ impl Arena {
         let notes = &self.lanes.notes[..];
         let others = self.lanes.listed(List::Sharing).take(LANES).filter(|&(other, _)| other != lane);
         let heads = others.map(|(_, row)| row.runs.best_fit(notes, bytes)).filter(|&head| head != NIL);
-        heads.map(|head| (notes[head.index()].key(), head)).min_by_key(|&(key, _)| key)
+        heads.map(|head| (notes[head.index()].run_key(), head)).min_by_key(|&(key, _)| key)
     }
 
     /// Shares chunks of a run, from its first own one on; whether there was one to share.

@@ -3,7 +3,7 @@
 use super::arena::{Arena, Freed};
 use super::chunks::{ChunkId, Chunks, Hot, NIL, Vacant};
 use super::lane_list::List;
-use super::lanes::{ANYONE, Lane, Note, Stream};
+use super::lanes::{ANYONE, Extent, Lane, Note, Stream};
 use super::regions::Regions;
 use super::rows::Row;
 use super::runs::Run;
@@ -19,6 +19,7 @@ impl Arena {
         let Arena { chunks, lanes, starts, regions, last_free, .. } = self;
         let Chunks { slab, vacant, .. } = chunks;
         let is_sharing = lanes.is_sharing();
+        let point = lanes.next_point();
         let (slab, (row, notes)) = (&mut slab[..], lanes.parts(lane));
         // There is a note for each chunk: one check of a place does for both.
         let notes = &mut notes[..slab.len()];
@@ -29,8 +30,7 @@ impl Arena {
         }
         slab[id].mark_held();
         row.live -= 1;
-        row.point += 1;
-        let point = row.point;
+        row.point = point;
         *last_free = LastFree { lane, waiting: NIL };
         Joined { slab, vacant, notes, row, starts, regions }.join(id, lane, point);
     }
@@ -107,7 +107,9 @@ impl Arena {
         let (addr, end) = (self.chunks.addr(whole), self.end_of(whole));
         match (before, behind) {
             (Some(before), Some(behind)) if before.lane == behind.lane => {
-                self.put_run(Run { end: behind.end, ..before });
+                // Two runs that become one, or both ends of the one that the chunk was part of.
+                let more = if was.is_some_and(|was| was.lane == before.lane) { 0 } else { behind.chunks };
+                self.put_run(Run { end: behind.end, chunks: before.chunks.saturating_add(more), ..before });
             }
             _ => {
                 before.into_iter().for_each(|run| self.put_run(Run { end, ..run }));
@@ -165,7 +167,7 @@ impl Joined<'_> {
         let kind = |slab: &[Hot], notes: &[Note], at: ChunkId| Kind::of(slab, notes, lane, at);
         let Hot { mut addr, prev, mut next, .. } = slab[id];
         let (mut size, mut whole) = (slab[id].size(), id);
-        let mut bytes = size;
+        let (mut bytes, mut chunks) = (size, 1u32);
         let (before, behind) = (kind(slab, notes, prev), kind(slab, notes, next));
         // The run that ends at the chunk, or what anybody may have there.
         let own = match before {
@@ -175,39 +177,46 @@ impl Joined<'_> {
         };
         let head = if own == NIL { NIL } else { row.linked_head(slab, notes, own) };
         if head != NIL {
-            addr = notes[head.index()].run_addr;
-            bytes += row.unlink_run(notes, head);
+            let run = row.unlink_run(notes, head);
+            (addr, bytes, chunks) = (run.addr, bytes + run.bytes, chunks.saturating_add(run.chunks));
         } else if before == Kind::Anyones {
             addr = slab[prev].addr;
             bytes += slab[prev].size();
         }
         // The one that begins behind it.
-        match behind {
-            Kind::Own => bytes += row.unlink_run(notes, next),
-            Kind::Anyones => match slab[next].next {
-                own if kind(slab, notes, own) == Kind::Own => bytes += row.unlink_run(notes, own),
-                _ => bytes += slab[next].size(),
-            },
-            Kind::Barrier => {}
+        let own_behind = match behind {
+            Kind::Own => next,
+            Kind::Anyones if kind(slab, notes, slab[next].next) == Kind::Own => slab[next].next,
+            _ => NIL,
+        };
+        if own_behind != NIL {
+            let run = row.unlink_run(notes, own_behind);
+            (bytes, chunks) = (bytes + run.bytes, chunks.saturating_add(run.chunks));
+        } else if behind == Kind::Anyones {
+            bytes += slab[next].size();
         }
-        // Of own neighbours that become one the later point counts for both.
-        if behind == Kind::Own {
+        // Own neighbours stay apart where an event tells their points apart; else the later point counts for both.
+        let merges = row.merges;
+        let is_one = |notes: &[Note], other: ChunkId| merges || notes[other.index()].point == point;
+        let (is_one_behind, is_one_before) =
+            (behind == Kind::Own && is_one(notes, next), before == Kind::Own && is_one(notes, prev));
+        if is_one_behind {
             row.unhang(notes, next);
             point = point.max(notes[next.index()].point);
             notes[next.index()].leave_lane();
             let gone = slab[next];
             starts.clear(slab, regions, gone.addr, next);
             vacant.add(slab, next);
-            (size, next) = (size + gone.size(), gone.next);
+            (size, next, chunks) = (size + gone.size(), gone.next, chunks - 1);
         }
-        if before == Kind::Own {
+        if is_one_before {
             row.unhang(notes, prev);
             point = point.max(notes[prev.index()].point);
             notes[id.index()].leave_lane();
             let at = slab[id].addr;
             starts.clear(slab, regions, at, id);
             vacant.add(slab, id);
-            (size, whole) = (size + slab[prev].size(), prev);
+            (size, whole, chunks) = (size + slab[prev].size(), prev, chunks - 1);
         }
         slab[whole].set_size(size);
         slab[whole].next = next;
@@ -216,7 +225,7 @@ impl Joined<'_> {
         }
         notes[whole.index()].point = point;
         row.hang(notes, whole);
-        row.link_run(notes, if head == NIL { whole } else { head }, addr, bytes);
+        row.link_run(notes, if head == NIL { whole } else { head }, Extent { addr, bytes, chunks });
         whole
     }
 }

@@ -3,9 +3,8 @@
 use super::arena::{Arena, Want, splits};
 use super::choosy::MOST_MISALIGNED;
 use super::chunks::{ChunkId, Hot, NIL};
-use super::index::Node;
-use super::lanes::{Lane, Note, Stream};
-use super::runs::Run;
+use super::lanes::{Extent, Lane, Note, Stream};
+use super::runs::Changing;
 use super::steps;
 use super::streams::Kind;
 use crate::sys::HostMemoryExhausted;
@@ -71,7 +70,7 @@ impl Arena {
     fn search_in_lane(&self, want: &Want<'_>, lane: Lane, mut most_misaligned: u32) -> Option<Found> {
         let (slab, notes, runs) = (&self.chunks.slab[..], &self.lanes.notes[..], &self.lanes.row(lane).runs);
         let chunk_key = |id: ChunkId| if id == NIL { BEHIND_ALL } else { slab[id].key() };
-        let run_key = |id: ChunkId| if id == NIL { BEHIND_ALL } else { notes[id.index()].key() };
+        let run_key = |id: ChunkId| if id == NIL { BEHIND_ALL } else { notes[id.index()].run_key() };
         let mut common = self.index.best_fit(slab, want.size).map_or(NIL, |(id, _)| id);
         let mut own = runs.best_fit(notes, want.size);
         let (mut skipped, mut misaligned) = (0, 0);
@@ -127,7 +126,8 @@ impl Arena {
         let Hot { addr, next, .. } = slab[id];
         let (at, left) = (addr + size, slab[id].size() - size);
         row.live += 1;
-        let bytes = row.unlink_run(notes, id) - size;
+        let run = row.unlink_run(notes, id);
+        let bytes = run.bytes - size;
         if left != 0 {
             let rest = chunks.vacant.fill(slab, Hot::new(at, left, slab[id].region(), id, next));
             if next != NIL {
@@ -138,15 +138,16 @@ impl Arena {
             starts.set(regions, at, rest);
             slab[rest].mark_held();
             row.replace(notes, id, rest);
-            row.link_run(notes, rest, at, bytes);
+            row.link_run(notes, rest, Extent { addr: at, bytes, ..run });
             return;
         }
         row.unhang(notes, id);
         if bytes != 0 {
-            // What anybody may have, for an own one would be part of this; and perhaps an own one behind it.
-            let head = slab[next].next;
-            if Kind::of(slab, notes, lane, head) == Kind::Own {
-                row.link_run(notes, head, at, bytes);
+            // The next is an own one, or common, and perhaps an own one is behind it.
+            let is_own = |id: ChunkId| Kind::of(slab, notes, lane, id) == Kind::Own;
+            let head = if is_own(next) { next } else { slab[next].next };
+            if is_own(head) {
+                row.link_run(notes, head, Extent { addr: at, bytes, chunks: run.chunks - 1 });
             }
         }
     }
@@ -154,22 +155,14 @@ impl Arena {
     /// The first bytes of a chunk that anybody may have: the runs on both sides reach over it.
     #[inline]
     fn take_anyones(&mut self, id: ChunkId, size: u64) {
-        let Hot { addr, prev, next, .. } = self.chunks.slab[..][id];
-        let owner = |own: ChunkId| if own == NIL { None } else { self.owner(own) };
-        let (before, behind) = (owner(prev), owner(next));
-        let before = before.map(|lane| self.take_run(lane, prev));
-        let behind = behind.map(|lane| match before.filter(|run| run.lane == lane) {
-            Some(both) => Run { head: next, ..both },
-            None => self.take_run(lane, next),
-        });
+        let changing = self.begin_change(id);
         let left = self.chunks.size(id) - size;
         self.unindex(id);
         if left != 0 {
             let rest = self.add_after(id, size);
             self.index.insert(&mut self.chunks.slab, rest, left);
         }
-        before.into_iter().for_each(|run| self.put_run(Run { end: addr, ..run }));
-        behind.into_iter().for_each(|run| self.put_run(Run { addr: addr + size, ..run }));
+        self.end_change(changing, id);
     }
 
     /// Takes the `bytes` at `start`, somewhere in the run that begins with `first`, as one chunk. What is cut off
@@ -179,32 +172,42 @@ impl Arena {
         while self.end_of(first) <= start {
             first = self.chunks.next(first);
         }
-        let (mut last, end) = (first, start + bytes);
-        while self.end_of(last) < end {
-            last = self.chunks.next(last);
-        }
-        self.unlink_runs(first, last);
-        let (from, in_front) = (first, start - self.chunks.addr(first));
+        let end = start + bytes;
+        let changing = self.begin_carving(first, end);
+        let in_front = start - self.chunks.addr(first);
         if in_front != 0 {
-            let rest = self.split_free(first, in_front);
-            last = if last == first { rest } else { last };
-            first = rest;
+            first = self.split_free(first, in_front);
         }
-        let behind = self.end_of(last) - end;
-        let rest = (behind != 0).then(|| self.leave_behind(last, behind));
-        if rest.is_none() {
-            self.withdraw(last);
-        }
-        while last != first {
-            let before = self.chunks.prev(last);
-            self.withdraw(before);
-            self.fuse(before, last);
-            last = before;
+        self.withdraw_to(first, end);
+        while self.end_of(first) < end {
+            let next = self.chunks.next(first);
+            self.withdraw_to(next, end);
+            self.fuse(first, next);
         }
         self.chunks.slab[..][first].mark_in_use();
         self.lanes.start_use(first, lane);
-        self.link_runs(if in_front == 0 { first } else { from }, rest.unwrap_or(first));
+        self.end_change(changing, first);
         first
+    }
+
+    /// Takes the runs out of their indices that contain any of the chunks from `first` to the one that `end` lies in, all of
+    /// them in one run or a common chunk alone.
+    fn begin_carving(&mut self, first: ChunkId, end: u64) -> Changing {
+        let mut last = first;
+        while self.end_of(last) < end {
+            last = self.chunks.next(last);
+        }
+        let mut changing = Changing::default();
+        // Behind a common chunk of the run there is an own one.
+        let own = if last != first && self.is_anyones(first) { self.chunks.next(first) } else { first };
+        self.take_beside(&mut changing, own);
+        if self.is_anyones(first) {
+            self.take_beside(&mut changing, self.chunks.prev(first));
+        }
+        if self.is_anyones(last) {
+            self.take_beside(&mut changing, self.chunks.next(last));
+        }
+        changing
     }
 
     pub(super) fn end_of(&self, id: ChunkId) -> u64 {
@@ -240,20 +243,23 @@ impl Arena {
         rest
     }
 
-    /// Takes a free chunk out as `withdraw`, but for its last `bytes`, which stay as a chunk; returns that.
-    fn leave_behind(&mut self, id: ChunkId, bytes: u64) -> ChunkId {
+    /// Takes a free chunk out as `withdraw`, but for what is behind `end`, which stays as a chunk.
+    fn withdraw_to(&mut self, id: ChunkId, end: u64) {
+        let behind = self.end_of(id).saturating_sub(end);
+        if behind == 0 {
+            return self.withdraw(id);
+        }
         let anyones = self.is_anyones(id);
         if anyones {
             self.withdraw(id);
         }
-        let rest = self.add_after(id, self.chunks.size(id) - bytes);
+        let rest = self.add_after(id, self.chunks.size(id) - behind);
         if anyones {
-            self.index.insert(&mut self.chunks.slab, rest, bytes);
+            self.index.insert(&mut self.chunks.slab, rest, behind);
         } else {
             self.chunks.slab[..][rest].mark_held();
             self.lanes.replace(id, rest);
         }
-        rest
     }
 }
 

@@ -3,14 +3,16 @@
 //! Priorities are a hash of the node's key and a seed, and are stored nowhere.
 
 use super::chunks::{ChunkId, NIL};
-use super::index::Node;
+use super::index::{BySize, Node};
 use super::seed::Seed;
 use super::steps;
+use std::marker::PhantomData;
 
-/// The tree of one set. Its nodes are places of a slice, which every call is given.
+/// The tree of one set. Its nodes are places of a slice, which every call is given, and have links and a key for its `Order`.
 #[derive(Clone, Copy)]
-pub(super) struct Tree {
+pub(super) struct Tree<Order = BySize> {
     root: ChunkId,
+    order: PhantomData<Order>,
 }
 
 /// The link that leads to a node.
@@ -21,8 +23,8 @@ enum Link {
     Right(ChunkId),
 }
 
-impl Tree {
-    pub(super) const EMPTY: Self = Tree { root: NIL };
+impl<Order> Tree<Order> {
+    pub(super) const EMPTY: Self = Tree { root: NIL, order: PhantomData };
 
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
@@ -31,7 +33,7 @@ impl Tree {
 
     /// The first node that is not below `key`, or [`NIL`].
     #[inline]
-    pub(super) fn first_from<N: Node>(&self, nodes: &[N], key: (u64, u64)) -> ChunkId {
+    pub(super) fn first_from<N: Node<Order>>(&self, nodes: &[N], key: (u64, u64)) -> ChunkId {
         let (mut node, mut best) = (self.root, NIL);
         while node != NIL {
             steps::count();
@@ -45,9 +47,25 @@ impl Tree {
         best
     }
 
+    /// The last node that is not above `key`, or [`NIL`].
+    #[inline]
+    pub(super) fn last_to<N: Node<Order>>(&self, nodes: &[N], key: (u64, u64)) -> ChunkId {
+        let (mut node, mut best) = (self.root, NIL);
+        while node != NIL {
+            steps::count();
+            let here = &nodes[node.index()];
+            if here.key() <= key {
+                (best, node) = (node, here.right());
+            } else {
+                node = here.left();
+            }
+        }
+        best
+    }
+
     /// The node with a key, or [`NIL`].
     #[inline]
-    pub(super) fn find<N: Node>(&self, nodes: &[N], key: (u64, u64)) -> ChunkId {
+    pub(super) fn find<N: Node<Order>>(&self, nodes: &[N], key: (u64, u64)) -> ChunkId {
         let mut node = self.root;
         while node != NIL && nodes[node.index()].key() != key {
             steps::count();
@@ -58,7 +76,7 @@ impl Tree {
     }
 
     /// The last node, or [`NIL`].
-    pub(super) fn last<N: Node>(&self, nodes: &[N]) -> ChunkId {
+    pub(super) fn last<N: Node<Order>>(&self, nodes: &[N]) -> ChunkId {
         let (mut node, mut last) = (self.root, NIL);
         while node != NIL {
             (last, node) = (node, nodes[node.index()].right());
@@ -68,7 +86,7 @@ impl Tree {
 
     /// Adds a node, which is in no tree.
     #[inline]
-    pub(super) fn insert<N: Node>(&mut self, nodes: &mut [N], seed: Seed, id: ChunkId) {
+    pub(super) fn insert<N: Node<Order>>(&mut self, nodes: &mut [N], seed: Seed, id: ChunkId) {
         let key = nodes[id.index()].key();
         let (mut node, mut link) = (self.root, Link::Root);
         if node != NIL {
@@ -84,7 +102,7 @@ impl Tree {
 
     /// Removes a node of the tree.
     #[inline]
-    pub(super) fn remove<N: Node>(&mut self, nodes: &mut [N], seed: Seed, id: ChunkId) {
+    pub(super) fn remove<N: Node<Order>>(&mut self, nodes: &mut [N], seed: Seed, id: ChunkId) {
         let key = nodes[id.index()].key();
         let (mut node, mut link) = (self.root, Link::Root);
         while node != id {
@@ -108,7 +126,7 @@ impl Tree {
 
     /// Divides the tree at `node` by `key`; the halves are below `id` then.
     #[inline]
-    fn split<N: Node>(&mut self, nodes: &mut [N], mut node: ChunkId, key: (u64, u64), id: ChunkId) {
+    fn split<N: Node<Order>>(&mut self, nodes: &mut [N], mut node: ChunkId, key: (u64, u64), id: ChunkId) {
         let (mut low, mut high) = (Link::Left(id), Link::Right(id));
         while node != NIL {
             steps::count();
@@ -125,7 +143,7 @@ impl Tree {
     }
 
     #[inline]
-    fn set<N: Node>(&mut self, nodes: &mut [N], link: Link, to: ChunkId) {
+    fn set<N: Node<Order>>(&mut self, nodes: &mut [N], link: Link, to: ChunkId) {
         match link {
             Link::Root => self.root = to,
             Link::Left(node) => *nodes[node.index()].left_mut() = to,
@@ -136,7 +154,7 @@ impl Tree {
 
 /// Where a key leads from a node.
 #[inline]
-fn below<N: Node>(nodes: &[N], node: ChunkId, key: (u64, u64)) -> (ChunkId, Link) {
+fn below<Order, N: Node<Order>>(nodes: &[N], node: ChunkId, key: (u64, u64)) -> (ChunkId, Link) {
     let here = &nodes[node.index()];
     if key < here.key() { (here.left(), Link::Left(node)) } else { (here.right(), Link::Right(node)) }
 }

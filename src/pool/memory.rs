@@ -411,15 +411,18 @@ fn attempt<'a>(mut guard: Guard<'a>, want: &Want<'_>, tried: &mut Tried) -> Atte
             tried.waited = true;
             let waited;
             (guard, waited) = order::wait(guard, want)?;
-            tried.note(waited);
+            // A place may be found that reaches into what is not mapped yet.
+            let may_map_more = tried.note(waited) && guard.arena.range().is_some();
+            tried.extended &= !may_map_more;
             continue;
         }
-        // Memory that was freed without a stream has no event: only a synchronization makes it reusable.
+        // Memory that was freed without a stream has no event: only a synchronization makes it reusable. It comes before
+        // the steps behind it, because giving regions back and moving granules waits for the device too.
         if !tried.synchronized {
             tried.synchronized = true;
             let may_collect;
             (guard, may_collect) = match guard.arena.has_unordered() {
-                true => order::synchronize(guard, want.stream)?,
+                true => order::synchronize_unordered(guard, want)?,
                 false => order::may_disturb(guard, want.stream)?,
             };
             tried.may_collect = tried.note(may_collect);

@@ -208,18 +208,8 @@ pub(super) fn synchronize<'a>(mut guard: Guard<'a>, stream: Stream) -> Ordered<'
 /// to try by now, and the log has the reason where a program hangs here.
 #[inline(never)]
 pub(super) fn wait_for_all<'a>(mut guard: Guard<'a>, want: &Want<'_>) -> Ordered<'a, bool> {
-    if log::is_wanted(Level::Warn) && !guard.is_capture_announced(want.stream) {
-        let (device, bytes) = (guard.device, want.requested);
-        guard = guard.talking(|| {
-            log::emit(
-                Level::Warn,
-                format_args!(
-                    "device {device}: a request of {bytes} bytes waits for all work of the device's context, because \
-                     free memory is left that has no event: this is the last step before it fails"
-                ),
-            );
-        });
-    }
+    const REASON: &str = "free memory is left that has no event: this is the last step before it fails";
+    guard = log_wait(guard, want, REASON);
     let idle;
     (guard, idle) = synchronize(guard, want.stream)?;
     if !matches!(idle, Ok(true)) {
@@ -227,6 +217,31 @@ pub(super) fn wait_for_all<'a>(mut guard: Guard<'a>, want: &Want<'_>) -> Ordered
     }
     let (guard, waited) = wait::wait_elsewhere(guard)?;
     Ok((guard, waited.map(|()| true)))
+}
+
+/// As [`synchronize`], for memory that was freed without a stream: no event tells when the work on it is done. The log has
+/// the reason where a program hangs here.
+#[inline(never)]
+pub(super) fn synchronize_unordered<'a>(guard: Guard<'a>, want: &Want<'_>) -> Ordered<'a, bool> {
+    let guard = log_wait(guard, want, "memory that was freed without a stream has no event");
+    synchronize(guard, want.stream)
+}
+
+/// Says why a request is about to wait for the whole context, if it may.
+fn log_wait<'a>(guard: Guard<'a>, want: &Want<'_>, reason: &str) -> Guard<'a> {
+    let has_device = guard.backend.get().order().is_some();
+    if !has_device || !log::is_wanted(Level::Warn) || guard.is_capture_announced(want.stream) {
+        return guard;
+    }
+    let (device, bytes) = (guard.device, want.requested);
+    guard.talking(|| {
+        log::emit(
+            Level::Warn,
+            format_args!(
+                "device {device}: a request of {bytes} bytes waits for all work of the device's context, because {reason}"
+            ),
+        );
+    })
 }
 
 /// Whether what waits for the device may be done: no stream is captured, and none but `stream` is announced to be.

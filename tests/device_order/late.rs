@@ -241,6 +241,44 @@ fn memory_of_the_only_stream_is_not_waited_for_where_the_pool_can_grow() {
     });
 }
 
+/// Memory that was freed without a stream has no event either. Requests grow rather than wait for it; where the pool cannot
+/// grow they wait for the context, and the log says so.
+#[test]
+fn memory_without_a_stream_is_waited_for_behind_growth_and_logged() {
+    // A request without a stream is in the order of that memory.
+    let requests = [Request::Async, Request::Ex];
+    let kinds = [true, false].into_iter().flat_map(|grows| requests.map(|request| (grows, request)));
+    let kinds = kinds.flat_map(|(grows, request)| BACKENDS.map(|backend| (grows, request, backend)));
+    let kinds = kinds.map(|kind| (format!("{kind:?} (grows, request, backend)"), kind));
+    let test = "late::memory_without_a_stream_is_waited_for_behind_growth_and_logged";
+    variants(test, kinds, |gpu, (grows, request, (backend, unit))| {
+        gpu.enter(0);
+        let log = Collected::start();
+        let pool = match grows {
+            true => Pool::in_small_regions(backend, 0, GIB, GROWING),
+            false => fixed_pool(backend, 128 * unit),
+        };
+        let [comm, compute] = [(); 2].map(|()| gpu.stream(false));
+        let known = [comm, compute].map(|stream| pool.get_on(unit, stream));
+        let chunk = pool.get(100 * unit);
+        gpu.hold(comm);
+        gpu.fill(comm, chunk, 100 * unit, 1);
+        pool.put(chunk);
+        let waits = gpu.sim.calls("cuCtxSynchronize");
+        let address = request.make(&pool, 100 * unit, compute)?;
+        let waited = gpu.sim.calls("cuCtxSynchronize") != waits;
+        let lines = log.with("freed without a stream").len();
+        gpu.sim.release_all();
+        known.into_iter().for_each(|address| pool.put(address));
+        pool.put_on(address, compute);
+        pool.check();
+        first_of([
+            (waited == grows, "a pool that can grow does, and another waits for the context"),
+            (lines != usize::from(waited), "the log says that a request has waited, once, exactly if it has"),
+        ])
+    });
+}
+
 /// It is waited for where everything else has failed, and the log says so.
 #[test]
 fn memory_of_the_only_stream_is_waited_for_last_and_logged() {

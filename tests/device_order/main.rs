@@ -3,6 +3,7 @@
 //!
 //! Each test runs all variants of its program and reports every one that fails.
 
+mod age;
 #[path = "../common/mod.rs"]
 mod common;
 mod contexts;

@@ -66,7 +66,12 @@ pub(super) struct Model {
     begun: BTreeMap<Stream, u64>,
     /// Numbers of private pools, as the arena gives them.
     pools: Vec<Option<u64>>,
+    /// The last point of any lane: they tell which of two frees came first.
+    newest: Point,
 }
+
+/// Work of lanes that a request waits for, each up to a point.
+pub(super) type Awaited = BTreeMap<Lane, Point>;
 
 impl Model {
     pub(super) fn new(split_always: bool) -> Self {
@@ -84,6 +89,7 @@ impl Model {
             home_synchronized: true,
             begun: BTreeMap::new(),
             pools: Vec::new(),
+            newest: 0,
         }
     }
 
@@ -112,7 +118,10 @@ impl Model {
 
     fn advance(&mut self, lane: Lane) -> Point {
         let row = &mut self.rows[lane];
-        row.point += u64::from(!row.forgotten);
+        if !row.forgotten {
+            self.newest += 1;
+            row.point = self.newest;
+        }
         row.point
     }
 
@@ -175,9 +184,7 @@ impl Model {
         self.admit(want.stream);
         let lane = self.own_lane(want);
         let (_, _, start, whole) = self.best(want, |owner| Self::is_for(owner, lane))?;
-        let rest = whole - want.size;
-        let least = if self.split_always { UNIT } else { want.size.min(128 << 20) };
-        let bytes = if rest >= least { want.size } else { whole };
+        let bytes = self.bytes_of(want, whole);
         self.take_at(want, start, bytes);
         Some(start)
     }
@@ -244,9 +251,11 @@ impl Model {
         self.settle();
     }
 
-    /// What waits for nothing is its lane's or everybody's; of neighbours of one lane the latest point counts.
+    /// What waits for nothing is its lane's or every lane's. Where no event tells frees apart, the latest point counts for
+    /// neighbours of one lane.
     fn settle(&mut self) {
-        let rows = &self.rows;
+        let (rows, streams) = (&self.rows, &self.streams);
+        let merges = |lane: Lane| !streams[lane].exists() || streams[lane].pool() != 0;
         let is_done = |&(lane, point): &(Lane, Point)| point <= rows[lane].done;
         for region in &mut self.regions {
             for unit in &mut region.units {
@@ -267,6 +276,7 @@ impl Model {
                 if let (Some(Unit { owner: Owner::Of(a, p), .. }), Some(Unit { owner: Owner::Of(b, q), .. })) =
                     (low.last_mut(), high.first_mut())
                     && a == b
+                    && merges(*a)
                 {
                     (*p, *q) = (*p.max(q), *p.max(q));
                 }
@@ -337,45 +347,70 @@ impl Model {
         first.into_iter().chain(others.into_iter().flatten())
     }
 
-    /// Whether the request could be served behind work for which one can wait.
-    pub(super) fn could_wait(&mut self, want: &Want<'_>) -> bool {
+    /// The work behind which the request could be served, of all that it can wait for the oldest.
+    pub(super) fn works_to_wait_for(&mut self, want: &Want<'_>) -> Option<Awaited> {
         let own = self.own_lane(want);
-        let possible = |owner: &Owner| {
+        let is_over = |&(lane, point): &(Lane, Point)| lane == own || point <= self.rows[lane].done;
+        let age = |owner: &Owner| {
+            let works = Self::works_of(owner).filter(|work| !is_over(work));
+            works.map(|(_, point)| point).max().unwrap_or(0)
+        };
+        let can_wait = |owner: &Owner| {
             let reachable = |lane: Lane| {
                 let stream = self.streams[lane];
                 stream.exists() && stream.pool() == 0 && !self.is_at_risk(stream)
             };
-            let can_wait = |(lane, point): (Lane, Point)| {
-                lane == own || point <= self.rows[lane].done || reachable(lane)
-            };
-            *owner != Owner::Used && Self::works_of(owner).all(can_wait)
+            *owner != Owner::Used && Self::works_of(owner).all(|work| is_over(&work) || reachable(work.0))
         };
-        self.mixed && self.best(want, possible).is_some()
+        let units = || self.regions.iter().flat_map(|region| &region.units);
+        let mut ages: Vec<Point> = units().map(|unit| age(&unit.owner)).collect();
+        ages.sort_unstable();
+        let with = |most: Point| self.best(want, |owner| can_wait(owner) && age(owner) <= most);
+        let found = ages.into_iter().filter(|_| self.mixed).find_map(with);
+        let (number, _, start, whole) = found?;
+        let first = ((start - self.regions[number].base) / UNIT) as usize;
+        let length = (self.bytes_of(want, whole) / UNIT) as usize;
+        let mut awaited = Awaited::new();
+        for unit in &self.regions[number].units[first..first + length] {
+            for (lane, point) in Self::works_of(&unit.owner).filter(|work| !is_over(work)) {
+                let last = awaited.entry(lane).or_insert(point);
+                *last = point.max(*last);
+            }
+        }
+        Some(awaited)
     }
 
-    /// The stream waits for what others have queued so far.
-    pub(super) fn wait(&mut self, want: &Want<'_>, others: &[Stream]) {
+    /// How much the request takes of a free piece.
+    fn bytes_of(&self, want: &Want<'_>, whole: u64) -> u64 {
+        let least = if self.split_always { UNIT } else { want.size.min(128 << 20) };
+        if whole - want.size >= least { want.size } else { whole }
+    }
+
+    pub(super) fn stream_of(&self, lane: Lane) -> Stream {
+        self.streams[lane]
+    }
+
+    /// The stream waits for some work of others.
+    pub(super) fn wait(&mut self, want: &Want<'_>, works: &Awaited) {
         let lane = self.own_lane(want);
-        for &other in others {
-            let other = self.lane(other);
-            let point = self.rows[other].point;
-            self.rows[lane].knows.insert(other, point);
+        let knows = &mut self.rows[lane].knows;
+        for (&other, &point) in works {
+            let known = knows.entry(other).or_insert(point);
+            *known = point.max(*known);
         }
     }
 
     /// What then fits best becomes the stream's own.
-    pub(super) fn adopt(&mut self, want: &Want<'_>, others: &[Stream]) {
+    pub(super) fn adopt(&mut self, want: &Want<'_>, works: &Awaited) {
         let own = self.own_lane(want);
-        let others: Vec<Lane> = others.iter().map(|&other| self.lane(other)).collect();
         let waited = |&(lane, point): &(Lane, Point)| {
-            lane == own || others.contains(&lane) || point <= self.rows[lane].done
+            let is_awaited = works.get(&lane).is_some_and(|&last| point <= last);
+            lane == own || is_awaited || point <= self.rows[lane].done
         };
         let possible =
             |owner: &Owner| *owner != Owner::Used && Self::works_of(owner).all(|work| waited(&work));
         let (number, _, start, whole) = self.best(want, possible).unwrap();
-        // As much as the request takes.
-        let least = if self.split_always { UNIT } else { want.size.min(128 << 20) };
-        let bytes = if whole - want.size >= least { want.size } else { whole };
+        let bytes = self.bytes_of(want, whole);
         let first = ((start - self.regions[number].base) / UNIT) as usize;
         let length = (bytes / UNIT) as usize;
         let point = self.advance(own);
@@ -487,8 +522,10 @@ impl Model {
             let first = ((addr - region.base) / UNIT) as usize;
             for unit in &region.units[first..][..(arena.chunks().size(id) / UNIT) as usize] {
                 let stream = |lane: Lane| self.streams[lane];
-                let actual = || arena.lanes.row(arena.lanes.note(id).lane).stream;
                 let state = arena.chunks().state(id);
+                let lane_of = || arena.lanes.note(id).lane;
+                let actual =
+                    || if lane_of() == ANYONE { Stream::NONE } else { arena.lanes.row(lane_of()).stream };
                 let same = match &unit.owner {
                     Owner::Used => state == State::InUse,
                     Owner::Anyone => state == State::Free,
@@ -498,8 +535,7 @@ impl Model {
                         waits && arena.lanes.note(id).lane != ANYONE && actual() == stream(*lane)
                     }
                 };
-                let row = || arena.lanes.row(arena.lanes.note(id).lane);
-                let whose = || (row().stream, row().point, row().done, arena.lanes.note(id));
+                let whose = || (actual(), arena.lanes.note(id));
                 assert!(
                     same,
                     "unit at {addr:#x}: {:?}, and the chunk is {state:?} of {:?}",

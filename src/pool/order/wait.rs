@@ -236,25 +236,27 @@ fn plan(
 }
 
 /// Puts the request's stream behind the work of others, so that what they freed becomes its own; a request without a
-/// stream waits here.
+/// stream waits here. Whether there was something to wait for.
 #[inline(never)]
-pub(in crate::pool) fn wait<'a>(mut guard: Guard<'a>, want: &Want<'_>) -> Ordered<'a> {
+pub(in crate::pool) fn wait<'a>(mut guard: Guard<'a>, want: &Want<'_>) -> Ordered<'a, bool> {
     if guard.backend.get().order().is_none() {
-        return Ok((guard, Ok(())));
+        return Ok((guard, Ok(false)));
     }
     let awaited = match plan_wait(&mut guard, want) {
         Ok(Some(awaited)) => awaited,
-        Ok(None) => return Ok((guard, Ok(()))),
+        Ok(None) => return Ok((guard, Ok(false))),
         Err(exhausted) => return Ok((guard, Err(exhausted.into()))),
     };
-    if want.stream.exists() { wait_on_stream(guard, want, awaited) } else { wait_here(guard, awaited) }
+    let (guard, waited) =
+        if want.stream.exists() { wait_on_stream(guard, want, awaited)? } else { wait_here(guard, awaited)? };
+    Ok((guard, waited.map(|()| true)))
 }
 
 /// The work to wait for, with its events, which are held from here on; none if nothing would serve the request then. It
 /// may be no work at all, where what the request's own stream has queued is all that there is to wait for.
 fn plan_wait(guard: &mut Guard<'_>, want: &Want<'_>) -> Result<Option<Vec<Awaited>>, HostMemoryExhausted> {
     let Pool { arena, events, .. } = &mut **guard;
-    let Some(works) = arena.waits_for(want, |work| events.to_wait_for(work).is_some())? else {
+    let Some(works) = arena.works_to_wait_for(want, |work| events.to_wait_for(work).is_some())? else {
         return Ok(None);
     };
     let mut awaited = list(works.len())?;

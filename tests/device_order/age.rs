@@ -1,0 +1,204 @@
+//! The age of what a request waits for. Where free memory waits for several frees, a request waits for the oldest of them
+//! with which it can be served, and for no work behind those: a receive may have been posted in between.
+
+use crate::common::gpu::{BACKENDS, Gpu};
+use crate::common::receive::Receive;
+use crate::common::*;
+use crate::{REQUESTS, Request, first_of, fixed_pool, variants};
+
+/// What is freed before the receive is posted on the communication stream, and what behind it.
+#[derive(Clone, Copy, Debug)]
+enum Layout {
+    /// Of three neighbours the first before, the others behind.
+    FirstOfThree,
+    /// The last before.
+    LastOfThree,
+    /// The one between the others before.
+    Between,
+    /// All three before, and behind the receive the stream itself takes the one between again and frees it.
+    TakenAgain,
+    /// A larger one that a third stream freed before, beside the best fit behind.
+    OfAnotherStream,
+}
+
+use self::Layout::*;
+
+const LAYOUTS: [Layout; 5] = [FirstOfThree, LastOfThree, Between, TakenAgain, OfAnotherStream];
+
+/// Three neighbours of so many units each.
+const UNITS: u64 = 96;
+
+/// Sends from new memory, and judges. `held` are streams that have done nothing so far.
+fn send(
+    gpu: Gpu,
+    receive: Receive,
+    got: Result<u64, String>,
+    bytes: u64,
+    stream: u64,
+    held: &[u64],
+) -> Result<(), String> {
+    let is_forced = receive.is_forced();
+    if let Ok(address) = &got {
+        gpu.fill(stream, *address, bytes, 2);
+    }
+    receive.send(gpu, stream);
+    // As far as they come without the receive.
+    held.iter().for_each(|&stream| _ = gpu.step(stream, u64::MAX));
+    let is_sent = receive.is_sent();
+    receive.deliver(gpu);
+    gpu.sim.release_all();
+    if let Ok(address) = &got {
+        gpu.expect(stream, *address, bytes, 2);
+    }
+    let mismatches = gpu.sim.mismatches();
+    first_of([
+        (is_forced, "deadlock: a call has waited in the host for the receive"),
+        (!is_sent, "deadlock: the send was put behind the receive"),
+        (mismatches != 0, "wrong data"),
+    ])?;
+    got.map(drop)
+}
+
+/// Frees the chunk, which `stream` fills.
+fn free(gpu: Gpu, pool: &Pool, chunk: u64, bytes: u64, stream: u64) {
+    gpu.fill(stream, chunk, bytes, 1);
+    pool.put_on(chunk, stream);
+}
+
+#[derive(Clone, Copy)]
+struct Variant {
+    layout: Layout,
+    request: Request,
+    backend: u32,
+    unit: u64,
+    /// No work is done before the request is made.
+    held: bool,
+}
+
+fn all() -> impl Iterator<Item = (String, Variant)> {
+    let kinds = LAYOUTS.into_iter().flat_map(|layout| REQUESTS.map(|request| (layout, request)));
+    let kinds = kinds.flat_map(|kind| [false, true].map(|held| (kind, held)));
+    kinds.flat_map(|((layout, request), held)| {
+        BACKENDS.map(|(backend, unit)| {
+            let name = format!("{layout:?}, request {request:?}, backend {backend}, held {held}");
+            (name, Variant { layout, request, backend, unit, held })
+        })
+    })
+}
+
+#[test]
+fn a_request_takes_what_was_freed_first() {
+    let test = "age::a_request_takes_what_was_freed_first";
+    variants(test, all(), |gpu, Variant { layout, request, backend, unit, held }| {
+        gpu.enter(0);
+        let pool = fixed_pool(backend, 4 * UNITS * unit);
+        let [comm, compute, third] = [(); 3].map(|()| gpu.stream(false));
+        let bytes = UNITS * unit;
+        let streams = [comm, third];
+        let held = if held { &streams[..] } else { &[] };
+        held.iter().for_each(|&stream| gpu.hold(stream));
+        let known = [comm, compute, third].map(|stream| pool.get_on(unit, stream));
+        let chunks = match layout {
+            OfAnotherStream => {
+                let larger = pool.get_on(bytes + 2 * unit, third);
+                let between = pool.get_on(unit, compute);
+                [larger, between, pool.get_on(bytes, comm)]
+            }
+            _ => [(); 3].map(|()| pool.get_on(bytes, comm)),
+        };
+        // Nothing else is free.
+        let rest = pool.stats().bytes_limit - pool.stats().bytes_in_use;
+        let filler = pool.get_on(rest, compute);
+        let [first, between, last] = chunks;
+        let (before, behind): (&[u64], &[u64]) = match layout {
+            FirstOfThree => (&[first], &[between, last]),
+            LastOfThree => (&[last], &[between, first]),
+            Between => (&[between], &[first, last]),
+            TakenAgain => (&[first, between, last], &[]),
+            OfAnotherStream => (&[], &[last]),
+        };
+        before.iter().for_each(|&chunk| free(gpu, &pool, chunk, bytes, comm));
+        if matches!(layout, OfAnotherStream) {
+            free(gpu, &pool, first, bytes, third);
+        }
+        let again = matches!(layout, TakenAgain).then(|| {
+            // The best fit is the whole run, so the first two are taken, and then the first is freed again.
+            let low = pool.get_on(bytes, comm);
+            let high = pool.get_on(bytes, comm);
+            pool.put_on(low, comm);
+            high
+        });
+        let receive = Receive::post(gpu, comm);
+        behind.iter().for_each(|&chunk| free(gpu, &pool, chunk, bytes, comm));
+        if let Some(high) = again {
+            free(gpu, &pool, high, bytes, comm);
+        }
+        let got = request.make(&pool, bytes, compute);
+        let judged = send(gpu, receive, got, bytes, compute, held);
+        let others = [filler]
+            .into_iter()
+            .chain(known)
+            .chain(Some(between).filter(|_| matches!(layout, OfAnotherStream)));
+        others.for_each(|address| pool.put(address));
+        pool.check();
+        judged
+    });
+}
+
+/// The stream takes a part of what it freed before the receive, and frees that behind it: what the request left is no
+/// later for it.
+#[test]
+fn what_a_request_leaves_of_an_earlier_free_is_not_later() {
+    let kinds = REQUESTS.into_iter().flat_map(|request| BACKENDS.map(|backend| (request, backend)));
+    let kinds = kinds.map(|kind| (format!("{kind:?}"), kind));
+    let test = "age::what_a_request_leaves_of_an_earlier_free_is_not_later";
+    variants(test, kinds, |gpu, (request, (backend, unit))| {
+        gpu.enter(0);
+        let bytes = UNITS * unit;
+        let pool = fixed_pool(backend, 4 * bytes);
+        let [comm, compute] = [(); 2].map(|()| gpu.stream(false));
+        let known = [comm, compute].map(|stream| pool.get_on(unit, stream));
+        let chunk = pool.get_on(2 * bytes, comm);
+        let rest = pool.stats().bytes_limit - pool.stats().bytes_in_use;
+        let filler = pool.get_on(rest, compute);
+        free(gpu, &pool, chunk, 2 * bytes, comm);
+        let receive = Receive::post(gpu, comm);
+        let part = pool.get_on(bytes, comm);
+        free(gpu, &pool, part, bytes, comm);
+        let got = request.make(&pool, bytes, compute);
+        let judged = send(gpu, receive, got, bytes, compute, &[]);
+        [filler].into_iter().chain(known).for_each(|address| pool.put(address));
+        pool.check();
+        judged
+    });
+}
+
+/// A place that is partly free, behind work, and partly not mapped yet.
+#[test]
+fn a_request_that_needs_more_granules_waits_for_nothing_behind_the_free() {
+    let test = "age::a_request_that_needs_more_granules_waits_for_nothing_behind_the_free";
+    let kinds = REQUESTS.map(|request| (format!("{request:?}"), request));
+    variants(test, kinds, |gpu, request| {
+        gpu.enter(0);
+        let (backend, granule) = (BFC_BACKEND_CUDA_VMM, 2 << 20);
+        let pool = Pool::on_device(0, |options| {
+            (options.backend, options.memory_limit) = (backend, 16 * granule);
+            options.flags = BFC_SPLIT_ALWAYS | BFC_ALLOW_GROWTH;
+            options.initial_region_bytes = granule;
+        });
+        let [comm, compute] = [(); 2].map(|()| gpu.stream(false));
+        let known = [comm, compute].map(|stream| pool.get_on(granule / 2, stream));
+        let [first, second] = [(); 2].map(|()| pool.get_on(4 * granule, comm));
+        let later = pool.get_on(granule, compute);
+        // Of 16 granules 10 are mapped: the request needs what was freed first and four that are new, or more of both.
+        free(gpu, &pool, second, granule, comm);
+        let receive = Receive::post(gpu, comm);
+        free(gpu, &pool, first, granule, comm);
+        pool.put_on(later, compute);
+        let got = request.make(&pool, 9 * granule, compute);
+        let judged = send(gpu, receive, got, granule, compute, &[]);
+        known.into_iter().for_each(|address| pool.put(address));
+        pool.check();
+        judged
+    });
+}
