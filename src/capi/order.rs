@@ -11,13 +11,13 @@ use std::ptr::null_mut;
 /// Memory that was freed on the same stream is reusable at once, as with bfc_alloc. Memory that was freed on another stream
 /// is reusable when the event is done that was recorded there at the free. If nothing else fits and the pool cannot grow,
 /// this stream is made to wait for such events (cuStreamWaitEvent), and the call returns without waiting itself. An event
-/// stands for nothing that was queued behind its free. Neighbours that were freed on one stream coalesce, and have the later
-/// of their events. On one stream alone every address is what bfc_alloc would return, and nothing is recorded.
+/// stands for nothing that was queued behind its free, and a request waits for the events of the oldest frees with which it
+/// can be served. On one stream alone every address is what bfc_alloc would return, and nothing is recorded.
 ///
 /// Memory without an event requires a synchronization of the context. For memory that was freed without a stream (bfc_free
-/// of what bfc_alloc returned) that comes after growth and waiting. For memory that was freed on a stream while it was the
-/// only one it is the last step before the request fails, and is reported with BFC_LOG=warn. A synchronization of the
-/// context does not cover work of other contexts: finish it before a free without a stream, or call bfc_record_stream.
+/// of what bfc_alloc returned) that comes after growth and waiting, before free regions are given back or granules are moved,
+/// which waits for the device too. For memory that was freed on a stream while it was the only one it is the last step before
+/// the request fails. BFC_LOG=warn reports both. A synchronization of the context does not cover work of other contexts: finish it before a free without a stream, or call bfc_record_stream.
 ///
 /// While the stream is captured, the request is served from memory that the stream may use at once, or the pool grows. No
 /// request, bfc_trim or bfc_destroy synchronizes a context while the library sees a capture. It asks the driver about the
