@@ -191,3 +191,67 @@ fn an_alignment_takes_few_steps_beside_many_chunks_without_a_place_at_it() {
         assert_eq!(found, Some(base + 2 * UNIT));
     }
 }
+
+/// Neighbours of one stream that stay apart, because each has a point of its own.
+#[test]
+fn a_run_of_many_neighbours_takes_few_steps() {
+    const CHUNKS: u64 = 4000;
+    let (first, second) = (Stream::of_handle(10), Stream::of_handle(11));
+    for order in ["in order", "backwards", "shuffled"] {
+        let mut arena = mixed(CHUNKS);
+        let mut addrs: Vec<u64> = (0..CHUNKS).map(|_| take(&mut arena, 1, first).unwrap()).collect();
+        match order {
+            "in order" => {}
+            "backwards" => addrs.reverse(),
+            _ => addrs = shuffled(CHUNKS).map(|number| addrs[number as usize]).collect(),
+        }
+        let mut most = 0;
+        for &addr in &addrs {
+            most = most.max(steps::of(|| free(&mut arena, addr, first)).0);
+        }
+        // Taken from the beginning, and freed again, all of it is one run still.
+        let (steps, addr) = steps::of(|| take(&mut arena, 3, first).unwrap());
+        most = most.max(steps);
+        most = most.max(steps::of(|| free(&mut arena, addr, first)).0);
+        arena.stream_done(first, true);
+        // Each leaves the run at some place of it.
+        while arena.is_sharing() {
+            most = most.max(steps::of(|| arena.share_some(1)).0);
+        }
+        assert!(most < FEW, "{most} steps {order}");
+        assert_eq!(take(&mut arena, CHUNKS, second), Some(addr), "all of it is one chunk");
+    }
+}
+
+/// A stream that takes memory between another's chunks divides their run.
+#[test]
+fn a_run_that_is_divided_takes_few_steps() {
+    const CHUNKS: u64 = 4000;
+    let (first, second) = (Stream::of_handle(10), Stream::of_handle(11));
+    let mut arena = mixed(2 * CHUNKS);
+    let addrs: Vec<u64> = (0..2 * CHUNKS).map(|_| take(&mut arena, 1, first).unwrap()).collect();
+    let (odd, even): (Vec<u64>, Vec<u64>) = addrs.iter().partition(|&&addr| addr / UNIT % 2 == 1);
+    odd.iter().for_each(|&addr| free(&mut arena, addr, first));
+    arena.stream_done(first, true);
+    arena.share_some(usize::MAX);
+    even.iter().for_each(|&addr| free(&mut arena, addr, first));
+    for _ in 0..CHUNKS {
+        let (steps, addr) = steps::of(|| take(&mut arena, 1, second));
+        assert!(addr.is_some_and(|addr| odd.contains(&addr)) && steps < FEW, "{steps} steps to {addr:x?}");
+    }
+}
+
+#[test]
+fn the_oldest_work_is_found_in_few_steps_if_it_serves() {
+    const CHUNKS: u64 = 4000;
+    let (mut arena, _, second) = scattered(CHUNKS);
+    let want = Want::plain(UNIT, UNIT, second);
+    assert_eq!(arena.take(&want).unwrap(), None);
+    let (steps, dependencies) = steps::of(|| arena.dependencies(&want, |_| true).unwrap().unwrap());
+    assert!(steps < FEW, "{steps} steps to the oldest of {CHUNKS} chunks");
+    let work = dependencies.works[0];
+    let since = arena.next_work(arena.queue_of(second).unwrap());
+    let (steps, adopted) = steps::of(|| arena.adopt(&want, &[work], dependencies.place, since));
+    assert!(adopted && steps < FEW, "{steps} steps to adopt it");
+    assert!(arena.take(&want).unwrap().is_some());
+}

@@ -6,28 +6,37 @@
 use super::arena::{Arena, Want, splits};
 use super::chunks::{ChunkId, NIL, State};
 use super::lanes::{ANYONE, Lane, Note};
+use super::oldest::Searched;
 use super::sort::sort_by_key;
 use super::steps;
 use super::units::{Span, UNIT};
 use super::waits::Work;
 use crate::sys::HostMemoryExhausted;
 
-/// A place for a request in free memory that is not all its lane's to use yet, or not all mapped: the chunks from `first` on
-/// that lie in the span.
-struct Place {
-    first: ChunkId,
-    span: Span,
+/// A place for a request in free memory that is not all its lane's to use yet, or not all mapped: the chunks that lie in the
+/// span, from the one at `first` on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    first: u64,
+    pub(super) span: Span,
+}
+
+/// What a request waits for, and where it is to be served behind that.
+#[derive(Debug)]
+pub(crate) struct Dependencies {
+    pub(crate) works: Vec<Work>,
+    pub(crate) place: Place,
 }
 
 impl Arena {
     /// The work behind which a request could be served. Only work with an event of its own counts (`has_event`): an event
     /// recorded later stands for more than the free waited for, and that may itself wait for what the request's stream does
     /// next.
-    pub(crate) fn works_to_wait_for(
+    pub(crate) fn dependencies(
         &self,
         want: &Want<'_>,
         has_event: impl Fn(Work) -> bool,
-    ) -> Result<Option<Vec<Work>>, HostMemoryExhausted> {
+    ) -> Result<Option<Dependencies>, HostMemoryExhausted> {
         let Some(own) = self.lanes.find(self.lanes.directed(want.stream)) else { return Ok(None) };
         let age = |id: ChunkId| {
             let mut age = 0;
@@ -36,6 +45,35 @@ impl Arena {
             }
             age
         };
+        let place = match self.can_map_more() {
+            true => Searched::TookLong,
+            false => self.search_oldest(want, own, age)?,
+        };
+        let place = match place {
+            Searched::Found(first, end) => Some(self.place_in(want, first, end)),
+            Searched::Nothing => None,
+            Searched::TookLong => self.oldest_place(want, age)?,
+        };
+        let Some(place) = place else { return Ok(None) };
+        let mut works: Vec<Work> = Vec::new();
+        for work in self.chunks_in(&place).flat_map(|id| self.works_before(id, own)) {
+            match works.iter_mut().find(|other| other.lane == work.lane) {
+                Some(other) => other.point = other.point.max(work.point),
+                None => {
+                    works.try_reserve(1)?;
+                    works.push(work);
+                }
+            }
+        }
+        Ok(Some(Dependencies { works, place }))
+    }
+
+    /// As [`Self::search_oldest`], by a look at all chunks for some ages; also at places that are not all mapped.
+    fn oldest_place(
+        &self,
+        want: &Want<'_>,
+        age: impl Fn(ChunkId) -> u64,
+    ) -> Result<Option<Place>, HostMemoryExhausted> {
         let mut ages = Vec::new();
         for id in self.free_chunks() {
             let age = age(id);
@@ -56,17 +94,7 @@ impl Arena {
                 None => low = middle + 1,
             }
         }
-        let mut works: Vec<Work> = Vec::new();
-        for work in self.chunks_in(&place).flat_map(|id| self.works_before(id, own)) {
-            match works.iter_mut().find(|other| other.lane == work.lane) {
-                Some(other) => other.point = other.point.max(work.point),
-                None => {
-                    works.try_reserve(1)?;
-                    works.push(work);
-                }
-            }
-        }
-        Ok(Some(works))
+        Ok(Some(place))
     }
 
     /// The unfinished work of other queues that a free chunk waits for.
@@ -79,8 +107,8 @@ impl Arena {
     }
 
     /// The request's stream waits for some work from its point `since` on: makes what serves the request behind it the
-    /// stream's own. Returns whether there is anything that does.
-    pub(crate) fn adopt(&mut self, want: &Want<'_>, works: &[Work], since: Work) -> bool {
+    /// stream's own, at the place that was planned if that is as it was. Returns whether there is anything that does.
+    pub(crate) fn adopt(&mut self, want: &Want<'_>, works: &[Work], planned: Place, since: Work) -> bool {
         let own = since.lane;
         let waited = |lane: Lane, point: u64| {
             let done = lane == own || point <= self.lanes.row(lane).done;
@@ -92,12 +120,16 @@ impl Arena {
             self.is_anyones(id)
                 || waited(note.lane, note.point) && others.all(|used| waited(used.lane, used.point))
         };
-        let Some(Place { first, span }) = self.place_among(want, possible) else { return false };
+        let place = match self.is_free_at(&planned, &possible) {
+            true => Some(planned),
+            false => self.place_among(want, possible),
+        };
+        let Some(Place { first, span }) = place else { return false };
         let (start, stop) = (span.base, span.base + span.bytes);
         // Without memory for it nothing is cut, and more becomes the stream's own.
         let may_cut = self.reserve_chunks(2).is_ok()
             && self.starts.reserve(&self.chunks.slab, &mut self.regions, 2).is_ok();
-        let mut at = first;
+        let mut at = self.chunk_at(first).unwrap_or(NIL);
         while at != NIL && self.chunks.addr(at) < stop {
             if self.end_of(at) > start && self.is_free_chunk(at) && !self.may_use(own, at) {
                 if may_cut && self.chunks.addr(at) < start {
@@ -155,20 +187,39 @@ impl Arena {
     /// mapped by granules the place that needs the least mapped, within the limit, if there is no such fit.
     fn place_among(&self, want: &Want<'_>, possible: impl Fn(ChunkId) -> bool) -> Option<Place> {
         if let Some((first, end)) = self.best_of_neighbours(want, &possible) {
-            return Some(Place { first, span: self.place_in(want, first, end) });
+            return Some(self.place_in(want, first, end));
         }
         let (at, first) = self.place_to_grow_at(want, |id| self.is_free_chunk(id) && possible(id))?;
-        Some(Place { first, span: Span { base: at, bytes: want.size } })
+        Some(Place { first: self.chunks.addr(first), span: Span { base: at, bytes: want.size } })
     }
 
     /// Where a request goes in a run of free neighbours: from its aligned address as far as it is split off. The rest
     /// stays whose it is: it would get an event behind everything that the request's stream has queued by now.
-    fn place_in(&self, want: &Want<'_>, first: ChunkId, end: ChunkId) -> Span {
+    fn place_in(&self, want: &Want<'_>, first: ChunkId, end: ChunkId) -> Place {
         let addr = self.chunks.addr(first);
         let bytes: u64 = self.from(first).take_while(|&id| id != end).map(|id| self.chunks.size(id)).sum();
         let base = addr.next_multiple_of(want.alignment.max(UNIT));
         let left = addr + bytes - base;
-        Span { base, bytes: if splits(left, want.size, self.max_slack) { want.size } else { left } }
+        let bytes = if splits(left, want.size, self.max_slack) { want.size } else { left };
+        Place { first: addr, span: Span { base, bytes } }
+    }
+
+    /// Whether all that lies at a place may be used, of what is mapped.
+    fn is_free_at(&self, place: &Place, possible: impl Fn(ChunkId) -> bool) -> bool {
+        let Some(first) = self.chunk_at(place.first) else { return false };
+        let (base, stop) = (place.span.base, place.span.base + place.span.bytes);
+        let mut all = self.from(first).skip_while(|&id| self.end_of(id) <= base);
+        let mut end = base;
+        while end < stop
+            && let Some(id) = all.next()
+        {
+            let is_hole = self.chunks.state(id) == State::Hole;
+            if self.chunks.addr(id) > end || !is_hole && !(self.is_free_chunk(id) && possible(id)) {
+                return false;
+            }
+            end = self.end_of(id);
+        }
+        end >= stop
     }
 
     /// The free neighbours that fit best: the first one, and the one behind the last.
@@ -188,8 +239,7 @@ impl Arena {
                     bytes += self.chunks.size(at);
                     at = self.chunks.next(at);
                 }
-                let start = addr.checked_next_multiple_of(want.alignment.max(UNIT));
-                let fits = start.is_some_and(|start| bytes >= want.size && bytes - want.size >= start - addr);
+                let fits = bytes != 0 && want.place_in((bytes, addr)).is_some();
                 if fits && best.is_none_or(|(key, ..)| (bytes, addr) < key) {
                     best = Some(((bytes, addr), first, at));
                 }
@@ -202,7 +252,7 @@ impl Arena {
     }
 
     /// Free, whoever's work it waits for.
-    fn is_free_chunk(&self, id: ChunkId) -> bool {
+    pub(super) fn is_free_chunk(&self, id: ChunkId) -> bool {
         matches!(self.chunks.state(id), State::Free | State::Held)
     }
 
@@ -215,7 +265,8 @@ impl Arena {
     /// The free chunks of a place.
     fn chunks_in<'a>(&'a self, place: &Place) -> impl Iterator<Item = ChunkId> + use<'a> {
         let Span { base, bytes } = place.span;
-        let all = self.from(place.first).take_while(move |&id| self.chunks.addr(id) < base + bytes);
+        let first = self.chunk_at(place.first).unwrap_or(NIL);
+        let all = self.from(first).take_while(move |&id| self.chunks.addr(id) < base + bytes);
         all.filter(move |&id| self.end_of(id) > base && self.is_free_chunk(id))
     }
 

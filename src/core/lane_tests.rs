@@ -9,6 +9,7 @@ mod model;
 
 use self::model::Model;
 use super::arena::{Arena, Settings, Want};
+use super::dependencies::Dependencies;
 use super::lanes::Stream;
 use super::model_tests::{Random, fixed_settings};
 use super::units::{UNIT, round_up};
@@ -166,21 +167,27 @@ impl Program {
 
     /// The request's stream waits for events of the others.
     fn wait(&mut self, want: &Want<'_>) -> Option<u64> {
-        let works = {
+        let dependencies = {
             let arena = &self.arena;
             let has_event = |work: Work| {
                 let stream = arena.progress_of(work.lane).stream;
                 stream.exists() && stream.pool() == 0 && !arena.is_at_risk(stream)
             };
-            arena.works_to_wait_for(want, has_event).unwrap()
+            arena.dependencies(want, has_event).unwrap()
         };
         let expected = self.model.works_to_wait_for(want);
-        assert_eq!(works.is_some(), expected.is_some(), "whether waiting helps");
-        let (works, expected) = works.zip(expected)?;
+        assert_eq!(dependencies.is_some(), expected.is_some(), "whether waiting helps");
+        let (Dependencies { works, place }, expected) = dependencies.zip(expected)?;
         self.say(format!("which waits for {works:?}"));
         let mut streams: Vec<Stream> =
             works.iter().map(|work| self.arena.lanes.row(work.lane).stream).collect();
-        let mut of_model: Vec<Stream> = expected.keys().map(|&lane| self.model.stream_of(lane)).collect();
+        assert_eq!(
+            (place.span.base, place.span.bytes),
+            expected.place,
+            "the place that needs the oldest work"
+        );
+        let mut of_model: Vec<Stream> =
+            expected.works.keys().map(|&lane| self.model.stream_of(lane)).collect();
         for streams in [&mut streams, &mut of_model] {
             streams.sort_by_key(|stream| (stream.handle(), stream.thread()));
         }
@@ -188,7 +195,7 @@ impl Program {
         self.model.wait(want, &expected);
         let own = self.arena.queue_of_request(want).unwrap();
         let since = self.arena.next_work(own);
-        assert!(self.arena.adopt(want, &works, since), "what was waited for is there");
+        assert!(self.arena.adopt(want, &works, place, since), "what was waited for is there");
         self.model.adopt(want, &expected);
         let taken = self.take(want);
         assert!(taken.is_some(), "a request that has waited is served");

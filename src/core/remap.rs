@@ -347,6 +347,11 @@ impl Arena {
         self.find_choosy(want).is_some() || lane.is_some_and(|lane| self.has_in_lane(want, lane))
     }
 
+    /// Whether the limit allows to map granules.
+    pub(super) fn can_map_more(&self) -> bool {
+        self.range().is_some_and(|range| self.available_below(range, u64::MAX) != 0)
+    }
+
     /// Where a request would be served that the limit allows to grow for, if it might use what `is_free` accepts, and a
     /// chunk at or before that.
     pub(super) fn place_to_grow_at(

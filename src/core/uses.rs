@@ -53,6 +53,11 @@ impl Uses {
         std::iter::successors(self.look(first), |used| self.look(used.next))
     }
 
+    /// Whether a use is the first in the list of its chunk, whose note has that.
+    pub(super) fn is_first_of(&self, used: &Use, first: Link) -> bool {
+        self.look(first).is_some_and(|other| std::ptr::eq(other, used))
+    }
+
     /// Those that free chunks wait for of a lane, whose row has the oldest.
     pub(super) fn behind_oldest(&self, oldest: Link) -> impl Iterator<Item = &Use> + '_ {
         std::iter::successors(self.look(oldest), |used| self.look(used.newer))

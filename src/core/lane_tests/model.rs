@@ -70,8 +70,13 @@ pub(super) struct Model {
     newest: Point,
 }
 
-/// Work of lanes that a request waits for, each up to a point.
-pub(super) type Awaited = BTreeMap<Lane, Point>;
+/// What a request waits for.
+pub(super) struct Awaited {
+    /// Work of lanes, each up to a point.
+    pub(super) works: BTreeMap<Lane, Point>,
+    /// Where it is served then: address and bytes.
+    pub(super) place: (u64, u64),
+}
 
 impl Model {
     pub(super) fn new(split_always: bool) -> Self {
@@ -369,15 +374,16 @@ impl Model {
         let found = ages.into_iter().filter(|_| self.mixed).find_map(with);
         let (number, _, start, whole) = found?;
         let first = ((start - self.regions[number].base) / UNIT) as usize;
-        let length = (self.bytes_of(want, whole) / UNIT) as usize;
-        let mut awaited = Awaited::new();
+        let bytes = self.bytes_of(want, whole);
+        let length = (bytes / UNIT) as usize;
+        let mut works = BTreeMap::new();
         for unit in &self.regions[number].units[first..first + length] {
             for (lane, point) in Self::works_of(&unit.owner).filter(|work| !is_over(work)) {
-                let last = awaited.entry(lane).or_insert(point);
+                let last = works.entry(lane).or_insert(point);
                 *last = point.max(*last);
             }
         }
-        Some(awaited)
+        Some(Awaited { works, place: (start, bytes) })
     }
 
     /// How much the request takes of a free piece.
@@ -391,26 +397,21 @@ impl Model {
     }
 
     /// The stream waits for some work of others.
-    pub(super) fn wait(&mut self, want: &Want<'_>, works: &Awaited) {
+    pub(super) fn wait(&mut self, want: &Want<'_>, awaited: &Awaited) {
         let lane = self.own_lane(want);
         let knows = &mut self.rows[lane].knows;
-        for (&other, &point) in works {
+        for (&other, &point) in &awaited.works {
             let known = knows.entry(other).or_insert(point);
             *known = point.max(*known);
         }
     }
 
-    /// What then fits best becomes the stream's own.
-    pub(super) fn adopt(&mut self, want: &Want<'_>, works: &Awaited) {
+    /// What then serves the request becomes the stream's own.
+    pub(super) fn adopt(&mut self, want: &Want<'_>, awaited: &Awaited) {
         let own = self.own_lane(want);
-        let waited = |&(lane, point): &(Lane, Point)| {
-            let is_awaited = works.get(&lane).is_some_and(|&last| point <= last);
-            lane == own || is_awaited || point <= self.rows[lane].done
-        };
-        let possible =
-            |owner: &Owner| *owner != Owner::Used && Self::works_of(owner).all(|work| waited(&work));
-        let (number, _, start, whole) = self.best(want, possible).unwrap();
-        let bytes = self.bytes_of(want, whole);
+        let (start, bytes) = awaited.place;
+        let around = |region: &Region| start.wrapping_sub(region.base) < region.units.len() as u64 * UNIT;
+        let number = self.regions.iter().position(around).unwrap();
         let first = ((start - self.regions[number].base) / UNIT) as usize;
         let length = (bytes / UNIT) as usize;
         let point = self.advance(own);

@@ -9,6 +9,7 @@ use super::record::{Recording, record_work};
 use super::{Ordered, each, handle, is_captured, is_reachable, list};
 use crate::backend::order::{Capture, Context, Event, Order, State};
 use crate::core::arena::Want;
+use crate::core::dependencies::{Dependencies, Place};
 use crate::core::lanes::{Lane, Stream};
 use crate::core::waits::Work;
 use crate::error::{Error, keeping_last_error};
@@ -242,30 +243,35 @@ pub(in crate::pool) fn wait<'a>(mut guard: Guard<'a>, want: &Want<'_>) -> Ordere
     if guard.backend.get().order().is_none() {
         return Ok((guard, Ok(false)));
     }
-    let awaited = match plan_wait(&mut guard, want) {
-        Ok(Some(awaited)) => awaited,
+    let (awaited, place) = match plan_wait(&mut guard, want) {
+        Ok(Some(plan)) => plan,
         Ok(None) => return Ok((guard, Ok(false))),
         Err(exhausted) => return Ok((guard, Err(exhausted.into()))),
     };
-    let (guard, waited) =
-        if want.stream.exists() { wait_on_stream(guard, want, awaited)? } else { wait_here(guard, awaited)? };
+    let (guard, waited) = match want.stream.exists() {
+        true => wait_on_stream(guard, want, awaited, place)?,
+        false => wait_here(guard, awaited)?,
+    };
     Ok((guard, waited.map(|()| true)))
 }
 
-/// The work to wait for, with its events, which are held from here on; none if nothing would serve the request then. It
-/// may be no work at all, where what the request's own stream has queued is all that there is to wait for.
-fn plan_wait(guard: &mut Guard<'_>, want: &Want<'_>) -> Result<Option<Vec<Awaited>>, HostMemoryExhausted> {
+/// The work to wait for, with its events, which are held from here on, and where the request is to be served; none if nothing
+/// would serve it then. It may be no work at all, where what the request's own stream has queued is all that there is to
+/// wait for.
+fn plan_wait(
+    guard: &mut Guard<'_>,
+    want: &Want<'_>,
+) -> Result<Option<(Vec<Awaited>, Place)>, HostMemoryExhausted> {
     let Pool { arena, events, .. } = &mut **guard;
-    let Some(works) = arena.works_to_wait_for(want, |work| events.to_wait_for(work).is_some())? else {
-        return Ok(None);
-    };
+    let dependencies = arena.dependencies(want, |work| events.to_wait_for(work).is_some())?;
+    let Some(Dependencies { works, place }) = dependencies else { return Ok(None) };
     let mut awaited = list(works.len())?;
     for work in works {
         let Some(Marker { point, event, .. }) = events.to_wait_for(work) else { return Ok(None) };
         awaited.push(Awaited { work: Work { point, ..work }, event, is_over: false });
     }
     events.hold(awaited.iter().map(|awaited| awaited.event))?;
-    Ok(Some(awaited))
+    Ok(Some((awaited, place)))
 }
 
 /// Work that something waits for.
@@ -276,7 +282,12 @@ struct Awaited {
     is_over: bool,
 }
 
-fn wait_on_stream<'a>(mut guard: Guard<'a>, want: &Want<'_>, mut awaited: Vec<Awaited>) -> Ordered<'a> {
+fn wait_on_stream<'a>(
+    mut guard: Guard<'a>,
+    want: &Want<'_>,
+    mut awaited: Vec<Awaited>,
+    place: Place,
+) -> Ordered<'a> {
     let (life, at_risk) = (guard.arena.life(), guard.arena.is_at_risk_of_others(want.stream));
     let result;
     (guard, result) = guard.ordering(|order| {
@@ -303,7 +314,7 @@ fn wait_on_stream<'a>(mut guard: Guard<'a>, want: &Want<'_>, mut awaited: Vec<Aw
     let adopted = match (list(awaited.len()), since) {
         (Ok(mut works), Some(since)) => {
             works.extend(over);
-            arena.adopt(want, &works, since)
+            arena.adopt(want, &works, place, since)
         }
         _ => false,
     };
