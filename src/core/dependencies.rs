@@ -38,6 +38,9 @@ impl Arena {
         has_event: impl Fn(Work) -> bool,
     ) -> Result<Option<Dependencies>, HostMemoryExhausted> {
         let Some(own) = self.lanes.find(self.lanes.directed(want.stream)) else { return Ok(None) };
+        if !self.can_map_more() && self.usable_bytes() - self.counters.bytes_in_use < want.size {
+            return Ok(None);
+        }
         let age = |id: ChunkId| {
             let mut age = 0;
             for work in self.works_before(id, own) {
@@ -74,6 +77,8 @@ impl Arena {
         want: &Want<'_>,
         age: impl Fn(ChunkId) -> u64,
     ) -> Result<Option<Place>, HostMemoryExhausted> {
+        let place_with = |age_at_most: u64| self.place_among(want, |id| age(id) <= age_at_most);
+        let Some(mut place) = place_with(u64::MAX - 1) else { return Ok(None) };
         let mut ages = Vec::new();
         for id in self.free_chunks() {
             let age = age(id);
@@ -84,9 +89,7 @@ impl Arena {
         }
         sort_by_key(&mut ages, |&age| age);
         // The first of the ages with which there is a place, if there is one with the last.
-        let place_with = |age_at_most: u64| self.place_among(want, |id| age(id) <= age_at_most);
         let (mut low, mut high) = (0, ages.len());
-        let Some(mut place) = place_with(u64::MAX - 1) else { return Ok(None) };
         while low < high {
             let middle = low + (high - low) / 2;
             match place_with(ages[middle]) {

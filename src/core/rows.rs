@@ -241,7 +241,7 @@ impl Row {
             if run.chunks > LONG {
                 self.long_runs.remove(notes, self.seed, id);
             }
-            notes[id.index()].run = Extent::NONE;
+            notes[id.index()].run.bytes = 0;
         }
         run
     }

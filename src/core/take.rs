@@ -155,14 +155,18 @@ impl Arena {
     /// The first bytes of a chunk that anybody may have: the runs on both sides reach over it.
     #[inline]
     fn take_anyones(&mut self, id: ChunkId, size: u64) {
-        let changing = self.begin_change(id);
+        let beside = |other: ChunkId| other != NIL && self.owner(other).is_some();
+        let is_in_run = beside(self.chunks.prev(id)) || beside(self.chunks.next(id));
+        let changing = is_in_run.then(|| self.begin_change(id));
         let left = self.chunks.size(id) - size;
         self.unindex(id);
         if left != 0 {
             let rest = self.add_after(id, size);
             self.index.insert(&mut self.chunks.slab, rest, left);
         }
-        self.end_change(changing, id);
+        if let Some(changing) = changing {
+            self.end_change(changing, id);
+        }
     }
 
     /// Takes the `bytes` at `start`, somewhere in the run that begins with `first`, as one chunk. What is cut off
