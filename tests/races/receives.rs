@@ -1,12 +1,12 @@
 //! Posted receives: work on one stream that ends only after what another stream sends later.
 //!
-//! Between the receive and its send the program goes on, but puts nothing behind the receive itself and frees nothing
-//! there. So whatever keeps the send from being executed is a wait of the library's for more than was queued before
-//! a free. It is found by running everything that can run; nothing hangs.
+//! Between the receive and its send the program goes on, but puts nothing behind the receive itself. So whatever keeps the
+//! send from being executed is a wait of the library's for more than was queued before a free, unless the memory itself was
+//! freed behind the receive. It is found by running everything that can run; nothing hangs.
 
 use crate::common::receive::Receive;
 use crate::common::*;
-use crate::world::World;
+use crate::world::{Chunk, World};
 
 impl World {
     /// A stream posts a receive, others go on, and one of them requests memory and sends from it.
@@ -32,6 +32,7 @@ impl World {
                 _ => self.step(),
             }
         }
+        let behind = if self.kind.frees_behind { self.free_behind(comm) } else { Vec::new() };
         let (device, bytes, plain) = (self.pool.device(), self.some_bytes(), self.random.one_in(4));
         let got = match plain {
             true => self.pool.alloc(bytes),
@@ -40,6 +41,10 @@ impl World {
         // Where regions went back, for whichever request, the driver itself may have waited for the device.
         let returned = reserved() != before;
         let is_forced = receive.is_forced();
+        // There was nothing else to wait for, if there was no lesser place: that is not known here.
+        let is_behind = got.is_ok_and(|address| {
+            behind.iter().any(|&(other, size)| address < other + size && other < address + bytes)
+        });
         if let Ok(address) = got {
             self.enter(address, sender, if plain { None } else { Some(sender) });
         }
@@ -53,7 +58,9 @@ impl World {
             let kind = if plain { "without a stream" } else { "on its stream" };
             format!("{bytes} bytes {kind} on {sender}: {got:x?}; waited: {is_forced}, sent: {is_sent}")
         });
-        if got.is_ok() && self.refused == refused && !returned && (is_forced || !is_sent) {
+        let is_judged = got.is_ok() && self.refused == refused && !returned && !is_behind;
+        self.judged += u64::from(is_judged);
+        if is_judged && (is_forced || !is_sent) {
             self.deadlocks += 1;
             self.say(|| "deadlock".to_owned());
         }
@@ -62,6 +69,22 @@ impl World {
         if let Some(chunk) = self.chunks.pop_if(|chunk| got.is_ok() && plain && chunk.home.is_none()) {
             self.at(sender, move |_, stream| assert_eq!(free_async(device, chunk.address, stream), BFC_OK));
         }
+    }
+
+    /// Frees on the stream of the receive, in its order; what was freed.
+    fn free_behind(&mut self, comm: usize) -> Vec<(u64, u64)> {
+        let mut freed = Vec::new();
+        for _ in 0..self.random.below(4) {
+            let is_its_own =
+                |chunk: &Chunk| chunk.home == Some(comm) && !chunk.moved && chunk.lent.is_empty();
+            let Some(index) = self.chunks.iter().rposition(is_its_own) else { break };
+            let Chunk { address, bytes, number, .. } = self.chunks.remove(index);
+            let device = self.pool.device();
+            self.at(comm, move |_, stream| assert_eq!(free_async(device, address, stream), BFC_OK));
+            self.say(|| format!("free {number} on {comm}, behind the receive"));
+            freed.push((address, bytes));
+        }
+        freed
     }
 
     /// A free on a stream that is not behind the receive, in its own order.

@@ -38,6 +38,8 @@ pub struct Kind {
     pub unforgotten: bool,
     /// Receives are posted, whose sends are queued later on other streams.
     pub receives: bool,
+    /// A receive's stream frees behind it, before the memory to send from is requested.
+    pub frees_behind: bool,
     /// Captures are of all three modes, and some are not announced by `bfc_pool_begin`.
     pub modes: bool,
 }
@@ -54,6 +56,7 @@ pub const SIMPLE: Kind = Kind {
     contexts: false,
     unforgotten: false,
     receives: false,
+    frees_behind: false,
     modes: false,
 };
 
@@ -98,8 +101,9 @@ pub struct World {
     pub contexts: Contexts,
     /// Deadlocks: what waits for a receive whose send comes behind it.
     pub deadlocks: u64,
-    /// Receives whose sends were judged.
+    /// Receives, and those of them whose sends were judged.
     pub receives: u64,
+    pub judged: u64,
     /// Handles of streams that were destroyed with work queued, and not forgotten.
     pub abandoned: Vec<u64>,
     log: Vec<String>,
@@ -124,6 +128,7 @@ impl World {
             contexts: Contexts::new(gpu, context, kind),
             deadlocks: 0,
             receives: 0,
+            judged: 0,
             abandoned: Vec::new(),
             log,
         };
