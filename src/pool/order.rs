@@ -9,6 +9,7 @@
 //! helps unless the capture begins between the answer and the next call. Where that is seen the event counts for nothing.
 
 mod events;
+mod held;
 mod record;
 mod wait;
 

@@ -7,6 +7,7 @@
 //! PyTorch and RMM record at the free too (`insert_events` in c10/cuda/CUDACachingAllocator.cpp, `do_deallocate` in
 //! rmm/mr/detail/stream_ordered_memory_resource.hpp); RMM has one event a stream and so waits for later frees too.
 
+use super::held::Held;
 use crate::backend::order::{Context, Event};
 use crate::core::arena::Arena;
 use crate::core::lanes::{Lane, Stream, shrink};
@@ -72,8 +73,8 @@ pub(crate) struct Events {
     queues: Vec<Queue>,
     /// The only stream so far, and its context.
     sole: Option<(Stream, Context)>,
-    /// What threads query or wait for with the lock open, once for each of them.
-    held: Vec<Event>,
+    /// What threads query or wait for with the lock open.
+    held: Held,
     /// Of several contexts.
     spare: Vec<Event>,
 }
@@ -200,7 +201,7 @@ impl Events {
             let stays = matches!(marker.kind, Kind::Kept | Kind::Last)
                 || needed.peek() == Some(&marker.point)
                 || newest == Some(marker.point);
-            if !stays && !held.contains(&marker.event) {
+            if !stays && !held.contains(marker.event) {
                 keep(spare, marker.event);
             }
             stays
@@ -213,7 +214,7 @@ impl Events {
         let Some(queue) = self.queues.get_mut(lane.index()) else { return };
         let count = queue.markers.partition_point(|marker| marker.point <= done);
         for marker in queue.markers.drain(..count) {
-            if !self.held.contains(&marker.event) {
+            if !self.held.contains(marker.event) {
                 keep(&mut self.spare, marker.event);
             }
         }
@@ -229,15 +230,20 @@ impl Events {
         }
     }
 
-    /// The markers of a queue between two points, both left out: all of them, or a sample that is spread evenly and has
-    /// the first and the last.
-    pub(super) fn sample(&self, lane: Lane, (after, before): (u64, u64), into: &mut Vec<Marker>) -> bool {
-        const MOST: usize = 32;
+    /// The markers of a queue between two points, both left out: all of them, or a sample of at most so many that is spread
+    /// evenly and has the first and the last.
+    pub(super) fn sample(
+        &self,
+        lane: Lane,
+        (after, before): (u64, u64),
+        most: usize,
+        into: &mut Vec<Marker>,
+    ) -> bool {
         let Some(queue) = self.queues.get(lane.index()) else { return false };
         let first = queue.markers.partition_point(|marker| marker.point <= after);
         let end = queue.markers.partition_point(|marker| marker.point < before);
         let count = end.saturating_sub(first);
-        let taken = count.min(MOST);
+        let taken = count.min(most);
         if taken == 0 || into.try_reserve(taken).is_err() {
             return false;
         }
@@ -254,9 +260,7 @@ impl Events {
         if mutation::is("shared-event") {
             return Ok(());
         }
-        self.held.try_reserve(events.clone().count())?;
-        self.held.extend(events);
-        Ok(())
+        self.held.add(events)
     }
 
     /// A thread lets go of the event of some work.
@@ -264,9 +268,7 @@ impl Events {
         if mutation::is("shared-event") {
             return;
         }
-        if let Some(place) = self.held.iter().position(|&held| held == event) {
-            self.held.swap_remove(place);
-        }
+        self.held.remove(event);
         let is_listed = self.queues.get(work.lane.index()).is_some_and(|queue| {
             let first = queue.markers.partition_point(|marker| marker.point < work.point);
             let same = queue.markers.range(first..).take_while(|marker| marker.point == work.point);
@@ -294,7 +296,7 @@ impl Events {
         let gone = queues.drain(arena.lane_count().min(queues.len())..);
         // All of their work is done.
         let markers = gone.flat_map(|queue| queue.markers);
-        markers.filter(|marker| !held.contains(&marker.event)).for_each(|marker| keep(spare, marker.event));
+        markers.filter(|marker| !held.contains(marker.event)).for_each(|marker| keep(spare, marker.event));
         shrink(queues);
     }
 
@@ -316,7 +318,7 @@ impl Events {
         let Events { queues, held, .. } = self;
         if let Some(queue) = queues.get_mut(lane.index()) {
             queue.markers.retain(|&Marker { event, .. }| {
-                let stays = event.context == Context::OWN || held.contains(&event);
+                let stays = event.context == Context::OWN || held.contains(event);
                 if !stays {
                     keep(foreign, event);
                 }
@@ -332,7 +334,7 @@ impl Events {
 
     /// An event stands for nothing any more: it is spare, once no thread holds it.
     pub(super) fn recycle(&mut self, event: Event) {
-        if !self.held.contains(&event) {
+        if !self.held.contains(event) {
             keep(&mut self.spare, event);
         }
     }
