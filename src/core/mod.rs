@@ -26,6 +26,7 @@ pub(crate) mod holes;
 pub(crate) mod index;
 mod lane_list;
 pub(crate) mod lanes;
+mod merge;
 pub(crate) mod obtain;
 mod oldest;
 pub(crate) mod private;
