@@ -188,7 +188,7 @@ impl Arena {
             index: FreeIndex::with(parts.roots, settings.seed),
             regions: Regions::new(),
             starts: parts.starts,
-            stamps: Stamps::new(),
+            stamps: Stamps::new(settings.seed),
             growth: Growth::new(settings.limit, settings.growth, settings.initial_region),
             counters: Counters::default(),
             names: Names::default(),
@@ -353,6 +353,9 @@ impl Arena {
     #[inline]
     pub(super) fn reserve_chunks(&mut self, count: usize) -> Result<(), HostMemoryExhausted> {
         self.chunks.reserve(count)?;
+        if self.settings.timestamps {
+            self.stamps.reserve(self.chunks.slab.len())?;
+        }
         if self.mixed { self.lanes.reserve(self.chunks.slab.len()) } else { Ok(()) }
     }
 
@@ -518,7 +521,9 @@ impl Arena {
 
     /// The largest chunk that everybody may have.
     pub(super) fn largest_common(&self) -> u64 {
-        self.index.largest(&self.chunks.slab).map_or(0, |id| self.chunks.size(id))
+        let stamped = self.stamps.index.largest(&self.chunks);
+        let ids = [self.index.largest(&self.chunks.slab), stamped];
+        ids.into_iter().flatten().map(|id| self.chunks.size(id)).max().unwrap_or(0)
     }
 
     /// Host memory that the arena holds beside itself, in bytes.

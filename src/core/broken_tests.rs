@@ -124,9 +124,11 @@ fn i2_free_neighbours_have_merged() {
     let settle_alone: Break = |arena, of| {
         arena.free(BASE).unwrap();
         assert_eq!(arena.check(), Ok(()), "two stamped neighbours are no fault");
-        arena.chunks.set_stamp(of.used, 0);
+        arena.remove_free(of.used);
+        arena.insert_free(of.used, 0);
         assert_eq!(arena.check(), Ok(()), "nor is one");
-        arena.chunks.set_stamp(of.free, 0);
+        arena.remove_free(of.free);
+        arena.insert_free(of.free, 0);
     };
     each_is_named(Broken::I2Coalescing, true, false, &[settle_alone]);
 }
@@ -160,7 +162,8 @@ fn i3_the_index_holds_what_is_free() {
         },
     ];
     each_is_named(Broken::I3Index, false, false, breaks);
-    each_is_named(Broken::I3Index, true, false, &breaks[..5]);
+    // With stamps the two are in a tree of another index, linked alike.
+    each_is_named(Broken::I3Index, true, false, &[breaks[0], breaks[3], breaks[4]]);
 }
 
 /// Which of the two free chunks of one tree is its root.
@@ -172,18 +175,60 @@ fn upper_of(arena: &mut Arena, of: &Placed) -> ChunkId {
 #[test]
 fn i3_what_is_stamped_is_queued() {
     let breaks: &[Break] = &[
-        |arena, _| arena.stamps = Stamps::new(),
-        |arena, of| arena.chunks.set_stamp(of.free, 7),
+        |arena, _| arena.stamps = Stamps::new(1),
         |arena, of| arena.chunks.set_stamp(of.rest, 1),
+        |arena, of| arena.chunks.set_stamp(of.used, 3),
+        // Queued later than under its stamp, not at all, and as a chunk of another address.
+        |arena, of| arena.stamps.requeue(of.free, 7),
+        |arena, of| arena.stamps.remove(of.free),
         |arena, of| {
+            arena.stamps.remove(of.free);
+            arena.stamps.push(of.free, BASE, 1);
+        },
+        // In use, or without a stamp.
+        |arena, of| {
+            let addr = arena.chunks.addr(of.used);
             arena.chunks.set_stamp(of.used, 3);
-            arena.stamps.push(&arena.chunks, 3, of.used);
+            arena.stamps.push(of.used, addr, 3);
+        },
+        |arena, of| {
+            let addr = arena.chunks.addr(of.rest);
+            arena.stamps.push(of.rest, addr, 1);
+        },
+        // Due, and nobody looks.
+        |arena, _| {
+            arena.raise_frontier(2);
+            arena.stamps.settle();
         },
     ];
     each_is_named(Broken::I3Index, true, false, breaks);
     each_is_named(Broken::I3Index, true, true, breaks);
     // In quarantine, but for no time.
     each_is_named(Broken::I3Index, true, true, &[|arena, of| arena.chunks.set_stamp(of.free, 0)]);
+}
+
+#[test]
+fn i3_what_is_stamped_is_in_an_index_of_its_own() {
+    let breaks: &[Break] = &[
+        |arena, of| arena.stamps.index.remove(&mut arena.chunks, of.free),
+        |arena, of| arena.stamps.index.remove(&mut arena.chunks, of.other),
+        |arena, _| arena.stamps.index.clear(),
+        // In the wrong one of the two.
+        |arena, of| {
+            arena.stamps.index.remove(&mut arena.chunks, of.free);
+            arena.index.insert(&mut arena.chunks.slab, of.free, 600 * UNIT);
+        },
+        |arena, of| {
+            arena.unindex(of.rest);
+            arena.stamps.index.insert(&mut arena.chunks, of.rest);
+        },
+        // The least stamp below a chunk is another: its own, or that of the one below it.
+        |arena, of| arena.stamps.index.misstate(of.free, 0),
+        |arena, of| arena.stamps.index.misstate(of.other, 3),
+    ];
+    each_is_named(Broken::I3Index, true, false, breaks);
+    // A stamp of which the index knows nothing.
+    each_is_named(Broken::I3Index, true, false, &[|arena, of| arena.chunks.set_stamp(of.free, 7)]);
 }
 
 #[test]

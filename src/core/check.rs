@@ -4,7 +4,9 @@
 //!   granules
 //! - I2 no two free neighbours that may merge, nor two holes; those of one lane may if no event tells their frees apart
 //! - I3 a class is marked exactly if it holds a chunk, and the index holds exactly the findable chunks,
-//!   in order; a stamped free chunk is queued; the list of holes holds exactly the holes
+//!   in order, stamped ones in an index of their own, where each knows the least stamp below it; the queue
+//!   holds exactly the stamped chunks, none with a turn later than its stamp; the list of holes holds
+//!   exactly the holes
 //! - I4 used + free + holes = the regions, used + free = what is mapped, the counters agree with the chunks
 //! - I5 best fit is what a scan over all chunks finds
 //! - I6 every start maps to its chunk and nothing else maps to anything
@@ -15,6 +17,7 @@
 use super::arena::Arena;
 use super::chunks::{ChunkId, NIL, State};
 use super::classes::CLASSES;
+use super::index::Node;
 use super::units::{MAX_CHUNK, UNIT};
 
 /// Which invariant is broken.
@@ -131,17 +134,40 @@ impl Arena {
         let (mut indexed, mut last) = (0, (0, 0));
         for id in self.index.iter(slab).take(self.chunks.count() + 1) {
             let key = slab[id].key();
-            require(key > last && self.chunks.state(id) == State::Free, Broken::I3Index)?;
+            require(key > last && self.may_merge(id), Broken::I3Index)?;
+            (indexed, last) = (indexed + 1, key);
+        }
+        last = (0, 0);
+        for id in self.stamps.index.iter(&self.chunks).take(self.chunks.count() + 1) {
+            let key = slab[id].key();
+            let is_stamped = self.chunks.state(id) == State::Free && self.chunks.stamp(id) != 0;
+            let is_right = self.stamps.index.is_right(&self.chunks, id);
+            require(key > last && is_stamped && is_right, Broken::I3Index)?;
             (indexed, last) = (indexed + 1, key);
         }
         require(indexed == self.findable().count(), Broken::I3Index)?;
-        for id in self.chunks.ids() {
+        self.check_queue()
+    }
+
+    /// Exactly the stamped chunks are queued, none with a turn later than its stamp.
+    fn check_queue(&self) -> Result<(), Broken> {
+        let mut queued = 0;
+        for id in self.stamps.iter().take(self.chunks.count() + 1) {
+            let (turn, addr) = self.stamps.place(id).key();
             let stamp = self.chunks.stamp(id);
-            let queued = stamp == 0 || self.stamps.holds(stamp, id);
-            let held = self.chunks.state(id) != State::Held || stamp != 0 || self.mixed;
-            require(queued && held && (stamp == 0 || !self.chunks.in_use(id)), Broken::I3Index)?;
+            let waits = matches!(self.chunks.state(id), State::Free | State::Held) && turn <= stamp;
+            let is_due = self.stamps.is_settled() && turn < self.stamps.frontier();
+            require(waits && turn != 0 && addr == self.chunks.addr(id) && !is_due, Broken::I3Index)?;
+            queued += 1;
         }
-        Ok(())
+        let mut stamped = 0;
+        for id in self.chunks.ids() {
+            let has_stamp = self.chunks.stamp(id) != 0;
+            let held = self.chunks.state(id) != State::Held || has_stamp || self.mixed;
+            require(held && !(has_stamp && self.chunks.in_use(id)), Broken::I3Index)?;
+            stamped += usize::from(has_stamp);
+        }
+        require(queued == stamped, Broken::I3Index)
     }
 
     fn check_accounting(&self) -> Result<(), Broken> {
@@ -178,10 +204,19 @@ impl Arena {
         for size in sizes.flat_map(|size| [size, (size + UNIT).min(MAX_CHUNK)]).chain([UNIT]) {
             let fits = self.findable().filter(|&id| self.chunks.size(id) >= size);
             let scanned = fits.min_by_key(|&id| self.chunks.slab[..][id].key());
-            require(
-                self.index.best_fit(&self.chunks.slab, size).map(|(id, _)| id) == scanned,
-                Broken::I5BestFit,
-            )?;
+            let found = match self.settings.timestamps {
+                false => self.index.best_fit(&self.chunks.slab, size).map(|(id, _)| id),
+                true => self.first_old_enough((size, 0), u64::MAX),
+            };
+            require(found == scanned, Broken::I5BestFit)?;
+            // The same among those that were freed before it.
+            let Some(newest) = scanned.map(|id| self.chunks.stamp(id)).filter(|&stamp| stamp != 0) else {
+                continue;
+            };
+            let old =
+                self.findable().filter(|&id| self.chunks.size(id) >= size && self.chunks.stamp(id) < newest);
+            let scanned = old.min_by_key(|&id| self.chunks.slab[..][id].key());
+            require(self.first_old_enough((size, 0), newest - 1) == scanned, Broken::I5BestFit)?;
         }
         Ok(())
     }

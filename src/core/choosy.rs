@@ -7,28 +7,27 @@ use super::units::UNIT;
 use crate::sys::HostMemoryExhausted;
 
 impl Arena {
-    /// As `take_plain`, for stamps and large alignments.
+    /// As `take_plain`, for stamps and large alignments. Finds nothing while [`Self::is_merging`].
     #[inline(never)]
     pub(super) fn take_choosy(&mut self, want: &Want<'_>) -> Result<Option<u64>, HostMemoryExhausted> {
         // A prefix for the alignment and a remainder: at most two new chunks.
-        self.chunks.reserve(2)?;
-        if self.settings.timestamps {
-            self.stamps.reserve(self.chunks.count() + 2)?;
-            self.merge_safe();
+        self.reserve_chunks(2)?;
+        if self.is_merging() && self.merge_safe_some(MERGED_AT_ONCE) {
+            // What is the best fit is not known before all is merged that may be.
+            return Ok(None);
         }
         let Some(mut id) = self.find_choosy(want) else { return Ok(None) };
         self.starts.reserve(&self.chunks.slab, &mut self.regions, 2)?;
-        self.unindex(id);
+        let stamp = self.remove_free(id);
         if want.alignment > UNIT {
-            id = self.split_prefix(id, want.alignment);
+            id = self.split_prefix(id, want.alignment, stamp);
         }
         let whole = self.chunks.size(id);
         let splits = splits(whole, want.size, self.max_slack);
         if splits {
-            self.split_remainder(id, want.size);
+            self.split_remainder(id, want.size, stamp);
         }
         self.chunks.slab[..][id].mark_in_use();
-        self.chunks.set_stamp(id, 0);
         let size = if splits { want.size } else { whole };
         self.hand_out(id, size, want.requested);
         let addr = self.chunks.addr(id);
@@ -36,65 +35,59 @@ impl Arena {
         Ok(Some(addr))
     }
 
-    /// The first chunk in (size, address) order that has a place at the alignment and an old enough stamp. Chunks that are
-    /// too new are passed over one by one, as in the original. Of those without a place at the alignment only a few are: then
-    /// the first follows which is so large that it has one wherever it begins, and the others only if the request is
-    /// thorough.
+    /// The first chunk in (size, address) order that has a place at the alignment and an old enough stamp. Of those without a
+    /// place at the alignment only a few are passed over one by one: then the first follows which is so large that it has one
+    /// wherever it begins, and the others only if the request is thorough.
     pub(super) fn find_choosy(&self, want: &Want<'_>) -> Option<ChunkId> {
         let found = self.find_old_enough(want, MOST_MISALIGNED);
         if found.is_none() && want.thorough { self.find_old_enough(want, u32::MAX) } else { found }
     }
 
     fn find_old_enough(&self, want: &Want<'_>, most_misaligned: u32) -> Option<ChunkId> {
-        let slab = &self.chunks.slab[..];
-        let mut found = self.index.best_fit(slab, want.size).map(|(id, _)| id);
+        let mut found = self.first_old_enough((want.size, 0), want.newest);
         let mut misaligned = 0;
         while let Some(id) = found {
             steps::count();
-            let key = slab[id].key();
-            let fits = want.place_in(key).is_some();
-            if fits && self.chunks.stamp(id) <= want.newest {
+            let key = self.chunks.slab[..][id].key();
+            if want.place_in(key).is_some() {
                 break;
             }
-            misaligned += u32::from(!fits);
-            found = if !fits && misaligned == most_misaligned {
-                self.index.first_of_size(slab, want.sure_size())
-            } else {
-                self.index.following(slab, key)
-            };
+            misaligned += 1;
+            let next = if misaligned == most_misaligned { (want.sure_size(), 0) } else { (key.0, key.1 + 1) };
+            found = self.first_old_enough(next, want.newest);
         }
         found
     }
 
-    /// Splits a free prefix off a chunk outside the index, so that the rest is aligned.
-    fn split_prefix(&mut self, id: ChunkId, alignment: u64) -> ChunkId {
+    /// The first chunk that is not below a size and an address, and was freed early enough.
+    #[inline]
+    pub(super) fn first_old_enough(&self, key: (u64, u64), newest: u64) -> Option<ChunkId> {
+        let slab = &self.chunks.slab[..];
+        let unstamped = self.index.first_from(slab, key);
+        let Some(stamped) = self.stamps.index.first_from(&self.chunks, key, newest) else { return unstamped };
+        let is_first = unstamped.is_none_or(|other| slab[stamped].key() < slab[other].key());
+        if is_first { Some(stamped) } else { unstamped }
+    }
+
+    /// Splits a free prefix off a chunk that was removed, so that the rest is aligned. What was freed at some time was freed as
+    /// a whole: the prefix waits as long as the chunk did.
+    fn split_prefix(&mut self, id: ChunkId, alignment: u64, stamp: u64) -> ChunkId {
         let addr = self.chunks.addr(id);
         let prefix = addr.next_multiple_of(alignment) - addr;
         if prefix == 0 {
             return id;
         }
         let rest = self.add_after(id, prefix);
-        // The prefix keeps the chunk's place in the queue of stamps, if it has one; the rest hands the
-        // stamp on to its own remainder.
-        let stamp = self.chunks.stamp(id);
-        self.chunks.set_stamp(rest, stamp);
         self.counters.stamped_splits += u64::from(stamp != 0);
-        self.index.insert(&mut self.chunks.slab, id, prefix);
+        self.insert_free(id, stamp);
         rest
     }
 
-    /// Splits a chunk outside the index behind `wanted` bytes; the remainder is free.
-    fn split_remainder(&mut self, id: ChunkId, wanted: u64) {
+    /// Splits a chunk that was removed behind `wanted` bytes; the remainder is free, and waits as the prefix does.
+    fn split_remainder(&mut self, id: ChunkId, wanted: u64, stamp: u64) {
         let rest = self.add_after(id, wanted);
-        let size = self.chunks.size(rest);
-        self.index.insert(&mut self.chunks.slab, rest, size);
-        // What was freed at some time was freed as a whole: the remainder waits as long as the chunk did.
-        let stamp = self.chunks.stamp(id);
-        self.chunks.set_stamp(rest, stamp);
-        if stamp != 0 {
-            self.stamps.insert(&self.chunks, stamp, rest);
-            self.counters.stamped_splits += 1;
-        }
+        self.counters.stamped_splits += u64::from(stamp != 0);
+        self.insert_free(rest, stamp);
     }
 
     /// Cuts a chunk at `at` bytes; what lies behind becomes a chunk.
@@ -131,6 +124,9 @@ impl Arena {
     }
 }
 
+/// Chunks whose stamps have become safe that a request merges by itself. More are merged before it, with the lock opened
+/// meanwhile.
+const MERGED_AT_ONCE: usize = 2;
 /// Chunks that a search may find to be large enough, but without a place at the alignment, before it takes one that surely has
 /// it.
 pub(super) const MOST_MISALIGNED: u32 = 32;

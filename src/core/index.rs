@@ -103,7 +103,8 @@ impl FreeIndex {
         self.first_from(nodes, (size, 0))
     }
 
-    fn first_from<N: Node>(&self, nodes: &[N], key: (u64, u64)) -> Option<ChunkId> {
+    /// The first chunk that is not below `key`.
+    pub(super) fn first_from<N: Node>(&self, nodes: &[N], key: (u64, u64)) -> Option<ChunkId> {
         let class = class_of(key.0);
         let found = self.first_in(nodes, class, key);
         if found == NIL { self.first_after(nodes, class) } else { Some(found) }

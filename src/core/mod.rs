@@ -26,7 +26,7 @@ pub(crate) mod holes;
 pub(crate) mod index;
 mod lane_list;
 pub(crate) mod lanes;
-mod merge;
+pub(crate) mod merge;
 pub(crate) mod obtain;
 mod oldest;
 pub(crate) mod private;
@@ -42,6 +42,7 @@ mod seed;
 mod sharing;
 pub(crate) mod snapshot;
 pub(crate) mod sort;
+mod stamped_index;
 pub(crate) mod stamps;
 mod starts;
 pub(crate) mod stats;
@@ -67,3 +68,5 @@ mod lane_tests;
 pub(crate) mod model_tests;
 #[cfg(test)]
 mod remap_tests;
+#[cfg(test)]
+mod stamp_bound_tests;

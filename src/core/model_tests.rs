@@ -11,6 +11,7 @@ mod program;
 use super::arena::{Arena, Settings, Want};
 use super::holes::Range;
 use super::lanes::Stream;
+use super::merge::Forced;
 use super::units::{MAX_CHUNK, UNIT};
 
 /// Where the backend puts regions.
@@ -323,8 +324,9 @@ fn a_free_needs_no_memory_after_forced_merges() {
     // The first chunk last: every second one is merged into it, under its stamp.
     let order = (1..2000).step_by(2).chain((2..2001).step_by(2)).chain([0]);
     order.for_each(|place| arena.free(run[place]).unwrap());
-    assert!(!arena.merge_forced(1 << 40));
-    assert_eq!(arena.stamps.len(), 1, "one chunk waits, once");
+    let mut pass = arena.begin_forced_pass();
+    assert_eq!(arena.merge_forced_some(&mut pass, 1 << 40, usize::MAX), Forced::Over);
+    assert_eq!(arena.stamps.iter().count(), 1, "one chunk waits, once");
     arena.free(other).unwrap();
     let small: Vec<u64> = (0..1600).map(|_| take(&mut arena, UNIT)).collect();
     let before = arena.stats().metadata_bytes;

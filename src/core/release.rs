@@ -93,9 +93,8 @@ impl Arena {
         lanes.forget_past();
         // What a plan has reserved is its own until it is carried out.
         if !holes.moving {
-            // The entries of chunks that are gone first: they name places of the slab.
-            stamps.shrink(chunks);
             chunks.shrink();
+            stamps.shrink(chunks.slab.len());
             lanes.shrink(chunks.slab.len());
             regions.shrink();
             holes.shrink();
@@ -163,6 +162,7 @@ impl Arena {
         while id != NIL {
             let next = self.chunks.next(id);
             match self.chunks.state(id) {
+                State::Free | State::Held if self.settings.timestamps => _ = self.remove_free(id),
                 State::Free => self.unindex(id),
                 // Only when the whole arena ends.
                 State::InUse => self.counters.freed(self.chunks.size(id), self.chunks.cold(id).requested),
@@ -171,7 +171,6 @@ impl Arena {
             }
             let addr = self.chunks.addr(id);
             self.starts.clear(&self.chunks.slab, &mut self.regions, addr, id);
-            self.chunks.set_stamp(id, 0);
             self.chunks.vacant.add(&mut self.chunks.slab, id);
             id = next;
         }

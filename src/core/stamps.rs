@@ -1,22 +1,91 @@
 //! Timestamped frees: TensorFlow's `SharedCounter` and safe frontier.
 //!
 //! A free gets the next count. The chunk may be merged once the frontier has passed its stamp: work
-//! that was queued before the free is then done. Until then it waits in a queue, ordered by stamp.
+//! that was queued before the free is then done. Until then it waits in a queue.
+//!
+//! The queue is ordered by turn. That is the stamp that a chunk got when it was freed. What merges by force has the later of two
+//! stamps from then on, but keeps its turn: so a pass of forced merges sees each chunk once and in the order in which it found
+//! them, without a list of its own. A turn is never later than the stamp, and who comes upon one that is earlier brings it up
+//! to date.
 
-use super::chunks::{ChunkId, Chunks, State};
-use super::sort::sort_by_key;
+use super::chunks::{ChunkId, NIL, make_room, shrink_to};
+use super::index::Node;
+use super::seed::Seed;
+use super::stamped_index::StampedIndex;
+use super::tree::Tree;
 use crate::sys::HostMemoryExhausted;
-use std::collections::VecDeque;
 
 pub(crate) struct Stamps {
     last: u64,
     frontier: u64,
-    queue: VecDeque<(u64, ChunkId)>,
+    queue: Tree,
+    seed: Seed,
+    /// For each place of the slab, that of its chunk in the queue.
+    places: Vec<Place>,
+    /// No turn is below the frontier.
+    settled: bool,
+    /// Passes of forced merges that were begun.
+    pub(super) passes: u64,
+    /// Those of the chunks that requests may find.
+    pub(super) index: StampedIndex,
+}
+
+/// A chunk's place in the queue.
+#[derive(Clone, Copy)]
+pub(super) struct Place {
+    left: ChunkId,
+    right: ChunkId,
+    pub(super) turn: u64,
+    addr: u64,
+    /// The pass of forced merges that last gave the chunk a later stamp before its turn came.
+    pub(super) raised_in: u64,
+}
+
+impl Place {
+    const NONE: Self = Place { left: NIL, right: NIL, turn: 0, addr: 0, raised_in: 0 };
+}
+
+impl Node for Place {
+    /// Turn and address: of the parts of one chunk that was freed the first comes first.
+    #[inline]
+    fn key(&self) -> (u64, u64) {
+        (self.turn, self.addr)
+    }
+
+    #[inline]
+    fn left(&self) -> ChunkId {
+        self.left
+    }
+
+    #[inline]
+    fn right(&self) -> ChunkId {
+        self.right
+    }
+
+    #[inline]
+    fn left_mut(&mut self) -> &mut ChunkId {
+        &mut self.left
+    }
+
+    #[inline]
+    fn right_mut(&mut self) -> &mut ChunkId {
+        &mut self.right
+    }
 }
 
 impl Stamps {
-    pub(super) fn new() -> Self {
-        Stamps { last: 0, frontier: 0, queue: VecDeque::new() }
+    pub(super) fn new(seed: u64) -> Self {
+        let seed = Seed::new(seed);
+        Stamps {
+            last: 0,
+            frontier: 0,
+            queue: Tree::EMPTY,
+            seed,
+            places: Vec::new(),
+            settled: true,
+            passes: 0,
+            index: StampedIndex::new(seed),
+        }
     }
 
     /// The last stamp given.
@@ -35,37 +104,32 @@ impl Stamps {
 
     /// Forgets all chunks that wait; stamps go on rising.
     pub(super) fn clear(&mut self) {
-        self.queue.clear();
+        (self.queue, self.places, self.settled) = (Tree::EMPTY, Vec::new(), true);
+        self.index.clear();
     }
 
     /// The frontier only rises.
     pub(super) fn raise_frontier(&mut self, to: u64) {
-        self.frontier = self.frontier.max(to);
+        if to > self.frontier {
+            (self.frontier, self.settled) = (to, false);
+        }
     }
 
-    /// Makes sure that a push never needs memory while there are at most `chunks` chunks: frees are
-    /// infallible. Entries of chunks that were handed out again stay until `push` wants their place; a
-    /// quarter more than needed makes that rare.
-    pub(super) fn reserve(&mut self, chunks: usize) -> Result<(), HostMemoryExhausted> {
-        let wanted = room_for(chunks);
-        if self.queue.capacity() >= wanted {
+    /// Makes sure that no chunk of a slab of so many places needs memory when it is freed: frees are infallible.
+    pub(super) fn reserve(&mut self, places: usize) -> Result<(), HostMemoryExhausted> {
+        if self.places.len() >= places {
             return Ok(());
         }
-        // By an eighth, as the slab.
-        let wanted = wanted.max(self.queue.capacity() + self.queue.capacity() / 8);
-        Ok(self.queue.try_reserve_exact(wanted - self.queue.len())?)
+        self.index.reserve(places)?;
+        make_room(&mut self.places, places)?;
+        self.places.resize(places, Place::NONE);
+        Ok(())
     }
 
-    /// Leaves room for what `chunks` need, which are all that there are, and no entry of another. Without memory for a
-    /// shorter queue the room stays.
-    pub(super) fn shrink(&mut self, chunks: &Chunks) {
-        self.drop_outdated(chunks);
-        let wanted = if chunks.count() == 0 { 0 } else { room_for(chunks.count()) };
-        let mut shorter = VecDeque::new();
-        if wanted < self.queue.capacity() && shorter.try_reserve_exact(wanted).is_ok() {
-            shorter.extend(&self.queue);
-            self.queue = shorter;
-        }
+    /// Leaves the first places only. Without memory for shorter tables the room stays.
+    pub(super) fn shrink(&mut self, places: usize) {
+        self.index.shrink(places);
+        shrink_to(&mut self.places, places);
     }
 
     #[inline]
@@ -74,93 +138,78 @@ impl Stamps {
         self.last
     }
 
-    /// Queues a free chunk that carries the newest stamp.
-    #[inline]
-    pub(super) fn push(&mut self, chunks: &Chunks, stamp: u64, id: ChunkId) {
-        self.make_room(chunks);
-        self.queue.push_back((stamp, id));
+    /// Queues a chunk that is not queued.
+    pub(super) fn push(&mut self, id: ChunkId, addr: u64, turn: u64) {
+        self.places[id.index()] = Place { turn, addr, ..Place::NONE };
+        self.queue.insert(&mut self.places, self.seed, id);
+        self.settled &= turn >= self.frontier;
     }
 
-    /// Queues a free chunk that carries an older stamp.
-    pub(super) fn insert(&mut self, chunks: &Chunks, stamp: u64, id: ChunkId) {
-        self.make_room(chunks);
-        let place = self.queue.partition_point(|entry| entry.0 <= stamp);
-        self.queue.insert(place, (stamp, id));
+    /// Takes a chunk out of the queue.
+    pub(super) fn remove(&mut self, id: ChunkId) {
+        self.queue.remove(&mut self.places, self.seed, id);
     }
 
-    #[inline]
-    fn make_room(&mut self, chunks: &Chunks) {
-        if self.queue.len() == self.queue.capacity() {
-            self.drop_outdated(chunks);
+    /// Brings a chunk's turn up to date with its stamp.
+    pub(super) fn requeue(&mut self, id: ChunkId, stamp: u64) {
+        let Place { addr, .. } = self.places[id.index()];
+        self.remove(id);
+        self.push(id, addr, stamp);
+    }
+
+    /// The place of a chunk that is queued.
+    pub(super) fn place(&self, id: ChunkId) -> Place {
+        self.places[id.index()]
+    }
+
+    pub(super) fn place_mut(&mut self, id: ChunkId) -> &mut Place {
+        &mut self.places[id.index()]
+    }
+
+    /// The first chunk that is not below a turn and an address.
+    pub(super) fn first_from(&self, key: (u64, u64)) -> Option<ChunkId> {
+        let id = self.queue.first_from(&self.places, key);
+        (id != NIL).then_some(id)
+    }
+
+    /// The first chunk whose turn the frontier has passed; its stamp may be later.
+    pub(super) fn first_due(&mut self) -> Option<ChunkId> {
+        if self.settled {
+            return None;
         }
+        let due = self.first_from((0, 0)).filter(|&id| self.place(id).turn < self.frontier);
+        self.settled = due.is_none();
+        due
     }
 
-    /// Whether the oldest entry has become safe.
+    /// Whether there may be such a chunk.
     #[inline]
-    pub(super) fn any_safe(&self) -> bool {
-        self.queue.front().is_some_and(|entry| entry.0 < self.frontier)
+    pub(super) fn is_settled(&self) -> bool {
+        self.settled
     }
 
-    /// The next chunk whose stamp is safe now.
-    pub(super) fn pop_safe(&mut self, chunks: &Chunks) -> Option<ChunkId> {
-        while self.any_safe() {
-            let entry = self.queue.pop_front()?;
-            if is_current(chunks, entry) {
-                return Some(entry.1);
-            }
-        }
-        None
+    /// For tests: says that there is none.
+    #[cfg(test)]
+    pub(super) fn settle(&mut self) {
+        self.settled = true;
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.queue.is_empty()
     }
 
-    /// How many entries there are, outdated ones included.
-    pub(super) fn len(&self) -> usize {
-        self.queue.len()
-    }
-
-    /// Drops entries of chunks that were handed out or merged since.
-    pub(super) fn drop_outdated(&mut self, chunks: &Chunks) {
-        self.queue.retain(|&entry| is_current(chunks, entry));
-    }
-
-    pub(super) fn chunk_at(&self, place: usize) -> ChunkId {
-        self.queue[place].1
-    }
-
-    /// Puts another chunk at a place; [`Self::restore_order`] must follow.
-    pub(super) fn replace(&mut self, place: usize, stamp: u64, id: ChunkId) {
-        self.queue[place] = (stamp, id);
-    }
-
-    pub(super) fn restore_order(&mut self, chunks: &Chunks) {
-        self.drop_outdated(chunks);
-        let queue = self.queue.make_contiguous();
-        // Mostly nothing was replaced, and heapsort takes as long for what is sorted.
-        if !queue.is_sorted_by_key(|entry| entry.0) {
-            sort_by_key(queue, |entry| entry.0);
-        }
-    }
-
-    /// Whether a chunk waits in the queue under its stamp.
-    pub(super) fn holds(&self, stamp: u64, id: ChunkId) -> bool {
-        let from = self.queue.partition_point(|entry| entry.0 < stamp);
-        self.queue.range(from..).take_while(|entry| entry.0 == stamp).any(|entry| entry.1 == id)
+    /// All chunks of the queue, in order.
+    pub(super) fn iter(&self) -> impl Iterator<Item = ChunkId> + '_ {
+        let mut key = (0, 0);
+        std::iter::from_fn(move || {
+            let id = self.first_from(key)?;
+            key = self.place(id).key();
+            key.1 += 1;
+            Some(id)
+        })
     }
 
     pub(crate) fn metadata_bytes(&self) -> u64 {
-        (self.queue.capacity() * size_of::<(u64, ChunkId)>()) as u64
+        (self.places.capacity() * size_of::<Place>() + self.index.metadata_bytes()) as u64
     }
-}
-
-/// For entries that mean something, one for each chunk, and others.
-fn room_for(chunks: usize) -> usize {
-    chunks + chunks / 4 + 1
-}
-
-/// Whether an entry still means what it meant: the chunk was not handed out or merged since.
-fn is_current(chunks: &Chunks, (stamp, id): (u64, ChunkId)) -> bool {
-    matches!(chunks.state(id), State::Free | State::Held) && chunks.stamp(id) == stamp
 }

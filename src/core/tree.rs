@@ -26,6 +26,12 @@ enum Link {
 impl<Order> Tree<Order> {
     pub(super) const EMPTY: Self = Tree { root: NIL, order: PhantomData };
 
+    /// The node that all others are below, or [`NIL`].
+    #[inline]
+    pub(super) fn root(&self) -> ChunkId {
+        self.root
+    }
+
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.root == NIL

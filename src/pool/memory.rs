@@ -11,6 +11,7 @@ use super::{gone, guarded, order, remap};
 use crate::core::arena::{Progress, Want};
 use crate::core::chunks::Tag;
 use crate::core::lanes::Stream;
+use crate::core::merge::Forced;
 use crate::core::stats::FailureCause;
 use crate::core::units::{UNIT, round_up, round_up_to_512};
 use crate::error::{Error, Unsaid, fail, keeping_last_error};
@@ -355,6 +356,10 @@ fn attempt<'a>(mut guard: Guard<'a>, want: &Want<'_>, tried: &mut Tried) -> Atte
             guard = order::share_a_piece(guard)?;
             continue;
         }
+        if guard.arena.is_merging() {
+            guard.arena.merge_safe();
+            continue;
+        }
         tried.look(&guard);
         if tried.held_only && tried.polled {
             if want.needs_thorough_search() {
@@ -430,7 +435,8 @@ fn attempt<'a>(mut guard: Guard<'a>, want: &Want<'_>, tried: &mut Tried) -> Atte
         }
         if !tried.merged && want.newest == u64::MAX && guard.arena.stamps_wait() {
             tried.merged = true;
-            if guard.arena.merge_forced(want.size) {
+            let mut pass = guard.arena.begin_forced_pass();
+            if guard.arena.merge_forced_some(&mut pass, want.size, usize::MAX) == Forced::Found {
                 continue;
             }
         }

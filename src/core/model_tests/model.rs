@@ -107,9 +107,9 @@ impl Model {
         self.pieces.retain(|_, (_, what)| !matches!(what, Free { stamp } if *stamp < frontier));
     }
 
-    /// What is free after a forced merge, and whether that made a chunk of `wanted` bytes: the oldest first,
-    /// each with the free chunk behind it and the one before it. `None` if two are equally old.
-    pub(super) fn merge_forced(&self, wanted: u64) -> Option<(Vec<Gap>, bool)> {
+    /// What is free after a forced merge, and whether that made a chunk of `wanted` bytes: the oldest first, of those
+    /// that are equally old the first, each with the free chunk behind it and the one before it.
+    pub(super) fn merge_forced(&self, wanted: u64) -> (Vec<Gap>, bool) {
         let chunks = self.chunks().into_iter();
         let mut free: BTreeMap<u64, (u64, u64)> = chunks
             .filter_map(|(addr, size, what)| match what {
@@ -120,9 +120,6 @@ impl Model {
         let waiting = free.iter().filter(|(_, (_, stamp))| *stamp != 0);
         let mut queue: Vec<(u64, u64)> = waiting.map(|(&addr, &(_, stamp))| (stamp, addr)).collect();
         queue.sort_unstable();
-        if queue.windows(2).any(|w| w[0].0 == w[1].0) {
-            return None;
-        }
         let mut found = false;
         for (_, addr) in queue {
             let Some((mut size, mut stamp)) = free.remove(&addr) else { continue };
@@ -142,7 +139,7 @@ impl Model {
                 break;
             }
         }
-        Some((free.into_iter().map(|(addr, (size, stamp))| (addr, size, stamp)).collect(), found))
+        (free.into_iter().map(|(addr, (size, stamp))| (addr, size, stamp)).collect(), found)
     }
 
     /// Best fit by looking at everything that is free: size, address, aligned address, stamp.

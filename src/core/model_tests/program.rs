@@ -5,6 +5,7 @@ use super::{Family, Layout, Random};
 use crate::core::arena::{Arena, Freed, Refused, Want};
 use crate::core::chunks::{NIL, State};
 use crate::core::lanes::Stream;
+use crate::core::merge::Forced;
 use crate::core::obtain::usable;
 use crate::core::release::Detached;
 use crate::core::scopes::Name;
@@ -222,12 +223,23 @@ impl Program {
     }
 
     fn take(&mut self, want: &Want<'_>) -> Option<u64> {
+        self.merge_in_pieces();
         let expected = self.model.take(want);
         let addr = self.arena.take(want).unwrap();
         self.done.push(format!("{want:?} -> {addr:x?}"));
         assert_eq!(addr, expected);
         self.did("took".into());
         addr
+    }
+
+    /// As the pool does before each request.
+    fn merge_in_pieces(&mut self) {
+        while self.arena.is_merging() {
+            let most = 1 + self.random.below(9) as usize;
+            let more = self.arena.merge_safe_some(most);
+            self.done.push(format!("merged {most}, more: {more}"));
+            assert_eq!((more, self.arena.check()), (self.arena.is_merging(), Ok(())));
+        }
     }
 
     fn extend(&mut self, least: u64) -> bool {
@@ -295,7 +307,14 @@ impl Program {
 
     /// What was free may become one, under the latest stamp; nothing else changes.
     fn force(&mut self, size: u64) -> bool {
-        let found = self.arena.merge_forced(size);
+        let mut pass = self.arena.begin_forced_pass();
+        let found = loop {
+            let most = 1 + self.random.below(9) as usize;
+            match self.arena.merge_forced_some(&mut pass, size, most) {
+                Forced::More => assert_eq!(self.arena.check(), Ok(())),
+                end => break end == Forced::Found,
+            }
+        };
         let merged: Vec<_> = chunks_of(&self.arena)
             .into_iter()
             .filter_map(|(addr, size, what)| match what {
@@ -311,13 +330,15 @@ impl Program {
         }
         let quarantine = self.family.settings.quarantine;
         assert!(!quarantine || (!found && chunks_of(&self.arena) == before), "it waits, come what may");
-        // Which of two chunks with one stamp, halves of one that was split, comes first is not said.
         let expected = self.model.merge_forced(size);
-        assert!(quarantine || expected.is_none_or(|expected| expected == (merged.clone(), found)));
+        assert!(quarantine || expected == (merged.clone(), found));
         assert!(!found || merged.iter().any(|c| c.1 >= size));
         self.model.pieces.retain(|_, (_, what)| !matches!(what, Free { .. }));
         let waiting = merged.iter().filter(|c| c.2 != 0);
-        assert!(quarantine || self.arena.stamps.len() == waiting.clone().count(), "each is queued once");
+        assert!(
+            quarantine || self.arena.stamps.iter().count() == waiting.clone().count(),
+            "each is queued once"
+        );
         self.model.pieces.extend(waiting.map(|&(addr, size, stamp)| (addr, (size, Free { stamp }))));
         self.did(format!("merge_forced {size} -> {found}"));
         found
