@@ -4,7 +4,7 @@ use super::guarded::Guards;
 use super::listener::Listener;
 use super::slot::{Guard, Phase, Slot, busy, waiting};
 use super::traffic::{give_back, refuse_for_a_capture, release, tell_of_release};
-use super::{Pool, captures, order, remap};
+use super::{Pool, captures, merge, order, remap};
 use crate::core::arena::{Arena, Parts};
 use crate::core::lanes::Stream;
 use crate::error::{Error, LastError, fail, keeping_last_error};
@@ -195,6 +195,9 @@ fn give_free_back(guard: Guard<'_>, keep: u64, below: bool) -> Result<u64, Error
     let (mut guard, idle) = order::synchronize(guard, Stream::NONE)?;
     while guard.arena.is_sharing() {
         guard = order::share_a_piece(guard)?;
+    }
+    while guard.arena.is_merging() {
+        guard = merge::merge_safe_piece(guard)?;
     }
     if matches!(idle, Ok(false)) {
         // An error if there was something to give back.

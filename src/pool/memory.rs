@@ -7,11 +7,11 @@
 use super::slot::{Guard, Slot};
 use super::snapshot::PoolSnapshot;
 use super::traffic::{Extended, Refusal, extend, extend_exactly, release};
-use super::{gone, guarded, order, remap};
+use super::{gone, guarded, merge, order, remap};
 use crate::core::arena::{Progress, Want};
 use crate::core::chunks::Tag;
 use crate::core::lanes::Stream;
-use crate::core::merge::Forced;
+use crate::core::merge::ForcedPass;
 use crate::core::stats::FailureCause;
 use crate::core::units::{UNIT, round_up, round_up_to_512};
 use crate::error::{Error, Unsaid, fail, keeping_last_error};
@@ -234,6 +234,8 @@ struct Tried {
     /// All chunks are looked at for a place at the alignment from now on, for it does not grow.
     thorough: bool,
     merged: bool,
+    /// The forced merges that it is in the midst of.
+    forced: Option<ForcedPass>,
     collected: bool,
     waited_for_all: bool,
     /// What it need not ask the backend for again.
@@ -357,7 +359,7 @@ fn attempt<'a>(mut guard: Guard<'a>, want: &Want<'_>, tried: &mut Tried) -> Atte
             continue;
         }
         if guard.arena.is_merging() {
-            guard.arena.merge_safe();
+            guard = merge::merge_safe_piece(guard)?;
             continue;
         }
         tried.look(&guard);
@@ -434,9 +436,10 @@ fn attempt<'a>(mut guard: Guard<'a>, want: &Want<'_>, tried: &mut Tried) -> Atte
             continue;
         }
         if !tried.merged && want.newest == u64::MAX && guard.arena.stamps_wait() {
-            tried.merged = true;
-            let mut pass = guard.arena.begin_forced_pass();
-            if guard.arena.merge_forced_some(&mut pass, want.size, usize::MAX) == Forced::Found {
+            let again;
+            (guard, again) = merge::merge_forced_piece(guard, want, &mut tried.forced)?;
+            tried.merged = tried.forced.is_none();
+            if again {
                 continue;
             }
         }

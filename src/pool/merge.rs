@@ -1,0 +1,97 @@
+//! Merges of chunks that wait under a stamp, with the lock opened between a few of them and the next: there may be very many.
+
+use super::slot::Guard;
+use crate::core::arena::Want;
+use crate::core::merge::{Forced, ForcedPass};
+use crate::error::Error;
+
+/// Chunks that are merged with the lock held: 8,500 instructions beside 10,000 others, and 10,500 beside 100,000.
+const PIECE: usize = 3;
+
+/// Merges some of the chunks whose stamps have become safe.
+#[inline(never)]
+pub(super) fn merge_safe_piece(mut guard: Guard<'_>) -> Result<Guard<'_>, Error> {
+    if !guard.arena.merge_safe_some(PIECE) {
+        return Ok(guard);
+    }
+    guard.talking(std::thread::yield_now).check_entry()
+}
+
+/// Merges some chunks in spite of their stamps; `pass` is where that stands, and `None` once it is over. Returns whether to
+/// search again; otherwise the lock has been held since the last search.
+#[inline(never)]
+pub(super) fn merge_forced_piece<'a>(
+    mut guard: Guard<'a>,
+    want: &Want<'_>,
+    pass: &mut Option<ForcedPass>,
+) -> Result<(Guard<'a>, bool), Error> {
+    let mut current = pass.take().unwrap_or_else(|| guard.arena.begin_forced_pass());
+    match guard.arena.merge_forced_some(&mut current, want.size, PIECE) {
+        Forced::Found => Ok((guard, true)),
+        Forced::Over => Ok((guard, false)),
+        Forced::More => {
+            *pass = Some(current);
+            Ok((guard.talking(std::thread::yield_now).check_entry()?, true))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::core::lanes::Stream;
+    use crate::options::{BackendKind, Options, SPLIT_ALWAYS, TIMESTAMPS};
+    use crate::pool::slot::Slot;
+    use crate::pool::{free, life, memory};
+
+    const UNIT: u64 = 256;
+    const COUNT: u64 = 300;
+
+    fn take(slot: &Slot, units: u64) -> Option<u64> {
+        memory::alloc_plain(slot, units * UNIT, Stream::NONE).ok()
+    }
+
+    /// Every chunk of a full pool waits under a stamp of its own.
+    fn waiting() -> &'static Slot {
+        let options = Options {
+            backend: BackendKind::Host,
+            memory_limit: COUNT * UNIT,
+            flags: TIMESTAMPS | SPLIT_ALWAYS,
+            ..Options::default()
+        };
+        let slot = Box::leak(Box::new(Slot::new()));
+        life::create(slot, 0, options.resolve(0, 0).unwrap()).unwrap();
+        let addrs: Vec<u64> = (0..COUNT).map(|_| take(slot, 1).unwrap()).collect();
+        // No two neighbours in a row, so that forced merges leave many chunks.
+        for first in 0..7 {
+            addrs.iter().skip(first).step_by(7).for_each(|&addr| free::free(slot, addr).unwrap());
+        }
+        slot
+    }
+
+    /// How often the lock was opened by a request, and what came of it.
+    fn openings(slot: &Slot, units: u64) -> (u64, Option<u64>) {
+        let before = slot.enter().unwrap().last_call();
+        let addr = take(slot, units);
+        (slot.enter().unwrap().last_call() - before, addr)
+    }
+
+    #[test]
+    fn the_lock_is_opened_between_merges_of_what_has_become_safe() {
+        let slot = waiting();
+        slot.enter().unwrap().arena.raise_frontier(u64::MAX);
+        let (openings, whole) = openings(slot, COUNT);
+        assert!(whole.is_some(), "all of it is one chunk");
+        assert!((COUNT / 8..=COUNT / 3).contains(&openings), "{openings}");
+        assert_eq!(slot.enter().unwrap().arena.check(), Ok(()));
+    }
+
+    #[test]
+    fn the_lock_is_opened_between_forced_merges() {
+        let slot = waiting();
+        let (openings, none) = openings(slot, COUNT + 1);
+        assert_eq!(none, None);
+        assert!((COUNT / 12..=COUNT / 3 + 1).contains(&openings), "{openings}");
+        assert_eq!(slot.enter().unwrap().arena.check(), Ok(()));
+        assert!(take(slot, 2).is_some(), "some have merged");
+    }
+}
