@@ -317,7 +317,7 @@ impl Arena {
     #[inline(always)]
     pub(crate) fn free_simple(&mut self, addr: u64) -> Result<(), Refused> {
         let id = self.begin_free(addr)?;
-        self.release::<false>(id, false);
+        self.release::<false>(id);
         Ok(())
     }
 
@@ -344,7 +344,7 @@ impl Arena {
             self.free_in_lane(id, lane);
             return self.freed_in_queue();
         } else {
-            self.release::<false>(id, false);
+            self.release::<false>(id);
         }
         Freed::Done
     }
@@ -360,38 +360,25 @@ impl Arena {
     }
 
     /// Merges a chunk that is in no tree with its free neighbours, and puts the whole, which it returns, into
-    /// the index. With stamps a neighbour that has one is left alone unless `ignore_stamps`.
+    /// the index. A neighbour that has a stamp is left alone; the chunk has none.
     #[inline(always)]
-    pub(super) fn release<const STAMPED: bool>(&mut self, id: ChunkId, ignore_stamps: bool) -> ChunkId {
+    pub(super) fn release<const STAMPED: bool>(&mut self, id: ChunkId) -> ChunkId {
         let Arena { chunks, index, regions, starts, .. } = self;
         let Chunks { slab, vacant, stamps, .. } = chunks;
         let slab = &mut slab[..];
-        let stamps = if STAMPED { stamps.as_deref_mut().unwrap_or_default() } else { &mut [] };
+        let stamps = if STAMPED { stamps.as_deref().unwrap_or_default() } else { &[] };
         let Hot { addr, prev, mut next, .. } = slab[id];
         let (mut size, mut whole) = (slab[id].size(), id);
-        let merges = |hot: &Hot, stamps: &[u64], id: ChunkId| {
-            hot.is_findable() && (!STAMPED || ignore_stamps || stamps[id.index()] == 0)
-        };
-        // The later of two stamps counts for both; the chunk that ends has none.
-        let join = |stamps: &mut [u64], first: ChunkId, second: ChunkId| {
-            let second = std::mem::take(&mut stamps[second.index()]);
-            stamps[first.index()] = stamps[first.index()].max(second);
-        };
-        if next != NIL && merges(&slab[next], stamps, next) {
+        let merges = |hot: &Hot, id: ChunkId| hot.is_findable() && (!STAMPED || stamps[id.index()] == 0);
+        if next != NIL && merges(&slab[next], next) {
             let hot = slab[next];
-            if STAMPED {
-                join(stamps, id, next);
-            }
             index.remove(slab, next, hot.size());
             starts.clear(slab, regions, hot.addr, next);
             vacant.add(slab, next);
             (size, next) = (size + hot.size(), hot.next);
         }
-        if prev != NIL && merges(&slab[prev], stamps, prev) {
+        if prev != NIL && merges(&slab[prev], prev) {
             let before = slab[prev].size();
-            if STAMPED {
-                join(stamps, prev, id);
-            }
             index.remove(slab, prev, before);
             starts.clear(slab, regions, addr, id);
             vacant.add(slab, id);

@@ -95,7 +95,7 @@ impl Arena {
             let stamp = self.chunks.stamp(id);
             if self.stamps.is_safe(stamp) {
                 self.remove_free(id);
-                self.release::<true>(id, false);
+                self.release::<true>(id);
             } else {
                 self.stamps.requeue(id, stamp);
             }

@@ -79,11 +79,11 @@ impl Arena {
         self.chunks.set_stamp(id, 0);
         self.starts.set(&mut self.regions, base, id);
         if self.settings.timestamps {
-            self.release::<true>(id, false);
+            self.release::<true>(id);
         } else if self.mixed {
             self.give_to_all(id, None);
         } else {
-            self.release::<false>(id, false);
+            self.release::<false>(id);
         }
         Ok(())
     }

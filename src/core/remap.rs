@@ -249,7 +249,7 @@ impl Arena {
     /// Free from now on, and one with its neighbours.
     fn release_idle(&mut self, id: ChunkId) {
         if self.settings.timestamps {
-            self.release::<true>(id, false);
+            self.release::<true>(id);
         } else if self.mixed {
             self.chunks.slab[..][id].mark_held();
             if self.unclaim(id) {
@@ -258,7 +258,7 @@ impl Arena {
                 self.give_to_all(id, None);
             }
         } else {
-            self.release::<false>(id, false);
+            self.release::<false>(id);
         }
     }
 

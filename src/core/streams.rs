@@ -103,7 +103,7 @@ impl Arena {
         self.lanes.note_mut(id).leave_lane();
         let before = self.own_before(id).map(|own| self.reach(own, was));
         let behind = self.own_behind(id).map(|own| Run { head: own, ..self.reach(own, was) });
-        let whole = self.release::<false>(id, false);
+        let whole = self.release::<false>(id);
         let (addr, end) = (self.chunks.addr(whole), self.end_of(whole));
         match (before, behind) {
             (Some(before), Some(behind)) if before.lane == behind.lane => {
