@@ -15,11 +15,13 @@ pub(super) struct StampedIndex {
     seed: Seed,
     /// For each place of the slab: the least stamp of the chunk and of all below it in the tree.
     least: Vec<u64>,
+    /// The latest stamp that there has been.
+    latest: u64,
 }
 
 impl StampedIndex {
     pub(super) fn new(seed: Seed) -> Self {
-        StampedIndex { tree: Tree::EMPTY, seed, least: Vec::new() }
+        StampedIndex { tree: Tree::EMPTY, seed, least: Vec::new(), latest: 0 }
     }
 
     /// Forgets all chunks.
@@ -48,6 +50,11 @@ impl StampedIndex {
         self.update_path(chunks, hot.right, hot.key());
         self.least[id.index()] = self.computed(chunks, id);
         let stamp = chunks.stamp(id);
+        if stamp >= self.latest {
+            // As nearly always. It is the least for nothing above it.
+            self.latest = stamp;
+            return;
+        }
         let mut above = self.tree.root();
         while above != id {
             steps::count();
