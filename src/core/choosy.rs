@@ -126,7 +126,7 @@ impl Arena {
 
 /// Chunks whose stamps have become safe that a request merges by itself. More are merged before it, with the lock opened
 /// meanwhile.
-const MERGED_AT_ONCE: usize = 2;
+const MERGED_AT_ONCE: usize = 8;
 /// Chunks that a search may find to be large enough, but without a place at the alignment, before it takes one that surely has
 /// it.
 pub(super) const MOST_MISALIGNED: u32 = 32;
