@@ -10,6 +10,7 @@ use flate2::read::MultiGzDecoder;
 use serde_json::{Value, json};
 
 use crate::cargo::{self, Profile};
+use crate::cliffs;
 use crate::driver_calls;
 use crate::files;
 use crate::install;
@@ -29,7 +30,8 @@ pub struct Bench {
     /// Measure only this; may be repeated: first_allocation, host_memory, traces, random_sizes,
     /// same_size, threads (both allocators), streams (against the plain calls), waste (the least limits of the
     /// traces on HOST_VMM), preload (the interposer, on the simulated driver), driver_calls (of frees and requests on
-    /// streams, on the simulated driver), instructions (of a pair, by callgrind), locks (kinds of locks)
+    /// streams, on the simulated driver), instructions (of a pair, by callgrind), cliffs (the worst call of each kind), locks
+    /// (kinds of locks)
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
     /// Write the figures of both allocators to FILE [default: bench/figures.json in target/]
@@ -48,8 +50,14 @@ pub struct Bench {
 impl Bench {
     /// Builds, measures, and prints tables.
     pub fn run(&self, workspace: &Workspace) -> Result<()> {
-        let others =
-            [LOCKS, waste::SECTION, interposer::SECTION, driver_calls::SECTION, instructions::SECTION];
+        let others = [
+            LOCKS,
+            waste::SECTION,
+            interposer::SECTION,
+            driver_calls::SECTION,
+            instructions::SECTION,
+            cliffs::SECTION,
+        ];
         let sections = self.only.iter().map(String::as_str).filter(|name| !others.contains(name));
         let sections: Vec<&str> = sections.collect();
         let wanted = |section: &str| self.only.is_empty() || self.only.iter().any(|name| name == section);
@@ -83,6 +91,13 @@ impl Bench {
             figures = Some(self.further(workspace, figures, |prefix| {
                 let rows = instructions::measure(workspace, prefix)?;
                 print!("{}", instructions::table(&rows));
+                Ok(rows)
+            })?);
+        }
+        if wanted(cliffs::SECTION) {
+            figures = Some(self.further(workspace, figures, |prefix| {
+                let rows = cliffs::measure(workspace, prefix)?;
+                print!("{}", cliffs::table(&rows));
                 Ok(rows)
             })?);
         }

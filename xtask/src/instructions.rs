@@ -64,7 +64,7 @@ pub fn measure(workspace: &Workspace, prefix: &Path) -> Result<Vec<Value>> {
 }
 
 /// The instructions of libbfc itself in callgrind's output: those of its object, without the calls into others.
-fn own(text: &str) -> Result<u64> {
+pub fn own(text: &str) -> Result<u64> {
     let mut libbfc: Option<&str> = None;
     let (mut is_own, mut is_of_call, mut sum) = (false, false, 0);
     for line in text.lines() {

@@ -1,4 +1,4 @@
-//! The project's chores: `cargo xtask demo`, `test`, `bench`, `header`, `install` and `wheel`.
+//! The project's chores: `cargo xtask demo`, `test`, `bench`, `cliffs`, `header`, `install` and `wheel`.
 //!
 //! They work from any folder of the checkout, fetch what they need into `target/` (TensorFlow,
 //! PyTorch and NVIDIA's headers, which all checkouts share, into the user's cache), and say what to do where that fails.
@@ -7,6 +7,7 @@ mod api;
 mod bench;
 mod book;
 mod cargo;
+mod cliffs;
 mod cuda_headers;
 mod demo;
 mod driver_calls;
@@ -62,6 +63,8 @@ enum Chore {
     Test(suites::Test),
     /// Measure speed and host memory, beside TensorFlow's own allocator where that can be had
     Bench(bench::Bench),
+    /// Search for allocator calls that take far more instructions than others of their kind
+    Cliffs(cliffs::Cliffs),
     /// Copy the headers that the build generates to include/
     Header,
     /// Make docs/hooks.md from the interposer's list of hooks
@@ -118,6 +121,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Chore::Demo(demo) => demo.run(&workspace)?,
         Chore::Test(test) => return test.run(workspace),
         Chore::Bench(bench) => bench.run(&workspace)?,
+        Chore::Cliffs(cliffs) => cliffs.run(&workspace)?,
         Chore::Header => header::copy(&workspace)?,
         Chore::Hooks => hooks::write(&workspace)?,
         Chore::Book(book) => book.run(&workspace)?,
