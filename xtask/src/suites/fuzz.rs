@@ -1,5 +1,5 @@
-//! The suite `fuzz`: the fuzz targets, for a short while each. It is there to see that they work and that
-//! nothing is found at once; whoever looks for more lets them run for hours, see fuzz/README.md.
+//! The suite `fuzz`: the fuzz targets and the search for cliffs, for a short while each. It is there to see that they work
+//! and that nothing is found at once; whoever looks for more lets them run for hours, see fuzz/README.md.
 
 use std::process::Command;
 
@@ -7,14 +7,22 @@ use anyhow::{Context as _, Result};
 
 use super::context::{Context, Count};
 use crate::cargo;
+use crate::cliffs;
 use crate::files;
 use crate::workspace::Workspace;
 
 /// For each target.
 const SECONDS: u32 = 30;
 
-/// Runs every target with cargo-fuzz, which is built here if it is not installed.
+/// Runs the search, and every target with cargo-fuzz, which is built here if it is not installed.
 pub fn run(context: &mut Context) -> Result<()> {
+    match files::program("valgrind") {
+        Some(_) => {
+            let prefix = context.prefix()?;
+            context.check("cliffs", |workspace| cliffs::check(workspace, &prefix));
+        }
+        None => context.skip("cliffs", "there is no valgrind, which counts instructions"),
+    }
     if !context.workspace.path("fuzz/Cargo.toml").exists() {
         context.skip("all of it", "there is no fuzz/Cargo.toml");
         return Ok(());

@@ -146,7 +146,7 @@ const SUITES: &[Suite] = &[
     },
     Suite {
         name: "fuzz",
-        about: "half a minute of each fuzz target (needs a nightly toolchain)",
+        about: "a search for calls that take too long; half a minute of each fuzz target (needs a nightly toolchain)",
         usual: false,
         run: fuzz::run,
     },
