@@ -37,7 +37,7 @@
 #  define CALLGRIND_TOGGLE_COLLECT (void)0
 #endif
 
-enum { UNIT = 256, STREAMS = 1024, KINDS = 64, PRIVATE = 7, NO_NUMBER = -2 };
+enum { UNIT = 256, STREAMS = 1024, KINDS = 64, PRIVATE = 7, NO_NUMBER = -2, DEFAULT = STREAMS };
 
 static void die(const char *what) {
   fprintf(stderr, "cliffs: %s\n", what);
@@ -70,7 +70,7 @@ static int64_t since_start(void) {
   return (now.tv_sec - started.tv_sec) * 1000000000ll + now.tv_nsec - started.tv_nsec;
 }
 
-static char seen[STREAMS + 1];
+static char seen[STREAMS + 2];
 
 static void notice(int number, bfc_status_t status) {
   if (number == NO_NUMBER || status != BFC_OK) return;
@@ -256,7 +256,7 @@ static void on_live(const char *step, int is_free) {
     void **place = &live[picked[i]];
     const int stream = stream_of(step, i);
     void *const named = handle(stream);
-    if (!is_free) CALL_ON(stream, "record", "", bfc_record_stream(device, *place, named));
+    if (!is_free) CALL_ON(stream < 0 ? DEFAULT : stream, "record", "", bfc_record_stream(device, *place, named));
     else if (stream < 0) CALL_ON(stream, "free", "", bfc_free(device, *place));
     else CALL_ON(stream, "free", " async", bfc_free_async(device, *place, named));
     if (is_free) *place = NULL;
@@ -274,14 +274,11 @@ static void on_streams(const char *step, const char *name) {
     const int number = stream_of(step, i);
     void *const named = handle(number);
     if (!strcmp(name, "sync")) CALL(name, "", bfc_stream_synchronized(device, named));
-    else if (!strcmp(name, "begin")) CALL_ON(number, name, "", bfc_pool_begin(device, PRIVATE, named));
+    else if (!strcmp(name, "begin")) CALL_ON(number < 0 ? DEFAULT : number, name, "", bfc_pool_begin(device, PRIVATE, named));
     else if (!strcmp(name, "end")) CALL(name, "", bfc_pool_end(device, PRIVATE, named));
     else if (!strcmp(name, "hold")) {
       if (number >= 0 && (hold(named) || launch(named, nothing, NULL))) die("a stream cannot be held");
-    } else {
-      CALL(name, "", bfc_forget_stream(device, named));
-      stream_count -= seen[number + 1], seen[number + 1] = 0;
-    }
+    } else CALL(name, "", bfc_forget_stream(device, named));
   }
 }
 

@@ -37,6 +37,9 @@ const TOLERANCE: u64 = 20;
 /// Programs that --check tries, a number so that each machine tries the same, and its time at most.
 const CHECKED: Limits = Limits { time: Duration::from_secs(90), programs: 1500 };
 
+/// Basic blocks of a call that callgrind counts in less than a minute.
+const COUNTABLE: u64 = 500_000_000;
+
 /// What a row is said to be about until a person has looked.
 const NOT_EXPLAINED: &str = "found by the search, not explained yet";
 
@@ -88,7 +91,7 @@ impl Cliffs {
         }
         println!("Searching for {} s at {} chunks, from seed {}", self.seconds, self.scale, self.seed);
         let limits = Limits { time: Duration::from_secs(self.seconds), programs: u64::MAX };
-        let found = over_the_bound(&mut runner, &known, self.scale, self.seed, &limits)?;
+        let found = over_the_bound(&mut runner, self.scale, self.seed, &limits, &known, Wanted::Worse)?;
         print!("{}", listed(&found, &known));
         if self.write {
             known.rows.extend(found);
@@ -126,9 +129,8 @@ pub fn check(workspace: &Workspace, prefix: &Path) -> Result<()> {
         }
     }
     println!("Measured the {} rows of benches/cliffs/known.txt", known.rows.len());
-    let found = over_the_bound(&mut runner, &known, SCALE, 1, &CHECKED)?;
-    print!("{}", listed(&found, &known));
-    for row in found.iter().filter(|row| known.most(&row.kind) <= bound(SCALE)) {
+    let found = over_the_bound(&mut runner, SCALE, 1, &CHECKED, &known, Wanted::New)?;
+    for row in found {
         wrong.push(format!("{} instructions: {} in {}", row.instructions, row.kind, row.program));
     }
     if !wrong.is_empty() {
@@ -137,10 +139,12 @@ pub fn check(workspace: &Workspace, prefix: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The exact cost of a row's call at a number of chunks, and which call it is; nothing if the program has none of its kind.
+/// The exact cost of a row's call at a number of chunks, and which call it is; nothing if the program has none of its kind,
+/// or one that takes minutes to count.
 fn measured(runner: &mut Runner, row: &Row, scale: u64) -> Result<Option<(u64, u64)>> {
     let mut worst = runner.worst(&row.program, scale)?.into_iter();
-    let Some(worst) = worst.find(|worst| worst.kind == row.kind) else {
+    let worst = worst.find(|worst| worst.kind == row.kind && worst.blocks < COUNTABLE);
+    let Some(worst) = worst else {
         return Ok(None);
     };
     Ok(Some((runner.instructions(&row.program, scale, worst.call)?, worst.call)))
@@ -161,13 +165,23 @@ fn anew(runner: &mut Runner, rows: Vec<Row>) -> Result<Vec<Row>> {
     Ok(kept)
 }
 
+/// Which finds count.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wanted {
+    /// Of kinds that no row excepts from the bound.
+    New,
+    /// Of these, and worse ones of the others.
+    Worse,
+}
+
 /// What a search finds over the bound and over what is known of its kind, the worst of each kind, in simple programs.
 fn over_the_bound(
     runner: &mut Runner,
-    known: &Known,
     scale: u64,
     seed: u64,
     limits: &Limits,
+    known: &Known,
+    wanted: Wanted,
 ) -> Result<Vec<Row>> {
     let seeds: Vec<Program> = known.rows.iter().map(|row| row.program.clone()).collect();
     let mut search = Search { runner, scale, found: BTreeMap::new() };
@@ -176,7 +190,8 @@ fn over_the_bound(
     for (kind, find) in search.found.clone() {
         let most = bound(scale).max(known.most(&kind) / 100 * (100 + TOLERANCE));
         // A kind that is known beyond what the search tells apart has nothing new to show.
-        if !find.may_exceed(most) || search.is_enough(known.most(&kind)) {
+        let is_known = known.most(&kind) > bound(scale) && wanted == Wanted::New;
+        if is_known || !find.may_exceed(most) || search.is_enough(known.most(&kind)) {
             continue;
         }
         let Find { program, call, .. } = search.simplified(&kind, &find)?;
@@ -203,18 +218,18 @@ fn listed(rows: &[Row], known: &Known) -> String {
     text
 }
 
-/// For the benchmark: each row of known.txt at some numbers of chunks. Nothing without valgrind.
+/// For the benchmark: the worst row of each kind in known.txt at some numbers of chunks. Nothing without valgrind.
 pub fn measure(workspace: &Workspace, prefix: &Path) -> Result<Vec<Value>> {
     if workspace.command("valgrind").arg("--version").output().is_err() {
         println!("There is no valgrind: the worst calls are not counted");
         return Ok(Vec::new());
     }
     let mut runner = Runner::build(workspace, prefix)?;
-    let mut rows = Vec::new();
-    for row in Known::read(workspace)?.rows {
+    let (known, mut rows) = (Known::read(workspace)?, Vec::new());
+    for row in known.rows.iter().filter(|row| row.instructions == known.most(&row.kind)) {
         let mut at = Vec::new();
         for scale in SCALES {
-            let Some((instructions, call)) = measured(&mut runner, &row, scale)? else {
+            let Some((instructions, call)) = measured(&mut runner, row, scale)? else {
                 continue;
             };
             let nanoseconds = runner.nanoseconds(&row.program, scale, call)?;
@@ -227,29 +242,22 @@ pub fn measure(workspace: &Workspace, prefix: &Path) -> Result<Vec<Value>> {
     Ok(rows)
 }
 
-/// The worst row of each kind as a table.
+/// The rows as a table, the worst first.
 pub fn table(rows: &[Value]) -> String {
     let at = |row: &Value, scale: u64| {
         let all = row["at"].as_array().into_iter().flatten();
         all.clone().find(|at| at["chunks"] == scale).cloned().unwrap_or_default()
     };
     let cost = |row: &Value| at(row, SCALE)["instructions"].as_u64().unwrap_or_default();
-    let mut worst: BTreeMap<&str, &Value> = BTreeMap::new();
-    for row in rows {
-        let kept = worst.entry(row["name"].as_str().unwrap_or("?")).or_insert(row);
-        if cost(row) > cost(kept) {
-            *kept = row;
-        }
-    }
-    let mut worst: Vec<_> = worst.into_iter().collect();
-    worst.sort_by_key(|(_, row)| std::cmp::Reverse(cost(row)));
+    let mut worst: Vec<&Value> = rows.iter().collect();
+    worst.sort_by_key(|row| std::cmp::Reverse(cost(row)));
     let mut text = String::from("\nThe worst call of each kind: instructions of libbfc, and microseconds\n");
     text += &format!("  {:<40}", "at chunks");
     for scale in SCALES {
         text += &format!("{scale:>13}{:>11}", "us");
     }
-    for (name, row) in worst {
-        text += &format!("\n  {name:<40}");
+    for row in worst {
+        text += &format!("\n  {:<40}", row["name"].as_str().unwrap_or("?"));
         for scale in SCALES {
             let at = at(row, scale);
             match (at["instructions"].as_u64(), at["nanoseconds"].as_f64()) {
@@ -268,12 +276,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_has_the_worst_row_of_each_kind() {
+    fn the_table_begins_with_the_worst_and_shows_what_was_not_counted() {
         let row = |name: &str, instructions: u64, why: &str| {
             let at = json!({"chunks": SCALE, "instructions": instructions, "nanoseconds": 1500});
             json!({"name": name, "why": why, "at": [at]})
         };
-        let text = table(&[row("free", 10, "few"), row("free", 30, "more"), row("alloc", 20, "all")]);
+        let text = table(&[row("alloc", 20, "all"), row("free", 30, "more")]);
         let lines: Vec<&str> = text.trim().lines().skip(2).collect();
         assert_eq!(lines.len(), 2, "{text}");
         assert!(lines[0].ends_with("-  more"), "{text}");
