@@ -103,7 +103,9 @@ impl<'a> Runner<'a> {
 
     /// The instructions of libbfc itself in one call.
     pub fn instructions(&self, program: &Program, scale: u64, call: u64) -> Result<u64> {
-        let file = self.workspace.target.join("cliffs/callgrind.out");
+        // Two runs at once must not read each other's.
+        let name = format!("cliffs/callgrind-{}.out", std::process::id());
+        let file = self.workspace.target.join(name);
         files::remove(&file)?;
         let mut command = self.workspace.command("valgrind");
         command.args(["-q", "--tool=callgrind", "--collect-atstart=no", "--instr-atstart=no"]);
@@ -111,7 +113,9 @@ impl<'a> Runner<'a> {
         command.arg(&self.path).args(Self::one(program, scale, call));
         Self::prepare(&mut command, &self.installed);
         self.workspace.run_well("cliffs: callgrind", command)?;
-        instructions::own(&files::read(&file)?)
+        let text = files::read(&file)?;
+        files::remove(&file)?;
+        instructions::own(&text)
     }
 
     /// The nanoseconds of one call, with the backend's: the best of some runs.
