@@ -123,7 +123,7 @@ impl Arena {
             self.is_anyones(id)
                 || waited(note.lane, note.point) && others.all(|used| waited(used.lane, used.point))
         };
-        let place = match self.is_free_at(&planned, &possible) {
+        let place = match self.is_free_at(&planned, possible) {
             true => Some(planned),
             false => self.place_among(want, possible),
         };
@@ -216,8 +216,8 @@ impl Arena {
         while end < stop
             && let Some(id) = all.next()
         {
-            let is_hole = self.chunks.state(id) == State::Hole;
-            if self.chunks.addr(id) > end || !is_hole && !(self.is_free_chunk(id) && possible(id)) {
+            let may_be_part = self.chunks.state(id) == State::Hole || self.is_free_chunk(id) && possible(id);
+            if self.chunks.addr(id) > end || !may_be_part {
                 return false;
             }
             end = self.end_of(id);
