@@ -21,7 +21,9 @@
  * - Ordinals: 0 to 255 are devices, 256 is the host, 257 pinned host memory, 258 to 1023 are the caller's to
  *   use; any other is BFC_ERROR_INVALID_ARGUMENT. There is one allocator for each ordinal.
  * - After fork a HOST allocator works in the child as malloc does; on any other every call in the child is
- *   BFC_ERROR_SHUTTING_DOWN.
+ *   BFC_ERROR_SHUTTING_DOWN. A fork waits for calls of other threads that are in the midst of a change, at most 10
+ *   seconds (1 second in a signal handler that interrupted a call). An allocator whose change did not end by then is
+ *   unchanged in the parent; in the child every call on it is BFC_ERROR_SHUTTING_DOWN.
  * - Sizes are in bytes. Pointers are addresses of the backend's memory, which the library never reads or
  *   writes, but with BFC_DEBUG=guard; they stay valid until freed, or until the allocator is destroyed.
  * - Stream 0 is the legacy default stream; in a translation unit that defines CUDA_API_PER_THREAD_DEFAULT_STREAM before

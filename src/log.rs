@@ -3,7 +3,7 @@
 //! Nothing is logged while an allocator is locked, for a callback may do anything.
 
 use crate::error::{Error, Text, fail, keeping_last_error, to_text};
-use crate::sys::lock::{HeldByThisThread, Lock};
+use crate::sys::lock::{HeldByThisThread, Lock, NotTaken};
 use crate::sys::{self, env};
 use std::cell::UnsafeCell;
 use std::ffi::{c_char, c_void};
@@ -176,14 +176,44 @@ fn write_to_stderr(level: Level, text: &str) {
     sys::write_to_stderr([name, text, "\n"]);
 }
 
-/// Before a fork: no other thread may be in the middle of changing the sink.
-pub(crate) fn lock_for_fork() {
-    SINK.locked_for_fork.store(SINK.lock.acquire().is_ok(), Relaxed);
+/// Whether this thread was interrupted while it had the sink locked.
+pub(crate) fn is_locked_here() -> bool {
+    SINK.lock.is_held_here()
 }
 
-/// After a fork, in the parent and in the child.
-pub(crate) fn unlock_after_fork() {
+/// Before a fork: no other thread may be in the middle of changing the sink. False where another one was until the
+/// deadline. Only the one thread that has it locked, or holds it anyway, may prepare a fork.
+pub(crate) fn lock_for_fork(deadline: u64) -> bool {
+    let locked = SINK.lock.acquire_before(deadline);
+    if locked != Err(NotTaken::TimedOut) {
+        SINK.locked_for_fork.store(locked.is_ok(), Relaxed);
+    }
+    locked != Err(NotTaken::TimedOut)
+}
+
+/// In a child whose fork was not prepared: no fork has locked anything.
+pub(crate) fn forget_fork() {
+    SINK.locked_for_fork.store(false, Relaxed);
+}
+
+/// After a fork in the parent.
+pub(crate) fn unlock_in_parent() {
     if SINK.locked_for_fork.load(Relaxed) {
         SINK.lock.release();
+    }
+}
+
+/// After a fork in the child.
+pub(crate) fn recover_in_child() {
+    let is_locked = SINK.locked_for_fork.load(Relaxed);
+    if !is_locked && SINK.lock.is_taken() && !SINK.lock.is_held_here() {
+        // A thread that is not here may have written one of its two words.
+        HAS_CALLBACK.store(false, Relaxed);
+        // SAFETY: there is one thread, which is not the one that has it locked.
+        unsafe { *SINK.sink.get() = Sink::NONE };
+        SINK.lock.reset_after_fork();
+    }
+    if is_locked {
+        SINK.lock.reset_after_fork();
     }
 }

@@ -3,9 +3,12 @@
 use super::{Device, MAX_DEVICES, USED, devices_in};
 use crate::error::{Error, fail};
 use crate::pool::slot::waiting;
+use crate::sys::clock::monotonic_ms;
+use crate::sys::lock::NotTaken;
+use crate::sys::{process, token};
 use crate::{log, scope};
 use once_cell::race::OnceBool;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 
 /// When the library is loaded, for a fork runs only the handlers that were there before it began: one during
 /// the first creation would leave the child with the parent's memory. Handlers registered first also run
@@ -35,66 +38,134 @@ pub(super) fn survive() -> Result<(), Error> {
     registered.map(|_| ())
 }
 
-/// Which thread is forking, and how many of its handlers have run.
-static FORKING: AtomicU32 = AtomicU32::new(0);
+/// The thread that has prepared a fork and is not through with it, by its token; 0 is none. The same in the child.
+static FORKING: AtomicUsize = AtomicUsize::new(0);
+/// The process in which it did.
+static PARENT: AtomicI32 = AtomicI32::new(0);
+/// How many of its handlers have run.
 static FORK_DEPTH: AtomicU32 = AtomicU32::new(0);
+
+type Slots = [AtomicU64; USED.len()];
 /// The slots that the forking thread has locked: others may come into use while it forks.
-static LOCKED: [AtomicU64; USED.len()] = [const { AtomicU64::new(0) }; USED.len()];
+static LOCKED: Slots = [const { AtomicU64::new(0) }; USED.len()];
 /// Those that it had locked before, in the call that a signal handler interrupted which now forks.
-static INTERRUPTED: [AtomicU64; USED.len()] = [const { AtomicU64::new(0) }; USED.len()];
+static INTERRUPTED: Slots = [const { AtomicU64::new(0) }; USED.len()];
+/// Those that it could not lock in time.
+static MISSED: Slots = [const { AtomicU64::new(0) }; USED.len()];
+
+/// How long a fork waits for locks in all. A fork in a signal handler that interrupted a call may be what their holders wait
+/// for: they may themselves be in such a handler, fork, or register a wait.
+const PATIENCE_MS: u64 = 10_000;
+const PATIENCE_IN_A_CALL_MS: u64 = 1_000;
+
+fn insert(slots: &Slots, device: Device) {
+    slots[device.word()].fetch_or(device.bit(), Relaxed);
+}
+
+fn remove(slots: &Slots, device: Device) {
+    slots[device.word()].fetch_and(!device.bit(), Relaxed);
+}
+
+fn has(slots: &Slots, device: Device) -> bool {
+    slots[device.word()].load(Relaxed) & device.bit() != 0
+}
+
+/// Whether this thread was interrupted in the midst of a change, so that it holds a lock.
+fn is_in_a_call() -> bool {
+    log::is_locked_here()
+        || waiting::is_locked_here()
+        || devices_in(&USED).any(|device| device.slot().is_locked_here())
+}
 
 extern "C" fn before_fork() {
-    // SAFETY: gettid has no preconditions.
-    let thread = unsafe { libc::gettid() } as u32;
-    if FORKING.load(Acquire) != thread {
-        log::lock_for_fork();
-        for ((locked, interrupted), used) in LOCKED.iter().zip(&INTERRUPTED).zip(&USED) {
-            locked.store(used.load(Acquire), Relaxed);
-            interrupted.store(0, Relaxed);
-        }
-        for device in devices_in(&LOCKED).filter(|device| !device.slot().lock_for_fork()) {
-            LOCKED[device.word()].fetch_and(!device.bit(), Relaxed);
-            INTERRUPTED[device.word()].fetch_or(device.bit(), Relaxed);
-        }
-        waiting::lock_for_fork();
-        FORKING.store(thread, Release);
+    let thread = token::current();
+    if FORKING.load(Acquire) == thread {
+        FORK_DEPTH.fetch_add(1, Relaxed);
+        return;
     }
-    FORK_DEPTH.fetch_add(1, Relaxed);
+    let patience = if is_in_a_call() { PATIENCE_IN_A_CALL_MS } else { PATIENCE_MS };
+    let deadline = monotonic_ms() + patience;
+    if !log::lock_for_fork(deadline) {
+        // Another thread is forking, or is interrupted: what follows is its own.
+        return;
+    }
+    PARENT.store(process(), Relaxed);
+    FORK_DEPTH.store(1, Relaxed);
+    FORKING.store(thread, Release);
+    [&LOCKED, &INTERRUPTED, &MISSED].into_iter().flatten().for_each(|word| word.store(0, Relaxed));
+    for device in devices_in(&USED) {
+        match device.slot().lock_for_fork(deadline) {
+            Ok(()) => insert(&LOCKED, device),
+            Err(NotTaken::HeldByThisThread) => insert(&INTERRUPTED, device),
+            Err(NotTaken::TimedOut) => insert(&MISSED, device),
+        }
+    }
+    waiting::lock_for_fork(deadline);
 }
 
 extern "C" fn after_fork_in_parent() {
-    if leave_fork() {
-        waiting::unlock_in_parent();
-        devices_in(&LOCKED).for_each(|device| device.slot().unlock_in_parent());
-        log::unlock_after_fork();
+    // A fork that was not prepared has locked nothing.
+    if FORKING.load(Acquire) != token::current() || FORK_DEPTH.fetch_sub(1, Relaxed) != 1 {
+        return;
     }
+    if PARENT.load(Relaxed) != process() {
+        // The child of a signal handler that forked in the midst of this fork.
+        return recover();
+    }
+    waiting::unlock_in_parent();
+    for device in devices_in(&LOCKED) {
+        remove(&LOCKED, device);
+        device.slot().unlock_in_parent();
+    }
+    FORKING.store(0, Release);
+    log::unlock_in_parent();
 }
 
 extern "C" fn after_fork_in_child() {
-    if leave_fork() {
-        waiting::recover_in_child();
-        devices_in(&LOCKED).for_each(|device| device.slot().recover_in_child());
-        devices_in(&INTERRUPTED).for_each(|device| device.slot().keep_in_child());
-        // The others were not locked: any thread of the parent may have been in the middle of a call there,
-        // be it of one that only finds out that there is no allocator.
-        let is_locked = |device: Device| {
-            let locked = LOCKED[device.word()].load(Relaxed) | INTERRUPTED[device.word()].load(Relaxed);
-            locked & device.bit() != 0
-        };
-        (0..MAX_DEVICES).map(Device).filter(|&device| !is_locked(device)).for_each(|device| {
-            device.slot().abandon_in_child();
-            USED[device.word()].fetch_and(!device.bit(), Relaxed);
-        });
-        scope::after_fork_in_child();
-        log::unlock_after_fork();
+    if FORKING.load(Acquire) != token::current() {
+        take_as_missed();
+        recover();
+    } else if FORK_DEPTH.fetch_sub(1, Relaxed) == 1 {
+        recover();
     }
 }
 
-/// Whether this was the last handler of the fork.
-fn leave_fork() -> bool {
-    let last = FORK_DEPTH.fetch_sub(1, Relaxed) == 1;
-    if last {
-        FORKING.store(0, Release);
+/// In a child whose fork was not prepared: what another thread had locked, for a fork of its own or not, was not held still.
+fn take_as_missed() {
+    log::forget_fork();
+    waiting::forget_fork();
+    for device in (0..MAX_DEVICES).map(Device) {
+        remove(&LOCKED, device);
+        remove(&INTERRUPTED, device);
+        remove(&MISSED, device);
+        match has(&USED, device) {
+            true if device.slot().is_locked_here() => insert(&INTERRUPTED, device),
+            true => insert(&MISSED, device),
+            false => {}
+        }
     }
-    last
+}
+
+/// In a child: each lock is open, or held by what this thread was interrupted in.
+fn recover() {
+    waiting::recover_in_child();
+    for device in (0..MAX_DEVICES).map(Device) {
+        let slot = device.slot();
+        if has(&LOCKED, device) {
+            slot.recover_in_child();
+        } else if has(&INTERRUPTED, device) {
+            slot.keep_in_child();
+        } else if has(&MISSED, device) {
+            slot.lose_in_child();
+        } else {
+            // Not in use before the fork: any thread of the parent may have been in the middle of a call there, be it of
+            // one that only finds out that there is no allocator.
+            slot.abandon_in_child();
+            remove(&USED, device);
+        }
+    }
+    scope::after_fork_in_child();
+    FORK_DEPTH.store(0, Relaxed);
+    FORKING.store(0, Release);
+    log::recover_in_child();
 }

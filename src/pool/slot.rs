@@ -13,7 +13,7 @@ use super::Pool;
 use crate::core::stats::FailureCause;
 use crate::error::{Error, fail};
 use crate::sys::futex;
-use crate::sys::lock::{HeldByThisThread, Lock};
+use crate::sys::lock::{HeldByThisThread, Lock, NotTaken};
 use crate::sys::thread::{self, ThreadId};
 use std::cell::{Cell, UnsafeCell};
 use std::ops::{Deref, DerefMut};
@@ -153,10 +153,15 @@ impl Slot {
         }
     }
 
-    /// Before a fork: no other thread may be in the middle of a change. Whether it is locked now; not if this thread
-    /// is, and forks in a signal handler.
-    pub(crate) fn lock_for_fork(&self) -> bool {
-        self.try_lock().map(std::mem::forget).is_ok()
+    /// Whether this thread holds the lock: it was interrupted by a signal.
+    pub(crate) fn is_locked_here(&self) -> bool {
+        self.lock.is_held_here()
+    }
+
+    /// Before a fork: no other thread may be in the middle of a change. An error if this thread is, and forks in a signal
+    /// handler, or if another one was until the deadline.
+    pub(crate) fn lock_for_fork(&self, deadline: u64) -> Result<(), NotTaken> {
+        self.lock.acquire_before(deadline)
     }
 
     /// After a fork in the child, for a slot whose lock this thread held before: the call that was interrupted goes on
@@ -226,6 +231,19 @@ impl Slot {
         if guard.inner().phase != Phase::Empty || guard.inner().pool.is_some() {
             std::mem::forget(std::mem::replace(guard.inner_mut(), Inner::EMPTY));
         }
+        std::mem::forget(guard);
+        self.ranges.abandon();
+        self.lock.reset_after_fork();
+    }
+
+    /// After a fork in the child, for a slot that could not be locked in time: a thread of the parent was in the middle of a
+    /// change, so nothing of it is looked at any more. The pool stays where it is, for this thread may come back to it from
+    /// a callback.
+    pub(crate) fn lose_in_child(&self) {
+        let mut guard = Guard { slot: self, unwinding: false };
+        let inner = guard.inner_mut();
+        let pool = inner.pool.take();
+        std::mem::forget(std::mem::replace(inner, Inner { phase: Phase::Lost, pool, ..Inner::EMPTY }));
         std::mem::forget(guard);
         self.ranges.abandon();
         self.lock.reset_after_fork();

@@ -9,7 +9,7 @@
 //! It stores its holder, so that a signal handler which interrupted the holder is told instead of waiting for
 //! itself. It can also be opened in a forked child, whose parent's threads waited for it, which `std`'s cannot.
 
-use super::{futex, token};
+use super::{clock, futex, token};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
 use std::time::Duration;
 
@@ -35,6 +35,18 @@ pub(crate) struct Lock {
 #[derive(Debug)]
 pub(crate) struct HeldByThisThread;
 
+/// Why a lock was not taken that is not waited for without end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum NotTaken {
+    /// As [`HeldByThisThread`].
+    HeldByThisThread,
+    /// Another thread held it until the deadline.
+    TimedOut,
+}
+
+/// The deadline of those who wait for as long as it takes.
+const NEVER: u64 = u64::MAX;
+
 impl Lock {
     pub(crate) const fn new() -> Self {
         Lock { holder: AtomicUsize::new(0), slept: AtomicU32::new(0), served: AtomicU32::new(0) }
@@ -45,14 +57,23 @@ impl Lock {
         let this = token::current();
         match self.holder.compare_exchange(0, this, Acquire, Relaxed) {
             Ok(_) => Ok(()),
-            Err(holder) => self.acquire_contended(this, holder),
+            Err(holder) => self.acquire_contended(this, holder, NEVER).map_err(|_| HeldByThisThread),
+        }
+    }
+
+    /// As [`Self::acquire`], but waits only until that time of [`clock::monotonic_ms`].
+    pub(crate) fn acquire_before(&self, deadline: u64) -> Result<(), NotTaken> {
+        let this = token::current();
+        match self.holder.compare_exchange(0, this, Acquire, Relaxed) {
+            Ok(_) => Ok(()),
+            Err(holder) => self.acquire_contended(this, holder, deadline),
         }
     }
 
     #[cold]
-    fn acquire_contended(&self, this: usize, holder: usize) -> Result<(), HeldByThisThread> {
+    fn acquire_contended(&self, this: usize, holder: usize, deadline: u64) -> Result<(), NotTaken> {
         if holder == this {
-            return Err(HeldByThisThread);
+            return Err(NotTaken::HeldByThisThread);
         }
         let mut looks = 0u32;
         loop {
@@ -63,6 +84,10 @@ impl Lock {
             } else {
                 if looks == SPINS + YIELDS {
                     self.slept.fetch_add(1, Relaxed);
+                } else if deadline != NEVER && clock::monotonic_ms() >= deadline {
+                    // No longer one whom others let go first.
+                    self.served.fetch_add(1, Relaxed);
+                    return Err(NotTaken::TimedOut);
                 }
                 sleep();
             }
@@ -82,6 +107,10 @@ impl Lock {
     /// Waits until all who sleep for the lock now have had it, at most for 100 ms. For threads that are about to hold
     /// it for long: one that does so again and again is otherwise mostly the first to find it open.
     pub(crate) fn let_sleepers_in(&self) {
+        // Of the calling thread, which a signal handler has interrupted: nobody gets it meanwhile.
+        if self.is_held_here() {
+            return;
+        }
         let due = self.slept.load(Relaxed);
         for _ in 0..PATIENCE {
             // Both counters wrap around.
@@ -97,9 +126,13 @@ impl Lock {
         self.holder.store(0, Release);
     }
 
-    #[cfg(test)]
     pub(crate) fn is_taken(&self) -> bool {
         self.holder.load(Relaxed) != 0
+    }
+
+    /// Whether the calling thread holds it.
+    pub(crate) fn is_held_here(&self) -> bool {
+        self.holder.load(Relaxed) == token::current()
     }
 
     #[cfg(test)]
@@ -176,6 +209,22 @@ mod tests {
             other.join().unwrap();
         });
         lock.acquire().unwrap();
+    }
+
+    #[test]
+    fn waiting_may_have_an_end() {
+        let lock = Lock::new();
+        lock.acquire().unwrap();
+        let soon = clock::monotonic_ms() + 20;
+        assert_eq!(lock.acquire_before(soon), Err(NotTaken::HeldByThisThread));
+        std::thread::scope(|scope| {
+            let waited = scope.spawn(|| (lock.acquire_before(soon), clock::monotonic_ms()));
+            let (result, end) = waited.join().unwrap();
+            assert!(result == Err(NotTaken::TimedOut) && end >= soon);
+            assert!(!lock.has_sleepers(), "who gave up is not let in first");
+            lock.release();
+            assert_eq!(lock.acquire_before(soon), Ok(()), "an open lock is taken, however late it is");
+        });
     }
 
     /// A thread that opens the lock and wants it again at once lets those in who sleep for it.

@@ -174,9 +174,19 @@ impl Drop for Registered<'_> {
     }
 }
 
+/// Whether this thread was interrupted while it had the registry locked.
+pub(crate) fn is_locked_here() -> bool {
+    REGISTRY.lock.is_held_here()
+}
+
 /// Before a fork, behind the slots' locks.
-pub(crate) fn lock_for_fork() {
-    REGISTRY.locked_for_fork.store(REGISTRY.lock.acquire().is_ok(), Relaxed);
+pub(crate) fn lock_for_fork(deadline: u64) {
+    REGISTRY.locked_for_fork.store(REGISTRY.lock.acquire_before(deadline).is_ok(), Relaxed);
+}
+
+/// In a child whose fork was not prepared: no fork has locked anything.
+pub(crate) fn forget_fork() {
+    REGISTRY.locked_for_fork.store(false, Relaxed);
 }
 
 /// After a fork in the parent.
@@ -186,10 +196,11 @@ pub(crate) fn unlock_in_parent() {
     }
 }
 
-/// After a fork in the child: the threads that waited are not there.
+/// After a fork in the child: the threads that waited are not there. A call of this thread that was interrupted in the midst
+/// of a change goes on with it, and a wait too many does no harm: their stacks are in the child's memory.
 pub(crate) fn recover_in_child() {
-    if REGISTRY.locked_for_fork.load(Relaxed) {
-        // SAFETY: the lock is held from before the fork, and there is one thread.
+    if REGISTRY.locked_for_fork.load(Relaxed) || !REGISTRY.lock.is_held_here() {
+        // SAFETY: there is one thread, which is not in the midst of a change.
         unsafe { *REGISTRY.first.get() = ptr::null() };
         REGISTRY.lock.reset_after_fork();
     }
