@@ -39,6 +39,19 @@ fn pair(device: i32) {
     }
 }
 
+/// A request of PyTorch's, for which its table of captures is looked at.
+fn torch_pair() {
+    let device = DEVICE.load(Relaxed);
+    let address = bfc_torch_alloc(500, device, std::ptr::null_mut());
+    if address.is_null() {
+        expect(bfc_adapter_status(), &[]);
+    } else {
+        bfc_torch_free(address, 500, device, std::ptr::null_mut());
+    }
+    bfc_torch_end_allocate_to_pool(device, 47, 11);
+    expect(bfc_adapter_status(), &[BFC_ERROR_INVALID_ARGUMENT]);
+}
+
 extern "C" fn listen(_: *mut std::ffi::c_void, _: i32, _: *const std::ffi::c_char) {}
 
 extern "C" fn on_signal(_: i32) {
@@ -61,6 +74,7 @@ extern "C" fn on_signal(_: i32) {
             expect(bfc_set_log_callback(Some(listen), std::ptr::null_mut()), &[BFC_OK]);
             expect(owner(64).err().unwrap_or(BFC_OK), &[BFC_ERROR_INVALID_POINTER]);
         }
+        2 => torch_pair(),
         _ if FORKED.load(Relaxed) == -1 => {
             // Only in the middle of a call.
             match alloc(device, 1000) {
@@ -108,7 +122,13 @@ fn under_signals(mut step: impl FnMut() -> bool) {
 }
 
 fn fixed_pool() -> Pool {
-    let pool = Pool::host(16 * MIB, |_| {});
+    fixed_pool_of(fresh_device())
+}
+
+fn fixed_pool_of(device: i32) -> Pool {
+    let mut wanted = options();
+    (wanted.backend, wanted.memory_limit) = (BFC_BACKEND_HOST, 16 * MIB);
+    let pool = Pool::create(device, &wanted, None).unwrap_or_else(|_| panic!("{}", last_error()));
     // Nothing needs host memory later: a handler must not wait for the lock of malloc.
     let warm: Vec<u64> = (0..200).map(|_| pool.get(1000)).collect();
     warm.into_iter().for_each(|address| pool.put(address));
@@ -176,5 +196,42 @@ fn a_handler_may_fork_in_the_middle_of_a_call() {
     // SAFETY: the child is this process's own, and `status` is valid for writing.
     assert_eq!(unsafe { libc::waitpid(FORKED.load(Relaxed), &mut status, 0) }, FORKED.load(Relaxed));
     assert_eq!(status, 0, "what the child found");
+    pool.check();
+}
+
+/// Also one that interrupted a look at the table of PyTorch's captures, which is locked beside the allocators.
+#[test]
+fn handlers_are_told_that_the_table_of_captures_is_busy() {
+    const TEST: &str = "handlers_are_told_that_the_table_of_captures_is_busy";
+    if !child::is_child(TEST) {
+        child::expect_success(TEST, &[]);
+        return;
+    }
+    const ID: (u64, u64) = (0, 7);
+    // One of CUDA's devices, whatever its memory is.
+    let pool = fixed_pool_of(3);
+    HANDLER.store(2, Relaxed);
+    DEVICE.store(pool.device(), Relaxed);
+    // SAFETY: without a filter each request is for the pool.
+    unsafe { bfc_torch_begin_allocate_to_pool(pool.device(), ID.0, ID.1, std::ptr::null_mut()) };
+    let get = || bfc_torch_alloc(700, pool.device(), std::ptr::null_mut());
+    let put = |address| bfc_torch_free(address, 700, pool.device(), std::ptr::null_mut());
+    // Nothing needs host memory later.
+    let warm: Vec<_> = (0..200).map(|_| get()).collect();
+    assert!(warm.iter().all(|address| !address.is_null()), "{}", last_error());
+    warm.into_iter().for_each(put);
+    let mut steps = 0u64;
+    under_signals(|| {
+        steps += 1;
+        let address = get();
+        assert!(!address.is_null());
+        put(address);
+        // The table is busy and no allocator: most of this loop's time is spent there.
+        (0..20).for_each(|_| bfc_torch_release_pool(pool.device(), 47, 11));
+        steps < 1000 || BUSY.load(Relaxed) < 50 || RUNS.load(Relaxed) < 1000
+    });
+    bfc_torch_end_allocate_to_pool(pool.device(), ID.0, ID.1);
+    bfc_torch_release_pool(pool.device(), ID.0, ID.1);
+    assert_eq!(pool.stats().bytes_in_use, 0);
     pool.check();
 }

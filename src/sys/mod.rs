@@ -10,6 +10,7 @@ pub(crate) mod host;
 pub(crate) mod lock;
 pub(crate) mod mapping;
 pub(crate) mod memfile;
+pub(crate) mod mutex;
 pub(crate) mod table;
 pub(crate) mod thread;
 pub(crate) mod token;

@@ -7,6 +7,7 @@ use super::filter::Filter;
 use crate::capi::types::bfc_stream_t;
 use crate::device::Device;
 use crate::error::{Error, fail};
+use crate::sys::mutex::{Guard, Mutex};
 use crate::sys::{self, HostMemoryExhausted, try_box};
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering::*};
 
@@ -45,19 +46,20 @@ struct Table {
 }
 
 /// Held for a look at a few entries; neither PyTorch nor an allocator is called meanwhile.
-static TABLE: spin::Mutex<Table> =
-    spin::Mutex::new(Table { captures: Vec::new(), pools: Vec::new(), last: 0 });
+static TABLE: Mutex<Table> = Mutex::new(Table { captures: Vec::new(), pools: Vec::new(), last: 0 });
 
-/// The table; an error in the child of a fork, whose parent had used it: a thread that is not there may have it locked, and
-/// nothing in it is about memory of the child's.
-fn table() -> Result<spin::MutexGuard<'static, Table>, Error> {
+/// The table. [`Error::Busy`] for a signal handler that interrupted a look at it. An error in the child of a fork, whose
+/// parent had used it: a thread that is not there may have it locked, and nothing in it is about memory of the child's.
+fn table() -> Result<Guard<'static, Table>, Error> {
     static OF_PROCESS: AtomicI32 = AtomicI32::new(0);
     let process = sys::process();
     match OF_PROCESS.compare_exchange(0, process, Relaxed, Relaxed) {
         Err(other) if other != process => {
             Err(fail!(Error::ShuttingDown, "the pools of graphs are not in this forked process"))
         }
-        _ => Ok(TABLE.lock()),
+        _ => TABLE.lock().map_err(|_| {
+            fail!(Error::Busy, "a signal handler interrupted a call of this thread on the pools of graphs")
+        }),
     }
 }
 
@@ -74,23 +76,24 @@ pub(super) struct Chosen {
     ticket: u64,
 }
 
-/// The pool that a request is for, if it is for one: of several that say so the one that was begun last.
+/// The pool that a request is for, if it is for one: of several that say so the one that was begun last. [`Error::Busy`] if
+/// that cannot be known, in a signal handler: memory for a graph must not come from elsewhere.
 #[inline]
-pub(super) fn chosen(device: i32, stream: bfc_stream_t) -> Option<Chosen> {
-    if UNDER_WAY.load(Acquire) == 0 { None } else { choose(device, stream) }
+pub(super) fn chosen(device: i32, stream: bfc_stream_t) -> Result<Option<Chosen>, Error> {
+    if UNDER_WAY.load(Acquire) == 0 { Ok(None) } else { choose(device, stream) }
 }
 
 #[cold]
-fn choose(device: i32, stream: bfc_stream_t) -> Option<Chosen> {
+fn choose(device: i32, stream: bfc_stream_t) -> Result<Option<Chosen>, Error> {
     let mut newer_than = u64::MAX;
-    while let Some(asked) = Asked::newest_before(newer_than, device) {
+    while let Some(asked) = Asked::newest_before(newer_than, device)? {
         newer_than = asked.ticket;
         // SAFETY: it is not dropped before `asked` is.
         if unsafe { &*asked.filter }.accepts(stream) {
-            return Some(Chosen { name: asked.name, ticket: asked.ticket });
+            return Ok(Some(Chosen { name: asked.name, ticket: asked.ticket }));
         }
     }
-    None
+    Ok(None)
 }
 
 /// A capture whose filter is asked now, with the table open.
@@ -101,18 +104,25 @@ struct Asked {
 }
 
 impl Asked {
-    fn newest_before(ticket: u64, device: i32) -> Option<Self> {
-        let mut table = table().ok()?;
+    fn newest_before(ticket: u64, device: i32) -> Result<Option<Self>, Error> {
+        let mut table = match table() {
+            Ok(table) => table,
+            Err(Error::Busy) => return Err(Error::Busy),
+            // In a forked child nothing is captured.
+            Err(_) => return Ok(None),
+        };
         let older = table.captures.iter_mut().filter(|capture| capture.ticket < ticket && !capture.over);
         let newest = older.filter(|capture| capture.device.ordinal() == device);
-        let capture = newest.max_by_key(|capture| capture.ticket)?;
-        capture.asking += 1;
-        Some(Asked { ticket: capture.ticket, name: capture.name, filter: &raw const *capture.filter })
+        Ok(newest.max_by_key(|capture| capture.ticket).map(|capture| {
+            capture.asking += 1;
+            Asked { ticket: capture.ticket, name: capture.name, filter: &raw const *capture.filter }
+        }))
     }
 }
 
 impl Drop for Asked {
     fn drop(&mut self) {
+        // Never in a signal handler that has interrupted the table's holder, for that was refused before.
         let Ok(mut table) = table() else { return };
         let place = table.captures.iter().position(|capture| capture.ticket == self.ticket);
         let Some(place) = place else { return };

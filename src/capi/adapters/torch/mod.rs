@@ -33,7 +33,7 @@ pub extern "C-unwind" fn bfc_torch_alloc(size: usize, device: c_int, stream: bfc
     or_log("bfc_torch_alloc", null_mut(), || {
         let device = device_of(device)?;
         let (bytes, stream) = (size as u64, stream as u64);
-        let Some(chosen) = chosen else {
+        let Some(chosen) = chosen? else {
             return Ok(served(device, || device.alloc_for_stream(bytes, stream))? as *mut c_void);
         };
         let addr = served(device, || device.alloc_in_pool(bytes, stream, chosen.name))?;

@@ -1,0 +1,50 @@
+//! A value behind a [`Lock`]: a signal handler that interrupted the thread which has it is told so, where `std`'s mutex and
+//! a spin lock would wait for themselves.
+
+use super::lock::{HeldByThisThread, Lock};
+use std::cell::UnsafeCell;
+use std::ops::{Deref, DerefMut};
+
+pub(crate) struct Mutex<T> {
+    lock: Lock,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: the value is reached through a guard only, of which there is one at a time.
+unsafe impl<T: Send> Sync for Mutex<T> {}
+
+impl<T> Mutex<T> {
+    pub(crate) const fn new(value: T) -> Self {
+        Mutex { lock: Lock::new(), value: UnsafeCell::new(value) }
+    }
+
+    /// Waits for other threads.
+    pub(crate) fn lock(&self) -> Result<Guard<'_, T>, HeldByThisThread> {
+        self.lock.acquire()?;
+        Ok(Guard(self))
+    }
+}
+
+pub(crate) struct Guard<'a, T>(&'a Mutex<T>);
+
+impl<T> Deref for Guard<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        // SAFETY: the lock is held.
+        unsafe { &*self.0.value.get() }
+    }
+}
+
+impl<T> DerefMut for Guard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: the lock is held, and there is one guard.
+        unsafe { &mut *self.0.value.get() }
+    }
+}
+
+impl<T> Drop for Guard<'_, T> {
+    fn drop(&mut self) {
+        self.0.lock.release();
+    }
+}
