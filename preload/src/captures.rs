@@ -10,7 +10,7 @@ use std::time::Duration;
 use cuda_sys::*;
 
 use crate::hooks::{self, real};
-use crate::{bfc, contexts, pool, streams};
+use crate::{bfc, contexts, lock, pool, streams};
 
 /// A stream that is captured, and the context that it is of, as far as the driver says; NULL is none.
 struct Place {
@@ -44,10 +44,7 @@ const ENTRY: Duration = Duration::from_secs(1);
 
 /// The monotonic clock, in nanoseconds.
 fn now() -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the pointer is valid for writing.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
-    time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
+    u64::try_from(lock::now().as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Makes one call that synchronizes, unless anything is captured: that would break the capture. None begins either while

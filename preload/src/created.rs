@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicUsize, Ordering}
 use cuda_sys::*;
 
 use crate::hooks::real;
+use crate::lock::{SHORT, wait_for};
 use crate::{contexts, relations};
 
 struct Created {
@@ -130,14 +131,8 @@ pub(crate) fn forget(context: CUcontext) {
     let Some(created) = CREATED.iter().find(is_this) else { return };
     created.is_taken.store(false, Ordering::Release);
     COUNT.fetch_sub(1, Ordering::AcqRel);
-    // In the child of a fork nobody comes back, so not for ever.
-    for _ in 0..100_000 {
-        if ENTERING.load(Ordering::SeqCst) == 0 {
-            break;
-        }
-        // SAFETY: no preconditions.
-        unsafe { libc::sched_yield() };
-    }
+    // In the child of a fork nobody comes back, nor to a thread whose signal handler this is: so not for ever.
+    wait_for(SHORT, || (ENTERING.load(Ordering::SeqCst) == 0).then_some(()));
 }
 
 macro_rules! creates {

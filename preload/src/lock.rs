@@ -1,24 +1,45 @@
-//! A lock that is not waited for without end.
+//! A lock that knows the thread that holds it: a signal handler may have interrupted that thread, and come here again.
+//! Waiting for other threads has an end where the caller can do without.
 
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
-use spin::{Mutex, MutexGuard};
+/// Others hold a lock for less than this, unless they are interrupted, or not there: in the child of a fork.
+pub(crate) const SHORT: Duration = Duration::from_millis(200);
 
-/// Takes a lock that others hold shortly. None where this thread may hold it itself: a signal's handler has interrupted it.
-pub(crate) fn soon<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
-    for _ in 0..10_000 {
-        if let Some(guard) = mutex.try_lock() {
-            return Some(guard);
+/// The calling thread: a number above those of small enumerations. The only thread of a fork's child has that of before.
+#[inline]
+pub(crate) fn this_thread() -> usize {
+    // SAFETY: no preconditions. It is the address of what the thread has for itself.
+    unsafe { libc::pthread_self() as usize }
+}
+
+/// The monotonic clock.
+pub(crate) fn now() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the pointer is valid for writing.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+/// Lets other threads run until they have brought something about, for so long at most. By the clock: on a busy machine a
+/// fixed number of tries may take minutes.
+pub(crate) fn wait_for<T>(limit: Duration, look: impl Fn() -> Option<T>) -> Option<T> {
+    let begun = now();
+    loop {
+        if let Some(found) = look() {
+            return Some(found);
+        }
+        if now().saturating_sub(begun) > limit {
+            return None;
         }
         // SAFETY: no preconditions.
         unsafe { libc::sched_yield() };
     }
-    None
 }
 
-/// A lock that knows the thread that holds it: a signal's handler may have interrupted that thread, and come here again.
 pub(crate) struct Owned<T> {
     /// 0 while no thread holds it.
     owner: AtomicUsize,
@@ -35,26 +56,31 @@ impl<T> Owned<T> {
 
     /// Waits for other threads; None where this one holds it itself.
     pub(crate) fn lock(&self) -> Option<Guard<'_, T>> {
-        self.lock_within(usize::MAX)
+        self.lock_within(Duration::MAX)
     }
 
     /// The same, but other threads are not waited for without end.
     pub(crate) fn soon(&self) -> Option<Guard<'_, T>> {
-        self.lock_within(10_000)
+        self.lock_within(SHORT)
     }
 
-    fn lock_within(&self, tries: usize) -> Option<Guard<'_, T>> {
-        // SAFETY: no preconditions. It is the address of what the thread has for itself, and so not 0.
-        let this = unsafe { libc::pthread_self() } as usize;
-        for _ in 0..tries {
-            match self.owner.compare_exchange(0, this, Ordering::Acquire, Ordering::Relaxed) {
-                Ok(_) => return Some(Guard(self)),
-                Err(owner) if owner == this => return None,
-                // SAFETY: no preconditions.
-                Err(_) => unsafe { libc::sched_yield() },
-            };
+    /// None where any thread holds it.
+    pub(crate) fn try_lock(&self) -> Option<Guard<'_, T>> {
+        self.take().ok()
+    }
+
+    /// Or who holds it.
+    fn take(&self) -> Result<Guard<'_, T>, usize> {
+        let taken = self.owner.compare_exchange(0, this_thread(), Ordering::Acquire, Ordering::Relaxed);
+        taken.map(|_| Guard(self))
+    }
+
+    fn lock_within(&self, limit: Duration) -> Option<Guard<'_, T>> {
+        match self.take() {
+            Ok(guard) => Some(guard),
+            Err(owner) if owner == this_thread() => None,
+            Err(_) => wait_for(limit, || self.try_lock()),
         }
-        None
     }
 }
 

@@ -12,14 +12,14 @@ mod wait;
 
 use std::ffi::c_void;
 use std::ptr;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use cuda_sys::*;
-use spin::Mutex;
 
 use self::probe::Probe;
 use crate::bfc::{self, Request, Stats, Status};
 use crate::contexts::DEVICES;
+use crate::lock::Owned;
 use crate::watch::Passed;
 use crate::{captures, mapped, ordered, settings};
 
@@ -45,33 +45,32 @@ const LARGE: usize = 1 << 20;
 
 /// What is known of a pool beside libbfc's own books.
 pub(crate) struct State {
-    /// Whose it is: nobody's, ours, or somebody else's who created it before.
-    origin: AtomicU8,
+    /// Whose it is: nobody's, ours, or somebody else's who created it before. A larger number is the thread that creates it.
+    origin: AtomicUsize,
     pub(crate) served: AtomicU64,
     pub(crate) freed: AtomicU64,
     /// How many of the frees were followed by a synchronisation.
     settled: AtomicU64,
     pub(crate) synchronizations: AtomicU64,
     /// The work of several contexts that is asked after.
-    probe: Mutex<Probe>,
+    probe: Owned<Probe>,
     pub(crate) obtained: AtomicU64,
     pub(crate) returned: AtomicU64,
 }
 
-const NOBODYS: u8 = 0;
-const OURS: u8 = 1;
-const OTHERS: u8 = 2;
-const CREATING: u8 = 3;
+const NOBODYS: usize = 0;
+const OURS: usize = 1;
+const OTHERS: usize = 2;
 
 impl State {
     pub(crate) const fn new() -> Self {
         State {
-            origin: AtomicU8::new(NOBODYS),
+            origin: AtomicUsize::new(NOBODYS),
             served: AtomicU64::new(0),
             freed: AtomicU64::new(0),
             settled: AtomicU64::new(0),
             synchronizations: AtomicU64::new(0),
-            probe: Mutex::new(Probe::new()),
+            probe: Owned::new(Probe::new()),
             obtained: AtomicU64::new(0),
             returned: AtomicU64::new(0),
         }

@@ -9,17 +9,16 @@ use std::mem::{MaybeUninit, offset_of};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU64, Ordering};
 
-use spin::Mutex;
-
 use crate::contexts::DEVICES;
 use crate::counters::{self, Counters, ENDED, MAGIC, POOLS, REPLACED, RUNNING, Record};
 use crate::file_name::FileName;
+use crate::lock::Owned;
 use crate::mapped::{self, Descriptor};
 use crate::pool::Pool;
 use crate::process::{sign, started};
 use crate::settings;
 use crate::text::{self, Text, process};
-use crate::{bfc, lock, pinned, trace};
+use crate::{bfc, pinned, trace};
 
 const REPORT: &CStr = c"BFC_PRELOAD_REPORT";
 
@@ -40,7 +39,7 @@ static RECORD: AtomicPtr<Record> = AtomicPtr::new(ptr::null_mut());
 static IS_ENDING: AtomicBool = AtomicBool::new(false);
 
 /// Held to make the record, and to write what is more than one number. Those who do not get it leave it to the next event.
-static WRITER: Mutex<()> = Mutex::new(());
+static WRITER: Owned<()> = Owned::new(());
 
 /// How many calls the newest statistics of each pool in the record have seen.
 static SEEN: [AtomicU64; POOLS] = [const { AtomicU64::new(0) }; POOLS];
@@ -73,7 +72,7 @@ fn record() -> Option<&'static Record> {
         return None;
     }
     made().or_else(|| {
-        let _only = lock::soon(&WRITER)?;
+        let _only = WRITER.soon()?;
         // Another thread may have made it meanwhile, or found that it cannot be made.
         if state() == OFF || made().is_some() {
             return made();
@@ -110,7 +109,7 @@ pub(crate) fn refused(pool: Pool, bytes: usize, verdict: &dyn Display) {
     let Some(counters) = place(pool).and_then(|at| record.pools.get(at)) else { return };
     counters.refused.fetch_add(1, Ordering::Relaxed);
     counters.largest_refused.fetch_max(bytes as u64, Ordering::Relaxed);
-    if let Some(_only) = lock::soon(&WRITER) {
+    if let Some(_only) = WRITER.soon() {
         write_verdict(record, bytes, verdict);
     }
     update(pool);
@@ -145,7 +144,7 @@ fn update(pool: Pool) {
     let stats = pool.stats();
     let Some(record) = record() else { return };
     let (Some(counters), Some(seen)) = (record.pools.get(at), SEEN.get(at)) else { return };
-    let Some(_only) = lock::soon(&WRITER) else { return };
+    let Some(_only) = WRITER.soon() else { return };
     for (to, from) in [
         (&counters.served, &state.served),
         (&counters.freed, &state.freed),
@@ -171,7 +170,7 @@ fn update(pool: Pool) {
 pub(crate) fn finish() {
     IS_ENDING.store(true, Ordering::SeqCst);
     // A thread may just be making the record. One that comes later makes one that has ended.
-    drop(lock::soon(&WRITER));
+    drop(WRITER.soon());
     let Some(record) = made().filter(|_| OWNER.load(Ordering::Relaxed) == process()) else { return };
     let devices = (0..DEVICES).filter_map(Pool::of_device);
     for pool in devices.chain([pinned::pool()]).filter(|pool| pool.state.served.load(Ordering::Relaxed) != 0)

@@ -6,7 +6,8 @@ use std::sync::atomic::Ordering;
 
 use cuda_sys::*;
 
-use super::{CREATING, MUTATED, NOBODYS, OTHERS, OURS, Pool, Refused, State};
+use super::{MUTATED, NOBODYS, OTHERS, OURS, Pool, Refused, State};
+use crate::lock::{SHORT, this_thread, wait_for};
 use crate::watch::Passed;
 use crate::{bfc, hooks, settings};
 
@@ -35,14 +36,14 @@ impl Pool {
     pub(crate) fn create_as(self, options: &bfc::Options) -> Result<(), Refused> {
         let origin = &self.state.origin;
         let before = origin.load(Ordering::Acquire);
-        if before == CREATING {
+        if before > OTHERS {
             return self.await_creation();
         }
         // Another thread may just have created it. Else it was there and has ended: nothing of it is ours any more.
         if before != NOBODYS && bfc::stats(self.ordinal).is_some() {
             return Ok(());
         }
-        if origin.compare_exchange(before, CREATING, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        if origin.compare_exchange(before, this_thread(), Ordering::Acquire, Ordering::Relaxed).is_err() {
             return self.await_creation();
         }
         // SAFETY: the struct is as large as it says, and what it points to lives until the call returns.
@@ -66,17 +67,14 @@ impl Pool {
         Ok(())
     }
 
-    /// Another thread is about to create it, which takes it less than a millisecond. Whoever is not through by then, in
-    /// the child of a fork say, is not waited for.
+    /// Another thread is about to create it, which takes it less than a millisecond. One that is not through by then, in
+    /// the child of a fork say, is not waited for; nor is this one, which a signal handler has interrupted.
     fn await_creation(self) -> Result<(), Refused> {
-        for _ in 0..100_000 {
-            if self.state.origin.load(Ordering::Acquire) != CREATING {
-                return Ok(());
-            }
-            // SAFETY: no preconditions.
-            unsafe { libc::sched_yield() };
+        let origin = || self.state.origin.load(Ordering::Acquire);
+        if origin() == this_thread() {
+            return Err(Refused::Pass(Passed::Pool));
         }
-        Err(Refused::Pass(Passed::Pool))
+        wait_for(SHORT, || (origin() <= OTHERS).then_some(())).ok_or(Refused::Pass(Passed::Pool))
     }
 
     /// The context is about to end, and the memory with it.

@@ -20,8 +20,8 @@ const SETTINGS: [&str; 4] = ["", "BFC_PRELOAD_FREE=sync", "BFC_PRELOAD_PINNED=1"
 const PAGE: &str = "docs/interposition-differences.md";
 
 /// Programs whose cases are tests of their own.
-const CASES: [&str; 9] =
-    ["free", "captures", "devices", "async", "pinned", "limits", "life", "ipc", "others"];
+const CASES: [&str; 10] =
+    ["free", "captures", "devices", "async", "pinned", "limits", "life", "ipc", "others", "signals"];
 
 /// What each simulated device has.
 const MEMORY: &str = "4294967296";
@@ -81,7 +81,12 @@ pub fn compile(context: &Context, stage: &Stage, name: &str) -> Result<PathBuf> 
 
 fn compile_as(context: &Context, stage: &Stage, as_name: &str, name: &str, link: Link) -> Result<PathBuf> {
     let driver = stage.simulation.join("libcuda.so.1");
-    let flags = ["-D_GNU_SOURCE", "-Wl,--no-as-needed", &driver.display().to_string()];
+    let driver = driver.display().to_string();
+    let mut flags = vec!["-D_GNU_SOURCE", "-Wl,--no-as-needed", &driver];
+    if name == "signals" {
+        // The interposer calls its functions in place of the C library's.
+        flags.push("-rdynamic");
+    }
     stage.compile(context, as_name, &format!("behaviour/{name}.c"), link, &flags)
 }
 

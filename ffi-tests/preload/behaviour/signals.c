@@ -1,0 +1,99 @@
+/* A signal handler that interrupts the interposer where it holds a lock, and calls it again: it is served, by the pool or by
+ * the driver, and does not wait for its own thread.
+ *
+ * The moment is one in which the interposer, or libbfc below it, calls a function of the C library, in whose place it finds
+ * this program's.
+ */
+#include "test.h"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/syscall.h>
+
+extern char **environ;
+
+/* The file, or the variable, that is asked for at the moment of the signal. */
+static const char *awaited;
+static int handled, yields, yields_of_handler;
+
+static void on_signal(int number) {
+  const int before = yields;
+  void *memory = NULL;
+  (void)number;
+  handled++;
+  OK(cuMemAlloc_v2((Address *)&memory, 3000));
+  CHECK(memory != NULL);
+  OK(cuMemFree_v2((Address)memory));
+  yields_of_handler += yields - before;
+}
+
+static void interrupt_at(const char *what) {
+  if (awaited == NULL || strcmp(what, awaited) != 0) return;
+  awaited = NULL;
+  raise(SIGUSR1);
+}
+
+int sched_yield(void) {
+  yields++;
+  return (int)syscall(SYS_sched_yield);
+}
+
+int open(const char *path, int flags, ...) {
+  va_list arguments;
+  va_start(arguments, flags);
+  const int mode = va_arg(arguments, int);
+  va_end(arguments);
+  interrupt_at(path);
+  return (int)syscall(SYS_openat, AT_FDCWD, path, flags, mode);
+}
+
+char *getenv(const char *name) {
+  const size_t length = strlen(name);
+  interrupt_at(name);
+  for (char **at = environ; at != NULL && *at != NULL; at++) {
+    if (strncmp(*at, name, length) == 0 && (*at)[length] == '=') return *at + length + 1;
+  }
+  return NULL;
+}
+
+static void begin(void) {
+  CHECK(signal(SIGUSR1, on_signal) != SIG_ERR);
+  OK(cudaSetDevice(0));
+  OK(cudaFree(NULL));
+}
+
+static void end(void) {
+  IS(handled, 1);
+  IS(yields_of_handler, 0);
+  OK(cudaFree(pooled(2000)));
+  no_misuse();
+}
+
+/* The device's pool is being created. */
+static void creation(void) {
+  begin();
+  awaited = "BFC_FRAGMENTATION_FRACTION";
+  pooled(1000);
+  end();
+}
+
+/* The record of the report, or the trace's file. */
+static void with_file(void) {
+  char path[100];
+  snprintf(path, sizeof path, "/tmp/libbfc-signals-%d", (int)getpid());
+  begin();
+  awaited = path;
+  pooled(1000);
+  CHECK(access(path, F_OK) == 0);
+  unlink(path);
+  end();
+}
+
+static const Case CASES[] = {
+    {"creation", creation, NULL},
+    {"report", with_file, "BFC_PRELOAD_REPORT=/tmp/libbfc-signals-%p"},
+    {"trace", with_file, "BFC_PRELOAD_TRACE=/tmp/libbfc-signals-%p"},
+};
+
+int main(int argc, char **argv) { return RUN_CASE(CASES, argc, argv); }
