@@ -255,3 +255,26 @@ fn the_oldest_work_is_found_in_few_steps_if_it_serves() {
     assert!(adopted && steps < FEW, "{steps} steps to adopt it");
     assert!(arena.take(&want).unwrap().is_some());
 }
+
+/// The same where each chunk waits for recorded uses besides, on the request's own stream too.
+#[test]
+fn the_oldest_recorded_use_is_found_in_few_steps() {
+    const CHUNKS: u64 = 4000;
+    let [first, second, third] = [10, 11, 12].map(Stream::of_handle);
+    let mut arena = mixed(CHUNKS);
+    let addrs: Vec<u64> = (0..CHUNKS).map(|_| take(&mut arena, 1, first).unwrap()).collect();
+    while take(&mut arena, 1, second).is_some() {}
+    for (number, &addr) in addrs.iter().enumerate() {
+        for stream in [[second, third], [third, first]][number % 2] {
+            assert_eq!(arena.record_use(addr, stream).unwrap(), Ok(()));
+        }
+        free(&mut arena, addr, first);
+    }
+    let want = Want::plain(UNIT, UNIT, second);
+    assert_eq!(arena.take(&want).unwrap(), None);
+    let (steps, dependencies) = steps::of(|| arena.dependencies(&want, |_| true).unwrap().unwrap());
+    assert!(steps < FEW, "{steps} steps to the oldest of {CHUNKS} chunks");
+    let since = arena.next_work(arena.queue_of(second).unwrap());
+    assert!(arena.adopt(&want, &dependencies.works, dependencies.place, since));
+    assert_eq!(arena.take(&want).unwrap(), Some(addrs[0]), "the first that was freed");
+}

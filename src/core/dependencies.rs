@@ -77,16 +77,21 @@ impl Arena {
         want: &Want<'_>,
         age: impl Fn(ChunkId) -> u64,
     ) -> Result<Option<Place>, HostMemoryExhausted> {
-        let place_with = |age_at_most: u64| self.place_among(want, |id| age(id) <= age_at_most);
-        let Some(mut place) = place_with(u64::MAX - 1) else { return Ok(None) };
+        // Asked for once: to find a chunk's events takes longer than all the rest.
+        let mut by_chunk = Vec::new();
+        by_chunk.try_reserve_exact(self.chunks.slab.len())?;
+        by_chunk.resize(self.chunks.slab.len(), u64::MAX);
         let mut ages = Vec::new();
         for id in self.free_chunks() {
             let age = age(id);
+            by_chunk[id.index()] = age;
             if age != 0 && age != u64::MAX {
                 ages.try_reserve(1)?;
                 ages.push(age);
             }
         }
+        let place_with = |age_at_most: u64| self.place_among(want, |id| by_chunk[id.index()] <= age_at_most);
+        let Some(mut place) = place_with(u64::MAX - 1) else { return Ok(None) };
         sort_by_key(&mut ages, |&age| age);
         // The first of the ages with which there is a place, if there is one with the last.
         let (mut low, mut high) = (0, ages.len());

@@ -8,6 +8,7 @@ use super::chunks::{ChunkId, NIL};
 use super::lane_list::List;
 use super::lanes::Lane;
 use super::steps;
+use super::uses::Link;
 use crate::sys::HostMemoryExhausted;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -29,6 +30,8 @@ pub(super) enum Searched {
 enum Next {
     /// At a chunk of a lane's own and those that were freed behind it.
     OwnFrom(u32),
+    /// At a use that a chunk waits for and those of the same lane behind it.
+    UsesFrom(Link),
     /// At a chunk that waits for recorded uses.
     Waiting(u32),
 }
@@ -58,19 +61,12 @@ impl Arena {
         let mut queue = Queue::default();
         for (lane, row) in self.lanes.listed(List::Unfinished) {
             steps += 1;
-            let oldest = self.lanes.oldest(lane);
+            let (oldest, used) = (self.lanes.oldest(lane), row.oldest_use);
+            if used != 0 {
+                queue.push(self.lanes.uses.get(used).point, Next::UsesFrom(used))?;
+            }
             if lane != own && row.stream.pool() == 0 && oldest != NIL {
                 queue.push(self.lanes.note(oldest).point, Next::OwnFrom(oldest.0))?;
-            }
-        }
-        for used in self.lanes.uses.iter().filter(|used| used.point != 0) {
-            steps += 1;
-            // Once for each chunk.
-            if self.lanes.uses.is_first_of(used, self.lanes.note(used.chunk).uses) {
-                queue.push(age(used.chunk), Next::Waiting(used.chunk.0))?;
-            }
-            if steps > MOST_STEPS {
-                return Ok(Searched::TookLong);
             }
         }
         let mut best: Option<(u64, (u64, u64), ChunkId, ChunkId)> = None;
@@ -78,8 +74,13 @@ impl Arena {
             if best.is_some_and(|(age, ..)| age < at_most) {
                 break;
             }
-            let (Next::OwnFrom(id) | Next::Waiting(id)) = next;
-            let id = ChunkId(id);
+            let id = match next {
+                Next::UsesFrom(link) => {
+                    self.queue_use(&mut queue, link, &age)?;
+                    continue;
+                }
+                Next::OwnFrom(id) | Next::Waiting(id) => ChunkId(id),
+            };
             let newer = if matches!(next, Next::OwnFrom(_)) { self.lanes.newer(id) } else { NIL };
             if newer != NIL {
                 queue.push(self.lanes.note(newer).point, Next::OwnFrom(newer.0))?;
@@ -110,5 +111,30 @@ impl Arena {
             }
         }
         Ok(best.map_or(Searched::Nothing, |(.., first, end)| Searched::Found(first, end)))
+    }
+
+    /// Has the chunk of a use looked at, if this is the oldest of its uses, and the lane's next use.
+    ///
+    /// The points of a free and of its uses follow each other, so nothing else comes between the oldest use and the point
+    /// that a request waits for; that one may be older only if the oldest use is of the request's own lane.
+    fn queue_use(
+        &self,
+        queue: &mut Queue,
+        link: Link,
+        age: impl Fn(ChunkId) -> u64,
+    ) -> Result<(), HostMemoryExhausted> {
+        let uses = &self.lanes.uses;
+        let used = uses.get(link);
+        if let Some((next, newer)) = uses.newer_of(link) {
+            queue.push(newer.point, Next::UsesFrom(next))?;
+        }
+        let mut others = uses.of(self.lanes.note(used.chunk).uses);
+        match age(used.chunk) {
+            u64::MAX => Ok(()),
+            age if others.all(|other| used.point <= other.point) => {
+                queue.push(age, Next::Waiting(used.chunk.0))
+            }
+            _ => Ok(()),
+        }
     }
 }

@@ -48,14 +48,20 @@ impl Uses {
         self.slab.iter().filter(|used| used.chunk != NIL)
     }
 
+    /// How many places there are, the vacant ones included.
+    pub(super) fn places(&self) -> usize {
+        self.slab.len()
+    }
+
     /// Those of a chunk, whose note has the first.
     pub(super) fn of(&self, first: Link) -> impl Iterator<Item = &Use> + '_ {
         std::iter::successors(self.look(first), |used| self.look(used.next))
     }
 
-    /// Whether a use is the first in the list of its chunk, whose note has that.
-    pub(super) fn is_first_of(&self, used: &Use, first: Link) -> bool {
-        self.look(first).is_some_and(|other| std::ptr::eq(other, used))
+    /// The one behind a use in the list of its lane.
+    pub(super) fn newer_of(&self, link: Link) -> Option<(Link, &Use)> {
+        let newer = self.get(link).newer;
+        Some((newer, self.look(newer)?))
     }
 
     /// Those that free chunks wait for of a lane, whose row has the oldest.

@@ -4,6 +4,7 @@ use super::arena::{Arena, Want};
 use super::chunks::{ChunkId, NIL};
 use super::lane_list::List;
 use super::lanes::{Lane, Stream};
+use super::sort::sort_by_key;
 use super::steps;
 use crate::sys::HostMemoryExhausted;
 
@@ -145,6 +146,24 @@ impl Arena {
     /// The queues of streams of a name that were forgotten.
     pub(crate) fn forgotten_queues(&self, stream: Stream) -> impl Iterator<Item = Lane> + '_ {
         self.lanes.forgotten_of(stream)
+    }
+
+    /// The points of a queue's free chunks that wait for recorded uses besides, in rising order; none where a look at all
+    /// uses would take longer than `worth`, or without host memory for it.
+    pub(crate) fn points_with_uses(&self, lane: Lane, worth: usize) -> Option<Vec<u64>> {
+        if self.lanes.uses.places() > worth && self.lanes.row(lane).has_chunks_that_wait() {
+            return None;
+        }
+        let mut points = Vec::new();
+        for used in self.lanes.uses.iter().filter(|used| used.point != 0) {
+            let note = self.lanes.note(used.chunk);
+            if note.lane == lane {
+                points.try_reserve(1).ok()?;
+                points.push(note.point);
+            }
+        }
+        sort_by_key(&mut points, |&point| point);
+        Some(points)
     }
 
     /// The points of a queue that free chunks wait for, in rising order, once or more often. Those of chunks that wait
