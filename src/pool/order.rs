@@ -115,28 +115,44 @@ pub(super) type Ordered<'a, T = ()> = Result<(Guard<'a>, Result<T, Unsaid>), Err
 #[inline(never)]
 pub(super) fn is_any_captured<'a>(mut guard: Guard<'a>, stream: Stream) -> Ordered<'a, bool> {
     let (mut gone, mut uncaptured): (Vec<Stream>, Vec<Stream>) = (Vec::new(), Vec::new());
+    let mut learnt: Vec<(Lane, Stream, Context)> = Vec::new();
+    let mut unknown: Vec<(Lane, Stream)> = Vec::new();
     let streams = guard.live_streams(stream).and_then(|streams| {
         gone.try_reserve(streams.len())?;
         uncaptured.try_reserve(streams.len())?;
+        learnt.try_reserve(streams.len())?;
+        unknown.try_reserve(streams.len())?;
         Ok(streams)
     });
     let streams = match streams {
         Ok(streams) => streams,
         Err(exhausted) => return Ok((guard, Err(exhausted.into()))),
     };
+    // Of a stream that was captured nothing could be recorded or asked; this may be the last time that it surely lives.
+    let queues = streams.iter().filter_map(|&stream| Some((guard.arena.queue_of(stream)?, stream)));
+    unknown.extend(queues.filter(|&(lane, stream)| guard.events.is_unknown(lane, stream)));
     let life = guard.arena.life();
     let result;
     (guard, result) = guard.ordering(|order| {
         for stream in streams {
             match order.capture_of(handle(stream))? {
                 Capture::Active => return Ok(true),
-                Capture::None => uncaptured.push(stream),
+                Capture::None => {
+                    if let Some(&(lane, _)) = unknown.iter().find(|&&(_, other)| other == stream) {
+                        // What fails is asked for again another time.
+                        let Ok(context) = order.context_of(handle(stream)) else { continue };
+                        learnt.push((lane, stream, context));
+                    }
+                    uncaptured.push(stream);
+                }
                 Capture::NoStream => gone.push(stream),
             }
         }
         Ok(false)
     });
     if guard.arena.life() == life {
+        let Pool { arena, events, .. } = &mut *guard;
+        learnt.into_iter().for_each(|(lane, stream, context)| events.learn(arena, lane, stream, context));
         uncaptured.into_iter().for_each(|stream| guard.events.note_uncaptured(stream));
         gone.into_iter().for_each(|stream| drop_destroyed(&mut guard, stream));
     }

@@ -202,3 +202,102 @@ fn a_request_that_needs_more_granules_waits_for_nothing_behind_the_free() {
         judged
     });
 }
+
+/// Free and used memory in random order, on three streams: a request no larger than the longest run of what was freed
+/// before the receive is served, and waits for nothing behind the receive, whatever was freed there.
+#[test]
+fn what_was_freed_before_the_receive_serves_in_random_layouts() {
+    const LIMIT: u64 = 256;
+    let seeds = if cfg!(debug_assertions) { 60 } else { 300u64 };
+    let kinds = (0..seeds).flat_map(|seed| BACKENDS.map(|backend| (seed, backend)));
+    let kinds = kinds.map(|kind| (format!("{kind:?} (seed, backend)"), kind));
+    let test = "age::what_was_freed_before_the_receive_serves_in_random_layouts";
+    variants(test, kinds, |gpu, (seed, (backend, unit))| {
+        gpu.enter(0);
+        let mut random = Random::new(seed);
+        let pool = fixed_pool(backend, LIMIT * unit);
+        let streams = [(); 3].map(|()| gpu.stream(false));
+        let [comm, compute, third] = streams;
+        let mut live: Vec<u64> = streams.iter().map(|&stream| pool.get_on(unit, stream)).collect();
+        let held: &[u64] = if random.one_in(2) { &[comm, third] } else { &[] };
+        held.iter().for_each(|&stream| gpu.hold(stream));
+        let (most, mut left, mut chunks) = (1 + random.below(40), LIMIT - 3, Vec::new());
+        while left != 0 {
+            let (units, stream) = ((1 + random.below(most)).min(left), streams[random.index(3)]);
+            chunks.push((pool.get_on(units * unit, stream), units * unit, stream));
+            left -= units;
+        }
+        random.shuffle(&mut chunks);
+        let (before, behind) = chunks.split_at(chunks.len() * 2 / 5);
+        for &(chunk, bytes, own) in before {
+            gpu.fill(own, chunk, bytes, 1);
+            let used_on = streams[random.index(3)];
+            gpu.order(own, used_on);
+            gpu.expect(used_on, chunk, bytes, 1);
+            match random.below(3) {
+                0 => pool.put_on(chunk, used_on),
+                _ if used_on == own => pool.put(chunk),
+                _ => {
+                    assert_eq!(pool.record(chunk, used_on), BFC_OK, "{}", last_error());
+                    pool.put_on(chunk, own);
+                }
+            }
+        }
+        let receive = Receive::post(gpu, comm);
+        for &(chunk, bytes, own) in behind {
+            if random.one_in(3) {
+                live.push(chunk);
+                continue;
+            }
+            gpu.fill(comm, chunk, bytes, 2);
+            if own != comm {
+                assert_eq!(pool.record(chunk, comm), BFC_OK, "{}", last_error());
+            }
+            pool.put_on(chunk, own);
+        }
+        let mut free: Vec<(u64, u64)> =
+            before.iter().map(|&(chunk, bytes, _)| (chunk, chunk + bytes)).collect();
+        let request = REQUESTS[random.index(3)];
+        let mut served = Vec::new();
+        for _ in 0..6 {
+            let longest = longest_run(&mut free);
+            let bytes = if random.one_in(2) { longest } else { random.below(longest / unit + 1) * unit };
+            if bytes == 0 {
+                continue;
+            }
+            let chunk = request.make(&pool, bytes, compute)?;
+            if receive.is_forced() {
+                return Err(format!("deadlock: a request of {bytes} bytes has waited in the host"));
+            }
+            gpu.fill(compute, chunk, bytes, 3);
+            let rest = |&(from, to): &(u64, u64)| [(from, to.min(chunk)), (from.max(chunk + bytes), to)];
+            free = free.iter().flat_map(rest).filter(|(from, to)| from < to).collect();
+            served.push((chunk, bytes));
+        }
+        receive.send(gpu, compute);
+        // The streams wait for each other, again and again.
+        while held.iter().map(|&stream| gpu.step(stream, u64::MAX)).sum::<u64>() != 0 {}
+        let is_sent = receive.is_sent();
+        receive.deliver(gpu);
+        gpu.sim.release_all();
+        served.iter().for_each(|&(chunk, bytes)| gpu.expect(compute, chunk, bytes, 3));
+        let mismatches = gpu.sim.mismatches();
+        served.into_iter().map(|(chunk, _)| chunk).chain(live).for_each(|chunk| pool.put(chunk));
+        pool.check();
+        first_of([
+            (!is_sent, "deadlock: the send was put behind the receive"),
+            (mismatches != 0, "wrong data"),
+        ])
+    });
+}
+
+/// Of ranges, which are sorted, the most bytes that touch.
+fn longest_run(ranges: &mut [(u64, u64)]) -> u64 {
+    ranges.sort_unstable();
+    let (mut longest, mut run) = (0, (0, 0));
+    for &(from, to) in ranges.iter() {
+        run = if from == run.1 { (run.0, to) } else { (from, to) };
+        longest = longest.max(run.1 - run.0);
+    }
+    longest
+}

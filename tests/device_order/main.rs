@@ -1,5 +1,5 @@
 //! Order of device work on the simulated driver (a simulation, and no device): programs in which an event that covers
-//! too much, an event of the wrong context, an event that two threads use, or a destroyed stream does harm.
+//! too much, an event of the wrong context, an event that two threads use, or what is left of a stream does harm.
 //!
 //! Each test runs all variants of its program and reports every one that fails.
 
@@ -8,6 +8,7 @@ mod age;
 mod common;
 mod contexts;
 mod destroyed;
+mod lasting;
 mod late;
 mod shared_events;
 

@@ -29,7 +29,8 @@ pub(super) struct Marker {
 pub(super) enum Kind {
     /// Recorded at the free of its point. It may be dropped once no free chunk has that point any more.
     Exact,
-    /// The same, of a chunk that waits for recorded uses besides and is in no list: it is kept until it is done.
+    /// The same, of a chunk that waits for recorded uses besides and is in no list: it is kept until it is done, or until
+    /// there are more of them than such chunks.
     Kept,
     /// Recorded when the program said that the stream is about to end, with all its work queued: it stands for every
     /// free there that has no event, and there is nothing later.
@@ -143,13 +144,22 @@ impl Events {
         let mut same = markers.range(first..).take_while(|marker| marker.point == work.point);
         let is_late = mutation::is("late-event");
         let exact = same.find(|marker| marker.kind != Kind::Late || is_late);
-        exact.or_else(|| markers.back().filter(|marker| marker.kind == Kind::Last || is_late)).copied()
+        // What is older is left of another stream, whose queue had this place.
+        let stands_for_it =
+            |marker: &&Marker| marker.point >= work.point && (marker.kind == Kind::Last || is_late);
+        exact.or_else(|| markers.back().filter(stands_for_it)).copied()
     }
 
     /// Whether the newest work of a queue has an event.
     pub(super) fn covers(&self, work: Work) -> bool {
         let newest = self.queues.get(work.lane.index()).and_then(|queue| queue.markers.back());
         newest.is_some_and(|marker| marker.point >= work.point)
+    }
+
+    /// Whether a stream was captured when it was last asked, and nothing is known of its queue's context.
+    pub(super) fn is_unknown(&self, lane: Lane, stream: Stream) -> bool {
+        let queue = self.queues.get(lane.index());
+        queue.is_some_and(|queue| queue.stream == stream && queue.was_captured && queue.context.is_none())
     }
 
     /// The streams that were captured when they were last asked.
@@ -196,9 +206,14 @@ impl Events {
         }
         let newest = queue.markers.back().map(|marker| marker.point);
         let mut needed = arena.points_waited_for(lane).peekable();
+        let kept = queue.markers.iter().filter(|marker| marker.kind == Kind::Kept).count();
+        let waiting = arena.points_with_uses(lane, kept.saturating_sub(Queue::FEW));
         queue.markers.retain(|marker| {
             while needed.next_if(|&point| point < marker.point).is_some() {}
-            let stays = matches!(marker.kind, Kind::Kept | Kind::Last)
+            let is_kept =
+                || waiting.as_ref().is_none_or(|points| points.binary_search(&marker.point).is_ok());
+            let stays = marker.kind == Kind::Last
+                || marker.kind == Kind::Kept && is_kept()
                 || needed.peek() == Some(&marker.point)
                 || newest == Some(marker.point);
             if !stays && !held.contains(marker.event) {

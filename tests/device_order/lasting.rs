@@ -1,0 +1,148 @@
+//! What is left of streams that have ended, or were captured, and of frees that nothing waits for any more: no request waits
+//! for it in another's place, fails for it, or keeps events of it.
+
+use crate::common::gpu::{BACKENDS, PER_THREAD};
+use crate::common::receive::Receive;
+use crate::common::*;
+use crate::{Request, first_of, fixed_pool, variants};
+use std::sync::mpsc;
+
+/// A thread's default stream has the place in the library that was a forgotten stream's. What another thread frees there has
+/// no event, and the forgotten stream's last one does not stand for it: a request that trusted it would find nothing behind
+/// it, and wait for the whole context.
+#[test]
+fn the_last_event_of_a_forgotten_stream_is_of_no_other() {
+    let kinds = BACKENDS.map(|backend| (format!("backend {}", backend.0), backend));
+    let test = "lasting::the_last_event_of_a_forgotten_stream_is_of_no_other";
+    variants(test, kinds, |gpu, (backend, unit)| {
+        let (context, bytes) = (gpu.enter(0), 100 * unit);
+        let pool = fixed_pool(backend, 228 * unit);
+        let [old, compute, comm] = [(); 3].map(|()| gpu.stream(false));
+        let known = pool.get_on(unit, compute);
+        let sent = pool.get_on(bytes, comm);
+        gpu.hold(old);
+        let chunk = pool.get_on(bytes, old);
+        gpu.fill(old, chunk, bytes, 1);
+        pool.put_on(chunk, old);
+        pool.forget(old);
+        // Behind the events of what it has left.
+        let chunk = pool.get_on(110 * unit, compute);
+        gpu.sim.release_all();
+        pool.put_on(chunk, compute);
+        pool.synchronized(compute);
+        let ((tell, told), (give, given)) = (mpsc::channel::<()>(), mpsc::channel());
+        let shared = &pool;
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                gpu.set_current(context);
+                let chunk = shared.get_on(bytes, PER_THREAD);
+                gpu.hold(PER_THREAD);
+                gpu.fill(PER_THREAD, chunk, bytes, 1);
+                give.send(chunk).expect("the first thread waits for it");
+                // The stream lives as long as its thread.
+                let _ = told.recv();
+            });
+            pool.put(given.recv().expect("the thread sends it"));
+            gpu.hold(comm);
+            gpu.fill(comm, sent, bytes, 1);
+            pool.put_on(sent, comm);
+            let receive = Receive::post(gpu, comm);
+            let got = Request::Async.make(&pool, bytes, compute);
+            let is_forced = receive.is_forced();
+            receive.send(gpu, compute);
+            gpu.step(comm, u64::MAX);
+            let is_sent = receive.is_sent();
+            receive.deliver(gpu);
+            gpu.sim.release_all();
+            drop(tell);
+            pool.put_on(known, compute);
+            pool.put_on(got?, compute);
+            pool.check();
+            first_of([
+                (is_forced, "deadlock: the request has waited in the host for the receive"),
+                (!is_sent, "deadlock: the send was put behind the receive"),
+            ])
+        })
+    });
+}
+
+/// Of a stream that is captured the library neither records an event nor asks for its context. Once the capture is over, a
+/// synchronization makes what was freed there reusable, though the program does not name the stream again.
+#[test]
+fn what_was_freed_in_a_capture_is_not_lost() {
+    let kinds = BACKENDS.map(|backend| (format!("backend {}", backend.0), backend));
+    variants("lasting::what_was_freed_in_a_capture_is_not_lost", kinds, |gpu, (backend, unit)| {
+        gpu.enter(0);
+        let (pool, bytes) = (fixed_pool(backend, 128 * unit), 100 * unit);
+        let [captured, compute] = [(); 2].map(|()| gpu.stream(false));
+        let known = pool.get_on(unit, compute);
+        let chunk = pool.get_on(bytes, captured);
+        gpu.fill(captured, chunk, bytes, 1);
+        gpu.begin_capture(captured);
+        pool.put_on(chunk, captured);
+        gpu.destroy_graph(gpu.end_capture(captured));
+        let address = Request::Async.make(&pool, bytes, compute)?;
+        [known, address].into_iter().for_each(|address| pool.put(address));
+        pool.check();
+        Ok(())
+    });
+}
+
+/// What a round of a steady state does with its memory.
+#[derive(Clone, Copy, Debug)]
+enum Round {
+    InOrder,
+    /// Recorded on the next stream.
+    Recorded,
+    /// Freed on the next stream.
+    Elsewhere,
+    /// Two: one freed on the other's stream, the other recorded there.
+    Exchanged,
+}
+
+/// While no work is done at all, the library has a limited number of events and of bytes of metadata.
+#[test]
+fn events_and_metadata_are_bounded() {
+    const ROUNDS: u64 = if cfg!(debug_assertions) { 1000 } else { 4000 };
+    let rounds = [Round::InOrder, Round::Recorded, Round::Elsewhere, Round::Exchanged];
+    let kinds = rounds.into_iter().flat_map(|round| [2, 8].map(|streams| (round, streams)));
+    let kinds = kinds.flat_map(|(round, streams)| BACKENDS.map(|backend| (round, streams, backend)));
+    let kinds = kinds.map(|kind| (format!("{kind:?} (round, streams, backend)"), kind));
+    let test = "lasting::events_and_metadata_are_bounded";
+    variants(test, kinds, |gpu, (round, streams, (backend, unit))| {
+        gpu.enter(0);
+        let pool = fixed_pool(backend, 1024 * unit);
+        let streams: Vec<u64> = (0..streams).map(|_| gpu.stream(false)).collect();
+        streams.iter().for_each(|&stream| gpu.hold(stream));
+        let mut random = Random::new(5);
+        let (mut most, mut least) = ((0, 0), None);
+        for number in 0..ROUNDS {
+            let at = random.index(streams.len());
+            let (own, other) = (streams[at], streams[(at + 1) % streams.len()]);
+            let address = Request::Async.make(&pool, random.between(1, 200) * unit, own)?;
+            match round {
+                Round::InOrder => pool.put_on(address, own),
+                Round::Elsewhere => pool.put_on(address, other),
+                Round::Recorded | Round::Exchanged => {
+                    if matches!(round, Round::Exchanged) {
+                        pool.put_on(Request::Async.make(&pool, random.between(1, 200) * unit, other)?, own);
+                    }
+                    assert_eq!(pool.record(address, other), BFC_OK, "{}", last_error());
+                    pool.put_on(address, own);
+                }
+            }
+            let events = gpu.sim.calls("cuEventCreate") - gpu.sim.calls("cuEventDestroy_v2");
+            most = (events, pool.stats().metadata_bytes);
+            if number == ROUNDS / 2 {
+                least = Some(most);
+            }
+        }
+        gpu.sim.release_all();
+        pool.check();
+        let (events, bytes) = least.expect("more than one round");
+        first_of([
+            (most.0 > events + events / 2 + 32, "the number of events grows"),
+            (most.1 > bytes + bytes / 2, "the metadata grows"),
+        ])
+    });
+}
