@@ -240,7 +240,9 @@ impl Events {
         let Some(queue) = self.queues.get_mut(lane.index()) else { return };
         let before = queue.markers.len();
         queue.markers.retain(|marker| marker.event != event);
-        if is_spare && queue.markers.len() != before {
+        if !is_spare {
+            self.held.lose(event);
+        } else if queue.markers.len() != before {
             self.recycle(event);
         }
     }
@@ -283,13 +285,13 @@ impl Events {
         if mutation::is("shared-event") {
             return;
         }
-        self.held.remove(event);
+        let is_lost = self.held.remove(event);
         let is_listed = self.queues.get(work.lane.index()).is_some_and(|queue| {
             let first = queue.markers.partition_point(|marker| marker.point < work.point);
             let same = queue.markers.range(first..).take_while(|marker| marker.point == work.point);
             same.into_iter().any(|marker| marker.event == event)
         });
-        if !is_listed {
+        if !is_listed && !is_lost {
             self.recycle(event);
         }
     }

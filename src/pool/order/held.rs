@@ -5,9 +5,17 @@ use crate::sys::HostMemoryExhausted;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// How many threads hold each event. A request that asks about hundreds of streams holds as many, so it is a table.
+/// What is known of the events that threads hold. A request that asks about hundreds of streams holds as many, so it is a
+/// table.
 #[derive(Default)]
-pub(super) struct Held(HashMap<u64, u32, BuildHasherDefault<HandleHasher>>);
+pub(super) struct Held(HashMap<u64, Hold, BuildHasherDefault<HandleHasher>>);
+
+#[derive(Default)]
+struct Hold {
+    threads: u32,
+    /// The event has ended with its context.
+    is_lost: bool,
+}
 
 impl Held {
     /// One more thread holds each of these.
@@ -16,17 +24,25 @@ impl Held {
         events: impl Iterator<Item = Event> + Clone,
     ) -> Result<(), HostMemoryExhausted> {
         self.0.try_reserve(events.clone().count()).map_err(|_| HostMemoryExhausted)?;
-        events.for_each(|event| *self.0.entry(event.handle).or_insert(0) += 1);
+        events.for_each(|event| self.0.entry(event.handle).or_default().threads += 1);
         Ok(())
     }
 
-    /// A thread lets go of an event.
-    pub(super) fn remove(&mut self, event: Event) {
-        if let Some(count) = self.0.get_mut(&event.handle) {
-            *count -= 1;
-            if *count == 0 {
-                self.0.remove(&event.handle);
-            }
+    /// A thread lets go of an event. Returns whether the event was lost meanwhile.
+    pub(super) fn remove(&mut self, event: Event) -> bool {
+        let Some(hold) = self.0.get_mut(&event.handle) else { return false };
+        hold.threads -= 1;
+        let is_lost = hold.is_lost;
+        if hold.threads == 0 {
+            self.0.remove(&event.handle);
+        }
+        is_lost
+    }
+
+    /// An event has ended with its context: threads that still hold it must not hand it on.
+    pub(super) fn lose(&mut self, event: Event) {
+        if let Some(hold) = self.0.get_mut(&event.handle) {
+            hold.is_lost = true;
         }
     }
 
@@ -53,5 +69,29 @@ impl Hasher for HandleHasher {
 
     fn finish(&self) -> u64 {
         self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Held;
+    use crate::backend::order::{Context, Event};
+
+    /// The last thread that lets go of an event is told that it was lost while another one held it.
+    #[test]
+    fn an_event_that_was_lost_stays_so_for_all_who_hold_it() {
+        let [lost, whole] = [1, 2].map(|handle| Event { handle, context: Context::OWN });
+        let mut held = Held::default();
+        for _ in 0..2 {
+            held.add([lost, whole].into_iter()).unwrap();
+        }
+        assert!(!held.remove(lost), "nobody knows yet");
+        held.lose(lost);
+        assert!(held.contains(lost) && held.remove(lost) && !held.contains(lost));
+        assert!(!held.remove(whole) && held.contains(whole));
+        assert!(!held.remove(whole) && !held.contains(whole));
+        // Its handle may come again.
+        held.add([lost].into_iter()).unwrap();
+        assert!(!held.remove(lost));
     }
 }
