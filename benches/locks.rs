@@ -8,6 +8,9 @@
 
 // Parts of the included files are for the library only.
 #[allow(dead_code, missing_docs)]
+#[path = "../src/sys/clock.rs"]
+mod clock;
+#[allow(dead_code, missing_docs)]
 #[path = "../src/sys/futex.rs"]
 mod futex;
 #[allow(dead_code, missing_docs)]
