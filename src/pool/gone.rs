@@ -50,11 +50,16 @@ pub(super) fn look(mut guard: Guard<'_>, told: bool) -> Guard<'_> {
 }
 
 /// Behind a call of the backend: forgets everything if it is gone. Who waits for memory looks again.
-pub(super) fn forget_if_over(mut guard: Guard<'_>) -> Guard<'_> {
+#[inline]
+pub(super) fn forget_if_over(guard: Guard<'_>) -> Guard<'_> {
     let over = guard.has_pool() && !guard.is_lost() && !guard.forgotten && guard.is_over();
-    if !over {
-        return guard;
-    }
+    if over { forget(guard) } else { guard }
+}
+
+/// Out of line, because its frame is large and every call of the backend would have it.
+#[cold]
+#[inline(never)]
+fn forget(mut guard: Guard<'_>) -> Guard<'_> {
     guard.forgotten = true;
     let (device, live) = (guard.device, guard.arena.counters().live());
     let gone = guard.arena.forget_all();

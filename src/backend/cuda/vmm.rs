@@ -87,19 +87,31 @@ impl CudaVmm {
         for_rdma: bool,
         mut notices: Notices,
     ) -> Result<&'static Self, Error> {
-        let made = Handles::new((range.bytes / range.granule) as usize, for_rdma).and_then(|handles| {
-            let access = Access::of(&cuda, &mut notices)?;
-            let pending = notices.take();
-            let mapped = SpinMutex::new(Mapped { handles, access, notices: Notices::default() });
-            try_box(CudaVmm { cuda, range, mapped }).inspect(|_| pending.log(&cuda))
-        });
-        match made {
-            Ok(made) => Ok(Box::leak(made)),
+        match Self::make(cuda, range, for_rdma, &mut notices) {
+            Ok(mut made) => {
+                // Here, where nothing of what was made is in a frame.
+                made.mapped.get_mut().access.log(made.cuda.ordinal);
+                notices.log(&made.cuda);
+                Ok(Box::leak(made))
+            }
             Err(exhausted) => {
                 let _ = inside(&cuda, |driver| free_range(driver, range));
                 Err(exhausted.into())
             }
         }
+    }
+
+    #[inline(never)]
+    fn make(
+        cuda: Cuda,
+        range: Range,
+        for_rdma: bool,
+        notices: &mut Notices,
+    ) -> Result<Box<Self>, HostMemoryExhausted> {
+        let handles = Handles::new((range.bytes / range.granule) as usize, for_rdma)?;
+        let access = Access::of(&cuda, notices)?;
+        let mapped = SpinMutex::new(Mapped { handles, access, notices: Notices::default() });
+        try_box(CudaVmm { cuda, range, mapped })
     }
 
     /// Locks what is mapped, and afterwards logs what the driver refused meanwhile.
@@ -302,6 +314,8 @@ impl Granules for CudaVmm {
     }
 
     fn map(&self, span: Span) -> Result<(), Error> {
+        // Here, and not as each is created: fewer frames lie above those of the C library's allocator.
+        self.mapped.lock().handles.reserve(self.range.numbers(span).len())?;
         let granule = self.range.granule;
         let next = |driver: Driver, mapped: &mut Mapped| {
             create(&self.cuda, granule, driver, &mut mapped.handles, &mut mapped.notices)

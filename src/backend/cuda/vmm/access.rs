@@ -28,6 +28,8 @@ use std::fmt;
 pub(super) struct Access {
     /// The own device comes first.
     devices: Vec<CUmemAccessDesc>,
+    /// Whether the driver has others, with access or not.
+    has_others: bool,
 }
 
 impl Access {
@@ -51,11 +53,15 @@ impl Access {
                 Err(failure) => notices.add(Notice::Unanswered { ordinal, failure }),
             }
         }
-        if count > 1 {
-            let peers = Peers(&devices[1..]);
+        Ok(Self { devices, has_others: count > 1 })
+    }
+
+    /// Logs which devices they are.
+    pub(super) fn log(&self, own: u8) {
+        if self.has_others {
+            let peers = Peers(&self.devices[1..]);
             log::emit(Level::Info, format_args!("device {own}: devices with access to its memory: {peers}"));
         }
-        Ok(Self { devices })
     }
 
     /// Gives the devices access to a span that is mapped; it fails if the own device does not get it.

@@ -69,12 +69,14 @@ impl Handles {
         (self.kept, self.unwanted) = (Vec::new(), Vec::new());
     }
 
-    /// Makes room for one more, in all lists.
-    fn reserve(&mut self) -> Result<(), HostMemoryExhausted> {
-        if !self.vacant.is_empty() {
+    /// Makes room for so many more, in all lists.
+    #[inline(never)]
+    pub(super) fn reserve(&mut self, count: usize) -> Result<(), HostMemoryExhausted> {
+        let there = self.vacant.len() + self.unwanted.len();
+        if there >= count {
             return Ok(());
         }
-        let more = (self.handles.len() / 4).max(64);
+        let more = (self.handles.len() / 4).max(64).max(count - there);
         self.handles.try_reserve_exact(more)?;
         self.vacant.try_reserve_exact(self.handles.len() + more)?;
         self.unwanted.try_reserve_exact(self.handles.len() + more)?;
@@ -111,7 +113,7 @@ pub(super) fn create(
     }
     // A handle that cannot be noted is not asked for: the driver's error is the one that fits.
     let exhausted = Failure::Refused { call: "cuMemCreate", code: CUDA_ERROR_OUT_OF_MEMORY };
-    handles.reserve().map_err(|_| exhausted)?;
+    handles.reserve(1).map_err(|_| exhausted)?;
     let ordinal = cuda.ordinal.into();
     let handle = match calls::create(driver, granule, ordinal, handles.for_rdma) {
         Err(failure) if handles.for_rdma && handles.is_empty() && is_flag_refused(failure) => {
