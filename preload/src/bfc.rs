@@ -178,21 +178,19 @@ pub(crate) fn owner(address: u64) -> Option<i32> {
     (status == OK).then_some(device)
 }
 
-/// This thread's last failure, in libbfc's words.
-pub(crate) struct Words([u8; 512]);
+/// The longest message that is taken over.
+pub(crate) const MESSAGE: usize = 512;
 
-impl Words {
-    pub(crate) fn last() -> Self {
-        let mut words = [0; 512];
-        // SAFETY: the buffer is as long as it says.
-        unsafe { bfc_last_error(words.as_mut_ptr().cast(), words.len()) };
-        Words(words)
-    }
-}
+/// This thread's last failure, as libbfc has it.
+pub(crate) struct LastError;
 
-impl std::fmt::Display for Words {
+impl std::fmt::Display for LastError {
+    #[inline(never)]
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let text = std::ffi::CStr::from_bytes_until_nul(&self.0).ok().and_then(|text| text.to_str().ok());
+        let mut message = [0_u8; MESSAGE];
+        // SAFETY: the buffer is as long as it says.
+        unsafe { bfc_last_error(message.as_mut_ptr().cast(), message.len()) };
+        let text = std::ffi::CStr::from_bytes_until_nul(&message).ok().and_then(|text| text.to_str().ok());
         f.write_str(text.unwrap_or_default())
     }
 }

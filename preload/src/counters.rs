@@ -145,7 +145,7 @@ impl Display for Counters {
         writeln!(f, "  served       {served} allocations, {freed} frees")?;
         writeln!(
             f,
-            "  driver calls {saved} saved of {calls} ({:.1} %): {made} made, for {obtained} regions obtained, \
+            "  driver calls {saved} saved of {calls} ({} %): {made} made, for {obtained} regions obtained, \
              {returned} returned, {synchronizations} synchronisations",
             percent(saved, calls)
         )?;
@@ -160,7 +160,7 @@ impl Display for Counters {
         )?;
         writeln!(
             f,
-            "  waste        {} ({:.1} % of what was held) at the peak; {} live now",
+            "  waste        {} ({} % of what was held) at the peak; {} live now",
             Bytes(waste),
             percent(waste, held),
             Bytes(get(&self.requested))
@@ -168,8 +168,26 @@ impl Display for Counters {
     }
 }
 
-fn percent(part: u64, whole: u64) -> f64 {
-    100.0 * part as f64 / whole.max(1) as f64
+fn percent(part: u64, whole: u64) -> Tenths {
+    Tenths::of(100 * u128::from(part), u128::from(whole.max(1)))
+}
+
+/// A number with one decimal place. Without floating point, whose formatting needs 2 KiB of stack.
+struct Tenths(u128);
+
+impl Tenths {
+    /// A quotient, of two neighbours that are as near the even one, as floating point would be formatted.
+    fn of(number: u128, by: u128) -> Self {
+        let (tenths, rest) = (10 * number / by, 10 * number % by);
+        let is_up = 2 * rest > by || (2 * rest == by && tenths % 2 == 1);
+        Tenths(tenths + u128::from(is_up))
+    }
+}
+
+impl Display for Tenths {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.0 / 10, self.0 % 10)
+    }
 }
 
 /// A number of bytes as a person reads it.
@@ -182,7 +200,7 @@ impl Display for Bytes {
         let unit = power.checked_sub(1).and_then(|place| units.get(place as usize));
         match unit {
             None => write!(f, "{} bytes", self.0),
-            Some(unit) => write!(f, "{:.1} {unit}", self.0 as f64 / (1_u64 << (10 * power)) as f64),
+            Some(unit) => write!(f, "{} {unit}", Tenths::of(self.0.into(), 1 << (10 * power))),
         }
     }
 }

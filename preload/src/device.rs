@@ -27,17 +27,47 @@ pub unsafe extern "C" fn cuMemAlloc_v2(place: *mut CUdeviceptr, bytes: usize) ->
         Err(Refused::Pass(why)) => {
             watch::passed(why);
             // SAFETY: the caller's arguments.
-            let code = with_trim(|| unsafe { alloc(place, bytes) });
-            // SAFETY: the driver has written it.
-            unsafe { trace::passed(code, place, bytes, 0) };
-            refused::note(code, bytes, 0, Verdict::of(why))
+            let call = || unsafe { alloc(place, bytes) };
+            // SAFETY: the driver writes it.
+            unsafe { pass_on(place, bytes, 0, Verdict::of(why), call) }
         }
     }
+}
+
+/// Has the driver serve a request. Out of line, for the frames of hooks lie above those of libbfc.
+///
+/// # Safety
+/// If the call succeeds it has written `place`.
+#[cold]
+#[inline(never)]
+pub(crate) unsafe fn pass_on(
+    place: *mut CUdeviceptr,
+    bytes: usize,
+    stream: usize,
+    verdict: Verdict,
+    call: impl Fn() -> CUresult,
+) -> CUresult {
+    let code = with_trim(call);
+    // SAFETY: by this function's contract.
+    unsafe { trace::passed(code, place, bytes, stream) };
+    refused::note(code, bytes, stream, verdict)
 }
 
 /// Serves a request from the pool of the current device, if it is for the pool.
 #[inline]
 fn serve(place: *mut CUdeviceptr, bytes: usize) -> Result<u64, Refused> {
+    let (pool, stream) = pool_of(place, bytes)?;
+    let served = pool.alloc(bytes, stream);
+    if served.is_ok() {
+        watch::served(bytes);
+        report::note(pool);
+    }
+    served
+}
+
+/// The pool that is to serve a request, and in the order of which stream. Out of line, as [`pass_on`].
+#[inline(never)]
+fn pool_of(place: *mut CUdeviceptr, bytes: usize) -> Result<(Pool, Option<CUstream>), Refused> {
     if place.is_null() || !settings::pools(bytes) {
         return Err(Refused::Pass(Passed::Size));
     }
@@ -48,12 +78,7 @@ fn serve(place: *mut CUdeviceptr, bytes: usize) -> Result<u64, Refused> {
     };
     let Some(pool) = Pool::of_device(device) else { return Err(Refused::Pass(Passed::Context)) };
     let stream = if settings::serves_async() { Some(ordered::stream_of_nobody(device)?) } else { None };
-    let served = pool.alloc(bytes, stream);
-    if served.is_ok() {
-        watch::served(bytes);
-        report::note(pool);
-    }
-    served
+    Ok((pool, stream))
 }
 
 /// Calls the driver; where it has no memory the device's pool gives back what it can, and it is asked again.

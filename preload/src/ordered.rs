@@ -7,7 +7,7 @@ use cuda_sys::*;
 
 use crate::bfc;
 use crate::contexts::{self, Current, DEVICES, is_default};
-use crate::device::{take_back, with_trim, without_context};
+use crate::device::{pass_on, take_back, without_context};
 use crate::hooks::{self, real};
 use crate::pool::{self, Pool, Refused};
 use crate::refused::{self, Verdict};
@@ -69,6 +69,18 @@ fn per_thread(stream: CUstream) -> CUstream {
 }
 
 fn serve(place: *mut CUdeviceptr, bytes: usize, stream: CUstream) -> Result<u64, Refused> {
+    let pool = pool_of(place, bytes, stream)?;
+    let served = pool.alloc(bytes, Some(stream));
+    if served.is_ok() {
+        watch::served(bytes);
+        report::note(pool);
+    }
+    served
+}
+
+/// The pool that is to serve a request. Out of line, for the frame of its caller lies above those of libbfc.
+#[inline(never)]
+fn pool_of(place: *mut CUdeviceptr, bytes: usize, stream: CUstream) -> Result<Pool, Refused> {
     if place.is_null() || !settings::pools(bytes) {
         return Err(Refused::Pass(Passed::Size));
     }
@@ -82,13 +94,7 @@ fn serve(place: *mut CUdeviceptr, bytes: usize, stream: CUstream) -> Result<u64,
     if !is_of(stream, current) || !streams::note(stream) {
         return Err(Refused::Pass(Passed::Context));
     }
-    let pool = Pool::of_device(device).ok_or(Refused::Pass(Passed::Context))?;
-    let served = pool.alloc(bytes, Some(stream));
-    if served.is_ok() {
-        watch::served(bytes);
-        report::note(pool);
-    }
-    served
+    Pool::of_device(device).ok_or(Refused::Pass(Passed::Context))
 }
 
 /// Whether memory in the order of a stream is the current context's.
@@ -129,10 +135,9 @@ macro_rules! allocates {
                     }
                 }
                 // SAFETY: the caller's arguments.
-                let code = with_trim(|| unsafe { alloc(place, bytes, stream) });
-                // SAFETY: the driver has written it.
-                unsafe { trace::passed(code, place, bytes, number) };
-                refused::note(code, bytes, number, verdict)
+                let call = || unsafe { alloc(place, bytes, stream) };
+                // SAFETY: the driver writes it.
+                unsafe { pass_on(place, bytes, number, verdict, call) }
             }
         )*
     };

@@ -254,7 +254,7 @@ impl Pool {
         self.request_at(self.alignment_of(bytes), bytes, stream, flags)
     }
 
-    #[inline]
+    #[inline(never)] // Its arguments for libbfc would be in the frames of all that try several times.
     fn request_at(
         self,
         alignment: usize,

@@ -4,9 +4,10 @@ use std::fmt::{self, Display};
 
 use cuda_sys::*;
 
-use crate::bfc::Words;
+use crate::bfc::{LastError, MESSAGE};
 use crate::contexts::{self, Current};
 use crate::pool::Pool;
+use crate::text::Text;
 use crate::watch::Passed;
 use crate::{hooks, report, trace};
 
@@ -39,7 +40,7 @@ impl Verdict {
 impl Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Verdict::Pool => write!(f, "{}", Words::last()),
+            Verdict::Pool => LastError.fmt(f),
             Verdict::Driver(why) => write!(f, "the driver has no memory for it; {why}"),
         }
     }
@@ -56,16 +57,26 @@ pub(crate) fn note(code: CUresult, bytes: usize, stream: usize, verdict: Verdict
 
 #[cold]
 fn note_device(bytes: usize, stream: usize, verdict: Verdict) {
-    trace::refused(bytes, stream, &verdict);
-    if let Some(pool) = current_device().and_then(Pool::of_device) {
-        report::refused(pool, bytes, &verdict);
-    }
+    with_text(verdict, |text| {
+        trace::refused(bytes, stream, text);
+        if let Some(pool) = current_device().and_then(Pool::of_device) {
+            report::refused(pool, bytes, text);
+        }
+    });
+}
+
+/// Makes the text once, and before any lock is taken: libbfc is asked for it.
+fn with_text(verdict: Verdict, note: impl FnOnce(&str)) {
+    let mut text = Text::<MESSAGE>::new();
+    // What was cut may end within a letter.
+    let text = text.put(format_args!("{verdict}")).utf8_chunks().next();
+    note(text.map_or("", |chunk| chunk.valid()));
 }
 
 /// The same with a pool that is known.
 pub(crate) fn note_of(pool: Pool, code: CUresult, bytes: usize, verdict: Verdict) {
     if code == CUDA_ERROR_OUT_OF_MEMORY {
-        report::refused(pool, bytes, &verdict);
+        with_text(verdict, |text| report::refused(pool, bytes, text));
     }
 }
 

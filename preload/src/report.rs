@@ -17,7 +17,7 @@ use crate::mapped::{self, Descriptor};
 use crate::pool::Pool;
 use crate::process::{sign, started};
 use crate::settings;
-use crate::text::{self, Text, process};
+use crate::text::{self, process};
 use crate::{bfc, pinned, trace};
 
 const REPORT: &CStr = c"BFC_PRELOAD_REPORT";
@@ -101,7 +101,7 @@ pub(crate) fn note(pool: Pool) {
 
 /// A request was refused for want of memory, which a pool might have served.
 #[cold]
-pub(crate) fn refused(pool: Pool, bytes: usize, verdict: &dyn Display) {
+pub(crate) fn refused(pool: Pool, bytes: usize, verdict: &str) {
     if state() == OFF {
         return;
     }
@@ -116,15 +116,14 @@ pub(crate) fn refused(pool: Pool, bytes: usize, verdict: &dyn Display) {
 }
 
 /// Its length is written last: a text that was not written wholly is none.
-fn write_verdict(record: &Record, bytes: usize, verdict: &dyn Display) {
-    let text = Text::<{ counters::VERDICT + 1 }>::new(format_args!("{verdict}"));
+fn write_verdict(record: &Record, bytes: usize, verdict: &str) {
     record.verdict_length.store(0, Ordering::Release);
     record.last_refused.store(bytes as u64, Ordering::Relaxed);
-    for (place, byte) in record.verdict.iter().zip(text.bytes()) {
+    for (place, byte) in record.verdict.iter().zip(verdict.as_bytes()) {
         place.store(if *byte == b'\n' { b' ' } else { *byte }, Ordering::Relaxed);
     }
     #[allow(clippy::cast_possible_truncation)] // at most VERDICT
-    record.verdict_length.store(text.bytes().len() as u32, Ordering::Release);
+    record.verdict_length.store(verdict.len().min(counters::VERDICT) as u32, Ordering::Release);
 }
 
 /// Where a pool is in the record.
@@ -183,14 +182,27 @@ pub(crate) fn finish() {
     }
 }
 
-/// One message.
+/// One message. In host memory, because the thread that ends the process may have a small stack.
+#[cold]
+#[inline(never)]
 fn summarize(record: &Record, name: &counters::Name, counters: &Counters) {
-    let mut text = Text::<4096>::new(format_args!("libbfc: process {}, {name}\n{counters}", record.process));
+    let mut text = Summary(Vec::new());
+    // What there is no host memory for is cut.
+    let _ = write!(text, "libbfc: process {}, {name}\n{counters}", record.process);
     if counters.refused.load(Ordering::Relaxed) != 0 {
-        // It never fails: what has no room is cut.
         let _ = record.refusal().map(|refusal| write!(text, "{refusal}"));
     }
-    text::write(libc::STDERR_FILENO, text.bytes());
+    text::write(libc::STDERR_FILENO, &text.0);
+}
+
+struct Summary(Vec<u8>);
+
+impl Write for Summary {
+    fn write_str(&mut self, text: &str) -> std::fmt::Result {
+        self.0.try_reserve(text.len()).map_err(|_| std::fmt::Error)?;
+        self.0.extend_from_slice(text.as_bytes());
+        Ok(())
+    }
 }
 
 /// A program was loaded: the one that was in this process before, if any, was replaced by it.

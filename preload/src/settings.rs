@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::file_name::FileName;
-use crate::text::{self, Line};
+use crate::text::{self, Number};
 
 static READ: AtomicBool = AtomicBool::new(false);
 static FREE_SYNCHRONIZES: AtomicBool = AtomicBool::new(false);
@@ -40,7 +40,7 @@ pub(crate) fn file(name: &'static CStr) -> Option<FileName> {
     while let [first, rest @ ..] = left {
         left = match (first, rest) {
             (b'%', [b'p', rest @ ..]) => {
-                file.push(Line::new(format_args!("{}", text::process())).bytes())?;
+                file.push(Number::new().put(format_args!("{}", text::process())))?;
                 rest
             }
             (b'%', [b'%', rest @ ..]) => {

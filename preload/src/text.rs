@@ -7,7 +7,8 @@ use std::fmt::{self, Write};
 /// As much as a line may have; what is longer is cut.
 const LENGTH: usize = 1024;
 
-/// A text of less than so many bytes. The last place is that of a line's end.
+/// A text of less than so many bytes. The last place is that of a line's end. It is filled where it is: returned by value it
+/// would be in two frames at once, and threads may have small stacks.
 pub(crate) struct Text<const LENGTH: usize> {
     bytes: [u8; LENGTH],
     length: usize,
@@ -15,25 +16,32 @@ pub(crate) struct Text<const LENGTH: usize> {
 
 pub(crate) type Line = Text<LENGTH>;
 
+/// For a process's number.
+pub(crate) type Number = Text<32>;
+
 impl<const LENGTH: usize> Text<LENGTH> {
-    pub(crate) fn new(text: fmt::Arguments<'_>) -> Self {
-        let mut new = Text { bytes: [0; LENGTH], length: 0 };
-        // It never fails: what has no room is cut.
-        let _ = new.write_fmt(text);
-        new
+    pub(crate) const fn new() -> Self {
+        Text { bytes: [0; LENGTH], length: 0 }
     }
 
-    /// One line, whatever the text has in it.
-    pub(crate) fn line(text: fmt::Arguments<'_>) -> Self {
-        let mut line = Self::new(text);
-        for byte in line.bytes.iter_mut().take(line.length).filter(|byte| **byte == b'\n') {
+    /// Adds a text, and returns all there is.
+    pub(crate) fn put(&mut self, text: fmt::Arguments<'_>) -> &[u8] {
+        // It never fails: what has no room is cut.
+        let _ = self.write_fmt(text);
+        self.bytes()
+    }
+
+    /// The same as one line, whatever the text has in it.
+    pub(crate) fn put_line(&mut self, text: fmt::Arguments<'_>) -> &[u8] {
+        self.put(text);
+        for byte in self.bytes.iter_mut().take(self.length).filter(|byte| **byte == b'\n') {
             *byte = b' ';
         }
-        if let Some(place) = line.bytes.get_mut(line.length) {
+        if let Some(place) = self.bytes.get_mut(self.length) {
             *place = b'\n';
-            line.length += 1;
+            self.length += 1;
         }
-        line
+        self.bytes()
     }
 
     /// Adds bytes; those that have no room are cut.
@@ -74,17 +82,20 @@ pub(crate) fn write(file: c_int, mut bytes: &[u8]) {
 }
 
 /// Appends a line to a file, or to standard error if it is called `-`.
-pub(crate) fn append(path: &CStr, line: fmt::Arguments<'_>) {
-    let line = Line::line(line);
+#[cold]
+#[inline(never)]
+pub(crate) fn append(path: &CStr, text: fmt::Arguments<'_>) {
+    let mut line = Line::new();
+    let line = line.put_line(text);
     if path == c"-" {
-        write(libc::STDERR_FILENO, line.bytes());
+        write(libc::STDERR_FILENO, line);
         return;
     }
     let flags = libc::O_WRONLY | libc::O_APPEND | libc::O_CREAT | libc::O_CLOEXEC;
     // SAFETY: the path is NUL-terminated.
     let file = unsafe { libc::open(path.as_ptr(), flags, 0o644 as libc::c_uint) };
     if file >= 0 {
-        write(file, line.bytes());
+        write(file, line);
         // SAFETY: opened above, and nobody else has it.
         unsafe { libc::close(file) };
     }

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::ffi::{CStr, c_int};
-use std::fmt::{self, Display};
+use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicI32, AtomicU8, AtomicU64, Ordering};
 
@@ -17,7 +17,7 @@ use crate::lock::Owned;
 use crate::mapped::Mapped;
 use crate::process::{boot, namespace, started};
 use crate::settings;
-use crate::text::{self, Line, process};
+use crate::text::{self, Line, Number, process};
 
 const TRACE: &CStr = c"BFC_PRELOAD_TRACE";
 
@@ -154,7 +154,7 @@ pub(crate) fn allocated(address: u64, bytes: usize, stream: usize) {
 
 /// A request was refused for want of memory.
 #[cold]
-pub(crate) fn refused(bytes: usize, stream: usize, verdict: &dyn Display) {
+pub(crate) fn refused(bytes: usize, stream: usize, verdict: &str) {
     if is_on() {
         event(|recorder| recorder.write(format_args!("! {bytes} {stream} # {verdict}")));
     } else {
@@ -276,7 +276,7 @@ impl Recorder {
     }
 
     fn write(&mut self, line: fmt::Arguments<'_>) -> Option<()> {
-        match self.file.append(Line::line(line).bytes(), LAST_LINE) {
+        match self.append(line, LAST_LINE) {
             Ok(()) => Some(()),
             Err(error) => {
                 self.stop(format_args!("{}", io::Error::from_raw_os_error(error)));
@@ -285,12 +285,21 @@ impl Recorder {
         }
     }
 
+    /// In a frame of its own, so that the text is in none of those that write another one.
+    #[inline(never)]
+    fn append(&mut self, text: fmt::Arguments<'_>, spare: usize) -> Result<(), c_int> {
+        let mut line = Line::new();
+        self.file.append(line.put_line(text), spare)
+    }
+
     /// Ends the trace here, with this event, and tells the user why.
+    #[cold]
+    #[inline(never)]
     fn stop(&mut self, why: fmt::Arguments<'_>) {
         STATE.store(STOPPED, Ordering::Relaxed);
         note_lost();
         // There is room for it.
-        let _ = self.file.append(Line::line(format_args!("%incomplete {why}")).bytes(), 0);
+        let _ = self.append(format_args!("%incomplete {why}"), 0);
         text::complain(format_args!(
             "the trace {} cannot grow and ends here: {why}; the program goes on without it",
             self.file.path
@@ -318,7 +327,7 @@ fn create(path: FileName) -> Option<Mapped> {
 fn own_name(path: &FileName, program: u32) -> Option<FileName> {
     match program {
         0 => path.with(b""),
-        1 => path.with(Line::new(format_args!(".{}", process())).bytes()),
-        _ => path.with(Line::new(format_args!(".{}.{program}", process())).bytes()),
+        1 => path.with(Number::new().put(format_args!(".{}", process()))),
+        _ => path.with(Number::new().put(format_args!(".{}.{program}", process()))),
     }
 }

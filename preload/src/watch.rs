@@ -93,11 +93,18 @@ pub(crate) fn called(hook: &Hook) {
 pub(crate) fn served(bytes: usize) {
     static SERVED: AtomicBool = AtomicBool::new(false);
     if is_first(&SERVED) {
-        say(format_args!("served {bytes}"));
+        say_served(bytes);
     }
 }
 
 #[cold]
+#[inline(never)]
+fn say_served(bytes: usize) {
+    say(format_args!("served {bytes}"));
+}
+
+#[cold]
+#[inline(never)]
 pub(crate) fn passed(why: Passed) {
     static FLAGS: [AtomicBool; 6] = [const { AtomicBool::new(false) }; 6];
     if !FLAGS.get(why as usize).is_some_and(is_first) {
@@ -109,7 +116,7 @@ pub(crate) fn passed(why: Passed) {
         Passed::NoContext => say(format_args!("passed no-context")),
         Passed::Capture => say(format_args!("passed capture")),
         Passed::Full => say(format_args!("passed full")),
-        Passed::Pool => say(format_args!("passed pool {}", crate::bfc::Words::last())),
+        Passed::Pool => say(format_args!("passed pool {}", crate::bfc::LastError)),
     }
 }
 

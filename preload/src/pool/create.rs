@@ -12,6 +12,8 @@ use crate::watch::Passed;
 use crate::{bfc, hooks, settings};
 
 impl Pool {
+    #[cold]
+    #[inline(never)]
     pub(super) fn create(self) -> Result<(), Refused> {
         // Its own hooks create it, and it ends only with its device's context.
         if self.ordinal == bfc::PINNED {
@@ -33,6 +35,7 @@ impl Pool {
 
     /// Creates it, unless another thread or the program itself does. Somebody else's may lack what keeps cudaFree's
     /// promise.
+    #[inline(always)] // Two callers, and one frame instead of two above what libbfc needs.
     pub(crate) fn create_as(self, options: &bfc::Options) -> Result<(), Refused> {
         let origin = &self.state.origin;
         let before = origin.load(Ordering::Acquire);

@@ -12,12 +12,15 @@ struct PutOff {
     /// 0 is none.
     address: AtomicU64,
     pool: AtomicI32,
+    /// The synchronization that is under way began after it.
+    is_covered: AtomicBool,
 }
 
 const MOST: usize = 256;
 
-static PUT_OFF: [PutOff; MOST] =
-    [const { PutOff { address: AtomicU64::new(0), pool: AtomicI32::new(0) } }; MOST];
+static PUT_OFF: [PutOff; MOST] = [const {
+    PutOff { address: AtomicU64::new(0), pool: AtomicI32::new(0), is_covered: AtomicBool::new(false) }
+}; MOST];
 
 /// No address: a place that is being filled.
 const CHANGING: u64 = 1;
@@ -47,6 +50,7 @@ impl Pool {
         };
         let Some(place) = PUT_OFF.iter().find(take) else { return false };
         place.pool.store(self.ordinal, Ordering::Relaxed);
+        place.is_covered.store(false, Ordering::Relaxed);
         place.address.store(address, Ordering::Release);
         COUNT.fetch_add(1, Ordering::AcqRel);
         true
@@ -66,12 +70,11 @@ impl Pool {
             return;
         }
         // What comes while this thread waits is not covered by that.
-        let mut covered = [0; MOST];
-        for ((_, address), place) in self.put_off().zip(&mut covered) {
-            *place = address;
-        }
+        self.put_off().for_each(|(place, _)| place.is_covered.store(true, Ordering::Relaxed));
         if self.wait() == CUDA_SUCCESS {
-            for (place, address) in self.put_off().filter(|(_, address)| covered.contains(address)) {
+            for (place, address) in
+                self.put_off().filter(|(place, _)| place.is_covered.load(Ordering::Relaxed))
+            {
                 // Not to be found any more before another request may get it.
                 place.address.store(0, Ordering::Release);
                 COUNT.fetch_sub(1, Ordering::AcqRel);
