@@ -11,6 +11,7 @@
 #include "../c/check.h"
 
 #include <dlfcn.h>
+#include <link.h>
 #include <pthread.h>
 #include <stdint.h>
 
@@ -83,10 +84,67 @@ typedef void *(*find_version_function)(void *, const char *, const char *);
 typedef int (*get_function)(const char *, void **, int, uint64_t);
 typedef int (*get_function_v2)(const char *, void **, int, uint64_t, int *);
 
+/* The C library's function of a name, found in its own table of symbols: dlsym may be the interposer's. */
+typedef struct search {
+  const char *name;
+  void *found;
+} search;
+
+static uint32_t hash_of(const char *name) {
+  uint32_t hash = 5381;
+  for (; *name != '\0'; name++) hash = hash * 33 + (unsigned char)*name;
+  return hash;
+}
+
+static int look(struct dl_phdr_info *info, size_t size, void *argument) {
+  search *const wanted = (search *)argument;
+  const ElfW(Dyn) *entry = NULL;
+  const ElfW(Sym) *symbols = NULL;
+  const char *strings = NULL;
+  const uint32_t *table = NULL, *buckets, *chain;
+  const uint32_t hash = hash_of(wanted->name);
+  uint32_t at;
+  int part;
+  (void)size;
+  if (info->dlpi_name == NULL || strstr(info->dlpi_name, "/libc.so.6") == NULL) return 0;
+  for (part = 0; part < info->dlpi_phnum; part++) {
+    if (info->dlpi_phdr[part].p_type != PT_DYNAMIC) continue;
+    entry = (const ElfW(Dyn) *)(info->dlpi_addr + info->dlpi_phdr[part].p_vaddr);
+  }
+  for (; entry != NULL && entry->d_tag != DT_NULL; entry++) {
+    if (entry->d_tag == DT_SYMTAB) symbols = (const ElfW(Sym) *)entry->d_un.d_ptr;
+    if (entry->d_tag == DT_STRTAB) strings = (const char *)entry->d_un.d_ptr;
+    if (entry->d_tag == DT_GNU_HASH) table = (const uint32_t *)entry->d_un.d_ptr;
+  }
+  CHECK(symbols != NULL && strings != NULL && table != NULL);
+  /* Number of buckets, first symbol, words of the filter, its shift; the filter has words of 64 bits. */
+  buckets = table + 4 + 2 * table[2];
+  chain = buckets + table[0];
+  at = buckets[hash % table[0]];
+  for (; at != 0; at++) {
+    const uint32_t other = chain[at - table[1]];
+    if ((other | 1) == (hash | 1) && strcmp(strings + symbols[at].st_name, wanted->name) == 0) {
+      wanted->found = (void *)(info->dlpi_addr + symbols[at].st_value);
+      return 1;
+    }
+    if (other & 1) break;
+  }
+  return 0;
+}
+
 static void *next(const char *name) {
-  void *found = dlsym(RTLD_NEXT, name);
-  CHECK(found != NULL);
-  return found;
+  search wanted = {name, NULL};
+  dl_iterate_phdr(look, &wanted);
+  CHECK(wanted.found != NULL);
+  return wanted.found;
+}
+
+void *fence_open;
+void *(*fence_replace)(const char *name, void *found);
+
+/* What the caller gets for a function of the driver. */
+static void *fenced(const char *name, void *found) {
+  return fence(found != NULL && fence_replace != NULL ? fence_replace(name, found) : found);
 }
 
 int fence_hides_driver;
@@ -102,11 +160,11 @@ static int close_elsewhere(void *handle) { return ((int (*)(void *))(uintptr_t)n
 static char *error_elsewhere(void) { return ((char *(*)(void))(uintptr_t)next("dlerror"))(); }
 
 static void *find_elsewhere(void *handle, const char *name) {
-  void *found = dlsym(handle, name);
-  if (found == NULL || strncmp(name, "cu", 2) != 0) return found;
+  void *found = ((void *(*)(void *, const char *))(uintptr_t)next("dlsym"))(handle, name);
+  if (found == NULL || strncmp(name, "cu", 2) != 0 || (handle != NULL && handle == fence_open)) return found;
   if (strcmp(name, "cuGetProcAddress") == 0) return get_proc_address(1, found);
   if (strcmp(name, "cuGetProcAddress_v2") == 0) return get_proc_address(2, found);
-  return fence(found);
+  return fenced(name, found);
 }
 
 static void *find_version_elsewhere(void *handle, const char *name, const char *version) {
@@ -137,13 +195,13 @@ static get_function_v2 real_get_v2;
 
 static int get(const char *name, void **place, int version, uint64_t flags) {
   const int result = real_get(name, place, version, flags);
-  if (result == 0) *place = fence(*place);
+  if (result == 0) *place = fenced(name, *place);
   return result;
 }
 
 static int get_v2(const char *name, void **place, int version, uint64_t flags, int *status) {
   const int result = real_get_v2(name, place, version, flags, status);
-  if (result == 0) *place = fence(*place);
+  if (result == 0) *place = fenced(name, *place);
   return result;
 }
 

@@ -15,6 +15,8 @@
 
 typedef struct shared {
   size_t count;
+  /* Where the last measured call began. */
+  uintptr_t base;
   measurement list[MOST_MEASUREMENTS];
 } shared;
 
@@ -23,10 +25,16 @@ static const char *scenario_name;
 
 /* The measured stack, which fence.c reads. */
 uintptr_t painted_low, painted_high;
-static uintptr_t base;
 
-void measurements_begin(void) {
-  void *place = mmap(NULL, sizeof(shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+int measurements_begin(void) {
+  const int file = memfd_create("measurements", 0);
+  CHECK(file >= 0 && ftruncate(file, sizeof(shared)) == 0);
+  measurements_in(file);
+  return file;
+}
+
+void measurements_in(int file) {
+  void *place = mmap(NULL, sizeof(shared), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
   CHECK(place != MAP_FAILED);
   results = (shared *)place;
 }
@@ -40,7 +48,7 @@ const measurement *measurements(size_t *count) {
 __attribute__((noinline)) void paint(void) {
   const uintptr_t frame = (uintptr_t)__builtin_frame_address(0);
   volatile uint64_t *word;
-  base = frame + 2 * sizeof(void *);
+  results->base = frame + 2 * sizeof(void *);
   for (word = (volatile uint64_t *)painted_low; (uintptr_t)word < frame - OWN_FRAME; word++) *word = PATTERN;
 }
 
@@ -50,8 +58,8 @@ __attribute__((noinline)) void note_depth(const char *call) {
   measurement *entry;
   long depth;
   size_t at;
-  while ((uintptr_t)word < base && *word == PATTERN) word++;
-  depth = (long)(base - (uintptr_t)word);
+  while ((uintptr_t)word < results->base && *word == PATTERN) word++;
+  depth = (long)(results->base - (uintptr_t)word);
   for (at = 0; at < results->count; at++) {
     entry = &results->list[at];
     if (strncmp(entry->function, call, length) == 0 && entry->function[length] == '\0' &&
@@ -77,17 +85,31 @@ static void *run(void *work) {
   return NULL;
 }
 
+#define PAGE ((size_t)4096)
+
+char *painted_stack(size_t bytes) {
+  char *stack = (char *)mmap(NULL, bytes + PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  CHECK(stack != MAP_FAILED && mprotect(stack, PAGE, PROT_NONE) == 0);
+  return stack;
+}
+
+void measure_on(char *stack, size_t bytes, const char *scenario) {
+  scenario_name = scenario;
+  painted_low = (uintptr_t)stack + PAGE;
+  painted_high = painted_low + bytes;
+}
+
 void on_painted_stack(const char *scenario, size_t bytes, void (*work)(void)) {
-  const size_t page = 4096;
+  char *stack = painted_stack(bytes);
+  measure_on(stack, bytes, scenario);
+  run_on(stack, bytes, work);
+}
+
+void run_on(char *stack, size_t bytes, void (*work)(void)) {
   pthread_attr_t attributes;
   pthread_t thread;
-  char *stack = (char *)mmap(NULL, bytes + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  CHECK(stack != MAP_FAILED && mprotect(stack, page, PROT_NONE) == 0);
-  scenario_name = scenario;
-  painted_low = (uintptr_t)stack + page;
-  painted_high = painted_low + bytes;
   CHECK(pthread_attr_init(&attributes) == 0);
-  CHECK(pthread_attr_setstack(&attributes, stack + page, bytes) == 0);
+  CHECK(pthread_attr_setstack(&attributes, stack + PAGE, bytes) == 0);
   CHECK(pthread_create(&thread, &attributes, run, (void *)(uintptr_t)work) == 0);
   CHECK(pthread_join(thread, NULL) == 0);
 }

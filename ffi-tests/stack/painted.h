@@ -21,12 +21,20 @@ typedef struct measurement {
   char call[120];
 } measurement;
 
-/* Room for measurements in memory that the child processes share with the program. */
-void measurements_begin(void);
+/* Room for measurements in memory that the child processes share with the program. A program that a child executes finds it
+ * by the file that is returned. */
+int measurements_begin(void);
+void measurements_in(int file);
 const measurement *measurements(size_t *count);
 
 /* Runs `work` in a new thread with a stack of `bytes`, and measures its calls as those of `scenario`. */
 void on_painted_stack(const char *scenario, size_t bytes, void (*work)(void));
+
+/* The same in steps. The stack is shared with child processes, so that what a call that does not return has changed can be
+ * noted by the parent. */
+char *painted_stack(size_t bytes);
+void measure_on(char *stack, size_t bytes, const char *scenario);
+void run_on(char *stack, size_t bytes, void (*work)(void));
 
 /* Fills the stack below the caller's frame with the pattern, and afterwards notes how much of it `call` has changed. */
 void paint(void);
@@ -47,6 +55,12 @@ void note_depth(const char *call);
 /* The function's address for callers on the measured stack: what it calls runs on another stack. Functions with up to
  * ten arguments. Never given back. */
 void *fence(void *function);
+
+/* What stands for a function of the driver that was found by a name; NULL: it does itself. */
+extern void *(*fence_replace)(const char *name, void *found);
+
+/* A library whose functions are not behind fences, though they have the names of the driver's. */
+extern void *fence_open;
 
 /* Not 0: libcuda.so.1 cannot be opened. */
 extern int fence_hides_driver;

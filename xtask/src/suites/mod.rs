@@ -104,7 +104,7 @@ const SUITES: &[Suite] = &[
     },
     Suite {
         name: "stack",
-        about: "each function of the C ABI needs at most 4 KiB of stack, whatever it meets",
+        about: "each function of the C ABI and each hook needs at most 4 KiB of stack, whatever it meets",
         usual: true,
         run: stack::run,
     },
