@@ -11,7 +11,7 @@ use crate::error::{Error, LastError, fail, keeping_last_error};
 use crate::log::{self, Level};
 use crate::options::{Options, Resolved};
 use crate::sys::lock::HeldByThisThread;
-use crate::sys::{thread, try_box};
+use crate::sys::{thread, try_box, try_box_with};
 
 /// Says that there is an allocator already, if there is one.
 pub(crate) fn require_vacant(slot: &Slot, device: i32) -> Result<(), Error> {
@@ -39,12 +39,12 @@ pub(crate) fn create(slot: &Slot, device: i32, resolved: Resolved) -> Result<(),
     Ok(())
 }
 
-/// Out of line: until it is in its box the pool is on the stack.
+/// Out of line: where the compiler does not make the pool in its place, it is on the stack until it is in its box.
 #[inline(never)]
 fn new_pool(device: i32, resolved: Resolved) -> Result<Box<Pool>, Error> {
     let parts = Parts::new(resolved.settings.seed)?;
     let guards = if resolved.guard { Some(try_box(Guards::new()?)?) } else { None };
-    let mut pool = try_box(Pool {
+    let mut pool = try_box_with(|| Pool {
         arena: Arena::with(resolved.settings, parts),
         backend: resolved.backend,
         events: Default::default(),

@@ -191,7 +191,7 @@ fn search<'a>(mut guard: Guard<'a>, want: &Want<'_>, held_only: bool) -> Attempt
             let life = guard.arena.life();
             guard = gone::look(guard, false).check_entry()?;
             if guard.arena.life() != life {
-                tried = Tried { begun_in, ..Tried::default() };
+                tried.begin_again(None);
             }
             continue;
         };
@@ -204,7 +204,7 @@ fn search<'a>(mut guard: Guard<'a>, want: &Want<'_>, held_only: bool) -> Attempt
         tried.rounds = 0;
         if deadline.is_some_and(|deadline| deadline.remaining().is_none()) {
             // The order of work may have got further.
-            tried = Tried { begun_in, refused: tried.refused, ..Tried::default() };
+            tried.begin_again(tried.refused);
         }
     }
 }
@@ -249,6 +249,13 @@ struct Tried {
 impl Tried {
     const ROUNDS: u32 = 4;
     const MOVES: u32 = 16;
+
+    /// Nothing was tried yet, but what the backend refused. Out of line: a second one would be in the frame of the search.
+    #[inline(never)]
+    fn begin_again(&mut self, refused: Option<Refusal>) {
+        let Tried { held_only, begun_in, .. } = *self;
+        *self = Tried { held_only, begun_in, refused, ..Tried::default() };
+    }
 
     /// What was freed may merge and be collected; growth is tried again only where regions came or went.
     fn look(&mut self, guard: &Guard<'_>) {

@@ -64,6 +64,12 @@ compile_error!("libbfc supports 64-bit Linux only");
 
 /// A box, or an error where `Box::new` would abort.
 pub(crate) fn try_box<T>(value: T) -> Result<Box<T>, HostMemoryExhausted> {
+    try_box_with(|| value)
+}
+
+/// The same of a value that is made once there is memory for it, so that it can be made in its place and not on the stack.
+#[inline(always)]
+pub(crate) fn try_box_with<T>(make: impl FnOnce() -> T) -> Result<Box<T>, HostMemoryExhausted> {
     let layout = std::alloc::Layout::new::<T>();
     const { assert!(size_of::<T>() != 0) };
     // SAFETY: the layout is not of size 0.
@@ -72,7 +78,7 @@ pub(crate) fn try_box<T>(value: T) -> Result<Box<T>, HostMemoryExhausted> {
         return Err(HostMemoryExhausted);
     }
     // SAFETY: the place is new, aligned and large enough for a T.
-    unsafe { place.write(value) };
+    unsafe { place.write(make()) };
     // SAFETY: the place came from the global allocator with the layout of a T, and holds one.
     Ok(unsafe { Box::from_raw(place) })
 }
