@@ -34,8 +34,8 @@ const SCALES: [u64; 3] = [1000, 10_000, 100_000];
 /// What a row may take more than its figure says, in percent.
 const TOLERANCE: u64 = 20;
 
-/// Programs that --check tries, a number so that each machine tries the same, and its time at most.
-const CHECKED: Limits = Limits { time: Duration::from_secs(90), programs: 1500 };
+/// Programs that --check tries: so few that each machine tries all of them, however busy it is, and comes to the same end.
+const CHECKED: Limits = Limits { time: Duration::from_secs(600), programs: 400 };
 
 /// Basic blocks of a call that callgrind counts in less than a minute.
 const COUNTABLE: u64 = 500_000_000;
