@@ -134,7 +134,7 @@ const SUITES: &[Suite] = &[
     },
     Suite {
         name: "races",
-        about: "150 thousand random programs on simulated streams, and 85 thousand under the interposer",
+        about: "155 thousand random programs on simulated streams, and 85 thousand under the interposer",
         usual: false,
         run: races::run,
     },

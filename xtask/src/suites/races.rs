@@ -12,7 +12,7 @@ use crate::cargo;
 use crate::simcuda;
 
 /// Of each of the seven kinds, a quarter as many of threads at once and of the kinds with contexts, receives and captures
-/// of all modes, and an eighth of those with granules: 195 thousand in all.
+/// of all modes, and an eighth of those with granules; the list of suites says how many that are.
 const PROGRAMS: u64 = 20_000;
 
 /// How many of each kind.
