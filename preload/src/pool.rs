@@ -45,7 +45,7 @@ const LARGE: usize = 1 << 20;
 
 /// What is known of a pool beside libbfc's own books.
 pub(crate) struct State {
-    /// Whose it is: nobody's, ours, or somebody else's who created it before. A larger number is the thread that creates it.
+    /// Which it is: none, ours, or one that the program created before. A larger number is the thread that creates it.
     origin: AtomicUsize,
     pub(crate) served: AtomicU64,
     pub(crate) freed: AtomicU64,

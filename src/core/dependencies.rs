@@ -259,7 +259,7 @@ impl Arena {
         best.map(|(_, first, end)| (first, end))
     }
 
-    /// Free, whoever's work it waits for.
+    /// Free, whatever work it waits for.
     pub(super) fn is_free_chunk(&self, id: ChunkId) -> bool {
         matches!(self.chunks.state(id), State::Free | State::Held)
     }

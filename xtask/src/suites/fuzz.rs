@@ -1,5 +1,5 @@
 //! The suite `fuzz`: the fuzz targets and the search for cliffs, for a short while each. It is there to see that they work
-//! and that nothing is found at once; whoever looks for more lets them run for hours, see fuzz/README.md.
+//! and that nothing is found at once; to look for more, let them run for hours (fuzz/README.md).
 
 use std::process::Command;
 
