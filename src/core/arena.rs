@@ -78,6 +78,13 @@ impl Want<'_> {
         (left >= self.size).then_some((start, left))
     }
 
+    /// The first (bytes, address) behind free memory without a place that may have one. Memory of that size has a place only at
+    /// addresses shortly before a multiple of the alignment, so a search need not look at what lies between two of them.
+    pub(super) fn next_with_place(&self, (bytes, addr): (u64, u64)) -> (u64, u64) {
+        let Some(start) = addr.checked_next_multiple_of(self.alignment) else { return (bytes, u64::MAX) };
+        (bytes, start - bytes.saturating_sub(self.size))
+    }
+
     /// Whether a thorough search may find what this one does not.
     pub(crate) fn needs_thorough_search(&self) -> bool {
         self.alignment > UNIT && !self.thorough

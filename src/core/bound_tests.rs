@@ -192,6 +192,31 @@ fn an_alignment_takes_few_steps_beside_many_chunks_without_a_place_at_it() {
     }
 }
 
+#[test]
+fn a_large_alignment_takes_few_steps_beside_many_chunks_of_one_size() {
+    const CHUNKS: u64 = 4000;
+    let stream = Stream::of_handle(10);
+    for is_mixed in [false, true] {
+        let mut arena = if is_mixed { mixed(2 * CHUNKS) } else { arena(2 * CHUNKS) };
+        let addrs: Vec<u64> = (0..2 * CHUNKS).map(|_| take(&mut arena, 1, stream).unwrap()).collect();
+        let alignment = 2048 * UNIT;
+        // Every other chunk, but for those at multiples of the alignment.
+        let is_freed = |addr: u64| addr / UNIT % 2 == 1;
+        for &addr in addrs.iter().filter(|&&addr| is_freed(addr)) {
+            free(&mut arena, addr, stream);
+        }
+        let want = Want { alignment, thorough: true, ..Want::plain(UNIT, UNIT, stream) };
+        let (steps, found) = steps::of(|| arena.take(&want).unwrap());
+        assert_eq!(found, None);
+        assert!(steps < FEW, "{steps} steps beside {CHUNKS} chunks without a place");
+        let only = addrs.iter().copied().filter(|addr| addr % alignment == 0).next_back().unwrap();
+        free(&mut arena, only, stream);
+        let (steps, found) = steps::of(|| arena.take(&want).unwrap());
+        assert_eq!(found, Some(only));
+        assert!(steps < FEW, "{steps} steps to the only place");
+    }
+}
+
 /// Neighbours of one stream that stay apart, because each has a point of its own.
 #[test]
 fn a_run_of_many_neighbours_takes_few_steps() {

@@ -53,7 +53,7 @@ impl Arena {
                 break;
             }
             misaligned += 1;
-            let next = if misaligned == most_misaligned { (want.sure_size(), 0) } else { (key.0, key.1 + 1) };
+            let next = if misaligned == most_misaligned { (want.sure_size(), 0) } else { want.next_with_place(key) };
             found = self.first_old_enough(next, want.newest);
         }
         found

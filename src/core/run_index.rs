@@ -40,13 +40,9 @@ impl RunIndex {
         self.first_from(nodes, (bytes, 0))
     }
 
-    /// The run that follows one with `key`, or [`NIL`].
-    pub(super) fn following<N: Node>(&self, nodes: &[N], key: (u64, u64)) -> ChunkId {
-        self.first_from(nodes, (key.0, key.1 + 1))
-    }
-
+    /// The first run that is not below a key, or [`NIL`].
     #[inline]
-    fn first_from<N: Node>(&self, nodes: &[N], key: (u64, u64)) -> ChunkId {
+    pub(super) fn first_from<N: Node>(&self, nodes: &[N], key: (u64, u64)) -> ChunkId {
         let class = class_of(key.0);
         let found = self.trees[class].first_from(nodes, key);
         if found != NIL {

@@ -82,7 +82,7 @@ impl Arena {
                     return Some(Found { first: self.run_start(own), start, bytes, key: run });
                 }
                 misaligned += 1;
-                own = runs.following(notes, run);
+                own = runs.first_from(notes, want.next_with_place(run));
             } else if common == NIL {
                 return None;
             } else {
@@ -94,7 +94,8 @@ impl Arena {
                     return Some(Found { first: common, start, bytes, key: chunk });
                 }
                 misaligned += u32::from(!is_part);
-                common = self.index.following(slab, chunk).unwrap_or(NIL);
+                let next = if is_part { (chunk.0, chunk.1 + 1) } else { want.next_with_place(chunk) };
+                common = self.index.first_from(slab, next).unwrap_or(NIL);
             }
             if misaligned == most_misaligned {
                 most_misaligned = u32::MAX;
