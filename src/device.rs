@@ -3,8 +3,8 @@
 mod clients;
 mod forks;
 
-use crate::core::lanes::Stream;
 use crate::core::stats::Stats;
+use crate::core::streams::queues::Stream;
 use crate::error::{Error, append_to_last_error, fail};
 use crate::options::{ALLOW_GROWTH, GARBAGE_COLLECTION, Options};
 use crate::pool::listener::{self, RegionCallback};
@@ -308,7 +308,7 @@ impl Device {
     fn of_chunk<T>(
         self,
         addr: u64,
-        read: impl FnOnce(&Pool, crate::core::chunks::ChunkId) -> T,
+        read: impl FnOnce(&Pool, crate::core::heap::chunks::ChunkId) -> T,
     ) -> Result<T, Error> {
         let guard = self.enter()?;
         match guard.arena.chunk_in_use(addr) {

@@ -3,7 +3,7 @@
 //! TensorFlow has this in its debug build; here it is always there. As long as no thread of the process is in a scope
 //! the allocation path only looks at one number.
 
-use crate::core::scopes::{Name, hash};
+use crate::core::op_names::{Name, hash};
 use crate::error::{Error, fail};
 use crate::sys::thread::{Local, per_thread};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};

@@ -11,62 +11,17 @@
     warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::cast_possible_truncation)
 )]
 
-mod apart;
 pub(crate) mod arena;
-pub(crate) mod check;
-mod check_lanes;
-mod choosy;
-pub(crate) mod chunks;
-pub(crate) mod classes;
-pub(crate) mod dependencies;
-mod donors;
-pub(crate) mod gone;
-pub(crate) mod grow;
-pub(crate) mod holes;
-pub(crate) mod index;
-mod lane_list;
-pub(crate) mod lanes;
-pub(crate) mod merge;
-pub(crate) mod obtain;
-mod oldest;
-pub(crate) mod private;
-mod probing;
-pub(crate) mod regions;
-pub(crate) mod release;
-pub(crate) mod remap;
-mod rows;
-mod run_index;
-mod runs;
-pub(crate) mod scopes;
+pub(crate) mod heap;
+pub(crate) mod invariants;
+pub(crate) mod op_names;
 mod seed;
-mod sharing;
-pub(crate) mod snapshot;
 pub(crate) mod sort;
-mod stamped_index;
 pub(crate) mod stamps;
-mod starts;
 pub(crate) mod stats;
 mod steps;
-mod stream_id;
-mod streams;
-mod take;
-mod touch;
-mod tree;
+pub(crate) mod streams;
+#[cfg(test)]
+pub(crate) mod tests;
 pub(crate) mod units;
-mod uses;
-pub(crate) mod waits;
-
-#[cfg(test)]
-mod bound_tests;
-#[cfg(test)]
-mod broken_tests;
-#[cfg(test)]
-mod cliff_tests;
-#[cfg(test)]
-mod lane_tests;
-#[cfg(test)]
-pub(crate) mod model_tests;
-#[cfg(test)]
-mod remap_tests;
-#[cfg(test)]
-mod stamp_bound_tests;
+pub(crate) mod vmm;

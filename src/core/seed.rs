@@ -5,19 +5,19 @@
 
 /// A member of the family of hashes.
 #[derive(Clone, Copy)]
-pub(super) struct Seed {
+pub(in crate::core) struct Seed {
     mask: u64,
     /// Odd.
     factor: u64,
 }
 
 impl Seed {
-    pub(super) fn new(number: u64) -> Self {
+    pub(in crate::core) fn new(number: u64) -> Self {
         Seed { mask: mixed(number), factor: mixed(!number) | 1 }
     }
 
     /// Another one, which depends on nothing but this one.
-    pub(super) fn next(self) -> Self {
+    pub(in crate::core) fn next(self) -> Self {
         Seed::new(self.mask.rotate_left(32) ^ self.factor)
     }
 
@@ -25,7 +25,7 @@ impl Seed {
     /// neither alone tells close addresses or common differences apart, multiplied once more.
     #[inline(always)]
     #[allow(clippy::cast_possible_truncation)] // the halves
-    pub(super) fn hash(self, addr: u64) -> u64 {
+    pub(in crate::core) fn hash(self, addr: u64) -> u64 {
         let product = u128::from(addr ^ self.mask) * u128::from(self.factor);
         (product as u64 ^ (product >> 64) as u64).wrapping_mul(self.factor)
     }

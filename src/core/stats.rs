@@ -62,7 +62,7 @@ pub(crate) struct Counters {
     /// Times that all memory was gone at once.
     pub(crate) losses: u64,
     /// Times that the limit was changed.
-    pub(super) limits: u64,
+    pub(in crate::core) limits: u64,
     /// `allocs` when that happened last.
     allocs_lost: u64,
 }
@@ -70,7 +70,7 @@ pub(crate) struct Counters {
 impl Counters {
     /// Returns the allocation's number, which no other has.
     #[inline]
-    pub(super) fn allocated(&mut self, size: u64, requested: u64) -> u64 {
+    pub(in crate::core) fn allocated(&mut self, size: u64, requested: u64) -> u64 {
         self.allocs += 1;
         self.bytes_in_use += size;
         self.peak_bytes_in_use = self.peak_bytes_in_use.max(self.bytes_in_use);
@@ -81,7 +81,7 @@ impl Counters {
     }
 
     #[inline]
-    pub(super) fn freed(&mut self, size: u64, requested: u64) {
+    pub(in crate::core) fn freed(&mut self, size: u64, requested: u64) {
         self.frees += 1;
         self.bytes_in_use -= size;
         self.bytes_requested -= requested;
@@ -93,12 +93,12 @@ impl Counters {
     }
 
     /// Whether nothing was ever handed out of what there is.
-    pub(super) fn is_unused(&self) -> bool {
+    pub(in crate::core) fn is_unused(&self) -> bool {
         self.allocs == self.allocs_lost
     }
 
     /// All memory is gone: what was live counts as freed.
-    pub(super) fn lost_all(&mut self, regions: u64) {
+    pub(in crate::core) fn lost_all(&mut self, regions: u64) {
         (self.frees, self.allocs_lost) = (self.allocs, self.allocs);
         (self.bytes_in_use, self.bytes_requested) = (0, 0);
         self.regions_released += regions;
@@ -106,14 +106,14 @@ impl Counters {
     }
 
     /// A request failed.
-    pub(super) fn failed(&mut self, requested: u64, cause: FailureCause) {
+    pub(in crate::core) fn failed(&mut self, requested: u64, cause: FailureCause) {
         self.num_failures += 1;
         let largest = self.failures.largest.max(requested);
         self.failures = Failures { largest, last: requested, last_cause: Some(cause) };
     }
 
     /// Since creation.
-    pub(super) fn frees(&self) -> u64 {
+    pub(in crate::core) fn frees(&self) -> u64 {
         self.frees
     }
 
@@ -126,7 +126,7 @@ impl Counters {
     }
 
     /// `ClearStats`: the counts to 0, the peaks to the present.
-    pub(super) fn reset(&mut self) {
+    pub(in crate::core) fn reset(&mut self) {
         *self = Counters {
             peak_bytes_in_use: self.bytes_in_use,
             peak_bytes_requested: self.bytes_requested,
@@ -139,7 +139,7 @@ impl Counters {
     }
 
     #[cfg(test)]
-    pub(super) fn miscount(&mut self) {
+    pub(in crate::core) fn miscount(&mut self) {
         self.allocs += 1;
     }
 }

@@ -11,14 +11,14 @@ std::thread_local! {
 
 /// One more; nothing outside of tests.
 #[inline(always)]
-pub(super) fn count() {
+pub(in crate::core) fn count() {
     #[cfg(test)]
     STEPS.set(STEPS.get() + 1);
 }
 
 /// How many steps some work takes, and its result.
 #[cfg(test)]
-pub(super) fn of<T>(work: impl FnOnce() -> T) -> (u64, T) {
+pub(in crate::core) fn of<T>(work: impl FnOnce() -> T) -> (u64, T) {
     let before = STEPS.get();
     let result = work();
     (STEPS.get() - before, result)

@@ -4,7 +4,7 @@ use super::memory::require_no_timestamps;
 use super::slot::{Guard, Slot, Unready};
 use super::{guarded, order};
 use crate::core::arena::{Freed, Refused};
-use crate::core::lanes::Stream;
+use crate::core::streams::queues::Stream;
 use crate::error::{Error, fail};
 
 /// Takes a chunk back.

@@ -6,7 +6,7 @@ use super::slot::{Guard, Phase, Slot, busy, waiting};
 use super::traffic::{give_back, refuse_for_a_capture, release, tell_of_release};
 use super::{Pool, captures, merge, order, remap};
 use crate::core::arena::{Arena, Parts};
-use crate::core::lanes::Stream;
+use crate::core::streams::queues::Stream;
 use crate::error::{Error, LastError, fail, keeping_last_error};
 use crate::log::{self, Level};
 use crate::options::{Options, Resolved};

@@ -2,8 +2,8 @@
 
 use super::slot::Slot;
 use crate::backend::granules::Granules;
-use crate::core::holes::Range;
 use crate::core::units::Span;
+use crate::core::vmm::unmapped::Range;
 use crate::error::{Error, fail, keeping_last_error};
 use std::ffi::c_void;
 

@@ -2,7 +2,7 @@
 
 use super::slot::Guard;
 use crate::core::arena::Want;
-use crate::core::merge::{Forced, ForcedPass};
+use crate::core::stamps::merge::{Forced, ForcedPass};
 use crate::error::Error;
 
 /// Chunks that are merged with the lock held: about 180,000 instructions beside 10,000 others. With fewer the request would
@@ -40,7 +40,7 @@ pub(super) fn merge_forced_piece<'a>(
 
 #[cfg(test)]
 mod tests {
-    use crate::core::lanes::Stream;
+    use crate::core::streams::queues::Stream;
     use crate::options::{BackendKind, Options, SPLIT_ALWAYS, TIMESTAMPS};
     use crate::pool::slot::Slot;
     use crate::pool::{free, life, memory};

@@ -26,7 +26,7 @@ mod traffic;
 
 use crate::backend::Owned;
 use crate::core::arena::Arena;
-use crate::core::lanes::Stream;
+use crate::core::streams::queues::Stream;
 use crate::report::Subject;
 use std::time::Duration;
 

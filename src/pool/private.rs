@@ -3,8 +3,8 @@
 use super::memory::require_no_timestamps;
 use super::order;
 use super::slot::Slot;
-use crate::core::lanes::Stream;
-use crate::core::private::NotPrivate;
+use crate::core::streams::graph_pools::NotPrivate;
+use crate::core::streams::queues::Stream;
 use crate::error::{Error, fail};
 
 /// Routes a stream's requests to a private pool from now on. Before, common memory whose work is done is made reusable by

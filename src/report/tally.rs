@@ -1,10 +1,10 @@
 //! Sums over the chunks, by bin and by operation.
 
 use crate::core::arena::Arena;
-use crate::core::chunks::{ChunkId, State};
-use crate::core::lanes::Stream;
-use crate::core::snapshot::View;
+use crate::core::arena::snapshot::View;
+use crate::core::heap::chunks::{ChunkId, State};
 use crate::core::sort::sort_by_key;
+use crate::core::streams::queues::Stream;
 use crate::core::units::{NUM_BINS, bin_of};
 use crate::sys::HostMemoryExhausted;
 

@@ -10,8 +10,8 @@
 use super::held::Held;
 use crate::backend::order::{Context, Event};
 use crate::core::arena::Arena;
-use crate::core::lanes::{Lane, Stream, shrink};
-use crate::core::waits::{QueueProgress, Work};
+use crate::core::streams::pending_work::{QueueProgress, Work};
+use crate::core::streams::queues::{Lane, Stream, shrink};
 use crate::pool::mutation;
 use crate::sys::HostMemoryExhausted;
 use std::collections::VecDeque;

@@ -7,7 +7,7 @@ mod threads;
 
 use self::device::Device;
 use self::program::{Family, Program};
-use crate::core::model_tests::Random;
+use crate::core::tests::model::Random;
 use crate::pool::slot::Slot;
 
 fn place() -> (&'static Slot, &'static Device) {

@@ -2,8 +2,8 @@
 
 use super::device::{Call, Device, What};
 use super::program::{Family, create};
-use crate::core::lanes::Stream;
-use crate::core::model_tests::Random;
+use crate::core::streams::queues::Stream;
+use crate::core::tests::model::Random;
 use crate::core::units::UNIT;
 use crate::error::Error;
 use crate::pool::slot::Slot;

@@ -3,8 +3,8 @@
 use super::device::{Call, Clock, Device, What};
 use crate::backend::{AnyBackend, Owned};
 use crate::core::arena::Settings;
-use crate::core::lanes::Stream;
-use crate::core::model_tests::Random;
+use crate::core::streams::queues::Stream;
+use crate::core::tests::model::Random;
 use crate::core::units::UNIT;
 use crate::error::Error;
 use crate::options::Resolved;

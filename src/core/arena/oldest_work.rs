@@ -1,0 +1,140 @@
+//! Free chunks that wait for work, the oldest first: the place for a request that needs the fewest of them.
+//!
+//! Mostly the first few chunks serve, and then nothing else is looked at. A search that takes long is given up: then all
+//! chunks are looked at instead ([`Arena::dependencies`]).
+
+use crate::core::arena::{Arena, Want};
+use crate::core::heap::chunks::{ChunkId, NIL};
+use crate::core::steps;
+use crate::core::streams::cross_stream_use::Link;
+use crate::core::streams::queue_lists::List;
+use crate::core::streams::queues::Lane;
+use crate::sys::HostMemoryExhausted;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// Chunks that a search looks at, neighbours included.
+const MOST_STEPS: u32 = if cfg!(test) { 40 } else { 2000 };
+
+/// What came of a search.
+pub(in crate::core) enum Searched {
+    /// The free neighbours that fit best, of those that need the oldest work only: the first, and the one behind the last.
+    Found(ChunkId, ChunkId),
+    /// No neighbours fit.
+    Nothing,
+    TookLong,
+}
+
+/// Where a search goes on once all that is older was looked at.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Next {
+    /// At a chunk of a lane's own and those that were freed behind it.
+    OwnFrom(u32),
+    /// At a use that a chunk waits for and those of the same lane behind it.
+    UsesFrom(Link),
+    /// At a chunk that waits for recorded uses.
+    Waiting(u32),
+}
+
+/// Chunks by age, as far as they are known.
+#[derive(Default)]
+struct Queue(BinaryHeap<Reverse<(u64, Next)>>);
+
+impl Queue {
+    fn push(&mut self, age: u64, next: Next) -> Result<(), HostMemoryExhausted> {
+        self.0.try_reserve(1).map_err(|_| HostMemoryExhausted)?;
+        self.0.push(Reverse((age, next)));
+        Ok(())
+    }
+}
+
+impl Arena {
+    /// The free neighbours in which the request fits behind the oldest work, where `age` is the point of the last work that
+    /// a chunk waits for; `u64::MAX` where it cannot be waited for.
+    pub(in crate::core) fn search_oldest(
+        &self,
+        want: &Want<'_>,
+        own: Lane,
+        age: impl Fn(ChunkId) -> u64,
+    ) -> Result<Searched, HostMemoryExhausted> {
+        let mut steps = 0;
+        let mut queue = Queue::default();
+        for (lane, row) in self.lanes.listed(List::Unfinished) {
+            steps += 1;
+            let (oldest, used) = (self.lanes.oldest(lane), row.oldest_use);
+            if used != 0 {
+                queue.push(self.lanes.uses.get(used).point, Next::UsesFrom(used))?;
+            }
+            if lane != own && row.stream.pool() == 0 && oldest != NIL {
+                queue.push(self.lanes.note(oldest).point, Next::OwnFrom(oldest.0))?;
+            }
+        }
+        let mut best: Option<(u64, (u64, u64), ChunkId, ChunkId)> = None;
+        while let Some(Reverse((at_most, next))) = queue.0.pop() {
+            if best.is_some_and(|(age, ..)| age < at_most) {
+                break;
+            }
+            let id = match next {
+                Next::UsesFrom(link) => {
+                    self.queue_use(&mut queue, link, &age)?;
+                    continue;
+                }
+                Next::OwnFrom(id) | Next::Waiting(id) => ChunkId(id),
+            };
+            let newer = if matches!(next, Next::OwnFrom(_)) { self.lanes.newer(id) } else { NIL };
+            if newer != NIL {
+                queue.push(self.lanes.note(newer).point, Next::OwnFrom(newer.0))?;
+            }
+            if age(id) > at_most || at_most == u64::MAX {
+                continue;
+            }
+            let mut accepts = |id: ChunkId| {
+                steps += 1;
+                steps::count();
+                steps <= MOST_STEPS && id != NIL && self.is_free_chunk(id) && age(id) <= at_most
+            };
+            let (mut first, mut end) = (id, self.chunks.next(id));
+            while accepts(self.chunks.prev(first)) {
+                first = self.chunks.prev(first);
+            }
+            let mut stop = self.end_of(id);
+            while accepts(end) {
+                (stop, end) = (self.end_of(end), self.chunks.next(end));
+            }
+            if steps > MOST_STEPS {
+                return Ok(Searched::TookLong);
+            }
+            let addr = self.chunks.addr(first);
+            let key = (stop - addr, addr);
+            if want.place_in(key).is_some() && best.is_none_or(|(_, best, ..)| key < best) {
+                best = Some((at_most, key, first, end));
+            }
+        }
+        Ok(best.map_or(Searched::Nothing, |(.., first, end)| Searched::Found(first, end)))
+    }
+
+    /// Has the chunk of a use looked at, if this is the oldest of its uses, and the lane's next use.
+    ///
+    /// The points of a free and of its uses follow each other, so nothing else comes between the oldest use and the point
+    /// that a request waits for; that one may be older only if the oldest use is of the request's own lane.
+    fn queue_use(
+        &self,
+        queue: &mut Queue,
+        link: Link,
+        age: impl Fn(ChunkId) -> u64,
+    ) -> Result<(), HostMemoryExhausted> {
+        let uses = &self.lanes.uses;
+        let used = uses.get(link);
+        if let Some((next, newer)) = uses.newer_of(link) {
+            queue.push(newer.point, Next::UsesFrom(next))?;
+        }
+        let mut others = uses.of(self.lanes.note(used.chunk).uses);
+        match age(used.chunk) {
+            u64::MAX => Ok(()),
+            age if others.all(|other| used.point <= other.point) => {
+                queue.push(age, Next::Waiting(used.chunk.0))
+            }
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! Giving memory back: garbage collection, trim, and the end.
+
+use crate::core::arena::Arena;
+use crate::core::heap::chunks::{ChunkId, NIL, State};
+use crate::core::heap::regions::Region;
+use crate::core::sort::sort_by_key;
+use crate::sys::HostMemoryExhausted;
+
+/// A region that the arena no longer knows, to be given back to the backend. Its bytes count as held
+/// until [`Arena::region_released`].
+pub(crate) type Detached = Region;
+
+impl Arena {
+    /// TensorFlow's `DeallocateFreeRegions`: detaches every wholly free region, unless even that would
+    /// not make room for `size` bytes. Without memory for the list nothing is detached.
+    pub(crate) fn detach_for(&mut self, size: u64) -> Vec<Detached> {
+        if !self.settings.garbage_collection || self.range().is_some() {
+            return Vec::new();
+        }
+        let free = self.free_regions().fold(0u64, |sum, (_, bytes)| sum.saturating_add(bytes));
+        let pool = self.growth.pool_bytes;
+        let possible = self.growth.limit.saturating_sub(pool).saturating_add(free);
+        if free == 0 || size > possible {
+            return Vec::new();
+        }
+        self.detach_while(|_, _| true).unwrap_or_default()
+    }
+
+    /// Detaches wholly free regions, the largest first, as long as `keep` bytes stay held.
+    pub(crate) fn detach_above(&mut self, keep: u64) -> Result<Vec<Detached>, HostMemoryExhausted> {
+        self.merge_safe();
+        let mut left = self.held_in_regions();
+        self.detach_while(|_, bytes| {
+            let goes = left.saturating_sub(bytes) >= keep && left > keep;
+            left -= if goes { bytes } else { 0 };
+            goes
+        })
+    }
+
+    /// Detaches wholly free regions until at most `most` bytes are held, or none is left: the largest first, and at last
+    /// the smallest that is large enough.
+    pub(crate) fn detach_beyond(&mut self, most: u64) -> Result<Vec<Detached>, HostMemoryExhausted> {
+        self.merge_safe();
+        let mut left = self.held_in_regions();
+        self.detach_of(|free| {
+            let mut chosen = 0;
+            while left > most && chosen < free.len() {
+                let excess = left - most;
+                if free[chosen].1 >= excess {
+                    let last = free.partition_point(|&(_, bytes)| bytes >= excess) - 1;
+                    free.swap(chosen, last);
+                    left = most;
+                } else {
+                    left -= free[chosen].1;
+                }
+                chosen += 1;
+            }
+            free.truncate(chosen);
+        })
+    }
+
+    /// What regions that are here hold: not the pool's bytes, which count what another thread is just giving back.
+    fn held_in_regions(&self) -> u64 {
+        self.regions.iter().fold(0u64, |sum, (_, region)| sum.saturating_add(region.given))
+    }
+
+    /// Whether there is something to give back that is free now, as long as `keep` bytes stay held.
+    pub(crate) fn could_trim(&mut self, keep: u64) -> bool {
+        self.merge_safe();
+        if let Some(range) = self.range() {
+            return self.has_donors(range, keep);
+        }
+        let held = self.held_in_regions();
+        self.free_regions().any(|(_, bytes)| held - bytes >= keep)
+    }
+
+    /// Detaches some region, free or not; for the end of an arena.
+    pub(crate) fn detach_any(&mut self) -> Option<Detached> {
+        let (id, _) = self.regions.iter().next()?;
+        Some(self.detach(id))
+    }
+
+    /// The backend has a detached region back.
+    pub(crate) fn region_released(&mut self, given: u64) {
+        self.growth.released(given);
+        self.counters.regions_released += 1;
+    }
+
+    /// Shrinks all tables to what the chunks of today need, and lets the hint begin small again.
+    pub(crate) fn forget_past(&mut self) {
+        self.growth.reset_hint();
+        let Arena { chunks, regions, starts, stamps, lanes, holes, .. } = self;
+        lanes.forget_past();
+        // What a plan has reserved is its own until it is carried out.
+        if !holes.moving {
+            chunks.shrink();
+            stamps.shrink(chunks.slab.len());
+            lanes.shrink(chunks.slab.len());
+            regions.shrink();
+            holes.shrink();
+        }
+        starts.rebuild(&chunks.slab, regions, chunks.ids());
+    }
+
+    /// In a forked child: what other threads of the parent had under way will never be finished. The thread
+    /// that forked may itself be obtaining a region, for which it has `reserved` bytes, or giving some back.
+    pub(crate) fn forget_unfinished(&mut self, reserved: u64, releases: bool) {
+        self.growth.forget_reservations(reserved);
+        if releases {
+            // Which of the bytes that are held are its own is not known here: none is forgotten.
+            return;
+        }
+        self.growth.pool_bytes = self.held_in_regions();
+    }
+
+    /// The regions that could be given back, in address order, with what the backend gave for each.
+    fn free_regions(&self) -> impl Iterator<Item = (u32, u64)> + '_ {
+        let free = self.regions.iter().filter(|(_, region)| self.is_free(region.first));
+        free.map(|(id, region)| (id, region.given))
+    }
+
+    /// Whether no chunk from `id` on is in use or was freed too recently.
+    fn is_free(&self, mut id: ChunkId) -> bool {
+        while id != NIL {
+            let waits = self.mixed && !self.is_anyones(id);
+            if waits || self.chunks.in_use(id) || !self.stamps.is_safe(self.chunks.stamp(id)) {
+                return false;
+            }
+            id = self.chunks.next(id);
+        }
+        true
+    }
+
+    /// Detaches the wholly free regions that `goes` accepts, asked from the largest to the smallest.
+    fn detach_while(
+        &mut self,
+        mut goes: impl FnMut(u32, u64) -> bool,
+    ) -> Result<Vec<Detached>, HostMemoryExhausted> {
+        self.detach_of(|free| free.retain(|&(id, bytes)| goes(id, bytes)))
+    }
+
+    /// Detaches those of the wholly free regions that `choose` leaves of the list, which has the largest first.
+    fn detach_of(
+        &mut self,
+        choose: impl FnOnce(&mut Vec<(u32, u64)>),
+    ) -> Result<Vec<Detached>, HostMemoryExhausted> {
+        let mut ids: Vec<(u32, u64)> = Vec::new();
+        ids.try_reserve_exact(self.regions.count())?;
+        ids.extend(self.free_regions());
+        sort_by_key(&mut ids, |&(id, bytes)| (std::cmp::Reverse(bytes), id));
+        choose(&mut ids);
+        let mut detached = Vec::new();
+        detached.try_reserve_exact(ids.len())?;
+        detached.extend(ids.into_iter().map(|(id, _)| self.detach(id)));
+        // In address order, as the original gives them back.
+        sort_by_key(&mut detached, |region: &Detached| region.base);
+        Ok(detached)
+    }
+
+    pub(in crate::core) fn detach(&mut self, region: u32) -> Detached {
+        let mut id = self.regions.get(region).first;
+        while id != NIL {
+            let next = self.chunks.next(id);
+            match self.chunks.state(id) {
+                State::Free | State::Held if self.settings.timestamps => _ = self.remove_free(id),
+                State::Free => self.unindex(id),
+                // Only when the whole arena ends.
+                State::InUse => self.counters.freed(self.chunks.size(id), self.chunks.cold(id).requested),
+                State::Hole => self.forget_hole(id),
+                _ => {}
+            }
+            let addr = self.chunks.addr(id);
+            self.starts.clear(&self.chunks.slab, &mut self.regions, addr, id);
+            self.chunks.vacant.add(&mut self.chunks.slab, id);
+            id = next;
+        }
+        self.regions.remove(region)
+    }
+}

@@ -1,0 +1,269 @@
+//! What reports read: an arena in place, or a copy of it, which is read with the lock open.
+//!
+//! A copy is that of one moment. What takes time is done outside of it: memory for the copy is obtained, and touched,
+//! before ([`Snapshot::make_room`]), so that under the lock a few tables are copied as they are.
+
+use crate::core::arena::Arena;
+use crate::core::heap::chunks::{ChunkId, Chunks, NIL, State};
+use crate::core::heap::regions::{Region, Regions};
+use crate::core::op_names::Names;
+use crate::core::stats::{Counters, Stats};
+use crate::core::streams::queues::{ANYONE, Stream};
+use crate::sys::HostMemoryExhausted;
+
+/// Numbers about the whole arena.
+#[derive(Clone, Copy, Default)]
+struct Totals {
+    stats: Stats,
+    counters: Counters,
+    usable_bytes: u64,
+    /// Where there is a reserved range.
+    hole_bytes: Option<u64>,
+    /// The hole at the end of the range.
+    tail_bytes: u64,
+    collects: bool,
+}
+
+/// In whose order a chunk was allocated, or is free.
+#[derive(Clone, Copy)]
+pub(crate) struct Order {
+    pub(crate) stream: Stream,
+    /// The private pool that it belongs to, by the caller's name.
+    pub(crate) pool: Option<u64>,
+    /// The stream is known still: its name may not have become another's.
+    is_current: bool,
+}
+
+/// The order of one chunk by its lane, and whether it waits for other lanes too.
+#[derive(Clone, Copy)]
+struct Mark {
+    lane: u32,
+    waits: bool,
+}
+
+const NO_MARK: Mark = Mark { lane: u32::MAX, waits: false };
+
+/// A copy of what reports tell.
+pub(crate) struct Snapshot {
+    totals: Totals,
+    chunks: Chunks,
+    regions: Regions,
+    names: Names,
+    /// For each place of the slab, where lanes are told apart.
+    marks: Vec<Mark>,
+    lanes: Vec<Order>,
+}
+
+/// How much a copy needs.
+#[derive(Clone, Copy)]
+pub(crate) struct Room {
+    chunks: [usize; 3],
+    regions: usize,
+    names: [usize; 2],
+    marks: usize,
+    lanes: usize,
+}
+
+/// What reports read.
+#[derive(Clone, Copy)]
+pub(crate) struct View<'a> {
+    totals: Totals,
+    pub(crate) chunks: &'a Chunks,
+    pub(crate) regions: &'a Regions,
+    pub(crate) names: &'a Names,
+    orders: Orders<'a>,
+}
+
+#[derive(Clone, Copy)]
+enum Orders<'a> {
+    InPlace(&'a Arena),
+    Copied(&'a [Mark], &'a [Order]),
+}
+
+impl Arena {
+    /// The arena in place.
+    pub(crate) fn view(&self) -> View<'_> {
+        let Arena { chunks, regions, names, .. } = self;
+        View { totals: self.totals(), chunks, regions, names, orders: Orders::InPlace(self) }
+    }
+
+    /// How much a copy needs.
+    pub(crate) fn room(&self) -> Room {
+        let marks = if self.mixed { self.lanes.notes.len() } else { 0 };
+        Room {
+            chunks: self.chunks.lengths(),
+            regions: self.regions.slots(),
+            names: self.names.lengths(),
+            marks,
+            lanes: if self.mixed { self.lane_count() } else { 0 },
+        }
+    }
+
+    fn totals(&self) -> Totals {
+        Totals {
+            stats: self.stats(),
+            counters: *self.counters(),
+            usable_bytes: self.usable_bytes(),
+            hole_bytes: self.range().map(|_| self.hole_bytes()),
+            tail_bytes: self.tail(),
+            collects: self.settings().garbage_collection,
+        }
+    }
+
+    fn mark(&self, id: ChunkId) -> Mark {
+        let note = self.lanes.note(id);
+        #[allow(clippy::cast_possible_truncation)] // a lane's number has 32 bits
+        let lane = note.lane.index() as u32;
+        if note.lane == ANYONE { NO_MARK } else { Mark { lane, waits: note.uses != 0 } }
+    }
+
+    fn orders(&self) -> impl Iterator<Item = Order> + '_ {
+        self.lanes.all().map(|(lane, row)| Order {
+            stream: row.stream,
+            pool: self.private_name(row.stream),
+            is_current: self.lanes.find(row.stream) == Some(lane),
+        })
+    }
+}
+
+impl Snapshot {
+    pub(crate) fn new() -> Self {
+        Snapshot {
+            totals: Totals::default(),
+            chunks: Chunks::new(false),
+            regions: Regions::new(),
+            names: Names::default(),
+            marks: Vec::new(),
+            lanes: Vec::new(),
+        }
+    }
+
+    /// Obtains memory for a copy, and a sixteenth more, as the arena goes on while this is done.
+    pub(crate) fn make_room(&mut self, room: &Room) -> Result<(), HostMemoryExhausted> {
+        self.chunks.make_room(room.chunks)?;
+        self.regions.make_room(room.regions)?;
+        self.names.make_room(room.names)?;
+        room_for(&mut self.marks, room.marks, NO_MARK)?;
+        self.lanes.clear();
+        Ok(self.lanes.try_reserve_exact(with_margin(room.lanes))?)
+    }
+
+    /// Copies an arena; false if that takes more room.
+    pub(crate) fn copy(&mut self, arena: &Arena) -> bool {
+        let Room { marks, lanes, .. } = arena.room();
+        let fits = self.marks.capacity() >= marks && self.lanes.capacity() >= lanes;
+        if !fits
+            || !self.chunks.copy_from(&arena.chunks)
+            || !self.regions.copy_from(&arena.regions)
+            || !self.names.copy_from(&arena.names)
+        {
+            return false;
+        }
+        self.marks.clear();
+        self.marks.extend((0..marks).map(|place| arena.mark(arena.chunks.place(place))));
+        self.lanes.clear();
+        self.lanes.extend(arena.orders().take(lanes));
+        self.totals = arena.totals();
+        true
+    }
+
+    pub(crate) fn view(&self) -> View<'_> {
+        let Snapshot { totals, chunks, regions, names, .. } = self;
+        View { totals: *totals, chunks, regions, names, orders: Orders::Copied(&self.marks, &self.lanes) }
+    }
+}
+
+impl View<'_> {
+    pub(crate) fn stats(&self) -> &Stats {
+        &self.totals.stats
+    }
+
+    pub(crate) fn counters(&self) -> &Counters {
+        &self.totals.counters
+    }
+
+    /// What the chunks tile, but for holes.
+    pub(crate) fn usable_bytes(&self) -> u64 {
+        self.totals.usable_bytes
+    }
+
+    /// Bytes of a reserved range that no memory is mapped to, but for its end; `None` without a range.
+    pub(crate) fn hole_bytes(&self) -> Option<u64> {
+        self.totals.hole_bytes
+    }
+
+    /// The bytes of a region as far as it was ever used.
+    pub(crate) fn extent(&self, region: &Region) -> u64 {
+        region.bytes - self.totals.tail_bytes
+    }
+
+    /// Whether free regions make room for others.
+    pub(crate) fn collects_garbage(&self) -> bool {
+        self.totals.collects
+    }
+
+    /// Whether a chunk is a hole.
+    pub(crate) fn is_unmapped(&self, id: ChunkId) -> bool {
+        matches!(self.chunks.state(id), State::Hole | State::Coming)
+    }
+
+    /// Whether a chunk is a hole at the end of a reserved range.
+    pub(crate) fn is_tail(&self, id: ChunkId) -> bool {
+        self.chunks.next(id) == NIL && self.chunks.state(id) == State::Hole
+    }
+
+    /// In whose order a chunk was allocated, or is free; `None` if every stream may have it, or
+    /// streams are not told apart.
+    pub(crate) fn order(&self, id: ChunkId) -> Option<Order> {
+        self.order_and_wait(id).map(|(order, _)| order)
+    }
+
+    /// Whether a chunk is free, but only in its own order.
+    pub(crate) fn is_own(&self, id: ChunkId) -> bool {
+        let held = self.chunks.state(id) == State::Held;
+        held && self.order_and_wait(id).is_some_and(|(order, waits)| order.is_current && !waits)
+    }
+
+    fn order_and_wait(&self, id: ChunkId) -> Option<(Order, bool)> {
+        let (order, mark) = match self.orders {
+            Orders::InPlace(arena) => {
+                let mark = if arena.mixed { arena.mark(id) } else { NO_MARK };
+                (arena.orders().nth(mark.lane as usize)?, mark)
+            }
+            Orders::Copied(marks, lanes) => {
+                let mark = *marks.get(id.index())?;
+                (*lanes.get(mark.lane as usize)?, mark)
+            }
+        };
+        Some((order, mark.waits))
+    }
+}
+
+pub(in crate::core) fn with_margin(length: usize) -> usize {
+    length + length / 16 + 16
+}
+
+/// Empties a table and gives it memory for so many elements and some more, all of which was touched.
+pub(in crate::core) fn room_for<T: Copy>(
+    table: &mut Vec<T>,
+    length: usize,
+    filler: T,
+) -> Result<(), HostMemoryExhausted> {
+    table.clear();
+    if length != 0 {
+        table.try_reserve_exact(with_margin(length))?;
+        table.resize(with_margin(length), filler);
+        table.clear();
+    }
+    Ok(())
+}
+
+/// Copies a table if it fits.
+pub(in crate::core) fn copy_table<T: Copy>(to: &mut Vec<T>, from: &[T]) -> bool {
+    let fits = from.len() <= to.capacity();
+    if fits {
+        to.clear();
+        to.extend_from_slice(from);
+    }
+    fits
+}

@@ -1,0 +1,476 @@
+//! Which chunk begins at an address.
+//!
+//! A hash table of chunk numbers. It takes 8 to 16 bytes a chunk while it is small and half of that when it is large,
+//! stays in the cache with a thousand chunks, and touches no new page where a chunk begins that none began
+//! before: with a flat table (4 bytes for each 256 of a region) those page faults cost 3 to 6 times as much
+//! as everything else an operation does, measured on the recorded traces with a fresh pool.
+//!
+//! Once chunks are so small and many that flat tables are the smaller, the regions get them. So the tables
+//! never take more than half of what TensorFlow's take at once (8 bytes for each 256), but while chunks move.
+//!
+//! Chunks move from one table to the next a few at a time, with each allocation that adds one; meanwhile what is not in the
+//! new table is looked up in the old one. No allocation waits for a whole table.
+
+use crate::core::heap::chunks::{ChunkId, Hot};
+#[cfg(test)]
+use crate::core::heap::probing::Steps;
+use crate::core::heap::probing::{Emptying, Probing};
+use crate::core::heap::regions::Regions;
+use crate::core::seed::Seed;
+use crate::core::units::UNIT;
+use crate::sys::HostMemoryExhausted;
+
+pub(in crate::core) struct Starts {
+    /// Without slots that mean anything while the tables are flat.
+    table: Probing,
+    /// How many more chunks there may be before `make_room` has to look. Below 0 by [`BUSY`] while it has work to do
+    /// at each allocation.
+    room: isize,
+    /// The regions have flat tables.
+    dense: bool,
+    work: Work,
+}
+
+/// What is done step by step.
+enum Work {
+    Nothing,
+    /// A search was so long that the table needs another hash.
+    Reseed,
+    /// Regions get flat tables; those with lower numbers have them.
+    Flatten(usize),
+    /// Chunks move here from an older table.
+    Move(Emptying),
+}
+
+/// More than there can be chunks.
+const BUSY: isize = 1 << 40;
+/// With flat tables there is a place for every unit.
+const ENDLESS: isize = BUSY / 2;
+
+const FIRST_SLOTS: usize = 64;
+/// Tables up to here (64 KiB) stay three quarters empty: a search then nearly always ends where it begins,
+/// and what a processor mispredicts costs more than what it computes. Larger ones stay half empty, for
+/// there the cache counts.
+const ROOMY_SLOTS: usize = 1 << 14;
+/// In a table half full one insertion in 10^10 has so far to go.
+const LONGEST_WAY: usize = 128;
+/// Slots that are emptied, and regions that get flat tables, with each allocation. Four slots are enough: the next table
+/// takes as many more chunks as there are in this one, which has at most four slots for each.
+const STEP: usize = 16;
+
+/// How many chunks a table of so many slots takes.
+fn capacity(slots: usize) -> usize {
+    slots / if slots <= ROOMY_SLOTS { 4 } else { 2 }
+}
+
+/// How many it takes for as long as regions get flat tables.
+fn most(slots: usize) -> usize {
+    slots / 8 * 7
+}
+
+impl Starts {
+    pub(in crate::core) fn new(seed: u64) -> Result<Self, HostMemoryExhausted> {
+        Starts::with_slots(FIRST_SLOTS, Seed::new(seed))
+    }
+
+    fn with_slots(count: usize, seed: Seed) -> Result<Self, HostMemoryExhausted> {
+        let table = Probing::new(count, seed)?;
+        let room = capacity(count).cast_signed();
+        Ok(Starts { table, room, dense: false, work: Work::Nothing })
+    }
+
+    /// The chunk that begins at an address, in use or free.
+    #[inline(always)]
+    pub(in crate::core) fn get(&self, slab: &[Hot], regions: &Regions, addr: u64) -> Option<ChunkId> {
+        match self.table.get(slab, addr) {
+            Some(id) => Some(id),
+            None => self.get_elsewhere(slab, regions, addr),
+        }
+    }
+
+    #[cold]
+    fn get_elsewhere(&self, slab: &[Hot], regions: &Regions, addr: u64) -> Option<ChunkId> {
+        let flat = if self.dense { get_flat(regions, addr) } else { None };
+        match &self.work {
+            Work::Move(older) if flat.is_none() => older.table().get(slab, addr),
+            _ => flat,
+        }
+    }
+
+    /// Makes sure that `count` calls of `set` need no memory.
+    #[inline]
+    pub(in crate::core) fn reserve(
+        &mut self,
+        slab: &[Hot],
+        regions: &mut Regions,
+        count: usize,
+    ) -> Result<(), HostMemoryExhausted> {
+        if self.room >= count.cast_signed() { Ok(()) } else { self.make_room(slab, regions, count) }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn make_room(
+        &mut self,
+        slab: &[Hot],
+        regions: &mut Regions,
+        count: usize,
+    ) -> Result<(), HostMemoryExhausted> {
+        let mut steps = STEP.max(4 * count);
+        loop {
+            let worked = self.work(slab, regions, steps);
+            let busy = if matches!(self.work, Work::Nothing) { 0 } else { BUSY };
+            if self.room + busy >= count.cast_signed() {
+                // What cannot be had now is tried again with the next allocation.
+                return Ok(());
+            }
+            worked?;
+            if matches!(self.work, Work::Nothing) {
+                self.begin_to_grow(regions, self.table.seed())?;
+                steps = STEP.max(4 * count);
+            } else {
+                steps = usize::MAX;
+            }
+        }
+    }
+
+    /// Gets on with the work.
+    fn work(&mut self, slab: &[Hot], regions: &mut Regions, steps: usize) -> Result<(), HostMemoryExhausted> {
+        match &mut self.work {
+            Work::Nothing => {}
+            Work::Reseed => {
+                // Without memory for another table this one has to do.
+                self.finish();
+                let (slots, seed) = (self.table.len(), self.table.seed().next());
+                if self.room < capacity(slots).cast_signed() / 2 {
+                    let _ = self.begin_to_grow(regions, seed);
+                } else if let Ok(table) = Probing::new(slots, seed) {
+                    self.move_to(table);
+                }
+            }
+            Work::Flatten(next) => {
+                *next = regions.make_flat(*next, steps)?;
+                if *next >= regions.numbers() {
+                    let none = Probing::new(2, self.table.seed())?;
+                    self.finish();
+                    self.dense = true;
+                    self.move_to(none);
+                    self.room = ENDLESS - BUSY;
+                }
+            }
+            Work::Move(older) => {
+                for _ in 0..steps {
+                    if older.is_done() {
+                        self.finish();
+                        break;
+                    }
+                    let Some(id) = older.take() else { continue };
+                    if self.dense {
+                        set_flat(regions, slab[id].addr, id);
+                    } else {
+                        self.table.insert(slab[id].addr, id);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, work: Work) {
+        self.work = work;
+        self.room -= BUSY;
+    }
+
+    fn finish(&mut self) {
+        self.work = Work::Nothing;
+        self.room += BUSY;
+    }
+
+    /// Begins to move all chunks to another table.
+    fn move_to(&mut self, table: Probing) {
+        let more = capacity(table.len()).cast_signed() - capacity(self.table.len()).cast_signed();
+        let older = std::mem::replace(&mut self.table, table);
+        self.room += more;
+        self.begin(Work::Move(Emptying::new(older)));
+    }
+
+    fn begin_to_grow(&mut self, regions: &Regions, seed: Seed) -> Result<(), HostMemoryExhausted> {
+        let now = self.table.len();
+        let slots = 2 * now;
+        let larger_than_flat = (slots * size_of::<ChunkId>()) as u64 > regions.flat_bytes();
+        if larger_than_flat && slots > FIRST_SLOTS * 2 {
+            self.room += (most(now) - capacity(now)).cast_signed();
+            self.begin(Work::Flatten(0));
+            return Ok(());
+        }
+        self.move_to(Probing::new(slots, seed)?);
+        Ok(())
+    }
+
+    /// Whether a new region needs a flat table.
+    pub(in crate::core) fn needs_flat(&self) -> bool {
+        self.dense || matches!(self.work, Work::Flatten(_))
+    }
+
+    /// Stores where a chunk begins, where none did. The caller has reserved the place.
+    #[inline]
+    pub(in crate::core) fn set(&mut self, regions: &mut Regions, addr: u64, id: ChunkId) {
+        if self.dense {
+            return set_flat(regions, addr, id);
+        }
+        self.room -= 1;
+        if self.table.insert(addr, id) > LONGEST_WAY {
+            self.found_long_way();
+        }
+    }
+
+    #[cold]
+    fn found_long_way(&mut self) {
+        if matches!(self.work, Work::Nothing) {
+            self.begin(Work::Reseed);
+        }
+    }
+
+    /// Forgets where a chunk begins. All chunks of the table still know their addresses.
+    #[inline]
+    pub(in crate::core) fn clear(&mut self, slab: &[Hot], regions: &mut Regions, addr: u64, id: ChunkId) {
+        if self.table.remove(slab, addr, id) {
+            self.room += 1;
+        } else {
+            self.clear_elsewhere(slab, regions, addr, id);
+        }
+    }
+
+    #[cold]
+    fn clear_elsewhere(&mut self, slab: &[Hot], regions: &mut Regions, addr: u64, id: ChunkId) {
+        if self.dense && get_flat(regions, addr) == Some(id) {
+            return set_flat(regions, addr, NONE);
+        }
+        if let Work::Move(older) = &mut self.work
+            && older.remove(slab, addr, id)
+            && !self.dense
+        {
+            self.room += 1;
+        }
+    }
+
+    /// Shrinks to what `chunks` need, which are all that there are. Without memory it stays as it is.
+    pub(in crate::core) fn rebuild(
+        &mut self,
+        slab: &[Hot],
+        regions: &mut Regions,
+        chunks: impl Iterator<Item = ChunkId> + Clone,
+    ) {
+        let count = chunks.clone().count();
+        let slots = (count * 4).next_power_of_two().max(FIRST_SLOTS);
+        let smaller = self.dense || slots < self.table.len();
+        if smaller && (slots * size_of::<ChunkId>()) as u64 <= regions.flat_bytes().max(4096) {
+            if let Ok(mut sparse) = Starts::with_slots(slots, self.table.seed()) {
+                chunks.for_each(|id| sparse.set(regions, slab[id].addr, id));
+                *self = sparse;
+                regions.drop_flat();
+            }
+        } else if self.dense && matches!(self.work, Work::Nothing) {
+            regions.clear_flat();
+            chunks.for_each(|id| set_flat(regions, slab[id].addr, id));
+        }
+    }
+
+    /// Forgets all chunks, with the regions whose tables may have known them.
+    pub(in crate::core) fn clear_all(&mut self) {
+        self.table.clear();
+        self.work = Work::Nothing;
+        self.room = if self.dense { ENDLESS } else { capacity(self.table.len()).cast_signed() };
+    }
+
+    /// Host memory beside that of the regions' flat tables, in bytes.
+    pub(in crate::core) fn metadata_bytes(&self) -> u64 {
+        self.table.metadata_bytes() + self.older_bytes()
+    }
+
+    /// What of this the table takes that chunks just move from.
+    fn older_bytes(&self) -> u64 {
+        if let Work::Move(older) = &self.work { older.table().metadata_bytes() } else { 0 }
+    }
+}
+
+/// In a flat table: no chunk begins here.
+const NONE: ChunkId = ChunkId(0);
+
+fn get_flat(regions: &Regions, addr: u64) -> Option<ChunkId> {
+    if !addr.is_multiple_of(UNIT) {
+        return None;
+    }
+    let (table, unit) = regions.flat(addr)?;
+    Some(ChunkId(table.get(unit))).filter(|&id| id != NONE)
+}
+
+fn set_flat(regions: &mut Regions, addr: u64, id: ChunkId) {
+    if let Some((table, unit)) = regions.flat_mut(addr) {
+        table.set(unit, id.0);
+    }
+}
+
+#[cfg(test)]
+impl Starts {
+    /// What searches in the tables cost.
+    pub(in crate::core) fn steps(&self, slab: &[Hot]) -> Steps {
+        assert!(!self.dense);
+        let mut steps = self.table.steps(slab);
+        if let Work::Move(older) = &self.work {
+            steps.add(older.table().steps(slab));
+        }
+        steps
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::heap::chunks::NIL;
+    use std::collections::HashMap;
+
+    /// Random stores and removals of chunks against a map of the standard library, in one or two regions.
+    fn agree(count: u64, units: u64, live: u64) -> Starts {
+        let mut starts = Starts::new(units).unwrap();
+        let mut regions = Regions::new();
+        for base in [1 << 40, 1 << 50].into_iter().take(count as usize) {
+            regions.add(base, units * UNIT, units * UNIT, false).unwrap();
+        }
+        // A chunk for every address that the test uses.
+        let addr = |i: u64| (1 << (40 + 10 * (i % count))) + i % live * (units / live) * UNIT;
+        let chunk = |addr| Hot::new(addr, UNIT, 0, NIL, NIL);
+        let slab: Vec<Hot> = std::iter::once(chunk(0)).chain((0..live).map(addr).map(chunk)).collect();
+        let mut model = HashMap::new();
+        let mut random = 1u64;
+        for _ in 0..live * 8 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let i = (random >> 33) % live;
+            let (id, addr) = (ChunkId(i as u32 + 1), addr(i));
+            // Ever more of them live.
+            if random.is_multiple_of(8) && model.remove(&addr).is_some() {
+                starts.clear(&slab, &mut regions, addr, id);
+            } else if model.insert(addr, id).is_none() {
+                starts.reserve(&slab, &mut regions, 1).unwrap();
+                starts.set(&mut regions, addr, id);
+            }
+            assert_eq!(starts.get(&slab, &regions, addr), model.get(&addr).copied());
+            let tables = starts.metadata_bytes() - starts.older_bytes() + regions.flat_resident_bytes();
+            // But for the pages of the least tables.
+            let half = units * count * 4 + count * 2 * 4096;
+            assert!(tables <= half, "{tables}: never more than half of 8 bytes a unit");
+            assert!(starts.older_bytes() <= half, "nor the table that is given up");
+        }
+        let all = (0..live).map(addr).chain([(1 << 40) + 1, 1 << 39, 0, u64::MAX]);
+        all.clone().for_each(|addr| assert_eq!(starts.get(&slab, &regions, addr), model.get(&addr).copied()));
+        let left: Vec<ChunkId> = model.values().copied().collect();
+        starts.rebuild(&slab, &mut regions, left.iter().copied());
+        all.for_each(|addr| assert_eq!(starts.get(&slab, &regions, addr), model.get(&addr).copied()));
+        starts
+    }
+
+    #[test]
+    fn sparse_and_dense_agree_with_a_map() {
+        assert!(!agree(2, 1 << 30, 1000).dense);
+        assert!(agree(1, 1 << 14, 1 << 14).dense, "small chunks, packed");
+        for units in [2, 17, 63, 64, 100, 1000] {
+            agree(1, units, units);
+            agree(2, units, units);
+        }
+    }
+
+    /// How many slots of an older table are left to be emptied.
+    fn left(starts: &Starts) -> usize {
+        if let Work::Move(older) = &starts.work { older.left() } else { 0 }
+    }
+
+    #[test]
+    fn a_table_grows_by_a_few_slots_with_each_allocation() {
+        const COUNT: u64 = 150_000;
+        // Large chunks, and such small ones that the tables become flat.
+        for (distance, dense) in [(100 * UNIT, false), (UNIT, true)] {
+            let (mut starts, mut regions) = (Starts::new(3).unwrap(), Regions::new());
+            regions.add(0, distance * COUNT, distance * COUNT, false).unwrap();
+            let slab: Vec<Hot> = (0..=COUNT)
+                .map(|i| Hot::new(i.wrapping_sub(1).wrapping_mul(distance), UNIT, 0, NIL, NIL))
+                .collect();
+            let mut moves = 0;
+            for id in (1..=COUNT as u32).map(ChunkId) {
+                let before = left(&starts);
+                starts.reserve(&slab, &mut regions, 1).unwrap();
+                let after = left(&starts);
+                // Another table begins when the last one is empty.
+                assert!(after + STEP >= before && (after <= before || before == 0), "{before} to {after}");
+                moves += u64::from(after > before);
+                starts.set(&mut regions, slab[..][id].addr, id);
+                for id in [ChunkId(1), ChunkId(id.0 / 2 + 1), id] {
+                    assert_eq!(starts.get(&slab, &regions, slab[..][id].addr), Some(id));
+                }
+            }
+            assert!(moves > 8 && starts.dense == dense, "{moves}");
+            // What comes last is removed first, so that the move stops where it is.
+            for id in (1..=COUNT as u32).rev().map(ChunkId) {
+                starts.clear(&slab, &mut regions, slab[..][id].addr, id);
+                assert_eq!(starts.get(&slab, &regions, slab[..][id].addr), None);
+            }
+        }
+    }
+
+    #[test]
+    fn many_regions_get_flat_tables_a_few_at_a_time() {
+        const REGIONS: u64 = 500;
+        let (mut starts, mut regions) = (Starts::new(3).unwrap(), Regions::new());
+        let base = |i: u64| i.wrapping_mul(4096).wrapping_add(1 << 40);
+        let slab: Vec<Hot> = (0..=8 * REGIONS)
+            .map(|i| i.wrapping_sub(1))
+            .map(|i| Hot::new(base(i / 8).wrapping_add(i % 8 * UNIT), UNIT, 0, NIL, NIL))
+            .collect();
+        for i in 0..REGIONS {
+            regions.add(base(i), 8 * UNIT, 8 * UNIT, starts.needs_flat()).unwrap();
+        }
+        let flat = |regions: &Regions| regions.iter().filter(|(_, region)| region.has_flat()).count();
+        for id in (1..=8 * REGIONS as u32).map(ChunkId) {
+            let before = flat(&regions);
+            starts.reserve(&slab, &mut regions, 1).unwrap();
+            assert!(flat(&regions) <= before + STEP);
+            starts.set(&mut regions, slab[..][id].addr, id);
+            assert!((1..=id.0).step_by(97).map(ChunkId).all(|id| starts.get(
+                &slab,
+                &regions,
+                slab[..][id].addr
+            ) == Some(id)));
+        }
+        assert!(starts.dense && flat(&regions) == REGIONS as usize);
+    }
+
+    #[test]
+    fn a_long_search_leads_to_another_hash() {
+        let (mut starts, mut regions) = (Starts::new(3).unwrap(), Regions::new());
+        regions.add(0, 1 << 50, 1 << 50, false).unwrap();
+        // All at one place of a table with 1024 slots, and of all smaller ones.
+        let seed = Seed::new(3);
+        let addrs = (1..).map(|unit| unit * UNIT).filter(|&addr| seed.hash(addr) >> 54 == 77);
+        let slab: Vec<Hot> =
+            std::iter::once(0).chain(addrs.take(250)).map(|addr| Hot::new(addr, UNIT, 0, NIL, NIL)).collect();
+        for id in (1..=250).map(ChunkId) {
+            starts.reserve(&slab, &mut regions, 1).unwrap();
+            starts.set(&mut regions, slab[..][id].addr, id);
+            assert!(
+                (1..=id.0).map(ChunkId).all(|id| starts.get(&slab, &regions, slab[..][id].addr) == Some(id))
+            );
+        }
+        let steps = starts.steps(&slab);
+        assert!(steps.longest < LONGEST_WAY && steps.search < 3 * 250, "{steps:?}");
+    }
+
+    #[test]
+    fn a_trim_makes_dense_sparse_again() {
+        let mut starts = agree(1, 1 << 14, 1 << 14);
+        let mut regions = Regions::new();
+        regions.add(1 << 40, 1 << 30, 1 << 30, true).unwrap();
+        let slab = [1, 1 << 40].map(|addr| Hot::new(addr, UNIT, 0, NIL, NIL));
+        starts.rebuild(&slab, &mut regions, [ChunkId(1)].into_iter());
+        assert!(!starts.dense && regions.flat_resident_bytes() == 0);
+        assert_eq!(starts.get(&slab, &regions, 1 << 40), Some(ChunkId(1)));
+    }
+}

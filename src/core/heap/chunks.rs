@@ -1,0 +1,541 @@
+//! Chunks in a slab: 32 hot bytes each, and what is rarely read beside them.
+//!
+//! ```text
+//!   hot    addr | size and region | prev next | left right      two chunks a cache line
+//!   cold   requested size, allocation id
+//!   stamps one u64 a chunk, only with timestamps
+//!   tags   operation and step, with the allocation that they belong to; only once an allocation had one
+//! ```
+//!
+//! `prev` and `next` link the chunks of a region in address order. `left` and `right` are the chunk's
+//! place in a tree of the index while it is free; `left` also tells the chunk's state otherwise.
+//!
+//! The allocation path borrows the slab once, as a slice, and works on that: through the `Vec` the
+//! compiler has to load its pointer and length again behind every store.
+
+use crate::core::arena::snapshot::{copy_table, room_for, with_margin};
+use crate::core::heap::free_index::Node;
+use crate::core::units::{Span, UNIT};
+use crate::sys::HostMemoryExhausted;
+use crate::sys::zeroed::Zeroed;
+use std::ops::{Index, IndexMut};
+
+/// A chunk's place in the slab, from 1 on. Recycled, so it means something only while the chunk exists.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct ChunkId(pub(in crate::core) u32);
+
+/// No chunk: the end of a list, an empty tree.
+pub(crate) const NIL: ChunkId = ChunkId(u32::MAX - 6);
+/// In `left`: handed out to a caller. What is above `NIL` is no place in a tree.
+const IN_USE: ChunkId = ChunkId(u32::MAX - 2);
+/// In `left`: see [`State::Away`], [`State::Coming`] and [`State::Hole`].
+const AWAY: ChunkId = ChunkId(u32::MAX - 5);
+const COMING: ChunkId = ChunkId(u32::MAX - 4);
+const HOLE: ChunkId = ChunkId(u32::MAX - 3);
+/// In `left`: free, but not in the index; see [`State::Held`].
+const HELD: ChunkId = ChunkId(u32::MAX - 1);
+/// In `left`: not a chunk at all, but a free place of the slab.
+const VACANT: ChunkId = ChunkId(u32::MAX);
+const MAX_CHUNKS: usize = NIL.0 as usize;
+/// New places of the slab are linked by so many: a hundred thousand at once would take long.
+const PLACES_AT_ONCE: usize = 64;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum State {
+    InUse,
+    /// Free, and findable.
+    Free,
+    /// Free, but not for everybody: a lane's, or held back until its stamp is safe.
+    Held,
+    /// No memory at all: whole granules of a reserved range that are not mapped; see `holes`.
+    Hole,
+    /// A hole that the backend is just mapping.
+    Coming,
+    /// Free, but the backend may just be unmapping it, or it is kept for the request that is served.
+    Away,
+    Vacant,
+}
+
+#[derive(Clone, Copy)]
+pub(in crate::core) struct Hot {
+    pub(in crate::core) addr: u64,
+    /// Size in units above, region below: 38 and 24 bits.
+    size_and_region: u64,
+    pub(in crate::core) prev: ChunkId,
+    pub(in crate::core) next: ChunkId,
+    pub(in crate::core) left: ChunkId,
+    pub(in crate::core) right: ChunkId,
+}
+
+const _: () = assert!(size_of::<Hot>() == 32);
+
+const REGION_BITS: u32 = 24;
+const REGION_MASK: u64 = (1 << REGION_BITS) - 1;
+pub(crate) const MAX_REGIONS: usize = 1 << REGION_BITS;
+/// Shifts a size in bytes to its place above the region.
+const SIZE_SHIFT: u32 = REGION_BITS - UNIT.trailing_zeros();
+
+impl Hot {
+    /// A chunk in use.
+    #[inline]
+    pub(in crate::core) fn new(addr: u64, size: u64, region: u32, prev: ChunkId, next: ChunkId) -> Self {
+        let size_and_region = size << SIZE_SHIFT | u64::from(region);
+        Hot { addr, size_and_region, prev, next, left: IN_USE, right: NIL }
+    }
+
+    #[inline]
+    pub(in crate::core) fn size(&self) -> u64 {
+        (self.size_and_region >> REGION_BITS) * UNIT
+    }
+
+    #[inline]
+    pub(in crate::core) fn set_size(&mut self, size: u64) {
+        self.size_and_region = size << SIZE_SHIFT | (self.size_and_region & REGION_MASK);
+    }
+
+    #[inline]
+    pub(in crate::core) fn region(&self) -> u32 {
+        #[allow(clippy::cast_possible_truncation)] // 24 bits
+        let region = (self.size_and_region & REGION_MASK) as u32;
+        region
+    }
+
+    /// Size and address: what the index is ordered by.
+    #[inline(always)]
+    pub(in crate::core) fn key(&self) -> (u64, u64) {
+        (self.size(), self.addr)
+    }
+
+    #[inline]
+    pub(in crate::core) fn in_use(&self) -> bool {
+        self.left == IN_USE
+    }
+
+    /// Free and not in the index.
+    #[inline]
+    pub(in crate::core) fn is_held(&self) -> bool {
+        self.left == HELD
+    }
+
+    /// Free and in the index.
+    #[inline]
+    pub(in crate::core) fn is_findable(&self) -> bool {
+        self.left.0 <= NIL.0
+    }
+
+    #[inline]
+    pub(in crate::core) fn state(&self) -> State {
+        match self.left {
+            IN_USE => State::InUse,
+            HELD => State::Held,
+            HOLE => State::Hole,
+            COMING => State::Coming,
+            AWAY => State::Away,
+            VACANT => State::Vacant,
+            _ => State::Free,
+        }
+    }
+
+    #[inline]
+    pub(in crate::core) fn mark_in_use(&mut self) {
+        self.left = IN_USE;
+    }
+
+    /// Free and in no tree: the index may take it over, or the quarantine keeps it.
+    #[inline]
+    pub(in crate::core) fn mark_held(&mut self) {
+        self.left = HELD;
+    }
+
+    /// A hole; `place` is where the list of holes has it.
+    #[allow(clippy::cast_possible_truncation)] // there are at most MAX_CHUNKS
+    pub(in crate::core) fn mark_hole(&mut self, place: usize) {
+        (self.left, self.right) = (HOLE, ChunkId(place as u32));
+    }
+
+    /// Where the list of holes has it.
+    pub(in crate::core) fn hole_place(&self) -> usize {
+        self.right.index()
+    }
+
+    pub(in crate::core) fn mark_coming(&mut self) {
+        self.left = COMING;
+    }
+
+    pub(in crate::core) fn mark_away(&mut self) {
+        (self.left, self.right) = (AWAY, NIL);
+    }
+
+    /// As [`Self::mark_away`], of a chunk whose memory the backend leaves where it is.
+    pub(in crate::core) fn mark_staying(&mut self) {
+        (self.left, self.right) = (AWAY, AWAY);
+    }
+
+    /// Whether it was marked so.
+    pub(in crate::core) fn is_staying(&self) -> bool {
+        (self.left, self.right) == (AWAY, AWAY)
+    }
+}
+
+impl Node for Hot {
+    #[inline(always)]
+    fn key(&self) -> (u64, u64) {
+        Hot::key(self)
+    }
+
+    #[inline(always)]
+    fn left(&self) -> ChunkId {
+        self.left
+    }
+
+    #[inline(always)]
+    fn right(&self) -> ChunkId {
+        self.right
+    }
+
+    #[inline(always)]
+    fn left_mut(&mut self) -> &mut ChunkId {
+        &mut self.left
+    }
+
+    #[inline(always)]
+    fn right_mut(&mut self) -> &mut ChunkId {
+        &mut self.right
+    }
+}
+
+/// The slab is indexed by what it numbers.
+impl Index<ChunkId> for [Hot] {
+    type Output = Hot;
+
+    #[inline]
+    fn index(&self, id: ChunkId) -> &Hot {
+        &self[id.index()]
+    }
+}
+
+impl IndexMut<ChunkId> for [Hot] {
+    #[inline]
+    fn index_mut(&mut self, id: ChunkId) -> &mut Hot {
+        &mut self[id.index()]
+    }
+}
+
+#[derive(Clone, Copy)]
+pub(crate) struct Cold {
+    pub(crate) requested: u64,
+    /// Counts up from 1; meaningless while the chunk is free.
+    pub(crate) allocation_id: u64,
+}
+
+/// The operation on whose behalf a chunk was allocated, for reports.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub(crate) struct Tag {
+    /// The number of an operation's name; 0 is none.
+    pub(crate) name: u32,
+    pub(crate) step: u64,
+}
+
+/// The free places of the slab, linked by `next`.
+pub(in crate::core) struct Vacant {
+    first: ChunkId,
+    pub(in crate::core) count: usize,
+}
+
+impl Vacant {
+    /// Puts a new chunk into a free place; the caller has reserved one.
+    #[inline]
+    pub(in crate::core) fn fill(&mut self, slab: &mut [Hot], chunk: Hot) -> ChunkId {
+        let id = self.first;
+        let place = &mut slab[id];
+        self.first = place.next;
+        self.count -= 1;
+        *place = chunk;
+        id
+    }
+
+    /// Ends a chunk that no list or tree refers to any more.
+    #[inline]
+    pub(in crate::core) fn add(&mut self, slab: &mut [Hot], id: ChunkId) {
+        let place = &mut slab[id];
+        (place.left, place.next) = (VACANT, self.first);
+        self.first = id;
+        self.count += 1;
+    }
+}
+
+pub(crate) struct Chunks {
+    pub(in crate::core) slab: Vec<Hot>,
+    pub(in crate::core) vacant: Vacant,
+    cold: Vec<Cold>,
+    pub(in crate::core) stamps: Option<Vec<u64>>,
+    /// A tag and the number of the allocation that it is of, or none at all. Of any other allocation that has the chunk it says
+    /// nothing, so that an allocation without a tag has none to clear.
+    tags: Zeroed<[u64; 3]>,
+}
+
+impl Chunks {
+    pub(in crate::core) fn new(with_stamps: bool) -> Self {
+        Chunks {
+            slab: Vec::new(),
+            vacant: Vacant { first: NIL, count: 0 },
+            cold: Vec::new(),
+            stamps: with_stamps.then(Vec::new),
+            tags: Zeroed::EMPTY,
+        }
+    }
+
+    /// Makes sure that there are `count` free places.
+    #[inline]
+    pub(in crate::core) fn reserve(&mut self, count: usize) -> Result<(), HostMemoryExhausted> {
+        if self.vacant.count >= count { Ok(()) } else { self.grow(count) }
+    }
+
+    #[cold]
+    fn grow(&mut self, count: usize) -> Result<(), HostMemoryExhausted> {
+        let old = self.slab.len();
+        // Nothing is ever at place 0.
+        let first = old.max(1);
+        let length = (first + count).max(old + PLACES_AT_ONCE);
+        if length > MAX_CHUNKS {
+            return Err(HostMemoryExhausted);
+        }
+        make_room(&mut self.cold, length)?;
+        make_room(&mut self.slab, length)?;
+        if let Some(stamps) = &mut self.stamps {
+            make_room(stamps, length)?;
+            stamps.resize(length, 0);
+        }
+        if !self.tags.is_empty() && self.tags.len() < length {
+            self.tags.grow(self.slab.capacity())?;
+        }
+        self.cold.resize(length, Cold { requested: 0, allocation_id: 0 });
+        self.slab.resize(length, Hot { left: VACANT, ..Hot::new(0, 0, 0, NIL, NIL) });
+        self.link_vacant(first);
+        Ok(())
+    }
+
+    /// Makes a free place of each that is vacant from one on. The last first, so that they are filled in order.
+    fn link_vacant(&mut self, first: usize) {
+        #[allow(clippy::cast_possible_truncation)] // at most MAX_CHUNKS
+        let places = (first as u32..self.slab.len() as u32).rev().map(ChunkId);
+        for id in places {
+            if self.slab[..][id].left == VACANT {
+                self.vacant.add(&mut self.slab, id);
+            }
+        }
+    }
+
+    /// Gives back what is behind the last chunk: without memory for that it stays. The numbers from the length of the slab on
+    /// mean nothing any more.
+    pub(in crate::core) fn shrink(&mut self) {
+        let end = self.slab.iter().rposition(|hot| hot.left != VACANT).map_or(0, |last| last + 1);
+        if end + end / 4 + PLACES_AT_ONCE >= self.slab.len() {
+            return;
+        }
+        self.vacant = Vacant { first: NIL, count: 0 };
+        shrink_to(&mut self.slab, end);
+        shrink_to(&mut self.cold, end);
+        if let Some(stamps) = &mut self.stamps {
+            shrink_to(stamps, end);
+        }
+        self.tags.shrink(end);
+        self.link_vacant(1);
+    }
+
+    #[inline]
+    pub(crate) fn addr(&self, id: ChunkId) -> u64 {
+        self.slab[..][id].addr
+    }
+
+    #[inline]
+    pub(crate) fn size(&self, id: ChunkId) -> u64 {
+        self.slab[..][id].size()
+    }
+
+    pub(crate) fn region(&self, id: ChunkId) -> u32 {
+        self.slab[..][id].region()
+    }
+
+    pub(crate) fn prev(&self, id: ChunkId) -> ChunkId {
+        self.slab[..][id].prev
+    }
+
+    pub(crate) fn next(&self, id: ChunkId) -> ChunkId {
+        self.slab[..][id].next
+    }
+
+    pub(crate) fn in_use(&self, id: ChunkId) -> bool {
+        self.slab[..][id].in_use()
+    }
+
+    pub(crate) fn state(&self, id: ChunkId) -> State {
+        self.slab[..][id].state()
+    }
+
+    #[inline]
+    pub(crate) fn cold(&self, id: ChunkId) -> Cold {
+        self.cold[id.index()]
+    }
+
+    #[inline]
+    pub(in crate::core) fn set_cold(&mut self, id: ChunkId, cold: Cold) {
+        self.cold[id.index()] = cold;
+    }
+
+    /// When the chunk was freed; 0 if it may be used and merged freely.
+    #[inline]
+    pub(crate) fn stamp(&self, id: ChunkId) -> u64 {
+        self.stamps.as_ref().map_or(0, |stamps| stamps[id.index()])
+    }
+
+    #[inline]
+    pub(in crate::core) fn set_stamp(&mut self, id: ChunkId, stamp: u64) {
+        if let Some(stamps) = &mut self.stamps {
+            stamps[id.index()] = stamp;
+        }
+    }
+
+    pub(crate) fn tag(&self, id: ChunkId) -> Tag {
+        let of_this = |tag: &&[u64; 3]| tag[2] == self.cold(id).allocation_id;
+        #[allow(clippy::cast_possible_truncation)] // it was one of 32 bits
+        self.tags
+            .get(id.index())
+            .filter(of_this)
+            .map_or(Tag::default(), |&[name, step, _]| Tag { name: name as u32, step })
+    }
+
+    /// Tags the allocation that a chunk is in use by.
+    pub(in crate::core) fn set_tag(&mut self, id: ChunkId, tag: Tag) {
+        let allocation_id = self.cold(id).allocation_id;
+        if let Some(place) = self.tags.get_mut(id.index()) {
+            *place = [tag.name.into(), tag.step, allocation_id];
+        }
+    }
+
+    /// Begins to keep tags: one for each place of the slab from now on.
+    pub(in crate::core) fn start_tags(&mut self) -> Result<(), HostMemoryExhausted> {
+        if self.tags.is_empty() {
+            self.tags.grow(self.slab.capacity())?;
+        }
+        Ok(())
+    }
+
+    /// How many chunks exist, in use and free.
+    pub(crate) fn count(&self) -> usize {
+        self.slab.len().saturating_sub(1) - self.vacant.count
+    }
+
+    /// The first piece of neighbours of a kind from a chunk on, and the chunk behind it.
+    pub(in crate::core) fn piece_from(
+        &self,
+        first: ChunkId,
+        is_it: impl Fn(ChunkId) -> bool,
+    ) -> Option<(Span, ChunkId)> {
+        let mut id = first;
+        while id != NIL && !is_it(id) {
+            id = self.next(id);
+        }
+        let base = (id != NIL).then(|| self.addr(id))?;
+        let mut bytes = 0;
+        while id != NIL && is_it(id) {
+            bytes += self.size(id);
+            id = self.next(id);
+        }
+        Some((Span { base, bytes }, id))
+    }
+
+    /// All chunks, in no order.
+    pub(crate) fn ids(&self) -> impl Iterator<Item = ChunkId> + Clone + '_ {
+        let places = self.slab.iter().zip(0u32..);
+        places.filter(|(hot, _)| hot.left != VACANT).map(|(_, place)| ChunkId(place))
+    }
+
+    /// What is at a place of the slab, perhaps vacant.
+    pub(in crate::core) fn place(&self, place: usize) -> ChunkId {
+        #[allow(clippy::cast_possible_truncation)] // at most MAX_CHUNKS
+        ChunkId(place as u32)
+    }
+
+    /// How long the tables are that a copy has.
+    pub(in crate::core) fn lengths(&self) -> [usize; 3] {
+        [self.slab.len(), self.stamps.as_ref().map_or(0, Vec::len), self.tags.len()]
+    }
+
+    /// Room for a copy of tables that are so long.
+    pub(in crate::core) fn make_room(
+        &mut self,
+        [slab, stamps, tags]: [usize; 3],
+    ) -> Result<(), HostMemoryExhausted> {
+        room_for(&mut self.slab, slab, Hot::new(0, 0, 0, NIL, NIL))?;
+        room_for(&mut self.cold, slab, Cold { requested: 0, allocation_id: 0 })?;
+        room_for(self.stamps.get_or_insert_default(), stamps, 0)?;
+        // Written to, so that its pages are there.
+        self.tags = Zeroed::new(if tags == 0 { 0 } else { with_margin(tags) })?;
+        self.tags.fill([0; 3]);
+        Ok(())
+    }
+
+    /// Becomes a copy, for reading only; false if that takes more room.
+    pub(in crate::core) fn copy_from(&mut self, other: &Self) -> bool {
+        let stamped = match (&mut self.stamps, &other.stamps) {
+            (Some(stamps), Some(others)) => copy_table(stamps, others),
+            (stamps, None) => {
+                *stamps = None;
+                true
+            }
+            (None, Some(_)) => false,
+        };
+        stamped
+            && copy_table(&mut self.slab, &other.slab)
+            && copy_table(&mut self.cold, &other.cold)
+            && self.copy_tags(&other.tags)
+    }
+
+    /// The room for them may be longer.
+    fn copy_tags(&mut self, tags: &[[u64; 3]]) -> bool {
+        let room = self.tags.get_mut(..tags.len());
+        room.map(|room| room.copy_from_slice(tags)).is_some()
+    }
+
+    /// Host memory held, in bytes.
+    pub(crate) fn metadata_bytes(&self) -> u64 {
+        let stamps = self.stamps.as_ref().map_or(0, |stamps| stamps.capacity() * size_of::<u64>());
+        let slab = self.slab.capacity() * size_of::<Hot>() + self.cold.capacity() * size_of::<Cold>();
+        (slab + stamps) as u64 + self.tags.held_bytes()
+    }
+}
+
+impl ChunkId {
+    #[inline]
+    pub(in crate::core) fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+pub(in crate::core) fn reserve_to<T>(
+    vector: &mut Vec<T>,
+    capacity: usize,
+) -> Result<(), HostMemoryExhausted> {
+    Ok(vector.try_reserve_exact(capacity.saturating_sub(vector.len()))?)
+}
+
+/// Room for `length` items. By an eighth: twice as much would be mostly idle, and for large vectors a reallocation moves
+/// pages, not bytes.
+pub(in crate::core) fn make_room<T>(vector: &mut Vec<T>, length: usize) -> Result<(), HostMemoryExhausted> {
+    if vector.capacity() >= length {
+        return Ok(());
+    }
+    let wanted = length.max(vector.capacity() + vector.capacity() / 8);
+    Ok(vector.try_reserve_exact(wanted - vector.len())?)
+}
+
+/// Leaves the first `length` items, and no room for more. Without memory for a shorter vector the room stays.
+pub(in crate::core) fn shrink_to<T: Copy>(vector: &mut Vec<T>, length: usize) {
+    vector.truncate(length);
+    let mut shorter = Vec::new();
+    if shorter.try_reserve_exact(vector.len()).is_ok() {
+        shorter.extend_from_slice(vector);
+        *vector = shorter;
+    }
+}

@@ -1,0 +1,342 @@
+//! The free chunks, ordered by (size, address): exact best fit.
+//!
+//! One treap (Seidel and Aragon, 1996) for each size class, linked through the chunks themselves, so
+//! that a free never needs memory. Priorities are a hash of the address with the pool's seed, and are stored
+//! nowhere. So the shape of a tree depends only on its chunks and the seed. Real programs have about a hundred free chunks of
+//! nearly as many sizes: most trees are one chunk. Many chunks of one size make one deep tree, O(log n) as `std::set` has it.
+//!
+//! ```text
+//!   classes   . . # . # # . .      a bit for each class with a chunk
+//!   roots         |   | |
+//!                 c   c c          left: smaller (size, address)
+//!                    / \
+//!                   c   c
+//! ```
+//!
+//! What a tree is linked through is a [`Node`]: the chunk itself, or where several streams share a pool the note
+//! beside it, which stands for a run of neighbours.
+
+use crate::core::heap::chunks::{ChunkId, NIL};
+use crate::core::heap::size_classes::{CLASSES, ClassSet, class_of};
+use crate::core::seed::Seed;
+use crate::sys::HostMemoryExhausted;
+
+/// The order that a node has its links for, if it is in one tree only.
+pub(in crate::core) enum BySize {}
+
+/// Something with a key that a tree can be linked through; found by the number of its chunk.
+pub(in crate::core) trait Node<Order = BySize> {
+    /// Size and address; in another order what that goes by.
+    fn key(&self) -> (u64, u64);
+    fn left(&self) -> ChunkId;
+    fn right(&self) -> ChunkId;
+    fn left_mut(&mut self) -> &mut ChunkId;
+    fn right_mut(&mut self) -> &mut ChunkId;
+}
+
+pub(crate) struct FreeIndex {
+    roots: Box<[ChunkId; CLASSES]>,
+    classes: ClassSet,
+    seed: Seed,
+}
+
+/// The link that leads to a node.
+#[derive(Clone, Copy)]
+enum Link {
+    Root(usize),
+    Left(ChunkId),
+    Right(ChunkId),
+}
+
+impl FreeIndex {
+    /// What it needs of host memory.
+    pub(in crate::core) fn roots() -> Result<Box<[ChunkId; CLASSES]>, HostMemoryExhausted> {
+        let mut roots = Vec::new();
+        roots.try_reserve_exact(CLASSES)?;
+        roots.resize(CLASSES, NIL);
+        // The capacity is exact, so neither step allocates.
+        roots.into_boxed_slice().try_into().map_err(|_| HostMemoryExhausted)
+    }
+
+    #[inline(always)]
+    pub(in crate::core) fn with(roots: Box<[ChunkId; CLASSES]>, seed: u64) -> Self {
+        FreeIndex { roots, classes: ClassSet::new(), seed: Seed::new(seed) }
+    }
+
+    /// Forgets all chunks.
+    pub(in crate::core) fn clear(&mut self) {
+        self.roots.fill(NIL);
+        self.classes = ClassSet::new();
+    }
+
+    /// The smallest chunk of at least `size` bytes, the lowest address among equals, with its class.
+    #[inline(always)]
+    pub(in crate::core) fn best_fit<N: Node>(&self, nodes: &[N], size: u64) -> Option<(ChunkId, usize)> {
+        let class = class_of(size);
+        let first = self.classes.first_from(class)?;
+        let root = self.roots[first];
+        let here = &nodes[root.index()];
+        // Nearly always: the least of its class, and if that is the request's own, large enough.
+        if here.left() == NIL && here.key().0 >= size {
+            return Some((root, first));
+        }
+        self.best_fit_below(nodes, class, size)
+    }
+
+    #[inline(never)]
+    fn best_fit_below<N: Node>(&self, nodes: &[N], class: usize, size: u64) -> Option<(ChunkId, usize)> {
+        let found = self.first_in(nodes, class, (size, 0));
+        if found != NIL {
+            return Some((found, class));
+        }
+        let class = self.classes.next_after(class)?;
+        Some((self.first_of(nodes, class), class))
+    }
+
+    /// The chunk that follows one with `key` in (size, address) order.
+    pub(in crate::core) fn following<N: Node>(&self, nodes: &[N], key: (u64, u64)) -> Option<ChunkId> {
+        self.first_from(nodes, (key.0, key.1 + 1))
+    }
+
+    /// The first chunk of at least `size` bytes.
+    pub(in crate::core) fn first_of_size<N: Node>(&self, nodes: &[N], size: u64) -> Option<ChunkId> {
+        self.first_from(nodes, (size, 0))
+    }
+
+    /// The first chunk that is not below `key`.
+    pub(in crate::core) fn first_from<N: Node>(&self, nodes: &[N], key: (u64, u64)) -> Option<ChunkId> {
+        let class = class_of(key.0);
+        let found = self.first_in(nodes, class, key);
+        if found == NIL { self.first_after(nodes, class) } else { Some(found) }
+    }
+
+    /// The first chunk of a class that is not below `key`, or [`NIL`].
+    fn first_in<N: Node>(&self, nodes: &[N], class: usize, key: (u64, u64)) -> ChunkId {
+        let mut node = self.roots[class];
+        let mut best = NIL;
+        while node != NIL {
+            let here = &nodes[node.index()];
+            if here.key() >= key {
+                best = node;
+                node = here.left();
+            } else {
+                node = here.right();
+            }
+        }
+        best
+    }
+
+    /// The first chunk of the classes behind one.
+    fn first_after<N: Node>(&self, nodes: &[N], class: usize) -> Option<ChunkId> {
+        Some(self.first_of(nodes, self.classes.next_after(class)?))
+    }
+
+    /// The first chunk of a class that has one.
+    fn first_of<N: Node>(&self, nodes: &[N], class: usize) -> ChunkId {
+        let mut node = self.roots[class];
+        loop {
+            let left = nodes[node.index()].left();
+            if left == NIL {
+                return node;
+            }
+            node = left;
+        }
+    }
+
+    /// The largest chunk.
+    pub(in crate::core) fn largest<N: Node>(&self, nodes: &[N]) -> Option<ChunkId> {
+        let mut node = self.roots[self.classes.last()?];
+        while nodes[node.index()].right() != NIL {
+            node = nodes[node.index()].right();
+        }
+        Some(node)
+    }
+
+    /// Adds a chunk of `size` bytes that is in no tree.
+    #[inline(always)]
+    pub(in crate::core) fn insert<N: Node>(&mut self, nodes: &mut [N], id: ChunkId, size: u64) {
+        let class = class_of(size);
+        if self.roots[class] != NIL {
+            return self.insert_below(nodes, class, id);
+        }
+        self.classes.insert(class);
+        self.roots[class] = id;
+        let here = &mut nodes[id.index()];
+        (*here.left_mut(), *here.right_mut()) = (NIL, NIL);
+    }
+
+    #[inline(never)]
+    fn insert_below<N: Node>(&mut self, nodes: &mut [N], class: usize, id: ChunkId) {
+        let key = nodes[id.index()].key();
+        let (seed, priority) = (self.seed, self.seed.hash(key.1));
+        let (mut node, mut link) = (self.roots[class], Link::Root(class));
+        while node != NIL {
+            let here = &nodes[node.index()];
+            if seed.hash(here.key().1) < priority {
+                break;
+            }
+            (node, link) = if key < here.key() {
+                (here.left(), Link::Left(node))
+            } else {
+                (here.right(), Link::Right(node))
+            };
+        }
+        split(nodes, node, key, id);
+        self.set(nodes, link, id);
+    }
+
+    /// Removes a chunk of `size` bytes.
+    #[inline(always)]
+    pub(in crate::core) fn remove<N: Node>(&mut self, nodes: &mut [N], id: ChunkId, size: u64) {
+        self.remove_from(nodes, class_of(size), id);
+    }
+
+    /// Removes a chunk from its class.
+    #[inline(always)]
+    pub(in crate::core) fn remove_from<N: Node>(&mut self, nodes: &mut [N], class: usize, id: ChunkId) {
+        if self.roots[class] != id {
+            return self.remove_below(nodes, class, id);
+        }
+        let (left, right) = (nodes[id.index()].left(), nodes[id.index()].right());
+        // Nearly always the root is alone.
+        if left == NIL && right == NIL {
+            self.roots[class] = NIL;
+            return self.classes.remove(class);
+        }
+        self.join(nodes, Link::Root(class), left, right);
+    }
+
+    #[inline(never)]
+    fn remove_below<N: Node>(&mut self, nodes: &mut [N], class: usize, id: ChunkId) {
+        let link = self.search(nodes, class, id);
+        let (left, right) = (nodes[id.index()].left(), nodes[id.index()].right());
+        self.join(nodes, link, left, right);
+    }
+
+    /// The link to a chunk that is in the tree of `class` below its root.
+    fn search<N: Node>(&self, nodes: &[N], class: usize, id: ChunkId) -> Link {
+        let key = nodes[id.index()].key();
+        let (mut node, mut link) = (self.roots[class], Link::Root(class));
+        while node != id {
+            let here = &nodes[node.index()];
+            (node, link) = if key < here.key() {
+                (here.left(), Link::Left(node))
+            } else {
+                (here.right(), Link::Right(node))
+            };
+        }
+        link
+    }
+
+    /// Hangs two trees, every key of the first below every key of the second, under `link` as one.
+    #[inline(never)]
+    fn join<N: Node>(&mut self, nodes: &mut [N], mut link: Link, mut low: ChunkId, mut high: ChunkId) {
+        let seed = self.seed;
+        let priority = |nodes: &[N], node: ChunkId| seed.hash(nodes[node.index()].key().1);
+        if low != NIL && high != NIL {
+            let (mut of_low, mut of_high) = (priority(nodes, low), priority(nodes, high));
+            loop {
+                if of_low >= of_high {
+                    self.set(nodes, link, low);
+                    (link, low) = (Link::Right(low), nodes[low.index()].right());
+                    if low == NIL {
+                        break;
+                    }
+                    of_low = priority(nodes, low);
+                } else {
+                    self.set(nodes, link, high);
+                    (link, high) = (Link::Left(high), nodes[high.index()].left());
+                    if high == NIL {
+                        break;
+                    }
+                    of_high = priority(nodes, high);
+                }
+            }
+        }
+        self.set(nodes, link, if low == NIL { high } else { low });
+    }
+
+    #[inline]
+    fn set<N: Node>(&mut self, nodes: &mut [N], link: Link, to: ChunkId) {
+        match link {
+            Link::Root(class) => self.roots[class] = to,
+            Link::Left(node) => *nodes[node.index()].left_mut() = to,
+            Link::Right(node) => *nodes[node.index()].right_mut() = to,
+        }
+    }
+
+    /// Every chunk of the index, in (size, address) order.
+    pub(in crate::core) fn iter<'a, N: Node>(&'a self, nodes: &'a [N]) -> impl Iterator<Item = ChunkId> + 'a {
+        self.iter_from(nodes, (crate::core::units::UNIT, 0))
+    }
+
+    /// Those that are not below a key.
+    pub(in crate::core) fn iter_from<'a, N: Node>(
+        &'a self,
+        nodes: &'a [N],
+        mut key: (u64, u64),
+    ) -> impl Iterator<Item = ChunkId> + 'a {
+        std::iter::from_fn(move || {
+            let id = self.first_from(nodes, key)?;
+            key = nodes[id.index()].key();
+            key.1 += 1;
+            Some(id)
+        })
+    }
+
+    /// Whether a class is marked as holding a chunk, and whether it does.
+    pub(in crate::core) fn class_marks(&self, class: usize) -> (bool, bool) {
+        (self.classes.contains(class), self.roots[class] != NIL)
+    }
+
+    /// For tests: marks a class as holding a chunk, or not.
+    #[cfg(test)]
+    pub(in crate::core) fn mark(&mut self, class: usize, marked: bool) {
+        if marked { self.classes.insert(class) } else { self.classes.remove(class) }
+    }
+
+    /// For tests: how deep the deepest tree is.
+    #[cfg(test)]
+    pub(in crate::core) fn depth<N: Node>(&self, nodes: &[N]) -> usize {
+        let mut below: Vec<(ChunkId, usize)> = self.roots.iter().map(|&root| (root, 1)).collect();
+        let mut deepest = 0;
+        while let Some((node, depth)) = below.pop() {
+            if node != NIL {
+                deepest = deepest.max(depth);
+                let here = &nodes[node.index()];
+                below.extend([(here.left(), depth + 1), (here.right(), depth + 1)]);
+            }
+        }
+        deepest
+    }
+
+    /// Host memory beside the struct itself.
+    pub(crate) fn metadata_bytes(&self) -> u64 {
+        size_of_val(&*self.roots) as u64
+    }
+}
+
+/// Divides the tree at `node` by `key` and hangs the halves under `id`.
+fn split<N: Node>(nodes: &mut [N], mut node: ChunkId, key: (u64, u64), id: ChunkId) {
+    let (mut low, mut high) = (Link::Left(id), Link::Right(id));
+    while node != NIL {
+        if nodes[node.index()].key() < key {
+            hang(nodes, low, node);
+            (low, node) = (Link::Right(node), nodes[node.index()].right());
+        } else {
+            hang(nodes, high, node);
+            (high, node) = (Link::Left(node), nodes[node.index()].left());
+        }
+    }
+    hang(nodes, low, NIL);
+    hang(nodes, high, NIL);
+}
+
+#[inline]
+fn hang<N: Node>(nodes: &mut [N], link: Link, to: ChunkId) {
+    match link {
+        Link::Left(node) => *nodes[node.index()].left_mut() = to,
+        Link::Right(node) => *nodes[node.index()].right_mut() = to,
+        Link::Root(_) => unreachable!("a split hangs its halves below a node"),
+    }
+}

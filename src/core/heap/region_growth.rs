@@ -1,0 +1,262 @@
+//! How large the next region is: doubling, the limit, and giving way when the backend refuses.
+
+use crate::core::units::{UNIT, round_down, round_up_saturating};
+
+pub(crate) const DEFAULT_INITIAL_REGION: u64 = 2 << 20;
+
+pub(crate) struct Growth {
+    pub(crate) limit: u64,
+    /// Held from the backend, regions on their way back included.
+    pub(crate) pool_bytes: u64,
+    pub(crate) peak_pool_bytes: u64,
+    /// Asked of the backend at this moment. They count against the limit, so that two extensions at once
+    /// cannot overrun it.
+    reserved: u64,
+    hint: u64,
+    initial_hint: u64,
+}
+
+/// A region on its way from the backend.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Extension {
+    /// What to ask the backend for now.
+    pub(crate) bytes: u64,
+    /// The least that helps.
+    pub(crate) least: u64,
+    reserved: u64,
+    raised: bool,
+}
+
+impl Growth {
+    /// Without growth the first region is the whole limit.
+    pub(in crate::core) fn new(limit: u64, grows: bool, initial_region: u64) -> Self {
+        let hint = first_hint(limit, grows, initial_region);
+        Growth { limit, pool_bytes: 0, peak_pool_bytes: 0, reserved: 0, hint, initial_hint: hint }
+    }
+
+    /// Sets another limit. A pool that has not grown yet begins as if it had been created with it; without growth the
+    /// next region is all that the limit leaves.
+    pub(in crate::core) fn set_limit(&mut self, limit: u64, grows: bool, initial_region: u64) {
+        let first = first_hint(limit, grows, initial_region);
+        if !grows || self.hint == self.initial_hint {
+            self.hint = first;
+        }
+        (self.limit, self.initial_hint) = (limit, first);
+    }
+
+    /// What may still be asked of the backend.
+    pub(crate) fn available(&self) -> u64 {
+        round_down(self.limit.saturating_sub(self.pool_bytes).saturating_sub(self.reserved))
+    }
+
+    /// Plans a region of at least `least` bytes and reserves it. As in the original the hint stays
+    /// raised if the backend refuses.
+    pub(in crate::core) fn plan(&mut self, least: u64) -> Option<Extension> {
+        let available = self.available();
+        if least > available {
+            return None;
+        }
+        let mut raised = false;
+        while least > self.hint {
+            self.hint = round_down(self.hint.saturating_mul(2));
+            raised = true;
+        }
+        let bytes = self.hint.min(available);
+        self.reserved += bytes;
+        Some(Extension { bytes, least, reserved: bytes, raised })
+    }
+
+    /// Plans a region of exactly `least` bytes and reserves it, without a step in front. The hint stays.
+    pub(in crate::core) fn plan_exactly(&mut self, least: u64) -> Option<Extension> {
+        if least > self.available() {
+            return None;
+        }
+        self.reserved += least;
+        Some(Extension { bytes: least, least, reserved: least, raised: true })
+    }
+
+    /// The backend gave `received` bytes, which may be more than was asked.
+    pub(in crate::core) fn commit(&mut self, extension: &Extension, received: u64) {
+        self.unreserve(extension.reserved);
+        self.pool_bytes = self.pool_bytes.saturating_add(received);
+        self.peak_pool_bytes = self.peak_pool_bytes.max(self.pool_bytes);
+        if !extension.raised {
+            self.hint = round_down(self.hint.saturating_mul(2));
+        }
+    }
+
+    /// The backend has `bytes` back.
+    pub(in crate::core) fn released(&mut self, bytes: u64) {
+        self.pool_bytes = self.pool_bytes.saturating_sub(bytes);
+    }
+
+    /// All that is held is gone. What is set aside is still asked for.
+    pub(in crate::core) fn forget_held(&mut self) {
+        self.pool_bytes = 0;
+        self.reset_hint();
+    }
+
+    /// What was set aside is so no more: it is held now, or came to nothing.
+    pub(in crate::core) fn unreserve(&mut self, bytes: u64) {
+        self.reserved -= bytes;
+    }
+
+    /// Sets bytes aside that granules are being mapped for.
+    pub(in crate::core) fn reserve(&mut self, bytes: u64) {
+        self.reserved += bytes;
+    }
+
+    /// What was set aside is over, and so many bytes are held now.
+    pub(in crate::core) fn settle(&mut self, reserved: u64, held: u64) {
+        self.unreserve(reserved);
+        self.pool_bytes = held;
+        self.peak_pool_bytes = self.peak_pool_bytes.max(held);
+    }
+
+    /// After a trim the pool begins small again; the original would go on doubling from the peak.
+    pub(in crate::core) fn reset_hint(&mut self) {
+        self.hint = self.initial_hint;
+    }
+
+    /// Drops reservations of threads that exist no more, in a forked child; `kept` are this thread's.
+    pub(in crate::core) fn forget_reservations(&mut self, kept: u64) {
+        self.reserved = kept;
+    }
+
+    pub(in crate::core) fn reset_peak(&mut self) {
+        self.peak_pool_bytes = self.pool_bytes;
+    }
+}
+
+fn first_hint(limit: u64, grows: bool, initial_region: u64) -> u64 {
+    let initial_region = if initial_region == 0 { DEFAULT_INITIAL_REGION } else { initial_region };
+    let first = if grows { limit.min(initial_region) } else { limit };
+    round_up_saturating(first).max(UNIT)
+}
+
+impl Extension {
+    /// What is set aside for it.
+    pub(crate) fn reserved(&self) -> u64 {
+        self.reserved
+    }
+
+    /// The next smaller size to try after a refusal; false when nothing smaller would help.
+    ///
+    /// The factor is a 32-bit float, and so is the product, as in the original: 8 GiB differs from
+    /// double precision by the fifth step. Where rounding up would ask for the same size again, which
+    /// the original can do for ever, it gives way by one unit.
+    #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+    pub(crate) fn shrink(&mut self) -> bool {
+        let smaller = round_up_saturating((self.bytes as f32 * 0.9f32) as u64);
+        self.bytes = smaller.min(self.bytes.saturating_sub(UNIT));
+        self.bytes >= self.least
+    }
+
+    /// Skips the sizes that are not below `refused`; false when nothing is left that would help.
+    pub(crate) fn shrink_below(&mut self, refused: u64) -> bool {
+        while self.bytes >= refused {
+            if !self.shrink() {
+                return false;
+            }
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hint_doubles_once_a_region() {
+        let mut growth = Growth::new(1 << 40, true, 0);
+        for expected in [2u64, 4, 8, 16] {
+            let extension = growth.plan(256).unwrap();
+            assert_eq!(extension.bytes, expected << 20);
+            growth.commit(&extension, extension.bytes);
+        }
+        let raised = growth.plan(100 << 20).unwrap();
+        assert_eq!(raised.bytes, 128 << 20);
+        growth.commit(&raised, raised.bytes);
+        assert_eq!(growth.plan(256).unwrap().bytes, 128 << 20, "a raised hint is not doubled again");
+    }
+
+    #[test]
+    fn two_extensions_at_once_share_the_limit() {
+        let mut growth = Growth::new(3 << 20, true, 0);
+        let first = growth.plan(256).unwrap();
+        let second = growth.plan(256).unwrap();
+        assert_eq!((first.bytes, second.bytes), (2 << 20, 1 << 20));
+        assert!(growth.plan(256).is_none());
+        growth.unreserve(first.reserved());
+        assert_eq!(growth.available(), 2 << 20);
+    }
+
+    #[test]
+    fn more_than_asked_never_wraps() {
+        let mut growth = Growth::new(4 << 20, true, 0);
+        let extension = growth.plan(256).unwrap();
+        growth.commit(&extension, u64::MAX);
+        assert_eq!((growth.available(), growth.plan(256).is_none()), (0, true));
+    }
+
+    #[test]
+    fn shrinking_ends_and_is_single_precision() {
+        for least in [256, 512, 2560, 1 << 20] {
+            let mut extension = Extension { bytes: 8 << 30, least, reserved: 0, raised: false };
+            let mut steps = 0;
+            while extension.shrink() {
+                steps += 1;
+                assert!(steps < 1000);
+            }
+        }
+        // What `size_t * float` gives in C++; a double product of the same factor gives 5072270336.
+        let mut extension = Extension { bytes: 8 << 30, least: 256, reserved: 0, raised: false };
+        (0..5).for_each(|_| assert!(extension.shrink()));
+        assert_eq!(extension.bytes, 5_072_269_824);
+    }
+
+    #[test]
+    fn sizes_that_were_refused_are_skipped() {
+        let mut extension = Extension { bytes: 16 << 20, least: 9 << 20, reserved: 0, raised: false };
+        assert!(extension.shrink_below(12_230_912) && extension.bytes == 11_008_000);
+        assert!(!extension.shrink_below(9 << 20), "nothing as small would help");
+        let mut growth = Growth::new(1 << 30, true, 0);
+        let exact = growth.plan_exactly(9 << 20).unwrap();
+        assert_eq!((exact.bytes, exact.least, exact.reserved()), (9 << 20, 9 << 20, 9 << 20));
+        growth.commit(&exact, exact.bytes);
+        assert_eq!(growth.plan(256).unwrap().bytes, 2 << 20, "it says nothing about the next region");
+        assert!(growth.plan_exactly(1 << 30).is_none(), "the limit holds");
+    }
+
+    #[test]
+    fn another_limit() {
+        let mut growth = Growth::new(1 << 20, true, 0);
+        growth.set_limit(1 << 30, true, 0);
+        let first = growth.plan(256).unwrap();
+        assert_eq!(first.bytes, 2 << 20, "as if it had been created so");
+        growth.commit(&first, first.bytes);
+        growth.set_limit(1 << 20, true, 0);
+        assert_eq!((growth.available(), growth.plan(256).is_none()), (0, true), "less than is held");
+        growth.set_limit(1 << 40, true, 0);
+        assert_eq!(growth.plan(256).unwrap().bytes, 4 << 20, "growth goes on where it was");
+        let mut fixed = Growth::new(4 << 20, false, 0);
+        let all = fixed.plan(256).unwrap();
+        fixed.commit(&all, all.bytes);
+        fixed.set_limit(9 << 20, false, 0);
+        assert_eq!(fixed.plan(256).unwrap().bytes, 5 << 20, "all that the limit leaves");
+        for limit in [0, u64::MAX] {
+            fixed.set_limit(limit, false, 0);
+            assert_eq!(fixed.available(), (limit.saturating_sub(9 << 20)) & !255);
+        }
+    }
+
+    #[test]
+    fn limits_at_the_edges() {
+        assert!(Growth::new(1, false, 0).plan(256).is_none(), "a limit of 1 byte has no room");
+        assert!(Growth::new(0, true, 0).plan(256).is_none());
+        let mut all = Growth::new(u64::MAX, true, u64::MAX);
+        assert_eq!(all.plan(1 << 50).unwrap().bytes, u64::MAX - 255);
+        assert!(all.plan(256).is_none());
+    }
+}

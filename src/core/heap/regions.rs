@@ -1,0 +1,317 @@
+//! Regions: what the backend gave, in address order.
+
+use crate::core::arena::snapshot::copy_table;
+use crate::core::heap::chunks::{ChunkId, MAX_REGIONS, NIL};
+use crate::core::units::UNIT;
+use crate::sys::HostMemoryExhausted;
+use crate::sys::table::LazyTable;
+use std::cell::Cell;
+
+pub(crate) struct Region {
+    pub(crate) base: u64,
+    /// What chunks tile: a multiple of 256.
+    pub(crate) bytes: u64,
+    /// What the backend said it gave and gets back: `bytes`, perhaps with a tail of less than a unit. Of a
+    /// reserved range what is mapped, which is less.
+    pub(crate) given: u64,
+    /// The chunk at `base`, which stays the same one: splits leave it there and merges go into it.
+    pub(crate) first: ChunkId,
+    /// Nobody ever had anything from here on, as far as is known.
+    pub(in crate::core) touched: u64,
+    /// For each unit the chunk that begins there, or 0; while [`crate::core::heap::address_map`] is dense.
+    flat: Option<LazyTable>,
+}
+
+impl Region {
+    /// The place of an address of the region in its table.
+    #[allow(clippy::cast_possible_truncation)] // 64-bit platforms only, see sys
+    fn unit(&self, addr: u64) -> usize {
+        ((addr - self.base) / UNIT) as usize
+    }
+
+    pub(in crate::core) fn end(&self) -> u64 {
+        self.base + self.bytes
+    }
+
+    /// For tests: whether there is a flat table.
+    #[cfg(test)]
+    pub(in crate::core) fn has_flat(&self) -> bool {
+        self.flat.is_some()
+    }
+
+    fn contains(&self, addr: u64) -> bool {
+        addr.wrapping_sub(self.base) < self.bytes
+    }
+}
+
+/// All regions of an arena.
+pub(crate) struct Regions {
+    /// By number, which chunks know. A slot without a region has 0 bytes.
+    slots: Vec<Region>,
+    /// The number of a slot without a region, whose `first` is the next one, or [`NIL`].
+    vacant: ChunkId,
+    /// The bytes of all regions.
+    bytes: u64,
+    /// The numbers of the regions in address order.
+    order: Vec<u32>,
+    /// The region that answered last: programs free where they just freed.
+    last: Cell<u32>,
+    /// Counts up whenever a region comes, grows or goes.
+    version: u64,
+}
+
+impl Regions {
+    pub(in crate::core) fn new() -> Self {
+        Regions {
+            slots: Vec::new(),
+            vacant: NIL,
+            bytes: 0,
+            order: Vec::new(),
+            last: Cell::new(0),
+            version: 0,
+        }
+    }
+
+    /// Takes all of them out.
+    pub(in crate::core) fn take(&mut self) -> Self {
+        let none = Regions { version: self.version + 1, ..Regions::new() };
+        std::mem::replace(self, none)
+    }
+
+    pub(crate) fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// How many places for regions there are.
+    pub(in crate::core) fn slots(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Room for a copy of so many.
+    pub(in crate::core) fn make_room(&mut self, slots: usize) -> Result<(), HostMemoryExhausted> {
+        let count = slots + slots / 16 + 16;
+        (self.slots, self.order) = (Vec::new(), Vec::new());
+        self.slots.try_reserve_exact(count)?;
+        Ok(self.order.try_reserve_exact(count)?)
+    }
+
+    /// Becomes a copy without flat tables; false if that takes more room.
+    pub(in crate::core) fn copy_from(&mut self, other: &Self) -> bool {
+        if other.slots.len() > self.slots.capacity() || !copy_table(&mut self.order, &other.order) {
+            return false;
+        }
+        (self.vacant, self.bytes) = (other.vacant, other.bytes);
+        self.slots.clear();
+        self.slots.extend(other.slots.iter().map(|region| {
+            let Region { base, bytes, given, first, touched, .. } = *region;
+            Region { base, bytes, given, first, touched, flat: None }
+        }));
+        true
+    }
+
+    /// The region around an address.
+    pub(crate) fn find(&self, addr: u64) -> Option<u32> {
+        let last = self.last.get();
+        if self.slots.get(last as usize).is_some_and(|region| region.contains(addr)) {
+            return Some(last);
+        }
+        let id = *self.order.get(self.place_of(addr))?;
+        if !self.get(id).contains(addr) {
+            return None;
+        }
+        self.last.set(id);
+        Some(id)
+    }
+
+    /// How many regions end at or before an address.
+    fn place_of(&self, addr: u64) -> usize {
+        self.order.partition_point(|&id| self.get(id).end() <= addr)
+    }
+
+    /// The last chunk that begins at or before an address of a region, if there is a flat table to tell;
+    /// else the first chunk of the region, from which a walk finds it.
+    pub(in crate::core) fn chunk_before(&self, addr: u64) -> Option<ChunkId> {
+        let region = self.get(self.find(addr)?);
+        let table = region.flat.as_ref();
+        let known = table.and_then(|table| table.last_at_or_before(region.unit(addr)));
+        Some(known.map_or(region.first, |(_, entry)| ChunkId(entry)))
+    }
+
+    /// What flat tables would take, in bytes.
+    pub(in crate::core) fn flat_bytes(&self) -> u64 {
+        // Of a reserved range, which is one region, less is given than it has.
+        let given = if self.order.len() == 1 { self.get(self.order[0]).given } else { u64::MAX };
+        self.bytes.min(given) / UNIT * size_of::<u32>() as u64
+    }
+
+    /// Gives regions without a flat table an empty one: `count` numbers from `first` on. Returns the next number. On failure
+    /// some may have one.
+    pub(in crate::core) fn make_flat(
+        &mut self,
+        first: usize,
+        count: usize,
+    ) -> Result<usize, HostMemoryExhausted> {
+        let end = first.saturating_add(count).min(self.slots.len());
+        for region in self.slots.get_mut(first..end).unwrap_or_default() {
+            if region.bytes != 0 && region.flat.is_none() {
+                region.flat = Some(flat_for(region.bytes)?);
+            }
+        }
+        Ok(end)
+    }
+
+    /// How many numbers there are, also without a region.
+    pub(in crate::core) fn numbers(&self) -> usize {
+        self.slots.len()
+    }
+
+    pub(in crate::core) fn drop_flat(&mut self) {
+        self.slots.iter_mut().for_each(|region| region.flat = None);
+    }
+
+    /// Forgets all entries of the flat tables and gives their memory back.
+    pub(in crate::core) fn clear_flat(&mut self) {
+        self.slots.iter_mut().filter_map(|region| region.flat.as_mut()).for_each(LazyTable::clear);
+    }
+
+    /// The flat table for an address, with the place in it.
+    pub(in crate::core) fn flat(&self, addr: u64) -> Option<(&LazyTable, usize)> {
+        let region = self.get(self.find(addr)?);
+        Some((region.flat.as_ref()?, region.unit(addr)))
+    }
+
+    pub(in crate::core) fn flat_mut(&mut self, addr: u64) -> Option<(&mut LazyTable, usize)> {
+        let id = self.find(addr)?;
+        let region = self.get_mut(id);
+        let unit = region.unit(addr);
+        Some((region.flat.as_mut()?, unit))
+    }
+
+    pub(in crate::core) fn flat_resident_bytes(&self) -> u64 {
+        self.slots.iter().filter_map(|region| region.flat.as_ref()).map(LazyTable::resident_bytes).sum()
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, id: u32) -> &Region {
+        &self.slots[id as usize]
+    }
+
+    #[inline]
+    pub(in crate::core) fn get_mut(&mut self, id: u32) -> &mut Region {
+        &mut self.slots[id as usize]
+    }
+
+    /// Whether memory overlaps what the backend gave before, tails included.
+    pub(in crate::core) fn overlaps(&self, base: u64, bytes: u64) -> bool {
+        let end = base.saturating_add(bytes);
+        // Of those that begin before the end the last one reaches the farthest.
+        let behind = self.order.partition_point(|&id| self.get(id).base < end);
+        let last = behind.checked_sub(1).map(|place| self.get(self.order[place]));
+        last.is_some_and(|region| base < region.base.saturating_add(region.given))
+    }
+
+    /// The region that ends exactly where another would begin.
+    pub(in crate::core) fn ending_at(&self, base: u64) -> Option<u32> {
+        let id = *self.order.get(self.place_of(base).checked_sub(1)?)?;
+        let region = self.get(id);
+        (region.end() == base && region.given == region.bytes).then_some(id)
+    }
+
+    /// Adds a region that overlaps no other. On failure nothing changed.
+    pub(in crate::core) fn add(
+        &mut self,
+        base: u64,
+        bytes: u64,
+        given: u64,
+        flat: bool,
+    ) -> Result<u32, HostMemoryExhausted> {
+        let vacant = (self.vacant != NIL).then_some(self.vacant.index());
+        let slot = vacant.unwrap_or(self.slots.len());
+        if slot >= MAX_REGIONS {
+            return Err(HostMemoryExhausted);
+        }
+        self.order.try_reserve(1)?;
+        self.slots.try_reserve(1)?;
+        let flat = if flat { Some(flat_for(bytes)?) } else { None };
+        let region = Region { base, bytes, given, first: NIL, touched: base, flat };
+        let place = self.place_of(base);
+        self.bytes += bytes;
+        match vacant {
+            Some(slot) => self.vacant = std::mem::replace(&mut self.slots[slot], region).first,
+            None => self.slots.push(region),
+        }
+        #[allow(clippy::cast_possible_truncation)] // below MAX_REGIONS
+        let id = slot as u32;
+        self.order.insert(place, id);
+        self.version += 1;
+        Ok(id)
+    }
+
+    /// Makes a region longer at its end. On failure nothing changed.
+    pub(in crate::core) fn extend(
+        &mut self,
+        id: u32,
+        bytes: u64,
+        given: u64,
+    ) -> Result<(), HostMemoryExhausted> {
+        let region = self.get_mut(id);
+        let units = region.unit(region.end() + bytes);
+        if let Some(table) = &mut region.flat {
+            table.grow(units)?;
+        }
+        region.bytes += bytes;
+        region.given += given;
+        self.bytes += bytes;
+        self.version += 1;
+        Ok(())
+    }
+
+    pub(in crate::core) fn remove(&mut self, id: u32) -> Region {
+        let place = self.place_of(self.get(id).base);
+        self.order.remove(place);
+        let nothing = Region { base: 0, bytes: 0, given: 0, first: self.vacant, touched: 0, flat: None };
+        self.vacant = ChunkId(id);
+        let removed = std::mem::replace(self.get_mut(id), nothing);
+        self.bytes -= removed.bytes;
+        self.version += 1;
+        removed
+    }
+
+    /// The regions in address order.
+    pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = (u32, &Region)> + '_ {
+        self.order.iter().map(|&id| (id, self.get(id)))
+    }
+
+    /// The regions in address order, by place.
+    pub(in crate::core) fn nth(&self, place: usize) -> Option<&Region> {
+        self.order.get(place).map(|&id| self.get(id))
+    }
+
+    /// Somebody had memory of a region up to here.
+    #[inline(always)]
+    pub(in crate::core) fn touch(&mut self, id: u32, end: u64) {
+        let region = &mut self.slots[id as usize];
+        region.touched = region.touched.max(end);
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.order.len()
+    }
+
+    /// Gives the lists back if there is no region.
+    pub(in crate::core) fn shrink(&mut self) {
+        if self.order.is_empty() {
+            *self = Regions { version: self.version, ..Regions::new() };
+        }
+    }
+
+    pub(crate) fn metadata_bytes(&self) -> u64 {
+        let lists = self.slots.capacity() * size_of::<Region>() + self.order.capacity() * size_of::<u32>();
+        lists as u64 + self.flat_resident_bytes()
+    }
+}
+
+#[allow(clippy::cast_possible_truncation)] // 64-bit platforms only, see sys
+fn flat_for(bytes: u64) -> Result<LazyTable, HostMemoryExhausted> {
+    LazyTable::new((bytes / UNIT) as usize)
+}

@@ -1,0 +1,172 @@
+//! An ordered set whose links are in its nodes, so that no change needs memory: a treap (Seidel and Aragon, 1996).
+//!
+//! Priorities are a hash of the node's key and a seed, and are stored nowhere.
+
+use crate::core::heap::chunks::{ChunkId, NIL};
+use crate::core::heap::free_index::{BySize, Node};
+use crate::core::seed::Seed;
+use crate::core::steps;
+use std::marker::PhantomData;
+
+/// The tree of one set. Its nodes are places of a slice, which every call is given, and have links and a key for its `Order`.
+#[derive(Clone, Copy)]
+pub(in crate::core) struct Tree<Order = BySize> {
+    root: ChunkId,
+    order: PhantomData<Order>,
+}
+
+/// The link that leads to a node.
+#[derive(Clone, Copy)]
+enum Link {
+    Root,
+    Left(ChunkId),
+    Right(ChunkId),
+}
+
+impl<Order> Tree<Order> {
+    pub(in crate::core) const EMPTY: Self = Tree { root: NIL, order: PhantomData };
+
+    /// The node that all others are below, or [`NIL`].
+    #[inline]
+    pub(in crate::core) fn root(&self) -> ChunkId {
+        self.root
+    }
+
+    #[inline]
+    pub(in crate::core) fn is_empty(&self) -> bool {
+        self.root == NIL
+    }
+
+    /// The first node that is not below `key`, or [`NIL`].
+    #[inline]
+    pub(in crate::core) fn first_from<N: Node<Order>>(&self, nodes: &[N], key: (u64, u64)) -> ChunkId {
+        let (mut node, mut best) = (self.root, NIL);
+        while node != NIL {
+            steps::count();
+            let here = &nodes[node.index()];
+            if here.key() >= key {
+                (best, node) = (node, here.left());
+            } else {
+                node = here.right();
+            }
+        }
+        best
+    }
+
+    /// The last node that is not above `key`, or [`NIL`].
+    #[inline]
+    pub(in crate::core) fn last_to<N: Node<Order>>(&self, nodes: &[N], key: (u64, u64)) -> ChunkId {
+        let (mut node, mut best) = (self.root, NIL);
+        while node != NIL {
+            steps::count();
+            let here = &nodes[node.index()];
+            if here.key() <= key {
+                (best, node) = (node, here.right());
+            } else {
+                node = here.left();
+            }
+        }
+        best
+    }
+
+    /// The node with a key, or [`NIL`].
+    #[inline]
+    pub(in crate::core) fn find<N: Node<Order>>(&self, nodes: &[N], key: (u64, u64)) -> ChunkId {
+        let mut node = self.root;
+        while node != NIL && nodes[node.index()].key() != key {
+            steps::count();
+            let here = &nodes[node.index()];
+            node = if key < here.key() { here.left() } else { here.right() };
+        }
+        node
+    }
+
+    /// The last node, or [`NIL`].
+    pub(in crate::core) fn last<N: Node<Order>>(&self, nodes: &[N]) -> ChunkId {
+        let (mut node, mut last) = (self.root, NIL);
+        while node != NIL {
+            (last, node) = (node, nodes[node.index()].right());
+        }
+        last
+    }
+
+    /// Adds a node, which is in no tree.
+    #[inline]
+    pub(in crate::core) fn insert<N: Node<Order>>(&mut self, nodes: &mut [N], seed: Seed, id: ChunkId) {
+        let key = nodes[id.index()].key();
+        let (mut node, mut link) = (self.root, Link::Root);
+        if node != NIL {
+            let priority = priority(seed, key);
+            while node != NIL && self::priority(seed, nodes[node.index()].key()) >= priority {
+                steps::count();
+                (node, link) = below(nodes, node, key);
+            }
+        }
+        self.set(nodes, link, id);
+        self.split(nodes, node, key, id);
+    }
+
+    /// Removes a node of the tree.
+    #[inline]
+    pub(in crate::core) fn remove<N: Node<Order>>(&mut self, nodes: &mut [N], seed: Seed, id: ChunkId) {
+        let key = nodes[id.index()].key();
+        let (mut node, mut link) = (self.root, Link::Root);
+        while node != id {
+            steps::count();
+            (node, link) = below(nodes, node, key);
+        }
+        let (mut low, mut high) = (nodes[id.index()].left(), nodes[id.index()].right());
+        while low != NIL && high != NIL {
+            steps::count();
+            let key_of = |node: ChunkId| nodes[node.index()].key();
+            if priority(seed, key_of(low)) >= priority(seed, key_of(high)) {
+                self.set(nodes, link, low);
+                (link, low) = (Link::Right(low), nodes[low.index()].right());
+            } else {
+                self.set(nodes, link, high);
+                (link, high) = (Link::Left(high), nodes[high.index()].left());
+            }
+        }
+        self.set(nodes, link, if low == NIL { high } else { low });
+    }
+
+    /// Divides the tree at `node` by `key`; the halves are below `id` then.
+    #[inline]
+    fn split<N: Node<Order>>(&mut self, nodes: &mut [N], mut node: ChunkId, key: (u64, u64), id: ChunkId) {
+        let (mut low, mut high) = (Link::Left(id), Link::Right(id));
+        while node != NIL {
+            steps::count();
+            if nodes[node.index()].key() < key {
+                self.set(nodes, low, node);
+                (low, node) = (Link::Right(node), nodes[node.index()].right());
+            } else {
+                self.set(nodes, high, node);
+                (high, node) = (Link::Left(node), nodes[node.index()].left());
+            }
+        }
+        self.set(nodes, low, NIL);
+        self.set(nodes, high, NIL);
+    }
+
+    #[inline]
+    fn set<N: Node<Order>>(&mut self, nodes: &mut [N], link: Link, to: ChunkId) {
+        match link {
+            Link::Root => self.root = to,
+            Link::Left(node) => *nodes[node.index()].left_mut() = to,
+            Link::Right(node) => *nodes[node.index()].right_mut() = to,
+        }
+    }
+}
+
+/// Where a key leads from a node.
+#[inline]
+fn below<Order, N: Node<Order>>(nodes: &[N], node: ChunkId, key: (u64, u64)) -> (ChunkId, Link) {
+    let here = &nodes[node.index()];
+    if key < here.key() { (here.left(), Link::Left(node)) } else { (here.right(), Link::Right(node)) }
+}
+
+/// Keys in order have priorities in none.
+#[inline]
+fn priority(seed: Seed, key: (u64, u64)) -> u64 {
+    seed.hash(key.0.rotate_left(32) ^ key.1)
+}

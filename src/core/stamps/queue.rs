@@ -1,0 +1,215 @@
+//! Timestamped frees: TensorFlow's `SharedCounter` and safe frontier.
+//!
+//! A free gets the next count. The chunk may be merged once the frontier has passed its stamp: work
+//! that was queued before the free is then done. Until then it waits in a queue.
+//!
+//! The queue is ordered by turn. That is the stamp that a chunk got when it was freed. What merges by force has the later of two
+//! stamps from then on, but keeps its turn: so a pass of forced merges sees each chunk once and in the order in which it found
+//! them, without a list of its own. A turn is never later than the stamp, and who comes upon one that is earlier brings it up
+//! to date.
+
+use crate::core::heap::chunks::{ChunkId, NIL, make_room, shrink_to};
+use crate::core::heap::free_index::Node;
+use crate::core::heap::tree::Tree;
+use crate::core::seed::Seed;
+use crate::core::stamps::stamped_index::StampedIndex;
+use crate::sys::HostMemoryExhausted;
+
+pub(crate) struct Stamps {
+    last: u64,
+    frontier: u64,
+    queue: Tree,
+    seed: Seed,
+    /// For each place of the slab, that of its chunk in the queue.
+    places: Vec<Place>,
+    /// No turn is below the frontier.
+    settled: bool,
+    /// Passes of forced merges that were begun.
+    pub(in crate::core) passes: u64,
+    /// Those of the chunks that requests may find.
+    pub(in crate::core) index: StampedIndex,
+}
+
+/// A chunk's place in the queue.
+#[derive(Clone, Copy)]
+pub(in crate::core) struct Place {
+    left: ChunkId,
+    right: ChunkId,
+    pub(in crate::core) turn: u64,
+    addr: u64,
+    /// The pass of forced merges that last gave the chunk a later stamp before its turn came.
+    pub(in crate::core) raised_in: u64,
+}
+
+impl Place {
+    const NONE: Self = Place { left: NIL, right: NIL, turn: 0, addr: 0, raised_in: 0 };
+}
+
+impl Node for Place {
+    /// Turn and address: of the parts of one chunk that was freed the first comes first.
+    #[inline]
+    fn key(&self) -> (u64, u64) {
+        (self.turn, self.addr)
+    }
+
+    #[inline]
+    fn left(&self) -> ChunkId {
+        self.left
+    }
+
+    #[inline]
+    fn right(&self) -> ChunkId {
+        self.right
+    }
+
+    #[inline]
+    fn left_mut(&mut self) -> &mut ChunkId {
+        &mut self.left
+    }
+
+    #[inline]
+    fn right_mut(&mut self) -> &mut ChunkId {
+        &mut self.right
+    }
+}
+
+impl Stamps {
+    pub(in crate::core) fn new(seed: u64) -> Self {
+        let seed = Seed::new(seed);
+        Stamps {
+            last: 0,
+            frontier: 0,
+            queue: Tree::EMPTY,
+            seed,
+            places: Vec::new(),
+            settled: true,
+            passes: 0,
+            index: StampedIndex::new(seed),
+        }
+    }
+
+    /// The last stamp given.
+    pub(crate) fn last(&self) -> u64 {
+        self.last
+    }
+
+    /// Stamps below this are safe.
+    pub(in crate::core) fn frontier(&self) -> u64 {
+        self.frontier
+    }
+
+    pub(crate) fn is_safe(&self, stamp: u64) -> bool {
+        stamp == 0 || stamp < self.frontier
+    }
+
+    /// Forgets all chunks that wait; stamps go on rising.
+    pub(in crate::core) fn clear(&mut self) {
+        (self.queue, self.places, self.settled) = (Tree::EMPTY, Vec::new(), true);
+        self.index.clear();
+    }
+
+    /// The frontier only rises.
+    pub(in crate::core) fn raise_frontier(&mut self, to: u64) {
+        if to > self.frontier {
+            (self.frontier, self.settled) = (to, false);
+        }
+    }
+
+    /// Makes sure that no chunk of a slab of so many places needs memory when it is freed: frees are infallible.
+    pub(in crate::core) fn reserve(&mut self, places: usize) -> Result<(), HostMemoryExhausted> {
+        if self.places.len() >= places {
+            return Ok(());
+        }
+        self.index.reserve(places)?;
+        make_room(&mut self.places, places)?;
+        self.places.resize(places, Place::NONE);
+        Ok(())
+    }
+
+    /// Leaves the first places only. Without memory for shorter tables the room stays.
+    pub(in crate::core) fn shrink(&mut self, places: usize) {
+        self.index.shrink(places);
+        shrink_to(&mut self.places, places);
+    }
+
+    #[inline]
+    pub(in crate::core) fn next(&mut self) -> u64 {
+        self.last += 1;
+        self.last
+    }
+
+    /// Queues a chunk that is not queued.
+    pub(in crate::core) fn push(&mut self, id: ChunkId, addr: u64, turn: u64) {
+        self.places[id.index()] = Place { turn, addr, ..Place::NONE };
+        self.queue.insert(&mut self.places, self.seed, id);
+        self.settled &= turn >= self.frontier;
+    }
+
+    /// Takes a chunk out of the queue.
+    pub(in crate::core) fn remove(&mut self, id: ChunkId) {
+        self.queue.remove(&mut self.places, self.seed, id);
+    }
+
+    /// Brings a chunk's turn up to date with its stamp.
+    pub(in crate::core) fn requeue(&mut self, id: ChunkId, stamp: u64) {
+        let Place { addr, .. } = self.places[id.index()];
+        self.remove(id);
+        self.push(id, addr, stamp);
+    }
+
+    /// The place of a chunk that is queued.
+    pub(in crate::core) fn place(&self, id: ChunkId) -> Place {
+        self.places[id.index()]
+    }
+
+    pub(in crate::core) fn place_mut(&mut self, id: ChunkId) -> &mut Place {
+        &mut self.places[id.index()]
+    }
+
+    /// The first chunk that is not below a turn and an address.
+    pub(in crate::core) fn first_from(&self, key: (u64, u64)) -> Option<ChunkId> {
+        let id = self.queue.first_from(&self.places, key);
+        (id != NIL).then_some(id)
+    }
+
+    /// The first chunk whose turn the frontier has passed; its stamp may be later.
+    pub(in crate::core) fn first_due(&mut self) -> Option<ChunkId> {
+        if self.settled {
+            return None;
+        }
+        let due = self.first_from((0, 0)).filter(|&id| self.place(id).turn < self.frontier);
+        self.settled = due.is_none();
+        due
+    }
+
+    /// Whether there may be such a chunk.
+    #[inline]
+    pub(in crate::core) fn is_settled(&self) -> bool {
+        self.settled
+    }
+
+    /// For tests: says that there is none.
+    #[cfg(test)]
+    pub(in crate::core) fn settle(&mut self) {
+        self.settled = true;
+    }
+
+    pub(in crate::core) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// All chunks of the queue, in order.
+    pub(in crate::core) fn iter(&self) -> impl Iterator<Item = ChunkId> + '_ {
+        let mut key = (0, 0);
+        std::iter::from_fn(move || {
+            let id = self.first_from(key)?;
+            key = self.place(id).key();
+            key.1 += 1;
+            Some(id)
+        })
+    }
+
+    pub(crate) fn metadata_bytes(&self) -> u64 {
+        (self.places.capacity() * size_of::<Place>() + self.index.metadata_bytes()) as u64
+    }
+}

@@ -1,0 +1,288 @@
+//! Allocation in the order of streams, once a pool knows more than one lane.
+
+use crate::core::arena::constrained::MOST_MISALIGNED;
+use crate::core::arena::{Arena, Want, splits};
+use crate::core::heap::chunks::{ChunkId, Hot, NIL};
+use crate::core::steps;
+use crate::core::streams::free::Kind;
+use crate::core::streams::free_spans::Changing;
+use crate::core::streams::queues::{Extent, Lane, Note, Stream};
+use crate::sys::HostMemoryExhausted;
+
+impl Arena {
+    /// Hands out the best fit among what the lane of the request may use: the run or the chunk which is first in
+    /// (size, address) order and has a place at the alignment.
+    #[inline(never)]
+    pub(in crate::core) fn take_in_lane(
+        &mut self,
+        want: &Want<'_>,
+    ) -> Result<Option<u64>, HostMemoryExhausted> {
+        if want.stream.is_any() {
+            return self.take_for_any(want);
+        }
+        Ok(self.take_chunk_in_lane(want)?.map(|(_, start)| start))
+    }
+
+    /// The same for requests that may use any stream: what they get has no order that it could be freed in. For a private
+    /// pool it stays apart once it is freed, also from later requests for that pool, which may be another graph's.
+    #[cold]
+    fn take_for_any(&mut self, want: &Want<'_>) -> Result<Option<u64>, HostMemoryExhausted> {
+        // Before, so that nothing fails once the chunk is found.
+        let unknown = self.lanes.enter(Stream::UNKNOWN.in_pool(want.stream.pool()))?;
+        let Some((id, start)) = self.take_chunk_in_lane(want)? else { return Ok(None) };
+        self.lanes.relabel(id, unknown, true);
+        Ok(Some(start))
+    }
+
+    #[inline(always)]
+    fn take_chunk_in_lane(&mut self, want: &Want<'_>) -> Result<Option<(ChunkId, u64)>, HostMemoryExhausted> {
+        let lane = self.lanes.enter(self.lanes.directed(want.stream))?;
+        // What is cut off in front and behind.
+        self.reserve_chunks(2)?;
+        self.starts.reserve(&self.chunks.slab, &mut self.regions, 2)?;
+        if self.is_sharing() {
+            self.share_for(want, lane);
+        }
+        let found = self.find_in_lane(want, lane);
+        let Some(Found { first, start, bytes, .. }) = found else { return Ok(None) };
+        let size = if splits(bytes, want.size, self.max_slack) { want.size } else { bytes };
+        let is_front = start == self.chunks.addr(first) && size <= self.chunks.size(first);
+        let id = if is_front {
+            self.take_front(first, lane, size)
+        } else {
+            self.carve_run(first, lane, start, size)
+        };
+        self.hand_out(id, size, want.requested);
+        Ok(Some((id, start)))
+    }
+
+    /// Whether a lane could be served now.
+    pub(in crate::core) fn has_in_lane(&self, want: &Want<'_>, lane: Lane) -> bool {
+        self.find_in_lane(want, lane).is_some()
+    }
+
+    /// What is first in (size, address) order and has a place at the alignment; of what has none only a little is looked at,
+    /// as in [`Self::find_choosy`].
+    #[inline]
+    pub(in crate::core) fn find_in_lane(&self, want: &Want<'_>, lane: Lane) -> Option<Found> {
+        let found = self.search_in_lane(want, lane, MOST_MISALIGNED);
+        if found.is_none() && want.thorough { self.search_in_lane(want, lane, u32::MAX) } else { found }
+    }
+
+    #[inline]
+    fn search_in_lane(&self, want: &Want<'_>, lane: Lane, mut most_misaligned: u32) -> Option<Found> {
+        let (slab, notes, runs) = (&self.chunks.slab[..], &self.lanes.notes[..], &self.lanes.row(lane).runs);
+        let chunk_key = |id: ChunkId| if id == NIL { BEHIND_ALL } else { slab[id].key() };
+        let run_key = |id: ChunkId| if id == NIL { BEHIND_ALL } else { notes[id.index()].run_key() };
+        let mut common = self.index.best_fit(slab, want.size).map_or(NIL, |(id, _)| id);
+        let mut own = runs.best_fit(notes, want.size);
+        let (mut skipped, mut misaligned) = (0, 0);
+        loop {
+            steps::count();
+            let (chunk, run) = (chunk_key(common), run_key(own));
+            if run < chunk || skipped > MOST_SKIPPED && own != NIL {
+                if let Some((start, bytes)) = want.place_in(run) {
+                    return Some(Found { first: self.run_start(own), start, bytes, key: run });
+                }
+                misaligned += 1;
+                own = runs.first_from(notes, want.next_with_place(run));
+            } else if common == NIL {
+                return None;
+            } else {
+                // What is part of a run is found with it.
+                let is_part = self.is_in_run_of(lane, common);
+                skipped += u32::from(is_part);
+                let found = if is_part { None } else { want.place_in(chunk) };
+                if let Some((start, bytes)) = found {
+                    return Some(Found { first: common, start, bytes, key: chunk });
+                }
+                misaligned += u32::from(!is_part);
+                let next = if is_part { (chunk.0, chunk.1 + 1) } else { want.next_with_place(chunk) };
+                common = self.index.first_from(slab, next).unwrap_or(NIL);
+            }
+            if misaligned == most_misaligned {
+                most_misaligned = u32::MAX;
+                common = self.index.first_of_size(slab, want.sure_size()).unwrap_or(NIL);
+                own = runs.best_fit(notes, want.sure_size());
+            }
+        }
+    }
+
+    /// Takes the first `size` bytes of a free chunk that the lane may use.
+    #[inline]
+    fn take_front(&mut self, id: ChunkId, lane: Lane, size: u64) -> ChunkId {
+        if self.is_anyones(id) {
+            self.take_anyones(id, size);
+            self.lanes.start_use(id, lane);
+        } else {
+            self.take_own(id, lane, size);
+        }
+        self.chunks.slab[..][id].mark_in_use();
+        id
+    }
+
+    /// The first bytes of a lane's own chunk that is the first of its run: that is all that changes.
+    #[inline]
+    fn take_own(&mut self, id: ChunkId, lane: Lane, size: u64) {
+        let Arena { chunks, lanes, starts, regions, .. } = self;
+        let (slab, (row, notes)) = (&mut chunks.slab[..], lanes.parts(lane));
+        let notes = &mut notes[..slab.len()];
+        let Hot { addr, next, .. } = slab[id];
+        let (at, left) = (addr + size, slab[id].size() - size);
+        row.live += 1;
+        let run = row.unlink_run(notes, id);
+        let bytes = run.bytes - size;
+        if left != 0 {
+            let rest = chunks.vacant.fill(slab, Hot::new(at, left, slab[id].region(), id, next));
+            if next != NIL {
+                slab[next].prev = rest;
+            }
+            slab[id].set_size(size);
+            slab[id].next = rest;
+            starts.set(regions, at, rest);
+            slab[rest].mark_held();
+            row.replace(notes, id, rest);
+            row.link_run(notes, rest, Extent { addr: at, bytes, ..run });
+            return;
+        }
+        row.unhang(notes, id);
+        if bytes != 0 {
+            // The next is an own one, or common, and perhaps an own one is behind it.
+            let is_own = |id: ChunkId| Kind::of(slab, notes, lane, id) == Kind::Own;
+            let head = if is_own(next) { next } else { slab[next].next };
+            if is_own(head) {
+                row.link_run(notes, head, Extent { addr: at, bytes, chunks: run.chunks - 1 });
+            }
+        }
+    }
+
+    /// The first bytes of a chunk that anybody may have: the runs on both sides reach over it.
+    #[inline]
+    fn take_anyones(&mut self, id: ChunkId, size: u64) {
+        let beside = |other: ChunkId| other != NIL && self.owner(other).is_some();
+        let is_in_run = beside(self.chunks.prev(id)) || beside(self.chunks.next(id));
+        let changing = is_in_run.then(|| self.begin_change(id));
+        let left = self.chunks.size(id) - size;
+        self.unindex(id);
+        if left != 0 {
+            let rest = self.add_after(id, size);
+            self.index.insert(&mut self.chunks.slab, rest, left);
+        }
+        if let Some(changing) = changing {
+            self.end_change(changing, id);
+        }
+    }
+
+    /// Takes the `bytes` at `start`, somewhere in the run that begins with `first`, as one chunk. What is cut off
+    /// stays whose it was.
+    #[inline(never)]
+    fn carve_run(&mut self, mut first: ChunkId, lane: Lane, start: u64, bytes: u64) -> ChunkId {
+        while self.end_of(first) <= start {
+            first = self.chunks.next(first);
+        }
+        let end = start + bytes;
+        let changing = self.begin_carving(first, end);
+        let in_front = start - self.chunks.addr(first);
+        if in_front != 0 {
+            first = self.split_free(first, in_front);
+        }
+        self.withdraw_to(first, end);
+        while self.end_of(first) < end {
+            let next = self.chunks.next(first);
+            self.withdraw_to(next, end);
+            self.fuse(first, next);
+        }
+        self.chunks.slab[..][first].mark_in_use();
+        self.lanes.start_use(first, lane);
+        self.end_change(changing, first);
+        first
+    }
+
+    /// Takes the runs out of their indices that contain any of the chunks from `first` to the one that `end` lies in, all of
+    /// them in one run or a common chunk alone.
+    fn begin_carving(&mut self, first: ChunkId, end: u64) -> Changing {
+        let mut last = first;
+        while self.end_of(last) < end {
+            last = self.chunks.next(last);
+        }
+        let mut changing = Changing::default();
+        // Behind a common chunk of the run there is an own one.
+        let own = if last != first && self.is_anyones(first) { self.chunks.next(first) } else { first };
+        self.take_beside(&mut changing, own);
+        if self.is_anyones(first) {
+            self.take_beside(&mut changing, self.chunks.prev(first));
+        }
+        if self.is_anyones(last) {
+            self.take_beside(&mut changing, self.chunks.next(last));
+        }
+        changing
+    }
+
+    pub(in crate::core) fn end_of(&self, id: ChunkId) -> u64 {
+        self.chunks.addr(id) + self.chunks.size(id)
+    }
+
+    /// Takes a free chunk, which waits for nothing else, out of the index or its lane's list.
+    fn withdraw(&mut self, id: ChunkId) {
+        if self.is_anyones(id) {
+            self.unindex(id);
+            self.chunks.slab[..][id].mark_held();
+        } else {
+            self.lanes.unhang(id);
+        }
+    }
+
+    /// Cuts a free chunk in two; returns the second.
+    pub(in crate::core) fn split_free(&mut self, id: ChunkId, at: u64) -> ChunkId {
+        if self.is_anyones(id) {
+            self.unindex(id);
+            let rest = self.add_after(id, at);
+            for part in [id, rest] {
+                let size = self.chunks.size(part);
+                self.index.insert(&mut self.chunks.slab, part, size);
+            }
+            return rest;
+        }
+        let Note { lane, point, .. } = *self.lanes.note(id);
+        let rest = self.add_after(id, at);
+        self.chunks.slab[..][rest].mark_held();
+        *self.lanes.note_mut(rest) = Note::new(lane, point);
+        self.lanes.hang_behind(rest, lane, id);
+        rest
+    }
+
+    /// Takes a free chunk out as `withdraw`, but for what is behind `end`, which stays as a chunk.
+    fn withdraw_to(&mut self, id: ChunkId, end: u64) {
+        let behind = self.end_of(id).saturating_sub(end);
+        if behind == 0 {
+            return self.withdraw(id);
+        }
+        let anyones = self.is_anyones(id);
+        if anyones {
+            self.withdraw(id);
+        }
+        let rest = self.add_after(id, self.chunks.size(id) - behind);
+        if anyones {
+            self.index.insert(&mut self.chunks.slab, rest, behind);
+        } else {
+            self.chunks.slab[..][rest].mark_held();
+            self.lanes.replace(id, rest);
+        }
+    }
+}
+
+/// The best fit: the first chunk of the run or the chunk, the place at the alignment, and the bytes from there on.
+pub(in crate::core) struct Found {
+    first: ChunkId,
+    start: u64,
+    bytes: u64,
+    /// Size and address of the run or the chunk.
+    pub(in crate::core) key: (u64, u64),
+}
+
+/// In place of a key: nothing is left.
+const BEHIND_ALL: (u64, u64) = (u64::MAX, u64::MAX);
+
+/// Chunks that a search looks at and finds to be parts of the lane's own runs; after so many it takes the best of the
+/// runs. Where two streams took turns and one of them is done, there may be thousands.
+const MOST_SKIPPED: u32 = 32;

@@ -1,0 +1,14 @@
+pub(crate) mod access;
+pub(crate) mod alloc;
+pub(crate) mod cross_stream_use;
+pub(crate) mod free;
+pub(crate) mod free_spans;
+pub(crate) mod graph_pools;
+pub(crate) mod multi_stream;
+pub(crate) mod pending_work;
+pub(crate) mod queue;
+pub(crate) mod queue_lists;
+pub(crate) mod queues;
+pub(crate) mod sharing;
+pub(crate) mod span_index;
+pub(crate) mod stream_id;

@@ -1,0 +1,567 @@
+//! Whose queued work may still touch a free chunk.
+//!
+//! A lane is an order of work: each stream is one, and requests without a stream share one. What was freed in a
+//! lane may be used there again at once, for the work that comes is queued behind the work that went. Any other
+//! lane has to wait until that work is done.
+//!
+//! The frees of a pool are counted: the count at a free is the free's point, so points also tell which of two frees came
+//! first, in whatever lanes. The work of a lane is done in order, so 'done up to point p' says everything about a lane. A
+//! free chunk has a lane and a point, or none: then every lane may have it. One that other lanes were recorded on waits
+//! until they are done up to their points.
+//!
+//! Free neighbours of one lane stay apart where they have different points, because an event belongs to one free: a request
+//! of another lane that needs the one must not wait for work behind it that the other waits for. For their own lane they
+//! count as one chunk, a run. Where no event tells points apart they are merged ([`Row::merges`]).
+//!
+//! ```text
+//!   chunk  | in use | lane 2, point 7 | lane 2, point 9 | every lane's | lane 3, point 4 | in use |
+//!                   '---------------- a run of lane 2 -----------------'
+//!                                                       '------ a run of lane 3 --------'
+//! ```
+//!
+//! As long as a pool knows one lane only there is nothing to tell apart, and none of this exists.
+
+use crate::core::heap::chunks::{ChunkId, NIL, make_room, shrink_to};
+use crate::core::heap::free_index::Node;
+use crate::core::heap::tree::Tree;
+use crate::core::seed::Seed;
+use crate::core::steps;
+use crate::core::streams::cross_stream_use::Uses;
+use crate::core::streams::queue::Row;
+use crate::core::streams::queue_lists::{LaneLists, List};
+use crate::core::streams::span_index::ByAddress;
+use crate::sys::HostMemoryExhausted;
+
+pub(in crate::core) use crate::core::streams::stream_id::NOBODYS;
+pub(crate) use crate::core::streams::stream_id::Stream;
+
+/// A lane's place in the table. Recycled once a lane is forgotten, or is a thread's, and nothing of it is left.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Lane(u32);
+
+impl Lane {
+    pub(crate) fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// No lane: whoever asks may have the chunk.
+pub(in crate::core) const ANYONE: Lane = Lane(u32::MAX);
+
+/// What is known of a chunk beside its size, once lanes are told apart.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::core) struct Note {
+    /// In use: where it was allocated. Free: who may have it.
+    pub(in crate::core) lane: Lane,
+    /// The first in the list of its uses, or 0. In use: lanes that were recorded on it. Free: those of them that it
+    /// still waits for.
+    pub(in crate::core) uses: u32,
+    /// The lane's point when it was freed.
+    pub(in crate::core) point: u64,
+    /// Its neighbours among the lane's free chunks in the order of points.
+    pub(in crate::core) older: ChunkId,
+    pub(in crate::core) newer: ChunkId,
+    /// The run that begins here, if this is the first chunk of a lane's in one; else of 0 bytes.
+    pub(in crate::core) run: Extent,
+    /// Its links in the order of sizes, and those of a long run in the order of addresses.
+    by_size: [ChunkId; 2],
+    by_address: [ChunkId; 2],
+}
+
+/// Where a run is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::core) struct Extent {
+    pub(in crate::core) addr: u64,
+    pub(in crate::core) bytes: u64,
+    /// The lane's own chunks in it at most.
+    pub(in crate::core) chunks: u32,
+}
+
+impl Extent {
+    pub(in crate::core) const NONE: Self = Extent { addr: 0, bytes: 0, chunks: 0 };
+
+    pub(in crate::core) fn contains(&self, addr: u64) -> bool {
+        addr.wrapping_sub(self.addr) < self.bytes
+    }
+}
+
+impl Note {
+    pub(in crate::core) fn new(lane: Lane, point: u64) -> Self {
+        let (older, newer, links) = (NIL, NIL, [NIL; 2]);
+        Note { lane, uses: 0, point, older, newer, run: Extent::NONE, by_size: links, by_address: links }
+    }
+
+    /// Whether it is the first of its lane's in a run.
+    #[inline(always)]
+    pub(in crate::core) fn is_head(&self) -> bool {
+        self.run.bytes != 0
+    }
+
+    /// The run's bytes and address.
+    #[inline(always)]
+    pub(in crate::core) fn run_key(&self) -> (u64, u64) {
+        (self.run.bytes, self.run.addr)
+    }
+
+    /// Of a chunk that waits for nothing and is in no list and no run: it is nobody's any more.
+    #[inline(always)]
+    pub(in crate::core) fn leave_lane(&mut self) {
+        debug_assert!(self.uses == 0 && !self.is_head());
+        self.lane = ANYONE;
+    }
+}
+
+impl Node for Note {
+    fn key(&self) -> (u64, u64) {
+        self.run_key()
+    }
+
+    fn left(&self) -> ChunkId {
+        self.by_size[0]
+    }
+
+    fn right(&self) -> ChunkId {
+        self.by_size[1]
+    }
+
+    fn left_mut(&mut self) -> &mut ChunkId {
+        &mut self.by_size[0]
+    }
+
+    fn right_mut(&mut self) -> &mut ChunkId {
+        &mut self.by_size[1]
+    }
+}
+
+impl Node<ByAddress> for Note {
+    fn key(&self) -> (u64, u64) {
+        (self.run.addr, 0)
+    }
+
+    fn left(&self) -> ChunkId {
+        self.by_address[0]
+    }
+
+    fn right(&self) -> ChunkId {
+        self.by_address[1]
+    }
+
+    fn left_mut(&mut self) -> &mut ChunkId {
+        &mut self.by_address[0]
+    }
+
+    fn right_mut(&mut self) -> &mut ChunkId {
+        &mut self.by_address[1]
+    }
+}
+
+/// All lanes of an arena.
+pub(in crate::core) struct Lanes {
+    /// Of the trees.
+    seed: Seed,
+    pub(in crate::core) notes: Vec<Note>,
+    rows: Vec<Row>,
+    /// The rows of streams that are not forgotten, by name.
+    names: Tree,
+    /// The others.
+    forgotten: Tree,
+    pub(in crate::core) lists: LaneLists,
+    /// The one that was entered last.
+    recent: Lane,
+    pub(in crate::core) uses: Uses,
+    /// What streams' requests are for, other than common memory.
+    pub(in crate::core) redirections: Vec<Stream>,
+    /// The callers' names of private pools; their numbers here begin with 1. Released ones are `None`.
+    pub(in crate::core) pools: Vec<Option<u64>>,
+    /// How often a lane got further: something may have become available.
+    pub(in crate::core) advances: u64,
+    /// The last point that was given to a free, in whatever lane: what is known of points of a row that was given up must
+    /// not fit another row's by chance.
+    newest_point: u64,
+    /// Events tell when work is done.
+    has_events: bool,
+}
+
+impl Lanes {
+    pub(in crate::core) fn new(seed: u64, has_events: bool) -> Self {
+        Lanes {
+            seed: Seed::new(seed),
+            notes: Vec::new(),
+            rows: Vec::new(),
+            names: Tree::EMPTY,
+            forgotten: Tree::EMPTY,
+            lists: LaneLists::new(),
+            recent: ANYONE,
+            uses: Uses::new(),
+            redirections: Vec::new(),
+            pools: Vec::new(),
+            advances: 0,
+            newest_point: 0,
+            has_events,
+        }
+    }
+
+    #[inline]
+    pub(in crate::core) fn note(&self, id: ChunkId) -> &Note {
+        &self.notes[id.index()]
+    }
+
+    #[inline]
+    pub(in crate::core) fn note_mut(&mut self, id: ChunkId) -> &mut Note {
+        &mut self.notes[id.index()]
+    }
+
+    #[inline]
+    pub(in crate::core) fn row(&self, lane: Lane) -> &Row {
+        &self.rows[lane.0 as usize]
+    }
+
+    #[inline]
+    pub(in crate::core) fn row_mut(&mut self, lane: Lane) -> &mut Row {
+        &mut self.rows[lane.0 as usize]
+    }
+
+    /// Whether no event tells the frees of two own chunks of a lane apart.
+    pub(in crate::core) fn have_one_point(&self, first: ChunkId, second: ChunkId) -> bool {
+        let (first, second) = (self.note(first), self.note(second));
+        self.row(first.lane).merges || first.point == second.point
+    }
+
+    /// A note for each place of the slab.
+    #[inline]
+    pub(in crate::core) fn reserve(&mut self, places: usize) -> Result<(), HostMemoryExhausted> {
+        if self.notes.len() >= places { Ok(()) } else { self.grow(places) }
+    }
+
+    #[cold]
+    fn grow(&mut self, places: usize) -> Result<(), HostMemoryExhausted> {
+        make_room(&mut self.notes, places)?;
+        self.notes.resize(places, Note::new(ANYONE, 0));
+        Ok(())
+    }
+
+    /// The slab has so many places from now on: nothing is remembered of those behind it.
+    pub(in crate::core) fn shrink(&mut self, places: usize) {
+        if places < self.notes.len() {
+            self.rows.iter_mut().for_each(Row::forget_recent);
+            shrink_to(&mut self.notes, places);
+        }
+    }
+
+    /// The row of a lane; none where the place was given up since, with nothing left to wait for.
+    pub(in crate::core) fn row_if_any(&self, lane: Lane) -> Option<&Row> {
+        self.rows.get(lane.index())
+    }
+
+    /// The lane of a stream that was seen before and not forgotten since.
+    pub(in crate::core) fn find(&self, stream: Stream) -> Option<Lane> {
+        lane_at(self.names.find(&self.rows, stream.key()))
+    }
+
+    /// The first private pool's on a stream.
+    pub(in crate::core) fn first_private_on(&self, stream: Stream) -> Option<Lane> {
+        let (handle, name) = stream.in_pool(1).key();
+        let lane = lane_at(self.names.first_from(&self.rows, (handle, name)))?;
+        (self.row(lane).stream.in_pool(0) == stream).then_some(lane)
+    }
+
+    /// Those of streams of a name that were forgotten, and may still work.
+    pub(in crate::core) fn forgotten_of(&self, stream: Stream) -> impl Iterator<Item = Lane> + '_ {
+        std::iter::successors(self.forgotten_from(stream, 0), move |&lane| {
+            self.next_forgotten_of(stream, lane)
+        })
+    }
+
+    /// The one that comes behind another.
+    pub(in crate::core) fn next_forgotten_of(&self, stream: Stream, lane: Lane) -> Option<Lane> {
+        self.forgotten_from(stream, lane.0 + 1)
+    }
+
+    fn forgotten_from(&self, stream: Stream, first: u32) -> Option<Lane> {
+        let mut first = first;
+        loop {
+            let key = stream.key_of_forgotten(Lane(first));
+            let lane = lane_at(self.forgotten.first_from(&self.rows, key))?;
+            match self.row(lane).stream {
+                other if other == stream => return Some(lane),
+                // A private pool's has the name too, and its work waits for the pool's release.
+                other if other.in_pool(0) == stream => first = lane.0 + 1,
+                _ => return None,
+            }
+        }
+    }
+
+    /// The lane of a stream, a new one if need be. On failure nothing changed.
+    #[inline]
+    pub(in crate::core) fn enter(&mut self, stream: Stream) -> Result<Lane, HostMemoryExhausted> {
+        // Mostly the one that asked before asks again.
+        match self.rows.get(self.recent.0 as usize) {
+            Some(row) if row.stream == stream && !row.forgotten => Ok(self.recent),
+            _ => self.enter_another(stream),
+        }
+    }
+
+    #[inline(never)]
+    fn enter_another(&mut self, stream: Stream) -> Result<Lane, HostMemoryExhausted> {
+        self.recent = match self.find(stream) {
+            Some(lane) => lane,
+            None => self.add(stream)?,
+        };
+        Ok(self.recent)
+    }
+
+    #[cold]
+    fn add(&mut self, stream: Stream) -> Result<Lane, HostMemoryExhausted> {
+        let lane = match self.take_vacant() {
+            Some(lane) => {
+                let merges = self.merges(stream);
+                let row = self.row_mut(lane);
+                (row.stream, row.forgotten, row.done, row.merges) = (stream, false, row.point, merges);
+                lane
+            }
+            None => {
+                self.rows.try_reserve(1)?;
+                let lane = Lane(u32::try_from(self.rows.len()).map_err(|_| HostMemoryExhausted)?);
+                let merges = self.merges(stream);
+                self.rows.push(Row::new(lane, stream, self.newest_point, merges, self.seed));
+                lane
+            }
+        };
+        self.names.insert(&mut self.rows, self.seed, node(lane));
+        if stream.thread() != 0 {
+            self.lists.add(&mut self.rows, List::Recyclable, lane);
+        }
+        Ok(lane)
+    }
+
+    /// Whether no event can be waited for that tells frees in the order of a stream apart.
+    fn merges(&self, stream: Stream) -> bool {
+        !self.has_events || !stream.exists() || stream.pool() != 0
+    }
+
+    /// A place of which there is nothing to know any more, if one is found at once.
+    fn take_vacant(&mut self) -> Option<Lane> {
+        const LOOKS: usize = 4;
+        for _ in 0..LOOKS {
+            let lane = self.lists.first(List::Recyclable)?;
+            steps::count();
+            if self.row(lane).is_vacant() {
+                self.withdraw(lane);
+                return Some(lane);
+            }
+            // Another call looks at it again, once it had a look at the others.
+            self.lists.remove(&mut self.rows, List::Recyclable, lane);
+            self.lists.add(&mut self.rows, List::Recyclable, lane);
+        }
+        None
+    }
+
+    /// Takes the row of a stream that has ended out of all trees and lists.
+    fn withdraw(&mut self, lane: Lane) {
+        let tree = if self.row(lane).forgotten { &mut self.forgotten } else { &mut self.names };
+        tree.remove(&mut self.rows, self.seed, node(lane));
+        for list in [List::Unfinished, List::Sharing, List::Recyclable] {
+            self.lists.remove(&mut self.rows, list, lane);
+        }
+    }
+
+    /// Gives the memory back that streams of the past have left.
+    pub(in crate::core) fn forget_past(&mut self) {
+        while let Some(lane) = self.rows.last().filter(|row| row.is_vacant()).map(Row::lane) {
+            self.withdraw(lane);
+            self.rows.pop();
+        }
+        shrink(&mut self.rows);
+        self.shrink_uses();
+    }
+
+    /// The order that a stream's requests are in: its own, or that of a private pool on it.
+    #[inline]
+    pub(in crate::core) fn directed(&self, stream: Stream) -> Stream {
+        if self.redirections.is_empty() {
+            return stream;
+        }
+        let directed = self.redirections.iter().find(|other| other.in_pool(0) == stream);
+        directed.copied().unwrap_or(stream)
+    }
+
+    /// The name may be another stream's from now on. What was freed here still waits for the lane's work.
+    pub(in crate::core) fn forget(&mut self, lane: Lane) {
+        self.names.remove(&mut self.rows, self.seed, node(lane));
+        self.row_mut(lane).forgotten = true;
+        self.forgotten.insert(&mut self.rows, self.seed, node(lane));
+        self.lists.add(&mut self.rows, List::Recyclable, lane);
+    }
+
+    /// Makes a chunk, which is in no list, another lane's: one in use, or one that waits for the work of others.
+    pub(in crate::core) fn relabel(&mut self, id: ChunkId, lane: Lane, in_use: bool) {
+        let point = self.advance(lane);
+        let note = self.note_mut(id);
+        let before = std::mem::replace(&mut note.lane, lane);
+        note.point = point;
+        let is_waiting = u64::from(!in_use);
+        let row = self.row_mut(before);
+        (row.live, row.waiting) = (row.live - 1, row.waiting - is_waiting);
+        let row = self.row_mut(lane);
+        (row.live, row.waiting) = (row.live + 1, row.waiting + is_waiting);
+    }
+
+    /// Nothing is in the lanes of a private pool any more: they, and its number, may be another's.
+    pub(in crate::core) fn end_pool(&mut self, pool: u32) {
+        for place in 0..self.rows.len() {
+            let row = &self.rows[place];
+            if row.stream.pool() == pool {
+                let lane = row.lane();
+                if !row.forgotten {
+                    self.forget(lane);
+                }
+                let row = self.row_mut(lane);
+                row.stream = row.stream.in_pool(0);
+            }
+        }
+        self.pools[pool as usize - 1] = None;
+    }
+
+    /// The lanes that exist, the forgotten ones included.
+    pub(in crate::core) fn all(&self) -> impl Iterator<Item = (Lane, &Row)> + '_ {
+        self.rows.iter().map(|row| (row.lane(), row))
+    }
+
+    pub(in crate::core) fn count(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// The lane at a place of the table, if there is one.
+    pub(in crate::core) fn nth(&self, place: usize) -> Option<Lane> {
+        self.rows.get(place).map(Row::lane)
+    }
+
+    /// The lanes of a list.
+    pub(in crate::core) fn listed(&self, list: List) -> impl Iterator<Item = (Lane, &Row)> + '_ {
+        self.lists.iter(&self.rows, list).map(|lane| (lane, self.row(lane)))
+    }
+
+    pub(in crate::core) fn list(&mut self, list: List, lane: Lane) {
+        self.lists.add(&mut self.rows, list, lane);
+    }
+
+    pub(in crate::core) fn unlist(&mut self, list: List, lane: Lane) {
+        self.lists.remove(&mut self.rows, list, lane);
+    }
+
+    /// The lane's next point. Of a stream that was forgotten the work until then is all there is.
+    #[inline]
+    pub(in crate::core) fn advance(&mut self, lane: Lane) -> u64 {
+        if !self.row(lane).forgotten {
+            self.newest_point += 1;
+            self.row_mut(lane).point = self.newest_point;
+            self.list(List::Unfinished, lane);
+        }
+        self.row(lane).point
+    }
+
+    /// The oldest of a lane's free chunks, if the work before its free is done.
+    pub(in crate::core) fn first_done(&self, lane: Lane) -> Option<ChunkId> {
+        let row = self.row(lane);
+        (row.oldest != NIL && self.note(row.oldest).point <= row.done).then_some(row.oldest)
+    }
+
+    /// Whether a lane's newest free chunk waits for work that is not done.
+    pub(in crate::core) fn has_pending(&self, lane: Lane) -> bool {
+        let row = self.row(lane);
+        row.newest != NIL && self.note(row.newest).point > row.done
+    }
+
+    pub(in crate::core) fn newer(&self, id: ChunkId) -> ChunkId {
+        self.note(id).newer
+    }
+
+    pub(in crate::core) fn oldest(&self, lane: Lane) -> ChunkId {
+        self.row(lane).oldest
+    }
+
+    /// The point of a free in a lane whose stream lives, and whose work is listed as unfinished.
+    #[inline(always)]
+    pub(in crate::core) fn next_point(&mut self) -> u64 {
+        self.newest_point += 1;
+        self.newest_point
+    }
+
+    /// The lane's row and all notes, to change both.
+    #[inline(always)]
+    pub(in crate::core) fn parts(&mut self, lane: Lane) -> (&mut Row, &mut [Note]) {
+        (&mut self.rows[lane.0 as usize], &mut self.notes)
+    }
+
+    pub(in crate::core) fn hang(&mut self, id: ChunkId) {
+        let (row, notes) = self.parts(self.note(id).lane);
+        row.hang(notes, id);
+    }
+
+    pub(in crate::core) fn hang_behind(&mut self, id: ChunkId, lane: Lane, older: ChunkId) {
+        let (row, notes) = self.parts(lane);
+        row.hang_behind(notes, id, older);
+    }
+
+    #[inline]
+    pub(in crate::core) fn unhang(&mut self, id: ChunkId) {
+        let (row, notes) = self.parts(self.note(id).lane);
+        row.unhang(notes, id);
+    }
+
+    #[inline]
+    pub(in crate::core) fn replace(&mut self, id: ChunkId, by: ChunkId) {
+        let (row, notes) = self.parts(self.note(id).lane);
+        row.replace(notes, id, by);
+    }
+
+    #[inline]
+    pub(in crate::core) fn link_run(&mut self, lane: Lane, id: ChunkId, run: Extent) {
+        let (row, notes) = self.parts(lane);
+        row.link_run(notes, id, run);
+    }
+
+    /// A chunk is handed out in a lane, which nothing waits for yet.
+    #[inline]
+    pub(in crate::core) fn start_use(&mut self, id: ChunkId, lane: Lane) {
+        self.note_mut(id).lane = lane;
+        self.row_mut(lane).live += 1;
+    }
+
+    /// The bytes of the longest run.
+    pub(in crate::core) fn largest_run(&self) -> u64 {
+        self.all().map(|(lane, _)| self.largest_run_of(lane)).max().unwrap_or(0)
+    }
+
+    pub(in crate::core) fn largest_run_of(&self, lane: Lane) -> u64 {
+        let largest = self.row(lane).runs.largest(&self.notes);
+        if largest == NIL { 0 } else { self.note(largest).run.bytes }
+    }
+
+    /// Host memory beside the struct itself.
+    pub(in crate::core) fn metadata_bytes(&self) -> u64 {
+        let lists = self.notes.capacity() * size_of::<Note>()
+            + self.rows.capacity() * size_of::<Row>()
+            + self.redirections.capacity() * size_of::<Stream>()
+            + self.pools.capacity() * size_of::<Option<u64>>();
+        lists as u64 + self.uses.metadata_bytes()
+    }
+}
+
+/// A lane's node in the trees of rows, and the contrary.
+fn node(lane: Lane) -> ChunkId {
+    ChunkId(lane.0)
+}
+
+fn lane_at(node: ChunkId) -> Option<Lane> {
+    (node != NIL).then_some(Lane(node.0))
+}
+
+/// Gives back what a list has reserved beyond what it needs, if there is host memory for a copy.
+pub(crate) fn shrink<T>(list: &mut Vec<T>) {
+    let mut copy = Vec::new();
+    if list.capacity() > list.len() && copy.try_reserve_exact(list.len()).is_ok() {
+        copy.append(list);
+        *list = copy;
+    }
+}

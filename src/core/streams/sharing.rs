@@ -1,0 +1,140 @@
+//! Sharing: what was freed on a stream becomes reusable by every stream once the work before the free is done.
+//!
+//! Work that is done may concern any number of chunks, so a verdict on it only says up to which point a lane's work is
+//! done. The chunks are shared a few at a time, by that call and by the allocations and frees that follow. Until then each is
+//! its lane's own, and its stream finds it as before. A request of another stream first has those shared that serve it best
+//! ([`Arena::share_for`]); where nothing fits at all the pool has the rest shared, in pieces with the lock open between them,
+//! before it grows or waits.
+
+use crate::core::arena::{Arena, Want};
+use crate::core::heap::chunks::{ChunkId, NIL};
+use crate::core::streams::queue_lists::List;
+use crate::core::streams::queues::{ANYONE, Lane, Lanes};
+
+/// How many chunks an allocation or a free has shared, and how many a verdict has. The programs of tests are small, and
+/// chunks are to be left over there too.
+pub(in crate::core) const SHARED_PER_CALL: usize = if cfg!(test) { 1 } else { 2 };
+const SHARED_PER_VERDICT: usize = if cfg!(test) { 1 } else { 8 };
+
+impl Lanes {
+    /// Whether chunks may be left that are to be shared.
+    #[inline]
+    pub(in crate::core) fn is_sharing(&self) -> bool {
+        !self.lists.is_empty(List::Sharing)
+    }
+}
+
+impl Arena {
+    /// The work before the lane's frees up to `point` is done. Returns whether that is news.
+    pub(crate) fn lane_done(&mut self, lane: Lane, point: u64) -> bool {
+        let Some(row) = self.lanes.row_if_any(lane) else { return false };
+        let point = point.min(row.point);
+        if point <= row.done {
+            return false;
+        }
+        if point == row.point {
+            self.lanes.unlist(List::Unfinished, lane);
+        }
+        self.lanes.row_mut(lane).done = point;
+        self.lanes.list(List::Sharing, lane);
+        self.lanes.advances += 1;
+        self.share_some(SHARED_PER_VERDICT);
+        true
+    }
+
+    /// Whether chunks may be left that are to be shared.
+    #[inline]
+    pub(crate) fn is_sharing(&self) -> bool {
+        self.lanes.is_sharing()
+    }
+
+    /// Shares so many chunks, if there are as many.
+    pub(crate) fn share_some(&mut self, most: usize) {
+        for _ in 0..most {
+            if !self.share_next() {
+                return;
+            }
+        }
+    }
+
+    /// Shares one chunk, or takes a step on the way to that; false where all is done.
+    fn share_next(&mut self) -> bool {
+        let Some(lane) = self.lanes.lists.first(List::Sharing) else { return false };
+        if let Some(id) = self.lanes.first_done(lane) {
+            self.share(id, lane);
+        } else if let Some(id) = self.lanes.end_done_use(lane) {
+            if self.lanes.note(id).uses == 0 {
+                let own = self.lanes.note(id).lane;
+                self.lanes.row_mut(own).end_waiting();
+                self.settle(id);
+            }
+        } else {
+            self.lanes.unlist(List::Sharing, lane);
+        }
+        true
+    }
+
+    /// Shares a chunk of a lane's own; returns what it is part of then.
+    fn share(&mut self, id: ChunkId, lane: Lane) -> ChunkId {
+        let was = self.take_run(lane, id);
+        self.lanes.unhang(id);
+        self.give_to_all(id, Some(was))
+    }
+
+    /// Whether a chunk is its lane's own, and the work before its free is done.
+    pub(in crate::core) fn is_to_be_shared(&self, id: ChunkId) -> bool {
+        self.owner(id).is_some_and(|lane| self.lanes.note(id).point <= self.lanes.row(lane).done)
+    }
+
+    /// Shares the neighbours of a chunk that is about to become its lane's own: merged with it they would have to wait as
+    /// long as it has to.
+    pub(in crate::core) fn share_around(&mut self, id: ChunkId, lane: Lane) {
+        // It is in no run yet.
+        self.lanes.note_mut(id).lane = ANYONE;
+        for neighbour in [self.chunks.prev(id), self.chunks.next(id)] {
+            if neighbour != NIL && self.is_own(lane, neighbour) && self.is_to_be_shared(neighbour) {
+                self.share(neighbour, lane);
+            }
+        }
+        self.lanes.note_mut(id).lane = lane;
+    }
+
+    /// Shares a few chunks, and first those that would serve a request better than what its lane may use by now.
+    pub(in crate::core) fn share_for(&mut self, want: &Want<'_>, lane: Lane) {
+        const ROUNDS: usize = 2;
+        for _ in 0..ROUNDS {
+            let found = self.find_in_lane(want, lane).map(|found| found.key);
+            let Some((key, head)) = self.best_to_be_shared(want.size, lane) else { break };
+            if found.is_some_and(|found| found <= key) || !self.share_run(head) {
+                break;
+            }
+        }
+        self.share_some(SHARED_PER_CALL);
+    }
+
+    /// The best fit among the runs of some other lanes whose work is done, with its head.
+    fn best_to_be_shared(&self, bytes: u64, lane: Lane) -> Option<((u64, u64), ChunkId)> {
+        const LANES: usize = 4;
+        let notes = &self.lanes.notes[..];
+        let others = self.lanes.listed(List::Sharing).take(LANES).filter(|&(other, _)| other != lane);
+        let heads = others.map(|(_, row)| row.runs.best_fit(notes, bytes)).filter(|&head| head != NIL);
+        heads.map(|head| (notes[head.index()].run_key(), head)).min_by_key(|&(key, _)| key)
+    }
+
+    /// Shares chunks of a run, from its first own one on; whether there was one to share.
+    fn share_run(&mut self, head: ChunkId) -> bool {
+        const CHUNKS: usize = 3;
+        let lane = self.lanes.note(head).lane;
+        let (mut at, mut shared) = (head, false);
+        for _ in 0..CHUNKS {
+            if at == NIL || !self.may_use(lane, at) {
+                break;
+            }
+            if self.is_to_be_shared(at) {
+                (at, shared) = (self.share(at, lane), true);
+            }
+            at = self.chunks.next(at);
+        }
+        shared
+    }
+}

@@ -1,0 +1,118 @@
+//! The runs of one lane in (bytes, address) order: a tree for each half octave of sizes.
+//!
+//! There is one such index for each stream, so it is small, and coarser than that of the chunks which all may have.
+
+use crate::core::heap::chunks::{ChunkId, NIL};
+use crate::core::heap::free_index::Node;
+use crate::core::heap::tree::Tree;
+use crate::core::seed::Seed;
+use crate::core::units::UNIT;
+
+/// The order of the addresses at which runs begin.
+pub(in crate::core) enum ByAddress {}
+
+const CLASSES: usize = 64;
+
+pub(in crate::core) struct RunIndex {
+    trees: [Tree; CLASSES],
+    /// The classes that have a run.
+    marks: u64,
+    seed: Seed,
+}
+
+/// The class of a size in bytes, which is not 0: two an octave, and one for all from 768 GiB on.
+#[inline]
+fn class_of(bytes: u64) -> usize {
+    let units = (bytes / UNIT) | u64::from(bytes < UNIT);
+    let octave = units.ilog2();
+    let upper = (units << 1 >> octave) & 1;
+    ((octave as usize) * 2 + upper as usize).min(CLASSES - 1)
+}
+
+impl RunIndex {
+    pub(in crate::core) fn new(seed: Seed) -> Self {
+        RunIndex { trees: [Tree::EMPTY; CLASSES], marks: 0, seed }
+    }
+
+    /// The shortest run of at least `bytes`, the one at the lowest address among equals, or [`NIL`].
+    #[inline]
+    pub(in crate::core) fn best_fit<N: Node>(&self, nodes: &[N], bytes: u64) -> ChunkId {
+        self.first_from(nodes, (bytes, 0))
+    }
+
+    /// The first run that is not below a key, or [`NIL`].
+    #[inline]
+    pub(in crate::core) fn first_from<N: Node>(&self, nodes: &[N], key: (u64, u64)) -> ChunkId {
+        let class = class_of(key.0);
+        let found = self.trees[class].first_from(nodes, key);
+        if found != NIL {
+            return found;
+        }
+        // Shifting twice, for behind the last class there is nothing.
+        let others = self.marks & (u64::MAX << class << 1);
+        if others == 0 {
+            return NIL;
+        }
+        self.trees[others.trailing_zeros() as usize % CLASSES].first_from(nodes, (0, 0))
+    }
+
+    /// The longest run, or [`NIL`].
+    pub(in crate::core) fn largest<N: Node>(&self, nodes: &[N]) -> ChunkId {
+        self.marks.checked_ilog2().map_or(NIL, |class| self.trees[class as usize].last(nodes))
+    }
+
+    /// Adds a run of so many bytes, which is in no index.
+    #[inline]
+    pub(in crate::core) fn insert<N: Node>(&mut self, nodes: &mut [N], id: ChunkId, bytes: u64) {
+        let class = class_of(bytes);
+        self.trees[class].insert(nodes, self.seed, id);
+        self.marks |= 1 << class;
+    }
+
+    #[inline]
+    pub(in crate::core) fn remove<N: Node>(&mut self, nodes: &mut [N], id: ChunkId, bytes: u64) {
+        let class = class_of(bytes);
+        let tree = &mut self.trees[class];
+        tree.remove(nodes, self.seed, id);
+        if tree.is_empty() {
+            self.marks &= !(1 << class);
+        }
+    }
+
+    /// The runs that are not below a key, in order.
+    pub(in crate::core) fn iter_from<'a, N: Node>(
+        &'a self,
+        nodes: &'a [N],
+        mut key: (u64, u64),
+    ) -> impl Iterator<Item = ChunkId> + 'a {
+        std::iter::from_fn(move || {
+            let id = Some(self.first_from(nodes, key)).filter(|&id| id != NIL)?;
+            key = nodes[id.index()].key();
+            key.1 += 1;
+            Some(id)
+        })
+    }
+
+    /// Whether the classes marked are those that have a run.
+    pub(in crate::core) fn is_marked_right(&self) -> bool {
+        self.trees.iter().enumerate().all(|(class, tree)| (self.marks >> class & 1 == 1) != tree.is_empty())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::units::MAX_CHUNK;
+
+    #[test]
+    fn classes_rise_with_the_size() {
+        let near = (0..38u32).flat_map(|octave| [-1i64, 0, 1].map(|more| (1i64 << octave) + more));
+        let mut units: Vec<i64> = near.filter(|&units| units > 0).collect();
+        units.extend([5, 6, 7, 11, 12, 13]);
+        units.sort_unstable();
+        let classes: Vec<usize> = units.iter().map(|&units| class_of(units as u64 * UNIT)).collect();
+        assert!(classes.is_sorted(), "{classes:?}");
+        assert_eq!([1, 2, 3, 4, 5, 6, 7].map(|units| class_of(units * UNIT)), [0, 2, 3, 4, 4, 5, 5]);
+        assert_eq!([class_of((768 << 30) - UNIT), class_of(768 << 30), class_of(MAX_CHUNK)], [62, 63, 63]);
+    }
+}

@@ -1,0 +1,305 @@
+//! Bounds on the work of single calls, in steps and not in time, whatever happened before.
+
+use crate::core::arena::{Arena, Settings, Want};
+use crate::core::steps;
+use crate::core::streams::queues::Stream;
+use crate::core::tests::model::fixed_settings;
+use crate::core::units::UNIT;
+
+/// As many steps as some tens of searches in a tree take.
+const FEW: u64 = 1000;
+
+fn arena(units: u64) -> Arena {
+    let bytes = units * UNIT;
+    let mut arena = Arena::new(Settings { growth: true, ..fixed_settings(bytes + 64 * UNIT) }).unwrap();
+    let plan = arena.plan_extension(bytes).unwrap();
+    arena.add_region(&plan, 1 << 40, bytes).unwrap();
+    arena
+}
+
+fn take(arena: &mut Arena, units: u64, stream: Stream) -> Option<u64> {
+    arena.take(&Want::plain(units * UNIT, units * UNIT, stream)).unwrap()
+}
+
+fn free(arena: &mut Arena, addr: u64, stream: Stream) {
+    arena.free_on(addr, stream).unwrap().unwrap();
+}
+
+fn numbered(number: u64) -> Stream {
+    Stream::of_handle(1000 + number)
+}
+
+/// An order of numbers that looks like none.
+fn shuffled(count: u64) -> impl Iterator<Item = u64> {
+    (0..count).map(move |number| number * 7919 % count)
+}
+
+/// Two streams, so that they are told apart.
+fn mixed(units: u64) -> Arena {
+    let mut arena = arena(units);
+    for handle in [10, 11] {
+        let addr = take(&mut arena, 1, Stream::of_handle(handle)).unwrap();
+        free(&mut arena, addr, Stream::of_handle(handle));
+        arena.stream_done(Stream::of_handle(handle), true);
+    }
+    arena
+}
+
+#[test]
+fn a_new_stream_takes_little_memory() {
+    const STREAMS: u64 = 1000;
+    let mut arena = mixed(4 * STREAMS);
+    let before = arena.stats().metadata_bytes;
+    for number in shuffled(STREAMS) {
+        let addr = take(&mut arena, 1, numbered(number)).unwrap();
+        free(&mut arena, addr, numbered(number));
+    }
+    let each = (arena.stats().metadata_bytes - before) / STREAMS;
+    assert!(each < 1024, "{each} bytes for each stream and its chunk");
+}
+
+#[test]
+fn a_new_stream_takes_few_steps() {
+    const STREAMS: u64 = 2000;
+    let mut arena = mixed(4 * STREAMS);
+    for number in shuffled(STREAMS) {
+        let (steps, addr) = steps::of(|| take(&mut arena, 1, numbered(number)).unwrap());
+        assert!(steps < FEW, "{steps} steps for stream {number}");
+        let (steps, ()) = steps::of(|| free(&mut arena, addr, numbered(number)));
+        assert!(steps < FEW, "{steps} steps for a free on stream {number}");
+    }
+    for number in shuffled(STREAMS) {
+        let (steps, ()) = steps::of(|| arena.stream_done(numbered(number), true));
+        assert!(steps < FEW, "{steps} steps to say that stream {number} is done");
+        let (steps, _) = steps::of(|| arena.forget_stream(numbered(number)).unwrap());
+        assert!(steps < FEW, "{steps} steps to forget stream {number}");
+    }
+    // Places of forgotten streams are found without a look at all of them.
+    for number in shuffled(STREAMS) {
+        let (steps, addr) = steps::of(|| take(&mut arena, 1, numbered(STREAMS + number)).unwrap());
+        assert!(steps < FEW, "{steps} steps for a stream that comes later");
+        free(&mut arena, addr, numbered(STREAMS + number));
+    }
+    assert!(arena.lane_count() < 2 * STREAMS as usize, "places are used again");
+}
+
+#[test]
+fn idle_streams_cost_a_look_at_unfinished_work_nothing() {
+    const STREAMS: u64 = 2000;
+    let mut arena = mixed(4 * STREAMS);
+    for number in 0..STREAMS {
+        let addr = take(&mut arena, 1, numbered(number)).unwrap();
+        arena.record_use(addr, numbered(number + 1)).unwrap().unwrap();
+        free(&mut arena, addr, numbered(number));
+        if number != 77 && number != 177 {
+            arena.stream_done(numbered(number), true);
+        }
+    }
+    let (steps, streams) = steps::of(|| {
+        let unfinished = arena.unfinished(|_| true);
+        unfinished.map(|unfinished| unfinished.stream).collect::<Vec<_>>()
+    });
+    assert!(streams.contains(&numbered(77)) && streams.contains(&numbered(177)));
+    assert!(steps < FEW, "{steps} steps to find what two of {STREAMS} streams still do");
+}
+
+#[test]
+fn forgotten_streams_leave_no_memory_after_a_trim() {
+    const STREAMS: u64 = 4000;
+    let mut arena = mixed(64);
+    let before = arena.stats().metadata_bytes;
+    // All at once, so that each has a place of its own.
+    for number in 0..STREAMS {
+        arena.begin_private(numbered(number), 7).unwrap().unwrap();
+        arena.end_private(numbered(number), 7).unwrap();
+        let addr = take(&mut arena, 1, numbered(number)).unwrap();
+        free(&mut arena, addr, numbered(number));
+        arena.stream_done(numbered(number), true);
+    }
+    let most = arena.stats().metadata_bytes - before;
+    assert!(most < STREAMS * 1024, "{most} bytes while they exist");
+    for number in 0..STREAMS {
+        arena.forget_stream(numbered(number)).unwrap();
+    }
+    arena.forget_past();
+    let left = arena.stats().metadata_bytes.saturating_sub(before);
+    assert!(left < 4096, "{left} bytes are left of {STREAMS} forgotten streams");
+    // What was learnt of work before, with the lock open, means nothing to streams that come later.
+    let addr = take(&mut arena, 1, numbered(1)).unwrap();
+    free(&mut arena, addr, numbered(1));
+    assert_eq!(take(&mut arena, 64, numbered(2)), None, "the work of a stream that came later is not done");
+}
+
+/// Every other unit is a free chunk of one stream's.
+fn scattered(chunks: u64) -> (Arena, Stream, Stream) {
+    let (first, second) = (Stream::of_handle(10), Stream::of_handle(11));
+    let mut arena = mixed(2 * chunks);
+    let addrs: Vec<u64> = (0..2 * chunks).map(|_| take(&mut arena, 1, first).unwrap()).collect();
+    for number in shuffled(chunks) {
+        free(&mut arena, addrs[2 * number as usize], first);
+    }
+    (arena, first, second)
+}
+
+#[test]
+fn a_verdict_takes_few_steps_however_many_chunks_wait() {
+    const CHUNKS: u64 = 4000;
+    let (mut arena, first, second) = scattered(CHUNKS);
+    assert_eq!(take(&mut arena, 1, second), None, "the work may still touch all of it");
+    let (steps, ()) = steps::of(|| arena.stream_done(first, true));
+    assert!(steps < FEW, "{steps} steps of a verdict on {CHUNKS} chunks");
+    for _ in 0..CHUNKS {
+        let (steps, addr) = steps::of(|| take(&mut arena, 1, second));
+        assert!(addr.is_some(), "all of it is reusable at once");
+        assert!(steps < FEW, "{steps} steps of a request behind a verdict");
+    }
+    assert_eq!(take(&mut arena, 1, second), None);
+}
+
+/// Free chunks of two units, of which only the last begins at a multiple of two; it is returned. Nothing else is free.
+fn misaligned(chunks: u64, stream: Stream, is_mixed: bool) -> (Arena, u64) {
+    let units = 4 * chunks + 6;
+    let mut arena = if is_mixed { mixed(units) } else { arena(units) };
+    let sizes = (0..chunks).flat_map(|_| [1, 2, 1]).chain([2, 2, 2]);
+    let addrs: Vec<u64> = sizes.map(|units| take(&mut arena, units, stream).unwrap()).collect();
+    for number in shuffled(chunks) {
+        free(&mut arena, addrs[3 * number as usize + 1], stream);
+    }
+    let last = addrs[addrs.len() - 2];
+    free(&mut arena, last, stream);
+    (arena, last)
+}
+
+#[test]
+fn an_alignment_takes_few_steps_beside_many_chunks_without_a_place_at_it() {
+    const CHUNKS: u64 = 4000;
+    let stream = Stream::of_handle(10);
+    for is_mixed in [false, true] {
+        let (mut arena, last) = misaligned(CHUNKS, stream, is_mixed);
+        let want = Want { alignment: 2 * UNIT, ..Want::plain(2 * UNIT, 2 * UNIT, stream) };
+        let (steps, found) = steps::of(|| arena.take(&want).unwrap());
+        assert!(steps < FEW, "{steps} steps of a request that is not thorough");
+        assert_eq!(found, None);
+        assert_eq!(arena.take(&Want { thorough: true, ..want }).unwrap(), Some(last), "the only place");
+        assert_eq!(arena.take(&Want { thorough: true, ..want }).unwrap(), None);
+        // One that has a place wherever it begins is found at once.
+        let base = 1 << 50;
+        let plan = arena.plan_extension(8 * UNIT).unwrap();
+        arena.add_region(&plan, base + UNIT, 8 * UNIT).unwrap();
+        let (steps, found) = steps::of(|| arena.take(&want).unwrap());
+        assert!(steps < FEW, "{steps} steps to one that is large enough");
+        assert_eq!(found, Some(base + 2 * UNIT));
+    }
+}
+
+#[test]
+fn a_large_alignment_takes_few_steps_beside_many_chunks_of_one_size() {
+    const CHUNKS: u64 = 4000;
+    let stream = Stream::of_handle(10);
+    for is_mixed in [false, true] {
+        let mut arena = if is_mixed { mixed(2 * CHUNKS) } else { arena(2 * CHUNKS) };
+        let addrs: Vec<u64> = (0..2 * CHUNKS).map(|_| take(&mut arena, 1, stream).unwrap()).collect();
+        let alignment = 2048 * UNIT;
+        // Every other chunk, but for those at multiples of the alignment.
+        let is_freed = |addr: u64| addr / UNIT % 2 == 1;
+        for &addr in addrs.iter().filter(|&&addr| is_freed(addr)) {
+            free(&mut arena, addr, stream);
+        }
+        let want = Want { alignment, thorough: true, ..Want::plain(UNIT, UNIT, stream) };
+        let (steps, found) = steps::of(|| arena.take(&want).unwrap());
+        assert_eq!(found, None);
+        assert!(steps < FEW, "{steps} steps beside {CHUNKS} chunks without a place");
+        let only = addrs.iter().copied().filter(|addr| addr % alignment == 0).next_back().unwrap();
+        free(&mut arena, only, stream);
+        let (steps, found) = steps::of(|| arena.take(&want).unwrap());
+        assert_eq!(found, Some(only));
+        assert!(steps < FEW, "{steps} steps to the only place");
+    }
+}
+
+/// Neighbours of one stream that stay apart, because each has a point of its own.
+#[test]
+fn a_run_of_many_neighbours_takes_few_steps() {
+    const CHUNKS: u64 = 4000;
+    let (first, second) = (Stream::of_handle(10), Stream::of_handle(11));
+    for order in ["in order", "backwards", "shuffled"] {
+        let mut arena = mixed(CHUNKS);
+        let mut addrs: Vec<u64> = (0..CHUNKS).map(|_| take(&mut arena, 1, first).unwrap()).collect();
+        match order {
+            "in order" => {}
+            "backwards" => addrs.reverse(),
+            _ => addrs = shuffled(CHUNKS).map(|number| addrs[number as usize]).collect(),
+        }
+        let mut most = 0;
+        for &addr in &addrs {
+            most = most.max(steps::of(|| free(&mut arena, addr, first)).0);
+        }
+        // Taken from the beginning, and freed again, all of it is one run still.
+        let (steps, addr) = steps::of(|| take(&mut arena, 3, first).unwrap());
+        most = most.max(steps);
+        most = most.max(steps::of(|| free(&mut arena, addr, first)).0);
+        arena.stream_done(first, true);
+        // Each leaves the run at some place of it.
+        while arena.is_sharing() {
+            most = most.max(steps::of(|| arena.share_some(1)).0);
+        }
+        assert!(most < FEW, "{most} steps {order}");
+        assert_eq!(take(&mut arena, CHUNKS, second), Some(addr), "all of it is one chunk");
+    }
+}
+
+/// A stream that takes memory between another's chunks divides their run.
+#[test]
+fn a_run_that_is_divided_takes_few_steps() {
+    const CHUNKS: u64 = 4000;
+    let (first, second) = (Stream::of_handle(10), Stream::of_handle(11));
+    let mut arena = mixed(2 * CHUNKS);
+    let addrs: Vec<u64> = (0..2 * CHUNKS).map(|_| take(&mut arena, 1, first).unwrap()).collect();
+    let (odd, even): (Vec<u64>, Vec<u64>) = addrs.iter().partition(|&&addr| addr / UNIT % 2 == 1);
+    odd.iter().for_each(|&addr| free(&mut arena, addr, first));
+    arena.stream_done(first, true);
+    arena.share_some(usize::MAX);
+    even.iter().for_each(|&addr| free(&mut arena, addr, first));
+    for _ in 0..CHUNKS {
+        let (steps, addr) = steps::of(|| take(&mut arena, 1, second));
+        assert!(addr.is_some_and(|addr| odd.contains(&addr)) && steps < FEW, "{steps} steps to {addr:x?}");
+    }
+}
+
+#[test]
+fn the_oldest_work_is_found_in_few_steps_if_it_serves() {
+    const CHUNKS: u64 = 4000;
+    let (mut arena, _, second) = scattered(CHUNKS);
+    let want = Want::plain(UNIT, UNIT, second);
+    assert_eq!(arena.take(&want).unwrap(), None);
+    let (steps, dependencies) = steps::of(|| arena.dependencies(&want, |_| true).unwrap().unwrap());
+    assert!(steps < FEW, "{steps} steps to the oldest of {CHUNKS} chunks");
+    let work = dependencies.works[0];
+    let since = arena.next_work(arena.queue_of(second).unwrap());
+    let (steps, adopted) = steps::of(|| arena.adopt(&want, &[work], dependencies.place, since));
+    assert!(adopted && steps < FEW, "{steps} steps to adopt it");
+    assert!(arena.take(&want).unwrap().is_some());
+}
+
+/// The same where each chunk waits for recorded uses besides, on the request's own stream too.
+#[test]
+fn the_oldest_recorded_use_is_found_in_few_steps() {
+    const CHUNKS: u64 = 4000;
+    let [first, second, third] = [10, 11, 12].map(Stream::of_handle);
+    let mut arena = mixed(CHUNKS);
+    let addrs: Vec<u64> = (0..CHUNKS).map(|_| take(&mut arena, 1, first).unwrap()).collect();
+    while take(&mut arena, 1, second).is_some() {}
+    for (number, &addr) in addrs.iter().enumerate() {
+        for stream in [[second, third], [third, first]][number % 2] {
+            assert_eq!(arena.record_use(addr, stream).unwrap(), Ok(()));
+        }
+        free(&mut arena, addr, first);
+    }
+    let want = Want::plain(UNIT, UNIT, second);
+    assert_eq!(arena.take(&want).unwrap(), None);
+    let (steps, dependencies) = steps::of(|| arena.dependencies(&want, |_| true).unwrap().unwrap());
+    assert!(steps < FEW, "{steps} steps to the oldest of {CHUNKS} chunks");
+    let since = arena.next_work(arena.queue_of(second).unwrap());
+    assert!(arena.adopt(&want, &dependencies.works, dependencies.place, since));
+    assert_eq!(arena.take(&want).unwrap(), Some(addrs[0]), "the first that was freed");
+}

@@ -1,0 +1,224 @@
+//! No pattern of sizes, addresses or histories makes an operation dear: what is counted is steps, not time.
+
+use crate::core::arena::{Arena, Settings, Want};
+use crate::core::heap::probing::Steps;
+use crate::core::op_names::Name;
+use crate::core::streams::queues::Stream;
+use crate::core::tests::model::{Random, fixed_settings};
+use crate::core::units::UNIT;
+
+const BASE: u64 = 0x7f12_3400_0000;
+/// The live chunks of a pattern.
+const LIVE: usize = 100_000;
+
+type Sizes = Box<dyn FnMut(&mut Random) -> u64>;
+
+/// Sizes in units, one request after the other.
+fn patterns() -> Vec<(String, Sizes)> {
+    let mut patterns: Vec<(String, Sizes)> = Vec::new();
+    // The share of the first in a hundred: with a golden ratio of them Fibonacci hashing stands still.
+    for (one, other) in [(987, 610), (988, 611), (377, 233), (1, 2), (512, 513), (1, 4096)] {
+        for share in [50, 62] {
+            let sizes = move |random: &mut Random| if random.chance(share) { one } else { other };
+            patterns.push((format!("{share}% of {one}, else {other}"), Box::new(sizes)));
+        }
+    }
+    for stride in [1, 2, 3, 7, 233, 256, 377, 610, 987, 1024, 1597, 4096, 65_536, 65_537, 1 << 20] {
+        patterns.push((format!("all of {stride}"), Box::new(move |_| stride)));
+    }
+    patterns.push(("powers of two".into(), Box::new(|random| 1 << random.below(12))));
+    let mut fibonacci = (1, 1);
+    let rising = move |_: &mut Random| {
+        fibonacci = if fibonacci.0 > 5000 { (1, 1) } else { (fibonacci.1, fibonacci.0 + fibonacci.1) };
+        fibonacci.0
+    };
+    patterns.push(("Fibonacci numbers".into(), Box::new(rising)));
+    patterns
+}
+
+/// An arena of one region with room for everything.
+fn roomy(seed: u64) -> Arena {
+    let settings = Settings { seed, split_always: true, ..fixed_settings(1 << 45) };
+    let mut arena = Arena::new(settings).unwrap();
+    let extension = arena.plan_extension(UNIT).unwrap();
+    arena.add_region(&extension, BASE, 1 << 45).unwrap();
+    arena
+}
+
+fn take(arena: &mut Arena, units: u64) -> u64 {
+    arena.take(&Want::plain(units * UNIT, units * UNIT, Stream::NONE)).unwrap().unwrap()
+}
+
+fn filled(seed: u64, mut sizes: impl FnMut(&mut Random) -> u64) -> (Arena, Vec<u64>) {
+    let (mut arena, mut random) = (roomy(seed), Random(seed));
+    let addrs = (0..LIVE).map(|_| take(&mut arena, sizes(&mut random))).collect();
+    (arena, addrs)
+}
+
+fn steps(arena: &Arena) -> Steps {
+    arena.starts.steps(&arena.chunks.slab)
+}
+
+#[test]
+fn no_pattern_of_sizes_makes_searches_for_addresses_long() {
+    // Sizes without a pattern: what is usual.
+    let usual = steps(&filled(1, |random| 1 + random.below(1 << 16)).0);
+    let mut bad = Vec::new();
+    for (number, (name, sizes)) in patterns().into_iter().enumerate() {
+        let found = steps(&filled(number as u64, sizes).0);
+        if found.search > 3 * usual.search || found.removal > 3 * usual.removal {
+            bad.push(format!("{name}: {found:?}"));
+        }
+    }
+    assert!(bad.is_empty(), "usual: {usual:?}\n{}", bad.join("\n"));
+}
+
+/// The deepest tree of free chunks; a list of `count` would be `count` deep.
+fn assert_shallow(arena: &Arena, what: &str) {
+    let slab = &arena.chunks.slab[..];
+    let count = arena.index.iter(slab).count();
+    let (depth, most) = (arena.index.depth(slab), 4 * count.ilog2() as usize + 16);
+    assert!(depth <= most, "{what}: {count} free chunks, {depth} deep, at most {most}");
+}
+
+#[test]
+fn no_history_makes_the_trees_of_free_chunks_deep() {
+    const FREE: usize = 10_000;
+    type Order = fn(&mut Vec<u64>, &mut Random);
+    let orders: [(&str, Order); 4] = [
+        ("in order", |_, _| {}),
+        ("backwards", |addrs, _| addrs.reverse()),
+        ("inwards", |addrs, _| {
+            let (low, high) = addrs.split_at(addrs.len() / 2);
+            *addrs = low.iter().zip(high.iter().rev()).flat_map(|(&low, &high)| [low, high]).collect();
+        }),
+        ("shuffled", |addrs, random| {
+            (1..addrs.len()).for_each(|i| addrs.swap(i, random.below(i as u64 + 1) as usize))
+        }),
+    ];
+    for units in [1, 5, 377, 1024] {
+        for (name, order) in orders {
+            let (mut arena, mut random) = (roomy(units), Random(units));
+            // In order of addresses chunks get the numbers that were freed last: of one round what the next begins with.
+            for round in 0..4 {
+                let addrs: Vec<u64> = (0..2 * FREE).map(|_| take(&mut arena, units)).collect();
+                let mut every_other: Vec<u64> = addrs.iter().step_by(2).copied().collect();
+                order(&mut every_other, &mut random);
+                every_other.iter().for_each(|&addr| arena.free(addr).unwrap());
+                assert_shallow(&arena, &format!("{units} units {name}, round {round}"));
+                let others = addrs.iter().skip(1).step_by(2);
+                others.for_each(|&addr| arena.free(addr).unwrap());
+            }
+        }
+    }
+}
+
+/// Chunks whose numbers have falling priorities under a hash that an adversary knows are freed in order of addresses.
+#[test]
+fn numbers_of_chunks_do_not_shape_the_trees() {
+    const FREE: usize = 10_000;
+    // The finalizer of MurmurHash3.
+    let mixed = |number: usize| {
+        let mut bits = number as u32;
+        bits = (bits ^ (bits >> 16)).wrapping_mul(0x85eb_ca6b);
+        bits = (bits ^ (bits >> 13)).wrapping_mul(0xc2b2_ae35);
+        bits ^ (bits >> 16)
+    };
+    let mut arena = roomy(7);
+    // Triples of which two can become one chunk, and the third keeps them from the next.
+    let triples: Vec<[u64; 3]> = (0..2 * FREE).map(|_| [(); 3].map(|()| take(&mut arena, 1))).collect();
+    // The numbers come back last in, first out: what ends by rising priority is given again by falling ones.
+    let mut ends: Vec<[u64; 3]> = triples;
+    ends.sort_unstable_by_key(|&[_, second, _]| mixed(arena.chunk_at(second).unwrap().index()));
+    for [first, second, _] in ends {
+        arena.free(second).unwrap();
+        arena.free(first).unwrap();
+    }
+    let behind: Vec<u64> = (0..2 * FREE).map(|_| take(&mut arena, 3)).collect();
+    behind.iter().step_by(2).for_each(|&addr| arena.free(addr).unwrap());
+    assert_shallow(&arena, "chunks whose numbers were chosen");
+}
+
+#[test]
+fn the_slab_grows_by_a_few_places_with_each_allocation() {
+    let mut arena = roomy(1);
+    let places = |arena: &Arena| arena.chunks.slab.len();
+    for _ in 0..LIVE / 4 {
+        let before = places(&arena);
+        take(&mut arena, 3);
+        assert!(places(&arena) <= before + 64 && places(&arena) <= arena.chunks.count() + 65);
+    }
+}
+
+/// A pool with every kind of table, of which nearly all or all was freed.
+fn emptied(settings: Settings, leave: usize) -> (u64, Arena, Vec<u64>) {
+    const COUNT: usize = 20_000;
+    let mut arena = Arena::new(Settings { split_always: true, ..settings }).unwrap();
+    let mut addrs = Vec::new();
+    for base in [BASE, BASE << 1] {
+        let extension = arena.plan_extension(UNIT).unwrap();
+        arena.add_region(&extension, base, 1 << 30).unwrap();
+        for i in 0..COUNT as u64 {
+            let tag = arena.tag(Name::new("operation"), i).unwrap();
+            let want =
+                Want { scope: Some(&tag).filter(|_| i % 2 == 0), ..Want::plain(3 * UNIT, 1, Stream::NONE) };
+            addrs.push(arena.take(&want).unwrap().unwrap());
+        }
+    }
+    let most = arena.stats().metadata_bytes;
+    addrs.drain(leave..).for_each(|addr| arena.free(addr).unwrap());
+    arena.raise_frontier(u64::MAX);
+    (most, arena, addrs)
+}
+
+#[test]
+fn a_trim_gives_the_metadata_back() {
+    for timestamps in [false, true] {
+        for leave in [0, 1, 10] {
+            let settings =
+                Settings { timestamps, growth: true, initial_region: 1 << 30, ..fixed_settings(1 << 40) };
+            let fresh = Arena::new(settings).unwrap().stats().metadata_bytes;
+            let (most, mut arena, addrs) = emptied(settings, leave);
+            assert_eq!(arena.detach_above(0).unwrap().len(), if leave == 0 { 2 } else { 1 });
+            arena.forget_past();
+            let left = arena.stats().metadata_bytes;
+            assert!(most > fresh + (1 << 20), "{most}");
+            // With none there is nothing but the operation's name.
+            let few = if leave == 0 { 512 } else { 16_384 };
+            assert!(left <= fresh + few, "{left} of {most} bytes, {fresh} at the beginning");
+            assert_eq!(arena.check(), Ok(()));
+            // And it goes on.
+            let extension = arena.plan_extension(UNIT).unwrap();
+            arena.add_region(&extension, BASE << 1, 1 << 30).unwrap();
+            for _ in 0..1000 {
+                take(&mut arena, 5);
+            }
+            addrs.into_iter().for_each(|addr| arena.free(addr).unwrap());
+            assert_eq!(arena.check(), Ok(()));
+        }
+    }
+}
+
+#[test]
+fn a_trim_with_several_streams_gives_the_metadata_back() {
+    let settings = Settings { growth: true, initial_region: 1 << 30, ..fixed_settings(1 << 40) };
+    let mut arena = Arena::new(Settings { split_always: true, ..settings }).unwrap();
+    let extension = arena.plan_extension(UNIT).unwrap();
+    arena.add_region(&extension, BASE, 1 << 30).unwrap();
+    let streams = [Stream::of_handle(16), Stream::of_handle(32)];
+    let take =
+        |arena: &mut Arena, i: usize| arena.take(&Want::plain(3 * UNIT, 1, streams[i % 2])).unwrap().unwrap();
+    let addrs: Vec<u64> = (0..20_000).map(|i| take(&mut arena, i)).collect();
+    let most = arena.stats().metadata_bytes;
+    addrs[100..].iter().for_each(|&addr| arena.free(addr).unwrap());
+    streams.iter().for_each(|&stream| arena.stream_done(stream, false));
+    // As a trim of the pool does.
+    arena.share_some(usize::MAX);
+    arena.forget_past();
+    let left = arena.stats().metadata_bytes;
+    assert!(left < most / 8, "{left} of {most} bytes");
+    assert_eq!(arena.check(), Ok(()));
+    let again: Vec<u64> = (0..1000).map(|i| take(&mut arena, i)).collect();
+    addrs[..100].iter().chain(&again).for_each(|&addr| arena.free(addr).unwrap());
+    assert_eq!(arena.check(), Ok(()));
+}

@@ -1,0 +1,256 @@
+//! The model: intervals in maps, and every question answered by looking at all of them.
+
+use crate::core::arena::add_region::usable;
+use crate::core::arena::reclaim::Detached;
+use crate::core::arena::{Settings, Want};
+use crate::core::stats::Stats;
+use crate::core::units::{MAX_CHUNK, UNIT, round_down};
+use std::collections::BTreeMap;
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum What {
+    Live {
+        requested: u64,
+        id: u64,
+        /// The number of the operation's name, and the step.
+        scope: Option<(u32, u64)>,
+    },
+    Free {
+        stamp: u64,
+    },
+    Hole,
+    /// A hole that is being mapped, and free memory that is out of circulation meanwhile.
+    Coming,
+    Away,
+}
+pub(super) use What::{Away, Coming, Free, Hole, Live};
+
+/// Address, size, and what it is.
+pub(super) type Chunk = (u64, u64, What);
+
+/// A free chunk: address, size, stamp.
+pub(super) type Gap = (u64, u64, u64);
+
+pub(super) struct Model {
+    pub(super) settings: Settings,
+    /// By base: the usable bytes and the given ones.
+    pub(super) regions: BTreeMap<u64, (u64, u64)>,
+    /// What is live, and what waits under a stamp. The rest of the regions is free.
+    pub(super) pieces: BTreeMap<u64, (u64, What)>,
+    /// Of the statistics only what is counted as things happen.
+    pub(super) counted: Stats,
+    /// Regions added and released, and splits of what carried a stamp.
+    pub(super) events: (u64, u64, u64),
+    allocations: u64,
+    pub(super) last_stamp: u64,
+    pub(super) frontier: u64,
+    pub(super) first_hint: u64,
+    pub(super) hint: u64,
+    pub(super) reserved: u64,
+}
+
+impl Model {
+    pub(super) fn new(settings: Settings) -> Self {
+        let initial = if settings.initial_region == 0 { 2 << 20 } else { settings.initial_region };
+        let first = if settings.growth { initial.min(settings.limit) } else { settings.limit };
+        let first_hint = first.checked_next_multiple_of(UNIT).unwrap_or(u64::MAX - 255);
+        let (regions, pieces) = Default::default();
+        let counted = Stats { bytes_limit: settings.limit, ..Stats::default() };
+        let hint = first_hint;
+        let (events, allocations, last_stamp, frontier, reserved) = ((0, 0, 0), 0, 0, 0, 0);
+        Model {
+            settings,
+            regions,
+            pieces,
+            counted,
+            events,
+            allocations,
+            last_stamp,
+            frontier,
+            first_hint,
+            hint,
+            reserved,
+        }
+    }
+
+    pub(super) fn chunks(&self) -> Vec<Chunk> {
+        let mut chunks = Vec::new();
+        for (&base, &(bytes, _)) in &self.regions {
+            let mut at = base;
+            for (&addr, &(size, what)) in self.pieces.range(base..base + bytes) {
+                assert!(addr >= at, "{addr:#x} lies in what ends at {at:#x}");
+                chunks.extend((addr > at).then_some((at, addr - at, Free { stamp: 0 })));
+                chunks.push((addr, size, what));
+                at = addr + size;
+            }
+            let rest = (base + bytes).checked_sub(at).expect("nothing reaches over the end of a region");
+            chunks.extend((rest > 0).then_some((at, rest, Free { stamp: 0 })));
+        }
+        chunks
+    }
+
+    pub(super) fn stats(&self, chunks: &[Chunk], metadata_bytes: u64) -> Stats {
+        let free = || chunks.iter().filter(|chunk| matches!(chunk.2, Free { .. }));
+        let held = |what| self.settings.quarantine && what != Free { stamp: 0 };
+        Stats {
+            largest_free_block_bytes: free().filter(|c| !held(c.2)).map(|c| c.1).max().unwrap_or(0),
+            num_regions: self.regions.len() as u64,
+            num_chunks: chunks.iter().filter(|chunk| !matches!(chunk.2, Hole | Coming)).count() as u64,
+            num_free_chunks: chunks.iter().filter(|c| matches!(c.2, Free { .. } | Away)).count() as u64,
+            metadata_bytes,
+            ..self.counted
+        }
+    }
+
+    pub(super) fn merge_safe(&mut self) {
+        let frontier = self.frontier;
+        self.pieces.retain(|_, (_, what)| !matches!(what, Free { stamp } if *stamp < frontier));
+    }
+
+    /// What is free after a forced merge, and whether that made a chunk of `wanted` bytes: the oldest first, of those
+    /// that are equally old the first, each with the free chunk behind it and the one before it.
+    pub(super) fn merge_forced(&self, wanted: u64) -> (Vec<Gap>, bool) {
+        let chunks = self.chunks().into_iter();
+        let mut free: BTreeMap<u64, (u64, u64)> = chunks
+            .filter_map(|(addr, size, what)| match what {
+                Free { stamp } => Some((addr, (size, stamp))),
+                _ => None,
+            })
+            .collect();
+        let waiting = free.iter().filter(|(_, (_, stamp))| *stamp != 0);
+        let mut queue: Vec<(u64, u64)> = waiting.map(|(&addr, &(_, stamp))| (stamp, addr)).collect();
+        queue.sort_unstable();
+        let mut found = false;
+        for (_, addr) in queue {
+            let Some((mut size, mut stamp)) = free.remove(&addr) else { continue };
+            let mut whole = addr;
+            let behind = Some(addr + size).filter(|at| !self.regions.contains_key(at));
+            if let Some((more, other)) = behind.and_then(|at| free.remove(&at)) {
+                (size, stamp) = (size + more, stamp.max(other));
+            }
+            let before = free.range(..addr).next_back().map(|(&at, &(size, stamp))| (at, size, stamp));
+            let touches = |at, more| at + more == addr && !self.regions.contains_key(&addr);
+            if let Some((at, more, other)) = before.filter(|&(at, more, _)| touches(at, more)) {
+                (whole, size, stamp) = (at, size + more, stamp.max(other));
+            }
+            free.insert(whole, (size, stamp));
+            found = size >= wanted;
+            if found {
+                break;
+            }
+        }
+        (free.into_iter().map(|(addr, (size, stamp))| (addr, size, stamp)).collect(), found)
+    }
+
+    /// Best fit by looking at everything that is free: size, address, aligned address, stamp.
+    pub(super) fn find(&mut self, want: &Want<'_>) -> Option<(u64, u64, u64, u64)> {
+        if self.settings.timestamps {
+            self.merge_safe();
+        }
+        let fits = self.chunks().into_iter().filter_map(|(addr, size, what)| {
+            let Free { stamp } = what else { return None };
+            let start = addr.checked_next_multiple_of(want.alignment.max(UNIT))?;
+            let allowed = stamp == 0 || (stamp <= want.newest && !self.settings.quarantine);
+            let room = size.saturating_sub(start - addr);
+            (allowed && room >= want.size).then_some((size, addr, start, stamp))
+        });
+        fits.min()
+    }
+
+    /// Best fit, and the split rule.
+    pub(super) fn take(&mut self, want: &Want<'_>) -> Option<u64> {
+        let (size, addr, start, stamp) = self.find(want)?;
+        let whole = addr + size - start;
+        let slack = match self.settings.fragmentation_fraction {
+            _ if self.settings.split_always => UNIT,
+            0.0 => 128 << 20,
+            fraction => ((fraction * self.settings.limit as f64) as u64).max(UNIT),
+        };
+        let splits = whole >= 2 * want.size || whole - want.size >= slack;
+        let size = if splits { want.size } else { whole };
+        let waiting =
+            [(addr, start), (start + size, start + whole)].into_iter().filter(|(from, to)| from < to);
+        self.pieces.remove(&addr);
+        if stamp != 0 {
+            self.events.2 += waiting.clone().count() as u64;
+            self.pieces.extend(waiting.map(|(from, to)| (from, (to - from, Free { stamp }))));
+        }
+        self.allocations += 1;
+        let live = Live {
+            requested: want.requested,
+            id: self.allocations,
+            scope: want.scope.map(|tag| (tag.name, tag.step)),
+        };
+        self.pieces.insert(start, (size, live));
+        let c = &mut self.counted;
+        c.num_allocs += 1;
+        c.bytes_in_use += size;
+        c.bytes_requested += want.requested;
+        c.peak_bytes_in_use = c.peak_bytes_in_use.max(c.bytes_in_use);
+        c.peak_bytes_requested = c.peak_bytes_requested.max(c.bytes_requested);
+        c.largest_alloc_size = c.largest_alloc_size.max(size);
+        Some(start)
+    }
+
+    pub(super) fn free(&mut self, addr: u64) {
+        let Some((size, Live { requested, .. })) = self.pieces.remove(&addr) else { panic!("{addr:#x}") };
+        if self.settings.timestamps {
+            self.last_stamp += 1;
+            self.pieces.insert(addr, (size, Free { stamp: self.last_stamp }));
+        }
+        self.counted.num_frees += 1;
+        self.counted.bytes_in_use -= size;
+        self.counted.bytes_requested -= requested;
+    }
+
+    /// How much is asked for, and whether the hint was raised for it.
+    pub(super) fn plan(&mut self, least: u64) -> Option<(u64, bool)> {
+        let held = self.counted.pool_bytes.saturating_add(self.reserved);
+        let available = round_down(self.settings.limit.saturating_sub(held));
+        let before = self.hint;
+        while least <= available && self.hint < least {
+            self.hint = self.hint.saturating_mul(2) & !255;
+        }
+        let bytes = self.hint.min(available);
+        self.reserved += if least <= available { bytes } else { 0 };
+        (least <= available).then_some((bytes, self.hint != before))
+    }
+
+    pub(super) fn overlaps(&self, base: u64, bytes: u64) -> bool {
+        let end = base.saturating_add(bytes);
+        self.regions.iter().any(|(&other, &(_, given))| other < end && base < other + given)
+    }
+
+    pub(super) fn add_region(&mut self, base: u64, given: u64, raised: bool) {
+        self.insert_region(base, given);
+        self.events.0 += 1;
+        self.counted.pool_bytes += given;
+        self.counted.peak_pool_bytes = self.counted.peak_pool_bytes.max(self.counted.pool_bytes);
+        self.hint = if raised { self.hint } else { self.hint.saturating_mul(2) & !255 };
+    }
+
+    /// As free memory; also where the backend did not take it back.
+    pub(super) fn insert_region(&mut self, base: u64, given: u64) {
+        let bytes = usable(given);
+        // Only upward, and only what has no tail.
+        let below = self.regions.range_mut(..base).next_back();
+        let below = below.filter(|(other, (b, g))| **other + *b == base && b == g && *b + bytes <= MAX_CHUNK);
+        match below.filter(|_| self.settings.coalesce_regions) {
+            Some((_, below)) => *below = (below.0 + bytes, below.1 + given),
+            None => _ = self.regions.insert(base, (bytes, given)),
+        }
+    }
+
+    /// The regions in which nothing is live and nothing was freed too recently, with their given bytes.
+    pub(super) fn collectable(&self) -> BTreeMap<u64, u64> {
+        let safe = |what: &What| matches!(what, Free { stamp } if *stamp < self.frontier);
+        let free = |base, bytes| self.pieces.range(base..base + bytes).all(|(_, (_, what))| safe(what));
+        let regions = self.regions.iter().filter(|&(&base, &(bytes, _))| free(base, bytes));
+        regions.map(|(&base, &(_, given))| (base, given)).collect()
+    }
+
+    pub(super) fn remove_region(&mut self, region: &Detached) {
+        assert_eq!(self.regions.remove(&region.base), Some((region.bytes, region.given)));
+        self.pieces.retain(|&addr, _| addr.wrapping_sub(region.base) >= region.bytes);
+    }
+}

@@ -1,0 +1,451 @@
+//! One random program, run on an arena and the model at once: the loop of the pool, and a backend.
+
+use super::model::{Away, Chunk, Coming, Free, Hole, Live, Model};
+use super::{Family, Layout, Random};
+use crate::core::arena::add_region::usable;
+use crate::core::arena::reclaim::Detached;
+use crate::core::arena::{Arena, Freed, Refused, Want};
+use crate::core::heap::chunks::{NIL, State};
+use crate::core::op_names::Name;
+use crate::core::stamps::merge::Forced;
+use crate::core::stats::FailureCause;
+use crate::core::streams::queues::Stream;
+use crate::core::units::{UNIT, round_up};
+use std::collections::{BTreeMap, BTreeSet};
+
+mod granules;
+
+pub(super) struct Program {
+    arena: Arena,
+    model: Model,
+    family: Family,
+    random: Random,
+    live: Vec<u64>,
+    /// The addresses of the granules that are mapped.
+    mapped: BTreeSet<u64>,
+    done: Vec<String>,
+    steps: usize,
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            println!("{:?}\n{}", self.family, self.done.join("\n"));
+        }
+    }
+}
+
+/// The arena's chunks, along its lists.
+fn chunks_of(arena: &Arena) -> Vec<Chunk> {
+    let (mut found, chunks) = (Vec::new(), arena.chunks());
+    for (_, region) in arena.regions().iter() {
+        let mut id = region.first;
+        while id != NIL {
+            let (cold, tag, stamp) = (chunks.cold(id), chunks.tag(id), chunks.stamp(id));
+            let scope = (tag.name != 0).then_some((tag.name, tag.step));
+            let held = arena.settings().quarantine && stamp != 0;
+            let what = match chunks.state(id) {
+                State::InUse => Live { requested: cold.requested, id: cold.allocation_id, scope },
+                State::Hole => Hole,
+                State::Coming => Coming,
+                State::Away => Away,
+                state => {
+                    assert_eq!(state, if held { State::Held } else { State::Free });
+                    Free { stamp }
+                }
+            };
+            found.push((chunks.addr(id), chunks.size(id), what));
+            id = chunks.next(id);
+        }
+    }
+    found
+}
+
+impl Program {
+    /// Runs to the end; returns how many times arena and model were compared.
+    pub(super) fn run(family: Family, seed: u64) -> usize {
+        let (arena, model) = (Arena::new(family.settings).unwrap(), Model::new(family.settings));
+        let random = Random(seed);
+        let mut program = Program {
+            arena,
+            model,
+            family,
+            random,
+            live: Vec::new(),
+            mapped: BTreeSet::new(),
+            done: Vec::new(),
+            steps: 0,
+        };
+        if let Some(range) = family.range {
+            program.arena.set_range(range);
+        }
+        for _ in 0..family.regions {
+            let least = program.random.below(family.most) & !255;
+            program.extend(least.max(UNIT));
+        }
+        (0..family.steps).for_each(|_| program.step());
+        program.end();
+        program.steps
+    }
+
+    /// Notes what was done, and compares everything.
+    fn did(&mut self, what: String) {
+        self.done.push(what);
+        self.steps += 1;
+        assert_eq!(self.arena.check(), Ok(()));
+        let expected = self.model.chunks();
+        assert_eq!(chunks_of(&self.arena), expected);
+        let stats = self.arena.stats();
+        assert_eq!(stats, self.model.stats(&expected, stats.metadata_bytes));
+        assert_eq!(self.arena.last_stamp(), self.model.last_stamp);
+        let c = self.arena.counters();
+        assert_eq!((c.regions_added, c.regions_released, c.stamped_splits), self.model.events);
+        let waits = expected.iter().any(|c| matches!(c.2, Free { stamp: 1.. }));
+        assert!(self.arena.stamps_wait() || !waits);
+    }
+
+    fn step(&mut self) {
+        match self.random.below(100) {
+            0..4 => self.probe(),
+            4..6 if self.family.trims && self.family.range.is_some() => self.trim_granules(),
+            4..6 if self.family.trims => self.trim(),
+            6 => {
+                let c = &mut self.model.counted;
+                (c.num_allocs, c.num_frees, c.num_failures, c.largest_alloc_size) = (0, 0, 0, 0);
+                c.peak_bytes_in_use = c.bytes_in_use;
+                c.peak_bytes_requested = c.bytes_requested;
+                c.peak_pool_bytes = c.pool_bytes;
+                self.arena.reset_stats();
+                self.did("reset_stats".into());
+            }
+            // In a forked child an extension is never finished.
+            7 if self.family.trims && self.family.range.is_none() => {
+                assert_eq!(self.arena.plan_extension(UNIT).is_some(), self.model.plan(UNIT).is_some());
+                self.arena.forget_unfinished(0, false);
+                self.model.reserved = 0;
+                self.did("fork".into());
+            }
+            8..16 if self.family.settings.timestamps => {
+                let to = self.random.below(self.model.last_stamp + 3);
+                self.model.frontier = self.model.frontier.max(to);
+                self.arena.raise_frontier(to);
+                self.did(format!("frontier {to}"));
+            }
+            16 => (0..self.live.len().min(40) / 2).for_each(|_| self.free()),
+            _ if self.random.below(2 * self.family.live) >= self.live.len() as u64 => self.request(),
+            _ => self.free(),
+        }
+    }
+
+    fn free(&mut self) {
+        let place = self.random.below(self.live.len() as u64) as usize;
+        let addr = self.live.swap_remove(place);
+        let before = self.arena.stats().metadata_bytes;
+        self.model.free(addr);
+        assert_eq!(self.arena.free(addr), Freed::Done);
+        assert_eq!(self.arena.stats().metadata_bytes, before, "a free needs no memory");
+        self.did(format!("free {addr:#x}"));
+    }
+
+    fn request(&mut self) {
+        let Family { largest, aligned, named, settings, .. } = self.family;
+        let random = &mut self.random;
+        // Of a few sizes many, so that there are ties, or of any magnitude.
+        let requested = match random.below(8) {
+            0 => largest - random.below(600).min(largest - 1),
+            1..4 => largest / random.pick(&[4, 16, 64, 256]),
+            _ => random.next() >> random.below(64),
+        };
+        let requested = requested.clamp(1, largest);
+        let alignment = if aligned && random.chance(50) { 16 << random.below(14) } else { UNIT };
+        let scope = (named && random.chance(60))
+            .then(|| (random.pick(&["MatMul", "Relu", "", "é"]), random.below(3)));
+        let dated = settings.timestamps && random.chance(40);
+        let newest = if dated { random.below(self.model.last_stamp + 2) } else { u64::MAX };
+        let size = round_up(requested).unwrap();
+        let tag = scope.map(|(name, step)| {
+            let tag = self.arena.tag(Name::new(name), step).unwrap();
+            assert_eq!((self.arena.names().name(tag.name), tag.step), (Some(name), step));
+            tag
+        });
+        let want = Want {
+            size,
+            requested,
+            alignment,
+            newest,
+            thorough: true,
+            stream: Stream::NONE,
+            scope: tag.as_ref(),
+        };
+        match self.attempt(&want) {
+            Some(addr) => self.live.push(addr),
+            None => {
+                self.arena.count_failure(requested, FailureCause::Exhaustion);
+                self.model.counted.num_failures += 1;
+                self.did("failed".into());
+            }
+        }
+    }
+
+    /// In the order of the pool.
+    fn attempt(&mut self, want: &Want<'_>) -> Option<u64> {
+        if let Some(range) = self.family.range {
+            return self.attempt_granular(want, range);
+        }
+        let mut least = want.size;
+        loop {
+            if let Some(addr) = self.take(want) {
+                return Some(addr);
+            }
+            if !self.extend(least) {
+                break;
+            }
+            least = want.size + want.alignment.max(UNIT) - UNIT;
+        }
+        if want.newest == u64::MAX && self.arena.stamps_wait() && self.force(want.size) {
+            let addr = self.take(want);
+            if addr.is_some() {
+                return addr;
+            }
+        }
+        let free = self.model.collectable();
+        let possible = self.model.settings.limit.saturating_sub(self.model.counted.pool_bytes) as u128;
+        let enough = want.size as u128 <= possible + free.values().map(|&given| given as u128).sum::<u128>();
+        let expected = if self.family.settings.garbage_collection && enough { free } else { BTreeMap::new() };
+        let regions = self.arena.detach_for(want.size);
+        assert!(regions.iter().map(|region| (region.base, region.given)).eq(expected));
+        if regions.is_empty() {
+            return None;
+        }
+        self.release(regions);
+        self.extend(want.size);
+        self.take(want)
+    }
+
+    fn take(&mut self, want: &Want<'_>) -> Option<u64> {
+        self.merge_in_pieces();
+        let expected = self.model.take(want);
+        let addr = self.arena.take(want).unwrap();
+        self.done.push(format!("{want:?} -> {addr:x?}"));
+        assert_eq!(addr, expected);
+        self.did("took".into());
+        addr
+    }
+
+    /// As the pool does before each request.
+    fn merge_in_pieces(&mut self) {
+        while self.arena.is_merging() {
+            let most = 1 + self.random.below(9) as usize;
+            let more = self.arena.merge_safe_some(most);
+            self.done.push(format!("merged {most}, more: {more}"));
+            assert_eq!((more, self.arena.check()), (self.arena.is_merging(), Ok(())));
+        }
+    }
+
+    fn extend(&mut self, least: u64) -> bool {
+        let (planned, plan) = (self.model.plan(least), self.arena.plan_extension(least));
+        assert_eq!(plan.map(|plan| (plan.bytes, plan.least)), planned.map(|(bytes, _)| (bytes, least)));
+        let (Some(mut plan), Some((reserved, raised))) = (plan, planned) else { return false };
+        if self.random.chance(5) {
+            // Somebody else at the same time.
+            let (planned, rival) = (self.model.plan(UNIT), self.arena.plan_extension(UNIT));
+            assert_eq!(rival.map(|plan| plan.bytes), planned.map(|(bytes, _)| bytes));
+            rival.inspect(|rival| self.arena.cancel_extension(rival));
+        }
+        self.model.reserved = 0;
+        let moody = self.family.moody;
+        while moody && self.random.chance(40) {
+            let before = plan.bytes;
+            if !plan.shrink() {
+                self.arena.cancel_extension(&plan);
+                self.did(format!("no region of {least} bytes"));
+                return false;
+            }
+            let step = before - plan.bytes;
+            assert!(plan.bytes >= least && (1..=before / 9 + UNIT).contains(&step) && step % UNIT == 0);
+        }
+        let given = match self.random.below(4) {
+            0 if moody => least + self.random.below(plan.bytes - least + 1),
+            1 if moody => plan.bytes.saturating_add(self.random.below(700)),
+            _ => plan.bytes,
+        };
+        let given = given.min(self.family.most.max(least));
+        if usable(given) < least {
+            self.arena.cancel_extension(&plan);
+            return false;
+        }
+        let base = self.place(given);
+        self.model.add_region(base, given, raised);
+        self.arena.add_region(&plan, base, given).unwrap();
+        self.did(format!("of {reserved} bytes {given} at {base:#x}"));
+        true
+    }
+
+    fn place(&mut self, given: u64) -> u64 {
+        let room = given.next_multiple_of(UNIT);
+        let regions: Vec<_> =
+            self.model.regions.iter().map(|(&base, r)| (base, base + r.1.next_multiple_of(UNIT))).collect();
+        let apart = self.random.below(100) * UNIT * self.random.below(2);
+        let (Some(&(low, _)), Some(&(_, high))) = (regions.first(), regions.last()) else {
+            return match self.family.layout {
+                Layout::Up => 1 << 40,
+                Layout::Down => u64::MAX - (UNIT - 1) - room,
+                Layout::Any => 1 << 62,
+            };
+        };
+        for _ in 0..8 * u32::from(self.family.layout == Layout::Any) {
+            let (base, end) = self.random.pick(&regions);
+            let at = if self.random.chance(50) { end + apart } else { base - apart - room };
+            let overlaps = self.model.overlaps(at, given);
+            assert_eq!(self.arena.overlaps(at, given), overlaps);
+            if !overlaps {
+                return at;
+            }
+        }
+        if self.family.layout == Layout::Down { low - apart - room } else { high + apart }
+    }
+
+    /// What was free may become one, under the latest stamp; nothing else changes.
+    fn force(&mut self, size: u64) -> bool {
+        let mut pass = self.arena.begin_forced_pass();
+        let found = loop {
+            let most = 1 + self.random.below(9) as usize;
+            match self.arena.merge_forced_some(&mut pass, size, most) {
+                Forced::More => assert_eq!(self.arena.check(), Ok(())),
+                end => break end == Forced::Found,
+            }
+        };
+        let merged: Vec<_> = chunks_of(&self.arena)
+            .into_iter()
+            .filter_map(|(addr, size, what)| match what {
+                Free { stamp } => Some((addr, size, stamp)),
+                _ => None,
+            })
+            .collect();
+        let before = self.model.chunks();
+        for &(addr, size, stamp) in &merged {
+            let parts = before.iter().filter(|c| (addr..addr + size).contains(&c.0));
+            assert_eq!(parts.clone().map(|c| c.1).sum::<u64>(), size);
+            assert_eq!(parts.map(|c| c.2).max(), Some(Free { stamp }), "of {addr:#x}");
+        }
+        let quarantine = self.family.settings.quarantine;
+        assert!(!quarantine || (!found && chunks_of(&self.arena) == before), "it waits, come what may");
+        let expected = self.model.merge_forced(size);
+        assert!(quarantine || expected == (merged.clone(), found));
+        assert!(!found || merged.iter().any(|c| c.1 >= size));
+        self.model.pieces.retain(|_, (_, what)| !matches!(what, Free { .. }));
+        let waiting = merged.iter().filter(|c| c.2 != 0);
+        assert!(
+            quarantine || self.arena.stamps.iter().count() == waiting.clone().count(),
+            "each is queued once"
+        );
+        self.model.pieces.extend(waiting.map(|&(addr, size, stamp)| (addr, (size, Free { stamp }))));
+        self.did(format!("merge_forced {size} -> {found}"));
+        found
+    }
+
+    fn release(&mut self, regions: Vec<Detached>) {
+        assert!(regions.is_sorted_by_key(|region| region.base));
+        regions.iter().for_each(|region| self.model.remove_region(region));
+        self.did(format!("detached {} regions", regions.len()));
+        for region in regions {
+            if self.random.chance(20) {
+                self.arena.restore(&region).unwrap();
+                self.model.insert_region(region.base, region.given);
+                self.did(format!("kept {:#x}", region.base));
+            } else {
+                self.released(&region);
+            }
+        }
+    }
+
+    fn released(&mut self, region: &Detached) {
+        self.model.counted.pool_bytes -= region.given;
+        self.model.events.1 += 1;
+        self.arena.region_released(region.given);
+        self.did(format!("released {:#x}", region.base));
+    }
+
+    fn trim(&mut self) {
+        let mut left = self.model.counted.pool_bytes;
+        let without = self.model.regions.values().map(|&(_, given)| left - given).max().unwrap_or(0);
+        let keep = self.random.below(left + 1);
+        let keep = self.random.pick(&[0, keep, without, without + 1]);
+        self.model.merge_safe();
+        let free = self.model.collectable();
+        let mut expected: Vec<u64> = free.values().copied().collect();
+        expected.sort_unstable_by_key(|&given| std::cmp::Reverse(given));
+        expected.retain(|given| {
+            left - given >= keep && {
+                left -= given;
+                true
+            }
+        });
+        let regions = self.arena.detach_above(keep).unwrap();
+        assert!(regions.iter().all(|region| free.get(&region.base) == Some(&region.given)));
+        // Which of two equal regions goes is not said.
+        let mut given: Vec<u64> = regions.iter().map(|region| region.given).collect();
+        given.sort_unstable_by_key(|&given| std::cmp::Reverse(given));
+        assert_eq!(given, expected);
+        self.release(regions);
+        self.arena.forget_past();
+        self.model.hint = self.model.first_hint;
+        self.did(format!("trimmed to {keep}"));
+    }
+
+    /// An address that nobody may free, and memory that the backend may not give.
+    fn probe(&mut self) {
+        let regions: Vec<_> = self.model.regions.iter().map(|(&base, &(_, given))| (base, given)).collect();
+        if !regions.is_empty() && self.family.range.is_none() {
+            let (base, given) = self.random.pick(&regions);
+            let near = self.random.pick(&[base, base + given - given % UNIT, base + given]);
+            let (at, bytes) = (near - self.random.below(600), 1 + self.random.below(600));
+            assert_eq!(self.arena.overlaps(at, bytes), self.model.overlaps(at, bytes), "{bytes} at {at:#x}");
+        }
+        let chunks = self.model.chunks();
+        let addr = match self.random.below(8) {
+            0 => self.random.next(),
+            _ if chunks.is_empty() => 1 << 40,
+            kind => {
+                let (addr, size, _) = self.random.pick(&chunks);
+                let inside =
+                    [0, 0, 1, UNIT, size - 1, size, self.random.below(size), self.random.below(size) & !255];
+                addr + inside[kind as usize]
+            }
+        };
+        let around = chunks.iter().find(|c| addr.wrapping_sub(c.0) < c.1);
+        let arena = &mut self.arena;
+        assert_eq!(arena.chunk_around(addr).map(|id| arena.chunks().addr(id)), around.map(|c| c.0));
+        let start = around.filter(|c| c.0 == addr);
+        assert_eq!(arena.chunk_at(addr).is_some(), start.is_some());
+        let in_use = start.is_some_and(|c| matches!(c.2, Live { .. }));
+        assert_eq!(arena.chunk_in_use(addr).is_some(), in_use);
+        if !in_use {
+            let refused = if start.is_some() { Refused::AlreadyFree } else { Refused::NotAChunk };
+            assert_eq!(arena.free(addr), Freed::Refused(refused));
+        }
+        self.did(format!("probe {addr:#x}"));
+    }
+
+    /// Either all is freed and merges, or the arena ends with what lives.
+    fn end(&mut self) {
+        if self.random.chance(50) {
+            (0..self.live.len()).for_each(|_| self.free());
+            self.model.frontier = u64::MAX;
+            self.arena.raise_frontier(u64::MAX);
+            self.arena.merge_safe();
+            self.model.merge_safe();
+            assert!(self.model.pieces.values().all(|&(_, what)| what == Hole));
+            self.did("all is free".into());
+        }
+        while let Some(region) = self.arena.detach_any() {
+            let end = region.base + region.bytes;
+            let live = self.live.iter().copied().filter(|addr| (region.base..end).contains(addr));
+            live.for_each(|addr| self.model.free(addr));
+            self.model.last_stamp = self.arena.last_stamp();
+            self.model.remove_region(&region);
+            self.released(&region);
+        }
+        assert_eq!((self.arena.usable_bytes(), self.arena.counters().live()), (0, 0));
+    }
+}

@@ -1,0 +1,424 @@
+//! Random programs on several streams, against a model that knows units of memory, who freed each of them, and
+//! nothing of chunks, lists, runs or trees.
+//!
+//! The model predicts every address: for a stream the free memory is what anybody may have and what was freed on
+//! the stream itself, and the best fit is the shortest stretch of it. Beside that it keeps for each unit whose work
+//! may still touch it, with counts of its own, and no unit may be handed out while somebody else's is not done.
+
+mod model;
+
+use self::model::Model;
+use crate::core::arena::dependencies::Dependencies;
+use crate::core::arena::{Arena, Settings, Want};
+use crate::core::streams::pending_work::Work;
+use crate::core::streams::queues::Stream;
+use crate::core::tests::model::{Random, fixed_settings};
+use crate::core::units::{UNIT, round_up};
+
+/// What happens in a program besides requests and frees.
+#[derive(Clone, Copy, Debug)]
+struct Family {
+    streams: u64,
+    /// In percent of the steps.
+    plain: u64,
+    /// Of the requests, those that may use any stream; as many frees are for all.
+    any: u64,
+    records: u64,
+    events: u64,
+    forgets: u64,
+    waits: u64,
+    foreign_frees: u64,
+    /// Private pools: begun, ended, released; and devices synchronised.
+    pools: u64,
+    aligned: bool,
+    /// Chunks whose work is done are shared by the calls that follow, and not at once.
+    lazily: bool,
+    split_always: bool,
+    units: u64,
+    largest: u64,
+}
+
+struct Program {
+    arena: Arena,
+    model: Model,
+    family: Family,
+    random: Random,
+    live: Vec<(u64, Stream)>,
+    /// Events that were recorded and are not done: the work in the arena's counts, and the model's.
+    events: Vec<(Work, Stream, u64)>,
+    done: Vec<String>,
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            println!("{:?}\n{}", self.family, self.done.join("\n"));
+        }
+    }
+}
+
+impl Program {
+    fn run(seed: u64, family: Family, steps: u64) {
+        let limit = 4 * family.units * UNIT;
+        let settings = Settings { split_always: family.split_always, growth: true, ..fixed_settings(limit) };
+        let arena = Arena::new(settings).unwrap();
+        let model = Model::new(family.split_always);
+        let (live, events, done) = (Vec::new(), Vec::new(), Vec::new());
+        let mut program = Program { arena, model, family, random: Random(seed), live, events, done };
+        for _ in 0..steps {
+            program.step();
+            if !family.lazily {
+                program.arena.share_some(usize::MAX);
+            }
+            assert_eq!(program.arena.check(), Ok(()));
+            // Of what is not shared yet the model knows nothing.
+            if !program.arena.is_sharing() {
+                program.model.compare(&program.arena);
+            }
+        }
+    }
+
+    /// None is the caller's order; beside two streams of threads the others are handles.
+    fn stream(&mut self) -> Stream {
+        if self.random.chance(self.family.plain) {
+            return Stream::NONE;
+        }
+        match self.random.below(self.family.streams) {
+            number @ 4..=5 => Stream::of_thread(number as u32),
+            number => Stream::of_handle(number + 10),
+        }
+    }
+
+    fn step(&mut self) {
+        let Family { records, events, forgets, pools, .. } = self.family;
+        let wants_more = self.random.below(24) >= self.live.len() as u64;
+        match self.random.below(100) {
+            dice if dice < records => self.record_use(),
+            dice if dice < records + events => self.work_is_done(),
+            dice if dice < records + events + forgets => self.forget(),
+            dice if dice < records + events + forgets + pools => self.private_pools(),
+            _ if wants_more => self.request(),
+            _ => self.free(),
+        }
+    }
+
+    fn say(&mut self, what: String) {
+        self.done.push(what);
+    }
+
+    fn request(&mut self) {
+        let any = self.random.chance(self.family.any);
+        let stream = if any { Stream::ANY } else { self.stream() };
+        let requested = 1 + self.random.below(self.family.largest * UNIT);
+        let alignment = if self.family.aligned { UNIT << self.random.below(4) } else { UNIT };
+        let size = round_up(requested).unwrap();
+        let want = Want { alignment, ..Want::plain(size, requested, stream) };
+        self.say(format!("request {} units at {alignment} on {stream:?}", size / UNIT));
+        let mut taken = self.take(&want);
+        // Without a stream one waits by oneself.
+        if taken.is_none() && !any && self.random.chance(self.family.waits) {
+            taken = self.wait(&want);
+        }
+        if taken.is_none() && self.random.chance(50) {
+            self.grow(size);
+            taken = self.take(&want);
+        }
+        if let Some(addr) = taken {
+            // It may be freed without a word too.
+            let unsaid = if self.random.chance(50) { Stream::NONE } else { Stream::UNKNOWN };
+            self.live.push((addr, if any { unsaid } else { stream }));
+        }
+    }
+
+    fn take(&mut self, want: &Want<'_>) -> Option<u64> {
+        if self.family.lazily {
+            return self.take_anywhere(want);
+        }
+        let expected = self.model.take(want);
+        assert_eq!(self.arena.take(want).unwrap(), expected, "the placement");
+        expected
+    }
+
+    /// As a pool does: what is not shared yet is, before nothing is found.
+    fn take_anywhere(&mut self, want: &Want<'_>) -> Option<u64> {
+        let mut taken = self.arena.take(want).unwrap();
+        while taken.is_none() && self.arena.is_sharing() {
+            self.arena.share_some(1);
+            taken = self.arena.take(want).unwrap();
+        }
+        match taken {
+            Some(addr) => {
+                let id = self.arena.chunk_at(addr).unwrap();
+                self.model.take_at(want, addr, self.arena.chunks().size(id));
+            }
+            None => assert_eq!(self.model.take(want), None, "something fits"),
+        }
+        taken
+    }
+
+    fn grow(&mut self, least: u64) {
+        let Some(plan) = self.arena.plan_extension(least) else { return };
+        let bytes = least.max(self.random.below(self.family.units) * UNIT);
+        let base = self.model.next_base();
+        self.say(format!("a region of {} units", bytes / UNIT));
+        self.arena.add_region(&plan, base, bytes).unwrap();
+        self.model.add_region(base, bytes);
+    }
+
+    /// The request's stream waits for events of the others.
+    fn wait(&mut self, want: &Want<'_>) -> Option<u64> {
+        let dependencies = {
+            let arena = &self.arena;
+            let has_event = |work: Work| {
+                let stream = arena.progress_of(work.lane).stream;
+                stream.exists() && stream.pool() == 0 && !arena.is_at_risk(stream)
+            };
+            arena.dependencies(want, has_event).unwrap()
+        };
+        let expected = self.model.works_to_wait_for(want);
+        assert_eq!(dependencies.is_some(), expected.is_some(), "whether waiting helps");
+        let (Dependencies { works, place }, expected) = dependencies.zip(expected)?;
+        self.say(format!("which waits for {works:?}"));
+        let mut streams: Vec<Stream> =
+            works.iter().map(|work| self.arena.lanes.row(work.lane).stream).collect();
+        assert_eq!(
+            (place.span.base, place.span.bytes),
+            expected.place,
+            "the place that needs the oldest work"
+        );
+        let mut of_model: Vec<Stream> =
+            expected.works.keys().map(|&lane| self.model.stream_of(lane)).collect();
+        for streams in [&mut streams, &mut of_model] {
+            streams.sort_by_key(|stream| (stream.handle(), stream.thread()));
+        }
+        assert_eq!(streams, of_model, "the streams whose work is the oldest that helps");
+        self.model.wait(want, &expected);
+        let own = self.arena.queue_of_request(want).unwrap();
+        let since = self.arena.next_work(own);
+        assert!(self.arena.adopt(want, &works, place, since), "what was waited for is there");
+        self.model.adopt(want, &expected);
+        let taken = self.take(want);
+        assert!(taken.is_some(), "a request that has waited is served");
+        taken
+    }
+
+    fn free(&mut self) {
+        if self.live.is_empty() {
+            return;
+        }
+        let place = self.random.below(self.live.len() as u64) as usize;
+        let (addr, allocated_on) = self.live.swap_remove(place);
+        let elsewhere = self.random.chance(self.family.foreign_frees);
+        let for_all = self.random.chance(self.family.any / 2);
+        let stream = match elsewhere {
+            true if for_all => Stream::UNKNOWN,
+            true => self.stream(),
+            false => allocated_on,
+        };
+        let freed = self.arena.free_on(addr, stream).unwrap();
+        self.say(format!("free {addr:#x} on {stream:?}"));
+        assert!(freed.is_ok());
+        assert!(!self.arena.free_on(addr, stream).unwrap().is_ok(), "twice");
+        self.model.free(addr, (stream != Stream::NONE).then_some(stream));
+    }
+
+    fn record_use(&mut self) {
+        if self.live.is_empty() {
+            return;
+        }
+        let addr = self.random.pick(&self.live).0;
+        let stream = self.stream();
+        if stream == Stream::NONE {
+            return;
+        }
+        self.say(format!("record {addr:#x} on {stream:?}"));
+        assert_eq!(self.arena.record_use(addr, stream).unwrap(), Ok(()));
+        self.model.record(addr, stream);
+    }
+
+    /// Records events, and lets older ones come true; or the caller vouches for a whole stream.
+    fn work_is_done(&mut self) {
+        if self.random.chance(10) {
+            return self.regions_come_back();
+        }
+        if self.random.chance(20) {
+            let stream = self.stream();
+            self.say(format!("{stream:?} is synchronised"));
+            self.arena.stream_done(stream, true);
+            return self.model.synchronize(stream);
+        }
+        if self.random.chance(50) {
+            let unfinished: Vec<_> = self.arena.unfinished(|_| true).collect();
+            for unfinished in unfinished {
+                let true_point = self.model.point(unfinished.stream);
+                self.events.push((unfinished.work, unfinished.stream, true_point));
+            }
+            return;
+        }
+        if self.events.is_empty() {
+            return;
+        }
+        // Those of one stream come true in order.
+        let picked = self.random.pick(&self.events).1;
+        let place = self.events.iter().position(|event| event.1 == picked).unwrap();
+        let (work, stream, true_point) = self.events.remove(place);
+        self.say(format!("{stream:?} has done {work:?}"));
+        self.arena.lane_done(work.lane, work.point);
+        self.model.done(stream, true_point);
+    }
+
+    /// What is wholly free is about to be given back, and the backend does not take it.
+    fn regions_come_back(&mut self) {
+        self.say("regions come back".to_owned());
+        for region in self.arena.detach_above(0).unwrap() {
+            self.arena.restore(&region).unwrap();
+        }
+    }
+
+    /// The stream ends; its name comes again as another's, which the model gives a name of its own.
+    fn forget(&mut self) {
+        let stream = self.stream();
+        if stream == Stream::NONE {
+            return;
+        }
+        for (_, on) in self.live.iter_mut().filter(|(_, on)| *on == stream) {
+            // It can only be freed without naming the stream.
+            *on = Stream::NONE;
+        }
+        self.say(format!("forget {stream:?}"));
+        // Its events come true in the end; here at once, for the names to stay simple.
+        let work = self.arena.forget_stream(stream).unwrap();
+        self.events.retain(|event| event.1 != stream);
+        if let Some(work) = work {
+            self.arena.lane_done(work.lane, work.point);
+        }
+        self.model.forget(stream);
+    }
+
+    fn private_pools(&mut self) {
+        let name = 7 + self.random.below(2);
+        let stream = self.stream();
+        match self.random.below(6) {
+            0 | 1 if stream != Stream::NONE => {
+                self.say(format!("pool {name} begins on {stream:?}"));
+                let began = self.arena.begin_private(stream, name).unwrap();
+                assert_eq!(began.is_ok(), self.model.begin(stream, name));
+            }
+            2 | 3 => {
+                self.say(format!("pool {name} ends on {stream:?}"));
+                assert_eq!(self.arena.end_private(stream, name).is_ok(), self.model.end(stream, name));
+            }
+            4 => {
+                self.say(format!("pool {name} is released"));
+                let released = self.arena.release_private(name).unwrap();
+                assert_eq!(released.is_ok(), self.model.release(name));
+            }
+            _ => {
+                self.say("the device is idle".to_owned());
+                let unfinished: Vec<_> =
+                    self.arena.unfinished(|_| true).map(|unfinished| unfinished.work).collect();
+                unfinished.iter().for_each(|work| _ = self.arena.lane_done(work.lane, work.point));
+                self.model.synchronize_all();
+            }
+        }
+    }
+}
+
+fn programs(count: u64, family: impl Fn(&mut Random) -> Family) {
+    for seed in 0..count {
+        let mut random = Random(seed);
+        let family = family(&mut random);
+        let steps = 20 + random.below(120);
+        Program::run(!seed, family, steps);
+    }
+}
+
+fn any(random: &mut Random) -> Family {
+    let units = random.pick(&[32, 128, 512]);
+    Family {
+        streams: random.pick(&[1, 2, 2, 3, 4, 6]),
+        plain: random.pick(&[0, 0, 10, 50]),
+        any: random.pick(&[0, 0, 20, 60]),
+        records: random.pick(&[0, 5, 15]),
+        events: random.pick(&[0, 5, 20, 40]),
+        forgets: random.pick(&[0, 0, 2]),
+        waits: random.pick(&[0, 50, 100]),
+        foreign_frees: random.pick(&[0, 10, 50]),
+        pools: random.pick(&[0, 0, 10, 30]),
+        aligned: random.chance(30),
+        lazily: false,
+        split_always: random.chance(50),
+        units,
+        largest: random.pick(&[4, units / 8, units / 2]),
+    }
+}
+
+#[test]
+fn random_programs_on_streams_agree_with_the_model() {
+    programs(if cfg!(debug_assertions) { 500 } else { 100_000 }, any);
+}
+
+/// The model then knows where a request may be served, and not where it is.
+#[test]
+fn what_is_shared_later_is_as_safe_and_found_at_once() {
+    let count = if cfg!(debug_assertions) { 500 } else { 100_000 };
+    programs(count, |random| Family { lazily: true, events: 30, ..any(random) });
+}
+
+/// Between two streams a region was about to be given back, and the backend did not take it.
+#[test]
+fn what_comes_back_is_still_whose_it_was() {
+    let limit = 16 * UNIT;
+    let mut arena = Arena::new(Settings { growth: true, ..fixed_settings(limit) }).unwrap();
+    let plan = arena.plan_extension(limit).unwrap();
+    arena.add_region(&plan, 1 << 20, limit).unwrap();
+    let take = |arena: &mut Arena, size: u64, stream| arena.take(&Want::plain(size, size, stream)).unwrap();
+    let (first, second) = (Stream::of_handle(10), Stream::of_handle(11));
+    let addr = take(&mut arena, 8 * UNIT, first).unwrap();
+    assert!(arena.free_on(addr, first).unwrap().is_ok());
+    for region in arena.detach_above(0).unwrap() {
+        arena.restore(&region).unwrap();
+    }
+    assert_eq!(
+        take(&mut arena, 12 * UNIT, second),
+        None,
+        "work on the first stream may still use the half of it"
+    );
+    assert_eq!(take(&mut arena, 8 * UNIT, second), Some((1 << 20) + 8 * UNIT), "which nobody ever had");
+    assert_eq!(arena.check(), Ok(()));
+}
+
+/// Chunks that are parts of a stream's own runs do not hide a better fit, unless there are very many of them.
+#[test]
+fn a_search_does_not_look_at_thousands_of_parts_of_runs() {
+    let (own, other) = (Stream::of_handle(10), Stream::of_handle(11));
+    for (pairs, alone_is_found) in [(20, true), (40, false)] {
+        let limit = 4096 * UNIT;
+        let mut arena = Arena::new(Settings { growth: true, ..fixed_settings(limit) }).unwrap();
+        let plan = arena.plan_extension(limit).unwrap();
+        arena.add_region(&plan, 1 << 20, limit).unwrap();
+        let take = |arena: &mut Arena, units: u64, stream| {
+            arena.take(&Want::plain(units * UNIT, units * UNIT, stream)).unwrap().unwrap()
+        };
+        // Chunks of two units that anybody may have, each with one beside it that only one stream may; at last one
+        // that stands alone.
+        let mut parts = Vec::new();
+        for _ in 0..pairs {
+            parts.push((take(&mut arena, 2, other), take(&mut arena, 1, own)));
+            take(&mut arena, 1, own);
+        }
+        let alone = take(&mut arena, 2, other);
+        take(&mut arena, 1, own);
+        for &(common, _) in &parts {
+            assert!(arena.free_on(common, other).unwrap().is_ok());
+        }
+        assert!(arena.free_on(alone, other).unwrap().is_ok());
+        arena.stream_done(other, true);
+        for &(_, part) in &parts {
+            assert!(arena.free_on(part, own).unwrap().is_ok());
+        }
+        assert_eq!(arena.check(), Ok(()));
+        let expected = if alone_is_found { alone } else { parts[0].0 };
+        assert_eq!(take(&mut arena, 2, own), expected, "{pairs} pairs");
+    }
+}

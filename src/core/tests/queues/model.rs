@@ -1,0 +1,551 @@
+//! Units of memory, and who freed each.
+
+use crate::core::arena::{Arena, Want};
+use crate::core::heap::chunks::State;
+use crate::core::streams::queues::{ANYONE, Stream};
+use crate::core::units::UNIT;
+use std::collections::BTreeMap;
+
+/// A stream's number here; a name that comes again after it was forgotten gets a new one.
+type Lane = usize;
+/// A lane's count of frees, and of other things that its work is waited for.
+type Point = u64;
+
+#[derive(Clone, PartialEq, Debug)]
+enum Owner {
+    Used,
+    Anyone,
+    /// At once the lane's.
+    Of(Lane, Point),
+    /// The lane's, when these are done.
+    Pending(Lane, Point, Vec<(Lane, Point)>),
+}
+
+#[derive(Clone)]
+struct Unit {
+    owner: Owner,
+    /// All work that may still touch it, as it was when it was freed; never merged with its neighbours'.
+    hazards: Vec<(Lane, Point)>,
+}
+
+struct Region {
+    base: u64,
+    units: Vec<Unit>,
+    /// Nobody ever had anything from here on, while there was one lane.
+    mark: usize,
+}
+
+struct Live {
+    bytes: u64,
+    lane: Lane,
+    records: Vec<Lane>,
+}
+
+#[derive(Default)]
+struct Row {
+    point: Point,
+    done: Point,
+    forgotten: bool,
+    /// What its stream waits for of others.
+    knows: BTreeMap<Lane, Point>,
+}
+
+pub(super) struct Model {
+    regions: Vec<Region>,
+    rows: Vec<Row>,
+    streams: Vec<Stream>,
+    names: BTreeMap<Stream, Lane>,
+    live: BTreeMap<u64, Live>,
+    split_always: bool,
+    used: bool,
+    mixed: bool,
+    home: Stream,
+    home_recorded: bool,
+    home_synchronized: bool,
+    /// Streams whose requests are for a private pool, by its name.
+    begun: BTreeMap<Stream, u64>,
+    /// Numbers of private pools, as the arena gives them.
+    pools: Vec<Option<u64>>,
+    /// The last point of any lane: they tell which of two frees came first.
+    newest: Point,
+}
+
+/// What a request waits for.
+pub(super) struct Awaited {
+    /// Work of lanes, each up to a point.
+    pub(super) works: BTreeMap<Lane, Point>,
+    /// Where it is served then: address and bytes.
+    pub(super) place: (u64, u64),
+}
+
+impl Model {
+    pub(super) fn new(split_always: bool) -> Self {
+        Model {
+            regions: Vec::new(),
+            rows: Vec::new(),
+            streams: Vec::new(),
+            names: BTreeMap::new(),
+            live: BTreeMap::new(),
+            split_always,
+            used: false,
+            mixed: false,
+            home: Stream::NONE,
+            home_recorded: false,
+            home_synchronized: true,
+            begun: BTreeMap::new(),
+            pools: Vec::new(),
+            newest: 0,
+        }
+    }
+
+    pub(super) fn next_base(&self) -> u64 {
+        (1 << 40) + self.regions.len() as u64 * (1 << 32)
+    }
+
+    pub(super) fn add_region(&mut self, base: u64, bytes: u64) {
+        let unit = Unit { owner: Owner::Anyone, hazards: Vec::new() };
+        self.regions.push(Region { base, units: vec![unit; (bytes / UNIT) as usize], mark: 0 });
+    }
+
+    fn lane(&mut self, stream: Stream) -> Lane {
+        let Model { rows, streams, names, .. } = self;
+        *names.entry(stream).or_insert_with(|| {
+            rows.push(Row::default());
+            streams.push(stream);
+            rows.len() - 1
+        })
+    }
+
+    pub(super) fn point(&mut self, stream: Stream) -> Point {
+        let lane = self.lane(stream);
+        self.rows[lane].point
+    }
+
+    fn advance(&mut self, lane: Lane) -> Point {
+        let row = &mut self.rows[lane];
+        if !row.forgotten {
+            self.newest += 1;
+            row.point = self.newest;
+        }
+        row.point
+    }
+
+    fn admit(&mut self, stream: Stream) {
+        if self.mixed || self.home == stream {
+            return;
+        }
+        if !self.used && stream.thread() == 0 && stream != Stream::ANY {
+            self.home = stream;
+            return;
+        }
+        self.tell_apart();
+    }
+
+    fn tell_apart(&mut self) {
+        if std::mem::replace(&mut self.mixed, true) {
+            return;
+        }
+        let home = self.lane(self.home);
+        if self.home_recorded {
+            self.live.values_mut().for_each(|live| live.records.push(home));
+        }
+        if self.home_synchronized {
+            return;
+        }
+        let point = self.advance(home);
+        for region in &mut self.regions {
+            let touched = region.units[..region.mark].iter_mut();
+            touched
+                .filter(|unit| unit.owner == Owner::Anyone)
+                .for_each(|unit| unit.owner = Owner::Of(home, point));
+        }
+    }
+
+    /// The shortest stretch of what `possible` accepts in which the request fits, with the place in it.
+    fn best(&self, want: &Want<'_>, possible: impl Fn(&Owner) -> bool) -> Option<(usize, usize, u64, u64)> {
+        let mut best: Option<((usize, u64), usize, u64)> = None;
+        for (number, region) in self.regions.iter().enumerate() {
+            let mut at = 0;
+            while at < region.units.len() {
+                let length = region.units[at..].iter().take_while(|unit| possible(&unit.owner)).count();
+                let addr = region.base + at as u64 * UNIT;
+                let start = addr.next_multiple_of(want.alignment);
+                let end = addr + length as u64 * UNIT;
+                let fits = length != 0 && start + want.size <= end;
+                if fits && best.is_none_or(|(key, ..)| (length, addr) < key) {
+                    best = Some(((length, addr), number, start));
+                }
+                at += length.max(1);
+            }
+        }
+        best.map(|((length, addr), number, start)| {
+            let first = ((addr - self.regions[number].base) / UNIT) as usize;
+            (number, first, start, addr + length as u64 * UNIT - start)
+        })
+    }
+
+    /// Where the request is served, if it is.
+    pub(super) fn take(&mut self, want: &Want<'_>) -> Option<u64> {
+        self.admit(want.stream);
+        let lane = self.own_lane(want);
+        let (_, _, start, whole) = self.best(want, |owner| Self::is_for(owner, lane))?;
+        let bytes = self.bytes_of(want, whole);
+        self.take_at(want, start, bytes);
+        Some(start)
+    }
+
+    fn is_for(owner: &Owner, lane: Lane) -> bool {
+        match owner {
+            Owner::Anyone => true,
+            Owner::Of(other, _) => *other == lane,
+            _ => false,
+        }
+    }
+
+    /// The request is served there.
+    pub(super) fn take_at(&mut self, want: &Want<'_>, start: u64, bytes: u64) {
+        self.admit(want.stream);
+        let lane = self.own_lane(want);
+        let around =
+            |region: &&mut Region| start.wrapping_sub(region.base) < region.units.len() as u64 * UNIT;
+        let region = self.regions.iter_mut().find(around).unwrap();
+        let first = ((start - region.base) / UNIT) as usize;
+        let units = first..first + (bytes / UNIT) as usize;
+        region.mark = region.mark.max(units.end);
+        for unit in &mut region.units[units] {
+            assert!(Self::is_for(&unit.owner, lane), "{:?} is not for lane {lane}", unit.owner);
+            let row = &self.rows[lane];
+            for &(other, point) in &unit.hazards {
+                let ordered = other == lane || row.knows.get(&other).is_some_and(|&known| point <= known);
+                assert!(
+                    ordered || point <= self.rows[other].done,
+                    "work of lane {other} up to {point} may touch it"
+                );
+            }
+            *unit = Unit { owner: Owner::Used, hazards: Vec::new() };
+        }
+        self.used = true;
+        // Whoever may use any stream has no order that it could be freed in.
+        let lane = if want.stream == Stream::ANY { self.lane(Stream::UNKNOWN) } else { lane };
+        self.live.insert(start, Live { bytes, lane, records: Vec::new() });
+    }
+
+    pub(super) fn free(&mut self, addr: u64, stream: Option<Stream>) {
+        if let Some(stream) = stream {
+            self.admit(stream);
+        }
+        let Live { bytes, lane, records } = self.live.remove(&addr).unwrap();
+        let pool = self.streams[lane].pool();
+        let lane = stream.map_or(lane, |stream| self.lane(stream.in_pool(pool)));
+        let point = self.advance(lane);
+        let mut hazards = vec![(lane, point)];
+        let others = records.into_iter().filter(|&other| other != lane);
+        let others: Vec<_> = others.map(|other| (other, self.advance(other))).collect();
+        hazards.extend(&others);
+        self.home_synchronized = false;
+        let owner = match self.mixed {
+            true => Owner::Pending(lane, point, others),
+            false => Owner::Anyone,
+        };
+        let region =
+            self.regions.iter_mut().find(|region| addr - region.base < region.units.len() as u64 * UNIT);
+        let region = region.unwrap();
+        let first = ((addr - region.base) / UNIT) as usize;
+        let unit = Unit { owner, hazards };
+        region.units[first..first + (bytes / UNIT) as usize].fill(unit);
+        self.settle();
+    }
+
+    /// What waits for nothing is its lane's or every lane's. Where no event tells frees apart, the latest point counts for
+    /// neighbours of one lane.
+    fn settle(&mut self) {
+        let (rows, streams) = (&self.rows, &self.streams);
+        let merges = |lane: Lane| !streams[lane].exists() || streams[lane].pool() != 0;
+        let is_done = |&(lane, point): &(Lane, Point)| point <= rows[lane].done;
+        for region in &mut self.regions {
+            for unit in &mut region.units {
+                if let Owner::Pending(lane, point, others) = &mut unit.owner {
+                    others.retain(|other| !is_done(other));
+                    if others.is_empty() {
+                        unit.owner = Owner::Of(*lane, *point);
+                    }
+                }
+                if let Owner::Of(lane, point) = unit.owner
+                    && is_done(&(lane, point))
+                {
+                    unit.owner = Owner::Anyone;
+                }
+            }
+            for at in (1..region.units.len()).chain((1..region.units.len()).rev()) {
+                let (low, high) = region.units.split_at_mut(at);
+                if let (Some(Unit { owner: Owner::Of(a, p), .. }), Some(Unit { owner: Owner::Of(b, q), .. })) =
+                    (low.last_mut(), high.first_mut())
+                    && a == b
+                    && merges(*a)
+                {
+                    (*p, *q) = (*p.max(q), *p.max(q));
+                }
+            }
+        }
+    }
+
+    pub(super) fn record(&mut self, addr: u64, stream: Stream) {
+        self.admit(stream);
+        self.home_recorded = true;
+        if self.mixed {
+            let lane = self.lane(stream);
+            let records = &mut self.live.get_mut(&addr).unwrap().records;
+            if !records.contains(&lane) {
+                records.push(lane);
+            }
+        }
+    }
+
+    pub(super) fn done(&mut self, stream: Stream, point: Point) {
+        let lane = self.lane(stream);
+        let row = &mut self.rows[lane];
+        row.done = row.done.max(point);
+        self.settle();
+    }
+
+    pub(super) fn synchronize(&mut self, stream: Stream) {
+        if !self.mixed {
+            self.home_synchronized |= self.home == stream;
+        }
+        let point = self.point(stream);
+        self.done(stream, point);
+    }
+
+    /// All that the stream's work may touch counts as done, and the name is free again.
+    pub(super) fn forget(&mut self, stream: Stream) {
+        if !self.mixed {
+            if self.home != stream || !self.used {
+                return;
+            }
+            // The name may come again as another's.
+            self.home = Stream::of_handle(u64::MAX);
+            let lane = self.lane(stream);
+            self.names.insert(self.home, lane);
+            self.admit(stream);
+        }
+        self.begun.remove(&stream);
+        let private = self.names.iter().filter(|(other, _)| **other != stream && other.in_pool(0) == stream);
+        for lane in private.map(|(_, &lane)| lane).collect::<Vec<_>>() {
+            self.names.retain(|_, other| *other != lane);
+            self.advance(lane);
+            self.rows[lane].forgotten = true;
+        }
+        if let Some(lane) = self.names.remove(&stream) {
+            self.names.retain(|_, other| *other != lane);
+            let point = self.advance(lane);
+            (self.rows[lane].done, self.rows[lane].forgotten) = (point, true);
+            self.settle();
+        }
+    }
+
+    fn works_of(owner: &Owner) -> impl Iterator<Item = (Lane, Point)> {
+        let (first, others) = match owner {
+            Owner::Used | Owner::Anyone => (None, None),
+            Owner::Of(lane, point) => (Some((*lane, *point)), None),
+            Owner::Pending(lane, point, others) => (Some((*lane, *point)), Some(others.clone())),
+        };
+        first.into_iter().chain(others.into_iter().flatten())
+    }
+
+    /// The work behind which the request could be served, of all that it can wait for the oldest.
+    pub(super) fn works_to_wait_for(&mut self, want: &Want<'_>) -> Option<Awaited> {
+        let own = self.own_lane(want);
+        let is_over = |&(lane, point): &(Lane, Point)| lane == own || point <= self.rows[lane].done;
+        let age = |owner: &Owner| {
+            let works = Self::works_of(owner).filter(|work| !is_over(work));
+            works.map(|(_, point)| point).max().unwrap_or(0)
+        };
+        let can_wait = |owner: &Owner| {
+            let reachable = |lane: Lane| {
+                let stream = self.streams[lane];
+                stream.exists() && stream.pool() == 0 && !self.is_at_risk(stream)
+            };
+            *owner != Owner::Used && Self::works_of(owner).all(|work| is_over(&work) || reachable(work.0))
+        };
+        let units = || self.regions.iter().flat_map(|region| &region.units);
+        let mut ages: Vec<Point> = units().map(|unit| age(&unit.owner)).collect();
+        ages.sort_unstable();
+        let with = |most: Point| self.best(want, |owner| can_wait(owner) && age(owner) <= most);
+        let found = ages.into_iter().filter(|_| self.mixed).find_map(with);
+        let (number, _, start, whole) = found?;
+        let first = ((start - self.regions[number].base) / UNIT) as usize;
+        let bytes = self.bytes_of(want, whole);
+        let length = (bytes / UNIT) as usize;
+        let mut works = BTreeMap::new();
+        for unit in &self.regions[number].units[first..first + length] {
+            for (lane, point) in Self::works_of(&unit.owner).filter(|work| !is_over(work)) {
+                let last = works.entry(lane).or_insert(point);
+                *last = point.max(*last);
+            }
+        }
+        Some(Awaited { works, place: (start, bytes) })
+    }
+
+    /// How much the request takes of a free piece.
+    fn bytes_of(&self, want: &Want<'_>, whole: u64) -> u64 {
+        let least = if self.split_always { UNIT } else { want.size.min(128 << 20) };
+        if whole - want.size >= least { want.size } else { whole }
+    }
+
+    pub(super) fn stream_of(&self, lane: Lane) -> Stream {
+        self.streams[lane]
+    }
+
+    /// The stream waits for some work of others.
+    pub(super) fn wait(&mut self, want: &Want<'_>, awaited: &Awaited) {
+        let lane = self.own_lane(want);
+        let knows = &mut self.rows[lane].knows;
+        for (&other, &point) in &awaited.works {
+            let known = knows.entry(other).or_insert(point);
+            *known = point.max(*known);
+        }
+    }
+
+    /// What then serves the request becomes the stream's own.
+    pub(super) fn adopt(&mut self, want: &Want<'_>, awaited: &Awaited) {
+        let own = self.own_lane(want);
+        let (start, bytes) = awaited.place;
+        let around = |region: &Region| start.wrapping_sub(region.base) < region.units.len() as u64 * UNIT;
+        let number = self.regions.iter().position(around).unwrap();
+        let first = ((start - self.regions[number].base) / UNIT) as usize;
+        let length = (bytes / UNIT) as usize;
+        let point = self.advance(own);
+        for unit in &mut self.regions[number].units[first..first + length] {
+            let foreign = match unit.owner {
+                Owner::Of(lane, _) => lane != own,
+                Owner::Pending(..) => true,
+                _ => false,
+            };
+            if foreign {
+                for &(other, hazard) in &unit.hazards {
+                    let row = &self.rows[own];
+                    let known = row.knows.get(&other).is_some_and(|&known| hazard <= known);
+                    assert!(
+                        known || other == own || hazard <= self.rows[other].done,
+                        "adopted without a wait"
+                    );
+                }
+                unit.owner = Owner::Of(own, point);
+                unit.hazards.clear();
+                unit.hazards.push((own, point));
+            }
+        }
+        self.settle();
+    }
+
+    /// The lane of a request: its stream's, or that of a private pool on it.
+    fn own_lane(&mut self, want: &Want<'_>) -> Lane {
+        let name = self.begun.get(&want.stream).copied();
+        let pool = name.map_or(0, |name| self.pool(name).unwrap());
+        self.lane(want.stream.in_pool(pool))
+    }
+
+    /// Whether it may be captured at any time, or waits for one that may.
+    fn is_at_risk(&self, stream: Stream) -> bool {
+        self.begun.contains_key(&stream) || stream == Stream::DEFAULT && !self.begun.is_empty()
+    }
+
+    fn pool(&self, name: u64) -> Option<u32> {
+        self.pools.iter().position(|&other| other == Some(name)).map(|place| place as u32 + 1)
+    }
+
+    pub(super) fn begin(&mut self, stream: Stream, name: u64) -> bool {
+        if self.begun.contains_key(&stream) {
+            return false;
+        }
+        self.tell_apart();
+        if self.pool(name).is_none() {
+            match self.pools.iter_mut().find(|pool| pool.is_none()) {
+                Some(pool) => *pool = Some(name),
+                None => self.pools.push(Some(name)),
+            }
+        }
+        self.begun.insert(stream, name);
+        true
+    }
+
+    pub(super) fn end(&mut self, stream: Stream, name: u64) -> bool {
+        self.begun.get(&stream) == Some(&name) && self.begun.remove(&stream).is_some()
+    }
+
+    pub(super) fn release(&mut self, name: u64) -> bool {
+        let Some(pool) = self.pool(name).filter(|_| self.begun.values().all(|&other| other != name)) else {
+            return false;
+        };
+        self.pools[pool as usize - 1] = None;
+        let unknown = self.lane(Stream::UNKNOWN);
+        for lane in (0..self.rows.len()).filter(|&lane| self.streams[lane].pool() == pool).collect::<Vec<_>>()
+        {
+            let common = self.streams[lane].in_pool(0);
+            let common = if self.rows[lane].forgotten { unknown } else { self.lane(common) };
+            self.live.values_mut().filter(|live| live.lane == lane).for_each(|live| live.lane = common);
+            let point = self.advance(unknown);
+            for unit in self.regions.iter_mut().flat_map(|region| &mut region.units) {
+                match &mut unit.owner {
+                    Owner::Of(owner, at) | Owner::Pending(owner, at, _) if *owner == lane => {
+                        (*owner, *at) = (unknown, point);
+                        let own = unit.hazards.iter_mut().filter(|hazard| hazard.0 == lane);
+                        own.for_each(|hazard| *hazard = (unknown, point));
+                    }
+                    _ => {}
+                }
+            }
+            self.names.retain(|_, other| *other != lane);
+        }
+        self.settle();
+        true
+    }
+
+    pub(super) fn synchronize_all(&mut self) {
+        for lane in 0..self.rows.len() {
+            if self.streams[lane].pool() == 0 {
+                self.rows[lane].done = self.rows[lane].point;
+            }
+        }
+        self.settle();
+    }
+
+    /// The arena's chunks are what the units are.
+    pub(super) fn compare(&self, arena: &Arena) {
+        let mut count = 0;
+        for id in arena.chunks().ids() {
+            let addr = arena.chunks().addr(id);
+            let region = self
+                .regions
+                .iter()
+                .find(|region| addr.wrapping_sub(region.base) < region.units.len() as u64 * UNIT);
+            let region = region.unwrap();
+            let first = ((addr - region.base) / UNIT) as usize;
+            for unit in &region.units[first..][..(arena.chunks().size(id) / UNIT) as usize] {
+                let stream = |lane: Lane| self.streams[lane];
+                let state = arena.chunks().state(id);
+                let lane_of = || arena.lanes.note(id).lane;
+                let actual =
+                    || if lane_of() == ANYONE { Stream::NONE } else { arena.lanes.row(lane_of()).stream };
+                let same = match &unit.owner {
+                    Owner::Used => state == State::InUse,
+                    Owner::Anyone => state == State::Free,
+                    Owner::Of(lane, _) => arena.owner(id).is_some() && actual() == stream(*lane),
+                    Owner::Pending(lane, ..) => {
+                        let waits = state == State::Held && arena.owner(id).is_none();
+                        waits && arena.lanes.note(id).lane != ANYONE && actual() == stream(*lane)
+                    }
+                };
+                let whose = || (actual(), arena.lanes.note(id));
+                assert!(
+                    same,
+                    "unit at {addr:#x}: {:?}, and the chunk is {state:?} of {:?}",
+                    unit.owner,
+                    whose()
+                );
+                count += 1;
+            }
+        }
+        assert_eq!(count, self.regions.iter().map(|region| region.units.len()).sum::<usize>());
+    }
+}
