@@ -308,7 +308,7 @@ impl Device {
     fn of_chunk<T>(
         self,
         addr: u64,
-        read: impl FnOnce(&Pool, crate::core::heap::chunks::ChunkId) -> T,
+        read: impl FnOnce(&Pool, crate::core::ids::ChunkId) -> T,
     ) -> Result<T, Error> {
         let guard = self.enter()?;
         match guard.arena.chunk_in_use(addr) {

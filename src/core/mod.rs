@@ -13,6 +13,7 @@
 
 pub(crate) mod arena;
 pub(crate) mod heap;
+pub(crate) mod ids;
 pub(crate) mod invariants;
 pub(crate) mod op_names;
 mod seed;
@@ -21,7 +22,9 @@ pub(crate) mod stamps;
 pub(crate) mod stats;
 mod steps;
 pub(crate) mod streams;
+pub(crate) mod tables;
 #[cfg(test)]
 pub(crate) mod tests;
+mod tree;
 pub(crate) mod units;
 pub(crate) mod vmm;

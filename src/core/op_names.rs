@@ -1,6 +1,6 @@
 //! Names of operations, stored once each.
 
-use crate::core::arena::snapshot::{copy_table, room_for};
+use crate::core::tables::{copy_table, room_for};
 use crate::sys::HostMemoryExhausted;
 
 /// More names than a program has operations; what comes after is counted as unnamed.

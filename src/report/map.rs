@@ -3,7 +3,8 @@
 use super::tally::{self, BinTally};
 use super::{Guarding, Subject, failure};
 use crate::core::arena::snapshot::{Order, View};
-use crate::core::heap::chunks::{ChunkId, NIL, State};
+use crate::core::heap::chunks::State;
+use crate::core::ids::{ChunkId, NIL};
 use crate::core::stats::Failures;
 use crate::core::units::{NUM_BINS, bin_floor, bin_of};
 use std::fmt::{self, Write};

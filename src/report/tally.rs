@@ -2,7 +2,8 @@
 
 use crate::core::arena::Arena;
 use crate::core::arena::snapshot::View;
-use crate::core::heap::chunks::{ChunkId, State};
+use crate::core::heap::chunks::State;
+use crate::core::ids::ChunkId;
 use crate::core::sort::sort_by_key;
 use crate::core::streams::queues::Stream;
 use crate::core::units::{NUM_BINS, bin_of};

@@ -2,8 +2,9 @@
 
 use crate::core::arena::Arena;
 use crate::core::arena::reclaim::Detached;
-use crate::core::heap::chunks::{ChunkId, Hot, NIL};
+use crate::core::heap::chunks::Hot;
 use crate::core::heap::region_growth::Extension;
+use crate::core::ids::{ChunkId, NIL};
 use crate::core::units::{MAX_CHUNK, round_down};
 use crate::sys::HostMemoryExhausted;
 

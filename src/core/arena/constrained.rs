@@ -1,7 +1,8 @@
 //! Requests and frees that need more than best fit: alignments and stamps.
 
 use crate::core::arena::{Arena, Want, splits};
-use crate::core::heap::chunks::{ChunkId, Hot, NIL};
+use crate::core::heap::chunks::Hot;
+use crate::core::ids::{ChunkId, NIL};
 use crate::core::steps;
 use crate::core::units::UNIT;
 use crate::sys::HostMemoryExhausted;

@@ -5,8 +5,9 @@
 
 use crate::core::arena::Arena;
 use crate::core::arena::remap_plan::{Plan, bytes};
-use crate::core::heap::chunks::{ChunkId, Chunks, NIL, State};
+use crate::core::heap::chunks::{Chunks, State};
 use crate::core::heap::regions::Regions;
+use crate::core::ids::{ChunkId, NIL};
 use crate::core::streams::queues::{Lanes, Stream};
 use crate::core::units::Span;
 use crate::core::vmm::unmapped::{Holes, Range};

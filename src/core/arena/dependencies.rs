@@ -5,7 +5,8 @@
 
 use crate::core::arena::oldest_work::Searched;
 use crate::core::arena::{Arena, Want, splits};
-use crate::core::heap::chunks::{ChunkId, NIL, State};
+use crate::core::heap::chunks::State;
+use crate::core::ids::{ChunkId, NIL};
 use crate::core::sort::sort_by_key;
 use crate::core::steps;
 use crate::core::streams::pending_work::Work;

@@ -1,7 +1,8 @@
 //! Free chunks that give whole granules: to a place that a request needs, or back to the backend at a trim.
 
 use crate::core::arena::Arena;
-use crate::core::heap::chunks::{ChunkId, State};
+use crate::core::heap::chunks::State;
+use crate::core::ids::ChunkId;
 use crate::core::sort::sort_by_key;
 use crate::core::units::Span;
 use crate::core::vmm::unmapped::Range;

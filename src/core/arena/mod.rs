@@ -11,11 +11,12 @@ pub(crate) mod remap_plan;
 pub(crate) mod snapshot;
 
 use crate::core::heap::address_map::Starts;
-use crate::core::heap::chunks::{ChunkId, Chunks, Cold, Hot, NIL, Tag};
+use crate::core::heap::chunks::{Chunks, Cold, Hot, Tag};
 use crate::core::heap::free_index::FreeIndex;
 use crate::core::heap::region_growth::Growth;
 use crate::core::heap::regions::Regions;
 use crate::core::heap::size_classes::CLASSES;
+use crate::core::ids::{ChunkId, NIL};
 use crate::core::op_names::{Name, Names};
 use crate::core::stamps::queue::Stamps;
 use crate::core::stats::{Counters, FailureCause, Stats};

@@ -4,7 +4,7 @@
 //! chunks are looked at instead ([`Arena::dependencies`]).
 
 use crate::core::arena::{Arena, Want};
-use crate::core::heap::chunks::{ChunkId, NIL};
+use crate::core::ids::{ChunkId, NIL};
 use crate::core::steps;
 use crate::core::streams::cross_stream_use::Link;
 use crate::core::streams::queue_lists::List;

@@ -1,8 +1,9 @@
 //! Giving memory back: garbage collection, trim, and the end.
 
 use crate::core::arena::Arena;
-use crate::core::heap::chunks::{ChunkId, NIL, State};
+use crate::core::heap::chunks::State;
 use crate::core::heap::regions::Region;
+use crate::core::ids::{ChunkId, NIL};
 use crate::core::sort::sort_by_key;
 use crate::sys::HostMemoryExhausted;
 

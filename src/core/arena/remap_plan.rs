@@ -10,7 +10,8 @@
 
 use crate::core::arena::donors::{Donor, total};
 use crate::core::arena::{Arena, Want};
-use crate::core::heap::chunks::{ChunkId, NIL, State};
+use crate::core::heap::chunks::State;
+use crate::core::ids::{ChunkId, NIL};
 use crate::core::streams::queues::{ANYONE, Lane, Note};
 use crate::core::units::{Span, UNIT};
 use crate::core::vmm::unmapped::Range;

@@ -4,11 +4,13 @@
 //! before ([`Snapshot::make_room`]), so that under the lock a few tables are copied as they are.
 
 use crate::core::arena::Arena;
-use crate::core::heap::chunks::{ChunkId, Chunks, NIL, State};
+use crate::core::heap::chunks::{Chunks, State};
 use crate::core::heap::regions::{Region, Regions};
+use crate::core::ids::{ChunkId, NIL};
 use crate::core::op_names::Names;
 use crate::core::stats::{Counters, Stats};
 use crate::core::streams::queues::{ANYONE, Stream};
+use crate::core::tables::{room_for, with_margin};
 use crate::sys::HostMemoryExhausted;
 
 /// Numbers about the whole arena.
@@ -237,33 +239,4 @@ impl View<'_> {
         };
         Some((order, mark.waits))
     }
-}
-
-pub(in crate::core) fn with_margin(length: usize) -> usize {
-    length + length / 16 + 16
-}
-
-/// Empties a table and gives it memory for so many elements and some more, all of which was touched.
-pub(in crate::core) fn room_for<T: Copy>(
-    table: &mut Vec<T>,
-    length: usize,
-    filler: T,
-) -> Result<(), HostMemoryExhausted> {
-    table.clear();
-    if length != 0 {
-        table.try_reserve_exact(with_margin(length))?;
-        table.resize(with_margin(length), filler);
-        table.clear();
-    }
-    Ok(())
-}
-
-/// Copies a table if it fits.
-pub(in crate::core) fn copy_table<T: Copy>(to: &mut Vec<T>, from: &[T]) -> bool {
-    let fits = from.len() <= to.capacity();
-    if fits {
-        to.clear();
-        to.extend_from_slice(from);
-    }
-    fits
 }

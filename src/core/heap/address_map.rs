@@ -11,11 +11,12 @@
 //! Chunks move from one table to the next a few at a time, with each allocation that adds one; meanwhile what is not in the
 //! new table is looked up in the old one. No allocation waits for a whole table.
 
-use crate::core::heap::chunks::{ChunkId, Hot};
+use crate::core::heap::chunks::Hot;
 #[cfg(test)]
 use crate::core::heap::probing::Steps;
 use crate::core::heap::probing::{Emptying, Probing};
 use crate::core::heap::regions::Regions;
+use crate::core::ids::ChunkId;
 use crate::core::seed::Seed;
 use crate::core::units::UNIT;
 use crate::sys::HostMemoryExhausted;
@@ -327,7 +328,7 @@ impl Starts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::heap::chunks::NIL;
+    use crate::core::ids::NIL;
     use std::collections::HashMap;
 
     /// Random stores and removals of chunks against a map of the standard library, in one or two regions.

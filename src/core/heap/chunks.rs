@@ -13,19 +13,14 @@
 //! The allocation path borrows the slab once, as a slice, and works on that: through the `Vec` the
 //! compiler has to load its pointer and length again behind every store.
 
-use crate::core::arena::snapshot::{copy_table, room_for, with_margin};
-use crate::core::heap::free_index::Node;
+use crate::core::ids::{ChunkId, NIL};
+use crate::core::tables::{copy_table, make_room, room_for, shrink_to, with_margin};
+use crate::core::tree::Node;
 use crate::core::units::{Span, UNIT};
 use crate::sys::HostMemoryExhausted;
 use crate::sys::zeroed::Zeroed;
 use std::ops::{Index, IndexMut};
 
-/// A chunk's place in the slab, from 1 on. Recycled, so it means something only while the chunk exists.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct ChunkId(pub(in crate::core) u32);
-
-/// No chunk: the end of a list, an empty tree.
-pub(crate) const NIL: ChunkId = ChunkId(u32::MAX - 6);
 /// In `left`: handed out to a caller. What is above `NIL` is no place in a tree.
 const IN_USE: ChunkId = ChunkId(u32::MAX - 2);
 /// In `left`: see [`State::Away`], [`State::Coming`] and [`State::Hole`].
@@ -503,39 +498,5 @@ impl Chunks {
         let stamps = self.stamps.as_ref().map_or(0, |stamps| stamps.capacity() * size_of::<u64>());
         let slab = self.slab.capacity() * size_of::<Hot>() + self.cold.capacity() * size_of::<Cold>();
         (slab + stamps) as u64 + self.tags.held_bytes()
-    }
-}
-
-impl ChunkId {
-    #[inline]
-    pub(in crate::core) fn index(self) -> usize {
-        self.0 as usize
-    }
-}
-
-pub(in crate::core) fn reserve_to<T>(
-    vector: &mut Vec<T>,
-    capacity: usize,
-) -> Result<(), HostMemoryExhausted> {
-    Ok(vector.try_reserve_exact(capacity.saturating_sub(vector.len()))?)
-}
-
-/// Room for `length` items. By an eighth: twice as much would be mostly idle, and for large vectors a reallocation moves
-/// pages, not bytes.
-pub(in crate::core) fn make_room<T>(vector: &mut Vec<T>, length: usize) -> Result<(), HostMemoryExhausted> {
-    if vector.capacity() >= length {
-        return Ok(());
-    }
-    let wanted = length.max(vector.capacity() + vector.capacity() / 8);
-    Ok(vector.try_reserve_exact(wanted - vector.len())?)
-}
-
-/// Leaves the first `length` items, and no room for more. Without memory for a shorter vector the room stays.
-pub(in crate::core) fn shrink_to<T: Copy>(vector: &mut Vec<T>, length: usize) {
-    vector.truncate(length);
-    let mut shorter = Vec::new();
-    if shorter.try_reserve_exact(vector.len()).is_ok() {
-        shorter.extend_from_slice(vector);
-        *vector = shorter;
     }
 }

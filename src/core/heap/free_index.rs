@@ -16,23 +16,11 @@
 //! What a tree is linked through is a [`Node`]: the chunk itself, or where several streams share a pool the note
 //! beside it, which stands for a run of neighbours.
 
-use crate::core::heap::chunks::{ChunkId, NIL};
 use crate::core::heap::size_classes::{CLASSES, ClassSet, class_of};
+use crate::core::ids::{ChunkId, NIL};
 use crate::core::seed::Seed;
+use crate::core::tree::Node;
 use crate::sys::HostMemoryExhausted;
-
-/// The order that a node has its links for, if it is in one tree only.
-pub(in crate::core) enum BySize {}
-
-/// Something with a key that a tree can be linked through; found by the number of its chunk.
-pub(in crate::core) trait Node<Order = BySize> {
-    /// Size and address; in another order what that goes by.
-    fn key(&self) -> (u64, u64);
-    fn left(&self) -> ChunkId;
-    fn right(&self) -> ChunkId;
-    fn left_mut(&mut self) -> &mut ChunkId;
-    fn right_mut(&mut self) -> &mut ChunkId;
-}
 
 pub(crate) struct FreeIndex {
     roots: Box<[ChunkId; CLASSES]>,

@@ -5,4 +5,3 @@ pub(crate) mod probing;
 pub(crate) mod region_growth;
 pub(crate) mod regions;
 pub(crate) mod size_classes;
-pub(crate) mod tree;

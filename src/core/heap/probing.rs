@@ -3,7 +3,8 @@
 //!
 //! There are no keys: the chunk itself tells its address, and its cache line is needed anyway.
 
-use crate::core::heap::chunks::{ChunkId, Hot};
+use crate::core::heap::chunks::Hot;
+use crate::core::ids::ChunkId;
 use crate::core::seed::Seed;
 use crate::sys::HostMemoryExhausted;
 use crate::sys::zeroed::Zeroed;

@@ -1,7 +1,8 @@
 //! Regions: what the backend gave, in address order.
 
-use crate::core::arena::snapshot::copy_table;
-use crate::core::heap::chunks::{ChunkId, MAX_REGIONS, NIL};
+use crate::core::heap::chunks::MAX_REGIONS;
+use crate::core::ids::{ChunkId, NIL};
+use crate::core::tables::copy_table;
 use crate::core::units::UNIT;
 use crate::sys::HostMemoryExhausted;
 use crate::sys::table::LazyTable;

@@ -3,8 +3,9 @@
 
 use crate::core::arena::remap_plan::New;
 use crate::core::arena::{Arena, Settings, Want};
-use crate::core::heap::chunks::{ChunkId, Cold, Hot, NIL};
+use crate::core::heap::chunks::{Cold, Hot};
 use crate::core::heap::size_classes::class_of;
+use crate::core::ids::{ChunkId, NIL};
 use crate::core::invariants::Broken;
 use crate::core::stamps::queue::Stamps;
 use crate::core::streams::queues::Stream;

@@ -19,9 +19,10 @@ pub(crate) mod broken_tests;
 pub(crate) mod queues;
 
 use crate::core::arena::Arena;
-use crate::core::heap::chunks::{ChunkId, NIL, State};
-use crate::core::heap::free_index::Node;
+use crate::core::heap::chunks::State;
 use crate::core::heap::size_classes::CLASSES;
+use crate::core::ids::{ChunkId, NIL};
+use crate::core::tree::Node;
 use crate::core::units::{MAX_CHUNK, UNIT};
 
 /// Which invariant is broken.

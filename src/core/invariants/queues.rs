@@ -1,7 +1,8 @@
 //! The invariants of what several lanes share; see `check`.
 
 use crate::core::arena::Arena;
-use crate::core::heap::chunks::{ChunkId, NIL, State};
+use crate::core::heap::chunks::State;
+use crate::core::ids::{ChunkId, NIL};
 use crate::core::invariants::{Broken, require};
 use crate::core::streams::queue_lists::List;
 use crate::core::streams::queues::{ANYONE, Lane};

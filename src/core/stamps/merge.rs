@@ -4,7 +4,8 @@
 //! in the end there are no two neighbours of them.
 
 use crate::core::arena::Arena;
-use crate::core::heap::chunks::{ChunkId, NIL, State};
+use crate::core::heap::chunks::State;
+use crate::core::ids::{ChunkId, NIL};
 use crate::core::steps;
 
 /// A pass of forced merges: what waited when it began is merged with its neighbours, the oldest first, each chunk once.

@@ -8,11 +8,12 @@
 //! them, without a list of its own. A turn is never later than the stamp, and who comes upon one that is earlier brings it up
 //! to date.
 
-use crate::core::heap::chunks::{ChunkId, NIL, make_room, shrink_to};
-use crate::core::heap::free_index::Node;
-use crate::core::heap::tree::Tree;
+use crate::core::ids::{ChunkId, NIL};
 use crate::core::seed::Seed;
 use crate::core::stamps::stamped_index::StampedIndex;
+use crate::core::tables::{make_room, shrink_to};
+use crate::core::tree::Node;
+use crate::core::tree::Tree;
 use crate::sys::HostMemoryExhausted;
 
 pub(crate) struct Stamps {

@@ -4,10 +4,12 @@
 //! without a look at each that was freed too late. A treap linked through the chunks, as the trees of the common index are;
 //! with quarantine it is empty, for what carries a stamp is not findable there.
 
-use crate::core::heap::chunks::{ChunkId, Chunks, Hot, NIL, make_room, shrink_to};
-use crate::core::heap::tree::Tree;
+use crate::core::heap::chunks::{Chunks, Hot};
+use crate::core::ids::{ChunkId, NIL};
 use crate::core::seed::Seed;
 use crate::core::steps;
+use crate::core::tables::{make_room, shrink_to};
+use crate::core::tree::Tree;
 use crate::sys::HostMemoryExhausted;
 
 pub(in crate::core) struct StampedIndex {

@@ -1,7 +1,7 @@
 //! Whose work may touch a chunk: for those who would read or write the memory itself.
 
 use crate::core::arena::Arena;
-use crate::core::heap::chunks::ChunkId;
+use crate::core::ids::ChunkId;
 use crate::core::streams::queue::Row;
 use crate::core::streams::queues::{ANYONE, Stream};
 

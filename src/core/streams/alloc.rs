@@ -2,7 +2,8 @@
 
 use crate::core::arena::constrained::MOST_MISALIGNED;
 use crate::core::arena::{Arena, Want, splits};
-use crate::core::heap::chunks::{ChunkId, Hot, NIL};
+use crate::core::heap::chunks::Hot;
+use crate::core::ids::{ChunkId, NIL};
 use crate::core::steps;
 use crate::core::streams::free::Kind;
 use crate::core::streams::free_spans::Changing;

@@ -3,8 +3,10 @@
 //! A use is in the list of its chunk, and once the chunk is free also in that of its lane, in the order of points.
 //! So a free looks at the uses of its chunk only, and work that is done at those it ends.
 
-use crate::core::heap::chunks::{ChunkId, NIL, reserve_to};
-use crate::core::streams::queues::{Lane, Lanes, shrink};
+use crate::core::ids::{ChunkId, NIL};
+use crate::core::streams::queues::{Lane, Lanes};
+use crate::core::tables::reserve_to;
+use crate::core::tables::shrink;
 use crate::sys::HostMemoryExhausted;
 
 /// Work of a lane that a chunk waits for, or will when it is freed.

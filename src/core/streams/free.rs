@@ -2,8 +2,9 @@
 
 use crate::core::arena::{Arena, Freed};
 use crate::core::heap::address_map::Starts;
-use crate::core::heap::chunks::{ChunkId, Chunks, Hot, NIL, Vacant};
+use crate::core::heap::chunks::{Chunks, Hot, Vacant};
 use crate::core::heap::regions::Regions;
+use crate::core::ids::{ChunkId, NIL};
 use crate::core::steps;
 use crate::core::streams::free_spans::Run;
 use crate::core::streams::pending_work::Work;

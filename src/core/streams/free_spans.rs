@@ -7,7 +7,8 @@
 //! Before chunks are changed the runs around them are taken out of their indices; afterwards what is left of them is put back.
 
 use crate::core::arena::Arena;
-use crate::core::heap::chunks::{ChunkId, NIL, State};
+use crate::core::heap::chunks::State;
+use crate::core::ids::{ChunkId, NIL};
 use crate::core::streams::queues::{ANYONE, Extent, Lane, Note};
 
 impl Arena {

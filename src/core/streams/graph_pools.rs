@@ -5,7 +5,7 @@
 //! lie among the others.
 
 use crate::core::arena::Arena;
-use crate::core::heap::chunks::ChunkId;
+use crate::core::ids::ChunkId;
 use crate::core::streams::queues::{ANYONE, Lane, Stream};
 use crate::sys::HostMemoryExhausted;
 

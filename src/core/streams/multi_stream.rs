@@ -4,7 +4,8 @@
 //! comes, what was free becomes the first one's, but for memory that nobody ever had.
 
 use crate::core::arena::{Arena, Freed, Refused};
-use crate::core::heap::chunks::{ChunkId, NIL, State};
+use crate::core::heap::chunks::State;
+use crate::core::ids::{ChunkId, NIL};
 use crate::core::streams::free_spans::Run;
 use crate::core::streams::queues::{Lane, NOBODYS, Note, Stream};
 use crate::sys::HostMemoryExhausted;

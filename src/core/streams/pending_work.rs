@@ -1,7 +1,7 @@
 //! What is known of the work of lanes: which is done, and for which free memory waits.
 
 use crate::core::arena::{Arena, Want};
-use crate::core::heap::chunks::{ChunkId, NIL};
+use crate::core::ids::{ChunkId, NIL};
 use crate::core::sort::sort_by_key;
 use crate::core::steps;
 use crate::core::streams::queue_lists::List;

@@ -2,15 +2,16 @@
 //!
 //! List and index are linked through the notes of the chunks, which all lanes have in common.
 
-use crate::core::heap::chunks::{ChunkId, Hot, NIL};
-use crate::core::heap::free_index::Node;
-use crate::core::heap::tree::Tree;
+use crate::core::heap::chunks::Hot;
+use crate::core::ids::{ChunkId, NIL};
 use crate::core::seed::Seed;
 use crate::core::steps;
 use crate::core::streams::cross_stream_use::Link;
 use crate::core::streams::queue_lists::Places;
 use crate::core::streams::queues::{Extent, Lane, Note, Stream};
 use crate::core::streams::span_index::{ByAddress, RunIndex};
+use crate::core::tree::Node;
+use crate::core::tree::Tree;
 
 pub(in crate::core) struct Row {
     pub(in crate::core) stream: Stream,

@@ -21,15 +21,16 @@
 //!
 //! As long as a pool knows one lane only there is nothing to tell apart, and none of this exists.
 
-use crate::core::heap::chunks::{ChunkId, NIL, make_room, shrink_to};
-use crate::core::heap::free_index::Node;
-use crate::core::heap::tree::Tree;
+use crate::core::ids::{ChunkId, NIL};
 use crate::core::seed::Seed;
 use crate::core::steps;
 use crate::core::streams::cross_stream_use::Uses;
 use crate::core::streams::queue::Row;
 use crate::core::streams::queue_lists::{LaneLists, List};
 use crate::core::streams::span_index::ByAddress;
+use crate::core::tables::{make_room, shrink, shrink_to};
+use crate::core::tree::Node;
+use crate::core::tree::Tree;
 use crate::sys::HostMemoryExhausted;
 
 pub(in crate::core) use crate::core::streams::stream_id::NOBODYS;
@@ -555,13 +556,4 @@ fn node(lane: Lane) -> ChunkId {
 
 fn lane_at(node: ChunkId) -> Option<Lane> {
     (node != NIL).then_some(Lane(node.0))
-}
-
-/// Gives back what a list has reserved beyond what it needs, if there is host memory for a copy.
-pub(crate) fn shrink<T>(list: &mut Vec<T>) {
-    let mut copy = Vec::new();
-    if list.capacity() > list.len() && copy.try_reserve_exact(list.len()).is_ok() {
-        copy.append(list);
-        *list = copy;
-    }
 }

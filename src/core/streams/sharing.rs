@@ -7,7 +7,7 @@
 //! before it grows or waits.
 
 use crate::core::arena::{Arena, Want};
-use crate::core::heap::chunks::{ChunkId, NIL};
+use crate::core::ids::{ChunkId, NIL};
 use crate::core::streams::queue_lists::List;
 use crate::core::streams::queues::{ANYONE, Lane, Lanes};
 

@@ -2,10 +2,10 @@
 //!
 //! There is one such index for each stream, so it is small, and coarser than that of the chunks which all may have.
 
-use crate::core::heap::chunks::{ChunkId, NIL};
-use crate::core::heap::free_index::Node;
-use crate::core::heap::tree::Tree;
+use crate::core::ids::{ChunkId, NIL};
 use crate::core::seed::Seed;
+use crate::core::tree::Node;
+use crate::core::tree::Tree;
 use crate::core::units::UNIT;
 
 /// The order of the addresses at which runs begin.

@@ -14,8 +14,10 @@
 //! Whoever looks for a hole is about to make system calls, so that a plain list of them is good enough.
 
 use crate::core::arena::Arena;
-use crate::core::heap::chunks::{ChunkId, Hot, NIL, State, shrink_to};
+use crate::core::heap::chunks::{Hot, State};
 use crate::core::heap::regions::Region;
+use crate::core::ids::{ChunkId, NIL};
+use crate::core::tables::shrink_to;
 use crate::core::units::{Span, UNIT};
 use crate::sys::HostMemoryExhausted;
 

@@ -5,7 +5,7 @@ use super::words::{Messages, Side, Violation};
 use super::work::{self, Fill, Findings, Hindrance, Range};
 use super::{GUARD, Neighbour, POISON, ROOM, in_front_of, turn};
 use crate::backend::memory::Memory;
-use crate::core::heap::chunks::ChunkId;
+use crate::core::ids::ChunkId;
 use crate::core::streams::queues::Stream;
 use crate::error::Error;
 use crate::pool::Pool;

@@ -2,7 +2,7 @@
 
 use super::work::{Damage, Hindrance};
 use super::{Neighbour, ROOM};
-use crate::core::heap::chunks::ChunkId;
+use crate::core::ids::ChunkId;
 use crate::error::{Error, to_text};
 use crate::log::{self, Level};
 use crate::pool::Pool;

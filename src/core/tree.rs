@@ -2,11 +2,23 @@
 //!
 //! Priorities are a hash of the node's key and a seed, and are stored nowhere.
 
-use crate::core::heap::chunks::{ChunkId, NIL};
-use crate::core::heap::free_index::{BySize, Node};
+use crate::core::ids::{ChunkId, NIL};
 use crate::core::seed::Seed;
 use crate::core::steps;
 use std::marker::PhantomData;
+
+/// The order that a node has its links for, if it is in one tree only.
+pub(in crate::core) enum BySize {}
+
+/// Something with a key that a tree can be linked through; found by the number of its chunk.
+pub(in crate::core) trait Node<Order = BySize> {
+    /// Size and address; in another order what that goes by.
+    fn key(&self) -> (u64, u64);
+    fn left(&self) -> ChunkId;
+    fn right(&self) -> ChunkId;
+    fn left_mut(&mut self) -> &mut ChunkId;
+    fn right_mut(&mut self) -> &mut ChunkId;
+}
 
 /// The tree of one set. Its nodes are places of a slice, which every call is given, and have links and a key for its `Order`.
 #[derive(Clone, Copy)]

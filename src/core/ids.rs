@@ -1,0 +1,15 @@
+//! The numbers of chunks.
+
+/// A chunk's place in the slab, from 1 on. Recycled, so it means something only while the chunk exists.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct ChunkId(pub(in crate::core) u32);
+
+/// No chunk: the end of a list, an empty tree.
+pub(crate) const NIL: ChunkId = ChunkId(u32::MAX - 6);
+
+impl ChunkId {
+    #[inline]
+    pub(in crate::core) fn index(self) -> usize {
+        self.0 as usize
+    }
+}
