@@ -4,7 +4,7 @@ mod clients;
 mod forks;
 
 use crate::core::stats::Stats;
-use crate::core::streams::queues::Stream;
+use crate::core::stream_id::Stream;
 use crate::error::{Error, append_to_last_error, fail};
 use crate::options::{ALLOW_GROWTH, GARBAGE_COLLECTION, Options};
 use crate::pool::listener::{self, RegionCallback};

@@ -1,7 +1,7 @@
 //! What a pool in one reserved range needs of a backend: granules that are mapped, unmapped and moved.
 
 use crate::core::units::Span;
-use crate::core::vmm::unmapped::Range;
+use crate::core::vmm::Range;
 use crate::error::Error;
 
 /// The contract, which every backend with granules fulfils and the pool relies on:

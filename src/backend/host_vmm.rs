@@ -10,7 +10,7 @@ use super::{Backend, Granted, Host};
 use crate::core::sort::sort_by_key;
 use crate::core::units::MAX_CHUNK;
 use crate::core::units::Span;
-use crate::core::vmm::unmapped::Range;
+use crate::core::vmm::Range;
 use crate::error::{Error, fail};
 use crate::sys::host::{memory_total, most_mappings};
 use crate::sys::memfile::{MemFile, Reservation, limit_of};

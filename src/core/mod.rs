@@ -16,11 +16,13 @@ pub(crate) mod heap;
 pub(crate) mod ids;
 pub(crate) mod invariants;
 pub(crate) mod op_names;
+pub(crate) mod request;
 mod seed;
 pub(crate) mod sort;
 pub(crate) mod stamps;
 pub(crate) mod stats;
 mod steps;
+pub(crate) mod stream_id;
 pub(crate) mod streams;
 pub(crate) mod tables;
 #[cfg(test)]

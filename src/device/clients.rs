@@ -3,7 +3,7 @@
 
 use super::{Device, USED, devices_in};
 use crate::backend::current_device;
-use crate::core::streams::queues::Stream;
+use crate::core::stream_id::Stream;
 use crate::error::Error;
 use crate::options::{ALLOW_GROWTH, GARBAGE_COLLECTION, LAST_CUDA_DEVICE, Options};
 use crate::pool::memory::Ask;

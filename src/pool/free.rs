@@ -3,8 +3,9 @@
 use super::memory::require_no_timestamps;
 use super::slot::{Guard, Slot, Unready};
 use super::{guarded, order};
-use crate::core::arena::{Freed, Refused};
-use crate::core::streams::queues::Stream;
+use crate::core::heap::Refused;
+use crate::core::stream_id::Stream;
+use crate::core::streams::Freed;
 use crate::error::{Error, fail};
 
 /// Takes a chunk back.
@@ -26,10 +27,10 @@ fn free_oddly(guard: Unready<'_>, addr: u64) -> Result<(), Error> {
 /// instructions more (`cargo xtask bench --only instructions`).
 #[inline]
 pub(super) fn free_now(mut guard: Guard<'_>, addr: u64) -> Result<(), Error> {
-    if !guard.arena.frees_simply() {
+    if !guard.arena.frees_fast() {
         return free_specially(guard, addr);
     }
-    match guard.arena.free_simple(addr) {
+    match guard.arena.free_fast(addr) {
         Ok(()) => {
             guard.notify();
             guard.leave();
@@ -92,7 +93,7 @@ pub(super) fn free_now_on(mut guard: Guard<'_>, addr: u64, stream: Stream) -> Re
 pub(crate) fn record_use(slot: &Slot, addr: u64, stream: Stream) -> Result<(), Error> {
     let mut guard = slot.enter()?;
     require_no_timestamps(&guard)?;
-    match guard.arena.record_use(addr, stream)? {
+    match guard.arena.streams_mut().record_use(addr, stream)? {
         Ok(()) => Ok(()),
         Err(_) => Err(fail!(Error::InvalidPointer, "{addr:#x} is not the start of a live allocation")),
     }

@@ -32,10 +32,10 @@ use self::words::Messages;
 use self::work::{Fill, Range};
 use super::Pool;
 use super::slot::Guard;
-use crate::core::arena::remap_plan::Plan;
-use crate::core::heap::chunks::State;
+use crate::core::arena::Plan;
+use crate::core::heap::State;
 use crate::core::ids::{ChunkId, NIL};
-use crate::core::streams::queues::Stream;
+use crate::core::stream_id::Stream;
 use crate::core::units::round_up;
 use crate::error::Error;
 use crate::report::Guarding;
@@ -130,8 +130,9 @@ impl Pool {
     /// Whether a chunk's memory is the library's to write, once the device is idle: a captured graph may use a private
     /// pool's at any time, and without a device nobody knows when a stream's work is done.
     fn may_touch(&self, id: ChunkId) -> bool {
-        let knows_the_end = self.backend.get().order().is_some() || !self.arena.is_in_stream_order(id);
-        knows_the_end && !self.arena.is_private(id)
+        let knows_the_end =
+            self.backend.get().order().is_some() || !self.arena.streams().is_in_stream_order(id);
+        knows_the_end && !self.arena.streams().is_private(id)
     }
 
     /// What lies in front of a chunk.

@@ -6,7 +6,7 @@ use super::slot::{Guard, Phase, Slot, busy, waiting};
 use super::traffic::{give_back, refuse_for_a_capture, release, tell_of_release};
 use super::{Pool, captures, merge, order, remap};
 use crate::core::arena::{Arena, Parts};
-use crate::core::streams::queues::Stream;
+use crate::core::stream_id::Stream;
 use crate::error::{Error, LastError, fail, keeping_last_error};
 use crate::log::{self, Level};
 use crate::options::{Options, Resolved};
@@ -79,7 +79,7 @@ fn put_in(slot: &Slot, device: i32, pool: Box<Pool>) -> Result<(), Error> {
 /// Ends an allocator and gives its regions back. Waits for calls in flight; wakes those who wait.
 pub(crate) fn destroy(slot: &Slot, forced: bool) -> Result<(), Error> {
     let mut guard = require_unused(slot.enter()?, forced)?;
-    if guard.arena.growth().pool_bytes != 0 {
+    if guard.arena.growth().pool_bytes() != 0 {
         let captured;
         (guard, captured) = order::is_any_captured(guard, Stream::NONE)?;
         if matches!(captured, Ok(true)) || captures::concern(guard.backend.get()) {
@@ -175,7 +175,7 @@ fn limit_to(mut guard: Guard<'_>, limit: u64) -> Result<(), Error> {
         log::emit(Level::Info, format_args!("device {device}: the limit is {limit} bytes from now on"));
     });
     guard = guard.check_entry()?;
-    if guard.arena.growth().pool_bytes <= limit {
+    if guard.arena.growth().pool_bytes() <= limit {
         return Ok(());
     }
     // The limit holds in any case. What does not go back now goes with the next trim.
@@ -193,7 +193,7 @@ fn limit_to(mut guard: Guard<'_>, limit: u64) -> Result<(), Error> {
 /// Gives wholly free regions back as long as `keep` bytes stay held; or, with `below`, until no more are.
 fn give_free_back(guard: Guard<'_>, keep: u64, below: bool) -> Result<u64, Error> {
     let (mut guard, idle) = order::synchronize(guard, Stream::NONE)?;
-    while guard.arena.is_sharing() {
+    while guard.arena.streams().is_sharing() {
         guard = order::share_a_piece(guard)?;
     }
     while guard.arena.is_merging() {

@@ -3,7 +3,7 @@
 use super::slot::Slot;
 use crate::backend::granules::Granules;
 use crate::core::units::Span;
-use crate::core::vmm::unmapped::Range;
+use crate::core::vmm::Range;
 use crate::error::{Error, fail, keeping_last_error};
 use std::ffi::c_void;
 
@@ -113,7 +113,7 @@ pub(crate) fn set(
     user_data: *mut c_void,
 ) -> Result<(), Error> {
     let mut guard = slot.enter()?;
-    if callback.is_some() && (guard.arena.growth().pool_bytes != 0 || guard.is_bringing(u64::MAX)) {
+    if callback.is_some() && (guard.arena.growth().pool_bytes() != 0 || guard.is_bringing(u64::MAX)) {
         return Err(fail!(
             Error::Busy,
             "the allocator holds memory already: set the callback before the first allocation, or after a bfc_trim \

@@ -8,11 +8,12 @@ use super::slot::{Guard, Slot};
 use super::snapshot::PoolSnapshot;
 use super::traffic::{Extended, Refusal, extend, extend_exactly, release};
 use super::{gone, guarded, merge, order, remap};
-use crate::core::arena::{Progress, Want};
-use crate::core::heap::chunks::Tag;
-use crate::core::stamps::merge::ForcedPass;
+use crate::core::arena::Progress;
+use crate::core::heap::Tag;
+use crate::core::request::Want;
+use crate::core::stamps::ForcedPass;
 use crate::core::stats::FailureCause;
-use crate::core::streams::queues::Stream;
+use crate::core::stream_id::Stream;
 use crate::core::units::{UNIT, round_up, round_up_to_512};
 use crate::error::{Error, Unsaid, fail, keeping_last_error};
 use crate::log::{self, Level};
@@ -64,7 +65,7 @@ pub(crate) fn alloc_plain(slot: &Slot, bytes: u64, stream: Stream) -> Result<u64
     if size == 0 {
         return Ok(0);
     }
-    if let Ok(Some(addr)) = guard.arena.take_plain(size, bytes, stream) {
+    if let Ok(Some(addr)) = guard.arena.alloc_plain(size, bytes, stream) {
         guard.leave();
         return Ok(addr);
     }
@@ -103,13 +104,13 @@ pub(crate) fn serve(mut guard: Guard<'_>, ask: &Ask<'_>) -> Result<u64, Error> {
     let Ask { bytes: requested, alignment, stream, held_only, scope, .. } = *ask;
     let want = Want { size, requested, alignment, newest, thorough: false, stream, scope };
     // The limit may have been lowered below what is held.
-    if want.alignment > UNIT.max(guard.arena.growth().limit).max(guard.arena.growth().pool_bytes) {
+    if want.alignment > UNIT.max(guard.arena.growth().limit()).max(guard.arena.growth().pool_bytes()) {
         return Err(refuse_alignment(guard, &want));
     }
     if guard.is_guarded() {
         return alloc_slowly(guard, &want, held_only);
     }
-    match guard.arena.take(&want) {
+    match guard.arena.alloc(&want) {
         Ok(Some(addr)) => Ok(addr),
         _ => alloc_slowly(guard, &want, held_only),
     }
@@ -143,7 +144,7 @@ fn refuse_overflow(guard: Guard<'_>, bytes: u64) -> Error {
 #[cold]
 fn refuse_alignment(mut guard: Guard<'_>, want: &Want<'_>) -> Error {
     guard.arena.count_failure(want.requested, FailureCause::Alignment);
-    let (alignment, limit) = (want.alignment, guard.arena.growth().limit);
+    let (alignment, limit) = (want.alignment, guard.arena.growth().limit());
     fail!(Error::OutOfMemory, "alignment {alignment} is larger than the limit of {limit} bytes")
 }
 
@@ -338,7 +339,7 @@ fn take<'a>(mut guard: Guard<'a>, want: &Want<'_>) -> Attempt<'a> {
             return Err(guard.fail(exhausted.into(), want.requested));
         }
     }
-    match guard.arena.take(want) {
+    match guard.arena.alloc(want) {
         Ok(Some(addr)) if guard.is_guarded() => {
             // What is gone by now is nothing found.
             let gone = guarded::hand_out(guard, addr, want.stream)?;
@@ -361,7 +362,7 @@ fn attempt<'a>(mut guard: Guard<'a>, want: &Want<'_>, tried: &mut Tried) -> Atte
             Outcome::Exhausted(guard) => guard,
             served => return Ok(served),
         };
-        if guard.arena.is_sharing() {
+        if guard.arena.streams().is_sharing() {
             guard = order::share_a_piece(guard)?;
             continue;
         }
@@ -435,7 +436,7 @@ fn attempt<'a>(mut guard: Guard<'a>, want: &Want<'_>, tried: &mut Tried) -> Atte
         if !tried.synchronized {
             tried.synchronized = true;
             let may_collect;
-            (guard, may_collect) = match guard.arena.has_unordered() {
+            (guard, may_collect) = match guard.arena.streams().has_unordered() {
                 true => order::synchronize_unordered(guard, want)?,
                 false => order::may_disturb(guard, want.stream)?,
             };
@@ -468,7 +469,7 @@ fn attempt<'a>(mut guard: Guard<'a>, want: &Want<'_>, tried: &mut Tried) -> Atte
                 continue;
             }
         }
-        let can_wait = guard.backend.get().order().is_some() && guard.arena.has_unfinished();
+        let can_wait = guard.backend.get().order().is_some() && guard.arena.streams().has_unfinished();
         if tried.waited_for_all || !can_wait {
             return Ok(Outcome::Exhausted(guard));
         }
@@ -527,11 +528,11 @@ const LITTLE: u64 = 32 << 20;
 /// Whether it is better to wait for the device than to grow, for a request that may use any stream, where some of what
 /// is free waits for no less: half of the pool is idle, so that many a request is served by one such wait.
 fn is_worth_synchronizing(guard: &Guard<'_>, want: &Want<'_>) -> bool {
-    if want.stream != Stream::ANY || !guard.arena.has_unknown() {
+    if want.stream != Stream::ANY || !guard.arena.streams().has_unknown() {
         return false;
     }
     let in_use = guard.arena.counters().bytes_in_use;
-    guard.arena.growth().pool_bytes.saturating_sub(in_use) >= LITTLE.max(want.size).max(in_use)
+    guard.arena.growth().pool_bytes().saturating_sub(in_use) >= LITTLE.max(want.size).max(in_use)
 }
 
 /// Nothing helped: count, say why, and write a report if somebody wants one.

@@ -1,8 +1,8 @@
 //! Merges of chunks that wait under a stamp, with the lock opened between a few of them and the next: there may be very many.
 
 use super::slot::Guard;
-use crate::core::arena::Want;
-use crate::core::stamps::merge::{Forced, ForcedPass};
+use crate::core::request::Want;
+use crate::core::stamps::{Forced, ForcedPass};
 use crate::error::Error;
 
 /// Chunks that are merged with the lock held: about 180,000 instructions beside 10,000 others. With fewer the request would
@@ -40,7 +40,7 @@ pub(super) fn merge_forced_piece<'a>(
 
 #[cfg(test)]
 mod tests {
-    use crate::core::streams::queues::Stream;
+    use crate::core::stream_id::Stream;
     use crate::options::{BackendKind, Options, SPLIT_ALWAYS, TIMESTAMPS};
     use crate::pool::slot::Slot;
     use crate::pool::{free, life, memory};

@@ -26,7 +26,7 @@ mod traffic;
 
 use crate::backend::Owned;
 use crate::core::arena::Arena;
-use crate::core::streams::queues::Stream;
+use crate::core::stream_id::Stream;
 use crate::report::Subject;
 use std::time::Duration;
 
@@ -60,7 +60,7 @@ impl Pool {
     /// invalidate.
     fn is_capture_announced(&self, but_of: Stream) -> bool {
         !mutation::is("no-announcement")
-            && (captures::concern(self.backend.get()) || self.arena.redirects_others(but_of))
+            && (captures::concern(self.backend.get()) || self.arena.streams().redirects_others(but_of))
     }
 
     /// Whether the backend's memory is known to be gone.

@@ -17,9 +17,10 @@ use self::record::{Outcome, Recording};
 use super::slot::Guard;
 use super::{Pool, mutation};
 use crate::backend::order::{self as driver, Capture, Context, Order};
-use crate::core::arena::Want;
-use crate::core::streams::pending_work::Work;
-use crate::core::streams::queues::{Lane, Stream};
+use crate::core::request::Want;
+use crate::core::stream_id::Stream;
+use crate::core::streams::Lane;
+use crate::core::streams::Work;
 use crate::error::{Error, Unsaid};
 use crate::log::{self, Level};
 use crate::sys::{HostMemoryExhausted, thread};
@@ -73,7 +74,12 @@ impl Pool {
             return Ok(Vec::new());
         }
         let all = || {
-            self.arena.streams().chain(self.events.captured()).chain([also]).filter(|stream| stream.exists())
+            self.arena
+                .streams()
+                .living_streams()
+                .chain(self.events.captured())
+                .chain([also])
+                .filter(|stream| stream.exists())
         };
         let reachable = || all().filter(|&stream| is_reachable(stream));
         let mut streams = list(reachable().count() + 1)?;
@@ -129,7 +135,7 @@ pub(super) fn is_any_captured<'a>(mut guard: Guard<'a>, stream: Stream) -> Order
         Err(exhausted) => return Ok((guard, Err(exhausted.into()))),
     };
     // Of a stream that was captured nothing could be recorded or asked; this may be the last time that it surely lives.
-    let queues = streams.iter().filter_map(|&stream| Some((guard.arena.queue_of(stream)?, stream)));
+    let queues = streams.iter().filter_map(|&stream| Some((guard.arena.streams().queue_of(stream)?, stream)));
     unknown.extend(queues.filter(|&(lane, stream)| guard.events.is_unknown(lane, stream)));
     let life = guard.arena.life();
     let result;
@@ -163,7 +169,7 @@ pub(super) fn is_any_captured<'a>(mut guard: Guard<'a>, stream: Stream) -> Order
 /// the handle anew. What was freed there has its events, or waits for a synchronization of the context.
 fn drop_destroyed(guard: &mut Guard<'_>, stream: Stream) {
     // Without host memory it is asked about again.
-    if guard.arena.forget_stream(stream).is_ok() {
+    if guard.arena.streams_mut().forget_stream(stream).is_ok() {
         guard.forget_events(stream);
     }
 }
@@ -187,17 +193,18 @@ pub(super) fn synchronize<'a>(mut guard: Guard<'a>, stream: Stream) -> Ordered<'
     if guard.arena.life() == life && guard.is_capture_announced(stream) {
         return Ok((guard, learnt.map(|()| false)));
     }
-    let mut works: Vec<Work> = match list(guard.arena.lane_count()) {
+    let mut works: Vec<Work> = match list(guard.arena.streams().lane_count()) {
         Ok(works) => works,
         Err(exhausted) => return Ok((guard, Err(exhausted.into()))),
     };
     let is_vouched_for = |lane: Lane, stream: Stream| {
-        let context = || guard.events.context_of(lane, guard.arena.progress_of(lane));
+        let context = || guard.events.context_of(lane, guard.arena.streams().progress_of(lane));
         !stream.exists() || context() == Some(Context::OWN) || mutation::is("own-context")
     };
     works.extend(
         guard
             .arena
+            .streams()
             .unfinished(|_| true)
             .filter(|unfinished| is_vouched_for(unfinished.work.lane, unfinished.stream))
             .map(|unfinished| unfinished.work),
@@ -213,7 +220,7 @@ pub(super) fn synchronize<'a>(mut guard: Guard<'a>, stream: Stream) -> Ordered<'
     if result.is_ok() {
         for work in works {
             guard.events.drop_done(work.lane, work.point);
-            guard.arena.lane_done(work.lane, work.point);
+            guard.arena.streams_mut().lane_done(work.lane, work.point);
         }
         guard.notify();
     }
@@ -278,18 +285,21 @@ pub(super) fn may_disturb<'a>(mut guard: Guard<'a>, stream: Stream) -> Ordered<'
 /// recorded there yet.
 #[inline(never)]
 fn learn_contexts(mut guard: Guard<'_>) -> Ordered<'_> {
-    let mut unknown: Vec<(Lane, Stream, Option<Context>)> = match list(guard.arena.lane_count()) {
+    let mut unknown: Vec<(Lane, Stream, Option<Context>)> = match list(guard.arena.streams().lane_count()) {
         Ok(unknown) => unknown,
         Err(exhausted) => return Ok((guard, Err(exhausted.into()))),
     };
     let is_unknown = |lane: Lane, stream: Stream| {
-        let context = || guard.events.context_of(lane, guard.arena.progress_of(lane));
-        let surely_lives = || guard.arena.streams().chain(guard.events.captured()).any(|live| live == stream);
+        let context = || guard.events.context_of(lane, guard.arena.streams().progress_of(lane));
+        let surely_lives = || {
+            guard.arena.streams().living_streams().chain(guard.events.captured()).any(|live| live == stream)
+        };
         stream.exists() && is_reachable(stream) && context().is_none() && surely_lives()
     };
     unknown.extend(
         guard
             .arena
+            .streams()
             .unfinished(|_| true)
             .filter(|unfinished| !unfinished.forgotten && is_unknown(unfinished.work.lane, unfinished.stream))
             .map(|unfinished| (unfinished.work.lane, unfinished.stream, None)),
@@ -330,8 +340,8 @@ pub(crate) fn forget<'a>(
     mut guard: Guard<'a>,
     stream: Stream,
 ) -> Result<(Guard<'a>, Result<(), Error>), Error> {
-    let lane = guard.arena.queue_of(stream);
-    let work = guard.arena.forget_stream(stream)?;
+    let lane = guard.arena.streams().queue_of(stream);
+    let work = guard.arena.streams_mut().forget_stream(stream)?;
     let life = guard.arena.life();
     // Whoever is in the middle of recording on it, or of asking about it, knows it from before; nobody else does.
     let last_call = guard.last_call();
@@ -342,12 +352,13 @@ pub(crate) fn forget<'a>(
     let is_of_use = guard.backend.get().order().is_some() && guard.arena.life() == life;
     // A queue that nothing waits for may have events too. A stream that was alone has a queue only since it was forgotten.
     let lane = work.map(|work| work.lane).or(lane);
-    let Some(work) = work.filter(|&work| is_of_use && !guard.arena.is_done(work)) else {
+    let Some(work) = work.filter(|&work| is_of_use && !guard.arena.streams().is_done(work)) else {
         guard.forget_events(stream);
         if is_of_use {
             let mut foreign = guard.events.take_foreign_spare();
             // All of it is done, if the queue is not another stream's by now.
-            if let Some(lane) = lane.filter(|&lane| guard.arena.progress_of(lane).stream == stream) {
+            if let Some(lane) = lane.filter(|&lane| guard.arena.streams().progress_of(lane).stream == stream)
+            {
                 guard.events.take_foreign(lane, &mut foreign);
             }
             guard = destroy_all(guard, foreign);
@@ -394,10 +405,10 @@ fn destroy_all(mut guard: Guard<'_>, foreign: Vec<driver::Event>) -> Guard<'_> {
 /// another stream may have it by now, while the first still works.
 pub(crate) fn vouch(mut guard: Guard<'_>, stream: Stream) {
     let has_device = guard.backend.get().order().is_some();
-    guard.arena.stream_done(stream, !has_device);
+    guard.arena.streams_mut().stream_done(stream, !has_device);
     if stream == Stream::DEFAULT && !has_device {
-        guard.arena.stream_done(Stream::NONE, true);
-        guard.arena.stream_done(Stream::UNKNOWN, true);
+        guard.arena.streams_mut().stream_done(Stream::NONE, true);
+        guard.arena.streams_mut().stream_done(Stream::UNKNOWN, true);
     }
     guard.notify();
 }
@@ -405,7 +416,7 @@ pub(crate) fn vouch(mut guard: Guard<'_>, stream: Stream) {
 /// Has some of the chunks shared whose work is done, and opens the lock for a moment: there may be very many.
 pub(super) fn share_a_piece(mut guard: Guard<'_>) -> Result<Guard<'_>, Error> {
     const PIECE: usize = 64;
-    guard.arena.share_some(PIECE);
+    guard.arena.streams_mut().share_some(PIECE);
     guard.talking(std::thread::yield_now).check_entry()
 }
 

@@ -3,8 +3,8 @@
 use super::memory::require_no_timestamps;
 use super::order;
 use super::slot::Slot;
-use crate::core::streams::graph_pools::NotPrivate;
-use crate::core::streams::queues::Stream;
+use crate::core::stream_id::Stream;
+use crate::core::streams::NotPrivate;
 use crate::error::{Error, fail};
 
 /// Routes a stream's requests to a private pool from now on. Before, common memory whose work is done is made reusable by
@@ -13,19 +13,19 @@ use crate::error::{Error, fail};
 pub(crate) fn begin(slot: &Slot, stream: Stream, pool: u64) -> Result<(), Error> {
     let mut guard = slot.enter()?;
     require_no_timestamps(&guard)?;
-    guard.arena.begin_private(stream, pool)?.map_err(|refused| refuse(refused, pool))?;
+    guard.arena.streams_mut().begin_private(stream, pool)?.map_err(|refused| refuse(refused, pool))?;
     let (guard, _) = order::poll(guard, stream)?;
     order::leave_alone(guard)
 }
 
 pub(crate) fn end(slot: &Slot, stream: Stream, pool: u64) -> Result<(), Error> {
     let mut guard = slot.enter()?;
-    guard.arena.end_private(stream, pool).map_err(|refused| refuse(refused, pool))
+    guard.arena.streams_mut().end_private(stream, pool).map_err(|refused| refuse(refused, pool))
 }
 
 pub(crate) fn release(slot: &Slot, pool: u64) -> Result<(), Error> {
     let mut guard = slot.enter()?;
-    guard.arena.release_private(pool)?.map_err(|refused| refuse(refused, pool))?;
+    guard.arena.streams_mut().release_private(pool)?.map_err(|refused| refuse(refused, pool))?;
     guard.notify();
     Ok(())
 }
@@ -34,14 +34,14 @@ pub(crate) fn release(slot: &Slot, pool: u64) -> Result<(), Error> {
 pub(crate) fn announce(slot: &Slot) -> Result<(), Error> {
     let mut guard = slot.enter()?;
     require_no_timestamps(&guard)?;
-    guard.arena.announce()?;
+    guard.arena.streams_mut().announce()?;
     let (guard, _) = order::poll(guard, Stream::ANNOUNCED)?;
     order::leave_alone(guard)
 }
 
 pub(crate) fn withdraw_announcement(slot: &Slot) -> Result<(), Error> {
     let mut guard = slot.enter()?;
-    guard.arena.withdraw_announcement();
+    guard.arena.streams_mut().withdraw_announcement();
     guard.notify();
     Ok(())
 }
@@ -50,7 +50,7 @@ pub(crate) fn withdraw_announcement(slot: &Slot) -> Result<(), Error> {
 pub(crate) fn order_of(slot: &Slot, stream: Stream, pool: u64) -> Result<Stream, Error> {
     let mut guard = slot.enter()?;
     require_no_timestamps(&guard)?;
-    Ok(guard.arena.in_private(stream, pool)?)
+    Ok(guard.arena.streams_mut().in_private(stream, pool)?)
 }
 
 /// The order of a request that names no stream: where a capture is under way that the library can see, its memory may
@@ -62,7 +62,7 @@ pub(crate) fn order_of_any(slot: &Slot, also: Stream, pool: u64) -> Result<Strea
         return Ok(Stream::ANY);
     }
     match order::is_any_captured(guard, also)? {
-        (mut guard, Ok(true)) => Ok(guard.arena.in_private(Stream::ANY, pool)?),
+        (mut guard, Ok(true)) => Ok(guard.arena.streams_mut().in_private(Stream::ANY, pool)?),
         _ => Ok(Stream::ANY),
     }
 }

@@ -2,7 +2,7 @@
 
 use super::Pool;
 use super::slot::{Guard, Slot};
-use crate::core::arena::snapshot::{Room, Snapshot};
+use crate::core::arena::{Room, Snapshot};
 use crate::error::Error;
 use crate::report::{Guarding, Subject};
 use crate::sys::{HostMemoryExhausted, try_box};

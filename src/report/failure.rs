@@ -2,8 +2,9 @@
 
 use super::tally::{self, BinTally};
 use super::{Bytes, Guarding, Subject, occupancy};
-use crate::core::arena::snapshot::View;
-use crate::core::arena::{Arena, Want};
+use crate::core::arena::Arena;
+use crate::core::arena::View;
+use crate::core::request::Want;
 use crate::core::stats::{FailureCause, Failures};
 use crate::core::units::{NUM_BINS, UNIT, bin_floor};
 use crate::sys::clock::monotonic_ms;

@@ -2,10 +2,11 @@
 
 use super::tally::{self, BinTally};
 use super::{Guarding, Subject, failure};
-use crate::core::arena::snapshot::{Order, View};
-use crate::core::heap::chunks::State;
+use crate::core::arena::View;
+use crate::core::heap::State;
 use crate::core::ids::{ChunkId, NIL};
 use crate::core::stats::Failures;
+use crate::core::streams::Order;
 use crate::core::units::{NUM_BINS, bin_floor, bin_of};
 use std::fmt::{self, Write};
 

@@ -8,7 +8,7 @@ pub(crate) mod map;
 pub(crate) mod occupancy;
 mod tally;
 
-use crate::core::arena::snapshot::View;
+use crate::core::arena::View;
 use crate::error::Fallible;
 use crate::sys::HostMemoryExhausted;
 use std::fmt;

@@ -1,6 +1,6 @@
 //! The occupancy line: the pool in 100 columns, after TensorFlow's `RenderOccupancy`.
 
-use crate::core::arena::snapshot::View;
+use crate::core::arena::View;
 use crate::core::ids::NIL;
 use std::fmt;
 

@@ -1,11 +1,11 @@
 //! Sums over the chunks, by bin and by operation.
 
 use crate::core::arena::Arena;
-use crate::core::arena::snapshot::View;
-use crate::core::heap::chunks::State;
+use crate::core::arena::View;
+use crate::core::heap::State;
 use crate::core::ids::ChunkId;
 use crate::core::sort::sort_by_key;
-use crate::core::streams::queues::Stream;
+use crate::core::stream_id::Stream;
 use crate::core::units::{NUM_BINS, bin_of};
 use crate::sys::HostMemoryExhausted;
 
@@ -37,7 +37,7 @@ pub(super) fn bins(view: &View<'_>, bins: &mut [BinTally; NUM_BINS]) {
 /// How many bytes are free and in quarantine, or free for other streams and private pools only.
 pub(super) fn waiting(arena: &Arena, stream: Stream) -> u64 {
     let chunks = arena.chunks();
-    let waits = |id: &ChunkId| chunks.state(*id) == State::Held && !arena.is_for(stream, *id);
+    let waits = |id: &ChunkId| chunks.state(*id) == State::Held && !arena.streams().is_for(stream, *id);
     chunks.ids().filter(waits).map(|id| chunks.size(id)).sum()
 }
 

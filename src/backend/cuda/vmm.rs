@@ -22,7 +22,7 @@ use crate::backend::memory::Memory;
 use crate::backend::order::Streams;
 use crate::backend::{Backend, Granted};
 use crate::core::units::Span;
-use crate::core::vmm::unmapped::Range;
+use crate::core::vmm::Range;
 use crate::error::{Error, fail, keeping_last_error};
 use crate::sys::{HostMemoryExhausted, try_box};
 use cuda_sys::{CUDA_ERROR_OUT_OF_MEMORY, Driver};

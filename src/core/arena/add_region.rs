@@ -1,29 +1,26 @@
 //! Taking in what the backend gives: the counterpart of `release`.
 
-use crate::core::arena::Arena;
-use crate::core::arena::reclaim::Detached;
-use crate::core::heap::chunks::Hot;
-use crate::core::heap::region_growth::Extension;
-use crate::core::ids::{ChunkId, NIL};
+use super::{Arena, Detached};
+use crate::core::heap::Extension;
 use crate::core::units::{MAX_CHUNK, round_down};
 use crate::sys::HostMemoryExhausted;
 
 impl Arena {
     pub(crate) fn plan_extension(&mut self, least: u64) -> Option<Extension> {
-        self.growth.plan(least)
+        self.heap_mut().growth_mut().plan(least)
     }
 
     /// Plans a region of exactly `least` bytes.
     pub(crate) fn plan_exact_extension(&mut self, least: u64) -> Option<Extension> {
-        self.growth.plan_exactly(least)
+        self.heap_mut().growth_mut().plan_exactly(least)
     }
 
     pub(crate) fn cancel_extension(&mut self, extension: &Extension) {
-        self.growth.unreserve(extension.reserved());
+        self.heap_mut().growth_mut().unreserve(extension.reserved());
     }
 
     pub(crate) fn overlaps(&self, base: u64, bytes: u64) -> bool {
-        self.regions.overlaps(base, bytes)
+        self.regions().overlaps(base, bytes)
     }
 
     /// Adds what the backend gave: `given` bytes at `base`, a multiple of 256, which overlap nothing.
@@ -37,8 +34,8 @@ impl Arena {
         let added = self.insert_region(base, given);
         match added {
             Ok(()) => {
-                self.growth.commit(extension, given);
-                self.counters.regions_added += 1;
+                self.heap_mut().growth_mut().commit(extension, given);
+                self.heap_mut().counters_mut().regions_added += 1;
             }
             Err(HostMemoryExhausted) => self.cancel_extension(extension),
         }
@@ -50,48 +47,17 @@ impl Arena {
     pub(crate) fn restore(&mut self, region: &Detached) -> Result<(), HostMemoryExhausted> {
         self.insert_region(region.base, region.given)?;
         // Work that nobody knows of may use it as before.
-        if let Some(id) = self.regions.find(region.base) {
-            self.regions.touch(id, region.touched);
-        }
+        self.heap_mut().touch_region(region.base, region.touched);
         Ok(())
     }
 
     fn insert_region(&mut self, base: u64, given: u64) -> Result<(), HostMemoryExhausted> {
         self.reserve_chunks(1)?;
-        self.starts.reserve(&self.chunks.slab, &mut self.regions, 1)?;
-        let bytes = usable(given);
-        let below = if self.settings.coalesce_regions { self.regions.ending_at(base) } else { None };
-        let below = below.filter(|&id| self.regions.get(id).bytes + bytes <= MAX_CHUNK);
-        let (region, last) = match below {
-            Some(id) => {
-                let last = self.last_chunk(id);
-                self.regions.extend(id, bytes, given)?;
-                (id, last)
-            }
-            None => (self.regions.add(base, bytes, given, self.starts.needs_flat())?, NIL),
-        };
-        let slab = &mut self.chunks.slab[..];
-        let id = self.chunks.vacant.fill(slab, Hot::new(base, bytes, region, last, NIL));
-        if last == NIL {
-            self.regions.get_mut(region).first = id;
-        } else {
-            slab[last].next = id;
-        }
-        self.chunks.set_stamp(id, 0);
-        self.starts.set(&mut self.regions, base, id);
-        if self.settings.timestamps {
-            self.release::<true>(id);
-        } else if self.mixed {
-            self.give_to_all(id, None);
-        } else {
-            self.release::<false>(id);
-        }
+        self.heap_mut().reserve_starts(1)?;
+        let coalesce = self.settings.coalesce_regions;
+        let id = self.heap_mut().add_region(base, usable(given), given, coalesce)?;
+        self.release(id);
         Ok(())
-    }
-
-    fn last_chunk(&self, region: u32) -> ChunkId {
-        let region = self.regions.get(region);
-        self.chunk_around(region.base + region.bytes - 1).unwrap_or(NIL)
     }
 }
 

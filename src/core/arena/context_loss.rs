@@ -3,14 +3,11 @@
 //! Nothing of it is given back, for there is nothing left to give. What was live counts as freed, and the arena is as
 //! it was before its first region; only what counts events, and the numbers of allocations, goes on.
 
-use crate::core::arena::Arena;
-use crate::core::arena::remap_plan::{Plan, bytes};
-use crate::core::heap::chunks::{Chunks, State};
-use crate::core::heap::regions::Regions;
+use super::{Arena, Plan, bytes};
+use crate::core::heap::{Chunks, Regions, State};
 use crate::core::ids::{ChunkId, NIL};
-use crate::core::streams::queues::{Lanes, Stream};
 use crate::core::units::Span;
-use crate::core::vmm::unmapped::{Holes, Range};
+use crate::core::vmm::Range;
 
 /// What an arena held when all of it was gone.
 pub(crate) struct Gone {
@@ -23,38 +20,28 @@ impl Arena {
     /// Forgets every region, chunk and lane. Needs no memory and cannot fail. Regions that others have detached are
     /// theirs to forget ([`Self::forget_detached`]), as are extensions and plans under way.
     pub(crate) fn forget_all(&mut self) -> Gone {
-        let range = self.holes.range;
-        let chunks = std::mem::replace(&mut self.chunks, Chunks::new(self.settings.timestamps));
-        let regions = self.regions.take();
-        self.index.clear();
-        self.starts.clear_all();
+        let range = self.range();
+        let has_stamps = self.settings.timestamps;
+        let (chunks, regions) = self.heap_mut().forget_all(has_stamps);
         self.stamps.clear();
-        self.holes = Holes::default();
-        self.holes.range = range;
-        let advances = self.lanes.advances;
-        self.lanes = Lanes::new(self.settings.seed, self.settings.events);
-        self.lanes.advances = advances;
-        (self.home, self.mixed, self.home_recorded) = (Stream::NONE, false, false);
-        self.simple = self.settings.first_simple();
-        self.counters.lost_all(regions.count() as u64);
-        self.synchronized_frees = self.counters.frees();
-        self.growth.forget_held();
+        self.vm.forget_all();
+        self.streams.forget_all();
         Gone { chunks, regions, range }
     }
 
     /// How often everything was forgotten: what was learnt before is of no use after.
     pub(crate) fn life(&self) -> u64 {
-        self.counters.losses
+        self.counters().losses
     }
 
     /// A region was detached, and everything was forgotten before it went.
     pub(crate) fn forget_detached(&mut self) {
-        self.counters.regions_released += 1;
+        self.heap_mut().counters_mut().regions_released += 1;
     }
 
     /// A plan was made, and everything was forgotten before it was carried out.
     pub(crate) fn abandon(&mut self, plan: &Plan) {
-        self.growth.unreserve(bytes(&plan.fresh));
+        self.heap_mut().growth_mut().unreserve(bytes(&plan.fresh));
     }
 }
 
@@ -74,7 +61,7 @@ impl Gone {
         let mut at = first.map_or(NIL, |(_, region)| region.first);
         let has_memory = |id: ChunkId| match self.chunks.state(id) {
             State::Hole | State::Coming => false,
-            State::Away => self.chunks.slab[..][id].is_staying(),
+            State::Away => self.chunks.get(id).is_staying(),
             _ => true,
         };
         std::iter::from_fn(move || {

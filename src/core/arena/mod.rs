@@ -1,29 +1,37 @@
-//! The arena: allocation and free over the regions it was given.
+//! The arena: allocation and free over a heap, the order of streams, stamps, and granules.
+//!
+//! [`Arena`] only orchestrates: each room below keeps its own invariants.
+//!
+//! ```text
+//!   constrained   requests with an alignment or an age        remap_plan    granules on their way
+//!   add_region    what the backend gives                      reclaim       garbage collection, trim, the end
+//!   context_loss  everything forgotten at once                snapshot      what reports read
+//! ```
 
-pub(crate) mod add_region;
-pub(crate) mod constrained;
-pub(crate) mod context_loss;
-pub(crate) mod dependencies;
-pub(crate) mod donors;
-pub(crate) mod oldest_work;
-pub(crate) mod reclaim;
-pub(crate) mod remap_plan;
-pub(crate) mod snapshot;
+mod add_region;
+mod check;
+mod constrained;
+mod context_loss;
+mod reclaim;
+mod remap_plan;
+mod snapshot;
 
-use crate::core::heap::address_map::Starts;
-use crate::core::heap::chunks::{Chunks, Cold, Hot, Tag};
-use crate::core::heap::free_index::FreeIndex;
-use crate::core::heap::region_growth::Growth;
-use crate::core::heap::regions::Regions;
-use crate::core::heap::size_classes::CLASSES;
-use crate::core::ids::{ChunkId, NIL};
+pub(crate) use self::add_region::usable;
+pub(crate) use self::reclaim::Detached;
+pub(crate) use self::remap_plan::{New, Piece, Plan, bytes};
+pub(crate) use self::snapshot::{Room, Snapshot, View};
+pub(crate) use crate::core::heap::Parts;
+
+use crate::core::heap::{Chunks, Growth, Heap, Refused, Region, Regions, Tag};
+use crate::core::ids::ChunkId;
 use crate::core::op_names::{Name, Names};
-use crate::core::stamps::queue::Stamps;
+use crate::core::request::Want;
+use crate::core::stamps::{Forced, ForcedPass, StampQueue};
 use crate::core::stats::{Counters, FailureCause, Stats};
-use crate::core::streams::free::LastFree;
-use crate::core::streams::queues::{Lanes, NOBODYS, Stream};
-use crate::core::units::{MAX_CHUNK, UNIT};
-use crate::core::vmm::unmapped::Holes;
+use crate::core::stream_id::Stream;
+use crate::core::streams::{Dependencies, Freed, Place, StreamHeap, StreamSettings, Work};
+use crate::core::units::{Span, UNIT};
+use crate::core::vmm::{Range, VmRange, is_unmapped};
 use crate::sys::HostMemoryExhausted;
 
 /// How an arena behaves; fixed at creation, but for the limit.
@@ -48,101 +56,6 @@ pub(crate) struct Settings {
     pub(crate) seed: u64,
 }
 
-impl Settings {
-    /// Whose requests are simple as long as no stream has come.
-    pub(in crate::core) fn first_simple(&self) -> u64 {
-        if self.timestamps { NOBODYS } else { Stream::NONE.simple() }
-    }
-}
-
-/// One request, already rounded.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Want<'a> {
-    /// A multiple of 256, not 0.
-    pub(crate) size: u64,
-    pub(crate) requested: u64,
-    /// A power of two; every chunk is aligned to 256 anyway.
-    pub(crate) alignment: u64,
-    /// Accept chunks stamped at most this; `u64::MAX` is any.
-    pub(crate) newest: u64,
-    /// Look at every chunk of a sufficient size for a place at the alignment, and not at a few of them only.
-    pub(crate) thorough: bool,
-    /// In whose order.
-    pub(crate) stream: Stream,
-    /// The operation and the step it is for, from [`Arena::tag`].
-    pub(crate) scope: Option<&'a Tag>,
-}
-
-impl Want<'_> {
-    /// `size` bytes and nothing else.
-    pub(crate) fn plain(size: u64, requested: u64, stream: Stream) -> Self {
-        Want { size, requested, alignment: UNIT, newest: u64::MAX, thorough: false, stream, scope: None }
-    }
-
-    /// The place of the request in free memory of so many bytes at an address, and the bytes from there on.
-    #[inline]
-    pub(in crate::core) fn place_in(&self, (bytes, addr): (u64, u64)) -> Option<(u64, u64)> {
-        // A division is what the rest of a search costs together.
-        let plain = self.alignment <= UNIT;
-        let start = if plain { addr } else { addr.checked_next_multiple_of(self.alignment)? };
-        let left = bytes.checked_sub(start - addr)?;
-        (left >= self.size).then_some((start, left))
-    }
-
-    /// The first (bytes, address) behind free memory without a place that may have one. Memory of that size has a place only at
-    /// addresses shortly before a multiple of the alignment, so a search need not look at what lies between two of them.
-    pub(in crate::core) fn next_with_place(&self, (bytes, addr): (u64, u64)) -> (u64, u64) {
-        let Some(start) = addr.checked_next_multiple_of(self.alignment) else { return (bytes, u64::MAX) };
-        (bytes, start - bytes.saturating_sub(self.size))
-    }
-
-    /// Whether a thorough search may find what this one does not.
-    pub(crate) fn needs_thorough_search(&self) -> bool {
-        self.alignment > UNIT && !self.thorough
-    }
-
-    /// So many bytes have a place at the alignment wherever they begin.
-    pub(in crate::core) fn sure_size(&self) -> u64 {
-        self.size.saturating_add(self.alignment.max(UNIT) - UNIT).min(MAX_CHUNK)
-    }
-
-    fn is_plain(&self) -> bool {
-        self.alignment <= UNIT && self.newest == u64::MAX
-    }
-}
-
-/// Why a free was refused.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Refused {
-    /// Not the start of a chunk.
-    NotAChunk,
-    AlreadyFree,
-}
-
-/// What came of a free, and what it leaves to do. One byte, with an error around it too: a `Result` in a `Result` would be
-/// returned in two registers, which costs each free five instructions.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Freed {
-    /// Nothing: one stream alone, stamps, or a backend without events.
-    Done,
-    /// Other streams may use the chunk once some work is done, so that work needs an event:
-    /// [`Arena::work_behind_last_free`].
-    InQueue,
-    Refused(Refused),
-}
-
-#[cfg(test)]
-impl Freed {
-    pub(crate) fn is_ok(self) -> bool {
-        !matches!(self, Freed::Refused(_))
-    }
-
-    #[track_caller]
-    pub(crate) fn unwrap(self) {
-        assert!(self.is_ok(), "{self:?}");
-    }
-}
-
 /// How much has happened that may help a request which found nothing. Each only rises.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Progress {
@@ -154,41 +67,11 @@ pub(crate) struct Progress {
 }
 
 pub(crate) struct Arena {
-    pub(in crate::core) chunks: Chunks,
-    pub(in crate::core) index: FreeIndex,
-    pub(in crate::core) regions: Regions,
-    pub(in crate::core) starts: Starts,
-    pub(in crate::core) stamps: Stamps,
-    pub(in crate::core) growth: Growth,
-    pub(in crate::core) counters: Counters,
-    pub(in crate::core) settings: Settings,
-    pub(in crate::core) names: Names,
-    pub(in crate::core) holes: Holes,
-    pub(in crate::core) lanes: Lanes,
-    /// Who is the only one, unless several lanes are told apart.
-    pub(in crate::core) home: Stream,
-    pub(in crate::core) mixed: bool,
-    /// Whose requests, by the handle of a stream, need nothing but best fit: one lane, and no stamps.
-    pub(in crate::core) simple: u64,
-    /// How many frees there were when the only lane's work was last known to be done.
-    pub(in crate::core) synchronized_frees: u64,
-    /// Chunks were recorded on the only lane.
-    pub(in crate::core) home_recorded: bool,
-    pub(in crate::core) last_free: LastFree,
-    /// A remainder of this many bytes is split off however large the request is.
-    pub(in crate::core) max_slack: u64,
-}
-
-/// What an arena begins with, and what host memory may not be enough for.
-pub(crate) struct Parts {
-    roots: Box<[ChunkId; CLASSES]>,
-    starts: Starts,
-}
-
-impl Parts {
-    pub(crate) fn new(seed: u64) -> Result<Self, HostMemoryExhausted> {
-        Ok(Parts { roots: FreeIndex::roots()?, starts: Starts::new(seed)? })
-    }
+    streams: StreamHeap,
+    stamps: StampQueue,
+    vm: VmRange,
+    names: Names,
+    settings: Settings,
 }
 
 impl Arena {
@@ -201,37 +84,27 @@ impl Arena {
     /// An arena is large, and callers may have little stack: nothing can fail here, so that it is made in its place.
     #[inline(always)]
     pub(crate) fn with(settings: Settings, parts: Parts) -> Self {
+        let Settings { seed, timestamps, events, .. } = settings;
+        let growth = Growth::new(settings.limit, settings.growth, settings.initial_region);
+        let heap = Heap::with(parts, seed, timestamps, growth, max_slack(&settings));
         Arena {
-            chunks: Chunks::new(settings.timestamps),
-            index: FreeIndex::with(parts.roots, settings.seed),
-            regions: Regions::new(),
-            starts: parts.starts,
-            stamps: Stamps::new(settings.seed),
-            growth: Growth::new(settings.limit, settings.growth, settings.initial_region),
-            counters: Counters::default(),
+            streams: StreamHeap::with(heap, StreamSettings { timestamps, events, seed }),
+            stamps: StampQueue::new(seed, settings.quarantine),
+            vm: VmRange::default(),
             names: Names::default(),
-            lanes: Lanes::new(settings.seed, settings.events),
-            home: Stream::NONE,
-            mixed: false,
-            simple: settings.first_simple(),
-            synchronized_frees: 0,
-            home_recorded: false,
-            last_free: LastFree::NONE,
-            holes: Holes::default(),
-            max_slack: max_slack(&settings),
             settings,
         }
     }
 
-    /// Hands out the best fitting chunk, or `None` if no free chunk fits. On an error nothing changed.
-    pub(crate) fn take(&mut self, want: &Want<'_>) -> Result<Option<u64>, HostMemoryExhausted> {
-        let Some(tag) = want.scope else { return self.take_untagged(want) };
-        self.chunks.start_tags()?;
-        let taken = self.take_untagged(want)?;
-        if let Some(id) = taken.and_then(|addr| self.chunk_at(addr)) {
-            self.chunks.set_tag(id, *tag);
+    /// Allocates the best fitting chunk; `None` if no free chunk fits. On an error nothing changed.
+    pub(crate) fn alloc(&mut self, want: &Want<'_>) -> Result<Option<u64>, HostMemoryExhausted> {
+        let Some(tag) = want.scope else { return self.alloc_untagged(want) };
+        self.heap_mut().chunks_mut().start_tags()?;
+        let allocated = self.alloc_untagged(want)?;
+        if let Some(id) = allocated.and_then(|addr| self.chunk_at(addr)) {
+            self.heap_mut().chunks_mut().set_tag(id, *tag);
         }
-        Ok(taken)
+        Ok(allocated)
     }
 
     /// What is to be kept of the operation that a request is for.
@@ -239,191 +112,119 @@ impl Arena {
         Ok(Tag { name: self.names.intern(name)?, step })
     }
 
-    fn take_untagged(&mut self, want: &Want<'_>) -> Result<Option<u64>, HostMemoryExhausted> {
+    fn alloc_untagged(&mut self, want: &Want<'_>) -> Result<Option<u64>, HostMemoryExhausted> {
         if want.is_plain() {
-            return self.take_plain(want.size, want.requested, want.stream);
+            return self.alloc_plain(want.size, want.requested, want.stream);
         }
-        self.take_special(want)
+        self.alloc_special(want)
     }
 
-    /// As `take`, for `size` bytes and nothing else.
+    /// As `alloc`, for `size` bytes and nothing else.
     #[inline(always)]
-    pub(crate) fn take_plain(
+    pub(crate) fn alloc_plain(
         &mut self,
         size: u64,
         requested: u64,
         stream: Stream,
     ) -> Result<Option<u64>, HostMemoryExhausted> {
-        if !stream.is_simple(self.simple) {
+        if !self.streams.is_fast(stream) {
             let want = Want::plain(size, requested, stream);
-            return if self.mixed { self.take_in_lane(&want) } else { self.take_special(&want) };
+            return if self.streams.is_multi() {
+                self.streams.alloc(&want)
+            } else {
+                self.alloc_special(&want)
+            };
         }
-        self.take_simple(size, requested)
+        self.streams.heap_mut().alloc(size, requested)
     }
 
     #[inline(never)]
-    fn take_special(&mut self, want: &Want<'_>) -> Result<Option<u64>, HostMemoryExhausted> {
-        self.admit(want.stream)?;
-        if self.mixed {
-            self.take_in_lane(want)
-        } else if want.stream.is_simple(self.simple) && want.is_plain() {
-            self.take_simple(want.size, want.requested)
+    fn alloc_special(&mut self, want: &Want<'_>) -> Result<Option<u64>, HostMemoryExhausted> {
+        self.streams.admit(want.stream)?;
+        if self.streams.is_multi() {
+            self.streams.alloc(want)
+        } else if self.streams.is_fast(want.stream) && want.is_plain() {
+            self.streams.heap_mut().alloc(want.size, want.requested)
         } else {
-            self.take_choosy(want)
+            self.alloc_constrained(want)
         }
     }
 
+    /// Whether frees need no order and no stamp: one stream alone, or none named so far.
     #[inline(always)]
-    fn take_simple(&mut self, size: u64, requested: u64) -> Result<Option<u64>, HostMemoryExhausted> {
-        self.chunks.reserve(1)?;
-        let Arena { chunks, index, regions, starts, .. } = self;
-        let slab = &mut chunks.slab[..];
-        let Some((id, class)) = index.best_fit(slab, size) else { return Ok(None) };
-        let hot = slab[id];
-        let whole = hot.size();
-        if !splits(whole, size, self.max_slack) {
-            index.remove_from(slab, class, id);
-            slab[id].mark_in_use();
-            if hot.next == NIL {
-                regions.touch(hot.region(), hot.addr + whole);
-            }
-            self.hand_out(id, whole, requested);
-            return Ok(Some(hot.addr));
-        }
-        starts.reserve(slab, regions, 1)?;
-        index.remove_from(slab, class, id);
-        let at = hot.addr + size;
-        let rest = chunks.vacant.fill(slab, Hot::new(at, whole - size, hot.region(), id, hot.next));
-        if hot.next != NIL {
-            slab[hot.next].prev = rest;
-        } else {
-            regions.touch(hot.region(), at);
-        }
-        let hot = &mut slab[id];
-        hot.set_size(size);
-        hot.next = rest;
-        hot.mark_in_use();
-        starts.set(regions, at, rest);
-        index.insert(slab, rest, whole - size);
-        self.hand_out(id, size, requested);
-        Ok(Some(at - size))
+    pub(crate) fn frees_fast(&self) -> bool {
+        self.streams.frees_fast()
     }
 
-    /// Writes down that a chunk is in use now.
-    #[inline]
-    pub(in crate::core) fn hand_out(&mut self, id: ChunkId, size: u64, requested: u64) {
-        let allocation_id = self.counters.allocated(size, requested);
-        self.chunks.set_cold(id, Cold { requested, allocation_id });
-    }
-
-    /// Whether frees are simple: one stream alone, or none named so far, and no stamps.
-    #[inline(always)]
-    pub(crate) fn frees_simply(&self) -> bool {
-        self.simple != NOBODYS
-    }
-
-    /// Takes a chunk back. Needs no memory and cannot fail for a chunk in use.
+    /// Frees a chunk. Needs no memory and cannot fail for a chunk in use.
     #[inline(always)]
     pub(crate) fn free(&mut self, addr: u64) -> Freed {
-        match self.begin_free(addr) {
+        match self.streams.heap_mut().begin_free(addr) {
             Ok(id) => self.free_special(id),
             Err(refused) => Freed::Refused(refused),
         }
     }
 
-    /// The same where frees are simple: nothing is left to do.
+    /// The same where [`Self::frees_fast`]: nothing is left to do.
     #[inline(always)]
-    pub(crate) fn free_simple(&mut self, addr: u64) -> Result<(), Refused> {
-        let id = self.begin_free(addr)?;
-        self.release::<false>(id);
-        Ok(())
+    pub(crate) fn free_fast(&mut self, addr: u64) -> Result<(), Refused> {
+        self.streams.heap_mut().free(addr)
     }
 
-    /// The chunk in use at an address, which is counted as freed.
-    #[inline(always)]
-    fn begin_free(&mut self, addr: u64) -> Result<ChunkId, Refused> {
-        let Arena { chunks, regions, starts, .. } = self;
-        let Some(id) = starts.get(&chunks.slab, regions, addr) else { return Err(Refused::NotAChunk) };
-        let hot = &chunks.slab[..][id];
-        if !hot.in_use() {
-            return Err(Refused::AlreadyFree);
+    /// Frees a chunk in the order of a stream: none is the one it was allocated on.
+    pub(crate) fn free_on(&mut self, addr: u64, stream: Stream) -> Result<Freed, HostMemoryExhausted> {
+        if self.streams.is_fast(stream) {
+            return Ok(match self.free_fast(addr) {
+                Ok(()) => Freed::Done,
+                Err(refused) => Freed::Refused(refused),
+            });
         }
-        self.counters.freed(hot.size(), chunks.cold(id).requested);
-        Ok(id)
+        match self.streams.free_on(addr, stream)? {
+            Some(freed) => Ok(freed),
+            None => Ok(self.free(addr)),
+        }
     }
 
     #[inline(never)]
     fn free_special(&mut self, id: ChunkId) -> Freed {
+        let Arena { streams, stamps, .. } = self;
         if self.settings.timestamps {
-            self.free_stamped(id);
-        } else if self.mixed {
-            // A free that names no stream is one on the stream of the allocation.
-            let lane = self.lanes.note(id).lane;
-            self.free_in_lane(id, lane);
-            return self.freed_in_queue();
+            stamps.free(streams.heap_mut(), id);
+        } else if streams.is_multi() {
+            return streams.free(id);
         } else {
-            self.release::<false>(id);
+            streams.heap_mut().release::<false>(id);
         }
         Freed::Done
     }
 
-    /// Room for `count` more chunks.
+    /// Room for `count` more chunks, but for their addresses.
     #[inline]
-    pub(in crate::core) fn reserve_chunks(&mut self, count: usize) -> Result<(), HostMemoryExhausted> {
-        self.chunks.reserve(count)?;
+    fn reserve_chunks(&mut self, count: usize) -> Result<(), HostMemoryExhausted> {
+        self.streams.reserve_chunks(count)?;
         if self.settings.timestamps {
-            self.stamps.reserve(self.chunks.slab.len())?;
+            self.stamps.reserve(self.streams.heap().chunks().places())?;
         }
-        if self.mixed { self.lanes.reserve(self.chunks.slab.len()) } else { Ok(()) }
+        Ok(())
     }
 
-    /// Merges a chunk that is in no tree with its free neighbours, and puts the whole, which it returns, into
-    /// the index. A neighbour that has a stamp is left alone; the chunk has none.
-    #[inline(always)]
-    pub(in crate::core) fn release<const STAMPED: bool>(&mut self, id: ChunkId) -> ChunkId {
-        let Arena { chunks, index, regions, starts, .. } = self;
-        let Chunks { slab, vacant, stamps, .. } = chunks;
-        let slab = &mut slab[..];
-        let stamps = if STAMPED { stamps.as_deref().unwrap_or_default() } else { &[] };
-        let Hot { addr, prev, mut next, .. } = slab[id];
-        let (mut size, mut whole) = (slab[id].size(), id);
-        let merges = |hot: &Hot, id: ChunkId| hot.is_findable() && (!STAMPED || stamps[id.index()] == 0);
-        if next != NIL && merges(&slab[next], next) {
-            let hot = slab[next];
-            index.remove(slab, next, hot.size());
-            starts.clear(slab, regions, hot.addr, next);
-            vacant.add(slab, next);
-            (size, next) = (size + hot.size(), hot.next);
+    /// Makes a chunk that is in no tree and no list free memory for every request.
+    fn release(&mut self, id: ChunkId) {
+        if self.settings.timestamps {
+            self.heap_mut().release::<true>(id);
+        } else if self.streams.is_multi() {
+            self.streams.make_reusable(id);
+        } else {
+            self.heap_mut().release::<false>(id);
         }
-        if prev != NIL && merges(&slab[prev], prev) {
-            let before = slab[prev].size();
-            index.remove(slab, prev, before);
-            starts.clear(slab, regions, addr, id);
-            vacant.add(slab, id);
-            (size, whole) = (size + before, prev);
-        }
-        let hot = &mut slab[whole];
-        hot.set_size(size);
-        hot.next = next;
-        if next != NIL {
-            slab[next].prev = whole;
-        }
-        index.insert(slab, whole, size);
-        whole
-    }
-
-    /// Takes a free chunk out of the index.
-    pub(in crate::core) fn unindex(&mut self, id: ChunkId) {
-        let size = self.chunks.size(id);
-        self.index.remove(&mut self.chunks.slab, id, size);
     }
 
     pub(crate) fn progress(&self) -> Progress {
-        let c = &self.counters;
+        let c = self.heap().counters();
         Progress {
             frees: c.frees(),
             frontier: self.stamps.frontier(),
-            lanes: self.lanes.advances,
+            lanes: self.streams.advances(),
             regions: c.regions_added + c.regions_released + c.remaps + c.losses + c.limits,
         }
     }
@@ -432,9 +233,11 @@ impl Arena {
     pub(crate) fn set_limit(&mut self, limit: u64) {
         let Settings { growth, initial_region, .. } = self.settings;
         self.settings.limit = limit;
-        self.growth.set_limit(limit, growth, initial_region);
-        self.max_slack = max_slack(&self.settings);
-        self.counters.limits += 1;
+        let max_slack = max_slack(&self.settings);
+        let heap = self.heap_mut();
+        heap.growth_mut().set_limit(limit, growth, initial_region);
+        heap.set_max_slack(max_slack);
+        heap.counters_mut().limits += 1;
     }
 
     pub(crate) fn stamps_wait(&self) -> bool {
@@ -449,53 +252,141 @@ impl Arena {
         self.stamps.last()
     }
 
-    pub(crate) fn count_failure(&mut self, requested: u64, cause: FailureCause) {
-        self.counters.failed(requested, cause);
+    /// Whether chunks may be left whose stamps the frontier has passed. Until they are merged requests find nothing.
+    #[inline]
+    pub(crate) fn is_merging(&self) -> bool {
+        self.stamps.is_merging()
     }
 
-    /// For tests: books that are wrong.
+    /// Clears the stamps that the frontier has passed and merges their chunks.
+    pub(crate) fn merge_safe(&mut self) {
+        self.merge_safe_some(usize::MAX);
+    }
+
+    /// The same of so many chunks. Returns whether some are left.
+    pub(crate) fn merge_safe_some(&mut self, most: usize) -> bool {
+        self.stamps.merge_safe_some(self.streams.heap_mut(), most)
+    }
+
+    /// Begins to merge waiting chunks in spite of their stamps.
+    pub(crate) fn begin_forced_pass(&mut self) -> ForcedPass {
+        self.stamps.begin_forced_pass()
+    }
+
+    /// Merges the next chunks of a pass, at most so many, until one of `size` bytes exists.
+    pub(crate) fn merge_forced_some(&mut self, pass: &mut ForcedPass, size: u64, most: usize) -> Forced {
+        self.stamps.merge_forced_some(self.streams.heap_mut(), pass, size, most)
+    }
+
+    pub(crate) fn count_failure(&mut self, requested: u64, cause: FailureCause) {
+        self.heap_mut().counters_mut().failed(requested, cause);
+    }
+
+    /// For tests: statistics that are wrong.
     #[cfg(test)]
     pub(crate) fn spoil(&mut self) {
-        self.counters.miscount();
+        self.heap_mut().counters_mut().miscount();
     }
 
     pub(crate) fn reset_stats(&mut self) {
-        self.counters.reset();
-        self.growth.reset_peak();
+        let heap = self.heap_mut();
+        heap.counters_mut().reset();
+        heap.growth_mut().reset_peak();
+    }
+
+    /// The work behind which a request could be served; see [`StreamHeap::dependencies`].
+    pub(crate) fn dependencies(
+        &self,
+        want: &Want<'_>,
+        has_event: impl Fn(Work) -> bool,
+    ) -> Result<Option<Dependencies>, HostMemoryExhausted> {
+        self.streams.dependencies(&self.vm, want, has_event)
+    }
+
+    /// Makes what serves a request behind some work its stream's own; see [`StreamHeap::adopt`].
+    pub(crate) fn adopt(&mut self, want: &Want<'_>, works: &[Work], planned: Place, since: Work) -> bool {
+        self.streams.adopt(&self.vm, want, works, planned, since)
+    }
+
+    /// Regions are mapped by the granule from this range from now on. There is none yet.
+    pub(crate) fn set_range(&mut self, range: Range) {
+        self.vm.set_range(range);
+    }
+
+    /// The reserved range, if the backend has granules.
+    pub(crate) fn range(&self) -> Option<Range> {
+        self.vm.range()
+    }
+
+    /// Whether an address is in a region, and not in a part of a range that is not mapped.
+    pub(crate) fn has_memory_at(&self, addr: u64) -> bool {
+        self.vm.has_memory_at(self.heap(), addr)
+    }
+
+    /// Bytes of a range that no memory is mapped to, but for its end.
+    pub(crate) fn unmapped_bytes(&self) -> u64 {
+        self.vm.bytes_inside(self.heap())
+    }
+
+    /// Whether a chunk has no memory.
+    pub(crate) fn is_unmapped(&self, id: ChunkId) -> bool {
+        is_unmapped(self.heap(), id)
+    }
+
+    /// The first piece of neighbours with memory from a chunk on, and the chunk behind it.
+    pub(crate) fn mapped_from(&self, first: ChunkId) -> Option<(Span, ChunkId)> {
+        self.chunks().piece_from(first, |id| !self.is_unmapped(id))
+    }
+
+    /// The bytes of a region as far as it was ever used: a range without its last unmapped chunk.
+    pub(crate) fn extent(&self, region: &Region) -> u64 {
+        self.vm.extent(self.heap(), region)
     }
 
     /// The chunk that begins at an address, in use or free.
     pub(crate) fn chunk_at(&self, addr: u64) -> Option<ChunkId> {
-        self.starts.get(&self.chunks.slab, &self.regions, addr)
+        self.heap().chunk_at(addr)
     }
 
     /// A chunk in use that begins at `addr`.
     pub(crate) fn chunk_in_use(&self, addr: u64) -> Option<ChunkId> {
-        self.chunk_at(addr).filter(|&id| self.chunks.in_use(id))
+        self.chunk_at(addr).filter(|&id| self.chunks().in_use(id))
     }
 
-    /// The chunk around an address of a region. Unless the tables of starts are dense this walks along the
-    /// region's chunks; only starts are found by what allocation and free need.
+    /// The chunk around an address of a region; see [`Heap::chunk_around`].
     pub(crate) fn chunk_around(&self, addr: u64) -> Option<ChunkId> {
-        let mut id = match self.chunk_at(addr) {
-            Some(id) => return Some(id),
-            None => self.regions.chunk_before(addr)?,
-        };
-        while addr - self.chunks.addr(id) >= self.chunks.size(id) {
-            id = self.chunks.next(id);
-            if id == NIL {
-                return None;
-            }
-        }
-        Some(id)
+        self.heap().chunk_around(addr)
+    }
+
+    pub(crate) fn streams(&self) -> &StreamHeap {
+        &self.streams
+    }
+
+    pub(crate) fn streams_mut(&mut self) -> &mut StreamHeap {
+        &mut self.streams
+    }
+
+    #[inline(always)]
+    pub(in crate::core) fn heap(&self) -> &Heap {
+        self.streams.heap()
+    }
+
+    #[inline(always)]
+    fn heap_mut(&mut self) -> &mut Heap {
+        self.streams.heap_mut()
+    }
+
+    #[cfg(test)]
+    pub(in crate::core) fn stamps(&self) -> &StampQueue {
+        &self.stamps
     }
 
     pub(crate) fn chunks(&self) -> &Chunks {
-        &self.chunks
+        self.heap().chunks()
     }
 
     pub(crate) fn regions(&self) -> &Regions {
-        &self.regions
+        self.heap().regions()
     }
 
     pub(crate) fn names(&self) -> &Names {
@@ -503,50 +394,51 @@ impl Arena {
     }
 
     pub(crate) fn growth(&self) -> &Growth {
-        &self.growth
+        self.heap().growth()
     }
 
     pub(crate) fn counters(&self) -> &Counters {
-        &self.counters
+        self.heap().counters()
     }
 
     pub(crate) fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// What the chunks tile, but for holes: the regions without their tails.
+    /// What the mapped chunks tile: the regions without their tails and without unmapped chunks.
     pub(crate) fn usable_bytes(&self) -> u64 {
-        self.regions.iter().map(|(_, region)| region.bytes).sum::<u64>() - self.holes.bytes()
+        self.streams.usable_bytes(&self.vm)
     }
 
     /// The largest chunk in the index; with stamps, before the merges that are due.
     pub(crate) fn largest_free(&self) -> u64 {
-        self.largest_common().max(self.lanes.largest_run())
+        self.largest_common().max(self.streams.largest_own())
     }
 
-    /// The largest chunk that everybody may have.
-    pub(in crate::core) fn largest_common(&self) -> u64 {
-        let stamped = self.stamps.index.largest(&self.chunks);
-        let ids = [self.index.largest(&self.chunks.slab), stamped];
-        ids.into_iter().flatten().map(|id| self.chunks.size(id)).max().unwrap_or(0)
+    /// The most bytes that a request in the order of a stream could get in one piece now.
+    pub(crate) fn largest_for(&self, stream: Stream) -> u64 {
+        self.largest_common().max(self.streams.largest_own_of(stream))
+    }
+
+    /// The largest chunk that every request may have.
+    fn largest_common(&self) -> u64 {
+        let ids = [self.heap().largest(), self.stamps.largest_findable(self.heap())];
+        ids.into_iter().flatten().map(|id| self.heap().size(id)).max().unwrap_or(0)
     }
 
     /// Host memory that the arena holds beside itself, in bytes.
     fn metadata_bytes(&self) -> u64 {
         size_of::<Self>() as u64
-            + self.chunks.metadata_bytes()
-            + self.index.metadata_bytes()
-            + self.regions.metadata_bytes()
-            + self.starts.metadata_bytes()
+            + self.streams.metadata_bytes()
             + self.stamps.metadata_bytes()
             + self.names.metadata_bytes()
-            + self.lanes.metadata_bytes()
-            + self.holes.metadata_bytes()
+            + self.vm.metadata_bytes()
     }
 
     pub(crate) fn stats(&self) -> Stats {
-        let chunks = (self.chunks.count() - self.holes.count()) as u64;
-        let c = &self.counters;
+        let chunks = (self.heap().chunks().count() - self.vm.count()) as u64;
+        let c = self.heap().counters();
+        let growth = self.heap().growth();
         Stats {
             num_allocs: c.num_allocs(),
             num_frees: c.num_frees(),
@@ -556,23 +448,31 @@ impl Arena {
             bytes_requested: c.bytes_requested,
             peak_bytes_requested: c.peak_bytes_requested,
             largest_alloc_size: c.largest_alloc_size,
-            bytes_limit: self.growth.limit,
-            pool_bytes: self.growth.pool_bytes,
-            peak_pool_bytes: self.growth.peak_pool_bytes,
+            bytes_limit: growth.limit(),
+            pool_bytes: growth.pool_bytes(),
+            peak_pool_bytes: growth.peak_pool_bytes(),
             largest_free_block_bytes: self.largest_free(),
-            num_regions: self.regions.count() as u64,
+            num_regions: self.heap().regions().count() as u64,
             num_chunks: chunks,
             num_free_chunks: chunks - c.live(),
             metadata_bytes: self.metadata_bytes(),
         }
     }
+
+    /// For tests, which break each invariant on purpose: all rooms.
+    #[cfg(test)]
+    pub(in crate::core) fn internals(&mut self) -> Internals<'_> {
+        let Arena { streams, stamps, vm, .. } = self;
+        Internals { streams, stamps, vm }
+    }
 }
 
-/// Whether a chunk of `whole` bytes is split for a request of `wanted`: TensorFlow's rule.
-#[inline]
-pub(in crate::core) fn splits(whole: u64, wanted: u64, max_slack: u64) -> bool {
-    let remainder = whole - wanted;
-    remainder >= wanted || remainder >= max_slack
+/// The rooms of an arena.
+#[cfg(test)]
+pub(in crate::core) struct Internals<'a> {
+    pub(in crate::core) streams: &'a mut StreamHeap,
+    pub(in crate::core) stamps: &'a mut StampQueue,
+    pub(in crate::core) vm: &'a mut VmRange,
 }
 
 /// The original's rule with its arithmetic: a double times the limit, truncated.

@@ -1,10 +1,10 @@
 //! Giving memory back: garbage collection, trim, and the end.
 
-use crate::core::arena::Arena;
-use crate::core::heap::chunks::State;
-use crate::core::heap::regions::Region;
+use super::Arena;
+use crate::core::heap::{Region, State};
 use crate::core::ids::{ChunkId, NIL};
 use crate::core::sort::sort_by_key;
+use crate::core::vmm::has_donors;
 use crate::sys::HostMemoryExhausted;
 
 /// A region that the arena no longer knows, to be given back to the backend. Its bytes count as held
@@ -19,8 +19,8 @@ impl Arena {
             return Vec::new();
         }
         let free = self.free_regions().fold(0u64, |sum, (_, bytes)| sum.saturating_add(bytes));
-        let pool = self.growth.pool_bytes;
-        let possible = self.growth.limit.saturating_sub(pool).saturating_add(free);
+        let pool = self.growth().pool_bytes();
+        let possible = self.growth().limit().saturating_sub(pool).saturating_add(free);
         if free == 0 || size > possible {
             return Vec::new();
         }
@@ -62,14 +62,14 @@ impl Arena {
 
     /// What regions that are here hold: not the pool's bytes, which count what another thread is just giving back.
     fn held_in_regions(&self) -> u64 {
-        self.regions.iter().fold(0u64, |sum, (_, region)| sum.saturating_add(region.given))
+        self.regions().iter().fold(0u64, |sum, (_, region)| sum.saturating_add(region.given))
     }
 
     /// Whether there is something to give back that is free now, as long as `keep` bytes stay held.
     pub(crate) fn could_trim(&mut self, keep: u64) -> bool {
         self.merge_safe();
         if let Some(range) = self.range() {
-            return self.has_donors(range, keep);
+            return has_donors(self.heap(), range, keep);
         }
         let held = self.held_in_regions();
         self.free_regions().any(|(_, bytes)| held - bytes >= keep)
@@ -77,57 +77,57 @@ impl Arena {
 
     /// Detaches some region, free or not; for the end of an arena.
     pub(crate) fn detach_any(&mut self) -> Option<Detached> {
-        let (id, _) = self.regions.iter().next()?;
+        let (id, _) = self.regions().iter().next()?;
         Some(self.detach(id))
     }
 
     /// The backend has a detached region back.
     pub(crate) fn region_released(&mut self, given: u64) {
-        self.growth.released(given);
-        self.counters.regions_released += 1;
+        self.heap_mut().growth_mut().released(given);
+        self.heap_mut().counters_mut().regions_released += 1;
     }
 
     /// Shrinks all tables to what the chunks of today need, and lets the hint begin small again.
     pub(crate) fn forget_past(&mut self) {
-        self.growth.reset_hint();
-        let Arena { chunks, regions, starts, stamps, lanes, holes, .. } = self;
-        lanes.forget_past();
+        self.heap_mut().growth_mut().reset_hint();
+        let Arena { streams, stamps, vm, .. } = self;
+        streams.forget_past();
         // What a plan has reserved is its own until it is carried out.
-        if !holes.moving {
-            chunks.shrink();
-            stamps.shrink(chunks.slab.len());
-            lanes.shrink(chunks.slab.len());
-            regions.shrink();
-            holes.shrink();
+        if !vm.is_moving() {
+            streams.heap_mut().shrink();
+            stamps.shrink(streams.heap().chunks().places());
+            streams.shrink();
+            vm.shrink();
         }
-        starts.rebuild(&chunks.slab, regions, chunks.ids());
+        streams.heap_mut().shrink_starts();
     }
 
     /// In a forked child: what other threads of the parent had under way will never be finished. The thread
     /// that forked may itself be obtaining a region, for which it has `reserved` bytes, or giving some back.
     pub(crate) fn forget_unfinished(&mut self, reserved: u64, releases: bool) {
-        self.growth.forget_reservations(reserved);
+        self.heap_mut().growth_mut().forget_reservations(reserved);
         if releases {
             // Which of the bytes that are held are its own is not known here: none is forgotten.
             return;
         }
-        self.growth.pool_bytes = self.held_in_regions();
+        let held = self.held_in_regions();
+        self.heap_mut().growth_mut().set_pool_bytes(held);
     }
 
     /// The regions that could be given back, in address order, with what the backend gave for each.
     fn free_regions(&self) -> impl Iterator<Item = (u32, u64)> + '_ {
-        let free = self.regions.iter().filter(|(_, region)| self.is_free(region.first));
+        let free = self.regions().iter().filter(|(_, region)| self.is_free(region.first));
         free.map(|(id, region)| (id, region.given))
     }
 
     /// Whether no chunk from `id` on is in use or was freed too recently.
     fn is_free(&self, mut id: ChunkId) -> bool {
         while id != NIL {
-            let waits = self.mixed && !self.is_anyones(id);
-            if waits || self.chunks.in_use(id) || !self.stamps.is_safe(self.chunks.stamp(id)) {
+            let waits = self.streams.is_multi() && !self.streams.is_anyones(id);
+            if waits || self.chunks().in_use(id) || !self.stamps.is_safe(self.chunks().stamp(id)) {
                 return false;
             }
-            id = self.chunks.next(id);
+            id = self.heap().next(id);
         }
         true
     }
@@ -146,7 +146,7 @@ impl Arena {
         choose: impl FnOnce(&mut Vec<(u32, u64)>),
     ) -> Result<Vec<Detached>, HostMemoryExhausted> {
         let mut ids: Vec<(u32, u64)> = Vec::new();
-        ids.try_reserve_exact(self.regions.count())?;
+        ids.try_reserve_exact(self.regions().count())?;
         ids.extend(self.free_regions());
         sort_by_key(&mut ids, |&(id, bytes)| (std::cmp::Reverse(bytes), id));
         choose(&mut ids);
@@ -158,23 +158,23 @@ impl Arena {
         Ok(detached)
     }
 
-    pub(in crate::core) fn detach(&mut self, region: u32) -> Detached {
-        let mut id = self.regions.get(region).first;
+    pub(super) fn detach(&mut self, region: u32) -> Detached {
+        let Arena { streams, stamps, vm, settings, .. } = self;
+        let heap = streams.heap_mut();
+        let mut id = heap.regions().get(region).first;
         while id != NIL {
-            let next = self.chunks.next(id);
-            match self.chunks.state(id) {
-                State::Free | State::Held if self.settings.timestamps => _ = self.remove_free(id),
-                State::Free => self.unindex(id),
+            let next = heap.next(id);
+            match heap.state(id) {
+                State::Free | State::Held if settings.timestamps => _ = stamps.remove_free(heap, id),
+                State::Free => heap.unindex(id),
                 // Only when the whole arena ends.
-                State::InUse => self.counters.freed(self.chunks.size(id), self.chunks.cold(id).requested),
-                State::Hole => self.forget_hole(id),
+                State::InUse => heap.count_free(id),
+                State::Hole => vm.forget(heap, id),
                 _ => {}
             }
-            let addr = self.chunks.addr(id);
-            self.starts.clear(&self.chunks.slab, &mut self.regions, addr, id);
-            self.chunks.vacant.add(&mut self.chunks.slab, id);
+            heap.end_chunk(id);
             id = next;
         }
-        self.regions.remove(region)
+        heap.remove_region(region)
     }
 }

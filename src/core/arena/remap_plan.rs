@@ -8,13 +8,13 @@
 //!
 //! Chunks in use are never part of a plan, and no granule with a byte of one.
 
-use crate::core::arena::donors::{Donor, total};
-use crate::core::arena::{Arena, Want};
-use crate::core::heap::chunks::State;
+use super::Arena;
+use crate::core::heap::State;
 use crate::core::ids::{ChunkId, NIL};
-use crate::core::streams::queues::{ANYONE, Lane, Note};
-use crate::core::units::{Span, UNIT};
-use crate::core::vmm::unmapped::Range;
+use crate::core::request::Want;
+use crate::core::streams::Lane;
+use crate::core::units::Span;
+use crate::core::vmm::{Donor, Place, Range, available_below, choose, donors, total};
 use crate::sys::HostMemoryExhausted;
 
 /// A chunk whose granules the backend maps or unmaps.
@@ -65,33 +65,10 @@ pub(crate) enum New {
     Least,
 }
 
-/// A place for a request between two chunks that are no part of it.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-struct Place {
-    /// Bytes of holes that it touches: what has to be mapped. The first thing to compare by.
-    missing: u64,
-    /// How much of that is the end of the range.
-    of_tail: u64,
-    /// The bytes of the run of chunks that it lies in.
-    run_bytes: u64,
-    at: u64,
-    /// Whole granules that it takes, mapped or not: the others are partly in use.
-    granules: u64,
-    /// A chunk of the run at or before it.
-    first: u32,
-}
-
-/// Neighbouring chunks that are free or holes, between two that are neither.
-struct Run {
-    first: ChunkId,
-    start: u64,
-    end: u64,
-}
-
 impl Arena {
     /// Whether a plan is under way.
     pub(crate) fn is_moving(&self) -> bool {
-        self.holes.moving
+        self.vm.is_moving()
     }
 
     /// Plans to map what a request needs, where that is least, within the limit, and less than `below` bytes.
@@ -116,13 +93,15 @@ impl Arena {
         new: New,
         below: u64,
     ) -> Result<Option<Plan>, HostMemoryExhausted> {
-        let available = self.available_below(range, below);
+        let available = available_below(self.heap(), range, below);
         let lane = self.lane_for(want);
         if self.is_served(want, lane) {
             return Ok(None);
         }
         let is_free = |id| self.is_free_for(lane, id);
-        let place = self.best_place(range, want, is_free, |place| (1..=available).contains(&place.missing));
+        let place = self
+            .vm
+            .best_place(self.heap(), range, want, is_free, |place| (1..=available).contains(&place.missing));
         let Some(place) = place else { return Ok(None) };
         let extra = match new {
             New::Ample => {
@@ -160,15 +139,17 @@ impl Arena {
         new: New,
         below: u64,
     ) -> Result<Option<Plan>, HostMemoryExhausted> {
-        let mut donors = self.donors(range)?;
+        let mut donors = donors(self.heap(), range)?;
         let idle = total(&donors);
-        let available = self.available_below(range, below);
+        let available = available_below(self.heap(), range, below);
         let (mut place, mut most) = (None, available + idle);
         if self.is_served(want, None) {
             return Ok(None);
         }
-        let is_idle = |id| self.is_idle(id);
-        while let Some(found) = self.best_place(range, want, is_idle, |place| place.granules <= most) {
+        let is_idle = |id| self.heap().is_idle(id);
+        while let Some(found) =
+            self.vm.best_place(self.heap(), range, want, is_idle, |place| place.granules <= most)
+        {
             place = Some(found);
             if new != New::Least || found.granules <= idle {
                 break;
@@ -184,7 +165,7 @@ impl Arena {
             New::Least => place.missing.saturating_sub(total(&donors)),
             New::Ample | New::Needed => place.missing.min(available),
         };
-        self.choose(&mut donors, place.missing - fresh);
+        choose(self.heap(), &mut donors, place.missing - fresh);
         let mut plan = Plan::default();
         self.reserve_plan(&mut plan, range, &place, want.size, donors.len())?;
         donors.iter().for_each(|donor| self.carve(&mut plan, donor));
@@ -193,19 +174,14 @@ impl Arena {
         Ok(Some(plan))
     }
 
-    /// What the limit leaves, in whole granules, as far as it is less than `below`.
-    fn available_below(&self, range: Range, below: u64) -> u64 {
-        range.floor(self.growth.available().min(below.saturating_sub(1)))
-    }
-
     /// Plans to give whole granules of free chunks back, the largest first, as long as `keep` bytes stay mapped.
     pub(crate) fn plan_trim(&mut self, keep: u64) -> Result<Plan, HostMemoryExhausted> {
         let mut plan = Plan::default();
         let Some(range) = self.range() else { return Ok(plan) };
         self.merge_safe();
-        let mut donors = self.donors(range)?;
-        let spare = range.floor(self.growth.pool_bytes.saturating_sub(keep));
-        self.choose(&mut donors, spare);
+        let mut donors = donors(self.heap(), range)?;
+        let spare = range.floor(self.growth().pool_bytes().saturating_sub(keep));
+        choose(self.heap(), &mut donors, spare);
         if donors.is_empty() {
             return Ok(plan);
         }
@@ -220,87 +196,65 @@ impl Arena {
     pub(crate) fn commit(&mut self, plan: Plan) {
         let Plan { sources, fresh, targets, kept } = plan;
         let reserved = bytes(&fresh);
-        let mut held = self.growth.pool_bytes - bytes(&sources);
-        self.holes.bytes += bytes(&sources);
-        self.holes.coming -= fresh.len() + targets.len();
+        let mut held = self.growth().pool_bytes() - bytes(&sources);
+        self.vm.end_move(fresh.len() + targets.len(), bytes(&sources));
         let changed = sources.iter().any(|piece| !piece.mapped)
             || fresh.iter().chain(&targets).any(|piece| piece.mapped);
         for piece in sources.iter().chain(&fresh).chain(&targets) {
             if piece.mapped {
                 held += piece.span.bytes;
-                self.holes.bytes -= piece.span.bytes;
-                self.release_idle(piece.id);
+                self.vm.mapped(piece.span.bytes);
+                self.put_back(piece.id);
             } else {
-                self.disown(piece.id);
-                self.make_hole(piece.id);
+                self.streams.disown(piece.id);
+                self.vm.make_unmapped(self.streams.heap_mut(), piece.id);
             }
         }
-        kept.iter().for_each(|&id| self.release_idle(id));
-        self.growth.settle(reserved, held);
-        let region = self.regions.iter().map(|(region, _)| region).next();
-        if let Some(region) = region {
-            self.regions.get_mut(region).given = held;
-        }
+        kept.iter().for_each(|&id| self.put_back(id));
+        let heap = self.heap_mut();
+        heap.growth_mut().settle(reserved, held);
+        heap.set_given(held);
         // What failed and was restored is no progress for others.
-        self.counters.remaps += u64::from(changed);
-        self.holes.moving = false;
+        heap.counters_mut().remaps += u64::from(changed);
         self.close_range();
     }
 
-    /// Free from now on, and one with its neighbours.
-    fn release_idle(&mut self, id: ChunkId) {
-        if self.settings.timestamps {
-            self.release::<true>(id);
-        } else if self.mixed {
-            self.chunks.slab[..][id].mark_held();
-            if self.unclaim(id) {
-                self.settle(id);
-            } else {
-                self.give_to_all(id, None);
-            }
+    /// A chunk of a plan is free from now on, and one with its neighbours.
+    fn put_back(&mut self, id: ChunkId) {
+        if self.streams.is_multi() {
+            self.streams.put_back(id);
         } else {
-            self.release::<false>(id);
+            self.release(id);
         }
     }
 
-    /// Whether a chunk of a plan became a lane's while the plan was under way, when another stream came; from now on
-    /// that lane does not wait for it.
-    fn unclaim(&mut self, id: ChunkId) -> bool {
-        let lane = self.lanes.note(id).lane;
-        let claimed = lane != ANYONE;
-        if claimed {
-            self.lanes.row_mut(lane).end_waiting();
-        }
-        claimed
-    }
-
-    /// What is not mapped is in nobody's order.
-    fn disown(&mut self, id: ChunkId) {
-        if self.mixed && self.unclaim(id) {
-            *self.lanes.note_mut(id) = Note::new(ANYONE, 0);
+    /// Forgets the region of the range if it is one unmapped chunk.
+    fn close_range(&mut self) {
+        let only = self.regions().iter().map(|(number, region)| (number, region.first)).next();
+        let Some((region, id)) = only else { return };
+        if self.heap().next(id) == NIL && self.heap().state(id) == State::Hole {
+            self.detach(region);
         }
     }
 
     fn start(&mut self, plan: &Plan) {
-        debug_assert!(!self.holes.moving, "one plan at a time");
-        self.growth.reserve(bytes(&plan.fresh));
-        self.holes.coming += plan.fresh.len() + plan.targets.len();
-        self.holes.moving = true;
+        self.heap_mut().growth_mut().reserve(bytes(&plan.fresh));
+        self.vm.begin_move(plan.fresh.len() + plan.targets.len());
     }
 
     fn begin_plan(&mut self, range: Range) -> Result<(), HostMemoryExhausted> {
-        debug_assert!(!self.holes.moving);
+        debug_assert!(!self.vm.is_moving());
         self.merge_safe();
         self.reserve_cuts(1)?;
-        self.open_range(range)
+        self.vm.open(self.streams.heap_mut(), range)
     }
 
     fn reserve_cuts(&mut self, count: usize) -> Result<(), HostMemoryExhausted> {
         self.reserve_chunks(count)?;
-        self.starts.reserve(&self.chunks.slab, &mut self.regions, count)?;
+        self.heap_mut().reserve_starts(count)?;
         // Every piece may end as a hole of its own.
-        let pieces = self.holes.coming + count;
-        self.reserve_holes(pieces + 1)
+        let pieces = self.vm.coming() + count;
+        self.vm.reserve(pieces + 1)
     }
 
     /// Memory for everything that a plan for a place needs from here on.
@@ -315,12 +269,12 @@ impl Arena {
         let end = range.ceil(place.at + size);
         let (mut holes, mut free) = (0, 0);
         let mut id = ChunkId(place.first);
-        while id != NIL && self.chunks.addr(id) < end {
-            match self.chunks.state(id) {
+        while id != NIL && self.heap().addr(id) < end {
+            match self.heap().state(id) {
                 State::Hole => holes += 1,
                 _ => free += 1,
             }
-            id = self.chunks.next(id);
+            id = self.heap().next(id);
         }
         plan.reserve(donors, holes, free)?;
         // A donor is cut twice; so are the first and the last hole, and one where moved granules begin.
@@ -333,154 +287,46 @@ impl Arena {
         if !self.settings.growth {
             return u64::MAX;
         }
-        let initial = if self.growth.pool_bytes == 0 { self.settings.initial_region } else { 0 };
+        let initial = if self.growth().pool_bytes() == 0 { self.settings.initial_region } else { 0 };
         let initial = range.floor(initial.saturating_add(range.granule - 1));
-        range.floor(self.growth.pool_bytes / 64).max(initial).max(range.granule)
+        range.floor(self.growth().pool_bytes() / 64).max(initial).max(range.granule)
     }
 
     /// Free for a lane, or for all.
     fn is_free_for(&self, lane: Option<Lane>, id: ChunkId) -> bool {
-        self.is_idle(id) || lane.is_some_and(|lane| self.is_own(lane, id))
+        self.heap().is_idle(id) || lane.is_some_and(|lane| self.streams.is_own(lane, id))
     }
 
     /// Whether memory was freed since the request looked.
     fn is_served(&self, want: &Want<'_>, lane: Option<Lane>) -> bool {
-        self.find_choosy(want).is_some() || lane.is_some_and(|lane| self.has_in_lane(want, lane))
-    }
-
-    /// Whether the limit allows to map granules.
-    pub(in crate::core) fn can_map_more(&self) -> bool {
-        self.range().is_some_and(|range| self.available_below(range, u64::MAX) != 0)
-    }
-
-    /// Where a request would be served that the limit allows to grow for, if it might use what `is_free` accepts, and a
-    /// chunk at or before that.
-    pub(in crate::core) fn place_to_grow_at(
-        &self,
-        want: &Want<'_>,
-        is_free: impl Fn(ChunkId) -> bool,
-    ) -> Option<(u64, ChunkId)> {
-        let range = self.range()?;
-        let available = self.available_below(range, u64::MAX);
-        let place =
-            self.best_place(range, want, is_free, |place| (1..=available).contains(&place.missing))?;
-        Some((place.at, ChunkId(place.first)))
+        self.find_constrained(want).is_some() || lane.is_some_and(|lane| self.streams.has_in_lane(want, lane))
     }
 
     /// Whose chunks a request may use beside those that everybody may. They stay his and in circulation while a plan is
     /// under way: should they be taken meanwhile, the request looks again.
     fn lane_for(&self, want: &Want<'_>) -> Option<Lane> {
-        if self.mixed { self.lanes.find(self.lanes.directed(want.stream)) } else { None }
-    }
-
-    /// The run that begins with a hole, or with a free chunk before it; `None` if the hole is not its run's first.
-    fn run_of(&self, is_free: impl Fn(ChunkId) -> bool, hole: ChunkId) -> Option<Run> {
-        let (mut first, mut last) = (hole, hole);
-        let mut prev = self.chunks.prev(first);
-        while prev != NIL && is_free(prev) {
-            (first, prev) = (prev, self.chunks.prev(prev));
-        }
-        if prev != NIL && self.chunks.state(prev) == State::Hole {
-            return None;
-        }
-        let mut next = self.chunks.next(last);
-        while next != NIL && (self.chunks.state(next) == State::Hole || is_free(next)) {
-            (last, next) = (next, self.chunks.next(next));
-        }
-        Some(Run {
-            first,
-            start: self.chunks.addr(first),
-            end: self.chunks.addr(last) + self.chunks.size(last),
-        })
-    }
-
-    /// The place in holes and what `is_free` accepts with the fewest bytes to map; among equals one that spares the end of the range, then the one in
-    /// the smallest run, then the lowest. A run without a hole has no place, or the request were served already.
-    ///
-    /// It is enough to look where the request begins at the beginning of a chunk or ends at the end of one: moving
-    /// it between two such places never helps, for holes begin and end at granule boundaries.
-    fn best_place(
-        &self,
-        range: Range,
-        want: &Want<'_>,
-        is_free: impl Fn(ChunkId) -> bool,
-        allowed: impl Fn(&Place) -> bool,
-    ) -> Option<Place> {
-        let (size, alignment) = (want.size, want.alignment.max(UNIT));
-        let mut best: Option<Place> = None;
-        for run in self.holes.list().iter().filter_map(|&hole| self.run_of(&is_free, hole)) {
-            if run.end - run.start < size {
-                continue;
-            }
-            let mut id = run.first;
-            while id != NIL && self.chunks.addr(id) < run.end {
-                let (addr, end) = (self.chunks.addr(id), self.chunks.addr(id) + self.chunks.size(id));
-                let after = addr.checked_next_multiple_of(alignment);
-                let before = end.checked_sub(size).map(|at| at & !(alignment - 1));
-                for at in [after, before].into_iter().flatten() {
-                    if at >= run.start && at <= run.end - size {
-                        let place = self.place(range, &run, id, at, size);
-                        let better = best.is_none_or(|best| place < best);
-                        best = if better && allowed(&place) { Some(place) } else { best };
-                    }
-                }
-                id = self.chunks.next(id);
-            }
-        }
-        best
-    }
-
-    /// What there is at an address; `near` is a chunk of the run that is not far from it, where the look begins.
-    fn place(&self, range: Range, run: &Run, near: ChunkId, at: u64, size: u64) -> Place {
-        let (from, to) = (range.floor(at), range.ceil(at + size));
-        let (mut missing, mut of_tail) = (0, 0);
-        let mut first = NIL;
-        let mut id = near;
-        while id != run.first && self.chunks.addr(id) > from {
-            id = self.chunks.prev(id);
-        }
-        while id != NIL && self.chunks.addr(id) < to {
-            let (addr, end) = (self.chunks.addr(id), self.chunks.addr(id) + self.chunks.size(id));
-            if end > from {
-                first = if first == NIL { id } else { first };
-                if self.chunks.state(id) == State::Hole {
-                    let bytes = end.min(to) - addr.max(from);
-                    missing += bytes;
-                    of_tail += if end == range.end() { bytes } else { 0 };
-                }
-            }
-            id = self.chunks.next(id);
-            if id != NIL && self.chunks.addr(id) >= run.end {
-                break;
-            }
-        }
-        // The granules at the ends of the run may be partly in use.
-        let (low, high) = (from < run.start, to > run.end);
-        let shared =
-            if low && high && to - from == range.granule { 1 } else { u64::from(low) + u64::from(high) };
-        let granules = to - from - shared * range.granule;
-        Place { missing, of_tail, run_bytes: run.end - run.start, at, granules, first: first.0 }
+        self.streams.queue_of_request(want)
     }
 
     /// Cuts what a donor gives out of its chunk; what is left of that is free.
     fn carve(&mut self, plan: &mut Plan, donor: &Donor) {
         let Span { base, bytes } = donor.span;
         let mut id = donor.id;
-        let changing = self.begin_change(id);
-        self.unindex(id);
-        let below = base - self.chunks.addr(id);
+        let changing = self.streams.begin_change(id);
+        self.heap_mut().unindex(id);
+        let below = base - self.heap().addr(id);
         if below != 0 {
-            let rest = self.add_after(id, below);
-            self.index.insert(&mut self.chunks.slab, id, below);
+            let rest = self.heap_mut().split(id, below);
+            self.heap_mut().add_to_index(id);
             id = rest;
         }
-        let above = self.chunks.size(id) - bytes;
+        let above = self.heap().size(id) - bytes;
         if above != 0 {
-            let rest = self.add_after(id, bytes);
-            self.index.insert(&mut self.chunks.slab, rest, above);
+            let rest = self.heap_mut().split(id, bytes);
+            self.heap_mut().add_to_index(rest);
         }
-        self.chunks.slab[..][id].mark_away();
-        self.end_change(changing, id);
+        self.heap_mut().chunks_mut().get_mut(id).mark_away();
+        self.streams.end_change(changing, id);
         plan.sources.push(Piece { id, span: donor.span, mapped: true });
     }
 
@@ -497,42 +343,25 @@ impl Arena {
     ) {
         let (from, to) = (range.floor(place.at), range.ceil(place.at + size));
         let mut id = ChunkId(place.first);
-        while id != NIL && self.chunks.addr(id) < to {
-            let (addr, end) = (self.chunks.addr(id), self.chunks.addr(id) + self.chunks.size(id));
-            let mut after = self.chunks.next(id);
-            if self.chunks.state(id) == State::Hole {
+        while id != NIL && self.heap().addr(id) < to {
+            let (addr, end) = (self.heap().addr(id), self.heap().addr(id) + self.heap().size(id));
+            let mut after = self.heap().next(id);
+            if self.heap().state(id) == State::Hole {
                 let more = if end >= to { extra.min(end - to) } else { 0 };
                 fresh += more;
                 let part = Span { base: addr.max(from), bytes: end.min(to) + more - addr.max(from) };
-                let piece = self.cut_hole(id, part);
-                after = self.chunks.next(piece);
+                let piece = self.vm.cut(self.streams.heap_mut(), id, part);
+                after = self.heap().next(piece);
                 fresh -= self.assign(plan, piece, part, fresh);
-            } else if end > from && self.is_idle(id) {
-                let changing = self.begin_change(id);
-                self.unindex(id);
-                self.chunks.slab[..][id].mark_staying();
-                self.end_change(changing, id);
+            } else if end > from && self.heap().is_idle(id) {
+                let changing = self.streams.begin_change(id);
+                self.heap_mut().unindex(id);
+                self.heap_mut().chunks_mut().get_mut(id).mark_staying();
+                self.streams.end_change(changing, id);
                 plan.kept.push(id);
             }
             id = after;
         }
-    }
-
-    /// Cuts a part out of a hole; what is left of it stays a hole.
-    fn cut_hole(&mut self, hole: ChunkId, part: Span) -> ChunkId {
-        self.unlist_hole(hole);
-        let mut id = hole;
-        let below = part.base - self.chunks.addr(id);
-        if below != 0 {
-            id = self.add_after(hole, below);
-            self.list_hole(hole);
-        }
-        if self.chunks.size(id) != part.bytes {
-            let rest = self.add_after(id, part.bytes);
-            self.list_hole(rest);
-        }
-        self.chunks.slab[..][id].mark_coming();
-        id
     }
 
     /// Up to `fresh` bytes of a piece get new granules, the rest moved ones. Returns how many are new.
@@ -545,8 +374,8 @@ impl Arena {
             return 0;
         }
         if moved.bytes != 0 {
-            let rest = self.add_after(piece, new);
-            self.chunks.slab[..][rest].mark_coming();
+            let rest = self.heap_mut().split(piece, new);
+            self.heap_mut().chunks_mut().get_mut(rest).mark_coming();
             plan.targets.push(Piece { id: rest, span: moved, mapped: false });
         }
         plan.fresh.push(Piece { id: piece, span: Span { base, bytes: new }, mapped: false });

@@ -3,13 +3,12 @@
 //! A copy is that of one moment. What takes time is done outside of it: memory for the copy is obtained, and touched,
 //! before ([`Snapshot::make_room`]), so that under the lock a few tables are copied as they are.
 
-use crate::core::arena::Arena;
-use crate::core::heap::chunks::{Chunks, State};
-use crate::core::heap::regions::{Region, Regions};
+use super::Arena;
+use crate::core::heap::{Chunks, Region, Regions, State};
 use crate::core::ids::{ChunkId, NIL};
 use crate::core::op_names::Names;
 use crate::core::stats::{Counters, Stats};
-use crate::core::streams::queues::{ANYONE, Stream};
+use crate::core::streams::{Mark, Order, StreamHeap};
 use crate::core::tables::{room_for, with_margin};
 use crate::sys::HostMemoryExhausted;
 
@@ -25,25 +24,6 @@ struct Totals {
     tail_bytes: u64,
     collects: bool,
 }
-
-/// In whose order a chunk was allocated, or is free.
-#[derive(Clone, Copy)]
-pub(crate) struct Order {
-    pub(crate) stream: Stream,
-    /// The private pool that it belongs to, by the caller's name.
-    pub(crate) pool: Option<u64>,
-    /// The stream is known still: its name may not have become another's.
-    is_current: bool,
-}
-
-/// The order of one chunk by its lane, and whether it waits for other lanes too.
-#[derive(Clone, Copy)]
-struct Mark {
-    lane: u32,
-    waits: bool,
-}
-
-const NO_MARK: Mark = Mark { lane: u32::MAX, waits: false };
 
 /// A copy of what reports tell.
 pub(crate) struct Snapshot {
@@ -78,26 +58,26 @@ pub(crate) struct View<'a> {
 
 #[derive(Clone, Copy)]
 enum Orders<'a> {
-    InPlace(&'a Arena),
+    InPlace(&'a StreamHeap),
     Copied(&'a [Mark], &'a [Order]),
 }
 
 impl Arena {
     /// The arena in place.
     pub(crate) fn view(&self) -> View<'_> {
-        let Arena { chunks, regions, names, .. } = self;
-        View { totals: self.totals(), chunks, regions, names, orders: Orders::InPlace(self) }
+        let (chunks, regions, names) = (self.chunks(), self.regions(), &self.names);
+        View { totals: self.totals(), chunks, regions, names, orders: Orders::InPlace(&self.streams) }
     }
 
     /// How much a copy needs.
     pub(crate) fn room(&self) -> Room {
-        let marks = if self.mixed { self.lanes.notes.len() } else { 0 };
+        let is_multi = self.streams.is_multi();
         Room {
-            chunks: self.chunks.lengths(),
-            regions: self.regions.slots(),
+            chunks: self.chunks().lengths(),
+            regions: self.regions().slots(),
             names: self.names.lengths(),
-            marks,
-            lanes: if self.mixed { self.lane_count() } else { 0 },
+            marks: if is_multi { self.chunks().places() } else { 0 },
+            lanes: if is_multi { self.streams.lane_count() } else { 0 },
         }
     }
 
@@ -106,25 +86,10 @@ impl Arena {
             stats: self.stats(),
             counters: *self.counters(),
             usable_bytes: self.usable_bytes(),
-            hole_bytes: self.range().map(|_| self.hole_bytes()),
-            tail_bytes: self.tail(),
+            hole_bytes: self.range().map(|_| self.unmapped_bytes()),
+            tail_bytes: self.vm.tail(self.heap()),
             collects: self.settings().garbage_collection,
         }
-    }
-
-    fn mark(&self, id: ChunkId) -> Mark {
-        let note = self.lanes.note(id);
-        #[allow(clippy::cast_possible_truncation)] // a lane's number has 32 bits
-        let lane = note.lane.index() as u32;
-        if note.lane == ANYONE { NO_MARK } else { Mark { lane, waits: note.uses != 0 } }
-    }
-
-    fn orders(&self) -> impl Iterator<Item = Order> + '_ {
-        self.lanes.all().map(|(lane, row)| Order {
-            stream: row.stream,
-            pool: self.private_name(row.stream),
-            is_current: self.lanes.find(row.stream) == Some(lane),
-        })
     }
 }
 
@@ -145,7 +110,7 @@ impl Snapshot {
         self.chunks.make_room(room.chunks)?;
         self.regions.make_room(room.regions)?;
         self.names.make_room(room.names)?;
-        room_for(&mut self.marks, room.marks, NO_MARK)?;
+        room_for(&mut self.marks, room.marks, Mark::NONE)?;
         self.lanes.clear();
         Ok(self.lanes.try_reserve_exact(with_margin(room.lanes))?)
     }
@@ -155,16 +120,16 @@ impl Snapshot {
         let Room { marks, lanes, .. } = arena.room();
         let fits = self.marks.capacity() >= marks && self.lanes.capacity() >= lanes;
         if !fits
-            || !self.chunks.copy_from(&arena.chunks)
-            || !self.regions.copy_from(&arena.regions)
+            || !self.chunks.copy_from(arena.chunks())
+            || !self.regions.copy_from(arena.regions())
             || !self.names.copy_from(&arena.names)
         {
             return false;
         }
         self.marks.clear();
-        self.marks.extend((0..marks).map(|place| arena.mark(arena.chunks.place(place))));
+        self.marks.extend((0..marks).map(|place| arena.streams.mark(arena.chunks().place(place))));
         self.lanes.clear();
-        self.lanes.extend(arena.orders().take(lanes));
+        self.lanes.extend(arena.streams.orders().take(lanes));
         self.totals = arena.totals();
         true
     }
@@ -228,13 +193,13 @@ impl View<'_> {
 
     fn order_and_wait(&self, id: ChunkId) -> Option<(Order, bool)> {
         let (order, mark) = match self.orders {
-            Orders::InPlace(arena) => {
-                let mark = if arena.mixed { arena.mark(id) } else { NO_MARK };
-                (arena.orders().nth(mark.lane as usize)?, mark)
+            Orders::InPlace(streams) => {
+                let mark = streams.mark(id);
+                (streams.orders().nth(mark.queue as usize)?, mark)
             }
             Orders::Copied(marks, lanes) => {
                 let mark = *marks.get(id.index())?;
-                (*lanes.get(mark.lane as usize)?, mark)
+                (*lanes.get(mark.queue as usize)?, mark)
             }
         };
         Some((order, mark.waits))

@@ -11,17 +11,17 @@
 //! Chunks move from one table to the next a few at a time, with each allocation that adds one; meanwhile what is not in the
 //! new table is looked up in the old one. No allocation waits for a whole table.
 
-use crate::core::heap::chunks::Hot;
+use super::chunks::Hot;
 #[cfg(test)]
-use crate::core::heap::probing::Steps;
-use crate::core::heap::probing::{Emptying, Probing};
-use crate::core::heap::regions::Regions;
+use super::probing::Steps;
+use super::probing::{Emptying, Probing};
+use super::regions::Regions;
 use crate::core::ids::ChunkId;
 use crate::core::seed::Seed;
 use crate::core::units::UNIT;
 use crate::sys::HostMemoryExhausted;
 
-pub(in crate::core) struct Starts {
+pub(in crate::core) struct AddressMap {
     /// Without slots that mean anything while the tables are flat.
     table: Probing,
     /// How many more chunks there may be before `make_room` has to look. Below 0 by [`BUSY`] while it has work to do
@@ -69,20 +69,20 @@ fn most(slots: usize) -> usize {
     slots / 8 * 7
 }
 
-impl Starts {
-    pub(in crate::core) fn new(seed: u64) -> Result<Self, HostMemoryExhausted> {
-        Starts::with_slots(FIRST_SLOTS, Seed::new(seed))
+impl AddressMap {
+    pub(super) fn new(seed: u64) -> Result<Self, HostMemoryExhausted> {
+        AddressMap::with_slots(FIRST_SLOTS, Seed::new(seed))
     }
 
     fn with_slots(count: usize, seed: Seed) -> Result<Self, HostMemoryExhausted> {
         let table = Probing::new(count, seed)?;
         let room = capacity(count).cast_signed();
-        Ok(Starts { table, room, dense: false, work: Work::Nothing })
+        Ok(AddressMap { table, room, dense: false, work: Work::Nothing })
     }
 
     /// The chunk that begins at an address, in use or free.
     #[inline(always)]
-    pub(in crate::core) fn get(&self, slab: &[Hot], regions: &Regions, addr: u64) -> Option<ChunkId> {
+    pub(super) fn get(&self, slab: &[Hot], regions: &Regions, addr: u64) -> Option<ChunkId> {
         match self.table.get(slab, addr) {
             Some(id) => Some(id),
             None => self.get_elsewhere(slab, regions, addr),
@@ -100,7 +100,7 @@ impl Starts {
 
     /// Makes sure that `count` calls of `set` need no memory.
     #[inline]
-    pub(in crate::core) fn reserve(
+    pub(super) fn reserve(
         &mut self,
         slab: &[Hot],
         regions: &mut Regions,
@@ -209,13 +209,13 @@ impl Starts {
     }
 
     /// Whether a new region needs a flat table.
-    pub(in crate::core) fn needs_flat(&self) -> bool {
+    pub(super) fn needs_flat(&self) -> bool {
         self.dense || matches!(self.work, Work::Flatten(_))
     }
 
     /// Stores where a chunk begins, where none did. The caller has reserved the place.
     #[inline]
-    pub(in crate::core) fn set(&mut self, regions: &mut Regions, addr: u64, id: ChunkId) {
+    pub(super) fn set(&mut self, regions: &mut Regions, addr: u64, id: ChunkId) {
         if self.dense {
             return set_flat(regions, addr, id);
         }
@@ -234,7 +234,7 @@ impl Starts {
 
     /// Forgets where a chunk begins. All chunks of the table still know their addresses.
     #[inline]
-    pub(in crate::core) fn clear(&mut self, slab: &[Hot], regions: &mut Regions, addr: u64, id: ChunkId) {
+    pub(super) fn clear(&mut self, slab: &[Hot], regions: &mut Regions, addr: u64, id: ChunkId) {
         if self.table.remove(slab, addr, id) {
             self.room += 1;
         } else {
@@ -256,7 +256,7 @@ impl Starts {
     }
 
     /// Shrinks to what `chunks` need, which are all that there are. Without memory it stays as it is.
-    pub(in crate::core) fn rebuild(
+    pub(super) fn rebuild(
         &mut self,
         slab: &[Hot],
         regions: &mut Regions,
@@ -266,7 +266,7 @@ impl Starts {
         let slots = (count * 4).next_power_of_two().max(FIRST_SLOTS);
         let smaller = self.dense || slots < self.table.len();
         if smaller && (slots * size_of::<ChunkId>()) as u64 <= regions.flat_bytes().max(4096) {
-            if let Ok(mut sparse) = Starts::with_slots(slots, self.table.seed()) {
+            if let Ok(mut sparse) = AddressMap::with_slots(slots, self.table.seed()) {
                 chunks.for_each(|id| sparse.set(regions, slab[id].addr, id));
                 *self = sparse;
                 regions.drop_flat();
@@ -278,14 +278,14 @@ impl Starts {
     }
 
     /// Forgets all chunks, with the regions whose tables may have known them.
-    pub(in crate::core) fn clear_all(&mut self) {
+    pub(super) fn clear_all(&mut self) {
         self.table.clear();
         self.work = Work::Nothing;
         self.room = if self.dense { ENDLESS } else { capacity(self.table.len()).cast_signed() };
     }
 
     /// Host memory beside that of the regions' flat tables, in bytes.
-    pub(in crate::core) fn metadata_bytes(&self) -> u64 {
+    pub(super) fn metadata_bytes(&self) -> u64 {
         self.table.metadata_bytes() + self.older_bytes()
     }
 
@@ -313,9 +313,9 @@ fn set_flat(regions: &mut Regions, addr: u64, id: ChunkId) {
 }
 
 #[cfg(test)]
-impl Starts {
+impl AddressMap {
     /// What searches in the tables cost.
-    pub(in crate::core) fn steps(&self, slab: &[Hot]) -> Steps {
+    pub(super) fn steps(&self, slab: &[Hot]) -> Steps {
         assert!(!self.dense);
         let mut steps = self.table.steps(slab);
         if let Work::Move(older) = &self.work {
@@ -332,8 +332,8 @@ mod tests {
     use std::collections::HashMap;
 
     /// Random stores and removals of chunks against a map of the standard library, in one or two regions.
-    fn agree(count: u64, units: u64, live: u64) -> Starts {
-        let mut starts = Starts::new(units).unwrap();
+    fn agree(count: u64, units: u64, live: u64) -> AddressMap {
+        let mut starts = AddressMap::new(units).unwrap();
         let mut regions = Regions::new();
         for base in [1 << 40, 1 << 50].into_iter().take(count as usize) {
             regions.add(base, units * UNIT, units * UNIT, false).unwrap();
@@ -381,7 +381,7 @@ mod tests {
     }
 
     /// How many slots of an older table are left to be emptied.
-    fn left(starts: &Starts) -> usize {
+    fn left(starts: &AddressMap) -> usize {
         if let Work::Move(older) = &starts.work { older.left() } else { 0 }
     }
 
@@ -390,7 +390,7 @@ mod tests {
         const COUNT: u64 = 150_000;
         // Large chunks, and such small ones that the tables become flat.
         for (distance, dense) in [(100 * UNIT, false), (UNIT, true)] {
-            let (mut starts, mut regions) = (Starts::new(3).unwrap(), Regions::new());
+            let (mut starts, mut regions) = (AddressMap::new(3).unwrap(), Regions::new());
             regions.add(0, distance * COUNT, distance * COUNT, false).unwrap();
             let slab: Vec<Hot> = (0..=COUNT)
                 .map(|i| Hot::new(i.wrapping_sub(1).wrapping_mul(distance), UNIT, 0, NIL, NIL))
@@ -420,7 +420,7 @@ mod tests {
     #[test]
     fn many_regions_get_flat_tables_a_few_at_a_time() {
         const REGIONS: u64 = 500;
-        let (mut starts, mut regions) = (Starts::new(3).unwrap(), Regions::new());
+        let (mut starts, mut regions) = (AddressMap::new(3).unwrap(), Regions::new());
         let base = |i: u64| i.wrapping_mul(4096).wrapping_add(1 << 40);
         let slab: Vec<Hot> = (0..=8 * REGIONS)
             .map(|i| i.wrapping_sub(1))
@@ -446,7 +446,7 @@ mod tests {
 
     #[test]
     fn a_long_search_leads_to_another_hash() {
-        let (mut starts, mut regions) = (Starts::new(3).unwrap(), Regions::new());
+        let (mut starts, mut regions) = (AddressMap::new(3).unwrap(), Regions::new());
         regions.add(0, 1 << 50, 1 << 50, false).unwrap();
         // All at one place of a table with 1024 slots, and of all smaller ones.
         let seed = Seed::new(3);

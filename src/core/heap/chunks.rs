@@ -53,13 +53,13 @@ pub(crate) enum State {
 
 #[derive(Clone, Copy)]
 pub(in crate::core) struct Hot {
-    pub(in crate::core) addr: u64,
+    pub(super) addr: u64,
     /// Size in units above, region below: 38 and 24 bits.
     size_and_region: u64,
-    pub(in crate::core) prev: ChunkId,
-    pub(in crate::core) next: ChunkId,
-    pub(in crate::core) left: ChunkId,
-    pub(in crate::core) right: ChunkId,
+    pub(super) prev: ChunkId,
+    pub(super) next: ChunkId,
+    pub(super) left: ChunkId,
+    pub(super) right: ChunkId,
 }
 
 const _: () = assert!(size_of::<Hot>() == 32);
@@ -73,7 +73,7 @@ const SIZE_SHIFT: u32 = REGION_BITS - UNIT.trailing_zeros();
 impl Hot {
     /// A chunk in use.
     #[inline]
-    pub(in crate::core) fn new(addr: u64, size: u64, region: u32, prev: ChunkId, next: ChunkId) -> Self {
+    pub(super) fn new(addr: u64, size: u64, region: u32, prev: ChunkId, next: ChunkId) -> Self {
         let size_and_region = size << SIZE_SHIFT | u64::from(region);
         Hot { addr, size_and_region, prev, next, left: IN_USE, right: NIL }
     }
@@ -84,7 +84,7 @@ impl Hot {
     }
 
     #[inline]
-    pub(in crate::core) fn set_size(&mut self, size: u64) {
+    pub(super) fn set_size(&mut self, size: u64) {
         self.size_and_region = size << SIZE_SHIFT | (self.size_and_region & REGION_MASK);
     }
 
@@ -93,6 +93,21 @@ impl Hot {
         #[allow(clippy::cast_possible_truncation)] // 24 bits
         let region = (self.size_and_region & REGION_MASK) as u32;
         region
+    }
+
+    #[inline]
+    pub(in crate::core) fn addr(&self) -> u64 {
+        self.addr
+    }
+
+    #[inline]
+    pub(in crate::core) fn prev(&self) -> ChunkId {
+        self.prev
+    }
+
+    #[inline]
+    pub(in crate::core) fn next(&self) -> ChunkId {
+        self.next
     }
 
     /// Size and address: what the index is ordered by.
@@ -232,15 +247,15 @@ pub(crate) struct Tag {
 }
 
 /// The free places of the slab, linked by `next`.
-pub(in crate::core) struct Vacant {
+pub(super) struct Vacant {
     first: ChunkId,
-    pub(in crate::core) count: usize,
+    pub(super) count: usize,
 }
 
 impl Vacant {
     /// Puts a new chunk into a free place; the caller has reserved one.
     #[inline]
-    pub(in crate::core) fn fill(&mut self, slab: &mut [Hot], chunk: Hot) -> ChunkId {
+    pub(super) fn fill(&mut self, slab: &mut [Hot], chunk: Hot) -> ChunkId {
         let id = self.first;
         let place = &mut slab[id];
         self.first = place.next;
@@ -251,7 +266,7 @@ impl Vacant {
 
     /// Ends a chunk that no list or tree refers to any more.
     #[inline]
-    pub(in crate::core) fn add(&mut self, slab: &mut [Hot], id: ChunkId) {
+    pub(super) fn add(&mut self, slab: &mut [Hot], id: ChunkId) {
         let place = &mut slab[id];
         (place.left, place.next) = (VACANT, self.first);
         self.first = id;
@@ -260,10 +275,10 @@ impl Vacant {
 }
 
 pub(crate) struct Chunks {
-    pub(in crate::core) slab: Vec<Hot>,
-    pub(in crate::core) vacant: Vacant,
+    pub(super) slab: Vec<Hot>,
+    pub(super) vacant: Vacant,
     cold: Vec<Cold>,
-    pub(in crate::core) stamps: Option<Vec<u64>>,
+    pub(super) stamps: Option<Vec<u64>>,
     /// A tag and the number of the allocation that it is of, or none at all. Of any other allocation that has the chunk it says
     /// nothing, so that an allocation without a tag has none to clear.
     tags: Zeroed<[u64; 3]>,
@@ -282,7 +297,7 @@ impl Chunks {
 
     /// Makes sure that there are `count` free places.
     #[inline]
-    pub(in crate::core) fn reserve(&mut self, count: usize) -> Result<(), HostMemoryExhausted> {
+    pub(super) fn reserve(&mut self, count: usize) -> Result<(), HostMemoryExhausted> {
         if self.vacant.count >= count { Ok(()) } else { self.grow(count) }
     }
 
@@ -323,7 +338,7 @@ impl Chunks {
 
     /// Gives back what is behind the last chunk: without memory for that it stays. The numbers from the length of the slab on
     /// mean nothing any more.
-    pub(in crate::core) fn shrink(&mut self) {
+    pub(super) fn shrink(&mut self) {
         let end = self.slab.iter().rposition(|hot| hot.left != VACANT).map_or(0, |last| last + 1);
         if end + end / 4 + PLACES_AT_ONCE >= self.slab.len() {
             return;
@@ -336,6 +351,43 @@ impl Chunks {
         }
         self.tags.shrink(end);
         self.link_vacant(1);
+    }
+
+    /// All places, each a node of whatever tree it is in.
+    #[inline]
+    pub(in crate::core) fn slab(&self) -> &[Hot] {
+        &self.slab
+    }
+
+    #[inline]
+    pub(in crate::core) fn slab_mut(&mut self) -> &mut [Hot] {
+        &mut self.slab
+    }
+
+    #[inline]
+    pub(super) fn slab_and_vacant(&mut self) -> (&mut [Hot], &mut Vacant) {
+        (&mut self.slab, &mut self.vacant)
+    }
+
+    #[inline]
+    pub(in crate::core) fn slab_and_stamps(&mut self) -> (&mut [Hot], &[u64]) {
+        (&mut self.slab, self.stamps.as_deref().unwrap_or_default())
+    }
+
+    /// How many places there are, the vacant ones included.
+    #[inline]
+    pub(in crate::core) fn places(&self) -> usize {
+        self.slab.len()
+    }
+
+    #[inline]
+    pub(in crate::core) fn get(&self, id: ChunkId) -> &Hot {
+        &self.slab[..][id]
+    }
+
+    #[inline]
+    pub(in crate::core) fn get_mut(&mut self, id: ChunkId) -> &mut Hot {
+        &mut self.slab[..][id]
     }
 
     #[inline]
@@ -374,7 +426,7 @@ impl Chunks {
     }
 
     #[inline]
-    pub(in crate::core) fn set_cold(&mut self, id: ChunkId, cold: Cold) {
+    pub(super) fn set_cold(&mut self, id: ChunkId, cold: Cold) {
         self.cold[id.index()] = cold;
     }
 

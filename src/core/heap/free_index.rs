@@ -16,13 +16,13 @@
 //! What a tree is linked through is a [`Node`]: the chunk itself, or where several streams share a pool the note
 //! beside it, which stands for a run of neighbours.
 
-use crate::core::heap::size_classes::{CLASSES, ClassSet, class_of};
+use super::size_classes::{CLASSES, ClassSet, class_of};
 use crate::core::ids::{ChunkId, NIL};
 use crate::core::seed::Seed;
 use crate::core::tree::Node;
 use crate::sys::HostMemoryExhausted;
 
-pub(crate) struct FreeIndex {
+pub(in crate::core) struct FreeIndex {
     roots: Box<[ChunkId; CLASSES]>,
     classes: ClassSet,
     seed: Seed,
@@ -38,7 +38,7 @@ enum Link {
 
 impl FreeIndex {
     /// What it needs of host memory.
-    pub(in crate::core) fn roots() -> Result<Box<[ChunkId; CLASSES]>, HostMemoryExhausted> {
+    pub(super) fn roots() -> Result<Box<[ChunkId; CLASSES]>, HostMemoryExhausted> {
         let mut roots = Vec::new();
         roots.try_reserve_exact(CLASSES)?;
         roots.resize(CLASSES, NIL);
@@ -47,19 +47,19 @@ impl FreeIndex {
     }
 
     #[inline(always)]
-    pub(in crate::core) fn with(roots: Box<[ChunkId; CLASSES]>, seed: u64) -> Self {
+    pub(super) fn with(roots: Box<[ChunkId; CLASSES]>, seed: u64) -> Self {
         FreeIndex { roots, classes: ClassSet::new(), seed: Seed::new(seed) }
     }
 
     /// Forgets all chunks.
-    pub(in crate::core) fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         self.roots.fill(NIL);
         self.classes = ClassSet::new();
     }
 
     /// The smallest chunk of at least `size` bytes, the lowest address among equals, with its class.
     #[inline(always)]
-    pub(in crate::core) fn best_fit<N: Node>(&self, nodes: &[N], size: u64) -> Option<(ChunkId, usize)> {
+    pub(super) fn best_fit<N: Node>(&self, nodes: &[N], size: u64) -> Option<(ChunkId, usize)> {
         let class = class_of(size);
         let first = self.classes.first_from(class)?;
         let root = self.roots[first];
@@ -81,18 +81,8 @@ impl FreeIndex {
         Some((self.first_of(nodes, class), class))
     }
 
-    /// The chunk that follows one with `key` in (size, address) order.
-    pub(in crate::core) fn following<N: Node>(&self, nodes: &[N], key: (u64, u64)) -> Option<ChunkId> {
-        self.first_from(nodes, (key.0, key.1 + 1))
-    }
-
-    /// The first chunk of at least `size` bytes.
-    pub(in crate::core) fn first_of_size<N: Node>(&self, nodes: &[N], size: u64) -> Option<ChunkId> {
-        self.first_from(nodes, (size, 0))
-    }
-
     /// The first chunk that is not below `key`.
-    pub(in crate::core) fn first_from<N: Node>(&self, nodes: &[N], key: (u64, u64)) -> Option<ChunkId> {
+    pub(super) fn first_from<N: Node>(&self, nodes: &[N], key: (u64, u64)) -> Option<ChunkId> {
         let class = class_of(key.0);
         let found = self.first_in(nodes, class, key);
         if found == NIL { self.first_after(nodes, class) } else { Some(found) }
@@ -132,7 +122,7 @@ impl FreeIndex {
     }
 
     /// The largest chunk.
-    pub(in crate::core) fn largest<N: Node>(&self, nodes: &[N]) -> Option<ChunkId> {
+    pub(super) fn largest<N: Node>(&self, nodes: &[N]) -> Option<ChunkId> {
         let mut node = self.roots[self.classes.last()?];
         while nodes[node.index()].right() != NIL {
             node = nodes[node.index()].right();
@@ -142,7 +132,7 @@ impl FreeIndex {
 
     /// Adds a chunk of `size` bytes that is in no tree.
     #[inline(always)]
-    pub(in crate::core) fn insert<N: Node>(&mut self, nodes: &mut [N], id: ChunkId, size: u64) {
+    pub(super) fn insert<N: Node>(&mut self, nodes: &mut [N], id: ChunkId, size: u64) {
         let class = class_of(size);
         if self.roots[class] != NIL {
             return self.insert_below(nodes, class, id);
@@ -175,13 +165,13 @@ impl FreeIndex {
 
     /// Removes a chunk of `size` bytes.
     #[inline(always)]
-    pub(in crate::core) fn remove<N: Node>(&mut self, nodes: &mut [N], id: ChunkId, size: u64) {
+    pub(super) fn remove<N: Node>(&mut self, nodes: &mut [N], id: ChunkId, size: u64) {
         self.remove_from(nodes, class_of(size), id);
     }
 
     /// Removes a chunk from its class.
     #[inline(always)]
-    pub(in crate::core) fn remove_from<N: Node>(&mut self, nodes: &mut [N], class: usize, id: ChunkId) {
+    pub(super) fn remove_from<N: Node>(&mut self, nodes: &mut [N], class: usize, id: ChunkId) {
         if self.roots[class] != id {
             return self.remove_below(nodes, class, id);
         }
@@ -253,13 +243,8 @@ impl FreeIndex {
         }
     }
 
-    /// Every chunk of the index, in (size, address) order.
-    pub(in crate::core) fn iter<'a, N: Node>(&'a self, nodes: &'a [N]) -> impl Iterator<Item = ChunkId> + 'a {
-        self.iter_from(nodes, (crate::core::units::UNIT, 0))
-    }
-
-    /// Those that are not below a key.
-    pub(in crate::core) fn iter_from<'a, N: Node>(
+    /// The chunks that are not below a key, in (size, address) order.
+    pub(super) fn iter_from<'a, N: Node>(
         &'a self,
         nodes: &'a [N],
         mut key: (u64, u64),
@@ -273,19 +258,19 @@ impl FreeIndex {
     }
 
     /// Whether a class is marked as holding a chunk, and whether it does.
-    pub(in crate::core) fn class_marks(&self, class: usize) -> (bool, bool) {
+    pub(super) fn class_marks(&self, class: usize) -> (bool, bool) {
         (self.classes.contains(class), self.roots[class] != NIL)
     }
 
     /// For tests: marks a class as holding a chunk, or not.
     #[cfg(test)]
-    pub(in crate::core) fn mark(&mut self, class: usize, marked: bool) {
+    pub(super) fn mark(&mut self, class: usize, marked: bool) {
         if marked { self.classes.insert(class) } else { self.classes.remove(class) }
     }
 
     /// For tests: how deep the deepest tree is.
     #[cfg(test)]
-    pub(in crate::core) fn depth<N: Node>(&self, nodes: &[N]) -> usize {
+    pub(super) fn depth<N: Node>(&self, nodes: &[N]) -> usize {
         let mut below: Vec<(ChunkId, usize)> = self.roots.iter().map(|&root| (root, 1)).collect();
         let mut deepest = 0;
         while let Some((node, depth)) = below.pop() {

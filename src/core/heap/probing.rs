@@ -3,7 +3,7 @@
 //!
 //! There are no keys: the chunk itself tells its address, and its cache line is needed anyway.
 
-use crate::core::heap::chunks::Hot;
+use super::chunks::Hot;
 use crate::core::ids::ChunkId;
 use crate::core::seed::Seed;
 use crate::sys::HostMemoryExhausted;
@@ -15,7 +15,7 @@ const EMPTY: u32 = 0;
 /// An emptied table gives its memory back by so many slots: all of it at the end would take long.
 const SLOTS_AT_ONCE: usize = 1 << 14;
 
-pub(in crate::core) struct Probing {
+pub(super) struct Probing {
     /// A power of two of them.
     slots: Zeroed<u32>,
     /// 64 less the bits of a place.
@@ -25,24 +25,24 @@ pub(in crate::core) struct Probing {
 
 impl Probing {
     /// A table of `count` slots, a power of two and at least two.
-    pub(in crate::core) fn new(count: usize, seed: Seed) -> Result<Self, HostMemoryExhausted> {
+    pub(super) fn new(count: usize, seed: Seed) -> Result<Self, HostMemoryExhausted> {
         Ok(Probing { slots: Zeroed::new(count)?, shift: 64 - count.trailing_zeros(), seed })
     }
 
     /// How many slots it has.
-    pub(in crate::core) fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.slots.len()
     }
 
-    pub(in crate::core) fn seed(&self) -> Seed {
+    pub(super) fn seed(&self) -> Seed {
         self.seed
     }
 
-    pub(in crate::core) fn metadata_bytes(&self) -> u64 {
+    pub(super) fn metadata_bytes(&self) -> u64 {
         self.slots.held_bytes()
     }
 
-    pub(in crate::core) fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         self.slots.clear(0..self.slots.len());
     }
 
@@ -54,7 +54,7 @@ impl Probing {
     }
 
     #[inline(always)]
-    pub(in crate::core) fn get(&self, slab: &[Hot], addr: u64) -> Option<ChunkId> {
+    pub(super) fn get(&self, slab: &[Hot], addr: u64) -> Option<ChunkId> {
         let mask = self.slots.len() - 1;
         let mut place = self.home(addr);
         loop {
@@ -71,7 +71,7 @@ impl Probing {
 
     /// Adds an address that is not there; returns how far from its home it had to go. There is an empty slot.
     #[inline(always)]
-    pub(in crate::core) fn insert(&mut self, addr: u64, id: ChunkId) -> usize {
+    pub(super) fn insert(&mut self, addr: u64, id: ChunkId) -> usize {
         let mask = self.slots.len() - 1;
         let (mut place, mut way) = (self.home(addr), 0);
         while self.slots[place] != EMPTY {
@@ -83,7 +83,7 @@ impl Probing {
 
     /// Removes a chunk, and says whether it was there. All chunks of the table still know their addresses.
     #[inline]
-    pub(in crate::core) fn remove(&mut self, slab: &[Hot], addr: u64, id: ChunkId) -> bool {
+    pub(super) fn remove(&mut self, slab: &[Hot], addr: u64, id: ChunkId) -> bool {
         let mask = self.slots.len() - 1;
         let mut hole = self.home(addr);
         while self.slots[hole] != id.0 {
@@ -112,7 +112,7 @@ impl Probing {
 }
 
 /// A table that is emptied step by step. It stays a valid one meanwhile, to which nothing is added.
-pub(in crate::core) struct Emptying {
+pub(super) struct Emptying {
     table: Probing,
     /// An empty slot that no search has to pass, since the emptying begins before it and goes downwards. So behind a slot
     /// whose turn it is there is always an empty one, and taking its chunk breaks no search.
@@ -121,34 +121,34 @@ pub(in crate::core) struct Emptying {
 }
 
 impl Emptying {
-    pub(in crate::core) fn new(table: Probing) -> Self {
+    pub(super) fn new(table: Probing) -> Self {
         // At least one in eight is empty.
         let first = table.slots.iter().position(|&id| id == EMPTY).unwrap_or(0);
         let left = table.len();
         Emptying { table, next: first, left }
     }
 
-    pub(in crate::core) fn table(&self) -> &Probing {
+    pub(super) fn table(&self) -> &Probing {
         &self.table
     }
 
-    pub(in crate::core) fn remove(&mut self, slab: &[Hot], addr: u64, id: ChunkId) -> bool {
+    pub(super) fn remove(&mut self, slab: &[Hot], addr: u64, id: ChunkId) -> bool {
         self.table.remove(slab, addr, id)
     }
 
     /// Whether there is nothing left.
-    pub(in crate::core) fn is_done(&self) -> bool {
+    pub(super) fn is_done(&self) -> bool {
         self.left == 0
     }
 
     /// How many slots are left to look at.
     #[cfg(test)]
-    pub(in crate::core) fn left(&self) -> usize {
+    pub(super) fn left(&self) -> usize {
         self.left
     }
 
     /// Looks at the next slot and takes the chunk there, if there is one.
-    pub(in crate::core) fn take(&mut self) -> Option<ChunkId> {
+    pub(super) fn take(&mut self) -> Option<ChunkId> {
         self.next = self.next.wrapping_sub(1) & (self.table.len() - 1);
         self.left -= 1;
         let id = std::mem::replace(&mut self.table.slots[self.next], EMPTY);
@@ -174,7 +174,7 @@ pub(in crate::core) struct Steps {
 
 #[cfg(test)]
 impl Steps {
-    pub(in crate::core) fn add(&mut self, other: Steps) {
+    pub(super) fn add(&mut self, other: Steps) {
         self.search += other.search;
         self.removal += other.removal;
         self.longest = self.longest.max(other.longest);
@@ -183,7 +183,7 @@ impl Steps {
 
 #[cfg(test)]
 impl Probing {
-    pub(in crate::core) fn steps(&self, slab: &[Hot]) -> Steps {
+    pub(super) fn steps(&self, slab: &[Hot]) -> Steps {
         let (length, mask) = (self.len(), self.len() - 1);
         let (mut steps, mut behind) = (Steps::default(), 0);
         // Twice around: the first time finds out what is behind the last slot.

@@ -5,10 +5,10 @@ use crate::core::units::{UNIT, round_down, round_up_saturating};
 pub(crate) const DEFAULT_INITIAL_REGION: u64 = 2 << 20;
 
 pub(crate) struct Growth {
-    pub(crate) limit: u64,
+    limit: u64,
     /// Held from the backend, regions on their way back included.
-    pub(crate) pool_bytes: u64,
-    pub(crate) peak_pool_bytes: u64,
+    pool_bytes: u64,
+    peak_pool_bytes: u64,
     /// Asked of the backend at this moment. They count against the limit, so that two extensions at once
     /// cannot overrun it.
     reserved: u64,
@@ -32,6 +32,25 @@ impl Growth {
     pub(in crate::core) fn new(limit: u64, grows: bool, initial_region: u64) -> Self {
         let hint = first_hint(limit, grows, initial_region);
         Growth { limit, pool_bytes: 0, peak_pool_bytes: 0, reserved: 0, hint, initial_hint: hint }
+    }
+
+    /// The most that may be held from the backend, in bytes.
+    pub(crate) fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// Held from the backend, regions on their way back included.
+    pub(crate) fn pool_bytes(&self) -> u64 {
+        self.pool_bytes
+    }
+
+    pub(crate) fn peak_pool_bytes(&self) -> u64 {
+        self.peak_pool_bytes
+    }
+
+    /// In a forked child: what is held is what the regions hold.
+    pub(in crate::core) fn set_pool_bytes(&mut self, bytes: u64) {
+        self.pool_bytes = bytes;
     }
 
     /// Sets another limit. A pool that has not grown yet begins as if it had been created with it; without growth the
@@ -91,7 +110,7 @@ impl Growth {
     }
 
     /// All that is held is gone. What is set aside is still asked for.
-    pub(in crate::core) fn forget_held(&mut self) {
+    pub(super) fn forget_held(&mut self) {
         self.pool_bytes = 0;
         self.reset_hint();
     }

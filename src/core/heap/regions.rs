@@ -1,6 +1,6 @@
 //! Regions: what the backend gave, in address order.
 
-use crate::core::heap::chunks::MAX_REGIONS;
+use super::chunks::MAX_REGIONS;
 use crate::core::ids::{ChunkId, NIL};
 use crate::core::tables::copy_table;
 use crate::core::units::UNIT;
@@ -30,7 +30,7 @@ impl Region {
         ((addr - self.base) / UNIT) as usize
     }
 
-    pub(in crate::core) fn end(&self) -> u64 {
+    pub(super) fn end(&self) -> u64 {
         self.base + self.bytes
     }
 
@@ -74,7 +74,7 @@ impl Regions {
     }
 
     /// Takes all of them out.
-    pub(in crate::core) fn take(&mut self) -> Self {
+    pub(super) fn take(&mut self) -> Self {
         let none = Regions { version: self.version + 1, ..Regions::new() };
         std::mem::replace(self, none)
     }
@@ -131,7 +131,7 @@ impl Regions {
 
     /// The last chunk that begins at or before an address of a region, if there is a flat table to tell;
     /// else the first chunk of the region, from which a walk finds it.
-    pub(in crate::core) fn chunk_before(&self, addr: u64) -> Option<ChunkId> {
+    pub(super) fn chunk_before(&self, addr: u64) -> Option<ChunkId> {
         let region = self.get(self.find(addr)?);
         let table = region.flat.as_ref();
         let known = table.and_then(|table| table.last_at_or_before(region.unit(addr)));
@@ -139,7 +139,7 @@ impl Regions {
     }
 
     /// What flat tables would take, in bytes.
-    pub(in crate::core) fn flat_bytes(&self) -> u64 {
+    pub(super) fn flat_bytes(&self) -> u64 {
         // Of a reserved range, which is one region, less is given than it has.
         let given = if self.order.len() == 1 { self.get(self.order[0]).given } else { u64::MAX };
         self.bytes.min(given) / UNIT * size_of::<u32>() as u64
@@ -147,11 +147,7 @@ impl Regions {
 
     /// Gives regions without a flat table an empty one: `count` numbers from `first` on. Returns the next number. On failure
     /// some may have one.
-    pub(in crate::core) fn make_flat(
-        &mut self,
-        first: usize,
-        count: usize,
-    ) -> Result<usize, HostMemoryExhausted> {
+    pub(super) fn make_flat(&mut self, first: usize, count: usize) -> Result<usize, HostMemoryExhausted> {
         let end = first.saturating_add(count).min(self.slots.len());
         for region in self.slots.get_mut(first..end).unwrap_or_default() {
             if region.bytes != 0 && region.flat.is_none() {
@@ -162,33 +158,33 @@ impl Regions {
     }
 
     /// How many numbers there are, also without a region.
-    pub(in crate::core) fn numbers(&self) -> usize {
+    pub(super) fn numbers(&self) -> usize {
         self.slots.len()
     }
 
-    pub(in crate::core) fn drop_flat(&mut self) {
+    pub(super) fn drop_flat(&mut self) {
         self.slots.iter_mut().for_each(|region| region.flat = None);
     }
 
     /// Forgets all entries of the flat tables and gives their memory back.
-    pub(in crate::core) fn clear_flat(&mut self) {
+    pub(super) fn clear_flat(&mut self) {
         self.slots.iter_mut().filter_map(|region| region.flat.as_mut()).for_each(LazyTable::clear);
     }
 
     /// The flat table for an address, with the place in it.
-    pub(in crate::core) fn flat(&self, addr: u64) -> Option<(&LazyTable, usize)> {
+    pub(super) fn flat(&self, addr: u64) -> Option<(&LazyTable, usize)> {
         let region = self.get(self.find(addr)?);
         Some((region.flat.as_ref()?, region.unit(addr)))
     }
 
-    pub(in crate::core) fn flat_mut(&mut self, addr: u64) -> Option<(&mut LazyTable, usize)> {
+    pub(super) fn flat_mut(&mut self, addr: u64) -> Option<(&mut LazyTable, usize)> {
         let id = self.find(addr)?;
         let region = self.get_mut(id);
         let unit = region.unit(addr);
         Some((region.flat.as_mut()?, unit))
     }
 
-    pub(in crate::core) fn flat_resident_bytes(&self) -> u64 {
+    pub(super) fn flat_resident_bytes(&self) -> u64 {
         self.slots.iter().filter_map(|region| region.flat.as_ref()).map(LazyTable::resident_bytes).sum()
     }
 
@@ -198,7 +194,7 @@ impl Regions {
     }
 
     #[inline]
-    pub(in crate::core) fn get_mut(&mut self, id: u32) -> &mut Region {
+    pub(super) fn get_mut(&mut self, id: u32) -> &mut Region {
         &mut self.slots[id as usize]
     }
 
@@ -212,14 +208,14 @@ impl Regions {
     }
 
     /// The region that ends exactly where another would begin.
-    pub(in crate::core) fn ending_at(&self, base: u64) -> Option<u32> {
+    pub(super) fn ending_at(&self, base: u64) -> Option<u32> {
         let id = *self.order.get(self.place_of(base).checked_sub(1)?)?;
         let region = self.get(id);
         (region.end() == base && region.given == region.bytes).then_some(id)
     }
 
     /// Adds a region that overlaps no other. On failure nothing changed.
-    pub(in crate::core) fn add(
+    pub(super) fn add(
         &mut self,
         base: u64,
         bytes: u64,
@@ -249,12 +245,7 @@ impl Regions {
     }
 
     /// Makes a region longer at its end. On failure nothing changed.
-    pub(in crate::core) fn extend(
-        &mut self,
-        id: u32,
-        bytes: u64,
-        given: u64,
-    ) -> Result<(), HostMemoryExhausted> {
+    pub(super) fn extend(&mut self, id: u32, bytes: u64, given: u64) -> Result<(), HostMemoryExhausted> {
         let region = self.get_mut(id);
         let units = region.unit(region.end() + bytes);
         if let Some(table) = &mut region.flat {
@@ -267,7 +258,7 @@ impl Regions {
         Ok(())
     }
 
-    pub(in crate::core) fn remove(&mut self, id: u32) -> Region {
+    pub(super) fn remove(&mut self, id: u32) -> Region {
         let place = self.place_of(self.get(id).base);
         self.order.remove(place);
         let nothing = Region { base: 0, bytes: 0, given: 0, first: self.vacant, touched: 0, flat: None };
@@ -290,7 +281,7 @@ impl Regions {
 
     /// Somebody had memory of a region up to here.
     #[inline(always)]
-    pub(in crate::core) fn touch(&mut self, id: u32, end: u64) {
+    pub(super) fn touch(&mut self, id: u32, end: u64) {
         let region = &mut self.slots[id as usize];
         region.touched = region.touched.max(end);
     }
@@ -300,7 +291,7 @@ impl Regions {
     }
 
     /// Gives the lists back if there is no region.
-    pub(in crate::core) fn shrink(&mut self) {
+    pub(super) fn shrink(&mut self) {
         if self.order.is_empty() {
             *self = Regions { version: self.version, ..Regions::new() };
         }

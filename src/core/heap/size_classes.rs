@@ -29,38 +29,38 @@ pub(in crate::core) const fn class_of(bytes: u64) -> usize {
 }
 
 /// A set of classes with a fast 'next one from here'.
-pub(in crate::core) struct ClassSet {
+pub(super) struct ClassSet {
     words: [u64; WORDS],
     /// Which words are not 0.
     summary: u64,
 }
 
 impl ClassSet {
-    pub(in crate::core) const fn new() -> Self {
+    pub(super) const fn new() -> Self {
         ClassSet { words: [0; WORDS], summary: 0 }
     }
 
     #[inline]
-    pub(in crate::core) fn insert(&mut self, class: usize) {
+    pub(super) fn insert(&mut self, class: usize) {
         let word = class / 64 % WORDS;
         self.words[word] |= 1 << (class % 64);
         self.summary |= 1 << word;
     }
 
     #[inline]
-    pub(in crate::core) fn remove(&mut self, class: usize) {
+    pub(super) fn remove(&mut self, class: usize) {
         let word = class / 64 % WORDS;
         self.words[word] &= !(1 << (class % 64));
         self.summary &= !(u64::from(self.words[word] == 0) << word);
     }
 
-    pub(in crate::core) fn contains(&self, class: usize) -> bool {
+    pub(super) fn contains(&self, class: usize) -> bool {
         self.words[class / 64] >> (class % 64) & 1 != 0
     }
 
     /// The least member from `class` on.
     #[inline(always)]
-    pub(in crate::core) fn first_from(&self, class: usize) -> Option<usize> {
+    pub(super) fn first_from(&self, class: usize) -> Option<usize> {
         let word = class / 64 % WORDS;
         let bits = self.words[word] & (u64::MAX << (class % 64));
         if bits != 0 {
@@ -76,12 +76,12 @@ impl ClassSet {
     }
 
     /// The least member greater than `class`.
-    pub(in crate::core) fn next_after(&self, class: usize) -> Option<usize> {
+    pub(super) fn next_after(&self, class: usize) -> Option<usize> {
         if class + 1 == CLASSES { None } else { self.first_from(class + 1) }
     }
 
     /// The greatest member.
-    pub(in crate::core) fn last(&self) -> Option<usize> {
+    pub(super) fn last(&self) -> Option<usize> {
         let word = self.summary.checked_ilog2()? as usize;
         Some(word * 64 + self.words[word].ilog2() as usize)
     }

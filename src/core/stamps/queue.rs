@@ -1,22 +1,20 @@
-//! Timestamped frees: TensorFlow's `SharedCounter` and safe frontier.
-//!
-//! A free gets the next count. The chunk may be merged once the frontier has passed its stamp: work
-//! that was queued before the free is then done. Until then it waits in a queue.
+//! Chunks that wait under a stamp.
 //!
 //! The queue is ordered by turn. That is the stamp that a chunk got when it was freed. What merges by force has the later of two
 //! stamps from then on, but keeps its turn: so a pass of forced merges sees each chunk once and in the order in which it found
 //! them, without a list of its own. A turn is never later than the stamp, and who comes upon one that is earlier brings it up
 //! to date.
 
+use super::stamped_index::StampedIndex;
+use crate::core::heap::Heap;
 use crate::core::ids::{ChunkId, NIL};
 use crate::core::seed::Seed;
-use crate::core::stamps::stamped_index::StampedIndex;
 use crate::core::tables::{make_room, shrink_to};
 use crate::core::tree::Node;
 use crate::core::tree::Tree;
 use crate::sys::HostMemoryExhausted;
 
-pub(crate) struct Stamps {
+pub(crate) struct StampQueue {
     last: u64,
     frontier: u64,
     queue: Tree,
@@ -25,21 +23,23 @@ pub(crate) struct Stamps {
     places: Vec<Place>,
     /// No turn is below the frontier.
     settled: bool,
+    /// No chunk is handed out before its stamp is safe.
+    pub(super) quarantine: bool,
     /// Passes of forced merges that were begun.
-    pub(in crate::core) passes: u64,
+    pub(super) passes: u64,
     /// Those of the chunks that requests may find.
-    pub(in crate::core) index: StampedIndex,
+    pub(super) index: StampedIndex,
 }
 
 /// A chunk's place in the queue.
 #[derive(Clone, Copy)]
-pub(in crate::core) struct Place {
+pub(super) struct Place {
     left: ChunkId,
     right: ChunkId,
-    pub(in crate::core) turn: u64,
+    pub(super) turn: u64,
     addr: u64,
     /// The pass of forced merges that last gave the chunk a later stamp before its turn came.
-    pub(in crate::core) raised_in: u64,
+    pub(super) raised_in: u64,
 }
 
 impl Place {
@@ -74,16 +74,17 @@ impl Node for Place {
     }
 }
 
-impl Stamps {
-    pub(in crate::core) fn new(seed: u64) -> Self {
+impl StampQueue {
+    pub(in crate::core) fn new(seed: u64, quarantine: bool) -> Self {
         let seed = Seed::new(seed);
-        Stamps {
+        StampQueue {
             last: 0,
             frontier: 0,
             queue: Tree::EMPTY,
             seed,
             places: Vec::new(),
             settled: true,
+            quarantine,
             passes: 0,
             index: StampedIndex::new(seed),
         }
@@ -134,47 +135,47 @@ impl Stamps {
     }
 
     #[inline]
-    pub(in crate::core) fn next(&mut self) -> u64 {
+    pub(super) fn next(&mut self) -> u64 {
         self.last += 1;
         self.last
     }
 
     /// Queues a chunk that is not queued.
-    pub(in crate::core) fn push(&mut self, id: ChunkId, addr: u64, turn: u64) {
+    pub(super) fn push(&mut self, id: ChunkId, addr: u64, turn: u64) {
         self.places[id.index()] = Place { turn, addr, ..Place::NONE };
         self.queue.insert(&mut self.places, self.seed, id);
         self.settled &= turn >= self.frontier;
     }
 
     /// Takes a chunk out of the queue.
-    pub(in crate::core) fn remove(&mut self, id: ChunkId) {
+    pub(super) fn remove(&mut self, id: ChunkId) {
         self.queue.remove(&mut self.places, self.seed, id);
     }
 
     /// Brings a chunk's turn up to date with its stamp.
-    pub(in crate::core) fn requeue(&mut self, id: ChunkId, stamp: u64) {
+    pub(super) fn requeue(&mut self, id: ChunkId, stamp: u64) {
         let Place { addr, .. } = self.places[id.index()];
         self.remove(id);
         self.push(id, addr, stamp);
     }
 
     /// The place of a chunk that is queued.
-    pub(in crate::core) fn place(&self, id: ChunkId) -> Place {
+    pub(super) fn place(&self, id: ChunkId) -> Place {
         self.places[id.index()]
     }
 
-    pub(in crate::core) fn place_mut(&mut self, id: ChunkId) -> &mut Place {
+    pub(super) fn place_mut(&mut self, id: ChunkId) -> &mut Place {
         &mut self.places[id.index()]
     }
 
     /// The first chunk that is not below a turn and an address.
-    pub(in crate::core) fn first_from(&self, key: (u64, u64)) -> Option<ChunkId> {
+    pub(super) fn first_from(&self, key: (u64, u64)) -> Option<ChunkId> {
         let id = self.queue.first_from(&self.places, key);
         (id != NIL).then_some(id)
     }
 
     /// The first chunk whose turn the frontier has passed; its stamp may be later.
-    pub(in crate::core) fn first_due(&mut self) -> Option<ChunkId> {
+    pub(super) fn first_due(&mut self) -> Option<ChunkId> {
         if self.settled {
             return None;
         }
@@ -208,6 +209,40 @@ impl Stamps {
             key.1 += 1;
             Some(id)
         })
+    }
+
+    /// The first free chunk that requests may find, is not below a size and an address, and was freed early enough.
+    #[inline]
+    pub(in crate::core) fn first_old_enough(
+        &self,
+        heap: &Heap,
+        key: (u64, u64),
+        newest: u64,
+    ) -> Option<ChunkId> {
+        let unstamped = heap.first_from(key);
+        let Some(stamped) = self.index.first_from(heap.chunks(), key, newest) else { return unstamped };
+        let slab = heap.chunks().slab();
+        let is_first = unstamped.is_none_or(|other| slab[stamped].key() < slab[other].key());
+        if is_first { Some(stamped) } else { unstamped }
+    }
+
+    /// The largest chunk that carries a stamp and that requests may find.
+    pub(in crate::core) fn largest_findable(&self, heap: &Heap) -> Option<ChunkId> {
+        self.index.largest(heap.chunks())
+    }
+
+    /// Those chunks in (size, address) order, each with whether the index knows the least stamp below it.
+    pub(in crate::core) fn findable<'a>(
+        &'a self,
+        heap: &'a Heap,
+    ) -> impl Iterator<Item = (ChunkId, bool)> + 'a {
+        let chunks = heap.chunks();
+        self.index.iter(chunks).map(|id| (id, self.index.is_right(chunks, id)))
+    }
+
+    /// Turn and address of a chunk that waits.
+    pub(in crate::core) fn turn(&self, id: ChunkId) -> (u64, u64) {
+        self.place(id).key()
     }
 
     pub(crate) fn metadata_bytes(&self) -> u64 {

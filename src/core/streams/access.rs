@@ -1,16 +1,38 @@
 //! Whose work may touch a chunk: for those who would read or write the memory itself.
 
-use crate::core::arena::Arena;
+use super::StreamHeap;
+use super::queue::Row;
+use super::queues::ANYONE;
 use crate::core::ids::ChunkId;
-use crate::core::streams::queue::Row;
-use crate::core::streams::queues::{ANYONE, Stream};
+use crate::core::stream_id::Stream;
 
-impl Arena {
+/// In whose order a chunk was allocated, or is free.
+#[derive(Clone, Copy)]
+pub(crate) struct Order {
+    pub(crate) stream: Stream,
+    /// The private pool that it belongs to, by the caller's name.
+    pub(crate) pool: Option<u64>,
+    /// The stream is known still: its name may not have become another's.
+    pub(in crate::core) is_current: bool,
+}
+
+/// The order of one chunk by the number of its queue, and whether it waits for other queues too.
+#[derive(Clone, Copy)]
+pub(in crate::core) struct Mark {
+    pub(in crate::core) queue: u32,
+    pub(in crate::core) waits: bool,
+}
+
+impl Mark {
+    pub(in crate::core) const NONE: Self = Mark { queue: u32::MAX, waits: false };
+}
+
+impl StreamHeap {
     /// Whether work that nobody knows the end of may touch a chunk, in use or free: it was used in the order of a
     /// stream. Of what has no stream the caller says when its work is done: when he frees it.
     pub(crate) fn is_in_stream_order(&self, id: ChunkId) -> bool {
-        if !self.mixed {
-            return self.home != Stream::NONE;
+        if !self.is_multi() {
+            return self.single_stream() != Some(Stream::NONE);
         }
         if self.is_anyones(id) || self.is_to_be_shared(id) {
             return false;
@@ -21,7 +43,7 @@ impl Arena {
 
     /// Whether a chunk, in use or free, is a private pool's: a captured graph uses it, whenever it is launched.
     pub(crate) fn is_private(&self, id: ChunkId) -> bool {
-        if !self.mixed || self.is_anyones(id) {
+        if !self.is_multi() || self.is_anyones(id) {
             return false;
         }
         let lane = self.lanes.note(id).lane;
@@ -30,24 +52,44 @@ impl Arena {
 
     /// Does what a free in the order of a stream may need memory for, of a chunk in use; whether there was enough.
     pub(crate) fn make_room_to_free_on(&mut self, addr: u64, stream: Stream) -> bool {
-        if stream == Stream::NONE || stream.is_simple(self.simple) {
+        if stream == Stream::NONE || self.is_fast(stream) {
             return true;
         }
         if self.admit(stream).is_err() {
             return false;
         }
-        let Some(id) = self.chunk_at(addr).filter(|_| self.mixed) else { return true };
+        let Some(id) = self.heap.chunk_at(addr).filter(|_| self.is_multi()) else { return true };
         self.lane_to_free_in(id, stream).is_ok()
     }
 
     /// The streams that surely live, some of them more than once: the default ones, those with chunks in use, and those
     /// that requests are redirected of. Another may have been destroyed since all its memory was given back.
-    pub(crate) fn streams(&self) -> impl Iterator<Item = Stream> + '_ {
-        let has_live = self.counters.live() != 0;
-        let home = (!self.mixed && (has_live || self.home.is_default())).then_some(self.home);
+    pub(crate) fn living_streams(&self) -> impl Iterator<Item = Stream> + '_ {
+        let has_live = self.heap.counters().live() != 0;
+        let home = self.single_stream().filter(|stream| has_live || stream.is_default());
         let is_live = |row: &Row| !row.forgotten && (row.stream.is_default() || row.has_chunks_in_use());
         let lanes = self.lanes.all().filter(move |(_, row)| is_live(row)).map(|(_, row)| row.stream);
         let redirected = self.lanes.redirections.iter().copied();
         home.into_iter().chain(lanes).chain(redirected).filter(|stream| stream.exists())
+    }
+
+    /// The order of a chunk, by the place of its queue in [`Self::orders`].
+    pub(in crate::core) fn mark(&self, id: ChunkId) -> Mark {
+        if !self.is_multi() {
+            return Mark::NONE;
+        }
+        let note = self.lanes.note(id);
+        #[allow(clippy::cast_possible_truncation)] // a queue's number has 32 bits
+        let queue = note.lane.index() as u32;
+        if note.lane == ANYONE { Mark::NONE } else { Mark { queue, waits: note.uses != 0 } }
+    }
+
+    /// The orders of all queues.
+    pub(in crate::core) fn orders(&self) -> impl Iterator<Item = Order> + '_ {
+        self.lanes.all().map(|(lane, row)| Order {
+            stream: row.stream,
+            pool: self.private_name(row.stream),
+            is_current: self.lanes.find(row.stream) == Some(lane),
+        })
     }
 }

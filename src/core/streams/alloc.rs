@@ -1,23 +1,21 @@
 //! Allocation in the order of streams, once a pool knows more than one lane.
 
-use crate::core::arena::constrained::MOST_MISALIGNED;
-use crate::core::arena::{Arena, Want, splits};
-use crate::core::heap::chunks::Hot;
+use super::StreamHeap;
+use super::free::Kind;
+use super::free_spans::Changing;
+use super::queues::{Extent, Lane, Note};
 use crate::core::ids::{ChunkId, NIL};
+use crate::core::request::MOST_MISALIGNED;
+use crate::core::request::Want;
 use crate::core::steps;
-use crate::core::streams::free::Kind;
-use crate::core::streams::free_spans::Changing;
-use crate::core::streams::queues::{Extent, Lane, Note, Stream};
+use crate::core::stream_id::Stream;
 use crate::sys::HostMemoryExhausted;
 
-impl Arena {
+impl StreamHeap {
     /// Hands out the best fit among what the lane of the request may use: the run or the chunk which is first in
     /// (size, address) order and has a place at the alignment.
     #[inline(never)]
-    pub(in crate::core) fn take_in_lane(
-        &mut self,
-        want: &Want<'_>,
-    ) -> Result<Option<u64>, HostMemoryExhausted> {
+    pub(in crate::core) fn alloc(&mut self, want: &Want<'_>) -> Result<Option<u64>, HostMemoryExhausted> {
         if want.stream.is_any() {
             return self.take_for_any(want);
         }
@@ -40,20 +38,20 @@ impl Arena {
         let lane = self.lanes.enter(self.lanes.directed(want.stream))?;
         // What is cut off in front and behind.
         self.reserve_chunks(2)?;
-        self.starts.reserve(&self.chunks.slab, &mut self.regions, 2)?;
+        self.heap.reserve_starts(2)?;
         if self.is_sharing() {
             self.share_for(want, lane);
         }
         let found = self.find_in_lane(want, lane);
         let Some(Found { first, start, bytes, .. }) = found else { return Ok(None) };
-        let size = if splits(bytes, want.size, self.max_slack) { want.size } else { bytes };
-        let is_front = start == self.chunks.addr(first) && size <= self.chunks.size(first);
+        let size = if self.heap.splits(bytes, want.size) { want.size } else { bytes };
+        let is_front = start == self.heap.addr(first) && size <= self.heap.size(first);
         let id = if is_front {
             self.take_front(first, lane, size)
         } else {
             self.carve_run(first, lane, start, size)
         };
-        self.hand_out(id, size, want.requested);
+        self.heap.hand_out(id, size, want.requested);
         Ok(Some((id, start)))
     }
 
@@ -65,17 +63,18 @@ impl Arena {
     /// What is first in (size, address) order and has a place at the alignment; of what has none only a little is looked at,
     /// as in [`Self::find_choosy`].
     #[inline]
-    pub(in crate::core) fn find_in_lane(&self, want: &Want<'_>, lane: Lane) -> Option<Found> {
+    pub(super) fn find_in_lane(&self, want: &Want<'_>, lane: Lane) -> Option<Found> {
         let found = self.search_in_lane(want, lane, MOST_MISALIGNED);
         if found.is_none() && want.thorough { self.search_in_lane(want, lane, u32::MAX) } else { found }
     }
 
     #[inline]
     fn search_in_lane(&self, want: &Want<'_>, lane: Lane, mut most_misaligned: u32) -> Option<Found> {
-        let (slab, notes, runs) = (&self.chunks.slab[..], &self.lanes.notes[..], &self.lanes.row(lane).runs);
+        let (slab, notes, runs) =
+            (self.heap.chunks().slab(), &self.lanes.notes[..], &self.lanes.row(lane).runs);
         let chunk_key = |id: ChunkId| if id == NIL { BEHIND_ALL } else { slab[id].key() };
         let run_key = |id: ChunkId| if id == NIL { BEHIND_ALL } else { notes[id.index()].run_key() };
-        let mut common = self.index.best_fit(slab, want.size).map_or(NIL, |(id, _)| id);
+        let mut common = self.heap.best_fit(want.size).unwrap_or(NIL);
         let mut own = runs.best_fit(notes, want.size);
         let (mut skipped, mut misaligned) = (0, 0);
         loop {
@@ -99,11 +98,11 @@ impl Arena {
                 }
                 misaligned += u32::from(!is_part);
                 let next = if is_part { (chunk.0, chunk.1 + 1) } else { want.next_with_place(chunk) };
-                common = self.index.first_from(slab, next).unwrap_or(NIL);
+                common = self.heap.first_from(next).unwrap_or(NIL);
             }
             if misaligned == most_misaligned {
                 most_misaligned = u32::MAX;
-                common = self.index.first_of_size(slab, want.sure_size()).unwrap_or(NIL);
+                common = self.heap.first_from((want.sure_size(), 0)).unwrap_or(NIL);
                 own = runs.best_fit(notes, want.sure_size());
             }
         }
@@ -118,39 +117,33 @@ impl Arena {
         } else {
             self.take_own(id, lane, size);
         }
-        self.chunks.slab[..][id].mark_in_use();
+        self.heap.mark_in_use(id);
         id
     }
 
     /// The first bytes of a lane's own chunk that is the first of its run: that is all that changes.
     #[inline]
     fn take_own(&mut self, id: ChunkId, lane: Lane, size: u64) {
-        let Arena { chunks, lanes, starts, regions, .. } = self;
-        let (slab, (row, notes)) = (&mut chunks.slab[..], lanes.parts(lane));
-        let notes = &mut notes[..slab.len()];
-        let Hot { addr, next, .. } = slab[id];
-        let (at, left) = (addr + size, slab[id].size() - size);
+        let StreamHeap { heap, lanes, .. } = self;
+        let (row, notes) = lanes.parts(lane);
+        let chunk = heap.chunks().get(id);
+        let (at, left, next) = (chunk.addr() + size, chunk.size() - size, chunk.next());
         row.live += 1;
         let run = row.unlink_run(notes, id);
         let bytes = run.bytes - size;
         if left != 0 {
-            let rest = chunks.vacant.fill(slab, Hot::new(at, left, slab[id].region(), id, next));
-            if next != NIL {
-                slab[next].prev = rest;
-            }
-            slab[id].set_size(size);
-            slab[id].next = rest;
-            starts.set(regions, at, rest);
-            slab[rest].mark_held();
+            let rest = heap.split(id, size);
+            heap.mark_held(rest);
             row.replace(notes, id, rest);
             row.link_run(notes, rest, Extent { addr: at, bytes, ..run });
             return;
         }
+        let slab = heap.chunks().slab();
         row.unhang(notes, id);
         if bytes != 0 {
             // The next is an own one, or common, and perhaps an own one is behind it.
             let is_own = |id: ChunkId| Kind::of(slab, notes, lane, id) == Kind::Own;
-            let head = if is_own(next) { next } else { slab[next].next };
+            let head = if is_own(next) { next } else { slab[next].next() };
             if is_own(head) {
                 row.link_run(notes, head, Extent { addr: at, bytes, chunks: run.chunks - 1 });
             }
@@ -161,13 +154,13 @@ impl Arena {
     #[inline]
     fn take_anyones(&mut self, id: ChunkId, size: u64) {
         let beside = |other: ChunkId| other != NIL && self.owner(other).is_some();
-        let is_in_run = beside(self.chunks.prev(id)) || beside(self.chunks.next(id));
+        let is_in_run = beside(self.heap.prev(id)) || beside(self.heap.next(id));
         let changing = is_in_run.then(|| self.begin_change(id));
-        let left = self.chunks.size(id) - size;
-        self.unindex(id);
+        let left = self.heap.size(id) - size;
+        self.heap.unindex(id);
         if left != 0 {
-            let rest = self.add_after(id, size);
-            self.index.insert(&mut self.chunks.slab, rest, left);
+            let rest = self.heap.split(id, size);
+            self.heap.add_to_index(rest);
         }
         if let Some(changing) = changing {
             self.end_change(changing, id);
@@ -178,22 +171,22 @@ impl Arena {
     /// stays whose it was.
     #[inline(never)]
     fn carve_run(&mut self, mut first: ChunkId, lane: Lane, start: u64, bytes: u64) -> ChunkId {
-        while self.end_of(first) <= start {
-            first = self.chunks.next(first);
+        while self.heap.end_of(first) <= start {
+            first = self.heap.next(first);
         }
         let end = start + bytes;
         let changing = self.begin_carving(first, end);
-        let in_front = start - self.chunks.addr(first);
+        let in_front = start - self.heap.addr(first);
         if in_front != 0 {
             first = self.split_free(first, in_front);
         }
         self.withdraw_to(first, end);
-        while self.end_of(first) < end {
-            let next = self.chunks.next(first);
+        while self.heap.end_of(first) < end {
+            let next = self.heap.next(first);
             self.withdraw_to(next, end);
             self.fuse(first, next);
         }
-        self.chunks.slab[..][first].mark_in_use();
+        self.heap.mark_in_use(first);
         self.lanes.start_use(first, lane);
         self.end_change(changing, first);
         first
@@ -203,50 +196,44 @@ impl Arena {
     /// them in one run or a common chunk alone.
     fn begin_carving(&mut self, first: ChunkId, end: u64) -> Changing {
         let mut last = first;
-        while self.end_of(last) < end {
-            last = self.chunks.next(last);
+        while self.heap.end_of(last) < end {
+            last = self.heap.next(last);
         }
         let mut changing = Changing::default();
         // Behind a common chunk of the run there is an own one.
-        let own = if last != first && self.is_anyones(first) { self.chunks.next(first) } else { first };
+        let own = if last != first && self.is_anyones(first) { self.heap.next(first) } else { first };
         self.take_beside(&mut changing, own);
         if self.is_anyones(first) {
-            self.take_beside(&mut changing, self.chunks.prev(first));
+            self.take_beside(&mut changing, self.heap.prev(first));
         }
         if self.is_anyones(last) {
-            self.take_beside(&mut changing, self.chunks.next(last));
+            self.take_beside(&mut changing, self.heap.next(last));
         }
         changing
-    }
-
-    pub(in crate::core) fn end_of(&self, id: ChunkId) -> u64 {
-        self.chunks.addr(id) + self.chunks.size(id)
     }
 
     /// Takes a free chunk, which waits for nothing else, out of the index or its lane's list.
     fn withdraw(&mut self, id: ChunkId) {
         if self.is_anyones(id) {
-            self.unindex(id);
-            self.chunks.slab[..][id].mark_held();
+            self.heap.unindex(id);
+            self.heap.mark_held(id);
         } else {
             self.lanes.unhang(id);
         }
     }
 
     /// Cuts a free chunk in two; returns the second.
-    pub(in crate::core) fn split_free(&mut self, id: ChunkId, at: u64) -> ChunkId {
+    pub(super) fn split_free(&mut self, id: ChunkId, at: u64) -> ChunkId {
         if self.is_anyones(id) {
-            self.unindex(id);
-            let rest = self.add_after(id, at);
-            for part in [id, rest] {
-                let size = self.chunks.size(part);
-                self.index.insert(&mut self.chunks.slab, part, size);
-            }
+            self.heap.unindex(id);
+            let rest = self.heap.split(id, at);
+            self.heap.add_to_index(id);
+            self.heap.add_to_index(rest);
             return rest;
         }
         let Note { lane, point, .. } = *self.lanes.note(id);
-        let rest = self.add_after(id, at);
-        self.chunks.slab[..][rest].mark_held();
+        let rest = self.heap.split(id, at);
+        self.heap.mark_held(rest);
         *self.lanes.note_mut(rest) = Note::new(lane, point);
         self.lanes.hang_behind(rest, lane, id);
         rest
@@ -254,7 +241,7 @@ impl Arena {
 
     /// Takes a free chunk out as `withdraw`, but for what is behind `end`, which stays as a chunk.
     fn withdraw_to(&mut self, id: ChunkId, end: u64) {
-        let behind = self.end_of(id).saturating_sub(end);
+        let behind = self.heap.end_of(id).saturating_sub(end);
         if behind == 0 {
             return self.withdraw(id);
         }
@@ -262,23 +249,23 @@ impl Arena {
         if anyones {
             self.withdraw(id);
         }
-        let rest = self.add_after(id, self.chunks.size(id) - behind);
+        let rest = self.heap.split(id, self.heap.size(id) - behind);
         if anyones {
-            self.index.insert(&mut self.chunks.slab, rest, behind);
+            self.heap.add_to_index(rest);
         } else {
-            self.chunks.slab[..][rest].mark_held();
+            self.heap.mark_held(rest);
             self.lanes.replace(id, rest);
         }
     }
 }
 
 /// The best fit: the first chunk of the run or the chunk, the place at the alignment, and the bytes from there on.
-pub(in crate::core) struct Found {
+pub(super) struct Found {
     first: ChunkId,
     start: u64,
     bytes: u64,
     /// Size and address of the run or the chunk.
-    pub(in crate::core) key: (u64, u64),
+    pub(super) key: (u64, u64),
 }
 
 /// In place of a key: nothing is left.

@@ -3,20 +3,20 @@
 //! A use is in the list of its chunk, and once the chunk is free also in that of its lane, in the order of points.
 //! So a free looks at the uses of its chunk only, and work that is done at those it ends.
 
+use super::queues::{Lane, Lanes};
 use crate::core::ids::{ChunkId, NIL};
-use crate::core::streams::queues::{Lane, Lanes};
 use crate::core::tables::reserve_to;
 use crate::core::tables::shrink;
 use crate::sys::HostMemoryExhausted;
 
 /// Work of a lane that a chunk waits for, or will when it is freed.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::core) struct Use {
+pub(super) struct Use {
     /// [`NIL`]: a vacant place.
-    pub(in crate::core) chunk: ChunkId,
-    pub(in crate::core) lane: Lane,
+    pub(super) chunk: ChunkId,
+    pub(super) lane: Lane,
     /// Not before this is done; 0 while the chunk is in use.
-    pub(in crate::core) point: u64,
+    pub(super) point: u64,
     /// The next one of the chunk, or the next vacant place.
     next: Link,
     /// Its neighbours in the lane's list.
@@ -25,19 +25,19 @@ pub(in crate::core) struct Use {
 }
 
 /// A place and one; 0 is none.
-pub(in crate::core) type Link = u32;
+pub(super) type Link = u32;
 
-pub(in crate::core) struct Uses {
+pub(super) struct Uses {
     slab: Vec<Use>,
     vacant: Link,
 }
 
 impl Uses {
-    pub(in crate::core) const fn new() -> Self {
+    pub(super) const fn new() -> Self {
         Uses { slab: Vec::new(), vacant: 0 }
     }
 
-    pub(in crate::core) fn get(&self, link: Link) -> &Use {
+    pub(super) fn get(&self, link: Link) -> &Use {
         &self.slab[link as usize - 1]
     }
 
@@ -46,28 +46,28 @@ impl Uses {
     }
 
     /// All of them, in no order.
-    pub(in crate::core) fn iter(&self) -> impl Iterator<Item = &Use> + '_ {
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Use> + '_ {
         self.slab.iter().filter(|used| used.chunk != NIL)
     }
 
     /// How many places there are, the vacant ones included.
-    pub(in crate::core) fn places(&self) -> usize {
+    pub(super) fn places(&self) -> usize {
         self.slab.len()
     }
 
     /// Those of a chunk, whose note has the first.
-    pub(in crate::core) fn of(&self, first: Link) -> impl Iterator<Item = &Use> + '_ {
+    pub(super) fn of(&self, first: Link) -> impl Iterator<Item = &Use> + '_ {
         std::iter::successors(self.look(first), |used| self.look(used.next))
     }
 
     /// The one behind a use in the list of its lane.
-    pub(in crate::core) fn newer_of(&self, link: Link) -> Option<(Link, &Use)> {
+    pub(super) fn newer_of(&self, link: Link) -> Option<(Link, &Use)> {
         let newer = self.get(link).newer;
         Some((newer, self.look(newer)?))
     }
 
     /// Those that free chunks wait for of a lane, whose row has the oldest.
-    pub(in crate::core) fn behind_oldest(&self, oldest: Link) -> impl Iterator<Item = &Use> + '_ {
+    pub(super) fn behind_oldest(&self, oldest: Link) -> impl Iterator<Item = &Use> + '_ {
         std::iter::successors(self.look(oldest), |used| self.look(used.newer))
     }
 
@@ -89,21 +89,21 @@ impl Uses {
         Ok(link)
     }
 
-    pub(in crate::core) fn metadata_bytes(&self) -> u64 {
+    pub(super) fn metadata_bytes(&self) -> u64 {
         (self.slab.capacity() * size_of::<Use>()) as u64
     }
 }
 
 impl Lanes {
     /// Room for so many more uses.
-    pub(in crate::core) fn reserve_uses(&mut self, count: u64) -> Result<(), HostMemoryExhausted> {
+    pub(super) fn reserve_uses(&mut self, count: u64) -> Result<(), HostMemoryExhausted> {
         let count = usize::try_from(count).map_err(|_| HostMemoryExhausted)?;
         let all = self.uses.slab.len().checked_add(count).ok_or(HostMemoryExhausted)?;
         reserve_to(&mut self.uses.slab, all)
     }
 
     /// Writes down that a chunk in use is also used in a lane.
-    pub(in crate::core) fn record(&mut self, chunk: ChunkId, lane: Lane) -> Result<(), HostMemoryExhausted> {
+    pub(super) fn record(&mut self, chunk: ChunkId, lane: Lane) -> Result<(), HostMemoryExhausted> {
         let next = self.note(chunk).uses;
         if self.uses.of(next).any(|used| used.lane == lane) {
             return Ok(());
@@ -116,7 +116,7 @@ impl Lanes {
 
     /// From now on a chunk, just freed in `lane`, waits for the other lanes recorded on it. Returns whether
     /// there are any.
-    pub(in crate::core) fn await_uses(&mut self, chunk: ChunkId, lane: Lane) -> bool {
+    pub(super) fn await_uses(&mut self, chunk: ChunkId, lane: Lane) -> bool {
         let mut link = self.note(chunk).uses;
         while link != 0 {
             let Use { lane: used, next, .. } = *self.uses.get(link);
@@ -132,14 +132,14 @@ impl Lanes {
     }
 
     /// Room for as many more uses as a chunk has.
-    pub(in crate::core) fn reserve_copies(&mut self, chunk: ChunkId) -> Result<(), HostMemoryExhausted> {
+    pub(super) fn reserve_copies(&mut self, chunk: ChunkId) -> Result<(), HostMemoryExhausted> {
         let count = self.uses.of(self.note(chunk).uses).count();
         self.uses.slab.try_reserve(count)?;
         Ok(())
     }
 
     /// A part of a free chunk waits for the same uses, for which there is room.
-    pub(in crate::core) fn copy_uses(&mut self, chunk: ChunkId, part: ChunkId) {
+    pub(super) fn copy_uses(&mut self, chunk: ChunkId, part: ChunkId) {
         let mut link = self.note(chunk).uses;
         while link != 0 {
             let Use { lane, point, next, newer, .. } = *self.uses.get(link);
@@ -214,14 +214,14 @@ impl Lanes {
     }
 
     /// A free chunk waits for no other lane any more.
-    pub(in crate::core) fn end_uses(&mut self, chunk: ChunkId) {
+    pub(super) fn end_uses(&mut self, chunk: ChunkId) {
         while self.note(chunk).uses != 0 {
             self.end_use(self.note(chunk).uses);
         }
     }
 
     /// Ends the oldest use that waits for a lane's work, if that is done; returns its chunk.
-    pub(in crate::core) fn end_done_use(&mut self, lane: Lane) -> Option<ChunkId> {
+    pub(super) fn end_done_use(&mut self, lane: Lane) -> Option<ChunkId> {
         let row = self.row(lane);
         let (done, link) = (row.done, row.oldest_use);
         let Use { chunk, .. } = *self.uses.look(link).filter(|used| used.point <= done)?;
@@ -230,13 +230,13 @@ impl Lanes {
     }
 
     /// Whether a free chunk waits for work of a lane that is not done, by a use.
-    pub(in crate::core) fn has_pending_uses(&self, lane: Lane) -> bool {
+    pub(super) fn has_pending_uses(&self, lane: Lane) -> bool {
         let row = self.row(lane);
         self.uses.look(row.newest_use).is_some_and(|used| used.point > row.done)
     }
 
     /// Gives the memory of places back that no use is in.
-    pub(in crate::core) fn shrink_uses(&mut self) {
+    pub(super) fn shrink_uses(&mut self) {
         let slab = &mut self.uses.slab;
         let used = slab.iter().rposition(|used| used.chunk != NIL).map_or(0, |last| last + 1);
         slab.truncate(used);

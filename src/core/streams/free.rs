@@ -1,27 +1,50 @@
 //! Frees in the order of streams, once a pool knows more than one lane.
 
-use crate::core::arena::{Arena, Freed};
-use crate::core::heap::address_map::Starts;
-use crate::core::heap::chunks::{Chunks, Hot, Vacant};
-use crate::core::heap::regions::Regions;
+use super::StreamHeap;
+use super::free_spans::Run;
+use super::pending_work::Work;
+use super::queue::Row;
+use super::queue_lists::List;
+use super::queues::{ANYONE, Extent, Lane, Note};
+use super::sharing::SHARED_PER_CALL;
+use crate::core::heap::{Heap, Hot, Refused};
 use crate::core::ids::{ChunkId, NIL};
 use crate::core::steps;
-use crate::core::streams::free_spans::Run;
-use crate::core::streams::pending_work::Work;
-use crate::core::streams::queue::Row;
-use crate::core::streams::queue_lists::List;
-use crate::core::streams::queues::{ANYONE, Extent, Lane, Note, Stream};
-use crate::core::streams::sharing::SHARED_PER_CALL;
+use crate::core::stream_id::Stream;
 
-impl Arena {
+/// What came of a free, and what it leaves to do. One byte, with an error around it too: a `Result` in a `Result` would be
+/// returned in two registers, which costs each free five instructions.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Freed {
+    /// Nothing: one stream alone, stamps, or a backend without events.
+    Done,
+    /// Other streams may use the chunk once some work is done, so that work needs an event:
+    /// [`StreamHeap::work_behind_last_free`].
+    InQueue,
+    Refused(Refused),
+}
+
+#[cfg(test)]
+impl Freed {
+    pub(crate) fn is_ok(self) -> bool {
+        !matches!(self, Freed::Refused(_))
+    }
+
+    #[track_caller]
+    pub(crate) fn unwrap(self) {
+        assert!(self.is_ok(), "{self:?}");
+    }
+}
+
+impl StreamHeap {
     /// Takes a chunk in use back in the order of a lane.
     #[inline(always)]
-    pub(in crate::core) fn free_in_lane(&mut self, id: ChunkId, lane: Lane) {
-        let Arena { chunks, lanes, starts, regions, last_free, .. } = self;
-        let Chunks { slab, vacant, .. } = chunks;
+    pub(super) fn free_in_lane(&mut self, id: ChunkId, lane: Lane) {
+        let StreamHeap { heap, lanes, last_free, .. } = self;
         let is_sharing = lanes.is_sharing();
         let point = lanes.next_point();
-        let (slab, (row, notes)) = (&mut slab[..], lanes.parts(lane));
+        let slab = heap.chunks_mut().slab_mut();
+        let (row, notes) = lanes.parts(lane);
         // There is a note for each chunk: one check of a place does for both.
         let notes = &mut notes[..slab.len()];
         let note = &notes[id.index()];
@@ -33,7 +56,14 @@ impl Arena {
         row.live -= 1;
         row.point = point;
         *last_free = LastFree { lane, waiting: NIL };
-        Joined { slab, vacant, notes, row, starts, regions }.join(id, lane, point);
+        Joined { heap, notes, row }.join(id, lane, point);
+    }
+
+    /// Frees a chunk that is counted as freed, in the order that it was allocated in.
+    pub(in crate::core) fn free(&mut self, id: ChunkId) -> Freed {
+        let lane = self.lanes.note(id).lane;
+        self.free_in_lane(id, lane);
+        self.freed_in_queue()
     }
 
     /// The same of a chunk of another lane's, or that others were recorded on; in a lane whose stream is gone, or all
@@ -41,7 +71,7 @@ impl Arena {
     #[inline(never)]
     fn free_otherwise(&mut self, id: ChunkId, lane: Lane) {
         self.share_some(SHARED_PER_CALL);
-        self.chunks.slab[..][id].mark_held();
+        self.heap.mark_held(id);
         let point = self.lanes.advance(lane);
         let note = self.lanes.note_mut(id);
         let (allocated_in, uses) = (std::mem::replace(&mut note.lane, lane), note.uses);
@@ -59,7 +89,7 @@ impl Arena {
 
     /// Whether the last free, in the order of a queue, is one that events can tell others of.
     #[inline]
-    pub(in crate::core) fn freed_in_queue(&self) -> Freed {
+    pub(super) fn freed_in_queue(&self) -> Freed {
         if self.settings.events { Freed::InQueue } else { Freed::Done }
     }
 
@@ -82,7 +112,7 @@ impl Arena {
 
     /// Puts a chunk that waits for nothing but its own lane where it belongs; returns what it is part of then.
     #[inline(never)]
-    pub(in crate::core) fn settle(&mut self, id: ChunkId) -> ChunkId {
+    pub(super) fn settle(&mut self, id: ChunkId) -> ChunkId {
         let Note { lane, point, .. } = *self.lanes.note(id);
         if point <= self.lanes.row(lane).done {
             return self.give_to_all(id, None);
@@ -90,22 +120,21 @@ impl Arena {
         if self.is_sharing() {
             self.share_around(id, lane);
         }
-        let Arena { chunks, lanes, starts, regions, .. } = self;
-        let Chunks { slab, vacant, .. } = chunks;
-        let (slab, (row, notes)) = (&mut slab[..], lanes.parts(lane));
-        let notes = &mut notes[..slab.len()];
-        Joined { slab, vacant, notes, row, starts, regions }.join(id, lane, point)
+        let StreamHeap { heap, lanes, .. } = self;
+        let (row, notes) = lanes.parts(lane);
+        let notes = &mut notes[..heap.chunks().places()];
+        Joined { heap, notes, row }.join(id, lane, point)
     }
 
     /// Makes a chunk that waits for nothing, in no list, one that anybody may have. `was` is the run that it was
     /// part of, if there is one.
-    pub(in crate::core) fn give_to_all(&mut self, id: ChunkId, was: Option<Run>) -> ChunkId {
+    pub(super) fn give_to_all(&mut self, id: ChunkId, was: Option<Run>) -> ChunkId {
         steps::count();
         self.lanes.note_mut(id).leave_lane();
         let before = self.own_before(id).map(|own| self.reach(own, was));
         let behind = self.own_behind(id).map(|own| Run { head: own, ..self.reach(own, was) });
-        let whole = self.release::<false>(id);
-        let (addr, end) = (self.chunks.addr(whole), self.end_of(whole));
+        let whole = self.heap.release::<false>(id);
+        let (addr, end) = (self.heap.addr(whole), self.heap.end_of(whole));
         match (before, behind) {
             (Some(before), Some(behind)) if before.lane == behind.lane => {
                 // Two runs that become one, or both ends of the one that the chunk was part of.
@@ -120,6 +149,52 @@ impl Arena {
         whole
     }
 
+    /// Gives a free chunk to another lane, at one of its points; returns what it is part of then.
+    pub(super) fn hand_over(&mut self, id: ChunkId, lane: Lane, point: u64) -> ChunkId {
+        if let Some(before) = self.owner(id) {
+            let run = self.take_run(before, id);
+            let head_at = self.heap.addr(run.head);
+            self.lanes.unhang(id);
+            // It is no lane's for a moment, and the runs around end there.
+            self.lanes.note_mut(id).lane = ANYONE;
+            self.put_rest(run, head_at, id);
+        } else {
+            self.lanes.end_uses(id);
+            let before = self.lanes.note(id).lane;
+            self.lanes.row_mut(before).end_waiting();
+        }
+        *self.lanes.note_mut(id) = Note::new(lane, point);
+        self.settle(id)
+    }
+
+    /// A plan of granules leaves a chunk mapped: it is free from now on, as part of what is around it.
+    pub(in crate::core) fn put_back(&mut self, id: ChunkId) {
+        self.heap.mark_held(id);
+        if self.unclaim(id) {
+            self.settle(id);
+        } else {
+            self.give_to_all(id, None);
+        }
+    }
+
+    /// A plan of granules leaves a chunk unmapped: it is in no stream's order from now on.
+    pub(in crate::core) fn disown(&mut self, id: ChunkId) {
+        if self.is_multi() && self.unclaim(id) {
+            *self.lanes.note_mut(id) = Note::new(ANYONE, 0);
+        }
+    }
+
+    /// Whether a chunk of a plan became a lane's while the plan was under way, when another stream came; from now on
+    /// that lane does not wait for it.
+    fn unclaim(&mut self, id: ChunkId) -> bool {
+        let lane = self.lanes.note(id).lane;
+        let claimed = lane != ANYONE;
+        if claimed {
+            self.lanes.row_mut(lane).end_waiting();
+        }
+        claimed
+    }
+
     /// The run around an own chunk, out of its index; `was` is one that is in none already.
     fn reach(&mut self, own: ChunkId, was: Option<Run>) -> Run {
         let lane = self.lanes.note(own).lane;
@@ -129,14 +204,14 @@ impl Arena {
 
 /// Where the last free in the order of a queue was.
 #[derive(Clone, Copy)]
-pub(in crate::core) struct LastFree {
+pub(super) struct LastFree {
     lane: Lane,
     /// The chunk, if it waits for recorded uses; else NIL.
     waiting: ChunkId,
 }
 
 impl LastFree {
-    pub(in crate::core) const NONE: Self = LastFree { lane: ANYONE, waiting: NIL };
+    pub(super) const NONE: Self = LastFree { lane: ANYONE, waiting: NIL };
 }
 
 /// Work that what was freed last waits for.
@@ -150,12 +225,9 @@ pub(crate) struct FreedWork {
 
 /// What a chunk changes that becomes a lane's own.
 struct Joined<'a> {
-    slab: &'a mut [Hot],
-    vacant: &'a mut Vacant,
+    heap: &'a mut Heap,
     notes: &'a mut [Note],
     row: &'a mut Row,
-    starts: &'a mut Starts,
-    regions: &'a mut Regions,
 }
 
 impl Joined<'_> {
@@ -164,16 +236,16 @@ impl Joined<'_> {
     /// Only the lane's own runs change, which end at the chunk: nobody could use it before, and no other can now.
     #[inline(always)]
     fn join(self, id: ChunkId, lane: Lane, mut point: u64) -> ChunkId {
-        let Joined { slab, vacant, notes, row, starts, regions } = self;
-        let kind = |slab: &[Hot], notes: &[Note], at: ChunkId| Kind::of(slab, notes, lane, at);
-        let Hot { mut addr, prev, mut next, .. } = slab[id];
-        let (mut size, mut whole) = (slab[id].size(), id);
-        let (mut bytes, mut chunks) = (size, 1u32);
-        let (before, behind) = (kind(slab, notes, prev), kind(slab, notes, next));
+        let Joined { heap, notes, row } = self;
+        let slab = heap.chunks().slab();
+        let kind = |notes: &[Note], at: ChunkId| Kind::of(slab, notes, lane, at);
+        let (mut addr, mut bytes, mut chunks) = (slab[id].addr(), slab[id].size(), 1u32);
+        let (prev, next) = (slab[id].prev(), slab[id].next());
+        let (before, behind) = (kind(notes, prev), kind(notes, next));
         // The run that ends at the chunk, or what anybody may have there.
         let own = match before {
             Kind::Own => prev,
-            Kind::Anyones if kind(slab, notes, slab[prev].prev) == Kind::Own => slab[prev].prev,
+            Kind::Anyones if kind(notes, slab[prev].prev()) == Kind::Own => slab[prev].prev(),
             _ => NIL,
         };
         let head = if own == NIL { NIL } else { row.linked_head(slab, notes, own) };
@@ -181,13 +253,13 @@ impl Joined<'_> {
             let run = row.unlink_run(notes, head);
             (addr, bytes, chunks) = (run.addr, bytes + run.bytes, chunks.saturating_add(run.chunks));
         } else if before == Kind::Anyones {
-            addr = slab[prev].addr;
+            addr = slab[prev].addr();
             bytes += slab[prev].size();
         }
         // The one that begins behind it.
         let own_behind = match behind {
             Kind::Own => next,
-            Kind::Anyones if kind(slab, notes, slab[next].next) == Kind::Own => slab[next].next,
+            Kind::Anyones if kind(notes, slab[next].next()) == Kind::Own => slab[next].next(),
             _ => NIL,
         };
         if own_behind != NIL {
@@ -205,25 +277,16 @@ impl Joined<'_> {
             row.unhang(notes, next);
             point = point.max(notes[next.index()].point);
             notes[next.index()].leave_lane();
-            let gone = slab[next];
-            starts.clear(slab, regions, gone.addr, next);
-            vacant.add(slab, next);
-            (size, next, chunks) = (size + gone.size(), gone.next, chunks - 1);
+            chunks -= 1;
         }
         if is_one_before {
             row.unhang(notes, prev);
             point = point.max(notes[prev.index()].point);
             notes[id.index()].leave_lane();
-            let at = slab[id].addr;
-            starts.clear(slab, regions, at, id);
-            vacant.add(slab, id);
-            (size, whole, chunks) = (size + slab[prev].size(), prev, chunks - 1);
+            chunks -= 1;
         }
-        slab[whole].set_size(size);
-        slab[whole].next = next;
-        if next != NIL {
-            slab[next].prev = whole;
-        }
+        let whole =
+            if is_one_before || is_one_behind { heap.coalesce(id, is_one_before, is_one_behind) } else { id };
         notes[whole.index()].point = point;
         row.hang(notes, whole);
         row.link_run(notes, if head == NIL { whole } else { head }, Extent { addr, bytes, chunks });
@@ -233,7 +296,7 @@ impl Joined<'_> {
 
 /// What a chunk is to a lane.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(in crate::core) enum Kind {
+pub(super) enum Kind {
     /// No chunk at all, or none that it may use.
     Barrier,
     Anyones,
@@ -242,7 +305,7 @@ pub(in crate::core) enum Kind {
 
 impl Kind {
     #[inline(always)]
-    pub(in crate::core) fn of(slab: &[Hot], notes: &[Note], lane: Lane, id: ChunkId) -> Self {
+    pub(super) fn of(slab: &[Hot], notes: &[Note], lane: Lane, id: ChunkId) -> Self {
         if id == NIL {
             return Kind::Barrier;
         }

@@ -6,16 +6,16 @@
 //!
 //! Before chunks are changed the runs around them are taken out of their indices; afterwards what is left of them is put back.
 
-use crate::core::arena::Arena;
-use crate::core::heap::chunks::State;
+use super::StreamHeap;
+use super::queues::{ANYONE, Extent, Lane, Note};
+use crate::core::heap::State;
 use crate::core::ids::{ChunkId, NIL};
-use crate::core::streams::queues::{ANYONE, Extent, Lane, Note};
 
-impl Arena {
+impl StreamHeap {
     /// The lane that may use a free chunk at once, where not everybody may.
     #[inline]
     pub(in crate::core) fn owner(&self, id: ChunkId) -> Option<Lane> {
-        if !self.mixed || self.chunks.state(id) != State::Held {
+        if !self.is_multi() || self.heap.state(id) != State::Held {
             return None;
         }
         let note = self.lanes.note(id);
@@ -25,7 +25,7 @@ impl Arena {
     /// Whether a lane may use a free chunk at once that not everybody may.
     #[inline(always)]
     pub(in crate::core) fn is_own(&self, lane: Lane, id: ChunkId) -> bool {
-        if !self.chunks.slab[..][id].is_held() {
+        if !self.heap.chunks().get(id).is_held() {
             return false;
         }
         let note = self.lanes.note(id);
@@ -34,54 +34,54 @@ impl Arena {
 
     #[inline]
     pub(in crate::core) fn is_anyones(&self, id: ChunkId) -> bool {
-        self.chunks.slab[..][id].is_findable()
+        self.heap.chunks().get(id).is_findable()
     }
 
     #[inline]
-    pub(in crate::core) fn may_use(&self, lane: Lane, id: ChunkId) -> bool {
+    pub(super) fn may_use(&self, lane: Lane, id: ChunkId) -> bool {
         self.is_anyones(id) || self.is_own(lane, id)
     }
 
     /// Whether a chunk that anybody may have is part of a lane's run.
     #[inline]
-    pub(in crate::core) fn is_in_run_of(&self, lane: Lane, id: ChunkId) -> bool {
+    pub(super) fn is_in_run_of(&self, lane: Lane, id: ChunkId) -> bool {
         let beside = |other: ChunkId| other != NIL && self.is_own(lane, other);
-        beside(self.chunks.prev(id)) || beside(self.chunks.next(id))
+        beside(self.heap.prev(id)) || beside(self.heap.next(id))
     }
 
     /// The first chunk of a run, given its first own one.
-    pub(in crate::core) fn run_start(&self, own: ChunkId) -> ChunkId {
-        let prev = self.chunks.prev(own);
+    pub(super) fn run_start(&self, own: ChunkId) -> ChunkId {
+        let prev = self.heap.prev(own);
         if prev != NIL && self.is_anyones(prev) { prev } else { own }
     }
 
     /// The last own chunk of some lane's that a run reaches `id` from, from before it.
     #[inline(always)]
-    pub(in crate::core) fn own_before(&self, id: ChunkId) -> Option<ChunkId> {
-        let prev = self.chunks.prev(id);
-        let own = if prev != NIL && self.is_anyones(prev) { self.chunks.prev(prev) } else { prev };
+    pub(super) fn own_before(&self, id: ChunkId) -> Option<ChunkId> {
+        let prev = self.heap.prev(id);
+        let own = if prev != NIL && self.is_anyones(prev) { self.heap.prev(prev) } else { prev };
         (own != NIL && self.owner(own).is_some()).then_some(own)
     }
 
     /// The first one behind it.
     #[inline(always)]
-    pub(in crate::core) fn own_behind(&self, id: ChunkId) -> Option<ChunkId> {
-        let next = self.chunks.next(id);
-        let own = if next != NIL && self.is_anyones(next) { self.chunks.next(next) } else { next };
+    pub(super) fn own_behind(&self, id: ChunkId) -> Option<ChunkId> {
+        let next = self.heap.next(id);
+        let own = if next != NIL && self.is_anyones(next) { self.heap.next(next) } else { next };
         (own != NIL && self.owner(own).is_some()).then_some(own)
     }
 
     /// Takes the run around a lane's own chunk out of the index; all runs are in theirs.
     #[inline]
-    pub(in crate::core) fn take_run(&mut self, lane: Lane, own: ChunkId) -> Run {
+    pub(super) fn take_run(&mut self, lane: Lane, own: ChunkId) -> Run {
         let (row, notes) = self.lanes.parts(lane);
-        let head = row.linked_head(&self.chunks.slab, notes, own);
+        let head = row.linked_head(self.heap.chunks().slab(), notes, own);
         let Extent { addr, bytes, chunks } = row.unlink_run(notes, head);
         Run { lane, head, addr, end: addr + bytes, chunks }
     }
 
     #[inline]
-    pub(in crate::core) fn put_run(&mut self, run: Run) {
+    pub(super) fn put_run(&mut self, run: Run) {
         let Run { lane, head, addr, end, chunks } = run;
         self.lanes.link_run(lane, head, Extent { addr, bytes: end - addr, chunks });
     }
@@ -89,20 +89,20 @@ impl Arena {
     /// Takes the runs out of their indices that contain a common chunk: it is about to be cut, or to be none any more.
     pub(in crate::core) fn begin_change(&mut self, id: ChunkId) -> Changing {
         let mut changing = Changing::default();
-        if self.mixed {
-            self.take_beside(&mut changing, self.chunks.prev(id));
-            self.take_beside(&mut changing, self.chunks.next(id));
+        if self.is_multi() {
+            self.take_beside(&mut changing, self.heap.prev(id));
+            self.take_beside(&mut changing, self.heap.next(id));
         }
         changing
     }
 
     /// Takes the run around a chunk out of its index, if it is some lane's own and its run is in one.
-    pub(in crate::core) fn take_beside(&mut self, changing: &mut Changing, own: ChunkId) {
+    pub(super) fn take_beside(&mut self, changing: &mut Changing, own: ChunkId) {
         let Some(lane) = self.owner_if_any(own) else { return };
-        let addr = self.chunks.addr(own);
+        let addr = self.heap.addr(own);
         if changing.0.iter().flatten().all(|(run, _)| run.lane != lane || !run.contains(addr)) {
             let run = self.take_run(lane, own);
-            changing.add(run, self.chunks.addr(run.head));
+            changing.add(run, self.heap.addr(run.head));
         }
     }
 
@@ -117,15 +117,15 @@ impl Arena {
 
     /// Puts what is left of a run that lost a chunk: the part before it and the part behind it, as far as there are own
     /// chunks in them. The first was at `head_at`, and may be a part of what is lost.
-    pub(in crate::core) fn put_rest(&mut self, run: Run, head_at: u64, lost: ChunkId) {
-        let (from, to) = (self.chunks.addr(lost), self.end_of(lost));
+    pub(super) fn put_rest(&mut self, run: Run, head_at: u64, lost: ChunkId) {
+        let (from, to) = (self.heap.addr(lost), self.heap.end_of(lost));
         if head_at < from {
             self.put_run(Run { end: run.end.min(from), ..run });
         }
         if to < run.end {
-            let mut head = self.chunks.next(lost);
+            let mut head = self.heap.next(lost);
             if self.is_anyones(head) {
-                head = self.chunks.next(head);
+                head = self.heap.next(head);
             }
             if head != NIL && self.is_own(run.lane, head) {
                 self.put_run(Run { head, addr: run.addr.max(to), ..run });
@@ -135,23 +135,23 @@ impl Arena {
 
     /// Makes one chunk of two neighbours that are in no index and no list. Of what is known beside their size nothing
     /// is left of the second.
-    pub(in crate::core) fn fuse(&mut self, first: ChunkId, second: ChunkId) {
-        debug_assert!(self.chunks.next(first) == second);
+    pub(super) fn fuse(&mut self, first: ChunkId, second: ChunkId) {
+        debug_assert!(self.heap.next(first) == second);
         *self.lanes.note_mut(second) = Note::new(ANYONE, 0);
-        self.absorb_next(first);
+        self.heap.absorb_next(first);
     }
 }
 
 /// The run around an own chunk of a lane's: between which addresses, and where the index has it.
 #[derive(Clone, Copy)]
-pub(in crate::core) struct Run {
-    pub(in crate::core) lane: Lane,
+pub(super) struct Run {
+    pub(super) lane: Lane,
     /// Its first own chunk.
-    pub(in crate::core) head: ChunkId,
-    pub(in crate::core) addr: u64,
-    pub(in crate::core) end: u64,
+    pub(super) head: ChunkId,
+    pub(super) addr: u64,
+    pub(super) end: u64,
     /// Its own chunks at most.
-    pub(in crate::core) chunks: u32,
+    pub(super) chunks: u32,
 }
 
 impl Run {

@@ -4,9 +4,10 @@
 //! to nobody else however long its work is done, until the pool is released. Nothing else sets it apart: its chunks
 //! lie among the others.
 
-use crate::core::arena::Arena;
+use super::StreamHeap;
+use super::queues::{ANYONE, Lane};
 use crate::core::ids::ChunkId;
-use crate::core::streams::queues::{ANYONE, Lane, Stream};
+use crate::core::stream_id::Stream;
 use crate::sys::HostMemoryExhausted;
 
 /// Why a call about a private pool was refused.
@@ -22,7 +23,7 @@ pub(crate) enum NotPrivate {
     InUse,
 }
 
-impl Arena {
+impl StreamHeap {
     /// Requests of the stream are for a private pool from now on.
     pub(crate) fn begin_private(
         &mut self,
@@ -32,7 +33,7 @@ impl Arena {
         if self.lanes.directed(stream) != stream {
             return Ok(Err(NotPrivate::Begun));
         }
-        if !self.mixed {
+        if !self.is_multi() {
             self.tell_apart()?;
         }
         self.lanes.redirections.try_reserve(1)?;
@@ -43,7 +44,7 @@ impl Arena {
 
     /// The order of a stream's requests that are for a private pool each by itself, whatever the stream's others are for.
     pub(crate) fn in_private(&mut self, stream: Stream, name: u64) -> Result<Stream, HostMemoryExhausted> {
-        if !self.mixed {
+        if !self.is_multi() {
             self.tell_apart()?;
         }
         Ok(stream.in_pool(self.private_pool(name)?))
@@ -154,8 +155,8 @@ impl Arena {
             }
         }
         // From here on nothing fails.
-        for place in 0..self.chunks.slab.len() {
-            self.make_common(self.chunks.place(place), pool, unknown);
+        for place in 0..self.heap.chunks().places() {
+            self.make_common(self.heap.chunks().place(place), pool, unknown);
         }
         self.lanes.end_pool(pool);
         Ok(Ok(()))
@@ -169,7 +170,7 @@ impl Arena {
         if self.owner(id).is_some() {
             let point = self.lanes.advance(unknown);
             self.hand_over(id, unknown, point);
-        } else if self.chunks.in_use(id) {
+        } else if self.heap.chunks().in_use(id) {
             // A stream that is gone has no order to put it in.
             let row = self.lanes.row(lane);
             let common = if row.forgotten { None } else { self.lanes.find(row.stream.in_pool(0)) };

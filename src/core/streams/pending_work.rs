@@ -1,11 +1,13 @@
 //! What is known of the work of lanes: which is done, and for which free memory waits.
 
-use crate::core::arena::{Arena, Want};
+use super::queue_lists::List;
+use super::queues::Lane;
+use super::{StreamHeap, StreamMode};
 use crate::core::ids::{ChunkId, NIL};
+use crate::core::request::Want;
 use crate::core::sort::sort_by_key;
 use crate::core::steps;
-use crate::core::streams::queue_lists::List;
-use crate::core::streams::queues::{Lane, Stream};
+use crate::core::stream_id::Stream;
 use crate::sys::HostMemoryExhausted;
 
 /// Work of a lane up to one of its points.
@@ -32,7 +34,7 @@ pub(crate) struct QueueProgress {
     pub(crate) done: u64,
 }
 
-impl Arena {
+impl StreamHeap {
     /// Whether some work is known to be done. That of a lane which is another stream's by now, or none, is.
     pub(crate) fn is_done(&self, work: Work) -> bool {
         self.lanes.row_if_any(work.lane).is_none_or(|row| work.point <= row.done)
@@ -46,14 +48,7 @@ impl Arena {
     /// Whether a request in the order of a stream could get a free chunk now.
     pub(crate) fn is_for(&self, stream: Stream, id: ChunkId) -> bool {
         let own = || self.lanes.find(self.lanes.directed(stream)).is_some_and(|lane| self.is_own(lane, id));
-        self.is_anyones(id) || self.is_to_be_shared(id) || self.mixed && own()
-    }
-
-    /// The most bytes that such a request could get in one piece.
-    pub(crate) fn largest_for(&self, stream: Stream) -> u64 {
-        let common = self.largest_common();
-        let own = self.lanes.find(self.lanes.directed(stream));
-        common.max(own.map_or(0, |lane| self.lanes.largest_run_of(lane)))
+        self.is_anyones(id) || self.is_to_be_shared(id) || self.is_multi() && own()
     }
 
     /// How many lanes there ever were at once: what [`Self::unfinished`] yields at most.
@@ -82,9 +77,9 @@ impl Arena {
     /// All work queued on a stream so far is done; with `forgotten` also on streams of that name which were
     /// forgotten, and may still work.
     pub(crate) fn stream_done(&mut self, stream: Stream, forgotten: bool) {
-        if !self.mixed {
-            if self.home == stream {
-                self.synchronized_frees = self.counters.frees();
+        if let StreamMode::Single { stream: sole, synchronized_frees, .. } = &mut self.mode {
+            if *sole == stream {
+                *synchronized_frees = self.heap.counters().frees();
             }
             return;
         }
@@ -101,8 +96,8 @@ impl Arena {
     /// The stream is about to end: what was freed on it waits for its work, and the name may come again as
     /// another's. Returns the work, if there is any to wait for.
     pub(crate) fn forget_stream(&mut self, stream: Stream) -> Result<Option<Work>, HostMemoryExhausted> {
-        if !self.mixed {
-            if self.home != stream || self.counters.is_unused() {
+        if !self.is_multi() {
+            if self.single_stream() != Some(stream) || self.heap.counters().is_unused() {
                 return Ok(None);
             }
             self.tell_apart()?;

@@ -1,11 +1,11 @@
 //! Lanes in a list that is linked through their rows, so that no change needs memory.
 
-use crate::core::streams::queue::Row;
-use crate::core::streams::queues::{ANYONE, Lane};
+use super::queue::Row;
+use super::queues::{ANYONE, Lane};
 
 /// The lists that there are.
 #[derive(Clone, Copy)]
-pub(in crate::core) enum List {
+pub(super) enum List {
     /// Work of these is not known to be done, whether memory waits for it or not.
     Unfinished,
     /// Chunks may wait for work of these that is done, and are to be shared.
@@ -32,36 +32,35 @@ struct Links {
 
 /// A row's places in the lists.
 #[derive(Clone, Copy)]
-pub(in crate::core) struct Places([Links; LISTS]);
+pub(super) struct Places([Links; LISTS]);
 
 impl Places {
-    pub(in crate::core) const NONE: Self =
-        Places([Links { prev: ANYONE, next: ANYONE, is_in: false }; LISTS]);
+    pub(super) const NONE: Self = Places([Links { prev: ANYONE, next: ANYONE, is_in: false }; LISTS]);
 
     #[inline]
-    pub(in crate::core) fn is_in(&self, list: List) -> bool {
+    pub(super) fn is_in(&self, list: List) -> bool {
         self.0[list as usize].is_in
     }
 }
 
-pub(in crate::core) struct LaneLists([Ends; LISTS]);
+pub(super) struct LaneLists([Ends; LISTS]);
 
 impl LaneLists {
-    pub(in crate::core) const fn new() -> Self {
+    pub(super) const fn new() -> Self {
         LaneLists([Ends { first: ANYONE, last: ANYONE }; LISTS])
     }
 
     #[inline]
-    pub(in crate::core) fn is_empty(&self, list: List) -> bool {
+    pub(super) fn is_empty(&self, list: List) -> bool {
         self.0[list as usize].first == ANYONE
     }
 
-    pub(in crate::core) fn first(&self, list: List) -> Option<Lane> {
+    pub(super) fn first(&self, list: List) -> Option<Lane> {
         Some(self.0[list as usize].first).filter(|&lane| lane != ANYONE)
     }
 
     /// Puts a lane behind all others of a list, if it is not in it.
-    pub(in crate::core) fn add(&mut self, rows: &mut [Row], list: List, lane: Lane) {
+    pub(super) fn add(&mut self, rows: &mut [Row], list: List, lane: Lane) {
         let at = list as usize;
         if rows[lane.index()].places.0[at].is_in {
             return;
@@ -75,7 +74,7 @@ impl LaneLists {
     }
 
     /// Takes a lane out of a list, if it is in it.
-    pub(in crate::core) fn remove(&mut self, rows: &mut [Row], list: List, lane: Lane) {
+    pub(super) fn remove(&mut self, rows: &mut [Row], list: List, lane: Lane) {
         let at = list as usize;
         let none = Links { prev: ANYONE, next: ANYONE, is_in: false };
         let Links { prev, next, is_in } = std::mem::replace(&mut rows[lane.index()].places.0[at], none);
@@ -92,11 +91,7 @@ impl LaneLists {
         }
     }
 
-    pub(in crate::core) fn iter<'a>(
-        &self,
-        rows: &'a [Row],
-        list: List,
-    ) -> impl Iterator<Item = Lane> + use<'a> {
+    pub(super) fn iter<'a>(&self, rows: &'a [Row], list: List) -> impl Iterator<Item = Lane> + use<'a> {
         std::iter::successors(self.first(list), move |lane| {
             Some(rows[lane.index()].places.0[list as usize].next).filter(|&lane| lane != ANYONE)
         })

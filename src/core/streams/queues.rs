@@ -21,20 +21,18 @@
 //!
 //! As long as a pool knows one lane only there is nothing to tell apart, and none of this exists.
 
+use super::cross_stream_use::Uses;
+use super::queue::Row;
+use super::queue_lists::{LaneLists, List};
+use super::span_index::ByAddress;
 use crate::core::ids::{ChunkId, NIL};
 use crate::core::seed::Seed;
 use crate::core::steps;
-use crate::core::streams::cross_stream_use::Uses;
-use crate::core::streams::queue::Row;
-use crate::core::streams::queue_lists::{LaneLists, List};
-use crate::core::streams::span_index::ByAddress;
+use crate::core::stream_id::Stream;
 use crate::core::tables::{make_room, shrink, shrink_to};
 use crate::core::tree::Node;
 use crate::core::tree::Tree;
 use crate::sys::HostMemoryExhausted;
-
-pub(in crate::core) use crate::core::streams::stream_id::NOBODYS;
-pub(crate) use crate::core::streams::stream_id::Stream;
 
 /// A lane's place in the table. Recycled once a lane is forgotten, or is a thread's, and nothing of it is left.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -44,26 +42,30 @@ impl Lane {
     pub(crate) fn index(self) -> usize {
         self.0 as usize
     }
+
+    pub(super) fn number(self) -> u32 {
+        self.0
+    }
 }
 
 /// No lane: whoever asks may have the chunk.
-pub(in crate::core) const ANYONE: Lane = Lane(u32::MAX);
+pub(super) const ANYONE: Lane = Lane(u32::MAX);
 
 /// What is known of a chunk beside its size, once lanes are told apart.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::core) struct Note {
+pub(super) struct Note {
     /// In use: where it was allocated. Free: who may have it.
-    pub(in crate::core) lane: Lane,
+    pub(super) lane: Lane,
     /// The first in the list of its uses, or 0. In use: lanes that were recorded on it. Free: those of them that it
     /// still waits for.
-    pub(in crate::core) uses: u32,
+    pub(super) uses: u32,
     /// The lane's point when it was freed.
-    pub(in crate::core) point: u64,
+    pub(super) point: u64,
     /// Its neighbours among the lane's free chunks in the order of points.
-    pub(in crate::core) older: ChunkId,
-    pub(in crate::core) newer: ChunkId,
+    pub(super) older: ChunkId,
+    pub(super) newer: ChunkId,
     /// The run that begins here, if this is the first chunk of a lane's in one; else of 0 bytes.
-    pub(in crate::core) run: Extent,
+    pub(super) run: Extent,
     /// Its links in the order of sizes, and those of a long run in the order of addresses.
     by_size: [ChunkId; 2],
     by_address: [ChunkId; 2],
@@ -71,42 +73,42 @@ pub(in crate::core) struct Note {
 
 /// Where a run is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::core) struct Extent {
-    pub(in crate::core) addr: u64,
-    pub(in crate::core) bytes: u64,
+pub(super) struct Extent {
+    pub(super) addr: u64,
+    pub(super) bytes: u64,
     /// The lane's own chunks in it at most.
-    pub(in crate::core) chunks: u32,
+    pub(super) chunks: u32,
 }
 
 impl Extent {
-    pub(in crate::core) const NONE: Self = Extent { addr: 0, bytes: 0, chunks: 0 };
+    pub(super) const NONE: Self = Extent { addr: 0, bytes: 0, chunks: 0 };
 
-    pub(in crate::core) fn contains(&self, addr: u64) -> bool {
+    pub(super) fn contains(&self, addr: u64) -> bool {
         addr.wrapping_sub(self.addr) < self.bytes
     }
 }
 
 impl Note {
-    pub(in crate::core) fn new(lane: Lane, point: u64) -> Self {
+    pub(super) fn new(lane: Lane, point: u64) -> Self {
         let (older, newer, links) = (NIL, NIL, [NIL; 2]);
         Note { lane, uses: 0, point, older, newer, run: Extent::NONE, by_size: links, by_address: links }
     }
 
     /// Whether it is the first of its lane's in a run.
     #[inline(always)]
-    pub(in crate::core) fn is_head(&self) -> bool {
+    pub(super) fn is_head(&self) -> bool {
         self.run.bytes != 0
     }
 
     /// The run's bytes and address.
     #[inline(always)]
-    pub(in crate::core) fn run_key(&self) -> (u64, u64) {
+    pub(super) fn run_key(&self) -> (u64, u64) {
         (self.run.bytes, self.run.addr)
     }
 
     /// Of a chunk that waits for nothing and is in no list and no run: it is nobody's any more.
     #[inline(always)]
-    pub(in crate::core) fn leave_lane(&mut self) {
+    pub(super) fn leave_lane(&mut self) {
         debug_assert!(self.uses == 0 && !self.is_head());
         self.lane = ANYONE;
     }
@@ -157,25 +159,25 @@ impl Node<ByAddress> for Note {
 }
 
 /// All lanes of an arena.
-pub(in crate::core) struct Lanes {
+pub(super) struct Lanes {
     /// Of the trees.
     seed: Seed,
-    pub(in crate::core) notes: Vec<Note>,
+    pub(super) notes: Vec<Note>,
     rows: Vec<Row>,
     /// The rows of streams that are not forgotten, by name.
     names: Tree,
     /// The others.
     forgotten: Tree,
-    pub(in crate::core) lists: LaneLists,
+    pub(super) lists: LaneLists,
     /// The one that was entered last.
     recent: Lane,
-    pub(in crate::core) uses: Uses,
+    pub(super) uses: Uses,
     /// What streams' requests are for, other than common memory.
-    pub(in crate::core) redirections: Vec<Stream>,
+    pub(super) redirections: Vec<Stream>,
     /// The callers' names of private pools; their numbers here begin with 1. Released ones are `None`.
-    pub(in crate::core) pools: Vec<Option<u64>>,
+    pub(super) pools: Vec<Option<u64>>,
     /// How often a lane got further: something may have become available.
-    pub(in crate::core) advances: u64,
+    pub(super) advances: u64,
     /// The last point that was given to a free, in whatever lane: what is known of points of a row that was given up must
     /// not fit another row's by chance.
     newest_point: u64,
@@ -184,7 +186,7 @@ pub(in crate::core) struct Lanes {
 }
 
 impl Lanes {
-    pub(in crate::core) fn new(seed: u64, has_events: bool) -> Self {
+    pub(super) fn new(seed: u64, has_events: bool) -> Self {
         Lanes {
             seed: Seed::new(seed),
             notes: Vec::new(),
@@ -203,34 +205,34 @@ impl Lanes {
     }
 
     #[inline]
-    pub(in crate::core) fn note(&self, id: ChunkId) -> &Note {
+    pub(super) fn note(&self, id: ChunkId) -> &Note {
         &self.notes[id.index()]
     }
 
     #[inline]
-    pub(in crate::core) fn note_mut(&mut self, id: ChunkId) -> &mut Note {
+    pub(super) fn note_mut(&mut self, id: ChunkId) -> &mut Note {
         &mut self.notes[id.index()]
     }
 
     #[inline]
-    pub(in crate::core) fn row(&self, lane: Lane) -> &Row {
+    pub(super) fn row(&self, lane: Lane) -> &Row {
         &self.rows[lane.0 as usize]
     }
 
     #[inline]
-    pub(in crate::core) fn row_mut(&mut self, lane: Lane) -> &mut Row {
+    pub(super) fn row_mut(&mut self, lane: Lane) -> &mut Row {
         &mut self.rows[lane.0 as usize]
     }
 
     /// Whether no event tells the frees of two own chunks of a lane apart.
-    pub(in crate::core) fn have_one_point(&self, first: ChunkId, second: ChunkId) -> bool {
+    pub(super) fn have_one_point(&self, first: ChunkId, second: ChunkId) -> bool {
         let (first, second) = (self.note(first), self.note(second));
         self.row(first.lane).merges || first.point == second.point
     }
 
     /// A note for each place of the slab.
     #[inline]
-    pub(in crate::core) fn reserve(&mut self, places: usize) -> Result<(), HostMemoryExhausted> {
+    pub(super) fn reserve(&mut self, places: usize) -> Result<(), HostMemoryExhausted> {
         if self.notes.len() >= places { Ok(()) } else { self.grow(places) }
     }
 
@@ -242,7 +244,7 @@ impl Lanes {
     }
 
     /// The slab has so many places from now on: nothing is remembered of those behind it.
-    pub(in crate::core) fn shrink(&mut self, places: usize) {
+    pub(super) fn shrink(&mut self, places: usize) {
         if places < self.notes.len() {
             self.rows.iter_mut().for_each(Row::forget_recent);
             shrink_to(&mut self.notes, places);
@@ -250,38 +252,38 @@ impl Lanes {
     }
 
     /// The row of a lane; none where the place was given up since, with nothing left to wait for.
-    pub(in crate::core) fn row_if_any(&self, lane: Lane) -> Option<&Row> {
+    pub(super) fn row_if_any(&self, lane: Lane) -> Option<&Row> {
         self.rows.get(lane.index())
     }
 
     /// The lane of a stream that was seen before and not forgotten since.
-    pub(in crate::core) fn find(&self, stream: Stream) -> Option<Lane> {
+    pub(super) fn find(&self, stream: Stream) -> Option<Lane> {
         lane_at(self.names.find(&self.rows, stream.key()))
     }
 
     /// The first private pool's on a stream.
-    pub(in crate::core) fn first_private_on(&self, stream: Stream) -> Option<Lane> {
+    pub(super) fn first_private_on(&self, stream: Stream) -> Option<Lane> {
         let (handle, name) = stream.in_pool(1).key();
         let lane = lane_at(self.names.first_from(&self.rows, (handle, name)))?;
         (self.row(lane).stream.in_pool(0) == stream).then_some(lane)
     }
 
     /// Those of streams of a name that were forgotten, and may still work.
-    pub(in crate::core) fn forgotten_of(&self, stream: Stream) -> impl Iterator<Item = Lane> + '_ {
+    pub(super) fn forgotten_of(&self, stream: Stream) -> impl Iterator<Item = Lane> + '_ {
         std::iter::successors(self.forgotten_from(stream, 0), move |&lane| {
             self.next_forgotten_of(stream, lane)
         })
     }
 
     /// The one that comes behind another.
-    pub(in crate::core) fn next_forgotten_of(&self, stream: Stream, lane: Lane) -> Option<Lane> {
+    pub(super) fn next_forgotten_of(&self, stream: Stream, lane: Lane) -> Option<Lane> {
         self.forgotten_from(stream, lane.0 + 1)
     }
 
     fn forgotten_from(&self, stream: Stream, first: u32) -> Option<Lane> {
         let mut first = first;
         loop {
-            let key = stream.key_of_forgotten(Lane(first));
+            let key = stream.key_of_forgotten(first);
             let lane = lane_at(self.forgotten.first_from(&self.rows, key))?;
             match self.row(lane).stream {
                 other if other == stream => return Some(lane),
@@ -294,7 +296,7 @@ impl Lanes {
 
     /// The lane of a stream, a new one if need be. On failure nothing changed.
     #[inline]
-    pub(in crate::core) fn enter(&mut self, stream: Stream) -> Result<Lane, HostMemoryExhausted> {
+    pub(super) fn enter(&mut self, stream: Stream) -> Result<Lane, HostMemoryExhausted> {
         // Mostly the one that asked before asks again.
         match self.rows.get(self.recent.0 as usize) {
             Some(row) if row.stream == stream && !row.forgotten => Ok(self.recent),
@@ -367,7 +369,7 @@ impl Lanes {
     }
 
     /// Gives the memory back that streams of the past have left.
-    pub(in crate::core) fn forget_past(&mut self) {
+    pub(super) fn forget_past(&mut self) {
         while let Some(lane) = self.rows.last().filter(|row| row.is_vacant()).map(Row::lane) {
             self.withdraw(lane);
             self.rows.pop();
@@ -378,7 +380,7 @@ impl Lanes {
 
     /// The order that a stream's requests are in: its own, or that of a private pool on it.
     #[inline]
-    pub(in crate::core) fn directed(&self, stream: Stream) -> Stream {
+    pub(super) fn directed(&self, stream: Stream) -> Stream {
         if self.redirections.is_empty() {
             return stream;
         }
@@ -387,7 +389,7 @@ impl Lanes {
     }
 
     /// The name may be another stream's from now on. What was freed here still waits for the lane's work.
-    pub(in crate::core) fn forget(&mut self, lane: Lane) {
+    pub(super) fn forget(&mut self, lane: Lane) {
         self.names.remove(&mut self.rows, self.seed, node(lane));
         self.row_mut(lane).forgotten = true;
         self.forgotten.insert(&mut self.rows, self.seed, node(lane));
@@ -395,7 +397,7 @@ impl Lanes {
     }
 
     /// Makes a chunk, which is in no list, another lane's: one in use, or one that waits for the work of others.
-    pub(in crate::core) fn relabel(&mut self, id: ChunkId, lane: Lane, in_use: bool) {
+    pub(super) fn relabel(&mut self, id: ChunkId, lane: Lane, in_use: bool) {
         let point = self.advance(lane);
         let note = self.note_mut(id);
         let before = std::mem::replace(&mut note.lane, lane);
@@ -408,7 +410,7 @@ impl Lanes {
     }
 
     /// Nothing is in the lanes of a private pool any more: they, and its number, may be another's.
-    pub(in crate::core) fn end_pool(&mut self, pool: u32) {
+    pub(super) fn end_pool(&mut self, pool: u32) {
         for place in 0..self.rows.len() {
             let row = &self.rows[place];
             if row.stream.pool() == pool {
@@ -424,35 +426,35 @@ impl Lanes {
     }
 
     /// The lanes that exist, the forgotten ones included.
-    pub(in crate::core) fn all(&self) -> impl Iterator<Item = (Lane, &Row)> + '_ {
+    pub(super) fn all(&self) -> impl Iterator<Item = (Lane, &Row)> + '_ {
         self.rows.iter().map(|row| (row.lane(), row))
     }
 
-    pub(in crate::core) fn count(&self) -> usize {
+    pub(super) fn count(&self) -> usize {
         self.rows.len()
     }
 
     /// The lane at a place of the table, if there is one.
-    pub(in crate::core) fn nth(&self, place: usize) -> Option<Lane> {
+    pub(super) fn nth(&self, place: usize) -> Option<Lane> {
         self.rows.get(place).map(Row::lane)
     }
 
     /// The lanes of a list.
-    pub(in crate::core) fn listed(&self, list: List) -> impl Iterator<Item = (Lane, &Row)> + '_ {
+    pub(super) fn listed(&self, list: List) -> impl Iterator<Item = (Lane, &Row)> + '_ {
         self.lists.iter(&self.rows, list).map(|lane| (lane, self.row(lane)))
     }
 
-    pub(in crate::core) fn list(&mut self, list: List, lane: Lane) {
+    pub(super) fn list(&mut self, list: List, lane: Lane) {
         self.lists.add(&mut self.rows, list, lane);
     }
 
-    pub(in crate::core) fn unlist(&mut self, list: List, lane: Lane) {
+    pub(super) fn unlist(&mut self, list: List, lane: Lane) {
         self.lists.remove(&mut self.rows, list, lane);
     }
 
     /// The lane's next point. Of a stream that was forgotten the work until then is all there is.
     #[inline]
-    pub(in crate::core) fn advance(&mut self, lane: Lane) -> u64 {
+    pub(super) fn advance(&mut self, lane: Lane) -> u64 {
         if !self.row(lane).forgotten {
             self.newest_point += 1;
             self.row_mut(lane).point = self.newest_point;
@@ -462,85 +464,85 @@ impl Lanes {
     }
 
     /// The oldest of a lane's free chunks, if the work before its free is done.
-    pub(in crate::core) fn first_done(&self, lane: Lane) -> Option<ChunkId> {
+    pub(super) fn first_done(&self, lane: Lane) -> Option<ChunkId> {
         let row = self.row(lane);
         (row.oldest != NIL && self.note(row.oldest).point <= row.done).then_some(row.oldest)
     }
 
     /// Whether a lane's newest free chunk waits for work that is not done.
-    pub(in crate::core) fn has_pending(&self, lane: Lane) -> bool {
+    pub(super) fn has_pending(&self, lane: Lane) -> bool {
         let row = self.row(lane);
         row.newest != NIL && self.note(row.newest).point > row.done
     }
 
-    pub(in crate::core) fn newer(&self, id: ChunkId) -> ChunkId {
+    pub(super) fn newer(&self, id: ChunkId) -> ChunkId {
         self.note(id).newer
     }
 
-    pub(in crate::core) fn oldest(&self, lane: Lane) -> ChunkId {
+    pub(super) fn oldest(&self, lane: Lane) -> ChunkId {
         self.row(lane).oldest
     }
 
     /// The point of a free in a lane whose stream lives, and whose work is listed as unfinished.
     #[inline(always)]
-    pub(in crate::core) fn next_point(&mut self) -> u64 {
+    pub(super) fn next_point(&mut self) -> u64 {
         self.newest_point += 1;
         self.newest_point
     }
 
     /// The lane's row and all notes, to change both.
     #[inline(always)]
-    pub(in crate::core) fn parts(&mut self, lane: Lane) -> (&mut Row, &mut [Note]) {
+    pub(super) fn parts(&mut self, lane: Lane) -> (&mut Row, &mut [Note]) {
         (&mut self.rows[lane.0 as usize], &mut self.notes)
     }
 
-    pub(in crate::core) fn hang(&mut self, id: ChunkId) {
+    pub(super) fn hang(&mut self, id: ChunkId) {
         let (row, notes) = self.parts(self.note(id).lane);
         row.hang(notes, id);
     }
 
-    pub(in crate::core) fn hang_behind(&mut self, id: ChunkId, lane: Lane, older: ChunkId) {
+    pub(super) fn hang_behind(&mut self, id: ChunkId, lane: Lane, older: ChunkId) {
         let (row, notes) = self.parts(lane);
         row.hang_behind(notes, id, older);
     }
 
     #[inline]
-    pub(in crate::core) fn unhang(&mut self, id: ChunkId) {
+    pub(super) fn unhang(&mut self, id: ChunkId) {
         let (row, notes) = self.parts(self.note(id).lane);
         row.unhang(notes, id);
     }
 
     #[inline]
-    pub(in crate::core) fn replace(&mut self, id: ChunkId, by: ChunkId) {
+    pub(super) fn replace(&mut self, id: ChunkId, by: ChunkId) {
         let (row, notes) = self.parts(self.note(id).lane);
         row.replace(notes, id, by);
     }
 
     #[inline]
-    pub(in crate::core) fn link_run(&mut self, lane: Lane, id: ChunkId, run: Extent) {
+    pub(super) fn link_run(&mut self, lane: Lane, id: ChunkId, run: Extent) {
         let (row, notes) = self.parts(lane);
         row.link_run(notes, id, run);
     }
 
     /// A chunk is handed out in a lane, which nothing waits for yet.
     #[inline]
-    pub(in crate::core) fn start_use(&mut self, id: ChunkId, lane: Lane) {
+    pub(super) fn start_use(&mut self, id: ChunkId, lane: Lane) {
         self.note_mut(id).lane = lane;
         self.row_mut(lane).live += 1;
     }
 
     /// The bytes of the longest run.
-    pub(in crate::core) fn largest_run(&self) -> u64 {
+    pub(super) fn largest_run(&self) -> u64 {
         self.all().map(|(lane, _)| self.largest_run_of(lane)).max().unwrap_or(0)
     }
 
-    pub(in crate::core) fn largest_run_of(&self, lane: Lane) -> u64 {
+    pub(super) fn largest_run_of(&self, lane: Lane) -> u64 {
         let largest = self.row(lane).runs.largest(&self.notes);
         if largest == NIL { 0 } else { self.note(largest).run.bytes }
     }
 
     /// Host memory beside the struct itself.
-    pub(in crate::core) fn metadata_bytes(&self) -> u64 {
+    pub(super) fn metadata_bytes(&self) -> u64 {
         let lists = self.notes.capacity() * size_of::<Note>()
             + self.rows.capacity() * size_of::<Row>()
             + self.redirections.capacity() * size_of::<Stream>()

@@ -6,25 +6,26 @@
 //! ([`Arena::share_for`]); where nothing fits at all the pool has the rest shared, in pieces with the lock open between them,
 //! before it grows or waits.
 
-use crate::core::arena::{Arena, Want};
+use super::StreamHeap;
+use super::queue_lists::List;
+use super::queues::{ANYONE, Lane, Lanes};
 use crate::core::ids::{ChunkId, NIL};
-use crate::core::streams::queue_lists::List;
-use crate::core::streams::queues::{ANYONE, Lane, Lanes};
+use crate::core::request::Want;
 
 /// How many chunks an allocation or a free has shared, and how many a verdict has. The programs of tests are small, and
 /// chunks are to be left over there too.
-pub(in crate::core) const SHARED_PER_CALL: usize = if cfg!(test) { 1 } else { 2 };
+pub(super) const SHARED_PER_CALL: usize = if cfg!(test) { 1 } else { 2 };
 const SHARED_PER_VERDICT: usize = if cfg!(test) { 1 } else { 8 };
 
 impl Lanes {
     /// Whether chunks may be left that are to be shared.
     #[inline]
-    pub(in crate::core) fn is_sharing(&self) -> bool {
+    pub(super) fn is_sharing(&self) -> bool {
         !self.lists.is_empty(List::Sharing)
     }
 }
 
-impl Arena {
+impl StreamHeap {
     /// The work before the lane's frees up to `point` is done. Returns whether that is news.
     pub(crate) fn lane_done(&mut self, lane: Lane, point: u64) -> bool {
         let Some(row) = self.lanes.row_if_any(lane) else { return false };
@@ -82,16 +83,16 @@ impl Arena {
     }
 
     /// Whether a chunk is its lane's own, and the work before its free is done.
-    pub(in crate::core) fn is_to_be_shared(&self, id: ChunkId) -> bool {
+    pub(super) fn is_to_be_shared(&self, id: ChunkId) -> bool {
         self.owner(id).is_some_and(|lane| self.lanes.note(id).point <= self.lanes.row(lane).done)
     }
 
     /// Shares the neighbours of a chunk that is about to become its lane's own: merged with it they would have to wait as
     /// long as it has to.
-    pub(in crate::core) fn share_around(&mut self, id: ChunkId, lane: Lane) {
+    pub(super) fn share_around(&mut self, id: ChunkId, lane: Lane) {
         // It is in no run yet.
         self.lanes.note_mut(id).lane = ANYONE;
-        for neighbour in [self.chunks.prev(id), self.chunks.next(id)] {
+        for neighbour in [self.heap.prev(id), self.heap.next(id)] {
             if neighbour != NIL && self.is_own(lane, neighbour) && self.is_to_be_shared(neighbour) {
                 self.share(neighbour, lane);
             }
@@ -100,7 +101,7 @@ impl Arena {
     }
 
     /// Shares a few chunks, and first those that would serve a request better than what its lane may use by now.
-    pub(in crate::core) fn share_for(&mut self, want: &Want<'_>, lane: Lane) {
+    pub(super) fn share_for(&mut self, want: &Want<'_>, lane: Lane) {
         const ROUNDS: usize = 2;
         for _ in 0..ROUNDS {
             let found = self.find_in_lane(want, lane).map(|found| found.key);
@@ -133,7 +134,7 @@ impl Arena {
             if self.is_to_be_shared(at) {
                 (at, shared) = (self.share(at, lane), true);
             }
-            at = self.chunks.next(at);
+            at = self.heap.next(at);
         }
         shared
     }

@@ -9,11 +9,11 @@ use crate::core::tree::Tree;
 use crate::core::units::UNIT;
 
 /// The order of the addresses at which runs begin.
-pub(in crate::core) enum ByAddress {}
+pub(super) enum ByAddress {}
 
 const CLASSES: usize = 64;
 
-pub(in crate::core) struct RunIndex {
+pub(super) struct RunIndex {
     trees: [Tree; CLASSES],
     /// The classes that have a run.
     marks: u64,
@@ -30,19 +30,19 @@ fn class_of(bytes: u64) -> usize {
 }
 
 impl RunIndex {
-    pub(in crate::core) fn new(seed: Seed) -> Self {
+    pub(super) fn new(seed: Seed) -> Self {
         RunIndex { trees: [Tree::EMPTY; CLASSES], marks: 0, seed }
     }
 
     /// The shortest run of at least `bytes`, the one at the lowest address among equals, or [`NIL`].
     #[inline]
-    pub(in crate::core) fn best_fit<N: Node>(&self, nodes: &[N], bytes: u64) -> ChunkId {
+    pub(super) fn best_fit<N: Node>(&self, nodes: &[N], bytes: u64) -> ChunkId {
         self.first_from(nodes, (bytes, 0))
     }
 
     /// The first run that is not below a key, or [`NIL`].
     #[inline]
-    pub(in crate::core) fn first_from<N: Node>(&self, nodes: &[N], key: (u64, u64)) -> ChunkId {
+    pub(super) fn first_from<N: Node>(&self, nodes: &[N], key: (u64, u64)) -> ChunkId {
         let class = class_of(key.0);
         let found = self.trees[class].first_from(nodes, key);
         if found != NIL {
@@ -57,20 +57,20 @@ impl RunIndex {
     }
 
     /// The longest run, or [`NIL`].
-    pub(in crate::core) fn largest<N: Node>(&self, nodes: &[N]) -> ChunkId {
+    pub(super) fn largest<N: Node>(&self, nodes: &[N]) -> ChunkId {
         self.marks.checked_ilog2().map_or(NIL, |class| self.trees[class as usize].last(nodes))
     }
 
     /// Adds a run of so many bytes, which is in no index.
     #[inline]
-    pub(in crate::core) fn insert<N: Node>(&mut self, nodes: &mut [N], id: ChunkId, bytes: u64) {
+    pub(super) fn insert<N: Node>(&mut self, nodes: &mut [N], id: ChunkId, bytes: u64) {
         let class = class_of(bytes);
         self.trees[class].insert(nodes, self.seed, id);
         self.marks |= 1 << class;
     }
 
     #[inline]
-    pub(in crate::core) fn remove<N: Node>(&mut self, nodes: &mut [N], id: ChunkId, bytes: u64) {
+    pub(super) fn remove<N: Node>(&mut self, nodes: &mut [N], id: ChunkId, bytes: u64) {
         let class = class_of(bytes);
         let tree = &mut self.trees[class];
         tree.remove(nodes, self.seed, id);
@@ -80,7 +80,7 @@ impl RunIndex {
     }
 
     /// The runs that are not below a key, in order.
-    pub(in crate::core) fn iter_from<'a, N: Node>(
+    pub(super) fn iter_from<'a, N: Node>(
         &'a self,
         nodes: &'a [N],
         mut key: (u64, u64),
@@ -94,7 +94,7 @@ impl RunIndex {
     }
 
     /// Whether the classes marked are those that have a run.
-    pub(in crate::core) fn is_marked_right(&self) -> bool {
+    pub(super) fn is_marked_right(&self) -> bool {
         self.trees.iter().enumerate().all(|(class, tree)| (self.marks >> class & 1 == 1) != tree.is_empty())
     }
 }

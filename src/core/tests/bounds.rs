@@ -1,8 +1,9 @@
 //! Bounds on the work of single calls, in steps and not in time, whatever happened before.
 
-use crate::core::arena::{Arena, Settings, Want};
+use crate::core::arena::{Arena, Settings};
+use crate::core::request::Want;
 use crate::core::steps;
-use crate::core::streams::queues::Stream;
+use crate::core::stream_id::Stream;
 use crate::core::tests::model::fixed_settings;
 use crate::core::units::UNIT;
 
@@ -18,7 +19,7 @@ fn arena(units: u64) -> Arena {
 }
 
 fn take(arena: &mut Arena, units: u64, stream: Stream) -> Option<u64> {
-    arena.take(&Want::plain(units * UNIT, units * UNIT, stream)).unwrap()
+    arena.alloc(&Want::plain(units * UNIT, units * UNIT, stream)).unwrap()
 }
 
 fn free(arena: &mut Arena, addr: u64, stream: Stream) {
@@ -40,7 +41,7 @@ fn mixed(units: u64) -> Arena {
     for handle in [10, 11] {
         let addr = take(&mut arena, 1, Stream::of_handle(handle)).unwrap();
         free(&mut arena, addr, Stream::of_handle(handle));
-        arena.stream_done(Stream::of_handle(handle), true);
+        arena.streams_mut().stream_done(Stream::of_handle(handle), true);
     }
     arena
 }
@@ -69,9 +70,9 @@ fn a_new_stream_takes_few_steps() {
         assert!(steps < FEW, "{steps} steps for a free on stream {number}");
     }
     for number in shuffled(STREAMS) {
-        let (steps, ()) = steps::of(|| arena.stream_done(numbered(number), true));
+        let (steps, ()) = steps::of(|| arena.streams_mut().stream_done(numbered(number), true));
         assert!(steps < FEW, "{steps} steps to say that stream {number} is done");
-        let (steps, _) = steps::of(|| arena.forget_stream(numbered(number)).unwrap());
+        let (steps, _) = steps::of(|| arena.streams_mut().forget_stream(numbered(number)).unwrap());
         assert!(steps < FEW, "{steps} steps to forget stream {number}");
     }
     // Places of forgotten streams are found without a look at all of them.
@@ -80,7 +81,7 @@ fn a_new_stream_takes_few_steps() {
         assert!(steps < FEW, "{steps} steps for a stream that comes later");
         free(&mut arena, addr, numbered(STREAMS + number));
     }
-    assert!(arena.lane_count() < 2 * STREAMS as usize, "places are used again");
+    assert!(arena.streams().lane_count() < 2 * STREAMS as usize, "places are used again");
 }
 
 #[test]
@@ -89,14 +90,14 @@ fn idle_streams_cost_a_look_at_unfinished_work_nothing() {
     let mut arena = mixed(4 * STREAMS);
     for number in 0..STREAMS {
         let addr = take(&mut arena, 1, numbered(number)).unwrap();
-        arena.record_use(addr, numbered(number + 1)).unwrap().unwrap();
+        arena.streams_mut().record_use(addr, numbered(number + 1)).unwrap().unwrap();
         free(&mut arena, addr, numbered(number));
         if number != 77 && number != 177 {
-            arena.stream_done(numbered(number), true);
+            arena.streams_mut().stream_done(numbered(number), true);
         }
     }
     let (steps, streams) = steps::of(|| {
-        let unfinished = arena.unfinished(|_| true);
+        let unfinished = arena.streams().unfinished(|_| true);
         unfinished.map(|unfinished| unfinished.stream).collect::<Vec<_>>()
     });
     assert!(streams.contains(&numbered(77)) && streams.contains(&numbered(177)));
@@ -110,16 +111,16 @@ fn forgotten_streams_leave_no_memory_after_a_trim() {
     let before = arena.stats().metadata_bytes;
     // All at once, so that each has a place of its own.
     for number in 0..STREAMS {
-        arena.begin_private(numbered(number), 7).unwrap().unwrap();
-        arena.end_private(numbered(number), 7).unwrap();
+        arena.streams_mut().begin_private(numbered(number), 7).unwrap().unwrap();
+        arena.streams_mut().end_private(numbered(number), 7).unwrap();
         let addr = take(&mut arena, 1, numbered(number)).unwrap();
         free(&mut arena, addr, numbered(number));
-        arena.stream_done(numbered(number), true);
+        arena.streams_mut().stream_done(numbered(number), true);
     }
     let most = arena.stats().metadata_bytes - before;
     assert!(most < STREAMS * 1024, "{most} bytes while they exist");
     for number in 0..STREAMS {
-        arena.forget_stream(numbered(number)).unwrap();
+        arena.streams_mut().forget_stream(numbered(number)).unwrap();
     }
     arena.forget_past();
     let left = arena.stats().metadata_bytes.saturating_sub(before);
@@ -146,7 +147,7 @@ fn a_verdict_takes_few_steps_however_many_chunks_wait() {
     const CHUNKS: u64 = 4000;
     let (mut arena, first, second) = scattered(CHUNKS);
     assert_eq!(take(&mut arena, 1, second), None, "the work may still touch all of it");
-    let (steps, ()) = steps::of(|| arena.stream_done(first, true));
+    let (steps, ()) = steps::of(|| arena.streams_mut().stream_done(first, true));
     assert!(steps < FEW, "{steps} steps of a verdict on {CHUNKS} chunks");
     for _ in 0..CHUNKS {
         let (steps, addr) = steps::of(|| take(&mut arena, 1, second));
@@ -177,16 +178,16 @@ fn an_alignment_takes_few_steps_beside_many_chunks_without_a_place_at_it() {
     for is_mixed in [false, true] {
         let (mut arena, last) = misaligned(CHUNKS, stream, is_mixed);
         let want = Want { alignment: 2 * UNIT, ..Want::plain(2 * UNIT, 2 * UNIT, stream) };
-        let (steps, found) = steps::of(|| arena.take(&want).unwrap());
+        let (steps, found) = steps::of(|| arena.alloc(&want).unwrap());
         assert!(steps < FEW, "{steps} steps of a request that is not thorough");
         assert_eq!(found, None);
-        assert_eq!(arena.take(&Want { thorough: true, ..want }).unwrap(), Some(last), "the only place");
-        assert_eq!(arena.take(&Want { thorough: true, ..want }).unwrap(), None);
+        assert_eq!(arena.alloc(&Want { thorough: true, ..want }).unwrap(), Some(last), "the only place");
+        assert_eq!(arena.alloc(&Want { thorough: true, ..want }).unwrap(), None);
         // One that has a place wherever it begins is found at once.
         let base = 1 << 50;
         let plan = arena.plan_extension(8 * UNIT).unwrap();
         arena.add_region(&plan, base + UNIT, 8 * UNIT).unwrap();
-        let (steps, found) = steps::of(|| arena.take(&want).unwrap());
+        let (steps, found) = steps::of(|| arena.alloc(&want).unwrap());
         assert!(steps < FEW, "{steps} steps to one that is large enough");
         assert_eq!(found, Some(base + 2 * UNIT));
     }
@@ -206,12 +207,12 @@ fn a_large_alignment_takes_few_steps_beside_many_chunks_of_one_size() {
             free(&mut arena, addr, stream);
         }
         let want = Want { alignment, thorough: true, ..Want::plain(UNIT, UNIT, stream) };
-        let (steps, found) = steps::of(|| arena.take(&want).unwrap());
+        let (steps, found) = steps::of(|| arena.alloc(&want).unwrap());
         assert_eq!(found, None);
         assert!(steps < FEW, "{steps} steps beside {CHUNKS} chunks without a place");
-        let only = addrs.iter().copied().filter(|addr| addr % alignment == 0).next_back().unwrap();
+        let only = addrs.iter().copied().rfind(|addr| addr % alignment == 0).unwrap();
         free(&mut arena, only, stream);
-        let (steps, found) = steps::of(|| arena.take(&want).unwrap());
+        let (steps, found) = steps::of(|| arena.alloc(&want).unwrap());
         assert_eq!(found, Some(only));
         assert!(steps < FEW, "{steps} steps to the only place");
     }
@@ -238,10 +239,10 @@ fn a_run_of_many_neighbours_takes_few_steps() {
         let (steps, addr) = steps::of(|| take(&mut arena, 3, first).unwrap());
         most = most.max(steps);
         most = most.max(steps::of(|| free(&mut arena, addr, first)).0);
-        arena.stream_done(first, true);
+        arena.streams_mut().stream_done(first, true);
         // Each leaves the run at some place of it.
-        while arena.is_sharing() {
-            most = most.max(steps::of(|| arena.share_some(1)).0);
+        while arena.streams().is_sharing() {
+            most = most.max(steps::of(|| arena.streams_mut().share_some(1)).0);
         }
         assert!(most < FEW, "{most} steps {order}");
         assert_eq!(take(&mut arena, CHUNKS, second), Some(addr), "all of it is one chunk");
@@ -257,8 +258,8 @@ fn a_run_that_is_divided_takes_few_steps() {
     let addrs: Vec<u64> = (0..2 * CHUNKS).map(|_| take(&mut arena, 1, first).unwrap()).collect();
     let (odd, even): (Vec<u64>, Vec<u64>) = addrs.iter().partition(|&&addr| addr / UNIT % 2 == 1);
     odd.iter().for_each(|&addr| free(&mut arena, addr, first));
-    arena.stream_done(first, true);
-    arena.share_some(usize::MAX);
+    arena.streams_mut().stream_done(first, true);
+    arena.streams_mut().share_some(usize::MAX);
     even.iter().for_each(|&addr| free(&mut arena, addr, first));
     for _ in 0..CHUNKS {
         let (steps, addr) = steps::of(|| take(&mut arena, 1, second));
@@ -271,14 +272,15 @@ fn the_oldest_work_is_found_in_few_steps_if_it_serves() {
     const CHUNKS: u64 = 4000;
     let (mut arena, _, second) = scattered(CHUNKS);
     let want = Want::plain(UNIT, UNIT, second);
-    assert_eq!(arena.take(&want).unwrap(), None);
+    assert_eq!(arena.alloc(&want).unwrap(), None);
     let (steps, dependencies) = steps::of(|| arena.dependencies(&want, |_| true).unwrap().unwrap());
     assert!(steps < FEW, "{steps} steps to the oldest of {CHUNKS} chunks");
     let work = dependencies.works[0];
-    let since = arena.next_work(arena.queue_of(second).unwrap());
+    let queue = arena.streams().queue_of(second).unwrap();
+    let since = arena.streams_mut().next_work(queue);
     let (steps, adopted) = steps::of(|| arena.adopt(&want, &[work], dependencies.place, since));
     assert!(adopted && steps < FEW, "{steps} steps to adopt it");
-    assert!(arena.take(&want).unwrap().is_some());
+    assert!(arena.alloc(&want).unwrap().is_some());
 }
 
 /// The same where each chunk waits for recorded uses besides, on the request's own stream too.
@@ -291,15 +293,16 @@ fn the_oldest_recorded_use_is_found_in_few_steps() {
     while take(&mut arena, 1, second).is_some() {}
     for (number, &addr) in addrs.iter().enumerate() {
         for stream in [[second, third], [third, first]][number % 2] {
-            assert_eq!(arena.record_use(addr, stream).unwrap(), Ok(()));
+            assert_eq!(arena.streams_mut().record_use(addr, stream).unwrap(), Ok(()));
         }
         free(&mut arena, addr, first);
     }
     let want = Want::plain(UNIT, UNIT, second);
-    assert_eq!(arena.take(&want).unwrap(), None);
+    assert_eq!(arena.alloc(&want).unwrap(), None);
     let (steps, dependencies) = steps::of(|| arena.dependencies(&want, |_| true).unwrap().unwrap());
     assert!(steps < FEW, "{steps} steps to the oldest of {CHUNKS} chunks");
-    let since = arena.next_work(arena.queue_of(second).unwrap());
+    let queue = arena.streams().queue_of(second).unwrap();
+    let since = arena.streams_mut().next_work(queue);
     assert!(arena.adopt(&want, &dependencies.works, dependencies.place, since));
-    assert_eq!(arena.take(&want).unwrap(), Some(addrs[0]), "the first that was freed");
+    assert_eq!(arena.alloc(&want).unwrap(), Some(addrs[0]), "the first that was freed");
 }

@@ -1,9 +1,10 @@
 //! No pattern of sizes, addresses or histories makes an operation dear: what is counted is steps, not time.
 
-use crate::core::arena::{Arena, Settings, Want};
-use crate::core::heap::probing::Steps;
+use crate::core::arena::{Arena, Settings};
+use crate::core::heap::Steps;
 use crate::core::op_names::Name;
-use crate::core::streams::queues::Stream;
+use crate::core::request::Want;
+use crate::core::stream_id::Stream;
 use crate::core::tests::model::{Random, fixed_settings};
 use crate::core::units::UNIT;
 
@@ -46,7 +47,7 @@ fn roomy(seed: u64) -> Arena {
 }
 
 fn take(arena: &mut Arena, units: u64) -> u64 {
-    arena.take(&Want::plain(units * UNIT, units * UNIT, Stream::NONE)).unwrap().unwrap()
+    arena.alloc(&Want::plain(units * UNIT, units * UNIT, Stream::NONE)).unwrap().unwrap()
 }
 
 fn filled(seed: u64, mut sizes: impl FnMut(&mut Random) -> u64) -> (Arena, Vec<u64>) {
@@ -56,7 +57,7 @@ fn filled(seed: u64, mut sizes: impl FnMut(&mut Random) -> u64) -> (Arena, Vec<u
 }
 
 fn steps(arena: &Arena) -> Steps {
-    arena.starts.steps(&arena.chunks.slab)
+    arena.heap().search_steps()
 }
 
 #[test]
@@ -75,9 +76,8 @@ fn no_pattern_of_sizes_makes_searches_for_addresses_long() {
 
 /// The deepest tree of free chunks; a list of `count` would be `count` deep.
 fn assert_shallow(arena: &Arena, what: &str) {
-    let slab = &arena.chunks.slab[..];
-    let count = arena.index.iter(slab).count();
-    let (depth, most) = (arena.index.depth(slab), 4 * count.ilog2() as usize + 16);
+    let count = arena.heap().indexed_from(UNIT).count();
+    let (depth, most) = (arena.heap().deepest_tree(), 4 * count.ilog2() as usize + 16);
     assert!(depth <= most, "{what}: {count} free chunks, {depth} deep, at most {most}");
 }
 
@@ -142,11 +142,11 @@ fn numbers_of_chunks_do_not_shape_the_trees() {
 #[test]
 fn the_slab_grows_by_a_few_places_with_each_allocation() {
     let mut arena = roomy(1);
-    let places = |arena: &Arena| arena.chunks.slab.len();
+    let places = |arena: &Arena| arena.chunks().places();
     for _ in 0..LIVE / 4 {
         let before = places(&arena);
         take(&mut arena, 3);
-        assert!(places(&arena) <= before + 64 && places(&arena) <= arena.chunks.count() + 65);
+        assert!(places(&arena) <= before + 64 && places(&arena) <= arena.chunks().count() + 65);
     }
 }
 
@@ -162,7 +162,7 @@ fn emptied(settings: Settings, leave: usize) -> (u64, Arena, Vec<u64>) {
             let tag = arena.tag(Name::new("operation"), i).unwrap();
             let want =
                 Want { scope: Some(&tag).filter(|_| i % 2 == 0), ..Want::plain(3 * UNIT, 1, Stream::NONE) };
-            addrs.push(arena.take(&want).unwrap().unwrap());
+            addrs.push(arena.alloc(&want).unwrap().unwrap());
         }
     }
     let most = arena.stats().metadata_bytes;
@@ -206,14 +206,15 @@ fn a_trim_with_several_streams_gives_the_metadata_back() {
     let extension = arena.plan_extension(UNIT).unwrap();
     arena.add_region(&extension, BASE, 1 << 30).unwrap();
     let streams = [Stream::of_handle(16), Stream::of_handle(32)];
-    let take =
-        |arena: &mut Arena, i: usize| arena.take(&Want::plain(3 * UNIT, 1, streams[i % 2])).unwrap().unwrap();
+    let take = |arena: &mut Arena, i: usize| {
+        arena.alloc(&Want::plain(3 * UNIT, 1, streams[i % 2])).unwrap().unwrap()
+    };
     let addrs: Vec<u64> = (0..20_000).map(|i| take(&mut arena, i)).collect();
     let most = arena.stats().metadata_bytes;
     addrs[100..].iter().for_each(|&addr| arena.free(addr).unwrap());
-    streams.iter().for_each(|&stream| arena.stream_done(stream, false));
+    streams.iter().for_each(|&stream| arena.streams_mut().stream_done(stream, false));
     // As a trim of the pool does.
-    arena.share_some(usize::MAX);
+    arena.streams_mut().share_some(usize::MAX);
     arena.forget_past();
     let left = arena.stats().metadata_bytes;
     assert!(left < most / 8, "{left} of {most} bytes");

@@ -1,6 +1,9 @@
-pub(crate) mod bounds;
-pub(crate) mod cliffs;
+//! Tests of the engine as a whole; those of one file are in that file.
+
+mod bounds;
+mod cliffs;
 pub(crate) mod model;
-pub(crate) mod queues;
-pub(crate) mod remap;
-pub(crate) mod stamp_bounds;
+mod queues;
+mod remap;
+pub(in crate::core) mod sound;
+mod stamp_bounds;

@@ -5,14 +5,15 @@
 //! until the frontier has passed its stamp. After every step the arena's invariants hold, and its chunks
 //! and statistics are the model's. A failure prints the program up to there.
 
-mod model;
+mod intervals;
 mod program;
 
-use crate::core::arena::{Arena, Settings, Want};
-use crate::core::stamps::merge::Forced;
-use crate::core::streams::queues::Stream;
+use crate::core::arena::{Arena, Settings};
+use crate::core::request::Want;
+use crate::core::stamps::Forced;
+use crate::core::stream_id::Stream;
 use crate::core::units::{MAX_CHUNK, UNIT};
-use crate::core::vmm::unmapped::Range;
+use crate::core::vmm::Range;
 
 /// Where the backend puts regions.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -318,7 +319,8 @@ fn a_free_needs_no_memory_after_forced_merges() {
     let mut arena = Arena::new(settings).unwrap();
     let plan = arena.plan_extension(UNIT).unwrap();
     arena.add_region(&plan, 1 << 40, settings.limit).unwrap();
-    let take = |arena: &mut Arena, size| arena.take(&Want::plain(size, size, Stream::NONE)).unwrap().unwrap();
+    let take =
+        |arena: &mut Arena, size| arena.alloc(&Want::plain(size, size, Stream::NONE)).unwrap().unwrap();
     let run: Vec<u64> = (0..2001).map(|_| take(&mut arena, UNIT)).collect();
     let [_, other, _] = [UNIT, 1800 * UNIT, UNIT].map(|size| take(&mut arena, size));
     // The first chunk last: every second one is merged into it, under its stamp.
@@ -326,7 +328,7 @@ fn a_free_needs_no_memory_after_forced_merges() {
     order.for_each(|place| arena.free(run[place]).unwrap());
     let mut pass = arena.begin_forced_pass();
     assert_eq!(arena.merge_forced_some(&mut pass, 1 << 40, usize::MAX), Forced::Over);
-    assert_eq!(arena.stamps.iter().count(), 1, "one chunk waits, once");
+    assert_eq!(arena.stamps().iter().count(), 1, "one chunk waits, once");
     arena.free(other).unwrap();
     let small: Vec<u64> = (0..1600).map(|_| take(&mut arena, UNIT)).collect();
     let before = arena.stats().metadata_bytes;

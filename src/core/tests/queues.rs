@@ -8,10 +8,11 @@
 mod model;
 
 use self::model::Model;
-use crate::core::arena::dependencies::Dependencies;
-use crate::core::arena::{Arena, Settings, Want};
-use crate::core::streams::pending_work::Work;
-use crate::core::streams::queues::Stream;
+use crate::core::arena::{Arena, Settings};
+use crate::core::request::Want;
+use crate::core::stream_id::Stream;
+use crate::core::streams::Dependencies;
+use crate::core::streams::Work;
 use crate::core::tests::model::{Random, fixed_settings};
 use crate::core::units::{UNIT, round_up};
 
@@ -68,11 +69,11 @@ impl Program {
         for _ in 0..steps {
             program.step();
             if !family.lazily {
-                program.arena.share_some(usize::MAX);
+                program.arena.streams_mut().share_some(usize::MAX);
             }
             assert_eq!(program.arena.check(), Ok(()));
             // Of what is not shared yet the model knows nothing.
-            if !program.arena.is_sharing() {
+            if !program.arena.streams().is_sharing() {
                 program.model.compare(&program.arena);
             }
         }
@@ -135,16 +136,16 @@ impl Program {
             return self.take_anywhere(want);
         }
         let expected = self.model.take(want);
-        assert_eq!(self.arena.take(want).unwrap(), expected, "the placement");
+        assert_eq!(self.arena.alloc(want).unwrap(), expected, "the placement");
         expected
     }
 
     /// As a pool does: what is not shared yet is, before nothing is found.
     fn take_anywhere(&mut self, want: &Want<'_>) -> Option<u64> {
-        let mut taken = self.arena.take(want).unwrap();
-        while taken.is_none() && self.arena.is_sharing() {
-            self.arena.share_some(1);
-            taken = self.arena.take(want).unwrap();
+        let mut taken = self.arena.alloc(want).unwrap();
+        while taken.is_none() && self.arena.streams().is_sharing() {
+            self.arena.streams_mut().share_some(1);
+            taken = self.arena.alloc(want).unwrap();
         }
         match taken {
             Some(addr) => {
@@ -170,8 +171,8 @@ impl Program {
         let dependencies = {
             let arena = &self.arena;
             let has_event = |work: Work| {
-                let stream = arena.progress_of(work.lane).stream;
-                stream.exists() && stream.pool() == 0 && !arena.is_at_risk(stream)
+                let stream = arena.streams().progress_of(work.lane).stream;
+                stream.exists() && stream.pool() == 0 && !arena.streams().is_at_risk(stream)
             };
             arena.dependencies(want, has_event).unwrap()
         };
@@ -180,7 +181,7 @@ impl Program {
         let (Dependencies { works, place }, expected) = dependencies.zip(expected)?;
         self.say(format!("which waits for {works:?}"));
         let mut streams: Vec<Stream> =
-            works.iter().map(|work| self.arena.lanes.row(work.lane).stream).collect();
+            works.iter().map(|work| self.arena.streams().progress_of(work.lane).stream).collect();
         assert_eq!(
             (place.span.base, place.span.bytes),
             expected.place,
@@ -193,8 +194,8 @@ impl Program {
         }
         assert_eq!(streams, of_model, "the streams whose work is the oldest that helps");
         self.model.wait(want, &expected);
-        let own = self.arena.queue_of_request(want).unwrap();
-        let since = self.arena.next_work(own);
+        let own = self.arena.streams().queue_of_request(want).unwrap();
+        let since = self.arena.streams_mut().next_work(own);
         assert!(self.arena.adopt(want, &works, place, since), "what was waited for is there");
         self.model.adopt(want, &expected);
         let taken = self.take(want);
@@ -232,7 +233,7 @@ impl Program {
             return;
         }
         self.say(format!("record {addr:#x} on {stream:?}"));
-        assert_eq!(self.arena.record_use(addr, stream).unwrap(), Ok(()));
+        assert_eq!(self.arena.streams_mut().record_use(addr, stream).unwrap(), Ok(()));
         self.model.record(addr, stream);
     }
 
@@ -244,11 +245,11 @@ impl Program {
         if self.random.chance(20) {
             let stream = self.stream();
             self.say(format!("{stream:?} is synchronised"));
-            self.arena.stream_done(stream, true);
+            self.arena.streams_mut().stream_done(stream, true);
             return self.model.synchronize(stream);
         }
         if self.random.chance(50) {
-            let unfinished: Vec<_> = self.arena.unfinished(|_| true).collect();
+            let unfinished: Vec<_> = self.arena.streams().unfinished(|_| true).collect();
             for unfinished in unfinished {
                 let true_point = self.model.point(unfinished.stream);
                 self.events.push((unfinished.work, unfinished.stream, true_point));
@@ -263,7 +264,7 @@ impl Program {
         let place = self.events.iter().position(|event| event.1 == picked).unwrap();
         let (work, stream, true_point) = self.events.remove(place);
         self.say(format!("{stream:?} has done {work:?}"));
-        self.arena.lane_done(work.lane, work.point);
+        self.arena.streams_mut().lane_done(work.lane, work.point);
         self.model.done(stream, true_point);
     }
 
@@ -287,10 +288,10 @@ impl Program {
         }
         self.say(format!("forget {stream:?}"));
         // Its events come true in the end; here at once, for the names to stay simple.
-        let work = self.arena.forget_stream(stream).unwrap();
+        let work = self.arena.streams_mut().forget_stream(stream).unwrap();
         self.events.retain(|event| event.1 != stream);
         if let Some(work) = work {
-            self.arena.lane_done(work.lane, work.point);
+            self.arena.streams_mut().lane_done(work.lane, work.point);
         }
         self.model.forget(stream);
     }
@@ -301,23 +302,28 @@ impl Program {
         match self.random.below(6) {
             0 | 1 if stream != Stream::NONE => {
                 self.say(format!("pool {name} begins on {stream:?}"));
-                let began = self.arena.begin_private(stream, name).unwrap();
+                let began = self.arena.streams_mut().begin_private(stream, name).unwrap();
                 assert_eq!(began.is_ok(), self.model.begin(stream, name));
             }
             2 | 3 => {
                 self.say(format!("pool {name} ends on {stream:?}"));
-                assert_eq!(self.arena.end_private(stream, name).is_ok(), self.model.end(stream, name));
+                assert_eq!(
+                    self.arena.streams_mut().end_private(stream, name).is_ok(),
+                    self.model.end(stream, name)
+                );
             }
             4 => {
                 self.say(format!("pool {name} is released"));
-                let released = self.arena.release_private(name).unwrap();
+                let released = self.arena.streams_mut().release_private(name).unwrap();
                 assert_eq!(released.is_ok(), self.model.release(name));
             }
             _ => {
                 self.say("the device is idle".to_owned());
                 let unfinished: Vec<_> =
-                    self.arena.unfinished(|_| true).map(|unfinished| unfinished.work).collect();
-                unfinished.iter().for_each(|work| _ = self.arena.lane_done(work.lane, work.point));
+                    self.arena.streams().unfinished(|_| true).map(|unfinished| unfinished.work).collect();
+                unfinished
+                    .iter()
+                    .for_each(|work| _ = self.arena.streams_mut().lane_done(work.lane, work.point));
                 self.model.synchronize_all();
             }
         }
@@ -372,7 +378,7 @@ fn what_comes_back_is_still_whose_it_was() {
     let mut arena = Arena::new(Settings { growth: true, ..fixed_settings(limit) }).unwrap();
     let plan = arena.plan_extension(limit).unwrap();
     arena.add_region(&plan, 1 << 20, limit).unwrap();
-    let take = |arena: &mut Arena, size: u64, stream| arena.take(&Want::plain(size, size, stream)).unwrap();
+    let take = |arena: &mut Arena, size: u64, stream| arena.alloc(&Want::plain(size, size, stream)).unwrap();
     let (first, second) = (Stream::of_handle(10), Stream::of_handle(11));
     let addr = take(&mut arena, 8 * UNIT, first).unwrap();
     assert!(arena.free_on(addr, first).unwrap().is_ok());
@@ -398,7 +404,7 @@ fn a_search_does_not_look_at_thousands_of_parts_of_runs() {
         let plan = arena.plan_extension(limit).unwrap();
         arena.add_region(&plan, 1 << 20, limit).unwrap();
         let take = |arena: &mut Arena, units: u64, stream| {
-            arena.take(&Want::plain(units * UNIT, units * UNIT, stream)).unwrap().unwrap()
+            arena.alloc(&Want::plain(units * UNIT, units * UNIT, stream)).unwrap().unwrap()
         };
         // Chunks of two units that anybody may have, each with one beside it that only one stream may; at last one
         // that stands alone.
@@ -413,7 +419,7 @@ fn a_search_does_not_look_at_thousands_of_parts_of_runs() {
             assert!(arena.free_on(common, other).unwrap().is_ok());
         }
         assert!(arena.free_on(alone, other).unwrap().is_ok());
-        arena.stream_done(other, true);
+        arena.streams_mut().stream_done(other, true);
         for &(_, part) in &parts {
             assert!(arena.free_on(part, own).unwrap().is_ok());
         }

@@ -2,12 +2,14 @@
 //! work may still touch it. No unit is handed out before that is done, though the books change while plans are under
 //! way: a second stream may come, and frees and requests go on.
 
-use crate::core::arena::remap_plan::{New, Plan, bytes};
-use crate::core::arena::{Arena, Freed, Settings, Want};
-use crate::core::streams::queues::Stream;
+use crate::core::arena::{Arena, Settings};
+use crate::core::arena::{New, Plan, bytes};
+use crate::core::request::Want;
+use crate::core::stream_id::Stream;
+use crate::core::streams::Freed;
 use crate::core::tests::model::{Random, fixed_settings};
 use crate::core::units::{UNIT, round_up};
-use crate::core::vmm::unmapped::Range;
+use crate::core::vmm::Range;
 use std::collections::{BTreeMap, BTreeSet};
 
 const GRANULE: u64 = 4 * UNIT;
@@ -57,7 +59,7 @@ impl Program {
         match self.random.below(20) {
             0 => {
                 let stream = self.stream();
-                self.arena.stream_done(stream, true);
+                self.arena.streams_mut().stream_done(stream, true);
                 self.pending.retain(|_, other| *other != stream);
             }
             1 if plans => {
@@ -100,9 +102,9 @@ impl Program {
         if self.random.chance(50) {
             // The device is synchronised first, as the pool does.
             for number in 10..13 {
-                self.arena.stream_done(Stream::of_handle(number), true);
+                self.arena.streams_mut().stream_done(Stream::of_handle(number), true);
             }
-            self.arena.stream_done(Stream::NONE, true);
+            self.arena.streams_mut().stream_done(Stream::NONE, true);
             self.pending.clear();
             if self.take(&want) {
                 return;
@@ -117,12 +119,12 @@ impl Program {
     }
 
     fn take(&mut self, want: &Want<'_>) -> bool {
-        let Some(addr) = self.arena.take(want).unwrap() else { return false };
+        let Some(addr) = self.arena.alloc(want).unwrap() else { return false };
         let size = self.arena.chunks().size(self.arena.chunk_in_use(addr).unwrap());
         for unit in units(addr, size) {
             assert!(self.mapped.contains(&(unit / GRANULE * GRANULE)), "{unit:#x} is not mapped");
             let pending = self.pending.remove(&unit);
-            let mixed = self.arena.mixed;
+            let mixed = self.arena.streams().is_multi();
             let sound = pending.is_none_or(|stream| stream == want.stream);
             assert!(sound, "{unit:#x} for {:?} waits for {pending:?} {mixed}", want.stream);
         }
@@ -194,7 +196,7 @@ fn a_stream_grows_beside_its_own_unfinished_memory() {
         let mut get = |granules: u64, stream: Stream| {
             let want = Want::plain(granules * GRANULE, granules * GRANULE, stream);
             let mut fresh = 0;
-            while arena.take(&want).unwrap().is_none() {
+            while arena.alloc(&want).unwrap().is_none() {
                 let mut plan =
                     arena.plan_growth(&want, New::Needed, u64::MAX).unwrap().expect("there is room");
                 fresh += bytes(&plan.fresh) / GRANULE;
@@ -211,7 +213,7 @@ fn a_stream_grows_beside_its_own_unfinished_memory() {
         assert_eq!(bytes(&plan.fresh) / GRANULE, if asks == one { 2 } else { 6 });
         plan.fresh.iter_mut().for_each(|piece| piece.mapped = true);
         arena.commit(plan);
-        let at = arena.take(&want).unwrap();
+        let at = arena.alloc(&want).unwrap();
         assert_eq!(at, Some(if asks == one { BASE + GRANULE } else { BASE + 5 * GRANULE }));
         assert_eq!(arena.check(), Ok(()));
     }

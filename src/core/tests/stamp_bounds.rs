@@ -1,9 +1,10 @@
 //! Bounds on the work of single calls with timestamps, in steps and not in time, however many chunks wait.
 
-use crate::core::arena::{Arena, Settings, Want};
-use crate::core::stamps::merge::Forced;
+use crate::core::arena::{Arena, Settings};
+use crate::core::request::Want;
+use crate::core::stamps::Forced;
 use crate::core::steps;
-use crate::core::streams::queues::Stream;
+use crate::core::stream_id::Stream;
 use crate::core::tests::model::{Random, fixed_settings};
 use crate::core::units::UNIT;
 
@@ -35,7 +36,7 @@ fn want(units: u64, newest: u64) -> Want<'static> {
 }
 
 fn take(arena: &mut Arena, units: u64, newest: u64) -> Option<u64> {
-    let (steps, addr) = steps::of(|| arena.take(&want(units, newest)).unwrap());
+    let (steps, addr) = steps::of(|| arena.alloc(&want(units, newest)).unwrap());
     assert!(steps < FEW, "{steps} steps of a request");
     addr
 }
@@ -141,7 +142,7 @@ fn passes_end_whatever_happens_between_their_pieces() {
                     let newest = random.pick(&[u64::MAX, arena.last_stamp() / 2]);
                     let alignment = UNIT << random.below(3);
                     let want = Want { alignment, ..want(1 + random.below(4), newest) };
-                    live.extend(arena.take(&want).unwrap());
+                    live.extend(arena.alloc(&want).unwrap());
                 }
                 3..5 if !live.is_empty() => {
                     let place = random.below(live.len() as u64) as usize;

@@ -4,7 +4,7 @@ use super::exempt::{BEHIND, FRONT};
 use super::words::{Messages, Side, Violation};
 use super::work::{self, Inspection};
 use super::{Neighbour, in_front_of, turn};
-use crate::core::streams::queues::Stream;
+use crate::core::stream_id::Stream;
 use crate::error::Error;
 use crate::pool::Pool;
 use crate::pool::slot::Guard;

@@ -6,7 +6,7 @@ use super::work::{self, Fill, Findings, Hindrance, Range};
 use super::{GUARD, Neighbour, POISON, ROOM, in_front_of, turn};
 use crate::backend::memory::Memory;
 use crate::core::ids::ChunkId;
-use crate::core::streams::queues::Stream;
+use crate::core::stream_id::Stream;
 use crate::error::Error;
 use crate::pool::Pool;
 use crate::pool::free::{free_now, free_now_on};
@@ -124,7 +124,8 @@ pub(in crate::pool) fn free(guard: Guard<'_>, addr: u64, stream: Stream) -> Resu
     }
     let freed = guard.check_entry().and_then(|mut guard| {
         // It is poisoned, so it cannot stay; with the device idle the order is as good as any.
-        let ordered = farewell.poison.is_none() || guard.arena.make_room_to_free_on(addr, stream);
+        let ordered =
+            farewell.poison.is_none() || guard.arena.streams_mut().make_room_to_free_on(addr, stream);
         take_back(guard, addr, if ordered { stream } else { Stream::NONE })
     });
     messages.emit();

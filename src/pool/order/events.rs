@@ -10,8 +10,9 @@
 use super::held::Held;
 use crate::backend::order::{Context, Event};
 use crate::core::arena::Arena;
-use crate::core::streams::pending_work::{QueueProgress, Work};
-use crate::core::streams::queues::{Lane, Stream};
+use crate::core::stream_id::Stream;
+use crate::core::streams::Lane;
+use crate::core::streams::{QueueProgress, Work};
 use crate::core::tables::shrink;
 use crate::pool::mutation;
 use crate::sys::HostMemoryExhausted;
@@ -125,7 +126,7 @@ impl Events {
 
     /// Notes the context of a stream that had a queue when the driver was asked, unless the queue is another's by now.
     pub(super) fn learn(&mut self, arena: &Arena, lane: Lane, stream: Stream, context: Context) {
-        let progress = arena.progress_of(lane);
+        let progress = arena.streams().progress_of(lane);
         if progress.stream == stream
             && !progress.forgotten
             && let Some(queue) = self.queue(lane, progress)
@@ -185,7 +186,7 @@ impl Events {
 
     /// An event was recorded for some work. Without host memory it is given up; the work has none then.
     pub(super) fn insert(&mut self, arena: &Arena, work: Work, event: Event, kind: Kind) {
-        let progress = arena.progress_of(work.lane);
+        let progress = arena.streams().progress_of(work.lane);
         let inserted = match self.queue(work.lane, progress) {
             Some(queue) => queue.insert(Marker { point: work.point, event, kind }),
             None => Err(HostMemoryExhausted),
@@ -206,9 +207,9 @@ impl Events {
             return;
         }
         let newest = queue.markers.back().map(|marker| marker.point);
-        let mut needed = arena.points_waited_for(lane).peekable();
+        let mut needed = arena.streams().points_waited_for(lane).peekable();
         let kept = queue.markers.iter().filter(|marker| marker.kind == Kind::Kept).count();
-        let waiting = arena.points_with_uses(lane, kept.saturating_sub(Queue::FEW));
+        let waiting = arena.streams().points_with_uses(lane, kept.saturating_sub(Queue::FEW));
         queue.markers.retain(|marker| {
             while needed.next_if(|&point| point < marker.point).is_some() {}
             let is_kept =
@@ -300,8 +301,8 @@ impl Events {
     /// A stream is about to end, or has: its handle may be another's from now on, in another context. What was queued
     /// there was of the one it is known to be of.
     pub(super) fn forget(&mut self, arena: &Arena, stream: Stream) {
-        for lane in arena.forgotten_queues(stream) {
-            if let Some(queue) = self.queue(lane, arena.progress_of(lane)) {
+        for lane in arena.streams().forgotten_queues(stream) {
+            if let Some(queue) = self.queue(lane, arena.streams().progress_of(lane)) {
                 queue.is_forgotten = true;
             }
         }
@@ -311,7 +312,7 @@ impl Events {
     /// Forgets the queues whose place in the arena was given up, and gives their memory back.
     pub(crate) fn forget_past(&mut self, arena: &Arena) {
         let Events { queues, held, spare, .. } = self;
-        let gone = queues.drain(arena.lane_count().min(queues.len())..);
+        let gone = queues.drain(arena.streams().lane_count().min(queues.len())..);
         // All of their work is done.
         let markers = gone.flat_map(|queue| queue.markers);
         markers.filter(|marker| !held.contains(marker.event)).for_each(|marker| keep(spare, marker.event));

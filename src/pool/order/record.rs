@@ -12,8 +12,8 @@ use super::events::{Events, Kind};
 use super::{Ordered, each, handle, is_reachable};
 use crate::backend::order::{self as driver, Capture, Context, Event, Order};
 use crate::core::arena::Arena;
-use crate::core::streams::pending_work::Work;
-use crate::core::streams::queues::Stream;
+use crate::core::stream_id::Stream;
+use crate::core::streams::Work;
 use crate::error::{Error, keeping_last_error};
 use crate::pool::slot::Guard;
 use crate::pool::{Pool, mutation};
@@ -50,7 +50,7 @@ pub(super) enum Outcome {
 impl Recording {
     /// For work of a stream that lives, within the reach of the calling thread.
     pub(super) fn new(events: &mut Events, arena: &Arena, work: Work, kind: Kind) -> Self {
-        let progress = arena.progress_of(work.lane);
+        let progress = arena.streams().progress_of(work.lane);
         let stream = progress.stream;
         // The handle of one in another context is asked about each time: the context may come to an end.
         let context = events.context_of(work.lane, progress).filter(|&context| context == Context::OWN);
@@ -133,7 +133,7 @@ impl Recording {
     pub(super) fn note(self, pool: &mut Pool) -> bool {
         let Recording { work, event, spare, kind, context, is_captured, outcome, .. } = self;
         let Pool { arena, events, .. } = pool;
-        if let Some(queue) = events.queue(work.lane, arena.progress_of(work.lane)) {
+        if let Some(queue) = events.queue(work.lane, arena.streams().progress_of(work.lane)) {
             queue.context = context;
             queue.was_captured = is_captured || outcome == Outcome::Captured;
         }
@@ -143,7 +143,7 @@ impl Recording {
             (Some(event), _) => events.recycle(event),
             (None, _) => {}
         }
-        outcome == Outcome::Done && arena.lane_done(work.lane, work.point)
+        outcome == Outcome::Done && arena.streams_mut().lane_done(work.lane, work.point)
     }
 }
 
@@ -175,8 +175,8 @@ pub(super) fn record_work(mut guard: Guard<'_>, work: Work) -> Result<Guard<'_>,
 fn plan(guard: &mut Guard<'_>) -> Result<Vec<Recording>, HostMemoryExhausted> {
     let Pool { arena, events, .. } = &mut **guard;
     let mut recordings = Vec::new();
-    for freed in arena.work_behind_last_free() {
-        if is_reachable(freed.stream) && !arena.is_at_risk(freed.stream) {
+    for freed in arena.streams().work_behind_last_free() {
+        if is_reachable(freed.stream) && !arena.streams().is_at_risk(freed.stream) {
             let kind = if freed.waits_for_others { Kind::Kept } else { Kind::Exact };
             recordings.try_reserve(1)?;
             recordings.push(Recording::new(events, arena, freed.work, kind));

@@ -8,10 +8,11 @@ use super::events::{Kind, Marker};
 use super::record::{Recording, record_work};
 use super::{Ordered, each, handle, is_captured, is_reachable, list};
 use crate::backend::order::{Capture, Context, Event, Order, State};
-use crate::core::arena::Want;
-use crate::core::arena::dependencies::{Dependencies, Place};
-use crate::core::streams::pending_work::Work;
-use crate::core::streams::queues::{Lane, Stream};
+use crate::core::request::Want;
+use crate::core::stream_id::Stream;
+use crate::core::streams::Lane;
+use crate::core::streams::Work;
+use crate::core::streams::{Dependencies, Place};
 use crate::error::{Error, keeping_last_error};
 use crate::pool::slot::Guard;
 use crate::pool::{Pool, mutation};
@@ -96,7 +97,7 @@ pub(in crate::pool) fn poll(mut guard: Guard<'_>, stream: Stream) -> Ordered<'_>
 #[inline(never)]
 fn learn_sole(mut guard: Guard<'_>, named: Stream) -> Ordered<'_> {
     let is_unknown = |&sole: &Stream| sole == named && !guard.events.knows_sole(sole);
-    let sole = guard.arena.sole_stream().filter(is_unknown);
+    let sole = guard.arena.streams().sole_stream().filter(is_unknown);
     let Some(sole) = sole else { return Ok((guard, Ok(()))) };
     let life = guard.arena.life();
     let result;
@@ -114,8 +115,8 @@ fn learn_sole(mut guard: Guard<'_>, named: Stream) -> Ordered<'_> {
         guard.events.learn_sole(sole, context);
     }
     // What is not known to be of this context is treated as of another.
-    if guard.events.is_elsewhere(sole) && guard.arena.sole_stream() == Some(sole) {
-        guard.arena.require_queues()?;
+    if guard.events.is_elsewhere(sole) && guard.arena.streams().sole_stream() == Some(sole) {
+        guard.arena.streams_mut().require_queues()?;
     }
     Ok((guard.check_entry()?, result.map(drop)))
 }
@@ -124,8 +125,9 @@ fn learn_sole(mut guard: Guard<'_>, named: Stream) -> Ordered<'_> {
 /// synchronization would cover what was freed there meanwhile.
 #[inline(never)]
 fn learn_named(mut guard: Guard<'_>, named: Stream) -> Ordered<'_> {
-    let lane = guard.arena.queue_of(named);
-    let is_unknown = |lane: &Lane| guard.events.context_of(*lane, guard.arena.progress_of(*lane)).is_none();
+    let lane = guard.arena.streams().queue_of(named);
+    let is_unknown =
+        |lane: &Lane| guard.events.context_of(*lane, guard.arena.streams().progress_of(*lane)).is_none();
     let Some(lane) = lane.filter(|_| named.exists() && is_reachable(named)).filter(is_unknown) else {
         return Ok((guard, Ok(())));
     };
@@ -149,10 +151,10 @@ type Range = (Lane, (u64, u64));
 
 /// The queues whose work free memory waits for, each with all of its points that are not done.
 fn ranges(guard: &Guard<'_>) -> Result<Vec<Range>, HostMemoryExhausted> {
-    let mut ranges = list(guard.arena.lane_count())?;
-    ranges.extend(guard.arena.unfinished(|_| true).map(|unfinished| {
+    let mut ranges = list(guard.arena.streams().lane_count())?;
+    ranges.extend(guard.arena.streams().unfinished(|_| true).map(|unfinished| {
         let lane = unfinished.work.lane;
-        (lane, (guard.arena.progress_of(lane).done, u64::MAX))
+        (lane, (guard.arena.streams().progress_of(lane).done, u64::MAX))
     }));
     Ok(ranges)
 }
@@ -194,7 +196,7 @@ fn ask<'a>(mut guard: Guard<'a>, named: Stream, ranges: &mut Vec<Range>) -> Orde
         }
         if let Some(last) = question.done.checked_sub(1).map(|last| question.events[last]) {
             guard.events.drop_done(lane, last.point);
-            news |= guard.arena.lane_done(lane, last.point);
+            news |= guard.arena.streams_mut().lane_done(lane, last.point);
         }
         // There is room for as many as there were.
         ranges.extend(question.rest());
@@ -227,12 +229,12 @@ fn plan(
         if !sample.is_empty() && events.hold(sample.iter().map(|marker| marker.event)).is_ok() {
             questions.push(Question { lane, range, events: sample, is_sample, done: 0, useless: None });
         }
-        let progress = arena.progress_of(lane);
+        let progress = arena.streams().progress_of(lane);
         let (stream, work) = (progress.stream, Work { lane, point: progress.newest });
         let may_be_asked =
             stream.is_default() || stream.exists() && (stream == named || mutation::is("late-event"));
         let may_record = is_first && may_be_asked && !progress.forgotten;
-        if may_record && is_reachable(stream) && !arena.is_at_risk(stream) && !events.covers(work) {
+        if may_record && is_reachable(stream) && !arena.streams().is_at_risk(stream) && !events.covers(work) {
             recordings.push(Recording::new(events, arena, work, Kind::Late));
         }
     }
@@ -291,7 +293,7 @@ fn wait_on_stream<'a>(
     mut awaited: Vec<Awaited>,
     place: Place,
 ) -> Ordered<'a> {
-    let (life, at_risk) = (guard.arena.life(), guard.arena.is_at_risk_of_others(want.stream));
+    let (life, at_risk) = (guard.arena.life(), guard.arena.streams().is_at_risk_of_others(want.stream));
     let result;
     (guard, result) = guard.ordering(|order| {
         if at_risk || is_captured(order, want.stream)? {
@@ -313,7 +315,11 @@ fn wait_on_stream<'a>(
     let over = awaited.iter().filter(|awaited| awaited.is_over).map(|awaited| awaited.work);
     // The point comes behind the waits: an event that another thread recorded on the stream before them stands for
     // earlier points only.
-    let since = arena.queue_of_request(want).filter(|_| may_adopt).map(|lane| arena.next_work(lane));
+    let since = arena
+        .streams()
+        .queue_of_request(want)
+        .filter(|_| may_adopt)
+        .map(|lane| arena.streams_mut().next_work(lane));
     let adopted = match (list(awaited.len()), since) {
         (Ok(mut works), Some(since)) => {
             works.extend(over);
@@ -321,7 +327,7 @@ fn wait_on_stream<'a>(
         }
         _ => false,
     };
-    let is_for_others = adopted && !want.stream.is_private() && !arena.is_at_risk(want.stream);
+    let is_for_others = adopted && !want.stream.is_private() && !arena.streams().is_at_risk(want.stream);
     match since.filter(|_| is_for_others) {
         // What the request leaves of it is for others behind an event of its own.
         Some(since) => guard = record_work(guard, since)?,
@@ -341,12 +347,12 @@ pub(super) fn wait_elsewhere(mut guard: Guard<'_>) -> Ordered<'_> {
 
 /// The newest event of each queue of another context that free memory waits for; they are held from here on.
 fn newest_elsewhere(guard: &mut Guard<'_>) -> Result<Vec<Awaited>, HostMemoryExhausted> {
-    let mut awaited = list(guard.arena.lane_count())?;
+    let mut awaited = list(guard.arena.streams().lane_count())?;
     let Pool { arena, events, .. } = &mut **guard;
-    awaited.extend(arena.unfinished(|_| true).filter_map(|unfinished| {
+    awaited.extend(arena.streams().unfinished(|_| true).filter_map(|unfinished| {
         let lane = unfinished.work.lane;
         if !unfinished.stream.exists()
-            || events.context_of(lane, arena.progress_of(lane)) == Some(Context::OWN)
+            || events.context_of(lane, arena.streams().progress_of(lane)) == Some(Context::OWN)
         {
             return None;
         }
@@ -365,7 +371,7 @@ pub(in crate::pool) fn wait_for_the_end(mut guard: Guard<'_>) -> Guard<'_> {
     }
     let awaited = newest_elsewhere(&mut guard).unwrap_or_default();
     let mut live = Vec::new();
-    for stream in guard.arena.streams().filter(|stream| !stream.is_default()) {
+    for stream in guard.arena.streams().living_streams().filter(|stream| !stream.is_default()) {
         if live.contains(&stream) || live.try_reserve(1).is_err() {
             continue;
         }
@@ -421,7 +427,7 @@ fn wait_here(guard: Guard<'_>, mut awaited: Vec<Awaited>) -> Ordered<'_> {
         guard.events.release(work, event);
         if is_over {
             guard.events.drop_done(work.lane, work.point);
-            guard.arena.lane_done(work.lane, work.point);
+            guard.arena.streams_mut().lane_done(work.lane, work.point);
         }
     }
     guard.notify();

@@ -1,7 +1,7 @@
 //! What befalls a slot: a wakeup in the very gap, broken books, panics in the middle of a change.
 
 use super::*;
-use crate::core::streams::queues::Stream;
+use crate::core::stream_id::Stream;
 use crate::error::with_last_error;
 use crate::options::{BackendKind, Options};
 use crate::pool::free;

@@ -1,16 +1,19 @@
 //! One random program, run on an arena and the model at once: the loop of the pool, and a backend.
 
-use super::model::{Away, Chunk, Coming, Free, Hole, Live, Model};
+use super::intervals::{Away, Chunk, Coming, Free, Hole, Live, Model};
 use super::{Family, Layout, Random};
-use crate::core::arena::add_region::usable;
-use crate::core::arena::reclaim::Detached;
-use crate::core::arena::{Arena, Freed, Refused, Want};
-use crate::core::heap::chunks::State;
+use crate::core::arena::Arena;
+use crate::core::arena::Detached;
+use crate::core::arena::usable;
+use crate::core::heap::Refused;
+use crate::core::heap::State;
 use crate::core::ids::NIL;
 use crate::core::op_names::Name;
-use crate::core::stamps::merge::Forced;
+use crate::core::request::Want;
+use crate::core::stamps::Forced;
 use crate::core::stats::FailureCause;
-use crate::core::streams::queues::Stream;
+use crate::core::stream_id::Stream;
+use crate::core::streams::Freed;
 use crate::core::units::{UNIT, round_up};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -226,7 +229,7 @@ impl Program {
     fn take(&mut self, want: &Want<'_>) -> Option<u64> {
         self.merge_in_pieces();
         let expected = self.model.take(want);
-        let addr = self.arena.take(want).unwrap();
+        let addr = self.arena.alloc(want).unwrap();
         self.done.push(format!("{want:?} -> {addr:x?}"));
         assert_eq!(addr, expected);
         self.did("took".into());
@@ -337,7 +340,7 @@ impl Program {
         self.model.pieces.retain(|_, (_, what)| !matches!(what, Free { .. }));
         let waiting = merged.iter().filter(|c| c.2 != 0);
         assert!(
-            quarantine || self.arena.stamps.iter().count() == waiting.clone().count(),
+            quarantine || self.arena.stamps().iter().count() == waiting.clone().count(),
             "each is queued once"
         );
         self.model.pieces.extend(waiting.map(|&(addr, size, stamp)| (addr, (size, Free { stamp }))));

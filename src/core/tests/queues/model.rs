@@ -1,8 +1,9 @@
 //! Units of memory, and who freed each.
 
-use crate::core::arena::{Arena, Want};
-use crate::core::heap::chunks::State;
-use crate::core::streams::queues::{ANYONE, Stream};
+use crate::core::arena::Arena;
+use crate::core::heap::State;
+use crate::core::request::Want;
+use crate::core::stream_id::Stream;
 use crate::core::units::UNIT;
 use std::collections::BTreeMap;
 
@@ -524,19 +525,19 @@ impl Model {
             for unit in &region.units[first..][..(arena.chunks().size(id) / UNIT) as usize] {
                 let stream = |lane: Lane| self.streams[lane];
                 let state = arena.chunks().state(id);
-                let lane_of = || arena.lanes.note(id).lane;
-                let actual =
-                    || if lane_of() == ANYONE { Stream::NONE } else { arena.lanes.row(lane_of()).stream };
+                let mark = arena.streams().mark(id);
+                let order = || arena.streams().orders().nth(mark.queue as usize);
+                let actual = || order().map_or(Stream::NONE, |order| order.stream);
                 let same = match &unit.owner {
                     Owner::Used => state == State::InUse,
                     Owner::Anyone => state == State::Free,
-                    Owner::Of(lane, _) => arena.owner(id).is_some() && actual() == stream(*lane),
+                    Owner::Of(lane, _) => arena.streams().owner(id).is_some() && actual() == stream(*lane),
                     Owner::Pending(lane, ..) => {
-                        let waits = state == State::Held && arena.owner(id).is_none();
-                        waits && arena.lanes.note(id).lane != ANYONE && actual() == stream(*lane)
+                        let waits = state == State::Held && arena.streams().owner(id).is_none();
+                        waits && order().is_some() && actual() == stream(*lane)
                     }
                 };
-                let whose = || (actual(), arena.lanes.note(id));
+                let whose = || (actual(), mark.waits);
                 assert!(
                     same,
                     "unit at {addr:#x}: {:?}, and the chunk is {state:?} of {:?}",

@@ -2,7 +2,7 @@
 
 use super::device::{Call, Device, What};
 use super::program::{Family, create};
-use crate::core::streams::queues::Stream;
+use crate::core::stream_id::Stream;
 use crate::core::tests::model::Random;
 use crate::core::units::UNIT;
 use crate::error::Error;
@@ -52,7 +52,7 @@ impl Pool {
 
     /// As if another stream had been there before.
     fn tell_apart(&self) {
-        self.slot.enter().unwrap().arena.require_queues().unwrap();
+        self.slot.enter().unwrap().arena.streams_mut().require_queues().unwrap();
     }
 
     fn count(&self, what: What) -> u64 {

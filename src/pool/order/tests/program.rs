@@ -3,7 +3,7 @@
 use super::device::{Call, Clock, Device, What};
 use crate::backend::{AnyBackend, Owned};
 use crate::core::arena::Settings;
-use crate::core::streams::queues::Stream;
+use crate::core::stream_id::Stream;
 use crate::core::tests::model::Random;
 use crate::core::units::UNIT;
 use crate::error::Error;
@@ -215,7 +215,7 @@ impl Program {
     fn check(&mut self) {
         let guard = self.slot.enter().unwrap();
         assert_eq!(guard.arena.check(), Ok(()));
-        self.most_lanes = self.most_lanes.max(guard.arena.lane_count() as u64);
+        self.most_lanes = self.most_lanes.max(guard.arena.streams().lane_count() as u64);
         let events = guard.events.count() as u64;
         let free = guard.arena.stats().num_free_chunks;
         drop(guard);
@@ -378,7 +378,7 @@ impl Program {
             }
         }
         let growth = guard.arena.growth();
-        let room = self.family.growth && growth.limit - growth.pool_bytes >= bytes;
+        let room = self.family.growth && growth.limit() - growth.pool_bytes() >= bytes;
         assert!(!room, "the pool could have grown");
     }
 

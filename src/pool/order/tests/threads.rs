@@ -2,7 +2,7 @@
 
 use super::device::{Clock, Device};
 use super::program::{Family, create};
-use crate::core::streams::queues::Stream;
+use crate::core::stream_id::Stream;
 use crate::core::tests::model::Random;
 use crate::core::units::UNIT;
 use crate::error::Error;

@@ -2,8 +2,8 @@
 //! fails now and then, and with frees and requests while it is at work.
 
 use super::*;
-use crate::core::arena::remap_plan::{New, Piece, Plan, bytes};
-use crate::core::vmm::unmapped::Range;
+use crate::core::arena::{New, Piece, Plan, bytes};
+use crate::core::vmm::Range;
 
 /// What is where, by the unit.
 struct Units {

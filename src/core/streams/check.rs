@@ -1,23 +1,23 @@
-//! The invariants of what several lanes share; see `check`.
+//! Checks of the invariants I7 and I8 ([`crate::core::invariants`]).
 
-use crate::core::arena::Arena;
-use crate::core::heap::chunks::State;
+use super::StreamHeap;
+use super::queue_lists::List;
+use super::queues::{ANYONE, Lane};
+use crate::core::heap::State;
 use crate::core::ids::{ChunkId, NIL};
 use crate::core::invariants::{Broken, require};
-use crate::core::streams::queue_lists::List;
-use crate::core::streams::queues::{ANYONE, Lane};
 
-impl Arena {
+impl StreamHeap {
     /// I7: chunks, notes, lists and uses agree. I8: the runs in the indices are those there are.
-    pub(in crate::core) fn check_lanes(&self) -> Result<(), Broken> {
-        if !self.mixed {
+    pub(in crate::core) fn check(&self) -> Result<(), Broken> {
+        if !self.is_multi() {
             return Ok(());
         }
-        for id in self.chunks.ids() {
+        for id in self.heap.chunks().ids() {
             let note = self.lanes.note(id);
             let uses = self.lanes.uses.iter().filter(|used| used.chunk == id).count();
             let listed = self.lanes.uses.of(note.uses).take(uses + 1).filter(|used| used.chunk == id).count();
-            let state = self.chunks.state(id);
+            let state = self.heap.state(id);
             let kind = (note.lane != ANYONE) == (state == State::InUse || state == State::Held);
             // What a plan has taken out of circulation may be somebody's.
             let kind = kind || state == State::Away;
@@ -37,7 +37,7 @@ impl Arena {
         require(row.places.is_in(List::Unfinished) == (row.done < row.point), Broken::I7Lanes)?;
         // What waits for work that is done may be left for later calls.
         let done = if row.places.is_in(List::Sharing) { 0 } else { row.done };
-        let own = self.chunks.ids().filter(|&id| self.owner(id) == Some(lane)).count();
+        let own = self.heap.chunks().ids().filter(|&id| self.owner(id) == Some(lane)).count();
         let (mut listed, mut point, mut hung) = (0, done + 1, row.hung == NIL);
         let mut at = self.lanes.oldest(lane);
         while at != NIL && listed <= own {
@@ -50,20 +50,24 @@ impl Arena {
         require(listed == own && at == NIL && point <= row.point.max(done + 1), Broken::I7Lanes)?;
         require(hung, Broken::I7Lanes)?;
         self.check_uses(lane, done)?;
-        let is_away = |id: ChunkId| self.chunks.state(id) == State::Away;
+        let is_away = |id: ChunkId| self.heap.state(id) == State::Away;
         let is_unlisted =
-            |id: ChunkId| self.chunks.in_use(id) || self.lanes.note(id).uses != 0 || is_away(id);
-        let unlisted = self.chunks.ids().filter(|&id| self.lanes.note(id).lane == lane && is_unlisted(id));
+            |id: ChunkId| self.heap.chunks().in_use(id) || self.lanes.note(id).uses != 0 || is_away(id);
+        let unlisted =
+            self.heap.chunks().ids().filter(|&id| self.lanes.note(id).lane == lane && is_unlisted(id));
         let uses = self.lanes.uses.iter().filter(|used| used.lane == lane);
         let live = unlisted.count() + uses.count();
         require(live as u64 == row.live, Broken::I7Lanes)?;
-        let in_use =
-            self.chunks.ids().filter(|&id| self.lanes.note(id).lane == lane && self.chunks.in_use(id));
+        let in_use = self
+            .heap
+            .chunks()
+            .ids()
+            .filter(|&id| self.lanes.note(id).lane == lane && self.heap.chunks().in_use(id));
         let used_in = self.lanes.uses.iter().filter(|used| used.lane == lane && used.point == 0);
         let in_use = in_use.count() + used_in.count();
         require(in_use as u64 == row.live - row.waiting, Broken::I7Lanes)?;
         let is_head = |id: ChunkId| self.owner(id) == Some(lane) && self.lanes.note(id).is_head();
-        let heads = self.chunks.ids().filter(|&id| is_head(id));
+        let heads = self.heap.chunks().ids().filter(|&id| is_head(id));
         let runs = row.runs.iter_from(&self.lanes.notes, (0, 0)).take(own + 1).count();
         require(runs == heads.count() && row.runs.is_marked_right(), Broken::I8Runs)
     }
@@ -98,12 +102,12 @@ impl Arena {
 
     /// The first own chunk of the run around one: where the index has it.
     fn run_head(&self, lane: Lane, own: ChunkId) -> ChunkId {
-        let (mut head, mut at) = (own, self.chunks.prev(own));
+        let (mut head, mut at) = (own, self.heap.prev(own));
         while at != NIL && self.may_use(lane, at) {
             if !self.is_anyones(at) {
                 head = at;
             }
-            at = self.chunks.prev(at);
+            at = self.heap.prev(at);
         }
         head
     }
@@ -111,12 +115,18 @@ impl Arena {
     /// Address, bytes and own chunks of a run, given its first own chunk.
     fn run_extent(&self, lane: Lane, head: ChunkId) -> (u64, u64, u32) {
         let start = self.run_start(head);
-        let (addr, mut bytes, mut chunks, mut at) = (self.chunks.addr(start), 0, 0, start);
+        let (addr, mut bytes, mut chunks, mut at) = (self.heap.addr(start), 0, 0, start);
         while at != NIL && self.may_use(lane, at) {
-            bytes += self.chunks.size(at);
+            bytes += self.heap.size(at);
             chunks += u32::from(!self.is_anyones(at));
-            at = self.chunks.next(at);
+            at = self.heap.next(at);
         }
         (addr, bytes, chunks)
+    }
+
+    /// Whether free neighbours of one queue have no reason to be two chunks.
+    pub(in crate::core) fn should_be_one(&self, first: ChunkId, second: ChunkId) -> bool {
+        let owner = self.owner(first);
+        owner.is_some() && owner == self.owner(second) && self.lanes.have_one_point(first, second)
     }
 }

@@ -1,7 +1,5 @@
 //! The names of streams.
 
-use crate::core::streams::queues::Lane;
-
 /// A stream's name, in numbers: whatever tells streams that exist at the same time apart.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub(crate) struct Stream {
@@ -82,9 +80,9 @@ impl Stream {
         (self.handle, u64::from(self.thread) << 32 | u64::from(self.pool))
     }
 
-    /// The place of a forgotten one of this name among such.
-    pub(in crate::core) fn key_of_forgotten(self, lane: Lane) -> (u64, u64) {
-        (self.handle, u64::from(self.thread) << 32 | lane.index() as u64)
+    /// The place of a forgotten one of this name among such, by the number of its queue.
+    pub(in crate::core) fn key_of_forgotten(self, number: u32) -> (u64, u64) {
+        (self.handle, u64::from(self.thread) << 32 | u64::from(number))
     }
 
     pub(crate) fn handle(self) -> u64 {

@@ -3,12 +3,13 @@
 //! Mostly the first few chunks serve, and then nothing else is looked at. A search that takes long is given up: then all
 //! chunks are looked at instead ([`Arena::dependencies`]).
 
-use crate::core::arena::{Arena, Want};
+use super::StreamHeap;
+use super::cross_stream_use::Link;
+use super::queue_lists::List;
+use super::queues::Lane;
 use crate::core::ids::{ChunkId, NIL};
+use crate::core::request::Want;
 use crate::core::steps;
-use crate::core::streams::cross_stream_use::Link;
-use crate::core::streams::queue_lists::List;
-use crate::core::streams::queues::Lane;
 use crate::sys::HostMemoryExhausted;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -17,7 +18,7 @@ use std::collections::BinaryHeap;
 const MOST_STEPS: u32 = if cfg!(test) { 40 } else { 2000 };
 
 /// What came of a search.
-pub(in crate::core) enum Searched {
+pub(super) enum Searched {
     /// The free neighbours that fit best, of those that need the oldest work only: the first, and the one behind the last.
     Found(ChunkId, ChunkId),
     /// No neighbours fit.
@@ -48,10 +49,10 @@ impl Queue {
     }
 }
 
-impl Arena {
+impl StreamHeap {
     /// The free neighbours in which the request fits behind the oldest work, where `age` is the point of the last work that
     /// a chunk waits for; `u64::MAX` where it cannot be waited for.
-    pub(in crate::core) fn search_oldest(
+    pub(super) fn search_oldest(
         &self,
         want: &Want<'_>,
         own: Lane,
@@ -93,18 +94,18 @@ impl Arena {
                 steps::count();
                 steps <= MOST_STEPS && id != NIL && self.is_free_chunk(id) && age(id) <= at_most
             };
-            let (mut first, mut end) = (id, self.chunks.next(id));
-            while accepts(self.chunks.prev(first)) {
-                first = self.chunks.prev(first);
+            let (mut first, mut end) = (id, self.heap.next(id));
+            while accepts(self.heap.prev(first)) {
+                first = self.heap.prev(first);
             }
-            let mut stop = self.end_of(id);
+            let mut stop = self.heap.end_of(id);
             while accepts(end) {
-                (stop, end) = (self.end_of(end), self.chunks.next(end));
+                (stop, end) = (self.heap.end_of(end), self.heap.next(end));
             }
             if steps > MOST_STEPS {
                 return Ok(Searched::TookLong);
             }
-            let addr = self.chunks.addr(first);
+            let addr = self.heap.addr(first);
             let key = (stop - addr, addr);
             if want.place_in(key).is_some() && best.is_none_or(|(_, best, ..)| key < best) {
                 best = Some((at_most, key, first, end));

@@ -3,15 +3,17 @@
 //! A request waits for the oldest frees with which it can be served, and of them only for those of the chunks that it takes.
 //! What was freed later makes no request wait longer: work behind it may itself wait for what the request's stream does next.
 
-use crate::core::arena::oldest_work::Searched;
-use crate::core::arena::{Arena, Want, splits};
-use crate::core::heap::chunks::State;
+use super::StreamHeap;
+use super::oldest_work::Searched;
+use super::pending_work::Work;
+use super::queues::{Lane, Note};
+use crate::core::heap::State;
 use crate::core::ids::{ChunkId, NIL};
+use crate::core::request::Want;
 use crate::core::sort::sort_by_key;
 use crate::core::steps;
-use crate::core::streams::pending_work::Work;
-use crate::core::streams::queues::{ANYONE, Lane, Note};
 use crate::core::units::{Span, UNIT};
+use crate::core::vmm::VmRange;
 use crate::sys::HostMemoryExhausted;
 
 /// A place for a request in free memory that is not all its lane's to use yet, or not all mapped: the chunks that lie in the
@@ -29,17 +31,20 @@ pub(crate) struct Dependencies {
     pub(crate) place: Place,
 }
 
-impl Arena {
+impl StreamHeap {
     /// The work behind which a request could be served. Only work with an event of its own counts (`has_event`): an event
     /// recorded later stands for more than the free waited for, and that may itself wait for what the request's stream does
     /// next.
-    pub(crate) fn dependencies(
+    pub(in crate::core) fn dependencies(
         &self,
+        vm: &VmRange,
         want: &Want<'_>,
         has_event: impl Fn(Work) -> bool,
     ) -> Result<Option<Dependencies>, HostMemoryExhausted> {
         let Some(own) = self.lanes.find(self.lanes.directed(want.stream)) else { return Ok(None) };
-        if !self.can_map_more() && self.usable_bytes() - self.counters.bytes_in_use < want.size {
+        if !vm.can_map_more(&self.heap)
+            && self.usable_bytes(vm) - self.heap.counters().bytes_in_use < want.size
+        {
             return Ok(None);
         }
         let age = |id: ChunkId| {
@@ -49,14 +54,14 @@ impl Arena {
             }
             age
         };
-        let place = match self.can_map_more() {
+        let place = match vm.can_map_more(&self.heap) {
             true => Searched::TookLong,
             false => self.search_oldest(want, own, age)?,
         };
         let place = match place {
             Searched::Found(first, end) => Some(self.place_in(want, first, end)),
             Searched::Nothing => None,
-            Searched::TookLong => self.oldest_place(want, age)?,
+            Searched::TookLong => self.oldest_place(vm, want, age)?,
         };
         let Some(place) = place else { return Ok(None) };
         let mut works: Vec<Work> = Vec::new();
@@ -75,13 +80,14 @@ impl Arena {
     /// As [`Self::search_oldest`], by a look at all chunks for some ages; also at places that are not all mapped.
     fn oldest_place(
         &self,
+        vm: &VmRange,
         want: &Want<'_>,
         age: impl Fn(ChunkId) -> u64,
     ) -> Result<Option<Place>, HostMemoryExhausted> {
         // Asked for once: to find a chunk's events takes longer than all the rest.
         let mut by_chunk = Vec::new();
-        by_chunk.try_reserve_exact(self.chunks.slab.len())?;
-        by_chunk.resize(self.chunks.slab.len(), u64::MAX);
+        by_chunk.try_reserve_exact(self.heap.chunks().places())?;
+        by_chunk.resize(self.heap.chunks().places(), u64::MAX);
         let mut ages = Vec::new();
         for id in self.free_chunks() {
             let age = age(id);
@@ -91,7 +97,8 @@ impl Arena {
                 ages.push(age);
             }
         }
-        let place_with = |age_at_most: u64| self.place_among(want, |id| by_chunk[id.index()] <= age_at_most);
+        let place_with =
+            |age_at_most: u64| self.place_among(vm, want, |id| by_chunk[id.index()] <= age_at_most);
         let Some(mut place) = place_with(u64::MAX - 1) else { return Ok(None) };
         sort_by_key(&mut ages, |&age| age);
         // The first of the ages with which there is a place, if there is one with the last.
@@ -117,7 +124,14 @@ impl Arena {
 
     /// The request's stream waits for some work from its point `since` on: makes what serves the request behind it the
     /// stream's own, at the place that was planned if that is as it was. Returns whether there is anything that does.
-    pub(crate) fn adopt(&mut self, want: &Want<'_>, works: &[Work], planned: Place, since: Work) -> bool {
+    pub(in crate::core) fn adopt(
+        &mut self,
+        vm: &VmRange,
+        want: &Want<'_>,
+        works: &[Work],
+        planned: Place,
+        since: Work,
+    ) -> bool {
         let own = since.lane;
         let waited = |lane: Lane, point: u64| {
             let done = lane == own || point <= self.lanes.row(lane).done;
@@ -131,26 +145,25 @@ impl Arena {
         };
         let place = match self.is_free_at(&planned, possible) {
             true => Some(planned),
-            false => self.place_among(want, possible),
+            false => self.place_among(vm, want, possible),
         };
         let Some(Place { first, span }) = place else { return false };
         let (start, stop) = (span.base, span.base + span.bytes);
         // Without memory for it nothing is cut, and more becomes the stream's own.
-        let may_cut = self.reserve_chunks(2).is_ok()
-            && self.starts.reserve(&self.chunks.slab, &mut self.regions, 2).is_ok();
-        let mut at = self.chunk_at(first).unwrap_or(NIL);
-        while at != NIL && self.chunks.addr(at) < stop {
-            if self.end_of(at) > start && self.is_free_chunk(at) && !self.may_use(own, at) {
-                if may_cut && self.chunks.addr(at) < start {
+        let may_cut = self.reserve_chunks(2).is_ok() && self.heap.reserve_starts(2).is_ok();
+        let mut at = self.heap.chunk_at(first).unwrap_or(NIL);
+        while at != NIL && self.heap.addr(at) < stop {
+            if self.heap.end_of(at) > start && self.is_free_chunk(at) && !self.may_use(own, at) {
+                if may_cut && self.heap.addr(at) < start {
                     at = self.cut(at, start);
                 }
-                if may_cut && self.end_of(at) > stop {
+                if may_cut && self.heap.end_of(at) > stop {
                     self.cut(at, stop);
                 }
                 // What is handed over may merge with the stream's own on both sides.
                 at = self.hand_over(at, own, since.point);
             }
-            at = self.chunks.next(at);
+            at = self.heap.next(at);
         }
         true
     }
@@ -158,7 +171,7 @@ impl Arena {
     /// Cuts a free chunk in two at an address, for which there is room; returns the second, or the whole where there is
     /// no memory for its recorded uses.
     fn cut(&mut self, id: ChunkId, addr: u64) -> ChunkId {
-        let at = addr - self.chunks.addr(id);
+        let at = addr - self.heap.addr(id);
         let Note { lane, point, uses, .. } = *self.lanes.note(id);
         if uses == 0 {
             return self.split_free(id, at);
@@ -166,67 +179,55 @@ impl Arena {
         if self.lanes.reserve_copies(id).is_err() {
             return id;
         }
-        let rest = self.add_after(id, at);
-        self.chunks.slab[..][rest].mark_held();
+        let rest = self.heap.split(id, at);
+        self.heap.mark_held(rest);
         *self.lanes.note_mut(rest) = Note::new(lane, point);
         self.lanes.row_mut(lane).begin_waiting();
         self.lanes.copy_uses(id, rest);
         rest
     }
 
-    /// Gives a free chunk to another lane, at one of its points; returns what it is part of then.
-    pub(in crate::core) fn hand_over(&mut self, id: ChunkId, lane: Lane, point: u64) -> ChunkId {
-        if let Some(before) = self.owner(id) {
-            let run = self.take_run(before, id);
-            let head_at = self.chunks.addr(run.head);
-            self.lanes.unhang(id);
-            // It is no lane's for a moment, and the runs around end there.
-            self.lanes.note_mut(id).lane = ANYONE;
-            self.put_rest(run, head_at, id);
-        } else {
-            self.lanes.end_uses(id);
-            let before = self.lanes.note(id).lane;
-            self.lanes.row_mut(before).end_waiting();
-        }
-        *self.lanes.note_mut(id) = Note::new(lane, point);
-        self.settle(id)
-    }
-
     /// The best fit among free neighbours that `possible` accepts, all that touch each other taken as one. Where memory is
     /// mapped by granules the place that needs the least mapped, within the limit, if there is no such fit.
-    fn place_among(&self, want: &Want<'_>, possible: impl Fn(ChunkId) -> bool) -> Option<Place> {
+    fn place_among(
+        &self,
+        vm: &VmRange,
+        want: &Want<'_>,
+        possible: impl Fn(ChunkId) -> bool,
+    ) -> Option<Place> {
         if let Some((first, end)) = self.best_of_neighbours(want, &possible) {
             return Some(self.place_in(want, first, end));
         }
-        let (at, first) = self.place_to_grow_at(want, |id| self.is_free_chunk(id) && possible(id))?;
-        Some(Place { first: self.chunks.addr(first), span: Span { base: at, bytes: want.size } })
+        let (at, first) =
+            vm.place_to_grow_at(&self.heap, want, |id| self.is_free_chunk(id) && possible(id))?;
+        Some(Place { first: self.heap.addr(first), span: Span { base: at, bytes: want.size } })
     }
 
     /// Where a request goes in a run of free neighbours: from its aligned address as far as it is split off. The rest
     /// stays whose it is: it would get an event behind everything that the request's stream has queued by now.
     fn place_in(&self, want: &Want<'_>, first: ChunkId, end: ChunkId) -> Place {
-        let addr = self.chunks.addr(first);
-        let bytes: u64 = self.from(first).take_while(|&id| id != end).map(|id| self.chunks.size(id)).sum();
+        let addr = self.heap.addr(first);
+        let bytes: u64 = self.heap.from(first).take_while(|&id| id != end).map(|id| self.heap.size(id)).sum();
         let base = addr.next_multiple_of(want.alignment.max(UNIT));
         let left = addr + bytes - base;
-        let bytes = if splits(left, want.size, self.max_slack) { want.size } else { left };
+        let bytes = if self.heap.splits(left, want.size) { want.size } else { left };
         Place { first: addr, span: Span { base, bytes } }
     }
 
     /// Whether all that lies at a place may be used, of what is mapped.
     fn is_free_at(&self, place: &Place, possible: impl Fn(ChunkId) -> bool) -> bool {
-        let Some(first) = self.chunk_at(place.first) else { return false };
+        let Some(first) = self.heap.chunk_at(place.first) else { return false };
         let (base, stop) = (place.span.base, place.span.base + place.span.bytes);
-        let mut all = self.from(first).skip_while(|&id| self.end_of(id) <= base);
+        let mut all = self.heap.from(first).skip_while(|&id| self.heap.end_of(id) <= base);
         let mut end = base;
         while end < stop
             && let Some(id) = all.next()
         {
-            let may_be_part = self.chunks.state(id) == State::Hole || self.is_free_chunk(id) && possible(id);
-            if self.chunks.addr(id) > end || !may_be_part {
+            let may_be_part = self.heap.state(id) == State::Hole || self.is_free_chunk(id) && possible(id);
+            if self.heap.addr(id) > end || !may_be_part {
                 return false;
             }
-            end = self.end_of(id);
+            end = self.heap.end_of(id);
         }
         end >= stop
     }
@@ -239,21 +240,21 @@ impl Arena {
     ) -> Option<(ChunkId, ChunkId)> {
         let accepts = |id: ChunkId| self.is_free_chunk(id) && possible(id);
         let mut best: Option<((u64, u64), ChunkId, ChunkId)> = None;
-        for (_, region) in self.regions.iter() {
+        for (_, region) in self.heap.regions().iter() {
             let mut at = region.first;
             while at != NIL {
                 steps::count();
-                let (first, addr, mut bytes) = (at, self.chunks.addr(at), 0);
+                let (first, addr, mut bytes) = (at, self.heap.addr(at), 0);
                 while at != NIL && accepts(at) {
-                    bytes += self.chunks.size(at);
-                    at = self.chunks.next(at);
+                    bytes += self.heap.size(at);
+                    at = self.heap.next(at);
                 }
                 let fits = bytes != 0 && want.place_in((bytes, addr)).is_some();
                 if fits && best.is_none_or(|(key, ..)| (bytes, addr) < key) {
                     best = Some(((bytes, addr), first, at));
                 }
                 if bytes == 0 {
-                    at = self.chunks.next(at);
+                    at = self.heap.next(at);
                 }
             }
         }
@@ -261,27 +262,21 @@ impl Arena {
     }
 
     /// Free, whatever work it waits for.
-    pub(in crate::core) fn is_free_chunk(&self, id: ChunkId) -> bool {
-        matches!(self.chunks.state(id), State::Free | State::Held)
+    pub(super) fn is_free_chunk(&self, id: ChunkId) -> bool {
+        matches!(self.heap.state(id), State::Free | State::Held)
     }
 
     /// All of them.
     fn free_chunks(&self) -> impl Iterator<Item = ChunkId> + '_ {
-        let all = self.regions.iter().flat_map(|(_, region)| self.from(region.first));
+        let all = self.heap.regions().iter().flat_map(|(_, region)| self.heap.from(region.first));
         all.filter(|&id| self.is_free_chunk(id))
     }
 
     /// The free chunks of a place.
     fn chunks_in<'a>(&'a self, place: &Place) -> impl Iterator<Item = ChunkId> + use<'a> {
         let Span { base, bytes } = place.span;
-        let first = self.chunk_at(place.first).unwrap_or(NIL);
-        let all = self.from(first).take_while(move |&id| self.chunks.addr(id) < base + bytes);
-        all.filter(move |&id| self.end_of(id) > base && self.is_free_chunk(id))
-    }
-
-    /// A chunk and those behind it in its region.
-    fn from(&self, first: ChunkId) -> impl Iterator<Item = ChunkId> + use<'_> {
-        let next = |&id: &ChunkId| Some(self.chunks.next(id)).filter(|&id| id != NIL);
-        std::iter::successors(Some(first).filter(|&id| id != NIL), next)
+        let first = self.heap.chunk_at(place.first).unwrap_or(NIL);
+        let all = self.heap.from(first).take_while(move |&id| self.heap.addr(id) < base + bytes);
+        all.filter(move |&id| self.heap.end_of(id) > base && self.is_free_chunk(id))
     }
 }

@@ -1,8 +1,9 @@
 //! The model: intervals in maps, and every question answered by looking at all of them.
 
-use crate::core::arena::add_region::usable;
-use crate::core::arena::reclaim::Detached;
-use crate::core::arena::{Settings, Want};
+use crate::core::arena::Detached;
+use crate::core::arena::Settings;
+use crate::core::arena::usable;
+use crate::core::request::Want;
 use crate::core::stats::Stats;
 use crate::core::units::{MAX_CHUNK, UNIT, round_down};
 use std::collections::BTreeMap;

@@ -1,0 +1,193 @@
+//! Checks of the invariants I1 to I6 ([`crate::core::invariants`]).
+
+use super::Arena;
+use crate::core::heap::{CLASSES, State};
+use crate::core::ids::{ChunkId, NIL};
+use crate::core::invariants::{Broken, require};
+use crate::core::units::{MAX_CHUNK, UNIT};
+use crate::core::vmm::is_unmapped;
+
+impl Arena {
+    /// Checks all invariants, without memory for it. Takes time in proportion to the chunks, and some scans beside.
+    pub(crate) fn check(&self) -> Result<(), Broken> {
+        let walked = self.check_regions()?;
+        require(walked == self.chunks().count(), Broken::I1Tiling)?;
+        self.check_index()?;
+        self.check_accounting()?;
+        self.streams.check()?;
+        self.check_best_fit()
+    }
+
+    /// I1, I2 and I6 along each region; returns how many chunks there are.
+    fn check_regions(&self) -> Result<usize, Broken> {
+        let mut count = 0;
+        for (region, span) in self.regions().iter() {
+            let mut expected = span.base;
+            let mut prev = NIL;
+            let mut id = span.first;
+            require(id != NIL, Broken::I6Starts)?;
+            while id != NIL {
+                let (size, addr) = self.chunks().get(id).key();
+                let linked = addr == expected && self.chunks().prev(id) == prev;
+                let next = self.chunks().next(id);
+                let meets = next == NIL || size < span.bytes && self.chunks().addr(next) == addr + size;
+                let sound = size != 0 && size % UNIT == 0 && self.chunks().region(id) == region && meets;
+                require(linked && sound && self.chunks().state(id) != State::Vacant, Broken::I1Tiling)?;
+                require(self.is_whole(id), Broken::I1Tiling)?;
+                require(self.chunk_at(addr) == Some(id), Broken::I6Starts)?;
+                // Nothing else maps to it: the unit behind a start is looked at, or all of a small chunk.
+                let inside = (1..(size / UNIT).min(64)).map(|unit| addr + unit * UNIT);
+                let strays = inside.filter(|&at| self.chunk_at(at).is_some());
+                require(strays.count() == 0, Broken::I6Starts)?;
+                require(prev == NIL || !self.should_be_one(prev, id), Broken::I2Coalescing)?;
+                expected += size;
+                count += 1;
+                require(count <= self.chunks().count(), Broken::I1Tiling)?;
+                (prev, id) = (id, next);
+            }
+            require(expected == span.base + span.bytes, Broken::I1Tiling)?;
+        }
+        Ok(count)
+    }
+
+    /// The chunks that a request could get.
+    fn findable(&self) -> impl Iterator<Item = ChunkId> + '_ {
+        self.chunks().ids().filter(|&id| self.chunks().state(id) == State::Free)
+    }
+
+    fn may_merge(&self, id: ChunkId) -> bool {
+        self.chunks().state(id) == State::Free && self.chunks().stamp(id) == 0
+    }
+
+    /// Whether neighbours have no reason to be two chunks.
+    fn should_be_one(&self, first: ChunkId, second: ChunkId) -> bool {
+        let holes = || [first, second].iter().all(|&id| self.chunks().state(id) == State::Hole);
+        self.may_merge(first) && self.may_merge(second)
+            || holes()
+            || self.streams.should_be_one(first, second)
+    }
+
+    /// Whether a chunk is whole granules, if it has to be.
+    fn is_whole(&self, id: ChunkId) -> bool {
+        let granule = match (self.chunks().state(id), self.range()) {
+            (State::Hole | State::Coming, Some(range)) => range.granule,
+            (State::Hole | State::Coming, None) => return false,
+            _ => return true,
+        };
+        self.chunks().addr(id).is_multiple_of(granule) && self.chunks().size(id).is_multiple_of(granule)
+    }
+
+    /// Every hole is in the list, at the place that it knows, and nothing else is.
+    fn check_holes(&self) -> Result<(), Broken> {
+        for (place, &id) in self.vm.list().iter().enumerate() {
+            let is_hole = self.chunks().state(id) == State::Hole;
+            require(is_hole && self.chunks().get(id).hole_place() == place, Broken::I3Index)?;
+        }
+        let with = |state| self.chunks().ids().filter(move |&id| self.chunks().state(id) == state).count();
+        let coming = with(State::Coming);
+        require(with(State::Hole) == self.vm.list().len() && coming == self.vm.coming(), Broken::I3Index)?;
+        // Only what is under way is out of circulation.
+        let idle = coming == 0 && with(State::Away) == 0;
+        require(idle || self.vm.is_moving(), Broken::I3Index)
+    }
+
+    fn check_index(&self) -> Result<(), Broken> {
+        self.check_holes()?;
+        for class in 0..CLASSES {
+            let (marked, holds) = self.heap().class_marks(class);
+            require(marked == holds, Broken::I3Index)?;
+        }
+        let slab = self.chunks().slab();
+        let (mut indexed, mut last) = (0, (0, 0));
+        for id in self.heap().indexed_from(UNIT).take(self.chunks().count() + 1) {
+            let key = slab[id].key();
+            require(key > last && self.may_merge(id), Broken::I3Index)?;
+            (indexed, last) = (indexed + 1, key);
+        }
+        last = (0, 0);
+        for (id, is_right) in self.stamps.findable(self.heap()).take(self.chunks().count() + 1) {
+            let key = slab[id].key();
+            let is_stamped = self.chunks().state(id) == State::Free && self.chunks().stamp(id) != 0;
+            require(key > last && is_stamped && is_right, Broken::I3Index)?;
+            (indexed, last) = (indexed + 1, key);
+        }
+        require(indexed == self.findable().count(), Broken::I3Index)?;
+        self.check_queue()
+    }
+
+    /// Exactly the stamped chunks are queued, none with a turn later than its stamp.
+    fn check_queue(&self) -> Result<(), Broken> {
+        let mut queued = 0;
+        for id in self.stamps.iter().take(self.chunks().count() + 1) {
+            let (turn, addr) = self.stamps.turn(id);
+            let stamp = self.chunks().stamp(id);
+            let waits = matches!(self.chunks().state(id), State::Free | State::Held) && turn <= stamp;
+            let is_due = self.stamps.is_settled() && turn < self.stamps.frontier();
+            require(waits && turn != 0 && addr == self.chunks().addr(id) && !is_due, Broken::I3Index)?;
+            queued += 1;
+        }
+        let mut stamped = 0;
+        for id in self.chunks().ids() {
+            let has_stamp = self.chunks().stamp(id) != 0;
+            let held = self.chunks().state(id) != State::Held || has_stamp || self.streams.is_multi();
+            require(held && !(has_stamp && self.chunks().in_use(id)), Broken::I3Index)?;
+            stamped += usize::from(has_stamp);
+        }
+        require(queued == stamped, Broken::I3Index)
+    }
+
+    fn check_accounting(&self) -> Result<(), Broken> {
+        let (mut used, mut requested, mut free, mut free_count) = (0u64, 0u64, 0u64, 0);
+        let (mut holes, mut hole_count) = (0u64, 0);
+        for id in self.chunks().ids() {
+            if self.chunks().in_use(id) {
+                used += self.chunks().size(id);
+                requested += self.chunks().cold(id).requested;
+                require(self.chunks().cold(id).requested <= self.chunks().size(id), Broken::I4Accounting)?;
+            } else if is_unmapped(self.heap(), id) {
+                holes += self.chunks().size(id);
+                hole_count += 1;
+            } else {
+                free += self.chunks().size(id);
+                free_count += 1;
+            }
+        }
+        let c = self.counters();
+        let sums = used == c.bytes_in_use && requested == c.bytes_requested;
+        let peaks = c.peak_bytes_in_use >= used && c.peak_bytes_requested >= requested;
+        let count = free_count + hole_count + c.live();
+        let sizes = holes == self.vm.bytes() && used + free == self.usable_bytes();
+        let given = self.regions().iter().fold(0u64, |sum, (_, region)| sum.saturating_add(region.given));
+        let mapped = self.range().is_none() || used + free == given;
+        let pool = sizes && mapped && count == self.chunks().count() as u64;
+        require(sums && peaks && pool && given <= self.growth().pool_bytes(), Broken::I4Accounting)
+    }
+
+    /// For a sample of sizes: those of the free chunks, one unit more, and the extremes.
+    fn check_best_fit(&self) -> Result<(), Broken> {
+        let step = self.findable().count().div_ceil(8).max(1);
+        let sizes = self.findable().step_by(step).map(|id| self.chunks().size(id));
+        for size in sizes.flat_map(|size| [size, (size + UNIT).min(MAX_CHUNK)]).chain([UNIT]) {
+            let fits = self.findable().filter(|&id| self.chunks().size(id) >= size);
+            let scanned = fits.min_by_key(|&id| self.chunks().get(id).key());
+            let found = match self.settings.timestamps {
+                false => self.heap().best_fit(size),
+                true => self.stamps.first_old_enough(self.heap(), (size, 0), u64::MAX),
+            };
+            require(found == scanned, Broken::I5BestFit)?;
+            // The same among those that were freed before it.
+            let Some(newest) = scanned.map(|id| self.chunks().stamp(id)).filter(|&stamp| stamp != 0) else {
+                continue;
+            };
+            let old = self
+                .findable()
+                .filter(|&id| self.chunks().size(id) >= size && self.chunks().stamp(id) < newest);
+            let scanned = old.min_by_key(|&id| self.chunks().get(id).key());
+            require(
+                self.stamps.first_old_enough(self.heap(), (size, 0), newest - 1) == scanned,
+                Broken::I5BestFit,
+            )?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,278 @@
+//! Each invariant of the heap and of granules broken on purpose, in every way that the fields allow, one way at a time: the
+//! check names that invariant, and found nothing wrong before.
+
+use super::Heap;
+use super::chunks::{Cold, Hot};
+use super::size_classes::class_of;
+use crate::core::arena::Arena;
+use crate::core::ids::{ChunkId, NIL};
+use crate::core::invariants::Broken;
+use crate::core::request::Want;
+use crate::core::stream_id::Stream;
+use crate::core::tests::sound::{BASE, Break, Placed, each_is_named, empty, granular};
+use crate::core::units::UNIT;
+use crate::core::vmm::VmRange;
+
+fn heap(arena: &mut Arena) -> &mut Heap {
+    arena.internals().streams.heap_mut()
+}
+
+fn vm(arena: &mut Arena) -> (&mut Heap, &mut VmRange) {
+    let rooms = arena.internals();
+    (rooms.streams.heap_mut(), rooms.vm)
+}
+
+fn hot(arena: &mut Arena, id: ChunkId) -> &mut Hot {
+    &mut heap(arena).chunks.slab_mut()[id]
+}
+
+/// A place of the slab that was a chunk, which began at `addr`.
+fn bygone(arena: &mut Arena, addr: u64) -> ChunkId {
+    let (slab, vacant) = heap(arena).chunks.slab_and_vacant();
+    let id = vacant.fill(slab, Hot::new(addr, UNIT, 0, NIL, NIL));
+    vacant.add(slab, id);
+    id
+}
+
+#[test]
+fn i1_chunks_tile_their_region() {
+    let breaks: &[Break] = &[
+        |arena, of| hot(arena, of.used).set_size(UNIT),
+        |arena, of| hot(arena, of.last).set_size(3 * UNIT),
+        |arena, of| hot(arena, of.between).set_size(0),
+        |arena, of| hot(arena, of.between).addr += UNIT,
+        // Unlinked on one side or the other, cut off, and in a circle.
+        |arena, of| hot(arena, of.used).next = of.between,
+        |arena, of| hot(arena, of.between).prev = of.used,
+        |arena, of| hot(arena, of.used).prev = of.last,
+        |arena, of| hot(arena, of.last).next = NIL,
+        |arena, of| hot(arena, of.between).next = of.used,
+        |arena, of| heap(arena).regions.get_mut(0).first = of.free,
+        |arena, _| heap(arena).regions.get_mut(0).bytes += UNIT,
+        |arena, _| heap(arena).regions.get_mut(1).bytes -= UNIT,
+        |arena, of| {
+            let Hot { addr, prev, next, .. } = *hot(arena, of.used);
+            *hot(arena, of.used) = Hot::new(addr, 2 * UNIT, 1, prev, next);
+        },
+        // Listed but vacant, and a chunk without a region.
+        |arena, of| hot(arena, of.between).left = ChunkId(u32::MAX),
+        |arena, _| {
+            let lost = Hot::new(BASE << 2, UNIT, 0, NIL, NIL);
+            let (slab, vacant) = heap(arena).chunks.slab_and_vacant();
+            vacant.fill(slab, lost);
+        },
+    ];
+    each_is_named(Broken::I1Tiling, false, false, breaks);
+    each_is_named(Broken::I1Tiling, true, false, breaks);
+}
+
+#[test]
+fn i2_free_neighbours_have_merged() {
+    let free_alone: Break = |arena, of| {
+        heap(arena).counters.freed(3 * UNIT, 3 * UNIT - 1);
+        insert(arena, of.between, 3 * UNIT);
+    };
+    each_is_named(Broken::I2Coalescing, false, false, &[free_alone]);
+}
+
+#[test]
+fn i3_the_index_holds_what_is_free() {
+    let breaks: &[Break] = &[
+        // Taken out, but not marked so.
+        |arena, of| heap(arena).unindex(of.rest),
+        |arena, of| heap(arena).unindex(of.free),
+        |arena, of| heap(arena).unindex(of.other),
+        // The upper one of the two in a tree loses the lower, or has it on the wrong side.
+        |arena, of| {
+            let upper = upper_of(arena, of);
+            (hot(arena, upper).left, hot(arena, upper).right) = (NIL, NIL);
+        },
+        |arena, of| {
+            let upper = upper_of(arena, of);
+            let hot = hot(arena, upper);
+            (hot.left, hot.right) = (hot.right, hot.left);
+        },
+        |arena, of| {
+            heap(arena).unindex(of.free);
+            hot(arena, of.free).mark_held();
+        },
+        // A mark without a chunk, and a chunk without a mark.
+        |arena, _| heap(arena).index.mark(class_of(5 * UNIT), true),
+        |arena, of| {
+            let class = class_of(heap(arena).chunks.size(of.rest));
+            heap(arena).index.mark(class, false);
+        },
+    ];
+    each_is_named(Broken::I3Index, false, false, breaks);
+    // With stamps the two are in a tree of another index, linked alike.
+    each_is_named(Broken::I3Index, true, false, &[breaks[0], breaks[3], breaks[4]]);
+}
+
+/// Which of the two free chunks of one tree is its root.
+fn upper_of(arena: &mut Arena, of: &Placed) -> ChunkId {
+    let Hot { left, right, .. } = *hot(arena, of.free);
+    if left == NIL && right == NIL { of.other } else { of.free }
+}
+
+#[test]
+fn i4_the_counters_agree_with_the_chunks() {
+    let breaks: &[Break] = &[
+        |arena, _| heap(arena).counters.bytes_in_use += UNIT,
+        |arena, _| heap(arena).counters.bytes_requested -= 1,
+        |arena, _| heap(arena).counters.miscount(),
+        |arena, _| heap(arena).counters.peak_bytes_in_use = arena.counters().bytes_in_use - 1,
+        |arena, _| heap(arena).counters.peak_bytes_requested = 0,
+        |arena, _| take_from_pool(arena, 1),
+        |arena, _| heap(arena).regions.get_mut(1).given += 1,
+        |arena, of| {
+            // More than the chunk has, rightly counted.
+            let allocation_id = heap(arena).chunks.cold(of.used).allocation_id;
+            heap(arena).chunks.set_cold(of.used, Cold { requested: 2 * UNIT + 1, allocation_id });
+            heap(arena).counters.bytes_requested += 2;
+            heap(arena).counters.peak_bytes_requested += 2;
+        },
+    ];
+    each_is_named(Broken::I4Accounting, false, false, breaks);
+}
+
+#[test]
+fn i5_best_fit_finds_the_best() {
+    // The largest chunk of all, in the tree of a lower class: in order, but not where it is looked for.
+    let misplaced: Break = |arena, _| {
+        let id = arena.chunk_at(BASE << 1).unwrap();
+        heap(arena).unindex(id);
+        insert(arena, id, (1 << 20) - 64 * UNIT);
+    };
+    each_is_named(Broken::I5BestFit, false, false, &[misplaced]);
+    each_is_named(Broken::I5BestFit, true, false, &[misplaced]);
+}
+
+#[test]
+fn i6_starts_map_to_their_chunks() {
+    let breaks: &[Break] = &[
+        |arena, of| forget(arena, of.used),
+        |arena, of| forget(arena, of.other),
+        |arena, of| forget(arena, of.rest),
+        |arena, _| heap(arena).regions.get_mut(0).first = NIL,
+        // What began inside a chunk, before it was merged into that.
+        |arena, of| {
+            let inside = heap(arena).chunks.addr(of.last) + UNIT;
+            let id = bygone(arena, inside);
+            set_start(arena, inside, id);
+        },
+    ];
+    each_is_named(Broken::I6Starts, false, false, breaks);
+    each_is_named(Broken::I6Starts, true, false, breaks);
+}
+
+#[test]
+fn i6_also_where_the_tables_are_flat() {
+    let breaks: &[fn(&mut Arena, ChunkId)] = &[
+        forget,
+        |arena, id| {
+            let (addr, other) = (heap(arena).chunks.addr(id), heap(arena).chunks.next(id));
+            set_start(arena, addr, other);
+        },
+        |arena, id| {
+            let inside = heap(arena).chunks.addr(id) + UNIT;
+            set_start(arena, inside, id);
+        },
+    ];
+    for (number, break_it) in breaks.iter().enumerate() {
+        let mut arena = empty(1 << 15, false, false);
+        let small: Vec<u64> =
+            (0..80).map(|_| arena.alloc(&Want::plain(3 * UNIT, 1, Stream::NONE)).unwrap().unwrap()).collect();
+        arena.free(small[40]).unwrap();
+        let id = arena.chunk_at(small[40]).unwrap();
+        assert!(heap(&mut arena).starts.needs_flat());
+        assert_eq!(arena.check(), Ok(()));
+        break_it(&mut arena, id);
+        assert_eq!(arena.check(), Err(Broken::I6Starts), "break {number}");
+    }
+}
+
+fn insert(arena: &mut Arena, id: ChunkId, size: u64) {
+    let Heap { chunks, index, .. } = heap(arena);
+    index.insert(chunks.slab_mut(), id, size);
+}
+
+fn set_start(arena: &mut Arena, addr: u64, id: ChunkId) {
+    let Heap { starts, regions, .. } = heap(arena);
+    starts.set(regions, addr, id);
+}
+
+fn clear_start(arena: &mut Arena, addr: u64, id: ChunkId) {
+    let Heap { chunks, starts, regions, .. } = heap(arena);
+    starts.clear(chunks.slab(), regions, addr, id);
+}
+
+fn take_from_pool(arena: &mut Arena, bytes: u64) {
+    let growth = &mut heap(arena).growth;
+    growth.set_pool_bytes(growth.pool_bytes() - bytes);
+}
+
+fn list(arena: &mut Arena, id: ChunkId) {
+    let (heap, vm) = vm(arena);
+    vm.add(heap, id);
+}
+
+fn unlist(arena: &mut Arena, id: ChunkId) {
+    let (heap, vm) = vm(arena);
+    vm.remove(heap, id);
+}
+
+fn forget(arena: &mut Arena, id: ChunkId) {
+    let addr = heap(arena).chunks.addr(id);
+    clear_start(arena, addr, id);
+}
+
+#[test]
+fn holes_are_whole_apart_listed_and_counted() {
+    type Break = fn(&mut Arena, [ChunkId; 4]);
+    let breaks: &[(Broken, Break)] = &[
+        (Broken::I1Tiling, |arena, [first, hole, ..]| {
+            // A unit of the hole is the chunk's before it.
+            let addr = hot(arena, hole).addr;
+            clear_start(arena, addr, hole);
+            hot(arena, hole).addr += UNIT;
+            let size = hot(arena, hole).size();
+            hot(arena, hole).set_size(size - UNIT);
+            hot(arena, first).set_size(size + UNIT);
+            set_start(arena, addr + UNIT, hole);
+        }),
+        (Broken::I1Tiling, |arena, _| *vm(arena).1.internals().range = None),
+        (Broken::I2Coalescing, |arena, [_, hole, ..]| {
+            heap(arena).chunks.reserve(1).unwrap();
+            let rest = heap(arena).split(hole, 4 * UNIT);
+            list(arena, rest);
+        }),
+        (Broken::I3Index, |arena, [_, hole, ..]| unlist(arena, hole)),
+        (Broken::I3Index, |arena, [_, hole, ..]| {
+            unlist(arena, hole);
+            hot(arena, hole).mark_hole(0);
+        }),
+        (Broken::I3Index, |arena, [_, hole, _, tail]| {
+            let places = [hole, tail].map(|id| hot(arena, id).hole_place());
+            hot(arena, hole).mark_hole(places[1]);
+            hot(arena, tail).mark_hole(places[0]);
+        }),
+        (Broken::I3Index, |arena, [first, ..]| {
+            list(arena, first);
+            hot(arena, first).mark_in_use();
+        }),
+        (Broken::I3Index, |arena, _| *vm(arena).1.internals().coming = 1),
+        (Broken::I3Index, |arena, [first, ..]| {
+            arena.free(BASE).unwrap();
+            heap(arena).unindex(first);
+            hot(arena, first).mark_away();
+        }),
+        (Broken::I4Accounting, |arena, _| *vm(arena).1.internals().bytes += 4 * UNIT),
+        (Broken::I4Accounting, |arena, _| heap(arena).regions.get_mut(0).given -= 4 * UNIT),
+        (Broken::I4Accounting, |arena, _| take_from_pool(arena, 4 * UNIT)),
+    ];
+    for (number, &(broken, break_it)) in breaks.iter().enumerate() {
+        let (mut arena, of) = granular();
+        break_it(&mut arena, of);
+        assert_eq!(arena.check(), Err(broken), "break {number}");
+    }
+}

@@ -1,0 +1,96 @@
+//! Regions come and go.
+
+use super::chunks::{Chunks, Hot};
+use super::{Heap, Region, Regions};
+use crate::core::ids::{ChunkId, NIL};
+use crate::core::units::MAX_CHUNK;
+use crate::sys::HostMemoryExhausted;
+
+impl Heap {
+    /// Adds `bytes` of memory at `base`, of which the backend gave `given`, as one chunk that is in no tree; returns it.
+    /// With `coalesce` it becomes a part of the region that ends there. The caller has reserved a chunk and its address.
+    pub(in crate::core) fn add_region(
+        &mut self,
+        base: u64,
+        bytes: u64,
+        given: u64,
+        coalesce: bool,
+    ) -> Result<ChunkId, HostMemoryExhausted> {
+        let below = if coalesce { self.regions.ending_at(base) } else { None };
+        let below = below.filter(|&id| self.regions.get(id).bytes + bytes <= MAX_CHUNK);
+        let (region, last) = match below {
+            Some(id) => {
+                let last = self.last_chunk(id);
+                self.regions.extend(id, bytes, given)?;
+                (id, last)
+            }
+            None => (self.regions.add(base, bytes, given, self.starts.needs_flat())?, NIL),
+        };
+        let (slab, vacant) = self.chunks.slab_and_vacant();
+        let id = vacant.fill(slab, Hot::new(base, bytes, region, last, NIL));
+        if last == NIL {
+            self.regions.get_mut(region).first = id;
+        } else {
+            slab[last].next = id;
+        }
+        self.chunks.set_stamp(id, 0);
+        self.starts.set(&mut self.regions, base, id);
+        Ok(id)
+    }
+
+    fn last_chunk(&self, region: u32) -> ChunkId {
+        let region = self.regions.get(region);
+        self.chunk_around(region.base + region.bytes - 1).unwrap_or(NIL)
+    }
+
+    /// Memory of the region around an address may have been used up to another.
+    pub(in crate::core) fn touch_region(&mut self, base: u64, end: u64) {
+        if let Some(region) = self.regions.find(base) {
+            self.regions.touch(region, end);
+        }
+    }
+
+    /// Records what is mapped of the one region of a reserved range.
+    pub(in crate::core) fn set_given(&mut self, given: u64) {
+        let region = self.regions.iter().map(|(region, _)| region).next();
+        if let Some(region) = region {
+            self.regions.get_mut(region).given = given;
+        }
+    }
+
+    /// Ends a chunk of a region that is detached, and that no tree or list refers to any more.
+    pub(in crate::core) fn end_chunk(&mut self, id: ChunkId) {
+        let (slab, vacant) = self.chunks.slab_and_vacant();
+        let addr = slab[id].addr;
+        self.starts.clear(slab, &mut self.regions, addr, id);
+        vacant.add(slab, id);
+    }
+
+    /// Removes a region whose chunks have ended.
+    pub(in crate::core) fn remove_region(&mut self, region: u32) -> Region {
+        self.regions.remove(region)
+    }
+
+    /// Forgets all chunks and regions; returns them.
+    pub(in crate::core) fn forget_all(&mut self, has_stamps: bool) -> (Chunks, Regions) {
+        let chunks = std::mem::replace(&mut self.chunks, Chunks::new(has_stamps));
+        let regions = self.regions.take();
+        self.index.clear();
+        self.starts.clear_all();
+        self.counters.lost_all(regions.count() as u64);
+        self.growth.forget_held();
+        (chunks, regions)
+    }
+
+    /// Gives back places of the slab and lists that today's chunks and regions do not need.
+    pub(in crate::core) fn shrink(&mut self) {
+        self.chunks.shrink();
+        self.regions.shrink();
+    }
+
+    /// Shrinks the address map to what today's chunks need.
+    pub(in crate::core) fn shrink_starts(&mut self) {
+        let Heap { chunks, regions, starts, .. } = self;
+        starts.rebuild(chunks.slab(), regions, chunks.ids());
+    }
+}

@@ -1,0 +1,93 @@
+//! Arenas in which nothing is wrong, and what breaking them on purpose has in common.
+
+use crate::core::arena::{Arena, New, Settings};
+use crate::core::ids::ChunkId;
+use crate::core::invariants::Broken;
+use crate::core::request::Want;
+use crate::core::stream_id::Stream;
+use crate::core::units::UNIT;
+use crate::core::vmm::Range;
+
+pub(in crate::core) const BASE: u64 = 1 << 40;
+
+/// The chunks of a sound arena in the order of their addresses: every other one is free.
+pub(in crate::core) struct Placed {
+    pub(in crate::core) used: ChunkId,
+    pub(in crate::core) free: ChunkId,
+    pub(in crate::core) between: ChunkId,
+    /// In one tree of the index with the other free one.
+    pub(in crate::core) other: ChunkId,
+    pub(in crate::core) last: ChunkId,
+    pub(in crate::core) rest: ChunkId,
+}
+
+pub(in crate::core) type Break = fn(&mut Arena, &Placed);
+
+/// An arena of two regions.
+pub(in crate::core) fn empty(region: u64, timestamps: bool, quarantine: bool) -> Arena {
+    let settings = Settings {
+        limit: 2 * region,
+        growth: true,
+        garbage_collection: false,
+        split_always: true,
+        fragmentation_fraction: 0.0,
+        initial_region: region,
+        timestamps,
+        quarantine,
+        coalesce_regions: false,
+        events: true,
+        seed: 1,
+    };
+    let mut arena = Arena::new(settings).unwrap();
+    for base in [BASE, BASE << 1] {
+        let extension = arena.plan_extension(UNIT).unwrap();
+        arena.add_region(&extension, base, region).unwrap();
+    }
+    arena
+}
+
+pub(in crate::core) fn sound(timestamps: bool, quarantine: bool) -> (Arena, Placed) {
+    let mut arena = empty(1 << 20, timestamps, quarantine);
+    let mut take =
+        |units| arena.alloc(&Want::plain(units * UNIT, units * UNIT - 1, Stream::NONE)).unwrap().unwrap();
+    let addrs = [2, 600, 3, 601, 4].map(&mut take);
+    arena.free(addrs[1]).unwrap();
+    arena.free(addrs[3]).unwrap();
+    let [used, free, between, other, last] = addrs.map(|addr| arena.chunk_at(addr).unwrap());
+    let rest = arena.chunks().next(last);
+    assert_eq!(arena.check(), Ok(()));
+    (arena, Placed { used, free, between, other, last, rest })
+}
+
+/// Does each of `breaks` to a sound arena of its own.
+pub(in crate::core) fn each_is_named(broken: Broken, timestamps: bool, quarantine: bool, breaks: &[Break]) {
+    for (number, break_it) in breaks.iter().enumerate() {
+        let (mut arena, of) = sound(timestamps, quarantine);
+        break_it(&mut arena, &of);
+        assert_eq!(arena.check(), Err(broken), "break {number}");
+    }
+}
+
+/// An arena over granules of four units: two chunks in use, a hole between them, and the end of the range.
+pub(in crate::core) fn granular() -> (Arena, [ChunkId; 4]) {
+    const GRANULE: u64 = 4 * UNIT;
+    let settings = Settings { growth: true, ..*empty(1 << 20, false, false).settings() };
+    let mut arena = Arena::new(settings).unwrap();
+    arena.set_range(Range { base: BASE, bytes: 64 * GRANULE, granule: GRANULE });
+    let take = |arena: &mut Arena| {
+        let want = Want::plain(3 * GRANULE, 3 * GRANULE, Stream::NONE);
+        let mut plan = arena.plan_growth(&want, New::Needed, u64::MAX).unwrap().unwrap();
+        plan.fresh.iter_mut().for_each(|piece| piece.mapped = true);
+        arena.commit(plan);
+        arena.alloc(&want).unwrap().unwrap()
+    };
+    let addrs = [(); 3].map(|()| take(&mut arena));
+    arena.free(addrs[1]).unwrap();
+    let mut plan = arena.plan_trim(0).unwrap();
+    plan.sources.iter_mut().for_each(|piece| piece.mapped = false);
+    arena.commit(plan);
+    let [first, hole, last] = addrs.map(|addr| arena.chunk_at(addr).unwrap());
+    let tail = arena.chunks().next(last);
+    assert_eq!(arena.check(), Ok(()));
+    (arena, [first, hole, last, tail])
+}
