@@ -1,4 +1,4 @@
-//! The project's chores: `cargo xtask demo`, `test`, `bench`, `cliffs`, `header`, `install` and `wheel`.
+//! The project's chores: `cargo xtask demo`, `test`, `bench`, `cliffs`, `header`, `imports`, `install` and `wheel`.
 //!
 //! They work from any folder of the checkout, fetch what they need into `target/` (TensorFlow,
 //! PyTorch and NVIDIA's headers, which all checkouts share, into the user's cache), and say what to do where that fails.
@@ -16,9 +16,11 @@ mod gates;
 mod golden;
 mod header;
 mod hooks;
+mod imports;
 mod install;
 mod instructions;
 mod interposer;
+mod module_graph;
 mod onnxruntime;
 mod pages;
 mod python;
@@ -69,6 +71,8 @@ enum Chore {
     Header,
     /// Make docs/hooks.md from the interposer's list of hooks
     Hooks,
+    /// Print the import circles between the files of a folder, and the imports that lead up between its rooms
+    Imports(imports::Imports),
     /// Build docs/ and the C API as a book, in target/book
     Book(book::Book),
     /// Install the library, its headers, the bfc command, and the CMake and pkg-config files
@@ -124,6 +128,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Chore::Cliffs(cliffs) => cliffs.run(&workspace)?,
         Chore::Header => header::copy(&workspace)?,
         Chore::Hooks => hooks::write(&workspace)?,
+        Chore::Imports(imports) => imports.run(&workspace)?,
         Chore::Book(book) => book.run(&workspace)?,
         Chore::Wheel(wheel) => wheel.run(&workspace)?,
         Chore::Install(install) => {

@@ -1,20 +1,7 @@
 //! The library's modules import only from those below them, and the engine has no way to the world.
 
 use super::code::{line_of, occurrences, paths, test_modules, without_comments, without_tests};
-
-/// The modules of src/ from the bottom up; those of one line may use each other.
-const LAYERS: [&[&str]; 10] = [
-    &["sys"],
-    &["error", "log"],
-    &["core"],
-    &["backend"],
-    &["options"],
-    &["report"],
-    &["pool"],
-    &["scope"],
-    &["device"],
-    &["capi"],
-];
+use super::rooms;
 
 /// All that core/ knows of the modules below it: it decides over numbers, and what goes wrong it returns.
 const ENGINE_USES: [&str; 3] = ["sys::HostMemoryExhausted", "sys::table", "sys::zeroed"];
@@ -40,7 +27,7 @@ pub fn violations(sources: &[Source]) -> Vec<String> {
         let module = path.split(['/', '.']).next().unwrap_or(path);
         let Some(own) = layer(module) else {
             wrong.push(format!(
-                "src/{path}: the module {module} is in no layer; give it one in xtask/src/gates/layers.rs"
+                "src/{path}: the module {module} is in no layer; give it one in xtask/src/gates/rooms.rs"
             ));
             continue;
         };
@@ -131,7 +118,7 @@ fn within(path: &str, start: &str) -> bool {
 }
 
 fn layer(module: &str) -> Option<usize> {
-    LAYERS.iter().position(|modules| modules.contains(&module))
+    rooms::LAYERS.rooms.iter().position(|modules| modules.contains(&module))
 }
 
 /// The modules of the root that a file names, each with its line.

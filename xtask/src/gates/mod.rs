@@ -9,4 +9,5 @@ pub mod environment;
 pub mod header;
 pub mod layers;
 pub mod links;
+pub mod rooms;
 pub mod version;

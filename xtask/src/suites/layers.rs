@@ -5,13 +5,27 @@ use anyhow::{Context as _, Result};
 use super::context::Context;
 use crate::files;
 use crate::gates::layers::{self, Source};
+use crate::gates::rooms::{self, LAYERS, NOT_YET, TREES};
+use crate::module_graph::ModuleGraph;
 
-/// Reads src/ and looks at its imports.
+/// Reads src/ and the other folders with rooms, and looks at their imports.
 pub fn run(context: &mut Context) -> Result<()> {
     let sources = sources(context)?;
     context.gate("imports go down only", &layers::violations(&sources));
     context.gate("the driver is for its backends only", &layers::drivers(&sources));
     context.gate("the engine knows numbers only", &layers::worldly(&sources));
+    let read = |tree: &rooms::Tree| ModuleGraph::read(&context.workspace.root, tree.crate_folder);
+    let library = read(&LAYERS)?;
+    let graphs = TREES.iter().map(read).collect::<Result<Vec<_>>>()?;
+    context.gate("paths go down only", &rooms::steps_up(&LAYERS, &library));
+    for (tree, graph) in TREES.iter().zip(&graphs) {
+        let found = rooms::violations(tree, graph);
+        if NOT_YET.contains(&tree.folder) {
+            context.note(&format!("{}, not checked yet", tree.folder), &found);
+        } else {
+            context.gate(&format!("{}: no import circle, no step up", tree.folder), &found);
+        }
+    }
     Ok(())
 }
 

@@ -56,7 +56,7 @@ struct Suite {
 const SUITES: &[Suite] = &[
     Suite {
         name: "layers",
-        about: "the library's modules import only from those below them",
+        about: "modules import only from those below them, and not in circles (see `cargo xtask imports`)",
         usual: true,
         run: layers::run,
     },
