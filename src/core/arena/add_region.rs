@@ -1,6 +1,7 @@
 //! Taking in what the backend gives: the counterpart of `release`.
 
-use super::{Arena, Detached};
+use super::arena::Arena;
+use super::reclaim::Detached;
 use crate::core::heap::Extension;
 use crate::core::units::{MAX_CHUNK, round_down};
 use crate::sys::HostMemoryExhausted;

@@ -1,6 +1,6 @@
 //! Checks of the invariants I1 to I6 ([`crate::core::invariants`]).
 
-use super::Arena;
+use super::arena::Arena;
 use crate::core::heap::{CLASSES, State};
 use crate::core::ids::{ChunkId, NIL};
 use crate::core::invariants::{Broken, require};

@@ -1,6 +1,6 @@
 //! Requests and frees that need more than best fit: alignments and stamps.
 
-use super::Arena;
+use super::arena::Arena;
 use crate::core::ids::ChunkId;
 use crate::core::request::{MOST_MISALIGNED, Want};
 use crate::core::steps;

@@ -3,7 +3,8 @@
 //! Nothing of it is given back, for there is nothing left to give. What was live counts as freed, and the arena is as
 //! it was before its first region; only what counts events, and the numbers of allocations, goes on.
 
-use super::{Arena, Plan, bytes};
+use super::arena::Arena;
+use super::remap_plan::{Plan, bytes};
 use crate::core::heap::{Chunks, Regions, State};
 use crate::core::ids::{ChunkId, NIL};
 use crate::core::units::Span;

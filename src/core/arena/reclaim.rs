@@ -1,6 +1,6 @@
 //! Giving memory back: garbage collection, trim, and the end.
 
-use super::Arena;
+use super::arena::Arena;
 use crate::core::heap::{Region, State};
 use crate::core::ids::{ChunkId, NIL};
 use crate::core::sort::sort_by_key;

@@ -8,7 +8,7 @@
 //!
 //! Chunks in use are never part of a plan, and no granule with a byte of one.
 
-use super::Arena;
+use super::arena::Arena;
 use crate::core::heap::State;
 use crate::core::ids::{ChunkId, NIL};
 use crate::core::request::Want;

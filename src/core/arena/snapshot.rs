@@ -3,7 +3,7 @@
 //! A copy is that of one moment. What takes time is done outside of it: memory for the copy is obtained, and touched,
 //! before ([`Snapshot::make_room`]), so that under the lock a few tables are copied as they are.
 
-use super::Arena;
+use super::arena::Arena;
 use crate::core::heap::{Chunks, Region, Regions, State};
 use crate::core::ids::{ChunkId, NIL};
 use crate::core::op_names::Names;

@@ -1,7 +1,7 @@
 //! Best fit, split and coalesce. Nothing here knows of streams.
 
-use super::Heap;
 use super::chunks::{Chunks, Cold, Hot};
+use super::heap::Heap;
 use crate::core::ids::{ChunkId, NIL};
 use crate::sys::HostMemoryExhausted;
 

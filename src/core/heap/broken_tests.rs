@@ -1,8 +1,8 @@
 //! Each invariant of the heap and of granules broken on purpose, in every way that the fields allow, one way at a time: the
 //! check names that invariant, and found nothing wrong before.
 
-use super::Heap;
 use super::chunks::{Cold, Hot};
+use super::heap::Heap;
 use super::size_classes::class_of;
 use crate::core::arena::Arena;
 use crate::core::ids::{ChunkId, NIL};

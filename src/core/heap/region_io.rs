@@ -1,7 +1,8 @@
 //! Regions come and go.
 
 use super::chunks::{Chunks, Hot};
-use super::{Heap, Region, Regions};
+use super::heap::Heap;
+use super::regions::{Region, Regions};
 use crate::core::ids::{ChunkId, NIL};
 use crate::core::units::MAX_CHUNK;
 use crate::sys::HostMemoryExhausted;

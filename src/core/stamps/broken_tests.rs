@@ -1,7 +1,7 @@
 //! Each invariant of stamps broken on purpose, in every way that the fields allow, one way at a time: the check names that
 //! invariant, and found nothing wrong before.
 
-use super::StampQueue;
+use super::queue::StampQueue;
 use crate::core::arena::Arena;
 use crate::core::heap::Heap;
 use crate::core::invariants::Broken;

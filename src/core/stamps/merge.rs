@@ -3,7 +3,7 @@
 //! Both kinds go a few chunks at a time. What becomes of chunks that are safe does not depend on the order in which they merge:
 //! in the end there are no two neighbours of them.
 
-use super::StampQueue;
+use super::queue::StampQueue;
 use crate::core::heap::{Heap, State};
 use crate::core::ids::{ChunkId, NIL};
 use crate::core::steps;

@@ -1,8 +1,8 @@
 //! Whose work may touch a chunk: for those who would read or write the memory itself.
 
-use super::StreamHeap;
+use super::chunk_state::ANYONE;
 use super::queue::Row;
-use super::queues::ANYONE;
+use super::stream_heap::StreamHeap;
 use crate::core::ids::ChunkId;
 use crate::core::stream_id::Stream;
 

@@ -1,9 +1,9 @@
 //! Allocation in the order of streams, once a pool knows more than one lane.
 
-use super::StreamHeap;
+use super::chunk_state::{Extent, Lane, Note};
 use super::free::Kind;
 use super::free_spans::Changing;
-use super::queues::{Extent, Lane, Note};
+use super::stream_heap::StreamHeap;
 use crate::core::ids::{ChunkId, NIL};
 use crate::core::request::MOST_MISALIGNED;
 use crate::core::request::Want;

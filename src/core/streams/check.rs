@@ -1,8 +1,8 @@
 //! Checks of the invariants I7 and I8 ([`crate::core::invariants`]).
 
-use super::StreamHeap;
+use super::chunk_state::{ANYONE, Lane};
 use super::queue_lists::List;
-use super::queues::{ANYONE, Lane};
+use super::stream_heap::StreamHeap;
 use crate::core::heap::State;
 use crate::core::ids::{ChunkId, NIL};
 use crate::core::invariants::{Broken, require};

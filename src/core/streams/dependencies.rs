@@ -3,10 +3,10 @@
 //! A request waits for the oldest frees with which it can be served, and of them only for those of the chunks that it takes.
 //! What was freed later makes no request wait longer: work behind it may itself wait for what the request's stream does next.
 
-use super::StreamHeap;
+use super::chunk_state::{Lane, Note};
 use super::oldest_work::Searched;
 use super::pending_work::Work;
-use super::queues::{Lane, Note};
+use super::stream_heap::StreamHeap;
 use crate::core::heap::State;
 use crate::core::ids::{ChunkId, NIL};
 use crate::core::request::Want;

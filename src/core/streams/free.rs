@@ -1,12 +1,12 @@
 //! Frees in the order of streams, once a pool knows more than one lane.
 
-use super::StreamHeap;
+use super::chunk_state::{ANYONE, Extent, Lane, Note};
 use super::free_spans::Run;
 use super::pending_work::Work;
 use super::queue::Row;
 use super::queue_lists::List;
-use super::queues::{ANYONE, Extent, Lane, Note};
 use super::sharing::SHARED_PER_CALL;
+use super::stream_heap::{LastFree, StreamHeap};
 use crate::core::heap::{Heap, Hot, Refused};
 use crate::core::ids::{ChunkId, NIL};
 use crate::core::steps;
@@ -200,18 +200,6 @@ impl StreamHeap {
         let lane = self.lanes.note(own).lane;
         was.filter(|was| was.lane == lane).unwrap_or_else(|| self.take_run(lane, own))
     }
-}
-
-/// Where the last free in the order of a queue was.
-#[derive(Clone, Copy)]
-pub(super) struct LastFree {
-    lane: Lane,
-    /// The chunk, if it waits for recorded uses; else NIL.
-    waiting: ChunkId,
-}
-
-impl LastFree {
-    pub(super) const NONE: Self = LastFree { lane: ANYONE, waiting: NIL };
 }
 
 /// Work that what was freed last waits for.

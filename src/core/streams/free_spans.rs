@@ -6,8 +6,8 @@
 //!
 //! Before chunks are changed the runs around them are taken out of their indices; afterwards what is left of them is put back.
 
-use super::StreamHeap;
-use super::queues::{ANYONE, Extent, Lane, Note};
+use super::chunk_state::{ANYONE, Extent, Lane, Note};
+use super::stream_heap::StreamHeap;
 use crate::core::heap::State;
 use crate::core::ids::{ChunkId, NIL};
 

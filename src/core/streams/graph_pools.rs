@@ -4,8 +4,8 @@
 //! to nobody else however long its work is done, until the pool is released. Nothing else sets it apart: its chunks
 //! lie among the others.
 
-use super::StreamHeap;
-use super::queues::{ANYONE, Lane};
+use super::chunk_state::{ANYONE, Lane};
+use super::stream_heap::StreamHeap;
 use crate::core::ids::ChunkId;
 use crate::core::stream_id::Stream;
 use crate::sys::HostMemoryExhausted;

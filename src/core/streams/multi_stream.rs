@@ -3,10 +3,10 @@
 //! A pool begins without knowing of lanes: whoever comes first is alone, and every free chunk is his. When another
 //! comes, what was free becomes the first one's, but for memory that nobody ever had.
 
+use super::chunk_state::{Lane, Note};
 use super::free::Freed;
 use super::free_spans::Run;
-use super::queues::{Lane, Note};
-use super::{StreamHeap, StreamMode};
+use super::stream_heap::{StreamHeap, StreamMode};
 use crate::core::heap::Refused;
 use crate::core::heap::State;
 use crate::core::ids::{ChunkId, NIL};

@@ -3,10 +3,10 @@
 //! Mostly the first few chunks serve, and then nothing else is looked at. A search that takes long is given up: then all
 //! chunks are looked at instead ([`Arena::dependencies`]).
 
-use super::StreamHeap;
+use super::chunk_state::Lane;
 use super::cross_stream_use::Link;
 use super::queue_lists::List;
-use super::queues::Lane;
+use super::stream_heap::StreamHeap;
 use crate::core::ids::{ChunkId, NIL};
 use crate::core::request::Want;
 use crate::core::steps;

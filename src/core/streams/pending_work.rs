@@ -1,8 +1,8 @@
 //! What is known of the work of lanes: which is done, and for which free memory waits.
 
+use super::chunk_state::Lane;
 use super::queue_lists::List;
-use super::queues::Lane;
-use super::{StreamHeap, StreamMode};
+use super::stream_heap::{StreamHeap, StreamMode};
 use crate::core::ids::{ChunkId, NIL};
 use crate::core::request::Want;
 use crate::core::sort::sort_by_key;

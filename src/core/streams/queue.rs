@@ -2,9 +2,9 @@
 //!
 //! List and index are linked through the notes of the chunks, which all lanes have in common.
 
+use super::chunk_state::{Extent, Lane, Note};
 use super::cross_stream_use::Link;
-use super::queue_lists::Places;
-use super::queues::{Extent, Lane, Note};
+use super::queue_lists::{Listed, Places};
 use super::span_index::{ByAddress, RunIndex};
 use crate::core::heap::Hot;
 use crate::core::ids::{ChunkId, NIL};
@@ -252,6 +252,18 @@ impl Row {
     pub(super) fn finds_long(&self, notes: &[Note], head: ChunkId) -> bool {
         let run = notes[head.index()].run;
         (self.long_runs.find(notes, (run.addr, 0)) == head) == (run.chunks > LONG)
+    }
+}
+
+impl Listed for Row {
+    #[inline]
+    fn places(&self) -> &Places {
+        &self.places
+    }
+
+    #[inline]
+    fn places_mut(&mut self) -> &mut Places {
+        &mut self.places
     }
 }
 

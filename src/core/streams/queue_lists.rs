@@ -1,7 +1,6 @@
 //! Lanes in a list that is linked through their rows, so that no change needs memory.
 
-use super::queue::Row;
-use super::queues::{ANYONE, Lane};
+use super::chunk_state::{ANYONE, Lane};
 
 /// The lists that there are.
 #[derive(Clone, Copy)]
@@ -43,6 +42,12 @@ impl Places {
     }
 }
 
+/// What can be in the lists.
+pub(super) trait Listed {
+    fn places(&self) -> &Places;
+    fn places_mut(&mut self) -> &mut Places;
+}
+
 pub(super) struct LaneLists([Ends; LISTS]);
 
 impl LaneLists {
@@ -60,40 +65,44 @@ impl LaneLists {
     }
 
     /// Puts a lane behind all others of a list, if it is not in it.
-    pub(super) fn add(&mut self, rows: &mut [Row], list: List, lane: Lane) {
+    pub(super) fn add(&mut self, rows: &mut [impl Listed], list: List, lane: Lane) {
         let at = list as usize;
-        if rows[lane.index()].places.0[at].is_in {
+        if rows[lane.index()].places().0[at].is_in {
             return;
         }
         let prev = std::mem::replace(&mut self.0[at].last, lane);
-        rows[lane.index()].places.0[at] = Links { prev, next: ANYONE, is_in: true };
+        rows[lane.index()].places_mut().0[at] = Links { prev, next: ANYONE, is_in: true };
         match prev {
             ANYONE => self.0[at].first = lane,
-            _ => rows[prev.index()].places.0[at].next = lane,
+            _ => rows[prev.index()].places_mut().0[at].next = lane,
         }
     }
 
     /// Takes a lane out of a list, if it is in it.
-    pub(super) fn remove(&mut self, rows: &mut [Row], list: List, lane: Lane) {
+    pub(super) fn remove(&mut self, rows: &mut [impl Listed], list: List, lane: Lane) {
         let at = list as usize;
         let none = Links { prev: ANYONE, next: ANYONE, is_in: false };
-        let Links { prev, next, is_in } = std::mem::replace(&mut rows[lane.index()].places.0[at], none);
+        let Links { prev, next, is_in } = std::mem::replace(&mut rows[lane.index()].places_mut().0[at], none);
         if !is_in {
             return;
         }
         match prev {
             ANYONE => self.0[at].first = next,
-            _ => rows[prev.index()].places.0[at].next = next,
+            _ => rows[prev.index()].places_mut().0[at].next = next,
         }
         match next {
             ANYONE => self.0[at].last = prev,
-            _ => rows[next.index()].places.0[at].prev = prev,
+            _ => rows[next.index()].places_mut().0[at].prev = prev,
         }
     }
 
-    pub(super) fn iter<'a>(&self, rows: &'a [Row], list: List) -> impl Iterator<Item = Lane> + use<'a> {
+    pub(super) fn iter<'a, R: Listed>(
+        &self,
+        rows: &'a [R],
+        list: List,
+    ) -> impl Iterator<Item = Lane> + use<'a, R> {
         std::iter::successors(self.first(list), move |lane| {
-            Some(rows[lane.index()].places.0[list as usize].next).filter(|&lane| lane != ANYONE)
+            Some(rows[lane.index()].places().0[list as usize].next).filter(|&lane| lane != ANYONE)
         })
     }
 }

@@ -21,142 +21,17 @@
 //!
 //! As long as a pool knows one lane only there is nothing to tell apart, and none of this exists.
 
+use super::chunk_state::{ANYONE, Extent, Lane, Note};
 use super::cross_stream_use::Uses;
 use super::queue::Row;
 use super::queue_lists::{LaneLists, List};
-use super::span_index::ByAddress;
 use crate::core::ids::{ChunkId, NIL};
 use crate::core::seed::Seed;
 use crate::core::steps;
 use crate::core::stream_id::Stream;
 use crate::core::tables::{make_room, shrink, shrink_to};
-use crate::core::tree::Node;
 use crate::core::tree::Tree;
 use crate::sys::HostMemoryExhausted;
-
-/// A lane's place in the table. Recycled once a lane is forgotten, or is a thread's, and nothing of it is left.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Lane(u32);
-
-impl Lane {
-    pub(crate) fn index(self) -> usize {
-        self.0 as usize
-    }
-
-    pub(super) fn number(self) -> u32 {
-        self.0
-    }
-}
-
-/// No lane: whoever asks may have the chunk.
-pub(super) const ANYONE: Lane = Lane(u32::MAX);
-
-/// What is known of a chunk beside its size, once lanes are told apart.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Note {
-    /// In use: where it was allocated. Free: who may have it.
-    pub(super) lane: Lane,
-    /// The first in the list of its uses, or 0. In use: lanes that were recorded on it. Free: those of them that it
-    /// still waits for.
-    pub(super) uses: u32,
-    /// The lane's point when it was freed.
-    pub(super) point: u64,
-    /// Its neighbours among the lane's free chunks in the order of points.
-    pub(super) older: ChunkId,
-    pub(super) newer: ChunkId,
-    /// The run that begins here, if this is the first chunk of a lane's in one; else of 0 bytes.
-    pub(super) run: Extent,
-    /// Its links in the order of sizes, and those of a long run in the order of addresses.
-    by_size: [ChunkId; 2],
-    by_address: [ChunkId; 2],
-}
-
-/// Where a run is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Extent {
-    pub(super) addr: u64,
-    pub(super) bytes: u64,
-    /// The lane's own chunks in it at most.
-    pub(super) chunks: u32,
-}
-
-impl Extent {
-    pub(super) const NONE: Self = Extent { addr: 0, bytes: 0, chunks: 0 };
-
-    pub(super) fn contains(&self, addr: u64) -> bool {
-        addr.wrapping_sub(self.addr) < self.bytes
-    }
-}
-
-impl Note {
-    pub(super) fn new(lane: Lane, point: u64) -> Self {
-        let (older, newer, links) = (NIL, NIL, [NIL; 2]);
-        Note { lane, uses: 0, point, older, newer, run: Extent::NONE, by_size: links, by_address: links }
-    }
-
-    /// Whether it is the first of its lane's in a run.
-    #[inline(always)]
-    pub(super) fn is_head(&self) -> bool {
-        self.run.bytes != 0
-    }
-
-    /// The run's bytes and address.
-    #[inline(always)]
-    pub(super) fn run_key(&self) -> (u64, u64) {
-        (self.run.bytes, self.run.addr)
-    }
-
-    /// Of a chunk that waits for nothing and is in no list and no run: it is nobody's any more.
-    #[inline(always)]
-    pub(super) fn leave_lane(&mut self) {
-        debug_assert!(self.uses == 0 && !self.is_head());
-        self.lane = ANYONE;
-    }
-}
-
-impl Node for Note {
-    fn key(&self) -> (u64, u64) {
-        self.run_key()
-    }
-
-    fn left(&self) -> ChunkId {
-        self.by_size[0]
-    }
-
-    fn right(&self) -> ChunkId {
-        self.by_size[1]
-    }
-
-    fn left_mut(&mut self) -> &mut ChunkId {
-        &mut self.by_size[0]
-    }
-
-    fn right_mut(&mut self) -> &mut ChunkId {
-        &mut self.by_size[1]
-    }
-}
-
-impl Node<ByAddress> for Note {
-    fn key(&self) -> (u64, u64) {
-        (self.run.addr, 0)
-    }
-
-    fn left(&self) -> ChunkId {
-        self.by_address[0]
-    }
-
-    fn right(&self) -> ChunkId {
-        self.by_address[1]
-    }
-
-    fn left_mut(&mut self) -> &mut ChunkId {
-        &mut self.by_address[0]
-    }
-
-    fn right_mut(&mut self) -> &mut ChunkId {
-        &mut self.by_address[1]
-    }
-}
 
 /// All lanes of an arena.
 pub(super) struct Lanes {

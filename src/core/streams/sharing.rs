@@ -6,9 +6,10 @@
 //! ([`Arena::share_for`]); where nothing fits at all the pool has the rest shared, in pieces with the lock open between them,
 //! before it grows or waits.
 
-use super::StreamHeap;
+use super::chunk_state::{ANYONE, Lane};
 use super::queue_lists::List;
-use super::queues::{ANYONE, Lane, Lanes};
+use super::queues::Lanes;
+use super::stream_heap::StreamHeap;
 use crate::core::ids::{ChunkId, NIL};
 use crate::core::request::Want;
 

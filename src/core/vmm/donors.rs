@@ -1,6 +1,6 @@
 //! Free chunks that give whole granules: to a place that a request needs, or back to the backend at a trim.
 
-use super::Range;
+use super::range::Range;
 use crate::core::heap::Heap;
 use crate::core::ids::ChunkId;
 use crate::core::sort::sort_by_key;

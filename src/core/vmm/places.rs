@@ -1,6 +1,7 @@
 //! Where a request needs the fewest granules mapped.
 
-use super::{Range, VmRange};
+use super::range::Range;
+use super::unmapped::VmRange;
 use crate::core::heap::{Heap, State};
 use crate::core::ids::{ChunkId, NIL};
 use crate::core::request::Want;

@@ -2,7 +2,7 @@
 //!
 //! A search for one precedes system calls, so that a plain list of them is good enough.
 
-use super::Range;
+use super::range::Range;
 use crate::core::heap::{Heap, Region, State};
 use crate::core::ids::{ChunkId, NIL};
 use crate::core::tables::shrink_to;

@@ -1,0 +1,467 @@
+//! The type of the room: what all requests and frees pass.
+
+use crate::core::heap::{Chunks, Growth, Heap, Parts, Refused, Region, Regions, Tag};
+use crate::core::ids::ChunkId;
+use crate::core::op_names::{Name, Names};
+use crate::core::request::Want;
+use crate::core::stamps::{Forced, ForcedPass, StampQueue};
+use crate::core::stats::{Counters, FailureCause, Stats};
+use crate::core::stream_id::Stream;
+use crate::core::streams::{Dependencies, Freed, Place, StreamHeap, StreamSettings, Work};
+use crate::core::units::{Span, UNIT};
+use crate::core::vmm::{Range, VmRange, is_unmapped};
+use crate::sys::HostMemoryExhausted;
+
+/// How an arena behaves; fixed at creation, but for the limit.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Settings {
+    pub(crate) limit: u64,
+    pub(crate) growth: bool,
+    pub(crate) garbage_collection: bool,
+    pub(crate) split_always: bool,
+    /// Of the limit; 0 is the 128 MiB rule.
+    pub(crate) fragmentation_fraction: f64,
+    /// 0 is 2 MiB.
+    pub(crate) initial_region: u64,
+    pub(crate) timestamps: bool,
+    /// No chunk is handed out before its stamp is safe.
+    pub(crate) quarantine: bool,
+    /// Regions that touch are one.
+    pub(crate) coalesce_regions: bool,
+    /// Events tell when work is done. On the default stream of a thread they are recorded at each free, in its order.
+    pub(crate) events: bool,
+    /// Of the hashes of addresses.
+    pub(crate) seed: u64,
+}
+
+/// How much has happened that may help a request which found nothing. Each only rises.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Progress {
+    frees: u64,
+    frontier: u64,
+    lanes: u64,
+    /// Regions obtained and given back, granules mapped, moved and unmapped, all of them gone, and the limit changed.
+    pub(crate) regions: u64,
+}
+
+pub(crate) struct Arena {
+    pub(super) streams: StreamHeap,
+    pub(super) stamps: StampQueue,
+    pub(super) vm: VmRange,
+    pub(super) names: Names,
+    pub(super) settings: Settings,
+}
+
+impl Arena {
+    #[cfg(test)]
+    pub(crate) fn new(settings: Settings) -> Result<Self, HostMemoryExhausted> {
+        let parts = Parts::new(settings.seed)?;
+        Ok(Self::with(settings, parts))
+    }
+
+    /// An arena is large, and callers may have little stack: nothing can fail here, so that it is made in its place.
+    #[inline(always)]
+    pub(crate) fn with(settings: Settings, parts: Parts) -> Self {
+        let Settings { seed, timestamps, events, .. } = settings;
+        let growth = Growth::new(settings.limit, settings.growth, settings.initial_region);
+        let heap = Heap::with(parts, seed, timestamps, growth, max_slack(&settings));
+        Arena {
+            streams: StreamHeap::with(heap, StreamSettings { timestamps, events, seed }),
+            stamps: StampQueue::new(seed, settings.quarantine),
+            vm: VmRange::default(),
+            names: Names::default(),
+            settings,
+        }
+    }
+
+    /// Allocates the best fitting chunk; `None` if no free chunk fits. On an error nothing changed.
+    pub(crate) fn alloc(&mut self, want: &Want<'_>) -> Result<Option<u64>, HostMemoryExhausted> {
+        let Some(tag) = want.scope else { return self.alloc_untagged(want) };
+        self.heap_mut().chunks_mut().start_tags()?;
+        let allocated = self.alloc_untagged(want)?;
+        if let Some(id) = allocated.and_then(|addr| self.chunk_at(addr)) {
+            self.heap_mut().chunks_mut().set_tag(id, *tag);
+        }
+        Ok(allocated)
+    }
+
+    /// What is to be kept of the operation that a request is for.
+    pub(crate) fn tag(&mut self, name: Name<'_>, step: u64) -> Result<Tag, HostMemoryExhausted> {
+        Ok(Tag { name: self.names.intern(name)?, step })
+    }
+
+    fn alloc_untagged(&mut self, want: &Want<'_>) -> Result<Option<u64>, HostMemoryExhausted> {
+        if want.is_plain() {
+            return self.alloc_plain(want.size, want.requested, want.stream);
+        }
+        self.alloc_special(want)
+    }
+
+    /// As `alloc`, for `size` bytes and nothing else.
+    #[inline(always)]
+    pub(crate) fn alloc_plain(
+        &mut self,
+        size: u64,
+        requested: u64,
+        stream: Stream,
+    ) -> Result<Option<u64>, HostMemoryExhausted> {
+        if !self.streams.is_fast(stream) {
+            let want = Want::plain(size, requested, stream);
+            return if self.streams.is_multi() {
+                self.streams.alloc(&want)
+            } else {
+                self.alloc_special(&want)
+            };
+        }
+        self.streams.heap_mut().alloc(size, requested)
+    }
+
+    #[inline(never)]
+    fn alloc_special(&mut self, want: &Want<'_>) -> Result<Option<u64>, HostMemoryExhausted> {
+        self.streams.admit(want.stream)?;
+        if self.streams.is_multi() {
+            self.streams.alloc(want)
+        } else if self.streams.is_fast(want.stream) && want.is_plain() {
+            self.streams.heap_mut().alloc(want.size, want.requested)
+        } else {
+            self.alloc_constrained(want)
+        }
+    }
+
+    /// Whether frees need no order and no stamp: one stream alone, or none named so far.
+    #[inline(always)]
+    pub(crate) fn frees_fast(&self) -> bool {
+        self.streams.frees_fast()
+    }
+
+    /// Frees a chunk. Needs no memory and cannot fail for a chunk in use.
+    #[inline(always)]
+    pub(crate) fn free(&mut self, addr: u64) -> Freed {
+        match self.streams.heap_mut().begin_free(addr) {
+            Ok(id) => self.free_special(id),
+            Err(refused) => Freed::Refused(refused),
+        }
+    }
+
+    /// The same where [`Self::frees_fast`]: nothing is left to do.
+    #[inline(always)]
+    pub(crate) fn free_fast(&mut self, addr: u64) -> Result<(), Refused> {
+        self.streams.heap_mut().free(addr)
+    }
+
+    /// Frees a chunk in the order of a stream: none is the one it was allocated on.
+    pub(crate) fn free_on(&mut self, addr: u64, stream: Stream) -> Result<Freed, HostMemoryExhausted> {
+        if self.streams.is_fast(stream) {
+            return Ok(match self.free_fast(addr) {
+                Ok(()) => Freed::Done,
+                Err(refused) => Freed::Refused(refused),
+            });
+        }
+        match self.streams.free_on(addr, stream)? {
+            Some(freed) => Ok(freed),
+            None => Ok(self.free(addr)),
+        }
+    }
+
+    #[inline(never)]
+    fn free_special(&mut self, id: ChunkId) -> Freed {
+        let Arena { streams, stamps, .. } = self;
+        if self.settings.timestamps {
+            stamps.free(streams.heap_mut(), id);
+        } else if streams.is_multi() {
+            return streams.free(id);
+        } else {
+            streams.heap_mut().release::<false>(id);
+        }
+        Freed::Done
+    }
+
+    /// Room for `count` more chunks, but for their addresses.
+    #[inline]
+    pub(super) fn reserve_chunks(&mut self, count: usize) -> Result<(), HostMemoryExhausted> {
+        self.streams.reserve_chunks(count)?;
+        if self.settings.timestamps {
+            self.stamps.reserve(self.streams.heap().chunks().places())?;
+        }
+        Ok(())
+    }
+
+    /// Makes a chunk that is in no tree and no list free memory for every request.
+    pub(super) fn release(&mut self, id: ChunkId) {
+        if self.settings.timestamps {
+            self.heap_mut().release::<true>(id);
+        } else if self.streams.is_multi() {
+            self.streams.make_reusable(id);
+        } else {
+            self.heap_mut().release::<false>(id);
+        }
+    }
+
+    pub(crate) fn progress(&self) -> Progress {
+        let c = self.heap().counters();
+        Progress {
+            frees: c.frees(),
+            frontier: self.stamps.frontier(),
+            lanes: self.streams.advances(),
+            regions: c.regions_added + c.regions_released + c.remaps + c.losses + c.limits,
+        }
+    }
+
+    /// Changes the limit. What is held beyond it stays until it is given back.
+    pub(crate) fn set_limit(&mut self, limit: u64) {
+        let Settings { growth, initial_region, .. } = self.settings;
+        self.settings.limit = limit;
+        let max_slack = max_slack(&self.settings);
+        let heap = self.heap_mut();
+        heap.growth_mut().set_limit(limit, growth, initial_region);
+        heap.set_max_slack(max_slack);
+        heap.counters_mut().limits += 1;
+    }
+
+    pub(crate) fn stamps_wait(&self) -> bool {
+        !self.stamps.is_empty()
+    }
+
+    pub(crate) fn raise_frontier(&mut self, to: u64) {
+        self.stamps.raise_frontier(to);
+    }
+
+    pub(crate) fn last_stamp(&self) -> u64 {
+        self.stamps.last()
+    }
+
+    /// Whether chunks may be left whose stamps the frontier has passed. Until they are merged requests find nothing.
+    #[inline]
+    pub(crate) fn is_merging(&self) -> bool {
+        self.stamps.is_merging()
+    }
+
+    /// Clears the stamps that the frontier has passed and merges their chunks.
+    pub(crate) fn merge_safe(&mut self) {
+        self.merge_safe_some(usize::MAX);
+    }
+
+    /// The same of so many chunks. Returns whether some are left.
+    pub(crate) fn merge_safe_some(&mut self, most: usize) -> bool {
+        self.stamps.merge_safe_some(self.streams.heap_mut(), most)
+    }
+
+    /// Begins to merge waiting chunks in spite of their stamps.
+    pub(crate) fn begin_forced_pass(&mut self) -> ForcedPass {
+        self.stamps.begin_forced_pass()
+    }
+
+    /// Merges the next chunks of a pass, at most so many, until one of `size` bytes exists.
+    pub(crate) fn merge_forced_some(&mut self, pass: &mut ForcedPass, size: u64, most: usize) -> Forced {
+        self.stamps.merge_forced_some(self.streams.heap_mut(), pass, size, most)
+    }
+
+    pub(crate) fn count_failure(&mut self, requested: u64, cause: FailureCause) {
+        self.heap_mut().counters_mut().failed(requested, cause);
+    }
+
+    /// For tests: statistics that are wrong.
+    #[cfg(test)]
+    pub(crate) fn spoil(&mut self) {
+        self.heap_mut().counters_mut().miscount();
+    }
+
+    pub(crate) fn reset_stats(&mut self) {
+        let heap = self.heap_mut();
+        heap.counters_mut().reset();
+        heap.growth_mut().reset_peak();
+    }
+
+    /// The work behind which a request could be served; see [`StreamHeap::dependencies`].
+    pub(crate) fn dependencies(
+        &self,
+        want: &Want<'_>,
+        has_event: impl Fn(Work) -> bool,
+    ) -> Result<Option<Dependencies>, HostMemoryExhausted> {
+        self.streams.dependencies(&self.vm, want, has_event)
+    }
+
+    /// Makes what serves a request behind some work its stream's own; see [`StreamHeap::adopt`].
+    pub(crate) fn adopt(&mut self, want: &Want<'_>, works: &[Work], planned: Place, since: Work) -> bool {
+        self.streams.adopt(&self.vm, want, works, planned, since)
+    }
+
+    /// Regions are mapped by the granule from this range from now on. There is none yet.
+    pub(crate) fn set_range(&mut self, range: Range) {
+        self.vm.set_range(range);
+    }
+
+    /// The reserved range, if the backend has granules.
+    pub(crate) fn range(&self) -> Option<Range> {
+        self.vm.range()
+    }
+
+    /// Whether an address is in a region, and not in a part of a range that is not mapped.
+    pub(crate) fn has_memory_at(&self, addr: u64) -> bool {
+        self.vm.has_memory_at(self.heap(), addr)
+    }
+
+    /// Bytes of a range that no memory is mapped to, but for its end.
+    pub(crate) fn unmapped_bytes(&self) -> u64 {
+        self.vm.bytes_inside(self.heap())
+    }
+
+    /// Whether a chunk has no memory.
+    pub(crate) fn is_unmapped(&self, id: ChunkId) -> bool {
+        is_unmapped(self.heap(), id)
+    }
+
+    /// The first piece of neighbours with memory from a chunk on, and the chunk behind it.
+    pub(crate) fn mapped_from(&self, first: ChunkId) -> Option<(Span, ChunkId)> {
+        self.chunks().piece_from(first, |id| !self.is_unmapped(id))
+    }
+
+    /// The bytes of a region as far as it was ever used: a range without its last unmapped chunk.
+    pub(crate) fn extent(&self, region: &Region) -> u64 {
+        self.vm.extent(self.heap(), region)
+    }
+
+    /// The chunk that begins at an address, in use or free.
+    pub(crate) fn chunk_at(&self, addr: u64) -> Option<ChunkId> {
+        self.heap().chunk_at(addr)
+    }
+
+    /// A chunk in use that begins at `addr`.
+    pub(crate) fn chunk_in_use(&self, addr: u64) -> Option<ChunkId> {
+        self.chunk_at(addr).filter(|&id| self.chunks().in_use(id))
+    }
+
+    /// The chunk around an address of a region; see [`Heap::chunk_around`].
+    pub(crate) fn chunk_around(&self, addr: u64) -> Option<ChunkId> {
+        self.heap().chunk_around(addr)
+    }
+
+    pub(crate) fn streams(&self) -> &StreamHeap {
+        &self.streams
+    }
+
+    pub(crate) fn streams_mut(&mut self) -> &mut StreamHeap {
+        &mut self.streams
+    }
+
+    #[inline(always)]
+    pub(in crate::core) fn heap(&self) -> &Heap {
+        self.streams.heap()
+    }
+
+    #[inline(always)]
+    pub(super) fn heap_mut(&mut self) -> &mut Heap {
+        self.streams.heap_mut()
+    }
+
+    #[cfg(test)]
+    pub(in crate::core) fn stamps(&self) -> &StampQueue {
+        &self.stamps
+    }
+
+    pub(crate) fn chunks(&self) -> &Chunks {
+        self.heap().chunks()
+    }
+
+    pub(crate) fn regions(&self) -> &Regions {
+        self.heap().regions()
+    }
+
+    pub(crate) fn names(&self) -> &Names {
+        &self.names
+    }
+
+    pub(crate) fn growth(&self) -> &Growth {
+        self.heap().growth()
+    }
+
+    pub(crate) fn counters(&self) -> &Counters {
+        self.heap().counters()
+    }
+
+    pub(crate) fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// What the mapped chunks tile: the regions without their tails and without unmapped chunks.
+    pub(crate) fn usable_bytes(&self) -> u64 {
+        self.streams.usable_bytes(&self.vm)
+    }
+
+    /// The largest chunk in the index; with stamps, before the merges that are due.
+    pub(crate) fn largest_free(&self) -> u64 {
+        self.largest_common().max(self.streams.largest_own())
+    }
+
+    /// The most bytes that a request in the order of a stream could get in one piece now.
+    pub(crate) fn largest_for(&self, stream: Stream) -> u64 {
+        self.largest_common().max(self.streams.largest_own_of(stream))
+    }
+
+    /// The largest chunk that every request may have.
+    fn largest_common(&self) -> u64 {
+        let ids = [self.heap().largest(), self.stamps.largest_findable(self.heap())];
+        ids.into_iter().flatten().map(|id| self.heap().size(id)).max().unwrap_or(0)
+    }
+
+    /// Host memory that the arena holds beside itself, in bytes.
+    fn metadata_bytes(&self) -> u64 {
+        size_of::<Self>() as u64
+            + self.streams.metadata_bytes()
+            + self.stamps.metadata_bytes()
+            + self.names.metadata_bytes()
+            + self.vm.metadata_bytes()
+    }
+
+    pub(crate) fn stats(&self) -> Stats {
+        let chunks = (self.heap().chunks().count() - self.vm.count()) as u64;
+        let c = self.heap().counters();
+        let growth = self.heap().growth();
+        Stats {
+            num_allocs: c.num_allocs(),
+            num_frees: c.num_frees(),
+            num_failures: c.num_failures,
+            bytes_in_use: c.bytes_in_use,
+            peak_bytes_in_use: c.peak_bytes_in_use,
+            bytes_requested: c.bytes_requested,
+            peak_bytes_requested: c.peak_bytes_requested,
+            largest_alloc_size: c.largest_alloc_size,
+            bytes_limit: growth.limit(),
+            pool_bytes: growth.pool_bytes(),
+            peak_pool_bytes: growth.peak_pool_bytes(),
+            largest_free_block_bytes: self.largest_free(),
+            num_regions: self.heap().regions().count() as u64,
+            num_chunks: chunks,
+            num_free_chunks: chunks - c.live(),
+            metadata_bytes: self.metadata_bytes(),
+        }
+    }
+
+    /// For tests, which break each invariant on purpose: all rooms.
+    #[cfg(test)]
+    pub(in crate::core) fn internals(&mut self) -> Internals<'_> {
+        let Arena { streams, stamps, vm, .. } = self;
+        Internals { streams, stamps, vm }
+    }
+}
+
+/// The rooms of an arena.
+#[cfg(test)]
+pub(in crate::core) struct Internals<'a> {
+    pub(in crate::core) streams: &'a mut StreamHeap,
+    pub(in crate::core) stamps: &'a mut StampQueue,
+    pub(in crate::core) vm: &'a mut VmRange,
+}
+
+/// The original's rule with its arithmetic: a double times the limit, truncated.
+#[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+fn max_slack(settings: &Settings) -> u64 {
+    if settings.split_always {
+        UNIT
+    } else if settings.fragmentation_fraction > 0.0 {
+        // Below one unit there is nothing to split off; the original would make a chunk of 0 bytes.
+        ((settings.fragmentation_fraction * settings.limit as f64) as u64).max(UNIT)
+    } else {
+        128 << 20
+    }
+}

@@ -1,0 +1,217 @@
+//! The type of the room, and what others may read of it.
+
+use super::address_map::AddressMap;
+use super::chunks::{Chunks, State};
+use super::free_index::FreeIndex;
+#[cfg(test)]
+use super::probing::Steps;
+use super::region_growth::Growth;
+use super::regions::Regions;
+use super::size_classes::CLASSES;
+use crate::core::ids::{ChunkId, NIL};
+use crate::core::stats::Counters;
+use crate::sys::HostMemoryExhausted;
+
+/// Regions, their chunks, and the index of the free ones.
+pub(crate) struct Heap {
+    pub(super) chunks: Chunks,
+    pub(super) index: FreeIndex,
+    pub(super) regions: Regions,
+    pub(super) starts: AddressMap,
+    pub(super) growth: Growth,
+    pub(super) counters: Counters,
+    /// A remainder of this many bytes is split off however large the request is.
+    pub(super) max_slack: u64,
+}
+
+/// What a heap begins with, and what host memory may not be enough for.
+pub(crate) struct Parts {
+    roots: Box<[ChunkId; CLASSES]>,
+    starts: AddressMap,
+}
+
+impl Parts {
+    pub(crate) fn new(seed: u64) -> Result<Self, HostMemoryExhausted> {
+        Ok(Parts { roots: FreeIndex::roots()?, starts: AddressMap::new(seed)? })
+    }
+}
+
+impl Heap {
+    /// Nothing can fail here, so that an arena is made in its place.
+    #[inline(always)]
+    pub(in crate::core) fn with(
+        parts: Parts,
+        seed: u64,
+        has_stamps: bool,
+        growth: Growth,
+        max_slack: u64,
+    ) -> Self {
+        Heap {
+            chunks: Chunks::new(has_stamps),
+            index: FreeIndex::with(parts.roots, seed),
+            regions: Regions::new(),
+            starts: parts.starts,
+            growth,
+            counters: Counters::default(),
+            max_slack,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn chunks(&self) -> &Chunks {
+        &self.chunks
+    }
+
+    #[inline]
+    pub(in crate::core) fn chunks_mut(&mut self) -> &mut Chunks {
+        &mut self.chunks
+    }
+
+    pub(crate) fn regions(&self) -> &Regions {
+        &self.regions
+    }
+
+    pub(crate) fn growth(&self) -> &Growth {
+        &self.growth
+    }
+
+    pub(in crate::core) fn growth_mut(&mut self) -> &mut Growth {
+        &mut self.growth
+    }
+
+    #[inline]
+    pub(crate) fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    #[inline]
+    pub(in crate::core) fn counters_mut(&mut self) -> &mut Counters {
+        &mut self.counters
+    }
+
+    pub(in crate::core) fn set_max_slack(&mut self, max_slack: u64) {
+        self.max_slack = max_slack;
+    }
+
+    #[inline]
+    pub(in crate::core) fn addr(&self, id: ChunkId) -> u64 {
+        self.chunks.addr(id)
+    }
+
+    #[inline]
+    pub(in crate::core) fn size(&self, id: ChunkId) -> u64 {
+        self.chunks.size(id)
+    }
+
+    /// The address behind a chunk.
+    #[inline]
+    pub(in crate::core) fn end_of(&self, id: ChunkId) -> u64 {
+        self.chunks.addr(id) + self.chunks.size(id)
+    }
+
+    #[inline]
+    pub(in crate::core) fn prev(&self, id: ChunkId) -> ChunkId {
+        self.chunks.prev(id)
+    }
+
+    #[inline]
+    pub(in crate::core) fn next(&self, id: ChunkId) -> ChunkId {
+        self.chunks.next(id)
+    }
+
+    pub(in crate::core) fn state(&self, id: ChunkId) -> State {
+        self.chunks.state(id)
+    }
+
+    /// Free, and of no concern to any work that is under way.
+    pub(in crate::core) fn is_idle(&self, id: ChunkId) -> bool {
+        self.chunks.state(id) == State::Free && self.chunks.stamp(id) == 0
+    }
+
+    /// A free chunk is in no tree of the index from now on; others may keep it.
+    #[inline]
+    pub(in crate::core) fn mark_held(&mut self, id: ChunkId) {
+        self.chunks.get_mut(id).mark_held();
+    }
+
+    #[inline]
+    pub(in crate::core) fn mark_in_use(&mut self, id: ChunkId) {
+        self.chunks.get_mut(id).mark_in_use();
+    }
+
+    /// A chunk and those behind it in its region.
+    pub(in crate::core) fn from(&self, first: ChunkId) -> impl Iterator<Item = ChunkId> + use<'_> {
+        let next = |&id: &ChunkId| Some(self.chunks.next(id)).filter(|&id| id != NIL);
+        std::iter::successors(Some(first).filter(|&id| id != NIL), next)
+    }
+
+    /// The chunk that begins at an address, in use or free.
+    #[inline]
+    pub(in crate::core) fn chunk_at(&self, addr: u64) -> Option<ChunkId> {
+        self.starts.get(self.chunks.slab(), &self.regions, addr)
+    }
+
+    /// The chunk around an address of a region. Unless the address map is dense this walks along the region's chunks;
+    /// only starts are found by what allocation and free need.
+    pub(in crate::core) fn chunk_around(&self, addr: u64) -> Option<ChunkId> {
+        let mut id = match self.chunk_at(addr) {
+            Some(id) => return Some(id),
+            None => self.regions.chunk_before(addr)?,
+        };
+        while addr - self.chunks.addr(id) >= self.chunks.size(id) {
+            id = self.chunks.next(id);
+            if id == NIL {
+                return None;
+            }
+        }
+        Some(id)
+    }
+
+    /// The best fit of the index: the smallest chunk of at least `size` bytes, at the lowest address.
+    #[inline]
+    pub(in crate::core) fn best_fit(&self, size: u64) -> Option<ChunkId> {
+        self.index.best_fit(self.chunks.slab(), size).map(|(id, _)| id)
+    }
+
+    /// The first chunk of the index that is not below a size and an address.
+    #[inline]
+    pub(in crate::core) fn first_from(&self, key: (u64, u64)) -> Option<ChunkId> {
+        self.index.first_from(self.chunks.slab(), key)
+    }
+
+    /// The chunks of the index of at least `size` bytes, in (size, address) order.
+    pub(in crate::core) fn indexed_from(&self, size: u64) -> impl Iterator<Item = ChunkId> + '_ {
+        let slab = self.chunks.slab();
+        self.index.iter_from(slab, (size, 0))
+    }
+
+    /// The largest chunk of the index.
+    pub(in crate::core) fn largest(&self) -> Option<ChunkId> {
+        self.index.largest(self.chunks.slab())
+    }
+
+    /// Whether a size class is marked as holding a chunk, and whether it does.
+    pub(in crate::core) fn class_marks(&self, class: usize) -> (bool, bool) {
+        self.index.class_marks(class)
+    }
+
+    /// Host memory beside the struct itself, in bytes.
+    pub(in crate::core) fn metadata_bytes(&self) -> u64 {
+        self.chunks.metadata_bytes()
+            + self.index.metadata_bytes()
+            + self.regions.metadata_bytes()
+            + self.starts.metadata_bytes()
+    }
+
+    /// What searches in the address map cost.
+    #[cfg(test)]
+    pub(in crate::core) fn search_steps(&self) -> Steps {
+        self.starts.steps(self.chunks.slab())
+    }
+
+    /// How deep the deepest tree of the index is.
+    #[cfg(test)]
+    pub(in crate::core) fn deepest_tree(&self) -> usize {
+        self.index.depth(self.chunks.slab())
+    }
+}

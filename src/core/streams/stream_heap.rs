@@ -1,0 +1,166 @@
+//! The type of the room.
+
+use super::chunk_state::{ANYONE, Lane};
+use super::queues::Lanes;
+use crate::core::heap::Heap;
+use crate::core::ids::{ChunkId, NIL};
+use crate::core::stream_id::{NOBODYS, Stream};
+use crate::core::vmm::VmRange;
+use crate::sys::HostMemoryExhausted;
+
+/// A heap whose free memory may be a stream's.
+pub(crate) struct StreamHeap {
+    pub(super) heap: Heap,
+    pub(super) lanes: Lanes,
+    pub(super) mode: StreamMode,
+    /// The handle of the stream whose requests need nothing but best fit: one stream, and no stamps.
+    pub(super) fast_stream: u64,
+    pub(super) last_free: LastFree,
+    pub(super) settings: StreamSettings,
+}
+
+/// Where the last free in the order of a queue was.
+#[derive(Clone, Copy)]
+pub(super) struct LastFree {
+    pub(super) lane: Lane,
+    /// The chunk, if it waits for recorded uses; else NIL.
+    pub(super) waiting: ChunkId,
+}
+
+impl LastFree {
+    pub(super) const NONE: Self = LastFree { lane: ANYONE, waiting: NIL };
+}
+
+/// How a pool treats streams; fixed at creation.
+#[derive(Clone, Copy)]
+pub(in crate::core) struct StreamSettings {
+    /// Frees carry stamps, which exclude streams.
+    pub(in crate::core) timestamps: bool,
+    /// Events tell when work is done.
+    pub(in crate::core) events: bool,
+    /// Of the hashes of addresses.
+    pub(in crate::core) seed: u64,
+}
+
+/// Whether streams are told apart.
+#[derive(Clone, Copy)]
+pub(super) enum StreamMode {
+    /// All chunks are one stream's: there is nothing to tell apart, and no queue exists.
+    Single {
+        stream: Stream,
+        /// How many frees there were when the stream's work was last known to be done.
+        synchronized_frees: u64,
+        /// Chunks were recorded on the stream.
+        has_recorded: bool,
+    },
+    Multi,
+}
+
+impl StreamMode {
+    const NEW: Self = StreamMode::Single { stream: Stream::NONE, synchronized_frees: 0, has_recorded: false };
+}
+
+impl StreamHeap {
+    #[inline(always)]
+    pub(in crate::core) fn with(heap: Heap, settings: StreamSettings) -> Self {
+        StreamHeap {
+            heap,
+            lanes: Lanes::new(settings.seed, settings.events),
+            mode: StreamMode::NEW,
+            fast_stream: first_fast_stream(settings),
+            last_free: LastFree::NONE,
+            settings,
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn heap(&self) -> &Heap {
+        &self.heap
+    }
+
+    #[inline(always)]
+    pub(in crate::core) fn heap_mut(&mut self) -> &mut Heap {
+        &mut self.heap
+    }
+
+    /// Whether several streams are told apart.
+    #[inline(always)]
+    pub(in crate::core) fn is_multi(&self) -> bool {
+        matches!(self.mode, StreamMode::Multi)
+    }
+
+    /// Whether a request of a stream needs nothing but best fit.
+    #[inline(always)]
+    pub(in crate::core) fn is_fast(&self, stream: Stream) -> bool {
+        stream.is_simple(self.fast_stream)
+    }
+
+    /// Whether frees need no order: one stream alone, or none named so far, and no stamps.
+    #[inline(always)]
+    pub(crate) fn frees_fast(&self) -> bool {
+        self.fast_stream != NOBODYS
+    }
+
+    /// Room for `count` more chunks, but for their addresses.
+    #[inline]
+    pub(in crate::core) fn reserve_chunks(&mut self, count: usize) -> Result<(), HostMemoryExhausted> {
+        self.heap.reserve_chunks(count)?;
+        if self.is_multi() { self.lanes.reserve(self.heap.chunks().places()) } else { Ok(()) }
+    }
+
+    /// Makes a chunk that is in no tree and no list reusable by every stream.
+    pub(in crate::core) fn make_reusable(&mut self, id: ChunkId) {
+        self.give_to_all(id, None);
+    }
+
+    /// What the mapped chunks tile: the regions without their tails and without unmapped chunks.
+    pub(in crate::core) fn usable_bytes(&self, vm: &VmRange) -> u64 {
+        self.heap.regions().iter().map(|(_, region)| region.bytes).sum::<u64>() - vm.bytes()
+    }
+
+    /// How often a queue got further: something may have become available.
+    pub(in crate::core) fn advances(&self) -> u64 {
+        self.lanes.advances
+    }
+
+    /// Forgets all streams, with all memory; points go on rising.
+    pub(in crate::core) fn forget_all(&mut self) {
+        let advances = self.lanes.advances;
+        self.lanes = Lanes::new(self.settings.seed, self.settings.events);
+        self.lanes.advances = advances;
+        let synchronized_frees = self.heap.counters().frees();
+        self.mode = StreamMode::Single { stream: Stream::NONE, synchronized_frees, has_recorded: false };
+        self.fast_stream = first_fast_stream(self.settings);
+    }
+
+    /// Gives back the host memory of streams of the past.
+    pub(in crate::core) fn forget_past(&mut self) {
+        self.lanes.forget_past();
+    }
+
+    /// Gives back host memory that today's chunks do not need.
+    pub(in crate::core) fn shrink(&mut self) {
+        self.lanes.shrink(self.heap.chunks().places());
+    }
+
+    /// The bytes of the largest span that is some queue's only.
+    pub(in crate::core) fn largest_own(&self) -> u64 {
+        self.lanes.largest_run()
+    }
+
+    /// The same of one stream's.
+    pub(in crate::core) fn largest_own_of(&self, stream: Stream) -> u64 {
+        let own = self.lanes.find(self.lanes.directed(stream));
+        own.map_or(0, |lane| self.lanes.largest_run_of(lane))
+    }
+
+    /// Host memory beside the struct itself, in bytes.
+    pub(in crate::core) fn metadata_bytes(&self) -> u64 {
+        self.heap.metadata_bytes() + self.lanes.metadata_bytes()
+    }
+}
+
+/// The stream whose requests are fast as long as none has come.
+fn first_fast_stream(settings: StreamSettings) -> u64 {
+    if settings.timestamps { NOBODYS } else { Stream::NONE.simple() }
+}
