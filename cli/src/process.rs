@@ -1,4 +1,4 @@
-//! Other processes, by what the interposer notes of its own (preload/src/process.rs).
+//! Other processes, by what the interposer notes of its own (preload/src/sys/process.rs).
 
 use std::fs;
 use std::io;

@@ -1,6 +1,6 @@
 //! `bfc report`: the counters that the interposer keeps in the file of `bfc run --report=FILE`.
 
-#[path = "../../preload/src/counters.rs"]
+#[path = "../../preload/src/diagnostics/counters.rs"]
 #[allow(dead_code)] // The interposer's part of it.
 mod counters;
 

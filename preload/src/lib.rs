@@ -1,6 +1,6 @@
 //! `libbfc_preload.so`: by LD_PRELOAD, cudaMalloc of a program that nobody touched comes from libbfc's pool.
 //!
-//! It stands between the program (its CUDA runtime, mostly) and the driver: it exports the names in [`list`], and gives
+//! It stands between the program (its CUDA runtime, mostly) and the driver: it exports the names in [`hook_list`], and gives
 //! them to whoever looks the driver's functions up, by `dlsym` or by `cuGetProcAddress`. Each hook asks libbfc, by its C
 //! ABI, or passes the call on to the driver, or both. What a program can see is to stay true; docs/interposition.md says
 //! what is different.
@@ -28,30 +28,13 @@
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 mod bfc;
-mod captures;
-mod conservative;
-mod contexts;
-mod counters;
-mod created;
-mod device;
-mod file_name;
+mod diagnostics;
+mod driver;
+mod hook_list;
 mod hooks;
-mod life;
-mod list;
-mod lock;
-mod mapped;
-mod ordered;
-mod pinned;
-mod pointers;
 mod pool;
-mod process;
-mod refused;
-mod relations;
-mod report;
 mod resolve;
 mod settings;
-mod streams;
-mod text;
-mod trace;
-mod unanalysed;
-mod watch;
+mod state;
+mod sys;
+mod unanalyzed_list;

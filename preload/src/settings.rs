@@ -4,8 +4,8 @@ use std::ffi::CStr;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use crate::file_name::FileName;
-use crate::text::{self, Number};
+use crate::sys::file_name::FileName;
+use crate::sys::text::{self, Number};
 
 static READ: AtomicBool = AtomicBool::new(false);
 static FREE_SYNCHRONIZES: AtomicBool = AtomicBool::new(false);

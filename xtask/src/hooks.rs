@@ -1,15 +1,15 @@
 //! `cargo xtask hooks`: docs/hooks.md is made from the interposer's one list of hooks.
 
-#[path = "../../preload/src/list.rs"]
-mod list;
-#[path = "../../preload/src/unanalysed.rs"]
-mod unanalysed;
+#[path = "../../preload/src/hook_list.rs"]
+mod hook_list;
+#[path = "../../preload/src/unanalyzed_list.rs"]
+mod unanalyzed_list;
 
 use std::fmt::Write;
 
 use anyhow::Result;
 
-use self::list::{Fate, NOT_HOOKED, RUNTIME};
+use self::hook_list::{Fate, NOT_HOOKED, RUNTIME};
 use crate::files;
 use crate::workspace::Workspace;
 
@@ -29,7 +29,7 @@ macro_rules! rows {
             &[$(Hook { symbol: stringify!($symbol), fate: Fate::$fate, why: $why },)*];
     };
 }
-list::hooks!(rows);
+hook_list::hooks!(rows);
 
 /// A hook of a function that is not analysed.
 struct Unanalysed {
@@ -45,7 +45,7 @@ macro_rules! unanalysed_rows {
             &[$(Unanalysed { symbol: stringify!($symbol), name: $name, since: $since, why: $why },)*];
     };
 }
-unanalysed::unanalysed!(unanalysed_rows);
+unanalyzed_list::unanalysed!(unanalysed_rows);
 
 /// Writes the page, and says whether anything changed.
 pub fn write(workspace: &Workspace) -> Result<()> {
@@ -80,7 +80,7 @@ pub fn page() -> String {
         let _ = writeln!(page, "| `{}` | {} |", hook.symbol, hook.why);
     }
     page += HARMLESS_FUNCTIONS;
-    for (names, why) in unanalysed::HARMLESS {
+    for (names, why) in unanalyzed_list::HARMLESS {
         let names: Vec<String> = names.split(' ').map(|name| format!("`{name}`")).collect();
         let _ = writeln!(page, "| {} | {why} |", names.join(", "));
     }
@@ -184,7 +184,7 @@ pub fn missing(header: &str, page: &str) -> Vec<String> {
         return vec!["the header has no function that gives memory".to_owned()];
     }
     let unknown = wanted.into_iter().filter(|name| !page.contains(&format!("`{name}`")));
-    unknown.map(|name| format!("{name} is not in preload/src/list.rs")).collect()
+    unknown.map(|name| format!("{name} is not in preload/src/hook_list.rs")).collect()
 }
 
 /// What a header of the driver's has through which work may touch memory, and which is neither hooked nor known to be
@@ -192,7 +192,7 @@ pub fn missing(header: &str, page: &str) -> Vec<String> {
 pub fn unseen(header: &str) -> Vec<String> {
     let declared = header.split("CUDAAPI ").skip(1).filter_map(|rest| Some(rest.split_once('(')?.0.trim()));
     let mut wanted = Vec::new();
-    for name in declared.filter(|name| unanalysed::may_touch(name)) {
+    for name in declared.filter(|name| unanalyzed_list::may_touch(name)) {
         let (symbol, _) = symbol(header, name);
         wanted.push(symbol.to_owned());
         wanted.push(name.to_owned());
@@ -204,8 +204,8 @@ pub fn unseen(header: &str) -> Vec<String> {
         return vec!["the header has no function that touches memory".to_owned()];
     }
     let exports = exports();
-    wanted.retain(|symbol| !exports.contains(&&**symbol) && !unanalysed::is_harmless(symbol));
-    wanted.into_iter().map(|symbol| format!("{symbol} is not in preload/src/unanalysed.rs")).collect()
+    wanted.retain(|symbol| !exports.contains(&&**symbol) && !unanalyzed_list::is_harmless(symbol));
+    wanted.into_iter().map(|symbol| format!("{symbol} is not in preload/src/unanalyzed_list.rs")).collect()
 }
 
 /// The twin of a symbol for the per-thread default stream, if a header has one.
@@ -231,7 +231,7 @@ pub fn version(header: &str) -> Option<i32> {
     header.lines().find_map(|line| line.strip_prefix("#define CUDA_VERSION ")?.trim().parse().ok())
 }
 
-const INTRODUCTION: &str = "<!-- made by `cargo xtask hooks` from preload/src/list.rs -->
+const INTRODUCTION: &str = "<!-- made by `cargo xtask hooks` from preload/src/hook_list.rs -->
 # The hooks of the interposer
 
 What `libbfc_preload.so` does with every function of the driver and of the runtime that has to do with memory.
@@ -294,7 +294,7 @@ mod tests {
     fn a_function_of_which_the_page_says_nothing_is_found() {
         let header = "cudaError_t CUDARTAPI cudaMalloc(void **); CUresult CUDAAPI cuMemNewAlloc (int);\n\
                       CUresult CUDAAPI cuMemAllocGetParams(void); /* and cuNotAlloc() */";
-        assert_eq!(missing(header, &page()), ["cuMemNewAlloc is not in preload/src/list.rs"]);
+        assert_eq!(missing(header, &page()), ["cuMemNewAlloc is not in preload/src/hook_list.rs"]);
         assert_eq!(missing("int f(void);", &page()).len(), 1);
     }
 
@@ -311,13 +311,13 @@ mod tests {
         assert_eq!(
             complaints,
             ["cuMemAlloc_v3", "cuStreamBeginCaptureToMoon_v2"]
-                .map(|name| format!("{name} is not in preload/src/list.rs"))
+                .map(|name| format!("{name} is not in preload/src/hook_list.rs"))
         );
         let header = "#define cuStreamEndCapture __CUDA_API_PTSZ(cuStreamEndCapture)\n\
                       CUresult CUDAAPI cuStreamEndCapture(CUstream, CUgraph *);";
         assert!(missing(header, &page()).is_empty());
         let without = page().replace("`cuStreamEndCapture_ptsz`", "");
-        assert_eq!(missing(header, &without), ["cuStreamEndCapture_ptsz is not in preload/src/list.rs"]);
+        assert_eq!(missing(header, &without), ["cuStreamEndCapture_ptsz is not in preload/src/hook_list.rs"]);
     }
 
     #[test]
@@ -331,7 +331,7 @@ mod tests {
             ["cuGraphAddMoonNode", "cuMemcpyBatchAsync_v3", "cuMemcpyBatchAsync_v3_ptsz", "cuMemcpyToMoon"];
         assert_eq!(
             unseen(header),
-            expected.map(|name| format!("{name} is not in preload/src/unanalysed.rs"))
+            expected.map(|name| format!("{name} is not in preload/src/unanalyzed_list.rs"))
         );
         assert_eq!(unseen("int f(void);").len(), 1);
         assert_eq!(unknown_versions("").len(), UNANALYSED.len());

@@ -1,6 +1,6 @@
 //! What the interposer wrote while a program ran: a line for each thing that it saw the first time.
 //!
-//! `PID WORD DETAIL...`, as preload/src/watch.rs writes them. What is not understood is passed over: an
+//! `PID WORD DETAIL...`, as preload/src/diagnostics/check_log.rs writes them. What is not understood is passed over: an
 //! interposer newer than this command may say more.
 
 /// A program in a process, from its start to its end, or to the exec that put another in its place.

@@ -7,9 +7,10 @@ use std::sync::atomic::Ordering;
 use cuda_sys::*;
 
 use super::{MUTATED, NOBODYS, OTHERS, OURS, Pool, Refused, State};
-use crate::lock::{SHORT, this_thread, wait_for};
-use crate::watch::Passed;
-use crate::{bfc, hooks, settings};
+use crate::diagnostics::check_log::Passed;
+use crate::driver::functions;
+use crate::sys::lock::{SHORT, this_thread, wait_for};
+use crate::{bfc, settings};
 
 impl Pool {
     #[cold]
@@ -114,7 +115,7 @@ unsafe extern "C" fn count_region(
 
 fn total_memory(device: i32) -> u64 {
     let mut bytes = 0;
-    match hooks::load().map(|driver| driver.cuDeviceTotalMem_v2()) {
+    match functions::load().map(|driver| driver.cuDeviceTotalMem_v2()) {
         // SAFETY: the pointer is valid for writing.
         Some(Ok(total)) if unsafe { total(&mut bytes, device) } == CUDA_SUCCESS => bytes as u64,
         // Then libbfc's default counts.

@@ -11,7 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use cuda_sys::*;
 
 use super::{Frees, Pool};
-use crate::{captures, contexts, hooks};
+use crate::driver::functions;
+use crate::state::{captures, contexts};
 
 /// More contexts than this are not asked after.
 const MOST: usize = 32;
@@ -112,7 +113,7 @@ impl Probe {
 impl Pool {
     /// Asks whether the work that was queued before earlier frees is done, in all contexts that may touch this memory.
     pub(super) fn ask(self) -> Answer {
-        let Some(driver) = hooks::load() else { return Answer::Unsupported };
+        let Some(driver) = functions::load() else { return Answer::Unsupported };
         if driver.cuCtxRecordEvent().is_err() {
             return Answer::Unsupported;
         }

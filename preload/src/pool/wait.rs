@@ -6,9 +6,10 @@ use cuda_sys::*;
 
 use super::Pool;
 use super::probe::Answer;
-use crate::contexts::{self, Current, DEVICES};
-use crate::hooks::real;
-use crate::{bfc, captures};
+use crate::bfc;
+use crate::driver::functions::real;
+use crate::state::captures;
+use crate::state::contexts::{self, Current, DEVICES};
 
 /// So many frees are worth a synchronisation, if the pool is idle enough.
 const ENOUGH: u64 = 128;

@@ -88,7 +88,7 @@ fn newest(context: &mut Context, versions: &[Headers]) -> Result<()> {
         if published != pinned {
             bail!(
                 "PyPI has {published} of {}, these are {pinned}: change xtask/src/cuda_headers/mod.rs, and then \
-                 preload/src/list.rs and cuda_sys::NEWEST_HEADERS as this suite says",
+                 preload/src/hook_list.rs and cuda_sys::NEWEST_HEADERS as this suite says",
                 cuda_headers::NEWEST
             );
         }

@@ -20,7 +20,7 @@ pub fn run(context: &mut Context, stage: &Stage) -> Result<()> {
     };
     let defined = said(&context.workspace, "nm", &["-D", "--defined-only"])?;
     let list = hooks::exports().join("\n");
-    let listed = Exports { library: INTERPOSER, listed_in: "preload/src/list.rs", list: &list };
+    let listed = Exports { library: INTERPOSER, listed_in: "preload/src/hook_list.rs", list: &list };
     context.gate(&format!("{INTERPOSER}: dlsym and the hooks, no others"), &elf::exports(&defined, &listed));
 
     let undefined = said(&context.workspace, "nm", &["-D", "--undefined-only"])?;

@@ -19,10 +19,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use cuda_sys::*;
 
-use crate::contexts::{self, Current, DEVICES};
-use crate::hooks::{self, real};
+use crate::driver::functions::{self, real};
 use crate::pool::Pool;
-use crate::{bfc, created, settings};
+use crate::state::contexts::{self, Current, DEVICES};
+use crate::state::user_contexts;
+use crate::{bfc, settings};
 
 /// For each device's memory, whose work may touch it: a bit for each device's primary context, and one for each context
 /// that the program has created.
@@ -69,7 +70,7 @@ fn reaches(user: usize, owner: usize) -> bool {
     if !may_have_granules {
         return false;
     }
-    let Some(Ok(ask)) = hooks::load().map(|driver| driver.cuDeviceCanAccessPeer()) else { return true };
+    let Some(Ok(ask)) = functions::load().map(|driver| driver.cuDeviceCanAccessPeer()) else { return true };
     let (Ok(user), Ok(owner)) = (c_int::try_from(user), c_int::try_from(owner)) else { return true };
     let mut can = 0;
     // SAFETY: the pointer is valid for writing.
@@ -91,7 +92,7 @@ fn note(user: CUcontext, owner: usize) {
             place.fetch_or(1 << number, Ordering::AcqRel);
         }
     };
-    match (contexts::known_as(user), created::place_of(user)) {
+    match (contexts::known_as(user), user_contexts::place_of(user)) {
         (Current::Primary(device), _) => bit(&users.primaries, device),
         (_, Some(place)) => bit(&users.created, place),
         _ => relate_all(),
@@ -102,7 +103,7 @@ fn note(user: CUcontext, owner: usize) {
 fn note_peer(owner: CUcontext) {
     let device = match contexts::known_as(owner) {
         Current::Primary(device) => Some(device),
-        _ => created::device_of(owner),
+        _ => user_contexts::device_of(owner),
     };
     match (contexts::current_handle(), device) {
         (Some(user), Some(device)) => note(user, device),

@@ -5,11 +5,12 @@ use std::fmt::{self, Display};
 use cuda_sys::*;
 
 use crate::bfc::{LastError, MESSAGE};
-use crate::contexts::{self, Current};
+use crate::diagnostics::check_log::Passed;
+use crate::diagnostics::{report, trace};
+use crate::driver::functions;
 use crate::pool::Pool;
-use crate::text::Text;
-use crate::watch::Passed;
-use crate::{hooks, report, trace};
+use crate::state::contexts::{self, Current};
+use crate::sys::text::Text;
 
 /// Why there was no memory.
 #[derive(Clone, Copy)]
@@ -85,7 +86,7 @@ fn current_device() -> Option<usize> {
     if let Current::Primary(device) = contexts::current() {
         return Some(device);
     }
-    let get = hooks::load()?.cuCtxGetDevice().ok()?;
+    let get = functions::load()?.cuCtxGetDevice().ok()?;
     let mut device = 0;
     // SAFETY: the pointer is valid for writing.
     let code = unsafe { get(&mut device) };

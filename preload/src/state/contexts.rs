@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, Ordering};
 
 use cuda_sys::*;
 
-use crate::{created, hooks, relations};
+use crate::driver::functions;
+use crate::state::{relations, user_contexts};
 
 /// More devices than a process sees. Of further ones all is passed through.
 pub(crate) const DEVICES: usize = 64;
@@ -60,7 +61,7 @@ pub(crate) fn known_as(context: CUcontext) -> Current {
 #[inline]
 pub(crate) fn current_handle() -> Option<CUcontext> {
     let mut context = ptr::null_mut();
-    let get = hooks::load()?.cuCtxGetCurrent().ok()?;
+    let get = functions::load()?.cuCtxGetCurrent().ok()?;
     // SAFETY: the pointer is valid for writing.
     let code = unsafe { get(&mut context) };
     (code == CUDA_SUCCESS && !context.is_null()).then_some(context)
@@ -76,7 +77,7 @@ pub(crate) fn of_stream(stream: CUstream) -> Option<CUcontext> {
     if is_default(stream) {
         return current_handle();
     }
-    let ask = hooks::load()?.cuStreamGetCtx().ok()?;
+    let ask = functions::load()?.cuStreamGetCtx().ok()?;
     let mut context = ptr::null_mut();
     // SAFETY: the caller's stream, and a pointer that is valid for writing.
     let code = unsafe { ask(stream, &mut context) };
@@ -110,7 +111,7 @@ fn unknown(context: CUcontext) -> Current {
 
 /// The device whose primary context that is, which is current.
 fn primary_of(context: CUcontext) -> Result<Option<usize>, CUresult> {
-    let driver = hooks::load().ok_or(CUDA_ERROR_NOT_INITIALIZED)?;
+    let driver = functions::load().ok_or(CUDA_ERROR_NOT_INITIALIZED)?;
     let missing = |_| CUDA_ERROR_NOT_SUPPORTED;
     let get_device = driver.cuCtxGetDevice().map_err(missing)?;
     let get_state = driver.cuDevicePrimaryCtxGetState().map_err(missing)?;
@@ -148,7 +149,7 @@ pub(crate) fn in_all(owner: Option<usize>, synchronize: impl Fn() -> CUresult) -
     }
     let contexts = users(owner).map(|(_, context)| context);
     let code = contexts.map(|context| within(context, &synchronize)).find(|&code| code != CUDA_SUCCESS);
-    code.unwrap_or_else(|| created::in_each(owner, &synchronize))
+    code.unwrap_or_else(|| user_contexts::in_each(owner, &synchronize))
 }
 
 fn primary_of_device(device: usize) -> CUcontext {
@@ -166,16 +167,16 @@ fn users(owner: Option<usize>) -> impl Iterator<Item = (usize, CUcontext)> {
 
 /// Whether no other context's work may touch memory of a device's pool.
 pub(crate) fn is_sole_user(owner: usize) -> bool {
-    !created::any_user(owner) && users(Some(owner)).all(|(device, _)| device == owner)
+    !user_contexts::any_user(owner) && users(Some(owner)).all(|(device, _)| device == owner)
 }
 
 /// Whether work of another device may touch memory of a device's pool, or pinned memory if none is named.
 pub(crate) fn has_other_devices(owner: Option<usize>) -> bool {
     match owner {
         Some(owner) => {
-            created::any_user_elsewhere(owner) || users(Some(owner)).any(|(device, _)| device != owner)
+            user_contexts::any_user_elsewhere(owner) || users(Some(owner)).any(|(device, _)| device != owner)
         }
-        None => users(None).nth(1).is_some() || created::any(),
+        None => users(None).nth(1).is_some() || user_contexts::any(),
     }
 }
 
@@ -216,7 +217,7 @@ fn within(context: CUcontext, work: impl FnOnce() -> CUresult) -> CUresult {
 
 /// Makes a context current, until [`pop`].
 pub(crate) fn push(context: CUcontext) -> CUresult {
-    let Some(driver) = hooks::load() else { return CUDA_ERROR_NOT_INITIALIZED };
+    let Some(driver) = functions::load() else { return CUDA_ERROR_NOT_INITIALIZED };
     // Without the one the other is of no use.
     match (driver.cuCtxPushCurrent_v2(), driver.cuCtxPopCurrent_v2()) {
         // SAFETY: a context that is known to live; if it does not the driver says so.
@@ -228,7 +229,7 @@ pub(crate) fn push(context: CUcontext) -> CUresult {
 /// Undoes a [`push`] that succeeded.
 pub(crate) fn pop() {
     let mut popped = ptr::null_mut();
-    if let Some(Ok(pop)) = hooks::load().map(|driver| driver.cuCtxPopCurrent_v2()) {
+    if let Some(Ok(pop)) = functions::load().map(|driver| driver.cuCtxPopCurrent_v2()) {
         // SAFETY: the pointer is valid for writing, and what is popped was pushed here.
         unsafe { pop(&mut popped) };
     }
@@ -245,7 +246,9 @@ pub(crate) fn primary_handle(device: c_int) -> CUcontext {
 
 /// Whether anybody holds a device's primary context still.
 pub(crate) fn is_active(device: c_int) -> bool {
-    let Some(Ok(ask)) = hooks::load().map(|driver| driver.cuDevicePrimaryCtxGetState()) else { return true };
+    let Some(Ok(ask)) = functions::load().map(|driver| driver.cuDevicePrimaryCtxGetState()) else {
+        return true;
+    };
     let (mut flags, mut active) = (0, 0);
     // SAFETY: the pointers are valid for writing.
     let code = unsafe { ask(device, &mut flags, &mut active) };

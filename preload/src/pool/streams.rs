@@ -9,9 +9,10 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use cuda_sys::*;
 
-use crate::contexts::is_default;
 use crate::pool::Pool;
-use crate::{bfc, contexts, settings};
+use crate::state::contexts;
+use crate::state::contexts::is_default;
+use crate::{bfc, settings};
 
 struct Known {
     /// NULL: the place is free.

@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use cuda_sys::NEWEST_HEADERS;
 
-use crate::hooks::Hook;
-use crate::list::Fate;
+use crate::driver::functions::Hook;
+use crate::hook_list::Fate;
 use crate::settings;
-use crate::text::{self, process};
+use crate::sys::text::{self, process};
 
 /// How a function was looked up.
 #[derive(Clone, Copy)]

@@ -10,12 +10,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use cuda_sys::*;
 
 use crate::bfc::{self, Suballocator};
-use crate::contexts::{self, Current};
-use crate::device::{self, without_context};
-use crate::hooks::real;
+use crate::diagnostics::{check_log, report};
+use crate::driver::functions::real;
+use crate::hooks::device::{self, without_context};
+use crate::hooks::refusals::{self, Verdict};
 use crate::pool::{Pool, Refused, State, pointer};
-use crate::refused::{self, Verdict};
-use crate::{report, settings, watch};
+use crate::settings;
+use crate::state::contexts::{self, Current};
 
 static STATE: State = State::new();
 
@@ -92,7 +93,7 @@ fn serve(place: *mut *mut c_void, bytes: usize, flags: c_uint) -> Option<u64> {
     }
     let served = pool().alloc(bytes, None).ok();
     if served.is_some() {
-        watch::served(bytes);
+        check_log::served(bytes);
         report::note(pool());
     }
     served
@@ -103,7 +104,7 @@ fn with_trim(bytes: usize, call: impl Fn() -> CUresult) -> CUresult {
     let own = || Some(pool()).filter(|pool| pool.is_ours());
     let code = device::with_trim_of(own, call);
     if let Some(pool) = own() {
-        refused::note_of(pool, code, bytes, Verdict::Driver("the driver has no pinned memory for it"));
+        refusals::note_of(pool, code, bytes, Verdict::Driver("the driver has no pinned memory for it"));
     }
     code
 }

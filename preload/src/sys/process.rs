@@ -2,8 +2,8 @@
 
 use std::ffi::CStr;
 
-use crate::counters::{MAGIC, Record};
-use crate::text::process;
+use crate::diagnostics::counters::{MAGIC, Record};
+use crate::sys::text::process;
 
 /// Reads the beginning of a file.
 fn read<'a>(path: &CStr, buffer: &'a mut [u8]) -> &'a [u8] {

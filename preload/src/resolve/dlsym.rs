@@ -10,8 +10,9 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use cuda_sys::*;
 
-use crate::hooks::{self, real};
-use crate::{relations, watch};
+use crate::diagnostics::check_log;
+use crate::driver::functions::{self, real};
+use crate::state::relations;
 
 type Dlsym = unsafe extern "C" fn(handle: *mut c_void, name: *const c_char) -> *mut c_void;
 
@@ -123,7 +124,7 @@ unsafe fn is_of_cuda(name: *const c_char) -> bool {
 /// The name is NUL-terminated.
 unsafe fn is_hooked(name: *const c_char) -> bool {
     // SAFETY: by this function's contract.
-    hooks::is_one(unsafe { CStr::from_ptr(name) })
+    functions::is_one(unsafe { CStr::from_ptr(name) })
 }
 
 /// A function that nothing is known of may let work touch any memory once it is called, which would not be seen.
@@ -132,7 +133,7 @@ unsafe fn is_hooked(name: *const c_char) -> bool {
 /// The name is NUL-terminated.
 unsafe fn note_unseen(name: *const c_char) {
     // SAFETY: by this function's contract.
-    if hooks::may_touch_unseen(unsafe { CStr::from_ptr(name) }) {
+    if functions::may_touch_unseen(unsafe { CStr::from_ptr(name) }) {
         relations::relate_all();
     }
 }
@@ -164,9 +165,9 @@ unsafe extern "C" fn substitute(handle: *mut c_void, name: *const c_char) -> *mu
     }
     // Of another library it may be another function.
     // SAFETY: as above, NUL-terminated.
-    match hooks::before(found, unsafe { CStr::from_ptr(name) }) {
+    match functions::before(found, unsafe { CStr::from_ptr(name) }) {
         Some(hook) => {
-            watch::looked_up(watch::By::Dlsym, hook);
+            check_log::looked_up(check_log::By::Dlsym, hook);
             hook.ours.cast_mut()
         }
         None => found,
@@ -187,20 +188,20 @@ fn replace(place: *mut *mut c_void, name: *const c_char, version: c_int, flags: 
     let name = unsafe { CStr::from_ptr(name) };
     let per_thread = flags & cuuint64_t::from(CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0;
     // A driver may give another address than the one it exports, so what the documentation says counts too.
-    let hook = hooks::before(found, c"").or_else(|| hooks::by_version(name, version, per_thread));
+    let hook = functions::before(found, c"").or_else(|| functions::by_version(name, version, per_thread));
     match hook {
         Some(hook) => {
             hook.found(found);
-            watch::looked_up(watch::By::ProcAddress, hook);
+            check_log::looked_up(check_log::By::ProcAddress, hook);
             // SAFETY: as above.
             unsafe { *place = hook.ours.cast_mut() };
         }
         None => {
-            if version > NEWEST_HEADERS && hooks::has_name(name) {
-                watch::too_new(name, version);
+            if version > NEWEST_HEADERS && functions::has_name(name) {
+                check_log::too_new(name, version);
             }
             // It is another function than those that are known by that name.
-            if hooks::is_touching(name) {
+            if functions::is_touching(name) {
                 relations::relate_all();
             }
         }

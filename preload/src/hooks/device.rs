@@ -4,12 +4,15 @@ use std::ffi::c_uint;
 
 use cuda_sys::*;
 
-use crate::contexts::{self, Current};
-use crate::hooks::real;
+use crate::diagnostics::check_log::{self, Passed};
+use crate::diagnostics::{report, trace};
+use crate::driver::functions::real;
+use crate::hooks::async_alloc;
+use crate::hooks::refusals::{self, Verdict};
 use crate::pool::{self, Freed, Pool, Refused};
-use crate::refused::{self, Verdict};
-use crate::watch::{self, Passed};
-use crate::{captures, ordered, report, settings, trace};
+use crate::settings;
+use crate::state::captures;
+use crate::state::contexts::{self, Current};
 
 /// # Safety
 /// As the driver's.
@@ -23,9 +26,9 @@ pub unsafe extern "C" fn cuMemAlloc_v2(place: *mut CUdeviceptr, bytes: usize) ->
             trace::allocated(address, bytes, 0);
             CUDA_SUCCESS
         }
-        Err(Refused::OutOfMemory) => refused::note(CUDA_ERROR_OUT_OF_MEMORY, bytes, 0, Verdict::Pool),
+        Err(Refused::OutOfMemory) => refusals::note(CUDA_ERROR_OUT_OF_MEMORY, bytes, 0, Verdict::Pool),
         Err(Refused::Pass(why)) => {
-            watch::passed(why);
+            check_log::passed(why);
             // SAFETY: the caller's arguments.
             let call = || unsafe { alloc(place, bytes) };
             // SAFETY: the driver writes it.
@@ -50,7 +53,7 @@ pub(crate) unsafe fn pass_on(
     let code = with_trim(call);
     // SAFETY: by this function's contract.
     unsafe { trace::passed(code, place, bytes, stream) };
-    refused::note(code, bytes, stream, verdict)
+    refusals::note(code, bytes, stream, verdict)
 }
 
 /// Serves a request from the pool of the current device, if it is for the pool.
@@ -59,7 +62,7 @@ fn serve(place: *mut CUdeviceptr, bytes: usize) -> Result<u64, Refused> {
     let (pool, stream) = pool_of(place, bytes)?;
     let served = pool.alloc(bytes, stream);
     if served.is_ok() {
-        watch::served(bytes);
+        check_log::served(bytes);
         report::note(pool);
     }
     served
@@ -77,7 +80,7 @@ fn pool_of(place: *mut CUdeviceptr, bytes: usize) -> Result<(Pool, Option<CUstre
         Current::None => return Err(Refused::Pass(Passed::NoContext)),
     };
     let Some(pool) = Pool::of_device(device) else { return Err(Refused::Pass(Passed::Context)) };
-    let stream = if settings::serves_async() { Some(ordered::stream_of_nobody(device)?) } else { None };
+    let stream = if settings::serves_async() { Some(async_alloc::stream_of_nobody(device)?) } else { None };
     Ok((pool, stream))
 }
 

@@ -6,8 +6,9 @@
 //! would grow beyond need.
 
 mod create;
+mod deferred_frees;
 mod probe;
-mod put_off;
+pub(crate) mod streams;
 mod wait;
 
 use std::ffi::c_void;
@@ -18,10 +19,13 @@ use cuda_sys::*;
 
 use self::probe::Probe;
 use crate::bfc::{self, Request, Stats, Status};
-use crate::contexts::DEVICES;
-use crate::lock::Owned;
-use crate::watch::Passed;
-use crate::{captures, mapped, ordered, settings};
+use crate::diagnostics::check_log::Passed;
+use crate::hooks::async_alloc;
+use crate::settings;
+use crate::state::captures;
+use crate::state::contexts::DEVICES;
+use crate::sys::lock::Owned;
+use crate::sys::mapped_file;
 
 pub(crate) use probe::note_end;
 pub(crate) use wait::Frees;
@@ -208,7 +212,7 @@ impl Pool {
         }
         // In the order of a stream it may be memory that others' work is still to leave: the stream waits for that. But
         // whoever uses what cudaMalloc gave waits for nobody, so that is a request without a stream, which itself waits.
-        let stream = stream.filter(|&stream| !ordered::is_nobodys(stream));
+        let stream = stream.filter(|&stream| !async_alloc::is_nobodys(stream));
         match self.request(bytes, stream, 0) {
             Ok(address) => return Ok(address),
             Err(bfc::OUT_OF_MEMORY) => {}
@@ -244,7 +248,7 @@ impl Pool {
         match self.ordinal {
             _ if bytes < LARGE => ALIGNMENT,
             // Pinned memory begins at a page of the host.
-            bfc::PINNED => usize::try_from(mapped::page()).unwrap_or(ALIGNMENT),
+            bfc::PINNED => usize::try_from(mapped_file::page()).unwrap_or(ALIGNMENT),
             _ => LARGE_ALIGNMENT,
         }
     }
@@ -329,7 +333,8 @@ impl Pool {
     #[inline]
     fn give_to_libbfc(self, address: u64) -> Status {
         if settings::serves_async()
-            && let Some(stream) = usize::try_from(self.ordinal).ok().and_then(ordered::known_stream_of_nobody)
+            && let Some(stream) =
+                usize::try_from(self.ordinal).ok().and_then(async_alloc::known_stream_of_nobody)
         {
             let status = bfc::bfc_free_async(self.ordinal, pointer(address), stream.cast());
             if status != bfc::UNSUPPORTED {

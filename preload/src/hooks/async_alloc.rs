@@ -5,14 +5,16 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use cuda_sys::*;
 
-use crate::bfc;
-use crate::contexts::{self, Current, DEVICES, is_default};
-use crate::device::{pass_on, take_back, without_context};
-use crate::hooks::{self, real};
+use crate::diagnostics::check_log::{self, Passed};
+use crate::diagnostics::{report, trace};
+use crate::driver::functions::{self, real};
+use crate::hooks::device::{pass_on, take_back, without_context};
+use crate::hooks::refusals::{self, Verdict};
+use crate::pool::streams;
 use crate::pool::{self, Pool, Refused};
-use crate::refused::{self, Verdict};
-use crate::watch::{self, Passed};
-use crate::{captures, relations, report, settings, streams, trace};
+use crate::state::contexts::{self, Current, DEVICES, is_default};
+use crate::state::{captures, relations};
+use crate::{bfc, settings};
 
 /// For each device a stream in which nothing is ever queued: memory that is taken in its order may be used by any work
 /// at once, as cudaMalloc's is.
@@ -25,7 +27,7 @@ pub(crate) fn stream_of_nobody(device: usize) -> Result<CUstream, Refused> {
     if let Some(known) = known_stream_of_nobody(device) {
         return Ok(known);
     }
-    let driver = hooks::load().ok_or_else(missing)?;
+    let driver = functions::load().ok_or_else(missing)?;
     let create = driver.cuStreamCreate().map_err(|_| missing())?;
     let mut stream = ptr::null_mut();
     // SAFETY: the pointer is valid for writing.
@@ -72,7 +74,7 @@ fn serve(place: *mut CUdeviceptr, bytes: usize, stream: CUstream) -> Result<u64,
     let pool = pool_of(place, bytes, stream)?;
     let served = pool.alloc(bytes, Some(stream));
     if served.is_ok() {
-        watch::served(bytes);
+        check_log::served(bytes);
         report::note(pool);
     }
     served
@@ -126,10 +128,10 @@ macro_rules! allocates {
                             return CUDA_SUCCESS;
                         }
                         Err(Refused::OutOfMemory) => {
-                            return refused::note(CUDA_ERROR_OUT_OF_MEMORY, bytes, number, Verdict::Pool);
+                            return refusals::note(CUDA_ERROR_OUT_OF_MEMORY, bytes, number, Verdict::Pool);
                         }
                         Err(Refused::Pass(why)) => {
-                            watch::passed(why);
+                            check_log::passed(why);
                             verdict = Verdict::of(why);
                         }
                     }

@@ -2,14 +2,18 @@
 
 use cuda_sys::*;
 
-use crate::hooks::real;
+use crate::diagnostics::{check_log, report, trace};
+use crate::driver::functions::real;
+use crate::hooks::{async_alloc, pinned};
+use crate::pool::streams;
 use crate::pool::{self, Pool};
-use crate::{captures, contexts, created, ordered, pinned, report, settings, streams, trace, watch};
+use crate::settings;
+use crate::state::{captures, contexts, user_contexts};
 
 /// Nothing of CUDA is called here: most processes that this library is loaded into have none.
 extern "C" fn loaded() {
     settings::read();
-    watch::loaded();
+    check_log::loaded();
     report::loaded();
 }
 
@@ -17,7 +21,7 @@ extern "C" fn loaded() {
 extern "C" fn unloaded() {
     trace::finish();
     report::finish();
-    watch::exit(watch::is_driver_mapped());
+    check_log::exit(check_log::is_driver_mapped());
 }
 
 #[used]
@@ -72,7 +76,7 @@ macro_rules! releases {
                         pool.end();
                         pinned::end_with(number);
                     });
-                    ordered::forget_device(number);
+                    async_alloc::forget_device(number);
                     contexts::forget_primary(device);
                 }
                 // SAFETY: the caller's argument.
@@ -116,7 +120,7 @@ macro_rules! resets {
                     contexts::forget_primary(device);
                     pool.lose();
                     pinned::forget_device(number);
-                    ordered::forget_device(number);
+                    async_alloc::forget_device(number);
                 }
                 code
             }
@@ -139,7 +143,7 @@ macro_rules! destroys {
                 let Some(destroy) = real::$symbol() else { return CUDA_ERROR_NOT_INITIALIZED };
                 // Before, for afterwards the handle may be a new one's. What is forgotten in vain is asked again.
                 contexts::forget(context);
-                created::forget(context);
+                user_contexts::forget(context);
                 pool::note_end();
                 let captured = captures::within(context);
                 streams::forget_context(context);

@@ -7,7 +7,7 @@ use std::ffi::{CStr, c_int};
 use std::ptr;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use crate::file_name::FileName;
+use crate::sys::file_name::FileName;
 
 /// By so much the file grows, and so much of it is mapped.
 const STEP: u64 = 1 << 20;

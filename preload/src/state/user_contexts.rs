@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicUsize, Ordering}
 
 use cuda_sys::*;
 
-use crate::hooks::real;
-use crate::lock::{SHORT, wait_for};
-use crate::{contexts, relations};
+use crate::driver::functions::real;
+use crate::state::{contexts, relations};
+use crate::sys::lock::{SHORT, wait_for};
 
 struct Created {
     is_taken: AtomicBool,

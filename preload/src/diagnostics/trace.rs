@@ -12,12 +12,12 @@ use std::sync::atomic::{AtomicI32, AtomicU8, AtomicU64, Ordering};
 
 use cuda_sys::*;
 
-use crate::file_name::FileName;
-use crate::lock::Owned;
-use crate::mapped::Mapped;
-use crate::process::{boot, namespace, started};
 use crate::settings;
-use crate::text::{self, Line, Number, process};
+use crate::sys::file_name::FileName;
+use crate::sys::lock::Owned;
+use crate::sys::mapped_file::Mapped;
+use crate::sys::process::{boot, namespace, started};
+use crate::sys::text::{self, Line, Number, process};
 
 const TRACE: &CStr = c"BFC_PRELOAD_TRACE";
 

@@ -6,18 +6,18 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use cuda_sys::{Driver, FUNCTIONS, NEWEST_HEADERS};
 
-use crate::captures::*;
-use crate::conservative::*;
-use crate::created::*;
-use crate::device::*;
-use crate::life::*;
-use crate::list::Fate;
-use crate::ordered::*;
-use crate::pinned::*;
-use crate::pointers::*;
-use crate::relations::*;
-use crate::resolve::{cuGetProcAddress, cuGetProcAddress_v2};
-use crate::unanalysed;
+use crate::hook_list::Fate;
+use crate::hooks::async_alloc::*;
+use crate::hooks::context::*;
+use crate::hooks::device::*;
+use crate::hooks::pinned::*;
+use crate::hooks::pointers::*;
+use crate::hooks::unanalyzed::*;
+use crate::resolve::dlsym::{cuGetProcAddress, cuGetProcAddress_v2};
+use crate::state::captures::*;
+use crate::state::relations::*;
+use crate::state::user_contexts::*;
+use crate::unanalyzed_list;
 
 /// A function that we stand before.
 pub(crate) struct Hook {
@@ -75,7 +75,7 @@ macro_rules! table {
         }
     };
 }
-crate::list::hooks!(table);
+crate::hook_list::hooks!(table);
 
 macro_rules! unanalysed_table {
     ($($symbol:ident as $name:literal since $since:literal, $why:literal;)*) => {
@@ -95,7 +95,7 @@ macro_rules! unanalysed_table {
         },)*];
     };
 }
-crate::unanalysed::unanalysed!(unanalysed_table);
+crate::unanalyzed_list::unanalysed!(unanalysed_table);
 
 /// Every hook.
 fn all() -> impl Iterator<Item = &'static Hook> {
@@ -115,7 +115,7 @@ pub(crate) fn real_unanalysed(place: usize) -> Option<ptr::NonNull<c_void>> {
 #[inline]
 fn real_of(hook: &Hook) -> Option<ptr::NonNull<c_void>> {
     if !hook.called.load(Ordering::Relaxed) {
-        crate::watch::called(hook);
+        crate::diagnostics::check_log::called(hook);
     }
     ptr::NonNull::new(hook.real.load(Ordering::Relaxed)).or_else(|| load_real(hook))
 }
@@ -182,16 +182,16 @@ fn has_name_of(name: &str) -> bool {
 pub(crate) fn is_touching(name: &CStr) -> bool {
     name.to_str().is_ok_and(|name| {
         // The 32-bit functions have the names of others.
-        unanalysed::may_touch(name) && (has_name_of(name) || !unanalysed::is_harmless(name))
+        unanalyzed_list::may_touch(name) && (has_name_of(name) || !unanalyzed_list::is_harmless(name))
     })
 }
 
 /// Whether work may touch memory by a function that no header has which was looked at, or that is not hooked for another
 /// reason than being harmless.
 pub(crate) fn may_touch_unseen(symbol: &CStr) -> bool {
-    symbol
-        .to_str()
-        .is_ok_and(|name| unanalysed::may_touch(name) && !unanalysed::is_harmless(name) && !is_one(symbol))
+    symbol.to_str().is_ok_and(|name| {
+        unanalyzed_list::may_touch(name) && !unanalyzed_list::is_harmless(name) && !is_one(symbol)
+    })
 }
 
 /// The hook for what `cuGetProcAddress` gives by a name, a version and flags, as its documentation says. A version later

@@ -6,9 +6,10 @@ use std::ptr;
 
 use cuda_sys::*;
 
-use crate::hooks::real;
+use crate::driver::functions::real;
+use crate::hooks::pinned;
 use crate::pool::{self, Pool};
-use crate::{bfc, pinned, settings};
+use crate::{bfc, settings};
 
 /// An address in memory of a pool.
 struct Pooled {

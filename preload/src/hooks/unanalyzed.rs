@@ -5,7 +5,8 @@ use std::ffi::c_void;
 
 use cuda_sys::{CUDA_ERROR_NOT_INITIALIZED, CUresult};
 
-use crate::{contexts, hooks, relations};
+use crate::driver::functions;
+use crate::state::{contexts, relations};
 
 /// Where a call of the function in a place goes on.
 extern "C" fn enter(place: usize) -> *const c_void {
@@ -13,7 +14,7 @@ extern "C" fn enter(place: usize) -> *const c_void {
     if contexts::are_several() {
         relations::relate_all();
     }
-    match hooks::real_unanalysed(place) {
+    match functions::real_unanalysed(place) {
         Some(real) => real.as_ptr(),
         None => missing as *const c_void,
     }
@@ -95,4 +96,4 @@ macro_rules! goes_on {
         )*
     };
 }
-crate::unanalysed::unanalysed!(goes_on);
+crate::unanalyzed_list::unanalysed!(goes_on);

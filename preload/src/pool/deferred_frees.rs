@@ -59,7 +59,7 @@ impl Pool {
     /// Frees what was put off, if the device may be waited for by now.
     #[inline]
     pub(super) fn free_what_was_put_off(self) {
-        if COUNT.load(Ordering::Relaxed) != 0 && !crate::captures::any() {
+        if COUNT.load(Ordering::Relaxed) != 0 && !crate::state::captures::any() {
             self.free_all_put_off();
         }
     }

@@ -9,16 +9,17 @@ use std::mem::{MaybeUninit, offset_of};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU64, Ordering};
 
-use crate::contexts::DEVICES;
-use crate::counters::{self, Counters, ENDED, MAGIC, POOLS, REPLACED, RUNNING, Record};
-use crate::file_name::FileName;
-use crate::lock::Owned;
-use crate::mapped::{self, Descriptor};
+use crate::diagnostics::counters::{self, Counters, ENDED, MAGIC, POOLS, REPLACED, RUNNING, Record};
+use crate::diagnostics::trace;
+use crate::hooks::pinned;
 use crate::pool::Pool;
-use crate::process::{sign, started};
-use crate::settings;
-use crate::text::{self, process};
-use crate::{bfc, pinned, trace};
+use crate::state::contexts::DEVICES;
+use crate::sys::file_name::FileName;
+use crate::sys::lock::Owned;
+use crate::sys::mapped_file::{self, Descriptor};
+use crate::sys::process::{sign, started};
+use crate::sys::text::{self, process};
+use crate::{bfc, settings};
 
 const REPORT: &CStr = c"BFC_PRELOAD_REPORT";
 
@@ -210,7 +211,7 @@ pub(crate) fn loaded() {
     if state() != FILE {
         return;
     }
-    let Some(file) = settings::file(REPORT).and_then(|path| mapped::open(&path, 0).ok()) else { return };
+    let Some(file) = settings::file(REPORT).and_then(|path| mapped_file::open(&path, 0).ok()) else { return };
     let (process, started) = (process().unsigned_abs(), started());
     let mut head = MaybeUninit::<Head>::uninit();
     for at in (0..).step_by(BYTES) {
@@ -280,7 +281,7 @@ fn create() -> Option<&'static Record> {
 
 /// Appends the record to the file, and maps it there.
 fn append(path: &FileName, record: &Record) -> Result<&'static Record, Failure> {
-    let file = mapped::open(path, libc::O_CREAT | libc::O_APPEND)?;
+    let file = mapped_file::open(path, libc::O_CREAT | libc::O_APPEND)?;
     if !has_records(&file)? {
         return Err(Failure::Foreign);
     }
@@ -289,12 +290,12 @@ fn append(path: &FileName, record: &Record) -> Result<&'static Record, Failure> 
     if end % BYTES as libc::off_t != 0 {
         return Err(Failure::Damaged);
     }
-    mapped::check_limit(u64::try_from(end).unwrap_or(0) + BYTES as u64)?;
+    mapped_file::check_limit(u64::try_from(end).unwrap_or(0) + BYTES as u64)?;
     // In one call: the system gives each process that appends a place of its own.
     // SAFETY: as many bytes are valid for reading.
     let written = unsafe { libc::write(file.0, ptr::from_ref(record).cast(), BYTES) };
     if written < 0 {
-        return Err(mapped::last_error().into());
+        return Err(mapped_file::last_error().into());
     }
     // SAFETY: no preconditions.
     let end = unsafe { libc::lseek(file.0, 0, libc::SEEK_CUR) };
@@ -312,14 +313,14 @@ fn append(path: &FileName, record: &Record) -> Result<&'static Record, Failure> 
     if start % BYTES as libc::off_t != 0 {
         return Err(Failure::Damaged);
     }
-    let page = mapped::page() as libc::off_t;
+    let page = mapped_file::page() as libc::off_t;
     let (first, last) = (start / page * page, end);
     let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
     // SAFETY: a new mapping, where the system likes.
     let mapping =
         unsafe { libc::mmap(ptr::null_mut(), (last - first) as usize, protection, flags, file.0, first) };
     if mapping == libc::MAP_FAILED {
-        return Err(mapped::last_error().into());
+        return Err(mapped_file::last_error().into());
     }
     let record = mapping.wrapping_byte_add((start - first) as usize).cast::<Record>();
     // SAFETY: it was written there, is mapped for good, and is aligned for its numbers.
@@ -331,7 +332,7 @@ fn has_records(file: &Descriptor) -> Result<bool, c_int> {
     let mut head = [0; MAGIC.len()];
     // SAFETY: as many bytes are valid for writing.
     match unsafe { libc::pread(file.0, head.as_mut_ptr().cast(), head.len(), 0) } {
-        ..0 => Err(mapped::last_error()),
+        ..0 => Err(mapped_file::last_error()),
         0 => Ok(true),
         _ => Ok(head == MAGIC),
     }

@@ -1,0 +1,4 @@
+pub(crate) mod captures;
+pub(crate) mod contexts;
+pub(crate) mod relations;
+pub(crate) mod user_contexts;
