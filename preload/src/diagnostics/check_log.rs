@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use cuda_sys::NEWEST_HEADERS;
 
-use crate::driver::functions::Hook;
 use crate::hook_list::Fate;
 use crate::settings;
 use crate::sys::text::{self, process};
@@ -28,6 +27,24 @@ pub(crate) enum Passed {
     Capture,
     Full,
     Pool,
+}
+
+/// What was already written about a hook.
+pub(crate) struct Seen {
+    called: AtomicBool,
+    /// Indexed by [`By`].
+    looked_up: [AtomicBool; 2],
+}
+
+impl Seen {
+    pub(crate) const fn new() -> Self {
+        Seen { called: AtomicBool::new(false), looked_up: [const { AtomicBool::new(false) }; 2] }
+    }
+
+    #[inline]
+    pub(crate) fn is_called(&self) -> bool {
+        self.called.load(Ordering::Relaxed)
+    }
 }
 
 const CHECK: &CStr = c"BFC_PRELOAD_CHECK";
@@ -55,13 +72,13 @@ pub(crate) fn loaded() {
 }
 
 /// A lookup was answered with one of our functions: said once for each of them and each way.
-pub(crate) fn looked_up(by: By, hook: &Hook) {
+pub(crate) fn looked_up(by: By, seen: &Seen, symbol: &CStr) {
     let way = match by {
         By::Dlsym => "dlsym",
         By::ProcAddress => "cuGetProcAddress",
     };
-    if hook.looked_up.get(by as usize).is_some_and(is_first) {
-        say(format_args!("looked-up {way} {}", hook.symbol.to_str().unwrap_or("?")));
+    if seen.looked_up.get(by as usize).is_some_and(is_first) {
+        say(format_args!("looked-up {way} {}", symbol.to_str().unwrap_or("?")));
     }
 }
 
@@ -82,10 +99,10 @@ pub(crate) fn too_new(name: &CStr, version: c_int) {
 
 /// A hook is on its way to the driver, or to the pool, for the first time.
 #[cold]
-pub(crate) fn called(hook: &Hook) {
-    let gives = matches!(hook.fate, Fate::Pooled | Fate::Optional | Fate::Passed);
-    if is_first(&hook.called) && gives {
-        say(format_args!("called {}", hook.symbol.to_str().unwrap_or("?")));
+pub(crate) fn called(seen: &Seen, fate: Fate, symbol: &CStr) {
+    let gives = matches!(fate, Fate::Pooled | Fate::Optional | Fate::Passed);
+    if is_first(&seen.called) && gives {
+        say(format_args!("called {}", symbol.to_str().unwrap_or("?")));
     }
 }
 

@@ -1,1 +1,7 @@
-pub(crate) mod functions;
+//! The driver, as the interposer itself calls it: its own functions behind the hooks, and their names.
+
+mod functions;
+mod names;
+
+pub(crate) use functions::{Function, at, load, real, real_unanalyzed};
+pub(crate) use names::{by_version, has_name, is_hooked, is_touching, may_touch_unseen};

@@ -7,7 +7,7 @@ use cuda_sys::*;
 
 use crate::diagnostics::check_log::{self, Passed};
 use crate::diagnostics::{report, trace};
-use crate::driver::functions::{self, real};
+use crate::driver::{self, real};
 use crate::hooks::device::{pass_on, take_back, without_context};
 use crate::hooks::refusals::{self, Verdict};
 use crate::pool::streams;
@@ -27,7 +27,7 @@ pub(crate) fn stream_of_nobody(device: usize) -> Result<CUstream, Refused> {
     if let Some(known) = known_stream_of_nobody(device) {
         return Ok(known);
     }
-    let driver = functions::load().ok_or_else(missing)?;
+    let driver = driver::load().ok_or_else(missing)?;
     let create = driver.cuStreamCreate().map_err(|_| missing())?;
     let mut stream = ptr::null_mut();
     // SAFETY: the pointer is valid for writing.

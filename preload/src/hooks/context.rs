@@ -3,7 +3,7 @@
 use cuda_sys::*;
 
 use crate::diagnostics::{check_log, report, trace};
-use crate::driver::functions::real;
+use crate::driver::real;
 use crate::hooks::{async_alloc, pinned};
 use crate::pool::streams;
 use crate::pool::{self, Pool};

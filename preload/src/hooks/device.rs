@@ -6,7 +6,7 @@ use cuda_sys::*;
 
 use crate::diagnostics::check_log::{self, Passed};
 use crate::diagnostics::{report, trace};
-use crate::driver::functions::real;
+use crate::driver::real;
 use crate::hooks::async_alloc;
 use crate::hooks::refusals::{self, Verdict};
 use crate::pool::{self, Freed, Pool, Refused};

@@ -11,7 +11,7 @@ use cuda_sys::*;
 
 use crate::bfc::{self, Suballocator};
 use crate::diagnostics::{check_log, report};
-use crate::driver::functions::real;
+use crate::driver::real;
 use crate::hooks::device::{self, without_context};
 use crate::hooks::refusals::{self, Verdict};
 use crate::pool::{Pool, Refused, State, pointer};

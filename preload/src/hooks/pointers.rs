@@ -6,7 +6,7 @@ use std::ptr;
 
 use cuda_sys::*;
 
-use crate::driver::functions::real;
+use crate::driver::real;
 use crate::hooks::pinned;
 use crate::pool::{self, Pool};
 use crate::{bfc, settings};

@@ -7,7 +7,7 @@ use cuda_sys::*;
 use crate::bfc::{LastError, MESSAGE};
 use crate::diagnostics::check_log::Passed;
 use crate::diagnostics::{report, trace};
-use crate::driver::functions;
+use crate::driver;
 use crate::pool::Pool;
 use crate::state::contexts::{self, Current};
 use crate::sys::text::Text;
@@ -86,7 +86,7 @@ fn current_device() -> Option<usize> {
     if let Current::Primary(device) = contexts::current() {
         return Some(device);
     }
-    let get = functions::load()?.cuCtxGetDevice().ok()?;
+    let get = driver::load()?.cuCtxGetDevice().ok()?;
     let mut device = 0;
     // SAFETY: the pointer is valid for writing.
     let code = unsafe { get(&mut device) };

@@ -5,7 +5,7 @@ use std::ffi::c_void;
 
 use cuda_sys::{CUDA_ERROR_NOT_INITIALIZED, CUresult};
 
-use crate::driver::functions;
+use crate::driver;
 use crate::state::{contexts, relations};
 
 /// Where a call of the function in a place goes on.
@@ -14,7 +14,7 @@ extern "C" fn enter(place: usize) -> *const c_void {
     if contexts::are_several() {
         relations::relate_all();
     }
-    match functions::real_unanalysed(place) {
+    match driver::real_unanalyzed(place) {
         Some(real) => real.as_ptr(),
         None => missing as *const c_void,
     }

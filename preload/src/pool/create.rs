@@ -8,7 +8,7 @@ use cuda_sys::*;
 
 use super::{MUTATED, NOBODYS, OTHERS, OURS, Pool, Refused, State};
 use crate::diagnostics::check_log::Passed;
-use crate::driver::functions;
+use crate::driver;
 use crate::sys::lock::{SHORT, this_thread, wait_for};
 use crate::{bfc, settings};
 
@@ -115,7 +115,7 @@ unsafe extern "C" fn count_region(
 
 fn total_memory(device: i32) -> u64 {
     let mut bytes = 0;
-    match functions::load().map(|driver| driver.cuDeviceTotalMem_v2()) {
+    match driver::load().map(|driver| driver.cuDeviceTotalMem_v2()) {
         // SAFETY: the pointer is valid for writing.
         Some(Ok(total)) if unsafe { total(&mut bytes, device) } == CUDA_SUCCESS => bytes as u64,
         // Then libbfc's default counts.

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use cuda_sys::*;
 
 use super::{Frees, Pool};
-use crate::driver::functions;
+use crate::driver;
 use crate::state::{captures, contexts};
 
 /// More contexts than this are not asked after.
@@ -113,7 +113,7 @@ impl Probe {
 impl Pool {
     /// Asks whether the work that was queued before earlier frees is done, in all contexts that may touch this memory.
     pub(super) fn ask(self) -> Answer {
-        let Some(driver) = functions::load() else { return Answer::Unsupported };
+        let Some(driver) = driver::load() else { return Answer::Unsupported };
         if driver.cuCtxRecordEvent().is_err() {
             return Answer::Unsupported;
         }

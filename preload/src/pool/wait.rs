@@ -7,7 +7,7 @@ use cuda_sys::*;
 use super::Pool;
 use super::probe::Answer;
 use crate::bfc;
-use crate::driver::functions::real;
+use crate::driver::real;
 use crate::state::captures;
 use crate::state::contexts::{self, Current, DEVICES};
 

@@ -1,17 +1,15 @@
-//! Looking functions up: `dlsym` and `cuGetProcAddress`, through which the CUDA runtimes find the driver's.
-//!
-//! The real lookup is done first, and what it finds is replaced if it is the driver's function behind a hook. So whoever
-//! asks for a name that the driver does not have, or in another library, gets what he would have got.
+//! `dlsym`, through which programs and the CUDA runtimes find the driver's functions.
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_void};
 use std::mem;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use cuda_sys::*;
+use cuda_sys::DLSYM_VERSIONS;
 
-use crate::diagnostics::check_log;
-use crate::driver::functions::{self, real};
+use super::proc_address::hook_of;
+use crate::diagnostics::check_log::{self, By};
+use crate::driver;
 use crate::state::relations;
 
 type Dlsym = unsafe extern "C" fn(handle: *mut c_void, name: *const c_char) -> *mut c_void;
@@ -124,7 +122,7 @@ unsafe fn is_of_cuda(name: *const c_char) -> bool {
 /// The name is NUL-terminated.
 unsafe fn is_hooked(name: *const c_char) -> bool {
     // SAFETY: by this function's contract.
-    functions::is_one(unsafe { CStr::from_ptr(name) })
+    driver::is_hooked(unsafe { CStr::from_ptr(name) })
 }
 
 /// A function that nothing is known of may let work touch any memory once it is called, which would not be seen.
@@ -133,7 +131,7 @@ unsafe fn is_hooked(name: *const c_char) -> bool {
 /// The name is NUL-terminated.
 unsafe fn note_unseen(name: *const c_char) {
     // SAFETY: by this function's contract.
-    if functions::may_touch_unseen(unsafe { CStr::from_ptr(name) }) {
+    if driver::may_touch_unseen(unsafe { CStr::from_ptr(name) }) {
         relations::relate_all();
     }
 }
@@ -165,82 +163,12 @@ unsafe extern "C" fn substitute(handle: *mut c_void, name: *const c_char) -> *mu
     }
     // Of another library it may be another function.
     // SAFETY: as above, NUL-terminated.
-    match functions::before(found, unsafe { CStr::from_ptr(name) }) {
-        Some(hook) => {
-            check_log::looked_up(check_log::By::Dlsym, hook);
-            hook.ours.cast_mut()
+    let function = driver::at(found, unsafe { CStr::from_ptr(name) });
+    match function.and_then(|function| Some((function, hook_of(function)?))) {
+        Some((function, hook)) => {
+            check_log::looked_up(By::Dlsym, function.seen(), function.symbol());
+            hook
         }
         None => found,
     }
-}
-
-/// Puts our function in the place of the driver's that was found.
-fn replace(place: *mut *mut c_void, name: *const c_char, version: c_int, flags: cuuint64_t) {
-    if place.is_null() || name.is_null() {
-        return;
-    }
-    // SAFETY: not NULL, so the caller's for writing, and the driver has just written it.
-    let found = unsafe { *place };
-    if found.is_null() {
-        return;
-    }
-    // SAFETY: not NULL, so NUL-terminated by the contract of cuGetProcAddress.
-    let name = unsafe { CStr::from_ptr(name) };
-    let per_thread = flags & cuuint64_t::from(CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0;
-    // A driver may give another address than the one it exports, so what the documentation says counts too.
-    let hook = functions::before(found, c"").or_else(|| functions::by_version(name, version, per_thread));
-    match hook {
-        Some(hook) => {
-            hook.found(found);
-            check_log::looked_up(check_log::By::ProcAddress, hook);
-            // SAFETY: as above.
-            unsafe { *place = hook.ours.cast_mut() };
-        }
-        None => {
-            if version > NEWEST_HEADERS && functions::has_name(name) {
-                check_log::too_new(name, version);
-            }
-            // It is another function than those that are known by that name.
-            if functions::is_touching(name) {
-                relations::relate_all();
-            }
-        }
-    }
-}
-
-/// # Safety
-/// As the driver's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGetProcAddress(
-    symbol: *const c_char,
-    place: *mut *mut c_void,
-    version: c_int,
-    flags: cuuint64_t,
-) -> CUresult {
-    let Some(get) = real::cuGetProcAddress() else { return CUDA_ERROR_NOT_INITIALIZED };
-    // SAFETY: the caller's arguments.
-    let code = unsafe { get(symbol, place, version, flags) };
-    if code == CUDA_SUCCESS {
-        replace(place, symbol, version, flags);
-    }
-    code
-}
-
-/// # Safety
-/// As the driver's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGetProcAddress_v2(
-    symbol: *const c_char,
-    place: *mut *mut c_void,
-    version: c_int,
-    flags: cuuint64_t,
-    status: *mut CUdriverProcAddressQueryResult,
-) -> CUresult {
-    let Some(get) = real::cuGetProcAddress_v2() else { return CUDA_ERROR_NOT_INITIALIZED };
-    // SAFETY: the caller's arguments.
-    let code = unsafe { get(symbol, place, version, flags, status) };
-    if code == CUDA_SUCCESS {
-        replace(place, symbol, version, flags);
-    }
-    code
 }

@@ -1,1 +1,7 @@
-pub(crate) mod dlsym;
+//! Lookups of the driver's functions, by `dlsym` and by `cuGetProcAddress`: programs and the CUDA runtimes find them so.
+//!
+//! The real lookup is done first. Its result is replaced if it is a function of the driver that has a hook. A name that the
+//! driver lacks, or one in another library, is therefore answered as it is without the interposer.
+
+mod dlsym;
+mod proc_address;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use cuda_sys::*;
 
-use crate::driver::functions::{self, real};
+use crate::driver::{self, real};
 use crate::pool::streams;
 use crate::state::contexts;
 use crate::sys::lock;
@@ -69,7 +69,7 @@ pub(crate) fn unless_any(synchronize: impl FnOnce() -> CUresult) -> CUresult {
 /// Calls the driver with the thread's capture mode relaxed: a query of an event "is prohibited" while a thread captures in
 /// another mode (cuda.h, cuThreadExchangeStreamCaptureMode), and would invalidate that capture.
 pub(crate) fn relaxed<T>(work: impl FnOnce() -> T) -> T {
-    let exchange = functions::load().and_then(|driver| driver.cuThreadExchangeStreamCaptureMode().ok());
+    let exchange = driver::load().and_then(|driver| driver.cuThreadExchangeStreamCaptureMode().ok());
     let mut mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     // SAFETY: the pointer is valid for reading and writing.
     let is_exchanged = exchange.is_some_and(|exchange| unsafe { exchange(&mut mode) } == CUDA_SUCCESS);
@@ -343,7 +343,7 @@ ends! {
 
 /// Whether the stream is in a capture, also one that has become invalid.
 pub(crate) fn is_captured(stream: CUstream) -> bool {
-    let Some(Ok(ask)) = functions::load().map(|driver| driver.cuStreamIsCapturing()) else { return false };
+    let Some(Ok(ask)) = driver::load().map(|driver| driver.cuStreamIsCapturing()) else { return false };
     let mut status = CU_STREAM_CAPTURE_STATUS_NONE;
     // SAFETY: the caller's stream, and a pointer that is valid for writing.
     let code = unsafe { ask(named(stream), &mut status) };

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, Ordering};
 
 use cuda_sys::*;
 
-use crate::driver::functions;
+use crate::driver;
 use crate::state::{relations, user_contexts};
 
 /// More devices than a process sees. Of further ones all is passed through.
@@ -61,7 +61,7 @@ pub(crate) fn known_as(context: CUcontext) -> Current {
 #[inline]
 pub(crate) fn current_handle() -> Option<CUcontext> {
     let mut context = ptr::null_mut();
-    let get = functions::load()?.cuCtxGetCurrent().ok()?;
+    let get = driver::load()?.cuCtxGetCurrent().ok()?;
     // SAFETY: the pointer is valid for writing.
     let code = unsafe { get(&mut context) };
     (code == CUDA_SUCCESS && !context.is_null()).then_some(context)
@@ -77,7 +77,7 @@ pub(crate) fn of_stream(stream: CUstream) -> Option<CUcontext> {
     if is_default(stream) {
         return current_handle();
     }
-    let ask = functions::load()?.cuStreamGetCtx().ok()?;
+    let ask = driver::load()?.cuStreamGetCtx().ok()?;
     let mut context = ptr::null_mut();
     // SAFETY: the caller's stream, and a pointer that is valid for writing.
     let code = unsafe { ask(stream, &mut context) };
@@ -111,7 +111,7 @@ fn unknown(context: CUcontext) -> Current {
 
 /// The device whose primary context that is, which is current.
 fn primary_of(context: CUcontext) -> Result<Option<usize>, CUresult> {
-    let driver = functions::load().ok_or(CUDA_ERROR_NOT_INITIALIZED)?;
+    let driver = driver::load().ok_or(CUDA_ERROR_NOT_INITIALIZED)?;
     let missing = |_| CUDA_ERROR_NOT_SUPPORTED;
     let get_device = driver.cuCtxGetDevice().map_err(missing)?;
     let get_state = driver.cuDevicePrimaryCtxGetState().map_err(missing)?;
@@ -217,7 +217,7 @@ fn within(context: CUcontext, work: impl FnOnce() -> CUresult) -> CUresult {
 
 /// Makes a context current, until [`pop`].
 pub(crate) fn push(context: CUcontext) -> CUresult {
-    let Some(driver) = functions::load() else { return CUDA_ERROR_NOT_INITIALIZED };
+    let Some(driver) = driver::load() else { return CUDA_ERROR_NOT_INITIALIZED };
     // Without the one the other is of no use.
     match (driver.cuCtxPushCurrent_v2(), driver.cuCtxPopCurrent_v2()) {
         // SAFETY: a context that is known to live; if it does not the driver says so.
@@ -229,7 +229,7 @@ pub(crate) fn push(context: CUcontext) -> CUresult {
 /// Undoes a [`push`] that succeeded.
 pub(crate) fn pop() {
     let mut popped = ptr::null_mut();
-    if let Some(Ok(pop)) = functions::load().map(|driver| driver.cuCtxPopCurrent_v2()) {
+    if let Some(Ok(pop)) = driver::load().map(|driver| driver.cuCtxPopCurrent_v2()) {
         // SAFETY: the pointer is valid for writing, and what is popped was pushed here.
         unsafe { pop(&mut popped) };
     }
@@ -246,7 +246,7 @@ pub(crate) fn primary_handle(device: c_int) -> CUcontext {
 
 /// Whether anybody holds a device's primary context still.
 pub(crate) fn is_active(device: c_int) -> bool {
-    let Some(Ok(ask)) = functions::load().map(|driver| driver.cuDevicePrimaryCtxGetState()) else {
+    let Some(Ok(ask)) = driver::load().map(|driver| driver.cuDevicePrimaryCtxGetState()) else {
         return true;
     };
     let (mut flags, mut active) = (0, 0);

@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use cuda_sys::*;
 
-use crate::driver::functions::{self, real};
+use crate::driver::{self, real};
 use crate::pool::Pool;
 use crate::state::contexts::{self, Current, DEVICES};
 use crate::state::user_contexts;
@@ -70,7 +70,7 @@ fn reaches(user: usize, owner: usize) -> bool {
     if !may_have_granules {
         return false;
     }
-    let Some(Ok(ask)) = functions::load().map(|driver| driver.cuDeviceCanAccessPeer()) else { return true };
+    let Some(Ok(ask)) = driver::load().map(|driver| driver.cuDeviceCanAccessPeer()) else { return true };
     let (Ok(user), Ok(owner)) = (c_int::try_from(user), c_int::try_from(owner)) else { return true };
     let mut can = 0;
     // SAFETY: the pointer is valid for writing.

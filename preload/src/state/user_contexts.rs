@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicUsize, Ordering}
 
 use cuda_sys::*;
 
-use crate::driver::functions::real;
+use crate::driver::real;
 use crate::state::{contexts, relations};
 use crate::sys::lock::{SHORT, wait_for};
 

@@ -1,0 +1,68 @@
+//! Which of the driver's functions are hooked, by the names that `dlsym` and `cuGetProcAddress` are asked for.
+
+use std::ffi::{CStr, c_int};
+
+use cuda_sys::{FUNCTIONS, NEWEST_HEADERS};
+
+use super::functions::{ANALYZED, Function, UNANALYZED, all};
+use crate::unanalyzed_list;
+
+/// Whether a function that the driver exports by this name is hooked.
+pub(crate) fn is_hooked(symbol: &CStr) -> bool {
+    all().any(|function| function.symbol == symbol)
+}
+
+/// Whether any function that `cuGetProcAddress` returns for this name is hooked.
+pub(crate) fn has_name(name: &CStr) -> bool {
+    name.to_str().is_ok_and(has_name_of)
+}
+
+fn has_name_of(name: &str) -> bool {
+    UNANALYZED.iter().any(|function| function.of == name)
+        || FUNCTIONS
+            .iter()
+            .filter(|known| known.name == name)
+            .any(|known| ANALYZED.iter().any(|function| function.of == known.symbol))
+}
+
+/// Whether work may touch memory through what `cuGetProcAddress` returns for this name.
+pub(crate) fn is_touching(name: &CStr) -> bool {
+    name.to_str().is_ok_and(|name| {
+        // The 32-bit functions have the names of others.
+        unanalyzed_list::may_touch(name) && (has_name_of(name) || !unanalyzed_list::is_harmless(name))
+    })
+}
+
+/// Whether work may touch memory through a function that is not hooked: one that no known header declares, or one that is
+/// not hooked for another reason than being harmless.
+pub(crate) fn may_touch_unseen(symbol: &CStr) -> bool {
+    symbol.to_str().is_ok_and(|name| {
+        unanalyzed_list::may_touch(name) && !unanalyzed_list::is_harmless(name) && !is_hooked(symbol)
+    })
+}
+
+/// The hooked function that `cuGetProcAddress` returns for a name, a version and flags, by its documentation. `None` for a
+/// version later than the headers that cuda-sys's list was compared with: that may be another function, of another type.
+pub(crate) fn by_version(name: &CStr, version: c_int, per_thread: bool) -> Option<&'static Function> {
+    if version > NEWEST_HEADERS {
+        return None;
+    }
+    let name = name.to_str().ok()?;
+    let is_twin = |function: &Function| {
+        [&b"_ptsz"[..], b"_ptds"].iter().any(|twin| function.symbol.to_bytes().ends_with(twin))
+    };
+    let unanalyzed = UNANALYZED.iter().filter(|function| function.of == name && function.since <= version);
+    let is_wanted = |function: &&Function| is_twin(function) == per_thread;
+    // Not all have a twin.
+    let newest = unanalyzed.clone().filter(is_wanted).max_by_key(|function| function.since);
+    if let Some(function) = newest.or_else(|| unanalyzed.max_by_key(|function| function.since)) {
+        return Some(function);
+    }
+    let known = FUNCTIONS.iter().filter(|known| known.name == name && known.since <= version);
+    let listed = known.max_by_key(|known| known.since)?;
+    let twin = listed.twin.filter(|_| per_thread && version >= 7000);
+    let symbol = twin.unwrap_or(listed.symbol);
+    ANALYZED
+        .iter()
+        .find(|function| function.of == listed.symbol && function.symbol.to_bytes() == symbol.as_bytes())
+}
