@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::sys::file_name::FileName;
+use crate::sys::process;
 use crate::sys::text::{self, Number};
 
 static READ: AtomicBool = AtomicBool::new(false);
@@ -40,7 +41,7 @@ pub(crate) fn file(name: &'static CStr) -> Option<FileName> {
     while let [first, rest @ ..] = left {
         left = match (first, rest) {
             (b'%', [b'p', rest @ ..]) => {
-                file.push(Number::new().put(format_args!("{}", text::process())))?;
+                file.push(Number::new().put(format_args!("{}", process::id())))?;
                 rest
             }
             (b'%', [b'%', rest @ ..]) => {

@@ -9,7 +9,7 @@ use cuda_sys::NEWEST_HEADERS;
 
 use crate::hook_list::Fate;
 use crate::settings;
-use crate::sys::text::{self, process};
+use crate::sys::{process, text};
 
 /// How a function was looked up.
 #[derive(Clone, Copy)]
@@ -51,7 +51,7 @@ const CHECK: &CStr = c"BFC_PRELOAD_CHECK";
 
 fn say(what: fmt::Arguments<'_>) {
     if let Some(path) = settings::variable(CHECK) {
-        text::append(path, format_args!("{} {what}", process()));
+        text::append(path, format_args!("{} {what}", process::id()));
     }
 }
 

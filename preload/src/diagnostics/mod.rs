@@ -1,4 +1,5 @@
 pub(crate) mod check_log;
-pub(crate) mod counters;
+mod counters;
+mod record;
 pub(crate) mod report;
 pub(crate) mod trace;

@@ -16,8 +16,8 @@ use crate::settings;
 use crate::sys::file_name::FileName;
 use crate::sys::lock::Owned;
 use crate::sys::mapped_file::Mapped;
-use crate::sys::process::{boot, namespace, started};
-use crate::sys::text::{self, Line, Number, process};
+use crate::sys::process;
+use crate::sys::text::{self, Line, Number};
 
 const TRACE: &CStr = c"BFC_PRELOAD_TRACE";
 
@@ -39,7 +39,7 @@ static STATE: AtomicU8 = AtomicU8::new(UNKNOWN);
 static TRACES: AtomicI32 = AtomicI32::new(0);
 
 fn is_ours() -> bool {
-    let process = process();
+    let process = process::id();
     match TRACES.compare_exchange(0, process, Ordering::Relaxed, Ordering::Relaxed) {
         Ok(_) => true,
         Err(traces) => traces == process,
@@ -222,7 +222,7 @@ pub(crate) fn freed(noted: Option<Noted>, address: u64, code: CUresult) {
 
 /// The process ends.
 pub(crate) fn finish() {
-    if TRACES.load(Ordering::Relaxed) != process() {
+    if TRACES.load(Ordering::Relaxed) != process::id() {
         return;
     }
     if let Some(mut place) = RECORDER.soon()
@@ -252,9 +252,9 @@ impl Recorder {
     fn new() -> Option<Self> {
         let file = create(settings::file(TRACE)?)?;
         let mut recorder = Recorder { file, next_id: 0, live: HashMap::new(), streams: Vec::new() };
-        let (process, started, namespace) = (process(), started(), namespace());
+        let (process, started, namespace) = (process::id(), process::started(), process::namespace());
         let mut buffer = [0; 40];
-        let boot = boot(&mut buffer);
+        let boot = process::boot(&mut buffer);
         recorder.write(format_args!(
             "%bfc-trace 1 process={process} started={started} boot={boot} namespace={namespace}"
         ))?;
@@ -327,7 +327,7 @@ fn create(path: FileName) -> Option<Mapped> {
 fn own_name(path: &FileName, program: u32) -> Option<FileName> {
     match program {
         0 => path.with(b""),
-        1 => path.with(Number::new().put(format_args!(".{}", process()))),
-        _ => path.with(Number::new().put(format_args!(".{}.{program}", process()))),
+        1 => path.with(Number::new().put(format_args!(".{}", process::id()))),
+        _ => path.with(Number::new().put(format_args!(".{}.{program}", process::id()))),
     }
 }

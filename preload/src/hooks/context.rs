@@ -8,6 +8,7 @@ use crate::hooks::{async_alloc, pinned};
 use crate::pool::streams;
 use crate::pool::{self, Pool};
 use crate::settings;
+use crate::state::contexts::DEVICES;
 use crate::state::{captures, contexts, user_contexts};
 
 /// Nothing of CUDA is called here: most processes that this library is loaded into have none.
@@ -20,7 +21,7 @@ extern "C" fn loaded() {
 /// Behind the program's own handlers; other threads may go on allocating.
 extern "C" fn unloaded() {
     trace::finish();
-    report::finish();
+    report::finish((0..DEVICES).filter_map(Pool::of_device).chain([pinned::pool()]));
     check_log::exit(check_log::is_driver_mapped());
 }
 

@@ -20,6 +20,7 @@ use cuda_sys::*;
 use self::probe::Probe;
 use crate::bfc::{self, Request, Stats, Status};
 use crate::diagnostics::check_log::Passed;
+use crate::diagnostics::report::{Activity, Reported};
 use crate::hooks::async_alloc;
 use crate::settings;
 use crate::state::captures;
@@ -113,6 +114,27 @@ impl Freed {
             Freed::Here(code) => Some(code),
             Freed::Elsewhere(_) => None,
         }
+    }
+}
+
+impl Reported for Pool {
+    fn ordinal(self) -> i32 {
+        self.ordinal
+    }
+
+    fn activity(self) -> Activity {
+        let state = self.state;
+        Activity {
+            served: state.served.load(Ordering::Acquire),
+            freed: state.freed.load(Ordering::Acquire),
+            obtained: state.obtained.load(Ordering::Relaxed),
+            returned: state.returned.load(Ordering::Relaxed),
+            synchronizations: state.synchronizations.load(Ordering::Relaxed),
+        }
+    }
+
+    fn stats(self) -> Option<Stats> {
+        Pool::stats(self)
     }
 }
 

@@ -2,8 +2,11 @@
 
 use std::ffi::CStr;
 
-use crate::diagnostics::counters::{MAGIC, Record};
-use crate::sys::text::process;
+/// The number of this process.
+pub(crate) fn id() -> i32 {
+    // SAFETY: no preconditions.
+    unsafe { libc::getpid() }
+}
 
 /// Reads the beginning of a file.
 fn read<'a>(path: &CStr, buffer: &'a mut [u8]) -> &'a [u8] {
@@ -43,18 +46,11 @@ pub(crate) fn boot(buffer: &mut [u8; 40]) -> &str {
     std::str::from_utf8(read(c"/proc/sys/kernel/random/boot_id", buffer)).unwrap_or_default().trim_end()
 }
 
-/// Writes into an empty record whose it is.
-pub(crate) fn sign(record: &mut Record) {
-    record.magic = MAGIC;
-    record.process = process().unsigned_abs();
-    record.started = started();
-    record.namespace = namespace();
-    // SAFETY: nothing is written without a pointer.
-    record.began = u64::try_from(unsafe { libc::time(std::ptr::null_mut()) }).unwrap_or(0);
-    boot(&mut record.boot);
-    let length = read(c"/proc/self/cmdline", &mut record.program).len();
+/// The command line, its words separated by spaces, as far as the buffer has room for it.
+pub(crate) fn command_line(buffer: &mut [u8]) {
+    let length = read(c"/proc/self/cmdline", buffer).len();
     // Each word ends with a NUL.
-    for byte in record.program.iter_mut().take(length.saturating_sub(1)).filter(|byte| **byte == 0) {
+    for byte in buffer.iter_mut().take(length.saturating_sub(1)).filter(|byte| **byte == 0) {
         *byte = b' ';
     }
 }

@@ -105,8 +105,3 @@ pub(crate) fn append(path: &CStr, text: fmt::Arguments<'_>) {
 pub(crate) fn complain(what: fmt::Arguments<'_>) {
     append(c"-", format_args!("libbfc: {what}"));
 }
-
-pub(crate) fn process() -> i32 {
-    // SAFETY: no preconditions.
-    unsafe { libc::getpid() }
-}
