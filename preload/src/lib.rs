@@ -32,6 +32,7 @@ mod diagnostics;
 mod driver;
 mod hook_list;
 mod hooks;
+mod lifecycle;
 mod pool;
 mod resolve;
 mod settings;

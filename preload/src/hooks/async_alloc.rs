@@ -1,69 +1,20 @@
 //! The hooks of stream-ordered memory. It is served if the user says so, and always taken back.
 
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::Ordering;
 
 use cuda_sys::*;
 
 use crate::diagnostics::check_log::{self, Passed};
 use crate::diagnostics::{report, trace};
-use crate::driver::{self, real};
+use crate::driver::real;
 use crate::hooks::device::{pass_on, take_back, without_context};
 use crate::hooks::refusals::{self, Verdict};
 use crate::pool::streams;
 use crate::pool::{self, Pool, Refused};
-use crate::state::contexts::{self, Current, DEVICES, is_default};
+use crate::state::contexts::{self, Current, is_default};
 use crate::state::{captures, relations};
 use crate::{bfc, settings};
-
-/// For each device a stream in which nothing is ever queued: memory that is taken in its order may be used by any work
-/// at once, as cudaMalloc's is.
-static NOBODYS: [AtomicPtr<CUstream_st>; DEVICES] = [const { AtomicPtr::new(ptr::null_mut()) }; DEVICES];
-
-/// That stream of the current device.
-pub(crate) fn stream_of_nobody(device: usize) -> Result<CUstream, Refused> {
-    let missing = || Refused::Pass(Passed::Pool);
-    let place = NOBODYS.get(device).ok_or_else(missing)?;
-    if let Some(known) = known_stream_of_nobody(device) {
-        return Ok(known);
-    }
-    let driver = driver::load().ok_or_else(missing)?;
-    let create = driver.cuStreamCreate().map_err(|_| missing())?;
-    let mut stream = ptr::null_mut();
-    // SAFETY: the pointer is valid for writing.
-    if unsafe { create(&mut stream, CU_STREAM_NON_BLOCKING) } != CUDA_SUCCESS {
-        return Err(missing());
-    }
-    match place.compare_exchange(ptr::null_mut(), stream, Ordering::AcqRel, Ordering::Acquire) {
-        Ok(_) => Ok(stream),
-        Err(another) => {
-            if let Ok(destroy) = driver.cuStreamDestroy_v2() {
-                // SAFETY: created above, and nobody else has it.
-                unsafe { destroy(stream) };
-            }
-            Ok(another)
-        }
-    }
-}
-
-/// The same, if there is one yet.
-#[inline]
-pub(crate) fn known_stream_of_nobody(device: usize) -> Option<CUstream> {
-    let known = NOBODYS.get(device)?.load(Ordering::Acquire);
-    (!known.is_null()).then_some(known)
-}
-
-/// Whether it is such a stream of some device.
-pub(crate) fn is_nobodys(stream: CUstream) -> bool {
-    !stream.is_null() && NOBODYS.iter().any(|place| place.load(Ordering::Relaxed) == stream)
-}
-
-/// The device's context has ended, and the stream with it.
-pub(crate) fn forget_device(device: usize) {
-    if let Some(place) = NOBODYS.get(device) {
-        place.store(ptr::null_mut(), Ordering::Release);
-    }
-}
 
 /// The per-thread default stream as the twins mean it, by a name that means it everywhere.
 fn per_thread(stream: CUstream) -> CUstream {

@@ -1,37 +1,38 @@
-//! The beginning and the end: of the process, and of contexts.
+//! The hooks of contexts: their creation, their end, and their synchronization.
+
+use std::ffi::{c_int, c_uint};
 
 use cuda_sys::*;
 
-use crate::diagnostics::{check_log, report, trace};
 use crate::driver::real;
-use crate::hooks::{async_alloc, pinned};
+use crate::hooks::pinned;
 use crate::pool::streams;
 use crate::pool::{self, Pool};
-use crate::settings;
-use crate::state::contexts::DEVICES;
-use crate::state::{captures, contexts, user_contexts};
+use crate::state::{captures, contexts, internal_streams, user_contexts};
 
-/// Nothing of CUDA is called here: most processes that this library is loaded into have none.
-extern "C" fn loaded() {
-    settings::read();
-    check_log::loaded();
-    report::loaded();
+/// # Safety
+/// As the driver's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuCtxSynchronize() -> CUresult {
+    let Some(synchronize) = real::cuCtxSynchronize() else { return CUDA_ERROR_NOT_INITIALIZED };
+    let frees = pool::Frees::of(contexts::current());
+    // SAFETY: no preconditions.
+    let code = unsafe { synchronize() };
+    frees.settle(code);
+    code
 }
 
-/// Behind the program's own handlers; other threads may go on allocating.
-extern "C" fn unloaded() {
-    trace::finish();
-    report::finish((0..DEVICES).filter_map(Pool::of_device).chain([pinned::pool()]));
-    check_log::exit(check_log::is_driver_mapped());
+/// # Safety
+/// As the driver's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuCtxSynchronize_v2(context: CUcontext) -> CUresult {
+    let Some(synchronize) = real::cuCtxSynchronize_v2() else { return CUDA_ERROR_NOT_INITIALIZED };
+    let frees = pool::Frees::of(contexts::known_as(context));
+    // SAFETY: the caller's argument.
+    let code = unsafe { synchronize(context) };
+    frees.settle(code);
+    code
 }
-
-#[used]
-#[unsafe(link_section = ".init_array")]
-static LOADED: extern "C" fn() = loaded;
-
-#[used]
-#[unsafe(link_section = ".fini_array")]
-static UNLOADED: extern "C" fn() = unloaded;
 
 fn of_device(device: CUdevice) -> Option<(usize, Pool)> {
     let device = usize::try_from(device).ok()?;
@@ -77,7 +78,7 @@ macro_rules! releases {
                         pool.end();
                         pinned::end_with(number);
                     });
-                    async_alloc::forget_device(number);
+                    internal_streams::forget_device(number);
                     contexts::forget_primary(device);
                 }
                 // SAFETY: the caller's argument.
@@ -121,7 +122,7 @@ macro_rules! resets {
                     contexts::forget_primary(device);
                     pool.lose();
                     pinned::forget_device(number);
-                    async_alloc::forget_device(number);
+                    internal_streams::forget_device(number);
                 }
                 code
             }
@@ -162,4 +163,30 @@ macro_rules! destroys {
 destroys! {
     cuCtxDestroy
     cuCtxDestroy_v2
+}
+
+macro_rules! creates {
+    ($($symbol:ident($($argument:ident: $type:ty),*) of $device:ident;)*) => {
+        $(
+            /// # Safety
+            /// As the driver's.
+            #[unsafe(no_mangle)]
+            pub unsafe extern "C" fn $symbol(place: *mut CUcontext, $($argument: $type),*) -> CUresult {
+                let Some(create) = real::$symbol() else { return CUDA_ERROR_NOT_INITIALIZED };
+                // SAFETY: the caller's arguments.
+                let code = unsafe { create(place, $($argument),*) };
+                if code == CUDA_SUCCESS && !place.is_null() {
+                    // SAFETY: not NULL, so the caller's, and the driver has written it.
+                    user_contexts::note(unsafe { *place }, $device);
+                }
+                code
+            }
+        )*
+    };
+}
+
+creates! {
+    cuCtxCreate_v2(flags: c_uint, device: CUdevice) of device;
+    cuCtxCreate_v3(affinity: *mut CUexecAffinityParam, count: c_int, flags: c_uint, device: CUdevice) of device;
+    cuCtxCreate_v4(parameters: *mut CUctxCreateParams, flags: c_uint, device: CUdevice) of device;
 }

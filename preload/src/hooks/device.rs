@@ -7,12 +7,11 @@ use cuda_sys::*;
 use crate::diagnostics::check_log::{self, Passed};
 use crate::diagnostics::{report, trace};
 use crate::driver::real;
-use crate::hooks::async_alloc;
 use crate::hooks::refusals::{self, Verdict};
 use crate::pool::{self, Freed, Pool, Refused};
 use crate::settings;
-use crate::state::captures;
 use crate::state::contexts::{self, Current};
+use crate::state::{captures, internal_streams};
 
 /// # Safety
 /// As the driver's.
@@ -80,7 +79,11 @@ fn pool_of(place: *mut CUdeviceptr, bytes: usize) -> Result<(Pool, Option<CUstre
         Current::None => return Err(Refused::Pass(Passed::NoContext)),
     };
     let Some(pool) = Pool::of_device(device) else { return Err(Refused::Pass(Passed::Context)) };
-    let stream = if settings::serves_async() { Some(async_alloc::stream_of_nobody(device)?) } else { None };
+    let stream = if settings::serves_async() {
+        Some(internal_streams::get_or_create(device).ok_or(Refused::Pass(Passed::Pool))?)
+    } else {
+        None
+    };
     Ok((pool, stream))
 }
 

@@ -1,5 +1,7 @@
 pub(crate) mod async_alloc;
+pub(crate) mod capture;
 pub(crate) mod context;
+pub(crate) mod cross_device;
 pub(crate) mod device;
 pub(crate) mod pinned;
 pub(crate) mod pointers;

@@ -21,10 +21,9 @@ use self::probe::Probe;
 use crate::bfc::{self, Request, Stats, Status};
 use crate::diagnostics::check_log::Passed;
 use crate::diagnostics::report::{Activity, Reported};
-use crate::hooks::async_alloc;
 use crate::settings;
-use crate::state::captures;
 use crate::state::contexts::DEVICES;
+use crate::state::{captures, internal_streams};
 use crate::sys::lock::Owned;
 use crate::sys::mapped_file;
 
@@ -234,7 +233,7 @@ impl Pool {
         }
         // In the order of a stream it may be memory that others' work is still to leave: the stream waits for that. But
         // whoever uses what cudaMalloc gave waits for nobody, so that is a request without a stream, which itself waits.
-        let stream = stream.filter(|&stream| !async_alloc::is_nobodys(stream));
+        let stream = stream.filter(|&stream| !internal_streams::is_internal(stream));
         match self.request(bytes, stream, 0) {
             Ok(address) => return Ok(address),
             Err(bfc::OUT_OF_MEMORY) => {}
@@ -355,8 +354,7 @@ impl Pool {
     #[inline]
     fn give_to_libbfc(self, address: u64) -> Status {
         if settings::serves_async()
-            && let Some(stream) =
-                usize::try_from(self.ordinal).ok().and_then(async_alloc::known_stream_of_nobody)
+            && let Some(stream) = usize::try_from(self.ordinal).ok().and_then(internal_streams::get)
         {
             let status = bfc::bfc_free_async(self.ordinal, pointer(address), stream.cast());
             if status != bfc::UNSUPPORTED {

@@ -8,15 +8,14 @@ use cuda_sys::*;
 use crate::diagnostics::check_log::{self, By};
 use crate::driver::{self, Function, real};
 use crate::hooks::async_alloc::*;
+use crate::hooks::capture::*;
 use crate::hooks::context::*;
+use crate::hooks::cross_device::*;
 use crate::hooks::device::*;
 use crate::hooks::pinned::*;
 use crate::hooks::pointers::*;
 use crate::hooks::unanalyzed::*;
-use crate::state::captures::*;
 use crate::state::relations;
-use crate::state::relations::*;
-use crate::state::user_contexts::*;
 
 /// The address of a hook.
 struct Address(*const c_void);

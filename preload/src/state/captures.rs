@@ -2,18 +2,16 @@
 //! there is one, in whatever context, what was freed goes on waiting, and libbfc is told to leave every device alone
 //! (`bfc_capture_begin`). Streams of other contexts may join a capture by events, which nothing here sees.
 
-use std::ffi::c_void;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use cuda_sys::*;
 
-use crate::driver::{self, real};
-use crate::pool::streams;
+use crate::bfc;
+use crate::driver;
 use crate::state::contexts;
 use crate::sys::lock;
-use crate::{bfc, pool};
 
 /// A stream that is captured, and the context that it is of, as far as the driver says; NULL is none.
 struct Place {
@@ -147,7 +145,8 @@ impl Place {
     }
 }
 
-fn begun(stream: CUstream) {
+/// A stream is about to be captured. Waits for synchronizations that are about to begin.
+pub(crate) fn begun(stream: CUstream) {
     let context = contexts::of_stream(named(stream)).unwrap_or(ptr::null_mut());
     PLACES.iter().find(|place| place.change(ptr::null_mut(), named(stream), context));
     COUNT.fetch_add(1, Ordering::SeqCst);
@@ -155,14 +154,15 @@ fn begun(stream: CUstream) {
     let_entries_pass();
 }
 
-fn ended(stream: CUstream) {
+/// A capture that was counted by [`begun`] did not begin.
+pub(crate) fn ended(stream: CUstream) {
     PLACES.iter().find(|place| place.give_up(named(stream)));
     one_less();
 }
 
 /// A capture has ended. One that was not seen to begin has no place in the table and takes none: else the count would lack
 /// another capture that is still under way. Only where more are counted than there are places it may be one of those.
-fn ended_if_begun(stream: CUstream) {
+pub(crate) fn ended_if_begun(stream: CUstream) {
     let is_known = PLACES.iter().any(|place| place.give_up(named(stream)));
     if is_known || COUNT.load(Ordering::Acquire) > PLACES.iter().filter(|place| place.is_taken()).count() {
         one_less();
@@ -176,8 +176,8 @@ fn one_less() {
     }
 }
 
-/// The stream is about to be destroyed: with it ends a capture that it is in.
-fn destroyed(stream: CUstream) {
+/// A stream was destroyed, and with it the capture that it was in.
+pub(crate) fn destroyed(stream: CUstream) {
     if any() && !stream.is_null() && PLACES.iter().any(|place| place.give_up(stream)) {
         one_less();
     }
@@ -233,114 +233,6 @@ impl Within {
     }
 }
 
-/// A capture begins by a function of the driver.
-macro_rules! begins {
-    ($($symbol:ident($($argument:ident: $type:ty),*);)*) => {
-        $(
-            /// # Safety
-            /// As the driver's.
-            #[unsafe(no_mangle)]
-            pub unsafe extern "C" fn $symbol(stream: CUstream, $($argument: $type),*) -> CUresult {
-                let Some(begin) = real::$symbol() else { return CUDA_ERROR_NOT_INITIALIZED };
-                // Counted before, so that no other thread synchronises in the first moment.
-                begun(stream);
-                // SAFETY: the caller's arguments.
-                let code = unsafe { begin(stream, $($argument),*) };
-                if code != CUDA_SUCCESS {
-                    ended(stream);
-                }
-                code
-            }
-        )*
-    };
-}
-
-begins! {
-    cuStreamBeginCapture();
-    cuStreamBeginCapture_ptsz();
-    cuStreamBeginCapture_v2(mode: CUstreamCaptureMode);
-    cuStreamBeginCapture_v2_ptsz(mode: CUstreamCaptureMode);
-    cuStreamBeginCaptureToGraph(
-        graph: CUgraph,
-        dependencies: *const CUgraphNode,
-        data: *const CUgraphEdgeData,
-        count: usize,
-        mode: CUstreamCaptureMode
-    );
-    cuStreamBeginCaptureToGraph_ptsz(
-        graph: CUgraph,
-        dependencies: *const CUgraphNode,
-        data: *const CUgraphEdgeData,
-        count: usize,
-        mode: CUstreamCaptureMode
-    );
-    cuStreamBeginRecaptureToGraph(
-        mode: CUstreamCaptureMode,
-        graph: CUgraph,
-        callback: CUgraphRecaptureCallback,
-        data: *mut c_void
-    );
-    cuStreamBeginRecaptureToGraph_ptsz(
-        mode: CUstreamCaptureMode,
-        graph: CUgraph,
-        callback: CUgraphRecaptureCallback,
-        data: *mut c_void
-    );
-    cuStreamBeginCaptureToCig(parameters: *mut CUstreamCigCaptureParams);
-    cuStreamBeginCaptureToCig_ptsz(parameters: *mut CUstreamCigCaptureParams);
-}
-
-/// A capture ends, also where it had become invalid.
-macro_rules! ends {
-    ($($symbol:ident)*) => {
-        $(
-            /// # Safety
-            /// As the driver's.
-            #[unsafe(no_mangle)]
-            pub unsafe extern "C" fn $symbol(stream: CUstream, graph: *mut CUgraph) -> CUresult {
-                let Some(end) = real::$symbol() else { return CUDA_ERROR_NOT_INITIALIZED };
-                let is_captured = is_captured(stream);
-                // SAFETY: the caller's arguments.
-                let code = unsafe { end(stream, graph) };
-                // A call that found no capture, or one of another thread's, ended none.
-                if is_captured && !self::is_captured(stream) {
-                    ended_if_begun(stream);
-                }
-                code
-            }
-        )*
-    };
-    // "When a stream is in CIG capture mode": whether cuStreamIsCapturing says so is not documented, but the call has a
-    // code.
-    (if it succeeds: $($symbol:ident)*) => {
-        $(
-            /// # Safety
-            /// As the driver's.
-            #[unsafe(no_mangle)]
-            pub unsafe extern "C" fn $symbol(stream: CUstream) -> CUresult {
-                let Some(end) = real::$symbol() else { return CUDA_ERROR_NOT_INITIALIZED };
-                // SAFETY: the caller's argument.
-                let code = unsafe { end(stream) };
-                if code == CUDA_SUCCESS {
-                    ended_if_begun(stream);
-                }
-                code
-            }
-        )*
-    };
-}
-
-ends! {
-    cuStreamEndCapture
-    cuStreamEndCapture_ptsz
-}
-
-ends! {
-    if it succeeds:
-    cuStreamEndCaptureToCig
-    cuStreamEndCaptureToCig_ptsz
-}
-
 /// Whether the stream is in a capture, also one that has become invalid.
 pub(crate) fn is_captured(stream: CUstream) -> bool {
     let Some(Ok(ask)) = driver::load().map(|driver| driver.cuStreamIsCapturing()) else { return false };
@@ -348,54 +240,4 @@ pub(crate) fn is_captured(stream: CUstream) -> bool {
     // SAFETY: the caller's stream, and a pointer that is valid for writing.
     let code = unsafe { ask(named(stream), &mut status) };
     code == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE
-}
-
-/// A stream ends.
-macro_rules! destroys {
-    ($($symbol:ident)*) => {
-        $(
-            /// # Safety
-            /// As the driver's.
-            #[unsafe(no_mangle)]
-            pub unsafe extern "C" fn $symbol(stream: CUstream) -> CUresult {
-                let Some(destroy) = real::$symbol() else { return CUDA_ERROR_NOT_INITIALIZED };
-                streams::forget(stream);
-                // SAFETY: the caller's argument.
-                let code = unsafe { destroy(stream) };
-                if code == CUDA_SUCCESS {
-                    destroyed(stream);
-                }
-                code
-            }
-        )*
-    };
-}
-
-destroys! {
-    cuStreamDestroy
-    cuStreamDestroy_v2
-}
-
-/// # Safety
-/// As the driver's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxSynchronize() -> CUresult {
-    let Some(synchronize) = real::cuCtxSynchronize() else { return CUDA_ERROR_NOT_INITIALIZED };
-    let frees = pool::Frees::of(contexts::current());
-    // SAFETY: no preconditions.
-    let code = unsafe { synchronize() };
-    frees.settle(code);
-    code
-}
-
-/// # Safety
-/// As the driver's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxSynchronize_v2(context: CUcontext) -> CUresult {
-    let Some(synchronize) = real::cuCtxSynchronize_v2() else { return CUDA_ERROR_NOT_INITIALIZED };
-    let frees = pool::Frees::of(contexts::known_as(context));
-    // SAFETY: the caller's argument.
-    let code = unsafe { synchronize(context) };
-    frees.settle(code);
-    code
 }

@@ -1,13 +1,12 @@
 //! Contexts that the program creates beside the primary ones. Their memory is not pooled, but their work may touch what is:
 //! of the same device, as a peer's, or by copies. A pool waits for those whose work may touch its memory.
 
-use std::ffi::{c_int, c_uint};
+use std::ffi::c_int;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicUsize, Ordering};
 
 use cuda_sys::*;
 
-use crate::driver::real;
 use crate::state::{contexts, relations};
 use crate::sys::lock::{SHORT, wait_for};
 
@@ -106,7 +105,8 @@ pub(crate) fn in_each(owner: Option<usize>, work: impl Fn() -> CUresult) -> CUre
     codes.into_iter().find(|&code| code != CUDA_SUCCESS).unwrap_or(CUDA_SUCCESS)
 }
 
-fn note(context: CUcontext, device: CUdevice) {
+/// Registers a context that the program has created.
+pub(crate) fn note(context: CUcontext, device: CUdevice) {
     contexts::note_several();
     let free = CREATED.iter().enumerate().find(|(_, created)| !created.is_taken.swap(true, Ordering::AcqRel));
     if let Some((place, created)) = free {
@@ -133,30 +133,4 @@ pub(crate) fn forget(context: CUcontext) {
     COUNT.fetch_sub(1, Ordering::AcqRel);
     // In the child of a fork nobody comes back, nor to a thread whose signal handler this is: so not for ever.
     wait_for(SHORT, || (ENTERING.load(Ordering::SeqCst) == 0).then_some(()));
-}
-
-macro_rules! creates {
-    ($($symbol:ident($($argument:ident: $type:ty),*) of $device:ident;)*) => {
-        $(
-            /// # Safety
-            /// As the driver's.
-            #[unsafe(no_mangle)]
-            pub unsafe extern "C" fn $symbol(place: *mut CUcontext, $($argument: $type),*) -> CUresult {
-                let Some(create) = real::$symbol() else { return CUDA_ERROR_NOT_INITIALIZED };
-                // SAFETY: the caller's arguments.
-                let code = unsafe { create(place, $($argument),*) };
-                if code == CUDA_SUCCESS && !place.is_null() {
-                    // SAFETY: not NULL, so the caller's, and the driver has written it.
-                    note(unsafe { *place }, $device);
-                }
-                code
-            }
-        )*
-    };
-}
-
-creates! {
-    cuCtxCreate_v2(flags: c_uint, device: CUdevice) of device;
-    cuCtxCreate_v3(affinity: *mut CUexecAffinityParam, count: c_int, flags: c_uint, device: CUdevice) of device;
-    cuCtxCreate_v4(parameters: *mut CUctxCreateParams, flags: c_uint, device: CUdevice) of device;
 }

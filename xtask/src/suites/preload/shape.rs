@@ -50,11 +50,11 @@ pub fn run(context: &mut Context, stage: &Stage) -> Result<()> {
 const BEGINNING: Allowed<'_> = Allowed {
     section: ".init_array",
     names: &["frame_dummy", "3std3sys4args"],
-    ours: "11bfc_preload4life6loaded",
+    ours: "11bfc_preload9lifecycle6loaded",
 };
 
 const END: Allowed<'_> = Allowed {
     section: ".fini_array",
     names: &["__do_global_dtors_aux"],
-    ours: "11bfc_preload4life8unloaded",
+    ours: "11bfc_preload9lifecycle8unloaded",
 };

@@ -1,0 +1,143 @@
+//! The hooks of functions that begin or end stream captures.
+
+use std::ffi::c_void;
+
+use cuda_sys::*;
+
+use crate::driver::real;
+use crate::pool::streams;
+use crate::state::captures;
+
+/// A capture begins by a function of the driver.
+macro_rules! begins {
+    ($($symbol:ident($($argument:ident: $type:ty),*);)*) => {
+        $(
+            /// # Safety
+            /// As the driver's.
+            #[unsafe(no_mangle)]
+            pub unsafe extern "C" fn $symbol(stream: CUstream, $($argument: $type),*) -> CUresult {
+                let Some(begin) = real::$symbol() else { return CUDA_ERROR_NOT_INITIALIZED };
+                // Counted before, so that no other thread synchronises in the first moment.
+                captures::begun(stream);
+                // SAFETY: the caller's arguments.
+                let code = unsafe { begin(stream, $($argument),*) };
+                if code != CUDA_SUCCESS {
+                    captures::ended(stream);
+                }
+                code
+            }
+        )*
+    };
+}
+
+begins! {
+    cuStreamBeginCapture();
+    cuStreamBeginCapture_ptsz();
+    cuStreamBeginCapture_v2(mode: CUstreamCaptureMode);
+    cuStreamBeginCapture_v2_ptsz(mode: CUstreamCaptureMode);
+    cuStreamBeginCaptureToGraph(
+        graph: CUgraph,
+        dependencies: *const CUgraphNode,
+        data: *const CUgraphEdgeData,
+        count: usize,
+        mode: CUstreamCaptureMode
+    );
+    cuStreamBeginCaptureToGraph_ptsz(
+        graph: CUgraph,
+        dependencies: *const CUgraphNode,
+        data: *const CUgraphEdgeData,
+        count: usize,
+        mode: CUstreamCaptureMode
+    );
+    cuStreamBeginRecaptureToGraph(
+        mode: CUstreamCaptureMode,
+        graph: CUgraph,
+        callback: CUgraphRecaptureCallback,
+        data: *mut c_void
+    );
+    cuStreamBeginRecaptureToGraph_ptsz(
+        mode: CUstreamCaptureMode,
+        graph: CUgraph,
+        callback: CUgraphRecaptureCallback,
+        data: *mut c_void
+    );
+    cuStreamBeginCaptureToCig(parameters: *mut CUstreamCigCaptureParams);
+    cuStreamBeginCaptureToCig_ptsz(parameters: *mut CUstreamCigCaptureParams);
+}
+
+/// A capture ends, also where it had become invalid.
+macro_rules! ends {
+    ($($symbol:ident)*) => {
+        $(
+            /// # Safety
+            /// As the driver's.
+            #[unsafe(no_mangle)]
+            pub unsafe extern "C" fn $symbol(stream: CUstream, graph: *mut CUgraph) -> CUresult {
+                let Some(end) = real::$symbol() else { return CUDA_ERROR_NOT_INITIALIZED };
+                let is_captured = captures::is_captured(stream);
+                // SAFETY: the caller's arguments.
+                let code = unsafe { end(stream, graph) };
+                // A call that found no capture, or one of another thread's, ended none.
+                if is_captured && !captures::is_captured(stream) {
+                    captures::ended_if_begun(stream);
+                }
+                code
+            }
+        )*
+    };
+    // "When a stream is in CIG capture mode": whether cuStreamIsCapturing says so is not documented, but the call has a
+    // code.
+    (if it succeeds: $($symbol:ident)*) => {
+        $(
+            /// # Safety
+            /// As the driver's.
+            #[unsafe(no_mangle)]
+            pub unsafe extern "C" fn $symbol(stream: CUstream) -> CUresult {
+                let Some(end) = real::$symbol() else { return CUDA_ERROR_NOT_INITIALIZED };
+                // SAFETY: the caller's argument.
+                let code = unsafe { end(stream) };
+                if code == CUDA_SUCCESS {
+                    captures::ended_if_begun(stream);
+                }
+                code
+            }
+        )*
+    };
+}
+
+ends! {
+    cuStreamEndCapture
+    cuStreamEndCapture_ptsz
+}
+
+ends! {
+    if it succeeds:
+    cuStreamEndCaptureToCig
+    cuStreamEndCaptureToCig_ptsz
+}
+
+/// A stream ends.
+macro_rules! destroys {
+    ($($symbol:ident)*) => {
+        $(
+            /// # Safety
+            /// As the driver's.
+            #[unsafe(no_mangle)]
+            pub unsafe extern "C" fn $symbol(stream: CUstream) -> CUresult {
+                let Some(destroy) = real::$symbol() else { return CUDA_ERROR_NOT_INITIALIZED };
+                streams::forget(stream);
+                // SAFETY: the caller's argument.
+                let code = unsafe { destroy(stream) };
+                if code == CUDA_SUCCESS {
+                    captures::destroyed(stream);
+                }
+                code
+            }
+        )*
+    };
+}
+
+destroys! {
+    cuStreamDestroy
+    cuStreamDestroy_v2
+}

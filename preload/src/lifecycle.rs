@@ -1,0 +1,29 @@
+//! The beginning and the end of the process.
+
+use crate::diagnostics::{check_log, report, trace};
+use crate::hooks::pinned;
+use crate::pool::Pool;
+use crate::settings;
+use crate::state::contexts::DEVICES;
+
+/// Nothing of CUDA is called here: most processes that this library is loaded into have none.
+extern "C" fn loaded() {
+    settings::read();
+    check_log::loaded();
+    report::loaded();
+}
+
+/// Behind the program's own handlers; other threads may go on allocating.
+extern "C" fn unloaded() {
+    trace::finish();
+    report::finish((0..DEVICES).filter_map(Pool::of_device).chain([pinned::pool()]));
+    check_log::exit(check_log::is_driver_mapped());
+}
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static LOADED: extern "C" fn() = loaded;
+
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static UNLOADED: extern "C" fn() = unloaded;
