@@ -1,10 +1,8 @@
 //! The beginning and the end of the process.
 
 use crate::diagnostics::{check_log, report, trace};
-use crate::hooks::pinned;
 use crate::pool::Pool;
 use crate::settings;
-use crate::state::contexts::DEVICES;
 
 /// Nothing of CUDA is called here: most processes that this library is loaded into have none.
 extern "C" fn loaded() {
@@ -16,7 +14,7 @@ extern "C" fn loaded() {
 /// Behind the program's own handlers; other threads may go on allocating.
 extern "C" fn unloaded() {
     trace::finish();
-    report::finish((0..DEVICES).filter_map(Pool::of_device).chain([pinned::pool()]));
+    report::finish(Pool::all());
     check_log::exit(check_log::is_driver_mapped());
 }
 

@@ -1,20 +1,20 @@
 //! The hooks of stream-ordered memory. It is served if the user says so, and always taken back.
 
 use std::ptr;
-use std::sync::atomic::Ordering;
 
 use cuda_sys::*;
 
+use super::device::take_back;
+use super::fallback::{pass_on, without_context};
+use super::refusals::{self, Verdict};
 use crate::diagnostics::check_log::{self, Passed};
 use crate::diagnostics::{report, trace};
 use crate::driver::real;
-use crate::hooks::device::{pass_on, take_back, without_context};
-use crate::hooks::refusals::{self, Verdict};
-use crate::pool::streams;
-use crate::pool::{self, Pool, Refused};
+use crate::pool::known_streams;
+use crate::pool::{Pool, Refused};
+use crate::settings;
 use crate::state::contexts::{self, Current, is_default};
 use crate::state::{captures, relations};
-use crate::{bfc, settings};
 
 /// The per-thread default stream as the twins mean it, by a name that means it everywhere.
 fn per_thread(stream: CUstream) -> CUstream {
@@ -44,7 +44,7 @@ fn pool_of(place: *mut CUdeviceptr, bytes: usize, stream: CUstream) -> Result<Po
     // Registers the device, if it is a new one.
     let current = contexts::current();
     let Current::Primary(device) = current else { return Err(Refused::Pass(Passed::Context)) };
-    if !is_of(stream, current) || !streams::note(stream) {
+    if !is_of(stream, current) || !known_streams::note(stream) {
         return Err(Refused::Pass(Passed::Context));
     }
     Pool::of_device(device).ok_or(Refused::Pass(Passed::Context))
@@ -103,7 +103,7 @@ allocates! {
 
 /// Takes back what is of a pool.
 fn free(address: u64, stream: CUstream) -> Option<CUresult> {
-    let pool = pool::owner(address)?;
+    let pool = Pool::owner(address)?;
     // A default stream is the current context's, and libbfc takes it for that of the device's primary one.
     let current = if is_default(stream) { Some(contexts::current()) } else { None };
     if current == Some(Current::None) {
@@ -118,19 +118,17 @@ fn free(address: u64, stream: CUstream) -> Option<CUresult> {
     if contexts::are_several() {
         relations::note_addresses(stream, &[address]);
     }
-    if !settings::serves_async() || is_default_elsewhere || !streams::note(stream) {
+    if !settings::serves_async() || is_default_elsewhere || !known_streams::note(stream) {
         return take_back(address);
     }
-    match bfc::bfc_free_async(pool.ordinal(), pool::pointer(address), stream.cast()) {
-        bfc::OK => {
-            pool.state.freed.fetch_add(1, Ordering::Relaxed);
-            report::note(pool);
-            Some(CUDA_SUCCESS)
+    match pool.free_in_order(address, stream) {
+        Some(code) => {
+            if code == CUDA_SUCCESS {
+                report::note(pool);
+            }
+            Some(code)
         }
-        // It was created by the program, and takes no streams.
-        bfc::UNSUPPORTED => take_back(address),
-        bfc::DOUBLE_FREE | bfc::INVALID_POINTER => Some(CUDA_ERROR_INVALID_VALUE),
-        _ => Some(CUDA_ERROR_NOT_INITIALIZED),
+        None => take_back(address),
     }
 }
 

@@ -5,7 +5,7 @@ use std::ffi::c_void;
 use cuda_sys::*;
 
 use crate::driver::real;
-use crate::pool::streams;
+use crate::pool::known_streams;
 use crate::state::captures;
 
 /// A capture begins by a function of the driver.
@@ -125,7 +125,7 @@ macro_rules! destroys {
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $symbol(stream: CUstream) -> CUresult {
                 let Some(destroy) = real::$symbol() else { return CUDA_ERROR_NOT_INITIALIZED };
-                streams::forget(stream);
+                known_streams::forget(stream);
                 // SAFETY: the caller's argument.
                 let code = unsafe { destroy(stream) };
                 if code == CUDA_SUCCESS {

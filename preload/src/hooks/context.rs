@@ -5,17 +5,15 @@ use std::ffi::{c_int, c_uint};
 use cuda_sys::*;
 
 use crate::driver::real;
-use crate::hooks::pinned;
-use crate::pool::streams;
-use crate::pool::{self, Pool};
-use crate::state::{captures, contexts, internal_streams, user_contexts};
+use crate::pool::{self, Frees, Pool, known_streams, pinned};
+use crate::state::{captures, contexts, internal_streams, relations, user_contexts};
 
 /// # Safety
 /// As the driver's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuCtxSynchronize() -> CUresult {
     let Some(synchronize) = real::cuCtxSynchronize() else { return CUDA_ERROR_NOT_INITIALIZED };
-    let frees = pool::Frees::of(contexts::current());
+    let frees = Frees::of(contexts::current());
     // SAFETY: no preconditions.
     let code = unsafe { synchronize() };
     frees.settle(code);
@@ -27,7 +25,7 @@ pub unsafe extern "C" fn cuCtxSynchronize() -> CUresult {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuCtxSynchronize_v2(context: CUcontext) -> CUresult {
     let Some(synchronize) = real::cuCtxSynchronize_v2() else { return CUDA_ERROR_NOT_INITIALIZED };
-    let frees = pool::Frees::of(contexts::known_as(context));
+    let frees = Frees::of(contexts::known_as(context));
     // SAFETY: the caller's argument.
     let code = unsafe { synchronize(context) };
     frees.settle(code);
@@ -67,11 +65,11 @@ macro_rules! releases {
                 let is_last = contexts::is_last_hold(device) && captured.are_all();
                 let pooled = of_device(device).filter(|_| is_last);
                 if is_last {
-                    pool::note_end();
+                    pool::note_context_end();
                 }
                 if contexts::is_last_hold(device) {
                     // Where this device has no pool that holds the context, others may know streams of it.
-                    streams::forget_context(contexts::primary_handle(device));
+                    known_streams::forget_context(contexts::primary_handle(device));
                 }
                 if let Some((number, pool)) = pooled {
                     captured.disregarded(|| {
@@ -87,7 +85,7 @@ macro_rules! releases {
                     contexts::note_released(device);
                     if (captured.are_any() || contexts::are_several()) && !contexts::is_active(device) {
                         // Also where it was held by calls that were not seen.
-                        pool::note_end();
+                        pool::note_context_end();
                         captured.ended();
                     }
                 }
@@ -111,8 +109,8 @@ macro_rules! resets {
             pub unsafe extern "C" fn $symbol(device: CUdevice) -> CUresult {
                 let Some(reset) = real::$symbol() else { return CUDA_ERROR_NOT_INITIALIZED };
                 let captured = captures::within(contexts::primary_handle(device));
-                pool::note_end();
-                streams::forget_context(contexts::primary_handle(device));
+                pool::note_context_end();
+                known_streams::forget_context(contexts::primary_handle(device));
                 // SAFETY: the caller's argument.
                 let code = unsafe { reset(device) };
                 if code == CUDA_SUCCESS {
@@ -146,9 +144,9 @@ macro_rules! destroys {
                 // Before, for afterwards the handle may be a new one's. What is forgotten in vain is asked again.
                 contexts::forget(context);
                 user_contexts::forget(context);
-                pool::note_end();
+                pool::note_context_end();
                 let captured = captures::within(context);
-                streams::forget_context(context);
+                known_streams::forget_context(context);
                 // SAFETY: the caller's argument.
                 let code = unsafe { destroy(context) };
                 if code == CUDA_SUCCESS {
@@ -177,7 +175,8 @@ macro_rules! creates {
                 let code = unsafe { create(place, $($argument),*) };
                 if code == CUDA_SUCCESS && !place.is_null() {
                     // SAFETY: not NULL, so the caller's, and the driver has written it.
-                    user_contexts::note(unsafe { *place }, $device);
+                    let context = unsafe { *place };
+                    user_contexts::note(context, $device, relations::forget_user_context);
                 }
                 code
             }

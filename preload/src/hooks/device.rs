@@ -4,14 +4,15 @@ use std::ffi::c_uint;
 
 use cuda_sys::*;
 
+use super::fallback;
+use super::refusals::{self, Verdict};
 use crate::diagnostics::check_log::{self, Passed};
 use crate::diagnostics::{report, trace};
 use crate::driver::real;
-use crate::hooks::refusals::{self, Verdict};
-use crate::pool::{self, Freed, Pool, Refused};
+use crate::pool::{Freed, Pool, Refused};
 use crate::settings;
 use crate::state::contexts::{self, Current};
-use crate::state::{captures, internal_streams};
+use crate::state::internal_streams;
 
 /// # Safety
 /// As the driver's.
@@ -31,28 +32,9 @@ pub unsafe extern "C" fn cuMemAlloc_v2(place: *mut CUdeviceptr, bytes: usize) ->
             // SAFETY: the caller's arguments.
             let call = || unsafe { alloc(place, bytes) };
             // SAFETY: the driver writes it.
-            unsafe { pass_on(place, bytes, 0, Verdict::of(why), call) }
+            unsafe { fallback::pass_on(place, bytes, 0, Verdict::of(why), call) }
         }
     }
-}
-
-/// Has the driver serve a request. Out of line, for the frames of hooks lie above those of libbfc.
-///
-/// # Safety
-/// If the call succeeds it has written `place`.
-#[cold]
-#[inline(never)]
-pub(crate) unsafe fn pass_on(
-    place: *mut CUdeviceptr,
-    bytes: usize,
-    stream: usize,
-    verdict: Verdict,
-    call: impl Fn() -> CUresult,
-) -> CUresult {
-    let code = with_trim(call);
-    // SAFETY: by this function's contract.
-    unsafe { trace::passed(code, place, bytes, stream) };
-    refusals::note(code, bytes, stream, verdict)
 }
 
 /// Serves a request from the pool of the current device, if it is for the pool.
@@ -67,7 +49,7 @@ fn serve(place: *mut CUdeviceptr, bytes: usize) -> Result<u64, Refused> {
     served
 }
 
-/// The pool that is to serve a request, and in the order of which stream. Out of line, as [`pass_on`].
+/// The pool that is to serve a request, and in the order of which stream. Out of line, as [`fallback::pass_on`].
 #[inline(never)]
 fn pool_of(place: *mut CUdeviceptr, bytes: usize) -> Result<(Pool, Option<CUstream>), Refused> {
     if place.is_null() || !settings::pools(bytes) {
@@ -85,27 +67,6 @@ fn pool_of(place: *mut CUdeviceptr, bytes: usize) -> Result<(Pool, Option<CUstre
         None
     };
     Ok((pool, stream))
-}
-
-/// Calls the driver; where it has no memory the device's pool gives back what it can, and it is asked again.
-pub(crate) fn with_trim(call: impl Fn() -> CUresult) -> CUresult {
-    let of_device = || match contexts::current() {
-        Current::Primary(device) => Pool::of_device(device),
-        _ => None,
-    };
-    with_trim_of(of_device, call)
-}
-
-/// The same with a pool that holds such memory.
-pub(crate) fn with_trim_of(pool: impl FnOnce() -> Option<Pool>, call: impl Fn() -> CUresult) -> CUresult {
-    let code = call();
-    if code != CUDA_ERROR_OUT_OF_MEMORY || captures::any() {
-        return code;
-    }
-    match pool().map_or(0, Pool::trim_all) {
-        0 => code,
-        _ => call(),
-    }
 }
 
 /// # Safety
@@ -138,14 +99,14 @@ pub(crate) fn take_back(address: u64) -> Option<CUresult> {
             Freed::Elsewhere(owner) => take_back_elsewhere(address, owner, current),
         };
     }
-    take_back_elsewhere(address, pool::owner(address), current)
+    take_back_elsewhere(address, Pool::owner(address), current)
 }
 
 /// Freed with another device's context, or none.
 #[cold]
 fn take_back_elsewhere(address: u64, owner: Option<Pool>, current: Current) -> Option<CUresult> {
     let pool = owner?;
-    if current == Current::None { Some(without_context()) } else { free(pool, address).code() }
+    if current == Current::None { Some(fallback::without_context()) } else { free(pool, address).code() }
 }
 
 #[inline]
@@ -155,15 +116,6 @@ fn free(pool: Pool, address: u64) -> Freed {
         report::note(pool);
     }
     freed
-}
-
-/// What the driver says where it can free nothing: that there is no context, that it is destroyed, or, at the end of the
-/// process, that the driver is gone.
-#[cold]
-pub(crate) fn without_context() -> CUresult {
-    // SAFETY: no preconditions; of NULL nothing is freed.
-    let code = real::cuMemFree_v2().map_or(CUDA_ERROR_NOT_INITIALIZED, |free| unsafe { free(0) });
-    if code == CUDA_SUCCESS { CUDA_ERROR_INVALID_CONTEXT } else { code }
 }
 
 /// # Safety
@@ -200,7 +152,7 @@ macro_rules! passes {
             pub unsafe extern "C" fn $symbol($($argument: $type),*) -> CUresult {
                 let Some(call) = real::$symbol() else { return CUDA_ERROR_NOT_INITIALIZED };
                 // SAFETY: the caller's arguments.
-                with_trim(|| unsafe { call($($argument),*) })
+                fallback::with_trim(|| unsafe { call($($argument),*) })
             }
         )*
     };

@@ -7,8 +7,7 @@ use std::ptr;
 use cuda_sys::*;
 
 use crate::driver::real;
-use crate::hooks::pinned;
-use crate::pool::{self, Pool};
+use crate::pool::{Pool, pointer};
 use crate::{bfc, settings};
 
 /// An address in memory of a pool.
@@ -31,8 +30,8 @@ fn pooled(address: u64) -> Option<Pooled> {
 
 fn located(address: u64) -> Option<Pooled> {
     let pool = match bfc::owner(address)? {
-        bfc::PINNED => Some(pinned::pool()).filter(|pool| pool.is_ours()),
-        _ => pool::owner(address),
+        bfc::PINNED => Some(Pool::pinned()).filter(|pool| pool.is_ours()),
+        _ => Pool::owner(address),
     }?;
     let (mut chunk, mut region) = (ptr::null_mut(), ptr::null_mut());
     let (mut chunk_bytes, mut region_bytes) = (0, 0);
@@ -40,7 +39,7 @@ fn located(address: u64) -> Option<Pooled> {
     let status = unsafe {
         bfc::bfc_address_range(
             pool.ordinal(),
-            pool::pointer(address),
+            pointer(address),
             &mut chunk,
             &mut chunk_bytes,
             &mut region,

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use cuda_sys::*;
 
-use super::{MUTATED, NOBODYS, OTHERS, OURS, Pool, Refused, State};
+use super::handle::{MUTATED, NO_POOL, OF_THE_PROGRAM, OURS, Pool, Refused, State};
 use crate::diagnostics::check_log::Passed;
 use crate::driver;
 use crate::sys::lock::{SHORT, this_thread, wait_for};
@@ -40,11 +40,11 @@ impl Pool {
     pub(crate) fn create_as(self, options: &bfc::Options) -> Result<(), Refused> {
         let origin = &self.state.origin;
         let before = origin.load(Ordering::Acquire);
-        if before > OTHERS {
+        if before > OF_THE_PROGRAM {
             return self.await_creation();
         }
         // Another thread may just have created it. Else it was there and has ended: nothing of it is ours any more.
-        if before != NOBODYS && bfc::stats(self.ordinal).is_some() {
+        if before != NO_POOL && bfc::stats(self.ordinal).is_some() {
             return Ok(());
         }
         if origin.compare_exchange(before, this_thread(), Ordering::Acquire, Ordering::Relaxed).is_err() {
@@ -56,12 +56,12 @@ impl Pool {
             bfc::OK => OURS,
             // Ours, if another thread was quicker after all.
             bfc::ALREADY_EXISTS if before == OURS => OURS,
-            bfc::ALREADY_EXISTS => OTHERS,
-            _ => NOBODYS,
+            bfc::ALREADY_EXISTS => OF_THE_PROGRAM,
+            _ => NO_POOL,
         };
         if status != bfc::OK {
             origin.store(whose, Ordering::Release);
-            return if whose == NOBODYS { Err(Refused::Pass(Passed::Pool)) } else { Ok(()) };
+            return if whose == NO_POOL { Err(Refused::Pass(Passed::Pool)) } else { Ok(()) };
         }
         let user_data = ptr::from_ref(self.state).cast_mut().cast();
         // SAFETY: the function may be called with it from any thread, at any time: it is static. Should the pool have
@@ -78,14 +78,14 @@ impl Pool {
         if origin() == this_thread() {
             return Err(Refused::Pass(Passed::Pool));
         }
-        wait_for(SHORT, || (origin() <= OTHERS).then_some(())).ok_or(Refused::Pass(Passed::Pool))
+        wait_for(SHORT, || (origin() <= OF_THE_PROGRAM).then_some(())).ok_or(Refused::Pass(Passed::Pool))
     }
 
     /// The context is about to end, and the memory with it.
     pub(crate) fn end(self) {
         // The program's own lives as long as the program wants, and holds the context.
         if self.is_ours() && bfc::bfc_destroy_forced(self.ordinal) == bfc::OK {
-            self.state.origin.store(NOBODYS, Ordering::Relaxed);
+            self.state.origin.store(NO_POOL, Ordering::Relaxed);
             self.forget_what_was_put_off();
         }
     }

@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering}
 
 use cuda_sys::*;
 
-use super::Pool;
+use super::handle::Pool;
 use crate::bfc;
+use crate::state::captures;
 
 struct PutOff {
     /// 0 is none.
@@ -59,7 +60,7 @@ impl Pool {
     /// Frees what was put off, if the device may be waited for by now.
     #[inline]
     pub(super) fn free_what_was_put_off(self) {
-        if COUNT.load(Ordering::Relaxed) != 0 && !crate::state::captures::any() {
+        if COUNT.load(Ordering::Relaxed) != 0 && !captures::any() {
             self.free_all_put_off();
         }
     }

@@ -10,9 +10,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use cuda_sys::*;
 
-use super::{Frees, Pool};
+use super::handle::{POOLS, Pool};
+use super::waiting_frees::Frees;
 use crate::driver;
 use crate::state::{captures, contexts};
+use crate::sys::lock::Owned;
 
 /// More contexts than this are not asked after.
 const MOST: usize = 32;
@@ -21,7 +23,7 @@ const MOST: usize = 32;
 static ENDED: AtomicU64 = AtomicU64::new(0);
 
 /// A context is about to end, and its events with it.
-pub(crate) fn note_end() {
+pub(crate) fn note_context_end() {
     ENDED.fetch_add(1, Ordering::SeqCst);
 }
 
@@ -35,8 +37,10 @@ struct Entry {
 
 const NONE: Entry = Entry { context: ptr::null_mut(), event: ptr::null_mut(), is_recorded: false };
 
+static PROBES: [Owned<Probe>; POOLS] = [const { Owned::new(Probe::new()) }; POOLS];
+
 /// The open question of a pool.
-pub(super) struct Probe {
+struct Probe {
     entries: [Entry; MOST],
     /// [`ENDED`] when the first event was created.
     ended: u64,
@@ -60,7 +64,7 @@ pub(super) enum Answer {
 }
 
 impl Probe {
-    pub(super) const fn new() -> Self {
+    const fn new() -> Self {
         Probe { entries: [NONE; MOST], ended: 0, is_open: false, frees: Frees::none() }
     }
 
@@ -118,13 +122,15 @@ impl Pool {
             return Answer::Unsupported;
         }
         // Another thread is at it.
-        let Some(mut probe) = self.state.probe.try_lock() else { return Answer::Pending };
+        let Some(mut probe) = PROBES.get(self.place()).and_then(Owned::try_lock) else {
+            return Answer::Pending;
+        };
         probe.drop_ended();
         if !probe.is_open {
             probe.entries.iter_mut().for_each(|entry| entry.is_recorded = false);
             let frees = Frees::waiting_in(self);
             let cell = RefCell::new(&mut *probe);
-            let code = contexts::in_all(self.device(), || match cell.try_borrow_mut() {
+            let code = self.in_each_user(|| match cell.try_borrow_mut() {
                 Ok(mut probe) => probe.record(driver),
                 Err(_) => CUDA_ERROR_NOT_SUPPORTED,
             });

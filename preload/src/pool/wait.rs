@@ -4,12 +4,11 @@ use std::sync::atomic::Ordering;
 
 use cuda_sys::*;
 
-use super::Pool;
+use super::handle::Pool;
 use super::probe::Answer;
-use crate::bfc;
+use super::waiting_frees::Frees;
 use crate::driver::real;
 use crate::state::captures;
-use crate::state::contexts::{self, Current, DEVICES};
 
 /// So many frees are worth a synchronisation, if the pool is idle enough.
 const ENOUGH: u64 = 128;
@@ -18,13 +17,6 @@ const ENOUGH: u64 = 128;
 const LITTLE: u64 = 256 << 20;
 
 impl Pool {
-    /// Frees that no synchronisation has followed.
-    #[inline]
-    pub(super) fn waiting(self) -> u64 {
-        let settled = self.state.settled.load(Ordering::Relaxed);
-        self.state.freed.load(Ordering::Relaxed).saturating_sub(settled)
-    }
-
     /// Has frees of before handed out again, for a request of so many bytes that found nothing, or because many wait
     /// (`u64::MAX`), if that is worth it. Whether there are any.
     ///
@@ -61,20 +53,10 @@ impl Pool {
             || (waiting >= ENOUGH && idle >= bytes.max(stats.bytes_in_use).max(LITTLE / 8))
     }
 
-    /// The device; pinned memory is of none.
-    pub(crate) fn device(self) -> Option<usize> {
-        usize::try_from(self.ordinal).ok().filter(|&device| device < DEVICES)
-    }
-
-    /// Whether work of another device may touch this pool's memory.
-    fn is_shared(self) -> bool {
-        contexts::are_several() && contexts::has_other_devices(self.device())
-    }
-
     /// Waits for all work that may use this pool's memory; not while anything is captured.
     pub(super) fn wait(self) -> CUresult {
         let Some(synchronize) = real::cuCtxSynchronize() else { return CUDA_ERROR_NOT_INITIALIZED };
-        let code = contexts::in_all(self.device(), || {
+        let code = self.in_each_user(|| {
             // SAFETY: no preconditions.
             captures::unless_any(|| unsafe { synchronize() })
         });
@@ -94,38 +76,12 @@ impl Pool {
         frees.settle(code);
         code
     }
-}
 
-/// Frees of a pool that are all followed by what happens next.
-pub(crate) struct Frees(Option<(Pool, u64, u64)>);
-
-impl Frees {
-    /// What waits in the pool of a context, if anything does.
-    pub(crate) fn of(context: Current) -> Self {
-        let Current::Primary(device) = context else { return Frees(None) };
-        match Pool::of_device(device) {
-            // With others one context's synchronization is not enough.
-            Some(pool) if pool.waiting() != 0 && contexts::is_sole_user(device) => Self::waiting_in(pool),
-            _ => Frees(None),
+    /// As [`Self::trim`], where the driver is out of memory: waiting frees go back too.
+    pub(crate) fn trim_all(self) -> u64 {
+        if self.waiting() != 0 && self.has_quarantine() {
+            self.synchronize();
         }
-    }
-
-    pub(super) fn waiting_in(pool: Pool) -> Self {
-        if !pool.has_quarantine() {
-            return Frees(None);
-        }
-        let freed = pool.state.freed.load(Ordering::Relaxed);
-        Frees(bfc::timestamp(pool.ordinal).map(|stamp| (pool, freed, stamp)))
-    }
-
-    pub(super) const fn none() -> Self {
-        Frees(None)
-    }
-
-    /// A synchronization came after them, if it succeeded.
-    pub(crate) fn settle(self, code: CUresult) {
-        let Some((pool, freed, stamp)) = self.0.filter(|_| code == CUDA_SUCCESS) else { return };
-        bfc::bfc_set_safe_frontier(pool.ordinal, stamp.saturating_add(1));
-        pool.state.settled.fetch_max(freed, Ordering::Relaxed);
+        self.trim()
     }
 }

@@ -10,7 +10,6 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, Ordering};
 use cuda_sys::*;
 
 use crate::driver;
-use crate::state::{relations, user_contexts};
 
 /// More devices than a process sees. Of further ones all is passed through.
 pub(crate) const DEVICES: usize = 64;
@@ -141,43 +140,9 @@ pub(crate) fn succeeded(code: CUresult) -> Result<(), CUresult> {
     if code == CUDA_SUCCESS { Ok(()) } else { Err(code) }
 }
 
-/// Synchronizes, one after the other, each context whose work may touch memory of a device's pool ([`relations`]); all that
-/// are known for pinned memory, which is every context's. The first failure; the device's own context must be known.
-pub(crate) fn in_all(owner: Option<usize>, synchronize: impl Fn() -> CUresult) -> CUresult {
-    if owner.is_some_and(|owner| primary_of_device(owner).is_null()) {
-        return CUDA_ERROR_INVALID_CONTEXT;
-    }
-    let contexts = users(owner).map(|(_, context)| context);
-    let code = contexts.map(|context| within(context, &synchronize)).find(|&code| code != CUDA_SUCCESS);
-    code.unwrap_or_else(|| user_contexts::in_each(owner, &synchronize))
-}
-
-fn primary_of_device(device: usize) -> CUcontext {
+/// A device's primary context, or NULL if it is not known.
+pub(crate) fn primary_of_device(device: usize) -> CUcontext {
     PRIMARIES.get(device).map_or(ptr::null_mut(), |primary| primary.context.load(Ordering::Relaxed))
-}
-
-/// The primary contexts whose work may touch memory of a device's pool, with their devices.
-fn users(owner: Option<usize>) -> impl Iterator<Item = (usize, CUcontext)> {
-    let known = (0..DEVICES).map(|device| (device, primary_of_device(device)));
-    known.filter(move |&(device, context)| {
-        let may_touch = || owner.is_none_or(|owner| relations::primary_may_touch(device, owner));
-        !context.is_null() && may_touch()
-    })
-}
-
-/// Whether no other context's work may touch memory of a device's pool.
-pub(crate) fn is_sole_user(owner: usize) -> bool {
-    !user_contexts::any_user(owner) && users(Some(owner)).all(|(device, _)| device == owner)
-}
-
-/// Whether work of another device may touch memory of a device's pool, or pinned memory if none is named.
-pub(crate) fn has_other_devices(owner: Option<usize>) -> bool {
-    match owner {
-        Some(owner) => {
-            user_contexts::any_user_elsewhere(owner) || users(Some(owner)).any(|(device, _)| device != owner)
-        }
-        None => users(None).nth(1).is_some() || user_contexts::any(),
-    }
 }
 
 /// Whether more than one context was ever known.
@@ -202,7 +167,7 @@ pub(crate) fn note_several() {
 }
 
 /// Runs `work` with a context current that is known to live.
-fn within(context: CUcontext, work: impl FnOnce() -> CUresult) -> CUresult {
+pub(crate) fn run_in(context: CUcontext, work: impl FnOnce() -> CUresult) -> CUresult {
     if current_handle() == Some(context) {
         return work();
     }

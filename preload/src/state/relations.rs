@@ -14,16 +14,13 @@
 //!
 //! What was once seen holds for good: disabling the access says nothing of the work that is queued.
 
-use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use cuda_sys::*;
 
-use crate::driver;
-use crate::pool::Pool;
-use crate::state::contexts::{self, Current, DEVICES};
-use crate::state::user_contexts;
-use crate::{bfc, settings};
+use super::contexts::{self, Current, DEVICES};
+use super::user_contexts;
+use crate::bfc;
 
 /// For each device's memory, whose work may touch it: a bit for each device's primary context, and one for each context
 /// that the program has created.
@@ -38,18 +35,15 @@ static USERS: [Users; DEVICES] =
 /// Work of a context that is not known by its handle may touch anything: then every pool waits for every context.
 static IS_UNKNOWN: AtomicBool = AtomicBool::new(false);
 
-/// Whether work of a device's primary context may touch memory of a device's pool.
-pub(crate) fn primary_may_touch(user: usize, owner: usize) -> bool {
-    user == owner
-        || IS_UNKNOWN.load(Ordering::Acquire)
-        || reaches(user, owner)
+/// Whether the program has related work of a device's primary context to memory of a device's pool.
+pub(crate) fn is_primary_related(user: usize, owner: usize) -> bool {
+    IS_UNKNOWN.load(Ordering::Acquire)
         || USERS.get(owner).is_none_or(|users| users.primaries.load(Ordering::Acquire) >> user & 1 != 0)
 }
 
-/// The same of a context that the program has created, by its place and its device.
-pub(crate) fn created_may_touch(place: usize, device: c_int, owner: usize) -> bool {
-    usize::try_from(device).is_ok_and(|device| device == owner || reaches(device, owner))
-        || IS_UNKNOWN.load(Ordering::Acquire)
+/// The same of a context that the program has created, by the number of its place.
+pub(crate) fn is_user_context_related(place: usize, owner: usize) -> bool {
+    IS_UNKNOWN.load(Ordering::Acquire)
         || USERS.get(owner).is_none_or(|users| users.created.load(Ordering::Acquire) >> place & 1 != 0)
 }
 
@@ -61,25 +55,8 @@ pub(crate) fn relate_all() {
     }
 }
 
-/// Whether work of a device may touch memory of another device's pool because that is mapped for it. Granules are, for all
-/// devices whose contexts "are capable of directly accessing memory from contexts on" theirs (cuda.h, cuDeviceCanAccessPeer).
-/// A pool of the program's own may have them.
-fn reaches(user: usize, owner: usize) -> bool {
-    let may_have_granules = settings::wants_granules()
-        || Pool::of_device(owner).is_some_and(|pool| pool.is_known() && !pool.is_ours());
-    if !may_have_granules {
-        return false;
-    }
-    let Some(Ok(ask)) = driver::load().map(|driver| driver.cuDeviceCanAccessPeer()) else { return true };
-    let (Ok(user), Ok(owner)) = (c_int::try_from(user), c_int::try_from(owner)) else { return true };
-    let mut can = 0;
-    // SAFETY: the pointer is valid for writing.
-    let code = unsafe { ask(&mut can, user, owner) };
-    code != CUDA_SUCCESS || can != 0
-}
-
 /// A place is about to be another context's.
-pub(crate) fn forget_created(place: usize) {
+pub(crate) fn forget_user_context(place: usize) {
     for users in &USERS {
         users.created.fetch_and(!(1 << place), Ordering::AcqRel);
     }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicUsize, Ordering}
 
 use cuda_sys::*;
 
-use crate::state::{contexts, relations};
+use super::contexts;
 use crate::sys::lock::{SHORT, wait_for};
 
 struct Created {
@@ -55,37 +55,44 @@ pub(crate) fn device_of(context: CUcontext) -> Option<usize> {
     usize::try_from(find(context)?.1.device.load(Ordering::Relaxed)).ok()
 }
 
-fn is_user(place: usize, created: &Created, owner: Option<usize>) -> bool {
-    let device = created.device.load(Ordering::Relaxed);
-    owner.is_none_or(|owner| relations::created_may_touch(place, device, owner))
+/// A context that is noted, or a place for one.
+#[derive(Clone, Copy)]
+pub(crate) struct UserContext {
+    place: usize,
+    created: &'static Created,
 }
 
-/// Those whose work may touch memory of a device's pool, with their devices.
-fn users(owner: usize) -> impl Iterator<Item = c_int> {
-    let known = CREATED.iter().enumerate().filter(|_| any());
-    let live = known.filter(|(_, created)| !created.context.load(Ordering::Relaxed).is_null());
-    live.filter(move |(place, created)| is_user(*place, created, Some(owner)))
-        .map(|(_, created)| created.device.load(Ordering::Relaxed))
+impl UserContext {
+    /// The number of its place.
+    pub(crate) fn place(self) -> usize {
+        self.place
+    }
+
+    pub(crate) fn device(self) -> c_int {
+        self.created.device.load(Ordering::Relaxed)
+    }
+
+    fn is_live(self) -> bool {
+        !self.created.context.load(Ordering::Relaxed).is_null()
+    }
 }
 
-/// Whether the work of any may touch memory of a device's pool.
-pub(crate) fn any_user(owner: usize) -> bool {
-    users(owner).next().is_some()
+fn places() -> impl Iterator<Item = UserContext> {
+    CREATED.iter().enumerate().map(|(place, created)| UserContext { place, created })
 }
 
-/// Whether that of another device's may.
-pub(crate) fn any_user_elsewhere(owner: usize) -> bool {
-    users(owner).any(|device| usize::try_from(device) != Ok(owner))
+/// Those that live.
+pub(crate) fn live() -> impl Iterator<Item = UserContext> {
+    places().filter(|_| any()).filter(|user| user.is_live())
 }
 
-/// Runs `work` with each of them current whose work may touch memory of a device's pool, or with every one if none is
-/// named. The first failure, after which no other is entered.
-pub(crate) fn in_each(owner: Option<usize>, work: impl Fn() -> CUresult) -> CUresult {
+/// Runs `work` with each of them current for which `is_wanted` says so. The first failure, after which no other is entered.
+pub(crate) fn in_each(is_wanted: impl Fn(UserContext) -> bool, work: impl Fn() -> CUresult) -> CUresult {
     if !any() {
         return CUDA_SUCCESS;
     }
-    let of_users = CREATED.iter().enumerate().filter(|(place, created)| is_user(*place, created, owner));
-    let codes = of_users.map(|(_, created)| {
+    let wanted = places().filter(|&user| is_wanted(user));
+    let codes = wanted.map(|UserContext { created, .. }| {
         ENTERING.fetch_add(1, Ordering::SeqCst);
         let context = created.context.load(Ordering::SeqCst);
         // NULL is none.
@@ -105,12 +112,12 @@ pub(crate) fn in_each(owner: Option<usize>, work: impl Fn() -> CUresult) -> CUre
     codes.into_iter().find(|&code| code != CUDA_SUCCESS).unwrap_or(CUDA_SUCCESS)
 }
 
-/// Registers a context that the program has created.
-pub(crate) fn note(context: CUcontext, device: CUdevice) {
+/// Notes a context that the program has created. `prepare` is called with the number of its place before others see it.
+pub(crate) fn note(context: CUcontext, device: CUdevice, prepare: impl FnOnce(usize)) {
     contexts::note_several();
     let free = CREATED.iter().enumerate().find(|(_, created)| !created.is_taken.swap(true, Ordering::AcqRel));
     if let Some((place, created)) = free {
-        relations::forget_created(place);
+        prepare(place);
         created.device.store(device, Ordering::Relaxed);
         created.context.store(context, Ordering::Release);
         COUNT.fetch_add(1, Ordering::AcqRel);

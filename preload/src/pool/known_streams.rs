@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use cuda_sys::*;
 
-use crate::pool::Pool;
+use super::handle::Pool;
 use crate::state::contexts;
 use crate::state::contexts::is_default;
 use crate::{bfc, settings};

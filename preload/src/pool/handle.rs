@@ -1,0 +1,177 @@
+//! A pool as a value: which one it is in libbfc's table, who created it, and what was counted of it.
+
+use std::ffi::c_void;
+use std::ptr;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use crate::bfc::{self, Stats};
+use crate::diagnostics::check_log::Passed;
+use crate::diagnostics::report::{Activity, Reported};
+use crate::settings;
+use crate::state::contexts::DEVICES;
+
+/// Freed memory may be handed out at once: for a test to show that it sees the races that follow.
+pub(super) const MUTATED: bool = cfg!(feature = "without-quarantine");
+
+/// What is known of a pool beside libbfc's own metadata.
+pub(super) struct State {
+    /// [`NO_POOL`], [`OURS`] or [`OF_THE_PROGRAM`]. A larger number is the thread that creates it.
+    pub(super) origin: AtomicUsize,
+    pub(super) served: AtomicU64,
+    pub(super) freed: AtomicU64,
+    /// How many of the frees were followed by a synchronization.
+    pub(super) settled: AtomicU64,
+    pub(super) synchronizations: AtomicU64,
+    pub(super) obtained: AtomicU64,
+    pub(super) returned: AtomicU64,
+}
+
+pub(super) const NO_POOL: usize = 0;
+/// Created by the interposer.
+pub(super) const OURS: usize = 1;
+/// Created by the program before.
+pub(super) const OF_THE_PROGRAM: usize = 2;
+
+impl State {
+    const fn new() -> Self {
+        State {
+            origin: AtomicUsize::new(NO_POOL),
+            served: AtomicU64::new(0),
+            freed: AtomicU64::new(0),
+            settled: AtomicU64::new(0),
+            synchronizations: AtomicU64::new(0),
+            obtained: AtomicU64::new(0),
+            returned: AtomicU64::new(0),
+        }
+    }
+}
+
+/// How many pools there may be: one for each device, and that of pinned host memory.
+pub(super) const POOLS: usize = DEVICES + 1;
+
+static DEVICE_STATES: [State; DEVICES] = [const { State::new() }; DEVICES];
+
+static PINNED_STATE: State = State::new();
+
+/// A pool by its ordinal in libbfc's table.
+#[derive(Clone, Copy)]
+pub(crate) struct Pool {
+    pub(super) ordinal: i32,
+    pub(super) state: &'static State,
+}
+
+/// Why a request is not served.
+pub(crate) enum Refused {
+    /// The driver is to serve it.
+    Pass(Passed),
+    /// There is no memory, and the user has set a limit.
+    OutOfMemory,
+}
+
+impl Pool {
+    #[inline]
+    pub(crate) fn of_device(device: usize) -> Option<Self> {
+        let state = DEVICE_STATES.get(device)?;
+        #[allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap)] // less than DEVICES
+        Some(Pool { ordinal: device as i32, state })
+    }
+
+    /// The pool of pinned host memory.
+    pub(crate) fn pinned() -> Self {
+        Pool { ordinal: bfc::PINNED, state: &PINNED_STATE }
+    }
+
+    /// Every pool, also of devices that were never used.
+    pub(crate) fn all() -> impl Iterator<Item = Pool> {
+        (0..DEVICES).filter_map(Pool::of_device).chain([Pool::pinned()])
+    }
+
+    /// The pools of the devices that were used.
+    pub(crate) fn of_devices() -> impl Iterator<Item = Pool> {
+        (0..DEVICES).filter_map(Pool::of_device).filter(|pool| pool.is_there())
+    }
+
+    /// The device's pool that holds an address: of those that serve cudaMalloc.
+    pub(crate) fn owner(address: u64) -> Option<Self> {
+        bfc::owner(address).and_then(Pool::of_ordinal)
+    }
+
+    pub(super) fn of_ordinal(ordinal: i32) -> Option<Self> {
+        Pool::of_device(usize::try_from(ordinal).ok()?).filter(|pool| pool.is_there())
+    }
+
+    pub(crate) fn ordinal(self) -> i32 {
+        self.ordinal
+    }
+
+    /// The device; pinned memory is of none.
+    pub(crate) fn device(self) -> Option<usize> {
+        usize::try_from(self.ordinal).ok().filter(|&device| device < DEVICES)
+    }
+
+    /// The number of the pool among [`POOLS`].
+    pub(super) fn place(self) -> usize {
+        self.device().unwrap_or(DEVICES)
+    }
+
+    /// Whether anything may be of it. It may be there already while it is created.
+    #[inline]
+    pub(crate) fn is_there(self) -> bool {
+        self.state.origin.load(Ordering::Relaxed) != NO_POOL
+    }
+
+    /// Whether this interposer created it, and not the program.
+    #[inline]
+    pub(crate) fn is_ours(self) -> bool {
+        self.state.origin.load(Ordering::Acquire) == OURS
+    }
+
+    /// Whether it is known who created it.
+    #[inline]
+    pub(crate) fn is_known(self) -> bool {
+        matches!(self.state.origin.load(Ordering::Acquire), OURS | OF_THE_PROGRAM)
+    }
+
+    /// Whether freed memory waits in it for a synchronization.
+    #[inline]
+    pub(super) fn has_quarantine(self) -> bool {
+        self.state.origin.load(Ordering::Relaxed) == OURS
+            && (self.ordinal == bfc::PINNED || !settings::serves_async())
+    }
+
+    /// The number of frees that no synchronization has followed.
+    #[inline]
+    pub(super) fn waiting(self) -> u64 {
+        let settled = self.state.settled.load(Ordering::Relaxed);
+        self.state.freed.load(Ordering::Relaxed).saturating_sub(settled)
+    }
+
+    pub(crate) fn stats(self) -> Option<Stats> {
+        if self.is_there() { bfc::stats(self.ordinal) } else { None }
+    }
+}
+
+impl Reported for Pool {
+    fn ordinal(self) -> i32 {
+        self.ordinal
+    }
+
+    fn activity(self) -> Activity {
+        let state = self.state;
+        Activity {
+            served: state.served.load(Ordering::Acquire),
+            freed: state.freed.load(Ordering::Acquire),
+            obtained: state.obtained.load(Ordering::Relaxed),
+            returned: state.returned.load(Ordering::Relaxed),
+            synchronizations: state.synchronizations.load(Ordering::Relaxed),
+        }
+    }
+
+    fn stats(self) -> Option<Stats> {
+        Pool::stats(self)
+    }
+}
+
+pub(crate) fn pointer(address: u64) -> *mut c_void {
+    ptr::with_exposed_provenance_mut(address as usize)
+}

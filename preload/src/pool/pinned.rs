@@ -1,0 +1,93 @@
+//! The pool of pinned host memory: libbfc's for pinned memory, over the driver's own functions. It belongs to the device on
+//! which it was first requested, with whose context its memory ends. Requests on other devices are left to the driver.
+
+use std::ffi::c_void;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use cuda_sys::*;
+
+use super::handle::{Pool, Refused};
+use crate::bfc::{self, Suballocator};
+use crate::driver::real;
+
+/// The device whose context the pool's memory belongs to, counted from 1.
+static HOME: AtomicUsize = AtomicUsize::new(0);
+
+/// The memory is gone: nothing of it is given back.
+static IS_LOST: AtomicBool = AtomicBool::new(false);
+
+/// Without a limit, also where the environment has one, which is meant for devices.
+const LIMIT: u64 = 1 << 46;
+
+fn create() -> Result<(), Refused> {
+    let functions = Suballocator {
+        struct_size: size_of::<Suballocator>(),
+        user_data: ptr::null_mut(),
+        alloc: region,
+        free: give_region,
+        supports_coalescing: 0,
+        reserved: 0,
+    };
+    let flags =
+        bfc::ALLOW_GROWTH | bfc::GARBAGE_COLLECTION | bfc::SPLIT_ALWAYS | bfc::TIMESTAMPS | bfc::QUARANTINE;
+    let mut options = bfc::Options::new(bfc::BACKEND_CUSTOM, flags, c"preload, pinned");
+    options.memory_limit = LIMIT;
+    options.suballocator = &functions;
+    Pool::pinned().create_as(&options)
+}
+
+unsafe extern "C" fn region(_: *mut c_void, _: usize, bytes: usize, received: *mut usize) -> *mut c_void {
+    let mut memory = ptr::null_mut();
+    // SAFETY: the pointer is valid for writing.
+    let code = real::cuMemHostAlloc().map(|alloc| unsafe { alloc(&mut memory, bytes, 0) });
+    if code != Some(CUDA_SUCCESS) {
+        return ptr::null_mut();
+    }
+    // SAFETY: libbfc's for writing, by its contract.
+    unsafe { *received = bytes };
+    memory
+}
+
+unsafe extern "C" fn give_region(_: *mut c_void, memory: *mut c_void, _: usize) {
+    if IS_LOST.load(Ordering::Relaxed) {
+        return;
+    }
+    if let Some(free) = real::cuMemFreeHost() {
+        // SAFETY: it was given by the function above, and libbfc gives it back once.
+        unsafe { free(memory) };
+    }
+}
+
+/// Serves a request in the primary context of a device, if the pool belongs to it.
+pub(crate) fn alloc(device: usize, bytes: usize) -> Option<u64> {
+    let home = device + 1;
+    let taken = HOME.compare_exchange(0, home, Ordering::Relaxed, Ordering::Relaxed);
+    if taken.is_err_and(|other| other != home) {
+        return None;
+    }
+    let pool = Pool::pinned();
+    if !pool.is_known() {
+        create().ok()?;
+    }
+    // The program's own may be of other memory, and what is freed does not wait in it.
+    if !pool.is_ours() {
+        return None;
+    }
+    pool.alloc(bytes, None).ok()
+}
+
+/// A device's context is about to end: what it gave goes back to it.
+pub(crate) fn end_with(device: usize) {
+    if HOME.load(Ordering::Relaxed) == device + 1 {
+        Pool::pinned().end();
+        HOME.store(0, Ordering::Relaxed);
+    }
+}
+
+/// A device's context has ended, and what it gave is gone.
+pub(crate) fn forget_device(device: usize) {
+    IS_LOST.store(true, Ordering::Relaxed);
+    end_with(device);
+    IS_LOST.store(false, Ordering::Relaxed);
+}

@@ -1,0 +1,98 @@
+//! Single calls of libbfc: one request for memory, one chunk given back, one trim.
+
+use std::ptr;
+use std::sync::atomic::Ordering;
+
+use cuda_sys::*;
+
+use super::handle::{Pool, pointer};
+use crate::bfc::{self, Request, Status};
+use crate::settings;
+use crate::state::internal_streams;
+use crate::sys::mapped_file;
+
+/// Drivers align small allocations to 512 bytes; the documentation promises 256.
+pub(super) const ALIGNMENT: usize = 512;
+
+/// Drivers align large allocations to pages, and programs rely on it: a DMA-BUF (`cuMemGetHandleForAddressRange`), by which
+/// NCCL registers memory with a network, requires whole pages of the host, which have up to 64 KiB. 2 MiB would need 5% more
+/// memory for the recorded programs; 64 KiB need 0.1% (docs/interposition.md, `cargo bench --bench alignment`).
+const LARGE_ALIGNMENT: usize = 64 << 10;
+
+/// Requests of at least so many bytes are large.
+const LARGE: usize = 1 << 20;
+
+impl Pool {
+    /// The alignment of a request of that size.
+    #[inline]
+    pub(super) fn alignment_of(self, bytes: usize) -> usize {
+        match self.ordinal {
+            _ if bytes < LARGE => ALIGNMENT,
+            // Pinned memory begins at a page of the host.
+            bfc::PINNED => usize::try_from(mapped_file::page()).unwrap_or(ALIGNMENT),
+            _ => LARGE_ALIGNMENT,
+        }
+    }
+
+    #[inline]
+    pub(super) fn request(self, bytes: usize, stream: Option<CUstream>, flags: u32) -> Result<u64, Status> {
+        self.request_at(self.alignment_of(bytes), bytes, stream, flags)
+    }
+
+    #[inline(never)] // Its arguments for libbfc would be in the frames of all that try several times.
+    pub(super) fn request_at(
+        self,
+        alignment: usize,
+        bytes: usize,
+        stream: Option<CUstream>,
+        flags: u32,
+    ) -> Result<u64, Status> {
+        let (stream, on_stream) = match stream {
+            Some(stream) => (stream.cast(), bfc::ON_STREAM),
+            None => (ptr::null_mut(), 0),
+        };
+        let request = Request {
+            struct_size: size_of::<Request>(),
+            bytes,
+            alignment,
+            stream,
+            freed_before: 0,
+            flags: flags | on_stream | bfc::SIZE_512,
+            reserved: 0,
+        };
+        let mut address = ptr::null_mut();
+        // SAFETY: the struct is as large as it says, and the pointer is valid for writing.
+        match unsafe { bfc::bfc_alloc_ex(self.ordinal, &request, &mut address) } {
+            bfc::OK => {
+                self.state.served.fetch_add(1, Ordering::Relaxed);
+                Ok(address.addr() as u64)
+            }
+            status => Err(status),
+        }
+    }
+
+    /// In a pool that knows streams nothing uses the chunk any more: it is freed on a stream on which nothing is ever
+    /// queued. Freed without a stream it would wait for a synchronisation.
+    #[inline]
+    pub(super) fn give_to_libbfc(self, address: u64) -> Status {
+        if settings::serves_async()
+            && let Some(stream) = usize::try_from(self.ordinal).ok().and_then(internal_streams::get)
+        {
+            let status = bfc::bfc_free_async(self.ordinal, pointer(address), stream.cast());
+            if status != bfc::UNSUPPORTED {
+                return status;
+            }
+        }
+        bfc::bfc_free(self.ordinal, pointer(address))
+    }
+
+    /// Gives what nobody uses back to the driver. How many bytes that were.
+    pub(crate) fn trim(self) -> u64 {
+        let mut released = 0;
+        if self.is_there() {
+            // SAFETY: the pointer is valid for writing.
+            unsafe { bfc::bfc_trim(self.ordinal, 0, &mut released) };
+        }
+        released
+    }
+}

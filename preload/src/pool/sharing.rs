@@ -1,0 +1,92 @@
+//! The contexts whose work may touch a pool's memory: its own device's, those that have become related to it by what the
+//! program did ([`relations`]), and those that its memory is mapped for.
+
+use std::ffi::c_int;
+
+use cuda_sys::*;
+
+use super::handle::Pool;
+use crate::driver;
+use crate::settings;
+use crate::state::contexts::{self, DEVICES};
+use crate::state::relations;
+use crate::state::user_contexts::{self, UserContext};
+
+impl Pool {
+    /// Runs `work` with each context current, one after the other, whose work may touch this pool's memory; with all that are
+    /// known for pinned memory, which is every context's. The first failure; the device's own context must be known.
+    pub(super) fn in_each_user(self, work: impl Fn() -> CUresult) -> CUresult {
+        if self.device().is_some_and(|owner| contexts::primary_of_device(owner).is_null()) {
+            return CUDA_ERROR_INVALID_CONTEXT;
+        }
+        let contexts = self.primary_users().map(|(_, context)| context);
+        let code =
+            contexts.map(|context| contexts::run_in(context, &work)).find(|&code| code != CUDA_SUCCESS);
+        code.unwrap_or_else(|| {
+            user_contexts::in_each(
+                |user| self.device().is_none_or(|owner| self.may_touch(user, owner)),
+                &work,
+            )
+        })
+    }
+
+    /// Whether no other context's work may touch this pool's memory.
+    pub(super) fn is_sole_user(self, owner: usize) -> bool {
+        self.user_contexts(owner).next().is_none() && self.primary_users().all(|(device, _)| device == owner)
+    }
+
+    /// Whether work of another device may touch this pool's memory; of a second device that of pinned memory.
+    pub(super) fn is_shared(self) -> bool {
+        contexts::are_several() && self.has_other_devices()
+    }
+
+    fn has_other_devices(self) -> bool {
+        match self.device() {
+            Some(owner) => {
+                self.user_contexts(owner).any(|user| usize::try_from(user.device()) != Ok(owner))
+                    || self.primary_users().any(|(device, _)| device != owner)
+            }
+            None => self.primary_users().nth(1).is_some() || user_contexts::any(),
+        }
+    }
+
+    /// The primary contexts whose work may touch this pool's memory, with their devices.
+    fn primary_users(self) -> impl Iterator<Item = (usize, CUcontext)> {
+        let known = (0..DEVICES).map(|device| (device, contexts::primary_of_device(device)));
+        known.filter(move |&(device, context)| {
+            let may_touch = || self.device().is_none_or(|owner| self.primary_may_touch(device, owner));
+            !context.is_null() && may_touch()
+        })
+    }
+
+    /// The contexts of the program's own whose work may touch the memory of this pool, which is a device's.
+    fn user_contexts(self, owner: usize) -> impl Iterator<Item = UserContext> {
+        user_contexts::live().filter(move |&user| self.may_touch(user, owner))
+    }
+
+    fn primary_may_touch(self, user: usize, owner: usize) -> bool {
+        user == owner || relations::is_primary_related(user, owner) || self.is_mapped_for(user, owner)
+    }
+
+    fn may_touch(self, user: UserContext, owner: usize) -> bool {
+        relations::is_user_context_related(user.place(), owner)
+            || usize::try_from(user.device())
+                .is_ok_and(|device| device == owner || self.is_mapped_for(device, owner))
+    }
+
+    /// Whether work of a device may touch this pool's memory because that is mapped for it. Granules are, for all devices
+    /// whose contexts "are capable of directly accessing memory from contexts on" theirs (cuda.h, cuDeviceCanAccessPeer). A
+    /// pool of the program's own may have them.
+    fn is_mapped_for(self, user: usize, owner: usize) -> bool {
+        let may_have_granules = settings::wants_granules() || (self.is_known() && !self.is_ours());
+        if !may_have_granules {
+            return false;
+        }
+        let Some(Ok(ask)) = driver::load().map(|driver| driver.cuDeviceCanAccessPeer()) else { return true };
+        let (Ok(user), Ok(owner)) = (c_int::try_from(user), c_int::try_from(owner)) else { return true };
+        let mut can = 0;
+        // SAFETY: the pointer is valid for writing.
+        let code = unsafe { ask(&mut can, user, owner) };
+        code != CUDA_SUCCESS || can != 0
+    }
+}

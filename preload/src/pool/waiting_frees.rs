@@ -1,0 +1,43 @@
+//! The frees of a pool that are waiting for a synchronization.
+
+use std::sync::atomic::Ordering;
+
+use cuda_sys::*;
+
+use super::handle::Pool;
+use crate::bfc;
+use crate::state::contexts::Current;
+
+/// Frees of a pool that are all followed by what happens next.
+pub(crate) struct Frees(Option<(Pool, u64, u64)>);
+
+impl Frees {
+    /// What waits in the pool of a context, if anything does.
+    pub(crate) fn of(context: Current) -> Self {
+        let Current::Primary(device) = context else { return Frees(None) };
+        match Pool::of_device(device) {
+            // With others one context's synchronization is not enough.
+            Some(pool) if pool.waiting() != 0 && pool.is_sole_user(device) => Self::waiting_in(pool),
+            _ => Frees(None),
+        }
+    }
+
+    pub(super) fn waiting_in(pool: Pool) -> Self {
+        if !pool.has_quarantine() {
+            return Frees(None);
+        }
+        let freed = pool.state.freed.load(Ordering::Relaxed);
+        Frees(bfc::timestamp(pool.ordinal).map(|stamp| (pool, freed, stamp)))
+    }
+
+    pub(super) const fn none() -> Self {
+        Frees(None)
+    }
+
+    /// A synchronization came after them, if it succeeded.
+    pub(crate) fn settle(self, code: CUresult) {
+        let Some((pool, freed, stamp)) = self.0.filter(|_| code == CUDA_SUCCESS) else { return };
+        bfc::bfc_set_safe_frontier(pool.ordinal, stamp.saturating_add(1));
+        pool.state.settled.fetch_max(freed, Ordering::Relaxed);
+    }
+}
