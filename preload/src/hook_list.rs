@@ -2,9 +2,9 @@
 //!
 //! `cargo xtask hooks` makes docs/hooks.md of it; so nothing here may need anything else of this crate.
 
-/// Passes the list of hooks to `$callback!`. An entry is `SYMBOL: TYPE, FATE, "why";` where SYMBOL is what libcuda.so.1
+/// Passes the list of hooks to `$callback!`. An entry is `SYMBOL: TYPE, KIND, "why";` where SYMBOL is what libcuda.so.1
 /// exports, TYPE the function of cuda-sys's list that has its type (another one for the twins of the per-thread default
-/// stream), and FATE a [`Fate`].
+/// stream), and KIND a [`HookKind`].
 macro_rules! hooks {
     ($callback:ident) => {
         $callback! {
@@ -124,7 +124,7 @@ pub(crate) use hooks;
 /// What becomes of calls of a function.
 #[allow(dead_code)] // Which of them are used depends on who includes this file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Fate {
+pub(crate) enum HookKind {
     /// Served from the pool.
     Pooled,
     /// Served from the pool if the user says so, else passed.

@@ -13,7 +13,7 @@
 //! resolve                                 dlsym and cuGetProcAddress
 //! watch     trace  report  refused        what a person can see of it all
 //! contexts  created  captures             whose memory it is, whose work; when nothing may be synchronised
-//! relations conservative  unanalysed      whose work may touch which device's memory
+//! relations conservative  unanalyzed      whose work may touch which device's memory
 //! pool                                    a device's pool: serve, wait, synchronise, give up
 //! streams                                 the streams that pools know, with their contexts
 //! device    pinned  ordered  pointers     the hooks

@@ -5,7 +5,7 @@
 
 /// Passes the list to `$callback!`. An entry is `SYMBOL as "NAME" since VERSION, "why";`, where SYMBOL is what libcuda.so.1
 /// exports, NAME what `cuGetProcAddress` takes, and VERSION the first one for which it gives this function.
-macro_rules! unanalysed {
+macro_rules! unanalyzed {
     ($callback:ident) => {
         $callback! {
         // Copies and fills.
@@ -84,7 +84,7 @@ macro_rules! unanalysed {
         }
     };
 }
-pub(crate) use unanalysed;
+pub(crate) use unanalyzed;
 
 /// Functions that copy, write or map too, and are neither hooked nor in the list above, with the reasons. Several names have
 /// spaces between them; `*` ends the name of a family.

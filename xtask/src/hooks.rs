@@ -9,7 +9,7 @@ use std::fmt::Write;
 
 use anyhow::Result;
 
-use self::hook_list::{Fate, NOT_HOOKED, RUNTIME};
+use self::hook_list::{HookKind, NOT_HOOKED, RUNTIME};
 use crate::files;
 use crate::workspace::Workspace;
 
@@ -19,33 +19,33 @@ pub const PAGE: &str = "docs/hooks.md";
 /// A hook as the list has it.
 struct Hook {
     symbol: &'static str,
-    fate: Fate,
+    kind: HookKind,
     why: &'static str,
 }
 
 macro_rules! rows {
-    ($($symbol:ident: $of:ident, $fate:ident, $why:literal;)*) => {
+    ($($symbol:ident: $of:ident, $kind:ident, $why:literal;)*) => {
         const HOOKS: &[Hook] =
-            &[$(Hook { symbol: stringify!($symbol), fate: Fate::$fate, why: $why },)*];
+            &[$(Hook { symbol: stringify!($symbol), kind: HookKind::$kind, why: $why },)*];
     };
 }
 hook_list::hooks!(rows);
 
 /// A hook of a function that is not analysed.
-struct Unanalysed {
+struct Unanalyzed {
     symbol: &'static str,
     name: &'static str,
     since: i32,
     why: &'static str,
 }
 
-macro_rules! unanalysed_rows {
+macro_rules! unanalyzed_rows {
     ($($symbol:ident as $name:literal since $since:literal, $why:literal;)*) => {
-        const UNANALYSED: &[Unanalysed] =
-            &[$(Unanalysed { symbol: stringify!($symbol), name: $name, since: $since, why: $why },)*];
+        const UNANALYZED: &[Unanalyzed] =
+            &[$(Unanalyzed { symbol: stringify!($symbol), name: $name, since: $since, why: $why },)*];
     };
 }
-unanalyzed_list::unanalysed!(unanalysed_rows);
+unanalyzed_list::unanalyzed!(unanalyzed_rows);
 
 /// Writes the page, and says whether anything changed.
 pub fn write(workspace: &Workspace) -> Result<()> {
@@ -63,7 +63,7 @@ pub fn write(workspace: &Workspace) -> Result<()> {
 /// What libbfc_preload.so exports: the hooks, and the function by which programs look them up.
 pub fn exports() -> Vec<&'static str> {
     let mut names: Vec<&str> = HOOKS.iter().map(|hook| hook.symbol).collect();
-    names.extend(UNANALYSED.iter().map(|hook| hook.symbol));
+    names.extend(UNANALYZED.iter().map(|hook| hook.symbol));
     names.push("dlsym");
     names
 }
@@ -73,10 +73,10 @@ pub fn page() -> String {
     let mut page = String::from(INTRODUCTION);
     page += "\n## What the driver is asked for\n\n| function | | why |\n|---|---|---|\n";
     for hook in HOOKS {
-        let _ = writeln!(page, "| `{}` | {} | {} |", hook.symbol, in_words(hook.fate), hook.why);
+        let _ = writeln!(page, "| `{}` | {} | {} |", hook.symbol, in_words(hook.kind), hook.why);
     }
-    page += UNANALYSED_FUNCTIONS;
-    for hook in UNANALYSED {
+    page += UNANALYZED_FUNCTIONS;
+    for hook in UNANALYZED {
         let _ = writeln!(page, "| `{}` | {} |", hook.symbol, hook.why);
     }
     page += HARMLESS_FUNCTIONS;
@@ -94,8 +94,8 @@ pub fn page() -> String {
     page += "\n## What the runtime is asked for\n\nIts functions are not hooked: what counts is where they end.\n\n";
     page += "| function | ends in | |\n|---|---|---|\n";
     for (name, driver) in RUNTIME {
-        let fate = HOOKS.iter().find(|hook| hook.symbol == *driver).map(|hook| in_words(hook.fate));
-        let _ = writeln!(page, "| `{name}` | `{driver}` | {} |", fate.unwrap_or("passed through, no hook"));
+        let kind = HOOKS.iter().find(|hook| hook.symbol == *driver).map(|hook| in_words(hook.kind));
+        let _ = writeln!(page, "| `{name}` | `{driver}` | {} |", kind.unwrap_or("passed through, no hook"));
     }
     page
 }
@@ -217,7 +217,7 @@ fn twin(header: &str, symbol: &str) -> Option<String> {
 
 /// The versions of functions that are not analysed that cudaTypedefs.h does not have.
 pub fn unknown_versions(typedefs: &str) -> Vec<String> {
-    let types = UNANALYSED.iter().map(|hook| {
+    let types = UNANALYZED.iter().map(|hook| {
         let suffix = ["_ptsz", "_ptds"].into_iter().find(|suffix| hook.symbol.ends_with(suffix));
         let version = if suffix.is_some() { hook.since.max(7000) } else { hook.since };
         format!("PFN_{}_v{version}{}", hook.name, suffix.unwrap_or_default())
@@ -244,7 +244,7 @@ What `libbfc_preload.so` does with every function of the driver and of the runti
 - **passed through**, **watched**: the driver does it; what is watched, the interposer has to know of.
 ";
 
-const UNANALYSED_FUNCTIONS: &str = "
+const UNANALYZED_FUNCTIONS: &str = "
 ## Functions that relate all contexts
 
 Work of one context may touch another device's memory through these, and the interposer does not look at their arguments.
@@ -262,14 +262,14 @@ These have names like them and no hook:
 |---|---|
 ";
 
-fn in_words(fate: Fate) -> &'static str {
-    match fate {
-        Fate::Pooled => "pooled",
-        Fate::Optional => "pooled on request",
-        Fate::Corrected => "corrected",
-        Fate::Watched => "watched",
-        Fate::Passed => "passed through",
-        Fate::Refused => "refused",
+fn in_words(kind: HookKind) -> &'static str {
+    match kind {
+        HookKind::Pooled => "pooled",
+        HookKind::Optional => "pooled on request",
+        HookKind::Corrected => "corrected",
+        HookKind::Watched => "watched",
+        HookKind::Passed => "passed through",
+        HookKind::Refused => "refused",
     }
 }
 
@@ -334,7 +334,7 @@ mod tests {
             expected.map(|name| format!("{name} is not in preload/src/unanalyzed_list.rs"))
         );
         assert_eq!(unseen("int f(void);").len(), 1);
-        assert_eq!(unknown_versions("").len(), UNANALYSED.len());
+        assert_eq!(unknown_versions("").len(), UNANALYZED.len());
     }
 
     #[test]

@@ -7,20 +7,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use cuda_sys::NEWEST_HEADERS;
 
-use crate::hook_list::Fate;
+use crate::hook_list::HookKind;
 use crate::settings;
 use crate::sys::{process, text};
 
 /// How a function was looked up.
 #[derive(Clone, Copy)]
-pub(crate) enum By {
+pub(crate) enum LookupMethod {
     Dlsym,
     ProcAddress,
 }
 
 /// Why an allocation went to the driver.
 #[derive(Clone, Copy)]
-pub(crate) enum Passed {
+pub(crate) enum PassReason {
     Size,
     Context,
     NoContext,
@@ -72,10 +72,10 @@ pub(crate) fn loaded() {
 }
 
 /// A lookup was answered with one of our functions: said once for each of them and each way.
-pub(crate) fn looked_up(by: By, seen: &Seen, symbol: &CStr) {
+pub(crate) fn looked_up(by: LookupMethod, seen: &Seen, symbol: &CStr) {
     let way = match by {
-        By::Dlsym => "dlsym",
-        By::ProcAddress => "cuGetProcAddress",
+        LookupMethod::Dlsym => "dlsym",
+        LookupMethod::ProcAddress => "cuGetProcAddress",
     };
     if seen.looked_up.get(by as usize).is_some_and(is_first) {
         say(format_args!("looked-up {way} {}", symbol.to_str().unwrap_or("?")));
@@ -99,8 +99,8 @@ pub(crate) fn too_new(name: &CStr, version: c_int) {
 
 /// A hook is on its way to the driver, or to the pool, for the first time.
 #[cold]
-pub(crate) fn called(seen: &Seen, fate: Fate, symbol: &CStr) {
-    let gives = matches!(fate, Fate::Pooled | Fate::Optional | Fate::Passed);
+pub(crate) fn called(seen: &Seen, kind: HookKind, symbol: &CStr) {
+    let gives = matches!(kind, HookKind::Pooled | HookKind::Optional | HookKind::Passed);
     if is_first(&seen.called) && gives {
         say(format_args!("called {}", symbol.to_str().unwrap_or("?")));
     }
@@ -122,18 +122,18 @@ fn say_served(bytes: usize) {
 
 #[cold]
 #[inline(never)]
-pub(crate) fn passed(why: Passed) {
+pub(crate) fn passed(why: PassReason) {
     static FLAGS: [AtomicBool; 6] = [const { AtomicBool::new(false) }; 6];
     if !FLAGS.get(why as usize).is_some_and(is_first) {
         return;
     }
     match why {
-        Passed::Size => say(format_args!("passed size")),
-        Passed::Context => say(format_args!("passed context")),
-        Passed::NoContext => say(format_args!("passed no-context")),
-        Passed::Capture => say(format_args!("passed capture")),
-        Passed::Full => say(format_args!("passed full")),
-        Passed::Pool => say(format_args!("passed pool {}", crate::bfc::LastError)),
+        PassReason::Size => say(format_args!("passed size")),
+        PassReason::Context => say(format_args!("passed context")),
+        PassReason::NoContext => say(format_args!("passed no-context")),
+        PassReason::Capture => say(format_args!("passed capture")),
+        PassReason::Full => say(format_args!("passed full")),
+        PassReason::Pool => say(format_args!("passed pool {}", crate::bfc::LastError)),
     }
 }
 

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU64, O
 
 use super::counters::{self, Counters, ENDED, POOLS, Record};
 use super::{record, trace};
-use crate::sys::lock::Owned;
+use crate::sys::lock::OwnerLock;
 use crate::sys::{process, text};
 use crate::{bfc, settings};
 
@@ -31,7 +31,7 @@ static RECORD: AtomicPtr<Record> = AtomicPtr::new(ptr::null_mut());
 static IS_ENDING: AtomicBool = AtomicBool::new(false);
 
 /// Held to make the record, and to write what is more than one number. Those who do not get it leave it to the next event.
-static WRITER: Owned<()> = Owned::new(());
+static WRITER: OwnerLock<()> = OwnerLock::new(());
 
 /// How many calls the newest statistics of each pool in the record have seen.
 static SEEN: [AtomicU64; POOLS] = [const { AtomicU64::new(0) }; POOLS];

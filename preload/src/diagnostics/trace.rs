@@ -1,6 +1,6 @@
 //! The trace of a program's allocations, which `bfc replay` reads: docs/trace-format.md.
 //!
-//! Each line is in the file as soon as it is written, whatever ends the process then ([`Mapped`]). The process that allocates
+//! Each line is in the file as soon as it is written, whatever ends the process then ([`MappedFile`]). The process that allocates
 //! first creates the file; another that finds it there, a child say, appends its number to the name, and a program that
 //! comes after it in the same process by exec one more number.
 
@@ -14,8 +14,8 @@ use cuda_sys::*;
 
 use crate::settings;
 use crate::sys::file_name::FileName;
-use crate::sys::lock::Owned;
-use crate::sys::mapped_file::Mapped;
+use crate::sys::lock::OwnerLock;
+use crate::sys::mapped_file::MappedFile;
 use crate::sys::process;
 use crate::sys::text::{self, Line, Number};
 
@@ -46,22 +46,22 @@ fn is_ours() -> bool {
     }
 }
 
-static RECORDER: Owned<Option<Recorder>> = Owned::new(None);
+static RECORDER: OwnerLock<Option<Recorder>> = OwnerLock::new(None);
 
 /// Events after it stopped, or in a signal's handler that interrupted the recorder.
 static LOST: AtomicU64 = AtomicU64::new(0);
 
 struct Recorder {
-    file: Mapped,
+    file: MappedFile,
     next_id: u64,
     /// The number and the stream of what is live at an address.
-    live: HashMap<u64, Noted>,
+    live: HashMap<u64, TracedAllocation>,
     streams: Vec<usize>,
 }
 
 /// An allocation in the trace.
 #[derive(Clone, Copy)]
-pub(crate) struct Noted {
+pub(crate) struct TracedAllocation {
     id: u64,
     stream: usize,
 }
@@ -188,7 +188,7 @@ pub(crate) unsafe fn passed(code: CUresult, place: *mut CUdeviceptr, bytes: usiz
 
 /// An address is about to be freed: once it is, another thread may get it at once.
 #[inline]
-pub(crate) fn freeing(address: u64) -> Option<Noted> {
+pub(crate) fn freeing(address: u64) -> Option<TracedAllocation> {
     if !is_on() {
         return None;
     }
@@ -203,7 +203,7 @@ pub(crate) fn freeing(address: u64) -> Option<Noted> {
 
 /// It was freed, unless the code says that it was not.
 #[inline]
-pub(crate) fn freed(noted: Option<Noted>, address: u64, code: CUresult) {
+pub(crate) fn freed(noted: Option<TracedAllocation>, address: u64, code: CUresult) {
     let Some(noted) = noted else {
         if code == CUDA_SUCCESS && address != 0 {
             note_lost();
@@ -268,7 +268,7 @@ impl Recorder {
         }
         let id = self.next_id;
         self.next_id += 1;
-        if let Some(gone) = self.live.insert(address, Noted { id, stream }) {
+        if let Some(gone) = self.live.insert(address, TracedAllocation { id, stream }) {
             // It ended with its context.
             self.write(format_args!("- {} {}", gone.id, gone.stream))?;
         }
@@ -308,10 +308,10 @@ impl Recorder {
 }
 
 /// Creates the file; if it is there already another, whose name ends with the process's number.
-fn create(path: FileName) -> Option<Mapped> {
+fn create(path: FileName) -> Option<MappedFile> {
     let mut tried = Err(libc::EEXIST);
     for program in 0..PROGRAMS {
-        tried = Mapped::create(own_name(&path, program)?);
+        tried = MappedFile::create(own_name(&path, program)?);
         if !matches!(tried, Err(libc::EEXIST)) {
             break;
         }

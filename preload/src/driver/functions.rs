@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use cuda_sys::Driver;
 
 use crate::diagnostics::check_log::{self, Seen};
-use crate::hook_list::Fate;
+use crate::hook_list::HookKind;
 
 /// A function of the driver that has a hook.
 pub(crate) struct Function {
@@ -18,13 +18,13 @@ pub(crate) struct Function {
     /// The first version for which `cuGetProcAddress` returns an unanalyzed function.
     pub(super) since: c_int,
     place: usize,
-    fate: Fate,
+    kind: HookKind,
     address: AtomicPtr<c_void>,
     seen: Seen,
 }
 
 macro_rules! table {
-    ($($symbol:ident: $of:ident, $fate:ident, $why:literal;)*) => {
+    ($($symbol:ident: $of:ident, $kind:ident, $why:literal;)*) => {
         #[derive(Clone, Copy)]
         enum Place {
             $($symbol,)*
@@ -41,7 +41,7 @@ macro_rules! table {
             of: stringify!($of),
             since: 0,
             place: Place::$symbol as usize,
-            fate: Fate::$fate,
+            kind: HookKind::$kind,
             address: AtomicPtr::new(ptr::null_mut()),
             seen: Seen::new(),
         },)*];
@@ -62,7 +62,7 @@ macro_rules! table {
 }
 crate::hook_list::hooks!(table);
 
-macro_rules! unanalysed_table {
+macro_rules! unanalyzed_table {
     ($($symbol:ident as $name:literal since $since:literal, $why:literal;)*) => {
         #[derive(Clone, Copy)]
         enum UnanalyzedPlace {
@@ -78,13 +78,13 @@ macro_rules! unanalysed_table {
             of: $name,
             since: $since,
             place: COUNT + UnanalyzedPlace::$symbol as usize,
-            fate: Fate::Watched,
+            kind: HookKind::Watched,
             address: AtomicPtr::new(ptr::null_mut()),
             seen: Seen::new(),
         },)*];
     };
 }
-crate::unanalyzed_list::unanalysed!(unanalysed_table);
+crate::unanalyzed_list::unanalyzed!(unanalyzed_table);
 
 /// Every function that has a hook.
 pub(super) fn all() -> impl Iterator<Item = &'static Function> {
@@ -115,7 +115,7 @@ impl Function {
     #[inline]
     fn real(&self) -> Option<ptr::NonNull<c_void>> {
         if !self.seen.is_called() {
-            check_log::called(&self.seen, self.fate, self.symbol);
+            check_log::called(&self.seen, self.kind, self.symbol);
         }
         ptr::NonNull::new(self.address.load(Ordering::Relaxed)).or_else(|| self.load())
     }

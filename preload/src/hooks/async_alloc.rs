@@ -4,10 +4,10 @@ use std::ptr;
 
 use cuda_sys::*;
 
-use super::device::take_back;
-use super::fallback::{pass_on, without_context};
+use super::device::free_pooled;
+use super::fallback::{call_driver, no_context_error};
 use super::refusals::{self, Verdict};
-use crate::diagnostics::check_log::{self, Passed};
+use crate::diagnostics::check_log::{self, PassReason};
 use crate::diagnostics::{report, trace};
 use crate::driver::real;
 use crate::pool::known_streams;
@@ -35,19 +35,19 @@ fn serve(place: *mut CUdeviceptr, bytes: usize, stream: CUstream) -> Result<u64,
 #[inline(never)]
 fn pool_of(place: *mut CUdeviceptr, bytes: usize, stream: CUstream) -> Result<Pool, Refused> {
     if place.is_null() || !settings::pools(bytes) {
-        return Err(Refused::Pass(Passed::Size));
+        return Err(Refused::Pass(PassReason::Size));
     }
     // A captured allocation is a node of the graph.
     if captures::any() {
-        return Err(Refused::Pass(Passed::Capture));
+        return Err(Refused::Pass(PassReason::Capture));
     }
     // Registers the device, if it is a new one.
     let current = contexts::current();
-    let Current::Primary(device) = current else { return Err(Refused::Pass(Passed::Context)) };
+    let Current::Primary(device) = current else { return Err(Refused::Pass(PassReason::Context)) };
     if !is_of(stream, current) || !known_streams::note(stream) {
-        return Err(Refused::Pass(Passed::Context));
+        return Err(Refused::Pass(PassReason::Context));
     }
-    Pool::of_device(device).ok_or(Refused::Pass(Passed::Context))
+    Pool::of_device(device).ok_or(Refused::Pass(PassReason::Context))
 }
 
 /// Whether memory in the order of a stream is the current context's.
@@ -90,7 +90,7 @@ macro_rules! allocates {
                 // SAFETY: the caller's arguments.
                 let call = || unsafe { alloc(place, bytes, stream) };
                 // SAFETY: the driver writes it.
-                unsafe { pass_on(place, bytes, number, verdict, call) }
+                unsafe { call_driver(place, bytes, number, verdict, call) }
             }
         )*
     };
@@ -107,7 +107,7 @@ fn free(address: u64, stream: CUstream) -> Option<CUresult> {
     // A default stream is the current context's, and libbfc takes it for that of the device's primary one.
     let current = if is_default(stream) { Some(contexts::current()) } else { None };
     if current == Some(Current::None) {
-        return Some(without_context());
+        return Some(no_context_error());
     }
     let is_default_elsewhere =
         current.is_some_and(|current| current != pool.device().map_or(Current::Other, Current::Primary));
@@ -119,7 +119,7 @@ fn free(address: u64, stream: CUstream) -> Option<CUresult> {
         relations::note_addresses(stream, &[address]);
     }
     if !settings::serves_async() || is_default_elsewhere || !known_streams::note(stream) {
-        return take_back(address);
+        return free_pooled(address);
     }
     match pool.free_in_order(address, stream) {
         Some(code) => {
@@ -128,7 +128,7 @@ fn free(address: u64, stream: CUstream) -> Option<CUresult> {
             }
             Some(code)
         }
-        None => take_back(address),
+        None => free_pooled(address),
     }
 }
 

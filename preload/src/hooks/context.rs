@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_uint};
 use cuda_sys::*;
 
 use crate::driver::real;
-use crate::pool::{self, Frees, Pool, known_streams, pinned};
+use crate::pool::{self, Pool, WaitingFrees, known_streams, pinned};
 use crate::state::{captures, contexts, internal_streams, relations, user_contexts};
 
 /// # Safety
@@ -13,7 +13,7 @@ use crate::state::{captures, contexts, internal_streams, relations, user_context
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuCtxSynchronize() -> CUresult {
     let Some(synchronize) = real::cuCtxSynchronize() else { return CUDA_ERROR_NOT_INITIALIZED };
-    let frees = Frees::of(contexts::current());
+    let frees = WaitingFrees::of(contexts::current());
     // SAFETY: no preconditions.
     let code = unsafe { synchronize() };
     frees.settle(code);
@@ -25,7 +25,7 @@ pub unsafe extern "C" fn cuCtxSynchronize() -> CUresult {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuCtxSynchronize_v2(context: CUcontext) -> CUresult {
     let Some(synchronize) = real::cuCtxSynchronize_v2() else { return CUDA_ERROR_NOT_INITIALIZED };
-    let frees = Frees::of(contexts::known_as(context));
+    let frees = WaitingFrees::of(contexts::known_as(context));
     // SAFETY: the caller's argument.
     let code = unsafe { synchronize(context) };
     frees.settle(code);

@@ -6,7 +6,7 @@ use cuda_sys::*;
 
 use super::fallback;
 use super::refusals::{self, Verdict};
-use crate::diagnostics::check_log::{self, Passed};
+use crate::diagnostics::check_log::{self, PassReason};
 use crate::diagnostics::{report, trace};
 use crate::driver::real;
 use crate::pool::{Freed, Pool, Refused};
@@ -32,7 +32,7 @@ pub unsafe extern "C" fn cuMemAlloc_v2(place: *mut CUdeviceptr, bytes: usize) ->
             // SAFETY: the caller's arguments.
             let call = || unsafe { alloc(place, bytes) };
             // SAFETY: the driver writes it.
-            unsafe { fallback::pass_on(place, bytes, 0, Verdict::of(why), call) }
+            unsafe { fallback::call_driver(place, bytes, 0, Verdict::of(why), call) }
         }
     }
 }
@@ -49,20 +49,20 @@ fn serve(place: *mut CUdeviceptr, bytes: usize) -> Result<u64, Refused> {
     served
 }
 
-/// The pool that is to serve a request, and in the order of which stream. Out of line, as [`fallback::pass_on`].
+/// The pool that is to serve a request, and in the order of which stream. Out of line, as [`fallback::call_driver`].
 #[inline(never)]
 fn pool_of(place: *mut CUdeviceptr, bytes: usize) -> Result<(Pool, Option<CUstream>), Refused> {
     if place.is_null() || !settings::pools(bytes) {
-        return Err(Refused::Pass(Passed::Size));
+        return Err(Refused::Pass(PassReason::Size));
     }
     let device = match contexts::current() {
         Current::Primary(device) => device,
-        Current::Other => return Err(Refused::Pass(Passed::Context)),
-        Current::None => return Err(Refused::Pass(Passed::NoContext)),
+        Current::Other => return Err(Refused::Pass(PassReason::Context)),
+        Current::None => return Err(Refused::Pass(PassReason::NoContext)),
     };
-    let Some(pool) = Pool::of_device(device) else { return Err(Refused::Pass(Passed::Context)) };
+    let Some(pool) = Pool::of_device(device) else { return Err(Refused::Pass(PassReason::Context)) };
     let stream = if settings::serves_async() {
-        Some(internal_streams::get_or_create(device).ok_or(Refused::Pass(Passed::Pool))?)
+        Some(internal_streams::get_or_create(device).ok_or(Refused::Pass(PassReason::Pool))?)
     } else {
         None
     };
@@ -75,7 +75,7 @@ fn pool_of(place: *mut CUdeviceptr, bytes: usize) -> Result<(Pool, Option<CUstre
 pub unsafe extern "C" fn cuMemFree_v2(address: CUdeviceptr) -> CUresult {
     let Some(free) = real::cuMemFree_v2() else { return CUDA_ERROR_NOT_INITIALIZED };
     let noted = trace::freeing(address);
-    let code = match take_back(address) {
+    let code = match free_pooled(address) {
         Some(code) => code,
         // SAFETY: the caller's argument, and no memory of a pool.
         None => unsafe { free(address) },
@@ -86,7 +86,7 @@ pub unsafe extern "C" fn cuMemFree_v2(address: CUdeviceptr) -> CUresult {
 
 /// Frees what is of a pool; `None` is not.
 #[inline]
-pub(crate) fn take_back(address: u64) -> Option<CUresult> {
+pub(crate) fn free_pooled(address: u64) -> Option<CUresult> {
     if address == 0 {
         return None;
     }
@@ -96,17 +96,17 @@ pub(crate) fn take_back(address: u64) -> Option<CUresult> {
     {
         return match free(pool, address) {
             Freed::Here(code) => Some(code),
-            Freed::Elsewhere(owner) => take_back_elsewhere(address, owner, current),
+            Freed::Elsewhere(owner) => free_elsewhere(address, owner, current),
         };
     }
-    take_back_elsewhere(address, Pool::owner(address), current)
+    free_elsewhere(address, Pool::owner(address), current)
 }
 
 /// Freed with another device's context, or none.
 #[cold]
-fn take_back_elsewhere(address: u64, owner: Option<Pool>, current: Current) -> Option<CUresult> {
+fn free_elsewhere(address: u64, owner: Option<Pool>, current: Current) -> Option<CUresult> {
     let pool = owner?;
-    if current == Current::None { Some(fallback::without_context()) } else { free(pool, address).code() }
+    if current == Current::None { Some(fallback::no_context_error()) } else { free(pool, address).code() }
 }
 
 #[inline]
@@ -128,7 +128,7 @@ pub unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) ->
     if code == CUDA_SUCCESS
         && !free.is_null()
         && let Current::Primary(device) = contexts::current()
-        && let Some(stats) = Pool::of_device(device).and_then(Pool::stats_or_limit)
+        && let Some(stats) = Pool::of_device(device).and_then(Pool::stats_or_create)
     {
         // SAFETY: not NULL, so the caller's for writing, and the driver has written it.
         let at_the_driver = unsafe { *free } as u64;

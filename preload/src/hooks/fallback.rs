@@ -15,7 +15,7 @@ use crate::state::contexts::{self, Current};
 /// If the call succeeds it has written `place`.
 #[cold]
 #[inline(never)]
-pub(crate) unsafe fn pass_on(
+pub(crate) unsafe fn call_driver(
     place: *mut CUdeviceptr,
     bytes: usize,
     stream: usize,
@@ -52,7 +52,7 @@ pub(crate) fn with_trim_of(pool: impl FnOnce() -> Option<Pool>, call: impl Fn() 
 /// What the driver says where it can free nothing: that there is no context, that it is destroyed, or, at the end of the
 /// process, that the driver is gone.
 #[cold]
-pub(crate) fn without_context() -> CUresult {
+pub(crate) fn no_context_error() -> CUresult {
     // SAFETY: no preconditions; of NULL nothing is freed.
     let code = real::cuMemFree_v2().map_or(CUDA_ERROR_NOT_INITIALIZED, |free| unsafe { free(0) });
     if code == CUDA_SUCCESS { CUDA_ERROR_INVALID_CONTEXT } else { code }

@@ -77,7 +77,7 @@ pub unsafe extern "C" fn cuMemFreeHost(memory: *mut c_void) -> CUresult {
     let pool = Pool::pinned();
     if pool.is_ours() && !memory.is_null() && bfc::owner(memory.addr() as u64) == Some(bfc::PINNED) {
         if contexts::current() == Current::None {
-            return fallback::without_context();
+            return fallback::no_context_error();
         }
         if let Some(code) = pool.free(memory.addr() as u64).code() {
             report::note(pool);

@@ -5,7 +5,7 @@ use std::fmt::{self, Display};
 use cuda_sys::*;
 
 use crate::bfc::{LastError, MESSAGE};
-use crate::diagnostics::check_log::Passed;
+use crate::diagnostics::check_log::PassReason;
 use crate::diagnostics::{report, trace};
 use crate::driver;
 use crate::pool::Pool;
@@ -23,15 +23,15 @@ pub(crate) enum Verdict {
 
 impl Verdict {
     /// On a request that was passed on to the driver.
-    pub(crate) fn of(why: Passed) -> Self {
+    pub(crate) fn of(why: PassReason) -> Self {
         match why {
-            Passed::Full | Passed::Pool => Verdict::Pool,
-            Passed::Size => {
+            PassReason::Full | PassReason::Pool => Verdict::Pool,
+            PassReason::Size => {
                 Verdict::Driver("requests of this size are left to the driver (--min, --max, --ipc)")
             }
-            Passed::Context => Verdict::Driver("the current context is not the device's primary one"),
-            Passed::NoContext => Verdict::Driver("there was no current context"),
-            Passed::Capture => {
+            PassReason::Context => Verdict::Driver("the current context is not the device's primary one"),
+            PassReason::NoContext => Verdict::Driver("there was no current context"),
+            PassReason::Capture => {
                 Verdict::Driver("a stream was captured, so the pool could not wait for memory")
             }
         }

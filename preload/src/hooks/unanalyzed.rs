@@ -1,4 +1,4 @@
-//! The hooks of functions that are not analysed (`unanalysed`). They have no arguments of their own: each goes on to the
+//! The hooks of functions that are not analysed (`unanalyzed`). They have no arguments of their own: each goes on to the
 //! driver's function with everything as the caller left it, whatever its type is.
 
 use std::ffi::c_void;
@@ -96,4 +96,4 @@ macro_rules! goes_on {
         )*
     };
 }
-crate::unanalyzed_list::unanalysed!(goes_on);
+crate::unanalyzed_list::unanalyzed!(goes_on);

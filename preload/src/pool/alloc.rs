@@ -5,16 +5,16 @@ use cuda_sys::*;
 use super::handle::{Pool, Refused};
 use super::requests::ALIGNMENT;
 use crate::bfc::{self, Stats, Status};
-use crate::diagnostics::check_log::Passed;
+use crate::diagnostics::check_log::PassReason;
 use crate::settings;
 use crate::state::{captures, internal_streams};
 
 /// Pools with so many waiting frees are synchronized anyway: their chunks take host memory and keep others from merging.
-const MANY: u64 = 1024;
+const MAX_WAITING_FREES: u64 = 1024;
 
 impl Pool {
     /// The same, where there is a limit also before anything was allocated: programs ask what there is, and then take it.
-    pub(crate) fn stats_or_limit(self) -> Option<Stats> {
+    pub(crate) fn stats_or_create(self) -> Option<Stats> {
         self.stats().or_else(|| {
             if !settings::is_limited() {
                 return None;
@@ -31,10 +31,10 @@ impl Pool {
             // It may serve already, created by another thread or by the program. But a free has to know whose it is.
             self.create()?;
         }
-        if self.waiting() >= MANY && self.has_quarantine() {
-            self.make_safe(u64::MAX);
+        if self.waiting() >= MAX_WAITING_FREES && self.has_quarantine() {
+            self.reuse_waiting_frees(u64::MAX);
         }
-        self.free_what_was_put_off();
+        self.flush_deferred_frees();
         match self.request(bytes, stream, bfc::HELD_ONLY) {
             Ok(address) => Ok(address),
             Err(status) => self.alloc_slowly(bytes, stream, status),
@@ -46,13 +46,13 @@ impl Pool {
         if status == bfc::NO_ALLOCATOR {
             self.create()?;
         } else if status != bfc::OUT_OF_MEMORY {
-            return Err(Refused::Pass(Passed::Pool));
+            return Err(Refused::Pass(PassReason::Pool));
         } else if stream.is_some() && captures::any() {
             // What libbfc would wait for may be captured.
-            return Err(Refused::Pass(Passed::Capture));
+            return Err(Refused::Pass(PassReason::Capture));
         } else if self.waiting() != 0
             && self.has_quarantine()
-            && self.make_safe(bytes as u64)
+            && self.reuse_waiting_frees(bytes as u64)
             && let Ok(address) = self.request(bytes, stream, bfc::HELD_ONLY)
         {
             return Ok(address);
@@ -63,7 +63,7 @@ impl Pool {
         match self.request(bytes, stream, 0) {
             Ok(address) => return Ok(address),
             Err(bfc::OUT_OF_MEMORY) => {}
-            Err(_) => return Err(Refused::Pass(Passed::Pool)),
+            Err(_) => return Err(Refused::Pass(PassReason::Pool)),
         }
         // Rather at another place than behind a synchronization, or not at all.
         if self.alignment_of(bytes) != ALIGNMENT
@@ -86,6 +86,6 @@ impl Pool {
         }
         // The driver may find in one piece what the pool cannot.
         self.trim();
-        Err(Refused::Pass(Passed::Full))
+        Err(Refused::Pass(PassReason::Full))
     }
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use cuda_sys::*;
 
 use super::handle::{MUTATED, NO_POOL, OF_THE_PROGRAM, OURS, Pool, Refused, State};
-use crate::diagnostics::check_log::Passed;
+use crate::diagnostics::check_log::PassReason;
 use crate::driver;
 use crate::sys::lock::{SHORT, this_thread, wait_for};
 use crate::{bfc, settings};
@@ -61,7 +61,7 @@ impl Pool {
         };
         if status != bfc::OK {
             origin.store(whose, Ordering::Release);
-            return if whose == NO_POOL { Err(Refused::Pass(Passed::Pool)) } else { Ok(()) };
+            return if whose == NO_POOL { Err(Refused::Pass(PassReason::Pool)) } else { Ok(()) };
         }
         let user_data = ptr::from_ref(self.state).cast_mut().cast();
         // SAFETY: the function may be called with it from any thread, at any time: it is static. Should the pool have
@@ -76,9 +76,9 @@ impl Pool {
     fn await_creation(self) -> Result<(), Refused> {
         let origin = || self.state.origin.load(Ordering::Acquire);
         if origin() == this_thread() {
-            return Err(Refused::Pass(Passed::Pool));
+            return Err(Refused::Pass(PassReason::Pool));
         }
-        wait_for(SHORT, || (origin() <= OF_THE_PROGRAM).then_some(())).ok_or(Refused::Pass(Passed::Pool))
+        wait_for(SHORT, || (origin() <= OF_THE_PROGRAM).then_some(())).ok_or(Refused::Pass(PassReason::Pool))
     }
 
     /// The context is about to end, and the memory with it.
@@ -86,7 +86,7 @@ impl Pool {
         // The program's own lives as long as the program wants, and holds the context.
         if self.is_ours() && bfc::bfc_destroy_forced(self.ordinal) == bfc::OK {
             self.state.origin.store(NO_POOL, Ordering::Relaxed);
-            self.forget_what_was_put_off();
+            self.forget_deferred_frees();
         }
     }
 
@@ -94,7 +94,7 @@ impl Pool {
     pub(crate) fn lose(self) {
         if self.is_there() {
             bfc::bfc_device_lost(self.ordinal);
-            self.forget_what_was_put_off();
+            self.forget_deferred_frees();
             self.state.settled.store(self.state.freed.load(Ordering::Relaxed), Ordering::Relaxed);
         }
     }

@@ -9,7 +9,7 @@ use super::handle::Pool;
 use crate::bfc;
 use crate::state::captures;
 
-struct PutOff {
+struct DeferredFree {
     /// 0 is none.
     address: AtomicU64,
     pool: AtomicI32,
@@ -19,8 +19,8 @@ struct PutOff {
 
 const MOST: usize = 256;
 
-static PUT_OFF: [PutOff; MOST] = [const {
-    PutOff { address: AtomicU64::new(0), pool: AtomicI32::new(0), is_covered: AtomicBool::new(false) }
+static DEFERRED: [DeferredFree; MOST] = [const {
+    DeferredFree { address: AtomicU64::new(0), pool: AtomicI32::new(0), is_covered: AtomicBool::new(false) }
 }; MOST];
 
 /// No address: a place that is being filled.
@@ -33,23 +33,23 @@ static COUNT: AtomicUsize = AtomicUsize::new(0);
 static IS_FREEING: AtomicBool = AtomicBool::new(false);
 
 impl Pool {
-    fn put_off(self) -> impl Iterator<Item = (&'static PutOff, u64)> {
-        let is_of_this = move |place: &&PutOff| place.pool.load(Ordering::Acquire) == self.ordinal;
-        let all = PUT_OFF.iter().map(|place| (place, place.address.load(Ordering::Acquire)));
+    fn deferred(self) -> impl Iterator<Item = (&'static DeferredFree, u64)> {
+        let is_of_this = move |place: &&DeferredFree| place.pool.load(Ordering::Acquire) == self.ordinal;
+        let all = DEFERRED.iter().map(|place| (place, place.address.load(Ordering::Acquire)));
         all.filter(move |(place, address)| *address > CHANGING && is_of_this(place))
     }
 
     /// Whether the free of that chunk was put off: to the program it is free.
-    pub(super) fn has_put_off(self, address: u64) -> bool {
-        COUNT.load(Ordering::Acquire) != 0 && self.put_off().any(|(_, other)| other == address)
+    pub(super) fn has_deferred(self, address: u64) -> bool {
+        COUNT.load(Ordering::Acquire) != 0 && self.deferred().any(|(_, other)| other == address)
     }
 
     /// Puts the free of a live chunk off. False if there are too many.
-    pub(super) fn put_free_off(self, address: u64) -> bool {
-        let take = |place: &&PutOff| {
+    pub(super) fn defer_free(self, address: u64) -> bool {
+        let take = |place: &&DeferredFree| {
             place.address.compare_exchange(0, CHANGING, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         };
-        let Some(place) = PUT_OFF.iter().find(take) else { return false };
+        let Some(place) = DEFERRED.iter().find(take) else { return false };
         place.pool.store(self.ordinal, Ordering::Relaxed);
         place.is_covered.store(false, Ordering::Relaxed);
         place.address.store(address, Ordering::Release);
@@ -59,27 +59,27 @@ impl Pool {
 
     /// Frees what was put off, if the device may be waited for by now.
     #[inline]
-    pub(super) fn free_what_was_put_off(self) {
+    pub(super) fn flush_deferred_frees(self) {
         if COUNT.load(Ordering::Relaxed) != 0 && !captures::any() {
-            self.free_all_put_off();
+            self.flush_all_deferred();
         }
     }
 
     #[cold]
-    fn free_all_put_off(self) {
-        if self.put_off().next().is_none() || IS_FREEING.swap(true, Ordering::AcqRel) {
+    fn flush_all_deferred(self) {
+        if self.deferred().next().is_none() || IS_FREEING.swap(true, Ordering::AcqRel) {
             return;
         }
         // What comes while this thread waits is not covered by that.
-        self.put_off().for_each(|(place, _)| place.is_covered.store(true, Ordering::Relaxed));
+        self.deferred().for_each(|(place, _)| place.is_covered.store(true, Ordering::Relaxed));
         if self.wait() == CUDA_SUCCESS {
             for (place, address) in
-                self.put_off().filter(|(place, _)| place.is_covered.load(Ordering::Relaxed))
+                self.deferred().filter(|(place, _)| place.is_covered.load(Ordering::Relaxed))
             {
                 // Not to be found any more before another request may get it.
                 place.address.store(0, Ordering::Release);
                 COUNT.fetch_sub(1, Ordering::AcqRel);
-                if self.give_to_libbfc(address) == bfc::OK {
+                if self.return_chunk(address) == bfc::OK {
                     self.state.freed.fetch_add(1, Ordering::Relaxed);
                 }
             }
@@ -88,8 +88,8 @@ impl Pool {
     }
 
     /// The memory is gone.
-    pub(super) fn forget_what_was_put_off(self) {
-        for (place, address) in self.put_off() {
+    pub(super) fn forget_deferred_frees(self) {
+        for (place, address) in self.deferred() {
             if place.address.compare_exchange(address, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
                 COUNT.fetch_sub(1, Ordering::AcqRel);
             }

@@ -28,7 +28,7 @@ impl Freed {
 
 impl Pool {
     /// Waits for the device before a live chunk of this pool is freed.
-    fn settle_before(self, address: u64) -> CUresult {
+    fn wait_before_free(self, address: u64) -> CUresult {
         let mut bytes = 0;
         // SAFETY: any address may be asked for, and the pointer is valid for writing.
         match unsafe { bfc::bfc_requested_size(self.ordinal, pointer(address), &mut bytes) } {
@@ -72,25 +72,25 @@ impl Pool {
     fn give_back(self, address: u64) -> Freed {
         if !self.has_quarantine() && !MUTATED {
             // What is freed here may be handed out at once, so it must not be in use any more.
-            self.free_what_was_put_off();
-            if self.has_put_off(address) {
+            self.flush_deferred_frees();
+            if self.has_deferred(address) {
                 return Freed::Here(CUDA_ERROR_INVALID_VALUE);
             }
-            match self.settle_before(address) {
+            match self.wait_before_free(address) {
                 CUDA_SUCCESS => {}
-                CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED if self.put_free_off(address) => {
+                CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED if self.defer_free(address) => {
                     return Freed::Here(CUDA_SUCCESS);
                 }
                 code => return Freed::Here(code),
             }
         }
-        match self.give_to_libbfc(address) {
+        match self.return_chunk(address) {
             bfc::OK => {
                 self.state.freed.fetch_add(1, Ordering::Relaxed);
                 Freed::Here(CUDA_SUCCESS)
             }
             bfc::DOUBLE_FREE => Freed::Here(CUDA_ERROR_INVALID_VALUE),
-            bfc::INVALID_POINTER | bfc::NO_ALLOCATOR => self.not_given_back(address),
+            bfc::INVALID_POINTER | bfc::NO_ALLOCATOR => self.failed_free(address),
             // In the child of a fork, or while the pool ends: never to the driver, to which it may be a region.
             _ => Freed::Here(CUDA_ERROR_NOT_INITIALIZED),
         }
@@ -98,7 +98,7 @@ impl Pool {
 
     /// It is inside of a chunk, or free, or not of this pool.
     #[cold]
-    fn not_given_back(self, address: u64) -> Freed {
+    fn failed_free(self, address: u64) -> Freed {
         match bfc::owner(address) {
             Some(owner) if owner == self.ordinal => Freed::Here(CUDA_ERROR_INVALID_VALUE),
             owner => Freed::Elsewhere(owner.and_then(Pool::of_ordinal)),

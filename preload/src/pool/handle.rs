@@ -5,7 +5,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crate::bfc::{self, Stats};
-use crate::diagnostics::check_log::Passed;
+use crate::diagnostics::check_log::PassReason;
 use crate::diagnostics::report::{Activity, Reported};
 use crate::settings;
 use crate::state::contexts::DEVICES;
@@ -63,7 +63,7 @@ pub(crate) struct Pool {
 /// Why a request is not served.
 pub(crate) enum Refused {
     /// The driver is to serve it.
-    Pass(Passed),
+    Pass(PassReason),
     /// There is no memory, and the user has set a limit.
     OutOfMemory,
 }

@@ -37,4 +37,4 @@ mod waiting_frees;
 pub(crate) use free::Freed;
 pub(crate) use handle::{Pool, Refused, pointer};
 pub(crate) use probe::note_context_end;
-pub(crate) use waiting_frees::Frees;
+pub(crate) use waiting_frees::WaitingFrees;

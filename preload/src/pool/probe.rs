@@ -11,10 +11,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use cuda_sys::*;
 
 use super::handle::{POOLS, Pool};
-use super::waiting_frees::Frees;
+use super::waiting_frees::WaitingFrees;
 use crate::driver;
 use crate::state::{captures, contexts};
-use crate::sys::lock::Owned;
+use crate::sys::lock::OwnerLock;
 
 /// More contexts than this are not asked after.
 const MOST: usize = 32;
@@ -37,7 +37,7 @@ struct Entry {
 
 const NONE: Entry = Entry { context: ptr::null_mut(), event: ptr::null_mut(), is_recorded: false };
 
-static PROBES: [Owned<Probe>; POOLS] = [const { Owned::new(Probe::new()) }; POOLS];
+static PROBES: [OwnerLock<Probe>; POOLS] = [const { OwnerLock::new(Probe::new()) }; POOLS];
 
 /// The open question of a pool.
 struct Probe {
@@ -46,7 +46,7 @@ struct Probe {
     ended: u64,
     is_open: bool,
     /// What may be handed out when it is answered.
-    frees: Frees,
+    frees: WaitingFrees,
 }
 
 // SAFETY: handles, which any thread may use.
@@ -54,7 +54,7 @@ unsafe impl Send for Probe {}
 
 /// What came of asking.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Answer {
+pub(super) enum ProbeResult {
     /// Frees have become safe.
     Done,
     /// Not yet.
@@ -65,7 +65,7 @@ pub(super) enum Answer {
 
 impl Probe {
     const fn new() -> Self {
-        Probe { entries: [NONE; MOST], ended: 0, is_open: false, frees: Frees::none() }
+        Probe { entries: [NONE; MOST], ended: 0, is_open: false, frees: WaitingFrees::none() }
     }
 
     /// Events of contexts that have ended are not used again. Which they are is not known, so none is; nor is any destroyed.
@@ -95,7 +95,7 @@ impl Probe {
         }
         let event = entry.event;
         // SAFETY: the context is current, and the event is its own.
-        let code = captures::unless_any(|| unsafe { record(context, event) });
+        let code = captures::unless_capturing(|| unsafe { record(context, event) });
         entry.is_recorded = code == CUDA_SUCCESS;
         code
     }
@@ -116,19 +116,19 @@ impl Probe {
 
 impl Pool {
     /// Asks whether the work that was queued before earlier frees is done, in all contexts that may touch this memory.
-    pub(super) fn ask(self) -> Answer {
-        let Some(driver) = driver::load() else { return Answer::Unsupported };
+    pub(super) fn ask(self) -> ProbeResult {
+        let Some(driver) = driver::load() else { return ProbeResult::Unsupported };
         if driver.cuCtxRecordEvent().is_err() {
-            return Answer::Unsupported;
+            return ProbeResult::Unsupported;
         }
         // Another thread is at it.
-        let Some(mut probe) = PROBES.get(self.place()).and_then(Owned::try_lock) else {
-            return Answer::Pending;
+        let Some(mut probe) = PROBES.get(self.place()).and_then(OwnerLock::try_lock) else {
+            return ProbeResult::Pending;
         };
         probe.drop_ended();
         if !probe.is_open {
             probe.entries.iter_mut().for_each(|entry| entry.is_recorded = false);
-            let frees = Frees::waiting_in(self);
+            let frees = WaitingFrees::waiting_in(self);
             let cell = RefCell::new(&mut *probe);
             let code = self.in_each_user(|| match cell.try_borrow_mut() {
                 Ok(mut probe) => probe.record(driver),
@@ -136,17 +136,17 @@ impl Pool {
             });
             match code {
                 CUDA_SUCCESS => (probe.frees, probe.is_open) = (frees, true),
-                CUDA_ERROR_NOT_SUPPORTED => return Answer::Unsupported,
+                CUDA_ERROR_NOT_SUPPORTED => return ProbeResult::Unsupported,
                 // Something is captured, say.
-                _ => return Answer::Pending,
+                _ => return ProbeResult::Pending,
             }
         }
         let is_done = probe.is_done(driver);
         if !is_done || probe.ended != ENDED.load(Ordering::SeqCst) {
-            return Answer::Pending;
+            return ProbeResult::Pending;
         }
         probe.is_open = false;
-        std::mem::replace(&mut probe.frees, Frees::none()).settle(CUDA_SUCCESS);
-        Answer::Done
+        std::mem::replace(&mut probe.frees, WaitingFrees::none()).settle(CUDA_SUCCESS);
+        ProbeResult::Done
     }
 }

@@ -74,7 +74,7 @@ impl Pool {
     /// In a pool that knows streams nothing uses the chunk any more: it is freed on a stream on which nothing is ever
     /// queued. Freed without a stream it would wait for a synchronisation.
     #[inline]
-    pub(super) fn give_to_libbfc(self, address: u64) -> Status {
+    pub(super) fn return_chunk(self, address: u64) -> Status {
         if settings::serves_async()
             && let Some(stream) = usize::try_from(self.ordinal).ok().and_then(internal_streams::get)
         {

@@ -5,16 +5,16 @@ use std::sync::atomic::Ordering;
 use cuda_sys::*;
 
 use super::handle::Pool;
-use super::probe::Answer;
-use super::waiting_frees::Frees;
+use super::probe::ProbeResult;
+use super::waiting_frees::WaitingFrees;
 use crate::driver::real;
 use crate::state::captures;
 
 /// So many frees are worth a synchronisation, if the pool is idle enough.
-const ENOUGH: u64 = 128;
+const MIN_WAITING_FREES: u64 = 128;
 
 /// An idle pool that is smaller than this may grow instead.
-const LITTLE: u64 = 256 << 20;
+const SMALL_POOL: u64 = 256 << 20;
 
 impl Pool {
     /// Has frees of before handed out again, for a request of so many bytes that found nothing, or because many wait
@@ -23,20 +23,20 @@ impl Pool {
     /// What another device does may begin only after what the calling thread does next, and a cudaMalloc of the driver's waits
     /// for no other device. So where several devices' work may touch the memory it is asked after and not waited for; that is
     /// the last resort, when the pool cannot grow.
-    pub(super) fn make_safe(self, bytes: u64) -> bool {
+    pub(super) fn reuse_waiting_frees(self, bytes: u64) -> bool {
         if !self.is_shared() {
             let is_worth_it = bytes == u64::MAX || self.is_worth_a_synchronization(bytes);
             return is_worth_it && self.synchronize() == CUDA_SUCCESS;
         }
         match self.ask() {
-            Answer::Done => true,
-            Answer::Pending => false,
+            ProbeResult::Done => true,
+            ProbeResult::Pending => false,
             // An old driver. Pinned memory has no limit at which it would be waited for.
-            Answer::Unsupported if self.device().is_none() => {
+            ProbeResult::Unsupported if self.device().is_none() => {
                 (bytes == u64::MAX || self.is_worth_a_synchronization(bytes))
                     && self.synchronize() == CUDA_SUCCESS
             }
-            Answer::Unsupported => false,
+            ProbeResult::Unsupported => false,
         }
     }
 
@@ -49,8 +49,8 @@ impl Pool {
         }
         let idle = stats.idle_bytes();
         // Twice the peak is room enough, and so is little. Below that, few frees are not worth it.
-        idle >= bytes.max(stats.peak_bytes_in_use).max(LITTLE)
-            || (waiting >= ENOUGH && idle >= bytes.max(stats.bytes_in_use).max(LITTLE / 8))
+        idle >= bytes.max(stats.peak_bytes_in_use).max(SMALL_POOL)
+            || (waiting >= MIN_WAITING_FREES && idle >= bytes.max(stats.bytes_in_use).max(SMALL_POOL / 8))
     }
 
     /// Waits for all work that may use this pool's memory; not while anything is captured.
@@ -58,7 +58,7 @@ impl Pool {
         let Some(synchronize) = real::cuCtxSynchronize() else { return CUDA_ERROR_NOT_INITIALIZED };
         let code = self.in_each_user(|| {
             // SAFETY: no preconditions.
-            captures::unless_any(|| unsafe { synchronize() })
+            captures::unless_capturing(|| unsafe { synchronize() })
         });
         if code == CUDA_SUCCESS {
             self.state.synchronizations.fetch_add(1, Ordering::Relaxed);
@@ -71,7 +71,7 @@ impl Pool {
         if captures::any() {
             return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
         }
-        let frees = Frees::waiting_in(self);
+        let frees = WaitingFrees::waiting_in(self);
         let code = self.wait();
         frees.settle(code);
         code

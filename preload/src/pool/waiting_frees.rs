@@ -9,29 +9,29 @@ use crate::bfc;
 use crate::state::contexts::Current;
 
 /// Frees of a pool that are all followed by what happens next.
-pub(crate) struct Frees(Option<(Pool, u64, u64)>);
+pub(crate) struct WaitingFrees(Option<(Pool, u64, u64)>);
 
-impl Frees {
+impl WaitingFrees {
     /// What waits in the pool of a context, if anything does.
     pub(crate) fn of(context: Current) -> Self {
-        let Current::Primary(device) = context else { return Frees(None) };
+        let Current::Primary(device) = context else { return WaitingFrees(None) };
         match Pool::of_device(device) {
             // With others one context's synchronization is not enough.
             Some(pool) if pool.waiting() != 0 && pool.is_sole_user(device) => Self::waiting_in(pool),
-            _ => Frees(None),
+            _ => WaitingFrees(None),
         }
     }
 
     pub(super) fn waiting_in(pool: Pool) -> Self {
         if !pool.has_quarantine() {
-            return Frees(None);
+            return WaitingFrees(None);
         }
         let freed = pool.state.freed.load(Ordering::Relaxed);
-        Frees(bfc::timestamp(pool.ordinal).map(|stamp| (pool, freed, stamp)))
+        WaitingFrees(bfc::timestamp(pool.ordinal).map(|stamp| (pool, freed, stamp)))
     }
 
     pub(super) const fn none() -> Self {
-        Frees(None)
+        WaitingFrees(None)
     }
 
     /// A synchronization came after them, if it succeeded.

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use cuda_sys::DLSYM_VERSIONS;
 
 use super::proc_address::hook_of;
-use crate::diagnostics::check_log::{self, By};
+use crate::diagnostics::check_log::{self, LookupMethod};
 use crate::driver;
 use crate::state::relations;
 
@@ -166,7 +166,7 @@ unsafe extern "C" fn substitute(handle: *mut c_void, name: *const c_char) -> *mu
     let function = driver::at(found, unsafe { CStr::from_ptr(name) });
     match function.and_then(|function| Some((function, hook_of(function)?))) {
         Some((function, hook)) => {
-            check_log::looked_up(By::Dlsym, function.seen(), function.symbol());
+            check_log::looked_up(LookupMethod::Dlsym, function.seen(), function.symbol());
             hook
         }
         None => found,

@@ -5,7 +5,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 
 use cuda_sys::*;
 
-use crate::diagnostics::check_log::{self, By};
+use crate::diagnostics::check_log::{self, LookupMethod};
 use crate::driver::{self, Function, real};
 use crate::hooks::async_alloc::*;
 use crate::hooks::capture::*;
@@ -24,20 +24,20 @@ struct Address(*const c_void);
 unsafe impl Sync for Address {}
 
 macro_rules! table {
-    ($($symbol:ident: $of:ident, $fate:ident, $why:literal;)*) => {
+    ($($symbol:ident: $of:ident, $kind:ident, $why:literal;)*) => {
         /// The addresses of the hooks in `hook_list`, in its order.
         static ANALYZED: [Address; [$(stringify!($symbol)),*].len()] = [$(Address($symbol as *const c_void),)*];
     };
 }
 crate::hook_list::hooks!(table);
 
-macro_rules! unanalysed_table {
+macro_rules! unanalyzed_table {
     ($($symbol:ident as $name:literal since $since:literal, $why:literal;)*) => {
         /// The addresses of the hooks in `unanalyzed_list`, in its order.
         static UNANALYZED: [Address; [$($since),*].len()] = [$(Address($symbol as *const c_void),)*];
     };
 }
-crate::unanalyzed_list::unanalysed!(unanalysed_table);
+crate::unanalyzed_list::unanalyzed!(unanalyzed_table);
 
 /// The address of the hook of a function.
 pub(super) fn hook_of(function: &Function) -> Option<*mut c_void> {
@@ -62,7 +62,7 @@ fn replace(place: *mut *mut c_void, name: *const c_char, version: c_int, flags: 
     match function.and_then(|function| Some((function, hook_of(function)?))) {
         Some((function, hook)) => {
             function.note_address(found);
-            check_log::looked_up(By::ProcAddress, function.seen(), function.symbol());
+            check_log::looked_up(LookupMethod::ProcAddress, function.seen(), function.symbol());
             // SAFETY: as above.
             unsafe { *place = hook };
         }

@@ -51,7 +51,7 @@ fn now() -> u64 {
 /// Makes one call that synchronizes, unless anything is captured: that would break the capture. None begins either while
 /// the thread is on its way into the driver. Each such call has a look of its own: a capture may begin after the one
 /// before.
-pub(crate) fn unless_any(synchronize: impl FnOnce() -> CUresult) -> CUresult {
+pub(crate) fn unless_capturing(synchronize: impl FnOnce() -> CUresult) -> CUresult {
     if any() {
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     }
@@ -184,15 +184,15 @@ pub(crate) fn destroyed(stream: CUstream) {
 }
 
 /// The captures in a context that is about to end.
-pub(crate) struct Within {
+pub(crate) struct ContextCaptures {
     context: CUcontext,
     /// A bit for each place.
     places: u64,
 }
 
 /// What is captured in a context. NULL has nothing.
-pub(crate) fn within(context: CUcontext) -> Within {
-    let mut within = Within { context, places: 0 };
+pub(crate) fn within(context: CUcontext) -> ContextCaptures {
+    let mut within = ContextCaptures { context, places: 0 };
     if any() && !context.is_null() {
         for (bit, place) in PLACES.iter().enumerate() {
             within.places |= u64::from(place.stream_of(context).is_some()) << bit;
@@ -201,7 +201,7 @@ pub(crate) fn within(context: CUcontext) -> Within {
     within
 }
 
-impl Within {
+impl ContextCaptures {
     pub(crate) fn are_any(&self) -> bool {
         self.places != 0
     }

@@ -10,7 +10,7 @@
 //! - libbfc maps granules for all devices that can reach their device, and cuMemSetAccess does "set the access flags for the
 //!   target locations", whatever cuCtxEnablePeerAccess was told.
 //!
-//! From the first call of a function that is not analysed (`unanalysed`) every pool waits for every context.
+//! From the first call of a function that is not analysed (`unanalyzed`) every pool waits for every context.
 //!
 //! What was once seen holds for good: disabling the access says nothing of the work that is queued.
 

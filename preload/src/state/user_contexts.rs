@@ -10,7 +10,7 @@ use cuda_sys::*;
 use super::contexts;
 use crate::sys::lock::{SHORT, wait_for};
 
-struct Created {
+struct Slot {
     is_taken: AtomicBool,
     /// NULL while the place is taken or given up.
     context: AtomicPtr<CUctx_st>,
@@ -18,8 +18,8 @@ struct Created {
 }
 
 /// Those that live. The work of further ones is not waited for.
-static CREATED: [Created; u64::BITS as usize] = [const {
-    Created {
+static SLOTS: [Slot; u64::BITS as usize] = [const {
+    Slot {
         is_taken: AtomicBool::new(false),
         context: AtomicPtr::new(ptr::null_mut()),
         device: AtomicI32::new(0),
@@ -38,11 +38,11 @@ pub(crate) fn any() -> bool {
 }
 
 /// What is noted of a context.
-fn find(context: CUcontext) -> Option<(usize, &'static Created)> {
+fn find(context: CUcontext) -> Option<(usize, &'static Slot)> {
     if !any() || context.is_null() {
         return None;
     }
-    CREATED.iter().enumerate().find(|(_, created)| created.context.load(Ordering::Relaxed) == context)
+    SLOTS.iter().enumerate().find(|(_, created)| created.context.load(Ordering::Relaxed) == context)
 }
 
 /// The number of a context's place.
@@ -59,7 +59,7 @@ pub(crate) fn device_of(context: CUcontext) -> Option<usize> {
 #[derive(Clone, Copy)]
 pub(crate) struct UserContext {
     place: usize,
-    created: &'static Created,
+    created: &'static Slot,
 }
 
 impl UserContext {
@@ -78,7 +78,7 @@ impl UserContext {
 }
 
 fn places() -> impl Iterator<Item = UserContext> {
-    CREATED.iter().enumerate().map(|(place, created)| UserContext { place, created })
+    SLOTS.iter().enumerate().map(|(place, created)| UserContext { place, created })
 }
 
 /// Those that live.
@@ -115,7 +115,7 @@ pub(crate) fn in_each(is_wanted: impl Fn(UserContext) -> bool, work: impl Fn() -
 /// Notes a context that the program has created. `prepare` is called with the number of its place before others see it.
 pub(crate) fn note(context: CUcontext, device: CUdevice, prepare: impl FnOnce(usize)) {
     contexts::note_several();
-    let free = CREATED.iter().enumerate().find(|(_, created)| !created.is_taken.swap(true, Ordering::AcqRel));
+    let free = SLOTS.iter().enumerate().find(|(_, created)| !created.is_taken.swap(true, Ordering::AcqRel));
     if let Some((place, created)) = free {
         prepare(place);
         created.device.store(device, Ordering::Relaxed);
@@ -126,7 +126,7 @@ pub(crate) fn note(context: CUcontext, device: CUdevice, prepare: impl FnOnce(us
 
 /// One is about to be destroyed: whoever has its handle in hand makes it current first, which is no crash afterwards.
 pub(crate) fn forget(context: CUcontext) {
-    let is_this = |created: &&Created| {
+    let is_this = |created: &&Slot| {
         created
             .context
             .compare_exchange(context, ptr::null_mut(), Ordering::SeqCst, Ordering::Relaxed)
@@ -135,7 +135,7 @@ pub(crate) fn forget(context: CUcontext) {
     if context.is_null() {
         return;
     }
-    let Some(created) = CREATED.iter().find(is_this) else { return };
+    let Some(created) = SLOTS.iter().find(is_this) else { return };
     created.is_taken.store(false, Ordering::Release);
     COUNT.fetch_sub(1, Ordering::AcqRel);
     // In the child of a fork nobody comes back, nor to a thread whose signal handler this is: so not for ever.

@@ -40,18 +40,18 @@ pub(crate) fn wait_for<T>(limit: Duration, look: impl Fn() -> Option<T>) -> Opti
     }
 }
 
-pub(crate) struct Owned<T> {
+pub(crate) struct OwnerLock<T> {
     /// 0 while no thread holds it.
     owner: AtomicUsize,
     value: UnsafeCell<T>,
 }
 
 // SAFETY: only the owner reaches the value.
-unsafe impl<T: Send> Sync for Owned<T> {}
+unsafe impl<T: Send> Sync for OwnerLock<T> {}
 
-impl<T> Owned<T> {
+impl<T> OwnerLock<T> {
     pub(crate) const fn new(value: T) -> Self {
-        Owned { owner: AtomicUsize::new(0), value: UnsafeCell::new(value) }
+        OwnerLock { owner: AtomicUsize::new(0), value: UnsafeCell::new(value) }
     }
 
     /// Waits for other threads; None where this one holds it itself.
@@ -85,7 +85,7 @@ impl<T> Owned<T> {
 }
 
 /// Lets go of the lock when it is dropped.
-pub(crate) struct Guard<'a, T>(&'a Owned<T>);
+pub(crate) struct Guard<'a, T>(&'a OwnerLock<T>);
 
 impl<T> Deref for Guard<'_, T> {
     type Target = T;

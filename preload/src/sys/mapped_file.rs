@@ -12,7 +12,7 @@ use crate::sys::file_name::FileName;
 /// By so much the file grows, and so much of it is mapped.
 const STEP: u64 = 1 << 20;
 
-pub(crate) struct Mapped {
+pub(crate) struct MappedFile {
     pub(crate) path: FileName,
     /// Device and inode: at its path there may be another file later.
     identity: (u64, u64),
@@ -30,19 +30,19 @@ struct Window {
 }
 
 // SAFETY: the mapping is the value's own.
-unsafe impl Send for Mapped {}
+unsafe impl Send for MappedFile {}
 
 impl Window {
     const NONE: Self = Window { start: ptr::null_mut(), bytes: 0, used: 0 };
 }
 
-impl Mapped {
+impl MappedFile {
     /// Creates a file that is not there yet; else an error of the system.
     pub(crate) fn create(path: FileName) -> Result<Self, c_int> {
         let file = open(&path, libc::O_CREAT | libc::O_EXCL)?;
         let identity = file.identity()?;
         drop(file);
-        let mut mapped = Mapped { path, identity, length: 0, window: Window::NONE };
+        let mut mapped = MappedFile { path, identity, length: 0, window: Window::NONE };
         if let Err(error) = mapped.grow(1) {
             // SAFETY: the path is NUL-terminated.
             mapped.path.to(|path| unsafe { libc::unlink(path.as_ptr()) });
