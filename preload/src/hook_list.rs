@@ -1,14 +1,15 @@
-//! The one list of hooks, and what becomes of the memory functions that are none.
+//! The list of hooks, and the memory functions that have none.
 //!
-//! `cargo xtask hooks` makes docs/hooks.md of it; so nothing here may need anything else of this crate.
+//! `cargo xtask hooks` generates docs/hooks.md from it and includes this file, which therefore must not use anything
+//! else of this crate.
 
-/// Passes the list of hooks to `$callback!`. An entry is `SYMBOL: TYPE, KIND, "why";` where SYMBOL is what libcuda.so.1
+/// Passes the list of hooks to `$callback!`. An entry is `SYMBOL: TYPE, KIND, "why";`. SYMBOL is what libcuda.so.1
 /// exports, TYPE the function of cuda-sys's list that has its type (another one for the twins of the per-thread default
 /// stream), and KIND a [`HookKind`].
 macro_rules! hooks {
     ($callback:ident) => {
         $callback! {
-        // Whoever asks the driver for its functions gets ours.
+        // Lookups of functions return the hooks.
         cuGetProcAddress: cuGetProcAddress, Watched, "gives these hooks to whoever looks functions up by it, the runtime above all";
         cuGetProcAddress_v2: cuGetProcAddress_v2, Watched, "the same, since CUDA 12";
         // Device memory.
@@ -19,7 +20,7 @@ macro_rules! hooks {
         cuPointerGetAttribute: cuPointerGetAttribute, Corrected, "range, mapping, identity and IPC of a pooled allocation are its own; with BFC_PRELOAD_IPC=1 its region's";
         cuPointerGetAttributes: cuPointerGetAttributes, Corrected, "the same";
         cuIpcGetMemHandle: cuIpcGetMemHandle, Refused, "of a pooled pointer that is not its region's base: the driver's handle would name the region and lose the offset";
-        // Memory that the pool may stand in the way of.
+        // Memory that the pool may leave no room for.
         cuMemAllocPitch_v2: cuMemAllocPitch_v2, Passed, "the driver chooses the pitch; where it has no memory the pool is trimmed, and it is asked again";
         cuMemAllocManaged: cuMemAllocManaged, Passed, "managed memory has rules of its own; trimmed and asked again, as above";
         cuMemCreate: cuMemCreate, Passed, "physical memory; trimmed and asked again, as above";
@@ -34,7 +35,7 @@ macro_rules! hooks {
         cuMemHostAlloc: cuMemHostAlloc, Optional, "passed to the driver; with BFC_PRELOAD_PINNED=1 pooled, unless it has flags; where the driver has none the pool is trimmed, and it is asked again";
         cuMemAllocHost_v2: cuMemAllocHost_v2, Optional, "the same";
         cuMemFreeHost: cuMemFreeHost, Optional, "as cuMemFree_v2 for pinned memory that is pooled; other pointers go to the driver";
-        // Synchronisation and its absence.
+        // Synchronization, and captures, which forbid it.
         cuCtxSynchronize: cuCtxSynchronize, Watched, "what was freed before it may be handed out again";
         cuCtxSynchronize_v2: cuCtxSynchronize_v2, Watched, "the same, since CUDA 13";
         cuStreamBeginCapture: cuStreamBeginCapture, Watched, "while a graph is captured nothing is synchronised";
@@ -105,7 +106,7 @@ macro_rules! hooks {
         cuGraphExecMemcpyNodeSetParams: cuGraphExecMemcpyNodeSetParams, Watched, "the same";
         cuMemSetAccess: cuMemSetAccess, Watched, "of pooled memory: with several contexts every pool waits for all of them from then on";
         cuMemRetainAllocationHandle: cuMemRetainAllocationHandle, Watched, "the same";
-        // The life of contexts.
+        // The beginning and end of contexts.
         cuDevicePrimaryCtxRetain: cuDevicePrimaryCtxRetain, Watched, "how often the program holds the context";
         cuDevicePrimaryCtxRelease: cuDevicePrimaryCtxRelease, Watched, "the pool goes with the program's last hold on the context, and captures end with it";
         cuDevicePrimaryCtxRelease_v2: cuDevicePrimaryCtxRelease_v2, Watched, "the same";
@@ -121,26 +122,26 @@ macro_rules! hooks {
 }
 pub(crate) use hooks;
 
-/// What becomes of calls of a function.
+/// What becomes of the calls of a hooked function.
 #[allow(dead_code)] // Which of them are used depends on who includes this file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum HookKind {
     /// Served from the pool.
     Pooled,
-    /// Served from the pool if the user says so, else passed.
+    /// Served from the pool on request, otherwise passed to the driver.
     Optional,
-    /// Passed through, and what the driver answers about pooled memory is put right.
+    /// Passed to the driver, whose answer about pooled memory is corrected.
     Corrected,
-    /// Passed through, for what happened is to be known.
+    /// Passed to the driver, and noted.
     Watched,
-    /// Passed through.
+    /// Passed to the driver.
     Passed,
-    /// An error for pooled memory, passed through for other.
+    /// Refused for pooled memory, passed to the driver for other.
     Refused,
 }
 
-/// Functions of the driver that give, take or map memory, and are no hooks: they are passed through. Several names have
-/// spaces between them.
+/// Functions of the driver that allocate, free or map memory and have no hook, with the reasons. Several names are
+/// separated by spaces.
 #[allow(dead_code)] // for the documentation
 pub(crate) const NOT_HOOKED: &[(&str, &str)] = &[
     (
@@ -192,7 +193,7 @@ pub(crate) const NOT_HOOKED: &[(&str, &str)] = &[
     ),
 ];
 
-/// Functions of the runtime, and the function of the driver that each of them ends up in.
+/// Functions of the runtime, and the function of the driver that each of them calls.
 #[allow(dead_code)] // for the documentation
 pub(crate) const RUNTIME: &[(&str, &str)] = &[
     ("cudaMalloc", "cuMemAlloc_v2"),

@@ -1,30 +1,34 @@
-//! `libbfc_preload.so`: by LD_PRELOAD, cudaMalloc of a program that nobody touched comes from libbfc's pool.
+//! `libbfc_preload.so`: serves cudaMalloc of an unmodified program from libbfc's pool, by LD_PRELOAD.
 //!
-//! It stands between the program (its CUDA runtime, mostly) and the driver: it exports the names in [`hook_list`], and gives
-//! them to whoever looks the driver's functions up, by `dlsym` or by `cuGetProcAddress`. Each hook asks libbfc, by its C
-//! ABI, or passes the call on to the driver, or both. What a program can see is to stay true; docs/interposition.md says
-//! what is different.
+//! The interposer stands between the program, mostly its CUDA runtime, and the driver. It exports the names in `hook_list`,
+//! and lookups of the driver's functions by `dlsym` or `cuGetProcAddress` return its own. Each hook calls libbfc by its C ABI,
+//! or the driver, or both. docs/interposition.md lists what a program can notice.
 //!
 //! ```text
-//! settings  libbfc's C ABI (bfc)          the environment; the functions that it links
-//! text      lock  file_name  mapped       messages; files that are whole whatever ends the process
-//! process   counters                      what is in them
-//! list      hooks                         what is hooked; the table, and the driver's own functions
-//! resolve                                 dlsym and cuGetProcAddress
-//! watch     trace  report  refused        what a person can see of it all
-//! contexts  created  captures             whose memory it is, whose work; when nothing may be synchronised
-//! relations conservative  unanalyzed      whose work may touch which device's memory
-//! pool                                    a device's pool: serve, wait, synchronise, give up
-//! streams                                 the streams that pools know, with their contexts
-//! device    pinned  ordered  pointers     the hooks
-//! life                                    beginning and end of the process and of contexts
+//! resolve/                            lookups: dlsym; cuGetProcAddress, with the addresses of the hooks
+//! hooks/       lifecycle              the hooks, by kind of function; the beginning and end of the process
+//! pool/                               a device's pool: requests, frees, when to wait for the device
+//! state/                              contexts, captures, streams, and whose work may touch which memory
+//! driver/                             the driver's own functions, as the interposer calls them
+//! diagnostics/                        what the user can read: check log, trace, report
+//! settings                            the environment
+//! sys/                                the operating system: locks, files, messages, the process
+//! bfc          hook_list  unanalyzed_list     libbfc's C ABI; what is hooked
 //! ```
 //!
+//! Files import only from rooms below their own, and no files import each other in a circle. Three choices follow from that:
+//! - The addresses of the hooks are in `resolve/`, on top, because the table imports every hook; `driver/` has the functions
+//!   behind the hooks, and is below all that calls them.
+//! - `diagnostics/` is below the driver, whose functions report their first call. It knows neither pools nor contexts: what
+//!   reports to it passes in what it needs (`report::Reported`). Requests that fail are reported by `hooks/refusals`.
+//! - `state/relations` records only what the program has done. `pool/sharing` decides whose work may touch a pool's memory,
+//!   because that depends on the pool too.
+//!
 //! Rules: a hook never panics, holds no lock while it calls the driver or libbfc, and changes nothing of the caller's on
-//! failure. Nothing of CUDA is called before the program does.
+//! failure. It calls nothing of CUDA before the program does.
 
 #![allow(non_snake_case, non_camel_case_types)] // the driver's names
-// A panic in somebody else's cudaMalloc would end the program.
+// A panic in the program's cudaMalloc would end the program.
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 mod bfc;

@@ -4,14 +4,14 @@ use crate::diagnostics::{check_log, report, trace};
 use crate::pool::Pool;
 use crate::settings;
 
-/// Nothing of CUDA is called here: most processes that this library is loaded into have none.
+/// Calls nothing of CUDA: most processes that load this library do not use it.
 extern "C" fn loaded() {
     settings::read();
     check_log::loaded();
     report::loaded();
 }
 
-/// Behind the program's own handlers; other threads may go on allocating.
+/// Runs after the program's own handlers; other threads may continue to allocate.
 extern "C" fn unloaded() {
     trace::finish();
     report::finish(Pool::all());

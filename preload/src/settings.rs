@@ -1,4 +1,4 @@
-//! What the user set: `BFC_PRELOAD_...`, read once, before the first hook needs it.
+//! The user's settings: the environment variables `BFC_PRELOAD_...`, read once, before the first hook needs them.
 
 use std::ffi::CStr;
 use std::fmt;
@@ -15,10 +15,10 @@ static SERVES_PINNED: AtomicBool = AtomicBool::new(false);
 static SHARES_REGIONS: AtomicBool = AtomicBool::new(false);
 static WANTS_GRANULES: AtomicBool = AtomicBool::new(false);
 static IS_LIMITED: AtomicBool = AtomicBool::new(false);
-static LEAST: AtomicU64 = AtomicU64::new(0);
-static MOST: AtomicU64 = AtomicU64::new(u64::MAX);
+static MIN_BYTES: AtomicU64 = AtomicU64::new(0);
+static MAX_BYTES: AtomicU64 = AtomicU64::new(u64::MAX);
 
-/// A setting's text, if it is set and not empty.
+/// Returns the value of an environment variable, if it is set and not empty.
 pub(crate) fn variable(name: &'static CStr) -> Option<&'static CStr> {
     // SAFETY: the name is NUL-terminated. Whoever changes the environment while others read it breaks C's own rule.
     let value = unsafe { libc::getenv(name.as_ptr()) };
@@ -30,8 +30,8 @@ pub(crate) fn variable(name: &'static CStr) -> Option<&'static CStr> {
     (!value.is_empty()).then_some(value)
 }
 
-/// The file that a setting names, from the root, with the number of the process for `%p` and a `%` for `%%`; None where there
-/// is no host memory for it.
+/// Returns the absolute path that a variable names, with `%p` replaced by the process number and `%%` by `%`. Returns
+/// `None` when out of host memory.
 pub(crate) fn file(name: &'static CStr) -> Option<FileName> {
     let mut left = variable(name)?.to_bytes();
     let mut file = FileName::new();
@@ -57,7 +57,7 @@ pub(crate) fn file(name: &'static CStr) -> Option<FileName> {
     Some(file)
 }
 
-/// Reads all of them. Threads that come at the same time read the same.
+/// Reads all settings. Concurrent calls read the same values.
 pub(crate) fn read() {
     let free = of(c"BFC_PRELOAD_FREE", "wait or sync", |word| match word {
         _ if word.eq_ignore_ascii_case(b"sync") => Some(true),
@@ -73,27 +73,27 @@ pub(crate) fn read() {
     for (name, place) in switches {
         place.store(of(name, "a switch like 1", switch).unwrap_or(false), Ordering::Relaxed);
     }
-    for (name, place) in [(c"BFC_PRELOAD_MIN", &LEAST), (c"BFC_PRELOAD_MAX", &MOST)] {
+    for (name, place) in [(c"BFC_PRELOAD_MIN", &MIN_BYTES), (c"BFC_PRELOAD_MAX", &MAX_BYTES)] {
         if let Some(bytes) = of(name, "a size like 8GiB", size).filter(|&bytes| bytes != 0) {
             place.store(bytes, Ordering::Relaxed);
         }
     }
-    // No other backend of libbfc's has memory that a device can use.
+    // No other backend of libbfc has memory that a device can use.
     let granules = of(c"BFC_BACKEND", "auto, host, cuda, cuda_vmm or host_vmm", granules);
     WANTS_GRANULES.store(granules.unwrap_or(false), Ordering::Relaxed);
-    // What libbfc takes for no limit is none. Of a malformed fraction it warns itself, when it creates the pool.
+    // What libbfc takes for no limit is none. libbfc itself warns of a malformed fraction when it creates the pool.
     let limit = of(c"BFC_MEMORY_LIMIT", "a size like 8GiB", size).is_some_and(|bytes| bytes != 0);
     let fraction = value(c"BFC_MEMORY_FRACTION", fraction).is_some_and(|share| share > 0.0);
     IS_LIMITED.store(limit || fraction, Ordering::Relaxed);
     READ.store(true, Ordering::Release);
 }
 
-/// A variable's value, if it is set and well-formed.
+/// Returns a variable's value, if it is set and well-formed.
 fn value<T>(name: &'static CStr, parse: impl Fn(&[u8]) -> Option<T>) -> Option<T> {
     parse(variable(name)?.to_bytes().trim_ascii())
 }
 
-/// The same. A malformed one is ignored with a warning where libbfc would write one.
+/// The same, with a warning about a malformed value, on the conditions on which libbfc writes one.
 fn of<T>(name: &'static CStr, wanted: &str, parse: impl Fn(&[u8]) -> Option<T>) -> Option<T> {
     let (text, value) = (variable(name)?, value(name, parse));
     if value.is_none() {
@@ -103,7 +103,7 @@ fn of<T>(name: &'static CStr, wanted: &str, parse: impl Fn(&[u8]) -> Option<T>) 
     value
 }
 
-/// Writes a warning where libbfc would write one.
+/// Writes a warning, on the conditions on which libbfc writes one.
 pub(crate) fn warn(what: fmt::Arguments<'_>) {
     let log = variable(c"BFC_LOG").map_or(&[][..], CStr::to_bytes);
     let is_quiet =
@@ -135,22 +135,22 @@ pub(crate) fn serves_pinned() -> bool {
     is(&SERVES_PINNED)
 }
 
-/// Whether memory is shared with other processes by legacy IPC handles: an allocation is then the driver's, which for pooled
-/// memory is the region, and what is large is not pooled.
+/// Whether memory is shared with other processes by legacy IPC handles. An allocation is then the driver's, which is
+/// the region for pooled memory, and large requests are not pooled.
 pub(crate) fn shares_regions() -> bool {
     is(&SHARES_REGIONS)
 }
 
-/// With [`shares_regions`] requests of so many bytes go to the driver. What NCCL shares has 2 MiB and more, and so have the
-/// segments of PyTorch.
+/// With [`shares_regions`], requests of at least so many bytes go to the driver. What NCCL shares has 2 MiB or more,
+/// and so have PyTorch's segments.
 const SHARED: u64 = 1 << 20;
 
-/// Whether pools are of granules that are mapped.
+/// Whether pools consist of granules.
 pub(crate) fn wants_granules() -> bool {
     is(&WANTS_GRANULES)
 }
 
-/// Whether the user said how much memory there is.
+/// Whether the user has set a limit.
 pub(crate) fn is_limited() -> bool {
     is(&IS_LIMITED)
 }
@@ -162,11 +162,12 @@ pub(crate) fn pools(bytes: usize) -> bool {
     }
     let bytes = bytes as u64;
     let is_shared = bytes >= SHARED && SHARES_REGIONS.load(Ordering::Relaxed);
-    let is_in_range = LEAST.load(Ordering::Relaxed) <= bytes && bytes <= MOST.load(Ordering::Relaxed);
+    let is_in_range =
+        MIN_BYTES.load(Ordering::Relaxed) <= bytes && bytes <= MAX_BYTES.load(Ordering::Relaxed);
     bytes != 0 && is_in_range && !is_shared
 }
 
-/// A switch, as libbfc's own are written.
+/// Parses a switch, as libbfc parses its own.
 fn switch(word: &[u8]) -> Option<bool> {
     let is = |words: [&[u8]; 4]| words.iter().any(|other| word.eq_ignore_ascii_case(other));
     match word {
@@ -185,13 +186,14 @@ fn granules(word: &[u8]) -> Option<bool> {
     ["auto", "host", "cuda", "cuda_vmm", "host_vmm"].into_iter().any(is).then(|| is("cuda_vmm"))
 }
 
-/// A share of the device's memory.
+/// Parses a fraction of the device's memory.
 fn fraction(word: &[u8]) -> Option<f64> {
     let share: f64 = std::str::from_utf8(word).ok()?.parse().ok()?;
     (0.0..=1.0).contains(&share).then_some(share)
 }
 
-/// A size, as libbfc reads its own: a number, perhaps with a fraction, and a unit of 1024s. None is too large for it.
+/// Parses a size, as libbfc parses its own: a number, optionally with decimals, and a unit of 1024s. Returns `None` if
+/// it is too large.
 fn size(word: &[u8]) -> Option<u64> {
     let word = std::str::from_utf8(word).ok()?;
     let digits = word.find(|letter: char| !letter.is_ascii_digit() && letter != '.').unwrap_or(word.len());

@@ -1,5 +1,5 @@
-//! What `bfc run --check` wants to know: whether the program found its way to us, and what became of it. Each line is
-//! written when it happens, so that it is there also if the program crashes.
+//! The log that `bfc run --check` reads: whether the program reached the interposer, and what became of its requests.
+//! Each line is written when the event happens, so that it is there even if the program crashes.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::fmt;
@@ -29,10 +29,10 @@ pub(crate) enum PassReason {
     Pool,
 }
 
-/// What was already written about a hook.
+/// What was already logged about a hook.
 pub(crate) struct Seen {
     called: AtomicBool,
-    /// Indexed by [`By`].
+    /// Indexed by [`LookupMethod`].
     looked_up: [AtomicBool; 2],
 }
 
@@ -55,7 +55,7 @@ fn say(what: fmt::Arguments<'_>) {
     }
 }
 
-/// Whether it is the first time.
+/// Sets a flag. Returns whether it was not set before.
 fn is_first(flag: &AtomicBool) -> bool {
     !flag.load(Ordering::Relaxed) && !flag.swap(true, Ordering::Relaxed)
 }
@@ -71,7 +71,7 @@ pub(crate) fn loaded() {
     say(format_args!("loaded {}", std::str::from_utf8(path).unwrap_or("?")));
 }
 
-/// A lookup was answered with one of our functions: said once for each of them and each way.
+/// Logs that a lookup returned a hook: once for each hook and method.
 pub(crate) fn looked_up(by: LookupMethod, seen: &Seen, symbol: &CStr) {
     let way = match by {
         LookupMethod::Dlsym => "dlsym",
@@ -82,8 +82,8 @@ pub(crate) fn looked_up(by: LookupMethod, seen: &Seen, symbol: &CStr) {
     }
 }
 
-/// A lookup of a hooked name for a version of CUDA that is later than the headers known here was answered with the driver's
-/// own function: its type may be another one.
+/// Logs that a lookup of a hooked name returned the driver's own function, because the version of CUDA is later than
+/// the headers known here: its type may be another one.
 #[cold]
 pub(crate) fn too_new(name: &CStr, version: c_int) {
     let name = name.to_str().unwrap_or("?");
@@ -97,7 +97,7 @@ pub(crate) fn too_new(name: &CStr, version: c_int) {
     ));
 }
 
-/// A hook is on its way to the driver, or to the pool, for the first time.
+/// Logs the first call of a hook, before it reaches the driver or the pool.
 #[cold]
 pub(crate) fn called(seen: &Seen, kind: HookKind, symbol: &CStr) {
     let gives = matches!(kind, HookKind::Pooled | HookKind::Optional | HookKind::Passed);
@@ -137,12 +137,12 @@ pub(crate) fn passed(why: PassReason) {
     }
 }
 
-/// The process ends.
+/// Logs the end of the process.
 pub(crate) fn exit(is_driver_mapped: bool) {
     say(format_args!("exit driver={}", if is_driver_mapped { "mapped" } else { "absent" }));
 }
 
-/// Whether this process has a libcuda.so.1 in it.
+/// Whether this process has loaded a libcuda.so.1.
 pub(crate) fn is_driver_mapped() -> bool {
     unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _: usize, found: *mut c_void) -> c_int {
         // SAFETY: the linker's, for the time of the call.

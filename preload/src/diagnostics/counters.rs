@@ -1,58 +1,59 @@
-//! The counters of a process as they lie in the file of `bfc run --report=FILE`, and the summary of them.
+//! The counters of a process as they lie in the file of `bfc run --report=FILE`, and their summary.
 //!
-//! Each process that allocates appends a [`Record`] and keeps it up to date by a shared mapping, so that it is complete
-//! whatever ends the process. `bfc report`, which reads it, includes this file too: nothing here may need anything else of
+//! Each process that allocates appends a [`Record`] and updates it through a shared mapping, so that it is complete
+//! however the process ends. The bfc command, which reads it, includes this file too: it must not use anything else of
 //! this crate.
 
 use std::fmt::{self, Display};
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
-/// What a record begins with. The number is that of the layout.
+/// The first bytes of a record. The number is the version of the layout.
 pub const MAGIC: [u8; 64] = *b"libbfc counters 1, one record a process; read by: bfc report\n\0\0\0";
 
-/// Devices, and pinned host memory behind them.
+/// One for each device, and one for pinned host memory.
 pub const POOLS: usize = 65;
 
-/// As much as is kept of a verdict.
+/// The length up to which a verdict is kept.
 pub const VERDICT: usize = 1000;
 
-/// The process runs, or ended without saying so.
+/// The process is running, or ended without reporting.
 pub const RUNNING: u32 = 0;
-/// It ended by exit, or by returning from main.
+/// The process ended by exit, or by returning from main.
 pub const ENDED: u32 = 1;
-/// It executed another program.
+/// The process executed another program.
 pub const REPLACED: u32 = 2;
 
-/// A process. A power of two of bytes, so that no record crosses pages of that size, and smaller pages are not shared.
+/// A process. Its size is a power of two, so that no record crosses pages of that size, and smaller pages are not
+/// shared.
 #[repr(C)]
 pub struct Record {
     pub magic: [u8; 64],
     pub state: AtomicU32,
     pub process: u32,
-    /// When the process started, in clock ticks since the machine did: with this a number names one process only.
+    /// When the process started, in clock ticks since the machine did: identifies a process together with its number.
     pub started: u64,
     /// The inode of the namespace of process numbers.
     pub namespace: u64,
-    /// When the record was made, in seconds since 1970.
+    /// When the record was created, in seconds since 1970.
     pub began: u64,
-    /// Which start of the machine it was.
+    /// The identifier of the machine's start.
     pub boot: [u8; 40],
-    /// The command line, its words with spaces between.
+    /// The command line, its words separated by spaces.
     pub program: [u8; 256],
-    /// Events that are not in the trace because it could not grow.
+    /// Events missing in the trace because it could not grow.
     pub lost_events: AtomicU64,
     pub pools: [Counters; POOLS],
-    /// The last refused request, and why it was refused.
+    /// The size of the last refused request, and the reason.
     pub last_refused: AtomicU64,
     pub verdict_length: AtomicU32,
     pub verdict: [AtomicU8; VERDICT],
-    /// For later versions; 0.
+    /// Reserved; 0.
     pub spare: [u8; 1060],
 }
 
 const _: () = assert!(size_of::<Record>() == 8192);
 
-/// A pool's.
+/// The counters of a pool.
 #[repr(C)]
 pub struct Counters {
     pub served: AtomicU64,
@@ -60,27 +61,27 @@ pub struct Counters {
     pub obtained: AtomicU64,
     pub returned: AtomicU64,
     pub synchronizations: AtomicU64,
-    /// Requests that the program was refused for want of memory, and the largest of them.
+    /// Requests refused because memory ran out, and the largest of them.
     pub refused: AtomicU64,
     pub largest_refused: AtomicU64,
-    /// What is live, in bytes as requested, and the peaks.
+    /// Bytes requested and live, and the peaks.
     pub requested: AtomicU64,
     pub peak_requested: AtomicU64,
     pub peak_in_use: AtomicU64,
     pub peak_held: AtomicU64,
 }
 
-/// The place of pinned host memory among the pools; those of devices are their numbers.
+/// The index of pinned host memory among the pools; a device's is its number.
 pub const PINNED: usize = POOLS - 1;
 
 impl Record {
-    /// The pools that were asked for memory, by their names.
+    /// Returns the pools that were asked for memory, with their names.
     pub fn used(&self) -> impl Iterator<Item = (Name, &Counters)> {
         let all = self.pools.iter().enumerate().map(|(place, counters)| (Name(place), counters));
         all.filter(|(_, counters)| get(&counters.served) + get(&counters.refused) != 0)
     }
 
-    /// The last refused request, if there is one.
+    /// Returns the last refused request, if there is one.
     pub fn refusal(&self) -> Option<Refusal<'_>> {
         let length = self.verdict_length.load(Ordering::Acquire) as usize;
         let verdict = self.verdict.get(..length).filter(|verdict| !verdict.is_empty())?;
@@ -100,7 +101,7 @@ impl Display for Refusal<'_> {
         for (place, byte) in text.iter_mut().zip(self.verdict) {
             *place = byte.load(Ordering::Relaxed);
         }
-        // What was cut may end within a letter.
+        // The text may be cut within a character.
         let text = text.get(..self.verdict.len()).unwrap_or_default().utf8_chunks().next();
         writeln!(f, "  last refused {}: {}", Bytes(self.bytes), text.map_or("", |chunk| chunk.valid()))
     }
@@ -110,7 +111,7 @@ fn get(value: &AtomicU64) -> u64 {
     value.load(Ordering::Relaxed)
 }
 
-/// A pool's name.
+/// The name of a pool.
 pub struct Name(usize);
 
 impl Display for Name {
@@ -176,7 +177,7 @@ fn percent(part: u64, whole: u64) -> Tenths {
 struct Tenths(u128);
 
 impl Tenths {
-    /// A quotient, of two neighbours that are as near the even one, as floating point would be formatted.
+    /// Returns a quotient rounded to even, as floating point is formatted.
     fn of(number: u128, by: u128) -> Self {
         let (tenths, rest) = (10 * number / by, 10 * number % by);
         let is_up = 2 * rest > by || (2 * rest == by && tenths % 2 == 1);
@@ -190,7 +191,7 @@ impl Display for Tenths {
     }
 }
 
-/// A number of bytes as a person reads it.
+/// A number of bytes, formatted for reading.
 pub struct Bytes(pub u64);
 
 impl Display for Bytes {

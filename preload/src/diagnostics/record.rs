@@ -1,4 +1,4 @@
-//! A process's record of counters: mapped in memory first, and then from the file of the report.
+//! A process's record of counters: created in memory, and then mapped from the file of the report.
 
 use std::ffi::c_int;
 use std::fmt::Display;
@@ -12,7 +12,7 @@ use crate::sys::process;
 
 const BYTES: usize = size_of::<Record>();
 
-/// Maps a record that is not in a file, and writes into it which process it is of.
+/// Maps a record that is not in a file, and identifies the process in it.
 pub(super) fn map() -> Option<&'static Record> {
     // SAFETY: new memory, of zeros, which are a record.
     let memory = unsafe {
@@ -30,7 +30,7 @@ pub(super) fn map() -> Option<&'static Record> {
     Some(unsafe { &*own })
 }
 
-/// Writes into an empty record which process it is of.
+/// Identifies the process in an empty record.
 fn sign(record: &mut Record) {
     record.magic = MAGIC;
     record.process = process::id().unsigned_abs();
@@ -72,8 +72,7 @@ fn append(path: &FileName, record: &Record) -> Result<&'static Record, Failure> 
     let end = unsafe { libc::lseek(file.0, 0, libc::SEEK_CUR) };
     let start = end - written as libc::off_t;
     if written as usize != BYTES {
-        // A part of a record would spoil the file for all that come later.
-        // What follows it is another process's.
+        // A partial record would damage the file for all later ones. What follows it is another process's.
         // SAFETY: no preconditions.
         if unsafe { libc::lseek(file.0, 0, libc::SEEK_END) } == end {
             // SAFETY: as above.
@@ -98,7 +97,7 @@ fn append(path: &FileName, record: &Record) -> Result<&'static Record, Failure> 
     Ok(unsafe { &*record })
 }
 
-/// Whether the file has nothing in it but records.
+/// Whether the file contains nothing but records.
 fn has_records(file: &Descriptor) -> Result<bool, c_int> {
     let mut head = [0; MAGIC.len()];
     // SAFETY: as many bytes are valid for writing.

@@ -1,7 +1,8 @@
-//! What the pools did for a process: counters, which `bfc report` reads from a file, or a summary at the end on standard
-//! error.
+//! The report: what the pools did for a process. `bfc report` reads its counters from a file; without a file a summary
+//! is printed on standard error at the end.
 //!
-//! The counters are kept up to date in a [`Record`]. One that is mapped from a file is there whatever ends the process.
+//! The counters are kept up to date in a [`Record`]. One that is mapped from a file is complete however the process
+//! ends.
 
 use std::ffi::CStr;
 use std::fmt::Write;
@@ -22,18 +23,19 @@ const FILE: u8 = 2;
 const STANDARD_ERROR: u8 = 3;
 static STATE: AtomicU8 = AtomicU8::new(UNKNOWN);
 
-/// The process that the record is of. The child of a fork has the mapping too, and must leave it alone.
+/// The process that the record belongs to. The child of a fork has the mapping too, and must not write to it.
 static OWNER: AtomicI32 = AtomicI32::new(0);
 
 static RECORD: AtomicPtr<Record> = AtomicPtr::new(ptr::null_mut());
 
-/// The process has come to its end. Other threads may go on, and allocate for the first time.
+/// The process has reached its end. Other threads may continue, and allocate for the first time.
 static IS_ENDING: AtomicBool = AtomicBool::new(false);
 
-/// Held to make the record, and to write what is more than one number. Those who do not get it leave it to the next event.
+/// Held to create the record, and to write what is more than one number. Threads that fail to take it leave the update
+/// to the next event.
 static WRITER: OwnerLock<()> = OwnerLock::new(());
 
-/// How many calls the newest statistics of each pool in the record have seen.
+/// For each pool, the number of calls that the newest statistics in the record have seen.
 static SEEN: [AtomicU64; POOLS] = [const { AtomicU64::new(0) }; POOLS];
 
 /// A pool, as far as the report needs it.
@@ -41,18 +43,18 @@ pub(crate) trait Reported: Copy {
     /// Its ordinal in libbfc's table.
     fn ordinal(self) -> i32;
 
-    /// What was counted so far.
+    /// What it has done so far.
     fn activity(self) -> Activity;
 
     /// libbfc's statistics of it, if the interposer uses it.
     fn stats(self) -> Option<bfc::Stats>;
 }
 
-/// What a pool did so far.
+/// What a pool has done so far.
 pub(crate) struct Activity {
     pub(crate) served: u64,
     pub(crate) freed: u64,
-    /// Regions from the driver, and back to it.
+    /// Regions obtained from the driver, and returned to it.
     pub(crate) obtained: u64,
     pub(crate) returned: u64,
     pub(crate) synchronizations: u64,
@@ -78,7 +80,7 @@ fn find_out() -> u8 {
     state
 }
 
-/// This process's record, which the first event makes.
+/// Returns this process's record, which the first event creates.
 fn record() -> Option<&'static Record> {
     let process = process::id();
     let owner = OWNER.compare_exchange(0, process, Ordering::Relaxed, Ordering::Relaxed);
@@ -86,8 +88,8 @@ fn record() -> Option<&'static Record> {
         return None;
     }
     made().or_else(|| {
-        let _only = WRITER.soon()?;
-        // Another thread may have made it meanwhile, or found that it cannot be made.
+        let _only = WRITER.lock_briefly()?;
+        // Another thread may have created it meanwhile, or found that it cannot be created.
         if state() == OFF || made().is_some() {
             return made();
         }
@@ -99,13 +101,13 @@ fn record() -> Option<&'static Record> {
     })
 }
 
-/// The same, if there is one.
+/// The same, if it was created.
 fn made() -> Option<&'static Record> {
     // SAFETY: NULL, or a record that stays for good.
     unsafe { RECORD.load(Ordering::Acquire).as_ref() }
 }
 
-/// Memory of a pool was given or taken back.
+/// Updates the report after memory of a pool was allocated or freed.
 #[inline]
 pub(crate) fn note(pool: impl Reported) {
     if state() != OFF {
@@ -113,7 +115,7 @@ pub(crate) fn note(pool: impl Reported) {
     }
 }
 
-/// A request was refused for want of memory, which a pool might have served.
+/// Reports a request that failed because memory ran out, and that a pool might have served.
 #[cold]
 pub(crate) fn refused(pool: impl Reported, bytes: usize, verdict: &str) {
     if state() == OFF {
@@ -123,13 +125,13 @@ pub(crate) fn refused(pool: impl Reported, bytes: usize, verdict: &str) {
     let Some(counters) = place(pool).and_then(|at| record.pools.get(at)) else { return };
     counters.refused.fetch_add(1, Ordering::Relaxed);
     counters.largest_refused.fetch_max(bytes as u64, Ordering::Relaxed);
-    if let Some(_only) = WRITER.soon() {
+    if let Some(_only) = WRITER.lock_briefly() {
         write_verdict(record, bytes, verdict);
     }
     update(pool);
 }
 
-/// Its length is written last: a text that was not written wholly is none.
+/// Writes the length last: an incomplete text has none.
 fn write_verdict(record: &Record, bytes: usize, verdict: &str) {
     record.verdict_length.store(0, Ordering::Release);
     record.last_refused.store(bytes as u64, Ordering::Relaxed);
@@ -140,7 +142,7 @@ fn write_verdict(record: &Record, bytes: usize, verdict: &str) {
     record.verdict_length.store(verdict.len().min(counters::VERDICT) as u32, Ordering::Release);
 }
 
-/// Where a pool is in the record.
+/// The index of a pool in the record.
 fn place(pool: impl Reported) -> Option<usize> {
     match pool.ordinal() {
         bfc::PINNED => Some(counters::PINNED),
@@ -148,15 +150,15 @@ fn place(pool: impl Reported) -> Option<usize> {
     }
 }
 
-/// Brings a pool's counters up to date.
+/// Updates a pool's counters.
 fn update(pool: impl Reported) {
     let Some(at) = place(pool) else { return };
     let Activity { served, freed, .. } = pool.activity();
-    // Before the lock is taken. Of a poisoned pool, or one that has ended, what was known last stays.
+    // Before the lock is taken. A pool that is poisoned or has ended keeps its last numbers.
     let stats = pool.stats();
     let Some(record) = record() else { return };
     let (Some(counters), Some(seen)) = (record.pools.get(at), SEEN.get(at)) else { return };
-    let Some(_only) = WRITER.soon() else { return };
+    let Some(_only) = WRITER.lock_briefly() else { return };
     let latest = pool.activity();
     for (to, from) in [
         (&counters.served, latest.served),
@@ -172,7 +174,7 @@ fn update(pool: impl Reported) {
     counters.peak_requested.fetch_max(stats.peak_bytes_requested, Ordering::Relaxed);
     counters.peak_in_use.fetch_max(stats.peak_bytes_in_use, Ordering::Relaxed);
     counters.peak_held.fetch_max(stats.peak_pool_bytes, Ordering::Relaxed);
-    // Another thread may have come later to the pool, and sooner to here.
+    // Another thread may have used the pool later, and come here earlier.
     if seen.load(Ordering::Relaxed) <= served + freed {
         seen.store(served + freed, Ordering::Relaxed);
         counters.requested.store(stats.bytes_requested, Ordering::Relaxed);
@@ -182,8 +184,8 @@ fn update(pool: impl Reported) {
 /// The process ends: writes the last numbers of these pools, and the summary if it is for standard error.
 pub(crate) fn finish(pools: impl Iterator<Item = impl Reported>) {
     IS_ENDING.store(true, Ordering::SeqCst);
-    // A thread may just be making the record. One that comes later makes one that has ended.
-    drop(WRITER.soon());
+    // A thread may be creating the record. One that comes later creates one that has ended.
+    drop(WRITER.lock_briefly());
     let Some(record) = made().filter(|_| OWNER.load(Ordering::Relaxed) == process::id()) else { return };
     for pool in pools.filter(|&pool| pool.activity().served != 0) {
         update(pool);
@@ -194,12 +196,12 @@ pub(crate) fn finish(pools: impl Iterator<Item = impl Reported>) {
     }
 }
 
-/// One message. In host memory, because the thread that ends the process may have a small stack.
+/// Prints one message. It is built on the heap, because the thread that ends the process may have a small stack.
 #[cold]
 #[inline(never)]
 fn summarize(record: &Record, name: &counters::Name, counters: &Counters) {
     let mut text = Summary(Vec::new());
-    // What there is no host memory for is cut.
+    // What exceeds the host memory is cut.
     let _ = write!(text, "libbfc: process {}, {name}\n{counters}", record.process);
     if counters.refused.load(Ordering::Relaxed) != 0 {
         let _ = record.refusal().map(|refusal| write!(text, "{refusal}"));
@@ -217,7 +219,7 @@ impl Write for Summary {
     }
 }
 
-/// A program was loaded: the one that was in this process before, if any, was replaced by it.
+/// Marks the previous program in this process, if any, as replaced by exec.
 pub(crate) fn loaded() {
     if state() == FILE
         && let Some(path) = settings::file(REPORT)
@@ -237,7 +239,7 @@ fn create() -> Option<&'static Record> {
     let path = settings::file(REPORT)?;
     record::move_to_file(own, &path)
         .inspect_err(|error| {
-            text::complain(format_args!(
+            text::print_error(format_args!(
                 "cannot write the report {path}: {error}; the program runs without it"
             ))
         })

@@ -1,8 +1,8 @@
 //! The trace of a program's allocations, which `bfc replay` reads: docs/trace-format.md.
 //!
-//! Each line is in the file as soon as it is written, whatever ends the process then ([`MappedFile`]). The process that allocates
-//! first creates the file; another that finds it there, a child say, appends its number to the name, and a program that
-//! comes after it in the same process by exec one more number.
+//! Each line is in the file as soon as it is written, however the process ends ([`MappedFile`]). The first process that
+//! allocates creates the file. A process that finds it there, such as a child, appends its number to the name; a
+//! program that follows it in the same process by exec appends one more number.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, c_int};
@@ -21,21 +21,21 @@ use crate::sys::text::{self, Line, Number};
 
 const TRACE: &CStr = c"BFC_PRELOAD_TRACE";
 
-/// Room that is kept for a line on why there are no more.
+/// Room that is kept for a line that says why the trace ends.
 const LAST_LINE: usize = 256;
 
-/// So many programs of one process may write traces.
+/// How many programs of one process may write traces.
 const PROGRAMS: u32 = 1000;
 
 const UNKNOWN: u8 = 0;
 const OFF: u8 = 1;
 const ON: u8 = 2;
-/// It could not be continued.
+/// The trace could not be continued.
 const STOPPED: u8 = 3;
 static STATE: AtomicU8 = AtomicU8::new(UNKNOWN);
 
-/// The process that traces, once there is one. The child of a fork has no use for the recorder, and does not take its
-/// lock either: a thread that had it at the time is not there to let go of it.
+/// The process that writes the trace, once there is one. The child of a fork neither uses the recorder nor takes its
+/// lock: a thread that held it at the time does not exist to release it.
 static TRACES: AtomicI32 = AtomicI32::new(0);
 
 fn is_ours() -> bool {
@@ -48,13 +48,13 @@ fn is_ours() -> bool {
 
 static RECORDER: OwnerLock<Option<Recorder>> = OwnerLock::new(None);
 
-/// Events after it stopped, or in a signal's handler that interrupted the recorder.
+/// Events after the trace stopped, or in a signal handler that interrupted the recorder.
 static LOST: AtomicU64 = AtomicU64::new(0);
 
 struct Recorder {
     file: MappedFile,
     next_id: u64,
-    /// The number and the stream of what is live at an address.
+    /// The number and the stream of each live allocation, by address.
     live: HashMap<u64, TracedAllocation>,
     streams: Vec<usize>,
 }
@@ -79,15 +79,15 @@ fn is_on() -> bool {
 fn find_out() -> bool {
     let is_on = settings::variable(TRACE).is_some();
     let found = if is_on { ON } else { OFF };
-    // Another thread may be further already.
+    // Another thread may have continued already.
     let known = STATE.compare_exchange(UNKNOWN, found, Ordering::Relaxed, Ordering::Relaxed);
     known.map_or_else(|known| known == ON, |_| is_on)
 }
 
-/// The recorder takes no more, or is interrupted in this very thread.
+/// The trace has stopped, or this thread is interrupted in the recorder.
 struct Missed;
 
-/// Works with the recorder; the first time it is made. Where it cannot be there is no trace.
+/// Calls `work` with the recorder, which the first call creates. If that fails there is no trace.
 fn with<T>(work: impl FnOnce(&mut Recorder) -> Option<T>) -> Result<Option<T>, Missed> {
     if !is_ours() {
         return Ok(None);
@@ -109,14 +109,14 @@ fn with<T>(work: impl FnOnce(&mut Recorder) -> Option<T>) -> Result<Option<T>, M
     Ok(recorder.and_then(work))
 }
 
-/// The same for an event, which is counted if it is missed.
+/// Records an event, which is counted as lost if it is missed.
 fn event(work: impl FnOnce(&mut Recorder) -> Option<()>) {
     if with(work).is_err() {
         LOST.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-/// The number of a stream in the trace.
+/// Returns the number of a stream in the trace.
 pub(crate) fn stream(stream: CUstream) -> usize {
     if !is_on() {
         return 0;
@@ -142,7 +142,7 @@ pub(crate) fn stream(stream: CUstream) -> usize {
     .unwrap_or(0)
 }
 
-/// Memory was handed out.
+/// Records an allocation.
 #[inline]
 pub(crate) fn allocated(address: u64, bytes: usize, stream: usize) {
     if is_on() {
@@ -152,7 +152,7 @@ pub(crate) fn allocated(address: u64, bytes: usize, stream: usize) {
     }
 }
 
-/// A request was refused for want of memory.
+/// Records a request that failed because memory ran out.
 #[cold]
 pub(crate) fn refused(bytes: usize, stream: usize, verdict: &str) {
     if is_on() {
@@ -162,7 +162,7 @@ pub(crate) fn refused(bytes: usize, stream: usize, verdict: &str) {
     }
 }
 
-/// There was an event; if the trace has stopped it is counted.
+/// Counts an event as lost if the trace has stopped.
 #[inline]
 fn note_lost() {
     if STATE.load(Ordering::Relaxed) == STOPPED {
@@ -170,15 +170,15 @@ fn note_lost() {
     }
 }
 
-/// Events that are missing at the end of the trace.
+/// Returns the number of events missing in the trace.
 pub(crate) fn lost() -> u64 {
     LOST.load(Ordering::Relaxed)
 }
 
-/// The driver has answered a request for memory.
+/// Records the driver's answer to a request for memory.
 ///
 /// # Safety
-/// If it succeeded it has written `place`.
+/// If the call succeeded it has written `place`.
 pub(crate) unsafe fn passed(code: CUresult, place: *mut CUdeviceptr, bytes: usize, stream: usize) {
     if code == CUDA_SUCCESS && !place.is_null() {
         // SAFETY: by this function's contract.
@@ -186,7 +186,7 @@ pub(crate) unsafe fn passed(code: CUresult, place: *mut CUdeviceptr, bytes: usiz
     }
 }
 
-/// An address is about to be freed: once it is, another thread may get it at once.
+/// Takes an allocation out of the table before it is freed: once it is, another thread may get its address.
 #[inline]
 pub(crate) fn freeing(address: u64) -> Option<TracedAllocation> {
     if !is_on() {
@@ -201,7 +201,7 @@ pub(crate) fn freeing(address: u64) -> Option<TracedAllocation> {
     })
 }
 
-/// It was freed, unless the code says that it was not.
+/// Records a free, unless the code says that it failed.
 #[inline]
 pub(crate) fn freed(noted: Option<TracedAllocation>, address: u64, code: CUresult) {
     let Some(noted) = noted else {
@@ -220,30 +220,33 @@ pub(crate) fn freed(noted: Option<TracedAllocation>, address: u64, code: CUresul
     });
 }
 
-/// The process ends.
+/// Completes the trace when the process ends.
 pub(crate) fn finish() {
     if TRACES.load(Ordering::Relaxed) != process::id() {
         return;
     }
-    if let Some(mut place) = RECORDER.soon()
+    if let Some(mut place) = RECORDER.lock_briefly()
         && let Some(recorder) = place.as_mut()
     {
         let trimmed = recorder.file.trim();
         let path = &recorder.file.path;
         match trimmed {
             Ok(()) => {}
-            Err(libc::ENOENT | libc::ESTALE) => text::complain(format_args!(
+            Err(libc::ENOENT | libc::ESTALE) => text::print_error(format_args!(
                 "the trace {path} was removed or replaced while the program ran: what was recorded is lost"
             )),
             Err(error) => {
                 let why = io::Error::from_raw_os_error(error);
-                text::complain(format_args!(
+                text::print_error(format_args!(
                     "the trace {path} ends with zero bytes, which cannot be cut off: {why}"
                 ));
             }
         }
         if lost() != 0 {
-            text::complain(format_args!("the trace {path} is incomplete: {} events are not in it", lost()));
+            text::print_error(format_args!(
+                "the trace {path} is incomplete: {} events are not in it",
+                lost()
+            ));
         }
     }
 }
@@ -269,7 +272,7 @@ impl Recorder {
         let id = self.next_id;
         self.next_id += 1;
         if let Some(gone) = self.live.insert(address, TracedAllocation { id, stream }) {
-            // It ended with its context.
+            // The earlier one ended with its context.
             self.write(format_args!("- {} {}", gone.id, gone.stream))?;
         }
         self.write(format_args!("+ {id} {bytes} {stream}"))
@@ -285,14 +288,14 @@ impl Recorder {
         }
     }
 
-    /// In a frame of its own, so that the text is in none of those that write another one.
+    /// Out of line, so that its text is in no frame of the callers'.
     #[inline(never)]
     fn append(&mut self, text: fmt::Arguments<'_>, spare: usize) -> Result<(), c_int> {
         let mut line = Line::new();
         self.file.append(line.put_line(text), spare)
     }
 
-    /// Ends the trace here, with this event, and tells the user why.
+    /// Ends the trace with this event, and prints the reason.
     #[cold]
     #[inline(never)]
     fn stop(&mut self, why: fmt::Arguments<'_>) {
@@ -300,14 +303,14 @@ impl Recorder {
         note_lost();
         // There is room for it.
         let _ = self.append(format_args!("%incomplete {why}"), 0);
-        text::complain(format_args!(
+        text::print_error(format_args!(
             "the trace {} cannot grow and ends here: {why}; the program goes on without it",
             self.file.path
         ));
     }
 }
 
-/// Creates the file; if it is there already another, whose name ends with the process's number.
+/// Creates the file; if it exists, another one whose name ends with the process's number.
 fn create(path: FileName) -> Option<MappedFile> {
     let mut tried = Err(libc::EEXIST);
     for program in 0..PROGRAMS {
@@ -318,7 +321,7 @@ fn create(path: FileName) -> Option<MappedFile> {
     }
     let failed = |error: &c_int| {
         let why = io::Error::from_raw_os_error(*error);
-        text::complain(format_args!("cannot write the trace {path}: {why}; the program runs without it"));
+        text::print_error(format_args!("cannot write the trace {path}: {why}; the program runs without it"));
     };
     tried.inspect_err(failed).ok()
 }

@@ -1,4 +1,4 @@
-//! The hooks of stream-ordered memory. It is served if the user says so, and always taken back.
+//! The hooks of stream-ordered memory. It is pooled on request; frees of pooled memory are always taken.
 
 use std::ptr;
 
@@ -16,7 +16,7 @@ use crate::settings;
 use crate::state::contexts::{self, Current, is_default};
 use crate::state::{captures, relations};
 
-/// The per-thread default stream as the twins mean it, by a name that means it everywhere.
+/// Returns the stream that NULL means in a twin: the per-thread default stream.
 fn per_thread(stream: CUstream) -> CUstream {
     if stream.is_null() { ptr::without_provenance_mut(2) } else { stream }
 }
@@ -31,7 +31,7 @@ fn serve(place: *mut CUdeviceptr, bytes: usize, stream: CUstream) -> Result<u64,
     served
 }
 
-/// The pool that is to serve a request. Out of line, for the frame of its caller lies above those of libbfc.
+/// Returns the pool that serves a request. Out of line: its caller's frame is on the stack while libbfc runs.
 #[inline(never)]
 fn pool_of(place: *mut CUdeviceptr, bytes: usize, stream: CUstream) -> Result<Pool, Refused> {
     if place.is_null() || !settings::pools(bytes) {
@@ -50,7 +50,7 @@ fn pool_of(place: *mut CUdeviceptr, bytes: usize, stream: CUstream) -> Result<Po
     Pool::of_device(device).ok_or(Refused::Pass(PassReason::Context))
 }
 
-/// Whether memory in the order of a stream is the current context's.
+/// Whether memory in the order of a stream belongs to the current context.
 fn is_of(stream: CUstream, current: Current) -> bool {
     is_default(stream)
         || contexts::of_stream(stream).is_some_and(|context| contexts::known_as(context) == current)
@@ -101,10 +101,10 @@ allocates! {
     cuMemAllocAsync_ptsz, per_thread;
 }
 
-/// Takes back what is of a pool.
+/// Frees pooled memory. Returns `None` for other memory.
 fn free(address: u64, stream: CUstream) -> Option<CUresult> {
     let pool = Pool::owner(address)?;
-    // A default stream is the current context's, and libbfc takes it for that of the device's primary one.
+    // A default stream is the current context's, while libbfc takes it for that of the device's primary context.
     let current = if is_default(stream) { Some(contexts::current()) } else { None };
     if current == Some(Current::None) {
         return Some(no_context_error());
@@ -112,7 +112,7 @@ fn free(address: u64, stream: CUstream) -> Option<CUresult> {
     let is_default_elsewhere =
         current.is_some_and(|current| current != pool.device().map_or(Current::Other, Current::Primary));
     if captures::any() && !stream.is_null() && captures::is_captured(stream) {
-        // A graph frees what it has allocated itself, and nothing else.
+        // A graph frees its own allocations, and nothing else.
         return Some(CUDA_ERROR_INVALID_VALUE);
     }
     if contexts::are_several() {

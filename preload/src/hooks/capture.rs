@@ -1,4 +1,4 @@
-//! The hooks of functions that begin or end stream captures.
+//! The hooks of functions that begin or end stream captures. Destroying a stream ends its capture too.
 
 use std::ffi::c_void;
 
@@ -8,7 +8,7 @@ use crate::driver::real;
 use crate::pool::known_streams;
 use crate::state::captures;
 
-/// A capture begins by a function of the driver.
+/// Functions that begin a capture.
 macro_rules! begins {
     ($($symbol:ident($($argument:ident: $type:ty),*);)*) => {
         $(
@@ -17,7 +17,7 @@ macro_rules! begins {
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $symbol(stream: CUstream, $($argument: $type),*) -> CUresult {
                 let Some(begin) = real::$symbol() else { return CUDA_ERROR_NOT_INITIALIZED };
-                // Counted before, so that no other thread synchronises in the first moment.
+                // Counted before the call, so that no other thread synchronizes in the first moment.
                 captures::begun(stream);
                 // SAFETY: the caller's arguments.
                 let code = unsafe { begin(stream, $($argument),*) };
@@ -65,7 +65,7 @@ begins! {
     cuStreamBeginCaptureToCig_ptsz(parameters: *mut CUstreamCigCaptureParams);
 }
 
-/// A capture ends, also where it had become invalid.
+/// Functions that end a capture, including one that has become invalid.
 macro_rules! ends {
     ($($symbol:ident)*) => {
         $(
@@ -116,7 +116,7 @@ ends! {
     cuStreamEndCaptureToCig_ptsz
 }
 
-/// A stream ends.
+/// Functions that destroy a stream.
 macro_rules! destroys {
     ($($symbol:ident)*) => {
         $(

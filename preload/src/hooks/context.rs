@@ -1,4 +1,4 @@
-//! The hooks of contexts: their creation, their end, and their synchronization.
+//! The hooks of contexts: creation, end, and synchronization.
 
 use std::ffi::{c_int, c_uint};
 
@@ -59,16 +59,16 @@ macro_rules! releases {
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $symbol(device: CUdevice) -> CUresult {
                 let Some(release) = real::$symbol() else { return CUDA_ERROR_NOT_INITIALIZED };
-                let captured = captures::within(contexts::primary_handle(device));
-                // The pool holds the context too: without it the program's last hold would not end it. Other contexts'
-                // captures would not survive the pool's end.
+                let captured = captures::in_context(contexts::primary_handle(device));
+                // The pool holds the context too: if it remained, the program's last release would not end the context.
+                // Captures of other contexts would not survive the pool's end.
                 let is_last = contexts::is_last_hold(device) && captured.are_all();
                 let pooled = of_device(device).filter(|_| is_last);
                 if is_last {
                     pool::note_context_end();
                 }
                 if contexts::is_last_hold(device) {
-                    // Where this device has no pool that holds the context, others may know streams of it.
+                    // If this device has no pool that holds the context, other pools may know its streams.
                     known_streams::forget_context(contexts::primary_handle(device));
                 }
                 if let Some((number, pool)) = pooled {
@@ -108,7 +108,7 @@ macro_rules! resets {
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $symbol(device: CUdevice) -> CUresult {
                 let Some(reset) = real::$symbol() else { return CUDA_ERROR_NOT_INITIALIZED };
-                let captured = captures::within(contexts::primary_handle(device));
+                let captured = captures::in_context(contexts::primary_handle(device));
                 pool::note_context_end();
                 known_streams::forget_context(contexts::primary_handle(device));
                 // SAFETY: the caller's argument.
@@ -118,7 +118,7 @@ macro_rules! resets {
                 }
                 if let Some((number, pool)) = of_device(device).filter(|_| code == CUDA_SUCCESS) {
                     contexts::forget_primary(device);
-                    pool.lose();
+                    pool.mark_lost();
                     pinned::forget_device(number);
                     internal_streams::forget_device(number);
                 }
@@ -141,11 +141,12 @@ macro_rules! destroys {
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $symbol(context: CUcontext) -> CUresult {
                 let Some(destroy) = real::$symbol() else { return CUDA_ERROR_NOT_INITIALIZED };
-                // Before, for afterwards the handle may be a new one's. What is forgotten in vain is asked again.
+                // Before the call: afterwards the handle may be another context's. What is forgotten needlessly is
+                // asked again.
                 contexts::forget(context);
                 user_contexts::forget(context);
                 pool::note_context_end();
-                let captured = captures::within(context);
+                let captured = captures::in_context(context);
                 known_streams::forget_context(context);
                 // SAFETY: the caller's argument.
                 let code = unsafe { destroy(context) };

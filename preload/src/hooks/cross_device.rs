@@ -49,8 +49,7 @@ pub unsafe extern "C" fn cuMemRetainAllocationHandle(
     unsafe { retain(handle, address) }
 }
 
-/// Functions that queue work which touches the named addresses on a stream; the legacy default stream, or the thread's own,
-/// where they have none.
+/// Functions that queue work on a stream which touches the named addresses. Without a stream it is a default one.
 macro_rules! touches {
     ($($symbol:ident($($argument:ident: $type:ty),*) at $addresses:expr; on $stream:expr;)*) => {
         $(
@@ -59,7 +58,7 @@ macro_rules! touches {
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $symbol($($argument: $type),*) -> CUresult {
                 let Some(call) = real::$symbol() else { return CUDA_ERROR_NOT_INITIALIZED };
-                // With one context there is nothing to tell apart.
+                // With one context there is nothing to relate.
                 if contexts::are_several() {
                     relations::note_addresses($stream, &$addresses);
                 }
@@ -70,7 +69,7 @@ macro_rules! touches {
     };
 }
 
-/// The addresses of a copy's two sides; 0 is none. The side of an array has none either: arrays are not pooled.
+/// Returns the addresses of both sides of a copy; 0 is none. Arrays are not pooled, so they have none.
 macro_rules! sides {
     ($($name:ident: $type:ty;)*) => {
         $(
@@ -93,7 +92,7 @@ sides! {
     peers: CUDA_MEMCPY3D_PEER;
 }
 
-/// Nodes of graphs, which are launched in any stream and context.
+/// Functions for nodes of graphs, which run on any stream and context.
 macro_rules! adds {
     ($($symbol:ident($($argument:ident: $type:ty),*) copies $copy:ident;)*) => {
         $(
@@ -122,7 +121,7 @@ adds! {
     ) copies copy;
 }
 
-/// A default stream is the current context's, whichever of them it is.
+/// Stands for either default stream: both are the current context's.
 const DEFAULT: CUstream = std::ptr::null_mut();
 
 touches! {

@@ -1,4 +1,4 @@
-//! The hooks of device memory.
+//! The hooks of device memory: cudaMalloc, cudaFree, cudaMemGetInfo, and what is passed on with a trim.
 
 use std::ffi::c_uint;
 
@@ -49,7 +49,7 @@ fn serve(place: *mut CUdeviceptr, bytes: usize) -> Result<u64, Refused> {
     served
 }
 
-/// The pool that is to serve a request, and in the order of which stream. Out of line, as [`fallback::call_driver`].
+/// Returns the pool that serves a request, and the stream to allocate on. Out of line, as [`fallback::call_driver`].
 #[inline(never)]
 fn pool_of(place: *mut CUdeviceptr, bytes: usize) -> Result<(Pool, Option<CUstream>), Refused> {
     if place.is_null() || !settings::pools(bytes) {
@@ -84,7 +84,7 @@ pub unsafe extern "C" fn cuMemFree_v2(address: CUdeviceptr) -> CUresult {
     code
 }
 
-/// Frees what is of a pool; `None` is not.
+/// Frees pooled memory. Returns `None` for other memory.
 #[inline]
 pub(crate) fn free_pooled(address: u64) -> Option<CUresult> {
     if address == 0 {
@@ -102,7 +102,7 @@ pub(crate) fn free_pooled(address: u64) -> Option<CUresult> {
     free_elsewhere(address, Pool::owner(address), current)
 }
 
-/// Freed with another device's context, or none.
+/// Frees pooled memory with another device's context current, or none.
 #[cold]
 fn free_elsewhere(address: u64, owner: Option<Pool>, current: Current) -> Option<CUresult> {
     let pool = owner?;
@@ -142,7 +142,7 @@ pub unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) ->
     code
 }
 
-/// Functions that are passed on, but for the trim that may help them.
+/// Functions that are passed on, and called again after a trim if memory ran out.
 macro_rules! passes {
     ($($symbol:ident($($argument:ident: $type:ty),*);)*) => {
         $(

@@ -1,4 +1,4 @@
-//! What falls back to the driver: requests that no pool serves, and frees without a context.
+//! The way to the driver: requests that no pool serves, and the errors of frees without a context.
 
 use cuda_sys::*;
 
@@ -9,10 +9,10 @@ use crate::pool::Pool;
 use crate::state::captures;
 use crate::state::contexts::{self, Current};
 
-/// Has the driver serve a request. Out of line, for the frames of hooks lie above those of libbfc.
+/// Serves a request by the driver. Out of line: the frames of hooks are on the stack while libbfc runs.
 ///
 /// # Safety
-/// If the call succeeds it has written `place`.
+/// If the call succeeds, it has written `place`.
 #[cold]
 #[inline(never)]
 pub(crate) unsafe fn call_driver(
@@ -28,7 +28,7 @@ pub(crate) unsafe fn call_driver(
     refusals::note(code, bytes, stream, verdict)
 }
 
-/// Calls the driver; where it has no memory the device's pool gives back what it can, and it is asked again.
+/// Calls the driver. If memory ran out, trims the current device's pool and calls it again.
 pub(crate) fn with_trim(call: impl Fn() -> CUresult) -> CUresult {
     let of_device = || match contexts::current() {
         Current::Primary(device) => Pool::of_device(device),
@@ -37,7 +37,7 @@ pub(crate) fn with_trim(call: impl Fn() -> CUresult) -> CUresult {
     with_trim_of(of_device, call)
 }
 
-/// The same with a pool that holds such memory.
+/// The same with the pool that holds this kind of memory.
 pub(crate) fn with_trim_of(pool: impl FnOnce() -> Option<Pool>, call: impl Fn() -> CUresult) -> CUresult {
     let code = call();
     if code != CUDA_ERROR_OUT_OF_MEMORY || captures::any() {
@@ -49,8 +49,8 @@ pub(crate) fn with_trim_of(pool: impl FnOnce() -> Option<Pool>, call: impl Fn() 
     }
 }
 
-/// What the driver says where it can free nothing: that there is no context, that it is destroyed, or, at the end of the
-/// process, that the driver is gone.
+/// Returns the driver's error for a free that is impossible: there is no context, or it is destroyed, or the driver has
+/// ended with the process.
 #[cold]
 pub(crate) fn no_context_error() -> CUresult {
     // SAFETY: no preconditions; of NULL nothing is freed.

@@ -1,4 +1,4 @@
-//! The hooks of pinned host memory: pooled if the user says so.
+//! The hooks of pinned host memory, which is pooled on request.
 
 use std::ffi::{c_uint, c_void};
 
@@ -12,9 +12,9 @@ use crate::pool::{Pool, pinned, pointer};
 use crate::state::contexts::{self, Current};
 use crate::{bfc, settings};
 
-/// Serves a request, if it is for the pool.
+/// Serves a request from the pool, if it is for the pool.
 fn serve(place: *mut *mut c_void, bytes: usize, flags: c_uint) -> Option<u64> {
-    // With flags it may be another kind of memory.
+    // Flags may ask for another kind of memory.
     if !settings::serves_pinned() || place.is_null() || flags != 0 || !settings::pools(bytes) {
         return None;
     }
@@ -27,7 +27,7 @@ fn serve(place: *mut *mut c_void, bytes: usize, flags: c_uint) -> Option<u64> {
     served
 }
 
-/// Calls the driver; where it has no memory the pool gives back what it can, and it is asked again.
+/// Calls the driver. If memory ran out, trims the pool and calls it again.
 fn with_trim(bytes: usize, call: impl Fn() -> CUresult) -> CUresult {
     let own = || Some(Pool::pinned()).filter(|pool| pool.is_ours());
     let code = fallback::with_trim_of(own, call);

@@ -1,5 +1,5 @@
-//! The hooks of questions about pointers. To the driver a pooled allocation is a part of a region; to the program it is an
-//! allocation of its own, of the size that was asked for.
+//! The hooks of queries about pointers. For the driver a pooled allocation is a part of a region; for the program it is
+//! an allocation of its own, of the requested size.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -10,20 +10,20 @@ use crate::driver::real;
 use crate::pool::{Pool, pointer};
 use crate::{bfc, settings};
 
-/// An address in memory of a pool.
+/// An address in a pool's memory.
 struct Pooled {
-    /// The allocation around it: start, size as requested, and a number that no other allocation of the process has.
-    /// `None` if it is free.
+    /// The allocation around it: start, requested size, and a number that is unique in the process. `None` if it is
+    /// free.
     allocation: Option<(u64, usize, u64)>,
-    /// Where the region begins.
+    /// The start of the region.
     region: u64,
 }
 
-/// An address that is nobody's: what the driver says of it is what it says of a pointer that was freed.
-const NOBODYS: CUdeviceptr = 1;
+/// An address that is in no allocation: the driver answers as for a pointer that was freed.
+const NO_ALLOCATION: CUdeviceptr = 1;
 
-/// What is pooled at an address, if the program is to see that. It sees regions where it shares them: a client that takes the
-/// beginning of an allocation for a handle, and the distance to it for an offset, is right then.
+/// Returns what is pooled at an address, unless the program is to see regions because it shares them. A client that
+/// sends the handle of an allocation's start, and the offset to it, is right then.
 fn pooled(address: u64) -> Option<Pooled> {
     if settings::shares_regions() { None } else { located(address) }
 }
@@ -50,7 +50,7 @@ fn located(address: u64) -> Option<Pooled> {
         return Some(Pooled { allocation: None, region: 0 });
     }
     let start = chunk.addr() as u64;
-    // Between what was asked for and the chunk's end is nobody's.
+    // The padding behind the requested size is in no allocation.
     let allocation = facts(pool, chunk).filter(|&(bytes, _)| address - start < bytes as u64);
     Some(Pooled {
         allocation: allocation.map(|(bytes, unique)| (start, bytes, unique)),
@@ -58,7 +58,7 @@ fn located(address: u64) -> Option<Pooled> {
     })
 }
 
-/// Size and number of a live chunk.
+/// Returns the requested size and the number of a live chunk.
 fn facts(pool: Pool, chunk: *mut c_void) -> Option<(usize, u64)> {
     let (mut bytes, mut id) = (0, 0);
     // SAFETY: any address may be asked for, and the pointer is valid for writing.
@@ -87,8 +87,8 @@ pub unsafe extern "C" fn cuMemGetAddressRange_v2(
         // SAFETY: the caller's arguments.
         return unsafe { ask(base, bytes, address) };
     };
-    // The driver's answer is the region; and where it has none, without a context say, there is none here.
-    let about = if pooled.allocation.is_some() { address } else { NOBODYS };
+    // The driver's answer is the region. Where it fails, without a context for example, this call fails too.
+    let about = if pooled.allocation.is_some() { address } else { NO_ALLOCATION };
     // SAFETY: the caller's arguments.
     let code = unsafe { ask(base, bytes, about) };
     let Some((start, size, _)) = pooled.allocation.filter(|_| code == CUDA_SUCCESS) else { return code };
@@ -103,10 +103,10 @@ pub unsafe extern "C" fn cuMemGetAddressRange_v2(
     CUDA_SUCCESS
 }
 
-/// Writes what an attribute of a pooled allocation is, if the driver's answer would be the region's.
+/// Writes an attribute of a pooled allocation, if the driver's answer describes the region.
 ///
 /// # Safety
-/// `data` is valid for writing what the attribute is.
+/// `data` is valid for writing a value of the attribute's type.
 unsafe fn correct(data: *mut c_void, attribute: CUpointer_attribute, pooled: &Pooled) {
     let Some((start, bytes, unique)) = pooled.allocation.filter(|_| !data.is_null()) else { return };
     match attribute {
@@ -142,7 +142,7 @@ pub unsafe extern "C" fn cuPointerGetAttribute(
     let pooled = pooled(address);
     let is_free = pooled.as_ref().is_some_and(|pooled| pooled.allocation.is_none());
     // SAFETY: the caller's arguments.
-    let code = unsafe { ask(data, attribute, if is_free { NOBODYS } else { address }) };
+    let code = unsafe { ask(data, attribute, if is_free { NO_ALLOCATION } else { address }) };
     if let Some(pooled) = pooled.filter(|_| code == CUDA_SUCCESS) {
         // SAFETY: the driver has written it.
         unsafe { correct(data, attribute, &pooled) };
@@ -163,7 +163,7 @@ pub unsafe extern "C" fn cuPointerGetAttributes(
     let pooled = pooled(address);
     let is_free = pooled.as_ref().is_some_and(|pooled| pooled.allocation.is_none());
     // SAFETY: the caller's arguments.
-    let code = unsafe { ask(count, attributes, data, if is_free { NOBODYS } else { address }) };
+    let code = unsafe { ask(count, attributes, data, if is_free { NO_ALLOCATION } else { address }) };
     if let Some(pooled) = pooled.filter(|_| code == CUDA_SUCCESS && count != 0) {
         // SAFETY: the driver has read as many, and has written to as many places.
         let asked = unsafe { std::slice::from_raw_parts(attributes, count as usize) };
@@ -183,7 +183,7 @@ pub unsafe extern "C" fn cuPointerGetAttributes(
 pub unsafe extern "C" fn cuIpcGetMemHandle(handle: *mut CUipcMemHandle, address: CUdeviceptr) -> CUresult {
     let Some(ask) = real::cuIpcGetMemHandle() else { return CUDA_ERROR_NOT_INITIALIZED };
     if settings::shares_regions() && bfc::owner(address).is_some() {
-        // Of the region's beginning, whatever lies there now: others' offsets begin there.
+        // The base of the region, whatever lies there now: the offsets of other allocations are relative to it.
         return match begins_allocation(address) {
             // SAFETY: the caller's arguments.
             true => unsafe { ask(handle, address) },
@@ -191,7 +191,7 @@ pub unsafe extern "C" fn cuIpcGetMemHandle(handle: *mut CUipcMemHandle, address:
         };
     }
     match located(address) {
-        // The handle would name the region, and the receiver would see what lies at its beginning.
+        // The handle would name the region, and the receiver would see what lies at its base.
         Some(pooled) if pooled.allocation.is_none_or(|(start, ..)| start != pooled.region) => {
             CUDA_ERROR_INVALID_VALUE
         }
@@ -200,7 +200,7 @@ pub unsafe extern "C" fn cuIpcGetMemHandle(handle: *mut CUipcMemHandle, address:
     }
 }
 
-/// Whether the driver has an allocation that begins at an address.
+/// Whether an allocation of the driver begins at an address.
 fn begins_allocation(address: u64) -> bool {
     let mut base = 0;
     // SAFETY: any address may be asked for, and the pointer is valid for writing; the size is not wanted.

@@ -1,4 +1,4 @@
-//! Requests that the program was refused for want of memory: for the trace and the report.
+//! Requests that failed because memory ran out, for the trace and the report.
 
 use std::fmt::{self, Display};
 
@@ -15,14 +15,14 @@ use crate::sys::text::Text;
 /// Why there was no memory.
 #[derive(Clone, Copy)]
 pub(crate) enum Verdict {
-    /// As libbfc's last message has it.
+    /// The pool's, as in libbfc's last message.
     Pool,
-    /// The driver refused what the pool did not serve.
+    /// The driver refused what the pool did not serve, for this reason.
     Driver(&'static str),
 }
 
 impl Verdict {
-    /// On a request that was passed on to the driver.
+    /// Of a request that was passed on to the driver.
     pub(crate) fn of(why: PassReason) -> Self {
         match why {
             PassReason::Full | PassReason::Pool => Verdict::Pool,
@@ -47,7 +47,7 @@ impl Display for Verdict {
     }
 }
 
-/// A request of cudaMalloc's kind was answered with this code, which is passed on.
+/// Reports a request of cudaMalloc's kind if it failed with out of memory. Returns the code.
 #[inline]
 pub(crate) fn note(code: CUresult, bytes: usize, stream: usize, verdict: Verdict) -> CUresult {
     if code == CUDA_ERROR_OUT_OF_MEMORY {
@@ -66,22 +66,22 @@ fn note_device(bytes: usize, stream: usize, verdict: Verdict) {
     });
 }
 
-/// Makes the text once, and before any lock is taken: libbfc is asked for it.
+/// Formats the message once, and before any lock is taken: libbfc is asked for it.
 fn with_text(verdict: Verdict, note: impl FnOnce(&str)) {
     let mut text = Text::<MESSAGE>::new();
-    // What was cut may end within a letter.
+    // The text may be cut within a character.
     let text = text.put(format_args!("{verdict}")).utf8_chunks().next();
     note(text.map_or("", |chunk| chunk.valid()));
 }
 
-/// The same with a pool that is known.
+/// The same for a known pool.
 pub(crate) fn note_of(pool: Pool, code: CUresult, bytes: usize, verdict: Verdict) {
     if code == CUDA_ERROR_OUT_OF_MEMORY {
         with_text(verdict, |text| report::refused(pool, bytes, text));
     }
 }
 
-/// The device of the current context, whatever context that is.
+/// Returns the device of the current context, which need not be a primary one.
 fn current_device() -> Option<usize> {
     if let Current::Primary(device) = contexts::current() {
         return Some(device);

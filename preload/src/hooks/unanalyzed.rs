@@ -1,5 +1,5 @@
-//! The hooks of functions that are not analysed (`unanalyzed`). They have no arguments of their own: each goes on to the
-//! driver's function with everything as the caller left it, whatever its type is.
+//! The hooks of functions whose arguments are not analyzed (`unanalyzed_list`). They declare no arguments: each relates
+//! all contexts, and jumps to the driver's function with registers and stack as the caller left them.
 
 use std::ffi::c_void;
 
@@ -8,9 +8,9 @@ use cuda_sys::{CUDA_ERROR_NOT_INITIALIZED, CUresult};
 use crate::driver;
 use crate::state::{contexts, relations};
 
-/// Where a call of the function in a place goes on.
+/// Returns the function to jump to, by its position in the list.
 extern "C" fn enter(place: usize) -> *const c_void {
-    // With one context there is nothing to tell apart.
+    // With one context there is nothing to relate.
     if contexts::are_several() {
         relations::relate_all();
     }
@@ -20,7 +20,7 @@ extern "C" fn enter(place: usize) -> *const c_void {
     }
 }
 
-/// What is called where there is no driver, or it does not have the function.
+/// Called where there is no driver, or it lacks the function.
 extern "C" fn missing() -> CUresult {
     CUDA_ERROR_NOT_INITIALIZED
 }

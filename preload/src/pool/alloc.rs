@@ -1,4 +1,4 @@
-//! Serving a request, and what is tried before it is left to the driver.
+//! Requests: what is tried in a pool before a request is left to the driver.
 
 use cuda_sys::*;
 
@@ -9,11 +9,12 @@ use crate::diagnostics::check_log::PassReason;
 use crate::settings;
 use crate::state::{captures, internal_streams};
 
-/// Pools with so many waiting frees are synchronized anyway: their chunks take host memory and keep others from merging.
+/// Pools with so many waiting frees are synchronized anyway: the chunks take host memory, and keep others from merging.
 const MAX_WAITING_FREES: u64 = 1024;
 
 impl Pool {
-    /// The same, where there is a limit also before anything was allocated: programs ask what there is, and then take it.
+    /// Returns the statistics. Creates the pool where there is a limit: programs ask how much memory there is, and then
+    /// take it.
     pub(crate) fn stats_or_create(self) -> Option<Stats> {
         self.stats().or_else(|| {
             if !settings::is_limited() {
@@ -24,11 +25,11 @@ impl Pool {
         })
     }
 
-    /// Serves a request of cudaMalloc's kind: the memory may be used by any work from now on.
+    /// Serves a request as cudaMalloc does: any work may use the memory at once.
     #[inline]
     pub(crate) fn alloc(self, bytes: usize, stream: Option<CUstream>) -> Result<u64, Refused> {
         if !self.is_known() {
-            // It may serve already, created by another thread or by the program. But a free has to know whose it is.
+            // It may serve already, created by another thread or by the program. But a free has to know who created it.
             self.create()?;
         }
         if self.waiting() >= MAX_WAITING_FREES && self.has_quarantine() {
@@ -48,7 +49,7 @@ impl Pool {
         } else if status != bfc::OUT_OF_MEMORY {
             return Err(Refused::Pass(PassReason::Pool));
         } else if stream.is_some() && captures::any() {
-            // What libbfc would wait for may be captured.
+            // libbfc might wait for captured work.
             return Err(Refused::Pass(PassReason::Capture));
         } else if self.waiting() != 0
             && self.has_quarantine()
@@ -57,15 +58,16 @@ impl Pool {
         {
             return Ok(address);
         }
-        // In the order of a stream it may be memory that others' work is still to leave: the stream waits for that. But
-        // whoever uses what cudaMalloc gave waits for nobody, so that is a request without a stream, which itself waits.
+        // Memory that other streams' work may still be using can be returned in the order of a stream, which waits for
+        // that work. Users of cudaMalloc's memory wait for nothing, so their request is made without a stream, and
+        // itself waits.
         let stream = stream.filter(|&stream| !internal_streams::is_internal(stream));
         match self.request(bytes, stream, 0) {
             Ok(address) => return Ok(address),
             Err(bfc::OUT_OF_MEMORY) => {}
             Err(_) => return Err(Refused::Pass(PassReason::Pool)),
         }
-        // Rather at another place than behind a synchronization, or not at all.
+        // Another place is better than waiting for the device, or than failure.
         if self.alignment_of(bytes) != ALIGNMENT
             && let Ok(address) = self.request_at(ALIGNMENT, bytes, stream, 0)
         {
@@ -80,11 +82,11 @@ impl Pool {
         {
             return Ok(address);
         }
-        // The limit is meant for devices.
+        // The limit is for devices.
         if settings::is_limited() && self.ordinal != bfc::PINNED {
             return Err(Refused::OutOfMemory);
         }
-        // The driver may find in one piece what the pool cannot.
+        // The driver may find a contiguous range where the pool cannot.
         self.trim();
         Err(Refused::Pass(PassReason::Full))
     }

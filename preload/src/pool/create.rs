@@ -1,4 +1,4 @@
-//! The beginning and the end of a pool, and whose it is.
+//! The creation and the end of a pool.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -24,18 +24,18 @@ impl Pool {
         if !settings::serves_async() && !MUTATED {
             flags |= bfc::TIMESTAMPS | bfc::QUARANTINE;
         }
-        // Regions by cuMemAlloc, unless the user prefers granules: for them there are no IPC handles.
+        // Regions by cuMemAlloc, unless the user prefers granules, which have no IPC handles.
         let backend = if settings::wants_granules() { bfc::BACKEND_CUDA_VMM } else { bfc::BACKEND_CUDA };
         let mut options = bfc::Options::new(backend, flags, c"preload");
         if !settings::is_limited() {
-            // All there is, as it is without a pool. What others need of it goes back to the driver on demand.
+            // All memory, as without a pool. What other allocations need of it is returned to the driver on demand.
             options.memory_limit = total_memory(self.ordinal);
         }
         self.create_as(&options)
     }
 
-    /// Creates it, unless another thread or the program itself does. Somebody else's may lack what keeps cudaFree's
-    /// promise.
+    /// Creates the pool, unless another thread or the program itself does. A pool of the program's may lack the
+    /// quarantine that keeps cudaFree's promise.
     #[inline(always)] // Two callers, and one frame instead of two above what libbfc needs.
     pub(crate) fn create_as(self, options: &bfc::Options) -> Result<(), Refused> {
         let origin = &self.state.origin;
@@ -43,7 +43,8 @@ impl Pool {
         if before > OF_THE_PROGRAM {
             return self.await_creation();
         }
-        // Another thread may just have created it. Else it was there and has ended: nothing of it is ours any more.
+        // Another thread may have just created it. Otherwise it existed and has ended, and nothing in it is the
+        // interposer's any more.
         if before != NO_POOL && bfc::stats(self.ordinal).is_some() {
             return Ok(());
         }
@@ -54,7 +55,7 @@ impl Pool {
         let status = unsafe { bfc::bfc_create(self.ordinal, options) };
         let whose = match status {
             bfc::OK => OURS,
-            // Ours, if another thread was quicker after all.
+            // Another thread of the interposer was faster.
             bfc::ALREADY_EXISTS if before == OURS => OURS,
             bfc::ALREADY_EXISTS => OF_THE_PROGRAM,
             _ => NO_POOL,
@@ -65,14 +66,14 @@ impl Pool {
         }
         let user_data = ptr::from_ref(self.state).cast_mut().cast();
         // SAFETY: the function may be called with it from any thread, at any time: it is static. Should the pool have
-        // memory already, by a thread of the program's own calls, that is not counted.
+        // memory already, allocated by a thread of the program, that is not counted.
         unsafe { bfc::bfc_set_region_callback(self.ordinal, Some(count_region), user_data) };
         origin.store(OURS, Ordering::Release);
         Ok(())
     }
 
-    /// Another thread is about to create it, which takes it less than a millisecond. One that is not through by then, in
-    /// the child of a fork say, is not waited for; nor is this one, which a signal handler has interrupted.
+    /// Waits for another thread to create the pool, which takes less than a millisecond. A thread that takes longer, in
+    /// the child of a fork for example, is not waited for; nor is this thread, if a signal handler has interrupted it.
     fn await_creation(self) -> Result<(), Refused> {
         let origin = || self.state.origin.load(Ordering::Acquire);
         if origin() == this_thread() {
@@ -81,17 +82,17 @@ impl Pool {
         wait_for(SHORT, || (origin() <= OF_THE_PROGRAM).then_some(())).ok_or(Refused::Pass(PassReason::Pool))
     }
 
-    /// The context is about to end, and the memory with it.
+    /// Ends the pool before its context ends, and its memory with it.
     pub(crate) fn end(self) {
-        // The program's own lives as long as the program wants, and holds the context.
+        // A pool of the program's ends when the program wants it, and holds the context.
         if self.is_ours() && bfc::bfc_destroy_forced(self.ordinal) == bfc::OK {
             self.state.origin.store(NO_POOL, Ordering::Relaxed);
             self.forget_deferred_frees();
         }
     }
 
-    /// The context was reset: the memory is gone.
-    pub(crate) fn lose(self) {
+    /// Tells libbfc that the memory is gone because the context was reset.
+    pub(crate) fn mark_lost(self) {
         if self.is_there() {
             bfc::bfc_device_lost(self.ordinal);
             self.forget_deferred_frees();
@@ -118,7 +119,7 @@ fn total_memory(device: i32) -> u64 {
     match driver::load().map(|driver| driver.cuDeviceTotalMem_v2()) {
         // SAFETY: the pointer is valid for writing.
         Some(Ok(total)) if unsafe { total(&mut bytes, device) } == CUDA_SUCCESS => bytes as u64,
-        // Then libbfc's default counts.
+        // libbfc's default applies.
         _ => 0,
     }
 }

@@ -1,5 +1,5 @@
-//! Frees that are put off until no stream is captured: of pools that hand out at once what is freed, so that cudaFree has
-//! to wait for the device first, which a capture forbids.
+//! Frees that are deferred until no stream is captured. They are of pools that reuse freed memory at once, so that
+//! cudaFree has to wait for the device first, which a capture forbids.
 
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 
@@ -10,26 +10,26 @@ use crate::bfc;
 use crate::state::captures;
 
 struct DeferredFree {
-    /// 0 is none.
+    /// 0 if the place is free.
     address: AtomicU64,
     pool: AtomicI32,
-    /// The synchronization that is under way began after it.
+    /// The synchronization that is in progress began after this free.
     is_covered: AtomicBool,
 }
 
-const MOST: usize = 256;
+const MAX_DEFERRED: usize = 256;
 
-static DEFERRED: [DeferredFree; MOST] = [const {
+static DEFERRED: [DeferredFree; MAX_DEFERRED] = [const {
     DeferredFree { address: AtomicU64::new(0), pool: AtomicI32::new(0), is_covered: AtomicBool::new(false) }
-}; MOST];
+}; MAX_DEFERRED];
 
-/// No address: a place that is being filled.
+/// Not an address: the place is being filled.
 const CHANGING: u64 = 1;
 
-/// How many there are, so that none costs one look.
+/// Their number, so that a check costs one load if there is none.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
-/// A thread is freeing them. Only it takes any away meanwhile.
+/// A thread is freeing them. Only that thread removes any.
 static IS_FREEING: AtomicBool = AtomicBool::new(false);
 
 impl Pool {
@@ -39,12 +39,12 @@ impl Pool {
         all.filter(move |(place, address)| *address > CHANGING && is_of_this(place))
     }
 
-    /// Whether the free of that chunk was put off: to the program it is free.
+    /// Whether the free of that chunk was deferred: for the program it is free.
     pub(super) fn has_deferred(self, address: u64) -> bool {
         COUNT.load(Ordering::Acquire) != 0 && self.deferred().any(|(_, other)| other == address)
     }
 
-    /// Puts the free of a live chunk off. False if there are too many.
+    /// Defers the free of a live chunk. Returns false if too many are deferred.
     pub(super) fn defer_free(self, address: u64) -> bool {
         let take = |place: &&DeferredFree| {
             place.address.compare_exchange(0, CHANGING, Ordering::AcqRel, Ordering::Relaxed).is_ok()
@@ -57,7 +57,7 @@ impl Pool {
         true
     }
 
-    /// Frees what was put off, if the device may be waited for by now.
+    /// Frees the deferred chunks, if the device may be waited for by now.
     #[inline]
     pub(super) fn flush_deferred_frees(self) {
         if COUNT.load(Ordering::Relaxed) != 0 && !captures::any() {
@@ -70,13 +70,13 @@ impl Pool {
         if self.deferred().next().is_none() || IS_FREEING.swap(true, Ordering::AcqRel) {
             return;
         }
-        // What comes while this thread waits is not covered by that.
+        // The synchronization does not cover what is deferred meanwhile.
         self.deferred().for_each(|(place, _)| place.is_covered.store(true, Ordering::Relaxed));
         if self.wait() == CUDA_SUCCESS {
             for (place, address) in
                 self.deferred().filter(|(place, _)| place.is_covered.load(Ordering::Relaxed))
             {
-                // Not to be found any more before another request may get it.
+                // It must not be found any more when another request may get the chunk.
                 place.address.store(0, Ordering::Release);
                 COUNT.fetch_sub(1, Ordering::AcqRel);
                 if self.return_chunk(address) == bfc::OK {
@@ -87,7 +87,7 @@ impl Pool {
         IS_FREEING.store(false, Ordering::Release);
     }
 
-    /// The memory is gone.
+    /// Forgets the deferred frees of this pool, whose memory is gone.
     pub(super) fn forget_deferred_frees(self) {
         for (place, address) in self.deferred() {
             if place.address.compare_exchange(address, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {

@@ -1,4 +1,4 @@
-//! Taking memory back.
+//! Frees.
 
 use std::sync::atomic::Ordering;
 
@@ -8,16 +8,16 @@ use super::handle::{MUTATED, Pool, pointer};
 use crate::bfc;
 use crate::settings;
 
-/// What became of a free.
+/// The result of a free.
 pub(crate) enum Freed {
-    /// The pool has taken the chunk back, or says why not.
+    /// The pool has freed the chunk, or refused with this code.
     Here(CUresult),
-    /// It is none of this pool's memory, but perhaps of another one's.
+    /// The memory is not of this pool, but possibly of another one.
     Elsewhere(Option<Pool>),
 }
 
 impl Freed {
-    /// What the pool says, if it is its memory.
+    /// Returns the pool's answer, if the memory is its own.
     pub(crate) fn code(self) -> Option<CUresult> {
         match self {
             Freed::Here(code) => Some(code),
@@ -27,25 +27,25 @@ impl Freed {
 }
 
 impl Pool {
-    /// Waits for the device before a live chunk of this pool is freed.
+    /// Waits for the device if the address is that of a live chunk.
     fn wait_before_free(self, address: u64) -> CUresult {
         let mut bytes = 0;
         // SAFETY: any address may be asked for, and the pointer is valid for writing.
         match unsafe { bfc::bfc_requested_size(self.ordinal, pointer(address), &mut bytes) } {
             bfc::OK => self.wait(),
-            // The free itself says what is wrong.
+            // The free itself reports the error.
             _ => CUDA_SUCCESS,
         }
     }
 
-    /// cudaFree of an address that is this pool's if anybody's.
+    /// Frees as cudaFree does, and synchronizes first or afterwards where that is required.
     #[inline]
     pub(crate) fn free(self, address: u64) -> Freed {
         let freed = self.give_back(address);
         let is_freed = matches!(freed, Freed::Here(CUDA_SUCCESS));
         if is_freed && settings::free_synchronizes() && self.has_quarantine() {
             return match self.synchronize() {
-                // It is freed, and waits.
+                // The chunk is free, and stays in quarantine.
                 CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED => freed,
                 code => Freed::Here(code),
             };
@@ -53,7 +53,7 @@ impl Pool {
         freed
     }
 
-    /// cudaFreeAsync of an address of this pool. `None` if the pool takes no streams: the program has created it.
+    /// Frees as cudaFreeAsync does. Returns `None` if the pool takes no streams: the program has created it.
     #[inline]
     pub(crate) fn free_in_order(self, address: u64, stream: CUstream) -> Option<CUresult> {
         match bfc::bfc_free_async(self.ordinal, pointer(address), stream.cast()) {
@@ -67,11 +67,11 @@ impl Pool {
         }
     }
 
-    /// Takes a chunk back.
+    /// Returns a chunk to the pool.
     #[inline]
     fn give_back(self, address: u64) -> Freed {
         if !self.has_quarantine() && !MUTATED {
-            // What is freed here may be handed out at once, so it must not be in use any more.
+            // The chunk may be reused at once, so no work may use it any more.
             self.flush_deferred_frees();
             if self.has_deferred(address) {
                 return Freed::Here(CUDA_ERROR_INVALID_VALUE);
@@ -91,12 +91,13 @@ impl Pool {
             }
             bfc::DOUBLE_FREE => Freed::Here(CUDA_ERROR_INVALID_VALUE),
             bfc::INVALID_POINTER | bfc::NO_ALLOCATOR => self.failed_free(address),
-            // In the child of a fork, or while the pool ends: never to the driver, to which it may be a region.
+            // In the child of a fork, or while the pool ends. Never passed to the driver: the address may be that of a
+            // region.
             _ => Freed::Here(CUDA_ERROR_NOT_INITIALIZED),
         }
     }
 
-    /// It is inside of a chunk, or free, or not of this pool.
+    /// Returns why libbfc refused: the address is inside a chunk, or free, or not of this pool.
     #[cold]
     fn failed_free(self, address: u64) -> Freed {
         match bfc::owner(address) {

@@ -1,4 +1,4 @@
-//! A pool as a value: which one it is in libbfc's table, who created it, and what was counted of it.
+//! A pool as a value: its ordinal in libbfc's table, its creator, and its counters.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -10,7 +10,7 @@ use crate::diagnostics::report::{Activity, Reported};
 use crate::settings;
 use crate::state::contexts::DEVICES;
 
-/// Freed memory may be handed out at once: for a test to show that it sees the races that follow.
+/// Freed memory may be reused at once: for the test that notices the resulting races.
 pub(super) const MUTATED: bool = cfg!(feature = "without-quarantine");
 
 /// What is known of a pool beside libbfc's own metadata.
@@ -29,7 +29,7 @@ pub(super) struct State {
 pub(super) const NO_POOL: usize = 0;
 /// Created by the interposer.
 pub(super) const OURS: usize = 1;
-/// Created by the program before.
+/// Created by the program, before the interposer needed it.
 pub(super) const OF_THE_PROGRAM: usize = 2;
 
 impl State {
@@ -46,7 +46,7 @@ impl State {
     }
 }
 
-/// How many pools there may be: one for each device, and that of pinned host memory.
+/// The number of pools: one for each device, and that of pinned host memory.
 pub(super) const POOLS: usize = DEVICES + 1;
 
 static DEVICE_STATES: [State; DEVICES] = [const { State::new() }; DEVICES];
@@ -62,7 +62,7 @@ pub(crate) struct Pool {
 
 /// Why a request is not served.
 pub(crate) enum Refused {
-    /// The driver is to serve it.
+    /// The driver is to serve it, for this reason.
     Pass(PassReason),
     /// There is no memory, and the user has set a limit.
     OutOfMemory,
@@ -91,7 +91,7 @@ impl Pool {
         (0..DEVICES).filter_map(Pool::of_device).filter(|pool| pool.is_there())
     }
 
-    /// The device's pool that holds an address: of those that serve cudaMalloc.
+    /// Returns the device's pool that holds an address.
     pub(crate) fn owner(address: u64) -> Option<Self> {
         bfc::owner(address).and_then(Pool::of_ordinal)
     }
@@ -104,17 +104,17 @@ impl Pool {
         self.ordinal
     }
 
-    /// The device; pinned memory is of none.
+    /// Returns the device. Pinned memory has none.
     pub(crate) fn device(self) -> Option<usize> {
         usize::try_from(self.ordinal).ok().filter(|&device| device < DEVICES)
     }
 
-    /// The number of the pool among [`POOLS`].
+    /// Returns the index of the pool among [`POOLS`].
     pub(super) fn place(self) -> usize {
         self.device().unwrap_or(DEVICES)
     }
 
-    /// Whether anything may be of it. It may be there already while it is created.
+    /// Whether any memory may be of it. While the pool is created that is possible already.
     #[inline]
     pub(crate) fn is_there(self) -> bool {
         self.state.origin.load(Ordering::Relaxed) != NO_POOL

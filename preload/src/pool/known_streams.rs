@@ -1,8 +1,8 @@
-//! The streams that pools know, with their contexts. A stream ends with its context too, and then libbfc must not use it any
-//! more, so it forgets the streams of a context before that ends.
+//! The streams that pools know, with their contexts. A stream ends with its context, and libbfc must not use it
+//! afterwards, so it forgets the streams of a context before that ends.
 //!
-//! The table is bounded. A stream for which there is no place in it is never made known to a pool: memory that is allocated
-//! in its order is the driver's, and a free in its order waits for the device as cudaFree does.
+//! The table is bounded. A stream that finds no place in it is never made known to a pool: memory allocated on it is
+//! the driver's, and a free on it waits for the device as cudaFree does.
 
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -15,7 +15,7 @@ use crate::state::contexts::is_default;
 use crate::{bfc, settings};
 
 struct Known {
-    /// NULL: the place is free.
+    /// NULL if the place is free.
     stream: AtomicPtr<CUstream_st>,
     context: AtomicPtr<CUctx_st>,
 }
@@ -23,23 +23,23 @@ struct Known {
 /// A power of two.
 const PLACES: usize = 1024;
 
-/// A stream is in one of so many places behind that of its hash.
-const NEAR: usize = 32;
+/// A stream is in one of so many places, from that of its hash on.
+const MAX_PROBES: usize = 32;
 
 static KNOWN: [Known; PLACES] =
     [const { Known { stream: AtomicPtr::new(ptr::null_mut()), context: AtomicPtr::new(ptr::null_mut()) } };
         PLACES];
 
-/// The places where a stream may be.
+/// Returns the places where a stream may be.
 fn places(stream: CUstream) -> impl Iterator<Item = &'static Known> {
-    // Handles are addresses or small steps apart: Fibonacci hashing, whose high bits are the good ones.
+    // Handles are addresses or small steps apart: Fibonacci hashing, whose high bits are well distributed.
     let hash = (stream.addr() as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 54;
     let first = usize::try_from(hash).unwrap_or_default();
-    (first..first + NEAR).filter_map(|place| KNOWN.get(place % PLACES))
+    (first..first + MAX_PROBES).filter_map(|place| KNOWN.get(place % PLACES))
 }
 
-/// Notes the context of a stream that a pool is about to know. Whether it may: default streams always, for they are named by
-/// what is no handle.
+/// Notes the context of a stream before a pool learns of the stream. Returns whether it may: always for default
+/// streams, whose names are no handles.
 pub(crate) fn note(stream: CUstream) -> bool {
     if is_default(stream) || places(stream).any(|known| known.stream.load(Ordering::Acquire) == stream) {
         return true;
@@ -57,12 +57,12 @@ pub(crate) fn note(stream: CUstream) -> bool {
 
 fn forget_in_pools(stream: CUstream) {
     for pool in Pool::of_devices() {
-        // Where the stream was never used that is no news.
+        // Fails where the stream was never used, which does not matter.
         bfc::bfc_forget_stream(pool.ordinal(), stream.cast());
     }
 }
 
-/// A stream is about to be destroyed: another may get its handle.
+/// Forgets a stream that is about to be destroyed: another one may get its handle.
 pub(crate) fn forget(stream: CUstream) {
     if !settings::serves_async() || is_default(stream) {
         return;
@@ -73,7 +73,7 @@ pub(crate) fn forget(stream: CUstream) {
     forget_in_pools(stream);
 }
 
-/// A context is about to end, and its streams with it.
+/// Forgets the streams of a context that is about to end.
 pub(crate) fn forget_context(context: CUcontext) {
     if !settings::serves_async() || context.is_null() {
         return;

@@ -1,9 +1,9 @@
-//! Pools: serving, taking back, and when to wait for the device.
+//! Pools: requests, frees, and when to wait for the device.
 //!
-//! cudaFree waits for the device before it returns, and programs rely on that: what they free is not handed out again
-//! before the work that was queued until then is done. Here a freed chunk waits instead (`BFC_QUARANTINE`), and one
-//! synchronization serves all that wait: when a request finds nothing that is safe, and either many wait or the pool
-//! would grow beyond need.
+//! cudaFree waits for the device before it returns, and programs rely on that: freed memory is not reused before the
+//! work that was queued until then is done. Here a freed chunk stays in quarantine instead (`BFC_QUARANTINE`), and one
+//! synchronization serves all chunks in it. It happens when a request finds no memory outside of the quarantine, and
+//! either many frees are waiting or the pool would grow beyond need.
 //!
 //! ```text
 //! handle                        which pool it is, who created it, what was counted

@@ -1,5 +1,6 @@
-//! The pool of pinned host memory: libbfc's for pinned memory, over the driver's own functions. It belongs to the device on
-//! which it was first requested, with whose context its memory ends. Requests on other devices are left to the driver.
+//! The pool of pinned host memory, whose regions are allocated by the driver's own functions. It belongs to the device
+//! on which it was first used, and its memory ends with that device's context. Requests on other devices are left to
+//! the driver.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -11,21 +12,21 @@ use super::handle::{Pool, Refused};
 use crate::bfc::{self, Suballocator};
 use crate::driver::real;
 
-/// The device whose context the pool's memory belongs to, counted from 1.
+/// The device whose context owns the pool's memory, counted from 1.
 static HOME: AtomicUsize = AtomicUsize::new(0);
 
-/// The memory is gone: nothing of it is given back.
+/// The memory is gone, and its regions are not freed.
 static IS_LOST: AtomicBool = AtomicBool::new(false);
 
-/// Without a limit, also where the environment has one, which is meant for devices.
+/// Practically unlimited: a limit in the environment is for devices.
 const LIMIT: u64 = 1 << 46;
 
 fn create() -> Result<(), Refused> {
     let functions = Suballocator {
         struct_size: size_of::<Suballocator>(),
         user_data: ptr::null_mut(),
-        alloc: region,
-        free: give_region,
+        alloc: alloc_region,
+        free: free_region,
         supports_coalescing: 0,
         reserved: 0,
     };
@@ -37,7 +38,12 @@ fn create() -> Result<(), Refused> {
     Pool::pinned().create_as(&options)
 }
 
-unsafe extern "C" fn region(_: *mut c_void, _: usize, bytes: usize, received: *mut usize) -> *mut c_void {
+unsafe extern "C" fn alloc_region(
+    _: *mut c_void,
+    _: usize,
+    bytes: usize,
+    received: *mut usize,
+) -> *mut c_void {
     let mut memory = ptr::null_mut();
     // SAFETY: the pointer is valid for writing.
     let code = real::cuMemHostAlloc().map(|alloc| unsafe { alloc(&mut memory, bytes, 0) });
@@ -49,7 +55,7 @@ unsafe extern "C" fn region(_: *mut c_void, _: usize, bytes: usize, received: *m
     memory
 }
 
-unsafe extern "C" fn give_region(_: *mut c_void, memory: *mut c_void, _: usize) {
+unsafe extern "C" fn free_region(_: *mut c_void, memory: *mut c_void, _: usize) {
     if IS_LOST.load(Ordering::Relaxed) {
         return;
     }
@@ -70,14 +76,14 @@ pub(crate) fn alloc(device: usize, bytes: usize) -> Option<u64> {
     if !pool.is_known() {
         create().ok()?;
     }
-    // The program's own may be of other memory, and what is freed does not wait in it.
+    // A pool of the program's may have another kind of memory, and no quarantine.
     if !pool.is_ours() {
         return None;
     }
     pool.alloc(bytes, None).ok()
 }
 
-/// A device's context is about to end: what it gave goes back to it.
+/// Ends the pool if it belongs to a device whose context is about to end: its regions are freed.
 pub(crate) fn end_with(device: usize) {
     if HOME.load(Ordering::Relaxed) == device + 1 {
         Pool::pinned().end();
@@ -85,7 +91,7 @@ pub(crate) fn end_with(device: usize) {
     }
 }
 
-/// A device's context has ended, and what it gave is gone.
+/// Ends the pool if it belongs to a device whose context has ended, and its memory with it.
 pub(crate) fn forget_device(device: usize) {
     IS_LOST.store(true, Ordering::Relaxed);
     end_with(device);

@@ -1,8 +1,8 @@
-//! Asking after the work of several contexts without waiting for it, by an event in each.
+//! Probes: whether work of several contexts is done, without waiting for it, by an event in each of them.
 //!
-//! cuCtxRecordEvent (CUDA 12.5) "captures in hEvent all the activities of the context hCtx at the time of this call". When all
-//! events are done, so is all work that was queued before the frees of before. One such question at a time is open for a
-//! pool: what is freed later is the next one's.
+//! cuCtxRecordEvent (CUDA 12.5) "captures in hEvent all the activities of the context hCtx at the time of this call".
+//! When all events are done, so is all work that was queued before the frees that the probe covers. A pool has one
+//! probe in progress at a time: later frees are covered by the next one.
 
 use std::cell::RefCell;
 use std::ptr;
@@ -16,13 +16,13 @@ use crate::driver;
 use crate::state::{captures, contexts};
 use crate::sys::lock::OwnerLock;
 
-/// More contexts than this are not asked after.
-const MOST: usize = 32;
+/// With more contexts than this a probe is not supported.
+const MAX_CONTEXTS: usize = 32;
 
 /// How often a context has ended, with its events.
 static ENDED: AtomicU64 = AtomicU64::new(0);
 
-/// A context is about to end, and its events with it.
+/// Counts the end of a context, whose events end with it.
 pub(crate) fn note_context_end() {
     ENDED.fetch_add(1, Ordering::SeqCst);
 }
@@ -30,7 +30,7 @@ pub(crate) fn note_context_end() {
 #[derive(Clone, Copy)]
 struct Entry {
     context: CUcontext,
-    /// Used again and again, as long as the context lives.
+    /// Reused as long as the context lives.
     event: CUevent,
     is_recorded: bool,
 }
@@ -39,36 +39,37 @@ const NONE: Entry = Entry { context: ptr::null_mut(), event: ptr::null_mut(), is
 
 static PROBES: [OwnerLock<Probe>; POOLS] = [const { OwnerLock::new(Probe::new()) }; POOLS];
 
-/// The open question of a pool.
+/// The probe of a pool.
 struct Probe {
-    entries: [Entry; MOST],
+    entries: [Entry; MAX_CONTEXTS],
     /// [`ENDED`] when the first event was created.
     ended: u64,
     is_open: bool,
-    /// What may be handed out when it is answered.
+    /// The frees that it covers.
     frees: WaitingFrees,
 }
 
 // SAFETY: handles, which any thread may use.
 unsafe impl Send for Probe {}
 
-/// What came of asking.
+/// The result of a probe.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum ProbeResult {
-    /// Frees have become safe.
+    /// Frees have become reusable.
     Done,
-    /// Not yet.
+    /// Work is still in progress.
     Pending,
-    /// By this driver, or of so many contexts, it cannot be found out.
+    /// Not supported by this driver, or for so many contexts.
     Unsupported,
 }
 
 impl Probe {
     const fn new() -> Self {
-        Probe { entries: [NONE; MOST], ended: 0, is_open: false, frees: WaitingFrees::none() }
+        Probe { entries: [NONE; MAX_CONTEXTS], ended: 0, is_open: false, frees: WaitingFrees::none() }
     }
 
-    /// Events of contexts that have ended are not used again. Which they are is not known, so none is; nor is any destroyed.
+    /// Drops all events after any context has ended, since it is not known which of them have ended with it. None is
+    /// destroyed.
     fn drop_ended(&mut self) {
         let ended = ENDED.load(Ordering::SeqCst);
         if self.ended != ended {
@@ -100,7 +101,7 @@ impl Probe {
         code
     }
 
-    /// Whether all that was recorded is done.
+    /// Whether all recorded events are done.
     fn is_done(&self, driver: Driver) -> bool {
         let Ok(query) = driver.cuEventQuery() else { return false };
         let mut recorded = self.entries.iter().filter(|entry| entry.is_recorded);
@@ -115,13 +116,13 @@ impl Probe {
 }
 
 impl Pool {
-    /// Asks whether the work that was queued before earlier frees is done, in all contexts that may touch this memory.
-    pub(super) fn ask(self) -> ProbeResult {
+    /// Begins a probe of all contexts whose work may touch this memory, or continues the one in progress.
+    pub(super) fn probe(self) -> ProbeResult {
         let Some(driver) = driver::load() else { return ProbeResult::Unsupported };
         if driver.cuCtxRecordEvent().is_err() {
             return ProbeResult::Unsupported;
         }
-        // Another thread is at it.
+        // Another thread is using it.
         let Some(mut probe) = PROBES.get(self.place()).and_then(OwnerLock::try_lock) else {
             return ProbeResult::Pending;
         };
@@ -137,7 +138,7 @@ impl Pool {
             match code {
                 CUDA_SUCCESS => (probe.frees, probe.is_open) = (frees, true),
                 CUDA_ERROR_NOT_SUPPORTED => return ProbeResult::Unsupported,
-                // Something is captured, say.
+                // A stream is captured, for example.
                 _ => return ProbeResult::Pending,
             }
         }

@@ -1,4 +1,4 @@
-//! Single calls of libbfc: one request for memory, one chunk given back, one trim.
+//! Single calls of libbfc: one request, one free, one trim.
 
 use std::ptr;
 use std::sync::atomic::Ordering;
@@ -71,8 +71,8 @@ impl Pool {
         }
     }
 
-    /// In a pool that knows streams nothing uses the chunk any more: it is freed on a stream on which nothing is ever
-    /// queued. Freed without a stream it would wait for a synchronisation.
+    /// Frees a chunk that nothing uses any more. A pool that knows streams gets it on an internal stream, on which
+    /// nothing is ever queued: freed without a stream it would wait for a synchronization.
     #[inline]
     pub(super) fn return_chunk(self, address: u64) -> Status {
         if settings::serves_async()
@@ -86,7 +86,7 @@ impl Pool {
         bfc::bfc_free(self.ordinal, pointer(address))
     }
 
-    /// Gives what nobody uses back to the driver. How many bytes that were.
+    /// Returns unused regions to the driver. Returns the number of bytes.
     pub(crate) fn trim(self) -> u64 {
         let mut released = 0;
         if self.is_there() {

@@ -1,5 +1,5 @@
-//! The contexts whose work may touch a pool's memory: its own device's, those that have become related to it by what the
-//! program did ([`relations`]), and those that its memory is mapped for.
+//! The contexts whose work may touch a pool's memory: those of its own device, those that the program has related to it
+//! ([`relations`]), and those that its memory is mapped for.
 
 use std::ffi::c_int;
 
@@ -13,8 +13,8 @@ use crate::state::relations;
 use crate::state::user_contexts::{self, UserContext};
 
 impl Pool {
-    /// Runs `work` with each context current, one after the other, whose work may touch this pool's memory; with all that are
-    /// known for pinned memory, which is every context's. The first failure; the device's own context must be known.
+    /// Calls `work` with each context current whose work may touch this pool's memory. For pinned memory these are all
+    /// contexts that are known. Returns the first failure. The device's own context must be known.
     pub(super) fn in_each_user(self, work: impl Fn() -> CUresult) -> CUresult {
         if self.device().is_some_and(|owner| contexts::primary_of_device(owner).is_null()) {
             return CUDA_ERROR_INVALID_CONTEXT;
@@ -35,7 +35,7 @@ impl Pool {
         self.user_contexts(owner).next().is_none() && self.primary_users().all(|(device, _)| device == owner)
     }
 
-    /// Whether work of another device may touch this pool's memory; of a second device that of pinned memory.
+    /// Whether work of another device may touch this pool's memory; for pinned memory, whether two devices are in use.
     pub(super) fn is_shared(self) -> bool {
         contexts::are_several() && self.has_other_devices()
     }
@@ -59,7 +59,7 @@ impl Pool {
         })
     }
 
-    /// The contexts of the program's own whose work may touch the memory of this pool, which is a device's.
+    /// The contexts created by the program whose work may touch this pool's memory, which is of device `owner`.
     fn user_contexts(self, owner: usize) -> impl Iterator<Item = UserContext> {
         user_contexts::live().filter(move |&user| self.may_touch(user, owner))
     }
@@ -74,9 +74,9 @@ impl Pool {
                 .is_ok_and(|device| device == owner || self.is_mapped_for(device, owner))
     }
 
-    /// Whether work of a device may touch this pool's memory because that is mapped for it. Granules are, for all devices
-    /// whose contexts "are capable of directly accessing memory from contexts on" theirs (cuda.h, cuDeviceCanAccessPeer). A
-    /// pool of the program's own may have them.
+    /// Whether work of device `user` may touch this pool's memory because that is mapped for it. Granules are mapped
+    /// for all devices whose contexts "are capable of directly accessing memory from contexts on" theirs (cuda.h,
+    /// cuDeviceCanAccessPeer). A pool of the program's may have granules.
     fn is_mapped_for(self, user: usize, owner: usize) -> bool {
         let may_have_granules = settings::wants_granules() || (self.is_known() && !self.is_ours());
         if !may_have_granules {

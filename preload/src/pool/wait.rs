@@ -1,4 +1,4 @@
-//! Waiting for the device: when it is worth it, and what it serves.
+//! Waiting for the device: when it is worth it, and what it makes reusable.
 
 use std::sync::atomic::Ordering;
 
@@ -10,28 +10,28 @@ use super::waiting_frees::WaitingFrees;
 use crate::driver::real;
 use crate::state::captures;
 
-/// So many frees are worth a synchronisation, if the pool is idle enough.
+/// So many waiting frees are worth a synchronization, if much of the pool is idle.
 const MIN_WAITING_FREES: u64 = 128;
 
 /// An idle pool that is smaller than this may grow instead.
 const SMALL_POOL: u64 = 256 << 20;
 
 impl Pool {
-    /// Has frees of before handed out again, for a request of so many bytes that found nothing, or because many wait
-    /// (`u64::MAX`), if that is worth it. Whether there are any.
+    /// Makes waiting frees reusable if that is worth it: for a request of `bytes` that found no memory, or because many
+    /// frees are waiting (`u64::MAX`). Returns whether any have become reusable.
     ///
-    /// What another device does may begin only after what the calling thread does next, and a cudaMalloc of the driver's waits
-    /// for no other device. So where several devices' work may touch the memory it is asked after and not waited for; that is
-    /// the last resort, when the pool cannot grow.
+    /// Another device's work may begin only after what the calling thread does next, and the driver's cudaMalloc waits
+    /// for no other device. Where work of several devices may touch the memory, it is therefore probed and not waited
+    /// for. Waiting is the last resort, when the pool cannot grow.
     pub(super) fn reuse_waiting_frees(self, bytes: u64) -> bool {
         if !self.is_shared() {
             let is_worth_it = bytes == u64::MAX || self.is_worth_a_synchronization(bytes);
             return is_worth_it && self.synchronize() == CUDA_SUCCESS;
         }
-        match self.ask() {
+        match self.probe() {
             ProbeResult::Done => true,
             ProbeResult::Pending => false,
-            // An old driver. Pinned memory has no limit at which it would be waited for.
+            // An old driver. Pinned memory has no limit at which other devices would be waited for.
             ProbeResult::Unsupported if self.device().is_none() => {
                 (bytes == u64::MAX || self.is_worth_a_synchronization(bytes))
                     && self.synchronize() == CUDA_SUCCESS
@@ -40,7 +40,7 @@ impl Pool {
         }
     }
 
-    /// Whether a request that found nothing should rather wait for the device than have the pool grow.
+    /// Whether a request that found no memory should wait for the device rather than let the pool grow.
     fn is_worth_a_synchronization(self, bytes: u64) -> bool {
         let waiting = self.waiting();
         let Some(stats) = self.stats() else { return false };
@@ -48,12 +48,12 @@ impl Pool {
             return true;
         }
         let idle = stats.idle_bytes();
-        // Twice the peak is room enough, and so is little. Below that, few frees are not worth it.
+        // Twice the peak is enough, and so is a small pool. Below that, a few frees are not worth it.
         idle >= bytes.max(stats.peak_bytes_in_use).max(SMALL_POOL)
             || (waiting >= MIN_WAITING_FREES && idle >= bytes.max(stats.bytes_in_use).max(SMALL_POOL / 8))
     }
 
-    /// Waits for all work that may use this pool's memory; not while anything is captured.
+    /// Waits for all work that may use this pool's memory. Fails while any stream is captured.
     pub(super) fn wait(self) -> CUresult {
         let Some(synchronize) = real::cuCtxSynchronize() else { return CUDA_ERROR_NOT_INITIALIZED };
         let code = self.in_each_user(|| {
@@ -66,7 +66,7 @@ impl Pool {
         code
     }
 
-    /// Waits for the device, after which all that waits so far may be handed out.
+    /// Waits for the device, and makes all frees until now reusable.
     pub(crate) fn synchronize(self) -> CUresult {
         if captures::any() {
             return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
@@ -77,7 +77,7 @@ impl Pool {
         code
     }
 
-    /// As [`Self::trim`], where the driver is out of memory: waiting frees go back too.
+    /// As [`Self::trim`], for a driver that is out of memory: makes waiting frees reusable first.
     pub(crate) fn trim_all(self) -> u64 {
         if self.waiting() != 0 && self.has_quarantine() {
             self.synchronize();

@@ -1,4 +1,4 @@
-//! The frees of a pool that are waiting for a synchronization.
+//! The frees of a pool that wait for a synchronization.
 
 use std::sync::atomic::Ordering;
 
@@ -8,15 +8,15 @@ use super::handle::Pool;
 use crate::bfc;
 use crate::state::contexts::Current;
 
-/// Frees of a pool that are all followed by what happens next.
+/// The frees of a pool up to a certain moment, which a synchronization that begins afterwards makes reusable.
 pub(crate) struct WaitingFrees(Option<(Pool, u64, u64)>);
 
 impl WaitingFrees {
-    /// What waits in the pool of a context, if anything does.
+    /// Returns the frees that wait in the pool of a context, if that context's synchronization is enough for them.
     pub(crate) fn of(context: Current) -> Self {
         let Current::Primary(device) = context else { return WaitingFrees(None) };
         match Pool::of_device(device) {
-            // With others one context's synchronization is not enough.
+            // Other contexts' work may use the memory too.
             Some(pool) if pool.waiting() != 0 && pool.is_sole_user(device) => Self::waiting_in(pool),
             _ => WaitingFrees(None),
         }
@@ -34,7 +34,7 @@ impl WaitingFrees {
         WaitingFrees(None)
     }
 
-    /// A synchronization came after them, if it succeeded.
+    /// Makes them reusable, if the synchronization succeeded.
     pub(crate) fn settle(self, code: CUresult) {
         let Some((pool, freed, stamp)) = self.0.filter(|_| code == CUDA_SUCCESS) else { return };
         bfc::bfc_set_safe_frontier(pool.ordinal, stamp.saturating_add(1));

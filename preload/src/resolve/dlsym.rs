@@ -1,4 +1,4 @@
-//! `dlsym`, through which programs and the CUDA runtimes find the driver's functions.
+//! `dlsym`, by which programs and the CUDA runtimes find the driver's functions.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::mem;
@@ -14,13 +14,13 @@ use crate::state::relations;
 
 type Dlsym = unsafe extern "C" fn(handle: *mut c_void, name: *const c_char) -> *mut c_void;
 
-/// The C library's `dlsym`. Another interposer's behind us has none of its versions, and is found only if that library has
-/// no versions at all, not even of what it needs.
+/// Returns the C library's `dlsym`. Another interposer's has none of its versions, and is found only in a library
+/// without any versions, not even of what it needs.
 fn next() -> Option<Dlsym> {
     static NEXT: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
     let mut next = NEXT.load(Ordering::Relaxed);
     if next.is_null() {
-        // Neither opens anything nor allocates: whoever calls dlsym may be an allocator that is not ready yet.
+        // Neither opens nor allocates anything: the caller of dlsym may be an allocator that is not ready yet.
         next = DLSYM_VERSIONS.iter().find_map(|version| {
             // SAFETY: the names are NUL-terminated.
             let found = unsafe { libc::dlvsym(libc::RTLD_NEXT, c"dlsym".as_ptr(), version.as_ptr()) };
@@ -32,13 +32,13 @@ fn next() -> Option<Dlsym> {
     Some(unsafe { mem::transmute::<*mut c_void, Dlsym>(next) })
 }
 
-/// What `dlsym` is where there is none.
-unsafe extern "C" fn nothing(_: *mut c_void, _: *const c_char) -> *mut c_void {
+/// Called where there is no `dlsym`.
+unsafe extern "C" fn no_dlsym(_: *mut c_void, _: *const c_char) -> *mut c_void {
     ptr::null_mut()
 }
 
-/// The program's `dlsym`. The real one looks at who called it, where the handle is none: so it is jumped to with
-/// everything as the caller left it.
+/// The program's `dlsym`. Without a handle the real one looks at its caller, so it is jumped to with registers and
+/// stack as the caller left them.
 ///
 /// # Safety
 /// As the C library's.
@@ -81,12 +81,12 @@ pub unsafe extern "C" fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut
     )
 }
 
-/// Which function a call of `dlsym` goes to.
+/// Returns the function that a call of `dlsym` goes to.
 ///
-/// Without a handle that is always the real one: it searches in the order of the libraries, in which we stand in front of
-/// the driver and behind whoever was preloaded before us.
+/// Without a handle that is always the real one. It searches the libraries in their order, in which the interposer is
+/// before the driver and behind what was preloaded before it.
 unsafe extern "C" fn decide(handle: *mut c_void, name: *const c_char) -> Dlsym {
-    let Some(next) = next() else { return nothing };
+    let Some(next) = next() else { return no_dlsym };
     // First, and without a function of another library: a malloc may call this before this library is relocated.
     // SAFETY: by the contract of dlsym the name is NUL-terminated.
     if !unsafe { is_of_cuda(name) } {
@@ -104,7 +104,7 @@ unsafe extern "C" fn decide(handle: *mut c_void, name: *const c_char) -> Dlsym {
     substitute
 }
 
-/// Whether a name may be that of a function of CUDA's.
+/// Whether a name may be that of a CUDA function.
 ///
 /// # Safety
 /// The name is NULL or NUL-terminated.
@@ -116,7 +116,7 @@ unsafe fn is_of_cuda(name: *const c_char) -> bool {
     !name.is_null() && is(0, b'c') && is(1, b'u')
 }
 
-/// Whether there is a hook for a name that `dlsym` was asked for.
+/// Whether a function of this name is hooked.
 ///
 /// # Safety
 /// The name is NUL-terminated.
@@ -125,7 +125,8 @@ unsafe fn is_hooked(name: *const c_char) -> bool {
     driver::is_hooked(unsafe { CStr::from_ptr(name) })
 }
 
-/// A function that nothing is known of may let work touch any memory once it is called, which would not be seen.
+/// Relates all contexts if an unknown function is looked up that may let work touch any memory: its calls would not be
+/// seen.
 ///
 /// # Safety
 /// The name is NUL-terminated.
@@ -146,14 +147,15 @@ fn is_driver_loaded() -> bool {
     !handle.is_null()
 }
 
-/// Programs ask for a name of the driver's to learn whether there is one: that we have the name is no reason to say so.
+/// Called for a name of the driver's where there is no driver. Programs look one up to learn that, and the interposer's
+/// own function must not be found.
 unsafe extern "C" fn absent(handle: *mut c_void, _: *const c_char) -> *mut c_void {
     let Some(next) = next() else { return ptr::null_mut() };
     // SAFETY: the name is NUL-terminated. It is in no library, and in the words that dlerror then has.
     unsafe { next(handle, c"cu (libcuda.so.1 is not loaded)".as_ptr()) }
 }
 
-/// Looks a hook's name up in a library: if it is the driver, ours is found.
+/// Looks a hooked name up in a library. Returns the hook if the library is the driver.
 unsafe extern "C" fn substitute(handle: *mut c_void, name: *const c_char) -> *mut c_void {
     let Some(next) = next() else { return ptr::null_mut() };
     // SAFETY: as the caller vouches.
@@ -161,7 +163,7 @@ unsafe extern "C" fn substitute(handle: *mut c_void, name: *const c_char) -> *mu
     if found.is_null() {
         return found;
     }
-    // Of another library it may be another function.
+    // In another library it may be another function.
     // SAFETY: as above, NUL-terminated.
     let function = driver::at(found, unsafe { CStr::from_ptr(name) });
     match function.and_then(|function| Some((function, hook_of(function)?))) {

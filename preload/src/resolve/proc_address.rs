@@ -39,12 +39,12 @@ macro_rules! unanalyzed_table {
 }
 crate::unanalyzed_list::unanalyzed!(unanalyzed_table);
 
-/// The address of the hook of a function.
+/// Returns the hook of a function.
 pub(super) fn hook_of(function: &Function) -> Option<*mut c_void> {
     ANALYZED.iter().chain(&UNANALYZED).nth(function.place()).map(|hook| hook.0.cast_mut())
 }
 
-/// Replaces a driver function that was found by the hook's address.
+/// Replaces a function of the driver that `cuGetProcAddress` has returned by its hook.
 fn replace(place: *mut *mut c_void, name: *const c_char, version: c_int, flags: cuuint64_t) {
     if place.is_null() || name.is_null() {
         return;
@@ -57,7 +57,7 @@ fn replace(place: *mut *mut c_void, name: *const c_char, version: c_int, flags: 
     // SAFETY: not NULL, so NUL-terminated by the contract of cuGetProcAddress.
     let name = unsafe { CStr::from_ptr(name) };
     let per_thread = flags & cuuint64_t::from(CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0;
-    // A driver may give another address than the one it exports, so what the documentation says counts too.
+    // A driver may return another address than the one it exports, so its documentation counts too.
     let function = driver::at(found, c"").or_else(|| driver::by_version(name, version, per_thread));
     match function.and_then(|function| Some((function, hook_of(function)?))) {
         Some((function, hook)) => {

@@ -1,6 +1,6 @@
-//! Stream captures under way. A context with a captured stream cannot be synchronized: it would end the capture. So while
-//! there is one, in whatever context, what was freed goes on waiting, and libbfc is told to leave every device alone
-//! (`bfc_capture_begin`). Streams of other contexts may join a capture by events, which nothing here sees.
+//! Stream captures in progress. A context with a captured stream cannot be synchronized: that would end the capture.
+//! While any stream of any context is captured, freed memory stays in quarantine, and libbfc is told not to touch any
+//! device (`bfc_capture_begin`). Streams of other contexts may join a capture by events, which is not observed here.
 
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
@@ -13,50 +13,50 @@ use crate::driver;
 use crate::state::contexts;
 use crate::sys::lock;
 
-/// A stream that is captured, and the context that it is of, as far as the driver says; NULL is none.
+/// A captured stream and its context, as far as the driver says; NULL is none.
 struct Place {
     stream: AtomicPtr<CUstream_st>,
     context: AtomicPtr<CUctx_st>,
 }
 
-/// Those that are. One for which there is no place counts until its capture ends.
+/// The captured streams. One that finds no place here counts until its capture ends.
 static PLACES: [Place; u64::BITS as usize] =
     [const { Place { stream: AtomicPtr::new(ptr::null_mut()), context: AtomicPtr::new(ptr::null_mut()) } };
         u64::BITS as usize];
 
-/// What is no stream's handle: the place is about to be taken, or given up.
+/// Not a stream's handle: the place is being taken or released.
 const CHANGING: CUstream = ptr::without_provenance_mut(usize::MAX);
 
-/// How many captures there are, so that none costs one look.
+/// The number of captures, so that a check costs one load if there is none.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
-/// How many threads are about to synchronize, or do.
+/// The number of threads that synchronize, or are about to.
 static SYNCHRONIZING: AtomicUsize = AtomicUsize::new(0);
 
 /// When the last of them came, by [`now`].
 static ENTERED: AtomicU64 = AtomicU64::new(0);
 
-/// For at most this long after a synchronization has begun does the beginning of a capture wait for its end. The driver
-/// looks for captures when it is called: cuCtxSynchronize "blocks until the current context has completed all preceding
-/// requested tasks", and what is captured later is no such task. So only the way into the call is at risk, for which this is
-/// enough even for a thread that the scheduler has put aside. Waiting for the end could last for ever: the work that is
-/// waited for may depend on what the capturing thread does next.
+/// How long the beginning of a capture waits for a synchronization that has begun. The driver looks for captures when
+/// it is called: cuCtxSynchronize "blocks until the current context has completed all preceding requested tasks", and
+/// what is captured later is no such task. Only the way into the call is at risk, for which this is enough even if the
+/// scheduler suspends the thread. Waiting for the end might last for ever: the work may depend on what the capturing
+/// thread does next.
 const ENTRY: Duration = Duration::from_secs(1);
 
-/// The monotonic clock, in nanoseconds.
+/// Returns the monotonic clock in nanoseconds.
 fn now() -> u64 {
     u64::try_from(lock::now().as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Makes one call that synchronizes, unless anything is captured: that would break the capture. None begins either while
-/// the thread is on its way into the driver. Each such call has a look of its own: a capture may begin after the one
-/// before.
+/// Makes one call that synchronizes, unless any stream is captured: the call would break the capture. No capture begins
+/// while the thread is on its way into the driver. Each such call is checked by itself, because a capture may begin
+/// between two of them.
 pub(crate) fn unless_capturing(synchronize: impl FnOnce() -> CUresult) -> CUresult {
     if any() {
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     }
     ENTERED.fetch_max(now(), Ordering::SeqCst);
-    // Either this sees the capture that begins, or the capture sees this thread.
+    // Either this thread sees the capture that begins, or the capture sees this thread.
     SYNCHRONIZING.fetch_add(1, Ordering::SeqCst);
     let code =
         if COUNT.load(Ordering::SeqCst) == 0 { synchronize() } else { CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED };
@@ -64,7 +64,7 @@ pub(crate) fn unless_capturing(synchronize: impl FnOnce() -> CUresult) -> CUresu
     code
 }
 
-/// Calls the driver with the thread's capture mode relaxed: a query of an event "is prohibited" while a thread captures in
+/// Calls `work` with the thread's capture mode relaxed: a query of an event "is prohibited" while a thread captures in
 /// another mode (cuda.h, cuThreadExchangeStreamCaptureMode), and would invalidate that capture.
 pub(crate) fn relaxed<T>(work: impl FnOnce() -> T) -> T {
     let exchange = driver::load().and_then(|driver| driver.cuThreadExchangeStreamCaptureMode().ok());
@@ -91,7 +91,7 @@ fn let_entries_pass() {
     }
 }
 
-/// Captures may go unannounced, for a test to show that programs with captures see it.
+/// False for the test that programs with captures notice missing announcements.
 const ANNOUNCES: bool = !cfg!(feature = "without-announcement");
 
 /// Tells libbfc that a capture begins.
@@ -108,18 +108,19 @@ fn announce_end() {
     }
 }
 
-/// Whether anything is captured.
+/// Whether any stream is captured.
 pub(crate) fn any() -> bool {
     COUNT.load(Ordering::Acquire) != 0
 }
 
-/// The legacy default stream is never captured, so 0 is that of a thread, in a twin; and NULL would be a free place.
+/// The name of a stream in the table. The legacy default stream is never captured, so 0 is the thread's default stream
+/// in a twin; and NULL would be a free place.
 fn named(stream: CUstream) -> CUstream {
     if stream.is_null() { ptr::without_provenance_mut(2) } else { stream }
 }
 
 impl Place {
-    /// Puts a stream in the place of another, if that is there.
+    /// Replaces a stream in this place, if it is there.
     fn change(&self, from: CUstream, stream: CUstream, context: CUcontext) -> bool {
         if self.stream.compare_exchange(from, CHANGING, Ordering::AcqRel, Ordering::Relaxed).is_err() {
             return false;
@@ -137,7 +138,7 @@ impl Place {
         !self.stream.load(Ordering::Acquire).is_null()
     }
 
-    /// The stream, if it is of that context.
+    /// Returns the stream, if it is of that context.
     fn stream_of(&self, context: CUcontext) -> Option<CUstream> {
         let stream = self.stream.load(Ordering::Acquire);
         let is_one = !stream.is_null() && stream != CHANGING;
@@ -145,7 +146,7 @@ impl Place {
     }
 }
 
-/// A stream is about to be captured. Waits for synchronizations that are about to begin.
+/// Counts a capture that is about to begin. Waits for synchronizations that are about to begin.
 pub(crate) fn begun(stream: CUstream) {
     let context = contexts::of_stream(named(stream)).unwrap_or(ptr::null_mut());
     PLACES.iter().find(|place| place.change(ptr::null_mut(), named(stream), context));
@@ -154,14 +155,15 @@ pub(crate) fn begun(stream: CUstream) {
     let_entries_pass();
 }
 
-/// A capture that was counted by [`begun`] did not begin.
+/// Reverts [`begun`]: the capture did not begin.
 pub(crate) fn ended(stream: CUstream) {
     PLACES.iter().find(|place| place.give_up(named(stream)));
     one_less();
 }
 
-/// A capture has ended. One that was not seen to begin has no place in the table and takes none: else the count would lack
-/// another capture that is still under way. Only where more are counted than there are places it may be one of those.
+/// Counts the end of a capture. One whose beginning was not seen has no place in the table and is not counted:
+/// otherwise the count would lack another capture that is in progress. Only where more captures are counted than there
+/// are places it may be one of those.
 pub(crate) fn ended_if_begun(stream: CUstream) {
     let is_known = PLACES.iter().any(|place| place.give_up(named(stream)));
     if is_known || COUNT.load(Ordering::Acquire) > PLACES.iter().filter(|place| place.is_taken()).count() {
@@ -176,7 +178,7 @@ fn one_less() {
     }
 }
 
-/// A stream was destroyed, and with it the capture that it was in.
+/// Counts the end of the capture, if any, that a destroyed stream was in.
 pub(crate) fn destroyed(stream: CUstream) {
     if any() && !stream.is_null() && PLACES.iter().any(|place| place.give_up(stream)) {
         one_less();
@@ -190,8 +192,8 @@ pub(crate) struct ContextCaptures {
     places: u64,
 }
 
-/// What is captured in a context. NULL has nothing.
-pub(crate) fn within(context: CUcontext) -> ContextCaptures {
+/// Returns the captures in a context. NULL has none.
+pub(crate) fn in_context(context: CUcontext) -> ContextCaptures {
     let mut within = ContextCaptures { context, places: 0 };
     if any() && !context.is_null() {
         for (bit, place) in PLACES.iter().enumerate() {
@@ -206,12 +208,13 @@ impl ContextCaptures {
         self.places != 0
     }
 
-    /// Whether nothing else is captured.
+    /// Whether no other stream is captured.
     pub(crate) fn are_all(&self) -> bool {
         COUNT.load(Ordering::Acquire) == self.places.count_ones() as usize
     }
 
-    /// Runs `work`, which ends what is of their context, as if they were over: they are about to end with it.
+    /// Calls `work`, which ends what is of their context, with these captures announced as ended: they are about to end
+    /// with it.
     pub(crate) fn disregarded(&self, work: impl FnOnce()) {
         for _ in 0..self.places.count_ones() {
             announce_end();
@@ -222,7 +225,7 @@ impl ContextCaptures {
         }
     }
 
-    /// They have ended with their context.
+    /// Counts the end of these captures, which have ended with their context.
     pub(crate) fn ended(self) {
         let places = PLACES.iter().enumerate().filter(|(bit, _)| self.places >> bit & 1 != 0);
         for (_, place) in places {
@@ -233,7 +236,7 @@ impl ContextCaptures {
     }
 }
 
-/// Whether the stream is in a capture, also one that has become invalid.
+/// Whether the stream is in a capture, including one that has become invalid.
 pub(crate) fn is_captured(stream: CUstream) -> bool {
     let Some(Ok(ask)) = driver::load().map(|driver| driver.cuStreamIsCapturing()) else { return false };
     let mut status = CU_STREAM_CAPTURE_STATUS_NONE;

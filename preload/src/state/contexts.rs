@@ -1,7 +1,7 @@
-//! Whose memory a call is about: the current context, and the device whose primary context it is.
+//! The contexts: which one is current, and which device's primary context it is.
 //!
-//! Pools are for primary contexts, which the CUDA runtime and the frameworks use. The memory of another context dies with
-//! it, and is left to the driver.
+//! Pools are for primary contexts, which the CUDA runtime and the frameworks use. The memory of any other context ends
+//! with it, and is left to the driver.
 
 use std::ffi::c_int;
 use std::ptr;
@@ -11,14 +11,14 @@ use cuda_sys::*;
 
 use crate::driver;
 
-/// More devices than a process sees. Of further ones all is passed through.
+/// More devices than a process sees. Requests on further ones are passed to the driver.
 pub(crate) const DEVICES: usize = 64;
 
 /// What is known of a device's primary context.
 struct Primary {
-    /// Its handle, once memory was wanted in it; NULL when it was reset or let go.
+    /// Its handle, once memory was requested in it; NULL when it was reset or released.
     context: AtomicPtr<CUctx_st>,
-    /// How often the program holds it, as far as the calls went through us.
+    /// How often the program holds it, as far as the interposer has seen the calls.
     holds: AtomicI64,
 }
 
@@ -27,8 +27,8 @@ static PRIMARIES: [Primary; DEVICES] =
 
 static ARE_SEVERAL: AtomicBool = AtomicBool::new(false);
 
-/// Contexts that are known to be no primary ones. Those for which there is no place are asked about each time.
-static OTHERS: [AtomicPtr<CUctx_st>; 16] = [const { AtomicPtr::new(ptr::null_mut()) }; 16];
+/// Contexts known not to be primary ones. Those that find no place are asked about each time.
+static NON_PRIMARY: [AtomicPtr<CUctx_st>; 16] = [const { AtomicPtr::new(ptr::null_mut()) }; 16];
 
 /// The calling thread's context.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -49,7 +49,7 @@ pub(crate) fn current() -> Current {
     }
 }
 
-/// What is known of a context by its handle, without asking.
+/// Returns what is known of a context by its handle, without asking the driver.
 pub(crate) fn known_as(context: CUcontext) -> Current {
     match PRIMARIES.iter().position(|primary| primary.context.load(Ordering::Relaxed) == context) {
         Some(device) if !context.is_null() => Current::Primary(device),
@@ -66,12 +66,12 @@ pub(crate) fn current_handle() -> Option<CUcontext> {
     (code == CUDA_SUCCESS && !context.is_null()).then_some(context)
 }
 
-/// Whether a stream is a default one: the current context's, or this thread's there.
+/// Whether a stream is a default stream: the current context's, or this thread's in it.
 pub(crate) fn is_default(stream: CUstream) -> bool {
     stream.addr() <= 2
 }
 
-/// The context that a stream is of.
+/// Returns the context of a stream.
 pub(crate) fn of_stream(stream: CUstream) -> Option<CUcontext> {
     if is_default(stream) {
         return current_handle();
@@ -85,7 +85,7 @@ pub(crate) fn of_stream(stream: CUstream) -> Option<CUcontext> {
 
 #[cold]
 fn unknown(context: CUcontext) -> Current {
-    if OTHERS.iter().any(|other| other.load(Ordering::Relaxed) == context) {
+    if NON_PRIMARY.iter().any(|other| other.load(Ordering::Relaxed) == context) {
         return Current::Other;
     }
     match primary_of(context) {
@@ -99,7 +99,7 @@ fn unknown(context: CUcontext) -> Current {
         Ok(None) => {
             let free = |place: &&AtomicPtr<CUctx_st>| place.load(Ordering::Relaxed).is_null();
             note_several();
-            if let Some(place) = OTHERS.iter().find(free) {
+            if let Some(place) = NON_PRIMARY.iter().find(free) {
                 place.store(context, Ordering::Relaxed);
             }
             Current::Other
@@ -108,7 +108,7 @@ fn unknown(context: CUcontext) -> Current {
     }
 }
 
-/// The device whose primary context that is, which is current.
+/// Returns the device whose primary context the current context is.
 fn primary_of(context: CUcontext) -> Result<Option<usize>, CUresult> {
     let driver = driver::load().ok_or(CUDA_ERROR_NOT_INITIALIZED)?;
     let missing = |_| CUDA_ERROR_NOT_SUPPORTED;
@@ -127,7 +127,7 @@ fn primary_of(context: CUcontext) -> Result<Option<usize>, CUresult> {
     if active == 0 {
         return Ok(None);
     }
-    // It is active, so somebody holds it: this neither makes nor ends one.
+    // It is active, so it is held: this neither creates nor ends it.
     let mut primary = ptr::null_mut();
     // SAFETY: the pointer is valid for writing.
     succeeded(unsafe { retain(&mut primary, device) })?;
@@ -140,7 +140,7 @@ pub(crate) fn succeeded(code: CUresult) -> Result<(), CUresult> {
     if code == CUDA_SUCCESS { Ok(()) } else { Err(code) }
 }
 
-/// A device's primary context, or NULL if it is not known.
+/// Returns a device's primary context, or NULL if it is not known.
 pub(crate) fn primary_of_device(device: usize) -> CUcontext {
     PRIMARIES.get(device).map_or(ptr::null_mut(), |primary| primary.context.load(Ordering::Relaxed))
 }
@@ -151,7 +151,7 @@ pub(crate) fn are_several() -> bool {
     ARE_SEVERAL.load(Ordering::Relaxed)
 }
 
-/// A context has become known.
+/// Notes the handle of a primary context.
 fn note_known(primary: &Primary, context: CUcontext) {
     let is_another =
         |other: &Primary| !ptr::eq(other, primary) && !other.context.load(Ordering::Relaxed).is_null();
@@ -161,12 +161,12 @@ fn note_known(primary: &Primary, context: CUcontext) {
     }
 }
 
-/// There are several contexts, or were.
+/// Notes that there are several contexts, or were.
 pub(crate) fn note_several() {
     ARE_SEVERAL.store(true, Ordering::Relaxed);
 }
 
-/// Runs `work` with a context current that is known to live.
+/// Calls `work` with a context current that is known to live.
 pub(crate) fn run_in(context: CUcontext, work: impl FnOnce() -> CUresult) -> CUresult {
     if current_handle() == Some(context) {
         return work();
@@ -183,7 +183,7 @@ pub(crate) fn run_in(context: CUcontext, work: impl FnOnce() -> CUresult) -> CUr
 /// Makes a context current, until [`pop`].
 pub(crate) fn push(context: CUcontext) -> CUresult {
     let Some(driver) = driver::load() else { return CUDA_ERROR_NOT_INITIALIZED };
-    // Without the one the other is of no use.
+    // Neither is of use without the other.
     match (driver.cuCtxPushCurrent_v2(), driver.cuCtxPopCurrent_v2()) {
         // SAFETY: a context that is known to live; if it does not the driver says so.
         (Ok(push), Ok(_)) => unsafe { push(context) },
@@ -204,12 +204,12 @@ fn primary(device: c_int) -> Option<&'static Primary> {
     PRIMARIES.get(usize::try_from(device).ok()?)
 }
 
-/// A device's primary context, or NULL if it is not known.
+/// The same by the driver's number of the device.
 pub(crate) fn primary_handle(device: c_int) -> CUcontext {
     primary(device).map_or(ptr::null_mut(), |primary| primary.context.load(Ordering::Relaxed))
 }
 
-/// Whether anybody holds a device's primary context still.
+/// Whether a device's primary context is held at all.
 pub(crate) fn is_active(device: c_int) -> bool {
     let Some(Ok(ask)) = driver::load().map(|driver| driver.cuDevicePrimaryCtxGetState()) else {
         return true;
@@ -220,7 +220,7 @@ pub(crate) fn is_active(device: c_int) -> bool {
     code != CUDA_SUCCESS || active != 0
 }
 
-/// The program holds the primary context once more.
+/// Counts one more hold of the program on a primary context.
 pub(crate) fn note_retained(device: c_int, context: CUcontext) {
     if let Some(primary) = primary(device) {
         primary.holds.fetch_add(1, Ordering::Relaxed);
@@ -228,30 +228,30 @@ pub(crate) fn note_retained(device: c_int, context: CUcontext) {
     }
 }
 
-/// The program is about to let go of the primary context. Whether nobody holds it afterwards but the pool.
+/// Whether the program is about to release its last hold on the primary context, so that only the pool holds it.
 pub(crate) fn is_last_hold(device: c_int) -> bool {
     primary(device).is_some_and(|primary| primary.holds.load(Ordering::Relaxed) == 1)
 }
 
-/// The program has let go of the primary context once.
+/// Counts one hold less.
 pub(crate) fn note_released(device: c_int) {
     if let Some(primary) = primary(device) {
         let less = |holds: i64| (holds > 0).then_some(holds - 1);
-        // What was retained before anybody came to us was not counted.
+        // What was retained before the first hook was called was not counted.
         let _ = primary.holds.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
     }
 }
 
-/// A device's primary context has ended: its handle may be another's.
+/// Forgets a device's primary context, which has ended: another context may get its handle.
 pub(crate) fn forget_primary(device: c_int) {
     if let Some(primary) = primary(device) {
         primary.context.store(ptr::null_mut(), Ordering::Relaxed);
     }
 }
 
-/// A context has ended: its handle may be another's.
+/// Forgets a context, which has ended: another one may get its handle.
 pub(crate) fn forget(context: CUcontext) {
-    for place in PRIMARIES.iter().map(|primary| &primary.context).chain(&OTHERS) {
+    for place in PRIMARIES.iter().map(|primary| &primary.context).chain(&NON_PRIMARY) {
         let _ = place.compare_exchange(context, ptr::null_mut(), Ordering::Relaxed, Ordering::Relaxed);
     }
 }

@@ -1,5 +1,5 @@
-//! A stream of each device in which nothing is ever queued. Memory that is allocated in its order may be used by any work at
-//! once, as cudaMalloc's is, and memory that is freed in its order may be handed out at once.
+//! One stream for each device on which nothing is ever queued. Memory that is allocated on it may be used by any work
+//! at once, as cudaMalloc's is, and memory that is freed on it may be reused at once.
 
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -11,7 +11,7 @@ use crate::driver;
 
 static STREAMS: [AtomicPtr<CUstream_st>; DEVICES] = [const { AtomicPtr::new(ptr::null_mut()) }; DEVICES];
 
-/// The stream of the current device, which the first call creates. `None` if that fails.
+/// Returns the stream of the current device, which the first call creates. Returns `None` on failure.
 pub(crate) fn get_or_create(device: usize) -> Option<CUstream> {
     let place = STREAMS.get(device)?;
     if let Some(known) = get(device) {
@@ -36,7 +36,7 @@ pub(crate) fn get_or_create(device: usize) -> Option<CUstream> {
     }
 }
 
-/// The stream of a device, if it was created.
+/// Returns the stream of a device, if it was created.
 #[inline]
 pub(crate) fn get(device: usize) -> Option<CUstream> {
     let known = STREAMS.get(device)?.load(Ordering::Acquire);
@@ -48,7 +48,7 @@ pub(crate) fn is_internal(stream: CUstream) -> bool {
     !stream.is_null() && STREAMS.iter().any(|place| place.load(Ordering::Relaxed) == stream)
 }
 
-/// The device's context has ended, and its stream with it.
+/// Forgets the stream of a device, which has ended with its context.
 pub(crate) fn forget_device(device: usize) {
     if let Some(place) = STREAMS.get(device) {
         place.store(ptr::null_mut(), Ordering::Release);

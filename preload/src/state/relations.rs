@@ -1,18 +1,19 @@
-//! Which contexts' work may touch memory of which device's pool: who has to be waited for before a chunk is handed out
-//! again.
+//! Which contexts' work may touch memory of which device's pool, by what the program has done. Such contexts are waited
+//! for before a chunk is reused.
 //!
-//! A program whose threads drive a device each may queue work on one device that goes on only when another device's work
-//! has begun (a collective), and cudaMalloc on either must not wait for that. So a pool waits for the contexts of its own
-//! device, and for others only once their work can touch its memory:
+//! A program with one thread for each device may queue work on one device that continues only when another device's
+//! work has begun (a collective), and cudaMalloc on either must not wait for that. A pool therefore waits for the
+//! contexts of its own device, and for others only once their work can touch its memory:
 //! - "on success all allocations from peerContext will immediately be accessible by the current context" (cuda.h,
 //!   cuCtxEnablePeerAccess), and "access granted by this call is unidirectional";
 //! - a copy reaches the memory of any device without that (CUDA C++ Programming Guide, Peer-to-Peer Memory Copy);
-//! - libbfc maps granules for all devices that can reach their device, and cuMemSetAccess does "set the access flags for the
-//!   target locations", whatever cuCtxEnablePeerAccess was told.
+//! - libbfc maps granules for all devices that can reach their device, and cuMemSetAccess does "set the access flags
+//!   for the target locations", whatever cuCtxEnablePeerAccess was told.
 //!
-//! From the first call of a function that is not analysed (`unanalyzed`) every pool waits for every context.
+//! From the first call of a function whose arguments are not analyzed (`unanalyzed_list`), every pool waits for every
+//! context.
 //!
-//! What was once seen holds for good: disabling the access says nothing of the work that is queued.
+//! A relation is never removed: disabling the access says nothing about the work that is queued.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -22,32 +23,33 @@ use super::contexts::{self, Current, DEVICES};
 use super::user_contexts;
 use crate::bfc;
 
-/// For each device's memory, whose work may touch it: a bit for each device's primary context, and one for each context
-/// that the program has created.
+/// For one device's memory, the contexts whose work may touch it: a bit for each device's primary context, and one for
+/// each context that the program has created.
 struct Users {
     primaries: AtomicU64,
-    created: AtomicU64,
+    user_contexts: AtomicU64,
 }
 
 static USERS: [Users; DEVICES] =
-    [const { Users { primaries: AtomicU64::new(0), created: AtomicU64::new(0) } }; DEVICES];
+    [const { Users { primaries: AtomicU64::new(0), user_contexts: AtomicU64::new(0) } }; DEVICES];
 
-/// Work of a context that is not known by its handle may touch anything: then every pool waits for every context.
+/// Work of a context with an unknown handle may touch anything: every pool waits for every context.
 static IS_UNKNOWN: AtomicBool = AtomicBool::new(false);
 
-/// Whether the program has related work of a device's primary context to memory of a device's pool.
+/// Whether work of device `user`'s primary context may touch memory of device `owner`'s pool, by what the program has
+/// done.
 pub(crate) fn is_primary_related(user: usize, owner: usize) -> bool {
     IS_UNKNOWN.load(Ordering::Acquire)
         || USERS.get(owner).is_none_or(|users| users.primaries.load(Ordering::Acquire) >> user & 1 != 0)
 }
 
-/// The same of a context that the program has created, by the number of its place.
+/// The same for a context that the program has created, by the number of its place.
 pub(crate) fn is_user_context_related(place: usize, owner: usize) -> bool {
     IS_UNKNOWN.load(Ordering::Acquire)
-        || USERS.get(owner).is_none_or(|users| users.created.load(Ordering::Acquire) >> place & 1 != 0)
+        || USERS.get(owner).is_none_or(|users| users.user_contexts.load(Ordering::Acquire) >> place & 1 != 0)
 }
 
-/// From now on every pool waits for every context.
+/// Relates every context to every pool.
 #[inline]
 pub(crate) fn relate_all() {
     if !IS_UNKNOWN.load(Ordering::Relaxed) {
@@ -55,10 +57,10 @@ pub(crate) fn relate_all() {
     }
 }
 
-/// A place is about to be another context's.
+/// Forgets the relations of a context that the program had created: another one gets its place.
 pub(crate) fn forget_user_context(place: usize) {
     for users in &USERS {
-        users.created.fetch_and(!(1 << place), Ordering::AcqRel);
+        users.user_contexts.fetch_and(!(1 << place), Ordering::AcqRel);
     }
 }
 
@@ -71,12 +73,12 @@ fn note(user: CUcontext, owner: usize) {
     };
     match (contexts::known_as(user), user_contexts::place_of(user)) {
         (Current::Primary(device), _) => bit(&users.primaries, device),
-        (_, Some(place)) => bit(&users.created, place),
+        (_, Some(place)) => bit(&users.user_contexts, place),
         _ => relate_all(),
     }
 }
 
-/// The current context may touch memory of another one from now on.
+/// Relates the current context to the device of another context, whose memory it may access.
 pub(crate) fn note_peer(owner: CUcontext) {
     let device = match contexts::known_as(owner) {
         Current::Primary(device) => Some(device),
@@ -88,11 +90,11 @@ pub(crate) fn note_peer(owner: CUcontext) {
     }
 }
 
-/// Work on a stream is about to touch some addresses.
+/// Relates the context of a stream to the pools that hold these addresses, which work on the stream is about to touch.
 #[cold]
 pub(crate) fn note_addresses(stream: CUstream, addresses: &[CUdeviceptr]) {
     for &address in addresses.iter().filter(|&&address| address != 0) {
-        // Pinned memory is every context's anyway.
+        // Pinned memory is shared by all contexts anyway.
         let Some(owner) = bfc::owner(address).and_then(|owner| usize::try_from(owner).ok()) else { continue };
         if owner >= DEVICES {
             continue;
@@ -100,13 +102,13 @@ pub(crate) fn note_addresses(stream: CUstream, addresses: &[CUdeviceptr]) {
         match contexts::of_stream(stream) {
             Some(user) if contexts::known_as(user) == Current::Primary(owner) => {}
             Some(user) => note(user, owner),
-            // The call fails, for there is no context; or nobody can say.
+            // There is no context, so the call fails; or the context is unknown.
             None => relate_all(),
         }
     }
 }
 
-/// A graph's copy that touches pooled memory runs wherever the graph is launched.
+/// Relates all contexts if a node of a graph touches pooled memory: it runs wherever the graph is launched.
 #[cold]
 pub(crate) fn note_node(addresses: &[CUdeviceptr]) {
     if addresses.iter().any(|&address| address != 0 && bfc::owner(address).is_some()) {
@@ -114,7 +116,8 @@ pub(crate) fn note_node(addresses: &[CUdeviceptr]) {
     }
 }
 
-/// The program maps memory itself. If it is pooled, work may touch it from then on by other addresses, or of other devices.
+/// Relates all contexts if the program maps pooled memory itself: work may touch it by other addresses, or of other
+/// devices.
 pub(crate) fn note_mapped(address: CUdeviceptr) {
     if address != 0 && bfc::owner(address).is_some() {
         relate_all();

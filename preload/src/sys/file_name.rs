@@ -1,10 +1,10 @@
-//! The name of a file, in memory of its own: a thread's stack may be too small for it.
+//! A file name in host memory of its own: a thread's stack may be too small for it.
 
 use std::ffi::CStr;
 use std::fmt::{self, Display};
 
 pub(crate) struct FileName {
-    /// None of them is 0.
+    /// Contains no NUL.
     bytes: Vec<u8>,
 }
 
@@ -13,15 +13,15 @@ impl FileName {
         FileName { bytes: Vec::new() }
     }
 
-    /// Adds bytes; None where there is no host memory.
+    /// Appends bytes. Returns `None` when out of host memory.
     pub(crate) fn push(&mut self, bytes: &[u8]) -> Option<()> {
-        // With the 0 behind.
+        // Including the terminating NUL.
         self.bytes.try_reserve(bytes.len() + 1).ok()?;
         self.bytes.extend_from_slice(bytes);
         Some(())
     }
 
-    /// Adds the folder that the process is in, and a slash.
+    /// Appends the current folder and a slash.
     pub(crate) fn push_folder(&mut self) -> Option<()> {
         // SAFETY: with NULL the C library allocates.
         let folder = unsafe { libc::getcwd(std::ptr::null_mut(), 0) };
@@ -36,7 +36,7 @@ impl FileName {
         self.push(b"/")
     }
 
-    /// The same name with an end.
+    /// Returns this name with a suffix.
     pub(crate) fn with(&self, end: &[u8]) -> Option<Self> {
         let mut name = FileName::new();
         name.push(&self.bytes)?;
@@ -44,7 +44,7 @@ impl FileName {
         Some(name)
     }
 
-    /// Calls a function of the C library with it.
+    /// Calls a function of the C library with this name.
     pub(crate) fn to<T>(&self, call: impl FnOnce(&CStr) -> T) -> Option<T> {
         let mut bytes = Vec::new();
         bytes.try_reserve_exact(self.bytes.len() + 1).ok()?;

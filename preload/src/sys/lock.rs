@@ -1,15 +1,16 @@
-//! A lock that knows the thread that holds it: a signal handler may have interrupted that thread, and come here again.
-//! Waiting for other threads has an end where the caller can do without.
+//! A lock that knows its owner: a signal handler may interrupt the thread that holds it, and try to take it again.
+//! Waiting for other threads is bounded where the caller can do without the lock.
 
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// Others hold a lock for less than this, unless they are interrupted, or not there: in the child of a fork.
+/// Other threads hold a lock for less than this, unless they are interrupted or do not exist: in the child of a fork.
 pub(crate) const SHORT: Duration = Duration::from_millis(200);
 
-/// The calling thread: a number above those of small enumerations. The only thread of a fork's child has that of before.
+/// Returns an identifier of the calling thread, larger than any small enumeration. The only thread in the child of a
+/// fork keeps the identifier that it had before.
 #[inline]
 pub(crate) fn this_thread() -> usize {
     // SAFETY: no preconditions. It is the address of what the thread has for itself.
@@ -24,8 +25,8 @@ pub(crate) fn now() -> Duration {
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
-/// Lets other threads run until they have brought something about, for so long at most. By the clock: on a busy machine a
-/// fixed number of tries may take minutes.
+/// Yields to other threads until `look` returns a value, for at most `limit`. Measures time: on a busy machine a fixed
+/// number of attempts may take minutes.
 pub(crate) fn wait_for<T>(limit: Duration, look: impl Fn() -> Option<T>) -> Option<T> {
     let begun = now();
     loop {
@@ -54,22 +55,22 @@ impl<T> OwnerLock<T> {
         OwnerLock { owner: AtomicUsize::new(0), value: UnsafeCell::new(value) }
     }
 
-    /// Waits for other threads; None where this one holds it itself.
+    /// Waits for other threads. Returns `None` if this thread holds the lock itself.
     pub(crate) fn lock(&self) -> Option<Guard<'_, T>> {
         self.lock_within(Duration::MAX)
     }
 
-    /// The same, but other threads are not waited for without end.
-    pub(crate) fn soon(&self) -> Option<Guard<'_, T>> {
+    /// The same, but waits for [`SHORT`] at most.
+    pub(crate) fn lock_briefly(&self) -> Option<Guard<'_, T>> {
         self.lock_within(SHORT)
     }
 
-    /// None where any thread holds it.
+    /// Returns `None` if any thread holds the lock.
     pub(crate) fn try_lock(&self) -> Option<Guard<'_, T>> {
         self.take().ok()
     }
 
-    /// Or who holds it.
+    /// Returns the owner if the lock is held.
     fn take(&self) -> Result<Guard<'_, T>, usize> {
         let taken = self.owner.compare_exchange(0, this_thread(), Ordering::Acquire, Ordering::Relaxed);
         taken.map(|_| Guard(self))
@@ -84,7 +85,7 @@ impl<T> OwnerLock<T> {
     }
 }
 
-/// Lets go of the lock when it is dropped.
+/// Releases the lock when dropped.
 pub(crate) struct Guard<'a, T>(&'a OwnerLock<T>);
 
 impl<T> Deref for Guard<'_, T> {

@@ -1,7 +1,7 @@
-//! A file that is written through a mapping: what was written is in it whatever ends the process.
+//! A file that is written through a mapping: its contents are complete however the process ends.
 //!
-//! No descriptor stays open, which the program might close, and give its number to another file. Room is taken before it is
-//! touched (`posix_fallocate`): a full disk is an error here, and no signal.
+//! No descriptor stays open: the program might close it and reuse its number. Disk space is allocated before it is
+//! written (`posix_fallocate`), so a full disk is an error and not a signal.
 
 use std::ffi::{CStr, c_int};
 use std::ptr;
@@ -9,14 +9,14 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use crate::sys::file_name::FileName;
 
-/// By so much the file grows, and so much of it is mapped.
+/// The file grows in steps of this size, and as much of it is mapped.
 const STEP: u64 = 1 << 20;
 
 pub(crate) struct MappedFile {
     pub(crate) path: FileName,
-    /// Device and inode: at its path there may be another file later.
+    /// Device and inode: the path may name another file later.
     identity: (u64, u64),
-    /// How much was written.
+    /// How many bytes were written.
     length: u64,
     window: Window,
 }
@@ -25,7 +25,7 @@ pub(crate) struct MappedFile {
 struct Window {
     start: *mut u8,
     bytes: usize,
-    /// How many of them are written.
+    /// How many of its bytes are written.
     used: usize,
 }
 
@@ -37,7 +37,7 @@ impl Window {
 }
 
 impl MappedFile {
-    /// Creates a file that is not there yet; else an error of the system.
+    /// Creates a file that does not exist yet. Returns an error of the system otherwise.
     pub(crate) fn create(path: FileName) -> Result<Self, c_int> {
         let file = open(&path, libc::O_CREAT | libc::O_EXCL)?;
         let identity = file.identity()?;
@@ -51,7 +51,7 @@ impl MappedFile {
         Ok(mapped)
     }
 
-    /// Appends a line, and leaves room for `spare` bytes behind it. If that fails nothing is written.
+    /// Appends a line, and leaves room for `spare` bytes behind it. Writes nothing on failure.
     pub(crate) fn append(&mut self, line: &[u8], spare: usize) -> Result<(), c_int> {
         let Some((first, rest)) = line.split_first() else { return Ok(()) };
         if self.window.used + line.len() + spare > self.window.bytes {
@@ -61,7 +61,7 @@ impl MappedFile {
         let place = start.wrapping_add(*used);
         // SAFETY: the window has room for the line.
         unsafe { ptr::copy_nonoverlapping(rest.as_ptr(), place.wrapping_add(1), rest.len()) };
-        // Last: a line that begins with 0 was not written wholly.
+        // Last: a line that begins with 0 was not completed.
         // SAFETY: as above, and no other thread is here.
         unsafe { AtomicU8::from_ptr(place) }.store(*first, Ordering::Release);
         *used += line.len();
@@ -69,7 +69,8 @@ impl MappedFile {
         Ok(())
     }
 
-    /// Cuts off what is not written. Later lines are still taken. An error if the file is no longer at its path.
+    /// Truncates the file to what was written. Later lines are still accepted. Fails if the file is no longer at its
+    /// path.
     pub(crate) fn trim(&mut self) -> Result<(), c_int> {
         self.unmap();
         let file = self.open()?;
@@ -78,14 +79,14 @@ impl MappedFile {
         if unsafe { libc::ftruncate(file.0, length) } == 0 { Ok(()) } else { Err(last_error()) }
     }
 
-    /// Maps the part behind what is written, with room for so many bytes.
+    /// Maps the part behind what is written, with room for `bytes`.
     fn grow(&mut self, bytes: usize) -> Result<(), c_int> {
         let file = self.open()?;
         let page = page();
         let start = self.length / page * page;
         let used = (self.length - start) as usize;
         let least = (used + bytes).next_multiple_of(page as usize) as u64;
-        // On a full disk there may be room for a little.
+        // A full disk may have room for a little.
         let take = |step| reserve(&file, start, step).map(|()| step);
         let step = take(STEP.max(least)).or_else(|first| take(least).map_err(|_| first))?;
         let (protection, offset) = (libc::PROT_READ | libc::PROT_WRITE, start as libc::off_t);
@@ -101,7 +102,7 @@ impl MappedFile {
         Ok(())
     }
 
-    /// The file, if it is still there.
+    /// Opens the file if it is still at its path.
     fn open(&self) -> Result<Descriptor, c_int> {
         let file = open(&self.path, 0)?;
         if file.identity()? == self.identity { Ok(file) } else { Err(libc::ESTALE) }
@@ -116,7 +117,7 @@ impl MappedFile {
     }
 }
 
-/// Closed with this value.
+/// A file descriptor, closed on drop.
 pub(crate) struct Descriptor(pub(crate) c_int);
 
 impl Descriptor {
@@ -150,11 +151,11 @@ pub(crate) fn open(path: &FileName, flags: c_int) -> Result<Descriptor, c_int> {
     }
 }
 
-/// Takes room in the file, also on the disk.
+/// Allocates disk space for a range of the file.
 fn reserve(file: &Descriptor, start: u64, bytes: u64) -> Result<(), c_int> {
     check_limit(start + bytes)?;
     let mut error = libc::EINTR;
-    // A program's timer may interrupt it over and over.
+    // A timer of the program may interrupt it repeatedly.
     for _ in 0..100 {
         // SAFETY: a descriptor that is open for writing.
         error = unsafe { libc::posix_fallocate(file.0, start as libc::off_t, bytes as libc::off_t) };
@@ -165,7 +166,7 @@ fn reserve(file: &Descriptor, start: u64, bytes: u64) -> Result<(), c_int> {
     if error == 0 { Ok(()) } else { Err(error) }
 }
 
-/// Beyond the limit of this process's files there is no error but a signal.
+/// Fails where a write would exceed the process's limit on file sizes, which raises a signal instead of an error.
 pub(crate) fn check_limit(bytes: u64) -> Result<(), c_int> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the struct is valid for writing.
@@ -176,7 +177,7 @@ pub(crate) fn check_limit(bytes: u64) -> Result<(), c_int> {
     Ok(())
 }
 
-/// The size of a page of the host.
+/// Returns the host's page size.
 #[cold]
 pub(crate) fn page() -> u64 {
     // SAFETY: no preconditions.

@@ -1,8 +1,9 @@
-//! What tells this process from all others, also after its end, and from those that get its number then.
+//! The identity of this process: what distinguishes it from all others, also after its end and from later ones with its
+//! number.
 
 use std::ffi::CStr;
 
-/// The number of this process.
+/// Returns the number of this process.
 pub(crate) fn id() -> i32 {
     // SAFETY: no preconditions.
     unsafe { libc::getpid() }
@@ -22,17 +23,18 @@ fn read<'a>(path: &CStr, buffer: &'a mut [u8]) -> &'a [u8] {
     usize::try_from(length).ok().and_then(|length| buffer.get(..length)).unwrap_or_default()
 }
 
-/// When it started, in clock ticks since the machine did; exec does not change that. 0 where /proc does not tell.
+/// Returns when the process started, in clock ticks since the machine did, which exec does not change. 0 where /proc
+/// does not tell.
 pub(crate) fn started() -> u64 {
     let mut buffer = [0; 1024];
     let stat = read(c"/proc/self/stat", &mut buffer);
-    // The second field is the program's name, in parentheses, which may have any in it; this is the 22nd.
+    // The second field is the program's name in parentheses, which may contain any; this is the 22nd.
     let behind = stat.rsplit(|&byte| byte == b')').next().unwrap_or_default();
     let field = behind.split(|&byte| byte == b' ').nth(20).unwrap_or_default();
     std::str::from_utf8(field).ok().and_then(|field| field.parse().ok()).unwrap_or(0)
 }
 
-/// The inode of its namespace of process numbers; 0 where /proc does not tell.
+/// Returns the inode of the namespace of process numbers. 0 where /proc does not tell.
 pub(crate) fn namespace() -> u64 {
     let mut status = std::mem::MaybeUninit::<libc::stat>::zeroed();
     // SAFETY: the path is NUL-terminated, and the struct is valid for writing.
@@ -41,12 +43,12 @@ pub(crate) fn namespace() -> u64 {
     unsafe { status.assume_init() }.st_ino
 }
 
-/// Which start of the machine this is; empty where /proc does not tell.
+/// Returns the identifier of this start of the machine. Empty where /proc does not tell.
 pub(crate) fn boot(buffer: &mut [u8; 40]) -> &str {
     std::str::from_utf8(read(c"/proc/sys/kernel/random/boot_id", buffer)).unwrap_or_default().trim_end()
 }
 
-/// The command line, its words separated by spaces, as far as the buffer has room for it.
+/// Writes the command line into `buffer`, its words separated by spaces, as far as there is room.
 pub(crate) fn command_line(buffer: &mut [u8]) {
     let length = read(c"/proc/self/cmdline", buffer).len();
     // Each word ends with a NUL.

@@ -1,14 +1,14 @@
-//! Text without memory: of a limited length, and written with one call, so that messages of several threads and processes do
-//! not mix.
+//! Text without heap memory, of limited length and written with one call, so that messages of several threads and
+//! processes do not mix.
 
 use std::ffi::{CStr, c_int};
 use std::fmt::{self, Write};
 
-/// As much as a line may have; what is longer is cut.
+/// The length of a line; the rest is cut.
 const LENGTH: usize = 1024;
 
-/// A text of less than so many bytes. The last place is that of a line's end. It is filled where it is: returned by value it
-/// would be in two frames at once, and threads may have small stacks.
+/// A text of less than `LENGTH` bytes, whose last byte is kept for the end of a line. It is filled in place: returned
+/// by value it would be in two frames at once, and threads may have small stacks.
 pub(crate) struct Text<const LENGTH: usize> {
     bytes: [u8; LENGTH],
     length: usize,
@@ -16,7 +16,7 @@ pub(crate) struct Text<const LENGTH: usize> {
 
 pub(crate) type Line = Text<LENGTH>;
 
-/// For a process's number.
+/// Long enough for the number of a process.
 pub(crate) type Number = Text<32>;
 
 impl<const LENGTH: usize> Text<LENGTH> {
@@ -24,14 +24,14 @@ impl<const LENGTH: usize> Text<LENGTH> {
         Text { bytes: [0; LENGTH], length: 0 }
     }
 
-    /// Adds a text, and returns all there is.
+    /// Appends a text, and returns the whole.
     pub(crate) fn put(&mut self, text: fmt::Arguments<'_>) -> &[u8] {
-        // It never fails: what has no room is cut.
+        // Never fails: what exceeds the length is cut.
         let _ = self.write_fmt(text);
         self.bytes()
     }
 
-    /// The same as one line, whatever the text has in it.
+    /// Appends a text as one line, with newlines in it replaced.
     pub(crate) fn put_line(&mut self, text: fmt::Arguments<'_>) -> &[u8] {
         self.put(text);
         for byte in self.bytes.iter_mut().take(self.length).filter(|byte| **byte == b'\n') {
@@ -44,7 +44,7 @@ impl<const LENGTH: usize> Text<LENGTH> {
         self.bytes()
     }
 
-    /// Adds bytes; those that have no room are cut.
+    /// Appends bytes; those that exceed the length are cut.
     pub(crate) fn push(&mut self, bytes: &[u8]) {
         for &byte in bytes {
             if self.length + 1 < LENGTH
@@ -68,7 +68,7 @@ impl<const LENGTH: usize> Write for Text<LENGTH> {
     }
 }
 
-/// Writes all of it, as far as it goes: there is nobody to tell if it does not.
+/// Writes all bytes, and gives up on an error: there is no place to report it.
 pub(crate) fn write(file: c_int, mut bytes: &[u8]) {
     while !bytes.is_empty() {
         // SAFETY: the bytes are valid for reading.
@@ -101,7 +101,7 @@ pub(crate) fn append(path: &CStr, text: fmt::Arguments<'_>) {
     }
 }
 
-/// Tells the user what an output that was asked for does not have.
-pub(crate) fn complain(what: fmt::Arguments<'_>) {
+/// Prints an error of the interposer itself on standard error.
+pub(crate) fn print_error(what: fmt::Arguments<'_>) {
     append(c"-", format_args!("libbfc: {what}"));
 }
