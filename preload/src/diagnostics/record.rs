@@ -57,26 +57,26 @@ fn append(path: &FileName, record: &Record) -> Result<&'static Record, Failure> 
         return Err(Failure::Foreign);
     }
     // SAFETY: no preconditions.
-    let end = unsafe { libc::lseek(file.0, 0, libc::SEEK_END) };
+    let end = unsafe { libc::lseek(file.number(), 0, libc::SEEK_END) };
     if end % BYTES as libc::off_t != 0 {
         return Err(Failure::Damaged);
     }
     mapped_file::check_limit(u64::try_from(end).unwrap_or(0) + BYTES as u64)?;
     // In one call: the system gives each process that appends a place of its own.
     // SAFETY: as many bytes are valid for reading.
-    let written = unsafe { libc::write(file.0, ptr::from_ref(record).cast(), BYTES) };
+    let written = unsafe { libc::write(file.number(), ptr::from_ref(record).cast(), BYTES) };
     if written < 0 {
         return Err(mapped_file::last_error().into());
     }
     // SAFETY: no preconditions.
-    let end = unsafe { libc::lseek(file.0, 0, libc::SEEK_CUR) };
+    let end = unsafe { libc::lseek(file.number(), 0, libc::SEEK_CUR) };
     let start = end - written as libc::off_t;
     if written as usize != BYTES {
         // A partial record would damage the file for all later ones. What follows it is another process's.
         // SAFETY: no preconditions.
-        if unsafe { libc::lseek(file.0, 0, libc::SEEK_END) } == end {
+        if unsafe { libc::lseek(file.number(), 0, libc::SEEK_END) } == end {
             // SAFETY: as above.
-            unsafe { libc::ftruncate(file.0, start) };
+            unsafe { libc::ftruncate(file.number(), start) };
         }
         return Err(libc::ENOSPC.into());
     }
@@ -87,8 +87,9 @@ fn append(path: &FileName, record: &Record) -> Result<&'static Record, Failure> 
     let (first, last) = (start / page * page, end);
     let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
     // SAFETY: a new mapping, where the system likes.
-    let mapping =
-        unsafe { libc::mmap(ptr::null_mut(), (last - first) as usize, protection, flags, file.0, first) };
+    let mapping = unsafe {
+        libc::mmap(ptr::null_mut(), (last - first) as usize, protection, flags, file.number(), first)
+    };
     if mapping == libc::MAP_FAILED {
         return Err(mapped_file::last_error().into());
     }
@@ -101,7 +102,7 @@ fn append(path: &FileName, record: &Record) -> Result<&'static Record, Failure> 
 fn has_records(file: &Descriptor) -> Result<bool, c_int> {
     let mut head = [0; MAGIC.len()];
     // SAFETY: as many bytes are valid for writing.
-    match unsafe { libc::pread(file.0, head.as_mut_ptr().cast(), head.len(), 0) } {
+    match unsafe { libc::pread(file.number(), head.as_mut_ptr().cast(), head.len(), 0) } {
         ..0 => Err(mapped_file::last_error()),
         0 => Ok(true),
         _ => Ok(head == MAGIC),
@@ -139,7 +140,7 @@ pub(super) fn mark_replaced(path: &FileName) {
     for at in (0..).step_by(BYTES) {
         let bytes = size_of::<Head>();
         // SAFETY: as many bytes are valid for writing.
-        let read = unsafe { libc::pread(file.0, head.as_mut_ptr().cast(), bytes, at) };
+        let read = unsafe { libc::pread(file.number(), head.as_mut_ptr().cast(), bytes, at) };
         if usize::try_from(read) != Ok(bytes) {
             return;
         }
@@ -149,7 +150,7 @@ pub(super) fn mark_replaced(path: &FileName) {
             let state = REPLACED.to_ne_bytes();
             let at = at + offset_of!(Head, state) as libc::off_t;
             // SAFETY: as many bytes are valid for reading.
-            unsafe { libc::pwrite(file.0, state.as_ptr().cast(), state.len(), at) };
+            unsafe { libc::pwrite(file.number(), state.as_ptr().cast(), state.len(), at) };
         }
     }
 }

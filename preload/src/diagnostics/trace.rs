@@ -229,7 +229,7 @@ pub(crate) fn finish() {
         && let Some(recorder) = place.as_mut()
     {
         let trimmed = recorder.file.trim();
-        let path = &recorder.file.path;
+        let path = recorder.file.path();
         match trimmed {
             Ok(()) => {}
             Err(libc::ENOENT | libc::ESTALE) => text::print_error(format_args!(
@@ -305,7 +305,7 @@ impl Recorder {
         let _ = self.append(format_args!("%incomplete {why}"), 0);
         text::print_error(format_args!(
             "the trace {} cannot grow and ends here: {why}; the program goes on without it",
-            self.file.path
+            self.file.path()
         ));
     }
 }

@@ -13,7 +13,7 @@ use crate::sys::file_name::FileName;
 const STEP: u64 = 1 << 20;
 
 pub(crate) struct MappedFile {
-    pub(crate) path: FileName,
+    path: FileName,
     /// Device and inode: the path may name another file later.
     identity: (u64, u64),
     /// How many bytes were written.
@@ -49,6 +49,10 @@ impl MappedFile {
             return Err(error);
         }
         Ok(mapped)
+    }
+
+    pub(crate) fn path(&self) -> &FileName {
+        &self.path
     }
 
     /// Appends a line, and leaves room for `spare` bytes behind it. Writes nothing on failure.
@@ -118,9 +122,14 @@ impl MappedFile {
 }
 
 /// A file descriptor, closed on drop.
-pub(crate) struct Descriptor(pub(crate) c_int);
+pub(crate) struct Descriptor(c_int);
 
 impl Descriptor {
+    /// Returns the number, which is valid while this value lives.
+    pub(crate) fn number(&self) -> c_int {
+        self.0
+    }
+
     fn identity(&self) -> Result<(u64, u64), c_int> {
         let mut status = std::mem::MaybeUninit::<libc::stat>::uninit();
         // SAFETY: the struct is valid for writing.
