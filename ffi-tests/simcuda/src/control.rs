@@ -11,10 +11,10 @@ use crate::abi::{Answer, put_text, text};
 use crate::exports::{FUNCTIONS, named};
 use crate::handles::Kind;
 use crate::options::{MOST_DEVICES, Options};
+use crate::rules::streams::{self, Role};
+use crate::rules::work::{Function, Work};
 use crate::sim::{self, Guard};
-use crate::streams::{self, Role};
 use crate::system::PAGE;
-use crate::work::{Function, Work};
 
 fn code(answer: Answer) -> CUresult {
     answer.err().unwrap_or(CUDA_SUCCESS)

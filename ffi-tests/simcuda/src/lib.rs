@@ -7,35 +7,21 @@
 //! exports    the driver's symbols, made of cuda-sys's list      control   the symbols of simcuda.h
 //! gate       what every call passes: log, faults, versions      lookup    cuGetProcAddress
 //! api/       the functions, one file a subject
+//! rules/     what it does with its state, one file a subject
 //! sim        the whole state, behind one lock                   options   what a test can set
-//! contexts, memory, arena, physical, pools, streams, blocking, work, capture, graph_memory, modules
-//!            parts of the state and their rules
-//! access     whose work may touch which memory
+//! state/     the parts of the state
 //! ```
 #![allow(non_snake_case)] // The driver's names.
 
 mod abi;
-mod access;
 mod api;
-mod arena;
-mod blocking;
-mod capture;
-mod contexts;
 mod control;
-mod ending;
 mod exports;
-mod faults;
 mod gate;
-mod graph_memory;
 mod handles;
 mod lookup;
-mod memory;
-mod modules;
 mod options;
-mod physical;
-mod pools;
-mod record;
+mod rules;
 mod sim;
-mod streams;
+mod state;
 mod system;
-mod work;

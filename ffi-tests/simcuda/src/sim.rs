@@ -12,20 +12,20 @@ use cuda_sys::{
     CUDA_ERROR_LAUNCH_FAILED, CUDA_ERROR_LAUNCH_TIMEOUT, CUDA_ERROR_MISALIGNED_ADDRESS, CUresult,
 };
 
-use crate::arena::Arena;
-use crate::capture::{Capture, Executable, Graph};
-use crate::contexts::{Context, Device, Thread};
-use crate::ending::Ending;
-use crate::faults::Faults;
-use crate::graph_memory::GraphMemory;
 use crate::handles::{self, Kind};
-use crate::memory::Allocation;
-use crate::modules::{Function, Module};
 use crate::options::{Choice, Options};
-use crate::physical::{Mapping, Physical, Reservation, Store};
-use crate::pools::{Living, Pool};
-use crate::record::Record;
-use crate::streams::{Event, Stream};
+use crate::rules::capture::{Capture, Executable, Graph};
+use crate::rules::contexts::{Context, Device, Thread};
+use crate::rules::ending::Ending;
+use crate::rules::graph_memory::GraphMemory;
+use crate::rules::memory::Allocation;
+use crate::rules::pools::{Living, Pool};
+use crate::rules::streams::{Event, Stream};
+use crate::rules::virtual_memory::{Mapping, Physical, Reservation, Store};
+use crate::state::arena::Arena;
+use crate::state::faults::Faults;
+use crate::state::module::{Function, Module};
+use crate::state::record::Record;
 use crate::system;
 
 /// The state, held.

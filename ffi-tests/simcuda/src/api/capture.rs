@@ -5,11 +5,11 @@ use std::ffi::{c_char, c_ulonglong, c_void};
 use cuda_sys::*;
 
 use crate::abi::{Answer, get, put, put_if};
-use crate::capture::Executable;
 use crate::handles::Kind;
 use crate::options::Choice;
+use crate::rules::capture::Executable;
+use crate::rules::streams::{self, Point, Role};
 use crate::sim::{self, Sim};
-use crate::streams::{self, Point, Role};
 
 pub(crate) fn cuStreamBeginCapture(stream: CUstream) -> Answer {
     cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL)

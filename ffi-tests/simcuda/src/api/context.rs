@@ -5,9 +5,9 @@ use std::ffi::{c_int, c_uint, c_ulonglong};
 use cuda_sys::*;
 
 use crate::abi::{Answer, put};
-use crate::blocking;
-use crate::contexts::primary;
 use crate::handles::Kind;
+use crate::rules::blocking;
+use crate::rules::contexts::primary;
 use crate::sim::{self, Sim};
 
 /// A handle as the program sees it.

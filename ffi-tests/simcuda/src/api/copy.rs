@@ -11,11 +11,11 @@ use std::ffi::{c_uchar, c_uint, c_ushort, c_void};
 use cuda_sys::*;
 
 use crate::abi::Answer;
-use crate::blocking;
-use crate::memory::Origin;
+use crate::rules::blocking;
+use crate::rules::memory::Origin;
+use crate::rules::streams;
+use crate::rules::work::{Source, Work};
 use crate::sim::{self, Guard, Sim};
-use crate::streams;
-use crate::work::{Source, Work};
 
 /// What kind of memory an address is of, to a copy.
 #[derive(Clone, Copy, PartialEq, Eq)]

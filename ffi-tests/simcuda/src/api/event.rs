@@ -5,12 +5,12 @@ use std::ffi::c_uint;
 use cuda_sys::*;
 
 use crate::abi::{Answer, put};
-use crate::blocking;
 use crate::handles::Kind;
 use crate::options::Choice;
+use crate::rules::blocking;
+use crate::rules::streams::{self, Event, Point, Role, Stream};
+use crate::rules::work::Work;
 use crate::sim::{self, Sim};
-use crate::streams::{self, Event, Point, Role, Stream};
-use crate::work::Work;
 
 pub(crate) fn cuEventCreate(event: *mut CUevent, flags: c_uint) -> Answer {
     let mut sim = sim::lock();

@@ -6,7 +6,7 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 use cuda_sys::*;
 
 use crate::abi::{Answer, put};
-use crate::memory::Origin;
+use crate::rules::memory::Origin;
 use crate::sim;
 use crate::system::{self, Access, PAGE};
 

@@ -5,9 +5,9 @@ use std::ffi::{c_uint, c_void};
 use cuda_sys::*;
 
 use crate::abi::{Answer, put, put_if};
-use crate::blocking;
-use crate::memory::Origin;
 use crate::options::Choice;
+use crate::rules::blocking;
+use crate::rules::memory::Origin;
 use crate::sim;
 use crate::system::round_up;
 

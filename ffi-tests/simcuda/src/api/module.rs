@@ -6,9 +6,9 @@ use cuda_sys::*;
 
 use crate::abi::{Answer, get, put, text};
 use crate::handles::Kind;
-use crate::modules::{self, Function, Module};
+use crate::rules::streams;
 use crate::sim::{self, Sim};
-use crate::streams;
+use crate::state::module::{self, Function, Module};
 
 /// How a cubin (an ELF file) and a fatbin begin.
 const BINARIES: [[u8; 4]; 2] = [*b"\x7fELF", [0x50, 0xed, 0x55, 0xba]];
@@ -26,7 +26,7 @@ pub(crate) fn cuModuleLoadData(module: *mut CUmodule, image: *const c_void) -> A
     }
     // SAFETY: what is no binary is a C string, by the caller's word.
     let text = unsafe { CStr::from_ptr(image.cast()) };
-    let entries = modules::parse(&text.to_string_lossy()).ok_or(CUDA_ERROR_INVALID_PTX)?;
+    let entries = module::parse(&text.to_string_lossy()).ok_or(CUDA_ERROR_INVALID_PTX)?;
     let life = sim.contexts[&context].unique;
     let handle = sim.handle(Kind::Module);
     sim.modules.insert(handle, Module::new(context, life, entries));

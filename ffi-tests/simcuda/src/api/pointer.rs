@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use cuda_sys::*;
 
 use crate::abi::{Answer, get, get_all, put};
-use crate::memory::Origin;
+use crate::rules::memory::Origin;
 use crate::sim::{self, Sim};
 use crate::system::Access;
 

@@ -5,14 +5,14 @@ use std::ffi::{c_int, c_void};
 use cuda_sys::*;
 
 use crate::abi::{Answer, get, get_all, put};
-use crate::ending::Ending;
 use crate::handles::Kind;
-use crate::memory::Origin;
 use crate::options::Choice;
-use crate::pools::{Level, Pool};
+use crate::rules::ending::Ending;
+use crate::rules::memory::Origin;
+use crate::rules::pools::{Level, Pool};
+use crate::rules::streams;
+use crate::rules::work::Work;
 use crate::sim::{self, Guard, Sim};
-use crate::streams;
-use crate::work::Work;
 
 impl Sim {
     fn default_pool(&mut self, device: CUdevice) -> Answer<u64> {

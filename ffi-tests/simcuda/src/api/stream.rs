@@ -5,12 +5,12 @@ use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 use cuda_sys::*;
 
 use crate::abi::{Answer, put};
-use crate::blocking;
 use crate::handles::Kind;
 use crate::options::Choice;
+use crate::rules::blocking;
+use crate::rules::streams::{self, Point, Role, Stream};
+use crate::rules::work::Work;
 use crate::sim::{self, Sim};
-use crate::streams::{self, Point, Role, Stream};
-use crate::work::Work;
 
 pub(crate) fn cuStreamCreate(stream: *mut CUstream, flags: c_uint) -> Answer {
     cuStreamCreateWithPriority(stream, flags, 0)

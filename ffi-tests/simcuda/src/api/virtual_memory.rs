@@ -8,7 +8,7 @@ use cuda_sys::*;
 use crate::abi::{Answer, get, get_all, put};
 use crate::handles::Kind;
 use crate::options::Choice;
-use crate::physical::{Mapping, Physical};
+use crate::rules::virtual_memory::{Mapping, Physical};
 use crate::sim::{self, Guard, Sim};
 use crate::system::{self, Access, PAGE};
 

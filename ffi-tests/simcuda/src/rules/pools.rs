@@ -11,11 +11,11 @@ use std::ffi::c_int;
 use cuda_sys::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY, CUdevice};
 
 use crate::abi::Answer;
-use crate::arena::ALIGNMENT;
-use crate::memory::Origin;
 use crate::options::{Choice, POISON, POISON_FILL};
+use crate::rules::memory::Origin;
+use crate::rules::streams::Point;
 use crate::sim::Sim;
-use crate::streams::Point;
+use crate::state::arena::ALIGNMENT;
 use crate::system::round_up;
 
 /// A memory pool.

@@ -13,12 +13,12 @@ use cuda_sys::{
 };
 
 use crate::abi::Answer;
-use crate::arena::ALIGNMENT;
-use crate::capture::Graph;
-use crate::memory::Origin;
+use crate::rules::capture::Graph;
+use crate::rules::memory::Origin;
+use crate::rules::work::Work;
 use crate::sim::Sim;
+use crate::state::arena::ALIGNMENT;
 use crate::system::round_up;
-use crate::work::Work;
 
 /// An allocation of a graph.
 pub(crate) struct GraphMemory {

@@ -18,8 +18,8 @@ use std::collections::BTreeSet;
 
 use cuda_sys::CUdevice;
 
-use crate::memory::{Allocation, Origin};
 use crate::options::Choice;
+use crate::rules::memory::{Allocation, Origin};
 use crate::sim::Sim;
 use crate::system::Access;
 

@@ -4,9 +4,9 @@ use std::ffi::c_void;
 
 use cuda_sys::{CUDA_ERROR_ILLEGAL_ADDRESS, CUDA_SUCCESS, CUdevice, CUresult, CUstream, CUstreamCallback};
 
-use crate::access::Agent;
-use crate::memory::{Allocation, Origin};
-use crate::pools::Living;
+use crate::rules::access::Agent;
+use crate::rules::memory::{Allocation, Origin};
+use crate::rules::pools::Living;
 use crate::sim::Sim;
 use crate::system;
 

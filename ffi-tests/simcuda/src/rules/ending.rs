@@ -3,8 +3,8 @@
 //! from any subsequent work launched on the GPU or querying its pointer attributes results in undefined behavior"
 //! (cuMemFreeAsync).
 
+use crate::rules::work::{Source, Work};
 use crate::sim::Sim;
-use crate::work::{Source, Work};
 
 /// Memory whose free is queued, by its start.
 pub(crate) struct Ending {

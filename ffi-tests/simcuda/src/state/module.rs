@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::work::Work;
+use crate::rules::work::Work;
 
 /// A module of a context.
 pub(crate) struct Module {

@@ -3,9 +3,9 @@
 use cuda_sys::{CUDA_ERROR_OUT_OF_MEMORY, CUdevice};
 
 use crate::abi::Answer;
-use crate::arena::{ALIGNMENT, Arena};
 use crate::options::{Choice, POISON_FILL};
 use crate::sim::Sim;
+use crate::state::arena::{ALIGNMENT, Arena};
 use crate::system::{self, PAGE, round_up};
 
 /// How memory came about.

@@ -18,9 +18,9 @@ use crate::abi::Answer;
 use crate::gate;
 use crate::handles::Kind;
 use crate::options::Choice;
+use crate::rules::work::Work;
 use crate::sim::{self, Guard, Sim};
 use crate::system;
-use crate::work::Work;
 
 /// What a stream is in its context.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -9,8 +9,8 @@ use cuda_sys::{
 
 use crate::abi::Answer;
 use crate::handles::{self, Kind};
+use crate::rules::streams::{Role, Stream};
 use crate::sim::{self, Sim};
-use crate::streams::{Role, Stream};
 use crate::system;
 
 /// A simulated device.

@@ -7,10 +7,10 @@ use cuda_sys::{CUDA_ERROR_LAUNCH_TIMEOUT, CUDA_ERROR_NOT_PERMITTED};
 
 use crate::abi::Answer;
 use crate::options::Choice;
+use crate::rules::streams::{Point, run_next, run_ready};
+use crate::rules::work::Work;
 use crate::sim::{self, Guard, Sim};
-use crate::streams::{Point, run_next, run_ready};
 use crate::system;
-use crate::work::Work;
 
 /// How long a call waits for another thread that holds streams or runs a kernel.
 const PATIENCE: Duration = Duration::from_secs(60);

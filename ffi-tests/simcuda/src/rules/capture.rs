@@ -15,10 +15,10 @@ use cuda_sys::{
 
 use crate::abi::Answer;
 use crate::handles::{self, Kind};
+use crate::rules::streams::Point;
+use crate::rules::work::Work;
 use crate::sim::Sim;
-use crate::streams::Point;
 use crate::system;
-use crate::work::Work;
 
 /// A capture that has begun and not ended.
 pub(crate) struct Capture {
