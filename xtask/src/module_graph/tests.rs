@@ -150,6 +150,8 @@ fn macros_and_their_tokens_are_imports() {
             "{text}"
         );
     }
+    let within = "macro_rules! own { ($x:ident) => { mod $x { use super::*; super::super::c::g() } } }";
+    assert_eq!(of(within), ["a.rs:1 -> c.rs"]);
     assert_eq!(of("fn f() { textual!() }"), ["a.rs:1 -> macros.rs"]);
     assert_eq!(of("fn f() { other!(textual!()) }"), ["a.rs:1 -> macros.rs"]);
     let parent = imports(

@@ -7,7 +7,7 @@ use super::source::Kind;
 /// The paths that tokens seem to mention, each with its line. A single word is one too: it may come from a glob import.
 pub fn paths(tokens: TokenStream) -> Vec<(Vec<String>, usize, Kind)> {
     let mut found = Vec::new();
-    scan(&mut Reader::new(tokens), &mut found);
+    scan(&mut Reader::new(tokens), 0, &mut found);
     found
 }
 
@@ -31,10 +31,16 @@ impl Reader {
         self.is_punctuation(at, ':') && self.is_punctuation(at + 1, ':')
     }
 
-    /// The word before the next token, if it is one.
-    fn follows_word(&self, word: &str) -> bool {
-        let before = self.at.checked_sub(1).and_then(|at| self.tokens.get(at));
+    /// Whether the token that far before the next is this word.
+    fn follows(&self, distance: usize, word: &str) -> bool {
+        let before = self.at.checked_sub(distance).and_then(|at| self.tokens.get(at));
         matches!(before, Some(TokenTree::Ident(found)) if found == word)
+    }
+
+    /// Whether the next token is what a module has in it: `mod name` or `mod $name` is before.
+    fn begins_module(&self) -> bool {
+        let is_parameter = self.at.checked_sub(2).is_some_and(|at| self.is_punctuation(at, '$'));
+        self.follows(if is_parameter { 3 } else { 2 }, "mod")
     }
 
     /// Whether the next word begins no path that can be resolved here: it is a field or method, a lifetime, what a
@@ -51,16 +57,18 @@ impl Reader {
     }
 }
 
-fn scan(reader: &mut Reader, found: &mut Vec<(Vec<String>, usize, Kind)>) {
+/// `depth` is how many modules the tokens are in that are among the macro's tokens themselves.
+fn scan(reader: &mut Reader, depth: usize, found: &mut Vec<(Vec<String>, usize, Kind)>) {
     while let Some(token) = reader.tokens.get(reader.at).cloned() {
         match token {
             TokenTree::Group(group) => {
                 let inner = Reader::new(group.stream());
                 // `pub(in path)` says who sees it, and imports nothing.
                 let first = inner.tokens.first().map(ToString::to_string);
-                let is_visibility = reader.follows_word("pub") && first.as_deref() == Some("in");
+                let is_visibility = reader.follows(1, "pub") && first.as_deref() == Some("in");
                 if !is_visibility {
-                    scan(&mut { inner }, found);
+                    let is_module = group.delimiter() == Delimiter::Brace && reader.begins_module();
+                    scan(&mut { inner }, depth + usize::from(is_module), found);
                 }
                 reader.at += 1;
             }
@@ -70,13 +78,23 @@ fn scan(reader: &mut Reader, found: &mut Vec<(Vec<String>, usize, Kind)>) {
                 let mut chain = Vec::new();
                 read_path(reader, &mut chain, &mut |path, kind| {
                     if known {
-                        found.push((path, line, kind));
+                        found.push((from_outside(path, depth), line, kind));
                     }
                 });
             }
             TokenTree::Punct(_) | TokenTree::Literal(_) => reader.at += 1,
         }
     }
+}
+
+/// A path of an inner module as the outermost one would write it. What is in the inner one is as good as the outer's own.
+fn from_outside(path: Vec<String>, depth: usize) -> Vec<String> {
+    let ups = path.iter().take(depth).take_while(|word| *word == "super").count();
+    if ups == 0 {
+        return path;
+    }
+    let own = std::iter::once("self".to_owned());
+    own.chain(path.into_iter().skip(ups)).collect()
 }
 
 /// Reads a path from its first word on, with the groups of a `use`.
@@ -152,6 +170,16 @@ mod tests {
         assert_eq!(of("pub(super) fn f()"), ["pub", "super", "fn", "f"]);
         assert_eq!(of("a != b"), ["a", "b"]);
         assert_eq!(of("crate::a::$name(b)"), ["crate::a", "b"]);
+    }
+
+    #[test]
+    fn modules_among_the_tokens_are_gone_out_of() {
+        assert_eq!(of("mod a { super::b::C } super::d::E"), ["mod", "a", "self::b::C", "super::d::E"]);
+        assert_eq!(
+            of("mod $a { use super::*; super::super::b::C }"),
+            ["mod", "use", "self::*", "self::super::b::C"]
+        );
+        assert_eq!(of("fn a() { super::b::C }"), ["fn", "a", "super::b::C"]);
     }
 
     #[test]
