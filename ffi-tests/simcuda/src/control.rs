@@ -2,7 +2,6 @@
 //! does.
 
 use std::ffi::{c_char, c_int, c_void};
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use cuda_sys::{CUDA_ERROR_INVALID_VALUE, CUDA_SUCCESS, CUresult, CUstream};
@@ -11,13 +10,20 @@ use crate::abi::{Answer, put_text, text};
 use crate::exports::{FUNCTIONS, named};
 use crate::handles::Kind;
 use crate::options::{MOST_DEVICES, Options};
-use crate::rules::streams::{self, Role};
-use crate::rules::work::{Function, Work};
+use crate::rules::streams;
 use crate::sim::{self, Guard};
+use crate::state::context::Device;
+use crate::state::stream::Role;
+use crate::state::work::{Function, Work};
 use crate::system::PAGE;
 
 fn code(answer: Answer) -> CUresult {
     answer.err().unwrap_or(CUDA_SUCCESS)
+}
+
+/// The counts of calls begin anew.
+fn clear_calls() {
+    FUNCTIONS.iter().for_each(|function| function.clear_calls());
 }
 
 // The machine.
@@ -27,6 +33,7 @@ extern "C" fn simcuda_reset() {
     let mut sim = sim::lock();
     let options = sim.options.clone();
     sim.reset(options);
+    clear_calls();
 }
 
 #[unsafe(no_mangle)]
@@ -36,7 +43,9 @@ extern "C" fn simcuda_configure(devices: c_int, memory: u64) -> CUresult {
     }
     let mut options = Options::from_environment();
     (options.devices, options.memory) = (devices, memory);
-    sim::lock().reset(options);
+    let mut sim = sim::lock();
+    sim.reset(options);
+    clear_calls();
     CUDA_SUCCESS
 }
 
@@ -71,7 +80,7 @@ fn with_stream(stream: CUstream, act: impl FnOnce(Guard, u64) -> Answer) -> CUre
 extern "C" fn simcuda_hold(stream: CUstream) -> CUresult {
     with_stream(stream, |mut sim, number| {
         if let Some(stream) = sim.streams.get_mut(&number) {
-            stream.is_held = true;
+            stream.hold(true);
         }
         Ok(())
     })
@@ -88,7 +97,7 @@ extern "C" fn simcuda_step(stream: CUstream, most: u64) -> u64 {
 extern "C" fn simcuda_release(stream: CUstream) -> CUresult {
     with_stream(stream, |mut sim, number| {
         if let Some(stream) = sim.streams.get_mut(&number) {
-            stream.is_held = false;
+            stream.hold(false);
         }
         drop(streams::run_ready(sim));
         Ok(())
@@ -99,7 +108,7 @@ extern "C" fn simcuda_release(stream: CUstream) -> CUresult {
 extern "C" fn simcuda_release_all() {
     let mut sim = sim::lock();
     for stream in sim.streams.values_mut() {
-        stream.is_held = false;
+        stream.hold(false);
     }
     drop(streams::run_ready(sim));
 }
@@ -197,18 +206,16 @@ extern "C" fn simcuda_make_sticky(failure: CUresult) {
 #[unsafe(no_mangle)]
 extern "C" fn simcuda_calls(function: *const c_char) -> u64 {
     if function.is_null() {
-        return FUNCTIONS.iter().map(|function| function.calls.load(Ordering::Relaxed)).sum();
+        return FUNCTIONS.iter().map(|function| function.calls()).sum();
     }
     let Ok(name) = text(function) else { return 0 };
-    named(&name).map(|function| function.calls.load(Ordering::Relaxed)).sum()
+    named(&name).map(|function| function.calls()).sum()
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn simcuda_clear_log() {
     sim::lock().record.clear_calls();
-    for function in FUNCTIONS {
-        function.calls.store(0, Ordering::Relaxed);
-    }
+    clear_calls();
 }
 
 #[unsafe(no_mangle)]
@@ -251,7 +258,7 @@ extern "C" fn simcuda_mismatches() -> u64 {
 #[unsafe(no_mangle)]
 extern "C" fn simcuda_live(kind: c_int) -> u64 {
     let sim = sim::lock();
-    let created = sim.streams.values().filter(|stream| matches!(stream.role, Role::Created(_)));
+    let created = sim.streams.values().filter(|stream| matches!(stream.role(), Role::Created(_)));
     match kind {
         0 => sim.contexts.len() as u64,
         1 => created.count() as u64,
@@ -262,12 +269,12 @@ extern "C" fn simcuda_live(kind: c_int) -> u64 {
         6 => sim.mappings.len() as u64,
         7 => (sim.graphs.len() + sim.executables.len()) as u64,
         8 => sim.captures.len() as u64,
-        9 => sim.devices.iter().map(|device| device.retained).sum(),
+        9 => sim.devices.iter().map(Device::retained).sum(),
         _ => u64::MAX,
     }
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn simcuda_used(device: c_int) -> u64 {
-    sim::lock().device(device).map_or(0, |device| device.used)
+    sim::lock().device(device).map_or(0, |device| device.used())
 }

@@ -2,12 +2,12 @@
 //! logged, and answers CUDA_ERROR_NOT_SUPPORTED.
 
 use std::ffi::*;
-use std::sync::atomic::AtomicU64;
 
 use cuda_sys::*;
 
 use crate::abi::Word;
-use crate::gate::{Address, Function, call};
+use crate::gate::call;
+use crate::state::function::Function;
 
 /// What the functions answer that the simulation does not have.
 mod absent {
@@ -26,6 +26,41 @@ mod absent {
     cuda_sys::driver_functions!(absent);
 }
 
+/// The functions that search the table of all functions. They are here and not in `api`, which is below the table.
+mod entry_points {
+    use super::*;
+    use crate::abi::{Answer, put, put_if, text};
+    use crate::options::Choice;
+    use crate::{lookup, sim};
+
+    /// As CUDA 11.3 documents it: what is not found is CUDA_ERROR_NOT_FOUND.
+    pub(crate) fn cuGetProcAddress(
+        symbol: *const c_char,
+        pfn: *mut *mut c_void,
+        version: c_int,
+        flags: cuuint64_t,
+    ) -> Answer {
+        let mut status = CU_GET_PROC_ADDRESS_SUCCESS;
+        cuGetProcAddress_v2(symbol, pfn, version, flags, &raw mut status)?;
+        if status == CU_GET_PROC_ADDRESS_SUCCESS { Ok(()) } else { Err(CUDA_ERROR_NOT_FOUND) }
+    }
+
+    /// As CUDA 12 documents it: what is not found is success with NULL, and the status says why.
+    pub(crate) fn cuGetProcAddress_v2(
+        symbol: *const c_char,
+        pfn: *mut *mut c_void,
+        version: c_int,
+        flags: cuuint64_t,
+        status: *mut CUdriverProcAddressQueryResult,
+    ) -> Answer {
+        let driver = sim::lock().options.get(Choice::DriverVersion);
+        let found = lookup::find(FUNCTIONS, &text(symbol)?, version.into(), flags, driver);
+        put(pfn, found.unwrap_or(std::ptr::null_mut()))?;
+        put_if(status, found.err().unwrap_or(CU_GET_PROC_ADDRESS_SUCCESS));
+        Ok(())
+    }
+}
+
 /// An exported function: its entry in the table, and the symbol.
 macro_rules! export {
     ($symbol:ident, $name:literal, $since:expr, $per_thread:literal, $does:ident, ($($argument:ident: $type:ty),*)) => {
@@ -33,14 +68,8 @@ macro_rules! export {
         mod $symbol {
             use super::*;
 
-            pub(super) static FUNCTION: Function = Function {
-                symbol: stringify!($symbol),
-                name: $name,
-                since: $since,
-                per_thread: $per_thread,
-                address: Address(super::$symbol as *const ()),
-                calls: AtomicU64::new(0),
-            };
+            pub(super) static FUNCTION: Function =
+                Function::new(stringify!($symbol), $name, $since, $per_thread, super::$symbol as *const ());
 
             #[allow(unused_imports, clippy::too_many_arguments)]
             pub(super) fn body($($argument: $type),*) -> crate::abi::Answer {
@@ -48,6 +77,7 @@ macro_rules! export {
                 {
                     // Names of an inner scope come first: what is there is taken, and what is not is absent.
                     use crate::api::*;
+                    use super::entry_points::*;
                     $does($($argument),*)
                 }
             }

@@ -1,63 +1,16 @@
 //! What every call of the driver passes on its way in and out.
 
-use std::cell::Cell;
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use cuda_sys::{
     CUDA_ERROR_DEINITIALIZED, CUDA_ERROR_NOT_INITIALIZED, CUDA_ERROR_NOT_PERMITTED, CUDA_ERROR_NOT_SUPPORTED,
     CUDA_SUCCESS, CUresult,
 };
 
 use crate::abi::Answer;
+use crate::calling_thread;
 use crate::options::Choice;
 use crate::sim::{self, is_sticky};
+use crate::state::function::Function;
 use crate::system;
-
-/// A function of the driver, or its twin for the per-thread default stream.
-pub(crate) struct Function {
-    /// What the library exports.
-    pub(crate) symbol: &'static str,
-    /// What `cuGetProcAddress` takes.
-    pub(crate) name: &'static str,
-    /// The first version of CUDA that has it.
-    pub(crate) since: i32,
-    /// Whether stream 0 is the calling thread's.
-    pub(crate) per_thread: bool,
-    pub(crate) address: Address,
-    pub(crate) calls: AtomicU64,
-}
-
-impl Function {
-    /// Whether a test means this one by a name: its symbol, or without the version, which means all versions.
-    pub(crate) fn is_named(&self, name: &str) -> bool {
-        name == self.symbol || name == self.name
-    }
-}
-
-/// Where a function is. It is only handed out.
-pub(crate) struct Address(pub(crate) *const ());
-
-// SAFETY: an address of code, which never changes.
-unsafe impl Sync for Address {}
-
-thread_local! {
-    /// Whether the driver's function that this thread is in is a twin.
-    static PER_THREAD: Cell<bool> = const { Cell::new(false) };
-    /// Whether this thread runs a host function or a simulated kernel.
-    static RUNS_WORK: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Runs a function of the program's whose turn has come. Until it returns, this thread may not call the driver.
-pub(crate) fn run_work(function: impl FnOnce()) {
-    let outer = RUNS_WORK.replace(true);
-    function();
-    RUNS_WORK.set(outer);
-}
-
-/// Whether stream 0 means the calling thread's default stream, in the call that this thread is in.
-pub(crate) fn is_per_thread() -> bool {
-    PER_THREAD.get()
-}
 
 /// These answer before `cuInit`.
 const ALWAYS: [&str; 6] = [
@@ -82,7 +35,7 @@ pub(crate) fn call(
     if system::is_forked() {
         return CUDA_ERROR_NOT_INITIALIZED;
     }
-    function.calls.fetch_add(1, Ordering::Relaxed);
+    function.count_call();
     let sequence;
     {
         let mut sim = sim::lock();
@@ -93,10 +46,10 @@ pub(crate) fn call(
             std::thread::sleep(delay);
             sim = sim::lock();
         }
-        if RUNS_WORK.get() {
+        if calling_thread::runs_work() {
             // cuLaunchHostFunc: "The host function must not make any CUDA API calls. Attempting to use a CUDA API may
             // result in CUDA_ERROR_NOT_PERMITTED, but this is not required." cuStreamAddCallback: "will result".
-            sim.record.misuse(format!("a host function or simulated kernel calls {}", function.symbol));
+            sim.record.misuse(format!("a host function or simulated kernel calls {}", function.symbol()));
             sim.record.end(sequence, CUDA_ERROR_NOT_PERMITTED);
             return CUDA_ERROR_NOT_PERMITTED;
         }
@@ -105,9 +58,7 @@ pub(crate) fn call(
             return code;
         }
     }
-    let outer = PER_THREAD.replace(function.per_thread);
-    let result = body().err().unwrap_or(CUDA_SUCCESS);
-    PER_THREAD.set(outer);
+    let result = calling_thread::in_function(function.is_per_thread(), body).err().unwrap_or(CUDA_SUCCESS);
     sim::lock().record.end(sequence, result);
     result
 }
@@ -116,7 +67,7 @@ fn admit(sim: &mut sim::Sim, function: &Function) -> Answer {
     if sim.is_down {
         return Err(CUDA_ERROR_DEINITIALIZED);
     }
-    if i64::from(function.since) > sim.options.get(Choice::DriverVersion) {
+    if i64::from(function.since()) > sim.options.get(Choice::DriverVersion) {
         // The symbol is there, for one library is every version; such a driver would not have it.
         return Err(CUDA_ERROR_NOT_SUPPORTED);
     }
@@ -126,7 +77,7 @@ fn admit(sim: &mut sim::Sim, function: &Function) -> Answer {
         }
         return Err(code);
     }
-    if !sim.is_initialised && !ALWAYS.contains(&function.symbol) {
+    if !sim.is_initialised && !ALWAYS.contains(&function.symbol()) {
         return Err(CUDA_ERROR_NOT_INITIALIZED);
     }
     Ok(())

@@ -4,17 +4,25 @@
 //! is taken from; `simcuda.h` is how a test steers it.
 //!
 //! ```text
-//! exports    the driver's symbols, made of cuda-sys's list      control   the symbols of simcuda.h
-//! gate       what every call passes: log, faults, versions      lookup    cuGetProcAddress
-//! api/       the functions, one file a subject
-//! rules/     what it does with its state, one file a subject
-//! sim        the whole state, behind one lock                   options   what a test can set
-//! state/     the parts of the state
+//! control         the symbols of simcuda.h
+//! exports         the driver's symbols, made of cuda-sys's list, and cuGetProcAddress
+//! api/            the driver's functions, one file a subject
+//! gate            the entry of every call: log, faults, versions
+//! rules/          the driver's rules: `impl Sim`, one file a subject
+//! sim             the whole state, behind one lock
+//! lookup          the search for a function by name and version
+//! state/          the parts of the state as plain data
+//! calling_thread  the kind of call that a thread is in
+//! options         what a test can set
+//! abi  handles  system    pointers of the caller; handles as numbers; the operating system
 //! ```
+//!
+//! A file uses only files below it in this list, and no two files use each other (`cargo xtask test --suite layers`).
 #![allow(non_snake_case)] // The driver's names.
 
 mod abi;
 mod api;
+mod calling_thread;
 mod control;
 mod exports;
 mod gate;

@@ -7,36 +7,37 @@ use cuda_sys::{
     CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT, CUdriverProcAddressQueryResult,
 };
 
-use crate::exports::FUNCTIONS;
+use crate::state::function::Function;
 
 /// The newest function of a name that a program made for `version` can call, of those that a driver of
 /// `driver`'s version has.
 pub(crate) fn find(
+    functions: &[&'static Function],
     name: &str,
     version: i64,
     flags: u64,
     driver: i64,
 ) -> Result<*mut c_void, CUdriverProcAddressQueryResult> {
     let there = |since: i32| i64::from(since) <= driver;
-    let known: Vec<_> = FUNCTIONS
+    let known: Vec<_> = functions
         .iter()
-        .filter(|function| function.name == name && !function.per_thread && there(function.since))
+        .filter(|function| function.name() == name && !function.is_per_thread() && there(function.since()))
         .collect();
     if known.is_empty() {
         return Err(CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND);
     }
-    let fit = known.into_iter().filter(|function| i64::from(function.since) <= version);
-    let Some(newest) = fit.max_by_key(|function| function.since) else {
+    let fit = known.into_iter().filter(|function| i64::from(function.since()) <= version);
+    let Some(newest) = fit.max_by_key(|function| function.since()) else {
         return Err(CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT);
     };
     let wants_twin = flags & u64::from(CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0;
     let is_twin = |symbol: &str| {
-        let end = symbol.strip_prefix(newest.symbol);
+        let end = symbol.strip_prefix(newest.symbol());
         matches!(end, Some("_ptsz" | "_ptds"))
     };
-    let twin = FUNCTIONS
+    let twin = functions
         .iter()
-        .find(|function| wants_twin && function.per_thread && is_twin(function.symbol))
-        .filter(|twin| i64::from(twin.since) <= version);
-    Ok(twin.unwrap_or(newest).address.0.cast_mut().cast())
+        .find(|function| wants_twin && function.is_per_thread() && is_twin(function.symbol()))
+        .filter(|twin| i64::from(twin.since()) <= version);
+    Ok(twin.unwrap_or(newest).address())
 }

@@ -1,7 +1,7 @@
 //! The whole state of the simulated driver, behind one lock. Nothing of the program's runs while it is held:
-//! simulated kernels and host functions are called with it open (`streams::run_next`).
+//! simulated kernels and host functions are called with it open (`rules::streams::run_next`).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -14,18 +14,19 @@ use cuda_sys::{
 
 use crate::handles::{self, Kind};
 use crate::options::{Choice, Options};
-use crate::rules::capture::{Capture, Executable, Graph};
-use crate::rules::contexts::{Context, Device, Thread};
-use crate::rules::ending::Ending;
-use crate::rules::graph_memory::GraphMemory;
-use crate::rules::memory::Allocation;
-use crate::rules::pools::{Living, Pool};
-use crate::rules::streams::{Event, Stream};
-use crate::rules::virtual_memory::{Mapping, Physical, Reservation, Store};
 use crate::state::arena::Arena;
+use crate::state::context::{Context, Device, Thread};
 use crate::state::faults::Faults;
+use crate::state::graph::{Capture, Executable, Graph};
+use crate::state::graph_memory::GraphMemory;
+use crate::state::memory::Allocation;
+use crate::state::memory::Ending;
+use crate::state::memory::Living;
 use crate::state::module::{Function, Module};
+use crate::state::physical::{Mapping, Physical, Reservation, Store};
+use crate::state::pool::Pool;
 use crate::state::record::Record;
+use crate::state::stream::{Event, Stream};
 use crate::system;
 
 /// The state, held.
@@ -168,9 +169,9 @@ impl Sim {
         }
     }
 
-    /// Begins anew, as in a fresh process, but that numbers go on: old handles stay known as stale.
-    pub(crate) fn reset(&mut self, options: Options) {
-        self.release_everything();
+    /// Begins anew, but that numbers go on: old handles stay known as stale. Ranges of addresses stay as well, for nothing
+    /// is in use there any more.
+    pub(crate) fn begin_anew(&mut self, options: Options) {
         let next = self.next;
         let arenas = std::mem::take(&mut self.arenas);
         let stores = std::mem::take(&mut self.stores);
@@ -178,33 +179,6 @@ impl Sim {
         self.next = next;
         self.arenas = arenas;
         self.stores = stores;
-        for function in crate::exports::FUNCTIONS {
-            function.calls.store(0, Ordering::Relaxed);
-        }
-        wake();
-    }
-
-    fn release_everything(&mut self) {
-        let mapped: Vec<u64> = self.mappings.keys().copied().collect();
-        for at in mapped {
-            self.remove_mapping(at);
-        }
-        for (at, reservation) in std::mem::take(&mut self.reservations) {
-            system::unreserve(at, reservation.bytes);
-        }
-        let handles: Vec<u64> = self.physical.keys().copied().collect();
-        for handle in handles {
-            if let Some(physical) = self.physical.get_mut(&handle) {
-                physical.references = 0;
-            }
-            self.drop_physical(handle);
-        }
-        self.drop_graph_memory();
-        let live: BTreeSet<u64> = self.allocations.keys().copied().collect();
-        for at in live {
-            self.release(at);
-        }
-        self.drop_pools();
     }
 
     /// A number that nothing else has.
@@ -247,9 +221,9 @@ impl Sim {
 
     /// The current context of the calling thread has failed for good.
     pub(crate) fn make_sticky(&mut self, code: CUresult) {
-        let handle = self.threads.get(&system::thread()).and_then(|thread| thread.stack.last().copied());
+        let handle = self.threads.get(&system::thread()).and_then(Thread::current);
         if let Some(context) = handle.and_then(|handle| self.contexts.get_mut(&handle)) {
-            context.sticky.get_or_insert(code);
+            context.fail(code);
         }
     }
 }

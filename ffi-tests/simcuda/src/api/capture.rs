@@ -7,9 +7,10 @@ use cuda_sys::*;
 use crate::abi::{Answer, get, put, put_if};
 use crate::handles::Kind;
 use crate::options::Choice;
-use crate::rules::capture::Executable;
-use crate::rules::streams::{self, Point, Role};
+use crate::rules::streams;
 use crate::sim::{self, Sim};
+use crate::state::graph::{Capture, Executable};
+use crate::state::stream::{Point, Role};
 
 pub(crate) fn cuStreamBeginCapture(stream: CUstream) -> Answer {
     cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL)
@@ -50,10 +51,10 @@ fn begin(sim: &mut Sim, stream: CUstream, mode: CUstreamCaptureMode, graph: Opti
     if mode > CU_STREAM_CAPTURE_MODE_RELAXED {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
-    if sim.streams[&number].role == Role::Legacy {
+    if sim.streams[&number].role() == Role::Legacy {
         return Err(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     }
-    if sim.streams[&number].capture.is_some() {
+    if sim.streams[&number].capture().is_some() {
         return Err(CUDA_ERROR_ILLEGAL_STATE);
     }
     sim.begin_capture(number, mode, graph);
@@ -80,9 +81,9 @@ pub(crate) fn cuStreamIsCapturing(stream: CUstream, status: *mut CUstreamCapture
 
 /// Status and number of the capture that a stream takes part in.
 fn state(sim: &Sim, stream: u64) -> (CUstreamCaptureStatus, Option<u64>) {
-    let Some(number) = sim.streams[&stream].capture else { return (CU_STREAM_CAPTURE_STATUS_NONE, None) };
+    let Some(number) = sim.streams[&stream].capture() else { return (CU_STREAM_CAPTURE_STATUS_NONE, None) };
     match sim.captures.get(&number) {
-        Some(capture) if !capture.is_invalid => (CU_STREAM_CAPTURE_STATUS_ACTIVE, Some(number)),
+        Some(capture) if !capture.is_invalid() => (CU_STREAM_CAPTURE_STATUS_ACTIVE, Some(number)),
         _ => (CU_STREAM_CAPTURE_STATUS_INVALIDATED, Some(number)),
     }
 }
@@ -113,7 +114,7 @@ pub(crate) fn cuStreamGetCaptureInfo_v2(
     put(status, found)?;
     if let Some(capture) = capture.filter(|_| found == CU_STREAM_CAPTURE_STATUS_ACTIVE) {
         put_if(id, capture);
-        let handle = sim.captures.get(&capture).map_or(0, |capture| capture.handle);
+        let handle = sim.captures.get(&capture).map_or(0, Capture::handle);
         put_if(graph, handle as CUgraph);
         let nodes = sim.dependencies(number);
         // Handles are pointers of the program's and numbers of ours.
@@ -142,7 +143,7 @@ pub(crate) fn cuThreadExchangeStreamCaptureMode(mode: *mut CUstreamCaptureMode) 
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
     let mut sim = sim::lock();
-    let before = std::mem::replace(&mut sim.this_thread().capture_mode, wanted);
+    let before = sim.this_thread().exchange_capture_mode(wanted);
     put(mode, before)
 }
 
@@ -160,13 +161,13 @@ pub(crate) fn cuGraphInstantiateWithFlags(
         return Err(CUDA_ERROR_INVALID_VALUE);
     };
     // "If hGraph contains any allocation or free nodes, there can be at most one executable graph in existence".
-    if graph.has_memory() && sim.executables.values().any(|other| other.of == of) {
+    if graph.has_memory() && sim.executables.values().any(|other| other.of() == of) {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
     let auto_free = flags & c_ulonglong::from(CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH) != 0;
     let handle = sim.handle(Kind::Executable);
     put(executable, handle as CUgraphExec)?;
-    sim.executables.insert(handle, Executable { graph, of, auto_free, last: None });
+    sim.executables.insert(handle, Executable::new(graph, of, auto_free));
     Ok(())
 }
 
@@ -201,8 +202,8 @@ pub(crate) fn cuGraphLaunch(executable: CUgraphExec, stream: CUstream) -> Answer
         sim.stale(Kind::Executable, handle);
         return Err(CUDA_ERROR_INVALID_VALUE);
     };
-    let (graph, auto_free, last) = (there.graph.clone(), there.auto_free, there.last);
-    let is_captured = sim.streams[&number].capture.is_some();
+    let (graph, auto_free, last) = (there.graph().clone(), there.auto_free(), there.last());
+    let is_captured = sim.streams[&number].capture().is_some();
     sim.forbid_implicit(number, true)?;
     let frees = sim.launch_memory(&graph, auto_free, is_captured)?;
     let mut after: Vec<Point> = last.into_iter().filter(|_| !is_captured).collect();
@@ -212,7 +213,7 @@ pub(crate) fn cuGraphLaunch(executable: CUgraphExec, stream: CUstream) -> Answer
     }
     let end = sim.end_of(number);
     if let Some(there) = sim.executables.get_mut(&handle).filter(|_| !is_captured) {
-        there.last = Some(end);
+        there.set_last(end);
     }
     drop(streams::run_ready(sim));
     Ok(())
@@ -266,9 +267,9 @@ pub(crate) fn cuGraphGetNodes(graph: CUgraph, nodes: *mut CUgraphNode, count: *m
     let there = sim.graphs.get(&(graph.addr() as u64)).ok_or(CUDA_ERROR_INVALID_VALUE)?;
     if !nodes.is_null() {
         let room = get(count.cast_const())?;
-        for (index, node) in there.nodes.iter().take(room).enumerate() {
-            put(nodes.wrapping_add(index), node.handle as CUgraphNode)?;
+        for (index, node) in there.nodes().iter().take(room).enumerate() {
+            put(nodes.wrapping_add(index), node.handle() as CUgraphNode)?;
         }
     }
-    put(count, there.nodes.len())
+    put(count, there.nodes().len())
 }

@@ -7,8 +7,8 @@ use cuda_sys::*;
 use crate::abi::{Answer, put};
 use crate::handles::Kind;
 use crate::rules::blocking;
-use crate::rules::contexts::primary;
 use crate::sim::{self, Sim};
+use crate::state::context::primary;
 
 /// A handle as the program sees it.
 fn seen(handle: u64) -> CUcontext {
@@ -22,13 +22,13 @@ pub(crate) fn cuDevicePrimaryCtxRetain(context: *mut CUcontext, device: CUdevice
     sim.device(device)?;
     put(context, seen(primary(device)))?;
     activate(&mut sim, device)?;
-    sim.device(device)?.retained += 1;
+    sim.device(device)?.retain();
     Ok(())
 }
 
 fn activate(sim: &mut Sim, device: CUdevice) -> Answer {
     if !sim.contexts.contains_key(&primary(device)) {
-        let flags = sim.device(device)?.flags;
+        let flags = sim.device(device)?.flags();
         sim.make_context(primary(device), device, flags);
     }
     Ok(())
@@ -37,12 +37,8 @@ fn activate(sim: &mut Sim, device: CUdevice) -> Answer {
 /// "The context is automatically reset once the last reference to it is released"; it is popped from no stack.
 pub(crate) fn cuDevicePrimaryCtxRelease_v2(device: CUdevice) -> Answer {
     let mut sim = sim::lock();
-    let there = sim.device(device)?;
-    if there.retained == 0 {
-        return Err(CUDA_ERROR_INVALID_CONTEXT);
-    }
-    there.retained -= 1;
-    if there.retained == 0 {
+    let left = sim.device(device)?.release().ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
+    if left == 0 {
         sim.end_context(primary(device));
         sim.end_virtual_memory(device);
     }
@@ -70,13 +66,13 @@ pub(crate) fn cuDevicePrimaryCtxReset(device: CUdevice) -> Answer {
 
 pub(crate) fn cuDevicePrimaryCtxGetState(device: CUdevice, flags: *mut c_uint, active: *mut c_int) -> Answer {
     let mut sim = sim::lock();
-    let set = sim.device(device)?.flags;
+    let set = sim.device(device)?.flags();
     put(flags, set)?;
     put(active, c_int::from(sim.contexts.contains_key(&primary(device))))
 }
 
 pub(crate) fn cuDevicePrimaryCtxSetFlags_v2(device: CUdevice, flags: c_uint) -> Answer {
-    sim::lock().device(device)?.flags = flags;
+    sim::lock().device(device)?.set_flags(flags);
     Ok(())
 }
 
@@ -87,7 +83,7 @@ pub(crate) fn cuDevicePrimaryCtxSetFlags(device: CUdevice, flags: c_uint) -> Ans
     if sim.contexts.contains_key(&primary(device)) {
         return Err(CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE);
     }
-    sim.device(device)?.flags = flags;
+    sim.device(device)?.set_flags(flags);
     Ok(())
 }
 
@@ -99,7 +95,7 @@ pub(crate) fn cuCtxCreate_v2(context: *mut CUcontext, flags: c_uint, device: CUd
     let handle = sim.handle(Kind::Context);
     put(context, seen(handle))?;
     sim.make_context(handle, device, flags);
-    sim.this_thread().stack.push(handle);
+    sim.this_thread().push(handle);
     Ok(())
 }
 
@@ -132,11 +128,11 @@ pub(crate) fn cuCtxCreate_v4(
 pub(crate) fn cuCtxDestroy_v2(context: CUcontext) -> Answer {
     let mut sim = sim::lock();
     let handle = sim.context(context)?;
-    if handle == primary(sim.contexts[&handle].device) {
+    if handle == primary(sim.contexts[&handle].device()) {
         return Err(CUDA_ERROR_INVALID_CONTEXT);
     }
     if sim.current_handle() == Some(handle) {
-        sim.this_thread().stack.pop();
+        sim.this_thread().pop();
     }
     sim.end_context(handle);
     sim.retire(Kind::Context, handle);
@@ -152,7 +148,7 @@ pub(crate) fn cuCtxDestroy(context: CUcontext) -> Answer {
 pub(crate) fn cuCtxPushCurrent_v2(context: CUcontext) -> Answer {
     let mut sim = sim::lock();
     let handle = sim.context(context)?;
-    sim.this_thread().stack.push(handle);
+    sim.this_thread().push(handle);
     Ok(())
 }
 
@@ -161,7 +157,7 @@ pub(crate) fn cuCtxPushCurrent(context: CUcontext) -> Answer {
 }
 
 pub(crate) fn cuCtxPopCurrent_v2(context: *mut CUcontext) -> Answer {
-    let handle = sim::lock().this_thread().stack.pop().ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
+    let handle = sim::lock().this_thread().pop().ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
     crate::abi::put_if(context, seen(handle));
     Ok(())
 }
@@ -174,9 +170,11 @@ pub(crate) fn cuCtxPopCurrent(context: *mut CUcontext) -> Answer {
 pub(crate) fn cuCtxSetCurrent(context: CUcontext) -> Answer {
     let mut sim = sim::lock();
     let handle = if context.is_null() { None } else { Some(sim.context(context)?) };
-    let stack = &mut sim.this_thread().stack;
-    stack.pop();
-    stack.extend(handle);
+    let thread = sim.this_thread();
+    thread.pop();
+    if let Some(handle) = handle {
+        thread.push(handle);
+    }
     Ok(())
 }
 
@@ -195,19 +193,19 @@ pub(crate) fn cuCtxGetDevice(device: *mut CUdevice) -> Answer {
 pub(crate) fn cuCtxGetDevice_v2(device: *mut CUdevice, context: CUcontext) -> Answer {
     let mut sim = sim::lock();
     let handle = if context.is_null() { sim.current()? } else { sim.context(context)? };
-    put(device, sim.contexts[&handle].device)
+    put(device, sim.contexts[&handle].device())
 }
 
 pub(crate) fn cuCtxGetFlags(flags: *mut c_uint) -> Answer {
     let mut sim = sim::lock();
     let handle = sim.current()?;
-    put(flags, sim.contexts[&handle].flags)
+    put(flags, sim.contexts[&handle].flags())
 }
 
 pub(crate) fn cuCtxGetId(context: CUcontext, id: *mut c_ulonglong) -> Answer {
     let mut sim = sim::lock();
     let handle = if context.is_null() { sim.current()? } else { sim.context(context)? };
-    put(id, sim.contexts[&handle].unique)
+    put(id, sim.contexts[&handle].unique())
 }
 
 pub(crate) fn cuCtxGetApiVersion(context: CUcontext, version: *mut c_uint) -> Answer {
@@ -256,6 +254,6 @@ pub(crate) fn cuCtxSynchronize_v2(context: CUcontext) -> Answer {
     sim.observe();
     match sim.contexts.get(&handle) {
         None => Err(CUDA_ERROR_CONTEXT_IS_DESTROYED),
-        Some(context) => context.sticky.map_or(Ok(()), Err),
+        Some(context) => context.sticky().map_or(Ok(()), Err),
     }
 }

@@ -12,10 +12,10 @@ use cuda_sys::*;
 
 use crate::abi::Answer;
 use crate::rules::blocking;
-use crate::rules::memory::Origin;
 use crate::rules::streams;
-use crate::rules::work::{Source, Work};
 use crate::sim::{self, Guard, Sim};
+use crate::state::memory::Origin;
+use crate::state::work::{Source, Work};
 
 /// What kind of memory an address is of, to a copy.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -55,7 +55,7 @@ fn copy_named(
         None => None,
     };
     let number = sim.stream(stream.unwrap_or(std::ptr::null_mut()))?;
-    let is_captured = sim.streams[&number].capture.is_some();
+    let is_captured = sim.streams[&number].capture().is_some();
     if stream.is_none() {
         sim.forbid_implicit(number, true)?;
         sim.forbid_captured(number)?;

@@ -42,7 +42,7 @@ pub(crate) fn cuDeviceGetUuid_v2(uuid: *mut CUuuid, device: CUdevice) -> Answer 
 }
 
 pub(crate) fn cuDeviceTotalMem_v2(bytes: *mut usize, device: CUdevice) -> Answer {
-    let capacity = sim::lock().device(device)?.capacity;
+    let capacity = sim::lock().device(device)?.capacity();
     put(bytes, capacity as usize)
 }
 
@@ -166,11 +166,11 @@ pub(crate) fn cuCtxEnablePeerAccess(peer: CUcontext, flags: u32) -> Answer {
     if peer == own {
         return Err(CUDA_ERROR_INVALID_CONTEXT);
     }
-    if !sim.can_access_peer(sim.contexts[&own].device, sim.contexts[&peer].device) {
+    if !sim.can_access_peer(sim.contexts[&own].device(), sim.contexts[&peer].device()) {
         return Err(CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
     }
     let context = sim.contexts.get_mut(&own).ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
-    if context.peers.insert(peer) { Ok(()) } else { Err(CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED) }
+    if context.add_peer(peer) { Ok(()) } else { Err(CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED) }
 }
 
 pub(crate) fn cuCtxDisablePeerAccess(peer: CUcontext) -> Answer {
@@ -178,5 +178,5 @@ pub(crate) fn cuCtxDisablePeerAccess(peer: CUcontext) -> Answer {
     let own = sim.current()?;
     let peer = sim.context(peer)?;
     let context = sim.contexts.get_mut(&own).ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
-    if context.peers.remove(&peer) { Ok(()) } else { Err(CUDA_ERROR_PEER_ACCESS_NOT_ENABLED) }
+    if context.remove_peer(peer) { Ok(()) } else { Err(CUDA_ERROR_PEER_ACCESS_NOT_ENABLED) }
 }

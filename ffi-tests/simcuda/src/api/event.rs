@@ -8,9 +8,10 @@ use crate::abi::{Answer, put};
 use crate::handles::Kind;
 use crate::options::Choice;
 use crate::rules::blocking;
-use crate::rules::streams::{self, Event, Point, Role, Stream};
-use crate::rules::work::Work;
+use crate::rules::streams;
 use crate::sim::{self, Sim};
+use crate::state::stream::{Event, Point, Role, Stream};
+use crate::state::work::Work;
 
 pub(crate) fn cuEventCreate(event: *mut CUevent, flags: c_uint) -> Answer {
     let mut sim = sim::lock();
@@ -22,7 +23,7 @@ pub(crate) fn cuEventCreate(event: *mut CUevent, flags: c_uint) -> Answer {
     }
     let handle = sim.handle(Kind::Event);
     let unique = sim.number();
-    let new = Event { context, flags, unique, recorded: None, reached: None, captured: None };
+    let new = Event::new(context, flags, unique);
     sim.events.insert(handle, new);
     put(event, handle as CUevent)
 }
@@ -47,17 +48,16 @@ pub(crate) fn cuEventRecord(event: CUevent, stream: CUstream) -> Answer {
     sim.current()?;
     let number = sim.stream(stream)?;
     let handle = event.addr() as u64;
-    let context = sim.event(handle)?.context;
-    if sim.streams[&number].context != context {
+    let context = sim.event(handle)?.context();
+    if sim.streams[&number].context() != context {
         return Err(CUDA_ERROR_INVALID_HANDLE);
     }
-    if let Some(capture) = sim.streams[&number].capture {
+    if let Some(capture) = sim.streams[&number].capture() {
         return sim.note_record(capture, number, handle);
     }
     let unique = sim.number();
     let point = sim.queue(number, Work::Record { event: handle, unique }, Vec::new())?;
-    let event = sim.event(handle)?;
-    (event.recorded, event.reached, event.captured, event.unique) = (Some(point), None, None, unique);
+    sim.event(handle)?.record(point, unique);
     drop(streams::run_ready(sim));
     Ok(())
 }
@@ -71,21 +71,20 @@ pub(crate) fn cuCtxRecordEvent(context: CUcontext, event: CUevent) -> Answer {
     let mut sim = sim::lock();
     let context = sim.context(context)?;
     let handle = event.addr() as u64;
-    if sim.event(handle)?.context != context {
+    if sim.event(handle)?.context() != context {
         return Err(CUDA_ERROR_INVALID_HANDLE);
     }
     sim.forbid_captured_in(context)?;
     let activities = sim.all_of(|of, _| of == context);
-    let device = sim.contexts[&context].device;
+    let device = sim.contexts[&context].device();
     let behind = sim.add_stream(Stream::new(context, device, Role::PerThread, CU_STREAM_NON_BLOCKING, 0));
     let unique = sim.number();
     let point = sim.queue(behind, Work::Record { event: handle, unique }, activities)?;
     if let Some(stream) = sim.streams.get_mut(&behind) {
-        stream.is_held = false;
+        stream.hold(false);
     }
     sim.destroy_stream(behind);
-    let event = sim.event(handle)?;
-    (event.recorded, event.reached, event.captured, event.unique) = (Some(point), None, None, unique);
+    sim.event(handle)?.record(point, unique);
     drop(streams::run_ready(sim));
     Ok(())
 }
@@ -109,7 +108,7 @@ pub(crate) fn cuEventRecordWithFlags(event: CUevent, stream: CUstream, flags: c_
 /// may neither be queried nor waited for, whatever the mode (cuThreadExchangeStreamCaptureMode in cuda.h).
 fn observed(sim: &mut Sim, event: CUevent) -> Answer<Option<Point>> {
     let handle = event.addr() as u64;
-    let recorded = sim.event(handle)?.recorded;
+    let recorded = sim.event(handle)?.recorded();
     sim.forbid_captured_event(handle)?;
     sim.forbid_unsafe()?;
     Ok(recorded.filter(|_| !sim.options.is_on(Choice::EventsLie)))
@@ -144,16 +143,16 @@ pub(crate) fn cuEventElapsedTime(milliseconds: *mut f32, start: CUevent, end: CU
     sim.current()?;
     let mut times = [0; 2];
     let [first, second] = [start, end].map(|event| event.addr() as u64);
-    if sim.event(first)?.context != sim.event(second)?.context {
+    if sim.event(first)?.context() != sim.event(second)?.context() {
         return Err(CUDA_ERROR_INVALID_HANDLE);
     }
     for (event, time) in [first, second].into_iter().zip(&mut times) {
         sim.forbid_captured_event(event)?;
         let event = sim.event(event)?;
-        if event.flags & CU_EVENT_DISABLE_TIMING != 0 || event.recorded.is_none() {
+        if event.flags() & CU_EVENT_DISABLE_TIMING != 0 || event.recorded().is_none() {
             return Err(CUDA_ERROR_INVALID_HANDLE);
         }
-        *time = event.reached.ok_or(CUDA_ERROR_NOT_READY)?;
+        *time = event.reached().ok_or(CUDA_ERROR_NOT_READY)?;
     }
     let [start, end] = times.map(|nanoseconds| nanoseconds as f64 / 1e6);
     put(milliseconds, (end - start) as f32)

@@ -1,11 +1,10 @@
-//! Initialisation, versions, errors and entry points.
+//! Initialisation, versions and errors.
 
-use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::ffi::{c_char, c_int, c_uint};
 
 use cuda_sys::*;
 
-use crate::abi::{Answer, put, put_if, text};
-use crate::lookup;
+use crate::abi::{Answer, put};
 use crate::options::Choice;
 use crate::{sim, system};
 
@@ -62,31 +61,4 @@ names! {
     CUDA_ERROR_STREAM_CAPTURE_MERGE CUDA_ERROR_STREAM_CAPTURE_UNMATCHED CUDA_ERROR_STREAM_CAPTURE_UNJOINED
     CUDA_ERROR_STREAM_CAPTURE_ISOLATION CUDA_ERROR_STREAM_CAPTURE_IMPLICIT CUDA_ERROR_CAPTURED_EVENT
     CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD CUDA_ERROR_UNKNOWN
-}
-
-/// As CUDA 11.3 documents it: what is not found is CUDA_ERROR_NOT_FOUND.
-pub(crate) fn cuGetProcAddress(
-    symbol: *const c_char,
-    pfn: *mut *mut c_void,
-    version: c_int,
-    flags: cuuint64_t,
-) -> Answer {
-    let mut status = CU_GET_PROC_ADDRESS_SUCCESS;
-    cuGetProcAddress_v2(symbol, pfn, version, flags, &raw mut status)?;
-    if status == CU_GET_PROC_ADDRESS_SUCCESS { Ok(()) } else { Err(CUDA_ERROR_NOT_FOUND) }
-}
-
-/// As CUDA 12 documents it: what is not found is success with NULL, and the status says why.
-pub(crate) fn cuGetProcAddress_v2(
-    symbol: *const c_char,
-    pfn: *mut *mut c_void,
-    version: c_int,
-    flags: cuuint64_t,
-    status: *mut CUdriverProcAddressQueryResult,
-) -> Answer {
-    let driver = sim::lock().options.get(Choice::DriverVersion);
-    let found = lookup::find(&text(symbol)?, version.into(), flags, driver);
-    put(pfn, found.unwrap_or(std::ptr::null_mut()))?;
-    put_if(status, found.err().unwrap_or(CU_GET_PROC_ADDRESS_SUCCESS));
-    Ok(())
 }

@@ -6,8 +6,8 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 use cuda_sys::*;
 
 use crate::abi::{Answer, put};
-use crate::rules::memory::Origin;
 use crate::sim;
+use crate::state::memory::Origin;
 use crate::system::{self, Access, PAGE};
 
 /// What is written into a handle's 64 bytes.
@@ -56,8 +56,8 @@ pub(crate) fn cuIpcGetMemHandle(handle: *mut CUipcMemHandle, address: CUdevicept
     let name = Name {
         magic: MAGIC,
         process: std::process::id(),
-        file: arena.file,
-        offset: there.span.0 - arena.base,
+        file: arena.file(),
+        offset: there.span.0 - arena.base(),
         span: there.span.1,
         inset: start - there.span.0,
         bytes: there.bytes,
@@ -86,7 +86,7 @@ pub(crate) fn cuIpcOpenMemHandle_v2(
     if name.process == std::process::id() {
         return Err(CUDA_ERROR_INVALID_CONTEXT);
     }
-    let device = sim.contexts[&context].device;
+    let device = sim.contexts[&context].device();
     let key = [u64::from(name.process), name.device as u64, name.unique];
     for (at, there) in &mut sim.allocations {
         let Origin::Imported { opened, key: known } = &mut there.origin else { continue };
@@ -155,7 +155,7 @@ pub(crate) fn cuMemGetHandleForAddressRange(
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
     let arena = sim.arenas.get(there.device as usize).and_then(Option::as_ref);
-    let file = arena.and_then(|arena| system::duplicate(arena.file)).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+    let file = arena.and_then(|arena| system::duplicate(arena.file())).ok_or(CUDA_ERROR_INVALID_VALUE)?;
     put(handle.cast(), file)
 }
 

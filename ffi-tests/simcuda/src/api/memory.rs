@@ -7,16 +7,16 @@ use cuda_sys::*;
 use crate::abi::{Answer, put, put_if};
 use crate::options::Choice;
 use crate::rules::blocking;
-use crate::rules::memory::Origin;
 use crate::sim;
+use crate::state::memory::Origin;
 use crate::system::round_up;
 
 pub(crate) fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> Answer {
     let mut sim = sim::lock();
     let device = sim.current_device()?;
     let device = sim.device(device)?;
-    put_if(free, device.capacity.saturating_sub(device.used) as usize);
-    put_if(total, device.capacity as usize);
+    put_if(free, device.free() as usize);
+    put_if(total, device.capacity() as usize);
     Ok(())
 }
 
@@ -32,7 +32,7 @@ fn take(address: *mut CUdeviceptr, bytes: usize, origin: Origin) -> Answer {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
     sim.forbid_unsafe()?;
-    let device = sim.contexts[&context].device;
+    let device = sim.contexts[&context].device();
     let at = sim.allocate(device, context, bytes as u64, origin)?;
     put(address, at)
 }
@@ -102,7 +102,7 @@ pub(crate) fn cuMemGetAddressRange_v2(
     let mut sim = sim::lock();
     sim.current()?;
     let found = sim.find(address).map(|(start, allocation)| (start, allocation.bytes));
-    let mapped = sim.mapping_at(address).map(|(start, mapping)| (start, mapping.bytes));
+    let mapped = sim.mapping_at(address).map(|(start, mapping)| (start, mapping.bytes()));
     let (start, bytes) = found.or(mapped).ok_or(CUDA_ERROR_NOT_FOUND)?;
     put_if(base, start);
     put_if(size, bytes as usize);
@@ -155,7 +155,7 @@ pub(crate) fn cuMemHostRegister_v2(memory: *mut c_void, bytes: usize, flags: c_u
     if before.is_some_and(|(start, allocation)| start + allocation.bytes > at) {
         return Err(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
     }
-    let device = sim.contexts[&context].device;
+    let device = sim.contexts[&context].device();
     sim.add_allocation(at, device, context, bytes as u64, Origin::Registered(flags), (at, 0));
     Ok(())
 }

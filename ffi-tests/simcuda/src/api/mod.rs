@@ -1,6 +1,6 @@
 //! The driver's functions, a file a subject. Each has the signature of cuda-sys's list, but that it answers with
 //! a `Result`; `exports` finds it by its name. Twins for the per-thread default stream are the same functions:
-//! `gate::is_per_thread` tells which one was called.
+//! `calling_thread::is_per_thread` tells which one was called.
 
 mod capture;
 mod context;

@@ -27,7 +27,7 @@ pub(crate) fn cuModuleLoadData(module: *mut CUmodule, image: *const c_void) -> A
     // SAFETY: what is no binary is a C string, by the caller's word.
     let text = unsafe { CStr::from_ptr(image.cast()) };
     let entries = module::parse(&text.to_string_lossy()).ok_or(CUDA_ERROR_INVALID_PTX)?;
-    let life = sim.contexts[&context].unique;
+    let life = sim.contexts[&context].unique();
     let handle = sim.handle(Kind::Module);
     sim.modules.insert(handle, Module::new(context, life, entries));
     put(module, handle as CUmodule)
@@ -52,9 +52,9 @@ pub(crate) fn cuModuleLoadDataEx(
 impl Sim {
     /// A module that is loaded and whose context lives.
     fn module(&mut self, handle: u64) -> Answer<&mut Module> {
-        let context = self.modules.get(&handle).map(|module| (module.context, module.life));
+        let context = self.modules.get(&handle).map(|module| (module.context(), module.life()));
         let lives = context.is_some_and(|(context, life)| {
-            self.contexts.get(&context).is_some_and(|context| context.unique == life)
+            self.contexts.get(&context).is_some_and(|context| context.unique() == life)
         });
         if !lives {
             self.stale(Kind::Module, handle);
@@ -86,13 +86,13 @@ pub(crate) fn cuModuleGetFunction(
     sim.current()?;
     let (handle, name) = (module.addr() as u64, text(name)?);
     let there = sim.module(handle)?;
-    if let Some(known) = there.functions.get(&name) {
-        return put(function, *known as CUfunction);
+    if let Some(known) = there.function(&name) {
+        return put(function, known as CUfunction);
     }
     let entry = there.entry(&name).cloned().ok_or(CUDA_ERROR_NOT_FOUND)?;
     let new = sim.handle(Kind::Function);
     sim.functions.insert(new, Function { module: handle, entry });
-    sim.module(handle)?.functions.insert(name, new);
+    sim.module(handle)?.add_function(name, new);
     put(function, new as CUfunction)
 }
 
@@ -125,7 +125,7 @@ pub(crate) fn cuLaunchKernel(
         return Err(CUDA_ERROR_INVALID_HANDLE);
     };
     // Believed: a function is of no use in another context's streams.
-    if sim.module(module)?.context != sim.streams[&number].context {
+    if sim.module(module)?.context() != sim.streams[&number].context() {
         return Err(CUDA_ERROR_INVALID_HANDLE);
     }
     let threads: u64 = [block_x, block_y, block_z].map(u64::from).iter().product();

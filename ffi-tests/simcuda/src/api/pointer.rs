@@ -5,8 +5,8 @@ use std::ffi::{c_int, c_uint, c_void};
 use cuda_sys::*;
 
 use crate::abi::{Answer, get, get_all, put};
-use crate::rules::memory::Origin;
 use crate::sim::{self, Sim};
+use crate::state::memory::Origin;
 use crate::system::Access;
 
 /// What there is to know about an address, whichever table it is in.
@@ -55,23 +55,23 @@ fn facts(sim: &mut Sim, at: u64) -> Option<Facts> {
         });
     }
     let (start, mapping) = sim.mapping_at(at)?;
-    let physical = sim.physical.get(&mapping.handle)?;
+    let physical = sim.physical.get(&mapping.handle())?;
     // "Note that this is not necessarily the address of the mapped region, but the address of the mappable address range".
     let (range, reservation) = sim.reservations.range(..=at).next_back()?;
     Some(Facts {
         start: *range,
         bytes: reservation.bytes,
-        device: physical.device,
+        device: physical.device(),
         context: 0,
         is_host: false,
         is_managed: false,
         has_ipc: false,
-        unique: mapping.handle,
+        unique: mapping.handle(),
         pool: 0,
         sync_memops: false,
-        handle_types: physical.handle_types,
-        is_for_rdma: physical.is_for_rdma,
-        mapping: (start, mapping.bytes),
+        handle_types: physical.handle_types(),
+        is_for_rdma: physical.is_for_rdma(),
+        mapping: (start, mapping.bytes()),
         access,
     })
 }

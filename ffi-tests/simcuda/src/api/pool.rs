@@ -1,39 +1,37 @@
 //! Memory pools and stream-ordered allocation; `pools` has the rules.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::c_void;
 
 use cuda_sys::*;
 
 use crate::abi::{Answer, get, get_all, put};
 use crate::handles::Kind;
 use crate::options::Choice;
-use crate::rules::ending::Ending;
-use crate::rules::memory::Origin;
-use crate::rules::pools::{Level, Pool};
 use crate::rules::streams;
-use crate::rules::work::Work;
 use crate::sim::{self, Guard, Sim};
+use crate::state::memory::Ending;
+use crate::state::memory::Origin;
+use crate::state::pool::{Level, Pool};
+use crate::state::work::Work;
 
 impl Sim {
     fn default_pool(&mut self, device: CUdevice) -> Answer<u64> {
         if !self.options.is_on(Choice::Pools) {
             return Err(CUDA_ERROR_NOT_SUPPORTED);
         }
-        let known = self.device(device)?.default_pool;
-        if known != 0 {
+        if let Some(known) = self.device(device)?.default_pool() {
             return Ok(known);
         }
         let handle = self.handle(Kind::Pool);
         let pool = Pool::new(device, true);
         self.pools.insert(handle, pool);
-        let there = self.device(device)?;
-        (there.default_pool, there.current_pool) = (handle, handle);
+        self.device(device)?.set_default_pool(handle);
         Ok(handle)
     }
 
     fn pool(&mut self, handle: CUmemoryPool) -> Answer<&mut Pool> {
         let handle = handle.addr() as u64;
-        let is_live = self.pools.get(&handle).is_some_and(|pool| !pool.is_destroyed);
+        let is_live = self.pools.get(&handle).is_some_and(|pool| !pool.is_destroyed());
         if !is_live {
             self.stale(Kind::Pool, handle);
         }
@@ -49,16 +47,16 @@ pub(crate) fn cuDeviceGetDefaultMemPool(pool: *mut CUmemoryPool, device: CUdevic
 pub(crate) fn cuDeviceGetMemPool(pool: *mut CUmemoryPool, device: CUdevice) -> Answer {
     let mut sim = sim::lock();
     sim.default_pool(device)?;
-    put(pool, sim.device(device)?.current_pool as CUmemoryPool)
+    put(pool, sim.device(device)?.current_pool() as CUmemoryPool)
 }
 
 pub(crate) fn cuDeviceSetMemPool(device: CUdevice, pool: CUmemoryPool) -> Answer {
     let mut sim = sim::lock();
     sim.default_pool(device)?;
-    if sim.pool(pool)?.device != device {
+    if sim.pool(pool)?.device() != device {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
-    sim.device(device)?.current_pool = pool.addr() as u64;
+    sim.device(device)?.set_current_pool(pool.addr() as u64);
     Ok(())
 }
 
@@ -84,20 +82,17 @@ pub(crate) fn cuMemPoolCreate(pool: *mut CUmemoryPool, properties: *const CUmemP
 pub(crate) fn cuMemPoolDestroy(pool: CUmemoryPool) -> Answer {
     let mut sim = sim::lock();
     let there = sim.pool(pool)?;
-    if there.is_default {
+    if there.is_default() {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
-    there.is_destroyed = true;
-    let device = there.device;
+    there.destroy();
+    let device = there.device();
     let handle = pool.addr() as u64;
     sim.end_if_empty(handle);
     if !sim.pools.contains_key(&handle) {
         sim.retire(Kind::Pool, handle);
     }
-    let device = sim.device(device)?;
-    if device.current_pool == handle {
-        device.current_pool = device.default_pool;
-    }
+    sim.device(device)?.forget_pool(handle);
     Ok(())
 }
 
@@ -113,15 +108,10 @@ pub(crate) fn cuMemPoolTrimTo(pool: CUmemoryPool, keep: usize) -> Answer {
 /// The attributes that are a number of bytes and its highest.
 fn level(pool: &mut Pool, attribute: CUmemPool_attribute) -> Answer<&mut Level> {
     match attribute {
-        CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT | CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH => Ok(&mut pool.reserved),
-        CU_MEMPOOL_ATTR_USED_MEM_CURRENT | CU_MEMPOOL_ATTR_USED_MEM_HIGH => Ok(&mut pool.used),
+        CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT | CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH => Ok(pool.reserved()),
+        CU_MEMPOOL_ATTR_USED_MEM_CURRENT | CU_MEMPOOL_ATTR_USED_MEM_HIGH => Ok(pool.used()),
         _ => Err(CUDA_ERROR_INVALID_VALUE),
     }
-}
-
-/// Where a policy of reuse is kept: their attributes count from 1.
-fn policy(pool: &mut Pool, attribute: CUmemPool_attribute) -> Option<&mut c_int> {
-    pool.reuse.get_mut((attribute as usize).checked_sub(1)?)
 }
 
 // "cuMemPoolGetAttribute / cuMemPoolSetAttribute are "potentially unsafe" driver calls", which "fail with
@@ -137,13 +127,13 @@ pub(crate) fn cuMemPoolSetAttribute(
     let mut sim = sim::lock();
     sim.forbid_unsafe()?;
     let pool = sim.pool(pool)?;
-    if let Some(policy) = policy(pool, attribute) {
+    if let Some(policy) = pool.policy(attribute) {
         *policy = get(value.cast())?;
         return Ok(());
     }
     let number = get(value.cast::<u64>())?;
     match attribute {
-        CU_MEMPOOL_ATTR_RELEASE_THRESHOLD => pool.threshold = number,
+        CU_MEMPOOL_ATTR_RELEASE_THRESHOLD => pool.set_threshold(number),
         CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH | CU_MEMPOOL_ATTR_USED_MEM_HIGH if number == 0 => {
             level(pool, attribute)?.forget()
         }
@@ -160,13 +150,13 @@ pub(crate) fn cuMemPoolGetAttribute(
     let mut sim = sim::lock();
     sim.forbid_unsafe()?;
     let pool = sim.pool(pool)?;
-    if let Some(policy) = policy(pool, attribute) {
+    if let Some(policy) = pool.policy(attribute) {
         return put(value.cast(), *policy);
     }
     let number = match attribute {
-        CU_MEMPOOL_ATTR_RELEASE_THRESHOLD => pool.threshold,
-        CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH | CU_MEMPOOL_ATTR_USED_MEM_HIGH => level(pool, attribute)?.high,
-        _ => level(pool, attribute)?.now,
+        CU_MEMPOOL_ATTR_RELEASE_THRESHOLD => pool.threshold(),
+        CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH | CU_MEMPOOL_ATTR_USED_MEM_HIGH => level(pool, attribute)?.high(),
+        _ => level(pool, attribute)?.now(),
     };
     put(value.cast(), number)
 }
@@ -180,7 +170,7 @@ pub(crate) fn cuMemPoolSetAccess(
     count: usize,
 ) -> Answer {
     let mut sim = sim::lock();
-    let device = sim.pool(pool)?.device;
+    let device = sim.pool(pool)?.device();
     let mut settings = Vec::new();
     for CUmemAccessDesc { location, flags } in get_all(descriptions, count)? {
         let is_granted = match flags {
@@ -197,13 +187,9 @@ pub(crate) fn cuMemPoolSetAccess(
         }
         settings.push((location.id, is_granted));
     }
-    let granted = &mut sim.pool(pool)?.granted;
+    let pool = sim.pool(pool)?;
     for (device, is_granted) in settings {
-        if is_granted {
-            granted.insert(device)
-        } else {
-            granted.remove(&device)
-        };
+        pool.grant(device, is_granted);
     }
     Ok(())
 }
@@ -216,16 +202,16 @@ pub(crate) fn cuMemPoolGetAccess(
     let mut sim = sim::lock();
     let pool = sim.pool(pool)?;
     let device = get(location.cast_const())?.id;
-    let may = device == pool.device || pool.granted.contains(&device);
+    let may = device == pool.device() || pool.granted().contains(&device);
     put(flags, if may { CU_MEM_ACCESS_FLAGS_PROT_READWRITE } else { CU_MEM_ACCESS_FLAGS_PROT_NONE })
 }
 
 pub(crate) fn cuMemAllocAsync(address: *mut CUdeviceptr, bytes: usize, stream: CUstream) -> Answer {
     let mut sim = sim::lock();
     let number = sim.stream(stream)?;
-    let device = sim.streams[&number].device;
+    let device = sim.streams[&number].device();
     sim.default_pool(device)?;
-    let pool = sim.device(device)?.current_pool;
+    let pool = sim.device(device)?.current_pool();
     take(sim, address, bytes, pool, number)
 }
 
@@ -247,9 +233,9 @@ fn take(mut sim: Guard, address: *mut CUdeviceptr, bytes: usize, pool: u64, stre
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
     let there = sim.pools.get(&pool).ok_or(CUDA_ERROR_INVALID_VALUE)?;
-    let (device, granted) = (there.device, there.granted.clone());
+    let (device, granted) = (there.device(), there.granted().clone());
     let bytes = bytes as u64;
-    if let Some(capture) = sim.streams[&stream].capture {
+    if let Some(capture) = sim.streams[&stream].capture() {
         let at = sim.note_allocation(capture, stream, device, granted, bytes)?;
         return put(address, at);
     }
@@ -263,7 +249,7 @@ fn take(mut sim: Guard, address: *mut CUdeviceptr, bytes: usize, pool: u64, stre
 pub(crate) fn cuMemFreeAsync(address: CUdeviceptr, stream: CUstream) -> Answer {
     let mut sim = sim::lock();
     let number = sim.stream(stream)?;
-    if let Some(capture) = sim.streams[&number].capture {
+    if let Some(capture) = sim.streams[&number].capture() {
         return sim.note_free(capture, number, address);
     }
     sim.forbid_implicit(number, true)?;

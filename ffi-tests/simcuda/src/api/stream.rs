@@ -8,9 +8,10 @@ use crate::abi::{Answer, put};
 use crate::handles::Kind;
 use crate::options::Choice;
 use crate::rules::blocking;
-use crate::rules::streams::{self, Point, Role, Stream};
-use crate::rules::work::Work;
+use crate::rules::streams;
 use crate::sim::{self, Sim};
+use crate::state::stream::{Point, Role, Stream};
+use crate::state::work::Work;
 
 pub(crate) fn cuStreamCreate(stream: *mut CUstream, flags: c_uint) -> Answer {
     cuStreamCreateWithPriority(stream, flags, 0)
@@ -23,7 +24,7 @@ pub(crate) fn cuStreamCreateWithPriority(stream: *mut CUstream, flags: c_uint, p
     if stream.is_null() || flags & !CU_STREAM_NON_BLOCKING != 0 {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
-    let device = sim.contexts[&context].device;
+    let device = sim.contexts[&context].device();
     let handle = sim.handle(Kind::Stream);
     let role = Role::Created(handle);
     sim.add_stream(Stream::new(context, device, role, flags, priority.clamp(-5, 0)));
@@ -54,7 +55,7 @@ fn observed(sim: &mut Sim, stream: CUstream) -> Answer<Vec<Point>> {
     sim.forbid_captured(number)?;
     sim.forbid_unsafe()?;
     // To look at the legacy default stream is to use it: it waits for the blocking streams.
-    let mut points = match sim.streams[&number].role {
+    let mut points = match sim.streams[&number].role() {
         Role::Legacy => sim.implicit(number),
         _ => Vec::new(),
     };
@@ -97,7 +98,7 @@ pub(crate) fn cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: c_uint)
         return Err(sim.external(number));
     }
     let lies = sim.options.is_on(Choice::EventsLie);
-    let point = sim.event(handle)?.recorded.filter(|_| !lies);
+    let point = sim.event(handle)?.recorded().filter(|_| !lies);
     if sim.note_wait(number, handle)? {
         return Ok(());
     }
@@ -151,7 +152,7 @@ fn look<T>(stream: CUstream, out: *mut T, at: impl FnOnce(&Stream) -> T) -> Answ
 }
 
 pub(crate) fn cuStreamGetCtx(stream: CUstream, context: *mut CUcontext) -> Answer {
-    identify(stream, context, |stream| stream.context as CUcontext)
+    identify(stream, context, |stream| stream.context() as CUcontext)
 }
 
 /// "If the stream is associated with a regular context, the API returns the regular context in pCtx and NULL in pGreenCtx."
@@ -162,17 +163,17 @@ pub(crate) fn cuStreamGetCtx_v2(stream: CUstream, context: *mut CUcontext, green
 }
 
 pub(crate) fn cuStreamGetFlags(stream: CUstream, flags: *mut c_uint) -> Answer {
-    look(stream, flags, |stream| stream.flags)
+    look(stream, flags, Stream::flags)
 }
 
 pub(crate) fn cuStreamGetPriority(stream: CUstream, priority: *mut c_int) -> Answer {
-    look(stream, priority, |stream| stream.priority)
+    look(stream, priority, Stream::priority)
 }
 
 pub(crate) fn cuStreamGetId(stream: CUstream, id: *mut c_ulonglong) -> Answer {
-    identify(stream, id, |stream| stream.unique)
+    identify(stream, id, Stream::unique)
 }
 
 pub(crate) fn cuStreamGetDevice(stream: CUstream, device: *mut CUdevice) -> Answer {
-    identify(stream, device, |stream| stream.device)
+    identify(stream, device, Stream::device)
 }

@@ -8,8 +8,8 @@ use cuda_sys::*;
 use crate::abi::{Answer, get, get_all, put};
 use crate::handles::Kind;
 use crate::options::Choice;
-use crate::rules::virtual_memory::{Mapping, Physical};
 use crate::sim::{self, Guard, Sim};
+use crate::state::physical::Physical;
 use crate::system::{self, Access, PAGE};
 
 /// The state, if the option says that devices can do this at all. cuda.h does not say whether capture tolerates
@@ -28,11 +28,6 @@ impl Sim {
         self.options.get(Choice::Granularity) as u64
     }
 
-    /// Attribute 110: SIMCUDA_VMM 2 is a device without it.
-    pub(crate) fn has_rdma_flag(&self) -> bool {
-        self.options.get(Choice::Vmm) == 1
-    }
-
     /// Whether addresses and sizes are whole granules, and there are any.
     fn whole(&self, numbers: &[u64]) -> Answer {
         let granularity = self.granularity();
@@ -42,14 +37,8 @@ impl Sim {
         }
     }
 
-    /// The mapping that an address lies in, and its start.
-    pub(crate) fn mapping_at(&self, at: u64) -> Option<(u64, &Mapping)> {
-        let (start, mapping) = self.mappings.range(..=at).next_back()?;
-        (at - start < mapping.bytes).then_some((*start, mapping))
-    }
-
     fn known(&mut self, handle: u64) -> Answer<&mut Physical> {
-        let is_known = self.physical.get(&handle).is_some_and(|physical| physical.references > 0);
+        let is_known = self.physical.get(&handle).is_some_and(|physical| physical.is_referenced());
         if !is_known {
             self.stale(Kind::Physical, handle);
         }
@@ -147,7 +136,7 @@ pub(crate) fn cuMemCreate(
 /// "The generic memory handle can be freed when there are still outstanding mappings made with this handle."
 pub(crate) fn cuMemRelease(handle: CUmemGenericAllocationHandle) -> Answer {
     let mut sim = open()?;
-    sim.known(handle)?.references -= 1;
+    sim.known(handle)?.release();
     sim.drop_physical(handle);
     Ok(())
 }
@@ -164,7 +153,7 @@ pub(crate) fn cuMemMap(
     let mut sim = open()?;
     let size = size as u64;
     sim.whole(&[address, size])?;
-    let bytes = sim.known(handle)?.bytes;
+    let bytes = sim.known(handle)?.bytes();
     if size == 0 || offset != 0 || flags != 0 || size > bytes {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
@@ -227,8 +216,8 @@ pub(crate) fn cuMemSetAccess(
 /// A device reaches its own memory, and that of the devices that it can access as a peer.
 fn can_reach(sim: &Sim, mappings: &[u64], settings: &[(CUdevice, Access)]) -> bool {
     let owner = |at: &u64| {
-        let handle = sim.mappings.get(at)?.handle;
-        Some(sim.physical.get(&handle)?.device)
+        let handle = sim.mappings.get(at)?.handle();
+        Some(sim.physical.get(&handle)?.device())
     };
     let owners: BTreeSet<CUdevice> = mappings.iter().filter_map(owner).collect();
     let reaches =
@@ -244,10 +233,9 @@ pub(crate) fn cuMemGetAccess(
     let sim = sim::lock();
     let location = get(location)?;
     let (_, mapping) = sim.mapping_at(address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
-    let access = mapping.access.get(&location.id).copied().unwrap_or(Access::None);
     put(
         flags,
-        match access {
+        match mapping.access_of(location.id) {
             Access::None => CU_MEM_ACCESS_FLAGS_PROT_NONE,
             Access::Read => CU_MEM_ACCESS_FLAGS_PROT_READ,
             Access::Write => CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
@@ -262,13 +250,13 @@ pub(crate) fn cuMemGetAllocationPropertiesFromHandle(
 ) -> Answer {
     let mut sim = sim::lock();
     let physical = sim.known(handle)?;
-    let location = CUmemLocation { type_: CU_MEM_LOCATION_TYPE_DEVICE, id: physical.device };
+    let location = CUmemLocation { type_: CU_MEM_LOCATION_TYPE_DEVICE, id: physical.device() };
     let found = CUmemAllocationProp {
         type_: CU_MEM_ALLOCATION_TYPE_PINNED,
-        requestedHandleTypes: physical.handle_types,
+        requestedHandleTypes: physical.handle_types(),
         location,
         allocFlags: CUmemAllocationPropFlags {
-            gpuDirectRDMACapable: physical.is_for_rdma.into(),
+            gpuDirectRDMACapable: physical.is_for_rdma().into(),
             ..CUmemAllocationPropFlags::default()
         },
         ..CUmemAllocationProp::default()
@@ -282,11 +270,11 @@ pub(crate) fn cuMemRetainAllocationHandle(
     address: *mut c_void,
 ) -> Answer {
     let mut sim = open()?;
-    let found = sim.mapping_at(address.addr() as u64).map(|(_, mapping)| mapping.handle);
+    let found = sim.mapping_at(address.addr() as u64).map(|(_, mapping)| mapping.handle());
     let found = found.ok_or(CUDA_ERROR_INVALID_VALUE)?;
     put(handle, found)?;
     let physical = sim.physical.get_mut(&found).ok_or(CUDA_ERROR_INVALID_VALUE)?;
-    physical.references += 1;
+    physical.retain();
     Ok(())
 }
 
@@ -298,10 +286,10 @@ pub(crate) fn cuMemExportToShareableHandle(
 ) -> Answer {
     let mut sim = open()?;
     let physical = sim.known(handle)?;
-    if flags != 0 || kind != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || physical.handle_types & kind == 0 {
+    if flags != 0 || kind != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || physical.handle_types() & kind == 0 {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
-    let file = system::duplicate(physical.file).ok_or(CUDA_ERROR_OPERATING_SYSTEM)?;
+    let file = system::duplicate(physical.file()).ok_or(CUDA_ERROR_OPERATING_SYSTEM)?;
     put(shareable.cast::<c_int>(), file)
 }
 
@@ -318,17 +306,7 @@ pub(crate) fn cuMemImportFromShareableHandle(
     let file = c_int::try_from(shareable.addr()).map_err(|_| CUDA_ERROR_INVALID_VALUE)?;
     let bytes = system::size(file).filter(|bytes| *bytes > 0).ok_or(CUDA_ERROR_INVALID_VALUE)?;
     let file = system::duplicate(file).ok_or(CUDA_ERROR_OPERATING_SYSTEM)?;
-    let imported = sim.add_physical(Physical {
-        // The file does not say; a simulated device is as good as another.
-        device: 0,
-        bytes,
-        file,
-        offset: 0,
-        handle_types: kind,
-        is_for_rdma: false,
-        references: 1,
-        mappings: 0,
-        is_imported: true,
-    });
+    // The file does not say which device; a simulated one is as good as another.
+    let imported = sim.add_physical(Physical::imported(0, bytes, file, kind));
     put(handle, imported)
 }

@@ -19,16 +19,12 @@ use std::collections::BTreeSet;
 use cuda_sys::CUdevice;
 
 use crate::options::Choice;
-use crate::rules::memory::{Allocation, Origin};
 use crate::sim::Sim;
+use crate::state::context::Agent;
+use crate::state::graph_memory::GraphMemory;
+use crate::state::memory::{Allocation, Origin};
+use crate::state::pool::Pool;
 use crate::system::Access;
-
-/// A context, and its device, whose work touches memory.
-#[derive(Clone, Copy)]
-pub(crate) struct Agent {
-    pub(crate) context: u64,
-    pub(crate) device: CUdevice,
-}
 
 /// Values of `Choice::Peers`: no device can access another's memory, all can, 0 and 1 each other's, 2 and 3, and so on,
 /// or those of lower ordinals.
@@ -50,14 +46,14 @@ impl Sim {
 
     /// The live context of that handle as one whose work touches memory.
     pub(crate) fn agent(&self, context: u64) -> Agent {
-        Agent { context, device: self.contexts[&context].device }
+        Agent { context, device: self.contexts[&context].device() }
     }
 
     /// What a context's work may do at an address, whether or not the turn of that memory's allocation has come.
     pub(crate) fn access(&self, agent: Agent, at: u64) -> Access {
         let Some((start, there)) = self.find(at) else {
-            let mapped = self.mapping_at(at).and_then(|(_, mapping)| mapping.access.get(&agent.device));
-            return mapped.copied().unwrap_or(Access::None);
+            let mapped = self.mapping_at(at).map(|(_, mapping)| mapping.access_of(agent.device));
+            return mapped.unwrap_or(Access::None);
         };
         let may = match there.origin {
             Origin::Host(_) | Origin::Registered(_) | Origin::Managed => true,
@@ -71,13 +67,13 @@ impl Sim {
 
     fn is_peer(&self, agent: Agent, there: &Allocation) -> bool {
         let context = self.contexts.get(&agent.context);
-        agent.device == there.device || context.is_some_and(|own| own.peers.contains(&there.context))
+        agent.device == there.device || context.is_some_and(|own| own.may_touch(there.context))
     }
 
     /// Whether a device may touch memory of a pool, or of a graph if that is 0, of another device.
     fn is_granted(&self, device: CUdevice, owner: CUdevice, pool: u64, start: u64) -> bool {
-        let of_pool = self.pools.get(&pool).map(|pool| &pool.granted);
-        let granted = of_pool.or_else(|| self.graph_memory.get(&start).map(|memory| &memory.granted));
+        let of_pool = self.pools.get(&pool).map(Pool::granted);
+        let granted = of_pool.or_else(|| self.graph_memory.get(&start).map(GraphMemory::granted));
         device == owner || granted.is_some_and(|granted: &BTreeSet<CUdevice>| granted.contains(&device))
     }
 
@@ -157,7 +153,7 @@ impl Sim {
             Some(_) => self.access(current, at) == Access::None,
             None => {
                 let mappings = self.mappings.range(..at.saturating_add(bytes)).rev();
-                let touched = mappings.take_while(|(start, mapping)| *start + mapping.bytes > at);
+                let touched = mappings.take_while(|(start, mapping)| *start + mapping.bytes() > at);
                 let none = |start: &u64| self.access(current, *start) == Access::None;
                 touched.map(|(start, _)| start).any(none)
             }

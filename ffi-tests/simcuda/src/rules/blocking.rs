@@ -7,9 +7,10 @@ use cuda_sys::{CUDA_ERROR_LAUNCH_TIMEOUT, CUDA_ERROR_NOT_PERMITTED};
 
 use crate::abi::Answer;
 use crate::options::Choice;
-use crate::rules::streams::{Point, run_next, run_ready};
-use crate::rules::work::Work;
+use crate::rules::streams::{run_next, run_ready};
 use crate::sim::{self, Guard, Sim};
+use crate::state::stream::Point;
+use crate::state::work::Work;
 use crate::system;
 
 /// How long a call waits for another thread that holds streams or runs a kernel.
@@ -100,12 +101,12 @@ impl Sim {
         if self.is_done(point) {
             return Next::Done;
         }
-        match stream.runner {
+        match stream.runner() {
             Some(runner) if runner == system::thread() => return Next::Own,
             Some(_) => return Next::Busy,
             None => (),
         }
-        let Some(item) = stream.queue.front() else { return Next::Done };
+        let Some(item) = stream.first() else { return Next::Done };
         let here = format!("item {} of stream {}", item.number, point.stream);
         if !seen.insert(point.stream) {
             return Next::Never(vec![format!("{here} again")]);
@@ -135,7 +136,7 @@ impl Sim {
     fn senders(&self, channel: u64) -> Vec<Point> {
         let is_meant = |work: &Work| matches!(work, Work::Send { channel: to } if *to == channel);
         let streams = self.streams.iter();
-        let items = streams.flat_map(|(stream, there)| there.queue.iter().map(move |item| (*stream, item)));
+        let items = streams.flat_map(|(stream, there)| there.items().map(move |item| (*stream, item)));
         let sends = items.filter(|(_, item)| is_meant(&item.work));
         sends.map(|(stream, item)| Point { stream, item: item.number }).collect()
     }

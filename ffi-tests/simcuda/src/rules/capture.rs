@@ -15,81 +15,19 @@ use cuda_sys::{
 
 use crate::abi::Answer;
 use crate::handles::{self, Kind};
-use crate::rules::streams::Point;
-use crate::rules::work::Work;
 use crate::sim::Sim;
+use crate::state::context::Thread;
+use crate::state::graph::{Capture, Graph, Node};
+use crate::state::stream::Stream;
+use crate::state::work::Work;
 use crate::system;
-
-/// A capture that has begun and not ended.
-pub(crate) struct Capture {
-    origin: u64,
-    mode: u32,
-    thread: u64,
-    pub(crate) is_invalid: bool,
-    pub(crate) graph: Graph,
-    /// The handle that the graph will have.
-    pub(crate) handle: u64,
-    /// Whether it is that of a graph which is captured again.
-    recaptures: bool,
-}
-
-/// What was captured.
-#[derive(Clone, Default)]
-pub(crate) struct Graph {
-    pub(crate) nodes: Vec<Node>,
-}
-
-impl Graph {
-    /// The work in an order that the dependencies allow: that of the capture, or its reverse where nothing orders two nodes.
-    pub(crate) fn ordered(self, reversed: bool) -> Vec<Work> {
-        let mut left: Vec<Option<Node>> = self.nodes.into_iter().map(Some).collect();
-        let mut order = Vec::with_capacity(left.len());
-        while order.len() < left.len() {
-            let is_ready = |node: &Option<Node>| {
-                node.as_ref().is_some_and(|node| node.after.iter().all(|before| left[*before].is_none()))
-            };
-            let next =
-                if reversed { left.iter().rposition(is_ready) } else { left.iter().position(is_ready) };
-            // A node comes after earlier ones only, so one is always ready.
-            let Some(node) = next.and_then(|next| left[next].take()) else { break };
-            order.push(node.work);
-        }
-        order
-    }
-}
-
-/// A graph that can be launched.
-pub(crate) struct Executable {
-    pub(crate) graph: Graph,
-    /// The handle of the graph that it was made of.
-    pub(crate) of: u64,
-    /// CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH.
-    pub(crate) auto_free: bool,
-    /// Where its last launch ends.
-    pub(crate) last: Option<Point>,
-}
-
-/// A captured item.
-#[derive(Clone)]
-pub(crate) struct Node {
-    pub(crate) work: Work,
-    pub(crate) after: Vec<usize>,
-    pub(crate) handle: u64,
-}
 
 impl Sim {
     /// Begins to capture a stream that is not captured yet, anew or into a graph that there is.
     pub(crate) fn begin_capture(&mut self, stream: u64, mode: u32, graph: Option<u64>) -> u64 {
         let number = self.number();
-        let capture = Capture {
-            origin: stream,
-            mode,
-            thread: system::thread(),
-            is_invalid: false,
-            graph: Graph::default(),
-            handle: graph.unwrap_or_else(|| handles::make(Kind::Graph, number)),
-            recaptures: graph.is_some(),
-        };
+        let handle = graph.unwrap_or_else(|| handles::make(Kind::Graph, number));
+        let capture = Capture::new(stream, mode, system::thread(), handle, graph.is_some());
         self.captures.insert(number, capture);
         self.join(stream, number, &[]);
         number
@@ -97,25 +35,20 @@ impl Sim {
 
     fn join(&mut self, stream: u64, capture: u64, frontier: &[usize]) {
         let Some(stream) = self.streams.get_mut(&stream) else { return };
-        stream.capture = Some(capture);
-        for node in frontier {
-            if !stream.frontier.contains(node) {
-                stream.frontier.push(*node);
-            }
-        }
+        stream.join(capture, frontier);
     }
 
     /// Ends a capture and gives the graph, which is none if it was invalidated.
     pub(crate) fn end_capture(&mut self, stream: u64) -> Answer<u64> {
-        let number = self.streams.get(&stream).and_then(|stream| stream.capture);
+        let number = self.streams.get(&stream).and_then(Stream::capture);
         let number = number.ok_or(cuda_sys::CUDA_ERROR_ILLEGAL_STATE)?;
         let Some(capture) = self.captures.get(&number) else {
             return Err(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
         };
-        if capture.mode != CU_STREAM_CAPTURE_MODE_RELAXED && capture.thread != system::thread() {
+        if !capture.may_be_ended_by(system::thread()) {
             return Err(CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD);
         }
-        if capture.origin != stream {
+        if capture.origin() != stream {
             self.invalidate(number);
             return Err(CUDA_ERROR_STREAM_CAPTURE_UNMATCHED);
         }
@@ -123,13 +56,13 @@ impl Sim {
         let Some(capture) = self.take_capture(number) else {
             return Err(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
         };
-        let nodes = capture.graph.nodes.len();
-        let lacks_nodes =
-            capture.recaptures && self.graphs.get(&capture.handle).is_none_or(|old| old.nodes.len() != nodes);
-        if capture.is_invalid || lacks_nodes {
+        let nodes = capture.graph().nodes().len();
+        let lacks_nodes = capture.recaptures()
+            && self.graphs.get(&capture.handle()).is_none_or(|old| old.nodes().len() != nodes);
+        if capture.is_invalid() || lacks_nodes {
             // "If the recapture fails for any reason, the graph will be in an undefined state and should be destroyed."
-            if capture.recaptures
-                && let Some(graph) = self.graphs.get_mut(&capture.handle)
+            if capture.recaptures()
+                && let Some(graph) = self.graphs.get_mut(&capture.handle())
             {
                 *graph = Graph::default();
             }
@@ -139,18 +72,18 @@ impl Sim {
             self.settle_graph_memory();
             return Err(CUDA_ERROR_STREAM_CAPTURE_UNJOINED);
         }
-        self.graphs.insert(capture.handle, capture.graph);
-        Ok(capture.handle)
+        let handle = capture.handle();
+        self.graphs.insert(handle, capture.into_graph());
+        Ok(handle)
     }
 
     /// Ends a capture: its streams are streams again.
     fn take_capture(&mut self, number: u64) -> Option<Capture> {
-        for stream in self.streams.values_mut().filter(|stream| stream.capture == Some(number)) {
-            stream.capture = None;
-            stream.frontier.clear();
+        for stream in self.streams.values_mut().filter(|stream| stream.capture() == Some(number)) {
+            stream.leave_capture();
         }
         let capture = self.captures.remove(&number);
-        if capture.as_ref().is_some_and(|capture| capture.is_invalid) {
+        if capture.as_ref().is_some_and(Capture::is_invalid) {
             self.settle_graph_memory();
         }
         capture
@@ -158,9 +91,9 @@ impl Sim {
 
     /// A stream is destroyed: a capture that began there is over, another one is spoilt. The manual does not say.
     pub(crate) fn leave_capture(&mut self, stream: u64) {
-        let Some(number) = self.streams.get(&stream).and_then(|stream| stream.capture) else { return };
+        let Some(number) = self.streams.get(&stream).and_then(Stream::capture) else { return };
         match self.captures.get(&number) {
-            Some(capture) if capture.origin == stream => {
+            Some(capture) if capture.origin() == stream => {
                 self.take_capture(number);
                 self.settle_graph_memory();
             }
@@ -171,26 +104,20 @@ impl Sim {
     /// Whether every node leads to the origin's last ones.
     fn is_joined(&self, number: u64) -> bool {
         let Some(capture) = self.captures.get(&number) else { return true };
-        let mut seen = vec![false; capture.graph.nodes.len()];
-        let mut left = self.streams.get(&capture.origin).map_or(Vec::new(), |stream| stream.frontier.clone());
-        while let Some(node) = left.pop() {
-            if !std::mem::replace(&mut seen[node], true) {
-                left.extend(&capture.graph.nodes[node].after);
-            }
-        }
-        seen.iter().all(|seen| *seen)
+        let ends = self.streams.get(&capture.origin()).map(Stream::frontier);
+        capture.graph().leads_to(ends.unwrap_or_default())
     }
 
     /// The capture is spoilt: its graph will be none.
     pub(crate) fn invalidate(&mut self, number: u64) {
         if let Some(capture) = self.captures.get_mut(&number) {
-            capture.is_invalid = true;
+            capture.invalidate();
         }
     }
 
     /// Whether a capture of a stream is sound; true also for a stream without.
     fn is_sound(&self, number: u64) -> bool {
-        self.captures.get(&number).is_none_or(|capture| !capture.is_invalid)
+        self.captures.get(&number).is_none_or(|capture| !capture.is_invalid())
     }
 
     /// Notes work on a captured stream as a node.
@@ -199,23 +126,21 @@ impl Sim {
             return Err(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
         }
         let unique = self.number();
-        let after = self.streams.get_mut(&stream).map(|stream| std::mem::take(&mut stream.frontier));
+        let after = self.streams.get_mut(&stream).map(Stream::take_frontier);
         let Some(capture) = self.captures.get_mut(&number) else { return Ok(()) };
-        let index = capture.graph.nodes.len();
-        if capture.recaptures {
+        if capture.recaptures() {
             // Another kind of work, or other predecessors, are another topology.
-            let old = self.graphs.get(&capture.handle).and_then(|graph| graph.nodes.get(index));
-            let is_same = old.is_some_and(|old| {
-                std::mem::discriminant(&old.work) == std::mem::discriminant(&work)
-                    && after.as_ref().is_some_and(|after| *after == old.after)
-            });
+            let index = capture.graph().nodes().len();
+            let old = self.graphs.get(&capture.handle()).and_then(|graph| graph.nodes().get(index));
+            let is_same =
+                old.is_some_and(|old| after.as_ref().is_some_and(|after| old.is_like(&work, after)));
             if !is_same {
-                capture.is_invalid = true;
+                capture.invalidate();
                 return Err(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
             }
         }
         let handle = handles::make(Kind::Node, unique);
-        capture.graph.nodes.push(Node { work, after: after.unwrap_or_default(), handle });
+        let index = capture.add(Node::new(work, after.unwrap_or_default(), handle));
         self.join(stream, number, &[index]);
         Ok(())
     }
@@ -225,17 +150,17 @@ impl Sim {
         if !self.is_sound(number) {
             return Err(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
         }
-        let frontier = self.streams.get(&stream).map_or(Vec::new(), |stream| stream.frontier.clone());
+        let frontier = self.streams.get(&stream).map_or(Vec::new(), |stream| stream.frontier().to_vec());
         let event = self.event(event)?;
-        event.captured = Some((number, frontier));
+        event.record_captured(number, frontier);
         Ok(())
     }
 
     /// A wait where the stream or the event belongs to a capture; false if neither does.
     pub(crate) fn note_wait(&mut self, stream: u64, event: u64) -> Answer<bool> {
-        let capturing = self.streams.get(&stream).and_then(|stream| stream.capture);
+        let capturing = self.streams.get(&stream).and_then(Stream::capture);
         let there = self.event(event)?;
-        let captured = there.captured.clone();
+        let captured = there.captured().cloned();
         if captured.as_ref().is_some_and(|(number, _)| !self.captures.contains_key(number)) {
             return Err(CUDA_ERROR_CAPTURED_EVENT);
         }
@@ -267,30 +192,21 @@ impl Sim {
     /// API call which operates on the stream" (cuStreamGetCaptureInfo).
     pub(crate) fn dependencies(&mut self, stream: u64) -> &[u64] {
         let Some(there) = self.streams.get_mut(&stream) else { return &[] };
-        let graph =
-            there.capture.and_then(|capture| self.captures.get(&capture)).map(|capture| &capture.graph);
-        let handles = there.frontier.iter().filter_map(|node| Some(graph?.nodes.get(*node)?.handle));
-        there.dependencies = handles.collect();
-        &there.dependencies
+        let graph = there.capture().and_then(|capture| self.captures.get(&capture)).map(Capture::graph);
+        there.keep_dependencies(|node| Some(graph?.nodes().get(node)?.handle()))
     }
 
     /// A call that capture cannot see, such as cuMemAlloc or cuEventQuery: forbidden as the thread's mode says,
     /// and then it spoils the captures that forbid it.
     pub(crate) fn forbid_unsafe(&mut self) -> Answer {
         let thread = system::thread();
-        let mode = self.threads.get(&thread).map_or(CU_STREAM_CAPTURE_MODE_GLOBAL, |own| own.capture_mode);
+        let mode = self.threads.get(&thread).map_or(CU_STREAM_CAPTURE_MODE_GLOBAL, Thread::capture_mode);
         if mode == CU_STREAM_CAPTURE_MODE_RELAXED {
             return Ok(());
         }
-        let forbids = |capture: &Capture| {
-            let own = capture.thread == thread && capture.mode != CU_STREAM_CAPTURE_MODE_RELAXED;
-            let global =
-                mode == CU_STREAM_CAPTURE_MODE_GLOBAL && capture.mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
-            own || global
-        };
         let mut is_forbidden = false;
-        for capture in self.captures.values_mut().filter(|capture| forbids(capture)) {
-            capture.is_invalid = true;
+        for capture in self.captures.values_mut().filter(|capture| capture.forbids(thread, mode)) {
+            capture.invalidate();
             is_forbidden = true;
         }
         if is_forbidden { Err(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED) } else { Ok(()) }
@@ -298,7 +214,7 @@ impl Sim {
 
     /// A call that conflicts with the capture of a stream whatever the mode, such as waiting for it.
     pub(crate) fn forbid_captured(&mut self, stream: u64) -> Answer {
-        match self.streams.get(&stream).and_then(|stream| stream.capture) {
+        match self.streams.get(&stream).and_then(Stream::capture) {
             None => Ok(()),
             Some(number) => {
                 self.invalidate(number);
@@ -310,7 +226,7 @@ impl Sim {
     /// An event that was last recorded in a capture stands for no work: it may be neither queried nor waited for by the
     /// host, whatever the mode (cuThreadExchangeStreamCaptureMode).
     pub(crate) fn forbid_captured_event(&mut self, event: u64) -> Answer {
-        let capture = self.event(event)?.captured.as_ref().map(|(capture, _)| *capture);
+        let capture = self.event(event)?.captured().map(|(capture, _)| *capture);
         let Some(capture) = capture else { return Ok(()) };
         self.invalidate(capture);
         Err(CUDA_ERROR_CAPTURED_EVENT)
@@ -318,7 +234,7 @@ impl Sim {
 
     /// Why an external record or wait fails on a stream: it is invalid where nothing is captured, and else not simulated.
     pub(crate) fn external(&self, stream: u64) -> CUresult {
-        match self.streams.get(&stream).and_then(|stream| stream.capture) {
+        match self.streams.get(&stream).and_then(Stream::capture) {
             None => CUDA_ERROR_INVALID_VALUE,
             Some(_) => CUDA_ERROR_NOT_SUPPORTED,
         }
@@ -327,8 +243,8 @@ impl Sim {
     /// The same as `forbid_captured` for a whole context. "It is also invalid to query the execution status of or synchronize
     /// a broader handle which encompasses an active stream capture, such as a device or context handle".
     pub(crate) fn forbid_captured_in(&mut self, context: u64) -> Answer {
-        let captured = self.streams.values().filter(|stream| stream.context == context);
-        let captured: Vec<u64> = captured.filter_map(|stream| stream.capture).collect();
+        let captured = self.streams.values().filter(|stream| stream.context() == context);
+        let captured: Vec<u64> = captured.filter_map(Stream::capture).collect();
         for number in &captured {
             self.invalidate(*number);
         }

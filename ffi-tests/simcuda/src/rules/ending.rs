@@ -3,14 +3,8 @@
 //! from any subsequent work launched on the GPU or querying its pointer attributes results in undefined behavior"
 //! (cuMemFreeAsync).
 
-use crate::rules::work::{Source, Work};
 use crate::sim::Sim;
-
-/// Memory whose free is queued, by its start.
-pub(crate) struct Ending {
-    pub(crate) bytes: u64,
-    pub(crate) unique: u64,
-}
+use crate::state::work::{Source, Work};
 
 impl Sim {
     /// The ending memory around an address, unless the pool has handed the address out again.

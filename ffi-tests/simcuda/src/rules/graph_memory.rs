@@ -13,49 +13,14 @@ use cuda_sys::{
 };
 
 use crate::abi::Answer;
-use crate::rules::capture::Graph;
-use crate::rules::memory::Origin;
-use crate::rules::work::Work;
 use crate::sim::Sim;
 use crate::state::arena::ALIGNMENT;
+use crate::state::graph::Graph;
+use crate::state::graph_memory::GraphMemory;
+use crate::state::memory::Origin;
+use crate::state::stream::Stream;
+use crate::state::work::Work;
 use crate::system::round_up;
-
-/// An allocation of a graph.
-pub(crate) struct GraphMemory {
-    bytes: u64,
-    device: CUdevice,
-    span: (u64, u64),
-    unique: u64,
-    /// Other devices that may touch it: those of the pool at the time of the capture.
-    pub(crate) granted: BTreeSet<CUdevice>,
-    /// The handle of the graph with its allocation node.
-    owner: u64,
-    /// There is memory behind it.
-    is_charged: bool,
-    /// A node of its own graph frees it.
-    is_freed_inside: bool,
-    /// Launched and not freed since, by the order of calls.
-    is_out: bool,
-}
-
-impl Graph {
-    /// Allocations and frees: where, and whether it is an allocation.
-    fn memory_nodes(&self) -> impl Iterator<Item = (u64, bool)> {
-        self.nodes.iter().filter_map(|node| match node.work {
-            Work::Alloc { at, .. } => Some((at, true)),
-            Work::Free { at, .. } => Some((at, false)),
-            _ => None,
-        })
-    }
-
-    pub(crate) fn has_memory(&self) -> bool {
-        self.memory_nodes().next().is_some()
-    }
-
-    fn allocated(&self) -> Vec<u64> {
-        self.memory_nodes().filter(|(_, is_allocation)| *is_allocation).map(|(at, _)| at).collect()
-    }
-}
 
 impl Sim {
     /// An allocation node; gives the address.
@@ -67,21 +32,11 @@ impl Sim {
         granted: BTreeSet<CUdevice>,
         bytes: u64,
     ) -> Answer<u64> {
-        let there = self.captures.get(&capture).filter(|capture| !capture.is_invalid);
-        let owner = there.ok_or(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED)?.handle;
+        let there = self.captures.get(&capture).filter(|capture| !capture.is_invalid());
+        let owner = there.ok_or(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED)?.handle();
         let (at, span) = self.take_addresses(device, bytes)?;
         let unique = self.add_allocation(at, device, 0, bytes, Origin::Graph, span);
-        let memory = GraphMemory {
-            bytes: round_up(bytes, ALIGNMENT),
-            device,
-            span,
-            unique,
-            granted,
-            owner,
-            is_charged: false,
-            is_freed_inside: false,
-            is_out: false,
-        };
+        let memory = GraphMemory::new(round_up(bytes, ALIGNMENT), device, span, unique, granted, owner);
         self.graph_memory.insert(at, memory);
         self.note(capture, stream, Work::Alloc { at, bytes, unique, device, pool: 0 })?;
         Ok(at)
@@ -91,28 +46,29 @@ impl Sim {
     /// allocation"; INVALID_VALUE for one that the graph frees already. What is invalid spoils the capture
     /// (guide, Invalidation).
     pub(crate) fn note_free(&mut self, capture: u64, stream: u64, at: u64) -> Answer {
-        let there = self.captures.get(&capture).filter(|capture| !capture.is_invalid);
+        let there = self.captures.get(&capture).filter(|capture| !capture.is_invalid());
         let there = there.ok_or(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED)?;
-        let is_freed_here = there.graph.memory_nodes().any(|node| node == (at, false));
-        let owner = there.handle;
+        let is_freed_here = there.graph().memory_nodes().any(|node| node == (at, false));
+        let owner = there.handle();
         let memory =
-            self.graph_memory.get_mut(&at).filter(|memory| !is_freed_here && !memory.is_freed_inside);
+            self.graph_memory.get_mut(&at).filter(|memory| !is_freed_here && !memory.is_freed_inside());
         let Some(memory) = memory else {
             self.invalidate(capture);
             return Err(CUDA_ERROR_INVALID_VALUE);
         };
-        memory.is_freed_inside = memory.owner == owner;
-        let unique = memory.unique;
+        memory.note_free(owner);
+        let unique = memory.unique();
         self.note(capture, stream, Work::Free { at, unique })
     }
 
     /// The program frees an allocation of a graph, which must have been launched and not be freed by its own graph;
     /// gives its number.
     pub(crate) fn take_back_from_graph(&mut self, at: u64) -> Answer<u64> {
-        let memory = self.graph_memory.get_mut(&at).filter(|memory| memory.is_out && !memory.is_freed_inside);
+        let memory =
+            self.graph_memory.get_mut(&at).filter(|memory| memory.is_out() && !memory.is_freed_inside());
         let memory = memory.ok_or(CUDA_ERROR_INVALID_VALUE)?;
-        memory.is_out = false;
-        Ok(memory.unique)
+        memory.set_out(false);
+        Ok(memory.unique())
     }
 
     /// The same at once: cuMemFree.
@@ -142,47 +98,49 @@ impl Sim {
         }
         let mut charged = Vec::new();
         for at in &own {
-            let Some(memory) = self.graph_memory.get(at).filter(|memory| !memory.is_charged) else {
+            let Some(memory) = self.graph_memory.get(at).filter(|memory| !memory.is_charged()) else {
                 continue;
             };
-            let (device, bytes) = (memory.device, memory.bytes);
+            let (device, bytes) = (memory.device(), memory.bytes());
             if let Err(code) = self.charge(device, bytes) {
                 charged.into_iter().for_each(|at| self.uncharge(at));
                 return Err(code);
             }
             charged.push(*at);
-            self.graph_memory.entry(*at).and_modify(|memory| memory.is_charged = true);
+            self.graph_memory.entry(*at).and_modify(|memory| memory.set_charged(true));
         }
         for (at, is_allocation) in graph.memory_nodes() {
-            self.graph_memory.entry(at).and_modify(|memory| memory.is_out = is_allocation);
+            self.graph_memory.entry(at).and_modify(|memory| memory.set_out(is_allocation));
         }
         let free =
-            |at: u64| self.graph_memory.get(&at).map(|memory| Work::Free { at, unique: memory.unique });
+            |at: u64| self.graph_memory.get(&at).map(|memory| Work::Free { at, unique: memory.unique() });
         Ok(left.into_iter().filter_map(free).collect())
     }
 
     fn is_out(&self, at: u64) -> bool {
-        self.graph_memory.get(&at).is_some_and(|memory| memory.is_out)
+        self.graph_memory.get(&at).is_some_and(GraphMemory::is_out)
     }
 
     fn uncharge(&mut self, at: u64) {
-        let Some(memory) = self.graph_memory.get_mut(&at).filter(|memory| memory.is_charged) else { return };
-        memory.is_charged = false;
-        let (device, bytes) = (memory.device, memory.bytes);
+        let Some(memory) = self.graph_memory.get_mut(&at).filter(|memory| memory.is_charged()) else {
+            return;
+        };
+        memory.set_charged(false);
+        let (device, bytes) = (memory.device(), memory.bytes());
         if let Ok(device) = self.device(device) {
-            device.used -= bytes;
+            device.uncharge(bytes);
         }
     }
 
     /// Allocations that nothing uses: not live, and no work is queued that would make them so.
     fn idle_graph_memory(&self, is: impl Fn(&GraphMemory) -> bool) -> Vec<u64> {
         let queued = |unique: u64| {
-            let mut works = self.streams.values().flat_map(|stream| &stream.queue).map(|item| &item.work);
+            let mut works = self.streams.values().flat_map(Stream::items).map(|item| &item.work);
             works.any(|work| matches!(work, Work::Alloc { unique: it, .. } | Work::Free { unique: it, .. } if *it == unique))
         };
         let idle = |(at, memory): &(&u64, &GraphMemory)| {
-            let lives = self.living.get(at).is_some_and(|living| living.unique == memory.unique);
-            is(memory) && !memory.is_out && !lives && !queued(memory.unique)
+            let lives = self.living.get(at).is_some_and(|living| living.unique == memory.unique());
+            is(memory) && !memory.is_out() && !lives && !queued(memory.unique())
         };
         self.graph_memory.iter().filter(idle).map(|(at, _)| *at).collect()
     }
@@ -194,9 +152,9 @@ impl Sim {
             return;
         }
         let is_gone = |memory: &GraphMemory| {
-            !self.graphs.contains_key(&memory.owner)
-                && !self.executables.values().any(|executable| executable.of == memory.owner)
-                && !self.captures.values().any(|capture| capture.handle == memory.owner)
+            !self.graphs.contains_key(&memory.owner())
+                && !self.executables.values().any(|executable| executable.of() == memory.owner())
+                && !self.captures.values().any(|capture| capture.handle() == memory.owner())
         };
         for at in self.idle_graph_memory(is_gone) {
             self.end_graph_memory(at);
@@ -207,14 +165,14 @@ impl Sim {
         self.uncharge(at);
         if let Some(memory) = self.graph_memory.remove(&at) {
             self.allocations.remove(&at);
-            self.give_addresses_back(memory.device, memory.span);
+            self.give_addresses_back(memory.device(), memory.span());
         }
     }
 
     /// "Blocks which are not in use by a graph that is either currently executing or scheduled to execute are freed
     /// back to the operating system."
     pub(crate) fn trim_graph_memory(&mut self, device: CUdevice) {
-        for at in self.idle_graph_memory(|memory| memory.device == device) {
+        for at in self.idle_graph_memory(|memory| memory.device() == device) {
             self.uncharge(at);
         }
     }

@@ -6,44 +6,8 @@ use crate::abi::Answer;
 use crate::options::{Choice, POISON_FILL};
 use crate::sim::Sim;
 use crate::state::arena::{ALIGNMENT, Arena};
+use crate::state::memory::{Allocation, Origin};
 use crate::system::{self, PAGE, round_up};
-
-/// How memory came about.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Origin {
-    /// `cuMemAlloc`, `cuMemAllocPitch`.
-    Plain,
-    Managed,
-    /// `cuMemAllocAsync`, from a pool.
-    Pool(u64),
-    /// `cuMemAllocAsync` in a capture: the memory of a graph.
-    Graph,
-    /// `cuMemAllocHost`, `cuMemHostAlloc`, with its flags.
-    Host(u32),
-    /// `cuMemHostRegister`: the program's own memory.
-    Registered(u32),
-    /// Another process's, opened that often.
-    Imported {
-        opened: u64,
-        key: [u64; 3],
-    },
-}
-
-/// A live allocation.
-pub(crate) struct Allocation {
-    pub(crate) bytes: u64,
-    pub(crate) origin: Origin,
-    pub(crate) device: CUdevice,
-    /// The context that it ends with; 0 for memory that belongs to none.
-    pub(crate) context: u64,
-    /// The pages it lies in.
-    pub(crate) span: (u64, u64),
-    /// Unique in this process (CU_POINTER_ATTRIBUTE_BUFFER_ID).
-    pub(crate) unique: u64,
-    /// cuMemFreeAsync was called, of what cuMemAlloc gave, and its turn has not come.
-    pub(crate) is_ending: bool,
-    pub(crate) sync_memops: bool,
-}
 
 impl Sim {
     /// The arena of a device, made at its first use.
@@ -55,11 +19,10 @@ impl Sim {
         let capacity = self.options.memory;
         let slot = &mut self.arenas[index];
         // A test may have configured a larger device since.
-        if slot.as_ref().is_none_or(|arena| arena.bytes < capacity + PAGE)
+        if slot.as_ref().is_none_or(|arena| !arena.holds(capacity))
             && let Some(old) = slot.take()
         {
-            system::unreserve(old.base, old.bytes);
-            system::close(old.file);
+            old.end();
         }
         if slot.is_none() {
             *slot = Arena::new(index, capacity);
@@ -86,7 +49,7 @@ impl Sim {
         self.charge(device, charge)?;
         let taken = self.take_addresses(device, bytes);
         if taken.is_err() {
-            self.device(device)?.used -= charge;
+            self.device(device)?.uncharge(charge);
         }
         taken
     }
@@ -94,10 +57,10 @@ impl Sim {
     /// Counts memory of a device as used, if there is as much.
     pub(crate) fn charge(&mut self, device: CUdevice, bytes: u64) -> Answer {
         let there = self.device(device)?;
-        if there.capacity.saturating_sub(there.used) < bytes {
+        if there.free() < bytes {
             return Err(CUDA_ERROR_OUT_OF_MEMORY);
         }
-        there.used += bytes;
+        there.charge(bytes);
         Ok(())
     }
 
@@ -110,7 +73,7 @@ impl Sim {
     /// Gives memory of a device back with its addresses.
     pub(crate) fn give_device_back(&mut self, device: CUdevice, bytes: u64, span: (u64, u64)) {
         if let Ok(there) = self.device(device) {
-            there.used -= bytes;
+            there.uncharge(bytes);
         }
         self.give_addresses_back(device, span);
     }
@@ -140,7 +103,7 @@ impl Sim {
 
     /// Takes memory of the host that the device can reach.
     pub(crate) fn allocate_host(&mut self, context: u64, bytes: u64, flags: u32) -> Answer<u64> {
-        let device = self.contexts[&context].device;
+        let device = self.contexts[&context].device();
         let pages = round_up(bytes, PAGE);
         let at = system::host_memory(pages).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
         self.add_allocation(at, device, context, bytes, Origin::Host(flags), (at, pages));

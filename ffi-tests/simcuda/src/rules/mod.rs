@@ -1,4 +1,5 @@
-//! What the driver does with its state: `impl Sim`, one file a subject.
+//! The driver's rules: `impl Sim`, one file a subject. A rule combines parts of the state; what concerns one part alone is a
+//! method of that part in `state`.
 
 pub(crate) mod access;
 pub(crate) mod blocking;
@@ -8,6 +9,7 @@ pub(crate) mod ending;
 pub(crate) mod graph_memory;
 pub(crate) mod memory;
 pub(crate) mod pools;
+mod reset;
 pub(crate) mod streams;
 pub(crate) mod virtual_memory;
 pub(crate) mod work;

@@ -5,121 +5,18 @@
 //! Rules: CUmemPool_attribute, cuMemAllocAsync, cuMemFreeAsync and cuMemPoolTrimTo in cuda.h; CUDA Programming Guide,
 //! Stream-Ordered Memory Allocator (reuse policies, physical page caching).
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::c_int;
-
 use cuda_sys::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY, CUdevice};
 
 use crate::abi::Answer;
 use crate::options::{Choice, POISON, POISON_FILL};
-use crate::rules::memory::Origin;
-use crate::rules::streams::Point;
 use crate::sim::Sim;
 use crate::state::arena::ALIGNMENT;
+use crate::state::memory::{Living, Origin};
+use crate::state::pool::{Area, Pool};
+use crate::state::stream::Point;
 use crate::system::round_up;
 
-/// A memory pool.
-#[derive(Default)]
-pub(crate) struct Pool {
-    pub(crate) device: CUdevice,
-    pub(crate) is_default: bool,
-    pub(crate) is_destroyed: bool,
-    pub(crate) threshold: u64,
-    /// Other devices that may touch its memory (cuMemPoolSetAccess).
-    pub(crate) granted: BTreeSet<CUdevice>,
-    /// By [`Reuse`].
-    pub(crate) reuse: [c_int; 3],
-    /// Bytes that were handed out and not freed.
-    pub(crate) used: Level,
-    /// Bytes of the device that it holds.
-    pub(crate) reserved: Level,
-    areas: BTreeMap<u64, Area>,
-    free: BTreeMap<u64, Piece>,
-}
-
-/// Ways to get what another stream freed; CUmemPool_attribute counts them from 1.
-#[derive(Clone, Copy)]
-enum Reuse {
-    FollowEventDependencies = 0,
-    Opportunistic = 1,
-    InternalDependencies = 2,
-}
-
-/// A number and the highest that it was.
-#[derive(Default)]
-pub(crate) struct Level {
-    pub(crate) now: u64,
-    pub(crate) high: u64,
-}
-
-/// Memory of the device, from the arena; its start is its key.
-struct Area {
-    bytes: u64,
-    span: (u64, u64),
-}
-
-/// Free memory in an area.
-#[derive(Clone, Copy)]
-struct Piece {
-    bytes: u64,
-    /// The free whose turn has to come; none if the host freed it there and then.
-    freed: Option<Point>,
-    /// The host has synchronised with that.
-    is_observed: bool,
-}
-
-/// What lives in the order of device work, by its start.
-pub(crate) struct Living {
-    pub(crate) bytes: u64,
-    pub(crate) unique: u64,
-    pub(crate) device: CUdevice,
-    /// 0 for the memory of a graph.
-    pub(crate) pool: u64,
-}
-
-impl Level {
-    pub(crate) fn add(&mut self, bytes: u64) {
-        self.now += bytes;
-        self.high = self.high.max(self.now);
-    }
-
-    /// "High watermark can only be reset to zero", from where it is what there is now.
-    pub(crate) fn forget(&mut self) {
-        self.high = self.now;
-    }
-}
-
-impl Pool {
-    /// An empty one; all policies of reuse are 'default enabled', and the threshold is 0.
-    pub(crate) fn new(device: CUdevice, is_default: bool) -> Self {
-        Self { device, is_default, reuse: [1; 3], ..Self::default() }
-    }
-
-    /// The smallest piece that is large enough, the first of several.
-    fn best(&self, bytes: u64, may: impl Fn(&Piece) -> bool) -> Option<u64> {
-        let fits = self.free.iter().filter(|(_, piece)| piece.bytes >= bytes && may(piece));
-        fits.min_by_key(|(at, piece)| (piece.bytes, **at)).map(|(at, _)| *at)
-    }
-
-    /// Cuts an allocation off the beginning of a piece; gives what it has to wait for.
-    fn cut(&mut self, at: u64, bytes: u64) -> Option<Point> {
-        let piece = self.free.remove(&at)?;
-        if piece.bytes > bytes {
-            self.free.insert(at + bytes, Piece { bytes: piece.bytes - bytes, ..piece });
-        }
-        piece.freed
-    }
-
-    fn is_free(&self, at: u64, area: &Area, and: impl Fn(&Piece) -> bool) -> bool {
-        self.free.get(&at).is_some_and(|piece| piece.bytes == area.bytes && and(piece))
-    }
-}
-
 impl Sim {
-    pub(crate) fn is_over(&self, freed: Option<Point>) -> bool {
-        freed.is_none_or(|point| self.is_done(point))
-    }
-
     /// Does something to a pool with the rest of the state in sight.
     fn with_pool<T>(&mut self, handle: u64, act: impl FnOnce(&Sim, &mut Pool) -> T) -> Option<T> {
         let mut pool = self.pools.remove(&handle)?;
@@ -139,7 +36,7 @@ impl Sim {
         stream: u64,
     ) -> Answer<(u64, u64, Option<Point>)> {
         let charge = round_up(bytes, ALIGNMENT);
-        let device = self.pools.get(&handle).ok_or(CUDA_ERROR_INVALID_VALUE)?.device;
+        let device = self.pools.get(&handle).ok_or(CUDA_ERROR_INVALID_VALUE)?.device();
         let mut found = self.reusable(handle, charge, stream);
         if found.is_none() {
             found = match self.add_area(handle, device, charge) {
@@ -152,77 +49,28 @@ impl Sim {
         }
         let at = found.ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
         let pool = self.pools.get_mut(&handle).ok_or(CUDA_ERROR_INVALID_VALUE)?;
-        let after = pool.cut(at, charge);
-        pool.used.add(charge);
+        let after = pool.take(at, charge);
         let unique = self.add_allocation(at, device, 0, bytes, Origin::Pool(handle), (at, charge));
         Ok((at, unique, after.filter(|point| !self.is_done(*point))))
     }
 
     fn reusable(&mut self, handle: u64, bytes: u64, stream: u64) -> Option<u64> {
         self.with_pool(handle, |sim, pool| {
-            sim.merge(pool);
-            let allows = |way: Reuse| pool.reuse[way as usize] != 0;
-            let may = |piece: &Piece| match piece.freed {
-                None => true,
-                Some(point) if point.stream == stream => true,
-                Some(point) if sim.is_done(point) => piece.is_observed || allows(Reuse::Opportunistic),
-                Some(point) => allows(Reuse::FollowEventDependencies) && sim.is_behind(stream, point),
-            };
-            pool.best(bytes, may)
+            let is_behind = |point| sim.is_behind(stream, point);
+            pool.reusable(bytes, stream, &|point| sim.is_done(point), is_behind)
         })?
     }
 
     fn behind_others(&mut self, handle: u64, bytes: u64) -> Option<u64> {
-        let pool = self.pools.get(&handle)?;
-        let allowed = pool.reuse[Reuse::InternalDependencies as usize] != 0;
-        if allowed { pool.best(bytes, |_| true) } else { None }
+        self.pools.get(&handle)?.behind_others(bytes)
     }
 
     /// Takes an area of the device's memory, which is a free piece at first.
     fn add_area(&mut self, handle: u64, device: CUdevice, bytes: u64) -> Answer<u64> {
         let (at, span) = self.take_device(device, bytes)?;
         let pool = self.pools.get_mut(&handle).ok_or(CUDA_ERROR_INVALID_VALUE)?;
-        pool.areas.insert(at, Area { bytes, span });
-        pool.free.insert(at, Piece { bytes, freed: None, is_observed: true });
-        pool.reserved.add(bytes);
+        pool.add_area(at, Area { bytes, span });
         Ok(at)
-    }
-
-    /// Free neighbours become one piece if the same stream freed them or nobody works on them any more.
-    fn merge(&self, pool: &mut Pool) {
-        let mut merged: BTreeMap<u64, Piece> = BTreeMap::new();
-        for (at, piece) in std::mem::take(&mut pool.free) {
-            let last = merged.last_entry();
-            match last.filter(|last| last.key() + last.get().bytes == at) {
-                Some(mut last) => {
-                    let before = *last.get();
-                    match self.together(before, piece) {
-                        Some(both) => *last.get_mut() = both,
-                        None => drop(merged.insert(at, piece)),
-                    }
-                }
-                None => drop(merged.insert(at, piece)),
-            }
-        }
-        pool.free = merged;
-    }
-
-    fn together(&self, first: Piece, second: Piece) -> Option<Piece> {
-        let bytes = first.bytes + second.bytes;
-        let is_observed = first.is_observed && second.is_observed;
-        match (first.freed, second.freed) {
-            (Some(one), Some(other)) if one.stream == other.stream => {
-                let freed = if one.item > other.item { one } else { other };
-                Some(Piece { bytes, freed: Some(freed), is_observed })
-            }
-            _ if first.is_observed == second.is_observed
-                && self.is_over(first.freed)
-                && self.is_over(second.freed) =>
-            {
-                Some(Piece { bytes, freed: first.freed.or(second.freed), is_observed })
-            }
-            _ => None,
-        }
     }
 
     /// Takes an allocation back at the call that frees it: the pool's it is from now on, in the order of a stream, or
@@ -232,8 +80,7 @@ impl Sim {
         let Origin::Pool(handle) = allocation.origin else { return };
         let Some(pool) = self.pools.get_mut(&handle) else { return };
         let bytes = round_up(allocation.bytes, ALIGNMENT);
-        pool.used.now -= bytes;
-        pool.free.insert(at, Piece { bytes, freed, is_observed: freed.is_none() });
+        pool.give_back(at, bytes, freed);
         if freed.is_none() {
             self.stop_living(at, allocation.unique);
         }
@@ -242,22 +89,23 @@ impl Sim {
 
     /// A destroyed pool goes "once there are no more outstanding allocations".
     pub(crate) fn end_if_empty(&mut self, handle: u64) {
-        let is_over = self.with_pool(handle, |sim, pool| {
-            sim.merge(pool);
-            let mut pieces = pool.free.values();
-            pool.is_destroyed && pieces.all(|piece| sim.is_over(piece.freed)) && pool.used.now == 0
-        });
-        if is_over == Some(true)
+        let has_ended = self.with_pool(handle, |sim, pool| pool.has_ended(&|point| sim.is_done(point)));
+        if has_ended == Some(true)
             && let Some(pool) = self.pools.remove(&handle)
         {
-            for area in pool.areas.values() {
-                self.give_device_back(pool.device, area.bytes, area.span);
-            }
+            self.end_pool(pool);
+        }
+    }
+
+    fn end_pool(&mut self, pool: Pool) {
+        let device = pool.device();
+        for area in pool.into_areas() {
+            self.give_device_back(device, area.bytes, area.span);
         }
     }
 
     pub(crate) fn end_destroyed_pools(&mut self) {
-        let destroyed = self.pools.iter().filter(|(_, pool)| pool.is_destroyed);
+        let destroyed = self.pools.iter().filter(|(_, pool)| pool.is_destroyed());
         for handle in destroyed.map(|(handle, _)| *handle).collect::<Vec<_>>() {
             self.end_if_empty(handle);
         }
@@ -269,16 +117,8 @@ impl Sim {
         let mut released = 0;
         loop {
             let next = self.with_pool(handle, |sim, pool| {
-                sim.merge(pool);
-                let held = pool.reserved.now;
-                let idle = |piece: &Piece| piece.is_observed && sim.is_over(piece.freed);
-                let may = |at: u64, area: &Area| held - area.bytes >= keep && pool.is_free(at, area, idle);
-                let at = pool.areas.iter().filter(|_| held > above).find(|(at, area)| may(**at, area));
-                let at = at.map(|(at, _)| *at)?;
-                let area = pool.areas.remove(&at)?;
-                pool.free.remove(&at);
-                pool.reserved.now -= area.bytes;
-                Some((pool.device, area))
+                let area = pool.release_area(above, keep, &|point| sim.is_done(point))?;
+                Some((pool.device(), area))
             });
             let Some(Some((device, area))) = next else { return released };
             self.give_device_back(device, area.bytes, area.span);
@@ -290,12 +130,8 @@ impl Sim {
     /// to the OS" that is above the threshold.
     pub(crate) fn observe(&mut self) {
         for handle in self.pools.keys().copied().collect::<Vec<_>>() {
-            self.with_pool(handle, |sim, pool| {
-                for piece in pool.free.values_mut() {
-                    piece.is_observed |= sim.is_over(piece.freed);
-                }
-            });
-            let above = self.pools.get(&handle).map_or(u64::MAX, |pool| pool.threshold);
+            self.with_pool(handle, |sim, pool| pool.observe(&|point| sim.is_done(point)));
+            let above = self.pools.get(&handle).map_or(u64::MAX, Pool::threshold);
             self.release_areas(handle, above, 0);
             self.end_if_empty(handle);
         }
@@ -328,9 +164,7 @@ impl Sim {
     pub(crate) fn drop_pools(&mut self) {
         self.living.clear();
         for (_, pool) in std::mem::take(&mut self.pools) {
-            for area in pool.areas.values() {
-                self.give_device_back(pool.device, area.bytes, area.span);
-            }
+            self.end_pool(pool);
         }
     }
 }

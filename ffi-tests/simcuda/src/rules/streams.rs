@@ -7,135 +7,30 @@
 //! NOT_READY. So what two streams do in the same time is done in the order of simulated time, each run alike. A stream
 //! that is held is stepped through its delays at once.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
 use cuda_sys::{
-    CU_STREAM_NON_BLOCKING, CUDA_ERROR_INVALID_CONTEXT, CUDA_ERROR_INVALID_HANDLE,
-    CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, CUdevice, CUstream,
+    CUDA_ERROR_INVALID_CONTEXT, CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, CUdevice,
+    CUstream,
 };
 
 use crate::abi::Answer;
-use crate::gate;
+use crate::calling_thread;
 use crate::handles::Kind;
 use crate::options::Choice;
-use crate::rules::work::Work;
 use crate::sim::{self, Guard, Sim};
+use crate::state::context::Context;
+use crate::state::stream::{Event, Item, Point, Role, Stream};
+use crate::state::work::Work;
 use crate::system;
-
-/// What a stream is in its context.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Role {
-    Legacy,
-    PerThread,
-    /// With its handle.
-    Created(u64),
-}
-
-/// A place in a stream's order: everything up to that item.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Point {
-    pub(crate) stream: u64,
-    pub(crate) item: u64,
-}
-
-/// Work with what it waits for in other streams.
-pub(crate) struct Item {
-    pub(crate) number: u64,
-    pub(crate) after: Vec<Point>,
-    pub(crate) work: Work,
-}
-
-/// A stream with its queue.
-pub(crate) struct Stream {
-    pub(crate) context: u64,
-    pub(crate) device: CUdevice,
-    pub(crate) role: Role,
-    pub(crate) flags: u32,
-    pub(crate) priority: i32,
-    pub(crate) unique: u64,
-    pub(crate) queue: VecDeque<Item>,
-    issued: u64,
-    done: u64,
-    /// The thread that runs an item of it, with the lock open.
-    pub(crate) runner: Option<u64>,
-    pub(crate) is_held: bool,
-    /// When the delay that stands first is over.
-    wakes: Option<u64>,
-    /// It goes when its work is done.
-    is_destroyed: bool,
-    /// The capture it takes part in.
-    pub(crate) capture: Option<u64>,
-    /// What the next captured item comes after, as indices into the capture's nodes.
-    pub(crate) frontier: Vec<usize>,
-    /// The handles of these, as the last query of the capture gave them out.
-    pub(crate) dependencies: Vec<u64>,
-}
-
-/// An event: the place in a stream where it was last recorded.
-pub(crate) struct Event {
-    pub(crate) context: u64,
-    pub(crate) flags: u32,
-    pub(crate) unique: u64,
-    pub(crate) recorded: Option<Point>,
-    /// When the recorded place was reached, in nanoseconds.
-    pub(crate) reached: Option<u64>,
-    /// If it was last recorded in a capture: which, and after which of its nodes.
-    pub(crate) captured: Option<(u64, Vec<usize>)>,
-}
-
-impl Stream {
-    pub(crate) fn new(context: u64, device: CUdevice, role: Role, flags: u32, priority: i32) -> Self {
-        Self {
-            context,
-            device,
-            role,
-            flags,
-            priority,
-            unique: 0,
-            queue: VecDeque::new(),
-            issued: 0,
-            done: 0,
-            runner: None,
-            is_held: false,
-            wakes: None,
-            is_destroyed: false,
-            capture: None,
-            frontier: Vec::new(),
-            dependencies: Vec::new(),
-        }
-    }
-
-    /// Whether the legacy default stream and this one wait for each other.
-    fn is_blocking(&self) -> bool {
-        self.role != Role::Legacy && self.flags & CU_STREAM_NON_BLOCKING == 0
-    }
-
-    /// How long the first item takes, if it is a delay.
-    fn delay(&self) -> Option<u64> {
-        match self.queue.front()?.work {
-            Work::Delay { nanoseconds } => Some(nanoseconds),
-            _ => None,
-        }
-    }
-
-    /// Items that are not done.
-    pub(crate) fn pending(&self) -> u64 {
-        self.issued - self.done
-    }
-
-    /// Whether everything that was queued is done.
-    fn is_idle(&self) -> bool {
-        self.done == self.issued
-    }
-}
 
 impl Sim {
     /// Adds a stream and gives its number.
     pub(crate) fn add_stream(&mut self, mut stream: Stream) -> u64 {
         let number = self.number();
-        stream.unique = number;
-        stream.is_held = self.options.is_on(Choice::HoldNew);
-        if let Role::Created(handle) = stream.role {
+        stream.set_unique(number);
+        stream.hold(self.options.is_on(Choice::HoldNew));
+        if let Role::Created(handle) = stream.role() {
             self.stream_names.insert(handle, number);
         }
         self.streams.insert(number, stream);
@@ -145,14 +40,14 @@ impl Sim {
     /// The number of the stream that a handle means in this call. Default streams are the current context's.
     pub(crate) fn stream(&mut self, handle: CUstream) -> Answer<u64> {
         match handle.addr() as u64 {
-            0 if !gate::is_per_thread() => self.legacy(),
+            0 if !calling_thread::is_per_thread() => self.legacy(),
             1 => self.legacy(),
             0 | 2 => self.per_thread(),
             name => match self.stream_names.get(&name) {
                 Some(number) => {
                     let number = *number;
-                    let context = self.streams.get(&number).map(|stream| stream.context);
-                    let sticky = context.and_then(|context| self.contexts.get(&context)?.sticky);
+                    let context = self.streams.get(&number).map(Stream::context);
+                    let sticky = context.and_then(|context| self.contexts.get(&context)?.sticky());
                     sticky.map_or(Ok(number), Err)
                 }
                 None => {
@@ -165,19 +60,19 @@ impl Sim {
 
     fn legacy(&mut self) -> Answer<u64> {
         let context = self.current()?;
-        Ok(self.contexts[&context].legacy)
+        Ok(self.contexts[&context].legacy())
     }
 
     fn per_thread(&mut self) -> Answer<u64> {
         let handle = self.current()?;
         let thread = system::thread();
-        if let Some(number) = self.contexts[&handle].per_thread.get(&thread) {
-            return Ok(*number);
+        if let Some(number) = self.contexts[&handle].per_thread(thread) {
+            return Ok(number);
         }
-        let device = self.contexts[&handle].device;
+        let device = self.contexts[&handle].device();
         let number = self.add_stream(Stream::new(handle, device, Role::PerThread, 0, 0));
         let context = self.contexts.get_mut(&handle).ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
-        context.per_thread.insert(thread, number);
+        context.add_per_thread(thread, number);
         Ok(number)
     }
 
@@ -187,7 +82,7 @@ impl Sim {
             self.stale(Kind::Event, handle);
         }
         let event = self.events.get(&handle).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
-        if let Some(code) = self.contexts.get(&event.context).and_then(|context| context.sticky) {
+        if let Some(code) = self.contexts.get(&event.context()).and_then(Context::sticky) {
             return Err(code);
         }
         self.events.get_mut(&handle).ok_or(CUDA_ERROR_INVALID_HANDLE)
@@ -197,8 +92,8 @@ impl Sim {
     pub(crate) fn destroy_stream(&mut self, number: u64) {
         let Some(stream) = self.streams.get_mut(&number) else { return };
         // The handle of a stream that was destroyed before may be another stream's by now.
-        let was_destroyed = std::mem::replace(&mut stream.is_destroyed, true);
-        if let Role::Created(handle) = stream.role
+        let was_destroyed = stream.destroy();
+        if let Role::Created(handle) = stream.role()
             && !was_destroyed
         {
             self.stream_names.remove(&handle);
@@ -218,8 +113,8 @@ impl Sim {
     /// What belongs to no context is allocated and freed all the same.
     fn carry_out_memory_work(&mut self, number: u64) {
         let Some(stream) = self.streams.get(&number) else { return };
-        let (context, device) = (stream.context, stream.device);
-        let works = stream.queue.iter().map(|item| item.work.clone());
+        let (context, device) = (stream.context(), stream.device());
+        let works = stream.items().map(|item| item.work.clone());
         let memory = works.filter(|work| matches!(work, Work::Alloc { .. } | Work::Free { .. }));
         for work in memory.collect::<Vec<_>>() {
             self.perform(context, device, &work);
@@ -227,26 +122,25 @@ impl Sim {
     }
 
     fn remove_if_over(&mut self, number: u64) {
-        let over = |stream: &Stream| stream.is_destroyed && stream.is_idle() && stream.runner.is_none();
-        if self.streams.get(&number).is_some_and(over) {
+        if self.streams.get(&number).is_some_and(Stream::is_over) {
             self.streams.remove(&number);
         }
     }
 
     /// Whether everything up to there is done. Of a stream that is gone everything is.
     pub(crate) fn is_done(&self, point: Point) -> bool {
-        self.streams.get(&point.stream).is_none_or(|stream| stream.done >= point.item)
+        self.streams.get(&point.stream).is_none_or(|stream| stream.is_done(point.item))
     }
 
     /// Everything that is queued on a stream now.
     pub(crate) fn end_of(&self, number: u64) -> Point {
-        Point { stream: number, item: self.streams.get(&number).map_or(0, |stream| stream.issued) }
+        Point { stream: number, item: self.streams.get(&number).map_or(0, Stream::issued) }
     }
 
     /// Everything that is queued on the streams of some contexts and devices.
     pub(crate) fn all_of(&self, are: impl Fn(u64, CUdevice) -> bool) -> Vec<Point> {
-        let streams = self.streams.iter().filter(|(_, stream)| are(stream.context, stream.device));
-        streams.map(|(number, stream)| Point { stream: *number, item: stream.issued }).collect()
+        let streams = self.streams.iter().filter(|(_, stream)| are(stream.context(), stream.device()));
+        streams.map(|(number, stream)| Point { stream: *number, item: stream.issued() }).collect()
     }
 
     /// Whether work queued on a stream from now on comes after a point elsewhere: events that are waited for, or the
@@ -265,7 +159,7 @@ impl Sim {
                 continue;
             }
             let Some(there) = self.streams.get(&next.stream) else { continue };
-            let items = there.queue.iter().take_while(|item| item.number <= next.item);
+            let items = there.items().take_while(|item| item.number <= next.item);
             left.extend(items.flat_map(|item| item.after.iter().copied()));
         }
         false
@@ -273,7 +167,7 @@ impl Sim {
 
     /// The blocking streams of a context; their work and the legacy default stream's wait for each other.
     pub(crate) fn blocking(&self, context: u64) -> impl Iterator<Item = u64> {
-        let blocking = move |stream: &Stream| stream.context == context && stream.is_blocking();
+        let blocking = move |stream: &Stream| stream.context() == context && stream.is_blocking();
         self.streams.iter().filter(move |(_, stream)| blocking(stream)).map(|(number, _)| *number)
     }
 
@@ -281,10 +175,11 @@ impl Sim {
     /// streams there, its work here (CUDA Runtime API manual, Stream synchronization behavior).
     pub(crate) fn implicit(&self, number: u64) -> Vec<Point> {
         let Some(stream) = self.streams.get(&number) else { return Vec::new() };
-        let points: Vec<Point> = match stream.role {
-            Role::Legacy => self.blocking(stream.context).map(|other| self.end_of(other)).collect(),
+        let points: Vec<Point> = match stream.role() {
+            Role::Legacy => self.blocking(stream.context()).map(|other| self.end_of(other)).collect(),
             _ if stream.is_blocking() => {
-                let legacy = self.contexts.get(&stream.context).map(|context| self.end_of(context.legacy));
+                let legacy =
+                    self.contexts.get(&stream.context()).map(|context| self.end_of(context.legacy()));
                 legacy.into_iter().collect()
             }
             _ => Vec::new(),
@@ -296,11 +191,11 @@ impl Sim {
     /// (cuStreamIsCapturing in cuda.h). With `spoils`, the attempt invalidates those captures.
     pub(crate) fn forbid_implicit(&mut self, number: u64, spoils: bool) -> Answer {
         let Some(stream) = self.streams.get(&number) else { return Ok(()) };
-        if stream.role != Role::Legacy {
+        if stream.role() != Role::Legacy {
             return Ok(());
         }
         let captured: Vec<u64> =
-            self.blocking(stream.context).filter_map(|other| self.streams[&other].capture).collect();
+            self.blocking(stream.context()).filter_map(|other| self.streams[&other].capture()).collect();
         if captured.is_empty() {
             return Ok(());
         }
@@ -314,7 +209,7 @@ impl Sim {
 
     /// Queues work, or notes it where the stream is captured; nothing is run yet. Gives its place.
     pub(crate) fn queue(&mut self, stream: u64, work: Work, after: Vec<Point>) -> Answer<Point> {
-        if let Some(capture) = self.streams.get(&stream).and_then(|stream| stream.capture) {
+        if let Some(capture) = self.streams.get(&stream).and_then(Stream::capture) {
             self.note(capture, stream, work)?;
             return Ok(self.end_of(stream));
         }
@@ -328,38 +223,28 @@ impl Sim {
         after.extend(self.implicit(number));
         after.retain(|point| !self.is_done(*point));
         let Some(stream) = self.streams.get_mut(&number) else { return Point { stream: number, item: 0 } };
-        stream.issued += 1;
-        let item = stream.issued;
-        stream.queue.push_back(Item { number: item, after, work });
+        let item = stream.push(work, after);
         sim::wake();
         Point { stream: number, item }
     }
 
     /// Begins the delays whose turn has come; whether one of them was over at once.
     fn begin_delays(&mut self) -> bool {
-        let waiting = |(_, stream): &(&u64, &Stream)| {
-            stream.delay().is_some() && stream.wakes.is_none() && !stream.is_held && self.is_ready(stream)
-        };
+        let waiting = |(_, stream): &(&u64, &Stream)| stream.awaits_delay() && self.is_ready(stream);
         let begin: Vec<u64> = self.streams.iter().filter(waiting).map(|(number, _)| *number).collect();
         let now = self.clock;
         let mut is_over = false;
         for number in begin {
             if let Some(stream) = self.streams.get_mut(&number) {
-                stream.wakes = stream.delay().map(|nanoseconds| now.saturating_add(nanoseconds));
-                is_over |= stream.wakes == Some(now);
+                is_over |= stream.begin_delay(now);
             }
         }
         is_over
     }
 
-    /// Whether the first item is no delay that goes on.
-    fn is_due(&self, stream: &Stream) -> bool {
-        stream.delay().is_none() || stream.wakes.is_some_and(|at| at <= self.clock)
-    }
-
     /// Time passes until the next delay is over; false if there is none.
     pub(crate) fn pass_time(&mut self) -> bool {
-        let wakes = self.streams.values().filter(|stream| !stream.is_held).filter_map(|stream| stream.wakes);
+        let wakes = self.streams.values().filter(|stream| !stream.is_held()).filter_map(Stream::wakes);
         let next = wakes.min();
         self.clock = self.clock.max(next.unwrap_or(0));
         next.is_some()
@@ -382,7 +267,7 @@ impl Sim {
     fn is_ready(&self, stream: &Stream) -> bool {
         let clear =
             |item: &Item| self.has_message(item) && item.after.iter().all(|point| self.is_done(*point));
-        stream.runner.is_none() && stream.queue.front().is_some_and(clear)
+        stream.runner().is_none() && stream.first().is_some_and(clear)
     }
 }
 
@@ -395,8 +280,8 @@ pub(crate) fn submit(mut sim: Guard, stream: u64, work: Work, after: Vec<Point>)
 /// Runs everything whose turn has come, streams in the order of their creation, until nothing is left.
 pub(crate) fn run_ready(mut sim: Guard) -> Guard {
     loop {
-        let ready = |stream: &Stream| !stream.is_held && sim.is_ready(stream) && sim.is_due(stream);
-        let next = sim.streams.iter().find(|(_, stream)| !stream.queue.is_empty() && ready(stream));
+        let ready = |stream: &Stream| !stream.is_held() && sim.is_ready(stream) && stream.is_due(sim.clock);
+        let next = sim.streams.iter().find(|(_, stream)| stream.first().is_some() && ready(stream));
         match next.map(|(number, _)| *number) {
             Some(number) => sim = run_next(sim, number),
             None if sim.begin_delays() => (),
@@ -408,22 +293,19 @@ pub(crate) fn run_ready(mut sim: Guard) -> Guard {
 /// Runs the first item of a stream. The program's functions are called with the lock open.
 pub(crate) fn run_next(mut sim: Guard, number: u64) -> Guard {
     let Some(stream) = sim.streams.get_mut(&number) else { return sim };
-    let Some(item) = stream.queue.pop_front() else { return sim };
-    let (context, device) = (stream.context, stream.device);
-    stream.runner = Some(system::thread());
-    stream.wakes = None;
-    let health = sim.contexts.get(&context).and_then(|context| context.sticky);
+    let (context, device) = (stream.context(), stream.device());
+    let Some(item) = stream.begin(system::thread()) else { return sim };
+    let health = sim.contexts.get(&context).and_then(Context::sticky);
     if let Some(call) = item.work.call(health) {
         drop(sim);
-        gate::run_work(call);
+        calling_thread::run_work(call);
         sim = sim::lock();
     } else {
         sim.perform(context, device, &item.work);
     }
     // The context may have ended meanwhile.
     if let Some(stream) = sim.streams.get_mut(&number) {
-        stream.done = item.number;
-        stream.runner = None;
+        stream.finish(item.number);
         sim.remove_if_over(number);
     }
     if matches!(item.work, Work::Free { .. }) {

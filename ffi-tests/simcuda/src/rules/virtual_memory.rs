@@ -1,8 +1,5 @@
 //! Virtual memory management: physical memory behind handles, reserved addresses, and mappings of one at the
-//! other. A device's physical memory is a file in memory, a mapping is a mapping of it: remapping is real.
-
-use std::collections::BTreeMap;
-use std::ffi::c_int;
+//! other.
 
 use cuda_sys::{CUDA_ERROR_OUT_OF_MEMORY, CUdevice};
 
@@ -10,49 +7,18 @@ use crate::abi::Answer;
 use crate::handles::Kind;
 use crate::options::{Choice, ENDS_MAPPINGS, ENDS_RANGES};
 use crate::sim::Sim;
+use crate::state::physical::{Mapping, Physical, Place, Reservation, Store};
 use crate::system::{self, Access};
-
-/// The physical memory of a device.
-pub(crate) struct Store {
-    file: c_int,
-    /// What is in use of the file: offset and bytes.
-    parts: BTreeMap<u64, u64>,
-}
-
-/// An allocation of physical memory. It counts until it is released and unmapped (cuMemRelease in cuda.h).
-pub(crate) struct Physical {
-    pub(crate) device: CUdevice,
-    pub(crate) bytes: u64,
-    /// The device's file, or one of its own if the memory can be exported.
-    pub(crate) file: c_int,
-    pub(crate) offset: u64,
-    pub(crate) handle_types: u32,
-    /// gpuDirectRDMACapable.
-    pub(crate) is_for_rdma: bool,
-    /// References of the program to the handle.
-    pub(crate) references: u64,
-    pub(crate) mappings: u64,
-    /// Another process counts it.
-    pub(crate) is_imported: bool,
-}
-
-/// Addresses of cuMemAddressReserve.
-pub(crate) struct Reservation {
-    pub(crate) bytes: u64,
-}
-
-/// Physical memory at an address.
-pub(crate) struct Mapping {
-    pub(crate) bytes: u64,
-    pub(crate) handle: u64,
-    /// What each device may do there; none at first.
-    pub(crate) access: BTreeMap<CUdevice, Access>,
-}
 
 /// Reserved addresses lie above all arenas.
 const FIRST: u64 = 0x6000_0000_0000;
 
 impl Sim {
+    /// Attribute 110: SIMCUDA_VMM 2 is a device without it.
+    pub(crate) fn has_rdma_flag(&self) -> bool {
+        self.options.get(Choice::Vmm) == 1
+    }
+
     /// Takes physical memory, which counts as used from now on.
     pub(crate) fn create_physical(
         &mut self,
@@ -61,29 +27,17 @@ impl Sim {
         handle_types: u32,
         is_for_rdma: bool,
     ) -> Answer<u64> {
-        let there = self.device(device)?;
-        if there.capacity.saturating_sub(there.used) < bytes {
+        if self.device(device)?.free() < bytes {
             return Err(CUDA_ERROR_OUT_OF_MEMORY);
         }
         let place = if handle_types == 0 {
             self.store(device)?.take(bytes)
         } else {
-            system::memory_file(bytes).map(|file| (file, 0))
+            system::memory_file(bytes).map(Place::whole)
         };
-        let (file, offset) = place.ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
-        self.device(device)?.used += bytes;
-        let physical = Physical {
-            device,
-            bytes,
-            file,
-            offset,
-            handle_types,
-            is_for_rdma,
-            references: 1,
-            mappings: 0,
-            is_imported: false,
-        };
-        Ok(self.add_physical(physical))
+        let place = place.ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
+        self.device(device)?.charge(bytes);
+        Ok(self.add_physical(Physical::new(device, bytes, place, handle_types, is_for_rdma)))
     }
 
     pub(crate) fn add_physical(&mut self, physical: Physical) -> u64 {
@@ -99,30 +53,25 @@ impl Sim {
         }
         let slot = &mut self.stores[index];
         if slot.is_none() {
-            *slot = system::memory_file(0).map(|file| Store { file, parts: BTreeMap::new() });
+            *slot = Store::new();
         }
         slot.as_mut().ok_or(CUDA_ERROR_OUT_OF_MEMORY)
     }
 
     /// Frees physical memory that is neither referred to nor mapped.
     pub(crate) fn drop_physical(&mut self, handle: u64) {
-        let unused = |physical: &Physical| physical.references == 0 && physical.mappings == 0;
-        if !self.physical.get(&handle).is_some_and(unused) {
+        if !self.physical.get(&handle).is_some_and(Physical::is_unused) {
             return;
         }
         let Some(physical) = self.physical.remove(&handle) else { return };
         self.retire(Kind::Physical, handle);
-        if !physical.is_imported
-            && let Ok(device) = self.device(physical.device)
+        if !physical.is_imported()
+            && let Ok(device) = self.device(physical.device())
         {
-            device.used -= physical.bytes;
+            device.uncharge(physical.bytes());
         }
-        match self.stores.get_mut(physical.device as usize) {
-            Some(Some(store)) if store.file == physical.file => {
-                store.give_back(physical.offset, physical.bytes);
-            }
-            _ => system::close(physical.file),
-        }
+        let store = self.stores.get_mut(physical.device() as usize).and_then(Option::as_mut);
+        physical.end(store);
     }
 
     /// Reserves addresses.
@@ -152,10 +101,16 @@ impl Sim {
         (end - start <= reservation.bytes).then_some(*start)
     }
 
+    /// The mapping that an address lies in, and its start.
+    pub(crate) fn mapping_at(&self, at: u64) -> Option<(u64, &Mapping)> {
+        let (start, mapping) = self.mappings.range(..=at).next_back()?;
+        (at - start < mapping.bytes()).then_some((*start, mapping))
+    }
+
     /// Whether any mapping reaches into a range.
     pub(crate) fn is_any_mapped(&self, at: u64, bytes: u64) -> bool {
         let before = self.mappings.range(..at + bytes).next_back();
-        before.is_some_and(|(start, mapping)| start + mapping.bytes > at)
+        before.is_some_and(|(start, mapping)| start + mapping.bytes() > at)
     }
 
     /// The mappings that make up a range exactly, without holes; None if they do not.
@@ -166,7 +121,7 @@ impl Sim {
         while next < end {
             let mapping = self.mappings.get(&next)?;
             found.push(next);
-            next += mapping.bytes;
+            next += mapping.bytes();
         }
         (next == end).then_some(found)
     }
@@ -174,21 +129,21 @@ impl Sim {
     /// Maps physical memory; nobody may touch it yet.
     pub(crate) fn add_mapping(&mut self, at: u64, bytes: u64, offset: u64, handle: u64) -> Answer {
         let physical = self.physical.get_mut(&handle).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
-        system::map(at, bytes, physical.file, physical.offset + offset, Access::None)
-            .ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
-        physical.mappings += 1;
-        self.mappings.insert(at, Mapping { bytes, handle, access: BTreeMap::new() });
+        if !physical.map(at, bytes, offset) {
+            return Err(CUDA_ERROR_OUT_OF_MEMORY);
+        }
+        self.mappings.insert(at, Mapping::new(bytes, handle));
         Ok(())
     }
 
     /// Unmaps what is mapped at an address; it is reserved again.
     pub(crate) fn remove_mapping(&mut self, at: u64) {
         let Some(mapping) = self.mappings.remove(&at) else { return };
-        system::unmap_to_reserved(at, mapping.bytes);
-        if let Some(physical) = self.physical.get_mut(&mapping.handle) {
-            physical.mappings -= 1;
+        system::unmap_to_reserved(at, mapping.bytes());
+        if let Some(physical) = self.physical.get_mut(&mapping.handle()) {
+            physical.unmap();
         }
-        self.drop_physical(mapping.handle);
+        self.drop_physical(mapping.handle());
     }
 
     /// With a device's primary context, if the option says so: its physical memory, wherever that is mapped, and the
@@ -198,14 +153,14 @@ impl Sim {
         if ends < ENDS_MAPPINGS {
             return;
         }
-        let handles = self.physical.iter().filter(|(_, physical)| physical.device == device);
+        let handles = self.physical.iter().filter(|(_, physical)| physical.device() == device);
         for handle in handles.map(|(handle, _)| *handle).collect::<Vec<_>>() {
-            let mapped = self.mappings.iter().filter(|(_, mapping)| mapping.handle == handle);
+            let mapped = self.mappings.iter().filter(|(_, mapping)| mapping.handle() == handle);
             for at in mapped.map(|(at, _)| *at).collect::<Vec<_>>() {
                 self.remove_mapping(at);
             }
             if let Some(physical) = self.physical.get_mut(&handle) {
-                physical.references = 0;
+                physical.forget_references();
             }
             self.drop_physical(handle);
         }
@@ -220,14 +175,8 @@ impl Sim {
     /// the host.
     pub(crate) fn set_access(&mut self, at: u64, device: CUdevice, access: Access) -> bool {
         let Some(mapping) = self.mappings.get_mut(&at) else { return false };
-        mapping.access.insert(device, access);
-        let rank = |access: &Access| match access {
-            Access::None => 0,
-            Access::Read => 1,
-            Access::Write => 2,
-        };
-        let most = mapping.access.values().copied().max_by_key(rank).unwrap_or(Access::None);
-        system::protect(at, mapping.bytes, most)
+        let most = mapping.set_access(device, access);
+        system::protect(at, mapping.bytes(), most)
     }
 
     /// Whether a range is virtual memory that a device may touch. False: it begins in no mapping at all.
@@ -241,41 +190,19 @@ impl Sim {
         let mut next = at;
         while next < end {
             let there = self.mappings.range(..=next).next_back();
-            let Some((start, mapping)) = there.filter(|(start, mapping)| next - **start < mapping.bytes)
+            let Some((start, mapping)) = there.filter(|(start, mapping)| next - **start < mapping.bytes())
             else {
                 return match next == at {
                     true => Ok(false),
                     false => Err(format!("{next:#x} is not mapped, {at:#x} is")),
                 };
             };
-            let access = mapping.access.get(&device).copied().unwrap_or(Access::None);
+            let access = mapping.access_of(device);
             if access == Access::None || (writes && access != Access::Write) {
                 return Err(format!("device {device} has access {access:?} to what is mapped at {start:#x}"));
             }
-            next = start + mapping.bytes;
+            next = start + mapping.bytes();
         }
         Ok(true)
-    }
-}
-
-impl Store {
-    fn take(&mut self, bytes: u64) -> Option<(c_int, u64)> {
-        let mut offset = 0;
-        for (start, part) in &self.parts {
-            if start - offset >= bytes {
-                break;
-            }
-            offset = start + part;
-        }
-        if system::size(self.file)? < offset + bytes && !system::resize(self.file, offset + bytes) {
-            return None;
-        }
-        self.parts.insert(offset, bytes);
-        Some((self.file, offset))
-    }
-
-    fn give_back(&mut self, offset: u64, bytes: u64) {
-        self.parts.remove(&offset);
-        system::punch(self.file, offset, bytes);
     }
 }

@@ -21,9 +21,9 @@ pub(crate) const LARGE_ALIGNMENT: u64 = 64 << 10;
 
 /// The range of one device.
 pub(crate) struct Arena {
-    pub(crate) base: u64,
-    pub(crate) bytes: u64,
-    pub(crate) file: c_int,
+    base: u64,
+    bytes: u64,
+    file: c_int,
     /// Whole pages that are in use, by address.
     spans: BTreeMap<u64, u64>,
     /// Where the next search begins if addresses are not to be reused at once.
@@ -46,6 +46,27 @@ impl Arena {
             }
             Some(Self { base, bytes, file, spans: BTreeMap::new(), cursor: base })
         })
+    }
+
+    /// Its first address, which is the beginning of the file.
+    pub(crate) fn base(&self) -> u64 {
+        self.base
+    }
+
+    /// The file that its memory is.
+    pub(crate) fn file(&self) -> c_int {
+        self.file
+    }
+
+    /// Whether a device with that much memory fits.
+    pub(crate) fn holds(&self, capacity: u64) -> bool {
+        self.bytes >= capacity + PAGE
+    }
+
+    /// Gives the addresses back; nothing may be in use.
+    pub(crate) fn end(self) {
+        system::unreserve(self.base, self.bytes);
+        system::close(self.file);
     }
 
     pub(crate) fn contains(&self, at: u64) -> bool {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use cuda_sys::CUresult;
 
-use crate::gate::Function;
+use crate::state::function::Function;
 
 /// What is to go wrong.
 #[derive(Default)]

@@ -1,8 +1,17 @@
-//! The parts of the driver's state as plain data: each file has types with their own methods, and knows nothing of [`Sim`].
-//!
-//! [`Sim`]: crate::sim::Sim
+//! The parts of the driver's state as plain data. No file here knows `Sim`: each type keeps its own fields consistent, and the
+//! rules that combine several parts are in `rules`. Types without a rule between their fields, such as `Point` and
+//! `Allocation`, have open fields.
 
 pub(crate) mod arena;
+pub(crate) mod context;
 pub(crate) mod faults;
+pub(crate) mod function;
+pub(crate) mod graph;
+pub(crate) mod graph_memory;
+pub(crate) mod memory;
 pub(crate) mod module;
+pub(crate) mod physical;
+pub(crate) mod pool;
 pub(crate) mod record;
+pub(crate) mod stream;
+pub(crate) mod work;

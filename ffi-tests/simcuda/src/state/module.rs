@@ -7,16 +7,16 @@
 
 use std::collections::BTreeMap;
 
-use crate::rules::work::Work;
+use crate::state::work::Work;
 
 /// A module of a context.
 pub(crate) struct Module {
-    /// Of the context: a module ends with it.
-    pub(crate) context: u64,
-    pub(crate) life: u64,
+    /// The context, and its number: a module ends with it.
+    context: u64,
+    life: u64,
     entries: Vec<Entry>,
     /// Handles that were given out, by name.
-    pub(crate) functions: BTreeMap<String, u64>,
+    functions: BTreeMap<String, u64>,
 }
 
 /// An entry with the sizes of its parameters.
@@ -35,6 +35,24 @@ pub(crate) struct Function {
 impl Module {
     pub(crate) fn new(context: u64, life: u64, entries: Vec<Entry>) -> Self {
         Self { context, life, entries, functions: BTreeMap::new() }
+    }
+
+    pub(crate) fn context(&self) -> u64 {
+        self.context
+    }
+
+    /// The number of the context, by which it is told from a later one with the same handle.
+    pub(crate) fn life(&self) -> u64 {
+        self.life
+    }
+
+    /// The handle of a function that was asked for before.
+    pub(crate) fn function(&self, name: &str) -> Option<u64> {
+        self.functions.get(name).copied()
+    }
+
+    pub(crate) fn add_function(&mut self, name: String, handle: u64) {
+        self.functions.insert(name, handle);
     }
 
     pub(crate) fn entry(&self, name: &str) -> Option<&Entry> {

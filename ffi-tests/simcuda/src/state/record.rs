@@ -5,24 +5,24 @@ use std::fmt::Write as _;
 
 use cuda_sys::CUresult;
 
-use crate::gate::Function;
 use crate::handles::Kind;
+use crate::state::function::Function;
 
 /// No more calls than that are remembered; the counts go on.
 const MOST: usize = 1 << 16;
 
 /// Arguments that the log keeps of a call.
-pub(crate) const ARGUMENTS: usize = 4;
+const ARGUMENTS: usize = 4;
 
 /// A call of the driver that has begun.
-pub(crate) struct Call {
-    pub(crate) sequence: u64,
-    pub(crate) thread: u64,
-    pub(crate) function: &'static Function,
-    pub(crate) arguments: [u64; ARGUMENTS],
-    pub(crate) count: usize,
+struct Call {
+    sequence: u64,
+    thread: u64,
+    function: &'static Function,
+    arguments: [u64; ARGUMENTS],
+    count: usize,
     /// None while it is under way.
-    pub(crate) result: Option<CUresult>,
+    result: Option<CUresult>,
 }
 
 /// Everything there is to read.
@@ -79,7 +79,7 @@ impl Record {
                 call.arguments[..call.count].iter().map(|word| format!("{word:#x}")).collect();
             let result = call.result.map_or_else(|| "under way".to_owned(), |code| code.to_string());
             let Call { sequence, thread, function, .. } = call;
-            let symbol = function.symbol;
+            let symbol = function.symbol();
             let _ = writeln!(text, "{sequence} thread {thread} {symbol}({}) = {result}", words.join(", "));
         }
         text
