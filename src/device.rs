@@ -8,7 +8,7 @@ use crate::core::stream_id::Stream;
 use crate::error::{Error, append_to_last_error, fail};
 use crate::options::{ALLOW_GROWTH, GARBAGE_COLLECTION, Options};
 use crate::pool::listener::{self, RegionCallback};
-use crate::pool::memory::Ask;
+use crate::pool::memory::RequestParams;
 use crate::pool::slot::{Guard, Slot};
 use crate::pool::{Pool, free, gone, guarded, life, memory, order, private, snapshot};
 use crate::report::{self, Subject};
@@ -42,7 +42,7 @@ pub struct Request {
     pub in_512: bool,
     /// Only from what the allocator holds: no memory is asked of the backend or given back, and no work is waited for. It
     /// is no failure to count if that has no room.
-    pub held_only: bool,
+    pub no_growth: bool,
 }
 
 /// What an address belongs to: the chunk and the region around it, each as start and bytes.
@@ -142,45 +142,54 @@ impl Device {
     #[inline]
     pub fn alloc(self, bytes: u64) -> Result<u64, Error> {
         if scope::is_open() {
-            return self.serve_in_scope(&Ask { bytes, ..Ask::default() });
+            return self.serve_in_scope(&RequestParams { bytes, ..RequestParams::default() });
         }
         memory::alloc_plain(self.slot(), bytes, Stream::NONE).map_err(|error| self.explain(error))
     }
 
     /// Allocates at an alignment, with a bound on the stamps that are acceptable.
     pub fn alloc_with(self, request: &Request) -> Result<u64, Error> {
-        let Request { bytes, alignment, freed_before, stream, in_512, held_only } = *request;
+        let Request { bytes, alignment, freed_before, stream, in_512, no_growth } = *request;
         let stream = stream.map_or(Ok(Stream::NONE), order::stream_of)?;
         if alignment != 0 && !alignment.is_power_of_two() {
             return Err(fail!(Error::InvalidArgument, "alignment {alignment} is not a power of two"));
         }
         let stamped = if freed_before == 0 { None } else { Some("freed_before") };
-        self.serve(&Ask { bytes, alignment, freed_before, stamped, stream, in_512, held_only, scope: None })
+        self.serve(&RequestParams {
+            bytes,
+            alignment,
+            freed_before,
+            stamped,
+            stream,
+            in_512,
+            no_growth,
+            scope: None,
+        })
     }
 
     /// As [`Self::alloc`], from chunks whose free was stamped at most `freed_before`; 0 is any. The allocator
     /// must have timestamps also for 0: whoever calls this relies on them.
     pub fn alloc_freed_before(self, bytes: u64, freed_before: u64) -> Result<u64, Error> {
         let stamped = Some("bfc_alloc_freed_before");
-        self.serve(&Ask { bytes, freed_before, stamped, ..Ask::default() })
+        self.serve(&RequestParams { bytes, freed_before, stamped, ..RequestParams::default() })
     }
 
-    fn serve(self, ask: &Ask<'_>) -> Result<u64, Error> {
+    fn serve(self, params: &RequestParams<'_>) -> Result<u64, Error> {
         if scope::is_open() {
-            return self.serve_in_scope(ask);
+            return self.serve_in_scope(params);
         }
-        memory::serve(self.enter()?, ask)
+        memory::serve(self.enter()?, params)
     }
 
     #[cold]
-    fn serve_in_scope(self, ask: &Ask<'_>) -> Result<u64, Error> {
+    fn serve_in_scope(self, params: &RequestParams<'_>) -> Result<u64, Error> {
         let mut guard = self.enter()?;
         let tag = match scope::read(|name, step| guard.arena.tag(name, step)) {
-            Some(Err(exhausted)) => return Err(guard.fail(exhausted.into(), ask.bytes)),
+            Some(Err(exhausted)) => return Err(guard.fail(exhausted.into(), params.bytes)),
             Some(Ok(tag)) => Some(tag),
             None => None,
         };
-        memory::serve(guard, &Ask { scope: tag.as_ref(), ..*ask })
+        memory::serve(guard, &RequestParams { scope: tag.as_ref(), ..*params })
     }
 
     /// Frees what an allocation returned; address 0 is fine.
@@ -211,7 +220,7 @@ impl Device {
     pub fn alloc_on(self, bytes: u64, stream: u64) -> Result<u64, Error> {
         let stream = order::stream_of(stream)?;
         if scope::is_open() {
-            return self.serve_in_scope(&Ask { bytes, stream, ..Ask::default() });
+            return self.serve_in_scope(&RequestParams { bytes, stream, ..RequestParams::default() });
         }
         memory::alloc_plain(self.slot(), bytes, stream).map_err(|error| self.explain(error))
     }

@@ -201,18 +201,18 @@ impl Drop for Kept {
 
 /// A failure of a step that a call may do without: with its words, which are the thread's last only once they are
 /// said.
-pub(crate) struct Unsaid {
+pub(crate) struct DeferredError {
     error: Error,
     /// None: there was no host memory for them.
     words: Option<String>,
 }
 
-impl Unsaid {
+impl DeferredError {
     /// A failure whose words are in `fail!`.
     #[cold]
     #[inline(never)]
     fn of(error: Error) -> Self {
-        Unsaid { error, words: to_text(format_args!("{LastError}")).ok() }
+        DeferredError { error, words: to_text(format_args!("{LastError}")).ok() }
     }
 
     pub(crate) fn is(&self, error: Error) -> bool {
@@ -231,15 +231,15 @@ impl Unsaid {
     }
 }
 
-impl From<HostMemoryExhausted> for Unsaid {
+impl From<HostMemoryExhausted> for DeferredError {
     fn from(_: HostMemoryExhausted) -> Self {
-        Unsaid { error: Error::OutOfMemory, words: None }
+        DeferredError { error: Error::OutOfMemory, words: None }
     }
 }
 
 /// Does something that a call may do without. A success leaves the last error, whatever failed on the way.
-pub(crate) fn unsaid<T>(step: impl FnOnce() -> Result<T, Error>) -> Result<T, Unsaid> {
-    keeping_last_error(|| step().map_err(Unsaid::of))
+pub(crate) fn unsaid<T>(step: impl FnOnce() -> Result<T, Error>) -> Result<T, DeferredError> {
+    keeping_last_error(|| step().map_err(DeferredError::of))
 }
 
 /// Remembers the words and returns the error, for `return Err(fail!(...))`.
@@ -381,7 +381,7 @@ mod tests {
     fn a_failure_is_said_late_or_never() {
         let _ = fail!(Error::Busy, "before");
         let failed = unsaid(|| Err::<(), _>(fail!(Error::BackendFailed, "on the way"))).unwrap_err();
-        let exhausted = Unsaid::from(HostMemoryExhausted);
+        let exhausted = DeferredError::from(HostMemoryExhausted);
         with_last_error(|words| assert_eq!(words, "before"));
         assert_eq!(failed.say(), Error::BackendFailed);
         with_last_error(|words| assert_eq!(words, "on the way"));

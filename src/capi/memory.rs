@@ -89,9 +89,9 @@ pub unsafe extern "C" fn bfc_alloc_ex(
         let (bytes, alignment) = (bytes as u64, alignment as u64);
         let on_stream = request.flags & BFC_REQUEST_ON_STREAM != 0;
         let stream = on_stream.then_some(request.stream as u64);
-        let held_only = request.flags & BFC_REQUEST_HELD_ONLY != 0;
+        let no_growth = request.flags & BFC_REQUEST_HELD_ONLY != 0;
         let in_512 = request.flags & BFC_REQUEST_SIZE_512 != 0;
-        allocate(device, &Request { bytes, alignment, freed_before, stream, in_512, held_only })
+        allocate(device, &Request { bytes, alignment, freed_before, stream, in_512, no_growth })
     };
     // SAFETY: by this function's contract.
     unsafe { status_and(out_ptr, null_mut(), work) }

@@ -23,8 +23,8 @@ pub(crate) enum Broken {
     I4Accounting,
     I5BestFit,
     I6Starts,
-    I7Lanes,
-    I8Runs,
+    I7Queues,
+    I8Spans,
 }
 
 pub(in crate::core) fn require(holds: bool, otherwise: Broken) -> Result<(), Broken> {

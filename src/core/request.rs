@@ -6,14 +6,14 @@ use crate::core::units::{MAX_CHUNK, UNIT};
 
 /// One request, already rounded.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Want<'a> {
+pub(crate) struct AllocRequest<'a> {
     /// A multiple of 256, not 0.
     pub(crate) size: u64,
     pub(crate) requested: u64,
     /// A power of two; every chunk is aligned to 256 anyway.
     pub(crate) alignment: u64,
     /// Accept chunks stamped at most this; `u64::MAX` is any.
-    pub(crate) newest: u64,
+    pub(crate) max_stamp: u64,
     /// Look at every chunk of a sufficient size for a place at the alignment, and not at a few of them only.
     pub(crate) thorough: bool,
     /// In whose order.
@@ -22,10 +22,18 @@ pub(crate) struct Want<'a> {
     pub(crate) scope: Option<&'a Tag>,
 }
 
-impl Want<'_> {
+impl AllocRequest<'_> {
     /// `size` bytes and nothing else.
     pub(crate) fn plain(size: u64, requested: u64, stream: Stream) -> Self {
-        Want { size, requested, alignment: UNIT, newest: u64::MAX, thorough: false, stream, scope: None }
+        AllocRequest {
+            size,
+            requested,
+            alignment: UNIT,
+            max_stamp: u64::MAX,
+            thorough: false,
+            stream,
+            scope: None,
+        }
     }
 
     /// The place of the request in free memory of so many bytes at an address, and the bytes from there on.
@@ -51,12 +59,12 @@ impl Want<'_> {
     }
 
     /// So many bytes have a place at the alignment wherever they begin.
-    pub(in crate::core) fn sure_size(&self) -> u64 {
+    pub(in crate::core) fn size_that_always_fits(&self) -> u64 {
         self.size.saturating_add(self.alignment.max(UNIT) - UNIT).min(MAX_CHUNK)
     }
 
     pub(in crate::core) fn is_plain(&self) -> bool {
-        self.alignment <= UNIT && self.newest == u64::MAX
+        self.alignment <= UNIT && self.max_stamp == u64::MAX
     }
 }
 

@@ -91,15 +91,15 @@ impl Stream {
 
     /// Whether it is the one stream whose requests are simple, by its handle.
     #[inline(always)]
-    pub(in crate::core) fn is_simple(self, simple: u64) -> bool {
-        simple == self.handle && self.thread == 0
+    pub(in crate::core) fn has_fast_handle(self, fast_handle: u64) -> bool {
+        fast_handle == self.handle && self.thread == 0
     }
 
     /// What to compare with, if its requests are to be the simple ones.
-    pub(in crate::core) fn simple(self) -> u64 {
-        if self.thread == 0 { self.handle } else { NOBODYS }
+    pub(in crate::core) fn fast_handle(self) -> u64 {
+        if self.thread == 0 { self.handle } else { NO_FAST_STREAM }
     }
 }
 
 /// In place of a handle: no stream's requests are simple. Those of threads' default streams never are.
-pub(in crate::core) const NOBODYS: u64 = Stream::OF_THIS_THREAD;
+pub(in crate::core) const NO_FAST_STREAM: u64 = Stream::OF_THIS_THREAD;

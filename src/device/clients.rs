@@ -6,7 +6,7 @@ use crate::backend::current_device;
 use crate::core::stream_id::Stream;
 use crate::error::Error;
 use crate::options::{ALLOW_GROWTH, GARBAGE_COLLECTION, LAST_CUDA_DEVICE, Options};
-use crate::pool::memory::Ask;
+use crate::pool::memory::RequestParams;
 use crate::pool::{free, life, order, private};
 use std::sync::atomic::Ordering::*;
 
@@ -98,7 +98,13 @@ impl Device {
     }
 
     fn alloc_as(self, bytes: u64, stream: Stream) -> Result<u64, Error> {
-        self.serve(&Ask { bytes, alignment: ALIGNMENT, in_512: true, stream, ..Ask::default() })
+        self.serve(&RequestParams {
+            bytes,
+            alignment: ALIGNMENT,
+            in_512: true,
+            stream,
+            ..RequestParams::default()
+        })
     }
 
     /// Some stream is about to be captured, and nobody can say yet which: until [`Self::withdraw_capture`] no call

@@ -10,12 +10,12 @@ use super::traffic::{Extended, Refusal, extend, extend_exactly, release};
 use super::{gone, guarded, merge, order, remap};
 use crate::core::arena::Progress;
 use crate::core::heap::Tag;
-use crate::core::request::Want;
+use crate::core::request::AllocRequest;
 use crate::core::stamps::ForcedPass;
 use crate::core::stats::FailureCause;
 use crate::core::stream_id::Stream;
 use crate::core::units::{UNIT, round_up, round_up_to_512};
-use crate::error::{Error, Unsaid, fail, keeping_last_error};
+use crate::error::{DeferredError, Error, fail, keeping_last_error};
 use crate::log::{self, Level};
 use crate::report;
 use crate::sys::HostMemoryExhausted;
@@ -24,7 +24,7 @@ use std::time::Duration;
 
 /// What a caller asks for.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Ask<'a> {
+pub(crate) struct RequestParams<'a> {
     pub(crate) bytes: u64,
     /// 0 is 256.
     pub(crate) alignment: u64,
@@ -37,7 +37,7 @@ pub(crate) struct Ask<'a> {
     /// Whether the size is rounded up to a multiple of 512, and not of 256.
     pub(crate) in_512: bool,
     /// Only from what the pool holds: the backend is asked for no memory, and no work is waited for.
-    pub(crate) held_only: bool,
+    pub(crate) no_growth: bool,
     /// The operation that it is for, if it is for one.
     pub(crate) scope: Option<&'a Tag>,
 }
@@ -56,7 +56,9 @@ enum Outcome<'a> {
 pub(crate) fn alloc_plain(slot: &Slot, bytes: u64, stream: Stream) -> Result<u64, Error> {
     let mut guard = match slot.enter_plainly() {
         Ok(guard) => guard,
-        Err(guard) => return serve(guard.check_entry()?, &Ask { bytes, stream, ..Ask::default() }),
+        Err(guard) => {
+            return serve(guard.check_entry()?, &RequestParams { bytes, stream, ..RequestParams::default() });
+        }
     };
     if stream != Stream::NONE {
         require_no_timestamps(&guard)?;
@@ -69,50 +71,50 @@ pub(crate) fn alloc_plain(slot: &Slot, bytes: u64, stream: Stream) -> Result<u64
         guard.leave();
         return Ok(addr);
     }
-    alloc_slowly(guard, &Want::plain(size, bytes, stream), false)
+    alloc_slowly(guard, &AllocRequest::plain(size, bytes, stream), false)
 }
 
 /// Serves a request; 0 bytes are address 0.
 #[cfg(test)]
-pub(crate) fn alloc(slot: &Slot, ask: &Ask<'_>) -> Result<u64, Error> {
-    serve(slot.enter()?, ask)
+pub(crate) fn alloc(slot: &Slot, params: &RequestParams<'_>) -> Result<u64, Error> {
+    serve(slot.enter()?, params)
 }
 
 /// Serves a request; 0 bytes are address 0.
 #[cold]
-pub(crate) fn serve(mut guard: Guard<'_>, ask: &Ask<'_>) -> Result<u64, Error> {
-    if let Some(what) = ask.stamped {
+pub(crate) fn serve(mut guard: Guard<'_>, params: &RequestParams<'_>) -> Result<u64, Error> {
+    if let Some(what) = params.stamped {
         require_timestamps(&guard, what)?;
     }
-    if ask.stream != Stream::NONE {
+    if params.stream != Stream::NONE {
         require_no_timestamps(&guard)?;
     }
     let size = if guard.is_guarded() {
-        guarded::chunk_size(ask.bytes)
+        guarded::chunk_size(params.bytes)
     } else {
-        let round = if ask.in_512 { round_up_to_512 } else { round_up };
-        round(ask.bytes)
+        let round = if params.in_512 { round_up_to_512 } else { round_up };
+        round(params.bytes)
     };
-    let Some(size) = size else { return Err(refuse_overflow(guard, ask.bytes)) };
+    let Some(size) = size else { return Err(refuse_overflow(guard, params.bytes)) };
     if size == 0 {
         return Ok(0);
     }
-    let newest = match ask.freed_before {
+    let max_stamp = match params.freed_before {
         0 => u64::MAX,
         stamp => stamp,
     };
-    let Ask { bytes: requested, alignment, stream, held_only, scope, .. } = *ask;
-    let want = Want { size, requested, alignment, newest, thorough: false, stream, scope };
+    let RequestParams { bytes: requested, alignment, stream, no_growth, scope, .. } = *params;
+    let request = AllocRequest { size, requested, alignment, max_stamp, thorough: false, stream, scope };
     // The limit may have been lowered below what is held.
-    if want.alignment > UNIT.max(guard.arena.growth().limit()).max(guard.arena.growth().pool_bytes()) {
-        return Err(refuse_alignment(guard, &want));
+    if request.alignment > UNIT.max(guard.arena.growth().limit()).max(guard.arena.growth().pool_bytes()) {
+        return Err(refuse_alignment(guard, &request));
     }
     if guard.is_guarded() {
-        return alloc_slowly(guard, &want, held_only);
+        return alloc_slowly(guard, &request, no_growth);
     }
-    match guard.arena.alloc(&want) {
+    match guard.arena.alloc(&request) {
         Ok(Some(addr)) => Ok(addr),
-        _ => alloc_slowly(guard, &want, held_only),
+        _ => alloc_slowly(guard, &request, no_growth),
     }
 }
 
@@ -142,34 +144,34 @@ fn refuse_overflow(guard: Guard<'_>, bytes: u64) -> Error {
 
 /// Whether a place so aligned exists would be luck.
 #[cold]
-fn refuse_alignment(mut guard: Guard<'_>, want: &Want<'_>) -> Error {
-    guard.arena.count_failure(want.requested, FailureCause::Alignment);
-    let (alignment, limit) = (want.alignment, guard.arena.growth().limit());
+fn refuse_alignment(mut guard: Guard<'_>, request: &AllocRequest<'_>) -> Error {
+    guard.arena.count_failure(request.requested, FailureCause::Alignment);
+    let (alignment, limit) = (request.alignment, guard.arena.growth().limit());
     fail!(Error::OutOfMemory, "alignment {alignment} is larger than the limit of {limit} bytes")
 }
 
 #[cold]
-fn alloc_slowly(guard: Guard<'_>, want: &Want<'_>, held_only: bool) -> Result<u64, Error> {
-    match search(guard, want, held_only)? {
+fn alloc_slowly(guard: Guard<'_>, request: &AllocRequest<'_>, no_growth: bool) -> Result<u64, Error> {
+    match search(guard, request, no_growth)? {
         Outcome::Served(addr) => Ok(addr),
-        Outcome::Exhausted(guard) => Err(give_up(guard, want)),
+        Outcome::Exhausted(guard) => Err(give_up(guard, request)),
     }
 }
 
 /// Out of line, so that a report of the failure does not come on top of its frame.
 #[inline(never)]
-fn search<'a>(mut guard: Guard<'a>, want: &Want<'_>, held_only: bool) -> Attempt<'a> {
+fn search<'a>(mut guard: Guard<'a>, request: &AllocRequest<'_>, no_growth: bool) -> Attempt<'a> {
     let begun_in = guard.arena.life();
     let (mut deadline, mut looked) = (None, false);
-    let mut tried = Tried { held_only, begun_in, ..Tried::default() };
+    let mut tried = RetryState { no_growth, begun_in, ..RetryState::default() };
     loop {
-        guard = match attempt(guard, want, &mut tried)? {
+        guard = match attempt(guard, request, &mut tried)? {
             Outcome::Exhausted(guard) => guard,
             served => return Ok(served),
         };
-        if held_only {
+        if no_growth {
             // The caller has other ways, so it is no failure to count.
-            let (name, bytes) = (&guard.name, want.requested);
+            let (name, bytes) = (&guard.name, request.requested);
             return Err(fail!(Error::OutOfMemory, "{name}: no free chunk that it holds has {bytes} bytes"));
         }
         // As in the original the last attempt comes after the time is up.
@@ -183,7 +185,7 @@ fn search<'a>(mut guard: Guard<'a>, want: &Want<'_>, held_only: bool) -> Attempt
         let Some(left) = left else {
             if looked || guard.backend.get().life().is_none() {
                 return match tried.failure {
-                    Some(failure) => Err(guard.fail(failure.say(), want.requested)),
+                    Some(failure) => Err(guard.fail(failure.say(), request.requested)),
                     None => Ok(Outcome::Exhausted(guard)),
                 };
             }
@@ -213,9 +215,9 @@ fn search<'a>(mut guard: Guard<'a>, want: &Want<'_>, held_only: bool) -> Attempt
 /// What a request has tried since something last changed: trying it again would not help. Without this, those
 /// whom the backend refuses would wake each other to ask it for ever.
 #[derive(Default)]
-struct Tried {
+struct RetryState {
     /// Whether there is nothing to try but what the pool holds.
-    held_only: bool,
+    no_growth: bool,
     /// The life of the device's context that the request was made in: with it the stream that it names ends.
     begun_in: u64,
     /// How far things were at that time.
@@ -242,20 +244,20 @@ struct Tried {
     /// What it need not ask the backend for again.
     refused: Option<Refusal>,
     /// What the driver failed to do for it meanwhile: why it fails, if nothing else serves it.
-    failure: Option<Unsaid>,
+    failure: Option<DeferredError>,
     /// How often granules were moved for it.
     moves: u32,
 }
 
-impl Tried {
+impl RetryState {
     const ROUNDS: u32 = 4;
     const MOVES: u32 = 16;
 
     /// Nothing was tried yet, but what the backend refused. Out of line: a second one would be in the frame of the search.
     #[inline(never)]
     fn begin_again(&mut self, refused: Option<Refusal>) {
-        let Tried { held_only, begun_in, .. } = *self;
-        *self = Tried { held_only, begun_in, refused, ..Tried::default() };
+        let RetryState { no_growth, begun_in, .. } = *self;
+        *self = RetryState { no_growth, begun_in, refused, ..RetryState::default() };
     }
 
     /// What was freed may merge and be collected; growth is tried again only where regions came or went.
@@ -282,7 +284,7 @@ impl Tried {
 
     /// What came of a look after the order of work; the request goes on without, unless the driver failed to serve it
     /// otherwise too.
-    fn note<T: Default>(&mut self, answer: Result<T, Unsaid>) -> T {
+    fn note<T: Default>(&mut self, answer: Result<T, DeferredError>) -> T {
         answer.unwrap_or_else(|failure| {
             self.failure = Some(failure);
             T::default()
@@ -300,13 +302,13 @@ impl Tried {
         &mut self,
         mut guard: Guard<'a>,
         extended: Extended,
-        want: &Want<'_>,
+        request: &AllocRequest<'_>,
         least: &mut u64,
     ) -> Result<(Guard<'a>, bool), Error> {
         match extended {
             Extended::Grown => {
                 // What a backend gave that did not honour the alignment has to have it inside.
-                *least = want.size.saturating_add(want.alignment.max(UNIT) - UNIT);
+                *least = request.size.saturating_add(request.alignment.max(UNIT) - UNIT);
                 self.note_own(&guard, 1);
             }
             Extended::Refused => {}
@@ -332,33 +334,33 @@ impl Tried {
 
 /// The best chunk there is now, if any.
 #[inline(never)]
-fn take<'a>(mut guard: Guard<'a>, want: &Want<'_>) -> Attempt<'a> {
+fn take<'a>(mut guard: Guard<'a>, request: &AllocRequest<'_>) -> Attempt<'a> {
     if guard.is_guarded() {
         guard = guarded::turn(guard)?;
         if let Err(exhausted) = guarded::make_room(&mut guard) {
-            return Err(guard.fail(exhausted.into(), want.requested));
+            return Err(guard.fail(exhausted.into(), request.requested));
         }
     }
-    match guard.arena.alloc(want) {
+    match guard.arena.alloc(request) {
         Ok(Some(addr)) if guard.is_guarded() => {
             // What is gone by now is nothing found.
-            let gone = guarded::hand_out(guard, addr, want.stream)?;
+            let gone = guarded::hand_out(guard, addr, request.stream)?;
             Ok(gone.map_or(Outcome::Served(addr), Outcome::Exhausted))
         }
         Ok(Some(addr)) => Ok(Outcome::Served(addr)),
         Ok(None) => Ok(Outcome::Exhausted(guard)),
-        Err(exhausted) => Err(guard.fail(exhausted.into(), want.requested)),
+        Err(exhausted) => Err(guard.fail(exhausted.into(), request.requested)),
     }
 }
 
 /// Goes through everything that may help, each once as long as nothing changes. Whenever the lock was open the
 /// search begins again, so that no free is missed: `Exhausted` is said only where nothing was found and the lock
 /// has been held since.
-fn attempt<'a>(mut guard: Guard<'a>, want: &Want<'_>, tried: &mut Tried) -> Attempt<'a> {
-    let mut least = want.size;
+fn attempt<'a>(mut guard: Guard<'a>, request: &AllocRequest<'_>, tried: &mut RetryState) -> Attempt<'a> {
+    let mut least = request.size;
     loop {
-        let want = &Want { thorough: tried.thorough, ..*want };
-        guard = match take(guard, want)? {
+        let request = &AllocRequest { thorough: tried.thorough, ..*request };
+        guard = match take(guard, request)? {
             Outcome::Exhausted(guard) => guard,
             served => return Ok(served),
         };
@@ -371,18 +373,18 @@ fn attempt<'a>(mut guard: Guard<'a>, want: &Want<'_>, tried: &mut Tried) -> Atte
             continue;
         }
         tried.look(&guard);
-        if tried.held_only && tried.polled {
-            if want.needs_thorough_search() {
+        if tried.no_growth && tried.polled {
+            if request.needs_thorough_search() {
                 tried.thorough = true;
                 continue;
             }
             return Ok(Outcome::Exhausted(guard));
         }
-        if !tried.held_only && guard.is_bringing(tried.last_call) {
+        if !tried.no_growth && guard.is_bringing(tried.last_call) {
             guard = guard.wait_for_call()?;
             continue;
         }
-        if !tried.held_only && !tried.gave_way && guard.is_awaited() {
+        if !tried.no_growth && !tried.gave_way && guard.is_awaited() {
             tried.gave_way = true;
             guard = guard.give_way().check_entry()?;
             continue;
@@ -392,40 +394,40 @@ fn attempt<'a>(mut guard: Guard<'a>, want: &Want<'_>, tried: &mut Tried) -> Atte
             tried.polled = true;
             let polled;
             let lives = guard.arena.life() == tried.begun_in;
-            (guard, polled) = order::poll(guard, if lives { want.stream } else { Stream::NONE })?;
+            (guard, polled) = order::poll(guard, if lives { request.stream } else { Stream::NONE })?;
             tried.note(polled);
             continue;
         }
         // Whoever knows of no streams frees for all of them, and would grow for ever.
-        if !tried.synchronized && is_worth_synchronizing(&guard, want) {
+        if !tried.synchronized && is_worth_synchronizing(&guard, request) {
             tried.synchronized = true;
             let idle;
-            (guard, idle) = order::synchronize(guard, want.stream)?;
+            (guard, idle) = order::synchronize(guard, request.stream)?;
             tried.may_collect = tried.note(idle);
             continue;
         }
         if !tried.extended {
             tried.extended = true;
-            guard = gone::renewed(guard, want.requested)?;
+            guard = gone::renewed(guard, request.requested)?;
             let extended;
             (guard, extended) = match guard.arena.range() {
-                None => extend(guard, want, least, &mut tried.refused)?,
-                Some(_) => remap::grow(guard, want, &mut tried.refused)?,
+                None => extend(guard, request, least, &mut tried.refused)?,
+                Some(_) => remap::grow(guard, request, &mut tried.refused)?,
             };
             let again;
-            (guard, again) = tried.note_growth(guard, extended, want, &mut least)?;
+            (guard, again) = tried.note_growth(guard, extended, request, &mut least)?;
             if again {
                 continue;
             }
         }
-        if want.needs_thorough_search() {
+        if request.needs_thorough_search() {
             tried.thorough = true;
             continue;
         }
         if !tried.waited {
             tried.waited = true;
             let waited;
-            (guard, waited) = order::wait(guard, want)?;
+            (guard, waited) = order::wait(guard, request)?;
             // A place may be found that reaches into what is not mapped yet.
             let may_map_more = tried.note(waited) && guard.arena.range().is_some();
             tried.extended &= !may_map_more;
@@ -437,24 +439,24 @@ fn attempt<'a>(mut guard: Guard<'a>, want: &Want<'_>, tried: &mut Tried) -> Atte
             tried.synchronized = true;
             let may_collect;
             (guard, may_collect) = match guard.arena.streams().has_unordered() {
-                true => order::synchronize_unordered(guard, want)?,
-                false => order::may_disturb(guard, want.stream)?,
+                true => order::synchronize_unordered(guard, request)?,
+                false => order::may_disturb(guard, request.stream)?,
             };
             tried.may_collect = tried.note(may_collect);
             continue;
         }
-        if !tried.merged && want.newest == u64::MAX && guard.arena.stamps_wait() {
+        if !tried.merged && request.max_stamp == u64::MAX && guard.arena.stamps_wait() {
             let again;
-            (guard, again) = merge::merge_forced_piece(guard, want, &mut tried.forced)?;
+            (guard, again) = merge::merge_forced_piece(guard, request, &mut tried.forced)?;
             tried.merged = tried.forced.is_none();
             if again {
                 continue;
             }
         }
-        if !tried.collected && tried.may_collect && !guard.is_capture_announced(want.stream) {
+        if !tried.collected && tried.may_collect && !guard.is_capture_announced(request.stream) {
             tried.collected = true;
             let again;
-            (guard, again) = collect(guard, want, tried, &mut least)?;
+            (guard, again) = collect(guard, request, tried, &mut least)?;
             if again {
                 continue;
             }
@@ -462,9 +464,9 @@ fn attempt<'a>(mut guard: Guard<'a>, want: &Want<'_>, tried: &mut Tried) -> Atte
         // Here TensorFlow fails. What the backend has left may lie between two sizes that it was asked for.
         if tried.may_get_less(&guard, least) {
             let extended;
-            (guard, extended) = extend_exactly(guard, want, least, &mut tried.refused)?;
+            (guard, extended) = extend_exactly(guard, request, least, &mut tried.refused)?;
             let again;
-            (guard, again) = tried.note_growth(guard, extended, want, &mut least)?;
+            (guard, again) = tried.note_growth(guard, extended, request, &mut least)?;
             if again {
                 continue;
             }
@@ -475,7 +477,7 @@ fn attempt<'a>(mut guard: Guard<'a>, want: &Want<'_>, tried: &mut Tried) -> Atte
         }
         tried.waited_for_all = true;
         let idle;
-        (guard, idle) = order::wait_for_all(guard, want)?;
+        (guard, idle) = order::wait_for_all(guard, request)?;
         tried.may_collect = tried.note(idle);
         tried.collected = false;
     }
@@ -486,19 +488,19 @@ fn attempt<'a>(mut guard: Guard<'a>, want: &Want<'_>, tried: &mut Tried) -> Atte
 #[inline(never)]
 fn collect<'a>(
     mut guard: Guard<'a>,
-    want: &Want<'_>,
-    tried: &mut Tried,
+    request: &AllocRequest<'_>,
+    tried: &mut RetryState,
     least: &mut u64,
 ) -> Result<(Guard<'a>, bool), Error> {
     if guard.arena.range().is_some() {
         let moved;
-        (guard, moved) = remap::relocate(guard, want, &mut tried.refused)?;
+        (guard, moved) = remap::relocate(guard, request, &mut tried.refused)?;
         match moved {
             Extended::Grown => {
                 tried.note_own(&guard, 1);
                 // With guards on, another thread may take the turn and with it the memory.
                 tried.moves += 1;
-                tried.collected = !guard.is_guarded() || tried.moves > Tried::MOVES;
+                tried.collected = !guard.is_guarded() || tried.moves > RetryState::MOVES;
             }
             Extended::Refused => {}
             Extended::NoRoom if guard.is_bringing(u64::MAX) => {
@@ -509,16 +511,16 @@ fn collect<'a>(
         }
         return Ok((guard, true));
     }
-    let regions = guard.arena.detach_for(want.size);
+    let regions = guard.arena.detach_for(request.size);
     if regions.is_empty() {
         return Ok((guard, false));
     }
     let released;
-    (guard, released) = keeping_last_error(|| release(guard, regions, want.stream));
+    (guard, released) = keeping_last_error(|| release(guard, regions, request.stream));
     guard = guard.check_entry()?;
     // What the backend did not take back is found again, or reported as out of memory.
     tried.note_own(&guard, released.regions);
-    *least = want.size;
+    *least = request.size;
     Ok((guard, true))
 }
 
@@ -527,19 +529,19 @@ const LITTLE: u64 = 32 << 20;
 
 /// Whether it is better to wait for the device than to grow, for a request that may use any stream, where some of what
 /// is free waits for no less: half of the pool is idle, so that many a request is served by one such wait.
-fn is_worth_synchronizing(guard: &Guard<'_>, want: &Want<'_>) -> bool {
-    if want.stream != Stream::ANY || !guard.arena.streams().has_unknown() {
+fn is_worth_synchronizing(guard: &Guard<'_>, request: &AllocRequest<'_>) -> bool {
+    if request.stream != Stream::ANY || !guard.arena.streams().has_unknown() {
         return false;
     }
     let in_use = guard.arena.counters().bytes_in_use;
-    guard.arena.growth().pool_bytes().saturating_sub(in_use) >= LITTLE.max(want.size).max(in_use)
+    guard.arena.growth().pool_bytes().saturating_sub(in_use) >= LITTLE.max(request.size).max(in_use)
 }
 
 /// Nothing helped: count, say why, and write a report if somebody wants one.
 #[inline(never)]
-fn give_up(mut guard: Guard<'_>, want: &Want<'_>) -> Error {
-    let verdict = report::failure::Verdict::new(&guard.arena, want);
-    guard.arena.count_failure(want.requested, verdict.cause());
+fn give_up(mut guard: Guard<'_>, request: &AllocRequest<'_>) -> Error {
+    let verdict = report::failure::Verdict::new(&guard.arena, request);
+    guard.arena.count_failure(request.requested, verdict.cause());
     let error = fail!(Error::OutOfMemory, "{}: {verdict}", guard.name);
     if guard.report_failures && log::is_wanted(Level::Error) && report::failure::is_due() {
         match failure_report(guard, &verdict) {

@@ -1,7 +1,7 @@
 //! Merges of chunks that wait under a stamp, with the lock opened between a few of them and the next: there may be very many.
 
 use super::slot::Guard;
-use crate::core::request::Want;
+use crate::core::request::AllocRequest;
 use crate::core::stamps::{Forced, ForcedPass};
 use crate::error::Error;
 
@@ -24,11 +24,11 @@ pub(super) fn merge_safe_piece(mut guard: Guard<'_>) -> Result<Guard<'_>, Error>
 #[inline(never)]
 pub(super) fn merge_forced_piece<'a>(
     mut guard: Guard<'a>,
-    want: &Want<'_>,
+    request: &AllocRequest<'_>,
     pass: &mut Option<ForcedPass>,
 ) -> Result<(Guard<'a>, bool), Error> {
     let mut current = pass.take().unwrap_or_else(|| guard.arena.begin_forced_pass());
-    match guard.arena.merge_forced_some(&mut current, want.size, PIECE) {
+    match guard.arena.merge_forced_some(&mut current, request.size, PIECE) {
         Forced::Found => Ok((guard, true)),
         Forced::Over => Ok((guard, false)),
         Forced::More => {

@@ -17,11 +17,11 @@ use self::record::{Outcome, Recording};
 use super::slot::Guard;
 use super::{Pool, mutation};
 use crate::backend::order::{self as driver, Capture, Context, Order};
-use crate::core::request::Want;
+use crate::core::request::AllocRequest;
 use crate::core::stream_id::Stream;
-use crate::core::streams::Lane;
+use crate::core::streams::QueueId;
 use crate::core::streams::Work;
-use crate::error::{Error, Unsaid};
+use crate::error::{DeferredError, Error};
 use crate::log::{self, Level};
 use crate::sys::{HostMemoryExhausted, thread};
 
@@ -113,7 +113,7 @@ fn list<T>(length: usize) -> Result<Vec<T>, HostMemoryExhausted> {
 
 /// How a look after the order of work ended: the pool as it is now, and whether the driver did as it should; or
 /// why the allocator is of no use any more. What the driver failed to do may not matter in the end.
-pub(super) type Ordered<'a, T = ()> = Result<(Guard<'a>, Result<T, Unsaid>), Error>;
+pub(super) type Ordered<'a, T = ()> = Result<(Guard<'a>, Result<T, DeferredError>), Error>;
 
 /// Whether some stream is captured that the pool knows, the calling thread's own default stream and that of all
 /// included, for which those wait that block. What waits for the device would break that capture, giving memory back
@@ -121,8 +121,8 @@ pub(super) type Ordered<'a, T = ()> = Result<(Guard<'a>, Result<T, Unsaid>), Err
 #[inline(never)]
 pub(super) fn is_any_captured<'a>(mut guard: Guard<'a>, stream: Stream) -> Ordered<'a, bool> {
     let (mut gone, mut uncaptured): (Vec<Stream>, Vec<Stream>) = (Vec::new(), Vec::new());
-    let mut learnt: Vec<(Lane, Stream, Context)> = Vec::new();
-    let mut unknown: Vec<(Lane, Stream)> = Vec::new();
+    let mut learnt: Vec<(QueueId, Stream, Context)> = Vec::new();
+    let mut unknown: Vec<(QueueId, Stream)> = Vec::new();
     let streams = guard.live_streams(stream).and_then(|streams| {
         gone.try_reserve(streams.len())?;
         uncaptured.try_reserve(streams.len())?;
@@ -136,7 +136,7 @@ pub(super) fn is_any_captured<'a>(mut guard: Guard<'a>, stream: Stream) -> Order
     };
     // Of a stream that was captured nothing could be recorded or asked; this may be the last time that it surely lives.
     let queues = streams.iter().filter_map(|&stream| Some((guard.arena.streams().queue_of(stream)?, stream)));
-    unknown.extend(queues.filter(|&(lane, stream)| guard.events.is_unknown(lane, stream)));
+    unknown.extend(queues.filter(|&(queue_id, stream)| guard.events.is_unknown(queue_id, stream)));
     let life = guard.arena.life();
     let result;
     (guard, result) = guard.ordering(|order| {
@@ -144,10 +144,10 @@ pub(super) fn is_any_captured<'a>(mut guard: Guard<'a>, stream: Stream) -> Order
             match order.capture_of(handle(stream))? {
                 Capture::Active => return Ok(true),
                 Capture::None => {
-                    if let Some(&(lane, _)) = unknown.iter().find(|&&(_, other)| other == stream) {
+                    if let Some(&(queue_id, _)) = unknown.iter().find(|&&(_, other)| other == stream) {
                         // What fails is asked for again another time.
                         let Ok(context) = order.context_of(handle(stream)) else { continue };
-                        learnt.push((lane, stream, context));
+                        learnt.push((queue_id, stream, context));
                     }
                     uncaptured.push(stream);
                 }
@@ -158,7 +158,9 @@ pub(super) fn is_any_captured<'a>(mut guard: Guard<'a>, stream: Stream) -> Order
     });
     if guard.arena.life() == life {
         let Pool { arena, events, .. } = &mut *guard;
-        learnt.into_iter().for_each(|(lane, stream, context)| events.learn(arena, lane, stream, context));
+        learnt
+            .into_iter()
+            .for_each(|(queue_id, stream, context)| events.learn(arena, queue_id, stream, context));
         uncaptured.into_iter().for_each(|stream| guard.events.note_uncaptured(stream));
         gone.into_iter().for_each(|stream| drop_destroyed(&mut guard, stream));
     }
@@ -193,12 +195,12 @@ pub(super) fn synchronize<'a>(mut guard: Guard<'a>, stream: Stream) -> Ordered<'
     if guard.arena.life() == life && guard.is_capture_announced(stream) {
         return Ok((guard, learnt.map(|()| false)));
     }
-    let mut works: Vec<Work> = match list(guard.arena.streams().lane_count()) {
+    let mut works: Vec<Work> = match list(guard.arena.streams().queue_count()) {
         Ok(works) => works,
         Err(exhausted) => return Ok((guard, Err(exhausted.into()))),
     };
-    let is_vouched_for = |lane: Lane, stream: Stream| {
-        let context = || guard.events.context_of(lane, guard.arena.streams().progress_of(lane));
+    let is_vouched_for = |queue_id: QueueId, stream: Stream| {
+        let context = || guard.events.context_of(queue_id, guard.arena.streams().progress_of(queue_id));
         !stream.exists() || context() == Some(Context::OWN) || mutation::is("own-context")
     };
     works.extend(
@@ -206,7 +208,7 @@ pub(super) fn synchronize<'a>(mut guard: Guard<'a>, stream: Stream) -> Ordered<'
             .arena
             .streams()
             .unfinished(|_| true)
-            .filter(|unfinished| is_vouched_for(unfinished.work.lane, unfinished.stream))
+            .filter(|unfinished| is_vouched_for(unfinished.work.queue, unfinished.stream))
             .map(|unfinished| unfinished.work),
     );
     if works.is_empty() {
@@ -219,8 +221,8 @@ pub(super) fn synchronize<'a>(mut guard: Guard<'a>, stream: Stream) -> Ordered<'
     }
     if result.is_ok() {
         for work in works {
-            guard.events.drop_done(work.lane, work.point);
-            guard.arena.streams_mut().lane_done(work.lane, work.point);
+            guard.events.drop_done(work.queue, work.point);
+            guard.arena.streams_mut().queue_done(work.queue, work.point);
         }
         guard.notify();
     }
@@ -231,11 +233,11 @@ pub(super) fn synchronize<'a>(mut guard: Guard<'a>, stream: Stream) -> Ordered<'
 /// which was queued long after the frees, and which itself waits for what this thread does next. So nothing else is left
 /// to try by now, and the log has the reason where a program hangs here.
 #[inline(never)]
-pub(super) fn wait_for_all<'a>(mut guard: Guard<'a>, want: &Want<'_>) -> Ordered<'a, bool> {
+pub(super) fn wait_for_all<'a>(mut guard: Guard<'a>, request: &AllocRequest<'_>) -> Ordered<'a, bool> {
     const REASON: &str = "free memory is left that has no event: this is the last step before it fails";
-    guard = log_wait(guard, want, REASON);
+    guard = log_wait(guard, request, REASON);
     let idle;
-    (guard, idle) = synchronize(guard, want.stream)?;
+    (guard, idle) = synchronize(guard, request.stream)?;
     if !matches!(idle, Ok(true)) {
         return Ok((guard, idle));
     }
@@ -246,18 +248,18 @@ pub(super) fn wait_for_all<'a>(mut guard: Guard<'a>, want: &Want<'_>) -> Ordered
 /// As [`synchronize`], for memory that was freed without a stream: no event tells when the work on it is done. The log has
 /// the reason where a program hangs here.
 #[inline(never)]
-pub(super) fn synchronize_unordered<'a>(guard: Guard<'a>, want: &Want<'_>) -> Ordered<'a, bool> {
-    let guard = log_wait(guard, want, "memory that was freed without a stream has no event");
-    synchronize(guard, want.stream)
+pub(super) fn synchronize_unordered<'a>(guard: Guard<'a>, request: &AllocRequest<'_>) -> Ordered<'a, bool> {
+    let guard = log_wait(guard, request, "memory that was freed without a stream has no event");
+    synchronize(guard, request.stream)
 }
 
 /// Says why a request is about to wait for the whole context, if it may.
-fn log_wait<'a>(guard: Guard<'a>, want: &Want<'_>, reason: &str) -> Guard<'a> {
+fn log_wait<'a>(guard: Guard<'a>, request: &AllocRequest<'_>, reason: &str) -> Guard<'a> {
     let has_device = guard.backend.get().order().is_some();
-    if !has_device || !log::is_wanted(Level::Warn) || guard.is_capture_announced(want.stream) {
+    if !has_device || !log::is_wanted(Level::Warn) || guard.is_capture_announced(request.stream) {
         return guard;
     }
-    let (device, bytes) = (guard.device, want.requested);
+    let (device, bytes) = (guard.device, request.requested);
     guard.talking(|| {
         log::emit(
             Level::Warn,
@@ -285,12 +287,13 @@ pub(super) fn may_disturb<'a>(mut guard: Guard<'a>, stream: Stream) -> Ordered<'
 /// recorded there yet.
 #[inline(never)]
 fn learn_contexts(mut guard: Guard<'_>) -> Ordered<'_> {
-    let mut unknown: Vec<(Lane, Stream, Option<Context>)> = match list(guard.arena.streams().lane_count()) {
+    let mut unknown: Vec<(QueueId, Stream, Option<Context>)> = match list(guard.arena.streams().queue_count())
+    {
         Ok(unknown) => unknown,
         Err(exhausted) => return Ok((guard, Err(exhausted.into()))),
     };
-    let is_unknown = |lane: Lane, stream: Stream| {
-        let context = || guard.events.context_of(lane, guard.arena.streams().progress_of(lane));
+    let is_unknown = |queue_id: QueueId, stream: Stream| {
+        let context = || guard.events.context_of(queue_id, guard.arena.streams().progress_of(queue_id));
         let surely_lives = || {
             guard.arena.streams().living_streams().chain(guard.events.captured()).any(|live| live == stream)
         };
@@ -301,8 +304,10 @@ fn learn_contexts(mut guard: Guard<'_>) -> Ordered<'_> {
             .arena
             .streams()
             .unfinished(|_| true)
-            .filter(|unfinished| !unfinished.forgotten && is_unknown(unfinished.work.lane, unfinished.stream))
-            .map(|unfinished| (unfinished.work.lane, unfinished.stream, None)),
+            .filter(|unfinished| {
+                !unfinished.forgotten && is_unknown(unfinished.work.queue, unfinished.stream)
+            })
+            .map(|unfinished| (unfinished.work.queue, unfinished.stream, None)),
     );
     if unknown.is_empty() {
         return Ok((guard, Ok(())));
@@ -317,8 +322,8 @@ fn learn_contexts(mut guard: Guard<'_>) -> Ordered<'_> {
     });
     if guard.arena.life() == life {
         let Pool { arena, events, .. } = &mut *guard;
-        for (lane, stream, context) in unknown {
-            context.into_iter().for_each(|context| events.learn(arena, lane, stream, context));
+        for (queue_id, stream, context) in unknown {
+            context.into_iter().for_each(|context| events.learn(arena, queue_id, stream, context));
         }
     }
     Ok((guard.check_entry()?, result))
@@ -340,7 +345,7 @@ pub(crate) fn forget<'a>(
     mut guard: Guard<'a>,
     stream: Stream,
 ) -> Result<(Guard<'a>, Result<(), Error>), Error> {
-    let lane = guard.arena.streams().queue_of(stream);
+    let queue_id = guard.arena.streams().queue_of(stream);
     let work = guard.arena.streams_mut().forget_stream(stream)?;
     let life = guard.arena.life();
     // Whoever is in the middle of recording on it, or of asking about it, knows it from before; nobody else does.
@@ -351,15 +356,16 @@ pub(crate) fn forget<'a>(
     // Meanwhile everything may have gone, the lane with it; or all of that work is done, and the lane is another's.
     let is_of_use = guard.backend.get().order().is_some() && guard.arena.life() == life;
     // A queue that nothing waits for may have events too. A stream that was alone has a queue only since it was forgotten.
-    let lane = work.map(|work| work.lane).or(lane);
+    let queue_id = work.map(|work| work.queue).or(queue_id);
     let Some(work) = work.filter(|&work| is_of_use && !guard.arena.streams().is_done(work)) else {
         guard.forget_events(stream);
         if is_of_use {
             let mut foreign = guard.events.take_foreign_spare();
             // All of it is done, if the queue is not another stream's by now.
-            if let Some(lane) = lane.filter(|&lane| guard.arena.streams().progress_of(lane).stream == stream)
+            if let Some(queue_id) =
+                queue_id.filter(|&queue_id| guard.arena.streams().progress_of(queue_id).stream == stream)
             {
-                guard.events.take_foreign(lane, &mut foreign);
+                guard.events.take_foreign(queue_id, &mut foreign);
             }
             guard = destroy_all(guard, foreign);
         }
@@ -381,11 +387,11 @@ pub(crate) fn forget<'a>(
         guard.forget_events(stream);
         let mut foreign = guard.events.take_foreign_spare();
         if is_covered {
-            guard.events.take_foreign(work.lane, &mut foreign);
+            guard.events.take_foreign(work.queue, &mut foreign);
         }
         guard = destroy_all(guard, foreign);
     }
-    Ok((guard.check_entry()?, recorded.map_err(Unsaid::say)))
+    Ok((guard.check_entry()?, recorded.map_err(DeferredError::say)))
 }
 
 /// Destroys events of other contexts, which may end with a stream that is forgotten: those of its queue, for which the last

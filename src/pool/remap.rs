@@ -10,9 +10,9 @@ use super::slot::Guard;
 use super::traffic::{Extended, Refusal, refuse_for_a_capture};
 use crate::backend::granules::Granules;
 use crate::core::arena::{New, Piece, Plan, bytes};
-use crate::core::request::Want;
+use crate::core::request::AllocRequest;
 use crate::core::stream_id::Stream;
-use crate::error::{Error, LastError, Unsaid, keeping_last_error, unsaid};
+use crate::error::{DeferredError, Error, LastError, keeping_last_error, unsaid};
 use crate::log::{self, Level};
 use crate::sys::HostMemoryExhausted;
 
@@ -20,12 +20,12 @@ use crate::sys::HostMemoryExhausted;
 #[inline(never)]
 pub(super) fn grow<'a>(
     guard: Guard<'a>,
-    want: &Want<'_>,
+    request: &AllocRequest<'_>,
     refused: &mut Option<Refusal>,
 ) -> Result<(Guard<'a>, Extended), Error> {
     // If there is not so much, the least that helps may be there.
-    serve(guard, want, &[New::Ample, New::Needed], refused, |guard, new, below| {
-        guard.arena.plan_growth(want, new, below)
+    serve(guard, request, &[New::Ample, New::Needed], refused, |guard, new, below| {
+        guard.arena.plan_growth(request, new, below)
     })
 }
 
@@ -33,18 +33,18 @@ pub(super) fn grow<'a>(
 #[inline(never)]
 pub(super) fn relocate<'a>(
     guard: Guard<'a>,
-    want: &Want<'_>,
+    request: &AllocRequest<'_>,
     refused: &mut Option<Refusal>,
 ) -> Result<(Guard<'a>, Extended), Error> {
     // If there is not so much, there may be enough to go with what is idle.
     let was_refused = Refusal::limit(*refused, &guard) != u64::MAX;
     let ways: &[New] = if was_refused { &[New::Least] } else { &[New::Needed, New::Least] };
-    serve(guard, want, ways, refused, |guard, new, below| {
+    serve(guard, request, ways, refused, |guard, new, below| {
         // Unmapping waits for the device, which might break a capture that is announced by now.
-        if guard.is_capture_announced(want.stream) {
+        if guard.is_capture_announced(request.stream) {
             return Ok(None);
         }
-        guard.arena.plan_relocation(want, new, below)
+        guard.arena.plan_relocation(request, new, below)
     })
 }
 
@@ -52,7 +52,7 @@ type Planned = Result<Option<Plan>, HostMemoryExhausted>;
 
 fn serve<'a>(
     mut guard: Guard<'a>,
-    want: &Want<'_>,
+    request: &AllocRequest<'_>,
     ways: &[New],
     refused: &mut Option<Refusal>,
     plan: impl Fn(&mut Guard<'a>, New, u64) -> Planned,
@@ -76,13 +76,13 @@ fn serve<'a>(
         let plan = match plan(&mut guard, new, below) {
             Ok(Some(plan)) => plan,
             Ok(None) => break,
-            Err(exhausted) => return Err(guard.fail(exhausted.into(), want.requested)),
+            Err(exhausted) => return Err(guard.fail(exhausted.into(), request.requested)),
         };
         guard.leave_behind(&plan);
         let (life, asked) = (guard.arena.life(), plan.reserved());
         let refusal = Refusal::of(&guard, asked);
         let outcome;
-        (guard, outcome) = carry_out(guard, plan, want);
+        (guard, outcome) = carry_out(guard, plan, request);
         // The allocator may have come to its end meanwhile.
         guard = guard.check_entry()?;
         match outcome {
@@ -93,7 +93,7 @@ fn serve<'a>(
                 failed = true;
                 *refused = if asked == 0 { *refused } else { Some(refusal) };
             }
-            Err(failure) => return Err(guard.fail(failure.say(), want.requested)),
+            Err(failure) => return Err(guard.fail(failure.say(), request.requested)),
         }
     }
     Ok((guard, if failed { Extended::Refused } else { Extended::NoRoom }))
@@ -101,8 +101,12 @@ fn serve<'a>(
 
 #[allow(clippy::result_large_err)] // Remapping is in no hurry.
 #[inline(never)]
-fn carry_out<'a>(guard: Guard<'a>, mut plan: Plan, want: &Want<'_>) -> (Guard<'a>, Result<(), Unsaid>) {
-    let (device, asked, listener) = (guard.device, want.requested, guard.listener);
+fn carry_out<'a>(
+    guard: Guard<'a>,
+    mut plan: Plan,
+    request: &AllocRequest<'_>,
+) -> (Guard<'a>, Result<(), DeferredError>) {
+    let (device, asked, listener) = (guard.device, request.requested, guard.listener);
     let life = guard.arena.life();
     let (mut guard, outcome) = guard.obtaining(plan.reserved(), |backend| {
         let Some(granules) = backend.granules() else { return Ok(()) };

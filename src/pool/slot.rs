@@ -7,7 +7,7 @@ mod calls;
 mod ranges;
 pub(crate) mod waiting;
 
-use self::calls::{Call, What};
+use self::calls::{Call, CallKind};
 use self::ranges::{Place, Published, Ranges};
 use super::Pool;
 use crate::core::stats::FailureCause;
@@ -186,11 +186,11 @@ impl Slot {
     pub(crate) fn recover_in_child(&self) {
         let mut guard = Guard { slot: self, unwinding: false };
         let this = thread::current();
-        let interrupted = guard.calls().any(|call| call.what == What::Guards && call.thread != this);
+        let interrupted = guard.calls().any(|call| call.what == CallKind::Guards && call.thread != this);
         // The forking thread may itself be in a callback, and will come back from it in the child too.
         guard.keep_calls(|call| call.thread == this);
         let in_a_call = !guard.inner().calls.is_null();
-        let releases = guard.calls().any(|call| call.what == What::GivesBack);
+        let releases = guard.calls().any(|call| call.what == CallKind::GivesBack);
         let reserved = guard.calls().map(|call| call.what.reserved()).sum();
         // It may have been interrupted in its sleep by a signal, whose handler forks.
         guard.keep_sleepers(|sleeper| sleeper.thread == this);

@@ -8,7 +8,7 @@ use crate::backend::{Backend, Granted};
 use crate::core::arena::Detached;
 use crate::core::arena::usable;
 use crate::core::heap::Extension;
-use crate::core::request::Want;
+use crate::core::request::AllocRequest;
 use crate::core::stream_id::Stream;
 use crate::core::units::UNIT;
 use crate::error::{Error, LastError, fail, keeping_last_error};
@@ -194,7 +194,7 @@ pub(super) enum Extended {
 #[inline(never)]
 pub(super) fn extend<'a>(
     mut guard: Guard<'a>,
-    want: &Want<'_>,
+    request: &AllocRequest<'_>,
     least: u64,
     refused: &mut Option<Refusal>,
 ) -> Result<(Guard<'a>, Extended), Error> {
@@ -203,32 +203,32 @@ pub(super) fn extend<'a>(
         guard.arena.cancel_extension(&plan);
         return Ok((guard, Extended::Refused));
     }
-    carry_out(guard, want, plan, refused)
+    carry_out(guard, request, plan, refused)
 }
 
 /// Obtains one more region of exactly `least` bytes, if that was not refused before but something larger was.
 pub(super) fn extend_exactly<'a>(
     mut guard: Guard<'a>,
-    want: &Want<'_>,
+    request: &AllocRequest<'_>,
     least: u64,
     refused: &mut Option<Refusal>,
 ) -> Result<(Guard<'a>, Extended), Error> {
     match guard.arena.plan_exact_extension(least) {
-        Some(plan) => carry_out(guard, want, plan, refused),
+        Some(plan) => carry_out(guard, request, plan, refused),
         None => Ok((guard, Extended::NoRoom)),
     }
 }
 
 fn carry_out<'a>(
     guard: Guard<'a>,
-    want: &Want<'_>,
+    request: &AllocRequest<'_>,
     plan: Extension,
     refused: &mut Option<Refusal>,
 ) -> Result<(Guard<'a>, Extended), Error> {
     let listener = guard.listener;
     let mut refusal = Refusal::of(&guard, u64::MAX);
     let ask = |backend: &dyn Backend| {
-        let obtained = obtain(backend, &plan, want.alignment.max(UNIT), &mut refusal.bytes);
+        let obtained = obtain(backend, &plan, request.alignment.max(UNIT), &mut refusal.bytes);
         refusal.is_circular = waiting::is_in_circle();
         if let Obtained::Region(Granted { base, bytes }) = obtained {
             listener.tell(RegionEvent::Obtained, base, bytes);
@@ -267,7 +267,7 @@ fn carry_out<'a>(
     let guard = guard.check_entry()?;
     match extended {
         Ok(extended) => Ok((guard, extended)),
-        Err(error) => Err(guard.fail(error, want.requested)),
+        Err(error) => Err(guard.fail(error, request.requested)),
     }
 }
 

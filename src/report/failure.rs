@@ -4,7 +4,7 @@ use super::tally::{self, BinTally};
 use super::{Bytes, Guarding, Subject, occupancy};
 use crate::core::arena::Arena;
 use crate::core::arena::View;
-use crate::core::request::Want;
+use crate::core::request::AllocRequest;
 use crate::core::stats::{FailureCause, Failures};
 use crate::core::units::{NUM_BINS, UNIT, bin_floor};
 use crate::sys::clock::monotonic_ms;
@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 pub(crate) struct Verdict {
     requested: u64,
     /// The latest stamp that was acceptable, and whether no chunk that is large enough has such a one.
-    newest: u64,
+    max_stamp: u64,
     too_new: bool,
     /// Rounded up to 256.
     wanted: u64,
@@ -34,16 +34,16 @@ pub(crate) struct Verdict {
 }
 
 impl Verdict {
-    pub(crate) fn new(arena: &Arena, want: &Want<'_>) -> Self {
-        let Want { requested, size: wanted, alignment, newest, stream, .. } = *want;
+    pub(crate) fn new(arena: &Arena, request: &AllocRequest<'_>) -> Self {
+        let AllocRequest { requested, size: wanted, alignment, max_stamp, stream, .. } = *request;
         let available = arena.growth().available();
         // As much as the backend was asked for last, had it not honoured the alignment.
         let refused = available >= wanted.saturating_add(alignment.max(UNIT) - UNIT);
         let waiting = tally::waiting(arena, stream);
         Verdict {
             requested,
-            newest,
-            too_new: newest != u64::MAX && !tally::has_older(arena, wanted, newest),
+            max_stamp,
+            too_new: max_stamp != u64::MAX && !tally::has_older(arena, wanted, max_stamp),
             wanted,
             alignment,
             free: arena.usable_bytes() - arena.counters().bytes_in_use - waiting,
@@ -178,8 +178,11 @@ fn write_verdict(out: &mut dyn Write, view: &View<'_>, verdict: &Verdict) -> fmt
             writeln!(out, "  There is enough free memory, but not in one piece: {fits} would have fitted.")?;
         }
         FailureCause::Stamps => {
-            let newest = verdict.newest;
-            writeln!(out, "  No free chunk of that size has a stamp of {newest} or less, or none at all.")?;
+            let max_stamp = verdict.max_stamp;
+            writeln!(
+                out,
+                "  No free chunk of that size has a stamp of {max_stamp} or less, or none at all."
+            )?;
         }
         FailureCause::Alignment => {
             writeln!(out, "  No free chunk of that size has a place at the alignment.")?

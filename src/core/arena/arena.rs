@@ -3,7 +3,7 @@
 use crate::core::heap::{Chunks, Growth, Heap, Parts, Refused, Region, Regions, Tag};
 use crate::core::ids::ChunkId;
 use crate::core::op_names::{Name, Names};
-use crate::core::request::Want;
+use crate::core::request::AllocRequest;
 use crate::core::stamps::{Forced, ForcedPass, StampQueue};
 use crate::core::stats::{Counters, FailureCause, Stats};
 use crate::core::stream_id::Stream;
@@ -39,7 +39,7 @@ pub(crate) struct Settings {
 pub(crate) struct Progress {
     frees: u64,
     frontier: u64,
-    lanes: u64,
+    queues: u64,
     /// Regions obtained and given back, granules mapped, moved and unmapped, all of them gone, and the limit changed.
     pub(crate) regions: u64,
 }
@@ -75,10 +75,10 @@ impl Arena {
     }
 
     /// Allocates the best fitting chunk; `None` if no free chunk fits. On an error nothing changed.
-    pub(crate) fn alloc(&mut self, want: &Want<'_>) -> Result<Option<u64>, HostMemoryExhausted> {
-        let Some(tag) = want.scope else { return self.alloc_untagged(want) };
+    pub(crate) fn alloc(&mut self, request: &AllocRequest<'_>) -> Result<Option<u64>, HostMemoryExhausted> {
+        let Some(tag) = request.scope else { return self.alloc_untagged(request) };
         self.heap_mut().chunks_mut().start_tags()?;
-        let allocated = self.alloc_untagged(want)?;
+        let allocated = self.alloc_untagged(request)?;
         if let Some(id) = allocated.and_then(|addr| self.chunk_at(addr)) {
             self.heap_mut().chunks_mut().set_tag(id, *tag);
         }
@@ -90,11 +90,11 @@ impl Arena {
         Ok(Tag { name: self.names.intern(name)?, step })
     }
 
-    fn alloc_untagged(&mut self, want: &Want<'_>) -> Result<Option<u64>, HostMemoryExhausted> {
-        if want.is_plain() {
-            return self.alloc_plain(want.size, want.requested, want.stream);
+    fn alloc_untagged(&mut self, request: &AllocRequest<'_>) -> Result<Option<u64>, HostMemoryExhausted> {
+        if request.is_plain() {
+            return self.alloc_plain(request.size, request.requested, request.stream);
         }
-        self.alloc_special(want)
+        self.alloc_special(request)
     }
 
     /// As `alloc`, for `size` bytes and nothing else.
@@ -106,25 +106,25 @@ impl Arena {
         stream: Stream,
     ) -> Result<Option<u64>, HostMemoryExhausted> {
         if !self.streams.is_fast(stream) {
-            let want = Want::plain(size, requested, stream);
+            let request = AllocRequest::plain(size, requested, stream);
             return if self.streams.is_multi() {
-                self.streams.alloc(&want)
+                self.streams.alloc(&request)
             } else {
-                self.alloc_special(&want)
+                self.alloc_special(&request)
             };
         }
         self.streams.heap_mut().alloc(size, requested)
     }
 
     #[inline(never)]
-    fn alloc_special(&mut self, want: &Want<'_>) -> Result<Option<u64>, HostMemoryExhausted> {
-        self.streams.admit(want.stream)?;
+    fn alloc_special(&mut self, request: &AllocRequest<'_>) -> Result<Option<u64>, HostMemoryExhausted> {
+        self.streams.admit(request.stream)?;
         if self.streams.is_multi() {
-            self.streams.alloc(want)
-        } else if self.streams.is_fast(want.stream) && want.is_plain() {
-            self.streams.heap_mut().alloc(want.size, want.requested)
+            self.streams.alloc(request)
+        } else if self.streams.is_fast(request.stream) && request.is_plain() {
+            self.streams.heap_mut().alloc(request.size, request.requested)
         } else {
-            self.alloc_constrained(want)
+            self.alloc_constrained(request)
         }
     }
 
@@ -202,7 +202,7 @@ impl Arena {
         Progress {
             frees: c.frees(),
             frontier: self.stamps.frontier(),
-            lanes: self.streams.advances(),
+            queues: self.streams.advances(),
             regions: c.regions_added + c.regions_released + c.remaps + c.losses + c.limits,
         }
     }
@@ -275,15 +275,21 @@ impl Arena {
     /// The work behind which a request could be served; see [`StreamHeap::dependencies`].
     pub(crate) fn dependencies(
         &self,
-        want: &Want<'_>,
+        request: &AllocRequest<'_>,
         has_event: impl Fn(Work) -> bool,
     ) -> Result<Option<Dependencies>, HostMemoryExhausted> {
-        self.streams.dependencies(&self.vm, want, has_event)
+        self.streams.dependencies(&self.vm, request, has_event)
     }
 
     /// Makes what serves a request behind some work its stream's own; see [`StreamHeap::adopt`].
-    pub(crate) fn adopt(&mut self, want: &Want<'_>, works: &[Work], planned: Place, since: Work) -> bool {
-        self.streams.adopt(&self.vm, want, works, planned, since)
+    pub(crate) fn adopt(
+        &mut self,
+        request: &AllocRequest<'_>,
+        works: &[Work],
+        planned: Place,
+        since: Work,
+    ) -> bool {
+        self.streams.adopt(&self.vm, request, works, planned, since)
     }
 
     /// Regions are mapped by the granule from this range from now on. There is none yet.

@@ -2,7 +2,7 @@
 
 use super::arena::Arena;
 use crate::core::ids::ChunkId;
-use crate::core::request::{MOST_MISALIGNED, Want};
+use crate::core::request::{AllocRequest, MOST_MISALIGNED};
 use crate::core::steps;
 use crate::core::units::UNIT;
 use crate::sys::HostMemoryExhausted;
@@ -10,27 +10,30 @@ use crate::sys::HostMemoryExhausted;
 impl Arena {
     /// As `take_plain`, for stamps and large alignments. Finds nothing while [`Self::is_merging`].
     #[inline(never)]
-    pub(super) fn alloc_constrained(&mut self, want: &Want<'_>) -> Result<Option<u64>, HostMemoryExhausted> {
+    pub(super) fn alloc_constrained(
+        &mut self,
+        request: &AllocRequest<'_>,
+    ) -> Result<Option<u64>, HostMemoryExhausted> {
         // A prefix for the alignment and a remainder: at most two new chunks.
         self.reserve_chunks(2)?;
         if self.is_merging() && self.merge_safe_some(MERGED_AT_ONCE) {
             // What is the best fit is not known before all is merged that may be.
             return Ok(None);
         }
-        let Some(mut id) = self.find_constrained(want) else { return Ok(None) };
+        let Some(mut id) = self.find_constrained(request) else { return Ok(None) };
         self.heap_mut().reserve_starts(2)?;
         let stamp = self.stamps.remove_free(self.streams.heap_mut(), id);
-        if want.alignment > UNIT {
-            id = self.split_prefix(id, want.alignment, stamp);
+        if request.alignment > UNIT {
+            id = self.split_prefix(id, request.alignment, stamp);
         }
         let whole = self.heap().size(id);
-        let splits = self.heap().splits(whole, want.size);
+        let splits = self.heap().splits(whole, request.size);
         if splits {
-            self.split_remainder(id, want.size, stamp);
+            self.split_remainder(id, request.size, stamp);
         }
         self.heap_mut().mark_in_use(id);
-        let size = if splits { want.size } else { whole };
-        self.heap_mut().hand_out(id, size, want.requested);
+        let size = if splits { request.size } else { whole };
+        self.heap_mut().hand_out(id, size, request.requested);
         let addr = self.heap().addr(id);
         self.heap_mut().touch(id, addr + size);
         Ok(Some(addr))
@@ -39,24 +42,27 @@ impl Arena {
     /// The first chunk in (size, address) order that has a place at the alignment and an old enough stamp. Of those without a
     /// place at the alignment only a few are passed over one by one: then the first follows which is so large that it has one
     /// wherever it begins, and the others only if the request is thorough.
-    pub(super) fn find_constrained(&self, want: &Want<'_>) -> Option<ChunkId> {
-        let found = self.find_old_enough(want, MOST_MISALIGNED);
-        if found.is_none() && want.thorough { self.find_old_enough(want, u32::MAX) } else { found }
+    pub(super) fn find_constrained(&self, request: &AllocRequest<'_>) -> Option<ChunkId> {
+        let found = self.find_old_enough(request, MOST_MISALIGNED);
+        if found.is_none() && request.thorough { self.find_old_enough(request, u32::MAX) } else { found }
     }
 
-    fn find_old_enough(&self, want: &Want<'_>, most_misaligned: u32) -> Option<ChunkId> {
-        let mut found = self.stamps.first_old_enough(self.heap(), (want.size, 0), want.newest);
+    fn find_old_enough(&self, request: &AllocRequest<'_>, most_misaligned: u32) -> Option<ChunkId> {
+        let mut found = self.stamps.first_old_enough(self.heap(), (request.size, 0), request.max_stamp);
         let mut misaligned = 0;
         while let Some(id) = found {
             steps::count();
             let key = self.chunks().get(id).key();
-            if want.place_in(key).is_some() {
+            if request.place_in(key).is_some() {
                 break;
             }
             misaligned += 1;
-            let next =
-                if misaligned == most_misaligned { (want.sure_size(), 0) } else { want.next_with_place(key) };
-            found = self.stamps.first_old_enough(self.heap(), next, want.newest);
+            let next = if misaligned == most_misaligned {
+                (request.size_that_always_fits(), 0)
+            } else {
+                request.next_with_place(key)
+            };
+            found = self.stamps.first_old_enough(self.heap(), next, request.max_stamp);
         }
         found
     }

@@ -123,7 +123,7 @@ impl Arena {
     /// Whether no chunk from `id` on is in use or was freed too recently.
     fn is_free(&self, mut id: ChunkId) -> bool {
         while id != NIL {
-            let waits = self.streams.is_multi() && !self.streams.is_anyones(id);
+            let waits = self.streams.is_multi() && !self.streams.is_reusable(id);
             if waits || self.chunks().in_use(id) || !self.stamps.is_safe(self.chunks().stamp(id)) {
                 return false;
             }

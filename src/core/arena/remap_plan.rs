@@ -11,8 +11,8 @@
 use super::arena::Arena;
 use crate::core::heap::State;
 use crate::core::ids::{ChunkId, NIL};
-use crate::core::request::Want;
-use crate::core::streams::Lane;
+use crate::core::request::AllocRequest;
+use crate::core::streams::QueueId;
 use crate::core::units::Span;
 use crate::core::vmm::{Donor, Place, Range, available_below, choose, donors, total};
 use crate::sys::HostMemoryExhausted;
@@ -74,12 +74,12 @@ impl Arena {
     /// Plans to map what a request needs, where that is least, within the limit, and less than `below` bytes.
     pub(crate) fn plan_growth(
         &mut self,
-        want: &Want<'_>,
+        request: &AllocRequest<'_>,
         new: New,
         below: u64,
     ) -> Result<Option<Plan>, HostMemoryExhausted> {
         let Some(range) = self.range() else { return Ok(None) };
-        let plan = self.begin_plan(range).and_then(|()| self.grow_for(range, want, new, below));
+        let plan = self.begin_plan(range).and_then(|()| self.grow_for(range, request, new, below));
         if !matches!(plan, Ok(Some(_))) {
             self.close_range();
         }
@@ -89,19 +89,19 @@ impl Arena {
     fn grow_for(
         &mut self,
         range: Range,
-        want: &Want<'_>,
+        request: &AllocRequest<'_>,
         new: New,
         below: u64,
     ) -> Result<Option<Plan>, HostMemoryExhausted> {
         let available = available_below(self.heap(), range, below);
-        let lane = self.lane_for(want);
-        if self.is_served(want, lane) {
+        let queue = self.queue_for(request);
+        if self.is_served(request, queue) {
             return Ok(None);
         }
-        let is_free = |id| self.is_free_for(lane, id);
-        let place = self
-            .vm
-            .best_place(self.heap(), range, want, is_free, |place| (1..=available).contains(&place.missing));
+        let is_free = |id| self.is_free_for(queue, id);
+        let place = self.vm.best_place(self.heap(), range, request, is_free, |place| {
+            (1..=available).contains(&place.missing)
+        });
         let Some(place) = place else { return Ok(None) };
         let extra = match new {
             New::Ample => {
@@ -110,8 +110,8 @@ impl Arena {
             New::Needed | New::Least => 0,
         };
         let mut plan = Plan::default();
-        self.reserve_plan(&mut plan, range, &place, want.size, 0)?;
-        self.take_out(&mut plan, range, &place, want.size, place.missing, extra);
+        self.reserve_plan(&mut plan, range, &place, request.size, 0)?;
+        self.take_out(&mut plan, range, &place, request.size, place.missing, extra);
         self.start(&plan);
         Ok(Some(plan))
     }
@@ -120,12 +120,12 @@ impl Arena {
     /// granules of free chunks, the largest first. Less than `below` bytes are new.
     pub(crate) fn plan_relocation(
         &mut self,
-        want: &Want<'_>,
+        request: &AllocRequest<'_>,
         new: New,
         below: u64,
     ) -> Result<Option<Plan>, HostMemoryExhausted> {
         let Some(range) = self.range() else { return Ok(None) };
-        let plan = self.begin_plan(range).and_then(|()| self.relocate_for(range, want, new, below));
+        let plan = self.begin_plan(range).and_then(|()| self.relocate_for(range, request, new, below));
         if !matches!(plan, Ok(Some(_))) {
             self.close_range();
         }
@@ -135,7 +135,7 @@ impl Arena {
     fn relocate_for(
         &mut self,
         range: Range,
-        want: &Want<'_>,
+        request: &AllocRequest<'_>,
         new: New,
         below: u64,
     ) -> Result<Option<Plan>, HostMemoryExhausted> {
@@ -143,12 +143,12 @@ impl Arena {
         let idle = total(&donors);
         let available = available_below(self.heap(), range, below);
         let (mut place, mut most) = (None, available + idle);
-        if self.is_served(want, None) {
+        if self.is_served(request, None) {
             return Ok(None);
         }
         let is_idle = |id| self.heap().is_idle(id);
         while let Some(found) =
-            self.vm.best_place(self.heap(), range, want, is_idle, |place| place.granules <= most)
+            self.vm.best_place(self.heap(), range, request, is_idle, |place| place.granules <= most)
         {
             place = Some(found);
             if new != New::Least || found.granules <= idle {
@@ -159,7 +159,7 @@ impl Arena {
         }
         let Some(place) = place else { return Ok(None) };
         let zone = Span { base: range.floor(place.at), bytes: 0 };
-        let zone = Span { bytes: range.ceil(place.at + want.size) - zone.base, ..zone };
+        let zone = Span { bytes: range.ceil(place.at + request.size) - zone.base, ..zone };
         donors.iter_mut().for_each(|donor| donor.leave(&zone));
         let fresh = match new {
             New::Least => place.missing.saturating_sub(total(&donors)),
@@ -167,9 +167,9 @@ impl Arena {
         };
         choose(self.heap(), &mut donors, place.missing - fresh);
         let mut plan = Plan::default();
-        self.reserve_plan(&mut plan, range, &place, want.size, donors.len())?;
+        self.reserve_plan(&mut plan, range, &place, request.size, donors.len())?;
         donors.iter().for_each(|donor| self.carve(&mut plan, donor));
-        self.take_out(&mut plan, range, &place, want.size, fresh, 0);
+        self.take_out(&mut plan, range, &place, request.size, fresh, 0);
         self.start(&plan);
         Ok(Some(plan))
     }
@@ -293,19 +293,20 @@ impl Arena {
     }
 
     /// Free for a lane, or for all.
-    fn is_free_for(&self, lane: Option<Lane>, id: ChunkId) -> bool {
-        self.heap().is_idle(id) || lane.is_some_and(|lane| self.streams.is_own(lane, id))
+    fn is_free_for(&self, queue: Option<QueueId>, id: ChunkId) -> bool {
+        self.heap().is_idle(id) || queue.is_some_and(|queue| self.streams.is_own(queue, id))
     }
 
     /// Whether memory was freed since the request looked.
-    fn is_served(&self, want: &Want<'_>, lane: Option<Lane>) -> bool {
-        self.find_constrained(want).is_some() || lane.is_some_and(|lane| self.streams.has_in_lane(want, lane))
+    fn is_served(&self, request: &AllocRequest<'_>, queue: Option<QueueId>) -> bool {
+        self.find_constrained(request).is_some()
+            || queue.is_some_and(|queue| self.streams.has_in_queue(request, queue))
     }
 
     /// Whose chunks a request may use beside those that everybody may. They stay his and in circulation while a plan is
     /// under way: should they be taken meanwhile, the request looks again.
-    fn lane_for(&self, want: &Want<'_>) -> Option<Lane> {
-        self.streams.queue_of_request(want)
+    fn queue_for(&self, request: &AllocRequest<'_>) -> Option<QueueId> {
+        self.streams.queue_of_request(request)
     }
 
     /// Cuts what a donor gives out of its chunk; what is left of that is free.

@@ -33,7 +33,7 @@ pub(crate) struct Snapshot {
     names: Names,
     /// For each place of the slab, where lanes are told apart.
     marks: Vec<Mark>,
-    lanes: Vec<Order>,
+    queues: Vec<Order>,
 }
 
 /// How much a copy needs.
@@ -43,7 +43,7 @@ pub(crate) struct Room {
     regions: usize,
     names: [usize; 2],
     marks: usize,
-    lanes: usize,
+    queues: usize,
 }
 
 /// What reports read.
@@ -77,7 +77,7 @@ impl Arena {
             regions: self.regions().slots(),
             names: self.names.lengths(),
             marks: if is_multi { self.chunks().places() } else { 0 },
-            lanes: if is_multi { self.streams.lane_count() } else { 0 },
+            queues: if is_multi { self.streams.queue_count() } else { 0 },
         }
     }
 
@@ -101,7 +101,7 @@ impl Snapshot {
             regions: Regions::new(),
             names: Names::default(),
             marks: Vec::new(),
-            lanes: Vec::new(),
+            queues: Vec::new(),
         }
     }
 
@@ -111,14 +111,14 @@ impl Snapshot {
         self.regions.make_room(room.regions)?;
         self.names.make_room(room.names)?;
         room_for(&mut self.marks, room.marks, Mark::NONE)?;
-        self.lanes.clear();
-        Ok(self.lanes.try_reserve_exact(with_margin(room.lanes))?)
+        self.queues.clear();
+        Ok(self.queues.try_reserve_exact(with_margin(room.queues))?)
     }
 
     /// Copies an arena; false if that takes more room.
     pub(crate) fn copy(&mut self, arena: &Arena) -> bool {
-        let Room { marks, lanes, .. } = arena.room();
-        let fits = self.marks.capacity() >= marks && self.lanes.capacity() >= lanes;
+        let Room { marks, queues, .. } = arena.room();
+        let fits = self.marks.capacity() >= marks && self.queues.capacity() >= queues;
         if !fits
             || !self.chunks.copy_from(arena.chunks())
             || !self.regions.copy_from(arena.regions())
@@ -128,15 +128,15 @@ impl Snapshot {
         }
         self.marks.clear();
         self.marks.extend((0..marks).map(|place| arena.streams.mark(arena.chunks().place(place))));
-        self.lanes.clear();
-        self.lanes.extend(arena.streams.orders().take(lanes));
+        self.queues.clear();
+        self.queues.extend(arena.streams.orders().take(queues));
         self.totals = arena.totals();
         true
     }
 
     pub(crate) fn view(&self) -> View<'_> {
         let Snapshot { totals, chunks, regions, names, .. } = self;
-        View { totals: *totals, chunks, regions, names, orders: Orders::Copied(&self.marks, &self.lanes) }
+        View { totals: *totals, chunks, regions, names, orders: Orders::Copied(&self.marks, &self.queues) }
     }
 }
 
@@ -197,9 +197,9 @@ impl View<'_> {
                 let mark = streams.mark(id);
                 (streams.orders().nth(mark.queue as usize)?, mark)
             }
-            Orders::Copied(marks, lanes) => {
+            Orders::Copied(marks, queues) => {
                 let mark = *marks.get(id.index())?;
-                (*lanes.get(mark.queue as usize)?, mark)
+                (*queues.get(mark.queue as usize)?, mark)
             }
         };
         Some((order, mark.waits))

@@ -7,7 +7,7 @@ use super::size_classes::class_of;
 use crate::core::arena::Arena;
 use crate::core::ids::{ChunkId, NIL};
 use crate::core::invariants::Broken;
-use crate::core::request::Want;
+use crate::core::request::AllocRequest;
 use crate::core::stream_id::Stream;
 use crate::core::tests::sound::{BASE, Break, Placed, each_is_named, empty, granular};
 use crate::core::units::UNIT;
@@ -180,8 +180,9 @@ fn i6_also_where_the_tables_are_flat() {
     ];
     for (number, break_it) in breaks.iter().enumerate() {
         let mut arena = empty(1 << 15, false, false);
-        let small: Vec<u64> =
-            (0..80).map(|_| arena.alloc(&Want::plain(3 * UNIT, 1, Stream::NONE)).unwrap().unwrap()).collect();
+        let small: Vec<u64> = (0..80)
+            .map(|_| arena.alloc(&AllocRequest::plain(3 * UNIT, 1, Stream::NONE)).unwrap().unwrap())
+            .collect();
         arena.free(small[40]).unwrap();
         let id = arena.chunk_at(small[40]).unwrap();
         assert!(heap(&mut arena).starts.needs_flat());

@@ -1,7 +1,7 @@
 //! Whose work may touch a chunk: for those who would read or write the memory itself.
 
-use super::chunk_state::ANYONE;
-use super::queue::Row;
+use super::chunk_state::UNOWNED;
+use super::queue::StreamQueue;
 use super::stream_heap::StreamHeap;
 use crate::core::ids::ChunkId;
 use crate::core::stream_id::Stream;
@@ -34,20 +34,21 @@ impl StreamHeap {
         if !self.is_multi() {
             return self.single_stream() != Some(Stream::NONE);
         }
-        if self.is_anyones(id) || self.is_to_be_shared(id) {
+        if self.is_reusable(id) || self.is_to_be_shared(id) {
             return false;
         }
-        let note = self.lanes.note(id);
-        note.uses != 0 || note.lane != ANYONE && self.lanes.row(note.lane).stream != Stream::NONE
+        let chunk_state = self.queues.chunk_state(id);
+        chunk_state.uses != 0
+            || chunk_state.queue != UNOWNED && self.queues.entry(chunk_state.queue).stream != Stream::NONE
     }
 
     /// Whether a chunk, in use or free, is a private pool's: a captured graph uses it, whenever it is launched.
     pub(crate) fn is_private(&self, id: ChunkId) -> bool {
-        if !self.is_multi() || self.is_anyones(id) {
+        if !self.is_multi() || self.is_reusable(id) {
             return false;
         }
-        let lane = self.lanes.note(id).lane;
-        lane != ANYONE && self.lanes.row(lane).stream.pool() != 0
+        let queue = self.queues.chunk_state(id).queue;
+        queue != UNOWNED && self.queues.entry(queue).stream.pool() != 0
     }
 
     /// Does what a free in the order of a stream may need memory for, of a chunk in use; whether there was enough.
@@ -59,18 +60,21 @@ impl StreamHeap {
             return false;
         }
         let Some(id) = self.heap.chunk_at(addr).filter(|_| self.is_multi()) else { return true };
-        self.lane_to_free_in(id, stream).is_ok()
+        self.queue_to_free_in(id, stream).is_ok()
     }
 
     /// The streams that surely live, some of them more than once: the default ones, those with chunks in use, and those
     /// that requests are redirected of. Another may have been destroyed since all its memory was given back.
     pub(crate) fn living_streams(&self) -> impl Iterator<Item = Stream> + '_ {
         let has_live = self.heap.counters().live() != 0;
-        let home = self.single_stream().filter(|stream| has_live || stream.is_default());
-        let is_live = |row: &Row| !row.forgotten && (row.stream.is_default() || row.has_chunks_in_use());
-        let lanes = self.lanes.all().filter(move |(_, row)| is_live(row)).map(|(_, row)| row.stream);
-        let redirected = self.lanes.redirections.iter().copied();
-        home.into_iter().chain(lanes).chain(redirected).filter(|stream| stream.exists())
+        let sole = self.single_stream().filter(|stream| has_live || stream.is_default());
+        let is_live = |entry: &StreamQueue| {
+            !entry.forgotten && (entry.stream.is_default() || entry.has_chunks_in_use())
+        };
+        let queues =
+            self.queues.all().filter(move |(_, entry)| is_live(entry)).map(|(_, entry)| entry.stream);
+        let redirected = self.queues.redirections.iter().copied();
+        sole.into_iter().chain(queues).chain(redirected).filter(|stream| stream.exists())
     }
 
     /// The order of a chunk, by the place of its queue in [`Self::orders`].
@@ -78,18 +82,18 @@ impl StreamHeap {
         if !self.is_multi() {
             return Mark::NONE;
         }
-        let note = self.lanes.note(id);
+        let chunk_state = self.queues.chunk_state(id);
         #[allow(clippy::cast_possible_truncation)] // a queue's number has 32 bits
-        let queue = note.lane.index() as u32;
-        if note.lane == ANYONE { Mark::NONE } else { Mark { queue, waits: note.uses != 0 } }
+        let queue = chunk_state.queue.index() as u32;
+        if chunk_state.queue == UNOWNED { Mark::NONE } else { Mark { queue, waits: chunk_state.uses != 0 } }
     }
 
     /// The orders of all queues.
     pub(in crate::core) fn orders(&self) -> impl Iterator<Item = Order> + '_ {
-        self.lanes.all().map(|(lane, row)| Order {
-            stream: row.stream,
-            pool: self.private_name(row.stream),
-            is_current: self.lanes.find(row.stream) == Some(lane),
+        self.queues.all().map(|(queue, entry)| Order {
+            stream: entry.stream,
+            pool: self.private_name(entry.stream),
+            is_current: self.queues.find(entry.stream) == Some(queue),
         })
     }
 }

@@ -1,12 +1,12 @@
 //! Allocation in the order of streams, once a pool knows more than one lane.
 
-use super::chunk_state::{Extent, Lane, Note};
+use super::chunk_state::{ChunkStreamState, Extent, QueueId};
 use super::free::Kind;
 use super::free_spans::Changing;
 use super::stream_heap::StreamHeap;
 use crate::core::ids::{ChunkId, NIL};
+use crate::core::request::AllocRequest;
 use crate::core::request::MOST_MISALIGNED;
-use crate::core::request::Want;
 use crate::core::steps;
 use crate::core::stream_id::Stream;
 use crate::sys::HostMemoryExhausted;
@@ -15,107 +15,122 @@ impl StreamHeap {
     /// Hands out the best fit among what the lane of the request may use: the run or the chunk which is first in
     /// (size, address) order and has a place at the alignment.
     #[inline(never)]
-    pub(in crate::core) fn alloc(&mut self, want: &Want<'_>) -> Result<Option<u64>, HostMemoryExhausted> {
-        if want.stream.is_any() {
-            return self.take_for_any(want);
+    pub(in crate::core) fn alloc(
+        &mut self,
+        request: &AllocRequest<'_>,
+    ) -> Result<Option<u64>, HostMemoryExhausted> {
+        if request.stream.is_any() {
+            return self.alloc_for_any(request);
         }
-        Ok(self.take_chunk_in_lane(want)?.map(|(_, start)| start))
+        Ok(self.alloc_chunk(request)?.map(|(_, start)| start))
     }
 
     /// The same for requests that may use any stream: what they get has no order that it could be freed in. For a private
     /// pool it stays apart once it is freed, also from later requests for that pool, which may be another graph's.
     #[cold]
-    fn take_for_any(&mut self, want: &Want<'_>) -> Result<Option<u64>, HostMemoryExhausted> {
+    fn alloc_for_any(&mut self, request: &AllocRequest<'_>) -> Result<Option<u64>, HostMemoryExhausted> {
         // Before, so that nothing fails once the chunk is found.
-        let unknown = self.lanes.enter(Stream::UNKNOWN.in_pool(want.stream.pool()))?;
-        let Some((id, start)) = self.take_chunk_in_lane(want)? else { return Ok(None) };
-        self.lanes.relabel(id, unknown, true);
+        let unknown = self.queues.enter(Stream::UNKNOWN.in_pool(request.stream.pool()))?;
+        let Some((id, start)) = self.alloc_chunk(request)? else { return Ok(None) };
+        self.queues.relabel(id, unknown, true);
         Ok(Some(start))
     }
 
     #[inline(always)]
-    fn take_chunk_in_lane(&mut self, want: &Want<'_>) -> Result<Option<(ChunkId, u64)>, HostMemoryExhausted> {
-        let lane = self.lanes.enter(self.lanes.directed(want.stream))?;
+    fn alloc_chunk(
+        &mut self,
+        request: &AllocRequest<'_>,
+    ) -> Result<Option<(ChunkId, u64)>, HostMemoryExhausted> {
+        let queue = self.queues.enter(self.queues.directed(request.stream))?;
         // What is cut off in front and behind.
         self.reserve_chunks(2)?;
         self.heap.reserve_starts(2)?;
         if self.is_sharing() {
-            self.share_for(want, lane);
+            self.share_for(request, queue);
         }
-        let found = self.find_in_lane(want, lane);
+        let found = self.find_in_queue(request, queue);
         let Some(Found { first, start, bytes, .. }) = found else { return Ok(None) };
-        let size = if self.heap.splits(bytes, want.size) { want.size } else { bytes };
+        let size = if self.heap.splits(bytes, request.size) { request.size } else { bytes };
         let is_front = start == self.heap.addr(first) && size <= self.heap.size(first);
         let id = if is_front {
-            self.take_front(first, lane, size)
+            self.alloc_front(first, queue, size)
         } else {
-            self.carve_run(first, lane, start, size)
+            self.carve_span(first, queue, start, size)
         };
-        self.heap.hand_out(id, size, want.requested);
+        self.heap.hand_out(id, size, request.requested);
         Ok(Some((id, start)))
     }
 
     /// Whether a lane could be served now.
-    pub(in crate::core) fn has_in_lane(&self, want: &Want<'_>, lane: Lane) -> bool {
-        self.find_in_lane(want, lane).is_some()
+    pub(in crate::core) fn has_in_queue(&self, request: &AllocRequest<'_>, queue: QueueId) -> bool {
+        self.find_in_queue(request, queue).is_some()
     }
 
     /// What is first in (size, address) order and has a place at the alignment; of what has none only a little is looked at,
     /// as in [`Self::find_choosy`].
     #[inline]
-    pub(super) fn find_in_lane(&self, want: &Want<'_>, lane: Lane) -> Option<Found> {
-        let found = self.search_in_lane(want, lane, MOST_MISALIGNED);
-        if found.is_none() && want.thorough { self.search_in_lane(want, lane, u32::MAX) } else { found }
+    pub(super) fn find_in_queue(&self, request: &AllocRequest<'_>, queue: QueueId) -> Option<Found> {
+        let found = self.search_in_queue(request, queue, MOST_MISALIGNED);
+        if found.is_none() && request.thorough {
+            self.search_in_queue(request, queue, u32::MAX)
+        } else {
+            found
+        }
     }
 
     #[inline]
-    fn search_in_lane(&self, want: &Want<'_>, lane: Lane, mut most_misaligned: u32) -> Option<Found> {
-        let (slab, notes, runs) =
-            (self.heap.chunks().slab(), &self.lanes.notes[..], &self.lanes.row(lane).runs);
+    fn search_in_queue(
+        &self,
+        request: &AllocRequest<'_>,
+        queue: QueueId,
+        mut most_misaligned: u32,
+    ) -> Option<Found> {
+        let (slab, chunk_states, spans) =
+            (self.heap.chunks().slab(), &self.queues.chunk_states[..], &self.queues.entry(queue).spans);
         let chunk_key = |id: ChunkId| if id == NIL { BEHIND_ALL } else { slab[id].key() };
-        let run_key = |id: ChunkId| if id == NIL { BEHIND_ALL } else { notes[id.index()].run_key() };
-        let mut common = self.heap.best_fit(want.size).unwrap_or(NIL);
-        let mut own = runs.best_fit(notes, want.size);
+        let span_key = |id: ChunkId| if id == NIL { BEHIND_ALL } else { chunk_states[id.index()].span_key() };
+        let mut common = self.heap.best_fit(request.size).unwrap_or(NIL);
+        let mut own = spans.best_fit(chunk_states, request.size);
         let (mut skipped, mut misaligned) = (0, 0);
         loop {
             steps::count();
-            let (chunk, run) = (chunk_key(common), run_key(own));
-            if run < chunk || skipped > MOST_SKIPPED && own != NIL {
-                if let Some((start, bytes)) = want.place_in(run) {
-                    return Some(Found { first: self.run_start(own), start, bytes, key: run });
+            let (chunk, span) = (chunk_key(common), span_key(own));
+            if span < chunk || skipped > MOST_SKIPPED && own != NIL {
+                if let Some((start, bytes)) = request.place_in(span) {
+                    return Some(Found { first: self.span_start(own), start, bytes, key: span });
                 }
                 misaligned += 1;
-                own = runs.first_from(notes, want.next_with_place(run));
+                own = spans.first_from(chunk_states, request.next_with_place(span));
             } else if common == NIL {
                 return None;
             } else {
                 // What is part of a run is found with it.
-                let is_part = self.is_in_run_of(lane, common);
+                let is_part = self.is_in_span_of(queue, common);
                 skipped += u32::from(is_part);
-                let found = if is_part { None } else { want.place_in(chunk) };
+                let found = if is_part { None } else { request.place_in(chunk) };
                 if let Some((start, bytes)) = found {
                     return Some(Found { first: common, start, bytes, key: chunk });
                 }
                 misaligned += u32::from(!is_part);
-                let next = if is_part { (chunk.0, chunk.1 + 1) } else { want.next_with_place(chunk) };
+                let next = if is_part { (chunk.0, chunk.1 + 1) } else { request.next_with_place(chunk) };
                 common = self.heap.first_from(next).unwrap_or(NIL);
             }
             if misaligned == most_misaligned {
                 most_misaligned = u32::MAX;
-                common = self.heap.first_from((want.sure_size(), 0)).unwrap_or(NIL);
-                own = runs.best_fit(notes, want.sure_size());
+                common = self.heap.first_from((request.size_that_always_fits(), 0)).unwrap_or(NIL);
+                own = spans.best_fit(chunk_states, request.size_that_always_fits());
             }
         }
     }
 
     /// Takes the first `size` bytes of a free chunk that the lane may use.
     #[inline]
-    fn take_front(&mut self, id: ChunkId, lane: Lane, size: u64) -> ChunkId {
-        if self.is_anyones(id) {
-            self.take_anyones(id, size);
-            self.lanes.start_use(id, lane);
+    fn alloc_front(&mut self, id: ChunkId, queue: QueueId, size: u64) -> ChunkId {
+        if self.is_reusable(id) {
+            self.alloc_reusable(id, size);
+            self.queues.start_use(id, queue);
         } else {
-            self.take_own(id, lane, size);
+            self.alloc_own(id, queue, size);
         }
         self.heap.mark_in_use(id);
         id
@@ -123,36 +138,36 @@ impl StreamHeap {
 
     /// The first bytes of a lane's own chunk that is the first of its run: that is all that changes.
     #[inline]
-    fn take_own(&mut self, id: ChunkId, lane: Lane, size: u64) {
-        let StreamHeap { heap, lanes, .. } = self;
-        let (row, notes) = lanes.parts(lane);
+    fn alloc_own(&mut self, id: ChunkId, queue: QueueId, size: u64) {
+        let StreamHeap { heap, queues, .. } = self;
+        let (entry, chunk_states) = queues.parts(queue);
         let chunk = heap.chunks().get(id);
         let (at, left, next) = (chunk.addr() + size, chunk.size() - size, chunk.next());
-        row.live += 1;
-        let run = row.unlink_run(notes, id);
-        let bytes = run.bytes - size;
+        entry.live += 1;
+        let span = entry.unlink_span(chunk_states, id);
+        let bytes = span.bytes - size;
         if left != 0 {
             let rest = heap.split(id, size);
             heap.mark_held(rest);
-            row.replace(notes, id, rest);
-            row.link_run(notes, rest, Extent { addr: at, bytes, ..run });
+            entry.replace(chunk_states, id, rest);
+            entry.link_span(chunk_states, rest, Extent { addr: at, bytes, ..span });
             return;
         }
         let slab = heap.chunks().slab();
-        row.unhang(notes, id);
+        entry.dequeue(chunk_states, id);
         if bytes != 0 {
             // The next is an own one, or common, and perhaps an own one is behind it.
-            let is_own = |id: ChunkId| Kind::of(slab, notes, lane, id) == Kind::Own;
+            let is_own = |id: ChunkId| Kind::of(slab, chunk_states, queue, id) == Kind::Own;
             let head = if is_own(next) { next } else { slab[next].next() };
             if is_own(head) {
-                row.link_run(notes, head, Extent { addr: at, bytes, chunks: run.chunks - 1 });
+                entry.link_span(chunk_states, head, Extent { addr: at, bytes, chunks: span.chunks - 1 });
             }
         }
     }
 
     /// The first bytes of a chunk that anybody may have: the runs on both sides reach over it.
     #[inline]
-    fn take_anyones(&mut self, id: ChunkId, size: u64) {
+    fn alloc_reusable(&mut self, id: ChunkId, size: u64) {
         let beside = |other: ChunkId| other != NIL && self.owner(other).is_some();
         let is_in_run = beside(self.heap.prev(id)) || beside(self.heap.next(id));
         let changing = is_in_run.then(|| self.begin_change(id));
@@ -170,7 +185,7 @@ impl StreamHeap {
     /// Takes the `bytes` at `start`, somewhere in the run that begins with `first`, as one chunk. What is cut off
     /// stays whose it was.
     #[inline(never)]
-    fn carve_run(&mut self, mut first: ChunkId, lane: Lane, start: u64, bytes: u64) -> ChunkId {
+    fn carve_span(&mut self, mut first: ChunkId, queue: QueueId, start: u64, bytes: u64) -> ChunkId {
         while self.heap.end_of(first) <= start {
             first = self.heap.next(first);
         }
@@ -187,7 +202,7 @@ impl StreamHeap {
             self.fuse(first, next);
         }
         self.heap.mark_in_use(first);
-        self.lanes.start_use(first, lane);
+        self.queues.start_use(first, queue);
         self.end_change(changing, first);
         first
     }
@@ -201,12 +216,12 @@ impl StreamHeap {
         }
         let mut changing = Changing::default();
         // Behind a common chunk of the run there is an own one.
-        let own = if last != first && self.is_anyones(first) { self.heap.next(first) } else { first };
+        let own = if last != first && self.is_reusable(first) { self.heap.next(first) } else { first };
         self.take_beside(&mut changing, own);
-        if self.is_anyones(first) {
+        if self.is_reusable(first) {
             self.take_beside(&mut changing, self.heap.prev(first));
         }
-        if self.is_anyones(last) {
+        if self.is_reusable(last) {
             self.take_beside(&mut changing, self.heap.next(last));
         }
         changing
@@ -214,28 +229,28 @@ impl StreamHeap {
 
     /// Takes a free chunk, which waits for nothing else, out of the index or its lane's list.
     fn withdraw(&mut self, id: ChunkId) {
-        if self.is_anyones(id) {
+        if self.is_reusable(id) {
             self.heap.unindex(id);
             self.heap.mark_held(id);
         } else {
-            self.lanes.unhang(id);
+            self.queues.dequeue(id);
         }
     }
 
     /// Cuts a free chunk in two; returns the second.
     pub(super) fn split_free(&mut self, id: ChunkId, at: u64) -> ChunkId {
-        if self.is_anyones(id) {
+        if self.is_reusable(id) {
             self.heap.unindex(id);
             let rest = self.heap.split(id, at);
             self.heap.add_to_index(id);
             self.heap.add_to_index(rest);
             return rest;
         }
-        let Note { lane, point, .. } = *self.lanes.note(id);
+        let ChunkStreamState { queue, point, .. } = *self.queues.chunk_state(id);
         let rest = self.heap.split(id, at);
         self.heap.mark_held(rest);
-        *self.lanes.note_mut(rest) = Note::new(lane, point);
-        self.lanes.hang_behind(rest, lane, id);
+        *self.queues.chunk_state_mut(rest) = ChunkStreamState::new(queue, point);
+        self.queues.enqueue_behind(rest, queue, id);
         rest
     }
 
@@ -245,16 +260,16 @@ impl StreamHeap {
         if behind == 0 {
             return self.withdraw(id);
         }
-        let anyones = self.is_anyones(id);
-        if anyones {
+        let reusable = self.is_reusable(id);
+        if reusable {
             self.withdraw(id);
         }
         let rest = self.heap.split(id, self.heap.size(id) - behind);
-        if anyones {
+        if reusable {
             self.heap.add_to_index(rest);
         } else {
             self.heap.mark_held(rest);
-            self.lanes.replace(id, rest);
+            self.queues.replace(id, rest);
         }
     }
 }

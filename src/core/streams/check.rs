@@ -1,6 +1,6 @@
 //! Checks of the invariants I7 and I8 ([`crate::core::invariants`]).
 
-use super::chunk_state::{ANYONE, Lane};
+use super::chunk_state::{QueueId, UNOWNED};
 use super::queue_lists::List;
 use super::stream_heap::StreamHeap;
 use crate::core::heap::State;
@@ -14,97 +14,103 @@ impl StreamHeap {
             return Ok(());
         }
         for id in self.heap.chunks().ids() {
-            let note = self.lanes.note(id);
-            let uses = self.lanes.uses.iter().filter(|used| used.chunk == id).count();
-            let listed = self.lanes.uses.of(note.uses).take(uses + 1).filter(|used| used.chunk == id).count();
+            let chunk_state = self.queues.chunk_state(id);
+            let uses = self.queues.uses.iter().filter(|used| used.chunk == id).count();
+            let listed =
+                self.queues.uses.of(chunk_state.uses).take(uses + 1).filter(|used| used.chunk == id).count();
             let state = self.heap.state(id);
-            let kind = (note.lane != ANYONE) == (state == State::InUse || state == State::Held);
+            let kind = (chunk_state.queue != UNOWNED) == (state == State::InUse || state == State::Held);
             // What a plan has taken out of circulation may be somebody's.
             let kind = kind || state == State::Away;
-            require(kind && uses == listed, Broken::I7Lanes)?;
-            self.check_run(id)?;
+            require(kind && uses == listed, Broken::I7Queues)?;
+            self.check_span(id)?;
         }
-        for (lane, _) in self.lanes.all() {
-            self.check_lane(lane)?;
+        for (queue, _) in self.queues.all() {
+            self.check_queue(queue)?;
         }
         Ok(())
     }
 
-    fn check_lane(&self, lane: Lane) -> Result<(), Broken> {
-        let row = self.lanes.row(lane);
-        let named = if row.forgotten { None } else { Some(lane) };
-        require(row.forgotten || self.lanes.find(row.stream) == named, Broken::I7Lanes)?;
-        require(row.places.is_in(List::Unfinished) == (row.done < row.point), Broken::I7Lanes)?;
+    fn check_queue(&self, queue: QueueId) -> Result<(), Broken> {
+        let entry = self.queues.entry(queue);
+        let named = if entry.forgotten { None } else { Some(queue) };
+        require(entry.forgotten || self.queues.find(entry.stream) == named, Broken::I7Queues)?;
+        require(entry.places.is_in(List::Unfinished) == (entry.done < entry.point), Broken::I7Queues)?;
         // What waits for work that is done may be left for later calls.
-        let done = if row.places.is_in(List::Sharing) { 0 } else { row.done };
-        let own = self.heap.chunks().ids().filter(|&id| self.owner(id) == Some(lane)).count();
-        let (mut listed, mut point, mut hung) = (0, done + 1, row.hung == NIL);
-        let mut at = self.lanes.oldest(lane);
+        let done = if entry.places.is_in(List::Sharing) { 0 } else { entry.done };
+        let own = self.heap.chunks().ids().filter(|&id| self.owner(id) == Some(queue)).count();
+        let (mut listed, mut point, mut last_inserted) = (0, done + 1, entry.last_inserted == NIL);
+        let mut at = self.queues.oldest(queue);
         while at != NIL && listed <= own {
-            let note = self.lanes.note(at);
-            hung |= at == row.hung;
-            require(self.owner(at) == Some(lane) && note.point >= point, Broken::I7Lanes)?;
-            (listed, point) = (listed + 1, note.point);
-            at = self.lanes.newer(at);
+            let chunk_state = self.queues.chunk_state(at);
+            last_inserted |= at == entry.last_inserted;
+            require(self.owner(at) == Some(queue) && chunk_state.point >= point, Broken::I7Queues)?;
+            (listed, point) = (listed + 1, chunk_state.point);
+            at = self.queues.newer(at);
         }
-        require(listed == own && at == NIL && point <= row.point.max(done + 1), Broken::I7Lanes)?;
-        require(hung, Broken::I7Lanes)?;
-        self.check_uses(lane, done)?;
+        require(listed == own && at == NIL && point <= entry.point.max(done + 1), Broken::I7Queues)?;
+        require(last_inserted, Broken::I7Queues)?;
+        self.check_uses(queue, done)?;
         let is_away = |id: ChunkId| self.heap.state(id) == State::Away;
-        let is_unlisted =
-            |id: ChunkId| self.heap.chunks().in_use(id) || self.lanes.note(id).uses != 0 || is_away(id);
-        let unlisted =
-            self.heap.chunks().ids().filter(|&id| self.lanes.note(id).lane == lane && is_unlisted(id));
-        let uses = self.lanes.uses.iter().filter(|used| used.lane == lane);
+        let is_unlisted = |id: ChunkId| {
+            self.heap.chunks().in_use(id) || self.queues.chunk_state(id).uses != 0 || is_away(id)
+        };
+        let unlisted = self
+            .heap
+            .chunks()
+            .ids()
+            .filter(|&id| self.queues.chunk_state(id).queue == queue && is_unlisted(id));
+        let uses = self.queues.uses.iter().filter(|used| used.queue == queue);
         let live = unlisted.count() + uses.count();
-        require(live as u64 == row.live, Broken::I7Lanes)?;
+        require(live as u64 == entry.live, Broken::I7Queues)?;
         let in_use = self
             .heap
             .chunks()
             .ids()
-            .filter(|&id| self.lanes.note(id).lane == lane && self.heap.chunks().in_use(id));
-        let used_in = self.lanes.uses.iter().filter(|used| used.lane == lane && used.point == 0);
+            .filter(|&id| self.queues.chunk_state(id).queue == queue && self.heap.chunks().in_use(id));
+        let used_in = self.queues.uses.iter().filter(|used| used.queue == queue && used.point == 0);
         let in_use = in_use.count() + used_in.count();
-        require(in_use as u64 == row.live - row.waiting, Broken::I7Lanes)?;
-        let is_head = |id: ChunkId| self.owner(id) == Some(lane) && self.lanes.note(id).is_head();
+        require(in_use as u64 == entry.live - entry.waiting, Broken::I7Queues)?;
+        let is_head = |id: ChunkId| self.owner(id) == Some(queue) && self.queues.chunk_state(id).is_head();
         let heads = self.heap.chunks().ids().filter(|&id| is_head(id));
-        let runs = row.runs.iter_from(&self.lanes.notes, (0, 0)).take(own + 1).count();
-        require(runs == heads.count() && row.runs.is_marked_right(), Broken::I8Runs)
+        let spans = entry.spans.iter_from(&self.queues.chunk_states, (0, 0)).take(own + 1).count();
+        require(spans == heads.count() && entry.spans.is_marked_right(), Broken::I8Spans)
     }
 
     /// Those of free chunks are in the list of their lane, in the order of points.
-    fn check_uses(&self, lane: Lane, done: u64) -> Result<(), Broken> {
-        let row = self.lanes.row(lane);
-        let waiting = self.lanes.uses.iter().filter(|used| used.lane == lane && used.point != 0).count();
+    fn check_uses(&self, queue: QueueId, done: u64) -> Result<(), Broken> {
+        let entry = self.queues.entry(queue);
+        let waiting = self.queues.uses.iter().filter(|used| used.queue == queue && used.point != 0).count();
         let (mut listed, mut point) = (0, done + 1);
-        for used in self.lanes.uses.behind_oldest(row.oldest_use).take(waiting + 1) {
-            require(used.lane == lane && used.point >= point, Broken::I7Lanes)?;
+        for used in self.queues.uses.behind_oldest(entry.oldest_use).take(waiting + 1) {
+            require(used.queue == queue && used.point >= point, Broken::I7Queues)?;
             (listed, point) = (listed + 1, used.point);
         }
-        let counted = listed == waiting && waiting as u64 == row.waiting_uses;
-        require(counted && point <= row.point.max(done + 1), Broken::I7Lanes)
+        let counted = listed == waiting && waiting as u64 == entry.waiting_uses;
+        require(counted && point <= entry.point.max(done + 1), Broken::I7Queues)
     }
 
     /// A chunk has a run exactly if it is the first of its lane's in one.
-    fn check_run(&self, id: ChunkId) -> Result<(), Broken> {
-        let note = self.lanes.note(id);
-        let Some(lane) = self.owner(id) else { return require(!note.is_head(), Broken::I8Runs) };
-        if self.run_head(lane, id) != id {
-            return require(!note.is_head(), Broken::I8Runs);
+    fn check_span(&self, id: ChunkId) -> Result<(), Broken> {
+        let chunk_state = self.queues.chunk_state(id);
+        let Some(queue) = self.owner(id) else { return require(!chunk_state.is_head(), Broken::I8Spans) };
+        if self.run_head(queue, id) != id {
+            return require(!chunk_state.is_head(), Broken::I8Spans);
         }
-        let (addr, bytes, chunks) = self.run_extent(lane, id);
-        let is_there = (note.run.addr, note.run.bytes) == (addr, bytes) && note.run.chunks >= chunks;
-        require(is_there, Broken::I8Runs)?;
-        let row = self.lanes.row(lane);
-        let found = row.runs.iter_from(&self.lanes.notes, note.run_key()).next();
-        require(found == Some(id) && row.finds_long(&self.lanes.notes, id), Broken::I8Runs)
+        let (addr, bytes, chunks) = self.run_extent(queue, id);
+        let is_there = (chunk_state.span.addr, chunk_state.span.bytes) == (addr, bytes)
+            && chunk_state.span.chunks >= chunks;
+        require(is_there, Broken::I8Spans)?;
+        let entry = self.queues.entry(queue);
+        let found = entry.spans.iter_from(&self.queues.chunk_states, chunk_state.span_key()).next();
+        require(found == Some(id) && entry.finds_long(&self.queues.chunk_states, id), Broken::I8Spans)
     }
 
     /// The first own chunk of the run around one: where the index has it.
-    fn run_head(&self, lane: Lane, own: ChunkId) -> ChunkId {
+    fn run_head(&self, queue: QueueId, own: ChunkId) -> ChunkId {
         let (mut head, mut at) = (own, self.heap.prev(own));
-        while at != NIL && self.may_use(lane, at) {
-            if !self.is_anyones(at) {
+        while at != NIL && self.may_use(queue, at) {
+            if !self.is_reusable(at) {
                 head = at;
             }
             at = self.heap.prev(at);
@@ -113,12 +119,12 @@ impl StreamHeap {
     }
 
     /// Address, bytes and own chunks of a run, given its first own chunk.
-    fn run_extent(&self, lane: Lane, head: ChunkId) -> (u64, u64, u32) {
-        let start = self.run_start(head);
+    fn run_extent(&self, queue: QueueId, head: ChunkId) -> (u64, u64, u32) {
+        let start = self.span_start(head);
         let (addr, mut bytes, mut chunks, mut at) = (self.heap.addr(start), 0, 0, start);
-        while at != NIL && self.may_use(lane, at) {
+        while at != NIL && self.may_use(queue, at) {
             bytes += self.heap.size(at);
-            chunks += u32::from(!self.is_anyones(at));
+            chunks += u32::from(!self.is_reusable(at));
             at = self.heap.next(at);
         }
         (addr, bytes, chunks)
@@ -127,6 +133,6 @@ impl StreamHeap {
     /// Whether free neighbours of one queue have no reason to be two chunks.
     pub(in crate::core) fn should_be_one(&self, first: ChunkId, second: ChunkId) -> bool {
         let owner = self.owner(first);
-        owner.is_some() && owner == self.owner(second) && self.lanes.have_one_point(first, second)
+        owner.is_some() && owner == self.owner(second) && self.queues.have_one_point(first, second)
     }
 }

@@ -6,9 +6,9 @@ use crate::core::tree::Node;
 
 /// A lane's place in the table. Recycled once a lane is forgotten, or is a thread's, and nothing of it is left.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Lane(pub(super) u32);
+pub(crate) struct QueueId(pub(super) u32);
 
-impl Lane {
+impl QueueId {
     pub(crate) fn index(self) -> usize {
         self.0 as usize
     }
@@ -19,13 +19,13 @@ impl Lane {
 }
 
 /// No lane: whoever asks may have the chunk.
-pub(super) const ANYONE: Lane = Lane(u32::MAX);
+pub(super) const UNOWNED: QueueId = QueueId(u32::MAX);
 
 /// What is known of a chunk beside its size, once lanes are told apart.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Note {
+pub(super) struct ChunkStreamState {
     /// In use: where it was allocated. Free: who may have it.
-    pub(super) lane: Lane,
+    pub(super) queue: QueueId,
     /// The first in the list of its uses, or 0. In use: lanes that were recorded on it. Free: those of them that it
     /// still waits for.
     pub(super) uses: u32,
@@ -35,7 +35,7 @@ pub(super) struct Note {
     pub(super) older: ChunkId,
     pub(super) newer: ChunkId,
     /// The run that begins here, if this is the first chunk of a lane's in one; else of 0 bytes.
-    pub(super) run: Extent,
+    pub(super) span: Extent,
     /// Its links in the order of sizes, and those of a long run in the order of addresses.
     by_size: [ChunkId; 2],
     by_address: [ChunkId; 2],
@@ -58,35 +58,44 @@ impl Extent {
     }
 }
 
-impl Note {
-    pub(super) fn new(lane: Lane, point: u64) -> Self {
+impl ChunkStreamState {
+    pub(super) fn new(queue: QueueId, point: u64) -> Self {
         let (older, newer, links) = (NIL, NIL, [NIL; 2]);
-        Note { lane, uses: 0, point, older, newer, run: Extent::NONE, by_size: links, by_address: links }
+        ChunkStreamState {
+            queue,
+            uses: 0,
+            point,
+            older,
+            newer,
+            span: Extent::NONE,
+            by_size: links,
+            by_address: links,
+        }
     }
 
     /// Whether it is the first of its lane's in a run.
     #[inline(always)]
     pub(super) fn is_head(&self) -> bool {
-        self.run.bytes != 0
+        self.span.bytes != 0
     }
 
     /// The run's bytes and address.
     #[inline(always)]
-    pub(super) fn run_key(&self) -> (u64, u64) {
-        (self.run.bytes, self.run.addr)
+    pub(super) fn span_key(&self) -> (u64, u64) {
+        (self.span.bytes, self.span.addr)
     }
 
     /// Of a chunk that waits for nothing and is in no list and no run: it is nobody's any more.
     #[inline(always)]
-    pub(super) fn leave_lane(&mut self) {
+    pub(super) fn leave_queue(&mut self) {
         debug_assert!(self.uses == 0 && !self.is_head());
-        self.lane = ANYONE;
+        self.queue = UNOWNED;
     }
 }
 
-impl Node for Note {
+impl Node for ChunkStreamState {
     fn key(&self) -> (u64, u64) {
-        self.run_key()
+        self.span_key()
     }
 
     fn left(&self) -> ChunkId {
@@ -106,9 +115,9 @@ impl Node for Note {
     }
 }
 
-impl Node<ByAddress> for Note {
+impl Node<ByAddress> for ChunkStreamState {
     fn key(&self) -> (u64, u64) {
-        (self.run.addr, 0)
+        (self.span.addr, 0)
     }
 
     fn left(&self) -> ChunkId {

@@ -3,13 +3,13 @@
 //! A request waits for the oldest frees with which it can be served, and of them only for those of the chunks that it takes.
 //! What was freed later makes no request wait longer: work behind it may itself wait for what the request's stream does next.
 
-use super::chunk_state::{Lane, Note};
+use super::chunk_state::{ChunkStreamState, QueueId};
 use super::oldest_work::Searched;
 use super::pending_work::Work;
 use super::stream_heap::StreamHeap;
 use crate::core::heap::State;
 use crate::core::ids::{ChunkId, NIL};
-use crate::core::request::Want;
+use crate::core::request::AllocRequest;
 use crate::core::sort::sort_by_key;
 use crate::core::steps;
 use crate::core::units::{Span, UNIT};
@@ -38,12 +38,12 @@ impl StreamHeap {
     pub(in crate::core) fn dependencies(
         &self,
         vm: &VmRange,
-        want: &Want<'_>,
+        request: &AllocRequest<'_>,
         has_event: impl Fn(Work) -> bool,
     ) -> Result<Option<Dependencies>, HostMemoryExhausted> {
-        let Some(own) = self.lanes.find(self.lanes.directed(want.stream)) else { return Ok(None) };
+        let Some(own) = self.queues.find(self.queues.directed(request.stream)) else { return Ok(None) };
         if !vm.can_map_more(&self.heap)
-            && self.usable_bytes(vm) - self.heap.counters().bytes_in_use < want.size
+            && self.usable_bytes(vm) - self.heap.counters().bytes_in_use < request.size
         {
             return Ok(None);
         }
@@ -56,17 +56,17 @@ impl StreamHeap {
         };
         let place = match vm.can_map_more(&self.heap) {
             true => Searched::TookLong,
-            false => self.search_oldest(want, own, age)?,
+            false => self.search_oldest(request, own, age)?,
         };
         let place = match place {
-            Searched::Found(first, end) => Some(self.place_in(want, first, end)),
+            Searched::Found(first, end) => Some(self.place_in(request, first, end)),
             Searched::Nothing => None,
-            Searched::TookLong => self.oldest_place(vm, want, age)?,
+            Searched::TookLong => self.oldest_place(vm, request, age)?,
         };
         let Some(place) = place else { return Ok(None) };
         let mut works: Vec<Work> = Vec::new();
         for work in self.chunks_in(&place).flat_map(|id| self.works_before(id, own)) {
-            match works.iter_mut().find(|other| other.lane == work.lane) {
+            match works.iter_mut().find(|other| other.queue == work.queue) {
                 Some(other) => other.point = other.point.max(work.point),
                 None => {
                     works.try_reserve(1)?;
@@ -81,7 +81,7 @@ impl StreamHeap {
     fn oldest_place(
         &self,
         vm: &VmRange,
-        want: &Want<'_>,
+        request: &AllocRequest<'_>,
         age: impl Fn(ChunkId) -> u64,
     ) -> Result<Option<Place>, HostMemoryExhausted> {
         // Asked for once: to find a chunk's events takes longer than all the rest.
@@ -98,7 +98,7 @@ impl StreamHeap {
             }
         }
         let place_with =
-            |age_at_most: u64| self.place_among(vm, want, |id| by_chunk[id.index()] <= age_at_most);
+            |age_at_most: u64| self.place_among(vm, request, |id| by_chunk[id.index()] <= age_at_most);
         let Some(mut place) = place_with(u64::MAX - 1) else { return Ok(None) };
         sort_by_key(&mut ages, |&age| age);
         // The first of the ages with which there is a place, if there is one with the last.
@@ -114,12 +114,12 @@ impl StreamHeap {
     }
 
     /// The unfinished work of other queues that a free chunk waits for.
-    fn works_before(&self, id: ChunkId, own: Lane) -> impl Iterator<Item = Work> + '_ {
-        let Note { lane, point, uses, .. } = *self.lanes.note(id);
-        let waits = !self.is_anyones(id) && point > self.lanes.row(lane).done;
-        let by_itself = waits.then_some(Work { lane, point });
-        let used = self.lanes.uses.of(uses).map(|used| Work { lane: used.lane, point: used.point });
-        by_itself.into_iter().chain(used).filter(move |work| work.lane != own)
+    fn works_before(&self, id: ChunkId, own: QueueId) -> impl Iterator<Item = Work> + '_ {
+        let ChunkStreamState { queue, point, uses, .. } = *self.queues.chunk_state(id);
+        let waits = !self.is_reusable(id) && point > self.queues.entry(queue).done;
+        let by_itself = waits.then_some(Work { queue, point });
+        let used = self.queues.uses.of(uses).map(|used| Work { queue: used.queue, point: used.point });
+        by_itself.into_iter().chain(used).filter(move |work| work.queue != own)
     }
 
     /// The request's stream waits for some work from its point `since` on: makes what serves the request behind it the
@@ -127,25 +127,26 @@ impl StreamHeap {
     pub(in crate::core) fn adopt(
         &mut self,
         vm: &VmRange,
-        want: &Want<'_>,
+        request: &AllocRequest<'_>,
         works: &[Work],
         planned: Place,
         since: Work,
     ) -> bool {
-        let own = since.lane;
-        let waited = |lane: Lane, point: u64| {
-            let done = lane == own || point <= self.lanes.row(lane).done;
-            done || works.iter().any(|work| work.lane == lane && point <= work.point)
+        let own = since.queue;
+        let waited = |queue: QueueId, point: u64| {
+            let done = queue == own || point <= self.queues.entry(queue).done;
+            done || works.iter().any(|work| work.queue == queue && point <= work.point)
         };
         let possible = |id: ChunkId| {
-            let note = self.lanes.note(id);
-            let mut others = self.lanes.uses.of(note.uses);
-            self.is_anyones(id)
-                || waited(note.lane, note.point) && others.all(|used| waited(used.lane, used.point))
+            let chunk_state = self.queues.chunk_state(id);
+            let mut others = self.queues.uses.of(chunk_state.uses);
+            self.is_reusable(id)
+                || waited(chunk_state.queue, chunk_state.point)
+                    && others.all(|used| waited(used.queue, used.point))
         };
         let place = match self.is_free_at(&planned, possible) {
             true => Some(planned),
-            false => self.place_among(vm, want, possible),
+            false => self.place_among(vm, request, possible),
         };
         let Some(Place { first, span }) = place else { return false };
         let (start, stop) = (span.base, span.base + span.bytes);
@@ -172,18 +173,18 @@ impl StreamHeap {
     /// no memory for its recorded uses.
     fn cut(&mut self, id: ChunkId, addr: u64) -> ChunkId {
         let at = addr - self.heap.addr(id);
-        let Note { lane, point, uses, .. } = *self.lanes.note(id);
+        let ChunkStreamState { queue, point, uses, .. } = *self.queues.chunk_state(id);
         if uses == 0 {
             return self.split_free(id, at);
         }
-        if self.lanes.reserve_copies(id).is_err() {
+        if self.queues.reserve_copies(id).is_err() {
             return id;
         }
         let rest = self.heap.split(id, at);
         self.heap.mark_held(rest);
-        *self.lanes.note_mut(rest) = Note::new(lane, point);
-        self.lanes.row_mut(lane).begin_waiting();
-        self.lanes.copy_uses(id, rest);
+        *self.queues.chunk_state_mut(rest) = ChunkStreamState::new(queue, point);
+        self.queues.entry_mut(queue).begin_waiting();
+        self.queues.copy_uses(id, rest);
         rest
     }
 
@@ -192,25 +193,25 @@ impl StreamHeap {
     fn place_among(
         &self,
         vm: &VmRange,
-        want: &Want<'_>,
+        request: &AllocRequest<'_>,
         possible: impl Fn(ChunkId) -> bool,
     ) -> Option<Place> {
-        if let Some((first, end)) = self.best_of_neighbours(want, &possible) {
-            return Some(self.place_in(want, first, end));
+        if let Some((first, end)) = self.best_of_neighbours(request, &possible) {
+            return Some(self.place_in(request, first, end));
         }
         let (at, first) =
-            vm.place_to_grow_at(&self.heap, want, |id| self.is_free_chunk(id) && possible(id))?;
-        Some(Place { first: self.heap.addr(first), span: Span { base: at, bytes: want.size } })
+            vm.place_to_grow_at(&self.heap, request, |id| self.is_free_chunk(id) && possible(id))?;
+        Some(Place { first: self.heap.addr(first), span: Span { base: at, bytes: request.size } })
     }
 
     /// Where a request goes in a run of free neighbours: from its aligned address as far as it is split off. The rest
     /// stays whose it is: it would get an event behind everything that the request's stream has queued by now.
-    fn place_in(&self, want: &Want<'_>, first: ChunkId, end: ChunkId) -> Place {
+    fn place_in(&self, request: &AllocRequest<'_>, first: ChunkId, end: ChunkId) -> Place {
         let addr = self.heap.addr(first);
         let bytes: u64 = self.heap.from(first).take_while(|&id| id != end).map(|id| self.heap.size(id)).sum();
-        let base = addr.next_multiple_of(want.alignment.max(UNIT));
+        let base = addr.next_multiple_of(request.alignment.max(UNIT));
         let left = addr + bytes - base;
-        let bytes = if self.heap.splits(left, want.size) { want.size } else { left };
+        let bytes = if self.heap.splits(left, request.size) { request.size } else { left };
         Place { first: addr, span: Span { base, bytes } }
     }
 
@@ -235,7 +236,7 @@ impl StreamHeap {
     /// The free neighbours that fit best: the first one, and the one behind the last.
     fn best_of_neighbours(
         &self,
-        want: &Want<'_>,
+        request: &AllocRequest<'_>,
         possible: impl Fn(ChunkId) -> bool,
     ) -> Option<(ChunkId, ChunkId)> {
         let accepts = |id: ChunkId| self.is_free_chunk(id) && possible(id);
@@ -249,7 +250,7 @@ impl StreamHeap {
                     bytes += self.heap.size(at);
                     at = self.heap.next(at);
                 }
-                let fits = bytes != 0 && want.place_in((bytes, addr)).is_some();
+                let fits = bytes != 0 && request.place_in((bytes, addr)).is_some();
                 if fits && best.is_none_or(|(key, ..)| (bytes, addr) < key) {
                     best = Some(((bytes, addr), first, at));
                 }

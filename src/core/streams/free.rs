@@ -1,9 +1,9 @@
 //! Frees in the order of streams, once a pool knows more than one lane.
 
-use super::chunk_state::{ANYONE, Extent, Lane, Note};
-use super::free_spans::Run;
+use super::chunk_state::{ChunkStreamState, Extent, QueueId, UNOWNED};
+use super::free_spans::FreeSpan;
 use super::pending_work::Work;
-use super::queue::Row;
+use super::queue::StreamQueue;
 use super::queue_lists::List;
 use super::sharing::SHARED_PER_CALL;
 use super::stream_heap::{LastFree, StreamHeap};
@@ -39,48 +39,49 @@ impl Freed {
 impl StreamHeap {
     /// Takes a chunk in use back in the order of a lane.
     #[inline(always)]
-    pub(super) fn free_in_lane(&mut self, id: ChunkId, lane: Lane) {
-        let StreamHeap { heap, lanes, last_free, .. } = self;
-        let is_sharing = lanes.is_sharing();
-        let point = lanes.next_point();
+    pub(super) fn free_in_queue(&mut self, id: ChunkId, queue: QueueId) {
+        let StreamHeap { heap, queues, last_free, .. } = self;
+        let is_sharing = queues.is_sharing();
+        let point = queues.next_point();
         let slab = heap.chunks_mut().slab_mut();
-        let (row, notes) = lanes.parts(lane);
+        let (entry, chunk_states) = queues.parts(queue);
         // There is a note for each chunk: one check of a place does for both.
-        let notes = &mut notes[..slab.len()];
-        let note = &notes[id.index()];
-        let is_usual = note.lane == lane && note.uses == 0 && row.places.is_in(List::Unfinished);
-        if !is_usual || row.forgotten || is_sharing {
-            return self.free_otherwise(id, lane);
+        let chunk_states = &mut chunk_states[..slab.len()];
+        let chunk_state = &chunk_states[id.index()];
+        let is_usual =
+            chunk_state.queue == queue && chunk_state.uses == 0 && entry.places.is_in(List::Unfinished);
+        if !is_usual || entry.forgotten || is_sharing {
+            return self.free_otherwise(id, queue);
         }
         slab[id].mark_held();
-        row.live -= 1;
-        row.point = point;
-        *last_free = LastFree { lane, waiting: NIL };
-        Joined { heap, notes, row }.join(id, lane, point);
+        entry.live -= 1;
+        entry.point = point;
+        *last_free = LastFree { queue, waiting: NIL };
+        Joined { heap, chunk_states, entry }.join(id, queue, point);
     }
 
     /// Frees a chunk that is counted as freed, in the order that it was allocated in.
     pub(in crate::core) fn free(&mut self, id: ChunkId) -> Freed {
-        let lane = self.lanes.note(id).lane;
-        self.free_in_lane(id, lane);
+        let queue = self.queues.chunk_state(id).queue;
+        self.free_in_queue(id, queue);
         self.freed_in_queue()
     }
 
     /// The same of a chunk of another lane's, or that others were recorded on; in a lane whose stream is gone, or all
     /// of whose work was done; and while chunks are to be shared.
     #[inline(never)]
-    fn free_otherwise(&mut self, id: ChunkId, lane: Lane) {
+    fn free_otherwise(&mut self, id: ChunkId, queue: QueueId) {
         self.share_some(SHARED_PER_CALL);
         self.heap.mark_held(id);
-        let point = self.lanes.advance(lane);
-        let note = self.lanes.note_mut(id);
-        let (allocated_in, uses) = (std::mem::replace(&mut note.lane, lane), note.uses);
-        note.point = point;
-        self.lanes.row_mut(allocated_in).live -= 1;
-        self.last_free = LastFree { lane, waiting: NIL };
-        if uses != 0 && self.lanes.await_uses(id, lane) {
+        let point = self.queues.advance(queue);
+        let chunk_state = self.queues.chunk_state_mut(id);
+        let (allocated_in, uses) = (std::mem::replace(&mut chunk_state.queue, queue), chunk_state.uses);
+        chunk_state.point = point;
+        self.queues.entry_mut(allocated_in).live -= 1;
+        self.last_free = LastFree { queue, waiting: NIL };
+        if uses != 0 && self.queues.await_uses(id, queue) {
             // In no list, and yet the lane must not end before.
-            self.lanes.row_mut(lane).begin_waiting();
+            self.queues.entry_mut(queue).begin_waiting();
             self.last_free.waiting = id;
         } else {
             self.settle(id);
@@ -97,73 +98,77 @@ impl StreamHeap {
     /// that of recorded uses. Work on which no event can be recorded is left out: without a stream, of a forgotten one,
     /// or of a private pool, whose memory is for no other stream.
     pub(crate) fn work_behind_last_free(&self) -> impl Iterator<Item = FreedWork> + '_ {
-        let LastFree { lane, waiting } = self.last_free;
-        let point = self.lanes.row(lane).point;
-        let uses = if waiting == NIL { 0 } else { self.lanes.note(waiting).uses };
-        let own = (Work { lane, point }, waiting != NIL);
+        let LastFree { queue, waiting } = self.last_free;
+        let point = self.queues.entry(queue).point;
+        let uses = if waiting == NIL { 0 } else { self.queues.chunk_state(waiting).uses };
+        let own = (Work { queue, point }, waiting != NIL);
         let others =
-            self.lanes.uses.of(uses).map(|used| (Work { lane: used.lane, point: used.point }, false));
+            self.queues.uses.of(uses).map(|used| (Work { queue: used.queue, point: used.point }, false));
         std::iter::once(own).chain(others).filter_map(|(work, waits_for_others)| {
-            let row = self.lanes.row(work.lane);
-            let can_be_recorded = row.stream.exists() && row.stream.pool() == 0 && !row.forgotten;
-            can_be_recorded.then_some(FreedWork { work, stream: row.stream, waits_for_others })
+            let entry = self.queues.entry(work.queue);
+            let can_be_recorded = entry.stream.exists() && entry.stream.pool() == 0 && !entry.forgotten;
+            can_be_recorded.then_some(FreedWork { work, stream: entry.stream, waits_for_others })
         })
     }
 
     /// Puts a chunk that waits for nothing but its own lane where it belongs; returns what it is part of then.
     #[inline(never)]
     pub(super) fn settle(&mut self, id: ChunkId) -> ChunkId {
-        let Note { lane, point, .. } = *self.lanes.note(id);
-        if point <= self.lanes.row(lane).done {
-            return self.give_to_all(id, None);
+        let ChunkStreamState { queue, point, .. } = *self.queues.chunk_state(id);
+        if point <= self.queues.entry(queue).done {
+            return self.release_to_all(id, None);
         }
         if self.is_sharing() {
-            self.share_around(id, lane);
+            self.share_around(id, queue);
         }
-        let StreamHeap { heap, lanes, .. } = self;
-        let (row, notes) = lanes.parts(lane);
-        let notes = &mut notes[..heap.chunks().places()];
-        Joined { heap, notes, row }.join(id, lane, point)
+        let StreamHeap { heap, queues, .. } = self;
+        let (entry, chunk_states) = queues.parts(queue);
+        let chunk_states = &mut chunk_states[..heap.chunks().places()];
+        Joined { heap, chunk_states, entry }.join(id, queue, point)
     }
 
     /// Makes a chunk that waits for nothing, in no list, one that anybody may have. `was` is the run that it was
     /// part of, if there is one.
-    pub(super) fn give_to_all(&mut self, id: ChunkId, was: Option<Run>) -> ChunkId {
+    pub(super) fn release_to_all(&mut self, id: ChunkId, was: Option<FreeSpan>) -> ChunkId {
         steps::count();
-        self.lanes.note_mut(id).leave_lane();
+        self.queues.chunk_state_mut(id).leave_queue();
         let before = self.own_before(id).map(|own| self.reach(own, was));
-        let behind = self.own_behind(id).map(|own| Run { head: own, ..self.reach(own, was) });
+        let behind = self.own_behind(id).map(|own| FreeSpan { head: own, ..self.reach(own, was) });
         let whole = self.heap.release::<false>(id);
         let (addr, end) = (self.heap.addr(whole), self.heap.end_of(whole));
         match (before, behind) {
-            (Some(before), Some(behind)) if before.lane == behind.lane => {
+            (Some(before), Some(behind)) if before.queue == behind.queue => {
                 // Two runs that become one, or both ends of the one that the chunk was part of.
-                let more = if was.is_some_and(|was| was.lane == before.lane) { 0 } else { behind.chunks };
-                self.put_run(Run { end: behind.end, chunks: before.chunks.saturating_add(more), ..before });
+                let more = if was.is_some_and(|was| was.queue == before.queue) { 0 } else { behind.chunks };
+                self.put_span(FreeSpan {
+                    end: behind.end,
+                    chunks: before.chunks.saturating_add(more),
+                    ..before
+                });
             }
             _ => {
-                before.into_iter().for_each(|run| self.put_run(Run { end, ..run }));
-                behind.into_iter().for_each(|run| self.put_run(Run { addr, ..run }));
+                before.into_iter().for_each(|span| self.put_span(FreeSpan { end, ..span }));
+                behind.into_iter().for_each(|span| self.put_span(FreeSpan { addr, ..span }));
             }
         }
         whole
     }
 
     /// Gives a free chunk to another lane, at one of its points; returns what it is part of then.
-    pub(super) fn hand_over(&mut self, id: ChunkId, lane: Lane, point: u64) -> ChunkId {
+    pub(super) fn hand_over(&mut self, id: ChunkId, queue: QueueId, point: u64) -> ChunkId {
         if let Some(before) = self.owner(id) {
-            let run = self.take_run(before, id);
-            let head_at = self.heap.addr(run.head);
-            self.lanes.unhang(id);
+            let span = self.take_span(before, id);
+            let head_at = self.heap.addr(span.head);
+            self.queues.dequeue(id);
             // It is no lane's for a moment, and the runs around end there.
-            self.lanes.note_mut(id).lane = ANYONE;
-            self.put_rest(run, head_at, id);
+            self.queues.chunk_state_mut(id).queue = UNOWNED;
+            self.put_rest(span, head_at, id);
         } else {
-            self.lanes.end_uses(id);
-            let before = self.lanes.note(id).lane;
-            self.lanes.row_mut(before).end_waiting();
+            self.queues.end_uses(id);
+            let before = self.queues.chunk_state(id).queue;
+            self.queues.entry_mut(before).end_waiting();
         }
-        *self.lanes.note_mut(id) = Note::new(lane, point);
+        *self.queues.chunk_state_mut(id) = ChunkStreamState::new(queue, point);
         self.settle(id)
     }
 
@@ -173,32 +178,32 @@ impl StreamHeap {
         if self.unclaim(id) {
             self.settle(id);
         } else {
-            self.give_to_all(id, None);
+            self.release_to_all(id, None);
         }
     }
 
     /// A plan of granules leaves a chunk unmapped: it is in no stream's order from now on.
     pub(in crate::core) fn disown(&mut self, id: ChunkId) {
         if self.is_multi() && self.unclaim(id) {
-            *self.lanes.note_mut(id) = Note::new(ANYONE, 0);
+            *self.queues.chunk_state_mut(id) = ChunkStreamState::new(UNOWNED, 0);
         }
     }
 
     /// Whether a chunk of a plan became a lane's while the plan was under way, when another stream came; from now on
     /// that lane does not wait for it.
     fn unclaim(&mut self, id: ChunkId) -> bool {
-        let lane = self.lanes.note(id).lane;
-        let claimed = lane != ANYONE;
+        let queue = self.queues.chunk_state(id).queue;
+        let claimed = queue != UNOWNED;
         if claimed {
-            self.lanes.row_mut(lane).end_waiting();
+            self.queues.entry_mut(queue).end_waiting();
         }
         claimed
     }
 
     /// The run around an own chunk, out of its index; `was` is one that is in none already.
-    fn reach(&mut self, own: ChunkId, was: Option<Run>) -> Run {
-        let lane = self.lanes.note(own).lane;
-        was.filter(|was| was.lane == lane).unwrap_or_else(|| self.take_run(lane, own))
+    fn reach(&mut self, own: ChunkId, was: Option<FreeSpan>) -> FreeSpan {
+        let queue = self.queues.chunk_state(own).queue;
+        was.filter(|was| was.queue == queue).unwrap_or_else(|| self.take_span(queue, own))
     }
 }
 
@@ -214,8 +219,8 @@ pub(crate) struct FreedWork {
 /// What a chunk changes that becomes a lane's own.
 struct Joined<'a> {
     heap: &'a mut Heap,
-    notes: &'a mut [Note],
-    row: &'a mut Row,
+    chunk_states: &'a mut [ChunkStreamState],
+    entry: &'a mut StreamQueue,
 }
 
 impl Joined<'_> {
@@ -223,61 +228,65 @@ impl Joined<'_> {
     ///
     /// Only the lane's own runs change, which end at the chunk: nobody could use it before, and no other can now.
     #[inline(always)]
-    fn join(self, id: ChunkId, lane: Lane, mut point: u64) -> ChunkId {
-        let Joined { heap, notes, row } = self;
+    fn join(self, id: ChunkId, queue: QueueId, mut point: u64) -> ChunkId {
+        let Joined { heap, chunk_states, entry } = self;
         let slab = heap.chunks().slab();
-        let kind = |notes: &[Note], at: ChunkId| Kind::of(slab, notes, lane, at);
+        let kind = |chunk_states: &[ChunkStreamState], at: ChunkId| Kind::of(slab, chunk_states, queue, at);
         let (mut addr, mut bytes, mut chunks) = (slab[id].addr(), slab[id].size(), 1u32);
         let (prev, next) = (slab[id].prev(), slab[id].next());
-        let (before, behind) = (kind(notes, prev), kind(notes, next));
+        let (before, behind) = (kind(chunk_states, prev), kind(chunk_states, next));
         // The run that ends at the chunk, or what anybody may have there.
         let own = match before {
             Kind::Own => prev,
-            Kind::Anyones if kind(notes, slab[prev].prev()) == Kind::Own => slab[prev].prev(),
+            Kind::Reusable if kind(chunk_states, slab[prev].prev()) == Kind::Own => slab[prev].prev(),
             _ => NIL,
         };
-        let head = if own == NIL { NIL } else { row.linked_head(slab, notes, own) };
+        let head = if own == NIL { NIL } else { entry.linked_head(slab, chunk_states, own) };
         if head != NIL {
-            let run = row.unlink_run(notes, head);
-            (addr, bytes, chunks) = (run.addr, bytes + run.bytes, chunks.saturating_add(run.chunks));
-        } else if before == Kind::Anyones {
+            let span = entry.unlink_span(chunk_states, head);
+            (addr, bytes, chunks) = (span.addr, bytes + span.bytes, chunks.saturating_add(span.chunks));
+        } else if before == Kind::Reusable {
             addr = slab[prev].addr();
             bytes += slab[prev].size();
         }
         // The one that begins behind it.
         let own_behind = match behind {
             Kind::Own => next,
-            Kind::Anyones if kind(notes, slab[next].next()) == Kind::Own => slab[next].next(),
+            Kind::Reusable if kind(chunk_states, slab[next].next()) == Kind::Own => slab[next].next(),
             _ => NIL,
         };
         if own_behind != NIL {
-            let run = row.unlink_run(notes, own_behind);
-            (bytes, chunks) = (bytes + run.bytes, chunks.saturating_add(run.chunks));
-        } else if behind == Kind::Anyones {
+            let span = entry.unlink_span(chunk_states, own_behind);
+            (bytes, chunks) = (bytes + span.bytes, chunks.saturating_add(span.chunks));
+        } else if behind == Kind::Reusable {
             bytes += slab[next].size();
         }
         // Own neighbours stay apart where an event tells their points apart; else the later point counts for both.
-        let merges = row.merges;
-        let is_one = |notes: &[Note], other: ChunkId| merges || notes[other.index()].point == point;
-        let (is_one_behind, is_one_before) =
-            (behind == Kind::Own && is_one(notes, next), before == Kind::Own && is_one(notes, prev));
+        let merges = entry.merges;
+        let is_one = |chunk_states: &[ChunkStreamState], other: ChunkId| {
+            merges || chunk_states[other.index()].point == point
+        };
+        let (is_one_behind, is_one_before) = (
+            behind == Kind::Own && is_one(chunk_states, next),
+            before == Kind::Own && is_one(chunk_states, prev),
+        );
         if is_one_behind {
-            row.unhang(notes, next);
-            point = point.max(notes[next.index()].point);
-            notes[next.index()].leave_lane();
+            entry.dequeue(chunk_states, next);
+            point = point.max(chunk_states[next.index()].point);
+            chunk_states[next.index()].leave_queue();
             chunks -= 1;
         }
         if is_one_before {
-            row.unhang(notes, prev);
-            point = point.max(notes[prev.index()].point);
-            notes[id.index()].leave_lane();
+            entry.dequeue(chunk_states, prev);
+            point = point.max(chunk_states[prev.index()].point);
+            chunk_states[id.index()].leave_queue();
             chunks -= 1;
         }
         let whole =
             if is_one_before || is_one_behind { heap.coalesce(id, is_one_before, is_one_behind) } else { id };
-        notes[whole.index()].point = point;
-        row.hang(notes, whole);
-        row.link_run(notes, if head == NIL { whole } else { head }, Extent { addr, bytes, chunks });
+        chunk_states[whole.index()].point = point;
+        entry.enqueue(chunk_states, whole);
+        entry.link_span(chunk_states, if head == NIL { whole } else { head }, Extent { addr, bytes, chunks });
         whole
     }
 }
@@ -287,23 +296,23 @@ impl Joined<'_> {
 pub(super) enum Kind {
     /// No chunk at all, or none that it may use.
     Barrier,
-    Anyones,
+    Reusable,
     Own,
 }
 
 impl Kind {
     #[inline(always)]
-    pub(super) fn of(slab: &[Hot], notes: &[Note], lane: Lane, id: ChunkId) -> Self {
+    pub(super) fn of(slab: &[Hot], chunk_states: &[ChunkStreamState], queue: QueueId, id: ChunkId) -> Self {
         if id == NIL {
             return Kind::Barrier;
         }
         let hot = &slab[id];
         if hot.is_findable() {
-            return Kind::Anyones;
+            return Kind::Reusable;
         }
-        let note = &notes[id.index()];
+        let chunk_state = &chunk_states[id.index()];
         // Nobody can foretell any of it: no branches.
-        let is_own = hot.is_held() & (note.lane == lane) & (note.uses == 0);
+        let is_own = hot.is_held() & (chunk_state.queue == queue) & (chunk_state.uses == 0);
         if is_own { Kind::Own } else { Kind::Barrier }
     }
 }

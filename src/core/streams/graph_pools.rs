@@ -4,7 +4,7 @@
 //! to nobody else however long its work is done, until the pool is released. Nothing else sets it apart: its chunks
 //! lie among the others.
 
-use super::chunk_state::{ANYONE, Lane};
+use super::chunk_state::{QueueId, UNOWNED};
 use super::stream_heap::StreamHeap;
 use crate::core::ids::ChunkId;
 use crate::core::stream_id::Stream;
@@ -30,15 +30,15 @@ impl StreamHeap {
         stream: Stream,
         name: u64,
     ) -> Result<Result<(), NotPrivate>, HostMemoryExhausted> {
-        if self.lanes.directed(stream) != stream {
+        if self.queues.directed(stream) != stream {
             return Ok(Err(NotPrivate::Begun));
         }
         if !self.is_multi() {
             self.tell_apart()?;
         }
-        self.lanes.redirections.try_reserve(1)?;
+        self.queues.redirections.try_reserve(1)?;
         let pool = self.private_pool(name)?;
-        self.lanes.redirections.push(stream.in_pool(pool));
+        self.queues.redirections.push(stream.in_pool(pool));
         Ok(Ok(()))
     }
 
@@ -52,22 +52,22 @@ impl StreamHeap {
 
     /// Some stream is about to be captured, and nobody can say yet which.
     pub(crate) fn announce(&mut self) -> Result<(), HostMemoryExhausted> {
-        self.lanes.redirections.try_reserve(1)?;
-        self.lanes.redirections.push(Stream::ANNOUNCED);
+        self.queues.redirections.try_reserve(1)?;
+        self.queues.redirections.push(Stream::ANNOUNCED);
         Ok(())
     }
 
     /// One such announcement is over; nothing if there is none, for everything may have been forgotten.
     pub(crate) fn withdraw_announcement(&mut self) {
-        let announced = self.lanes.redirections.iter().position(|&stream| stream == Stream::ANNOUNCED);
+        let announced = self.queues.redirections.iter().position(|&stream| stream == Stream::ANNOUNCED);
         if let Some(place) = announced {
-            self.lanes.redirections.swap_remove(place);
+            self.queues.redirections.swap_remove(place);
         }
     }
 
     /// Whether anything was freed in no known order, and waits for everybody's work.
     pub(crate) fn has_unknown(&self) -> bool {
-        self.lanes.find(Stream::UNKNOWN).is_some_and(|lane| self.lanes.has_pending(lane))
+        self.queues.find(Stream::UNKNOWN).is_some_and(|queue| self.queues.has_pending(queue))
     }
 
     /// Whether free memory waits for work that no event can tell of, for it was freed without a stream.
@@ -85,7 +85,7 @@ impl StreamHeap {
         if let Some(number) = self.find_private(name) {
             return Ok(number);
         }
-        let pools = &mut self.lanes.pools;
+        let pools = &mut self.queues.pools;
         let place = match pools.iter().position(Option::is_none) {
             Some(place) => place,
             None => {
@@ -99,7 +99,7 @@ impl StreamHeap {
     }
 
     fn find_private(&self, name: u64) -> Option<u32> {
-        let place = self.lanes.pools.iter().position(|&other| other == Some(name))?;
+        let place = self.queues.pools.iter().position(|&other| other == Some(name))?;
         u32::try_from(place + 1).ok()
     }
 
@@ -107,17 +107,17 @@ impl StreamHeap {
     pub(crate) fn end_private(&mut self, stream: Stream, name: u64) -> Result<(), NotPrivate> {
         let pool = self.find_private(name).ok_or(NotPrivate::Unknown)?;
         let directed = stream.in_pool(pool);
-        if !self.lanes.redirections.contains(&directed) {
+        if !self.queues.redirections.contains(&directed) {
             return Err(NotPrivate::NotBegun);
         }
-        self.lanes.redirections.retain(|&other| other != directed);
+        self.queues.redirections.retain(|&other| other != directed);
         Ok(())
     }
 
     /// Whether requests of any stream but one are for a private pool. The program may begin to capture it at any time
     /// then, and has said so.
     pub(crate) fn redirects_others(&self, than: Stream) -> bool {
-        let all = &self.lanes.redirections;
+        let all = &self.queues.redirections;
         if than == Stream::ANNOUNCED {
             // One's own is not to be told from another's.
             return all.len() > 1;
@@ -133,7 +133,7 @@ impl StreamHeap {
 
     /// The same of any.
     pub(crate) fn is_at_risk(&self, stream: Stream) -> bool {
-        self.lanes.directed(stream) != stream || self.is_at_risk_of_others(stream)
+        self.queues.directed(stream) != stream || self.is_at_risk_of_others(stream)
     }
 
     /// Nothing uses the addresses of a private pool any more, but for what is live: that becomes common memory,
@@ -143,41 +143,41 @@ impl StreamHeap {
         name: u64,
     ) -> Result<Result<(), NotPrivate>, HostMemoryExhausted> {
         let Some(pool) = self.find_private(name) else { return Ok(Err(NotPrivate::Unknown)) };
-        if self.lanes.redirections.iter().any(|stream| stream.pool() == pool) {
+        if self.queues.redirections.iter().any(|stream| stream.pool() == pool) {
             return Ok(Err(NotPrivate::InUse));
         }
-        let unknown = self.lanes.enter(Stream::UNKNOWN)?;
-        for place in 0..self.lane_count() {
-            let row = self.lanes.nth(place).map(|lane| self.lanes.row(lane));
-            let of_pool = row.filter(|row| row.stream.pool() == pool && !row.forgotten);
-            if let Some(stream) = of_pool.map(|row| row.stream) {
-                self.lanes.enter(stream.in_pool(0))?;
+        let unknown = self.queues.enter(Stream::UNKNOWN)?;
+        for place in 0..self.queue_count() {
+            let entry = self.queues.nth(place).map(|queue| self.queues.entry(queue));
+            let of_pool = entry.filter(|entry| entry.stream.pool() == pool && !entry.forgotten);
+            if let Some(stream) = of_pool.map(|entry| entry.stream) {
+                self.queues.enter(stream.in_pool(0))?;
             }
         }
         // From here on nothing fails.
         for place in 0..self.heap.chunks().places() {
             self.make_common(self.heap.chunks().place(place), pool, unknown);
         }
-        self.lanes.end_pool(pool);
+        self.queues.end_pool(pool);
         Ok(Ok(()))
     }
 
-    fn make_common(&mut self, id: ChunkId, pool: u32, unknown: Lane) {
-        let lane = self.lanes.note(id).lane;
-        if lane == ANYONE || self.lanes.row(lane).stream.pool() != pool {
+    fn make_common(&mut self, id: ChunkId, pool: u32, unknown: QueueId) {
+        let queue = self.queues.chunk_state(id).queue;
+        if queue == UNOWNED || self.queues.entry(queue).stream.pool() != pool {
             return;
         }
         if self.owner(id).is_some() {
-            let point = self.lanes.advance(unknown);
+            let point = self.queues.advance(unknown);
             self.hand_over(id, unknown, point);
         } else if self.heap.chunks().in_use(id) {
             // A stream that is gone has no order to put it in.
-            let row = self.lanes.row(lane);
-            let common = if row.forgotten { None } else { self.lanes.find(row.stream.in_pool(0)) };
-            self.lanes.relabel(id, common.unwrap_or(unknown), true);
+            let entry = self.queues.entry(queue);
+            let common = if entry.forgotten { None } else { self.queues.find(entry.stream.in_pool(0)) };
+            self.queues.relabel(id, common.unwrap_or(unknown), true);
         } else {
             // It waits for the work of others too.
-            self.lanes.relabel(id, unknown, false);
+            self.queues.relabel(id, unknown, false);
         }
     }
 }

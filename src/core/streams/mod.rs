@@ -39,7 +39,7 @@ mod span_index;
 mod stream_heap;
 
 pub(crate) use self::access::Order;
-pub(crate) use self::chunk_state::Lane;
+pub(crate) use self::chunk_state::QueueId;
 pub(crate) use self::dependencies::{Dependencies, Place};
 pub(crate) use self::free::Freed;
 pub(crate) use self::graph_pools::NotPrivate;

@@ -3,14 +3,14 @@
 //! A pool begins without knowing of lanes: whoever comes first is alone, and every free chunk is his. When another
 //! comes, what was free becomes the first one's, but for memory that nobody ever had.
 
-use super::chunk_state::{Lane, Note};
+use super::chunk_state::{ChunkStreamState, QueueId};
 use super::free::Freed;
-use super::free_spans::Run;
+use super::free_spans::FreeSpan;
 use super::stream_heap::{StreamHeap, StreamMode};
 use crate::core::heap::Refused;
 use crate::core::heap::State;
 use crate::core::ids::{ChunkId, NIL};
-use crate::core::stream_id::{NOBODYS, Stream};
+use crate::core::stream_id::{NO_FAST_STREAM, Stream};
 use crate::sys::HostMemoryExhausted;
 
 impl StreamHeap {
@@ -24,8 +24,8 @@ impl StreamHeap {
         let may_be_sole = stream.is_an_order() && (stream.thread() == 0 || !self.settings.events);
         if self.heap.counters().is_unused() && may_be_sole && !self.settings.timestamps {
             *sole = stream;
-            if self.fast_stream != NOBODYS {
-                self.fast_stream = stream.simple();
+            if self.fast_stream != NO_FAST_STREAM {
+                self.fast_stream = stream.fast_handle();
             }
             return Ok(());
         }
@@ -57,21 +57,21 @@ impl StreamHeap {
         let regions = self.heap.regions().count();
         self.heap.reserve_chunks(regions)?;
         self.heap.reserve_starts(regions)?;
-        self.lanes.reserve(self.heap.chunks().places())?;
+        self.queues.reserve(self.heap.chunks().places())?;
         if has_recorded {
-            self.lanes.reserve_uses(self.heap.counters().live())?;
+            self.queues.reserve_uses(self.heap.counters().live())?;
         }
-        let home = self.lanes.enter(stream)?;
+        let sole = self.queues.enter(stream)?;
         // From here on nothing fails.
-        (self.mode, self.fast_stream) = (StreamMode::Multi, NOBODYS);
+        (self.mode, self.fast_stream) = (StreamMode::Multi, NO_FAST_STREAM);
         if synchronized_frees != self.heap.counters().frees() {
-            self.lanes.advance(home);
+            self.queues.advance(sole);
         }
         let mut first = 0;
         while let Some(region) = self.heap.regions().nth(first) {
             let (mut at, touched) = (region.first, region.touched);
             while at != NIL {
-                at = self.claim(at, home, touched, has_recorded);
+                at = self.claim(at, sole, touched, has_recorded);
             }
             first += 1;
         }
@@ -79,33 +79,33 @@ impl StreamHeap {
     }
 
     /// Makes a chunk the first lane's, as far as it ever had it; returns the next one.
-    fn claim(&mut self, id: ChunkId, home: Lane, touched: u64, has_recorded: bool) -> ChunkId {
+    fn claim(&mut self, id: ChunkId, sole: QueueId, touched: u64, has_recorded: bool) -> ChunkId {
         let next = self.heap.next(id);
         let (addr, size) = (self.heap.addr(id), self.heap.size(id));
-        let point = self.lanes.row(home).point;
+        let point = self.queues.entry(sole).point;
         if self.heap.chunks().in_use(id) {
-            *self.lanes.note_mut(id) = Note::new(home, 0);
-            self.lanes.row_mut(home).live += 1;
+            *self.queues.chunk_state_mut(id) = ChunkStreamState::new(sole, 0);
+            self.queues.entry_mut(sole).live += 1;
             if has_recorded {
                 // Which of them is not known any more. There is room for it, so it cannot fail.
-                let _ = self.lanes.record(id, home);
+                let _ = self.queues.record(id, sole);
             }
-        } else if self.is_anyones(id) && addr < touched && point > self.lanes.row(home).done {
+        } else if self.is_reusable(id) && addr < touched && point > self.queues.entry(sole).done {
             if touched < addr + size {
                 self.split_free(id, touched - addr);
             }
             self.heap.unindex(id);
             self.heap.mark_held(id);
-            *self.lanes.note_mut(id) = Note::new(home, point);
-            self.lanes.hang(id);
+            *self.queues.chunk_state_mut(id) = ChunkStreamState::new(sole, point);
+            self.queues.enqueue(id);
             // What is behind it nobody ever had, if it is free.
-            let rest = Some(self.heap.next(id)).filter(|&rest| rest != NIL && self.is_anyones(rest));
+            let rest = Some(self.heap.next(id)).filter(|&rest| rest != NIL && self.is_reusable(rest));
             let end = self.heap.end_of(rest.unwrap_or(id));
-            self.put_run(Run { lane: home, head: id, addr, end, chunks: 1 });
-        } else if self.heap.state(id) == State::Away && point > self.lanes.row(home).done {
+            self.put_span(FreeSpan { queue: sole, head: id, addr, end, chunks: 1 });
+        } else if self.heap.state(id) == State::Away && point > self.queues.entry(sole).done {
             // A plan is under way, and puts it back as it is told here.
-            *self.lanes.note_mut(id) = Note::new(home, point);
-            self.lanes.row_mut(home).begin_waiting();
+            *self.queues.chunk_state_mut(id) = ChunkStreamState::new(sole, point);
+            self.queues.entry_mut(sole).begin_waiting();
         }
         next
     }
@@ -128,26 +128,26 @@ impl StreamHeap {
         if !self.is_multi() {
             return Ok(None);
         }
-        let lane = self.lane_to_free_in(id, stream)?;
+        let queue = self.queue_to_free_in(id, stream)?;
         self.heap.count_free(id);
-        self.free_in_lane(id, lane);
+        self.free_in_queue(id, queue);
         Ok(Some(self.freed_in_queue()))
     }
 
     /// The lane in which a chunk in use is freed in the order of a stream, a new one if need be. Several lanes are told
     /// apart.
     #[inline(always)]
-    pub(super) fn lane_to_free_in(
+    pub(super) fn queue_to_free_in(
         &mut self,
         id: ChunkId,
         stream: Stream,
-    ) -> Result<Lane, HostMemoryExhausted> {
+    ) -> Result<QueueId, HostMemoryExhausted> {
         // Memory of a private pool stays there, whoever frees it.
-        let allocated_in = self.lanes.note(id).lane;
-        let row = self.lanes.row(allocated_in);
-        let named = stream.in_pool(row.stream.pool());
-        let there = stream == Stream::NONE || row.stream == named && !row.forgotten;
-        if there { Ok(allocated_in) } else { self.lanes.enter(named) }
+        let allocated_in = self.queues.chunk_state(id).queue;
+        let entry = self.queues.entry(allocated_in);
+        let named = stream.in_pool(entry.stream.pool());
+        let there = stream == Stream::NONE || entry.stream == named && !entry.forgotten;
+        if there { Ok(allocated_in) } else { self.queues.enter(named) }
     }
 
     /// Writes down that a chunk in use is also used on a stream.
@@ -165,8 +165,8 @@ impl StreamHeap {
             // Chunks are freed on the one stream too, or else another comes before.
             StreamMode::Single { has_recorded, .. } => *has_recorded = true,
             StreamMode::Multi => {
-                let lane = self.lanes.enter(stream)?;
-                self.lanes.record(id, lane)?;
+                let queue = self.queues.enter(stream)?;
+                self.queues.record(id, queue)?;
             }
         }
         Ok(Ok(()))

@@ -3,12 +3,12 @@
 //! Mostly the first few chunks serve, and then nothing else is looked at. A search that takes long is given up: then all
 //! chunks are looked at instead ([`Arena::dependencies`]).
 
-use super::chunk_state::Lane;
+use super::chunk_state::QueueId;
 use super::cross_stream_use::Link;
 use super::queue_lists::List;
 use super::stream_heap::StreamHeap;
 use crate::core::ids::{ChunkId, NIL};
-use crate::core::request::Want;
+use crate::core::request::AllocRequest;
 use crate::core::steps;
 use crate::sys::HostMemoryExhausted;
 use std::cmp::Reverse;
@@ -39,9 +39,9 @@ enum Next {
 
 /// Chunks by age, as far as they are known.
 #[derive(Default)]
-struct Queue(BinaryHeap<Reverse<(u64, Next)>>);
+struct ByAge(BinaryHeap<Reverse<(u64, Next)>>);
 
-impl Queue {
+impl ByAge {
     fn push(&mut self, age: u64, next: Next) -> Result<(), HostMemoryExhausted> {
         self.0.try_reserve(1).map_err(|_| HostMemoryExhausted)?;
         self.0.push(Reverse((age, next)));
@@ -54,37 +54,37 @@ impl StreamHeap {
     /// a chunk waits for; `u64::MAX` where it cannot be waited for.
     pub(super) fn search_oldest(
         &self,
-        want: &Want<'_>,
-        own: Lane,
+        request: &AllocRequest<'_>,
+        own: QueueId,
         age: impl Fn(ChunkId) -> u64,
     ) -> Result<Searched, HostMemoryExhausted> {
         let mut steps = 0;
-        let mut queue = Queue::default();
-        for (lane, row) in self.lanes.listed(List::Unfinished) {
+        let mut by_age = ByAge::default();
+        for (queue, entry) in self.queues.listed(List::Unfinished) {
             steps += 1;
-            let (oldest, used) = (self.lanes.oldest(lane), row.oldest_use);
+            let (oldest, used) = (self.queues.oldest(queue), entry.oldest_use);
             if used != 0 {
-                queue.push(self.lanes.uses.get(used).point, Next::UsesFrom(used))?;
+                by_age.push(self.queues.uses.get(used).point, Next::UsesFrom(used))?;
             }
-            if lane != own && row.stream.pool() == 0 && oldest != NIL {
-                queue.push(self.lanes.note(oldest).point, Next::OwnFrom(oldest.0))?;
+            if queue != own && entry.stream.pool() == 0 && oldest != NIL {
+                by_age.push(self.queues.chunk_state(oldest).point, Next::OwnFrom(oldest.0))?;
             }
         }
         let mut best: Option<(u64, (u64, u64), ChunkId, ChunkId)> = None;
-        while let Some(Reverse((at_most, next))) = queue.0.pop() {
+        while let Some(Reverse((at_most, next))) = by_age.0.pop() {
             if best.is_some_and(|(age, ..)| age < at_most) {
                 break;
             }
             let id = match next {
                 Next::UsesFrom(link) => {
-                    self.queue_use(&mut queue, link, &age)?;
+                    self.push_use(&mut by_age, link, &age)?;
                     continue;
                 }
                 Next::OwnFrom(id) | Next::Waiting(id) => ChunkId(id),
             };
-            let newer = if matches!(next, Next::OwnFrom(_)) { self.lanes.newer(id) } else { NIL };
+            let newer = if matches!(next, Next::OwnFrom(_)) { self.queues.newer(id) } else { NIL };
             if newer != NIL {
-                queue.push(self.lanes.note(newer).point, Next::OwnFrom(newer.0))?;
+                by_age.push(self.queues.chunk_state(newer).point, Next::OwnFrom(newer.0))?;
             }
             if age(id) > at_most || at_most == u64::MAX {
                 continue;
@@ -107,7 +107,7 @@ impl StreamHeap {
             }
             let addr = self.heap.addr(first);
             let key = (stop - addr, addr);
-            if want.place_in(key).is_some() && best.is_none_or(|(_, best, ..)| key < best) {
+            if request.place_in(key).is_some() && best.is_none_or(|(_, best, ..)| key < best) {
                 best = Some((at_most, key, first, end));
             }
         }
@@ -118,22 +118,22 @@ impl StreamHeap {
     ///
     /// The points of a free and of its uses follow each other, so nothing else comes between the oldest use and the point
     /// that a request waits for; that one may be older only if the oldest use is of the request's own lane.
-    fn queue_use(
+    fn push_use(
         &self,
-        queue: &mut Queue,
+        by_age: &mut ByAge,
         link: Link,
         age: impl Fn(ChunkId) -> u64,
     ) -> Result<(), HostMemoryExhausted> {
-        let uses = &self.lanes.uses;
+        let uses = &self.queues.uses;
         let used = uses.get(link);
         if let Some((next, newer)) = uses.newer_of(link) {
-            queue.push(newer.point, Next::UsesFrom(next))?;
+            by_age.push(newer.point, Next::UsesFrom(next))?;
         }
-        let mut others = uses.of(self.lanes.note(used.chunk).uses);
+        let mut others = uses.of(self.queues.chunk_state(used.chunk).uses);
         match age(used.chunk) {
             u64::MAX => Ok(()),
             age if others.all(|other| used.point <= other.point) => {
-                queue.push(age, Next::Waiting(used.chunk.0))
+                by_age.push(age, Next::Waiting(used.chunk.0))
             }
             _ => Ok(()),
         }

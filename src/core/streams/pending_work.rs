@@ -1,10 +1,10 @@
 //! What is known of the work of lanes: which is done, and for which free memory waits.
 
-use super::chunk_state::Lane;
+use super::chunk_state::QueueId;
 use super::queue_lists::List;
 use super::stream_heap::{StreamHeap, StreamMode};
 use crate::core::ids::{ChunkId, NIL};
-use crate::core::request::Want;
+use crate::core::request::AllocRequest;
 use crate::core::sort::sort_by_key;
 use crate::core::steps;
 use crate::core::stream_id::Stream;
@@ -13,7 +13,7 @@ use crate::sys::HostMemoryExhausted;
 /// Work of a lane up to one of its points.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Work {
-    pub(crate) lane: Lane,
+    pub(crate) queue: QueueId,
     pub(crate) point: u64,
 }
 
@@ -37,40 +37,41 @@ pub(crate) struct QueueProgress {
 impl StreamHeap {
     /// Whether some work is known to be done. That of a lane which is another stream's by now, or none, is.
     pub(crate) fn is_done(&self, work: Work) -> bool {
-        self.lanes.row_if_any(work.lane).is_none_or(|row| work.point <= row.done)
+        self.queues.entry_if_any(work.queue).is_none_or(|entry| work.point <= entry.done)
     }
 
     /// The caller's name of the private pool that a stream's name is for.
     pub(crate) fn private_name(&self, stream: Stream) -> Option<u64> {
-        *self.lanes.pools.get((stream.pool() as usize).checked_sub(1)?)?
+        *self.queues.pools.get((stream.pool() as usize).checked_sub(1)?)?
     }
 
     /// Whether a request in the order of a stream could get a free chunk now.
     pub(crate) fn is_for(&self, stream: Stream, id: ChunkId) -> bool {
-        let own = || self.lanes.find(self.lanes.directed(stream)).is_some_and(|lane| self.is_own(lane, id));
-        self.is_anyones(id) || self.is_to_be_shared(id) || self.is_multi() && own()
+        let own =
+            || self.queues.find(self.queues.directed(stream)).is_some_and(|queue| self.is_own(queue, id));
+        self.is_reusable(id) || self.is_to_be_shared(id) || self.is_multi() && own()
     }
 
     /// How many lanes there ever were at once: what [`Self::unfinished`] yields at most.
-    pub(crate) fn lane_count(&self) -> usize {
-        self.lanes.count()
+    pub(crate) fn queue_count(&self) -> usize {
+        self.queues.count()
     }
 
     /// Of some lanes those whose work free memory waits for. The work of private pools waits for their release.
-    pub(crate) fn unfinished(&self, concerns: impl Fn(Lane) -> bool) -> impl Iterator<Item = Unfinished> {
-        let waiting = self.lanes.listed(List::Unfinished).filter(move |&(lane, row)| {
+    pub(crate) fn unfinished(&self, concerns: impl Fn(QueueId) -> bool) -> impl Iterator<Item = Unfinished> {
+        let waiting = self.queues.listed(List::Unfinished).filter(move |&(queue, entry)| {
             steps::count();
             let is_waited_for = || {
                 // By what was freed here, or used here, or was freed here and waits for others besides.
-                let lanes = &self.lanes;
-                lanes.has_pending(lane) || lanes.has_pending_uses(lane) || row.has_chunks_that_wait()
+                let queues = &self.queues;
+                queues.has_pending(queue) || queues.has_pending_uses(queue) || entry.has_chunks_that_wait()
             };
-            row.stream.pool() == 0 && concerns(lane) && is_waited_for()
+            entry.stream.pool() == 0 && concerns(queue) && is_waited_for()
         });
-        waiting.map(|(lane, row)| Unfinished {
-            work: Work { lane, point: row.point },
-            stream: row.stream,
-            forgotten: row.forgotten,
+        waiting.map(|(queue, entry)| Unfinished {
+            work: Work { queue, point: entry.point },
+            stream: entry.stream,
+            forgotten: entry.forgotten,
         })
     }
 
@@ -83,13 +84,13 @@ impl StreamHeap {
             }
             return;
         }
-        if let Some(lane) = self.lanes.find(stream) {
-            self.lane_done(lane, self.lanes.row(lane).point);
+        if let Some(queue) = self.queues.find(stream) {
+            self.queue_done(queue, self.queues.entry(queue).point);
         }
-        let mut next = self.lanes.forgotten_of(stream).next().filter(|_| forgotten);
-        while let Some(lane) = next {
-            self.lane_done(lane, self.lanes.row(lane).point);
-            next = self.lanes.next_forgotten_of(stream, lane);
+        let mut next = self.queues.forgotten_of(stream).next().filter(|_| forgotten);
+        while let Some(queue) = next {
+            self.queue_done(queue, self.queues.entry(queue).point);
+            next = self.queues.next_forgotten_of(stream, queue);
         }
     }
 
@@ -103,58 +104,63 @@ impl StreamHeap {
             self.tell_apart()?;
         }
         // What it leaves in private pools is not reused before their release.
-        while let Some(lane) = self.lanes.first_private_on(stream) {
-            self.lanes.advance(lane);
-            self.lanes.forget(lane);
+        while let Some(queue) = self.queues.first_private_on(stream) {
+            self.queues.advance(queue);
+            self.queues.forget(queue);
         }
-        self.lanes.redirections.retain(|other| other.in_pool(0) != stream);
-        let Some(lane) = self.lanes.find(stream) else { return Ok(None) };
+        self.queues.redirections.retain(|other| other.in_pool(0) != stream);
+        let Some(queue) = self.queues.find(stream) else { return Ok(None) };
         // Whatever is freed there later was used before now.
-        let work = Work { lane, point: self.lanes.advance(lane) };
-        self.lanes.forget(lane);
-        Ok((!self.lanes.row(lane).is_idle()).then_some(work))
+        let work = Work { queue, point: self.queues.advance(queue) };
+        self.queues.forget(queue);
+        Ok((!self.queues.entry(queue).is_idle()).then_some(work))
     }
 
     /// A point of a queue for what is queued there from now on.
-    pub(crate) fn next_work(&mut self, lane: Lane) -> Work {
-        Work { lane, point: self.lanes.advance(lane) }
+    pub(crate) fn next_work(&mut self, queue: QueueId) -> Work {
+        Work { queue, point: self.queues.advance(queue) }
     }
 
     /// The queue that a request is served in, if its stream was seen before.
-    pub(crate) fn queue_of_request(&self, want: &Want<'_>) -> Option<Lane> {
-        self.lanes.find(self.lanes.directed(want.stream))
+    pub(crate) fn queue_of_request(&self, request: &AllocRequest<'_>) -> Option<QueueId> {
+        self.queues.find(self.queues.directed(request.stream))
     }
 
     /// The queue of a stream that is told apart from others.
-    pub(crate) fn queue_of(&self, stream: Stream) -> Option<Lane> {
-        self.lanes.find(stream)
+    pub(crate) fn queue_of(&self, stream: Stream) -> Option<QueueId> {
+        self.queues.find(stream)
     }
 
     /// What is known of a queue's work.
-    pub(crate) fn progress_of(&self, lane: Lane) -> QueueProgress {
+    pub(crate) fn progress_of(&self, queue: QueueId) -> QueueProgress {
         // Nothing is left to know of a place that was given up.
         let given_up = QueueProgress { stream: Stream::NONE, forgotten: true, newest: 0, done: u64::MAX };
-        let Some(row) = self.lanes.row_if_any(lane) else { return given_up };
-        QueueProgress { stream: row.stream, forgotten: row.forgotten, newest: row.point, done: row.done }
+        let Some(entry) = self.queues.entry_if_any(queue) else { return given_up };
+        QueueProgress {
+            stream: entry.stream,
+            forgotten: entry.forgotten,
+            newest: entry.point,
+            done: entry.done,
+        }
     }
 
     /// The queues of streams of a name that were forgotten.
-    pub(crate) fn forgotten_queues(&self, stream: Stream) -> impl Iterator<Item = Lane> + '_ {
-        self.lanes.forgotten_of(stream)
+    pub(crate) fn forgotten_queues(&self, stream: Stream) -> impl Iterator<Item = QueueId> + '_ {
+        self.queues.forgotten_of(stream)
     }
 
     /// The points of a queue's free chunks that wait for recorded uses besides, in rising order; none where a look at all
     /// uses would take longer than `worth`, or without host memory for it.
-    pub(crate) fn points_with_uses(&self, lane: Lane, worth: usize) -> Option<Vec<u64>> {
-        if self.lanes.uses.places() > worth && self.lanes.row(lane).has_chunks_that_wait() {
+    pub(crate) fn points_with_uses(&self, queue: QueueId, worth: usize) -> Option<Vec<u64>> {
+        if self.queues.uses.places() > worth && self.queues.entry(queue).has_chunks_that_wait() {
             return None;
         }
         let mut points = Vec::new();
-        for used in self.lanes.uses.iter().filter(|used| used.point != 0) {
-            let note = self.lanes.note(used.chunk);
-            if note.lane == lane {
+        for used in self.queues.uses.iter().filter(|used| used.point != 0) {
+            let chunk_state = self.queues.chunk_state(used.chunk);
+            if chunk_state.queue == queue {
                 points.try_reserve(1).ok()?;
-                points.push(note.point);
+                points.push(chunk_state.point);
             }
         }
         sort_by_key(&mut points, |&point| point);
@@ -163,12 +169,13 @@ impl StreamHeap {
 
     /// The points of a queue that free chunks wait for, in rising order, once or more often. Those of chunks that wait
     /// for recorded uses besides are left out.
-    pub(crate) fn points_waited_for(&self, lane: Lane) -> impl Iterator<Item = u64> + '_ {
-        let row = self.lanes.row(lane);
-        let next = |&id: &ChunkId| Some(self.lanes.newer(id)).filter(|&id| id != NIL);
-        let oldest = Some(row.oldest).filter(|&id| id != NIL);
-        let mut chunks = std::iter::successors(oldest, next).map(|id| self.lanes.note(id).point).peekable();
-        let mut uses = self.lanes.uses.behind_oldest(row.oldest_use).map(|used| used.point).peekable();
+    pub(crate) fn points_waited_for(&self, queue: QueueId) -> impl Iterator<Item = u64> + '_ {
+        let entry = self.queues.entry(queue);
+        let next = |&id: &ChunkId| Some(self.queues.newer(id)).filter(|&id| id != NIL);
+        let oldest = Some(entry.oldest).filter(|&id| id != NIL);
+        let mut chunks =
+            std::iter::successors(oldest, next).map(|id| self.queues.chunk_state(id).point).peekable();
+        let mut uses = self.queues.uses.behind_oldest(entry.oldest_use).map(|used| used.point).peekable();
         std::iter::from_fn(move || match (chunks.peek(), uses.peek()) {
             (Some(chunk), Some(used)) if used < chunk => uses.next(),
             (Some(_), _) => chunks.next(),

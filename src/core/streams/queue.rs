@@ -2,10 +2,10 @@
 //!
 //! List and index are linked through the notes of the chunks, which all lanes have in common.
 
-use super::chunk_state::{Extent, Lane, Note};
+use super::chunk_state::{ChunkStreamState, Extent, QueueId};
 use super::cross_stream_use::Link;
 use super::queue_lists::{Listed, Places};
-use super::span_index::{ByAddress, RunIndex};
+use super::span_index::{ByAddress, SpanIndex};
 use crate::core::heap::Hot;
 use crate::core::ids::{ChunkId, NIL};
 use crate::core::seed::Seed;
@@ -14,7 +14,7 @@ use crate::core::stream_id::Stream;
 use crate::core::tree::Node;
 use crate::core::tree::Tree;
 
-pub(super) struct Row {
+pub(super) struct StreamQueue {
     pub(super) stream: Stream,
     /// The point of the last free.
     pub(super) point: u64,
@@ -24,14 +24,14 @@ pub(super) struct Row {
     pub(super) oldest: ChunkId,
     pub(super) newest: ChunkId,
     /// Where the last chunk came among them that was not the newest; those with such points come in order.
-    pub(super) hung: ChunkId,
+    pub(super) last_inserted: ChunkId,
     /// What free chunks wait for of this lane's work, the oldest point first.
     pub(super) oldest_use: Link,
     pub(super) newest_use: Link,
     /// Runs of neighbours that the lane may use, with at least one chunk of its own.
-    pub(super) runs: RunIndex,
+    pub(super) spans: SpanIndex,
     /// Those of them that may have more than [`LONG`] own chunks, to be found by the address of any.
-    long_runs: Tree<ByAddress>,
+    long_spans: Tree<ByAddress>,
     /// Of both.
     seed: Seed,
     /// The head of the run that was entered last.
@@ -48,7 +48,7 @@ pub(super) struct Row {
     /// Free neighbours become one, with the later point.
     pub(super) merges: bool,
     pub(super) places: Places,
-    lane: Lane,
+    queue: QueueId,
     /// Its place in the tree of names, or in that of forgotten streams.
     left: ChunkId,
     right: ChunkId,
@@ -57,20 +57,20 @@ pub(super) struct Row {
 /// The head of a run with no more own chunks is found by a walk.
 const LONG: u32 = if cfg!(test) { 2 } else { 8 };
 
-impl Row {
+impl StreamQueue {
     /// One whose points begin behind `point`.
-    pub(super) fn new(lane: Lane, stream: Stream, point: u64, merges: bool, seed: Seed) -> Self {
-        Row {
+    pub(super) fn new(queue: QueueId, stream: Stream, point: u64, merges: bool, seed: Seed) -> Self {
+        StreamQueue {
             stream,
             point,
             done: point,
             oldest: NIL,
             newest: NIL,
-            hung: NIL,
+            last_inserted: NIL,
             oldest_use: 0,
             newest_use: 0,
-            runs: RunIndex::new(seed),
-            long_runs: Tree::EMPTY,
+            spans: SpanIndex::new(seed),
+            long_spans: Tree::EMPTY,
             seed,
             recent: NIL,
             live: 0,
@@ -79,14 +79,14 @@ impl Row {
             forgotten: false,
             merges,
             places: Places::NONE,
-            lane,
+            queue,
             left: NIL,
             right: NIL,
         }
     }
 
-    pub(super) fn lane(&self) -> Lane {
-        self.lane
+    pub(super) fn queue(&self) -> QueueId {
+        self.queue
     }
 
     /// The run that was entered last may be at a place that is no more.
@@ -125,100 +125,114 @@ impl Row {
 
     /// Puts a chunk among the lane's, by its point, which mostly is the newest.
     #[inline(always)]
-    pub(super) fn hang(&mut self, notes: &mut [Note], id: ChunkId) {
-        let point = notes[id.index()].point;
+    pub(super) fn enqueue(&mut self, chunk_states: &mut [ChunkStreamState], id: ChunkId) {
+        let point = chunk_states[id.index()].point;
         let newest = self.newest;
-        if newest != NIL && notes[newest.index()].point > point {
-            self.hang_among(notes, id, point);
+        if newest != NIL && chunk_states[newest.index()].point > point {
+            self.enqueue_among(chunk_states, id, point);
         } else {
-            self.hang_behind(notes, id, newest);
+            self.enqueue_behind(chunk_states, id, newest);
         }
     }
 
     #[cold]
-    fn hang_among(&mut self, notes: &mut [Note], id: ChunkId, point: u64) {
-        let is_before = |at: ChunkId| at != NIL && notes[at.index()].point <= point;
-        let mut older = if self.hung == NIL { self.newest } else { self.hung };
+    fn enqueue_among(&mut self, chunk_states: &mut [ChunkStreamState], id: ChunkId, point: u64) {
+        let is_before = |at: ChunkId| at != NIL && chunk_states[at.index()].point <= point;
+        let mut older = if self.last_inserted == NIL { self.newest } else { self.last_inserted };
         while older != NIL && !is_before(older) {
-            older = notes[older.index()].older;
+            older = chunk_states[older.index()].older;
         }
-        let newer_of = |at: ChunkId| if at == NIL { self.oldest } else { notes[at.index()].newer };
+        let newer_of = |at: ChunkId| if at == NIL { self.oldest } else { chunk_states[at.index()].newer };
         while is_before(newer_of(older)) {
             older = newer_of(older);
         }
-        self.hang_behind(notes, id, older);
-        self.hung = id;
+        self.enqueue_behind(chunk_states, id, older);
+        self.last_inserted = id;
     }
 
     /// Puts a chunk behind another of the lane's, or first.
     #[inline(always)]
-    pub(super) fn hang_behind(&mut self, notes: &mut [Note], id: ChunkId, older: ChunkId) {
-        let newer = if older == NIL { self.oldest } else { notes[older.index()].newer };
-        let note = &mut notes[id.index()];
-        (note.older, note.newer) = (older, newer);
-        self.join(notes, older, id);
-        self.join(notes, id, newer);
+    pub(super) fn enqueue_behind(
+        &mut self,
+        chunk_states: &mut [ChunkStreamState],
+        id: ChunkId,
+        older: ChunkId,
+    ) {
+        let newer = if older == NIL { self.oldest } else { chunk_states[older.index()].newer };
+        let chunk_state = &mut chunk_states[id.index()];
+        (chunk_state.older, chunk_state.newer) = (older, newer);
+        self.join(chunk_states, older, id);
+        self.join(chunk_states, id, newer);
     }
 
     /// Takes a chunk out of the lane's list.
     #[inline(always)]
-    pub(super) fn unhang(&mut self, notes: &mut [Note], id: ChunkId) {
-        let Note { older, newer, .. } = notes[id.index()];
-        if self.hung == id {
-            self.hung = older;
+    pub(super) fn dequeue(&mut self, chunk_states: &mut [ChunkStreamState], id: ChunkId) {
+        let ChunkStreamState { older, newer, .. } = chunk_states[id.index()];
+        if self.last_inserted == id {
+            self.last_inserted = older;
         }
-        self.join(notes, older, newer);
+        self.join(chunk_states, older, newer);
     }
 
     /// Puts one chunk in another's place in the list, with all that is known of it.
     #[inline(always)]
-    pub(super) fn replace(&mut self, notes: &mut [Note], id: ChunkId, by: ChunkId) {
-        let Note { lane, point, older, newer, .. } = notes[id.index()];
-        let note = &mut notes[by.index()];
-        *note = Note::new(lane, point);
-        (note.older, note.newer) = (older, newer);
-        if self.hung == id {
-            self.hung = by;
+    pub(super) fn replace(&mut self, chunk_states: &mut [ChunkStreamState], id: ChunkId, by: ChunkId) {
+        let ChunkStreamState { queue, point, older, newer, .. } = chunk_states[id.index()];
+        let chunk_state = &mut chunk_states[by.index()];
+        *chunk_state = ChunkStreamState::new(queue, point);
+        (chunk_state.older, chunk_state.newer) = (older, newer);
+        if self.last_inserted == id {
+            self.last_inserted = by;
         }
-        self.join(notes, older, by);
-        self.join(notes, by, newer);
+        self.join(chunk_states, older, by);
+        self.join(chunk_states, by, newer);
     }
 
     /// Makes two chunks neighbours in the list; NIL is its end.
     #[inline(always)]
-    fn join(&mut self, notes: &mut [Note], older: ChunkId, newer: ChunkId) {
+    fn join(&mut self, chunk_states: &mut [ChunkStreamState], older: ChunkId, newer: ChunkId) {
         if older == NIL {
             self.oldest = newer
         } else {
-            notes[older.index()].newer = newer
+            chunk_states[older.index()].newer = newer
         }
-        if newer == NIL { self.newest = older } else { notes[newer.index()].older = older }
+        if newer == NIL { self.newest = older } else { chunk_states[newer.index()].older = older }
     }
 
     /// Enters a run of the lane's into its index, under its first own chunk.
     #[inline]
-    pub(super) fn link_run(&mut self, notes: &mut [Note], id: ChunkId, run: Extent) {
-        notes[id.index()].run = run;
-        self.runs.insert(notes, id, run.bytes);
-        if run.chunks > LONG {
-            self.long_runs.insert(notes, self.seed, id);
+    pub(super) fn link_span(&mut self, chunk_states: &mut [ChunkStreamState], id: ChunkId, span: Extent) {
+        chunk_states[id.index()].span = span;
+        self.spans.insert(chunk_states, id, span.bytes);
+        if span.chunks > LONG {
+            self.long_spans.insert(chunk_states, self.seed, id);
         }
         self.recent = id;
     }
 
     /// The head of the run around an own chunk of the lane's, where all runs are in their indices.
     #[inline]
-    pub(super) fn linked_head(&self, slab: &[Hot], notes: &[Note], own: ChunkId) -> ChunkId {
-        if notes[own.index()].is_head() { own } else { self.linked_head_before(slab, notes, own) }
+    pub(super) fn linked_head(
+        &self,
+        slab: &[Hot],
+        chunk_states: &[ChunkStreamState],
+        own: ChunkId,
+    ) -> ChunkId {
+        if chunk_states[own.index()].is_head() {
+            own
+        } else {
+            self.linked_head_before(slab, chunk_states, own)
+        }
     }
 
-    fn linked_head_before(&self, slab: &[Hot], notes: &[Note], own: ChunkId) -> ChunkId {
+    fn linked_head_before(&self, slab: &[Hot], chunk_states: &[ChunkStreamState], own: ChunkId) -> ChunkId {
         let addr = slab[own].addr();
         // Mostly it is the one that was entered last.
         if self.recent != NIL {
-            let recent = &notes[self.recent.index()];
+            let recent = &chunk_states[self.recent.index()];
             // Whatever has bytes of a run is a head.
-            if recent.lane == notes[own.index()].lane && recent.run.contains(addr) {
+            if recent.queue == chunk_states[own.index()].queue && recent.span.contains(addr) {
                 return self.recent;
             }
         }
@@ -227,35 +241,35 @@ impl Row {
         for _ in 0..2 * LONG {
             steps::count();
             at = slab[at].prev();
-            if at == NIL || notes[at.index()].is_head() {
+            if at == NIL || chunk_states[at.index()].is_head() {
                 return at;
             }
         }
-        self.long_runs.last_to(notes, (addr, 0))
+        self.long_spans.last_to(chunk_states, (addr, 0))
     }
 
     /// Takes the run out that has a chunk for its head, if there is one; returns where it is.
     #[inline]
-    pub(super) fn unlink_run(&mut self, notes: &mut [Note], id: ChunkId) -> Extent {
-        let run = notes[id.index()].run;
-        if run.bytes != 0 {
-            self.runs.remove(notes, id, run.bytes);
-            if run.chunks > LONG {
-                self.long_runs.remove(notes, self.seed, id);
+    pub(super) fn unlink_span(&mut self, chunk_states: &mut [ChunkStreamState], id: ChunkId) -> Extent {
+        let span = chunk_states[id.index()].span;
+        if span.bytes != 0 {
+            self.spans.remove(chunk_states, id, span.bytes);
+            if span.chunks > LONG {
+                self.long_spans.remove(chunk_states, self.seed, id);
             }
-            notes[id.index()].run.bytes = 0;
+            chunk_states[id.index()].span.bytes = 0;
         }
-        run
+        span
     }
 
     /// Whether a run is found by the address of its first own chunk exactly if it may be long.
-    pub(super) fn finds_long(&self, notes: &[Note], head: ChunkId) -> bool {
-        let run = notes[head.index()].run;
-        (self.long_runs.find(notes, (run.addr, 0)) == head) == (run.chunks > LONG)
+    pub(super) fn finds_long(&self, chunk_states: &[ChunkStreamState], head: ChunkId) -> bool {
+        let span = chunk_states[head.index()].span;
+        (self.long_spans.find(chunk_states, (span.addr, 0)) == head) == (span.chunks > LONG)
     }
 }
 
-impl Listed for Row {
+impl Listed for StreamQueue {
     #[inline]
     fn places(&self) -> &Places {
         &self.places
@@ -268,9 +282,9 @@ impl Listed for Row {
 }
 
 /// By name; of forgotten streams several may have the same.
-impl Node for Row {
+impl Node for StreamQueue {
     fn key(&self) -> (u64, u64) {
-        if self.forgotten { self.stream.key_of_forgotten(self.lane.number()) } else { self.stream.key() }
+        if self.forgotten { self.stream.key_of_forgotten(self.queue.number()) } else { self.stream.key() }
     }
 
     fn left(&self) -> ChunkId {

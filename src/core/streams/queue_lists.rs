@@ -1,6 +1,6 @@
 //! Lanes in a list that is linked through their rows, so that no change needs memory.
 
-use super::chunk_state::{ANYONE, Lane};
+use super::chunk_state::{QueueId, UNOWNED};
 
 /// The lists that there are.
 #[derive(Clone, Copy)]
@@ -17,15 +17,15 @@ const LISTS: usize = 3;
 
 #[derive(Clone, Copy)]
 struct Ends {
-    first: Lane,
-    last: Lane,
+    first: QueueId,
+    last: QueueId,
 }
 
 /// A row's place in one of the lists.
 #[derive(Clone, Copy)]
 struct Links {
-    prev: Lane,
-    next: Lane,
+    prev: QueueId,
+    next: QueueId,
     is_in: bool,
 }
 
@@ -34,7 +34,7 @@ struct Links {
 pub(super) struct Places([Links; LISTS]);
 
 impl Places {
-    pub(super) const NONE: Self = Places([Links { prev: ANYONE, next: ANYONE, is_in: false }; LISTS]);
+    pub(super) const NONE: Self = Places([Links { prev: UNOWNED, next: UNOWNED, is_in: false }; LISTS]);
 
     #[inline]
     pub(super) fn is_in(&self, list: List) -> bool {
@@ -48,61 +48,62 @@ pub(super) trait Listed {
     fn places_mut(&mut self) -> &mut Places;
 }
 
-pub(super) struct LaneLists([Ends; LISTS]);
+pub(super) struct QueueLists([Ends; LISTS]);
 
-impl LaneLists {
+impl QueueLists {
     pub(super) const fn new() -> Self {
-        LaneLists([Ends { first: ANYONE, last: ANYONE }; LISTS])
+        QueueLists([Ends { first: UNOWNED, last: UNOWNED }; LISTS])
     }
 
     #[inline]
     pub(super) fn is_empty(&self, list: List) -> bool {
-        self.0[list as usize].first == ANYONE
+        self.0[list as usize].first == UNOWNED
     }
 
-    pub(super) fn first(&self, list: List) -> Option<Lane> {
-        Some(self.0[list as usize].first).filter(|&lane| lane != ANYONE)
+    pub(super) fn first(&self, list: List) -> Option<QueueId> {
+        Some(self.0[list as usize].first).filter(|&queue| queue != UNOWNED)
     }
 
     /// Puts a lane behind all others of a list, if it is not in it.
-    pub(super) fn add(&mut self, rows: &mut [impl Listed], list: List, lane: Lane) {
+    pub(super) fn add(&mut self, entries: &mut [impl Listed], list: List, queue: QueueId) {
         let at = list as usize;
-        if rows[lane.index()].places().0[at].is_in {
+        if entries[queue.index()].places().0[at].is_in {
             return;
         }
-        let prev = std::mem::replace(&mut self.0[at].last, lane);
-        rows[lane.index()].places_mut().0[at] = Links { prev, next: ANYONE, is_in: true };
+        let prev = std::mem::replace(&mut self.0[at].last, queue);
+        entries[queue.index()].places_mut().0[at] = Links { prev, next: UNOWNED, is_in: true };
         match prev {
-            ANYONE => self.0[at].first = lane,
-            _ => rows[prev.index()].places_mut().0[at].next = lane,
+            UNOWNED => self.0[at].first = queue,
+            _ => entries[prev.index()].places_mut().0[at].next = queue,
         }
     }
 
     /// Takes a lane out of a list, if it is in it.
-    pub(super) fn remove(&mut self, rows: &mut [impl Listed], list: List, lane: Lane) {
+    pub(super) fn remove(&mut self, entries: &mut [impl Listed], list: List, queue: QueueId) {
         let at = list as usize;
-        let none = Links { prev: ANYONE, next: ANYONE, is_in: false };
-        let Links { prev, next, is_in } = std::mem::replace(&mut rows[lane.index()].places_mut().0[at], none);
+        let none = Links { prev: UNOWNED, next: UNOWNED, is_in: false };
+        let Links { prev, next, is_in } =
+            std::mem::replace(&mut entries[queue.index()].places_mut().0[at], none);
         if !is_in {
             return;
         }
         match prev {
-            ANYONE => self.0[at].first = next,
-            _ => rows[prev.index()].places_mut().0[at].next = next,
+            UNOWNED => self.0[at].first = next,
+            _ => entries[prev.index()].places_mut().0[at].next = next,
         }
         match next {
-            ANYONE => self.0[at].last = prev,
-            _ => rows[next.index()].places_mut().0[at].prev = prev,
+            UNOWNED => self.0[at].last = prev,
+            _ => entries[next.index()].places_mut().0[at].prev = prev,
         }
     }
 
     pub(super) fn iter<'a, R: Listed>(
         &self,
-        rows: &'a [R],
+        entries: &'a [R],
         list: List,
-    ) -> impl Iterator<Item = Lane> + use<'a, R> {
-        std::iter::successors(self.first(list), move |lane| {
-            Some(rows[lane.index()].places().0[list as usize].next).filter(|&lane| lane != ANYONE)
+    ) -> impl Iterator<Item = QueueId> + use<'a, R> {
+        std::iter::successors(self.first(list), move |queue| {
+            Some(entries[queue.index()].places().0[list as usize].next).filter(|&queue| queue != UNOWNED)
         })
     }
 }

@@ -1,13 +1,13 @@
 //! Uses of chunks on other streams than they were allocated on: recorded while a chunk is in use, waited for once it is free.
 
-use super::chunk_state::Lane;
-use super::cross_stream_use::{Link, Use};
-use super::queues::Lanes;
+use super::chunk_state::QueueId;
+use super::cross_stream_use::{CrossStreamUse, Link};
+use super::queues::StreamQueues;
 use crate::core::ids::{ChunkId, NIL};
 use crate::core::tables::{reserve_to, shrink};
 use crate::sys::HostMemoryExhausted;
 
-impl Lanes {
+impl StreamQueues {
     /// Room for so many more uses.
     pub(super) fn reserve_uses(&mut self, count: u64) -> Result<(), HostMemoryExhausted> {
         let count = usize::try_from(count).map_err(|_| HostMemoryExhausted)?;
@@ -16,69 +16,76 @@ impl Lanes {
     }
 
     /// Writes down that a chunk in use is also used in a lane.
-    pub(super) fn record(&mut self, chunk: ChunkId, lane: Lane) -> Result<(), HostMemoryExhausted> {
-        let next = self.note(chunk).uses;
-        if self.uses.of(next).any(|used| used.lane == lane) {
+    pub(super) fn record(&mut self, chunk: ChunkId, queue: QueueId) -> Result<(), HostMemoryExhausted> {
+        let next = self.chunk_state(chunk).uses;
+        if self.uses.of(next).any(|used| used.queue == queue) {
             return Ok(());
         }
-        let link = self.uses.add(Use { chunk, lane, point: 0, next, older: 0, newer: 0 })?;
-        self.note_mut(chunk).uses = link;
-        self.row_mut(lane).live += 1;
+        let link = self.uses.add(CrossStreamUse { chunk, queue, point: 0, next, older: 0, newer: 0 })?;
+        self.chunk_state_mut(chunk).uses = link;
+        self.entry_mut(queue).live += 1;
         Ok(())
     }
 
-    /// From now on a chunk, just freed in `lane`, waits for the other lanes recorded on it. Returns whether
+    /// From now on a chunk, just freed in `queue`, waits for the other lanes recorded on it. Returns whether
     /// there are any.
-    pub(super) fn await_uses(&mut self, chunk: ChunkId, lane: Lane) -> bool {
-        let mut link = self.note(chunk).uses;
+    pub(super) fn await_uses(&mut self, chunk: ChunkId, queue: QueueId) -> bool {
+        let mut link = self.chunk_state(chunk).uses;
         while link != 0 {
-            let Use { lane: used, next, .. } = *self.uses.get(link);
-            let point = if used == lane { 0 } else { self.advance(used) };
-            if point <= self.row(used).done {
+            let CrossStreamUse { queue: used, next, .. } = *self.uses.get(link);
+            let point = if used == queue { 0 } else { self.advance(used) };
+            if point <= self.entry(used).done {
                 self.end_use(link);
             } else {
                 self.enlist(link, point);
             }
             link = next;
         }
-        self.note(chunk).uses != 0
+        self.chunk_state(chunk).uses != 0
     }
 
     /// Room for as many more uses as a chunk has.
     pub(super) fn reserve_copies(&mut self, chunk: ChunkId) -> Result<(), HostMemoryExhausted> {
-        let count = self.uses.of(self.note(chunk).uses).count();
+        let count = self.uses.of(self.chunk_state(chunk).uses).count();
         self.uses.slab.try_reserve(count)?;
         Ok(())
     }
 
     /// A part of a free chunk waits for the same uses, for which there is room.
     pub(super) fn copy_uses(&mut self, chunk: ChunkId, part: ChunkId) {
-        let mut link = self.note(chunk).uses;
+        let mut link = self.chunk_state(chunk).uses;
         while link != 0 {
-            let Use { lane, point, next, newer, .. } = *self.uses.get(link);
-            let copy = Use { chunk: part, lane, point, next: self.note(part).uses, older: link, newer };
+            let CrossStreamUse { queue, point, next, newer, .. } = *self.uses.get(link);
+            let copy = CrossStreamUse {
+                chunk: part,
+                queue,
+                point,
+                next: self.chunk_state(part).uses,
+                older: link,
+                newer,
+            };
             let Ok(copied) = self.uses.add(copy) else { return };
             self.uses.get_mut(link).newer = copied;
             if newer == 0 {
-                self.row_mut(lane).newest_use = copied;
+                self.entry_mut(queue).newest_use = copied;
             } else {
                 self.uses.get_mut(newer).older = copied;
             }
-            self.note_mut(part).uses = copied;
-            self.row_mut(lane).begin_waiting();
-            self.row_mut(lane).waiting_uses += 1;
+            self.chunk_state_mut(part).uses = copied;
+            self.entry_mut(queue).begin_waiting();
+            self.entry_mut(queue).waiting_uses += 1;
             link = next;
         }
     }
 
     /// Puts a use into the list of its lane, whose newest point it has.
     fn enlist(&mut self, link: Link, point: u64) {
-        let lane = self.uses.get(link).lane;
-        let row = self.row_mut(lane);
-        (row.waiting, row.waiting_uses) = (row.waiting + 1, row.waiting_uses + 1);
-        let older = std::mem::replace(&mut self.row_mut(lane).newest_use, link);
+        let queue = self.uses.get(link).queue;
+        let entry = self.entry_mut(queue);
+        (entry.waiting, entry.waiting_uses) = (entry.waiting + 1, entry.waiting_uses + 1);
+        let older = std::mem::replace(&mut self.entry_mut(queue).newest_use, link);
         if older == 0 {
-            self.row_mut(lane).oldest_use = link;
+            self.entry_mut(queue).oldest_use = link;
         } else {
             self.uses.get_mut(older).newer = link;
         }
@@ -87,27 +94,27 @@ impl Lanes {
     }
 
     fn delist(&mut self, link: Link) {
-        let Use { lane, older, newer, .. } = *self.uses.get(link);
+        let CrossStreamUse { queue, older, newer, .. } = *self.uses.get(link);
         if older == 0 {
-            self.row_mut(lane).oldest_use = newer;
+            self.entry_mut(queue).oldest_use = newer;
         } else {
             self.uses.get_mut(older).newer = newer;
         }
         if newer == 0 {
-            self.row_mut(lane).newest_use = older;
+            self.entry_mut(queue).newest_use = older;
         } else {
             self.uses.get_mut(newer).older = older;
         }
     }
 
     fn end_use(&mut self, link: Link) {
-        let Use { chunk, lane, point, next, .. } = *self.uses.get(link);
+        let CrossStreamUse { chunk, queue, point, next, .. } = *self.uses.get(link);
         if point != 0 {
             self.delist(link);
         }
-        let first = self.note(chunk).uses;
+        let first = self.chunk_state(chunk).uses;
         if first == link {
-            self.note_mut(chunk).uses = next;
+            self.chunk_state_mut(chunk).uses = next;
         } else {
             let mut before = first;
             while self.uses.get(before).next != link {
@@ -116,10 +123,10 @@ impl Lanes {
             self.uses.get_mut(before).next = next;
         }
         if point == 0 {
-            self.row_mut(lane).live -= 1;
+            self.entry_mut(queue).live -= 1;
         } else {
-            self.row_mut(lane).end_waiting();
-            self.row_mut(lane).waiting_uses -= 1;
+            self.entry_mut(queue).end_waiting();
+            self.entry_mut(queue).waiting_uses -= 1;
         }
         let vacant = std::mem::replace(&mut self.uses.vacant, link);
         let used = self.uses.get_mut(link);
@@ -128,24 +135,24 @@ impl Lanes {
 
     /// A free chunk waits for no other lane any more.
     pub(super) fn end_uses(&mut self, chunk: ChunkId) {
-        while self.note(chunk).uses != 0 {
-            self.end_use(self.note(chunk).uses);
+        while self.chunk_state(chunk).uses != 0 {
+            self.end_use(self.chunk_state(chunk).uses);
         }
     }
 
     /// Ends the oldest use that waits for a lane's work, if that is done; returns its chunk.
-    pub(super) fn end_done_use(&mut self, lane: Lane) -> Option<ChunkId> {
-        let row = self.row(lane);
-        let (done, link) = (row.done, row.oldest_use);
-        let Use { chunk, .. } = *self.uses.look(link).filter(|used| used.point <= done)?;
+    pub(super) fn end_done_use(&mut self, queue: QueueId) -> Option<ChunkId> {
+        let entry = self.entry(queue);
+        let (done, link) = (entry.done, entry.oldest_use);
+        let CrossStreamUse { chunk, .. } = *self.uses.look(link).filter(|used| used.point <= done)?;
         self.end_use(link);
         Some(chunk)
     }
 
     /// Whether a free chunk waits for work of a lane that is not done, by a use.
-    pub(super) fn has_pending_uses(&self, lane: Lane) -> bool {
-        let row = self.row(lane);
-        self.uses.look(row.newest_use).is_some_and(|used| used.point > row.done)
+    pub(super) fn has_pending_uses(&self, queue: QueueId) -> bool {
+        let entry = self.entry(queue);
+        self.uses.look(entry.newest_use).is_some_and(|used| used.point > entry.done)
     }
 
     /// Gives the memory of places back that no use is in.

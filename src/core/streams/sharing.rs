@@ -6,19 +6,19 @@
 //! ([`Arena::share_for`]); where nothing fits at all the pool has the rest shared, in pieces with the lock open between them,
 //! before it grows or waits.
 
-use super::chunk_state::{ANYONE, Lane};
+use super::chunk_state::{QueueId, UNOWNED};
 use super::queue_lists::List;
-use super::queues::Lanes;
+use super::queues::StreamQueues;
 use super::stream_heap::StreamHeap;
 use crate::core::ids::{ChunkId, NIL};
-use crate::core::request::Want;
+use crate::core::request::AllocRequest;
 
 /// How many chunks an allocation or a free has shared, and how many a verdict has. The programs of tests are small, and
 /// chunks are to be left over there too.
 pub(super) const SHARED_PER_CALL: usize = if cfg!(test) { 1 } else { 2 };
 const SHARED_PER_VERDICT: usize = if cfg!(test) { 1 } else { 8 };
 
-impl Lanes {
+impl StreamQueues {
     /// Whether chunks may be left that are to be shared.
     #[inline]
     pub(super) fn is_sharing(&self) -> bool {
@@ -28,18 +28,18 @@ impl Lanes {
 
 impl StreamHeap {
     /// The work before the lane's frees up to `point` is done. Returns whether that is news.
-    pub(crate) fn lane_done(&mut self, lane: Lane, point: u64) -> bool {
-        let Some(row) = self.lanes.row_if_any(lane) else { return false };
-        let point = point.min(row.point);
-        if point <= row.done {
+    pub(crate) fn queue_done(&mut self, queue: QueueId, point: u64) -> bool {
+        let Some(entry) = self.queues.entry_if_any(queue) else { return false };
+        let point = point.min(entry.point);
+        if point <= entry.done {
             return false;
         }
-        if point == row.point {
-            self.lanes.unlist(List::Unfinished, lane);
+        if point == entry.point {
+            self.queues.unlist(List::Unfinished, queue);
         }
-        self.lanes.row_mut(lane).done = point;
-        self.lanes.list(List::Sharing, lane);
-        self.lanes.advances += 1;
+        self.queues.entry_mut(queue).done = point;
+        self.queues.list(List::Sharing, queue);
+        self.queues.advances += 1;
         self.share_some(SHARED_PER_VERDICT);
         true
     }
@@ -47,7 +47,7 @@ impl StreamHeap {
     /// Whether chunks may be left that are to be shared.
     #[inline]
     pub(crate) fn is_sharing(&self) -> bool {
-        self.lanes.is_sharing()
+        self.queues.is_sharing()
     }
 
     /// Shares so many chunks, if there are as many.
@@ -61,53 +61,53 @@ impl StreamHeap {
 
     /// Shares one chunk, or takes a step on the way to that; false where all is done.
     fn share_next(&mut self) -> bool {
-        let Some(lane) = self.lanes.lists.first(List::Sharing) else { return false };
-        if let Some(id) = self.lanes.first_done(lane) {
-            self.share(id, lane);
-        } else if let Some(id) = self.lanes.end_done_use(lane) {
-            if self.lanes.note(id).uses == 0 {
-                let own = self.lanes.note(id).lane;
-                self.lanes.row_mut(own).end_waiting();
+        let Some(queue) = self.queues.lists.first(List::Sharing) else { return false };
+        if let Some(id) = self.queues.first_done(queue) {
+            self.share(id, queue);
+        } else if let Some(id) = self.queues.end_done_use(queue) {
+            if self.queues.chunk_state(id).uses == 0 {
+                let own = self.queues.chunk_state(id).queue;
+                self.queues.entry_mut(own).end_waiting();
                 self.settle(id);
             }
         } else {
-            self.lanes.unlist(List::Sharing, lane);
+            self.queues.unlist(List::Sharing, queue);
         }
         true
     }
 
     /// Shares a chunk of a lane's own; returns what it is part of then.
-    fn share(&mut self, id: ChunkId, lane: Lane) -> ChunkId {
-        let was = self.take_run(lane, id);
-        self.lanes.unhang(id);
-        self.give_to_all(id, Some(was))
+    fn share(&mut self, id: ChunkId, queue: QueueId) -> ChunkId {
+        let was = self.take_span(queue, id);
+        self.queues.dequeue(id);
+        self.release_to_all(id, Some(was))
     }
 
     /// Whether a chunk is its lane's own, and the work before its free is done.
     pub(super) fn is_to_be_shared(&self, id: ChunkId) -> bool {
-        self.owner(id).is_some_and(|lane| self.lanes.note(id).point <= self.lanes.row(lane).done)
+        self.owner(id).is_some_and(|queue| self.queues.chunk_state(id).point <= self.queues.entry(queue).done)
     }
 
     /// Shares the neighbours of a chunk that is about to become its lane's own: merged with it they would have to wait as
     /// long as it has to.
-    pub(super) fn share_around(&mut self, id: ChunkId, lane: Lane) {
+    pub(super) fn share_around(&mut self, id: ChunkId, queue: QueueId) {
         // It is in no run yet.
-        self.lanes.note_mut(id).lane = ANYONE;
+        self.queues.chunk_state_mut(id).queue = UNOWNED;
         for neighbour in [self.heap.prev(id), self.heap.next(id)] {
-            if neighbour != NIL && self.is_own(lane, neighbour) && self.is_to_be_shared(neighbour) {
-                self.share(neighbour, lane);
+            if neighbour != NIL && self.is_own(queue, neighbour) && self.is_to_be_shared(neighbour) {
+                self.share(neighbour, queue);
             }
         }
-        self.lanes.note_mut(id).lane = lane;
+        self.queues.chunk_state_mut(id).queue = queue;
     }
 
     /// Shares a few chunks, and first those that would serve a request better than what its lane may use by now.
-    pub(super) fn share_for(&mut self, want: &Want<'_>, lane: Lane) {
+    pub(super) fn share_for(&mut self, request: &AllocRequest<'_>, queue: QueueId) {
         const ROUNDS: usize = 2;
         for _ in 0..ROUNDS {
-            let found = self.find_in_lane(want, lane).map(|found| found.key);
-            let Some((key, head)) = self.best_to_be_shared(want.size, lane) else { break };
-            if found.is_some_and(|found| found <= key) || !self.share_run(head) {
+            let found = self.find_in_queue(request, queue).map(|found| found.key);
+            let Some((key, head)) = self.best_to_be_shared(request.size, queue) else { break };
+            if found.is_some_and(|found| found <= key) || !self.share_span(head) {
                 break;
             }
         }
@@ -115,25 +115,26 @@ impl StreamHeap {
     }
 
     /// The best fit among the runs of some other lanes whose work is done, with its head.
-    fn best_to_be_shared(&self, bytes: u64, lane: Lane) -> Option<((u64, u64), ChunkId)> {
+    fn best_to_be_shared(&self, bytes: u64, queue: QueueId) -> Option<((u64, u64), ChunkId)> {
         const LANES: usize = 4;
-        let notes = &self.lanes.notes[..];
-        let others = self.lanes.listed(List::Sharing).take(LANES).filter(|&(other, _)| other != lane);
-        let heads = others.map(|(_, row)| row.runs.best_fit(notes, bytes)).filter(|&head| head != NIL);
-        heads.map(|head| (notes[head.index()].run_key(), head)).min_by_key(|&(key, _)| key)
+        let chunk_states = &self.queues.chunk_states[..];
+        let others = self.queues.listed(List::Sharing).take(LANES).filter(|&(other, _)| other != queue);
+        let heads =
+            others.map(|(_, entry)| entry.spans.best_fit(chunk_states, bytes)).filter(|&head| head != NIL);
+        heads.map(|head| (chunk_states[head.index()].span_key(), head)).min_by_key(|&(key, _)| key)
     }
 
     /// Shares chunks of a run, from its first own one on; whether there was one to share.
-    fn share_run(&mut self, head: ChunkId) -> bool {
+    fn share_span(&mut self, head: ChunkId) -> bool {
         const CHUNKS: usize = 3;
-        let lane = self.lanes.note(head).lane;
+        let queue = self.queues.chunk_state(head).queue;
         let (mut at, mut shared) = (head, false);
         for _ in 0..CHUNKS {
-            if at == NIL || !self.may_use(lane, at) {
+            if at == NIL || !self.may_use(queue, at) {
                 break;
             }
             if self.is_to_be_shared(at) {
-                (at, shared) = (self.share(at, lane), true);
+                (at, shared) = (self.share(at, queue), true);
             }
             at = self.heap.next(at);
         }

@@ -13,7 +13,7 @@ pub(super) enum ByAddress {}
 
 const CLASSES: usize = 64;
 
-pub(super) struct RunIndex {
+pub(super) struct SpanIndex {
     trees: [Tree; CLASSES],
     /// The classes that have a run.
     marks: u64,
@@ -29,9 +29,9 @@ fn class_of(bytes: u64) -> usize {
     ((octave as usize) * 2 + upper as usize).min(CLASSES - 1)
 }
 
-impl RunIndex {
+impl SpanIndex {
     pub(super) fn new(seed: Seed) -> Self {
-        RunIndex { trees: [Tree::EMPTY; CLASSES], marks: 0, seed }
+        SpanIndex { trees: [Tree::EMPTY; CLASSES], marks: 0, seed }
     }
 
     /// The shortest run of at least `bytes`, the one at the lowest address among equals, or [`NIL`].

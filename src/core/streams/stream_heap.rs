@@ -1,17 +1,17 @@
 //! The type of the room.
 
-use super::chunk_state::{ANYONE, Lane};
-use super::queues::Lanes;
+use super::chunk_state::{QueueId, UNOWNED};
+use super::queues::StreamQueues;
 use crate::core::heap::Heap;
 use crate::core::ids::{ChunkId, NIL};
-use crate::core::stream_id::{NOBODYS, Stream};
+use crate::core::stream_id::{NO_FAST_STREAM, Stream};
 use crate::core::vmm::VmRange;
 use crate::sys::HostMemoryExhausted;
 
 /// A heap whose free memory may be a stream's.
 pub(crate) struct StreamHeap {
     pub(super) heap: Heap,
-    pub(super) lanes: Lanes,
+    pub(super) queues: StreamQueues,
     pub(super) mode: StreamMode,
     /// The handle of the stream whose requests need nothing but best fit: one stream, and no stamps.
     pub(super) fast_stream: u64,
@@ -22,13 +22,13 @@ pub(crate) struct StreamHeap {
 /// Where the last free in the order of a queue was.
 #[derive(Clone, Copy)]
 pub(super) struct LastFree {
-    pub(super) lane: Lane,
+    pub(super) queue: QueueId,
     /// The chunk, if it waits for recorded uses; else NIL.
     pub(super) waiting: ChunkId,
 }
 
 impl LastFree {
-    pub(super) const NONE: Self = LastFree { lane: ANYONE, waiting: NIL };
+    pub(super) const NONE: Self = LastFree { queue: UNOWNED, waiting: NIL };
 }
 
 /// How a pool treats streams; fixed at creation.
@@ -65,7 +65,7 @@ impl StreamHeap {
     pub(in crate::core) fn with(heap: Heap, settings: StreamSettings) -> Self {
         StreamHeap {
             heap,
-            lanes: Lanes::new(settings.seed, settings.events),
+            queues: StreamQueues::new(settings.seed, settings.events),
             mode: StreamMode::NEW,
             fast_stream: first_fast_stream(settings),
             last_free: LastFree::NONE,
@@ -92,25 +92,25 @@ impl StreamHeap {
     /// Whether a request of a stream needs nothing but best fit.
     #[inline(always)]
     pub(in crate::core) fn is_fast(&self, stream: Stream) -> bool {
-        stream.is_simple(self.fast_stream)
+        stream.has_fast_handle(self.fast_stream)
     }
 
     /// Whether frees need no order: one stream alone, or none named so far, and no stamps.
     #[inline(always)]
     pub(crate) fn frees_fast(&self) -> bool {
-        self.fast_stream != NOBODYS
+        self.fast_stream != NO_FAST_STREAM
     }
 
     /// Room for `count` more chunks, but for their addresses.
     #[inline]
     pub(in crate::core) fn reserve_chunks(&mut self, count: usize) -> Result<(), HostMemoryExhausted> {
         self.heap.reserve_chunks(count)?;
-        if self.is_multi() { self.lanes.reserve(self.heap.chunks().places()) } else { Ok(()) }
+        if self.is_multi() { self.queues.reserve(self.heap.chunks().places()) } else { Ok(()) }
     }
 
     /// Makes a chunk that is in no tree and no list reusable by every stream.
     pub(in crate::core) fn make_reusable(&mut self, id: ChunkId) {
-        self.give_to_all(id, None);
+        self.release_to_all(id, None);
     }
 
     /// What the mapped chunks tile: the regions without their tails and without unmapped chunks.
@@ -120,14 +120,14 @@ impl StreamHeap {
 
     /// How often a queue got further: something may have become available.
     pub(in crate::core) fn advances(&self) -> u64 {
-        self.lanes.advances
+        self.queues.advances
     }
 
     /// Forgets all streams, with all memory; points go on rising.
     pub(in crate::core) fn forget_all(&mut self) {
-        let advances = self.lanes.advances;
-        self.lanes = Lanes::new(self.settings.seed, self.settings.events);
-        self.lanes.advances = advances;
+        let advances = self.queues.advances;
+        self.queues = StreamQueues::new(self.settings.seed, self.settings.events);
+        self.queues.advances = advances;
         let synchronized_frees = self.heap.counters().frees();
         self.mode = StreamMode::Single { stream: Stream::NONE, synchronized_frees, has_recorded: false };
         self.fast_stream = first_fast_stream(self.settings);
@@ -135,32 +135,32 @@ impl StreamHeap {
 
     /// Gives back the host memory of streams of the past.
     pub(in crate::core) fn forget_past(&mut self) {
-        self.lanes.forget_past();
+        self.queues.forget_past();
     }
 
     /// Gives back host memory that today's chunks do not need.
     pub(in crate::core) fn shrink(&mut self) {
-        self.lanes.shrink(self.heap.chunks().places());
+        self.queues.shrink(self.heap.chunks().places());
     }
 
     /// The bytes of the largest span that is some queue's only.
     pub(in crate::core) fn largest_own(&self) -> u64 {
-        self.lanes.largest_run()
+        self.queues.largest_span()
     }
 
     /// The same of one stream's.
     pub(in crate::core) fn largest_own_of(&self, stream: Stream) -> u64 {
-        let own = self.lanes.find(self.lanes.directed(stream));
-        own.map_or(0, |lane| self.lanes.largest_run_of(lane))
+        let own = self.queues.find(self.queues.directed(stream));
+        own.map_or(0, |queue| self.queues.largest_span_of(queue))
     }
 
     /// Host memory beside the struct itself, in bytes.
     pub(in crate::core) fn metadata_bytes(&self) -> u64 {
-        self.heap.metadata_bytes() + self.lanes.metadata_bytes()
+        self.heap.metadata_bytes() + self.queues.metadata_bytes()
     }
 }
 
 /// The stream whose requests are fast as long as none has come.
 fn first_fast_stream(settings: StreamSettings) -> u64 {
-    if settings.timestamps { NOBODYS } else { Stream::NONE.simple() }
+    if settings.timestamps { NO_FAST_STREAM } else { Stream::NONE.fast_handle() }
 }

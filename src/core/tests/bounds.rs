@@ -1,7 +1,7 @@
 //! Bounds on the work of single calls, in steps and not in time, whatever happened before.
 
 use crate::core::arena::{Arena, Settings};
-use crate::core::request::Want;
+use crate::core::request::AllocRequest;
 use crate::core::steps;
 use crate::core::stream_id::Stream;
 use crate::core::tests::model::fixed_settings;
@@ -19,7 +19,7 @@ fn arena(units: u64) -> Arena {
 }
 
 fn take(arena: &mut Arena, units: u64, stream: Stream) -> Option<u64> {
-    arena.alloc(&Want::plain(units * UNIT, units * UNIT, stream)).unwrap()
+    arena.alloc(&AllocRequest::plain(units * UNIT, units * UNIT, stream)).unwrap()
 }
 
 fn free(arena: &mut Arena, addr: u64, stream: Stream) {
@@ -81,7 +81,7 @@ fn a_new_stream_takes_few_steps() {
         assert!(steps < FEW, "{steps} steps for a stream that comes later");
         free(&mut arena, addr, numbered(STREAMS + number));
     }
-    assert!(arena.streams().lane_count() < 2 * STREAMS as usize, "places are used again");
+    assert!(arena.streams().queue_count() < 2 * STREAMS as usize, "places are used again");
 }
 
 #[test]
@@ -177,17 +177,21 @@ fn an_alignment_takes_few_steps_beside_many_chunks_without_a_place_at_it() {
     let stream = Stream::of_handle(10);
     for is_mixed in [false, true] {
         let (mut arena, last) = misaligned(CHUNKS, stream, is_mixed);
-        let want = Want { alignment: 2 * UNIT, ..Want::plain(2 * UNIT, 2 * UNIT, stream) };
-        let (steps, found) = steps::of(|| arena.alloc(&want).unwrap());
+        let request = AllocRequest { alignment: 2 * UNIT, ..AllocRequest::plain(2 * UNIT, 2 * UNIT, stream) };
+        let (steps, found) = steps::of(|| arena.alloc(&request).unwrap());
         assert!(steps < FEW, "{steps} steps of a request that is not thorough");
         assert_eq!(found, None);
-        assert_eq!(arena.alloc(&Want { thorough: true, ..want }).unwrap(), Some(last), "the only place");
-        assert_eq!(arena.alloc(&Want { thorough: true, ..want }).unwrap(), None);
+        assert_eq!(
+            arena.alloc(&AllocRequest { thorough: true, ..request }).unwrap(),
+            Some(last),
+            "the only place"
+        );
+        assert_eq!(arena.alloc(&AllocRequest { thorough: true, ..request }).unwrap(), None);
         // One that has a place wherever it begins is found at once.
         let base = 1 << 50;
         let plan = arena.plan_extension(8 * UNIT).unwrap();
         arena.add_region(&plan, base + UNIT, 8 * UNIT).unwrap();
-        let (steps, found) = steps::of(|| arena.alloc(&want).unwrap());
+        let (steps, found) = steps::of(|| arena.alloc(&request).unwrap());
         assert!(steps < FEW, "{steps} steps to one that is large enough");
         assert_eq!(found, Some(base + 2 * UNIT));
     }
@@ -206,13 +210,13 @@ fn a_large_alignment_takes_few_steps_beside_many_chunks_of_one_size() {
         for &addr in addrs.iter().filter(|&&addr| is_freed(addr)) {
             free(&mut arena, addr, stream);
         }
-        let want = Want { alignment, thorough: true, ..Want::plain(UNIT, UNIT, stream) };
-        let (steps, found) = steps::of(|| arena.alloc(&want).unwrap());
+        let request = AllocRequest { alignment, thorough: true, ..AllocRequest::plain(UNIT, UNIT, stream) };
+        let (steps, found) = steps::of(|| arena.alloc(&request).unwrap());
         assert_eq!(found, None);
         assert!(steps < FEW, "{steps} steps beside {CHUNKS} chunks without a place");
         let only = addrs.iter().copied().rfind(|addr| addr % alignment == 0).unwrap();
         free(&mut arena, only, stream);
-        let (steps, found) = steps::of(|| arena.alloc(&want).unwrap());
+        let (steps, found) = steps::of(|| arena.alloc(&request).unwrap());
         assert_eq!(found, Some(only));
         assert!(steps < FEW, "{steps} steps to the only place");
     }
@@ -271,16 +275,16 @@ fn a_run_that_is_divided_takes_few_steps() {
 fn the_oldest_work_is_found_in_few_steps_if_it_serves() {
     const CHUNKS: u64 = 4000;
     let (mut arena, _, second) = scattered(CHUNKS);
-    let want = Want::plain(UNIT, UNIT, second);
-    assert_eq!(arena.alloc(&want).unwrap(), None);
-    let (steps, dependencies) = steps::of(|| arena.dependencies(&want, |_| true).unwrap().unwrap());
+    let request = AllocRequest::plain(UNIT, UNIT, second);
+    assert_eq!(arena.alloc(&request).unwrap(), None);
+    let (steps, dependencies) = steps::of(|| arena.dependencies(&request, |_| true).unwrap().unwrap());
     assert!(steps < FEW, "{steps} steps to the oldest of {CHUNKS} chunks");
     let work = dependencies.works[0];
     let queue = arena.streams().queue_of(second).unwrap();
     let since = arena.streams_mut().next_work(queue);
-    let (steps, adopted) = steps::of(|| arena.adopt(&want, &[work], dependencies.place, since));
+    let (steps, adopted) = steps::of(|| arena.adopt(&request, &[work], dependencies.place, since));
     assert!(adopted && steps < FEW, "{steps} steps to adopt it");
-    assert!(arena.alloc(&want).unwrap().is_some());
+    assert!(arena.alloc(&request).unwrap().is_some());
 }
 
 /// The same where each chunk waits for recorded uses besides, on the request's own stream too.
@@ -297,12 +301,12 @@ fn the_oldest_recorded_use_is_found_in_few_steps() {
         }
         free(&mut arena, addr, first);
     }
-    let want = Want::plain(UNIT, UNIT, second);
-    assert_eq!(arena.alloc(&want).unwrap(), None);
-    let (steps, dependencies) = steps::of(|| arena.dependencies(&want, |_| true).unwrap().unwrap());
+    let request = AllocRequest::plain(UNIT, UNIT, second);
+    assert_eq!(arena.alloc(&request).unwrap(), None);
+    let (steps, dependencies) = steps::of(|| arena.dependencies(&request, |_| true).unwrap().unwrap());
     assert!(steps < FEW, "{steps} steps to the oldest of {CHUNKS} chunks");
     let queue = arena.streams().queue_of(second).unwrap();
     let since = arena.streams_mut().next_work(queue);
-    assert!(arena.adopt(&want, &dependencies.works, dependencies.place, since));
-    assert_eq!(arena.alloc(&want).unwrap(), Some(addrs[0]), "the first that was freed");
+    assert!(arena.adopt(&request, &dependencies.works, dependencies.place, since));
+    assert_eq!(arena.alloc(&request).unwrap(), Some(addrs[0]), "the first that was freed");
 }

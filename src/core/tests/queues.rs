@@ -9,7 +9,7 @@ mod model;
 
 use self::model::Model;
 use crate::core::arena::{Arena, Settings};
-use crate::core::request::Want;
+use crate::core::request::AllocRequest;
 use crate::core::stream_id::Stream;
 use crate::core::streams::Dependencies;
 use crate::core::streams::Work;
@@ -113,16 +113,16 @@ impl Program {
         let requested = 1 + self.random.below(self.family.largest * UNIT);
         let alignment = if self.family.aligned { UNIT << self.random.below(4) } else { UNIT };
         let size = round_up(requested).unwrap();
-        let want = Want { alignment, ..Want::plain(size, requested, stream) };
+        let request = AllocRequest { alignment, ..AllocRequest::plain(size, requested, stream) };
         self.say(format!("request {} units at {alignment} on {stream:?}", size / UNIT));
-        let mut taken = self.take(&want);
+        let mut taken = self.take(&request);
         // Without a stream one waits by oneself.
         if taken.is_none() && !any && self.random.chance(self.family.waits) {
-            taken = self.wait(&want);
+            taken = self.wait(&request);
         }
         if taken.is_none() && self.random.chance(50) {
             self.grow(size);
-            taken = self.take(&want);
+            taken = self.take(&request);
         }
         if let Some(addr) = taken {
             // It may be freed without a word too.
@@ -131,28 +131,28 @@ impl Program {
         }
     }
 
-    fn take(&mut self, want: &Want<'_>) -> Option<u64> {
+    fn take(&mut self, request: &AllocRequest<'_>) -> Option<u64> {
         if self.family.lazily {
-            return self.take_anywhere(want);
+            return self.take_anywhere(request);
         }
-        let expected = self.model.take(want);
-        assert_eq!(self.arena.alloc(want).unwrap(), expected, "the placement");
+        let expected = self.model.take(request);
+        assert_eq!(self.arena.alloc(request).unwrap(), expected, "the placement");
         expected
     }
 
     /// As a pool does: what is not shared yet is, before nothing is found.
-    fn take_anywhere(&mut self, want: &Want<'_>) -> Option<u64> {
-        let mut taken = self.arena.alloc(want).unwrap();
+    fn take_anywhere(&mut self, request: &AllocRequest<'_>) -> Option<u64> {
+        let mut taken = self.arena.alloc(request).unwrap();
         while taken.is_none() && self.arena.streams().is_sharing() {
             self.arena.streams_mut().share_some(1);
-            taken = self.arena.alloc(want).unwrap();
+            taken = self.arena.alloc(request).unwrap();
         }
         match taken {
             Some(addr) => {
                 let id = self.arena.chunk_at(addr).unwrap();
-                self.model.take_at(want, addr, self.arena.chunks().size(id));
+                self.model.take_at(request, addr, self.arena.chunks().size(id));
             }
-            None => assert_eq!(self.model.take(want), None, "something fits"),
+            None => assert_eq!(self.model.take(request), None, "something fits"),
         }
         taken
     }
@@ -167,38 +167,38 @@ impl Program {
     }
 
     /// The request's stream waits for events of the others.
-    fn wait(&mut self, want: &Want<'_>) -> Option<u64> {
+    fn wait(&mut self, request: &AllocRequest<'_>) -> Option<u64> {
         let dependencies = {
             let arena = &self.arena;
             let has_event = |work: Work| {
-                let stream = arena.streams().progress_of(work.lane).stream;
+                let stream = arena.streams().progress_of(work.queue).stream;
                 stream.exists() && stream.pool() == 0 && !arena.streams().is_at_risk(stream)
             };
-            arena.dependencies(want, has_event).unwrap()
+            arena.dependencies(request, has_event).unwrap()
         };
-        let expected = self.model.works_to_wait_for(want);
+        let expected = self.model.works_to_wait_for(request);
         assert_eq!(dependencies.is_some(), expected.is_some(), "whether waiting helps");
         let (Dependencies { works, place }, expected) = dependencies.zip(expected)?;
         self.say(format!("which waits for {works:?}"));
         let mut streams: Vec<Stream> =
-            works.iter().map(|work| self.arena.streams().progress_of(work.lane).stream).collect();
+            works.iter().map(|work| self.arena.streams().progress_of(work.queue).stream).collect();
         assert_eq!(
             (place.span.base, place.span.bytes),
             expected.place,
             "the place that needs the oldest work"
         );
         let mut of_model: Vec<Stream> =
-            expected.works.keys().map(|&lane| self.model.stream_of(lane)).collect();
+            expected.works.keys().map(|&queue| self.model.stream_of(queue)).collect();
         for streams in [&mut streams, &mut of_model] {
             streams.sort_by_key(|stream| (stream.handle(), stream.thread()));
         }
         assert_eq!(streams, of_model, "the streams whose work is the oldest that helps");
-        self.model.wait(want, &expected);
-        let own = self.arena.streams().queue_of_request(want).unwrap();
+        self.model.wait(request, &expected);
+        let own = self.arena.streams().queue_of_request(request).unwrap();
         let since = self.arena.streams_mut().next_work(own);
-        assert!(self.arena.adopt(want, &works, place, since), "what was waited for is there");
-        self.model.adopt(want, &expected);
-        let taken = self.take(want);
+        assert!(self.arena.adopt(request, &works, place, since), "what was waited for is there");
+        self.model.adopt(request, &expected);
+        let taken = self.take(request);
         assert!(taken.is_some(), "a request that has waited is served");
         taken
     }
@@ -264,7 +264,7 @@ impl Program {
         let place = self.events.iter().position(|event| event.1 == picked).unwrap();
         let (work, stream, true_point) = self.events.remove(place);
         self.say(format!("{stream:?} has done {work:?}"));
-        self.arena.streams_mut().lane_done(work.lane, work.point);
+        self.arena.streams_mut().queue_done(work.queue, work.point);
         self.model.done(stream, true_point);
     }
 
@@ -291,7 +291,7 @@ impl Program {
         let work = self.arena.streams_mut().forget_stream(stream).unwrap();
         self.events.retain(|event| event.1 != stream);
         if let Some(work) = work {
-            self.arena.streams_mut().lane_done(work.lane, work.point);
+            self.arena.streams_mut().queue_done(work.queue, work.point);
         }
         self.model.forget(stream);
     }
@@ -323,7 +323,7 @@ impl Program {
                     self.arena.streams().unfinished(|_| true).map(|unfinished| unfinished.work).collect();
                 unfinished
                     .iter()
-                    .for_each(|work| _ = self.arena.streams_mut().lane_done(work.lane, work.point));
+                    .for_each(|work| _ = self.arena.streams_mut().queue_done(work.queue, work.point));
                 self.model.synchronize_all();
             }
         }
@@ -378,7 +378,8 @@ fn what_comes_back_is_still_whose_it_was() {
     let mut arena = Arena::new(Settings { growth: true, ..fixed_settings(limit) }).unwrap();
     let plan = arena.plan_extension(limit).unwrap();
     arena.add_region(&plan, 1 << 20, limit).unwrap();
-    let take = |arena: &mut Arena, size: u64, stream| arena.alloc(&Want::plain(size, size, stream)).unwrap();
+    let take =
+        |arena: &mut Arena, size: u64, stream| arena.alloc(&AllocRequest::plain(size, size, stream)).unwrap();
     let (first, second) = (Stream::of_handle(10), Stream::of_handle(11));
     let addr = take(&mut arena, 8 * UNIT, first).unwrap();
     assert!(arena.free_on(addr, first).unwrap().is_ok());
@@ -404,7 +405,7 @@ fn a_search_does_not_look_at_thousands_of_parts_of_runs() {
         let plan = arena.plan_extension(limit).unwrap();
         arena.add_region(&plan, 1 << 20, limit).unwrap();
         let take = |arena: &mut Arena, units: u64, stream| {
-            arena.alloc(&Want::plain(units * UNIT, units * UNIT, stream)).unwrap().unwrap()
+            arena.alloc(&AllocRequest::plain(units * UNIT, units * UNIT, stream)).unwrap().unwrap()
         };
         // Chunks of two units that anybody may have, each with one beside it that only one stream may; at last one
         // that stands alone.

@@ -4,7 +4,7 @@
 
 use crate::core::arena::{Arena, Settings};
 use crate::core::arena::{New, Plan, bytes};
-use crate::core::request::Want;
+use crate::core::request::AllocRequest;
 use crate::core::stream_id::Stream;
 use crate::core::streams::Freed;
 use crate::core::tests::model::{Random, fixed_settings};
@@ -89,13 +89,13 @@ impl Program {
         let stream = self.stream();
         let most = [2 * UNIT, 3 * GRANULE, 12 * GRANULE][self.random.below(3) as usize];
         let requested = 1 + self.random.below(most);
-        let want = Want::plain(round_up(requested).unwrap(), requested, stream);
-        if self.take(&want) || !plans {
+        let request = AllocRequest::plain(round_up(requested).unwrap(), requested, stream);
+        if self.take(&request) || !plans {
             return;
         }
-        if let Some(plan) = self.arena.plan_growth(&want, New::Ample, u64::MAX).unwrap() {
+        if let Some(plan) = self.arena.plan_growth(&request, New::Ample, u64::MAX).unwrap() {
             self.carry_out(plan);
-            if self.take(&want) {
+            if self.take(&request) {
                 return;
             }
         }
@@ -106,29 +106,29 @@ impl Program {
             }
             self.arena.streams_mut().stream_done(Stream::NONE, true);
             self.pending.clear();
-            if self.take(&want) {
+            if self.take(&request) {
                 return;
             }
         }
-        if let Some(plan) = self.arena.plan_relocation(&want, New::Needed, u64::MAX).unwrap() {
+        if let Some(plan) = self.arena.plan_relocation(&request, New::Needed, u64::MAX).unwrap() {
             self.moved += bytes(&plan.targets);
             if self.carry_out(plan) {
-                assert!(self.take(&want), "there is room now");
+                assert!(self.take(&request), "there is room now");
             }
         }
     }
 
-    fn take(&mut self, want: &Want<'_>) -> bool {
-        let Some(addr) = self.arena.alloc(want).unwrap() else { return false };
+    fn take(&mut self, request: &AllocRequest<'_>) -> bool {
+        let Some(addr) = self.arena.alloc(request).unwrap() else { return false };
         let size = self.arena.chunks().size(self.arena.chunk_in_use(addr).unwrap());
         for unit in units(addr, size) {
             assert!(self.mapped.contains(&(unit / GRANULE * GRANULE)), "{unit:#x} is not mapped");
             let pending = self.pending.remove(&unit);
             let mixed = self.arena.streams().is_multi();
-            let sound = pending.is_none_or(|stream| stream == want.stream);
-            assert!(sound, "{unit:#x} for {:?} waits for {pending:?} {mixed}", want.stream);
+            let sound = pending.is_none_or(|stream| stream == request.stream);
+            assert!(sound, "{unit:#x} for {:?} waits for {pending:?} {mixed}", request.stream);
         }
-        self.live.push((addr, size, want.stream));
+        self.live.push((addr, size, request.stream));
         true
     }
 
@@ -194,11 +194,11 @@ fn a_stream_grows_beside_its_own_unfinished_memory() {
         let mut arena = Arena::new(settings).unwrap();
         arena.set_range(Range { base: BASE, bytes: 140 * GRANULE, granule: GRANULE });
         let mut get = |granules: u64, stream: Stream| {
-            let want = Want::plain(granules * GRANULE, granules * GRANULE, stream);
+            let request = AllocRequest::plain(granules * GRANULE, granules * GRANULE, stream);
             let mut fresh = 0;
-            while arena.alloc(&want).unwrap().is_none() {
+            while arena.alloc(&request).unwrap().is_none() {
                 let mut plan =
-                    arena.plan_growth(&want, New::Needed, u64::MAX).unwrap().expect("there is room");
+                    arena.plan_growth(&request, New::Needed, u64::MAX).unwrap().expect("there is room");
                 fresh += bytes(&plan.fresh) / GRANULE;
                 plan.fresh.iter_mut().for_each(|piece| piece.mapped = true);
                 arena.commit(plan);
@@ -208,12 +208,12 @@ fn a_stream_grows_beside_its_own_unfinished_memory() {
         };
         assert_eq!([get(1, two), get(4, one)], [1, 4]);
         arena.free_on(BASE + GRANULE, one).unwrap().unwrap();
-        let want = Want::plain(6 * GRANULE, 6 * GRANULE, asks);
-        let mut plan = arena.plan_growth(&want, New::Needed, u64::MAX).unwrap().unwrap();
+        let request = AllocRequest::plain(6 * GRANULE, 6 * GRANULE, asks);
+        let mut plan = arena.plan_growth(&request, New::Needed, u64::MAX).unwrap().unwrap();
         assert_eq!(bytes(&plan.fresh) / GRANULE, if asks == one { 2 } else { 6 });
         plan.fresh.iter_mut().for_each(|piece| piece.mapped = true);
         arena.commit(plan);
-        let at = arena.alloc(&want).unwrap();
+        let at = arena.alloc(&request).unwrap();
         assert_eq!(at, Some(if asks == one { BASE + GRANULE } else { BASE + 5 * GRANULE }));
         assert_eq!(arena.check(), Ok(()));
     }

@@ -3,7 +3,7 @@
 use crate::core::arena::{Arena, New, Settings};
 use crate::core::ids::ChunkId;
 use crate::core::invariants::Broken;
-use crate::core::request::Want;
+use crate::core::request::AllocRequest;
 use crate::core::stream_id::Stream;
 use crate::core::units::UNIT;
 use crate::core::vmm::Range;
@@ -48,8 +48,9 @@ pub(in crate::core) fn empty(region: u64, timestamps: bool, quarantine: bool) ->
 
 pub(in crate::core) fn sound(timestamps: bool, quarantine: bool) -> (Arena, Placed) {
     let mut arena = empty(1 << 20, timestamps, quarantine);
-    let mut take =
-        |units| arena.alloc(&Want::plain(units * UNIT, units * UNIT - 1, Stream::NONE)).unwrap().unwrap();
+    let mut take = |units| {
+        arena.alloc(&AllocRequest::plain(units * UNIT, units * UNIT - 1, Stream::NONE)).unwrap().unwrap()
+    };
     let addrs = [2, 600, 3, 601, 4].map(&mut take);
     arena.free(addrs[1]).unwrap();
     arena.free(addrs[3]).unwrap();
@@ -75,11 +76,11 @@ pub(in crate::core) fn granular() -> (Arena, [ChunkId; 4]) {
     let mut arena = Arena::new(settings).unwrap();
     arena.set_range(Range { base: BASE, bytes: 64 * GRANULE, granule: GRANULE });
     let take = |arena: &mut Arena| {
-        let want = Want::plain(3 * GRANULE, 3 * GRANULE, Stream::NONE);
-        let mut plan = arena.plan_growth(&want, New::Needed, u64::MAX).unwrap().unwrap();
+        let request = AllocRequest::plain(3 * GRANULE, 3 * GRANULE, Stream::NONE);
+        let mut plan = arena.plan_growth(&request, New::Needed, u64::MAX).unwrap().unwrap();
         plan.fresh.iter_mut().for_each(|piece| piece.mapped = true);
         arena.commit(plan);
-        arena.alloc(&want).unwrap().unwrap()
+        arena.alloc(&request).unwrap().unwrap()
     };
     let addrs = [(); 3].map(|()| take(&mut arena));
     arena.free(addrs[1]).unwrap();

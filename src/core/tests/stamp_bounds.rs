@@ -1,7 +1,7 @@
 //! Bounds on the work of single calls with timestamps, in steps and not in time, however many chunks wait.
 
 use crate::core::arena::{Arena, Settings};
-use crate::core::request::Want;
+use crate::core::request::AllocRequest;
 use crate::core::stamps::Forced;
 use crate::core::steps;
 use crate::core::stream_id::Stream;
@@ -31,12 +31,12 @@ fn arena(units: u64) -> Arena {
     arena
 }
 
-fn want(units: u64, newest: u64) -> Want<'static> {
-    Want { newest, ..Want::plain(units * UNIT, units * UNIT, Stream::NONE) }
+fn request(units: u64, newest: u64) -> AllocRequest<'static> {
+    AllocRequest { max_stamp: newest, ..AllocRequest::plain(units * UNIT, units * UNIT, Stream::NONE) }
 }
 
 fn take(arena: &mut Arena, units: u64, newest: u64) -> Option<u64> {
-    let (steps, addr) = steps::of(|| arena.alloc(&want(units, newest)).unwrap());
+    let (steps, addr) = steps::of(|| arena.alloc(&request(units, newest)).unwrap());
     assert!(steps < FEW, "{steps} steps of a request");
     addr
 }
@@ -141,8 +141,8 @@ fn passes_end_whatever_happens_between_their_pieces() {
                 0..3 => {
                     let newest = random.pick(&[u64::MAX, arena.last_stamp() / 2]);
                     let alignment = UNIT << random.below(3);
-                    let want = Want { alignment, ..want(1 + random.below(4), newest) };
-                    live.extend(arena.alloc(&want).unwrap());
+                    let request = AllocRequest { alignment, ..request(1 + random.below(4), newest) };
+                    live.extend(arena.alloc(&request).unwrap());
                 }
                 3..5 if !live.is_empty() => {
                     let place = random.below(live.len() as u64) as usize;

@@ -4,7 +4,7 @@ use super::range::Range;
 use super::unmapped::VmRange;
 use crate::core::heap::{Heap, State};
 use crate::core::ids::{ChunkId, NIL};
-use crate::core::request::Want;
+use crate::core::request::AllocRequest;
 use crate::core::units::UNIT;
 
 /// A place for a request between two chunks that are no part of it.
@@ -41,13 +41,13 @@ impl VmRange {
     pub(in crate::core) fn place_to_grow_at(
         &self,
         heap: &Heap,
-        want: &Want<'_>,
+        request: &AllocRequest<'_>,
         is_free: impl Fn(ChunkId) -> bool,
     ) -> Option<(u64, ChunkId)> {
         let range = self.range()?;
         let available = available_below(heap, range, u64::MAX);
         let place =
-            self.best_place(heap, range, want, is_free, |place| (1..=available).contains(&place.missing))?;
+            self.best_place(heap, range, request, is_free, |place| (1..=available).contains(&place.missing))?;
         Some((place.at, ChunkId(place.first)))
     }
 
@@ -77,11 +77,11 @@ impl VmRange {
         &self,
         heap: &Heap,
         range: Range,
-        want: &Want<'_>,
+        request: &AllocRequest<'_>,
         is_free: impl Fn(ChunkId) -> bool,
         allowed: impl Fn(&Place) -> bool,
     ) -> Option<Place> {
-        let (size, alignment) = (want.size, want.alignment.max(UNIT));
+        let (size, alignment) = (request.size, request.alignment.max(UNIT));
         let mut best: Option<Place> = None;
         for run in self.list().iter().filter_map(|&hole| self.run_of(heap, &is_free, hole)) {
             if run.end - run.start < size {

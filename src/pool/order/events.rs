@@ -11,7 +11,7 @@ use super::held::Held;
 use crate::backend::order::{Context, Event};
 use crate::core::arena::Arena;
 use crate::core::stream_id::Stream;
-use crate::core::streams::Lane;
+use crate::core::streams::QueueId;
 use crate::core::streams::{QueueProgress, Work};
 use crate::core::tables::shrink;
 use crate::pool::mutation;
@@ -84,9 +84,9 @@ pub(crate) struct Events {
 
 impl Events {
     /// What is known of a queue; without host memory for it nothing is.
-    pub(super) fn queue(&mut self, lane: Lane, of: QueueProgress) -> Option<&mut Queue> {
+    pub(super) fn queue(&mut self, queue_id: QueueId, of: QueueProgress) -> Option<&mut Queue> {
         let QueueProgress { stream, forgotten, .. } = of;
-        let place = lane.index();
+        let place = queue_id.index();
         if self.queues.len() <= place {
             self.queues.try_reserve(place + 1 - self.queues.len()).ok()?;
             self.queues.resize_with(place + 1, Queue::default);
@@ -102,13 +102,13 @@ impl Events {
     }
 
     /// The context of a queue's stream, if that is known.
-    pub(super) fn context_of(&self, lane: Lane, of: QueueProgress) -> Option<Context> {
+    pub(super) fn context_of(&self, queue_id: QueueId, of: QueueProgress) -> Option<Context> {
         let QueueProgress { stream, forgotten, .. } = of;
         if stream.is_default() {
             return Some(Context::OWN);
         }
         let is_same = |queue: &&Queue| queue.stream == stream && (forgotten || !queue.is_forgotten);
-        let queue = self.queues.get(lane.index()).filter(is_same);
+        let queue = self.queues.get(queue_id.index()).filter(is_same);
         let sole = || self.sole.filter(|&(other, _)| other == stream).map(|(_, context)| context);
         queue.map_or_else(sole, |queue| queue.context)
     }
@@ -125,11 +125,11 @@ impl Events {
     }
 
     /// Notes the context of a stream that had a queue when the driver was asked, unless the queue is another's by now.
-    pub(super) fn learn(&mut self, arena: &Arena, lane: Lane, stream: Stream, context: Context) {
-        let progress = arena.streams().progress_of(lane);
+    pub(super) fn learn(&mut self, arena: &Arena, queue_id: QueueId, stream: Stream, context: Context) {
+        let progress = arena.streams().progress_of(queue_id);
         if progress.stream == stream
             && !progress.forgotten
-            && let Some(queue) = self.queue(lane, progress)
+            && let Some(queue) = self.queue(queue_id, progress)
         {
             queue.context = Some(context);
         }
@@ -141,7 +141,7 @@ impl Events {
 
     /// The event of some work that may be waited for: it stands for nothing later.
     pub(super) fn to_wait_for(&self, work: Work) -> Option<Marker> {
-        let markers = &self.queues.get(work.lane.index())?.markers;
+        let markers = &self.queues.get(work.queue.index())?.markers;
         let first = markers.partition_point(|marker| marker.point < work.point);
         let mut same = markers.range(first..).take_while(|marker| marker.point == work.point);
         let is_late = mutation::is("late-event");
@@ -154,13 +154,13 @@ impl Events {
 
     /// Whether the newest work of a queue has an event.
     pub(super) fn covers(&self, work: Work) -> bool {
-        let newest = self.queues.get(work.lane.index()).and_then(|queue| queue.markers.back());
+        let newest = self.queues.get(work.queue.index()).and_then(|queue| queue.markers.back());
         newest.is_some_and(|marker| marker.point >= work.point)
     }
 
     /// Whether a stream was captured when it was last asked, and nothing is known of its queue's context.
-    pub(super) fn is_unknown(&self, lane: Lane, stream: Stream) -> bool {
-        let queue = self.queues.get(lane.index());
+    pub(super) fn is_unknown(&self, queue_id: QueueId, stream: Stream) -> bool {
+        let queue = self.queues.get(queue_id.index());
         queue.is_some_and(|queue| queue.stream == stream && queue.was_captured && queue.context.is_none())
     }
 
@@ -186,30 +186,30 @@ impl Events {
 
     /// An event was recorded for some work. Without host memory it is given up; the work has none then.
     pub(super) fn insert(&mut self, arena: &Arena, work: Work, event: Event, kind: Kind) {
-        let progress = arena.streams().progress_of(work.lane);
-        let inserted = match self.queue(work.lane, progress) {
+        let progress = arena.streams().progress_of(work.queue);
+        let inserted = match self.queue(work.queue, progress) {
             Some(queue) => queue.insert(Marker { point: work.point, event, kind }),
             None => Err(HostMemoryExhausted),
         };
         match inserted {
-            Ok(()) => self.prune(arena, work.lane, progress),
+            Ok(()) => self.prune(arena, work.queue, progress),
             Err(HostMemoryExhausted) => self.recycle(event),
         }
     }
 
     /// Takes out what is done, and now and then what nothing waits for: a queue that takes back what it freed leaves an
     /// event behind each time.
-    fn prune(&mut self, arena: &Arena, lane: Lane, progress: QueueProgress) {
-        self.drop_done(lane, progress.done);
+    fn prune(&mut self, arena: &Arena, queue_id: QueueId, progress: QueueProgress) {
+        self.drop_done(queue_id, progress.done);
         let Events { queues, held, spare, .. } = self;
-        let queue = &mut queues[lane.index()];
+        let queue = &mut queues[queue_id.index()];
         if queue.markers.len() < queue.crowded.max(Queue::FEW) {
             return;
         }
         let newest = queue.markers.back().map(|marker| marker.point);
-        let mut needed = arena.streams().points_waited_for(lane).peekable();
+        let mut needed = arena.streams().points_waited_for(queue_id).peekable();
         let kept = queue.markers.iter().filter(|marker| marker.kind == Kind::Kept).count();
-        let waiting = arena.streams().points_with_uses(lane, kept.saturating_sub(Queue::FEW));
+        let waiting = arena.streams().points_with_uses(queue_id, kept.saturating_sub(Queue::FEW));
         queue.markers.retain(|marker| {
             while needed.next_if(|&point| point < marker.point).is_some() {}
             let is_kept =
@@ -227,8 +227,8 @@ impl Events {
     }
 
     /// The work up to a point is done: its events are of no use any more.
-    pub(super) fn drop_done(&mut self, lane: Lane, done: u64) {
-        let Some(queue) = self.queues.get_mut(lane.index()) else { return };
+    pub(super) fn drop_done(&mut self, queue_id: QueueId, done: u64) {
+        let Some(queue) = self.queues.get_mut(queue_id.index()) else { return };
         let count = queue.markers.partition_point(|marker| marker.point <= done);
         for marker in queue.markers.drain(..count) {
             if !self.held.contains(marker.event) {
@@ -238,8 +238,8 @@ impl Events {
     }
 
     /// Takes out a marker whose event stands for nothing; it is spare then, or no event any more.
-    pub(super) fn discard(&mut self, lane: Lane, event: Event, is_spare: bool) {
-        let Some(queue) = self.queues.get_mut(lane.index()) else { return };
+    pub(super) fn discard(&mut self, queue_id: QueueId, event: Event, is_spare: bool) {
+        let Some(queue) = self.queues.get_mut(queue_id.index()) else { return };
         let before = queue.markers.len();
         queue.markers.retain(|marker| marker.event != event);
         if !is_spare {
@@ -253,12 +253,12 @@ impl Events {
     /// evenly and has the first and the last.
     pub(super) fn sample(
         &self,
-        lane: Lane,
+        queue_id: QueueId,
         (after, before): (u64, u64),
         most: usize,
         into: &mut Vec<Marker>,
     ) -> bool {
-        let Some(queue) = self.queues.get(lane.index()) else { return false };
+        let Some(queue) = self.queues.get(queue_id.index()) else { return false };
         let first = queue.markers.partition_point(|marker| marker.point <= after);
         let end = queue.markers.partition_point(|marker| marker.point < before);
         let count = end.saturating_sub(first);
@@ -288,7 +288,7 @@ impl Events {
             return;
         }
         let is_lost = self.held.remove(event);
-        let is_listed = self.queues.get(work.lane.index()).is_some_and(|queue| {
+        let is_listed = self.queues.get(work.queue.index()).is_some_and(|queue| {
             let first = queue.markers.partition_point(|marker| marker.point < work.point);
             let same = queue.markers.range(first..).take_while(|marker| marker.point == work.point);
             same.into_iter().any(|marker| marker.event == event)
@@ -301,8 +301,8 @@ impl Events {
     /// A stream is about to end, or has: its handle may be another's from now on, in another context. What was queued
     /// there was of the one it is known to be of.
     pub(super) fn forget(&mut self, arena: &Arena, stream: Stream) {
-        for lane in arena.streams().forgotten_queues(stream) {
-            if let Some(queue) = self.queue(lane, arena.streams().progress_of(lane)) {
+        for queue_id in arena.streams().forgotten_queues(stream) {
+            if let Some(queue) = self.queue(queue_id, arena.streams().progress_of(queue_id)) {
                 queue.is_forgotten = true;
             }
         }
@@ -312,7 +312,7 @@ impl Events {
     /// Forgets the queues whose place in the arena was given up, and gives their memory back.
     pub(crate) fn forget_past(&mut self, arena: &Arena) {
         let Events { queues, held, spare, .. } = self;
-        let gone = queues.drain(arena.streams().lane_count().min(queues.len())..);
+        let gone = queues.drain(arena.streams().queue_count().min(queues.len())..);
         // All of their work is done.
         let markers = gone.flat_map(|queue| queue.markers);
         markers.filter(|marker| !held.contains(marker.event)).for_each(|marker| keep(spare, marker.event));
@@ -333,9 +333,9 @@ impl Events {
     }
 
     /// The same of a queue's.
-    pub(super) fn take_foreign(&mut self, lane: Lane, foreign: &mut Vec<Event>) {
+    pub(super) fn take_foreign(&mut self, queue_id: QueueId, foreign: &mut Vec<Event>) {
         let Events { queues, held, .. } = self;
-        if let Some(queue) = queues.get_mut(lane.index()) {
+        if let Some(queue) = queues.get_mut(queue_id.index()) {
             queue.markers.retain(|&Marker { event, .. }| {
                 let stays = event.context == Context::OWN || held.contains(event);
                 if !stays {
@@ -347,8 +347,8 @@ impl Events {
     }
 
     /// The newest event of a queue.
-    pub(super) fn newest(&self, lane: Lane) -> Option<Marker> {
-        self.queues.get(lane.index())?.markers.back().copied()
+    pub(super) fn newest(&self, queue_id: QueueId) -> Option<Marker> {
+        self.queues.get(queue_id.index())?.markers.back().copied()
     }
 
     /// An event stands for nothing any more: it is spare, once no thread holds it.

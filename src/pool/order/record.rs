@@ -50,10 +50,10 @@ pub(super) enum Outcome {
 impl Recording {
     /// For work of a stream that lives, within the reach of the calling thread.
     pub(super) fn new(events: &mut Events, arena: &Arena, work: Work, kind: Kind) -> Self {
-        let progress = arena.streams().progress_of(work.lane);
+        let progress = arena.streams().progress_of(work.queue);
         let stream = progress.stream;
         // The handle of one in another context is asked about each time: the context may come to an end.
-        let context = events.context_of(work.lane, progress).filter(|&context| context == Context::OWN);
+        let context = events.context_of(work.queue, progress).filter(|&context| context == Context::OWN);
         // Mostly it is the device's own.
         let event = events.take_spare(Context::OWN);
         let is_own = stream.handle() == Stream::OF_THIS_THREAD;
@@ -133,7 +133,7 @@ impl Recording {
     pub(super) fn note(self, pool: &mut Pool) -> bool {
         let Recording { work, event, spare, kind, context, is_captured, outcome, .. } = self;
         let Pool { arena, events, .. } = pool;
-        if let Some(queue) = events.queue(work.lane, arena.streams().progress_of(work.lane)) {
+        if let Some(queue) = events.queue(work.queue, arena.streams().progress_of(work.queue)) {
             queue.context = context;
             queue.was_captured = is_captured || outcome == Outcome::Captured;
         }
@@ -143,7 +143,7 @@ impl Recording {
             (Some(event), _) => events.recycle(event),
             (None, _) => {}
         }
-        outcome == Outcome::Done && arena.streams_mut().lane_done(work.lane, work.point)
+        outcome == Outcome::Done && arena.streams_mut().queue_done(work.queue, work.point)
     }
 }
 

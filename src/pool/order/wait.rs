@@ -8,9 +8,9 @@ use super::events::{Kind, Marker};
 use super::record::{Recording, record_work};
 use super::{Ordered, each, handle, is_captured, is_reachable, list};
 use crate::backend::order::{Capture, Context, Event, Order, State};
-use crate::core::request::Want;
+use crate::core::request::AllocRequest;
 use crate::core::stream_id::Stream;
-use crate::core::streams::Lane;
+use crate::core::streams::QueueId;
 use crate::core::streams::Work;
 use crate::core::streams::{Dependencies, Place};
 use crate::error::{Error, keeping_last_error};
@@ -20,7 +20,7 @@ use crate::sys::HostMemoryExhausted;
 
 /// What is asked about one queue: a sample of its events, the oldest first.
 struct Question {
-    lane: Lane,
+    queue_id: QueueId,
     /// Between these points, both left out.
     range: (u64, u64),
     events: Vec<Marker>,
@@ -54,7 +54,7 @@ impl Question {
     }
 
     fn held(&self) -> impl Iterator<Item = (Work, Event)> + '_ {
-        let work = |marker: &Marker| (Work { lane: self.lane, point: marker.point }, marker.event);
+        let work = |marker: &Marker| (Work { queue: self.queue_id, point: marker.point }, marker.event);
         self.events.iter().map(work)
     }
 
@@ -62,7 +62,7 @@ impl Question {
     fn rest(&self) -> Option<Range> {
         let after = self.done.checked_sub(1).map_or(self.range.0, |last| self.events[last].point);
         let before = self.events.get(self.done).map_or(self.range.1, |marker| marker.point);
-        (self.is_sample && self.useless.is_none()).then_some((self.lane, (after, before)))
+        (self.is_sample && self.useless.is_none()).then_some((self.queue_id, (after, before)))
     }
 }
 
@@ -125,10 +125,11 @@ fn learn_sole(mut guard: Guard<'_>, named: Stream) -> Ordered<'_> {
 /// synchronization would cover what was freed there meanwhile.
 #[inline(never)]
 fn learn_named(mut guard: Guard<'_>, named: Stream) -> Ordered<'_> {
-    let lane = guard.arena.streams().queue_of(named);
-    let is_unknown =
-        |lane: &Lane| guard.events.context_of(*lane, guard.arena.streams().progress_of(*lane)).is_none();
-    let Some(lane) = lane.filter(|_| named.exists() && is_reachable(named)).filter(is_unknown) else {
+    let queue_id = guard.arena.streams().queue_of(named);
+    let is_unknown = |queue_id: &QueueId| {
+        guard.events.context_of(*queue_id, guard.arena.streams().progress_of(*queue_id)).is_none()
+    };
+    let Some(queue_id) = queue_id.filter(|_| named.exists() && is_reachable(named)).filter(is_unknown) else {
         return Ok((guard, Ok(())));
     };
     let life = guard.arena.life();
@@ -141,20 +142,20 @@ fn learn_named(mut guard: Guard<'_>, named: Stream) -> Ordered<'_> {
         && let Ok(Some(context)) = result
     {
         let Pool { arena, events, .. } = &mut *guard;
-        events.learn(arena, lane, named, context);
+        events.learn(arena, queue_id, named, context);
     }
     Ok((guard.check_entry()?, result.map(drop)))
 }
 
 /// A queue, and the points that are asked about: those after the first one, and before the second one.
-type Range = (Lane, (u64, u64));
+type Range = (QueueId, (u64, u64));
 
 /// The queues whose work free memory waits for, each with all of its points that are not done.
 fn ranges(guard: &Guard<'_>) -> Result<Vec<Range>, HostMemoryExhausted> {
-    let mut ranges = list(guard.arena.streams().lane_count())?;
+    let mut ranges = list(guard.arena.streams().queue_count())?;
     ranges.extend(guard.arena.streams().unfinished(|_| true).map(|unfinished| {
-        let lane = unfinished.work.lane;
-        (lane, (guard.arena.streams().progress_of(lane).done, u64::MAX))
+        let queue_id = unfinished.work.queue;
+        (queue_id, (guard.arena.streams().progress_of(queue_id).done, u64::MAX))
     }));
     Ok(ranges)
 }
@@ -190,13 +191,13 @@ fn ask<'a>(mut guard: Guard<'a>, named: Stream, ranges: &mut Vec<Range>) -> Orde
     let mut news = false;
     for question in questions {
         question.held().for_each(|(work, event)| guard.events.release(work, event));
-        let lane = question.lane;
+        let queue_id = question.queue_id;
         if let Some((event, is_spare)) = question.useless {
-            guard.events.discard(lane, event, is_spare);
+            guard.events.discard(queue_id, event, is_spare);
         }
         if let Some(last) = question.done.checked_sub(1).map(|last| question.events[last]) {
-            guard.events.drop_done(lane, last.point);
-            news |= guard.arena.streams_mut().lane_done(lane, last.point);
+            guard.events.drop_done(queue_id, last.point);
+            news |= guard.arena.streams_mut().queue_done(queue_id, last.point);
         }
         // There is room for as many as there were.
         ranges.extend(question.rest());
@@ -223,14 +224,14 @@ fn plan(
     const EVENTS: usize = 256;
     let most = (EVENTS / ranges.len().max(1)).clamp(4, 32);
     let (mut questions, mut recordings) = (list(ranges.len())?, list(ranges.len())?);
-    for &(lane, range) in ranges {
+    for &(queue_id, range) in ranges {
         let mut sample = Vec::new();
-        let is_sample = events.sample(lane, range, most, &mut sample);
+        let is_sample = events.sample(queue_id, range, most, &mut sample);
         if !sample.is_empty() && events.hold(sample.iter().map(|marker| marker.event)).is_ok() {
-            questions.push(Question { lane, range, events: sample, is_sample, done: 0, useless: None });
+            questions.push(Question { queue_id, range, events: sample, is_sample, done: 0, useless: None });
         }
-        let progress = arena.streams().progress_of(lane);
-        let (stream, work) = (progress.stream, Work { lane, point: progress.newest });
+        let progress = arena.streams().progress_of(queue_id);
+        let (stream, work) = (progress.stream, Work { queue: queue_id, point: progress.newest });
         let may_be_asked =
             stream.is_default() || stream.exists() && (stream == named || mutation::is("late-event"));
         let may_record = is_first && may_be_asked && !progress.forgotten;
@@ -244,17 +245,17 @@ fn plan(
 /// Puts the request's stream behind the work of others, so that what they freed becomes its own; a request without a
 /// stream waits here. Whether there was something to wait for.
 #[inline(never)]
-pub(in crate::pool) fn wait<'a>(mut guard: Guard<'a>, want: &Want<'_>) -> Ordered<'a, bool> {
+pub(in crate::pool) fn wait<'a>(mut guard: Guard<'a>, request: &AllocRequest<'_>) -> Ordered<'a, bool> {
     if guard.backend.get().order().is_none() {
         return Ok((guard, Ok(false)));
     }
-    let (awaited, place) = match plan_wait(&mut guard, want) {
+    let (awaited, place) = match plan_wait(&mut guard, request) {
         Ok(Some(plan)) => plan,
         Ok(None) => return Ok((guard, Ok(false))),
         Err(exhausted) => return Ok((guard, Err(exhausted.into()))),
     };
-    let (guard, waited) = match want.stream.exists() {
-        true => wait_on_stream(guard, want, awaited, place)?,
+    let (guard, waited) = match request.stream.exists() {
+        true => wait_on_stream(guard, request, awaited, place)?,
         false => wait_here(guard, awaited)?,
     };
     Ok((guard, waited.map(|()| true)))
@@ -265,10 +266,10 @@ pub(in crate::pool) fn wait<'a>(mut guard: Guard<'a>, want: &Want<'_>) -> Ordere
 /// wait for.
 fn plan_wait(
     guard: &mut Guard<'_>,
-    want: &Want<'_>,
+    request: &AllocRequest<'_>,
 ) -> Result<Option<(Vec<Awaited>, Place)>, HostMemoryExhausted> {
     let Pool { arena, events, .. } = &mut **guard;
-    let dependencies = arena.dependencies(want, |work| events.to_wait_for(work).is_some())?;
+    let dependencies = arena.dependencies(request, |work| events.to_wait_for(work).is_some())?;
     let Some(Dependencies { works, place }) = dependencies else { return Ok(None) };
     let mut awaited = list(works.len())?;
     for work in works {
@@ -289,18 +290,18 @@ struct Awaited {
 
 fn wait_on_stream<'a>(
     mut guard: Guard<'a>,
-    want: &Want<'_>,
+    request: &AllocRequest<'_>,
     mut awaited: Vec<Awaited>,
     place: Place,
 ) -> Ordered<'a> {
-    let (life, at_risk) = (guard.arena.life(), guard.arena.streams().is_at_risk_of_others(want.stream));
+    let (life, at_risk) = (guard.arena.life(), guard.arena.streams().is_at_risk_of_others(request.stream));
     let result;
     (guard, result) = guard.ordering(|order| {
-        if at_risk || is_captured(order, want.stream)? {
+        if at_risk || is_captured(order, request.stream)? {
             return Ok(false);
         }
         each(&mut awaited, |awaited| {
-            order.make_wait(handle(want.stream), awaited.event)?;
+            order.make_wait(handle(request.stream), awaited.event)?;
             awaited.is_over = true;
             Ok(())
         })?;
@@ -317,17 +318,18 @@ fn wait_on_stream<'a>(
     // earlier points only.
     let since = arena
         .streams()
-        .queue_of_request(want)
+        .queue_of_request(request)
         .filter(|_| may_adopt)
-        .map(|lane| arena.streams_mut().next_work(lane));
+        .map(|queue_id| arena.streams_mut().next_work(queue_id));
     let adopted = match (list(awaited.len()), since) {
         (Ok(mut works), Some(since)) => {
             works.extend(over);
-            arena.adopt(want, &works, place, since)
+            arena.adopt(request, &works, place, since)
         }
         _ => false,
     };
-    let is_for_others = adopted && !want.stream.is_private() && !arena.streams().is_at_risk(want.stream);
+    let is_for_others =
+        adopted && !request.stream.is_private() && !arena.streams().is_at_risk(request.stream);
     match since.filter(|_| is_for_others) {
         // What the request leaves of it is for others behind an event of its own.
         Some(since) => guard = record_work(guard, since)?,
@@ -347,17 +349,21 @@ pub(super) fn wait_elsewhere(mut guard: Guard<'_>) -> Ordered<'_> {
 
 /// The newest event of each queue of another context that free memory waits for; they are held from here on.
 fn newest_elsewhere(guard: &mut Guard<'_>) -> Result<Vec<Awaited>, HostMemoryExhausted> {
-    let mut awaited = list(guard.arena.streams().lane_count())?;
+    let mut awaited = list(guard.arena.streams().queue_count())?;
     let Pool { arena, events, .. } = &mut **guard;
     awaited.extend(arena.streams().unfinished(|_| true).filter_map(|unfinished| {
-        let lane = unfinished.work.lane;
+        let queue_id = unfinished.work.queue;
         if !unfinished.stream.exists()
-            || events.context_of(lane, arena.streams().progress_of(lane)) == Some(Context::OWN)
+            || events.context_of(queue_id, arena.streams().progress_of(queue_id)) == Some(Context::OWN)
         {
             return None;
         }
-        let newest = events.newest(lane)?;
-        Some(Awaited { work: Work { lane, point: newest.point }, event: newest.event, is_over: false })
+        let newest = events.newest(queue_id)?;
+        Some(Awaited {
+            work: Work { queue: queue_id, point: newest.point },
+            event: newest.event,
+            is_over: false,
+        })
     }));
     events.hold(awaited.iter().map(|awaited| awaited.event))?;
     Ok(awaited)
@@ -426,8 +432,8 @@ fn wait_here(guard: Guard<'_>, mut awaited: Vec<Awaited>) -> Ordered<'_> {
     for Awaited { work, event, is_over } in awaited {
         guard.events.release(work, event);
         if is_over {
-            guard.events.drop_done(work.lane, work.point);
-            guard.arena.streams_mut().lane_done(work.lane, work.point);
+            guard.events.drop_done(work.queue, work.point);
+            guard.arena.streams_mut().queue_done(work.queue, work.point);
         }
     }
     guard.notify();

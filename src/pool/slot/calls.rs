@@ -5,7 +5,7 @@ use super::{Guard, Inner, Slot, waiting};
 use crate::backend::life::Life;
 use crate::backend::order::Order;
 use crate::backend::{AnyBackend, Backend};
-use crate::error::{Error, Unsaid, unsaid};
+use crate::error::{DeferredError, Error, unsaid};
 use crate::pool::captures::Permission;
 use crate::pool::gone::forget_if_over;
 use crate::pool::traffic::refuse_for_a_capture;
@@ -17,7 +17,7 @@ use std::cell::Cell;
 pub(super) struct Call {
     pub(super) thread: ThreadId,
     pub(super) number: u64,
-    pub(super) what: What,
+    pub(super) what: CallKind,
     pub(super) next: Cell<*const Call>,
     pub(super) slot: *const Slot,
     /// The call that this thread was in already, of this or another slot; NULL if it was in none.
@@ -28,7 +28,7 @@ pub(super) struct Call {
 
 /// What a call under way does.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum What {
+pub(super) enum CallKind {
     /// Obtains a region, for which so many bytes are reserved.
     Obtains(u64),
     GivesBack,
@@ -44,10 +44,10 @@ pub(super) enum What {
     Guards,
 }
 
-impl What {
+impl CallKind {
     pub(super) fn reserved(self) -> u64 {
         match self {
-            What::Obtains(bytes) => bytes,
+            CallKind::Obtains(bytes) => bytes,
             _ => 0,
         }
     }
@@ -62,34 +62,34 @@ impl Guard<'_> {
         reserved: u64,
         work: impl FnOnce(&dyn Backend) -> T,
     ) -> (Self, T) {
-        self.on_backend(What::Obtains(reserved), work)
+        self.on_backend(CallKind::Obtains(reserved), work)
     }
 
     /// Gives the backend something back with the lock open, in the same way.
     pub(in crate::pool) fn giving_back<T>(self, work: impl FnOnce(&dyn Backend) -> T) -> (Self, T) {
-        self.on_backend(What::GivesBack, work)
+        self.on_backend(CallKind::GivesBack, work)
     }
 
     /// Asks the backend something that makes no memory come or go, in the same way.
     pub(in crate::pool) fn asking<T>(self, work: impl FnOnce(&dyn Backend) -> T) -> (Self, T) {
-        self.on_backend(What::Orders, work)
+        self.on_backend(CallKind::Orders, work)
     }
 
     /// Looks in the same way whether the backend's memory is gone.
     pub(in crate::pool) fn looking(self, work: impl FnOnce(&dyn Life) -> bool) -> (Self, bool) {
-        self.on_backend(What::Orders, |backend| backend.life().is_some_and(work))
+        self.on_backend(CallKind::Orders, |backend| backend.life().is_some_and(work))
     }
 
     /// Has a backend whose memory is gone begin anew, in the same way; it goes on as before if it cannot end so.
     pub(in crate::pool) fn renewing(self) -> (Self, Result<AnyBackend, Error>) {
         let backend: AnyBackend = *self.backend;
         let renew = || backend.get().life().map_or(Ok(backend), |life| life.renew());
-        self.step_out(What::Obtains(0), renew)
+        self.step_out(CallKind::Obtains(0), renew)
     }
 
     /// Tells listeners of memory that is gone, in the same way.
     pub(in crate::pool) fn notifying(self, work: impl FnOnce()) -> Self {
-        self.step_out(What::GivesBack, work).0
+        self.step_out(CallKind::GivesBack, work).0
     }
 
     /// Has the driver look after the order of work with the lock open, in the same way; but no request waits for
@@ -97,22 +97,22 @@ impl Guard<'_> {
     pub(in crate::pool) fn ordering<T: Default>(
         self,
         work: impl FnOnce(&dyn Order) -> Result<T, Error>,
-    ) -> (Self, Result<T, Unsaid>) {
-        self.with_order(What::Orders, work)
+    ) -> (Self, Result<T, DeferredError>) {
+        self.with_order(CallKind::Orders, work)
     }
 
     /// Waits in the same way for events.
     pub(in crate::pool) fn waiting<T: Default>(
         self,
         work: impl FnOnce(&dyn Order) -> Result<T, Error>,
-    ) -> (Self, Result<T, Unsaid>) {
-        self.with_order(What::Waits, work)
+    ) -> (Self, Result<T, DeferredError>) {
+        self.with_order(CallKind::Waits, work)
     }
 
     /// Waits in the same way for the whole device.
-    pub(in crate::pool) fn synchronizing(self) -> (Self, Result<(), Unsaid>) {
+    pub(in crate::pool) fn synchronizing(self) -> (Self, Result<(), DeferredError>) {
         let backend: AnyBackend = *self.backend;
-        self.with_order(What::Synchronizes, |order| match Permission::of(backend.get()) {
+        self.with_order(CallKind::Synchronizes, |order| match Permission::of(backend.get()) {
             Some(_permission) => order.synchronize(),
             None => Err(refuse_for_a_capture()),
         })
@@ -120,9 +120,9 @@ impl Guard<'_> {
 
     fn with_order<T: Default>(
         self,
-        what: What,
+        what: CallKind,
         work: impl FnOnce(&dyn Order) -> Result<T, Error>,
-    ) -> (Self, Result<T, Unsaid>) {
+    ) -> (Self, Result<T, DeferredError>) {
         if self.backend.get().order().is_none() {
             return (self, Ok(T::default()));
         }
@@ -135,30 +135,30 @@ impl Guard<'_> {
     /// Writes messages with the lock open, in the same way; but no request waits for it: whoever listens may
     /// itself be waiting, for another allocator's memory.
     pub(in crate::pool) fn talking(self, work: impl FnOnce()) -> Self {
-        self.step_out(What::Talks, work).0
+        self.step_out(CallKind::Talks, work).0
     }
 
     /// Reads and writes the memory itself with the lock open, in the same way. The caller has seen that nobody else
     /// is at it.
     pub(in crate::pool) fn guarding<T>(self, work: impl FnOnce(&dyn Backend) -> T) -> (Self, T) {
-        self.on_backend(What::Guards, work)
+        self.on_backend(CallKind::Guards, work)
     }
 
     /// Whether somebody is writing or checking guards. As it is known by the calls under way, it ends with them, in
     /// a forked child too.
     pub(in crate::pool) fn is_guarding(&self) -> bool {
-        self.calls().any(|call| call.what == What::Guards)
+        self.calls().any(|call| call.what == CallKind::Guards)
     }
 
     /// Calls the backend with the lock open, and forgets everything afterwards if its memory is gone.
-    fn on_backend<T>(self, what: What, work: impl FnOnce(&dyn Backend) -> T) -> (Self, T) {
+    fn on_backend<T>(self, what: CallKind, work: impl FnOnce(&dyn Backend) -> T) -> (Self, T) {
         let backend: AnyBackend = *self.backend;
         let (guard, result) = self.step_out(what, || work(backend.get()));
         (forget_if_over(guard), result)
     }
 
     /// Does something with the lock open; the slot knows of the call until it ends.
-    fn step_out<T>(mut self, what: What, work: impl FnOnce() -> T) -> (Self, T) {
+    fn step_out<T>(mut self, what: CallKind, work: impl FnOnce() -> T) -> (Self, T) {
         let slot = self.slot;
         self.inner_mut().last_call += 1;
         let Inner { last_call: number, calls, .. } = *self.inner();
@@ -185,25 +185,27 @@ impl Guard<'_> {
 
     /// Whether a call up to that number is under way that brings a region, or room for one.
     pub(in crate::pool) fn is_bringing(&self, up_to: u64) -> bool {
-        let brings = |call: &Call| matches!(call.what, What::Obtains(_) | What::GivesBack);
+        let brings = |call: &Call| matches!(call.what, CallKind::Obtains(_) | CallKind::GivesBack);
         self.calls().any(|call| call.number <= up_to && brings(call))
     }
 
     /// Whether a call of the backend is under way.
     pub(in crate::pool) fn is_calling(&self) -> bool {
-        self.calls().any(|call| call.what != What::Talks)
+        self.calls().any(|call| call.what != CallKind::Talks)
     }
 
     /// Whether the driver is asked about streams, or something is queued on them, by a call up to that number: whoever
     /// writes guards asks too.
     pub(in crate::pool) fn is_ordering(&self, up_to: u64) -> bool {
-        self.calls().any(|call| call.number <= up_to && matches!(call.what, What::Orders | What::Guards))
+        self.calls()
+            .any(|call| call.number <= up_to && matches!(call.what, CallKind::Orders | CallKind::Guards))
     }
 
     /// Whether a call up to that number is under way that a capture might not survive which begins meanwhile: one that
     /// queues something, or waits for the device, as giving back does. An event stands for work of before.
     pub(in crate::pool) fn is_disturbing(&self, up_to: u64) -> bool {
-        self.calls().any(|call| call.number <= up_to && !matches!(call.what, What::Talks | What::Waits))
+        self.calls()
+            .any(|call| call.number <= up_to && !matches!(call.what, CallKind::Talks | CallKind::Waits))
     }
 
     pub(super) fn end_call(&mut self, ended: &Call) {

@@ -6,7 +6,7 @@ use crate::error::with_last_error;
 use crate::options::{BackendKind, Options};
 use crate::pool::free;
 use crate::pool::life;
-use crate::pool::memory::{self, Ask};
+use crate::pool::memory::{self, RequestParams};
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
@@ -39,7 +39,7 @@ fn full() -> (&'static Slot, u64) {
 fn is_poisoned(slot: &Slot, addr: u64) {
     let internal = Some(Error::Internal);
     assert_eq!(memory::alloc_plain(slot, 1, Stream::NONE).err(), internal);
-    assert_eq!(memory::alloc(slot, &Ask { bytes: 1, ..Ask::default() }).err(), internal);
+    assert_eq!(memory::alloc(slot, &RequestParams { bytes: 1, ..RequestParams::default() }).err(), internal);
     assert_eq!(free::free(slot, addr).err(), internal);
     assert_eq!(slot.accepts_null().err(), internal);
     assert_eq!(slot.enter().err(), internal);
@@ -136,7 +136,7 @@ fn calls_under_way_are_known_by_thread() {
     let call = |thread| Call {
         thread,
         number: 1,
-        what: What::GivesBack,
+        what: CallKind::GivesBack,
         next: Cell::new(next),
         slot: slot_of,
         outer: Cell::new(std::ptr::null()),

@@ -3,7 +3,7 @@
 use crate::core::arena::Detached;
 use crate::core::arena::Settings;
 use crate::core::arena::usable;
-use crate::core::request::Want;
+use crate::core::request::AllocRequest;
 use crate::core::stats::Stats;
 use crate::core::units::{MAX_CHUNK, UNIT, round_down};
 use std::collections::BTreeMap;
@@ -144,31 +144,31 @@ impl Model {
     }
 
     /// Best fit by looking at everything that is free: size, address, aligned address, stamp.
-    pub(super) fn find(&mut self, want: &Want<'_>) -> Option<(u64, u64, u64, u64)> {
+    pub(super) fn find(&mut self, request: &AllocRequest<'_>) -> Option<(u64, u64, u64, u64)> {
         if self.settings.timestamps {
             self.merge_safe();
         }
         let fits = self.chunks().into_iter().filter_map(|(addr, size, what)| {
             let Free { stamp } = what else { return None };
-            let start = addr.checked_next_multiple_of(want.alignment.max(UNIT))?;
-            let allowed = stamp == 0 || (stamp <= want.newest && !self.settings.quarantine);
+            let start = addr.checked_next_multiple_of(request.alignment.max(UNIT))?;
+            let allowed = stamp == 0 || (stamp <= request.max_stamp && !self.settings.quarantine);
             let room = size.saturating_sub(start - addr);
-            (allowed && room >= want.size).then_some((size, addr, start, stamp))
+            (allowed && room >= request.size).then_some((size, addr, start, stamp))
         });
         fits.min()
     }
 
     /// Best fit, and the split rule.
-    pub(super) fn take(&mut self, want: &Want<'_>) -> Option<u64> {
-        let (size, addr, start, stamp) = self.find(want)?;
+    pub(super) fn take(&mut self, request: &AllocRequest<'_>) -> Option<u64> {
+        let (size, addr, start, stamp) = self.find(request)?;
         let whole = addr + size - start;
         let slack = match self.settings.fragmentation_fraction {
             _ if self.settings.split_always => UNIT,
             0.0 => 128 << 20,
             fraction => ((fraction * self.settings.limit as f64) as u64).max(UNIT),
         };
-        let splits = whole >= 2 * want.size || whole - want.size >= slack;
-        let size = if splits { want.size } else { whole };
+        let splits = whole >= 2 * request.size || whole - request.size >= slack;
+        let size = if splits { request.size } else { whole };
         let waiting =
             [(addr, start), (start + size, start + whole)].into_iter().filter(|(from, to)| from < to);
         self.pieces.remove(&addr);
@@ -178,15 +178,15 @@ impl Model {
         }
         self.allocations += 1;
         let live = Live {
-            requested: want.requested,
+            requested: request.requested,
             id: self.allocations,
-            scope: want.scope.map(|tag| (tag.name, tag.step)),
+            scope: request.scope.map(|tag| (tag.name, tag.step)),
         };
         self.pieces.insert(start, (size, live));
         let c = &mut self.counted;
         c.num_allocs += 1;
         c.bytes_in_use += size;
-        c.bytes_requested += want.requested;
+        c.bytes_requested += request.requested;
         c.peak_bytes_in_use = c.peak_bytes_in_use.max(c.bytes_in_use);
         c.peak_bytes_requested = c.peak_bytes_requested.max(c.bytes_requested);
         c.largest_alloc_size = c.largest_alloc_size.max(size);

@@ -9,7 +9,7 @@ use crate::core::heap::Refused;
 use crate::core::heap::State;
 use crate::core::ids::NIL;
 use crate::core::op_names::Name;
-use crate::core::request::Want;
+use crate::core::request::AllocRequest;
 use crate::core::stamps::Forced;
 use crate::core::stats::FailureCause;
 use crate::core::stream_id::Stream;
@@ -172,16 +172,16 @@ impl Program {
             assert_eq!((self.arena.names().name(tag.name), tag.step), (Some(name), step));
             tag
         });
-        let want = Want {
+        let request = AllocRequest {
             size,
             requested,
             alignment,
-            newest,
+            max_stamp: newest,
             thorough: true,
             stream: Stream::NONE,
             scope: tag.as_ref(),
         };
-        match self.attempt(&want) {
+        match self.attempt(&request) {
             Some(addr) => self.live.push(addr),
             None => {
                 self.arena.count_failure(requested, FailureCause::Exhaustion);
@@ -192,45 +192,46 @@ impl Program {
     }
 
     /// In the order of the pool.
-    fn attempt(&mut self, want: &Want<'_>) -> Option<u64> {
+    fn attempt(&mut self, request: &AllocRequest<'_>) -> Option<u64> {
         if let Some(range) = self.family.range {
-            return self.attempt_granular(want, range);
+            return self.attempt_granular(request, range);
         }
-        let mut least = want.size;
+        let mut least = request.size;
         loop {
-            if let Some(addr) = self.take(want) {
+            if let Some(addr) = self.take(request) {
                 return Some(addr);
             }
             if !self.extend(least) {
                 break;
             }
-            least = want.size + want.alignment.max(UNIT) - UNIT;
+            least = request.size + request.alignment.max(UNIT) - UNIT;
         }
-        if want.newest == u64::MAX && self.arena.stamps_wait() && self.force(want.size) {
-            let addr = self.take(want);
+        if request.max_stamp == u64::MAX && self.arena.stamps_wait() && self.force(request.size) {
+            let addr = self.take(request);
             if addr.is_some() {
                 return addr;
             }
         }
         let free = self.model.collectable();
         let possible = self.model.settings.limit.saturating_sub(self.model.counted.pool_bytes) as u128;
-        let enough = want.size as u128 <= possible + free.values().map(|&given| given as u128).sum::<u128>();
+        let enough =
+            request.size as u128 <= possible + free.values().map(|&given| given as u128).sum::<u128>();
         let expected = if self.family.settings.garbage_collection && enough { free } else { BTreeMap::new() };
-        let regions = self.arena.detach_for(want.size);
+        let regions = self.arena.detach_for(request.size);
         assert!(regions.iter().map(|region| (region.base, region.given)).eq(expected));
         if regions.is_empty() {
             return None;
         }
         self.release(regions);
-        self.extend(want.size);
-        self.take(want)
+        self.extend(request.size);
+        self.take(request)
     }
 
-    fn take(&mut self, want: &Want<'_>) -> Option<u64> {
+    fn take(&mut self, request: &AllocRequest<'_>) -> Option<u64> {
         self.merge_in_pieces();
-        let expected = self.model.take(want);
-        let addr = self.arena.alloc(want).unwrap();
-        self.done.push(format!("{want:?} -> {addr:x?}"));
+        let expected = self.model.take(request);
+        let addr = self.arena.alloc(request).unwrap();
+        self.done.push(format!("{request:?} -> {addr:x?}"));
         assert_eq!(addr, expected);
         self.did("took".into());
         addr

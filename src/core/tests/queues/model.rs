@@ -2,13 +2,13 @@
 
 use crate::core::arena::Arena;
 use crate::core::heap::State;
-use crate::core::request::Want;
+use crate::core::request::AllocRequest;
 use crate::core::stream_id::Stream;
 use crate::core::units::UNIT;
 use std::collections::BTreeMap;
 
 /// A stream's number here; a name that comes again after it was forgotten gets a new one.
-type Lane = usize;
+type QueueId = usize;
 /// A lane's count of frees, and of other things that its work is waited for.
 type Point = u64;
 
@@ -17,16 +17,16 @@ enum Owner {
     Used,
     Anyone,
     /// At once the lane's.
-    Of(Lane, Point),
+    Of(QueueId, Point),
     /// The lane's, when these are done.
-    Pending(Lane, Point, Vec<(Lane, Point)>),
+    Pending(QueueId, Point, Vec<(QueueId, Point)>),
 }
 
 #[derive(Clone)]
 struct Unit {
     owner: Owner,
     /// All work that may still touch it, as it was when it was freed; never merged with its neighbours'.
-    hazards: Vec<(Lane, Point)>,
+    hazards: Vec<(QueueId, Point)>,
 }
 
 struct Region {
@@ -38,24 +38,24 @@ struct Region {
 
 struct Live {
     bytes: u64,
-    lane: Lane,
-    records: Vec<Lane>,
+    queue: QueueId,
+    records: Vec<QueueId>,
 }
 
 #[derive(Default)]
-struct Row {
+struct StreamQueue {
     point: Point,
     done: Point,
     forgotten: bool,
     /// What its stream waits for of others.
-    knows: BTreeMap<Lane, Point>,
+    knows: BTreeMap<QueueId, Point>,
 }
 
 pub(super) struct Model {
     regions: Vec<Region>,
-    rows: Vec<Row>,
+    rows: Vec<StreamQueue>,
     streams: Vec<Stream>,
-    names: BTreeMap<Stream, Lane>,
+    names: BTreeMap<Stream, QueueId>,
     live: BTreeMap<u64, Live>,
     split_always: bool,
     used: bool,
@@ -74,7 +74,7 @@ pub(super) struct Model {
 /// What a request waits for.
 pub(super) struct Awaited {
     /// Work of lanes, each up to a point.
-    pub(super) works: BTreeMap<Lane, Point>,
+    pub(super) works: BTreeMap<QueueId, Point>,
     /// Where it is served then: address and bytes.
     pub(super) place: (u64, u64),
 }
@@ -108,22 +108,22 @@ impl Model {
         self.regions.push(Region { base, units: vec![unit; (bytes / UNIT) as usize], mark: 0 });
     }
 
-    fn lane(&mut self, stream: Stream) -> Lane {
+    fn queue(&mut self, stream: Stream) -> QueueId {
         let Model { rows, streams, names, .. } = self;
         *names.entry(stream).or_insert_with(|| {
-            rows.push(Row::default());
+            rows.push(StreamQueue::default());
             streams.push(stream);
             rows.len() - 1
         })
     }
 
     pub(super) fn point(&mut self, stream: Stream) -> Point {
-        let lane = self.lane(stream);
-        self.rows[lane].point
+        let queue = self.queue(stream);
+        self.rows[queue].point
     }
 
-    fn advance(&mut self, lane: Lane) -> Point {
-        let row = &mut self.rows[lane];
+    fn advance(&mut self, queue: QueueId) -> Point {
+        let row = &mut self.rows[queue];
         if !row.forgotten {
             self.newest += 1;
             row.point = self.newest;
@@ -146,7 +146,7 @@ impl Model {
         if std::mem::replace(&mut self.mixed, true) {
             return;
         }
-        let home = self.lane(self.home);
+        let home = self.queue(self.home);
         if self.home_recorded {
             self.live.values_mut().for_each(|live| live.records.push(home));
         }
@@ -163,16 +163,20 @@ impl Model {
     }
 
     /// The shortest stretch of what `possible` accepts in which the request fits, with the place in it.
-    fn best(&self, want: &Want<'_>, possible: impl Fn(&Owner) -> bool) -> Option<(usize, usize, u64, u64)> {
+    fn best(
+        &self,
+        request: &AllocRequest<'_>,
+        possible: impl Fn(&Owner) -> bool,
+    ) -> Option<(usize, usize, u64, u64)> {
         let mut best: Option<((usize, u64), usize, u64)> = None;
         for (number, region) in self.regions.iter().enumerate() {
             let mut at = 0;
             while at < region.units.len() {
                 let length = region.units[at..].iter().take_while(|unit| possible(&unit.owner)).count();
                 let addr = region.base + at as u64 * UNIT;
-                let start = addr.next_multiple_of(want.alignment);
+                let start = addr.next_multiple_of(request.alignment);
                 let end = addr + length as u64 * UNIT;
-                let fits = length != 0 && start + want.size <= end;
+                let fits = length != 0 && start + request.size <= end;
                 if fits && best.is_none_or(|(key, ..)| (length, addr) < key) {
                     best = Some(((length, addr), number, start));
                 }
@@ -186,27 +190,27 @@ impl Model {
     }
 
     /// Where the request is served, if it is.
-    pub(super) fn take(&mut self, want: &Want<'_>) -> Option<u64> {
-        self.admit(want.stream);
-        let lane = self.own_lane(want);
-        let (_, _, start, whole) = self.best(want, |owner| Self::is_for(owner, lane))?;
-        let bytes = self.bytes_of(want, whole);
-        self.take_at(want, start, bytes);
+    pub(super) fn take(&mut self, request: &AllocRequest<'_>) -> Option<u64> {
+        self.admit(request.stream);
+        let queue = self.own_queue(request);
+        let (_, _, start, whole) = self.best(request, |owner| Self::is_for(owner, queue))?;
+        let bytes = self.bytes_of(request, whole);
+        self.take_at(request, start, bytes);
         Some(start)
     }
 
-    fn is_for(owner: &Owner, lane: Lane) -> bool {
+    fn is_for(owner: &Owner, queue: QueueId) -> bool {
         match owner {
             Owner::Anyone => true,
-            Owner::Of(other, _) => *other == lane,
+            Owner::Of(other, _) => *other == queue,
             _ => false,
         }
     }
 
     /// The request is served there.
-    pub(super) fn take_at(&mut self, want: &Want<'_>, start: u64, bytes: u64) {
-        self.admit(want.stream);
-        let lane = self.own_lane(want);
+    pub(super) fn take_at(&mut self, request: &AllocRequest<'_>, start: u64, bytes: u64) {
+        self.admit(request.stream);
+        let queue = self.own_queue(request);
         let around =
             |region: &&mut Region| start.wrapping_sub(region.base) < region.units.len() as u64 * UNIT;
         let region = self.regions.iter_mut().find(around).unwrap();
@@ -214,38 +218,38 @@ impl Model {
         let units = first..first + (bytes / UNIT) as usize;
         region.mark = region.mark.max(units.end);
         for unit in &mut region.units[units] {
-            assert!(Self::is_for(&unit.owner, lane), "{:?} is not for lane {lane}", unit.owner);
-            let row = &self.rows[lane];
+            assert!(Self::is_for(&unit.owner, queue), "{:?} is not for queue {queue}", unit.owner);
+            let row = &self.rows[queue];
             for &(other, point) in &unit.hazards {
-                let ordered = other == lane || row.knows.get(&other).is_some_and(|&known| point <= known);
+                let ordered = other == queue || row.knows.get(&other).is_some_and(|&known| point <= known);
                 assert!(
                     ordered || point <= self.rows[other].done,
-                    "work of lane {other} up to {point} may touch it"
+                    "work of queue {other} up to {point} may touch it"
                 );
             }
             *unit = Unit { owner: Owner::Used, hazards: Vec::new() };
         }
         self.used = true;
         // Whoever may use any stream has no order that it could be freed in.
-        let lane = if want.stream == Stream::ANY { self.lane(Stream::UNKNOWN) } else { lane };
-        self.live.insert(start, Live { bytes, lane, records: Vec::new() });
+        let queue = if request.stream == Stream::ANY { self.queue(Stream::UNKNOWN) } else { queue };
+        self.live.insert(start, Live { bytes, queue, records: Vec::new() });
     }
 
     pub(super) fn free(&mut self, addr: u64, stream: Option<Stream>) {
         if let Some(stream) = stream {
             self.admit(stream);
         }
-        let Live { bytes, lane, records } = self.live.remove(&addr).unwrap();
-        let pool = self.streams[lane].pool();
-        let lane = stream.map_or(lane, |stream| self.lane(stream.in_pool(pool)));
-        let point = self.advance(lane);
-        let mut hazards = vec![(lane, point)];
-        let others = records.into_iter().filter(|&other| other != lane);
+        let Live { bytes, queue, records } = self.live.remove(&addr).unwrap();
+        let pool = self.streams[queue].pool();
+        let queue = stream.map_or(queue, |stream| self.queue(stream.in_pool(pool)));
+        let point = self.advance(queue);
+        let mut hazards = vec![(queue, point)];
+        let others = records.into_iter().filter(|&other| other != queue);
         let others: Vec<_> = others.map(|other| (other, self.advance(other))).collect();
         hazards.extend(&others);
         self.home_synchronized = false;
         let owner = match self.mixed {
-            true => Owner::Pending(lane, point, others),
+            true => Owner::Pending(queue, point, others),
             false => Owner::Anyone,
         };
         let region =
@@ -261,18 +265,18 @@ impl Model {
     /// neighbours of one lane.
     fn settle(&mut self) {
         let (rows, streams) = (&self.rows, &self.streams);
-        let merges = |lane: Lane| !streams[lane].exists() || streams[lane].pool() != 0;
-        let is_done = |&(lane, point): &(Lane, Point)| point <= rows[lane].done;
+        let merges = |queue: QueueId| !streams[queue].exists() || streams[queue].pool() != 0;
+        let is_done = |&(queue, point): &(QueueId, Point)| point <= rows[queue].done;
         for region in &mut self.regions {
             for unit in &mut region.units {
-                if let Owner::Pending(lane, point, others) = &mut unit.owner {
+                if let Owner::Pending(queue, point, others) = &mut unit.owner {
                     others.retain(|other| !is_done(other));
                     if others.is_empty() {
-                        unit.owner = Owner::Of(*lane, *point);
+                        unit.owner = Owner::Of(*queue, *point);
                     }
                 }
-                if let Owner::Of(lane, point) = unit.owner
-                    && is_done(&(lane, point))
+                if let Owner::Of(queue, point) = unit.owner
+                    && is_done(&(queue, point))
                 {
                     unit.owner = Owner::Anyone;
                 }
@@ -294,17 +298,17 @@ impl Model {
         self.admit(stream);
         self.home_recorded = true;
         if self.mixed {
-            let lane = self.lane(stream);
+            let queue = self.queue(stream);
             let records = &mut self.live.get_mut(&addr).unwrap().records;
-            if !records.contains(&lane) {
-                records.push(lane);
+            if !records.contains(&queue) {
+                records.push(queue);
             }
         }
     }
 
     pub(super) fn done(&mut self, stream: Stream, point: Point) {
-        let lane = self.lane(stream);
-        let row = &mut self.rows[lane];
+        let queue = self.queue(stream);
+        let row = &mut self.rows[queue];
         row.done = row.done.max(point);
         self.settle();
     }
@@ -325,45 +329,45 @@ impl Model {
             }
             // The name may come again as another's.
             self.home = Stream::of_handle(u64::MAX);
-            let lane = self.lane(stream);
-            self.names.insert(self.home, lane);
+            let queue = self.queue(stream);
+            self.names.insert(self.home, queue);
             self.admit(stream);
         }
         self.begun.remove(&stream);
         let private = self.names.iter().filter(|(other, _)| **other != stream && other.in_pool(0) == stream);
-        for lane in private.map(|(_, &lane)| lane).collect::<Vec<_>>() {
-            self.names.retain(|_, other| *other != lane);
-            self.advance(lane);
-            self.rows[lane].forgotten = true;
+        for queue in private.map(|(_, &queue)| queue).collect::<Vec<_>>() {
+            self.names.retain(|_, other| *other != queue);
+            self.advance(queue);
+            self.rows[queue].forgotten = true;
         }
-        if let Some(lane) = self.names.remove(&stream) {
-            self.names.retain(|_, other| *other != lane);
-            let point = self.advance(lane);
-            (self.rows[lane].done, self.rows[lane].forgotten) = (point, true);
+        if let Some(queue) = self.names.remove(&stream) {
+            self.names.retain(|_, other| *other != queue);
+            let point = self.advance(queue);
+            (self.rows[queue].done, self.rows[queue].forgotten) = (point, true);
             self.settle();
         }
     }
 
-    fn works_of(owner: &Owner) -> impl Iterator<Item = (Lane, Point)> {
+    fn works_of(owner: &Owner) -> impl Iterator<Item = (QueueId, Point)> {
         let (first, others) = match owner {
             Owner::Used | Owner::Anyone => (None, None),
-            Owner::Of(lane, point) => (Some((*lane, *point)), None),
-            Owner::Pending(lane, point, others) => (Some((*lane, *point)), Some(others.clone())),
+            Owner::Of(queue, point) => (Some((*queue, *point)), None),
+            Owner::Pending(queue, point, others) => (Some((*queue, *point)), Some(others.clone())),
         };
         first.into_iter().chain(others.into_iter().flatten())
     }
 
     /// The work behind which the request could be served, of all that it can wait for the oldest.
-    pub(super) fn works_to_wait_for(&mut self, want: &Want<'_>) -> Option<Awaited> {
-        let own = self.own_lane(want);
-        let is_over = |&(lane, point): &(Lane, Point)| lane == own || point <= self.rows[lane].done;
+    pub(super) fn works_to_wait_for(&mut self, request: &AllocRequest<'_>) -> Option<Awaited> {
+        let own = self.own_queue(request);
+        let is_over = |&(queue, point): &(QueueId, Point)| queue == own || point <= self.rows[queue].done;
         let age = |owner: &Owner| {
             let works = Self::works_of(owner).filter(|work| !is_over(work));
             works.map(|(_, point)| point).max().unwrap_or(0)
         };
         let can_wait = |owner: &Owner| {
-            let reachable = |lane: Lane| {
-                let stream = self.streams[lane];
+            let reachable = |queue: QueueId| {
+                let stream = self.streams[queue];
                 stream.exists() && stream.pool() == 0 && !self.is_at_risk(stream)
             };
             *owner != Owner::Used && Self::works_of(owner).all(|work| is_over(&work) || reachable(work.0))
@@ -371,16 +375,16 @@ impl Model {
         let units = || self.regions.iter().flat_map(|region| &region.units);
         let mut ages: Vec<Point> = units().map(|unit| age(&unit.owner)).collect();
         ages.sort_unstable();
-        let with = |most: Point| self.best(want, |owner| can_wait(owner) && age(owner) <= most);
+        let with = |most: Point| self.best(request, |owner| can_wait(owner) && age(owner) <= most);
         let found = ages.into_iter().filter(|_| self.mixed).find_map(with);
         let (number, _, start, whole) = found?;
         let first = ((start - self.regions[number].base) / UNIT) as usize;
-        let bytes = self.bytes_of(want, whole);
+        let bytes = self.bytes_of(request, whole);
         let length = (bytes / UNIT) as usize;
         let mut works = BTreeMap::new();
         for unit in &self.regions[number].units[first..first + length] {
-            for (lane, point) in Self::works_of(&unit.owner).filter(|work| !is_over(work)) {
-                let last = works.entry(lane).or_insert(point);
+            for (queue, point) in Self::works_of(&unit.owner).filter(|work| !is_over(work)) {
+                let last = works.entry(queue).or_insert(point);
                 *last = point.max(*last);
             }
         }
@@ -388,19 +392,19 @@ impl Model {
     }
 
     /// How much the request takes of a free piece.
-    fn bytes_of(&self, want: &Want<'_>, whole: u64) -> u64 {
-        let least = if self.split_always { UNIT } else { want.size.min(128 << 20) };
-        if whole - want.size >= least { want.size } else { whole }
+    fn bytes_of(&self, request: &AllocRequest<'_>, whole: u64) -> u64 {
+        let least = if self.split_always { UNIT } else { request.size.min(128 << 20) };
+        if whole - request.size >= least { request.size } else { whole }
     }
 
-    pub(super) fn stream_of(&self, lane: Lane) -> Stream {
-        self.streams[lane]
+    pub(super) fn stream_of(&self, queue: QueueId) -> Stream {
+        self.streams[queue]
     }
 
     /// The stream waits for some work of others.
-    pub(super) fn wait(&mut self, want: &Want<'_>, awaited: &Awaited) {
-        let lane = self.own_lane(want);
-        let knows = &mut self.rows[lane].knows;
+    pub(super) fn wait(&mut self, request: &AllocRequest<'_>, awaited: &Awaited) {
+        let queue = self.own_queue(request);
+        let knows = &mut self.rows[queue].knows;
         for (&other, &point) in &awaited.works {
             let known = knows.entry(other).or_insert(point);
             *known = point.max(*known);
@@ -408,8 +412,8 @@ impl Model {
     }
 
     /// What then serves the request becomes the stream's own.
-    pub(super) fn adopt(&mut self, want: &Want<'_>, awaited: &Awaited) {
-        let own = self.own_lane(want);
+    pub(super) fn adopt(&mut self, request: &AllocRequest<'_>, awaited: &Awaited) {
+        let own = self.own_queue(request);
         let (start, bytes) = awaited.place;
         let around = |region: &Region| start.wrapping_sub(region.base) < region.units.len() as u64 * UNIT;
         let number = self.regions.iter().position(around).unwrap();
@@ -418,7 +422,7 @@ impl Model {
         let point = self.advance(own);
         for unit in &mut self.regions[number].units[first..first + length] {
             let foreign = match unit.owner {
-                Owner::Of(lane, _) => lane != own,
+                Owner::Of(queue, _) => queue != own,
                 Owner::Pending(..) => true,
                 _ => false,
             };
@@ -440,10 +444,10 @@ impl Model {
     }
 
     /// The lane of a request: its stream's, or that of a private pool on it.
-    fn own_lane(&mut self, want: &Want<'_>) -> Lane {
-        let name = self.begun.get(&want.stream).copied();
+    fn own_queue(&mut self, request: &AllocRequest<'_>) -> QueueId {
+        let name = self.begun.get(&request.stream).copied();
         let pool = name.map_or(0, |name| self.pool(name).unwrap());
-        self.lane(want.stream.in_pool(pool))
+        self.queue(request.stream.in_pool(pool))
     }
 
     /// Whether it may be captured at any time, or waits for one that may.
@@ -479,33 +483,34 @@ impl Model {
             return false;
         };
         self.pools[pool as usize - 1] = None;
-        let unknown = self.lane(Stream::UNKNOWN);
-        for lane in (0..self.rows.len()).filter(|&lane| self.streams[lane].pool() == pool).collect::<Vec<_>>()
+        let unknown = self.queue(Stream::UNKNOWN);
+        for queue in
+            (0..self.rows.len()).filter(|&queue| self.streams[queue].pool() == pool).collect::<Vec<_>>()
         {
-            let common = self.streams[lane].in_pool(0);
-            let common = if self.rows[lane].forgotten { unknown } else { self.lane(common) };
-            self.live.values_mut().filter(|live| live.lane == lane).for_each(|live| live.lane = common);
+            let common = self.streams[queue].in_pool(0);
+            let common = if self.rows[queue].forgotten { unknown } else { self.queue(common) };
+            self.live.values_mut().filter(|live| live.queue == queue).for_each(|live| live.queue = common);
             let point = self.advance(unknown);
             for unit in self.regions.iter_mut().flat_map(|region| &mut region.units) {
                 match &mut unit.owner {
-                    Owner::Of(owner, at) | Owner::Pending(owner, at, _) if *owner == lane => {
+                    Owner::Of(owner, at) | Owner::Pending(owner, at, _) if *owner == queue => {
                         (*owner, *at) = (unknown, point);
-                        let own = unit.hazards.iter_mut().filter(|hazard| hazard.0 == lane);
+                        let own = unit.hazards.iter_mut().filter(|hazard| hazard.0 == queue);
                         own.for_each(|hazard| *hazard = (unknown, point));
                     }
                     _ => {}
                 }
             }
-            self.names.retain(|_, other| *other != lane);
+            self.names.retain(|_, other| *other != queue);
         }
         self.settle();
         true
     }
 
     pub(super) fn synchronize_all(&mut self) {
-        for lane in 0..self.rows.len() {
-            if self.streams[lane].pool() == 0 {
-                self.rows[lane].done = self.rows[lane].point;
+        for queue in 0..self.rows.len() {
+            if self.streams[queue].pool() == 0 {
+                self.rows[queue].done = self.rows[queue].point;
             }
         }
         self.settle();
@@ -523,7 +528,7 @@ impl Model {
             let region = region.unwrap();
             let first = ((addr - region.base) / UNIT) as usize;
             for unit in &region.units[first..][..(arena.chunks().size(id) / UNIT) as usize] {
-                let stream = |lane: Lane| self.streams[lane];
+                let stream = |queue: QueueId| self.streams[queue];
                 let state = arena.chunks().state(id);
                 let mark = arena.streams().mark(id);
                 let order = || arena.streams().orders().nth(mark.queue as usize);
@@ -531,10 +536,10 @@ impl Model {
                 let same = match &unit.owner {
                     Owner::Used => state == State::InUse,
                     Owner::Anyone => state == State::Free,
-                    Owner::Of(lane, _) => arena.streams().owner(id).is_some() && actual() == stream(*lane),
-                    Owner::Pending(lane, ..) => {
+                    Owner::Of(queue, _) => arena.streams().owner(id).is_some() && actual() == stream(*queue),
+                    Owner::Pending(queue, ..) => {
                         let waits = state == State::Held && arena.streams().owner(id).is_none();
-                        waits && order().is_some() && actual() == stream(*lane)
+                        waits && order().is_some() && actual() == stream(*queue)
                     }
                 };
                 let whose = || (actual(), mark.waits);

@@ -1,6 +1,6 @@
 //! One thing at a time: which calls of the driver a request costs, and in which order it is served.
 
-use super::device::{Call, Device, What};
+use super::device::{Call, Device, DriverCall};
 use super::program::{Family, create};
 use crate::core::stream_id::Stream;
 use crate::core::tests::model::Random;
@@ -55,7 +55,7 @@ impl Pool {
         self.slot.enter().unwrap().arena.streams_mut().require_queues().unwrap();
     }
 
-    fn count(&self, what: What) -> u64 {
+    fn count(&self, what: DriverCall) -> u64 {
         self.device.state().count(what)
     }
 
@@ -108,7 +108,12 @@ fn one_stream_never_calls_the_driver() {
         }
     }
     let state = pool.device.state();
-    assert_eq!(state.calls, state.count(What::Alloc), "calls other than for regions: {:?}", state.counts);
+    assert_eq!(
+        state.calls,
+        state.count(DriverCall::Alloc),
+        "calls other than for regions: {:?}",
+        state.counts
+    );
 }
 
 /// No more is asked of the driver, and the events are recorded again and again.
@@ -125,13 +130,14 @@ fn several_streams_with_enough_memory_record_an_event_a_free() {
     };
     turn();
     let calls = || pool.device.state().calls;
-    let (before, recorded, created) = (calls(), pool.count(What::Record), pool.count(What::Create));
+    let (before, recorded, created) =
+        (calls(), pool.count(DriverCall::Record), pool.count(DriverCall::Create));
     (0..1000).for_each(|_| turn());
-    assert_eq!(pool.count(What::Record) - recorded, 14_000);
-    let created = pool.count(What::Create) - created;
+    assert_eq!(pool.count(DriverCall::Record) - recorded, 14_000);
+    let created = pool.count(DriverCall::Create) - created;
     assert_eq!(calls() - before - created, 3 * 14_000, "a record between two looks for a capture");
     assert!(created <= 2 * 32, "{created} events");
-    assert_eq!(pool.count(What::IsDone), 0);
+    assert_eq!(pool.count(DriverCall::IsDone), 0);
 }
 
 /// What was freed while there was one stream only has no event. Whether it is done may be asked at any time; it is waited
@@ -142,13 +148,18 @@ fn what_one_stream_freed_alone_is_asked_about_early_and_waited_for_last() {
     let first = pool.get(4, A).unwrap();
     pool.launch(0);
     pool.put(first, A);
-    assert_eq!(pool.count(What::Record), 0, "it is alone");
+    assert_eq!(pool.count(DriverCall::Record), 0, "it is alone");
     // Still under way: growth comes first.
     let second = pool.get(4, b()).unwrap();
     assert_ne!(second, first);
-    assert_eq!((pool.count(What::Record), pool.count(What::IsDone)), (1, 1), "a late event, for asking only");
+    assert_eq!(
+        (pool.count(DriverCall::Record), pool.count(DriverCall::IsDone)),
+        (1, 1),
+        "a late event, for asking only"
+    );
     assert_eq!(pool.get(4, b()), Ok(first));
-    let waits = [What::MakeWait, What::WaitFor, What::Synchronize].map(|what| pool.count(what));
+    let waits =
+        [DriverCall::MakeWait, DriverCall::WaitFor, DriverCall::Synchronize].map(|what| pool.count(what));
     assert_eq!(waits, [0, 0, 1]);
     pool.put(first, b());
     pool.put(second, b());
@@ -159,7 +170,7 @@ fn what_one_stream_freed_alone_is_asked_about_early_and_waited_for_last() {
     pool.put(first, A);
     pool.run(0);
     assert_eq!(pool.get(4, b()), Ok(first), "done, as the late event says");
-    assert_eq!((pool.pool_bytes(), pool.count(What::Synchronize)), (4 * UNIT, 0));
+    assert_eq!((pool.pool_bytes(), pool.count(DriverCall::Synchronize)), (4 * UNIT, 0));
 }
 
 /// A created stream may have been destroyed since all its memory was given back: nothing is recorded there before it
@@ -170,10 +181,10 @@ fn what_a_created_stream_freed_alone_waits_until_it_is_named() {
     let first = pool.get(4, b()).unwrap();
     pool.put(first, b());
     assert_eq!(pool.get(4, A).map(|addr| addr != first), Ok(true), "the pool grows");
-    assert_eq!(pool.count(What::Record), 0);
+    assert_eq!(pool.count(DriverCall::Record), 0);
     // A request that the stream cannot serve from its own names it.
     assert_eq!(pool.get(8, b()), Err(Error::OutOfMemory));
-    assert_eq!(pool.count(What::Record), 1);
+    assert_eq!(pool.count(DriverCall::Record), 1);
     assert_eq!(pool.get(4, A), Ok(first));
 }
 
@@ -188,7 +199,11 @@ fn a_wait_ends_with_the_work_before_the_free() {
     // A receive, say, that ends when B has sent something.
     pool.launch(0);
     assert_eq!(pool.get(4, b()), Ok(first));
-    assert_eq!((pool.count(What::Record), pool.count(What::MakeWait)), (2, 1), "one more for what B has now");
+    assert_eq!(
+        (pool.count(DriverCall::Record), pool.count(DriverCall::MakeWait)),
+        (2, 1),
+        "one more for what B has now"
+    );
     let mut state = pool.device.state();
     state.step(0);
     state.step(0);
@@ -209,14 +224,18 @@ fn what_is_done_comes_before_growth_and_growth_before_a_wait() {
     // Still under way: the pool grows.
     let second = pool.get(4, b()).unwrap();
     assert_ne!(second, first);
-    assert_eq!((pool.pool_bytes(), pool.count(What::MakeWait)), (8 * UNIT, 0));
+    assert_eq!((pool.pool_bytes(), pool.count(DriverCall::MakeWait)), (8 * UNIT, 0));
     pool.launch(1);
     pool.put(second, b());
     // It cannot grow any more: B waits for A's work on the device, the call does not.
     let whole = [pool.get(4, b()).unwrap(), pool.get(4, b()).unwrap()];
     assert_eq!(whole, [second, first]);
     assert_eq!(
-        (pool.count(What::MakeWait), pool.count(What::WaitFor), pool.count(What::Synchronize)),
+        (
+            pool.count(DriverCall::MakeWait),
+            pool.count(DriverCall::WaitFor),
+            pool.count(DriverCall::Synchronize)
+        ),
         (1, 0, 0)
     );
     assert_eq!(pool.device.state().queues[0].done, 0, "nobody waited for it");
@@ -225,7 +244,7 @@ fn what_is_done_comes_before_growth_and_growth_before_a_wait() {
     pool.run(0);
     pool.run(1);
     assert_eq!(pool.get(4, A), Ok(first));
-    assert_eq!((pool.count(What::MakeWait), pool.count(What::Synchronize)), (1, 0));
+    assert_eq!((pool.count(DriverCall::MakeWait), pool.count(DriverCall::Synchronize)), (1, 0));
 }
 
 /// Whoever names no stream has nobody to make wait: the call waits.
@@ -237,11 +256,11 @@ fn a_plain_request_waits_itself() {
     pool.launch(0);
     pool.put(first, A);
     assert_eq!(pool.get(4, Stream::NONE), Ok(first));
-    assert_eq!((pool.count(What::WaitFor), pool.count(What::Synchronize)), (1, 0));
+    assert_eq!((pool.count(DriverCall::WaitFor), pool.count(DriverCall::Synchronize)), (1, 0));
     // And what it frees comes to a stream only by a synchronisation.
     assert_eq!(free::free(pool.slot, first), Ok(()));
     assert_eq!(pool.get(4, b()), Ok(first));
-    assert_eq!((pool.count(What::MakeWait), pool.count(What::Synchronize)), (0, 1));
+    assert_eq!((pool.count(DriverCall::MakeWait), pool.count(DriverCall::Synchronize)), (0, 1));
 }
 
 /// Work is done in order, so few questions tell how far it is.
@@ -255,18 +274,18 @@ fn many_events_take_few_questions() {
         pool.launch(0);
         pool.put(addr, A);
     }
-    assert_eq!(pool.count(What::Record), 1000, "each has its own, for none of them touch");
+    assert_eq!(pool.count(DriverCall::Record), 1000, "each has its own, for none of them touch");
     // The kernel and the mark of its event for each of them.
     (0..2 * 700).for_each(|_| assert!(pool.device.state().step(0)));
     (0..48).for_each(|_| _ = pool.get(1, b()).unwrap());
-    let asked = pool.count(What::IsDone);
+    let asked = pool.count(DriverCall::IsDone);
     assert_eq!(pool.get(1, b()), Ok(freed[0]));
-    assert!(asked + 24 >= pool.count(What::IsDone), "{} questions", pool.count(What::IsDone));
-    let before = pool.count(What::IsDone);
+    assert!(asked + 24 >= pool.count(DriverCall::IsDone), "{} questions", pool.count(DriverCall::IsDone));
+    let before = pool.count(DriverCall::IsDone);
     for &addr in &freed[1..700] {
         assert_eq!(pool.get(1, b()), Ok(addr));
     }
-    assert_eq!(pool.count(What::IsDone), before, "all that is done was found at once");
+    assert_eq!(pool.count(DriverCall::IsDone), before, "all that is done was found at once");
 }
 
 #[test]
@@ -277,10 +296,10 @@ fn a_recorded_stream_is_waited_for() {
     pool.launch(1);
     pool.put(first, A);
     assert_eq!(pool.get(4, A), Ok(first), "behind B's work");
-    assert_eq!((pool.count(What::MakeWait), pool.device.state().queues[1].done), (1, 0));
+    assert_eq!((pool.count(DriverCall::MakeWait), pool.device.state().queues[1].done), (1, 0));
     pool.put(first, A);
     assert_eq!(pool.get(4, A), Ok(first), "which was waited for");
-    assert_eq!(pool.count(What::MakeWait), 1);
+    assert_eq!(pool.count(DriverCall::MakeWait), 1);
 }
 
 #[test]
@@ -290,14 +309,14 @@ fn a_forgotten_stream_leaves_its_memory_to_others() {
     pool.launch(1);
     pool.put(first, b());
     pool.forget(b());
-    assert_eq!(pool.count(What::Record), 1, "the last event");
+    assert_eq!(pool.count(DriverCall::Record), 1, "the last event");
     let mut state = pool.device.state();
     state.destroy_stream(B, 0);
     let again = state.add_stream(B, 0);
     drop(state);
     // The handle is another's, for which it is as for everybody.
     assert_eq!(pool.get(4, b()), Ok(first));
-    assert_eq!((pool.count(What::MakeWait), pool.count(What::Synchronize)), (1, 0));
+    assert_eq!((pool.count(DriverCall::MakeWait), pool.count(DriverCall::Synchronize)), (1, 0));
     let state = pool.device.state();
     assert_eq!(
         (state.queues[1].done, state.queues[again].queued),
@@ -320,7 +339,7 @@ fn a_synchronised_stream_says_nothing_of_a_forgotten_one() {
     drop(state);
     order::vouch(pool.slot.enter().unwrap(), b());
     assert_eq!(pool.get(4, A), Ok(first));
-    assert_eq!(pool.count(What::MakeWait), 1);
+    assert_eq!(pool.count(DriverCall::MakeWait), 1);
 }
 
 #[test]
@@ -331,14 +350,14 @@ fn the_default_stream_of_a_thread_that_ended_strands_nothing() {
     let (first, second) = (pool.get(4, own).unwrap(), pool.get(4, own).unwrap());
     pool.launch(2);
     pool.put(first, own);
-    assert_eq!(pool.count(What::Record), 1, "at the free: nobody else could");
+    assert_eq!(pool.count(DriverCall::Record), 1, "at the free: nobody else could");
     thread::pretend(Some(THREADS[1]));
     assert_eq!(pool.get(4, other), Ok(first));
-    assert_eq!((pool.count(What::MakeWait), pool.count(What::Synchronize)), (1, 0));
+    assert_eq!((pool.count(DriverCall::MakeWait), pool.count(DriverCall::Synchronize)), (1, 0));
     // Freed without a word by another thread there is no event, and the device is the last resort.
     assert_eq!(free::free(pool.slot, second), Ok(()));
     assert_eq!(pool.get(4, other), Ok(second));
-    assert_eq!(pool.count(What::Synchronize), 1);
+    assert_eq!(pool.count(DriverCall::Synchronize), 1);
 }
 
 #[test]
@@ -353,7 +372,12 @@ fn a_captured_stream_asks_for_nothing() {
     assert_eq!(pool.get(4, b()), Err(Error::OutOfMemory), "and then there is no more");
     let state = pool.device.state();
     let all: u64 = state.counts.values().sum();
-    assert_eq!(all, state.count(What::IsCapturing) + state.count(What::Alloc), "{:?}", state.counts);
+    assert_eq!(
+        all,
+        state.count(DriverCall::IsCapturing) + state.count(DriverCall::Alloc),
+        "{:?}",
+        state.counts
+    );
 }
 
 /// A stream is not forgotten, after which it may be destroyed, while another thread is about to record on it.
@@ -414,7 +438,7 @@ fn nothing_goes_back_while_a_stream_is_captured() {
     assert_eq!(life::trim(pool.slot, 0), Err(Error::BackendFailed));
     assert_eq!(life::trim(pool.slot, 4 * UNIT), Ok(0), "nothing was to go back");
     assert_eq!(pool.pool_bytes(), 4 * UNIT);
-    assert_eq!(pool.count(What::Synchronize), 0);
+    assert_eq!(pool.count(DriverCall::Synchronize), 0);
     pool.device.state().queues[0].capturing = false;
     assert!(pool.get(8, A).is_ok());
     assert_eq!(pool.pool_bytes(), 8 * UNIT);

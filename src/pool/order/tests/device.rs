@@ -66,7 +66,7 @@ pub(super) enum Call {
 
 /// What the driver was called for.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) enum What {
+pub(super) enum DriverCall {
     Context,
     Create,
     Destroy,
@@ -95,7 +95,7 @@ pub(super) struct State {
     /// At the end regions go back as they are.
     pub(super) is_ending: bool,
     last_event: u64,
-    pub(super) counts: BTreeMap<What, u64>,
+    pub(super) counts: BTreeMap<DriverCall, u64>,
     /// Calls that may fail, and which of them does.
     pub(super) calls: u64,
     pub(super) fails_at: u64,
@@ -111,7 +111,7 @@ pub(super) struct State {
 }
 
 impl State {
-    fn tick(&mut self, what: What) -> Result<(), Error> {
+    fn tick(&mut self, what: DriverCall) -> Result<(), Error> {
         self.calls += 1;
         *self.counts.entry(what).or_default() += 1;
         if self.calls == self.fails_at {
@@ -120,7 +120,7 @@ impl State {
         Ok(())
     }
 
-    pub(super) fn count(&self, what: What) -> u64 {
+    pub(super) fn count(&self, what: DriverCall) -> u64 {
         self.counts.get(&what).copied().unwrap_or(0)
     }
 
@@ -189,7 +189,7 @@ impl State {
         self.queues.iter_mut().for_each(|queue| queue.capturing = false);
     }
 
-    fn uncaptured(&mut self, stream: Stream, what: What) -> usize {
+    fn uncaptured(&mut self, stream: Stream, what: DriverCall) -> usize {
         let queue = self.queue(stream);
         if self.queues[queue].capturing {
             self.wrong.push(format!("{what:?} on {stream:?}, which is captured"));
@@ -364,7 +364,7 @@ impl Streams for Device {
 impl Order for Device {
     fn context_of(&self, stream: Stream) -> Result<Context, Error> {
         let mut state = self.called();
-        state.tick(What::Context)?;
+        state.tick(DriverCall::Context)?;
         let queue = state.queue(stream);
         let context = state.queues[queue].context;
         Ok(Context { handle: context, number: context })
@@ -372,7 +372,7 @@ impl Order for Device {
 
     fn create_event(&self, context: Context) -> Result<Event, Error> {
         let mut state = self.called();
-        state.tick(What::Create)?;
+        state.tick(DriverCall::Create)?;
         state.last_event += 1;
         let event = state.last_event;
         state.events.insert(event, (context.handle, None));
@@ -381,7 +381,7 @@ impl Order for Device {
 
     fn destroy_event(&self, event: Event) {
         let mut state = self.called();
-        *state.counts.entry(What::Destroy).or_default() += 1;
+        *state.counts.entry(DriverCall::Destroy).or_default() += 1;
         if state.events.remove(&event.handle).is_none() {
             state.wrong.push(format!("{event:?} is destroyed twice"));
         }
@@ -389,8 +389,8 @@ impl Order for Device {
 
     fn record(&self, event: Event, on: Stream) -> Result<(), Error> {
         let mut state = self.called();
-        state.tick(What::Record)?;
-        let queue = state.uncaptured(on, What::Record);
+        state.tick(DriverCall::Record)?;
+        let queue = state.uncaptured(on, DriverCall::Record);
         let context = state.queues[queue].context;
         if state.events.get(&event.handle).is_none_or(|&(other, _)| other != context) {
             // cuEventRecord: "hStream and hEvent must be from the same context otherwise CUDA_ERROR_INVALID_HANDLE is
@@ -411,8 +411,8 @@ impl Order for Device {
 
     fn record_across(&self, event: Event, on: Stream) -> Result<(), Error> {
         let mut state = self.called();
-        state.tick(What::Record)?;
-        let queue = state.uncaptured(on, What::Record);
+        state.tick(DriverCall::Record)?;
+        let queue = state.uncaptured(on, DriverCall::Record);
         if event.context != Context::OWN {
             state.wrong.push(format!("{event:?} is recorded across, and may end with its context"));
         }
@@ -423,7 +423,7 @@ impl Order for Device {
 
     fn state(&self, event: Event) -> Result<Known, Error> {
         let mut state = self.called();
-        state.tick(What::IsDone)?;
+        state.tick(DriverCall::IsDone)?;
         let mark = state.mark(event);
         let is_done = mark.is_none_or(|mark| state.queues[mark.queue].done >= mark.at);
         Ok(if is_done { Known::Done } else { Known::Pending })
@@ -431,7 +431,7 @@ impl Order for Device {
 
     fn wait_for(&self, event: Event) -> Result<(), Error> {
         let mut state = self.called();
-        state.tick(What::WaitFor)?;
+        state.tick(DriverCall::WaitFor)?;
         if let Some(Mark { queue, at, .. }) = state.mark_to_wait_for(event) {
             state.run_until(queue, at);
         }
@@ -440,8 +440,8 @@ impl Order for Device {
 
     fn make_wait(&self, stream: Stream, event: Event) -> Result<(), Error> {
         let mut state = self.called();
-        state.tick(What::MakeWait)?;
-        let queue = state.uncaptured(stream, What::MakeWait);
+        state.tick(DriverCall::MakeWait)?;
+        let queue = state.uncaptured(stream, DriverCall::MakeWait);
         if let Some(mark) = state.mark_to_wait_for(event) {
             state.wait(queue, &mark);
             state.waiting.insert(queue);
@@ -451,7 +451,7 @@ impl Order for Device {
 
     fn synchronize(&self) -> Result<(), Error> {
         let mut state = self.called();
-        state.tick(What::Synchronize)?;
+        state.tick(DriverCall::Synchronize)?;
         if state.queues.iter().any(|queue| queue.capturing) {
             return Err(fail!(Error::BackendFailed, "not while a stream is captured"));
         }
@@ -461,7 +461,7 @@ impl Order for Device {
 
     fn capture_of(&self, stream: Stream) -> Result<Capture, Error> {
         let mut state = self.called();
-        state.tick(What::IsCapturing)?;
+        state.tick(DriverCall::IsCapturing)?;
         if state.destroyed.contains(&stream.0) {
             return Ok(Capture::NoStream);
         }
@@ -473,7 +473,7 @@ impl Order for Device {
 impl Backend for Device {
     fn alloc(&self, _alignment: u64, bytes: u64) -> Result<Option<Granted>, Error> {
         let mut state = self.called();
-        if state.tick(What::Alloc).is_err() || bytes > state.capacity - state.held {
+        if state.tick(DriverCall::Alloc).is_err() || bytes > state.capacity - state.held {
             return Ok(None);
         }
         state.held += bytes;

@@ -1,6 +1,6 @@
 //! Random programs on the streams of a device that is none.
 
-use super::device::{Call, Clock, Device, What};
+use super::device::{Call, Clock, Device, DriverCall};
 use crate::backend::{AnyBackend, Owned};
 use crate::core::arena::Settings;
 use crate::core::stream_id::Stream;
@@ -9,7 +9,7 @@ use crate::core::units::UNIT;
 use crate::error::Error;
 use crate::options::Resolved;
 use crate::pool::free;
-use crate::pool::memory::{self, Ask};
+use crate::pool::memory::{self, RequestParams};
 use crate::pool::slot::Slot;
 use crate::pool::{life, order};
 use crate::sys::thread;
@@ -96,7 +96,7 @@ pub(super) struct Program {
     actors: Vec<Actor>,
     live: Vec<Live>,
     threads: u32,
-    most_lanes: u64,
+    most_queues: u64,
     most_events: u64,
     handles: u64,
     pub(super) failures: u64,
@@ -154,7 +154,7 @@ impl Program {
         create(slot, device, &family, family.units * UNIT);
         device.state().fails_at = fails_at;
         let (actors, live, done) = (Vec::new(), Vec::new(), Vec::new());
-        let (threads, most_lanes, most_events, handles, failures) = (1 << 20, 0, 0, 1000, 0);
+        let (threads, most_queues, most_events, handles, failures) = (1 << 20, 0, 0, 1000, 0);
         let random = Random(seed);
         let mut program = Program {
             slot,
@@ -164,7 +164,7 @@ impl Program {
             actors,
             live,
             threads,
-            most_lanes,
+            most_queues,
             most_events,
             handles,
             failures,
@@ -215,7 +215,7 @@ impl Program {
     fn check(&mut self) {
         let guard = self.slot.enter().unwrap();
         assert_eq!(guard.arena.check(), Ok(()));
-        self.most_lanes = self.most_lanes.max(guard.arena.streams().lane_count() as u64);
+        self.most_queues = self.most_queues.max(guard.arena.streams().queue_count() as u64);
         let events = guard.events.count() as u64;
         let free = guard.arena.stats().num_free_chunks;
         drop(guard);
@@ -223,7 +223,7 @@ impl Program {
         assert!(state.wrong.is_empty(), "{:#?}", state.wrong);
         assert_eq!(state.events_alive() as u64, events, "no event is lost");
         // Twice what free chunks and their recorded uses wait for, and a few for each queue.
-        let most = 2 * free * (1 + self.family.streams as u64) + 40 * self.most_lanes;
+        let most = 2 * free * (1 + self.family.streams as u64) + 40 * self.most_queues;
         assert!(state.events_created() <= most.max(self.most_events), "the events become more and more");
         self.most_events = self.most_events.max(most);
     }
@@ -300,7 +300,7 @@ impl Program {
 
     /// Calls that have to do with the order of work.
     fn asked(&self) -> u64 {
-        use What::*;
+        use DriverCall::*;
         let state = self.device.state();
         [Create, Record, IsDone, WaitFor, MakeWait, Synchronize].iter().map(|&what| state.count(what)).sum()
     }
@@ -317,13 +317,13 @@ impl Program {
         let served = if alignment == UNIT {
             memory::alloc_plain(self.slot, bytes, stream)
         } else {
-            memory::alloc(self.slot, &Ask { bytes, alignment, stream, ..Ask::default() })
+            memory::alloc(self.slot, &RequestParams { bytes, alignment, stream, ..RequestParams::default() })
         };
         assert!(!capturing || asked == self.asked(), "something was asked in the middle of a capture");
         let calls = self.calls() - before;
         // Each lane has an event recorded, asked for and waited for, and two older ones asked for, in the first
         // search and wherever something had changed since; then there is growth, and a synchronisation.
-        assert!(calls <= 5 * (12 * self.most_lanes + 4) + 40, "{calls} calls for one request");
+        assert!(calls <= 5 * (12 * self.most_queues + 4) + 40, "{calls} calls for one request");
         self.say(format!("  {served:x?} after {calls} calls"));
         match served {
             Ok(addr) => self.served(addr, actor, queue),

@@ -66,22 +66,22 @@ impl Program {
         &self,
         units: &Units,
         range: Range,
-        want: &Want<'_>,
+        request: &AllocRequest<'_>,
         allowed: impl Fn(u64, u64) -> bool,
     ) -> Option<u64> {
-        let first = range.base.next_multiple_of(want.alignment.max(UNIT));
-        let last = range.end().checked_sub(want.size)?;
-        let places = (first..=last).step_by(want.alignment.max(UNIT) as usize);
-        let costs = places.filter_map(|at| units.cost(at, want.size));
+        let first = range.base.next_multiple_of(request.alignment.max(UNIT));
+        let last = range.end().checked_sub(request.size)?;
+        let places = (first..=last).step_by(request.alignment.max(UNIT) as usize);
+        let costs = places.filter_map(|at| units.cost(at, request.size));
         costs.filter(|&(missing, whole)| allowed(missing, whole)).map(|(missing, _)| missing).min()
     }
 
     /// The fewest bytes of whole granules that a place of the request takes.
-    fn fewest_granules(&self, units: &Units, range: Range, want: &Want<'_>) -> Option<u64> {
-        let first = range.base.next_multiple_of(want.alignment.max(UNIT));
-        let last = range.end().checked_sub(want.size)?;
-        let places = (first..=last).step_by(want.alignment.max(UNIT) as usize);
-        let costs = places.filter_map(|at| units.cost(at, want.size));
+    fn fewest_granules(&self, units: &Units, range: Range, request: &AllocRequest<'_>) -> Option<u64> {
+        let first = range.base.next_multiple_of(request.alignment.max(UNIT));
+        let last = range.end().checked_sub(request.size)?;
+        let places = (first..=last).step_by(request.alignment.max(UNIT) as usize);
+        let costs = places.filter_map(|at| units.cost(at, request.size));
         costs.filter(|&(missing, _)| missing != 0).map(|(_, whole)| whole).min()
     }
 
@@ -91,63 +91,69 @@ impl Program {
     }
 
     /// In the order of the pool.
-    pub(super) fn attempt_granular(&mut self, want: &Want<'_>, range: Range) -> Option<u64> {
-        if let Some(addr) = self.take(want) {
+    pub(super) fn attempt_granular(&mut self, request: &AllocRequest<'_>, range: Range) -> Option<u64> {
+        if let Some(addr) = self.take(request) {
             return Some(addr);
         }
         let (mut failed, mut below) = (false, u64::MAX);
         for new in [New::Ample, New::Needed] {
-            let Some(plan) = self.plan_growth(want, range, new, below) else { break };
+            let Some(plan) = self.plan_growth(request, range, new, below) else { break };
             let asked = plan.reserved();
-            match self.carry_out(plan, want) {
-                Carried::Out => return Some(self.take(want).expect("there is room now")),
+            match self.carry_out(plan, request) {
+                Carried::Out => return Some(self.take(request).expect("there is room now")),
                 Carried::Served(addr) => return Some(addr),
                 Carried::Failed => (failed, below) = (true, asked),
             }
         }
-        if want.newest == u64::MAX && self.arena.stamps_wait() && self.force(want.size) {
-            let addr = self.take(want);
+        if request.max_stamp == u64::MAX && self.arena.stamps_wait() && self.force(request.size) {
+            let addr = self.take(request);
             if addr.is_some() {
                 return addr;
             }
         }
         let ways = if failed { &[New::Least][..] } else { &[New::Needed, New::Least] };
         for &new in ways {
-            let Some(plan) = self.plan_relocation(want, range, new, below) else { break };
+            let Some(plan) = self.plan_relocation(request, range, new, below) else { break };
             let asked = plan.reserved();
-            match self.carry_out(plan, want) {
-                Carried::Out => return Some(self.take(want).expect("there is room now")),
+            match self.carry_out(plan, request) {
+                Carried::Out => return Some(self.take(request).expect("there is room now")),
                 Carried::Served(addr) => return Some(addr),
                 Carried::Failed => (failed, below) = (true, if asked == 0 { below } else { asked }),
             }
         }
         if !failed {
-            self.nothing_helped(want, range);
+            self.nothing_helped(request, range);
         }
         None
     }
 
     /// A request fails only if there are not enough whole granules, free ones and those that the limit leaves;
     /// the range has room for any request that they could serve.
-    fn nothing_helped(&self, want: &Want<'_>, range: Range) {
+    fn nothing_helped(&self, request: &AllocRequest<'_>, range: Range) {
         let units = self.units(range);
         let granules = units.idle.last().unwrap() * range.granule + self.available(range, u64::MAX);
-        let needed = want.size.next_multiple_of(range.granule);
+        let needed = request.size.next_multiple_of(range.granule);
         let room = self.model.chunks();
         let unsafe_ones = room.iter().any(|c| matches!(c.2, Free { stamp: 1.. }));
         assert!(
-            granules < needed || want.alignment > range.granule || unsafe_ones,
+            granules < needed || request.alignment > range.granule || unsafe_ones,
             "{granules} bytes of whole granules, and {needed} needed"
         );
     }
 
-    fn plan_growth(&mut self, want: &Want<'_>, range: Range, new: New, below: u64) -> Option<Plan> {
+    fn plan_growth(
+        &mut self,
+        request: &AllocRequest<'_>,
+        range: Range,
+        new: New,
+        below: u64,
+    ) -> Option<Plan> {
         self.model.merge_safe();
         let units = self.units(range);
         let available = self.available(range, below);
-        let least = self.least_missing(&units, range, want, |missing, _| missing <= available);
-        let least = least.filter(|_| self.model.find(want).is_none());
-        let plan = self.arena.plan_growth(want, new, below).unwrap();
+        let least = self.least_missing(&units, range, request, |missing, _| missing <= available);
+        let least = least.filter(|_| self.model.find(request).is_none());
+        let plan = self.arena.plan_growth(request, new, below).unwrap();
         let found = plan.as_ref().map(Plan::reserved);
         match (least, found) {
             (Some(least), Some(fresh)) if new == New::Needed => assert_eq!(fresh, least),
@@ -163,16 +169,22 @@ impl Program {
         plan
     }
 
-    fn plan_relocation(&mut self, want: &Want<'_>, range: Range, new: New, below: u64) -> Option<Plan> {
+    fn plan_relocation(
+        &mut self,
+        request: &AllocRequest<'_>,
+        range: Range,
+        new: New,
+        below: u64,
+    ) -> Option<Plan> {
         self.model.merge_safe();
         let units = self.units(range);
         let available = self.available(range, below);
         let idle = units.idle.last().unwrap() * range.granule;
-        let is_new = self.model.find(want).is_none();
-        let least = self.least_missing(&units, range, want, |_, whole| whole <= available + idle);
+        let is_new = self.model.find(request).is_none();
+        let least = self.least_missing(&units, range, request, |_, whole| whole <= available + idle);
         let least = least.filter(|_| is_new);
-        let fewest = self.fewest_granules(&units, range, want).filter(|_| least.is_some());
-        let plan = self.arena.plan_relocation(want, new, below).unwrap();
+        let fewest = self.fewest_granules(&units, range, request).filter(|_| least.is_some());
+        let plan = self.arena.plan_relocation(request, new, below).unwrap();
         let found = plan.as_ref().map(|plan| bytes(&plan.fresh) + bytes(&plan.targets));
         let plan = match new {
             New::Least => {
@@ -230,8 +242,8 @@ impl Program {
             plan.sources.iter().map(|piece| (of(piece.span.base), piece.span.bytes)).collect();
         assert_eq!(given, expected);
         if !given.is_empty() {
-            let want = Want::plain(UNIT, 1, Stream::NONE);
-            self.carry_out(plan, &want);
+            let request = AllocRequest::plain(UNIT, 1, Stream::NONE);
+            self.carry_out(plan, &request);
         }
         self.arena.forget_past();
         self.model.hint = self.model.first_hint;
@@ -239,14 +251,14 @@ impl Program {
     }
 
     /// The backend at work: all of it, or as much as it can.
-    fn carry_out(&mut self, mut plan: Plan, want: &Want<'_>) -> Carried {
+    fn carry_out(&mut self, mut plan: Plan, request: &AllocRequest<'_>) -> Carried {
         let range = self.family.range.unwrap();
         self.begin(&plan, range);
         let mut served = None;
         for _ in 0..self.random.below(4) {
             match self.random.below(3) {
                 0 if !self.live.is_empty() => self.free(),
-                1 => served = served.or_else(|| self.take(want)),
+                1 => served = served.or_else(|| self.take(request)),
                 _ => self.probe(),
             }
         }
