@@ -36,7 +36,7 @@ fn main() {
     let adapters = capi.join("adapters");
     let config = cbindgen::Config::from_file(adapters.join("adapters.toml"))
         .expect("adapters.toml is a configuration");
-    let files = ["torch/mod", "cupy", "ort", "handler", "failed", "wish"];
+    let files = ["torch/mod", "cupy", "ort", "handler", "failed", "adapter_options"];
     write_header(&out.join("bfc_adapters.h"), config, &adapters, &files);
 }
 

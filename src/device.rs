@@ -7,10 +7,10 @@ use crate::core::stats::Stats;
 use crate::core::stream_id::Stream;
 use crate::error::{Error, append_to_last_error, fail};
 use crate::options::{ALLOW_GROWTH, GARBAGE_COLLECTION, Options};
+use crate::pool::alloc::RequestParams;
 use crate::pool::listener::{self, RegionCallback};
-use crate::pool::memory::RequestParams;
 use crate::pool::slot::{Guard, Slot};
-use crate::pool::{Pool, free, gone, guarded, life, memory, order, private, snapshot};
+use crate::pool::{Pool, alloc, context_loss, free, graph_pools, guarded, lifecycle, order, snapshot};
 use crate::report::{self, Subject};
 use crate::scope;
 use crate::sys::HostMemoryExhausted;
@@ -121,21 +121,21 @@ impl Device {
         forks::survive()?;
         options.check()?;
         // Before the backend is looked at: whoever can share what is there need not know what it is.
-        life::require_vacant(self.slot(), self.0)?;
+        lifecycle::require_vacant(self.slot(), self.0)?;
         let resolved = options.resolve(self.0, default_flags)?;
         // Before the allocator appears: from then on a fork must find it.
         USED[self.word()].fetch_or(self.bit(), SeqCst);
-        life::create(self.slot(), self.0, resolved)
+        lifecycle::create(self.slot(), self.0, resolved)
     }
 
     /// Ends it; [`Error::Busy`] while allocations live. Waits for calls of other threads.
     pub fn destroy(self) -> Result<(), Error> {
-        life::destroy(self.slot(), false).map_err(|error| self.explain(error))
+        lifecycle::destroy(self.slot(), false).map_err(|error| self.explain(error))
     }
 
     /// Ends it even so. Pointers that were live are invalid afterwards.
     pub fn destroy_forced(self) -> Result<(), Error> {
-        life::destroy(self.slot(), true).map_err(|error| self.explain(error))
+        lifecycle::destroy(self.slot(), true).map_err(|error| self.explain(error))
     }
 
     /// Allocates; the address is a multiple of 256, or 0 for 0 bytes.
@@ -144,7 +144,7 @@ impl Device {
         if scope::is_open() {
             return self.serve_in_scope(&RequestParams { bytes, ..RequestParams::default() });
         }
-        memory::alloc_plain(self.slot(), bytes, Stream::NONE).map_err(|error| self.explain(error))
+        alloc::alloc_plain(self.slot(), bytes, Stream::NONE).map_err(|error| self.explain(error))
     }
 
     /// Allocates at an alignment, with a bound on the stamps that are acceptable.
@@ -178,7 +178,7 @@ impl Device {
         if scope::is_open() {
             return self.serve_in_scope(params);
         }
-        memory::serve(self.enter()?, params)
+        alloc::serve(self.enter()?, params)
     }
 
     #[cold]
@@ -189,7 +189,7 @@ impl Device {
             Some(Ok(tag)) => Some(tag),
             None => None,
         };
-        memory::serve(guard, &RequestParams { scope: tag.as_ref(), ..*params })
+        alloc::serve(guard, &RequestParams { scope: tag.as_ref(), ..*params })
     }
 
     /// Frees what an allocation returned; address 0 is fine.
@@ -222,7 +222,7 @@ impl Device {
         if scope::is_open() {
             return self.serve_in_scope(&RequestParams { bytes, stream, ..RequestParams::default() });
         }
-        memory::alloc_plain(self.slot(), bytes, stream).map_err(|error| self.explain(error))
+        alloc::alloc_plain(self.slot(), bytes, stream).map_err(|error| self.explain(error))
     }
 
     /// Frees in the order of a stream: work queued there so far may go on touching the memory.
@@ -246,7 +246,7 @@ impl Device {
     pub fn forget_stream(self, stream: u64) -> Result<(), Error> {
         let stream = order::stream_of(stream)?;
         let guard = self.enter()?;
-        memory::require_no_timestamps(&guard)?;
+        alloc::require_no_timestamps(&guard)?;
         order::forget(guard, stream)?.1
     }
 
@@ -254,7 +254,7 @@ impl Device {
     pub fn stream_synchronized(self, stream: u64) -> Result<(), Error> {
         let stream = order::stream_of(stream)?;
         let guard = self.enter_for_long()?;
-        memory::require_no_timestamps(&guard)?;
+        alloc::require_no_timestamps(&guard)?;
         order::vouch(guard, stream);
         Ok(())
     }
@@ -262,17 +262,17 @@ impl Device {
     /// Requests of a stream are for a private pool from now on: memory that a captured graph uses, and that stays
     /// at its addresses until the pool is released.
     pub fn pool_begin(self, pool: u64, stream: u64) -> Result<(), Error> {
-        private::begin(self.slot(), order::stream_of(stream)?, pool).map_err(|error| self.explain(error))
+        graph_pools::begin(self.slot(), order::stream_of(stream)?, pool).map_err(|error| self.explain(error))
     }
 
     /// Requests of the stream are for common memory again.
     pub fn pool_end(self, pool: u64, stream: u64) -> Result<(), Error> {
-        private::end(self.slot(), order::stream_of(stream)?, pool).map_err(|error| self.explain(error))
+        graph_pools::end(self.slot(), order::stream_of(stream)?, pool).map_err(|error| self.explain(error))
     }
 
     /// Nobody uses the private pool's addresses any more, but for what is live.
     pub fn pool_release(self, pool: u64) -> Result<(), Error> {
-        private::release(self.slot(), pool).map_err(|error| self.explain(error))
+        graph_pools::release(self.slot(), pool).map_err(|error| self.explain(error))
     }
 
     /// Has a function called whenever memory came from the backend, and before it goes back; `None` ends that.
@@ -291,12 +291,12 @@ impl Device {
     /// Says that the context which the device's memory belongs to was reset or destroyed: the memory is gone, and
     /// every address from before invalid. [`Error::Unsupported`] where no context can take it away.
     pub fn lost(self) -> Result<(), Error> {
-        gone::tell(self.slot()).map_err(|error| self.explain(error))
+        context_loss::tell(self.slot()).map_err(|error| self.explain(error))
     }
 
     fn require_timestamps(self, what: &str) -> Result<Guard<'static>, Error> {
         let guard = self.enter()?;
-        memory::require_timestamps(&guard, what)?;
+        alloc::require_timestamps(&guard, what)?;
         Ok(guard)
     }
 
@@ -372,14 +372,14 @@ impl Device {
     /// Gives wholly free regions back as long as `keep` bytes stay held; returns how many bytes went.
     /// [`Error::BackendFailed`] if the driver did not take all of them: the rest is free memory as before.
     pub fn trim(self, keep: u64) -> Result<u64, Error> {
-        life::trim(self.slot(), keep).map_err(|error| self.explain(error))
+        lifecycle::trim(self.slot(), keep).map_err(|error| self.explain(error))
     }
 
     /// Changes how many bytes the allocator may hold from the backend. If it holds more, that stays valid, nothing more is
     /// obtained, and what is free goes back as [`Self::trim`] does it. With a backend of granules the limit is rounded down to
     /// whole ones, and is at most the range of addresses that was reserved.
     pub fn set_memory_limit(self, bytes: u64) -> Result<(), Error> {
-        life::set_limit(self.slot(), bytes).map_err(|error| self.explain(error))
+        lifecycle::set_limit(self.slot(), bytes).map_err(|error| self.explain(error))
     }
 
     /// The statistics of this moment.

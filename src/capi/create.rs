@@ -1,8 +1,8 @@
 //! Creation and destruction.
 
-use super::answer::status;
+use super::ffi_result::status;
 use super::types::{bfc_options_t, bfc_region_callback_t, bfc_status_t, bfc_suballocator_t};
-use super::{quiet, versioned};
+use super::{panic_hook, versioned};
 use crate::device::Device;
 use crate::error::{Error, fail};
 use crate::options::{BackendKind, Options, SubAllocator};
@@ -23,7 +23,7 @@ use std::ffi::{CStr, c_void};
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bfc_create(device: i32, options: *const bfc_options_t) -> bfc_status_t {
     status(|| {
-        quiet::silence_own_panics();
+        panic_hook::silence_own_panics();
         let device = Device::new(device)?;
         // SAFETY: by this function's contract.
         device.create(unsafe { given(options)? }.as_ref())

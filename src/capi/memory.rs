@@ -1,6 +1,6 @@
 //! Allocation and free.
 
-use super::answer::{status, status_and};
+use super::ffi_result::{status, status_and};
 use super::types::{
     BFC_REQUEST_HELD_ONLY, BFC_REQUEST_ON_STREAM, BFC_REQUEST_SIZE_512, bfc_request_t, bfc_status_t,
 };

@@ -6,13 +6,13 @@
 #![allow(non_camel_case_types)]
 
 mod adapters;
-mod answer;
 mod create;
+mod ffi_result;
 mod memory;
 mod order;
+mod panic_hook;
 mod pools;
 mod query;
-mod quiet;
 mod reports;
 mod types;
 mod versioned;

@@ -1,6 +1,6 @@
 //! The order of device work: streams and stamps.
 
-use super::answer::{status, status_and};
+use super::ffi_result::{status, status_and};
 use super::types::{bfc_status_t, bfc_stream_t};
 use crate::device::Device;
 use std::ffi::c_void;

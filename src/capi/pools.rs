@@ -1,6 +1,6 @@
 //! Private pools: memory that a captured graph uses.
 
-use super::answer::status;
+use super::ffi_result::status;
 use super::types::{bfc_status_t, bfc_stream_t};
 use crate::device::Device;
 use crate::error::{Error, fail};

@@ -1,6 +1,6 @@
 //! Questions about allocations and allocators.
 
-use super::answer::{status, status_and};
+use super::ffi_result::{status, status_and};
 use super::types::{bfc_stats_t, bfc_status_t};
 use super::versioned;
 use crate::device::Device;

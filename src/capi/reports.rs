@@ -1,6 +1,6 @@
 //! Text for people and programs.
 
-use super::answer::status;
+use super::ffi_result::status;
 use super::types::{bfc_log_callback_t, bfc_status_t};
 use crate::device::Device;
 use crate::error::{Error, fail, status_text, with_last_error};

@@ -6,8 +6,8 @@ use crate::backend::current_device;
 use crate::core::stream_id::Stream;
 use crate::error::Error;
 use crate::options::{ALLOW_GROWTH, GARBAGE_COLLECTION, LAST_CUDA_DEVICE, Options};
-use crate::pool::memory::RequestParams;
-use crate::pool::{free, life, order, private};
+use crate::pool::alloc::RequestParams;
+use crate::pool::{free, graph_pools, lifecycle, order};
 use std::sync::atomic::Ordering::*;
 
 /// What the driver gives, and the frameworks' own allocators over it; some kernels rest on that, though NVIDIA's manual
@@ -54,7 +54,7 @@ impl Device {
     ) -> Result<(), Error> {
         let options = options.copied().unwrap_or_else(Options::growing);
         let options = Options { memory_fraction, ..options };
-        life::set_limit_as(self.slot(), &options).map_err(|error| self.explain(error))
+        lifecycle::set_limit_as(self.slot(), &options).map_err(|error| self.explain(error))
     }
 
     /// Allocates in the order of a stream, as [`Self::alloc_on`], at the driver's alignment.
@@ -66,7 +66,7 @@ impl Device {
     /// [`Self::free_on_any`] is its free, and so is [`Self::free`] of what this gave. While a capture is visible the memory
     /// is a private pool's, and stays there once it is freed.
     pub(crate) fn alloc_on_any(self, bytes: u64, pool_of_captures: u64) -> Result<u64, Error> {
-        let order = private::order_of_any(self.slot(), Stream::ANY, pool_of_captures);
+        let order = graph_pools::order_of_any(self.slot(), Stream::ANY, pool_of_captures);
         self.alloc_as(bytes, order.map_err(|error| self.explain(error))?)
     }
 
@@ -77,7 +77,7 @@ impl Device {
         stream: u64,
         pool_of_captures: u64,
     ) -> Result<u64, Error> {
-        let order = private::order_of_any(self.slot(), order::stream_of(stream)?, pool_of_captures);
+        let order = graph_pools::order_of_any(self.slot(), order::stream_of(stream)?, pool_of_captures);
         self.alloc_as(bytes, order.map_err(|error| self.explain(error))?)
     }
 
@@ -93,7 +93,7 @@ impl Device {
 
     /// As [`Self::alloc_for_stream`], for a private pool, which begins to exist if need be: for this request only.
     pub(crate) fn alloc_in_pool(self, bytes: u64, stream: u64, pool: u64) -> Result<u64, Error> {
-        let order = private::order_of(self.slot(), order::stream_of(stream)?, pool);
+        let order = graph_pools::order_of(self.slot(), order::stream_of(stream)?, pool);
         self.alloc_as(bytes, order.map_err(|error| self.explain(error))?)
     }
 
@@ -110,11 +110,11 @@ impl Device {
     /// Some stream is about to be captured, and nobody can say yet which: until [`Self::withdraw_capture`] no call
     /// waits for the device or gives memory back.
     pub(crate) fn announce_capture(self) -> Result<(), Error> {
-        private::announce(self.slot()).map_err(|error| self.explain(error))
+        graph_pools::announce(self.slot()).map_err(|error| self.explain(error))
     }
 
     /// Ends one announcement.
     pub(crate) fn withdraw_capture(self) -> Result<(), Error> {
-        private::withdraw_announcement(self.slot()).map_err(|error| self.explain(error))
+        graph_pools::withdraw_announcement(self.slot()).map_err(|error| self.explain(error))
     }
 }

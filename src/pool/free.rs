@@ -1,6 +1,6 @@
 //! Taking memory back, and noting on which streams it is used.
 
-use super::memory::require_no_timestamps;
+use super::alloc::require_no_timestamps;
 use super::slot::{Guard, Slot, Unready};
 use super::{guarded, order};
 use crate::core::heap::Refused;

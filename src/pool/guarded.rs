@@ -19,16 +19,16 @@
 //! remembers which are not to be believed.
 
 mod check;
+mod check_on_free;
+mod damage_report;
 mod exempt;
-mod farewell;
-mod words;
 mod work;
 
 pub(crate) use self::check::check;
-pub(super) use self::farewell::free;
+pub(super) use self::check_on_free::free;
 
+use self::damage_report::Messages;
 use self::exempt::{BEHIND, Exempt, FRONT};
-use self::words::Messages;
 use self::work::{Fill, Range};
 use super::Pool;
 use super::slot::Guard;

@@ -1,28 +1,28 @@
 //! An allocator: an arena with a backend, behind a lock.
 //!
 //! [`slot::Slot`] is the place one has in the table of devices, with its lock and its waiters;
-//! [`memory`] serves requests from the arena, growing and collecting as it must; [`merge`] merges stamped chunks in
-//! pieces; [`free`] takes memory back; [`order`] knows whose work may still touch what is free, and [`private`] what is
-//! kept for graphs; [`traffic`] brings regions from the backend and back, and [`remap`] granules where it has those;
-//! [`life`] creates, trims and destroys, and [`gone`] forgets what went without being given back; [`captures`] are
+//! [`alloc`] serves requests from the arena, growing and collecting as it must; [`stamp_merge`] merges stamped chunks in
+//! pieces; [`free`] takes memory back; [`order`] knows whose work may still touch what is free, and [`graph_pools`] what is
+//! kept for graphs; [`region_io`] brings regions from the backend and back, and [`remap`] granules where it has those;
+//! [`lifecycle`] creates, trims and destroys, and [`context_loss`] forgets what went without being given back; [`captures`] are
 //! announced for the whole process; [`guarded`] is the debug mode, which finds overruns;
 //! [`snapshot`] is the copy that reports are written from.
 
+pub(crate) mod alloc;
 pub(crate) mod captures;
+pub(crate) mod context_loss;
 pub(crate) mod free;
-pub(crate) mod gone;
+pub(crate) mod graph_pools;
 pub(crate) mod guarded;
-pub(crate) mod life;
+pub(crate) mod lifecycle;
 pub(crate) mod listener;
-pub(crate) mod memory;
-mod merge;
 mod mutation;
 pub(crate) mod order;
-pub(crate) mod private;
+mod region_io;
 mod remap;
 pub(crate) mod slot;
 pub(crate) mod snapshot;
-mod traffic;
+mod stamp_merge;
 
 use crate::backend::Owned;
 use crate::core::arena::Arena;

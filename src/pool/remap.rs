@@ -6,8 +6,8 @@
 
 use super::captures::Permission;
 use super::listener::{RegionEvent, Told};
+use super::region_io::{Extended, Refusal, refuse_for_a_capture};
 use super::slot::Guard;
-use super::traffic::{Extended, Refusal, refuse_for_a_capture};
 use crate::backend::granules::Granules;
 use crate::core::arena::{New, Piece, Plan, bytes};
 use crate::core::request::AllocRequest;

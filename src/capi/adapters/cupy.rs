@@ -2,7 +2,7 @@
 
 use super::first_use::{device_of, served};
 use super::ort::BFC_POOL_OF_CAPTURES;
-use crate::capi::answer::or_log;
+use crate::capi::ffi_result::or_log;
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 

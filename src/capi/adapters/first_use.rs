@@ -1,7 +1,7 @@
 //! An adapter's device, whose allocator it creates if nobody has.
 
-use super::wish::wished;
-use crate::capi::quiet;
+use super::adapter_options::wished;
+use crate::capi::panic_hook;
 use crate::device::Device;
 use crate::error::{Error, fail};
 use crate::options::LAST_CUDA_DEVICE;
@@ -32,7 +32,7 @@ pub(super) fn served<T>(device: Device, work: impl Fn() -> Result<T, Error>) -> 
 }
 
 fn create(device: Device) -> Result<(), Error> {
-    quiet::silence_own_panics();
+    panic_hook::silence_own_panics();
     match device.create(wished(device)) {
         Err(Error::AlreadyExists) => Ok(()),
         done => done,

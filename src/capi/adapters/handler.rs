@@ -1,7 +1,7 @@
 //! The pair of functions that cuTensorNet's and cuQuantum's memory handlers and nvJPEG's asynchronous allocators have.
 
 use super::first_use::served;
-use crate::capi::answer::{status, status_and};
+use crate::capi::ffi_result::{status, status_and};
 use crate::capi::types::bfc_stream_t;
 use crate::device::Device;
 use std::ffi::{c_int, c_void};

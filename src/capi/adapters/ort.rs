@@ -1,7 +1,7 @@
 //! ONNX Runtime's CUDA provider: the options `gpu_external_alloc`, `gpu_external_free` and `gpu_external_empty_cache`.
 
 use super::first_use::{device_of, served};
-use crate::capi::answer::or_log;
+use crate::capi::ffi_result::or_log;
 use crate::capi::types::bfc_stream_t;
 use crate::device::Device;
 use crate::error::Error;

@@ -1,7 +1,7 @@
 //! `bfc_check` in the debug mode: the guards of all allocations that live.
 
+use super::damage_report::{Messages, Side, Violation};
 use super::exempt::{BEHIND, FRONT};
-use super::words::{Messages, Side, Violation};
 use super::work::{self, Inspection};
 use super::{Neighbour, in_front_of, turn};
 use crate::core::stream_id::Stream;

@@ -1,7 +1,7 @@
 //! What is done with the lock open: waiting for the device, filling, looking.
 
 use super::GUARD;
-use super::words::Side;
+use super::damage_report::Side;
 use crate::backend::Backend;
 use crate::backend::memory::Memory;
 use crate::backend::order::Stream;

@@ -2,7 +2,7 @@
 //! more than the limit. Every call of it is made to fail at every position.
 
 use super::super::slot::Slot;
-use super::super::{free, life, memory};
+use super::super::{alloc, free, lifecycle};
 use super::*;
 use crate::backend::life::Life;
 use crate::backend::{AnyBackend, Backend, Granted, Owned};
@@ -217,8 +217,12 @@ fn pool(granules: u64, range: u64, growth: bool) -> (&'static Slot, &'static Fak
     let backend = Owned::new(AnyBackend::Test(fake));
     let (retry, name) = (Duration::ZERO, String::from("t"));
     let slot = Box::leak(Box::new(Slot::new()));
-    life::create(slot, 0, Resolved { settings, backend, retry, report_failures: false, guard: false, name })
-        .unwrap();
+    lifecycle::create(
+        slot,
+        0,
+        Resolved { settings, backend, retry, report_failures: false, guard: false, name },
+    )
+    .unwrap();
     (slot, fake)
 }
 
@@ -248,7 +252,7 @@ fn program(slot: &Slot, fake: &Fake) -> BTreeMap<u64, u64> {
     let mut live = BTreeMap::new();
     let alloc = |live: &mut BTreeMap<u64, u64>, bytes: u64| {
         let (before, mapped) = (live.clone(), fake.books().mapped.clone());
-        match memory::alloc_plain(slot, bytes, Stream::NONE) {
+        match alloc::alloc_plain(slot, bytes, Stream::NONE) {
             Ok(addr) => {
                 let below = before.range(..addr + bytes).next_back();
                 assert!(below.is_none_or(|(&at, &size)| at + size <= addr), "it overlaps a live one");
@@ -273,7 +277,7 @@ fn program(slot: &Slot, fake: &Fake) -> BTreeMap<u64, u64> {
     };
     let trim = |keep: u64| {
         let before = fake.books().mapped.len() as u64 * GRANULE;
-        if let Ok(released) = life::trim(slot, keep) {
+        if let Ok(released) = lifecycle::trim(slot, keep) {
             assert_eq!(fake.books().mapped.len() as u64 * GRANULE, before - released);
         }
         agree(slot, fake);
@@ -320,11 +324,11 @@ fn every_call_fails_at_every_position() {
                     fake.books().failing = Failing::Never;
                     // All that was live still is, and all of the memory serves again.
                     live.keys().for_each(|&addr| assert_eq!(free::free(slot, addr), Ok(())));
-                    let all = memory::alloc_plain(slot, 20 * GRANULE, Stream::NONE).unwrap();
+                    let all = alloc::alloc_plain(slot, 20 * GRANULE, Stream::NONE).unwrap();
                     free::free(slot, all).unwrap();
-                    assert_eq!(life::trim(slot, 0), Ok(20 * GRANULE));
+                    assert_eq!(lifecycle::trim(slot, 0), Ok(20 * GRANULE));
                     agree(slot, fake);
-                    assert_eq!(life::destroy(slot, false), Ok(()));
+                    assert_eq!(lifecycle::destroy(slot, false), Ok(()));
                     assert!(fake.books().mapped.is_empty());
                 }
             }
@@ -338,10 +342,10 @@ fn every_call_fails_at_every_position() {
 fn a_refusal_to_grow_is_no_refusal_to_move() {
     let (slot, fake) = pool(20, 150, true);
     let all: Vec<u64> =
-        (0..6).map(|_| memory::alloc_plain(slot, 2 * GRANULE, Stream::NONE).unwrap()).collect();
+        (0..6).map(|_| alloc::alloc_plain(slot, 2 * GRANULE, Stream::NONE).unwrap()).collect();
     all.iter().step_by(2).for_each(|&addr| free::free(slot, addr).unwrap());
     fake.books().failing = Failing::New;
-    memory::alloc_plain(slot, 5 * GRANULE, Stream::NONE).unwrap();
+    alloc::alloc_plain(slot, 5 * GRANULE, Stream::NONE).unwrap();
     assert_eq!(fake.books().attached, 5);
     assert_eq!(fake.books().mapped.len(), 12);
     agree(slot, fake);
@@ -351,17 +355,17 @@ fn a_refusal_to_grow_is_no_refusal_to_move() {
 #[test]
 fn a_failed_backend_says_why() {
     let (slot, fake) = pool(4, 30, true);
-    let all: Vec<u64> = (0..4).map(|_| memory::alloc_plain(slot, GRANULE, Stream::NONE).unwrap()).collect();
+    let all: Vec<u64> = (0..4).map(|_| alloc::alloc_plain(slot, GRANULE, Stream::NONE).unwrap()).collect();
     [0, 2].into_iter().for_each(|place| free::free(slot, all[place]).unwrap());
     let first = fake.books().calls;
     // The wait, a detach, and then everything: what cannot be put back is a hole.
     (fake.books().failing, fake.books().error) = (Failing::From(first + 2), Error::BackendFailed);
-    assert_eq!(memory::alloc_plain(slot, 2 * GRANULE, Stream::NONE), Err(Error::BackendFailed));
+    assert_eq!(alloc::alloc_plain(slot, 2 * GRANULE, Stream::NONE), Err(Error::BackendFailed));
     with_last_error(|words| assert!(words.contains(&format!("call {} was", first + 2)), "{words}"));
     fake.books().failing = Failing::Never;
     agree(slot, fake);
     assert_eq!(fake.books().mapped.len(), 3, "one granule was lost to the system, and none to the books");
-    memory::alloc_plain(slot, 2 * GRANULE, Stream::NONE).unwrap();
+    alloc::alloc_plain(slot, 2 * GRANULE, Stream::NONE).unwrap();
     agree(slot, fake);
 }
 
@@ -377,7 +381,7 @@ fn granules_left(granules: u64, live: &[(u64, u64)]) -> u64 {
 #[test]
 fn the_range_is_never_used_up() {
     let (slot, fake) = pool(16, 16 * 16 / 4 + 16, true);
-    let mut live = vec![(memory::alloc_plain(slot, GRANULE, Stream::NONE).unwrap(), GRANULE)];
+    let mut live = vec![(alloc::alloc_plain(slot, GRANULE, Stream::NONE).unwrap(), GRANULE)];
     let mut seed = 1u64;
     let mut random = |end: u64| {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -392,7 +396,7 @@ fn the_range_is_never_used_up() {
             1 => GRANULE,
             _ => GRANULE + random(9 * GRANULE),
         };
-        match memory::alloc_plain(slot, bytes, Stream::NONE) {
+        match alloc::alloc_plain(slot, bytes, Stream::NONE) {
             Ok(addr) => live.push((addr, bytes)),
             Err(error) => {
                 assert_eq!(error, Error::OutOfMemory);
@@ -426,9 +430,9 @@ fn threads_share_a_pool() {
                 for round in 0..400u64 {
                     let bytes = GRANULE / 3 + (round * 7919 + thread * 104_729) % (6 * GRANULE);
                     // With at most 7 granules each, and one for what they share, there is enough for four.
-                    let addr = memory::alloc_plain(slot, bytes, Stream::NONE).unwrap();
+                    let addr = alloc::alloc_plain(slot, bytes, Stream::NONE).unwrap();
                     if round % 5 == thread {
-                        life::trim(slot, round % 32 * GRANULE).unwrap();
+                        lifecycle::trim(slot, round % 32 * GRANULE).unwrap();
                     }
                     free::free(slot, addr).unwrap();
                 }
@@ -436,6 +440,6 @@ fn threads_share_a_pool() {
         }
     });
     agree(slot, fake);
-    life::trim(slot, 0).unwrap();
+    lifecycle::trim(slot, 0).unwrap();
     assert!(fake.books().mapped.is_empty());
 }

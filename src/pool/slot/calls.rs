@@ -7,8 +7,8 @@ use crate::backend::order::Order;
 use crate::backend::{AnyBackend, Backend};
 use crate::error::{DeferredError, Error, unsaid};
 use crate::pool::captures::Permission;
-use crate::pool::gone::forget_if_over;
-use crate::pool::traffic::refuse_for_a_capture;
+use crate::pool::context_loss::forget_if_over;
+use crate::pool::region_io::refuse_for_a_capture;
 use crate::sys::thread::{self, ThreadId};
 use std::cell::Cell;
 

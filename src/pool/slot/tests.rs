@@ -4,9 +4,9 @@ use super::*;
 use crate::core::stream_id::Stream;
 use crate::error::with_last_error;
 use crate::options::{BackendKind, Options};
+use crate::pool::alloc::{self, RequestParams};
 use crate::pool::free;
-use crate::pool::life;
-use crate::pool::memory::{self, RequestParams};
+use crate::pool::lifecycle;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
@@ -31,21 +31,21 @@ fn full() -> (&'static Slot, u64) {
         ..Options::default()
     };
     let slot = Box::leak(Box::new(Slot::new()));
-    life::create(slot, 0, options.resolve(0, 0).unwrap()).unwrap();
-    (slot, memory::alloc_plain(slot, 1 << 20, Stream::NONE).unwrap())
+    lifecycle::create(slot, 0, options.resolve(0, 0).unwrap()).unwrap();
+    (slot, alloc::alloc_plain(slot, 1 << 20, Stream::NONE).unwrap())
 }
 
 /// Every kind of call says that nothing is touched any more.
 fn is_poisoned(slot: &Slot, addr: u64) {
     let internal = Some(Error::Internal);
-    assert_eq!(memory::alloc_plain(slot, 1, Stream::NONE).err(), internal);
-    assert_eq!(memory::alloc(slot, &RequestParams { bytes: 1, ..RequestParams::default() }).err(), internal);
+    assert_eq!(alloc::alloc_plain(slot, 1, Stream::NONE).err(), internal);
+    assert_eq!(alloc::alloc(slot, &RequestParams { bytes: 1, ..RequestParams::default() }).err(), internal);
     assert_eq!(free::free(slot, addr).err(), internal);
     assert_eq!(slot.accepts_null().err(), internal);
     assert_eq!(slot.enter().err(), internal);
-    assert_eq!(life::trim(slot, 0).err(), internal);
-    assert_eq!(life::require_vacant(slot, 0).err(), internal);
-    assert_eq!(life::destroy(slot, true).err(), internal);
+    assert_eq!(lifecycle::trim(slot, 0).err(), internal);
+    assert_eq!(lifecycle::require_vacant(slot, 0).err(), internal);
+    assert_eq!(lifecycle::destroy(slot, true).err(), internal);
     with_last_error(|words| assert!(words.contains("broken earlier"), "{words}"));
 }
 
@@ -54,7 +54,7 @@ fn while_another_waits(slot: &Slot, work: impl FnOnce()) {
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| {
             let begun = Instant::now();
-            (memory::alloc_plain(slot, 1, Stream::NONE), begun.elapsed())
+            (alloc::alloc_plain(slot, 1, Stream::NONE), begun.elapsed())
         });
         while slot.lock().inner().sleepers.is_null() {
             std::thread::yield_now();
@@ -81,9 +81,9 @@ fn a_change_between_the_look_and_the_sleep_is_not_missed() {
 fn a_sleeping_thread_is_served_but_cannot_destroy() {
     let (slot, addr) = full();
     IN_THE_GAP.set(Some(|slot| {
-        let addr = memory::alloc_plain(slot, 1, Stream::NONE);
+        let addr = alloc::alloc_plain(slot, 1, Stream::NONE);
         assert_eq!(addr, Err(Error::OutOfMemory));
-        assert_eq!(life::destroy(slot, true), Err(Error::Busy));
+        assert_eq!(lifecycle::destroy(slot, true), Err(Error::Busy));
         with_last_error(|words| assert!(words.contains("signal handler"), "{words}"));
         assert!(slot.enter().is_ok());
     }));
@@ -91,7 +91,7 @@ fn a_sleeping_thread_is_served_but_cannot_destroy() {
     drop(slot.lock().wait(Some(Duration::from_millis(1))));
     assert!(slot.lock().inner().sleepers.is_null());
     free::free(slot, addr).unwrap();
-    life::destroy(slot, false).unwrap();
+    lifecycle::destroy(slot, false).unwrap();
 }
 
 #[test]

@@ -6,10 +6,10 @@ mod pools;
 
 pub use pools::*;
 
+use super::adapter_options::wished;
 use super::first_use::{device_of, served};
-use super::wish::wished;
-use crate::capi::answer::or_log;
-use crate::capi::quiet;
+use crate::capi::ffi_result::or_log;
+use crate::capi::panic_hook;
 use crate::capi::types::bfc_stream_t;
 use crate::device::Device;
 use crate::error::{Error, fail, unsaid};
@@ -62,7 +62,7 @@ pub extern "C" fn bfc_torch_free(ptr: *mut c_void, size: usize, device: c_int, s
 #[unsafe(no_mangle)]
 pub extern "C" fn bfc_torch_init(device_count: c_int) {
     let _ = device_count;
-    quiet::silence_own_panics();
+    panic_hook::silence_own_panics();
 }
 
 /// For set_reset_fn, which is torch.cuda.empty_cache(): gives what is wholly free back to the driver, on all devices,
@@ -89,7 +89,7 @@ pub extern "C" fn bfc_torch_reset() {
 #[unsafe(no_mangle)]
 pub extern "C" fn bfc_torch_memory_fraction(fraction: f64, device: c_int) {
     or_log("bfc_torch_memory_fraction", (), || {
-        quiet::silence_own_panics();
+        panic_hook::silence_own_panics();
         // 0 would be 'not given'.
         let fraction = if fraction == 0.0 { f64::MIN_POSITIVE } else { fraction };
         let device = device_of(device)?;

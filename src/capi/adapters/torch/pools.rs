@@ -3,7 +3,7 @@
 use super::captures;
 use super::filter::Filter;
 use crate::capi::adapters::first_use::{device_of, served};
-use crate::capi::answer::or_log;
+use crate::capi::ffi_result::or_log;
 use crate::device::Device;
 use crate::error::Error;
 use std::ffi::{c_int, c_void};

@@ -7,7 +7,7 @@ use crate::core::tests::model::Random;
 use crate::core::units::UNIT;
 use crate::error::Error;
 use crate::pool::slot::Slot;
-use crate::pool::{free, life, memory, order};
+use crate::pool::{alloc, free, lifecycle, order};
 use crate::sys::thread;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
@@ -42,7 +42,7 @@ impl Pool {
 
     fn get(&self, units: u64, stream: Stream) -> Result<u64, Error> {
         self.device.state().begin(Call::Other);
-        memory::alloc_plain(self.slot, units * UNIT, stream)
+        alloc::alloc_plain(self.slot, units * UNIT, stream)
     }
 
     fn put(&self, addr: u64, stream: Stream) {
@@ -84,7 +84,7 @@ impl Drop for Pool {
         if !std::thread::panicking() {
             assert_eq!(self.slot.enter().unwrap().arena.check(), Ok(()));
             self.device.state().end_captures();
-            assert_eq!(life::destroy(self.slot, true), Ok(()));
+            assert_eq!(lifecycle::destroy(self.slot, true), Ok(()));
             let state = self.device.state();
             assert!(state.wrong.is_empty(), "{:#?}", state.wrong);
             assert_eq!((state.events_alive(), state.held), (0, 0));
@@ -419,7 +419,7 @@ fn another_thread_comes_in_while_the_driver_is_called() {
     pool.put(first, A);
     pool.device.state().in_a_call = Some(|slot| {
         std::thread::scope(|scope| {
-            let inside = scope.spawn(|| memory::alloc_plain(slot, UNIT, A)).join().unwrap();
+            let inside = scope.spawn(|| alloc::alloc_plain(slot, UNIT, A)).join().unwrap();
             assert!(inside.is_ok(), "{inside:?}");
         });
     });
@@ -435,8 +435,8 @@ fn nothing_goes_back_while_a_stream_is_captured() {
     pool.put(first, A);
     pool.device.state().queues[0].capturing = true;
     assert_eq!(pool.get(8, A), Err(Error::OutOfMemory), "the free region would have to make room");
-    assert_eq!(life::trim(pool.slot, 0), Err(Error::BackendFailed));
-    assert_eq!(life::trim(pool.slot, 4 * UNIT), Ok(0), "nothing was to go back");
+    assert_eq!(lifecycle::trim(pool.slot, 0), Err(Error::BackendFailed));
+    assert_eq!(lifecycle::trim(pool.slot, 4 * UNIT), Ok(0), "nothing was to go back");
     assert_eq!(pool.pool_bytes(), 4 * UNIT);
     assert_eq!(pool.count(DriverCall::Synchronize), 0);
     pool.device.state().queues[0].capturing = false;

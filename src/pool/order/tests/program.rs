@@ -8,10 +8,10 @@ use crate::core::tests::model::Random;
 use crate::core::units::UNIT;
 use crate::error::Error;
 use crate::options::Resolved;
+use crate::pool::alloc::{self, RequestParams};
 use crate::pool::free;
-use crate::pool::memory::{self, RequestParams};
 use crate::pool::slot::Slot;
-use crate::pool::{life, order};
+use crate::pool::{lifecycle, order};
 use crate::sys::thread;
 use std::time::Duration;
 
@@ -138,7 +138,7 @@ pub(super) fn create(slot: &'static Slot, device: &'static Device, family: &Fami
     };
     let (backend, retry, name) = (Owned::new(AnyBackend::Test(device)), Duration::ZERO, String::new());
     let resolved = Resolved { settings, backend, retry, report_failures: false, guard: false, name };
-    life::create(slot, 0, resolved).unwrap();
+    lifecycle::create(slot, 0, resolved).unwrap();
 }
 
 impl Program {
@@ -234,7 +234,7 @@ impl Program {
         self.device.state().is_ending = true;
         // None of those whose default streams came and went.
         thread::pretend(None);
-        assert_eq!(life::destroy(self.slot, true), Ok(()));
+        assert_eq!(lifecycle::destroy(self.slot, true), Ok(()));
         let state = self.device.state();
         assert!(state.wrong.is_empty(), "{:#?}", state.wrong);
         assert_eq!((state.events_alive(), state.held), (0, 0), "everything went back to the driver");
@@ -315,9 +315,9 @@ impl Program {
         let (asked, before) = (self.asked(), self.calls());
         self.device.state().begin_request(queue);
         let served = if alignment == UNIT {
-            memory::alloc_plain(self.slot, bytes, stream)
+            alloc::alloc_plain(self.slot, bytes, stream)
         } else {
-            memory::alloc(self.slot, &RequestParams { bytes, alignment, stream, ..RequestParams::default() })
+            alloc::alloc(self.slot, &RequestParams { bytes, alignment, stream, ..RequestParams::default() })
         };
         assert!(!capturing || asked == self.asked(), "something was asked in the middle of a capture");
         let calls = self.calls() - before;
@@ -575,6 +575,6 @@ impl Program {
     fn trim(&mut self) {
         self.say("trim".into());
         self.act(0);
-        life::trim(self.slot, 0).unwrap();
+        lifecycle::trim(self.slot, 0).unwrap();
     }
 }

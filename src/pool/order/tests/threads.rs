@@ -7,7 +7,7 @@ use crate::core::tests::model::Random;
 use crate::core::units::UNIT;
 use crate::error::Error;
 use crate::pool::slot::Slot;
-use crate::pool::{free, life, memory, order};
+use crate::pool::{alloc, free, lifecycle, order};
 use crate::sys::thread;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -41,7 +41,7 @@ fn work(slot: &'static Slot, device: &'static Device, number: u64, steps: u64) {
             1..=50 => {
                 let (stream, queue) = random.pick(&streams);
                 let bytes = UNIT * (1 + random.below(8));
-                match memory::alloc_plain(slot, bytes, stream) {
+                match alloc::alloc_plain(slot, bytes, stream) {
                     Ok(addr) => {
                         let guard = slot.enter().unwrap();
                         let bytes = guard.arena.chunks().size(guard.arena.chunk_in_use(addr).unwrap());
@@ -107,7 +107,7 @@ fn threads_on_several_streams() {
             results.into_iter().for_each(|result| result.unwrap());
         });
         assert_eq!(slot.enter().unwrap().arena.check(), Ok(()));
-        assert_eq!(life::destroy(slot, false), Ok(()), "nothing is lost");
+        assert_eq!(lifecycle::destroy(slot, false), Ok(()), "nothing is lost");
         let state = device.state();
         assert!(state.wrong.is_empty(), "{:#?}", state.wrong);
         assert_eq!((state.events_alive(), state.held), (0, 0));

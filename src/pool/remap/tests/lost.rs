@@ -66,7 +66,7 @@ impl Program {
     }
 
     fn alloc(&mut self, bytes: u64) {
-        let got = memory::alloc_plain(self.slot, bytes, Stream::NONE);
+        let got = alloc::alloc_plain(self.slot, bytes, Stream::NONE);
         self.failures += u32::from(got.is_err());
         self.look(got.ok());
     }
@@ -80,7 +80,7 @@ impl Program {
     }
 
     fn trim(&mut self, keep: u64) {
-        life::trim(self.slot, keep).unwrap();
+        lifecycle::trim(self.slot, keep).unwrap();
         self.look(None);
     }
 
@@ -118,10 +118,10 @@ fn everything_goes_at_every_position() {
             let Program { slot, told, mut live, .. } = program;
             live.drain(..).for_each(|addr| free::free(slot, addr).unwrap());
             // All of the memory serves again, if there was a request since.
-            assert!(life::trim(slot, 0).is_ok());
-            let all = memory::alloc_plain(slot, 20 * GRANULE, Stream::NONE).unwrap();
+            assert!(lifecycle::trim(slot, 0).is_ok());
+            let all = alloc::alloc_plain(slot, 20 * GRANULE, Stream::NONE).unwrap();
             free::free(slot, all).unwrap();
-            assert_eq!(life::destroy(slot, false), Ok(()));
+            assert_eq!(lifecycle::destroy(slot, false), Ok(()));
             assert!(told.0.lock().unwrap().is_empty(), "told of the end");
         }
     }

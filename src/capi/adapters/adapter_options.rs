@@ -1,8 +1,8 @@
 //! How the first request of a framework creates an allocator, where the program has said so.
 
 use super::first_use::device_of;
-use crate::capi::answer::status;
 use crate::capi::create::given;
+use crate::capi::ffi_result::status;
 use crate::capi::types::{bfc_options_t, bfc_status_t};
 use crate::device::Device;
 use crate::error::Error;

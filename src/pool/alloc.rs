@@ -4,10 +4,10 @@
 //! called with the lock open, so after each such call the world may have changed and the search begins
 //! again.
 
+use super::region_io::{Extended, Refusal, extend, extend_exactly, release};
 use super::slot::{Guard, Slot};
 use super::snapshot::PoolSnapshot;
-use super::traffic::{Extended, Refusal, extend, extend_exactly, release};
-use super::{gone, guarded, merge, order, remap};
+use super::{context_loss, guarded, order, remap, stamp_merge};
 use crate::core::arena::Progress;
 use crate::core::heap::Tag;
 use crate::core::request::AllocRequest;
@@ -192,7 +192,7 @@ fn search<'a>(mut guard: Guard<'a>, request: &AllocRequest<'_>, no_growth: bool)
             // The last attempt again comes behind it, for the lock was open.
             looked = true;
             let life = guard.arena.life();
-            guard = gone::look(guard, false).check_entry()?;
+            guard = context_loss::look(guard, false).check_entry()?;
             if guard.arena.life() != life {
                 tried.begin_again(None);
             }
@@ -369,7 +369,7 @@ fn attempt<'a>(mut guard: Guard<'a>, request: &AllocRequest<'_>, tried: &mut Ret
             continue;
         }
         if guard.arena.is_merging() {
-            guard = merge::merge_safe_piece(guard)?;
+            guard = stamp_merge::merge_safe_piece(guard)?;
             continue;
         }
         tried.look(&guard);
@@ -408,7 +408,7 @@ fn attempt<'a>(mut guard: Guard<'a>, request: &AllocRequest<'_>, tried: &mut Ret
         }
         if !tried.extended {
             tried.extended = true;
-            guard = gone::renewed(guard, request.requested)?;
+            guard = context_loss::renewed(guard, request.requested)?;
             let extended;
             (guard, extended) = match guard.arena.range() {
                 None => extend(guard, request, least, &mut tried.refused)?,
@@ -447,7 +447,7 @@ fn attempt<'a>(mut guard: Guard<'a>, request: &AllocRequest<'_>, tried: &mut Ret
         }
         if !tried.merged && request.max_stamp == u64::MAX && guard.arena.stamps_wait() {
             let again;
-            (guard, again) = merge::merge_forced_piece(guard, request, &mut tried.forced)?;
+            (guard, again) = stamp_merge::merge_forced_piece(guard, request, &mut tried.forced)?;
             tried.merged = tried.forced.is_none();
             if again {
                 continue;

@@ -1,6 +1,6 @@
 //! Private pools, for memory that a captured graph uses.
 
-use super::memory::require_no_timestamps;
+use super::alloc::require_no_timestamps;
 use super::order;
 use super::slot::Slot;
 use crate::core::stream_id::Stream;

@@ -1,7 +1,7 @@
 //! The end of an allocation: its guards are checked, and it is poisoned.
 
+use super::damage_report::{Messages, Side, Violation};
 use super::exempt::{BEHIND, FRONT};
-use super::words::{Messages, Side, Violation};
 use super::work::{self, Fill, Findings, Hindrance, Range};
 use super::{GUARD, Neighbour, POISON, ROOM, in_front_of, turn};
 use crate::backend::memory::Memory;

@@ -43,13 +43,13 @@ mod tests {
     use crate::core::stream_id::Stream;
     use crate::options::{BackendKind, Options, SPLIT_ALWAYS, TIMESTAMPS};
     use crate::pool::slot::Slot;
-    use crate::pool::{free, life, memory};
+    use crate::pool::{alloc, free, lifecycle};
 
     const UNIT: u64 = 256;
     const COUNT: u64 = 300;
 
     fn take(slot: &Slot, units: u64) -> Option<u64> {
-        memory::alloc_plain(slot, units * UNIT, Stream::NONE).ok()
+        alloc::alloc_plain(slot, units * UNIT, Stream::NONE).ok()
     }
 
     /// Every chunk of a full pool waits under a stamp of its own.
@@ -61,7 +61,7 @@ mod tests {
             ..Options::default()
         };
         let slot = Box::leak(Box::new(Slot::new()));
-        life::create(slot, 0, options.resolve(0, 0).unwrap()).unwrap();
+        lifecycle::create(slot, 0, options.resolve(0, 0).unwrap()).unwrap();
         let addrs: Vec<u64> = (0..COUNT).map(|_| take(slot, 1).unwrap()).collect();
         // No two neighbours in a row, so that forced merges leave many chunks.
         for first in 0..7 {

@@ -2,9 +2,9 @@
 
 use super::guarded::Guards;
 use super::listener::Listener;
+use super::region_io::{give_back, refuse_for_a_capture, release, tell_of_release};
 use super::slot::{Guard, Phase, Slot, busy, waiting};
-use super::traffic::{give_back, refuse_for_a_capture, release, tell_of_release};
-use super::{Pool, captures, merge, order, remap};
+use super::{Pool, captures, order, remap, stamp_merge};
 use crate::core::arena::{Arena, Parts};
 use crate::core::stream_id::Stream;
 use crate::error::{Error, LastError, fail, keeping_last_error};
@@ -197,7 +197,7 @@ fn give_free_back(guard: Guard<'_>, keep: u64, below: bool) -> Result<u64, Error
         guard = order::share_a_piece(guard)?;
     }
     while guard.arena.is_merging() {
-        guard = merge::merge_safe_piece(guard)?;
+        guard = stamp_merge::merge_safe_piece(guard)?;
     }
     if matches!(idle, Ok(false)) {
         // An error if there was something to give back.
