@@ -353,7 +353,7 @@ pub(crate) fn forget<'a>(
     while guard.is_ordering(last_call) {
         guard = guard.wait_for_call()?;
     }
-    // Meanwhile everything may have gone, the lane with it; or all of that work is done, and the lane is another's.
+    // Meanwhile everything may have gone, the queue with it; or all of that work is done, and the queue is another's.
     let is_of_use = guard.backend.get().order().is_some() && guard.arena.life() == life;
     // A queue that nothing waits for may have events too. A stream that was alone has a queue only since it was forgotten.
     let queue_id = work.map(|work| work.queue).or(queue_id);

@@ -139,7 +139,7 @@ pub(crate) fn write(out: &mut dyn Write, subject: &Subject<'_>, verdict: Option<
     line(out, "requested by callers", stats.bytes_requested)?;
     line(out, "slack inside chunks", stats.bytes_in_use - stats.bytes_requested)?;
     line(out, "free", free)?;
-    if let Some(bytes) = view.hole_bytes() {
+    if let Some(bytes) = view.unmapped_bytes() {
         line(out, "holes (not mapped)", bytes)?;
     }
     line(out, "largest free chunk", stats.largest_free_block_bytes)?;

@@ -105,10 +105,10 @@ fn write_chunk(out: &mut dyn Write, view: &View<'_>, id: ChunkId) -> fmt::Result
     write!(out, "{{\"address\":\"{:#x}\",\"size\":{size},\"bin\":{},", chunks.addr(id), bin_of(size))?;
     if chunks.state(id) != State::InUse {
         let state = match chunks.state(id) {
-            State::Hole | State::Coming => "hole",
+            State::Unmapped | State::BeingMapped => "hole",
             // What only its own stream may have is free for that.
             State::Held if view.is_own(id) => "free",
-            State::Held | State::Away => "held",
+            State::Held | State::Withheld => "held",
             _ => "free",
         };
         write!(out, "\"state\":\"{state}\",\"stamp\":{}", chunks.stamp(id))?;

@@ -61,7 +61,7 @@ impl Arena {
 
     /// Whether neighbours have no reason to be two chunks.
     fn should_be_one(&self, first: ChunkId, second: ChunkId) -> bool {
-        let holes = || [first, second].iter().all(|&id| self.chunks().state(id) == State::Hole);
+        let holes = || [first, second].iter().all(|&id| self.chunks().state(id) == State::Unmapped);
         self.may_merge(first) && self.may_merge(second)
             || holes()
             || self.streams.should_be_one(first, second)
@@ -70,24 +70,27 @@ impl Arena {
     /// Whether a chunk is whole granules, if it has to be.
     fn is_whole(&self, id: ChunkId) -> bool {
         let granule = match (self.chunks().state(id), self.range()) {
-            (State::Hole | State::Coming, Some(range)) => range.granule,
-            (State::Hole | State::Coming, None) => return false,
+            (State::Unmapped | State::BeingMapped, Some(range)) => range.granule,
+            (State::Unmapped | State::BeingMapped, None) => return false,
             _ => return true,
         };
         self.chunks().addr(id).is_multiple_of(granule) && self.chunks().size(id).is_multiple_of(granule)
     }
 
-    /// Every hole is in the list, at the place that it knows, and nothing else is.
+    /// Every unmapped chunk is in the list, at the place that it knows, and nothing else is.
     fn check_holes(&self) -> Result<(), Broken> {
         for (place, &id) in self.vm.list().iter().enumerate() {
-            let is_hole = self.chunks().state(id) == State::Hole;
-            require(is_hole && self.chunks().get(id).hole_place() == place, Broken::I3Index)?;
+            let is_hole = self.chunks().state(id) == State::Unmapped;
+            require(is_hole && self.chunks().get(id).unmapped_place() == place, Broken::I3Index)?;
         }
         let with = |state| self.chunks().ids().filter(move |&id| self.chunks().state(id) == state).count();
-        let coming = with(State::Coming);
-        require(with(State::Hole) == self.vm.list().len() && coming == self.vm.coming(), Broken::I3Index)?;
+        let coming = with(State::BeingMapped);
+        require(
+            with(State::Unmapped) == self.vm.list().len() && coming == self.vm.coming(),
+            Broken::I3Index,
+        )?;
         // Only what is under way is out of circulation.
-        let idle = coming == 0 && with(State::Away) == 0;
+        let idle = coming == 0 && with(State::Withheld) == 0;
         require(idle || self.vm.is_moving(), Broken::I3Index)
     }
 

@@ -18,7 +18,7 @@ pub(crate) struct Gone {
 }
 
 impl Arena {
-    /// Forgets every region, chunk and lane. Needs no memory and cannot fail. Regions that others have detached are
+    /// Forgets every region, chunk and queue. Needs no memory and cannot fail. Regions that others have detached are
     /// theirs to forget ([`Self::forget_detached`]), as are extensions and plans under way.
     pub(crate) fn forget_all(&mut self) -> Gone {
         let range = self.range();
@@ -61,8 +61,8 @@ impl Gone {
         let first = self.regions.iter().next().filter(|_| self.range.is_some());
         let mut at = first.map_or(NIL, |(_, region)| region.first);
         let has_memory = |id: ChunkId| match self.chunks.state(id) {
-            State::Hole | State::Coming => false,
-            State::Away => self.chunks.get(id).is_staying(),
+            State::Unmapped | State::BeingMapped => false,
+            State::Withheld => self.chunks.get(id).is_staying(),
             _ => true,
         };
         std::iter::from_fn(move || {

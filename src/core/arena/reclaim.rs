@@ -169,7 +169,7 @@ impl Arena {
                 State::Free => heap.unindex(id),
                 // Only when the whole arena ends.
                 State::InUse => heap.count_free(id),
-                State::Hole => vm.forget(heap, id),
+                State::Unmapped => vm.forget(heap, id),
                 _ => {}
             }
             heap.end_chunk(id);

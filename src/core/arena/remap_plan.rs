@@ -1,10 +1,10 @@
 //! Granules on their way: growth, remapping and trim of a pool in a reserved range.
 //!
 //! Each is decided at once and carried out by the backend with the allocator unlocked. So there are three steps. A
-//! plan takes every chunk concerned out of circulation: free chunks that give granules (`sources`), holes that get
+//! plan takes every chunk concerned out of circulation: free chunks that give granules (`sources`), unmapped chunks that get
 //! new ones (`fresh`) or those of the sources (`targets`), and free chunks between them, which are to be one with
 //! them (`kept`). Then the backend works, and writes into the plan what is mapped in the end. At last `commit` makes
-//! what is mapped free and what is not a hole. There is one plan at a time.
+//! what is mapped free and what is not an unmapped chunk. There is one plan at a time.
 //!
 //! Chunks in use are never part of a plan, and no granule with a byte of one.
 
@@ -43,7 +43,7 @@ impl Plan {
 
     fn reserve(&mut self, sources: usize, holes: usize, kept: usize) -> Result<(), HostMemoryExhausted> {
         self.sources.try_reserve_exact(sources)?;
-        // The hole at which new granules end and moved ones begin is cut in two.
+        // The unmapped chunk at which new granules end and moved ones begin is cut in two.
         self.fresh.try_reserve_exact(holes)?;
         self.targets.try_reserve_exact(holes)?;
         Ok(self.kept.try_reserve_exact(kept)?)
@@ -232,7 +232,7 @@ impl Arena {
     fn close_range(&mut self) {
         let only = self.regions().iter().map(|(number, region)| (number, region.first)).next();
         let Some((region, id)) = only else { return };
-        if self.heap().next(id) == NIL && self.heap().state(id) == State::Hole {
+        if self.heap().next(id) == NIL && self.heap().state(id) == State::Unmapped {
             self.detach(region);
         }
     }
@@ -252,7 +252,7 @@ impl Arena {
     fn reserve_cuts(&mut self, count: usize) -> Result<(), HostMemoryExhausted> {
         self.reserve_chunks(count)?;
         self.heap_mut().reserve_starts(count)?;
-        // Every piece may end as a hole of its own.
+        // Every piece may end as an unmapped chunk of its own.
         let pieces = self.vm.coming() + count;
         self.vm.reserve(pieces + 1)
     }
@@ -271,13 +271,13 @@ impl Arena {
         let mut id = ChunkId(place.first);
         while id != NIL && self.heap().addr(id) < end {
             match self.heap().state(id) {
-                State::Hole => holes += 1,
+                State::Unmapped => holes += 1,
                 _ => free += 1,
             }
             id = self.heap().next(id);
         }
         plan.reserve(donors, holes, free)?;
-        // A donor is cut twice; so are the first and the last hole, and one where moved granules begin.
+        // A donor is cut twice; so are the first and the last unmapped chunk, and one where moved granules begin.
         self.reserve_cuts(2 * donors + holes + 4)
     }
 
@@ -292,7 +292,7 @@ impl Arena {
         range.floor(self.growth().pool_bytes() / 64).max(initial).max(range.granule)
     }
 
-    /// Free for a lane, or for all.
+    /// Free for a queue, or for all.
     fn is_free_for(&self, queue: Option<QueueId>, id: ChunkId) -> bool {
         self.heap().is_idle(id) || queue.is_some_and(|queue| self.streams.is_own(queue, id))
     }
@@ -326,12 +326,12 @@ impl Arena {
             let rest = self.heap_mut().split(id, bytes);
             self.heap_mut().add_to_index(rest);
         }
-        self.heap_mut().chunks_mut().get_mut(id).mark_away();
+        self.heap_mut().chunks_mut().get_mut(id).mark_withheld();
         self.streams.end_change(changing, id);
         plan.sources.push(Piece { id, span: donor.span, mapped: true });
     }
 
-    /// Takes the chunks of a place out of circulation. The first `fresh` bytes of its holes get new granules, and
+    /// Takes the chunks of a place out of circulation. The first `fresh` bytes of its unmapped chunks get new granules, and
     /// up to `extra` bytes more behind it.
     fn take_out(
         &mut self,
@@ -347,7 +347,7 @@ impl Arena {
         while id != NIL && self.heap().addr(id) < to {
             let (addr, end) = (self.heap().addr(id), self.heap().addr(id) + self.heap().size(id));
             let mut after = self.heap().next(id);
-            if self.heap().state(id) == State::Hole {
+            if self.heap().state(id) == State::Unmapped {
                 let more = if end >= to { extra.min(end - to) } else { 0 };
                 fresh += more;
                 let part = Span { base: addr.max(from), bytes: end.min(to) + more - addr.max(from) };
@@ -376,7 +376,7 @@ impl Arena {
         }
         if moved.bytes != 0 {
             let rest = self.heap_mut().split(piece, new);
-            self.heap_mut().chunks_mut().get_mut(rest).mark_coming();
+            self.heap_mut().chunks_mut().get_mut(rest).mark_being_mapped();
             plan.targets.push(Piece { id: rest, span: moved, mapped: false });
         }
         plan.fresh.push(Piece { id: piece, span: Span { base, bytes: new }, mapped: false });

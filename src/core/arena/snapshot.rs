@@ -19,8 +19,8 @@ struct Totals {
     counters: Counters,
     usable_bytes: u64,
     /// Where there is a reserved range.
-    hole_bytes: Option<u64>,
-    /// The hole at the end of the range.
+    unmapped_bytes: Option<u64>,
+    /// The unmapped chunk at the end of the range.
     tail_bytes: u64,
     collects: bool,
 }
@@ -31,7 +31,7 @@ pub(crate) struct Snapshot {
     chunks: Chunks,
     regions: Regions,
     names: Names,
-    /// For each place of the slab, where lanes are told apart.
+    /// For each place of the slab, where queues are told apart.
     marks: Vec<Mark>,
     queues: Vec<Order>,
 }
@@ -86,7 +86,7 @@ impl Arena {
             stats: self.stats(),
             counters: *self.counters(),
             usable_bytes: self.usable_bytes(),
-            hole_bytes: self.range().map(|_| self.unmapped_bytes()),
+            unmapped_bytes: self.range().map(|_| self.unmapped_bytes()),
             tail_bytes: self.vm.tail(self.heap()),
             collects: self.settings().garbage_collection,
         }
@@ -149,14 +149,14 @@ impl View<'_> {
         &self.totals.counters
     }
 
-    /// What the chunks tile, but for holes.
+    /// What the chunks tile, but for unmapped chunks.
     pub(crate) fn usable_bytes(&self) -> u64 {
         self.totals.usable_bytes
     }
 
     /// Bytes of a reserved range that no memory is mapped to, but for its end; `None` without a range.
-    pub(crate) fn hole_bytes(&self) -> Option<u64> {
-        self.totals.hole_bytes
+    pub(crate) fn unmapped_bytes(&self) -> Option<u64> {
+        self.totals.unmapped_bytes
     }
 
     /// The bytes of a region as far as it was ever used.
@@ -169,14 +169,14 @@ impl View<'_> {
         self.totals.collects
     }
 
-    /// Whether a chunk is a hole.
+    /// Whether a chunk is an unmapped chunk.
     pub(crate) fn is_unmapped(&self, id: ChunkId) -> bool {
-        matches!(self.chunks.state(id), State::Hole | State::Coming)
+        matches!(self.chunks.state(id), State::Unmapped | State::BeingMapped)
     }
 
-    /// Whether a chunk is a hole at the end of a reserved range.
+    /// Whether a chunk is an unmapped chunk at the end of a reserved range.
     pub(crate) fn is_tail(&self, id: ChunkId) -> bool {
-        self.chunks.next(id) == NIL && self.chunks.state(id) == State::Hole
+        self.chunks.next(id) == NIL && self.chunks.state(id) == State::Unmapped
     }
 
     /// In whose order a chunk was allocated, or is free; `None` if every stream may have it, or

@@ -232,7 +232,7 @@ fn holes_are_whole_apart_listed_and_counted() {
     type Break = fn(&mut Arena, [ChunkId; 4]);
     let breaks: &[(Broken, Break)] = &[
         (Broken::I1Tiling, |arena, [first, hole, ..]| {
-            // A unit of the hole is the chunk's before it.
+            // A unit of the unmapped chunk is the chunk's before it.
             let addr = hot(arena, hole).addr;
             clear_start(arena, addr, hole);
             hot(arena, hole).addr += UNIT;
@@ -250,12 +250,12 @@ fn holes_are_whole_apart_listed_and_counted() {
         (Broken::I3Index, |arena, [_, hole, ..]| unlist(arena, hole)),
         (Broken::I3Index, |arena, [_, hole, ..]| {
             unlist(arena, hole);
-            hot(arena, hole).mark_hole(0);
+            hot(arena, hole).mark_unmapped(0);
         }),
         (Broken::I3Index, |arena, [_, hole, _, tail]| {
-            let places = [hole, tail].map(|id| hot(arena, id).hole_place());
-            hot(arena, hole).mark_hole(places[1]);
-            hot(arena, tail).mark_hole(places[0]);
+            let places = [hole, tail].map(|id| hot(arena, id).unmapped_place());
+            hot(arena, hole).mark_unmapped(places[1]);
+            hot(arena, tail).mark_unmapped(places[0]);
         }),
         (Broken::I3Index, |arena, [first, ..]| {
             list(arena, first);
@@ -265,7 +265,7 @@ fn holes_are_whole_apart_listed_and_counted() {
         (Broken::I3Index, |arena, [first, ..]| {
             arena.free(BASE).unwrap();
             heap(arena).unindex(first);
-            hot(arena, first).mark_away();
+            hot(arena, first).mark_withheld();
         }),
         (Broken::I4Accounting, |arena, _| *vm(arena).1.internals().bytes += 4 * UNIT),
         (Broken::I4Accounting, |arena, _| heap(arena).regions.get_mut(0).given -= 4 * UNIT),

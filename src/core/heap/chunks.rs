@@ -23,10 +23,10 @@ use std::ops::{Index, IndexMut};
 
 /// In `left`: handed out to a caller. What is above `NIL` is no place in a tree.
 const IN_USE: ChunkId = ChunkId(u32::MAX - 2);
-/// In `left`: see [`State::Away`], [`State::Coming`] and [`State::Hole`].
-const AWAY: ChunkId = ChunkId(u32::MAX - 5);
-const COMING: ChunkId = ChunkId(u32::MAX - 4);
-const HOLE: ChunkId = ChunkId(u32::MAX - 3);
+/// In `left`: see [`State::Withheld`], [`State::BeingMapped`] and [`State::Unmapped`].
+const WITHHELD: ChunkId = ChunkId(u32::MAX - 5);
+const BEING_MAPPED: ChunkId = ChunkId(u32::MAX - 4);
+const UNMAPPED: ChunkId = ChunkId(u32::MAX - 3);
 /// In `left`: free, but not in the index; see [`State::Held`].
 const HELD: ChunkId = ChunkId(u32::MAX - 1);
 /// In `left`: not a chunk at all, but a free place of the slab.
@@ -40,14 +40,14 @@ pub(crate) enum State {
     InUse,
     /// Free, and findable.
     Free,
-    /// Free, but not for everybody: a lane's, or held back until its stamp is safe.
+    /// Free, but not for everybody: a queue's, or held back until its stamp is safe.
     Held,
-    /// No memory at all: whole granules of a reserved range that are not mapped; see `holes`.
-    Hole,
-    /// A hole that the backend is just mapping.
-    Coming,
+    /// No memory at all: whole granules of a reserved range that are not mapped; see `unmapped chunks`.
+    Unmapped,
+    /// An unmapped chunk that the backend is just mapping.
+    BeingMapped,
     /// Free, but the backend may just be unmapping it, or it is kept for the request that is served.
-    Away,
+    Withheld,
     Vacant,
 }
 
@@ -138,9 +138,9 @@ impl Hot {
         match self.left {
             IN_USE => State::InUse,
             HELD => State::Held,
-            HOLE => State::Hole,
-            COMING => State::Coming,
-            AWAY => State::Away,
+            UNMAPPED => State::Unmapped,
+            BEING_MAPPED => State::BeingMapped,
+            WITHHELD => State::Withheld,
             VACANT => State::Vacant,
             _ => State::Free,
         }
@@ -157,33 +157,33 @@ impl Hot {
         self.left = HELD;
     }
 
-    /// A hole; `place` is where the list of holes has it.
+    /// An unmapped chunk; `place` is where the list of unmapped chunks has it.
     #[allow(clippy::cast_possible_truncation)] // there are at most MAX_CHUNKS
-    pub(in crate::core) fn mark_hole(&mut self, place: usize) {
-        (self.left, self.right) = (HOLE, ChunkId(place as u32));
+    pub(in crate::core) fn mark_unmapped(&mut self, place: usize) {
+        (self.left, self.right) = (UNMAPPED, ChunkId(place as u32));
     }
 
-    /// Where the list of holes has it.
-    pub(in crate::core) fn hole_place(&self) -> usize {
+    /// Where the list of unmapped chunks has it.
+    pub(in crate::core) fn unmapped_place(&self) -> usize {
         self.right.index()
     }
 
-    pub(in crate::core) fn mark_coming(&mut self) {
-        self.left = COMING;
+    pub(in crate::core) fn mark_being_mapped(&mut self) {
+        self.left = BEING_MAPPED;
     }
 
-    pub(in crate::core) fn mark_away(&mut self) {
-        (self.left, self.right) = (AWAY, NIL);
+    pub(in crate::core) fn mark_withheld(&mut self) {
+        (self.left, self.right) = (WITHHELD, NIL);
     }
 
-    /// As [`Self::mark_away`], of a chunk whose memory the backend leaves where it is.
+    /// As [`Self::mark_withheld`], of a chunk whose memory the backend leaves where it is.
     pub(in crate::core) fn mark_staying(&mut self) {
-        (self.left, self.right) = (AWAY, AWAY);
+        (self.left, self.right) = (WITHHELD, WITHHELD);
     }
 
     /// Whether it was marked so.
     pub(in crate::core) fn is_staying(&self) -> bool {
-        (self.left, self.right) == (AWAY, AWAY)
+        (self.left, self.right) == (WITHHELD, WITHHELD)
     }
 }
 

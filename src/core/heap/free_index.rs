@@ -13,7 +13,7 @@
 //!                   c   c
 //! ```
 //!
-//! What a tree is linked through is a [`Node`]: the chunk itself, or where several streams share a pool the note
+//! What a tree is linked through is a [`Node`]: the chunk itself, or where several streams share a pool the stream state
 //! beside it, which stands for a run of neighbours.
 
 use super::size_classes::{CLASSES, ClassSet, class_of};

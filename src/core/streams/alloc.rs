@@ -1,4 +1,4 @@
-//! Allocation in the order of streams, once a pool knows more than one lane.
+//! Allocation in the order of streams, once a pool knows more than one queue.
 
 use super::chunk_state::{ChunkStreamState, Extent, QueueId};
 use super::free::Kind;
@@ -12,7 +12,7 @@ use crate::core::stream_id::Stream;
 use crate::sys::HostMemoryExhausted;
 
 impl StreamHeap {
-    /// Hands out the best fit among what the lane of the request may use: the run or the chunk which is first in
+    /// Hands out the best fit among what the queue of the request may use: the free span or the chunk which is first in
     /// (size, address) order and has a place at the alignment.
     #[inline(never)]
     pub(in crate::core) fn alloc(
@@ -61,7 +61,7 @@ impl StreamHeap {
         Ok(Some((id, start)))
     }
 
-    /// Whether a lane could be served now.
+    /// Whether a queue could be served now.
     pub(in crate::core) fn has_in_queue(&self, request: &AllocRequest<'_>, queue: QueueId) -> bool {
         self.find_in_queue(request, queue).is_some()
     }
@@ -104,7 +104,7 @@ impl StreamHeap {
             } else if common == NIL {
                 return None;
             } else {
-                // What is part of a run is found with it.
+                // What is part of a free span is found with it.
                 let is_part = self.is_in_span_of(queue, common);
                 skipped += u32::from(is_part);
                 let found = if is_part { None } else { request.place_in(chunk) };
@@ -123,7 +123,7 @@ impl StreamHeap {
         }
     }
 
-    /// Takes the first `size` bytes of a free chunk that the lane may use.
+    /// Takes the first `size` bytes of a free chunk that the queue may use.
     #[inline]
     fn alloc_front(&mut self, id: ChunkId, queue: QueueId, size: u64) -> ChunkId {
         if self.is_reusable(id) {
@@ -136,7 +136,7 @@ impl StreamHeap {
         id
     }
 
-    /// The first bytes of a lane's own chunk that is the first of its run: that is all that changes.
+    /// The first bytes of a queue's own chunk that is the first of its free span: that is all that changes.
     #[inline]
     fn alloc_own(&mut self, id: ChunkId, queue: QueueId, size: u64) {
         let StreamHeap { heap, queues, .. } = self;
@@ -182,7 +182,7 @@ impl StreamHeap {
         }
     }
 
-    /// Takes the `bytes` at `start`, somewhere in the run that begins with `first`, as one chunk. What is cut off
+    /// Takes the `bytes` at `start`, somewhere in the free span that begins with `first`, as one chunk. What is cut off
     /// stays whose it was.
     #[inline(never)]
     fn carve_span(&mut self, mut first: ChunkId, queue: QueueId, start: u64, bytes: u64) -> ChunkId {
@@ -207,15 +207,15 @@ impl StreamHeap {
         first
     }
 
-    /// Takes the runs out of their indices that contain any of the chunks from `first` to the one that `end` lies in, all of
-    /// them in one run or a common chunk alone.
+    /// Takes the free spans out of their indices that contain any of the chunks from `first` to the one that `end` lies in, all of
+    /// them in one free span or a common chunk alone.
     fn begin_carving(&mut self, first: ChunkId, end: u64) -> Changing {
         let mut last = first;
         while self.heap.end_of(last) < end {
             last = self.heap.next(last);
         }
         let mut changing = Changing::default();
-        // Behind a common chunk of the run there is an own one.
+        // Behind a common chunk of the free span there is an own one.
         let own = if last != first && self.is_reusable(first) { self.heap.next(first) } else { first };
         self.take_beside(&mut changing, own);
         if self.is_reusable(first) {
@@ -227,7 +227,7 @@ impl StreamHeap {
         changing
     }
 
-    /// Takes a free chunk, which waits for nothing else, out of the index or its lane's list.
+    /// Takes a free chunk, which waits for nothing else, out of the index or its queue's list.
     fn withdraw(&mut self, id: ChunkId) {
         if self.is_reusable(id) {
             self.heap.unindex(id);
@@ -274,18 +274,18 @@ impl StreamHeap {
     }
 }
 
-/// The best fit: the first chunk of the run or the chunk, the place at the alignment, and the bytes from there on.
+/// The best fit: the first chunk of the free span or the chunk, the place at the alignment, and the bytes from there on.
 pub(super) struct Found {
     first: ChunkId,
     start: u64,
     bytes: u64,
-    /// Size and address of the run or the chunk.
+    /// Size and address of the free span or the chunk.
     pub(super) key: (u64, u64),
 }
 
 /// In place of a key: nothing is left.
 const BEHIND_ALL: (u64, u64) = (u64::MAX, u64::MAX);
 
-/// Chunks that a search looks at and finds to be parts of the lane's own runs; after so many it takes the best of the
-/// runs. Where two streams took turns and one of them is done, there may be thousands.
+/// Chunks that a search looks at and finds to be parts of the queue's own free spans; after so many it takes the best of the
+/// free spans. Where two streams took turns and one of them is done, there may be thousands.
 const MOST_SKIPPED: u32 = 32;

@@ -8,7 +8,7 @@ use crate::core::ids::{ChunkId, NIL};
 use crate::core::invariants::{Broken, require};
 
 impl StreamHeap {
-    /// I7: chunks, notes, lists and uses agree. I8: the runs in the indices are those there are.
+    /// I7: chunks, chunk states, lists and uses agree. I8: the runs in the indices are those there are.
     pub(in crate::core) fn check(&self) -> Result<(), Broken> {
         if !self.is_multi() {
             return Ok(());
@@ -21,7 +21,7 @@ impl StreamHeap {
             let state = self.heap.state(id);
             let kind = (chunk_state.queue != UNOWNED) == (state == State::InUse || state == State::Held);
             // What a plan has taken out of circulation may be somebody's.
-            let kind = kind || state == State::Away;
+            let kind = kind || state == State::Withheld;
             require(kind && uses == listed, Broken::I7Queues)?;
             self.check_span(id)?;
         }
@@ -51,7 +51,7 @@ impl StreamHeap {
         require(listed == own && at == NIL && point <= entry.point.max(done + 1), Broken::I7Queues)?;
         require(last_inserted, Broken::I7Queues)?;
         self.check_uses(queue, done)?;
-        let is_away = |id: ChunkId| self.heap.state(id) == State::Away;
+        let is_away = |id: ChunkId| self.heap.state(id) == State::Withheld;
         let is_unlisted = |id: ChunkId| {
             self.heap.chunks().in_use(id) || self.queues.chunk_state(id).uses != 0 || is_away(id)
         };
@@ -77,7 +77,7 @@ impl StreamHeap {
         require(spans == heads.count() && entry.spans.is_marked_right(), Broken::I8Spans)
     }
 
-    /// Those of free chunks are in the list of their lane, in the order of points.
+    /// Those of free chunks are in the list of their queue, in the order of points.
     fn check_uses(&self, queue: QueueId, done: u64) -> Result<(), Broken> {
         let entry = self.queues.entry(queue);
         let waiting = self.queues.uses.iter().filter(|used| used.queue == queue && used.point != 0).count();
@@ -90,7 +90,7 @@ impl StreamHeap {
         require(counted && point <= entry.point.max(done + 1), Broken::I7Queues)
     }
 
-    /// A chunk has a run exactly if it is the first of its lane's in one.
+    /// A chunk has a free span exactly if it is the first of its queue's in one.
     fn check_span(&self, id: ChunkId) -> Result<(), Broken> {
         let chunk_state = self.queues.chunk_state(id);
         let Some(queue) = self.owner(id) else { return require(!chunk_state.is_head(), Broken::I8Spans) };
@@ -106,7 +106,7 @@ impl StreamHeap {
         require(found == Some(id) && entry.finds_long(&self.queues.chunk_states, id), Broken::I8Spans)
     }
 
-    /// The first own chunk of the run around one: where the index has it.
+    /// The first own chunk of the free span around one: where the index has it.
     fn run_head(&self, queue: QueueId, own: ChunkId) -> ChunkId {
         let (mut head, mut at) = (own, self.heap.prev(own));
         while at != NIL && self.may_use(queue, at) {
@@ -118,7 +118,7 @@ impl StreamHeap {
         head
     }
 
-    /// Address, bytes and own chunks of a run, given its first own chunk.
+    /// Address, bytes and own chunks of a free span, given its first own chunk.
     fn run_extent(&self, queue: QueueId, head: ChunkId) -> (u64, u64, u32) {
         let start = self.span_start(head);
         let (addr, mut bytes, mut chunks, mut at) = (self.heap.addr(start), 0, 0, start);

@@ -4,7 +4,7 @@ use super::span_index::ByAddress;
 use crate::core::ids::{ChunkId, NIL};
 use crate::core::tree::Node;
 
-/// A lane's place in the table. Recycled once a lane is forgotten, or is a thread's, and nothing of it is left.
+/// A queue's place in the table. Recycled once a queue is forgotten, or is a thread's, and nothing of it is left.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct QueueId(pub(super) u32);
 
@@ -18,35 +18,35 @@ impl QueueId {
     }
 }
 
-/// No lane: whoever asks may have the chunk.
+/// No queue: whoever asks may have the chunk.
 pub(super) const UNOWNED: QueueId = QueueId(u32::MAX);
 
-/// What is known of a chunk beside its size, once lanes are told apart.
+/// What is known of a chunk beside its size, once queues are told apart.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ChunkStreamState {
     /// In use: where it was allocated. Free: who may have it.
     pub(super) queue: QueueId,
-    /// The first in the list of its uses, or 0. In use: lanes that were recorded on it. Free: those of them that it
+    /// The first in the list of its uses, or 0. In use: queues that were recorded on it. Free: those of them that it
     /// still waits for.
     pub(super) uses: u32,
-    /// The lane's point when it was freed.
+    /// The queue's point when it was freed.
     pub(super) point: u64,
-    /// Its neighbours among the lane's free chunks in the order of points.
+    /// Its neighbours among the queue's free chunks in the order of points.
     pub(super) older: ChunkId,
     pub(super) newer: ChunkId,
-    /// The run that begins here, if this is the first chunk of a lane's in one; else of 0 bytes.
+    /// The free span that begins here, if this is the first chunk of a queue's in one; else of 0 bytes.
     pub(super) span: Extent,
-    /// Its links in the order of sizes, and those of a long run in the order of addresses.
+    /// Its links in the order of sizes, and those of a long free span in the order of addresses.
     by_size: [ChunkId; 2],
     by_address: [ChunkId; 2],
 }
 
-/// Where a run is.
+/// Where a free span is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Extent {
     pub(super) addr: u64,
     pub(super) bytes: u64,
-    /// The lane's own chunks in it at most.
+    /// The queue's own chunks in it at most.
     pub(super) chunks: u32,
 }
 
@@ -73,13 +73,13 @@ impl ChunkStreamState {
         }
     }
 
-    /// Whether it is the first of its lane's in a run.
+    /// Whether it is the first of its queue's in a free span.
     #[inline(always)]
     pub(super) fn is_head(&self) -> bool {
         self.span.bytes != 0
     }
 
-    /// The run's bytes and address.
+    /// The free span's bytes and address.
     #[inline(always)]
     pub(super) fn span_key(&self) -> (u64, u64) {
         (self.span.bytes, self.span.addr)

@@ -1,13 +1,13 @@
-//! What chunks wait for beside the work of their own lane: work of the lanes that were recorded on them.
+//! What chunks wait for beside the work of their own queue: work of the queues that were recorded on them.
 //!
-//! A use is in the list of its chunk, and once the chunk is free also in that of its lane, in the order of points.
+//! A use is in the list of its chunk, and once the chunk is free also in that of its queue, in the order of points.
 //! So a free looks at the uses of its chunk only, and work that is done at those it ends.
 
 use super::chunk_state::QueueId;
 use crate::core::ids::{ChunkId, NIL};
 use crate::sys::HostMemoryExhausted;
 
-/// Work of a lane that a chunk waits for, or will when it is freed.
+/// Work of a queue that a chunk waits for, or will when it is freed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CrossStreamUse {
     /// [`NIL`]: a vacant place.
@@ -17,7 +17,7 @@ pub(super) struct CrossStreamUse {
     pub(super) point: u64,
     /// The next one of the chunk, or the next vacant place.
     pub(super) next: Link,
-    /// Its neighbours in the lane's list.
+    /// Its neighbours in the queue's list.
     pub(super) older: Link,
     pub(super) newer: Link,
 }
@@ -53,18 +53,18 @@ impl CrossStreamUses {
         self.slab.len()
     }
 
-    /// Those of a chunk, whose note has the first.
+    /// Those of a chunk, whose state has the first.
     pub(super) fn of(&self, first: Link) -> impl Iterator<Item = &CrossStreamUse> + '_ {
         std::iter::successors(self.look(first), |used| self.look(used.next))
     }
 
-    /// The one behind a use in the list of its lane.
+    /// The one behind a use in the list of its queue.
     pub(super) fn newer_of(&self, link: Link) -> Option<(Link, &CrossStreamUse)> {
         let newer = self.get(link).newer;
         Some((newer, self.look(newer)?))
     }
 
-    /// Those that free chunks wait for of a lane, whose row has the oldest.
+    /// Those that free chunks wait for of a queue, whose entry has the oldest.
     pub(super) fn behind_oldest(&self, oldest: Link) -> impl Iterator<Item = &CrossStreamUse> + '_ {
         std::iter::successors(self.look(oldest), |used| self.look(used.newer))
     }

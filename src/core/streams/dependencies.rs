@@ -1,4 +1,4 @@
-//! What a request could get behind work that is not done: which work it has to wait for, and what becomes its lane's own then.
+//! What a request could get behind work that is not done: which work it has to wait for, and what becomes its queue's own then.
 //!
 //! A request waits for the oldest frees with which it can be served, and of them only for those of the chunks that it takes.
 //! What was freed later makes no request wait longer: work behind it may itself wait for what the request's stream does next.
@@ -16,7 +16,7 @@ use crate::core::units::{Span, UNIT};
 use crate::core::vmm::VmRange;
 use crate::sys::HostMemoryExhausted;
 
-/// A place for a request in free memory that is not all its lane's to use yet, or not all mapped: the chunks that lie in the
+/// A place for a request in free memory that is not all its queue's to use yet, or not all mapped: the chunks that lie in the
 /// span, from the one at `first` on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
@@ -204,7 +204,7 @@ impl StreamHeap {
         Some(Place { first: self.heap.addr(first), span: Span { base: at, bytes: request.size } })
     }
 
-    /// Where a request goes in a run of free neighbours: from its aligned address as far as it is split off. The rest
+    /// Where a request goes in a free span of free neighbours: from its aligned address as far as it is split off. The rest
     /// stays whose it is: it would get an event behind everything that the request's stream has queued by now.
     fn place_in(&self, request: &AllocRequest<'_>, first: ChunkId, end: ChunkId) -> Place {
         let addr = self.heap.addr(first);
@@ -224,7 +224,8 @@ impl StreamHeap {
         while end < stop
             && let Some(id) = all.next()
         {
-            let may_be_part = self.heap.state(id) == State::Hole || self.is_free_chunk(id) && possible(id);
+            let may_be_part =
+                self.heap.state(id) == State::Unmapped || self.is_free_chunk(id) && possible(id);
             if self.heap.addr(id) > end || !may_be_part {
                 return false;
             }

@@ -1,4 +1,4 @@
-//! Frees in the order of streams, once a pool knows more than one lane.
+//! Frees in the order of streams, once a pool knows more than one queue.
 
 use super::chunk_state::{ChunkStreamState, Extent, QueueId, UNOWNED};
 use super::free_spans::FreeSpan;
@@ -37,7 +37,7 @@ impl Freed {
 }
 
 impl StreamHeap {
-    /// Takes a chunk in use back in the order of a lane.
+    /// Takes a chunk in use back in the order of a queue.
     #[inline(always)]
     pub(super) fn free_in_queue(&mut self, id: ChunkId, queue: QueueId) {
         let StreamHeap { heap, queues, last_free, .. } = self;
@@ -45,7 +45,7 @@ impl StreamHeap {
         let point = queues.next_point();
         let slab = heap.chunks_mut().slab_mut();
         let (entry, chunk_states) = queues.parts(queue);
-        // There is a note for each chunk: one check of a place does for both.
+        // There is a chunk state for each chunk: one check of a place does for both.
         let chunk_states = &mut chunk_states[..slab.len()];
         let chunk_state = &chunk_states[id.index()];
         let is_usual =
@@ -67,7 +67,7 @@ impl StreamHeap {
         self.freed_in_queue()
     }
 
-    /// The same of a chunk of another lane's, or that others were recorded on; in a lane whose stream is gone, or all
+    /// The same of a chunk of another queue's, or that others were recorded on; in a queue whose stream is gone, or all
     /// of whose work was done; and while chunks are to be shared.
     #[inline(never)]
     fn free_otherwise(&mut self, id: ChunkId, queue: QueueId) {
@@ -80,7 +80,7 @@ impl StreamHeap {
         self.queues.entry_mut(allocated_in).live -= 1;
         self.last_free = LastFree { queue, waiting: NIL };
         if uses != 0 && self.queues.await_uses(id, queue) {
-            // In no list, and yet the lane must not end before.
+            // In no list, and yet the queue must not end before.
             self.queues.entry_mut(queue).begin_waiting();
             self.last_free.waiting = id;
         } else {
@@ -111,7 +111,7 @@ impl StreamHeap {
         })
     }
 
-    /// Puts a chunk that waits for nothing but its own lane where it belongs; returns what it is part of then.
+    /// Puts a chunk that waits for nothing but its own queue where it belongs; returns what it is part of then.
     #[inline(never)]
     pub(super) fn settle(&mut self, id: ChunkId) -> ChunkId {
         let ChunkStreamState { queue, point, .. } = *self.queues.chunk_state(id);
@@ -127,7 +127,7 @@ impl StreamHeap {
         Joined { heap, chunk_states, entry }.join(id, queue, point)
     }
 
-    /// Makes a chunk that waits for nothing, in no list, one that anybody may have. `was` is the run that it was
+    /// Makes a chunk that waits for nothing, in no list, one that anybody may have. `was` is the free span that it was
     /// part of, if there is one.
     pub(super) fn release_to_all(&mut self, id: ChunkId, was: Option<FreeSpan>) -> ChunkId {
         steps::count();
@@ -138,7 +138,7 @@ impl StreamHeap {
         let (addr, end) = (self.heap.addr(whole), self.heap.end_of(whole));
         match (before, behind) {
             (Some(before), Some(behind)) if before.queue == behind.queue => {
-                // Two runs that become one, or both ends of the one that the chunk was part of.
+                // Two free spans that become one, or both ends of the one that the chunk was part of.
                 let more = if was.is_some_and(|was| was.queue == before.queue) { 0 } else { behind.chunks };
                 self.put_span(FreeSpan {
                     end: behind.end,
@@ -154,13 +154,13 @@ impl StreamHeap {
         whole
     }
 
-    /// Gives a free chunk to another lane, at one of its points; returns what it is part of then.
+    /// Gives a free chunk to another queue, at one of its points; returns what it is part of then.
     pub(super) fn hand_over(&mut self, id: ChunkId, queue: QueueId, point: u64) -> ChunkId {
         if let Some(before) = self.owner(id) {
             let span = self.take_span(before, id);
             let head_at = self.heap.addr(span.head);
             self.queues.dequeue(id);
-            // It is no lane's for a moment, and the runs around end there.
+            // It is no queue's for a moment, and the free spans around end there.
             self.queues.chunk_state_mut(id).queue = UNOWNED;
             self.put_rest(span, head_at, id);
         } else {
@@ -189,8 +189,8 @@ impl StreamHeap {
         }
     }
 
-    /// Whether a chunk of a plan became a lane's while the plan was under way, when another stream came; from now on
-    /// that lane does not wait for it.
+    /// Whether a chunk of a plan became a queue's while the plan was under way, when another stream came; from now on
+    /// that queue does not wait for it.
     fn unclaim(&mut self, id: ChunkId) -> bool {
         let queue = self.queues.chunk_state(id).queue;
         let claimed = queue != UNOWNED;
@@ -200,7 +200,7 @@ impl StreamHeap {
         claimed
     }
 
-    /// The run around an own chunk, out of its index; `was` is one that is in none already.
+    /// The free span around an own chunk, out of its index; `was` is one that is in none already.
     fn reach(&mut self, own: ChunkId, was: Option<FreeSpan>) -> FreeSpan {
         let queue = self.queues.chunk_state(own).queue;
         was.filter(|was| was.queue == queue).unwrap_or_else(|| self.take_span(queue, own))
@@ -216,7 +216,7 @@ pub(crate) struct FreedWork {
     pub(crate) waits_for_others: bool,
 }
 
-/// What a chunk changes that becomes a lane's own.
+/// What a chunk changes that becomes a queue's own.
 struct Joined<'a> {
     heap: &'a mut Heap,
     chunk_states: &'a mut [ChunkStreamState],
@@ -224,9 +224,9 @@ struct Joined<'a> {
 }
 
 impl Joined<'_> {
-    /// Puts a chunk among a lane's own; returns what it is part of then.
+    /// Puts a chunk among a queue's own; returns what it is part of then.
     ///
-    /// Only the lane's own runs change, which end at the chunk: nobody could use it before, and no other can now.
+    /// Only the queue's own free spans change, which end at the chunk: nobody could use it before, and no other can now.
     #[inline(always)]
     fn join(self, id: ChunkId, queue: QueueId, mut point: u64) -> ChunkId {
         let Joined { heap, chunk_states, entry } = self;
@@ -235,7 +235,7 @@ impl Joined<'_> {
         let (mut addr, mut bytes, mut chunks) = (slab[id].addr(), slab[id].size(), 1u32);
         let (prev, next) = (slab[id].prev(), slab[id].next());
         let (before, behind) = (kind(chunk_states, prev), kind(chunk_states, next));
-        // The run that ends at the chunk, or what anybody may have there.
+        // The free span that ends at the chunk, or what anybody may have there.
         let own = match before {
             Kind::Own => prev,
             Kind::Reusable if kind(chunk_states, slab[prev].prev()) == Kind::Own => slab[prev].prev(),
@@ -291,7 +291,7 @@ impl Joined<'_> {
     }
 }
 
-/// What a chunk is to a lane.
+/// What a chunk is to a queue.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// No chunk at all, or none that it may use.

@@ -1,10 +1,10 @@
-//! Runs: neighbours that a lane may use, and which count for it as one chunk.
+//! Free spans: neighbours that a queue may use, and which count for it as one chunk.
 //!
-//! A run is made of the lane's own free chunks and of common ones, which every lane may have, with at least one of its own;
-//! what has no such neighbour is found in the common index. Common neighbours are one chunk, so on both sides of one in a run
-//! are own chunks, but for the ends of the run, and it is in the runs of at most two lanes: those beside it.
+//! A free span is made of the queue's own free chunks and of common ones, which every queue may have, with at least one of its own;
+//! what has no such neighbour is found in the common index. Common neighbours are one chunk, so on both sides of one in a free span
+//! are own chunks, but for the ends of the free span, and it is in the free spans of at most two queues: those beside it.
 //!
-//! Before chunks are changed the runs around them are taken out of their indices; afterwards what is left of them is put back.
+//! Before chunks are changed the free spans around them are taken out of their indices; afterwards what is left of them is put back.
 
 use super::chunk_state::{ChunkStreamState, Extent, QueueId, UNOWNED};
 use super::stream_heap::StreamHeap;
@@ -12,7 +12,7 @@ use crate::core::heap::State;
 use crate::core::ids::{ChunkId, NIL};
 
 impl StreamHeap {
-    /// The lane that may use a free chunk at once, where not everybody may.
+    /// The queue that may use a free chunk at once, where not everybody may.
     #[inline]
     pub(in crate::core) fn owner(&self, id: ChunkId) -> Option<QueueId> {
         if !self.is_multi() || self.heap.state(id) != State::Held {
@@ -22,7 +22,7 @@ impl StreamHeap {
         (chunk_state.uses == 0 && chunk_state.queue != UNOWNED).then_some(chunk_state.queue)
     }
 
-    /// Whether a lane may use a free chunk at once that not everybody may.
+    /// Whether a queue may use a free chunk at once that not everybody may.
     #[inline(always)]
     pub(in crate::core) fn is_own(&self, queue: QueueId, id: ChunkId) -> bool {
         if !self.heap.chunks().get(id).is_held() {
@@ -42,20 +42,20 @@ impl StreamHeap {
         self.is_reusable(id) || self.is_own(queue, id)
     }
 
-    /// Whether a chunk that anybody may have is part of a lane's run.
+    /// Whether a chunk that anybody may have is part of a queue's run.
     #[inline]
     pub(super) fn is_in_span_of(&self, queue: QueueId, id: ChunkId) -> bool {
         let beside = |other: ChunkId| other != NIL && self.is_own(queue, other);
         beside(self.heap.prev(id)) || beside(self.heap.next(id))
     }
 
-    /// The first chunk of a run, given its first own one.
+    /// The first chunk of a free span, given its first own one.
     pub(super) fn span_start(&self, own: ChunkId) -> ChunkId {
         let prev = self.heap.prev(own);
         if prev != NIL && self.is_reusable(prev) { prev } else { own }
     }
 
-    /// The last own chunk of some lane's that a run reaches `id` from, from before it.
+    /// The last own chunk of some queue's that a free span reaches `id` from, from before it.
     #[inline(always)]
     pub(super) fn own_before(&self, id: ChunkId) -> Option<ChunkId> {
         let prev = self.heap.prev(id);
@@ -71,7 +71,7 @@ impl StreamHeap {
         (own != NIL && self.owner(own).is_some()).then_some(own)
     }
 
-    /// Takes the run around a lane's own chunk out of the index; all runs are in theirs.
+    /// Takes the free span around a queue's own chunk out of the index; all free spans are in theirs.
     #[inline]
     pub(super) fn take_span(&mut self, queue: QueueId, own: ChunkId) -> FreeSpan {
         let (entry, chunk_states) = self.queues.parts(queue);
@@ -86,7 +86,7 @@ impl StreamHeap {
         self.queues.link_span(queue, head, Extent { addr, bytes: end - addr, chunks });
     }
 
-    /// Takes the runs out of their indices that contain a common chunk: it is about to be cut, or to be none any more.
+    /// Takes the free spans out of their indices that contain a common chunk: it is about to be cut, or to be none any more.
     pub(in crate::core) fn begin_change(&mut self, id: ChunkId) -> Changing {
         let mut changing = Changing::default();
         if self.is_multi() {
@@ -96,7 +96,7 @@ impl StreamHeap {
         changing
     }
 
-    /// Takes the run around a chunk out of its index, if it is some lane's own and its run is in one.
+    /// Takes the free span around a chunk out of its index, if it is some queue's own and its free span is in one.
     pub(super) fn take_beside(&mut self, changing: &mut Changing, own: ChunkId) {
         let Some(queue) = self.owner_if_any(own) else { return };
         let addr = self.heap.addr(own);
@@ -110,12 +110,12 @@ impl StreamHeap {
         if id == NIL { None } else { self.owner(id) }
     }
 
-    /// The change is over: `id` is in none of the runs any more.
+    /// The change is over: `id` is in none of the free spans any more.
     pub(in crate::core) fn end_change(&mut self, changing: Changing, id: ChunkId) {
         changing.0.into_iter().flatten().for_each(|(span, head_at)| self.put_rest(span, head_at, id));
     }
 
-    /// Puts what is left of a run that lost a chunk: the part before it and the part behind it, as far as there are own
+    /// Puts what is left of a free span that lost a chunk: the part before it and the part behind it, as far as there are own
     /// chunks in them. The first was at `head_at`, and may be a part of what is lost.
     pub(super) fn put_rest(&mut self, span: FreeSpan, head_at: u64, lost: ChunkId) {
         let (from, to) = (self.heap.addr(lost), self.heap.end_of(lost));
@@ -142,7 +142,7 @@ impl StreamHeap {
     }
 }
 
-/// The run around an own chunk of a lane's: between which addresses, and where the index has it.
+/// The free span around an own chunk of a queue's: between which addresses, and where the index has it.
 #[derive(Clone, Copy)]
 pub(super) struct FreeSpan {
     pub(super) queue: QueueId,
@@ -160,7 +160,7 @@ impl FreeSpan {
     }
 }
 
-/// Runs that are in no index while chunks of theirs are changed, on both sides of these and around them, each with the
+/// Free spans that are in no index while chunks of theirs are changed, on both sides of these and around them, each with the
 /// address of its first own chunk.
 #[derive(Default)]
 pub(in crate::core) struct Changing([Option<(FreeSpan, u64)>; 3]);

@@ -1,6 +1,6 @@
 //! Private pools: memory that a captured graph uses is kept for it, at the addresses it has.
 //!
-//! A private pool is a set of lanes: what is freed there goes back to requests for that pool on the same stream, and
+//! A private pool is a set of queues: what is freed there goes back to requests for that pool on the same stream, and
 //! to nobody else however long its work is done, until the pool is released. Nothing else sets it apart: its chunks
 //! lie among the others.
 

@@ -1,6 +1,6 @@
-//! From one lane to several.
+//! From one queue to several.
 //!
-//! A pool begins without knowing of lanes: whoever comes first is alone, and every free chunk is his. When another
+//! A pool begins without knowing of queues: whoever comes first is alone, and every free chunk is his. When another
 //! comes, what was free becomes the first one's, but for memory that nobody ever had.
 
 use super::chunk_state::{ChunkStreamState, QueueId};
@@ -78,7 +78,7 @@ impl StreamHeap {
         Ok(())
     }
 
-    /// Makes a chunk the first lane's, as far as it ever had it; returns the next one.
+    /// Makes a chunk the first queue's, as far as it ever had it; returns the next one.
     fn claim(&mut self, id: ChunkId, sole: QueueId, touched: u64, has_recorded: bool) -> ChunkId {
         let next = self.heap.next(id);
         let (addr, size) = (self.heap.addr(id), self.heap.size(id));
@@ -102,7 +102,7 @@ impl StreamHeap {
             let rest = Some(self.heap.next(id)).filter(|&rest| rest != NIL && self.is_reusable(rest));
             let end = self.heap.end_of(rest.unwrap_or(id));
             self.put_span(FreeSpan { queue: sole, head: id, addr, end, chunks: 1 });
-        } else if self.heap.state(id) == State::Away && point > self.queues.entry(sole).done {
+        } else if self.heap.state(id) == State::Withheld && point > self.queues.entry(sole).done {
             // A plan is under way, and puts it back as it is told here.
             *self.queues.chunk_state_mut(id) = ChunkStreamState::new(sole, point);
             self.queues.entry_mut(sole).begin_waiting();
@@ -134,7 +134,7 @@ impl StreamHeap {
         Ok(Some(self.freed_in_queue()))
     }
 
-    /// The lane in which a chunk in use is freed in the order of a stream, a new one if need be. Several lanes are told
+    /// The queue in which a chunk in use is freed in the order of a stream, a new one if need be. Several queues are told
     /// apart.
     #[inline(always)]
     pub(super) fn queue_to_free_in(

@@ -29,9 +29,9 @@ pub(super) enum Searched {
 /// Where a search goes on once all that is older was looked at.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Next {
-    /// At a chunk of a lane's own and those that were freed behind it.
+    /// At a chunk of a queue's own and those that were freed behind it.
     OwnFrom(u32),
-    /// At a use that a chunk waits for and those of the same lane behind it.
+    /// At a use that a chunk waits for and those of the same queue behind it.
     UsesFrom(Link),
     /// At a chunk that waits for recorded uses.
     Waiting(u32),
@@ -114,10 +114,10 @@ impl StreamHeap {
         Ok(best.map_or(Searched::Nothing, |(.., first, end)| Searched::Found(first, end)))
     }
 
-    /// Has the chunk of a use looked at, if this is the oldest of its uses, and the lane's next use.
+    /// Has the chunk of a use looked at, if this is the oldest of its uses, and the queue's next use.
     ///
     /// The points of a free and of its uses follow each other, so nothing else comes between the oldest use and the point
-    /// that a request waits for; that one may be older only if the oldest use is of the request's own lane.
+    /// that a request waits for; that one may be older only if the oldest use is of the request's own queue.
     fn push_use(
         &self,
         by_age: &mut ByAge,

@@ -1,4 +1,4 @@
-//! What is known of the work of lanes: which is done, and for which free memory waits.
+//! What is known of the work of queues: which is done, and for which free memory waits.
 
 use super::chunk_state::QueueId;
 use super::queue_lists::List;
@@ -10,14 +10,14 @@ use crate::core::steps;
 use crate::core::stream_id::Stream;
 use crate::sys::HostMemoryExhausted;
 
-/// Work of a lane up to one of its points.
+/// Work of a queue up to one of its points.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Work {
     pub(crate) queue: QueueId,
     pub(crate) point: u64,
 }
 
-/// A lane with work that free memory waits for.
+/// A queue with work that free memory waits for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Unfinished {
     pub(crate) work: Work,
@@ -35,7 +35,7 @@ pub(crate) struct QueueProgress {
 }
 
 impl StreamHeap {
-    /// Whether some work is known to be done. That of a lane which is another stream's by now, or none, is.
+    /// Whether some work is known to be done. That of a queue which is another stream's by now, or none, is.
     pub(crate) fn is_done(&self, work: Work) -> bool {
         self.queues.entry_if_any(work.queue).is_none_or(|entry| work.point <= entry.done)
     }
@@ -52,12 +52,12 @@ impl StreamHeap {
         self.is_reusable(id) || self.is_to_be_shared(id) || self.is_multi() && own()
     }
 
-    /// How many lanes there ever were at once: what [`Self::unfinished`] yields at most.
+    /// How many queues there ever were at once: what [`Self::unfinished`] yields at most.
     pub(crate) fn queue_count(&self) -> usize {
         self.queues.count()
     }
 
-    /// Of some lanes those whose work free memory waits for. The work of private pools waits for their release.
+    /// Of some queues those whose work free memory waits for. The work of private pools waits for their release.
     pub(crate) fn unfinished(&self, concerns: impl Fn(QueueId) -> bool) -> impl Iterator<Item = Unfinished> {
         let waiting = self.queues.listed(List::Unfinished).filter(move |&(queue, entry)| {
             steps::count();

@@ -1,6 +1,6 @@
-//! One order of work: its points, the list of its free chunks, the index of its runs.
+//! One order of work: its points, the list of its free chunks, the index of its free spans.
 //!
-//! List and index are linked through the notes of the chunks, which all lanes have in common.
+//! List and index are linked through the chunk states of the chunks, which all queues have in common.
 
 use super::chunk_state::{ChunkStreamState, Extent, QueueId};
 use super::cross_stream_use::Link;
@@ -20,24 +20,24 @@ pub(super) struct StreamQueue {
     pub(super) point: u64,
     /// Work that was queued before these frees is done.
     pub(super) done: u64,
-    /// The lane's free chunks that wait for nothing else, the oldest point first.
+    /// The queue's free chunks that wait for nothing else, the oldest point first.
     pub(super) oldest: ChunkId,
     pub(super) newest: ChunkId,
     /// Where the last chunk came among them that was not the newest; those with such points come in order.
     pub(super) last_inserted: ChunkId,
-    /// What free chunks wait for of this lane's work, the oldest point first.
+    /// What free chunks wait for of this queue's work, the oldest point first.
     pub(super) oldest_use: Link,
     pub(super) newest_use: Link,
-    /// Runs of neighbours that the lane may use, with at least one chunk of its own.
+    /// Free spans of neighbours that the queue may use, with at least one chunk of its own.
     pub(super) spans: SpanIndex,
     /// Those of them that may have more than [`LONG`] own chunks, to be found by the address of any.
     long_spans: Tree<ByAddress>,
     /// Of both.
     seed: Seed,
-    /// The head of the run that was entered last.
+    /// The head of the free span that was entered last.
     recent: ChunkId,
     /// Chunks in use that were allocated here, uses recorded here, free chunks of its own that wait for others, and
-    /// those that a plan of granules had in hand when they became the lane's.
+    /// those that a plan of granules had in hand when they became the queue's.
     pub(super) live: u64,
     /// Those of them that no chunk in use is behind.
     pub(super) waiting: u64,
@@ -54,7 +54,7 @@ pub(super) struct StreamQueue {
     right: ChunkId,
 }
 
-/// The head of a run with no more own chunks is found by a walk.
+/// The head of a free span with no more own chunks is found by a walk.
 const LONG: u32 = if cfg!(test) { 2 } else { 8 };
 
 impl StreamQueue {
@@ -89,7 +89,7 @@ impl StreamQueue {
         self.queue
     }
 
-    /// The run that was entered last may be at a place that is no more.
+    /// The free span that was entered last may be at a place that is no more.
     pub(super) fn forget_recent(&mut self) {
         self.recent = NIL;
     }
@@ -114,7 +114,7 @@ impl StreamQueue {
         self.live != self.waiting
     }
 
-    /// A chunk that is not in use, and in no list of the lane's, begins to keep the lane.
+    /// A chunk that is not in use, and in no list of the queue's, begins to keep the queue.
     pub(super) fn begin_waiting(&mut self) {
         (self.live, self.waiting) = (self.live + 1, self.waiting + 1);
     }
@@ -123,7 +123,7 @@ impl StreamQueue {
         (self.live, self.waiting) = (self.live - 1, self.waiting - 1);
     }
 
-    /// Puts a chunk among the lane's, by its point, which mostly is the newest.
+    /// Puts a chunk among the queue's, by its point, which mostly is the newest.
     #[inline(always)]
     pub(super) fn enqueue(&mut self, chunk_states: &mut [ChunkStreamState], id: ChunkId) {
         let point = chunk_states[id.index()].point;
@@ -150,7 +150,7 @@ impl StreamQueue {
         self.last_inserted = id;
     }
 
-    /// Puts a chunk behind another of the lane's, or first.
+    /// Puts a chunk behind another of the queue's, or first.
     #[inline(always)]
     pub(super) fn enqueue_behind(
         &mut self,
@@ -165,7 +165,7 @@ impl StreamQueue {
         self.join(chunk_states, id, newer);
     }
 
-    /// Takes a chunk out of the lane's list.
+    /// Takes a chunk out of the queue's list.
     #[inline(always)]
     pub(super) fn dequeue(&mut self, chunk_states: &mut [ChunkStreamState], id: ChunkId) {
         let ChunkStreamState { older, newer, .. } = chunk_states[id.index()];
@@ -200,7 +200,7 @@ impl StreamQueue {
         if newer == NIL { self.newest = older } else { chunk_states[newer.index()].older = older }
     }
 
-    /// Enters a run of the lane's into its index, under its first own chunk.
+    /// Enters a free span of the queue's into its index, under its first own chunk.
     #[inline]
     pub(super) fn link_span(&mut self, chunk_states: &mut [ChunkStreamState], id: ChunkId, span: Extent) {
         chunk_states[id.index()].span = span;
@@ -211,7 +211,7 @@ impl StreamQueue {
         self.recent = id;
     }
 
-    /// The head of the run around an own chunk of the lane's, where all runs are in their indices.
+    /// The head of the free span around an own chunk of the queue's, where all free spans are in their indices.
     #[inline]
     pub(super) fn linked_head(
         &self,
@@ -231,7 +231,7 @@ impl StreamQueue {
         // Mostly it is the one that was entered last.
         if self.recent != NIL {
             let recent = &chunk_states[self.recent.index()];
-            // Whatever has bytes of a run is a head.
+            // Whatever has bytes of a free span is a head.
             if recent.queue == chunk_states[own.index()].queue && recent.span.contains(addr) {
                 return self.recent;
             }
@@ -248,7 +248,7 @@ impl StreamQueue {
         self.long_spans.last_to(chunk_states, (addr, 0))
     }
 
-    /// Takes the run out that has a chunk for its head, if there is one; returns where it is.
+    /// Takes the free span out that has a chunk for its head, if there is one; returns where it is.
     #[inline]
     pub(super) fn unlink_span(&mut self, chunk_states: &mut [ChunkStreamState], id: ChunkId) -> Extent {
         let span = chunk_states[id.index()].span;
@@ -262,7 +262,7 @@ impl StreamQueue {
         span
     }
 
-    /// Whether a run is found by the address of its first own chunk exactly if it may be long.
+    /// Whether a free span is found by the address of its first own chunk exactly if it may be long.
     pub(super) fn finds_long(&self, chunk_states: &[ChunkStreamState], head: ChunkId) -> bool {
         let span = chunk_states[head.index()].span;
         (self.long_spans.find(chunk_states, (span.addr, 0)) == head) == (span.chunks > LONG)

@@ -1,4 +1,4 @@
-//! Lanes in a list that is linked through their rows, so that no change needs memory.
+//! Queues in a list that is linked through their entries, so that no change needs memory.
 
 use super::chunk_state::{QueueId, UNOWNED};
 
@@ -21,7 +21,7 @@ struct Ends {
     last: QueueId,
 }
 
-/// A row's place in one of the lists.
+/// A entry's place in one of the lists.
 #[derive(Clone, Copy)]
 struct Links {
     prev: QueueId,
@@ -29,7 +29,7 @@ struct Links {
     is_in: bool,
 }
 
-/// A row's places in the lists.
+/// A entry's places in the lists.
 #[derive(Clone, Copy)]
 pub(super) struct Places([Links; LISTS]);
 
@@ -64,7 +64,7 @@ impl QueueLists {
         Some(self.0[list as usize].first).filter(|&queue| queue != UNOWNED)
     }
 
-    /// Puts a lane behind all others of a list, if it is not in it.
+    /// Puts a queue behind all others of a list, if it is not in it.
     pub(super) fn add(&mut self, entries: &mut [impl Listed], list: List, queue: QueueId) {
         let at = list as usize;
         if entries[queue.index()].places().0[at].is_in {
@@ -78,7 +78,7 @@ impl QueueLists {
         }
     }
 
-    /// Takes a lane out of a list, if it is in it.
+    /// Takes a queue out of a list, if it is in it.
     pub(super) fn remove(&mut self, entries: &mut [impl Listed], list: List, queue: QueueId) {
         let at = list as usize;
         let none = Links { prev: UNOWNED, next: UNOWNED, is_in: false };

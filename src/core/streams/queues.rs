@@ -1,25 +1,25 @@
 //! Whose queued work may still touch a free chunk.
 //!
-//! A lane is an order of work: each stream is one, and requests without a stream share one. What was freed in a
-//! lane may be used there again at once, for the work that comes is queued behind the work that went. Any other
-//! lane has to wait until that work is done.
+//! A queue is an order of work: each stream is one, and requests without a stream share one. What was freed in a
+//! queue may be used there again at once, for the work that comes is queued behind the work that went. Any other
+//! queue has to wait until that work is done.
 //!
 //! The frees of a pool are counted: the count at a free is the free's point, so points also tell which of two frees came
-//! first, in whatever lanes. The work of a lane is done in order, so 'done up to point p' says everything about a lane. A
-//! free chunk has a lane and a point, or none: then every lane may have it. One that other lanes were recorded on waits
+//! first, in whatever queues. The work of a queue is done in order, so 'done up to point p' says everything about a queue. A
+//! free chunk has a queue and a point, or none: then every queue may have it. One that other queues were recorded on waits
 //! until they are done up to their points.
 //!
-//! Free neighbours of one lane stay apart where they have different points, because an event belongs to one free: a request
-//! of another lane that needs the one must not wait for work behind it that the other waits for. For their own lane they
-//! count as one chunk, a run. Where no event tells points apart they are merged ([`StreamQueue::merges`]).
+//! Free neighbours of one queue stay apart where they have different points, because an event belongs to one free: a request
+//! of another queue that needs the one must not wait for work behind it that the other waits for. For their own queue they
+//! count as one chunk, a free span. Where no event tells points apart they are merged ([`StreamQueue::merges`]).
 //!
 //! ```text
-//!   chunk  | in use | lane 2, point 7 | lane 2, point 9 | every lane's | lane 3, point 4 | in use |
-//!                   '---------------- a run of lane 2 -----------------'
-//!                                                       '------ a run of lane 3 --------'
+//!   chunk  | in use | queue 2, point 7 | queue 2, point 9 | every queue's | queue 3, point 4 | in use |
+//!                   '---------------- a free span of queue 2 -----------------'
+//!                                                       '------ a free span of queue 3 --------'
 //! ```
 //!
-//! As long as a pool knows one lane only there is nothing to tell apart, and none of this exists.
+//! As long as a pool knows one queue only there is nothing to tell apart, and none of this exists.
 
 use super::chunk_state::{ChunkStreamState, Extent, QueueId, UNOWNED};
 use super::cross_stream_use::CrossStreamUses;
@@ -33,13 +33,13 @@ use crate::core::tables::{make_room, shrink, shrink_to};
 use crate::core::tree::Tree;
 use crate::sys::HostMemoryExhausted;
 
-/// All lanes of an arena.
+/// All queues of an arena.
 pub(super) struct StreamQueues {
     /// Of the trees.
     seed: Seed,
     pub(super) chunk_states: Vec<ChunkStreamState>,
     entries: Vec<StreamQueue>,
-    /// The rows of streams that are not forgotten, by name.
+    /// The entries of streams that are not forgotten, by name.
     names: Tree,
     /// The others.
     forgotten: Tree,
@@ -51,10 +51,10 @@ pub(super) struct StreamQueues {
     pub(super) redirections: Vec<Stream>,
     /// The callers' names of private pools; their numbers here begin with 1. Released ones are `None`.
     pub(super) pools: Vec<Option<u64>>,
-    /// How often a lane got further: something may have become available.
+    /// How often a queue got further: something may have become available.
     pub(super) advances: u64,
-    /// The last point that was given to a free, in whatever lane: what is known of points of a row that was given up must
-    /// not fit another row's by chance.
+    /// The last point that was given to a free, in whatever queue: what is known of points of a entry that was given up must
+    /// not fit another entry's by chance.
     newest_point: u64,
     /// Events tell when work is done.
     has_events: bool,
@@ -99,13 +99,13 @@ impl StreamQueues {
         &mut self.entries[queue.0 as usize]
     }
 
-    /// Whether no event tells the frees of two own chunks of a lane apart.
+    /// Whether no event tells the frees of two own chunks of a queue apart.
     pub(super) fn have_one_point(&self, first: ChunkId, second: ChunkId) -> bool {
         let (first, second) = (self.chunk_state(first), self.chunk_state(second));
         self.entry(first.queue).merges || first.point == second.point
     }
 
-    /// A note for each place of the slab.
+    /// A state for each place of the slab.
     #[inline]
     pub(super) fn reserve(&mut self, places: usize) -> Result<(), HostMemoryExhausted> {
         if self.chunk_states.len() >= places { Ok(()) } else { self.grow(places) }
@@ -126,12 +126,12 @@ impl StreamQueues {
         }
     }
 
-    /// The row of a lane; none where the place was given up since, with nothing left to wait for.
+    /// The entry of a queue; none where the place was given up since, with nothing left to wait for.
     pub(super) fn entry_if_any(&self, queue: QueueId) -> Option<&StreamQueue> {
         self.entries.get(queue.index())
     }
 
-    /// The lane of a stream that was seen before and not forgotten since.
+    /// The queue of a stream that was seen before and not forgotten since.
     pub(super) fn find(&self, stream: Stream) -> Option<QueueId> {
         queue_at(self.names.find(&self.entries, stream.key()))
     }
@@ -169,7 +169,7 @@ impl StreamQueues {
         }
     }
 
-    /// The lane of a stream, a new one if need be. On failure nothing changed.
+    /// The queue of a stream, a new one if need be. On failure nothing changed.
     #[inline]
     pub(super) fn enter(&mut self, stream: Stream) -> Result<QueueId, HostMemoryExhausted> {
         // Mostly the one that asked before asks again.
@@ -235,7 +235,7 @@ impl StreamQueues {
         None
     }
 
-    /// Takes the row of a stream that has ended out of all trees and lists.
+    /// Takes the entry of a stream that has ended out of all trees and lists.
     fn withdraw(&mut self, queue: QueueId) {
         let tree = if self.entry(queue).forgotten { &mut self.forgotten } else { &mut self.names };
         tree.remove(&mut self.entries, self.seed, node(queue));
@@ -265,7 +265,7 @@ impl StreamQueues {
         directed.copied().unwrap_or(stream)
     }
 
-    /// The name may be another stream's from now on. What was freed here still waits for the lane's work.
+    /// The name may be another stream's from now on. What was freed here still waits for the queue's work.
     pub(super) fn forget(&mut self, queue: QueueId) {
         self.names.remove(&mut self.entries, self.seed, node(queue));
         self.entry_mut(queue).forgotten = true;
@@ -273,7 +273,7 @@ impl StreamQueues {
         self.lists.add(&mut self.entries, List::Recyclable, queue);
     }
 
-    /// Makes a chunk, which is in no list, another lane's: one in use, or one that waits for the work of others.
+    /// Makes a chunk, which is in no list, another queue's: one in use, or one that waits for the work of others.
     pub(super) fn relabel(&mut self, id: ChunkId, queue: QueueId, in_use: bool) {
         let point = self.advance(queue);
         let chunk_state = self.chunk_state_mut(id);
@@ -286,7 +286,7 @@ impl StreamQueues {
         (entry.live, entry.waiting) = (entry.live + 1, entry.waiting + is_waiting);
     }
 
-    /// Nothing is in the lanes of a private pool any more: they, and its number, may be another's.
+    /// Nothing is in the queues of a private pool any more: they, and its number, may be another's.
     pub(super) fn end_pool(&mut self, pool: u32) {
         for place in 0..self.entries.len() {
             let entry = &self.entries[place];
@@ -302,7 +302,7 @@ impl StreamQueues {
         self.pools[pool as usize - 1] = None;
     }
 
-    /// The lanes that exist, the forgotten ones included.
+    /// The queues that exist, the forgotten ones included.
     pub(super) fn all(&self) -> impl Iterator<Item = (QueueId, &StreamQueue)> + '_ {
         self.entries.iter().map(|entry| (entry.queue(), entry))
     }
@@ -311,12 +311,12 @@ impl StreamQueues {
         self.entries.len()
     }
 
-    /// The lane at a place of the table, if there is one.
+    /// The queue at a place of the table, if there is one.
     pub(super) fn nth(&self, place: usize) -> Option<QueueId> {
         self.entries.get(place).map(StreamQueue::queue)
     }
 
-    /// The lanes of a list.
+    /// The queues of a list.
     pub(super) fn listed(&self, list: List) -> impl Iterator<Item = (QueueId, &StreamQueue)> + '_ {
         self.lists.iter(&self.entries, list).map(|queue| (queue, self.entry(queue)))
     }
@@ -329,7 +329,7 @@ impl StreamQueues {
         self.lists.remove(&mut self.entries, list, queue);
     }
 
-    /// The lane's next point. Of a stream that was forgotten the work until then is all there is.
+    /// The queue's next point. Of a stream that was forgotten the work until then is all there is.
     #[inline]
     pub(super) fn advance(&mut self, queue: QueueId) -> u64 {
         if !self.entry(queue).forgotten {
@@ -340,13 +340,13 @@ impl StreamQueues {
         self.entry(queue).point
     }
 
-    /// The oldest of a lane's free chunks, if the work before its free is done.
+    /// The oldest of a queue's free chunks, if the work before its free is done.
     pub(super) fn first_done(&self, queue: QueueId) -> Option<ChunkId> {
         let entry = self.entry(queue);
         (entry.oldest != NIL && self.chunk_state(entry.oldest).point <= entry.done).then_some(entry.oldest)
     }
 
-    /// Whether a lane's newest free chunk waits for work that is not done.
+    /// Whether a queue's newest free chunk waits for work that is not done.
     pub(super) fn has_pending(&self, queue: QueueId) -> bool {
         let entry = self.entry(queue);
         entry.newest != NIL && self.chunk_state(entry.newest).point > entry.done
@@ -360,14 +360,14 @@ impl StreamQueues {
         self.entry(queue).oldest
     }
 
-    /// The point of a free in a lane whose stream lives, and whose work is listed as unfinished.
+    /// The point of a free in a queue whose stream lives, and whose work is listed as unfinished.
     #[inline(always)]
     pub(super) fn next_point(&mut self) -> u64 {
         self.newest_point += 1;
         self.newest_point
     }
 
-    /// The lane's row and all notes, to change both.
+    /// The queue's entry and all chunk states, to change both.
     #[inline(always)]
     pub(super) fn parts(&mut self, queue: QueueId) -> (&mut StreamQueue, &mut [ChunkStreamState]) {
         (&mut self.entries[queue.0 as usize], &mut self.chunk_states)
@@ -401,7 +401,7 @@ impl StreamQueues {
         entry.link_span(chunk_states, id, span);
     }
 
-    /// A chunk is handed out in a lane, which nothing waits for yet.
+    /// A chunk is handed out in a queue, which nothing waits for yet.
     #[inline]
     pub(super) fn start_use(&mut self, id: ChunkId, queue: QueueId) {
         self.chunk_state_mut(id).queue = queue;
@@ -428,7 +428,7 @@ impl StreamQueues {
     }
 }
 
-/// A lane's node in the trees of rows, and the contrary.
+/// A queue's node in the trees of rows, and the contrary.
 fn node(queue: QueueId) -> ChunkId {
     ChunkId(queue.0)
 }

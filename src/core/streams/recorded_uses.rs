@@ -15,7 +15,7 @@ impl StreamQueues {
         reserve_to(&mut self.uses.slab, all)
     }
 
-    /// Writes down that a chunk in use is also used in a lane.
+    /// Writes down that a chunk in use is also used in a queue.
     pub(super) fn record(&mut self, chunk: ChunkId, queue: QueueId) -> Result<(), HostMemoryExhausted> {
         let next = self.chunk_state(chunk).uses;
         if self.uses.of(next).any(|used| used.queue == queue) {
@@ -27,7 +27,7 @@ impl StreamQueues {
         Ok(())
     }
 
-    /// From now on a chunk, just freed in `queue`, waits for the other lanes recorded on it. Returns whether
+    /// From now on a chunk, just freed in `queue`, waits for the other queues recorded on it. Returns whether
     /// there are any.
     pub(super) fn await_uses(&mut self, chunk: ChunkId, queue: QueueId) -> bool {
         let mut link = self.chunk_state(chunk).uses;
@@ -78,7 +78,7 @@ impl StreamQueues {
         }
     }
 
-    /// Puts a use into the list of its lane, whose newest point it has.
+    /// Puts a use into the list of its queue, whose newest point it has.
     fn enlist(&mut self, link: Link, point: u64) {
         let queue = self.uses.get(link).queue;
         let entry = self.entry_mut(queue);
@@ -133,14 +133,14 @@ impl StreamQueues {
         (used.chunk, used.next) = (NIL, vacant);
     }
 
-    /// A free chunk waits for no other lane any more.
+    /// A free chunk waits for no other queue any more.
     pub(super) fn end_uses(&mut self, chunk: ChunkId) {
         while self.chunk_state(chunk).uses != 0 {
             self.end_use(self.chunk_state(chunk).uses);
         }
     }
 
-    /// Ends the oldest use that waits for a lane's work, if that is done; returns its chunk.
+    /// Ends the oldest use that waits for a queue's work, if that is done; returns its chunk.
     pub(super) fn end_done_use(&mut self, queue: QueueId) -> Option<ChunkId> {
         let entry = self.entry(queue);
         let (done, link) = (entry.done, entry.oldest_use);
@@ -149,7 +149,7 @@ impl StreamQueues {
         Some(chunk)
     }
 
-    /// Whether a free chunk waits for work of a lane that is not done, by a use.
+    /// Whether a free chunk waits for work of a queue that is not done, by a use.
     pub(super) fn has_pending_uses(&self, queue: QueueId) -> bool {
         let entry = self.entry(queue);
         self.uses.look(entry.newest_use).is_some_and(|used| used.point > entry.done)

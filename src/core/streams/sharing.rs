@@ -1,8 +1,8 @@
 //! Sharing: what was freed on a stream becomes reusable by every stream once the work before the free is done.
 //!
-//! Work that is done may concern any number of chunks, so a verdict on it only says up to which point a lane's work is
+//! Work that is done may concern any number of chunks, so a verdict on it only says up to which point a queue's work is
 //! done. The chunks are shared a few at a time, by that call and by the allocations and frees that follow. Until then each is
-//! its lane's own, and its stream finds it as before. A request of another stream first has those shared that serve it best
+//! its queue's own, and its stream finds it as before. A request of another stream first has those shared that serve it best
 //! ([`Arena::share_for`]); where nothing fits at all the pool has the rest shared, in pieces with the lock open between them,
 //! before it grows or waits.
 
@@ -27,7 +27,7 @@ impl StreamQueues {
 }
 
 impl StreamHeap {
-    /// The work before the lane's frees up to `point` is done. Returns whether that is news.
+    /// The work before the queue's frees up to `point` is done. Returns whether that is news.
     pub(crate) fn queue_done(&mut self, queue: QueueId, point: u64) -> bool {
         let Some(entry) = self.queues.entry_if_any(queue) else { return false };
         let point = point.min(entry.point);
@@ -76,19 +76,19 @@ impl StreamHeap {
         true
     }
 
-    /// Shares a chunk of a lane's own; returns what it is part of then.
+    /// Shares a chunk of a queue's own; returns what it is part of then.
     fn share(&mut self, id: ChunkId, queue: QueueId) -> ChunkId {
         let was = self.take_span(queue, id);
         self.queues.dequeue(id);
         self.release_to_all(id, Some(was))
     }
 
-    /// Whether a chunk is its lane's own, and the work before its free is done.
+    /// Whether a chunk is its queue's own, and the work before its free is done.
     pub(super) fn is_to_be_shared(&self, id: ChunkId) -> bool {
         self.owner(id).is_some_and(|queue| self.queues.chunk_state(id).point <= self.queues.entry(queue).done)
     }
 
-    /// Shares the neighbours of a chunk that is about to become its lane's own: merged with it they would have to wait as
+    /// Shares the neighbours of a chunk that is about to become its queue's own: merged with it they would have to wait as
     /// long as it has to.
     pub(super) fn share_around(&mut self, id: ChunkId, queue: QueueId) {
         // It is in no run yet.
@@ -101,7 +101,7 @@ impl StreamHeap {
         self.queues.chunk_state_mut(id).queue = queue;
     }
 
-    /// Shares a few chunks, and first those that would serve a request better than what its lane may use by now.
+    /// Shares a few chunks, and first those that would serve a request better than what its queue may use by now.
     pub(super) fn share_for(&mut self, request: &AllocRequest<'_>, queue: QueueId) {
         const ROUNDS: usize = 2;
         for _ in 0..ROUNDS {
@@ -114,7 +114,7 @@ impl StreamHeap {
         self.share_some(SHARED_PER_CALL);
     }
 
-    /// The best fit among the runs of some other lanes whose work is done, with its head.
+    /// The best fit among the free spans of some other queues whose work is done, with its head.
     fn best_to_be_shared(&self, bytes: u64, queue: QueueId) -> Option<((u64, u64), ChunkId)> {
         const LANES: usize = 4;
         let chunk_states = &self.queues.chunk_states[..];
@@ -124,7 +124,7 @@ impl StreamHeap {
         heads.map(|head| (chunk_states[head.index()].span_key(), head)).min_by_key(|&(key, _)| key)
     }
 
-    /// Shares chunks of a run, from its first own one on; whether there was one to share.
+    /// Shares chunks of a free span, from its first own one on; whether there was one to share.
     fn share_span(&mut self, head: ChunkId) -> bool {
         const CHUNKS: usize = 3;
         let queue = self.queues.chunk_state(head).queue;

@@ -1,4 +1,4 @@
-//! The runs of one lane in (bytes, address) order: a tree for each half octave of sizes.
+//! The free spans of one queue in (bytes, address) order: a tree for each half octave of sizes.
 //!
 //! There is one such index for each stream, so it is small, and coarser than that of the chunks which all may have.
 
@@ -8,14 +8,14 @@ use crate::core::tree::Node;
 use crate::core::tree::Tree;
 use crate::core::units::UNIT;
 
-/// The order of the addresses at which runs begin.
+/// The order of the addresses at which free spans begin.
 pub(super) enum ByAddress {}
 
 const CLASSES: usize = 64;
 
 pub(super) struct SpanIndex {
     trees: [Tree; CLASSES],
-    /// The classes that have a run.
+    /// The classes that have a free span.
     marks: u64,
     seed: Seed,
 }
@@ -61,7 +61,7 @@ impl SpanIndex {
         self.marks.checked_ilog2().map_or(NIL, |class| self.trees[class as usize].last(nodes))
     }
 
-    /// Adds a run of so many bytes, which is in no index.
+    /// Adds a free span of so many bytes, which is in no index.
     #[inline]
     pub(super) fn insert<N: Node>(&mut self, nodes: &mut [N], id: ChunkId, bytes: u64) {
         let class = class_of(bytes);
@@ -79,7 +79,7 @@ impl SpanIndex {
         }
     }
 
-    /// The runs that are not below a key, in order.
+    /// The free spans that are not below a key, in order.
     pub(super) fn iter_from<'a, N: Node>(
         &'a self,
         nodes: &'a [N],
@@ -93,7 +93,7 @@ impl SpanIndex {
         })
     }
 
-    /// Whether the classes marked are those that have a run.
+    /// Whether the classes marked are those that have a free span.
     pub(super) fn is_marked_right(&self) -> bool {
         self.trees.iter().enumerate().all(|(class, tree)| (self.marks >> class & 1 == 1) != tree.is_empty())
     }

@@ -1,5 +1,5 @@
 //! Random programs on several streams, against a model that knows units of memory, who freed each of them, and
-//! nothing of chunks, lists, runs or trees.
+//! nothing of chunks, lists, free spans or trees.
 //!
 //! The model predicts every address: for a stream the free memory is what anybody may have and what was freed on
 //! the stream itself, and the best fit is the shortest stretch of it. Beside that it keeps for each unit whose work
@@ -395,7 +395,7 @@ fn what_comes_back_is_still_whose_it_was() {
     assert_eq!(arena.check(), Ok(()));
 }
 
-/// Chunks that are parts of a stream's own runs do not hide a better fit, unless there are very many of them.
+/// Chunks that are parts of a stream's own free spans do not hide a better fit, unless there are very many of them.
 #[test]
 fn a_search_does_not_look_at_thousands_of_parts_of_runs() {
     let (own, other) = (Stream::of_handle(10), Stream::of_handle(11));

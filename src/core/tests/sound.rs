@@ -69,7 +69,7 @@ pub(in crate::core) fn each_is_named(broken: Broken, timestamps: bool, quarantin
     }
 }
 
-/// An arena over granules of four units: two chunks in use, a hole between them, and the end of the range.
+/// An arena over granules of four units: two chunks in use, an unmapped chunk between them, and the end of the range.
 pub(in crate::core) fn granular() -> (Arena, [ChunkId; 4]) {
     const GRANULE: u64 = 4 * UNIT;
     let settings = Settings { growth: true, ..*empty(1 << 20, false, false).settings() };

@@ -71,7 +71,7 @@ impl Donor {
     }
 
     /// Gives nothing of a place that is to be filled. That reaches into its chunk from one side at most, for
-    /// there is a hole in it.
+    /// there is an unmapped chunk in it.
     pub(in crate::core) fn leave(&mut self, place: &Span) {
         let (from, to) = (self.span.base, self.span.base + self.span.bytes);
         let place_end = place.base + place.bytes;

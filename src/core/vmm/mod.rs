@@ -2,7 +2,7 @@
 //!
 //! Some backends reserve one range of addresses and map physical granules into it wherever they are wanted. Such
 //! a pool is one region from the beginning to the end of the range. What is not mapped is a third kind of chunk, an
-//! unmapped chunk ([`State::Hole`](crate::core::heap::State)): whole granules, at granule boundaries, in no tree of the
+//! unmapped chunk ([`State::Unmapped`](crate::core::heap::State)): whole granules, at granule boundaries, in no tree of the
 //! index, so that no request finds them and no free neighbour coalesces with them. Adjacent unmapped chunks are merged. The
 //! part of the range that was never used is the last one; that it is a chunk keeps the chunk before it in reach.
 //!

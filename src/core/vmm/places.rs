@@ -10,7 +10,7 @@ use crate::core::units::UNIT;
 /// A place for a request between two chunks that are no part of it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(in crate::core) struct Place {
-    /// Bytes of holes that it touches: what has to be mapped. The first thing to compare by.
+    /// Bytes of unmapped chunks that it touches: what has to be mapped. The first thing to compare by.
     pub(in crate::core) missing: u64,
     /// How much of that is the end of the range.
     pub(in crate::core) of_tail: u64,
@@ -23,7 +23,7 @@ pub(in crate::core) struct Place {
     pub(in crate::core) first: u32,
 }
 
-/// Neighbouring chunks that are free or holes, between two that are neither.
+/// Neighbouring chunks that are free or unmapped chunks, between two that are neither.
 struct FreeRun {
     first: ChunkId,
     start: u64,
@@ -51,28 +51,28 @@ impl VmRange {
         Some((place.at, ChunkId(place.first)))
     }
 
-    /// The run that begins with a hole, or with a free chunk before it; `None` if the hole is not its run's first.
+    /// The run that begins with an unmapped chunk, or with a free chunk before it; `None` if the unmapped chunk is not its run's first.
     fn run_of(&self, heap: &Heap, is_free: impl Fn(ChunkId) -> bool, hole: ChunkId) -> Option<FreeRun> {
         let (mut first, mut last) = (hole, hole);
         let mut prev = heap.prev(first);
         while prev != NIL && is_free(prev) {
             (first, prev) = (prev, heap.prev(prev));
         }
-        if prev != NIL && heap.state(prev) == State::Hole {
+        if prev != NIL && heap.state(prev) == State::Unmapped {
             return None;
         }
         let mut next = heap.next(last);
-        while next != NIL && (heap.state(next) == State::Hole || is_free(next)) {
+        while next != NIL && (heap.state(next) == State::Unmapped || is_free(next)) {
             (last, next) = (next, heap.next(next));
         }
         Some(FreeRun { first, start: heap.addr(first), end: heap.end_of(last) })
     }
 
-    /// The place in holes and what `is_free` accepts with the fewest bytes to map; among equals one that spares the end of the range, then the one in
-    /// the smallest run, then the lowest. A run without a hole has no place, or the request were served already.
+    /// The place in unmapped chunks and what `is_free` accepts with the fewest bytes to map; among equals one that spares the end of the range, then the one in
+    /// the smallest run, then the lowest. A run without an unmapped chunk has no place, or the request were served already.
     ///
     /// It is enough to look where the request begins at the beginning of a chunk or ends at the end of one: moving
-    /// it between two such places never helps, for holes begin and end at granule boundaries.
+    /// it between two such places never helps, for unmapped chunks begin and end at granule boundaries.
     pub(in crate::core) fn best_place(
         &self,
         heap: &Heap,
@@ -118,7 +118,7 @@ impl VmRange {
             let (addr, end) = (heap.addr(id), heap.end_of(id));
             if end > from {
                 first = if first == NIL { id } else { first };
-                if heap.state(id) == State::Hole {
+                if heap.state(id) == State::Unmapped {
                     let bytes = end.min(to) - addr.max(from);
                     missing += bytes;
                     of_tail += if end == range.end() { bytes } else { 0 };

@@ -147,11 +147,11 @@ impl VmRange {
     /// A chunk in no tree is unmapped from now on, and merged with the unmapped chunks beside it. Its bytes are counted.
     pub(in crate::core) fn make_unmapped(&mut self, heap: &mut Heap, id: ChunkId) {
         let (prev, next) = (heap.prev(id), heap.next(id));
-        if next != NIL && heap.state(next) == State::Hole {
+        if next != NIL && heap.state(next) == State::Unmapped {
             self.remove(heap, next);
             heap.absorb_next(id);
         }
-        if prev != NIL && heap.state(prev) == State::Hole {
+        if prev != NIL && heap.state(prev) == State::Unmapped {
             heap.absorb_next(prev);
         } else {
             self.add(heap, id);
@@ -162,17 +162,17 @@ impl VmRange {
     pub(in crate::core) fn add(&mut self, heap: &mut Heap, id: ChunkId) {
         let place = self.list.len();
         self.list.push(id);
-        heap.chunks_mut().get_mut(id).mark_hole(place);
+        heap.chunks_mut().get_mut(id).mark_unmapped(place);
     }
 
     /// Takes a chunk out of the list; it is in no tree then.
     pub(in crate::core) fn remove(&mut self, heap: &mut Heap, id: ChunkId) {
-        let place = heap.chunks().get(id).hole_place();
+        let place = heap.chunks().get(id).unmapped_place();
         self.list.swap_remove(place);
         if let Some(&moved) = self.list.get(place) {
-            heap.chunks_mut().get_mut(moved).mark_hole(place);
+            heap.chunks_mut().get_mut(moved).mark_unmapped(place);
         }
-        heap.chunks_mut().get_mut(id).mark_away();
+        heap.chunks_mut().get_mut(id).mark_withheld();
     }
 
     /// Cuts a part out of an unmapped chunk, to be mapped; what is left of it stays unmapped.
@@ -188,7 +188,7 @@ impl VmRange {
             let rest = heap.split(id, part.bytes);
             self.add(heap, rest);
         }
-        heap.chunks_mut().get_mut(id).mark_coming();
+        heap.chunks_mut().get_mut(id).mark_being_mapped();
         id
     }
 
@@ -209,11 +209,11 @@ pub(in crate::core) struct Internals<'a> {
 
 /// Whether a chunk has no memory.
 pub(in crate::core) fn is_unmapped(heap: &Heap, id: ChunkId) -> bool {
-    matches!(heap.state(id), State::Hole | State::Coming)
+    matches!(heap.state(id), State::Unmapped | State::BeingMapped)
 }
 
 /// The size of a chunk if it is unmapped and at the end of the range, else 0.
 fn tail_bytes(heap: &Heap, id: ChunkId) -> u64 {
-    let ends = heap.next(id) == NIL && heap.state(id) == State::Hole;
+    let ends = heap.next(id) == NIL && heap.state(id) == State::Unmapped;
     if ends { heap.size(id) } else { 0 }
 }

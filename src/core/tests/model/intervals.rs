@@ -20,7 +20,7 @@ pub(super) enum What {
         stamp: u64,
     },
     Hole,
-    /// A hole that is being mapped, and free memory that is out of circulation meanwhile.
+    /// An unmapped chunk that is being mapped, and free memory that is out of circulation meanwhile.
     Coming,
     Away,
 }

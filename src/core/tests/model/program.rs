@@ -50,9 +50,9 @@ fn chunks_of(arena: &Arena) -> Vec<Chunk> {
             let held = arena.settings().quarantine && stamp != 0;
             let what = match chunks.state(id) {
                 State::InUse => Live { requested: cold.requested, id: cold.allocation_id, scope },
-                State::Hole => Hole,
-                State::Coming => Coming,
-                State::Away => Away,
+                State::Unmapped => Hole,
+                State::BeingMapped => Coming,
+                State::Withheld => Away,
                 state => {
                     assert_eq!(state, if held { State::Held } else { State::Free });
                     Free { stamp }

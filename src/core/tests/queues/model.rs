@@ -9,16 +9,16 @@ use std::collections::BTreeMap;
 
 /// A stream's number here; a name that comes again after it was forgotten gets a new one.
 type QueueId = usize;
-/// A lane's count of frees, and of other things that its work is waited for.
+/// A queue's count of frees, and of other things that its work is waited for.
 type Point = u64;
 
 #[derive(Clone, PartialEq, Debug)]
 enum Owner {
     Used,
     Anyone,
-    /// At once the lane's.
+    /// At once the queue's.
     Of(QueueId, Point),
-    /// The lane's, when these are done.
+    /// The queue's, when these are done.
     Pending(QueueId, Point, Vec<(QueueId, Point)>),
 }
 
@@ -32,7 +32,7 @@ struct Unit {
 struct Region {
     base: u64,
     units: Vec<Unit>,
-    /// Nobody ever had anything from here on, while there was one lane.
+    /// Nobody ever had anything from here on, while there was one queue.
     mark: usize,
 }
 
@@ -67,13 +67,13 @@ pub(super) struct Model {
     begun: BTreeMap<Stream, u64>,
     /// Numbers of private pools, as the arena gives them.
     pools: Vec<Option<u64>>,
-    /// The last point of any lane: they tell which of two frees came first.
+    /// The last point of any queue: they tell which of two frees came first.
     newest: Point,
 }
 
 /// What a request waits for.
 pub(super) struct Awaited {
-    /// Work of lanes, each up to a point.
+    /// Work of queues, each up to a point.
     pub(super) works: BTreeMap<QueueId, Point>,
     /// Where it is served then: address and bytes.
     pub(super) place: (u64, u64),
@@ -261,8 +261,8 @@ impl Model {
         self.settle();
     }
 
-    /// What waits for nothing is its lane's or every lane's. Where no event tells frees apart, the latest point counts for
-    /// neighbours of one lane.
+    /// What waits for nothing is its queue's or every queue's. Where no event tells frees apart, the latest point counts for
+    /// neighbours of one queue.
     fn settle(&mut self) {
         let (rows, streams) = (&self.rows, &self.streams);
         let merges = |queue: QueueId| !streams[queue].exists() || streams[queue].pool() != 0;
@@ -443,7 +443,7 @@ impl Model {
         self.settle();
     }
 
-    /// The lane of a request: its stream's, or that of a private pool on it.
+    /// The queue of a request: its stream's, or that of a private pool on it.
     fn own_queue(&mut self, request: &AllocRequest<'_>) -> QueueId {
         let name = self.begun.get(&request.stream).copied();
         let pool = name.map_or(0, |name| self.pool(name).unwrap());

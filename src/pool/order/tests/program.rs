@@ -321,7 +321,7 @@ impl Program {
         };
         assert!(!capturing || asked == self.asked(), "something was asked in the middle of a capture");
         let calls = self.calls() - before;
-        // Each lane has an event recorded, asked for and waited for, and two older ones asked for, in the first
+        // Each queue has an event recorded, asked for and waited for, and two older ones asked for, in the first
         // search and wherever something had changed since; then there is growth, and a synchronisation.
         assert!(calls <= 5 * (12 * self.most_queues + 4) + 40, "{calls} calls for one request");
         self.say(format!("  {served:x?} after {calls} calls"));

@@ -8,16 +8,16 @@ use crate::core::vmm::Range;
 /// What is where, by the unit.
 struct Units {
     base: u64,
-    /// How many units below each are neither idle nor a hole.
+    /// How many units below each are neither idle nor an unmapped chunk.
     closed: Vec<u64>,
-    /// How many granules below each are holes, and wholly idle.
+    /// How many granules below each are unmapped chunks, and wholly idle.
     holes: Vec<u64>,
     idle: Vec<u64>,
     granule: u64,
 }
 
 impl Units {
-    /// The bytes of the holes that a request at an address touches, and those of the whole granules; `None`
+    /// The bytes of the unmapped chunks that a request at an address touches, and those of the whole granules; `None`
     /// if something else is in its way.
     fn cost(&self, at: u64, size: u64) -> Option<(u64, u64)> {
         let unit = |addr: u64| ((addr - self.base) / UNIT) as usize;
@@ -61,7 +61,7 @@ impl Program {
         Units { base: range.base, closed, holes, idle, granule: range.granule }
     }
 
-    /// The fewest bytes of holes that a place of the request touches, among the places that are `allowed`.
+    /// The fewest bytes of unmapped chunks that a place of the request touches, among the places that are `allowed`.
     fn least_missing(
         &self,
         units: &Units,
@@ -292,7 +292,7 @@ impl Program {
         }
     }
 
-    /// The chunks of a plan are out of circulation: what was free or a hole before.
+    /// The chunks of a plan are out of circulation: what was free or an unmapped chunk before.
     fn begin(&mut self, plan: &Plan, range: Range) {
         if self.model.regions.is_empty() {
             self.model.regions.insert(range.base, (range.bytes, 0));
