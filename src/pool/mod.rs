@@ -20,9 +20,11 @@ mod mutation;
 pub(crate) mod order;
 mod region_io;
 mod remap;
+mod retry_state;
 pub(crate) mod slot;
 pub(crate) mod snapshot;
 mod stamp_merge;
+mod strategies;
 
 use crate::backend::Owned;
 use crate::core::arena::Arena;
