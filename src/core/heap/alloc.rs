@@ -59,8 +59,9 @@ impl Heap {
     /// Records that a chunk is in use from now on.
     #[inline]
     pub(in crate::core) fn hand_out(&mut self, id: ChunkId, size: u64, requested: u64) {
-        let allocation_id = self.counters.allocated(size, requested);
-        self.chunks.set_cold(id, Cold { requested, allocation_id });
+        let Heap { chunks, counters, .. } = self;
+        let allocation_id = counters.allocated(size, requested);
+        chunks.set_cold(id, Cold { requested, allocation_id });
     }
 
     /// Frees the chunk that begins at an address, coalesced with its neighbours.

@@ -18,8 +18,8 @@ pub(crate) struct Heap {
     pub(super) index: FreeIndex,
     pub(super) regions: Regions,
     pub(super) starts: AddressMap,
-    pub(super) growth: Growth,
     pub(super) counters: Counters,
+    pub(super) growth: Growth,
     /// A remainder of this many bytes is split off however large the request is.
     pub(super) max_slack: u64,
 }
