@@ -108,7 +108,7 @@
 // For bfc_request_t: only from memory that the allocator holds already. No memory is asked of the backend or given back,
 // and no work is waited for (whether other streams' work is done is looked at). BFC_ERROR_OUT_OF_MEMORY then does not
 // count as a failure, and no report is written.
-#define BFC_REQUEST_HELD_ONLY (1u << 1)
+#define BFC_REQUEST_NO_GROWTH (1u << 1)
 
 // For bfc_request_t: rounds the size up to a multiple of 512 instead of 256. For clients that allocate everything at an
 // alignment of 512: no 256 bytes remain between their chunks, which they could not use. bfc_requested_size still returns
@@ -224,7 +224,7 @@ typedef struct bfc_request_t {
   bfc_stream_t stream;
   // Accept chunks stamped at most this; 0: any. Needs BFC_TIMESTAMPS.
   uint64_t freed_before;
-  // BFC_REQUEST_ON_STREAM, BFC_REQUEST_HELD_ONLY and BFC_REQUEST_SIZE_512, combined by |.
+  // BFC_REQUEST_ON_STREAM, BFC_REQUEST_NO_GROWTH and BFC_REQUEST_SIZE_512, combined by |.
   uint32_t flags;
   // 0.
   uint32_t reserved;

@@ -362,7 +362,7 @@ fn d10_a_pool_that_cannot_grow_looks_at_every_chunk() {
     assert_eq!(chunks[0] % 512, 0);
     (0..PIECES).for_each(|piece| pool.put(chunks[3 * piece + 1]));
     let only = chunks[3 * PIECES + 1];
-    for flags in [0, BFC_REQUEST_HELD_ONLY] {
+    for flags in [0, BFC_REQUEST_NO_GROWTH] {
         pool.put(only);
         let aligned = bfc_request_t { flags, alignment: 512, ..request(512) };
         assert_eq!(pool.alloc_ex(&aligned), Ok(only));

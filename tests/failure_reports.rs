@@ -149,7 +149,7 @@ fn requests_that_failed_are_told_of() {
     failed(u64::MAX, u64::MAX, "other");
     // What may only come from what is held is no failure.
     let mut held = request(3 << 20);
-    held.flags = BFC_REQUEST_HELD_ONLY;
+    held.flags = BFC_REQUEST_NO_GROWTH;
     assert_eq!(pool.alloc_ex(&held), Err(BFC_ERROR_OUT_OF_MEMORY));
     failed(u64::MAX, u64::MAX, "other");
     assert_eq!((pool.stats().num_failures, bfc_reset_stats(pool.device())), (4, BFC_OK));

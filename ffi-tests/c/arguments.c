@@ -304,7 +304,7 @@ static void without_timestamps(void) {
 static void unknown_flags_of_a_request(void) {
   int bit;
   begin();
-  const uint32_t known = BFC_REQUEST_ON_STREAM | BFC_REQUEST_HELD_ONLY | BFC_REQUEST_SIZE_512;
+  const uint32_t known = BFC_REQUEST_ON_STREAM | BFC_REQUEST_NO_GROWTH | BFC_REQUEST_SIZE_512;
   for (bit = 0; bit < 32; bit++) {
     bfc_request_t request = BFC_REQUEST_INIT;
     void *ptr = &bit;

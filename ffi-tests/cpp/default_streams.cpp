@@ -103,7 +103,7 @@ void *take_held(void *stream) {
   bfc_request_t request = BFC_REQUEST_INIT;
   request.bytes = bytes;
   request.stream = stream;
-  request.flags = BFC_REQUEST_ON_STREAM | BFC_REQUEST_HELD_ONLY;
+  request.flags = BFC_REQUEST_ON_STREAM | BFC_REQUEST_NO_GROWTH;
   void *ptr = nullptr;
   CHECK_OK(bfc_alloc_ex(0, &request, &ptr));
   return ptr;

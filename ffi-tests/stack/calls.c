@@ -175,7 +175,7 @@ static void growth_and_failure(int32_t device) {
   ANY(bfc_alloc_ex(device, &request, &ptr));
   ANY(bfc_free(device, ptr));
   request.bytes = 60 * MIB;
-  request.flags = BFC_REQUEST_HELD_ONLY | BFC_REQUEST_SIZE_512;
+  request.flags = BFC_REQUEST_NO_GROWTH | BFC_REQUEST_SIZE_512;
   AS(BFC_ERROR_OUT_OF_MEMORY, bfc_alloc_ex(device, &request, &ptr));
   AS(BFC_ERROR_OUT_OF_MEMORY, bfc_alloc(device, 65 * MIB, &ptr));
   AS(BFC_ERROR_OUT_OF_MEMORY, bfc_alloc(device, SIZE_MAX, &ptr));

@@ -22,7 +22,7 @@ pub(crate) const SPLIT_ALWAYS: u32 = 1 << 3;
 pub(crate) const QUARANTINE: u32 = 1 << 4;
 
 pub(crate) const ON_STREAM: u32 = 1 << 0;
-pub(crate) const HELD_ONLY: u32 = 1 << 1;
+pub(crate) const NO_GROWTH: u32 = 1 << 1;
 pub(crate) const SIZE_512: u32 = 1 << 3;
 
 /// The ordinal of pinned host memory.

@@ -2,7 +2,7 @@
 
 use super::ffi_result::{status, status_and};
 use super::types::{
-    BFC_REQUEST_HELD_ONLY, BFC_REQUEST_ON_STREAM, BFC_REQUEST_SIZE_512, bfc_request_t, bfc_status_t,
+    BFC_REQUEST_NO_GROWTH, BFC_REQUEST_ON_STREAM, BFC_REQUEST_SIZE_512, bfc_request_t, bfc_status_t,
 };
 use super::versioned;
 use crate::device::{Device, Request};
@@ -78,7 +78,7 @@ pub unsafe extern "C" fn bfc_alloc_ex(
         }
         // SAFETY: not NULL, so valid by this function's contract.
         let request = unsafe { versioned::read(request)? };
-        const FLAGS: u32 = BFC_REQUEST_ON_STREAM | BFC_REQUEST_HELD_ONLY | BFC_REQUEST_SIZE_512;
+        const FLAGS: u32 = BFC_REQUEST_ON_STREAM | BFC_REQUEST_NO_GROWTH | BFC_REQUEST_SIZE_512;
         if request.flags & !FLAGS != 0 || request.reserved != 0 {
             return Err(fail!(
                 Error::InvalidArgument,
@@ -89,7 +89,7 @@ pub unsafe extern "C" fn bfc_alloc_ex(
         let (bytes, alignment) = (bytes as u64, alignment as u64);
         let on_stream = request.flags & BFC_REQUEST_ON_STREAM != 0;
         let stream = on_stream.then_some(request.stream as u64);
-        let no_growth = request.flags & BFC_REQUEST_HELD_ONLY != 0;
+        let no_growth = request.flags & BFC_REQUEST_NO_GROWTH != 0;
         let in_512 = request.flags & BFC_REQUEST_SIZE_512 != 0;
         allocate(device, &Request { bytes, alignment, freed_before, stream, in_512, no_growth })
     };

@@ -79,7 +79,7 @@ pub const BFC_REQUEST_ON_STREAM: u32 = 1u32 << 0;
 /// For bfc_request_t: only from memory that the allocator holds already. No memory is asked of the backend or given back,
 /// and no work is waited for (whether other streams' work is done is looked at). BFC_ERROR_OUT_OF_MEMORY then does not
 /// count as a failure, and no report is written.
-pub const BFC_REQUEST_HELD_ONLY: u32 = 1u32 << 1;
+pub const BFC_REQUEST_NO_GROWTH: u32 = 1u32 << 1;
 /// For bfc_request_t: rounds the size up to a multiple of 512 instead of 256. For clients that allocate everything at an
 /// alignment of 512: no 256 bytes remain between their chunks, which they could not use. bfc_requested_size still returns
 /// the size that was asked for.
@@ -206,7 +206,7 @@ pub struct bfc_request_t {
     pub stream: bfc_stream_t,
     /// Accept chunks stamped at most this; 0: any. Needs BFC_TIMESTAMPS.
     pub freed_before: u64,
-    /// BFC_REQUEST_ON_STREAM, BFC_REQUEST_HELD_ONLY and BFC_REQUEST_SIZE_512, combined by |.
+    /// BFC_REQUEST_ON_STREAM, BFC_REQUEST_NO_GROWTH and BFC_REQUEST_SIZE_512, combined by |.
     pub flags: u32,
     /// 0.
     pub reserved: u32,

@@ -35,7 +35,7 @@ fn an_event_that_is_queried_is_recorded_for_nothing_else() {
 /// A request for memory that the pool holds, which looks at events and waits for nothing.
 fn look(pool: &Pool, bytes: u64, stream: u64) -> Result<u64, Status> {
     let mut wanted = request(bytes as usize);
-    (wanted.flags, wanted.stream) = (BFC_REQUEST_ON_STREAM | BFC_REQUEST_HELD_ONLY, pointer(stream));
+    (wanted.flags, wanted.stream) = (BFC_REQUEST_ON_STREAM | BFC_REQUEST_NO_GROWTH, pointer(stream));
     pool.alloc_ex(&wanted)
 }
 

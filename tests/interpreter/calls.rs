@@ -107,7 +107,7 @@ impl World {
         let before =
             if sees(std::mem::offset_of!(bfc_request_t, freed_before)) { long.known.freed_before } else { 0 };
         let flags = if sees(std::mem::offset_of!(bfc_request_t, flags)) { long.known.flags } else { 0 };
-        let known_flags = BFC_REQUEST_ON_STREAM | BFC_REQUEST_HELD_ONLY | BFC_REQUEST_SIZE_512;
+        let known_flags = BFC_REQUEST_ON_STREAM | BFC_REQUEST_NO_GROWTH | BFC_REQUEST_SIZE_512;
         assert_eq!(flags & !known_flags, 0, "an unknown flag was taken");
         if flags & BFC_REQUEST_SIZE_512 != 0 && !out.is_null() {
             let size = allocated_size(device, out as u64).expect("it lives");

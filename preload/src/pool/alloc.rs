@@ -36,7 +36,7 @@ impl Pool {
             self.reuse_waiting_frees(u64::MAX);
         }
         self.flush_deferred_frees();
-        match self.request(bytes, stream, bfc::HELD_ONLY) {
+        match self.request(bytes, stream, bfc::NO_GROWTH) {
             Ok(address) => Ok(address),
             Err(status) => self.alloc_slowly(bytes, stream, status),
         }
@@ -54,7 +54,7 @@ impl Pool {
         } else if self.waiting() != 0
             && self.has_quarantine()
             && self.reuse_waiting_frees(bytes as u64)
-            && let Ok(address) = self.request(bytes, stream, bfc::HELD_ONLY)
+            && let Ok(address) = self.request(bytes, stream, bfc::NO_GROWTH)
         {
             return Ok(address);
         }

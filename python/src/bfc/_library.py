@@ -14,7 +14,7 @@ from . import _find
 from ._errors import Error, OutOfMemoryError, Status
 
 REQUEST_ON_STREAM = 1 << 0
-REQUEST_HELD_ONLY = 1 << 1
+REQUEST_NO_GROWTH = 1 << 1
 REQUEST_SIZE_512 = 1 << 3
 
 RegionAlloc = ctypes.CFUNCTYPE(c_void_p, c_void_p, c_size_t, c_size_t, POINTER(c_size_t))

@@ -100,7 +100,7 @@ pub const CONSTANTS: &[Group] = &[
     },
     Group {
         title: "Flags of a request",
-        names: &["BFC_REQUEST_ON_STREAM", "BFC_REQUEST_HELD_ONLY", "BFC_REQUEST_SIZE_512"],
+        names: &["BFC_REQUEST_ON_STREAM", "BFC_REQUEST_NO_GROWTH", "BFC_REQUEST_SIZE_512"],
     },
     Group { title: "Private pools", names: &["BFC_POOL_*"] },
     Group { title: "Default streams", names: &["BFC_STREAM_*"] },

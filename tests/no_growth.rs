@@ -1,4 +1,4 @@
-//! `BFC_REQUEST_HELD_ONLY`: a request that takes nothing from the backend and waits for nobody; and sizes and alignments of
+//! `BFC_REQUEST_NO_GROWTH`: a request that takes nothing from the backend and waits for nobody; and sizes and alignments of
 //! 512, which the interposer asks for.
 
 mod common;
@@ -9,7 +9,7 @@ use std::thread;
 const NONE: Result<u64, Status> = Err(BFC_ERROR_OUT_OF_MEMORY);
 
 fn held(bytes: u64) -> bfc_request_t {
-    bfc_request_t { flags: BFC_REQUEST_HELD_ONLY, ..request(bytes as usize) }
+    bfc_request_t { flags: BFC_REQUEST_NO_GROWTH, ..request(bytes as usize) }
 }
 
 #[test]
@@ -67,7 +67,7 @@ fn in_the_order_of_streams_it_asks_what_is_done() {
     let (a, b) = (0x1000, 0x2000);
     let on = |bytes, stream| bfc_request_t {
         stream: pointer(stream),
-        flags: BFC_REQUEST_HELD_ONLY | BFC_REQUEST_ON_STREAM,
+        flags: BFC_REQUEST_NO_GROWTH | BFC_REQUEST_ON_STREAM,
         ..request(bytes)
     };
     let all = pool.get_on(MIB, a);
