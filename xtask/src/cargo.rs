@@ -37,9 +37,6 @@ impl Profile {
     }
 }
 
-/// The generated headers.
-pub const HEADERS: [&str; 2] = ["bfc.h", "bfc_adapters.h"];
-
 /// What a build gave.
 pub struct Built {
     /// libbfc.so
@@ -50,8 +47,6 @@ pub struct Built {
     pub interposer: PathBuf,
     /// The bfc command.
     pub command: PathBuf,
-    /// The headers that the build script generated: bfc.h, and bfc_adapters.h.
-    pub headers: [PathBuf; 2],
 }
 
 /// The cargo that runs us, else the one on the PATH.
@@ -113,17 +108,11 @@ impl Built {
                 .find(|path| path.file_name().is_some_and(|file| file == name))
                 .with_context(|| format!("cargo built no {name}"))
         };
-        let out = messages
-            .iter()
-            .find(|message| is(message, "build-script-executed", root))
-            .and_then(|message| message["out_dir"].as_str())
-            .context("cargo ran no build script of the package bfc")?;
         Ok(Self {
             shared: artifact(root, "libbfc.so")?,
             archive: artifact(root, "libbfc.a")?,
             interposer: artifact(&root.join("preload"), "libbfc_preload.so")?,
             command: artifact(&root.join("cli"), "bfc")?,
-            headers: HEADERS.map(|name| Path::new(out).join(name)),
         })
     }
 }
@@ -157,8 +146,6 @@ mod tests {
         assert_eq!(built.archive, Path::new("/t/release/libbfc.a"));
         assert_eq!(built.interposer, Path::new("/t/release/libbfc_preload.so"));
         assert_eq!(built.command, Path::new("/t/release/bfc"));
-        assert_eq!(built.headers[0], Path::new("/t/build/bfc/out/bfc.h"));
-        assert_eq!(built.headers[1], Path::new("/t/build/bfc/out/bfc_adapters.h"));
     }
 
     #[test]

@@ -1,22 +1,74 @@
-//! `cargo xtask header`: the checked-in headers are copies of the generated ones.
+//! `cargo xtask header`: generates bfc.h and bfc_adapters.h from src/capi by cbindgen.
+//!
+//! A build of the library does not: a Rust user of the crate needs no header, and no cbindgen.
 
-use anyhow::Result;
+use std::path::Path;
 
-use crate::cargo::{self, Profile};
+use anyhow::{Context as _, Result, bail};
+use cbindgen::{Builder, Config};
+
 use crate::files;
 use crate::workspace::Workspace;
 
-/// Copies the generated headers to include/, and says whether anything changed.
-pub fn copy(workspace: &Workspace) -> Result<()> {
-    let built = cargo::build(workspace, Profile::Debug)?;
-    for (generated, name) in built.headers.iter().zip(cargo::HEADERS) {
-        let generated = files::read(generated)?;
+/// The headers in include/ that are generated.
+pub const NAMES: [&str; 2] = ["bfc.h", ADAPTERS];
+
+/// The header of the adapters.
+pub const ADAPTERS: &str = "bfc_adapters.h";
+
+/// A generated header.
+pub struct Header {
+    /// Its name in include/.
+    pub name: &'static str,
+    /// What it is to contain.
+    pub text: String,
+}
+
+/// Generates both headers.
+pub fn generate(workspace: &Workspace) -> Result<[Header; 2]> {
+    let capi = workspace.path("src/capi");
+    let mut config = Config::from_root_or_default(&workspace.root);
+    let macros = config.after_includes.take().unwrap_or_default();
+    // One version for all packages of the workspace.
+    let version = env!("CARGO_PKG_VERSION");
+    let numbers: Vec<&str> = version.split('.').collect();
+    let [major, minor, patch] = numbers[..] else { bail!("the version {version} is not major.minor.patch") };
+    config.after_includes = Some(format!(
+        "\n#define BFC_VERSION_MAJOR {major}\n#define BFC_VERSION_MINOR {minor}\n#define BFC_VERSION_PATCH {patch}\n{macros}"
+    ));
+    let files = ["types", "create", "memory", "order", "pools", "query", "reports"];
+    let main = Header { name: NAMES[0], text: text(config, &capi, &files)? };
+
+    let adapters = capi.join("adapters");
+    let config = match Config::from_file(adapters.join("adapters.toml")) {
+        Ok(config) => config,
+        Err(error) => bail!("adapters.toml: {error}"),
+    };
+    let files = ["torch/mod", "cupy", "ort", "handler", "failed", "adapter_options"];
+    Ok([main, Header { name: ADAPTERS, text: text(config, &adapters, &files)? }])
+}
+
+/// What some files of a folder export, as a header.
+fn text(config: Config, folder: &Path, files: &[&str]) -> Result<String> {
+    let sources = files.iter().map(|file| folder.join(file).with_extension("rs"));
+    let builder = sources.fold(Builder::new().with_config(config), Builder::with_src);
+    let bindings = builder.generate().context("the C ABI cannot be written as a header")?;
+    let mut header = Vec::new();
+    bindings.write(&mut header);
+    let header = String::from_utf8(header).context("cbindgen writes UTF-8")?;
+    // What Rust heads as safety is to a C reader what must hold before the call.
+    Ok(header.replace("// # Safety\n// ", "// Precondition: "))
+}
+
+/// Writes the headers to include/, and says whether anything changed.
+pub fn write(workspace: &Workspace) -> Result<()> {
+    for Header { name, text } in generate(workspace)? {
         let path = workspace.path("include").join(name);
-        if path.exists() && files::read(&path)? == generated {
+        if path.exists() && files::read(&path)? == text {
             println!("include/{name} is up to date");
             continue;
         }
-        files::write(&path, generated)?;
+        files::write(&path, text)?;
         println!("include/{name} is new; look at it with `git diff include/{name}`");
     }
     Ok(())

@@ -126,7 +126,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Chore::Test(test) => return test.run(workspace),
         Chore::Bench(bench) => bench.run(&workspace)?,
         Chore::Cliffs(cliffs) => cliffs.run(&workspace)?,
-        Chore::Header => header::copy(&workspace)?,
+        Chore::Header => header::write(&workspace)?,
         Chore::Hooks => hooks::write(&workspace)?,
         Chore::Imports(imports) => imports.run(&workspace)?,
         Chore::Book(book) => book.run(&workspace)?,

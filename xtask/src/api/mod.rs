@@ -14,8 +14,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-use crate::cargo;
 use crate::files;
+use crate::header::NAMES;
 use crate::workspace::Workspace;
 
 pub use command::{options, page as command_page};
@@ -44,7 +44,7 @@ pub struct Api {
 /// Reads the headers in include/ and makes their chapters.
 pub fn chapters(workspace: &Workspace) -> Result<Api> {
     let (mut headers, mut texts) = (Vec::new(), Vec::new());
-    for name in cargo::HEADERS {
+    for name in NAMES {
         let text = files::read(&workspace.path("include").join(name))?;
         headers.push((name, header::read(&text).with_context(|| format!("include/{name}"))?));
         texts.push(text);

@@ -14,6 +14,7 @@ use anyhow::{Context, Result, bail};
 use crate::cargo::{self, Built, Profile};
 use crate::files;
 use crate::gates::version;
+use crate::header::NAMES;
 use crate::workspace::Workspace;
 
 pub use templates::SYSTEM_LIBRARIES;
@@ -59,11 +60,10 @@ pub fn install_built(workspace: &Workspace, prefix: &Path, profile: Profile, bui
     files::link(&shared, &lib.join(&soname))?;
     files::link(&soname, &lib.join("libbfc.so"))?;
 
-    // The generated headers, which are those that fit the library; a test holds those in include/ to them.
-    for (generated, name) in built.headers.iter().zip(cargo::HEADERS) {
-        files::copy(generated, &prefix.join("include").join(name))?;
+    // The suite `header` compares the generated ones with the library.
+    for name in NAMES.into_iter().chain(["bfc.hpp"]) {
+        files::copy(&workspace.path("include").join(name), &prefix.join("include").join(name))?;
     }
-    files::copy(&workspace.path("include/bfc.hpp"), &prefix.join("include/bfc.hpp"))?;
     // Anew, as below.
     files::remove_all(&prefix.join("include/bfc"))?;
     files::copy_all(&workspace.path("include/bfc"), &prefix.join("include/bfc"))?;

@@ -5,29 +5,27 @@ use std::ffi::OsString;
 use anyhow::Result;
 
 use super::context::{Context, Count};
-use crate::cargo::{self, Profile};
 use crate::files;
 use crate::gates::header;
+use crate::header::{ADAPTERS, Header};
 use crate::tools;
 
 /// The checked-in headers against the generated ones, then the headers by themselves, and included twice.
 pub fn run(context: &mut Context) -> Result<()> {
-    let built = context.built(Profile::Debug)?;
     let include = context.workspace.path("include");
-    for (generated, name) in built.headers.iter().zip(cargo::HEADERS) {
-        let (generated, checked_in) = (files::read(generated)?, files::read(&include.join(name))?);
-        let wrong = header::differences(name, &checked_in, &generated);
+    for Header { name, text } in crate::header::generate(&context.workspace)? {
+        let checked_in = files::read(&include.join(name))?;
+        let wrong = header::differences(name, &checked_in, &text);
         context.gate(&format!("include/{name} is the generated one"), &wrong);
     }
 
     let c: (OsString, _, _) = (tools::c_compiler(), "c", "c11");
     let cxx = (tools::cxx_compiler(), "c++", "c++17");
-    let adapters = cargo::HEADERS[1];
     for (file, (compiler, language, standard)) in [
         ("bfc.h", &c),
         ("bfc.h", &cxx),
-        (adapters, &c),
-        (adapters, &cxx),
+        (ADAPTERS, &c),
+        (ADAPTERS, &cxx),
         ("bfc.hpp", &cxx),
         ("bfc/pmr.hpp", &cxx),
     ] {
