@@ -1,4 +1,4 @@
-//! Taking in what the backend gives: the counterpart of `release`.
+//! Adding regions that the backend returns: the counterpart of `reclaim`.
 
 use super::arena::Arena;
 use super::reclaim::Detached;
@@ -24,8 +24,8 @@ impl Arena {
         self.regions().overlaps(base, bytes)
     }
 
-    /// Adds what the backend gave: `given` bytes at `base`, a multiple of 256, which overlap nothing.
-    /// On failure nothing changed but that the extension is over.
+    /// Adds a region from the backend: `given` bytes at `base`, a multiple of 256, which overlap no other region. On
+    /// failure nothing changed, except that the extension is over.
     pub(crate) fn add_region(
         &mut self,
         extension: &Extension,
@@ -43,11 +43,11 @@ impl Arena {
         added
     }
 
-    /// The backend did not take a detached region, which counts as held still: it is free memory again. On failure
-    /// nothing changed.
+    /// Restores a detached region that the backend did not take back. The region still counts as held, and becomes free
+    /// memory again. On failure nothing changed.
     pub(crate) fn restore(&mut self, region: &Detached) -> Result<(), HostMemoryExhausted> {
         self.insert_region(region.base, region.given)?;
-        // Work that nobody knows of may use it as before.
+        // Unknown work may still use it, as before.
         self.heap_mut().touch_region(region.base, region.touched);
         Ok(())
     }
@@ -62,7 +62,7 @@ impl Arena {
     }
 }
 
-/// The part of a region that chunks can tile.
+/// Returns the part of a region that chunks can tile.
 pub(crate) fn usable(given: u64) -> u64 {
     round_down(given).min(MAX_CHUNK)
 }

@@ -1,4 +1,4 @@
-//! The type of the room: what all requests and frees pass.
+//! The arena's type, which all requests and frees go through.
 
 use crate::core::heap::{Chunks, Growth, Heap, Parts, Refused, Region, Regions, Tag};
 use crate::core::ids::ChunkId;
@@ -12,35 +12,37 @@ use crate::core::units::{Span, UNIT};
 use crate::core::vmm::{Range, VmRange, is_unmapped};
 use crate::sys::HostMemoryExhausted;
 
-/// How an arena behaves; fixed at creation, but for the limit.
+/// The configuration of an arena. Fixed at creation, except for the limit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settings {
     pub(crate) limit: u64,
     pub(crate) growth: bool,
     pub(crate) garbage_collection: bool,
     pub(crate) split_always: bool,
-    /// Of the limit; 0 is the 128 MiB rule.
+    /// As a fraction of the limit. 0 selects the rule of 128 MiB.
     pub(crate) fragmentation_fraction: f64,
-    /// 0 is 2 MiB.
+    /// In bytes. 0 selects 2 MiB.
     pub(crate) initial_region: u64,
     pub(crate) timestamps: bool,
-    /// No chunk is handed out before its stamp is safe.
+    /// No chunk is allocated before its stamp is safe.
     pub(crate) quarantine: bool,
-    /// Regions that touch are one.
+    /// Adjacent regions become one.
     pub(crate) coalesce_regions: bool,
-    /// Events tell when work is done. On the default stream of a thread they are recorded at each free, in its order.
+    /// Events tell when work is done. On a thread's default stream an event is recorded at each free, in that stream's
+    /// order.
     pub(crate) events: bool,
-    /// Of the hashes of addresses.
+    /// The seed of the hashes of addresses.
     pub(crate) seed: u64,
 }
 
-/// How much has happened that may help a request which found nothing. Each only rises.
+/// Counts of what may help a request that found nothing. Each count only rises.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Progress {
     frees: u64,
     frontier: u64,
     queues: u64,
-    /// Regions obtained and given back, granules mapped, moved and unmapped, all of them gone, and the limit changed.
+    /// Regions obtained and given back, granules mapped, moved and unmapped, losses of all memory, and changes of the
+    /// limit.
     pub(crate) regions: u64,
 }
 
@@ -59,7 +61,8 @@ impl Arena {
         Ok(Self::with(settings, parts))
     }
 
-    /// An arena is large, and callers may have little stack: nothing can fail here, so that it is made in its place.
+    /// Creates an arena. The struct is large, and callers may have little stack. Nothing can fail here, so the arena is
+    /// constructed in place.
     #[inline(always)]
     pub(crate) fn with(settings: Settings, parts: Parts) -> Self {
         let Settings { seed, timestamps, events, .. } = settings;
@@ -74,7 +77,7 @@ impl Arena {
         }
     }
 
-    /// Allocates the best fitting chunk; `None` if no free chunk fits. On an error nothing changed.
+    /// Allocates the best fitting chunk. Returns `None` if no free chunk fits. On an error nothing changed.
     pub(crate) fn alloc(&mut self, request: &AllocRequest<'_>) -> Result<Option<u64>, HostMemoryExhausted> {
         let Some(tag) = request.scope else { return self.alloc_untagged(request) };
         self.heap_mut().chunks_mut().start_tags()?;
@@ -85,7 +88,7 @@ impl Arena {
         Ok(allocated)
     }
 
-    /// What is to be kept of the operation that a request is for.
+    /// Returns the tag to keep for the operation that a request is for.
     pub(crate) fn tag(&mut self, name: Name<'_>, step: u64) -> Result<Tag, HostMemoryExhausted> {
         Ok(Tag { name: self.names.intern(name)?, step })
     }
@@ -97,7 +100,7 @@ impl Arena {
         self.alloc_special(request)
     }
 
-    /// As `alloc`, for `size` bytes and nothing else.
+    /// Allocates as `alloc` does, for a size and a stream and no other constraint.
     #[inline(always)]
     pub(crate) fn alloc_plain(
         &mut self,
@@ -128,7 +131,7 @@ impl Arena {
         }
     }
 
-    /// Whether frees need no order and no stamp: one stream alone, or none named so far.
+    /// Returns whether frees need no order and no stamp: there is one stream, or none was named so far.
     #[inline(always)]
     pub(crate) fn frees_fast(&self) -> bool {
         self.streams.frees_fast()
@@ -143,13 +146,13 @@ impl Arena {
         }
     }
 
-    /// The same where [`Self::frees_fast`]: nothing is left to do.
+    /// Frees a chunk where [`Self::frees_fast`]. Nothing remains to be done afterwards.
     #[inline(always)]
     pub(crate) fn free_fast(&mut self, addr: u64) -> Result<(), Refused> {
         self.streams.heap_mut().free(addr)
     }
 
-    /// Frees a chunk in the order of a stream: none is the one it was allocated on.
+    /// Frees a chunk in the order of a stream. [`Stream::NONE`] stands for the stream it was allocated on.
     pub(crate) fn free_on(&mut self, addr: u64, stream: Stream) -> Result<Freed, HostMemoryExhausted> {
         if self.streams.is_fast(stream) {
             return Ok(match self.free_fast(addr) {
@@ -176,7 +179,7 @@ impl Arena {
         Freed::Done
     }
 
-    /// Room for `count` more chunks, but for their addresses.
+    /// Reserves room for `count` more chunks, but not for their addresses.
     #[inline]
     pub(super) fn reserve_chunks(&mut self, count: usize) -> Result<(), HostMemoryExhausted> {
         self.streams.reserve_chunks(count)?;
@@ -207,7 +210,7 @@ impl Arena {
         }
     }
 
-    /// Changes the limit. What is held beyond it stays until it is given back.
+    /// Changes the limit. Memory held beyond it stays held until it is given back.
     pub(crate) fn set_limit(&mut self, limit: u64) {
         let Settings { growth, initial_region, .. } = self.settings;
         self.settings.limit = limit;
@@ -230,18 +233,19 @@ impl Arena {
         self.stamps.last()
     }
 
-    /// Whether chunks may be left whose stamps the frontier has passed. Until they are merged requests find nothing.
+    /// Returns whether chunks may remain whose stamps the frontier has passed. Requests find nothing until these are
+    /// merged.
     #[inline]
     pub(crate) fn is_merging(&self) -> bool {
         self.stamps.is_merging()
     }
 
-    /// Clears the stamps that the frontier has passed and merges their chunks.
+    /// Clears the stamps that the frontier has passed, and merges their chunks.
     pub(crate) fn merge_safe(&mut self) {
         self.merge_safe_some(usize::MAX);
     }
 
-    /// The same of so many chunks. Returns whether some are left.
+    /// Does the same for at most `most` chunks. Returns whether some remain.
     pub(crate) fn merge_safe_some(&mut self, most: usize) -> bool {
         self.stamps.merge_safe_some(self.streams.heap_mut(), most)
     }
@@ -251,7 +255,7 @@ impl Arena {
         self.stamps.begin_forced_pass()
     }
 
-    /// Merges the next chunks of a pass, at most so many, until one of `size` bytes exists.
+    /// Merges the next chunks of a pass, at most `most`, until a chunk of `size` bytes exists.
     pub(crate) fn merge_forced_some(&mut self, pass: &mut ForcedPass, size: u64, most: usize) -> Forced {
         self.stamps.merge_forced_some(self.streams.heap_mut(), pass, size, most)
     }
@@ -260,7 +264,7 @@ impl Arena {
         self.heap_mut().counters_mut().failed(requested, cause);
     }
 
-    /// For tests: statistics that are wrong.
+    /// Makes the statistics wrong, for tests.
     #[cfg(test)]
     pub(crate) fn spoil(&mut self) {
         self.heap_mut().counters_mut().miscount();
@@ -272,7 +276,7 @@ impl Arena {
         heap.growth_mut().reset_peak();
     }
 
-    /// The work behind which a request could be served; see [`StreamHeap::dependencies`].
+    /// Returns the work behind which a request could be served; see [`StreamHeap::dependencies`].
     pub(crate) fn dependencies(
         &self,
         request: &AllocRequest<'_>,
@@ -281,7 +285,7 @@ impl Arena {
         self.streams.dependencies(&self.vm, request, has_event)
     }
 
-    /// Makes what serves a request behind some work its stream's own; see [`StreamHeap::adopt`].
+    /// Hands memory that serves a request behind some work over to the request's stream; see [`StreamHeap::adopt`].
     pub(crate) fn adopt(
         &mut self,
         request: &AllocRequest<'_>,
@@ -292,52 +296,52 @@ impl Arena {
         self.streams.adopt(&self.vm, request, works, planned, since)
     }
 
-    /// Regions are mapped by the granule from this range from now on. There is none yet.
+    /// Sets the range in which memory is mapped by the granule from now on. There must be no region yet.
     pub(crate) fn set_range(&mut self, range: Range) {
         self.vm.set_range(range);
     }
 
-    /// The reserved range, if the backend has granules.
+    /// Returns the reserved range, if the backend has granules.
     pub(crate) fn range(&self) -> Option<Range> {
         self.vm.range()
     }
 
-    /// Whether an address is in a region, and not in a part of a range that is not mapped.
+    /// Returns whether an address is in a region, and not in an unmapped part of a range.
     pub(crate) fn has_memory_at(&self, addr: u64) -> bool {
         self.vm.has_memory_at(self.heap(), addr)
     }
 
-    /// Bytes of a range that no memory is mapped to, but for its end.
+    /// Returns the bytes of a range that no memory is mapped to, except at its end.
     pub(crate) fn unmapped_bytes(&self) -> u64 {
         self.vm.bytes_inside(self.heap())
     }
 
-    /// Whether a chunk has no memory.
+    /// Returns whether a chunk has no memory.
     pub(crate) fn is_unmapped(&self, id: ChunkId) -> bool {
         is_unmapped(self.heap(), id)
     }
 
-    /// The first piece of neighbours with memory from a chunk on, and the chunk behind it.
+    /// Returns the first piece of neighbours with memory, from a chunk on, and the chunk behind it.
     pub(crate) fn mapped_from(&self, first: ChunkId) -> Option<(Span, ChunkId)> {
         self.chunks().piece_from(first, |id| !self.is_unmapped(id))
     }
 
-    /// The bytes of a region as far as it was ever used: a range without its last unmapped chunk.
+    /// Returns the bytes of a region. In a range, the unmapped chunk at the end is left out.
     pub(crate) fn extent(&self, region: &Region) -> u64 {
         self.vm.extent(self.heap(), region)
     }
 
-    /// The chunk that begins at an address, in use or free.
+    /// Returns the chunk that begins at an address, in use or free.
     pub(crate) fn chunk_at(&self, addr: u64) -> Option<ChunkId> {
         self.heap().chunk_at(addr)
     }
 
-    /// A chunk in use that begins at `addr`.
+    /// Returns the chunk in use that begins at `addr`.
     pub(crate) fn chunk_in_use(&self, addr: u64) -> Option<ChunkId> {
         self.chunk_at(addr).filter(|&id| self.chunks().in_use(id))
     }
 
-    /// The chunk around an address of a region; see [`Heap::chunk_around`].
+    /// Returns the chunk around an address of a region; see [`Heap::chunk_around`].
     pub(crate) fn chunk_around(&self, addr: u64) -> Option<ChunkId> {
         self.heap().chunk_around(addr)
     }
@@ -389,28 +393,28 @@ impl Arena {
         &self.settings
     }
 
-    /// What the mapped chunks tile: the regions without their tails and without unmapped chunks.
+    /// Returns the bytes that mapped chunks tile: the regions without their tails and without unmapped chunks.
     pub(crate) fn usable_bytes(&self) -> u64 {
         self.streams.usable_bytes(&self.vm)
     }
 
-    /// The largest chunk in the index; with stamps, before the merges that are due.
+    /// Returns the bytes of the largest free chunk or free span. With stamps, merges that are due are not considered.
     pub(crate) fn largest_free(&self) -> u64 {
         self.largest_common().max(self.streams.largest_own())
     }
 
-    /// The most bytes that a request in the order of a stream could get in one piece now.
+    /// Returns the most bytes that a request in the order of a stream could get in one piece now.
     pub(crate) fn largest_for(&self, stream: Stream) -> u64 {
         self.largest_common().max(self.streams.largest_own_of(stream))
     }
 
-    /// The largest chunk that every request may have.
+    /// Returns the bytes of the largest chunk that every request may use.
     fn largest_common(&self) -> u64 {
         let ids = [self.heap().largest(), self.stamps.largest_findable(self.heap())];
         ids.into_iter().flatten().map(|id| self.heap().size(id)).max().unwrap_or(0)
     }
 
-    /// Host memory that the arena holds beside itself, in bytes.
+    /// Returns the host memory of the arena, the struct itself included, in bytes.
     fn metadata_bytes(&self) -> u64 {
         size_of::<Self>() as u64
             + self.streams.metadata_bytes()
@@ -443,7 +447,7 @@ impl Arena {
         }
     }
 
-    /// For tests, which break each invariant on purpose: all rooms.
+    /// Returns the parts of the arena, for tests that break each invariant on purpose.
     #[cfg(test)]
     pub(in crate::core) fn internals(&mut self) -> Internals<'_> {
         let Arena { streams, stamps, vm, .. } = self;
@@ -451,7 +455,7 @@ impl Arena {
     }
 }
 
-/// The rooms of an arena.
+/// The parts of an arena.
 #[cfg(test)]
 pub(in crate::core) struct Internals<'a> {
     pub(in crate::core) streams: &'a mut StreamHeap,
@@ -459,13 +463,14 @@ pub(in crate::core) struct Internals<'a> {
     pub(in crate::core) vm: &'a mut VmRange,
 }
 
-/// The original's rule with its arithmetic: a double times the limit, truncated.
+/// Returns the original's limit for unsplit remainders, with the original's arithmetic: a double times the limit,
+/// truncated.
 #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
 fn max_slack(settings: &Settings) -> u64 {
     if settings.split_always {
         UNIT
     } else if settings.fragmentation_fraction > 0.0 {
-        // Below one unit there is nothing to split off; the original would make a chunk of 0 bytes.
+        // Below one unit there is nothing to split off. The original would make a chunk of 0 bytes.
         ((settings.fragmentation_fraction * settings.limit as f64) as u64).max(UNIT)
     } else {
         128 << 20

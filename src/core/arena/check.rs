@@ -8,7 +8,8 @@ use crate::core::units::{MAX_CHUNK, UNIT};
 use crate::core::vmm::is_unmapped;
 
 impl Arena {
-    /// Checks all invariants, without memory for it. Takes time in proportion to the chunks, and some scans beside.
+    /// Checks all invariants, without needing memory. Takes time in proportion to the number of chunks, plus some
+    /// scans.
     pub(crate) fn check(&self) -> Result<(), Broken> {
         let walked = self.check_regions()?;
         require(walked == self.chunks().count(), Broken::I1Tiling)?;
@@ -18,7 +19,7 @@ impl Arena {
         self.check_best_fit()
     }
 
-    /// I1, I2 and I6 along each region; returns how many chunks there are.
+    /// Checks I1, I2 and I6 along each region. Returns the number of chunks.
     fn check_regions(&self) -> Result<usize, Broken> {
         let mut count = 0;
         for (region, span) in self.regions().iter() {
@@ -35,7 +36,8 @@ impl Arena {
                 require(linked && sound && self.chunks().state(id) != State::Vacant, Broken::I1Tiling)?;
                 require(self.is_whole(id), Broken::I1Tiling)?;
                 require(self.chunk_at(addr) == Some(id), Broken::I6Starts)?;
-                // Nothing else maps to it: the unit behind a start is looked at, or all of a small chunk.
+                // Nothing else maps to it. All units of a small chunk are checked, and the first units behind the start
+                // of a large one.
                 let inside = (1..(size / UNIT).min(64)).map(|unit| addr + unit * UNIT);
                 let strays = inside.filter(|&at| self.chunk_at(at).is_some());
                 require(strays.count() == 0, Broken::I6Starts)?;
@@ -50,7 +52,7 @@ impl Arena {
         Ok(count)
     }
 
-    /// The chunks that a request could get.
+    /// Returns the chunks that a request could get.
     fn findable(&self) -> impl Iterator<Item = ChunkId> + '_ {
         self.chunks().ids().filter(|&id| self.chunks().state(id) == State::Free)
     }
@@ -59,7 +61,7 @@ impl Arena {
         self.chunks().state(id) == State::Free && self.chunks().stamp(id) == 0
     }
 
-    /// Whether neighbours have no reason to be two chunks.
+    /// Returns whether neighbours have no reason to be two chunks.
     fn should_be_one(&self, first: ChunkId, second: ChunkId) -> bool {
         let holes = || [first, second].iter().all(|&id| self.chunks().state(id) == State::Unmapped);
         self.may_merge(first) && self.may_merge(second)
@@ -67,7 +69,7 @@ impl Arena {
             || self.streams.should_be_one(first, second)
     }
 
-    /// Whether a chunk is whole granules, if it has to be.
+    /// Returns whether a chunk consists of whole granules, if it has to.
     fn is_whole(&self, id: ChunkId) -> bool {
         let granule = match (self.chunks().state(id), self.range()) {
             (State::Unmapped | State::BeingMapped, Some(range)) => range.granule,
@@ -77,7 +79,7 @@ impl Arena {
         self.chunks().addr(id).is_multiple_of(granule) && self.chunks().size(id).is_multiple_of(granule)
     }
 
-    /// Every unmapped chunk is in the list, at the place that it knows, and nothing else is.
+    /// Checks that exactly the unmapped chunks are in the list, each at the position that it stores.
     fn check_holes(&self) -> Result<(), Broken> {
         for (place, &id) in self.vm.list().iter().enumerate() {
             let is_hole = self.chunks().state(id) == State::Unmapped;
@@ -89,7 +91,7 @@ impl Arena {
             with(State::Unmapped) == self.vm.list().len() && coming == self.vm.coming(),
             Broken::I3Index,
         )?;
-        // Only what is under way is out of circulation.
+        // Chunks are out of circulation only while a plan is under way.
         let idle = coming == 0 && with(State::Withheld) == 0;
         require(idle || self.vm.is_moving(), Broken::I3Index)
     }
@@ -118,7 +120,7 @@ impl Arena {
         self.check_queue()
     }
 
-    /// Exactly the stamped chunks are queued, none with a turn later than its stamp.
+    /// Checks that exactly the stamped chunks are queued, none with a turn later than its stamp.
     fn check_queue(&self) -> Result<(), Broken> {
         let mut queued = 0;
         for id in self.stamps.iter().take(self.chunks().count() + 1) {
@@ -166,7 +168,7 @@ impl Arena {
         require(sums && peaks && pool && given <= self.growth().pool_bytes(), Broken::I4Accounting)
     }
 
-    /// For a sample of sizes: those of the free chunks, one unit more, and the extremes.
+    /// Checks best fit for a sample of sizes: those of free chunks, one unit more than each, and one unit.
     fn check_best_fit(&self) -> Result<(), Broken> {
         let step = self.findable().count().div_ceil(8).max(1);
         let sizes = self.findable().step_by(step).map(|id| self.chunks().size(id));
@@ -178,7 +180,7 @@ impl Arena {
                 true => self.stamps.first_old_enough(self.heap(), (size, 0), u64::MAX),
             };
             require(found == scanned, Broken::I5BestFit)?;
-            // The same among those that were freed before it.
+            // The same search among the chunks that were freed before that one.
             let Some(newest) = scanned.map(|id| self.chunks().stamp(id)).filter(|&stamp| stamp != 0) else {
                 continue;
             };

@@ -8,16 +8,17 @@ use crate::core::units::UNIT;
 use crate::sys::HostMemoryExhausted;
 
 impl Arena {
-    /// As `take_plain`, for stamps and large alignments. Finds nothing while [`Self::is_merging`].
+    /// Allocates as [`Self::alloc_plain`] does, with stamps and large alignments. Finds nothing while
+    /// [`Self::is_merging`].
     #[inline(never)]
     pub(super) fn alloc_constrained(
         &mut self,
         request: &AllocRequest<'_>,
     ) -> Result<Option<u64>, HostMemoryExhausted> {
-        // A prefix for the alignment and a remainder: at most two new chunks.
+        // At most two new chunks: a prefix for the alignment, and a remainder.
         self.reserve_chunks(2)?;
         if self.is_merging() && self.merge_safe_some(MERGED_AT_ONCE) {
-            // What is the best fit is not known before all is merged that may be.
+            // The best fit is not known before all chunks that may merge are merged.
             return Ok(None);
         }
         let Some(mut id) = self.find_constrained(request) else { return Ok(None) };
@@ -39,9 +40,10 @@ impl Arena {
         Ok(Some(addr))
     }
 
-    /// The first chunk in (size, address) order that has a place at the alignment and an old enough stamp. Of those without a
-    /// place at the alignment only a few are passed over one by one: then the first follows which is so large that it has one
-    /// wherever it begins, and the others only if the request is thorough.
+    /// Finds the first chunk in (size, address) order that has a place at the alignment and an old enough stamp. Only a
+    /// few chunks without such a place are passed over one by one. The search then continues with the first chunk that
+    /// is large enough to have a place wherever it begins. The chunks between are examined only if the request is
+    /// thorough.
     pub(super) fn find_constrained(&self, request: &AllocRequest<'_>) -> Option<ChunkId> {
         let found = self.find_old_enough(request, MOST_MISALIGNED);
         if found.is_none() && request.thorough { self.find_old_enough(request, u32::MAX) } else { found }
@@ -67,8 +69,8 @@ impl Arena {
         found
     }
 
-    /// Splits a free prefix off a chunk that was removed, so that the rest is aligned. What was freed at some time was freed as
-    /// a whole: the prefix waits as long as the chunk did.
+    /// Splits a free prefix off a chunk that was removed, so that the rest is aligned. The chunk was freed as a whole,
+    /// so the prefix waits as long as the chunk did.
     fn split_prefix(&mut self, id: ChunkId, alignment: u64, stamp: u64) -> ChunkId {
         let addr = self.heap().addr(id);
         let prefix = addr.next_multiple_of(alignment) - addr;
@@ -81,7 +83,7 @@ impl Arena {
         rest
     }
 
-    /// Splits a chunk that was removed behind `wanted` bytes; the remainder is free, and waits as the prefix does.
+    /// Splits a chunk that was removed behind `wanted` bytes. The remainder is free, and waits as the prefix does.
     fn split_remainder(&mut self, id: ChunkId, wanted: u64, stamp: u64) {
         let rest = self.heap_mut().split(id, wanted);
         self.heap_mut().counters_mut().stamped_splits += u64::from(stamp != 0);
@@ -89,6 +91,6 @@ impl Arena {
     }
 }
 
-/// Chunks whose stamps have become safe that a request merges by itself. More are merged before it, with the lock opened
-/// meanwhile.
+/// How many chunks with safe stamps a request merges by itself. If there are more, they are merged before the request,
+/// with the lock opened meanwhile.
 const MERGED_AT_ONCE: usize = 8;

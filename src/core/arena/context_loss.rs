@@ -1,7 +1,7 @@
-//! All memory is gone at once: the program has ended the context that it belonged to.
+//! Loss of all memory at once, when the program has ended the context that it belonged to.
 //!
-//! Nothing of it is given back, for there is nothing left to give. What was live counts as freed, and the arena is as
-//! it was before its first region; only what counts events, and the numbers of allocations, goes on.
+//! No memory is given back, because none is left. Memory in use counts as freed, and the arena is as it was before its
+//! first region. Only the counts of events and the numbers of allocations continue.
 
 use super::arena::Arena;
 use super::remap_plan::{Plan, bytes};
@@ -10,7 +10,7 @@ use crate::core::ids::{ChunkId, NIL};
 use crate::core::units::Span;
 use crate::core::vmm::Range;
 
-/// What an arena held when all of it was gone.
+/// What an arena held when all of its memory was lost.
 pub(crate) struct Gone {
     chunks: Chunks,
     regions: Regions,
@@ -18,8 +18,8 @@ pub(crate) struct Gone {
 }
 
 impl Arena {
-    /// Forgets every region, chunk and queue. Needs no memory and cannot fail. Regions that others have detached are
-    /// theirs to forget ([`Self::forget_detached`]), as are extensions and plans under way.
+    /// Forgets every region, chunk and queue. Needs no memory and cannot fail. Callers that hold detached regions,
+    /// extensions or plans must forget these themselves ([`Self::forget_detached`]).
     pub(crate) fn forget_all(&mut self) -> Gone {
         let range = self.range();
         let has_stamps = self.settings.timestamps;
@@ -30,24 +30,25 @@ impl Arena {
         Gone { chunks, regions, range }
     }
 
-    /// How often everything was forgotten: what was learnt before is of no use after.
+    /// Returns how often everything was forgotten. Knowledge from before a change of this number is of no use
+    /// afterwards.
     pub(crate) fn life(&self) -> u64 {
         self.counters().losses
     }
 
-    /// A region was detached, and everything was forgotten before it went.
+    /// Counts a detached region as released if everything was forgotten before the backend took the region back.
     pub(crate) fn forget_detached(&mut self) {
         self.heap_mut().counters_mut().regions_released += 1;
     }
 
-    /// A plan was made, and everything was forgotten before it was carried out.
+    /// Abandons a plan if everything was forgotten before the plan was carried out.
     pub(crate) fn abandon(&mut self, plan: &Plan) {
         self.heap_mut().growth_mut().unreserve(bytes(&plan.fresh));
     }
 }
 
 impl Gone {
-    /// The pieces of memory that there were, in address order.
+    /// Returns the pieces of memory that existed, in address order.
     pub(crate) fn spans(&self) -> impl Iterator<Item = Span> + '_ {
         let whole = self.range.is_none();
         let regions = self.regions.iter().filter(move |_| whole);
@@ -55,8 +56,8 @@ impl Gone {
         regions.chain(self.mapped())
     }
 
-    /// Of a range what was mapped. Pieces that were on their way are not told: who moves them tells of them. What was
-    /// only kept for their sake is.
+    /// Returns the mapped pieces of a range. Pieces that a plan was mapping or unmapping are left out, because the code
+    /// that carries out the plan reports them. Chunks that the plan only kept are included.
     fn mapped(&self) -> impl Iterator<Item = Span> + '_ {
         let first = self.regions.iter().next().filter(|_| self.range.is_some());
         let mut at = first.map_or(NIL, |(_, region)| region.first);

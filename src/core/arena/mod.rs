@@ -1,15 +1,17 @@
-//! The arena: allocation and free over a heap, the order of streams, stamps, and granules.
+//! The arena: allocation and free over a heap, stream order, stamps, and granules.
 //!
-//! [`Arena`] only orchestrates: each room below keeps its own invariants.
+//! [`Arena`] only orchestrates. Each module below it keeps its own invariants.
 //!
 //! ```text
-//!   constrained   requests with an alignment or an age        remap_plan    granules on their way
-//!   add_region    what the backend gives                      reclaim       garbage collection, trim, the end
-//!   context_loss  everything forgotten at once                snapshot      what reports read
+//!   arena         the type, and what every request and free goes through
+//!   constrained   requests with an alignment or an age        remap_plan    growth, remapping and trim by granules
+//!   add_region    regions from the backend                    reclaim       garbage collection, trim, destruction
+//!   context_loss  forgetting everything at once               snapshot      what reports read
+//!   check         invariants I1 to I6
 //! ```
 
 mod add_region;
-#[allow(clippy::module_inception)] // the room's type
+#[allow(clippy::module_inception)] // the type of this module
 mod arena;
 mod check;
 mod constrained;

@@ -1,4 +1,4 @@
-//! Giving memory back: garbage collection, trim, and the end.
+//! Giving memory back: garbage collection, trim, and destruction.
 
 use super::arena::Arena;
 use crate::core::heap::{Region, State};
@@ -7,13 +7,13 @@ use crate::core::sort::sort_by_key;
 use crate::core::vmm::has_donors;
 use crate::sys::HostMemoryExhausted;
 
-/// A region that the arena no longer knows, to be given back to the backend. Its bytes count as held
-/// until [`Arena::region_released`].
+/// A region that the arena no longer knows, to be given back to the backend. Its bytes count as held until
+/// [`Arena::region_released`].
 pub(crate) type Detached = Region;
 
 impl Arena {
-    /// TensorFlow's `DeallocateFreeRegions`: detaches every wholly free region, unless even that would
-    /// not make room for `size` bytes. Without memory for the list nothing is detached.
+    /// TensorFlow's `DeallocateFreeRegions`: detaches every wholly free region, unless even that would not make room
+    /// for `size` bytes. Without memory for the list, nothing is detached.
     pub(crate) fn detach_for(&mut self, size: u64) -> Vec<Detached> {
         if !self.settings.garbage_collection || self.range().is_some() {
             return Vec::new();
@@ -38,8 +38,8 @@ impl Arena {
         })
     }
 
-    /// Detaches wholly free regions until at most `most` bytes are held, or none is left: the largest first, and at last
-    /// the smallest that is large enough.
+    /// Detaches wholly free regions until at most `most` bytes are held, or none is left. The largest go first. The
+    /// last one is the smallest that is large enough.
     pub(crate) fn detach_beyond(&mut self, most: u64) -> Result<Vec<Detached>, HostMemoryExhausted> {
         self.merge_safe();
         let mut left = self.held_in_regions();
@@ -60,12 +60,12 @@ impl Arena {
         })
     }
 
-    /// What regions that are here hold: not the pool's bytes, which count what another thread is just giving back.
+    /// Returns the bytes held by the arena's regions. The pool's bytes also count what another thread is giving back.
     fn held_in_regions(&self) -> u64 {
         self.regions().iter().fold(0u64, |sum, (_, region)| sum.saturating_add(region.given))
     }
 
-    /// Whether there is something to give back that is free now, as long as `keep` bytes stay held.
+    /// Returns whether some free memory could be given back now, with at least `keep` bytes staying held.
     pub(crate) fn could_trim(&mut self, keep: u64) -> bool {
         self.merge_safe();
         if let Some(range) = self.range() {
@@ -75,24 +75,25 @@ impl Arena {
         self.free_regions().any(|(_, bytes)| held - bytes >= keep)
     }
 
-    /// Detaches some region, free or not; for the end of an arena.
+    /// Detaches some region, free or not, when the arena is destroyed.
     pub(crate) fn detach_any(&mut self) -> Option<Detached> {
         let (id, _) = self.regions().iter().next()?;
         Some(self.detach(id))
     }
 
-    /// The backend has a detached region back.
+    /// Notes that the backend has taken a detached region back.
     pub(crate) fn region_released(&mut self, given: u64) {
         self.heap_mut().growth_mut().released(given);
         self.heap_mut().counters_mut().regions_released += 1;
     }
 
-    /// Shrinks all tables to what the chunks of today need, and lets the hint begin small again.
+    /// Shrinks all tables to the size that the current chunks need, and resets the region hint to its small initial
+    /// value.
     pub(crate) fn forget_past(&mut self) {
         self.heap_mut().growth_mut().reset_hint();
         let Arena { streams, stamps, vm, .. } = self;
         streams.forget_past();
-        // What a plan has reserved is its own until it is carried out.
+        // Memory that a plan has reserved belongs to the plan until it is carried out.
         if !vm.is_moving() {
             streams.heap_mut().shrink();
             stamps.shrink(streams.heap().chunks().places());
@@ -102,25 +103,25 @@ impl Arena {
         streams.heap_mut().shrink_starts();
     }
 
-    /// In a forked child: what other threads of the parent had under way will never be finished. The thread
-    /// that forked may itself be obtaining a region, for which it has `reserved` bytes, or giving some back.
+    /// In a forked child, forgets what other threads of the parent had under way, because it will never be finished.
+    /// The thread that forked may itself be obtaining a region, with `reserved` bytes reserved, or giving regions back.
     pub(crate) fn forget_unfinished(&mut self, reserved: u64, releases: bool) {
         self.heap_mut().growth_mut().forget_reservations(reserved);
         if releases {
-            // Which of the bytes that are held are its own is not known here: none is forgotten.
+            // It is not known here which of the held bytes that thread is giving back, so none are forgotten.
             return;
         }
         let held = self.held_in_regions();
         self.heap_mut().growth_mut().set_pool_bytes(held);
     }
 
-    /// The regions that could be given back, in address order, with what the backend gave for each.
+    /// Returns the regions that could be given back, in address order, with the bytes that the backend gave for each.
     fn free_regions(&self) -> impl Iterator<Item = (u32, u64)> + '_ {
         let free = self.regions().iter().filter(|(_, region)| self.is_free(region.first));
         free.map(|(id, region)| (id, region.given))
     }
 
-    /// Whether no chunk from `id` on is in use or was freed too recently.
+    /// Returns whether no chunk from `id` on is in use or waits for work.
     fn is_free(&self, mut id: ChunkId) -> bool {
         while id != NIL {
             let waits = self.streams.is_multi() && !self.streams.is_reusable(id);
@@ -132,7 +133,7 @@ impl Arena {
         true
     }
 
-    /// Detaches the wholly free regions that `goes` accepts, asked from the largest to the smallest.
+    /// Detaches the wholly free regions that `goes` accepts, which is asked from the largest to the smallest.
     fn detach_while(
         &mut self,
         mut goes: impl FnMut(u32, u64) -> bool,
@@ -140,7 +141,7 @@ impl Arena {
         self.detach_of(|free| free.retain(|&(id, bytes)| goes(id, bytes)))
     }
 
-    /// Detaches those of the wholly free regions that `choose` leaves of the list, which has the largest first.
+    /// Detaches those wholly free regions that `choose` leaves in the list, which has the largest first.
     fn detach_of(
         &mut self,
         choose: impl FnOnce(&mut Vec<(u32, u64)>),
@@ -167,7 +168,7 @@ impl Arena {
             match heap.state(id) {
                 State::Free | State::Held if settings.timestamps => _ = stamps.remove_free(heap, id),
                 State::Free => heap.unindex(id),
-                // Only when the whole arena ends.
+                // Only when the whole arena is destroyed.
                 State::InUse => heap.count_free(id),
                 State::Unmapped => vm.forget(heap, id),
                 _ => {}

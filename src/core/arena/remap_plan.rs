@@ -1,12 +1,15 @@
-//! Granules on their way: growth, remapping and trim of a pool in a reserved range.
+//! Plans to remap granules: growth, relocation and trim of a pool in a reserved range.
 //!
-//! Each is decided at once and carried out by the backend with the allocator unlocked. So there are three steps. A
-//! plan takes every chunk concerned out of circulation: free chunks that give granules (`sources`), unmapped chunks that get
-//! new ones (`fresh`) or those of the sources (`targets`), and free chunks between them, which are to be one with
-//! them (`kept`). Then the backend works, and writes into the plan what is mapped in the end. At last `commit` makes
-//! what is mapped free and what is not an unmapped chunk. There is one plan at a time.
+//! A plan is decided at once, and the backend carries it out with the allocator unlocked. So there are three steps:
 //!
-//! Chunks in use are never part of a plan, and no granule with a byte of one.
+//! - The plan takes every chunk concerned out of circulation: free chunks that give granules (`sources`), unmapped
+//!   chunks that get new granules (`fresh`) or those of the sources (`targets`), and free chunks between them that are
+//!   to coalesce with them (`kept`).
+//! - The backend works, and its caller notes in the plan what is mapped in the end.
+//! - `commit` makes mapped pieces free, and the others unmapped chunks.
+//!
+//! There is one plan at a time. Chunks in use are never part of a plan, and neither is any granule that contains a byte
+//! of one.
 
 use super::arena::Arena;
 use crate::core::heap::State;
@@ -22,11 +25,11 @@ use crate::sys::HostMemoryExhausted;
 pub(crate) struct Piece {
     id: ChunkId,
     pub(crate) span: Span,
-    /// Whether it is mapped now: whoever talks to the backend keeps this true.
+    /// Whether the piece is mapped now. The code that calls the backend keeps this up to date.
     pub(crate) mapped: bool,
 }
 
-/// What is to be done; see the top of this file.
+/// The chunks that a plan concerns; see the top of this file.
 #[derive(Default, Debug)]
 pub(crate) struct Plan {
     pub(crate) sources: Vec<Piece>,
@@ -36,14 +39,14 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// New bytes that are set aside for it.
+    /// Returns the new bytes that are reserved for the plan.
     pub(crate) fn reserved(&self) -> u64 {
         bytes(&self.fresh)
     }
 
     fn reserve(&mut self, sources: usize, holes: usize, kept: usize) -> Result<(), HostMemoryExhausted> {
         self.sources.try_reserve_exact(sources)?;
-        // The unmapped chunk at which new granules end and moved ones begin is cut in two.
+        // The unmapped chunk where new granules end and moved ones begin is split in two.
         self.fresh.try_reserve_exact(holes)?;
         self.targets.try_reserve_exact(holes)?;
         Ok(self.kept.try_reserve_exact(kept)?)
@@ -57,16 +60,16 @@ pub(crate) fn bytes(pieces: &[Piece]) -> u64 {
 /// How much new memory a plan may take.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum New {
-    /// What the request needs, and something for the next ones.
+    /// What the request needs, and something for later requests.
     Ample,
     /// What the request needs.
     Needed,
-    /// What the request needs beyond all that is idle.
+    /// What the request needs beyond all idle memory.
     Least,
 }
 
 impl Arena {
-    /// Whether a plan is under way.
+    /// Returns whether a plan is under way.
     pub(crate) fn is_moving(&self) -> bool {
         self.vm.is_moving()
     }
@@ -116,7 +119,7 @@ impl Arena {
         Ok(Some(plan))
     }
 
-    /// Plans to serve a request that the limit forbids to grow for: with what the limit leaves, and with whole
+    /// Plans to serve a request that the limit forbids to grow for. The plan uses what the limit leaves, and whole
     /// granules of free chunks, the largest first. Less than `below` bytes are new.
     pub(crate) fn plan_relocation(
         &mut self,
@@ -154,7 +157,7 @@ impl Arena {
             if new != New::Least || found.granules <= idle {
                 break;
             }
-            // One that takes fewer needs less that is new.
+            // A place that takes fewer granules needs fewer new ones.
             most = found.granules - range.granule;
         }
         let Some(place) = place else { return Ok(None) };
@@ -192,7 +195,7 @@ impl Arena {
         Ok(plan)
     }
 
-    /// The plan is carried out, as far as it could be.
+    /// Completes a plan, as far as the backend could carry it out.
     pub(crate) fn commit(&mut self, plan: Plan) {
         let Plan { sources, fresh, targets, kept } = plan;
         let reserved = bytes(&fresh);
@@ -214,12 +217,12 @@ impl Arena {
         let heap = self.heap_mut();
         heap.growth_mut().settle(reserved, held);
         heap.set_given(held);
-        // What failed and was restored is no progress for others.
+        // A plan that failed and was undone is no progress for other requests.
         heap.counters_mut().remaps += u64::from(changed);
         self.close_range();
     }
 
-    /// A chunk of a plan is free from now on, and one with its neighbours.
+    /// Makes a chunk of a plan free, and coalesces it with its neighbours.
     fn put_back(&mut self, id: ChunkId) {
         if self.streams.is_multi() {
             self.streams.put_back(id);
@@ -228,7 +231,7 @@ impl Arena {
         }
     }
 
-    /// Forgets the region of the range if it is one unmapped chunk.
+    /// Forgets the region of the range if it consists of one unmapped chunk.
     fn close_range(&mut self) {
         let only = self.regions().iter().map(|(number, region)| (number, region.first)).next();
         let Some((region, id)) = only else { return };
@@ -257,7 +260,7 @@ impl Arena {
         self.vm.reserve(pieces + 1)
     }
 
-    /// Memory for everything that a plan for a place needs from here on.
+    /// Reserves memory for everything that a plan for a place needs from here on.
     fn reserve_plan(
         &mut self,
         plan: &mut Plan,
@@ -277,12 +280,13 @@ impl Arena {
             id = self.heap().next(id);
         }
         plan.reserve(donors, holes, free)?;
-        // A donor is cut twice; so are the first and the last unmapped chunk, and one where moved granules begin.
+        // A donor is split twice. So are the first and the last unmapped chunk, and the one where moved granules begin.
         self.reserve_cuts(2 * donors + holes + 4)
     }
 
-    /// How much is mapped at once at least: what a request needs is mostly little, and a call of the backend is
-    /// dear; but never more than a sixty-fourth of the pool.
+    /// Returns how many bytes to map at once at least. A request mostly needs little, and a backend call is expensive.
+    /// The step is a sixty-fourth of the pool, but not less than a granule, nor than the initial region if the pool is
+    /// empty. It is unlimited without growth.
     fn growth_step(&self, range: Range) -> u64 {
         if !self.settings.growth {
             return u64::MAX;
@@ -292,24 +296,25 @@ impl Arena {
         range.floor(self.growth().pool_bytes() / 64).max(initial).max(range.granule)
     }
 
-    /// Free for a queue, or for all.
+    /// Returns whether a chunk is free for a queue, or for every queue.
     fn is_free_for(&self, queue: Option<QueueId>, id: ChunkId) -> bool {
         self.heap().is_idle(id) || queue.is_some_and(|queue| self.streams.is_own(queue, id))
     }
 
-    /// Whether memory was freed since the request looked.
+    /// Returns whether memory that serves the request was freed since the request searched.
     fn is_served(&self, request: &AllocRequest<'_>, queue: Option<QueueId>) -> bool {
         self.find_constrained(request).is_some()
             || queue.is_some_and(|queue| self.streams.has_in_queue(request, queue))
     }
 
-    /// Whose chunks a request may use beside those that everybody may. They stay his and in circulation while a plan is
-    /// under way: should they be taken meanwhile, the request looks again.
+    /// Returns the queue whose chunks a request may use beside those that are reusable by every stream. These chunks
+    /// stay the queue's own and in circulation while a plan is under way. If they are taken meanwhile, the request
+    /// searches again.
     fn queue_for(&self, request: &AllocRequest<'_>) -> Option<QueueId> {
         self.streams.queue_of_request(request)
     }
 
-    /// Cuts what a donor gives out of its chunk; what is left of that is free.
+    /// Splits the granules that a donor gives off its chunk. What is left of the chunk stays free.
     fn carve(&mut self, plan: &mut Plan, donor: &Donor) {
         let Span { base, bytes } = donor.span;
         let mut id = donor.id;
@@ -331,8 +336,8 @@ impl Arena {
         plan.sources.push(Piece { id, span: donor.span, mapped: true });
     }
 
-    /// Takes the chunks of a place out of circulation. The first `fresh` bytes of its unmapped chunks get new granules, and
-    /// up to `extra` bytes more behind it.
+    /// Takes the chunks of a place out of circulation. The first `fresh` bytes of its unmapped chunks get new granules,
+    /// and so do up to `extra` bytes behind the place.
     fn take_out(
         &mut self,
         plan: &mut Plan,
@@ -365,7 +370,8 @@ impl Arena {
         }
     }
 
-    /// Up to `fresh` bytes of a piece get new granules, the rest moved ones. Returns how many are new.
+    /// Assigns new granules to up to `fresh` bytes of a piece, and moved ones to the rest. Returns how many bytes are
+    /// new.
     fn assign(&mut self, plan: &mut Plan, piece: ChunkId, span: Span, fresh: u64) -> u64 {
         let Span { base, bytes } = span;
         let new = bytes.min(fresh);

@@ -1,7 +1,7 @@
-//! What reports read: an arena in place, or a copy of it, which is read with the lock open.
+//! The data that reports read: an arena in place, or a copy of it that is read with the lock open.
 //!
-//! A copy is that of one moment. What takes time is done outside of it: memory for the copy is obtained, and touched,
-//! before ([`Snapshot::make_room`]), so that under the lock a few tables are copied as they are.
+//! A copy shows the arena at one moment. Slow steps are done before: memory for the copy is obtained and touched
+//! without the lock ([`Snapshot::make_room`]). So only a few tables are copied, unchanged, while the lock is held.
 
 use super::arena::Arena;
 use crate::core::heap::{Chunks, Region, Regions, State};
@@ -12,31 +12,31 @@ use crate::core::streams::{Mark, Order, StreamHeap};
 use crate::core::tables::{room_for, with_margin};
 use crate::sys::HostMemoryExhausted;
 
-/// Numbers about the whole arena.
+/// Totals of the whole arena.
 #[derive(Clone, Copy, Default)]
 struct Totals {
     stats: Stats,
     counters: Counters,
     usable_bytes: u64,
-    /// Where there is a reserved range.
+    /// `None` without a reserved range.
     unmapped_bytes: Option<u64>,
-    /// The unmapped chunk at the end of the range.
+    /// The bytes of the unmapped chunk at the end of the range.
     tail_bytes: u64,
     collects: bool,
 }
 
-/// A copy of what reports tell.
+/// A copy of the data for reports.
 pub(crate) struct Snapshot {
     totals: Totals,
     chunks: Chunks,
     regions: Regions,
     names: Names,
-    /// For each place of the slab, where queues are told apart.
+    /// One mark for each place of the slab, if queues are told apart.
     marks: Vec<Mark>,
     queues: Vec<Order>,
 }
 
-/// How much a copy needs.
+/// How much room a copy needs.
 #[derive(Clone, Copy)]
 pub(crate) struct Room {
     chunks: [usize; 3],
@@ -46,7 +46,7 @@ pub(crate) struct Room {
     queues: usize,
 }
 
-/// What reports read.
+/// The data that reports read.
 #[derive(Clone, Copy)]
 pub(crate) struct View<'a> {
     totals: Totals,
@@ -63,13 +63,13 @@ enum Orders<'a> {
 }
 
 impl Arena {
-    /// The arena in place.
+    /// Returns a view of the arena in place.
     pub(crate) fn view(&self) -> View<'_> {
         let (chunks, regions, names) = (self.chunks(), self.regions(), &self.names);
         View { totals: self.totals(), chunks, regions, names, orders: Orders::InPlace(&self.streams) }
     }
 
-    /// How much a copy needs.
+    /// Returns how much room a copy needs.
     pub(crate) fn room(&self) -> Room {
         let is_multi = self.streams.is_multi();
         Room {
@@ -105,7 +105,7 @@ impl Snapshot {
         }
     }
 
-    /// Obtains memory for a copy, and a sixteenth more, as the arena goes on while this is done.
+    /// Obtains memory for a copy, plus a sixteenth, because the arena may grow meanwhile.
     pub(crate) fn make_room(&mut self, room: &Room) -> Result<(), HostMemoryExhausted> {
         self.chunks.make_room(room.chunks)?;
         self.regions.make_room(room.regions)?;
@@ -115,7 +115,7 @@ impl Snapshot {
         Ok(self.queues.try_reserve_exact(with_margin(room.queues))?)
     }
 
-    /// Copies an arena; false if that takes more room.
+    /// Copies an arena. Returns false if the copy needs more room.
     pub(crate) fn copy(&mut self, arena: &Arena) -> bool {
         let Room { marks, queues, .. } = arena.room();
         let fits = self.marks.capacity() >= marks && self.queues.capacity() >= queues;
@@ -149,43 +149,43 @@ impl View<'_> {
         &self.totals.counters
     }
 
-    /// What the chunks tile, but for unmapped chunks.
+    /// Returns the bytes that the chunks tile, without unmapped chunks.
     pub(crate) fn usable_bytes(&self) -> u64 {
         self.totals.usable_bytes
     }
 
-    /// Bytes of a reserved range that no memory is mapped to, but for its end; `None` without a range.
+    /// Returns the bytes of a reserved range that no memory is mapped to, except at its end; `None` without a range.
     pub(crate) fn unmapped_bytes(&self) -> Option<u64> {
         self.totals.unmapped_bytes
     }
 
-    /// The bytes of a region as far as it was ever used.
+    /// Returns the bytes of a region. In a range, the unmapped chunk at the end is left out.
     pub(crate) fn extent(&self, region: &Region) -> u64 {
         region.bytes - self.totals.tail_bytes
     }
 
-    /// Whether free regions make room for others.
+    /// Returns whether free regions are given back to make room for new ones.
     pub(crate) fn collects_garbage(&self) -> bool {
         self.totals.collects
     }
 
-    /// Whether a chunk is an unmapped chunk.
+    /// Returns whether a chunk is unmapped.
     pub(crate) fn is_unmapped(&self, id: ChunkId) -> bool {
         matches!(self.chunks.state(id), State::Unmapped | State::BeingMapped)
     }
 
-    /// Whether a chunk is an unmapped chunk at the end of a reserved range.
+    /// Returns whether a chunk is the unmapped chunk at the end of a reserved range.
     pub(crate) fn is_tail(&self, id: ChunkId) -> bool {
         self.chunks.next(id) == NIL && self.chunks.state(id) == State::Unmapped
     }
 
-    /// In whose order a chunk was allocated, or is free; `None` if every stream may have it, or
-    /// streams are not told apart.
+    /// Returns the order that a chunk was allocated in, or is free in. Returns `None` if every stream may use the
+    /// chunk, or if streams are not told apart.
     pub(crate) fn order(&self, id: ChunkId) -> Option<Order> {
         self.order_and_wait(id).map(|(order, _)| order)
     }
 
-    /// Whether a chunk is free, but only in its own order.
+    /// Returns whether a chunk is free, but only in its own order.
     pub(crate) fn is_own(&self, id: ChunkId) -> bool {
         let held = self.chunks.state(id) == State::Held;
         held && self.order_and_wait(id).is_some_and(|(order, waits)| order.is_current && !waits)
