@@ -4,16 +4,16 @@
 //! program's own. With it the command stays beside the program and says at the end what the interposer saw.
 
 mod check;
+mod check_log;
+mod check_report;
 mod exec;
 mod file;
 mod files;
-mod lines;
 mod preload;
 mod program;
 mod settings;
 mod signals;
 mod verdict;
-mod words;
 
 use std::ffi::OsString;
 use std::fmt;

@@ -15,7 +15,7 @@ use super::file::Facts;
 use super::program::Program;
 use super::settings::Settings;
 use super::verdict::{Ended, Ran, judge};
-use super::{signals, words};
+use super::{check_report, signals};
 use crate::environment::PRELOAD_CHECK;
 
 /// The exit code where nothing came from the pool.
@@ -41,7 +41,7 @@ pub fn run(program: &Program, mut settings: Settings) -> Result<ExitCode> {
     let ran = Ran { pid, name: program.name(), file, ended: ended(status) };
     let judgement = judge(&seen, &ran);
     // Nobody who reads is no reason to give another exit code.
-    let _ = io::stderr().write_all(words::report(&judgement, &ran).as_bytes());
+    let _ = io::stderr().write_all(check_report::report(&judgement, &ran).as_bytes());
     Ok(if judgement.took_hold { code(ran.ended).into() } else { NOT_INTERPOSED.into() })
 }
 

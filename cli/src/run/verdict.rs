@@ -1,8 +1,8 @@
 //! What follows from what the interposer saw, from the program's file and from the way the program ended: whether
 //! interposition took hold, and if not, why. Decided here, over values only; said in `words`.
 
+use super::check_log::{self, End, Image};
 use super::file::{Facts, Kind, Privilege};
-use super::lines::{self, End, Image};
 
 /// The code with which the dynamic loader ends a program that it cannot load.
 const NOT_LOADED: i32 = 127;
@@ -89,7 +89,7 @@ pub enum Cause {
 
 /// Judges the lines of the check file.
 pub fn judge(text: &str, ran: &Ran) -> Judgement {
-    let images = lines::images(text);
+    let images = check_log::images(text);
     let is_reached = images.iter().any(|image| image.pid == ran.pid);
     let last_of_program = images.iter().rposition(|image| image.pid == ran.pid);
     let mut findings: Vec<Finding> = Vec::new();

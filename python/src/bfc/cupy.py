@@ -79,7 +79,7 @@ def _in_order() -> Callable[[int], Any]:
         pointer: int = stream.ptr
         if (device, id(stream)) not in _streams:
             _streams.add(device, stream)
-        return _asked(device, nbytes, pointer) or _asked_again(device, nbytes, pointer)
+        return _try_alloc(device, nbytes, pointer) or _alloc_after_recovery(device, nbytes, pointer)
 
     # Takes nothing from the module, which may be gone when the last array goes.
     def take_back(address: int, device: int, failure: Callable[[int], Error] = _library.failure) -> None:
@@ -92,7 +92,7 @@ def _in_order() -> Callable[[int], Any]:
     return source
 
 
-def _asked(
+def _try_alloc(
     device: int,
     nbytes: int,
     stream: int,
@@ -110,7 +110,7 @@ def _asked(
     raise _library.failure(status)
 
 
-def _asked_again(device: int, nbytes: int, stream: int) -> int:
+def _alloc_after_recovery(device: int, nbytes: int, stream: int) -> int:
     """The same after what may help; else it raises."""
     try:
         # As bfc_create does with NULL for the options: from the environment.
@@ -122,7 +122,7 @@ def _asked_again(device: int, nbytes: int, stream: int) -> int:
     try:
         return alloc(device, nbytes, alignment=ALIGNMENT, stream=stream)
     except OutOfMemoryError as error:
-        raise _as_cupy_says_it(error, nbytes, device) from error
+        raise _to_cupy_error(error, nbytes, device) from error
 
 
 def _for_anyone() -> Callable[[int], Any]:
@@ -141,7 +141,7 @@ def _for_anyone() -> Callable[[int], Any]:
             return address
         error = _library.failure(_library.lib.bfc_adapter_status())
         if isinstance(error, OutOfMemoryError):
-            raise _as_cupy_says_it(error, nbytes, device) from error
+            raise _to_cupy_error(error, nbytes, device) from error
         raise error
 
     def take_back(address: int, device: int) -> None:
@@ -151,7 +151,7 @@ def _for_anyone() -> Callable[[int], Any]:
     return source
 
 
-def _as_cupy_says_it(error: OutOfMemoryError, nbytes: int, device: int) -> MemoryError:
+def _to_cupy_error(error: OutOfMemoryError, nbytes: int, device: int) -> MemoryError:
     found = stats(device)
     made: MemoryError = _cuda().memory.OutOfMemoryError(nbytes, found.bytes_in_use, found.bytes_limit)
     made.args = (f"{made}\n{error}\n{report(device)}",)

@@ -1,7 +1,7 @@
 //! A judgement in words, with what helps.
 
+use super::check_log::Image;
 use super::file::Privilege;
-use super::lines::Image;
 use super::verdict::{Cause, Ended, Finding, Judgement, Ran, Verdict};
 use crate::size;
 
