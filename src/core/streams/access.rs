@@ -1,4 +1,4 @@
-//! Whose work may touch a chunk: for those who would read or write the memory itself.
+//! Which streams' work may touch a chunk. Callers that read or write the memory itself need this.
 
 use super::chunk_state::UNOWNED;
 use super::queue::StreamQueue;
@@ -6,17 +6,17 @@ use super::stream_heap::StreamHeap;
 use crate::core::ids::ChunkId;
 use crate::core::stream_id::Stream;
 
-/// In whose order a chunk was allocated, or is free.
+/// The order of work that a chunk was allocated in, or is free in.
 #[derive(Clone, Copy)]
 pub(crate) struct Order {
     pub(crate) stream: Stream,
-    /// The private pool that it belongs to, by the caller's name.
+    /// The private pool that the chunk belongs to, by the caller's name for it.
     pub(crate) pool: Option<u64>,
-    /// The stream is known still: its name may not have become another's.
+    /// Whether the stream is still known. Otherwise its name may belong to another stream by now.
     pub(in crate::core) is_current: bool,
 }
 
-/// The order of one chunk by the number of its queue, and whether it waits for other queues too.
+/// The order of one chunk as the number of its queue, and whether the chunk also waits for other queues.
 #[derive(Clone, Copy)]
 pub(in crate::core) struct Mark {
     pub(in crate::core) queue: u32,
@@ -28,8 +28,8 @@ impl Mark {
 }
 
 impl StreamHeap {
-    /// Whether work that nobody knows the end of may touch a chunk, in use or free: it was used in the order of a
-    /// stream. Of what has no stream the caller says when its work is done: when he frees it.
+    /// Returns whether work whose end is not known may touch a chunk, in use or free. That is the case if the chunk was
+    /// used in the order of a stream. For memory without a stream, the free declares that the work is done.
     pub(crate) fn is_in_stream_order(&self, id: ChunkId) -> bool {
         if !self.is_multi() {
             return self.single_stream() != Some(Stream::NONE);
@@ -42,7 +42,8 @@ impl StreamHeap {
             || chunk_state.queue != UNOWNED && self.queues.entry(chunk_state.queue).stream != Stream::NONE
     }
 
-    /// Whether a chunk, in use or free, is a private pool's: a captured graph uses it, whenever it is launched.
+    /// Returns whether a chunk, in use or free, belongs to a private pool. A captured graph may use such a chunk
+    /// whenever the graph is launched.
     pub(crate) fn is_private(&self, id: ChunkId) -> bool {
         if !self.is_multi() || self.is_reusable(id) {
             return false;
@@ -51,7 +52,8 @@ impl StreamHeap {
         queue != UNOWNED && self.queues.entry(queue).stream.pool() != 0
     }
 
-    /// Does what a free in the order of a stream may need memory for, of a chunk in use; whether there was enough.
+    /// Reserves the memory that freeing a chunk in use in the order of a stream may need. Returns whether there was
+    /// enough.
     pub(crate) fn make_room_to_free_on(&mut self, addr: u64, stream: Stream) -> bool {
         if stream == Stream::NONE || self.is_fast(stream) {
             return true;
@@ -63,8 +65,9 @@ impl StreamHeap {
         self.queue_to_free_in(id, stream).is_ok()
     }
 
-    /// The streams that surely live, some of them more than once: the default ones, those with chunks in use, and those
-    /// that requests are redirected of. Another may have been destroyed since all its memory was given back.
+    /// Returns the streams that certainly exist, some of them more than once: the default streams, those with chunks in
+    /// use, and those whose requests are redirected. Any other stream may have been destroyed since all its memory was
+    /// freed.
     pub(crate) fn living_streams(&self) -> impl Iterator<Item = Stream> + '_ {
         let has_live = self.heap.counters().live() != 0;
         let sole = self.single_stream().filter(|stream| has_live || stream.is_default());
@@ -77,7 +80,7 @@ impl StreamHeap {
         sole.into_iter().chain(queues).chain(redirected).filter(|stream| stream.exists())
     }
 
-    /// The order of a chunk, by the place of its queue in [`Self::orders`].
+    /// Returns the order of a chunk, as the position of its queue in [`Self::orders`].
     pub(in crate::core) fn mark(&self, id: ChunkId) -> Mark {
         if !self.is_multi() {
             return Mark::NONE;
@@ -88,7 +91,7 @@ impl StreamHeap {
         if chunk_state.queue == UNOWNED { Mark::NONE } else { Mark { queue, waits: chunk_state.uses != 0 } }
     }
 
-    /// The orders of all queues.
+    /// Returns the orders of all queues.
     pub(in crate::core) fn orders(&self) -> impl Iterator<Item = Order> + '_ {
         self.queues.all().map(|(queue, entry)| Order {
             stream: entry.stream,

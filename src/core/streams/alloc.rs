@@ -1,4 +1,4 @@
-//! Allocation in the order of streams, once a pool knows more than one queue.
+//! Stream-ordered allocation, once a pool knows more than one queue.
 
 use super::chunk_state::{ChunkStreamState, Extent, QueueId};
 use super::free::Kind;
@@ -12,8 +12,8 @@ use crate::core::stream_id::Stream;
 use crate::sys::HostMemoryExhausted;
 
 impl StreamHeap {
-    /// Hands out the best fit among what the queue of the request may use: the free span or the chunk which is first in
-    /// (size, address) order and has a place at the alignment.
+    /// Allocates the best fit among the memory that the request's queue may use: the free span or chunk that is first
+    /// in (size, address) order and has a place at the alignment.
     #[inline(never)]
     pub(in crate::core) fn alloc(
         &mut self,
@@ -25,11 +25,12 @@ impl StreamHeap {
         Ok(self.alloc_chunk(request)?.map(|(_, start)| start))
     }
 
-    /// The same for requests that may use any stream: what they get has no order that it could be freed in. For a private
-    /// pool it stays apart once it is freed, also from later requests for that pool, which may be another graph's.
+    /// Serves a request that may use any stream. The chunk it gets has no order that it could be freed in. Once freed,
+    /// a chunk of a private pool is not available to later requests for that pool either, because they may belong to
+    /// another graph.
     #[cold]
     fn alloc_for_any(&mut self, request: &AllocRequest<'_>) -> Result<Option<u64>, HostMemoryExhausted> {
-        // Before, so that nothing fails once the chunk is found.
+        // This comes first, so that nothing can fail once the chunk is found.
         let unknown = self.queues.enter(Stream::UNKNOWN.in_pool(request.stream.pool()))?;
         let Some((id, start)) = self.alloc_chunk(request)? else { return Ok(None) };
         self.queues.relabel(id, unknown, true);
@@ -42,7 +43,7 @@ impl StreamHeap {
         request: &AllocRequest<'_>,
     ) -> Result<Option<(ChunkId, u64)>, HostMemoryExhausted> {
         let queue = self.queues.enter(self.queues.directed(request.stream))?;
-        // What is cut off in front and behind.
+        // Room for the pieces split off in front and behind.
         self.reserve_chunks(2)?;
         self.heap.reserve_starts(2)?;
         if self.is_sharing() {
@@ -61,13 +62,13 @@ impl StreamHeap {
         Ok(Some((id, start)))
     }
 
-    /// Whether a queue could be served now.
+    /// Returns whether a request in a queue could be served now.
     pub(in crate::core) fn has_in_queue(&self, request: &AllocRequest<'_>, queue: QueueId) -> bool {
         self.find_in_queue(request, queue).is_some()
     }
 
-    /// What is first in (size, address) order and has a place at the alignment; of what has none only a little is looked at,
-    /// as in [`Self::find_choosy`].
+    /// Finds the memory that is first in (size, address) order and has a place at the alignment. Only a few candidates
+    /// without such a place are examined, as in [`find_constrained`](crate::core::arena::Arena::find_constrained).
     #[inline]
     pub(super) fn find_in_queue(&self, request: &AllocRequest<'_>, queue: QueueId) -> Option<Found> {
         let found = self.search_in_queue(request, queue, MOST_MISALIGNED);
@@ -104,7 +105,7 @@ impl StreamHeap {
             } else if common == NIL {
                 return None;
             } else {
-                // What is part of a free span is found with it.
+                // A part of a free span is found with that span.
                 let is_part = self.is_in_span_of(queue, common);
                 skipped += u32::from(is_part);
                 let found = if is_part { None } else { request.place_in(chunk) };
@@ -123,7 +124,7 @@ impl StreamHeap {
         }
     }
 
-    /// Takes the first `size` bytes of a free chunk that the queue may use.
+    /// Allocates the first `size` bytes of a free chunk that the queue may use.
     #[inline]
     fn alloc_front(&mut self, id: ChunkId, queue: QueueId, size: u64) -> ChunkId {
         if self.is_reusable(id) {
@@ -136,7 +137,8 @@ impl StreamHeap {
         id
     }
 
-    /// The first bytes of a queue's own chunk that is the first of its free span: that is all that changes.
+    /// Allocates the first bytes of a queue's own chunk that is the first of its free span. Nothing but that span
+    /// changes.
     #[inline]
     fn alloc_own(&mut self, id: ChunkId, queue: QueueId, size: u64) {
         let StreamHeap { heap, queues, .. } = self;
@@ -156,7 +158,8 @@ impl StreamHeap {
         let slab = heap.chunks().slab();
         entry.dequeue(chunk_states, id);
         if bytes != 0 {
-            // The next is an own one, or common, and perhaps an own one is behind it.
+            // The next chunk is the queue's own, or reusable by every stream and perhaps followed by one of the queue's
+            // own.
             let is_own = |id: ChunkId| Kind::of(slab, chunk_states, queue, id) == Kind::Own;
             let head = if is_own(next) { next } else { slab[next].next() };
             if is_own(head) {
@@ -165,7 +168,8 @@ impl StreamHeap {
         }
     }
 
-    /// The first bytes of a chunk that anybody may have: the runs on both sides reach over it.
+    /// Allocates the first bytes of a chunk that is reusable by every stream. Free spans on both sides include that
+    /// chunk.
     #[inline]
     fn alloc_reusable(&mut self, id: ChunkId, size: u64) {
         let beside = |other: ChunkId| other != NIL && self.owner(other).is_some();
@@ -182,8 +186,8 @@ impl StreamHeap {
         }
     }
 
-    /// Takes the `bytes` at `start`, somewhere in the free span that begins with `first`, as one chunk. What is cut off
-    /// stays whose it was.
+    /// Allocates the `bytes` at `start`, inside the free span that begins with `first`, as one chunk. The remainders
+    /// stay with their owners.
     #[inline(never)]
     fn carve_span(&mut self, mut first: ChunkId, queue: QueueId, start: u64, bytes: u64) -> ChunkId {
         while self.heap.end_of(first) <= start {
@@ -207,15 +211,15 @@ impl StreamHeap {
         first
     }
 
-    /// Takes the free spans out of their indices that contain any of the chunks from `first` to the one that `end` lies in, all of
-    /// them in one free span or a common chunk alone.
+    /// Removes from their indices the free spans that contain any of the chunks from `first` to the one that contains
+    /// `end`. These chunks lie in one free span, or are a single chunk reusable by every stream.
     fn begin_carving(&mut self, first: ChunkId, end: u64) -> Changing {
         let mut last = first;
         while self.heap.end_of(last) < end {
             last = self.heap.next(last);
         }
         let mut changing = Changing::default();
-        // Behind a common chunk of the free span there is an own one.
+        // A chunk of the free span that is reusable by every stream is followed by one of the queue's own.
         let own = if last != first && self.is_reusable(first) { self.heap.next(first) } else { first };
         self.take_beside(&mut changing, own);
         if self.is_reusable(first) {
@@ -227,7 +231,7 @@ impl StreamHeap {
         changing
     }
 
-    /// Takes a free chunk, which waits for nothing else, out of the index or its queue's list.
+    /// Removes a free chunk that waits for nothing else from the index, or from its queue's list.
     fn withdraw(&mut self, id: ChunkId) {
         if self.is_reusable(id) {
             self.heap.unindex(id);
@@ -237,7 +241,7 @@ impl StreamHeap {
         }
     }
 
-    /// Cuts a free chunk in two; returns the second.
+    /// Splits a free chunk in two. Returns the second part.
     pub(super) fn split_free(&mut self, id: ChunkId, at: u64) -> ChunkId {
         if self.is_reusable(id) {
             self.heap.unindex(id);
@@ -254,7 +258,7 @@ impl StreamHeap {
         rest
     }
 
-    /// Takes a free chunk out as `withdraw`, but for what is behind `end`, which stays as a chunk.
+    /// Removes a free chunk as `withdraw` does, except for the part behind `end`, which stays as a chunk.
     fn withdraw_to(&mut self, id: ChunkId, end: u64) {
         let behind = self.heap.end_of(id).saturating_sub(end);
         if behind == 0 {
@@ -274,7 +278,8 @@ impl StreamHeap {
     }
 }
 
-/// The best fit: the first chunk of the free span or the chunk, the place at the alignment, and the bytes from there on.
+/// The best fit: the first chunk of the free span or the chunk itself, the place at the alignment, and the bytes from
+/// there on.
 pub(super) struct Found {
     first: ChunkId,
     start: u64,
@@ -283,9 +288,9 @@ pub(super) struct Found {
     pub(super) key: (u64, u64),
 }
 
-/// In place of a key: nothing is left.
+/// Stands for the key of an exhausted search.
 const BEHIND_ALL: (u64, u64) = (u64::MAX, u64::MAX);
 
-/// Chunks that a search looks at and finds to be parts of the queue's own free spans; after so many it takes the best of the
-/// free spans. Where two streams took turns and one of them is done, there may be thousands.
+/// How many chunks a search may find to be parts of the queue's own free spans. After that many it takes the best of
+/// the free spans. There may be thousands of such chunks where two streams took turns and the work of one is done.
 const MOST_SKIPPED: u32 = 32;

@@ -8,7 +8,7 @@ use crate::core::ids::{ChunkId, NIL};
 use crate::core::invariants::{Broken, require};
 
 impl StreamHeap {
-    /// I7: chunks, chunk states, lists and uses agree. I8: the runs in the indices are those there are.
+    /// I7: chunks, chunk states, lists and recorded uses agree. I8: the indices hold exactly the free spans that exist.
     pub(in crate::core) fn check(&self) -> Result<(), Broken> {
         if !self.is_multi() {
             return Ok(());
@@ -20,7 +20,7 @@ impl StreamHeap {
                 self.queues.uses.of(chunk_state.uses).take(uses + 1).filter(|used| used.chunk == id).count();
             let state = self.heap.state(id);
             let kind = (chunk_state.queue != UNOWNED) == (state == State::InUse || state == State::Held);
-            // What a plan has taken out of circulation may be somebody's.
+            // A chunk withheld by a plan may have a queue, or none.
             let kind = kind || state == State::Withheld;
             require(kind && uses == listed, Broken::I7Queues)?;
             self.check_span(id)?;
@@ -36,7 +36,7 @@ impl StreamHeap {
         let named = if entry.forgotten { None } else { Some(queue) };
         require(entry.forgotten || self.queues.find(entry.stream) == named, Broken::I7Queues)?;
         require(entry.places.is_in(List::Unfinished) == (entry.done < entry.point), Broken::I7Queues)?;
-        // What waits for work that is done may be left for later calls.
+        // Chunks that wait for finished work may be left for later calls.
         let done = if entry.places.is_in(List::Sharing) { 0 } else { entry.done };
         let own = self.heap.chunks().ids().filter(|&id| self.owner(id) == Some(queue)).count();
         let (mut listed, mut point, mut last_inserted) = (0, done + 1, entry.last_inserted == NIL);
@@ -77,7 +77,7 @@ impl StreamHeap {
         require(spans == heads.count() && entry.spans.is_marked_right(), Broken::I8Spans)
     }
 
-    /// Those of free chunks are in the list of their queue, in the order of points.
+    /// Recorded uses of free chunks are in the list of their queue, in the order of points.
     fn check_uses(&self, queue: QueueId, done: u64) -> Result<(), Broken> {
         let entry = self.queues.entry(queue);
         let waiting = self.queues.uses.iter().filter(|used| used.queue == queue && used.point != 0).count();
@@ -90,7 +90,7 @@ impl StreamHeap {
         require(counted && point <= entry.point.max(done + 1), Broken::I7Queues)
     }
 
-    /// A chunk has a free span exactly if it is the first of its queue's in one.
+    /// A chunk has a free span exactly if it is the first of its queue's own chunks in that span.
     fn check_span(&self, id: ChunkId) -> Result<(), Broken> {
         let chunk_state = self.queues.chunk_state(id);
         let Some(queue) = self.owner(id) else { return require(!chunk_state.is_head(), Broken::I8Spans) };
@@ -106,7 +106,7 @@ impl StreamHeap {
         require(found == Some(id) && entry.finds_long(&self.queues.chunk_states, id), Broken::I8Spans)
     }
 
-    /// The first own chunk of the free span around one: where the index has it.
+    /// Returns the first own chunk of the free span around a chunk. The index holds the span under this chunk.
     fn run_head(&self, queue: QueueId, own: ChunkId) -> ChunkId {
         let (mut head, mut at) = (own, self.heap.prev(own));
         while at != NIL && self.may_use(queue, at) {
@@ -118,7 +118,7 @@ impl StreamHeap {
         head
     }
 
-    /// Address, bytes and own chunks of a free span, given its first own chunk.
+    /// Returns the address, the bytes and the number of own chunks of a free span, given its first own chunk.
     fn run_extent(&self, queue: QueueId, head: ChunkId) -> (u64, u64, u32) {
         let start = self.span_start(head);
         let (addr, mut bytes, mut chunks, mut at) = (self.heap.addr(start), 0, 0, start);
@@ -130,7 +130,7 @@ impl StreamHeap {
         (addr, bytes, chunks)
     }
 
-    /// Whether free neighbours of one queue have no reason to be two chunks.
+    /// Returns whether free neighbours of one queue have no reason to be two chunks.
     pub(in crate::core) fn should_be_one(&self, first: ChunkId, second: ChunkId) -> bool {
         let owner = self.owner(first);
         owner.is_some() && owner == self.owner(second) && self.queues.have_one_point(first, second)

@@ -1,10 +1,11 @@
-//! What is known of each chunk once streams are told apart.
+//! The state of each chunk that only several streams need.
 
 use super::span_index::ByAddress;
 use crate::core::ids::{ChunkId, NIL};
 use crate::core::tree::Node;
 
-/// A queue's place in the table. Recycled once a queue is forgotten, or is a thread's, and nothing of it is left.
+/// The position of a queue in the table. A position is recycled once its queue is forgotten, or belongs to a thread,
+/// and nothing refers to the queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct QueueId(pub(super) u32);
 
@@ -18,35 +19,35 @@ impl QueueId {
     }
 }
 
-/// No queue: whoever asks may have the chunk.
+/// No queue: every queue may use the chunk.
 pub(super) const UNOWNED: QueueId = QueueId(u32::MAX);
 
-/// What is known of a chunk beside its size, once queues are told apart.
+/// The state of a chunk beside its size, once queues are told apart.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ChunkStreamState {
-    /// In use: where it was allocated. Free: who may have it.
+    /// For a chunk in use, the queue it was allocated in. For a free chunk, the queue that may reuse it.
     pub(super) queue: QueueId,
-    /// The first in the list of its uses, or 0. In use: queues that were recorded on it. Free: those of them that it
-    /// still waits for.
+    /// The first of the chunk's recorded uses, or 0. For a chunk in use, these are the queues recorded on it. For a
+    /// free chunk, they are those of these queues that it still waits for.
     pub(super) uses: u32,
-    /// The queue's point when it was freed.
+    /// The queue's point when the chunk was freed.
     pub(super) point: u64,
-    /// Its neighbours among the queue's free chunks in the order of points.
+    /// The chunk's neighbours among the queue's free chunks, in the order of points.
     pub(super) older: ChunkId,
     pub(super) newer: ChunkId,
-    /// The free span that begins here, if this is the first chunk of a queue's in one; else of 0 bytes.
+    /// The free span that begins here, if this is the first own chunk of a queue in it. Otherwise its size is 0.
     pub(super) span: Extent,
-    /// Its links in the order of sizes, and those of a long free span in the order of addresses.
+    /// Links in the order of sizes, and for a long free span those in the order of addresses.
     by_size: [ChunkId; 2],
     by_address: [ChunkId; 2],
 }
 
-/// Where a free span is.
+/// The location of a free span.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Extent {
     pub(super) addr: u64,
     pub(super) bytes: u64,
-    /// The queue's own chunks in it at most.
+    /// An upper bound for the number of the queue's own chunks in it.
     pub(super) chunks: u32,
 }
 
@@ -73,19 +74,19 @@ impl ChunkStreamState {
         }
     }
 
-    /// Whether it is the first of its queue's in a free span.
+    /// Returns whether the chunk is the first of its queue's own chunks in a free span.
     #[inline(always)]
     pub(super) fn is_head(&self) -> bool {
         self.span.bytes != 0
     }
 
-    /// The free span's bytes and address.
+    /// Returns the free span's bytes and address.
     #[inline(always)]
     pub(super) fn span_key(&self) -> (u64, u64) {
         (self.span.bytes, self.span.addr)
     }
 
-    /// Of a chunk that waits for nothing and is in no list and no run: it is nobody's any more.
+    /// Ends the chunk's membership in its queue. The chunk waits for nothing and is in no list and no free span.
     #[inline(always)]
     pub(super) fn leave_queue(&mut self) {
         debug_assert!(self.uses == 0 && !self.is_head());

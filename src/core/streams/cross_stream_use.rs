@@ -1,28 +1,29 @@
-//! What chunks wait for beside the work of their own queue: work of the queues that were recorded on them.
+//! Work that chunks wait for beside that of their own queue: the work of queues that were recorded on them.
 //!
-//! A use is in the list of its chunk, and once the chunk is free also in that of its queue, in the order of points.
-//! So a free looks at the uses of its chunk only, and work that is done at those it ends.
+//! A recorded use is in the list of its chunk. Once the chunk is free, the recorded use is also in the list of its
+//! queue, in the order of points. So a free visits only the recorded uses of its chunk, and finished work only those
+//! that it ends.
 
 use super::chunk_state::QueueId;
 use crate::core::ids::{ChunkId, NIL};
 use crate::sys::HostMemoryExhausted;
 
-/// Work of a queue that a chunk waits for, or will when it is freed.
+/// Work of a queue that a chunk waits for, or will wait for once it is freed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CrossStreamUse {
-    /// [`NIL`]: a vacant place.
+    /// The chunk, or [`NIL`] for a vacant place.
     pub(super) chunk: ChunkId,
     pub(super) queue: QueueId,
-    /// Not before this is done; 0 while the chunk is in use.
+    /// The point up to which the queue must be done before the chunk is reusable. 0 while the chunk is in use.
     pub(super) point: u64,
-    /// The next one of the chunk, or the next vacant place.
+    /// The next recorded use of the chunk, or the next vacant place.
     pub(super) next: Link,
-    /// Its neighbours in the queue's list.
+    /// The neighbours in the queue's list.
     pub(super) older: Link,
     pub(super) newer: Link,
 }
 
-/// A place and one; 0 is none.
+/// A place plus one; 0 is none.
 pub(super) type Link = u32;
 
 pub(super) struct CrossStreamUses {
@@ -43,28 +44,28 @@ impl CrossStreamUses {
         &mut self.slab[link as usize - 1]
     }
 
-    /// All of them, in no order.
+    /// Returns all recorded uses, in no particular order.
     pub(super) fn iter(&self) -> impl Iterator<Item = &CrossStreamUse> + '_ {
         self.slab.iter().filter(|used| used.chunk != NIL)
     }
 
-    /// How many places there are, the vacant ones included.
+    /// Returns the number of places, the vacant ones included.
     pub(super) fn places(&self) -> usize {
         self.slab.len()
     }
 
-    /// Those of a chunk, whose state has the first.
+    /// Returns the recorded uses of a chunk, given the first, which the chunk's state holds.
     pub(super) fn of(&self, first: Link) -> impl Iterator<Item = &CrossStreamUse> + '_ {
         std::iter::successors(self.look(first), |used| self.look(used.next))
     }
 
-    /// The one behind a use in the list of its queue.
+    /// Returns the recorded use behind another in the list of its queue.
     pub(super) fn newer_of(&self, link: Link) -> Option<(Link, &CrossStreamUse)> {
         let newer = self.get(link).newer;
         Some((newer, self.look(newer)?))
     }
 
-    /// Those that free chunks wait for of a queue, whose entry has the oldest.
+    /// Returns the recorded uses in a queue that free chunks wait for, given the oldest, which the queue's entry holds.
     pub(super) fn behind_oldest(&self, oldest: Link) -> impl Iterator<Item = &CrossStreamUse> + '_ {
         std::iter::successors(self.look(oldest), |used| self.look(used.newer))
     }
@@ -73,7 +74,7 @@ impl CrossStreamUses {
         (link != 0).then(|| self.get(link))
     }
 
-    /// Puts a use into a vacant place, or a new one.
+    /// Puts a recorded use into a vacant place, or into a new one.
     pub(super) fn add(&mut self, new: CrossStreamUse) -> Result<Link, HostMemoryExhausted> {
         let link = self.vacant;
         if link != 0 {

@@ -1,7 +1,9 @@
-//! What a request could get behind work that is not done: which work it has to wait for, and what becomes its queue's own then.
+//! Requests served behind work that is not done: which work a request has to wait for, and which memory its queue owns
+//! after that.
 //!
-//! A request waits for the oldest frees with which it can be served, and of them only for those of the chunks that it takes.
-//! What was freed later makes no request wait longer: work behind it may itself wait for what the request's stream does next.
+//! A request waits for the oldest frees that can serve it, and among these only for the frees of the chunks that it
+//! takes. Later frees never make a request wait longer, because the work behind them may itself wait for what the
+//! request's stream does next.
 
 use super::chunk_state::{ChunkStreamState, QueueId};
 use super::oldest_work::Searched;
@@ -16,15 +18,15 @@ use crate::core::units::{Span, UNIT};
 use crate::core::vmm::VmRange;
 use crate::sys::HostMemoryExhausted;
 
-/// A place for a request in free memory that is not all its queue's to use yet, or not all mapped: the chunks that lie in the
-/// span, from the one at `first` on.
+/// A place for a request in free memory that its queue may not use yet, or that is not all mapped. It consists of the
+/// chunks in the span, starting with the chunk at `first`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
     first: u64,
     pub(in crate::core) span: Span,
 }
 
-/// What a request waits for, and where it is to be served behind that.
+/// The work that a request waits for, and the place where it is to be served after that.
 #[derive(Debug)]
 pub(crate) struct Dependencies {
     pub(crate) works: Vec<Work>,
@@ -32,9 +34,9 @@ pub(crate) struct Dependencies {
 }
 
 impl StreamHeap {
-    /// The work behind which a request could be served. Only work with an event of its own counts (`has_event`): an event
-    /// recorded later stands for more than the free waited for, and that may itself wait for what the request's stream does
-    /// next.
+    /// Returns the work behind which a request could be served. Only work with an event of its own counts
+    /// (`has_event`). An event recorded later also covers work after the free, and that work may itself wait for what
+    /// the request's stream does next.
     pub(in crate::core) fn dependencies(
         &self,
         vm: &VmRange,
@@ -77,14 +79,15 @@ impl StreamHeap {
         Ok(Some(Dependencies { works, place }))
     }
 
-    /// As [`Self::search_oldest`], by a look at all chunks for some ages; also at places that are not all mapped.
+    /// Finds what [`Self::search_oldest`] finds, by examining all chunks for some ages. It also considers places that
+    /// are not all mapped.
     fn oldest_place(
         &self,
         vm: &VmRange,
         request: &AllocRequest<'_>,
         age: impl Fn(ChunkId) -> u64,
     ) -> Result<Option<Place>, HostMemoryExhausted> {
-        // Asked for once: to find a chunk's events takes longer than all the rest.
+        // The ages are computed once: finding a chunk's events takes longer than everything else here.
         let mut by_chunk = Vec::new();
         by_chunk.try_reserve_exact(self.heap.chunks().places())?;
         by_chunk.resize(self.heap.chunks().places(), u64::MAX);
@@ -101,7 +104,7 @@ impl StreamHeap {
             |age_at_most: u64| self.place_among(vm, request, |id| by_chunk[id.index()] <= age_at_most);
         let Some(mut place) = place_with(u64::MAX - 1) else { return Ok(None) };
         sort_by_key(&mut ages, |&age| age);
-        // The first of the ages with which there is a place, if there is one with the last.
+        // Search for the lowest of the ages that gives a place.
         let (mut low, mut high) = (0, ages.len());
         while low < high {
             let middle = low + (high - low) / 2;
@@ -113,7 +116,7 @@ impl StreamHeap {
         Ok(Some(place))
     }
 
-    /// The unfinished work of other queues that a free chunk waits for.
+    /// Returns the unfinished work of other queues that a free chunk waits for.
     fn works_before(&self, id: ChunkId, own: QueueId) -> impl Iterator<Item = Work> + '_ {
         let ChunkStreamState { queue, point, uses, .. } = *self.queues.chunk_state(id);
         let waits = !self.is_reusable(id) && point > self.queues.entry(queue).done;
@@ -122,8 +125,8 @@ impl StreamHeap {
         by_itself.into_iter().chain(used).filter(move |work| work.queue != own)
     }
 
-    /// The request's stream waits for some work from its point `since` on: makes what serves the request behind it the
-    /// stream's own, at the place that was planned if that is as it was. Returns whether there is anything that does.
+    /// Hands memory that serves the request over to the request's stream, which waits for `works` from its point
+    /// `since` on. Uses the planned place if that is unchanged. Returns whether any memory serves the request.
     pub(in crate::core) fn adopt(
         &mut self,
         vm: &VmRange,
@@ -150,7 +153,7 @@ impl StreamHeap {
         };
         let Some(Place { first, span }) = place else { return false };
         let (start, stop) = (span.base, span.base + span.bytes);
-        // Without memory for it nothing is cut, and more becomes the stream's own.
+        // Without host memory for the pieces, nothing is split and the stream gets more.
         let may_cut = self.reserve_chunks(2).is_ok() && self.heap.reserve_starts(2).is_ok();
         let mut at = self.heap.chunk_at(first).unwrap_or(NIL);
         while at != NIL && self.heap.addr(at) < stop {
@@ -161,7 +164,7 @@ impl StreamHeap {
                 if may_cut && self.heap.end_of(at) > stop {
                     self.cut(at, stop);
                 }
-                // What is handed over may merge with the stream's own on both sides.
+                // A chunk that is handed over may coalesce with the stream's own on both sides.
                 at = self.hand_over(at, own, since.point);
             }
             at = self.heap.next(at);
@@ -169,8 +172,8 @@ impl StreamHeap {
         true
     }
 
-    /// Cuts a free chunk in two at an address, for which there is room; returns the second, or the whole where there is
-    /// no memory for its recorded uses.
+    /// Splits a free chunk in two at an address; the caller has reserved room for the new chunk. Returns the second
+    /// part, or the whole chunk if there is no memory to copy its recorded uses.
     fn cut(&mut self, id: ChunkId, addr: u64) -> ChunkId {
         let at = addr - self.heap.addr(id);
         let ChunkStreamState { queue, point, uses, .. } = *self.queues.chunk_state(id);
@@ -188,8 +191,8 @@ impl StreamHeap {
         rest
     }
 
-    /// The best fit among free neighbours that `possible` accepts, all that touch each other taken as one. Where memory is
-    /// mapped by granules the place that needs the least mapped, within the limit, if there is no such fit.
+    /// Returns the best fit among free neighbours that `possible` accepts, where adjacent ones count as one. If none
+    /// fits and memory is mapped by granules, returns the place that needs the fewest bytes mapped, within the limit.
     fn place_among(
         &self,
         vm: &VmRange,
@@ -204,8 +207,9 @@ impl StreamHeap {
         Some(Place { first: self.heap.addr(first), span: Span { base: at, bytes: request.size } })
     }
 
-    /// Where a request goes in a free span of free neighbours: from its aligned address as far as it is split off. The rest
-    /// stays whose it is: it would get an event behind everything that the request's stream has queued by now.
+    /// Returns the place of a request in adjacent free neighbours: from the aligned address to the point where the
+    /// remainder is split off. The remainder keeps its owner. Otherwise it would get an event behind everything that
+    /// the request's stream has queued by now.
     fn place_in(&self, request: &AllocRequest<'_>, first: ChunkId, end: ChunkId) -> Place {
         let addr = self.heap.addr(first);
         let bytes: u64 = self.heap.from(first).take_while(|&id| id != end).map(|id| self.heap.size(id)).sum();
@@ -215,7 +219,7 @@ impl StreamHeap {
         Place { first: addr, span: Span { base, bytes } }
     }
 
-    /// Whether all that lies at a place may be used, of what is mapped.
+    /// Returns whether all mapped memory at a place may be used.
     fn is_free_at(&self, place: &Place, possible: impl Fn(ChunkId) -> bool) -> bool {
         let Some(first) = self.heap.chunk_at(place.first) else { return false };
         let (base, stop) = (place.span.base, place.span.base + place.span.bytes);
@@ -234,7 +238,7 @@ impl StreamHeap {
         end >= stop
     }
 
-    /// The free neighbours that fit best: the first one, and the one behind the last.
+    /// Returns the free neighbours that fit best: the first chunk, and the chunk behind the last.
     fn best_of_neighbours(
         &self,
         request: &AllocRequest<'_>,
@@ -263,18 +267,18 @@ impl StreamHeap {
         best.map(|(_, first, end)| (first, end))
     }
 
-    /// Free, whatever work it waits for.
+    /// Returns whether a chunk is free, whatever work it waits for.
     pub(super) fn is_free_chunk(&self, id: ChunkId) -> bool {
         matches!(self.heap.state(id), State::Free | State::Held)
     }
 
-    /// All of them.
+    /// Returns all free chunks.
     fn free_chunks(&self) -> impl Iterator<Item = ChunkId> + '_ {
         let all = self.heap.regions().iter().flat_map(|(_, region)| self.heap.from(region.first));
         all.filter(|&id| self.is_free_chunk(id))
     }
 
-    /// The free chunks of a place.
+    /// Returns the free chunks of a place.
     fn chunks_in<'a>(&'a self, place: &Place) -> impl Iterator<Item = ChunkId> + use<'a> {
         let Span { base, bytes } = place.span;
         let first = self.heap.chunk_at(place.first).unwrap_or(NIL);

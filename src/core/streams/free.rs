@@ -1,4 +1,4 @@
-//! Frees in the order of streams, once a pool knows more than one queue.
+//! Stream-ordered frees, once a pool knows more than one queue.
 
 use super::chunk_state::{ChunkStreamState, Extent, QueueId, UNOWNED};
 use super::free_spans::FreeSpan;
@@ -12,11 +12,11 @@ use crate::core::ids::{ChunkId, NIL};
 use crate::core::steps;
 use crate::core::stream_id::Stream;
 
-/// What came of a free, and what it leaves to do. One byte, with an error around it too: a `Result` in a `Result` would be
-/// returned in two registers, which costs each free five instructions.
+/// The result of a free, and what remains to be done. It takes one byte, including an error: a `Result` in a `Result`
+/// would be returned in two registers, which costs each free five instructions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Freed {
-    /// Nothing: one stream alone, stamps, or a backend without events.
+    /// Nothing remains to be done: there is a single stream, stamps are in use, or the backend has no events.
     Done,
     /// Other streams may use the chunk once some work is done, so that work needs an event:
     /// [`StreamHeap::work_behind_last_free`].
@@ -37,7 +37,7 @@ impl Freed {
 }
 
 impl StreamHeap {
-    /// Takes a chunk in use back in the order of a queue.
+    /// Frees a chunk in use in the order of a queue.
     #[inline(always)]
     pub(super) fn free_in_queue(&mut self, id: ChunkId, queue: QueueId) {
         let StreamHeap { heap, queues, last_free, .. } = self;
@@ -45,7 +45,7 @@ impl StreamHeap {
         let point = queues.next_point();
         let slab = heap.chunks_mut().slab_mut();
         let (entry, chunk_states) = queues.parts(queue);
-        // There is a chunk state for each chunk: one check of a place does for both.
+        // There is a chunk state for each chunk, so one bounds check covers both.
         let chunk_states = &mut chunk_states[..slab.len()];
         let chunk_state = &chunk_states[id.index()];
         let is_usual =
@@ -60,15 +60,15 @@ impl StreamHeap {
         Joined { heap, chunk_states, entry }.join(id, queue, point);
     }
 
-    /// Frees a chunk that is counted as freed, in the order that it was allocated in.
+    /// Frees a chunk in the order that it was allocated in. The free is already counted.
     pub(in crate::core) fn free(&mut self, id: ChunkId) -> Freed {
         let queue = self.queues.chunk_state(id).queue;
         self.free_in_queue(id, queue);
         self.freed_in_queue()
     }
 
-    /// The same of a chunk of another queue's, or that others were recorded on; in a queue whose stream is gone, or all
-    /// of whose work was done; and while chunks are to be shared.
+    /// Frees a chunk as [`Self::free_in_queue`] does, in the less common cases: the chunk belongs to another queue or
+    /// has recorded uses, the queue's stream is gone or all its work was done, or chunks remain to be shared.
     #[inline(never)]
     fn free_otherwise(&mut self, id: ChunkId, queue: QueueId) {
         self.share_some(SHARED_PER_CALL);
@@ -80,7 +80,7 @@ impl StreamHeap {
         self.queues.entry_mut(allocated_in).live -= 1;
         self.last_free = LastFree { queue, waiting: NIL };
         if uses != 0 && self.queues.await_uses(id, queue) {
-            // In no list, and yet the queue must not end before.
+            // The chunk is in no list, but the queue must not end before it.
             self.queues.entry_mut(queue).begin_waiting();
             self.last_free.waiting = id;
         } else {
@@ -88,15 +88,15 @@ impl StreamHeap {
         }
     }
 
-    /// Whether the last free, in the order of a queue, is one that events can tell others of.
+    /// Returns whether the last free, in the order of a queue, needs events that other queues can wait for.
     #[inline]
     pub(super) fn freed_in_queue(&self) -> Freed {
         if self.settings.events { Freed::InQueue } else { Freed::Done }
     }
 
-    /// The work that others wait for before they may use what was freed last: that of the queue it was freed in, then
-    /// that of recorded uses. Work on which no event can be recorded is left out: without a stream, of a forgotten one,
-    /// or of a private pool, whose memory is for no other stream.
+    /// Returns the work that other queues must wait for before they may use the memory freed last: first that of the
+    /// queue it was freed in, then that of recorded uses. Work on which no event can be recorded is left out: work
+    /// without a stream, of a forgotten stream, or of a private pool, whose memory no other stream may use.
     pub(crate) fn work_behind_last_free(&self) -> impl Iterator<Item = FreedWork> + '_ {
         let LastFree { queue, waiting } = self.last_free;
         let point = self.queues.entry(queue).point;
@@ -111,7 +111,8 @@ impl StreamHeap {
         })
     }
 
-    /// Puts a chunk that waits for nothing but its own queue where it belongs; returns what it is part of then.
+    /// Puts a chunk that waits only for its own queue into the structures for its state. Returns the chunk that it
+    /// became part of.
     #[inline(never)]
     pub(super) fn settle(&mut self, id: ChunkId) -> ChunkId {
         let ChunkStreamState { queue, point, .. } = *self.queues.chunk_state(id);
@@ -127,8 +128,8 @@ impl StreamHeap {
         Joined { heap, chunk_states, entry }.join(id, queue, point)
     }
 
-    /// Makes a chunk that waits for nothing, in no list, one that anybody may have. `was` is the free span that it was
-    /// part of, if there is one.
+    /// Makes a chunk reusable by every stream. The chunk waits for nothing and is in no list. `was` is the free span
+    /// that the chunk was part of, if any. Returns the chunk that it became part of.
     pub(super) fn release_to_all(&mut self, id: ChunkId, was: Option<FreeSpan>) -> ChunkId {
         steps::count();
         self.queues.chunk_state_mut(id).leave_queue();
@@ -138,7 +139,7 @@ impl StreamHeap {
         let (addr, end) = (self.heap.addr(whole), self.heap.end_of(whole));
         match (before, behind) {
             (Some(before), Some(behind)) if before.queue == behind.queue => {
-                // Two free spans that become one, or both ends of the one that the chunk was part of.
+                // Two free spans become one, or these are both ends of the span that the chunk was part of.
                 let more = if was.is_some_and(|was| was.queue == before.queue) { 0 } else { behind.chunks };
                 self.put_span(FreeSpan {
                     end: behind.end,
@@ -154,13 +155,13 @@ impl StreamHeap {
         whole
     }
 
-    /// Gives a free chunk to another queue, at one of its points; returns what it is part of then.
+    /// Gives a free chunk to another queue, at one of that queue's points. Returns the chunk that it became part of.
     pub(super) fn hand_over(&mut self, id: ChunkId, queue: QueueId, point: u64) -> ChunkId {
         if let Some(before) = self.owner(id) {
             let span = self.take_span(before, id);
             let head_at = self.heap.addr(span.head);
             self.queues.dequeue(id);
-            // It is no queue's for a moment, and the free spans around end there.
+            // The chunk briefly has no queue, and the free spans around it end there.
             self.queues.chunk_state_mut(id).queue = UNOWNED;
             self.put_rest(span, head_at, id);
         } else {
@@ -172,7 +173,7 @@ impl StreamHeap {
         self.settle(id)
     }
 
-    /// A plan of granules leaves a chunk mapped: it is free from now on, as part of what is around it.
+    /// Frees a chunk that a plan of granules leaves mapped, and coalesces it with its neighbours.
     pub(in crate::core) fn put_back(&mut self, id: ChunkId) {
         self.heap.mark_held(id);
         if self.unclaim(id) {
@@ -182,15 +183,15 @@ impl StreamHeap {
         }
     }
 
-    /// A plan of granules leaves a chunk unmapped: it is in no stream's order from now on.
+    /// Removes a chunk that a plan of granules leaves unmapped from every stream's order.
     pub(in crate::core) fn disown(&mut self, id: ChunkId) {
         if self.is_multi() && self.unclaim(id) {
             *self.queues.chunk_state_mut(id) = ChunkStreamState::new(UNOWNED, 0);
         }
     }
 
-    /// Whether a chunk of a plan became a queue's while the plan was under way, when another stream came; from now on
-    /// that queue does not wait for it.
+    /// Returns whether a queue got the chunk of a plan while the plan was under way, because another stream appeared.
+    /// The queue no longer waits for the chunk after this call.
     fn unclaim(&mut self, id: ChunkId) -> bool {
         let queue = self.queues.chunk_state(id).queue;
         let claimed = queue != UNOWNED;
@@ -200,23 +201,23 @@ impl StreamHeap {
         claimed
     }
 
-    /// The free span around an own chunk, out of its index; `was` is one that is in none already.
+    /// Returns the free span around an own chunk, removed from its index. `was` is a span that is in no index already.
     fn reach(&mut self, own: ChunkId, was: Option<FreeSpan>) -> FreeSpan {
         let queue = self.queues.chunk_state(own).queue;
         was.filter(|was| was.queue == queue).unwrap_or_else(|| self.take_span(queue, own))
     }
 }
 
-/// Work that what was freed last waits for.
+/// Work that the memory freed last waits for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FreedWork {
     pub(crate) work: Work,
     pub(crate) stream: Stream,
-    /// The chunk is not in its queue's list of free chunks, for it waits for recorded uses besides.
+    /// The chunk also waits for recorded uses, so it is not in its queue's list of free chunks.
     pub(crate) waits_for_others: bool,
 }
 
-/// What a chunk changes that becomes a queue's own.
+/// The state that changes when a chunk becomes a queue's own.
 struct Joined<'a> {
     heap: &'a mut Heap,
     chunk_states: &'a mut [ChunkStreamState],
@@ -224,9 +225,10 @@ struct Joined<'a> {
 }
 
 impl Joined<'_> {
-    /// Puts a chunk among a queue's own; returns what it is part of then.
+    /// Adds a chunk to a queue's own free chunks. Returns the chunk that it became part of.
     ///
-    /// Only the queue's own free spans change, which end at the chunk: nobody could use it before, and no other can now.
+    /// Only free spans of this queue change, namely those that end or begin at the chunk. No queue could use the chunk
+    /// before, and no other queue can use it now.
     #[inline(always)]
     fn join(self, id: ChunkId, queue: QueueId, mut point: u64) -> ChunkId {
         let Joined { heap, chunk_states, entry } = self;
@@ -235,7 +237,7 @@ impl Joined<'_> {
         let (mut addr, mut bytes, mut chunks) = (slab[id].addr(), slab[id].size(), 1u32);
         let (prev, next) = (slab[id].prev(), slab[id].next());
         let (before, behind) = (kind(chunk_states, prev), kind(chunk_states, next));
-        // The free span that ends at the chunk, or what anybody may have there.
+        // The free span that ends at the chunk, or the chunk there that is reusable by every stream.
         let own = match before {
             Kind::Own => prev,
             Kind::Reusable if kind(chunk_states, slab[prev].prev()) == Kind::Own => slab[prev].prev(),
@@ -249,7 +251,7 @@ impl Joined<'_> {
             addr = slab[prev].addr();
             bytes += slab[prev].size();
         }
-        // The one that begins behind it.
+        // The free span that begins behind the chunk.
         let own_behind = match behind {
             Kind::Own => next,
             Kind::Reusable if kind(chunk_states, slab[next].next()) == Kind::Own => slab[next].next(),
@@ -261,7 +263,7 @@ impl Joined<'_> {
         } else if behind == Kind::Reusable {
             bytes += slab[next].size();
         }
-        // Own neighbours stay apart where an event tells their points apart; else the later point counts for both.
+        // Own neighbours stay apart where an event tells their points apart. Otherwise the later point counts for both.
         let merges = entry.merges;
         let is_one = |chunk_states: &[ChunkStreamState], other: ChunkId| {
             merges || chunk_states[other.index()].point == point
@@ -291,10 +293,10 @@ impl Joined<'_> {
     }
 }
 
-/// What a chunk is to a queue.
+/// The kind of a chunk from a queue's point of view.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// No chunk at all, or none that it may use.
+    /// No chunk at all, or a chunk that the queue may not use.
     Barrier,
     Reusable,
     Own,
@@ -311,7 +313,7 @@ impl Kind {
             return Kind::Reusable;
         }
         let chunk_state = &chunk_states[id.index()];
-        // Nobody can foretell any of it: no branches.
+        // None of these conditions is predictable, so there are no branches.
         let is_own = hot.is_held() & (chunk_state.queue == queue) & (chunk_state.uses == 0);
         if is_own { Kind::Own } else { Kind::Barrier }
     }

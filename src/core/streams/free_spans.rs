@@ -1,10 +1,12 @@
-//! Free spans: neighbours that a queue may use, and which count for it as one chunk.
+//! Free spans: neighbours that a queue may use, and that count as one chunk for it.
 //!
-//! A free span is made of the queue's own free chunks and of common ones, which every queue may have, with at least one of its own;
-//! what has no such neighbour is found in the common index. Common neighbours are one chunk, so on both sides of one in a free span
-//! are own chunks, but for the ends of the free span, and it is in the free spans of at most two queues: those beside it.
+//! A free span consists of the queue's own free chunks and of chunks that are reusable by every stream. At least one
+//! chunk is the queue's own. A reusable chunk without such a neighbour is found in the common index. Reusable
+//! neighbours are always coalesced. So a reusable chunk inside a free span has own chunks on both sides, except at the
+//! ends of the span, and it is in the free spans of at most two queues: those of its two neighbours.
 //!
-//! Before chunks are changed the free spans around them are taken out of their indices; afterwards what is left of them is put back.
+//! Before chunks change, the free spans around them are removed from their indices. Afterwards what is left of the
+//! spans is put back.
 
 use super::chunk_state::{ChunkStreamState, Extent, QueueId, UNOWNED};
 use super::stream_heap::StreamHeap;
@@ -12,7 +14,7 @@ use crate::core::heap::State;
 use crate::core::ids::{ChunkId, NIL};
 
 impl StreamHeap {
-    /// The queue that may use a free chunk at once, where not everybody may.
+    /// Returns the queue that may use a free chunk at once, if not every queue may.
     #[inline]
     pub(in crate::core) fn owner(&self, id: ChunkId) -> Option<QueueId> {
         if !self.is_multi() || self.heap.state(id) != State::Held {
@@ -22,7 +24,7 @@ impl StreamHeap {
         (chunk_state.uses == 0 && chunk_state.queue != UNOWNED).then_some(chunk_state.queue)
     }
 
-    /// Whether a queue may use a free chunk at once that not everybody may.
+    /// Returns whether a free chunk is usable at once by this queue, but not by every queue.
     #[inline(always)]
     pub(in crate::core) fn is_own(&self, queue: QueueId, id: ChunkId) -> bool {
         if !self.heap.chunks().get(id).is_held() {
@@ -42,20 +44,20 @@ impl StreamHeap {
         self.is_reusable(id) || self.is_own(queue, id)
     }
 
-    /// Whether a chunk that anybody may have is part of a queue's run.
+    /// Returns whether a chunk that is reusable by every stream is part of a free span of a queue.
     #[inline]
     pub(super) fn is_in_span_of(&self, queue: QueueId, id: ChunkId) -> bool {
         let beside = |other: ChunkId| other != NIL && self.is_own(queue, other);
         beside(self.heap.prev(id)) || beside(self.heap.next(id))
     }
 
-    /// The first chunk of a free span, given its first own one.
+    /// Returns the first chunk of a free span, given its first own chunk.
     pub(super) fn span_start(&self, own: ChunkId) -> ChunkId {
         let prev = self.heap.prev(own);
         if prev != NIL && self.is_reusable(prev) { prev } else { own }
     }
 
-    /// The last own chunk of some queue's that a free span reaches `id` from, from before it.
+    /// Returns the last own chunk, of whichever queue, whose free span reaches `id` from below.
     #[inline(always)]
     pub(super) fn own_before(&self, id: ChunkId) -> Option<ChunkId> {
         let prev = self.heap.prev(id);
@@ -63,7 +65,7 @@ impl StreamHeap {
         (own != NIL && self.owner(own).is_some()).then_some(own)
     }
 
-    /// The first one behind it.
+    /// Returns the first own chunk, of whichever queue, whose free span reaches `id` from above.
     #[inline(always)]
     pub(super) fn own_behind(&self, id: ChunkId) -> Option<ChunkId> {
         let next = self.heap.next(id);
@@ -71,7 +73,7 @@ impl StreamHeap {
         (own != NIL && self.owner(own).is_some()).then_some(own)
     }
 
-    /// Takes the free span around a queue's own chunk out of the index; all free spans are in theirs.
+    /// Removes the free span around a queue's own chunk from the index. All free spans must be in their indices.
     #[inline]
     pub(super) fn take_span(&mut self, queue: QueueId, own: ChunkId) -> FreeSpan {
         let (entry, chunk_states) = self.queues.parts(queue);
@@ -86,7 +88,8 @@ impl StreamHeap {
         self.queues.link_span(queue, head, Extent { addr, bytes: end - addr, chunks });
     }
 
-    /// Takes the free spans out of their indices that contain a common chunk: it is about to be cut, or to be none any more.
+    /// Removes the free spans that contain a reusable chunk from their indices. The chunk is about to be split, or to
+    /// be no longer reusable.
     pub(in crate::core) fn begin_change(&mut self, id: ChunkId) -> Changing {
         let mut changing = Changing::default();
         if self.is_multi() {
@@ -96,7 +99,8 @@ impl StreamHeap {
         changing
     }
 
-    /// Takes the free span around a chunk out of its index, if it is some queue's own and its free span is in one.
+    /// Removes the free span around a chunk from its index, if the chunk is some queue's own and its span is in an
+    /// index.
     pub(super) fn take_beside(&mut self, changing: &mut Changing, own: ChunkId) {
         let Some(queue) = self.owner_if_any(own) else { return };
         let addr = self.heap.addr(own);
@@ -110,13 +114,13 @@ impl StreamHeap {
         if id == NIL { None } else { self.owner(id) }
     }
 
-    /// The change is over: `id` is in none of the free spans any more.
+    /// Ends a change: `id` is no longer in any of the free spans.
     pub(in crate::core) fn end_change(&mut self, changing: Changing, id: ChunkId) {
         changing.0.into_iter().flatten().for_each(|(span, head_at)| self.put_rest(span, head_at, id));
     }
 
-    /// Puts what is left of a free span that lost a chunk: the part before it and the part behind it, as far as there are own
-    /// chunks in them. The first was at `head_at`, and may be a part of what is lost.
+    /// Puts back what is left of a free span that lost a chunk: the part before the chunk and the part behind it, if
+    /// they contain own chunks. The span's first own chunk was at `head_at`, and may be part of the lost one.
     pub(super) fn put_rest(&mut self, span: FreeSpan, head_at: u64, lost: ChunkId) {
         let (from, to) = (self.heap.addr(lost), self.heap.end_of(lost));
         if head_at < from {
@@ -133,8 +137,7 @@ impl StreamHeap {
         }
     }
 
-    /// Makes one chunk of two neighbours that are in no index and no list. Of what is known beside their size nothing
-    /// is left of the second.
+    /// Merges two neighbours that are in no index and no list into one chunk. The second chunk's stream state is reset.
     pub(super) fn fuse(&mut self, first: ChunkId, second: ChunkId) {
         debug_assert!(self.heap.next(first) == second);
         *self.queues.chunk_state_mut(second) = ChunkStreamState::new(UNOWNED, 0);
@@ -142,15 +145,15 @@ impl StreamHeap {
     }
 }
 
-/// The free span around an own chunk of a queue's: between which addresses, and where the index has it.
+/// The free span around a queue's own chunk: its addresses, and its head in the index.
 #[derive(Clone, Copy)]
 pub(super) struct FreeSpan {
     pub(super) queue: QueueId,
-    /// Its first own chunk.
+    /// The first own chunk of the span.
     pub(super) head: ChunkId,
     pub(super) addr: u64,
     pub(super) end: u64,
-    /// Its own chunks at most.
+    /// An upper bound for the number of own chunks in the span.
     pub(super) chunks: u32,
 }
 
@@ -160,8 +163,8 @@ impl FreeSpan {
     }
 }
 
-/// Free spans that are in no index while chunks of theirs are changed, on both sides of these and around them, each with the
-/// address of its first own chunk.
+/// Free spans that are in no index while some of their chunks change: those around these chunks and those on both sides
+/// of them. Each has the address of its first own chunk.
 #[derive(Default)]
 pub(in crate::core) struct Changing([Option<(FreeSpan, u64)>; 3]);
 

@@ -1,7 +1,7 @@
-//! Private pools: memory that a captured graph uses is kept for it, at the addresses it has.
+//! Private pools: memory that a captured graph uses is kept for that graph, at the same addresses.
 //!
-//! A private pool is a set of queues: what is freed there goes back to requests for that pool on the same stream, and
-//! to nobody else however long its work is done, until the pool is released. Nothing else sets it apart: its chunks
+//! A private pool is a set of queues. Memory freed there serves only requests for the same pool on the same stream
+//! until the pool is released, no matter how long its work has been done. Nothing else sets the pool apart: its chunks
 //! lie among the others.
 
 use super::chunk_state::{QueueId, UNOWNED};
@@ -13,18 +13,18 @@ use crate::sys::HostMemoryExhausted;
 /// Why a call about a private pool was refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum NotPrivate {
-    /// The stream's requests are for a private pool already.
+    /// The stream's requests are already routed to a private pool.
     Begun,
-    /// They are not for that one.
+    /// The stream's requests are not routed to that pool.
     NotBegun,
-    /// Nothing was ever for that pool, or it was released.
+    /// No request was ever routed to that pool, or the pool was released.
     Unknown,
-    /// Some stream's requests still are for it.
+    /// The requests of some stream are still routed to the pool.
     InUse,
 }
 
 impl StreamHeap {
-    /// Requests of the stream are for a private pool from now on.
+    /// Routes the stream's requests to a private pool from now on.
     pub(crate) fn begin_private(
         &mut self,
         stream: Stream,
@@ -42,7 +42,8 @@ impl StreamHeap {
         Ok(Ok(()))
     }
 
-    /// The order of a stream's requests that are for a private pool each by itself, whatever the stream's others are for.
+    /// Returns the order for single requests of a stream that are served from a private pool, wherever the stream's
+    /// other requests are routed.
     pub(crate) fn in_private(&mut self, stream: Stream, name: u64) -> Result<Stream, HostMemoryExhausted> {
         if !self.is_multi() {
             self.tell_apart()?;
@@ -50,14 +51,14 @@ impl StreamHeap {
         Ok(stream.in_pool(self.private_pool(name)?))
     }
 
-    /// Some stream is about to be captured, and nobody can say yet which.
+    /// Announces that some stream is about to be captured, while it is not known yet which one.
     pub(crate) fn announce(&mut self) -> Result<(), HostMemoryExhausted> {
         self.queues.redirections.try_reserve(1)?;
         self.queues.redirections.push(Stream::ANNOUNCED);
         Ok(())
     }
 
-    /// One such announcement is over; nothing if there is none, for everything may have been forgotten.
+    /// Withdraws one such announcement. Does nothing if there is none, because everything may have been forgotten.
     pub(crate) fn withdraw_announcement(&mut self) {
         let announced = self.queues.redirections.iter().position(|&stream| stream == Stream::ANNOUNCED);
         if let Some(place) = announced {
@@ -65,22 +66,22 @@ impl StreamHeap {
         }
     }
 
-    /// Whether anything was freed in no known order, and waits for everybody's work.
+    /// Returns whether memory was freed in no known order, so that it waits for the work of all streams.
     pub(crate) fn has_unknown(&self) -> bool {
         self.queues.find(Stream::UNKNOWN).is_some_and(|queue| self.queues.has_pending(queue))
     }
 
-    /// Whether free memory waits for work that no event can tell of, for it was freed without a stream.
+    /// Returns whether free memory waits for work that no event covers, because the memory was freed without a stream.
     pub(crate) fn has_unordered(&self) -> bool {
         self.unfinished(|_| true).any(|unfinished| !unfinished.stream.exists())
     }
 
-    /// Whether free memory waits for any work.
+    /// Returns whether free memory waits for any work.
     pub(crate) fn has_unfinished(&self) -> bool {
         self.unfinished(|_| true).next().is_some()
     }
 
-    /// The number of a private pool, a new one if need be.
+    /// Returns the number of a private pool, and assigns a new one if needed.
     fn private_pool(&mut self, name: u64) -> Result<u32, HostMemoryExhausted> {
         if let Some(number) = self.find_private(name) {
             return Ok(number);
@@ -103,7 +104,7 @@ impl StreamHeap {
         u32::try_from(place + 1).ok()
     }
 
-    /// Requests of the stream are for common memory again.
+    /// Routes the stream's requests to common memory again.
     pub(crate) fn end_private(&mut self, stream: Stream, name: u64) -> Result<(), NotPrivate> {
         let pool = self.find_private(name).ok_or(NotPrivate::Unknown)?;
         let directed = stream.in_pool(pool);
@@ -114,30 +115,30 @@ impl StreamHeap {
         Ok(())
     }
 
-    /// Whether requests of any stream but one are for a private pool. The program may begin to capture it at any time
-    /// then, and has said so.
+    /// Returns whether requests of any stream other than `than` are routed to a private pool. The program has announced
+    /// a capture of such a stream and may begin it at any time.
     pub(crate) fn redirects_others(&self, than: Stream) -> bool {
         let all = &self.queues.redirections;
         if than == Stream::ANNOUNCED {
-            // One's own is not to be told from another's.
+            // The caller's own announcement cannot be told apart from another's.
             return all.len() > 1;
         }
         all.iter().any(|other| other.in_pool(0) != than)
     }
 
-    /// Whether work that is queued on a stream may break a capture that the program has announced of another: the
-    /// default stream waits for all that block.
+    /// Returns whether work queued on a stream may break a capture that the program has announced for another stream.
+    /// Only the default stream can do so, because it waits for all blocking streams.
     pub(crate) fn is_at_risk_of_others(&self, stream: Stream) -> bool {
         stream == Stream::DEFAULT && self.redirects_others(stream)
     }
 
-    /// The same of any.
+    /// Returns whether work queued on a stream may break any announced capture, one of that stream included.
     pub(crate) fn is_at_risk(&self, stream: Stream) -> bool {
         self.queues.directed(stream) != stream || self.is_at_risk_of_others(stream)
     }
 
-    /// Nothing uses the addresses of a private pool any more, but for what is live: that becomes common memory,
-    /// and what is free too, once the device was idle.
+    /// Releases a private pool. Its addresses are no longer used, except those of chunks in use. Chunks in use become
+    /// common memory, and free ones do so once the device was idle.
     pub(crate) fn release_private(
         &mut self,
         name: u64,
@@ -154,7 +155,7 @@ impl StreamHeap {
                 self.queues.enter(stream.in_pool(0))?;
             }
         }
-        // From here on nothing fails.
+        // Nothing fails from here on.
         for place in 0..self.heap.chunks().places() {
             self.make_common(self.heap.chunks().place(place), pool, unknown);
         }
@@ -171,12 +172,12 @@ impl StreamHeap {
             let point = self.queues.advance(unknown);
             self.hand_over(id, unknown, point);
         } else if self.heap.chunks().in_use(id) {
-            // A stream that is gone has no order to put it in.
+            // A stream that is gone has no order for the chunk.
             let entry = self.queues.entry(queue);
             let common = if entry.forgotten { None } else { self.queues.find(entry.stream.in_pool(0)) };
             self.queues.relabel(id, common.unwrap_or(unknown), true);
         } else {
-            // It waits for the work of others too.
+            // The chunk also waits for the work of other queues.
             self.queues.relabel(id, unknown, false);
         }
     }

@@ -1,19 +1,20 @@
-//! Free memory in the order of streams.
+//! Stream-ordered reuse of free memory.
 //!
-//! What was freed on a stream may be used there again at once, since the work that comes is queued behind the work that
-//! went. Every other stream has to wait until that work is done. [`StreamHeap`] is a heap that keeps this order
-//! (invariants I7 and I8). It knows queues and points, and nothing of events: [`crate::pool`] asks the driver.
+//! Memory freed on a stream can be reused on that stream at once, because later work is queued behind the work that
+//! used the memory. Every other stream must wait until that work is done. [`StreamHeap`] is a heap that keeps this
+//! order (invariants I7 and I8). It knows queues and points, but no events: [`crate::pool`] queries the driver.
 //!
 //! ```text
-//!   queues             all queues, and what is known of each chunk
-//!   queue              one of them: its points, its free chunks, its index
+//!   queues             all queues, and the stream state of each chunk
+//!   queue              one queue: its points, its free chunks, its index
 //!   queue_lists        lists of queues                 span_index  the free spans of a queue by size
 //!   free_spans         neighbours that a queue may use as one chunk
 //!   cross_stream_use   work of other queues that chunks wait for
+//!   recorded_uses      recording such work, and waiting for it
 //!   alloc  free        allocation and free in a queue
 //!   sharing            chunks become reusable by every stream once work is done
-//!   pending_work       which work is done, and which free memory waits for
-//!   dependencies       which work a request has to wait for, over oldest_work
+//!   pending_work       which work is done, and which work free memory waits for
+//!   dependencies       which work a request has to wait for, using oldest_work
 //!   multi_stream       from one stream to several      graph_pools  private memory of captured graphs
 //!   access             which streams may be using a chunk
 //! ```

@@ -1,7 +1,7 @@
-//! From one queue to several.
+//! The transition from one queue to several.
 //!
-//! A pool begins without knowing of queues: whoever comes first is alone, and every free chunk is his. When another
-//! comes, what was free becomes the first one's, but for memory that nobody ever had.
+//! A pool begins without queues. The first stream is alone, and every free chunk belongs to it. When a second stream
+//! appears, the free memory becomes the first stream's, except for memory that was never used.
 
 use super::chunk_state::{ChunkStreamState, QueueId};
 use super::free::Freed;
@@ -14,7 +14,7 @@ use crate::core::stream_id::{NO_FAST_STREAM, Stream};
 use crate::sys::HostMemoryExhausted;
 
 impl StreamHeap {
-    /// Makes sure that what a stream is about to do can be told apart from what others do. On failure nothing
+    /// Ensures that what a stream is about to do can be told apart from what other streams do. On failure nothing
     /// changed.
     pub(in crate::core) fn admit(&mut self, stream: Stream) -> Result<(), HostMemoryExhausted> {
         let StreamMode::Single { stream: sole, .. } = &mut self.mode else { return Ok(()) };
@@ -32,17 +32,17 @@ impl StreamHeap {
         self.tell_apart()
     }
 
-    /// Tells streams apart from now on; nothing if it does so already. On failure nothing changed.
+    /// Tells streams apart from now on. Does nothing if they already are. On failure nothing changed.
     pub(crate) fn require_queues(&mut self) -> Result<(), HostMemoryExhausted> {
         self.tell_apart()
     }
 
-    /// The stream that is the only one so far, if there is something behind its name.
+    /// Returns the only stream so far, if its name stands for an actual stream.
     pub(crate) fn sole_stream(&self) -> Option<Stream> {
         self.single_stream().filter(|stream| stream.exists())
     }
 
-    /// The stream that is the only one so far, or none that was named.
+    /// Returns the only stream so far, or [`Stream::NONE`] if no stream was named.
     pub(super) fn single_stream(&self) -> Option<Stream> {
         match self.mode {
             StreamMode::Single { stream, .. } => Some(stream),
@@ -62,7 +62,7 @@ impl StreamHeap {
             self.queues.reserve_uses(self.heap.counters().live())?;
         }
         let sole = self.queues.enter(stream)?;
-        // From here on nothing fails.
+        // Nothing fails from here on.
         (self.mode, self.fast_stream) = (StreamMode::Multi, NO_FAST_STREAM);
         if synchronized_frees != self.heap.counters().frees() {
             self.queues.advance(sole);
@@ -78,7 +78,7 @@ impl StreamHeap {
         Ok(())
     }
 
-    /// Makes a chunk the first queue's, as far as it ever had it; returns the next one.
+    /// Assigns a chunk to the first queue, as far as the chunk was ever used. Returns the next chunk.
     fn claim(&mut self, id: ChunkId, sole: QueueId, touched: u64, has_recorded: bool) -> ChunkId {
         let next = self.heap.next(id);
         let (addr, size) = (self.heap.addr(id), self.heap.size(id));
@@ -87,7 +87,7 @@ impl StreamHeap {
             *self.queues.chunk_state_mut(id) = ChunkStreamState::new(sole, 0);
             self.queues.entry_mut(sole).live += 1;
             if has_recorded {
-                // Which of them is not known any more. There is room for it, so it cannot fail.
+                // It is no longer known which chunks were recorded, so all are. Room is reserved, so this cannot fail.
                 let _ = self.queues.record(id, sole);
             }
         } else if self.is_reusable(id) && addr < touched && point > self.queues.entry(sole).done {
@@ -98,20 +98,20 @@ impl StreamHeap {
             self.heap.mark_held(id);
             *self.queues.chunk_state_mut(id) = ChunkStreamState::new(sole, point);
             self.queues.enqueue(id);
-            // What is behind it nobody ever had, if it is free.
+            // The chunk behind was never used, if it is free.
             let rest = Some(self.heap.next(id)).filter(|&rest| rest != NIL && self.is_reusable(rest));
             let end = self.heap.end_of(rest.unwrap_or(id));
             self.put_span(FreeSpan { queue: sole, head: id, addr, end, chunks: 1 });
         } else if self.heap.state(id) == State::Withheld && point > self.queues.entry(sole).done {
-            // A plan is under way, and puts it back as it is told here.
+            // A plan is under way. It puts the chunk back according to this state.
             *self.queues.chunk_state_mut(id) = ChunkStreamState::new(sole, point);
             self.queues.entry_mut(sole).begin_waiting();
         }
         next
     }
 
-    /// Frees a chunk in the order of a stream: none is the one it was allocated on. `None`, and nothing changed, if streams are
-    /// not told apart.
+    /// Frees a chunk in the order of a stream. [`Stream::NONE`] stands for the stream it was allocated on. Returns
+    /// `None` without freeing the chunk if streams are not told apart.
     #[inline(always)]
     pub(in crate::core) fn free_on(
         &mut self,
@@ -134,15 +134,15 @@ impl StreamHeap {
         Ok(Some(self.freed_in_queue()))
     }
 
-    /// The queue in which a chunk in use is freed in the order of a stream, a new one if need be. Several queues are told
-    /// apart.
+    /// Returns the queue in which a chunk in use is freed in the order of a stream, and adds it if needed. Streams must
+    /// be told apart.
     #[inline(always)]
     pub(super) fn queue_to_free_in(
         &mut self,
         id: ChunkId,
         stream: Stream,
     ) -> Result<QueueId, HostMemoryExhausted> {
-        // Memory of a private pool stays there, whoever frees it.
+        // Memory of a private pool stays in that pool, whichever stream frees it.
         let allocated_in = self.queues.chunk_state(id).queue;
         let entry = self.queues.entry(allocated_in);
         let named = stream.in_pool(entry.stream.pool());
@@ -150,7 +150,7 @@ impl StreamHeap {
         if there { Ok(allocated_in) } else { self.queues.enter(named) }
     }
 
-    /// Writes down that a chunk in use is also used on a stream.
+    /// Records that a chunk in use is also used on a stream.
     pub(crate) fn record_use(
         &mut self,
         addr: u64,
@@ -162,7 +162,7 @@ impl StreamHeap {
         }
         self.admit(stream)?;
         match &mut self.mode {
-            // Chunks are freed on the one stream too, or else another comes before.
+            // All chunks are freed on this one stream too, unless another stream appears first.
             StreamMode::Single { has_recorded, .. } => *has_recorded = true,
             StreamMode::Multi => {
                 let queue = self.queues.enter(stream)?;

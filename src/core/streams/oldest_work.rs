@@ -1,7 +1,8 @@
-//! Free chunks that wait for work, the oldest first: the place for a request that needs the fewest of them.
+//! Search for the place of a request among free chunks that wait for work, the oldest chunks first, so that the request
+//! needs the fewest of them.
 //!
-//! Mostly the first few chunks serve, and then nothing else is looked at. A search that takes long is given up: then all
-//! chunks are looked at instead ([`Arena::dependencies`]).
+//! Mostly the first few chunks suffice, and no others are examined. A search that takes too long is abandoned. All
+//! chunks are examined instead ([`StreamHeap::dependencies`]).
 
 use super::chunk_state::QueueId;
 use super::cross_stream_use::Link;
@@ -14,30 +15,31 @@ use crate::sys::HostMemoryExhausted;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Chunks that a search looks at, neighbours included.
+/// How many chunks a search examines, neighbours included.
 const MOST_STEPS: u32 = if cfg!(test) { 40 } else { 2000 };
 
-/// What came of a search.
+/// The result of a search.
 pub(super) enum Searched {
-    /// The free neighbours that fit best, of those that need the oldest work only: the first, and the one behind the last.
+    /// The free neighbours that fit best among those that need only the oldest work: the first chunk, and the chunk
+    /// behind the last.
     Found(ChunkId, ChunkId),
     /// No neighbours fit.
     Nothing,
     TookLong,
 }
 
-/// Where a search goes on once all that is older was looked at.
+/// Where a search continues once everything older was examined.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Next {
-    /// At a chunk of a queue's own and those that were freed behind it.
+    /// At a queue's own chunk. Those freed later in the queue follow.
     OwnFrom(u32),
-    /// At a use that a chunk waits for and those of the same queue behind it.
+    /// At a recorded use that a chunk waits for. Later ones of the same queue follow.
     UsesFrom(Link),
     /// At a chunk that waits for recorded uses.
     Waiting(u32),
 }
 
-/// Chunks by age, as far as they are known.
+/// Chunks by age, as far as the search knows them.
 #[derive(Default)]
 struct ByAge(BinaryHeap<Reverse<(u64, Next)>>);
 
@@ -50,8 +52,8 @@ impl ByAge {
 }
 
 impl StreamHeap {
-    /// The free neighbours in which the request fits behind the oldest work, where `age` is the point of the last work that
-    /// a chunk waits for; `u64::MAX` where it cannot be waited for.
+    /// Searches for the free neighbours in which the request fits behind the oldest work. `age` is the point of the
+    /// last work that a chunk waits for, or `u64::MAX` if that work cannot be waited for.
     pub(super) fn search_oldest(
         &self,
         request: &AllocRequest<'_>,
@@ -114,10 +116,12 @@ impl StreamHeap {
         Ok(best.map_or(Searched::Nothing, |(.., first, end)| Searched::Found(first, end)))
     }
 
-    /// Has the chunk of a use looked at, if this is the oldest of its uses, and the queue's next use.
+    /// Schedules the chunk of a recorded use if this is the oldest of the chunk's recorded uses, and schedules the
+    /// queue's next recorded use.
     ///
-    /// The points of a free and of its uses follow each other, so nothing else comes between the oldest use and the point
-    /// that a request waits for; that one may be older only if the oldest use is of the request's own queue.
+    /// The points of a free and of its recorded uses are consecutive. So no other point lies between the oldest
+    /// recorded use and the point that a request waits for. The latter can be older only if the oldest recorded use is
+    /// of the request's own queue.
     fn push_use(
         &self,
         by_age: &mut ByAge,

@@ -1,4 +1,4 @@
-//! What is known of the work of queues: which is done, and for which free memory waits.
+//! The progress of queues: which work is done, and which work free memory waits for.
 
 use super::chunk_state::QueueId;
 use super::queue_lists::List;
@@ -25,7 +25,7 @@ pub(crate) struct Unfinished {
     pub(crate) forgotten: bool,
 }
 
-/// What is known of a queue's work.
+/// The progress of a queue's work.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct QueueProgress {
     pub(crate) stream: Stream,
@@ -35,34 +35,36 @@ pub(crate) struct QueueProgress {
 }
 
 impl StreamHeap {
-    /// Whether some work is known to be done. That of a queue which is another stream's by now, or none, is.
+    /// Returns whether some work is known to be done. Work of a queue counts as done once the queue's position was
+    /// given up or reused for another stream.
     pub(crate) fn is_done(&self, work: Work) -> bool {
         self.queues.entry_if_any(work.queue).is_none_or(|entry| work.point <= entry.done)
     }
 
-    /// The caller's name of the private pool that a stream's name is for.
+    /// Returns the caller's name of the private pool that a stream's name belongs to.
     pub(crate) fn private_name(&self, stream: Stream) -> Option<u64> {
         *self.queues.pools.get((stream.pool() as usize).checked_sub(1)?)?
     }
 
-    /// Whether a request in the order of a stream could get a free chunk now.
+    /// Returns whether a request in the order of a stream could get a free chunk now.
     pub(crate) fn is_for(&self, stream: Stream, id: ChunkId) -> bool {
         let own =
             || self.queues.find(self.queues.directed(stream)).is_some_and(|queue| self.is_own(queue, id));
         self.is_reusable(id) || self.is_to_be_shared(id) || self.is_multi() && own()
     }
 
-    /// How many queues there ever were at once: what [`Self::unfinished`] yields at most.
+    /// Returns the number of positions in the table of queues. [`Self::unfinished`] yields at most that many queues.
     pub(crate) fn queue_count(&self) -> usize {
         self.queues.count()
     }
 
-    /// Of some queues those whose work free memory waits for. The work of private pools waits for their release.
+    /// Returns the queues whose work free memory waits for, among those that `concerns` accepts. The work of private
+    /// pools waits for their release.
     pub(crate) fn unfinished(&self, concerns: impl Fn(QueueId) -> bool) -> impl Iterator<Item = Unfinished> {
         let waiting = self.queues.listed(List::Unfinished).filter(move |&(queue, entry)| {
             steps::count();
             let is_waited_for = || {
-                // By what was freed here, or used here, or was freed here and waits for others besides.
+                // Memory that was freed here, used here, or freed here and waits for other queues too.
                 let queues = &self.queues;
                 queues.has_pending(queue) || queues.has_pending_uses(queue) || entry.has_chunks_that_wait()
             };
@@ -75,8 +77,8 @@ impl StreamHeap {
         })
     }
 
-    /// All work queued on a stream so far is done; with `forgotten` also on streams of that name which were
-    /// forgotten, and may still work.
+    /// Declares that all work queued on a stream so far is done. With `forgotten`, this includes forgotten streams of
+    /// the same name, which may still have work.
     pub(crate) fn stream_done(&mut self, stream: Stream, forgotten: bool) {
         if let StreamMode::Single { stream: sole, synchronized_frees, .. } = &mut self.mode {
             if *sole == stream {
@@ -94,8 +96,8 @@ impl StreamHeap {
         }
     }
 
-    /// The stream is about to end: what was freed on it waits for its work, and the name may come again as
-    /// another's. Returns the work, if there is any to wait for.
+    /// Forgets a stream that is about to end. Memory freed on it still waits for its work, and its name may later stand
+    /// for another stream. Returns the work, if there is any to wait for.
     pub(crate) fn forget_stream(&mut self, stream: Stream) -> Result<Option<Work>, HostMemoryExhausted> {
         if !self.is_multi() {
             if self.single_stream() != Some(stream) || self.heap.counters().is_unused() {
@@ -103,37 +105,37 @@ impl StreamHeap {
             }
             self.tell_apart()?;
         }
-        // What it leaves in private pools is not reused before their release.
+        // Memory that the stream leaves in private pools is not reused before these are released.
         while let Some(queue) = self.queues.first_private_on(stream) {
             self.queues.advance(queue);
             self.queues.forget(queue);
         }
         self.queues.redirections.retain(|other| other.in_pool(0) != stream);
         let Some(queue) = self.queues.find(stream) else { return Ok(None) };
-        // Whatever is freed there later was used before now.
+        // Memory freed there later was used before this point.
         let work = Work { queue, point: self.queues.advance(queue) };
         self.queues.forget(queue);
         Ok((!self.queues.entry(queue).is_idle()).then_some(work))
     }
 
-    /// A point of a queue for what is queued there from now on.
+    /// Returns a new point of a queue, for the work queued there from now on.
     pub(crate) fn next_work(&mut self, queue: QueueId) -> Work {
         Work { queue, point: self.queues.advance(queue) }
     }
 
-    /// The queue that a request is served in, if its stream was seen before.
+    /// Returns the queue that serves a request, if its stream was seen before.
     pub(crate) fn queue_of_request(&self, request: &AllocRequest<'_>) -> Option<QueueId> {
         self.queues.find(self.queues.directed(request.stream))
     }
 
-    /// The queue of a stream that is told apart from others.
+    /// Returns the queue of a stream, if streams are told apart and the stream was seen before.
     pub(crate) fn queue_of(&self, stream: Stream) -> Option<QueueId> {
         self.queues.find(stream)
     }
 
-    /// What is known of a queue's work.
+    /// Returns the progress of a queue's work.
     pub(crate) fn progress_of(&self, queue: QueueId) -> QueueProgress {
-        // Nothing is left to know of a place that was given up.
+        // Nothing is left to report for a position that was given up.
         let given_up = QueueProgress { stream: Stream::NONE, forgotten: true, newest: 0, done: u64::MAX };
         let Some(entry) = self.queues.entry_if_any(queue) else { return given_up };
         QueueProgress {
@@ -144,13 +146,13 @@ impl StreamHeap {
         }
     }
 
-    /// The queues of streams of a name that were forgotten.
+    /// Returns the queues of forgotten streams of a name.
     pub(crate) fn forgotten_queues(&self, stream: Stream) -> impl Iterator<Item = QueueId> + '_ {
         self.queues.forgotten_of(stream)
     }
 
-    /// The points of a queue's free chunks that wait for recorded uses besides, in rising order; none where a look at all
-    /// uses would take longer than `worth`, or without host memory for it.
+    /// Returns the points of a queue's free chunks that also wait for recorded uses, in rising order. Returns `None` if
+    /// there are more places of recorded uses than `worth` to examine, or no host memory for the points.
     pub(crate) fn points_with_uses(&self, queue: QueueId, worth: usize) -> Option<Vec<u64>> {
         if self.queues.uses.places() > worth && self.queues.entry(queue).has_chunks_that_wait() {
             return None;
@@ -167,8 +169,8 @@ impl StreamHeap {
         Some(points)
     }
 
-    /// The points of a queue that free chunks wait for, in rising order, once or more often. Those of chunks that wait
-    /// for recorded uses besides are left out.
+    /// Returns the points of a queue that free chunks wait for, in rising order, possibly with repetitions. Points of
+    /// chunks that also wait for recorded uses are left out.
     pub(crate) fn points_waited_for(&self, queue: QueueId) -> impl Iterator<Item = u64> + '_ {
         let entry = self.queues.entry(queue);
         let next = |&id: &ChunkId| Some(self.queues.newer(id)).filter(|&id| id != NIL);

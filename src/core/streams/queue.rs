@@ -1,6 +1,6 @@
-//! One order of work: its points, the list of its free chunks, the index of its free spans.
+//! One queue: its points, the list of its free chunks, the index of its free spans.
 //!
-//! List and index are linked through the chunk states of the chunks, which all queues have in common.
+//! The list and the index are linked through the chunk states, which all queues share.
 
 use super::chunk_state::{ChunkStreamState, Extent, QueueId};
 use super::cross_stream_use::Link;
@@ -18,47 +18,48 @@ pub(super) struct StreamQueue {
     pub(super) stream: Stream,
     /// The point of the last free.
     pub(super) point: u64,
-    /// Work that was queued before these frees is done.
+    /// The point up to which the queue is done: all work queued before the frees up to it.
     pub(super) done: u64,
     /// The queue's free chunks that wait for nothing else, the oldest point first.
     pub(super) oldest: ChunkId,
     pub(super) newest: ChunkId,
-    /// Where the last chunk came among them that was not the newest; those with such points come in order.
+    /// The chunk inserted last that was not the newest. Chunks with such points come in order.
     pub(super) last_inserted: ChunkId,
-    /// What free chunks wait for of this queue's work, the oldest point first.
+    /// The recorded uses through which free chunks wait for this queue's work, the oldest point first.
     pub(super) oldest_use: Link,
     pub(super) newest_use: Link,
-    /// Free spans of neighbours that the queue may use, with at least one chunk of its own.
+    /// The free spans of the queue, each with at least one chunk of its own.
     pub(super) spans: SpanIndex,
-    /// Those of them that may have more than [`LONG`] own chunks, to be found by the address of any.
+    /// The free spans that may have more than [`LONG`] own chunks. They are found by the address of any of their
+    /// chunks.
     long_spans: Tree<ByAddress>,
-    /// Of both.
+    /// The seed of both indices.
     seed: Seed,
-    /// The head of the free span that was entered last.
+    /// The head of the free span that was linked last.
     recent: ChunkId,
-    /// Chunks in use that were allocated here, uses recorded here, free chunks of its own that wait for others, and
-    /// those that a plan of granules had in hand when they became the queue's.
+    /// The number of chunks in use that were allocated here, of uses recorded here, of the queue's free chunks that
+    /// wait for other queues, and of chunks that a plan of granules held when they became the queue's.
     pub(super) live: u64,
-    /// Those of them that no chunk in use is behind.
+    /// How many of them are not due to a chunk in use.
     pub(super) waiting: u64,
-    /// Of these the uses.
+    /// How many of the waiting ones are recorded uses.
     pub(super) waiting_uses: u64,
-    /// Its stream is about to end, or has.
+    /// The queue's stream is about to end, or has ended.
     pub(super) forgotten: bool,
-    /// Free neighbours become one, with the later point.
+    /// Free neighbours coalesce and keep the later point.
     pub(super) merges: bool,
     pub(super) places: Places,
     queue: QueueId,
-    /// Its place in the tree of names, or in that of forgotten streams.
+    /// Links in the tree of names, or in that of forgotten streams.
     left: ChunkId,
     right: ChunkId,
 }
 
-/// The head of a free span with no more own chunks is found by a walk.
+/// In a free span with at most this many own chunks, the head is found by a walk.
 const LONG: u32 = if cfg!(test) { 2 } else { 8 };
 
 impl StreamQueue {
-    /// One whose points begin behind `point`.
+    /// Creates a queue whose points begin behind `point`.
     pub(super) fn new(queue: QueueId, stream: Stream, point: u64, merges: bool, seed: Seed) -> Self {
         StreamQueue {
             stream,
@@ -89,32 +90,33 @@ impl StreamQueue {
         self.queue
     }
 
-    /// The free span that was entered last may be at a place that is no more.
+    /// Forgets the free span that was linked last, because its place in the slab may no longer exist.
     pub(super) fn forget_recent(&mut self) {
         self.recent = NIL;
     }
 
-    /// Whether nothing refers to it any more.
+    /// Returns whether nothing refers to the queue any more.
     pub(super) fn is_idle(&self) -> bool {
         self.oldest == NIL && self.live == 0
     }
 
-    /// Whether its place may be another stream's: a forgotten one's, or a thread's, for threads come and go unannounced.
+    /// Returns whether the queue's position may be reused for another stream. Nothing may refer to the queue,
+    /// and its stream must be forgotten or a thread's, because threads come and go unannounced.
     pub(super) fn is_vacant(&self) -> bool {
         self.is_idle() && (self.forgotten || self.stream.thread() != 0)
     }
 
-    /// Whether a free chunk of its own waits for work of others.
+    /// Returns whether a free chunk of the queue's own waits for work of other queues.
     pub(super) fn has_chunks_that_wait(&self) -> bool {
         self.waiting != self.waiting_uses
     }
 
-    /// Whether a chunk in use was allocated or recorded here.
+    /// Returns whether a chunk in use was allocated or recorded here.
     pub(super) fn has_chunks_in_use(&self) -> bool {
         self.live != self.waiting
     }
 
-    /// A chunk that is not in use, and in no list of the queue's, begins to keep the queue.
+    /// Counts a chunk that is not in use, and in none of the queue's lists. It keeps the queue from ending.
     pub(super) fn begin_waiting(&mut self) {
         (self.live, self.waiting) = (self.live + 1, self.waiting + 1);
     }
@@ -123,7 +125,7 @@ impl StreamQueue {
         (self.live, self.waiting) = (self.live - 1, self.waiting - 1);
     }
 
-    /// Puts a chunk among the queue's, by its point, which mostly is the newest.
+    /// Inserts a chunk into the queue's list by its point, which mostly is the newest.
     #[inline(always)]
     pub(super) fn enqueue(&mut self, chunk_states: &mut [ChunkStreamState], id: ChunkId) {
         let point = chunk_states[id.index()].point;
@@ -150,7 +152,7 @@ impl StreamQueue {
         self.last_inserted = id;
     }
 
-    /// Puts a chunk behind another of the queue's, or first.
+    /// Inserts a chunk into the queue's list behind another, or first.
     #[inline(always)]
     pub(super) fn enqueue_behind(
         &mut self,
@@ -165,7 +167,7 @@ impl StreamQueue {
         self.join(chunk_states, id, newer);
     }
 
-    /// Takes a chunk out of the queue's list.
+    /// Removes a chunk from the queue's list.
     #[inline(always)]
     pub(super) fn dequeue(&mut self, chunk_states: &mut [ChunkStreamState], id: ChunkId) {
         let ChunkStreamState { older, newer, .. } = chunk_states[id.index()];
@@ -175,7 +177,7 @@ impl StreamQueue {
         self.join(chunk_states, older, newer);
     }
 
-    /// Puts one chunk in another's place in the list, with all that is known of it.
+    /// Replaces a chunk in the list by another, which takes over its queue and point.
     #[inline(always)]
     pub(super) fn replace(&mut self, chunk_states: &mut [ChunkStreamState], id: ChunkId, by: ChunkId) {
         let ChunkStreamState { queue, point, older, newer, .. } = chunk_states[id.index()];
@@ -189,7 +191,7 @@ impl StreamQueue {
         self.join(chunk_states, by, newer);
     }
 
-    /// Makes two chunks neighbours in the list; NIL is its end.
+    /// Links two chunks as neighbours in the list. NIL stands for its end.
     #[inline(always)]
     fn join(&mut self, chunk_states: &mut [ChunkStreamState], older: ChunkId, newer: ChunkId) {
         if older == NIL {
@@ -200,7 +202,7 @@ impl StreamQueue {
         if newer == NIL { self.newest = older } else { chunk_states[newer.index()].older = older }
     }
 
-    /// Enters a free span of the queue's into its index, under its first own chunk.
+    /// Adds one of the queue's free spans to the index, under its first own chunk.
     #[inline]
     pub(super) fn link_span(&mut self, chunk_states: &mut [ChunkStreamState], id: ChunkId, span: Extent) {
         chunk_states[id.index()].span = span;
@@ -211,7 +213,7 @@ impl StreamQueue {
         self.recent = id;
     }
 
-    /// The head of the free span around an own chunk of the queue's, where all free spans are in their indices.
+    /// Returns the head of the free span around one of the queue's own chunks. All free spans must be in their indices.
     #[inline]
     pub(super) fn linked_head(
         &self,
@@ -228,16 +230,16 @@ impl StreamQueue {
 
     fn linked_head_before(&self, slab: &[Hot], chunk_states: &[ChunkStreamState], own: ChunkId) -> ChunkId {
         let addr = slab[own].addr();
-        // Mostly it is the one that was entered last.
+        // Mostly it is the head that was linked last.
         if self.recent != NIL {
             let recent = &chunk_states[self.recent.index()];
-            // Whatever has bytes of a free span is a head.
+            // Only a head has a span with bytes.
             if recent.queue == chunk_states[own.index()].queue && recent.span.contains(addr) {
                 return self.recent;
             }
         }
         let mut at = own;
-        // Between two own chunks is at most one that is not.
+        // At most one chunk lies between two successive own chunks of a span.
         for _ in 0..2 * LONG {
             steps::count();
             at = slab[at].prev();
@@ -248,7 +250,7 @@ impl StreamQueue {
         self.long_spans.last_to(chunk_states, (addr, 0))
     }
 
-    /// Takes the free span out that has a chunk for its head, if there is one; returns where it is.
+    /// Removes the free span with a given head from the index, if there is one. Returns its extent.
     #[inline]
     pub(super) fn unlink_span(&mut self, chunk_states: &mut [ChunkStreamState], id: ChunkId) -> Extent {
         let span = chunk_states[id.index()].span;
@@ -262,7 +264,7 @@ impl StreamQueue {
         span
     }
 
-    /// Whether a free span is found by the address of its first own chunk exactly if it may be long.
+    /// Returns whether a free span is in the index by address exactly if it may be long.
     pub(super) fn finds_long(&self, chunk_states: &[ChunkStreamState], head: ChunkId) -> bool {
         let span = chunk_states[head.index()].span;
         (self.long_spans.find(chunk_states, (span.addr, 0)) == head) == (span.chunks > LONG)
@@ -281,7 +283,7 @@ impl Listed for StreamQueue {
     }
 }
 
-/// By name; of forgotten streams several may have the same.
+/// Ordered by name. Several forgotten streams may have the same name.
 impl Node for StreamQueue {
     fn key(&self) -> (u64, u64) {
         if self.forgotten { self.stream.key_of_forgotten(self.queue.number()) } else { self.stream.key() }

@@ -1,15 +1,15 @@
-//! Queues in a list that is linked through their entries, so that no change needs memory.
+//! Lists of queues, linked through the queues' entries, so that no change needs memory.
 
 use super::chunk_state::{QueueId, UNOWNED};
 
-/// The lists that there are.
+/// The lists that exist.
 #[derive(Clone, Copy)]
 pub(super) enum List {
-    /// Work of these is not known to be done, whether memory waits for it or not.
+    /// Queues whose work is not known to be done, whether memory waits for it or not.
     Unfinished,
-    /// Chunks may wait for work of these that is done, and are to be shared.
+    /// Queues with finished work. Chunks that waited for it may remain to be shared.
     Sharing,
-    /// The places of these may be used for another stream, once nothing refers to them.
+    /// Queues whose positions may be reused for another stream, once nothing refers to them.
     Recyclable,
 }
 
@@ -21,7 +21,7 @@ struct Ends {
     last: QueueId,
 }
 
-/// A entry's place in one of the lists.
+/// An entry's links in one of the lists.
 #[derive(Clone, Copy)]
 struct Links {
     prev: QueueId,
@@ -29,7 +29,7 @@ struct Links {
     is_in: bool,
 }
 
-/// A entry's places in the lists.
+/// An entry's links in all lists.
 #[derive(Clone, Copy)]
 pub(super) struct Places([Links; LISTS]);
 
@@ -42,7 +42,7 @@ impl Places {
     }
 }
 
-/// What can be in the lists.
+/// An entry that can be in the lists.
 pub(super) trait Listed {
     fn places(&self) -> &Places;
     fn places_mut(&mut self) -> &mut Places;
@@ -64,7 +64,7 @@ impl QueueLists {
         Some(self.0[list as usize].first).filter(|&queue| queue != UNOWNED)
     }
 
-    /// Puts a queue behind all others of a list, if it is not in it.
+    /// Appends a queue to a list, if it is not in it.
     pub(super) fn add(&mut self, entries: &mut [impl Listed], list: List, queue: QueueId) {
         let at = list as usize;
         if entries[queue.index()].places().0[at].is_in {
@@ -78,7 +78,7 @@ impl QueueLists {
         }
     }
 
-    /// Takes a queue out of a list, if it is in it.
+    /// Removes a queue from a list, if it is in it.
     pub(super) fn remove(&mut self, entries: &mut [impl Listed], list: List, queue: QueueId) {
         let at = list as usize;
         let none = Links { prev: UNOWNED, next: UNOWNED, is_in: false };

@@ -1,25 +1,26 @@
-//! Whose queued work may still touch a free chunk.
+//! The queues of an arena: which queued work may still touch a free chunk.
 //!
-//! A queue is an order of work: each stream is one, and requests without a stream share one. What was freed in a
-//! queue may be used there again at once, for the work that comes is queued behind the work that went. Any other
-//! queue has to wait until that work is done.
+//! A queue is an order of work. Each stream is a queue, and requests without a stream share one. Memory freed in a
+//! queue can be reused there at once, because later work is queued behind the work that used the memory. Every other
+//! queue must wait until that work is done.
 //!
-//! The frees of a pool are counted: the count at a free is the free's point, so points also tell which of two frees came
-//! first, in whatever queues. The work of a queue is done in order, so 'done up to point p' says everything about a queue. A
-//! free chunk has a queue and a point, or none: then every queue may have it. One that other queues were recorded on waits
-//! until they are done up to their points.
+//! The frees of a pool are counted. The count at a free is the free's point, so points also tell which of two frees
+//! came first, in whatever queues. A queue's work is done in order, so 'done up to point p' describes its progress
+//! completely. A free chunk has a queue and a point, or neither. Without them every queue may use it. A chunk with
+//! recorded uses waits until the recorded queues are done up to their points.
 //!
-//! Free neighbours of one queue stay apart where they have different points, because an event belongs to one free: a request
-//! of another queue that needs the one must not wait for work behind it that the other waits for. For their own queue they
-//! count as one chunk, a free span. Where no event tells points apart they are merged ([`StreamQueue::merges`]).
+//! Free neighbours of one queue stay apart if their points differ, because an event belongs to one free. A request of
+//! another queue that needs only the first chunk must not wait for later work that only the second one waits for. For
+//! their own queue the chunks count as one, a free span. Where no event tells points apart, the chunks are merged
+//! ([`StreamQueue::merges`]).
 //!
 //! ```text
-//!   chunk  | in use | queue 2, point 7 | queue 2, point 9 | every queue's | queue 3, point 4 | in use |
+//!   chunk  | in use | queue 2, point 7 | queue 2, point 9 |   reusable    | queue 3, point 4 | in use |
 //!                   '---------------- a free span of queue 2 -----------------'
 //!                                                       '------ a free span of queue 3 --------'
 //! ```
 //!
-//! As long as a pool knows one queue only there is nothing to tell apart, and none of this exists.
+//! As long as a pool knows only one queue there is nothing to tell apart, and none of this exists.
 
 use super::chunk_state::{ChunkStreamState, Extent, QueueId, UNOWNED};
 use super::cross_stream_use::CrossStreamUses;
@@ -35,28 +36,28 @@ use crate::sys::HostMemoryExhausted;
 
 /// All queues of an arena.
 pub(super) struct StreamQueues {
-    /// Of the trees.
+    /// The seed of the trees.
     seed: Seed,
     pub(super) chunk_states: Vec<ChunkStreamState>,
     entries: Vec<StreamQueue>,
     /// The entries of streams that are not forgotten, by name.
     names: Tree,
-    /// The others.
+    /// The entries of forgotten streams.
     forgotten: Tree,
     pub(super) lists: QueueLists,
-    /// The one that was entered last.
+    /// The queue that was entered last.
     recent: QueueId,
     pub(super) uses: CrossStreamUses,
-    /// What streams' requests are for, other than common memory.
+    /// The private pools that streams' requests are routed to, and announced captures.
     pub(super) redirections: Vec<Stream>,
-    /// The callers' names of private pools; their numbers here begin with 1. Released ones are `None`.
+    /// The callers' names of private pools. Pool numbers begin at 1 here. Released pools are `None`.
     pub(super) pools: Vec<Option<u64>>,
-    /// How often a queue got further: something may have become available.
+    /// How often the work of a queue progressed. Memory may have become available each time.
     pub(super) advances: u64,
-    /// The last point that was given to a free, in whatever queue: what is known of points of a entry that was given up must
-    /// not fit another entry's by chance.
+    /// The last point given to a free, in any queue. Points remembered from an entry that was given up must not match
+    /// those of another entry by chance.
     newest_point: u64,
-    /// Events tell when work is done.
+    /// Whether events tell when work is done.
     has_events: bool,
 }
 
@@ -99,13 +100,13 @@ impl StreamQueues {
         &mut self.entries[queue.0 as usize]
     }
 
-    /// Whether no event tells the frees of two own chunks of a queue apart.
+    /// Returns whether no event tells the frees of two own chunks of a queue apart.
     pub(super) fn have_one_point(&self, first: ChunkId, second: ChunkId) -> bool {
         let (first, second) = (self.chunk_state(first), self.chunk_state(second));
         self.entry(first.queue).merges || first.point == second.point
     }
 
-    /// A state for each place of the slab.
+    /// Reserves a chunk state for each place of the slab.
     #[inline]
     pub(super) fn reserve(&mut self, places: usize) -> Result<(), HostMemoryExhausted> {
         if self.chunk_states.len() >= places { Ok(()) } else { self.grow(places) }
@@ -118,7 +119,7 @@ impl StreamQueues {
         Ok(())
     }
 
-    /// The slab has so many places from now on: nothing is remembered of those behind it.
+    /// Shrinks to a slab of `places` places. Nothing is remembered of those behind.
     pub(super) fn shrink(&mut self, places: usize) {
         if places < self.chunk_states.len() {
             self.entries.iter_mut().for_each(StreamQueue::forget_recent);
@@ -126,31 +127,31 @@ impl StreamQueues {
         }
     }
 
-    /// The entry of a queue; none where the place was given up since, with nothing left to wait for.
+    /// Returns the entry of a queue. Returns `None` if its position was given up, with nothing left to wait for.
     pub(super) fn entry_if_any(&self, queue: QueueId) -> Option<&StreamQueue> {
         self.entries.get(queue.index())
     }
 
-    /// The queue of a stream that was seen before and not forgotten since.
+    /// Returns the queue of a stream that was seen before and not forgotten since.
     pub(super) fn find(&self, stream: Stream) -> Option<QueueId> {
         queue_at(self.names.find(&self.entries, stream.key()))
     }
 
-    /// The first private pool's on a stream.
+    /// Returns the first queue of a private pool on a stream.
     pub(super) fn first_private_on(&self, stream: Stream) -> Option<QueueId> {
         let (handle, name) = stream.in_pool(1).key();
         let queue = queue_at(self.names.first_from(&self.entries, (handle, name)))?;
         (self.entry(queue).stream.in_pool(0) == stream).then_some(queue)
     }
 
-    /// Those of streams of a name that were forgotten, and may still work.
+    /// Returns the queues of forgotten streams of a name, which may still have work.
     pub(super) fn forgotten_of(&self, stream: Stream) -> impl Iterator<Item = QueueId> + '_ {
         std::iter::successors(self.forgotten_from(stream, 0), move |&queue| {
             self.next_forgotten_of(stream, queue)
         })
     }
 
-    /// The one that comes behind another.
+    /// Returns the next of these queues behind another.
     pub(super) fn next_forgotten_of(&self, stream: Stream, queue: QueueId) -> Option<QueueId> {
         self.forgotten_from(stream, queue.0 + 1)
     }
@@ -162,17 +163,17 @@ impl StreamQueues {
             let queue = queue_at(self.forgotten.first_from(&self.entries, key))?;
             match self.entry(queue).stream {
                 other if other == stream => return Some(queue),
-                // A private pool's has the name too, and its work waits for the pool's release.
+                // A private pool's queue has the name too, but its work waits for the pool's release.
                 other if other.in_pool(0) == stream => first = queue.0 + 1,
                 _ => return None,
             }
         }
     }
 
-    /// The queue of a stream, a new one if need be. On failure nothing changed.
+    /// Returns the queue of a stream, and adds it if needed. On failure nothing changed.
     #[inline]
     pub(super) fn enter(&mut self, stream: Stream) -> Result<QueueId, HostMemoryExhausted> {
-        // Mostly the one that asked before asks again.
+        // Mostly the same stream asks several times in a row.
         match self.entries.get(self.recent.0 as usize) {
             Some(entry) if entry.stream == stream && !entry.forgotten => Ok(self.recent),
             _ => self.enter_another(stream),
@@ -213,12 +214,12 @@ impl StreamQueues {
         Ok(queue)
     }
 
-    /// Whether no event can be waited for that tells frees in the order of a stream apart.
+    /// Returns whether no event that can be waited for tells frees in the order of a stream apart.
     fn merges(&self, stream: Stream) -> bool {
         !self.has_events || !stream.exists() || stream.pool() != 0
     }
 
-    /// A place of which there is nothing to know any more, if one is found at once.
+    /// Takes a position that nothing refers to any more, if one is found at once.
     fn take_vacant(&mut self) -> Option<QueueId> {
         const LOOKS: usize = 4;
         for _ in 0..LOOKS {
@@ -228,14 +229,14 @@ impl StreamQueues {
                 self.withdraw(queue);
                 return Some(queue);
             }
-            // Another call looks at it again, once it had a look at the others.
+            // A later call examines this one again, after the others.
             self.lists.remove(&mut self.entries, List::Recyclable, queue);
             self.lists.add(&mut self.entries, List::Recyclable, queue);
         }
         None
     }
 
-    /// Takes the entry of a stream that has ended out of all trees and lists.
+    /// Removes the entry of a stream that has ended from all trees and lists.
     fn withdraw(&mut self, queue: QueueId) {
         let tree = if self.entry(queue).forgotten { &mut self.forgotten } else { &mut self.names };
         tree.remove(&mut self.entries, self.seed, node(queue));
@@ -244,7 +245,7 @@ impl StreamQueues {
         }
     }
 
-    /// Gives the memory back that streams of the past have left.
+    /// Gives back the host memory that past streams have left.
     pub(super) fn forget_past(&mut self) {
         while let Some(queue) = self.entries.last().filter(|entry| entry.is_vacant()).map(StreamQueue::queue)
         {
@@ -255,7 +256,7 @@ impl StreamQueues {
         self.shrink_uses();
     }
 
-    /// The order that a stream's requests are in: its own, or that of a private pool on it.
+    /// Returns the order of a stream's requests: the stream itself, or a private pool on it.
     #[inline]
     pub(super) fn directed(&self, stream: Stream) -> Stream {
         if self.redirections.is_empty() {
@@ -265,7 +266,7 @@ impl StreamQueues {
         directed.copied().unwrap_or(stream)
     }
 
-    /// The name may be another stream's from now on. What was freed here still waits for the queue's work.
+    /// Forgets a queue. Its name may stand for another stream from now on. Memory freed here still waits for its work.
     pub(super) fn forget(&mut self, queue: QueueId) {
         self.names.remove(&mut self.entries, self.seed, node(queue));
         self.entry_mut(queue).forgotten = true;
@@ -273,7 +274,7 @@ impl StreamQueues {
         self.lists.add(&mut self.entries, List::Recyclable, queue);
     }
 
-    /// Makes a chunk, which is in no list, another queue's: one in use, or one that waits for the work of others.
+    /// Moves a chunk that is in no list to another queue: one in use, or one that waits for the work of other queues.
     pub(super) fn relabel(&mut self, id: ChunkId, queue: QueueId, in_use: bool) {
         let point = self.advance(queue);
         let chunk_state = self.chunk_state_mut(id);
@@ -286,7 +287,7 @@ impl StreamQueues {
         (entry.live, entry.waiting) = (entry.live + 1, entry.waiting + is_waiting);
     }
 
-    /// Nothing is in the queues of a private pool any more: they, and its number, may be another's.
+    /// Ends the queues of a private pool, in which nothing is left. They and the pool's number may be reused.
     pub(super) fn end_pool(&mut self, pool: u32) {
         for place in 0..self.entries.len() {
             let entry = &self.entries[place];
@@ -302,7 +303,7 @@ impl StreamQueues {
         self.pools[pool as usize - 1] = None;
     }
 
-    /// The queues that exist, the forgotten ones included.
+    /// Returns the queues that exist, the forgotten ones included.
     pub(super) fn all(&self) -> impl Iterator<Item = (QueueId, &StreamQueue)> + '_ {
         self.entries.iter().map(|entry| (entry.queue(), entry))
     }
@@ -311,12 +312,12 @@ impl StreamQueues {
         self.entries.len()
     }
 
-    /// The queue at a place of the table, if there is one.
+    /// Returns the queue at a position of the table, if there is one.
     pub(super) fn nth(&self, place: usize) -> Option<QueueId> {
         self.entries.get(place).map(StreamQueue::queue)
     }
 
-    /// The queues of a list.
+    /// Returns the queues of a list.
     pub(super) fn listed(&self, list: List) -> impl Iterator<Item = (QueueId, &StreamQueue)> + '_ {
         self.lists.iter(&self.entries, list).map(|queue| (queue, self.entry(queue)))
     }
@@ -329,7 +330,8 @@ impl StreamQueues {
         self.lists.remove(&mut self.entries, list, queue);
     }
 
-    /// The queue's next point. Of a stream that was forgotten the work until then is all there is.
+    /// Advances a queue to its next point, and returns the point. A forgotten stream gets no new points: it has no work
+    /// beyond the last one.
     #[inline]
     pub(super) fn advance(&mut self, queue: QueueId) -> u64 {
         if !self.entry(queue).forgotten {
@@ -340,13 +342,13 @@ impl StreamQueues {
         self.entry(queue).point
     }
 
-    /// The oldest of a queue's free chunks, if the work before its free is done.
+    /// Returns the oldest of a queue's free chunks, if the work before its free is done.
     pub(super) fn first_done(&self, queue: QueueId) -> Option<ChunkId> {
         let entry = self.entry(queue);
         (entry.oldest != NIL && self.chunk_state(entry.oldest).point <= entry.done).then_some(entry.oldest)
     }
 
-    /// Whether a queue's newest free chunk waits for work that is not done.
+    /// Returns whether a queue's newest free chunk waits for work that is not done.
     pub(super) fn has_pending(&self, queue: QueueId) -> bool {
         let entry = self.entry(queue);
         entry.newest != NIL && self.chunk_state(entry.newest).point > entry.done
@@ -360,14 +362,14 @@ impl StreamQueues {
         self.entry(queue).oldest
     }
 
-    /// The point of a free in a queue whose stream lives, and whose work is listed as unfinished.
+    /// Returns the point of a free in a queue whose stream is not forgotten, and whose work is listed as unfinished.
     #[inline(always)]
     pub(super) fn next_point(&mut self) -> u64 {
         self.newest_point += 1;
         self.newest_point
     }
 
-    /// The queue's entry and all chunk states, to change both.
+    /// Returns the queue's entry and all chunk states, so that both can be changed.
     #[inline(always)]
     pub(super) fn parts(&mut self, queue: QueueId) -> (&mut StreamQueue, &mut [ChunkStreamState]) {
         (&mut self.entries[queue.0 as usize], &mut self.chunk_states)
@@ -401,14 +403,14 @@ impl StreamQueues {
         entry.link_span(chunk_states, id, span);
     }
 
-    /// A chunk is handed out in a queue, which nothing waits for yet.
+    /// Counts a chunk as allocated in a queue. Nothing waits for the chunk yet.
     #[inline]
     pub(super) fn start_use(&mut self, id: ChunkId, queue: QueueId) {
         self.chunk_state_mut(id).queue = queue;
         self.entry_mut(queue).live += 1;
     }
 
-    /// The bytes of the longest run.
+    /// Returns the bytes of the longest free span.
     pub(super) fn largest_span(&self) -> u64 {
         self.all().map(|(queue, _)| self.largest_span_of(queue)).max().unwrap_or(0)
     }
@@ -418,7 +420,7 @@ impl StreamQueues {
         if largest == NIL { 0 } else { self.chunk_state(largest).span.bytes }
     }
 
-    /// Host memory beside the struct itself.
+    /// Returns the bytes of host memory beside the struct itself.
     pub(super) fn metadata_bytes(&self) -> u64 {
         let lists = self.chunk_states.capacity() * size_of::<ChunkStreamState>()
             + self.entries.capacity() * size_of::<StreamQueue>()
@@ -428,7 +430,7 @@ impl StreamQueues {
     }
 }
 
-/// A queue's node in the trees of rows, and the contrary.
+/// Returns the node of a queue in the trees of entries. [`queue_at`] is the inverse.
 fn node(queue: QueueId) -> ChunkId {
     ChunkId(queue.0)
 }

@@ -1,4 +1,5 @@
-//! Uses of chunks on other streams than they were allocated on: recorded while a chunk is in use, waited for once it is free.
+//! Uses of chunks on streams other than the one they were allocated on. They are recorded while a chunk is in use, and
+//! waited for once it is free.
 
 use super::chunk_state::QueueId;
 use super::cross_stream_use::{CrossStreamUse, Link};
@@ -8,14 +9,14 @@ use crate::core::tables::{reserve_to, shrink};
 use crate::sys::HostMemoryExhausted;
 
 impl StreamQueues {
-    /// Room for so many more uses.
+    /// Reserves room for `count` more recorded uses.
     pub(super) fn reserve_uses(&mut self, count: u64) -> Result<(), HostMemoryExhausted> {
         let count = usize::try_from(count).map_err(|_| HostMemoryExhausted)?;
         let all = self.uses.slab.len().checked_add(count).ok_or(HostMemoryExhausted)?;
         reserve_to(&mut self.uses.slab, all)
     }
 
-    /// Writes down that a chunk in use is also used in a queue.
+    /// Records that a chunk in use is also used in a queue.
     pub(super) fn record(&mut self, chunk: ChunkId, queue: QueueId) -> Result<(), HostMemoryExhausted> {
         let next = self.chunk_state(chunk).uses;
         if self.uses.of(next).any(|used| used.queue == queue) {
@@ -27,8 +28,8 @@ impl StreamQueues {
         Ok(())
     }
 
-    /// From now on a chunk, just freed in `queue`, waits for the other queues recorded on it. Returns whether
-    /// there are any.
+    /// Makes a chunk that was just freed in `queue` wait for the other queues recorded on it. Returns whether there are
+    /// any to wait for.
     pub(super) fn await_uses(&mut self, chunk: ChunkId, queue: QueueId) -> bool {
         let mut link = self.chunk_state(chunk).uses;
         while link != 0 {
@@ -44,14 +45,14 @@ impl StreamQueues {
         self.chunk_state(chunk).uses != 0
     }
 
-    /// Room for as many more uses as a chunk has.
+    /// Reserves room for as many more recorded uses as a chunk has.
     pub(super) fn reserve_copies(&mut self, chunk: ChunkId) -> Result<(), HostMemoryExhausted> {
         let count = self.uses.of(self.chunk_state(chunk).uses).count();
         self.uses.slab.try_reserve(count)?;
         Ok(())
     }
 
-    /// A part of a free chunk waits for the same uses, for which there is room.
+    /// Copies the recorded uses of a free chunk to a part of it. Room must be reserved.
     pub(super) fn copy_uses(&mut self, chunk: ChunkId, part: ChunkId) {
         let mut link = self.chunk_state(chunk).uses;
         while link != 0 {
@@ -78,7 +79,7 @@ impl StreamQueues {
         }
     }
 
-    /// Puts a use into the list of its queue, whose newest point it has.
+    /// Appends a recorded use to the list of its queue. Its point is the queue's newest.
     fn enlist(&mut self, link: Link, point: u64) {
         let queue = self.uses.get(link).queue;
         let entry = self.entry_mut(queue);
@@ -133,14 +134,14 @@ impl StreamQueues {
         (used.chunk, used.next) = (NIL, vacant);
     }
 
-    /// A free chunk waits for no other queue any more.
+    /// Ends all recorded uses of a free chunk, which then waits for no other queue.
     pub(super) fn end_uses(&mut self, chunk: ChunkId) {
         while self.chunk_state(chunk).uses != 0 {
             self.end_use(self.chunk_state(chunk).uses);
         }
     }
 
-    /// Ends the oldest use that waits for a queue's work, if that is done; returns its chunk.
+    /// Ends the oldest recorded use that waits for a queue's work, if that work is done. Returns its chunk.
     pub(super) fn end_done_use(&mut self, queue: QueueId) -> Option<ChunkId> {
         let entry = self.entry(queue);
         let (done, link) = (entry.done, entry.oldest_use);
@@ -149,13 +150,13 @@ impl StreamQueues {
         Some(chunk)
     }
 
-    /// Whether a free chunk waits for work of a queue that is not done, by a use.
+    /// Returns whether a free chunk waits, through a recorded use, for work of a queue that is not done.
     pub(super) fn has_pending_uses(&self, queue: QueueId) -> bool {
         let entry = self.entry(queue);
         self.uses.look(entry.newest_use).is_some_and(|used| used.point > entry.done)
     }
 
-    /// Gives the memory of places back that no use is in.
+    /// Gives back the memory of places without a recorded use.
     pub(super) fn shrink_uses(&mut self) {
         let slab = &mut self.uses.slab;
         let used = slab.iter().rposition(|used| used.chunk != NIL).map_or(0, |last| last + 1);

@@ -1,10 +1,10 @@
-//! Sharing: what was freed on a stream becomes reusable by every stream once the work before the free is done.
+//! Sharing: memory freed on a stream becomes reusable by every stream once the work before the free is done.
 //!
-//! Work that is done may concern any number of chunks, so a verdict on it only says up to which point a queue's work is
-//! done. The chunks are shared a few at a time, by that call and by the allocations and frees that follow. Until then each is
-//! its queue's own, and its stream finds it as before. A request of another stream first has those shared that serve it best
-//! ([`Arena::share_for`]); where nothing fits at all the pool has the rest shared, in pieces with the lock open between them,
-//! before it grows or waits.
+//! Finished work may concern any number of chunks. So a report of finished work only raises the point up to which a
+//! queue's work is done. That call, and the allocations and frees that follow, share a few chunks each. Until then a
+//! chunk is its queue's own, and requests of its stream find it as before. A request of another stream first shares the
+//! chunks that serve it best ([`StreamHeap::share_for`]). If nothing fits at all, the pool shares the remaining chunks
+//! before it grows or waits. It does so in pieces, with the lock opened between them.
 
 use super::chunk_state::{QueueId, UNOWNED};
 use super::queue_lists::List;
@@ -13,13 +13,13 @@ use super::stream_heap::StreamHeap;
 use crate::core::ids::{ChunkId, NIL};
 use crate::core::request::AllocRequest;
 
-/// How many chunks an allocation or a free has shared, and how many a verdict has. The programs of tests are small, and
-/// chunks are to be left over there too.
+/// How many chunks an allocation or a free shares, and how many a report of finished work shares. Tests run small
+/// programs and use lower numbers, so that chunks remain to be shared there too.
 pub(super) const SHARED_PER_CALL: usize = if cfg!(test) { 1 } else { 2 };
 const SHARED_PER_VERDICT: usize = if cfg!(test) { 1 } else { 8 };
 
 impl StreamQueues {
-    /// Whether chunks may be left that are to be shared.
+    /// Returns whether chunks may remain to be shared.
     #[inline]
     pub(super) fn is_sharing(&self) -> bool {
         !self.lists.is_empty(List::Sharing)
@@ -27,7 +27,8 @@ impl StreamQueues {
 }
 
 impl StreamHeap {
-    /// The work before the queue's frees up to `point` is done. Returns whether that is news.
+    /// Declares that the work before the queue's frees up to `point` is done. Returns whether that was not known
+    /// before.
     pub(crate) fn queue_done(&mut self, queue: QueueId, point: u64) -> bool {
         let Some(entry) = self.queues.entry_if_any(queue) else { return false };
         let point = point.min(entry.point);
@@ -44,13 +45,13 @@ impl StreamHeap {
         true
     }
 
-    /// Whether chunks may be left that are to be shared.
+    /// Returns whether chunks may remain to be shared.
     #[inline]
     pub(crate) fn is_sharing(&self) -> bool {
         self.queues.is_sharing()
     }
 
-    /// Shares so many chunks, if there are as many.
+    /// Shares up to `most` chunks.
     pub(crate) fn share_some(&mut self, most: usize) {
         for _ in 0..most {
             if !self.share_next() {
@@ -59,7 +60,7 @@ impl StreamHeap {
         }
     }
 
-    /// Shares one chunk, or takes a step on the way to that; false where all is done.
+    /// Shares one chunk, or takes a step towards that. Returns false if nothing remains to be done.
     fn share_next(&mut self) -> bool {
         let Some(queue) = self.queues.lists.first(List::Sharing) else { return false };
         if let Some(id) = self.queues.first_done(queue) {
@@ -76,22 +77,22 @@ impl StreamHeap {
         true
     }
 
-    /// Shares a chunk of a queue's own; returns what it is part of then.
+    /// Shares one of a queue's own chunks. Returns the chunk that it became part of.
     fn share(&mut self, id: ChunkId, queue: QueueId) -> ChunkId {
         let was = self.take_span(queue, id);
         self.queues.dequeue(id);
         self.release_to_all(id, Some(was))
     }
 
-    /// Whether a chunk is its queue's own, and the work before its free is done.
+    /// Returns whether a chunk is its queue's own, and the work before its free is done.
     pub(super) fn is_to_be_shared(&self, id: ChunkId) -> bool {
         self.owner(id).is_some_and(|queue| self.queues.chunk_state(id).point <= self.queues.entry(queue).done)
     }
 
-    /// Shares the neighbours of a chunk that is about to become its queue's own: merged with it they would have to wait as
-    /// long as it has to.
+    /// Shares those neighbours of a chunk whose work is done. The chunk is about to become its queue's own, and
+    /// neighbours merged with it would have to wait as long as it does.
     pub(super) fn share_around(&mut self, id: ChunkId, queue: QueueId) {
-        // It is in no run yet.
+        // The chunk is in no free span yet.
         self.queues.chunk_state_mut(id).queue = UNOWNED;
         for neighbour in [self.heap.prev(id), self.heap.next(id)] {
             if neighbour != NIL && self.is_own(queue, neighbour) && self.is_to_be_shared(neighbour) {
@@ -101,7 +102,7 @@ impl StreamHeap {
         self.queues.chunk_state_mut(id).queue = queue;
     }
 
-    /// Shares a few chunks, and first those that would serve a request better than what its queue may use by now.
+    /// Shares a few chunks. Those that serve a request better than the memory its queue may use now come first.
     pub(super) fn share_for(&mut self, request: &AllocRequest<'_>, queue: QueueId) {
         const ROUNDS: usize = 2;
         for _ in 0..ROUNDS {
@@ -114,7 +115,7 @@ impl StreamHeap {
         self.share_some(SHARED_PER_CALL);
     }
 
-    /// The best fit among the free spans of some other queues whose work is done, with its head.
+    /// Returns the best fit among the free spans of some other queues with finished work, with its head.
     fn best_to_be_shared(&self, bytes: u64, queue: QueueId) -> Option<((u64, u64), ChunkId)> {
         const LANES: usize = 4;
         let chunk_states = &self.queues.chunk_states[..];
@@ -124,7 +125,7 @@ impl StreamHeap {
         heads.map(|head| (chunk_states[head.index()].span_key(), head)).min_by_key(|&(key, _)| key)
     }
 
-    /// Shares chunks of a free span, from its first own one on; whether there was one to share.
+    /// Shares chunks of a free span, from its first own chunk on. Returns whether there was one to share.
     fn share_span(&mut self, head: ChunkId) -> bool {
         const CHUNKS: usize = 3;
         let queue = self.queues.chunk_state(head).queue;

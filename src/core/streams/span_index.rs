@@ -1,6 +1,7 @@
 //! The free spans of one queue in (bytes, address) order: a tree for each half octave of sizes.
 //!
-//! There is one such index for each stream, so it is small, and coarser than that of the chunks which all may have.
+//! There is one such index for each stream, so it is small, and coarser than the index of chunks reusable by every
+//! stream.
 
 use crate::core::ids::{ChunkId, NIL};
 use crate::core::seed::Seed;
@@ -20,7 +21,8 @@ pub(super) struct SpanIndex {
     seed: Seed,
 }
 
-/// The class of a size in bytes, which is not 0: two an octave, and one for all from 768 GiB on.
+/// Returns the class of a size in bytes, which is not 0. There are two classes an octave, and one for all sizes from
+/// 768 GiB on.
 #[inline]
 fn class_of(bytes: u64) -> usize {
     let units = (bytes / UNIT) | u64::from(bytes < UNIT);
@@ -34,13 +36,13 @@ impl SpanIndex {
         SpanIndex { trees: [Tree::EMPTY; CLASSES], marks: 0, seed }
     }
 
-    /// The shortest run of at least `bytes`, the one at the lowest address among equals, or [`NIL`].
+    /// Returns the shortest free span of at least `bytes`, the one at the lowest address among equals, or [`NIL`].
     #[inline]
     pub(super) fn best_fit<N: Node>(&self, nodes: &[N], bytes: u64) -> ChunkId {
         self.first_from(nodes, (bytes, 0))
     }
 
-    /// The first run that is not below a key, or [`NIL`].
+    /// Returns the first free span that is not below a key, or [`NIL`].
     #[inline]
     pub(super) fn first_from<N: Node>(&self, nodes: &[N], key: (u64, u64)) -> ChunkId {
         let class = class_of(key.0);
@@ -48,7 +50,7 @@ impl SpanIndex {
         if found != NIL {
             return found;
         }
-        // Shifting twice, for behind the last class there is nothing.
+        // Two shifts, because one shift by 64 bits would overflow for the last class.
         let others = self.marks & (u64::MAX << class << 1);
         if others == 0 {
             return NIL;
@@ -56,12 +58,12 @@ impl SpanIndex {
         self.trees[others.trailing_zeros() as usize % CLASSES].first_from(nodes, (0, 0))
     }
 
-    /// The longest run, or [`NIL`].
+    /// Returns the longest free span, or [`NIL`].
     pub(super) fn largest<N: Node>(&self, nodes: &[N]) -> ChunkId {
         self.marks.checked_ilog2().map_or(NIL, |class| self.trees[class as usize].last(nodes))
     }
 
-    /// Adds a free span of so many bytes, which is in no index.
+    /// Adds a free span of `bytes` bytes that is in no index.
     #[inline]
     pub(super) fn insert<N: Node>(&mut self, nodes: &mut [N], id: ChunkId, bytes: u64) {
         let class = class_of(bytes);
@@ -79,7 +81,7 @@ impl SpanIndex {
         }
     }
 
-    /// The free spans that are not below a key, in order.
+    /// Returns the free spans that are not below a key, in order.
     pub(super) fn iter_from<'a, N: Node>(
         &'a self,
         nodes: &'a [N],
@@ -93,7 +95,7 @@ impl SpanIndex {
         })
     }
 
-    /// Whether the classes marked are those that have a free span.
+    /// Returns whether exactly the classes that have a free span are marked.
     pub(super) fn is_marked_right(&self) -> bool {
         self.trees.iter().enumerate().all(|(class, tree)| (self.marks >> class & 1 == 1) != tree.is_empty())
     }

@@ -1,4 +1,4 @@
-//! The type of the room.
+//! The heap with stream-ordered reuse, and its mode: one stream, or several.
 
 use super::chunk_state::{QueueId, UNOWNED};
 use super::queues::StreamQueues;
@@ -8,22 +8,22 @@ use crate::core::stream_id::{NO_FAST_STREAM, Stream};
 use crate::core::vmm::VmRange;
 use crate::sys::HostMemoryExhausted;
 
-/// A heap whose free memory may be a stream's.
+/// A heap whose free memory may belong to a stream.
 pub(crate) struct StreamHeap {
     pub(super) heap: Heap,
     pub(super) queues: StreamQueues,
     pub(super) mode: StreamMode,
-    /// The handle of the stream whose requests need nothing but best fit: one stream, and no stamps.
+    /// The handle of the stream whose requests need only best fit. There is one such stream, and no stamps.
     pub(super) fast_stream: u64,
     pub(super) last_free: LastFree,
     pub(super) settings: StreamSettings,
 }
 
-/// Where the last free in the order of a queue was.
+/// The last free in the order of a queue.
 #[derive(Clone, Copy)]
 pub(super) struct LastFree {
     pub(super) queue: QueueId,
-    /// The chunk, if it waits for recorded uses; else NIL.
+    /// The chunk, if it waits for recorded uses; otherwise NIL.
     pub(super) waiting: ChunkId,
 }
 
@@ -31,24 +31,24 @@ impl LastFree {
     pub(super) const NONE: Self = LastFree { queue: UNOWNED, waiting: NIL };
 }
 
-/// How a pool treats streams; fixed at creation.
+/// How a pool treats streams. Fixed at creation.
 #[derive(Clone, Copy)]
 pub(in crate::core) struct StreamSettings {
     /// Frees carry stamps, which exclude streams.
     pub(in crate::core) timestamps: bool,
     /// Events tell when work is done.
     pub(in crate::core) events: bool,
-    /// Of the hashes of addresses.
+    /// The seed of the hashes of addresses.
     pub(in crate::core) seed: u64,
 }
 
 /// Whether streams are told apart.
 #[derive(Clone, Copy)]
 pub(super) enum StreamMode {
-    /// All chunks are one stream's: there is nothing to tell apart, and no queue exists.
+    /// All chunks belong to one stream. Nothing is to be told apart, and no queue exists.
     Single {
         stream: Stream,
-        /// How many frees there were when the stream's work was last known to be done.
+        /// The number of frees when the stream's work was last known to be done.
         synchronized_frees: u64,
         /// Chunks were recorded on the stream.
         has_recorded: bool,
@@ -83,25 +83,25 @@ impl StreamHeap {
         &mut self.heap
     }
 
-    /// Whether several streams are told apart.
+    /// Returns whether several streams are told apart.
     #[inline(always)]
     pub(in crate::core) fn is_multi(&self) -> bool {
         matches!(self.mode, StreamMode::Multi)
     }
 
-    /// Whether a request of a stream needs nothing but best fit.
+    /// Returns whether a request of a stream needs only best fit.
     #[inline(always)]
     pub(in crate::core) fn is_fast(&self, stream: Stream) -> bool {
         stream.has_fast_handle(self.fast_stream)
     }
 
-    /// Whether frees need no order: one stream alone, or none named so far, and no stamps.
+    /// Returns whether frees need no order: there is one stream, or none was named so far, and no stamps.
     #[inline(always)]
     pub(crate) fn frees_fast(&self) -> bool {
         self.fast_stream != NO_FAST_STREAM
     }
 
-    /// Room for `count` more chunks, but for their addresses.
+    /// Reserves room for `count` more chunks, but not for their addresses.
     #[inline]
     pub(in crate::core) fn reserve_chunks(&mut self, count: usize) -> Result<(), HostMemoryExhausted> {
         self.heap.reserve_chunks(count)?;
@@ -113,17 +113,17 @@ impl StreamHeap {
         self.release_to_all(id, None);
     }
 
-    /// What the mapped chunks tile: the regions without their tails and without unmapped chunks.
+    /// Returns the bytes that mapped chunks tile: the regions without their tails and without unmapped chunks.
     pub(in crate::core) fn usable_bytes(&self, vm: &VmRange) -> u64 {
         self.heap.regions().iter().map(|(_, region)| region.bytes).sum::<u64>() - vm.bytes()
     }
 
-    /// How often a queue got further: something may have become available.
+    /// Returns how often the work of a queue progressed. Memory may have become available each time.
     pub(in crate::core) fn advances(&self) -> u64 {
         self.queues.advances
     }
 
-    /// Forgets all streams, with all memory; points go on rising.
+    /// Forgets all streams, with all memory. The count of [`Self::advances`] continues.
     pub(in crate::core) fn forget_all(&mut self) {
         let advances = self.queues.advances;
         self.queues = StreamQueues::new(self.settings.seed, self.settings.events);
@@ -133,34 +133,34 @@ impl StreamHeap {
         self.fast_stream = first_fast_stream(self.settings);
     }
 
-    /// Gives back the host memory of streams of the past.
+    /// Gives back the host memory of past streams.
     pub(in crate::core) fn forget_past(&mut self) {
         self.queues.forget_past();
     }
 
-    /// Gives back host memory that today's chunks do not need.
+    /// Gives back host memory that the current chunks do not need.
     pub(in crate::core) fn shrink(&mut self) {
         self.queues.shrink(self.heap.chunks().places());
     }
 
-    /// The bytes of the largest span that is some queue's only.
+    /// Returns the bytes of the largest free span that belongs to one queue.
     pub(in crate::core) fn largest_own(&self) -> u64 {
         self.queues.largest_span()
     }
 
-    /// The same of one stream's.
+    /// Returns the bytes of the largest free span that belongs to a stream's queue.
     pub(in crate::core) fn largest_own_of(&self, stream: Stream) -> u64 {
         let own = self.queues.find(self.queues.directed(stream));
         own.map_or(0, |queue| self.queues.largest_span_of(queue))
     }
 
-    /// Host memory beside the struct itself, in bytes.
+    /// Returns the host memory beside the struct itself, in bytes.
     pub(in crate::core) fn metadata_bytes(&self) -> u64 {
         self.heap.metadata_bytes() + self.queues.metadata_bytes()
     }
 }
 
-/// The stream whose requests are fast as long as none has come.
+/// Returns the handle whose requests are fast before any stream has appeared.
 fn first_fast_stream(settings: StreamSettings) -> u64 {
     if settings.timestamps { NO_FAST_STREAM } else { Stream::NONE.fast_handle() }
 }
