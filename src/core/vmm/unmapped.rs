@@ -108,7 +108,7 @@ impl VmRange {
         self.bytes - self.tail(heap)
     }
 
-    /// The bytes of a region as far as it was ever used: a range without its last unmapped chunk.
+    /// Returns the bytes of a region without the unmapped chunk at the end of the range, if there is one.
     pub(in crate::core) fn extent(&self, heap: &Heap, region: &Region) -> u64 {
         region.bytes - self.tail(heap)
     }
