@@ -63,9 +63,9 @@ impl Arena {
 
     /// Returns whether neighbours have no reason to be two chunks.
     fn should_be_one(&self, first: ChunkId, second: ChunkId) -> bool {
-        let holes = || [first, second].iter().all(|&id| self.chunks().state(id) == State::Unmapped);
+        let unmapped = || [first, second].iter().all(|&id| self.chunks().state(id) == State::Unmapped);
         self.may_merge(first) && self.may_merge(second)
-            || holes()
+            || unmapped()
             || self.streams.should_be_one(first, second)
     }
 
@@ -80,10 +80,10 @@ impl Arena {
     }
 
     /// Checks that exactly the unmapped chunks are in the list, each at the position that it stores.
-    fn check_holes(&self) -> Result<(), Broken> {
+    fn check_unmapped(&self) -> Result<(), Broken> {
         for (place, &id) in self.vm.list().iter().enumerate() {
-            let is_hole = self.chunks().state(id) == State::Unmapped;
-            require(is_hole && self.chunks().get(id).unmapped_place() == place, Broken::I3Index)?;
+            let is_listed = self.chunks().state(id) == State::Unmapped;
+            require(is_listed && self.chunks().get(id).unmapped_place() == place, Broken::I3Index)?;
         }
         let with = |state| self.chunks().ids().filter(move |&id| self.chunks().state(id) == state).count();
         let coming = with(State::BeingMapped);
@@ -97,7 +97,7 @@ impl Arena {
     }
 
     fn check_index(&self) -> Result<(), Broken> {
-        self.check_holes()?;
+        self.check_unmapped()?;
         for class in 0..CLASSES {
             let (marked, holds) = self.heap().class_marks(class);
             require(marked == holds, Broken::I3Index)?;
@@ -143,15 +143,15 @@ impl Arena {
 
     fn check_accounting(&self) -> Result<(), Broken> {
         let (mut used, mut requested, mut free, mut free_count) = (0u64, 0u64, 0u64, 0);
-        let (mut holes, mut hole_count) = (0u64, 0);
+        let (mut unmapped, mut unmapped_count) = (0u64, 0);
         for id in self.chunks().ids() {
             if self.chunks().in_use(id) {
                 used += self.chunks().size(id);
                 requested += self.chunks().cold(id).requested;
                 require(self.chunks().cold(id).requested <= self.chunks().size(id), Broken::I4Accounting)?;
             } else if is_unmapped(self.heap(), id) {
-                holes += self.chunks().size(id);
-                hole_count += 1;
+                unmapped += self.chunks().size(id);
+                unmapped_count += 1;
             } else {
                 free += self.chunks().size(id);
                 free_count += 1;
@@ -160,8 +160,8 @@ impl Arena {
         let c = self.counters();
         let sums = used == c.bytes_in_use && requested == c.bytes_requested;
         let peaks = c.peak_bytes_in_use >= used && c.peak_bytes_requested >= requested;
-        let count = free_count + hole_count + c.live();
-        let sizes = holes == self.vm.bytes() && used + free == self.usable_bytes();
+        let count = free_count + unmapped_count + c.live();
+        let sizes = unmapped == self.vm.bytes() && used + free == self.usable_bytes();
         let given = self.regions().iter().fold(0u64, |sum, (_, region)| sum.saturating_add(region.given));
         let mapped = self.range().is_none() || used + free == given;
         let pool = sizes && mapped && count == self.chunks().count() as u64;

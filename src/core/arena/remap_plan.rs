@@ -44,11 +44,11 @@ impl Plan {
         bytes(&self.fresh)
     }
 
-    fn reserve(&mut self, sources: usize, holes: usize, kept: usize) -> Result<(), HostMemoryExhausted> {
+    fn reserve(&mut self, sources: usize, unmapped: usize, kept: usize) -> Result<(), HostMemoryExhausted> {
         self.sources.try_reserve_exact(sources)?;
         // The unmapped chunk where new granules end and moved ones begin is split in two.
-        self.fresh.try_reserve_exact(holes)?;
-        self.targets.try_reserve_exact(holes)?;
+        self.fresh.try_reserve_exact(unmapped)?;
+        self.targets.try_reserve_exact(unmapped)?;
         Ok(self.kept.try_reserve_exact(kept)?)
     }
 }
@@ -270,18 +270,18 @@ impl Arena {
         donors: usize,
     ) -> Result<(), HostMemoryExhausted> {
         let end = range.ceil(place.at + size);
-        let (mut holes, mut free) = (0, 0);
+        let (mut unmapped, mut free) = (0, 0);
         let mut id = ChunkId(place.first);
         while id != NIL && self.heap().addr(id) < end {
             match self.heap().state(id) {
-                State::Unmapped => holes += 1,
+                State::Unmapped => unmapped += 1,
                 _ => free += 1,
             }
             id = self.heap().next(id);
         }
-        plan.reserve(donors, holes, free)?;
+        plan.reserve(donors, unmapped, free)?;
         // A donor is split twice. So are the first and the last unmapped chunk, and the one where moved granules begin.
-        self.reserve_cuts(2 * donors + holes + 4)
+        self.reserve_cuts(2 * donors + unmapped + 4)
     }
 
     /// Returns how many bytes to map at once at least. A request mostly needs little, and a backend call is expensive.

@@ -173,8 +173,8 @@ impl StreamHeap {
     #[inline]
     fn alloc_reusable(&mut self, id: ChunkId, size: u64) {
         let beside = |other: ChunkId| other != NIL && self.owner(other).is_some();
-        let is_in_run = beside(self.heap.prev(id)) || beside(self.heap.next(id));
-        let changing = is_in_run.then(|| self.begin_change(id));
+        let is_in_span = beside(self.heap.prev(id)) || beside(self.heap.next(id));
+        let changing = is_in_span.then(|| self.begin_change(id));
         let left = self.heap.size(id) - size;
         self.heap.unindex(id);
         if left != 0 {

@@ -94,10 +94,10 @@ impl StreamHeap {
     fn check_span(&self, id: ChunkId) -> Result<(), Broken> {
         let chunk_state = self.queues.chunk_state(id);
         let Some(queue) = self.owner(id) else { return require(!chunk_state.is_head(), Broken::I8Spans) };
-        if self.run_head(queue, id) != id {
+        if self.span_head(queue, id) != id {
             return require(!chunk_state.is_head(), Broken::I8Spans);
         }
-        let (addr, bytes, chunks) = self.run_extent(queue, id);
+        let (addr, bytes, chunks) = self.span_extent(queue, id);
         let is_there = (chunk_state.span.addr, chunk_state.span.bytes) == (addr, bytes)
             && chunk_state.span.chunks >= chunks;
         require(is_there, Broken::I8Spans)?;
@@ -107,7 +107,7 @@ impl StreamHeap {
     }
 
     /// Returns the first own chunk of the free span around a chunk. The index holds the span under this chunk.
-    fn run_head(&self, queue: QueueId, own: ChunkId) -> ChunkId {
+    fn span_head(&self, queue: QueueId, own: ChunkId) -> ChunkId {
         let (mut head, mut at) = (own, self.heap.prev(own));
         while at != NIL && self.may_use(queue, at) {
             if !self.is_reusable(at) {
@@ -119,7 +119,7 @@ impl StreamHeap {
     }
 
     /// Returns the address, the bytes and the number of own chunks of a free span, given its first own chunk.
-    fn run_extent(&self, queue: QueueId, head: ChunkId) -> (u64, u64, u32) {
+    fn span_extent(&self, queue: QueueId, head: ChunkId) -> (u64, u64, u32) {
         let start = self.span_start(head);
         let (addr, mut bytes, mut chunks, mut at) = (self.heap.addr(start), 0, 0, start);
         while at != NIL && self.may_use(queue, at) {

@@ -117,9 +117,9 @@ impl StreamHeap {
 
     /// Returns the best fit among the free spans of some other queues with finished work, with its head.
     fn best_to_be_shared(&self, bytes: u64, queue: QueueId) -> Option<((u64, u64), ChunkId)> {
-        const LANES: usize = 4;
+        const QUEUES: usize = 4;
         let chunk_states = &self.queues.chunk_states[..];
-        let others = self.queues.listed(List::Sharing).take(LANES).filter(|&(other, _)| other != queue);
+        let others = self.queues.listed(List::Sharing).take(QUEUES).filter(|&(other, _)| other != queue);
         let heads =
             others.map(|(_, entry)| entry.spans.best_fit(chunk_states, bytes)).filter(|&head| head != NIL);
         heads.map(|head| (chunk_states[head.index()].span_key(), head)).min_by_key(|&(key, _)| key)
