@@ -1,6 +1,6 @@
 //! Hashes of addresses, different in each pool.
 //!
-//! The sizes that a program requests decide where its chunks begin, so with a hash that everybody knows there are
+//! The sizes that a program requests decide where its chunks begin, so with a known hash there are
 //! sizes, harmless to look at, whose chunks all collide. A pool draws a seed at its creation.
 
 /// A member of the family of hashes.

@@ -27,7 +27,7 @@ pub(crate) struct RequestParams<'a> {
     pub(crate) alignment: u64,
     /// 0 is any.
     pub(crate) freed_before: u64,
-    /// Who needs an allocator with timestamps for it, if anybody does.
+    /// The function that needs an allocator with timestamps, if it was called.
     pub(crate) stamped: Option<&'static str>,
     /// In whose order; `Stream::NONE` is the caller's.
     pub(crate) stream: Stream,
@@ -200,7 +200,7 @@ fn retry<'a>(mut guard: Guard<'a>, request: &AllocRequest<'_>, no_growth: bool) 
     }
 }
 
-/// Nothing helped: count, say why, and write a report if somebody wants one.
+/// Nothing helped: counts the failure, says why, and writes a report if one is wanted.
 #[inline(never)]
 fn give_up(mut guard: Guard<'_>, request: &AllocRequest<'_>) -> Error {
     let verdict = report::failure::Verdict::new(&guard.arena, request);

@@ -1,9 +1,9 @@
 //! The device's context is gone, and with it all memory and all events: the pool forgets them and begins anew.
 //!
-//! Nobody tells the library, for it is not asked while a pool serves itself: it notices when the program says so, or
-//! when a call of its own fails for that. Behind every call of the backend the slot looks whether its memory is gone
-//! ([`forget_if_over`]), so that whoever comes back from one comes back to a pool that has forgotten; what he brings
-//! is of the old life then, which he sees by [`Arena::life`](crate::core::arena::Arena::life).
+//! The library is not told: a pool that serves itself makes no call of the driver. It notices when the program says so,
+//! or when a call of its own fails for that reason. After every call of the backend the slot checks whether the memory is
+//! gone ([`forget_if_over`]). So a thread that returns from such a call may return to a pool that has forgotten
+//! everything. What it brings is of the old life then, which [`Arena::life`](crate::core::arena::Arena::life) shows.
 
 use super::listener::RegionEvent;
 use super::slot::{Guard, Slot};

@@ -30,7 +30,7 @@ pub(crate) fn release(slot: &Slot, pool: u64) -> Result<(), Error> {
     Ok(())
 }
 
-/// Some stream is about to be captured, and nobody can say yet which: as [`begin`] without a name.
+/// Some stream is about to be captured, and it is not known yet which: as [`begin`] without a name.
 pub(crate) fn announce(slot: &Slot) -> Result<(), Error> {
     let mut guard = slot.enter()?;
     require_no_timestamps(&guard)?;

@@ -1,4 +1,4 @@
-//! The debug mode `BFC_DEBUG=guard`: whoever writes behind or in front of an allocation is found when it is freed.
+//! The debug mode `BFC_DEBUG=guard`: writes behind or in front of an allocation are found when it is freed.
 //!
 //! A chunk is at least [`ROOM`] bytes longer than what was asked for. All that lies behind the end of that is guard,
 //! and so are the last [`ROOM`] bytes of what lies in front of a chunk in use: the end of the neighbour's guard, or a
@@ -9,11 +9,11 @@
 //!   free                    | in use                    | in use                       | free
 //! ```
 //!
-//! Guards are written and checked with the lock open and the device idle, by one thread at a time: as long as one is
-//! at it ([`turn`]) no chunk is handed out or freed, so nothing changes about the chunks that it has looked up. Nothing
+//! Guards are written and checked with the lock open and the device idle, by one thread at a time: while one does
+//! ([`turn`]) no chunk is handed out or freed, so nothing changes about the chunks that it has looked up. Nothing
 //! else needs a turn but to take memory away that is free, with its neighbours in use: a plan of remapping begins when
-//! nobody is at it, and what is on its way is out of reach until it is done. With the memory a guard may go that lies
-//! at its end: it is [exempt](Pool::leave_behind), and so is one in front of which a hole lies.
+//! no thread does, and its chunks are out of reach until it is done. With the memory a guard may go that lies
+//! at its end: it is [exempt](Pool::leave_behind), and so is one in front of which an unmapped chunk lies.
 //!
 //! The mode changes no answer: where guards cannot be written, a call goes on without, and [`exempt::Exempt`]
 //! remembers which are not to be believed.
@@ -53,9 +53,9 @@ const POISON: u8 = 0xDB;
 /// The debug mode of one allocator.
 pub(crate) struct Guards {
     exempt: Exempt,
-    /// Where memory is read to; whoever has the turn takes it.
+    /// Where memory is read to; the thread that has the turn uses it.
     buffer: Vec<u8>,
-    /// What whoever has the turn writes at: the chunk, and the one behind it.
+    /// Where the thread that has the turn writes: the chunk, and the one behind it.
     at_work: Option<(u64, Option<u64>)>,
     violations: u64,
     unchecked: u64,
@@ -101,7 +101,7 @@ pub(super) fn chunk_size(bytes: u64) -> Option<u64> {
     if bytes == 0 { Some(0) } else { round_up(bytes.checked_add(ROOM)?) }
 }
 
-/// Waits until nobody else is writing or checking guards. Who then does so, before he opens the lock, has the turn.
+/// Waits until no other thread writes or checks guards. A thread that then does so before it opens the lock has the turn.
 pub(super) fn turn(mut guard: Guard<'_>) -> Result<Guard<'_>, Error> {
     let mut gave_way = false;
     loop {
@@ -128,7 +128,7 @@ impl Pool {
     }
 
     /// Whether a chunk's memory is the library's to write, once the device is idle: a captured graph may use a private
-    /// pool's at any time, and without a device nobody knows when a stream's work is done.
+    /// pool's at any time, and without a device it is not known when a stream's work is done.
     fn may_touch(&self, id: ChunkId) -> bool {
         let knows_the_end =
             self.backend.get().order().is_some() || !self.arena.streams().is_in_stream_order(id);
@@ -194,7 +194,7 @@ pub(super) fn make_room(guard: &mut Guard<'_>) -> Result<(), HostMemoryExhausted
     guard.guards().exempt.reserve(live + 1)
 }
 
-/// Writes the guards of a chunk that was taken just now, and what shows that nobody has written to it yet. Gives the
+/// Writes the guards of a chunk that was taken just now, and what shows that it was not written to yet. Gives the
 /// pool back if all of it, and the chunk too, was gone by then.
 #[inline(never)]
 pub(super) fn hand_out(mut guard: Guard<'_>, addr: u64, stream: Stream) -> Result<Option<Guard<'_>>, Error> {

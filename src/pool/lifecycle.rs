@@ -85,7 +85,7 @@ pub(crate) fn destroy(slot: &Slot, forced: bool) -> Result<(), Error> {
         if matches!(captured, Ok(true)) || captures::concern(guard.backend.get()) {
             return Err(refuse_for_a_capture());
         }
-        // With the lock open somebody may have come and allocated.
+        // With the lock open another thread may have allocated.
         guard = require_unused(guard, forced)?;
     }
     if guard.sleeps_here() {
@@ -108,7 +108,7 @@ pub(crate) fn destroy(slot: &Slot, forced: bool) -> Result<(), Error> {
         let mut given;
         (guard, given) = keeping_last_error(|| give_back(guard, &region));
         if given.is_err() {
-            // Nobody comes back to it later, and what fails once may have passed.
+            // It is not tried again later, and what fails once may have passed.
             (guard, given) = keeping_last_error(|| give_back(guard, &region));
         }
         if given.is_ok() {

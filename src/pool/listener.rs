@@ -1,4 +1,4 @@
-//! Who is told when memory comes from the backend and goes back: for registration with NCCL or RDMA.
+//! The callback that is told when memory comes from the backend and goes back: for registration with NCCL or RDMA.
 
 use super::slot::Slot;
 use crate::backend::granules::Granules;
@@ -21,7 +21,7 @@ pub enum RegionEvent {
 pub type RegionCallback =
     unsafe extern "C" fn(user_data: *mut c_void, device: i32, base: *mut c_void, bytes: usize, event: i32);
 
-/// A callback with its pointer, of an allocator; or nobody.
+/// An allocator's callback with its pointer, if one is set.
 #[derive(Clone, Copy)]
 pub(crate) struct Listener {
     pub(crate) callback: Option<RegionCallback>,
@@ -29,13 +29,13 @@ pub(crate) struct Listener {
     pub(crate) device: i32,
 }
 
-// SAFETY: whoever sets a callback promises that it may be called, with its pointer, from any thread.
+// SAFETY: the caller that sets a callback promises that it may be called, with its pointer, from any thread.
 unsafe impl Send for Listener {}
 // SAFETY: as above.
 unsafe impl Sync for Listener {}
 
 impl Listener {
-    /// Nobody, if `so`.
+    /// Returns the listener without its callback if `so`.
     pub(super) fn unless(self, so: bool) -> Self {
         Listener { callback: self.callback.filter(|_| !so), ..self }
     }
@@ -44,7 +44,7 @@ impl Listener {
     pub(super) fn tell(&self, event: RegionEvent, base: u64, bytes: u64) {
         let Some(callback) = self.callback.filter(|_| bytes != 0) else { return };
         let (user_data, device, base) = (self.user_data, self.device, base as *mut c_void);
-        // SAFETY: whoever set the callback vouched for it.
+        // SAFETY: the caller that set the callback vouched for it.
         keeping_last_error(|| unsafe { callback(user_data, device, base, bytes as usize, event as i32) });
     }
 
@@ -69,7 +69,7 @@ impl Listener {
     }
 }
 
-/// Granules whose coming and going somebody is told.
+/// Granules whose mapping and unmapping is reported to the listener.
 pub(super) struct Told<'a> {
     pub(super) granules: &'a dyn Granules,
     pub(super) listener: Listener,
@@ -105,8 +105,8 @@ impl Granules for Told<'_> {
     }
 }
 
-/// Sets who is told. There must be nothing yet that he was not told of; that he is to be told no more may be said
-/// at any time, and holds when this returns.
+/// Sets the callback, before the allocator holds any memory. It can be removed at any time, and is not called any more
+/// when this returns.
 pub(crate) fn set(
     slot: &Slot,
     callback: Option<RegionCallback>,

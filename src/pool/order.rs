@@ -348,7 +348,7 @@ pub(crate) fn forget<'a>(
     let queue_id = guard.arena.streams().queue_of(stream);
     let work = guard.arena.streams_mut().forget_stream(stream)?;
     let life = guard.arena.life();
-    // Whoever is in the middle of recording on it, or of asking about it, knows it from before; nobody else does.
+    // Only threads that are recording on it or querying it still know it.
     let last_call = guard.last_call();
     while guard.is_ordering(last_call) {
         guard = guard.wait_for_call()?;
@@ -375,7 +375,7 @@ pub(crate) fn forget<'a>(
     // Whatever is freed there later has this point too.
     let mut recording = Recording::last(events, arena, work);
     let recorded;
-    // What fails once may have passed, and nobody can ask about the stream later.
+    // What fails once may have passed, and the stream cannot be queried later.
     (guard, recorded) =
         guard.ordering(|order| recording.carry_out(order).or_else(|_| recording.carry_out(order)));
     if guard.arena.life() == life {

@@ -271,7 +271,7 @@ fn carry_out<'a>(
     }
 }
 
-/// What came is of a context that is gone, and so is it. Whoever asked for it asks again.
+/// What came is of a context that is gone, and so is it. The request asks again.
 fn drop_outdated(guard: Guard<'_>, obtained: Obtained) -> Guard<'_> {
     let Obtained::Region(Granted { base, bytes }) = obtained else { return guard };
     let listener = guard.listener;

@@ -1,8 +1,7 @@
-//! Granules on their way: what `core::remap` has planned is carried out with the lock open.
+//! Granules on their way: carries out what `core::arena` has planned, with the lock open.
 //!
-//! One thread at a time does this for an allocator; others that want it wait for what comes of it. Nobody can get
-//! at a chunk of the plan meanwhile, and nothing else is touched, so that frees and requests that find something
-//! go on.
+//! One thread at a time does this for an allocator. Other threads that need it wait for the result. The chunks of a plan
+//! are out of reach meanwhile and nothing else is touched, so that frees and requests that find something go on.
 
 use super::captures::Permission;
 use super::listener::{RegionEvent, Told};
@@ -59,8 +58,8 @@ fn serve<'a>(
 ) -> Result<(Guard<'a>, Extended), Error> {
     let mut failed = false;
     for &new in ways {
-        // Whoever writes guards in front of a chunk counts on the free memory there. With them on, the caller has the
-        // turn when he comes.
+        // A thread that writes guards in front of a chunk relies on the free memory there. With guards on, the caller has
+        // the turn when it arrives here.
         while guard.is_guarding() {
             guard = guard.wait_for_call()?;
         }
@@ -247,7 +246,7 @@ pub(super) fn trim(mut guard: Guard<'_>, keep: u64) -> Result<(Guard<'_>, Result
     })
 }
 
-/// What is still mapped when the allocator ends goes with the range, at once; whoever listens hears of each piece.
+/// What is still mapped when the allocator ends goes with the range, at once; the listener is told of each piece.
 pub(super) fn tell_of_the_end(mut guard: Guard<'_>) -> Guard<'_> {
     let listener = guard.listener;
     let first = guard.arena.regions().iter().map(|(_, region)| region.first).next();

@@ -125,7 +125,7 @@ impl Slot {
         Err(Unready(Some(guard)))
     }
 
-    /// For tests with one thread: whether somebody is in the middle of a change.
+    /// For tests with one thread: returns whether a change is under way.
     #[cfg(test)]
     pub(super) fn is_locked(&self) -> bool {
         self.lock.is_taken()
@@ -438,13 +438,13 @@ impl<'a> Guard<'a> {
         waiting::while_registered(slot, wait)?.check_entry()
     }
 
-    /// Whether somebody sleeps until a call ends.
+    /// Returns whether a thread sleeps until a call ends.
     pub(super) fn is_awaited(&self) -> bool {
         self.inner().expecting != 0
     }
 
-    /// Lets those go first who have waited for a call, which has ended: else whoever made it, and finds the
-    /// lock open, could be back before them for ever.
+    /// Lets threads go first that have waited for a call, which has ended. Otherwise the thread that made it finds the lock
+    /// open and could return before them for ever.
     pub(super) fn give_way(self) -> Self {
         const MOMENT: Duration = Duration::from_millis(1);
         self.wait(Some(MOMENT))
@@ -464,7 +464,7 @@ impl<'a> Guard<'a> {
         futex::wake(&self.slot.event, i32::MAX);
     }
 
-    /// Whether no thread is in a call or asleep: nobody will come back to the pool.
+    /// Whether no thread is in a call or asleep: no thread will come back to the pool.
     pub(super) fn is_left_alone(&self) -> bool {
         self.inner().calls.is_null() && self.inner().sleepers.is_null()
     }

@@ -40,7 +40,7 @@ pub(crate) enum State {
     InUse,
     /// Free, and findable.
     Free,
-    /// Free, but not for everybody: a queue's, or held back until its stamp is safe.
+    /// Free, but not findable by every request: a queue's, or held back until its stamp is safe.
     Held,
     /// No memory at all: whole granules of a reserved range that are not mapped; see `unmapped chunks`.
     Unmapped,

@@ -17,7 +17,7 @@ pub(crate) struct Region {
     pub(crate) given: u64,
     /// The chunk at `base`, which stays the same one: splits leave it there and merges go into it.
     pub(crate) first: ChunkId,
-    /// Nobody ever had anything from here on, as far as is known.
+    /// Nothing was ever handed out from here on, as far as is known.
     pub(in crate::core) touched: u64,
     /// For each unit the chunk that begins there, or 0; while [`crate::core::heap::address_map`] is dense.
     flat: Option<LazyTable>,
@@ -279,7 +279,7 @@ impl Regions {
         self.order.get(place).map(|&id| self.get(id))
     }
 
-    /// Somebody had memory of a region up to here.
+    /// Records that memory of a region was handed out up to here.
     #[inline(always)]
     pub(super) fn touch(&mut self, id: u32, end: u64) {
         let region = &mut self.slots[id as usize];

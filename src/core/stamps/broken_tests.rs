@@ -61,7 +61,7 @@ fn i3_what_is_stamped_is_queued() {
             let addr = arena.chunks().addr(of.rest);
             parts(arena).1.push(of.rest, addr, 1);
         },
-        // Due, and nobody looks.
+        // Due, but the queue counts as settled.
         |arena, _| {
             arena.raise_frontier(2);
             parts(arena).1.settle();

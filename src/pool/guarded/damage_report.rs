@@ -70,7 +70,7 @@ impl Messages {
         self.add(if aloud { Level::Warn } else { Level::Debug }, text);
     }
 
-    /// With the allocator unlocked: whoever listens may call anything.
+    /// With the allocator unlocked: the log's callback may call anything.
     #[inline(never)]
     pub(super) fn emit(self) {
         for (level, text) in &self.texts {

@@ -1,4 +1,4 @@
-//! Which guards are not to be believed, because nobody could write them.
+//! Which guards are not to be believed, because they could not be written.
 
 use crate::sys::HostMemoryExhausted;
 

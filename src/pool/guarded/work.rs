@@ -88,7 +88,7 @@ impl Hindrance {
 /// The streams that are not captured if the device may be waited for; none if it may not.
 pub(super) type ToAsk = Result<Option<Vec<Stream>>, HostMemoryExhausted>;
 
-/// Does some work when all that the device was told to do is done. A failure is nobody's but the debug mode's.
+/// Does some work when all that the device was told to do is done. A failure is reported by the debug mode only.
 pub(super) fn when_idle(
     backend: &dyn Backend,
     streams: ToAsk,

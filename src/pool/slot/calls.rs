@@ -132,19 +132,19 @@ impl Guard<'_> {
         })
     }
 
-    /// Writes messages with the lock open, in the same way; but no request waits for it: whoever listens may
-    /// itself be waiting, for another allocator's memory.
+    /// Writes messages with the lock open, in the same way; but no request waits for it: the log's callback may
+    /// itself be waiting for another allocator's memory.
     pub(in crate::pool) fn talking(self, work: impl FnOnce()) -> Self {
         self.step_out(CallKind::Talks, work).0
     }
 
-    /// Reads and writes the memory itself with the lock open, in the same way. The caller has seen that nobody else
-    /// is at it.
+    /// Reads and writes the memory itself with the lock open, in the same way. The caller has checked that no other
+    /// thread does so.
     pub(in crate::pool) fn guarding<T>(self, work: impl FnOnce(&dyn Backend) -> T) -> (Self, T) {
         self.on_backend(CallKind::Guards, work)
     }
 
-    /// Whether somebody is writing or checking guards. As it is known by the calls under way, it ends with them, in
+    /// Returns whether a thread is writing or checking guards. As it is known by the calls under way, it ends with them, in
     /// a forked child too.
     pub(in crate::pool) fn is_guarding(&self) -> bool {
         self.calls().any(|call| call.what == CallKind::Guards)
@@ -194,8 +194,8 @@ impl Guard<'_> {
         self.calls().any(|call| call.what != CallKind::Talks)
     }
 
-    /// Whether the driver is asked about streams, or something is queued on them, by a call up to that number: whoever
-    /// writes guards asks too.
+    /// Whether the driver is asked about streams, or something is queued on them, by a call up to that number. Writing
+    /// guards includes such questions.
     pub(in crate::pool) fn is_ordering(&self, up_to: u64) -> bool {
         self.calls()
             .any(|call| call.number <= up_to && matches!(call.what, CallKind::Orders | CallKind::Guards))
