@@ -1,5 +1,7 @@
 //! The suite `lints`: formatting, clippy, the script that CI runs, and the oldest compiler.
 
+use std::process::Stdio;
+
 use anyhow::{Context as _, Result, bail};
 
 use super::context::{Context, Count};
@@ -32,12 +34,27 @@ pub fn run(context: &mut Context) -> Result<()> {
         command.args(["--all-targets", "--", "-D", "warnings"]);
         context.program("cargo clippy", command, Count::One)?;
     }
+    lock_files(context)?;
     if files::program("bash").is_some() {
         let mut command = context.workspace.command("bash");
         command.args(["-n", ".ci/run"]);
         context.program(".ci/run is bash", command, Count::One)?;
     }
     oldest_rust(context)
+}
+
+/// Each lock file agrees with its manifests. A build would change one that does not, and so the checkout.
+fn lock_files(context: &mut Context) -> Result<()> {
+    for manifest in ["Cargo.toml", "fuzz/Cargo.toml"] {
+        let path = context.workspace.path(manifest);
+        if path.exists() {
+            let mut command =
+                cargo::cargo(&context.workspace, &["metadata", "--locked", "--format-version", "1"]);
+            command.arg("--manifest-path").arg(path).stdout(Stdio::null());
+            context.program(&format!("the lock file of {manifest} is up to date"), command, Count::One)?;
+        }
+    }
+    Ok(())
 }
 
 /// The version of Rust that Cargo.toml and README ask for is enough: the sources compile with it. No lint
