@@ -8,7 +8,7 @@ use crate::core::stream_id::Stream;
 use crate::error::{Error, append_to_last_error, fail};
 use crate::options::{ALLOW_GROWTH, GARBAGE_COLLECTION, Options};
 use crate::pool::alloc::RequestParams;
-use crate::pool::listener::{self, RegionCallback};
+use crate::pool::listener::RegionCallback;
 use crate::pool::slot::{Guard, Slot};
 use crate::pool::{Pool, alloc, context_loss, free, graph_pools, guarded, lifecycle, order, snapshot};
 use crate::report::{self, Subject};
@@ -246,7 +246,7 @@ impl Device {
     pub fn forget_stream(self, stream: u64) -> Result<(), Error> {
         let stream = order::stream_of(stream)?;
         let guard = self.enter()?;
-        alloc::require_no_timestamps(&guard)?;
+        guard.require_no_timestamps()?;
         order::forget(guard, stream)?.1
     }
 
@@ -254,7 +254,7 @@ impl Device {
     pub fn stream_synchronized(self, stream: u64) -> Result<(), Error> {
         let stream = order::stream_of(stream)?;
         let guard = self.enter_for_long()?;
-        alloc::require_no_timestamps(&guard)?;
+        guard.require_no_timestamps()?;
         order::vouch(guard, stream);
         Ok(())
     }
@@ -285,7 +285,7 @@ impl Device {
         callback: Option<RegionCallback>,
         user_data: *mut c_void,
     ) -> Result<(), Error> {
-        listener::set(self.slot(), callback, user_data).map_err(|error| self.explain(error))
+        lifecycle::set_region_callback(self.slot(), callback, user_data).map_err(|error| self.explain(error))
     }
 
     /// Says that the context which the device's memory belongs to was reset or destroyed: the memory is gone, and
@@ -296,7 +296,7 @@ impl Device {
 
     fn require_timestamps(self, what: &str) -> Result<Guard<'static>, Error> {
         let guard = self.enter()?;
-        alloc::require_timestamps(&guard, what)?;
+        guard.require_timestamps(what)?;
         Ok(guard)
     }
 

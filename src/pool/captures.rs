@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread::yield_now;
 
 use crate::backend::Backend;
+use crate::error::{Error, fail};
 use crate::sys::clock::monotonic_ms;
 
 /// Captures that are announced and not over.
@@ -84,4 +85,12 @@ impl Drop for Permission {
             SYNCHRONIZING.fetch_sub(1, Ordering::SeqCst);
         }
     }
+}
+
+/// The error of a call that would give memory back, or wait for the device, while a capture may be under way.
+pub(super) fn refuse_for_a_capture() -> Error {
+    fail!(
+        Error::BackendFailed,
+        "a stream is being captured, or bfc_pool_begin or bfc_capture_begin has announced it: giving memory back would break that capture"
+    )
 }

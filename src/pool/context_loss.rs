@@ -5,11 +5,9 @@
 //! gone ([`forget_if_over`]). So a thread that returns from such a call may return to a pool that has forgotten
 //! everything. What it brings is of the old life then, which [`Arena::life`](crate::core::arena::Arena::life) shows.
 
-use super::listener::RegionEvent;
-use super::slot::{Guard, Slot};
+use super::slot::{Guard, Slot, forget_if_over};
 use crate::backend::Granted;
-use crate::error::{Error, fail, keeping_last_error};
-use crate::log::{self, Level};
+use crate::error::{Error, fail};
 
 /// The program says that the device's context was reset or destroyed.
 pub(crate) fn tell(slot: &Slot) -> Result<(), Error> {
@@ -47,41 +45,6 @@ pub(super) fn look(mut guard: Guard<'_>, told: bool) -> Guard<'_> {
         }
     }
     guard
-}
-
-/// Behind a call of the backend: forgets everything if it is gone. Who waits for memory looks again.
-#[inline]
-pub(super) fn forget_if_over(guard: Guard<'_>) -> Guard<'_> {
-    let over = guard.has_pool() && !guard.is_lost() && !guard.forgotten && guard.is_over();
-    if over { forget(guard) } else { guard }
-}
-
-/// Out of line, because its frame is large and every call of the backend would have it.
-#[cold]
-#[inline(never)]
-fn forget(mut guard: Guard<'_>) -> Guard<'_> {
-    guard.forgotten = true;
-    let (device, live) = (guard.device, guard.arena.counters().live());
-    let gone = guard.arena.forget_all();
-    // The driver has destroyed them with the context.
-    guard.events = Default::default();
-    if let Some(guards) = &mut guard.guards {
-        guards.forget_all();
-    }
-    guard.notify();
-    let listener = guard.listener;
-    guard.notifying(|| {
-        gone.spans().for_each(|span| listener.tell(RegionEvent::Returning, span.base, span.bytes));
-        keeping_last_error(|| {
-            log::emit(
-                Level::Error,
-                format_args!(
-                    "device {device}: its context was reset or destroyed: all memory is gone, and with it {live} \
-                     allocations that were live"
-                ),
-            );
-        });
-    })
 }
 
 /// Has the backend begin anew for a request of so many bytes, if its memory is gone. No call of the old life is under way then.

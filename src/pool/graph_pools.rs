@@ -1,6 +1,5 @@
 //! Private pools, for memory that a captured graph uses.
 
-use super::alloc::require_no_timestamps;
 use super::order;
 use super::slot::Slot;
 use crate::core::stream_id::Stream;
@@ -12,7 +11,7 @@ use crate::error::{Error, fail};
 /// itself wait for what the caller does next.
 pub(crate) fn begin(slot: &Slot, stream: Stream, pool: u64) -> Result<(), Error> {
     let mut guard = slot.enter()?;
-    require_no_timestamps(&guard)?;
+    guard.require_no_timestamps()?;
     guard.arena.streams_mut().begin_private(stream, pool)?.map_err(|refused| refuse(refused, pool))?;
     let (guard, _) = order::poll(guard, stream)?;
     order::leave_alone(guard)
@@ -33,7 +32,7 @@ pub(crate) fn release(slot: &Slot, pool: u64) -> Result<(), Error> {
 /// Some stream is about to be captured, and it is not known yet which: as [`begin`] without a name.
 pub(crate) fn announce(slot: &Slot) -> Result<(), Error> {
     let mut guard = slot.enter()?;
-    require_no_timestamps(&guard)?;
+    guard.require_no_timestamps()?;
     guard.arena.streams_mut().announce()?;
     let (guard, _) = order::poll(guard, Stream::ANNOUNCED)?;
     order::leave_alone(guard)
@@ -49,7 +48,7 @@ pub(crate) fn withdraw_announcement(slot: &Slot) -> Result<(), Error> {
 /// The order of single requests that are for a private pool.
 pub(crate) fn order_of(slot: &Slot, stream: Stream, pool: u64) -> Result<Stream, Error> {
     let mut guard = slot.enter()?;
-    require_no_timestamps(&guard)?;
+    guard.require_no_timestamps()?;
     Ok(guard.arena.streams_mut().in_private(stream, pool)?)
 }
 

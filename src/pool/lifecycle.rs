@@ -1,10 +1,13 @@
 //! Creation, trimming and destruction.
 
-use super::guarded::Guards;
-use super::listener::Listener;
-use super::region_io::{give_back, refuse_for_a_capture, release, tell_of_release};
-use super::slot::{Guard, Phase, Slot, busy, waiting};
-use super::{Pool, captures, order, remap, stamp_merge};
+use super::captures::{self, refuse_for_a_capture};
+use super::guard_state::Guards;
+use super::listener::{Listener, RegionCallback};
+use super::pool::Pool;
+use super::region_io::{give_back, release, tell_of_release};
+use super::slot::waiting::busy;
+use super::slot::{Guard, Phase, Slot, waiting};
+use super::{order, remap, stamp_merge};
 use crate::core::arena::{Arena, Parts};
 use crate::core::stream_id::Stream;
 use crate::error::{Error, LastError, fail, keeping_last_error};
@@ -12,6 +15,7 @@ use crate::log::{self, Level};
 use crate::options::{Options, Resolved};
 use crate::sys::lock::HeldByThisThread;
 use crate::sys::{thread, try_box, try_box_with};
+use std::ffi::c_void;
 
 /// Says that there is an allocator already, if there is one.
 pub(crate) fn require_vacant(slot: &Slot, device: i32) -> Result<(), Error> {
@@ -92,7 +96,7 @@ pub(crate) fn destroy(slot: &Slot, forced: bool) -> Result<(), Error> {
         return Err(busy(HeldByThisThread));
     }
     let (device, live) = (guard.device, guard.arena.counters().live());
-    guard = waiting::while_registered(slot, || {
+    guard = waiting::while_registered(slot.id(), || {
         let inner = guard.inner_mut();
         (inner.phase, inner.destroying) = (Phase::Destroying, Some(thread::current()));
         guard.notify();
@@ -219,4 +223,27 @@ fn give_free_back(guard: Guard<'_>, keep: u64, below: bool) -> Result<u64, Error
     events.forget_past(arena);
     guard.notify();
     released
+}
+
+/// Sets the callback, before the allocator holds any memory. It can be removed at any time, and is not called any more
+/// when this returns.
+pub(crate) fn set_region_callback(
+    slot: &Slot,
+    callback: Option<RegionCallback>,
+    user_data: *mut c_void,
+) -> Result<(), Error> {
+    let mut guard = slot.enter()?;
+    if callback.is_some() && (guard.arena.growth().pool_bytes() != 0 || guard.is_bringing(u64::MAX)) {
+        return Err(fail!(
+            Error::Busy,
+            "the allocator holds memory already: set the callback before the first allocation, or after a bfc_trim \
+             that gave everything back"
+        ));
+    }
+    let last_call = guard.last_call();
+    (guard.listener.callback, guard.listener.user_data) = (callback, user_data);
+    while guard.is_bringing(last_call) {
+        guard = guard.wait_for_call()?;
+    }
+    Ok(())
 }

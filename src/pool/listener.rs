@@ -1,10 +1,9 @@
 //! The callback that is told when memory comes from the backend and goes back: for registration with NCCL or RDMA.
 
-use super::slot::Slot;
 use crate::backend::granules::Granules;
 use crate::core::units::Span;
 use crate::core::vmm::Range;
-use crate::error::{Error, fail, keeping_last_error};
+use crate::error::{Error, keeping_last_error};
 use std::ffi::c_void;
 
 /// What happens to a region; the numbers are those of the C ABI.
@@ -103,27 +102,4 @@ impl Granules for Told<'_> {
     fn drop_kept(&self) {
         self.granules.drop_kept();
     }
-}
-
-/// Sets the callback, before the allocator holds any memory. It can be removed at any time, and is not called any more
-/// when this returns.
-pub(crate) fn set(
-    slot: &Slot,
-    callback: Option<RegionCallback>,
-    user_data: *mut c_void,
-) -> Result<(), Error> {
-    let mut guard = slot.enter()?;
-    if callback.is_some() && (guard.arena.growth().pool_bytes() != 0 || guard.is_bringing(u64::MAX)) {
-        return Err(fail!(
-            Error::Busy,
-            "the allocator holds memory already: set the callback before the first allocation, or after a bfc_trim \
-             that gave everything back"
-        ));
-    }
-    let last_call = guard.last_call();
-    (guard.listener.callback, guard.listener.user_data) = (callback, user_data);
-    while guard.is_bringing(last_call) {
-        guard = guard.wait_for_call()?;
-    }
-    Ok(())
 }

@@ -1,7 +1,7 @@
 //! Regions on their way from the backend and back to it. The backend is called with the lock open, and
 //! believed in nothing.
 
-use super::captures::Permission;
+use super::captures::{Permission, refuse_for_a_capture};
 use super::listener::RegionEvent;
 use super::slot::{Guard, waiting};
 use crate::backend::{Backend, Granted};
@@ -366,12 +366,4 @@ fn add<'a>(mut guard: Guard<'a>, plan: &Extension, granted: Granted) -> (Guard<'
             (guard, Err(exhausted.into()))
         }
     }
-}
-
-/// Nothing goes back now.
-pub(super) fn refuse_for_a_capture() -> Error {
-    fail!(
-        Error::BackendFailed,
-        "a stream is being captured, or bfc_pool_begin or bfc_capture_begin has announced it: giving memory back would break that capture"
-    )
 }

@@ -3,9 +3,9 @@
 //! One thread at a time does this for an allocator. Other threads that need it wait for the result. The chunks of a plan
 //! are out of reach meanwhile and nothing else is touched, so that frees and requests that find something go on.
 
-use super::captures::Permission;
+use super::captures::{Permission, refuse_for_a_capture};
 use super::listener::{RegionEvent, Told};
-use super::region_io::{Extended, Refusal, refuse_for_a_capture};
+use super::region_io::{Extended, Refusal};
 use super::slot::Guard;
 use crate::backend::granules::Granules;
 use crate::core::arena::{New, Piece, Plan, bytes};

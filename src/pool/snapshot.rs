@@ -1,6 +1,6 @@
 //! A copy of a pool for reports, which are written from it with the lock open.
 
-use super::Pool;
+use super::pool::Pool;
 use super::slot::{Guard, Slot};
 use crate::core::arena::{Room, Snapshot};
 use crate::error::Error;

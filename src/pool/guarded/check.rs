@@ -1,12 +1,13 @@
 //! `bfc_check` in the debug mode: the guards of all allocations that live.
 
-use super::damage_report::{Messages, Side, Violation};
-use super::exempt::{BEHIND, FRONT};
+use super::damage_report::{Messages, Violation};
+use super::hand_out::turn;
+use super::layout::{Neighbour, Side, in_front_of};
 use super::work::{self, Inspection};
-use super::{Neighbour, in_front_of, turn};
 use crate::core::stream_id::Stream;
 use crate::error::Error;
-use crate::pool::Pool;
+use crate::pool::guard_state::{BEHIND, FRONT};
+use crate::pool::pool::Pool;
 use crate::pool::slot::Guard;
 use crate::sys::HostMemoryExhausted;
 

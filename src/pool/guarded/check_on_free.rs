@@ -1,16 +1,17 @@
 //! The end of an allocation: its guards are checked, and it is poisoned.
 
-use super::damage_report::{Messages, Side, Violation};
-use super::exempt::{BEHIND, FRONT};
-use super::work::{self, Fill, Findings, Hindrance, Range};
-use super::{GUARD, Neighbour, POISON, ROOM, in_front_of, turn};
+use super::damage_report::{Messages, Violation};
+use super::hand_out::turn;
+use super::layout::{GUARD, Neighbour, POISON, ROOM, Range, Side, in_front_of};
+use super::work::{self, Fill, Findings, Hindrance};
 use crate::backend::memory::Memory;
 use crate::core::ids::ChunkId;
 use crate::core::stream_id::Stream;
 use crate::error::Error;
-use crate::pool::Pool;
-use crate::pool::free::{free_now, free_now_on};
+use crate::pool::guard_state::{BEHIND, FRONT};
+use crate::pool::pool::Pool;
 use crate::pool::slot::Guard;
+use crate::pool::take_back::{free_now, free_now_on};
 
 /// What is to be done about a chunk before it is freed.
 struct Farewell {

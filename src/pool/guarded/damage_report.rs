@@ -1,20 +1,13 @@
 //! Who did it: the words of a damaged guard.
 
+use super::layout::{Neighbour, ROOM, Side};
 use super::work::{Damage, Hindrance};
-use super::{Neighbour, ROOM};
 use crate::core::ids::ChunkId;
 use crate::error::{Error, to_text};
 use crate::log::{self, Level};
-use crate::pool::Pool;
+use crate::pool::pool::Pool;
 use crate::sys::HostMemoryExhausted;
 use std::fmt::{self, Write};
-
-/// Which guard of a chunk.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Side {
-    Behind,
-    Front,
-}
 
 /// A damaged guard of a chunk in use.
 pub(super) struct Violation {

@@ -1,20 +1,14 @@
 //! What is done with the lock open: waiting for the device, filling, looking.
 
-use super::GUARD;
-use super::damage_report::Side;
+use super::layout::{GUARD, Range, Side};
 use crate::backend::Backend;
 use crate::backend::memory::Memory;
 use crate::backend::order::Stream;
 use crate::error::{Error, LastError, fail, keeping_last_error, to_text};
 use crate::pool::captures::Permission;
+use crate::pool::guard_state::buffer;
 use crate::pool::order::is_one_captured;
 use crate::sys::HostMemoryExhausted;
-
-#[derive(Clone, Copy)]
-pub(super) struct Range {
-    pub(super) at: u64,
-    pub(super) bytes: u64,
-}
 
 /// A range with what it is to be filled with.
 #[derive(Clone, Copy)]
@@ -128,16 +122,6 @@ fn try_when_idle(
 pub(super) fn fill(memory: &dyn Memory, fills: &[Fill]) -> Result<(), Error> {
     let mut fills = fills.iter().filter(|fill| fill.range.bytes != 0);
     fills.try_for_each(|fill| memory.fill(fill.range.at, fill.range.bytes, fill.with))
-}
-
-const BUFFER: usize = 64 << 10;
-
-/// Where memory is read to: large, for each read of a device takes a while.
-pub(super) fn buffer() -> Result<Vec<u8>, HostMemoryExhausted> {
-    let mut buffer = Vec::new();
-    buffer.try_reserve_exact(BUFFER)?;
-    buffer.resize(BUFFER, 0);
-    Ok(buffer)
 }
 
 /// In a forked child it may have been with a thread that is not there.

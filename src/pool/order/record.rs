@@ -8,15 +8,16 @@
 //! stream of which nothing is left may have been destroyed. Work without an event is waited for together with its whole
 //! context, at last ([`super::synchronize`]).
 
-use super::events::{Events, Kind};
-use super::{Ordered, each, handle, is_reachable};
+use super::driver_stream::{Ordered, each, handle, is_reachable};
 use crate::backend::order::{self as driver, Capture, Context, Event, Order};
 use crate::core::arena::Arena;
 use crate::core::stream_id::Stream;
 use crate::core::streams::Work;
 use crate::error::{Error, keeping_last_error};
+use crate::pool::events::{Events, Kind};
+use crate::pool::mutation;
+use crate::pool::pool::Pool;
 use crate::pool::slot::Guard;
-use crate::pool::{Pool, mutation};
 use crate::sys::HostMemoryExhausted;
 
 /// An event that is to be recorded for some work, with the lock open.

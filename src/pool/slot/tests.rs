@@ -1,15 +1,17 @@
 //! What befalls a slot: a wakeup in the very gap, broken books, panics in the middle of a change.
 
+use super::call::{Call, CallKind};
 use super::*;
 use crate::core::stream_id::Stream;
-use crate::error::with_last_error;
+use crate::error::{Error, with_last_error};
 use crate::options::{BackendKind, Options};
 use crate::pool::alloc::{self, RequestParams};
 use crate::pool::free;
 use crate::pool::lifecycle;
+use crate::sys::thread;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 thread_local! {
     static IN_THE_GAP: Cell<Option<fn(&Slot)>> = const { Cell::new(None) };
@@ -56,7 +58,7 @@ fn while_another_waits(slot: &Slot, work: impl FnOnce()) {
             let begun = Instant::now();
             (alloc::alloc_plain(slot, 1, Stream::NONE), begun.elapsed())
         });
-        while slot.lock().inner().sleepers.is_null() {
+        while slot.lock().inner().sleepers.is_empty() {
             std::thread::yield_now();
         }
         work();
@@ -73,7 +75,7 @@ fn a_change_between_the_look_and_the_sleep_is_not_missed() {
     let begun = Instant::now();
     drop(slot.lock().wait(Some(Duration::from_secs(20))));
     assert!(begun.elapsed() < Duration::from_secs(10), "slept through it");
-    assert!(slot.lock().inner().sleepers.is_null());
+    assert!(slot.lock().inner().sleepers.is_empty());
 }
 
 /// A signal handler that interrupts a thread in its sleep finds the lock open.
@@ -89,7 +91,7 @@ fn a_sleeping_thread_is_served_but_cannot_destroy() {
     }));
     slot.enter().unwrap().retry = Duration::ZERO;
     drop(slot.lock().wait(Some(Duration::from_millis(1))));
-    assert!(slot.lock().inner().sleepers.is_null());
+    assert!(slot.lock().inner().sleepers.is_empty());
     free::free(slot, addr).unwrap();
     lifecycle::destroy(slot, false).unwrap();
 }
@@ -116,7 +118,7 @@ fn a_panic_in_a_call_of_the_backend_poisons() {
         }));
         assert!(panicked.is_err());
     });
-    assert!(slot.lock().inner().calls.is_null(), "its frame is gone");
+    assert!(slot.lock().inner().calls.is_empty(), "its frame is gone");
     is_poisoned(slot, addr);
 }
 
@@ -132,27 +134,26 @@ fn calls_under_way_are_known_by_thread() {
     let slot = Slot::new();
     let this = thread::current();
     let other = std::thread::scope(|scope| scope.spawn(thread::current).join().unwrap());
-    let (next, slot_of) = (std::ptr::null(), &raw const slot);
+    let id = slot.id();
     let call = |thread| Call {
         thread,
         number: 1,
         what: CallKind::GivesBack,
-        next: Cell::new(next),
-        slot: slot_of,
+        next: Cell::new(std::ptr::null()),
+        slot: id,
         outer: Cell::new(std::ptr::null()),
         is_in_circle: Cell::new(false),
     };
     let calls = [call(this), call(other), call(this), call(other)];
     let mut guard = slot.lock();
     for call in &calls {
-        call.next.set(guard.inner().calls);
-        guard.inner_mut().calls = call;
+        guard.inner_mut().calls.push(call);
     }
     assert!(guard.is_called_by_this_thread() && guard.is_bringing(1) && !guard.is_bringing(0));
-    guard.end_call(&calls[2]);
-    guard.keep_calls(|call| call.thread != this);
+    guard.inner_mut().calls.remove(&calls[2]);
+    guard.inner_mut().calls.keep(|call| call.thread != this);
     assert!(!guard.is_called_by_this_thread() && guard.is_bringing(1));
-    guard.end_call(&calls[3]);
-    guard.end_call(&calls[1]);
-    assert!(!guard.is_bringing(1) && guard.inner().calls.is_null());
+    guard.inner_mut().calls.remove(&calls[3]);
+    guard.inner_mut().calls.remove(&calls[1]);
+    assert!(!guard.is_bringing(1) && guard.inner().calls.is_empty());
 }

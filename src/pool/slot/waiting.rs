@@ -8,14 +8,20 @@
 //! Only threads in a call are registered. Where allocators take regions from each other in one direction only, no circle
 //! can be seen, because a call of the lower one never waits for the upper one.
 
-use super::calls::Call;
-use super::{Slot, busy};
+use super::call::{Call, SlotId};
+use super::stack_list::{Linked, StackList};
 use crate::error::{Error, fail};
 use crate::sys::lock::{HeldByThisThread, Lock};
 use crate::sys::thread::{Local, per_thread};
 use std::cell::{Cell, UnsafeCell};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+/// A signal handler asked for a slot whose lock its own thread holds.
+#[cold]
+pub(in crate::pool) fn busy(_: HeldByThisThread) -> Error {
+    fail!(Error::Busy, "a signal handler interrupted a call of this thread on the same allocator")
+}
 
 /// The innermost call that this thread is in, of whatever slot.
 #[derive(Clone, Copy)]
@@ -50,7 +56,7 @@ fn calls_from<'a>(innermost: *const Call) -> impl Iterator<Item = &'a Call> {
 }
 
 /// This thread is in a call of `slot` and wants something of it: no call within that one can get anything by waiting.
-pub(super) fn mark_circle(slot: *const Slot) {
+pub(super) fn mark_circle(slot: SlotId) {
     calls_from(innermost()).take_while(|call| call.slot != slot).for_each(|call| call.is_in_circle.set(true));
 }
 
@@ -64,7 +70,7 @@ pub(in crate::pool) fn is_in_circle() -> bool {
 /// A wait of a thread in calls, in a frame of that thread. Read and changed with the registry locked only.
 struct Wait {
     /// Whose call it waits for.
-    of: *const Slot,
+    of: SlotId,
     /// The calls that the thread is in, the innermost first: they do not end before this wait does.
     calls: *const Call,
     next: Cell<*const Wait>,
@@ -72,9 +78,15 @@ struct Wait {
     reached: Cell<bool>,
 }
 
+impl Linked for Wait {
+    fn next(&self) -> &Cell<*const Self> {
+        &self.next
+    }
+}
+
 impl Wait {
     /// The slots that it keeps waiting: those whose calls the thread is in.
-    fn slots(&self) -> impl Iterator<Item = *const Slot> + '_ {
+    fn slots(&self) -> impl Iterator<Item = SlotId> + '_ {
         calls_from(self.calls).map(|call| call.slot)
     }
 }
@@ -84,7 +96,7 @@ struct Registry {
     lock: Lock,
     /// A forking thread has locked it; not if the thread was interrupted while it had it locked.
     locked_for_fork: AtomicBool,
-    first: UnsafeCell<*const Wait>,
+    waits: UnsafeCell<StackList<Wait>>,
 }
 
 // SAFETY: the list is reached with the lock held only, or in a forked child that has one thread yet.
@@ -93,37 +105,27 @@ unsafe impl Sync for Registry {}
 static REGISTRY: Registry = Registry {
     lock: Lock::new(),
     locked_for_fork: AtomicBool::new(false),
-    first: UnsafeCell::new(ptr::null()),
+    waits: UnsafeCell::new(StackList::EMPTY),
 };
 
 impl Registry {
-    /// Does something with the list, which `change` may begin with another wait.
-    fn locked<T>(&self, change: impl FnOnce(&mut *const Wait) -> T) -> Result<T, HeldByThisThread> {
+    /// Does something with the list, and changes it.
+    fn locked<T>(&self, change: impl FnOnce(&mut StackList<Wait>) -> T) -> Result<T, HeldByThisThread> {
         self.lock.acquire()?;
         // SAFETY: the lock is held.
-        let result = change(unsafe { &mut *self.first.get() });
+        let result = change(unsafe { &mut *self.waits.get() });
         self.lock.release();
         Ok(result)
     }
 }
 
-fn waits<'a>(first: *const Wait) -> impl Iterator<Item = &'a Wait> {
-    let mut at = first;
-    std::iter::from_fn(move || {
-        // SAFETY: a wait is in the list only while its frame is alive.
-        let wait = unsafe { at.as_ref() }?;
-        at = wait.next.get();
-        Some(wait)
-    })
-}
-
 /// Whether a new wait is one that the others would never let end.
-fn closes_a_circle(first: *const Wait, new: &Wait) -> bool {
-    waits(first).for_each(|wait| wait.reached.set(false));
-    let is_held_up = |slot| slot == new.of || waits(first).any(|wait| wait.reached.get() && wait.of == slot);
+fn closes_a_circle(waits: &StackList<Wait>, new: &Wait) -> bool {
+    waits.iter().for_each(|wait| wait.reached.set(false));
+    let is_held_up = |slot| slot == new.of || waits.iter().any(|wait| wait.reached.get() && wait.of == slot);
     loop {
         let holds_up = |wait: &&Wait| !wait.reached.get() && wait.slots().any(is_held_up);
-        let Some(next) = waits(first).find(holds_up) else { return false };
+        let Some(next) = waits.iter().find(holds_up) else { return false };
         next.reached.set(true);
         if new.slots().any(|slot| slot == next.of) {
             return true;
@@ -132,22 +134,21 @@ fn closes_a_circle(first: *const Wait, new: &Wait) -> bool {
 }
 
 /// Does something that waits for calls of other threads in a slot; [`Error::Busy`] instead where they would wait for it.
-pub(in crate::pool) fn while_registered<T>(slot: &Slot, work: impl FnOnce() -> T) -> Result<T, Error> {
+pub(in crate::pool) fn while_registered<T>(slot: SlotId, work: impl FnOnce() -> T) -> Result<T, Error> {
     let calls = innermost();
     if calls.is_null() {
         return Ok(work());
     }
     let wait = Wait { of: slot, calls, next: Cell::new(ptr::null()), reached: Cell::new(false) };
-    REGISTRY.locked(|first| {
-        if closes_a_circle(*first, &wait) {
+    REGISTRY.locked(|waits| {
+        if closes_a_circle(waits, &wait) {
             mark_circle(slot);
             return Err(fail!(
                 Error::Busy,
                 "allocators take their regions from each other, and their threads would wait for each other for ever"
             ));
         }
-        wait.next.set(*first);
-        *first = &wait;
+        waits.push(&wait);
         Ok(())
     })
     .map_err(busy)??;
@@ -162,15 +163,8 @@ struct Registered<'a>(&'a Wait);
 
 impl Drop for Registered<'_> {
     fn drop(&mut self) {
-        let ended: *const Wait = self.0;
         // A signal handler that interrupted its own thread here was not registered.
-        let _ = REGISTRY.locked(|first| {
-            if *first == ended {
-                *first = self.0.next.get();
-            } else if let Some(before) = waits(*first).find(|wait| wait.next.get() == ended) {
-                before.next.set(self.0.next.get());
-            }
-        });
+        let _ = REGISTRY.locked(|waits| waits.remove(self.0));
     }
 }
 
@@ -201,7 +195,7 @@ pub(crate) fn unlock_in_parent() {
 pub(crate) fn recover_in_child() {
     if REGISTRY.locked_for_fork.load(Relaxed) || !REGISTRY.lock.is_held_here() {
         // SAFETY: there is one thread, which is not in the midst of a change.
-        unsafe { *REGISTRY.first.get() = ptr::null() };
+        unsafe { *REGISTRY.waits.get() = StackList::EMPTY };
         REGISTRY.lock.reset_after_fork();
     }
 }

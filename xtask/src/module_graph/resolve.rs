@@ -96,7 +96,7 @@ fn is_around(of: &Crate, outer: usize, inner: usize) -> bool {
 
 /// A macro that is called by one word: one in scope, else one of the modules around, which need not be imported.
 fn macro_named(of: &Crate, module: usize, name: &str) -> Found {
-    let found = lookup(of, module, name, &mut Vec::new());
+    let found = lookup(of, module, name, false, &mut Vec::new());
     if !found.targets.is_empty() {
         return found;
     }
@@ -122,9 +122,10 @@ fn resolve(of: &Crate, module: usize, path: &[String], busy: &mut Busy) -> Found
         "crate" => Found { targets: [Target::Module(0)].into(), ..Found::default() },
         "self" => Found { targets: [Target::Module(module)].into(), ..Found::default() },
         "super" => parent(of, module),
-        first => lookup(of, module, first, busy),
+        first => lookup(of, module, first, !rest.is_empty(), busy),
     };
-    for word in rest {
+    for (place, word) in rest.iter().enumerate() {
+        let is_prefix = place + 1 < rest.len();
         let mut next = Found { targets: BTreeSet::new(), through: found.through };
         for target in found.targets {
             let Target::Module(module) = target else {
@@ -135,7 +136,7 @@ fn resolve(of: &Crate, module: usize, path: &[String], busy: &mut Busy) -> Found
             let inner = match &**word {
                 "super" => parent(of, module),
                 "self" => Found { targets: [target].into(), ..Found::default() },
-                word => lookup(of, module, word, busy),
+                word => lookup(of, module, word, is_prefix, busy),
             };
             next.through.extend(inner.through);
             if inner.targets.is_empty() {
@@ -154,7 +155,8 @@ fn parent(of: &Crate, module: usize) -> Found {
 }
 
 /// What a name means in a module: by what is defined and imported there, else by what its glob imports bring.
-fn lookup(of: &Crate, module: usize, name: &str, busy: &mut Busy) -> Found {
+/// Before `::` a module is meant where there is one, and not a function that has its name.
+fn lookup(of: &Crate, module: usize, name: &str, is_prefix: bool, busy: &mut Busy) -> Found {
     let mut found = Found::default();
     let key = (module, name.to_owned());
     if busy.contains(&key) {
@@ -162,7 +164,10 @@ fn lookup(of: &Crate, module: usize, name: &str, busy: &mut Busy) -> Found {
     }
     busy.push(key);
     let own = &of.modules[module];
-    for means in own.names.get(name).into_iter().flatten() {
+    let meanings = own.names.get(name).map_or(&[][..], Vec::as_slice);
+    let is_module = |means: &&Name| matches!(means, Name::Module(_));
+    let module_is_meant = is_prefix && meanings.iter().any(|means| is_module(&means));
+    for means in meanings.iter().filter(|means| !module_is_meant || is_module(means)) {
         match means {
             Name::Module(module) => drop(found.targets.insert(Target::Module(*module))),
             Name::Item(file) => drop(found.targets.insert(Target::Item(*file))),
@@ -185,7 +190,7 @@ fn lookup(of: &Crate, module: usize, name: &str, busy: &mut Busy) -> Found {
                 let Target::Module(inner) = target else {
                     continue;
                 };
-                let inner = lookup(of, inner, name, busy);
+                let inner = lookup(of, inner, name, is_prefix, busy);
                 if !inner.targets.is_empty() {
                     found.targets.extend(inner.targets);
                     found.through.extend(inner.through);

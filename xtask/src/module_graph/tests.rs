@@ -58,6 +58,16 @@ fn uses_are_followed_to_the_file_that_defines_the_name() {
 }
 
 #[test]
+fn before_another_name_a_module_is_meant_and_not_a_function_of_its_name() {
+    let files = [
+        ("hand_out.rs", "pub fn hand_out() {} pub fn turn() {}"),
+        ("check.rs", "use super::hand_out::turn;"),
+    ];
+    let root = "mod check; mod hand_out; pub use self::hand_out::hand_out;";
+    assert_eq!(imports(root, &files), ["check.rs:1 -> hand_out.rs", "lib.rs:1 -> hand_out.rs"]);
+}
+
+#[test]
 fn inline_paths_are_imports() {
     for text in [
         "fn f() { super::c::g() }",

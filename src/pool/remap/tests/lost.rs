@@ -1,7 +1,7 @@
 //! All memory goes in the middle of a plan, at every call of the backend: nothing of before is believed after, and who
 //! listens is told of every granule once.
 
-use super::super::super::listener::{self, RegionEvent};
+use super::super::super::listener::RegionEvent;
 use super::*;
 use std::ffi::c_void;
 
@@ -27,7 +27,7 @@ unsafe extern "C" fn told(user_data: *mut c_void, _: i32, base: *mut c_void, byt
 fn listen(slot: &Slot) -> &'static Told {
     let told_of: &'static Told = Box::leak(Box::default());
     let user_data = std::ptr::from_ref(told_of).cast_mut().cast();
-    listener::set(slot, Some(told), user_data).unwrap();
+    lifecycle::set_region_callback(slot, Some(told), user_data).unwrap();
     told_of
 }
 

@@ -1,5 +1,7 @@
-//! Which guards are not to be believed, because they could not be written.
+//! The state of the debug mode: which guards are not to be believed, because they could not be written, and what was
+//! found. [`guarded`](super::guarded) does the work.
 
+use crate::report::Guarding;
 use crate::sys::HostMemoryExhausted;
 
 /// The guard in front of a chunk, where free memory lies there.
@@ -58,6 +60,62 @@ impl Exempt {
     /// The chunk is in use no more.
     pub(super) fn forget(&mut self, addr: u64) {
         self.set(addr, BOTH, false);
+    }
+}
+
+const BUFFER: usize = 64 << 10;
+
+/// Where memory is read to: large, for each read of a device takes a while.
+pub(super) fn buffer() -> Result<Vec<u8>, HostMemoryExhausted> {
+    let mut buffer = Vec::new();
+    buffer.try_reserve_exact(BUFFER)?;
+    buffer.resize(BUFFER, 0);
+    Ok(buffer)
+}
+
+/// The debug mode of one allocator.
+pub(crate) struct Guards {
+    pub(super) exempt: Exempt,
+    /// Where memory is read to; the thread that has the turn uses it.
+    pub(super) buffer: Vec<u8>,
+    /// Where the thread that has the turn writes: the chunk, and the one behind it.
+    pub(super) at_work: Option<(u64, Option<u64>)>,
+    pub(super) violations: u64,
+    pub(super) unchecked: u64,
+    /// The last violation in words.
+    pub(super) last: String,
+    /// A failure of the driver was said aloud; it goes on failing mostly.
+    pub(super) warned: bool,
+}
+
+impl Guards {
+    pub(super) fn new() -> Result<Self, HostMemoryExhausted> {
+        Ok(Guards {
+            exempt: Exempt::default(),
+            buffer: buffer()?,
+            at_work: None,
+            violations: 0,
+            unchecked: 0,
+            last: String::new(),
+            warned: false,
+        })
+    }
+
+    pub(super) fn summary(&self) -> Guarding<'_> {
+        Guarding { violations: self.violations, unchecked: self.unchecked, last: &self.last }
+    }
+
+    /// All memory is gone, and its guards.
+    pub(super) fn forget_all(&mut self) {
+        self.exempt.clear();
+    }
+
+    /// In a forked child: the thread that had the turn is not here, and what it has written is unknown.
+    pub(super) fn abandon(&mut self) {
+        if let Some((addr, next)) = self.at_work.take() {
+            self.exempt.set(addr, FRONT | BEHIND, true);
+            next.into_iter().for_each(|next| self.exempt.set(next, FRONT, true));
+        }
     }
 }
 

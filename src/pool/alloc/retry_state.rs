@@ -2,13 +2,13 @@
 //!
 //! Without this, requests that the backend refuses would wake each other to ask it for ever.
 
-use super::region_io::{Extended, Refusal};
-use super::slot::Guard;
 use crate::core::arena::Progress;
 use crate::core::request::AllocRequest;
 use crate::core::stamps::ForcedPass;
 use crate::core::units::UNIT;
 use crate::error::{DeferredError, Error};
+use crate::pool::region_io::{Extended, Refusal};
+use crate::pool::slot::Guard;
 
 /// The strategies that are tried once until something changes, each a bit.
 #[derive(Clone, Copy, PartialEq, Eq)]

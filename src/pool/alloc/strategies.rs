@@ -4,13 +4,13 @@
 //! the search begins again. [`search`] says that nothing helps only where nothing was found and the lock has been held
 //! since.
 
-use super::region_io::{Extended, extend, extend_exactly, release};
 use super::retry_state::{Once, RetryState};
-use super::slot::Guard;
-use super::{context_loss, guarded, order, remap, stamp_merge};
 use crate::core::request::AllocRequest;
 use crate::core::stream_id::Stream;
 use crate::error::{Error, keeping_last_error};
+use crate::pool::region_io::{Extended, extend, extend_exactly, release};
+use crate::pool::slot::Guard;
+use crate::pool::{context_loss, guarded, order, remap, stamp_merge};
 
 /// How a search ended; an error is one that waiting for a free would not mend.
 pub(super) type Attempt<'a> = Result<Outcome<'a>, Error>;

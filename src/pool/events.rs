@@ -7,14 +7,16 @@
 //! PyTorch and RMM record at the free too (`insert_events` in c10/cuda/CUDACachingAllocator.cpp, `do_deallocate` in
 //! rmm/mr/detail/stream_ordered_memory_resource.hpp); RMM has one event a stream and so waits for later frees too.
 
-use super::held::Held;
+mod held;
+
+use self::held::Held;
+use super::mutation;
 use crate::backend::order::{Context, Event};
 use crate::core::arena::Arena;
 use crate::core::stream_id::Stream;
 use crate::core::streams::QueueId;
 use crate::core::streams::{QueueProgress, Work};
 use crate::core::tables::shrink;
-use crate::pool::mutation;
 use crate::sys::HostMemoryExhausted;
 use std::collections::VecDeque;
 
@@ -71,7 +73,7 @@ impl Queue {
 }
 
 #[derive(Default)]
-pub(crate) struct Events {
+pub(super) struct Events {
     /// By the place of a queue in the arena.
     queues: Vec<Queue>,
     /// The only stream so far, and its context.
@@ -310,7 +312,7 @@ impl Events {
     }
 
     /// Forgets the queues whose place in the arena was given up, and gives their memory back.
-    pub(crate) fn forget_past(&mut self, arena: &Arena) {
+    pub(super) fn forget_past(&mut self, arena: &Arena) {
         let Events { queues, held, spare, .. } = self;
         let gone = queues.drain(arena.streams().queue_count().min(queues.len())..);
         // All of their work is done.

@@ -2,10 +2,13 @@
 //!
 //! The order is TensorFlow's (`AllocateRawInternal` and `AllocatorRetry`).
 
-use super::retry_state::RetryState;
+mod retry_state;
+mod strategies;
+
+use self::retry_state::RetryState;
+use self::strategies::{Attempt, Outcome};
 use super::slot::{Guard, Slot};
 use super::snapshot::PoolSnapshot;
-use super::strategies::{self, Attempt, Outcome};
 use super::{context_loss, guarded};
 use crate::core::heap::Tag;
 use crate::core::request::AllocRequest;
@@ -49,7 +52,7 @@ pub(crate) fn alloc_plain(slot: &Slot, bytes: u64, stream: Stream) -> Result<u64
         }
     };
     if stream != Stream::NONE {
-        require_no_timestamps(&guard)?;
+        guard.require_no_timestamps()?;
     }
     let Some(size) = round_up(bytes) else { return Err(refuse_overflow(guard, bytes)) };
     if size == 0 {
@@ -72,10 +75,10 @@ pub(crate) fn alloc(slot: &Slot, params: &RequestParams<'_>) -> Result<u64, Erro
 #[cold]
 pub(crate) fn serve(mut guard: Guard<'_>, params: &RequestParams<'_>) -> Result<u64, Error> {
     if let Some(what) = params.stamped {
-        require_timestamps(&guard, what)?;
+        guard.require_timestamps(what)?;
     }
     if params.stream != Stream::NONE {
-        require_no_timestamps(&guard)?;
+        guard.require_no_timestamps()?;
     }
     let size = if guard.is_guarded() {
         guarded::chunk_size(params.bytes)
@@ -104,25 +107,6 @@ pub(crate) fn serve(mut guard: Guard<'_>, params: &RequestParams<'_>) -> Result<
         Ok(Some(addr)) => Ok(addr),
         _ => alloc_slowly(guard, &request, no_growth),
     }
-}
-
-pub(crate) fn require_timestamps(guard: &Guard<'_>, what: &str) -> Result<(), Error> {
-    if guard.arena.settings().timestamps {
-        return Ok(());
-    }
-    Err(fail!(Error::Unsupported, "{what}: the allocator was created without BFC_TIMESTAMPS"))
-}
-
-/// Stamps and streams are two answers to one question.
-#[inline]
-pub(crate) fn require_no_timestamps(guard: &Guard<'_>) -> Result<(), Error> {
-    if !guard.arena.settings().timestamps {
-        return Ok(());
-    }
-    Err(fail!(
-        Error::Unsupported,
-        "the allocator was created with BFC_TIMESTAMPS, which excludes stream order"
-    ))
 }
 
 #[cold]

@@ -1,0 +1,106 @@
+//! Where guards are, and which of them can be looked at.
+
+use crate::core::arena::Plan;
+use crate::core::heap::State;
+use crate::core::ids::{ChunkId, NIL};
+use crate::core::units::round_up;
+use crate::pool::guard_state::{FRONT, Guards};
+use crate::pool::pool::Pool;
+
+/// How many bytes of guard there are at least.
+pub(super) const ROOM: u64 = 64;
+/// What guards are made of.
+pub(super) const GUARD: u8 = 0xFD;
+/// What is handed out: NaN in every format of floating point.
+pub(super) const FRESH: u8 = 0xFF;
+/// What was freed.
+pub(super) const POISON: u8 = 0xDB;
+
+#[derive(Clone, Copy)]
+pub(super) struct Range {
+    pub(super) at: u64,
+    pub(super) bytes: u64,
+}
+
+/// Which guard of a chunk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Side {
+    Behind,
+    Front,
+}
+
+/// How large a chunk is for so many bytes; `None` where none can be.
+pub(in crate::pool) fn chunk_size(bytes: u64) -> Option<u64> {
+    if bytes == 0 { Some(0) } else { round_up(bytes.checked_add(ROOM)?) }
+}
+
+impl Pool {
+    /// Of a pool that has them.
+    #[allow(clippy::expect_used)]
+    pub(super) fn guards(&mut self) -> &mut Guards {
+        self.guards.as_deref_mut().expect("only with the debug mode on")
+    }
+
+    pub(super) fn is_exempt(&self, addr: u64, which: u64) -> bool {
+        self.guards.as_ref().is_none_or(|guards| guards.exempt.has(addr, which))
+    }
+
+    /// Whether a chunk's memory is the library's to write, once the device is idle: a captured graph may use a private
+    /// pool's at any time, and without a device it is not known when a stream's work is done.
+    pub(super) fn may_touch(&self, id: ChunkId) -> bool {
+        let knows_the_end =
+            self.backend.get().order().is_some() || !self.arena.streams().is_in_stream_order(id);
+        knows_the_end && !self.arena.streams().is_private(id)
+    }
+
+    /// What lies in front of a chunk.
+    pub(super) fn in_front(&self, id: ChunkId) -> Neighbour {
+        let prev = self.arena.chunks().prev(id);
+        if prev == NIL {
+            return Neighbour::None;
+        }
+        match self.arena.chunks().state(prev) {
+            State::InUse => Neighbour::InUse(self.arena.chunks().addr(prev)),
+            State::Free | State::Held if self.may_touch(prev) => Neighbour::Free,
+            _ => Neighbour::OutOfReach,
+        }
+    }
+
+    /// The chunk in use behind another.
+    pub(super) fn behind(&self, id: ChunkId) -> Option<u64> {
+        let (chunks, next) = (self.arena.chunks(), self.arena.chunks().next(id));
+        (next != NIL && chunks.in_use(next)).then(|| chunks.addr(next))
+    }
+
+    pub(super) fn guard_behind(&self, id: ChunkId) -> Range {
+        let chunks = self.arena.chunks();
+        let requested = chunks.cold(id).requested;
+        Range { at: chunks.addr(id) + requested, bytes: chunks.size(id) - requested }
+    }
+
+    /// A plan takes free memory away, or moves it: what was in it is there no more, also if others' memory comes there.
+    pub(in crate::pool) fn leave_behind(&mut self, plan: &Plan) {
+        if !self.is_guarded() {
+            return;
+        }
+        for piece in &plan.sources {
+            let id = self.arena.chunk_at(piece.span.base);
+            if let Some(next) = id.and_then(|id| self.behind(id)) {
+                self.guards().exempt.set(next, FRONT, true);
+            }
+        }
+    }
+}
+
+/// What lies in front of a chunk, and whether it is there to be looked at.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Neighbour {
+    None,
+    InUse(u64),
+    Free,
+    OutOfReach,
+}
+
+pub(super) fn in_front_of(addr: u64) -> Range {
+    Range { at: addr - ROOM, bytes: ROOM }
+}

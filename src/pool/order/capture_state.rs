@@ -1,0 +1,99 @@
+//! Whether streams are captured: what waits for the device would break their captures.
+
+use super::driver_stream::{Ordered, handle};
+use crate::backend::order::{Capture, Context};
+use crate::core::stream_id::Stream;
+use crate::core::streams::QueueId;
+use crate::error::Error;
+use crate::pool::pool::Pool;
+use crate::pool::slot::Guard;
+
+impl Pool {
+    pub(super) fn forget_events(&mut self, stream: Stream) {
+        self.events.forget(&self.arena, stream);
+    }
+}
+
+/// Whether some stream is captured that the pool knows, the calling thread's own default stream and that of all
+/// included, for which those wait that block. What waits for the device would break that capture, giving memory back
+/// too. False without a device.
+#[inline(never)]
+pub(in crate::pool) fn is_any_captured<'a>(mut guard: Guard<'a>, stream: Stream) -> Ordered<'a, bool> {
+    let (mut gone, mut uncaptured): (Vec<Stream>, Vec<Stream>) = (Vec::new(), Vec::new());
+    let mut learnt: Vec<(QueueId, Stream, Context)> = Vec::new();
+    let mut unknown: Vec<(QueueId, Stream)> = Vec::new();
+    let streams = guard.live_streams(stream).and_then(|streams| {
+        gone.try_reserve(streams.len())?;
+        uncaptured.try_reserve(streams.len())?;
+        learnt.try_reserve(streams.len())?;
+        unknown.try_reserve(streams.len())?;
+        Ok(streams)
+    });
+    let streams = match streams {
+        Ok(streams) => streams,
+        Err(exhausted) => return Ok((guard, Err(exhausted.into()))),
+    };
+    // Of a stream that was captured nothing could be recorded or asked; this may be the last time that it surely lives.
+    let queues = streams.iter().filter_map(|&stream| Some((guard.arena.streams().queue_of(stream)?, stream)));
+    unknown.extend(queues.filter(|&(queue_id, stream)| guard.events.is_unknown(queue_id, stream)));
+    let life = guard.arena.life();
+    let result;
+    (guard, result) = guard.ordering(|order| {
+        for stream in streams {
+            match order.capture_of(handle(stream))? {
+                Capture::Active => return Ok(true),
+                Capture::None => {
+                    if let Some(&(queue_id, _)) = unknown.iter().find(|&&(_, other)| other == stream) {
+                        // What fails is asked for again another time.
+                        let Ok(context) = order.context_of(handle(stream)) else { continue };
+                        learnt.push((queue_id, stream, context));
+                    }
+                    uncaptured.push(stream);
+                }
+                Capture::NoStream => gone.push(stream),
+            }
+        }
+        Ok(false)
+    });
+    if guard.arena.life() == life {
+        let Pool { arena, events, .. } = &mut *guard;
+        learnt
+            .into_iter()
+            .for_each(|(queue_id, stream, context)| events.learn(arena, queue_id, stream, context));
+        uncaptured.into_iter().for_each(|stream| guard.events.note_uncaptured(stream));
+        gone.into_iter().for_each(|stream| drop_destroyed(&mut guard, stream));
+    }
+    Ok((guard.check_entry()?, result))
+}
+
+/// The program has destroyed a stream and not said so: the driver is not asked about it again, unless the caller names
+/// the handle anew. What was freed there has its events, or waits for a synchronization of the context.
+fn drop_destroyed(guard: &mut Guard<'_>, stream: Stream) {
+    // Without host memory it is asked about again.
+    if guard.arena.streams_mut().forget_stream(stream).is_ok() {
+        guard.forget_events(stream);
+    }
+}
+
+/// Whether what waits for the device may be done: no stream is captured, and none but `stream` is announced to be.
+#[inline(never)]
+pub(in crate::pool) fn may_disturb<'a>(mut guard: Guard<'a>, stream: Stream) -> Ordered<'a, bool> {
+    if guard.is_capture_announced(stream) {
+        return Ok((guard, Ok(false)));
+    }
+    let captured;
+    (guard, captured) = is_any_captured(guard, stream)?;
+    // Meanwhile another thread may have announced one.
+    let announced = guard.is_capture_announced(stream);
+    Ok((guard, captured.map(|captured| !captured && !announced)))
+}
+
+/// A capture is announced: waits until nothing is under way any more that might break it. What begins from now on knows
+/// of it.
+pub(in crate::pool) fn leave_alone(mut guard: Guard<'_>) -> Result<(), Error> {
+    let last_call = guard.last_call();
+    while guard.backend.get().order().is_some() && guard.is_disturbing(last_call) {
+        guard = guard.wait_for_call()?;
+    }
+    Ok(())
+}

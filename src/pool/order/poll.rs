@@ -1,0 +1,238 @@
+//! Queries events: which pending work is done by now. Any event may be queried. The driver is called with the lock open,
+//! and the events are held meanwhile.
+
+use super::driver_stream::{Ordered, each, handle, is_captured, is_reachable, list};
+use super::record::Recording;
+use crate::backend::order::{Capture, Event, Order, State};
+use crate::core::stream_id::Stream;
+use crate::core::streams::{QueueId, Work};
+use crate::error::Error;
+use crate::pool::events::{Kind, Marker};
+use crate::pool::mutation;
+use crate::pool::pool::Pool;
+use crate::pool::slot::Guard;
+use crate::sys::HostMemoryExhausted;
+
+/// What is asked about one queue: a sample of its events, the oldest first.
+struct Question {
+    queue_id: QueueId,
+    /// Between these points, both left out.
+    range: (u64, u64),
+    events: Vec<Marker>,
+    /// Whether there are more between those of the sample.
+    is_sample: bool,
+    /// How many of them are known to be done, from the first on.
+    done: usize,
+    /// One that stands for nothing, and whether it may be recorded again.
+    useless: Option<(Event, bool)>,
+}
+
+impl Question {
+    /// Asks by halving: work is done in order.
+    fn ask(&mut self, order: &dyn Order) -> Result<(), Error> {
+        let (mut least, mut most) = (0, self.events.len());
+        // Mostly either nothing is done or all is.
+        let mut at = 0;
+        while least < most {
+            match order.state(self.events[at].event)? {
+                State::Done => least = at + 1,
+                State::Pending => most = at,
+                state => {
+                    self.useless = Some((self.events[at].event, state == State::Captured));
+                    break;
+                }
+            }
+            self.done = least;
+            at = if at == 0 { most.saturating_sub(1) } else { least + (most - least) / 2 };
+        }
+        Ok(())
+    }
+
+    fn held(&self) -> impl Iterator<Item = (Work, Event)> + '_ {
+        let work = |marker: &Marker| (Work { queue: self.queue_id, point: marker.point }, marker.event);
+        self.events.iter().map(work)
+    }
+
+    /// What is left to ask, if the sample left something out.
+    fn rest(&self) -> Option<Range> {
+        let after = self.done.checked_sub(1).map_or(self.range.0, |last| self.events[last].point);
+        let before = self.events.get(self.done).map_or(self.range.1, |marker| marker.point);
+        (self.is_sample && self.useless.is_none()).then_some((self.queue_id, (after, before)))
+    }
+}
+
+/// Looks which work of other streams is done by now.
+#[inline(never)]
+pub(in crate::pool) fn poll(mut guard: Guard<'_>, stream: Stream) -> Ordered<'_> {
+    if guard.backend.get().order().is_none() {
+        return Ok((guard, Ok(())));
+    }
+    let learnt;
+    (guard, learnt) = learn_sole(guard, stream)?;
+    let learnt_named;
+    (guard, learnt_named) = learn_named(guard, stream)?;
+    let mut ranges = match ranges(&guard) {
+        Ok(ranges) => ranges,
+        Err(exhausted) => return Ok((guard, Err(exhausted.into()))),
+    };
+    let mut result = learnt.and(learnt_named);
+    while !ranges.is_empty() {
+        let asked;
+        (guard, asked) = ask(guard, stream, &mut ranges)?;
+        if asked.is_err() {
+            result = asked;
+            break;
+        }
+    }
+    Ok((guard, result))
+}
+
+/// The context of the stream that is the only one so far: its work is not that of the device's own context if it is of
+/// another, and then nothing of it is reused by others, or given back, before an event says that it is done.
+#[inline(never)]
+fn learn_sole(mut guard: Guard<'_>, named: Stream) -> Ordered<'_> {
+    let is_unknown = |&sole: &Stream| sole == named && !guard.events.knows_sole(sole);
+    let sole = guard.arena.streams().sole_stream().filter(is_unknown);
+    let Some(sole) = sole else { return Ok((guard, Ok(()))) };
+    let life = guard.arena.life();
+    let result;
+    (guard, result) = guard.ordering(|order| {
+        // A captured stream is not asked for its context: that may invalidate the capture.
+        if order.capture_of(handle(sole))? != Capture::None {
+            return Ok(None);
+        }
+        order.context_of(handle(sole)).map(Some)
+    });
+    if guard.arena.life() != life {
+        return Ok((guard.check_entry()?, Ok(())));
+    }
+    if let Ok(Some(context)) = result {
+        guard.events.learn_sole(sole, context);
+    }
+    // What is not known to be of this context is treated as of another.
+    if guard.events.is_elsewhere(sole) && guard.arena.streams().sole_stream() == Some(sole) {
+        guard.arena.streams_mut().require_queues()?;
+    }
+    Ok((guard.check_entry()?, result.map(drop)))
+}
+
+/// The context of the stream that the caller names, if it has a queue and nothing could be recorded there yet: else no
+/// synchronization would cover what was freed there meanwhile.
+#[inline(never)]
+fn learn_named(mut guard: Guard<'_>, named: Stream) -> Ordered<'_> {
+    let queue_id = guard.arena.streams().queue_of(named);
+    let is_unknown = |queue_id: &QueueId| {
+        guard.events.context_of(*queue_id, guard.arena.streams().progress_of(*queue_id)).is_none()
+    };
+    let Some(queue_id) = queue_id.filter(|_| named.exists() && is_reachable(named)).filter(is_unknown) else {
+        return Ok((guard, Ok(())));
+    };
+    let life = guard.arena.life();
+    let result;
+    (guard, result) = guard.ordering(|order| match order.capture_of(handle(named))? {
+        Capture::None => order.context_of(handle(named)).map(Some),
+        _ => Ok(None),
+    });
+    if guard.arena.life() == life
+        && let Ok(Some(context)) = result
+    {
+        let Pool { arena, events, .. } = &mut *guard;
+        events.learn(arena, queue_id, named, context);
+    }
+    Ok((guard.check_entry()?, result.map(drop)))
+}
+
+/// A queue, and the points that are asked about: those after the first one, and before the second one.
+type Range = (QueueId, (u64, u64));
+
+/// The queues whose work free memory waits for, each with all of its points that are not done.
+fn ranges(guard: &Guard<'_>) -> Result<Vec<Range>, HostMemoryExhausted> {
+    let mut ranges = list(guard.arena.streams().queue_count())?;
+    ranges.extend(guard.arena.streams().unfinished(|_| true).map(|unfinished| {
+        let queue_id = unfinished.work.queue;
+        (queue_id, (guard.arena.streams().progress_of(queue_id).done, u64::MAX))
+    }));
+    Ok(ranges)
+}
+
+/// Asks about some queues once, and leaves the ranges that are left to ask about.
+#[inline(never)]
+fn ask<'a>(mut guard: Guard<'a>, named: Stream, ranges: &mut Vec<Range>) -> Ordered<'a> {
+    let is_first = ranges.iter().any(|&(_, (_, before))| before == u64::MAX);
+    let (mut questions, mut recordings) = match plan(&mut guard, named, ranges, is_first) {
+        Ok(planned) => planned,
+        Err(exhausted) => return Ok((guard, Err(exhausted.into()))),
+    };
+    ranges.clear();
+    if questions.is_empty() && recordings.is_empty() {
+        return Ok((guard, Ok(())));
+    }
+    let life = guard.arena.life();
+    let result;
+    (guard, result) = guard.ordering(|order| {
+        if is_captured(order, named)? {
+            return Ok(());
+        }
+        let recorded = each(&mut recordings, |recording| {
+            recording.carry_out(order)?;
+            recording.look(order)
+        });
+        each(&mut questions, |question| question.ask(order)).and(recorded)
+    });
+    if guard.arena.life() != life {
+        // The events are gone, and no work is left to wait for.
+        return Ok((guard.check_entry()?, Ok(())));
+    }
+    let mut news = false;
+    for question in questions {
+        question.held().for_each(|(work, event)| guard.events.release(work, event));
+        let queue_id = question.queue_id;
+        if let Some((event, is_spare)) = question.useless {
+            guard.events.discard(queue_id, event, is_spare);
+        }
+        if let Some(last) = question.done.checked_sub(1).map(|last| question.events[last]) {
+            guard.events.drop_done(queue_id, last.point);
+            news |= guard.arena.streams_mut().queue_done(queue_id, last.point);
+        }
+        // There is room for as many as there were.
+        ranges.extend(question.rest());
+    }
+    for recording in recordings {
+        news |= recording.note(&mut guard);
+    }
+    if news {
+        guard.notify();
+    }
+    Ok((guard.check_entry()?, result))
+}
+
+/// The events to ask about, which are held from here on; and at first late ones to record, for work that has none, on
+/// streams that surely live: the default ones, and the one that the caller names.
+fn plan(
+    guard: &mut Guard<'_>,
+    named: Stream,
+    ranges: &[Range],
+    is_first: bool,
+) -> Result<(Vec<Question>, Vec<Recording>), HostMemoryExhausted> {
+    let Pool { arena, events, .. } = &mut **guard;
+    // Each is asked about few of them, by halving, but all are held meanwhile.
+    const EVENTS: usize = 256;
+    let most = (EVENTS / ranges.len().max(1)).clamp(4, 32);
+    let (mut questions, mut recordings) = (list(ranges.len())?, list(ranges.len())?);
+    for &(queue_id, range) in ranges {
+        let mut sample = Vec::new();
+        let is_sample = events.sample(queue_id, range, most, &mut sample);
+        if !sample.is_empty() && events.hold(sample.iter().map(|marker| marker.event)).is_ok() {
+            questions.push(Question { queue_id, range, events: sample, is_sample, done: 0, useless: None });
+        }
+        let progress = arena.streams().progress_of(queue_id);
+        let (stream, work) = (progress.stream, Work { queue: queue_id, point: progress.newest });
+        let may_be_asked =
+            stream.is_default() || stream.exists() && (stream == named || mutation::is("late-event"));
+        let may_record = is_first && may_be_asked && !progress.forgotten;
+        if may_record && is_reachable(stream) && !arena.streams().is_at_risk(stream) && !events.covers(work) {
+            recordings.push(Recording::new(events, arena, work, Kind::Late));
+        }
+    }
+    Ok((questions, recordings))
+}

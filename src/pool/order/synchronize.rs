@@ -1,0 +1,180 @@
+//! Waiting for the device's whole context.
+
+use super::capture_state::may_disturb;
+use super::driver_stream::{Ordered, each, handle, is_reachable, list};
+use super::wait::wait_elsewhere;
+use crate::backend::order::Context;
+use crate::core::request::AllocRequest;
+use crate::core::stream_id::Stream;
+use crate::core::streams::{QueueId, Work};
+use crate::error::Error;
+use crate::log::{self, Level};
+use crate::pool::mutation;
+use crate::pool::pool::Pool;
+use crate::pool::slot::Guard;
+
+/// Waits until the device's own context is idle: then none of its work touches anything that was free before. False
+/// where it may not wait: a stream is captured, or any but `stream` may be at any time. True without a device. Nothing is
+/// learnt of streams of other contexts; what was freed or used there has events.
+#[inline(never)]
+pub(in crate::pool) fn synchronize<'a>(mut guard: Guard<'a>, stream: Stream) -> Ordered<'a, bool> {
+    if guard.backend.get().order().is_none() {
+        return Ok((guard, Ok(true)));
+    }
+    let life = guard.arena.life();
+    let may_wait;
+    (guard, may_wait) = may_disturb(guard, stream)?;
+    if guard.arena.life() == life && !matches!(may_wait, Ok(true)) {
+        return Ok((guard, may_wait));
+    }
+    let learnt;
+    (guard, learnt) = learn_contexts(guard)?;
+    if guard.arena.life() == life && guard.is_capture_announced(stream) {
+        return Ok((guard, learnt.map(|()| false)));
+    }
+    let mut works: Vec<Work> = match list(guard.arena.streams().queue_count()) {
+        Ok(works) => works,
+        Err(exhausted) => return Ok((guard, Err(exhausted.into()))),
+    };
+    let is_vouched_for = |queue_id: QueueId, stream: Stream| {
+        let context = || guard.events.context_of(queue_id, guard.arena.streams().progress_of(queue_id));
+        !stream.exists() || context() == Some(Context::OWN) || mutation::is("own-context")
+    };
+    works.extend(
+        guard
+            .arena
+            .streams()
+            .unfinished(|_| true)
+            .filter(|unfinished| is_vouched_for(unfinished.work.queue, unfinished.stream))
+            .map(|unfinished| unfinished.work),
+    );
+    if works.is_empty() {
+        return Ok((guard, learnt.map(|()| true)));
+    }
+    let result;
+    (guard, result) = guard.synchronizing();
+    if guard.arena.life() != life {
+        return Ok((guard.check_entry()?, Ok(true)));
+    }
+    if result.is_ok() {
+        for work in works {
+            guard.events.drop_done(work.queue, work.point);
+            guard.arena.streams_mut().queue_done(work.queue, work.point);
+        }
+        guard.notify();
+    }
+    Ok((guard.check_entry()?, result.and(learnt).map(|()| true)))
+}
+
+/// The last step before a request fails: as [`synchronize`], and waits for what is left of other contexts. That may be work
+/// which was queued long after the frees, and which itself waits for what this thread does next. So nothing else is left
+/// to try by now, and the log has the reason where a program hangs here.
+#[inline(never)]
+pub(in crate::pool) fn wait_for_all<'a>(
+    mut guard: Guard<'a>,
+    request: &AllocRequest<'_>,
+) -> Ordered<'a, bool> {
+    const REASON: &str = "free memory is left that has no event: this is the last step before it fails";
+    guard = log_wait(guard, request, REASON);
+    let idle;
+    (guard, idle) = synchronize(guard, request.stream)?;
+    if !matches!(idle, Ok(true)) {
+        return Ok((guard, idle));
+    }
+    let (guard, waited) = wait_elsewhere(guard)?;
+    Ok((guard, waited.map(|()| true)))
+}
+
+/// As [`synchronize`], for memory that was freed without a stream: no event tells when the work on it is done. The log has
+/// the reason where a program hangs here.
+#[inline(never)]
+pub(in crate::pool) fn synchronize_unordered<'a>(
+    guard: Guard<'a>,
+    request: &AllocRequest<'_>,
+) -> Ordered<'a, bool> {
+    let guard = log_wait(guard, request, "memory that was freed without a stream has no event");
+    synchronize(guard, request.stream)
+}
+
+/// Says why a request is about to wait for the whole context, if it may.
+fn log_wait<'a>(guard: Guard<'a>, request: &AllocRequest<'_>, reason: &str) -> Guard<'a> {
+    let has_device = guard.backend.get().order().is_some();
+    if !has_device || !log::is_wanted(Level::Warn) || guard.is_capture_announced(request.stream) {
+        return guard;
+    }
+    let (device, bytes) = (guard.device, request.requested);
+    guard.talking(|| {
+        log::emit(
+            Level::Warn,
+            format_args!(
+                "device {device}: a request of {bytes} bytes waits for all work of the device's context, because {reason}"
+            ),
+        );
+    })
+}
+
+/// Asks for the contexts of streams whose work free memory waits for, as far as they are not known: nothing could be
+/// recorded there yet.
+#[inline(never)]
+fn learn_contexts(mut guard: Guard<'_>) -> Ordered<'_> {
+    let mut unknown: Vec<(QueueId, Stream, Option<Context>)> = match list(guard.arena.streams().queue_count())
+    {
+        Ok(unknown) => unknown,
+        Err(exhausted) => return Ok((guard, Err(exhausted.into()))),
+    };
+    let is_unknown = |queue_id: QueueId, stream: Stream| {
+        let context = || guard.events.context_of(queue_id, guard.arena.streams().progress_of(queue_id));
+        let surely_lives = || {
+            guard.arena.streams().living_streams().chain(guard.events.captured()).any(|live| live == stream)
+        };
+        stream.exists() && is_reachable(stream) && context().is_none() && surely_lives()
+    };
+    unknown.extend(
+        guard
+            .arena
+            .streams()
+            .unfinished(|_| true)
+            .filter(|unfinished| {
+                !unfinished.forgotten && is_unknown(unfinished.work.queue, unfinished.stream)
+            })
+            .map(|unfinished| (unfinished.work.queue, unfinished.stream, None)),
+    );
+    if unknown.is_empty() {
+        return Ok((guard, Ok(())));
+    }
+    let life = guard.arena.life();
+    let result;
+    (guard, result) = guard.ordering(|order| {
+        each(&mut unknown, |(_, stream, context)| {
+            *context = Some(order.context_of(handle(*stream))?);
+            Ok(())
+        })
+    });
+    if guard.arena.life() == life {
+        let Pool { arena, events, .. } = &mut *guard;
+        for (queue_id, stream, context) in unknown {
+            context.into_iter().for_each(|context| events.learn(arena, queue_id, stream, context));
+        }
+    }
+    Ok((guard.check_entry()?, result))
+}
+
+/// The caller vouches that all work queued on a stream so far is done. Where there is no device to ask, work without
+/// a stream goes with the default stream's, and that of forgotten streams of the name with the name: on a device
+/// another stream may have it by now, while the first still works.
+pub(crate) fn vouch(mut guard: Guard<'_>, stream: Stream) {
+    let has_device = guard.backend.get().order().is_some();
+    guard.arena.streams_mut().stream_done(stream, !has_device);
+    if stream == Stream::DEFAULT && !has_device {
+        guard.arena.streams_mut().stream_done(Stream::NONE, true);
+        guard.arena.streams_mut().stream_done(Stream::UNKNOWN, true);
+    }
+    guard.notify();
+}
+
+/// Has some of the chunks shared whose work is done, and opens the lock for a moment: there may be very many.
+pub(in crate::pool) fn share_a_piece(mut guard: Guard<'_>) -> Result<Guard<'_>, Error> {
+    const PIECE: usize = 64;
+    guard.arena.streams_mut().share_some(PIECE);
+    guard.talking(std::thread::yield_now).check_entry()
+}

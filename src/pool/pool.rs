@@ -1,0 +1,86 @@
+//! An allocator: an arena with a backend, and what is known of the device's work.
+
+use super::captures;
+use super::events::Events;
+use super::guard_state::Guards;
+use super::listener::Listener;
+use super::mutation;
+use crate::backend::Owned;
+use crate::core::arena::Arena;
+use crate::core::stream_id::Stream;
+use crate::error::{Error, fail};
+use crate::report::Subject;
+use std::time::Duration;
+
+/// What lives in a slot.
+pub(crate) struct Pool {
+    pub(crate) arena: Arena,
+    pub(crate) backend: Owned,
+    pub(super) events: Events,
+    /// The backend's memory is gone, and all of it forgotten.
+    pub(super) forgotten: bool,
+    /// How often memory went back to the backend.
+    pub(super) given_back: u64,
+    pub(super) listener: Listener,
+    pub(super) device: i32,
+    pub(crate) name: String,
+    /// How long a request waits for a free before it fails.
+    pub(super) retry: Duration,
+    /// Whether a request that fails writes a report.
+    pub(super) report_failures: bool,
+    /// The debug mode's, if it is on.
+    pub(super) guards: Option<Box<Guards>>,
+}
+
+impl Pool {
+    /// Returns an error unless the pool has timestamps; `what` needs them.
+    pub(crate) fn require_timestamps(&self, what: &str) -> Result<(), Error> {
+        if self.arena.settings().timestamps {
+            return Ok(());
+        }
+        Err(fail!(Error::Unsupported, "{what}: the allocator was created without BFC_TIMESTAMPS"))
+    }
+
+    /// Returns an error if the pool has timestamps, which answer the same question as stream order.
+    #[inline]
+    pub(crate) fn require_no_timestamps(&self) -> Result<(), Error> {
+        if !self.arena.settings().timestamps {
+            return Ok(());
+        }
+        Err(fail!(
+            Error::Unsupported,
+            "the allocator was created with BFC_TIMESTAMPS, which excludes stream order"
+        ))
+    }
+
+    /// Whether the debug mode is on.
+    pub(crate) fn is_guarded(&self) -> bool {
+        self.guards.is_some()
+    }
+
+    /// Whether a capture is announced, of any stream but one, which waiting for the device or giving memory back may
+    /// invalidate.
+    pub(super) fn is_capture_announced(&self, but_of: Stream) -> bool {
+        !mutation::is("no-announcement")
+            && (captures::concern(self.backend.get()) || self.arena.streams().redirects_others(but_of))
+    }
+
+    /// Whether the backend's memory is known to be gone.
+    pub(super) fn is_over(&self) -> bool {
+        self.backend.get().life().is_some_and(|life| life.is_over())
+    }
+
+    /// It is.
+    pub(super) fn end_of_life(&self) {
+        if let Some(life) = self.backend.get().life() {
+            life.end();
+        }
+    }
+
+    /// What reports are to be written about.
+    pub(crate) fn subject(&self) -> Subject<'_> {
+        let guards = self.guards.as_ref().map(|guards| guards.summary());
+        let (device, name, backend) = (self.device, &*self.name, self.backend.get().name());
+        Subject { device, name, backend, view: self.arena.view(), guards }
+    }
+}

@@ -1,0 +1,31 @@
+//! One place of the device table: a lock, what it protects, and the threads that wait.
+//!
+//! The lock is taken once a call and held for some tens of nanoseconds. Backends are called, and threads wait, with the
+//! lock open. The slot lists the calls under way, so that destruction can wait for them.
+//!
+//! ```text
+//!   stack_list     lists of threads, in their stack frames     call          a call under way
+//!   waiting        waits that would never end are refused      ranges        where the memory is, for lookups without the lock
+//!   slot           the slot, and what its lock protects        guard         the locked slot: entering, sleeping, leaving
+//!   fork           slots in a forked child                     calls         calls with the lock open
+//!   context_end    forgetting all memory, after a reset        backend_calls calls of the backend and its driver
+//! ```
+
+mod backend_calls;
+mod call;
+mod calls;
+mod context_end;
+mod fork;
+mod guard;
+mod ranges;
+#[allow(clippy::module_inception)] // the type of this module
+mod slot;
+mod stack_list;
+#[cfg(test)]
+mod tests;
+pub(crate) mod waiting;
+
+pub(super) use self::context_end::forget_if_over;
+pub(crate) use self::guard::{Guard, Unready};
+pub(super) use self::slot::Phase;
+pub(crate) use self::slot::Slot;
