@@ -152,16 +152,6 @@ impl Context {
         });
     }
 
-    /// What a gate that is still switched off would say; the first line of each.
-    pub fn note(&mut self, name: &str, wrong: &[String]) {
-        println!(
-            "   {name}: {}",
-            if wrong.is_empty() { "nothing to undo, switch it on" } else { "to be undone" }
-        );
-        let lines: Vec<_> = wrong.iter().filter_map(|line| line.lines().next()).collect();
-        indent(&lines.join("\n"));
-    }
-
     /// The tests that all code of a suite's pages was run.
     pub fn all_ran(&mut self, pages: &[Owned]) {
         for page in pages.iter().filter(|page| !page.blocks.is_empty()) {
