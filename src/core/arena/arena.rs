@@ -110,13 +110,15 @@ impl Arena {
     ) -> Result<Option<u64>, HostMemoryExhausted> {
         if !self.streams.is_fast(stream) {
             let request = AllocRequest::plain(size, requested, stream);
-            return if self.streams.is_multi() {
-                self.streams.alloc(&request)
-            } else {
-                self.alloc_special(&request)
-            };
+            return self.alloc_slowly(&request);
         }
         self.streams.heap_mut().alloc(size, requested)
+    }
+
+    /// Out of line: otherwise the fast path computes the address of `streams` for it.
+    #[inline(never)]
+    fn alloc_slowly(&mut self, request: &AllocRequest<'_>) -> Result<Option<u64>, HostMemoryExhausted> {
+        if self.streams.is_multi() { self.streams.alloc(request) } else { self.alloc_special(request) }
     }
 
     #[inline(never)]
@@ -160,6 +162,12 @@ impl Arena {
                 Err(refused) => Freed::Refused(refused),
             });
         }
+        self.free_on_slowly(addr, stream)
+    }
+
+    /// Out of line, as [`Self::alloc_slowly`].
+    #[inline(never)]
+    fn free_on_slowly(&mut self, addr: u64, stream: Stream) -> Result<Freed, HostMemoryExhausted> {
         match self.streams.free_on(addr, stream)? {
             Some(freed) => Ok(freed),
             None => Ok(self.free(addr)),
