@@ -1,7 +1,14 @@
-//! Granules on their way: carries out what `core::arena` has planned, with the lock open.
+//! Maps, unmaps and moves granules as `core::arena` has planned, with the lock open.
 //!
-//! One thread at a time does this for an allocator. Other threads that need it wait for the result. The chunks of a plan
-//! are out of reach meanwhile and nothing else is touched, so that frees and requests that find something go on.
+//! A backend with granules has no regions: its pool is one region over a whole reserved range, in which what is not mapped
+//! is unmapped chunks (`core::vmm`). With the lock held a plan is decided (`Arena::plan_growth`, `Arena::plan_relocation`),
+//! and its chunks are withheld. With the lock open this module calls the backend, waits for the device first if something is
+//! unmapped, and notes what is mapped in the end. With the lock held again `Arena::commit` makes what is mapped free and the
+//! rest unmapped. A failure is nothing special to the core: what could not be restored is committed as it is. Between a
+//! commit and the search that it was made for the lock stays held, so that no other thread gets the memory.
+//!
+//! There is one plan at a time for an allocator. Other threads that need one wait for its result; frees, and requests that
+//! find something, go on meanwhile.
 
 use super::captures::{Permission, refuse_for_a_capture};
 use super::listener::{RegionEvent, Told};

@@ -1,6 +1,14 @@
 """Small pieces of C++ between a framework and libbfc, compiled when they are first needed.
 
-They have to be compiled against the framework that is installed. What was compiled is kept in the user's cache.
+They are compiled where only C++ will do (an exception that PyTorch understands, a c10::Allocator, TensorFlow's symbols, ONNX
+Runtime's tables), against the framework that is installed. The result is kept in the user's cache, by a hash of all that it
+depends on. It is made in a folder of its own, gets mode 0700 and is renamed, because a file that a group may write to is not
+trusted at the next start.
+
+Only torch_alloc is compiled with the wheel too, for machines without a compiler: its exception is declared as PyTorch's own
+torch::PyTorchError is, by name and virtual functions. No header of PyTorch's promises that, so it comes second.
+
+A wheel keeps no links, so libbfc is in it once, by its SONAME: two files would be two libraries in one process.
 """
 
 from __future__ import annotations

@@ -1,22 +1,22 @@
 //! The debug mode `BFC_DEBUG=guard`: writes behind or in front of an allocation are found when it is freed.
 //!
-//! A chunk is at least [`ROOM`](layout::ROOM) bytes longer than what was asked for. All that lies behind the end of that is guard,
-//! and so are the last [`ROOM`](layout::ROOM) bytes of what lies in front of a chunk in use: the end of the neighbour's guard, or a
-//! part of free memory.
+//! A chunk is at least `ROOM` bytes longer than the request. Everything behind the end of the request is guard. So are the
+//! last `ROOM` bytes in front of a chunk in use: they are the end of the neighbour's guard, or a part of free memory.
 //!
 //! ```text
-//!   poison .......... guard | what was asked for  guard | what was asked for     guard | poison
-//!   free                    | in use                    | in use                       | free
+//!   poison .......... guard | requested bytes   guard | requested bytes      guard | poison
+//!   free                    | in use                  | in use                     | free
 //! ```
 //!
-//! Guards are written and checked with the lock open and the device idle, by one thread at a time: while one does
-//! ([`turn`]) no chunk is handed out or freed, so nothing changes about the chunks that it has looked up. Nothing
-//! else needs a turn but to take memory away that is free, with its neighbours in use: a plan of remapping begins when
-//! no thread does, and its chunks are out of reach until it is done. With the memory a guard may go that lies
-//! at its end: it is [exempt](super::Pool::leave_behind), and so is one in front of which an unmapped chunk lies.
+//! Guards are written and checked with the lock open and the device idle, by one thread at a time ([`turn`]). Meanwhile no
+//! chunk is handed out or freed, so the chunks that the thread has looked up do not change. A plan of remapping takes free
+//! memory away between chunks in use: it begins when no thread writes guards, and its chunks are out of reach until it is
+//! done. A guard at the end of such memory goes with it and is [exempt](super::Pool::leave_behind) from then on, as is one
+//! behind an unmapped chunk.
 //!
-//! The mode changes no answer: where guards cannot be written, a call goes on without, and [`Exempt`](super::guard_state::Exempt)
-//! remembers which are not to be believed.
+//! The slot has a phase of its own for this mode, so that without it allocation and free cost what they did before. The mode
+//! changes no result: if guards cannot be written the call succeeds without them, and
+//! [`Exempt`](super::guard_state::Exempt) remembers which guards are not to be checked.
 
 mod check;
 mod check_on_free;
