@@ -4,10 +4,10 @@ use std::ffi::{CString, c_char, c_void};
 use std::ptr;
 
 use anyhow::{Context, Result, anyhow, bail};
+use bfc_sys::{bfc_options_t, bfc_stats_t, bfc_status_t};
 use clap::ValueEnum;
 use serde::Serialize;
 
-use crate::ffi::{self, Stats, Status};
 use crate::library::{CallError, Library, c_name, checked};
 use crate::simulated_device::SimulatedDevice;
 
@@ -47,11 +47,11 @@ impl Backend {
 
     fn number(self) -> u32 {
         match self {
-            Self::Host => ffi::BACKEND_HOST,
-            Self::HostVmm => ffi::BACKEND_HOST_VMM,
-            Self::Cuda => ffi::BACKEND_CUDA,
-            Self::CudaVmm => ffi::BACKEND_CUDA_VMM,
-            Self::Simulated => ffi::BACKEND_CUSTOM,
+            Self::Host => bfc_sys::BFC_BACKEND_HOST,
+            Self::HostVmm => bfc_sys::BFC_BACKEND_HOST_VMM,
+            Self::Cuda => bfc_sys::BFC_BACKEND_CUDA,
+            Self::CudaVmm => bfc_sys::BFC_BACKEND_CUDA_VMM,
+            Self::Simulated => bfc_sys::BFC_BACKEND_CUSTOM,
         }
     }
 
@@ -88,9 +88,9 @@ impl PoolConfig {
     /// `BFC_ALLOW_GROWTH` and the others.
     pub fn flags(&self) -> u32 {
         let flag = |on: bool, flag: u32| if on { flag } else { 0 };
-        flag(self.growth, ffi::ALLOW_GROWTH)
-            | flag(self.gc, ffi::GARBAGE_COLLECTION)
-            | flag(self.split_always, ffi::SPLIT_ALWAYS)
+        flag(self.growth, bfc_sys::BFC_ALLOW_GROWTH)
+            | flag(self.gc, bfc_sys::BFC_GARBAGE_COLLECTION)
+            | flag(self.split_always, bfc_sys::BFC_SPLIT_ALWAYS)
     }
 }
 
@@ -109,7 +109,7 @@ impl<'a> Device<'a> {
     /// Creates a pool of `limit` bytes.
     pub fn create(library: &'a Library, config: &PoolConfig, limit: u64, name: &str) -> Result<Self> {
         let name: CString = c_name(name);
-        let options = ffi::Options {
+        let options = bfc_options_t {
             fragmentation_fraction: config.fragmentation_fraction.unwrap_or(0.0),
             initial_region_bytes: config.initial_region.unwrap_or(0),
             name: name.as_ptr(),
@@ -121,7 +121,7 @@ impl<'a> Device<'a> {
                 Ok(device)
             }
             // The library's advice is for programs: a user of this command has an option for it.
-            Err(error) if error.status == ffi::ERROR_BACKEND_UNAVAILABLE => bail!(
+            Err(error) if error.status == bfc_sys::BFC_ERROR_BACKEND_UNAVAILABLE => bail!(
                 "--backend {} cannot be used: {}; take --backend host, or --device-capacity SIZE for a simulated device",
                 config.backend.name(),
                 error.reason()
@@ -134,7 +134,7 @@ impl<'a> Device<'a> {
     fn open(
         library: &'a Library,
         ordinal: i32,
-        mut options: ffi::Options,
+        mut options: bfc_options_t,
         capacity: Option<u64>,
     ) -> Result<Self, CallError> {
         let simulated = capacity.map(|bytes| Box::new(SimulatedDevice::new(bytes)));
@@ -149,7 +149,7 @@ impl<'a> Device<'a> {
 
     /// Requests `bytes` on the trace's `stream`: the status, and the address or 0.
     #[inline]
-    pub fn alloc(&self, bytes: u64, stream: u16) -> (Status, usize) {
+    pub fn alloc(&self, bytes: u64, stream: u16) -> (bfc_status_t, usize) {
         let mut out = ptr::null_mut();
         let bytes = bytes as usize;
         let status = if self.stream_ordered {
@@ -165,7 +165,7 @@ impl<'a> Device<'a> {
 
     /// Gives the chunk at `address` back.
     #[inline]
-    pub fn free(&self, address: usize, stream: u16) -> Status {
+    pub fn free(&self, address: usize, stream: u16) -> bfc_status_t {
         let pointer = ptr::with_exposed_provenance_mut::<c_void>(address);
         if self.stream_ordered {
             // SAFETY: any address may be passed, the library checks it; nothing here reads the chunk.
@@ -177,12 +177,12 @@ impl<'a> Device<'a> {
     }
 
     /// The error text of a status that `alloc` returned on this thread just now.
-    pub fn alloc_error(&self, status: Status) -> CallError {
+    pub fn alloc_error(&self, status: bfc_status_t) -> CallError {
         self.library.error(if self.stream_ordered { "bfc_alloc_async" } else { "bfc_alloc" }, status)
     }
 
     /// The error text of a status that `free` returned on this thread just now.
-    pub fn free_error(&self, status: Status) -> CallError {
+    pub fn free_error(&self, status: bfc_status_t) -> CallError {
         self.library.error(if self.stream_ordered { "bfc_free_async" } else { "bfc_free" }, status)
     }
 
@@ -197,8 +197,8 @@ impl<'a> Device<'a> {
     }
 
     /// The pool's statistics.
-    pub fn stats(&self) -> Result<Stats, CallError> {
-        let mut stats = Stats { struct_size: size_of::<Stats>(), ..Stats::default() };
+    pub fn stats(&self) -> Result<bfc_stats_t, CallError> {
+        let mut stats = bfc_stats_t { struct_size: size_of::<bfc_stats_t>(), ..bfc_stats_t::default() };
         // SAFETY: a valid struct that says its own size.
         let status = unsafe { (self.library.api.bfc_stats)(self.ordinal, &raw mut stats) };
         checked(self.library, "bfc_stats", status)?;
@@ -245,7 +245,7 @@ impl<'a> Device<'a> {
     fn text(
         &self,
         call: &'static str,
-        function: unsafe extern "C" fn(i32, *mut c_char, usize, *mut usize) -> Status,
+        function: unsafe extern "C" fn(i32, *mut c_char, usize, *mut usize) -> bfc_status_t,
     ) -> Result<String, CallError> {
         let mut buffer: Vec<u8> = Vec::new();
         loop {
@@ -275,9 +275,9 @@ impl Drop for Device<'_> {
 }
 
 /// Options with everything that is not named left to the library.
-fn options(backend: u32, flags: u32, memory_limit: u64) -> ffi::Options {
-    ffi::Options {
-        struct_size: size_of::<ffi::Options>(),
+fn options(backend: u32, flags: u32, memory_limit: u64) -> bfc_options_t {
+    bfc_options_t {
+        struct_size: size_of::<bfc_options_t>(),
         backend,
         flags,
         memory_limit,
@@ -301,15 +301,16 @@ fn token(stream: u16) -> *mut c_void {
 pub fn probe(library: &Library, backend: u32, ordinal: i32) -> Result<()> {
     /// Enough for a granule of every backend, and little enough to be had on a busy device.
     const LIMIT: u64 = 64 << 20;
-    let capacity = (backend == ffi::BACKEND_CUSTOM).then_some(LIMIT);
-    let device = Device::open(library, ordinal, options(backend, ffi::ALLOW_GROWTH, LIMIT), capacity)?;
+    let capacity = (backend == bfc_sys::BFC_BACKEND_CUSTOM).then_some(LIMIT);
+    let device =
+        Device::open(library, ordinal, options(backend, bfc_sys::BFC_ALLOW_GROWTH, LIMIT), capacity)?;
     // Creation may put the work off until the first allocation: only a chunk shows that it works.
     let (status, address) = device.alloc(256, 0);
-    if status != ffi::OK {
+    if status != bfc_sys::BFC_OK {
         return Err(device.alloc_error(status).into());
     }
     let status = device.free(address, 0);
-    if status != ffi::OK {
+    if status != bfc_sys::BFC_OK {
         return Err(device.free_error(status).into());
     }
     device.destroy().context("after the first allocation")

@@ -156,7 +156,7 @@ fn failed(job: &Job<'_>, device: &Device<'_>, event: usize) -> Failure {
         Event::Free { .. } => unreachable!("a free that fails ends the replay"),
     };
     // The only failure that a replay goes on after.
-    let words = device.alloc_error(ffi::ERROR_OUT_OF_MEMORY).words().to_owned();
+    let words = device.alloc_error(bfc_sys::BFC_ERROR_OUT_OF_MEMORY).words().to_owned();
     Failure { event: event + 1, mark: job.trace.mark_of(event).map(str::to_owned), bytes, words }
 }
 
@@ -168,7 +168,7 @@ fn look(job: &Job<'_>, device: &Device<'_>, event: usize) -> Result<Peak> {
         bytes_in_use: stats.bytes_in_use,
         pool_bytes: stats.pool_bytes,
         largest_free_block_bytes: stats.largest_free_block_bytes,
-        fragmentation: stats.fragmentation(),
+        fragmentation: ffi::fragmentation(&stats),
         occupancy: device.occupancy()?,
     })
 }

@@ -7,9 +7,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
+use bfc_sys::bfc_status_t;
 use libloading::os::unix;
 
-use crate::ffi::{self, Api, Status};
+use crate::ffi::Api;
 
 /// The environment variable that names the library.
 pub const LIBRARY_VARIABLE: &str = "BFC_LIBRARY";
@@ -141,7 +142,7 @@ impl Library {
 
     /// The failure `status` of the function `call`, with the library's own words. To be called at once
     /// and on the thread that failed: `bfc_last_error` is the thread's last failure.
-    pub fn error(&self, call: &'static str, status: Status) -> CallError {
+    pub fn error(&self, call: &'static str, status: bfc_status_t) -> CallError {
         let mut buffer = vec![0_u8; 4096];
         // SAFETY: the buffer is writable for the length given.
         unsafe { (self.api.bfc_last_error)(buffer.as_mut_ptr().cast(), buffer.len()) };
@@ -160,7 +161,7 @@ pub struct CallError {
     /// The function.
     pub call: &'static str,
     /// What it returned.
-    pub status: Status,
+    pub status: bfc_status_t,
     name: String,
     detail: String,
 }
@@ -191,8 +192,8 @@ impl fmt::Display for CallError {
 impl std::error::Error for CallError {}
 
 /// Turns a status into a result, with the thread's last error text if it is a failure.
-pub fn checked(library: &Library, call: &'static str, status: Status) -> Result<(), CallError> {
-    if status == ffi::OK { Ok(()) } else { Err(library.error(call, status)) }
+pub fn checked(library: &Library, call: &'static str, status: bfc_status_t) -> Result<(), CallError> {
+    if status == bfc_sys::BFC_OK { Ok(()) } else { Err(library.error(call, status)) }
 }
 
 /// The files of these names that may lie where a library does, as seen from the command's own file.

@@ -10,10 +10,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
+use bfc_sys::bfc_stats_t;
 use indicatif::ProgressBar;
 
 use crate::device::{Device, PoolConfig};
-use crate::ffi::{self, Stats};
 use crate::library::Library;
 use crate::trace::{Event, Trace};
 
@@ -62,7 +62,7 @@ pub struct Run {
     /// Calls of all threads over the time from the first call to the last.
     pub ops_per_second: f64,
     /// Statistics after the last event.
-    pub stats: Stats,
+    pub stats: bfc_stats_t,
     /// FNV-1a over the addresses as in `golden.tsv`. With several threads the addresses are an accident
     /// of their timing, and there is none.
     pub fnv1a64: Option<u64>,
@@ -98,7 +98,7 @@ pub fn run(job: &Job<'_>, bar: &ProgressBar) -> Result<Run> {
     Ok(run)
 }
 
-fn tally(players: &[Player<'_>], stats: Stats) -> Run {
+fn tally(players: &[Player<'_>], stats: bfc_stats_t) -> Run {
     let ops = players.iter().map(|player| player.ops).sum();
     let busy: Duration = players.iter().map(|player| player.busy).sum();
     let began = players.iter().filter_map(|player| player.began).min();
@@ -215,9 +215,9 @@ impl<'a> Player<'a> {
         let (status, address) = self.device.alloc(bytes, stream);
         self.addresses[self.requests] = address;
         self.requests += 1;
-        if status != ffi::OK {
+        if status != bfc_sys::BFC_OK {
             self.failed += 1;
-            if status != ffi::ERROR_OUT_OF_MEMORY {
+            if status != bfc_sys::BFC_ERROR_OUT_OF_MEMORY {
                 let error = self.device.alloc_error(status);
                 return Err(error).with_context(|| self.place(event));
             }
@@ -228,7 +228,7 @@ impl<'a> Player<'a> {
     #[inline]
     fn free(&self, address: usize, stream: u16, event: usize) -> Result<()> {
         let status = self.device.free(address, stream);
-        if status != ffi::OK {
+        if status != bfc_sys::BFC_OK {
             let error = self.device.free_error(status);
             return Err(error).with_context(|| self.place(event));
         }
@@ -246,7 +246,7 @@ impl<'a> Player<'a> {
             // Slots that were never used still hold their first filling.
             if address != 0 && address != usize::MAX {
                 let status = self.device.free(address, 0);
-                if status != ffi::OK {
+                if status != bfc_sys::BFC_OK {
                     return Err(self.device.free_error(status)).context("after the last event");
                 }
             }

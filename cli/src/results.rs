@@ -1,9 +1,10 @@
 //! What a replay or a search found, as a table for people and as fields of the JSON document.
 
+use bfc_sys::bfc_stats_t;
 use serde::Serialize;
 
 use crate::device::PoolConfig;
-use crate::ffi::Stats;
+use crate::ffi;
 use crate::find_limit::{Found, ratio};
 use crate::inspect::{Failure, Inspection, Peak, in_turns};
 use crate::output::table;
@@ -75,7 +76,7 @@ pub struct Replayed {
     #[serde(skip)]
     pub any_failed: bool,
     fnv1a64: Option<String>,
-    stats: Stats,
+    stats: bfc_stats_t,
     ns_per_op: NsPerOp,
     ops_per_second: f64,
     repeats_agree: Option<bool>,
@@ -124,7 +125,7 @@ impl Replayed {
             repeats_agree: agree.then(|| runs.iter().all(|run| run.fnv1a64 == first.fnv1a64)),
             waste: over_live(first.stats.peak_pool_bytes).filter(|_| job.in_force.growth),
             overhead: over_live(first.stats.peak_bytes_in_use),
-            fragmentation: first.stats.fragmentation(),
+            fragmentation: ffi::fragmentation(&first.stats),
             peak: inspection.peak,
             peak_in_turns: job.threads > 1,
             failure: inspection.failure,

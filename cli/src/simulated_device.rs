@@ -10,7 +10,7 @@ use std::ffi::c_void;
 use std::ptr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::ffi;
+use bfc_sys::bfc_suballocator_t;
 
 const FIRST_BASE: u64 = 1 << 40;
 const GRANULE: u64 = 2 << 20;
@@ -39,9 +39,9 @@ impl SimulatedDevice {
     }
 
     /// The C view of this device. It points at `self`, which must outlive the pool that is given it.
-    pub fn suballocator(&self) -> ffi::Suballocator {
-        ffi::Suballocator {
-            struct_size: size_of::<ffi::Suballocator>(),
+    pub fn suballocator(&self) -> bfc_suballocator_t {
+        bfc_suballocator_t {
+            struct_size: size_of::<bfc_suballocator_t>(),
             user_data: ptr::from_ref(self).cast_mut().cast(),
             alloc: Some(alloc_region),
             free: Some(free_region),

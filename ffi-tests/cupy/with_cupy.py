@@ -389,7 +389,7 @@ def to_the_end():
             write(1, b"freed\n" if self.freed() else b"not freed\n")
 
     bfc.cupy.use()
-    array, count = cupy.zeros(MiB, dtype="b"), bfc._library.Statistics(struct_size=ctypes.sizeof(bfc._library.Statistics))
+    array, count = cupy.zeros(MiB, dtype="b"), bfc._abi.bfc_stats_t(struct_size=ctypes.sizeof(bfc._abi.bfc_stats_t))
     statistics = bfc._library.lib.bfc_stats
     freed = lambda: statistics(0, count) == 0 and count.num_frees == 1
     # The interpreter's own table of modules goes last.

@@ -5,7 +5,7 @@ import mmap
 import random
 
 import bfc
-from bfc import _library
+from bfc import _abi, _library
 
 
 class Refusing:
@@ -20,7 +20,7 @@ class Refusing:
         self.mapped = {}
         self.refused = 0
         # They are kept as long as the pool may call them.
-        self.functions = (_library.RegionAlloc(self.alloc), _library.RegionFree(self.free))
+        self.functions = (_abi.bfc_region_alloc_t(self.alloc), _abi.bfc_region_free_t(self.free))
 
     def alloc(self, _, alignment, size, received):
         if self.choose.random() < self.share:
@@ -37,8 +37,8 @@ class Refusing:
         assert len(region) == size
 
     def __enter__(self):
-        source = _library.Suballocator(ctypes.sizeof(_library.Suballocator), None, *self.functions, 0, 0)
-        options = _library.Options(struct_size=ctypes.sizeof(_library.Options), backend=2, flags=3)
+        source = _abi.bfc_suballocator_t(ctypes.sizeof(_abi.bfc_suballocator_t), None, *self.functions, 0, 0)
+        options = _abi.bfc_options_t(struct_size=ctypes.sizeof(_abi.bfc_options_t), backend=_abi.BFC_BACKEND_CUSTOM, flags=_abi.BFC_ALLOW_GROWTH | _abi.BFC_GARBAGE_COLLECTION)
         options.memory_limit = self.limit
         options.initial_region_bytes = 64 << 10
         options.suballocator = ctypes.pointer(source)

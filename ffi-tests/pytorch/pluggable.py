@@ -8,12 +8,17 @@ import ctypes
 import gc
 import io
 import pathlib
+import runpy
 import sys
 
 import torch
 
-sys.path.append(str(pathlib.Path(__file__).parents[1]))
+HERE = pathlib.Path(__file__)
+sys.path.append(str(HERE.parents[1]))
 from page import Page
+
+# The package's declarations without the package, which would load its own libbfc.
+ABI = runpy.run_path(str(HERE.parents[2] / "python/src/bfc/_abi.py"))
 
 MiB = 1 << 20
 PAGE = Page("pytorch")
@@ -39,17 +44,6 @@ def report(scope):
     return said_by_the_page(REPORT, scope).splitlines()[0]
 
 
-class Statistics(ctypes.Structure):
-    """bfc_stats_t."""
-
-    NAMES = (
-        "num_allocs num_frees num_failures bytes_in_use peak_bytes_in_use bytes_requested peak_bytes_requested "
-        "largest_alloc_size bytes_limit pool_bytes peak_pool_bytes largest_free_block_bytes num_regions num_chunks "
-        "num_free_chunks metadata_bytes"
-    ).split()
-    _fields_ = [("struct_size", ctypes.c_size_t)] + [(name, ctypes.c_uint64) for name in NAMES]
-
-
 class Library:
     """libbfc's own account of device 0."""
 
@@ -58,7 +52,8 @@ class Library:
 
     def statistics(self):
         """All zeros where no allocator was created yet."""
-        statistics = Statistics(struct_size=ctypes.sizeof(Statistics))
+        kind = ABI["bfc_stats_t"]
+        statistics = kind(struct_size=ctypes.sizeof(kind))
         self.library.bfc_stats(0, ctypes.byref(statistics))
         return statistics
 

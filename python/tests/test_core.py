@@ -12,7 +12,7 @@ from typing import Callable
 import bfc
 import bfc.onnxruntime
 import bfc.tensorflow
-from bfc import _library
+from bfc import _abi, _library
 
 DEVICE = 300
 MiB = 1 << 20
@@ -269,9 +269,14 @@ class Prototypes(unittest.TestCase):
 
     def test_sizes_of_structs(self) -> None:
         """The library refuses a size that ends within a field; these are those of today."""
-        sizes = [ctypes.sizeof(kind) for kind in (_library.Suballocator, _library.Options, _library.Request)]
-        self.assertEqual(sizes, [40, 72, 48])
-        self.assertEqual(ctypes.sizeof(_library.Statistics), 8 * (1 + len(_library.STATISTICS)))
+        structs = (_abi.bfc_suballocator_t, _abi.bfc_options_t, _abi.bfc_request_t)
+        self.assertEqual([ctypes.sizeof(struct) for struct in structs], [40, 72, 48])
+        self.assertEqual(ctypes.sizeof(_abi.bfc_stats_t), 8 * 17)
+
+    def test_statistics_have_all_fields_of_the_header(self) -> None:
+        """In its order, and each with its description."""
+        fields = [name for name, *_ in _abi.bfc_stats_t._fields_]
+        self.assertEqual(["struct_size", *(field.name for field in dataclasses.fields(bfc.Stats))], fields)
 
 
 if __name__ == "__main__":

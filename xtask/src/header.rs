@@ -1,4 +1,5 @@
-//! `cargo xtask header`: generates bfc.h and bfc_adapters.h from src/capi by cbindgen.
+//! `cargo xtask header`: generates bfc.h and bfc_adapters.h from src/capi by cbindgen, and from them what clients in Rust
+//! and Python declare.
 //!
 //! A build of the library does not: a Rust user of the crate needs no header, and no cbindgen.
 
@@ -7,6 +8,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result, bail};
 use cbindgen::{Builder, Config};
 
+use crate::bindings::{self, Generated};
 use crate::files;
 use crate::workspace::Workspace;
 
@@ -60,16 +62,24 @@ fn text(config: Config, folder: &Path, files: &[&str]) -> Result<String> {
     Ok(header.replace("// # Safety\n// ", "// Precondition: "))
 }
 
-/// Writes the headers to include/, and says whether anything changed.
+/// Writes the headers to include/ and what is generated from them, and says whether anything changed.
 pub fn write(workspace: &Workspace) -> Result<()> {
     for Header { name, text } in generate(workspace)? {
-        let path = workspace.path("include").join(name);
-        if path.exists() && files::read(&path)? == text {
-            println!("include/{name} is up to date");
-            continue;
-        }
+        write_one(workspace, &format!("include/{name}"), &text)?;
+    }
+    for Generated { path, text } in bindings::generate(workspace)? {
+        write_one(workspace, path, &text)?;
+    }
+    Ok(())
+}
+
+fn write_one(workspace: &Workspace, name: &str, text: &str) -> Result<()> {
+    let path = workspace.path(name);
+    if path.exists() && files::read(&path)? == text {
+        println!("{name} is up to date");
+    } else {
         files::write(&path, text)?;
-        println!("include/{name} is new; look at it with `git diff include/{name}`");
+        println!("{name} is new; look at it with `git diff {name}`");
     }
     Ok(())
 }

@@ -5,6 +5,7 @@
 
 mod api;
 mod bench;
+mod bindings;
 mod book;
 mod cargo;
 mod cliffs;

@@ -4,6 +4,7 @@
 //! The counters are kept up to date in a [`Record`]. One that is mapped from a file is complete however the process
 //! ends.
 
+use bfc_sys::bfc_stats_t;
 use std::ffi::CStr;
 use std::fmt::Write;
 use std::ptr;
@@ -47,7 +48,7 @@ pub(crate) trait Reported: Copy {
     fn activity(self) -> Activity;
 
     /// libbfc's statistics of it, if the interposer uses it.
-    fn stats(self) -> Option<bfc::Stats>;
+    fn stats(self) -> Option<bfc_stats_t>;
 }
 
 /// What a pool has done so far.

@@ -6,6 +6,7 @@ use cuda_sys::*;
 
 use super::fallback;
 use super::refusals::{self, Verdict};
+use crate::bfc;
 use crate::diagnostics::check_log::{self, PassReason};
 use crate::diagnostics::{report, trace};
 use crate::driver::real;
@@ -132,7 +133,7 @@ pub unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) ->
     {
         // SAFETY: not NULL, so the caller's for writing, and the driver has written it.
         let at_the_driver = unsafe { *free } as u64;
-        let mut bytes = at_the_driver.saturating_add(stats.idle_bytes());
+        let mut bytes = at_the_driver.saturating_add(bfc::idle_bytes(&stats));
         if settings::is_limited() {
             bytes = bytes.min(stats.bytes_limit.saturating_sub(stats.bytes_in_use));
         }

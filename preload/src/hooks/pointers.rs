@@ -1,6 +1,7 @@
 //! The hooks of queries about pointers. For the driver a pooled allocation is a part of a region; for the program it is
 //! an allocation of its own, of the requested size.
 
+use bfc_sys::BFC_OK;
 use std::ffi::c_void;
 use std::ptr;
 
@@ -37,7 +38,7 @@ fn located(address: u64) -> Option<Pooled> {
     let (mut chunk_bytes, mut region_bytes) = (0, 0);
     // SAFETY: any address may be asked for, and the pointers are valid for writing.
     let status = unsafe {
-        bfc::bfc_address_range(
+        bfc_sys::bfc_address_range(
             pool.ordinal(),
             pointer(address),
             &mut chunk,
@@ -46,7 +47,7 @@ fn located(address: u64) -> Option<Pooled> {
             &mut region_bytes,
         )
     };
-    if status != bfc::OK {
+    if status != BFC_OK {
         return Some(Pooled { allocation: None, region: 0 });
     }
     let start = chunk.addr() as u64;
@@ -62,11 +63,11 @@ fn located(address: u64) -> Option<Pooled> {
 fn facts(pool: Pool, chunk: *mut c_void) -> Option<(usize, u64)> {
     let (mut bytes, mut id) = (0, 0);
     // SAFETY: any address may be asked for, and the pointer is valid for writing.
-    if unsafe { bfc::bfc_requested_size(pool.ordinal(), chunk, &mut bytes) } != bfc::OK {
+    if unsafe { bfc_sys::bfc_requested_size(pool.ordinal(), chunk, &mut bytes) } != BFC_OK {
         return None;
     }
     // SAFETY: as above.
-    if unsafe { bfc::bfc_allocation_id(pool.ordinal(), chunk, &mut id) } != bfc::OK {
+    if unsafe { bfc_sys::bfc_allocation_id(pool.ordinal(), chunk, &mut id) } != BFC_OK {
         return None;
     }
     // The driver's own numbers are small; and each device's pool counts from 1.

@@ -1,10 +1,13 @@
 //! Requests: what is tried in a pool before a request is left to the driver.
 
+use bfc_sys::{
+    BFC_ERROR_NO_ALLOCATOR, BFC_ERROR_OUT_OF_MEMORY, BFC_REQUEST_NO_GROWTH, bfc_stats_t, bfc_status_t,
+};
 use cuda_sys::*;
 
 use super::handle::{Pool, Refused};
 use super::requests::ALIGNMENT;
-use crate::bfc::{self, Stats, Status};
+use crate::bfc;
 use crate::diagnostics::check_log::PassReason;
 use crate::settings;
 use crate::state::{captures, internal_streams};
@@ -15,7 +18,7 @@ const MAX_WAITING_FREES: u64 = 1024;
 impl Pool {
     /// Returns the statistics. Creates the pool where there is a limit: programs ask how much memory there is, and then
     /// take it.
-    pub(crate) fn stats_or_create(self) -> Option<Stats> {
+    pub(crate) fn stats_or_create(self) -> Option<bfc_stats_t> {
         self.stats().or_else(|| {
             if !settings::is_limited() {
                 return None;
@@ -36,17 +39,22 @@ impl Pool {
             self.reuse_waiting_frees(u64::MAX);
         }
         self.flush_deferred_frees();
-        match self.request(bytes, stream, bfc::NO_GROWTH) {
+        match self.request(bytes, stream, BFC_REQUEST_NO_GROWTH) {
             Ok(address) => Ok(address),
             Err(status) => self.alloc_slowly(bytes, stream, status),
         }
     }
 
     #[cold]
-    fn alloc_slowly(self, bytes: usize, stream: Option<CUstream>, status: Status) -> Result<u64, Refused> {
-        if status == bfc::NO_ALLOCATOR {
+    fn alloc_slowly(
+        self,
+        bytes: usize,
+        stream: Option<CUstream>,
+        status: bfc_status_t,
+    ) -> Result<u64, Refused> {
+        if status == BFC_ERROR_NO_ALLOCATOR {
             self.create()?;
-        } else if status != bfc::OUT_OF_MEMORY {
+        } else if status != BFC_ERROR_OUT_OF_MEMORY {
             return Err(Refused::Pass(PassReason::Pool));
         } else if stream.is_some() && captures::any() {
             // libbfc might wait for captured work.
@@ -54,7 +62,7 @@ impl Pool {
         } else if self.waiting() != 0
             && self.has_quarantine()
             && self.reuse_waiting_frees(bytes as u64)
-            && let Ok(address) = self.request(bytes, stream, bfc::NO_GROWTH)
+            && let Ok(address) = self.request(bytes, stream, BFC_REQUEST_NO_GROWTH)
         {
             return Ok(address);
         }
@@ -64,7 +72,7 @@ impl Pool {
         let stream = stream.filter(|&stream| !internal_streams::is_internal(stream));
         match self.request(bytes, stream, 0) {
             Ok(address) => return Ok(address),
-            Err(bfc::OUT_OF_MEMORY) => {}
+            Err(BFC_ERROR_OUT_OF_MEMORY) => {}
             Err(_) => return Err(Refused::Pass(PassReason::Pool)),
         }
         // Another place is better than waiting for the device, or than failure.

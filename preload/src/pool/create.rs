@@ -1,5 +1,10 @@
 //! The creation and the end of a pool.
 
+use bfc_sys::{
+    BFC_ALLOW_GROWTH, BFC_BACKEND_CUDA, BFC_BACKEND_CUDA_VMM, BFC_ERROR_ALREADY_EXISTS,
+    BFC_GARBAGE_COLLECTION, BFC_OK, BFC_QUARANTINE, BFC_REGION_OBTAINED, BFC_SPLIT_ALWAYS, BFC_TIMESTAMPS,
+    bfc_options_t,
+};
 use std::ffi::c_void;
 use std::ptr;
 use std::sync::atomic::Ordering;
@@ -20,13 +25,13 @@ impl Pool {
         if self.ordinal == bfc::PINNED {
             return self.await_creation();
         }
-        let mut flags = bfc::ALLOW_GROWTH | bfc::GARBAGE_COLLECTION | bfc::SPLIT_ALWAYS;
+        let mut flags = BFC_ALLOW_GROWTH | BFC_GARBAGE_COLLECTION | BFC_SPLIT_ALWAYS;
         if !settings::serves_async() && !MUTATED {
-            flags |= bfc::TIMESTAMPS | bfc::QUARANTINE;
+            flags |= BFC_TIMESTAMPS | BFC_QUARANTINE;
         }
         // Regions by cuMemAlloc, unless the user prefers granules, which have no IPC handles.
-        let backend = if settings::wants_granules() { bfc::BACKEND_CUDA_VMM } else { bfc::BACKEND_CUDA };
-        let mut options = bfc::Options::new(backend, flags, c"preload");
+        let backend = if settings::wants_granules() { BFC_BACKEND_CUDA_VMM } else { BFC_BACKEND_CUDA };
+        let mut options = bfc::options(backend, flags, c"preload");
         if !settings::is_limited() {
             // All memory, as without a pool. What other allocations need of it is returned to the driver on demand.
             options.memory_limit = total_memory(self.ordinal);
@@ -37,7 +42,7 @@ impl Pool {
     /// Creates the pool, unless another thread or the program itself does. A pool of the program's may lack the
     /// quarantine that keeps cudaFree's promise.
     #[inline(always)] // Two callers, and one frame instead of two above what libbfc needs.
-    pub(crate) fn create_as(self, options: &bfc::Options) -> Result<(), Refused> {
+    pub(crate) fn create_as(self, options: &bfc_options_t) -> Result<(), Refused> {
         let origin = &self.state.origin;
         let before = origin.load(Ordering::Acquire);
         if before > OF_THE_PROGRAM {
@@ -52,22 +57,22 @@ impl Pool {
             return self.await_creation();
         }
         // SAFETY: the struct is as large as it says, and what it points to lives until the call returns.
-        let status = unsafe { bfc::bfc_create(self.ordinal, options) };
+        let status = unsafe { bfc_sys::bfc_create(self.ordinal, options) };
         let whose = match status {
-            bfc::OK => OURS,
+            BFC_OK => OURS,
             // Another thread of the interposer was faster.
-            bfc::ALREADY_EXISTS if before == OURS => OURS,
-            bfc::ALREADY_EXISTS => OF_THE_PROGRAM,
+            BFC_ERROR_ALREADY_EXISTS if before == OURS => OURS,
+            BFC_ERROR_ALREADY_EXISTS => OF_THE_PROGRAM,
             _ => NO_POOL,
         };
-        if status != bfc::OK {
+        if status != BFC_OK {
             origin.store(whose, Ordering::Release);
             return if whose == NO_POOL { Err(Refused::Pass(PassReason::Pool)) } else { Ok(()) };
         }
         let user_data = ptr::from_ref(self.state).cast_mut().cast();
         // SAFETY: the function may be called with it from any thread, at any time: it is static. Should the pool have
         // memory already, allocated by a thread of the program, that is not counted.
-        unsafe { bfc::bfc_set_region_callback(self.ordinal, Some(count_region), user_data) };
+        unsafe { bfc_sys::bfc_set_region_callback(self.ordinal, Some(count_region), user_data) };
         origin.store(OURS, Ordering::Release);
         Ok(())
     }
@@ -85,7 +90,7 @@ impl Pool {
     /// Ends the pool before its context ends, and its memory with it.
     pub(crate) fn end(self) {
         // A pool of the program's ends when the program wants it, and holds the context.
-        if self.is_ours() && bfc::bfc_destroy_forced(self.ordinal) == bfc::OK {
+        if self.is_ours() && bfc::destroy_forced(self.ordinal) == BFC_OK {
             self.state.origin.store(NO_POOL, Ordering::Relaxed);
             self.forget_deferred_frees();
         }
@@ -94,7 +99,7 @@ impl Pool {
     /// Tells libbfc that the memory is gone because the context was reset.
     pub(crate) fn mark_lost(self) {
         if self.is_there() {
-            bfc::bfc_device_lost(self.ordinal);
+            bfc::device_lost(self.ordinal);
             self.forget_deferred_frees();
             self.state.settled.store(self.state.freed.load(Ordering::Relaxed), Ordering::Relaxed);
         }
@@ -110,7 +115,7 @@ unsafe extern "C" fn count_region(
 ) {
     // SAFETY: it was made from a static one.
     let state = unsafe { &*state.cast::<State>() };
-    let count = if event == bfc::REGION_OBTAINED { &state.obtained } else { &state.returned };
+    let count = if event == BFC_REGION_OBTAINED { &state.obtained } else { &state.returned };
     count.fetch_add(1, Ordering::Relaxed);
 }
 

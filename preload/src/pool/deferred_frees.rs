@@ -1,12 +1,12 @@
 //! Frees that are deferred until no stream is captured. They are of pools that reuse freed memory at once, so that
 //! cudaFree has to wait for the device first, which a capture forbids.
 
+use bfc_sys::BFC_OK;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 
 use cuda_sys::*;
 
 use super::handle::Pool;
-use crate::bfc;
 use crate::state::captures;
 
 struct DeferredFree {
@@ -79,7 +79,7 @@ impl Pool {
                 // It must not be found any more when another request may get the chunk.
                 place.address.store(0, Ordering::Release);
                 COUNT.fetch_sub(1, Ordering::AcqRel);
-                if self.return_chunk(address) == bfc::OK {
+                if self.return_chunk(address) == BFC_OK {
                     self.state.freed.fetch_add(1, Ordering::Relaxed);
                 }
             }

@@ -1,5 +1,8 @@
 //! Frees.
 
+use bfc_sys::{
+    BFC_ERROR_DOUBLE_FREE, BFC_ERROR_INVALID_POINTER, BFC_ERROR_NO_ALLOCATOR, BFC_ERROR_UNSUPPORTED, BFC_OK,
+};
 use std::sync::atomic::Ordering;
 
 use cuda_sys::*;
@@ -31,8 +34,8 @@ impl Pool {
     fn wait_before_free(self, address: u64) -> CUresult {
         let mut bytes = 0;
         // SAFETY: any address may be asked for, and the pointer is valid for writing.
-        match unsafe { bfc::bfc_requested_size(self.ordinal, pointer(address), &mut bytes) } {
-            bfc::OK => self.wait(),
+        match unsafe { bfc_sys::bfc_requested_size(self.ordinal, pointer(address), &mut bytes) } {
+            BFC_OK => self.wait(),
             // The free itself reports the error.
             _ => CUDA_SUCCESS,
         }
@@ -56,13 +59,13 @@ impl Pool {
     /// Frees as cudaFreeAsync does. Returns `None` if the pool takes no streams: the program has created it.
     #[inline]
     pub(crate) fn free_in_order(self, address: u64, stream: CUstream) -> Option<CUresult> {
-        match bfc::bfc_free_async(self.ordinal, pointer(address), stream.cast()) {
-            bfc::OK => {
+        match bfc::free_async(self.ordinal, pointer(address), stream.cast()) {
+            BFC_OK => {
                 self.state.freed.fetch_add(1, Ordering::Relaxed);
                 Some(CUDA_SUCCESS)
             }
-            bfc::UNSUPPORTED => None,
-            bfc::DOUBLE_FREE | bfc::INVALID_POINTER => Some(CUDA_ERROR_INVALID_VALUE),
+            BFC_ERROR_UNSUPPORTED => None,
+            BFC_ERROR_DOUBLE_FREE | BFC_ERROR_INVALID_POINTER => Some(CUDA_ERROR_INVALID_VALUE),
             _ => Some(CUDA_ERROR_NOT_INITIALIZED),
         }
     }
@@ -85,12 +88,12 @@ impl Pool {
             }
         }
         match self.return_chunk(address) {
-            bfc::OK => {
+            BFC_OK => {
                 self.state.freed.fetch_add(1, Ordering::Relaxed);
                 Freed::Here(CUDA_SUCCESS)
             }
-            bfc::DOUBLE_FREE => Freed::Here(CUDA_ERROR_INVALID_VALUE),
-            bfc::INVALID_POINTER | bfc::NO_ALLOCATOR => self.failed_free(address),
+            BFC_ERROR_DOUBLE_FREE => Freed::Here(CUDA_ERROR_INVALID_VALUE),
+            BFC_ERROR_INVALID_POINTER | BFC_ERROR_NO_ALLOCATOR => self.failed_free(address),
             // In the child of a fork, or while the pool ends. Never passed to the driver: the address may be that of a
             // region.
             _ => Freed::Here(CUDA_ERROR_NOT_INITIALIZED),

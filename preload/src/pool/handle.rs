@@ -1,10 +1,11 @@
 //! A pool as a value: its ordinal in libbfc's table, its creator, and its counters.
 
+use bfc_sys::bfc_stats_t;
 use std::ffi::c_void;
 use std::ptr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use crate::bfc::{self, Stats};
+use crate::bfc;
 use crate::diagnostics::check_log::PassReason;
 use crate::diagnostics::report::{Activity, Reported};
 use crate::settings;
@@ -146,7 +147,7 @@ impl Pool {
         self.state.freed.load(Ordering::Relaxed).saturating_sub(settled)
     }
 
-    pub(crate) fn stats(self) -> Option<Stats> {
+    pub(crate) fn stats(self) -> Option<bfc_stats_t> {
         if self.is_there() { bfc::stats(self.ordinal) } else { None }
     }
 }
@@ -167,7 +168,7 @@ impl Reported for Pool {
         }
     }
 
-    fn stats(self) -> Option<Stats> {
+    fn stats(self) -> Option<bfc_stats_t> {
         Pool::stats(self)
     }
 }

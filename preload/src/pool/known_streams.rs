@@ -58,7 +58,7 @@ pub(crate) fn note(stream: CUstream) -> bool {
 fn forget_in_pools(stream: CUstream) {
     for pool in Pool::of_devices() {
         // Fails where the stream was never used, which does not matter.
-        bfc::bfc_forget_stream(pool.ordinal(), stream.cast());
+        bfc::forget_stream(pool.ordinal(), stream.cast());
     }
 }
 

@@ -2,6 +2,10 @@
 //! on which it was first used, and its memory ends with that device's context. Requests on other devices are left to
 //! the driver.
 
+use bfc_sys::{
+    BFC_ALLOW_GROWTH, BFC_BACKEND_CUSTOM, BFC_GARBAGE_COLLECTION, BFC_QUARANTINE, BFC_SPLIT_ALWAYS,
+    BFC_TIMESTAMPS, bfc_suballocator_t,
+};
 use std::ffi::c_void;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -9,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use cuda_sys::*;
 
 use super::handle::{Pool, Refused};
-use crate::bfc::{self, Suballocator};
+use crate::bfc;
 use crate::driver::real;
 
 /// The device whose context owns the pool's memory, counted from 1.
@@ -22,17 +26,17 @@ static IS_LOST: AtomicBool = AtomicBool::new(false);
 const LIMIT: u64 = 1 << 46;
 
 fn create() -> Result<(), Refused> {
-    let functions = Suballocator {
-        struct_size: size_of::<Suballocator>(),
+    let functions = bfc_suballocator_t {
+        struct_size: size_of::<bfc_suballocator_t>(),
         user_data: ptr::null_mut(),
-        alloc: alloc_region,
-        free: free_region,
+        alloc: Some(alloc_region),
+        free: Some(free_region),
         supports_coalescing: 0,
         reserved: 0,
     };
     let flags =
-        bfc::ALLOW_GROWTH | bfc::GARBAGE_COLLECTION | bfc::SPLIT_ALWAYS | bfc::TIMESTAMPS | bfc::QUARANTINE;
-    let mut options = bfc::Options::new(bfc::BACKEND_CUSTOM, flags, c"preload, pinned");
+        BFC_ALLOW_GROWTH | BFC_GARBAGE_COLLECTION | BFC_SPLIT_ALWAYS | BFC_TIMESTAMPS | BFC_QUARANTINE;
+    let mut options = bfc::options(BFC_BACKEND_CUSTOM, flags, c"preload, pinned");
     options.memory_limit = LIMIT;
     options.suballocator = &functions;
     Pool::pinned().create_as(&options)

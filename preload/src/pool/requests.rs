@@ -1,12 +1,15 @@
 //! Single calls of libbfc: one request, one free, one trim.
 
+use bfc_sys::{
+    BFC_ERROR_UNSUPPORTED, BFC_OK, BFC_REQUEST_ON_STREAM, BFC_REQUEST_SIZE_512, bfc_request_t, bfc_status_t,
+};
 use std::ptr;
 use std::sync::atomic::Ordering;
 
 use cuda_sys::*;
 
 use super::handle::{Pool, pointer};
-use crate::bfc::{self, Request, Status};
+use crate::bfc;
 use crate::settings;
 use crate::state::internal_streams;
 use crate::sys::mapped_file;
@@ -35,7 +38,12 @@ impl Pool {
     }
 
     #[inline]
-    pub(super) fn request(self, bytes: usize, stream: Option<CUstream>, flags: u32) -> Result<u64, Status> {
+    pub(super) fn request(
+        self,
+        bytes: usize,
+        stream: Option<CUstream>,
+        flags: u32,
+    ) -> Result<u64, bfc_status_t> {
         self.request_at(self.alignment_of(bytes), bytes, stream, flags)
     }
 
@@ -46,24 +54,24 @@ impl Pool {
         bytes: usize,
         stream: Option<CUstream>,
         flags: u32,
-    ) -> Result<u64, Status> {
+    ) -> Result<u64, bfc_status_t> {
         let (stream, on_stream) = match stream {
-            Some(stream) => (stream.cast(), bfc::ON_STREAM),
+            Some(stream) => (stream.cast(), BFC_REQUEST_ON_STREAM),
             None => (ptr::null_mut(), 0),
         };
-        let request = Request {
-            struct_size: size_of::<Request>(),
+        let request = bfc_request_t {
+            struct_size: size_of::<bfc_request_t>(),
             bytes,
             alignment,
             stream,
             freed_before: 0,
-            flags: flags | on_stream | bfc::SIZE_512,
+            flags: flags | on_stream | BFC_REQUEST_SIZE_512,
             reserved: 0,
         };
         let mut address = ptr::null_mut();
         // SAFETY: the struct is as large as it says, and the pointer is valid for writing.
-        match unsafe { bfc::bfc_alloc_ex(self.ordinal, &request, &mut address) } {
-            bfc::OK => {
+        match unsafe { bfc_sys::bfc_alloc_ex(self.ordinal, &request, &mut address) } {
+            BFC_OK => {
                 self.state.served.fetch_add(1, Ordering::Relaxed);
                 Ok(address.addr() as u64)
             }
@@ -74,16 +82,16 @@ impl Pool {
     /// Frees a chunk that nothing uses any more. A pool that knows streams gets it on an internal stream, on which
     /// nothing is ever queued: freed without a stream it would wait for a synchronization.
     #[inline]
-    pub(super) fn return_chunk(self, address: u64) -> Status {
+    pub(super) fn return_chunk(self, address: u64) -> bfc_status_t {
         if settings::serves_async()
             && let Some(stream) = usize::try_from(self.ordinal).ok().and_then(internal_streams::get)
         {
-            let status = bfc::bfc_free_async(self.ordinal, pointer(address), stream.cast());
-            if status != bfc::UNSUPPORTED {
+            let status = bfc::free_async(self.ordinal, pointer(address), stream.cast());
+            if status != BFC_ERROR_UNSUPPORTED {
                 return status;
             }
         }
-        bfc::bfc_free(self.ordinal, pointer(address))
+        bfc::free(self.ordinal, pointer(address))
     }
 
     /// Returns unused regions to the driver. Returns the number of bytes.
@@ -91,7 +99,7 @@ impl Pool {
         let mut released = 0;
         if self.is_there() {
             // SAFETY: the pointer is valid for writing.
-            unsafe { bfc::bfc_trim(self.ordinal, 0, &mut released) };
+            unsafe { bfc_sys::bfc_trim(self.ordinal, 0, &mut released) };
         }
         released
     }

@@ -7,6 +7,7 @@ use cuda_sys::*;
 use super::handle::Pool;
 use super::probe::ProbeResult;
 use super::waiting_frees::WaitingFrees;
+use crate::bfc;
 use crate::driver::real;
 use crate::state::captures;
 
@@ -47,7 +48,7 @@ impl Pool {
         if stats.pool_bytes.saturating_add(bytes) > stats.bytes_limit {
             return true;
         }
-        let idle = stats.idle_bytes();
+        let idle = bfc::idle_bytes(&stats);
         // Twice the peak is enough, and so is a small pool. Below that, a few frees are not worth it.
         idle >= bytes.max(stats.peak_bytes_in_use).max(SMALL_POOL)
             || (waiting >= MIN_WAITING_FREES && idle >= bytes.max(stats.bytes_in_use).max(SMALL_POOL / 8))

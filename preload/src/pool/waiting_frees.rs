@@ -37,7 +37,7 @@ impl WaitingFrees {
     /// Makes them reusable, if the synchronization succeeded.
     pub(crate) fn settle(self, code: CUresult) {
         let Some((pool, freed, stamp)) = self.0.filter(|_| code == CUDA_SUCCESS) else { return };
-        bfc::bfc_set_safe_frontier(pool.ordinal, stamp.saturating_add(1));
+        bfc::set_safe_frontier(pool.ordinal, stamp.saturating_add(1));
         pool.state.settled.fetch_max(freed, Ordering::Relaxed);
     }
 }

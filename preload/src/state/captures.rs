@@ -97,14 +97,14 @@ const ANNOUNCES: bool = !cfg!(feature = "without-announcement");
 /// Tells libbfc that a capture begins.
 fn announce_begin() {
     if ANNOUNCES {
-        bfc::bfc_capture_begin();
+        bfc::capture_begin();
     }
 }
 
 /// Tells libbfc that a capture has ended.
 fn announce_end() {
     if ANNOUNCES {
-        bfc::bfc_capture_end();
+        bfc::capture_end();
     }
 }
 

@@ -6,7 +6,7 @@ import ctypes
 import enum
 from typing import SupportsIndex
 
-from . import _library, _numbers
+from . import _abi, _library, _numbers
 
 HOST = 256
 """The host's ordinal. 0 to 255 are devices, 257 is pinned host memory, 258 to 1023 are the program's to use."""
@@ -27,15 +27,13 @@ class Backend(enum.Enum):
     """The same with host memory."""
 
 
-_BACKENDS = {Backend.AUTO: 0, Backend.HOST: 1, Backend.CUDA: 3, Backend.CUDA_VMM: 4, Backend.HOST_VMM: 5}
-
-
-class _Flag(enum.IntFlag):
-    ALLOW_GROWTH = 1 << 0
-    GARBAGE_COLLECTION = 1 << 1
-    TIMESTAMPS = 1 << 2
-    SPLIT_ALWAYS = 1 << 3
-    QUARANTINE = 1 << 4
+_BACKENDS = {
+    Backend.AUTO: _abi.BFC_BACKEND_AUTO,
+    Backend.HOST: _abi.BFC_BACKEND_HOST,
+    Backend.CUDA: _abi.BFC_BACKEND_CUDA,
+    Backend.CUDA_VMM: _abi.BFC_BACKEND_CUDA_VMM,
+    Backend.HOST_VMM: _abi.BFC_BACKEND_HOST_VMM,
+}
 
 
 def options(
@@ -52,16 +50,16 @@ def options(
     initial_region_bytes: int | None = None,
     retry_timeout_ms: int | None = None,
     name: str | None = None,
-) -> _library.Options:
+) -> _abi.bfc_options_t:
     """``bfc_options_t`` of the arguments of :func:`create`."""
-    made = _library.Options(struct_size=ctypes.sizeof(_library.Options))
-    made.backend = 0 if backend is None else _backend(backend)
+    made = _abi.bfc_options_t(struct_size=ctypes.sizeof(_abi.bfc_options_t))
+    made.backend = _abi.BFC_BACKEND_AUTO if backend is None else _backend(backend)
     flags = [
-        (allow_growth, _Flag.ALLOW_GROWTH),
-        (garbage_collection, _Flag.GARBAGE_COLLECTION),
-        (timestamps, _Flag.TIMESTAMPS),
-        (split_always, _Flag.SPLIT_ALWAYS),
-        (quarantine, _Flag.QUARANTINE),
+        (allow_growth, _abi.BFC_ALLOW_GROWTH),
+        (garbage_collection, _abi.BFC_GARBAGE_COLLECTION),
+        (timestamps, _abi.BFC_TIMESTAMPS),
+        (split_always, _abi.BFC_SPLIT_ALWAYS),
+        (quarantine, _abi.BFC_QUARANTINE),
     ]
     made.flags = sum(flag for wanted, flag in flags if wanted)
     made.memory_limit = _numbers.optional(memory_limit, "memory_limit")

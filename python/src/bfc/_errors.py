@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import enum
 
+from . import _abi
+
 __all__ = ["Error", "OutOfMemoryError", "Status"]
 
 
 class Status(enum.IntEnum):
     """What a function of ``bfc.h`` returns: ``bfc_status_t``, without the prefix ``BFC_ERROR_``."""
 
-    OK = 0
-    INVALID_ARGUMENT = 1
-    NO_ALLOCATOR = 2
-    ALREADY_EXISTS = 3
-    OUT_OF_MEMORY = 4
-    INVALID_POINTER = 5
-    DOUBLE_FREE = 6
-    BUSY = 7
-    BACKEND_UNAVAILABLE = 8
-    BACKEND_FAILED = 9
-    UNSUPPORTED = 10
-    SHUTTING_DOWN = 11
-    INTERNAL = 12
+    OK = _abi.BFC_OK
+    INVALID_ARGUMENT = _abi.BFC_ERROR_INVALID_ARGUMENT
+    NO_ALLOCATOR = _abi.BFC_ERROR_NO_ALLOCATOR
+    ALREADY_EXISTS = _abi.BFC_ERROR_ALREADY_EXISTS
+    OUT_OF_MEMORY = _abi.BFC_ERROR_OUT_OF_MEMORY
+    INVALID_POINTER = _abi.BFC_ERROR_INVALID_POINTER
+    DOUBLE_FREE = _abi.BFC_ERROR_DOUBLE_FREE
+    BUSY = _abi.BFC_ERROR_BUSY
+    BACKEND_UNAVAILABLE = _abi.BFC_ERROR_BACKEND_UNAVAILABLE
+    BACKEND_FAILED = _abi.BFC_ERROR_BACKEND_FAILED
+    UNSUPPORTED = _abi.BFC_ERROR_UNSUPPORTED
+    SHUTTING_DOWN = _abi.BFC_ERROR_SHUTTING_DOWN
+    INTERNAL = _abi.BFC_ERROR_INTERNAL
 
 
 class Error(Exception):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from typing import NamedTuple, SupportsIndex
 
-from . import _library, _numbers
+from . import _abi, _library, _numbers
 
 _Stream = SupportsIndex
 
@@ -47,12 +47,12 @@ def alloc(
     >>> bfc.free(bfc.HOST, address)
     >>> bfc.destroy(bfc.HOST)
     """
-    request = _library.Request(struct_size=ctypes.sizeof(_library.Request))
+    request = _abi.bfc_request_t(struct_size=ctypes.sizeof(_abi.bfc_request_t))
     request.bytes = _numbers.unsigned(nbytes, "nbytes")
     request.alignment = _numbers.optional(alignment, "alignment")
     if stream is not None:
         request.stream = _stream(stream)
-        request.flags = _library.REQUEST_ON_STREAM
+        request.flags = _abi.BFC_REQUEST_ON_STREAM
     address = ctypes.c_void_p()
     _library.call("bfc_alloc_ex", _numbers.device(device), ctypes.byref(request), ctypes.byref(address))
     return address.value or 0

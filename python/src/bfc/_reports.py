@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator
 from typing import Any, SupportsIndex
 
-from . import _library, _numbers
+from . import _abi, _library, _numbers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,9 +62,9 @@ def stats(device: SupportsIndex) -> Stats:
     (1024, 1000)
     >>> bfc.destroy(bfc.HOST, force=True)
     """
-    found = _library.Statistics(struct_size=ctypes.sizeof(_library.Statistics))
+    found = _abi.bfc_stats_t(struct_size=ctypes.sizeof(_abi.bfc_stats_t))
     _library.call("bfc_stats", _numbers.device(device), ctypes.byref(found))
-    return Stats(**{name: getattr(found, name) for name in _library.STATISTICS})
+    return Stats(**{field.name: getattr(found, field.name) for field in dataclasses.fields(Stats)})
 
 
 def reset_stats(device: SupportsIndex) -> None:

@@ -21,7 +21,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, SupportsIndex
 
-from . import _library
+from . import _abi, _library
 from ._devices import create
 from ._errors import Error, OutOfMemoryError, Status
 from ._memory import alloc
@@ -98,12 +98,12 @@ def _try_alloc(
     stream: int,
     # Looked up once: each array comes by here, and bfc.alloc takes twice as long.
     allocate: Callable[..., int] = _library.lib.bfc_alloc_ex,
-    request: Callable[..., object] = _library.Request,
-    size: int = ctypes.sizeof(_library.Request),
+    request: Callable[..., object] = _abi.bfc_request_t,
+    size: int = ctypes.sizeof(_abi.bfc_request_t),
 ) -> int:
     """Allocates; 0 if there is no memory, or no allocator yet."""
     address = ctypes.c_void_p()
-    wanted = request(size, nbytes, ALIGNMENT, stream, 0, _library.REQUEST_ON_STREAM, 0)
+    wanted = request(size, nbytes, ALIGNMENT, stream, 0, _abi.BFC_REQUEST_ON_STREAM, 0)
     status = allocate(device, wanted, address)
     if status == Status.OK or status == Status.OUT_OF_MEMORY or status == Status.NO_ALLOCATOR:
         return address.value or 0

@@ -1,4 +1,4 @@
-//! A checked-in header is the generated one.
+//! A checked-in file is the generated one.
 
 /// Where two texts part.
 pub fn differences(name: &str, checked_in: &str, generated: &str) -> Vec<String> {
@@ -18,7 +18,7 @@ pub fn differences(name: &str, checked_in: &str, generated: &str) -> Vec<String>
             }
         }
     };
-    vec![format!("include/{name} is not what the build generates: run `cargo xtask header`; {first}")]
+    vec![format!("{name} is not what is generated: run `cargo xtask header`; {first}")]
 }
 
 #[cfg(test)]

@@ -2,9 +2,10 @@
 
 use std::ffi::OsString;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 
 use super::context::{Context, Count};
+use crate::bindings::{self, Generated};
 use crate::files;
 use crate::gates::header;
 use crate::header::{ADAPTERS, Header};
@@ -15,9 +16,17 @@ pub fn run(context: &mut Context) -> Result<()> {
     let include = context.workspace.path("include");
     for Header { name, text } in crate::header::generate(&context.workspace)? {
         let checked_in = files::read(&include.join(name))?;
-        let wrong = header::differences(name, &checked_in, &text);
-        context.gate(&format!("include/{name} is the generated one"), &wrong);
+        let name = format!("include/{name}");
+        context
+            .gate(&format!("{name} is the generated one"), &header::differences(&name, &checked_in, &text));
     }
+    context.check("bfc-sys and Python declare what the headers do", |workspace| {
+        for Generated { path, text } in bindings::generate(workspace)? {
+            let wrong = header::differences(path, &files::read(&workspace.path(path))?, &text);
+            ensure!(wrong.is_empty(), "{}", wrong.join("\n"));
+        }
+        Ok(())
+    });
 
     let c: (OsString, _, _) = (tools::c_compiler(), "c", "c11");
     let cxx = (tools::cxx_compiler(), "c++", "c++17");

@@ -1,0 +1,89 @@
+//! Writes libbfc's C ABI as Rust, generated from its headers: `bfc-sys-generate HEADER OUTPUT [CLANG ARGUMENT]...`.
+//!
+//! `cargo xtask header` calls it. libclang is loaded from the folder `LIBCLANG_PATH`.
+
+use std::{env, fs};
+
+use anyhow::{Context, Result};
+use bindgen::Builder;
+use bindgen::callbacks::{IntKind, ParseCallbacks};
+use quote::quote;
+use syn::{ForeignItem, Item, parse_quote};
+
+fn main() -> Result<()> {
+    let mut arguments = env::args().skip(1);
+    let usage = "usage: bfc-sys-generate HEADER OUTPUT [CLANG ARGUMENT]...";
+    let header = arguments.next().context(usage)?;
+    let output = arguments.next().context(usage)?;
+    let bindings = Builder::default()
+        .header(&header)
+        .clang_args(arguments)
+        .allowlist_item("(bfc|BFC)_.*")
+        .parse_callbacks(Box::new(ConstantTypes))
+        .merge_extern_blocks(true)
+        .use_core()
+        .derive_default(true)
+        .disable_header_comment()
+        .generate()
+        .with_context(|| format!("bindgen cannot read {header}"))?;
+    let text = extended(&bindings.to_string())?;
+    fs::write(&output, text).with_context(|| format!("cannot write {output}"))
+}
+
+/// The types of the header's `#define`d numbers, which C leaves open: those of the parameters and fields that take them.
+#[derive(Debug)]
+struct ConstantTypes;
+
+impl ParseCallbacks for ConstantTypes {
+    fn int_macro(&self, name: &str, _value: i64) -> Option<IntKind> {
+        let starts_with = |prefixes: &[&str]| prefixes.iter().any(|prefix| name.starts_with(prefix));
+        if name == "BFC_POOL_OF_CAPTURES" {
+            Some(IntKind::U64)
+        } else if name == "BFC_OK" || starts_with(&["BFC_ERROR_", "BFC_LOG_", "BFC_REGION_"]) {
+            Some(IntKind::I32)
+        } else {
+            Some(IntKind::U32)
+        }
+    }
+}
+
+/// Lets the statistics be printed under the names that their fields have in the header.
+fn derive_serialize(item: &mut Item) {
+    let Item::Struct(statistics) = item else { return };
+    if statistics.ident != "bfc_stats_t" {
+        return;
+    }
+    statistics.attrs.push(parse_quote! { #[derive(PartialEq, Eq)] });
+    statistics.attrs.push(parse_quote! { #[cfg_attr(feature = "serde", derive(serde::Serialize))] });
+    for field in statistics
+        .fields
+        .iter_mut()
+        .filter(|field| field.ident.as_ref().is_some_and(|name| name == "struct_size"))
+    {
+        field.attrs.push(parse_quote! { #[cfg_attr(feature = "serde", serde(skip))] });
+    }
+}
+
+/// Adds what clients need besides: a module with the type of a pointer to each function, for those that look functions up
+/// at run time.
+fn extended(bindings: &str) -> Result<String> {
+    let mut file = syn::parse_file(bindings).context("bindgen's output")?;
+    file.items.iter_mut().for_each(derive_serialize);
+    let mut pointers = Vec::new();
+    for item in &file.items {
+        let Item::ForeignMod(block) = item else { continue };
+        for item in &block.items {
+            let ForeignItem::Fn(function) = item else { continue };
+            let syn::Signature { ident, inputs, output, .. } = &function.sig;
+            pointers.push(quote! { pub type #ident = unsafe extern "C" fn(#inputs) #output; });
+        }
+    }
+    file.items.push(parse_quote! {
+        /// The types of pointers to the functions, by their names.
+        pub mod pointers {
+            use super::*;
+            #(#pointers)*
+        }
+    });
+    Ok(format!("// Generated from include/ by `cargo xtask header`.\n\n{}", prettyplease::unparse(&file)))
+}
