@@ -38,7 +38,9 @@ class Refusing:
 
     def __enter__(self):
         source = _abi.bfc_suballocator_t(ctypes.sizeof(_abi.bfc_suballocator_t), None, *self.functions, 0, 0)
-        options = _abi.bfc_options_t(struct_size=ctypes.sizeof(_abi.bfc_options_t), backend=_abi.BFC_BACKEND_CUSTOM, flags=_abi.BFC_ALLOW_GROWTH | _abi.BFC_GARBAGE_COLLECTION)
+        options = _abi.bfc_options_t(struct_size=ctypes.sizeof(_abi.bfc_options_t))
+        options.backend = _abi.BFC_BACKEND_CUSTOM
+        options.flags = _abi.BFC_ALLOW_GROWTH | _abi.BFC_GARBAGE_COLLECTION
         options.memory_limit = self.limit
         options.initial_region_bytes = 64 << 10
         options.suballocator = ctypes.pointer(source)
