@@ -1,15 +1,16 @@
-//! Which chunk begins at an address.
+//! The map from addresses to the chunks that begin there.
 //!
-//! A hash table of chunk numbers. It takes 8 to 16 bytes a chunk while it is small and half of that when it is large,
-//! stays in the cache with a thousand chunks, and touches no new page where a chunk begins that none began
-//! before: with a flat table (4 bytes for each 256 of a region) those page faults cost 3 to 6 times as much
-//! as everything else an operation does, measured on the recorded traces with a fresh pool.
+//! It is a hash table of chunk numbers. It takes 8 to 16 bytes a chunk while it is small, and half of that when it is
+//! large. With a thousand chunks it stays in the cache. Unlike a flat table (4 bytes for each 256 of a region), it
+//! touches no new page when a chunk begins where none began before. With a flat table these page faults cost 3 to 6
+//! times as much as everything else an operation does, measured on the recorded traces with a fresh pool.
 //!
-//! Once chunks are so small and many that flat tables are the smaller, the regions get them. So the tables
-//! never take more than half of what TensorFlow's take at once (8 bytes for each 256), but while chunks move.
+//! Once chunks are so small and so many that flat tables take less memory, the regions get flat tables. So the tables
+//! never take more than half of what TensorFlow's take at once (8 bytes for each 256), except while chunks move.
 //!
-//! Chunks move from one table to the next a few at a time, with each allocation that adds one; meanwhile what is not in the
-//! new table is looked up in the old one. No allocation waits for a whole table.
+//! Chunks move from one table to the next a few at a time, with each allocation that adds a chunk. Until the move is
+//! complete, an address that is not in the new table is looked up in the old one. No allocation waits for a whole
+//! table.
 
 use super::chunks::Hot;
 #[cfg(test)]
@@ -22,49 +23,49 @@ use crate::core::units::UNIT;
 use crate::sys::HostMemoryExhausted;
 
 pub(in crate::core) struct AddressMap {
-    /// Without slots that mean anything while the tables are flat.
+    /// The hash table. It is not used while the tables are flat.
     table: Probing,
-    /// How many more chunks there may be before `make_room` has to look. Below 0 by [`BUSY`] while it has work to do
-    /// at each allocation.
+    /// How many more chunks fit before `make_room` has to act. Lowered by [`BUSY`], and so negative, while there is
+    /// work to do at each allocation.
     room: isize,
-    /// The regions have flat tables.
+    /// Whether the regions have flat tables.
     dense: bool,
     work: Work,
 }
 
-/// What is done step by step.
+/// Work that is done step by step.
 enum Work {
     Nothing,
-    /// A search was so long that the table needs another hash.
+    /// A search was so long that the table needs another hash function.
     Reseed,
-    /// Regions get flat tables; those with lower numbers have them.
+    /// Regions get flat tables. Those with lower numbers have theirs.
     Flatten(usize),
-    /// Chunks move here from an older table.
+    /// Chunks move to `table` from an older one.
     Move(Emptying),
 }
 
-/// More than there can be chunks.
+/// More than the number of chunks can ever be.
 const BUSY: isize = 1 << 40;
-/// With flat tables there is a place for every unit.
+/// The room with flat tables, which have a place for every unit.
 const ENDLESS: isize = BUSY / 2;
 
 const FIRST_SLOTS: usize = 64;
-/// Tables up to here (64 KiB) stay three quarters empty: a search then nearly always ends where it begins,
-/// and what a processor mispredicts costs more than what it computes. Larger ones stay half empty, for
-/// there the cache counts.
+/// Tables up to this size (64 KiB) stay three quarters empty. A search then nearly always ends where it begins, which
+/// matters because a misprediction costs more than the computation. Larger tables stay half empty, because cache misses
+/// dominate there.
 const ROOMY_SLOTS: usize = 1 << 14;
-/// In a table half full one insertion in 10^10 has so far to go.
+/// In a half-full table, one insertion in 10^10 has to go this far.
 const LONGEST_WAY: usize = 128;
-/// Slots that are emptied, and regions that get flat tables, with each allocation. Four slots are enough: the next table
-/// takes as many more chunks as there are in this one, which has at most four slots for each.
+/// Slots emptied, and regions given flat tables, at each allocation. Four slots would be enough: the next table has
+/// room for as many more chunks as this one holds, and this one has at most four slots a chunk.
 const STEP: usize = 16;
 
-/// How many chunks a table of so many slots takes.
+/// Returns how many chunks a table of `slots` slots takes.
 fn capacity(slots: usize) -> usize {
     slots / if slots <= ROOMY_SLOTS { 4 } else { 2 }
 }
 
-/// How many it takes for as long as regions get flat tables.
+/// Returns how many chunks a table takes while regions get flat tables.
 fn most(slots: usize) -> usize {
     slots / 8 * 7
 }
@@ -80,7 +81,7 @@ impl AddressMap {
         Ok(AddressMap { table, room, dense: false, work: Work::Nothing })
     }
 
-    /// The chunk that begins at an address, in use or free.
+    /// Returns the chunk that begins at an address, in use or free.
     #[inline(always)]
     pub(super) fn get(&self, slab: &[Hot], regions: &Regions, addr: u64) -> Option<ChunkId> {
         match self.table.get(slab, addr) {
@@ -98,7 +99,7 @@ impl AddressMap {
         }
     }
 
-    /// Makes sure that `count` calls of `set` need no memory.
+    /// Ensures that `count` calls of `set` need no memory.
     #[inline]
     pub(super) fn reserve(
         &mut self,
@@ -122,7 +123,7 @@ impl AddressMap {
             let worked = self.work(slab, regions, steps);
             let busy = if matches!(self.work, Work::Nothing) { 0 } else { BUSY };
             if self.room + busy >= count.cast_signed() {
-                // What cannot be had now is tried again with the next allocation.
+                // If the work failed for lack of memory, the next allocation tries again.
                 return Ok(());
             }
             worked?;
@@ -135,12 +136,12 @@ impl AddressMap {
         }
     }
 
-    /// Gets on with the work.
+    /// Continues the work in progress.
     fn work(&mut self, slab: &[Hot], regions: &mut Regions, steps: usize) -> Result<(), HostMemoryExhausted> {
         match &mut self.work {
             Work::Nothing => {}
             Work::Reseed => {
-                // Without memory for another table this one has to do.
+                // Without memory for another table, this one stays.
                 self.finish();
                 let (slots, seed) = (self.table.len(), self.table.seed().next());
                 if self.room < capacity(slots).cast_signed() / 2 {
@@ -208,12 +209,12 @@ impl AddressMap {
         Ok(())
     }
 
-    /// Whether a new region needs a flat table.
+    /// Returns whether a new region needs a flat table.
     pub(super) fn needs_flat(&self) -> bool {
         self.dense || matches!(self.work, Work::Flatten(_))
     }
 
-    /// Stores where a chunk begins, where none did. The caller has reserved the place.
+    /// Stores the start of a chunk. There must be no entry for the address yet, and the caller must have reserved room.
     #[inline]
     pub(super) fn set(&mut self, regions: &mut Regions, addr: u64, id: ChunkId) {
         if self.dense {
@@ -232,7 +233,7 @@ impl AddressMap {
         }
     }
 
-    /// Forgets where a chunk begins. All chunks of the table still know their addresses.
+    /// Removes the start of a chunk. All chunks of the table must still have their addresses.
     #[inline]
     pub(super) fn clear(&mut self, slab: &[Hot], regions: &mut Regions, addr: u64, id: ChunkId) {
         if self.table.remove(slab, addr, id) {
@@ -255,7 +256,8 @@ impl AddressMap {
         }
     }
 
-    /// Shrinks to what `chunks` need, which are all that there are. Without memory it stays as it is.
+    /// Shrinks the tables to what `chunks` need, which must be all existing chunks. Without memory the tables stay as
+    /// they are.
     pub(super) fn rebuild(
         &mut self,
         slab: &[Hot],
@@ -277,25 +279,25 @@ impl AddressMap {
         }
     }
 
-    /// Forgets all chunks, with the regions whose tables may have known them.
+    /// Forgets all chunks. The regions, and with them their flat tables, are gone too.
     pub(super) fn clear_all(&mut self) {
         self.table.clear();
         self.work = Work::Nothing;
         self.room = if self.dense { ENDLESS } else { capacity(self.table.len()).cast_signed() };
     }
 
-    /// Host memory beside that of the regions' flat tables, in bytes.
+    /// Returns the host memory held beside the regions' flat tables, in bytes.
     pub(super) fn metadata_bytes(&self) -> u64 {
         self.table.metadata_bytes() + self.older_bytes()
     }
 
-    /// What of this the table takes that chunks just move from.
+    /// Returns how much of this memory belongs to the table that chunks move from.
     fn older_bytes(&self) -> u64 {
         if let Work::Move(older) = &self.work { older.table().metadata_bytes() } else { 0 }
     }
 }
 
-/// In a flat table: no chunk begins here.
+/// The entry of a flat table where no chunk begins.
 const NONE: ChunkId = ChunkId(0);
 
 fn get_flat(regions: &Regions, addr: u64) -> Option<ChunkId> {
@@ -314,7 +316,7 @@ fn set_flat(regions: &mut Regions, addr: u64, id: ChunkId) {
 
 #[cfg(test)]
 impl AddressMap {
-    /// What searches in the tables cost.
+    /// Returns the cost of searches in the tables.
     pub(super) fn steps(&self, slab: &[Hot]) -> Steps {
         assert!(!self.dense);
         let mut steps = self.table.steps(slab);
@@ -331,7 +333,7 @@ mod tests {
     use crate::core::ids::NIL;
     use std::collections::HashMap;
 
-    /// Random stores and removals of chunks against a map of the standard library, in one or two regions.
+    /// Compares random stores and removals of chunks with a map of the standard library, in one or two regions.
     fn agree(count: u64, units: u64, live: u64) -> AddressMap {
         let mut starts = AddressMap::new(units).unwrap();
         let mut regions = Regions::new();
@@ -348,7 +350,7 @@ mod tests {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let i = (random >> 33) % live;
             let (id, addr) = (ChunkId(i as u32 + 1), addr(i));
-            // Ever more of them live.
+            // Removals are rarer than insertions, so the number of chunks rises.
             if random.is_multiple_of(8) && model.remove(&addr).is_some() {
                 starts.clear(&slab, &mut regions, addr, id);
             } else if model.insert(addr, id).is_none() {
@@ -357,7 +359,7 @@ mod tests {
             }
             assert_eq!(starts.get(&slab, &regions, addr), model.get(&addr).copied());
             let tables = starts.metadata_bytes() - starts.older_bytes() + regions.flat_resident_bytes();
-            // But for the pages of the least tables.
+            // The smallest tables are a page each.
             let half = units * count * 4 + count * 2 * 4096;
             assert!(tables <= half, "{tables}: never more than half of 8 bytes a unit");
             assert!(starts.older_bytes() <= half, "nor the table that is given up");
@@ -380,7 +382,7 @@ mod tests {
         }
     }
 
-    /// How many slots of an older table are left to be emptied.
+    /// Returns how many slots of an older table are left to be emptied.
     fn left(starts: &AddressMap) -> usize {
         if let Work::Move(older) = &starts.work { older.left() } else { 0 }
     }
@@ -388,7 +390,7 @@ mod tests {
     #[test]
     fn a_table_grows_by_a_few_slots_with_each_allocation() {
         const COUNT: u64 = 150_000;
-        // Large chunks, and such small ones that the tables become flat.
+        // Large chunks, and chunks so small that the tables become flat.
         for (distance, dense) in [(100 * UNIT, false), (UNIT, true)] {
             let (mut starts, mut regions) = (AddressMap::new(3).unwrap(), Regions::new());
             regions.add(0, distance * COUNT, distance * COUNT, false).unwrap();
@@ -400,7 +402,7 @@ mod tests {
                 let before = left(&starts);
                 starts.reserve(&slab, &mut regions, 1).unwrap();
                 let after = left(&starts);
-                // Another table begins when the last one is empty.
+                // The next table begins when the last one is empty.
                 assert!(after + STEP >= before && (after <= before || before == 0), "{before} to {after}");
                 moves += u64::from(after > before);
                 starts.set(&mut regions, slab[..][id].addr, id);
@@ -409,7 +411,7 @@ mod tests {
                 }
             }
             assert!(moves > 8 && starts.dense == dense, "{moves}");
-            // What comes last is removed first, so that the move stops where it is.
+            // The last chunks are removed first, so that the move stops where it is.
             for id in (1..=COUNT as u32).rev().map(ChunkId) {
                 starts.clear(&slab, &mut regions, slab[..][id].addr, id);
                 assert_eq!(starts.get(&slab, &regions, slab[..][id].addr), None);
@@ -448,7 +450,7 @@ mod tests {
     fn a_long_search_leads_to_another_hash() {
         let (mut starts, mut regions) = (AddressMap::new(3).unwrap(), Regions::new());
         regions.add(0, 1 << 50, 1 << 50, false).unwrap();
-        // All at one place of a table with 1024 slots, and of all smaller ones.
+        // All at the same place of a table with 1024 slots, and of all smaller ones.
         let seed = Seed::new(3);
         let addrs = (1..).map(|unit| unit * UNIT).filter(|&addr| seed.hash(addr) >> 54 == 77);
         let slab: Vec<Hot> =

@@ -1,4 +1,4 @@
-//! Best fit, split and coalesce. Nothing here knows of streams.
+//! Best fit, split and coalesce. Nothing here depends on streams.
 
 use super::chunks::{Chunks, Cold, Hot};
 use super::heap::Heap;
@@ -8,13 +8,13 @@ use crate::sys::HostMemoryExhausted;
 /// Why a free was refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Refused {
-    /// Not the start of a chunk.
+    /// The address is not the start of a chunk.
     NotAChunk,
     AlreadyFree,
 }
 
 impl Heap {
-    /// Allocates the best fit of the index for `size` bytes and nothing else; `None` if nothing fits.
+    /// Allocates the best fit of the index for `size` bytes, without any other attempt. Returns `None` if nothing fits.
     #[inline(always)]
     pub(in crate::core) fn alloc(
         &mut self,
@@ -64,7 +64,7 @@ impl Heap {
         chunks.set_cold(id, Cold { requested, allocation_id });
     }
 
-    /// Frees the chunk that begins at an address, coalesced with its neighbours.
+    /// Frees the chunk that begins at an address and coalesces it with its free neighbours.
     #[inline(always)]
     pub(in crate::core) fn free(&mut self, addr: u64) -> Result<(), Refused> {
         let id = self.begin_free(addr)?;
@@ -72,7 +72,7 @@ impl Heap {
         Ok(())
     }
 
-    /// The chunk in use at an address, which is counted as freed.
+    /// Finds the chunk in use at an address and counts it as freed.
     #[inline(always)]
     pub(in crate::core) fn begin_free(&mut self, addr: u64) -> Result<ChunkId, Refused> {
         let Heap { chunks, regions, starts, .. } = self;
@@ -90,20 +90,20 @@ impl Heap {
         self.counters.freed(self.chunks.size(id), self.chunks.cold(id).requested);
     }
 
-    /// Room for `count` more chunks, but for their addresses.
+    /// Reserves room for `count` more chunks, without their entries in the address map.
     #[inline]
     pub(in crate::core) fn reserve_chunks(&mut self, count: usize) -> Result<(), HostMemoryExhausted> {
         self.chunks.reserve(count)
     }
 
-    /// Room for the addresses of `count` more chunks.
+    /// Reserves room for `count` more entries in the address map.
     #[inline]
     pub(in crate::core) fn reserve_starts(&mut self, count: usize) -> Result<(), HostMemoryExhausted> {
         self.starts.reserve(self.chunks.slab(), &mut self.regions, count)
     }
 
-    /// Coalesces a chunk that is in no tree with its free neighbours, and puts the whole, which it returns, into
-    /// the index. A neighbour that has a stamp is left alone; the chunk has none.
+    /// Coalesces a chunk that is in no tree with its free neighbours and puts the result into the index. Returns the
+    /// result. A neighbour with a stamp is not merged. The chunk itself has no stamp.
     #[inline(always)]
     pub(in crate::core) fn release<const STAMPED: bool>(&mut self, id: ChunkId) -> ChunkId {
         let Heap { chunks, index, regions, starts, .. } = self;
@@ -137,8 +137,7 @@ impl Heap {
         whole
     }
 
-    /// Makes one chunk of a chunk that is in no tree and those of its neighbours that are named, which are in none
-    /// either; returns the whole.
+    /// Merges a chunk that is in no tree with the given neighbours, which are in no tree either. Returns the result.
     #[inline(always)]
     pub(in crate::core) fn coalesce(&mut self, id: ChunkId, with_prev: bool, with_next: bool) -> ChunkId {
         let Heap { chunks, regions, starts, .. } = self;
@@ -172,7 +171,7 @@ impl Heap {
         self.index.insert(slab, id, size);
     }
 
-    /// Takes a free chunk out of the index.
+    /// Removes a free chunk from the index.
     #[inline]
     pub(in crate::core) fn unindex(&mut self, id: ChunkId) {
         let slab = self.chunks.slab_mut();
@@ -180,8 +179,8 @@ impl Heap {
         self.index.remove(slab, id, size);
     }
 
-    /// Splits a chunk, which is in no tree, at `at` bytes; returns the second part, which counts as in use. The caller
-    /// has reserved a chunk and its address.
+    /// Splits a chunk that is in no tree at `at` bytes. Returns the second part, which is marked as in use. The caller
+    /// must have reserved a chunk and its entry in the address map.
     #[inline]
     pub(in crate::core) fn split(&mut self, id: ChunkId, at: u64) -> ChunkId {
         let Heap { chunks, regions, starts, .. } = self;
@@ -199,19 +198,19 @@ impl Heap {
         rest
     }
 
-    /// Ends the chunk behind one, which is in no tree and no list, and gives its bytes to the one.
+    /// Merges the chunk behind `id`, which is in no tree and no list, into `id`.
     #[inline]
     pub(in crate::core) fn absorb_next(&mut self, id: ChunkId) {
         self.coalesce(id, false, true);
     }
 
-    /// Whether a chunk of `whole` bytes is split for a request of `wanted`.
+    /// Returns whether a chunk of `whole` bytes is split for a request of `wanted` bytes.
     #[inline]
     pub(in crate::core) fn splits(&self, whole: u64, wanted: u64) -> bool {
         splits(whole, wanted, self.max_slack)
     }
 
-    /// Memory of a region was handed out up to an address.
+    /// Records that memory of the chunk's region was handed out up to an address.
     #[inline]
     pub(in crate::core) fn touch(&mut self, id: ChunkId, end: u64) {
         let region = self.chunks.region(id);
@@ -219,7 +218,7 @@ impl Heap {
     }
 }
 
-/// Whether a chunk of `whole` bytes is split for a request of `wanted`: TensorFlow's rule.
+/// TensorFlow's rule for whether a chunk of `whole` bytes is split for a request of `wanted` bytes.
 #[inline]
 fn splits(whole: u64, wanted: u64, max_slack: u64) -> bool {
     let remainder = whole - wanted;

@@ -1,5 +1,5 @@
-//! Each invariant of the heap and of granules broken on purpose, in every way that the fields allow, one way at a time: the
-//! check names that invariant, and found nothing wrong before.
+//! Breaks each invariant of the heap and of granules on purpose, in every way that the fields allow, one way at a time.
+//! The check must name that invariant, and must have found nothing wrong before.
 
 use super::chunks::{Cold, Hot};
 use super::heap::Heap;
@@ -26,7 +26,7 @@ fn hot(arena: &mut Arena, id: ChunkId) -> &mut Hot {
     &mut heap(arena).chunks.slab_mut()[id]
 }
 
-/// A place of the slab that was a chunk, which began at `addr`.
+/// Makes a vacant place of the slab with the address that a former chunk began at.
 fn bygone(arena: &mut Arena, addr: u64) -> ChunkId {
     let (slab, vacant) = heap(arena).chunks.slab_and_vacant();
     let id = vacant.fill(slab, Hot::new(addr, UNIT, 0, NIL, NIL));
@@ -54,7 +54,7 @@ fn i1_chunks_tile_their_region() {
             let Hot { addr, prev, next, .. } = *hot(arena, of.used);
             *hot(arena, of.used) = Hot::new(addr, 2 * UNIT, 1, prev, next);
         },
-        // Listed but vacant, and a chunk without a region.
+        // In the list but vacant, and a chunk without a region.
         |arena, of| hot(arena, of.between).left = ChunkId(u32::MAX),
         |arena, _| {
             let lost = Hot::new(BASE << 2, UNIT, 0, NIL, NIL);
@@ -78,11 +78,11 @@ fn i2_free_neighbours_have_merged() {
 #[test]
 fn i3_the_index_holds_what_is_free() {
     let breaks: &[Break] = &[
-        // Taken out, but not marked so.
+        // Removed from the index, but not marked so.
         |arena, of| heap(arena).unindex(of.rest),
         |arena, of| heap(arena).unindex(of.free),
         |arena, of| heap(arena).unindex(of.other),
-        // The upper one of the two in a tree loses the lower, or has it on the wrong side.
+        // The upper chunk of the two in a tree loses the lower one, or has it on the wrong side.
         |arena, of| {
             let upper = upper_of(arena, of);
             (hot(arena, upper).left, hot(arena, upper).right) = (NIL, NIL);
@@ -104,11 +104,11 @@ fn i3_the_index_holds_what_is_free() {
         },
     ];
     each_is_named(Broken::I3Index, false, false, breaks);
-    // With stamps the two are in a tree of another index, linked alike.
+    // With stamps the two are in a tree of another index, linked in the same way.
     each_is_named(Broken::I3Index, true, false, &[breaks[0], breaks[3], breaks[4]]);
 }
 
-/// Which of the two free chunks of one tree is its root.
+/// Returns which of the two free chunks of one tree is its root.
 fn upper_of(arena: &mut Arena, of: &Placed) -> ChunkId {
     let Hot { left, right, .. } = *hot(arena, of.free);
     if left == NIL && right == NIL { of.other } else { of.free }
@@ -125,7 +125,7 @@ fn i4_the_counters_agree_with_the_chunks() {
         |arena, _| take_from_pool(arena, 1),
         |arena, _| heap(arena).regions.get_mut(1).given += 1,
         |arena, of| {
-            // More than the chunk has, rightly counted.
+            // More bytes than the chunk has, with matching counters.
             let allocation_id = heap(arena).chunks.cold(of.used).allocation_id;
             heap(arena).chunks.set_cold(of.used, Cold { requested: 2 * UNIT + 1, allocation_id });
             heap(arena).counters.bytes_requested += 2;
@@ -137,7 +137,7 @@ fn i4_the_counters_agree_with_the_chunks() {
 
 #[test]
 fn i5_best_fit_finds_the_best() {
-    // The largest chunk of all, in the tree of a lower class: in order, but not where it is looked for.
+    // The largest chunk of all in the tree of a lower class: in order, but not where searches look for it.
     let misplaced: Break = |arena, _| {
         let id = arena.chunk_at(BASE << 1).unwrap();
         heap(arena).unindex(id);
@@ -154,7 +154,7 @@ fn i6_starts_map_to_their_chunks() {
         |arena, of| forget(arena, of.other),
         |arena, of| forget(arena, of.rest),
         |arena, _| heap(arena).regions.get_mut(0).first = NIL,
-        // What began inside a chunk, before it was merged into that.
+        // An entry for a chunk that began inside another before it was merged into that.
         |arena, of| {
             let inside = heap(arena).chunks.addr(of.last) + UNIT;
             let id = bygone(arena, inside);
@@ -232,7 +232,7 @@ fn holes_are_whole_apart_listed_and_counted() {
     type Break = fn(&mut Arena, [ChunkId; 4]);
     let breaks: &[(Broken, Break)] = &[
         (Broken::I1Tiling, |arena, [first, hole, ..]| {
-            // A unit of the unmapped chunk is the chunk's before it.
+            // A unit of the unmapped chunk belongs to the chunk before it.
             let addr = hot(arena, hole).addr;
             clear_start(arena, addr, hole);
             hot(arena, hole).addr += UNIT;

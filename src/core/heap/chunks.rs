@@ -1,4 +1,4 @@
-//! Chunks in a slab: 32 hot bytes each, and what is rarely read beside them.
+//! Chunks in a slab: 32 hot bytes each, with rarely read fields in tables of their own.
 //!
 //! ```text
 //!   hot    addr | size and region | prev next | left right      two chunks a cache line
@@ -7,11 +7,11 @@
 //!   tags   operation and step, with the allocation that they belong to; only once an allocation had one
 //! ```
 //!
-//! `prev` and `next` link the chunks of a region in address order. `left` and `right` are the chunk's
-//! place in a tree of the index while it is free; `left` also tells the chunk's state otherwise.
+//! `prev` and `next` link the chunks of a region in address order. While a chunk is in the index, `left` and `right`
+//! are its links in a tree. Otherwise `left` holds the chunk's state.
 //!
-//! The allocation path borrows the slab once, as a slice, and works on that: through the `Vec` the
-//! compiler has to load its pointer and length again behind every store.
+//! The allocation path borrows the slab once, as a slice, and works on that. Through the `Vec` the compiler would have
+//! to reload pointer and length after every store.
 
 use crate::core::ids::{ChunkId, NIL};
 use crate::core::tables::{copy_table, make_room, room_for, shrink_to, with_margin};
@@ -21,32 +21,33 @@ use crate::sys::HostMemoryExhausted;
 use crate::sys::zeroed::Zeroed;
 use std::ops::{Index, IndexMut};
 
-/// In `left`: handed out to a caller. What is above `NIL` is no place in a tree.
+/// In `left`: handed out to a caller. Values above `NIL` are no tree links.
 const IN_USE: ChunkId = ChunkId(u32::MAX - 2);
 /// In `left`: see [`State::Withheld`], [`State::BeingMapped`] and [`State::Unmapped`].
 const WITHHELD: ChunkId = ChunkId(u32::MAX - 5);
 const BEING_MAPPED: ChunkId = ChunkId(u32::MAX - 4);
 const UNMAPPED: ChunkId = ChunkId(u32::MAX - 3);
-/// In `left`: free, but not in the index; see [`State::Held`].
+/// In `left`: free, but not in the index. See [`State::Held`].
 const HELD: ChunkId = ChunkId(u32::MAX - 1);
-/// In `left`: not a chunk at all, but a free place of the slab.
+/// In `left`: not a chunk, but a vacant place of the slab.
 const VACANT: ChunkId = ChunkId(u32::MAX);
 const MAX_CHUNKS: usize = NIL.0 as usize;
-/// New places of the slab are linked by so many: a hundred thousand at once would take long.
+/// New places of the slab are linked in steps of this many, because linking a hundred thousand at once would take long.
 const PLACES_AT_ONCE: usize = 64;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum State {
     InUse,
-    /// Free, and findable.
+    /// Free and in an index.
     Free,
-    /// Free, but not findable by every request: a queue's, or held back until its stamp is safe.
+    /// Free, but not in the common index: it belongs to a queue, or is held back until its stamp is safe.
     Held,
-    /// No memory at all: whole granules of a reserved range that are not mapped; see `unmapped chunks`.
+    /// Without memory: whole granules of a reserved range that are not mapped. See
+    /// [`VmRange`](crate::core::vmm::VmRange).
     Unmapped,
-    /// An unmapped chunk that the backend is just mapping.
+    /// An unmapped chunk that the backend is mapping at the moment.
     BeingMapped,
-    /// Free, but the backend may just be unmapping it, or it is kept for the request that is served.
+    /// Free, but the backend may be unmapping it at the moment, or it is kept for the request being served.
     Withheld,
     Vacant,
 }
@@ -54,7 +55,7 @@ pub(crate) enum State {
 #[derive(Clone, Copy)]
 pub(in crate::core) struct Hot {
     pub(super) addr: u64,
-    /// Size in units above, region below: 38 and 24 bits.
+    /// Size in units in the upper 38 bits, region in the lower 24.
     size_and_region: u64,
     pub(super) prev: ChunkId,
     pub(super) next: ChunkId,
@@ -67,11 +68,11 @@ const _: () = assert!(size_of::<Hot>() == 32);
 const REGION_BITS: u32 = 24;
 const REGION_MASK: u64 = (1 << REGION_BITS) - 1;
 pub(crate) const MAX_REGIONS: usize = 1 << REGION_BITS;
-/// Shifts a size in bytes to its place above the region.
+/// Shifts a size in bytes to its position above the region.
 const SIZE_SHIFT: u32 = REGION_BITS - UNIT.trailing_zeros();
 
 impl Hot {
-    /// A chunk in use.
+    /// Creates a chunk in use.
     #[inline]
     pub(super) fn new(addr: u64, size: u64, region: u32, prev: ChunkId, next: ChunkId) -> Self {
         let size_and_region = size << SIZE_SHIFT | u64::from(region);
@@ -110,7 +111,7 @@ impl Hot {
         self.next
     }
 
-    /// Size and address: what the index is ordered by.
+    /// Returns size and address, the order of the index.
     #[inline(always)]
     pub(in crate::core) fn key(&self) -> (u64, u64) {
         (self.size(), self.addr)
@@ -121,13 +122,13 @@ impl Hot {
         self.left == IN_USE
     }
 
-    /// Free and not in the index.
+    /// Returns whether the chunk is free and not in an index.
     #[inline]
     pub(in crate::core) fn is_held(&self) -> bool {
         self.left == HELD
     }
 
-    /// Free and in the index.
+    /// Returns whether the chunk is free and in an index.
     #[inline]
     pub(in crate::core) fn is_findable(&self) -> bool {
         self.left.0 <= NIL.0
@@ -151,19 +152,19 @@ impl Hot {
         self.left = IN_USE;
     }
 
-    /// Free and in no tree: the index may take it over, or the quarantine keeps it.
+    /// Marks the chunk as free and in no tree. The index may take it over, or the quarantine keeps it.
     #[inline]
     pub(in crate::core) fn mark_held(&mut self) {
         self.left = HELD;
     }
 
-    /// An unmapped chunk; `place` is where the list of unmapped chunks has it.
+    /// Marks the chunk as unmapped. `place` is its position in the list of unmapped chunks.
     #[allow(clippy::cast_possible_truncation)] // there are at most MAX_CHUNKS
     pub(in crate::core) fn mark_unmapped(&mut self, place: usize) {
         (self.left, self.right) = (UNMAPPED, ChunkId(place as u32));
     }
 
-    /// Where the list of unmapped chunks has it.
+    /// Returns the chunk's position in the list of unmapped chunks.
     pub(in crate::core) fn unmapped_place(&self) -> usize {
         self.right.index()
     }
@@ -176,12 +177,12 @@ impl Hot {
         (self.left, self.right) = (WITHHELD, NIL);
     }
 
-    /// As [`Self::mark_withheld`], of a chunk whose memory the backend leaves where it is.
+    /// Like [`Self::mark_withheld`], for a chunk whose memory stays mapped where it is.
     pub(in crate::core) fn mark_staying(&mut self) {
         (self.left, self.right) = (WITHHELD, WITHHELD);
     }
 
-    /// Whether it was marked so.
+    /// Returns whether the chunk was marked by [`Self::mark_staying`].
     pub(in crate::core) fn is_staying(&self) -> bool {
         (self.left, self.right) == (WITHHELD, WITHHELD)
     }
@@ -214,7 +215,7 @@ impl Node for Hot {
     }
 }
 
-/// The slab is indexed by what it numbers.
+/// Chunk numbers index the slab.
 impl Index<ChunkId> for [Hot] {
     type Output = Hot;
 
@@ -234,26 +235,26 @@ impl IndexMut<ChunkId> for [Hot] {
 #[derive(Clone, Copy)]
 pub(crate) struct Cold {
     pub(crate) requested: u64,
-    /// Counts up from 1; meaningless while the chunk is free.
+    /// Counts up from 1. Meaningless while the chunk is free.
     pub(crate) allocation_id: u64,
 }
 
-/// The operation on whose behalf a chunk was allocated, for reports.
+/// The operation that a chunk was allocated for, used in reports.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(crate) struct Tag {
-    /// The number of an operation's name; 0 is none.
+    /// The number of the operation's name. 0 is none.
     pub(crate) name: u32,
     pub(crate) step: u64,
 }
 
-/// The free places of the slab, linked by `next`.
+/// The vacant places of the slab, linked by `next`.
 pub(super) struct Vacant {
     first: ChunkId,
     pub(super) count: usize,
 }
 
 impl Vacant {
-    /// Puts a new chunk into a free place; the caller has reserved one.
+    /// Puts a new chunk into a vacant place, which the caller must have reserved.
     #[inline]
     pub(super) fn fill(&mut self, slab: &mut [Hot], chunk: Hot) -> ChunkId {
         let id = self.first;
@@ -264,7 +265,7 @@ impl Vacant {
         id
     }
 
-    /// Ends a chunk that no list or tree refers to any more.
+    /// Ends a chunk that no list or tree refers to.
     #[inline]
     pub(super) fn add(&mut self, slab: &mut [Hot], id: ChunkId) {
         let place = &mut slab[id];
@@ -279,8 +280,8 @@ pub(crate) struct Chunks {
     pub(super) vacant: Vacant,
     cold: Vec<Cold>,
     pub(super) stamps: Option<Vec<u64>>,
-    /// A tag and the number of the allocation that it is of, or none at all. Of any other allocation that has the chunk it says
-    /// nothing, so that an allocation without a tag has none to clear.
+    /// The tag of each chunk with the number of the allocation that it belongs to. A tag counts only for that
+    /// allocation, so an allocation without a tag does not have to clear the previous one.
     tags: Zeroed<[u64; 3]>,
 }
 
@@ -295,7 +296,7 @@ impl Chunks {
         }
     }
 
-    /// Makes sure that there are `count` free places.
+    /// Ensures that there are `count` vacant places.
     #[inline]
     pub(super) fn reserve(&mut self, count: usize) -> Result<(), HostMemoryExhausted> {
         if self.vacant.count >= count { Ok(()) } else { self.grow(count) }
@@ -304,7 +305,7 @@ impl Chunks {
     #[cold]
     fn grow(&mut self, count: usize) -> Result<(), HostMemoryExhausted> {
         let old = self.slab.len();
-        // Nothing is ever at place 0.
+        // Place 0 stays vacant.
         let first = old.max(1);
         let length = (first + count).max(old + PLACES_AT_ONCE);
         if length > MAX_CHUNKS {
@@ -325,7 +326,7 @@ impl Chunks {
         Ok(())
     }
 
-    /// Makes a free place of each that is vacant from one on. The last first, so that they are filled in order.
+    /// Links all vacant places from `first` on, the last first, so that they are filled in order.
     fn link_vacant(&mut self, first: usize) {
         #[allow(clippy::cast_possible_truncation)] // at most MAX_CHUNKS
         let places = (first as u32..self.slab.len() as u32).rev().map(ChunkId);
@@ -336,8 +337,8 @@ impl Chunks {
         }
     }
 
-    /// Gives back what is behind the last chunk: without memory for that it stays. The numbers from the length of the slab on
-    /// mean nothing any more.
+    /// Frees the memory behind the last chunk. If there is no memory for the smaller tables, they stay. Chunk numbers
+    /// from the new length of the slab on are invalid.
     pub(super) fn shrink(&mut self) {
         let end = self.slab.iter().rposition(|hot| hot.left != VACANT).map_or(0, |last| last + 1);
         if end + end / 4 + PLACES_AT_ONCE >= self.slab.len() {
@@ -353,7 +354,7 @@ impl Chunks {
         self.link_vacant(1);
     }
 
-    /// All places, each a node of whatever tree it is in.
+    /// Returns all places, each a node of whichever tree it is in.
     #[inline]
     pub(in crate::core) fn slab(&self) -> &[Hot] {
         &self.slab
@@ -374,7 +375,7 @@ impl Chunks {
         (&mut self.slab, self.stamps.as_deref().unwrap_or_default())
     }
 
-    /// How many places there are, the vacant ones included.
+    /// Returns the number of places, the vacant ones included.
     #[inline]
     pub(in crate::core) fn places(&self) -> usize {
         self.slab.len()
@@ -430,7 +431,7 @@ impl Chunks {
         self.cold[id.index()] = cold;
     }
 
-    /// When the chunk was freed; 0 if it may be used and merged freely.
+    /// Returns the count at which the chunk was freed, or 0 if it may be used and merged freely.
     #[inline]
     pub(crate) fn stamp(&self, id: ChunkId) -> u64 {
         self.stamps.as_ref().map_or(0, |stamps| stamps[id.index()])
@@ -445,14 +446,14 @@ impl Chunks {
 
     pub(crate) fn tag(&self, id: ChunkId) -> Tag {
         let of_this = |tag: &&[u64; 3]| tag[2] == self.cold(id).allocation_id;
-        #[allow(clippy::cast_possible_truncation)] // it was one of 32 bits
+        #[allow(clippy::cast_possible_truncation)] // #[allow(clippy::cast_possible_truncation)] // stored from 32 bits
         self.tags
             .get(id.index())
             .filter(of_this)
             .map_or(Tag::default(), |&[name, step, _]| Tag { name: name as u32, step })
     }
 
-    /// Tags the allocation that a chunk is in use by.
+    /// Tags the current allocation of a chunk in use.
     pub(in crate::core) fn set_tag(&mut self, id: ChunkId, tag: Tag) {
         let allocation_id = self.cold(id).allocation_id;
         if let Some(place) = self.tags.get_mut(id.index()) {
@@ -460,7 +461,7 @@ impl Chunks {
         }
     }
 
-    /// Begins to keep tags: one for each place of the slab from now on.
+    /// Begins to keep tags, with one entry for each place of the slab.
     pub(in crate::core) fn start_tags(&mut self) -> Result<(), HostMemoryExhausted> {
         if self.tags.is_empty() {
             self.tags.grow(self.slab.capacity())?;
@@ -468,12 +469,13 @@ impl Chunks {
         Ok(())
     }
 
-    /// How many chunks exist, in use and free.
+    /// Returns how many chunks exist, in use and free.
     pub(crate) fn count(&self) -> usize {
         self.slab.len().saturating_sub(1) - self.vacant.count
     }
 
-    /// The first piece of neighbours of a kind from a chunk on, and the chunk behind it.
+    /// Finds the first stretch of neighbours from `first` on that `is_it` accepts. Returns its span and the chunk
+    /// behind it.
     pub(in crate::core) fn piece_from(
         &self,
         first: ChunkId,
@@ -492,24 +494,24 @@ impl Chunks {
         Some((Span { base, bytes }, id))
     }
 
-    /// All chunks, in no order.
+    /// Returns all chunks, in no particular order.
     pub(crate) fn ids(&self) -> impl Iterator<Item = ChunkId> + Clone + '_ {
         let places = self.slab.iter().zip(0u32..);
         places.filter(|(hot, _)| hot.left != VACANT).map(|(_, place)| ChunkId(place))
     }
 
-    /// What is at a place of the slab, perhaps vacant.
+    /// Returns the chunk number of a place of the slab, which may be vacant.
     pub(in crate::core) fn place(&self, place: usize) -> ChunkId {
         #[allow(clippy::cast_possible_truncation)] // at most MAX_CHUNKS
         ChunkId(place as u32)
     }
 
-    /// How long the tables are that a copy has.
+    /// Returns the lengths of the tables that a copy needs.
     pub(in crate::core) fn lengths(&self) -> [usize; 3] {
         [self.slab.len(), self.stamps.as_ref().map_or(0, Vec::len), self.tags.len()]
     }
 
-    /// Room for a copy of tables that are so long.
+    /// Makes room for a copy of tables of these lengths.
     pub(in crate::core) fn make_room(
         &mut self,
         [slab, stamps, tags]: [usize; 3],
@@ -517,13 +519,13 @@ impl Chunks {
         room_for(&mut self.slab, slab, Hot::new(0, 0, 0, NIL, NIL))?;
         room_for(&mut self.cold, slab, Cold { requested: 0, allocation_id: 0 })?;
         room_for(self.stamps.get_or_insert_default(), stamps, 0)?;
-        // Written to, so that its pages are there.
+        // Filled, so that the pages are there.
         self.tags = Zeroed::new(if tags == 0 { 0 } else { with_margin(tags) })?;
         self.tags.fill([0; 3]);
         Ok(())
     }
 
-    /// Becomes a copy, for reading only; false if that takes more room.
+    /// Becomes a read-only copy of `other`. Returns false if there is not enough room.
     pub(in crate::core) fn copy_from(&mut self, other: &Self) -> bool {
         let stamped = match (&mut self.stamps, &other.stamps) {
             (Some(stamps), Some(others)) => copy_table(stamps, others),
@@ -539,13 +541,13 @@ impl Chunks {
             && self.copy_tags(&other.tags)
     }
 
-    /// The room for them may be longer.
+    /// Copies the tags. The room for them may be longer.
     fn copy_tags(&mut self, tags: &[[u64; 3]]) -> bool {
         let room = self.tags.get_mut(..tags.len());
         room.map(|room| room.copy_from_slice(tags)).is_some()
     }
 
-    /// Host memory held, in bytes.
+    /// Returns the host memory held, in bytes.
     pub(crate) fn metadata_bytes(&self) -> u64 {
         let stamps = self.stamps.as_ref().map_or(0, |stamps| stamps.capacity() * size_of::<u64>());
         let slab = self.slab.capacity() * size_of::<Hot>() + self.cold.capacity() * size_of::<Cold>();

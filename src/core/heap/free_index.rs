@@ -1,9 +1,9 @@
-//! The free chunks, ordered by (size, address): exact best fit.
+//! Free chunks ordered by (size, address), for exact best fit.
 //!
-//! One treap (Seidel and Aragon, 1996) for each size class, linked through the chunks themselves, so
-//! that a free never needs memory. Priorities are a hash of the address with the pool's seed, and are stored
-//! nowhere. So the shape of a tree depends only on its chunks and the seed. Real programs have about a hundred free chunks of
-//! nearly as many sizes: most trees are one chunk. Many chunks of one size make one deep tree, O(log n) as `std::set` has it.
+//! There is one treap (Seidel and Aragon, 1996) for each size class, linked through the chunks themselves, so that a
+//! free never needs memory. Priorities are a hash of the address with the pool's seed and are stored nowhere. So the
+//! shape of a tree depends only on its chunks and the seed. Real programs have about a hundred free chunks of nearly as
+//! many sizes, so most trees are one chunk. Many chunks of one size make one deep tree, O(log n) like `std::set`.
 //!
 //! ```text
 //!   classes   . . # . # # . .      a bit for each class with a chunk
@@ -13,8 +13,8 @@
 //!                   c   c
 //! ```
 //!
-//! What a tree is linked through is a [`Node`]: the chunk itself, or where several streams share a pool the stream state
-//! beside it, which stands for a run of neighbours.
+//! Trees are linked through [`Node`]s. A node is the chunk itself or, where several streams share a pool, the stream
+//! state beside it, which stands for a free span.
 
 use super::size_classes::{CLASSES, ClassSet, class_of};
 use crate::core::ids::{ChunkId, NIL};
@@ -37,7 +37,7 @@ enum Link {
 }
 
 impl FreeIndex {
-    /// What it needs of host memory.
+    /// Allocates the root table.
     pub(super) fn roots() -> Result<Box<[ChunkId; CLASSES]>, HostMemoryExhausted> {
         let mut roots = Vec::new();
         roots.try_reserve_exact(CLASSES)?;
@@ -57,14 +57,14 @@ impl FreeIndex {
         self.classes = ClassSet::new();
     }
 
-    /// The smallest chunk of at least `size` bytes, the lowest address among equals, with its class.
+    /// Returns the smallest chunk of at least `size` bytes, at the lowest address among equals, with its class.
     #[inline(always)]
     pub(super) fn best_fit<N: Node>(&self, nodes: &[N], size: u64) -> Option<(ChunkId, usize)> {
         let class = class_of(size);
         let first = self.classes.first_from(class)?;
         let root = self.roots[first];
         let here = &nodes[root.index()];
-        // Nearly always: the least of its class, and if that is the request's own, large enough.
+        // Nearly always the root is the smallest of its class. In the request's own class it must also be large enough.
         if here.left() == NIL && here.key().0 >= size {
             return Some((root, first));
         }
@@ -81,14 +81,14 @@ impl FreeIndex {
         Some((self.first_of(nodes, class), class))
     }
 
-    /// The first chunk that is not below `key`.
+    /// Returns the first chunk that is not below `key`.
     pub(super) fn first_from<N: Node>(&self, nodes: &[N], key: (u64, u64)) -> Option<ChunkId> {
         let class = class_of(key.0);
         let found = self.first_in(nodes, class, key);
         if found == NIL { self.first_after(nodes, class) } else { Some(found) }
     }
 
-    /// The first chunk of a class that is not below `key`, or [`NIL`].
+    /// Returns the first chunk of a class that is not below `key`, or [`NIL`].
     fn first_in<N: Node>(&self, nodes: &[N], class: usize, key: (u64, u64)) -> ChunkId {
         let mut node = self.roots[class];
         let mut best = NIL;
@@ -104,12 +104,12 @@ impl FreeIndex {
         best
     }
 
-    /// The first chunk of the classes behind one.
+    /// Returns the first chunk of the classes after `class`.
     fn first_after<N: Node>(&self, nodes: &[N], class: usize) -> Option<ChunkId> {
         Some(self.first_of(nodes, self.classes.next_after(class)?))
     }
 
-    /// The first chunk of a class that has one.
+    /// Returns the first chunk of a class that is not empty.
     fn first_of<N: Node>(&self, nodes: &[N], class: usize) -> ChunkId {
         let mut node = self.roots[class];
         loop {
@@ -121,7 +121,7 @@ impl FreeIndex {
         }
     }
 
-    /// The largest chunk.
+    /// Returns the largest chunk.
     pub(super) fn largest<N: Node>(&self, nodes: &[N]) -> Option<ChunkId> {
         let mut node = self.roots[self.classes.last()?];
         while nodes[node.index()].right() != NIL {
@@ -176,7 +176,7 @@ impl FreeIndex {
             return self.remove_below(nodes, class, id);
         }
         let (left, right) = (nodes[id.index()].left(), nodes[id.index()].right());
-        // Nearly always the root is alone.
+        // Nearly always the root is the only node.
         if left == NIL && right == NIL {
             self.roots[class] = NIL;
             return self.classes.remove(class);
@@ -191,7 +191,7 @@ impl FreeIndex {
         self.join(nodes, link, left, right);
     }
 
-    /// The link to a chunk that is in the tree of `class` below its root.
+    /// Returns the link to a chunk that is below the root of the tree of `class`.
     fn search<N: Node>(&self, nodes: &[N], class: usize, id: ChunkId) -> Link {
         let key = nodes[id.index()].key();
         let (mut node, mut link) = (self.roots[class], Link::Root(class));
@@ -206,7 +206,7 @@ impl FreeIndex {
         link
     }
 
-    /// Hangs two trees, every key of the first below every key of the second, under `link` as one.
+    /// Joins two trees into one at `link`. Every key of `low` is below every key of `high`.
     #[inline(never)]
     fn join<N: Node>(&mut self, nodes: &mut [N], mut link: Link, mut low: ChunkId, mut high: ChunkId) {
         let seed = self.seed;
@@ -243,7 +243,7 @@ impl FreeIndex {
         }
     }
 
-    /// The chunks that are not below a key, in (size, address) order.
+    /// Returns the chunks that are not below a key, in (size, address) order.
     pub(super) fn iter_from<'a, N: Node>(
         &'a self,
         nodes: &'a [N],
@@ -257,7 +257,7 @@ impl FreeIndex {
         })
     }
 
-    /// Whether a class is marked as holding a chunk, and whether it does.
+    /// Returns whether a class is marked as holding a chunk, and whether it does.
     pub(super) fn class_marks(&self, class: usize) -> (bool, bool) {
         (self.classes.contains(class), self.roots[class] != NIL)
     }
@@ -268,7 +268,7 @@ impl FreeIndex {
         if marked { self.classes.insert(class) } else { self.classes.remove(class) }
     }
 
-    /// For tests: how deep the deepest tree is.
+    /// For tests: returns the depth of the deepest tree.
     #[cfg(test)]
     pub(super) fn depth<N: Node>(&self, nodes: &[N]) -> usize {
         let mut below: Vec<(ChunkId, usize)> = self.roots.iter().map(|&root| (root, 1)).collect();
@@ -283,13 +283,13 @@ impl FreeIndex {
         deepest
     }
 
-    /// Host memory beside the struct itself.
+    /// Returns the host memory held beside the struct itself.
     pub(crate) fn metadata_bytes(&self) -> u64 {
         size_of_val(&*self.roots) as u64
     }
 }
 
-/// Divides the tree at `node` by `key` and hangs the halves under `id`.
+/// Splits the tree at `node` by `key` and makes the halves the children of `id`.
 fn split<N: Node>(nodes: &mut [N], mut node: ChunkId, key: (u64, u64), id: ChunkId) {
     let (mut low, mut high) = (Link::Left(id), Link::Right(id));
     while node != NIL {

@@ -1,4 +1,4 @@
-//! The type of the room, and what others may read of it.
+//! The heap's type and its accessors.
 
 use super::address_map::AddressMap;
 use super::chunks::{Chunks, State};
@@ -20,11 +20,11 @@ pub(crate) struct Heap {
     pub(super) starts: AddressMap,
     pub(super) counters: Counters,
     pub(super) growth: Growth,
-    /// A remainder of this many bytes is split off however large the request is.
+    /// A remainder of this many bytes is split off, however large the request is.
     pub(super) max_slack: u64,
 }
 
-/// What a heap begins with, and what host memory may not be enough for.
+/// The parts of a new heap whose allocation may fail.
 pub(crate) struct Parts {
     roots: Box<[ChunkId; CLASSES]>,
     starts: AddressMap,
@@ -37,7 +37,7 @@ impl Parts {
 }
 
 impl Heap {
-    /// Nothing can fail here, so that an arena is made in its place.
+    /// Creates a heap. This cannot fail, so that an arena can be built in place.
     #[inline(always)]
     pub(in crate::core) fn with(
         parts: Parts,
@@ -103,7 +103,7 @@ impl Heap {
         self.chunks.size(id)
     }
 
-    /// The address behind a chunk.
+    /// Returns the address behind a chunk.
     #[inline]
     pub(in crate::core) fn end_of(&self, id: ChunkId) -> u64 {
         self.chunks.addr(id) + self.chunks.size(id)
@@ -123,12 +123,12 @@ impl Heap {
         self.chunks.state(id)
     }
 
-    /// Free, and of no concern to any work that is under way.
+    /// Returns whether a chunk is free and without a stamp, so that no pending work concerns it.
     pub(in crate::core) fn is_idle(&self, id: ChunkId) -> bool {
         self.chunks.state(id) == State::Free && self.chunks.stamp(id) == 0
     }
 
-    /// A free chunk is in no tree of the index from now on; others may keep it.
+    /// Marks a free chunk as being in no tree of the index. Other structures may hold it.
     #[inline]
     pub(in crate::core) fn mark_held(&mut self, id: ChunkId) {
         self.chunks.get_mut(id).mark_held();
@@ -139,20 +139,20 @@ impl Heap {
         self.chunks.get_mut(id).mark_in_use();
     }
 
-    /// A chunk and those behind it in its region.
+    /// Returns a chunk and those behind it in its region.
     pub(in crate::core) fn from(&self, first: ChunkId) -> impl Iterator<Item = ChunkId> + use<'_> {
         let next = |&id: &ChunkId| Some(self.chunks.next(id)).filter(|&id| id != NIL);
         std::iter::successors(Some(first).filter(|&id| id != NIL), next)
     }
 
-    /// The chunk that begins at an address, in use or free.
+    /// Returns the chunk that begins at an address, in use or free.
     #[inline]
     pub(in crate::core) fn chunk_at(&self, addr: u64) -> Option<ChunkId> {
         self.starts.get(self.chunks.slab(), &self.regions, addr)
     }
 
-    /// The chunk around an address of a region. Unless the address map is dense this walks along the region's chunks;
-    /// only starts are found by what allocation and free need.
+    /// Returns the chunk that contains an address of a region. Unless the address map is dense, this walks along the
+    /// chunks of the region. Allocations and frees only look up starts of chunks.
     pub(in crate::core) fn chunk_around(&self, addr: u64) -> Option<ChunkId> {
         let mut id = match self.chunk_at(addr) {
             Some(id) => return Some(id),
@@ -167,35 +167,35 @@ impl Heap {
         Some(id)
     }
 
-    /// The best fit of the index: the smallest chunk of at least `size` bytes, at the lowest address.
+    /// Returns the best fit of the index: the smallest chunk of at least `size` bytes, at the lowest address.
     #[inline]
     pub(in crate::core) fn best_fit(&self, size: u64) -> Option<ChunkId> {
         self.index.best_fit(self.chunks.slab(), size).map(|(id, _)| id)
     }
 
-    /// The first chunk of the index that is not below a size and an address.
+    /// Returns the first chunk of the index that is not below a size and an address.
     #[inline]
     pub(in crate::core) fn first_from(&self, key: (u64, u64)) -> Option<ChunkId> {
         self.index.first_from(self.chunks.slab(), key)
     }
 
-    /// The chunks of the index of at least `size` bytes, in (size, address) order.
+    /// Returns the chunks of the index of at least `size` bytes, in (size, address) order.
     pub(in crate::core) fn indexed_from(&self, size: u64) -> impl Iterator<Item = ChunkId> + '_ {
         let slab = self.chunks.slab();
         self.index.iter_from(slab, (size, 0))
     }
 
-    /// The largest chunk of the index.
+    /// Returns the largest chunk of the index.
     pub(in crate::core) fn largest(&self) -> Option<ChunkId> {
         self.index.largest(self.chunks.slab())
     }
 
-    /// Whether a size class is marked as holding a chunk, and whether it does.
+    /// Returns whether a size class is marked as holding a chunk, and whether it does.
     pub(in crate::core) fn class_marks(&self, class: usize) -> (bool, bool) {
         self.index.class_marks(class)
     }
 
-    /// Host memory beside the struct itself, in bytes.
+    /// Returns the host memory held beside the struct itself, in bytes.
     pub(in crate::core) fn metadata_bytes(&self) -> u64 {
         self.chunks.metadata_bytes()
             + self.index.metadata_bytes()
@@ -203,13 +203,13 @@ impl Heap {
             + self.starts.metadata_bytes()
     }
 
-    /// What searches in the address map cost.
+    /// Returns the cost of searches in the address map.
     #[cfg(test)]
     pub(in crate::core) fn search_steps(&self) -> Steps {
         self.starts.steps(self.chunks.slab())
     }
 
-    /// How deep the deepest tree of the index is.
+    /// Returns the depth of the deepest tree of the index.
     #[cfg(test)]
     pub(in crate::core) fn deepest_tree(&self) -> usize {
         self.index.depth(self.chunks.slab())

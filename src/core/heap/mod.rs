@@ -1,8 +1,8 @@
-//! The heap: the chunks of all regions, the index of those that every request may have, and what is held from the
-//! backend.
+//! The heap: the chunks of all regions, the index of those available to every request, and what the backend has
+//! provided.
 //!
-//! [`Heap`] keeps invariants I1, I3, I5 and I6 ([`crate::core::invariants`]). It knows nothing of streams, of stamps
-//! beyond the number beside a chunk, and of granules beyond a chunk's state.
+//! [`Heap`] keeps invariants I1, I3, I5 and I6 ([`crate::core::invariants`]). It does not depend on streams. Of stamps
+//! it has only the number stored with a chunk, and of granules only the chunk's state.
 //!
 //! ```text
 //!   chunks        the slab: 32 hot bytes a chunk, neighbours linked by address

@@ -1,7 +1,6 @@
-//! One table of chunk numbers by address: open addressing with linear probing (Knuth, volume 3, algorithms 6.4 L
-//! and R).
+//! A table of chunk numbers by address: open addressing with linear probing (Knuth, volume 3, algorithms 6.4 L and R).
 //!
-//! There are no keys: the chunk itself tells its address, and its cache line is needed anyway.
+//! Keys are not stored: the chunk holds its address, and its cache line is needed anyway.
 
 use super::chunks::Hot;
 use crate::core::ids::ChunkId;
@@ -9,27 +8,28 @@ use crate::core::seed::Seed;
 use crate::sys::HostMemoryExhausted;
 use crate::sys::zeroed::Zeroed;
 
-/// A number that no chunk has, so that a new table is zeros.
+/// A number that no chunk has. It is 0, so a new table is zeroed memory.
 const EMPTY: u32 = 0;
 
-/// An emptied table gives its memory back by so many slots: all of it at the end would take long.
+/// A table being emptied frees its memory in steps of this many slots, because freeing all of it at the end would take
+/// long.
 const SLOTS_AT_ONCE: usize = 1 << 14;
 
 pub(super) struct Probing {
-    /// A power of two of them.
+    /// The slots. Their number is a power of two.
     slots: Zeroed<u32>,
-    /// 64 less the bits of a place.
+    /// 64 minus the number of bits of a slot number.
     shift: u32,
     seed: Seed,
 }
 
 impl Probing {
-    /// A table of `count` slots, a power of two and at least two.
+    /// Creates a table of `count` slots, a power of two and at least two.
     pub(super) fn new(count: usize, seed: Seed) -> Result<Self, HostMemoryExhausted> {
         Ok(Probing { slots: Zeroed::new(count)?, shift: 64 - count.trailing_zeros(), seed })
     }
 
-    /// How many slots it has.
+    /// Returns the number of slots.
     pub(super) fn len(&self) -> usize {
         self.slots.len()
     }
@@ -46,9 +46,9 @@ impl Probing {
         self.slots.clear(0..self.slots.len());
     }
 
-    /// Where the search for an address begins.
+    /// Returns the slot where the search for an address begins.
     #[inline(always)]
-    #[allow(clippy::cast_possible_truncation)] // shifted to the bits of a place
+    #[allow(clippy::cast_possible_truncation)] // #[allow(clippy::cast_possible_truncation)] // shifted to the bits of a slot number
     fn home(&self, addr: u64) -> usize {
         (self.seed.hash(addr) >> self.shift) as usize
     }
@@ -69,7 +69,8 @@ impl Probing {
         }
     }
 
-    /// Adds an address that is not there; returns how far from its home it had to go. There is an empty slot.
+    /// Adds an address that is not in the table. Returns its distance from the slot where its search begins. There must
+    /// be an empty slot.
     #[inline(always)]
     pub(super) fn insert(&mut self, addr: u64, id: ChunkId) -> usize {
         let mask = self.slots.len() - 1;
@@ -81,7 +82,7 @@ impl Probing {
         way
     }
 
-    /// Removes a chunk, and says whether it was there. All chunks of the table still know their addresses.
+    /// Removes a chunk. Returns whether it was in the table. All chunks of the table must still have their addresses.
     #[inline]
     pub(super) fn remove(&mut self, slab: &[Hot], addr: u64, id: ChunkId) -> bool {
         let mask = self.slots.len() - 1;
@@ -111,18 +112,18 @@ impl Probing {
     }
 }
 
-/// A table that is emptied step by step. It stays a valid one meanwhile, to which nothing is added.
+/// A table that is emptied step by step. It remains valid for lookups meanwhile, and nothing is added to it.
 pub(super) struct Emptying {
     table: Probing,
-    /// An empty slot that no search has to pass, since the emptying begins before it and goes downwards. So behind a slot
-    /// whose turn it is there is always an empty one, and taking its chunk breaks no search.
+    /// The last emptied slot. The emptying begins at an empty slot and goes downwards, so the slot behind the next one
+    /// to be emptied is always empty. No search has to pass it, so removing the chunk before it breaks no search.
     next: usize,
     left: usize,
 }
 
 impl Emptying {
     pub(super) fn new(table: Probing) -> Self {
-        // At least one in eight is empty.
+        // At least one slot in eight is empty.
         let first = table.slots.iter().position(|&id| id == EMPTY).unwrap_or(0);
         let left = table.len();
         Emptying { table, next: first, left }
@@ -136,18 +137,18 @@ impl Emptying {
         self.table.remove(slab, addr, id)
     }
 
-    /// Whether there is nothing left.
+    /// Returns whether every slot was emptied.
     pub(super) fn is_done(&self) -> bool {
         self.left == 0
     }
 
-    /// How many slots are left to look at.
+    /// Returns how many slots are left to visit.
     #[cfg(test)]
     pub(super) fn left(&self) -> usize {
         self.left
     }
 
-    /// Looks at the next slot and takes the chunk there, if there is one.
+    /// Visits the next slot and takes the chunk there, if there is one.
     pub(super) fn take(&mut self) -> Option<ChunkId> {
         self.next = self.next.wrapping_sub(1) & (self.table.len() - 1);
         self.left -= 1;
@@ -161,13 +162,13 @@ impl Emptying {
     }
 }
 
-/// What searches cost: sums over all chunks, and the most.
+/// The cost of searches: sums over all chunks, and the maximum.
 #[cfg(test)]
 #[derive(Debug, Default, Clone, Copy)]
 pub(in crate::core) struct Steps {
-    /// Slots that the searches for all addresses look at.
+    /// Slots visited by the searches for all addresses.
     pub(in crate::core) search: usize,
-    /// Slots that the removals of each of them look at.
+    /// Slots visited by the removals of each address.
     pub(in crate::core) removal: usize,
     pub(in crate::core) longest: usize,
 }
@@ -186,7 +187,7 @@ impl Probing {
     pub(super) fn steps(&self, slab: &[Hot]) -> Steps {
         let (length, mask) = (self.len(), self.len() - 1);
         let (mut steps, mut behind) = (Steps::default(), 0);
-        // Twice around: the first time finds out what is behind the last slot.
+        // Twice around: the first pass finds out what is behind the last slot.
         for place in (0..2 * length).rev() {
             let id = ChunkId(self.slots[place & mask]);
             if id.0 == EMPTY {

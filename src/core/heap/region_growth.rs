@@ -1,4 +1,4 @@
-//! How large the next region is: doubling, the limit, and giving way when the backend refuses.
+//! The size of the next region: doubling, the limit, and smaller sizes when the backend refuses.
 
 use crate::core::units::{UNIT, round_down, round_up_saturating};
 
@@ -6,40 +6,40 @@ pub(crate) const DEFAULT_INITIAL_REGION: u64 = 2 << 20;
 
 pub(crate) struct Growth {
     limit: u64,
-    /// Held from the backend, regions on their way back included.
+    /// Bytes held from the backend, including regions that are being released.
     pool_bytes: u64,
     peak_pool_bytes: u64,
-    /// Asked of the backend at this moment. They count against the limit, so that two extensions at once
-    /// cannot overrun it.
+    /// Bytes being requested from the backend at this moment. They count against the limit, so that two extensions at
+    /// once cannot exceed it.
     reserved: u64,
     hint: u64,
     initial_hint: u64,
 }
 
-/// A region on its way from the backend.
+/// A region being requested from the backend.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Extension {
-    /// What to ask the backend for now.
+    /// The size to request from the backend next.
     pub(crate) bytes: u64,
-    /// The least that helps.
+    /// The smallest size that helps.
     pub(crate) least: u64,
     reserved: u64,
     raised: bool,
 }
 
 impl Growth {
-    /// Without growth the first region is the whole limit.
+    /// Creates the state. Without growth the first region is the whole limit.
     pub(in crate::core) fn new(limit: u64, grows: bool, initial_region: u64) -> Self {
         let hint = first_hint(limit, grows, initial_region);
         Growth { limit, pool_bytes: 0, peak_pool_bytes: 0, reserved: 0, hint, initial_hint: hint }
     }
 
-    /// The most that may be held from the backend, in bytes.
+    /// Returns the most bytes that may be held from the backend.
     pub(crate) fn limit(&self) -> u64 {
         self.limit
     }
 
-    /// Held from the backend, regions on their way back included.
+    /// Returns the bytes held from the backend, including regions that are being released.
     pub(crate) fn pool_bytes(&self) -> u64 {
         self.pool_bytes
     }
@@ -48,13 +48,13 @@ impl Growth {
         self.peak_pool_bytes
     }
 
-    /// In a forked child: what is held is what the regions hold.
+    /// Sets the bytes held to those of the regions, in a forked child.
     pub(in crate::core) fn set_pool_bytes(&mut self, bytes: u64) {
         self.pool_bytes = bytes;
     }
 
-    /// Sets another limit. A pool that has not grown yet begins as if it had been created with it; without growth the
-    /// next region is all that the limit leaves.
+    /// Sets another limit. A pool that has not grown yet then behaves as if created with it. Without growth the next
+    /// region is all that the limit leaves.
     pub(in crate::core) fn set_limit(&mut self, limit: u64, grows: bool, initial_region: u64) {
         let first = first_hint(limit, grows, initial_region);
         if !grows || self.hint == self.initial_hint {
@@ -63,13 +63,13 @@ impl Growth {
         (self.limit, self.initial_hint) = (limit, first);
     }
 
-    /// What may still be asked of the backend.
+    /// Returns how many bytes may still be requested from the backend.
     pub(crate) fn available(&self) -> u64 {
         round_down(self.limit.saturating_sub(self.pool_bytes).saturating_sub(self.reserved))
     }
 
-    /// Plans a region of at least `least` bytes and reserves it. As in the original the hint stays
-    /// raised if the backend refuses.
+    /// Plans a region of at least `least` bytes and reserves it. As in TensorFlow, the hint stays raised if the backend
+    /// refuses.
     pub(in crate::core) fn plan(&mut self, least: u64) -> Option<Extension> {
         let available = self.available();
         if least > available {
@@ -85,7 +85,7 @@ impl Growth {
         Some(Extension { bytes, least, reserved: bytes, raised })
     }
 
-    /// Plans a region of exactly `least` bytes and reserves it, without a step in front. The hint stays.
+    /// Plans a region of exactly `least` bytes and reserves it. The hint stays as it is.
     pub(in crate::core) fn plan_exactly(&mut self, least: u64) -> Option<Extension> {
         if least > self.available() {
             return None;
@@ -94,7 +94,7 @@ impl Growth {
         Some(Extension { bytes: least, least, reserved: least, raised: true })
     }
 
-    /// The backend gave `received` bytes, which may be more than was asked.
+    /// Records that the backend gave `received` bytes, which may be more than requested.
     pub(in crate::core) fn commit(&mut self, extension: &Extension, received: u64) {
         self.unreserve(extension.reserved);
         self.pool_bytes = self.pool_bytes.saturating_add(received);
@@ -104,40 +104,40 @@ impl Growth {
         }
     }
 
-    /// The backend has `bytes` back.
+    /// Records that `bytes` were returned to the backend.
     pub(in crate::core) fn released(&mut self, bytes: u64) {
         self.pool_bytes = self.pool_bytes.saturating_sub(bytes);
     }
 
-    /// All that is held is gone. What is set aside is still asked for.
+    /// Records that all memory held was lost. Reservations stay, because their requests are still under way.
     pub(super) fn forget_held(&mut self) {
         self.pool_bytes = 0;
         self.reset_hint();
     }
 
-    /// What was set aside is so no more: it is held now, or came to nothing.
+    /// Drops a reservation, whose bytes are held now or were not obtained.
     pub(in crate::core) fn unreserve(&mut self, bytes: u64) {
         self.reserved -= bytes;
     }
 
-    /// Sets bytes aside that granules are being mapped for.
+    /// Reserves bytes for granules that are about to be mapped.
     pub(in crate::core) fn reserve(&mut self, bytes: u64) {
         self.reserved += bytes;
     }
 
-    /// What was set aside is over, and so many bytes are held now.
+    /// Drops a reservation and records the bytes held now.
     pub(in crate::core) fn settle(&mut self, reserved: u64, held: u64) {
         self.unreserve(reserved);
         self.pool_bytes = held;
         self.peak_pool_bytes = self.peak_pool_bytes.max(held);
     }
 
-    /// After a trim the pool begins small again; the original would go on doubling from the peak.
+    /// Resets the hint. After a trim the pool begins small again, while TensorFlow would go on doubling from the peak.
     pub(in crate::core) fn reset_hint(&mut self) {
         self.hint = self.initial_hint;
     }
 
-    /// Drops reservations of threads that exist no more, in a forked child; `kept` are this thread's.
+    /// Drops the reservations of threads that no longer exist, in a forked child. `kept` are those of this thread.
     pub(in crate::core) fn forget_reservations(&mut self, kept: u64) {
         self.reserved = kept;
     }
@@ -154,16 +154,16 @@ fn first_hint(limit: u64, grows: bool, initial_region: u64) -> u64 {
 }
 
 impl Extension {
-    /// What is set aside for it.
+    /// Returns the bytes reserved for the extension.
     pub(crate) fn reserved(&self) -> u64 {
         self.reserved
     }
 
-    /// The next smaller size to try after a refusal; false when nothing smaller would help.
+    /// Moves to the next smaller size to try after a refusal. Returns false if no smaller size would help.
     ///
-    /// The factor is a 32-bit float, and so is the product, as in the original: 8 GiB differs from
-    /// double precision by the fifth step. Where rounding up would ask for the same size again, which
-    /// the original can do for ever, it gives way by one unit.
+    /// Factor and product are 32-bit floats as in TensorFlow. For 8 GiB the result differs from double precision by the
+    /// fifth step. Where rounding up would yield the same size again, which TensorFlow can repeat forever, the size
+    /// shrinks by one unit.
     #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
     pub(crate) fn shrink(&mut self) -> bool {
         let smaller = round_up_saturating((self.bytes as f32 * 0.9f32) as u64);
@@ -171,7 +171,7 @@ impl Extension {
         self.bytes >= self.least
     }
 
-    /// Skips the sizes that are not below `refused`; false when nothing is left that would help.
+    /// Skips the sizes that are not below `refused`. Returns false if no remaining size would help.
     pub(crate) fn shrink_below(&mut self, refused: u64) -> bool {
         while self.bytes >= refused {
             if !self.shrink() {
@@ -229,7 +229,7 @@ mod tests {
                 assert!(steps < 1000);
             }
         }
-        // What `size_t * float` gives in C++; a double product of the same factor gives 5072270336.
+        // What `size_t * float` gives in C++. A double product of the same factor gives 5072270336.
         let mut extension = Extension { bytes: 8 << 30, least: 256, reserved: 0, raised: false };
         (0..5).for_each(|_| assert!(extension.shrink()));
         assert_eq!(extension.bytes, 5_072_269_824);

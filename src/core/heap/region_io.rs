@@ -1,4 +1,4 @@
-//! Regions come and go.
+//! Adding and removing regions.
 
 use super::chunks::{Chunks, Hot};
 use super::heap::Heap;
@@ -8,8 +8,9 @@ use crate::core::units::MAX_CHUNK;
 use crate::sys::HostMemoryExhausted;
 
 impl Heap {
-    /// Adds `bytes` of memory at `base`, of which the backend gave `given`, as one chunk that is in no tree; returns it.
-    /// With `coalesce` it becomes a part of the region that ends there. The caller has reserved a chunk and its address.
+    /// Adds `bytes` of memory at `base` as one chunk that is in no tree, and returns the chunk. `given` is the size
+    /// that the backend gave. With `coalesce` the memory becomes part of the region that ends there. The caller must
+    /// have reserved a chunk and its entry in the address map.
     pub(in crate::core) fn add_region(
         &mut self,
         base: u64,
@@ -44,14 +45,14 @@ impl Heap {
         self.chunk_around(region.base + region.bytes - 1).unwrap_or(NIL)
     }
 
-    /// Memory of the region around an address may have been used up to another.
+    /// Records that memory of the region around `base` may have been used up to `end`.
     pub(in crate::core) fn touch_region(&mut self, base: u64, end: u64) {
         if let Some(region) = self.regions.find(base) {
             self.regions.touch(region, end);
         }
     }
 
-    /// Records what is mapped of the one region of a reserved range.
+    /// Records how much of the only region of a reserved range is mapped.
     pub(in crate::core) fn set_given(&mut self, given: u64) {
         let region = self.regions.iter().map(|(region, _)| region).next();
         if let Some(region) = region {
@@ -59,7 +60,7 @@ impl Heap {
         }
     }
 
-    /// Ends a chunk of a region that is detached, and that no tree or list refers to any more.
+    /// Ends a chunk of a detached region. No tree or list may refer to it.
     pub(in crate::core) fn end_chunk(&mut self, id: ChunkId) {
         let (slab, vacant) = self.chunks.slab_and_vacant();
         let addr = slab[id].addr;
@@ -72,7 +73,7 @@ impl Heap {
         self.regions.remove(region)
     }
 
-    /// Forgets all chunks and regions; returns them.
+    /// Forgets all chunks and regions, and returns them.
     pub(in crate::core) fn forget_all(&mut self, has_stamps: bool) -> (Chunks, Regions) {
         let chunks = std::mem::replace(&mut self.chunks, Chunks::new(has_stamps));
         let regions = self.regions.take();
@@ -83,13 +84,13 @@ impl Heap {
         (chunks, regions)
     }
 
-    /// Gives back places of the slab and lists that today's chunks and regions do not need.
+    /// Frees places of the slab and lists that the current chunks and regions do not need.
     pub(in crate::core) fn shrink(&mut self) {
         self.chunks.shrink();
         self.regions.shrink();
     }
 
-    /// Shrinks the address map to what today's chunks need.
+    /// Shrinks the address map to what the current chunks need.
     pub(in crate::core) fn shrink_starts(&mut self) {
         let Heap { chunks, regions, starts, .. } = self;
         starts.rebuild(chunks.slab(), regions, chunks.ids());

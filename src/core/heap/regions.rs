@@ -1,4 +1,4 @@
-//! Regions: what the backend gave, in address order.
+//! Regions obtained from the backend, in address order.
 
 use super::chunks::MAX_REGIONS;
 use crate::core::ids::{ChunkId, NIL};
@@ -10,21 +10,21 @@ use std::cell::Cell;
 
 pub(crate) struct Region {
     pub(crate) base: u64,
-    /// What chunks tile: a multiple of 256.
+    /// The bytes that chunks tile, a multiple of 256.
     pub(crate) bytes: u64,
-    /// What the backend said it gave and gets back: `bytes`, perhaps with a tail of less than a unit. Of a
-    /// reserved range what is mapped, which is less.
+    /// The size that the backend reported and expects back: `bytes`, perhaps plus a tail of less than a unit. For a
+    /// reserved range it is the mapped size, which is less.
     pub(crate) given: u64,
-    /// The chunk at `base`, which stays the same one: splits leave it there and merges go into it.
+    /// The chunk at `base`. It stays the same one, because splits leave it there and merges go into it.
     pub(crate) first: ChunkId,
-    /// Nothing was ever handed out from here on, as far as is known.
+    /// The address from which on nothing was ever handed out, as far as is known.
     pub(in crate::core) touched: u64,
-    /// For each unit the chunk that begins there, or 0; while [`crate::core::heap::address_map`] is dense.
+    /// For each unit the chunk that begins there, or 0. Present while [`crate::core::heap::address_map`] is dense.
     flat: Option<LazyTable>,
 }
 
 impl Region {
-    /// The place of an address of the region in its table.
+    /// Returns the position of an address in the region's flat table.
     #[allow(clippy::cast_possible_truncation)] // 64-bit platforms only, see sys
     fn unit(&self, addr: u64) -> usize {
         ((addr - self.base) / UNIT) as usize
@@ -34,7 +34,7 @@ impl Region {
         self.base + self.bytes
     }
 
-    /// For tests: whether there is a flat table.
+    /// For tests: returns whether there is a flat table.
     #[cfg(test)]
     pub(in crate::core) fn has_flat(&self) -> bool {
         self.flat.is_some()
@@ -47,17 +47,17 @@ impl Region {
 
 /// All regions of an arena.
 pub(crate) struct Regions {
-    /// By number, which chunks know. A slot without a region has 0 bytes.
+    /// The regions by number, to which chunks refer. A slot without a region has 0 bytes.
     slots: Vec<Region>,
-    /// The number of a slot without a region, whose `first` is the next one, or [`NIL`].
+    /// The first slot without a region, whose `first` is the next such slot, or [`NIL`].
     vacant: ChunkId,
     /// The bytes of all regions.
     bytes: u64,
     /// The numbers of the regions in address order.
     order: Vec<u32>,
-    /// The region that answered last: programs free where they just freed.
+    /// The region found last. Programs often free where they just freed.
     last: Cell<u32>,
-    /// Counts up whenever a region comes, grows or goes.
+    /// Counts up whenever a region is added, extended or removed.
     version: u64,
 }
 
@@ -73,7 +73,7 @@ impl Regions {
         }
     }
 
-    /// Takes all of them out.
+    /// Takes all regions out.
     pub(super) fn take(&mut self) -> Self {
         let none = Regions { version: self.version + 1, ..Regions::new() };
         std::mem::replace(self, none)
@@ -83,12 +83,12 @@ impl Regions {
         self.version
     }
 
-    /// How many places for regions there are.
+    /// Returns the number of slots for regions.
     pub(in crate::core) fn slots(&self) -> usize {
         self.slots.len()
     }
 
-    /// Room for a copy of so many.
+    /// Makes room for a copy of `slots` slots.
     pub(in crate::core) fn make_room(&mut self, slots: usize) -> Result<(), HostMemoryExhausted> {
         let count = slots + slots / 16 + 16;
         (self.slots, self.order) = (Vec::new(), Vec::new());
@@ -96,7 +96,7 @@ impl Regions {
         Ok(self.order.try_reserve_exact(count)?)
     }
 
-    /// Becomes a copy without flat tables; false if that takes more room.
+    /// Becomes a copy of `other` without flat tables. Returns false if there is not enough room.
     pub(in crate::core) fn copy_from(&mut self, other: &Self) -> bool {
         if other.slots.len() > self.slots.capacity() || !copy_table(&mut self.order, &other.order) {
             return false;
@@ -110,7 +110,7 @@ impl Regions {
         true
     }
 
-    /// The region around an address.
+    /// Returns the region that contains an address.
     pub(crate) fn find(&self, addr: u64) -> Option<u32> {
         let last = self.last.get();
         if self.slots.get(last as usize).is_some_and(|region| region.contains(addr)) {
@@ -124,13 +124,13 @@ impl Regions {
         Some(id)
     }
 
-    /// How many regions end at or before an address.
+    /// Returns how many regions end at or before an address.
     fn place_of(&self, addr: u64) -> usize {
         self.order.partition_point(|&id| self.get(id).end() <= addr)
     }
 
-    /// The last chunk that begins at or before an address of a region, if there is a flat table to tell;
-    /// else the first chunk of the region, from which a walk finds it.
+    /// Returns the last chunk that begins at or before an address of a region, if there is a flat table. Otherwise
+    /// returns the first chunk of the region, where a walk can start.
     pub(super) fn chunk_before(&self, addr: u64) -> Option<ChunkId> {
         let region = self.get(self.find(addr)?);
         let table = region.flat.as_ref();
@@ -138,15 +138,15 @@ impl Regions {
         Some(known.map_or(region.first, |(_, entry)| ChunkId(entry)))
     }
 
-    /// What flat tables would take, in bytes.
+    /// Returns the bytes that flat tables would take.
     pub(super) fn flat_bytes(&self) -> u64 {
-        // Of a reserved range, which is one region, less is given than it has.
+        // A reserved range is a single region, of which less is mapped than it has.
         let given = if self.order.len() == 1 { self.get(self.order[0]).given } else { u64::MAX };
         self.bytes.min(given) / UNIT * size_of::<u32>() as u64
     }
 
-    /// Gives regions without a flat table an empty one: `count` numbers from `first` on. Returns the next number. On failure
-    /// some may have one.
+    /// Gives an empty flat table to regions without one, for `count` region numbers from `first` on. Returns the next
+    /// number. On failure some of them may have one.
     pub(super) fn make_flat(&mut self, first: usize, count: usize) -> Result<usize, HostMemoryExhausted> {
         let end = first.saturating_add(count).min(self.slots.len());
         for region in self.slots.get_mut(first..end).unwrap_or_default() {
@@ -157,7 +157,7 @@ impl Regions {
         Ok(end)
     }
 
-    /// How many numbers there are, also without a region.
+    /// Returns how many region numbers there are, those without a region included.
     pub(super) fn numbers(&self) -> usize {
         self.slots.len()
     }
@@ -166,12 +166,12 @@ impl Regions {
         self.slots.iter_mut().for_each(|region| region.flat = None);
     }
 
-    /// Forgets all entries of the flat tables and gives their memory back.
+    /// Clears the flat tables and frees their memory.
     pub(super) fn clear_flat(&mut self) {
         self.slots.iter_mut().filter_map(|region| region.flat.as_mut()).for_each(LazyTable::clear);
     }
 
-    /// The flat table for an address, with the place in it.
+    /// Returns the flat table for an address, with the position in it.
     pub(super) fn flat(&self, addr: u64) -> Option<(&LazyTable, usize)> {
         let region = self.get(self.find(addr)?);
         Some((region.flat.as_ref()?, region.unit(addr)))
@@ -198,16 +198,16 @@ impl Regions {
         &mut self.slots[id as usize]
     }
 
-    /// Whether memory overlaps what the backend gave before, tails included.
+    /// Returns whether memory overlaps any region, tails included.
     pub(in crate::core) fn overlaps(&self, base: u64, bytes: u64) -> bool {
         let end = base.saturating_add(bytes);
-        // Of those that begin before the end the last one reaches the farthest.
+        // Among the regions that begin before the end, the last one reaches farthest.
         let behind = self.order.partition_point(|&id| self.get(id).base < end);
         let last = behind.checked_sub(1).map(|place| self.get(self.order[place]));
         last.is_some_and(|region| base < region.base.saturating_add(region.given))
     }
 
-    /// The region that ends exactly where another would begin.
+    /// Returns the region that ends exactly at `base`, if it has no tail.
     pub(super) fn ending_at(&self, base: u64) -> Option<u32> {
         let id = *self.order.get(self.place_of(base).checked_sub(1)?)?;
         let region = self.get(id);
@@ -244,7 +244,7 @@ impl Regions {
         Ok(id)
     }
 
-    /// Makes a region longer at its end. On failure nothing changed.
+    /// Extends a region at its end. On failure nothing changed.
     pub(super) fn extend(&mut self, id: u32, bytes: u64, given: u64) -> Result<(), HostMemoryExhausted> {
         let region = self.get_mut(id);
         let units = region.unit(region.end() + bytes);
@@ -269,17 +269,17 @@ impl Regions {
         removed
     }
 
-    /// The regions in address order.
+    /// Returns the regions in address order.
     pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = (u32, &Region)> + '_ {
         self.order.iter().map(|&id| (id, self.get(id)))
     }
 
-    /// The regions in address order, by place.
+    /// Returns a region by its position in address order.
     pub(in crate::core) fn nth(&self, place: usize) -> Option<&Region> {
         self.order.get(place).map(|&id| self.get(id))
     }
 
-    /// Records that memory of a region was handed out up to here.
+    /// Records that memory of a region was handed out up to `end`.
     #[inline(always)]
     pub(super) fn touch(&mut self, id: u32, end: u64) {
         let region = &mut self.slots[id as usize];
@@ -290,7 +290,7 @@ impl Regions {
         self.order.len()
     }
 
-    /// Gives the lists back if there is no region.
+    /// Frees the lists if there is no region.
     pub(super) fn shrink(&mut self) {
         if self.order.is_empty() {
             *self = Regions { version: self.version, ..Regions::new() };
