@@ -1,5 +1,5 @@
-//! Each invariant of stamps broken on purpose, in every way that the fields allow, one way at a time: the check names that
-//! invariant, and found nothing wrong before.
+//! Breaks each invariant of stamps on purpose, in every way that the fields allow, one way at a time. The check must
+//! name that invariant, and must have found nothing wrong before.
 
 use super::queue::StampQueue;
 use crate::core::arena::Arena;
@@ -44,14 +44,14 @@ fn i3_what_is_stamped_is_queued() {
         |arena, _| *parts(arena).1 = StampQueue::new(1, false),
         |arena, of| parts(arena).0.chunks_mut().set_stamp(of.rest, 1),
         |arena, of| parts(arena).0.chunks_mut().set_stamp(of.used, 3),
-        // Queued later than under its stamp, not at all, and as a chunk of another address.
+        // Queued under a later turn than its stamp, not at all, and with the address of another chunk.
         |arena, of| parts(arena).1.requeue(of.free, 7),
         |arena, of| parts(arena).1.remove(of.free),
         |arena, of| {
             parts(arena).1.remove(of.free);
             parts(arena).1.push(of.free, BASE, 1);
         },
-        // In use, or without a stamp.
+        // Queued while in use, or without a stamp.
         |arena, of| {
             let addr = arena.chunks().addr(of.used);
             parts(arena).0.chunks_mut().set_stamp(of.used, 3);
@@ -61,7 +61,7 @@ fn i3_what_is_stamped_is_queued() {
             let addr = arena.chunks().addr(of.rest);
             parts(arena).1.push(of.rest, addr, 1);
         },
-        // Due, but the queue counts as settled.
+        // Due for merging, but the queue counts as settled.
         |arena, _| {
             arena.raise_frontier(2);
             parts(arena).1.settle();
@@ -69,7 +69,7 @@ fn i3_what_is_stamped_is_queued() {
     ];
     each_is_named(Broken::I3Index, true, false, breaks);
     each_is_named(Broken::I3Index, true, true, breaks);
-    // In quarantine, but for no time.
+    // In quarantine, but without a stamp.
     each_is_named(
         Broken::I3Index,
         true,
@@ -90,7 +90,7 @@ fn i3_what_is_stamped_is_in_an_index_of_its_own() {
             stamps.index.remove(heap.chunks_mut(), of.other)
         },
         |arena, _| parts(arena).1.index.clear(),
-        // In the wrong one of the two.
+        // In the wrong one of the two indices.
         |arena, of| {
             {
                 let (heap, stamps) = parts(arena);
@@ -105,12 +105,12 @@ fn i3_what_is_stamped_is_in_an_index_of_its_own() {
                 stamps.index.insert(heap.chunks_mut(), of.rest)
             };
         },
-        // The least stamp below a chunk is another: its own, or that of the one below it.
+        // The least stamp below a chunk is wrong: for its own stamp, or for that of the chunk below it.
         |arena, of| parts(arena).1.index.misstate(of.free, 0),
         |arena, of| parts(arena).1.index.misstate(of.other, 3),
     ];
     each_is_named(Broken::I3Index, true, false, breaks);
-    // A stamp of which the index knows nothing.
+    // A stamp that the index was not told about.
     each_is_named(
         Broken::I3Index,
         true,

@@ -1,29 +1,30 @@
-//! Frees with a stamp, and merges of what waits under one: those that have become safe, and those by force.
+//! Frees with a stamp, and merges of the chunks that wait under stamps: merges once they are safe, and forced merges.
 //!
-//! Both kinds go a few chunks at a time. What becomes of chunks that are safe does not depend on the order in which they merge:
-//! in the end there are no two neighbours of them.
+//! Both kinds proceed a few chunks at a time. The order in which safe chunks merge does not matter: in the end no two
+//! of them are neighbours.
 
 use super::queue::StampQueue;
 use crate::core::heap::{Heap, State};
 use crate::core::ids::{ChunkId, NIL};
 use crate::core::steps;
 
-/// A pass of forced merges: what waited when it began is merged with its neighbours, the oldest first, each chunk once.
+/// A pass of forced merges. Chunks that waited when it began are merged with their neighbours, the oldest first, each
+/// chunk once.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ForcedPass {
     number: u64,
-    /// Turn and address from which on chunks are left to do.
+    /// The turn and the address from which on chunks are left.
     from: (u64, u64),
-    /// Of the turns that it is for.
+    /// The last turn that the pass covers.
     last: u64,
 }
 
-/// What came of some forced merges.
+/// The result of some forced merges.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Forced {
-    /// A chunk that is large enough.
+    /// A chunk of sufficient size exists.
     Found,
-    /// Some are left to do.
+    /// Chunks are left to merge.
     More,
     Over,
 }
@@ -37,7 +38,7 @@ impl StampQueue {
         self.wait_under(heap, id, stamp);
     }
 
-    /// Has a chunk that is in no tree wait under a stamp, from now on.
+    /// Queues a chunk that is in no tree under a stamp.
     fn wait_under(&mut self, heap: &mut Heap, id: ChunkId, stamp: u64) {
         heap.chunks_mut().set_stamp(id, stamp);
         self.push(id, heap.addr(id), stamp);
@@ -46,7 +47,7 @@ impl StampQueue {
         }
     }
 
-    /// Takes a free chunk out of all trees, to be handed out or to end. Returns its stamp, which it has no more.
+    /// Removes a free chunk from all trees, before it is handed out or ends. Clears its stamp and returns it.
     pub(in crate::core) fn remove_free(&mut self, heap: &mut Heap, id: ChunkId) -> u64 {
         let stamp = heap.chunks().stamp(id);
         if heap.state(id) == State::Free {
@@ -59,7 +60,7 @@ impl StampQueue {
         stamp
     }
 
-    /// The contrary, of a chunk that was removed under that stamp or is a part of one.
+    /// Undoes [`Self::remove_free`], for a chunk removed under that stamp or a part of one.
     pub(in crate::core) fn insert_free(&mut self, heap: &mut Heap, id: ChunkId, stamp: u64) {
         if stamp == 0 {
             heap.add_to_index(id);
@@ -68,7 +69,7 @@ impl StampQueue {
         }
     }
 
-    /// Takes a findable chunk out of the index that it is in by its stamp.
+    /// Removes a findable chunk from the index that its stamp puts it in.
     fn unindex_any(&mut self, heap: &mut Heap, id: ChunkId) {
         if heap.chunks().stamp(id) == 0 {
             heap.unindex(id);
@@ -77,13 +78,15 @@ impl StampQueue {
         }
     }
 
-    /// Whether chunks may be left whose stamps the frontier has passed. Until they are merged requests find nothing.
+    /// Returns whether chunks may be left whose stamps the frontier has passed. Requests cannot find them until they
+    /// are merged.
     #[inline]
     pub(crate) fn is_merging(&self) -> bool {
         !self.is_settled()
     }
 
-    /// Clears the stamps that the frontier has passed, of so many chunks, and merges them. Returns whether some are left.
+    /// Clears the stamps that the frontier has passed, of at most `most` chunks, and merges these chunks. Returns
+    /// whether some are left.
     pub(crate) fn merge_safe_some(&mut self, heap: &mut Heap, most: usize) -> bool {
         for _ in 0..most {
             let Some(id) = self.first_due() else { break };
@@ -99,15 +102,15 @@ impl StampQueue {
         self.first_due().is_some()
     }
 
-    /// Begins to merge waiting chunks in spite of their stamps. With quarantine there is nothing to do, for it would make
-    /// requests find what is not safe.
+    /// Begins to merge waiting chunks in spite of their stamps. With quarantine the pass is empty, because it would let
+    /// requests find chunks that are not safe.
     pub(crate) fn begin_forced_pass(&mut self) -> ForcedPass {
         self.passes += 1;
         let last = if self.quarantine { 0 } else { self.last() };
         ForcedPass { number: self.passes, from: (0, 0), last }
     }
 
-    /// Merges the next chunks of a pass, at most so many, until one of `size` bytes exists.
+    /// Merges the next chunks of a pass, at most `most`, until a chunk of `size` bytes exists.
     pub(crate) fn merge_forced_some(
         &mut self,
         heap: &mut Heap,
@@ -124,7 +127,7 @@ impl StampQueue {
             let place = self.place(id);
             let stamp = heap.chunks().stamp(id);
             if place.turn != stamp && place.raised_in != pass.number {
-                // Since an earlier pass, for which it was not this chunk's turn.
+                // The stamp was raised in an earlier pass, before the chunk's turn came.
                 self.requeue(id, stamp);
                 continue;
             }
@@ -138,7 +141,8 @@ impl StampQueue {
         Forced::More
     }
 
-    /// Merges a waiting chunk, whose turn it is, with the free chunks beside it. Returns the whole, whose stamp is the latest.
+    /// Merges a waiting chunk whose turn it is with the free chunks beside it. Returns the result, which has the latest
+    /// of their stamps.
     fn merge_by_force(&mut self, heap: &mut Heap, id: ChunkId, pass: &ForcedPass) -> ChunkId {
         let (next, prev) = (heap.next(id), heap.prev(id));
         if !self.is_findable(heap, next) && !self.is_findable(heap, prev) {
@@ -164,16 +168,16 @@ impl StampQueue {
         whole
     }
 
-    /// Prepares a free chunk for one behind it, whose turn it is, to become a part of it. Returns its stamp.
+    /// Prepares a free chunk to absorb the one behind it, whose turn it is. Returns the free chunk's stamp.
     fn join_before(&mut self, heap: &mut Heap, prev: ChunkId, turn: u64, pass: &ForcedPass) -> u64 {
         let stamp = heap.chunks().stamp(prev);
         self.unindex_any(heap, prev);
         let place = self.place(prev);
         if stamp == 0 {
-            // It did not wait when the pass began, so that it has no turn in it.
+            // The chunk did not wait when the pass began, so it has no turn of its own in the pass.
             self.push(prev, heap.addr(prev), turn);
         } else if (place.turn, heap.addr(prev)) >= pass.from {
-            // Its own turn comes, with whatever stamp it has by then.
+            // The chunk's own turn comes later, with the stamp it has by then.
             if place.turn != stamp && place.raised_in != pass.number {
                 self.requeue(prev, stamp);
             }
@@ -182,7 +186,7 @@ impl StampQueue {
         stamp
     }
 
-    /// Whether there is a chunk, and requests may find it.
+    /// Returns whether there is a chunk and it is in an index.
     fn is_findable(&self, heap: &Heap, id: ChunkId) -> bool {
         id != NIL && heap.state(id) == State::Free
     }

@@ -1,7 +1,7 @@
 //! Timestamped frees: TensorFlow's `SharedCounter` and safe frontier.
 //!
-//! A free gets the next count, its stamp. The chunk may be coalesced and, with quarantine, reused once the frontier has
-//! passed its stamp: work that was queued before the free is done then.
+//! A free is numbered with the next count, its stamp. Once the frontier has passed the stamp, the work queued before
+//! the free is done. From then on the chunk may be coalesced and, with quarantine, reused.
 //!
 //! ```text
 //!   queue          chunks that wait, by turn

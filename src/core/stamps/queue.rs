@@ -1,9 +1,9 @@
-//! Chunks that wait under a stamp.
+//! The queue of chunks that wait under a stamp.
 //!
-//! The queue is ordered by turn. That is the stamp that a chunk got when it was freed. What merges by force has the later of two
-//! stamps from then on, but keeps its turn: so a pass of forced merges sees each chunk once and in the order in which it found
-//! them, without a list of its own. A turn is never later than the stamp, and who comes upon one that is earlier brings it up
-//! to date.
+//! The queue is ordered by turn, which is the stamp that a chunk got when it was freed. A forced merge gives the merged
+//! chunk the later of two stamps, but keeps its turn. So a pass of forced merges visits each chunk once and in the
+//! order at its beginning, without a list of its own. A turn is never later than the stamp. Code that finds an earlier
+//! turn brings it up to date.
 
 use super::stamped_index::StampedIndex;
 use crate::core::heap::Heap;
@@ -19,26 +19,26 @@ pub(crate) struct StampQueue {
     frontier: u64,
     queue: Tree,
     seed: Seed,
-    /// For each place of the slab, that of its chunk in the queue.
+    /// For each place of the slab, the queue entry of its chunk.
     places: Vec<Place>,
-    /// No turn is below the frontier.
+    /// Set if no turn is below the frontier.
     settled: bool,
-    /// No chunk is handed out before its stamp is safe.
+    /// With quarantine no chunk is handed out before its stamp is safe.
     pub(super) quarantine: bool,
-    /// Passes of forced merges that were begun.
+    /// The number of forced passes begun.
     pub(super) passes: u64,
-    /// Those of the chunks that requests may find.
+    /// The queued chunks that requests may find.
     pub(super) index: StampedIndex,
 }
 
-/// A chunk's place in the queue.
+/// A chunk's entry in the queue.
 #[derive(Clone, Copy)]
 pub(super) struct Place {
     left: ChunkId,
     right: ChunkId,
     pub(super) turn: u64,
     addr: u64,
-    /// The pass of forced merges that last gave the chunk a later stamp before its turn came.
+    /// The last forced pass that gave the chunk a later stamp before its turn came.
     pub(super) raised_in: u64,
 }
 
@@ -47,7 +47,7 @@ impl Place {
 }
 
 impl Node for Place {
-    /// Turn and address: of the parts of one chunk that was freed the first comes first.
+    /// Returns turn and address. If a freed chunk was split, its parts have the same turn and follow in address order.
     #[inline]
     fn key(&self) -> (u64, u64) {
         (self.turn, self.addr)
@@ -90,12 +90,12 @@ impl StampQueue {
         }
     }
 
-    /// The last stamp given.
+    /// Returns the last stamp given.
     pub(crate) fn last(&self) -> u64 {
         self.last
     }
 
-    /// Stamps below this are safe.
+    /// Returns the frontier. Stamps below it are safe.
     pub(in crate::core) fn frontier(&self) -> u64 {
         self.frontier
     }
@@ -104,20 +104,20 @@ impl StampQueue {
         stamp == 0 || stamp < self.frontier
     }
 
-    /// Forgets all chunks that wait; stamps go on rising.
+    /// Forgets all waiting chunks. Stamps continue to rise.
     pub(in crate::core) fn clear(&mut self) {
         (self.queue, self.places, self.settled) = (Tree::EMPTY, Vec::new(), true);
         self.index.clear();
     }
 
-    /// The frontier only rises.
+    /// Raises the frontier. A lower value has no effect.
     pub(in crate::core) fn raise_frontier(&mut self, to: u64) {
         if to > self.frontier {
             (self.frontier, self.settled) = (to, false);
         }
     }
 
-    /// Makes sure that no chunk of a slab of so many places needs memory when it is freed: frees are infallible.
+    /// Ensures that freeing any chunk of a slab of `places` places needs no memory, because frees must not fail.
     pub(in crate::core) fn reserve(&mut self, places: usize) -> Result<(), HostMemoryExhausted> {
         if self.places.len() >= places {
             return Ok(());
@@ -128,7 +128,7 @@ impl StampQueue {
         Ok(())
     }
 
-    /// Leaves the first places only. Without memory for shorter tables the room stays.
+    /// Keeps only the first `places` places. Without memory for smaller tables they stay.
     pub(in crate::core) fn shrink(&mut self, places: usize) {
         self.index.shrink(places);
         shrink_to(&mut self.places, places);
@@ -140,14 +140,14 @@ impl StampQueue {
         self.last
     }
 
-    /// Queues a chunk that is not queued.
+    /// Queues a chunk that is not queued yet.
     pub(super) fn push(&mut self, id: ChunkId, addr: u64, turn: u64) {
         self.places[id.index()] = Place { turn, addr, ..Place::NONE };
         self.queue.insert(&mut self.places, self.seed, id);
         self.settled &= turn >= self.frontier;
     }
 
-    /// Takes a chunk out of the queue.
+    /// Removes a chunk from the queue.
     pub(super) fn remove(&mut self, id: ChunkId) {
         self.queue.remove(&mut self.places, self.seed, id);
     }
@@ -159,7 +159,7 @@ impl StampQueue {
         self.push(id, addr, stamp);
     }
 
-    /// The place of a chunk that is queued.
+    /// Returns the entry of a queued chunk.
     pub(super) fn place(&self, id: ChunkId) -> Place {
         self.places[id.index()]
     }
@@ -168,13 +168,13 @@ impl StampQueue {
         &mut self.places[id.index()]
     }
 
-    /// The first chunk that is not below a turn and an address.
+    /// Returns the first chunk that is not below a turn and an address.
     pub(super) fn first_from(&self, key: (u64, u64)) -> Option<ChunkId> {
         let id = self.queue.first_from(&self.places, key);
         (id != NIL).then_some(id)
     }
 
-    /// The first chunk whose turn the frontier has passed; its stamp may be later.
+    /// Returns the first chunk whose turn the frontier has passed. Its stamp may be later.
     pub(super) fn first_due(&mut self) -> Option<ChunkId> {
         if self.settled {
             return None;
@@ -184,13 +184,13 @@ impl StampQueue {
         due
     }
 
-    /// Whether there may be such a chunk.
+    /// Returns whether no turn is below the frontier, as far as is known.
     #[inline]
     pub(in crate::core) fn is_settled(&self) -> bool {
         self.settled
     }
 
-    /// For tests: says that there is none.
+    /// For tests: marks the queue as settled.
     #[cfg(test)]
     pub(in crate::core) fn settle(&mut self) {
         self.settled = true;
@@ -200,7 +200,7 @@ impl StampQueue {
         self.queue.is_empty()
     }
 
-    /// All chunks of the queue, in order.
+    /// Returns all queued chunks, in order.
     pub(in crate::core) fn iter(&self) -> impl Iterator<Item = ChunkId> + '_ {
         let mut key = (0, 0);
         std::iter::from_fn(move || {
@@ -211,7 +211,8 @@ impl StampQueue {
         })
     }
 
-    /// The first free chunk that requests may find, is not below a size and an address, and was freed early enough.
+    /// Returns the first free chunk that is not below `key` in (size, address) order and has no stamp, or one of at
+    /// most `newest`.
     #[inline]
     pub(in crate::core) fn first_old_enough(
         &self,
@@ -226,12 +227,13 @@ impl StampQueue {
         if is_first { Some(stamped) } else { unstamped }
     }
 
-    /// The largest chunk that carries a stamp and that requests may find.
+    /// Returns the largest findable chunk with a stamp.
     pub(in crate::core) fn largest_findable(&self, heap: &Heap) -> Option<ChunkId> {
         self.index.largest(heap.chunks())
     }
 
-    /// Those chunks in (size, address) order, each with whether the index knows the least stamp below it.
+    /// Returns the findable chunks with a stamp in (size, address) order, each with whether the index has the right
+    /// least stamp below it.
     pub(in crate::core) fn findable<'a>(
         &'a self,
         heap: &'a Heap,
@@ -240,7 +242,7 @@ impl StampQueue {
         self.index.iter(chunks).map(|id| (id, self.index.is_right(chunks, id)))
     }
 
-    /// Turn and address of a chunk that waits.
+    /// Returns turn and address of a waiting chunk.
     pub(in crate::core) fn turn(&self, id: ChunkId) -> (u64, u64) {
         self.place(id).key()
     }

@@ -1,8 +1,8 @@
-//! The findable free chunks that carry a stamp, ordered by (size, address), with the least stamp below each.
+//! The index of findable free chunks with a stamp, ordered by (size, address), with the least stamp below each.
 //!
-//! Such chunks are in no tree of the common index. So the best fit among those that were freed early enough is found
-//! without a look at each that was freed too late. A treap linked through the chunks, as the trees of the common index are;
-//! with quarantine it is empty, for what carries a stamp is not findable there.
+//! These chunks are in no tree of the common index. So the best fit among chunks that were freed early enough is found
+//! without examining each chunk that was freed too late. The index is a treap linked through the chunks, like the trees
+//! of the common index. With quarantine it is empty, because chunks with a stamp are not findable there.
 
 use crate::core::heap::{Chunks, Hot};
 use crate::core::ids::{ChunkId, NIL};
@@ -15,9 +15,9 @@ use crate::sys::HostMemoryExhausted;
 pub(super) struct StampedIndex {
     tree: Tree,
     seed: Seed,
-    /// For each place of the slab: the least stamp of the chunk and of all below it in the tree.
+    /// For each place of the slab, the least stamp of the chunk and of all nodes below it in the tree.
     least: Vec<u64>,
-    /// The latest stamp that there has been.
+    /// The latest stamp ever inserted.
     latest: u64,
 }
 
@@ -31,29 +31,29 @@ impl StampedIndex {
         *self = StampedIndex::new(self.seed);
     }
 
-    /// Makes sure that no chunk of a slab of so many places needs memory for being inserted.
+    /// Ensures that inserting any chunk of a slab of `places` places needs no memory.
     pub(super) fn reserve(&mut self, places: usize) -> Result<(), HostMemoryExhausted> {
         make_room(&mut self.least, places)?;
         self.least.resize(places, 0);
         Ok(())
     }
 
-    /// Leaves the first places only.
+    /// Keeps only the first `places` places.
     pub(super) fn shrink(&mut self, places: usize) {
         shrink_to(&mut self.least, places);
     }
 
-    /// Adds a chunk, which has its stamp already.
+    /// Adds a chunk that has its stamp already.
     pub(super) fn insert(&mut self, chunks: &mut Chunks, id: ChunkId) {
         self.tree.insert(chunks.slab_mut(), self.seed, id);
-        // The tree that was at its place has been divided: one half is to its left, the other to its right.
+        // The tree previously at this place has been split into the two subtrees of the chunk.
         let hot = chunks.slab()[id];
         self.update_path(chunks, hot.left(), hot.key());
         self.update_path(chunks, hot.right(), hot.key());
         self.least[id.index()] = self.computed(chunks, id);
         let stamp = chunks.stamp(id);
         if stamp >= self.latest {
-            // As nearly always. It is the least for nothing above it.
+            // The usual case: the stamp is the latest, so the least stamps above stay as they are.
             self.latest = stamp;
             return;
         }
@@ -68,20 +68,20 @@ impl StampedIndex {
 
     pub(super) fn remove(&mut self, chunks: &mut Chunks, id: ChunkId) {
         let (key, stamp) = (chunks.slab()[id].key(), chunks.stamp(id));
-        // Nothing changes for those above it that have an older one below them.
+        // Nothing changes for nodes above the chunk that have an older stamp below them.
         let (mut unchanged, mut node) = (NIL, self.tree.root());
         while node != id && self.least[node.index()] < stamp {
             steps::count();
             (unchanged, node) = (node, *towards(chunks.get_mut(node), key));
         }
         self.tree.remove(chunks.slab_mut(), self.seed, id);
-        // What was below it is where a search for it leads to now.
+        // The nodes formerly below the chunk are where a search for its key leads to now.
         let top = if unchanged == NIL { self.tree.root() } else { *towards(chunks.get_mut(unchanged), key) };
         self.update_path(chunks, top, key);
     }
 
-    /// Computes the least stamps again of all that a search for `key`, which is not there, passes below `top`. A node
-    /// depends on those below it, and there is no way up: on the way down each link is turned to lead up.
+    /// Recomputes the least stamps of all nodes that a search for the absent `key` passes below `top`. A node depends
+    /// on those below it, and nodes have no parent links. So on the way down each link is reversed to lead up.
     fn update_path(&mut self, chunks: &mut Chunks, top: ChunkId, key: (u64, u64)) {
         let (slab, stamps) = chunks.slab_and_stamps();
         let (mut above, mut node) = (NIL, top);
@@ -97,17 +97,17 @@ impl StampedIndex {
         }
     }
 
-    /// The least stamp below a chunk, from those of its children.
+    /// Returns the least stamp below a chunk, computed from those of its children.
     fn computed(&self, chunks: &Chunks, id: ChunkId) -> u64 {
         computed(&self.least, &chunks.slab()[id], chunks.stamp(id))
     }
 
-    /// The least stamp of a tree.
+    /// Returns the least stamp of a tree.
     fn least_in(&self, root: ChunkId) -> u64 {
         least_in(&self.least, root)
     }
 
-    /// The first chunk that is not below `key` and has a stamp of at most `newest`.
+    /// Returns the first chunk that is not below `key` and has a stamp of at most `newest`.
     #[inline]
     pub(super) fn first_from(&self, chunks: &Chunks, key: (u64, u64), newest: u64) -> Option<ChunkId> {
         if self.tree.is_empty() { None } else { self.search(chunks, key, newest) }
@@ -131,7 +131,7 @@ impl StampedIndex {
         if best == NIL || chunks.stamp(best) <= newest {
             return (best != NIL).then_some(best);
         }
-        // It is right of that one, the first of them.
+        // The result is the first such chunk to the right of that node.
         node = slab[best].right();
         loop {
             steps::count();
@@ -146,13 +146,13 @@ impl StampedIndex {
         }
     }
 
-    /// The largest chunk.
+    /// Returns the largest chunk.
     pub(super) fn largest(&self, chunks: &Chunks) -> Option<ChunkId> {
         let last = self.tree.last(chunks.slab());
         (last != NIL).then_some(last)
     }
 
-    /// Every chunk, in (size, address) order.
+    /// Returns all chunks, in (size, address) order.
     pub(super) fn iter<'a>(&'a self, chunks: &'a Chunks) -> impl Iterator<Item = ChunkId> + 'a {
         let mut key = (0, 0);
         std::iter::from_fn(move || {
@@ -163,12 +163,12 @@ impl StampedIndex {
         })
     }
 
-    /// Whether the least stamp below a chunk is right, provided that those of its children are.
+    /// Returns whether the least stamp below a chunk is right, provided that those of its children are.
     pub(super) fn is_right(&self, chunks: &Chunks, id: ChunkId) -> bool {
         self.least[id.index()] == self.computed(chunks, id)
     }
 
-    /// For tests: says that a chunk, or one below it, has another stamp than it has.
+    /// For tests: records a wrong least stamp for a chunk.
     #[cfg(test)]
     pub(super) fn misstate(&mut self, id: ChunkId, least: u64) {
         self.least[id.index()] = least;
@@ -190,7 +190,7 @@ fn computed(least: &[u64], hot: &Hot, stamp: u64) -> u64 {
     stamp.min(least_in(least, hot.left())).min(least_in(least, hot.right()))
 }
 
-/// Where a search for a key goes from a chunk.
+/// Returns the link that a search for a key follows from a chunk.
 #[inline(always)]
 fn towards(hot: &mut Hot, key: (u64, u64)) -> &mut ChunkId {
     if key < hot.key() { hot.left_mut() } else { hot.right_mut() }
