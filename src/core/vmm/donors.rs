@@ -1,4 +1,4 @@
-//! Free chunks that give whole granules: to a place that a request needs, or back to the backend at a trim.
+//! Free chunks that give up whole granules, for a request that needs them elsewhere or for a trim.
 
 use super::range::Range;
 use crate::core::heap::Heap;
@@ -7,7 +7,7 @@ use crate::core::sort::sort_by_key;
 use crate::core::units::Span;
 use crate::sys::HostMemoryExhausted;
 
-/// A free chunk that can give whole granules.
+/// A free chunk that can give up whole granules.
 #[derive(Clone, Copy)]
 pub(in crate::core) struct Donor {
     size: u64,
@@ -15,7 +15,7 @@ pub(in crate::core) struct Donor {
     pub(in crate::core) span: Span,
 }
 
-/// The whole granules of free chunks, the smallest chunk first.
+/// Returns the whole granules of free chunks, the smallest chunk first.
 fn possible_donors(heap: &Heap, range: Range) -> impl Iterator<Item = Donor> + '_ {
     heap.indexed_from(range.granule).filter(|&id| heap.is_idle(id)).filter_map(move |id| {
         let (size, addr) = heap.chunks().get(id).key();
@@ -24,13 +24,13 @@ fn possible_donors(heap: &Heap, range: Range) -> impl Iterator<Item = Donor> + '
     })
 }
 
-/// Whether a trim would find a granule to give back, were the device idle.
+/// Returns whether a trim would find a granule to release if the device were idle.
 pub(in crate::core) fn has_donors(heap: &Heap, range: Range, keep: u64) -> bool {
     heap.growth().pool_bytes().saturating_sub(keep) >= range.granule
         && possible_donors(heap, range).next().is_some()
 }
 
-/// The whole granules of free chunks, the largest chunk first.
+/// Returns the whole granules of free chunks, the largest chunk first.
 pub(in crate::core) fn donors(heap: &Heap, range: Range) -> Result<Vec<Donor>, HostMemoryExhausted> {
     let mut donors = Vec::new();
     for donor in possible_donors(heap, range) {
@@ -41,7 +41,7 @@ pub(in crate::core) fn donors(heap: &Heap, range: Range) -> Result<Vec<Donor>, H
     Ok(donors)
 }
 
-/// Of the donors, in their order, those that make up so many bytes; the last gives a part only.
+/// Keeps the first donors that make up `wanted` bytes. The last of them gives only a part.
 pub(in crate::core) fn choose(heap: &Heap, donors: &mut Vec<Donor>, wanted: u64) {
     let mut left = wanted;
     donors.retain_mut(|donor| {
@@ -55,13 +55,14 @@ pub(in crate::core) fn choose(heap: &Heap, donors: &mut Vec<Donor>, wanted: u64)
     });
 }
 
-/// The bytes of all of them.
+/// Returns the bytes of all donors.
 pub(in crate::core) fn total(donors: &[Donor]) -> u64 {
     donors.iter().map(|donor| donor.span.bytes).sum()
 }
 
 impl Donor {
-    /// Whether a donor that gives only a part gives its lower one: so that what stays is in one piece, if it can.
+    /// Returns whether a donor that gives only a part gives the lower part, so that the rest stays in one piece where
+    /// possible.
     fn gives_low(&self, heap: &Heap) -> bool {
         let addr = heap.addr(self.id);
         let Span { base, bytes } = self.span;
@@ -70,8 +71,8 @@ impl Donor {
         whole_below && !whole_above
     }
 
-    /// Gives nothing of a place that is to be filled. That reaches into its chunk from one side at most, for
-    /// there is an unmapped chunk in it.
+    /// Excludes a place that is to be filled from the donor's span. The place contains an unmapped chunk, so it
+    /// overlaps this chunk from one side at most.
     pub(in crate::core) fn leave(&mut self, place: &Span) {
         let (from, to) = (self.span.base, self.span.base + self.span.bytes);
         let place_end = place.base + place.bytes;

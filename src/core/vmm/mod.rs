@@ -1,10 +1,11 @@
-//! A reserved range of addresses that is mapped by the granule.
+//! A reserved address range that is mapped in granules.
 //!
-//! Some backends reserve one range of addresses and map physical granules into it wherever they are wanted. Such
-//! a pool is one region from the beginning to the end of the range. What is not mapped is a third kind of chunk, an
-//! unmapped chunk ([`State::Unmapped`](crate::core::heap::State)): whole granules, at granule boundaries, in no tree of the
-//! index, so that no request finds them and no free neighbour coalesces with them. Adjacent unmapped chunks are merged. The
-//! part of the range that was never used is the last one; that it is a chunk keeps the chunk before it in reach.
+//! Some backends reserve one range of addresses and map physical granules into it where they are needed. Such a pool is
+//! a single region that spans the whole range. The parts that are not mapped are a third kind of chunk, unmapped chunks
+//! ([`State::Unmapped`](crate::core::heap::State)). They consist of whole granules at granule boundaries and are in no
+//! tree of the index, so no request finds them and no free neighbour coalesces with them. Adjacent unmapped chunks are
+//! merged. The part of the range that was never used is the last chunk. Keeping it as a chunk makes the chunk before it
+//! reachable.
 //!
 //! ```text
 //!   granules   |       |       |       |       |       |       |

@@ -1,4 +1,4 @@
-//! Where a request needs the fewest granules mapped.
+//! Search for the place where a request needs the fewest granules mapped.
 
 use super::range::Range;
 use super::unmapped::VmRange;
@@ -7,23 +7,24 @@ use crate::core::ids::{ChunkId, NIL};
 use crate::core::request::AllocRequest;
 use crate::core::units::UNIT;
 
-/// A place for a request between two chunks that are no part of it.
+/// A place for a request among free and unmapped chunks. Places are compared by their fields, in order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(in crate::core) struct Place {
-    /// Bytes of unmapped chunks that it touches: what has to be mapped. The first thing to compare by.
+    /// Bytes of unmapped chunks that the place overlaps, in whole granules. These have to be mapped.
     pub(in crate::core) missing: u64,
-    /// How much of that is the end of the range.
+    /// How many of these bytes are at the end of the range.
     pub(in crate::core) of_tail: u64,
-    /// The bytes of the run of chunks that it lies in.
+    /// The bytes of the stretch of free and unmapped chunks that contains the place.
     pub(in crate::core) run_bytes: u64,
     pub(in crate::core) at: u64,
-    /// Whole granules that it takes, mapped or not: the others are partly in use.
+    /// The bytes of whole granules that the place takes, mapped or not. Granules that are partly in use are not
+    /// counted.
     pub(in crate::core) granules: u64,
-    /// A chunk of the run at or before it.
+    /// A chunk of the stretch at or before the place.
     pub(in crate::core) first: u32,
 }
 
-/// Neighbouring chunks that are free or unmapped chunks, between two that are neither.
+/// A maximal stretch of neighbouring chunks that are free or unmapped.
 struct FreeRun {
     first: ChunkId,
     start: u64,
@@ -31,13 +32,13 @@ struct FreeRun {
 }
 
 impl VmRange {
-    /// Whether the limit allows to map granules.
+    /// Returns whether the limit allows mapping another granule.
     pub(in crate::core) fn can_map_more(&self, heap: &Heap) -> bool {
         self.range().is_some_and(|range| available_below(heap, range, u64::MAX) != 0)
     }
 
-    /// Where a request would be served that the limit allows to grow for, if it might use what `is_free` accepts, and a
-    /// chunk at or before that.
+    /// Finds where a request that may use what `is_free` accepts could be served by growth within the limit. Returns
+    /// the address and a chunk at or before it.
     pub(in crate::core) fn place_to_grow_at(
         &self,
         heap: &Heap,
@@ -51,7 +52,8 @@ impl VmRange {
         Some((place.at, ChunkId(place.first)))
     }
 
-    /// The run that begins with an unmapped chunk, or with a free chunk before it; `None` if the unmapped chunk is not its run's first.
+    /// Returns the stretch that contains an unmapped chunk. Returns `None` if that chunk is not the first unmapped one
+    /// of its stretch.
     fn run_of(&self, heap: &Heap, is_free: impl Fn(ChunkId) -> bool, hole: ChunkId) -> Option<FreeRun> {
         let (mut first, mut last) = (hole, hole);
         let mut prev = heap.prev(first);
@@ -68,11 +70,12 @@ impl VmRange {
         Some(FreeRun { first, start: heap.addr(first), end: heap.end_of(last) })
     }
 
-    /// The place in unmapped chunks and what `is_free` accepts with the fewest bytes to map; among equals one that spares the end of the range, then the one in
-    /// the smallest run, then the lowest. A run without an unmapped chunk has no place, or the request were served already.
+    /// Returns the place, among unmapped chunks and what `is_free` accepts, with the fewest bytes to map. Among equals
+    /// it prefers the place that spares the end of the range, then the smallest stretch, then the lowest address. A
+    /// stretch without an unmapped chunk has no place, because otherwise the request would already have been served.
     ///
-    /// It is enough to look where the request begins at the beginning of a chunk or ends at the end of one: moving
-    /// it between two such places never helps, for unmapped chunks begin and end at granule boundaries.
+    /// It suffices to examine places where the request begins at the start of a chunk or ends at the end of one.
+    /// Unmapped chunks begin and end at granule boundaries, so moving a place between two such positions never helps.
     pub(in crate::core) fn best_place(
         &self,
         heap: &Heap,
@@ -105,7 +108,7 @@ impl VmRange {
         best
     }
 
-    /// What there is at an address; `near` is a chunk of the run that is not far from it, where the look begins.
+    /// Describes the place at an address. `near` is a chunk of the stretch close to it, where the walk begins.
     fn place(&self, heap: &Heap, range: Range, run: &FreeRun, near: ChunkId, at: u64, size: u64) -> Place {
         let (from, to) = (range.floor(at), range.ceil(at + size));
         let (mut missing, mut of_tail) = (0, 0);
@@ -129,7 +132,7 @@ impl VmRange {
                 break;
             }
         }
-        // The granules at the ends of the run may be partly in use.
+        // The granules at the ends of the stretch may be partly in use.
         let (low, high) = (from < run.start, to > run.end);
         let shared =
             if low && high && to - from == range.granule { 1 } else { u64::from(low) + u64::from(high) };
@@ -138,7 +141,7 @@ impl VmRange {
     }
 }
 
-/// What the limit leaves, in whole granules, as far as it is less than `below`.
+/// Returns what the limit leaves, in whole granules, capped to less than `below`.
 pub(in crate::core) fn available_below(heap: &Heap, range: Range, below: u64) -> u64 {
     range.floor(heap.growth().available().min(below.saturating_sub(1)))
 }

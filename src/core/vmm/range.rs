@@ -2,10 +2,10 @@
 
 use crate::core::units::Span;
 
-/// Addresses that are reserved for one arena, to be mapped by the granule.
+/// Addresses reserved for one arena, to be mapped in granules.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Range {
-    /// A multiple of the granule, as is `bytes`, which is at most [`crate::core::units::MAX_CHUNK`].
+    /// A multiple of the granule, as is `bytes`. `bytes` is at most [`crate::core::units::MAX_CHUNK`].
     pub(crate) base: u64,
     pub(crate) bytes: u64,
     /// A power of two, not below [`crate::core::units::UNIT`].
@@ -17,24 +17,24 @@ impl Range {
         self.base + self.bytes
     }
 
-    /// The granule boundary at or below an address or size.
+    /// Returns the granule boundary at or below an address or size.
     pub(in crate::core) fn floor(&self, at: u64) -> u64 {
         at & !(self.granule - 1)
     }
 
-    /// The granule boundary at or above an address of the range, or a size in it.
+    /// Returns the granule boundary at or above an address of the range, or a size in it.
     pub(in crate::core) fn ceil(&self, at: u64) -> u64 {
         self.floor(at + (self.granule - 1))
     }
 
-    /// The numbers of a span's granules, for those who have a table of them.
+    /// Returns the numbers of a span's granules, for use in tables.
     #[allow(clippy::cast_possible_truncation)] // 64-bit platforms only, see sys
     pub(crate) fn numbers(&self, span: Span) -> std::ops::Range<usize> {
         let first = ((span.base - self.base) / self.granule) as usize;
         first..first + (span.bytes / self.granule) as usize
     }
 
-    /// Where the granule with a number is.
+    /// Returns the address of the granule with a number.
     pub(crate) fn address(&self, number: usize) -> u64 {
         self.base + number as u64 * self.granule
     }

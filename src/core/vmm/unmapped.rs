@@ -1,6 +1,6 @@
 //! The unmapped chunks of a range.
 //!
-//! A search for one precedes system calls, so that a plain list of them is good enough.
+//! A search for an unmapped chunk precedes system calls, so a plain list is fast enough.
 
 use super::range::Range;
 use crate::core::heap::{Heap, Region, State};
@@ -9,29 +9,29 @@ use crate::core::tables::shrink_to;
 use crate::core::units::{Span, UNIT};
 use crate::sys::HostMemoryExhausted;
 
-/// The range of a pool whose backend has granules, and which of its chunks are not mapped.
+/// The range of a pool whose backend has granules, and its unmapped chunks.
 #[derive(Default)]
 pub(crate) struct VmRange {
     range: Option<Range>,
-    /// In no order. Each chunk knows its place here.
+    /// The unmapped chunks, in no particular order. Each chunk stores its position here.
     list: Vec<ChunkId>,
-    /// The sizes of those in the list and of those that are being mapped.
+    /// The bytes of the chunks in the list and of those being mapped.
     bytes: u64,
-    /// How many are being mapped.
+    /// How many chunks are being mapped.
     coming: usize,
-    /// The backend is mapping or unmapping: one plan at a time.
+    /// Set while the backend maps or unmaps. There is one plan at a time.
     moving: bool,
 }
 
 impl VmRange {
-    /// Regions are mapped by the granule from this range from now on. There is none yet.
+    /// Sets the range that regions are mapped in from now on. There must be no range yet.
     pub(in crate::core) fn set_range(&mut self, range: Range) {
         debug_assert!(range.granule.is_power_of_two() && range.granule >= UNIT);
         debug_assert!(range.base.is_multiple_of(range.granule) && range.bytes.is_multiple_of(range.granule));
         self.range = Some(range);
     }
 
-    /// The reserved range, if the backend has granules.
+    /// Returns the reserved range, if the backend has granules.
     pub(in crate::core) fn range(&self) -> Option<Range> {
         self.range
     }
@@ -41,17 +41,17 @@ impl VmRange {
         *self = VmRange { range: self.range, ..VmRange::default() };
     }
 
-    /// Unmapped bytes.
+    /// Returns the unmapped bytes.
     pub(in crate::core) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// How many chunks have no memory.
+    /// Returns how many chunks have no memory.
     pub(in crate::core) fn count(&self) -> usize {
         self.list.len() + self.coming
     }
 
-    /// How many of them are being mapped.
+    /// Returns how many chunks are being mapped.
     pub(in crate::core) fn coming(&self) -> usize {
         self.coming
     }
@@ -60,32 +60,32 @@ impl VmRange {
         &self.list
     }
 
-    /// Whether a plan is under way.
+    /// Returns whether a plan is under way.
     pub(in crate::core) fn is_moving(&self) -> bool {
         self.moving
     }
 
-    /// A plan is under way from now on, which maps so many chunks.
+    /// Begins a plan that maps `coming` chunks.
     pub(in crate::core) fn begin_move(&mut self, coming: usize) {
         debug_assert!(!self.moving, "one plan at a time");
         self.coming += coming;
         self.moving = true;
     }
 
-    /// The plan is over: so many chunks were to be mapped, and `given_up` bytes were to be unmapped. What it leaves
-    /// mapped is told by [`Self::mapped`].
+    /// Ends a plan that was to map `coming` chunks and to unmap `given_up` bytes. [`Self::mapped`] reports what it
+    /// leaves mapped.
     pub(in crate::core) fn end_move(&mut self, coming: usize, given_up: u64) {
         self.coming -= coming;
         self.bytes += given_up;
         self.moving = false;
     }
 
-    /// So many bytes are mapped now.
+    /// Records that `bytes` more bytes are mapped.
     pub(in crate::core) fn mapped(&mut self, bytes: u64) {
         self.bytes -= bytes;
     }
 
-    /// Gives back host memory that the unmapped chunks of today do not need.
+    /// Frees host memory that the current unmapped chunks do not need.
     pub(in crate::core) fn shrink(&mut self) {
         let count = self.list.len();
         shrink_to(&mut self.list, count);
@@ -95,7 +95,7 @@ impl VmRange {
         (self.list.capacity() * size_of::<ChunkId>()) as u64
     }
 
-    /// Whether an address is in a region, and not in a part of a range that is not mapped.
+    /// Returns whether an address is in a region and not in an unmapped part of the range.
     pub(in crate::core) fn has_memory_at(&self, heap: &Heap, addr: u64) -> bool {
         let Some(region) = heap.regions().find(addr) else { return false };
         self.range.is_none()
@@ -103,7 +103,7 @@ impl VmRange {
                 && heap.chunk_around(addr).is_some_and(|id| !is_unmapped(heap, id))
     }
 
-    /// Unmapped bytes, but for the end of the range.
+    /// Returns the unmapped bytes without those at the end of the range.
     pub(in crate::core) fn bytes_inside(&self, heap: &Heap) -> u64 {
         self.bytes - self.tail(heap)
     }
@@ -113,27 +113,27 @@ impl VmRange {
         region.bytes - self.tail(heap)
     }
 
-    /// The bytes of the unmapped chunk at the end of the range, if there is one.
+    /// Returns the bytes of the unmapped chunk at the end of the range, or 0 if there is none.
     pub(in crate::core) fn tail(&self, heap: &Heap) -> u64 {
         self.list.iter().map(|&id| tail_bytes(heap, id)).max().unwrap_or(0)
     }
 
-    /// Makes the range a region that is one unmapped chunk, if it is none yet. The caller has reserved a chunk, its start
-    /// and its place in the list.
+    /// Adds the range as a region that is one unmapped chunk, unless there is a region already. The caller must have
+    /// reserved a chunk, its entry in the address map and its position in the list.
     pub(in crate::core) fn open(&mut self, heap: &mut Heap, range: Range) -> Result<(), HostMemoryExhausted> {
         if heap.regions().count() != 0 {
             return Ok(());
         }
         let Range { base, bytes, .. } = range;
         let id = heap.add_region(base, bytes, 0, false)?;
-        // Use is not followed where an unmapped chunk is last: nothing is taken for untouched.
+        // The used part of a range is not tracked, so the whole range counts as used.
         heap.touch_region(base, range.end());
         self.add(heap, id);
         self.bytes = bytes;
         Ok(())
     }
 
-    /// Makes sure that so many more unmapped chunks need no memory.
+    /// Ensures that `count` more unmapped chunks need no memory.
     pub(in crate::core) fn reserve(&mut self, count: usize) -> Result<(), HostMemoryExhausted> {
         Ok(self.list.try_reserve(count)?)
     }
@@ -144,7 +144,8 @@ impl VmRange {
         self.bytes -= heap.size(id);
     }
 
-    /// A chunk in no tree is unmapped from now on, and merged with the unmapped chunks beside it. Its bytes are counted.
+    /// Turns a chunk in no tree into an unmapped one and merges it with the unmapped chunks beside it. Its bytes must
+    /// be counted already.
     pub(in crate::core) fn make_unmapped(&mut self, heap: &mut Heap, id: ChunkId) {
         let (prev, next) = (heap.prev(id), heap.next(id));
         if next != NIL && heap.state(next) == State::Unmapped {
@@ -158,14 +159,14 @@ impl VmRange {
         }
     }
 
-    /// Puts a chunk into the list.
+    /// Adds a chunk to the list.
     pub(in crate::core) fn add(&mut self, heap: &mut Heap, id: ChunkId) {
         let place = self.list.len();
         self.list.push(id);
         heap.chunks_mut().get_mut(id).mark_unmapped(place);
     }
 
-    /// Takes a chunk out of the list; it is in no tree then.
+    /// Removes a chunk from the list. It is in no tree then.
     pub(in crate::core) fn remove(&mut self, heap: &mut Heap, id: ChunkId) {
         let place = heap.chunks().get(id).unmapped_place();
         self.list.swap_remove(place);
@@ -175,7 +176,7 @@ impl VmRange {
         heap.chunks_mut().get_mut(id).mark_withheld();
     }
 
-    /// Cuts a part out of an unmapped chunk, to be mapped; what is left of it stays unmapped.
+    /// Splits a part off an unmapped chunk, to be mapped. The rest stays unmapped.
     pub(in crate::core) fn cut(&mut self, heap: &mut Heap, whole: ChunkId, part: Span) -> ChunkId {
         self.remove(heap, whole);
         let mut id = whole;
@@ -192,7 +193,7 @@ impl VmRange {
         id
     }
 
-    /// For tests, which break each invariant on purpose.
+    /// For tests that break invariants on purpose.
     #[cfg(test)]
     pub(in crate::core) fn internals(&mut self) -> Internals<'_> {
         let VmRange { range, bytes, coming, .. } = self;
@@ -207,12 +208,12 @@ pub(in crate::core) struct Internals<'a> {
     pub(in crate::core) coming: &'a mut usize,
 }
 
-/// Whether a chunk has no memory.
+/// Returns whether a chunk has no memory.
 pub(in crate::core) fn is_unmapped(heap: &Heap, id: ChunkId) -> bool {
     matches!(heap.state(id), State::Unmapped | State::BeingMapped)
 }
 
-/// The size of a chunk if it is unmapped and at the end of the range, else 0.
+/// Returns the size of a chunk if it is unmapped and at the end of the range, otherwise 0.
 fn tail_bytes(heap: &Heap, id: ChunkId) -> u64 {
     let ends = heap.next(id) == NIL && heap.state(id) == State::Unmapped;
     if ends { heap.size(id) } else { 0 }
