@@ -1,4 +1,4 @@
-//! Bounds on the work of single calls, in steps and not in time, whatever happened before.
+//! Bounds on the work of single calls, counted in steps instead of time, after any history.
 
 use crate::core::arena::{Arena, Settings};
 use crate::core::request::AllocRequest;
@@ -7,7 +7,7 @@ use crate::core::stream_id::Stream;
 use crate::core::tests::model::fixed_settings;
 use crate::core::units::UNIT;
 
-/// As many steps as some tens of searches in a tree take.
+/// About as many steps as some tens of tree searches take.
 const FEW: u64 = 1000;
 
 fn arena(units: u64) -> Arena {
@@ -30,12 +30,12 @@ fn numbered(number: u64) -> Stream {
     Stream::of_handle(1000 + number)
 }
 
-/// An order of numbers that looks like none.
+/// Numbers in an order that looks random.
 fn shuffled(count: u64) -> impl Iterator<Item = u64> {
     (0..count).map(move |number| number * 7919 % count)
 }
 
-/// Two streams, so that they are told apart.
+/// An arena with two streams, so that streams are told apart.
 fn mixed(units: u64) -> Arena {
     let mut arena = arena(units);
     for handle in [10, 11] {
@@ -75,7 +75,7 @@ fn a_new_stream_takes_few_steps() {
         let (steps, _) = steps::of(|| arena.streams_mut().forget_stream(numbered(number)).unwrap());
         assert!(steps < FEW, "{steps} steps to forget stream {number}");
     }
-    // Places of forgotten streams are found without a look at all of them.
+    // Places of forgotten streams are found without examining all of them.
     for number in shuffled(STREAMS) {
         let (steps, addr) = steps::of(|| take(&mut arena, 1, numbered(STREAMS + number)).unwrap());
         assert!(steps < FEW, "{steps} steps for a stream that comes later");
@@ -125,13 +125,13 @@ fn forgotten_streams_leave_no_memory_after_a_trim() {
     arena.forget_past();
     let left = arena.stats().metadata_bytes.saturating_sub(before);
     assert!(left < 4096, "{left} bytes are left of {STREAMS} forgotten streams");
-    // What was learnt of work before, with the lock open, means nothing to streams that come later.
+    // Knowledge about earlier work that was obtained with the lock open must not apply to streams that appear later.
     let addr = take(&mut arena, 1, numbered(1)).unwrap();
     free(&mut arena, addr, numbered(1));
     assert_eq!(take(&mut arena, 64, numbered(2)), None, "the work of a stream that came later is not done");
 }
 
-/// Every other unit is a free chunk of one stream's.
+/// Every other unit is a free chunk of the first stream.
 fn scattered(chunks: u64) -> (Arena, Stream, Stream) {
     let (first, second) = (Stream::of_handle(10), Stream::of_handle(11));
     let mut arena = mixed(2 * chunks);
@@ -157,7 +157,8 @@ fn a_verdict_takes_few_steps_however_many_chunks_wait() {
     assert_eq!(take(&mut arena, 1, second), None);
 }
 
-/// Free chunks of two units, of which only the last begins at a multiple of two; it is returned. Nothing else is free.
+/// Creates free chunks of two units, of which only the last begins at a multiple of two. Returns that chunk. Nothing
+/// else is free.
 fn misaligned(chunks: u64, stream: Stream, is_mixed: bool) -> (Arena, u64) {
     let units = 4 * chunks + 6;
     let mut arena = if is_mixed { mixed(units) } else { arena(units) };
@@ -187,7 +188,7 @@ fn an_alignment_takes_few_steps_beside_many_chunks_without_a_place_at_it() {
             "the only place"
         );
         assert_eq!(arena.alloc(&AllocRequest { thorough: true, ..request }).unwrap(), None);
-        // One that has a place wherever it begins is found at once.
+        // A chunk that has a place wherever it begins is found at once.
         let base = 1 << 50;
         let plan = arena.plan_extension(8 * UNIT).unwrap();
         arena.add_region(&plan, base + UNIT, 8 * UNIT).unwrap();
@@ -205,7 +206,7 @@ fn a_large_alignment_takes_few_steps_beside_many_chunks_of_one_size() {
         let mut arena = if is_mixed { mixed(2 * CHUNKS) } else { arena(2 * CHUNKS) };
         let addrs: Vec<u64> = (0..2 * CHUNKS).map(|_| take(&mut arena, 1, stream).unwrap()).collect();
         let alignment = 2048 * UNIT;
-        // Every other chunk, but for those at multiples of the alignment.
+        // Every other chunk, except those at multiples of the alignment.
         let is_freed = |addr: u64| addr / UNIT % 2 == 1;
         for &addr in addrs.iter().filter(|&&addr| is_freed(addr)) {
             free(&mut arena, addr, stream);
@@ -222,7 +223,7 @@ fn a_large_alignment_takes_few_steps_beside_many_chunks_of_one_size() {
     }
 }
 
-/// Neighbours of one stream that stay apart, because each has a point of its own.
+/// Neighbours of one stream that are not merged, because each has a point of its own.
 #[test]
 fn a_run_of_many_neighbours_takes_few_steps() {
     const CHUNKS: u64 = 4000;
@@ -239,12 +240,12 @@ fn a_run_of_many_neighbours_takes_few_steps() {
         for &addr in &addrs {
             most = most.max(steps::of(|| free(&mut arena, addr, first)).0);
         }
-        // Taken from the beginning, and freed again, all of it is one run still.
+        // After an allocation from the beginning and its free, everything is still one free span.
         let (steps, addr) = steps::of(|| take(&mut arena, 3, first).unwrap());
         most = most.max(steps);
         most = most.max(steps::of(|| free(&mut arena, addr, first)).0);
         arena.streams_mut().stream_done(first, true);
-        // Each leaves the run at some place of it.
+        // Each chunk leaves the free span at some position.
         while arena.streams().is_sharing() {
             most = most.max(steps::of(|| arena.streams_mut().share_some(1)).0);
         }
@@ -253,7 +254,7 @@ fn a_run_of_many_neighbours_takes_few_steps() {
     }
 }
 
-/// A stream that takes memory between another's chunks divides their run.
+/// A stream that allocates memory between another's chunks divides their free span.
 #[test]
 fn a_run_that_is_divided_takes_few_steps() {
     const CHUNKS: u64 = 4000;
@@ -287,7 +288,7 @@ fn the_oldest_work_is_found_in_few_steps_if_it_serves() {
     assert!(arena.alloc(&request).unwrap().is_some());
 }
 
-/// The same where each chunk waits for recorded uses besides, on the request's own stream too.
+/// The same with recorded uses that each chunk also waits for, on the request's own stream too.
 #[test]
 fn the_oldest_recorded_use_is_found_in_few_steps() {
     const CHUNKS: u64 = 4000;

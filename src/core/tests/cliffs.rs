@@ -1,4 +1,4 @@
-//! No pattern of sizes, addresses or histories makes an operation dear: what is counted is steps, not time.
+//! No pattern of sizes, addresses or histories makes an operation expensive, counted in steps instead of time.
 
 use crate::core::arena::{Arena, Settings};
 use crate::core::heap::Steps;
@@ -9,7 +9,7 @@ use crate::core::tests::model::{Random, fixed_settings};
 use crate::core::units::UNIT;
 
 const BASE: u64 = 0x7f12_3400_0000;
-/// The live chunks of a pattern.
+/// How many chunks of a pattern are in use.
 const LIVE: usize = 100_000;
 
 type Sizes = Box<dyn FnMut(&mut Random) -> u64>;
@@ -17,7 +17,8 @@ type Sizes = Box<dyn FnMut(&mut Random) -> u64>;
 /// Sizes in units, one request after the other.
 fn patterns() -> Vec<(String, Sizes)> {
     let mut patterns: Vec<(String, Sizes)> = Vec::new();
-    // The share of the first in a hundred: with a golden ratio of them Fibonacci hashing stands still.
+    // The percentage of requests of the first size. Sizes mixed in the golden ratio are the worst case of Fibonacci
+    // hashing.
     for (one, other) in [(987, 610), (988, 611), (377, 233), (1, 2), (512, 513), (1, 4096)] {
         for share in [50, 62] {
             let sizes = move |random: &mut Random| if random.chance(share) { one } else { other };
@@ -62,7 +63,7 @@ fn steps(arena: &Arena) -> Steps {
 
 #[test]
 fn no_pattern_of_sizes_makes_searches_for_addresses_long() {
-    // Sizes without a pattern: what is usual.
+    // Sizes without a pattern are the reference.
     let usual = steps(&filled(1, |random| 1 + random.below(1 << 16)).0);
     let mut bad = Vec::new();
     for (number, (name, sizes)) in patterns().into_iter().enumerate() {
@@ -74,7 +75,7 @@ fn no_pattern_of_sizes_makes_searches_for_addresses_long() {
     assert!(bad.is_empty(), "usual: {usual:?}\n{}", bad.join("\n"));
 }
 
-/// The deepest tree of free chunks; a list of `count` would be `count` deep.
+/// Asserts that the deepest tree of free chunks is shallow. A list of `count` chunks would be `count` deep.
 fn assert_shallow(arena: &Arena, what: &str) {
     let count = arena.heap().indexed_from(UNIT).count();
     let (depth, most) = (arena.heap().deepest_tree(), 4 * count.ilog2() as usize + 16);
@@ -99,7 +100,8 @@ fn no_history_makes_the_trees_of_free_chunks_deep() {
     for units in [1, 5, 377, 1024] {
         for (name, order) in orders {
             let (mut arena, mut random) = (roomy(units), Random(units));
-            // In order of addresses chunks get the numbers that were freed last: of one round what the next begins with.
+            // In address order, chunks get the numbers that were freed last, so one round determines the start of the
+            // next.
             for round in 0..4 {
                 let addrs: Vec<u64> = (0..2 * FREE).map(|_| take(&mut arena, units)).collect();
                 let mut every_other: Vec<u64> = addrs.iter().step_by(2).copied().collect();
@@ -113,7 +115,7 @@ fn no_history_makes_the_trees_of_free_chunks_deep() {
     }
 }
 
-/// Chunks whose numbers have falling priorities under a hash that an adversary knows are freed in order of addresses.
+/// Frees chunks in address order whose numbers have falling priorities under a hash known to an adversary.
 #[test]
 fn numbers_of_chunks_do_not_shape_the_trees() {
     const FREE: usize = 10_000;
@@ -125,9 +127,9 @@ fn numbers_of_chunks_do_not_shape_the_trees() {
         bits ^ (bits >> 16)
     };
     let mut arena = roomy(7);
-    // Triples of which two can become one chunk, and the third keeps them from the next.
+    // Triples: the first two chunks can merge, and the third separates them from the next triple.
     let triples: Vec<[u64; 3]> = (0..2 * FREE).map(|_| [(); 3].map(|()| take(&mut arena, 1))).collect();
-    // The numbers come back last in, first out: what ends by rising priority is given again by falling ones.
+    // Numbers are reused last in, first out: chunks that end by rising priority are reused by falling priority.
     let mut ends: Vec<[u64; 3]> = triples;
     ends.sort_unstable_by_key(|&[_, second, _]| mixed(arena.chunk_at(second).unwrap().index()));
     for [first, second, _] in ends {
@@ -150,7 +152,7 @@ fn the_slab_grows_by_a_few_places_with_each_allocation() {
     }
 }
 
-/// A pool with every kind of table, of which nearly all or all was freed.
+/// A pool with every kind of table, of which nearly everything or everything was freed.
 fn emptied(settings: Settings, leave: usize) -> (u64, Arena, Vec<u64>) {
     const COUNT: usize = 20_000;
     let mut arena = Arena::new(Settings { split_always: true, ..settings }).unwrap();
@@ -185,11 +187,11 @@ fn a_trim_gives_the_metadata_back() {
             arena.forget_past();
             let left = arena.stats().metadata_bytes;
             assert!(most > fresh + (1 << 20), "{most}");
-            // With none there is nothing but the operation's name.
+            // With nothing left, there is only the operation's name.
             let few = if leave == 0 { 512 } else { 16_384 };
             assert!(left <= fresh + few, "{left} of {most} bytes, {fresh} at the beginning");
             assert_eq!(arena.check(), Ok(()));
-            // And it goes on.
+            // The pool remains usable.
             let extension = arena.plan_extension(UNIT).unwrap();
             arena.add_region(&extension, BASE << 1, 1 << 30).unwrap();
             for _ in 0..1000 {
@@ -215,7 +217,7 @@ fn a_trim_with_several_streams_gives_the_metadata_back() {
     let most = arena.stats().metadata_bytes;
     addrs[100..].iter().for_each(|&addr| arena.free(addr).unwrap());
     streams.iter().for_each(|&stream| arena.streams_mut().stream_done(stream, false));
-    // As a trim of the pool does.
+    // As in a trim of the pool.
     arena.streams_mut().share_some(usize::MAX);
     arena.forget_past();
     let left = arena.stats().metadata_bytes;

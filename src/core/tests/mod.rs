@@ -1,4 +1,4 @@
-//! Tests of the engine as a whole; those of one file are in that file.
+//! Tests of the whole algorithm. Tests of a single file are in that file.
 
 mod bounds;
 mod cliffs;

@@ -1,9 +1,9 @@
-//! Random programs against a model that knows intervals, and nothing of bins, trees or tables.
+//! Random programs against a model of intervals, without bins, trees or tables.
 //!
-//! Free memory is what no interval covers: a gap between allocations is exactly one free chunk, so the
-//! model predicts every address by looking at all gaps. With timestamps a freed interval stays apart
-//! until the frontier has passed its stamp. After every step the arena's invariants hold, and its chunks
-//! and statistics are the model's. A failure prints the program up to there.
+//! Free memory is what no interval covers. A gap between allocations is exactly one free chunk, so the model predicts
+//! every address by examining all gaps. With timestamps a freed interval stays separate until the frontier has passed
+//! its stamp. After every step the arena's invariants hold, and its chunks and statistics equal the model's. A failure
+//! prints the program so far.
 
 mod intervals;
 mod program;
@@ -19,31 +19,31 @@ use crate::core::vmm::Range;
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Layout {
     Up,
-    /// From the end of the address space.
+    /// From the end of the address space downwards.
     Down,
     Any,
 }
 
-/// What programs of one kind have in common.
+/// The parameters of a family of programs.
 #[derive(Clone, Copy, Debug)]
 struct Family {
     settings: Settings,
     layout: Layout,
-    /// The backend refuses at times, and gives more or less than asked.
+    /// The backend sometimes refuses, or gives more or less than requested.
     moody: bool,
-    /// The most that it gives at once.
+    /// The most that the backend gives at once.
     most: u64,
-    /// Requests are up to this large.
+    /// The largest request.
     largest: u64,
-    /// How many allocations live, about.
+    /// The approximate number of live allocations.
     live: u64,
     steps: u64,
     aligned: bool,
     named: bool,
     trims: bool,
-    /// Obtained before the first request.
+    /// Regions obtained before the first request.
     regions: u64,
-    /// Granules of one range instead of regions.
+    /// A range with granules, instead of regions.
     range: Option<Range>,
 }
 
@@ -96,7 +96,7 @@ pub(in crate::core) fn fixed_settings(limit: u64) -> Settings {
     }
 }
 
-/// A pool that grows by small steps or large ones.
+/// A pool that grows in small or large steps.
 fn growing(random: &mut Random) -> Family {
     let (limit, largest) = random.pick(&[(1 << 20, 1 << 16), (64 << 20, 8 << 20), ((9 << 30) + 77, 1 << 30)]);
     let mut family = fixed(limit, largest);
@@ -107,7 +107,7 @@ fn growing(random: &mut Random) -> Family {
     family
 }
 
-/// A pool with anything that pools can have.
+/// A pool with any combination of settings.
 fn any(random: &mut Random) -> Family {
     let mut family = growing(random);
     let settings = &mut family.settings;
@@ -124,7 +124,7 @@ fn any(random: &mut Random) -> Family {
     family
 }
 
-/// A pool of few granules in a range that is large enough for whatever they come to lie like.
+/// A pool of few granules, in a range that is large enough for any layout.
 fn granular(random: &mut Random) -> Family {
     let granule = random.pick(&[UNIT, 4 * UNIT, 16 * UNIT]);
     let granules = 4 + random.below(20);
@@ -140,7 +140,7 @@ fn granular(random: &mut Random) -> Family {
     Family { steps: 70, live: 24, trims: random.chance(50), moody: random.chance(40), ..family }
 }
 
-/// Runs programs, each of which is of a family that its seed decides.
+/// Runs programs, each of a family that its seed determines.
 fn programs(count: u64, family: impl Fn(&mut Random) -> Family) {
     let run = |seed| program::Program::run(family(&mut Random(seed)), !seed);
     let steps: usize = (0..count).map(run).sum();
@@ -244,13 +244,13 @@ fn granules_with_stamps() {
     });
 }
 
-/// Of which some are mapped a hundred times over.
+/// Long programs that map some granules a hundred times.
 #[test]
 fn granules_for_long() {
     programs(6, |random| Family { steps: 1500, trims: true, live: 40, ..granular(random) });
 }
 
-/// So packed that the tables of chunk starts become flat.
+/// Packed so densely that the address map becomes flat.
 #[test]
 fn granules_of_small_chunks() {
     programs(10, |random| {
@@ -261,7 +261,7 @@ fn granules_of_small_chunks() {
     });
 }
 
-/// So packed that the tables of chunk starts become flat, and sparse again by a trim.
+/// Packed so densely that the address map becomes flat. A trim makes it sparse again.
 #[test]
 fn small_chunks_packed() {
     programs(20, |random| {
@@ -274,7 +274,7 @@ fn small_chunks_packed() {
     });
 }
 
-/// So many that the tables stay flat through a trim.
+/// So many chunks that the address map stays flat through a trim.
 #[test]
 fn small_chunks_by_the_hundred() {
     programs(1, |_| Family { live: 480, steps: 800, trims: true, ..fixed(1 << 17, UNIT) });
@@ -311,7 +311,7 @@ fn hundreds_of_regions() {
     });
 }
 
-/// Forced merges into one chunk, then as many frees as there can be: the queue has room for all.
+/// Forced merges into one chunk, then as many frees as possible. The stamp queue has room for all of them.
 #[test]
 fn a_free_needs_no_memory_after_forced_merges() {
     let mut settings = fixed(16 << 20, 1).settings;
@@ -324,7 +324,7 @@ fn a_free_needs_no_memory_after_forced_merges() {
     };
     let run: Vec<u64> = (0..2001).map(|_| take(&mut arena, UNIT)).collect();
     let [_, other, _] = [UNIT, 1800 * UNIT, UNIT].map(|size| take(&mut arena, size));
-    // The first chunk last: every second one is merged into it, under its stamp.
+    // The first chunk is freed last. Every second chunk is merged into it, under its stamp.
     let order = (1..2000).step_by(2).chain((2..2001).step_by(2)).chain([0]);
     order.for_each(|place| arena.free(run[place]).unwrap());
     let mut pass = arena.begin_forced_pass();

@@ -1,9 +1,10 @@
-//! Random programs on several streams, against a model that knows units of memory, who freed each of them, and
-//! nothing of chunks, lists, free spans or trees.
+//! Random programs on several streams, against a model of memory units and the streams that freed them, without chunks,
+//! lists, free spans or trees.
 //!
-//! The model predicts every address: for a stream the free memory is what anybody may have and what was freed on
-//! the stream itself, and the best fit is the shortest stretch of it. Beside that it keeps for each unit whose work
-//! may still touch it, with counts of its own, and no unit may be handed out while somebody else's is not done.
+//! The model predicts every address. A stream may use free memory that is reusable by every stream, and memory that was
+//! freed on the stream itself. The best fit is the shortest stretch of these. In addition the model tracks for each
+//! unit the work that may still use it, with counts of its own. No unit may be handed out while another stream's work
+//! on it is not done.
 
 mod model;
 
@@ -16,23 +17,23 @@ use crate::core::streams::Work;
 use crate::core::tests::model::{Random, fixed_settings};
 use crate::core::units::{UNIT, round_up};
 
-/// What happens in a program besides requests and frees.
+/// The operations of a program besides requests and frees.
 #[derive(Clone, Copy, Debug)]
 struct Family {
     streams: u64,
-    /// In percent of the steps.
+    /// The percentage of operations that name no stream.
     plain: u64,
-    /// Of the requests, those that may use any stream; as many frees are for all.
+    /// The percentage of requests that may use any stream. Half as many frees are for all streams.
     any: u64,
     records: u64,
     events: u64,
     forgets: u64,
     waits: u64,
     foreign_frees: u64,
-    /// Private pools: begun, ended, released; and devices synchronised.
+    /// Private pools are begun, ended and released, and devices are synchronized.
     pools: u64,
     aligned: bool,
-    /// Chunks whose work is done are shared by the calls that follow, and not at once.
+    /// Chunks whose work is done are shared by later calls, not at once.
     lazily: bool,
     split_always: bool,
     units: u64,
@@ -45,7 +46,7 @@ struct Program {
     family: Family,
     random: Random,
     live: Vec<(u64, Stream)>,
-    /// Events that were recorded and are not done: the work in the arena's counts, and the model's.
+    /// Recorded events that are not done: the work in the arena's points and in the model's.
     events: Vec<(Work, Stream, u64)>,
     done: Vec<String>,
 }
@@ -72,14 +73,14 @@ impl Program {
                 program.arena.streams_mut().share_some(usize::MAX);
             }
             assert_eq!(program.arena.check(), Ok(()));
-            // Of what is not shared yet the model knows nothing.
+            // The model does not represent chunks that are not shared yet.
             if !program.arena.streams().is_sharing() {
                 program.model.compare(&program.arena);
             }
         }
     }
 
-    /// None is the caller's order; beside two streams of threads the others are handles.
+    /// Picks a stream: none, the default stream of one of two threads, or a handle.
     fn stream(&mut self) -> Stream {
         if self.random.chance(self.family.plain) {
             return Stream::NONE;
@@ -116,7 +117,7 @@ impl Program {
         let request = AllocRequest { alignment, ..AllocRequest::plain(size, requested, stream) };
         self.say(format!("request {} units at {alignment} on {stream:?}", size / UNIT));
         let mut taken = self.take(&request);
-        // Without a stream one waits by oneself.
+        // Without a stream, waiting is up to the caller.
         if taken.is_none() && !any && self.random.chance(self.family.waits) {
             taken = self.wait(&request);
         }
@@ -125,7 +126,7 @@ impl Program {
             taken = self.take(&request);
         }
         if let Some(addr) = taken {
-            // It may be freed without a word too.
+            // Such memory may also be freed without naming a stream.
             let unsaid = if self.random.chance(50) { Stream::NONE } else { Stream::UNKNOWN };
             self.live.push((addr, if any { unsaid } else { stream }));
         }
@@ -140,7 +141,7 @@ impl Program {
         expected
     }
 
-    /// As a pool does: what is not shared yet is, before nothing is found.
+    /// Requests as a pool does: before a request fails, all finished work is shared.
     fn take_anywhere(&mut self, request: &AllocRequest<'_>) -> Option<u64> {
         let mut taken = self.arena.alloc(request).unwrap();
         while taken.is_none() && self.arena.streams().is_sharing() {
@@ -166,7 +167,7 @@ impl Program {
         self.model.add_region(base, bytes);
     }
 
-    /// The request's stream waits for events of the others.
+    /// Makes the request's stream wait for events of the others.
     fn wait(&mut self, request: &AllocRequest<'_>) -> Option<u64> {
         let dependencies = {
             let arena = &self.arena;
@@ -237,7 +238,7 @@ impl Program {
         self.model.record(addr, stream);
     }
 
-    /// Records events, and lets older ones come true; or the caller vouches for a whole stream.
+    /// Records events and completes older ones, or the caller declares a whole stream done.
     fn work_is_done(&mut self) {
         if self.random.chance(10) {
             return self.regions_come_back();
@@ -259,7 +260,7 @@ impl Program {
         if self.events.is_empty() {
             return;
         }
-        // Those of one stream come true in order.
+        // Events of one stream complete in order.
         let picked = self.random.pick(&self.events).1;
         let place = self.events.iter().position(|event| event.1 == picked).unwrap();
         let (work, stream, true_point) = self.events.remove(place);
@@ -268,7 +269,7 @@ impl Program {
         self.model.done(stream, true_point);
     }
 
-    /// What is wholly free is about to be given back, and the backend does not take it.
+    /// Regions that are wholly free are about to be released, but the backend does not take them.
     fn regions_come_back(&mut self) {
         self.say("regions come back".to_owned());
         for region in self.arena.detach_above(0).unwrap() {
@@ -276,7 +277,7 @@ impl Program {
         }
     }
 
-    /// The stream ends; its name comes again as another's, which the model gives a name of its own.
+    /// Forgets a stream. Its handle may be reused by another stream, which the model numbers separately.
     fn forget(&mut self) {
         let stream = self.stream();
         if stream == Stream::NONE {
@@ -287,7 +288,7 @@ impl Program {
             *on = Stream::NONE;
         }
         self.say(format!("forget {stream:?}"));
-        // Its events come true in the end; here at once, for the names to stay simple.
+        // The stream's events complete eventually. Here they complete at once, to keep the model simple.
         let work = self.arena.streams_mut().forget_stream(stream).unwrap();
         self.events.retain(|event| event.1 != stream);
         if let Some(work) = work {
@@ -364,14 +365,14 @@ fn random_programs_on_streams_agree_with_the_model() {
     programs(if cfg!(debug_assertions) { 500 } else { 100_000 }, any);
 }
 
-/// The model then knows where a request may be served, and not where it is.
+/// In this case the model knows where a request may be served, but not where it is.
 #[test]
 fn what_is_shared_later_is_as_safe_and_found_at_once() {
     let count = if cfg!(debug_assertions) { 500 } else { 100_000 };
     programs(count, |random| Family { lazily: true, events: 30, ..any(random) });
 }
 
-/// Between two streams a region was about to be given back, and the backend did not take it.
+/// A region with memory of two streams was about to be released, but the backend did not take it.
 #[test]
 fn what_comes_back_is_still_whose_it_was() {
     let limit = 16 * UNIT;
@@ -407,7 +408,7 @@ fn a_search_does_not_look_at_thousands_of_parts_of_runs() {
         let take = |arena: &mut Arena, units: u64, stream| {
             arena.alloc(&AllocRequest::plain(units * UNIT, units * UNIT, stream)).unwrap().unwrap()
         };
-        // Chunks of two units that anybody may have, each with one beside it that only one stream may; at last one
+        // Chunks of two units that every stream may use, each beside one that only one stream may use, and finally one
         // that stands alone.
         let mut parts = Vec::new();
         for _ in 0..pairs {

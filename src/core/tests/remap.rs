@@ -1,6 +1,6 @@
-//! Granules beside streams: random programs against a shadow of the memory, which knows for each unit whose queued
-//! work may still touch it. No unit is handed out before that is done, though the books change while plans are under
-//! way: a second stream may come, and frees and requests go on.
+//! Granules together with streams: random programs against a shadow of the memory that tracks, for each unit, which
+//! stream's queued work may still use it. No unit is handed out before that work is done, even though the arena changes
+//! while plans are under way: a second stream may appear, and frees and requests go on.
 
 use crate::core::arena::{Arena, Settings};
 use crate::core::arena::{New, Plan, bytes};
@@ -19,13 +19,13 @@ struct Program {
     arena: Arena,
     random: Random,
     streams: u64,
-    /// Start, bytes and the stream it was allocated on.
+    /// The start, the bytes and the stream of the allocation.
     live: Vec<(u64, u64, Stream)>,
-    /// By unit: the stream on which it was freed, unless that is done.
+    /// By unit, the stream on which it was freed, until its work is done.
     pending: BTreeMap<u64, Stream>,
     mapped: BTreeSet<u64>,
     moved: u64,
-    /// Streams that came while a plan was under way.
+    /// Streams that appeared while a plan was under way.
     came: u64,
 }
 
@@ -80,7 +80,7 @@ impl Program {
         let (addr, size, allocated_on) = self.live.swap_remove(place);
         let stream = if self.random.chance(70) { allocated_on } else { self.stream() };
         assert!(matches!(self.arena.free_on(addr, stream), Ok(Freed::Done | Freed::InQueue)));
-        // None is the one that it was allocated on.
+        // No stream stands for the stream of the allocation.
         let stream = if stream == Stream::NONE { allocated_on } else { stream };
         units(addr, size).for_each(|unit| _ = self.pending.insert(unit, stream));
     }
@@ -100,7 +100,7 @@ impl Program {
             }
         }
         if self.random.chance(50) {
-            // The device is synchronised first, as the pool does.
+            // The device is synchronized first, as in the pool.
             for number in 10..13 {
                 self.arena.streams_mut().stream_done(Stream::of_handle(number), true);
             }
@@ -132,7 +132,7 @@ impl Program {
         true
     }
 
-    /// Whether nothing came between and all went well.
+    /// Carries out a plan. Returns whether nothing changed meanwhile and everything succeeded.
     fn carry_out(&mut self, mut plan: Plan) -> bool {
         assert_eq!(self.arena.check(), Ok(()));
         let mut alone = true;
@@ -185,7 +185,8 @@ fn granules_and_streams() {
     assert!(moved / GRANULE > 1000 && came > 100);
 }
 
-/// What a stream freed and its work still uses counts for its own requests, and is mapped no second time.
+/// Memory that a stream freed, and that its work still uses, counts for the stream's own requests and is not mapped
+/// again.
 #[test]
 fn a_stream_grows_beside_its_own_unfinished_memory() {
     let settings = Settings { growth: true, split_always: true, ..fixed_settings(20 * GRANULE) };

@@ -1,4 +1,4 @@
-//! Arenas in which nothing is wrong, and what breaking them on purpose has in common.
+//! Consistent arenas, and helpers for breaking their invariants on purpose.
 
 use crate::core::arena::{Arena, New, Settings};
 use crate::core::ids::ChunkId;
@@ -10,12 +10,12 @@ use crate::core::vmm::Range;
 
 pub(in crate::core) const BASE: u64 = 1 << 40;
 
-/// The chunks of a sound arena in the order of their addresses: every other one is free.
+/// The chunks of a consistent arena in address order. Every other one is free.
 pub(in crate::core) struct Placed {
     pub(in crate::core) used: ChunkId,
     pub(in crate::core) free: ChunkId,
     pub(in crate::core) between: ChunkId,
-    /// In one tree of the index with the other free one.
+    /// In one tree of the index with the other free chunk.
     pub(in crate::core) other: ChunkId,
     pub(in crate::core) last: ChunkId,
     pub(in crate::core) rest: ChunkId,
@@ -60,7 +60,7 @@ pub(in crate::core) fn sound(timestamps: bool, quarantine: bool) -> (Arena, Plac
     (arena, Placed { used, free, between, other, last, rest })
 }
 
-/// Does each of `breaks` to a sound arena of its own.
+/// Applies each of `breaks` to a consistent arena of its own, and asserts that the check names `broken`.
 pub(in crate::core) fn each_is_named(broken: Broken, timestamps: bool, quarantine: bool, breaks: &[Break]) {
     for (number, break_it) in breaks.iter().enumerate() {
         let (mut arena, of) = sound(timestamps, quarantine);

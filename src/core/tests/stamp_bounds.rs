@@ -1,4 +1,5 @@
-//! Bounds on the work of single calls with timestamps, in steps and not in time, however many chunks wait.
+//! Bounds on the work of single calls with timestamps, counted in steps instead of time, for any number of waiting
+//! chunks.
 
 use crate::core::arena::{Arena, Settings};
 use crate::core::request::AllocRequest;
@@ -9,14 +10,14 @@ use crate::core::tests::model::{Random, fixed_settings};
 use crate::core::units::UNIT;
 
 const CHUNKS: u64 = 4000;
-/// As many steps as some tens of searches in a tree take.
+/// About as many steps as some tens of tree searches take.
 const FEW: u64 = 1000;
-/// As many chunks as the pool merges with the lock held.
+/// How many chunks the pool merges while it holds the lock.
 const PIECE: usize = 8;
 /// The steps of one such piece.
 const OF_PIECE: u64 = 2 * FEW;
 
-/// An order of numbers that looks like none.
+/// Numbers in an order that looks random.
 fn shuffled(count: u64) -> impl Iterator<Item = u64> {
     (0..count).map(move |number| number * 7919 % count)
 }
@@ -46,7 +47,7 @@ fn free(arena: &mut Arena, addr: u64) {
     assert!(steps < FEW, "{steps} steps of a free");
 }
 
-/// Every other chunk of so many units waits under a stamp, in no order of addresses; none is free otherwise.
+/// Every other chunk of `units` units waits under a stamp, in no particular order of addresses. Nothing else is free.
 fn waiting(units: u64) -> Arena {
     let mut arena = arena(2 * CHUNKS * units);
     let addrs: Vec<u64> = (0..2 * CHUNKS).map(|_| take(&mut arena, units, u64::MAX).unwrap()).collect();
@@ -102,7 +103,7 @@ fn a_frontier_that_passes_many_chunks_costs_each_call_few_steps() {
 fn forced_merges_take_few_steps_each_call() {
     for larger in [2, 1 << 40] {
         let mut arena = waiting(1);
-        // Between those that wait there are others now, which can become one with them.
+        // Other chunks now wait between these, and can merge with them.
         let first = 1 << 40;
         shuffled(CHUNKS - 1).for_each(|number| free(&mut arena, first + (2 * number + 1) * UNIT));
         let (steps, mut pass) = steps::of(|| arena.begin_forced_pass());
@@ -128,7 +129,7 @@ fn chunks_that_were_handed_out_leave_nothing_in_the_queue() {
     }
 }
 
-/// As with the lock opened between the pieces: others take, free, raise the frontier and have a pass of their own.
+/// The lock is open between the pieces: other threads allocate, free, raise the frontier and run passes of their own.
 #[test]
 fn passes_end_whatever_happens_between_their_pieces() {
     const UNITS: u64 = 120;

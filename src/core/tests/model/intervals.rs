@@ -1,4 +1,4 @@
-//! The model: intervals in maps, and every question answered by looking at all of them.
+//! The model: intervals in maps. Every query examines all of them.
 
 use crate::core::arena::Detached;
 use crate::core::arena::Settings;
@@ -20,13 +20,13 @@ pub(super) enum What {
         stamp: u64,
     },
     Hole,
-    /// An unmapped chunk that is being mapped, and free memory that is out of circulation meanwhile.
+    /// An unmapped chunk that is being mapped, and free memory that is withheld meanwhile.
     Coming,
     Away,
 }
 pub(super) use What::{Away, Coming, Free, Hole, Live};
 
-/// Address, size, and what it is.
+/// The address, the size and the kind.
 pub(super) type Chunk = (u64, u64, What);
 
 /// A free chunk: address, size, stamp.
@@ -34,13 +34,13 @@ pub(super) type Gap = (u64, u64, u64);
 
 pub(super) struct Model {
     pub(super) settings: Settings,
-    /// By base: the usable bytes and the given ones.
+    /// The regions by base: usable bytes and given bytes.
     pub(super) regions: BTreeMap<u64, (u64, u64)>,
-    /// What is live, and what waits under a stamp. The rest of the regions is free.
+    /// Live intervals and those that wait under a stamp. The rest of the regions is free.
     pub(super) pieces: BTreeMap<u64, (u64, What)>,
-    /// Of the statistics only what is counted as things happen.
+    /// Only those statistics that are counted with each operation.
     pub(super) counted: Stats,
-    /// Regions added and released, and splits of what carried a stamp.
+    /// Regions added, regions released, and splits of chunks that carried a stamp.
     pub(super) events: (u64, u64, u64),
     allocations: u64,
     pub(super) last_stamp: u64,
@@ -108,8 +108,8 @@ impl Model {
         self.pieces.retain(|_, (_, what)| !matches!(what, Free { stamp } if *stamp < frontier));
     }
 
-    /// What is free after a forced merge, and whether that made a chunk of `wanted` bytes: the oldest first, of those
-    /// that are equally old the first, each with the free chunk behind it and the one before it.
+    /// Returns the free chunks after a forced merge, and whether it made a chunk of `wanted` bytes. The oldest chunk
+    /// comes first, among equally old ones the lowest. Each merges with the free chunk behind it and the one before it.
     pub(super) fn merge_forced(&self, wanted: u64) -> (Vec<Gap>, bool) {
         let chunks = self.chunks().into_iter();
         let mut free: BTreeMap<u64, (u64, u64)> = chunks
@@ -143,7 +143,7 @@ impl Model {
         (free.into_iter().map(|(addr, (size, stamp))| (addr, size, stamp)).collect(), found)
     }
 
-    /// Best fit by looking at everything that is free: size, address, aligned address, stamp.
+    /// Finds the best fit by examining all free memory. Returns size, address, aligned address and stamp.
     pub(super) fn find(&mut self, request: &AllocRequest<'_>) -> Option<(u64, u64, u64, u64)> {
         if self.settings.timestamps {
             self.merge_safe();
@@ -158,7 +158,7 @@ impl Model {
         fits.min()
     }
 
-    /// Best fit, and the split rule.
+    /// Allocates by best fit and the split rule.
     pub(super) fn take(&mut self, request: &AllocRequest<'_>) -> Option<u64> {
         let (size, addr, start, stamp) = self.find(request)?;
         let whole = addr + size - start;
@@ -204,7 +204,7 @@ impl Model {
         self.counted.bytes_requested -= requested;
     }
 
-    /// How much is asked for, and whether the hint was raised for it.
+    /// Returns how much is requested from the backend, and whether the hint was raised for it.
     pub(super) fn plan(&mut self, least: u64) -> Option<(u64, bool)> {
         let held = self.counted.pool_bytes.saturating_add(self.reserved);
         let available = round_down(self.settings.limit.saturating_sub(held));
@@ -230,10 +230,10 @@ impl Model {
         self.hint = if raised { self.hint } else { self.hint.saturating_mul(2) & !255 };
     }
 
-    /// As free memory; also where the backend did not take it back.
+    /// Adds a region as free memory, also if the backend did not take it back.
     pub(super) fn insert_region(&mut self, base: u64, given: u64) {
         let bytes = usable(given);
-        // Only upward, and only what has no tail.
+        // Regions merge only upwards, and only without a tail.
         let below = self.regions.range_mut(..base).next_back();
         let below = below.filter(|(other, (b, g))| **other + *b == base && b == g && *b + bytes <= MAX_CHUNK);
         match below.filter(|_| self.settings.coalesce_regions) {
@@ -242,7 +242,7 @@ impl Model {
         }
     }
 
-    /// The regions in which nothing is live and nothing was freed too recently, with their given bytes.
+    /// Returns the regions without live memory and without memory that was freed too recently, with their given bytes.
     pub(super) fn collectable(&self) -> BTreeMap<u64, u64> {
         let safe = |what: &What| matches!(what, Free { stamp } if *stamp < self.frontier);
         let free = |base, bytes| self.pieces.range(base..base + bytes).all(|(_, (_, what))| safe(what));

@@ -1,4 +1,4 @@
-//! One random program, run on an arena and the model at once: the loop of the pool, and a backend.
+//! One random program, run on an arena and on the model at the same time: the pool's loop, and a backend.
 
 use super::intervals::{Away, Chunk, Coming, Free, Hole, Live, Model};
 use super::{Family, Layout, Random};
@@ -25,7 +25,7 @@ pub(super) struct Program {
     family: Family,
     random: Random,
     live: Vec<u64>,
-    /// The addresses of the granules that are mapped.
+    /// The addresses of the mapped granules.
     mapped: BTreeSet<u64>,
     done: Vec<String>,
     steps: usize,
@@ -39,7 +39,7 @@ impl Drop for Program {
     }
 }
 
-/// The arena's chunks, along its lists.
+/// Returns the arena's chunks in the order of its lists.
 fn chunks_of(arena: &Arena) -> Vec<Chunk> {
     let (mut found, chunks) = (Vec::new(), arena.chunks());
     for (_, region) in arena.regions().iter() {
@@ -66,7 +66,7 @@ fn chunks_of(arena: &Arena) -> Vec<Chunk> {
 }
 
 impl Program {
-    /// Runs to the end; returns how many times arena and model were compared.
+    /// Runs to the end. Returns how many times arena and model were compared.
     pub(super) fn run(family: Family, seed: u64) -> usize {
         let (arena, model) = (Arena::new(family.settings).unwrap(), Model::new(family.settings));
         let random = Random(seed);
@@ -92,7 +92,7 @@ impl Program {
         program.steps
     }
 
-    /// Notes what was done, and compares everything.
+    /// Logs a step and compares everything.
     fn did(&mut self, what: String) {
         self.done.push(what);
         self.steps += 1;
@@ -154,7 +154,7 @@ impl Program {
     fn request(&mut self) {
         let Family { largest, aligned, named, settings, .. } = self.family;
         let random = &mut self.random;
-        // Of a few sizes many, so that there are ties, or of any magnitude.
+        // Many of a few sizes, so that there are ties, or any magnitude.
         let requested = match random.below(8) {
             0 => largest - random.below(600).min(largest - 1),
             1..4 => largest / random.pick(&[4, 16, 64, 256]),
@@ -191,7 +191,7 @@ impl Program {
         }
     }
 
-    /// In the order of the pool.
+    /// Tries the strategies in the pool's order.
     fn attempt(&mut self, request: &AllocRequest<'_>) -> Option<u64> {
         if let Some(range) = self.family.range {
             return self.attempt_granular(request, range);
@@ -237,7 +237,7 @@ impl Program {
         addr
     }
 
-    /// As the pool does before each request.
+    /// Merges safe chunks, as the pool does before each request.
     fn merge_in_pieces(&mut self) {
         while self.arena.is_merging() {
             let most = 1 + self.random.below(9) as usize;
@@ -252,7 +252,7 @@ impl Program {
         assert_eq!(plan.map(|plan| (plan.bytes, plan.least)), planned.map(|(bytes, _)| (bytes, least)));
         let (Some(mut plan), Some((reserved, raised))) = (plan, planned) else { return false };
         if self.random.chance(5) {
-            // Somebody else at the same time.
+            // Another thread extends at the same time.
             let (planned, rival) = (self.model.plan(UNIT), self.arena.plan_extension(UNIT));
             assert_eq!(rival.map(|plan| plan.bytes), planned.map(|(bytes, _)| bytes));
             rival.inspect(|rival| self.arena.cancel_extension(rival));
@@ -310,7 +310,7 @@ impl Program {
         if self.family.layout == Layout::Down { low - apart - room } else { high + apart }
     }
 
-    /// What was free may become one, under the latest stamp; nothing else changes.
+    /// Free chunks may merge under the latest stamp. Nothing else changes.
     fn force(&mut self, size: u64) -> bool {
         let mut pass = self.arena.begin_forced_pass();
         let found = loop {
@@ -388,7 +388,7 @@ impl Program {
         });
         let regions = self.arena.detach_above(keep).unwrap();
         assert!(regions.iter().all(|region| free.get(&region.base) == Some(&region.given)));
-        // Which of two equal regions goes is not said.
+        // Which of two equal regions is released is unspecified.
         let mut given: Vec<u64> = regions.iter().map(|region| region.given).collect();
         given.sort_unstable_by_key(|&given| std::cmp::Reverse(given));
         assert_eq!(given, expected);
@@ -398,7 +398,7 @@ impl Program {
         self.did(format!("trimmed to {keep}"));
     }
 
-    /// An address that nobody may free, and memory that the backend may not give.
+    /// An address that must not be freed, and memory that the backend must not give.
     fn probe(&mut self) {
         let regions: Vec<_> = self.model.regions.iter().map(|(&base, &(_, given))| (base, given)).collect();
         if !regions.is_empty() && self.family.range.is_none() {
@@ -432,7 +432,7 @@ impl Program {
         self.did(format!("probe {addr:#x}"));
     }
 
-    /// Either all is freed and merges, or the arena ends with what lives.
+    /// Either everything is freed and merges, or the arena is dropped with live chunks.
     fn end(&mut self) {
         if self.random.chance(50) {
             (0..self.live.len()).for_each(|_| self.free());

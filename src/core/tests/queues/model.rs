@@ -1,4 +1,4 @@
-//! Units of memory, and who freed each.
+//! Units of memory and the streams that freed them.
 
 use crate::core::arena::Arena;
 use crate::core::heap::State;
@@ -7,32 +7,32 @@ use crate::core::stream_id::Stream;
 use crate::core::units::UNIT;
 use std::collections::BTreeMap;
 
-/// A stream's number here; a name that comes again after it was forgotten gets a new one.
+/// A stream's number in the model. A handle that is reused after its stream was forgotten gets a new number.
 type QueueId = usize;
-/// A queue's count of frees, and of other things that its work is waited for.
+/// A queue's count of frees and of other events that mark work to wait for.
 type Point = u64;
 
 #[derive(Clone, PartialEq, Debug)]
 enum Owner {
     Used,
     Anyone,
-    /// At once the queue's.
+    /// Reusable by this queue at once.
     Of(QueueId, Point),
-    /// The queue's, when these are done.
+    /// Reusable by the queue once these works are done.
     Pending(QueueId, Point, Vec<(QueueId, Point)>),
 }
 
 #[derive(Clone)]
 struct Unit {
     owner: Owner,
-    /// All work that may still touch it, as it was when it was freed; never merged with its neighbours'.
+    /// All work that may still use the unit, as of its free. Never merged with that of neighbours.
     hazards: Vec<(QueueId, Point)>,
 }
 
 struct Region {
     base: u64,
     units: Vec<Unit>,
-    /// Nobody ever had anything from here on, while there was one queue.
+    /// Nothing was ever allocated from here on while there was a single queue.
     mark: usize,
 }
 
@@ -47,7 +47,7 @@ struct StreamQueue {
     point: Point,
     done: Point,
     forgotten: bool,
-    /// What its stream waits for of others.
+    /// The work of other queues that the stream waits for.
     knows: BTreeMap<QueueId, Point>,
 }
 
@@ -63,19 +63,19 @@ pub(super) struct Model {
     home: Stream,
     home_recorded: bool,
     home_synchronized: bool,
-    /// Streams whose requests are for a private pool, by its name.
+    /// Streams whose requests are routed to a private pool, with the pool's name.
     begun: BTreeMap<Stream, u64>,
-    /// Numbers of private pools, as the arena gives them.
+    /// Names of private pools by their number in the arena.
     pools: Vec<Option<u64>>,
-    /// The last point of any queue: they tell which of two frees came first.
+    /// The last point of any queue. Points tell which of two frees came first.
     newest: Point,
 }
 
-/// What a request waits for.
+/// The work that a request waits for.
 pub(super) struct Awaited {
-    /// Work of queues, each up to a point.
+    /// The queues, each with a point.
     pub(super) works: BTreeMap<QueueId, Point>,
-    /// Where it is served then: address and bytes.
+    /// The place where the request is served after that: address and bytes.
     pub(super) place: (u64, u64),
 }
 
@@ -162,7 +162,7 @@ impl Model {
         }
     }
 
-    /// The shortest stretch of what `possible` accepts in which the request fits, with the place in it.
+    /// Returns the shortest stretch of units accepted by `possible` in which the request fits, with the place in it.
     fn best(
         &self,
         request: &AllocRequest<'_>,
@@ -189,7 +189,7 @@ impl Model {
         })
     }
 
-    /// Where the request is served, if it is.
+    /// Returns where the request is served, if it is.
     pub(super) fn take(&mut self, request: &AllocRequest<'_>) -> Option<u64> {
         self.admit(request.stream);
         let queue = self.own_queue(request);
@@ -207,7 +207,7 @@ impl Model {
         }
     }
 
-    /// The request is served there.
+    /// Serves the request at this place.
     pub(super) fn take_at(&mut self, request: &AllocRequest<'_>, start: u64, bytes: u64) {
         self.admit(request.stream);
         let queue = self.own_queue(request);
@@ -230,7 +230,7 @@ impl Model {
             *unit = Unit { owner: Owner::Used, hazards: Vec::new() };
         }
         self.used = true;
-        // Whoever may use any stream has no order that it could be freed in.
+        // Requests for any stream have no order that their memory could be freed in.
         let queue = if request.stream == Stream::ANY { self.queue(Stream::UNKNOWN) } else { queue };
         self.live.insert(start, Live { bytes, queue, records: Vec::new() });
     }
@@ -261,8 +261,8 @@ impl Model {
         self.settle();
     }
 
-    /// What waits for nothing is its queue's or every queue's. Where no event tells frees apart, the latest point counts for
-    /// neighbours of one queue.
+    /// Updates the owners: memory that waits for nothing belongs to its queue, or is reusable by every stream. In
+    /// queues without events, neighbours share the latest point.
     fn settle(&mut self) {
         let (rows, streams) = (&self.rows, &self.streams);
         let merges = |queue: QueueId| !streams[queue].exists() || streams[queue].pool() != 0;
@@ -321,13 +321,13 @@ impl Model {
         self.done(stream, point);
     }
 
-    /// All that the stream's work may touch counts as done, and the name is free again.
+    /// Forgets a stream. All work that it may touch counts as done, and its handle can be reused.
     pub(super) fn forget(&mut self, stream: Stream) {
         if !self.mixed {
             if self.home != stream || !self.used {
                 return;
             }
-            // The name may come again as another's.
+            // The handle may be reused by another stream.
             self.home = Stream::of_handle(u64::MAX);
             let queue = self.queue(stream);
             self.names.insert(self.home, queue);
@@ -357,7 +357,7 @@ impl Model {
         first.into_iter().chain(others.into_iter().flatten())
     }
 
-    /// The work behind which the request could be served, of all that it can wait for the oldest.
+    /// Returns the work behind which the request could be served, the oldest that it can wait for.
     pub(super) fn works_to_wait_for(&mut self, request: &AllocRequest<'_>) -> Option<Awaited> {
         let own = self.own_queue(request);
         let is_over = |&(queue, point): &(QueueId, Point)| queue == own || point <= self.rows[queue].done;
@@ -391,7 +391,7 @@ impl Model {
         Some(Awaited { works, place: (start, bytes) })
     }
 
-    /// How much the request takes of a free piece.
+    /// Returns how many bytes of a free piece the request takes.
     fn bytes_of(&self, request: &AllocRequest<'_>, whole: u64) -> u64 {
         let least = if self.split_always { UNIT } else { request.size.min(128 << 20) };
         if whole - request.size >= least { request.size } else { whole }
@@ -401,7 +401,7 @@ impl Model {
         self.streams[queue]
     }
 
-    /// The stream waits for some work of others.
+    /// Makes the stream wait for work of others.
     pub(super) fn wait(&mut self, request: &AllocRequest<'_>, awaited: &Awaited) {
         let queue = self.own_queue(request);
         let knows = &mut self.rows[queue].knows;
@@ -411,7 +411,7 @@ impl Model {
         }
     }
 
-    /// What then serves the request becomes the stream's own.
+    /// Gives the memory that is to serve the request to the stream.
     pub(super) fn adopt(&mut self, request: &AllocRequest<'_>, awaited: &Awaited) {
         let own = self.own_queue(request);
         let (start, bytes) = awaited.place;
@@ -443,14 +443,14 @@ impl Model {
         self.settle();
     }
 
-    /// The queue of a request: its stream's, or that of a private pool on it.
+    /// Returns the queue of a request: its stream's, or that of a private pool on it.
     fn own_queue(&mut self, request: &AllocRequest<'_>) -> QueueId {
         let name = self.begun.get(&request.stream).copied();
         let pool = name.map_or(0, |name| self.pool(name).unwrap());
         self.queue(request.stream.in_pool(pool))
     }
 
-    /// Whether it may be captured at any time, or waits for one that may.
+    /// Returns whether the stream may be captured at any time, or waits for one that may be.
     fn is_at_risk(&self, stream: Stream) -> bool {
         self.begun.contains_key(&stream) || stream == Stream::DEFAULT && !self.begun.is_empty()
     }
@@ -516,7 +516,7 @@ impl Model {
         self.settle();
     }
 
-    /// The arena's chunks are what the units are.
+    /// Asserts that the arena's chunks match the units.
     pub(super) fn compare(&self, arena: &Arena) {
         let mut count = 0;
         for id in arena.chunks().ids() {

@@ -1,24 +1,24 @@
-//! Programs in a reserved range: growth, remapping and trim against a search over all places, with a backend that
-//! fails now and then, and with frees and requests while it is at work.
+//! Programs in a reserved range: growth, remapping and trim against a search over all places. The backend fails now and
+//! then, and frees and requests happen while it works.
 
 use super::*;
 use crate::core::arena::{New, Piece, Plan, bytes};
 use crate::core::vmm::Range;
 
-/// What is where, by the unit.
+/// The contents of memory, by unit.
 struct Units {
     base: u64,
-    /// How many units below each are neither idle nor an unmapped chunk.
+    /// For each unit, how many units below it are neither idle nor unmapped.
     closed: Vec<u64>,
-    /// How many granules below each are unmapped chunks, and wholly idle.
+    /// For each granule, how many granules below it are unmapped, and how many are wholly idle.
     holes: Vec<u64>,
     idle: Vec<u64>,
     granule: u64,
 }
 
 impl Units {
-    /// The bytes of the unmapped chunks that a request at an address touches, and those of the whole granules; `None`
-    /// if something else is in its way.
+    /// Returns the bytes of the unmapped chunks that a request at an address overlaps, and those of its whole granules.
+    /// Returns `None` if something else is in the way.
     fn cost(&self, at: u64, size: u64) -> Option<(u64, u64)> {
         let unit = |addr: u64| ((addr - self.base) / UNIT) as usize;
         if self.closed[unit(at)] != self.closed[unit(at + size)] {
@@ -61,7 +61,8 @@ impl Program {
         Units { base: range.base, closed, holes, idle, granule: range.granule }
     }
 
-    /// The fewest bytes of unmapped chunks that a place of the request touches, among the places that are `allowed`.
+    /// Returns the fewest bytes of unmapped chunks that a place of the request overlaps, among the places that are
+    /// `allowed`.
     fn least_missing(
         &self,
         units: &Units,
@@ -76,7 +77,7 @@ impl Program {
         costs.filter(|&(missing, whole)| allowed(missing, whole)).map(|(missing, _)| missing).min()
     }
 
-    /// The fewest bytes of whole granules that a place of the request takes.
+    /// Returns the fewest bytes of whole granules that a place of the request takes.
     fn fewest_granules(&self, units: &Units, range: Range, request: &AllocRequest<'_>) -> Option<u64> {
         let first = range.base.next_multiple_of(request.alignment.max(UNIT));
         let last = range.end().checked_sub(request.size)?;
@@ -90,7 +91,7 @@ impl Program {
         left - left % range.granule
     }
 
-    /// In the order of the pool.
+    /// Tries the strategies in the pool's order.
     pub(super) fn attempt_granular(&mut self, request: &AllocRequest<'_>, range: Range) -> Option<u64> {
         if let Some(addr) = self.take(request) {
             return Some(addr);
@@ -127,8 +128,8 @@ impl Program {
         None
     }
 
-    /// A request fails only if there are not enough whole granules, free ones and those that the limit leaves;
-    /// the range has room for any request that they could serve.
+    /// A request fails only if there are not enough whole granules, free ones and those that the limit leaves. The
+    /// range has room for any request that they could serve.
     fn nothing_helped(&self, request: &AllocRequest<'_>, range: Range) {
         let units = self.units(range);
         let granules = units.idle.last().unwrap() * range.granule + self.available(range, u64::MAX);
@@ -204,7 +205,7 @@ impl Program {
         Some(plan)
     }
 
-    /// By chunk, the whole granules that go if so many bytes may.
+    /// Returns, by chunk, the whole granules that are released if `spare` bytes may be.
     fn largest_first(&self, range: Range, spare: u64) -> Vec<(u64, u64)> {
         let whole = |addr: u64, size: u64| {
             let end = (addr + size) / range.granule * range.granule;
@@ -250,7 +251,7 @@ impl Program {
         self.did(format!("trimmed to {keep}"));
     }
 
-    /// The backend at work: all of it, or as much as it can.
+    /// The backend carries out a plan, completely or as far as it can.
     fn carry_out(&mut self, mut plan: Plan, request: &AllocRequest<'_>) -> Carried {
         let range = self.family.range.unwrap();
         self.begin(&plan, range);
@@ -271,7 +272,7 @@ impl Program {
             left -= if piece.mapped { piece.span.bytes } else { 0 };
         };
         for piece in sources.iter_mut() {
-            // What could be put back, or had not been touched.
+            // Pieces that could be put back, or were not changed.
             let stays = fails && self.random.chance(70);
             set(piece, stays);
         }
@@ -292,7 +293,7 @@ impl Program {
         }
     }
 
-    /// The chunks of a plan are out of circulation: what was free or an unmapped chunk before.
+    /// Withholds the chunks of a plan, free and unmapped ones.
     fn begin(&mut self, plan: &Plan, range: Range) {
         if self.model.regions.is_empty() {
             self.model.regions.insert(range.base, (range.bytes, 0));
@@ -350,7 +351,7 @@ impl Program {
         assert_eq!(region.unwrap_or(0), pool);
     }
 
-    /// The granules that are neither mapped nor coming.
+    /// Adds the granules that are neither mapped nor being mapped.
     fn put_holes(&mut self, range: Range) {
         let pieces = &mut self.model.pieces;
         pieces.retain(|_, (_, what)| *what != Hole);
@@ -378,7 +379,7 @@ impl Program {
 
 enum Carried {
     Out,
-    /// Somebody freed meanwhile what the request needed.
+    /// A concurrent free provided what the request needed.
     Served(u64),
     Failed,
 }
