@@ -1,6 +1,6 @@
-//! The numbers of chunks.
+//! Chunk numbers.
 
-/// A chunk's place in the slab, from 1 on. Recycled, so it means something only while the chunk exists.
+/// A chunk's place in the slab, from 1 on. Numbers are recycled, so one is meaningful only while its chunk exists.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct ChunkId(pub(in crate::core) u32);
 

@@ -1,9 +1,9 @@
-//! The engine: best fit with coalescing over numbers.
+//! The allocation algorithm: best fit with coalescing, on plain numbers.
 //!
-//! Addresses are numbers that are never dereferenced; ties are broken by them. There is no clock, no
-//! environment, no log, no callback and no unsafe code here: [`arena::Arena`] decides, and the pool above
-//! it talks to the backend. The algorithm is `tsl::BFCAllocator` of TensorFlow (xla/tsl/framework/
-//! bfc_allocator.cc); ARCHITECTURE.md lists where this one deviates, on purpose.
+//! Addresses are numbers that are never dereferenced. They also break ties. There is no clock, environment, log,
+//! callback or unsafe code here: [`arena::Arena`] decides, and the pool above it calls the backend. The algorithm is
+//! `tsl::BFCAllocator` of TensorFlow (xla/tsl/framework/bfc_allocator.cc). ARCHITECTURE.md lists the intended
+//! deviations.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(

@@ -1,19 +1,19 @@
-//! Names of operations, stored once each.
+//! Names of operations, each stored once.
 
 use crate::core::tables::{copy_table, room_for};
 use crate::sys::HostMemoryExhausted;
 
-/// More names than a program has operations; what comes after is counted as unnamed.
+/// More names than a program has operations. Operations with later names are counted as unnamed.
 const MAX_NAMES: usize = 65_535;
 
-/// Names are numbered from 1 in the order they come, and found by open addressing.
+/// A table of names, numbered from 1 in the order of their first use, and found by open addressing.
 #[derive(Default)]
 pub(crate) struct Names {
-    /// All names, one behind the other.
+    /// All names, one after the other.
     text: Vec<u8>,
-    /// Where each ends, and its hash.
+    /// The end of each name in `text`, and its hash.
     ends: Vec<(usize, u64)>,
-    /// Numbers of names at the places their hashes lead to; 0 is empty. At most half full.
+    /// Numbers of names at the places their hashes lead to. 0 is empty. At most half of the places are taken.
     table: Vec<u32>,
 }
 
@@ -30,20 +30,21 @@ impl<'a> Name<'a> {
         Self::with_hash(text.as_bytes(), hash(text.as_bytes()))
     }
 
-    /// A name whose hash is known: it must be what [`hash`] says.
+    /// Creates a name whose hash is known. It must be the result of [`hash`].
     pub(crate) fn with_hash(text: &'a [u8], hash: u64) -> Self {
         Name { text, hash }
     }
 }
 
-/// FNV-1a. The standard library's hash has random keys in thread-local storage, which may be gone at exit.
+/// Computes FNV-1a. The standard library's hash takes random keys from thread-local storage, which may be destroyed
+/// already at exit.
 pub(crate) fn hash(name: &[u8]) -> u64 {
     let step = |hash: u64, &byte: &u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     name.iter().fold(0xcbf2_9ce4_8422_2325, step)
 }
 
 impl Names {
-    /// The number of a name; 0 where there are too many.
+    /// Returns the number of a name, which is added if it is new. Returns 0 for a new name if there are too many.
     pub(in crate::core) fn intern(&mut self, name: Name<'_>) -> Result<u32, HostMemoryExhausted> {
         if self.table.len() < 2 * (self.ends.len() + 1) {
             self.grow()?;
@@ -77,7 +78,7 @@ impl Names {
         Ok(())
     }
 
-    /// Where a name stands in the table, or where it would.
+    /// Returns the place of a name in the table, or the place for it.
     fn place_of(&self, name: Name<'_>) -> usize {
         let mut place = self.first_place(name.hash);
         while self.bytes(self.table[place]).is_some_and(|there| there != name.text) {
@@ -100,7 +101,7 @@ impl Names {
     }
 
     pub(crate) fn name(&self, number: u32) -> Option<&str> {
-        // Only whole names were stored.
+        // Only whole names were stored, so this is valid UTF-8.
         std::str::from_utf8(self.bytes(number)?).ok()
     }
 
@@ -116,18 +117,18 @@ impl Names {
         (ends + self.table.capacity() * size_of::<u32>() + self.text.capacity()) as u64
     }
 
-    /// How long the tables are that a copy has.
+    /// Returns the lengths of the tables that a copy needs.
     pub(in crate::core) fn lengths(&self) -> [usize; 2] {
         [self.text.len(), self.ends.len()]
     }
 
-    /// Room for a copy of tables that are so long.
+    /// Makes room for a copy of tables of these lengths.
     pub(in crate::core) fn make_room(&mut self, [text, ends]: [usize; 2]) -> Result<(), HostMemoryExhausted> {
         room_for(&mut self.text, text, 0)?;
         room_for(&mut self.ends, ends, (0, 0))
     }
 
-    /// Becomes a copy, for reading only; false if that takes more room.
+    /// Becomes a read-only copy of `other`. Returns false if there is not enough room.
     pub(in crate::core) fn copy_from(&mut self, other: &Self) -> bool {
         copy_table(&mut self.text, &other.text) && copy_table(&mut self.ends, &other.ends)
     }
@@ -148,7 +149,7 @@ mod tests {
         assert_eq!((names.name(1), names.name(1000)), (Some("op0"), Some("op999")));
     }
 
-    /// Names whose hashes are the same are still different names.
+    /// Different names with the same hash get different numbers.
     #[test]
     fn names_with_one_hash_are_told_apart() {
         let mut names = Names::default();

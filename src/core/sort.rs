@@ -1,7 +1,7 @@
-//! Sorting without a buffer on the stack: the standard library's sorts take up to 4 KiB of it, which threads with small
+//! Sorting without a stack buffer. The standard library's sorts take up to 4 KiB of stack, which threads with small
 //! stacks do not have.
 
-/// Sorts by a key, by heapsort; equal elements come in any order.
+/// Sorts by a key with heapsort. The order of equal elements is unspecified.
 pub(crate) fn sort_by_key<T, K: Ord>(list: &mut [T], key: impl Fn(&T) -> K) {
     for start in (0..list.len() / 2).rev() {
         sink(list, start, &key);
@@ -12,7 +12,7 @@ pub(crate) fn sort_by_key<T, K: Ord>(list: &mut [T], key: impl Fn(&T) -> K) {
     }
 }
 
-/// Moves an element down to where none below it is greater.
+/// Moves an element down until no element below it is greater.
 fn sink<T, K: Ord>(list: &mut [T], mut at: usize, key: &impl Fn(&T) -> K) {
     loop {
         let below = [2 * at + 1, 2 * at + 2].into_iter().filter(|&below| below < list.len());

@@ -1,17 +1,17 @@
-//! Counters, as TensorFlow counts them, and some that it lacks.
+//! The counters of TensorFlow, and some more.
 
 /// Why a request failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum FailureCause {
-    /// There is not enough, in however many pieces.
+    /// There is not enough free memory in total.
     Exhaustion,
-    /// There is enough, only not in one piece.
+    /// There is enough free memory, but not in one piece.
     Fragmentation,
-    /// A free chunk is large enough, and was freed too late.
+    /// A free chunk is large enough, but was freed too late.
     Stamps,
-    /// A free chunk is large enough, and has no place at the alignment.
+    /// A free chunk is large enough, but has no place at the alignment.
     Alignment,
-    /// Host memory, the backend, or a size that no chunk can have.
+    /// No host memory, an error of the backend, or a size that no chunk can have.
     Other,
 }
 
@@ -27,7 +27,7 @@ impl FailureCause {
     }
 }
 
-/// What is known of the requests that failed since creation or the last reset, in bytes as they were asked for.
+/// Failed requests since creation or the last reset, in requested bytes.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Failures {
     pub(crate) largest: u64,
@@ -35,7 +35,7 @@ pub(crate) struct Failures {
     pub(crate) last_cause: Option<FailureCause>,
 }
 
-/// Counted as things happen, with as few words as tell everything; the rest is computed when asked.
+/// Counters that are updated with each operation. They are as few as possible. Everything else is computed on request.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Counters {
     /// Successful allocations and frees since creation.
@@ -46,29 +46,29 @@ pub(crate) struct Counters {
     pub(crate) bytes_requested: u64,
     pub(crate) peak_bytes_requested: u64,
     pub(crate) largest_alloc_size: u64,
-    /// Requests that failed; the pool counts them, for it is what decides that nothing helps.
+    /// Requests that failed. Counted by the pool, because only the pool knows when every strategy has been tried.
     pub(crate) num_failures: u64,
     pub(crate) failures: Failures,
     /// `allocs` and `frees` at the last reset.
     before: (u64, u64),
-    /// Events, which a reset leaves: splits of a chunk that still carried a stamp, and merges in spite of one.
+    /// Events that a reset keeps: splits of a chunk that still carried a stamp, and merges in spite of one.
     pub(crate) stamped_splits: u64,
     pub(crate) forced_merges: u64,
-    /// Regions obtained and given back.
+    /// Regions obtained from the backend and released to it.
     pub(crate) regions_added: u64,
     pub(crate) regions_released: u64,
-    /// Times that granules were mapped, moved or unmapped.
+    /// How many times granules were mapped, moved or unmapped.
     pub(crate) remaps: u64,
-    /// Times that all memory was gone at once.
+    /// How many times all memory was lost at once.
     pub(crate) losses: u64,
-    /// Times that the limit was changed.
+    /// How many times the limit was changed.
     pub(in crate::core) limits: u64,
-    /// `allocs` when that happened last.
+    /// `allocs` at the last loss of all memory.
     allocs_lost: u64,
 }
 
 impl Counters {
-    /// Returns the allocation's number, which no other has.
+    /// Counts an allocation. Returns its number, which is unique.
     #[inline]
     pub(in crate::core) fn allocated(&mut self, size: u64, requested: u64) -> u64 {
         self.allocs += 1;
@@ -87,17 +87,17 @@ impl Counters {
         self.bytes_requested -= requested;
     }
 
-    /// Chunks in use.
+    /// Returns the number of chunks in use.
     pub(crate) fn live(&self) -> u64 {
         self.allocs - self.frees
     }
 
-    /// Whether nothing was ever handed out of what there is.
+    /// Returns whether nothing was ever handed out of the current regions.
     pub(in crate::core) fn is_unused(&self) -> bool {
         self.allocs == self.allocs_lost
     }
 
-    /// All memory is gone: what was live counts as freed.
+    /// Records that all memory was lost. Chunks in use count as freed.
     pub(in crate::core) fn lost_all(&mut self, regions: u64) {
         (self.frees, self.allocs_lost) = (self.allocs, self.allocs);
         (self.bytes_in_use, self.bytes_requested) = (0, 0);
@@ -105,14 +105,14 @@ impl Counters {
         self.losses += 1;
     }
 
-    /// A request failed.
+    /// Records a failed request.
     pub(in crate::core) fn failed(&mut self, requested: u64, cause: FailureCause) {
         self.num_failures += 1;
         let largest = self.failures.largest.max(requested);
         self.failures = Failures { largest, last: requested, last_cause: Some(cause) };
     }
 
-    /// Since creation.
+    /// Returns the frees since creation.
     pub(in crate::core) fn frees(&self) -> u64 {
         self.frees
     }
@@ -125,7 +125,7 @@ impl Counters {
         self.frees - self.before.1
     }
 
-    /// `ClearStats`: the counts to 0, the peaks to the present.
+    /// Resets the counters to 0 and the peaks to the current values, like TensorFlow's `ClearStats`.
     pub(in crate::core) fn reset(&mut self) {
         *self = Counters {
             peak_bytes_in_use: self.bytes_in_use,
@@ -153,23 +153,23 @@ pub struct Stats {
     pub num_frees: u64,
     /// Requests that could not be served.
     pub num_failures: u64,
-    /// The sizes of the chunks in use, slack included.
+    /// The bytes of the chunks in use, slack included.
     pub bytes_in_use: u64,
     /// The highest `bytes_in_use`.
     pub peak_bytes_in_use: u64,
-    /// What callers asked for, of the chunks in use.
+    /// The requested bytes of the chunks in use.
     pub bytes_requested: u64,
     /// The highest `bytes_requested`.
     pub peak_bytes_requested: u64,
-    /// The largest chunk handed out.
+    /// The size of the largest chunk handed out.
     pub largest_alloc_size: u64,
-    /// The most that may be held from the backend.
+    /// The most bytes that may be held from the backend.
     pub bytes_limit: u64,
-    /// Held from the backend.
+    /// The bytes held from the backend.
     pub pool_bytes: u64,
     /// The highest `pool_bytes`.
     pub peak_pool_bytes: u64,
-    /// The largest free chunk.
+    /// The size of the largest free chunk.
     pub largest_free_block_bytes: u64,
     /// Regions held from the backend.
     pub num_regions: u64,
@@ -177,6 +177,6 @@ pub struct Stats {
     pub num_chunks: u64,
     /// Free chunks.
     pub num_free_chunks: u64,
-    /// Host memory that the allocator itself holds.
+    /// Host memory of the allocator metadata.
     pub metadata_bytes: u64,
 }

@@ -1,4 +1,4 @@
-//! Vectors as tables: growth in small steps, shrinking, and copies, all without an abort where host memory runs out.
+//! Vectors as tables: growth in small steps, shrinking, and copies. None of these aborts when host memory runs out.
 
 use crate::sys::HostMemoryExhausted;
 
@@ -9,8 +9,8 @@ pub(in crate::core) fn reserve_to<T>(
     Ok(vector.try_reserve_exact(capacity.saturating_sub(vector.len()))?)
 }
 
-/// Room for `length` items. By an eighth: twice as much would be mostly idle, and for large vectors a reallocation moves
-/// pages, not bytes.
+/// Makes room for `length` items. The room grows by an eighth, because most of a doubling would stay unused, and
+/// reallocating a large vector moves pages rather than bytes.
 pub(in crate::core) fn make_room<T>(vector: &mut Vec<T>, length: usize) -> Result<(), HostMemoryExhausted> {
     if vector.capacity() >= length {
         return Ok(());
@@ -19,7 +19,8 @@ pub(in crate::core) fn make_room<T>(vector: &mut Vec<T>, length: usize) -> Resul
     Ok(vector.try_reserve_exact(wanted - vector.len())?)
 }
 
-/// Leaves the first `length` items, and no room for more. Without memory for a shorter vector the room stays.
+/// Keeps only the first `length` items and frees the remaining room. Without memory for a smaller vector the room
+/// stays.
 pub(in crate::core) fn shrink_to<T: Copy>(vector: &mut Vec<T>, length: usize) {
     vector.truncate(length);
     let mut shorter = Vec::new();
@@ -29,7 +30,7 @@ pub(in crate::core) fn shrink_to<T: Copy>(vector: &mut Vec<T>, length: usize) {
     }
 }
 
-/// Gives back what a list has reserved beyond what it needs, if there is host memory for a copy.
+/// Frees the reserved room of a list that it does not need, if there is host memory for a copy.
 pub(crate) fn shrink<T>(list: &mut Vec<T>) {
     let mut copy = Vec::new();
     if list.capacity() > list.len() && copy.try_reserve_exact(list.len()).is_ok() {
@@ -42,7 +43,7 @@ pub(in crate::core) fn with_margin(length: usize) -> usize {
     length + length / 16 + 16
 }
 
-/// Empties a table and gives it memory for so many elements and some more, all of which was touched.
+/// Clears a table and reserves memory for `length` elements and some more. All of its pages are touched.
 pub(in crate::core) fn room_for<T: Copy>(
     table: &mut Vec<T>,
     length: usize,
@@ -57,7 +58,7 @@ pub(in crate::core) fn room_for<T: Copy>(
     Ok(())
 }
 
-/// Copies a table if it fits.
+/// Copies a table if it fits. Returns whether it did.
 pub(in crate::core) fn copy_table<T: Copy>(to: &mut Vec<T>, from: &[T]) -> bool {
     let fits = from.len() <= to.capacity();
     if fits {

@@ -1,4 +1,4 @@
-//! An ordered set whose links are in its nodes, so that no change needs memory: a treap (Seidel and Aragon, 1996).
+//! An ordered set with its links inside the nodes, so that no change needs memory: a treap (Seidel and Aragon, 1996).
 //!
 //! Priorities are a hash of the node's key and a seed, and are stored nowhere.
 
@@ -7,12 +7,12 @@ use crate::core::seed::Seed;
 use crate::core::steps;
 use std::marker::PhantomData;
 
-/// The order that a node has its links for, if it is in one tree only.
+/// The order that a node has links for if it is in one tree only.
 pub(in crate::core) enum BySize {}
 
-/// Something with a key that a tree can be linked through; found by the number of its chunk.
+/// A node that a tree can be linked through, identified by its chunk number.
 pub(in crate::core) trait Node<Order = BySize> {
-    /// Size and address; in another order what that goes by.
+    /// Returns the key: size and address in the order of sizes.
     fn key(&self) -> (u64, u64);
     fn left(&self) -> ChunkId;
     fn right(&self) -> ChunkId;
@@ -20,7 +20,7 @@ pub(in crate::core) trait Node<Order = BySize> {
     fn right_mut(&mut self) -> &mut ChunkId;
 }
 
-/// The tree of one set. Its nodes are places of a slice, which every call is given, and have links and a key for its `Order`.
+/// The tree of one set. Its nodes are in a slice that is passed to every call, and have links and a key for `Order`.
 #[derive(Clone, Copy)]
 pub(in crate::core) struct Tree<Order = BySize> {
     root: ChunkId,
@@ -38,7 +38,7 @@ enum Link {
 impl<Order> Tree<Order> {
     pub(in crate::core) const EMPTY: Self = Tree { root: NIL, order: PhantomData };
 
-    /// The node that all others are below, or [`NIL`].
+    /// Returns the root, or [`NIL`].
     #[inline]
     pub(in crate::core) fn root(&self) -> ChunkId {
         self.root
@@ -49,7 +49,7 @@ impl<Order> Tree<Order> {
         self.root == NIL
     }
 
-    /// The first node that is not below `key`, or [`NIL`].
+    /// Returns the first node that is not below `key`, or [`NIL`].
     #[inline]
     pub(in crate::core) fn first_from<N: Node<Order>>(&self, nodes: &[N], key: (u64, u64)) -> ChunkId {
         let (mut node, mut best) = (self.root, NIL);
@@ -65,7 +65,7 @@ impl<Order> Tree<Order> {
         best
     }
 
-    /// The last node that is not above `key`, or [`NIL`].
+    /// Returns the last node that is not above `key`, or [`NIL`].
     #[inline]
     pub(in crate::core) fn last_to<N: Node<Order>>(&self, nodes: &[N], key: (u64, u64)) -> ChunkId {
         let (mut node, mut best) = (self.root, NIL);
@@ -81,7 +81,7 @@ impl<Order> Tree<Order> {
         best
     }
 
-    /// The node with a key, or [`NIL`].
+    /// Returns the node with a key, or [`NIL`].
     #[inline]
     pub(in crate::core) fn find<N: Node<Order>>(&self, nodes: &[N], key: (u64, u64)) -> ChunkId {
         let mut node = self.root;
@@ -93,7 +93,7 @@ impl<Order> Tree<Order> {
         node
     }
 
-    /// The last node, or [`NIL`].
+    /// Returns the last node, or [`NIL`].
     pub(in crate::core) fn last<N: Node<Order>>(&self, nodes: &[N]) -> ChunkId {
         let (mut node, mut last) = (self.root, NIL);
         while node != NIL {
@@ -102,7 +102,7 @@ impl<Order> Tree<Order> {
         last
     }
 
-    /// Adds a node, which is in no tree.
+    /// Adds a node that is in no tree.
     #[inline]
     pub(in crate::core) fn insert<N: Node<Order>>(&mut self, nodes: &mut [N], seed: Seed, id: ChunkId) {
         let key = nodes[id.index()].key();
@@ -142,7 +142,7 @@ impl<Order> Tree<Order> {
         self.set(nodes, link, if low == NIL { high } else { low });
     }
 
-    /// Divides the tree at `node` by `key`; the halves are below `id` then.
+    /// Splits the tree at `node` by `key` and makes the halves the children of `id`.
     #[inline]
     fn split<N: Node<Order>>(&mut self, nodes: &mut [N], mut node: ChunkId, key: (u64, u64), id: ChunkId) {
         let (mut low, mut high) = (Link::Left(id), Link::Right(id));
@@ -170,14 +170,14 @@ impl<Order> Tree<Order> {
     }
 }
 
-/// Where a key leads from a node.
+/// Returns the child of a node that a key leads to, and the link to it.
 #[inline]
 fn below<Order, N: Node<Order>>(nodes: &[N], node: ChunkId, key: (u64, u64)) -> (ChunkId, Link) {
     let here = &nodes[node.index()];
     if key < here.key() { (here.left(), Link::Left(node)) } else { (here.right(), Link::Right(node)) }
 }
 
-/// Keys in order have priorities in none.
+/// Returns the priority of a key. Priorities of ordered keys are in random order.
 #[inline]
 fn priority(seed: Seed, key: (u64, u64)) -> u64 {
     seed.hash(key.0.rotate_left(32) ^ key.1)

@@ -1,15 +1,15 @@
-//! Sizes: the unit of allocation and the published bins.
+//! Sizes: the allocation unit and TensorFlow's bins.
 
-/// Every chunk is a multiple of this, and every address too.
+/// Every chunk size and every address is a multiple of this.
 pub(crate) const UNIT: u64 = 256;
 
-/// The largest chunk: 64 TiB, less a unit. Its size in units has 38 bits, and a class of its own.
+/// The largest chunk: 64 TiB minus one unit. Its size in units has 38 bits, and it has a class of its own.
 pub(crate) const MAX_CHUNK: u64 = (1 << 38) * UNIT - UNIT;
 
-/// Bins as TensorFlow publishes them; reports speak of them, the index has finer classes.
+/// The number of bins that TensorFlow publishes. They appear in reports. The index has finer classes.
 pub(crate) const NUM_BINS: usize = 21;
 
-/// `bytes` rounded up to a multiple of [`UNIT`]; `None` where no chunk can be that large.
+/// Rounds `bytes` up to a multiple of [`UNIT`]. Returns `None` if no chunk can be that large.
 #[inline]
 pub(crate) fn round_up(bytes: u64) -> Option<u64> {
     if bytes > MAX_CHUNK {
@@ -18,14 +18,15 @@ pub(crate) fn round_up(bytes: u64) -> Option<u64> {
     Some((bytes + (UNIT - 1)) & !(UNIT - 1))
 }
 
-/// As `round_up`, to a multiple of 512: for clients whose every address is one. Chunks of other sizes would leave 256 bytes
-/// between them, which such a client cannot use and each of its searches would look at.
+/// Rounds up to a multiple of 512, for clients whose addresses are all multiples of 512. Chunks of other sizes would
+/// leave gaps of 256 bytes between them. Such a client could not use the gaps, and each of its searches would examine
+/// them.
 pub(crate) fn round_up_to_512(bytes: u64) -> Option<u64> {
     let size = round_up(bytes)?;
     Some((size + UNIT) & !(2 * UNIT - 1)).filter(|&size| size <= MAX_CHUNK)
 }
 
-/// As `round_up`, but for limits and hints, which may be anything: the largest multiple at the top.
+/// Rounds up like `round_up`, for limits and hints of any value. The result saturates at the largest multiple.
 pub(crate) fn round_up_saturating(bytes: u64) -> u64 {
     bytes.checked_next_multiple_of(UNIT).unwrap_or(round_down(u64::MAX))
 }
@@ -34,18 +35,18 @@ pub(crate) fn round_down(bytes: u64) -> u64 {
     bytes & !(UNIT - 1)
 }
 
-/// The bin that a chunk of `bytes` belongs to: `min(20, floor(log2(max(bytes, 256) / 256)))`.
+/// Returns the bin of a chunk of `bytes`: `min(20, floor(log2(max(bytes, 256) / 256)))`.
 pub(crate) fn bin_of(bytes: u64) -> usize {
     let log = (bytes.max(UNIT) / UNIT).ilog2() as usize;
     log.min(NUM_BINS - 1)
 }
 
-/// The smallest size in `bin`.
+/// Returns the smallest size in `bin`.
 pub(crate) fn bin_floor(bin: usize) -> u64 {
     UNIT << bin
 }
 
-/// Bytes from an address on; of a reserved range whole granules.
+/// A range of addresses. In a reserved range it consists of whole granules.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Span {
     pub(crate) base: u64,
