@@ -25,7 +25,7 @@ impl Seed {
     /// the product alone does not separate close addresses or addresses with common differences, so both halves are
     /// multiplied once more.
     #[inline(always)]
-    #[allow(clippy::cast_possible_truncation)] // #[allow(clippy::cast_possible_truncation)] // the two halves
+    #[allow(clippy::cast_possible_truncation)] // the two halves
     pub(in crate::core) fn hash(self, addr: u64) -> u64 {
         let product = u128::from(addr ^ self.mask) * u128::from(self.factor);
         (product as u64 ^ (product >> 64) as u64).wrapping_mul(self.factor)

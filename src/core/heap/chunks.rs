@@ -446,7 +446,7 @@ impl Chunks {
 
     pub(crate) fn tag(&self, id: ChunkId) -> Tag {
         let of_this = |tag: &&[u64; 3]| tag[2] == self.cold(id).allocation_id;
-        #[allow(clippy::cast_possible_truncation)] // #[allow(clippy::cast_possible_truncation)] // stored from 32 bits
+        #[allow(clippy::cast_possible_truncation)] // stored from 32 bits
         self.tags
             .get(id.index())
             .filter(of_this)

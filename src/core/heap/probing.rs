@@ -48,7 +48,7 @@ impl Probing {
 
     /// Returns the slot where the search for an address begins.
     #[inline(always)]
-    #[allow(clippy::cast_possible_truncation)] // #[allow(clippy::cast_possible_truncation)] // shifted to the bits of a slot number
+    #[allow(clippy::cast_possible_truncation)] // shifted to the bits of a slot number
     fn home(&self, addr: u64) -> usize {
         (self.seed.hash(addr) >> self.shift) as usize
     }
