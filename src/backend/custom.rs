@@ -1,10 +1,10 @@
-//! Regions from the caller's own functions.
+//! Regions from functions supplied by the caller.
 
 use super::{Backend, Granted};
 use crate::error::{Error, keeping_last_error};
 use std::ffi::c_void;
 
-/// Gives a region; see `bfc_suballocator_t`.
+/// Allocates a region. See `bfc_suballocator_t`.
 pub type AllocCallback = unsafe extern "C" fn(
     user_data: *mut c_void,
     alignment: usize,
@@ -12,7 +12,7 @@ pub type AllocCallback = unsafe extern "C" fn(
     bytes_received: *mut usize,
 ) -> *mut c_void;
 
-/// Takes a region back; see `bfc_suballocator_t`.
+/// Frees a region. See `bfc_suballocator_t`.
 pub type FreeCallback = unsafe extern "C" fn(user_data: *mut c_void, ptr: *mut c_void, bytes: usize);
 
 #[derive(Clone, Copy)]
@@ -23,7 +23,8 @@ pub(crate) struct Custom {
     pub(crate) coalesces: bool,
 }
 
-// SAFETY: whoever creates an allocator over callbacks promises that they, with their pointer, may be called from any thread.
+// SAFETY: the creator of an allocator over callbacks guarantees that the callbacks, with their pointer, may be called
+// from any thread.
 unsafe impl Send for Custom {}
 // SAFETY: as above.
 unsafe impl Sync for Custom {}
@@ -33,9 +34,9 @@ impl Backend for Custom {
         let (Ok(alignment), Ok(bytes)) = (usize::try_from(alignment), usize::try_from(bytes)) else {
             return Ok(None);
         };
-        // A callback that does not say how much it gave is taken to have given what was asked.
+        // A callback that does not report a size is taken to have allocated the requested size.
         let mut received = bytes;
-        // SAFETY: the caller of bfc_create vouched for the function and its pointer.
+        // SAFETY: the caller of bfc_create guarantees the function and its pointer.
         let call = || unsafe { (self.alloc)(self.user_data, alignment, bytes, &mut received) };
         let base = keeping_last_error(call);
         Ok((!base.is_null()).then_some(Granted { base: base as u64, bytes: received as u64 }))
@@ -43,7 +44,7 @@ impl Backend for Custom {
 
     fn free(&self, granted: Granted) -> Result<(), Error> {
         let base = granted.base as *mut c_void;
-        // SAFETY: as above; the range is what the callback gave.
+        // SAFETY: as above. The range is one that the callback allocated.
         keeping_last_error(|| unsafe { (self.free)(self.user_data, base, granted.bytes as usize) });
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Host memory: reserved nowhere, resident only where the program touches it.
+//! Host memory, without reserved amounts. Only the pages that the program touches are resident.
 
 use super::memory::Memory;
 use super::{Backend, Granted};
@@ -15,17 +15,17 @@ impl Backend for Host {
             (Ok(bytes), Ok(alignment)) => Mapping::new(bytes, alignment).ok(),
             _ => None,
         };
-        // The region outlives this call; `free` makes a mapping of it again.
+        // The region outlives this call. `free` turns it back into a mapping.
         Ok(mapping.map(|mapping| Granted { base: mapping.into_raw(), bytes }))
     }
 
     fn free(&self, granted: Granted) -> Result<(), Error> {
-        // SAFETY: the pool gives back what `alloc` gave, once, and no chunk of it is in use.
+        // SAFETY: the pool frees what `alloc` returned, once, and no chunk of it is in use.
         drop(unsafe { Mapping::from_raw(granted.base, granted.bytes) });
         Ok(())
     }
 
-    /// A private mapping is copied on write, so the child has memory of its own at the same addresses.
+    /// A private mapping is copied on write, so the child has its own memory at the same addresses.
     fn may_synchronize(&self) -> bool {
         false
     }
@@ -47,16 +47,16 @@ impl Backend for Host {
     }
 }
 
-/// Of any memory that this process can address, whichever backend gave it.
+/// Access to any memory that this process can address, whichever backend it is from.
 impl Memory for Host {
     fn fill(&self, at: u64, bytes: u64, with: u8) -> Result<(), Error> {
-        // SAFETY: the pool fills memory of its regions that nobody else touches, by the program's word.
+        // SAFETY: the pool fills memory of its regions. The program guarantees that nothing else accesses it.
         unsafe { (at as *mut u8).write_bytes(with, bytes as usize) };
         Ok(())
     }
 
     fn read(&self, at: u64, into: &mut [u8]) -> Result<(), Error> {
-        // SAFETY: the pool reads memory of its regions; the buffer has that many bytes, and is none of them.
+        // SAFETY: the pool reads memory of its regions. The buffer has that many bytes and is not part of them.
         unsafe { into.as_mut_ptr().copy_from_nonoverlapping(at as *const u8, into.len()) };
         Ok(())
     }

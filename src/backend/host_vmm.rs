@@ -1,8 +1,8 @@
-//! Host memory in one reserved range: granules of a file in memory, mapped wherever they are wanted.
+//! Host memory in one reserved range: granules of a memory file, mapped where they are needed.
 //!
-//! Where neighbours in the range are neighbours in the file too, one call maps them and the kernel keeps one mapping
-//! for them. That matters: a process may have 65530 mappings by default, which granules one by one would use up at
-//! 128 GiB. What is ours is counted, and no more than three quarters of what there may be are ever used.
+//! Granules that are neighbours both in the range and in the file are mapped by one call, and the kernel keeps one
+//! mapping for them. This matters because a process may have only 65530 mappings by default, which single granules
+//! would exhaust at 128 GiB. The backend counts its mappings and uses at most three quarters of the number allowed.
 
 use super::granules::Granules;
 use super::memory::Memory;
@@ -19,41 +19,41 @@ use crate::sys::{HostMemoryExhausted, try_box};
 use spin::mutex::SpinMutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// As large as the pages of most devices' granules, and as a huge page of the host.
+/// The granule of most devices, and the size of a huge page of the host.
 const GRANULE: u64 = 2 << 20;
-/// How much larger the range is than the limit: holes need addresses, which cost nothing.
+/// How much larger the range is than the limit. Unmapped ranges need addresses, which cost nothing.
 const RANGE_PER_LIMIT: u64 = 256;
-/// More is not reserved for comfort, and never more than twice that: others want addresses too, of which there are
-/// 128 TiB.
+/// The largest range that is reserved, unless the limit itself is larger. Never more than twice this is reserved, because
+/// other users need some of the 128 TiB of addresses too.
 const COMFORT: u64 = 8 << 40;
 
 /// The mappings of all ranges of this process.
 static MAPPINGS: AtomicU64 = AtomicU64::new(0);
 
 pub(crate) struct HostVmm {
-    // In this order: what is mapped ends before the file does.
+    // The order of these fields matters: the mappings must end before the file does.
     reservation: Reservation,
     file: MemFile,
     most_mappings: u64,
-    /// Those of all ranges of the process.
+    /// The number of mappings of all ranges of the process.
     mappings: &'static AtomicU64,
-    /// One thread at a time calls; this is for whoever does not know that.
-    books: SpinMutex<Books>,
+    /// The metadata. Only one thread at a time calls, but the compiler does not know that.
+    layout: SpinMutex<Layout>,
 }
 
-struct Books {
-    /// For each granule of the range its place in the file, plus 1.
+struct Layout {
+    /// For each granule of the range, its place in the file plus 1.
     places: LazyTable,
-    /// The places in the file that have no memory.
+    /// The places in the file without memory.
     vacant: Places,
-    /// Places that are mapped nowhere and keep their memory.
+    /// Places that are not mapped and keep their memory.
     kept: Vec<u32>,
-    /// Mappings of this range, holes between others included.
+    /// The number of mappings of this range, including the unmapped gaps between them.
     mappings: u64,
 }
 
 impl HostVmm {
-    /// A range for a pool of `limit` bytes, on the heap until its `Owned` ends it.
+    /// Creates a range for a pool of `limit` bytes. It is on the heap until its `Owned` ends it.
     pub(crate) fn open(limit: u64) -> Result<&'static Self, Error> {
         let most = most_mappings() / 4 * 3;
         Ok(Box::leak(try_box(Self::new(limit, range_for(limit), most, &MAPPINGS)?)?))
@@ -66,17 +66,17 @@ impl HostVmm {
         let file = MemFile::new(places * GRANULE).map_err(|errno| {
             fail!(Error::BackendFailed, "the system refuses a file in memory of {limit} bytes: error {errno}")
         })?;
-        let books = Books {
+        let layout = Layout {
             places: LazyTable::new(granules as usize)?,
             vacant: Places::new(places as usize)?,
             kept: Vec::new(),
             mappings: 1,
         };
         mappings.fetch_add(1, Relaxed);
-        Ok(HostVmm { reservation, file, most_mappings, mappings, books: SpinMutex::new(books) })
+        Ok(HostVmm { reservation, file, most_mappings, mappings, layout: SpinMutex::new(layout) })
     }
 
-    /// Refuses what would take more mappings than there may be, in time.
+    /// Fails early if `more` mappings would exceed the number allowed.
     fn require_mappings(&self, more: u64) -> Result<(), Error> {
         let there = self.mappings.load(Relaxed);
         if there.saturating_add(more) <= self.most_mappings {
@@ -89,9 +89,9 @@ impl HostVmm {
         ))
     }
 
-    /// Maps a run of places at a run of granules.
-    fn map_run(&self, books: &Books, number: usize, place: u32, count: usize) -> Result<(), Error> {
-        self.require_mappings(books.more_for(number, place, count))?;
+    /// Maps consecutive places to consecutive granules.
+    fn map_run(&self, layout: &Layout, number: usize, place: u32, count: usize) -> Result<(), Error> {
+        self.require_mappings(layout.more_for(number, place, count))?;
         if !self.file.is_there() {
             return Err(fail!(
                 Error::BackendFailed,
@@ -104,74 +104,79 @@ impl HostVmm {
         mapped.map_err(|errno| failure("map", bytes, errno))
     }
 
-    /// Maps granules to places that `next` gives: a first place and how many from there, for the granule with a
-    /// number and so many after it. On failure they are holes, and `back` has had the places.
+    /// Maps granules to places that `next` provides: given a granule and the number of granules left, it returns a
+    /// first place and how many from there. On failure the span is unmapped, and the places were passed to `back`.
     fn map_span(
         &self,
-        books: &mut Books,
+        layout: &mut Layout,
         span: Span,
-        mut next: impl FnMut(&mut Books, usize, usize) -> Result<(u32, usize), Error>,
-        back: impl Fn(&mut Books, u32),
+        mut next: impl FnMut(&mut Layout, usize, usize) -> Result<(u32, usize), Error>,
+        back: impl Fn(&mut Layout, u32),
     ) -> Result<(), Error> {
         let numbers = self.range().numbers(span);
         let mut number = numbers.start;
         while number < numbers.end {
-            let step = next(books, number, numbers.end - number).and_then(|(place, count)| {
+            let step = next(layout, number, numbers.end - number).and_then(|(place, count)| {
                 let run = number..number + count;
-                let before = books.breaks(&run);
-                let mapped = self.map_run(books, number, place, count);
-                // Noted also on failure, for then they are given back as the others are.
-                (0..count).for_each(|i| books.places.set(number + i, place + i as u32 + 1));
-                self.recount(books, before, &run);
+                let before = layout.breaks(&run);
+                let mapped = self.map_run(layout, number, place, count);
+                // Recorded on failure too, because these granules are then undone like the others.
+                (0..count).for_each(|i| layout.places.set(number + i, place + i as u32 + 1));
+                self.recount(layout, before, &run);
                 number += count;
                 mapped
             });
             if let Err(error) = step {
-                let before = books.breaks(&numbers);
-                // SAFETY: nobody knows of this memory yet. Should it fail nobody will: the next mapping is put
-                // in place of whatever is there.
+                let before = layout.breaks(&numbers);
+                // SAFETY: nothing uses this memory yet. If the call fails nothing will, because the next mapping
+                // replaces whatever is there.
                 let _ =
                     unsafe { self.reservation.empty(span.base, (number - numbers.start) as u64 * GRANULE) };
                 for number in numbers.start..number {
-                    let place = books.places.get(number) - 1;
-                    books.places.set(number, 0);
-                    back(books, place);
+                    let place = layout.places.get(number) - 1;
+                    layout.places.set(number, 0);
+                    back(layout, place);
                 }
-                self.recount(books, before, &numbers);
+                self.recount(layout, before, &numbers);
                 return Err(error);
             }
         }
         Ok(())
     }
 
-    /// Unmaps granules; `to` gets their places.
-    fn unmap_span(&self, books: &mut Books, span: Span, to: impl Fn(&mut Books, u32)) -> Result<(), Error> {
+    /// Unmaps granules and passes their places to `to`.
+    fn unmap_span(
+        &self,
+        layout: &mut Layout,
+        span: Span,
+        to: impl Fn(&mut Layout, u32),
+    ) -> Result<(), Error> {
         let numbers = self.range().numbers(span);
-        let before = books.breaks(&numbers);
+        let before = layout.breaks(&numbers);
         let after =
-            u64::from(books.is_mapped_before(numbers.start)) + u64::from(books.place(numbers.end) != 0);
+            u64::from(layout.is_mapped_before(numbers.start)) + u64::from(layout.place(numbers.end) != 0);
         self.require_mappings(after.saturating_sub(before))?;
-        // SAFETY: whoever calls has made sure that nobody uses this memory.
+        // SAFETY: callers guarantee that this memory is not in use.
         let emptied = unsafe { self.reservation.empty(span.base, span.bytes) };
         emptied.map_err(|errno| failure("unmap", span.bytes, errno))?;
         for number in numbers.clone() {
-            let place = books.places.get(number) - 1;
-            books.places.set(number, 0);
-            to(books, place);
+            let place = layout.places.get(number) - 1;
+            layout.places.set(number, 0);
+            to(layout, place);
         }
-        self.recount(books, before, &numbers);
+        self.recount(layout, before, &numbers);
         Ok(())
     }
 
-    /// Notes how many mappings there are, where `before` borders of mappings were.
-    fn recount(&self, books: &mut Books, before: u64, numbers: &std::ops::Range<usize>) {
-        let after = books.breaks(numbers);
-        books.mappings = books.mappings + after - before;
+    /// Updates the number of mappings, given the number of mapping borders `before` the change.
+    fn recount(&self, layout: &mut Layout, before: u64, numbers: &std::ops::Range<usize>) {
+        let after = layout.breaks(numbers);
+        layout.mappings = layout.mappings + after - before;
         self.mappings.fetch_add(after.wrapping_sub(before), Relaxed);
     }
 
-    /// Gives the memory of places back, neighbours by one call.
-    fn discard(&self, books: &mut Books, mut places: impl Iterator<Item = u32>) {
+    /// Frees the memory of places, neighbouring places by one call.
+    fn discard(&self, layout: &mut Layout, mut places: impl Iterator<Item = u32>) {
         let Some(first) = places.next() else { return };
         let (mut from, mut to) = (first, first + 1);
         loop {
@@ -181,7 +186,7 @@ impl HostVmm {
                 continue;
             }
             self.file.punch(u64::from(from) * GRANULE, u64::from(to - from) * GRANULE);
-            (from..to).for_each(|place| books.vacant.add(place));
+            (from..to).for_each(|place| layout.vacant.add(place));
             let Some(next) = next else { return };
             (from, to) = (next, next + 1);
         }
@@ -194,82 +199,82 @@ impl Granules for HostVmm {
     }
 
     fn admit(&self, bytes: u64) -> Result<(), Error> {
-        let mut books = self.books.lock();
+        let mut layout = self.layout.lock();
         let places = (bytes / GRANULE) as usize;
-        if places <= books.vacant.count {
+        if places <= layout.vacant.count {
             return Ok(());
         }
-        books.vacant.reserve(places)?;
+        layout.vacant.reserve(places)?;
         self.file.grow(places as u64 * GRANULE).map_err(|errno| {
             fail!(Error::BackendFailed, "the system refuses a file in memory of {bytes} bytes: error {errno}")
         })?;
-        books.vacant.grow(places);
+        layout.vacant.grow(places);
         Ok(())
     }
 
-    /// There is no device, and what the program's own threads do with freed memory is their affair.
+    /// There is no device. The program is responsible for what its own threads do with freed memory.
     fn wait_until_idle(&self) -> Result<(), Error> {
         Ok(())
     }
 
     fn map(&self, span: Span) -> Result<(), Error> {
-        let mut books = self.books.lock();
-        let next = |books: &mut Books, number: usize, count| {
-            // Where the file goes on so that the mapping does.
-            let before = if number == 0 { 0 } else { books.places.get(number - 1) };
-            let (place, count) = books.vacant.find(before, count).ok_or_else(|| {
+        let mut layout = self.layout.lock();
+        let next = |layout: &mut Layout, number: usize, count| {
+            // Continues in the file after the previous granule, so that the mapping continues too.
+            let before = if number == 0 { 0 } else { layout.places.get(number - 1) };
+            let (place, count) = layout.vacant.find(before, count).ok_or_else(|| {
                 fail!(Error::OutOfMemory, "all granules that the limit allows are mapped already")
             })?;
-            (place..place + count as u32).for_each(|place| books.vacant.remove(place));
+            (place..place + count as u32).for_each(|place| layout.vacant.remove(place));
             Ok((place, count))
         };
-        // They were never touched, so that there is no memory to give back.
-        self.map_span(&mut books, span, next, |books, place| books.vacant.add(place))
+        // The new places were never touched, so there is no memory to free.
+        self.map_span(&mut layout, span, next, |layout, place| layout.vacant.add(place))
     }
 
     fn release(&self, span: Span) -> Result<(), Error> {
-        let mut books = self.books.lock();
+        let mut layout = self.layout.lock();
         let numbers = self.range().numbers(span);
         let mut places = Vec::new();
         places.try_reserve_exact(numbers.len()).map_err(HostMemoryExhausted::from)?;
-        places.extend(numbers.map(|number| books.places.get(number) - 1));
-        self.unmap_span(&mut books, span, |_, _| {})?;
+        places.extend(numbers.map(|number| layout.places.get(number) - 1));
+        self.unmap_span(&mut layout, span, |_, _| {})?;
         sort_by_key(&mut places, |&place| place);
-        self.discard(&mut books, places.into_iter());
+        self.discard(&mut layout, places.into_iter());
         Ok(())
     }
 
     fn detach(&self, span: Span) -> Result<(), Error> {
-        let mut books = self.books.lock();
-        books.kept.try_reserve(self.range().numbers(span).len()).map_err(HostMemoryExhausted::from)?;
-        self.unmap_span(&mut books, span, |books, place| books.kept.push(place))
+        let mut layout = self.layout.lock();
+        layout.kept.try_reserve(self.range().numbers(span).len()).map_err(HostMemoryExhausted::from)?;
+        self.unmap_span(&mut layout, span, |layout, place| layout.kept.push(place))
     }
 
     fn attach(&self, span: Span) -> Result<(), Error> {
-        let mut books = self.books.lock();
+        let mut layout = self.layout.lock();
         let wanted = self.range().numbers(span).len();
-        if wanted > books.kept.len() {
+        if wanted > layout.kept.len() {
             return Err(fail!(Error::BackendFailed, "{wanted} granules were to be mapped, fewer are kept"));
         }
-        // The last first, so that they are taken from the end in the order of the file.
-        sort_by_key(&mut books.kept, |&place| std::cmp::Reverse(place));
-        let next = |books: &mut Books, _: usize, count: usize| {
-            let last = books.kept.len() - 1;
-            let first = books.kept[last];
+        // In descending order, so that they are taken from the end in file order.
+        sort_by_key(&mut layout.kept, |&place| std::cmp::Reverse(place));
+        let next = |layout: &mut Layout, _: usize, count: usize| {
+            let last = layout.kept.len() - 1;
+            let first = layout.kept[last];
             let run =
-                (0..count.min(last + 1)).take_while(|&i| books.kept[last - i] == first + i as u32).count();
-            books.kept.truncate(last + 1 - run);
+                (0..count.min(last + 1)).take_while(|&i| layout.kept[last - i] == first + i as u32).count();
+            layout.kept.truncate(last + 1 - run);
             Ok((first, run))
         };
-        // There is room for them: they were there.
-        self.map_span(&mut books, span, next, |books, place| books.kept.push(place))
+        // This cannot exceed the capacity, because the places were in the list before.
+        self.map_span(&mut layout, span, next, |layout, place| layout.kept.push(place))
     }
 
     fn drop_kept(&self) {
-        let mut books = self.books.lock();
-        let mut kept = std::mem::take(&mut books.kept);
+        let mut layout = self.layout.lock();
+        let mut kept = std::mem::take(&mut layout.kept);
         sort_by_key(&mut kept, |&place| place);
-        self.discard(&mut books, kept.into_iter());
+        self.discard(&mut layout, kept.into_iter());
     }
 }
 
@@ -278,7 +283,7 @@ impl Backend for HostVmm {
         Ok(None)
     }
 
-    /// What is mapped ends with the range.
+    /// The mappings end with the range.
     fn free(&self, _: Granted) -> Result<(), Error> {
         Ok(())
     }
@@ -306,18 +311,18 @@ impl Backend for HostVmm {
 
 impl Drop for HostVmm {
     fn drop(&mut self) {
-        self.mappings.fetch_sub(self.books.lock().mappings, Relaxed);
+        self.mappings.fetch_sub(self.layout.lock().mappings, Relaxed);
     }
 }
 
-impl Books {
-    /// How many of the borders of these granules are borders of mappings.
+impl Layout {
+    /// Returns how many of the borders of these granules are borders of mappings.
     fn breaks(&self, numbers: &std::ops::Range<usize>) -> u64 {
         let last = numbers.end.min(self.places.entries() - 1);
         (numbers.start.max(1)..=last).filter(|&number| !self.is_joined(number)).count() as u64
     }
 
-    /// The place of a granule plus 1, or 0; also for the number behind the last.
+    /// Returns the place of a granule plus 1, or 0. Also valid for the number behind the last granule.
     fn place(&self, number: usize) -> u32 {
         if number < self.places.entries() { self.places.get(number) } else { 0 }
     }
@@ -326,7 +331,7 @@ impl Books {
         number != 0 && self.place(number - 1) != 0
     }
 
-    /// How many mappings more there are once a run of places is mapped to granules of a hole.
+    /// Returns how many more mappings there are after a run of places is mapped to unmapped granules.
     fn more_for(&self, number: usize, place: u32, count: usize) -> u64 {
         let (before, after) =
             (if number == 0 { 0 } else { self.place(number - 1) }, self.place(number + count));
@@ -335,14 +340,14 @@ impl Books {
         (2 - joined).saturating_sub(old)
     }
 
-    /// Whether a granule and the one before it are in one mapping.
+    /// Returns whether a granule and the one before it are in one mapping.
     fn is_joined(&self, number: usize) -> bool {
         let (there, before) = (self.place(number), self.place(number - 1));
         if there == 0 || before == 0 { there == before } else { there == before + 1 }
     }
 }
 
-/// Places of the file, a bit for each that is vacant.
+/// Places of the file, with one bit for each vacant place.
 struct Places {
     words: Vec<u64>,
     count: usize,
@@ -356,12 +361,12 @@ impl Places {
         Ok(places)
     }
 
-    /// Makes sure that [`Self::grow`] needs no memory.
+    /// Ensures that [`Self::grow`] needs no memory.
     fn reserve(&mut self, count: usize) -> Result<(), HostMemoryExhausted> {
         Ok(self.words.try_reserve_exact(count.div_ceil(64).saturating_sub(self.words.len()))?)
     }
 
-    /// There are so many from now on, the new ones vacant.
+    /// Sets the number of places. The new ones are vacant.
     fn grow(&mut self, count: usize) {
         let new = self.count as u32..count as u32;
         self.words.resize(count.div_ceil(64), 0);
@@ -381,7 +386,7 @@ impl Places {
         place < self.count && self.words[place / 64] >> (place % 64) & 1 != 0
     }
 
-    /// The first place from one on that is there, or is not.
+    /// Returns the first place from `from` on that is vacant (`there`) or not.
     fn next(&self, from: usize, there: bool) -> usize {
         let mut place = from;
         while place < self.count {
@@ -395,7 +400,8 @@ impl Places {
         self.count
     }
 
-    /// Up to `count` places in a row: at `wanted` if that is there, else the first row of so many, else the longest.
+    /// Finds up to `count` vacant places in a row: at `wanted` if that is vacant, otherwise the first `count` in a row,
+    /// otherwise the longest row.
     fn find(&self, wanted: u32, count: usize) -> Option<(u32, usize)> {
         let run_at = |place: usize| (place as u32, (self.next(place, false) - place).min(count));
         if wanted != 0 && self.holds(wanted as usize) {
@@ -417,17 +423,17 @@ impl Places {
     }
 }
 
-/// How many bytes of addresses a pool of that limit wants: see docs/algorithm.md.
+/// Returns how many bytes of addresses to reserve for a pool of that limit. See docs/algorithm.md.
 fn range_for(limit: u64) -> u64 {
     const { assert!(2 * COMFORT <= MAX_CHUNK) };
     let granules = limit.clamp(GRANULE, 2 * COMFORT).div_ceil(GRANULE);
     let comfortable = granules.saturating_mul(RANGE_PER_LIMIT).min(COMFORT / GRANULE).max(granules);
-    // Where addresses are short they are for all.
+    // A limit on the address space applies to the whole process.
     let allowed = limit_of(libc::RLIMIT_AS) / 2 / GRANULE;
     comfortable.min(allowed.max(1)) * GRANULE
 }
 
-/// As many addresses as there are, up to `wanted`.
+/// Reserves as many addresses as possible, up to `wanted` bytes.
 fn reserve(wanted: u64) -> Result<Reservation, Error> {
     let mut bytes = wanted;
     loop {

@@ -1,27 +1,28 @@
-//! Memory that can go all at once: a program may end the context of a device behind the library's back.
+//! Memory that can be lost all at once: a program may end the context of a device without telling the library.
 
 use super::{AnyBackend, Granted};
 use crate::error::Error;
 
-/// The contract, which every backend fulfils whose memory can go so:
-/// - Once its memory is gone, nothing that a call returns is of use: the pool asks `is_over` behind each call of the
-///   backend, and then forgets everything.
-/// - A backend whose memory is gone makes no more call of the driver but to begin anew and to close. What it is asked
-///   to give back is gone, which is no failure.
-/// - Nothing here is called while an allocator is locked but `is_over` and `end`.
+/// The contract of every backend whose memory can be lost in this way:
+/// - Once the memory is lost, no result of a call is usable. The pool checks `is_over` after each call of the backend,
+///   and then forgets everything.
+/// - A backend whose memory is lost calls the driver only to renew itself and to close. Requests to release lost memory
+///   succeed without effect.
+/// - Of these functions, only `is_over` and `end` are called while an allocator is locked.
 pub(crate) trait Life {
-    /// Whether its memory is known to be gone. No call of the driver.
+    /// Returns whether the memory is known to be lost. Makes no driver call.
     fn is_over(&self) -> bool;
 
-    /// Looks whether its memory is gone; where that cannot be seen it is if the program has said so. True if only this
-    /// speaks for it, that there is no such `region`: then it is for whoever knows that nobody has given the region back
-    /// meanwhile to call `end`.
+    /// Checks whether the memory is lost. If the driver cannot tell, the memory is lost if `told`: the program has
+    /// reported it. Returns true if the only evidence is that `region` no longer exists. In that case the caller must
+    /// call `end`, provided that the region was not released meanwhile.
     fn look(&self, region: Option<Granted>, told: bool) -> bool;
 
-    /// Its memory is gone. No call of the driver.
+    /// Records that the memory is lost. Makes no driver call.
     fn end(&self);
 
-    /// Begins anew. No call from before is under way; what is called until this has returned fails as before. From then
-    /// on the result is called, and this one never again, not even by `close`. After a failure it is over as before.
+    /// Begins a new life. No call of the old one is under way, and calls until this returns fail as before. From then
+    /// on the result is called and this one never again, not even `close`. After a failure the memory is lost as
+    /// before.
     fn renew(&self) -> Result<AnyBackend, Error>;
 }

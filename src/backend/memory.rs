@@ -1,13 +1,13 @@
-//! Access to a backend's memory itself, for the debug mode and for nothing else.
+//! Access to a backend's memory itself, used only by the debug mode.
 
 use crate::error::Error;
 
-/// The contract, which every backend with memory to look at fulfils and the pool relies on:
-/// - Nothing here is called while an allocator is locked; everything from any thread.
-/// - Addresses lie in regions that the backend gave and did not get back.
-/// - Both are done when they return. They do not wait for the device's work: who calls them has seen to it that
-///   none touches these bytes. Neither is called while a stream is captured, as far as that can be known.
-/// - A failure has its words in `fail!`; what a failed `fill` has written is unknown.
+/// The contract between backends with accessible memory and the pool:
+/// - Nothing here is called while an allocator is locked. Calls may come from any thread.
+/// - Addresses are in regions that the backend provided and that were not released.
+/// - Both functions have completed when they return. They do not wait for device work: callers ensure that no work uses
+///   these bytes. Neither is called while a stream is captured, as far as that can be known.
+/// - A failure sets a message with `fail!`. It is unspecified what a failed `fill` has written.
 pub(crate) trait Memory {
     fn fill(&self, at: u64, bytes: u64, with: u8) -> Result<(), Error>;
 

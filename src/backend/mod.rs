@@ -1,4 +1,4 @@
-//! Where regions come from.
+//! Backends: the sources of regions.
 
 mod cuda;
 mod custom;
@@ -19,84 +19,85 @@ use std::ops::Deref;
 
 use crate::error::{Error, keeping_last_error};
 
-/// Memory that a backend gave.
+/// Memory provided by a backend.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Granted {
     pub(crate) base: u64,
     pub(crate) bytes: u64,
 }
 
-/// A source of large regions of memory.
+/// A source of large memory regions.
 ///
-/// The contract, which every backend fulfils and the pool relies on:
-/// - `alloc` gives at least `bytes` bytes, at a multiple of `alignment` where it can, or says by `None` that
-///   there is no memory. It may give more and says how much. What it gives overlaps nothing it gave before and
-///   did not get back. The pool does not believe this: it refuses what breaks it.
-/// - `free` gets back exactly what `alloc` gave, once; or, where `coalesces`, one range that several
-///   adjacent grants make up. Work of a device may still run on it. Where it fails the memory is still the
-///   pool's, which may give it back again later.
-/// - An error of either is anything but a lack of memory, and its words are in `fail!`.
-/// - Nothing here is called while an allocator is locked, everything from any thread, several at once.
-/// - Nothing here reads or writes the memory; only the debug mode does, through `memory`.
+/// The contract between backends and the pool:
+/// - `alloc` provides at least `bytes` bytes, at a multiple of `alignment` if possible, or returns `None` if there is
+///   no memory. It may provide more than requested and reports the size. The memory overlaps no other that was provided
+///   and not freed. The pool verifies this and rejects violations.
+/// - `free` gets exactly what `alloc` provided, once. If `coalesces`, it may get one range that consists of several
+///   adjacent grants. Device work may still run on the memory. After a failure the pool still owns the memory and may
+///   free it again later.
+/// - An error of either function is never a lack of memory, and its message is set with `fail!`.
+/// - Nothing here is called while an allocator is locked. Calls may come from any thread, several at once.
+/// - No function reads or writes the memory. Only the debug mode does, through `memory`.
 pub(crate) trait Backend {
     fn alloc(&self, alignment: u64, bytes: u64) -> Result<Option<Granted>, Error>;
 
     fn free(&self, granted: Granted) -> Result<(), Error>;
 
-    /// The allocator has ended, or never began, and nothing is called any more. Not at the end of the process:
-    /// there nothing is given back.
+    /// Closes the backend. The allocator has ended, or its creation failed, and nothing else is called afterwards. Not
+    /// called at the end of the process, where nothing is released.
     fn close(&self) {}
 
-    /// Whether regions that touch may be one region.
+    /// Returns whether adjacent regions may become one region.
     fn coalesces(&self) -> bool {
         false
     }
 
-    /// Whether a call, apart from `alloc`, may wait for a device and so invalidate a stream capture. Of functions that the
-    /// caller supplies nothing is known.
+    /// Returns whether a call other than `alloc` may wait for a device and so invalidate a stream capture. True by
+    /// default, because nothing is known about functions supplied by the caller.
     fn may_synchronize(&self) -> bool {
         true
     }
 
-    /// Whether its memory is there in a forked child, as the child's own.
+    /// Returns whether the memory exists in a forked child, as the child's own.
     fn survives_fork(&self) -> bool {
         false
     }
 
-    /// How much memory it can give at all, if it knows.
+    /// Returns how much memory the backend can provide in total, if known.
     fn total_memory(&self) -> Option<u64>;
 
-    /// How much an allocator should hold at most that is created now without a limit or a fraction.
+    /// Returns the limit of an allocator that is created now without a limit or a fraction.
     fn default_limit(&self) -> Option<u64> {
         self.total_memory()
     }
 
     fn name(&self) -> &'static str;
 
-    /// Its streams and events, if there is a device.
+    /// Returns access to streams and events, if there is a device.
     fn order(&self) -> Option<&dyn order::Streams> {
         None
     }
 
-    /// How its memory ends and begins anew, if somebody else can end it.
+    /// Returns how the memory ends and is renewed, if code outside the library can end it.
     fn life(&self) -> Option<&dyn life::Life> {
         None
     }
 
-    /// Its granules, if it has one reserved range instead of regions: then `alloc` is never called, and `free` once
-    /// at the end, for whatever is mapped.
+    /// Returns the granules, if the backend has one reserved range instead of regions. In that case `alloc` is never
+    /// called, and `free` is called once at the end, for everything that is mapped.
     fn granules(&self) -> Option<&dyn granules::Granules> {
         None
     }
 
-    /// Access to the memory itself, for the debug mode; none where nothing is known of what its addresses are.
+    /// Returns access to the memory itself, for the debug mode. `None` if the backend does not know what its addresses
+    /// are.
     fn memory(&self) -> Option<&dyn memory::Memory> {
         None
     }
 }
 
-/// The backend of one allocator. Copied, so that it is called without holding anything of the allocator; what it
-/// refers to lives as long as its [`Owned`], which destruction ends only when no call is under way.
+/// The backend of one allocator. It is copied, so that it can be called without holding anything of the allocator. Its
+/// referents live as long as its [`Owned`], which destruction ends only when no call is under way.
 #[derive(Clone, Copy)]
 pub(crate) enum AnyBackend {
     Host(Host),
@@ -108,10 +109,10 @@ pub(crate) enum AnyBackend {
     Test(&'static (dyn Backend + Sync)),
 }
 
-/// A backend with what it has of its own on the heap.
+/// A backend with the data that it owns on the heap.
 pub(crate) struct Owned {
     current: AnyBackend,
-    /// That of the life before, which calls may still refer to that began before the current one was known.
+    /// The backend of the previous life. Calls that began before the current one was known may still refer to it.
     former: Option<AnyBackend>,
 }
 
@@ -120,11 +121,12 @@ impl Owned {
         Owned { current: backend, former: None }
     }
 
-    /// Goes on with what [`life::Life::renew`] gave, for which a moment had come without a call under way.
+    /// Replaces the backend by the result of [`life::Life::renew`]. Since the current one was set, there must have been
+    /// a moment without a call under way.
     pub(crate) fn go_on_with(&mut self, renewed: AnyBackend) {
         let former = std::mem::replace(&mut self.current, renewed);
         if let Some(earlier) = self.former.replace(former) {
-            // SAFETY: it is referred to by nobody: there was that moment since it was the current one.
+            // SAFETY: nothing refers to it, because there was such a moment since it was replaced.
             unsafe { earlier.end() };
         }
     }
@@ -149,20 +151,20 @@ impl Drop for Owned {
 }
 
 /// # Safety
-/// It was leaked from a box in `open`, for one owner only, which ends, and nobody calls it any more.
+/// `state` was leaked from a box in `open`, for a single owner, which ends. It is not used afterwards.
 unsafe fn end<T>(state: &'static T) {
-    // SAFETY: the caller vouches for it.
+    // SAFETY: guaranteed by the caller.
     drop(unsafe { Box::from_raw(std::ptr::from_ref(state).cast_mut()) });
 }
 
 impl AnyBackend {
-    /// Ends what it has on the heap.
+    /// Frees the backend's data on the heap.
     ///
     /// # Safety
-    /// Its owner ends it, once, and nobody calls it any more.
+    /// Called once, by the owner. The backend is not used afterwards.
     unsafe fn end(self) {
         match self {
-            // SAFETY: the caller vouches for it.
+            // SAFETY: guaranteed by the caller.
             AnyBackend::HostVmm(state) => unsafe { end(state) },
             // SAFETY: as above.
             AnyBackend::CudaVmm(state) => unsafe { end(state) },

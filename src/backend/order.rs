@@ -1,23 +1,23 @@
-//! What the order of device work needs of a driver: streams and events.
+//! What ordering device work requires of a driver: streams and events.
 
 use crate::error::{Error, fail};
 
-/// A stream as the driver knows it: `CUstream`, where 1 is the legacy default stream and 2 the default stream of
-/// the calling thread.
+/// A stream as in the driver: a `CUstream`, where 1 is the legacy default stream and 2 the default stream of the
+/// calling thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Stream(pub(crate) u64);
 
 /// A context that streams and events belong to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Context {
-    /// The driver's name of it; 0 is the device's own.
+    /// The driver's handle. 0 stands for the device's own context.
     pub(crate) handle: u64,
-    /// What tells its lives apart: a primary context that was reset comes back by the same name.
+    /// Distinguishes the lives of a context. A primary context that was reset comes back with the same handle.
     pub(crate) number: u64,
 }
 
 impl Context {
-    /// That of the device's pool.
+    /// The context of the device's pool.
     pub(crate) const OWN: Context = Context { handle: 0, number: 0 };
 }
 
@@ -25,41 +25,40 @@ impl Context {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Capture {
     None,
-    /// It is, or another that it waits for.
+    /// The stream is captured, or another stream is that it waits for.
     Active,
-    /// The driver knows no such stream: the program destroyed it.
+    /// The driver does not know the stream, because the program destroyed it.
     NoStream,
 }
 
-/// An event of the driver, owned by the pool that had it created.
+/// An event of the driver, owned by the pool that created it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Event {
     pub(crate) handle: u64,
-    /// It can be recorded on streams of this context only, and ends with it.
+    /// The event can be recorded on streams of this context only, and ends with it.
     pub(crate) context: Context,
 }
 
-/// What is known of an event.
+/// The state of an event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum State {
-    /// The work that it stands for is done, or it stands for none.
+    /// The work that the event stands for is done, or it stands for none.
     Done,
     Pending,
-    /// It was recorded in a capture, and says nothing of any work.
+    /// The event was recorded in a capture and does not represent any work.
     Captured,
-    /// It is none any more: its context, which is another than the device's own, has ended.
+    /// The event no longer exists, because its context, other than the device's own, has ended.
     Lost,
 }
 
-/// A device's streams and events, by way of what it costs to come there: the context of the device is made current once
-/// for all that is done.
+/// The streams and events of a device. Entering makes the device's context current once for a series of calls.
 pub(crate) trait Streams {
-    /// Does some work there, at once; the failure is the work's, or it was not begun.
+    /// Calls `work` immediately, with the context current. An error is that of `work`, or `work` was not called.
     fn enter(&self, work: &mut dyn FnMut(&dyn Order) -> Result<(), Error>) -> Result<(), Error>;
 }
 
 impl dyn Streams + '_ {
-    /// The same with a result.
+    /// Calls `work` like [`Streams::enter`], and returns its result.
     pub(crate) fn run<T>(&self, work: impl FnOnce(&dyn Order) -> Result<T, Error>) -> Result<T, Error> {
         let (mut work, mut result) = (Some(work), None);
         self.enter(&mut |order| {
@@ -70,28 +69,28 @@ impl dyn Streams + '_ {
     }
 }
 
-/// The contract, which every backend with streams fulfils and the pool relies on:
-/// - Nothing here is called while an allocator is locked; everything from any thread, several at once.
-/// - A failure has its words in `fail!` (`Error::BackendFailed`, or `Error::ShuttingDown` for a driver that is
-///   already down) and has changed nothing.
-/// - `record`, `record_across`, `state` and `make_wait` are legal while other streams are captured. None is called for a
-///   stream whose capture is announced, or that `capture_of` shows to be captured. Where the program begins a capture
-///   that it did not announce in the midst of these calls, `record` may be: `state` tells.
+/// The contract between backends with streams and the pool:
+/// - Nothing here is called while an allocator is locked. Calls may come from any thread, several at once.
+/// - A failure has changed nothing and sets a message with `fail!` (`Error::BackendFailed`, or `Error::ShuttingDown`
+///   for a driver that is already down).
+/// - `record`, `record_across`, `state` and `make_wait` are legal while other streams are captured. They are not called
+///   for a stream whose capture is announced or reported by `capture_of`. If the program begins an unannounced capture
+///   during these calls, `record` may be called for its stream. `state` then reports [`State::Captured`].
 pub(crate) trait Order {
-    /// The context that a stream belongs to. Default streams are those of the device's own context.
+    /// Returns the context of a stream. Default streams are those of the device's own context.
     fn context_of(&self, stream: Stream) -> Result<Context, Error>;
 
-    /// An event without timing, not yet recorded.
+    /// Creates an event without timing. It is not recorded yet.
     fn create_event(&self, context: Context) -> Result<Event, Error>;
 
-    /// Ends an event. It cannot fail: what the driver says of it is of no use any more.
+    /// Destroys an event. This cannot fail, because an error of the driver would be of no use at this point.
     fn destroy_event(&self, event: Event);
 
-    /// The event is done when all work queued on the stream so far is. Both are of the same context.
+    /// Records the event: it is done when all work queued on the stream so far is. Both must be of the same context.
     fn record(&self, event: Event, on: Stream) -> Result<(), Error>;
 
-    /// The same with an event of the device's own context, for a stream of another one that may be about to end. Until
-    /// the event is done a synchronization of the device's own context waits for that stream too.
+    /// Records an event of the device's own context on a stream of another context, which may be about to end. Until
+    /// the event is done, a synchronization of the device's own context also waits for that stream.
     fn record_across(&self, event: Event, on: Stream) -> Result<(), Error>;
 
     fn state(&self, event: Event) -> Result<State, Error>;
@@ -99,11 +98,11 @@ pub(crate) trait Order {
     /// Blocks the calling thread until the event is done.
     fn wait_for(&self, event: Event) -> Result<(), Error>;
 
-    /// Work that is queued on the stream from now on begins when the event is done.
+    /// Makes work that is queued on the stream from now on wait until the event is done.
     fn make_wait(&self, stream: Stream, event: Event) -> Result<(), Error>;
 
-    /// Blocks the calling thread until all work of the device's own context is done. It says nothing of streams of
-    /// other contexts.
+    /// Blocks the calling thread until all work of the device's own context is done. Streams of other contexts are not
+    /// covered.
     fn synchronize(&self) -> Result<(), Error>;
 
     fn capture_of(&self, stream: Stream) -> Result<Capture, Error>;

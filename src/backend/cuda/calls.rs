@@ -1,4 +1,4 @@
-//! The driver's functions as this backend calls them: results instead of codes, and nothing unsafe left.
+//! Safe wrappers of the driver's functions, with results instead of codes.
 
 use super::WITHOUT_A_DEVICE;
 use crate::error::{Error, fail};
@@ -6,14 +6,14 @@ use cuda_sys::*;
 use std::ffi::{CStr, c_char, c_int};
 use std::ptr;
 
-/// Why a call came to nothing.
+/// Why a driver call failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Failure {
     /// This driver has no such function.
     Missing(Missing),
-    /// The driver refused it.
+    /// The driver returned an error.
     Refused { call: &'static str, code: CUresult },
-    /// The context that was opened is gone, with all that was in it; another may be there by the same handle.
+    /// The context that was opened is gone, with everything in it. Another one may have the same handle.
     Gone,
 }
 
@@ -30,18 +30,18 @@ impl Failure {
         matches!(self, Failure::Refused { code, .. } if code == wanted)
     }
 
-    /// The driver is past its end, and so is the process nearly: all its memory is gone.
+    /// Returns whether the driver has shut down. The process is about to end, and all memory is gone.
     pub(super) fn is_the_end(self) -> bool {
         self.is(CUDA_ERROR_DEINITIALIZED)
     }
 
-    /// The error of a pool that works on a device, with words.
+    /// Sets the message for a failed call of an open pool, and returns the error.
     pub(super) fn explain(self, driver: Driver) -> Error {
         let error = if self.is_the_end() { Error::ShuttingDown } else { Error::BackendFailed };
         self.say(driver, error, "")
     }
 
-    /// The error of a pool whose context could not be retained again, with words.
+    /// Sets the message for a context that could not be retained again, and returns the error.
     pub(super) fn explain_renewal(self, driver: Driver) -> Error {
         let error = match self {
             _ if self.is_the_end() => Error::ShuttingDown,
@@ -51,7 +51,7 @@ impl Failure {
         self.say(driver, error, "; the device's primary context was reset or destroyed before")
     }
 
-    /// The error of a pool that could not be created, with words.
+    /// Sets the message for a pool that could not be created, and returns the error.
     pub(super) fn explain_absence(self, driver: Driver) -> Error {
         if self.is(CUDA_ERROR_OUT_OF_MEMORY) {
             return self.say(driver, Error::OutOfMemory, "");
@@ -75,7 +75,7 @@ impl Failure {
     }
 }
 
-/// What the driver's words leave open.
+/// Returns advice that the driver's error text does not include.
 fn hint(code: CUresult) -> &'static str {
     match code {
         CUDA_ERROR_NOT_INITIALIZED => {
@@ -93,13 +93,13 @@ fn check(call: &'static str, code: CUresult) -> Answer<()> {
     }
 }
 
-/// A text of the driver's, which is there for good.
+/// Returns a text of the driver, which is never freed.
 fn static_text(
     get: Result<unsafe extern "C" fn(CUresult, *mut *const c_char) -> CUresult, Missing>,
     code: CUresult,
 ) -> Option<&'static str> {
     let mut text = ptr::null();
-    // SAFETY: the pointer is valid; the function takes any code.
+    // SAFETY: the pointer is valid, and the function takes any code.
     let result = unsafe { get.ok()?(code, &mut text) };
     if result != CUDA_SUCCESS || text.is_null() {
         return None;
@@ -118,7 +118,7 @@ fn error_text(driver: Driver, code: CUresult) -> &'static str {
 
 pub(super) fn init(driver: Driver) -> Answer<()> {
     let call = driver.cuInit()?;
-    // SAFETY: 0 is the only value there is for the flags.
+    // SAFETY: 0 is the only valid value of the flags.
     check("cuInit", unsafe { call(0) })
 }
 
@@ -141,27 +141,27 @@ pub(super) fn device(driver: Driver, ordinal: c_int) -> Answer<CUdevice> {
 pub(super) fn retain_primary(driver: Driver, device: CUdevice) -> Answer<CUcontext> {
     let call = driver.cuDevicePrimaryCtxRetain()?;
     let mut context = ptr::null_mut();
-    // SAFETY: the pointer is valid; a wrong device is refused.
+    // SAFETY: the pointer is valid, and the driver refuses a wrong device.
     check("cuDevicePrimaryCtxRetain", unsafe { call(&mut context, device) })?;
     Ok(context)
 }
 
 pub(super) fn release_primary(driver: Driver, device: CUdevice) -> Answer<()> {
     let call = driver.cuDevicePrimaryCtxRelease_v2().or_else(|_| driver.cuDevicePrimaryCtxRelease())?;
-    // SAFETY: a wrong device is refused.
+    // SAFETY: the driver refuses a wrong device.
     check("cuDevicePrimaryCtxRelease", unsafe { call(device) })
 }
 
-/// Whether the primary context is there.
+/// Returns whether the primary context is active.
 pub(super) fn is_active(driver: Driver, device: CUdevice) -> Answer<bool> {
     let call = driver.cuDevicePrimaryCtxGetState()?;
     let (mut flags, mut active) = (0, 0);
-    // SAFETY: the pointers are valid; a wrong device is refused.
+    // SAFETY: the pointers are valid, and the driver refuses a wrong device.
     check("cuDevicePrimaryCtxGetState", unsafe { call(device, &mut flags, &mut active) })?;
     Ok(active != 0)
 }
 
-/// The number of the current context, which no other of the process ever has. Drivers before CUDA 12.0 give none.
+/// Returns the number of the current context, which is unique in the process. Drivers before CUDA 12.0 have none.
 pub(super) fn current_id(driver: Driver) -> Answer<Option<u64>> {
     let Ok(call) = driver.cuCtxGetId() else { return Ok(None) };
     let mut id = 0;
@@ -170,23 +170,23 @@ pub(super) fn current_id(driver: Driver) -> Answer<Option<u64>> {
     Ok(Some(id))
 }
 
-/// The number of a context, as [`current_id`].
+/// Returns the number of a context, like [`current_id`].
 ///
 /// # Safety
-/// The context is there.
+/// The context exists.
 pub(super) unsafe fn id_of(driver: Driver, context: CUcontext) -> Answer<Option<u64>> {
     let Ok(call) = driver.cuCtxGetId() else { return Ok(None) };
     let mut id = 0;
-    // SAFETY: the pointer is valid, and the caller vouches for the context.
+    // SAFETY: the pointer is valid, and the caller guarantees that the context exists.
     check("cuCtxGetId", unsafe { call(context, &mut id) })?;
     Ok(Some(id))
 }
 
-/// Start and bytes of the allocation around an address of the current context.
+/// Returns start and bytes of the allocation around an address of the current context.
 pub(super) fn allocation(driver: Driver, address: CUdeviceptr) -> Answer<(u64, u64)> {
     let call = driver.cuMemGetAddressRange_v2()?;
     let (mut base, mut bytes) = (0, 0);
-    // SAFETY: the pointers are valid; an address that is none is refused.
+    // SAFETY: the pointers are valid, and the driver refuses an unknown address.
     check("cuMemGetAddressRange", unsafe { call(&mut base, &mut bytes, address) })?;
     Ok((base, bytes as u64))
 }
@@ -197,13 +197,13 @@ pub(super) fn push(driver: Driver, context: CUcontext) -> Answer<()> {
     check("cuCtxPushCurrent", unsafe { call(context) })
 }
 
-/// Makes a context current that is not this backend's.
+/// Makes a context current that does not belong to this backend.
 ///
 /// # Safety
-/// The context is there.
+/// The context exists.
 pub(super) unsafe fn push_other(driver: Driver, context: CUcontext) -> Answer<()> {
     let call = driver.cuCtxPushCurrent_v2()?;
-    // SAFETY: the caller vouches for it.
+    // SAFETY: guaranteed by the caller.
     check("cuCtxPushCurrent", unsafe { call(context) })
 }
 
@@ -214,7 +214,7 @@ pub(super) fn pop(driver: Driver) -> Answer<()> {
     check("cuCtxPopCurrent", unsafe { call(&mut context) })
 }
 
-/// The thread's current context; NULL is none.
+/// Returns the thread's current context. NULL is none.
 pub(super) fn current(driver: Driver) -> Answer<CUcontext> {
     let call = driver.cuCtxGetCurrent()?;
     let mut context = ptr::null_mut();
@@ -223,7 +223,7 @@ pub(super) fn current(driver: Driver) -> Answer<CUcontext> {
     Ok(context)
 }
 
-/// The device of the thread's current context.
+/// Returns the device of the thread's current context.
 pub(super) fn current_device(driver: Driver) -> Answer<CUdevice> {
     let call = driver.cuCtxGetDevice()?;
     let mut device = 0;
@@ -232,7 +232,7 @@ pub(super) fn current_device(driver: Driver) -> Answer<CUdevice> {
     Ok(device)
 }
 
-/// Sets the calling thread's mode, and gives what it was. Drivers before CUDA 10.1 know of no modes.
+/// Sets the calling thread's capture mode and returns the previous one. Drivers before CUDA 10.1 have no modes.
 pub(super) fn exchange_capture_mode(
     driver: Driver,
     mode: CUstreamCaptureMode,
@@ -246,11 +246,11 @@ pub(super) fn exchange_capture_mode(
 
 pub(super) fn synchronize(driver: Driver) -> Answer<()> {
     let call = driver.cuCtxSynchronize()?;
-    // SAFETY: it has no arguments, and without a context it fails.
+    // SAFETY: it has no arguments, and fails without a context.
     check("cuCtxSynchronize", unsafe { call() })
 }
 
-/// Free and total bytes of the current context's device.
+/// Returns the free and total bytes of the current context's device.
 pub(super) fn memory_info(driver: Driver) -> Answer<(u64, u64)> {
     let call = driver.cuMemGetInfo_v2()?;
     let (mut free, mut total) = (0, 0);
@@ -268,64 +268,64 @@ pub(super) fn alloc(driver: Driver, bytes: u64) -> Answer<CUdeviceptr> {
 }
 
 /// # Safety
-/// Nobody uses the memory any more.
+/// The memory is not in use.
 pub(super) unsafe fn free(driver: Driver, address: CUdeviceptr) -> Answer<()> {
     let call = driver.cuMemFree_v2()?;
-    // SAFETY: the caller vouches for it.
+    // SAFETY: guaranteed by the caller.
     check("cuMemFree", unsafe { call(address) })
 }
 
 /// # Safety
-/// The range is memory of the current context's device that nobody else touches.
+/// The range is memory of the current context's device that nothing else accesses.
 pub(super) unsafe fn fill(driver: Driver, at: CUdeviceptr, bytes: u64, with: u8) -> Answer<()> {
     let call = driver.cuMemsetD8_v2()?;
-    // SAFETY: the caller vouches for it. This is a 64-bit library: the size fits.
+    // SAFETY: guaranteed by the caller. This is a 64-bit library: the size fits.
     check("cuMemsetD8", unsafe { call(at, with, bytes as usize) })
 }
 
 /// # Safety
-/// As many bytes as `into` has are memory of the current context's device.
+/// `at` is memory of the current context's device with at least as many bytes as `into`.
 pub(super) unsafe fn read(driver: Driver, at: CUdeviceptr, into: &mut [u8]) -> Answer<()> {
     let call = driver.cuMemcpyDtoH_v2()?;
-    // SAFETY: the buffer has that many bytes, and the caller vouches for the rest.
+    // SAFETY: the buffer has that many bytes, and the caller guarantees the rest.
     check("cuMemcpyDtoH", unsafe { call(into.as_mut_ptr().cast(), at, into.len()) })
 }
 
 pub(super) fn wait_for_default_stream(driver: Driver) -> Answer<()> {
     let call = driver.cuStreamSynchronize()?;
-    // SAFETY: the legacy stream is always there.
+    // SAFETY: the legacy stream always exists.
     check("cuStreamSynchronize", unsafe { call(CU_STREAM_LEGACY) })
 }
 
 pub(super) fn create_event(driver: Driver, flags: CUevent_flags) -> Answer<CUevent> {
     let call = driver.cuEventCreate()?;
     let mut event = ptr::null_mut();
-    // SAFETY: the pointer is valid; unknown flags are refused.
+    // SAFETY: the pointer is valid, and unknown flags are refused.
     check("cuEventCreate", unsafe { call(&mut event, flags) })?;
     Ok(event)
 }
 
 /// # Safety
-/// The event is one that `create_event` gave, and is not used any more.
+/// The event was returned by `create_event` and is not used afterwards.
 pub(super) unsafe fn destroy_event(driver: Driver, event: CUevent) -> Answer<()> {
     let call = driver.cuEventDestroy_v2()?;
-    // SAFETY: the caller vouches for it.
+    // SAFETY: guaranteed by the caller.
     check("cuEventDestroy", unsafe { call(event) })
 }
 
 /// # Safety
-/// The event is one that `create_event` gave; the stream lives.
+/// The event was returned by `create_event`, and the stream exists.
 pub(super) unsafe fn record(driver: Driver, event: CUevent, stream: CUstream) -> Answer<()> {
     let call = driver.cuEventRecord()?;
-    // SAFETY: the caller vouches for it.
+    // SAFETY: guaranteed by the caller.
     check("cuEventRecord", unsafe { call(event, stream) })
 }
 
 /// # Safety
-/// The event is one that `create_event` gave.
+/// The event was returned by `create_event`.
 pub(super) unsafe fn is_done(driver: Driver, event: CUevent) -> Answer<bool> {
     let call = driver.cuEventQuery()?;
-    // SAFETY: the caller vouches for it.
+    // SAFETY: guaranteed by the caller.
     match unsafe { call(event) } {
         CUDA_ERROR_NOT_READY => Ok(false),
         code => check("cuEventQuery", code).map(|()| true),
@@ -333,34 +333,34 @@ pub(super) unsafe fn is_done(driver: Driver, event: CUevent) -> Answer<bool> {
 }
 
 /// # Safety
-/// The event is one that `create_event` gave.
+/// The event was returned by `create_event`.
 pub(super) unsafe fn wait_for(driver: Driver, event: CUevent) -> Answer<()> {
     let call = driver.cuEventSynchronize()?;
-    // SAFETY: the caller vouches for it.
+    // SAFETY: guaranteed by the caller.
     check("cuEventSynchronize", unsafe { call(event) })
 }
 
 /// # Safety
-/// The event is one that `create_event` gave; the stream lives.
+/// The event was returned by `create_event`, and the stream exists.
 pub(super) unsafe fn make_wait(driver: Driver, stream: CUstream, event: CUevent) -> Answer<()> {
     let call = driver.cuStreamWaitEvent()?;
-    // SAFETY: the caller vouches for it.
+    // SAFETY: guaranteed by the caller.
     check("cuStreamWaitEvent", unsafe { call(stream, event, CU_EVENT_WAIT_DEFAULT) })
 }
 
-/// The context that a stream belongs to. A driver before CUDA 9.2 does not tell.
+/// Returns the context of a stream. Drivers before CUDA 9.2 cannot tell.
 ///
 /// # Safety
-/// The stream lives.
+/// The stream exists.
 pub(super) unsafe fn context_of(driver: Driver, stream: CUstream) -> Answer<CUcontext> {
     let call = driver.cuStreamGetCtx()?;
     let mut context = ptr::null_mut();
-    // SAFETY: the pointer is valid, and the caller vouches for the stream.
+    // SAFETY: the pointer is valid, and the caller guarantees that the stream exists.
     check("cuStreamGetCtx", unsafe { call(stream, &mut context) })?;
     Ok(context)
 }
 
-/// A stream that does not wait for the legacy default stream.
+/// Creates a stream that does not wait for the legacy default stream.
 pub(super) fn create_stream(driver: Driver) -> Answer<CUstream> {
     let call = driver.cuStreamCreate()?;
     let mut stream = ptr::null_mut();
@@ -370,68 +370,69 @@ pub(super) fn create_stream(driver: Driver) -> Answer<CUstream> {
 }
 
 /// # Safety
-/// The stream is one that `create_stream` gave, and is not used any more.
+/// The stream was returned by `create_stream` and is not used afterwards.
 pub(super) unsafe fn destroy_stream(driver: Driver, stream: CUstream) -> Answer<()> {
     let call = driver.cuStreamDestroy_v2()?;
-    // SAFETY: the caller vouches for it.
+    // SAFETY: guaranteed by the caller.
     check("cuStreamDestroy", unsafe { call(stream) })
 }
 
-/// Whether the stream is captured, or, of the legacy stream, whether another is that it waits for. Drivers
-/// before CUDA 10 capture nothing.
+/// Returns whether the stream is captured or, for the legacy stream, whether a stream is that it waits for. Drivers
+/// before CUDA 10 have no capture.
 ///
 /// # Safety
-/// The stream lives.
+/// The stream exists.
 pub(super) unsafe fn is_capturing(driver: Driver, stream: CUstream) -> Answer<bool> {
     let Ok(call) = driver.cuStreamIsCapturing() else { return Ok(false) };
     let mut status = CU_STREAM_CAPTURE_STATUS_NONE;
-    // SAFETY: the pointer is valid, and the caller vouches for the stream.
+    // SAFETY: the pointer is valid, and the caller guarantees that the stream exists.
     match unsafe { call(stream, &mut status) } {
         CUDA_ERROR_STREAM_CAPTURE_IMPLICIT => Ok(true),
         code => check("cuStreamIsCapturing", code).map(|()| status != CU_STREAM_CAPTURE_STATUS_NONE),
     }
 }
 
-/// Whether the device can map physical memory to addresses of the program's choice.
+/// Returns whether the device can map physical memory at addresses of the program's choice.
 pub(super) fn has_virtual_memory(driver: Driver, device: CUdevice) -> Answer<bool> {
     let call = driver.cuDeviceGetAttribute()?;
     let mut value = 0;
     let wanted = CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED;
-    // SAFETY: the pointer is valid; an attribute that an old driver does not know is refused.
+    // SAFETY: the pointer is valid, and old drivers refuse unknown attributes.
     match unsafe { call(&mut value, wanted, device) } {
         CUDA_ERROR_INVALID_VALUE => Ok(false),
         code => check("cuDeviceGetAttribute", code).map(|()| value != 0),
     }
 }
 
-/// Whether `cuMemCreate` takes the flag for GPUDirect RDMA ("Device supports specifying the GPUDirect RDMA flag with
-/// cuMemCreate"). Drivers before CUDA 11.0 do not know the attribute.
+/// Returns whether `cuMemCreate` accepts the flag for GPUDirect RDMA ("Device supports specifying the GPUDirect RDMA
+/// flag with cuMemCreate"). Drivers before CUDA 11.0 do not know the attribute.
 pub(super) fn takes_rdma_flag(driver: Driver, device: CUdevice) -> Answer<bool> {
     let call = driver.cuDeviceGetAttribute()?;
     let mut value = 0;
     let wanted = CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED;
-    // SAFETY: the pointer is valid; an attribute that an old driver does not know is refused.
+    // SAFETY: the pointer is valid, and old drivers refuse unknown attributes.
     match unsafe { call(&mut value, wanted, device) } {
         CUDA_ERROR_INVALID_VALUE => Ok(false),
         code => check("cuDeviceGetAttribute", code).map(|()| value != 0),
     }
 }
 
-/// Whether work on a device can access another device's memory.
+/// Returns whether work on a device can access another device's memory.
 pub(super) fn can_access_peer(driver: Driver, device: CUdevice, peer: CUdevice) -> Answer<bool> {
     let call = driver.cuDeviceCanAccessPeer()?;
     let mut can = 0;
-    // SAFETY: the pointer is valid; a wrong device is refused.
+    // SAFETY: the pointer is valid, and the driver refuses a wrong device.
     check("cuDeviceCanAccessPeer", unsafe { call(&mut can, device, peer) })?;
     Ok(can != 0)
 }
 
-/// A device by its ordinal: "Location is a device location, thus id is a device ordinal" (`CUmemLocationType`).
+/// Describes a device by its ordinal: "Location is a device location, thus id is a device ordinal"
+/// (`CUmemLocationType`).
 fn location(ordinal: c_int) -> CUmemLocation {
     CUmemLocation { type_: CU_MEM_LOCATION_TYPE_DEVICE, id: ordinal }
 }
 
-/// Memory of the device that stays where it is; with the flag for GPUDirect RDMA or without.
+/// Describes pinned memory on a device, with or without the flag for GPUDirect RDMA.
 fn pinned_on(ordinal: c_int, for_rdma: bool) -> CUmemAllocationProp {
     let flags = CUmemAllocationPropFlags { gpuDirectRDMACapable: for_rdma.into(), ..Default::default() };
     CUmemAllocationProp {
@@ -454,17 +455,17 @@ pub(super) fn granularity(driver: Driver, ordinal: c_int, for_rdma: bool) -> Ans
 pub(super) fn reserve(driver: Driver, bytes: u64, alignment: u64) -> Answer<CUdeviceptr> {
     let call = driver.cuMemAddressReserve()?;
     let mut base = 0;
-    // SAFETY: the pointer is valid; the address is the driver's choice.
+    // SAFETY: the pointer is valid, and the driver chooses the address.
     let code = unsafe { call(&mut base, bytes as usize, alignment as usize, 0, 0) };
     check("cuMemAddressReserve", code)?;
     Ok(base)
 }
 
 /// # Safety
-/// `reserve` gave it, and nothing is mapped in it.
+/// `reserve` returned the range, and nothing is mapped in it.
 pub(super) unsafe fn free_range(driver: Driver, base: CUdeviceptr, bytes: u64) -> Answer<()> {
     let call = driver.cuMemAddressFree()?;
-    // SAFETY: the caller vouches for it.
+    // SAFETY: guaranteed by the caller.
     check("cuMemAddressFree", unsafe { call(base, bytes as usize) })
 }
 
@@ -482,25 +483,25 @@ pub(super) fn create(
 }
 
 /// # Safety
-/// `create` gave the handle, which is not used any more.
+/// `create` returned the handle, and it is not used afterwards.
 pub(super) unsafe fn release(driver: Driver, handle: CUmemGenericAllocationHandle) -> Answer<()> {
     let call = driver.cuMemRelease()?;
-    // SAFETY: the caller vouches for it.
+    // SAFETY: guaranteed by the caller.
     check("cuMemRelease", unsafe { call(handle) })
 }
 
-/// The handle of what is mapped around an address; it counts as retained from now on. It is refused with
-/// CUDA_ERROR_INVALID_VALUE where nothing is.
+/// Returns the handle of the mapping around an address, and adds a reference to it. Fails with CUDA_ERROR_INVALID_VALUE
+/// if nothing is mapped there.
 pub(super) fn retain_handle_at(driver: Driver, address: CUdeviceptr) -> Answer<CUmemGenericAllocationHandle> {
     let call = driver.cuMemRetainAllocationHandle()?;
     let mut handle = 0;
-    // SAFETY: the pointer is valid; the address is only looked up.
+    // SAFETY: the pointer is valid, and the address is only looked up.
     check("cuMemRetainAllocationHandle", unsafe { call(&mut handle, address as *mut _) })?;
     Ok(handle)
 }
 
 /// # Safety
-/// `create` gave the handle, of so many bytes; the addresses are reserved, and nothing is mapped there.
+/// `create` returned the handle, for `bytes` bytes. The addresses are reserved, and nothing is mapped there.
 pub(super) unsafe fn map(
     driver: Driver,
     base: CUdeviceptr,
@@ -508,19 +509,19 @@ pub(super) unsafe fn map(
     handle: CUmemGenericAllocationHandle,
 ) -> Answer<()> {
     let call = driver.cuMemMap()?;
-    // SAFETY: the caller vouches for it.
+    // SAFETY: guaranteed by the caller.
     check("cuMemMap", unsafe { call(base, bytes as usize, 0, handle, 0) })
 }
 
 /// # Safety
-/// One call has mapped it, and nobody uses it any more.
+/// The range was mapped by one call and is not in use.
 pub(super) unsafe fn unmap(driver: Driver, base: CUdeviceptr, bytes: u64) -> Answer<()> {
     let call = driver.cuMemUnmap()?;
-    // SAFETY: the caller vouches for it.
+    // SAFETY: guaranteed by the caller.
     check("cuMemUnmap", unsafe { call(base, bytes as usize) })
 }
 
-/// Read and write access for a device.
+/// Describes read and write access for a device.
 pub(super) fn read_write(ordinal: c_int) -> CUmemAccessDesc {
     CUmemAccessDesc { location: location(ordinal), flags: CU_MEM_ACCESS_FLAGS_PROT_READWRITE }
 }
@@ -534,6 +535,6 @@ pub(super) unsafe fn set_access(
     devices: &[CUmemAccessDesc],
 ) -> Answer<()> {
     let call = driver.cuMemSetAccess()?;
-    // SAFETY: the pointer is valid for so many; the caller vouches for the addresses.
+    // SAFETY: the pointer is valid for that many entries, and the caller guarantees the addresses.
     check("cuMemSetAccess", unsafe { call(base, bytes as usize, devices.as_ptr(), devices.len()) })
 }

@@ -1,4 +1,4 @@
-//! Making a device's context current, and leaving everything of the thread as it was.
+//! Makes a device's context current and restores the thread's state afterwards.
 
 use super::Cuda;
 use super::calls::{self, Failure};
@@ -8,12 +8,12 @@ use cuda_sys::{
     CUstreamCaptureMode, Driver,
 };
 
-/// Makes calls of the driver in a device's context. The thread may have another one current, or none, and may be in
-/// the midst of a stream's capture: what is allocated here is none of the work that it captures, so the thread's
-/// mode is the relaxed one meanwhile.
+/// Calls the driver in a device's context. The thread may have another context current, or none, and may be capturing a
+/// stream. Allocations of the library are not part of the captured work, so the thread's capture mode is relaxed
+/// meanwhile.
 ///
-/// Nothing is called once the context is known to be gone, and no work is done in another than the one that was opened:
-/// addresses and events there would be somebody else's.
+/// Nothing is called once the context is known to be gone. No work is done in a context other than the one that was
+/// opened, because addresses and events there would belong to others.
 pub(super) fn inside<T>(cuda: &Cuda, work: impl FnOnce(Driver) -> Result<T, Failure>) -> Result<T, Failure> {
     inside_in_any_mode(cuda, |driver| {
         let _relaxed = Relaxed::begin(driver)?;
@@ -21,7 +21,7 @@ pub(super) fn inside<T>(cuda: &Cuda, work: impl FnOnce(Driver) -> Result<T, Fail
     })
 }
 
-/// As [`inside`], and the thread's capture mode is what the program made it.
+/// Like [`inside`], with the thread's capture mode left as the program set it.
 pub(super) fn inside_in_any_mode<T>(
     cuda: &Cuda,
     work: impl FnOnce(Driver) -> Result<T, Failure>,
@@ -36,7 +36,7 @@ pub(super) fn inside_in_any_mode<T>(
     in_context(cuda, checked).map_err(|failure| cuda.look_after(failure))
 }
 
-/// As [`inside`], whichever context it is by now.
+/// Like [`inside`], without checking that the context is still the one that was opened.
 pub(super) fn within<T>(cuda: &Cuda, work: impl FnOnce(Driver) -> Result<T, Failure>) -> Result<T, Failure> {
     outside(cuda.driver, |_| in_context(cuda, work))
 }
@@ -52,7 +52,7 @@ fn in_context<T>(cuda: &Cuda, work: impl FnOnce(Driver) -> Result<T, Failure>) -
     work(driver)
 }
 
-/// Makes calls that need no context, with the thread's capture mode as in [`inside`].
+/// Makes calls that need no context, with the capture mode of [`inside`].
 pub(super) fn outside<T>(
     driver: Driver,
     work: impl FnOnce(Driver) -> Result<T, Failure>,
@@ -61,10 +61,10 @@ pub(super) fn outside<T>(
     work(driver)
 }
 
-/// The thread's capture mode is the relaxed one until this is dropped.
+/// Keeps the thread's capture mode relaxed until this is dropped.
 pub(super) struct Relaxed {
     driver: Driver,
-    /// What it was before.
+    /// The mode before.
     mode: Option<CUstreamCaptureMode>,
 }
 
@@ -78,33 +78,35 @@ impl Relaxed {
 impl Drop for Relaxed {
     fn drop(&mut self) {
         if let Some(mode) = self.mode {
-            // It went the other way a moment ago. What fails once may have passed; else the driver is past its end.
+            // The exchange succeeded in the other direction, so a single failure may be transient. After a second one
+            // the driver is shutting down.
             let _ = calls::exchange_capture_mode(self.driver, mode)
                 .or_else(|_| calls::exchange_capture_mode(self.driver, mode));
         }
     }
 }
 
-/// Our context on the thread's stack of contexts.
+/// The library's context on the thread's context stack.
 struct Pushed {
     driver: Driver,
-    /// Another was current before, or none.
+    /// The context that was pushed.
     context: CUcontext,
 }
 
 impl Drop for Pushed {
     fn drop(&mut self) {
-        // As above, if it is still there: the call may pass on a failure of other work.
+        // As above, if the context is still there: the call may report an earlier failure of other work.
         if calls::pop(self.driver).is_err() && calls::current(self.driver) == Ok(self.context) {
             let _ = calls::pop(self.driver);
         }
     }
 }
 
-/// Waits for all work of the current context. A capture forbids that, and would be broken by the attempt: so far as
-/// it can be seen, none is made. It is seen of blocking streams, for which the legacy stream waits.
+/// Waits for all work of the current context. A capture forbids this and would be broken by the attempt, so no attempt
+/// is made if a capture is visible. Captures of blocking streams are visible, because the legacy stream waits for these
+/// streams.
 pub(super) fn synchronize(driver: Driver) -> Result<(), Failure> {
-    // SAFETY: the legacy stream is always there.
+    // SAFETY: the legacy stream always exists.
     if unsafe { calls::is_capturing(driver, CU_STREAM_LEGACY) }? {
         return Err(Failure::Refused {
             call: "cuCtxSynchronize",

@@ -1,11 +1,11 @@
-//! Which device a thread means that names none.
+//! The device meant by a thread that names none.
 
 use super::calls::{self, Failure};
 use crate::error::Error;
 use cuda_sys::{CUDA_ERROR_INVALID_CONTEXT, CUDA_ERROR_NOT_INITIALIZED, Driver};
 
-/// The ordinal of the device whose context the calling thread has current; `None` where there is no driver, or no
-/// context.
+/// Returns the ordinal of the device whose context is current in the calling thread. Returns `None` if there is no
+/// driver or no current context.
 pub(crate) fn current_device() -> Result<Option<i32>, Error> {
     let Ok(driver) = Driver::load() else { return Ok(None) };
     match ordinal_of_current(driver) {
@@ -17,7 +17,7 @@ pub(crate) fn current_device() -> Result<Option<i32>, Error> {
 
 fn ordinal_of_current(driver: Driver) -> Result<Option<i32>, Failure> {
     let current = calls::current_device(driver)?;
-    // A device's handle is its ordinal in every driver that was ever seen, but no manual says so.
+    // A device's handle equals its ordinal in every known driver, but no manual says so.
     if calls::device(driver, current) == Ok(current) {
         return Ok(Some(current));
     }

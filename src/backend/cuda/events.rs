@@ -1,4 +1,4 @@
-//! The order of device work: streams and events.
+//! Streams and events of the CUDA driver.
 
 use super::Cuda;
 use super::calls::{self, Failure};
@@ -24,9 +24,9 @@ impl Stream {
     }
 }
 
-/// A call of the driver that may be one of those "potentially unsafe" ones which a capture elsewhere prohibits
-/// (`cuThreadExchangeStreamCaptureMode`) is made in the relaxed mode. Recording an event, having a stream wait for one,
-/// and asking about a stream's context or capture are none of them, so that a free changes no mode.
+/// Calls that may be among the "potentially unsafe" ones which a capture elsewhere prohibits
+/// (`cuThreadExchangeStreamCaptureMode`) are made in the relaxed mode. Recording an event, making a stream wait for
+/// one, and querying a stream's context or capture are not among them, so a free changes no mode.
 impl Streams for Cuda {
     fn enter(&self, work: &mut dyn FnMut(&dyn Order) -> Result<(), Error>) -> Result<(), Error> {
         let mut result = Ok(());
@@ -42,7 +42,7 @@ impl Streams for Cuda {
 struct Inside<'a> {
     cuda: &'a Cuda,
     driver: Driver,
-    /// The thread's capture mode is the relaxed one until this goes.
+    /// Set once the thread's capture mode is relaxed, until this is dropped.
     relaxed: OnceCell<Relaxed>,
 }
 
@@ -52,7 +52,7 @@ impl Inside<'_> {
         done.map_err(|failure| self.cuda.look_after(failure).explain(self.driver))
     }
 
-    /// The same, in the relaxed mode.
+    /// Like [`Self::ordering`], in the relaxed mode.
     fn relaxed<T>(&self, work: impl FnOnce(Driver) -> Result<T, Failure>) -> Result<T, Error> {
         self.ordering(|driver| {
             if self.relaxed.get().is_none() {
@@ -62,7 +62,7 @@ impl Inside<'_> {
         })
     }
 
-    /// Does something with a context current, which need not be the device's own.
+    /// Runs `work` with a context current that need not be the device's own.
     fn within<T>(
         &self,
         context: Context,
@@ -72,7 +72,7 @@ impl Inside<'_> {
             if context == Context::OWN {
                 return work(driver);
             }
-            // SAFETY: a stream of it lives, and so does the context.
+            // SAFETY: a stream of the context exists, and so does the context.
             unsafe { calls::push_other(driver, context.handle as CUcontext) }?;
             let done = work(driver);
             let popped = calls::pop(driver);
@@ -88,18 +88,18 @@ impl Order for Inside<'_> {
             // current to the calling thread", which is the device's own.
             return Ok(Context::OWN);
         }
-        // Asking about a stream may be prohibited while another is captured.
+        // Querying a stream may be prohibited while another is captured.
         self.relaxed(|driver| {
-            // SAFETY: the stream lives until the program says that it does not.
+            // SAFETY: the stream exists until the program reports its destruction.
             let context = match unsafe { calls::context_of(driver, stream.handle()) } {
-                // A driver before CUDA 9.2: that it is the device's own is all there is to go by.
+                // Drivers before CUDA 9.2 cannot tell. The device's own context is the best guess.
                 Err(Failure::Missing(_)) => self.cuda.context,
                 context => context?,
             };
             if context == self.cuda.context {
                 return Ok(Context::OWN);
             }
-            // SAFETY: a stream of it lives, and so does the context.
+            // SAFETY: a stream of the context exists, and so does the context.
             let number = unsafe { calls::id_of(driver, context) }?;
             Ok(Context { handle: context as u64, number: number.unwrap_or(0) })
         })
@@ -111,12 +111,12 @@ impl Order for Inside<'_> {
     }
 
     fn destroy_event(&self, event: Event) {
-        // SAFETY: the pool destroys what it had created, once.
+        // SAFETY: the pool destroys each event that it created once.
         let _ = unsafe { calls::destroy_event(self.driver, event.handle()) };
     }
 
     fn record(&self, event: Event, on: Stream) -> Result<(), Error> {
-        // SAFETY: the event is the pool's; the stream lives until the program says that it does not.
+        // SAFETY: the event is the pool's; the stream exists until the program reports its destruction.
         self.ordering(|driver| unsafe { calls::record(driver, event.handle(), on.handle()) })
     }
 
@@ -125,8 +125,8 @@ impl Order for Inside<'_> {
         let recorded = self.record(there, on).and_then(|()| {
             self.relaxed(|driver| {
                 let bridge = calls::create_stream(driver)?;
-                // SAFETY: the bridge and the events are there. A stream and an event that it waits for may be of two
-                // contexts; a stream and an event that is recorded on it may not (cuStreamWaitEvent, cuEventRecord).
+                // SAFETY: the bridge and the events exist. A stream may wait for an event of another context, but an
+                // event can be recorded only on a stream of its own context (cuStreamWaitEvent, cuEventRecord).
                 let recorded = unsafe { calls::make_wait(driver, bridge, there.handle()) }
                     // SAFETY: as above.
                     .and_then(|()| unsafe { calls::record(driver, event.handle(), bridge) });
@@ -135,7 +135,7 @@ impl Order for Inside<'_> {
                 unsafe { calls::destroy_stream(driver, bridge) }.and(recorded)
             })
         });
-        // Before it is complete too: what waits for it goes on waiting (cuEventDestroy).
+        // This is legal before the event is complete: waits for it are not affected (cuEventDestroy).
         self.destroy_event(there);
         recorded
     }
@@ -146,7 +146,7 @@ impl Order for Inside<'_> {
             Ok(true) => Ok(State::Done),
             Ok(false) => Ok(State::Pending),
             Err(failure) if failure.is(CUDA_ERROR_CAPTURED_EVENT) => Ok(State::Captured),
-            // The program has ended the context and not told of its streams before.
+            // The program has ended the context without reporting its streams before.
             Err(failure) if event.context != Context::OWN && failure.is(CUDA_ERROR_INVALID_HANDLE) => {
                 Ok(State::Lost)
             }
@@ -160,7 +160,7 @@ impl Order for Inside<'_> {
     }
 
     fn make_wait(&self, stream: Stream, event: Event) -> Result<(), Error> {
-        // SAFETY: the event is the pool's; the stream lives until the program says that it does not.
+        // SAFETY: the event is the pool's; the stream exists until the program reports its destruction.
         self.ordering(|driver| unsafe { calls::make_wait(driver, stream.handle(), event.handle()) })
     }
 
@@ -169,10 +169,10 @@ impl Order for Inside<'_> {
     }
 
     fn capture_of(&self, stream: Stream) -> Result<Capture, Error> {
-        // SAFETY: the stream lives until the program says that it does not.
+        // SAFETY: the stream exists until the program reports its destruction.
         self.ordering(|driver| match unsafe { calls::is_capturing(driver, stream.handle()) } {
             Ok(captured) => Ok(if captured { Capture::Active } else { Capture::None }),
-            // A program that destroys a stream and says nothing. The default streams are always there.
+            // The program destroyed the stream without reporting it. The default streams always exist.
             Err(failure)
                 if failure.is(CUDA_ERROR_INVALID_HANDLE) && stream.0 > CU_STREAM_PER_THREAD as u64 =>
             {

@@ -1,16 +1,17 @@
-//! The primary context's life, which the program can end at any time.
+//! The life of the primary context, which the program can end at any time.
 //!
-//! What the driver's manual says of that (CUDA Driver API, Primary Context Management):
+//! The driver's manual (CUDA Driver API, Primary Context Management):
 //! - `cuDevicePrimaryCtxReset`: "Explicitly destroys and cleans up all resources associated with the current device in
-//!   the current process", and "Resetting the primary context does not release it, an application that has retained
-//!   the primary context should explicitly release its usage". So what was retained here is still to be released, once.
+//!   the current process", and "Resetting the primary context does not release it, an application that has retained the
+//!   primary context should explicitly release its usage". So the library's reference must still be released, once.
 //! - `cuDevicePrimaryCtxRetain`: the context is "active and available to the user until the user releases it with
-//!   cuDevicePrimaryCtxRelease() or resets it with cuDevicePrimaryCtxReset()". To be active again it is retained again,
-//!   which counts, so that one of the two is released at once.
-//! - `cuDevicePrimaryCtxRelease`: "The context is automatically reset once the last reference to it is released", which
-//!   may be ours that somebody else has released.
-//! - `cuCtxGetId`: the number "is unique for the life of the program". That a context which was reset and has come to
-//!   life again has another one is how its lives are told apart. It was never seen on a real driver.
+//!   cuDevicePrimaryCtxRelease() or resets it with cuDevicePrimaryCtxReset()". To become active again it is retained
+//!   again. References are counted, so one of the two is released at once.
+//! - `cuDevicePrimaryCtxRelease`: "The context is automatically reset once the last reference to it is released". That
+//!   may be the library's reference, released by other code.
+//! - `cuCtxGetId`: the number "is unique for the life of the program". The library assumes that a context which was
+//!   reset and became active again has another number, and tells its lives apart by it. This was never observed on a
+//!   real driver.
 
 use super::Cuda;
 use super::calls::{self, Failure};
@@ -25,26 +26,26 @@ use cuda_sys::{
 };
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 
-/// As many as there can be: one for each ordinal, which is a `u8`.
+/// One for each ordinal, which is a `u8`.
 const DEVICES: usize = u8::MAX as usize + 1;
 
-/// For each device how many lives of its primary context are known to be over. The context is the whole process's, and
-/// copies of a backend that are out in calls see it here.
+/// For each device, how many lives of its primary context are known to be over. It is static because the context
+/// belongs to the whole process, and copies of a backend that are in use by calls must see it.
 static OVER: [AtomicU64; DEVICES] = [const { AtomicU64::new(0) }; DEVICES];
 
-/// Devices whose primary context this library has no reference to, although it is to release one. There is one backend
-/// of a device at a time.
+/// Devices whose primary context the library holds no reference to, although it is about to release one. A device has
+/// one backend at a time.
 static UNRETAINED: [AtomicBool; DEVICES] = [const { AtomicBool::new(false) }; DEVICES];
 
-/// What a look for the context has shown.
+/// The result of a check for the context.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Seen {
-    /// It is another one, or none.
+    /// The context is another one, or there is none.
     Gone,
     There,
-    /// The region is none; the context may be another.
+    /// The region does not exist. The context may be another one.
     Missing,
-    /// The driver does not tell.
+    /// The driver cannot tell.
     Nothing,
 }
 
@@ -57,19 +58,19 @@ impl Cuda {
         &UNRETAINED[self.ordinal as usize]
     }
 
-    /// The current number of lives that are over, for one that begins.
+    /// Returns the number of lives that are over, for a life that begins.
     pub(super) fn present_life(&self) -> u64 {
         self.over().load(Acquire)
     }
 
-    /// That the current context is the one that was opened.
+    /// Fails if the current context is not the one that was opened.
     pub(super) fn require_same(&self, driver: Driver) -> Result<(), Failure> {
         if self.id.is_some() && calls::current_id(driver)? != self.id { Err(Failure::Gone) } else { Ok(()) }
     }
 
-    /// Whether a call failed because the context is gone: then that is the failure.
+    /// Returns [`Failure::Gone`] if a call failed because the context is gone. Otherwise returns the call's failure.
     pub(super) fn look_after(&self, failure: Failure) -> Failure {
-        // A context has to be there to have no memory; and after its end there is nothing to ask.
+        // Only an existing context can be out of memory, and a driver past its end cannot be asked.
         let innocent = failure.is(CUDA_ERROR_OUT_OF_MEMORY) || failure.is_the_end();
         let says_so = failure == Failure::Gone
             || failure.is(CUDA_ERROR_CONTEXT_IS_DESTROYED)
@@ -82,7 +83,7 @@ impl Cuda {
         Failure::Gone
     }
 
-    /// Whether the context is another than the one that was opened, which its number tells; without one `region` may.
+    /// Checks whether the context is the one that was opened. Its number tells. Without numbers, `region` may tell.
     fn ask(&self, region: Option<Granted>, told: bool) -> Seen {
         match calls::is_active(self.driver, self.device) {
             Ok(true) => {}
@@ -93,7 +94,8 @@ impl Cuda {
             let id = calls::current_id(driver)?;
             Ok(match id {
                 Some(_) if id != self.id => Seen::Gone,
-                // That each life has a number of its own is not certain enough to contradict the program.
+                // If the program says otherwise it is believed, because it is not certain that each life has a number
+                // of its own.
                 Some(_) if !told => Seen::There,
                 _ => region.map_or(Seen::Nothing, |region| Self::ask_for(driver, region)),
             })
@@ -110,7 +112,8 @@ impl Cuda {
         match calls::allocation(driver, region.base) {
             Ok(found) if found == (region.base, region.bytes) => Seen::There,
             Ok(_) => Seen::Missing,
-            // The manual has both for an address that the driver does not know. Any other failure says nothing of it.
+            // The manual documents both codes for an address that the driver does not know. Other failures are
+            // inconclusive.
             Err(failure) if failure.is(CUDA_ERROR_NOT_FOUND) || failure.is(CUDA_ERROR_INVALID_VALUE) => {
                 Seen::Missing
             }
@@ -118,7 +121,7 @@ impl Cuda {
         }
     }
 
-    /// Releases the context once; that it cannot be is worth a message and no more.
+    /// Releases the context once. A failure is only logged.
     pub(super) fn release(&self) {
         if self.unretained().swap(false, AcqRel) {
             return;
@@ -131,15 +134,16 @@ impl Cuda {
         }
     }
 
-    /// Retains the context anew, which brings it to life, and releases what was retained before.
+    /// Retains the context again, which activates it, and releases the old reference.
     pub(super) fn retain_again(&self) -> Result<Cuda, Failure> {
         let Cuda { driver, device, .. } = *self;
         let life = self.present_life();
         let context = calls::retain_primary(driver, device)?;
         self.release();
         if calls::is_active(driver, device) == Ok(false) {
-            // Somebody had released ours, and now it was the last one. Or it was reset just now, and stays retained once
-            // too often: the two cannot be told apart, and this is the harmless mistake.
+            // Other code had released the library's reference, and this release was the last one. Or the context was
+            // reset just now, and one reference too many remains. The two cases cannot be told apart, and an extra
+            // reference does no harm.
             calls::retain_primary(driver, device).inspect_err(|_| self.unretained().store(true, Release))?;
         }
         let mut renewed = Cuda { context, life, id: None, ..*self };
@@ -164,7 +168,7 @@ impl Life for Cuda {
         seen == Seen::Missing
     }
 
-    /// Who is told late ends no later life.
+    /// Ends only this life. A late call does not end a later life.
     fn end(&self) {
         let _ = self.over().compare_exchange(self.life, self.life + 1, AcqRel, Acquire);
     }

@@ -1,4 +1,4 @@
-//! The memory itself, for the debug mode.
+//! Access to device memory for the debug mode.
 
 use super::Cuda;
 use super::calls;
@@ -7,10 +7,11 @@ use crate::backend::memory::Memory;
 use crate::error::Error;
 
 impl Memory for Cuda {
-    /// `cuMemsetD8` need not be done when it returns: the default stream, on which it is, is waited for, and no other.
+    /// `cuMemsetD8` may return before it is complete. It runs on the default stream, so this waits for the default
+    /// stream and no other.
     fn fill(&self, at: u64, bytes: u64, with: u8) -> Result<(), Error> {
         let filled = inside(self, |driver| {
-            // SAFETY: the pool fills memory of its regions, which nobody else touches meanwhile.
+            // SAFETY: the pool fills memory of its regions, which nothing else accesses meanwhile.
             unsafe { calls::fill(driver, at, bytes, with) }?;
             calls::wait_for_default_stream(driver)
         });

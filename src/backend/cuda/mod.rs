@@ -1,9 +1,8 @@
-//! Device memory by `cuMemAlloc`, in the device's primary context: the one that the CUDA runtime and every
-//! framework use.
+//! Device memory from `cuMemAlloc`, in the device's primary context, which the CUDA runtime and all frameworks use.
 //!
-//! Whatever context the caller has current is current again afterwards: every call pushes ours and pops it
-//! ([`context`]). The program may end the context ([`life`]). The order of device work is in [`events`]; the driver's
-//! functions are in [`calls`]. Memory in one virtual range is in [`vmm`].
+//! Every call pushes the library's context and pops it afterwards, so that the caller's context stays current
+//! ([`context`]). The program may end the context ([`life`]). The order of device work is in [`events`], the driver's
+//! functions are in [`calls`], and memory in one virtual range is in [`vmm`].
 
 mod calls;
 mod context;
@@ -25,7 +24,7 @@ use crate::error::{Error, fail};
 use cuda_sys::{CUDA_ERROR_OUT_OF_MEMORY, CUcontext, CUdevice, Driver, Missing};
 use std::ffi::c_int;
 
-/// What a program may do that need not have a device.
+/// Advice for programs that do not need a device.
 const WITHOUT_A_DEVICE: &str =
     "; name BFC_BACKEND_HOST or BFC_BACKEND_CUSTOM (or set BFC_BACKEND=host) to run without a device";
 
@@ -36,22 +35,22 @@ pub(crate) struct Cuda {
     device: CUdevice,
     context: CUcontext,
     ordinal: u8,
-    /// How many of the context's lives were known to be over when this began.
+    /// How many lives of the context were known to be over when this one began.
     life: u64,
-    /// The context's number, which tells its lives apart, if the driver gives one.
+    /// The context's number, which distinguishes its lives, if the driver provides one.
     id: Option<u64>,
     total: u64,
-    /// How much of it was free at the beginning.
+    /// How much of it was free at creation.
     free: u64,
 }
 
-// SAFETY: a context is a handle that may be made current on any thread, on several at once.
+// SAFETY: a context is a handle that may be made current on any thread, and on several at once.
 unsafe impl Send for Cuda {}
 // SAFETY: as above.
 unsafe impl Sync for Cuda {}
 
 impl Cuda {
-    /// The device with that ordinal, as CUDA counts them.
+    /// Opens the device with a CUDA ordinal.
     pub(crate) fn open(ordinal: i32) -> Result<Self, Error> {
         let driver = Driver::load()
             .map_err(|missing| fail!(Error::BackendUnavailable, "{missing}{WITHOUT_A_DEVICE}"))?;
@@ -71,7 +70,7 @@ impl Cuda {
         match within(&cuda, |driver| Ok((calls::current_id(driver)?, calls::memory_info(driver)?))) {
             Ok((id, (free, total))) => (cuda.id, cuda.free, cuda.total) = (id, free, total),
             Err(failure) => {
-                // Its words are said last.
+                // The failure's message must be the last one set.
                 cuda.close();
                 return Err(failure.explain(driver));
             }
@@ -95,7 +94,7 @@ fn no_such_device(ordinal: c_int, count: c_int) -> Error {
     )
 }
 
-/// Everything without which the backend is of no use: better now than in the middle of a program.
+/// Checks for all functions that the backend depends on, so that a missing one fails creation rather than a later call.
 fn require_all(driver: Driver) -> Result<(), Missing> {
     driver.cuDevicePrimaryCtxRelease_v2().or_else(|_| driver.cuDevicePrimaryCtxRelease())?;
     driver.cuDevicePrimaryCtxRetain()?;
@@ -120,10 +119,10 @@ impl Backend for Cuda {
             let base = calls::alloc(driver, bytes)?;
             match self.require_same(driver) {
                 Ok(()) => Ok(base),
-                // It went with the context that ended meanwhile.
+                // The memory was lost with the context, which has ended meanwhile.
                 Err(Failure::Gone) => Err(Failure::Gone),
                 Err(failure) => {
-                    // SAFETY: nobody knows of it yet.
+                    // SAFETY: nothing refers to the memory yet.
                     let _ = unsafe { calls::free(driver, base) };
                     Err(failure)
                 }
@@ -136,16 +135,16 @@ impl Backend for Cuda {
         }
     }
 
-    /// Work that was queued before the free of a chunk may still run on it. `cuMemFree` says of itself that it may
-    /// wait for that, not that it does.
+    /// Work queued before the free of a chunk may still run on the region. `cuMemFree` is documented as possibly
+    /// waiting for that, not as always doing so.
     fn free(&self, granted: Granted) -> Result<(), Error> {
         let freed = inside(self, |driver| {
             context::synchronize(driver)?;
-            // SAFETY: the pool gives back what `alloc` gave, once; no chunk of it is in use, and no work is under way.
+            // SAFETY: the pool frees what `alloc` returned, once. No chunk of it is in use, and no work is under way.
             unsafe { calls::free(driver, granted.base) }
         });
         match freed {
-            // With the driver all memory has gone, and with the context.
+            // At the end of the driver or of the context all memory is freed anyway.
             Err(failure) if failure.is_the_end() || failure == Failure::Gone => Ok(()),
             freed => freed.map_err(|failure| failure.explain(self.driver)),
         }
@@ -180,7 +179,7 @@ impl Backend for Cuda {
     }
 }
 
-/// Leaves something for what else the process needs on the device: kernels, libraries' workspaces, other contexts.
+/// Leaves memory for other uses of the device by the process: kernels, library workspaces, other contexts.
 fn less_reserve(free: u64) -> u64 {
     const LEAST_RESERVE: u64 = 300 << 20;
     free.saturating_sub(LEAST_RESERVE.max(free / 20))

@@ -61,11 +61,11 @@ fn destroy(cuda: &Cuda, event: Event) {
         order.destroy_event(event);
         Ok(())
     });
-    // The driver may be down, and so past caring.
+    // The driver may be down, in which case the failure does not matter.
     let _ = destroyed;
 }
 
-/// On the simulated driver: a simulation.
+/// Runs on the simulated driver.
 #[test]
 fn events_say_what_is_done() {
     simcuda::simulated("backend::cuda::tests::events_say_what_is_done", |sim| {
@@ -109,7 +109,7 @@ fn events_say_what_is_done() {
     });
 }
 
-/// On the simulated driver: a simulation.
+/// Runs on the simulated driver.
 #[test]
 fn a_capture_is_seen_and_breaks_no_event_of_others() {
     simcuda::simulated("backend::cuda::tests::a_capture_is_seen_and_breaks_no_event_of_others", |sim| {
@@ -120,14 +120,14 @@ fn a_capture_is_seen_and_breaks_no_event_of_others() {
         let event = order(&cuda, |order| order.create_event(Context::OWN)).unwrap();
         let captured = |stream: Stream, work: &dyn Fn()| {
             let stream = stream.0 as CUstream;
-            // SAFETY: the stream lives.
+            // SAFETY: the stream exists.
             let code = unsafe {
                 cuda.driver.cuStreamBeginCapture_v2().unwrap()(stream, CU_STREAM_CAPTURE_MODE_GLOBAL)
             };
             assert_eq!(code, CUDA_SUCCESS);
             work();
             let mut graph = ptr::null_mut();
-            // SAFETY: the stream lives, and the pointer is valid.
+            // SAFETY: the stream exists, and the pointer is valid.
             let code = unsafe { cuda.driver.cuStreamEndCapture().unwrap()(stream, &mut graph) };
             assert_eq!(code, CUDA_SUCCESS, "the capture is whole");
         };
@@ -139,7 +139,7 @@ fn a_capture_is_seen_and_breaks_no_event_of_others() {
         captured(blocking, &|| {
             assert_eq!(seen(), [true, false, true]);
             assert_eq!(order(&cuda, |order| order.synchronize()), Err(Error::BackendFailed));
-            // What concerns other streams is legal.
+            // Calls that concern other streams are legal.
             order(&cuda, |order| order.record(event, free)).unwrap();
             assert_eq!(order(&cuda, |order| order.state(event)), Ok(State::Done));
             order(&cuda, |order| order.wait_for(event)).unwrap();
@@ -152,7 +152,7 @@ fn a_capture_is_seen_and_breaks_no_event_of_others() {
     });
 }
 
-/// On the simulated driver: a simulation.
+/// Runs on the simulated driver.
 #[test]
 fn a_driver_past_its_end_is_told_from_one_that_fails() {
     simcuda::simulated("backend::cuda::tests::a_driver_past_its_end_is_told_from_one_that_fails", |sim| {

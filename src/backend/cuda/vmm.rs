@@ -1,8 +1,8 @@
-//! Device memory in one reserved range of addresses: `cuMemCreate`, `cuMemMap` and what belongs to them.
+//! Device memory in one reserved address range, using `cuMemCreate`, `cuMemMap` and related functions.
 //!
-//! Each granule is a piece of physical memory with a handle of its own, for the driver unmaps only what was mapped by
-//! one call. A handle is kept while its granule moves, and is released when the granule goes back ([`handles`]). Which
-//! devices may access the memory is in [`access`], and what becomes of all that with the context in [`life`].
+//! Each granule is a piece of physical memory with a handle of its own, because the driver unmaps only what was mapped
+//! by a single call. A handle is kept while its granule moves, and released when the granule is returned ([`handles`]).
+//! [`access`] decides which devices may access the memory. [`life`] handles the end of the context.
 
 mod access;
 mod handles;
@@ -28,31 +28,32 @@ use crate::sys::{HostMemoryExhausted, try_box};
 use cuda_sys::{CUDA_ERROR_OUT_OF_MEMORY, Driver};
 use spin::mutex::SpinMutex;
 
-/// How much larger the range is than the limit, and at most what for comfort: see docs/algorithm.md.
+/// How much larger the range is than the limit, and the largest range that is reserved unless the limit itself is larger.
+/// See docs/algorithm.md.
 const RANGE_PER_LIMIT: u64 = 64;
 const COMFORT: u64 = 2 << 40;
-/// The least granule, and what all devices of today have.
+/// The smallest granule, which is that of all current devices.
 const LEAST_GRANULE: u64 = 2 << 20;
 
-/// A range of a device's addresses, with the physical memory that is mapped in it.
+/// A reserved address range of a device, with the physical memory mapped in it.
 pub(crate) struct CudaVmm {
     cuda: Cuda,
     range: Range,
-    /// One thread at a time calls, which the compiler cannot know.
+    /// Only one thread at a time calls, but the compiler does not know that.
     mapped: SpinMutex<Mapped>,
 }
 
-/// What is mapped in the range, and for whom.
+/// The memory mapped in the range, and the devices with access to it.
 struct Mapped {
     handles: Handles,
     access: Access,
-    /// Not logged yet, for the lock is held.
+    /// Notices that are not logged yet, because the lock is held.
     notices: Notices,
 }
 
 impl CudaVmm {
-    /// A range on the device with that ordinal, on the heap until its `Owned` ends it. `limit` is asked once the
-    /// device is there.
+    /// Creates a range on the device with an ordinal. It is on the heap until its `Owned` ends it. `limit` is called
+    /// once the device is open.
     pub(crate) fn open(
         ordinal: i32,
         limit: impl FnOnce(&Cuda) -> Result<u64, Error>,
@@ -80,7 +81,7 @@ impl CudaVmm {
         Self::in_range(cuda, range.map_err(|failure| failure.explain(cuda.driver))?, for_rdma, notices)
     }
 
-    /// In a range that was reserved for it; it is given back if this comes to nothing.
+    /// Creates the object in a range reserved for it. On failure the range is freed.
     fn in_range(
         cuda: Cuda,
         range: Range,
@@ -89,7 +90,7 @@ impl CudaVmm {
     ) -> Result<&'static Self, Error> {
         match Self::make(cuda, range, for_rdma, &mut notices) {
             Ok(mut made) => {
-                // Here, where nothing of what was made is in a frame.
+                // Logged here, where no part of the new object is in a stack frame.
                 made.mapped.get_mut().access.log(made.cuda.ordinal);
                 notices.log(&made.cuda);
                 Ok(Box::leak(made))
@@ -114,7 +115,7 @@ impl CudaVmm {
         try_box(CudaVmm { cuda, range, mapped })
     }
 
-    /// Locks what is mapped, and afterwards logs what the driver refused meanwhile.
+    /// Runs `work` with the lock held. Afterwards, logs what the driver refused meanwhile.
     fn locked<T>(&self, work: impl FnOnce(&mut Mapped) -> T) -> T {
         let mut mapped = self.mapped.lock();
         let result = work(&mut mapped);
@@ -133,7 +134,7 @@ impl CudaVmm {
         })
     }
 
-    /// Maps a handle to a granule, which is not accessible then.
+    /// Maps a handle to a granule. The granule is not accessible yet.
     fn map_one(
         &self,
         driver: Driver,
@@ -141,23 +142,23 @@ impl CudaVmm {
         number: usize,
         place: u32,
     ) -> Result<(), Failure> {
-        // SAFETY: the handle is ours, of a granule's size, and nothing is mapped there, by the trait's contract.
+        // SAFETY: the handle is valid and of a granule's size. Nothing is mapped there, by the trait's contract.
         unsafe { calls::map(driver, self.range.address(number), self.range.granule, handles.at(place)) }?;
         handles.places.set(number, place + 1);
         Ok(())
     }
 
-    /// Unmaps a granule; returns the place of its handle.
+    /// Unmaps a granule and returns the place of its handle.
     fn unmap_one(&self, driver: Driver, handles: &mut Handles, number: usize) -> Result<u32, Failure> {
-        // SAFETY: the caller has made sure that this memory is not in use; it was mapped by one call.
+        // SAFETY: the caller ensures that this memory is not in use. It was mapped by one call.
         unsafe { calls::unmap(driver, self.range.address(number), self.range.granule) }?;
         let place = handles.places.get(number) - 1;
         handles.places.set(number, 0);
         Ok(place)
     }
 
-    /// Maps the span with handles that `next` gives, for all devices that have access; on failure nothing is mapped, and
-    /// `back` has had the handles.
+    /// Maps the span with handles from `next`, accessible to all devices that have access. On failure nothing is
+    /// mapped, and the handles were passed to `back`.
     fn map_span(
         &self,
         span: Span,
@@ -180,7 +181,7 @@ impl CudaVmm {
                 let done = done.and_then(|()| mapped.access.give(driver, span, &mut mapped.notices));
                 done.inspect_err(|_| {
                     for number in numbers.start..end {
-                        // What is not unmapped now never will be: the driver is beyond help.
+                        // If the undo fails too, the driver is unusable, and the granule stays mapped.
                         if let Ok(place) = self.unmap_one(driver, &mut mapped.handles, number) {
                             back(driver, &mut mapped.handles, place);
                         }
@@ -191,8 +192,8 @@ impl CudaVmm {
         self.explained(done)
     }
 
-    /// Unmaps the span; the places of the handles are kept, from one place of the list on, and `then` does something
-    /// with them. On failure all of it is mapped again, for the same devices.
+    /// Unmaps the span. The handles are appended to the kept ones, and `then` is called with the position of the first
+    /// of them in the list. On failure the whole span is mapped again, for the same devices.
     fn unmap_span(
         &self,
         span: Span,
@@ -210,7 +211,7 @@ impl CudaVmm {
                         Err(failure) => {
                             for number in numbers.start..number {
                                 let place = handles.kept.remove(before);
-                                // As above.
+                                // A failure is ignored, as above.
                                 let _ = self.map_one(driver, handles, number, place);
                             }
                             let bytes = self.range.address(number) - span.base;
@@ -228,16 +229,16 @@ impl CudaVmm {
         })
     }
 
-    /// Gives back all that is mapped, and what is unwanted: as much of it as the driver takes.
+    /// Frees everything that is mapped and all unwanted handles, as far as the driver permits.
     fn clear_when_idle(&self) -> Result<(), Failure> {
-        // Before the lock, which is a spin lock.
+        // Before taking the lock, which is a spin lock.
         if self.mapped.lock().handles.mapped() != 0 {
             inside(&self.cuda, context::synchronize)?;
         }
         inside(&self.cuda, |driver| self.clear(driver))
     }
 
-    /// The same while it is not in use.
+    /// Frees everything while the memory is not in use.
     fn clear(&self, driver: Driver) -> Result<(), Failure> {
         let mut mapped = self.mapped.lock();
         let handles = &mut mapped.handles;
@@ -260,8 +261,8 @@ impl CudaVmm {
     }
 }
 
-/// The device's granule, and whether memory can have the flag for GPUDirect RDMA: where the device promises to take it. If the
-/// driver refuses it all the same, memory is allocated without.
+/// Returns the device's granule, and whether memory can have the flag for GPUDirect RDMA, which is used if the device
+/// promises to accept it. If the driver refuses it all the same, memory is allocated without it.
 fn granularity(cuda: &Cuda, notices: &mut Notices) -> Result<(u64, bool), Failure> {
     let ordinal = cuda.ordinal.into();
     inside(cuda, |driver| {
@@ -276,13 +277,13 @@ fn granularity(cuda: &Cuda, notices: &mut Notices) -> Result<(u64, bool), Failur
     })
 }
 
-/// How many bytes of addresses a pool of that limit wants.
+/// Returns how many bytes of addresses to reserve for a pool of that limit.
 fn comfortable(limit: u64, granule: u64) -> u64 {
     let granules = limit.clamp(granule, 2 * COMFORT).div_ceil(granule);
     granules.saturating_mul(RANGE_PER_LIMIT).min(COMFORT / granule).max(granules) * granule
 }
 
-/// As many addresses as there are, up to `wanted` bytes.
+/// Reserves as many addresses as possible, up to `wanted` bytes.
 fn reserve(cuda: &Cuda, granule: u64, wanted: u64) -> Result<Range, Failure> {
     let mut bytes = wanted;
     loop {
@@ -299,7 +300,7 @@ fn unless_it_is_the_end(failure: Failure) -> Result<(), Failure> {
 }
 
 fn free_range(driver: Driver, range: Range) -> Result<(), Failure> {
-    // SAFETY: the range is ours, and is not used again; if something is mapped in it the driver refuses.
+    // SAFETY: the range belongs to this object and is not used again. If something is mapped in it the driver refuses.
     unsafe { calls::free_range(driver, range.base, range.bytes) }
 }
 
@@ -308,13 +309,13 @@ impl Granules for CudaVmm {
         self.range
     }
 
-    /// After the driver's end there is no work.
+    /// There is no work after the driver's end.
     fn wait_until_idle(&self) -> Result<(), Error> {
         self.explained(inside(&self.cuda, context::synchronize).or_else(unless_it_is_the_end))
     }
 
     fn map(&self, span: Span) -> Result<(), Error> {
-        // Here, and not as each is created: fewer frames lie above those of the C library's allocator.
+        // Reserved here instead of for each handle, because fewer frames lie above the C library's allocator here.
         self.mapped.lock().handles.reserve(self.range.numbers(span).len())?;
         let granule = self.range.granule;
         let next = |driver: Driver, mapped: &mut Mapped| {
@@ -327,11 +328,11 @@ impl Granules for CudaVmm {
         let unmapped = self.unmap_span(span, |driver, handles, from| {
             handles.give_up_kept(from);
             if let Err(failure) = release_unwanted(driver, handles) {
-                // It stays unwanted; but the context may be gone.
+                // A handle that was not released stays in the unwanted list. The context may be gone, too.
                 self.cuda.look_after(failure);
             }
         });
-        // With the driver all memory has gone.
+        // At the driver's end all memory is freed anyway.
         self.explained(unmapped?.or_else(unless_it_is_the_end))
     }
 
@@ -346,7 +347,7 @@ impl Granules for CudaVmm {
         }
         let none = Failure::Refused { call: "cuMemMap", code: CUDA_ERROR_OUT_OF_MEMORY };
         let next = |_: Driver, mapped: &mut Mapped| mapped.handles.kept.pop().ok_or(none);
-        // There is room for them to go back: they were there.
+        // This cannot exceed the capacity, because the handles were in the list before.
         self.map_span(span, next, |_, handles, place| handles.kept.push(place))
     }
 
@@ -363,10 +364,11 @@ impl Backend for CudaVmm {
         Ok(None)
     }
 
-    /// What is still mapped, at the end: work that was queued before may still run on it.
+    /// Frees what is still mapped at the end. Work queued before may still run on it.
     fn free(&self, _: Granted) -> Result<(), Error> {
         match self.clear_when_idle() {
-            // With the driver all memory has gone; what is left of it when the context went is for `close`.
+            // At the driver's end all memory is freed anyway. What remains after the end of the context is left to
+            // `close`.
             Err(failure) if failure.is_the_end() || failure == Failure::Gone => Ok(()),
             freed => freed.map_err(|failure| failure.explain(self.cuda.driver)),
         }
@@ -377,7 +379,7 @@ impl Backend for CudaVmm {
             self.clear_when_idle()?;
             inside(&self.cuda, |driver| free_range(driver, self.range))
         };
-        // Nobody comes back to what failed once.
+        // There is no later attempt, so a failed one is repeated once.
         let ended = end().or_else(|failure| if failure == Failure::Gone { Err(failure) } else { end() });
         if ended == Err(Failure::Gone) {
             self.bury();

@@ -1,4 +1,4 @@
-//! The range and its file, call by call, against what the system says of the process's mappings.
+//! The range and its file, call by call, compared with the process's mappings as the system lists them.
 
 use super::*;
 use crate::error::with_last_error;
@@ -13,11 +13,11 @@ fn span(vmm: &HostVmm, first: u64, count: u64) -> Span {
 }
 
 fn word(vmm: &HostVmm, number: u64) -> &'static mut u64 {
-    // SAFETY: the tests ask for granules that are mapped, one at a time.
+    // SAFETY: the tests access granules that are mapped, one at a time.
     unsafe { &mut *(vmm.range().address(number as usize) as *mut u64) }
 }
 
-/// The mappings that the system lists inside the range, holes included.
+/// Returns how many mappings the system lists inside the range, unmapped ranges included.
 fn listed(vmm: &HostVmm) -> u64 {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let (from, to) = (vmm.reservation.base, vmm.reservation.base + vmm.reservation.bytes);
@@ -26,19 +26,19 @@ fn listed(vmm: &HostVmm) -> u64 {
         let (low, rest) = line.split_once('-').unwrap();
         let high = u64::from_str_radix(rest.split(' ').next().unwrap(), 16).unwrap();
         let low = u64::from_str_radix(low, 16).unwrap();
-        // The ends may be one mapping with a reservation of another test's beside it.
+        // The system may have merged the ends with a neighbouring reservation of another test.
         count += u64::from(low < to && high > from);
     }
     count
 }
 
 fn agrees(vmm: &HostVmm) {
-    let books = vmm.books.lock();
-    assert_eq!(books.mappings, listed(vmm));
-    assert_eq!(vmm.mappings.load(Relaxed), books.mappings);
-    let mapped = (0..books.places.entries()).filter(|&number| books.places.get(number) != 0).count();
-    let vacant = (0..books.vacant.count).filter(|&place| books.vacant.holds(place)).count();
-    assert_eq!(mapped + vacant + books.kept.len(), books.vacant.count, "every place is somewhere");
+    let layout = vmm.layout.lock();
+    assert_eq!(layout.mappings, listed(vmm));
+    assert_eq!(vmm.mappings.load(Relaxed), layout.mappings);
+    let mapped = (0..layout.places.entries()).filter(|&number| layout.places.get(number) != 0).count();
+    let vacant = (0..layout.vacant.count).filter(|&place| layout.vacant.holds(place)).count();
+    assert_eq!(mapped + vacant + layout.kept.len(), layout.vacant.count, "every place is somewhere");
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn random_traffic_is_counted_as_the_system_counts_it() {
     agrees(&vmm);
 }
 
-/// One granule in two, so that each is a mapping: refused in time, and nothing has changed.
+/// Maps every other granule, so that each is a mapping. The limit is reported early, and nothing changes.
 #[test]
 fn too_many_mappings_are_refused_in_time() {
     let vmm = vmm(64, 200, 40);
@@ -118,18 +118,18 @@ fn too_many_mappings_are_refused_in_time() {
     with_last_error(|words| assert!(words.contains("vm.max_map_count"), "{words}"));
     agrees(&vmm);
     vmm.mappings.store(100, Relaxed);
-    // Others have used them up: not even what is there can be cut.
+    // Other ranges have used up the mappings. Even existing ones cannot be split.
     assert_eq!(vmm.detach(span(&vmm, 4, 1)), Err(Error::OutOfMemory));
     assert_eq!(vmm.release(span(&vmm, 4, 1)), Err(Error::OutOfMemory));
     *word(&vmm, 4) = 5;
-    vmm.mappings.store(vmm.books.lock().mappings, Relaxed);
+    vmm.mappings.store(vmm.layout.lock().mappings, Relaxed);
     vmm.detach(span(&vmm, 4, 1)).unwrap();
     agrees(&vmm);
     vmm.attach(span(&vmm, 4, 1)).unwrap();
     assert_eq!(*word(&vmm, 4), 5);
 }
 
-/// Some runs of a span are mapped when there are no more mappings: it is undone.
+/// The mappings run out after some runs of a span are mapped. The call is undone.
 #[test]
 fn half_a_span_is_undone() {
     let vmm = vmm(16, 100, 40);
@@ -141,7 +141,7 @@ fn half_a_span_is_undone() {
     vmm.mappings.store(37, Relaxed);
     assert_eq!(vmm.attach(span(&vmm, 50, 8)), Err(Error::OutOfMemory));
     vmm.mappings.store(before, Relaxed);
-    assert_eq!(vmm.books.lock().kept.len(), 8);
+    assert_eq!(vmm.layout.lock().kept.len(), 8);
     agrees(&vmm);
 }
 

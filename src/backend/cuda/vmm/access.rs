@@ -1,18 +1,19 @@
-//! Which devices may access the memory of a range.
+//! The devices that may access the memory of a range.
 //!
-//! What NVIDIA says of that:
+//! NVIDIA's documentation:
 //! - `cuMemMap`: "calling cuMemMap does not make the address accessible, the caller needs to update accessibility of a
 //!   contiguous mapped VA range by calling cuMemSetAccess".
-//! - CUDA Programming Guide, Virtual Memory Management, Access Rights: "Users must specifically select access control using the
-//!   cuMemSetAccess function on source and accessing devices. This allows or restricts access for specific devices to a mapped
-//!   address range". "cudaEnablePeerAccess forces all prior and future allocations made with cudaMalloc to be mapped to the
-//!   target peer device", and Unified Addressing in cuda.h names cuMemAlloc and cuMemAllocPitch: no other memory follows it.
-//! - `CUmemLocationType`: of a device "id is a device ordinal".
+//! - CUDA Programming Guide, Virtual Memory Management, Access Rights: "Users must specifically select access control
+//!   using the cuMemSetAccess function on source and accessing devices. This allows or restricts access for specific
+//!   devices to a mapped address range". "cudaEnablePeerAccess forces all prior and future allocations made with
+//!   cudaMalloc to be mapped to the target peer device". Unified Addressing in cuda.h names cuMemAlloc and
+//!   cuMemAllocPitch. No other memory is affected.
+//! - `CUmemLocationType`: for a device, "id is a device ordinal".
 //! - `cuDeviceCanAccessPeer`: "1 if contexts on dev are capable of directly accessing memory from contexts on peerDev".
 //!
-//! A program that has enabled access between its devices expects it for all memory that it is given, and libbfc does not see
-//! that call. So all devices that can access the memory get access, as NCCL's ncclMemAlloc does it, by one call for all of
-//! them. The own device is required. A peer that is refused is left out.
+//! A program that has enabled access between its devices expects access to all memory it is given, and libbfc does not
+//! see that call. So all devices that can access the memory get access, with one call for all of them, like in NCCL's
+//! ncclMemAlloc. Access for the memory's own device is required. A refused peer is left out.
 
 use super::notices::{Notice, Notices};
 use crate::backend::cuda::Cuda;
@@ -26,14 +27,14 @@ use std::fmt;
 
 /// The devices that get access.
 pub(super) struct Access {
-    /// The own device comes first.
+    /// The memory's own device comes first.
     devices: Vec<CUmemAccessDesc>,
-    /// Whether the driver has others, with access or not.
+    /// Whether the driver has other devices, with access or not.
     has_others: bool,
 }
 
 impl Access {
-    /// Asks the driver about each other device. A device about which it does not answer is left out.
+    /// Asks the driver about each other device. A device without an answer is left out.
     pub(super) fn of(cuda: &Cuda, notices: &mut Notices) -> Result<Self, HostMemoryExhausted> {
         let own = c_int::from(cuda.ordinal);
         let counted = calls::device_count(cuda.driver);
@@ -56,7 +57,7 @@ impl Access {
         Ok(Self { devices, has_others: count > 1 })
     }
 
-    /// Logs which devices they are.
+    /// Logs which devices have access.
     pub(super) fn log(&self, own: u8) {
         if self.has_others {
             let peers = Peers(&self.devices[1..]);
@@ -64,7 +65,7 @@ impl Access {
         }
     }
 
-    /// Gives the devices access to a span that is mapped; it fails if the own device does not get it.
+    /// Gives the devices access to a mapped span. Fails if the memory's own device does not get access.
     pub(super) fn give(&mut self, driver: Driver, span: Span, notices: &mut Notices) -> Result<(), Failure> {
         let set = |devices: &[CUmemAccessDesc]| {
             // SAFETY: the span is wholly mapped, by calls for whole granules.
@@ -74,7 +75,7 @@ impl Access {
             Err(_) if self.devices.len() > 1 => {}
             done => return done,
         }
-        // Which of them was refused is not said.
+        // The driver does not tell which device was refused.
         set(&self.devices[..1])?;
         let mut is_own = true;
         self.devices.retain(|&device| {
@@ -82,7 +83,7 @@ impl Access {
                 return true;
             }
             let Err(failure) = set(&[device]) else { return true };
-            // Page tables need memory, which may be there the next time.
+            // Page tables need memory, which may be available next time.
             let again = failure.is(CUDA_ERROR_OUT_OF_MEMORY);
             notices.add(Notice::Refused { ordinal: device.location.id, failure, again });
             again
@@ -91,7 +92,7 @@ impl Access {
     }
 }
 
-/// The ordinals of other devices, for a message.
+/// Formats the ordinals of other devices for a message.
 struct Peers<'a>(&'a [CUmemAccessDesc]);
 
 impl fmt::Display for Peers<'_> {

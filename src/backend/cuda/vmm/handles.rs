@@ -1,4 +1,4 @@
-//! The physical memory of a range, by its handles: mapped, on the way to another place, or to be released.
+//! The physical memory of a range as handles: mapped, kept for another place, or waiting to be released.
 
 use super::notices::{Notice, Notices};
 use crate::backend::cuda::Cuda;
@@ -10,25 +10,25 @@ use cuda_sys::{
     CUmemGenericAllocationHandle as Handle, Driver,
 };
 
-/// Handles of a granule's size, each at a place of its own.
+/// Handles of a granule's size. Each has a place of its own.
 pub(super) struct Handles {
-    /// For each granule of the range the place of its handle, plus 1.
+    /// For each granule of the range, the place of its handle plus 1.
     pub(super) places: LazyTable,
     handles: Vec<Handle>,
-    /// Places of `handles` that are free.
+    /// Vacant places of `handles`.
     vacant: Vec<u32>,
-    /// Places of handles that are mapped nowhere, for `attach`.
+    /// Places of handles that are not mapped and kept for `attach`.
     pub(super) kept: Vec<u32>,
-    /// The same of what was to go back to the system and has not: the next granules are of these.
+    /// Places of handles that could not be released yet. New granules use these first.
     pub(super) unwanted: Vec<u32>,
-    /// The addresses belong to another owner by now, or something is mapped there that is not to be unmapped.
+    /// Set if the addresses belong to another owner by now, or contain a mapping that must not be unmapped.
     pub(super) is_range_lost: bool,
-    /// New memory has the flag for GPUDirect RDMA.
+    /// Whether new memory has the flag for GPUDirect RDMA.
     pub(super) for_rdma: bool,
 }
 
 impl Handles {
-    /// For so many granules.
+    /// Creates the tables for `granules` granules.
     pub(super) fn new(granules: usize, for_rdma: bool) -> Result<Self, HostMemoryExhausted> {
         Ok(Self {
             places: LazyTable::new(granules)?,
@@ -41,35 +41,35 @@ impl Handles {
         })
     }
 
-    /// The handle at a place.
+    /// Returns the handle at a place.
     pub(super) fn at(&self, place: u32) -> Handle {
         self.handles[place as usize]
     }
 
-    /// How many handles are mapped.
+    /// Returns how many handles are mapped.
     pub(super) fn mapped(&self) -> usize {
         self.handles.len() - self.vacant.len() - self.kept.len() - self.unwanted.len()
     }
 
-    /// Whether there is no physical memory at all.
+    /// Returns whether there is no physical memory at all.
     fn is_empty(&self) -> bool {
         self.handles.len() == self.vacant.len()
     }
 
-    /// Handles that are kept, from one place of the list on, are to go back to the system.
+    /// Moves kept handles, from position `from` of the list on, to the unwanted ones.
     pub(super) fn give_up_kept(&mut self, from: usize) {
         // There is room for all places.
         self.unwanted.extend(self.kept.drain(from..));
     }
 
-    /// Forgets all of them.
+    /// Forgets all handles.
     pub(super) fn clear(&mut self) {
         self.places.clear();
         (self.handles, self.vacant) = (Vec::new(), Vec::new());
         (self.kept, self.unwanted) = (Vec::new(), Vec::new());
     }
 
-    /// Makes room for so many more, in all lists.
+    /// Makes room for `count` more handles in all lists.
     #[inline(never)]
     pub(super) fn reserve(&mut self, count: usize) -> Result<(), HostMemoryExhausted> {
         let there = self.vacant.len() + self.unwanted.len();
@@ -87,20 +87,20 @@ impl Handles {
     }
 }
 
-/// Whether the driver refuses what it was asked for, and not for want of memory: these are what cuMemCreate and
-/// cuMemGetAllocationGranularity can return for a flag that they do not take.
+/// Returns whether the driver refused the flag itself. These are the codes other than out of memory that cuMemCreate
+/// and cuMemGetAllocationGranularity can return for an unsupported flag.
 pub(super) fn is_flag_refused(failure: Failure) -> bool {
     let codes = [CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED, CUDA_ERROR_NOT_PERMITTED];
     codes.into_iter().any(|code| failure.is(code))
 }
 
-/// Physical memory for one granule; returns the place of its handle. What could not be given back is held still, and
-/// comes first: else there would be more than the limit says.
+/// Obtains physical memory for one granule and returns the place of its handle. Memory that could not be released is
+/// used first, because it is still held, and more memory would exceed the limit.
 ///
-/// A driver that refuses the flag for GPUDirect RDMA at first is not asked for it again: memory that cannot be registered
-/// with a network adapter is better than none. Once there is memory with the flag a refusal is a failure as any other, for
-/// "all the physical allocations backing the address range must [...] have identical allocation properties"
-/// (cuMemGetHandleForAddressRange).
+/// If the driver refuses the flag for GPUDirect RDMA at first, it is not requested again: memory that cannot be
+/// registered with a network adapter is better than none. Once there is memory with the flag, a refusal is a failure
+/// like any other, because "all the physical allocations backing the address range must [...] have identical allocation
+/// properties" (cuMemGetHandleForAddressRange).
 pub(super) fn create(
     cuda: &Cuda,
     granule: u64,
@@ -111,7 +111,7 @@ pub(super) fn create(
     if let Some(place) = handles.unwanted.pop() {
         return Ok(place);
     }
-    // A handle that cannot be noted is not asked for: the driver's error is the one that fits.
+    // Without room to record it no handle is requested. The error reported is the driver's for out of memory.
     let exhausted = Failure::Refused { call: "cuMemCreate", code: CUDA_ERROR_OUT_OF_MEMORY };
     handles.reserve(1).map_err(|_| exhausted)?;
     let ordinal = cuda.ordinal.into();
@@ -125,8 +125,8 @@ pub(super) fn create(
         handle => handle?,
     };
     let Some(place) = handles.vacant.pop() else {
-        // It was made sure of above.
-        // SAFETY: the handle is known here only.
+        // This cannot happen, because room was reserved above.
+        // SAFETY: the handle is known only here.
         let _ = unsafe { calls::release(driver, handle) };
         return Err(exhausted);
     };
@@ -134,22 +134,22 @@ pub(super) fn create(
     Ok(place)
 }
 
-/// Gives the memory of a handle back that is mapped nowhere.
+/// Releases a handle that is not mapped.
 pub(super) fn release(driver: Driver, handles: &mut Handles, place: u32) -> Result<(), Failure> {
-    // SAFETY: the handle is ours, mapped nowhere, and is not used again unless it is refused.
+    // SAFETY: the handle is valid, is not mapped, and is not used again unless the driver refuses.
     unsafe { calls::release(driver, handles.at(place)) }?;
     // There is room for all places.
     handles.vacant.push(place);
     Ok(())
 }
 
-/// The same, now or later.
+/// Releases a handle now, or later if the driver refuses.
 pub(super) fn release_when_possible(driver: Driver, handles: &mut Handles, place: u32) {
     handles.unwanted.push(place);
     let _ = release_unwanted(driver, handles);
 }
 
-/// Tries all that is unwanted; returns the last failure.
+/// Tries to release all unwanted handles. Returns the last failure.
 pub(super) fn release_unwanted(driver: Driver, handles: &mut Handles) -> Result<(), Failure> {
     let (mut refused, mut released) = (0, Ok(()));
     for nth in 0..handles.unwanted.len() {

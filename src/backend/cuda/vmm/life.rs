@@ -1,19 +1,20 @@
 //! The end of a range's memory with the primary context, and its next life.
 //!
-//! What the driver's manual says (CUDA Driver API, of 12.9 and 13):
+//! The driver's manual (CUDA Driver API, of 12.9 and 13):
 //! - `cuCtxDestroy` "will not destroy memory allocations by cuMemCreate() [...] These memory allocations are not
 //!   associated with any CUDA context and need to be destroyed explicitly".
-//! - `cuDevicePrimaryCtxReset` "explicitly destroys and cleans up all resources associated with the current device in the
-//!   current process". Whether physical memory and its mappings are among them is not said; both can be believed.
-//! - `cuMemAddressReserve` names no device and no context. That a range stays reserved is believed.
-//! - `cuMemRelease`: "If handle is not a valid handle the behavior is undefined". So a handle is used only if it is known
-//!   to be one.
-//! - `cuMemRetainAllocationHandle`: "The handle is guaranteed to be the same handle value used to map the memory. If the
-//!   address requested is not mapped, the function will fail". So it tells whether a handle is one still.
-//! - None of the functions used here can answer CUDA_ERROR_INVALID_CONTEXT: that they need no context is believed.
+//! - `cuDevicePrimaryCtxReset` "explicitly destroys and cleans up all resources associated with the current device in
+//!   the current process". Whether this includes physical memory and its mappings is not documented. Both are possible.
+//! - `cuMemAddressReserve` takes no device and no context. The library assumes that a range stays reserved.
+//! - `cuMemRelease`: "If handle is not a valid handle the behavior is undefined". So a handle is used only if it is
+//!   known to be valid.
+//! - `cuMemRetainAllocationHandle`: "The handle is guaranteed to be the same handle value used to map the memory. If
+//!   the address requested is not mapped, the function will fail". So it tells whether a handle is still valid.
+//! - None of the functions used here is documented to return CUDA_ERROR_INVALID_CONTEXT. The library assumes that they
+//!   need no context.
 //!
-//! So what is found to be mapped as it was is unmapped and released, and what is not is left alone: either it is gone, or
-//! it is lost until the process ends. None of this was seen on a real driver.
+//! So memory that is still mapped as before is unmapped and released. Everything else is left alone: it no longer
+//! exists, or it is lost until the process ends. None of this was observed on a real driver.
 
 use super::handles::{Handles, release};
 use super::notices::Notices;
@@ -26,19 +27,19 @@ use crate::core::vmm::Range;
 use crate::error::Error;
 use cuda_sys::{CUDA_ERROR_INVALID_VALUE, CUmemGenericAllocationHandle as Handle, Driver};
 
-/// What has become of a granule that was mapped.
+/// The state of a granule that was mapped.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Found {
-    /// It was there, and is mapped no more.
+    /// It was still mapped, and is unmapped now.
     Unmapped,
     /// Nothing is mapped there.
     Nothing,
-    /// Something is, or may be, that is not to be touched.
+    /// Something is mapped there, or may be, that must not be changed.
     Something,
 }
 
 impl CudaVmm {
-    /// Gives back what is found to be there still of a life that is over. No work uses it: that ended with the context.
+    /// Releases what still exists of a life that is over. No work uses it, because the work ended with the context.
     pub(super) fn bury(&self) {
         let mut mapped = self.mapped.lock();
         let handles = &mut mapped.handles;
@@ -60,14 +61,14 @@ impl CudaVmm {
                     Found::Something => handles.is_range_lost = true,
                 }
             }
-            // Where those that were mapped are there, so are those that were on their way.
+            // If the mapped handles still exist, then so do those that were not mapped.
             let next = |handles: &mut Handles| handles.kept.pop().or_else(|| handles.unwanted.pop());
             while let Some(place) = next(handles).filter(|_| unmapped && !gone) {
                 let _ = release(driver, handles, place);
             }
             Ok(())
         });
-        // Where nothing could be asked nothing is known.
+        // If the driver could not be asked, nothing is known about the range.
         handles.is_range_lost |= buried.is_err();
         handles.clear();
     }
@@ -81,7 +82,7 @@ impl CudaVmm {
                 if found != handle {
                     return Found::Something;
                 }
-                // SAFETY: it is what was mapped there, by one call, and nobody uses it any more.
+                // SAFETY: the granule has its old mapping, made by one call, and nothing uses it.
                 match unsafe { calls::unmap(driver, address, self.range.granule) } {
                     Ok(()) => Found::Unmapped,
                     Err(_) => Found::Something,
@@ -92,12 +93,12 @@ impl CudaVmm {
         }
     }
 
-    /// Gives the addresses back, unless that might be somebody else's loss; `next` was reserved meanwhile.
+    /// Frees the addresses, unless they may belong to another owner. `next` was reserved meanwhile.
     pub(super) fn leave_range(&self, next: Option<Range>) {
         let mut mapped = self.mapped.lock();
         let is_lost = &mut mapped.handles.is_range_lost;
         let is_next = next.is_some_and(|next| next.base < self.range.end() && self.range.base < next.end());
-        // What is reserved again was not reserved any more.
+        // If the driver has reserved the addresses again, this range's reservation had ended already.
         if !*is_lost && !is_next {
             let _ = outside(self.cuda.driver, |driver| free_range(driver, self.range));
         }
@@ -107,10 +108,11 @@ impl CudaVmm {
     fn begin_anew(&self) -> Result<Result<&'static Self, Error>, Failure> {
         let cuda = self.cuda.retain_again()?;
         self.bury();
-        // Before the old one goes, so that it is another: pointers from before are none of the new life.
+        // The new range is reserved before the old one is freed, so that it differs, and pointers of the old life are
+        // not valid in the new one.
         let range = reserve(&cuda, self.range.granule, self.range.bytes)?;
         self.leave_range(Some(range));
-        // The peers are asked about again: they too may have been reset, or have come to be reachable.
+        // The peers are queried again, because they too may have been reset, or may have become reachable.
         let for_rdma = self.mapped.lock().handles.for_rdma;
         Ok(Self::in_range(cuda, range, for_rdma, Notices::default()))
     }
@@ -121,8 +123,8 @@ impl Life for CudaVmm {
         self.cuda.is_over()
     }
 
-    /// What is mapped tells nothing: it may outlive the context. Where the driver numbers no contexts the program is
-    /// believed.
+    /// The mapping is no evidence, because it may outlive the context. If the driver does not number contexts, the
+    /// program's report decides.
     fn look(&self, _region: Option<Granted>, told: bool) -> bool {
         self.cuda.look(None, told)
     }

@@ -1,4 +1,4 @@
-//! What the driver has refused and the pool does without: collected where a lock is held, and logged when it is not.
+//! Refusals of the driver that do not fail a call. They are collected while a lock is held and logged when it is not.
 
 use crate::backend::cuda::Cuda;
 use crate::backend::cuda::calls::Failure;
@@ -8,11 +8,11 @@ use std::ffi::c_int;
 
 /// A refusal.
 pub(super) enum Notice {
-    /// How many devices there are is not known.
+    /// The number of devices is not known.
     Uncounted { failure: Failure },
-    /// Whether the device can access the memory is not known.
+    /// It is not known whether the device can access the memory.
     Unanswered { ordinal: c_int, failure: Failure },
-    /// The device has no access to what was mapped; `again`: it is asked for at the next mapping.
+    /// The device has no access to new mappings. With `again`, access is requested again at the next mapping.
     Refused { ordinal: c_int, failure: Failure, again: bool },
     /// The flag for GPUDirect RDMA was refused.
     NoRdma { failure: Failure },
@@ -23,19 +23,19 @@ pub(super) enum Notice {
 pub(super) struct Notices(Vec<Notice>);
 
 impl Notices {
-    /// Without host memory for it a message is lost, and nothing else.
+    /// Adds a notice. Without host memory for it the message is lost.
     pub(super) fn add(&mut self, notice: Notice) {
         if self.0.try_reserve(1).is_ok() {
             self.0.push(notice);
         }
     }
 
-    /// Takes them out, to be logged once no lock is held.
+    /// Takes the notices out, to be logged once no lock is held.
     pub(super) fn take(&mut self) -> Self {
         std::mem::take(self)
     }
 
-    /// Logs them. The thread's last error stays what it is.
+    /// Logs the notices. The thread's last error is not changed.
     pub(super) fn log(self, cuda: &Cuda) {
         if self.0.is_empty() {
             return;
@@ -51,7 +51,7 @@ impl Notice {
         | Self::Unanswered { failure, .. }
         | Self::Refused { failure, .. }
         | Self::NoRdma { failure }) = self;
-        // The text is the thread's last error then.
+        // This sets the text as the thread's last error.
         let _ = failure.explain(cuda.driver);
         let warn = |message| log::emit(Level::Warn, message);
         match self {
