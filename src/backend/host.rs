@@ -1,4 +1,4 @@
-//! Host memory, without reserved amounts. Only the pages that the program touches are resident.
+//! Host memory. Nothing is reserved in advance. Pages become resident when the program touches them.
 
 use super::memory::Memory;
 use super::{Backend, Granted};

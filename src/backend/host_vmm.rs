@@ -23,8 +23,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 const GRANULE: u64 = 2 << 20;
 /// How much larger the range is than the limit. Unmapped ranges need addresses, which cost nothing.
 const RANGE_PER_LIMIT: u64 = 256;
-/// The largest range that is reserved, unless the limit itself is larger. Never more than twice this is reserved, because
-/// other users need some of the 128 TiB of addresses too.
+/// The largest range that is reserved unless the limit itself is larger. Never more than twice this is reserved,
+/// because other users need some of the 128 TiB of addresses too.
 const COMFORT: u64 = 8 << 40;
 
 /// The mappings of all ranges of this process.

@@ -28,8 +28,8 @@ use crate::sys::{HostMemoryExhausted, try_box};
 use cuda_sys::{CUDA_ERROR_OUT_OF_MEMORY, Driver};
 use spin::mutex::SpinMutex;
 
-/// How much larger the range is than the limit, and the largest range that is reserved unless the limit itself is larger.
-/// See docs/algorithm.md.
+/// How much larger the range is than the limit, and the largest range reserved unless the limit itself is larger. See
+/// docs/algorithm.md.
 const RANGE_PER_LIMIT: u64 = 64;
 const COMFORT: u64 = 2 << 40;
 /// The smallest granule, which is that of all current devices.
