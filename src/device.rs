@@ -1,4 +1,5 @@
-//! The global table: one allocator for each device ordinal. This is the Rust interface; the C one wraps it.
+//! The global table with one allocator for each device ordinal. This is the Rust interface, which the C interface
+//! wraps.
 
 mod clients;
 mod forks;
@@ -18,34 +19,35 @@ use std::ffi::c_void;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::*};
 
-/// Ordinals: 0 to 255 are devices, 256 is the host, 257 pinned host memory, 258 to 1023 the caller's.
+/// The number of ordinals: 0 to 255 are devices, 256 is the host, 257 is pinned host memory, and 258 to 1023 are for
+/// the caller.
 pub const MAX_DEVICES: i32 = 1024;
 
 static SLOTS: [Slot; MAX_DEVICES as usize] = [const { Slot::new() }; MAX_DEVICES as usize];
 
-/// Which slots ever held an allocator, so that a fork and a search for a pointer's owner look at few.
+/// The slots that ever held an allocator, so that a fork and a search for a pointer's owner visit only these.
 static USED: [AtomicU64; MAX_DEVICES as usize / 64] =
     [const { AtomicU64::new(0) }; MAX_DEVICES as usize / 64];
 
-/// A request with everything that can be said about it.
+/// An allocation request with all optional parameters.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Request {
-    /// How many bytes; 0 gives the address 0.
+    /// The number of bytes. A request for 0 bytes returns the address 0.
     pub bytes: u64,
-    /// 0 is 256; else a power of two.
+    /// 0 stands for 256. Any other value must be a power of two.
     pub alignment: u64,
-    /// Accept only chunks whose free was stamped at most this; 0 is any. Needs timestamps.
+    /// Accept only chunks whose free was stamped at most this. 0 accepts any. Needs timestamps.
     pub freed_before: u64,
-    /// In the order of the stream with this handle, as [`Device::alloc_on`].
+    /// The stream in whose order memory is allocated, as in [`Device::alloc_on`].
     pub stream: Option<u64>,
-    /// Whether the size is rounded up to a multiple of 512, and not of 256.
+    /// Whether the size is rounded up to a multiple of 512 instead of 256.
     pub in_512: bool,
-    /// Only from what the allocator holds: no memory is asked of the backend or given back, and no work is waited for. It
-    /// is no failure to count if that has no room.
+    /// Serve the request only from memory that the allocator already holds. Nothing is obtained from the backend or
+    /// released to it, and no work is waited for. A lack of room is not counted as a failure.
     pub no_growth: bool,
 }
 
-/// What an address belongs to: the chunk and the region around it, each as start and bytes.
+/// The chunk and the region that contain an address, each as start and bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AddressRange {
     /// Start and bytes of the chunk.
@@ -54,12 +56,12 @@ pub struct AddressRange {
     pub region: (u64, u64),
 }
 
-/// One place of the table: the allocator of a device, whether or not it exists yet.
+/// A slot of the table: the allocator of a device, whether or not it exists yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Device(i32);
 
 impl Device {
-    /// The place with an ordinal.
+    /// Returns the slot with an ordinal.
     #[inline]
     pub fn new(ordinal: i32) -> Result<Self, Error> {
         if (0..MAX_DEVICES).contains(&ordinal) {
@@ -68,12 +70,12 @@ impl Device {
         Err(fail!(Error::InvalidArgument, "device {ordinal}: ordinals are 0 to 1023"))
     }
 
-    /// The ordinal.
+    /// Returns the ordinal.
     pub fn ordinal(self) -> i32 {
         self.0
     }
 
-    /// Its place in a set of devices.
+    /// Returns the index of the device's word in a set of devices.
     fn word(self) -> usize {
         self.0 as usize / 64
     }
@@ -92,12 +94,13 @@ impl Device {
         self.slot().enter().map_err(|error| self.explain(error))
     }
 
-    /// The same for a call that holds the lock for long.
+    /// Locks the allocator for a call that holds the lock for long.
     fn enter_for_long(self) -> Result<Guard<'static>, Error> {
         self.slot().enter_for_long().map_err(|error| self.explain(error))
     }
 
-    /// A slot does not know its place in the table; that the ordinal is wrong is what is wrong mostly.
+    /// Completes an error message with the ordinal, which a slot does not know. A wrong ordinal is the most common
+    /// cause.
     #[cold]
     fn explain(self, error: Error) -> Error {
         match error {
@@ -108,7 +111,7 @@ impl Device {
         }
     }
 
-    /// Creates the device's allocator; `None` is growth and garbage collection and the environment.
+    /// Creates the device's allocator. `None` stands for growth, garbage collection and the environment's settings.
     pub fn create(self, options: Option<&Options<'_>>) -> Result<(), Error> {
         match options {
             Some(options) => self.create_as(options, 0),
@@ -116,29 +119,30 @@ impl Device {
         }
     }
 
-    /// `default_flags` count where neither the options nor the environment say anything.
+    /// Creates the allocator. `default_flags` apply where neither the options nor the environment set anything.
     fn create_as(self, options: &Options<'_>, default_flags: u32) -> Result<(), Error> {
         forks::survive()?;
         options.check()?;
-        // Before the backend is looked at: whoever can share what is there need not know what it is.
+        // Checked before the backend is examined: sharing an existing allocator does not depend on its backend.
         lifecycle::require_vacant(self.slot(), self.0)?;
         let resolved = options.resolve(self.0, default_flags)?;
-        // Before the allocator appears: from then on a fork must find it.
+        // Set before the allocator appears, because from then on a fork must find it.
         USED[self.word()].fetch_or(self.bit(), SeqCst);
         lifecycle::create(self.slot(), self.0, resolved)
     }
 
-    /// Ends it; [`Error::Busy`] while allocations live. Waits for calls of other threads.
+    /// Destroys the allocator. Returns [`Error::Busy`] while there are live allocations. Waits for calls of other
+    /// threads.
     pub fn destroy(self) -> Result<(), Error> {
         lifecycle::destroy(self.slot(), false).map_err(|error| self.explain(error))
     }
 
-    /// Ends it even so. Pointers that were live are invalid afterwards.
+    /// Destroys the allocator even if there are live allocations. Their pointers are invalid afterwards.
     pub fn destroy_forced(self) -> Result<(), Error> {
         lifecycle::destroy(self.slot(), true).map_err(|error| self.explain(error))
     }
 
-    /// Allocates; the address is a multiple of 256, or 0 for 0 bytes.
+    /// Allocates memory. The address is a multiple of 256, or 0 for 0 bytes.
     #[inline]
     pub fn alloc(self, bytes: u64) -> Result<u64, Error> {
         if scope::is_open() {
@@ -147,7 +151,7 @@ impl Device {
         alloc::alloc_plain(self.slot(), bytes, Stream::NONE).map_err(|error| self.explain(error))
     }
 
-    /// Allocates at an alignment, with a bound on the stamps that are acceptable.
+    /// Allocates memory with an alignment and a bound on acceptable stamps.
     pub fn alloc_with(self, request: &Request) -> Result<u64, Error> {
         let Request { bytes, alignment, freed_before, stream, in_512, no_growth } = *request;
         let stream = stream.map_or(Ok(Stream::NONE), order::stream_of)?;
@@ -167,8 +171,8 @@ impl Device {
         })
     }
 
-    /// As [`Self::alloc`], from chunks whose free was stamped at most `freed_before`; 0 is any. The allocator
-    /// must have timestamps also for 0: whoever calls this relies on them.
+    /// Allocates like [`Self::alloc`] from chunks whose free was stamped at most `freed_before`. 0 accepts any. The
+    /// allocator must have timestamps even for 0, because callers of this function rely on them.
     pub fn alloc_freed_before(self, bytes: u64, freed_before: u64) -> Result<u64, Error> {
         let stamped = Some("bfc_alloc_freed_before");
         self.serve(&RequestParams { bytes, freed_before, stamped, ..RequestParams::default() })
@@ -192,7 +196,7 @@ impl Device {
         alloc::serve(guard, &RequestParams { scope: tag.as_ref(), ..*params })
     }
 
-    /// Frees what an allocation returned; address 0 is fine.
+    /// Frees an allocation. The address 0 is accepted.
     #[inline]
     pub fn free(self, addr: u64) -> Result<(), Error> {
         if addr == 0 {
@@ -201,7 +205,7 @@ impl Device {
         free::free(self.slot(), addr).map_err(|error| self.explain_pointer(error, addr))
     }
 
-    /// Freed on the wrong device?
+    /// Completes the error message if the pointer belongs to another device.
     #[cold]
     fn explain_pointer(self, error: Error, addr: u64) -> Error {
         let foreign = matches!(error, Error::InvalidPointer | Error::NoAllocator);
@@ -214,8 +218,8 @@ impl Device {
         error
     }
 
-    /// Allocates in the order of a stream: what was freed there may come back at once, what others freed when
-    /// their work is done. 0 and 1 are the default stream, 2 is the calling thread's own default stream.
+    /// Allocates memory in the order of a stream. Memory freed on the stream is reusable at once, memory freed on
+    /// others once their work is done. 0 and 1 are the default stream, 2 is the calling thread's own default stream.
     #[inline]
     pub fn alloc_on(self, bytes: u64, stream: u64) -> Result<u64, Error> {
         let stream = order::stream_of(stream)?;
@@ -225,7 +229,7 @@ impl Device {
         alloc::alloc_plain(self.slot(), bytes, stream).map_err(|error| self.explain(error))
     }
 
-    /// Frees in the order of a stream: work queued there so far may go on touching the memory.
+    /// Frees memory in the order of a stream. Work queued on the stream so far may still use the memory.
     #[inline]
     pub fn free_on(self, addr: u64, stream: u64) -> Result<(), Error> {
         if addr == 0 {
@@ -235,13 +239,13 @@ impl Device {
         freed.map_err(|error| self.explain_pointer(error, addr))
     }
 
-    /// Says that a live allocation is also used on a stream: once freed it waits for the work queued there.
+    /// Records that a live allocation is also used on a stream. Once freed, the memory waits for the work queued there.
     pub fn record_stream(self, addr: u64, stream: u64) -> Result<(), Error> {
         let recorded = free::record_use(self.slot(), addr, order::stream_of(stream)?);
         recorded.map_err(|error| self.explain_pointer(error, addr))
     }
 
-    /// Says that a stream is about to be destroyed, and nothing more comes of it; its handle may be another's
+    /// Declares that a stream is about to be destroyed and gets no more work. Another stream may have its handle
     /// afterwards.
     pub fn forget_stream(self, stream: u64) -> Result<(), Error> {
         let stream = order::stream_of(stream)?;
@@ -250,7 +254,7 @@ impl Device {
         order::forget(guard, stream)?.1
     }
 
-    /// Vouches that all work queued on a stream so far is done.
+    /// Declares that all work queued on a stream so far is done.
     pub fn stream_synchronized(self, stream: u64) -> Result<(), Error> {
         let stream = order::stream_of(stream)?;
         let guard = self.enter_for_long()?;
@@ -259,27 +263,28 @@ impl Device {
         Ok(())
     }
 
-    /// Requests of a stream are for a private pool from now on: memory that a captured graph uses, and that stays
-    /// at its addresses until the pool is released.
+    /// Routes the stream's requests to a private pool from now on. A captured graph uses this memory, and it stays at
+    /// the same addresses until the pool is released.
     pub fn pool_begin(self, pool: u64, stream: u64) -> Result<(), Error> {
         graph_pools::begin(self.slot(), order::stream_of(stream)?, pool).map_err(|error| self.explain(error))
     }
 
-    /// Requests of the stream are for common memory again.
+    /// Routes the stream's requests to common memory again.
     pub fn pool_end(self, pool: u64, stream: u64) -> Result<(), Error> {
         graph_pools::end(self.slot(), order::stream_of(stream)?, pool).map_err(|error| self.explain(error))
     }
 
-    /// Nobody uses the private pool's addresses any more, but for what is live.
+    /// Declares that the addresses of a private pool are no longer used, except for live allocations.
     pub fn pool_release(self, pool: u64) -> Result<(), Error> {
         graph_pools::release(self.slot(), pool).map_err(|error| self.explain(error))
     }
 
-    /// Has a function called whenever memory came from the backend, and before it goes back; `None` ends that.
+    /// Sets a function that is called after memory was obtained from the backend and before it is released. `None`
+    /// removes it.
     ///
     /// # Safety
-    /// The function may be called with `user_data` from any thread until this is called again and has returned, or
-    /// the allocator has ended.
+    /// The function may be called with `user_data` from any thread until this function was called again and has
+    /// returned, or until the allocator has ended.
     pub unsafe fn set_region_callback(
         self,
         callback: Option<RegionCallback>,
@@ -288,8 +293,8 @@ impl Device {
         lifecycle::set_region_callback(self.slot(), callback, user_data).map_err(|error| self.explain(error))
     }
 
-    /// Says that the context which the device's memory belongs to was reset or destroyed: the memory is gone, and
-    /// every address from before invalid. [`Error::Unsupported`] where no context can take it away.
+    /// Declares that the context of the device's memory was reset or destroyed. The memory is lost, and all earlier
+    /// addresses are invalid. Returns [`Error::Unsupported`] if the memory does not belong to a context.
     pub fn lost(self) -> Result<(), Error> {
         context_loss::tell(self.slot()).map_err(|error| self.explain(error))
     }
@@ -300,12 +305,12 @@ impl Device {
         Ok(guard)
     }
 
-    /// The last stamp given to a free.
+    /// Returns the last stamp given to a free.
     pub fn timestamp(self) -> Result<u64, Error> {
         Ok(self.require_timestamps("bfc_timestamp")?.arena.last_stamp())
     }
 
-    /// Stamps below `frontier` are safe from now on. The frontier only rises.
+    /// Declares stamps below `frontier` safe. A lower value than before has no effect.
     pub fn set_safe_frontier(self, frontier: u64) -> Result<(), Error> {
         let mut guard = self.require_timestamps("bfc_set_safe_frontier")?;
         guard.arena.raise_frontier(frontier);
@@ -313,7 +318,7 @@ impl Device {
         Ok(())
     }
 
-    /// Reads something of a live chunk.
+    /// Reads data of a live chunk.
     fn of_chunk<T>(
         self,
         addr: u64,
@@ -326,13 +331,13 @@ impl Device {
         }
     }
 
-    /// How many bytes the caller asked for.
+    /// Returns the requested size of an allocation in bytes.
     pub fn requested_size(self, addr: u64) -> Result<u64, Error> {
         self.of_chunk(addr, |pool, id| pool.arena.chunks().cold(id).requested)
     }
 
-    /// How many bytes the chunk has, which may all be used; in the debug mode what the caller asked for, because
-    /// the rest is guard.
+    /// Returns the usable size of an allocation: the bytes of its chunk, or in the debug mode the requested bytes,
+    /// because the rest is guard.
     pub fn allocated_size(self, addr: u64) -> Result<u64, Error> {
         self.of_chunk(addr, |pool, id| match pool.is_guarded() {
             true => pool.arena.chunks().cold(id).requested,
@@ -340,12 +345,12 @@ impl Device {
         })
     }
 
-    /// The allocation's number, which no other has; they rise from 1.
+    /// Returns the number of an allocation. Numbers are unique and rise from 1.
     pub fn allocation_id(self, addr: u64) -> Result<u64, Error> {
         self.of_chunk(addr, |pool, id| pool.arena.chunks().cold(id).allocation_id)
     }
 
-    /// The live chunk and the region around an address, which may lie inside.
+    /// Returns the live chunk and the region that contain an address, which may be an interior one.
     pub fn address_range(self, addr: u64) -> Result<AddressRange, Error> {
         let guard = self.enter()?;
         let arena = &guard.arena;
@@ -359,7 +364,8 @@ impl Device {
         Ok(AddressRange { chunk: (chunks.addr(id), chunks.size(id)), region })
     }
 
-    /// The device whose allocator holds the region around an address. Never waits for calls on other devices.
+    /// Returns the device whose allocator holds the region that contains an address. Never waits for calls on other
+    /// devices.
     pub fn owner(addr: u64) -> Result<Self, Error> {
         for device in devices_in(&USED) {
             if device.slot().holds(addr)? {
@@ -369,20 +375,20 @@ impl Device {
         Err(fail!(Error::InvalidPointer, "{addr:#x} is in no region of any allocator"))
     }
 
-    /// Gives wholly free regions back as long as `keep` bytes stay held; returns how many bytes went.
-    /// [`Error::BackendFailed`] if the driver did not take all of them: the rest is free memory as before.
+    /// Releases wholly free regions as long as `keep` bytes stay held. Returns the number of bytes released. Returns
+    /// [`Error::BackendFailed`] if the driver did not accept all of them. The rest is free memory as before.
     pub fn trim(self, keep: u64) -> Result<u64, Error> {
         lifecycle::trim(self.slot(), keep).map_err(|error| self.explain(error))
     }
 
-    /// Changes how many bytes the allocator may hold from the backend. If it holds more, that stays valid, nothing more is
-    /// obtained, and what is free goes back as [`Self::trim`] does it. With a backend of granules the limit is rounded down to
-    /// whole ones, and is at most the range of addresses that was reserved.
+    /// Changes how many bytes the allocator may hold from the backend. If it holds more, existing memory stays valid,
+    /// nothing more is obtained, and free memory is released as by [`Self::trim`]. For a backend with granules the
+    /// limit is rounded down to whole granules, and is at most the reserved range.
     pub fn set_memory_limit(self, bytes: u64) -> Result<(), Error> {
         lifecycle::set_limit(self.slot(), bytes).map_err(|error| self.explain(error))
     }
 
-    /// The statistics of this moment.
+    /// Returns the current statistics.
     pub fn stats(self) -> Result<Stats, Error> {
         let guard = self.enter()?;
         let mut stats = guard.arena.stats();
@@ -391,14 +397,15 @@ impl Device {
         Ok(stats)
     }
 
-    /// Counters to 0, peaks to the present.
+    /// Resets counters to 0 and peaks to the current values.
     pub fn reset_stats(self) -> Result<(), Error> {
         self.enter()?.arena.reset_stats();
         Ok(())
     }
 
-    /// Checks every invariant of the allocator's books. A broken one poisons it. In the debug mode it also checks the
-    /// guards of all live allocations; damaged ones are reported in the log, and no error.
+    /// Checks every invariant of the allocator's metadata. A broken invariant poisons the allocator. In the debug mode
+    /// this also checks the guards of all live allocations. Damaged guards are reported in the log and are not an
+    /// error.
     pub fn check(self) -> Result<(), Error> {
         let guard = self.enter_for_long()?;
         match guard.arena.check() {
@@ -411,22 +418,22 @@ impl Device {
         }
     }
 
-    /// The occupancy line: 100 columns, `*` used, `x` slack, `_` free.
+    /// Returns the occupancy line: 100 columns, `*` used, `x` slack, `_` free.
     pub fn occupancy(self) -> Result<String, Error> {
         self.text(|out| self.write_occupancy(out))
     }
 
-    /// The memory map as JSON: regions, chunks, bins, statistics.
+    /// Returns the memory map as JSON: regions, chunks, bins, statistics.
     pub fn memory_map(self) -> Result<String, Error> {
         self.text(|out| self.write_memory_map(out))
     }
 
-    /// The report that a person wants after running out of memory.
+    /// Returns the out-of-memory report.
     pub fn report(self) -> Result<String, Error> {
         self.text(|out| self.write_report(out))
     }
 
-    /// Text in memory that can run out.
+    /// Collects text, and fails without aborting if memory runs out.
     fn text(self, write: impl Fn(&mut dyn fmt::Write) -> Result<(), Error>) -> Result<String, Error> {
         let mut answer = Ok(());
         let text = report::to_string(|out| {
@@ -437,7 +444,8 @@ impl Device {
         Ok(text?)
     }
 
-    /// As [`Self::occupancy`], for a writer of the library's own, which may be run under the lock.
+    /// Writes the text of [`Self::occupancy`]. `out` must be a writer of the library, because it may run with the lock
+    /// held.
     pub(crate) fn write_occupancy(self, out: &mut dyn fmt::Write) -> Result<(), Error> {
         self.write(|subject| report::occupancy::write(out, &subject.view))
     }
@@ -456,7 +464,7 @@ impl Device {
     }
 }
 
-/// The devices whose bit is set.
+/// Returns the devices whose bit is set.
 fn devices_in(set: &'static [AtomicU64]) -> impl Iterator<Item = Device> {
     set.iter().zip(0..).flat_map(|(word, index): (_, i32)| {
         let bits = word.load(Acquire);

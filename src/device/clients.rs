@@ -1,5 +1,5 @@
-//! What frameworks need beside the interface for everybody: requests that name no stream though many work, captures
-//! of streams that nobody names, the device that a thread means.
+//! Functions for framework adapters: requests that name no stream but may be used on many, captures of unknown streams,
+//! and the device meant by a thread.
 
 use super::{Device, USED, devices_in};
 use crate::backend::current_device;
@@ -10,28 +10,29 @@ use crate::pool::alloc::RequestParams;
 use crate::pool::{free, graph_pools, lifecycle, order};
 use std::sync::atomic::Ordering::*;
 
-/// What the driver gives, and the frameworks' own allocators over it; some kernels rest on that, though NVIDIA's manual
-/// promises half of it.
+/// The alignment that the driver provides in practice, and the frameworks' own allocators on top of it. Some kernels
+/// rely on it, although NVIDIA's manual promises only half of it.
 const ALIGNMENT: u64 = 512;
 
 impl Device {
-    /// That of the calling thread's current context; without one the first, as the CUDA runtime has it.
+    /// Returns the device of the calling thread's current context. Without one, returns device 0, like the CUDA
+    /// runtime.
     pub(crate) fn current() -> Result<Self, Error> {
         Device::new(current_device()?.unwrap_or(0))
     }
 
-    /// Those of CUDA's ordinals that ever had an allocator.
+    /// Returns the CUDA ordinals that ever had an allocator.
     pub(crate) fn all_of_cuda() -> impl Iterator<Item = Self> {
         devices_in(&USED).filter(|device| device.ordinal() <= LAST_CUDA_DEVICE)
     }
 
-    /// Whether it ever had an allocator.
+    /// Returns whether the device ever had an allocator.
     #[inline]
     pub(crate) fn was_created(self) -> bool {
         USED[self.word()].load(Acquire) & self.bit() != 0
     }
 
-    /// As [`Self::create`], but for a share of the device's memory, from 0 to 1.
+    /// Creates the allocator like [`Self::create`], with a fraction of the device's memory from 0 to 1 as its limit.
     pub(crate) fn create_with_fraction(
         self,
         memory_fraction: f64,
@@ -46,7 +47,7 @@ impl Device {
         }
     }
 
-    /// Changes the limit of an allocator that is there to what [`Self::create_with_fraction`] would make it.
+    /// Changes the limit of an existing allocator to what [`Self::create_with_fraction`] would have set.
     pub(crate) fn limit_to_fraction(
         self,
         memory_fraction: f64,
@@ -57,20 +58,20 @@ impl Device {
         lifecycle::set_limit_as(self.slot(), &options).map_err(|error| self.explain(error))
     }
 
-    /// Allocates in the order of a stream, as [`Self::alloc_on`], at the driver's alignment.
+    /// Allocates in the order of a stream, like [`Self::alloc_on`], with the driver's alignment.
     pub(crate) fn alloc_for_stream(self, bytes: u64, stream: u64) -> Result<u64, Error> {
         self.alloc_as(bytes, order::stream_of(stream)?)
     }
 
-    /// Allocates for a client that may use any stream and names none: no queued work touches what it returns any more.
-    /// [`Self::free_on_any`] is its free, and so is [`Self::free`] of what this gave. While a capture is visible the memory
-    /// is a private pool's, and stays there once it is freed.
+    /// Allocates for a client that may use any stream and names none. No queued work uses the returned memory. It is
+    /// freed with [`Self::free_on_any`] or [`Self::free`]. While a capture is visible the memory belongs to a private
+    /// pool, and stays there after its free.
     pub(crate) fn alloc_on_any(self, bytes: u64, pool_of_captures: u64) -> Result<u64, Error> {
         let order = graph_pools::order_of_any(self.slot(), Stream::ANY, pool_of_captures);
         self.alloc_as(bytes, order.map_err(|error| self.explain(error))?)
     }
 
-    /// The same for work on a stream, which is asked whether it is captured.
+    /// Allocates like [`Self::alloc_on_any`] for work on a stream. Also checks whether that stream is captured.
     pub(crate) fn alloc_on_any_beside(
         self,
         bytes: u64,
@@ -81,8 +82,8 @@ impl Device {
         self.alloc_as(bytes, order.map_err(|error| self.explain(error))?)
     }
 
-    /// Frees what work of any stream may still touch, as far as it is queued by now: nobody gets it before the device
-    /// was idle.
+    /// Frees memory that queued work of any stream may still use. The memory is not reusable before the device was
+    /// idle.
     pub(crate) fn free_on_any(self, addr: u64) -> Result<(), Error> {
         if addr == 0 {
             return Ok(());
@@ -91,7 +92,7 @@ impl Device {
         freed.map_err(|error| self.explain_pointer(error, addr))
     }
 
-    /// As [`Self::alloc_for_stream`], for a private pool, which begins to exist if need be: for this request only.
+    /// Allocates a single request like [`Self::alloc_for_stream`] from a private pool, which is created if needed.
     pub(crate) fn alloc_in_pool(self, bytes: u64, stream: u64, pool: u64) -> Result<u64, Error> {
         let order = graph_pools::order_of(self.slot(), order::stream_of(stream)?, pool);
         self.alloc_as(bytes, order.map_err(|error| self.explain(error))?)
@@ -107,8 +108,8 @@ impl Device {
         })
     }
 
-    /// Some stream is about to be captured, and nobody can say yet which: until [`Self::withdraw_capture`] no call
-    /// waits for the device or gives memory back.
+    /// Announces that an unknown stream is about to be captured. Until [`Self::withdraw_capture`], no call waits for
+    /// the device or releases memory.
     pub(crate) fn announce_capture(self) -> Result<(), Error> {
         graph_pools::announce(self.slot()).map_err(|error| self.explain(error))
     }

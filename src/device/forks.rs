@@ -1,4 +1,4 @@
-//! Forks: the table is consistent in the child, and no lock is left closed there.
+//! Fork handling: in the child the table is consistent and no lock is left held.
 
 use super::{Device, MAX_DEVICES, USED, devices_in};
 use crate::error::{Error, fail};
@@ -10,22 +10,21 @@ use crate::{log, scope};
 use once_cell::race::OnceBool;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 
-/// When the library is loaded, for a fork runs only the handlers that were there before it began: one during
-/// the first creation would leave the child with the parent's memory. Handlers registered first also run
-/// last before a fork and first behind it, so that those of the program may call the library.
+/// Runs when the library is loaded. A fork runs only handlers registered before it began, so one during the first
+/// creation would otherwise leave the child with the parent's memory. Handlers registered first also run last before a
+/// fork and first after it, so the program's own handlers may call the library.
 extern "C" fn on_load() {
-    // Without host memory `create` tries again, and says so.
+    // Without host memory, `create` tries again and reports it.
     let _ = survive();
 }
 
-// SAFETY: an array of such functions is what belongs there; this one calls nothing that needs another one's
-// work.
+// SAFETY: the section holds an array of such functions. This one does not depend on the work of any other.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static ON_LOAD: extern "C" fn() = on_load;
 
-/// Registers the fork handlers. Two threads may both do it at first, so the handlers count how deep they
-/// are; a blocking initialisation could hang a child that was forked in the middle of it.
+/// Registers the fork handlers. Two threads may both register them at first, so the handlers count their nesting. A
+/// blocking initialization could hang a child that was forked during it.
 pub(super) fn survive() -> Result<(), Error> {
     static REGISTERED: OnceBool = OnceBool::new();
     let registered = REGISTERED.get_or_try_init(|| {
@@ -38,23 +37,23 @@ pub(super) fn survive() -> Result<(), Error> {
     registered.map(|_| ())
 }
 
-/// The thread that has prepared a fork and is not through with it, by its token; 0 is none. The same in the child.
+/// The token of the thread that has prepared a fork and not finished it. 0 is none. It is the same in the child.
 static FORKING: AtomicUsize = AtomicUsize::new(0);
-/// The process in which it did.
+/// The process of that thread.
 static PARENT: AtomicI32 = AtomicI32::new(0);
-/// How many of its handlers have run.
+/// How many of the fork's handlers have run.
 static FORK_DEPTH: AtomicU32 = AtomicU32::new(0);
 
 type Slots = [AtomicU64; USED.len()];
-/// The slots that the forking thread has locked: others may come into use while it forks.
+/// The slots that the forking thread has locked. Others may come into use while it forks.
 static LOCKED: Slots = [const { AtomicU64::new(0) }; USED.len()];
-/// Those that it had locked before, in the call that a signal handler interrupted which now forks.
+/// The slots that it had locked before, in a call interrupted by the signal handler that forks.
 static INTERRUPTED: Slots = [const { AtomicU64::new(0) }; USED.len()];
-/// Those that it could not lock in time.
+/// The slots that it could not lock in time.
 static MISSED: Slots = [const { AtomicU64::new(0) }; USED.len()];
 
-/// How long a fork waits for locks in all. A fork in a signal handler that interrupted a call may be what their holders wait
-/// for: they may themselves be in such a handler, fork, or register a wait.
+/// How long a fork waits for all locks together. If a fork happens in a signal handler that interrupted a call, the
+/// holders of locks may be waiting for it: they may be in such a handler too, forking or registering a wait.
 const PATIENCE_MS: u64 = 10_000;
 const PATIENCE_IN_A_CALL_MS: u64 = 1_000;
 
@@ -70,7 +69,7 @@ fn has(slots: &Slots, device: Device) -> bool {
     slots[device.word()].load(Relaxed) & device.bit() != 0
 }
 
-/// Whether this thread was interrupted in the midst of a change, so that it holds a lock.
+/// Returns whether this thread was interrupted during a change, so that it holds a lock.
 fn is_in_a_call() -> bool {
     log::is_locked_here()
         || waiting::is_locked_here()
@@ -86,7 +85,7 @@ extern "C" fn before_fork() {
     let patience = if is_in_a_call() { PATIENCE_IN_A_CALL_MS } else { PATIENCE_MS };
     let deadline = monotonic_ms() + patience;
     if !log::lock_for_fork(deadline) {
-        // Another thread is forking, or is interrupted: what follows is its own.
+        // Another thread is forking, or was interrupted while forking. The following state belongs to it.
         return;
     }
     PARENT.store(process(), Relaxed);
@@ -109,7 +108,7 @@ extern "C" fn after_fork_in_parent() {
         return;
     }
     if PARENT.load(Relaxed) != process() {
-        // The child of a signal handler that forked in the midst of this fork.
+        // This is the child of a signal handler that forked during this fork.
         return recover();
     }
     waiting::unlock_in_parent();
@@ -130,7 +129,8 @@ extern "C" fn after_fork_in_child() {
     }
 }
 
-/// In a child whose fork was not prepared: what another thread had locked, for a fork of its own or not, was not held still.
+/// For a child whose fork was not prepared: treats all locks held by other threads as missed, because their data was
+/// not held still.
 fn take_as_missed() {
     log::forget_fork();
     waiting::forget_fork();
@@ -146,7 +146,7 @@ fn take_as_missed() {
     }
 }
 
-/// In a child: each lock is open, or held by what this thread was interrupted in.
+/// In a child: opens all locks, except those held by the call that this thread was interrupted in.
 fn recover() {
     waiting::recover_in_child();
     for device in (0..MAX_DEVICES).map(Device) {
@@ -158,8 +158,8 @@ fn recover() {
         } else if has(&MISSED, device) {
             slot.lose_in_child();
         } else {
-            // Not in use before the fork: any thread of the parent may have been in the middle of a call there, be it of
-            // one that only finds out that there is no allocator.
+            // The slot was not in use before the fork. A thread of the parent may still have been in a call there, if
+            // only one that finds no allocator.
             slot.abandon_in_child();
             remove(&USED, device);
         }

@@ -5,7 +5,7 @@ use crate::report::{failure, map, occupancy};
 use std::sync::mpsc;
 use std::time::Duration;
 
-/// Far longer than anything here takes: what waits for so long waits for ever.
+/// Far longer than anything here takes. A call that takes this long counts as blocked forever.
 const EVER: Duration = Duration::from_secs(30);
 
 fn host(ordinal: i32) -> Device {
@@ -14,7 +14,7 @@ fn host(ordinal: i32) -> Device {
     device
 }
 
-/// What another thread makes of `work`; `None` if it waits for ever.
+/// Returns the result of `work` on another thread, or `None` if it blocks forever.
 fn elsewhere<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || sender.send(work()));
@@ -36,14 +36,14 @@ fn broken_books_poison() {
     assert_eq!(Device::owner(addr), Err(Error::InvalidPointer), "nothing is known of it any more");
 }
 
-/// Text, for every piece of which another thread allocates.
+/// A writer during which another thread allocates, at each piece of text.
 struct Disturbed(Device, String);
 
 impl fmt::Write for Disturbed {
     fn write_str(&mut self, part: &str) -> fmt::Result {
         self.1.push_str(part);
         let device = self.0;
-        // The first few pieces will do.
+        // The first few pieces are enough.
         if self.1.len() > 400 {
             return Ok(());
         }
@@ -64,7 +64,7 @@ fn reports_are_written_with_the_lock_open() {
         assert!(device.stats().unwrap().num_allocs > allocs);
         out.1
     };
-    // All of it is of the moment when it began.
+    // The whole text describes the moment when it began.
     assert_eq!(disturbed(|device, out| device.write_memory_map(out)), before.1);
     let after = device.report().unwrap();
     assert_eq!(disturbed(|device, out| device.write_report(out)), after);
@@ -74,7 +74,7 @@ fn reports_are_written_with_the_lock_open() {
     device.destroy_forced().unwrap();
 }
 
-/// The copy that reports are written from tells what the pool itself does, whatever its chunks are.
+/// The copy that reports are written from describes the same as the pool itself, for all kinds of chunks.
 #[test]
 fn a_copy_tells_the_same_as_the_pool() {
     let _only = scope::ONE_TEST.lock();
@@ -94,7 +94,7 @@ fn a_copy_tells_the_same_as_the_pool() {
     agree();
     let mut live = vec![device.alloc(1000).unwrap()];
     agree();
-    // Several streams, chunks that wait for others, a stream that is forgotten, private pools, names.
+    // Several streams, chunks that wait for others, a forgotten stream, private pools, names.
     for step in 0..60u64 {
         scope::begin(["outer", "é"][step as usize % 2], step).unwrap();
         live.push(device.alloc_on(300 * (step % 7 + 1), 16 + step % 3).unwrap());
@@ -130,7 +130,7 @@ fn an_owner_is_found_without_waiting_for_a_device() {
     assert_eq!((here, inside), (Ok(devices[0]), Ok(devices[0])));
     assert_eq!((there, there_inside), (Ok(devices[1]), Ok(devices[1])));
     assert_eq!(nowhere, Err(Error::InvalidPointer));
-    // Freed on the wrong device, whose owner is told although that is locked.
+    // A free on the wrong device names the owner, although the owner is locked.
     let refused = elsewhere(move || (devices[1].free(first), with_last_error(str::to_owned)));
     let (refused, words) = refused.expect("it waits for another device");
     assert_eq!(refused, Err(Error::InvalidPointer));
@@ -145,7 +145,7 @@ fn an_owner_is_found_without_waiting_for_a_device() {
     devices[0].destroy().unwrap();
 }
 
-/// Readers of the table of regions never see one that was freed, nor miss a region that stays.
+/// Readers of the region table never see a region that was freed, and never miss one that stays.
 #[test]
 fn owners_are_found_while_regions_come_and_go() {
     let device = host(1006);
@@ -165,7 +165,7 @@ fn owners_are_found_while_regions_come_and_go() {
     device.destroy_forced().unwrap();
 }
 
-/// As a signal handler does that interrupts the thread in the middle of a call.
+/// Simulates a signal handler that interrupts the thread during a call.
 #[test]
 fn the_thread_that_holds_the_lock_is_told_that_it_is_busy() {
     let device = host(1007);
@@ -194,7 +194,7 @@ fn the_thread_that_holds_the_lock_is_told_that_it_is_busy() {
     device.destroy().unwrap();
 }
 
-/// A pool that has had a tagged allocation serves others as before.
+/// After a tagged allocation, a pool serves others on the fast path as before.
 #[test]
 fn a_tagged_allocation_leaves_the_fast_path_to_the_others() {
     let _only = scope::ONE_TEST.lock();
@@ -213,7 +213,7 @@ fn a_tagged_allocation_leaves_the_fast_path_to_the_others() {
     scope::end().unwrap();
     assert!(plain());
     assert_eq!(tags().iter().flatten().collect::<Vec<_>>(), ["op"]);
-    // The next one to have the chunk has no tag of its own, and does not get the one of before.
+    // The next allocation of the chunk has no tag, and does not inherit the previous one.
     device.free(second).unwrap();
     assert_eq!(device.alloc(1000), Ok(second));
     assert_eq!(tags(), [None, None]);
