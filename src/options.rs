@@ -1,4 +1,4 @@
-//! What an allocator is created with: the caller's options, then the environment, then the defaults.
+//! The settings of a new allocator: the caller's options, then the environment, then the defaults.
 
 mod environment;
 mod limit;
@@ -16,11 +16,11 @@ use crate::sys::random;
 use std::ffi::c_void;
 use std::time::Duration;
 
-/// Regions on demand; without it one region of the whole limit at the first allocation.
+/// Obtain regions on demand. Without this flag, one region of the whole limit is obtained at the first allocation.
 pub const ALLOW_GROWTH: u32 = 1 << 0;
-/// Give wholly free regions back before failing.
+/// Release wholly free regions before a request fails.
 pub const GARBAGE_COLLECTION: u32 = 1 << 1;
-/// Stamp frees; see the safe frontier.
+/// Stamp frees. See the safe frontier.
 pub const TIMESTAMPS: u32 = 1 << 2;
 /// Split off any remainder of 256 bytes or more.
 pub const SPLIT_ALWAYS: u32 = 1 << 3;
@@ -29,22 +29,22 @@ pub const QUARANTINE: u32 = 1 << 4;
 
 const ALL_FLAGS: u32 = ALLOW_GROWTH | GARBAGE_COLLECTION | TIMESTAMPS | SPLIT_ALWAYS | QUARANTINE;
 
-/// CUDA's devices have the ordinals from 0 to this one.
+/// The last ordinal of a CUDA device. The first is 0.
 pub(crate) const LAST_CUDA_DEVICE: i32 = 255;
 
-/// Where regions come from. The numbers are those of the C ABI.
+/// The source of regions. The numbers are those of the C ABI.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(u32)]
 #[non_exhaustive]
 pub enum BackendKind {
-    /// CUDA on device ordinals, host memory on the host's; never silently host memory for a device.
+    /// CUDA on device ordinals, host memory on the host's. A device never silently gets host memory.
     #[default]
     Auto = 0,
-    /// Host memory by `mmap`.
+    /// Host memory from `mmap`.
     Host = 1,
     /// The caller's own functions.
     Custom = 2,
-    /// Device memory by `cuMemAlloc`.
+    /// Device memory from `cuMemAlloc`.
     Cuda = 3,
     /// Device memory in one growing virtual range.
     CudaVmm = 4,
@@ -53,13 +53,13 @@ pub enum BackendKind {
 }
 
 impl BackendKind {
-    /// The backend with a number of the C ABI.
+    /// Returns the backend with a number of the C ABI.
     pub fn from_code(code: u32) -> Option<Self> {
         use BackendKind::*;
         [Auto, Host, Custom, Cuda, CudaVmm, HostVmm].into_iter().find(|kind| *kind as u32 == code)
     }
 
-    /// Its name in the C ABI.
+    /// Returns the name in the C ABI.
     fn c_name(self) -> &'static str {
         match self {
             BackendKind::Auto => "BFC_BACKEND_AUTO",
@@ -82,12 +82,11 @@ pub struct SubAllocator {
 }
 
 impl SubAllocator {
-    /// Regions come from `alloc`, where NULL is 'no memory', and go back to `free`; both get `user_data`.
-    /// With `supports_coalescing` regions that touch may be merged into one, which goes back as one.
+    /// Creates a suballocator. Regions are obtained from `alloc`, where NULL means no memory, and released to `free`.
+    /// Both get `user_data`. With `supports_coalescing`, adjacent regions may be merged into one and released as one.
     ///
     /// # Safety
-    /// The functions may be called with `user_data` from any thread, until no allocator has them any more,
-    /// and do not unwind.
+    /// The functions do not unwind. They may be called with `user_data` from any thread, until no allocator uses them.
     pub const unsafe fn new(
         user_data: *mut c_void,
         alloc: AllocCallback,
@@ -98,48 +97,48 @@ impl SubAllocator {
     }
 }
 
-/// How an allocator is created. A field left 0 is taken from the environment, else from the default.
+/// The options of a new allocator. A field left 0 is taken from the environment, or else from the default.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options<'a> {
-    /// Where regions come from.
+    /// The source of regions.
     pub backend: BackendKind,
-    /// [`ALLOW_GROWTH`] and the others.
+    /// [`ALLOW_GROWTH`] and the other flags.
     pub flags: u32,
-    /// Bytes held from the backend at most; 0 is what there is.
+    /// The most bytes held from the backend. 0 stands for the available memory.
     pub memory_limit: u64,
-    /// Of the device's total, if `memory_limit` is 0.
+    /// The limit as a fraction of the device's total memory, if `memory_limit` is 0.
     pub memory_fraction: f64,
-    /// Split off a remainder of this share of the limit; 0 is the 128 MiB rule.
+    /// Split off a remainder of this fraction of the limit. 0 is the 128 MiB rule.
     pub fragmentation_fraction: f64,
-    /// The first region's size with growth; 0 is 2 MiB.
+    /// The size of the first region with growth. 0 is 2 MiB.
     pub initial_region_bytes: u64,
     /// How long to wait for another thread's free before failing.
     pub retry_timeout_ms: u32,
-    /// For reports; `None` is "bfc".
+    /// The name in reports. `None` is "bfc".
     pub name: Option<&'a str>,
     /// Only for [`BackendKind::Custom`].
     pub suballocator: Option<SubAllocator>,
 }
 
-/// Everything an allocator needs to know, checked.
+/// The resolved and checked settings of an allocator.
 pub(crate) struct Resolved {
     pub(crate) settings: Settings,
     pub(crate) backend: Owned,
     pub(crate) retry: Duration,
     pub(crate) report_failures: bool,
     pub(crate) name: String,
-    /// The debug mode.
+    /// Whether the debug mode is on.
     pub(crate) guard: bool,
 }
 
 impl Options<'_> {
-    /// Growth and garbage collection on, everything else from the environment or the default.
+    /// Returns options with growth and garbage collection on, and everything else from the environment or the default.
     pub fn growing() -> Self {
         Options { flags: ALLOW_GROWTH | GARBAGE_COLLECTION, ..Options::default() }
     }
 
-    /// Fills in what the options, which have been checked, leave open. `default_flags` apply where neither
-    /// they nor the environment say anything.
+    /// Fills in the settings that the options leave open. The options must have been checked. `default_flags` apply
+    /// where neither the options nor the environment set anything.
     #[inline(never)]
     pub(crate) fn resolve(&self, device: i32, default_flags: u32) -> Result<Resolved, Error> {
         let options = self.with_environment(default_flags);
@@ -151,7 +150,7 @@ impl Options<'_> {
         let backend = options.choose_backend(device)?;
         let mut limit = options.choose_limit(backend.get())?;
         if let Some(granules) = backend.get().granules() {
-            // Only whole granules are mapped, and never more than was allowed.
+            // Only whole granules are mapped, and never more than allowed.
             limit -= limit % granules.range().granule;
         }
         let timestamps = flags & TIMESTAMPS != 0;
@@ -178,13 +177,13 @@ impl Options<'_> {
         })
     }
 
-    /// Granules are moved to where a large piece is wanted, so that small ones are in nobody's way; slack inside a
-    /// chunk is then the only memory that is lost. A rule that somebody asks for is kept.
+    /// Granules can be moved to where a large piece is needed, so small free pieces do no harm, and slack inside chunks
+    /// would be the only lost memory. A rule set explicitly is kept.
     fn splits_always_by_default(&self, backend: &AnyBackend) -> bool {
         backend.get().granules().is_some() && self.fragmentation_fraction == 0.0
     }
 
-    /// Whether they can mean anything at all.
+    /// Checks that the options are valid.
     pub(crate) fn check(&self) -> Result<(), Error> {
         if self.flags & !ALL_FLAGS != 0 {
             let unknown = self.flags & !ALL_FLAGS;
@@ -213,7 +212,7 @@ impl Options<'_> {
         Ok(())
     }
 
-    /// The environment counts for what the options leave 0; what is malformed there is ignored.
+    /// Takes settings that the options leave 0 from the environment. Malformed values there are ignored.
     #[inline(never)]
     fn with_environment(&self, default_flags: u32) -> Self {
         let mut options = *self;
@@ -253,7 +252,7 @@ impl Options<'_> {
         options
     }
 
-    /// The same under another name.
+    /// Returns the same options under another name.
     pub(crate) fn named<'b>(self, name: Option<&'b str>) -> Options<'b> {
         let Self { backend, flags, memory_limit, memory_fraction, fragmentation_fraction, .. } = self;
         let Self { initial_region_bytes, retry_timeout_ms, suballocator, .. } = self;
@@ -292,7 +291,7 @@ impl Options<'_> {
         };
         let backend = match (kind, self.suballocator) {
             (BackendKind::Host, _) => AnyBackend::Host(Host),
-            // Its range is a matter of its limit.
+            // The range depends on the limit.
             (BackendKind::HostVmm, _) => AnyBackend::HostVmm(HostVmm::open(self.choose_limit(&Host)?)?),
             (BackendKind::Cuda | BackendKind::CudaVmm, _) if device > LAST_CUDA_DEVICE => {
                 let name = kind.c_name();
@@ -312,7 +311,7 @@ impl Options<'_> {
                 free: functions.free,
                 coalesces: functions.supports_coalescing,
             }),
-            // Both were refused before.
+            // Both were rejected before.
             (BackendKind::Custom, None) | (BackendKind::Auto, _) => {
                 return Err(fail!(Error::InvalidArgument, "{} comes to no backend", kind.c_name()));
             }
@@ -321,12 +320,12 @@ impl Options<'_> {
     }
 }
 
-/// Whether the debug mode is possible; if not a warning says why.
+/// Returns whether the debug mode is possible. If not, a warning gives the reason.
 fn can_guard(backend: &dyn Backend, timestamps: bool) -> bool {
     let why = if backend.memory().is_none() {
         "libbfc never reads or writes the memory of a suballocator"
     } else if timestamps && backend.order().is_none() {
-        // It cannot wait for the work that the stamps are about, as it does on a device.
+        // Unlike on a device, it cannot wait for the work that the stamps are about.
         "on this backend nobody knows whether work still uses what was freed with BFC_TIMESTAMPS"
     } else {
         return true;
@@ -344,7 +343,7 @@ mod tests {
         let choose = |device| Options::default().choose_backend(device);
         assert!(matches!(choose(256).as_deref(), Ok(AnyBackend::Host(_))));
         for device in [0, 1, LAST_CUDA_DEVICE, 257] {
-            // Where the machine has the device it is that.
+            // On a machine with this device, the backend is CUDA.
             let chosen = choose(device);
             let fine = matches!(chosen.as_deref(), Err(Error::BackendUnavailable) | Ok(AnyBackend::Cuda(_)));
             assert!(fine, "{device}");

@@ -1,4 +1,4 @@
-//! The environment's part of the options: variables, and how people write their values.
+//! Options from environment variables, and the formats of their values.
 
 use super::{ALLOW_GROWTH, BackendKind, GARBAGE_COLLECTION, QUARANTINE, SPLIT_ALWAYS, TIMESTAMPS};
 use crate::log::{self, Level};
@@ -27,7 +27,7 @@ pub(super) fn environment_flags(default: u32) -> u32 {
     flags
 }
 
-/// Whether `BFC_DEBUG`, a list of words, has the word `guard`.
+/// Returns whether `BFC_DEBUG`, a comma-separated list, contains `guard`.
 pub(super) fn guard_wanted() -> bool {
     let wanted = env::with(c"BFC_DEBUG", |text| {
         let (mut guard, mut unknown) = (false, false);
@@ -47,7 +47,7 @@ pub(super) fn guard_wanted() -> bool {
 /// How many characters of a malformed value its warning shows.
 const LONGEST_SHOWN: usize = 100;
 
-/// A variable's value; a malformed one is ignored with a warning.
+/// Returns a variable's value. A malformed one is ignored with a warning.
 pub(super) fn setting<T>(name: &CStr, wanted: &str, parse: impl FnOnce(&str) -> Option<T>) -> Option<T> {
     env::with(name, |text| {
         let parsed = parse(text.trim());
@@ -59,7 +59,7 @@ pub(super) fn setting<T>(name: &CStr, wanted: &str, parse: impl FnOnce(&str) -> 
 }
 
 fn warn_of(name: &str, text: &str, how: &dyn std::fmt::Display) {
-    // The advice must not be cut off behind a value without end.
+    // Cut off, so that a very long value does not displace the advice.
     let dots = if text.chars().nth(LONGEST_SHOWN).is_some() { "..." } else { "" };
     log::emit(Level::Warn, format_args!("{name}={text:.LONGEST_SHOWN$}{dots} is ignored{how}"));
 }
@@ -75,7 +75,8 @@ pub(super) fn flag(name: &CStr) -> Option<bool> {
     })
 }
 
-/// The end of its name in the C ABI, in any case, with `-` or `_`. One with functions cannot be named.
+/// Parses the last part of a backend's name in the C ABI, in any case, with `-` or `_`. The custom backend cannot be
+/// named.
 pub(super) fn backend_named(text: &str) -> Option<BackendKind> {
     use BackendKind::*;
     let same = |letter: u8| if letter == b'-' { b'_' } else { letter.to_ascii_uppercase() };
@@ -92,7 +93,7 @@ pub(super) fn fraction(text: &str) -> Option<f64> {
     text.parse().ok().filter(|&value| is_fraction(value))
 }
 
-/// `8GiB`, `512 MB`, `1.5g`, `4096`: binary units with and without the `i`, as people write them.
+/// Parses sizes such as `8GiB`, `512 MB`, `1.5g` and `4096`. Units are binary, with or without the `i`.
 pub(super) fn size(text: &str) -> Option<u64> {
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);

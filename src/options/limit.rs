@@ -1,4 +1,4 @@
-//! How much an allocator may hold.
+//! The memory limit of an allocator.
 
 use super::{ALLOW_GROWTH, Options};
 use crate::backend::Backend;
@@ -6,12 +6,12 @@ use crate::core::units::round_down;
 use crate::error::{Error, fail};
 
 impl Options<'_> {
-    /// The limit that an allocator created with them now would have on this backend, of regions.
+    /// Returns the limit that an allocator created with these options now would have on a backend with regions.
     pub(crate) fn limit_on(&self, backend: &dyn Backend) -> Result<u64, Error> {
         self.with_environment(0).choose_limit(backend)
     }
 
-    /// Bytes, else a share of the backend's total, else what there is now.
+    /// Chooses the limit: bytes, or a fraction of the backend's total memory, or the memory available now.
     #[inline(never)]
     pub(super) fn choose_limit(&self, backend: &dyn Backend) -> Result<u64, Error> {
         if self.memory_limit != 0 {
@@ -33,7 +33,7 @@ impl Options<'_> {
                 "the device has hardly any free memory: give memory_limit or memory_fraction, or free some of it"
             )),
             Some(limit) => Ok(limit),
-            // The callbacks say when there is no more.
+            // The callbacks report when there is no more.
             None if growth => Ok(round_down(u64::MAX)),
             None => Err(fail!(
                 Error::InvalidArgument,
