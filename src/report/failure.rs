@@ -1,4 +1,4 @@
-//! The report for a person who ran out of memory.
+//! The out-of-memory report.
 
 use super::tally::{self, BinTally};
 use super::{Bytes, Guarding, Subject, occupancy};
@@ -11,24 +11,24 @@ use crate::sys::clock::monotonic_ms;
 use std::fmt::{self, Write};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Why a request failed, in numbers that were true at that moment.
+/// Why a request failed, with the numbers at that moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Verdict {
     requested: u64,
-    /// The latest stamp that was acceptable, and whether no chunk that is large enough has such a one.
+    /// The latest acceptable stamp, and whether all chunks that are large enough have a later one.
     max_stamp: u64,
     too_new: bool,
-    /// Rounded up to 256.
+    /// The requested size, rounded up to 256.
     wanted: u64,
     alignment: u64,
-    /// What a request could get, in however many pieces.
+    /// The bytes that the request may use, in any number of pieces.
     free: u64,
-    /// Free, but in quarantine, or for other streams and private pools only.
+    /// Bytes that are free, but in quarantine, or reserved for other streams and private pools.
     waiting: u64,
-    /// The former.
+    /// Whether such bytes are in quarantine.
     stamped: bool,
     largest: u64,
-    /// What the limit leaves to grow; 0 if the backend refused although the limit would have allowed it.
+    /// What the limit leaves for growth. 0 if the backend refused although the limit would have allowed the request.
     available: u64,
     refused: bool,
 }
@@ -37,7 +37,7 @@ impl Verdict {
     pub(crate) fn new(arena: &Arena, request: &AllocRequest<'_>) -> Self {
         let AllocRequest { requested, size: wanted, alignment, max_stamp, stream, .. } = *request;
         let available = arena.growth().available();
-        // As much as the backend was asked for last, had it not honoured the alignment.
+        // The last size requested from the backend, had it not honoured the alignment.
         let refused = available >= wanted.saturating_add(alignment.max(UNIT) - UNIT);
         let waiting = tally::waiting(arena, stream);
         Verdict {
@@ -55,7 +55,8 @@ impl Verdict {
         }
     }
 
-    /// Meaningful only behind a failure: had the limit allowed the request, the backend would have been asked.
+    /// Returns the cause. Meaningful only after a failure: if the limit had allowed the request, the backend would have
+    /// been asked.
     pub(crate) fn cause(&self) -> FailureCause {
         if self.largest >= self.wanted {
             if self.too_new { FailureCause::Stamps } else { FailureCause::Alignment }
@@ -110,7 +111,7 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// Whether enough time has passed since the last report of a failure: at most one in ten seconds.
+/// Returns whether a report of a failure is due. There is at most one in ten seconds.
 pub(crate) fn is_due() -> bool {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     is_due_at(&NEXT, monotonic_ms())
@@ -121,7 +122,7 @@ fn is_due_at(next: &AtomicU64, now: u64) -> bool {
     next.fetch_update(Relaxed, Relaxed, |next| (now >= next).then_some(now + EVERY_MS)).is_ok()
 }
 
-/// Writes the report; with a verdict it begins with the request that failed.
+/// Writes the report. With a verdict it begins with the failed request.
 pub(crate) fn write(out: &mut dyn Write, subject: &Subject<'_>, verdict: Option<&Verdict>) -> fmt::Result {
     let Subject { device, name, backend, view, guards } = subject;
     let stats = view.stats();
@@ -269,12 +270,13 @@ fn write_holders(out: &mut dyn Write, view: &View<'_>) -> fmt::Result {
     if hidden != 0 { writeln!(out, "  ... and {hidden} more") } else { Ok(()) }
 }
 
-/// How much of the free memory is not in the largest free chunk; 0 if nothing is free.
+/// Returns the fraction of the free memory that is not in the largest free chunk. 0 if nothing is free.
 pub(crate) fn fragmentation(free: u64, largest: u64) -> f64 {
     if free == 0 { 0.0 } else { 1.0 - largest as f64 / free as f64 }
 }
 
-/// The same in percent, rounded to tenths. Without floating point, which takes 2 KiB of stack to format.
+/// Returns the fragmentation in percent, as whole percent and tenths. Avoids floating point, which takes 2 KiB of stack
+/// to format.
 fn fragmentation_permille(free: u64, largest: u64) -> (u64, u64) {
     let (free, largest) = (u128::from(free), u128::from(largest));
     let held = free.saturating_sub(largest) * 1000 + free / 2;
@@ -283,7 +285,7 @@ fn fragmentation_permille(free: u64, largest: u64) -> (u64, u64) {
 }
 
 impl Bytes {
-    /// For alignment in a column, which `Display` of a struct does not do by itself.
+    /// Formats the value as text, so that it can be aligned in a column. `Display` of a struct does not pad by itself.
     fn to_text(&self) -> crate::error::Text<24> {
         let mut text = crate::error::Text::new();
         let _ = write!(text, "{self}");

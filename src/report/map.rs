@@ -1,4 +1,4 @@
-//! The memory map as JSON. The schema is in docs/memory-map.md; `schema` counts its versions.
+//! The memory map as JSON. The schema is in docs/memory-map.md. `schema` counts its versions.
 
 use super::tally::{self, BinTally};
 use super::{Guarding, Subject, failure};
@@ -29,7 +29,7 @@ pub(crate) fn write(out: &mut dyn Write, subject: &Subject<'_>) -> fmt::Result {
         while chunk != NIL {
             write_chunk(out, view, chunk)?;
             chunk = view.chunks.next(chunk);
-            // The end of a reserved range, where nothing ever was, is not told.
+            // The end of a reserved range that was never used is left out.
             let ends = chunk == NIL || view.is_tail(chunk);
             out.write_str(if ends { "]}" } else { "," })?;
             chunk = if ends { NIL } else { chunk };
@@ -106,7 +106,7 @@ fn write_chunk(out: &mut dyn Write, view: &View<'_>, id: ChunkId) -> fmt::Result
     if chunks.state(id) != State::InUse {
         let state = match chunks.state(id) {
             State::Unmapped | State::BeingMapped => "hole",
-            // What only its own stream may have is free for that.
+            // Memory that only its own stream may reuse is free for that stream.
             State::Held if view.is_own(id) => "free",
             State::Held | State::Withheld => "held",
             _ => "free",
@@ -131,7 +131,8 @@ fn write_chunk(out: &mut dyn Write, view: &View<'_>, id: ChunkId) -> fmt::Result
     out.write_str("}")
 }
 
-/// In whose order it is in use, or free for nobody else: nothing if there is only one, or anybody may have it.
+/// Writes the stream or pool of a chunk in use, or of a free chunk that only this stream may reuse. Writes nothing if
+/// there is a single stream, or if every stream may reuse the chunk.
 fn write_stream(out: &mut dyn Write, view: &View<'_>, id: ChunkId) -> fmt::Result {
     let Some(Order { stream, pool, .. }) = view.order(id) else { return Ok(()) };
     if stream.exists() {
@@ -145,7 +146,7 @@ fn write_stream(out: &mut dyn Write, view: &View<'_>, id: ChunkId) -> fmt::Resul
     }
 }
 
-/// A JSON string.
+/// Writes a JSON string.
 fn string(out: &mut dyn Write, text: &str) -> fmt::Result {
     out.write_char('"')?;
     for letter in text.chars() {

@@ -1,7 +1,7 @@
-//! Reports: what is where, and why a request failed. All of them only read.
+//! Reports: the layout of memory, and why a request failed. Reports are read-only.
 //!
-//! They write into any `fmt::Write`, from a copy of one moment and with the lock open. Where there is no host memory
-//! for a copy they are written in place, with the lock held: they are wanted most when there is none.
+//! Reports are written to any `fmt::Write`, from a copy taken at one moment and with the lock open. Without host memory
+//! for a copy they are written in place, with the lock held, because they are needed most when memory has run out.
 
 pub(crate) mod failure;
 pub(crate) mod map;
@@ -13,28 +13,28 @@ use crate::error::Fallible;
 use crate::sys::HostMemoryExhausted;
 use std::fmt;
 
-/// What a report is about.
+/// The data of a report.
 #[derive(Clone, Copy)]
 pub(crate) struct Subject<'a> {
     pub(crate) device: i32,
     pub(crate) name: &'a str,
     pub(crate) backend: &'static str,
     pub(crate) view: View<'a>,
-    /// Where the debug mode is on.
+    /// Present if the debug mode is on.
     pub(crate) guards: Option<Guarding<'a>>,
 }
 
-/// What the debug mode has seen so far.
+/// The findings of the debug mode so far.
 #[derive(Clone, Copy)]
 pub(crate) struct Guarding<'a> {
     pub(crate) violations: u64,
-    /// Frees whose guards were not checked.
+    /// The number of frees whose guards were not checked.
     pub(crate) unchecked: u64,
-    /// The last violation in words; empty if there was none.
+    /// The message of the last violation. Empty if there was none.
     pub(crate) last: &'a str,
 }
 
-/// A number of bytes as people read it, with the exact number where that says more.
+/// A number of bytes in a readable unit, with the exact number where that adds information.
 pub(crate) struct Bytes(pub(crate) u64);
 
 impl fmt::Display for Bytes {
@@ -43,7 +43,7 @@ impl fmt::Display for Bytes {
         let power = (self.0.max(1).ilog2() / 10) as usize;
         match power.checked_sub(1).and_then(|unit| units.get(unit)) {
             None => write!(f, "{} B", self.0),
-            // Without floating point, which takes 2 KiB of stack to format.
+            // Avoids floating point, which takes 2 KiB of stack to format.
             Some(unit) => {
                 let one = 1u128 << (power * 10);
                 let hundredths = ((u128::from(self.0) * 100 + one / 2) / one) as u64;
@@ -53,7 +53,7 @@ impl fmt::Display for Bytes {
     }
 }
 
-/// The text that `write` writes.
+/// Returns the text that `write` writes.
 pub(crate) fn to_string(
     write: impl FnOnce(&mut dyn fmt::Write) -> fmt::Result,
 ) -> Result<String, HostMemoryExhausted> {

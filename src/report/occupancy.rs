@@ -6,8 +6,8 @@ use std::fmt;
 
 const COLUMNS: usize = 100;
 
-/// Writes 100 columns: `*` used, `x` slack at the end of a chunk, `_` free. Later chunks win a column. Holes are
-/// left out: the line is the memory, in the order of its addresses.
+/// Writes 100 columns: `*` used, `x` slack at the end of a chunk, `_` free. If several chunks share a column, the last
+/// one determines it. Unmapped ranges are left out, so the line shows the memory in address order.
 pub(crate) fn write(out: &mut dyn fmt::Write, view: &View<'_>) -> fmt::Result {
     let mut line = [b'_'; COLUMNS];
     let total = view.usable_bytes();

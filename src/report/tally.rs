@@ -9,7 +9,7 @@ use crate::core::stream_id::Stream;
 use crate::core::units::{NUM_BINS, bin_of};
 use crate::sys::HostMemoryExhausted;
 
-/// One bin as TensorFlow's `DumpMemoryLog` tells it: chunks in use count in the bin of their size.
+/// One bin in the form of TensorFlow's `DumpMemoryLog`. Chunks in use count in the bin of their own size.
 #[derive(Clone, Copy, Default)]
 pub(super) struct BinTally {
     pub(super) chunks: u64,
@@ -19,7 +19,7 @@ pub(super) struct BinTally {
     pub(super) bytes_requested: u64,
 }
 
-/// Into an array of the caller's, of which there is then one on the stack.
+/// Computes the bins in an array of the caller, so that only one such array is on the stack.
 pub(super) fn bins(view: &View<'_>, bins: &mut [BinTally; NUM_BINS]) {
     for id in view.chunks.ids().filter(|&id| !view.is_unmapped(id)) {
         let size = view.chunks.size(id);
@@ -34,31 +34,31 @@ pub(super) fn bins(view: &View<'_>, bins: &mut [BinTally; NUM_BINS]) {
     }
 }
 
-/// How many bytes are free and in quarantine, or free for other streams and private pools only.
+/// Returns how many free bytes are in quarantine, or reserved for other streams and private pools.
 pub(super) fn waiting(arena: &Arena, stream: Stream) -> u64 {
     let chunks = arena.chunks();
     let waits = |id: &ChunkId| chunks.state(*id) == State::Held && !arena.streams().is_for(stream, *id);
     chunks.ids().filter(waits).map(|id| chunks.size(id)).sum()
 }
 
-/// Whether a free chunk of at least `size` bytes has no stamp later than `newest`.
+/// Returns whether a free chunk of at least `size` bytes has no stamp later than `newest`.
 pub(super) fn has_older(arena: &Arena, size: u64, newest: u64) -> bool {
     let chunks = arena.chunks();
     let mut free = chunks.ids().filter(|&id| chunks.state(id) == State::Free);
     free.any(|id| chunks.size(id) >= size && chunks.stamp(id) <= newest)
 }
 
-/// What one operation holds.
+/// The memory of one operation.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Holder {
-    /// Its number in the arena's names; 0 is everything without one.
+    /// The number of the operation's name in the arena. 0 stands for all memory without a name.
     pub(super) name: u32,
     pub(super) bytes: u64,
     pub(super) chunks: u64,
     pub(super) last_step: u64,
 }
 
-/// The operations by the bytes they hold, most first.
+/// Returns the operations by the bytes they hold, the largest first.
 pub(super) fn holders(view: &View<'_>) -> Result<Vec<Holder>, HostMemoryExhausted> {
     let count = view.names.len() + 1;
     let mut holders = Vec::new();
