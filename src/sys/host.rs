@@ -1,9 +1,9 @@
-//! How much memory this process may use.
+//! The memory that this process may use.
 
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// The smaller of physical memory and the limit of the process's control group, in bytes.
+/// Returns the smaller of physical memory and the limit of the process's control group, in bytes.
 pub(crate) fn memory_total() -> u64 {
     // SAFETY: sysconf has no preconditions.
     let pages = unsafe { libc::sysconf(libc::_SC_PHYS_PAGES) };
@@ -16,26 +16,27 @@ pub(crate) fn memory_total() -> u64 {
     physical.min(cgroup_limit("/sys/fs/cgroup", |buffer| read_file(c"/proc/self/cgroup", buffer)))
 }
 
-/// How many mappings a process may have (`vm.max_map_count`).
+/// Returns how many mappings a process may have (`vm.max_map_count`).
 pub(crate) fn most_mappings() -> u64 {
     static KNOWN: AtomicU64 = AtomicU64::new(0);
     let known = KNOWN.load(Relaxed);
     if known != 0 {
         return known;
     }
-    // Where it cannot be read it is the kernel's default.
+    // If it cannot be read, the kernel's default is used.
     let most = read_number(c"/proc/sys/vm/max_map_count").filter(|&most| most != 0).unwrap_or(65_530);
     KNOWN.store(most, Relaxed);
     most
 }
 
-/// The least limit of a control group and its ancestors; `u64::MAX` where there is none. `read_groups` reads what
-/// `/proc/self/cgroup` says. One buffer for that and for all paths: the calling thread's stack may be small.
+/// Returns the smallest limit of a control group and its ancestors, or `u64::MAX` if there is none. `read_groups` reads
+/// the contents of `/proc/self/cgroup`. They share one buffer with all paths, because the calling thread's stack may be
+/// small.
 fn cgroup_limit(root: &str, read_groups: impl FnOnce(&mut [u8]) -> Option<&str>) -> u64 {
     let mut path = [0u8; 1200];
     path[..root.len()].copy_from_slice(root.as_bytes());
     let groups = read_groups(&mut path[root.len()..]).unwrap_or_default();
-    // Version 2 has one line, `0::/path`; inside a container the path is usually just `/`.
+    // Version 2 has one line, `0::/path`. Inside a container the path is usually just `/`.
     let group = groups.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or_default();
     let group = group.trim_end_matches('/');
     let mut length = group.len();
@@ -55,22 +56,23 @@ fn cgroup_limit(root: &str, read_groups: impl FnOnce(&mut [u8]) -> Option<&str>)
     limit.into_iter().chain(of_root).min().unwrap_or(u64::MAX)
 }
 
-/// The number in a file whose name is put behind the first bytes of `path`.
+/// Reads the number in a file whose path is the first `end` bytes of `path` followed by `name`.
 fn number_at(path: &mut [u8], end: usize, name: &[u8]) -> Option<u64> {
     path.get_mut(end..end + name.len())?.copy_from_slice(name);
     read_number(CStr::from_bytes_until_nul(path).ok()?)
 }
 
-/// The number in a file of the control group; `None` for `max`, for an absent file and for garbage.
+/// Reads the number in a file of the control group. Returns `None` for `max`, for a missing file and for invalid
+/// contents.
 fn read_number(path: &CStr) -> Option<u64> {
     let mut buffer = [0u8; 64];
     read_file(path, &mut buffer)?.trim().parse().ok()
 }
 
-/// The beginning of a file, without allocating: this also runs where host memory is short.
+/// Reads the beginning of a file without allocating, because this also runs when host memory is short.
 fn read_file<'a>(path: &CStr, buffer: &'a mut [u8]) -> Option<&'a str> {
     let flags = libc::O_RDONLY | libc::O_CLOEXEC;
-    // By number, as the other calls: see `write_to_stderr`.
+    // System calls by number, for the reason given at `write_to_stderr`.
     // SAFETY: the path is NUL-terminated.
     let file = unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags) };
     if file < 0 {

@@ -1,13 +1,13 @@
-//! The lock of one allocator: spin for a moment, then let others run, then sleep.
+//! The lock of one allocator: it spins for a moment, then yields, then sleeps.
 //!
-//! It is held for some tens of nanoseconds, so that taking and leaving it are a good part of an operation:
-//! leaving is one plain store. A futex would need an exchange there, to learn of sleepers, and a system
-//! call whenever there are any; under contention the calls are what one waits for. The price is that a
-//! waiter looks again by itself.
+//! The lock is held for some tens of nanoseconds, so acquiring and releasing it are a considerable part of an
+//! operation. Releasing is one plain store. A futex would need an exchange there to learn of sleepers, and a system
+//! call whenever there are any. Under contention these calls dominate the waiting time. The price is that waiters have
+//! to poll.
 //!
-//! `cargo xtask bench --only locks` compares it with the crate `spin`, with `std` and with spin-then-park. On a virtual
-//! machine with two cores, in nanoseconds an operation over all threads (best of 5 interleaved rounds), and the longest wait
-//! of a thread for 16 operations:
+//! `cargo xtask bench --only locks` compares it with the crate `spin`, with `std` and with spin-then-park. The table
+//! shows nanoseconds an operation over all threads (best of 5 interleaved rounds), and the longest wait of a thread for
+//! 16 operations, on a virtual machine with two cores:
 //!
 //! | threads | ours | `spin` | `std` | `park` | ours | `spin` | `std` | `park` |
 //! |---|---|---|---|---|---|---|---|---|
@@ -16,49 +16,51 @@
 //! | 4 | 44 ns | 135 ns | 100 ns | 70 ns | 16 ms | 166 ms | 9 ms | 16 ms |
 //! | 8 | 37 ns | 174 ns | 28 ns | 84 ns | 9 ms | 1004 ms | 32 ms | 48 ms |
 //!
-//! The figures for two threads and more vary by half from run to run. The order of ours before the others at two and four
-//! threads does not. `std` at eight threads is fast because the thread that opens the lock mostly takes it again, which its
-//! waits show. A spin lock is out of the question with more threads than cores: its waiters keep the holder from running.
+//! The figures for two and more threads vary by half from run to run. Our lock always comes first at two and four
+//! threads. `std` is fast at eight threads because the thread that releases the lock mostly takes it again, which its
+//! longest waits show. A spin lock is unsuitable for more threads than cores, because its waiters keep the holder from
+//! running.
 //!
-//! It stores its holder, so that a signal handler which interrupted the holder is told instead of waiting for
-//! itself. It can also be opened in a forked child, whose parent's threads waited for it, which `std`'s cannot.
+//! The lock stores its holder, so that a signal handler which interrupted the holder gets an error instead of a
+//! deadlock. Unlike the lock of `std`, it can also be opened in a forked child while threads of the parent waited for
+//! it.
 
 use super::{clock, futex, token};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
 use std::time::Duration;
 
-/// Looks at the lock before a waiter gives its processor away.
+/// How often a waiter polls before it yields its processor.
 const SPINS: u32 = 64;
-/// Times that it gives it away before it sleeps: the holder may be a thread of lower priority, which no
-/// amount of yielding lets run, or be copying what a report needs.
+/// How often a waiter yields before it sleeps. The holder may be a thread of lower priority, which yielding never lets
+/// run, or may be copying the data of a report.
 const YIELDS: u32 = 64;
 const SLEEP: Duration = Duration::from_micros(50);
-/// Sleeps after which a long holder no longer lets others go first: 100 ms.
+/// How many sleeps a long holder waits for others to go first: 100 ms.
 const PATIENCE: u32 = 2000;
 
 /// A mutual exclusion lock without data and without poisoning.
 pub(crate) struct Lock {
-    /// The token of the thread that holds it; 0 if none does.
+    /// The token of the thread that holds the lock, or 0.
     holder: AtomicUsize,
-    /// How many waiters have begun to sleep, and how many of those have had the lock since.
+    /// How many waiters have begun to sleep, and how many of these are done waiting.
     slept: AtomicU32,
     served: AtomicU32,
 }
 
-/// The calling thread holds the lock already: it was interrupted by a signal, whose handler asks for it.
+/// The calling thread already holds the lock. It was interrupted by a signal, whose handler tries to acquire it.
 #[derive(Debug)]
 pub(crate) struct HeldByThisThread;
 
-/// Why a lock was not taken that is not waited for without end.
+/// Why a lock was not acquired before a deadline.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum NotTaken {
-    /// As [`HeldByThisThread`].
+    /// See [`HeldByThisThread`].
     HeldByThisThread,
-    /// Another thread held it until the deadline.
+    /// Another thread held the lock until the deadline.
     TimedOut,
 }
 
-/// The deadline of those who wait for as long as it takes.
+/// The deadline of waits without a limit.
 const NEVER: u64 = u64::MAX;
 
 impl Lock {
@@ -75,7 +77,7 @@ impl Lock {
         }
     }
 
-    /// As [`Self::acquire`], but waits only until that time of [`clock::monotonic_ms`].
+    /// Acquires the lock like [`Self::acquire`], but waits only until a time of [`clock::monotonic_ms`].
     pub(crate) fn acquire_before(&self, deadline: u64) -> Result<(), NotTaken> {
         let this = token::current();
         match self.holder.compare_exchange(0, this, Acquire, Relaxed) {
@@ -99,14 +101,14 @@ impl Lock {
                 if looks == SPINS + YIELDS {
                     self.slept.fetch_add(1, Relaxed);
                 } else if deadline != NEVER && clock::monotonic_ms() >= deadline {
-                    // No longer one whom others let go first.
+                    // The waiter has given up, so long holders need not let it go first.
                     self.served.fetch_add(1, Relaxed);
                     return Err(NotTaken::TimedOut);
                 }
                 sleep();
             }
             looks = looks.saturating_add(1);
-            // Looking before taking keeps the line shared among those who wait.
+            // Reading before writing keeps the cache line shared among the waiters.
             if self.holder.load(Relaxed) == 0
                 && self.holder.compare_exchange(0, this, Acquire, Relaxed).is_ok()
             {
@@ -118,10 +120,11 @@ impl Lock {
         }
     }
 
-    /// Waits until all who sleep for the lock now have had it, at most for 100 ms. For threads that are about to hold
-    /// it for long: one that does so again and again is otherwise mostly the first to find it open.
+    /// Waits until all current sleepers have had the lock, at most 100 ms. For threads that are about to hold the lock
+    /// for long. A thread that repeatedly does so would otherwise nearly always acquire the lock first.
     pub(crate) fn let_sleepers_in(&self) {
-        // Of the calling thread, which a signal handler has interrupted: nobody gets it meanwhile.
+        // The lock is held by the calling thread, which a signal handler has interrupted. No sleeper can get it
+        // meanwhile.
         if self.is_held_here() {
             return;
         }
@@ -144,7 +147,7 @@ impl Lock {
         self.holder.load(Relaxed) != 0
     }
 
-    /// Whether the calling thread holds it.
+    /// Returns whether the calling thread holds the lock.
     pub(crate) fn is_held_here(&self) -> bool {
         self.holder.load(Relaxed) == token::current()
     }
@@ -154,13 +157,13 @@ impl Lock {
         self.slept.load(Relaxed) != self.served.load(Relaxed)
     }
 
-    /// Opens the lock in a forked child, whose only thread is the one that took it in the parent.
+    /// Opens the lock in a forked child, whose only thread is the one that acquired it in the parent.
     pub(crate) fn reset_after_fork(&self) {
-        // Without a write where nothing is to be done: the page may never have been touched.
+        // Does not write unless necessary, because the page may never have been touched.
         if self.holder.load(Relaxed) != 0 {
             self.release();
         }
-        // The sleepers are the parent's.
+        // The sleepers are threads of the parent.
         let slept = self.slept.load(Relaxed);
         if self.served.load(Relaxed) != slept {
             self.served.store(slept, Relaxed);
@@ -168,7 +171,7 @@ impl Lock {
     }
 }
 
-/// Not the standard library's, at which a thread can be cancelled.
+/// Sleeps without the standard library's function, which is a thread cancellation point.
 fn sleep() {
     futex::wait(&AtomicU32::new(0), 0, Some(SLEEP));
 }
@@ -179,13 +182,13 @@ mod tests {
     use std::cell::UnsafeCell;
 
     struct Counter(Lock, UnsafeCell<u64>);
-    // SAFETY: the cell is touched with the lock held only.
+    // SAFETY: the cell is accessed only with the lock held.
     unsafe impl Sync for Counter {}
 
     #[test]
     fn excludes_and_loses_no_wakeup() {
         let shared = Counter(Lock::new(), UnsafeCell::new(0));
-        // The whole struct, which is `Sync`, not its fields.
+        // The closure must capture the whole struct, which is `Sync`, instead of its fields.
         let shared_by_all = &shared;
         std::thread::scope(|scope| {
             for _ in 0..8 {
@@ -219,7 +222,7 @@ mod tests {
                 std::thread::yield_now();
             }
             assert!(lock.acquire().is_err(), "a waiter leaves the holder what it is");
-            // Any of several times, for the machine may be busy.
+            // One of several attempts must be quick, because the machine may be busy.
             let is_quick = |_| {
                 let begun = clock::monotonic_ms();
                 lock.let_sleepers_in();
@@ -249,7 +252,7 @@ mod tests {
         });
     }
 
-    /// A thread that opens the lock and wants it again at once lets those in who sleep for it.
+    /// A thread that releases the lock and wants it again at once lets the sleepers go first.
     #[test]
     fn sleepers_go_first() {
         let lock = Lock::new();

@@ -1,4 +1,4 @@
-//! Anonymous memory from `mmap`: zero, not reserved, resident only where it was touched.
+//! Anonymous memory from `mmap`: zeroed, not reserved, and resident only where it was touched.
 
 use super::HostMemoryExhausted;
 
@@ -8,9 +8,9 @@ pub(crate) struct Mapping {
     bytes: usize,
 }
 
-// SAFETY: a mapping is plain memory of the process; whoever owns it may use it from any thread.
+// SAFETY: a mapping is plain memory of the process, and its owner may use it from any thread.
 unsafe impl Send for Mapping {}
-// SAFETY: a shared mapping only tells its base and length.
+// SAFETY: a shared mapping only provides its base and length.
 unsafe impl Sync for Mapping {}
 
 pub(crate) const PAGE: usize = 4096;
@@ -42,7 +42,7 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// Gives back what lies before and behind the aligned `bytes`.
+    /// Unmaps the memory before and behind the aligned `bytes`.
     fn keep_aligned(&mut self, bytes: usize, alignment: usize) {
         let head = self.base.align_offset(alignment);
         let start = self.base.wrapping_add(head);
@@ -51,13 +51,13 @@ impl Mapping {
         (self.base, self.bytes) = (start, bytes);
     }
 
-    /// Gives the range up; its owner is whoever has the address.
+    /// Gives up ownership of the range. The holder of the address is responsible for it.
     pub(crate) fn into_raw(self) -> u64 {
         std::mem::ManuallyDrop::new(self).base as u64
     }
 
     /// # Safety
-    /// `base` came from [`Self::into_raw`] of a mapping of `bytes`, and nobody uses it any more.
+    /// `base` came from [`Self::into_raw`] of a mapping of `bytes`, and the memory is not in use.
     pub(crate) unsafe fn from_raw(base: u64, bytes: u64) -> Self {
         Mapping { base: base as *mut u8, bytes: bytes as usize }
     }
@@ -66,14 +66,14 @@ impl Mapping {
         self.base
     }
 
-    /// Asks the kernel not to back this memory by huge pages: a table of which one line in a megabyte
-    /// is used must not become resident by the megabyte. A refusal is harmless.
+    /// Asks the kernel not to back this memory with huge pages. A table with one used line a megabyte must not become
+    /// resident by the megabyte. A refusal is harmless.
     pub(crate) fn prefer_small_pages(&self) {
         // SAFETY: the range is this mapping's own, and the advice changes no contents.
         unsafe { libc::madvise(self.base.cast(), self.bytes, libc::MADV_NOHUGEPAGE) };
     }
 
-    /// Gives the pages of `[offset, offset + bytes)` back; they read as zero afterwards.
+    /// Frees the pages of `[offset, offset + bytes)`. They read as zero afterwards.
     pub(crate) fn discard(&mut self, offset: usize, bytes: usize) {
         assert!(offset.is_multiple_of(PAGE) && offset <= self.bytes && bytes <= self.bytes - offset);
         let start = self.base.wrapping_add(offset);
@@ -81,12 +81,12 @@ impl Mapping {
         unsafe { libc::madvise(start.cast(), bytes, libc::MADV_DONTNEED) };
     }
 
-    /// Makes the mapping larger, zero at its end; it may move. On failure nothing changed.
+    /// Makes the mapping larger, with zeros at its end. It may move. On failure nothing changed.
     pub(crate) fn grow(&mut self, bytes: usize) -> Result<(), HostMemoryExhausted> {
         if bytes <= self.bytes {
             return Ok(());
         }
-        // SAFETY: the range is one mapping that `self` owns exclusively, so nobody holds its old address.
+        // SAFETY: the range is one mapping that `self` owns exclusively, so nothing refers to its old address.
         let moved = unsafe { libc::mremap(self.base.cast(), self.bytes, bytes, libc::MREMAP_MAYMOVE) };
         if moved == libc::MAP_FAILED {
             return Err(HostMemoryExhausted);
@@ -104,8 +104,8 @@ impl Drop for Mapping {
 
 fn unmap(base: *mut u8, bytes: usize) {
     if bytes != 0 {
-        // SAFETY: callers pass a page-aligned part of a mapping they own and never use again. It fails
-        // only if the kernel has no room to split a mapping; the range then stays mapped, unused.
+        // SAFETY: callers pass a page-aligned part of a mapping that they own and never use again. The call fails only
+        // if the kernel has no room to split a mapping. The range then stays mapped and unused.
         unsafe { libc::munmap(base.cast(), bytes) };
     }
 }

@@ -1,7 +1,7 @@
-//! Memory that is a file: its pages may be mapped anywhere, and moved.
+//! Memory files, whose pages can be mapped anywhere and moved.
 //!
-//! All system calls are made by number, as in `write_to_stderr`, where the C library's function is a point at
-//! which a thread can be cancelled.
+//! System calls are made by number where the C library's function is a thread cancellation point, as in
+//! `write_to_stderr`.
 
 use std::os::raw::{c_int, c_void};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -10,21 +10,21 @@ fn last_errno() -> i32 {
     std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
 }
 
-/// A file without a name, in memory. Programs that close all descriptors on principle exist, and the number may
-/// come to mean another file: so it is looked at before it is used.
+/// An anonymous memory file. Some programs close all descriptors, and the number may then refer to another file. So the
+/// identity of the file is checked before each use.
 pub(crate) struct MemFile {
     fd: c_int,
     identity: (u64, u64),
     bytes: AtomicU64,
-    /// The process whose memory it is: in a forked child the descriptor is there too.
+    /// The process that owns the memory. A forked child has the descriptor too.
     process: u32,
 }
 
 impl MemFile {
-    /// A file of so many bytes, none of which takes memory yet. The error is the system's number.
+    /// Creates a file of `bytes` bytes, none of which takes memory yet. The error is the errno.
     pub(crate) fn new(bytes: u64) -> Result<Self, i32> {
         let flags = libc::MFD_CLOEXEC;
-        // Kernels before 6.3 do not know the flag, later ones may complain where it is absent.
+        // Kernels before 6.3 do not know the flag. Later ones may log a warning without it.
         const MFD_NOEXEC_SEAL: u32 = 8;
         let fd = match create(flags | MFD_NOEXEC_SEAL) {
             Err(libc::EINVAL) => create(flags)?,
@@ -37,7 +37,7 @@ impl MemFile {
         Ok(file)
     }
 
-    /// Makes it as large as that; what is new takes no memory yet. On failure nothing changed.
+    /// Makes the file larger. The new part takes no memory yet. On failure nothing changed.
     pub(crate) fn grow(&self, bytes: u64) -> Result<(), i32> {
         if !self.is_there() {
             return Err(libc::EBADF);
@@ -46,7 +46,7 @@ impl MemFile {
     }
 
     fn truncate(&self, bytes: u64) -> Result<(), i32> {
-        // A file that is too large for the process's limit would bring it a signal.
+        // Exceeding the process's file size limit would raise a signal.
         if bytes > limit_of(libc::RLIMIT_FSIZE) {
             return Err(libc::EFBIG);
         }
@@ -60,9 +60,9 @@ impl MemFile {
     }
 
     fn look(&self) -> Result<(u64, u64), i32> {
-        // SAFETY: integers only.
+        // SAFETY: the struct contains only integers.
         let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-        // By number, for the C library's function is younger than the oldest one that is supported.
+        // By number, because the C library's function is newer than the oldest supported version.
         // SAFETY: the place is writable and of the right type.
         if unsafe { libc::syscall(libc::SYS_fstat, self.fd, &raw mut stat) } != 0 {
             return Err(last_errno());
@@ -70,25 +70,25 @@ impl MemFile {
         Ok((stat.st_dev, stat.st_ino))
     }
 
-    /// Whether the descriptor still is this file, and the file this process's.
+    /// Returns whether the descriptor still refers to this file, and the file belongs to this process.
     pub(crate) fn is_there(&self) -> bool {
         self.process == std::process::id() && self.look() == Ok(self.identity)
     }
 
-    /// Maps `bytes` of the file from `offset` on at `addr`, in place of what is there.
+    /// Maps `bytes` of the file from `offset` on at `addr`, replacing existing mappings.
     ///
     /// # Safety
-    /// The addresses belong to the caller, and nobody relies on what is mapped there.
+    /// The addresses belong to the caller, and nothing uses the existing mappings.
     pub(crate) unsafe fn map_at(&self, addr: u64, offset: u64, bytes: u64) -> Result<(), i32> {
         let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_FIXED);
         let offset = i64::try_from(offset).map_err(|_| libc::EINVAL)?;
         let at = addr as *mut c_void;
-        // SAFETY: the caller's.
+        // SAFETY: guaranteed by the caller.
         let raw = unsafe { libc::mmap(at, bytes as usize, protection, flags, self.fd, offset) };
         if raw == libc::MAP_FAILED {
             return Err(last_errno());
         }
-        // The memory is no child's.
+        // Forked children must not share the memory.
         // SAFETY: the range was mapped just now.
         if unsafe { libc::madvise(at, bytes as usize, libc::MADV_DONTFORK) } != 0 {
             return Err(last_errno());
@@ -96,35 +96,35 @@ impl MemFile {
         Ok(())
     }
 
-    /// Gives the memory of a part of the file back; it reads as zero afterwards. A refusal is harmless: the memory
-    /// is then found in use again.
+    /// Frees the memory of a part of the file, which reads as zero afterwards. A refusal is harmless, because the
+    /// memory is then reused as it is.
     pub(crate) fn punch(&self, offset: u64, bytes: u64) {
         let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
         if self.is_there() {
-            // SAFETY: by number; the descriptor is this file's.
+            // SAFETY: no pointers are passed, and the descriptor is this file's.
             unsafe { libc::syscall(libc::SYS_fallocate, self.fd, mode, offset, bytes) };
         }
     }
 }
 
 impl Drop for MemFile {
-    /// A forked child may still have the file open: it must not keep its memory.
+    /// Frees the memory before closing, because a forked child that still has the file open would keep it.
     fn drop(&mut self) {
         if self.identity == (0, 0) || self.is_there() {
             self.punch(0, self.bytes.load(Relaxed));
-            // SAFETY: by number; the descriptor is this file's, and is not used again.
+            // SAFETY: the descriptor is this file's, and is not used again.
             unsafe { libc::syscall(libc::SYS_close, self.fd) };
         }
     }
 }
 
 fn create(flags: u32) -> Result<c_int, i32> {
-    // SAFETY: by number; the name is NUL-terminated.
+    // SAFETY: the name is NUL-terminated.
     let fd = unsafe { libc::syscall(libc::SYS_memfd_create, c"libbfc".as_ptr(), flags) };
     c_int::try_from(fd).ok().filter(|&fd| fd >= 0).ok_or_else(last_errno)
 }
 
-/// A limit of the process; `u64::MAX` if there is none.
+/// Returns a resource limit of the process, or `u64::MAX` if there is none.
 pub(crate) fn limit_of(resource: libc::__rlimit_resource_t) -> u64 {
     let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
     // SAFETY: the place is writable and of the right type.
@@ -134,31 +134,31 @@ pub(crate) fn limit_of(resource: libc::__rlimit_resource_t) -> u64 {
     limit.rlim_cur
 }
 
-/// Addresses without memory that nobody else gets: they cannot be read or written.
+/// Reserved addresses without memory, which cannot be read or written.
 pub(crate) struct Reservation {
     pub(crate) base: u64,
     pub(crate) bytes: u64,
 }
 
 impl Reservation {
-    /// Reserves `bytes` at a multiple of `alignment`; both are multiples of a page.
+    /// Reserves `bytes` at a multiple of `alignment`. Both must be multiples of a page.
     pub(crate) fn new(bytes: u64, alignment: u64) -> Result<Self, i32> {
         let total = bytes.checked_add(alignment).ok_or(libc::ENOMEM)?;
         let raw = reserve(0, total, 0)?;
         let base = raw.next_multiple_of(alignment);
         for (from, to) in [(raw, base), (base + bytes, raw + total)] {
             if from != to {
-                // SAFETY: a part of what was reserved just now, which nobody knows.
+                // SAFETY: the range is a part of the new reservation that nothing uses.
                 unsafe { libc::munmap(from as *mut c_void, (to - from) as usize) };
             }
         }
         Ok(Reservation { base, bytes })
     }
 
-    /// Puts an empty reservation in place of what is mapped in a part of it.
+    /// Replaces the mappings in a part of the reservation by an empty one.
     ///
     /// # Safety
-    /// Nobody relies on what is mapped there.
+    /// Nothing uses the existing mappings.
     pub(crate) unsafe fn empty(&self, addr: u64, bytes: u64) -> Result<(), i32> {
         assert!(
             addr >= self.base && addr - self.base <= self.bytes && bytes <= self.bytes - (addr - self.base)
@@ -169,16 +169,16 @@ impl Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        // SAFETY: its owner ends, and with it whatever was mapped into it.
+        // SAFETY: the owner ends, and with it everything that was mapped into the reservation.
         unsafe { libc::munmap(self.base as *mut c_void, self.bytes as usize) };
     }
 }
 
-/// With `MAP_FIXED` in a reservation of the caller's only.
+/// Reserves addresses. `MAP_FIXED` may be used only inside a reservation of the caller.
 fn reserve(addr: u64, bytes: u64, fixed: c_int) -> Result<u64, i32> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | fixed;
     let bytes = usize::try_from(bytes).map_err(|_| libc::ENOMEM)?;
-    // SAFETY: either at an address of the kernel's choice, or inside a reservation of the caller's.
+    // SAFETY: the address is chosen by the kernel, or is inside a reservation of the caller.
     let raw = unsafe { libc::mmap(addr as *mut c_void, bytes, libc::PROT_NONE, flags, -1, 0) };
     if raw == libc::MAP_FAILED { Err(last_errno()) } else { Ok(raw as u64) }
 }

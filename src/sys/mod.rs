@@ -1,7 +1,7 @@
-//! The whole boundary to the operating system: zeroed memory, waiting, time, facts about the host.
+//! The boundary to the operating system: zeroed memory, waiting, time, and facts about the host.
 //!
-//! Nothing here knows what an allocator is. Everything is Linux: the library manages memory for runtimes
-//! which run there, and a futex, `MAP_NORESERVE` and `pthread_atfork` have no portable equal.
+//! Nothing here depends on the allocator. Everything is for Linux, because the library manages memory for runtimes that
+//! run there. A futex, `MAP_NORESERVE` and `pthread_atfork` have no portable equivalent.
 
 pub(crate) mod clock;
 pub(crate) mod env;
@@ -16,9 +16,9 @@ pub(crate) mod thread;
 pub(crate) mod token;
 pub(crate) mod zeroed;
 
-/// Writes some text to the standard error stream, its parts as one. None of the system calls here is made through a
-/// function of the C library at which a thread can be cancelled: the unwinding would begin inside the library, and end
-/// the process at its border.
+/// Writes text to the standard error stream, all parts by one call. The system calls here avoid functions of the C
+/// library that are thread cancellation points, because unwinding would begin inside the library and abort the process
+/// at its boundary.
 pub(crate) fn write_to_stderr<const PARTS: usize>(mut parts: [&str; PARTS]) {
     let mut left: usize = parts.iter().map(|part| part.len()).sum();
     while left != 0 {
@@ -26,13 +26,13 @@ pub(crate) fn write_to_stderr<const PARTS: usize>(mut parts: [&str; PARTS]) {
         // SAFETY: each element is one string, which is only read.
         let written = unsafe { libc::syscall(libc::SYS_writev, libc::STDERR_FILENO, vector.as_ptr(), PARTS) };
         match usize::try_from(written) {
-            // A full pipe or disk took a part. The rest follows, though something else may come between.
+            // A full pipe or disk accepted only a part. The rest follows, although other output may come between.
             Ok(mut done) if done != 0 => {
                 left -= done;
                 for part in &mut parts {
                     let cut = done.min(part.len());
                     done -= cut;
-                    // Where that is no character's end the rest is given up.
+                    // If the cut is inside a character, the rest of the part is dropped.
                     *part = part.get(cut..).unwrap_or_default();
                 }
                 left = left.min(parts.iter().map(|part| part.len()).sum());
@@ -43,17 +43,17 @@ pub(crate) fn write_to_stderr<const PARTS: usize>(mut parts: [&str; PARTS]) {
     }
 }
 
-/// A number that cannot be predicted, as far as the kernel has one.
+/// Returns a number that cannot be predicted, as far as the kernel provides one.
 pub(crate) fn random() -> u64 {
     let mut number = 0u64;
-    // By number, as above. An early kernel's pool may not be filled yet, which is not waited for.
-    // SAFETY: the place is one number's, of that many bytes.
+    // By number, as above. During early boot the kernel's pool may not be initialized. The call does not wait for that.
+    // SAFETY: the pointer is to one number of that many bytes.
     unsafe { libc::syscall(libc::SYS_getrandom, &raw mut number, size_of::<u64>(), libc::GRND_NONBLOCK) };
-    // What differs anyway where there was none: the stack's address, the process and the time.
+    // If the kernel has none, these values differ anyway: the stack's address, the process and the time.
     number ^ (&raw const number as u64).rotate_left(32) ^ (process() as u64) << 40 ^ clock::monotonic_ms()
 }
 
-/// The number of this process.
+/// Returns the id of this process.
 pub(crate) fn process() -> i32 {
     // SAFETY: no preconditions.
     unsafe { libc::getpid() }
@@ -62,12 +62,13 @@ pub(crate) fn process() -> i32 {
 #[cfg(not(all(target_os = "linux", target_pointer_width = "64")))]
 compile_error!("libbfc supports 64-bit Linux only");
 
-/// A box, or an error where `Box::new` would abort.
+/// Allocates a box. Returns an error where `Box::new` would abort.
 pub(crate) fn try_box<T>(value: T) -> Result<Box<T>, HostMemoryExhausted> {
     try_box_with(|| value)
 }
 
-/// The same of a value that is made once there is memory for it, so that it can be made in its place and not on the stack.
+/// Allocates a box for a value that is created once there is memory for it, so that it can be built in place instead of
+/// on the stack.
 #[inline(always)]
 pub(crate) fn try_box_with<T>(make: impl FnOnce() -> T) -> Result<Box<T>, HostMemoryExhausted> {
     let layout = std::alloc::Layout::new::<T>();
@@ -83,7 +84,7 @@ pub(crate) fn try_box_with<T>(make: impl FnOnce() -> T) -> Result<Box<T>, HostMe
     Ok(unsafe { Box::from_raw(place) })
 }
 
-/// Host memory ran out. Every allocation inside the library is fallible and ends here, never in an abort.
+/// Host memory ran out. Every allocation inside the library is fallible and reports this error instead of aborting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HostMemoryExhausted;
 

@@ -1,5 +1,5 @@
-//! A value behind a [`Lock`]: a signal handler that interrupted the thread which has it is told so, where `std`'s mutex and
-//! a spin lock would wait for themselves.
+//! A value protected by a [`Lock`]. A signal handler that interrupted the holder gets an error, where the mutex of
+//! `std` or a spin lock would deadlock.
 
 use super::lock::{HeldByThisThread, Lock};
 use std::cell::UnsafeCell;
@@ -10,7 +10,7 @@ pub(crate) struct Mutex<T> {
     value: UnsafeCell<T>,
 }
 
-// SAFETY: the value is reached through a guard only, of which there is one at a time.
+// SAFETY: the value is accessed only through a guard, and there is one guard at a time.
 unsafe impl<T: Send> Sync for Mutex<T> {}
 
 impl<T> Mutex<T> {
@@ -18,7 +18,7 @@ impl<T> Mutex<T> {
         Mutex { lock: Lock::new(), value: UnsafeCell::new(value) }
     }
 
-    /// Waits for other threads.
+    /// Locks the value. Waits for other threads.
     pub(crate) fn lock(&self) -> Result<Guard<'_, T>, HeldByThisThread> {
         self.lock.acquire()?;
         Ok(Guard(self))

@@ -1,18 +1,17 @@
-//! A huge table of `u32`, resident only where something was stored.
+//! A huge table of `u32` that is resident only where entries were stored.
 //!
-//! It maps the 256-byte units of a region to chunks: 4 bytes a unit, 1.25 GiB of addresses for an 80 GiB
-//! region, of which only the pages with a stored entry exist. A bitmap at the end of the same mapping
-//! remembers which pages those are: it answers how much is resident, and lets a search backwards from
-//! an interior pointer skip what was never touched.
+//! The table maps the 256-byte units of a region to chunks: 4 bytes a unit, so 1.25 GiB of addresses for an 80 GiB
+//! region, of which only the pages with a stored entry exist. A bitmap at the end of the same mapping records these
+//! pages. It provides the resident size, and lets a backwards search from an interior pointer skip untouched pages.
 
 use super::HostMemoryExhausted;
 use super::mapping::{Mapping, PAGE};
 
 const ENTRIES_PER_PAGE: usize = PAGE / size_of::<u32>();
-/// Pages that one word of the bitmap stands for.
+/// How many pages one word of the bitmap covers.
 const PAGES_PER_WORD: usize = 64;
 
-/// Entries are 0 until set. Every index is checked.
+/// The table. Entries are 0 until set, and every index is checked.
 pub(crate) struct LazyTable {
     mapping: Mapping,
     entries: usize,
@@ -54,7 +53,7 @@ impl LazyTable {
         unsafe { self.mapping.base().cast::<u32>().wrapping_add(index).write(value) };
     }
 
-    /// The last non-zero entry at or before `index`, with its index.
+    /// Returns the last non-zero entry at or before `index`, with its index.
     pub(crate) fn last_at_or_before(&self, index: usize) -> Option<(usize, u32)> {
         let mut end = index.min(self.entries.checked_sub(1)?);
         loop {
@@ -70,13 +69,13 @@ impl LazyTable {
         }
     }
 
-    /// Makes the table larger; the new entries are 0. On failure nothing changed.
+    /// Makes the table larger. The new entries are 0. On failure nothing changed.
     pub(crate) fn grow(&mut self, entries: usize) -> Result<(), HostMemoryExhausted> {
         let pages = entries.div_ceil(ENTRIES_PER_PAGE).max(1);
         if pages > self.pages {
             let old = self.pages;
             self.mapping.grow(mapped_bytes(pages)?)?;
-            // The bitmap follows the entries, so it moves behind their new end. The last word first: the
+            // The bitmap follows the entries, so it moves behind their new end. The last word moves first, because the
             // new place may overlap the old one, which becomes entries and must read as zero.
             for word in (0..old.div_ceil(PAGES_PER_WORD)).rev() {
                 let bits = self.bitmap_at(old, word);
@@ -89,13 +88,13 @@ impl LazyTable {
         Ok(())
     }
 
-    /// Forgets all entries and gives the memory back.
+    /// Clears all entries and frees their memory.
     pub(crate) fn clear(&mut self) {
         self.mapping.discard(0, self.pages * PAGE + bitmap_bytes(self.pages));
         self.resident_pages = 0;
     }
 
-    /// Host memory that the stored entries keep resident, with their bitmap, in bytes.
+    /// Returns the host memory kept resident by the stored entries and their bitmap, in bytes.
     pub(crate) fn resident_bytes(&self) -> u64 {
         (self.resident_pages * PAGE + bitmap_bytes(self.pages)) as u64
     }

@@ -1,4 +1,4 @@
-//! The calling thread, and what is kept for each.
+//! The calling thread, and values stored per thread.
 
 use super::token;
 use std::alloc::Layout;
@@ -6,8 +6,8 @@ use std::ffi::c_void;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::*, compiler_fence};
 
-/// Tells threads of this process that exist at the same time apart. A forked child's only thread has the
-/// number that it had in the parent.
+/// Distinguishes the threads of this process that exist at the same time. A forked child's only thread has the number
+/// that it had in the parent.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ThreadId(usize);
 
@@ -15,8 +15,8 @@ pub(crate) fn current() -> ThreadId {
     ThreadId(token::current())
 }
 
-/// Defines a static [`PerThread`]. When the library is unloaded (the static one, inside of something larger)
-/// or the process has run its last exit handler, no thread may come to run a destructor of it later.
+/// Defines a static [`PerThread`]. Its destructors are disabled when the library is unloaded (a static library inside a
+/// larger one) or the process has run its last exit handler. After that no thread may run a destructor of the library.
 macro_rules! per_thread {
     (static $name:ident: $value:ty) => {
         static $name: $crate::sys::thread::PerThread<$value> = $crate::sys::thread::PerThread::new();
@@ -25,7 +25,7 @@ macro_rules! per_thread {
             extern "C" fn unload() {
                 $name.end();
             }
-            // SAFETY: an array of such functions is what belongs there; this one may run at any time.
+            // SAFETY: the section holds an array of such functions, and this one may run at any time.
             #[used]
             #[unsafe(link_section = ".fini_array")]
             static UNLOAD: extern "C" fn() = unload;
@@ -34,8 +34,8 @@ macro_rules! per_thread {
 }
 pub(crate) use per_thread;
 
-/// The number of the calling thread, from 1: no other thread of the process ever had it
-/// or will. `None` without host memory for it, and in a signal handler that interrupted this function.
+/// Returns the number of the calling thread, from 1. Numbers are never reused in the process. Returns `None` if there
+/// is no host memory for it, and in a signal handler that interrupted this function.
 pub(crate) fn number() -> Option<u32> {
     #[cfg(test)]
     if let Some(number) = PRETENDED.get() {
@@ -57,7 +57,7 @@ thread_local! {
     static PRETENDED: std::cell::Cell<Option<u32>> = const { std::cell::Cell::new(None) };
 }
 
-/// For tests: this thread acts for another, whose number it says it has.
+/// For tests: makes this thread act for another one by using its number.
 #[cfg(test)]
 pub(crate) fn pretend(number: Option<u32>) {
     PRETENDED.set(number);
@@ -70,48 +70,48 @@ impl Local for Number {
     const EMPTY: Self = Number(0);
 }
 
-/// A value for each thread, made when the thread first asks for it.
+/// A value for each thread, created when the thread first uses it.
 ///
-/// Not `thread_local!`: where the library is loaded by `dlopen`, as Python does it, the C library obtains a
-/// thread's locals from `malloc` at the first access and ends the process if there is no memory. Here that
-/// is an error, and the first threads need no memory at all.
+/// This replaces `thread_local!`. If the library is loaded by `dlopen`, as Python does, the C library obtains a
+/// thread's locals from `malloc` at the first access and aborts the process if there is no memory. Here that is an
+/// error, and the first threads need no allocation at all.
 pub(crate) struct PerThread<T: Local> {
-    /// The key of POSIX and 1; 0 before the first use.
+    /// The POSIX key plus 1. 0 before the first use.
     key: AtomicU32,
-    /// After this no thread may run a destructor of the library's.
+    /// Once set, no thread may run a destructor of the library.
     ended: AtomicBool,
     blocks: [Block<T>; STATIC_BLOCKS],
 }
 
-/// What a [`PerThread`] may hold: something that nobody misses when its thread is gone.
+/// A value that a [`PerThread`] can hold. It can be discarded when its thread ends.
 pub(crate) trait Local: Copy + 'static {
     const EMPTY: Self;
 
-    /// Its thread is gone.
+    /// Called when the value's thread has ended.
     fn end(&self) {}
 }
 
 /// Why a thread's value cannot be changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum NoValue {
-    /// There is no host memory for it.
+    /// There is no host memory for the value.
     HostMemory,
     /// A signal handler interrupted its use.
     InUse,
 }
 
-/// How many threads are served without allocating.
+/// How many threads are served without an allocation.
 const STATIC_BLOCKS: usize = 16;
 
 struct Block<T> {
     taken: AtomicBool,
     allocated: bool,
-    /// Its thread is reading or changing the value: a signal handler may not.
+    /// The thread is reading or changing the value, so a signal handler must not.
     in_use: AtomicBool,
     value: std::cell::UnsafeCell<T>,
 }
 
-// SAFETY: a block's value is touched only by the thread that took it, and not by a signal handler meanwhile.
+// SAFETY: a block's value is accessed only by the thread that took it, and not by a signal handler meanwhile.
 unsafe impl<T: Local> Sync for PerThread<T> {}
 
 impl<T: Local> PerThread<T> {
@@ -123,29 +123,29 @@ impl<T: Local> PerThread<T> {
         }
     }
 
-    /// Whether this thread has a value, in use or not.
+    /// Returns whether this thread has a value, in use or not.
     pub(crate) fn exists(&self) -> bool {
         self.present().is_some()
     }
 
-    /// This thread's value, if it has one; none for a signal handler that interrupted its use. `read` must not come
-    /// back here.
+    /// Reads this thread's value, if it has one. Returns `None` in a signal handler that interrupted its use. `read`
+    /// must not call back into this object.
     pub(crate) fn get<R>(&self, read: impl FnOnce(&T) -> R) -> Option<R> {
         self.with(|value| value.map(read))
     }
 
-    /// The same, also where there is none.
+    /// Reads this thread's value like [`Self::get`], also if there is none.
     pub(crate) fn with<R>(&self, read: impl FnOnce(Option<&T>) -> R) -> R {
         let value = self.present().and_then(Block::enter);
         read(value.as_deref())
     }
 
-    /// Changes this thread's value, if it has one. `change` must not come back here.
+    /// Changes this thread's value, if it has one. `change` must not call back into this object.
     pub(crate) fn change<R>(&self, change: impl FnOnce(&mut T) -> R) -> Option<R> {
         self.present().and_then(Block::enter).map(|mut value| change(&mut value))
     }
 
-    /// As [`Self::change`]; a thread without a value gets one, for which there must be memory.
+    /// Changes this thread's value like [`Self::change`], and creates it first if there is none, which may need memory.
     pub(crate) fn update<R>(&self, change: impl FnOnce(&mut T) -> R) -> Result<R, NoValue> {
         let key = self.make_key().ok_or(NoValue::HostMemory)?;
         let block = match Self::own_block(key) {
@@ -161,13 +161,13 @@ impl<T: Local> PerThread<T> {
     }
 
     fn own_block<'a>(key: libc::pthread_key_t) -> Option<&'a Block<T>> {
-        // SAFETY: the key was created; one that was deleted meanwhile has no values.
+        // SAFETY: the key was created. A key that was deleted meanwhile has no values.
         let block = unsafe { libc::pthread_getspecific(key) }.cast::<Block<T>>();
-        // SAFETY: a value of the key is NULL or this thread's block, which lives as long as the thread.
+        // SAFETY: a value of the key is NULL or this thread's block, which exists as long as the thread.
         unsafe { block.as_ref() }
     }
 
-    /// A block that is this thread's from now on.
+    /// Takes a block for this thread.
     fn take_block(&self, key: libc::pthread_key_t) -> Option<&Block<T>> {
         let vacant = |block: &&Block<T>| !block.taken.swap(true, Acquire);
         let block = match self.blocks.iter().find(vacant) {
@@ -175,7 +175,7 @@ impl<T: Local> PerThread<T> {
             None => Block::allocate()?,
         };
         let value = std::ptr::from_ref(block).cast::<c_void>();
-        // SAFETY: the key was created; the value is what `end` expects.
+        // SAFETY: the key was created, and the value is what `end` expects.
         if unsafe { libc::pthread_setspecific(key, value) } != 0 {
             end::<T>(value.cast_mut());
             return None;
@@ -188,28 +188,28 @@ impl<T: Local> PerThread<T> {
             return Some(key);
         }
         let mut key = 0;
-        // Behind the end there may still be calls, from destructors of what the library is a part of.
+        // After the end there may still be calls, from destructors of the program that contains the library.
         let destructor: Option<unsafe extern "C" fn(*mut c_void)> =
             if self.ended.load(Acquire) { None } else { Some(end::<T>) };
-        // SAFETY: `key` is valid for writing; the destructor takes what `update` stores.
+        // SAFETY: `key` is valid for writing, and the destructor takes what `update` stores.
         if unsafe { libc::pthread_key_create(&mut key, destructor) } != 0 {
             return None;
         }
         match self.key.compare_exchange(0, key + 1, AcqRel, Acquire) {
             Ok(_) => Some(key),
             Err(others) => {
-                // SAFETY: the key was created above and nobody else knows it.
+                // SAFETY: the key was created above and is not used anywhere else.
                 unsafe { libc::pthread_key_delete(key) };
                 others.checked_sub(1)
             }
         }
     }
 
-    /// No thread has a value any more, and none leaves one behind.
+    /// Ends all values. No thread has a value afterwards, and no destructor runs later.
     pub(crate) fn end(&self) {
         self.ended.store(true, Release);
         if let Some(key) = self.key.swap(0, AcqRel).checked_sub(1) {
-            // SAFETY: the key was created, and nobody else has taken it from its place.
+            // SAFETY: the key was created, and the exchange ensures that it is deleted only once.
             unsafe { libc::pthread_key_delete(key) };
         }
     }
@@ -221,9 +221,9 @@ impl<T: Local> Block<T> {
         Block { taken: AtomicBool::new(allocated), allocated, in_use: AtomicBool::new(false), value }
     }
 
-    /// The value for its thread, unless that uses it already.
+    /// Returns access to the value for its thread, unless the thread is using it already.
     fn enter(&self) -> Option<InUse<'_, T>> {
-        // Only this thread looks, so that the compiler alone must keep the order.
+        // Only this thread accesses the flag, so only the compiler must keep the order.
         if self.in_use.load(Relaxed) {
             return None;
         }
@@ -240,19 +240,19 @@ impl<T: Local> Block<T> {
         }
         // SAFETY: the place is new, aligned and large enough.
         unsafe { place.write(Block::new(true)) };
-        // SAFETY: written above; it lives until `end` gives it back, when its thread is gone.
+        // SAFETY: written above, and valid until `end` frees it after its thread has ended.
         unsafe { place.as_ref() }
     }
 }
 
-/// A value that its thread uses. Only one exists for each block, for [`Block::enter`] refuses another.
+/// A value in use by its thread. Only one exists for each block, because [`Block::enter`] refuses another.
 struct InUse<'a, T>(&'a Block<T>);
 
 impl<T> Deref for InUse<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        // SAFETY: only this thread touches the value, and `in_use` keeps it from doing so twice at once.
+        // SAFETY: only this thread accesses the value, and `in_use` prevents two accesses at the same time.
         unsafe { &*self.0.value.get() }
     }
 }
@@ -271,21 +271,21 @@ impl<T> Drop for InUse<'_, T> {
     }
 }
 
-/// A thread is gone, and its block free for another.
+/// Returns the block of a thread that has ended, so that another thread can take it.
 extern "C" fn end<T: Local>(block: *mut c_void) {
     let block = block.cast::<Block<T>>();
-    // SAFETY: called with a block that was taken, once, by the thread that took it.
+    // SAFETY: called once with a taken block, by the thread that took it.
     let Block { taken, allocated, in_use, value } = unsafe { &*block };
-    // SAFETY: still this thread's own.
+    // SAFETY: the block still belongs to this thread.
     unsafe { &*value.get() }.end();
     if *allocated {
-        // SAFETY: it came from the global allocator with this layout, and nobody has its address any more.
+        // SAFETY: it came from the global allocator with this layout, and nothing refers to it.
         unsafe { std::alloc::dealloc(block.cast(), Layout::new::<Block<T>>()) };
         return;
     }
-    // SAFETY: still this thread's own.
+    // SAFETY: the block still belongs to this thread.
     unsafe { *value.get() = T::EMPTY };
-    // A signal handler may have ended the thread while it used the value.
+    // A signal handler may have ended the thread during a use of the value.
     in_use.store(false, Relaxed);
     taken.store(false, Release);
 }
@@ -320,7 +320,7 @@ mod tests {
                     scope.spawn(move || {
                         assert_eq!(NUMBERS.get(|number| number.0), None);
                         assert_eq!(add(thread), Ok(7 + thread));
-                        // All of them at once, so that some have an allocated block.
+                        // All threads at the same time, so that some have an allocated block.
                         barrier.wait();
                         assert_eq!(NUMBERS.get(|number| number.0), Some(7 + thread));
                         assert_eq!(add(1), Ok(8 + thread));
@@ -330,7 +330,7 @@ mod tests {
         }
     }
 
-    /// As a signal handler does that interrupts its own thread.
+    /// Simulates a signal handler that interrupts its own thread.
     #[test]
     fn a_value_in_use_is_refused() {
         add(0).unwrap();

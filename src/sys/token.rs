@@ -1,17 +1,17 @@
-//! A number for the calling thread that costs one instruction.
+//! A token for the calling thread, obtained with one instruction.
 
-/// Not 0, and different for any two threads that exist at the same time. A forked child's only thread has the token
-/// that it had in the parent.
+/// Returns a token that is not 0 and differs between threads that exist at the same time. A forked child's only thread
+/// has the token that it had in the parent.
 #[inline(always)]
 pub(crate) fn current() -> usize {
     let token: usize;
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: the ABI has the address of the thread's control block there.
+    // SAFETY: by the ABI, the address of the thread's control block is there.
     unsafe {
         std::arch::asm!("mov {}, fs:0", out(reg) token, options(pure, readonly, nostack, preserves_flags));
     }
     #[cfg(all(target_arch = "aarch64", not(miri)))]
-    // SAFETY: user space may read the register, which holds the thread's own pointer.
+    // SAFETY: user space may read this register, which holds the thread's own pointer.
     unsafe {
         std::arch::asm!("mrs {}, tpidr_el0", out(reg) token, options(pure, nomem, nostack, preserves_flags));
     }

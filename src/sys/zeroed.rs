@@ -1,7 +1,7 @@
-//! Arrays that begin as zeros, without the time that writing these would take.
+//! Arrays of zeros, created without the time to write them.
 //!
-//! Large ones are mappings: a page exists only from the first store to it on, so that a new array of any length costs one
-//! system call. Small ones come from the heap.
+//! Large arrays are mappings. A page exists only after the first store to it, so a new array of any length costs one
+//! system call. Small arrays come from the heap.
 
 use super::HostMemoryExhausted;
 use super::mapping::{Mapping, PAGE};
@@ -9,13 +9,13 @@ use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
 
-/// From here on an array is a mapping.
+/// The size in bytes from which an array is a mapping.
 const LEAST_MAPPED: usize = 16 * PAGE;
 
-/// A plain value of which all bytes may be 0.
+/// A plain value for which all zero bytes are valid.
 ///
 /// # Safety
-/// All bit patterns are values.
+/// All bit patterns must be valid values.
 pub(crate) unsafe trait Plain: Copy {}
 
 // SAFETY: numbers, and arrays of them, have no invalid values.
@@ -23,15 +23,15 @@ unsafe impl Plain for u32 {}
 // SAFETY: as above.
 unsafe impl<const N: usize> Plain for [u64; N] {}
 
-/// An array of a fixed length. Nothing that its items are has to be dropped.
+/// An array of a fixed length. Its items need no drop.
 pub(crate) struct Zeroed<T: Plain> {
     items: NonNull<T>,
     length: usize,
 }
 
-// SAFETY: it owns its items, which are plain values.
+// SAFETY: the array owns its items, which are plain values.
 unsafe impl<T: Plain + Send> Send for Zeroed<T> {}
-// SAFETY: a shared array only allows to read them.
+// SAFETY: a shared array only permits reading.
 unsafe impl<T: Plain + Sync> Sync for Zeroed<T> {}
 
 impl<T: Plain> Zeroed<T> {
@@ -52,16 +52,16 @@ impl<T: Plain> Zeroed<T> {
         Ok(Zeroed { items, length })
     }
 
-    /// Sets items to 0; of a large array whole pages are given back.
+    /// Sets items to 0. For a large array, whole pages are freed.
     pub(crate) fn clear(&mut self, places: Range<usize>) {
         let (mut first, mut last) = (places.end, places.end);
         if self.bytes() >= LEAST_MAPPED {
             let from = (places.start * size_of::<T>()).next_multiple_of(PAGE);
             let end = places.end * size_of::<T>();
-            // Behind the last item there is nothing.
+            // There is nothing behind the last item.
             let to = if places.end == self.length { self.mapped_bytes() } else { end - end % PAGE };
             if from < to {
-                // SAFETY: the items are a mapping of that many bytes, which is given up again below.
+                // SAFETY: the items are a mapping of that many bytes. Ownership is given up again below.
                 let mut mapping =
                     unsafe { Mapping::from_raw(self.items.as_ptr() as u64, self.mapped_bytes() as u64) };
                 mapping.discard(from, to - from);
@@ -71,13 +71,13 @@ impl<T: Plain> Zeroed<T> {
                 last = (to / size_of::<T>()).min(places.end);
             }
         }
-        // SAFETY: all bits 0 are a value of a plain type.
+        // SAFETY: all zero bits are a value of a plain type.
         let zero = unsafe { std::mem::zeroed() };
         self[places.start..first].fill(zero);
         self[last..places.end].fill(zero);
     }
 
-    /// Makes the array longer; the new items are 0. On failure nothing changed.
+    /// Makes the array longer. The new items are 0. On failure nothing changed.
     pub(crate) fn grow(&mut self, length: usize) -> Result<(), HostMemoryExhausted> {
         let mut longer = Self::new(length.max(self.length))?;
         longer[..self.length].copy_from_slice(self);
@@ -85,7 +85,7 @@ impl<T: Plain> Zeroed<T> {
         Ok(())
     }
 
-    /// Leaves the first items only. Without memory for a shorter array it stays as it is.
+    /// Keeps only the first `length` items. Without memory for a shorter array it stays as it is.
     pub(crate) fn shrink(&mut self, length: usize) {
         if length < self.length
             && let Ok(mut shorter) = Self::new(length)
@@ -103,7 +103,7 @@ impl<T: Plain> Zeroed<T> {
         self.bytes().next_multiple_of(PAGE)
     }
 
-    /// Host memory that it takes once all of it was written, in bytes.
+    /// Returns the host memory that the array takes once all of it was written, in bytes.
     pub(crate) fn held_bytes(&self) -> u64 {
         self.bytes() as u64
     }
@@ -122,7 +122,7 @@ impl<T: Plain> Deref for Zeroed<T> {
 impl<T: Plain> DerefMut for Zeroed<T> {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut [T] {
-        // SAFETY: as in `deref`; `&mut self` makes the access exclusive.
+        // SAFETY: as in `deref`, and `&mut self` makes the access exclusive.
         unsafe { std::slice::from_raw_parts_mut(self.items.as_ptr(), self.length) }
     }
 }
@@ -130,12 +130,12 @@ impl<T: Plain> DerefMut for Zeroed<T> {
 impl<T: Plain> Drop for Zeroed<T> {
     fn drop(&mut self) {
         if self.bytes() >= LEAST_MAPPED {
-            // SAFETY: the items are a mapping of that many bytes, and it is not used any more.
+            // SAFETY: the items are a mapping of that many bytes, which is not used afterwards.
             drop(unsafe { Mapping::from_raw(self.items.as_ptr() as u64, self.mapped_bytes() as u64) });
         } else if let Ok(layout) = Layout::array::<T>(self.length)
             && layout.size() != 0
         {
-            // SAFETY: they came from the global allocator with this layout.
+            // SAFETY: the items came from the global allocator with this layout.
             unsafe { dealloc(self.items.as_ptr().cast(), layout) };
         }
     }
