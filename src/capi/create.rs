@@ -1,4 +1,4 @@
-//! Creation and destruction.
+//! Creation and destruction of allocators.
 
 use super::ffi_result::status;
 use super::types::{bfc_options_t, bfc_region_callback_t, bfc_status_t, bfc_suballocator_t};
@@ -8,15 +8,14 @@ use crate::error::{Error, fail};
 use crate::options::{BackendKind, Options, SubAllocator};
 use std::ffi::{CStr, c_void};
 
-/// Creates the allocator of a device. No memory is taken before the first allocation.
+/// Creates the allocator of a device. No device memory is allocated before the first allocation.
 ///
 /// @param device   An ordinal, 0 to 1023.
-/// @param options  Copied. NULL: backend AUTO, growth and garbage collection on, the rest from the
-///                 environment and the defaults.
+/// @param options  Copied. NULL: backend AUTO, growth and garbage collection on, everything else from the environment
+///                 and the defaults.
 /// @return BFC_OK; BFC_ERROR_INVALID_ARGUMENT, BFC_ERROR_ALREADY_EXISTS, BFC_ERROR_BACKEND_UNAVAILABLE,
-///         BFC_ERROR_BACKEND_FAILED (the driver), BFC_ERROR_OUT_OF_MEMORY (host memory; on CUDA also a device
-///         without free memory), BFC_ERROR_SHUTTING_DOWN, BFC_ERROR_INTERNAL.
-///         After a failure nothing was created.
+///         BFC_ERROR_BACKEND_FAILED (the driver), BFC_ERROR_OUT_OF_MEMORY (host memory; on CUDA also a device without
+///         free memory), BFC_ERROR_SHUTTING_DOWN, BFC_ERROR_INTERNAL. After a failure nothing was created.
 ///
 /// # Safety
 /// `options` is NULL or points to a struct of `struct_size` bytes, whose pointers are valid.
@@ -30,10 +29,11 @@ pub unsafe extern "C" fn bfc_create(device: i32, options: *const bfc_options_t) 
     })
 }
 
-/// NULL is none.
+/// Reads options. NULL stands for none.
 ///
 /// # Safety
-/// `options` is NULL or points to a struct of `struct_size` bytes, whose pointers are valid as long as the result is used.
+/// `options` is NULL or points to a struct of `struct_size` bytes, whose pointers are valid as long as the result is
+/// used.
 pub(super) unsafe fn given<'a>(options: *const bfc_options_t) -> Result<Option<Options<'a>>, Error> {
     if options.is_null() {
         return Ok(None);
@@ -45,7 +45,7 @@ pub(super) unsafe fn given<'a>(options: *const bfc_options_t) -> Result<Option<O
 }
 
 /// # Safety
-/// The pointers in `raw` are NULL or valid; the name lives as long as the result is used.
+/// The pointers in `raw` are NULL or valid. The name is valid as long as the result is used.
 unsafe fn parse<'a>(raw: &bfc_options_t) -> Result<Options<'a>, Error> {
     let backend = raw.backend;
     let Some(backend) = BackendKind::from_code(backend) else {
@@ -84,7 +84,7 @@ unsafe fn parse<'a>(raw: &bfc_options_t) -> Result<Options<'a>, Error> {
 }
 
 /// # Safety
-/// The functions are valid, as bfc_suballocator_t says.
+/// The functions are valid, as documented for bfc_suballocator_t.
 unsafe fn parse_suballocator(raw: &bfc_suballocator_t) -> Result<SubAllocator, Error> {
     let (Some(alloc), Some(free)) = (raw.alloc, raw.free) else {
         return Err(fail!(Error::InvalidArgument, "a function of bfc_suballocator_t is NULL"));
@@ -96,32 +96,34 @@ unsafe fn parse_suballocator(raw: &bfc_suballocator_t) -> Result<SubAllocator, E
     Ok(unsafe { SubAllocator::new(raw.user_data, alloc, free, raw.supports_coalescing != 0) })
 }
 
-/// Ends the allocator of a device and gives every region back. Waits for calls in flight in other
-/// threads, and wakes those who wait for memory: they return BFC_ERROR_SHUTTING_DOWN.
+/// Destroys the allocator of a device and releases all regions. Waits for calls in progress in other threads, and wakes
+/// threads that wait for memory, which then return BFC_ERROR_SHUTTING_DOWN.
 ///
-/// Waits for the work of streams of other contexts that used its memory, and fails while the library sees a capture
-/// (bfc_alloc_async says of which streams) or one is announced: call it after the end of the capture.
+/// Waits for the work of streams of other contexts that used its memory. Fails while a capture is announced or visible
+/// to the library (see bfc_alloc_async), so call it after the end of the capture.
 ///
-/// @return BFC_OK; BFC_ERROR_BUSY while allocations live (nothing has changed then) and from a callback,
-///         BFC_ERROR_BACKEND_FAILED while a stream is captured (nor then), BFC_ERROR_INVALID_ARGUMENT,
-///         BFC_ERROR_NO_ALLOCATOR, BFC_ERROR_SHUTTING_DOWN, BFC_ERROR_INTERNAL.
+/// @return BFC_OK; BFC_ERROR_BUSY while there are live allocations, and from a callback; BFC_ERROR_BACKEND_FAILED while
+///         a stream is captured; BFC_ERROR_INVALID_ARGUMENT, BFC_ERROR_NO_ALLOCATOR, BFC_ERROR_SHUTTING_DOWN,
+///         BFC_ERROR_INTERNAL. With live allocations or during a capture nothing has changed.
 #[unsafe(no_mangle)]
 pub extern "C" fn bfc_destroy(device: i32) -> bfc_status_t {
     status(|| Device::new(device)?.destroy())
 }
 
-/// As bfc_destroy, but also with live allocations, whose pointers are then BFC_ERROR_INVALID_POINTER.
+/// Destroys the allocator like bfc_destroy, but also with live allocations. Their pointers are
+/// BFC_ERROR_INVALID_POINTER afterwards.
 #[unsafe(no_mangle)]
 pub extern "C" fn bfc_destroy_forced(device: i32) -> bfc_status_t {
     status(|| Device::new(device)?.destroy_forced())
 }
 
-/// Has a function called whenever memory was obtained from the backend and before it goes back: for registration with
-/// NCCL or RDMA. NULL ends that, and holds when the call returns.
+/// Sets a function that is called after memory was obtained from the backend and before it is released, for example for
+/// registration with NCCL or RDMA. NULL removes it: it is not called after this call has returned.
 ///
-/// @param user_data  Passed on; it must stay valid until the allocator has ended, or another call has returned.
-/// @return BFC_OK; BFC_ERROR_BUSY if the allocator holds memory already (set it right after bfc_create), and the
-///         errors of every call.
+/// @param user_data  Passed to the function. It must stay valid until the allocator has ended, or until another call of
+///                   this function has returned.
+/// @return BFC_OK; BFC_ERROR_BUSY if the allocator already holds memory (set the function right after bfc_create); and
+///         the errors of every call.
 ///
 /// # Safety
 /// The function may be called with `user_data` from any thread.
@@ -138,17 +140,18 @@ pub unsafe extern "C" fn bfc_set_region_callback(
     })
 }
 
-/// Says that the program has reset or destroyed the context that the device's memory belongs to (cudaDeviceReset,
-/// cuDevicePrimaryCtxReset, or more cuDevicePrimaryCtxRelease than it had retained); call it right afterwards. With
-/// the context went all memory and all events: the allocator forgets its regions, its streams and its private pools
-/// without another call of the driver, live allocations count as freed, and every pointer from before is
-/// BFC_ERROR_INVALID_POINTER, until the driver gives the same addresses again. The region callback is told of what
-/// went (BFC_REGION_RETURNING). The allocator itself stays: its next allocation retains the context anew.
-/// BFC_BACKEND_CUDA_VMM reserves another range of addresses then. Whether a reset takes along physical memory that is
-/// mapped in a range NVIDIA's manual leaves open: what the driver still has of it is given back first.
+/// Notifies the allocator that the context of the device's memory was reset or destroyed (by cudaDeviceReset, by
+/// cuDevicePrimaryCtxReset, or by more calls of cuDevicePrimaryCtxRelease than the program had retained). Call it right
+/// afterwards. All memory and all events are lost with the context. The allocator forgets its regions, its streams and
+/// its private pools without another driver call. Live allocations count as freed. Every earlier pointer is
+/// BFC_ERROR_INVALID_POINTER, until the driver returns the same addresses again. The region callback is called for the
+/// lost memory (BFC_REGION_RETURNING). The allocator itself stays, and its next allocation retains the context again.
+/// BFC_BACKEND_CUDA_VMM then reserves another range of addresses. NVIDIA's manual does not say whether a reset frees
+/// physical memory that is mapped in a range. What the driver still has of it is released first.
 ///
-/// The library looks for itself first, and where the memory is still there nothing happens. Who does not call this
-/// is handed out memory that is gone, until a call of the driver's fails for it: then the library notices by itself.
+/// The library first checks for itself. If the memory still exists nothing happens. Without this call the allocator may
+/// return addresses of lost memory until a driver call fails because of it. The library then notices the loss by
+/// itself.
 ///
 /// @return BFC_OK, also if nothing was lost; BFC_ERROR_UNSUPPORTED on backends without a device; and the errors of
 ///         every call.

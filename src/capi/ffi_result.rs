@@ -1,4 +1,4 @@
-//! From Rust results to C returns.
+//! Conversion of Rust results to C returns.
 
 use super::adapters::note;
 use super::types::bfc_status_t;
@@ -6,14 +6,14 @@ use crate::error::{Error, LastError, fail, set_last_error};
 use crate::log::{self, Level};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Runs a call; whatever happens becomes a status.
+/// Runs a call and converts its result, or a panic, to a status.
 #[inline]
 pub(super) fn status(work: impl FnOnce() -> Result<(), Error>) -> bfc_status_t {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(())) => 0,
         Ok(Err(error)) => error.code(),
         Err(payload) => {
-            // Dropping it could panic again.
+            // Dropping the payload could panic again.
             std::mem::forget(payload);
             set_last_error(format_args!("a panic inside libbfc was caught: please report it"));
             Error::Internal.code()
@@ -21,8 +21,8 @@ pub(super) fn status(work: impl FnOnce() -> Result<(), Error>) -> bfc_status_t {
     }
 }
 
-/// Runs a call whose caller cannot be told why it fails, and gets `failed` then: `BFC_LOG` tells, bfc_last_error, and
-/// bfc_adapter_status.
+/// Runs a call for a C function that returns no status. On failure it returns `failed`, and the error is available
+/// through `BFC_LOG`, bfc_last_error and bfc_adapter_status.
 #[inline]
 pub(super) fn or_log<T>(name: &str, failed: T, work: impl FnOnce() -> Result<T, Error>) -> T {
     let mut result = None;
@@ -44,7 +44,7 @@ fn log_failure(name: &str) {
     }
 }
 
-/// Runs a call whose result goes to `out`, which gets `failed` on every other path.
+/// Runs a call whose result is written to `out`. On every other path `failed` is written.
 ///
 /// # Safety
 /// `out` is NULL or valid for writing a `T`.
@@ -57,7 +57,7 @@ pub(super) unsafe fn status_and<T: Copy>(
     if out.is_null() {
         return fail!(Error::InvalidArgument, "an out-pointer is NULL").code();
     }
-    // Also if the call panics.
+    // Written first, so that it holds even if the call panics.
     // SAFETY: not NULL, so valid by this function's contract.
     unsafe { out.write(failed) };
     status(|| {

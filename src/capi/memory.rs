@@ -14,17 +14,16 @@ fn pointer(addr: u64) -> *mut c_void {
     addr as *mut c_void
 }
 
-/// Allocates memory: the smallest free chunk that is large enough, the lowest address among equals.
+/// Allocates memory: the smallest free chunk that is large enough, and among equals the one at the lowest address.
 ///
-/// A freed chunk is reusable at once by requests without a stream; the caller orders the device's work.
+/// Requests without a stream may reuse a freed chunk at once. The caller orders the device's work.
 ///
 /// @param bytes    Rounded up to a multiple of 256. 0: BFC_OK and NULL.
-/// @param out_ptr  Gets the address, a multiple of 256; NULL on failure. The memory belongs to the caller
-///                 until bfc_free. Its contents are undefined.
-/// @return BFC_OK; BFC_ERROR_OUT_OF_MEMORY, BFC_ERROR_INVALID_ARGUMENT, BFC_ERROR_NO_ALLOCATOR,
-///         BFC_ERROR_BUSY (from a callback of this device's allocator, or where waiting would deadlock with an
-///         allocator that takes its regions from this one), BFC_ERROR_BACKEND_FAILED, BFC_ERROR_SHUTTING_DOWN,
-///         BFC_ERROR_INTERNAL.
+/// @param out_ptr  Receives the address, a multiple of 256, or NULL on failure. The memory belongs to the caller until
+///                 bfc_free. Its contents are undefined.
+/// @return BFC_OK; BFC_ERROR_OUT_OF_MEMORY, BFC_ERROR_INVALID_ARGUMENT, BFC_ERROR_NO_ALLOCATOR, BFC_ERROR_BUSY (from a
+///         callback of this device's allocator, or if waiting would deadlock with an allocator that takes its regions
+///         from this one), BFC_ERROR_BACKEND_FAILED, BFC_ERROR_SHUTTING_DOWN, BFC_ERROR_INTERNAL.
 ///
 /// # Safety
 /// `out_ptr` is NULL or valid for writing.
@@ -34,9 +33,9 @@ pub unsafe extern "C" fn bfc_alloc(device: i32, bytes: usize, out_ptr: *mut *mut
     unsafe { status_and(out_ptr, null_mut(), || Ok(pointer(Device::new(device)?.alloc(bytes as u64)?))) }
 }
 
-/// As bfc_alloc, at a multiple of `alignment`, which must be a power of two; one above the limit is
-/// BFC_ERROR_OUT_OF_MEMORY. What lies before the aligned address stays free. The size is rounded up to a multiple of 256,
-/// as always.
+/// Allocates memory like bfc_alloc, at a multiple of `alignment`. `alignment` must be a power of two. One above the
+/// limit is BFC_ERROR_OUT_OF_MEMORY. Memory before the aligned address stays free. The size is rounded up to a multiple
+/// of 256, as in bfc_alloc.
 ///
 /// # Safety
 /// `out_ptr` is NULL or valid for writing.
@@ -58,14 +57,14 @@ pub unsafe extern "C" fn bfc_alloc_aligned(
     unsafe { status_and(out_ptr, null_mut(), work) }
 }
 
-/// As bfc_alloc, with everything that can be said about a request.
+/// Allocates memory like bfc_alloc, with all optional parameters.
 ///
-/// @param request  Not NULL; begin with BFC_REQUEST_INIT.
-/// @return As bfc_alloc, with BFC_REQUEST_ON_STREAM as bfc_alloc_async; BFC_ERROR_UNSUPPORTED for freed_before
-///         without BFC_TIMESTAMPS.
+/// @param request  Must not be NULL. Initialize it with BFC_REQUEST_INIT.
+/// @return As for bfc_alloc, or with BFC_REQUEST_ON_STREAM as for bfc_alloc_async; BFC_ERROR_UNSUPPORTED for
+///         freed_before without BFC_TIMESTAMPS.
 ///
 /// # Safety
-/// `request` is NULL or points to a struct of `struct_size` bytes; `out_ptr` is NULL or valid for writing.
+/// `request` is NULL or points to a struct of `struct_size` bytes. `out_ptr` is NULL or valid for writing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bfc_alloc_ex(
     device: i32,
@@ -101,8 +100,8 @@ fn allocate(device: i32, request: &Request) -> Result<*mut c_void, Error> {
     Ok(pointer(Device::new(device)?.alloc_with(request)?))
 }
 
-/// As bfc_alloc, but takes only chunks whose free was stamped at most `freed_before`; 0 is any. Needs
-/// BFC_TIMESTAMPS, else BFC_ERROR_UNSUPPORTED.
+/// Allocates memory like bfc_alloc, but only from chunks whose free was stamped at most `freed_before`. 0 accepts any
+/// chunk. Without BFC_TIMESTAMPS this is BFC_ERROR_UNSUPPORTED.
 ///
 /// # Safety
 /// `out_ptr` is NULL or valid for writing.
@@ -118,12 +117,12 @@ pub unsafe extern "C" fn bfc_alloc_freed_before(
     unsafe { status_and(out_ptr, null_mut(), work) }
 }
 
-/// Frees what an allocation of this device returned. The chunk merges with its free neighbours.
+/// Frees an allocation of this device. The chunk is merged with its free neighbours.
 ///
-/// @param ptr  NULL: BFC_OK, also where nothing was created.
+/// @param ptr  NULL: BFC_OK, even if there is no allocator.
 /// @return BFC_OK; BFC_ERROR_INVALID_POINTER (foreign, interior or stale), BFC_ERROR_DOUBLE_FREE,
-///         BFC_ERROR_INVALID_ARGUMENT, BFC_ERROR_NO_ALLOCATOR, BFC_ERROR_BUSY,
-///         BFC_ERROR_SHUTTING_DOWN, BFC_ERROR_INTERNAL. A failing free changes nothing.
+///         BFC_ERROR_INVALID_ARGUMENT, BFC_ERROR_NO_ALLOCATOR, BFC_ERROR_BUSY, BFC_ERROR_SHUTTING_DOWN,
+///         BFC_ERROR_INTERNAL. A failing free changes nothing.
 #[unsafe(no_mangle)]
 pub extern "C" fn bfc_free(device: i32, ptr: *mut c_void) -> bfc_status_t {
     status(|| Device::new(device)?.free(ptr as u64))

@@ -1,7 +1,8 @@
-//! The C ABI: each function is parse, one safe call, and into a C return.
+//! The C ABI. Each function parses its arguments, makes one safe call, and converts the result.
 //!
-//! What holds for all of them is written at the head of the header (cbindgen.toml); here stands what each
-//! does. No panic leaves: it poisons the allocator that it met and is `BFC_ERROR_INTERNAL`.
+//! Rules that hold for all functions are at the head of the header (cbindgen.toml). The functions here document only
+//! their own behaviour. No panic leaves the library: it poisons the allocator that it occurred in and becomes
+//! `BFC_ERROR_INTERNAL`.
 
 #![allow(non_camel_case_types)]
 

@@ -1,4 +1,4 @@
-//! The order of device work: streams and stamps.
+//! Ordering of device work: streams and stamps.
 
 use super::ffi_result::{status, status_and};
 use super::types::{bfc_status_t, bfc_stream_t};
@@ -6,38 +6,40 @@ use crate::device::Device;
 use std::ffi::c_void;
 use std::ptr::null_mut;
 
-/// Allocates in the order of a stream: the memory may be used by work that is queued there from now on.
+/// Allocates memory in the order of a stream. Work queued on the stream from now on may use the memory.
 ///
-/// Memory that was freed on the same stream is reusable at once, as with bfc_alloc. Memory that was freed on another stream
-/// is reusable when the event is done that was recorded there at the free. If nothing else fits and the pool cannot grow,
-/// this stream is made to wait for such events (cuStreamWaitEvent), and the call returns without waiting itself. An event
-/// stands for nothing that was queued behind its free, and a request waits for the events of the oldest frees with which it
-/// can be served. On one stream alone every address is what bfc_alloc would return, and nothing is recorded.
+/// Memory that was freed on the same stream is reusable at once, as in bfc_alloc. Memory that was freed on another
+/// stream is reusable once the event recorded there at the free is done. If nothing else fits and the pool cannot grow,
+/// this stream is made to wait for such events (cuStreamWaitEvent), and the call itself returns without waiting. An
+/// event covers only work queued before its free. A request waits for the events of the oldest frees that can serve it.
+/// With a single stream, every address is the one that bfc_alloc would return, and no events are recorded.
 ///
-/// Memory without an event requires a synchronization of the context. For memory that was freed without a stream (bfc_free
-/// of what bfc_alloc returned) that comes after growth and waiting, before free regions are given back or granules are moved,
-/// which waits for the device too. For memory that was freed on a stream while it was the only one it is the last step before
-/// the request fails. BFC_LOG=warn reports both. A synchronization of the context does not cover work of other contexts: finish it before a free without a stream, or call bfc_record_stream.
+/// Memory without an event requires a synchronization of the context. For memory that was freed without a stream
+/// (bfc_free of memory from bfc_alloc) this happens after growth and waiting, and before free regions are released or
+/// granules are moved, which also waits for the device. For memory that was freed on a stream while it was the only
+/// one, it is the last step before the request fails. BFC_LOG=warn reports both. A synchronization of the context does
+/// not cover work of other contexts: finish such work before a free without a stream, or call bfc_record_stream.
 ///
-/// While the stream is captured, the request is served from memory that the stream may use at once, or the pool grows. No
-/// request, bfc_trim or bfc_destroy synchronizes a context while the library sees a capture. It asks the driver about the
-/// stream of the request, the legacy default stream, which answers for all blocking streams, the calling thread's default
-/// stream, and streams on which memory in use was allocated or recorded, or which were captured when last asked. It does not
-/// see the capture of another non-blocking stream (CU_STREAM_NON_BLOCKING), and may invalidate it. Announce captures by
-/// bfc_pool_begin, which the memory of a graph needs anyway, or by bfc_capture_begin.
+/// While the stream is captured, the request is served from memory that the stream may use at once, or the pool grows.
+/// No request, bfc_trim or bfc_destroy synchronizes a context while a capture is visible to the library. The library
+/// queries the stream of the request, the legacy default stream (which answers for all blocking streams), the calling
+/// thread's default stream, streams on which memory in use was allocated or recorded, and streams that were captured
+/// when last queried. The capture of another non-blocking stream (CU_STREAM_NON_BLOCKING) is not visible and may be
+/// invalidated. Announce captures with bfc_pool_begin, which the memory of a graph needs anyway, or with
+/// bfc_capture_begin.
 ///
 /// Streams of other contexts and devices are supported, here and in bfc_free_async, bfc_record_stream and
-/// bfc_forget_stream: events are recorded in the stream's own context. The memory must be accessible there.
+/// bfc_forget_stream. Events are recorded in the stream's own context. The memory must be accessible there.
 ///
-/// A stream must be alive while memory that was allocated on it or recorded for it is in use, and in each call that names it.
-/// Call bfc_forget_stream before it is destroyed. A stream whose memory was all given back and which was synchronized
-/// after that may be destroyed without.
+/// A stream must exist while memory that was allocated on it or recorded for it is in use, and during each call that
+/// names it. Call bfc_forget_stream before it is destroyed. This is not necessary for a stream whose memory was all
+/// freed and which was synchronized after that.
 ///
-/// On backends without a device a stream is any token, and its work ends when bfc_stream_synchronized says so.
+/// On backends without a device a stream is any token. Its work is done when bfc_stream_synchronized declares it.
 ///
-/// @param stream  NULL and 0x1 are the legacy default stream; 0x2 is the calling thread's own default stream, and so is
+/// @param stream  NULL and 0x1 are the legacy default stream. 0x2 is the calling thread's own default stream, and so is
 ///                NULL in a unit with CUDA_API_PER_THREAD_DEFAULT_STREAM.
-/// @return BFC_OK; as bfc_alloc, and BFC_ERROR_UNSUPPORTED with BFC_TIMESTAMPS.
+/// @return As for bfc_alloc; BFC_ERROR_UNSUPPORTED with BFC_TIMESTAMPS.
 ///
 /// # Safety
 /// `out_ptr` is NULL or valid for writing.
@@ -53,60 +55,61 @@ pub unsafe extern "C" fn bfc_alloc_async(
     unsafe { status_and(out_ptr, null_mut(), work) }
 }
 
-/// Frees in the order of a stream, whichever call allocated the memory. Work that is queued there so far may go on touching
-/// it. Work on other streams may not, unless bfc_record_stream was called for them. Does not wait for device work, except with
-/// BFC_DEBUG=guard.
+/// Frees memory in the order of a stream, whichever function allocated it. Work queued on the stream so far may still
+/// use the memory. Work on other streams must not, unless bfc_record_stream was called for them. Does not wait for
+/// device work, except with BFC_DEBUG=guard.
 ///
-/// bfc_free of memory that bfc_alloc_async returned is a free on the stream of the allocation.
+/// bfc_free of memory from bfc_alloc_async is a free on the stream of the allocation.
 ///
-/// Once the allocator was used with several streams, each free of this kind records an event on the stream before it returns,
-/// and one on each stream that was recorded for the memory. So such a free makes driver calls, which the driver forbids in
-/// host functions (cuLaunchHostFunc, cuStreamAddCallback). The free succeeds there too, without an event: the memory
-/// becomes reusable by other streams with a later event of the stream, or by a synchronization of the context. The same holds
-/// for a free during a capture of the stream, and if the driver fails to record.
+/// Once the allocator was used with several streams, each such free records an event on the stream before it returns,
+/// and one on each stream that was recorded for the memory. These are driver calls, which the driver forbids in host
+/// functions (cuLaunchHostFunc, cuStreamAddCallback). The free succeeds there too, without an event. The memory then
+/// becomes reusable by other streams with a later event of the stream, or with a synchronization of the context. The
+/// same holds for a free during a capture of the stream, and if the driver fails to record.
 ///
-/// @param ptr  NULL: BFC_OK, also where nothing was created.
-/// @return BFC_OK; as bfc_free, and BFC_ERROR_UNSUPPORTED with BFC_TIMESTAMPS; BFC_ERROR_OUT_OF_MEMORY where the
-///         stream is new to the allocator and there is no host memory for it. A failing free changes nothing.
+/// @param ptr  NULL: BFC_OK, even if there is no allocator.
+/// @return As for bfc_free; BFC_ERROR_UNSUPPORTED with BFC_TIMESTAMPS; BFC_ERROR_OUT_OF_MEMORY if the stream is new to
+///         the allocator and there is no host memory for it. A failing free changes nothing.
 #[unsafe(no_mangle)]
 pub extern "C" fn bfc_free_async(device: i32, ptr: *mut c_void, stream: bfc_stream_t) -> bfc_status_t {
     status(|| Device::new(device)?.free_on(ptr as u64, stream as u64))
 }
 
-/// Declares that a live allocation is also used on a stream: once it is freed, it is not reusable until the work that is
-/// queued there by then is done. The event is recorded at the free. On the default stream of a thread (0x2) only that thread
-/// can record one: if another thread frees the memory, it waits for a later event of that stream, or for a synchronization
-/// of the context.
+/// Declares that a live allocation is also used on a stream. Once it is freed, it is not reusable until all work queued
+/// on the stream by then is done. The event is recorded at the free. On the default stream of a thread (0x2) only that
+/// thread can record one. If another thread frees the memory, it waits for a later event of that stream, or for a
+/// synchronization of the context.
 ///
-/// @return BFC_OK; BFC_ERROR_INVALID_POINTER if `ptr` is not the start of a live allocation;
-///         BFC_ERROR_UNSUPPORTED with BFC_TIMESTAMPS; BFC_ERROR_OUT_OF_MEMORY, of host memory; and the errors of
-///         every call.
+/// @return BFC_OK; BFC_ERROR_INVALID_POINTER if `ptr` is not the start of a live allocation; BFC_ERROR_UNSUPPORTED with
+///         BFC_TIMESTAMPS; BFC_ERROR_OUT_OF_MEMORY (host memory); and the errors of every call.
 #[unsafe(no_mangle)]
 pub extern "C" fn bfc_record_stream(device: i32, ptr: *mut c_void, stream: bfc_stream_t) -> bfc_status_t {
     status(|| Device::new(device)?.record_stream(ptr as u64, stream as u64))
 }
 
-/// Declares that a stream is about to be destroyed. Call it before, with all work queued; it records the last event there.
-/// Memory that was allocated on the stream and is still in use may be freed later by bfc_free or on other streams.
-/// Afterwards the handle may be another stream's. A stream that was never used with this allocator is accepted.
+/// Declares that a stream is about to be destroyed. Call it before the destruction, with all work queued. It records
+/// the last event there. Memory that was allocated on the stream and is still in use may be freed later with bfc_free
+/// or on other streams. Afterwards another stream may have the handle. A stream that was never used with this allocator
+/// is accepted.
 ///
-/// For a stream of another context the library keeps no event of that context, so that it may be destroyed afterwards too.
-/// If the context of such a stream is destroyed or reset without this call, memory that waits for the stream is not reused
-/// until bfc_stream_synchronized.
+/// For a stream of another context the library keeps no event of that context, so the context may be destroyed
+/// afterwards too. If the context of such a stream is destroyed or reset without this call, memory that waits for the
+/// stream is not reused until bfc_stream_synchronized.
 ///
-/// On backends without a device the work of a forgotten stream still ends by bfc_stream_synchronized only.
+/// On backends without a device, the work of a forgotten stream is still done only when bfc_stream_synchronized
+/// declares it.
 ///
-/// @return BFC_OK; BFC_ERROR_UNSUPPORTED with BFC_TIMESTAMPS; BFC_ERROR_OUT_OF_MEMORY, of host memory, or
-///         BFC_ERROR_BACKEND_FAILED: memory that was freed on the stream and has no event then waits for a synchronization
-///         of the context; and the errors of every call.
+/// @return BFC_OK; BFC_ERROR_UNSUPPORTED with BFC_TIMESTAMPS; BFC_ERROR_OUT_OF_MEMORY (host memory) or
+///         BFC_ERROR_BACKEND_FAILED: memory that was freed on the stream without an event then waits for a
+///         synchronization of the context; and the errors of every call.
 #[unsafe(no_mangle)]
 pub extern "C" fn bfc_forget_stream(device: i32, stream: bfc_stream_t) -> bfc_status_t {
     status(|| Device::new(device)?.forget_stream(stream as u64))
 }
 
-/// Declares that all work queued on a stream so far is done: memory that was freed there is reusable by every stream.
-/// Synchronizes nothing itself. On backends without a device NULL, the default stream, includes the work of calls that name
-/// no stream.
+/// Declares that all work queued on a stream so far is done. Memory freed there is then reusable by every stream. The
+/// call itself synchronizes nothing. On backends without a device, NULL (the default stream) includes the work of calls
+/// that name no stream.
 ///
 /// @return BFC_OK; BFC_ERROR_UNSUPPORTED with BFC_TIMESTAMPS; and the errors of every call.
 #[unsafe(no_mangle)]
@@ -114,9 +117,9 @@ pub extern "C" fn bfc_stream_synchronized(device: i32, stream: bfc_stream_t) -> 
     status(|| Device::new(device)?.stream_synchronized(stream as u64))
 }
 
-/// Returns the last stamp given to a free; stamps start at 1, 0 is none yet. Read it, synchronize the
-/// device, and pass it plus 1 to bfc_set_safe_frontier: then everything freed before is safe.
-/// After TensorFlow's SharedCounter.
+/// Returns the last stamp given to a free. Stamps start at 1. 0 means that there is none yet. Read it, synchronize the
+/// device, and pass it plus 1 to bfc_set_safe_frontier. Everything freed before the read is then safe. Modelled on
+/// TensorFlow's SharedCounter.
 ///
 /// @return BFC_OK; BFC_ERROR_UNSUPPORTED without BFC_TIMESTAMPS, and the errors of every call.
 ///
@@ -128,8 +131,8 @@ pub unsafe extern "C" fn bfc_timestamp(device: i32, out_count: *mut u64) -> bfc_
     unsafe { status_and(out_count, 0, || Device::new(device)?.timestamp()) }
 }
 
-/// Makes stamps below `count` safe: their chunks may merge and, with BFC_QUARANTINE, be handed out. The
-/// frontier only rises; a lower count changes nothing.
+/// Declares stamps below `count` safe. Their chunks may be merged and, with BFC_QUARANTINE, handed out. A lower count
+/// than before has no effect.
 ///
 /// @return BFC_OK; BFC_ERROR_UNSUPPORTED without BFC_TIMESTAMPS, and the errors of every call.
 #[unsafe(no_mangle)]

@@ -1,4 +1,4 @@
-//! Questions about allocations and allocators.
+//! Queries of allocations and allocators.
 
 use super::ffi_result::{status, status_and};
 use super::types::{bfc_stats_t, bfc_status_t};
@@ -8,7 +8,7 @@ use crate::error::{Error, fail};
 use std::ffi::c_void;
 use std::ptr::null_mut;
 
-/// Gets how many bytes the caller asked for.
+/// Gets the requested size of an allocation in bytes.
 ///
 /// @return BFC_OK; BFC_ERROR_INVALID_POINTER if `ptr` is not the start of a live allocation, and the
 ///         errors of every call.
@@ -25,8 +25,8 @@ pub unsafe extern "C" fn bfc_requested_size(
     unsafe { status_and(out, 0, || Ok(Device::new(device)?.requested_size(ptr as u64)? as usize)) }
 }
 
-/// Gets how many bytes the chunk has, a multiple of 256. All of them may be used; so with BFC_DEBUG=guard in the
-/// environment at creation it is what the caller asked for, because the rest of the chunk is guard then.
+/// Gets the usable size of an allocation: the bytes of its chunk, a multiple of 256. With BFC_DEBUG=guard in the
+/// environment at creation it is the requested size, because the rest of the chunk is guard.
 ///
 /// # Safety
 /// `out` is NULL or valid for writing.
@@ -40,7 +40,7 @@ pub unsafe extern "C" fn bfc_allocated_size(
     unsafe { status_and(out, 0, || Ok(Device::new(device)?.allocated_size(ptr as u64)? as usize)) }
 }
 
-/// Gets the allocation's number: unique in its allocator, rising from 1.
+/// Gets the number of an allocation, which is unique in its allocator. Numbers rise from 1.
 ///
 /// # Safety
 /// `out` is NULL or valid for writing.
@@ -50,13 +50,12 @@ pub unsafe extern "C" fn bfc_allocation_id(device: i32, ptr: *const c_void, out:
     unsafe { status_and(out, 0, || Ok(Device::new(device)?.allocation_id(ptr as u64)? as i64)) }
 }
 
-/// Gets the live chunk and the region around a pointer, which may lie inside.
+/// Gets the live chunk and the region that contain a pointer, which may be an interior one.
 ///
 /// @param out_chunk, out_chunk_bytes    The chunk's start and size.
-/// @param out_region, out_region_bytes  Its region's start and size. With IPC a handle names the region;
-///                                      the difference of the starts is the offset in it.
-/// @return BFC_OK; BFC_ERROR_INVALID_POINTER if the pointer lies in no live allocation, and the errors of
-///         every call.
+/// @param out_region, out_region_bytes  Its region's start and size. An IPC handle names the region. The difference of
+///                                      the starts is the offset in it.
+/// @return BFC_OK; BFC_ERROR_INVALID_POINTER if the pointer is in no live allocation; and the errors of every call.
 ///
 /// # Safety
 /// Each out-pointer is NULL, which is BFC_ERROR_INVALID_ARGUMENT, or valid for writing.
@@ -93,12 +92,12 @@ pub unsafe extern "C" fn bfc_address_range(
     })
 }
 
-/// Gets the device whose allocator holds the memory around a pointer, in use or free. Takes no lock, with one exception:
-/// for an address in the reserved range of a BFC_BACKEND_HOST_VMM or BFC_BACKEND_CUDA_VMM allocator it waits for calls on
-/// that device.
+/// Gets the device whose allocator holds the memory that contains a pointer, in use or free. Takes no lock, with one
+/// exception: for an address in the reserved range of a BFC_BACKEND_HOST_VMM or BFC_BACKEND_CUDA_VMM allocator it waits
+/// for calls on that device.
 ///
-/// @param out_device  Gets the ordinal; 0 on failure.
-/// @return BFC_OK; BFC_ERROR_INVALID_POINTER if no allocator does; BFC_ERROR_INVALID_ARGUMENT; BFC_ERROR_BUSY in a
+/// @param out_device  Receives the ordinal, or 0 on failure.
+/// @return BFC_OK; BFC_ERROR_INVALID_POINTER if no allocator holds it; BFC_ERROR_INVALID_ARGUMENT; BFC_ERROR_BUSY in a
 ///         signal handler that interrupted a call of its thread on such a device.
 ///
 /// # Safety
@@ -109,13 +108,13 @@ pub unsafe extern "C" fn bfc_owner(ptr: *const c_void, out_device: *mut i32) -> 
     unsafe { status_and(out_device, 0, || Ok(Device::owner(ptr as u64)?.ordinal())) }
 }
 
-/// Gives wholly free regions back to the backend, the largest first, as long as `keep_bytes` stay held,
-/// and the host memory of pointer tables that no chunk needs. Afterwards growth begins small again.
+/// Releases wholly free regions to the backend, the largest first, as long as `keep_bytes` stay held. Also frees the
+/// host memory of pointer tables that no chunk needs. Afterwards growth begins again with small regions.
 ///
-/// @param out_released  Gets how many bytes were given back.
-/// @return BFC_OK, also if nothing could be given back; BFC_ERROR_BACKEND_FAILED if the driver did not take all
-///         that should go, or a stream is being captured or about to be (bfc_pool_begin), which giving back would
-///         break: the rest is free memory as before; the errors of every call.
+/// @param out_released  Receives the number of bytes released.
+/// @return BFC_OK, also if nothing could be released; BFC_ERROR_BACKEND_FAILED if the driver did not accept everything
+///         that was to be released, or if a stream is captured or about to be (bfc_pool_begin), which a release would
+///         invalidate: the rest is free memory as before; and the errors of every call.
 ///
 /// # Safety
 /// `out_released` is NULL or valid for writing.
@@ -127,28 +126,31 @@ pub unsafe extern "C" fn bfc_trim(device: i32, keep_bytes: u64, out_released: *m
 
 /// Changes how many bytes an allocator may hold from its backend. Allocations stay valid and keep their contents.
 ///
-/// If the allocator holds more than the new limit, it obtains no more memory, and what is wholly free is given back as by
-/// bfc_trim, until at most `bytes` are held or nothing more is free. What cannot go back now, because it is in use or a
-/// stream is being captured, stays held: a later bfc_trim gives it back once it is free. A region that another thread is
-/// obtaining at this moment is still added to the pool. If the limit rises, requests that wait (retry_timeout_ms) are tried again.
+/// If the allocator holds more than the new limit, it obtains no more memory. Wholly free memory is released as by
+/// bfc_trim, until at most `bytes` are held or nothing more is free. Memory that cannot be released now, because it is
+/// in use or a stream is captured, stays held. A later bfc_trim releases it once it is free. A region that another
+/// thread is obtaining at this moment is still added to the pool. If the limit rises, waiting requests
+/// (retry_timeout_ms) try again.
 ///
-/// Without BFC_ALLOW_GROWTH the next region is all that the limit leaves. A fragmentation_fraction is one of the new limit.
+/// Without BFC_ALLOW_GROWTH the next region is all that the limit leaves. A fragmentation_fraction applies to the new
+/// limit.
 ///
-/// @param bytes  The limit in bytes. 0 is a limit of 0, unlike in bfc_options_t: nothing more is obtained, and free memory
-///               is given back. A limit above what the backend has is valid: the backend then refuses. With
-///               BFC_BACKEND_HOST_VMM and BFC_BACKEND_CUDA_VMM it is rounded down to whole granules, and is at most the
-///               range of addresses that bfc_create reserved (256 or 64 times the first limit, within bounds);
+/// @param bytes  The limit in bytes. Unlike in bfc_options_t, 0 is a limit of 0: nothing more is obtained, and free
+///               memory is released. A limit above what the backend has is valid, and the backend then refuses. With
+///               BFC_BACKEND_HOST_VMM and BFC_BACKEND_CUDA_VMM the limit is rounded down to whole granules, and is at
+///               most the range of addresses that bfc_create reserved (256 or 64 times the first limit, within bounds).
 ///               bfc_stats reports the resulting limit in bytes_limit.
-/// @return BFC_OK; BFC_ERROR_BACKEND_FAILED or BFC_ERROR_OUT_OF_MEMORY (of host memory) if BFC_BACKEND_HOST_VMM cannot
-///         prepare for a higher limit, and the limit stays; the errors of every call.
+/// @return BFC_OK; BFC_ERROR_BACKEND_FAILED or BFC_ERROR_OUT_OF_MEMORY (host memory) if BFC_BACKEND_HOST_VMM cannot
+///         prepare for a higher limit, and the limit does not change; and the errors of every call.
 #[unsafe(no_mangle)]
 pub extern "C" fn bfc_set_memory_limit(device: i32, bytes: u64) -> bfc_status_t {
     status(|| Device::new(device)?.set_memory_limit(bytes))
 }
 
-/// Gets the statistics of this moment.
+/// Gets the current statistics.
 ///
-/// @param out_stats  Its struct_size says which version the caller knows: begin with BFC_STATS_INIT.
+/// @param out_stats  Its struct_size tells which version of the struct the caller has. Initialize it with
+///                   BFC_STATS_INIT.
 ///
 /// # Safety
 /// `out_stats` is NULL or points to a writable struct of `struct_size` bytes.
@@ -160,7 +162,7 @@ pub unsafe extern "C" fn bfc_stats(device: i32, out_stats: *mut bfc_stats_t) -> 
     status(|| {
         // SAFETY: zeros are a valid value.
         let mut answer: bfc_stats_t = unsafe { std::mem::zeroed() };
-        // First, so that it is also done on the way out of a failure.
+        // Written first, so that a failure also leaves a defined value.
         // SAFETY: not NULL, so valid by this function's contract.
         unsafe { versioned::write(out_stats, &answer)? };
         let stats = Device::new(device)?.stats()?;
@@ -185,21 +187,20 @@ pub unsafe extern "C" fn bfc_stats(device: i32, out_stats: *mut bfc_stats_t) -> 
     })
 }
 
-/// Sets the counts and largest_alloc_size to 0 and the peaks to the current values. After TensorFlow's
-/// ClearStats.
+/// Resets the counts and largest_alloc_size to 0 and the peaks to the current values, like TensorFlow's ClearStats.
 #[unsafe(no_mangle)]
 pub extern "C" fn bfc_reset_stats(device: i32) -> bfc_status_t {
     status(|| Device::new(device)?.reset_stats())
 }
 
-/// Checks every invariant of an allocator's books, for tests and bug reports. Takes time in proportion to
-/// the chunks, with the allocator locked; threads that wait for it already go first.
+/// Checks every invariant of an allocator's metadata, for tests and bug reports. The time is proportional to the number
+/// of chunks, with the allocator locked. Threads that already wait for the lock go first.
 ///
-/// With BFC_DEBUG=guard it also checks the guards of all live allocations. Damaged ones are reported in the log and
-/// counted in the memory map, and are no error: the books are sound.
+/// With BFC_DEBUG=guard this also checks the guards of all live allocations. Damaged guards are reported in the log and
+/// counted in the memory map. They are not an error, because the metadata is intact.
 ///
-/// @return BFC_OK; BFC_ERROR_INTERNAL if one is broken: the allocator is then poisoned. With guards also
-///         BFC_ERROR_OUT_OF_MEMORY, of host memory for the list of what is to be checked.
+/// @return BFC_OK; BFC_ERROR_INTERNAL if an invariant is broken, which poisons the allocator. With guards also
+///         BFC_ERROR_OUT_OF_MEMORY (host memory for the list of allocations to check).
 #[unsafe(no_mangle)]
 pub extern "C" fn bfc_check(device: i32) -> bfc_status_t {
     status(|| Device::new(device)?.check())

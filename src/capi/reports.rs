@@ -1,4 +1,4 @@
-//! Text for people and programs.
+//! Reports, messages and other text.
 
 use super::ffi_result::status;
 use super::types::{bfc_log_callback_t, bfc_status_t};
@@ -8,7 +8,7 @@ use crate::{log, scope};
 use std::ffi::{CStr, c_char, c_void};
 use std::fmt;
 
-/// The caller's buffer: keeps what fits and counts all of it.
+/// A caller's buffer. It keeps the text that fits and counts the full length.
 struct Buffer {
     place: *mut c_char,
     capacity: usize,
@@ -16,11 +16,11 @@ struct Buffer {
 }
 
 impl Buffer {
-    /// Ends the text with a NUL, which fits because `write_str` left room for it.
+    /// Terminates the text with a NUL, for which `write_str` left room.
     fn finish(self) -> usize {
         if self.capacity != 0 {
             let end = self.place.wrapping_add(self.length.min(self.capacity - 1));
-            // SAFETY: within the capacity that the caller promised.
+            // SAFETY: within the capacity guaranteed by the caller.
             unsafe { end.write(0) };
         }
         self.length
@@ -32,7 +32,7 @@ impl fmt::Write for Buffer {
         let room = self.capacity.saturating_sub(1).saturating_sub(self.length);
         let fits = part.len().min(room);
         let end = self.place.wrapping_add(self.length);
-        // SAFETY: `fits` bytes fit behind the text so far; the caller's buffer overlaps no text of ours.
+        // SAFETY: `fits` bytes fit behind the text so far, and the caller's buffer overlaps no text of the library.
         unsafe { std::ptr::copy_nonoverlapping(part.as_ptr().cast(), end, fits) };
         self.length += part.len();
         Ok(())
@@ -40,7 +40,7 @@ impl fmt::Write for Buffer {
 }
 
 /// # Safety
-/// `buf` is valid for writing `capacity` bytes; `out_length` is NULL or valid for writing.
+/// `buf` is valid for writing `capacity` bytes. `out_length` is NULL or valid for writing.
 unsafe fn text(
     buf: *mut c_char,
     capacity: usize,
@@ -67,17 +67,17 @@ unsafe fn text(
     answer
 }
 
-/// Writes the pool as one line of 100 columns: '*' used, 'x' slack inside a chunk, '_' free.
-/// After TensorFlow's RenderOccupancy.
+/// Writes the pool as one line of 100 columns: '*' used, 'x' slack inside a chunk, '_' free. Modelled on TensorFlow's
+/// RenderOccupancy.
 ///
-/// A report describes one moment. The allocator is locked while that state is copied, and unlocked while the text is
-/// written. Without host memory for the copy the text is written with the allocator locked.
+/// A report describes one moment. The allocator is locked while its state is copied, and unlocked while the text is
+/// written. Without host memory for the copy, the text is written with the allocator locked.
 ///
-/// @param buf         Gets at most `capacity` bytes with a terminating NUL; NULL if `capacity` is 0.
-/// @param out_length  Gets the full length without the NUL; 0 on failure.
+/// @param buf         Receives at most `capacity` bytes including a terminating NUL. NULL if `capacity` is 0.
+/// @param out_length  Receives the full length without the NUL, or 0 on failure.
 ///
 /// # Safety
-/// `buf` is valid for writing `capacity` bytes; `out_length` is NULL or valid for writing.
+/// `buf` is valid for writing `capacity` bytes. `out_length` is NULL or valid for writing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bfc_occupancy(
     device: i32,
@@ -89,9 +89,9 @@ pub unsafe extern "C" fn bfc_occupancy(
     unsafe { text(buf, capacity, out_length, |out| Device::new(device)?.write_occupancy(out)) }
 }
 
-/// Writes the memory map as JSON: regions, chunks, bins, statistics. docs/memory-map.md has the schema.
-/// Parameters and consistency as bfc_occupancy; the pool may change between a call for the length and a call
-/// for the text, so compare the lengths.
+/// Writes the memory map as JSON: regions, chunks, bins, statistics. The schema is in docs/memory-map.md. Parameters
+/// and consistency are those of bfc_occupancy. The pool may change between a call for the length and a call for the
+/// text, so compare the lengths.
 ///
 /// # Safety
 /// As bfc_occupancy.
@@ -106,10 +106,9 @@ pub unsafe extern "C" fn bfc_memory_map(
     unsafe { text(buf, capacity, out_length, |out| Device::new(device)?.write_memory_map(out)) }
 }
 
-/// Writes the report for a person who ran out of memory: what is held, used and free, how fragmented, by
-/// bin and by operation. Parameters and consistency as bfc_occupancy. With BFC_REPORT_ON_FAILURE=1 in the environment at
-/// creation a request that fails sends this report, with its verdict, to the log: at most one in ten
-/// seconds.
+/// Writes the out-of-memory report: memory held, used and free, and fragmentation, by bin and by operation. Parameters
+/// and consistency are those of bfc_occupancy. With BFC_REPORT_ON_FAILURE=1 in the environment at creation, a failing
+/// request writes this report and its cause to the log, at most once in ten seconds.
 ///
 /// # Safety
 /// As bfc_occupancy.
@@ -124,13 +123,12 @@ pub unsafe extern "C" fn bfc_report(
     unsafe { text(buf, capacity, out_length, |out| Device::new(device)?.write_report(out)) }
 }
 
-/// Names the operation on whose behalf this thread allocates from now on, until the matching
-/// bfc_scope_end; reports then say what each operation holds. TensorFlow does this in its debug build.
-/// Scopes nest at most 8 deep. Reports show the names of all open scopes, the outermost first, with slashes between
-/// them ("outer/inner"), and the step of the innermost.
+/// Sets the operation that this thread allocates for, until the matching bfc_scope_end. Reports then show the memory of
+/// each operation. TensorFlow does this in its debug build. Scopes nest at most 8 deep. Reports show the names of all
+/// open scopes, the outermost first, separated by slashes ("outer/inner"), and the step of the innermost.
 ///
-/// @param operation  UTF-8, copied; more than 119 bytes are cut. Not NULL.
-/// @param step       The caller's own count, of training steps for example.
+/// @param operation  UTF-8, copied. Names are cut to 119 bytes. Must not be NULL.
+/// @param step       The caller's own count, for example of training steps.
 /// @return BFC_OK; BFC_ERROR_INVALID_ARGUMENT, BFC_ERROR_OUT_OF_MEMORY (host memory); BFC_ERROR_BUSY in a signal
 ///         handler that interrupted bfc_scope_begin or bfc_scope_end of its thread.
 ///
@@ -158,27 +156,27 @@ pub extern "C" fn bfc_scope_end() -> bfc_status_t {
     status(scope::end)
 }
 
-/// Sends the library's messages to a function instead of the standard error stream; NULL undoes it.
-/// Warnings and errors, unless BFC_LOG=error|warn|info|debug says otherwise. Without a callback nothing
-/// is ever printed unless BFC_LOG is set.
+/// Sends the library's messages to a function instead of the standard error stream. NULL undoes this. The function
+/// receives warnings and errors, unless BFC_LOG=error|warn|info|debug sets another level. Without a callback nothing is
+/// printed unless BFC_LOG is set.
 ///
-/// @param user_data  Passed on. It must stay valid until another callback is set, and, if other threads
-///                   use the library then, until they are out of it.
+/// @param user_data  Passed to the function. It must stay valid until another callback is set and other threads have
+///                   returned from calls of the library that were in progress then.
 #[unsafe(no_mangle)]
 pub extern "C" fn bfc_set_log_callback(callback: bfc_log_callback_t, user_data: *mut c_void) -> bfc_status_t {
     status(|| log::set_callback(callback, user_data))
 }
 
-/// The static text of a status; never NULL, also for a number that is none.
+/// Returns the static text of a status. Never NULL, also for an unknown number.
 #[unsafe(no_mangle)]
 pub extern "C" fn bfc_status_string(status: bfc_status_t) -> *const c_char {
     status_text(status).as_ptr()
 }
 
-/// Writes this thread's last failure in words. A success leaves it.
+/// Writes the message of this thread's last failure. A success does not change it.
 ///
-/// @param buf  Gets at most `capacity` bytes with a terminating NUL; may be NULL if `capacity` is 0.
-/// @return The full length without the NUL; 0 if nothing failed yet in this thread.
+/// @param buf  Receives at most `capacity` bytes including a terminating NUL. May be NULL if `capacity` is 0.
+/// @return The full length without the NUL, or 0 if nothing has failed in this thread yet.
 ///
 /// # Safety
 /// `buf` is NULL or valid for writing `capacity` bytes.
@@ -192,7 +190,7 @@ pub unsafe extern "C" fn bfc_last_error(buf: *mut c_char, capacity: usize) -> us
     buffer.finish()
 }
 
-/// The library's version, "major.minor.patch".
+/// Returns the library's version, "major.minor.patch".
 #[unsafe(no_mangle)]
 pub extern "C" fn bfc_version() -> *const c_char {
     concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()

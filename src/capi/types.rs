@@ -1,127 +1,128 @@
-//! The types and constants of the ABI. Fields and values may be added at the end, nothing else may change.
+//! The types and constants of the ABI. Fields and values may be added at the end. Nothing else may change.
 
 use super::versioned::{Versioned, boundaries};
 use std::ffi::{c_char, c_void};
 
-/// What a function returns: `BFC_OK` or one of `BFC_ERROR_...`.
+/// The result of a function: `BFC_OK` or one of `BFC_ERROR_...`.
 pub type bfc_status_t = i32;
 
 /// Success.
 pub const BFC_OK: bfc_status_t = 0;
-/// NULL out-pointer, bad alignment, unknown flag or backend, bad ordinal, bad struct_size.
+/// A NULL out-pointer, or an invalid alignment, flag, backend, ordinal or struct_size.
 pub const BFC_ERROR_INVALID_ARGUMENT: bfc_status_t = 1;
-/// Nothing was created for that device.
+/// There is no allocator for that device.
 pub const BFC_ERROR_NO_ALLOCATOR: bfc_status_t = 2;
-/// There is an allocator for that device already: share it.
+/// There already is an allocator for that device, which can be shared.
 pub const BFC_ERROR_ALREADY_EXISTS: bfc_status_t = 3;
-/// Device or host memory ran out; also a size that overflows when rounded.
+/// Device or host memory ran out, or a size overflows when rounded.
 pub const BFC_ERROR_OUT_OF_MEMORY: bfc_status_t = 4;
-/// Not the start of a chunk of this device: foreign, interior or stale; for the queries also a chunk that
-/// is free.
+/// The pointer is not the start of a chunk of this device: foreign, interior or stale. For queries this includes free
+/// chunks.
 pub const BFC_ERROR_INVALID_POINTER: bfc_status_t = 5;
-/// The start of a chunk that is free already.
+/// The pointer is the start of a chunk that is already free.
 pub const BFC_ERROR_DOUBLE_FREE: bfc_status_t = 6;
-/// bfc_destroy while allocations live, or re-entry from a callback.
+/// bfc_destroy with live allocations, or a call from a callback of the same device.
 pub const BFC_ERROR_BUSY: bfc_status_t = 7;
-/// No driver, no such device, or a driver too old for that backend.
+/// There is no driver or no such device, or the driver is too old for that backend.
 pub const BFC_ERROR_BACKEND_UNAVAILABLE: bfc_status_t = 8;
 /// The driver or a callback failed with something other than out of memory.
 pub const BFC_ERROR_BACKEND_FAILED: bfc_status_t = 9;
-/// Not by this backend, or not without the flag it needs.
+/// Unsupported by this backend, or a required flag is missing.
 pub const BFC_ERROR_UNSUPPORTED: bfc_status_t = 10;
-/// The allocator is being destroyed, or its memory is not in this forked process.
+/// The allocator is being destroyed, or its memory does not exist in this forked process.
 pub const BFC_ERROR_SHUTTING_DOWN: bfc_status_t = 11;
-/// A broken invariant: the allocator is poisoned, and every later call says so.
+/// An invariant is broken. The allocator is poisoned, and every later call returns this error.
 pub const BFC_ERROR_INTERNAL: bfc_status_t = 12;
 
-/// A stream: CUstream or cudaStream_t; any token on other backends. NULL is the default stream: the legacy one
-/// (BFC_STREAM_LEGACY), or that of the calling thread (BFC_STREAM_PER_THREAD) where the caller is compiled with
-/// CUDA_API_PER_THREAD_DEFAULT_STREAM.
+/// A stream: CUstream or cudaStream_t, or any token on other backends. NULL is the default stream. That is the legacy
+/// default stream (BFC_STREAM_LEGACY), or the one of the calling thread (BFC_STREAM_PER_THREAD) if the caller is
+/// compiled with CUDA_API_PER_THREAD_DEFAULT_STREAM.
 pub type bfc_stream_t = *mut c_void;
 
-/// CUDA on ordinals 0 to 255, host memory on 256; never silently host memory for a device.
+/// CUDA on ordinals 0 to 255, host memory on 256. A device never silently gets host memory.
 pub const BFC_BACKEND_AUTO: u32 = 0;
-/// Host memory by mmap, committed when touched.
+/// Host memory from mmap, resident only where it is touched.
 pub const BFC_BACKEND_HOST: u32 = 1;
-/// The caller's functions, see bfc_suballocator_t.
+/// The caller's functions. See bfc_suballocator_t.
 pub const BFC_BACKEND_CUSTOM: u32 = 2;
-/// Device memory by cuMemAlloc, in the primary context of the CUDA device with that ordinal, 0 to 255.
+/// Device memory from cuMemAlloc, in the primary context of the CUDA device with that ordinal, 0 to 255.
 pub const BFC_BACKEND_CUDA: u32 = 3;
-/// Device memory in one growing virtual range, as BFC_BACKEND_HOST_VMM, by the device's granules (cuMemMap; 2 MiB on
-/// all devices of today). Before granules move, and before bfc_trim unmaps some, the device is synchronised.
+/// Device memory in one growing virtual range, like BFC_BACKEND_HOST_VMM, in granules of the device (cuMemMap; 2 MiB on
+/// all current devices). The device is synchronized before granules move, and before bfc_trim unmaps some.
 ///
-/// Every device that can access this one (cuDeviceCanAccessPeer) has read and write access; cuCtxEnablePeerAccess has no
-/// effect on such memory. A peer that the driver refuses is left out, with a warning in the log. Memory has the flag
+/// Every device that can access this one (cuDeviceCanAccessPeer) has read and write access. cuCtxEnablePeerAccess has
+/// no effect on such memory. A peer that the driver refuses is left out, with a warning in the log. Memory has the flag
 /// gpuDirectRDMACapable where the device supports it (CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED).
 ///
-/// Limitations: cuIpcGetMemHandle and cuMemExportToShareableHandle return CUDA_ERROR_INVALID_VALUE. Between devices that
-/// cannot access each other copies require cuMemcpyPeer or cuMemcpyPeerAsync, which name both contexts.
+/// Limitations: cuIpcGetMemHandle and cuMemExportToShareableHandle return CUDA_ERROR_INVALID_VALUE. Copies between
+/// devices that cannot access each other require cuMemcpyPeer or cuMemcpyPeerAsync, which name both contexts.
 pub const BFC_BACKEND_CUDA_VMM: u32 = 4;
-/// Host memory in one growing virtual range, by granules of 2 MiB of a file in memory: the pool is one region, and
-/// whole free granules move to where a larger piece is wanted, so that free memory does not stay in pieces.
-/// Allocations never move. The limit is rounded down to granules. Not in a forked child: BFC_ERROR_SHUTTING_DOWN.
+/// Host memory in one growing virtual range, in granules of 2 MiB of a memory file. The pool is one region, and whole
+/// free granules are moved to where a larger piece is needed, so that free memory does not stay fragmented. Allocations
+/// never move. The limit is rounded down to whole granules. Not available in a forked child (BFC_ERROR_SHUTTING_DOWN).
 /// Any remainder is split off, as with BFC_SPLIT_ALWAYS, unless fragmentation_fraction is given.
 pub const BFC_BACKEND_HOST_VMM: u32 = 5;
 
-/// Regions (in a virtual range: granules) on demand; without it one region of memory_limit at the first allocation.
+/// Obtain regions (granules in a virtual range) on demand. Without this flag, one region of memory_limit is obtained at
+/// the first allocation.
 pub const BFC_ALLOW_GROWTH: u32 = 1u32 << 0;
-/// Give wholly free regions back before failing. Of no effect in a virtual range, where granules are moved anyway.
+/// Release wholly free regions before a request fails. No effect in a virtual range, where granules are moved anyway.
 pub const BFC_GARBAGE_COLLECTION: u32 = 1u32 << 1;
-/// Stamp frees, see bfc_set_safe_frontier; excludes the _async functions.
+/// Stamp frees. See bfc_set_safe_frontier. Excludes the _async functions.
 pub const BFC_TIMESTAMPS: u32 = 1u32 << 2;
 /// Split off any remainder of 256 bytes or more, instead of the 2x / 128 MiB rule.
 pub const BFC_SPLIT_ALWAYS: u32 = 1u32 << 3;
-/// With BFC_TIMESTAMPS: no call hands out a chunk whose stamp is not safe.
+/// With BFC_TIMESTAMPS, no call hands out a chunk whose stamp is not safe.
 pub const BFC_QUARANTINE: u32 = 1u32 << 4;
 
-/// For bfc_request_t: the request is for its stream.
+/// For bfc_request_t: allocate in the order of the request's stream.
 pub const BFC_REQUEST_ON_STREAM: u32 = 1u32 << 0;
-/// For bfc_request_t: only from memory that the allocator holds already. No memory is asked of the backend or given back,
-/// and no work is waited for (whether other streams' work is done is looked at). BFC_ERROR_OUT_OF_MEMORY then does not
-/// count as a failure, and no report is written.
+/// For bfc_request_t: use only memory that the allocator already holds. Nothing is obtained from the backend or
+/// released to it, and no work is waited for. The call may query whether other streams' work is done.
+/// BFC_ERROR_OUT_OF_MEMORY then does not count as a failure, and no report is written.
 pub const BFC_REQUEST_NO_GROWTH: u32 = 1u32 << 1;
-/// For bfc_request_t: rounds the size up to a multiple of 512 instead of 256. For clients that allocate everything at an
-/// alignment of 512: no 256 bytes remain between their chunks, which they could not use. bfc_requested_size still returns
-/// the size that was asked for.
+/// For bfc_request_t: round the size up to a multiple of 512 instead of 256. For clients that allocate everything with
+/// an alignment of 512: there are no unusable gaps of 256 bytes between their chunks. bfc_requested_size still returns
+/// the requested size.
 pub const BFC_REQUEST_SIZE_512: u32 = 1u32 << 3;
 
-/// Levels of messages, for BFC_LOG and bfc_log_callback_t.
+/// Levels of messages, for BFC_LOG and bfc_log_callback_t. This one: a failure that the caller may not have noticed.
 pub const BFC_LOG_ERROR: i32 = 1;
-/// Something was ignored or went wrong and was survived.
+/// Something was ignored, or failed without failing the call.
 pub const BFC_LOG_WARN: i32 = 2;
 /// Creation, destruction, regions.
 pub const BFC_LOG_INFO: i32 = 3;
-/// Extensions for which the backend gave nothing.
+/// Attempts to grow for which the backend provided no memory.
 pub const BFC_LOG_DEBUG: i32 = 4;
 
-/// For bfc_region_callback_t: memory was obtained, and nothing of it is handed out yet.
+/// For bfc_region_callback_t: memory was obtained, and nothing of it is in use yet.
 pub const BFC_REGION_OBTAINED: i32 = 1;
-/// Memory is about to go back, and nothing of it is in use. Should the backend not take it, BFC_REGION_OBTAINED
-/// comes again.
+/// Memory is about to be released, and nothing of it is in use. If the backend does not accept it, BFC_REGION_OBTAINED
+/// follows.
 pub const BFC_REGION_RETURNING: i32 = 2;
 
-/// Is told of memory that comes from the backend and goes back: the pointer given to bfc_set_region_callback, the
-/// device, the memory's start and bytes, and BFC_REGION_.... Called from any thread that allocates, frees, trims or
-/// destroys, with nothing locked; a call on the same device is BFC_ERROR_BUSY. It must not throw, and must not wait
-/// for another thread that uses the same allocator. What is obtained at once may go back in parts, and the other
-/// way round, with the backends that map granules; with BFC_BACKEND_CUSTOM and supports_coalescing too.
+/// Called for memory that is obtained from the backend or released to it, with the pointer given to
+/// bfc_set_region_callback, the device, the memory's start and bytes, and BFC_REGION_.... Called from any thread that
+/// allocates, frees, trims or destroys, without a lock held. A call on the same device is BFC_ERROR_BUSY. The function
+/// must not throw, and must not wait for another thread that uses the same allocator. With backends that map granules,
+/// memory obtained at once may be released in parts, and the reverse. The same holds for BFC_BACKEND_CUSTOM with
+/// supports_coalescing.
 pub type bfc_region_callback_t = Option<
     unsafe extern "C" fn(user_data: *mut c_void, device: i32, base: *mut c_void, bytes: usize, event: i32),
 >;
 
-/// Receives a message of the library: the pointer given to bfc_set_log_callback, a level, and a
-/// NUL-terminated text that is valid during the call. Called from any thread, never with an allocator
-/// locked; it may call any function of this library, but where the message is about a region of some
-/// device a call on that device is BFC_ERROR_BUSY, and another thread's bfc_destroy of it waits for the
-/// callback: two callbacks must not destroy each other's devices.
+/// Receives a message of the library: the pointer given to bfc_set_log_callback, a level, and a NUL-terminated text
+/// that is valid during the call. Called from any thread, never with an allocator locked. It may call any function of
+/// this library. But if the message is about a region of some device, a call on that device is BFC_ERROR_BUSY, and
+/// another thread's bfc_destroy of it waits for the callback. So two callbacks must not destroy each other's devices.
 pub type bfc_log_callback_t =
     Option<extern "C" fn(user_data: *mut c_void, level: i32, message: *const c_char)>;
 
-/// Gives a region of at least `bytes` bytes at a multiple of `alignment` (a power of two of at least 256)
-/// and stores in `*bytes_received` how many there are; it begins as `bytes`, so leaving it is fine. NULL
-/// means that there is no memory: the library then asks for less, or fails with BFC_ERROR_OUT_OF_MEMORY.
-/// Less than asked is taken if it is enough for the request. Less than that, an address that is no multiple
-/// of 256 and memory that overlaps another region are BFC_ERROR_BACKEND_FAILED.
+/// Allocates a region of at least `bytes` bytes at a multiple of `alignment` (a power of two of at least 256), and
+/// stores its size in `*bytes_received`, which is initialized to `bytes`. NULL means that there is no memory. The
+/// library then requests less, or fails with BFC_ERROR_OUT_OF_MEMORY. A smaller region is accepted if it is large
+/// enough for the request. A region that is too small, an address that is not a multiple of 256, and memory that
+/// overlaps another region are BFC_ERROR_BACKEND_FAILED.
 pub type bfc_region_alloc_t = Option<
     unsafe extern "C" fn(
         user_data: *mut c_void,
@@ -131,19 +132,18 @@ pub type bfc_region_alloc_t = Option<
     ) -> *mut c_void,
 >;
 
-/// Takes a region back, with the bytes that were received for it; with supports_coalescing possibly
-/// several regions merged into one.
+/// Frees a region, with the bytes that were received for it. With supports_coalescing this may be several regions
+/// merged into one.
 pub type bfc_region_free_t =
     Option<unsafe extern "C" fn(user_data: *mut c_void, ptr: *mut c_void, bytes: usize)>;
 
-/// Where regions come from, for BFC_BACKEND_CUSTOM. Both functions are called without a lock, from any
-/// thread that allocates, frees, trims or destroys. They must not throw, and must not wait for another
-/// thread that uses the same allocator. A call back into the same device is BFC_ERROR_BUSY. The memory is
-/// never read or written by the library.
+/// The source of regions for BFC_BACKEND_CUSTOM. Both functions are called without a lock held, from any thread that
+/// allocates, frees, trims or destroys. They must not throw, and must not wait for another thread that uses the same
+/// allocator. A call back into the same device is BFC_ERROR_BUSY. The library never reads or writes the memory.
 ///
-/// They may take regions from an allocator on another device, but allocators must not take regions from each other in a
-/// circle: a call that would wait for a thread which waits for it returns BFC_ERROR_BUSY. A size that alloc refused is
-/// not asked for again by the same request before the allocator has called free.
+/// The functions may take regions from an allocator on another device, but allocators must not take regions from each
+/// other in a circle: a call that would wait for a thread which waits for it returns BFC_ERROR_BUSY. A request does not
+/// ask again for a size that alloc refused before the allocator has called free.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct bfc_suballocator_t {
@@ -151,18 +151,18 @@ pub struct bfc_suballocator_t {
     pub struct_size: usize,
     /// Passed to both functions.
     pub user_data: *mut c_void,
-    /// Gives a region. Not NULL.
+    /// Allocates a region. Must not be NULL.
     pub alloc: bfc_region_alloc_t,
-    /// Takes a region back. Not NULL.
+    /// Frees a region. Must not be NULL.
     pub free: bfc_region_free_t,
-    /// Not 0: a region that begins where another ends may be merged with it.
+    /// If not 0, a region that begins where another ends may be merged with it.
     pub supports_coalescing: u32,
-    /// 0.
+    /// Must be 0.
     pub reserved: u32,
 }
 
-/// How bfc_create makes an allocator. For every field that is left 0 the environment counts (BFC_...,
-/// see docs/environment.md), and after that the default.
+/// The options of bfc_create. A field left 0 is taken from the environment (BFC_..., see docs/environment.md), or else
+/// from the default.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct bfc_options_t {
@@ -170,45 +170,45 @@ pub struct bfc_options_t {
     pub struct_size: usize,
     /// BFC_BACKEND_...
     pub backend: u32,
-    /// BFC_ALLOW_GROWTH and the others, combined by |.
+    /// BFC_ALLOW_GROWTH and the other flags, combined by |.
     pub flags: u32,
-    /// Bytes held from the backend at most. 0: what there is; on the host the smaller of physical memory
-    /// and the control group's limit; with callbacks and growth no limit.
+    /// The most bytes held from the backend. 0: the available memory. On the host that is the smaller of physical
+    /// memory and the control group's limit. With callbacks and growth it is no limit.
     pub memory_limit: u64,
-    /// Of the device's total, from 0 to 1, if memory_limit is 0; 0: not given.
+    /// The limit as a fraction of the device's total memory, from 0 to 1, if memory_limit is 0. 0: not given.
     pub memory_fraction: f64,
-    /// Split off a remainder of this share of the limit, from 0 to 1; 0: the 128 MiB rule.
+    /// Split off a remainder of this fraction of the limit, from 0 to 1. 0: the 128 MiB rule.
     pub fragmentation_fraction: f64,
-    /// Bytes of the first region with growth; 0: 2 MiB.
+    /// The size of the first region with growth. 0: 2 MiB.
     pub initial_region_bytes: u64,
-    /// Milliseconds to wait for another thread's free, or a higher limit, before failing; 0: fail at once. When the
-    /// time is up a backend that refused is not asked again.
+    /// Milliseconds to wait for another thread's free, or for a higher limit, before failing. 0: fail at once. When the
+    /// time is up, a backend that refused is not asked again.
     pub retry_timeout_ms: u32,
-    /// 0.
+    /// Must be 0.
     pub reserved: u32,
-    /// UTF-8, copied; for reports; NULL: "bfc".
+    /// The name in reports. UTF-8, copied. NULL: "bfc".
     pub name: *const c_char,
-    /// Copied; only for BFC_BACKEND_CUSTOM, NULL otherwise.
+    /// Copied. Only for BFC_BACKEND_CUSTOM, otherwise NULL.
     pub suballocator: *const bfc_suballocator_t,
 }
 
-/// A request with everything that can be said about it, for bfc_alloc_ex.
+/// A request with all optional parameters, for bfc_alloc_ex.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct bfc_request_t {
     /// sizeof(bfc_request_t); BFC_REQUEST_INIT sets it.
     pub struct_size: usize,
-    /// Bytes; 0 gives NULL.
+    /// The number of bytes. A request for 0 bytes returns NULL.
     pub bytes: usize,
-    /// 0: 256; else a power of two.
+    /// 0 stands for 256. Any other value must be a power of two.
     pub alignment: usize,
-    /// Read only with BFC_REQUEST_ON_STREAM.
+    /// Used only with BFC_REQUEST_ON_STREAM.
     pub stream: bfc_stream_t,
-    /// Accept chunks stamped at most this; 0: any. Needs BFC_TIMESTAMPS.
+    /// Accept only chunks stamped at most this. 0: any. Requires BFC_TIMESTAMPS.
     pub freed_before: u64,
     /// BFC_REQUEST_ON_STREAM, BFC_REQUEST_NO_GROWTH and BFC_REQUEST_SIZE_512, combined by |.
     pub flags: u32,
-    /// 0.
+    /// Must be 0.
     pub reserved: u32,
 }
 
@@ -216,32 +216,32 @@ pub struct bfc_request_t {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct bfc_stats_t {
-    /// sizeof(bfc_stats_t); BFC_STATS_INIT sets it. What the library knows is filled, the rest zeroed.
+    /// sizeof(bfc_stats_t); BFC_STATS_INIT sets it. Fields known to the library are filled, all others zeroed.
     pub struct_size: usize,
-    /// Successful allocations since creation or bfc_reset_stats; 0 bytes do not count.
+    /// Successful allocations since creation or bfc_reset_stats. Allocations of 0 bytes do not count.
     pub num_allocs: u64,
-    /// Successful frees; NULL does not count.
+    /// Successful frees. NULL does not count.
     pub num_frees: u64,
     /// Requests that could not be served.
     pub num_failures: u64,
-    /// Sizes of the chunks in use, slack included, as TensorFlow counts.
+    /// The bytes of the chunks in use, slack included, as TensorFlow counts.
     pub bytes_in_use: u64,
     /// The highest bytes_in_use.
     pub peak_bytes_in_use: u64,
-    /// What callers asked for, of the chunks in use.
+    /// The requested bytes of the chunks in use.
     pub bytes_requested: u64,
     /// The highest bytes_requested.
     pub peak_bytes_requested: u64,
-    /// The largest chunk handed out.
+    /// The size of the largest chunk handed out.
     pub largest_alloc_size: u64,
-    /// The most that may be held from the backend.
+    /// The most bytes that may be held from the backend.
     pub bytes_limit: u64,
-    /// Held from the backend.
+    /// The bytes held from the backend.
     pub pool_bytes: u64,
     /// The highest pool_bytes.
     pub peak_pool_bytes: u64,
-    /// The largest free chunk that a request could get. With timestamps as of the last request or trim: what
-    /// has become safe since then merges at the next.
+    /// The size of the largest free chunk available to a request. With timestamps this is as of the last request or
+    /// trim. Chunks that have become safe since then are merged at the next one.
     pub largest_free_block_bytes: u64,
     /// Regions held from the backend.
     pub num_regions: u64,
@@ -249,7 +249,7 @@ pub struct bfc_stats_t {
     pub num_chunks: u64,
     /// Free chunks.
     pub num_free_chunks: u64,
-    /// Host memory that the allocator itself holds; of the pointer tables what is resident.
+    /// Host memory of the allocator metadata. Of pointer tables only the resident part counts.
     pub metadata_bytes: u64,
 }
 

@@ -1,14 +1,14 @@
-//! Structs that may grow: their first field is the size that the caller knows.
+//! Structs that may grow. Their first field is the size known to the caller.
 
 use crate::error::{Error, fail};
 
 /// A `repr(C)` struct whose first field is `struct_size: usize`.
 ///
 /// # Safety
-/// All-zero bytes are a valid value, there is no padding, and `BOUNDARIES` are the offsets of its fields.
+/// All-zero bytes are a valid value, there is no padding, and `BOUNDARIES` are the offsets of the fields.
 pub(super) unsafe trait Versioned: Copy {
     const NAME: &'static str;
-    /// Where its fields begin. Each but the first is the end of some version, and so is the whole size.
+    /// The offsets of the fields. Each except the first is the end of some version, and so is the whole size.
     const BOUNDARIES: &'static [usize];
 }
 
@@ -16,12 +16,12 @@ pub(super) unsafe trait Versioned: Copy {
 macro_rules! boundaries {
     ($name:ident: $($field:ident),* $(,)?) => {
         const _: () = {
-            // All fields are named: their sizes add up, so that nothing is left over and nothing is padding.
+            // If the sizes of the named fields add up to the whole, no field is missing and there is no padding.
             const fn size_of_field<T>(_: fn(&$name) -> &T) -> usize { size_of::<T>() }
             assert!(0 $(+ size_of_field(|s: &$name| &s.$field))* == size_of::<$name>());
         };
-        // SAFETY: integers, floats, pointers and optional functions, all valid as zeros; the assertion
-        // above excludes padding; the offsets are the compiler's.
+        // SAFETY: the fields are integers, floats, pointers and optional functions, all valid as zeros. The assertion
+        // above excludes padding. The offsets are computed by the compiler.
         unsafe impl Versioned for $name {
             const NAME: &'static str = stringify!($name);
             const BOUNDARIES: &'static [usize] = &[$(std::mem::offset_of!($name, $field)),*];
@@ -30,15 +30,15 @@ macro_rules! boundaries {
 }
 pub(super) use boundaries;
 
-/// Larger sizes are a mistake: no struct of this library will have that many bytes.
+/// Larger sizes are an error. No struct of this library will have that many bytes.
 const LARGEST: usize = 1 << 16;
 
-/// The `struct_size` at `place`, if it can be a size of the struct.
+/// Returns the `struct_size` at `place`, if it is a valid size of the struct.
 ///
 /// # Safety
 /// `place` points to a `usize`.
 unsafe fn checked_size<T: Versioned>(place: *const T) -> Result<usize, Error> {
-    // SAFETY: the first field of the struct.
+    // SAFETY: it is the first field of the struct.
     let size = unsafe { place.cast::<usize>().read() };
     let known = size <= size_of::<T>();
     let ends_a_version = size == size_of::<T>() || T::BOUNDARIES[1..].contains(&size);
@@ -52,16 +52,15 @@ unsafe fn checked_size<T: Versioned>(place: *const T) -> Result<usize, Error> {
     Ok(size)
 }
 
-/// Reads an input struct of any version: zeros for a missing tail, an error for a tail that says
-/// something this version does not know.
+/// Reads an input struct of any version. A missing tail reads as zeros. An unknown tail is an error unless it is zero.
 ///
 /// # Safety
-/// `place` points to a struct of as many bytes as its `struct_size` says.
+/// `place` points to a struct of `struct_size` bytes.
 pub(super) unsafe fn read<T: Versioned>(place: *const T) -> Result<T, Error> {
     // SAFETY: by this function's contract.
     let size = unsafe { checked_size(place)? };
     if size == size_of::<T>() {
-        // SAFETY: by this function's contract it is all there; any bytes of the fields' types are a value.
+        // SAFETY: by this function's contract the whole struct is there, and any bytes of the fields' types are valid.
         return Ok(unsafe { place.read() });
     }
     let known = size.min(size_of::<T>());
@@ -82,10 +81,10 @@ pub(super) unsafe fn read<T: Versioned>(place: *const T) -> Result<T, Error> {
     Ok(unsafe { value.assume_init() })
 }
 
-/// Fills an output struct of any version; what this version does not know becomes 0. `struct_size` stays.
+/// Fills an output struct of any version. Fields that this version does not know become 0. `struct_size` stays.
 ///
 /// # Safety
-/// `place` points to a writable struct of as many bytes as its `struct_size` says.
+/// `place` points to a writable struct of `struct_size` bytes.
 pub(super) unsafe fn write<T: Versioned>(place: *mut T, value: &T) -> Result<(), Error> {
     // SAFETY: by this function's contract.
     let size = unsafe { checked_size(place.cast_const())? };
@@ -93,7 +92,7 @@ pub(super) unsafe fn write<T: Versioned>(place: *mut T, value: &T) -> Result<(),
     let known = size.min(size_of::<T>());
     let from = std::ptr::from_ref(value).cast::<u8>().wrapping_add(skip);
     let to = place.cast::<u8>().wrapping_add(skip);
-    // SAFETY: both have `known` bytes, of which the size field is left out.
+    // SAFETY: both have `known` bytes, of which the size field is skipped.
     unsafe { std::ptr::copy_nonoverlapping(from, to, known - skip) };
     // SAFETY: the caller's struct has `size` bytes.
     unsafe { place.cast::<u8>().wrapping_add(known).write_bytes(0, size - known) };

@@ -1,4 +1,4 @@
-//! How the first request of a framework creates an allocator, where the program has said so.
+//! The options that an adapter creates an allocator with, if the program has set any.
 
 use super::first_use::device_of;
 use crate::capi::create::given;
@@ -11,28 +11,30 @@ use crate::sys::{HostMemoryExhausted, try_box};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering::*};
 
-/// The place for all devices that have none of their own.
+/// The slot for all devices without options of their own.
 const OF_ALL: usize = LAST_CUDA_DEVICE as usize + 1;
 
-/// What was said is never freed: another thread may be reading it.
-static WISHES: [AtomicPtr<Options<'static>>; OF_ALL + 1] = [const { AtomicPtr::new(null_mut()) }; OF_ALL + 1];
+/// The options set for each device. They are never freed, because another thread may be reading them.
+static OPTIONS: [AtomicPtr<Options<'static>>; OF_ALL + 1] =
+    [const { AtomicPtr::new(null_mut()) }; OF_ALL + 1];
 
-/// What the program has said of a device.
-pub(super) fn wished(device: Device) -> Option<&'static Options<'static>> {
-    // SAFETY: NULL, or from `say`, and never freed.
-    let of = |place: usize| unsafe { WISHES[place].load(Acquire).as_ref() };
+/// Returns the options set for a device.
+pub(super) fn options_for(device: Device) -> Option<&'static Options<'static>> {
+    // SAFETY: NULL or set below, and never freed.
+    let of = |place: usize| unsafe { OPTIONS[place].load(Acquire).as_ref() };
     of(device.ordinal() as usize).or_else(|| of(OF_ALL))
 }
 
-/// Says how the first request of a framework creates a device's allocator, in place of the environment alone; also the
-/// first one after a bfc_destroy. Nothing is created now, and an allocator that exists stays as it is.
+/// Sets the options that the first request of a framework creates a device's allocator with, instead of the environment
+/// alone. They also apply to the first request after a bfc_destroy. Nothing is created now, and an existing allocator
+/// does not change.
 ///
-/// Each call keeps a copy of what it was given to the end of the process: it is for the beginning of a program.
+/// Each call keeps a copy of the options until the end of the process. Call this at the start of the program.
 ///
-/// @param device   0 to 255; -1: each of them of which nothing was said by itself.
-/// @param options  As for bfc_create, copied with the name. NULL: nothing is said any more.
-/// @return BFC_OK; BFC_ERROR_INVALID_ARGUMENT, also for options that bfc_create would refuse by themselves;
-///         BFC_ERROR_OUT_OF_MEMORY (of the host). What only a device can refuse its first request says.
+/// @param device   0 to 255. -1: default for devices without options of their own.
+/// @param options  As for bfc_create, copied with the name. NULL removes the options.
+/// @return BFC_OK; BFC_ERROR_INVALID_ARGUMENT, also for options that bfc_create would always refuse;
+///         BFC_ERROR_OUT_OF_MEMORY (host memory). Options that only the device refuses fail its first request.
 ///
 /// # Safety
 /// `options` is NULL or points to a struct of `struct_size` bytes, whose pointers are valid.
@@ -42,11 +44,11 @@ pub unsafe extern "C" fn bfc_adapter_options(device: i32, options: *const bfc_op
         let place = if device == -1 { OF_ALL } else { device_of(device)?.ordinal() as usize };
         // SAFETY: by this function's contract.
         let options = unsafe { given(options)? };
-        say(place, options)
+        set(place, options)
     })
 }
 
-fn say(place: usize, options: Option<Options<'_>>) -> Result<(), Error> {
+fn set(place: usize, options: Option<Options<'_>>) -> Result<(), Error> {
     let kept = match options {
         Some(options) => {
             options.check()?;
@@ -55,7 +57,7 @@ fn say(place: usize, options: Option<Options<'_>>) -> Result<(), Error> {
         }
         None => null_mut(),
     };
-    WISHES[place].store(kept, Release);
+    OPTIONS[place].store(kept, Release);
     Ok(())
 }
 

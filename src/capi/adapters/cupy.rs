@@ -6,12 +6,12 @@ use crate::capi::ffi_result::or_log;
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 
-/// For cupy.cuda.memory.CFunctionAllocator: allocates memory that may be used on any stream.
+/// For cupy.cuda.memory.CFunctionAllocator. Allocates memory that may be used on any stream.
 ///
 /// @param param   Ignored.
-/// @param size    Bytes; 0 gives NULL, and there is nothing to free.
-/// @param device  The device's ordinal, as CUDA counts them.
-/// @return The address, a multiple of 512; NULL on failure. CuPy does not look: it takes NULL for an address.
+/// @param size    The number of bytes. 0 returns NULL, and there is nothing to free.
+/// @param device  The CUDA ordinal of the device.
+/// @return The address, a multiple of 512, or NULL on failure. CuPy does not check this and takes NULL for an address.
 #[unsafe(no_mangle)]
 pub extern "C" fn bfc_cupy_malloc(param: *mut c_void, size: usize, device: c_int) -> *mut c_void {
     let _ = param;
@@ -24,7 +24,7 @@ pub extern "C" fn bfc_cupy_malloc(param: *mut c_void, size: usize, device: c_int
     })
 }
 
-/// Frees what work that is queued by now, on whatever stream, may still touch.
+/// Frees memory that work queued so far, on any stream, may still use.
 ///
 /// @param ptr  NULL does nothing.
 #[unsafe(no_mangle)]

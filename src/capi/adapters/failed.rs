@@ -1,4 +1,4 @@
-//! Why a call failed whose signature, a framework's, has no place for a status.
+//! The last failure of functions whose signature, given by a framework, has no room for a status.
 
 use crate::capi::types::bfc_status_t;
 use crate::sys::thread::{Local, per_thread};
@@ -12,16 +12,16 @@ impl Local for Last {
 
 per_thread!(static LAST: Last);
 
-/// Remembers a failure; without host memory for it, it is lost.
+/// Stores the status of a failure. Without host memory for it, it is lost.
 #[cold]
 pub(in crate::capi) fn note(status: bfc_status_t) {
     let _ = LAST.update(|last| last.0 = status);
 }
 
-/// Gets the status of this thread's last failed call of a function of this header that returns none: a shim around one
-/// tells by it memory that ran out from all else. Its words are in bfc_last_error. A success leaves it.
+/// Gets the status of this thread's last failed call of a function of this header that returns none. It lets wrappers
+/// tell out-of-memory from other failures. The message is in bfc_last_error. A success does not change the status.
 ///
-/// @return A status; BFC_OK if no such call has failed yet in this thread.
+/// @return A status. BFC_OK if no such call has failed in this thread yet.
 #[unsafe(no_mangle)]
 pub extern "C" fn bfc_adapter_status() -> bfc_status_t {
     LAST.get(|last| last.0).unwrap_or_default()

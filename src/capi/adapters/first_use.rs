@@ -1,13 +1,13 @@
-//! An adapter's device, whose allocator it creates if nobody has.
+//! The device of an adapter, and the creation of its allocator on first use.
 
-use super::adapter_options::wished;
+use super::adapter_options::options_for;
 use crate::capi::panic_hook;
 use crate::device::Device;
 use crate::error::{Error, fail};
 use crate::options::LAST_CUDA_DEVICE;
 use std::ffi::c_int;
 
-/// The device that a framework counts so.
+/// Returns the device with a CUDA ordinal.
 pub(super) fn device_of(ordinal: c_int) -> Result<Device, Error> {
     if (0..=LAST_CUDA_DEVICE).contains(&ordinal) {
         return Device::new(ordinal);
@@ -15,14 +15,14 @@ pub(super) fn device_of(ordinal: c_int) -> Result<Device, Error> {
     Err(fail!(Error::InvalidArgument, "device {ordinal}: CUDA's devices are 0 to {LAST_CUDA_DEVICE}"))
 }
 
-/// Does something with a device's allocator, which is created if there is none: as the program has said, else from the
-/// environment. Threads that come at once share one.
+/// Runs `work` on a device's allocator, which is created if there is none, with the options that the program has set or
+/// else from the environment. Concurrent threads share one allocator.
 pub(super) fn served<T>(device: Device, work: impl Fn() -> Result<T, Error>) -> Result<T, Error> {
     if !device.was_created() {
         create(device)?;
     }
     match work() {
-        // Another thread is about to create it, or the program has ended it.
+        // Another thread is creating the allocator, or the program has destroyed it.
         Err(Error::NoAllocator) => {
             create(device)?;
             work()
@@ -33,7 +33,7 @@ pub(super) fn served<T>(device: Device, work: impl Fn() -> Result<T, Error>) -> 
 
 fn create(device: Device) -> Result<(), Error> {
     panic_hook::silence_own_panics();
-    match device.create(wished(device)) {
+    match device.create(options_for(device)) {
         Err(Error::AlreadyExists) => Ok(()),
         done => done,
     }

@@ -1,4 +1,4 @@
-//! The pair of functions that cuTensorNet's and cuQuantum's memory handlers and nvJPEG's asynchronous allocators have.
+//! The functions of cuTensorNet's and cuQuantum's memory handlers and of nvJPEG's asynchronous allocators.
 
 use super::first_use::served;
 use crate::capi::ffi_result::{status, status_and};
@@ -7,13 +7,13 @@ use crate::device::Device;
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 
-/// For device_alloc of cutensornetDeviceMemHandler_t and its kin, and dev_malloc of nvjpegDevAllocatorV2_t: allocates
-/// memory of the calling thread's current device in the order of a stream, as bfc_alloc_async.
+/// For device_alloc of cutensornetDeviceMemHandler_t and related types, and dev_malloc of nvjpegDevAllocatorV2_t.
+/// Allocates memory of the calling thread's current device in the order of a stream, like bfc_alloc_async.
 ///
 /// @param ctx   Ignored.
-/// @param ptr   Gets the address, a multiple of 512; NULL on failure, and for a size of 0.
-/// @param size  Bytes.
-/// @return 0; else a bfc_status_t, with its words in bfc_last_error.
+/// @param ptr   Receives the address, a multiple of 512, or NULL on failure and for a size of 0.
+/// @param size  The number of bytes.
+/// @return 0, or a bfc_status_t whose message is in bfc_last_error.
 ///
 /// # Safety
 /// `ptr` is NULL or valid for writing.
@@ -36,11 +36,11 @@ pub unsafe extern "C" fn bfc_handler_alloc(
     unsafe { status_and(ptr, null_mut(), work) }
 }
 
-/// For device_free and dev_free of the same: frees in the order of a stream, as bfc_free_async. The address says which
-/// device it is of; `ctx` and `size` are ignored.
+/// For device_free and dev_free of the same types. Frees memory in the order of a stream, like bfc_free_async. The
+/// address determines the device. `ctx` and `size` are ignored.
 ///
-/// @param ptr  NULL: 0.
-/// @return 0; else a bfc_status_t, with its words in bfc_last_error.
+/// @param ptr  NULL returns 0.
+/// @return 0, or a bfc_status_t whose message is in bfc_last_error.
 #[unsafe(no_mangle)]
 pub extern "C" fn bfc_handler_free(
     ctx: *mut c_void,

@@ -1,17 +1,17 @@
-//! What frameworks call in place of their own allocators, each with its exact signature and its contract of streams,
-//! of NULL and of size 0. A header of their own declares them, `bfc_adapters.h`, whose head (in `adapters.toml`) says
-//! what holds for all.
+//! Functions that frameworks call instead of their own allocators. Each has the framework's exact signature and its
+//! contract for streams, NULL and size 0. They are declared in a header of their own, `bfc_adapters.h`, whose head (in
+//! `adapters.toml`) documents what holds for all of them.
 //!
-//! `bfc_cupy_*` and `bfc_ort_*` are for clients that free without saying whose work still touches the memory (ONNX Runtime,
-//! Numba, CuPy with `streams=False`). Such a free is in the order of `Stream::UNKNOWN`: the memory is not reusable until the
-//! context was synchronized. Their requests are in the order of `Stream::ANY`, which has no memory of its own, so they get
-//! memory that every stream may use. While the library sees a capture such requests are for a private pool
-//! (`BFC_POOL_OF_CAPTURES`), because their memory may become a part of the graph.
+//! `bfc_cupy_*` and `bfc_ort_*` are for clients whose frees do not name the streams that may still use the memory (ONNX
+//! Runtime, Numba, CuPy with `streams=False`). Such a free is in the order of `Stream::UNKNOWN`: the memory is not
+//! reusable until the context was synchronized. Their requests are in the order of `Stream::ANY`, which has no memory
+//! of its own, so they get memory that every stream may use. While a capture is visible to the library, such requests
+//! are served from a private pool (`BFC_POOL_OF_CAPTURES`), because their memory may become part of the graph.
 //!
-//! PyTorch begins a private pool before the capture and names no stream, but has a filter that knows the capturing one later
-//! (`torch/captures.rs`). Until a request was accepted a capture of an unknown stream is announced (`StreamHeap::announce`),
-//! and no call waits for the context. Each accepted request is for the pool by itself (`StreamHeap::in_private`). No stream is
-//! redirected, because the filter may depend on the thread.
+//! PyTorch begins a private pool before the capture without naming a stream, but passes a filter that recognizes the
+//! capturing stream later (`torch/captures.rs`). Until a request was accepted, a capture of an unknown stream is
+//! announced (`StreamHeap::announce`), and no call waits for the context. Each accepted request is routed to the pool
+//! individually (`StreamHeap::in_private`). No stream is redirected, because the filter may depend on the thread.
 
 mod adapter_options;
 mod cupy;

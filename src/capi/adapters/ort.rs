@@ -8,16 +8,16 @@ use crate::error::Error;
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 
-/// The private pool of requests that name no stream (bfc_ort_alloc, bfc_cupy_malloc) and come while a stream is captured
-/// that the library can see. What is freed in it is not reused, because the graph may be launched again, until
-/// bfc_pool_release with this name says that no such graph will be. No program may begin a pool of this name.
+/// The private pool of requests that name no stream (bfc_ort_alloc, bfc_cupy_malloc) while a capture is visible to the
+/// library. Memory freed in it is not reused, because the graph may be launched again, until bfc_pool_release with this
+/// name declares that no such graph will be. Programs must not begin a pool of this name.
 pub const BFC_POOL_OF_CAPTURES: u64 = 0xffff_ffff_ffff_ffff;
 
-/// For ONNX Runtime's gpu_external_alloc: allocates memory of the calling thread's current device that may be used on
+/// For ONNX Runtime's gpu_external_alloc. Allocates memory of the calling thread's current device that may be used on
 /// any stream.
 ///
-/// @param size  Bytes; 0 gives NULL, and there is nothing to free.
-/// @return The address, a multiple of 512; NULL on failure, which ONNX Runtime turns into an exception.
+/// @param size  The number of bytes. 0 returns NULL, and there is nothing to free.
+/// @return The address, a multiple of 512, or NULL on failure, which ONNX Runtime turns into an exception.
 #[unsafe(no_mangle)]
 pub extern "C" fn bfc_ort_alloc(size: usize) -> *mut c_void {
     or_log("bfc_ort_alloc", null_mut(), || {
@@ -29,11 +29,11 @@ pub extern "C" fn bfc_ort_alloc(size: usize) -> *mut c_void {
     })
 }
 
-/// For AllocOnStream of an OrtAllocator over device memory: as bfc_ort_alloc, for a device that is named, and the stream
-/// is asked whether it is being captured. Then the memory is kept for the graph, see BFC_POOL_OF_CAPTURES.
+/// For AllocOnStream of an OrtAllocator over device memory. Allocates memory like bfc_ort_alloc, on the given device.
+/// The stream is queried, and if it is captured the memory is kept for the graph. See BFC_POOL_OF_CAPTURES.
 ///
-/// @param stream  The memory may be used on any other too. It must be alive during the call only.
-/// @return As bfc_ort_alloc.
+/// @param stream  The stream to query. The memory may be used on any other too. It must exist only during the call.
+/// @return As for bfc_ort_alloc.
 #[unsafe(no_mangle)]
 pub extern "C" fn bfc_ort_alloc_on_stream(device: c_int, size: usize, stream: bfc_stream_t) -> *mut c_void {
     or_log("bfc_ort_alloc_on_stream", null_mut(), || {
@@ -46,8 +46,8 @@ pub extern "C" fn bfc_ort_alloc_on_stream(device: c_int, size: usize, stream: bf
     })
 }
 
-/// For gpu_external_free: frees what work that is queued by now, on whatever stream, may still touch. The address says
-/// which device it is of.
+/// For gpu_external_free. Frees memory that work queued so far, on any stream, may still use. The address determines
+/// the device.
 ///
 /// @param ptr  NULL does nothing.
 #[unsafe(no_mangle)]
@@ -58,7 +58,7 @@ pub extern "C" fn bfc_ort_free(ptr: *mut c_void) {
     });
 }
 
-/// For gpu_external_empty_cache: gives what is wholly free of the current device back to the driver, as bfc_trim.
+/// For gpu_external_empty_cache. Releases wholly free memory of the current device to the driver, like bfc_trim.
 #[unsafe(no_mangle)]
 pub extern "C" fn bfc_ort_empty_cache() {
     or_log("bfc_ort_empty_cache", (), || match Device::current()?.trim(0) {

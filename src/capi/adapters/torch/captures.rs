@@ -1,7 +1,7 @@
-//! Whose requests are for a private pool now, and how many graphs use each.
+//! Requests that are routed to private pools, and how many graphs use each pool.
 //!
-//! PyTorch names pools by two numbers, counts who uses them, and says by a filter whose requests are for one. libbfc
-//! knows pools by one number, and a request by its stream.
+//! PyTorch names pools by two numbers, counts their users, and passes a filter that decides which requests a pool
+//! serves. libbfc names pools by one number, and routes requests by their stream.
 
 use super::filter::Filter;
 use crate::capi::types::bfc_stream_t;
@@ -14,23 +14,23 @@ use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering::*};
 /// PyTorch's name for a pool.
 pub(super) type PoolId = (u64, u64);
 
-/// Requests may be for a pool: from `begin` to `end`.
+/// A period from `begin` to `end` in which requests may be routed to a pool.
 struct Capture {
-    /// Newer ones have larger numbers.
+    /// Newer captures have larger numbers.
     ticket: u64,
     device: Device,
     id: PoolId,
     name: u64,
-    /// It stays where it is while somebody asks it.
+    /// Boxed, so that it does not move while it is called.
     filter: Box<Filter>,
-    /// How many threads ask it.
+    /// How many threads are calling the filter.
     asking: u32,
     over: bool,
-    /// The device was told that some stream may be captured at any time, and not yet which.
+    /// Whether the device was told that an unknown stream may be captured at any time.
     announced: bool,
 }
 
-/// A pool that graphs use; or none does any more, but the device could not be told for want of host memory.
+/// A pool that graphs use, or that no graph uses but that could not be released for lack of host memory.
 struct Pool {
     device: Device,
     id: PoolId,
@@ -41,15 +41,16 @@ struct Pool {
 struct Table {
     captures: Vec<Capture>,
     pools: Vec<Pool>,
-    /// The last number given to a capture, or a pool.
+    /// The last number given to a capture or a pool.
     last: u64,
 }
 
-/// Held for a look at a few entries; neither PyTorch nor an allocator is called meanwhile.
+/// Locked only while a few entries are accessed. Neither PyTorch nor an allocator is called meanwhile.
 static TABLE: Mutex<Table> = Mutex::new(Table { captures: Vec::new(), pools: Vec::new(), last: 0 });
 
-/// The table. [`Error::Busy`] for a signal handler that interrupted a look at it. An error in the child of a fork, whose
-/// parent had used it: a thread that is not there may have it locked, and nothing in it is about memory of the child's.
+/// Locks the table. Returns [`Error::Busy`] in a signal handler that interrupted an access to it. Fails in a forked
+/// child whose parent had used it: a thread that does not exist there may hold the lock, and no entry concerns memory
+/// of the child.
 fn table() -> Result<Guard<'static, Table>, Error> {
     static OF_PROCESS: AtomicI32 = AtomicI32::new(0);
     let process = sys::process();
@@ -63,21 +64,22 @@ fn table() -> Result<Guard<'static, Table>, Error> {
     }
 }
 
-/// How many captures are in the table: mostly none, and then nobody looks there.
+/// How many captures are in the table. Mostly none, and then the table is not accessed.
 static UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
 
-/// So that the names are not those of the program's own pools.
+/// Added to pool names, so that they differ from those of the program's own pools.
 const NAMES: u64 = 1 << 63;
 
-/// A pool that a request is for.
+/// A pool chosen for a request.
 #[derive(Clone, Copy)]
 pub(super) struct Chosen {
     pub(super) name: u64,
     ticket: u64,
 }
 
-/// The pool that a request is for, if it is for one: of several that say so the one that was begun last. [`Error::Busy`] if
-/// that cannot be known, in a signal handler: memory for a graph must not come from elsewhere.
+/// Returns the pool that a request is routed to, if there is one. If several pools accept it, the one begun last is
+/// chosen. Returns [`Error::Busy`] in a signal handler if this cannot be determined, because memory for a graph must
+/// come from its pool.
 #[inline]
 pub(super) fn chosen(device: i32, stream: bfc_stream_t) -> Result<Option<Chosen>, Error> {
     if UNDER_WAY.load(Acquire) == 0 { Ok(None) } else { choose(device, stream) }
@@ -88,7 +90,7 @@ fn choose(device: i32, stream: bfc_stream_t) -> Result<Option<Chosen>, Error> {
     let mut newer_than = u64::MAX;
     while let Some(asked) = Asked::newest_before(newer_than, device)? {
         newer_than = asked.ticket;
-        // SAFETY: it is not dropped before `asked` is.
+        // SAFETY: the filter is not dropped before `asked` is.
         if unsafe { &*asked.filter }.accepts(stream) {
             return Ok(Some(Chosen { name: asked.name, ticket: asked.ticket }));
         }
@@ -96,7 +98,7 @@ fn choose(device: i32, stream: bfc_stream_t) -> Result<Option<Chosen>, Error> {
     Ok(None)
 }
 
-/// A capture whose filter is asked now, with the table open.
+/// A capture whose filter is being called, with the table unlocked.
 struct Asked {
     ticket: u64,
     name: u64,
@@ -108,7 +110,7 @@ impl Asked {
         let mut table = match table() {
             Ok(table) => table,
             Err(Error::Busy) => return Err(Error::Busy),
-            // In a forked child nothing is captured.
+            // Nothing is captured in a forked child.
             Err(_) => return Ok(None),
         };
         let older = table.captures.iter_mut().filter(|capture| capture.ticket < ticket && !capture.over);
@@ -122,13 +124,13 @@ impl Asked {
 
 impl Drop for Asked {
     fn drop(&mut self) {
-        // Never in a signal handler that has interrupted the table's holder, for that was refused before.
+        // This cannot fail in a signal handler that interrupted the table's holder, because that was refused before.
         let Ok(mut table) = table() else { return };
         let place = table.captures.iter().position(|capture| capture.ticket == self.ticket);
         let Some(place) = place else { return };
         table.captures[place].asking -= 1;
         let ended = table.take_if_ended(place);
-        // The filter ends with the table open.
+        // The filter is dropped with the table unlocked.
         drop(table);
         drop(ended);
     }
@@ -142,7 +144,7 @@ impl Table {
         ended
     }
 
-    /// What is in no use takes no memory.
+    /// Frees the memory of empty lists.
     fn shrink(&mut self) {
         if self.captures.is_empty() {
             self.captures = Vec::new();
@@ -152,7 +154,8 @@ impl Table {
         }
     }
 
-    /// One more uses the pool; its name. One that nobody uses is being released, and another comes in its place.
+    /// Adds a user to a pool and returns the pool's name. A pool without users is being released, so another one
+    /// replaces it.
     fn begin_pool(&mut self, device: Device, id: PoolId) -> Result<u64, HostMemoryExhausted> {
         let is_it = |pool: &&mut Pool| pool.device == device && pool.id == id && pool.users != 0;
         if let Some(pool) = self.pools.iter_mut().find(is_it) {
@@ -166,7 +169,7 @@ impl Table {
         Ok(name)
     }
 
-    /// Takes the filter if there is room for all of it.
+    /// Adds a capture. Takes the filter only if there is room for everything.
     fn begin(
         &mut self,
         device: Device,
@@ -185,9 +188,9 @@ impl Table {
     }
 }
 
-/// Requests that the filter accepts are for the pool from now on. `announced`: see [`Capture`].
+/// Routes requests that the filter accepts to the pool from now on. `announced`: see [`Capture`].
 pub(super) fn begin(device: Device, id: PoolId, filter: Filter, announced: bool) -> Result<(), Error> {
-    // Should there be no room it ends with the table open.
+    // If there is no room, the filter is dropped with the table unlocked.
     let mut filter = Some(try_box(filter)?);
     let mut table = table()?;
     let begun = table.begin(device, id, &mut filter, announced);
@@ -198,14 +201,15 @@ pub(super) fn begin(device: Device, id: PoolId, filter: Filter, announced: bool)
     Ok(())
 }
 
-/// A request was served, so that its stream is known: whether the announcement of the capture is to be withdrawn.
+/// Records that a request was served, so that its stream is known. Returns whether the announcement of the capture must
+/// be withdrawn.
 pub(super) fn is_known_now(chosen: Chosen) -> bool {
     let Ok(mut table) = table() else { return false };
     let capture = table.captures.iter_mut().find(|capture| capture.ticket == chosen.ticket);
     capture.is_some_and(|capture| std::mem::take(&mut capture.announced))
 }
 
-/// No request is for the pool any more. Whether the announcement is to be withdrawn.
+/// Ends the routing of requests to the pool. Returns whether the announcement must be withdrawn.
 pub(super) fn end(device: Device, id: PoolId) -> Result<bool, Error> {
     let mut table = table()?;
     let of_pool = |capture: &Capture| capture.device == device && capture.id == id && !capture.over;
@@ -222,7 +226,7 @@ pub(super) fn end(device: Device, id: PoolId) -> Result<bool, Error> {
     Ok(announced)
 }
 
-/// One less uses the pool.
+/// Removes a user from a pool.
 pub(super) fn leave(device: Device, id: PoolId) -> Result<(), Error> {
     let mut table = table()?;
     let is_it = |pool: &&mut Pool| pool.device == device && pool.id == id && pool.users != 0;
@@ -234,14 +238,14 @@ pub(super) fn leave(device: Device, id: PoolId) -> Result<(), Error> {
     Err(unknown(id))
 }
 
-/// The name of some pool that nobody uses any more, with a larger one than `than`.
+/// Returns the name of a pool without users that is larger than `than`.
 pub(super) fn unused(device: Device, than: u64) -> Option<u64> {
     let table = table().ok()?;
     let unused = |pool: &&Pool| pool.device == device && pool.users == 0 && pool.name > than;
     table.pools.iter().filter(unused).map(|pool| pool.name).min()
 }
 
-/// The device has been told of it.
+/// Removes a pool without users after the device was told.
 pub(super) fn forget_unused(name: u64) {
     let Ok(mut table) = table() else { return };
     table.pools.retain(|pool| pool.name != name);

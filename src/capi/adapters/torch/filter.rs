@@ -1,13 +1,13 @@
-//! PyTorch's way to say for which streams a pool is: a `std::function<bool(cudaStream_t)>`.
+//! PyTorch's filter for the streams of a pool: a `std::function<bool(cudaStream_t)>`.
 //!
-//! It comes by reference, and has to be asked at each request until the capture is over: so it is copied, as C++ would.
-//! That is done by the layout which libstdc++ gives it (`bits/std_function.h`), the C++ library of all of PyTorch's
-//! Linux builds; the layout is part of that library's ABI and has not changed since GCC 4.
+//! The filter is passed by reference and must be called at each request until the capture is over, so it is copied as
+//! C++ would copy it. This relies on its layout in libstdc++ (`bits/std_function.h`), the C++ library of all of
+//! PyTorch's Linux builds. The layout is part of that library's ABI and has not changed since GCC 4.
 
 use crate::capi::types::bfc_stream_t;
 use std::ffi::{c_int, c_void};
 
-/// What the function does is in the first part, or behind its pointer.
+/// The function's state is in the first part, or behind a pointer there.
 #[repr(C)]
 struct Function {
     functor: [usize; 2],
@@ -22,11 +22,11 @@ type Invoker = unsafe extern "C-unwind" fn(functor: *const [usize; 2], stream: *
 const CLONE_FUNCTOR: c_int = 2;
 const DESTROY_FUNCTOR: c_int = 3;
 
-/// A copy of one; of none it accepts every stream.
+/// A copy of a filter. A copy of none accepts every stream.
 pub(super) struct Filter(Function);
 
 impl Filter {
-    /// Copies one. What that throws goes to the caller.
+    /// Copies a filter. Exceptions of the copy propagate to the caller.
     ///
     /// # Safety
     /// `function` is NULL or points to a `std::function<bool(cudaStream_t)>` of libstdc++.
@@ -35,18 +35,18 @@ impl Filter {
         // SAFETY: by this function's contract.
         let original = unsafe { function.cast::<Function>().as_ref() };
         if let Some(Function { functor, manager: Some(manager), invoker }) = original {
-            // SAFETY: it makes the first a copy of the second, and both are valid.
+            // SAFETY: the call makes the first a copy of the second, and both are valid.
             unsafe { manager(&mut copy.functor, functor, CLONE_FUNCTOR) };
             (copy.manager, copy.invoker) = (Some(*manager), *invoker);
         }
         Filter(copy)
     }
 
-    /// Whether a request of the calling thread's in the order of a stream is for the pool. What it throws goes to the
-    /// caller.
+    /// Returns whether the pool serves a request of the calling thread in the order of a stream. Exceptions propagate
+    /// to the caller.
     pub(super) fn accepts(&self, stream: bfc_stream_t) -> bool {
         match self.0.invoker {
-            // SAFETY: the functor is alive, and the second is a reference to the argument.
+            // SAFETY: the functor is valid, and the second argument is a reference to the stream.
             Some(invoke) => unsafe { invoke(&self.0.functor, &stream) },
             None => true,
         }

@@ -6,7 +6,7 @@ mod pools;
 
 pub use pools::*;
 
-use super::adapter_options::wished;
+use super::adapter_options::options_for;
 use super::first_use::{device_of, served};
 use crate::capi::ffi_result::or_log;
 use crate::capi::panic_hook;
@@ -16,19 +16,20 @@ use crate::error::{Error, fail, unsaid};
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 
-/// For CUDAPluggableAllocator's alloc_fn: allocates in the order of a stream, as bfc_alloc_async; while memory is for
-/// a pool (bfc_torch_begin_allocate_to_pool), from that.
+/// For CUDAPluggableAllocator's alloc_fn. Allocates memory in the order of a stream, like bfc_alloc_async, or from a
+/// private pool while the request is routed to one (bfc_torch_begin_allocate_to_pool).
 ///
-/// @param size    Bytes; 0 gives NULL, and no free follows.
-/// @param device  The device's ordinal, as CUDA counts them.
-/// @return The address, a multiple of 512; NULL on failure. As the allocator of everything PyTorch does not look at it:
-///         the tensor gets address 0. As the source of a torch.cuda.MemPool it raises its OutOfMemoryError.
+/// @param size    The number of bytes. 0 returns NULL, and no free follows.
+/// @param device  The CUDA ordinal of the device.
+/// @return The address, a multiple of 512, or NULL on failure. As the allocator of all memory, PyTorch does not check
+///         it, and the tensor gets address 0. As the source of a torch.cuda.MemPool, PyTorch raises its
+///         OutOfMemoryError.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn bfc_torch_alloc(size: usize, device: c_int, stream: bfc_stream_t) -> *mut c_void {
     if size == 0 {
         return null_mut();
     }
-    // Outside of what catches panics: if PyTorch's filter throws, PyTorch is to catch it.
+    // Called outside of the code that catches panics, so that an exception of PyTorch's filter reaches PyTorch.
     let chosen = captures::chosen(device, stream);
     or_log("bfc_torch_alloc", null_mut(), || {
         let device = device_of(device)?;
@@ -38,14 +39,15 @@ pub extern "C-unwind" fn bfc_torch_alloc(size: usize, device: c_int, stream: bfc
         };
         let addr = served(device, || device.alloc_in_pool(bytes, stream, chosen.name))?;
         if captures::is_known_now(chosen) {
-            // The allocation stands, whatever comes of it.
+            // The allocation is valid even if this fails.
             let _ = device.withdraw_capture();
         }
         Ok(addr as *mut c_void)
     })
 }
 
-/// For free_fn: frees in the order of a stream, as bfc_free_async. PyTorch gives the stream of the allocation.
+/// For free_fn. Frees memory in the order of a stream, like bfc_free_async. PyTorch passes the stream of the
+/// allocation.
 ///
 /// @param ptr   NULL does nothing.
 /// @param size  Ignored.
@@ -58,15 +60,16 @@ pub extern "C" fn bfc_torch_free(ptr: *mut c_void, size: usize, device: c_int, s
     });
 }
 
-/// For set_init_fn: PyTorch says how many devices it sees. Nothing is taken before the first allocation.
+/// For set_init_fn, to which PyTorch passes the number of devices. No device memory is allocated before the first
+/// request.
 #[unsafe(no_mangle)]
 pub extern "C" fn bfc_torch_init(device_count: c_int) {
     let _ = device_count;
     panic_hook::silence_own_panics();
 }
 
-/// For set_reset_fn, which is torch.cuda.empty_cache(): gives what is wholly free back to the driver, on all devices,
-/// as bfc_trim.
+/// For set_reset_fn, which is torch.cuda.empty_cache(). Releases wholly free memory to the driver, on all devices, like
+/// bfc_trim.
 #[unsafe(no_mangle)]
 pub extern "C" fn bfc_torch_reset() {
     for device in Device::all_of_cuda() {
@@ -80,40 +83,40 @@ pub extern "C" fn bfc_torch_reset() {
     }
 }
 
-/// For set_memory_fraction_fn, which is torch.cuda.set_per_process_memory_fraction(): sets that share of the device's
-/// memory as the limit of the device's allocator. If there is none it is created, otherwise as bfc_adapter_options said;
-/// if there is one its limit changes as by bfc_set_memory_limit. A limit from bfc_adapter_options stays, and
-/// BFC_LOG=error says so. BFC_MEMORY_LIMIT takes precedence over the share.
+/// For set_memory_fraction_fn, which is torch.cuda.set_per_process_memory_fraction(). Sets the limit of the device's
+/// allocator to that fraction of the device's memory. If there is no allocator it is created, with the other options
+/// from bfc_adapter_options. If there is one its limit changes as by bfc_set_memory_limit. A limit from
+/// bfc_adapter_options is kept, which BFC_LOG=error reports. BFC_MEMORY_LIMIT takes precedence over the fraction.
 ///
 /// @param fraction  From 0 to 1.
 #[unsafe(no_mangle)]
 pub extern "C" fn bfc_torch_memory_fraction(fraction: f64, device: c_int) {
     or_log("bfc_torch_memory_fraction", (), || {
         panic_hook::silence_own_panics();
-        // 0 would be 'not given'.
+        // 0 would mean that no fraction is given.
         let fraction = if fraction == 0.0 { f64::MIN_POSITIVE } else { fraction };
         let device = device_of(device)?;
-        let wish = wished(device);
-        if wish.is_some_and(|wish| wish.memory_limit != 0 || wish.memory_fraction != 0.0) {
+        let options = options_for(device);
+        if options.is_some_and(|options| options.memory_limit != 0 || options.memory_fraction != 0.0) {
             return Err(fail!(
                 Error::InvalidArgument,
                 "device {}: its limit stays, which bfc_adapter_options has said",
                 device.ordinal()
             ));
         }
-        match unsaid(|| device.create_with_fraction(fraction, wish)) {
+        match unsaid(|| device.create_with_fraction(fraction, options)) {
             Ok(()) => Ok(()),
-            Err(failure) if failure.is(Error::AlreadyExists) => device.limit_to_fraction(fraction, wish),
+            Err(failure) if failure.is(Error::AlreadyExists) => device.limit_to_fraction(fraction, options),
             Err(failure) => Err(failure.say()),
         }
     });
 }
 
-/// For set_base_alloc_fn: the region around an address, which is what an IPC handle would name.
+/// For set_base_alloc_fn. Returns the region that contains an address, which is what an IPC handle names.
 ///
-/// @param ptr   The start of a live allocation, or an address inside.
-/// @param size  Gets the region's bytes; 0 on failure. NULL: not wanted.
-/// @return The region's start; NULL if no live allocation is there.
+/// @param ptr   The start of a live allocation, or an interior address.
+/// @param size  Receives the region's bytes, or 0 on failure. May be NULL.
+/// @return The region's start, or NULL if there is no live allocation.
 ///
 /// # Safety
 /// `size` is NULL or valid for writing.
@@ -129,9 +132,9 @@ pub unsafe extern "C" fn bfc_torch_base_alloc(ptr: *mut c_void, size: *mut usize
     base as *mut c_void
 }
 
-/// For set_record_stream_fn: a live allocation is also used on a stream, as bfc_record_stream.
+/// For set_record_stream_fn. Declares that a live allocation is also used on a stream, like bfc_record_stream.
 ///
-/// @param ptr  The start of a live allocation; NULL does nothing.
+/// @param ptr  The start of a live allocation. NULL does nothing.
 #[unsafe(no_mangle)]
 pub extern "C" fn bfc_torch_record_stream(ptr: *mut c_void, stream: bfc_stream_t) {
     or_log("bfc_torch_record_stream", (), || match ptr.is_null() {

@@ -1,4 +1,4 @@
-//! PyTorch's private pools, which captured graphs use and `torch.cuda.use_mem_pool`.
+//! PyTorch's private pools, used by captured graphs and by `torch.cuda.use_mem_pool`.
 
 use super::captures;
 use super::filter::Filter;
@@ -8,18 +8,18 @@ use crate::device::Device;
 use crate::error::Error;
 use std::ffi::{c_int, c_void};
 
-/// For set_begin_allocate_to_pool: requests that a filter accepts are for a private pool from now on, as with
-/// bfc_pool_begin, until bfc_torch_end_allocate_to_pool. Of several pools that accept a request it is for the one begun
-/// last. The pool's memory stays the pool's until bfc_torch_release_pool was called as often as this.
+/// For set_begin_allocate_to_pool. Routes requests that a filter accepts to a private pool from now on, like
+/// bfc_pool_begin, until bfc_torch_end_allocate_to_pool. If several pools accept a request, it is served from the one
+/// begun last. The pool keeps its memory until bfc_torch_release_pool was called as often as this function.
 ///
-/// PyTorch calls it before a capture begins, and names no stream. So from here to the first request that the filter
-/// accepts, by which the stream is known, no call of any thread waits for the device or gives memory back; and this
-/// one waits for the device first.
+/// PyTorch calls this before a capture begins and names no stream. So from here to the first request that the filter
+/// accepts, which reveals the stream, no call of any thread waits for the device or releases memory. This call itself
+/// waits for the device first.
 ///
-/// @param id_first, id_second  PyTorch's MempoolId_t, a pair of numbers, which C++ passes as two.
-/// @param filter  Points to a std::function<bool(cudaStream_t)> of libstdc++, which is copied: that is how C++ passes
-///                one by value. It is called by bfc_torch_alloc, with nothing locked, and what it throws goes through
-///                to whoever called that. NULL accepts every request.
+/// @param id_first, id_second  PyTorch's MempoolId_t, a pair of numbers, which C++ passes as two arguments.
+/// @param filter  Points to a std::function<bool(cudaStream_t)> of libstdc++, which is copied. This is how C++ passes
+///                one by value. The filter is called by bfc_torch_alloc, without a lock held, and its exceptions
+///                propagate to that function's caller. NULL accepts every request.
 ///
 /// # Safety
 /// `filter` is NULL or points to such a function.
@@ -30,12 +30,12 @@ pub unsafe extern "C-unwind" fn bfc_torch_begin_allocate_to_pool(
     id_second: u64,
     filter: *mut c_void,
 ) {
-    // Outside of what catches panics, as its copying may throw.
+    // Called outside of the code that catches panics, because the copy may throw.
     // SAFETY: by this function's contract.
     let filter = unsafe { Filter::copy_of(filter) };
     or_log("bfc_torch_begin_allocate_to_pool", (), || {
         let device = device_of(device)?;
-        // The pool begins all the same: a graph's memory must not come from elsewhere.
+        // The pool begins even if this fails, because a graph's memory must come from its pool.
         let announced = served(device, || device.announce_capture());
         let begun = captures::begin(device, (id_first, id_second), filter, announced.is_ok());
         if begun.is_err() && announced.is_ok() {
@@ -45,8 +45,8 @@ pub unsafe extern "C-unwind" fn bfc_torch_begin_allocate_to_pool(
     });
 }
 
-/// For set_end_allocate_to_pool_fn: ends what the last bfc_torch_begin_allocate_to_pool with that pool began. The pool
-/// keeps what it has.
+/// For set_end_allocate_to_pool_fn. Ends the last bfc_torch_begin_allocate_to_pool with that pool. The pool keeps its
+/// memory.
 #[unsafe(no_mangle)]
 pub extern "C" fn bfc_torch_end_allocate_to_pool(device: c_int, id_first: u64, id_second: u64) {
     or_log("bfc_torch_end_allocate_to_pool", (), || {
@@ -58,8 +58,8 @@ pub extern "C" fn bfc_torch_end_allocate_to_pool(device: c_int, id_first: u64, i
     });
 }
 
-/// For set_release_pool: one graph, or one block of use_mem_pool, less uses the pool. With the last its memory becomes
-/// common, as with bfc_pool_release.
+/// For set_release_pool. One graph, or one block of use_mem_pool, no longer uses the pool. With the last of them the
+/// pool's memory becomes common memory, like with bfc_pool_release.
 #[unsafe(no_mangle)]
 pub extern "C" fn bfc_torch_release_pool(device: c_int, id_first: u64, id_second: u64) {
     or_log("bfc_torch_release_pool", (), || {
@@ -69,14 +69,14 @@ pub extern "C" fn bfc_torch_release_pool(device: c_int, id_first: u64, id_second
     });
 }
 
-/// Gives back to all what pools have that nobody uses. What fails for want of host memory is tried again with the next
-/// release, or with `bfc_torch_reset`.
+/// Releases the memory of pools without users to common memory. A failure for lack of host memory is tried again with
+/// the next release, or with `bfc_torch_reset`.
 pub(super) fn release_unused(device: Device) -> Result<(), Error> {
     let (mut last, mut answer) = (0, Ok(()));
     while let Some(name) = captures::unused(device, last) {
         last = name;
         match device.pool_release(name) {
-            // In the other cases nothing was allocated in it, or everything is gone.
+            // In the other cases nothing was allocated in the pool, or all memory is gone.
             Ok(()) | Err(Error::InvalidArgument | Error::NoAllocator) => captures::forget_unused(name),
             Err(error) => answer = Err(error),
         }
