@@ -745,6 +745,25 @@ bfc_status_t bfc_report(int32_t device,
                         size_t capacity,
                         size_t *out_length);
 
+// Writes the settings that bfc_create would use, as JSON, and what becomes of each BFC_ variable of the environment.
+// docs/environment.md has the schema. Nothing is created, no driver is called, and it makes no difference whether the
+// device has an allocator.
+//
+// @param device      An ordinal, 0 to 1023. It determines the backend if the options and the environment name none.
+// @param options     As for bfc_create; NULL is allowed.
+// @param buf         Receives at most `capacity` bytes with a terminating NUL. May be NULL if `capacity` is 0.
+// @param out_length  Receives the full length without the NUL. 0 on failure.
+// @return BFC_OK, BFC_ERROR_INVALID_ARGUMENT, BFC_ERROR_BACKEND_UNAVAILABLE (ordinal 257 without a backend),
+//         BFC_ERROR_OUT_OF_MEMORY (host memory), BFC_ERROR_INTERNAL.
+//
+// Precondition: `options` is NULL or points to a struct of `struct_size` bytes whose pointers are valid. `buf` is valid for writing
+// `capacity` bytes. `out_length` is NULL or valid for writing.
+bfc_status_t bfc_resolve_options(int32_t device,
+                                 const struct bfc_options_t *options,
+                                 char *buf,
+                                 size_t capacity,
+                                 size_t *out_length);
+
 // Sets the operation that this thread allocates for, until the matching bfc_scope_end. Reports then show the memory of
 // each operation. TensorFlow does this in its debug build. Scopes nest at most 8 deep. Reports show the names of all
 // open scopes, the outermost first, separated by slashes ("outer/inner"), and the step of the innermost.

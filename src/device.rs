@@ -7,7 +7,7 @@ mod forks;
 use crate::core::stats::Stats;
 use crate::core::stream_id::Stream;
 use crate::error::{Error, append_to_last_error, fail};
-use crate::options::{ALLOW_GROWTH, GARBAGE_COLLECTION, Options};
+use crate::options::{DEFAULT_FLAGS, Options, Resolution};
 use crate::pool::alloc::RequestParams;
 use crate::pool::listener::RegionCallback;
 use crate::pool::slot::{Guard, Slot};
@@ -115,7 +115,7 @@ impl Device {
     pub fn create(self, options: Option<&Options<'_>>) -> Result<(), Error> {
         match options {
             Some(options) => self.create_as(options, 0),
-            None => self.create_as(&Options::default(), ALLOW_GROWTH | GARBAGE_COLLECTION),
+            None => self.create_as(&Options::default(), DEFAULT_FLAGS),
         }
     }
 
@@ -456,6 +456,19 @@ impl Device {
 
     pub(crate) fn write_report(self, out: &mut dyn fmt::Write) -> Result<(), Error> {
         self.write(|subject| report::failure::write(out, subject, None))
+    }
+
+    /// Writes what an allocator with these options would be created with. Nothing is created, and no driver is called.
+    pub(crate) fn write_resolved_options(
+        self,
+        options: Option<&Options<'_>>,
+        out: &mut dyn fmt::Write,
+    ) -> Result<(), Error> {
+        let resolution = match options {
+            Some(options) => Resolution::new(options, self.0, 0)?,
+            None => Resolution::new(&Options::default(), self.0, DEFAULT_FLAGS)?,
+        };
+        Ok(report::resolved_options::write(out, self.0, &resolution).map_err(|_| HostMemoryExhausted)?)
     }
 
     fn write(self, report: impl FnOnce(&Subject<'_>) -> fmt::Result) -> Result<(), Error> {

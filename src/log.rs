@@ -79,21 +79,29 @@ fn environment_level() -> u8 {
     if known != UNKNOWN {
         return known;
     }
-    let level = env::with(c"BFC_LOG", |value| {
-        let is = |words: &[&str]| words.iter().any(|word| value.eq_ignore_ascii_case(word));
-        match () {
-            () if is(&["error", "1"]) => Level::Error as u8,
-            () if is(&["warn", "warning", "2"]) => Level::Warn as u8,
-            () if is(&["info", "3"]) => Level::Info as u8,
-            () if is(&["debug", "trace", "4"]) => Level::Debug as u8,
-            () if is(&["off", "none", "0"]) => SILENT,
-            // Whoever sets the variable wants to see something, a hint at the right values first of all.
-            () => Level::Warn as u8,
-        }
-    });
+    // A user who sets the variable wants to see something, first of all a hint at the right values.
+    let level = env::with(c"BFC_LOG", |value| level_named(value).unwrap_or(Level::Warn as u8));
     let level = level.unwrap_or(SILENT);
     FROM_ENVIRONMENT.store(level, Relaxed);
     level
+}
+
+/// Returns the number of a level that `BFC_LOG` may name.
+fn level_named(text: &str) -> Option<u8> {
+    let is = |words: &[&str]| words.iter().any(|word| text.eq_ignore_ascii_case(word));
+    match () {
+        () if is(&["error", "1"]) => Some(Level::Error as u8),
+        () if is(&["warn", "warning", "2"]) => Some(Level::Warn as u8),
+        () if is(&["info", "3"]) => Some(Level::Info as u8),
+        () if is(&["debug", "trace", "4"]) => Some(Level::Debug as u8),
+        () if is(&["off", "none", "0"]) => Some(SILENT),
+        () => None,
+    }
+}
+
+/// Returns whether a value of `BFC_LOG` is one of those documented.
+pub(crate) fn is_level(text: &str) -> bool {
+    level_named(text).is_some()
 }
 
 /// Sends messages to a callback instead of the standard error stream; `None` undoes it. [`Error::Busy`] for a signal

@@ -416,6 +416,13 @@ unsafe extern "C" {
         capacity: usize,
         out_length: *mut usize,
     ) -> bfc_status_t;
+    pub fn bfc_resolve_options(
+        device: i32,
+        options: *const bfc_options_t,
+        buf: *mut ::core::ffi::c_char,
+        capacity: usize,
+        out_length: *mut usize,
+    ) -> bfc_status_t;
     pub fn bfc_scope_begin(
         operation: *const ::core::ffi::c_char,
         step: u64,
@@ -644,6 +651,13 @@ pub mod pointers {
     ) -> bfc_status_t;
     pub type bfc_report = unsafe extern "C" fn(
         device: i32,
+        buf: *mut ::core::ffi::c_char,
+        capacity: usize,
+        out_length: *mut usize,
+    ) -> bfc_status_t;
+    pub type bfc_resolve_options = unsafe extern "C" fn(
+        device: i32,
+        options: *const bfc_options_t,
         buf: *mut ::core::ffi::c_char,
         capacity: usize,
         out_length: *mut usize,

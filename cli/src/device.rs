@@ -55,7 +55,7 @@ impl Backend {
         }
     }
 
-    fn ordinal(self) -> i32 {
+    pub fn ordinal(self) -> i32 {
         match self {
             Self::Cuda | Self::CudaVmm => 0,
             Self::Host | Self::HostVmm | Self::Simulated => OWN_ORDINAL,
@@ -94,6 +94,17 @@ impl PoolConfig {
     }
 }
 
+impl PoolConfig {
+    /// The options of a pool, without a name, and without the functions of a simulated device.
+    pub fn options(&self, limit: u64) -> bfc_options_t {
+        bfc_options_t {
+            fragmentation_fraction: self.fragmentation_fraction.unwrap_or(0.0),
+            initial_region_bytes: self.initial_region.unwrap_or(0),
+            ..options(self.backend.number(), self.flags(), limit)
+        }
+    }
+}
+
 /// A pool of its own, destroyed when it is dropped. Addresses are plain numbers here: a replay never
 /// touches the memory, and the library checks every address that it is given.
 pub struct Device<'a> {
@@ -109,12 +120,7 @@ impl<'a> Device<'a> {
     /// Creates a pool of `limit` bytes.
     pub fn create(library: &'a Library, config: &PoolConfig, limit: u64, name: &str) -> Result<Self> {
         let name: CString = c_name(name);
-        let options = bfc_options_t {
-            fragmentation_fraction: config.fragmentation_fraction.unwrap_or(0.0),
-            initial_region_bytes: config.initial_region.unwrap_or(0),
-            name: name.as_ptr(),
-            ..options(config.backend.number(), config.flags(), limit)
-        };
+        let options = bfc_options_t { name: name.as_ptr(), ..config.options(limit) };
         match Self::open(library, config.backend.ordinal(), options, config.device_capacity) {
             Ok(mut device) => {
                 device.stream_ordered = config.stream_ordered;
@@ -240,27 +246,14 @@ impl<'a> Device<'a> {
         }
     }
 
-    /// Calls a function that writes text: once for the length, then for the text. The length may grow in
-    /// between while other threads allocate, so it asks again until all of it fits.
     fn text(
         &self,
         call: &'static str,
         function: unsafe extern "C" fn(i32, *mut c_char, usize, *mut usize) -> bfc_status_t,
     ) -> Result<String, CallError> {
-        let mut buffer: Vec<u8> = Vec::new();
-        loop {
-            let mut length = 0;
-            let data = if buffer.is_empty() { ptr::null_mut() } else { buffer.as_mut_ptr().cast() };
-            // SAFETY: the buffer is writable for the capacity given, NULL only with capacity 0, and the
-            // out-pointer is valid for a write.
-            let status = unsafe { function(self.ordinal, data, buffer.len(), &raw mut length) };
-            checked(self.library, call, status)?;
-            if length < buffer.len() {
-                buffer.truncate(length);
-                return Ok(String::from_utf8_lossy(&buffer).into_owned());
-            }
-            buffer = vec![0; length + 1];
-        }
+        // SAFETY: `Library::text` passes a buffer and an out-pointer that are valid for writing.
+        self.library
+            .text(call, |data, capacity, length| unsafe { function(self.ordinal, data, capacity, length) })
     }
 }
 
@@ -281,13 +274,7 @@ fn options(backend: u32, flags: u32, memory_limit: u64) -> bfc_options_t {
         backend,
         flags,
         memory_limit,
-        memory_fraction: 0.0,
-        fragmentation_fraction: 0.0,
-        initial_region_bytes: 0,
-        retry_timeout_ms: 0,
-        reserved: 0,
-        name: ptr::null(),
-        suballocator: ptr::null(),
+        ..bfc_options_t::default()
     }
 }
 

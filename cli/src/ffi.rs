@@ -42,6 +42,7 @@ functions! {
     bfc_occupancy
     bfc_memory_map
     bfc_report
+    bfc_resolve_options
     bfc_status_string
     bfc_last_error
     bfc_version

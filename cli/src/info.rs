@@ -3,7 +3,7 @@
 use anyhow::Result;
 
 use crate::device::probe;
-use crate::environment::Environment;
+use crate::environment::Resolved;
 use crate::library::{CallError, Library};
 use crate::output::{Output, table};
 
@@ -32,8 +32,8 @@ pub fn info(library: &Library, output: &mut Output) -> Result<()> {
     });
     output.write(&table("\nbackends that can be created here", &rows))?;
 
-    let environment = Environment::of_process();
-    let rows = environment.remarks();
+    let resolved = Resolved::defaults(library)?;
+    let rows = resolved.remarks();
     let text = table("\nenvironment", &rows);
     output.write(&if rows.is_empty() { text + "  no BFC_ variable is set\n" } else { text })
 }

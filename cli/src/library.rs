@@ -1,13 +1,14 @@
 //! Finding and opening libbfc.so, and its errors in words.
 
 use std::env;
-use std::ffi::{CStr, CString, OsStr, OsString};
+use std::ffi::{CStr, CString, OsStr, OsString, c_char};
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::ptr;
 
 use anyhow::{Result, bail};
-use bfc_sys::bfc_status_t;
+use bfc_sys::{bfc_options_t, bfc_status_t};
 use libloading::os::unix;
 
 use crate::ffi::Api;
@@ -138,6 +139,41 @@ impl Library {
         let text = unsafe { (self.api.bfc_version)() };
         // SAFETY: not NULL and NUL-terminated by the contract, and static in a library that stays open.
         unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+    }
+
+    /// What bfc_create would make of some options, or of none, as JSON.
+    pub fn resolved_options(
+        &self,
+        ordinal: i32,
+        options: Option<&bfc_options_t>,
+    ) -> Result<String, CallError> {
+        let options = options.map_or(ptr::null(), ptr::from_ref);
+        // SAFETY: NULL or a struct that says its size, whose pointers the caller has made valid; `text` passes a buffer
+        // and an out-pointer that are valid for writing.
+        self.text("bfc_resolve_options", |data, capacity, length| unsafe {
+            (self.api.bfc_resolve_options)(ordinal, options, data, capacity, length)
+        })
+    }
+
+    /// Calls a function that writes text: once for the length, then for the text. The length may grow in
+    /// between while other threads allocate, so it asks again until all of it fits.
+    pub fn text(
+        &self,
+        call: &'static str,
+        write: impl Fn(*mut c_char, usize, *mut usize) -> bfc_status_t,
+    ) -> Result<String, CallError> {
+        let mut buffer: Vec<u8> = Vec::new();
+        loop {
+            let mut length = 0;
+            // NULL only with capacity 0.
+            let data = if buffer.is_empty() { ptr::null_mut() } else { buffer.as_mut_ptr().cast() };
+            checked(self, call, write(data, buffer.len(), &raw mut length))?;
+            if length < buffer.len() {
+                buffer.truncate(length);
+                return Ok(String::from_utf8_lossy(&buffer).into_owned());
+            }
+            buffer = vec![0; length + 1];
+        }
     }
 
     /// The failure `status` of the function `call`, with the library's own words. To be called at once

@@ -31,7 +31,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::device::{Backend, PoolConfig};
-use crate::environment::Environment;
+use crate::environment::Resolved;
 use crate::library::Library;
 use crate::output::Output;
 use crate::replay::Job;
@@ -267,9 +267,9 @@ fn run(cli: &Cli) -> Result<ExitCode> {
             // All of them before the first run: wrong input should not show after minutes of work.
             let traces = args.traces.iter().map(|path| Trace::read(path)).collect::<Result<Vec<_>>>()?;
             let library = library()?;
-            let environment = Environment::of_process();
+            let resolved = Resolved::of_replay(&library, &args.pool())?;
             if !args.quiet {
-                for (name, value) in environment.steering(&args.pool()) {
+                for (name, value) in resolved.steering() {
                     output::complain(format_args!("note: {name}={value} is set and steers the library"));
                 }
             }
@@ -278,7 +278,7 @@ fn run(cli: &Cli) -> Result<ExitCode> {
                     output::complain(format_args!("note: the recording {} stops early: {why}", trace.name));
                 }
             }
-            let input = Input { args, library: &library, environment: &environment, traces: &traces };
+            let input = Input { args, library: &library, resolved: &resolved, traces: &traces };
             if args.find_limit {
                 input.each(&mut output, find_one)?;
                 return Ok(ExitCode::SUCCESS);
@@ -303,7 +303,7 @@ fn wrong_usage(subcommand: &str, what: &str) -> ! {
 struct Input<'a> {
     args: &'a Replay,
     library: &'a Library,
-    environment: &'a Environment,
+    resolved: &'a Resolved,
     traces: &'a [Trace],
 }
 
@@ -314,9 +314,9 @@ impl Input<'_> {
         output: &mut Output,
         one: fn(&Replay, &Job<'_>) -> Result<T>,
     ) -> Result<Vec<T>> {
-        let Self { args, library, environment, traces } = *self;
+        let Self { args, library, resolved, traces } = *self;
         let config = args.pool();
-        let in_force = environment.in_force(&config);
+        let in_force = resolved.in_force(&config);
         let mut results = Vec::new();
         for trace in traces {
             let job = Job {
@@ -339,7 +339,7 @@ impl Input<'_> {
             }
         }
         if args.json {
-            let steering = environment.steering(&config);
+            let steering = resolved.steering();
             output.write(&output::document(T::SCHEMA, library, steering, &results)?)?;
         } else if results.len() > 1 {
             let count = results.len();

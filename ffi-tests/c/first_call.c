@@ -153,6 +153,13 @@ static void occupancy(void) { text(bfc_occupancy); }
 static void memory_map(void) { text(bfc_memory_map); }
 static void report(void) { text(bfc_report); }
 
+static void resolve_options(void) {
+  char buffer[32];
+  size_t length = 0;
+  CHECK_OK(bfc_resolve_options(device, NULL, buffer, sizeof(buffer), &length));
+  CHECK(length > sizeof(buffer) && strncmp(buffer, "{\"schema\":1,", 12) == 0);
+}
+
 static void scope_begin(void) {
   CHECK_OK(bfc_scope_begin("operation", 1));
   CHECK_OK(bfc_scope_end());
@@ -283,7 +290,7 @@ int main(int argc, char **argv) {
       CASE(forget_stream),  CASE(stream_synchronized), CASE(timestamp),         CASE(set_safe_frontier),
       CASE(alloc_freed_before), CASE(requested_size),  CASE(allocated_size),    CASE(allocation_id),
       CASE(address_range),  CASE(owner),               CASE(trim),              CASE(stats),
-      CASE(reset_stats),    CASE(check),               CASE(occupancy),         CASE(memory_map),
+      CASE(reset_stats),    CASE(check),               CASE(occupancy),         CASE(memory_map),         CASE(resolve_options),
       CASE(set_memory_limit),
       CASE(report),         CASE(scope_begin),         CASE(scope_end),         CASE(set_log_callback),
       CASE(status_string),  CASE(last_error),          CASE(version),           CASE(pool_begin),

@@ -144,6 +144,7 @@ static bfc_status_t (*const trim)(int32_t, uint64_t, uint64_t *) = bfc_trim;
 static bfc_status_t (*const set_limit)(int32_t, uint64_t) = bfc_set_memory_limit;
 static bfc_status_t (*const stats)(int32_t, bfc_stats_t *) = bfc_stats;
 static bfc_status_t (*const texts[])(int32_t, char *, size_t, size_t *) = {bfc_occupancy, bfc_memory_map, bfc_report};
+static bfc_status_t (*const resolve)(int32_t, const bfc_options_t *, char *, size_t, size_t *) = bfc_resolve_options;
 static bfc_status_t (*const scope_begin)(const char *, uint64_t) = bfc_scope_begin;
 static bfc_status_t (*const scope_end)(void) = bfc_scope_end;
 static bfc_status_t (*const set_log)(bfc_log_callback_t, void *) = bfc_set_log_callback;

@@ -1,7 +1,8 @@
 //! Reports, messages and other text.
 
+use super::create::given;
 use super::ffi_result::status;
-use super::types::{bfc_log_callback_t, bfc_status_t};
+use super::types::{bfc_log_callback_t, bfc_options_t, bfc_status_t};
 use crate::device::Device;
 use crate::error::{Error, fail, status_text, with_last_error};
 use crate::{log, scope};
@@ -121,6 +122,37 @@ pub unsafe extern "C" fn bfc_report(
 ) -> bfc_status_t {
     // SAFETY: by this function's contract.
     unsafe { text(buf, capacity, out_length, |out| Device::new(device)?.write_report(out)) }
+}
+
+/// Writes the settings that bfc_create would use, as JSON, and what becomes of each BFC_ variable of the environment.
+/// docs/environment.md has the schema. Nothing is created, no driver is called, and it makes no difference whether the
+/// device has an allocator.
+///
+/// @param device      An ordinal, 0 to 1023. It determines the backend if the options and the environment name none.
+/// @param options     As for bfc_create; NULL is allowed.
+/// @param buf         Receives at most `capacity` bytes with a terminating NUL. May be NULL if `capacity` is 0.
+/// @param out_length  Receives the full length without the NUL. 0 on failure.
+/// @return BFC_OK, BFC_ERROR_INVALID_ARGUMENT, BFC_ERROR_BACKEND_UNAVAILABLE (ordinal 257 without a backend),
+///         BFC_ERROR_OUT_OF_MEMORY (host memory), BFC_ERROR_INTERNAL.
+///
+/// # Safety
+/// `options` is NULL or points to a struct of `struct_size` bytes whose pointers are valid. `buf` is valid for writing
+/// `capacity` bytes. `out_length` is NULL or valid for writing.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bfc_resolve_options(
+    device: i32,
+    options: *const bfc_options_t,
+    buf: *mut c_char,
+    capacity: usize,
+    out_length: *mut usize,
+) -> bfc_status_t {
+    let write = |out: &mut dyn fmt::Write| {
+        let device = Device::new(device)?;
+        // SAFETY: by this function's contract.
+        device.write_resolved_options(unsafe { given(options)? }.as_ref(), out)
+    };
+    // SAFETY: by this function's contract.
+    unsafe { text(buf, capacity, out_length, write) }
 }
 
 /// Sets the operation that this thread allocates for, until the matching bfc_scope_end. Reports then show the memory of

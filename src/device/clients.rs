@@ -5,7 +5,7 @@ use super::{Device, USED, devices_in};
 use crate::backend::current_device;
 use crate::core::stream_id::Stream;
 use crate::error::Error;
-use crate::options::{ALLOW_GROWTH, GARBAGE_COLLECTION, LAST_CUDA_DEVICE, Options};
+use crate::options::{DEFAULT_FLAGS, LAST_CUDA_DEVICE, Options};
 use crate::pool::alloc::RequestParams;
 use crate::pool::{free, graph_pools, lifecycle, order};
 use std::sync::atomic::Ordering::*;
@@ -40,10 +40,7 @@ impl Device {
     ) -> Result<(), Error> {
         match options {
             Some(options) => self.create_as(&Options { memory_fraction, ..*options }, 0),
-            None => self.create_as(
-                &Options { memory_fraction, ..Options::default() },
-                ALLOW_GROWTH | GARBAGE_COLLECTION,
-            ),
+            None => self.create_as(&Options { memory_fraction, ..Options::default() }, DEFAULT_FLAGS),
         }
     }
 

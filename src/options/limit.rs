@@ -1,6 +1,7 @@
 //! The memory limit of an allocator.
 
-use super::{ALLOW_GROWTH, Options};
+use super::environment::Warnings;
+use super::types::{ALLOW_GROWTH, Options};
 use crate::backend::Backend;
 use crate::core::units::round_down;
 use crate::error::{Error, fail};
@@ -8,7 +9,7 @@ use crate::error::{Error, fail};
 impl Options<'_> {
     /// Returns the limit that an allocator created with these options now would have on a backend with regions.
     pub(crate) fn limit_on(&self, backend: &dyn Backend) -> Result<u64, Error> {
-        self.with_environment(0).choose_limit(backend)
+        self.with_environment(0, Warnings::Logged).choose_limit(backend)
     }
 
     /// Chooses the limit: bytes, or a fraction of the backend's total memory, or the memory available now.

@@ -147,7 +147,7 @@ fn write_stream(out: &mut dyn Write, view: &View<'_>, id: ChunkId) -> fmt::Resul
 }
 
 /// Writes a JSON string.
-fn string(out: &mut dyn Write, text: &str) -> fmt::Result {
+pub(super) fn string(out: &mut dyn Write, text: &str) -> fmt::Result {
     out.write_char('"')?;
     for letter in text.chars() {
         match letter {

@@ -6,6 +6,7 @@
 pub(crate) mod failure;
 pub(crate) mod map;
 pub(crate) mod occupancy;
+pub(crate) mod resolved_options;
 mod tally;
 
 use crate::core::arena::View;

@@ -68,6 +68,7 @@ pub const FUNCTIONS: &[Group] = &[
             "bfc_report",
             "bfc_occupancy",
             "bfc_memory_map",
+            "bfc_resolve_options",
             "bfc_scope_begin",
             "bfc_scope_end",
             "bfc_check",

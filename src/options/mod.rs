@@ -1,0 +1,160 @@
+//! The settings of a new allocator: the caller's options, then the environment, then the defaults.
+
+mod environment;
+mod limit;
+mod resolution;
+mod types;
+mod values;
+mod variables;
+
+pub(crate) use self::resolution::{Resolution, SetVariable};
+pub use self::types::{
+    ALLOW_GROWTH, BackendKind, GARBAGE_COLLECTION, Options, QUARANTINE, SPLIT_ALWAYS, SubAllocator,
+    TIMESTAMPS,
+};
+pub(crate) use self::types::{DEFAULT_FLAGS, LAST_CUDA_DEVICE};
+
+use self::environment::{Warnings, guard_wanted, setting};
+use self::values::switch;
+use self::variables as names;
+use crate::backend::{AnyBackend, Backend, Cuda, CudaVmm, Custom, Host, HostVmm, Owned};
+use crate::core::arena::Settings;
+use crate::error::{Error, fail};
+use crate::log::{self, Level};
+use crate::sys::random;
+use std::time::Duration;
+
+/// The resolved and checked settings of an allocator.
+pub(crate) struct Resolved {
+    pub(crate) settings: Settings,
+    pub(crate) backend: Owned,
+    pub(crate) retry: Duration,
+    pub(crate) report_failures: bool,
+    pub(crate) name: String,
+    /// Whether the debug mode is on.
+    pub(crate) guard: bool,
+}
+
+impl Options<'_> {
+    /// Fills in the settings that the options leave open. The options must have been checked. `default_flags` apply
+    /// where neither the options nor the environment set anything.
+    #[inline(never)]
+    pub(crate) fn resolve(&self, device: i32, default_flags: u32) -> Result<Resolved, Error> {
+        let options = self.with_environment(default_flags, Warnings::Logged);
+        let flags = options.flags;
+        let name = self.name.unwrap_or("bfc");
+        let mut owned = String::new();
+        owned.try_reserve_exact(name.len()).map_err(crate::sys::HostMemoryExhausted::from)?;
+        owned.push_str(name);
+        let backend = options.choose_backend(device)?;
+        let mut limit = options.choose_limit(backend.get())?;
+        if let Some(granules) = backend.get().granules() {
+            // Only whole granules are mapped, and never more than allowed.
+            limit -= limit % granules.range().granule;
+        }
+        let timestamps = flags & TIMESTAMPS != 0;
+        Ok(Resolved {
+            guard: guard_wanted(Warnings::Logged) && can_guard(backend.get(), timestamps),
+            settings: Settings {
+                limit,
+                growth: flags & ALLOW_GROWTH != 0,
+                garbage_collection: flags & GARBAGE_COLLECTION != 0,
+                split_always: flags & SPLIT_ALWAYS != 0 || options.splits_always_by_default(&backend),
+                fragmentation_fraction: options.fragmentation_fraction,
+                initial_region: options.initial_region_bytes,
+                timestamps,
+                quarantine: flags & QUARANTINE != 0,
+                coalesce_regions: backend.get().coalesces(),
+                events: backend.get().order().is_some(),
+                seed: setting(&names::HASH_SEED, Warnings::Logged, |text| text.parse().ok())
+                    .unwrap_or_else(random),
+            },
+            backend,
+            retry: Duration::from_millis(options.retry_timeout_ms.into()),
+            report_failures: setting(&names::REPORT_ON_FAILURE, Warnings::Logged, switch).unwrap_or(false),
+            name: owned,
+        })
+    }
+
+    /// Granules can be moved to where a large piece is needed, so small free pieces do no harm, and slack inside chunks
+    /// would be the only lost memory. A rule set explicitly is kept.
+    fn splits_always_by_default(&self, backend: &AnyBackend) -> bool {
+        backend.get().granules().is_some() && self.fragmentation_fraction == 0.0
+    }
+
+    #[inline(never)]
+    fn choose_backend(&self, device: i32) -> Result<Owned, Error> {
+        let kind = self.kind_on(device)?;
+        let backend = match (kind, self.suballocator) {
+            (BackendKind::Host, _) => AnyBackend::Host(Host),
+            // The range depends on the limit.
+            (BackendKind::HostVmm, _) => AnyBackend::HostVmm(HostVmm::open(self.choose_limit(&Host)?)?),
+            (BackendKind::Cuda, _) => AnyBackend::Cuda(Cuda::open(device)?),
+            (BackendKind::CudaVmm, _) => {
+                AnyBackend::CudaVmm(CudaVmm::open(device, |cuda| self.choose_limit(cuda))?)
+            }
+            (BackendKind::Custom, Some(functions)) => AnyBackend::Custom(Custom {
+                user_data: functions.user_data,
+                alloc: functions.alloc,
+                free: functions.free,
+                coalesces: functions.supports_coalescing,
+            }),
+            // Both were rejected before.
+            (BackendKind::Custom, None) | (BackendKind::Auto, _) => {
+                return Err(fail!(Error::InvalidArgument, "{} comes to no backend", kind.c_name()));
+            }
+        };
+        Ok(Owned::new(backend))
+    }
+}
+
+/// Returns whether the debug mode is possible. If not, a warning gives the reason.
+fn can_guard(backend: &dyn Backend, timestamps: bool) -> bool {
+    let why = if backend.memory().is_none() {
+        "libbfc never reads or writes the memory of a suballocator"
+    } else if timestamps && backend.order().is_none() {
+        // Unlike on a device, it cannot wait for the work that the stamps are about.
+        "on this backend nobody knows whether work still uses what was freed with BFC_TIMESTAMPS"
+    } else {
+        return true;
+    };
+    log::emit(Level::Warn, format_args!("BFC_DEBUG=guard is ignored for this allocator: {why}"));
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::values::{fraction, is_fraction};
+    use super::*;
+
+    #[test]
+    fn auto_is_never_silently_host_memory() {
+        let choose = |device| Options::default().choose_backend(device);
+        assert!(matches!(choose(256).as_deref(), Ok(AnyBackend::Host(_))));
+        for device in [0, 1, LAST_CUDA_DEVICE, 257] {
+            // On a machine with this device, the backend is CUDA.
+            let chosen = choose(device);
+            let fine = matches!(chosen.as_deref(), Err(Error::BackendUnavailable) | Ok(AnyBackend::Cuda(_)));
+            assert!(fine, "{device}");
+        }
+        assert!(matches!(choose(257), Err(Error::BackendUnavailable)));
+        crate::error::with_last_error(|words| assert!(words.contains("pinned"), "{words}"));
+        for device in [258, 1023] {
+            assert!(matches!(choose(device), Err(Error::InvalidArgument)), "{device}");
+        }
+        for device in [256, 257, 258, 1023] {
+            let cuda = Options { backend: BackendKind::Cuda, ..Options::default() };
+            assert!(matches!(cuda.choose_backend(device), Err(Error::InvalidArgument)), "{device}");
+        }
+    }
+
+    #[test]
+    fn fractions_are_from_0_to_1() {
+        for value in [f64::NAN, -0.1, 1.1, f64::INFINITY, f64::NEG_INFINITY] {
+            assert!(!is_fraction(value));
+            let options = Options { memory_fraction: value, memory_limit: 1, ..Options::default() };
+            assert_eq!(options.check(), Err(Error::InvalidArgument));
+        }
+        assert_eq!((fraction("0.5"), fraction("nan"), fraction("2")), (Some(0.5), None, None));
+    }
+}

@@ -1,0 +1,238 @@
+//! The options that a caller gives.
+
+use super::values::is_fraction;
+use crate::backend::{AllocCallback, FreeCallback};
+use crate::error::{Error, fail};
+use std::ffi::c_void;
+
+/// Obtain regions on demand. Without this flag, one region of the whole limit is obtained at the first allocation.
+pub const ALLOW_GROWTH: u32 = 1 << 0;
+/// Release wholly free regions before a request fails.
+pub const GARBAGE_COLLECTION: u32 = 1 << 1;
+/// Stamp frees. See the safe frontier.
+pub const TIMESTAMPS: u32 = 1 << 2;
+/// Split off any remainder of 256 bytes or more.
+pub const SPLIT_ALWAYS: u32 = 1 << 3;
+/// With [`TIMESTAMPS`]: never hand out a chunk whose stamp is not safe.
+pub const QUARANTINE: u32 = 1 << 4;
+
+/// The flags of an allocator that is created without options.
+pub(crate) const DEFAULT_FLAGS: u32 = ALLOW_GROWTH | GARBAGE_COLLECTION;
+
+const ALL_FLAGS: u32 = ALLOW_GROWTH | GARBAGE_COLLECTION | TIMESTAMPS | SPLIT_ALWAYS | QUARANTINE;
+
+/// The source of regions. The numbers are those of the C ABI.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(u32)]
+#[non_exhaustive]
+pub enum BackendKind {
+    /// CUDA on device ordinals, host memory on the host's. A device never silently gets host memory.
+    #[default]
+    Auto = 0,
+    /// Host memory from `mmap`.
+    Host = 1,
+    /// The caller's own functions.
+    Custom = 2,
+    /// Device memory from `cuMemAlloc`.
+    Cuda = 3,
+    /// Device memory in one growing virtual range.
+    CudaVmm = 4,
+    /// Host memory in one growing virtual range.
+    HostVmm = 5,
+}
+
+impl BackendKind {
+    /// Parses a backend's name, in any case, with `-` or `_`. The custom backend cannot be
+    /// named.
+    pub(super) fn named(text: &str) -> Option<Self> {
+        use BackendKind::*;
+        let same = |letter: u8| if letter == b'-' { b'_' } else { letter.to_ascii_lowercase() };
+        [Auto, Host, Cuda, CudaVmm, HostVmm]
+            .into_iter()
+            .find(|kind| kind.name().bytes().eq(text.bytes().map(same)))
+    }
+
+    /// Returns the backend with a number of the C ABI.
+    pub fn from_code(code: u32) -> Option<Self> {
+        use BackendKind::*;
+        [Auto, Host, Custom, Cuda, CudaVmm, HostVmm].into_iter().find(|kind| *kind as u32 == code)
+    }
+
+    /// Returns the name, as in the environment and in reports.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            BackendKind::Auto => "auto",
+            BackendKind::Host => "host",
+            BackendKind::Custom => "custom",
+            BackendKind::Cuda => "cuda",
+            BackendKind::CudaVmm => "cuda_vmm",
+            BackendKind::HostVmm => "host_vmm",
+        }
+    }
+
+    /// Returns the name in the C ABI.
+    pub(super) fn c_name(self) -> &'static str {
+        match self {
+            BackendKind::Auto => "BFC_BACKEND_AUTO",
+            BackendKind::Host => "BFC_BACKEND_HOST",
+            BackendKind::Custom => "BFC_BACKEND_CUSTOM",
+            BackendKind::Cuda => "BFC_BACKEND_CUDA",
+            BackendKind::CudaVmm => "BFC_BACKEND_CUDA_VMM",
+            BackendKind::HostVmm => "BFC_BACKEND_HOST_VMM",
+        }
+    }
+}
+
+/// The last ordinal of a CUDA device. The first is 0.
+pub(crate) const LAST_CUDA_DEVICE: i32 = 255;
+
+/// The caller's functions for [`BackendKind::Custom`].
+#[derive(Clone, Copy, Debug)]
+pub struct SubAllocator {
+    pub(super) user_data: *mut c_void,
+    pub(super) alloc: AllocCallback,
+    pub(super) free: FreeCallback,
+    pub(super) supports_coalescing: bool,
+}
+
+impl SubAllocator {
+    /// Creates a suballocator. Regions are obtained from `alloc`, where NULL means no memory, and released to `free`.
+    /// Both get `user_data`. With `supports_coalescing`, adjacent regions may be merged into one and released as one.
+    ///
+    /// # Safety
+    /// The functions do not unwind. They may be called with `user_data` from any thread, until no allocator uses them.
+    pub const unsafe fn new(
+        user_data: *mut c_void,
+        alloc: AllocCallback,
+        free: FreeCallback,
+        supports_coalescing: bool,
+    ) -> Self {
+        SubAllocator { user_data, alloc, free, supports_coalescing }
+    }
+}
+
+/// The options of a new allocator. A field left 0 is taken from the environment, or else from the default.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options<'a> {
+    /// The source of regions.
+    pub backend: BackendKind,
+    /// [`ALLOW_GROWTH`] and the other flags.
+    pub flags: u32,
+    /// The most bytes held from the backend. 0 stands for the available memory.
+    pub memory_limit: u64,
+    /// The limit as a fraction of the device's total memory, if `memory_limit` is 0.
+    pub memory_fraction: f64,
+    /// Split off a remainder of this fraction of the limit. 0 is the 128 MiB rule.
+    pub fragmentation_fraction: f64,
+    /// The size of the first region with growth. 0 is 2 MiB.
+    pub initial_region_bytes: u64,
+    /// How long to wait for another thread's free before failing.
+    pub retry_timeout_ms: u32,
+    /// The name in reports. `None` is "bfc".
+    pub name: Option<&'a str>,
+    /// Only for [`BackendKind::Custom`].
+    pub suballocator: Option<SubAllocator>,
+}
+
+impl Options<'_> {
+    /// Returns options with growth and garbage collection on, and everything else from the environment or the default.
+    pub fn growing() -> Self {
+        Options { flags: DEFAULT_FLAGS, ..Options::default() }
+    }
+
+    /// Returns the backend that the options mean on a device.
+    pub(super) fn kind_on(&self, device: i32) -> Result<BackendKind, Error> {
+        Ok(match (self.backend, device) {
+            (BackendKind::Auto, 256) => BackendKind::Host,
+            (BackendKind::Auto, 0..=LAST_CUDA_DEVICE) => BackendKind::Cuda,
+            (BackendKind::Auto, 257) => {
+                return Err(fail!(
+                    Error::BackendUnavailable,
+                    "pinned host memory (ordinal 257) is not in this version of libbfc; \
+                     name BFC_BACKEND_HOST or BFC_BACKEND_CUSTOM"
+                ));
+            }
+            (BackendKind::Auto, _) => {
+                return Err(fail!(
+                    Error::InvalidArgument,
+                    "BFC_BACKEND_AUTO has no meaning on ordinal {device}, which is the caller's to use: name a backend"
+                ));
+            }
+            (kind @ (BackendKind::Cuda | BackendKind::CudaVmm), _) if device > LAST_CUDA_DEVICE => {
+                let name = kind.c_name();
+                return Err(fail!(
+                    Error::InvalidArgument,
+                    "{name} on ordinal {device}: it goes with the ordinals 0 to {LAST_CUDA_DEVICE}, which are CUDA's devices; name \
+                     BFC_BACKEND_HOST or BFC_BACKEND_CUSTOM here"
+                ));
+            }
+            (kind, _) => kind,
+        })
+    }
+
+    /// Checks that the options are valid.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        if self.flags & !ALL_FLAGS != 0 {
+            let unknown = self.flags & !ALL_FLAGS;
+            return Err(fail!(Error::InvalidArgument, "unknown flags {unknown:#x} in bfc_options_t"));
+        }
+        if self.flags & QUARANTINE != 0 && self.flags & TIMESTAMPS == 0 {
+            return Err(fail!(Error::InvalidArgument, "BFC_QUARANTINE needs BFC_TIMESTAMPS"));
+        }
+        for (name, value) in [
+            ("memory_fraction", self.memory_fraction),
+            ("fragmentation_fraction", self.fragmentation_fraction),
+        ] {
+            if !is_fraction(value) {
+                return Err(fail!(Error::InvalidArgument, "{name} is {value}: it must be from 0 to 1"));
+            }
+        }
+        if self.suballocator.is_some() && self.backend != BackendKind::Custom {
+            return Err(fail!(Error::InvalidArgument, "a suballocator goes with BFC_BACKEND_CUSTOM only"));
+        }
+        if self.backend == BackendKind::Custom && self.suballocator.is_none() {
+            return Err(fail!(
+                Error::InvalidArgument,
+                "BFC_BACKEND_CUSTOM needs a suballocator with both functions"
+            ));
+        }
+        Ok(())
+    }
+
+    /// Returns the same options under another name.
+    pub(crate) fn named<'b>(self, name: Option<&'b str>) -> Options<'b> {
+        let Self { backend, flags, memory_limit, memory_fraction, fragmentation_fraction, .. } = self;
+        let Self { initial_region_bytes, retry_timeout_ms, suballocator, .. } = self;
+        Options {
+            backend,
+            flags,
+            memory_limit,
+            memory_fraction,
+            fragmentation_fraction,
+            initial_region_bytes,
+            retry_timeout_ms,
+            name,
+            suballocator,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn backends_by_name() {
+        for (text, kind) in [
+            ("host", Some(BackendKind::Host)),
+            ("CUDA", Some(BackendKind::Cuda)),
+            ("cuda-vmm", Some(BackendKind::CudaVmm)),
+            ("Host_VMM", Some(BackendKind::HostVmm)),
+            ("custom", None),
+            ("cuda_", None),
+            ("", None),
+        ] {
+            assert_eq!(BackendKind::named(text), kind, "{text}");
+        }
+    }
+}

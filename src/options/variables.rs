@@ -1,0 +1,148 @@
+//! The environment variables of the library, the interposer and the command: what their values must be.
+
+use super::types::BackendKind;
+use super::values::{fraction, size, switch};
+use crate::log;
+use std::ffi::CStr;
+
+/// What a variable's value must be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    Backend,
+    Size,
+    Fraction,
+    Milliseconds,
+    Number,
+    Switch,
+    /// Every value is accepted: one that is no level means `warn`.
+    Level,
+    /// A list of words, of which unknown ones are ignored.
+    Debug,
+    /// When the interposer waits for the device.
+    Free,
+    Path,
+}
+
+/// An environment variable.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Variable {
+    pub(super) name: &'static CStr,
+    pub(super) kind: Kind,
+}
+
+macro_rules! variables {
+    ($($constant:ident = $name:literal: $kind:ident;)*) => {
+        $(pub(super) const $constant: Variable = Variable { name: $name, kind: Kind::$kind };)*
+        /// All of them, as docs/environment.md lists them.
+        pub(super) const ALL: &[Variable] = &[$($constant),*];
+    };
+}
+
+variables! {
+    BACKEND = c"BFC_BACKEND": Backend;
+    MEMORY_LIMIT = c"BFC_MEMORY_LIMIT": Size;
+    MEMORY_FRACTION = c"BFC_MEMORY_FRACTION": Fraction;
+    ALLOW_GROWTH = c"BFC_ALLOW_GROWTH": Switch;
+    FORCE_ALLOW_GROWTH = c"BFC_FORCE_ALLOW_GROWTH": Switch;
+    GARBAGE_COLLECTION = c"BFC_GARBAGE_COLLECTION": Switch;
+    TIMESTAMPS = c"BFC_TIMESTAMPS": Switch;
+    QUARANTINE = c"BFC_QUARANTINE": Switch;
+    SPLIT_ALWAYS = c"BFC_SPLIT_ALWAYS": Switch;
+    FRAGMENTATION_FRACTION = c"BFC_FRAGMENTATION_FRACTION": Fraction;
+    INITIAL_REGION_BYTES = c"BFC_INITIAL_REGION_BYTES": Size;
+    RETRY_TIMEOUT_MS = c"BFC_RETRY_TIMEOUT_MS": Milliseconds;
+    REPORT_ON_FAILURE = c"BFC_REPORT_ON_FAILURE": Switch;
+    HASH_SEED = c"BFC_HASH_SEED": Number;
+    DEBUG = c"BFC_DEBUG": Debug;
+    LOG = c"BFC_LOG": Level;
+    LIBRARY = c"BFC_LIBRARY": Path;
+    PRELOAD_LIBRARY = c"BFC_PRELOAD_LIBRARY": Path;
+    PRELOAD_FREE = c"BFC_PRELOAD_FREE": Free;
+    PRELOAD_ASYNC = c"BFC_PRELOAD_ASYNC": Switch;
+    PRELOAD_PINNED = c"BFC_PRELOAD_PINNED": Switch;
+    PRELOAD_IPC = c"BFC_PRELOAD_IPC": Switch;
+    PRELOAD_MIN = c"BFC_PRELOAD_MIN": Size;
+    PRELOAD_MAX = c"BFC_PRELOAD_MAX": Size;
+    PRELOAD_TRACE = c"BFC_PRELOAD_TRACE": Path;
+    PRELOAD_REPORT = c"BFC_PRELOAD_REPORT": Path;
+    PRELOAD_CHECK = c"BFC_PRELOAD_CHECK": Path;
+}
+
+impl Variable {
+    /// Returns the variable of a name, if there is one.
+    pub(super) fn named(name: &str) -> Option<&'static Self> {
+        ALL.iter().find(|variable| variable.name.to_bytes() == name.as_bytes())
+    }
+
+    pub(super) fn is(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Kind {
+    /// Returns what a value must be, for a message.
+    pub(super) fn expected(self) -> &'static str {
+        match self {
+            Kind::Backend => "auto, host, cuda, cuda_vmm or host_vmm",
+            Kind::Size => "a size like 8GiB",
+            Kind::Fraction => "a number from 0 to 1",
+            Kind::Milliseconds => "milliseconds as a whole number",
+            Kind::Number => "a whole number",
+            Kind::Switch => "1 or 0 (or true, false, on, off, yes, no)",
+            Kind::Level => "error, warn, info, debug or off",
+            Kind::Debug => "guard",
+            Kind::Free => "wait or sync",
+            Kind::Path => "a path",
+        }
+    }
+
+    /// Returns whether a value is ignored as a whole.
+    pub(super) fn rejects(self, text: &str) -> bool {
+        let text = text.trim();
+        match self {
+            Kind::Backend => BackendKind::named(text).is_none(),
+            Kind::Size => size(text).is_none(),
+            Kind::Fraction => fraction(text).is_none(),
+            Kind::Milliseconds => text.parse::<u32>().is_err(),
+            Kind::Number => text.parse::<u64>().is_err(),
+            Kind::Switch => switch(text).is_none(),
+            Kind::Free => !["wait", "sync"].iter().any(|word| text.eq_ignore_ascii_case(word)),
+            Kind::Debug => {
+                let mut words = debug_words(text).peekable();
+                words.peek().is_some() && !words.any(is_guard)
+            }
+            Kind::Level | Kind::Path => false,
+        }
+    }
+
+    /// Returns whether a well-formed value counts as not given.
+    pub(super) fn is_not_given(self, text: &str) -> bool {
+        let text = text.trim();
+        match self {
+            Kind::Backend => text.eq_ignore_ascii_case("auto"),
+            Kind::Size => size(text) == Some(0),
+            Kind::Fraction => fraction(text) == Some(0.0),
+            Kind::Milliseconds => text.parse() == Ok(0_u32),
+            Kind::Debug => debug_words(text).next().is_none(),
+            Kind::Number | Kind::Switch | Kind::Level | Kind::Free | Kind::Path => false,
+        }
+    }
+
+    /// Returns whether some of a value that is not ignored has no effect: a level that is none, a word of a list.
+    pub(super) fn misreads(self, text: &str) -> bool {
+        match self {
+            Kind::Level => !log::is_level(text),
+            Kind::Debug => !debug_words(text).all(is_guard),
+            _ => false,
+        }
+    }
+}
+
+/// Returns the words of `BFC_DEBUG`.
+pub(super) fn debug_words(text: &str) -> impl Iterator<Item = &str> {
+    text.split(',').map(str::trim).filter(|word| !word.is_empty())
+}
+
+pub(super) fn is_guard(word: &str) -> bool {
+    word.eq_ignore_ascii_case("guard")
+}

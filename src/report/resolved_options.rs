@@ -1,0 +1,57 @@
+//! The settings that an allocator would have, as JSON; docs/environment.md has the schema.
+
+use super::map::string;
+use crate::options::{
+    ALLOW_GROWTH, GARBAGE_COLLECTION, QUARANTINE, Resolution, SPLIT_ALWAYS, SetVariable, TIMESTAMPS,
+};
+use std::fmt::{self, Write};
+
+pub(crate) fn write(out: &mut dyn Write, device: i32, resolution: &Resolution) -> fmt::Result {
+    let options = &resolution.options;
+    write!(out, "{{\"schema\":1,\"device\":{device},\"backend\":\"{}\"", resolution.backend.name())?;
+    for (name, bytes) in [
+        ("memory_limit", options.memory_limit),
+        ("initial_region_bytes", options.initial_region_bytes),
+        ("retry_timeout_ms", options.retry_timeout_ms.into()),
+    ] {
+        write!(out, ",\"{name}\":{bytes}")?;
+    }
+    for (name, fraction) in [
+        ("memory_fraction", options.memory_fraction),
+        ("fragmentation_fraction", options.fragmentation_fraction),
+    ] {
+        write!(out, ",\"{name}\":{fraction}")?;
+    }
+    let has = |flag: u32| options.flags & flag != 0;
+    for (name, is_on) in [
+        ("allow_growth", has(ALLOW_GROWTH)),
+        ("garbage_collection", has(GARBAGE_COLLECTION)),
+        ("timestamps", has(TIMESTAMPS)),
+        ("quarantine", has(QUARANTINE)),
+        ("split_always", has(SPLIT_ALWAYS)),
+        ("guard", resolution.guard),
+        ("report_on_failure", resolution.report_failures),
+    ] {
+        write!(out, ",\"{name}\":{is_on}")?;
+    }
+    out.write_str(",\"environment\":[")?;
+    let mut comma = "";
+    resolution.each_variable(|variable| {
+        out.write_str(std::mem::replace(&mut comma, ","))?;
+        write_variable(out, variable)
+    })?;
+    out.write_str("]}")
+}
+
+fn write_variable(out: &mut dyn Write, variable: &SetVariable<'_>) -> fmt::Result {
+    let SetVariable { name, value, is_used, remark } = variable;
+    out.write_str("{\"name\":")?;
+    string(out, name)?;
+    out.write_str(",\"value\":")?;
+    string(out, value)?;
+    write!(out, ",\"used\":{is_used},\"remark\":")?;
+    match remark {
+        Some(remark) => write!(out, "\"{remark}\"}}"),
+        None => out.write_str("null}"),
+    }
+}

@@ -1,0 +1,245 @@
+//! `bfc_resolve_options`: the settings that bfc_create would use, and what becomes of each variable, in child processes.
+
+mod common;
+
+use common::*;
+use serde_json::{Value, json};
+use std::ptr;
+
+/// How the child resolves: a device, then words for its options.
+const HOW: &str = "TEST_OPTIONS";
+
+/// The child of all tests here. By itself it does nothing.
+#[test]
+fn resolver() {
+    if !child::is_child("resolver") {
+        return;
+    }
+    let how = std::env::var(HOW).expect("set by the parent");
+    let mut words = how.split(' ');
+    let device: i32 = words.next().and_then(|word| word.parse().ok()).expect("a device");
+    let mut given = None;
+    for word in words {
+        let options = given.get_or_insert_with(options);
+        match word {
+            "options" => {}
+            "host" => options.backend = BFC_BACKEND_HOST,
+            "host_vmm" => options.backend = BFC_BACKEND_HOST_VMM,
+            "limit" => options.memory_limit = MIB,
+            "collect" => options.flags |= BFC_GARBAGE_COLLECTION,
+            "grow" => options.flags |= BFC_ALLOW_GROWTH,
+            "split" => options.flags |= BFC_SPLIT_ALWAYS,
+            "fraction" => options.fragmentation_fraction = 0.1,
+            "region" => options.initial_region_bytes = 256,
+            "wait" => options.retry_timeout_ms = 5,
+            "wrong" => options.flags = 1 << 31,
+            _ => panic!("what is {word}?"),
+        }
+    }
+    match resolve(device, given.as_ref()) {
+        Ok(text) => println!("fact {text}"),
+        Err(status) => println!("fact {{\"status\":{status}}}"),
+    }
+    let mut out = stats();
+    // SAFETY: a whole struct, writable.
+    assert_eq!(unsafe { bfc_stats(device, &mut out) }, BFC_ERROR_NO_ALLOCATOR, "nothing was created");
+}
+
+fn resolve(device: i32, options: Option<&bfc_options_t>) -> Result<String, bfc_status_t> {
+    let options = options.map_or(ptr::null(), ptr::from_ref);
+    let mut buffer = vec![0_u8; 64 << 10];
+    let mut length = 0;
+    // SAFETY: the buffer is as long as it says, and the options are a whole struct.
+    let status = unsafe {
+        bfc_resolve_options(device, options, buffer.as_mut_ptr().cast(), buffer.len(), &mut length)
+    };
+    buffer.truncate(length);
+    if status == BFC_OK { Ok(String::from_utf8(buffer).expect("UTF-8")) } else { Err(status) }
+}
+
+#[track_caller]
+fn resolved(how: &str, variables: &[(&str, &str)]) -> Value {
+    let ended = child::run("resolver", &[&[(HOW, how)], variables].concat());
+    assert!(ended.success, "{}{}", ended.text, ended.errors);
+    assert_eq!(ended.errors, "", "it reports, and the log stays silent");
+    let line = ended.text.lines().find_map(|line| line.split_once("fact ")).expect("a fact").1;
+    let mut found: Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
+    if let Some(variables) = found.get_mut("environment").and_then(Value::as_array_mut) {
+        // The one that makes it a child.
+        variables.retain(|variable| variable["name"] != "BFC_TEST_CHILD");
+    }
+    found
+}
+
+/// The variables that are used, in alphabetical order.
+#[track_caller]
+fn used(how: &str, variables: &[(&str, &str)]) -> Vec<String> {
+    let all = resolved(how, variables);
+    let environment = all["environment"].as_array().expect("a list");
+    let used = environment.iter().filter(|variable| variable["used"] == true);
+    let mut names: Vec<String> =
+        used.map(|variable| variable["name"].as_str().expect("a name").to_owned()).collect();
+    names.sort_unstable();
+    names
+}
+
+#[track_caller]
+fn remark(how: &str, variables: &[(&str, &str)], name: &str) -> Value {
+    let all = resolved(how, variables);
+    let environment = all["environment"].as_array().expect("a list");
+    let found = environment.iter().find(|variable| variable["name"] == name).expect("it is listed");
+    assert_eq!(found["value"], variables.iter().find(|(set, _)| *set == name).expect("it is set").1);
+    found["remark"].clone()
+}
+
+/// What a replay gives: a backend, a limit, no flags.
+const REPLAY: &str = "258 host limit";
+
+#[test]
+fn the_defaults_and_what_the_options_set() {
+    let expected = json!({
+        "schema": 1, "device": 256, "backend": "host", "memory_limit": 0, "initial_region_bytes": 0,
+        "retry_timeout_ms": 0, "memory_fraction": 0, "fragmentation_fraction": 0, "allow_growth": true,
+        "garbage_collection": true, "timestamps": false, "quarantine": false, "split_always": false, "guard": false,
+        "report_on_failure": false, "environment": [],
+    });
+    assert_eq!(resolved("256", &[]), expected);
+    let zeros = resolved("0 options", &[]);
+    assert_eq!((&zeros["backend"], &zeros["allow_growth"]), (&json!("cuda"), &json!(false)));
+    let full = resolved("258 host limit grow split fraction region wait", &[]);
+    assert_eq!(
+        (&full["memory_limit"], &full["fragmentation_fraction"], &full["initial_region_bytes"]),
+        (&json!(MIB), &json!(0.1), &json!(256))
+    );
+    assert_eq!((&full["split_always"], &full["retry_timeout_ms"]), (&json!(true), &json!(5)));
+}
+
+#[test]
+fn what_bfc_create_would_refuse_is_refused() {
+    assert_eq!(resolved("258", &[]), json!({ "status": BFC_ERROR_INVALID_ARGUMENT }));
+    assert_eq!(resolved("257", &[]), json!({ "status": BFC_ERROR_BACKEND_UNAVAILABLE }));
+    assert_eq!(resolved("256 wrong", &[]), json!({ "status": BFC_ERROR_INVALID_ARGUMENT }));
+    assert_eq!(resolved("256", &[("BFC_BACKEND", "cuda")]), json!({ "status": BFC_ERROR_INVALID_ARGUMENT }));
+}
+
+#[test]
+fn a_range_of_granules_splits_always_unless_there_is_a_fraction() {
+    assert_eq!(resolved("258 host_vmm limit", &[])["split_always"], true);
+    assert_eq!(resolved("258 host_vmm limit fraction", &[])["split_always"], false);
+    let set = [("BFC_FRAGMENTATION_FRACTION", "0.5")];
+    assert_eq!(resolved("258 host_vmm limit", &set)["split_always"], false);
+}
+
+#[test]
+fn a_limit_counts_before_a_fraction() {
+    let set = [("BFC_MEMORY_FRACTION", "0.5")];
+    assert_eq!(resolved("256", &set)["memory_fraction"], 0.5);
+    assert_eq!(used("256", &set), ["BFC_MEMORY_FRACTION"]);
+    let both = [("BFC_MEMORY_FRACTION", "0.5"), ("BFC_MEMORY_LIMIT", "8MiB")];
+    let resolved = resolved("256", &both);
+    assert_eq!((&resolved["memory_fraction"], &resolved["memory_limit"]), (&json!(0), &json!(8 * MIB)));
+    assert_eq!(used("256", &both), ["BFC_MEMORY_LIMIT"]);
+    assert_eq!(remark("256", &both, "BFC_MEMORY_FRACTION"), "ignored: BFC_MEMORY_LIMIT comes first");
+    assert_eq!(remark("256 limit", &both, "BFC_MEMORY_FRACTION"), "ignored: bfc_options_t comes first");
+    assert_eq!(remark("256 limit", &both, "BFC_MEMORY_LIMIT"), "ignored: bfc_options_t comes first");
+}
+
+#[test]
+fn what_the_options_give_is_not_taken_from_the_environment() {
+    let set = [
+        ("BFC_BACKEND", "host"),
+        ("BFC_MEMORY_LIMIT", "8MiB"),
+        ("BFC_MEMORY_FRACTION", "0.5"),
+        ("BFC_LIBRARY", "x"),
+        ("BFC_MEMORY_LIMT", "1"),
+        ("BFC_PRELOAD_FREE", "sync"),
+        ("BFC_PRELOAD_MIN", "1MiB"),
+        ("BFC_PRELOAD_TRACE", "x"),
+    ];
+    assert_eq!(used(REPLAY, &set), [""; 0]);
+    let set = [
+        ("BFC_FRAGMENTATION_FRACTION", "0.5"),
+        ("BFC_INITIAL_REGION_BYTES", "1MiB"),
+        ("BFC_FORCE_ALLOW_GROWTH", "1"),
+    ];
+    let all = ["BFC_FORCE_ALLOW_GROWTH", "BFC_FRAGMENTATION_FRACTION", "BFC_INITIAL_REGION_BYTES"];
+    assert_eq!(used(REPLAY, &set), all);
+    assert_eq!(used("258 host limit fraction region", &set), all[..1]);
+    assert_eq!(used("258 host limit split", &set), [all[0], all[2]]);
+}
+
+#[test]
+fn variables_for_flags_count_where_the_options_have_no_flag() {
+    let set = [
+        ("BFC_ALLOW_GROWTH", "1"),
+        ("BFC_GARBAGE_COLLECTION", "on"),
+        ("BFC_SPLIT_ALWAYS", "0"),
+        ("BFC_QUARANTINE", "1"),
+    ];
+    let flags = |how: &str| {
+        let all = resolved(how, &set);
+        ["allow_growth", "garbage_collection", "split_always", "quarantine"].map(|name| all[name] == true)
+    };
+    assert_eq!(used(REPLAY, &set), ["BFC_ALLOW_GROWTH", "BFC_GARBAGE_COLLECTION", "BFC_SPLIT_ALWAYS"]);
+    assert_eq!(flags(REPLAY), [true, true, false, false]);
+    assert_eq!(used("258 host limit split", &set), [""; 0]);
+    assert_eq!(flags("258 host limit split"), [false, false, true, false]);
+    assert_eq!(remark(REPLAY, &set, "BFC_QUARANTINE"), "ignored: it needs BFC_TIMESTAMPS=1");
+    let both = [("BFC_QUARANTINE", "1"), ("BFC_TIMESTAMPS", "1")];
+    assert_eq!(used(REPLAY, &both), ["BFC_QUARANTINE", "BFC_TIMESTAMPS"]);
+}
+
+#[test]
+fn forced_growth_comes_before_everything() {
+    let off = [("BFC_FORCE_ALLOW_GROWTH", "no"), ("BFC_INITIAL_REGION_BYTES", "1MiB")];
+    assert_eq!(resolved("258 host limit grow", &off)["allow_growth"], false);
+    assert_eq!(used("258 host limit grow", &off), ["BFC_FORCE_ALLOW_GROWTH"]);
+    let on =
+        [("BFC_FORCE_ALLOW_GROWTH", "1"), ("BFC_ALLOW_GROWTH", "0"), ("BFC_INITIAL_REGION_BYTES", "1MiB")];
+    let all = resolved(REPLAY, &on);
+    assert_eq!((&all["allow_growth"], &all["initial_region_bytes"]), (&json!(true), &json!(MIB)));
+    assert_eq!(used(REPLAY, &on), ["BFC_FORCE_ALLOW_GROWTH", "BFC_INITIAL_REGION_BYTES"]);
+    assert_eq!(remark(REPLAY, &on, "BFC_ALLOW_GROWTH"), "ignored: BFC_FORCE_ALLOW_GROWTH comes first");
+}
+
+#[test]
+fn what_is_malformed_or_nothing_does_not_count() {
+    for (name, value) in [
+        ("BFC_FORCE_ALLOW_GROWTH", "perhaps"),
+        ("BFC_FORCE_ALLOW_GROWTH", ""),
+        ("BFC_FRAGMENTATION_FRACTION", "0"),
+        ("BFC_FRAGMENTATION_FRACTION", "2"),
+        ("BFC_RETRY_TIMEOUT_MS", "0"),
+        ("BFC_RETRY_TIMEOUT_MS", "1s"),
+        ("BFC_LOG", ""),
+    ] {
+        assert_eq!(used(REPLAY, &[(name, value)]), [""; 0], "{name}={value}");
+    }
+    assert_eq!(used(REPLAY, &[("BFC_HASH_SEED", "1"), ("BFC_REPORT_ON_FAILURE", "1")]).len(), 2);
+    for (value, is_used) in [("guard", true), ("more, Guard", true), ("more", false), (",", false)] {
+        assert_eq!(used(REPLAY, &[("BFC_DEBUG", value)]).len(), usize::from(is_used), "{value}");
+    }
+}
+
+#[test]
+fn the_variables_of_the_interposer_are_known() {
+    for (name, value, expected) in [
+        ("BFC_PRELOAD_LIBRARY", "/opt/lib", Value::Null),
+        ("BFC_PRELOAD_FREE", "Sync", Value::Null),
+        ("BFC_PRELOAD_FREE", "never", "ignored: it must be wait or sync".into()),
+        ("BFC_PRELOAD_ASYNC", "on", Value::Null),
+        ("BFC_PRELOAD_PINNED", "2", "ignored: it must be 1 or 0 (or true, false, on, off, yes, no)".into()),
+        ("BFC_PRELOAD_MIN", "4k", Value::Null),
+        ("BFC_PRELOAD_MAX", "much", "ignored: it must be a size like 8GiB".into()),
+        ("BFC_PRELOAD_REPORT", "-", Value::Null),
+        ("BFC_PRELOAD_REPORTS", "-", "unknown: no variable of libbfc has this name".into()),
+    ] {
+        assert_eq!(remark("256", &[(name, value)], name), expected, "{name}={value}");
+    }
+}
+
+#[test]
+fn values_are_written_as_json_strings() {
+    let set = [("BFC_LIBRARY", "a \"quoted\\path\"\n")];
+    assert_eq!(remark("256", &set, "BFC_LIBRARY"), Value::Null);
+}
