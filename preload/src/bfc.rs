@@ -52,7 +52,7 @@ pub(crate) fn stats(device: i32) -> Option<bfc_stats_t> {
     (status == BFC_OK).then_some(stats)
 }
 
-/// The last stamp that a free was given.
+/// Returns the last stamp given to a free.
 pub(crate) fn timestamp(device: i32) -> Option<u64> {
     let mut count = 0;
     // SAFETY: the pointer is valid for writing.
@@ -60,7 +60,7 @@ pub(crate) fn timestamp(device: i32) -> Option<u64> {
     (status == BFC_OK).then_some(count)
 }
 
-/// Which pool holds the region around an address.
+/// Returns the pool that holds the region around an address.
 pub(crate) fn owner(address: u64) -> Option<i32> {
     let mut device = 0;
     // SAFETY: any address may be asked for, and the pointer is valid for writing.
@@ -68,10 +68,10 @@ pub(crate) fn owner(address: u64) -> Option<i32> {
     (status == BFC_OK).then_some(device)
 }
 
-/// The longest message that is taken over.
+/// The longest message that is copied.
 pub(crate) const MESSAGE: usize = 512;
 
-/// This thread's last failure, as libbfc has it.
+/// Formats this thread's last failure in libbfc.
 pub(crate) struct LastError;
 
 impl std::fmt::Display for LastError {

@@ -54,7 +54,7 @@ macro_rules! hooks {
         cuStreamEndCaptureToCig_ptsz: cuStreamEndCaptureToCig, Watched, "the same";
         cuStreamDestroy: cuStreamDestroy, Watched, "ends a capture too, and with BFC_PRELOAD_ASYNC=1 what the pool knows of the stream";
         cuStreamDestroy_v2: cuStreamDestroy_v2, Watched, "the same";
-        // Work that may touch other devices' memory.
+        // Work that may use other devices' memory.
         cuCtxEnablePeerAccess: cuCtxEnablePeerAccess, Watched, "from then on the pool of the peer waits for this context too";
         cuMemcpy: cuMemcpy, Watched, "a copy may touch memory of another device, whose pool then waits for this context too";
         cuMemcpy_ptds: cuMemcpy, Watched, "the same";
@@ -122,21 +122,21 @@ macro_rules! hooks {
 }
 pub(crate) use hooks;
 
-/// What becomes of the calls of a hooked function.
-#[allow(dead_code)] // Which of them are used depends on who includes this file.
+/// How the calls of a hooked function are handled.
+#[allow(dead_code)] // Which of them are used depends on the including crate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum HookKind {
     /// Served from the pool.
     Pooled,
     /// Served from the pool on request, otherwise passed to the driver.
     Optional,
-    /// Passed to the driver, whose answer about pooled memory is corrected.
+    /// Passed to the driver. Its answer about pooled memory is corrected.
     Corrected,
-    /// Passed to the driver, and noted.
+    /// Passed to the driver and recorded.
     Watched,
     /// Passed to the driver.
     Passed,
-    /// Refused for pooled memory, passed to the driver for other.
+    /// Refused for pooled memory, otherwise passed to the driver.
     Refused,
 }
 

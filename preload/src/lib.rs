@@ -1,8 +1,9 @@
 //! `libbfc_preload.so`: serves cudaMalloc of an unmodified program from libbfc's pool, by LD_PRELOAD.
 //!
-//! The interposer stands between the program, mostly its CUDA runtime, and the driver. It exports the names in `hook_list`,
-//! and lookups of the driver's functions by `dlsym` or `cuGetProcAddress` return its own. Each hook calls libbfc by its C ABI,
-//! or the driver, or both. docs/interposition.md lists what a program can notice.
+//! The interposer is between the program, mostly its CUDA runtime, and the driver. It exports the names in `hook_list`,
+//! and lookups of the driver's functions by `dlsym` or `cuGetProcAddress` return its own functions. Each hook calls
+//! libbfc through its C ABI, or the driver, or both. docs/interposition.md lists the differences that a program can
+//! notice.
 //!
 //! ```text
 //! resolve/                            lookups: dlsym; cuGetProcAddress, with the addresses of the hooks
@@ -16,19 +17,20 @@
 //! bfc          hook_list  unanalyzed_list     libbfc's C ABI; what is hooked
 //! ```
 //!
-//! Files import only from rooms below their own, and no files import each other in a circle. Three choices follow from that:
-//! - The addresses of the hooks are in `resolve/`, on top, because the table imports every hook; `driver/` has the functions
-//!   behind the hooks, and is below all that calls them.
-//! - `diagnostics/` is below the driver, whose functions report their first call. It knows neither pools nor contexts: what
-//!   reports to it passes in what it needs (`report::Reported`). Requests that fail are reported by `hooks/refusals`.
-//! - `state/relations` records only what the program has done. `pool/sharing` decides whose work may touch a pool's memory,
-//!   because that depends on the pool too.
+//! Files import only from rooms below their own, and no files import each other in a circle. Three choices follow from
+//! this:
+//! - The addresses of the hooks are in `resolve/` at the top, because the table imports every hook. `driver/` has the
+//!   functions behind the hooks and is below all its callers.
+//! - `diagnostics/` is below the driver, whose functions report their first call. It does not depend on pools or
+//!   contexts: callers pass in what it needs (`report::Reported`). Requests that fail are reported by `hooks/refusals`.
+//! - `state/relations` records only what the program has done. `pool/sharing` decides which contexts' work may use a
+//!   pool's memory, because that depends on the pool too.
 //!
-//! Rules: a hook never panics, holds no lock while it calls the driver or libbfc, and changes nothing of the caller's on
-//! failure. It calls nothing of CUDA before the program does.
+//! Rules: a hook never panics, holds no lock while it calls the driver or libbfc, and changes no data of the caller on
+//! failure. It does not call CUDA before the program does.
 
 #![allow(non_snake_case, non_camel_case_types)] // the driver's names
-// A panic in the program's cudaMalloc would end the program.
+// A panic in the program's cudaMalloc would abort the program.
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 mod bfc;

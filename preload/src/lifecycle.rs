@@ -4,14 +4,14 @@ use crate::diagnostics::{check_log, report, trace};
 use crate::pool::Pool;
 use crate::settings;
 
-/// Calls nothing of CUDA: most processes that load this library do not use it.
+/// Does not call CUDA, because most processes that load this library do not use it.
 extern "C" fn loaded() {
     settings::read();
     check_log::loaded();
     report::loaded();
 }
 
-/// Runs after the program's own handlers; other threads may continue to allocate.
+/// Runs after the program's own handlers. Other threads may continue to allocate.
 extern "C" fn unloaded() {
     trace::finish();
     report::finish(Pool::all());

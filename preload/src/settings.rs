@@ -1,4 +1,4 @@
-//! The user's settings: the environment variables `BFC_PRELOAD_...`, read once, before the first hook needs them.
+//! The user's settings: the environment variables `BFC_PRELOAD_...`, read once before the first hook needs them.
 
 use std::ffi::CStr;
 use std::fmt;
@@ -20,7 +20,7 @@ static MAX_BYTES: AtomicU64 = AtomicU64::new(u64::MAX);
 
 /// Returns the value of an environment variable, if it is set and not empty.
 pub(crate) fn variable(name: &'static CStr) -> Option<&'static CStr> {
-    // SAFETY: the name is NUL-terminated. Whoever changes the environment while others read it breaks C's own rule.
+    // SAFETY: the name is NUL-terminated. Changing the environment while other threads read it violates C's own rules.
     let value = unsafe { libc::getenv(name.as_ptr()) };
     if value.is_null() {
         return None;
@@ -81,7 +81,7 @@ pub(crate) fn read() {
     // No other backend of libbfc has memory that a device can use.
     let granules = of(c"BFC_BACKEND", "auto, host, cuda, cuda_vmm or host_vmm", granules);
     WANTS_GRANULES.store(granules.unwrap_or(false), Ordering::Relaxed);
-    // What libbfc takes for no limit is none. libbfc itself warns of a malformed fraction when it creates the pool.
+    // A limit of 0 counts as none, as in libbfc. libbfc itself warns of a malformed fraction when it creates the pool.
     let limit = of(c"BFC_MEMORY_LIMIT", "a size like 8GiB", size).is_some_and(|bytes| bytes != 0);
     let fraction = value(c"BFC_MEMORY_FRACTION", fraction).is_some_and(|share| share > 0.0);
     IS_LIMITED.store(limit || fraction, Ordering::Relaxed);
@@ -93,7 +93,8 @@ fn value<T>(name: &'static CStr, parse: impl Fn(&[u8]) -> Option<T>) -> Option<T
     parse(variable(name)?.to_bytes().trim_ascii())
 }
 
-/// The same, with a warning about a malformed value, on the conditions on which libbfc writes one.
+/// Returns a variable's value like [`value`], and warns about a malformed one under the conditions under which libbfc
+/// prints warnings.
 fn of<T>(name: &'static CStr, wanted: &str, parse: impl Fn(&[u8]) -> Option<T>) -> Option<T> {
     let (text, value) = (variable(name)?, value(name, parse));
     if value.is_none() {
@@ -103,7 +104,7 @@ fn of<T>(name: &'static CStr, wanted: &str, parse: impl Fn(&[u8]) -> Option<T>) 
     value
 }
 
-/// Writes a warning, on the conditions on which libbfc writes one.
+/// Prints a warning, under the conditions under which libbfc prints one.
 pub(crate) fn warn(what: fmt::Arguments<'_>) {
     let log = variable(c"BFC_LOG").map_or(&[][..], CStr::to_bytes);
     let is_quiet =
@@ -120,23 +121,23 @@ fn is(flag: &AtomicBool) -> bool {
     flag.load(Ordering::Relaxed)
 }
 
-/// Whether cudaFree itself waits for the device, as programs may rely on.
+/// Returns whether cudaFree itself waits for the device, as programs may rely on.
 pub(crate) fn free_synchronizes() -> bool {
     is(&FREE_SYNCHRONIZES)
 }
 
-/// Whether cudaMallocAsync is served.
+/// Returns whether cudaMallocAsync is served.
 pub(crate) fn serves_async() -> bool {
     is(&SERVES_ASYNC)
 }
 
-/// Whether cudaMallocHost is served.
+/// Returns whether cudaMallocHost is served.
 pub(crate) fn serves_pinned() -> bool {
     is(&SERVES_PINNED)
 }
 
-/// Whether memory is shared with other processes by legacy IPC handles. An allocation is then the driver's, which is
-/// the region for pooled memory, and large requests are not pooled.
+/// Returns whether memory is shared with other processes by legacy IPC handles. An allocation is then the driver's,
+/// which is the region for pooled memory, and large requests are not pooled.
 pub(crate) fn shares_regions() -> bool {
     is(&SHARES_REGIONS)
 }
@@ -145,17 +146,17 @@ pub(crate) fn shares_regions() -> bool {
 /// and so have PyTorch's segments.
 const SHARED: u64 = 1 << 20;
 
-/// Whether pools consist of granules.
+/// Returns whether pools consist of granules.
 pub(crate) fn wants_granules() -> bool {
     is(&WANTS_GRANULES)
 }
 
-/// Whether the user has set a limit.
+/// Returns whether the user has set a limit.
 pub(crate) fn is_limited() -> bool {
     is(&IS_LIMITED)
 }
 
-/// Whether requests of that size are pooled.
+/// Returns whether requests of that size are pooled.
 pub(crate) fn pools(bytes: usize) -> bool {
     if !READ.load(Ordering::Acquire) {
         read();
@@ -177,7 +178,7 @@ fn switch(word: &[u8]) -> Option<bool> {
     }
 }
 
-/// Whether a backend's name, with `-` or `_`, is that of granules.
+/// Returns whether a backend's name, with `-` or `_`, is that of granules.
 fn granules(word: &[u8]) -> Option<bool> {
     let is = |name: &str| {
         let plain = word.iter().map(|&byte| if byte == b'-' { b'_' } else { byte.to_ascii_lowercase() });

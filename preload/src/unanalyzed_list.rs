@@ -1,11 +1,12 @@
-//! Functions through which work of one context may touch another device's memory without peer access, and whose
-//! arguments the interposer does not analyze. From the first call of one of them, every pool waits for every context.
+//! Functions through which work of one context may use another device's memory without peer access, and whose arguments
+//! the interposer does not analyze. From the first call of one of them, every pool waits for every context.
 //!
 //! `cargo xtask hooks` and the suite `cuda-headers` include this file, which therefore must not use anything else of
 //! this crate.
 
-/// Passes the list to `$callback!`. An entry is `SYMBOL as "NAME" since VERSION, "why";`. SYMBOL is what libcuda.so.1
-/// exports, NAME what `cuGetProcAddress` takes, and VERSION the first one for which that returns this function.
+/// Passes the list to `$callback!`. An entry is `SYMBOL as "NAME" since VERSION, "why";`. SYMBOL is exported by
+/// libcuda.so.1, NAME is the argument of `cuGetProcAddress`, and VERSION is the first one for which that returns this
+/// function.
 macro_rules! unanalyzed {
     ($callback:ident) => {
         $callback! {
@@ -87,8 +88,8 @@ macro_rules! unanalyzed {
 }
 pub(crate) use unanalyzed;
 
-/// Functions that copy, write or map too, and are neither hooked nor in the list above, with the reasons. Several names
-/// are separated by spaces; a `*` ends the prefix of a family.
+/// Functions that copy, write or map too, but are neither hooked nor in the list above, with the reasons. Several names
+/// are separated by spaces. A `*` ends the prefix of a family.
 pub(crate) const HARMLESS: &[(&str, &str)] = &[
     (
         "cuMemcpyHtoD cuMemcpyDtoH cuMemcpyDtoD cuMemcpyDtoA cuMemcpyAtoD cuMemcpyHtoDAsync cuMemcpyDtoHAsync \
@@ -125,7 +126,7 @@ pub(crate) const HARMLESS: &[(&str, &str)] = &[
     ),
 ];
 
-/// The prefixes of functions through which work may touch memory.
+/// The prefixes of functions through which work may use memory.
 const BEGINNINGS: [&str; 14] = [
     "cuMemcpy",
     "cuMemset",
@@ -143,8 +144,8 @@ const BEGINNINGS: [&str; 14] = [
     "cuImportExternalMemory",
 ];
 
-/// Whether work may touch memory through a function, by its name: it copies, fills, writes values or maps, or adds or
-/// changes nodes of graphs.
+/// Returns whether work may use memory through a function, judging by its name: it copies, fills, writes values or
+/// maps, or adds or changes graph nodes.
 pub(crate) fn may_touch(name: &str) -> bool {
     let is_node = |name: &str| {
         (name.starts_with("cuGraphAdd") && name.contains("Node")) || name.contains("NodeSetParams")
@@ -153,7 +154,7 @@ pub(crate) fn may_touch(name: &str) -> bool {
         || (name.starts_with("cuGraph") && is_node(name))
 }
 
-/// Whether a function is in the list of harmless ones.
+/// Returns whether a function is in the list of harmless ones.
 pub(crate) fn is_harmless(symbol: &str) -> bool {
     let names = HARMLESS.iter().flat_map(|(names, _)| names.split(' '));
     names.into_iter().any(|name| match name.strip_suffix('*') {

@@ -1,4 +1,4 @@
-//! The log that `bfc run --check` reads: whether the program reached the interposer, and what became of its requests.
+//! The log that `bfc run --check` reads: whether the program reached the interposer, and how its requests were handled.
 //! Each line is written when the event happens, so that it is there even if the program crashes.
 
 use std::ffi::{CStr, c_int, c_void};
@@ -82,8 +82,8 @@ pub(crate) fn looked_up(by: LookupMethod, seen: &Seen, symbol: &CStr) {
     }
 }
 
-/// Logs that a lookup of a hooked name returned the driver's own function, because the version of CUDA is later than
-/// the headers known here: its type may be another one.
+/// Logs that a lookup of a hooked name returned the driver's own function. The requested version of CUDA is later than
+/// the headers known here, so the function may have another type.
 #[cold]
 pub(crate) fn too_new(name: &CStr, version: c_int) {
     let name = name.to_str().unwrap_or("?");
@@ -142,10 +142,10 @@ pub(crate) fn exit(is_driver_mapped: bool) {
     say(format_args!("exit driver={}", if is_driver_mapped { "mapped" } else { "absent" }));
 }
 
-/// Whether this process has loaded a libcuda.so.1.
+/// Returns whether this process has loaded a libcuda.so.1.
 pub(crate) fn is_driver_mapped() -> bool {
     unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _: usize, found: *mut c_void) -> c_int {
-        // SAFETY: the linker's, for the time of the call.
+        // SAFETY: valid during the call, by the linker's contract.
         let name = unsafe { (*info).dlpi_name };
         if name.is_null() {
             return 0;
@@ -160,7 +160,7 @@ pub(crate) fn is_driver_mapped() -> bool {
         0
     }
     let mut found = false;
-    // SAFETY: the function does as the linker wants, and the pointer is its own.
+    // SAFETY: the function follows the linker's contract, and the pointer is to the local variable.
     unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut found).cast()) };
     found
 }

@@ -1,5 +1,4 @@
-//! What the user can read about the interposer's work: the check log of `bfc run --check`, the trace, and the report with its
-//! counters. It knows neither pools nor contexts: what reports to it passes in what it needs.
+//! Diagnostics for the user: the check log of `bfc run --check`, the trace, and the report with its counters.
 
 pub(crate) mod check_log;
 mod counters;

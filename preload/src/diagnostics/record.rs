@@ -14,7 +14,7 @@ const BYTES: usize = size_of::<Record>();
 
 /// Maps a record that is not in a file, and identifies the process in it.
 pub(super) fn map() -> Option<&'static Record> {
-    // SAFETY: new memory, of zeros, which are a record.
+    // SAFETY: new zeroed memory, which is a valid record.
     let memory = unsafe {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
@@ -24,7 +24,7 @@ pub(super) fn map() -> Option<&'static Record> {
         return None;
     }
     let own = memory.cast::<Record>();
-    // SAFETY: mapped above, and not known elsewhere.
+    // SAFETY: mapped above, and not used anywhere else.
     unsafe { sign(&mut *own) };
     // SAFETY: as above; it is unmapped by `move_to_file` only.
     Some(unsafe { &*own })
@@ -42,10 +42,10 @@ fn sign(record: &mut Record) {
     process::command_line(&mut record.program);
 }
 
-/// Appends a record that [`map`] has returned to a file, and maps it there. The first mapping ends, also on failure.
+/// Appends a record that [`map`] has returned to a file, and maps it there. The first mapping ends, even on failure.
 pub(super) fn move_to_file(record: &'static Record, path: &FileName) -> Result<&'static Record, Failure> {
     let mapped = append(path, record);
-    // SAFETY: mapped by `map`, whose only caller passes it on to here.
+    // SAFETY: mapped by `map`, whose only caller passes it here.
     unsafe { libc::munmap(ptr::from_ref(record).cast_mut().cast(), BYTES) };
     mapped
 }
@@ -62,8 +62,8 @@ fn append(path: &FileName, record: &Record) -> Result<&'static Record, Failure> 
         return Err(Failure::Damaged);
     }
     mapped_file::check_limit(u64::try_from(end).unwrap_or(0) + BYTES as u64)?;
-    // In one call: the system gives each process that appends a place of its own.
-    // SAFETY: as many bytes are valid for reading.
+    // With one call, so that the system gives each appending process a place of its own.
+    // SAFETY: that many bytes are valid for reading.
     let written = unsafe { libc::write(file.number(), ptr::from_ref(record).cast(), BYTES) };
     if written < 0 {
         return Err(mapped_file::last_error().into());
@@ -72,7 +72,8 @@ fn append(path: &FileName, record: &Record) -> Result<&'static Record, Failure> 
     let end = unsafe { libc::lseek(file.number(), 0, libc::SEEK_CUR) };
     let start = end - written as libc::off_t;
     if written as usize != BYTES {
-        // A partial record would damage the file for all later ones. What follows it is another process's.
+        // A partial record would damage the file for all later ones. If something follows it, that belongs to another
+        // process.
         // SAFETY: no preconditions.
         if unsafe { libc::lseek(file.number(), 0, libc::SEEK_END) } == end {
             // SAFETY: as above.
@@ -86,7 +87,7 @@ fn append(path: &FileName, record: &Record) -> Result<&'static Record, Failure> 
     let page = mapped_file::page() as libc::off_t;
     let (first, last) = (start / page * page, end);
     let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
-    // SAFETY: a new mapping, where the system likes.
+    // SAFETY: a new mapping at an address chosen by the system.
     let mapping = unsafe {
         libc::mmap(ptr::null_mut(), (last - first) as usize, protection, flags, file.number(), first)
     };
@@ -94,14 +95,14 @@ fn append(path: &FileName, record: &Record) -> Result<&'static Record, Failure> 
         return Err(mapped_file::last_error().into());
     }
     let record = mapping.wrapping_byte_add((start - first) as usize).cast::<Record>();
-    // SAFETY: it was written there, is mapped for good, and is aligned for its numbers.
+    // SAFETY: the record was written there, is never unmapped, and is aligned for its fields.
     Ok(unsafe { &*record })
 }
 
-/// Whether the file contains nothing but records.
+/// Returns whether the file contains only records.
 fn has_records(file: &Descriptor) -> Result<bool, c_int> {
     let mut head = [0; MAGIC.len()];
-    // SAFETY: as many bytes are valid for writing.
+    // SAFETY: that many bytes are valid for writing.
     match unsafe { libc::pread(file.number(), head.as_mut_ptr().cast(), head.len(), 0) } {
         ..0 => Err(mapped_file::last_error()),
         0 => Ok(true),
@@ -109,7 +110,7 @@ fn has_records(file: &Descriptor) -> Result<bool, c_int> {
     }
 }
 
-/// Why there is no record in the file.
+/// Why the record is not in the file.
 pub(super) enum Failure {
     System(c_int),
     Foreign,
@@ -132,24 +133,25 @@ impl Display for Failure {
     }
 }
 
-/// Marks the record of this process's previous program, if it left one, as replaced: this program was started by exec.
+/// Marks the record of this process's previous program, if there is one, as replaced, because this program was started
+/// by exec.
 pub(super) fn mark_replaced(path: &FileName) {
     let Ok(file) = mapped_file::open(path, 0) else { return };
     let (process, started) = (process::id().unsigned_abs(), process::started());
     let mut head = MaybeUninit::<Head>::uninit();
     for at in (0..).step_by(BYTES) {
         let bytes = size_of::<Head>();
-        // SAFETY: as many bytes are valid for writing.
+        // SAFETY: that many bytes are valid for writing.
         let read = unsafe { libc::pread(file.number(), head.as_mut_ptr().cast(), bytes, at) };
         if usize::try_from(read) != Ok(bytes) {
             return;
         }
-        // SAFETY: all of it was read, and numbers may be any.
+        // SAFETY: all of it was read, and its fields are plain numbers.
         let head = unsafe { head.assume_init_ref() };
         if (head.magic, head.process, head.started, head.state) == (MAGIC, process, started, RUNNING) {
             let state = REPLACED.to_ne_bytes();
             let at = at + offset_of!(Head, state) as libc::off_t;
-            // SAFETY: as many bytes are valid for reading.
+            // SAFETY: that many bytes are valid for reading.
             unsafe { libc::pwrite(file.number(), state.as_ptr().cast(), state.len(), at) };
         }
     }

@@ -29,29 +29,29 @@ static OWNER: AtomicI32 = AtomicI32::new(0);
 
 static RECORD: AtomicPtr<Record> = AtomicPtr::new(ptr::null_mut());
 
-/// The process has reached its end. Other threads may continue, and allocate for the first time.
+/// Set when the process has reached its end. Other threads may continue, and allocate for the first time.
 static IS_ENDING: AtomicBool = AtomicBool::new(false);
 
-/// Held to create the record, and to write what is more than one number. Threads that fail to take it leave the update
-/// to the next event.
+/// Held to create the record, and to write more than a single number. Threads that fail to take it leave the update to
+/// the next event.
 static WRITER: OwnerLock<()> = OwnerLock::new(());
 
-/// For each pool, the number of calls that the newest statistics in the record have seen.
+/// For each pool, the number of calls covered by the newest statistics in the record.
 static SEEN: [AtomicU64; POOLS] = [const { AtomicU64::new(0) }; POOLS];
 
-/// A pool, as far as the report needs it.
+/// The data of a pool that the report needs.
 pub(crate) trait Reported: Copy {
     /// Its ordinal in libbfc's table.
     fn ordinal(self) -> i32;
 
-    /// What it has done so far.
+    /// Returns what the pool has done so far.
     fn activity(self) -> Activity;
 
-    /// libbfc's statistics of it, if the interposer uses it.
+    /// Returns libbfc's statistics of the pool, if the interposer uses it.
     fn stats(self) -> Option<bfc_stats_t>;
 }
 
-/// What a pool has done so far.
+/// The activity of a pool so far.
 pub(crate) struct Activity {
     pub(crate) served: u64,
     pub(crate) freed: u64,
@@ -61,7 +61,7 @@ pub(crate) struct Activity {
     pub(crate) synchronizations: u64,
 }
 
-/// Where the report goes.
+/// Returns the destination of the report.
 #[inline]
 fn state() -> u8 {
     match STATE.load(Ordering::Relaxed) {
@@ -90,7 +90,7 @@ fn record() -> Option<&'static Record> {
     }
     made().or_else(|| {
         let _only = WRITER.lock_briefly()?;
-        // Another thread may have created it meanwhile, or found that it cannot be created.
+        // Another thread may have created it meanwhile, or failed to.
         if state() == OFF || made().is_some() {
             return made();
         }
@@ -102,9 +102,9 @@ fn record() -> Option<&'static Record> {
     })
 }
 
-/// The same, if it was created.
+/// Returns this process's record, if it was created.
 fn made() -> Option<&'static Record> {
-    // SAFETY: NULL, or a record that stays for good.
+    // SAFETY: NULL, or a record that is never unmapped.
     unsafe { RECORD.load(Ordering::Acquire).as_ref() }
 }
 
@@ -116,7 +116,7 @@ pub(crate) fn note(pool: impl Reported) {
     }
 }
 
-/// Reports a request that failed because memory ran out, and that a pool might have served.
+/// Reports a request that failed because memory ran out, if a pool might have served it.
 #[cold]
 pub(crate) fn refused(pool: impl Reported, bytes: usize, verdict: &str) {
     if state() == OFF {
@@ -132,7 +132,7 @@ pub(crate) fn refused(pool: impl Reported, bytes: usize, verdict: &str) {
     update(pool);
 }
 
-/// Writes the length last: an incomplete text has none.
+/// Writes a verdict. The length is written last, so an incomplete text has none.
 fn write_verdict(record: &Record, bytes: usize, verdict: &str) {
     record.verdict_length.store(0, Ordering::Release);
     record.last_refused.store(bytes as u64, Ordering::Relaxed);
@@ -155,7 +155,7 @@ fn place(pool: impl Reported) -> Option<usize> {
 fn update(pool: impl Reported) {
     let Some(at) = place(pool) else { return };
     let Activity { served, freed, .. } = pool.activity();
-    // Before the lock is taken. A pool that is poisoned or has ended keeps its last numbers.
+    // Before the lock is taken. A pool that is poisoned or has ended keeps its last values.
     let stats = pool.stats();
     let Some(record) = record() else { return };
     let (Some(counters), Some(seen)) = (record.pools.get(at), SEEN.get(at)) else { return };
@@ -175,17 +175,17 @@ fn update(pool: impl Reported) {
     counters.peak_requested.fetch_max(stats.peak_bytes_requested, Ordering::Relaxed);
     counters.peak_in_use.fetch_max(stats.peak_bytes_in_use, Ordering::Relaxed);
     counters.peak_held.fetch_max(stats.peak_pool_bytes, Ordering::Relaxed);
-    // Another thread may have used the pool later, and come here earlier.
+    // Another thread may have used the pool later and arrived here earlier.
     if seen.load(Ordering::Relaxed) <= served + freed {
         seen.store(served + freed, Ordering::Relaxed);
         counters.requested.store(stats.bytes_requested, Ordering::Relaxed);
     }
 }
 
-/// The process ends: writes the last numbers of these pools, and the summary if it is for standard error.
+/// Writes the final counters of these pools when the process ends, and the summary if it goes to standard error.
 pub(crate) fn finish(pools: impl Iterator<Item = impl Reported>) {
     IS_ENDING.store(true, Ordering::SeqCst);
-    // A thread may be creating the record. One that comes later creates one that has ended.
+    // Waits for a thread that is creating the record. A later one creates a record that has ended.
     drop(WRITER.lock_briefly());
     let Some(record) = made().filter(|_| OWNER.load(Ordering::Relaxed) == process::id()) else { return };
     for pool in pools.filter(|&pool| pool.activity().served != 0) {
@@ -202,7 +202,7 @@ pub(crate) fn finish(pools: impl Iterator<Item = impl Reported>) {
 #[inline(never)]
 fn summarize(record: &Record, name: &counters::Name, counters: &Counters) {
     let mut text = Summary(Vec::new());
-    // What exceeds the host memory is cut.
+    // Text that does not fit into host memory is cut.
     let _ = write!(text, "libbfc: process {}, {name}\n{counters}", record.process);
     if counters.refused.load(Ordering::Relaxed) != 0 {
         let _ = record.refusal().map(|refusal| write!(text, "{refusal}"));

@@ -1,8 +1,8 @@
-//! The trace of a program's allocations, which `bfc replay` reads: docs/trace-format.md.
+//! The trace of a program's allocations, which `bfc replay` reads. See docs/trace-format.md.
 //!
 //! Each line is in the file as soon as it is written, however the process ends ([`MappedFile`]). The first process that
-//! allocates creates the file. A process that finds it there, such as a child, appends its number to the name; a
-//! program that follows it in the same process by exec appends one more number.
+//! allocates creates the file. If the file exists, for example for a child, a process appends its number to the name. A
+//! program that follows in the same process by exec appends one more number.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, c_int};
@@ -21,10 +21,10 @@ use crate::sys::text::{self, Line, Number};
 
 const TRACE: &CStr = c"BFC_PRELOAD_TRACE";
 
-/// Room that is kept for a line that says why the trace ends.
+/// Room kept for the line that gives the reason why the trace ends.
 const LAST_LINE: usize = 256;
 
-/// How many programs of one process may write traces.
+/// How many programs of one process can write traces.
 const PROGRAMS: u32 = 1000;
 
 const UNKNOWN: u8 = 0;
@@ -35,7 +35,7 @@ const STOPPED: u8 = 3;
 static STATE: AtomicU8 = AtomicU8::new(UNKNOWN);
 
 /// The process that writes the trace, once there is one. The child of a fork neither uses the recorder nor takes its
-/// lock: a thread that held it at the time does not exist to release it.
+/// lock, because the thread that held it at the time does not exist there to release it.
 static TRACES: AtomicI32 = AtomicI32::new(0);
 
 fn is_ours() -> bool {
@@ -84,7 +84,7 @@ fn find_out() -> bool {
     known.map_or_else(|known| known == ON, |_| is_on)
 }
 
-/// The trace has stopped, or this thread is interrupted in the recorder.
+/// The trace has stopped, or this thread was interrupted in the recorder.
 struct Missed;
 
 /// Calls `work` with the recorder, which the first call creates. If that fails there is no trace.
@@ -122,9 +122,9 @@ pub(crate) fn stream(stream: CUstream) -> usize {
         return 0;
     }
     let handle = match stream.addr() {
-        // The default stream by both its names.
+        // The default stream, by both its handles.
         0 | 1 => return 0,
-        // Each thread's own. No stream's handle is the address of a thread.
+        // Each thread's own default stream. No stream's handle is the address of a thread.
         // SAFETY: no preconditions.
         2 => unsafe { libc::pthread_self() as usize },
         handle => handle,
@@ -178,7 +178,7 @@ pub(crate) fn lost() -> u64 {
 /// Records the driver's answer to a request for memory.
 ///
 /// # Safety
-/// If the call succeeded it has written `place`.
+/// `place` was written if the call succeeded.
 pub(crate) unsafe fn passed(code: CUresult, place: *mut CUdeviceptr, bytes: usize, stream: usize) {
     if code == CUDA_SUCCESS && !place.is_null() {
         // SAFETY: by this function's contract.
@@ -186,14 +186,14 @@ pub(crate) unsafe fn passed(code: CUresult, place: *mut CUdeviceptr, bytes: usiz
     }
 }
 
-/// Takes an allocation out of the table before it is freed: once it is, another thread may get its address.
+/// Removes an allocation from the table before it is freed, because another thread may get its address afterwards.
 #[inline]
 pub(crate) fn freeing(address: u64) -> Option<TracedAllocation> {
     if !is_on() {
         return None;
     }
     with(|recorder| recorder.live.remove(&address)).unwrap_or_else(|Missed| {
-        // After it stopped the free itself is counted.
+        // After the trace has stopped, the free itself is counted.
         if STATE.load(Ordering::Relaxed) != STOPPED {
             LOST.fetch_add(1, Ordering::Relaxed);
         }
@@ -201,7 +201,7 @@ pub(crate) fn freeing(address: u64) -> Option<TracedAllocation> {
     })
 }
 
-/// Records a free, unless the code says that it failed.
+/// Records a free, unless the code shows that it failed.
 #[inline]
 pub(crate) fn freed(noted: Option<TracedAllocation>, address: u64, code: CUresult) {
     let Some(noted) = noted else {
@@ -272,7 +272,7 @@ impl Recorder {
         let id = self.next_id;
         self.next_id += 1;
         if let Some(gone) = self.live.insert(address, TracedAllocation { id, stream }) {
-            // The earlier one ended with its context.
+            // The earlier allocation ended with its context.
             self.write(format_args!("- {} {}", gone.id, gone.stream))?;
         }
         self.write(format_args!("+ {id} {bytes} {stream}"))
@@ -288,7 +288,7 @@ impl Recorder {
         }
     }
 
-    /// Out of line, so that its text is in no frame of the callers'.
+    /// Appends a line. Out of line, so that its text is in no caller's frame.
     #[inline(never)]
     fn append(&mut self, text: fmt::Arguments<'_>, spare: usize) -> Result<(), c_int> {
         let mut line = Line::new();
@@ -301,7 +301,7 @@ impl Recorder {
     fn stop(&mut self, why: fmt::Arguments<'_>) {
         STATE.store(STOPPED, Ordering::Relaxed);
         note_lost();
-        // There is room for it.
+        // Room was kept for this line.
         let _ = self.append(format_args!("%incomplete {why}"), 0);
         text::print_error(format_args!(
             "the trace {} cannot grow and ends here: {why}; the program goes on without it",
@@ -310,7 +310,7 @@ impl Recorder {
     }
 }
 
-/// Creates the file; if it exists, another one whose name ends with the process's number.
+/// Creates the file. If it exists, creates another one whose name ends with the process's number.
 fn create(path: FileName) -> Option<MappedFile> {
     let mut tried = Err(libc::EEXIST);
     for program in 0..PROGRAMS {
@@ -326,7 +326,7 @@ fn create(path: FileName) -> Option<MappedFile> {
     tried.inspect_err(failed).ok()
 }
 
-/// `PATH`, `PATH.PID`, `PATH.PID.2` and so on.
+/// Returns `PATH`, `PATH.PID`, `PATH.PID.2` and so on.
 fn own_name(path: &FileName, program: u32) -> Option<FileName> {
     match program {
         0 => path.with(b""),

@@ -1,4 +1,4 @@
-//! The driver's own functions behind the hooks, by which the interposer calls them.
+//! The driver's own functions behind the hooks, which the interposer calls.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr;
@@ -12,8 +12,8 @@ use crate::hook_list::HookKind;
 /// A function of the driver that has a hook.
 pub(crate) struct Function {
     pub(super) symbol: &'static CStr,
-    /// The function of cuda-sys's list that it is, or whose twin for the per-thread default stream it is; of an unanalyzed
-    /// function the name that `cuGetProcAddress` takes.
+    /// The function of cuda-sys's list that it corresponds to, possibly as the twin for the per-thread default stream.
+    /// For an unanalyzed function, the name that `cuGetProcAddress` takes.
     pub(super) of: &'static str,
     /// The first version for which `cuGetProcAddress` returns an unanalyzed function.
     pub(super) since: c_int,
@@ -46,7 +46,7 @@ macro_rules! table {
             seen: Seen::new(),
         },)*];
 
-        /// The driver's own functions behind the hooks. `None` where there is no driver, or it lacks the function.
+        /// The driver's own functions behind the hooks. `None` if there is no driver, or it lacks the function.
         pub(crate) mod real {
             use cuda_sys::fns;
             use std::ffi::c_void;
@@ -54,7 +54,7 @@ macro_rules! table {
             $(#[inline]
             pub(crate) fn $symbol() -> Option<fns::$of> {
                 let address = super::real(super::Place::$symbol as usize)?.as_ptr();
-                // SAFETY: the driver exports it by that name, so it has the type that cuda-sys's list says.
+                // SAFETY: the driver exports it by that name, so it has the type in cuda-sys's list.
                 Some(unsafe { std::mem::transmute::<*mut c_void, fns::$of>(address) })
             })*
         }
@@ -86,28 +86,28 @@ macro_rules! unanalyzed_table {
 }
 crate::unanalyzed_list::unanalyzed!(unanalyzed_table);
 
-/// Every function that has a hook.
+/// Returns every function that has a hook.
 pub(super) fn all() -> impl Iterator<Item = &'static Function> {
     ANALYZED.iter().chain(&UNANALYZED)
 }
 
 impl Function {
-    /// The name that libcuda.so.1 exports.
+    /// Returns the name that libcuda.so.1 exports.
     pub(crate) fn symbol(&self) -> &'static CStr {
         self.symbol
     }
 
-    /// The position in `hook_list`, or behind it that in `unanalyzed_list`.
+    /// Returns the position in `hook_list`, or after its entries that in `unanalyzed_list`.
     pub(crate) fn place(&self) -> usize {
         self.place
     }
 
-    /// What was written to the check log about it.
+    /// Returns what was written to the check log about the function.
     pub(crate) fn seen(&self) -> &Seen {
         &self.seen
     }
 
-    /// Notes an address that the driver has returned, unless one is known.
+    /// Records an address that the driver has returned, unless one is known.
     pub(crate) fn note_address(&self, address: *mut c_void) {
         let _ = self.address.compare_exchange(ptr::null_mut(), address, Ordering::Relaxed, Ordering::Relaxed);
     }
@@ -135,14 +135,14 @@ fn real(place: usize) -> Option<ptr::NonNull<c_void>> {
     ANALYZED.get(place)?.real()
 }
 
-/// The driver's own function at a position in `unanalyzed_list`.
+/// Returns the driver's own function at a position in `unanalyzed_list`.
 pub(crate) fn real_unanalyzed(place: usize) -> Option<ptr::NonNull<c_void>> {
     UNANALYZED.get(place)?.real()
 }
 
-/// Returns the driver, and finds its functions behind the hooks at the first call. Unanalyzed functions are found when they
-/// are asked for: a driver need not have them all, and a lookup that fails leaves a message behind, which the next `dlsym`
-/// frees from within. A malloc that itself calls `dlsym` would then recurse without end.
+/// Returns the driver, and finds its functions behind the hooks at the first call. Unanalyzed functions are found when
+/// they are requested. A driver need not have them all, and a failing lookup leaves a message behind, which the next
+/// `dlsym` frees internally. A malloc that itself calls `dlsym` would then recurse endlessly.
 pub(crate) fn load() -> Option<Driver> {
     static LOADED: AtomicBool = AtomicBool::new(false);
     let driver = Driver::load().ok()?;
@@ -155,7 +155,7 @@ pub(crate) fn load() -> Option<Driver> {
     Some(driver)
 }
 
-/// The hooked function at an address that a lookup of `symbol` has returned.
+/// Returns the hooked function at an address that a lookup of `symbol` has returned.
 pub(crate) fn at(address: *mut c_void, symbol: &CStr) -> Option<&'static Function> {
     load()?;
     if let Some(function) = UNANALYZED.iter().find(|function| function.symbol == symbol) {

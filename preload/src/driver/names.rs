@@ -1,4 +1,4 @@
-//! Which of the driver's functions are hooked, by the names that `dlsym` and `cuGetProcAddress` are asked for.
+//! The driver's functions that are hooked, by the names passed to `dlsym` and `cuGetProcAddress`.
 
 use std::ffi::{CStr, c_int};
 
@@ -7,12 +7,12 @@ use cuda_sys::{FUNCTIONS, NEWEST_HEADERS};
 use super::functions::{ANALYZED, Function, UNANALYZED, all};
 use crate::unanalyzed_list;
 
-/// Whether a function that the driver exports by this name is hooked.
+/// Returns whether a function that the driver exports by this name is hooked.
 pub(crate) fn is_hooked(symbol: &CStr) -> bool {
     all().any(|function| function.symbol == symbol)
 }
 
-/// Whether any function that `cuGetProcAddress` returns for this name is hooked.
+/// Returns whether any function that `cuGetProcAddress` returns for this name is hooked.
 pub(crate) fn has_name(name: &CStr) -> bool {
     name.to_str().is_ok_and(has_name_of)
 }
@@ -25,24 +25,25 @@ fn has_name_of(name: &str) -> bool {
             .any(|known| ANALYZED.iter().any(|function| function.of == known.symbol))
 }
 
-/// Whether work may touch memory through what `cuGetProcAddress` returns for this name.
+/// Returns whether work may use memory through the functions that `cuGetProcAddress` returns for this name.
 pub(crate) fn is_touching(name: &CStr) -> bool {
     name.to_str().is_ok_and(|name| {
-        // The 32-bit functions have the names of others.
+        // The 32-bit functions share the names of others.
         unanalyzed_list::may_touch(name) && (has_name_of(name) || !unanalyzed_list::is_harmless(name))
     })
 }
 
-/// Whether work may touch memory through a function that is not hooked: one that no known header declares, or one that is
-/// not hooked for another reason than being harmless.
+/// Returns whether work may use memory through a function that is not hooked: one that no known header declares, or one
+/// that is not hooked for a reason other than being harmless.
 pub(crate) fn may_touch_unseen(symbol: &CStr) -> bool {
     symbol.to_str().is_ok_and(|name| {
         unanalyzed_list::may_touch(name) && !unanalyzed_list::is_harmless(name) && !is_hooked(symbol)
     })
 }
 
-/// The hooked function that `cuGetProcAddress` returns for a name, a version and flags, by its documentation. `None` for a
-/// version later than the headers that cuda-sys's list was compared with: that may be another function, of another type.
+/// Returns the hooked function that `cuGetProcAddress` returns for a name, a version and flags, by its documentation.
+/// Returns `None` for a version later than the headers that cuda-sys's list was compared with, because that may be
+/// another function of another type.
 pub(crate) fn by_version(name: &CStr, version: c_int, per_thread: bool) -> Option<&'static Function> {
     if version > NEWEST_HEADERS {
         return None;

@@ -1,4 +1,4 @@
-//! The hooks of stream-ordered memory. It is pooled on request; frees of pooled memory are always taken.
+//! The hooks of stream-ordered memory. It is pooled on request. Frees of pooled memory are always handled.
 
 use std::ptr;
 
@@ -31,7 +31,7 @@ fn serve(place: *mut CUdeviceptr, bytes: usize, stream: CUstream) -> Result<u64,
     served
 }
 
-/// Returns the pool that serves a request. Out of line: its caller's frame is on the stack while libbfc runs.
+/// Returns the pool that serves a request. Out of line, because its caller's frame is on the stack while libbfc runs.
 #[inline(never)]
 fn pool_of(place: *mut CUdeviceptr, bytes: usize, stream: CUstream) -> Result<Pool, Refused> {
     if place.is_null() || !settings::pools(bytes) {
@@ -41,7 +41,7 @@ fn pool_of(place: *mut CUdeviceptr, bytes: usize, stream: CUstream) -> Result<Po
     if captures::any() {
         return Err(Refused::Pass(PassReason::Capture));
     }
-    // Registers the device, if it is a new one.
+    // Registers the device if it is new.
     let current = contexts::current();
     let Current::Primary(device) = current else { return Err(Refused::Pass(PassReason::Context)) };
     if !is_of(stream, current) || !known_streams::note(stream) {
@@ -50,7 +50,7 @@ fn pool_of(place: *mut CUdeviceptr, bytes: usize, stream: CUstream) -> Result<Po
     Pool::of_device(device).ok_or(Refused::Pass(PassReason::Context))
 }
 
-/// Whether memory in the order of a stream belongs to the current context.
+/// Returns whether memory in the order of a stream belongs to the current context.
 fn is_of(stream: CUstream, current: Current) -> bool {
     is_default(stream)
         || contexts::of_stream(stream).is_some_and(|context| contexts::known_as(context) == current)
@@ -60,7 +60,7 @@ macro_rules! allocates {
     ($($symbol:ident, $stream:expr;)*) => {
         $(
             /// # Safety
-            /// As the driver's.
+            /// The contract is that of the driver's function.
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $symbol(
                 place: *mut CUdeviceptr,
@@ -104,7 +104,7 @@ allocates! {
 /// Frees pooled memory. Returns `None` for other memory.
 fn free(address: u64, stream: CUstream) -> Option<CUresult> {
     let pool = Pool::owner(address)?;
-    // A default stream is the current context's, while libbfc takes it for that of the device's primary context.
+    // A default stream belongs to the current context, while libbfc assumes that of the device's primary context.
     let current = if is_default(stream) { Some(contexts::current()) } else { None };
     if current == Some(Current::None) {
         return Some(no_context_error());
@@ -112,7 +112,7 @@ fn free(address: u64, stream: CUstream) -> Option<CUresult> {
     let is_default_elsewhere =
         current.is_some_and(|current| current != pool.device().map_or(Current::Other, Current::Primary));
     if captures::any() && !stream.is_null() && captures::is_captured(stream) {
-        // A graph frees its own allocations, and nothing else.
+        // A graph frees only its own allocations.
         return Some(CUDA_ERROR_INVALID_VALUE);
     }
     if contexts::are_several() {
@@ -136,7 +136,7 @@ macro_rules! frees {
     ($($symbol:ident, $stream:expr;)*) => {
         $(
             /// # Safety
-            /// As the driver's.
+            /// The contract is that of the driver's function.
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $symbol(address: CUdeviceptr, stream: CUstream) -> CUresult {
                 let Some(real) = real::$symbol() else { return CUDA_ERROR_NOT_INITIALIZED };

@@ -13,7 +13,7 @@ macro_rules! begins {
     ($($symbol:ident($($argument:ident: $type:ty),*);)*) => {
         $(
             /// # Safety
-            /// As the driver's.
+            /// The contract is that of the driver's function.
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $symbol(stream: CUstream, $($argument: $type),*) -> CUresult {
                 let Some(begin) = real::$symbol() else { return CUDA_ERROR_NOT_INITIALIZED };
@@ -70,14 +70,14 @@ macro_rules! ends {
     ($($symbol:ident)*) => {
         $(
             /// # Safety
-            /// As the driver's.
+            /// The contract is that of the driver's function.
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $symbol(stream: CUstream, graph: *mut CUgraph) -> CUresult {
                 let Some(end) = real::$symbol() else { return CUDA_ERROR_NOT_INITIALIZED };
                 let is_captured = captures::is_captured(stream);
                 // SAFETY: the caller's arguments.
                 let code = unsafe { end(stream, graph) };
-                // A call that found no capture, or one of another thread's, ended none.
+                // A call that found no capture, or one of another thread, has not ended one.
                 if is_captured && !captures::is_captured(stream) {
                     captures::ended_if_begun(stream);
                 }
@@ -85,12 +85,12 @@ macro_rules! ends {
             }
         )*
     };
-    // "When a stream is in CIG capture mode": whether cuStreamIsCapturing says so is not documented, but the call has a
-    // code.
+    // "When a stream is in CIG capture mode": it is not documented whether cuStreamIsCapturing reports it, but the call
+    // returns a code.
     (if it succeeds: $($symbol:ident)*) => {
         $(
             /// # Safety
-            /// As the driver's.
+            /// The contract is that of the driver's function.
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $symbol(stream: CUstream) -> CUresult {
                 let Some(end) = real::$symbol() else { return CUDA_ERROR_NOT_INITIALIZED };
@@ -121,7 +121,7 @@ macro_rules! destroys {
     ($($symbol:ident)*) => {
         $(
             /// # Safety
-            /// As the driver's.
+            /// The contract is that of the driver's function.
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $symbol(stream: CUstream) -> CUresult {
                 let Some(destroy) = real::$symbol() else { return CUDA_ERROR_NOT_INITIALIZED };

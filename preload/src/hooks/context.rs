@@ -9,7 +9,7 @@ use crate::pool::{self, Pool, WaitingFrees, known_streams, pinned};
 use crate::state::{captures, contexts, internal_streams, relations, user_contexts};
 
 /// # Safety
-/// As the driver's.
+/// The contract is that of the driver's function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuCtxSynchronize() -> CUresult {
     let Some(synchronize) = real::cuCtxSynchronize() else { return CUDA_ERROR_NOT_INITIALIZED };
@@ -21,7 +21,7 @@ pub unsafe extern "C" fn cuCtxSynchronize() -> CUresult {
 }
 
 /// # Safety
-/// As the driver's.
+/// The contract is that of the driver's function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuCtxSynchronize_v2(context: CUcontext) -> CUresult {
     let Some(synchronize) = real::cuCtxSynchronize_v2() else { return CUDA_ERROR_NOT_INITIALIZED };
@@ -38,7 +38,7 @@ fn of_device(device: CUdevice) -> Option<(usize, Pool)> {
 }
 
 /// # Safety
-/// As the driver's.
+/// The contract is that of the driver's function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDevicePrimaryCtxRetain(context: *mut CUcontext, device: CUdevice) -> CUresult {
     let Some(retain) = real::cuDevicePrimaryCtxRetain() else { return CUDA_ERROR_NOT_INITIALIZED };
@@ -55,13 +55,13 @@ macro_rules! releases {
     ($($symbol:ident)*) => {
         $(
             /// # Safety
-            /// As the driver's.
+            /// The contract is that of the driver's function.
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $symbol(device: CUdevice) -> CUresult {
                 let Some(release) = real::$symbol() else { return CUDA_ERROR_NOT_INITIALIZED };
                 let captured = captures::in_context(contexts::primary_handle(device));
-                // The pool holds the context too: if it remained, the program's last release would not end the context.
-                // Captures of other contexts would not survive the pool's end.
+                // The pool holds the context too. If the pool remained, the program's last release would not end the
+                // context. Captures of other contexts would not survive the pool's end.
                 let is_last = contexts::is_last_hold(device) && captured.are_all();
                 let pooled = of_device(device).filter(|_| is_last);
                 if is_last {
@@ -84,7 +84,7 @@ macro_rules! releases {
                 if code == CUDA_SUCCESS {
                     contexts::note_released(device);
                     if (captured.are_any() || contexts::are_several()) && !contexts::is_active(device) {
-                        // Also where it was held by calls that were not seen.
+                        // Called even if the context is still held by calls that the interposer did not see.
                         pool::note_context_end();
                         captured.ended();
                     }
@@ -104,7 +104,7 @@ macro_rules! resets {
     ($($symbol:ident)*) => {
         $(
             /// # Safety
-            /// As the driver's.
+            /// The contract is that of the driver's function.
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $symbol(device: CUdevice) -> CUresult {
                 let Some(reset) = real::$symbol() else { return CUDA_ERROR_NOT_INITIALIZED };
@@ -137,12 +137,12 @@ macro_rules! destroys {
     ($($symbol:ident)*) => {
         $(
             /// # Safety
-            /// As the driver's.
+            /// The contract is that of the driver's function.
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $symbol(context: CUcontext) -> CUresult {
                 let Some(destroy) = real::$symbol() else { return CUDA_ERROR_NOT_INITIALIZED };
-                // Before the call: afterwards the handle may be another context's. What is forgotten needlessly is
-                // asked again.
+                // Before the call, because afterwards another context may have the handle. Information that is
+                // forgotten needlessly is queried again.
                 contexts::forget(context);
                 user_contexts::forget(context);
                 pool::note_context_end();
@@ -168,7 +168,7 @@ macro_rules! creates {
     ($($symbol:ident($($argument:ident: $type:ty),*) of $device:ident;)*) => {
         $(
             /// # Safety
-            /// As the driver's.
+            /// The contract is that of the driver's function.
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $symbol(place: *mut CUcontext, $($argument: $type),*) -> CUresult {
                 let Some(create) = real::$symbol() else { return CUDA_ERROR_NOT_INITIALIZED };

@@ -1,5 +1,5 @@
-//! The hooks of functions through which work may touch memory of another device: peer access, mappings, copies, fills and
-//! nodes of graphs.
+//! The hooks of functions through which work may use memory of another device: peer access, mappings, copies, fills and
+//! graph nodes.
 
 use std::ffi::{c_uchar, c_uint, c_ushort, c_void};
 
@@ -9,7 +9,7 @@ use crate::driver::real;
 use crate::state::{contexts, relations};
 
 /// # Safety
-/// As the driver's.
+/// The contract is that of the driver's function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuCtxEnablePeerAccess(peer: CUcontext, flags: c_uint) -> CUresult {
     let Some(enable) = real::cuCtxEnablePeerAccess() else { return CUDA_ERROR_NOT_INITIALIZED };
@@ -22,7 +22,7 @@ pub unsafe extern "C" fn cuCtxEnablePeerAccess(peer: CUcontext, flags: c_uint) -
 }
 
 /// # Safety
-/// As the driver's.
+/// The contract is that of the driver's function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemSetAccess(
     address: CUdeviceptr,
@@ -37,7 +37,7 @@ pub unsafe extern "C" fn cuMemSetAccess(
 }
 
 /// # Safety
-/// As the driver's.
+/// The contract is that of the driver's function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemRetainAllocationHandle(
     handle: *mut CUmemGenericAllocationHandle,
@@ -49,12 +49,12 @@ pub unsafe extern "C" fn cuMemRetainAllocationHandle(
     unsafe { retain(handle, address) }
 }
 
-/// Functions that queue work on a stream which touches the named addresses. Without a stream it is a default one.
+/// Functions that queue work on a stream which uses the given addresses. Without a stream it is the default stream.
 macro_rules! touches {
     ($($symbol:ident($($argument:ident: $type:ty),*) at $addresses:expr; on $stream:expr;)*) => {
         $(
             /// # Safety
-            /// As the driver's.
+            /// The contract is that of the driver's function.
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $symbol($($argument: $type),*) -> CUresult {
                 let Some(call) = real::$symbol() else { return CUDA_ERROR_NOT_INITIALIZED };
@@ -69,12 +69,12 @@ macro_rules! touches {
     };
 }
 
-/// Returns the addresses of both sides of a copy; 0 is none. Arrays are not pooled, so they have none.
+/// Returns the addresses of both sides of a copy. 0 is none. Arrays are not pooled, so they have none.
 macro_rules! sides {
     ($($name:ident: $type:ty;)*) => {
         $(
             fn $name(copy: *const $type) -> [CUdeviceptr; 2] {
-                // SAFETY: the caller's argument, which the driver reads too; it refuses NULL.
+                // SAFETY: the caller's argument, which the driver reads too. The driver refuses NULL.
                 let Some(copy) = (unsafe { copy.as_ref() }) else { return [0; 2] };
                 let side = |kind, device| match kind {
                     CU_MEMORYTYPE_DEVICE | CU_MEMORYTYPE_UNIFIED => device,
@@ -92,12 +92,12 @@ sides! {
     peers: CUDA_MEMCPY3D_PEER;
 }
 
-/// Functions for nodes of graphs, which run on any stream and context.
+/// Functions that add graph nodes, which run on any stream and context.
 macro_rules! adds {
     ($($symbol:ident($($argument:ident: $type:ty),*) copies $copy:ident;)*) => {
         $(
             /// # Safety
-            /// As the driver's.
+            /// The contract is that of the driver's function.
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $symbol($($argument: $type),*) -> CUresult {
                 let Some(call) = real::$symbol() else { return CUDA_ERROR_NOT_INITIALIZED };

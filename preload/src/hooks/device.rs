@@ -1,4 +1,4 @@
-//! The hooks of device memory: cudaMalloc, cudaFree, cudaMemGetInfo, and what is passed on with a trim.
+//! The hooks of device memory: cudaMalloc, cudaFree, cudaMemGetInfo, and functions that are passed on with a trim.
 
 use std::ffi::c_uint;
 
@@ -16,7 +16,7 @@ use crate::state::contexts::{self, Current};
 use crate::state::internal_streams;
 
 /// # Safety
-/// As the driver's.
+/// The contract is that of the driver's function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemAlloc_v2(place: *mut CUdeviceptr, bytes: usize) -> CUresult {
     let Some(alloc) = real::cuMemAlloc_v2() else { return CUDA_ERROR_NOT_INITIALIZED };
@@ -38,7 +38,7 @@ pub unsafe extern "C" fn cuMemAlloc_v2(place: *mut CUdeviceptr, bytes: usize) ->
     }
 }
 
-/// Serves a request from the pool of the current device, if it is for the pool.
+/// Serves a request from the pool of the current device, if it is to be pooled.
 #[inline]
 fn serve(place: *mut CUdeviceptr, bytes: usize) -> Result<u64, Refused> {
     let (pool, stream) = pool_of(place, bytes)?;
@@ -50,7 +50,7 @@ fn serve(place: *mut CUdeviceptr, bytes: usize) -> Result<u64, Refused> {
     served
 }
 
-/// Returns the pool that serves a request, and the stream to allocate on. Out of line, as [`fallback::call_driver`].
+/// Returns the pool that serves a request, and the stream to allocate on. Out of line, like [`fallback::call_driver`].
 #[inline(never)]
 fn pool_of(place: *mut CUdeviceptr, bytes: usize) -> Result<(Pool, Option<CUstream>), Refused> {
     if place.is_null() || !settings::pools(bytes) {
@@ -71,7 +71,7 @@ fn pool_of(place: *mut CUdeviceptr, bytes: usize) -> Result<(Pool, Option<CUstre
 }
 
 /// # Safety
-/// As the driver's.
+/// The contract is that of the driver's function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemFree_v2(address: CUdeviceptr) -> CUresult {
     let Some(free) = real::cuMemFree_v2() else { return CUDA_ERROR_NOT_INITIALIZED };
@@ -120,7 +120,7 @@ fn free(pool: Pool, address: u64) -> Freed {
 }
 
 /// # Safety
-/// As the driver's.
+/// The contract is that of the driver's function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> CUresult {
     let Some(ask) = real::cuMemGetInfo_v2() else { return CUDA_ERROR_NOT_INITIALIZED };
@@ -148,7 +148,7 @@ macro_rules! passes {
     ($($symbol:ident($($argument:ident: $type:ty),*);)*) => {
         $(
             /// # Safety
-            /// As the driver's.
+            /// The contract is that of the driver's function.
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $symbol($($argument: $type),*) -> CUresult {
                 let Some(call) = real::$symbol() else { return CUDA_ERROR_NOT_INITIALIZED };

@@ -1,4 +1,4 @@
-//! The way to the driver: requests that no pool serves, and the errors of frees without a context.
+//! Calls of the driver: requests that no pool serves, and the errors of frees without a context.
 
 use cuda_sys::*;
 
@@ -9,10 +9,10 @@ use crate::pool::Pool;
 use crate::state::captures;
 use crate::state::contexts::{self, Current};
 
-/// Serves a request by the driver. Out of line: the frames of hooks are on the stack while libbfc runs.
+/// Serves a request by calling the driver. Out of line, because the frames of hooks are on the stack while libbfc runs.
 ///
 /// # Safety
-/// If the call succeeds, it has written `place`.
+/// `place` was written if the call succeeds.
 #[cold]
 #[inline(never)]
 pub(crate) unsafe fn call_driver(
@@ -37,7 +37,7 @@ pub(crate) fn with_trim(call: impl Fn() -> CUresult) -> CUresult {
     with_trim_of(of_device, call)
 }
 
-/// The same with the pool that holds this kind of memory.
+/// Calls the driver like [`with_trim`], with a trim of the pool that holds this kind of memory.
 pub(crate) fn with_trim_of(pool: impl FnOnce() -> Option<Pool>, call: impl Fn() -> CUresult) -> CUresult {
     let code = call();
     if code != CUDA_ERROR_OUT_OF_MEMORY || captures::any() {
@@ -49,8 +49,8 @@ pub(crate) fn with_trim_of(pool: impl FnOnce() -> Option<Pool>, call: impl Fn() 
     }
 }
 
-/// Returns the driver's error for a free that is impossible: there is no context, or it is destroyed, or the driver has
-/// ended with the process.
+/// Returns the driver's error for a free that is impossible because there is no context, it is destroyed, or the driver
+/// has shut down with the process.
 #[cold]
 pub(crate) fn no_context_error() -> CUresult {
     // SAFETY: no preconditions; of NULL nothing is freed.

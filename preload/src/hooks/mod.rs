@@ -1,5 +1,5 @@
-//! The hooks: the functions that stand before the driver's, by kind. What they have in common is in `fallback`, the way to the
-//! driver, and `refusals`, the report of requests that fail. A new hook is an entry in `hook_list` and a function here.
+//! The hooks, by kind: functions that replace the driver's. They share `fallback`, which calls the driver, and
+//! `refusals`, which reports requests that fail. A new hook is an entry in `hook_list` and a function here.
 
 pub(crate) mod async_alloc;
 pub(crate) mod capture;

@@ -12,9 +12,9 @@ use crate::pool::{Pool, pinned, pointer};
 use crate::state::contexts::{self, Current};
 use crate::{bfc, settings};
 
-/// Serves a request from the pool, if it is for the pool.
+/// Serves a request from the pool, if it is to be pooled.
 fn serve(place: *mut *mut c_void, bytes: usize, flags: c_uint) -> Option<u64> {
-    // Flags may ask for another kind of memory.
+    // Flags may request another kind of memory.
     if !settings::serves_pinned() || place.is_null() || flags != 0 || !settings::pools(bytes) {
         return None;
     }
@@ -38,7 +38,7 @@ fn with_trim(bytes: usize, call: impl Fn() -> CUresult) -> CUresult {
 }
 
 /// # Safety
-/// As the driver's.
+/// The contract is that of the driver's function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemHostAlloc(place: *mut *mut c_void, bytes: usize, flags: c_uint) -> CUresult {
     let Some(alloc) = real::cuMemHostAlloc() else { return CUDA_ERROR_NOT_INITIALIZED };
@@ -54,7 +54,7 @@ pub unsafe extern "C" fn cuMemHostAlloc(place: *mut *mut c_void, bytes: usize, f
 }
 
 /// # Safety
-/// As the driver's.
+/// The contract is that of the driver's function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemAllocHost_v2(place: *mut *mut c_void, bytes: usize) -> CUresult {
     let Some(alloc) = real::cuMemAllocHost_v2() else { return CUDA_ERROR_NOT_INITIALIZED };
@@ -70,7 +70,7 @@ pub unsafe extern "C" fn cuMemAllocHost_v2(place: *mut *mut c_void, bytes: usize
 }
 
 /// # Safety
-/// As the driver's.
+/// The contract is that of the driver's function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemFreeHost(memory: *mut c_void) -> CUresult {
     let Some(free) = real::cuMemFreeHost() else { return CUDA_ERROR_NOT_INITIALIZED };

@@ -1,5 +1,5 @@
-//! The hooks of queries about pointers. For the driver a pooled allocation is a part of a region; for the program it is
-//! an allocation of its own, of the requested size.
+//! The hooks of pointer queries. For the driver a pooled allocation is part of a region. For the program it is an
+//! allocation of its own, of the requested size.
 
 use bfc_sys::BFC_OK;
 use std::ffi::c_void;
@@ -13,18 +13,18 @@ use crate::{bfc, settings};
 
 /// An address in a pool's memory.
 struct Pooled {
-    /// The allocation around it: start, requested size, and a number that is unique in the process. `None` if it is
-    /// free.
+    /// The allocation that contains it: start, requested size, and a number that is unique in the process. `None` if it
+    /// is free.
     allocation: Option<(u64, usize, u64)>,
     /// The start of the region.
     region: u64,
 }
 
-/// An address that is in no allocation: the driver answers as for a pointer that was freed.
+/// An address that is in no allocation, for which the driver answers as for a freed pointer.
 const NO_ALLOCATION: CUdeviceptr = 1;
 
-/// Returns what is pooled at an address, unless the program is to see regions because it shares them. A client that
-/// sends the handle of an allocation's start, and the offset to it, is right then.
+/// Returns the pooled memory at an address, unless the program should see regions because it shares them. A client that
+/// sends the handle of an allocation's start, and the offset to it, is then correct.
 fn pooled(address: u64) -> Option<Pooled> {
     if settings::shares_regions() { None } else { located(address) }
 }
@@ -36,7 +36,7 @@ fn located(address: u64) -> Option<Pooled> {
     }?;
     let (mut chunk, mut region) = (ptr::null_mut(), ptr::null_mut());
     let (mut chunk_bytes, mut region_bytes) = (0, 0);
-    // SAFETY: any address may be asked for, and the pointers are valid for writing.
+    // SAFETY: any address may be queried, and the pointers are valid for writing.
     let status = unsafe {
         bfc_sys::bfc_address_range(
             pool.ordinal(),
@@ -51,7 +51,7 @@ fn located(address: u64) -> Option<Pooled> {
         return Some(Pooled { allocation: None, region: 0 });
     }
     let start = chunk.addr() as u64;
-    // The padding behind the requested size is in no allocation.
+    // The padding behind the requested size belongs to no allocation.
     let allocation = facts(pool, chunk).filter(|&(bytes, _)| address - start < bytes as u64);
     Some(Pooled {
         allocation: allocation.map(|(bytes, unique)| (start, bytes, unique)),
@@ -62,7 +62,7 @@ fn located(address: u64) -> Option<Pooled> {
 /// Returns the requested size and the number of a live chunk.
 fn facts(pool: Pool, chunk: *mut c_void) -> Option<(usize, u64)> {
     let (mut bytes, mut id) = (0, 0);
-    // SAFETY: any address may be asked for, and the pointer is valid for writing.
+    // SAFETY: any address may be queried, and the pointer is valid for writing.
     if unsafe { bfc_sys::bfc_requested_size(pool.ordinal(), chunk, &mut bytes) } != BFC_OK {
         return None;
     }
@@ -70,13 +70,13 @@ fn facts(pool: Pool, chunk: *mut c_void) -> Option<(usize, u64)> {
     if unsafe { bfc_sys::bfc_allocation_id(pool.ordinal(), chunk, &mut id) } != BFC_OK {
         return None;
     }
-    // The driver's own numbers are small; and each device's pool counts from 1.
+    // The driver's own numbers are small, and each device's pool counts from 1.
     let unique = 1 << 63 | u64::from(pool.ordinal().unsigned_abs()) << 48 | id.unsigned_abs();
     Some((bytes, unique))
 }
 
 /// # Safety
-/// As the driver's.
+/// The contract is that of the driver's function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemGetAddressRange_v2(
     base: *mut CUdeviceptr,
@@ -88,7 +88,7 @@ pub unsafe extern "C" fn cuMemGetAddressRange_v2(
         // SAFETY: the caller's arguments.
         return unsafe { ask(base, bytes, address) };
     };
-    // The driver's answer is the region. Where it fails, without a context for example, this call fails too.
+    // The driver's answer describes the region. If it fails, for example without a context, this call fails too.
     let about = if pooled.allocation.is_some() { address } else { NO_ALLOCATION };
     // SAFETY: the caller's arguments.
     let code = unsafe { ask(base, bytes, about) };
@@ -123,7 +123,7 @@ unsafe fn correct(data: *mut c_void, attribute: CUpointer_attribute, pooled: &Po
         CU_POINTER_ATTRIBUTE_BUFFER_ID | CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID => unsafe {
             data.cast::<u64>().write(unique);
         },
-        // SAFETY: the attribute is a bool, which the driver writes as one byte or four; the first is the same.
+        // SAFETY: the attribute is a bool, which the driver writes as one byte or four. The first byte is the same.
         CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE if start != pooled.region => unsafe {
             data.cast::<u8>().write(0);
         },
@@ -132,7 +132,7 @@ unsafe fn correct(data: *mut c_void, attribute: CUpointer_attribute, pooled: &Po
 }
 
 /// # Safety
-/// As the driver's.
+/// The contract is that of the driver's function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuPointerGetAttribute(
     data: *mut c_void,
@@ -152,7 +152,7 @@ pub unsafe extern "C" fn cuPointerGetAttribute(
 }
 
 /// # Safety
-/// As the driver's.
+/// The contract is that of the driver's function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuPointerGetAttributes(
     count: u32,
@@ -166,7 +166,7 @@ pub unsafe extern "C" fn cuPointerGetAttributes(
     // SAFETY: the caller's arguments.
     let code = unsafe { ask(count, attributes, data, if is_free { NO_ALLOCATION } else { address }) };
     if let Some(pooled) = pooled.filter(|_| code == CUDA_SUCCESS && count != 0) {
-        // SAFETY: the driver has read as many, and has written to as many places.
+        // SAFETY: the driver has read that many attributes and written to that many places.
         let asked = unsafe { std::slice::from_raw_parts(attributes, count as usize) };
         // SAFETY: as above.
         let places = unsafe { std::slice::from_raw_parts(data, count as usize) };
@@ -179,12 +179,12 @@ pub unsafe extern "C" fn cuPointerGetAttributes(
 }
 
 /// # Safety
-/// As the driver's.
+/// The contract is that of the driver's function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuIpcGetMemHandle(handle: *mut CUipcMemHandle, address: CUdeviceptr) -> CUresult {
     let Some(ask) = real::cuIpcGetMemHandle() else { return CUDA_ERROR_NOT_INITIALIZED };
     if settings::shares_regions() && bfc::owner(address).is_some() {
-        // The base of the region, whatever lies there now: the offsets of other allocations are relative to it.
+        // The base of the region, whatever is there now, because the offsets of other allocations are relative to it.
         return match begins_allocation(address) {
             // SAFETY: the caller's arguments.
             true => unsafe { ask(handle, address) },
@@ -192,7 +192,7 @@ pub unsafe extern "C" fn cuIpcGetMemHandle(handle: *mut CUipcMemHandle, address:
         };
     }
     match located(address) {
-        // The handle would name the region, and the receiver would see what lies at its base.
+        // The handle would name the region, and the receiver would see the memory at its base.
         Some(pooled) if pooled.allocation.is_none_or(|(start, ..)| start != pooled.region) => {
             CUDA_ERROR_INVALID_VALUE
         }
@@ -201,10 +201,10 @@ pub unsafe extern "C" fn cuIpcGetMemHandle(handle: *mut CUipcMemHandle, address:
     }
 }
 
-/// Whether an allocation of the driver begins at an address.
+/// Returns whether an allocation of the driver begins at an address.
 fn begins_allocation(address: u64) -> bool {
     let mut base = 0;
-    // SAFETY: any address may be asked for, and the pointer is valid for writing; the size is not wanted.
+    // SAFETY: any address may be queried, and the pointer is valid for writing. The size is not requested.
     let code = real::cuMemGetAddressRange_v2().map(|ask| unsafe { ask(&mut base, ptr::null_mut(), address) });
     code == Some(CUDA_SUCCESS) && base == address
 }

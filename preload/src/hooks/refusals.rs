@@ -15,14 +15,14 @@ use crate::sys::text::Text;
 /// Why there was no memory.
 #[derive(Clone, Copy)]
 pub(crate) enum Verdict {
-    /// The pool's, as in libbfc's last message.
+    /// The pool's reason, from libbfc's last message.
     Pool,
-    /// The driver refused what the pool did not serve, for this reason.
+    /// The driver refused a request that the pool did not serve, for this reason.
     Driver(&'static str),
 }
 
 impl Verdict {
-    /// Of a request that was passed on to the driver.
+    /// Returns the verdict on a request that was passed to the driver.
     pub(crate) fn of(why: PassReason) -> Self {
         match why {
             PassReason::Full | PassReason::Pool => Verdict::Pool,
@@ -47,7 +47,7 @@ impl Display for Verdict {
     }
 }
 
-/// Reports a request of cudaMalloc's kind if it failed with out of memory. Returns the code.
+/// Reports a request like that of cudaMalloc if it failed with out of memory. Returns the code.
 #[inline]
 pub(crate) fn note(code: CUresult, bytes: usize, stream: usize, verdict: Verdict) -> CUresult {
     if code == CUDA_ERROR_OUT_OF_MEMORY {
@@ -66,7 +66,7 @@ fn note_device(bytes: usize, stream: usize, verdict: Verdict) {
     });
 }
 
-/// Formats the message once, and before any lock is taken: libbfc is asked for it.
+/// Formats the message once, before any lock is taken, because libbfc is queried for it.
 fn with_text(verdict: Verdict, note: impl FnOnce(&str)) {
     let mut text = Text::<MESSAGE>::new();
     // The text may be cut within a character.
@@ -74,7 +74,7 @@ fn with_text(verdict: Verdict, note: impl FnOnce(&str)) {
     note(text.map_or("", |chunk| chunk.valid()));
 }
 
-/// The same for a known pool.
+/// Reports a request like [`note`], for a known pool.
 pub(crate) fn note_of(pool: Pool, code: CUresult, bytes: usize, verdict: Verdict) {
     if code == CUDA_ERROR_OUT_OF_MEMORY {
         with_text(verdict, |text| report::refused(pool, bytes, text));

@@ -1,5 +1,5 @@
-//! The hooks of functions whose arguments are not analyzed (`unanalyzed_list`). They declare no arguments: each relates
-//! all contexts, and jumps to the driver's function with registers and stack as the caller left them.
+//! The hooks of functions whose arguments are not analyzed (`unanalyzed_list`). They declare no arguments. Each relates
+//! all contexts and jumps to the driver's function, with registers and stack as the caller left them.
 
 use std::ffi::c_void;
 
@@ -20,7 +20,7 @@ extern "C" fn enter(place: usize) -> *const c_void {
     }
 }
 
-/// Called where there is no driver, or it lacks the function.
+/// Called if there is no driver, or it lacks the function.
 extern "C" fn missing() -> CUresult {
     CUDA_ERROR_NOT_INITIALIZED
 }
@@ -36,7 +36,7 @@ macro_rules! goes_on {
             /// Relates all contexts, and jumps to the driver's function.
             ///
             /// # Safety
-            /// As the driver's.
+            /// The contract is that of the driver's function.
             #[cfg(target_arch = "x86_64")]
             #[unsafe(naked)]
             #[unsafe(no_mangle)]
@@ -68,7 +68,7 @@ macro_rules! goes_on {
             /// As above.
             ///
             /// # Safety
-            /// As the driver's.
+            /// The contract is that of the driver's function.
             #[cfg(target_arch = "aarch64")]
             #[unsafe(naked)]
             #[unsafe(no_mangle)]

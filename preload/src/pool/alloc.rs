@@ -1,4 +1,4 @@
-//! Requests: what is tried in a pool before a request is left to the driver.
+//! Requests: the attempts made in a pool before a request is left to the driver.
 
 use bfc_sys::{
     BFC_ERROR_NO_ALLOCATOR, BFC_ERROR_OUT_OF_MEMORY, BFC_REQUEST_NO_GROWTH, bfc_stats_t, bfc_status_t,
@@ -12,12 +12,13 @@ use crate::diagnostics::check_log::PassReason;
 use crate::settings;
 use crate::state::{captures, internal_streams};
 
-/// Pools with so many waiting frees are synchronized anyway: the chunks take host memory, and keep others from merging.
+/// Pools with this many waiting frees are synchronized anyway, because the chunks take host memory and keep others from
+/// merging.
 const MAX_WAITING_FREES: u64 = 1024;
 
 impl Pool {
-    /// Returns the statistics. Creates the pool where there is a limit: programs ask how much memory there is, and then
-    /// take it.
+    /// Returns the statistics. Creates the pool if there is a limit, because programs query the amount of memory and
+    /// then allocate it.
     pub(crate) fn stats_or_create(self) -> Option<bfc_stats_t> {
         self.stats().or_else(|| {
             if !settings::is_limited() {
@@ -28,11 +29,12 @@ impl Pool {
         })
     }
 
-    /// Serves a request as cudaMalloc does: any work may use the memory at once.
+    /// Serves a request like cudaMalloc: any work may use the memory at once.
     #[inline]
     pub(crate) fn alloc(self, bytes: usize, stream: Option<CUstream>) -> Result<u64, Refused> {
         if !self.is_known() {
-            // It may serve already, created by another thread or by the program. But a free has to know who created it.
+            // Another thread or the program may have created the pool, so that it could serve already. But a free has
+            // to know the creator.
             self.create()?;
         }
         if self.waiting() >= MAX_WAITING_FREES && self.has_quarantine() {
@@ -66,16 +68,16 @@ impl Pool {
         {
             return Ok(address);
         }
-        // Memory that other streams' work may still be using can be returned in the order of a stream, which waits for
-        // that work. Users of cudaMalloc's memory wait for nothing, so their request is made without a stream, and
-        // itself waits.
+        // In the order of a stream, the pool may return memory that other streams' work still uses, because the stream
+        // waits for that work. Users of cudaMalloc's memory do not wait, so their request is made without a stream and
+        // waits itself.
         let stream = stream.filter(|&stream| !internal_streams::is_internal(stream));
         match self.request(bytes, stream, 0) {
             Ok(address) => return Ok(address),
             Err(BFC_ERROR_OUT_OF_MEMORY) => {}
             Err(_) => return Err(Refused::Pass(PassReason::Pool)),
         }
-        // Another place is better than waiting for the device, or than failure.
+        // A place with a smaller alignment is better than waiting for the device, or than a failure.
         if self.alignment_of(bytes) != ALIGNMENT
             && let Ok(address) = self.request_at(ALIGNMENT, bytes, stream, 0)
         {

@@ -21,7 +21,7 @@ impl Pool {
     #[cold]
     #[inline(never)]
     pub(super) fn create(self) -> Result<(), Refused> {
-        // Its own hooks create it, and it ends only with its device's context.
+        // The pinned pool is created by its own hooks, and ends only with its device's context.
         if self.ordinal == bfc::PINNED {
             return self.await_creation();
         }
@@ -29,18 +29,18 @@ impl Pool {
         if !settings::serves_async() && !MUTATED {
             flags |= BFC_TIMESTAMPS | BFC_QUARANTINE;
         }
-        // Regions by cuMemAlloc, unless the user prefers granules, which have no IPC handles.
+        // Regions from cuMemAlloc, unless the user prefers granules, which have no IPC handles.
         let backend = if settings::wants_granules() { BFC_BACKEND_CUDA_VMM } else { BFC_BACKEND_CUDA };
         let mut options = bfc::options(backend, flags, c"preload");
         if !settings::is_limited() {
-            // All memory, as without a pool. What other allocations need of it is returned to the driver on demand.
+            // All memory, as without a pool. Memory that other allocations need is returned to the driver on demand.
             options.memory_limit = total_memory(self.ordinal);
         }
         self.create_as(&options)
     }
 
-    /// Creates the pool, unless another thread or the program itself does. A pool of the program's may lack the
-    /// quarantine that keeps cudaFree's promise.
+    /// Creates the pool, unless another thread or the program itself does. A pool created by the program may lack the
+    /// quarantine that keeps cudaFree's guarantee.
     #[inline(always)] // Two callers, and one frame instead of two above what libbfc needs.
     pub(crate) fn create_as(self, options: &bfc_options_t) -> Result<(), Refused> {
         let origin = &self.state.origin;
@@ -48,15 +48,15 @@ impl Pool {
         if before > OF_THE_PROGRAM {
             return self.await_creation();
         }
-        // Another thread may have just created it. Otherwise it existed and has ended, and nothing in it is the
-        // interposer's any more.
+        // Another thread may have just created it. Otherwise it existed and has ended, and nothing in it belongs to the
+        // interposer any more.
         if before != NO_POOL && bfc::stats(self.ordinal).is_some() {
             return Ok(());
         }
         if origin.compare_exchange(before, this_thread(), Ordering::Acquire, Ordering::Relaxed).is_err() {
             return self.await_creation();
         }
-        // SAFETY: the struct is as large as it says, and what it points to lives until the call returns.
+        // SAFETY: the struct has the size that it states, and its pointers are valid until the call returns.
         let status = unsafe { bfc_sys::bfc_create(self.ordinal, options) };
         let whose = match status {
             BFC_OK => OURS,
@@ -70,15 +70,16 @@ impl Pool {
             return if whose == NO_POOL { Err(Refused::Pass(PassReason::Pool)) } else { Ok(()) };
         }
         let user_data = ptr::from_ref(self.state).cast_mut().cast();
-        // SAFETY: the function may be called with it from any thread, at any time: it is static. Should the pool have
-        // memory already, allocated by a thread of the program, that is not counted.
+        // SAFETY: the function may be called with it from any thread at any time, because it is static. If a thread of
+        // the program has already allocated memory in the pool, that memory is not counted.
         unsafe { bfc_sys::bfc_set_region_callback(self.ordinal, Some(count_region), user_data) };
         origin.store(OURS, Ordering::Release);
         Ok(())
     }
 
-    /// Waits for another thread to create the pool, which takes less than a millisecond. A thread that takes longer, in
-    /// the child of a fork for example, is not waited for; nor is this thread, if a signal handler has interrupted it.
+    /// Waits for another thread to create the pool, which takes less than a millisecond. The wait is limited, because
+    /// the other thread may not exist in the child of a fork, or this thread may be a signal handler that interrupted
+    /// the creation.
     fn await_creation(self) -> Result<(), Refused> {
         let origin = || self.state.origin.load(Ordering::Acquire);
         if origin() == this_thread() {
@@ -89,14 +90,14 @@ impl Pool {
 
     /// Ends the pool before its context ends, and its memory with it.
     pub(crate) fn end(self) {
-        // A pool of the program's ends when the program wants it, and holds the context.
+        // A pool created by the program ends when the program destroys it, and holds the context until then.
         if self.is_ours() && bfc::destroy_forced(self.ordinal) == BFC_OK {
             self.state.origin.store(NO_POOL, Ordering::Relaxed);
             self.forget_deferred_frees();
         }
     }
 
-    /// Tells libbfc that the memory is gone because the context was reset.
+    /// Notifies libbfc that the memory is lost because the context was reset.
     pub(crate) fn mark_lost(self) {
         if self.is_there() {
             bfc::device_lost(self.ordinal);
@@ -113,7 +114,7 @@ unsafe extern "C" fn count_region(
     _bytes: usize,
     event: i32,
 ) {
-    // SAFETY: it was made from a static one.
+    // SAFETY: it was made from a reference to a static.
     let state = unsafe { &*state.cast::<State>() };
     let count = if event == BFC_REGION_OBTAINED { &state.obtained } else { &state.returned };
     count.fetch_add(1, Ordering::Relaxed);

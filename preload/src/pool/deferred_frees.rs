@@ -1,4 +1,4 @@
-//! Frees that are deferred until no stream is captured. They are of pools that reuse freed memory at once, so that
+//! Frees that are deferred until no stream is captured. They belong to pools that reuse freed memory at once, where
 //! cudaFree has to wait for the device first, which a capture forbids.
 
 use bfc_sys::BFC_OK;
@@ -13,7 +13,7 @@ struct DeferredFree {
     /// 0 if the place is free.
     address: AtomicU64,
     pool: AtomicI32,
-    /// The synchronization that is in progress began after this free.
+    /// Whether the synchronization in progress began after this free.
     is_covered: AtomicBool,
 }
 
@@ -26,10 +26,10 @@ static DEFERRED: [DeferredFree; MAX_DEFERRED] = [const {
 /// Not an address: the place is being filled.
 const CHANGING: u64 = 1;
 
-/// Their number, so that a check costs one load if there is none.
+/// The number of deferred frees, so that a check costs one load if there are none.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
-/// A thread is freeing them. Only that thread removes any.
+/// Set while a thread is freeing them. Only that thread removes any.
 static IS_FREEING: AtomicBool = AtomicBool::new(false);
 
 impl Pool {
@@ -39,7 +39,7 @@ impl Pool {
         all.filter(move |(place, address)| *address > CHANGING && is_of_this(place))
     }
 
-    /// Whether the free of that chunk was deferred: for the program it is free.
+    /// Returns whether the free of that chunk was deferred. For the program the chunk is free.
     pub(super) fn has_deferred(self, address: u64) -> bool {
         COUNT.load(Ordering::Acquire) != 0 && self.deferred().any(|(_, other)| other == address)
     }
@@ -57,7 +57,7 @@ impl Pool {
         true
     }
 
-    /// Frees the deferred chunks, if the device may be waited for by now.
+    /// Frees the deferred chunks, if waiting for the device is allowed by now.
     #[inline]
     pub(super) fn flush_deferred_frees(self) {
         if COUNT.load(Ordering::Relaxed) != 0 && !captures::any() {
@@ -70,13 +70,13 @@ impl Pool {
         if self.deferred().next().is_none() || IS_FREEING.swap(true, Ordering::AcqRel) {
             return;
         }
-        // The synchronization does not cover what is deferred meanwhile.
+        // The synchronization does not cover chunks deferred meanwhile.
         self.deferred().for_each(|(place, _)| place.is_covered.store(true, Ordering::Relaxed));
         if self.wait() == CUDA_SUCCESS {
             for (place, address) in
                 self.deferred().filter(|(place, _)| place.is_covered.load(Ordering::Relaxed))
             {
-                // It must not be found any more when another request may get the chunk.
+                // The entry must be gone before another request can get the chunk.
                 place.address.store(0, Ordering::Release);
                 COUNT.fetch_sub(1, Ordering::AcqRel);
                 if self.return_chunk(address) == BFC_OK {
@@ -87,7 +87,7 @@ impl Pool {
         IS_FREEING.store(false, Ordering::Release);
     }
 
-    /// Forgets the deferred frees of this pool, whose memory is gone.
+    /// Forgets the deferred frees of this pool, whose memory is lost.
     pub(super) fn forget_deferred_frees(self) {
         for (place, address) in self.deferred() {
             if place.address.compare_exchange(address, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {

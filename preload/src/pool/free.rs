@@ -15,12 +15,12 @@ use crate::settings;
 pub(crate) enum Freed {
     /// The pool has freed the chunk, or refused with this code.
     Here(CUresult),
-    /// The memory is not of this pool, but possibly of another one.
+    /// The memory does not belong to this pool, but possibly to another one.
     Elsewhere(Option<Pool>),
 }
 
 impl Freed {
-    /// Returns the pool's answer, if the memory is its own.
+    /// Returns the pool's code, if the memory belongs to it.
     pub(crate) fn code(self) -> Option<CUresult> {
         match self {
             Freed::Here(code) => Some(code),
@@ -33,7 +33,7 @@ impl Pool {
     /// Waits for the device if the address is that of a live chunk.
     fn wait_before_free(self, address: u64) -> CUresult {
         let mut bytes = 0;
-        // SAFETY: any address may be asked for, and the pointer is valid for writing.
+        // SAFETY: any address may be queried, and the pointer is valid for writing.
         match unsafe { bfc_sys::bfc_requested_size(self.ordinal, pointer(address), &mut bytes) } {
             BFC_OK => self.wait(),
             // The free itself reports the error.
@@ -41,7 +41,7 @@ impl Pool {
         }
     }
 
-    /// Frees as cudaFree does, and synchronizes first or afterwards where that is required.
+    /// Frees a chunk like cudaFree, and synchronizes before or afterwards if required.
     #[inline]
     pub(crate) fn free(self, address: u64) -> Freed {
         let freed = self.give_back(address);
@@ -56,7 +56,8 @@ impl Pool {
         freed
     }
 
-    /// Frees as cudaFreeAsync does. Returns `None` if the pool takes no streams: the program has created it.
+    /// Frees a chunk like cudaFreeAsync. Returns `None` if the pool does not support streams because the program has
+    /// created it.
     #[inline]
     pub(crate) fn free_in_order(self, address: u64, stream: CUstream) -> Option<CUresult> {
         match bfc::free_async(self.ordinal, pointer(address), stream.cast()) {
@@ -74,7 +75,7 @@ impl Pool {
     #[inline]
     fn give_back(self, address: u64) -> Freed {
         if !self.has_quarantine() && !MUTATED {
-            // The chunk may be reused at once, so no work may use it any more.
+            // The chunk may be reused at once, so no work may still use it.
             self.flush_deferred_frees();
             if self.has_deferred(address) {
                 return Freed::Here(CUDA_ERROR_INVALID_VALUE);
@@ -94,8 +95,8 @@ impl Pool {
             }
             BFC_ERROR_DOUBLE_FREE => Freed::Here(CUDA_ERROR_INVALID_VALUE),
             BFC_ERROR_INVALID_POINTER | BFC_ERROR_NO_ALLOCATOR => self.failed_free(address),
-            // In the child of a fork, or while the pool ends. Never passed to the driver: the address may be that of a
-            // region.
+            // In the child of a fork, or while the pool ends. Such a free is never passed to the driver, because the
+            // address may be that of a region.
             _ => Freed::Here(CUDA_ERROR_NOT_INITIALIZED),
         }
     }

@@ -11,12 +11,12 @@ use crate::diagnostics::report::{Activity, Reported};
 use crate::settings;
 use crate::state::contexts::DEVICES;
 
-/// Freed memory may be reused at once: for the test that notices the resulting races.
+/// Makes freed memory reusable at once, for the test that detects the resulting races.
 pub(super) const MUTATED: bool = cfg!(feature = "without-quarantine");
 
-/// What is known of a pool beside libbfc's own metadata.
+/// The interposer's data about a pool, beside libbfc's own metadata.
 pub(super) struct State {
-    /// [`NO_POOL`], [`OURS`] or [`OF_THE_PROGRAM`]. A larger number is the thread that creates it.
+    /// [`NO_POOL`], [`OURS`] or [`OF_THE_PROGRAM`]. A larger number is the thread that is creating it.
     pub(super) origin: AtomicUsize,
     pub(super) served: AtomicU64,
     pub(super) freed: AtomicU64,
@@ -47,7 +47,7 @@ impl State {
     }
 }
 
-/// The number of pools: one for each device, and that of pinned host memory.
+/// The number of pools: one for each device and one for pinned host memory.
 pub(super) const POOLS: usize = DEVICES + 1;
 
 static DEVICE_STATES: [State; DEVICES] = [const { State::new() }; DEVICES];
@@ -63,7 +63,7 @@ pub(crate) struct Pool {
 
 /// Why a request is not served.
 pub(crate) enum Refused {
-    /// The driver is to serve it, for this reason.
+    /// The request is to be served by the driver, for this reason.
     Pass(PassReason),
     /// There is no memory, and the user has set a limit.
     OutOfMemory,
@@ -77,17 +77,17 @@ impl Pool {
         Some(Pool { ordinal: device as i32, state })
     }
 
-    /// The pool of pinned host memory.
+    /// Returns the pool of pinned host memory.
     pub(crate) fn pinned() -> Self {
         Pool { ordinal: bfc::PINNED, state: &PINNED_STATE }
     }
 
-    /// Every pool, also of devices that were never used.
+    /// Returns every pool, including those of devices that were never used.
     pub(crate) fn all() -> impl Iterator<Item = Pool> {
         (0..DEVICES).filter_map(Pool::of_device).chain([Pool::pinned()])
     }
 
-    /// The pools of the devices that were used.
+    /// Returns the pools of the devices that were used.
     pub(crate) fn of_devices() -> impl Iterator<Item = Pool> {
         (0..DEVICES).filter_map(Pool::of_device).filter(|pool| pool.is_there())
     }
@@ -115,32 +115,32 @@ impl Pool {
         self.device().unwrap_or(DEVICES)
     }
 
-    /// Whether any memory may be of it. While the pool is created that is possible already.
+    /// Returns whether the pool may have any memory. That is already possible while it is being created.
     #[inline]
     pub(crate) fn is_there(self) -> bool {
         self.state.origin.load(Ordering::Relaxed) != NO_POOL
     }
 
-    /// Whether this interposer created it, and not the program.
+    /// Returns whether this interposer, and not the program, created the pool.
     #[inline]
     pub(crate) fn is_ours(self) -> bool {
         self.state.origin.load(Ordering::Acquire) == OURS
     }
 
-    /// Whether it is known who created it.
+    /// Returns whether the creator of the pool is known.
     #[inline]
     pub(crate) fn is_known(self) -> bool {
         matches!(self.state.origin.load(Ordering::Acquire), OURS | OF_THE_PROGRAM)
     }
 
-    /// Whether freed memory waits in it for a synchronization.
+    /// Returns whether freed memory waits for a synchronization in this pool.
     #[inline]
     pub(super) fn has_quarantine(self) -> bool {
         self.state.origin.load(Ordering::Relaxed) == OURS
             && (self.ordinal == bfc::PINNED || !settings::serves_async())
     }
 
-    /// The number of frees that no synchronization has followed.
+    /// Returns the number of frees that no synchronization has followed.
     #[inline]
     pub(super) fn waiting(self) -> u64 {
         let settled = self.state.settled.load(Ordering::Relaxed);

@@ -1,8 +1,8 @@
 //! The streams that pools know, with their contexts. A stream ends with its context, and libbfc must not use it
-//! afterwards, so it forgets the streams of a context before that ends.
+//! afterwards. So it forgets the streams of a context before the context ends.
 //!
-//! The table is bounded. A stream that finds no place in it is never made known to a pool: memory allocated on it is
-//! the driver's, and a free on it waits for the device as cudaFree does.
+//! The table is bounded. Pools never learn of a stream that does not fit into it: memory allocated on it comes from the
+//! driver, and a free on it waits for the device like cudaFree.
 
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -23,7 +23,7 @@ struct Known {
 /// A power of two.
 const PLACES: usize = 1024;
 
-/// A stream is in one of so many places, from that of its hash on.
+/// A stream is in one of this many places, starting with that of its hash.
 const MAX_PROBES: usize = 32;
 
 static KNOWN: [Known; PLACES] =
@@ -32,14 +32,14 @@ static KNOWN: [Known; PLACES] =
 
 /// Returns the places where a stream may be.
 fn places(stream: CUstream) -> impl Iterator<Item = &'static Known> {
-    // Handles are addresses or small steps apart: Fibonacci hashing, whose high bits are well distributed.
+    // Handles are addresses, or small steps apart. The high bits of Fibonacci hashing are well distributed.
     let hash = (stream.addr() as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 54;
     let first = usize::try_from(hash).unwrap_or_default();
     (first..first + MAX_PROBES).filter_map(|place| KNOWN.get(place % PLACES))
 }
 
-/// Notes the context of a stream before a pool learns of the stream. Returns whether it may: always for default
-/// streams, whose names are no handles.
+/// Records the context of a stream before a pool learns of the stream. Returns whether the pool may learn of it. Always
+/// true for default streams, whose names are no handles.
 pub(crate) fn note(stream: CUstream) -> bool {
     if is_default(stream) || places(stream).any(|known| known.stream.load(Ordering::Acquire) == stream) {
         return true;
@@ -57,12 +57,12 @@ pub(crate) fn note(stream: CUstream) -> bool {
 
 fn forget_in_pools(stream: CUstream) {
     for pool in Pool::of_devices() {
-        // Fails where the stream was never used, which does not matter.
+        // This fails if the stream was never used, which does not matter.
         bfc::forget_stream(pool.ordinal(), stream.cast());
     }
 }
 
-/// Forgets a stream that is about to be destroyed: another one may get its handle.
+/// Forgets a stream that is about to be destroyed, because another one may get its handle.
 pub(crate) fn forget(stream: CUstream) {
     if !settings::serves_async() || is_default(stream) {
         return;

@@ -2,8 +2,8 @@
 //!
 //! cudaFree waits for the device before it returns, and programs rely on that: freed memory is not reused before the
 //! work that was queued until then is done. Here a freed chunk stays in quarantine instead (`BFC_QUARANTINE`), and one
-//! synchronization serves all chunks in it. It happens when a request finds no memory outside of the quarantine, and
-//! either many frees are waiting or the pool would grow beyond need.
+//! synchronization serves all chunks in it. It happens if a request finds no memory outside of the quarantine, and
+//! either many frees are waiting or the pool would grow beyond what is needed.
 //!
 //! ```text
 //! handle                        which pool it is, who created it, what was counted

@@ -16,13 +16,13 @@ use super::handle::{Pool, Refused};
 use crate::bfc;
 use crate::driver::real;
 
-/// The device whose context owns the pool's memory, counted from 1.
+/// The device whose context owns the pool's memory, plus 1.
 static HOME: AtomicUsize = AtomicUsize::new(0);
 
-/// The memory is gone, and its regions are not freed.
+/// Set if the memory is lost, so that its regions must not be freed.
 static IS_LOST: AtomicBool = AtomicBool::new(false);
 
-/// Practically unlimited: a limit in the environment is for devices.
+/// Practically unlimited, because a limit in the environment is for devices.
 const LIMIT: u64 = 1 << 46;
 
 fn create() -> Result<(), Refused> {
@@ -54,7 +54,7 @@ unsafe extern "C" fn alloc_region(
     if code != Some(CUDA_SUCCESS) {
         return ptr::null_mut();
     }
-    // SAFETY: libbfc's for writing, by its contract.
+    // SAFETY: valid for writing, by libbfc's contract.
     unsafe { *received = bytes };
     memory
 }
@@ -64,7 +64,7 @@ unsafe extern "C" fn free_region(_: *mut c_void, memory: *mut c_void, _: usize) 
         return;
     }
     if let Some(free) = real::cuMemFreeHost() {
-        // SAFETY: it was given by the function above, and libbfc gives it back once.
+        // SAFETY: it was allocated by the function above, and libbfc frees it once.
         unsafe { free(memory) };
     }
 }
@@ -80,7 +80,7 @@ pub(crate) fn alloc(device: usize, bytes: usize) -> Option<u64> {
     if !pool.is_known() {
         create().ok()?;
     }
-    // A pool of the program's may have another kind of memory, and no quarantine.
+    // A pool created by the program may have another kind of memory, and no quarantine.
     if !pool.is_ours() {
         return None;
     }

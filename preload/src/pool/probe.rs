@@ -1,4 +1,4 @@
-//! Probes: whether work of several contexts is done, without waiting for it, by an event in each of them.
+//! Probes check, without waiting, whether work of several contexts is done. They use an event in each context.
 //!
 //! cuCtxRecordEvent (CUDA 12.5) "captures in hEvent all the activities of the context hCtx at the time of this call".
 //! When all events are done, so is all work that was queued before the frees that the probe covers. A pool has one
@@ -16,10 +16,10 @@ use crate::driver;
 use crate::state::{captures, contexts};
 use crate::sys::lock::OwnerLock;
 
-/// With more contexts than this a probe is not supported.
+/// With more contexts than this, a probe is not supported.
 const MAX_CONTEXTS: usize = 32;
 
-/// How often a context has ended, with its events.
+/// The number of contexts that have ended, with their events.
 static ENDED: AtomicU64 = AtomicU64::new(0);
 
 /// Counts the end of a context, whose events end with it.
@@ -30,7 +30,7 @@ pub(crate) fn note_context_end() {
 #[derive(Clone, Copy)]
 struct Entry {
     context: CUcontext,
-    /// Reused as long as the context lives.
+    /// Reused as long as the context exists.
     event: CUevent,
     is_recorded: bool,
 }
@@ -45,11 +45,11 @@ struct Probe {
     /// [`ENDED`] when the first event was created.
     ended: u64,
     is_open: bool,
-    /// The frees that it covers.
+    /// The frees that the probe covers.
     frees: WaitingFrees,
 }
 
-// SAFETY: handles, which any thread may use.
+// SAFETY: it contains handles, which any thread may use.
 unsafe impl Send for Probe {}
 
 /// The result of a probe.
@@ -59,7 +59,7 @@ pub(super) enum ProbeResult {
     Done,
     /// Work is still in progress.
     Pending,
-    /// Not supported by this driver, or for so many contexts.
+    /// Not supported by this driver, or for this many contexts.
     Unsupported,
 }
 
@@ -68,7 +68,7 @@ impl Probe {
         Probe { entries: [NONE; MAX_CONTEXTS], ended: 0, is_open: false, frees: WaitingFrees::none() }
     }
 
-    /// Drops all events after any context has ended, since it is not known which of them have ended with it. None is
+    /// Drops all events after any context has ended, because it is not known which of them have ended with it. None is
     /// destroyed.
     fn drop_ended(&mut self) {
         let ended = ENDED.load(Ordering::SeqCst);
@@ -101,13 +101,14 @@ impl Probe {
         code
     }
 
-    /// Whether all recorded events are done.
+    /// Returns whether all recorded events are done.
     fn is_done(&self, driver: Driver) -> bool {
         let Ok(query) = driver.cuEventQuery() else { return false };
         let mut recorded = self.entries.iter().filter(|entry| entry.is_recorded);
         captures::relaxed(|| {
             recorded.all(|entry| {
-                // SAFETY: an event of a context that lives; if it has ended meanwhile the driver says so, and it is not done.
+                // SAFETY: an event of an existing context. If the context has ended meanwhile the driver returns an
+                // error, and the event is not done.
                 let code = unsafe { query(entry.event) };
                 code == CUDA_SUCCESS
             })
@@ -116,7 +117,7 @@ impl Probe {
 }
 
 impl Pool {
-    /// Begins a probe of all contexts whose work may touch this memory, or continues the one in progress.
+    /// Begins a probe of all contexts whose work may use this memory, or continues the one in progress.
     pub(super) fn probe(self) -> ProbeResult {
         let Some(driver) = driver::load() else { return ProbeResult::Unsupported };
         if driver.cuCtxRecordEvent().is_err() {

@@ -14,19 +14,20 @@ use crate::settings;
 use crate::state::internal_streams;
 use crate::sys::mapped_file;
 
-/// Drivers align small allocations to 512 bytes; the documentation promises 256.
+/// Drivers align small allocations to 512 bytes. The documentation guarantees 256.
 pub(super) const ALIGNMENT: usize = 512;
 
-/// Drivers align large allocations to pages, and programs rely on it: a DMA-BUF (`cuMemGetHandleForAddressRange`), by which
-/// NCCL registers memory with a network, requires whole pages of the host, which have up to 64 KiB. 2 MiB would need 5% more
-/// memory for the recorded programs; 64 KiB need 0.1% (docs/interposition.md, `cargo bench --bench alignment`).
+/// Drivers align large allocations to pages, and programs rely on it: a DMA-BUF (`cuMemGetHandleForAddressRange`),
+/// through which NCCL registers memory with a network adapter, requires whole pages of the host, which have up to 64
+/// KiB. An alignment of 2 MiB would need 5% more memory for the recorded programs, and 64 KiB needs 0.1%
+/// (docs/interposition.md, `cargo bench --bench alignment`).
 const LARGE_ALIGNMENT: usize = 64 << 10;
 
-/// Requests of at least so many bytes are large.
+/// Requests of at least this many bytes are large.
 const LARGE: usize = 1 << 20;
 
 impl Pool {
-    /// The alignment of a request of that size.
+    /// Returns the alignment of a request of that size.
     #[inline]
     pub(super) fn alignment_of(self, bytes: usize) -> usize {
         match self.ordinal {
@@ -47,7 +48,7 @@ impl Pool {
         self.request_at(self.alignment_of(bytes), bytes, stream, flags)
     }
 
-    #[inline(never)] // Its arguments for libbfc would be in the frames of all that try several times.
+    #[inline(never)] // Its arguments for libbfc would be in the frames of all callers that try several times.
     pub(super) fn request_at(
         self,
         alignment: usize,
@@ -69,7 +70,7 @@ impl Pool {
             reserved: 0,
         };
         let mut address = ptr::null_mut();
-        // SAFETY: the struct is as large as it says, and the pointer is valid for writing.
+        // SAFETY: the struct has the size that it states, and the pointer is valid for writing.
         match unsafe { bfc_sys::bfc_alloc_ex(self.ordinal, &request, &mut address) } {
             BFC_OK => {
                 self.state.served.fetch_add(1, Ordering::Relaxed);
@@ -80,7 +81,7 @@ impl Pool {
     }
 
     /// Frees a chunk that nothing uses any more. A pool that knows streams gets it on an internal stream, on which
-    /// nothing is ever queued: freed without a stream it would wait for a synchronization.
+    /// nothing is ever queued. Freed without a stream, it would wait for a synchronization.
     #[inline]
     pub(super) fn return_chunk(self, address: u64) -> bfc_status_t {
         if settings::serves_async()

@@ -1,4 +1,4 @@
-//! The contexts whose work may touch a pool's memory: those of its own device, those that the program has related to it
+//! The contexts whose work may use a pool's memory: those of its own device, those that the program has related to it
 //! ([`relations`]), and those that its memory is mapped for.
 
 use std::ffi::c_int;
@@ -13,8 +13,8 @@ use crate::state::relations;
 use crate::state::user_contexts::{self, UserContext};
 
 impl Pool {
-    /// Calls `work` with each context current whose work may touch this pool's memory. For pinned memory these are all
-    /// contexts that are known. Returns the first failure. The device's own context must be known.
+    /// Calls `work` with each context current whose work may use this pool's memory. For pinned memory these are all
+    /// known contexts. Returns the first failure. The device's own context must be known.
     pub(super) fn in_each_user(self, work: impl Fn() -> CUresult) -> CUresult {
         if self.device().is_some_and(|owner| contexts::primary_of_device(owner).is_null()) {
             return CUDA_ERROR_INVALID_CONTEXT;
@@ -30,12 +30,13 @@ impl Pool {
         })
     }
 
-    /// Whether no other context's work may touch this pool's memory.
+    /// Returns whether no other context's work may use this pool's memory.
     pub(super) fn is_sole_user(self, owner: usize) -> bool {
         self.user_contexts(owner).next().is_none() && self.primary_users().all(|(device, _)| device == owner)
     }
 
-    /// Whether work of another device may touch this pool's memory; for pinned memory, whether two devices are in use.
+    /// Returns whether work of another device may use this pool's memory. For pinned memory, returns whether two
+    /// devices are in use.
     pub(super) fn is_shared(self) -> bool {
         contexts::are_several() && self.has_other_devices()
     }
@@ -50,7 +51,7 @@ impl Pool {
         }
     }
 
-    /// The primary contexts whose work may touch this pool's memory, with their devices.
+    /// Returns the primary contexts whose work may use this pool's memory, with their devices.
     fn primary_users(self) -> impl Iterator<Item = (usize, CUcontext)> {
         let known = (0..DEVICES).map(|device| (device, contexts::primary_of_device(device)));
         known.filter(move |&(device, context)| {
@@ -59,7 +60,7 @@ impl Pool {
         })
     }
 
-    /// The contexts created by the program whose work may touch this pool's memory, which is of device `owner`.
+    /// Returns the contexts created by the program whose work may use the memory of this pool of device `owner`.
     fn user_contexts(self, owner: usize) -> impl Iterator<Item = UserContext> {
         user_contexts::live().filter(move |&user| self.may_touch(user, owner))
     }
@@ -74,9 +75,9 @@ impl Pool {
                 .is_ok_and(|device| device == owner || self.is_mapped_for(device, owner))
     }
 
-    /// Whether work of device `user` may touch this pool's memory because that is mapped for it. Granules are mapped
-    /// for all devices whose contexts "are capable of directly accessing memory from contexts on" theirs (cuda.h,
-    /// cuDeviceCanAccessPeer). A pool of the program's may have granules.
+    /// Returns whether work of device `user` may use this pool's memory because that is mapped for it. Granules are
+    /// mapped for all devices whose contexts "are capable of directly accessing memory from contexts on" theirs
+    /// (cuda.h, cuDeviceCanAccessPeer). A pool created by the program may have granules.
     fn is_mapped_for(self, user: usize, owner: usize) -> bool {
         let may_have_granules = settings::wants_granules() || (self.is_known() && !self.is_ours());
         if !may_have_granules {

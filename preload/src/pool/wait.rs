@@ -1,4 +1,4 @@
-//! Waiting for the device: when it is worth it, and what it makes reusable.
+//! Waiting for the device: when it is worthwhile, and what it makes reusable.
 
 use std::sync::atomic::Ordering;
 
@@ -11,19 +11,19 @@ use crate::bfc;
 use crate::driver::real;
 use crate::state::captures;
 
-/// So many waiting frees are worth a synchronization, if much of the pool is idle.
+/// This many waiting frees justify a synchronization, if much of the pool is idle.
 const MIN_WAITING_FREES: u64 = 128;
 
-/// An idle pool that is smaller than this may grow instead.
+/// An idle pool smaller than this may grow instead.
 const SMALL_POOL: u64 = 256 << 20;
 
 impl Pool {
-    /// Makes waiting frees reusable if that is worth it: for a request of `bytes` that found no memory, or because many
-    /// frees are waiting (`u64::MAX`). Returns whether any have become reusable.
+    /// Makes waiting frees reusable if that is worthwhile: for a request of `bytes` that found no memory, or because
+    /// many frees are waiting (`u64::MAX`). Returns whether any have become reusable.
     ///
-    /// Another device's work may begin only after what the calling thread does next, and the driver's cudaMalloc waits
-    /// for no other device. Where work of several devices may touch the memory, it is therefore probed and not waited
-    /// for. Waiting is the last resort, when the pool cannot grow.
+    /// Another device's work may begin only after the calling thread's next action, and the driver's cudaMalloc waits
+    /// for no other device. So if work of several devices may use the memory, it is probed instead of waited for.
+    /// Waiting is the last resort, when the pool cannot grow.
     pub(super) fn reuse_waiting_frees(self, bytes: u64) -> bool {
         if !self.is_shared() {
             let is_worth_it = bytes == u64::MAX || self.is_worth_a_synchronization(bytes);
@@ -41,7 +41,7 @@ impl Pool {
         }
     }
 
-    /// Whether a request that found no memory should wait for the device rather than let the pool grow.
+    /// Returns whether a request that found no memory should wait for the device instead of letting the pool grow.
     fn is_worth_a_synchronization(self, bytes: u64) -> bool {
         let waiting = self.waiting();
         let Some(stats) = self.stats() else { return false };
@@ -49,7 +49,7 @@ impl Pool {
             return true;
         }
         let idle = bfc::idle_bytes(&stats);
-        // Twice the peak is enough, and so is a small pool. Below that, a few frees are not worth it.
+        // Twice the peak is enough, and so is a small pool. Below that, a few frees do not justify a synchronization.
         idle >= bytes.max(stats.peak_bytes_in_use).max(SMALL_POOL)
             || (waiting >= MIN_WAITING_FREES && idle >= bytes.max(stats.bytes_in_use).max(SMALL_POOL / 8))
     }
@@ -78,7 +78,7 @@ impl Pool {
         code
     }
 
-    /// As [`Self::trim`], for a driver that is out of memory: makes waiting frees reusable first.
+    /// Trims the pool like [`Self::trim`], for a driver that is out of memory: makes waiting frees reusable first.
     pub(crate) fn trim_all(self) -> u64 {
         if self.waiting() != 0 && self.has_quarantine() {
             self.synchronize();

@@ -8,11 +8,11 @@ use super::handle::Pool;
 use crate::bfc;
 use crate::state::contexts::Current;
 
-/// The frees of a pool up to a certain moment, which a synchronization that begins afterwards makes reusable.
+/// The frees of a pool up to a certain moment. A synchronization that begins afterwards makes them reusable.
 pub(crate) struct WaitingFrees(Option<(Pool, u64, u64)>);
 
 impl WaitingFrees {
-    /// Returns the frees that wait in the pool of a context, if that context's synchronization is enough for them.
+    /// Returns the frees waiting in the pool of a context, if that context's synchronization covers them.
     pub(crate) fn of(context: Current) -> Self {
         let Current::Primary(device) = context else { return WaitingFrees(None) };
         match Pool::of_device(device) {
@@ -34,7 +34,7 @@ impl WaitingFrees {
         WaitingFrees(None)
     }
 
-    /// Makes them reusable, if the synchronization succeeded.
+    /// Makes the frees reusable, if the synchronization succeeded.
     pub(crate) fn settle(self, code: CUresult) {
         let Some((pool, freed, stamp)) = self.0.filter(|_| code == CUDA_SUCCESS) else { return };
         bfc::set_safe_frontier(pool.ordinal, stamp.saturating_add(1));

@@ -1,4 +1,4 @@
-//! `dlsym`, by which programs and the CUDA runtimes find the driver's functions.
+//! `dlsym`, through which programs and the CUDA runtimes find the driver's functions.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::mem;
@@ -14,13 +14,13 @@ use crate::state::relations;
 
 type Dlsym = unsafe extern "C" fn(handle: *mut c_void, name: *const c_char) -> *mut c_void;
 
-/// Returns the C library's `dlsym`. Another interposer's has none of its versions, and is found only in a library
-/// without any versions, not even of what it needs.
+/// Returns the C library's `dlsym`. That of another interposer has none of its versions, and is found only in a library
+/// without any versions, required ones included.
 fn next() -> Option<Dlsym> {
     static NEXT: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
     let mut next = NEXT.load(Ordering::Relaxed);
     if next.is_null() {
-        // Neither opens nor allocates anything: the caller of dlsym may be an allocator that is not ready yet.
+        // Neither opens nor allocates anything, because the caller of dlsym may be an allocator that is not ready yet.
         next = DLSYM_VERSIONS.iter().find_map(|version| {
             // SAFETY: the names are NUL-terminated.
             let found = unsafe { libc::dlvsym(libc::RTLD_NEXT, c"dlsym".as_ptr(), version.as_ptr()) };
@@ -28,20 +28,20 @@ fn next() -> Option<Dlsym> {
         })?;
         NEXT.store(next, Ordering::Relaxed);
     }
-    // SAFETY: it is a function of that name, which has that type.
+    // SAFETY: a function of that name has that type.
     Some(unsafe { mem::transmute::<*mut c_void, Dlsym>(next) })
 }
 
-/// Called where there is no `dlsym`.
+/// Called if there is no `dlsym`.
 unsafe extern "C" fn no_dlsym(_: *mut c_void, _: *const c_char) -> *mut c_void {
     ptr::null_mut()
 }
 
-/// The program's `dlsym`. Without a handle the real one looks at its caller, so it is jumped to with registers and
+/// The program's `dlsym`. Without a handle the real one examines its caller, so it is jumped to with registers and
 /// stack as the caller left them.
 ///
 /// # Safety
-/// As the C library's.
+/// The contract is that of the C library's function.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
@@ -63,7 +63,7 @@ pub unsafe extern "C" fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut
 /// As above.
 ///
 /// # Safety
-/// As the C library's.
+/// The contract is that of the C library's function.
 #[cfg(target_arch = "aarch64")]
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
@@ -84,10 +84,11 @@ pub unsafe extern "C" fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut
 /// Returns the function that a call of `dlsym` goes to.
 ///
 /// Without a handle that is always the real one. It searches the libraries in their order, in which the interposer is
-/// before the driver and behind what was preloaded before it.
+/// before the driver and after libraries preloaded before it.
 unsafe extern "C" fn decide(handle: *mut c_void, name: *const c_char) -> Dlsym {
     let Some(next) = next() else { return no_dlsym };
-    // First, and without a function of another library: a malloc may call this before this library is relocated.
+    // Checked first, and without a function of another library, because a malloc may call this before this library is
+    // relocated.
     // SAFETY: by the contract of dlsym the name is NUL-terminated.
     if !unsafe { is_of_cuda(name) } {
         return next;
@@ -104,19 +105,19 @@ unsafe extern "C" fn decide(handle: *mut c_void, name: *const c_char) -> Dlsym {
     substitute
 }
 
-/// Whether a name may be that of a CUDA function.
+/// Returns whether a name may be that of a CUDA function.
 ///
 /// # Safety
 /// The name is NULL or NUL-terminated.
 unsafe fn is_of_cuda(name: *const c_char) -> bool {
     let is = |at: usize, byte: u8| {
-        // SAFETY: by this function's contract; a byte is read only where the one before is not the last.
+        // SAFETY: by this function's contract. A byte is read only if the one before is not the last.
         unsafe { name.cast::<u8>().wrapping_add(at).read() == byte }
     };
     !name.is_null() && is(0, b'c') && is(1, b'u')
 }
 
-/// Whether a function of this name is hooked.
+/// Returns whether a function of this name is hooked.
 ///
 /// # Safety
 /// The name is NUL-terminated.
@@ -125,8 +126,8 @@ unsafe fn is_hooked(name: *const c_char) -> bool {
     driver::is_hooked(unsafe { CStr::from_ptr(name) })
 }
 
-/// Relates all contexts if an unknown function is looked up that may let work touch any memory: its calls would not be
-/// seen.
+/// Relates all contexts if the program looks up an unknown function that may let work use any memory, because its calls
+/// would not be seen.
 ///
 /// # Safety
 /// The name is NUL-terminated.
@@ -138,32 +139,32 @@ unsafe fn note_unseen(name: *const c_char) {
 }
 
 fn is_driver_loaded() -> bool {
-    // SAFETY: the name is NUL-terminated; nothing is loaded by it.
+    // SAFETY: the name is NUL-terminated, and the call loads nothing.
     let handle = unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
     if !handle.is_null() {
-        // SAFETY: the handle was given above, and the driver stays: somebody else holds it.
+        // SAFETY: the handle was returned above, and the driver stays loaded by its other user.
         unsafe { libc::dlclose(handle) };
     }
     !handle.is_null()
 }
 
-/// Called for a name of the driver's where there is no driver. Programs look one up to learn that, and the interposer's
+/// Called for a name of the driver if there is no driver. Programs look a name up to learn this, so the interposer's
 /// own function must not be found.
 unsafe extern "C" fn absent(handle: *mut c_void, _: *const c_char) -> *mut c_void {
     let Some(next) = next() else { return ptr::null_mut() };
-    // SAFETY: the name is NUL-terminated. It is in no library, and in the words that dlerror then has.
+    // SAFETY: the name is NUL-terminated. It is in no library, and appears in the message of dlerror.
     unsafe { next(handle, c"cu (libcuda.so.1 is not loaded)".as_ptr()) }
 }
 
 /// Looks a hooked name up in a library. Returns the hook if the library is the driver.
 unsafe extern "C" fn substitute(handle: *mut c_void, name: *const c_char) -> *mut c_void {
     let Some(next) = next() else { return ptr::null_mut() };
-    // SAFETY: as the caller vouches.
+    // SAFETY: guaranteed by the caller.
     let found = unsafe { next(handle, name) };
     if found.is_null() {
         return found;
     }
-    // In another library it may be another function.
+    // In another library it may be a different function.
     // SAFETY: as above, NUL-terminated.
     let function = driver::at(found, unsafe { CStr::from_ptr(name) });
     match function.and_then(|function| Some((function, hook_of(function)?))) {

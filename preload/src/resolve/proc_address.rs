@@ -20,7 +20,7 @@ use crate::state::relations;
 /// The address of a hook.
 struct Address(*const c_void);
 
-// SAFETY: a function's, which any thread may call.
+// SAFETY: it is the address of a function, which any thread may call.
 unsafe impl Sync for Address {}
 
 macro_rules! table {
@@ -57,7 +57,7 @@ fn replace(place: *mut *mut c_void, name: *const c_char, version: c_int, flags: 
     // SAFETY: not NULL, so NUL-terminated by the contract of cuGetProcAddress.
     let name = unsafe { CStr::from_ptr(name) };
     let per_thread = flags & cuuint64_t::from(CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0;
-    // A driver may return another address than the one it exports, so its documentation counts too.
+    // A driver may return another address than the one it exports, so its documentation is consulted too.
     let function = driver::at(found, c"").or_else(|| driver::by_version(name, version, per_thread));
     match function.and_then(|function| Some((function, hook_of(function)?))) {
         Some((function, hook)) => {
@@ -70,7 +70,7 @@ fn replace(place: *mut *mut c_void, name: *const c_char, version: c_int, flags: 
             if version > NEWEST_HEADERS && driver::has_name(name) {
                 check_log::too_new(name, version);
             }
-            // It is another function than those that are known by that name.
+            // It is not one of the functions known by that name.
             if driver::is_touching(name) {
                 relations::relate_all();
             }
@@ -79,7 +79,7 @@ fn replace(place: *mut *mut c_void, name: *const c_char, version: c_int, flags: 
 }
 
 /// # Safety
-/// As the driver's.
+/// The contract is that of the driver's function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuGetProcAddress(
     symbol: *const c_char,
@@ -97,7 +97,7 @@ pub unsafe extern "C" fn cuGetProcAddress(
 }
 
 /// # Safety
-/// As the driver's.
+/// The contract is that of the driver's function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuGetProcAddress_v2(
     symbol: *const c_char,

@@ -1,6 +1,7 @@
-//! Stream captures in progress. A context with a captured stream cannot be synchronized: that would end the capture.
-//! While any stream of any context is captured, freed memory stays in quarantine, and libbfc is told not to touch any
-//! device (`bfc_capture_begin`). Streams of other contexts may join a capture by events, which is not observed here.
+//! Stream captures in progress. A context with a captured stream cannot be synchronized, because that would end the
+//! capture. While any stream of any context is captured, freed memory stays in quarantine, and libbfc is told not to
+//! access any device (`bfc_capture_begin`). Streams of other contexts may join a capture through events, which is not
+//! observed here.
 
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
@@ -13,13 +14,13 @@ use crate::driver;
 use crate::state::contexts;
 use crate::sys::lock;
 
-/// A captured stream and its context, as far as the driver says; NULL is none.
+/// A captured stream and its context, as far as the driver reports it. NULL is none.
 struct Place {
     stream: AtomicPtr<CUstream_st>,
     context: AtomicPtr<CUctx_st>,
 }
 
-/// The captured streams. One that finds no place here counts until its capture ends.
+/// The captured streams. A stream that does not fit here counts until its capture ends.
 static PLACES: [Place; u64::BITS as usize] =
     [const { Place { stream: AtomicPtr::new(ptr::null_mut()), context: AtomicPtr::new(ptr::null_mut()) } };
         u64::BITS as usize];
@@ -27,20 +28,20 @@ static PLACES: [Place; u64::BITS as usize] =
 /// Not a stream's handle: the place is being taken or released.
 const CHANGING: CUstream = ptr::without_provenance_mut(usize::MAX);
 
-/// The number of captures, so that a check costs one load if there is none.
+/// The number of captures, so that a check costs one load if there are none.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 /// The number of threads that synchronize, or are about to.
 static SYNCHRONIZING: AtomicUsize = AtomicUsize::new(0);
 
-/// When the last of them came, by [`now`].
+/// When the last of these threads arrived, by [`now`].
 static ENTERED: AtomicU64 = AtomicU64::new(0);
 
-/// How long the beginning of a capture waits for a synchronization that has begun. The driver looks for captures when
+/// How long the beginning of a capture waits for a synchronization that has begun. The driver checks for captures when
 /// it is called: cuCtxSynchronize "blocks until the current context has completed all preceding requested tasks", and
-/// what is captured later is no such task. Only the way into the call is at risk, for which this is enough even if the
-/// scheduler suspends the thread. Waiting for the end might last for ever: the work may depend on what the capturing
-/// thread does next.
+/// work captured later is not among these. Only the way into the call is at risk, for which this limit is enough even
+/// if the scheduler suspends the thread. Waiting for the end might never return, because the work may depend on the
+/// next action of the capturing thread.
 const ENTRY: Duration = Duration::from_secs(1);
 
 /// Returns the monotonic clock in nanoseconds.
@@ -48,9 +49,9 @@ fn now() -> u64 {
     u64::try_from(lock::now().as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Makes one call that synchronizes, unless any stream is captured: the call would break the capture. No capture begins
-/// while the thread is on its way into the driver. Each such call is checked by itself, because a capture may begin
-/// between two of them.
+/// Makes one call that synchronizes, unless any stream is captured, because the call would break the capture. No
+/// capture begins while the thread is on its way into the driver. Each such call is checked individually, because a
+/// capture may begin between two of them.
 pub(crate) fn unless_capturing(synchronize: impl FnOnce() -> CUresult) -> CUresult {
     if any() {
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
@@ -108,7 +109,7 @@ fn announce_end() {
     }
 }
 
-/// Whether any stream is captured.
+/// Returns whether any stream is captured.
 pub(crate) fn any() -> bool {
     COUNT.load(Ordering::Acquire) != 0
 }
@@ -208,7 +209,7 @@ impl ContextCaptures {
         self.places != 0
     }
 
-    /// Whether no other stream is captured.
+    /// Returns whether no other stream is captured.
     pub(crate) fn are_all(&self) -> bool {
         COUNT.load(Ordering::Acquire) == self.places.count_ones() as usize
     }
@@ -236,7 +237,7 @@ impl ContextCaptures {
     }
 }
 
-/// Whether the stream is in a capture, including one that has become invalid.
+/// Returns whether the stream is in a capture, including one that has become invalid.
 pub(crate) fn is_captured(stream: CUstream) -> bool {
     let Some(Ok(ask)) = driver::load().map(|driver| driver.cuStreamIsCapturing()) else { return false };
     let mut status = CU_STREAM_CAPTURE_STATUS_NONE;

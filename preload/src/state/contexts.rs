@@ -66,7 +66,7 @@ pub(crate) fn current_handle() -> Option<CUcontext> {
     (code == CUDA_SUCCESS && !context.is_null()).then_some(context)
 }
 
-/// Whether a stream is a default stream: the current context's, or this thread's in it.
+/// Returns whether a stream is a default stream: the current context's, or this thread's in it.
 pub(crate) fn is_default(stream: CUstream) -> bool {
     stream.addr() <= 2
 }
@@ -127,7 +127,7 @@ fn primary_of(context: CUcontext) -> Result<Option<usize>, CUresult> {
     if active == 0 {
         return Ok(None);
     }
-    // It is active, so it is held: this neither creates nor ends it.
+    // The context is active, so it is held. This neither creates nor ends it.
     let mut primary = ptr::null_mut();
     // SAFETY: the pointer is valid for writing.
     succeeded(unsafe { retain(&mut primary, device) })?;
@@ -145,13 +145,13 @@ pub(crate) fn primary_of_device(device: usize) -> CUcontext {
     PRIMARIES.get(device).map_or(ptr::null_mut(), |primary| primary.context.load(Ordering::Relaxed))
 }
 
-/// Whether more than one context was ever known.
+/// Returns whether more than one context was ever known.
 #[inline]
 pub(crate) fn are_several() -> bool {
     ARE_SEVERAL.load(Ordering::Relaxed)
 }
 
-/// Notes the handle of a primary context.
+/// Records the handle of a primary context.
 fn note_known(primary: &Primary, context: CUcontext) {
     let is_another =
         |other: &Primary| !ptr::eq(other, primary) && !other.context.load(Ordering::Relaxed).is_null();
@@ -161,12 +161,12 @@ fn note_known(primary: &Primary, context: CUcontext) {
     }
 }
 
-/// Notes that there are several contexts, or were.
+/// Records that there are or were several contexts.
 pub(crate) fn note_several() {
     ARE_SEVERAL.store(true, Ordering::Relaxed);
 }
 
-/// Calls `work` with a context current that is known to live.
+/// Calls `work` with a context current that is known to exist.
 pub(crate) fn run_in(context: CUcontext, work: impl FnOnce() -> CUresult) -> CUresult {
     if current_handle() == Some(context) {
         return work();
@@ -183,9 +183,9 @@ pub(crate) fn run_in(context: CUcontext, work: impl FnOnce() -> CUresult) -> CUr
 /// Makes a context current, until [`pop`].
 pub(crate) fn push(context: CUcontext) -> CUresult {
     let Some(driver) = driver::load() else { return CUDA_ERROR_NOT_INITIALIZED };
-    // Neither is of use without the other.
+    // Neither is useful without the other.
     match (driver.cuCtxPushCurrent_v2(), driver.cuCtxPopCurrent_v2()) {
-        // SAFETY: a context that is known to live; if it does not the driver says so.
+        // SAFETY: the context is known to exist. Otherwise the driver returns an error.
         (Ok(push), Ok(_)) => unsafe { push(context) },
         _ => CUDA_ERROR_NOT_SUPPORTED,
     }
@@ -204,12 +204,12 @@ fn primary(device: c_int) -> Option<&'static Primary> {
     PRIMARIES.get(usize::try_from(device).ok()?)
 }
 
-/// The same by the driver's number of the device.
+/// Returns a device's primary context, or NULL, by the driver's number of the device.
 pub(crate) fn primary_handle(device: c_int) -> CUcontext {
     primary(device).map_or(ptr::null_mut(), |primary| primary.context.load(Ordering::Relaxed))
 }
 
-/// Whether a device's primary context is held at all.
+/// Returns whether a device's primary context is held at all.
 pub(crate) fn is_active(device: c_int) -> bool {
     let Some(Ok(ask)) = driver::load().map(|driver| driver.cuDevicePrimaryCtxGetState()) else {
         return true;
@@ -228,28 +228,29 @@ pub(crate) fn note_retained(device: c_int, context: CUcontext) {
     }
 }
 
-/// Whether the program is about to release its last hold on the primary context, so that only the pool holds it.
+/// Returns whether the program is about to release its last hold on the primary context, so that only the pool holds
+/// it.
 pub(crate) fn is_last_hold(device: c_int) -> bool {
     primary(device).is_some_and(|primary| primary.holds.load(Ordering::Relaxed) == 1)
 }
 
-/// Counts one hold less.
+/// Counts one hold of the program less.
 pub(crate) fn note_released(device: c_int) {
     if let Some(primary) = primary(device) {
         let less = |holds: i64| (holds > 0).then_some(holds - 1);
-        // What was retained before the first hook was called was not counted.
+        // Holds from before the first hook call were not counted.
         let _ = primary.holds.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
     }
 }
 
-/// Forgets a device's primary context, which has ended: another context may get its handle.
+/// Forgets a device's primary context, which has ended, because another context may get its handle.
 pub(crate) fn forget_primary(device: c_int) {
     if let Some(primary) = primary(device) {
         primary.context.store(ptr::null_mut(), Ordering::Relaxed);
     }
 }
 
-/// Forgets a context, which has ended: another one may get its handle.
+/// Forgets a context, which has ended, because another one may get its handle.
 pub(crate) fn forget(context: CUcontext) {
     for place in PRIMARIES.iter().map(|primary| &primary.context).chain(&NON_PRIMARY) {
         let _ = place.compare_exchange(context, ptr::null_mut(), Ordering::Relaxed, Ordering::Relaxed);

@@ -1,5 +1,5 @@
-//! One stream for each device on which nothing is ever queued. Memory that is allocated on it may be used by any work
-//! at once, as cudaMalloc's is, and memory that is freed on it may be reused at once.
+//! One stream for each device on which nothing is ever queued. Memory allocated on it may be used by any work at once,
+//! like that of cudaMalloc, and memory freed on it may be reused at once.
 
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -43,7 +43,7 @@ pub(crate) fn get(device: usize) -> Option<CUstream> {
     (!known.is_null()).then_some(known)
 }
 
-/// Whether a stream is an internal one, of any device.
+/// Returns whether a stream is an internal one, of any device.
 pub(crate) fn is_internal(stream: CUstream) -> bool {
     !stream.is_null() && STREAMS.iter().any(|place| place.load(Ordering::Relaxed) == stream)
 }

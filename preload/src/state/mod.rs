@@ -1,5 +1,5 @@
-//! What is known of the program's contexts, captures and streams, and of the work that may touch pooled memory. The hooks
-//! note it, and the pools act on it.
+//! The program's contexts, captures and streams, and the work that may use pooled memory. The hooks record this, and
+//! the pools act on it.
 
 pub(crate) mod captures;
 pub(crate) mod contexts;

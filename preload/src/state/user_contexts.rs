@@ -1,6 +1,5 @@
-//! Contexts that the program creates beside the primary ones. Their memory is not pooled, but their work may touch
-//! pooled memory: of the same device, as a peer's, or by copies. A pool waits for those whose work may touch its
-//! memory.
+//! Contexts that the program creates beside the primary ones. Their memory is not pooled, but their work may use pooled
+//! memory: of the same device, as a peer's, or through copies. A pool waits for those whose work may use its memory.
 
 use std::ffi::c_int;
 use std::ptr;
@@ -18,7 +17,7 @@ struct Slot {
     device: AtomicI32,
 }
 
-/// The live ones. The work of contexts that find no slot is not waited for.
+/// The existing contexts. The work of contexts that do not fit is not waited for.
 static SLOTS: [Slot; u64::BITS as usize] = [const {
     Slot {
         is_taken: AtomicBool::new(false),
@@ -27,13 +26,13 @@ static SLOTS: [Slot; u64::BITS as usize] = [const {
     }
 }; u64::BITS as usize];
 
-/// Their number, so that a check costs one load if there is none.
+/// The number of contexts, so that a check costs one load if there are none.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
-/// The number of threads that may have read a handle and not made it current yet.
+/// The number of threads that may have read a handle and have not made it current yet.
 static ENTERING: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether there are any.
+/// Returns whether there are any contexts.
 pub(crate) fn any() -> bool {
     COUNT.load(Ordering::Acquire) != 0
 }
@@ -64,7 +63,7 @@ pub(crate) struct UserContext {
 }
 
 impl UserContext {
-    /// The number of the slot.
+    /// Returns the number of the slot.
     pub(crate) fn place(self) -> usize {
         self.place
     }
@@ -82,7 +81,7 @@ fn places() -> impl Iterator<Item = UserContext> {
     SLOTS.iter().enumerate().map(|(place, slot)| UserContext { place, slot })
 }
 
-/// Returns the live contexts.
+/// Returns the existing contexts.
 pub(crate) fn live() -> impl Iterator<Item = UserContext> {
     places().filter(|_| any()).filter(|user| user.is_live())
 }
@@ -114,7 +113,7 @@ pub(crate) fn in_each(is_wanted: impl Fn(UserContext) -> bool, work: impl Fn() -
     codes.into_iter().find(|&code| code != CUDA_SUCCESS).unwrap_or(CUDA_SUCCESS)
 }
 
-/// Registers a context that the program has slot. Calls `prepare` with the number of its slot before other threads
+/// Registers a context that the program has created. Calls `prepare` with the number of its slot before other threads
 /// see it.
 pub(crate) fn note(context: CUcontext, device: CUdevice, prepare: impl FnOnce(usize)) {
     contexts::note_several();
@@ -128,7 +127,7 @@ pub(crate) fn note(context: CUcontext, device: CUdevice, prepare: impl FnOnce(us
 }
 
 /// Forgets a context that is about to be destroyed. Waits for threads that have read its handle to make it current,
-/// which later would be a crash.
+/// because doing so later would crash.
 pub(crate) fn forget(context: CUcontext) {
     let is_this = |slot: &&Slot| {
         slot.context.compare_exchange(context, ptr::null_mut(), Ordering::SeqCst, Ordering::Relaxed).is_ok()
@@ -139,6 +138,6 @@ pub(crate) fn forget(context: CUcontext) {
     let Some(slot) = SLOTS.iter().find(is_this) else { return };
     slot.is_taken.store(false, Ordering::Release);
     COUNT.fetch_sub(1, Ordering::AcqRel);
-    // With a limit: in the child of a fork such a thread does not exist, and this may be its own signal handler.
+    // The wait is limited: in the child of a fork such a thread does not exist, and this may be its own signal handler.
     wait_for(SHORT, || (ENTERING.load(Ordering::SeqCst) == 0).then_some(()));
 }

@@ -1,4 +1,4 @@
-//! A file name in host memory of its own: a thread's stack may be too small for it.
+//! A file name on the heap, because a thread's stack may be too small for it.
 
 use std::ffi::CStr;
 use std::fmt::{self, Display};
@@ -23,7 +23,7 @@ impl FileName {
 
     /// Appends the current folder and a slash.
     pub(crate) fn push_folder(&mut self) -> Option<()> {
-        // SAFETY: with NULL the C library allocates.
+        // SAFETY: with NULL the C library allocates the buffer.
         let folder = unsafe { libc::getcwd(std::ptr::null_mut(), 0) };
         if folder.is_null() {
             return None;

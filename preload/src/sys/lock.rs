@@ -1,23 +1,23 @@
-//! A lock that knows its owner: a signal handler may interrupt the thread that holds it, and try to take it again.
-//! Waiting for other threads is bounded where the caller can do without the lock.
+//! A lock that knows its owner, because a signal handler may interrupt the thread that holds it and try to take it
+//! again. Waiting for other threads is limited where the caller can do without the lock.
 
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// Other threads hold a lock for less than this, unless they are interrupted or do not exist: in the child of a fork.
+/// Other threads hold a lock for less than this, unless they are interrupted or, in the child of a fork, do not exist.
 pub(crate) const SHORT: Duration = Duration::from_millis(200);
 
 /// Returns an identifier of the calling thread, larger than any small enumeration. The only thread in the child of a
 /// fork keeps the identifier that it had before.
 #[inline]
 pub(crate) fn this_thread() -> usize {
-    // SAFETY: no preconditions. It is the address of what the thread has for itself.
+    // SAFETY: no preconditions. It is the address of thread-specific data.
     unsafe { libc::pthread_self() as usize }
 }
 
-/// The monotonic clock.
+/// Returns the time of the monotonic clock.
 pub(crate) fn now() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the pointer is valid for writing.
@@ -25,8 +25,8 @@ pub(crate) fn now() -> Duration {
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
-/// Yields to other threads until `look` returns a value, for at most `limit`. Measures time: on a busy machine a fixed
-/// number of attempts may take minutes.
+/// Yields to other threads until `look` returns a value, for at most `limit`. Measures time, because on a busy machine
+/// a fixed number of attempts may take minutes.
 pub(crate) fn wait_for<T>(limit: Duration, look: impl Fn() -> Option<T>) -> Option<T> {
     let begun = now();
     loop {
@@ -47,7 +47,7 @@ pub(crate) struct OwnerLock<T> {
     value: UnsafeCell<T>,
 }
 
-// SAFETY: only the owner reaches the value.
+// SAFETY: only the owner accesses the value.
 unsafe impl<T: Send> Sync for OwnerLock<T> {}
 
 impl<T> OwnerLock<T> {
@@ -60,7 +60,7 @@ impl<T> OwnerLock<T> {
         self.lock_within(Duration::MAX)
     }
 
-    /// The same, but waits for [`SHORT`] at most.
+    /// Locks like [`Self::lock`], but waits for at most [`SHORT`].
     pub(crate) fn lock_briefly(&self) -> Option<Guard<'_, T>> {
         self.lock_within(SHORT)
     }
@@ -99,7 +99,7 @@ impl<T> Deref for Guard<'_, T> {
 
 impl<T> DerefMut for Guard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: this thread is the owner, and has one guard.
+        // SAFETY: this thread is the owner and has one guard.
         unsafe { &mut *self.0.value.get() }
     }
 }

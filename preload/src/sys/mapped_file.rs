@@ -1,7 +1,7 @@
 //! A file that is written through a mapping: its contents are complete however the process ends.
 //!
-//! No descriptor stays open: the program might close it and reuse its number. Disk space is allocated before it is
-//! written (`posix_fallocate`), so a full disk is an error and not a signal.
+//! No descriptor stays open, because the program might close it and reuse its number. Disk space is allocated before it
+//! is written (`posix_fallocate`), so a full disk is an error instead of a signal.
 
 use std::ffi::{CStr, c_int};
 use std::ptr;
@@ -9,12 +9,12 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use crate::sys::file_name::FileName;
 
-/// The file grows in steps of this size, and as much of it is mapped.
+/// The file grows in steps of this size, each mapped as a whole.
 const STEP: u64 = 1 << 20;
 
 pub(crate) struct MappedFile {
     path: FileName,
-    /// Device and inode: the path may name another file later.
+    /// Device and inode. The path may name another file later.
     identity: (u64, u64),
     /// How many bytes were written.
     length: u64,
@@ -29,7 +29,7 @@ struct Window {
     used: usize,
 }
 
-// SAFETY: the mapping is the value's own.
+// SAFETY: the value owns the mapping.
 unsafe impl Send for MappedFile {}
 
 impl Window {
@@ -37,7 +37,7 @@ impl Window {
 }
 
 impl MappedFile {
-    /// Creates a file that does not exist yet. Returns an error of the system otherwise.
+    /// Creates a file that must not exist yet. The error is an errno.
     pub(crate) fn create(path: FileName) -> Result<Self, c_int> {
         let file = open(&path, libc::O_CREAT | libc::O_EXCL)?;
         let identity = file.identity()?;
@@ -65,7 +65,7 @@ impl MappedFile {
         let place = start.wrapping_add(*used);
         // SAFETY: the window has room for the line.
         unsafe { ptr::copy_nonoverlapping(rest.as_ptr(), place.wrapping_add(1), rest.len()) };
-        // Last: a line that begins with 0 was not completed.
+        // Stored last, so that a line that begins with 0 is known to be incomplete.
         // SAFETY: as above, and no other thread is here.
         unsafe { AtomicU8::from_ptr(place) }.store(*first, Ordering::Release);
         *used += line.len();
@@ -90,11 +90,11 @@ impl MappedFile {
         let start = self.length / page * page;
         let used = (self.length - start) as usize;
         let least = (used + bytes).next_multiple_of(page as usize) as u64;
-        // A full disk may have room for a little.
+        // A full disk may still have a little room.
         let take = |step| reserve(&file, start, step).map(|()| step);
         let step = take(STEP.max(least)).or_else(|first| take(least).map_err(|_| first))?;
         let (protection, offset) = (libc::PROT_READ | libc::PROT_WRITE, start as libc::off_t);
-        // SAFETY: a new mapping, where the system likes.
+        // SAFETY: a new mapping at an address chosen by the system.
         let mapping = unsafe {
             libc::mmap(ptr::null_mut(), step as usize, protection, libc::MAP_SHARED, file.0, offset)
         };
@@ -115,7 +115,7 @@ impl MappedFile {
     fn unmap(&mut self) {
         let Window { start, bytes, .. } = std::mem::replace(&mut self.window, Window::NONE);
         if !start.is_null() {
-            // SAFETY: mapped by this value, and not used any more.
+            // SAFETY: mapped by this value, and not used afterwards.
             unsafe { libc::munmap(start.cast(), bytes) };
         }
     }
@@ -144,7 +144,7 @@ impl Descriptor {
 
 impl Drop for Descriptor {
     fn drop(&mut self) {
-        // SAFETY: this value's own.
+        // SAFETY: this value owns the descriptor.
         unsafe { libc::close(self.0) };
     }
 }
@@ -164,9 +164,9 @@ pub(crate) fn open(path: &FileName, flags: c_int) -> Result<Descriptor, c_int> {
 fn reserve(file: &Descriptor, start: u64, bytes: u64) -> Result<(), c_int> {
     check_limit(start + bytes)?;
     let mut error = libc::EINTR;
-    // A timer of the program may interrupt it repeatedly.
+    // A timer of the program may interrupt the call repeatedly.
     for _ in 0..100 {
-        // SAFETY: a descriptor that is open for writing.
+        // SAFETY: the descriptor is open for writing.
         error = unsafe { libc::posix_fallocate(file.0, start as libc::off_t, bytes as libc::off_t) };
         if error != libc::EINTR {
             break;
@@ -175,7 +175,7 @@ fn reserve(file: &Descriptor, start: u64, bytes: u64) -> Result<(), c_int> {
     if error == 0 { Ok(()) } else { Err(error) }
 }
 
-/// Fails where a write would exceed the process's limit on file sizes, which raises a signal instead of an error.
+/// Fails if a write would exceed the process's limit on file sizes, because that raises a signal instead of an error.
 pub(crate) fn check_limit(bytes: u64) -> Result<(), c_int> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the struct is valid for writing.

@@ -1,4 +1,5 @@
-//! The operating system, and nothing of CUDA or of allocators: locks, files, messages, the identity of the process.
+//! The operating system: locks, files, messages, the identity of the process. Nothing here depends on CUDA or on
+//! allocators.
 
 pub(crate) mod file_name;
 pub(crate) mod lock;

@@ -1,5 +1,5 @@
-//! The identity of this process: what distinguishes it from all others, also after its end and from later ones with its
-//! number.
+//! The identity of this process, which distinguishes it from all others, even after its end and from later processes
+//! with its number.
 
 use std::ffi::CStr;
 
@@ -16,39 +16,39 @@ fn read<'a>(path: &CStr, buffer: &'a mut [u8]) -> &'a [u8] {
     if file < 0 {
         return &[];
     }
-    // SAFETY: the buffer is as long as it says.
+    // SAFETY: the buffer has that length.
     let length = unsafe { libc::read(file, buffer.as_mut_ptr().cast(), buffer.len()) };
-    // SAFETY: opened above, and not known elsewhere.
+    // SAFETY: opened above, and not used anywhere else.
     unsafe { libc::close(file) };
     usize::try_from(length).ok().and_then(|length| buffer.get(..length)).unwrap_or_default()
 }
 
-/// Returns when the process started, in clock ticks since the machine did, which exec does not change. 0 where /proc
-/// does not tell.
+/// Returns the start time of the process in clock ticks since the machine started. exec does not change it. 0 if /proc
+/// does not provide it.
 pub(crate) fn started() -> u64 {
     let mut buffer = [0; 1024];
     let stat = read(c"/proc/self/stat", &mut buffer);
-    // The second field is the program's name in parentheses, which may contain any; this is the 22nd.
+    // The second field is the program's name in parentheses, which may contain any characters. This is the 22nd field.
     let behind = stat.rsplit(|&byte| byte == b')').next().unwrap_or_default();
     let field = behind.split(|&byte| byte == b' ').nth(20).unwrap_or_default();
     std::str::from_utf8(field).ok().and_then(|field| field.parse().ok()).unwrap_or(0)
 }
 
-/// Returns the inode of the namespace of process numbers. 0 where /proc does not tell.
+/// Returns the inode of the namespace of process numbers. 0 if /proc does not provide it.
 pub(crate) fn namespace() -> u64 {
     let mut status = std::mem::MaybeUninit::<libc::stat>::zeroed();
     // SAFETY: the path is NUL-terminated, and the struct is valid for writing.
     unsafe { libc::stat(c"/proc/self/ns/pid".as_ptr(), status.as_mut_ptr()) };
-    // SAFETY: zeros are a struct too.
+    // SAFETY: zeros are a valid struct.
     unsafe { status.assume_init() }.st_ino
 }
 
-/// Returns the identifier of this start of the machine. Empty where /proc does not tell.
+/// Returns the identifier of this start of the machine. Empty if /proc does not provide it.
 pub(crate) fn boot(buffer: &mut [u8; 40]) -> &str {
     std::str::from_utf8(read(c"/proc/sys/kernel/random/boot_id", buffer)).unwrap_or_default().trim_end()
 }
 
-/// Writes the command line into `buffer`, its words separated by spaces, as far as there is room.
+/// Writes the command line into `buffer`, its words separated by spaces, as far as it fits.
 pub(crate) fn command_line(buffer: &mut [u8]) {
     let length = read(c"/proc/self/cmdline", buffer).len();
     // Each word ends with a NUL.

@@ -4,11 +4,11 @@
 use std::ffi::{CStr, c_int};
 use std::fmt::{self, Write};
 
-/// The length of a line; the rest is cut.
+/// The length of a line. Longer ones are cut.
 const LENGTH: usize = 1024;
 
-/// A text of less than `LENGTH` bytes, whose last byte is kept for the end of a line. It is filled in place: returned
-/// by value it would be in two frames at once, and threads may have small stacks.
+/// A text of less than `LENGTH` bytes, whose last byte is kept for the end of a line. It is filled in place, because
+/// returning it by value would put it in two frames at once, and threads may have small stacks.
 pub(crate) struct Text<const LENGTH: usize> {
     bytes: [u8; LENGTH],
     length: usize,
@@ -24,9 +24,9 @@ impl<const LENGTH: usize> Text<LENGTH> {
         Text { bytes: [0; LENGTH], length: 0 }
     }
 
-    /// Appends a text, and returns the whole.
+    /// Appends a text and returns the whole.
     pub(crate) fn put(&mut self, text: fmt::Arguments<'_>) -> &[u8] {
-        // Never fails: what exceeds the length is cut.
+        // This cannot fail, because text that does not fit is cut.
         let _ = self.write_fmt(text);
         self.bytes()
     }
@@ -44,7 +44,7 @@ impl<const LENGTH: usize> Text<LENGTH> {
         self.bytes()
     }
 
-    /// Appends bytes; those that exceed the length are cut.
+    /// Appends bytes. Those that exceed the length are cut.
     pub(crate) fn push(&mut self, bytes: &[u8]) {
         for &byte in bytes {
             if self.length + 1 < LENGTH
@@ -68,7 +68,7 @@ impl<const LENGTH: usize> Write for Text<LENGTH> {
     }
 }
 
-/// Writes all bytes, and gives up on an error: there is no place to report it.
+/// Writes all bytes. Gives up on an error, which cannot be reported anywhere.
 pub(crate) fn write(file: c_int, mut bytes: &[u8]) {
     while !bytes.is_empty() {
         // SAFETY: the bytes are valid for reading.
@@ -96,7 +96,7 @@ pub(crate) fn append(path: &CStr, text: fmt::Arguments<'_>) {
     let file = unsafe { libc::open(path.as_ptr(), flags, 0o644 as libc::c_uint) };
     if file >= 0 {
         write(file, line);
-        // SAFETY: opened above, and nobody else has it.
+        // SAFETY: opened above, and not used anywhere else.
         unsafe { libc::close(file) };
     }
 }
