@@ -1,7 +1,7 @@
-//! What comes in and goes out through the driver's C ABI.
+//! Values passed through the driver's C ABI.
 //!
-//! Every pointer here is the word of whoever called the driver's function: a wrong one crashes the real driver
-//! too. NULL is looked for, as there.
+//! Callers of the driver's functions guarantee every pointer here. A wrong pointer crashes the real driver too. NULL is
+//! checked, as in the driver.
 
 use std::ffi::{CStr, c_char};
 
@@ -10,10 +10,10 @@ use cuda_sys::{
     CUstreamCallback,
 };
 
-/// What the implementation of a driver's function says; an error is never `CUDA_SUCCESS`.
+/// The result of a driver function's implementation. An error is never `CUDA_SUCCESS`.
 pub(crate) type Answer<T = ()> = Result<T, CUresult>;
 
-/// Writes a result; NULL is an invalid value.
+/// Writes a result. NULL is an invalid value.
 pub(crate) fn put<T>(to: *mut T, value: T) -> Answer {
     if to.is_null() {
         return Err(CUDA_ERROR_INVALID_VALUE);
@@ -23,12 +23,12 @@ pub(crate) fn put<T>(to: *mut T, value: T) -> Answer {
     Ok(())
 }
 
-/// Writes a result that the caller may not want.
+/// Writes an optional result.
 pub(crate) fn put_if<T>(to: *mut T, value: T) {
     let _ = put(to, value);
 }
 
-/// Reads a structure of the caller's; NULL is an invalid value.
+/// Reads a structure of the caller. NULL is an invalid value.
 pub(crate) fn get<T: Copy>(from: *const T) -> Answer<T> {
     if from.is_null() {
         return Err(CUDA_ERROR_INVALID_VALUE);
@@ -37,12 +37,12 @@ pub(crate) fn get<T: Copy>(from: *const T) -> Answer<T> {
     Ok(unsafe { from.read_unaligned() })
 }
 
-/// Reads an array of the caller's; NULL is an invalid value unless the array is empty.
+/// Reads an array of the caller. NULL is an invalid value unless the array is empty.
 pub(crate) fn get_all<T: Copy>(from: *const T, count: usize) -> Answer<Vec<T>> {
     (0..count).map(|index| get(from.wrapping_add(index))).collect()
 }
 
-/// Reads a name of the caller's; NULL is an invalid value.
+/// Reads a name of the caller. NULL is an invalid value.
 pub(crate) fn text(from: *const c_char) -> Answer<String> {
     if from.is_null() {
         return Err(CUDA_ERROR_INVALID_VALUE);
@@ -52,7 +52,7 @@ pub(crate) fn text(from: *const c_char) -> Answer<String> {
     Ok(text.to_string_lossy().into_owned())
 }
 
-/// Writes a C string into the caller's buffer, cut to its length; returns the whole length.
+/// Writes a C string into the caller's buffer, cut to its length. Returns the full length.
 pub(crate) fn put_text(to: *mut c_char, capacity: usize, text: &str) -> usize {
     if !to.is_null() && capacity > 0 {
         let fits = text.len().min(capacity - 1);
@@ -63,7 +63,7 @@ pub(crate) fn put_text(to: *mut c_char, capacity: usize, text: &str) -> usize {
     text.len()
 }
 
-/// An argument as the call log keeps it.
+/// An argument in the form kept by the call log.
 pub(crate) trait Word {
     fn word(&self) -> u64;
 }

@@ -1,5 +1,5 @@
-//! The symbols of `simcuda.h`, by which a test steers the simulation and looks at it. That header says what each
-//! does.
+//! The symbols of `simcuda.h`, through which a test controls and inspects the simulation. They are documented in that
+//! header.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::time::Duration;
@@ -21,7 +21,7 @@ fn code(answer: Answer) -> CUresult {
     answer.err().unwrap_or(CUDA_SUCCESS)
 }
 
-/// The counts of calls begin anew.
+/// Resets the counts of calls.
 fn clear_calls() {
     FUNCTIONS.iter().for_each(|function| function.clear_calls());
 }
@@ -158,7 +158,7 @@ extern "C" fn simcuda_receive(stream: CUstream, channel: u64) -> CUresult {
 
 // Faults.
 
-/// A function's name, or none at all.
+/// Reads a function's name, or none.
 fn of(name: *const c_char) -> Answer<Option<String>> {
     if name.is_null() {
         return Ok(None);

@@ -1,5 +1,5 @@
-//! The driver's symbols, all of cuda-sys's list. A function that no file of `api` has is there nevertheless, is
-//! logged, and answers CUDA_ERROR_NOT_SUPPORTED.
+//! The driver's symbols, for all of cuda-sys's list. A function that is in no file of `api` exists nevertheless. It is
+//! logged and returns CUDA_ERROR_NOT_SUPPORTED.
 
 use std::ffi::*;
 
@@ -9,7 +9,7 @@ use crate::abi::Word;
 use crate::gate::call;
 use crate::state::function::Function;
 
-/// What the functions answer that the simulation does not have.
+/// The result of functions that are not simulated.
 mod absent {
     use super::*;
     use crate::abi::Answer;
@@ -26,14 +26,15 @@ mod absent {
     cuda_sys::driver_functions!(absent);
 }
 
-/// The functions that search the table of all functions. They are here and not in `api`, which is below the table.
+/// The functions that search the table of all functions. They are here and not in `api`, because `api` is below the
+/// table.
 mod entry_points {
     use super::*;
     use crate::abi::{Answer, put, put_if, text};
     use crate::options::Choice;
     use crate::{lookup, sim};
 
-    /// As CUDA 11.3 documents it: what is not found is CUDA_ERROR_NOT_FOUND.
+    /// As documented by CUDA 11.3: a function that is not found is CUDA_ERROR_NOT_FOUND.
     pub(crate) fn cuGetProcAddress(
         symbol: *const c_char,
         pfn: *mut *mut c_void,
@@ -45,7 +46,7 @@ mod entry_points {
         if status == CU_GET_PROC_ADDRESS_SUCCESS { Ok(()) } else { Err(CUDA_ERROR_NOT_FOUND) }
     }
 
-    /// As CUDA 12 documents it: what is not found is success with NULL, and the status says why.
+    /// As documented by CUDA 12: a function that is not found is success with NULL, and the status gives the reason.
     pub(crate) fn cuGetProcAddress_v2(
         symbol: *const c_char,
         pfn: *mut *mut c_void,
@@ -75,7 +76,7 @@ macro_rules! export {
             pub(super) fn body($($argument: $type),*) -> crate::abi::Answer {
                 use super::absent::*;
                 {
-                    // Names of an inner scope come first: what is there is taken, and what is not is absent.
+                    // Names of an inner scope take precedence: a simulated function is taken, and any other is absent.
                     use crate::api::*;
                     use super::entry_points::*;
                     $does($($argument),*)
@@ -112,14 +113,14 @@ macro_rules! exports {
     };
 }
 
-/// Twins are there since CUDA 7.
+/// Twins exist since CUDA 7.
 const fn later(since: i32) -> i32 {
     if since > 7000 { since } else { 7000 }
 }
 
 cuda_sys::driver_functions!(exports);
 
-/// The functions that a test means by that name.
+/// Returns the functions that a test means by a name.
 pub(crate) fn named(name: &str) -> impl Iterator<Item = &'static Function> {
     FUNCTIONS.iter().copied().filter(move |function| function.is_named(name))
 }

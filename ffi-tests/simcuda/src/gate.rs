@@ -1,4 +1,4 @@
-//! What every call of the driver passes on its way in and out.
+//! The entry and exit of every driver call.
 
 use cuda_sys::{
     CUDA_ERROR_DEINITIALIZED, CUDA_ERROR_NOT_INITIALIZED, CUDA_ERROR_NOT_PERMITTED, CUDA_ERROR_NOT_SUPPORTED,
@@ -12,7 +12,7 @@ use crate::sim::{self, is_sticky};
 use crate::state::function::Function;
 use crate::system;
 
-/// These answer before `cuInit`.
+/// These functions work before `cuInit`.
 const ALWAYS: [&str; 6] = [
     "cuInit",
     "cuDriverGetVersion",
@@ -22,10 +22,10 @@ const ALWAYS: [&str; 6] = [
     "cuGetProcAddress_v2",
 ];
 
-/// Runs the body of a driver's function unless something forbids it.
+/// Runs the body of a driver's function, unless something forbids the call.
 ///
-/// A forked child of a process that had initialised the driver gets CUDA_ERROR_NOT_INITIALIZED from every
-/// function; the manual only says that such use is undefined, and this is what drivers are believed to answer.
+/// A forked child of a process that had initialized the driver gets CUDA_ERROR_NOT_INITIALIZED from every function. The
+/// manual only says that such use is undefined. This is the assumed behaviour of real drivers.
 pub(crate) fn call(
     function: &'static Function,
     arguments: &[u64],
@@ -68,7 +68,7 @@ fn admit(sim: &mut sim::Sim, function: &Function) -> Answer {
         return Err(CUDA_ERROR_DEINITIALIZED);
     }
     if i64::from(function.since()) > sim.options.get(Choice::DriverVersion) {
-        // The symbol is there, for one library is every version; such a driver would not have it.
+        // The symbol exists, because one library simulates every version. A driver of that version would not have it.
         return Err(CUDA_ERROR_NOT_SUPPORTED);
     }
     if let Some(code) = sim.faults.strikes(function) {

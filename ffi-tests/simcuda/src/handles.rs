@@ -1,7 +1,7 @@
-//! Handles are numbers that look like pointers and are never followed. Each kind has numbers of its own, and
-//! none is given twice, unless a test asks for that: so a stale handle is told from a foreign one.
+//! Handles are numbers that look like pointers and are never dereferenced. Each kind has numbers of its own, and none
+//! is reused unless a test requests it. So a stale handle differs from a foreign one.
 
-/// What a handle is of.
+/// The kind of object that a handle refers to.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[repr(u64)]
 pub(crate) enum Kind {
@@ -17,12 +17,12 @@ pub(crate) enum Kind {
     Function = 0x1a,
 }
 
-/// The handle of a kind with a number.
+/// Returns the handle of a kind with a number.
 pub(crate) fn make(kind: Kind, number: u64) -> u64 {
     ((kind as u64) << 40) | (number << 4)
 }
 
-/// The number in a handle, if it is of the kind at all.
+/// Returns the number in a handle, if it is of that kind.
 pub(crate) fn number(kind: Kind, handle: u64) -> Option<u64> {
     (handle >> 40 == kind as u64 && handle.is_multiple_of(16)).then_some((handle & ((1 << 40) - 1)) >> 4)
 }

@@ -1,7 +1,7 @@
-//! A simulation of NVIDIA's driver, `libcuda.so.1`, for the tests of libbfc: no device, no code of a kernel, no
-//! speed, but the driver's rules about memory, streams, events, capture, contexts and virtual memory, in such a way
-//! that a test decides when device work happens. README.md beside this crate says what is simulated and what each rule
-//! is taken from; `simcuda.h` is how a test steers it.
+//! A simulation of NVIDIA's driver, `libcuda.so.1`, for the tests of libbfc. There is no device, no kernel code and no
+//! speed, only the driver's rules about memory, streams, events, capture, contexts and virtual memory. A test decides
+//! when device work happens. README.md beside this crate lists what is simulated and the source of each rule.
+//! `simcuda.h` is the interface through which a test controls it.
 //!
 //! ```text
 //! control         the symbols of simcuda.h

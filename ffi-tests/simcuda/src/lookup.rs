@@ -1,4 +1,4 @@
-//! Finding a function by name and version: `cuGetProcAddress` in cuda.h.
+//! Lookup of functions by name and version, as documented for `cuGetProcAddress` in cuda.h.
 
 use std::ffi::c_void;
 
@@ -9,8 +9,8 @@ use cuda_sys::{
 
 use crate::state::function::Function;
 
-/// The newest function of a name that a program made for `version` can call, of those that a driver of
-/// `driver`'s version has.
+/// Returns the newest function of a name that a program built for `version` can call, among those of a driver of
+/// `driver`'s version.
 pub(crate) fn find(
     functions: &[&'static Function],
     name: &str,

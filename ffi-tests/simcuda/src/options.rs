@@ -1,8 +1,8 @@
-//! What a test can set: by the environment before the first call, and by `simcuda.h` later.
+//! The options that a test can set, through the environment before the first call, and through `simcuda.h` later.
 
 use std::env;
 
-/// Numbers of the options in `simcuda.h`; a value is a whole number.
+/// The number of options in `simcuda.h`. A value is a whole number.
 pub(crate) const COUNT: usize = 17;
 
 /// See `simcuda.h`, whose enumerators have the same order.
@@ -52,17 +52,17 @@ const DEFAULTS: [(Choice, &str, i64); COUNT] = [
 /// How long a blocking call waits for another thread to resolve what looks like a deadlock.
 const DEADLOCK_MILLISECONDS: i64 = 10_000;
 
-/// Freed memory: unmapped, so that a stray access faults, or filled with `POISON`.
+/// What happens to freed memory: it is unmapped, so that a stray access faults, or filled with `POISON`.
 pub(crate) const POISON_FILL: i64 = 1;
 
-/// The end of a primary context takes mappings and physical memory along, and with the second reserved ranges.
+/// The end of a primary context also ends mappings and physical memory. The second value also ends reserved ranges.
 pub(crate) const ENDS_MAPPINGS: i64 = 1;
 pub(crate) const ENDS_RANGES: i64 = 2;
 
-/// What freed memory is filled with.
+/// The byte that freed memory is filled with.
 pub(crate) const POISON: u8 = 0xdd;
 
-/// How many devices and of how much memory, and the options.
+/// The number of devices, their memory, and the options.
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
     pub(crate) devices: i32,
@@ -70,17 +70,17 @@ pub(crate) struct Options {
     values: [i64; COUNT],
 }
 
-/// The newest CUDA that the simulation claims to support, unless told otherwise.
+/// The newest CUDA version that the simulation claims to support by default.
 const DRIVER_VERSION: i64 = 13050;
 
-/// What a device has, unless told otherwise; pages that nobody touches cost nothing.
+/// The memory of a device by default. Untouched pages cost nothing.
 const MEMORY: u64 = 16 << 30;
 
-/// No more devices than that.
+/// The largest number of devices.
 pub(crate) const MOST_DEVICES: i32 = 64;
 
 impl Options {
-    /// The defaults, overridden by SIMCUDA_DEVICES, SIMCUDA_MEMORY and the variable of each option.
+    /// Returns the defaults, overridden by SIMCUDA_DEVICES, SIMCUDA_MEMORY and the variable of each option.
     pub(crate) fn from_environment() -> Self {
         let number = |name: &str| env::var(name).ok()?.trim().parse::<i64>().ok();
         let mut values = [0; COUNT];
@@ -102,12 +102,12 @@ impl Options {
         self.get(choice) != 0
     }
 
-    /// An option by its number in `simcuda.h`.
+    /// Returns an option by its number in `simcuda.h`.
     pub(crate) fn number(&self, number: i32) -> Option<i64> {
         self.values.get(usize::try_from(number).ok()?).copied()
     }
 
-    /// Sets an option by its number in `simcuda.h`; false for a number that is none.
+    /// Sets an option by its number in `simcuda.h`. Returns false for an unknown number.
     pub(crate) fn set(&mut self, number: i32, value: i64) -> bool {
         let place = usize::try_from(number).ok().and_then(|number| self.values.get_mut(number));
         place.map(|place| *place = value).is_some()

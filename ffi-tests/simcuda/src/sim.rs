@@ -1,4 +1,4 @@
-//! The whole state of the simulated driver, behind one lock. Nothing of the program's runs while it is held:
+//! The whole state of the simulated driver, behind one lock. No function of the program runs with the lock held:
 //! simulated kernels and host functions are called with it open (`rules::streams::run_next`).
 
 use std::collections::BTreeMap;
@@ -29,14 +29,14 @@ use crate::state::record::Record;
 use crate::state::stream::{Event, Stream};
 use crate::system;
 
-/// The state, held.
+/// The locked state.
 pub(crate) type Guard = MutexGuard<'static, Sim>;
 
-/// Everything that the simulated driver knows. Maps are by address, handle or number.
+/// The state of the simulated driver. Maps are by address, handle or number.
 pub(crate) struct Sim {
     pub(crate) options: Options,
     pub(crate) is_initialised: bool,
-    /// The process is at its end, as far as the driver is concerned.
+    /// The driver has shut down with the process.
     pub(crate) is_down: bool,
     pub(crate) record: Record,
     pub(crate) faults: Faults,
@@ -45,9 +45,9 @@ pub(crate) struct Sim {
     pub(crate) contexts: BTreeMap<u64, Context>,
     pub(crate) threads: BTreeMap<u64, Thread>,
 
-    /// By number: a destroyed stream lives until its work is done.
+    /// By number. A destroyed stream exists until its work is done.
     pub(crate) streams: BTreeMap<u64, Stream>,
-    /// From handle to number, for the streams that were created.
+    /// From handle to number, for streams created by the program.
     pub(crate) stream_names: BTreeMap<u64, u64>,
     pub(crate) events: BTreeMap<u64, Event>,
     pub(crate) captures: BTreeMap<u64, Capture>,
@@ -59,12 +59,12 @@ pub(crate) struct Sim {
 
     /// By device.
     pub(crate) arenas: Vec<Option<Arena>>,
-    /// Live memory that is no virtual memory, by address.
+    /// Live memory other than virtual memory, by address.
     pub(crate) allocations: BTreeMap<u64, Allocation>,
     pub(crate) pools: BTreeMap<u64, Pool>,
-    /// What pools and graphs gave and is allocated in the order of the work, by address.
+    /// Memory allocated from pools and graphs in the order of the work, by address.
     pub(crate) living: BTreeMap<u64, Living>,
-    /// What is freed and still lives, by address.
+    /// Memory that is freed but still live, by address.
     pub(crate) ending: BTreeMap<u64, Ending>,
     /// Memory of graphs, by address.
     pub(crate) graph_memory: BTreeMap<u64, GraphMemory>,
@@ -76,37 +76,38 @@ pub(crate) struct Sim {
 
     /// Messages that were sent and not received, by channel (`Work::Send`).
     pub(crate) messages: BTreeMap<u64, u64>,
-    /// A blocking call has met a deadlock: later ones need not wait for it again.
+    /// A blocking call has met a deadlock, so later ones need not wait for it again.
     pub(crate) is_deadlocked: bool,
 
-    /// Simulated time, in nanoseconds: it passes while the program waits.
+    /// Simulated time in nanoseconds. It passes while the program waits.
     pub(crate) clock: u64,
     next: u64,
-    /// Handles that a test wants to see again, the last one first.
+    /// Handles to be reused at a test's request, the last one first.
     retired: Vec<(Kind, u64)>,
 }
 
 static SIM: LazyLock<Mutex<Sim>> = LazyLock::new(|| Mutex::new(Sim::new(Options::from_environment())));
 static MOVED: Condvar = Condvar::new();
-/// Threads that wait for `MOVED`; written with the state held. Waking nobody costs a system call.
+/// The number of threads waiting for `MOVED`, written with the state locked. A wake-up without waiters would cost a
+/// system call.
 static WAITING: AtomicUsize = AtomicUsize::new(0);
 
-/// Numbers below are the primary contexts'.
+/// Numbers below are those of primary contexts.
 const FIRST_NUMBER: u64 = 100;
 
-/// The state. A panic elsewhere has left it whole enough for a simulation.
+/// Locks the state. After a panic elsewhere it is consistent enough for a simulation.
 pub(crate) fn lock() -> Guard {
     SIM.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Wakes the threads that wait for work to be done. The state is held.
+/// Wakes the threads that wait for work to be done. The state must be locked.
 pub(crate) fn wake() {
     if WAITING.load(Ordering::Relaxed) > 0 {
         MOVED.notify_all();
     }
 }
 
-/// Waits until work was queued or done, or for so long. Gives whether anything happened.
+/// Waits until work was queued or done, for at most `limit`. Returns whether anything happened.
 pub(crate) fn wait(sim: Guard, limit: Duration) -> (Guard, bool) {
     WAITING.fetch_add(1, Ordering::Relaxed);
     let (sim, timeout) = MOVED.wait_timeout(sim, limit).unwrap_or_else(PoisonError::into_inner);
@@ -114,8 +115,8 @@ pub(crate) fn wait(sim: Guard, limit: Duration) -> (Guard, bool) {
     (sim, !timeout.timed_out())
 }
 
-/// Errors after which a context answers nothing else ("any further CUDA work will return the same error": their
-/// comments in cuda.h).
+/// Returns whether an error is sticky: the context returns nothing else afterwards ("any further CUDA work will return
+/// the same error": comments in cuda.h).
 pub(crate) fn is_sticky(code: CUresult) -> bool {
     matches!(
         code,
@@ -169,8 +170,8 @@ impl Sim {
         }
     }
 
-    /// Begins anew, but that numbers go on: old handles stay known as stale. Ranges of addresses stay as well, for nothing
-    /// is in use there any more.
+    /// Resets the state, except that numbers continue, so that old handles are known to be stale. Address ranges are
+    /// kept too, because nothing in them is in use any more.
     pub(crate) fn begin_anew(&mut self, options: Options) {
         let next = self.next;
         let arenas = std::mem::take(&mut self.arenas);
@@ -181,13 +182,13 @@ impl Sim {
         self.stores = stores;
     }
 
-    /// A number that nothing else has.
+    /// Returns a new unique number.
     pub(crate) fn number(&mut self) -> u64 {
         self.next += 1;
         self.next
     }
 
-    /// A new handle of a kind.
+    /// Returns a new handle of a kind.
     pub(crate) fn handle(&mut self, kind: Kind) -> u64 {
         if self.options.is_on(Choice::RecycleHandles)
             && let Some(index) = self.retired.iter().rposition(|(of, _)| *of == kind)
@@ -198,14 +199,14 @@ impl Sim {
         handles::make(kind, number)
     }
 
-    /// A handle is no longer in use.
+    /// Records that a handle is no longer in use.
     pub(crate) fn retire(&mut self, kind: Kind, handle: u64) {
         if self.options.is_on(Choice::RecycleHandles) {
             self.retired.push((kind, handle));
         }
     }
 
-    /// Notes that a handle was used that is none, or none any more. A real driver may crash.
+    /// Records the use of a handle that is not valid, or no longer. A real driver may crash.
     pub(crate) fn stale(&mut self, kind: Kind, handle: u64) {
         let was = match handles::number(kind, handle) {
             Some(number) if number <= self.next => "one that was destroyed",
@@ -219,7 +220,7 @@ impl Sim {
         self.record.stale(kind, text);
     }
 
-    /// The current context of the calling thread has failed for good.
+    /// Makes the current context of the calling thread fail permanently.
     pub(crate) fn make_sticky(&mut self, code: CUresult) {
         let handle = self.threads.get(&system::thread()).and_then(Thread::current);
         if let Some(context) = handle.and_then(|handle| self.contexts.get_mut(&handle)) {

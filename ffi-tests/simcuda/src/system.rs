@@ -1,4 +1,4 @@
-//! The operating system: files in memory, mappings of them, threads and forks.
+//! The operating system: memory files, their mappings, threads and forks.
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// A page of the host.
 pub(crate) const PAGE: u64 = 4096;
 
-/// A number rounded up to a power of two.
+/// Rounds a number up to a multiple of a power of two.
 pub(crate) fn round_up(number: u64, to: u64) -> u64 {
     number.saturating_add(to - 1) & !(to - 1)
 }
 
-/// The calling thread's number; none is used twice.
+/// Returns the calling thread's number. Numbers are never reused.
 pub(crate) fn thread() -> u64 {
     static LAST: AtomicU64 = AtomicU64::new(0);
     thread_local! { static NUMBER: Cell<u64> = const { Cell::new(0) }; }
@@ -27,12 +27,12 @@ pub(crate) fn thread() -> u64 {
 
 static FORKED: AtomicBool = AtomicBool::new(false);
 
-/// Whether this process is the child of one that had initialised the driver.
+/// Returns whether this process is the child of one that had initialized the driver.
 pub(crate) fn is_forked() -> bool {
     FORKED.load(Ordering::Relaxed)
 }
 
-/// From now on a child of this process is a forked one.
+/// Marks children of this process as forked from now on.
 pub(crate) fn watch_forks() {
     static WATCHED: Once = Once::new();
     extern "C" fn child() {
@@ -44,9 +44,9 @@ pub(crate) fn watch_forks() {
     });
 }
 
-/// A file in memory, without a name; its number, or None if the system refuses.
+/// Creates an anonymous memory file. Returns its descriptor, or None if the system refuses.
 pub(crate) fn memory_file(bytes: u64) -> Option<c_int> {
-    // SAFETY: a C string that lives for ever.
+    // SAFETY: a static C string.
     let file = unsafe { libc::memfd_create(c"simcuda".as_ptr(), libc::MFD_CLOEXEC) };
     if file < 0 {
         return None;
@@ -59,7 +59,7 @@ pub(crate) fn memory_file(bytes: u64) -> Option<c_int> {
 }
 
 pub(crate) fn resize(file: c_int, bytes: u64) -> bool {
-    // SAFETY: no memory is involved; what is mapped beyond an end faults, and no end moves down here.
+    // SAFETY: no memory is involved. An access beyond the end faults, and the end never moves down here.
     unsafe { libc::ftruncate(file, bytes as i64) == 0 }
 }
 
@@ -76,7 +76,7 @@ pub(crate) fn duplicate(file: c_int) -> Option<c_int> {
     (copy >= 0).then_some(copy)
 }
 
-/// Opens a file of another process by the number it has there.
+/// Opens a file of another process by its descriptor there.
 pub(crate) fn open_of(process: u32, file: c_int) -> Option<c_int> {
     let path = std::ffi::CString::new(format!("/proc/{process}/fd/{file}")).ok()?;
     // SAFETY: a C string.
@@ -85,18 +85,18 @@ pub(crate) fn open_of(process: u32, file: c_int) -> Option<c_int> {
 }
 
 pub(crate) fn close(file: c_int) {
-    // SAFETY: the file is this simulation's own.
+    // SAFETY: the descriptor belongs to the simulation.
     unsafe { libc::close(file) };
 }
 
-/// Gives the pages of a range of a file back; it reads as zeros.
+/// Frees the pages of a range of a file. They read as zeros afterwards.
 pub(crate) fn punch(file: c_int, offset: u64, bytes: u64) {
     let how = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-    // SAFETY: no memory is involved but what is mapped of the file, which is the simulation's.
+    // SAFETY: the only memory involved is what is mapped of the file, which belongs to the simulation.
     unsafe { libc::fallocate(file, how, offset as i64, bytes as i64) };
 }
 
-/// What a mapping allows.
+/// The access that a mapping allows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Access {
     None,
@@ -114,55 +114,55 @@ impl Access {
     }
 }
 
-/// Reserves addresses, at the hint if they are free there. Nothing may be touched.
+/// Reserves addresses, at the hint if they are free there. They cannot be accessed.
 pub(crate) fn reserve(hint: u64, bytes: u64) -> Option<u64> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    // SAFETY: without MAP_FIXED nothing that is mapped is touched.
+    // SAFETY: without MAP_FIXED no existing mapping is changed.
     let at = unsafe {
         libc::mmap(hint as *mut c_void, usize::try_from(bytes).ok()?, libc::PROT_NONE, flags, -1, 0)
     };
     (at != libc::MAP_FAILED).then_some(at as u64)
 }
 
-/// Maps a range of a file, at an address that is reserved, or anywhere for 0.
+/// Maps a range of a file at a reserved address, or anywhere for 0.
 pub(crate) fn map(at: u64, bytes: u64, file: c_int, offset: u64, access: Access) -> Option<u64> {
     let fixed = if at == 0 { 0 } else { libc::MAP_FIXED };
     let flags = libc::MAP_SHARED | libc::MAP_NORESERVE | fixed;
     let bytes = usize::try_from(bytes).ok()?;
-    // SAFETY: the addresses are reserved by `reserve`, and the books of the simulation own them.
+    // SAFETY: the addresses are reserved by `reserve` and belong to the simulation.
     let mapped = unsafe { libc::mmap(at as *mut c_void, bytes, access.flags(), flags, file, offset as i64) };
     (mapped != libc::MAP_FAILED).then_some(mapped as u64)
 }
 
-/// Makes a mapped range a reservation again.
+/// Turns a mapped range back into a reservation.
 pub(crate) fn unmap_to_reserved(at: u64, bytes: u64) -> bool {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
-    // SAFETY: the addresses are the simulation's, as its books say.
+    // SAFETY: the addresses belong to the simulation.
     let mapped = unsafe { libc::mmap(at as *mut c_void, bytes as usize, libc::PROT_NONE, flags, -1, 0) };
     mapped != libc::MAP_FAILED
 }
 
 pub(crate) fn protect(at: u64, bytes: u64, access: Access) -> bool {
-    // SAFETY: the addresses are the simulation's, as its books say.
+    // SAFETY: the addresses belong to the simulation.
     unsafe { libc::mprotect(at as *mut c_void, bytes as usize, access.flags()) == 0 }
 }
 
-/// Gives addresses back altogether.
+/// Unmaps addresses and ends their reservation.
 pub(crate) fn unreserve(at: u64, bytes: u64) {
-    // SAFETY: the addresses are the simulation's, as its books say.
+    // SAFETY: the addresses belong to the simulation.
     unsafe { libc::munmap(at as *mut c_void, bytes as usize) };
 }
 
-/// Memory of the host, of whole pages.
+/// Allocates whole pages of host memory.
 pub(crate) fn host_memory(bytes: u64) -> Option<u64> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     let access = Access::Write.flags();
-    // SAFETY: without MAP_FIXED nothing that is mapped is touched.
+    // SAFETY: without MAP_FIXED no existing mapping is changed.
     let at = unsafe { libc::mmap(std::ptr::null_mut(), usize::try_from(bytes).ok()?, access, flags, -1, 0) };
     (at != libc::MAP_FAILED).then_some(at as u64)
 }
 
-/// Nanoseconds of a clock that only goes forward.
+/// Returns the nanoseconds of a monotonic clock.
 pub(crate) fn now() -> u64 {
     use std::sync::LazyLock;
     use std::time::Instant;

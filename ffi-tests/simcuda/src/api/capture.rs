@@ -24,9 +24,9 @@ pub(crate) fn cuStreamBeginCapture_v2(stream: CUstream, mode: CUstreamCaptureMod
 }
 
 /// "Begin graph capture on hStream to the existing hGraph. The node creation order while recapturing the graph must be
-/// identical to the original graph. The recapture will fail immediately for: Topology mismatches [...], Parameter mismatches
-/// for memory allocation or free nodes". Graphs with memory nodes are not simulated here. Parameters are not compared, so
-/// the callback is never called.
+/// identical to the original graph. The recapture will fail immediately for: Topology mismatches [...], Parameter
+/// mismatches for memory allocation or free nodes". Graphs with memory nodes are not simulated here. Parameters are not
+/// compared, so the callback is never called.
 pub(crate) fn cuStreamBeginRecaptureToGraph(
     stream: CUstream,
     mode: CUstreamCaptureMode,
@@ -79,7 +79,7 @@ pub(crate) fn cuStreamIsCapturing(stream: CUstream, status: *mut CUstreamCapture
     put(status, state(&sim, number).0)
 }
 
-/// Status and number of the capture that a stream takes part in.
+/// Returns the status and the number of the capture that a stream takes part in.
 fn state(sim: &Sim, stream: u64) -> (CUstreamCaptureStatus, Option<u64>) {
     let Some(number) = sim.streams[&stream].capture() else { return (CU_STREAM_CAPTURE_STATUS_NONE, None) };
     match sim.captures.get(&number) {
@@ -117,7 +117,7 @@ pub(crate) fn cuStreamGetCaptureInfo_v2(
         let handle = sim.captures.get(&capture).map_or(0, Capture::handle);
         put_if(graph, handle as CUgraph);
         let nodes = sim.dependencies(number);
-        // Handles are pointers of the program's and numbers of ours.
+        // Handles are pointers for the program and numbers in the simulation.
         put_if(dependencies, nodes.as_ptr().cast());
         put_if(count, nodes.len());
     }
@@ -192,7 +192,7 @@ pub(crate) fn cuGraphInstantiate_v2(
     cuGraphInstantiate(executable, graph, node, log, size)
 }
 
-/// Queues the nodes one by one; the addresses are those of the capture. "Each launch is ordered behind both any previous
+/// Queues the nodes one by one, with the addresses of the capture. "Each launch is ordered behind both any previous
 /// work in hStream and any previous launches of hGraphExec."
 pub(crate) fn cuGraphLaunch(executable: CUgraphExec, stream: CUstream) -> Answer {
     let mut sim = sim::lock();
@@ -226,7 +226,7 @@ pub(crate) fn cuDeviceGraphMemTrim(device: CUdevice) -> Answer {
     Ok(())
 }
 
-/// Uploads nothing, but the handles have to be good and the stream must be free to take work.
+/// Uploads nothing, but checks the handles, and that the stream can take work.
 pub(crate) fn cuGraphUpload(executable: CUgraphExec, stream: CUstream) -> Answer {
     let mut sim = sim::lock();
     let number = sim.stream(stream)?;
@@ -239,7 +239,7 @@ pub(crate) fn cuGraphUpload(executable: CUgraphExec, stream: CUstream) -> Answer
     sim.forbid_captured(number)
 }
 
-/// Ends a graph or an executable one; launches that are queued are still done.
+/// Destroys a graph or an executable one. Queued launches are still done.
 fn destroy(kind: Kind, handle: u64) -> Answer {
     let mut sim = sim::lock();
     let was_there = match kind {

@@ -10,7 +10,7 @@ use crate::rules::blocking;
 use crate::sim::{self, Sim};
 use crate::state::context::primary;
 
-/// A handle as the program sees it.
+/// Converts a handle for the program.
 fn seen(handle: u64) -> CUcontext {
     handle as CUcontext
 }
@@ -34,7 +34,7 @@ fn activate(sim: &mut Sim, device: CUdevice) -> Answer {
     Ok(())
 }
 
-/// "The context is automatically reset once the last reference to it is released"; it is popped from no stack.
+/// "The context is automatically reset once the last reference to it is released". It is not popped from any stack.
 pub(crate) fn cuDevicePrimaryCtxRelease_v2(device: CUdevice) -> Answer {
     let mut sim = sim::lock();
     let left = sim.device(device)?.release().ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
@@ -50,8 +50,8 @@ pub(crate) fn cuDevicePrimaryCtxRelease(device: CUdevice) -> Answer {
 }
 
 /// "Resetting the primary context does not release it". It "destroys and cleans up all resources associated with the
-/// current device in the current process"; whether memory of cuMemCreate is one, which is "not associated with any CUDA
-/// context", is an option.
+/// current device in the current process". Whether this includes memory of cuMemCreate, which is "not associated with
+/// any CUDA context", is an option.
 pub(crate) fn cuDevicePrimaryCtxReset_v2(device: CUdevice) -> Answer {
     let mut sim = sim::lock();
     sim.device(device)?;
@@ -76,7 +76,7 @@ pub(crate) fn cuDevicePrimaryCtxSetFlags_v2(device: CUdevice, flags: c_uint) -> 
     Ok(())
 }
 
-/// Before CUDA 11 that was an error while the context is active.
+/// Before CUDA 11 this was an error while the context was active.
 pub(crate) fn cuDevicePrimaryCtxSetFlags(device: CUdevice, flags: c_uint) -> Answer {
     let mut sim = sim::lock();
     sim.device(device)?;
@@ -124,7 +124,7 @@ pub(crate) fn cuCtxCreate_v4(
     cuCtxCreate_v2(context, flags, device)
 }
 
-/// Popped from the calling thread if it is current there; to other threads it stays current, destroyed.
+/// Pops the context from the calling thread if it is current there. In other threads it stays current, destroyed.
 pub(crate) fn cuCtxDestroy_v2(context: CUcontext) -> Answer {
     let mut sim = sim::lock();
     let handle = sim.context(context)?;
@@ -183,7 +183,7 @@ pub(crate) fn cuCtxGetCurrent(context: *mut CUcontext) -> Answer {
     put(context, seen(handle.unwrap_or(0)))
 }
 
-// What is to be known of a context.
+// Queries of a context.
 
 pub(crate) fn cuCtxGetDevice(device: *mut CUdevice) -> Answer {
     cuCtxGetDevice_v2(device, std::ptr::null_mut())
@@ -233,7 +233,7 @@ pub(crate) fn cuCtxGetLimit(value: *mut usize, limit: CUlimit) -> Answer {
     }
 }
 
-/// Taken and of no consequence.
+/// Accepted without any effect.
 pub(crate) fn cuCtxSetLimit(limit: CUlimit, _: usize) -> Answer {
     let mut value = 0;
     cuCtxGetLimit(&raw mut value, limit)
@@ -243,7 +243,7 @@ pub(crate) fn cuCtxSynchronize() -> Answer {
     cuCtxSynchronize_v2(std::ptr::null_mut())
 }
 
-/// Not while a stream of the context is captured (CUDA C++ Programming Guide, Prohibited and Unhandled Operations).
+/// Fails while a stream of the context is captured (CUDA C++ Programming Guide, Prohibited and Unhandled Operations).
 pub(crate) fn cuCtxSynchronize_v2(context: CUcontext) -> Answer {
     let mut sim = sim::lock();
     let handle = if context.is_null() { sim.current()? } else { sim.context(context)? };

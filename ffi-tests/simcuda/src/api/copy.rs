@@ -1,10 +1,10 @@
 //! Copies and fills.
 //!
-//! What blocks is as "API synchronization behavior" in the CUDA Driver API manual says. A synchronous copy to the host, or
-//! from pinned memory, returns when it is done, and so does a fill of pinned memory. One from pageable memory returns once
-//! that is staged, "but the DMA to final destination may not have completed". An asynchronous copy from pageable memory is
-//! staged at the call, one to pageable memory "might be synchronous" and is, one within the host is. Copies within devices
-//! and other fills do not wait.
+//! Which calls block follows "API synchronization behavior" in the CUDA Driver API manual. A synchronous copy to the
+//! host, or from pinned memory, returns when it is done, and so does a fill of pinned memory. A synchronous copy from
+//! pageable memory returns once that is staged, "but the DMA to final destination may not have completed". An
+//! asynchronous copy from pageable memory is staged at the call. One to pageable memory "might be synchronous", and is
+//! so here. One within the host is synchronous. Copies within devices and other fills do not wait.
 
 use std::ffi::{c_uchar, c_uint, c_ushort, c_void};
 
@@ -17,7 +17,7 @@ use crate::sim::{self, Guard, Sim};
 use crate::state::memory::Origin;
 use crate::state::work::{Source, Work};
 
-/// What kind of memory an address is of, to a copy.
+/// The kind of memory at an address, for a copy.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Side {
     Device,
@@ -34,12 +34,13 @@ fn side(sim: &Sim, at: u64) -> Side {
     }
 }
 
-/// Copies on a stream, or on the default stream for a copy that is not asynchronous. `access` has who may touch what.
+/// Copies on a stream, or on the default stream for a copy that is not asynchronous. The rules for access are in
+/// `access`.
 fn copy(to: u64, from: u64, bytes: usize, stream: Option<CUstream>) -> Answer {
     copy_named(to, from, bytes, None, stream)
 }
 
-/// The same where the contexts of the destination and of the source may be named.
+/// Copies like [`copy`], optionally with named contexts of the destination and of the source.
 fn copy_named(
     to: u64,
     from: u64,
@@ -75,7 +76,7 @@ fn copy_named(
     }
     let source = match origin {
         Side::Pageable if !is_captured => {
-            // SAFETY: the host's memory is the caller's word, as with any driver.
+            // SAFETY: the caller guarantees the host's memory, as with any driver.
             Source::Staged(unsafe { std::slice::from_raw_parts(from as *const u8, bytes) }.to_vec())
         }
         _ => Source::Address(from),
@@ -94,8 +95,8 @@ fn copy_named(
     sim.current().map(drop)
 }
 
-/// "For transfers from pageable host memory to device memory, a stream sync is performed before the copy is initiated" (API
-/// synchronization behavior).
+/// "For transfers from pageable host memory to device memory, a stream sync is performed before the copy is initiated"
+/// (API synchronization behavior).
 fn settle(sim: Guard, stream: u64, to: u64, from: u64) -> Answer<Guard> {
     if side(&sim, from) != Side::Pageable || side(&sim, to) != Side::Device {
         return Ok(sim);
@@ -182,7 +183,7 @@ pub(crate) fn cuMemcpyDtoDAsync_v2(
     copy(to, from, bytes, Some(stream))
 }
 
-/// A copy between contexts needs no access of the one to the other's memory; only kernels do.
+/// Copies between contexts. Neither needs access to the other's memory. Only kernels do.
 pub(crate) fn cuMemcpyPeer(
     to: CUdeviceptr,
     to_context: CUcontext,

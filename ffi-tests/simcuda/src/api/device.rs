@@ -1,4 +1,4 @@
-//! Devices and their properties, as a small data-centre device of compute capability 9.0 would give them.
+//! Devices and their properties, with the values of a small data-centre device of compute capability 9.0.
 
 use std::ffi::{c_char, c_int};
 
@@ -8,7 +8,7 @@ use crate::abi::{Answer, put, put_text, text};
 use crate::options::Choice;
 use crate::sim::{self, Sim};
 
-/// What the device calls itself.
+/// The name of the device.
 const NAME: &str = "simcuda (simulated device)";
 
 pub(crate) fn cuDeviceGet(device: *mut CUdevice, ordinal: c_int) -> Answer {
@@ -77,16 +77,16 @@ pub(crate) fn cuDeviceGetAttribute(
     put(value, property(&sim, attribute, device)?)
 }
 
-/// Numbers of the attributes are those of `CUdevice_attribute` in cuda.h.
+/// Returns an attribute by its number in `CUdevice_attribute` of cuda.h.
 fn property(sim: &Sim, attribute: CUdevice_attribute, device: CUdevice) -> Answer<c_int> {
     let option = |choice: Choice| c_int::from(sim.options.is_on(choice));
     Ok(match attribute {
-        // Threads of a block and their shape; blocks of a grid and theirs.
+        // Threads of a block and their shape, and blocks of a grid and theirs.
         1..=3 => 1024,
         4 => 64,
         5 => c_int::MAX,
         6 | 7 => 65535,
-        // Shared memory: of a block, of a processor, of a block that opts in, what the system takes.
+        // Shared memory: of a block, of a processor, of a block that opts in, and reserved for the system.
         8 => 48 << 10,
         81 => 228 << 10,
         97 => 227 << 10,
@@ -109,15 +109,15 @@ fn property(sim: &Sim, attribute: CUdevice_attribute, device: CUdevice) -> Answe
         39 => 2048,
         106 => 32,
         40 => 3,
-        // Overlap, mapping of host memory, kernels at the same time, unified addresses, priorities.
+        // Overlap, mapping of host memory, concurrent kernels, unified addresses, priorities.
         15 | 19 | 31 | 41 | 78 => 1,
         79 | 80 => 1,
-        // Where it sits.
+        // The PCI location.
         33 => device + 1,
         34 | 50 => 0,
         75 => 9,
         76 => 0,
-        // Managed memory and what the host may do with it.
+        // Managed memory, and the host's access to it.
         83 | 89 => 1,
         90 | 91 | 95 | 99 => 1,
         102 | 103 => option(Choice::Vmm),
@@ -125,7 +125,7 @@ fn property(sim: &Sim, attribute: CUdevice_attribute, device: CUdevice) -> Answe
         115 => option(Choice::Pools),
         // A pool's memory cannot be exported here.
         119 | 125 => 0,
-        // Everything else is a feature that the simulation does not have, or 0 of something.
+        // Everything else is a feature that is not simulated, or a count of 0.
         17..=150 => 0,
         _ => return Err(CUDA_ERROR_INVALID_VALUE),
     })
@@ -154,8 +154,8 @@ pub(crate) fn cuDeviceGetP2PAttribute(
     put(value, c_int::from(is_access && sim.can_access_peer(from, to)))
 }
 
-/// "Returns CUDA_ERROR_INVALID_CONTEXT if [...] the current context is peerContext", and PEER_ACCESS_UNSUPPORTED where
-/// cuDeviceCanAccessPeer says so, as it does of contexts of the same device.
+/// "Returns CUDA_ERROR_INVALID_CONTEXT if [...] the current context is peerContext", and PEER_ACCESS_UNSUPPORTED if
+/// cuDeviceCanAccessPeer returns 0, as it does for contexts of the same device.
 pub(crate) fn cuCtxEnablePeerAccess(peer: CUcontext, flags: u32) -> Answer {
     let mut sim = sim::lock();
     let own = sim.current()?;

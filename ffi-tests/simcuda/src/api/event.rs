@@ -28,7 +28,7 @@ pub(crate) fn cuEventCreate(event: *mut CUevent, flags: c_uint) -> Answer {
     put(event, handle as CUevent)
 }
 
-/// "An event may be destroyed before it is complete"; who waits for it goes on waiting for its place.
+/// "An event may be destroyed before it is complete". Work that waits for it continues to wait for its position.
 pub(crate) fn cuEventDestroy_v2(event: CUevent) -> Answer {
     let mut sim = sim::lock();
     sim.current()?;
@@ -62,11 +62,11 @@ pub(crate) fn cuEventRecord(event: CUevent, stream: CUstream) -> Answer {
     Ok(())
 }
 
-/// "Captures in hEvent all the activities of the context hCtx at the time of this call. hEvent and hCtx must be from the same
-/// CUDA context, otherwise CUDA_ERROR_INVALID_HANDLE will be returned." And: "The API will return
-/// CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED if the specified context hCtx has a stream in the capture mode. In such a case, the
-/// call will invalidate all the conflicting captures." The event's place is that of an item which comes after all others,
-/// on a stream of its own that ends with it.
+/// "Captures in hEvent all the activities of the context hCtx at the time of this call. hEvent and hCtx must be from
+/// the same CUDA context, otherwise CUDA_ERROR_INVALID_HANDLE will be returned." And: "The API will return
+/// CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED if the specified context hCtx has a stream in the capture mode. In such a
+/// case, the call will invalidate all the conflicting captures." The event's position is that of an item after all
+/// others, on a stream of its own that ends with it.
 pub(crate) fn cuCtxRecordEvent(context: CUcontext, event: CUevent) -> Answer {
     let mut sim = sim::lock();
     let context = sim.context(context)?;
@@ -104,8 +104,8 @@ pub(crate) fn cuEventRecordWithFlags(event: CUevent, stream: CUstream, flags: c_
     }
 }
 
-/// The place that an event stands for; None if it was never recorded. One that was last recorded in a capture
-/// may neither be queried nor waited for, whatever the mode (cuThreadExchangeStreamCaptureMode in cuda.h).
+/// Returns the position that an event stands for, or None if it was never recorded. An event last recorded in a capture
+/// may neither be queried nor waited for, in any mode (cuThreadExchangeStreamCaptureMode in cuda.h).
 fn observed(sim: &mut Sim, event: CUevent) -> Answer<Option<Point>> {
     let handle = event.addr() as u64;
     let recorded = sim.event(handle)?.recorded();
@@ -136,8 +136,8 @@ pub(crate) fn cuEventSynchronize(event: CUevent) -> Answer {
     sim.current().map(drop)
 }
 
-/// In milliseconds, of the host's clock. "cudaEventElapsedTime() will fail if the two input events are associated to
-/// different devices" (Programming Guide, Stream and Event Behavior); a captured event has no time.
+/// The result is in milliseconds of the host's clock. "cudaEventElapsedTime() will fail if the two input events are
+/// associated to different devices" (Programming Guide, Stream and Event Behavior). A captured event has no time.
 pub(crate) fn cuEventElapsedTime(milliseconds: *mut f32, start: CUevent, end: CUevent) -> Answer {
     let mut sim = streams::run_ready(sim::lock());
     sim.current()?;

@@ -1,4 +1,4 @@
-//! Initialisation, versions and errors.
+//! Initialization, versions and errors.
 
 use std::ffi::{c_char, c_int, c_uint};
 
@@ -32,7 +32,7 @@ pub(crate) fn cuGetErrorName(error: CUresult, name: *mut *const c_char) -> Answe
 }
 
 pub(crate) fn cuGetErrorString(error: CUresult, words: *mut *const c_char) -> Answer {
-    // The names say enough for a simulation.
+    // The names are sufficient for a simulation.
     cuGetErrorName(error, words)
 }
 

@@ -1,5 +1,5 @@
-//! Sharing plain device memory between processes. A handle names the whole allocation: its process, the file
-//! that is the device's memory there, and the place in it.
+//! Sharing plain device memory between processes. A handle names the whole allocation: its process, the file with the
+//! device's memory there, and the position in it.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -10,7 +10,7 @@ use crate::sim;
 use crate::state::memory::Origin;
 use crate::system::{self, Access, PAGE};
 
-/// What is written into a handle's 64 bytes.
+/// The contents of a handle's 64 bytes.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Name {
@@ -20,7 +20,7 @@ struct Name {
     /// The pages of the allocation, in the file.
     offset: u64,
     span: u64,
-    /// Where in the pages it begins, and its length.
+    /// The position in the pages where it begins, and its length.
     inset: u64,
     bytes: u64,
     unique: u64,
@@ -37,13 +37,13 @@ fn to_bytes(name: Name) -> CUipcMemHandle {
 }
 
 fn from_bytes(handle: CUipcMemHandle) -> Answer<Name> {
-    // SAFETY: both are 64 bytes of plain numbers without padding, and any numbers will do.
+    // SAFETY: both are 64 bytes of plain numbers without padding, and any numbers are valid.
     let name = unsafe { std::mem::transmute::<[c_char; 64], Name>(handle.reserved) };
     if name.magic == MAGIC { Ok(name) } else { Err(CUDA_ERROR_INVALID_HANDLE) }
 }
 
-/// "Base pointer to previously allocated device memory". An address inside gives the handle of the whole, as
-/// drivers are believed to do: the offset is lost. Virtual memory and pools' memory have no such handles.
+/// "Base pointer to previously allocated device memory". An interior address returns the handle of the whole
+/// allocation, without the offset, as drivers are assumed to do. Virtual memory and pool memory have no such handles.
 pub(crate) fn cuIpcGetMemHandle(handle: *mut CUipcMemHandle, address: CUdeviceptr) -> Answer {
     let mut sim = sim::lock();
     sim.current()?;
@@ -68,9 +68,10 @@ pub(crate) fn cuIpcGetMemHandle(handle: *mut CUipcMemHandle, address: CUdevicept
     put(handle, to_bytes(name))
 }
 
-/// "CUipcMemHandles from each CUdevice in a given process may only be opened by one CUcontext per CUdevice per other process",
-/// and by that one any number of times: it gets the same address. "cuDeviceCanAccessPeer can determine if a mapping is
-/// possible"; devices have the same ordinals in both processes, which is ours, and so is the code where it is not possible.
+/// "CUipcMemHandles from each CUdevice in a given process may only be opened by one CUcontext per CUdevice per other
+/// process". That context may open them any number of times and gets the same address. "cuDeviceCanAccessPeer can
+/// determine if a mapping is possible". Our choices: devices have the same ordinals in both processes, and the error
+/// code if a mapping is not possible.
 pub(crate) fn cuIpcOpenMemHandle_v2(
     address: *mut CUdeviceptr,
     handle: CUipcMemHandle,
@@ -82,7 +83,7 @@ pub(crate) fn cuIpcOpenMemHandle_v2(
     if address.is_null() || flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
-    // A process cannot open what it exported itself.
+    // A process cannot open a handle that it exported itself.
     if name.process == std::process::id() {
         return Err(CUDA_ERROR_INVALID_CONTEXT);
     }
@@ -130,9 +131,10 @@ pub(crate) fn cuIpcCloseMemHandle(address: CUdeviceptr) -> Answer {
     Ok(())
 }
 
-/// "Users must ensure the dptr and size are aligned to the host page size": what is not is INVALID_VALUE. The range lies in
-/// one allocation of cuMemAlloc; ranges of virtual memory are not simulated. "The handle will be interpreted as a pointer to
-/// an integer to store the dma_buf file descriptor"; here it is that of the device's whole memory.
+/// "Users must ensure the dptr and size are aligned to the host page size". Otherwise the result is INVALID_VALUE. The
+/// range must be in one allocation of cuMemAlloc. Ranges of virtual memory are not simulated. "The handle will be
+/// interpreted as a pointer to an integer to store the dma_buf file descriptor". Here it is the descriptor of the
+/// device's whole memory.
 pub(crate) fn cuMemGetHandleForAddressRange(
     handle: *mut c_void,
     address: CUdeviceptr,

@@ -1,4 +1,4 @@
-//! Device memory, and host memory that the device can reach.
+//! Device memory, and host memory that the device can access.
 
 use std::ffi::{c_uint, c_void};
 
@@ -61,9 +61,9 @@ pub(crate) fn cuMemAllocManaged(address: *mut CUdeviceptr, bytes: usize, flags: 
     }
 }
 
-/// "This API will not perform any implict synchronization when the pointer was allocated with cuMemAllocAsync
-/// [...]. For all other pointers, this API may perform implicit synchronization": it waits for all work on the
-/// device, unless a test wants it not to (`Choice::FreeSynchronizes`).
+/// "This API will not perform any implict synchronization when the pointer was allocated with cuMemAllocAsync [...].
+/// For all other pointers, this API may perform implicit synchronization". It waits for all work on the device, unless
+/// a test disables this (`Choice::FreeSynchronizes`).
 pub(crate) fn cuMemFree_v2(address: CUdeviceptr) -> Answer {
     let mut sim = sim::lock();
     sim.current()?;
@@ -174,7 +174,7 @@ pub(crate) fn cuMemHostUnregister(memory: *mut c_void) -> Answer {
     }
 }
 
-/// Addresses are unified: the device's is the host's.
+/// Addresses are unified: the device's address equals the host's.
 pub(crate) fn cuMemHostGetDevicePointer_v2(
     address: *mut CUdeviceptr,
     memory: *mut c_void,

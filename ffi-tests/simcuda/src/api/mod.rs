@@ -1,5 +1,5 @@
-//! The driver's functions, a file a subject. Each has the signature of cuda-sys's list, but that it answers with
-//! a `Result`; `exports` finds it by its name. Twins for the per-thread default stream are the same functions:
+//! The driver's functions, one file a subject. Each has the signature in cuda-sys's list, except that it returns a
+//! `Result`. `exports` finds it by its name. Twins for the per-thread default stream are the same functions:
 //! `calling_thread::is_per_thread` tells which one was called.
 
 mod capture;

@@ -1,4 +1,4 @@
-//! Modules and launches of kernels; `modules` says which kernels there are.
+//! Modules and kernel launches. `modules` defines the simulated kernels.
 
 use std::ffi::{CStr, c_char, c_uint, c_void};
 
@@ -10,11 +10,11 @@ use crate::rules::streams;
 use crate::sim::{self, Sim};
 use crate::state::module::{self, Function, Module};
 
-/// How a cubin (an ELF file) and a fatbin begin.
+/// The first bytes of a cubin (an ELF file) and of a fatbin.
 const BINARIES: [[u8; 4]; 2] = [*b"\x7fELF", [0x50, 0xed, 0x55, 0xba]];
 
-/// "The image may be a cubin or fatbin as output by nvcc, or a NULL-terminated PTX". The simulation has nothing to run
-/// the first two with.
+/// "The image may be a cubin or fatbin as output by nvcc, or a NULL-terminated PTX". The simulation cannot run the
+/// first two.
 pub(crate) fn cuModuleLoadData(module: *mut CUmodule, image: *const c_void) -> Answer {
     let mut sim = sim::lock();
     let context = sim.current()?;
@@ -24,7 +24,7 @@ pub(crate) fn cuModuleLoadData(module: *mut CUmodule, image: *const c_void) -> A
     if BINARIES.iter().any(|magic| begins_with(image.cast(), magic)) {
         return Err(CUDA_ERROR_NOT_SUPPORTED);
     }
-    // SAFETY: what is no binary is a C string, by the caller's word.
+    // SAFETY: an image that is not binary is a C string, as guaranteed by the caller.
     let text = unsafe { CStr::from_ptr(image.cast()) };
     let entries = module::parse(&text.to_string_lossy()).ok_or(CUDA_ERROR_INVALID_PTX)?;
     let life = sim.contexts[&context].unique();
@@ -33,12 +33,12 @@ pub(crate) fn cuModuleLoadData(module: *mut CUmodule, image: *const c_void) -> A
     put(module, handle as CUmodule)
 }
 
-/// Reads no further than the first difference: what follows a text's end is not the caller's.
+/// Reads no further than the first difference, because memory behind the end of a text does not belong to the caller.
 fn begins_with(image: *const u8, magic: &[u8]) -> bool {
     magic.iter().enumerate().all(|(index, byte)| get(image.wrapping_add(index)) == Ok(*byte))
 }
 
-/// Options are for a compiler, and there is none.
+/// Options are ignored, because there is no compiler.
 pub(crate) fn cuModuleLoadDataEx(
     module: *mut CUmodule,
     image: *const c_void,
@@ -50,7 +50,7 @@ pub(crate) fn cuModuleLoadDataEx(
 }
 
 impl Sim {
-    /// A module that is loaded and whose context lives.
+    /// Returns a loaded module whose context is live.
     fn module(&mut self, handle: u64) -> Answer<&mut Module> {
         let context = self.modules.get(&handle).map(|module| (module.context(), module.life()));
         let lives = context.is_some_and(|(context, life)| {
@@ -68,7 +68,8 @@ pub(crate) fn cuModuleUnload(module: CUmodule) -> Answer {
     sim.current()?;
     let handle = module.addr() as u64;
     sim.module(handle)?;
-    // It "on the capturing thread invalidates the capture, which matches CUDA" (github.com/ROCm/rocm-systems/issues/11698).
+    // The call "on the capturing thread invalidates the capture, which matches CUDA"
+    // (github.com/ROCm/rocm-systems/issues/11698).
     sim.forbid_unsafe()?;
     sim.modules.remove(&handle);
     sim.functions.retain(|_, function| function.module != handle);
@@ -96,11 +97,11 @@ pub(crate) fn cuModuleGetFunction(
     put(function, new as CUfunction)
 }
 
-/// What one block may have: CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK of the simulated device.
+/// The largest block: CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK of the simulated device.
 const MOST_THREADS: u64 = 1024;
 
 /// A kernel that is not simulated is NOT_SUPPORTED. "The error CUDA_ERROR_INVALID_VALUE will be returned if kernel
-/// parameters are specified with both kernelParams and extra"; `extra` alone is not simulated either.
+/// parameters are specified with both kernelParams and extra". `extra` alone is not simulated either.
 #[allow(clippy::too_many_arguments)] // The driver's.
 pub(crate) fn cuLaunchKernel(
     function: CUfunction,
@@ -124,7 +125,7 @@ pub(crate) fn cuLaunchKernel(
         sim.stale(Kind::Function, handle);
         return Err(CUDA_ERROR_INVALID_HANDLE);
     };
-    // Believed: a function is of no use in another context's streams.
+    // An assumption: a function cannot be used in another context's streams.
     if sim.module(module)?.context() != sim.streams[&number].context() {
         return Err(CUDA_ERROR_INVALID_HANDLE);
     }
@@ -146,7 +147,7 @@ pub(crate) fn cuLaunchKernel(
     streams::submit(sim, number, work, Vec::new()).map(drop)
 }
 
-/// An argument of up to 8 bytes, "from which the actual kernel parameter will be copied".
+/// Reads an argument of up to 8 bytes, "from which the actual kernel parameter will be copied".
 fn argument(place: *mut c_void, bytes: usize) -> Answer<u64> {
     let mut word = [0; 8];
     for (index, byte) in word.iter_mut().take(bytes).enumerate() {

@@ -1,4 +1,4 @@
-//! What a pointer is.
+//! Pointer attributes.
 
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -9,7 +9,7 @@ use crate::sim::{self, Sim};
 use crate::state::memory::Origin;
 use crate::system::Access;
 
-/// What there is to know about an address, whichever table it is in.
+/// The data about an address, from whichever table it is in.
 struct Facts {
     start: u64,
     bytes: u64,
@@ -23,7 +23,7 @@ struct Facts {
     sync_memops: bool,
     handle_types: u32,
     is_for_rdma: bool,
-    /// The mapping of virtual memory; else the same as the start and the bytes.
+    /// The mapping of virtual memory. Otherwise the same as the start and the bytes.
     mapping: (u64, u64),
     access: CUmemAccess_flags,
 }
@@ -56,7 +56,8 @@ fn facts(sim: &mut Sim, at: u64) -> Option<Facts> {
     }
     let (start, mapping) = sim.mapping_at(at)?;
     let physical = sim.physical.get(&mapping.handle())?;
-    // "Note that this is not necessarily the address of the mapped region, but the address of the mappable address range".
+    // "Note that this is not necessarily the address of the mapped region, but the address of the mappable address
+    // range".
     let (range, reservation) = sim.reservations.range(..=at).next_back()?;
     Some(Facts {
         start: *range,
@@ -135,7 +136,7 @@ pub(crate) fn cuPointerGetAttributes(
     Ok(())
 }
 
-/// The "default NULL values"; -2 is the ordinal of no device.
+/// Writes the "default NULL values". -2 is the ordinal of no device.
 fn none(place: *mut c_void, attribute: CUpointer_attribute) -> Answer {
     match attribute {
         CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL => put(place.cast::<c_int>(), -2),

@@ -1,4 +1,4 @@
-//! Memory pools and stream-ordered allocation; `pools` has the rules.
+//! Memory pools and stream-ordered allocation. The rules are in `pools`.
 
 use std::ffi::c_void;
 
@@ -78,7 +78,7 @@ pub(crate) fn cuMemPoolCreate(pool: *mut CUmemoryPool, properties: *const CUmemP
 }
 
 /// "The resources associated with the pool will be released automatically once there are no more outstanding
-/// allocations"; the default pool cannot be destroyed.
+/// allocations". The default pool cannot be destroyed.
 pub(crate) fn cuMemPoolDestroy(pool: CUmemoryPool) -> Answer {
     let mut sim = sim::lock();
     let there = sim.pool(pool)?;
@@ -96,8 +96,8 @@ pub(crate) fn cuMemPoolDestroy(pool: CUmemoryPool) -> Answer {
     Ok(())
 }
 
-/// "Otherwise the pool will be guaranteed to have at least minBytesToKeep bytes reserved after the operation." What was
-/// freed and not observed on the host counts as outstanding, as it may.
+/// "Otherwise the pool will be guaranteed to have at least minBytesToKeep bytes reserved after the operation." Memory
+/// that was freed and not observed on the host counts as outstanding, which is permitted.
 pub(crate) fn cuMemPoolTrimTo(pool: CUmemoryPool, keep: usize) -> Answer {
     let mut sim = sim::lock();
     sim.pool(pool)?;
@@ -105,7 +105,7 @@ pub(crate) fn cuMemPoolTrimTo(pool: CUmemoryPool, keep: usize) -> Answer {
     Ok(())
 }
 
-/// The attributes that are a number of bytes and its highest.
+/// Returns the attributes that are a number of bytes and its peak.
 fn level(pool: &mut Pool, attribute: CUmemPool_attribute) -> Answer<&mut Level> {
     match attribute {
         CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT | CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH => Ok(pool.reserved()),
@@ -115,8 +115,8 @@ fn level(pool: &mut Pool, attribute: CUmemPool_attribute) -> Answer<&mut Level> 
 }
 
 // "cuMemPoolGetAttribute / cuMemPoolSetAttribute are "potentially unsafe" driver calls", which "fail with
-// CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED and invalidate the capture"; the lookup of a default pool "is a pure query and is
-// legal under capture" (NVIDIA, github.com/NVIDIA/cccl/pull/11360).
+// CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED and invalidate the capture". The lookup of a default pool "is a pure query and
+// is legal under capture" (NVIDIA, github.com/NVIDIA/cccl/pull/11360).
 
 /// "High watermark can only be reset to zero."
 pub(crate) fn cuMemPoolSetAttribute(
@@ -161,9 +161,9 @@ pub(crate) fn cuMemPoolGetAttribute(
     put(value.cast(), number)
 }
 
-/// "the accessing device must be peer capable with the memory pool's device. [...] If the peer capability is not checked, the
-/// set access may fail with cudaErrorInvalidDevice"; that of the pool's own device "cannot be revoked" (guide, Device
-/// Accessibility for Multi-GPU Support).
+/// "the accessing device must be peer capable with the memory pool's device. [...] If the peer capability is not
+/// checked, the set access may fail with cudaErrorInvalidDevice". The access of the pool's own device "cannot be
+/// revoked" (guide, Device Accessibility for Multi-GPU Support).
 pub(crate) fn cuMemPoolSetAccess(
     pool: CUmemoryPool,
     descriptions: *const CUmemAccessDesc,

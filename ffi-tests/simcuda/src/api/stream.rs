@@ -31,7 +31,7 @@ pub(crate) fn cuStreamCreateWithPriority(stream: *mut CUstream, flags: c_uint, p
     put(stream, handle as CUstream)
 }
 
-/// The work that is queued is done nevertheless; only the handle goes at once.
+/// Destroys the handle at once. Queued work is done nevertheless.
 pub(crate) fn cuStreamDestroy_v2(stream: CUstream) -> Answer {
     let mut sim = sim::lock();
     sim.current()?;
@@ -47,14 +47,14 @@ pub(crate) fn cuStreamDestroy(stream: CUstream) -> Answer {
     cuStreamDestroy_v2(stream)
 }
 
-/// What querying or waiting for a stream is about; an error during capture.
+/// Returns the points that a query of a stream or a wait for it concerns. An error during capture.
 fn observed(sim: &mut Sim, stream: CUstream) -> Answer<Vec<Point>> {
     sim.current()?;
     let number = sim.stream(stream)?;
     sim.forbid_implicit(number, true)?;
     sim.forbid_captured(number)?;
     sim.forbid_unsafe()?;
-    // To look at the legacy default stream is to use it: it waits for the blocking streams.
+    // A query of the legacy default stream counts as a use of it, which waits for the blocking streams.
     let mut points = match sim.streams[&number].role() {
         Role::Legacy => sim.implicit(number),
         _ => Vec::new(),
@@ -80,11 +80,11 @@ pub(crate) fn cuStreamSynchronize(stream: CUstream) -> Answer {
     let points = observed(&mut sim, stream)?;
     let mut sim = blocking::finish(sim, &points)?;
     sim.observe();
-    // What was waited for may have gone wrong.
+    // The work that was waited for may have failed.
     sim.current().map(drop)
 }
 
-/// The event's latest record at the time of this call counts. Before the first record it stands for no work.
+/// The event's latest record at the time of this call counts. Before its first record it represents no work.
 pub(crate) fn cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: c_uint) -> Answer {
     let mut sim = sim::lock();
     sim.current()?;
@@ -130,8 +130,8 @@ pub(crate) fn cuStreamAddCallback(
     streams::submit(sim, number, work, Vec::new()).map(drop)
 }
 
-// What is to be known of a stream. cuda.h does not say whether its context, device and number may be asked for during a
-// capture. NVIDIA's CCCL (cudax, stream_pool.cuh, since github.com/NVIDIA/cccl/pull/9395) writes that cuStreamGetId and
+// Queries of a stream. cuda.h does not specify whether its context, device and number may be queried during a capture.
+// NVIDIA's CCCL (cudax, stream_pool.cuh, since github.com/NVIDIA/cccl/pull/9395) states that cuStreamGetId and
 // cudaStreamGetDevice "would be rejected with cudaErrorStreamCaptureUnsupported and would *invalidate* the in-flight
 // capture", so they count as potentially unsafe.
 
@@ -155,8 +155,8 @@ pub(crate) fn cuStreamGetCtx(stream: CUstream, context: *mut CUcontext) -> Answe
     identify(stream, context, |stream| stream.context() as CUcontext)
 }
 
-/// "If the stream is associated with a regular context, the API returns the regular context in pCtx and NULL in pGreenCtx."
-/// There are no green contexts here.
+/// "If the stream is associated with a regular context, the API returns the regular context in pCtx and NULL in
+/// pGreenCtx." Green contexts are not simulated.
 pub(crate) fn cuStreamGetCtx_v2(stream: CUstream, context: *mut CUcontext, green: *mut CUgreenCtx) -> Answer {
     cuStreamGetCtx(stream, context)?;
     put(green, std::ptr::null_mut())

@@ -12,8 +12,8 @@ use crate::sim::{self, Guard, Sim};
 use crate::state::physical::Physical;
 use crate::system::{self, Access, PAGE};
 
-/// The state, if the option says that devices can do this at all. cuda.h does not say whether capture tolerates
-/// these calls; as they are not observed by it, they count as potentially unsafe.
+/// Returns the state, if the option gives devices this feature. cuda.h does not specify whether a capture permits these
+/// calls. Because the capture cannot observe them, they count as potentially unsafe.
 fn open() -> Answer<Guard> {
     let mut sim = sim::lock();
     if !sim.options.is_on(Choice::Vmm) {
@@ -28,7 +28,7 @@ impl Sim {
         self.options.get(Choice::Granularity) as u64
     }
 
-    /// Whether addresses and sizes are whole granules, and there are any.
+    /// Checks that addresses and sizes are whole granules.
     fn whole(&self, numbers: &[u64]) -> Answer {
         let granularity = self.granularity();
         match numbers.iter().all(|number| number.is_multiple_of(granularity)) {
@@ -46,9 +46,9 @@ impl Sim {
     }
 }
 
-/// What properties name: the device, the ways of export, and whether it is for GPUDirect RDMA; only pinned memory of a
-/// device is simulated. The flag for RDMA is refused where attribute 110 does not say that the "Device supports specifying
-/// the GPUDirect RDMA flag with cuMemCreate".
+/// Returns the contents of properties: the device, the handle types for export, and whether the memory is for GPUDirect
+/// RDMA. Only pinned memory of a device is simulated. The flag for RDMA is refused unless attribute 110 reports that
+/// the "Device supports specifying the GPUDirect RDMA flag with cuMemCreate".
 fn wanted(sim: &mut Sim, properties: *const CUmemAllocationProp) -> Answer<(CUdevice, u32, bool)> {
     let properties = get(properties)?;
     let types = properties.requestedHandleTypes;
@@ -83,7 +83,7 @@ pub(crate) fn cuMemGetAllocationGranularity(
     }
 }
 
-/// Sizes and hints are multiples of the host's page for cuda.h; drivers are believed to want whole granules.
+/// cuda.h requires sizes and hints to be multiples of the host's page. Drivers are assumed to require whole granules.
 pub(crate) fn cuMemAddressReserve(
     address: *mut CUdeviceptr,
     size: usize,
@@ -103,7 +103,7 @@ pub(crate) fn cuMemAddressReserve(
     put(address, at)
 }
 
-/// "The size must match what was given to memAddressReserve"; and nothing may be mapped there any more.
+/// "The size must match what was given to memAddressReserve". Nothing may be mapped there any more.
 pub(crate) fn cuMemAddressFree(address: CUdeviceptr, size: usize) -> Answer {
     let mut sim = open()?;
     let size = size as u64;
@@ -141,8 +141,8 @@ pub(crate) fn cuMemRelease(handle: CUmemGenericAllocationHandle) -> Answer {
     Ok(())
 }
 
-/// "cuMemMap can only create mappings on VA range reservations that are not currently mapped"; the offset
-/// "currently must be zero".
+/// "cuMemMap can only create mappings on VA range reservations that are not currently mapped". The offset "currently
+/// must be zero".
 pub(crate) fn cuMemMap(
     address: CUdeviceptr,
     size: usize,
@@ -163,9 +163,9 @@ pub(crate) fn cuMemMap(
     sim.add_mapping(address, size, 0, handle)
 }
 
-/// "The range must be the entire contiguous address range that was mapped to. In other words, cuMemUnmap cannot
-/// unmap a sub-range". Several whole mappings in a row are taken together, as drivers are believed to do. Work that
-/// is queued is not waited for: if it touches the range later, that is a misuse and an illegal address.
+/// "The range must be the entire contiguous address range that was mapped to. In other words, cuMemUnmap cannot unmap a
+/// sub-range". Several whole adjacent mappings are accepted together, as drivers are assumed to do. Queued work is not
+/// waited for: if it accesses the range later, that is a misuse and an illegal address.
 pub(crate) fn cuMemUnmap(address: CUdeviceptr, size: usize) -> Answer {
     let mut sim = open()?;
     let mappings = sim.mappings_of(address, size as u64);
@@ -213,7 +213,8 @@ pub(crate) fn cuMemSetAccess(
     Ok(())
 }
 
-/// A device reaches its own memory, and that of the devices that it can access as a peer.
+/// Returns whether each device of the settings can access the mapped memory: its own, or that of a device that it can
+/// access as a peer.
 fn can_reach(sim: &Sim, mappings: &[u64], settings: &[(CUdevice, Access)]) -> bool {
     let owner = |at: &u64| {
         let handle = sim.mappings.get(at)?.handle();
@@ -293,7 +294,7 @@ pub(crate) fn cuMemExportToShareableHandle(
     put(shareable.cast::<c_int>(), file)
 }
 
-/// The file comes in as a pointer-sized number. The memory counts where it was created.
+/// The file is passed as a pointer-sized number. The memory counts in the process that created it.
 pub(crate) fn cuMemImportFromShareableHandle(
     handle: *mut CUmemGenericAllocationHandle,
     shareable: *mut c_void,
@@ -306,7 +307,7 @@ pub(crate) fn cuMemImportFromShareableHandle(
     let file = c_int::try_from(shareable.addr()).map_err(|_| CUDA_ERROR_INVALID_VALUE)?;
     let bytes = system::size(file).filter(|bytes| *bytes > 0).ok_or(CUDA_ERROR_INVALID_VALUE)?;
     let file = system::duplicate(file).ok_or(CUDA_ERROR_OPERATING_SYSTEM)?;
-    // The file does not say which device; a simulated one is as good as another.
+    // The file does not identify the device. Any simulated device is equivalent.
     let imported = sim.add_physical(Physical::imported(0, bytes, file, kind));
     put(handle, imported)
 }

@@ -1,18 +1,19 @@
-//! Whose work may touch which memory. Each kind of memory has a rule of its own:
+//! Which work may access which memory. Each kind of memory has its own rule:
 //!
-//! - Plain memory: "all memory allocated in the peer context using cuMemAlloc() and cuMemAllocPitch() will immediately be
-//!   accessible by the current context" once that has called cuCtxEnablePeerAccess (Unified Addressing in cuda.h). The
-//!   contexts of one device share their memory, which is believed.
+//! - Plain memory: "all memory allocated in the peer context using cuMemAlloc() and cuMemAllocPitch() will immediately
+//!   be accessible by the current context" once that has called cuCtxEnablePeerAccess (Unified Addressing in cuda.h).
+//!   The contexts of one device are assumed to share their memory.
 //! - Virtual memory: cuMemSetAccess, for each device. "cudaEnablePeerAccess forces all prior and future allocations made with
 //!   cudaMalloc to be mapped to the target peer device", and no others (guide, Virtual Memory Management, Access Rights).
 //! - Pools: "Like allocation accessibility controlled through the virtual memory management APIs, memory pool allocation
 //!   accessibility does not follow cudaDeviceEnablePeerAccess or cuCtxEnablePeerAccess. For memory pools, the API
 //!   cudaMemPoolSetAccess modifies what devices can access allocations from a pool. By default, allocations are accessible
 //!   only from the device where the allocations are located" (guide, Device Accessibility for Multi-GPU Support).
-//! - Graphs: "the allocation node records the peer accessibility of the allocating pool at the time of the capture" (guide,
-//!   Peer Access with Stream Capture).
+//! - Graphs: "the allocation node records the peer accessibility of the allocating pool at the time of the capture"
+//!   (guide, Peer Access with Stream Capture).
 //! - Host memory and managed memory: every device.
-//! - Memory of another process: the device that has opened it. cuIpcOpenMemHandle says no more, so this is ours.
+//! - Memory of another process: the device that has opened it. cuIpcOpenMemHandle does not specify more, so this is our
+//!   choice.
 
 use std::collections::BTreeSet;
 
@@ -26,14 +27,14 @@ use crate::state::memory::{Allocation, Origin};
 use crate::state::pool::Pool;
 use crate::system::Access;
 
-/// Values of `Choice::Peers`: no device can access another's memory, all can, 0 and 1 each other's, 2 and 3, and so on,
-/// or those of lower ordinals.
+/// Values of `Choice::Peers`: no device can access another's memory, all can, 0 and 1 each other's, 2 and 3 each
+/// other's, and so on, or those of lower ordinals.
 const NONE: i64 = 0;
 const NEIGHBOURS: i64 = 2;
 const LOWER_ORDINALS: i64 = 3;
 
 impl Sim {
-    /// Whether a device is able to access another's memory (cuDeviceCanAccessPeer).
+    /// Returns whether a device can access another's memory (cuDeviceCanAccessPeer).
     pub(crate) fn can_access_peer(&self, device: CUdevice, peer: CUdevice) -> bool {
         let is_possible = match self.options.get(Choice::Peers) {
             NONE => false,
@@ -44,12 +45,12 @@ impl Sim {
         device != peer && is_possible
     }
 
-    /// The live context of that handle as one whose work touches memory.
+    /// Returns the live context with that handle as one whose work accesses memory.
     pub(crate) fn agent(&self, context: u64) -> Agent {
         Agent { context, device: self.contexts[&context].device() }
     }
 
-    /// What a context's work may do at an address, whether or not the turn of that memory's allocation has come.
+    /// Returns the access of a context's work to an address, whether or not that memory's allocation is done.
     pub(crate) fn access(&self, agent: Agent, at: u64) -> Access {
         let Some((start, there)) = self.find(at) else {
             let mapped = self.mapping_at(at).map(|(_, mapping)| mapping.access_of(agent.device));
@@ -70,15 +71,16 @@ impl Sim {
         agent.device == there.device || context.is_some_and(|own| own.may_touch(there.context))
     }
 
-    /// Whether a device may touch memory of a pool, or of a graph if that is 0, of another device.
+    /// Returns whether a device may access memory of another device, from a pool, or from a graph if `pool` is 0.
     fn is_granted(&self, device: CUdevice, owner: CUdevice, pool: u64, start: u64) -> bool {
         let of_pool = self.pools.get(&pool).map(Pool::granted);
         let granted = of_pool.or_else(|| self.graph_memory.get(&start).map(GraphMemory::granted));
         device == owner || granted.is_some_and(|granted: &BTreeSet<CUdevice>| granted.contains(&device))
     }
 
-    /// The allocation around an address, as device work finds it whose turn it is: start, bytes, and whether that work may
-    /// touch it. What is allocated in the order of streams lives from the turn of its allocation to that of its free.
+    /// Returns the allocation that contains an address, as seen by device work that runs now: start, bytes, and whether
+    /// that work may access it. Memory allocated in the order of streams is live from its allocation to its free in
+    /// that order.
     fn touchable(&self, agent: Agent, at: u64) -> Result<Option<(u64, u64, bool)>, String> {
         let living = self.living.range(..=at).next_back();
         if let Some((start, living)) = living.filter(|(start, living)| at - **start < living.bytes) {
@@ -94,8 +96,8 @@ impl Sim {
         }
     }
 
-    /// Whether a context's work may touch a range; if not, why. An address that is no device's is the host's,
-    /// and taken on trust where `host` says that the host's memory will do.
+    /// Checks whether a context's work may access a range. An error gives the reason. An address outside of all devices
+    /// is the host's, and is accepted if `host` permits host memory.
     pub(crate) fn may_access(
         &self,
         agent: Agent,
@@ -127,9 +129,9 @@ impl Sim {
         }
     }
 
-    /// The same for a copy, which reaches the plain memory of every device: where peer access is not enabled it is staged
-    /// through the host (guide, Peer-to-Peer Memory Copy). Other memory is touched by the device that copies, or by that of
-    /// the context that cuMemcpyPeer names.
+    /// Checks the same for a copy, which reaches the plain memory of every device: without peer access it is staged
+    /// through the host (guide, Peer-to-Peer Memory Copy). Other memory is accessed by the copying device, or by that
+    /// of the context named in cuMemcpyPeer.
     pub(crate) fn may_copy(
         &self,
         agent: Agent,
@@ -143,10 +145,11 @@ impl Sim {
         self.may_access(owner.or(named).unwrap_or(agent), at, bytes, writes, true)
     }
 
-    /// Whether a copy is refused at the call. Of memory that is no plain memory the current context's device must have
-    /// access, whatever the stream's is: cudaMemcpy and cudaMemcpyAsync of memory of cudaMallocAsync or cuMemMap fail with the
-    /// device of another current, and "only cudaMemcpyPeerAsync correctly handles memory not allocated via cudaMalloc"
-    /// (PyTorch, CUDACachingAllocator.cpp; also NVIDIA bug 3446335, and UCX 10671). NVIDIA's documentation does not say so.
+    /// Returns whether a copy is refused at the call. For memory other than plain memory the current context's device
+    /// must have access, whatever the stream's is: cudaMemcpy and cudaMemcpyAsync of memory from cudaMallocAsync or
+    /// cuMemMap fail with another device current, and "only cudaMemcpyPeerAsync correctly handles memory not allocated
+    /// via cudaMalloc" (PyTorch, CUDACachingAllocator.cpp; also NVIDIA bug 3446335, and UCX 10671). NVIDIA's
+    /// documentation does not mention this.
     pub(crate) fn is_copy_refused(&self, current: Agent, at: u64, bytes: u64) -> bool {
         match self.find(at) {
             Some((_, there)) if there.origin == Origin::Plain => false,
@@ -160,8 +163,8 @@ impl Sim {
         }
     }
 
-    /// Whether cuMemcpyPeer is refused: "dstDevice is the base device pointer of the destination memory and dstContext is the
-    /// destination context", so the memory must be the context's, or accessible to it.
+    /// Returns whether cuMemcpyPeer is refused: "dstDevice is the base device pointer of the destination memory and
+    /// dstContext is the destination context", so the memory must belong to the context or be accessible to it.
     pub(crate) fn is_named_wrongly(&self, named: Agent, at: u64) -> bool {
         self.is_device_address(at) && self.access(named, at) == Access::None
     }

@@ -1,4 +1,4 @@
-//! Calls that block until device work is done: what they run meanwhile, and how they end where the work cannot.
+//! Calls that block until device work is done: the work they run meanwhile, and how they end if the work cannot.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -16,22 +16,22 @@ use crate::system;
 /// How long a call waits for another thread that holds streams or runs a kernel.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What has to happen next for the work up to a point to be done.
+/// The next step needed for the work up to a point to be done.
 enum Next {
-    /// Nothing: it is done.
+    /// Nothing, because it is done.
     Done,
     /// The first item of this stream can be run, held or not.
     Run(u64),
     /// Another thread runs an item.
     Busy,
-    /// This thread runs an item of that stream.
+    /// This thread itself runs an item of that stream.
     Own,
-    /// Nothing that is queued can bring it about; why, step by step.
+    /// No queued work can complete it. The reasons, step by step.
     Never(Vec<String>),
 }
 
-/// Blocks until everything up to the points is done. Held work is run as far as it is needed and no further, or
-/// waited for until another thread steps it (`Choice::SynchronizeWaits`).
+/// Blocks until everything up to the points is done. Held work is run as far as needed and no further, or waited for
+/// until another thread steps it (`Choice::SynchronizeWaits`).
 pub(crate) fn finish(mut sim: Guard, points: &[Point]) -> Answer<Guard> {
     sim = run_ready(sim);
     let mut stuck_since = None;
@@ -47,8 +47,8 @@ pub(crate) fn finish(mut sim: Guard, points: &[Point]) -> Answer<Guard> {
     Ok(run_ready(sim))
 }
 
-/// Runs one item that stands before the point, or waits until another thread has done something. `stuck_since` is when the
-/// call began to see a deadlock.
+/// Runs one item before the point, or waits until another thread has done something. `stuck_since` is when the call
+/// first saw a deadlock.
 fn advance(mut sim: Guard, point: Point, stuck_since: &mut Option<Instant>) -> Answer<Guard> {
     let patient = sim.options.is_on(Choice::SynchronizeWaits);
     let next = sim.next_for(point, &mut BTreeSet::new());
@@ -77,7 +77,7 @@ fn wait(sim: Guard, point: Point) -> Answer<Guard> {
     Err(CUDA_ERROR_LAUNCH_TIMEOUT)
 }
 
-/// Waits for another thread to queue what is missing, and reports a deadlock when the limit is over.
+/// Waits for another thread to queue the missing work. Reports a deadlock when the limit is over.
 fn wait_for_rescue(mut sim: Guard, chain: &[String], since: Instant) -> Answer<Guard> {
     let limit = u64::try_from(sim.options.get(Choice::DeadlockMilliseconds)).unwrap_or(0);
     let left = Duration::from_millis(limit).saturating_sub(since.elapsed());
@@ -94,8 +94,8 @@ fn wait_for_rescue(mut sim: Guard, chain: &[String], since: Instant) -> Answer<G
 }
 
 impl Sim {
-    /// Follows what a point waits for. `seen` are the streams that were followed so far: the first item of each
-    /// waits, directly or not, for this point.
+    /// Follows what a point waits for. `seen` are the streams followed so far: the first item of each waits, directly
+    /// or not, for this point.
     fn next_for(&self, point: Point, seen: &mut BTreeSet<u64>) -> Next {
         let Some(stream) = self.streams.get(&point.stream) else { return Next::Done };
         if self.is_done(point) {
@@ -132,7 +132,7 @@ impl Sim {
         Next::Never(prepend(format!("{here}, a receive on channel {channel}"), found))
     }
 
-    /// The queued sends on a channel.
+    /// Returns the queued sends on a channel.
     fn senders(&self, channel: u64) -> Vec<Point> {
         let is_meant = |work: &Work| matches!(work, Work::Send { channel: to } if *to == channel);
         let streams = self.streams.iter();

@@ -1,5 +1,5 @@
-//! Stream capture and graphs. A captured item is a node with its predecessors; a launch queues the nodes on one
-//! stream in the order in which they were captured, which is an order that the graph allows.
+//! Stream capture and graphs. A captured item is a node with its predecessors. A launch queues the nodes on one stream
+//! in the order of the capture, which the graph allows.
 //!
 //! Rules: cuStreamBeginCapture, cuThreadExchangeStreamCaptureMode, cuStreamEndCapture and cuStreamIsCapturing in
 //! cuda.h; CUDA C++ Programming Guide, Creating a Graph Using Stream Capture: Cross-stream Dependencies and
@@ -23,7 +23,7 @@ use crate::state::work::Work;
 use crate::system;
 
 impl Sim {
-    /// Begins to capture a stream that is not captured yet, anew or into a graph that there is.
+    /// Begins to capture a stream that is not captured yet, into a new or an existing graph.
     pub(crate) fn begin_capture(&mut self, stream: u64, mode: u32, graph: Option<u64>) -> u64 {
         let number = self.number();
         let handle = graph.unwrap_or_else(|| handles::make(Kind::Graph, number));
@@ -38,7 +38,7 @@ impl Sim {
         stream.join(capture, frontier);
     }
 
-    /// Ends a capture and gives the graph, which is none if it was invalidated.
+    /// Ends a capture and returns the graph, or no graph if it was invalidated.
     pub(crate) fn end_capture(&mut self, stream: u64) -> Answer<u64> {
         let number = self.streams.get(&stream).and_then(Stream::capture);
         let number = number.ok_or(cuda_sys::CUDA_ERROR_ILLEGAL_STATE)?;
@@ -77,7 +77,7 @@ impl Sim {
         Ok(handle)
     }
 
-    /// Ends a capture: its streams are streams again.
+    /// Ends a capture. Its streams are no longer captured.
     fn take_capture(&mut self, number: u64) -> Option<Capture> {
         for stream in self.streams.values_mut().filter(|stream| stream.capture() == Some(number)) {
             stream.leave_capture();
@@ -89,7 +89,8 @@ impl Sim {
         capture
     }
 
-    /// A stream is destroyed: a capture that began there is over, another one is spoilt. The manual does not say.
+    /// Handles a destroyed stream: a capture that began there ends, and another one is invalidated. The manual does not
+    /// specify this.
     pub(crate) fn leave_capture(&mut self, stream: u64) {
         let Some(number) = self.streams.get(&stream).and_then(Stream::capture) else { return };
         match self.captures.get(&number) {
@@ -101,26 +102,26 @@ impl Sim {
         }
     }
 
-    /// Whether every node leads to the origin's last ones.
+    /// Returns whether every node leads to the origin's last ones.
     fn is_joined(&self, number: u64) -> bool {
         let Some(capture) = self.captures.get(&number) else { return true };
         let ends = self.streams.get(&capture.origin()).map(Stream::frontier);
         capture.graph().leads_to(ends.unwrap_or_default())
     }
 
-    /// The capture is spoilt: its graph will be none.
+    /// Invalidates the capture, so that there will be no graph.
     pub(crate) fn invalidate(&mut self, number: u64) {
         if let Some(capture) = self.captures.get_mut(&number) {
             capture.invalidate();
         }
     }
 
-    /// Whether a capture of a stream is sound; true also for a stream without.
+    /// Returns whether a capture of a stream is valid. Also true without a capture.
     fn is_sound(&self, number: u64) -> bool {
         self.captures.get(&number).is_none_or(|capture| !capture.is_invalid())
     }
 
-    /// Notes work on a captured stream as a node.
+    /// Records work on a captured stream as a node.
     pub(crate) fn note(&mut self, number: u64, stream: u64, work: Work) -> Answer {
         if !self.is_sound(number) {
             return Err(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
@@ -129,7 +130,7 @@ impl Sim {
         let after = self.streams.get_mut(&stream).map(Stream::take_frontier);
         let Some(capture) = self.captures.get_mut(&number) else { return Ok(()) };
         if capture.recaptures() {
-            // Another kind of work, or other predecessors, are another topology.
+            // Another kind of work, or other predecessors, are a different topology.
             let index = capture.graph().nodes().len();
             let old = self.graphs.get(&capture.handle()).and_then(|graph| graph.nodes().get(index));
             let is_same =
@@ -145,7 +146,7 @@ impl Sim {
         Ok(())
     }
 
-    /// Records an event on a captured stream: it stands for the nodes so far.
+    /// Records an event on a captured stream, after the nodes so far.
     pub(crate) fn note_record(&mut self, number: u64, stream: u64, event: u64) -> Answer {
         if !self.is_sound(number) {
             return Err(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
@@ -156,7 +157,7 @@ impl Sim {
         Ok(())
     }
 
-    /// A wait where the stream or the event belongs to a capture; false if neither does.
+    /// Handles a wait if the stream or the event belongs to a capture. Returns false if neither does.
     pub(crate) fn note_wait(&mut self, stream: u64, event: u64) -> Answer<bool> {
         let capturing = self.streams.get(&stream).and_then(Stream::capture);
         let there = self.event(event)?;
@@ -196,8 +197,8 @@ impl Sim {
         there.keep_dependencies(|node| Some(graph?.nodes().get(node)?.handle()))
     }
 
-    /// A call that capture cannot see, such as cuMemAlloc or cuEventQuery: forbidden as the thread's mode says,
-    /// and then it spoils the captures that forbid it.
+    /// Checks a potentially unsafe call, such as cuMemAlloc or cuEventQuery. It may be forbidden according to the
+    /// thread's mode, and then invalidates the captures that forbid it.
     pub(crate) fn forbid_unsafe(&mut self) -> Answer {
         let thread = system::thread();
         let mode = self.threads.get(&thread).map_or(CU_STREAM_CAPTURE_MODE_GLOBAL, Thread::capture_mode);
@@ -212,7 +213,7 @@ impl Sim {
         if is_forbidden { Err(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED) } else { Ok(()) }
     }
 
-    /// A call that conflicts with the capture of a stream whatever the mode, such as waiting for it.
+    /// Checks a call that conflicts with the capture of a stream in any mode, such as waiting for it.
     pub(crate) fn forbid_captured(&mut self, stream: u64) -> Answer {
         match self.streams.get(&stream).and_then(Stream::capture) {
             None => Ok(()),
@@ -223,8 +224,8 @@ impl Sim {
         }
     }
 
-    /// An event that was last recorded in a capture stands for no work: it may be neither queried nor waited for by the
-    /// host, whatever the mode (cuThreadExchangeStreamCaptureMode).
+    /// Checks an event that was last recorded in a capture. It represents no work, so the host may neither query nor
+    /// wait for it, in any mode (cuThreadExchangeStreamCaptureMode).
     pub(crate) fn forbid_captured_event(&mut self, event: u64) -> Answer {
         let capture = self.event(event)?.captured().map(|(capture, _)| *capture);
         let Some(capture) = capture else { return Ok(()) };
@@ -232,7 +233,8 @@ impl Sim {
         Err(CUDA_ERROR_CAPTURED_EVENT)
     }
 
-    /// Why an external record or wait fails on a stream: it is invalid where nothing is captured, and else not simulated.
+    /// Returns the error of an external record or wait on a stream: it is invalid without a capture, and otherwise not
+    /// simulated.
     pub(crate) fn external(&self, stream: u64) -> CUresult {
         match self.streams.get(&stream).and_then(Stream::capture) {
             None => CUDA_ERROR_INVALID_VALUE,
@@ -240,8 +242,8 @@ impl Sim {
         }
     }
 
-    /// The same as `forbid_captured` for a whole context. "It is also invalid to query the execution status of or synchronize
-    /// a broader handle which encompasses an active stream capture, such as a device or context handle".
+    /// Checks a whole context like `forbid_captured`. "It is also invalid to query the execution status of or
+    /// synchronize a broader handle which encompasses an active stream capture, such as a device or context handle".
     pub(crate) fn forbid_captured_in(&mut self, context: u64) -> Answer {
         let captured = self.streams.values().filter(|stream| stream.context() == context);
         let captured: Vec<u64> = captured.filter_map(Stream::capture).collect();

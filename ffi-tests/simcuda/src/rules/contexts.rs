@@ -1,4 +1,4 @@
-//! Devices, contexts, and which is current to a thread.
+//! Devices, contexts, and the current context of each thread.
 
 use cuda_sys::{
     CUDA_ERROR_CONTEXT_IS_DESTROYED, CUDA_ERROR_INVALID_CONTEXT, CUDA_ERROR_INVALID_DEVICE, CUcontext,
@@ -22,13 +22,14 @@ impl Sim {
         self.threads.entry(system::thread()).or_default()
     }
 
-    /// The current context, whatever state it is in.
+    /// Returns the current context, in whatever state it is.
     pub(crate) fn current_handle(&mut self) -> Option<u64> {
         self.this_thread().current()
     }
 
-    /// The current context, if work can be done there. Error handling in cuda.h: none is
-    /// CUDA_ERROR_INVALID_CONTEXT, a destroyed or not initialised primary one CUDA_ERROR_CONTEXT_IS_DESTROYED.
+    /// Returns the current context, if work can be done there. Error handling in cuda.h: no context is
+    /// CUDA_ERROR_INVALID_CONTEXT. A destroyed context, or a primary one that is not initialized, is
+    /// CUDA_ERROR_CONTEXT_IS_DESTROYED.
     pub(crate) fn current(&mut self) -> Answer<u64> {
         let handle = self.current_handle().ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
         self.healthy(handle)?;
@@ -40,19 +41,19 @@ impl Sim {
         context.sticky().map_or(Ok(()), Err)
     }
 
-    /// The device of the current context.
+    /// Returns the device of the current context.
     pub(crate) fn current_device(&mut self) -> Answer<CUdevice> {
         let handle = self.current()?;
         Ok(self.contexts[&handle].device())
     }
 
-    /// A context that is named by its handle.
+    /// Returns the context with a handle.
     pub(crate) fn context(&mut self, handle: CUcontext) -> Answer<u64> {
         let handle = handle.addr() as u64;
         if self.contexts.contains_key(&handle) {
             return Ok(handle);
         }
-        // A primary context that is not active is a known handle, and using it no crash.
+        // An inactive primary context has a known handle, so using it does not crash.
         let is_primary = (0..self.devices.len()).any(|device| primary(device as CUdevice) == handle);
         if is_primary {
             return Err(CUDA_ERROR_CONTEXT_IS_DESTROYED);
@@ -63,7 +64,7 @@ impl Sim {
         Err(CUDA_ERROR_INVALID_CONTEXT)
     }
 
-    /// Brings a context to life.
+    /// Creates a live context.
     pub(crate) fn make_context(&mut self, handle: u64, device: CUdevice, flags: u32) {
         let legacy = self.add_stream(Stream::new(handle, device, Role::Legacy, 0, 0));
         let unique = self.number();
@@ -71,8 +72,8 @@ impl Sim {
         self.contexts.insert(handle, context);
     }
 
-    /// Ends a context with all that it owns. Work that was queued there never happens. Memory of
-    /// cuMemCreate and cuMemAllocAsync stays: cuCtxDestroy in cuda.h.
+    /// Ends a context with everything that it owns. Work queued there is never done. Memory of cuMemCreate and
+    /// cuMemAllocAsync stays (cuCtxDestroy in cuda.h).
     pub(crate) fn end_context(&mut self, handle: u64) {
         self.contexts.remove(&handle);
         let streams: Vec<u64> =

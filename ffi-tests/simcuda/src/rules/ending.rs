@@ -1,19 +1,19 @@
-//! Memory of a pool between the call of cuMemFreeAsync and the turn of that free. Work that was queued before the call may
-//! still touch it. Work that is queued after the call may not, on any stream: "After this API returns, accessing the memory
-//! from any subsequent work launched on the GPU or querying its pointer attributes results in undefined behavior"
+//! Pool memory between the call of cuMemFreeAsync and the free in stream order. Work queued before the call may still
+//! access it. Work queued after the call must not, on any stream: "After this API returns, accessing the memory from
+//! any subsequent work launched on the GPU or querying its pointer attributes results in undefined behavior"
 //! (cuMemFreeAsync).
 
 use crate::sim::Sim;
 use crate::state::work::{Source, Work};
 
 impl Sim {
-    /// The ending memory around an address, unless the pool has handed the address out again.
+    /// Returns the ending memory that contains an address, unless the pool has handed the address out again.
     pub(crate) fn ending_at(&self, at: u64) -> Option<u64> {
         let (start, ending) = self.ending.range(..=at).next_back()?;
         (at - start < ending.bytes && self.find(at).is_none()).then_some(*start)
     }
 
-    /// Counts a misuse for work that is queued now and touches ending memory.
+    /// Counts a misuse for work that is queued now and accesses ending memory.
     pub(crate) fn check_launched(&mut self, work: &Work) {
         if self.ending.is_empty() {
             return;
@@ -25,7 +25,7 @@ impl Sim {
         }
     }
 
-    /// The turn of a free has come.
+    /// Forgets ending memory once its free is done.
     pub(crate) fn forget_ending(&mut self, at: u64, unique: u64) {
         if self.ending.get(&at).is_some_and(|ending| ending.unique == unique) {
             self.ending.remove(&at);
@@ -33,7 +33,7 @@ impl Sim {
     }
 }
 
-/// The first address of each range that work touches.
+/// Returns the first address of each range that work accesses.
 fn touched(work: &Work) -> Vec<u64> {
     match work {
         Work::Fill { at, bytes: 1.., .. } | Work::Expect { at, bytes: 1.., .. } => vec![*at],

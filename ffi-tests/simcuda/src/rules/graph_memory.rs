@@ -1,10 +1,10 @@
-//! Memory nodes: what `cuMemAllocAsync` and `cuMemFreeAsync` become in a capture. The allocation is the graph's: its
-//! address is fixed at the capture, its memory counts from the first launch on, and it lives from the turn of its
-//! node to the free by a node of that graph or another, or by the program.
+//! Memory nodes: `cuMemAllocAsync` and `cuMemFreeAsync` in a capture. The allocation belongs to the graph. Its address
+//! is fixed at the capture, and its memory counts from the first launch on. It is live from its node to the free by a
+//! node of that graph or another, or by the program.
 //!
-//! Rules: cuGraphAddMemAllocNode, cuGraphAddMemFreeNode, cuGraphInstantiate, cuGraphLaunch and cuDeviceGraphMemTrim
-//! in cuda.h; CUDA Programming Guide, Graph Memory Nodes. Ours: no two nodes share an address or memory; memory of a
-//! graph that is gone goes back at once.
+//! Rules: cuGraphAddMemAllocNode, cuGraphAddMemFreeNode, cuGraphInstantiate, cuGraphLaunch and cuDeviceGraphMemTrim in
+//! cuda.h; CUDA Programming Guide, Graph Memory Nodes. Our choices: no two nodes share an address or memory, and memory
+//! of a destroyed graph is released at once.
 
 use std::collections::BTreeSet;
 
@@ -23,7 +23,7 @@ use crate::state::work::Work;
 use crate::system::round_up;
 
 impl Sim {
-    /// An allocation node; gives the address.
+    /// Records an allocation node. Returns the address.
     pub(crate) fn note_allocation(
         &mut self,
         capture: u64,
@@ -42,8 +42,8 @@ impl Sim {
         Ok(at)
     }
 
-    /// A free node. "During stream capture, this function [...] must therefore be passed the address of a graph
-    /// allocation"; INVALID_VALUE for one that the graph frees already. What is invalid spoils the capture
+    /// Records a free node. "During stream capture, this function [...] must therefore be passed the address of a graph
+    /// allocation". An address that the graph frees already is INVALID_VALUE. An invalid call invalidates the capture
     /// (guide, Invalidation).
     pub(crate) fn note_free(&mut self, capture: u64, stream: u64, at: u64) -> Answer {
         let there = self.captures.get(&capture).filter(|capture| !capture.is_invalid());
@@ -61,8 +61,8 @@ impl Sim {
         self.note(capture, stream, Work::Free { at, unique })
     }
 
-    /// The program frees an allocation of a graph, which must have been launched and not be freed by its own graph;
-    /// gives its number.
+    /// Frees an allocation of a graph for the program. The graph must have been launched and must not free the
+    /// allocation itself. Returns the allocation's number.
     pub(crate) fn take_back_from_graph(&mut self, at: u64) -> Answer<u64> {
         let memory =
             self.graph_memory.get_mut(&at).filter(|memory| memory.is_out() && !memory.is_freed_inside());
@@ -71,7 +71,7 @@ impl Sim {
         Ok(memory.unique())
     }
 
-    /// The same at once: cuMemFree.
+    /// Frees an allocation of a graph immediately (cuMemFree).
     pub(crate) fn free_graph_memory(&mut self, at: u64) -> Answer {
         let unique = self.take_back_from_graph(at)?;
         self.stop_living(at, unique);
@@ -79,8 +79,8 @@ impl Sim {
         Ok(())
     }
 
-    /// What a launch does to the memory of a graph before its nodes are queued: the allocations of the launch before
-    /// that are freed first, if it is instantiated so, and memory for all of its own. On failure nothing changed.
+    /// Prepares the memory of a graph for a launch, before its nodes are queued: frees the allocations of the previous
+    /// launch, if the graph is instantiated so, and obtains memory for all allocations. On failure nothing changed.
     pub(crate) fn launch_memory(
         &mut self,
         graph: &Graph,
@@ -88,7 +88,7 @@ impl Sim {
         is_captured: bool,
     ) -> Answer<Vec<Work>> {
         if is_captured && graph.has_memory() {
-            // Such a graph cannot be cloned, nor be a part of another but by being moved there.
+            // Such a graph cannot be cloned, and can be part of another only if it is moved there.
             return Err(CUDA_ERROR_NOT_SUPPORTED);
         }
         let own = graph.allocated();
@@ -132,7 +132,7 @@ impl Sim {
         }
     }
 
-    /// Allocations that nothing uses: not live, and no work is queued that would make them so.
+    /// Returns allocations that are not in use: they are not live, and no queued work makes them live.
     fn idle_graph_memory(&self, is: impl Fn(&GraphMemory) -> bool) -> Vec<u64> {
         let queued = |unique: u64| {
             let mut works = self.streams.values().flat_map(Stream::items).map(|item| &item.work);
@@ -145,7 +145,7 @@ impl Sim {
         self.graph_memory.iter().filter(idle).map(|(at, _)| *at).collect()
     }
 
-    /// Ends the allocations of graphs that are gone. "Graph destruction does not automatically free any live
+    /// Ends the allocations of destroyed graphs. "Graph destruction does not automatically free any live
     /// graph-allocated memory, even though it ends the lifetime of the allocation node" (guide).
     pub(crate) fn settle_graph_memory(&mut self) {
         if self.graph_memory.is_empty() {

@@ -1,4 +1,4 @@
-//! Memory that is no virtual memory: what `cuMemAlloc` and its relatives gave.
+//! Memory other than virtual memory, from `cuMemAlloc` and related functions.
 
 use cuda_sys::{CUDA_ERROR_OUT_OF_MEMORY, CUdevice};
 
@@ -10,7 +10,7 @@ use crate::state::memory::{Allocation, Origin};
 use crate::system::{self, PAGE, round_up};
 
 impl Sim {
-    /// The arena of a device, made at its first use.
+    /// Returns the arena of a device, which is created at its first use.
     fn arena(&mut self, device: CUdevice) -> Answer<&mut Arena> {
         let index = device as usize;
         if self.arenas.len() <= index {
@@ -30,7 +30,7 @@ impl Sim {
         slot.as_mut().ok_or(CUDA_ERROR_OUT_OF_MEMORY)
     }
 
-    /// Takes memory of a device.
+    /// Allocates memory of a device.
     pub(crate) fn allocate(
         &mut self,
         device: CUdevice,
@@ -43,7 +43,8 @@ impl Sim {
         Ok(at)
     }
 
-    /// Takes addresses with memory of a device behind them, which counts from now on: where, and in which pages.
+    /// Allocates addresses with memory of a device behind them, which counts from now on. Returns the address and the
+    /// pages.
     pub(crate) fn take_device(&mut self, device: CUdevice, bytes: u64) -> Answer<(u64, (u64, u64))> {
         let charge = round_up(bytes, ALIGNMENT);
         self.charge(device, charge)?;
@@ -54,7 +55,7 @@ impl Sim {
         taken
     }
 
-    /// Counts memory of a device as used, if there is as much.
+    /// Counts memory of a device as used, if there is enough.
     pub(crate) fn charge(&mut self, device: CUdevice, bytes: u64) -> Answer {
         let there = self.device(device)?;
         if there.free() < bytes {
@@ -64,13 +65,13 @@ impl Sim {
         Ok(())
     }
 
-    /// Takes addresses of a device's range, and counts nothing.
+    /// Allocates addresses of a device's range, without counting memory.
     pub(crate) fn take_addresses(&mut self, device: CUdevice, bytes: u64) -> Answer<(u64, (u64, u64))> {
         let reuse = self.options.is_on(Choice::ReuseAddresses);
         self.arena(device)?.take(bytes, reuse).ok_or(CUDA_ERROR_OUT_OF_MEMORY)
     }
 
-    /// Gives memory of a device back with its addresses.
+    /// Frees memory of a device with its addresses.
     pub(crate) fn give_device_back(&mut self, device: CUdevice, bytes: u64, span: (u64, u64)) {
         if let Ok(there) = self.device(device) {
             there.uncharge(bytes);
@@ -101,7 +102,7 @@ impl Sim {
         unique
     }
 
-    /// Takes memory of the host that the device can reach.
+    /// Allocates host memory that the device can access.
     pub(crate) fn allocate_host(&mut self, context: u64, bytes: u64, flags: u32) -> Answer<u64> {
         let device = self.contexts[&context].device();
         let pages = round_up(bytes, PAGE);
@@ -110,12 +111,12 @@ impl Sim {
         Ok(at)
     }
 
-    /// Ends an allocation, whatever its kind.
+    /// Ends an allocation of any kind.
     pub(crate) fn release(&mut self, at: u64) {
         let Some(&Allocation { bytes, origin, device, span, .. }) = self.allocations.get(&at) else { return };
         match origin {
             Origin::Pool(_) => return self.return_to_pool(at, None),
-            // Its graph's, which ends it.
+            // The allocation belongs to its graph, which ends it.
             Origin::Graph => return,
             Origin::Host(_) | Origin::Imported { .. } => system::unreserve(span.0, span.1),
             Origin::Plain | Origin::Managed => {
@@ -126,13 +127,13 @@ impl Sim {
         self.allocations.remove(&at);
     }
 
-    /// The allocation that an address lies in, and its start.
+    /// Returns the allocation that contains an address, and its start.
     pub(crate) fn find(&self, at: u64) -> Option<(u64, &Allocation)> {
         let (start, allocation) = self.allocations.range(..=at).next_back()?;
         (at - start < allocation.bytes).then_some((*start, allocation))
     }
 
-    /// Whether an address belongs to a device, allocated or not.
+    /// Returns whether an address belongs to a device, allocated or not.
     pub(crate) fn is_device_address(&self, at: u64) -> bool {
         let in_arena = self.arenas.iter().flatten().any(|arena| arena.contains(at));
         let reserved = self.reservations.range(..=at).next_back();

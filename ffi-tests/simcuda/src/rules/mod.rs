@@ -1,5 +1,5 @@
-//! The driver's rules: `impl Sim`, one file a subject. A rule combines parts of the state; what concerns one part alone is a
-//! method of that part in `state`.
+//! The driver's rules: `impl Sim`, one file a subject. A rule combines parts of the state. A rule for a single part is
+//! a method of that part in `state`.
 
 pub(crate) mod access;
 pub(crate) mod blocking;

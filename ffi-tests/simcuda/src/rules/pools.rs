@@ -1,6 +1,7 @@
 //! Memory pools and stream-ordered allocation. A pool takes areas of its device's memory and hands out pieces of them
-//! in the order of streams: at the call already, and what is freed is the pool's again at the call. The work comes
-//! later: an allocation lives, for those who touch it, from the turn of its allocation to the turn of its free.
+//! in the order of streams. Both happen at the call already: an allocation is handed out, and freed memory belongs to
+//! the pool again. The work follows later: for other work, an allocation is live from its allocation to its free in
+//! stream order.
 //!
 //! Rules: CUmemPool_attribute, cuMemAllocAsync, cuMemFreeAsync and cuMemPoolTrimTo in cuda.h; CUDA Programming Guide,
 //! Stream-Ordered Memory Allocator (reuse policies, physical page caching).
@@ -17,7 +18,7 @@ use crate::state::stream::Point;
 use crate::system::round_up;
 
 impl Sim {
-    /// Does something to a pool with the rest of the state in sight.
+    /// Calls `act` with a pool and the rest of the state.
     fn with_pool<T>(&mut self, handle: u64, act: impl FnOnce(&Sim, &mut Pool) -> T) -> Option<T> {
         let mut pool = self.pools.remove(&handle)?;
         let result = act(self, &mut pool);
@@ -25,10 +26,12 @@ impl Sim {
         Some(result)
     }
 
-    /// Memory of a pool for a stream: its address, its number, and what the stream has to wait for.
+    /// Takes memory of a pool for a stream. Returns its address, its number, and the work that the stream has to wait
+    /// for.
     ///
-    /// First what the same stream freed, or another where that is in order; then memory of the device; then, "failing
-    /// to allocate and map more physical memory from the OS", what another stream still works on, behind that work.
+    /// The pool first uses memory freed by the same stream, or by another where the order permits it. Then it uses
+    /// memory of the device. Then, "failing to allocate and map more physical memory from the OS", it uses memory that
+    /// another stream still uses, after that work.
     pub(crate) fn take_from_pool(
         &mut self,
         handle: u64,
@@ -65,7 +68,7 @@ impl Sim {
         self.pools.get(&handle)?.behind_others(bytes)
     }
 
-    /// Takes an area of the device's memory, which is a free piece at first.
+    /// Takes an area of the device's memory, which is a single free piece at first.
     fn add_area(&mut self, handle: u64, device: CUdevice, bytes: u64) -> Answer<u64> {
         let (at, span) = self.take_device(device, bytes)?;
         let pool = self.pools.get_mut(&handle).ok_or(CUDA_ERROR_INVALID_VALUE)?;
@@ -73,8 +76,8 @@ impl Sim {
         Ok(at)
     }
 
-    /// Takes an allocation back at the call that frees it: the pool's it is from now on, in the order of a stream, or
-    /// at once.
+    /// Returns an allocation to the pool at the call that frees it. The pool owns it from now on, in the order of a
+    /// stream or at once.
     pub(crate) fn return_to_pool(&mut self, at: u64, freed: Option<Point>) {
         let Some(allocation) = self.allocations.remove(&at) else { return };
         let Origin::Pool(handle) = allocation.origin else { return };
@@ -87,7 +90,7 @@ impl Sim {
         self.end_if_empty(handle);
     }
 
-    /// A destroyed pool goes "once there are no more outstanding allocations".
+    /// Ends a destroyed pool "once there are no more outstanding allocations".
     pub(crate) fn end_if_empty(&mut self, handle: u64) {
         let has_ended = self.with_pool(handle, |sim, pool| pool.has_ended(&|point| sim.is_done(point)));
         if has_ended == Some(true)
@@ -111,8 +114,8 @@ impl Sim {
         }
     }
 
-    /// Gives areas back to the device that are wholly free, the work on them over and that known to the host, as long
-    /// as more than `above` bytes are held and `keep` stay; returns how many bytes went.
+    /// Returns wholly free areas to the device whose work is done and known to the host to be done, as long as more
+    /// than `above` bytes are held and `keep` remain. Returns the number of bytes released.
     pub(crate) fn release_areas(&mut self, handle: u64, above: u64, keep: u64) -> u64 {
         let mut released = 0;
         loop {
@@ -126,8 +129,8 @@ impl Sim {
         }
     }
 
-    /// The host has synchronised with a stream, an event or a context: "the allocator will try to release memory back
-    /// to the OS" that is above the threshold.
+    /// Records that the host has synchronized with a stream, an event or a context: "the allocator will try to release
+    /// memory back to the OS" that is above the threshold.
     pub(crate) fn observe(&mut self) {
         for handle in self.pools.keys().copied().collect::<Vec<_>>() {
             self.with_pool(handle, |sim, pool| pool.observe(&|point| sim.is_done(point)));
@@ -137,7 +140,8 @@ impl Sim {
         }
     }
 
-    /// The turn of an allocation has come. Whatever lived there can only be what nobody freed in order.
+    /// Makes an allocation live when its turn comes. Memory that was live there before can only be memory not freed in
+    /// order.
     pub(crate) fn start_living(&mut self, at: u64, living: Living) {
         let end = at + living.bytes;
         let before = self.living.range(..end).filter(|(start, other)| *start + other.bytes > at);
@@ -147,20 +151,20 @@ impl Sim {
         self.living.insert(at, living);
     }
 
-    /// The turn of a free has come; false if that allocation does not live there.
+    /// Ends the life of an allocation when its free is done. Returns false if that allocation is not live there.
     pub(crate) fn stop_living(&mut self, at: u64, unique: u64) -> bool {
         let Some(living) = self.living.get(&at).filter(|living| living.unique == unique) else {
             return false;
         };
         if self.options.get(Choice::Poison) == POISON_FILL {
-            // SAFETY: the memory is a pool's or a graph's, and stays accessible until that gives it back.
+            // SAFETY: the memory belongs to a pool or a graph, and stays accessible until that releases it.
             unsafe { std::ptr::write_bytes(at as *mut u8, POISON, living.bytes as usize) };
         }
         self.living.remove(&at);
         true
     }
 
-    /// All pools' memory goes, for a machine that begins anew.
+    /// Ends the memory of all pools when the machine is reset.
     pub(crate) fn drop_pools(&mut self) {
         self.living.clear();
         for (_, pool) in std::mem::take(&mut self.pools) {

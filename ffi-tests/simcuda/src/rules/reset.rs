@@ -1,4 +1,4 @@
-//! Beginning anew, for a test that wants a fresh machine.
+//! Resetting the machine, for a test that needs a fresh one.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use crate::sim::{self, Sim};
 use crate::system;
 
 impl Sim {
-    /// Begins anew, as in a fresh process, but that numbers go on: old handles stay known as stale.
+    /// Resets the state as in a fresh process, except that numbers continue, so that old handles are known to be stale.
     pub(crate) fn reset(&mut self, options: Options) {
         self.release_everything();
         self.begin_anew(options);

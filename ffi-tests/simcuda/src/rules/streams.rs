@@ -1,11 +1,11 @@
-//! Streams: queues of work in order. An item of a stream is run when everything before it in the stream is done
-//! and everything that it waits for elsewhere, unless the stream is held; then a test steps it. There is no
-//! thread of the device: work is run by whichever call of the driver finds that its turn has come.
+//! Streams: queues of work in order. An item is run when everything before it in its stream is done, and everything
+//! that it waits for elsewhere. The items of a held stream are stepped by a test instead. There is no device thread:
+//! work is run by whichever driver call finds it ready.
 //!
-//! Time is simulated, and only a delay takes any (`Work::Delay`): the stream goes on when it is over. It passes while
-//! the program waits, from the end of one delay to the next, and a microsecond at each query that is answered
-//! NOT_READY. So what two streams do in the same time is done in the order of simulated time, each run alike. A stream
-//! that is held is stepped through its delays at once.
+//! Time is simulated, and only a delay takes any (`Work::Delay`): the stream continues when it is over. Time passes
+//! while the program waits, from the end of one delay to the next, and by a microsecond at each query answered with
+//! NOT_READY. So concurrent work of two streams is done in the order of simulated time, identically in each run. A held
+//! stream is stepped through its delays at once.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +25,7 @@ use crate::state::work::Work;
 use crate::system;
 
 impl Sim {
-    /// Adds a stream and gives its number.
+    /// Adds a stream and returns its number.
     pub(crate) fn add_stream(&mut self, mut stream: Stream) -> u64 {
         let number = self.number();
         stream.set_unique(number);
@@ -37,7 +37,8 @@ impl Sim {
         number
     }
 
-    /// The number of the stream that a handle means in this call. Default streams are the current context's.
+    /// Returns the number of the stream that a handle means in this call. Default streams belong to the current
+    /// context.
     pub(crate) fn stream(&mut self, handle: CUstream) -> Answer<u64> {
         match handle.addr() as u64 {
             0 if !calling_thread::is_per_thread() => self.legacy(),
@@ -76,7 +77,7 @@ impl Sim {
         Ok(number)
     }
 
-    /// The event that a handle means.
+    /// Returns the event with a handle.
     pub(crate) fn event(&mut self, handle: u64) -> Answer<&mut Event> {
         if !self.events.contains_key(&handle) {
             self.stale(Kind::Event, handle);
@@ -88,10 +89,10 @@ impl Sim {
         self.events.get_mut(&handle).ok_or(CUDA_ERROR_INVALID_HANDLE)
     }
 
-    /// The handle is no stream any more; the stream lives until its work is done (cuStreamDestroy in cuda.h).
+    /// Destroys a stream's handle. The stream exists until its work is done (cuStreamDestroy in cuda.h).
     pub(crate) fn destroy_stream(&mut self, number: u64) {
         let Some(stream) = self.streams.get_mut(&number) else { return };
-        // The handle of a stream that was destroyed before may be another stream's by now.
+        // The handle of a stream that was destroyed before may belong to another stream by now.
         let was_destroyed = stream.destroy();
         if let Role::Created(handle) = stream.role()
             && !was_destroyed
@@ -103,14 +104,14 @@ impl Sim {
         self.remove_if_over(number);
     }
 
-    /// Ends a stream at once, with what is queued.
+    /// Ends a stream at once, with its queued work.
     pub(crate) fn drop_stream(&mut self, number: u64) {
         self.carry_out_memory_work(number);
         self.destroy_stream(number);
         self.streams.remove(&number);
     }
 
-    /// What belongs to no context is allocated and freed all the same.
+    /// Allocations and frees of memory that belongs to no context are done nevertheless.
     fn carry_out_memory_work(&mut self, number: u64) {
         let Some(stream) = self.streams.get(&number) else { return };
         let (context, device) = (stream.context(), stream.device());
@@ -127,24 +128,24 @@ impl Sim {
         }
     }
 
-    /// Whether everything up to there is done. Of a stream that is gone everything is.
+    /// Returns whether everything up to a point is done. Always true for a stream that no longer exists.
     pub(crate) fn is_done(&self, point: Point) -> bool {
         self.streams.get(&point.stream).is_none_or(|stream| stream.is_done(point.item))
     }
 
-    /// Everything that is queued on a stream now.
+    /// Returns the point after everything queued on a stream now.
     pub(crate) fn end_of(&self, number: u64) -> Point {
         Point { stream: number, item: self.streams.get(&number).map_or(0, Stream::issued) }
     }
 
-    /// Everything that is queued on the streams of some contexts and devices.
+    /// Returns the points after everything queued on the streams of some contexts and devices.
     pub(crate) fn all_of(&self, are: impl Fn(u64, CUdevice) -> bool) -> Vec<Point> {
         let streams = self.streams.iter().filter(|(_, stream)| are(stream.context(), stream.device()));
         streams.map(|(number, stream)| Point { stream: *number, item: stream.issued() }).collect()
     }
 
-    /// Whether work queued on a stream from now on comes after a point elsewhere: events that are waited for, or the
-    /// rules of the legacy default stream, make it so.
+    /// Returns whether work queued on a stream from now on comes after a point elsewhere, because of waits for events
+    /// or the rules of the legacy default stream.
     pub(crate) fn is_behind(&self, stream: u64, point: Point) -> bool {
         let mut left = self.implicit(stream);
         left.push(self.end_of(stream));
@@ -165,14 +166,15 @@ impl Sim {
         false
     }
 
-    /// The blocking streams of a context; their work and the legacy default stream's wait for each other.
+    /// Returns the blocking streams of a context. Their work and that of the legacy default stream wait for each other.
     pub(crate) fn blocking(&self, context: u64) -> impl Iterator<Item = u64> {
         let blocking = move |stream: &Stream| stream.context() == context && stream.is_blocking();
         self.streams.iter().filter(move |(_, stream)| blocking(stream)).map(|(number, _)| *number)
     }
 
-    /// What use of a stream waits for by the rules of the legacy default stream: the work of all blocking
-    /// streams there, its work here (CUDA Runtime API manual, Stream synchronization behavior).
+    /// Returns what a use of a stream waits for by the rules of the legacy default stream: for that stream, the work of
+    /// all blocking streams; for a blocking stream, the work of the legacy default stream (CUDA Runtime API manual,
+    /// Stream synchronization behavior).
     pub(crate) fn implicit(&self, number: u64) -> Vec<Point> {
         let Some(stream) = self.streams.get(&number) else { return Vec::new() };
         let points: Vec<Point> = match stream.role() {
@@ -187,7 +189,7 @@ impl Sim {
         points.into_iter().filter(|point| !self.is_done(*point)).collect()
     }
 
-    /// Nothing may use the legacy default stream while a blocking stream of its context is captured
+    /// Checks that no blocking stream of the context is captured when the legacy default stream is used
     /// (cuStreamIsCapturing in cuda.h). With `spoils`, the attempt invalidates those captures.
     pub(crate) fn forbid_implicit(&mut self, number: u64, spoils: bool) -> Answer {
         let Some(stream) = self.streams.get(&number) else { return Ok(()) };
@@ -207,7 +209,7 @@ impl Sim {
         Err(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT)
     }
 
-    /// Queues work, or notes it where the stream is captured; nothing is run yet. Gives its place.
+    /// Queues work, or records it if the stream is captured, without running anything. Returns its position.
     pub(crate) fn queue(&mut self, stream: u64, work: Work, after: Vec<Point>) -> Answer<Point> {
         if let Some(capture) = self.streams.get(&stream).and_then(Stream::capture) {
             self.note(capture, stream, work)?;
@@ -228,7 +230,7 @@ impl Sim {
         Point { stream: number, item }
     }
 
-    /// Begins the delays whose turn has come; whether one of them was over at once.
+    /// Begins the delays that are ready. Returns whether one of them was over at once.
     fn begin_delays(&mut self) -> bool {
         let waiting = |(_, stream): &(&u64, &Stream)| stream.awaits_delay() && self.is_ready(stream);
         let begin: Vec<u64> = self.streams.iter().filter(waiting).map(|(number, _)| *number).collect();
@@ -242,7 +244,7 @@ impl Sim {
         is_over
     }
 
-    /// Time passes until the next delay is over; false if there is none.
+    /// Advances time to the end of the next delay. Returns false if there is none.
     pub(crate) fn pass_time(&mut self) -> bool {
         let wakes = self.streams.values().filter(|stream| !stream.is_held()).filter_map(Stream::wakes);
         let next = wakes.min();
@@ -250,12 +252,12 @@ impl Sim {
         next.is_some()
     }
 
-    /// A query found work under way.
+    /// Advances time because a query found pending work.
     pub(crate) fn pass_a_moment(&mut self) {
         self.clock += 1000;
     }
 
-    /// Whether a receive that stands first would find a message; true for other work.
+    /// Returns whether a receive at the front would find a message. True for other work.
     pub(crate) fn has_message(&self, item: &Item) -> bool {
         match item.work {
             Work::Receive { channel } => self.messages.get(&channel).is_some_and(|count| *count > 0),
@@ -263,7 +265,7 @@ impl Sim {
         }
     }
 
-    /// Whether the first item of a stream could be run, but that it may be held.
+    /// Returns whether the first item of a stream could be run, regardless of whether the stream is held.
     fn is_ready(&self, stream: &Stream) -> bool {
         let clear =
             |item: &Item| self.has_message(item) && item.after.iter().all(|point| self.is_done(*point));
@@ -271,13 +273,13 @@ impl Sim {
     }
 }
 
-/// Queues work, or notes it where the stream is captured, and runs what can be run. Gives its place.
+/// Queues work, or records it if the stream is captured, and runs what can be run. Returns its position.
 pub(crate) fn submit(mut sim: Guard, stream: u64, work: Work, after: Vec<Point>) -> Answer<(Guard, Point)> {
     let point = sim.queue(stream, work, after)?;
     Ok((run_ready(sim), point))
 }
 
-/// Runs everything whose turn has come, streams in the order of their creation, until nothing is left.
+/// Runs everything that is ready, streams in the order of their creation, until nothing is left.
 pub(crate) fn run_ready(mut sim: Guard) -> Guard {
     loop {
         let ready = |stream: &Stream| !stream.is_held() && sim.is_ready(stream) && stream.is_due(sim.clock);
@@ -290,7 +292,7 @@ pub(crate) fn run_ready(mut sim: Guard) -> Guard {
     }
 }
 
-/// Runs the first item of a stream. The program's functions are called with the lock open.
+/// Runs the first item of a stream. Functions of the program are called with the lock open.
 pub(crate) fn run_next(mut sim: Guard, number: u64) -> Guard {
     let Some(stream) = sim.streams.get_mut(&number) else { return sim };
     let (context, device) = (stream.context(), stream.device());
@@ -316,8 +318,8 @@ pub(crate) fn run_next(mut sim: Guard, number: u64) -> Guard {
     sim
 }
 
-/// Runs up to so many items of a held stream as far as they are not blocked, and what follows elsewhere. Gives
-/// how many were run.
+/// Runs up to `most` items of a held stream as far as they are not blocked, and work elsewhere that becomes ready.
+/// Returns how many were run.
 pub(crate) fn step(mut sim: Guard, number: u64, most: u64) -> (Guard, u64) {
     let mut count = 0;
     while count < most {

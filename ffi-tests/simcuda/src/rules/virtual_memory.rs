@@ -10,16 +10,16 @@ use crate::sim::Sim;
 use crate::state::physical::{Mapping, Physical, Place, Reservation, Store};
 use crate::system::{self, Access};
 
-/// Reserved addresses lie above all arenas.
+/// Reserved addresses are above all arenas.
 const FIRST: u64 = 0x6000_0000_0000;
 
 impl Sim {
-    /// Attribute 110: SIMCUDA_VMM 2 is a device without it.
+    /// Returns attribute 110. SIMCUDA_VMM=2 is a device without it.
     pub(crate) fn has_rdma_flag(&self) -> bool {
         self.options.get(Choice::Vmm) == 1
     }
 
-    /// Takes physical memory, which counts as used from now on.
+    /// Allocates physical memory, which counts as used from now on.
     pub(crate) fn create_physical(
         &mut self,
         device: CUdevice,
@@ -58,7 +58,7 @@ impl Sim {
         slot.as_mut().ok_or(CUDA_ERROR_OUT_OF_MEMORY)
     }
 
-    /// Frees physical memory that is neither referred to nor mapped.
+    /// Frees physical memory that is neither referenced nor mapped.
     pub(crate) fn drop_physical(&mut self, handle: u64) {
         if !self.physical.get(&handle).is_some_and(Physical::is_unused) {
             return;
@@ -81,7 +81,7 @@ impl Sim {
         let wish = if hint != 0 { hint } else { behind.max(FIRST) };
         let room = bytes.checked_add(alignment).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
         let got = system::reserve(system::round_up(wish, alignment), room).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
-        // What is too much before and behind is given back.
+        // The excess before and behind is freed.
         let at = system::round_up(got, alignment);
         if at > got {
             system::unreserve(got, at - got);
@@ -94,26 +94,26 @@ impl Sim {
         Ok(at)
     }
 
-    /// The reservation that a range lies in.
+    /// Returns the reservation that contains a range.
     pub(crate) fn reservation_of(&self, at: u64, bytes: u64) -> Option<u64> {
         let (start, reservation) = self.reservations.range(..=at).next_back()?;
         let end = at.checked_add(bytes)?;
         (end - start <= reservation.bytes).then_some(*start)
     }
 
-    /// The mapping that an address lies in, and its start.
+    /// Returns the mapping that contains an address, and its start.
     pub(crate) fn mapping_at(&self, at: u64) -> Option<(u64, &Mapping)> {
         let (start, mapping) = self.mappings.range(..=at).next_back()?;
         (at - start < mapping.bytes()).then_some((*start, mapping))
     }
 
-    /// Whether any mapping reaches into a range.
+    /// Returns whether any mapping overlaps a range.
     pub(crate) fn is_any_mapped(&self, at: u64, bytes: u64) -> bool {
         let before = self.mappings.range(..at + bytes).next_back();
         before.is_some_and(|(start, mapping)| start + mapping.bytes() > at)
     }
 
-    /// The mappings that make up a range exactly, without holes; None if they do not.
+    /// Returns the mappings that make up a range exactly, without gaps. None if they do not.
     pub(crate) fn mappings_of(&self, at: u64, bytes: u64) -> Option<Vec<u64>> {
         let mut found = Vec::new();
         let end = at.checked_add(bytes)?;
@@ -126,7 +126,7 @@ impl Sim {
         (next == end).then_some(found)
     }
 
-    /// Maps physical memory; nobody may touch it yet.
+    /// Maps physical memory, without access for any device.
     pub(crate) fn add_mapping(&mut self, at: u64, bytes: u64, offset: u64, handle: u64) -> Answer {
         let physical = self.physical.get_mut(&handle).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
         if !physical.map(at, bytes, offset) {
@@ -136,7 +136,7 @@ impl Sim {
         Ok(())
     }
 
-    /// Unmaps what is mapped at an address; it is reserved again.
+    /// Unmaps the mapping at an address, which becomes reserved again.
     pub(crate) fn remove_mapping(&mut self, at: u64) {
         let Some(mapping) = self.mappings.remove(&at) else { return };
         system::unmap_to_reserved(at, mapping.bytes());
@@ -146,8 +146,8 @@ impl Sim {
         self.drop_physical(mapping.handle());
     }
 
-    /// With a device's primary context, if the option says so: its physical memory, wherever that is mapped, and the
-    /// ranges that are reserved.
+    /// Ends virtual memory with a device's primary context, if the option is set: the device's physical memory,
+    /// wherever it is mapped, and the reserved ranges.
     pub(crate) fn end_virtual_memory(&mut self, device: CUdevice) {
         let ends = self.options.get(Choice::ResetEnds);
         if ends < ENDS_MAPPINGS {
@@ -171,15 +171,15 @@ impl Sim {
         }
     }
 
-    /// Sets what a device may do with a mapping. The host may do what any device may: the simulated device is
-    /// the host.
+    /// Sets the access of a device to a mapping. The host gets the widest access of all devices, because the simulated
+    /// devices run on the host.
     pub(crate) fn set_access(&mut self, at: u64, device: CUdevice, access: Access) -> bool {
         let Some(mapping) = self.mappings.get_mut(&at) else { return false };
         let most = mapping.set_access(device, access);
         system::protect(at, mapping.bytes(), most)
     }
 
-    /// Whether a range is virtual memory that a device may touch. False: it begins in no mapping at all.
+    /// Returns whether a range is virtual memory that a device may access. False if it begins in no mapping.
     pub(crate) fn is_mapped(
         &self,
         device: CUdevice,

@@ -1,4 +1,4 @@
-//! Performing device work when its turn has come.
+//! Performing device work that is ready.
 
 use cuda_sys::{CUDA_ERROR_ILLEGAL_ADDRESS, CUdevice};
 
@@ -9,7 +9,7 @@ use crate::state::work::{Source, Work};
 use crate::system;
 
 impl Sim {
-    /// Does what needs no function of the program's.
+    /// Performs work that needs no function of the program.
     pub(crate) fn perform(&mut self, context: u64, device: CUdevice, work: &Work) {
         let is_sound = self.contexts.get(&context).is_some_and(|context| context.sticky().is_none());
         match work {
@@ -45,13 +45,13 @@ impl Sim {
     }
 
     fn reach(&mut self, event: u64, unique: u64) {
-        // It may have been destroyed since, or be recorded elsewhere later.
+        // The event may have been destroyed since, or recorded elsewhere later.
         if let Some(event) = self.events.get_mut(&event) {
             event.reach(unique, system::now());
         }
     }
 
-    /// Work that touches memory; an error says what is wrong with it, and nothing was touched.
+    /// Performs work that accesses memory. An error describes the problem, and then no memory was accessed.
     fn touch(&mut self, agent: Agent, work: &Work) -> Result<(), String> {
         match work {
             Work::Fill { at, bytes, pattern } => {
@@ -105,12 +105,13 @@ impl Sim {
     }
 }
 
-/// A range of simulated device memory, which was just found accessible and stays so while the lock is held.
+/// Returns a range of simulated device memory. It was just found accessible, and stays so while the lock is held.
 fn range<'a>(at: u64, bytes: u64) -> &'a mut [u8] {
     if bytes == 0 {
         return &mut [];
     }
-    // SAFETY: the range is mapped and writable; what else the program does there is what a device's memory is for.
+    // SAFETY: the range is mapped and writable. Concurrent accesses by the program are the same as with a device's
+    // memory.
     unsafe { std::slice::from_raw_parts_mut(at as *mut u8, bytes as usize) }
 }
 
@@ -123,7 +124,7 @@ fn readable<'a>(at: u64, bytes: u64) -> &'a [u8] {
 }
 
 fn fill(at: u64, bytes: u64, pattern: u64) {
-    /// The pattern is written by words up to there, and then copied.
+    /// The pattern is written by words up to this size, and then copied.
     const BLOCK: usize = 4096;
     let range = range(at, bytes);
     let (first, rest) = range.split_at_mut(range.len().min(BLOCK));
@@ -135,11 +136,12 @@ fn fill(at: u64, bytes: u64, pattern: u64) {
     }
 }
 
-/// The first byte that is not the pattern's.
+/// Finds the first byte that differs from the pattern.
 fn difference(at: u64, bytes: u64, pattern: u64) -> Option<(usize, u8)> {
     let (range, expected) = (readable(at, bytes), pattern.to_le_bytes());
     let begin = range.len().min(8);
-    // All of it is the pattern if the first word is and every byte is that of a word before: one fast comparison.
+    // The whole range is the pattern if the first word is, and every byte equals the byte one word before: one fast
+    // comparison.
     if range[..begin] == expected[..begin] && range[begin..] == range[..range.len() - begin] {
         return None;
     }
@@ -148,11 +150,11 @@ fn difference(at: u64, bytes: u64, pattern: u64) -> Option<(usize, u8)> {
 }
 
 fn copy(to: u64, from: u64, bytes: u64) {
-    // SAFETY: both ranges were looked at, as far as the driver can; the host's are the caller's word.
+    // SAFETY: both ranges were checked as far as the driver can. The caller guarantees the host's.
     unsafe { std::ptr::copy(from as *const u8, to as *mut u8, bytes as usize) };
 }
 
-/// Elements of 1, 2 or 4 bytes, which 8 are a multiple of.
+/// Fills elements of 1, 2 or 4 bytes. Each divides 8.
 fn set(at: u64, count: u64, width: u64, value: u32) {
     let mut pattern = [0; 8];
     for element in pattern.chunks_mut(width as usize) {

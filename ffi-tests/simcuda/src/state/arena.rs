@@ -1,5 +1,5 @@
-//! The addresses of one device's plain memory: a range of its own, of which pages are accessible while they are
-//! allocated. It is a file in memory, so that another process can map a part of it (IPC).
+//! The addresses of one device's plain memory: a range of its own, whose pages are accessible while they are allocated.
+//! The memory is a memory file, so that another process can map a part of it (IPC).
 
 use std::collections::BTreeMap;
 use std::ffi::c_int;
@@ -7,15 +7,16 @@ use std::ffi::c_int;
 use crate::options::POISON;
 use crate::system::{self, Access, PAGE, round_up};
 
-/// Devices' ranges lie a tebibyte apart, where nothing else is mapped in a usual process.
+/// The ranges of devices are one tebibyte apart, where usual processes have no mappings.
 const FIRST: u64 = 0x2000_0000_0000;
 const APART: u64 = 1 << 40;
 
-/// What `cuMemAlloc` aligns to: cuda.h promises 'any kind of variable', drivers are believed to give 512.
+/// The alignment of `cuMemAlloc`. cuda.h guarantees "any kind of variable". Drivers are assumed to use 512.
 pub(crate) const ALIGNMENT: u64 = 512;
 
-/// Large allocations begin at pages of the device: drivers are believed to give 2 MiB, and NCCL relies on whole pages of the
-/// host when it registers what cudaMalloc gave as a DMA-BUF. Here it is the largest page of a host, and no better.
+/// Large allocations begin at pages of the device. Drivers are assumed to use 2 MiB, and NCCL relies on whole pages of
+/// the host when it registers memory from cudaMalloc as a DMA-BUF. Here the alignment is the largest page of a host,
+/// and not larger.
 pub(crate) const LARGE: u64 = 1 << 20;
 pub(crate) const LARGE_ALIGNMENT: u64 = 64 << 10;
 
@@ -24,18 +25,18 @@ pub(crate) struct Arena {
     base: u64,
     bytes: u64,
     file: c_int,
-    /// Whole pages that are in use, by address.
+    /// Whole pages in use, by address.
     spans: BTreeMap<u64, u64>,
     /// Where the next search begins if addresses are not to be reused at once.
     cursor: u64,
 }
 
 impl Arena {
-    /// A range for a device with that much memory.
+    /// Reserves a range for a device with that much memory.
     pub(crate) fn new(device: usize, capacity: u64) -> Option<Self> {
         let hint = FIRST + APART * device as u64;
         let least = round_up(capacity, PAGE) + PAGE;
-        // Less where addresses are scarce: under ulimit -v, under valgrind.
+        // Smaller where addresses are scarce, for example under ulimit -v or valgrind.
         [APART, 1 << 36, least].into_iter().filter(|bytes| *bytes >= least).find_map(|bytes| {
             let base = system::reserve(hint, bytes)?;
             let file = system::memory_file(bytes)?;
@@ -48,22 +49,22 @@ impl Arena {
         })
     }
 
-    /// Its first address, which is the beginning of the file.
+    /// Returns the first address, which is the beginning of the file.
     pub(crate) fn base(&self) -> u64 {
         self.base
     }
 
-    /// The file that its memory is.
+    /// Returns the memory file.
     pub(crate) fn file(&self) -> c_int {
         self.file
     }
 
-    /// Whether a device with that much memory fits.
+    /// Returns whether a device with that much memory fits.
     pub(crate) fn holds(&self, capacity: u64) -> bool {
         self.bytes >= capacity + PAGE
     }
 
-    /// Gives the addresses back; nothing may be in use.
+    /// Unmaps the addresses. Nothing may be in use.
     pub(crate) fn end(self) {
         system::unreserve(self.base, self.bytes);
         system::close(self.file);
@@ -73,9 +74,9 @@ impl Arena {
         at >= self.base && at - self.base < self.bytes
     }
 
-    /// Makes pages accessible and gives an address in them and the pages. What was asked for lies at the end of
-    /// the last page, and the page behind stays inaccessible: a stray access behind faults, and nobody gets used
-    /// to a better alignment than is promised. A large one begins with its first page.
+    /// Makes pages accessible. Returns an address in them, and the pages. The allocation is at the end of the last
+    /// page, and the page behind stays inaccessible. So a stray access behind it faults, and no program comes to rely
+    /// on a larger alignment than guaranteed. A large allocation begins with its first page.
     pub(crate) fn take(&mut self, bytes: u64, reuse: bool) -> Option<(u64, (u64, u64))> {
         let payload = round_up(bytes, ALIGNMENT);
         let pages = round_up(payload, PAGE);
@@ -92,8 +93,8 @@ impl Arena {
         Some((at, (start, pages)))
     }
 
-    /// The first gap of that many bytes from an address on; the page behind each span counts as its part. A large one
-    /// begins at an odd multiple of its alignment.
+    /// Returns the first gap of that many bytes from an address on. The page behind each span belongs to it. A large
+    /// allocation begins at an odd multiple of its alignment.
     fn gap(&self, from: u64, bytes: u64, is_large: bool) -> Option<u64> {
         let aligned = |at: u64| match is_large {
             true => round_up(at + LARGE_ALIGNMENT, 2 * LARGE_ALIGNMENT) - LARGE_ALIGNMENT,
@@ -112,7 +113,7 @@ impl Arena {
         (at + bytes <= self.base + self.bytes).then_some(at)
     }
 
-    /// Takes pages back. They are gone, or full of poison.
+    /// Frees pages. They become inaccessible, or are filled with poison.
     pub(crate) fn give_back(&mut self, (start, pages): (u64, u64), fill: bool) {
         self.spans.remove(&start);
         if fill {

@@ -1,4 +1,4 @@
-//! Devices, contexts, and what is current to a thread.
+//! Devices, contexts, and the state of each thread.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,10 +10,10 @@ use crate::handles::{self, Kind};
 pub(crate) struct Device {
     capacity: u64,
     used: u64,
-    /// How often the primary context was retained.
+    /// How many times the primary context is retained.
     retained: u64,
     flags: u32,
-    /// The pool that cuMemAllocAsync takes from; 0 before any was asked for.
+    /// The pool of cuMemAllocAsync. 0 before one was requested.
     default_pool: u64,
     current_pool: u64,
 }
@@ -44,7 +44,7 @@ impl Device {
         self.used -= bytes;
     }
 
-    /// How often the primary context was retained.
+    /// Returns how many times the primary context is retained.
     pub(crate) fn retained(&self) -> u64 {
         self.retained
     }
@@ -53,13 +53,13 @@ impl Device {
         self.retained += 1;
     }
 
-    /// Ends a reference to the primary context; how many are left, or None if there was none.
+    /// Ends a reference to the primary context. Returns how many are left, or None if there was none.
     pub(crate) fn release(&mut self) -> Option<u64> {
         self.retained = self.retained.checked_sub(1)?;
         Some(self.retained)
     }
 
-    /// Of the primary context.
+    /// Returns the flags of the primary context.
     pub(crate) fn flags(&self) -> u32 {
         self.flags
     }
@@ -68,17 +68,17 @@ impl Device {
         self.flags = flags;
     }
 
-    /// The handle of its default pool, if that was asked for.
+    /// Returns the handle of the default pool, if that was requested before.
     pub(crate) fn default_pool(&self) -> Option<u64> {
         (self.default_pool != 0).then_some(self.default_pool)
     }
 
-    /// The default pool, which is the current one at first.
+    /// Sets the default pool, which is also the current one at first.
     pub(crate) fn set_default_pool(&mut self, handle: u64) {
         (self.default_pool, self.current_pool) = (handle, handle);
     }
 
-    /// The pool that cuMemAllocAsync takes from.
+    /// Returns the pool of cuMemAllocAsync.
     pub(crate) fn current_pool(&self) -> u64 {
         self.current_pool
     }
@@ -87,7 +87,7 @@ impl Device {
         self.current_pool = handle;
     }
 
-    /// A pool is destroyed: if it is the current one, the default one is that again.
+    /// Records that a pool is destroyed. If it was the current one, the default one becomes current again.
     pub(crate) fn forget_pool(&mut self, handle: u64) {
         if self.current_pool == handle {
             self.current_pool = self.default_pool;
@@ -99,13 +99,14 @@ impl Device {
 pub(crate) struct Context {
     device: CUdevice,
     flags: u32,
-    /// The number of its legacy default stream.
+    /// The number of the context's legacy default stream.
     legacy: u64,
-    /// Of its per-thread default streams, by thread.
+    /// The numbers of its per-thread default streams, by thread.
     per_thread: BTreeMap<u64, u64>,
-    /// The failure that it answers ever after.
+    /// The failure that it returns permanently.
     sticky: Option<CUresult>,
-    /// Contexts whose memory its work may touch: "access granted by this call is unidirectional" (cuCtxEnablePeerAccess).
+    /// Contexts whose memory its work may access: "access granted by this call is unidirectional"
+    /// (cuCtxEnablePeerAccess).
     peers: BTreeSet<u64>,
     unique: u64,
 }
@@ -128,12 +129,12 @@ impl Context {
         self.unique
     }
 
-    /// The number of its legacy default stream.
+    /// Returns the number of the legacy default stream.
     pub(crate) fn legacy(&self) -> u64 {
         self.legacy
     }
 
-    /// The number of a thread's default stream, if it has one.
+    /// Returns the number of a thread's default stream, if it has one.
     pub(crate) fn per_thread(&self, thread: u64) -> Option<u64> {
         self.per_thread.get(&thread).copied()
     }
@@ -142,43 +143,43 @@ impl Context {
         self.per_thread.insert(thread, stream);
     }
 
-    /// The failure that it answers ever after.
+    /// Returns the failure that the context returns permanently.
     pub(crate) fn sticky(&self) -> Option<CUresult> {
         self.sticky
     }
 
-    /// It fails for good; the first failure stays.
+    /// Makes the context fail permanently. The first failure stays.
     pub(crate) fn fail(&mut self, code: CUresult) {
         self.sticky.get_or_insert(code);
     }
 
-    /// Whether its work may touch another context's memory.
+    /// Returns whether the context's work may access another context's memory.
     pub(crate) fn may_touch(&self, peer: u64) -> bool {
         self.peers.contains(&peer)
     }
 
-    /// False if it was a peer already.
+    /// Adds a peer. Returns false if it was one already.
     pub(crate) fn add_peer(&mut self, peer: u64) -> bool {
         self.peers.insert(peer)
     }
 
-    /// False if it was no peer.
+    /// Removes a peer. Returns false if it was none.
     pub(crate) fn remove_peer(&mut self, peer: u64) -> bool {
         self.peers.remove(&peer)
     }
 }
 
-/// What the driver keeps of a thread.
+/// The driver's data about a thread.
 #[derive(Default)]
 pub(crate) struct Thread {
-    /// Contexts, the current one last. A destroyed one stays if another thread destroyed it.
+    /// The context stack, with the current context last. A context stays there if another thread destroyed it.
     stack: Vec<u64>,
-    /// How its calls and captures get along: CU_STREAM_CAPTURE_MODE_GLOBAL is 0 and the default.
+    /// How the thread's calls interact with captures. CU_STREAM_CAPTURE_MODE_GLOBAL is 0 and the default.
     capture_mode: u32,
 }
 
 impl Thread {
-    /// The current context, whatever state it is in.
+    /// Returns the current context, in whatever state it is.
     pub(crate) fn current(&self) -> Option<u64> {
         self.stack.last().copied()
     }
@@ -195,20 +196,20 @@ impl Thread {
         self.capture_mode
     }
 
-    /// Sets the mode and gives the one before.
+    /// Sets the mode and returns the previous one.
     pub(crate) fn exchange_capture_mode(&mut self, mode: u32) -> u32 {
         std::mem::replace(&mut self.capture_mode, mode)
     }
 }
 
-/// A context, and its device, whose work touches memory.
+/// A context whose work accesses memory, and its device.
 #[derive(Clone, Copy)]
 pub(crate) struct Agent {
     pub(crate) context: u64,
     pub(crate) device: CUdevice,
 }
 
-/// The primary context's handle, which is the same each time it comes to life.
+/// Returns the primary context's handle, which is the same in each of its lives.
 pub(crate) fn primary(device: CUdevice) -> u64 {
     handles::make(Kind::Context, 1 + device as u64)
 }

@@ -1,4 +1,4 @@
-//! Failures and latencies that a test orders.
+//! Failures and latencies requested by a test.
 
 use std::time::Duration;
 
@@ -6,16 +6,16 @@ use cuda_sys::CUresult;
 
 use crate::state::function::Function;
 
-/// What is to go wrong.
+/// The requested faults.
 #[derive(Default)]
 pub(crate) struct Faults {
     failures: Vec<Failure>,
     latencies: Vec<(Option<String>, Duration)>,
-    /// What failed calls so far were ordered.
+    /// How many failures so far were requested.
     struck: u64,
 }
 
-/// The n-th call from now fails.
+/// A failure of the n-th call from now.
 struct Failure {
     function: Option<String>,
     left: u64,
@@ -23,7 +23,7 @@ struct Failure {
 }
 
 impl Faults {
-    /// Orders that the `nth` call from now of the function, or of any, fails; the first is 1.
+    /// Requests that the `nth` call from now of a function, or of any, fails. The first is 1.
     pub(crate) fn order(&mut self, function: Option<String>, nth: u64, code: CUresult) {
         self.failures.push(Failure { function, left: nth, code });
     }
@@ -39,12 +39,12 @@ impl Faults {
         *self = Self::default();
     }
 
-    /// How many ordered failures have happened.
+    /// Returns how many requested failures have happened.
     pub(crate) fn struck(&self) -> u64 {
         self.struck
     }
 
-    /// Whether this call is one that fails.
+    /// Returns the failure of this call, if it is to fail.
     pub(crate) fn strikes(&mut self, function: &Function) -> Option<CUresult> {
         let mut code = None;
         for failure in &mut self.failures {
@@ -60,14 +60,14 @@ impl Faults {
         code
     }
 
-    /// How long this call takes at least.
+    /// Returns the minimum duration of this call.
     pub(crate) fn delay_of(&self, function: &Function) -> Duration {
         let of = |(name, delay): &(Option<String>, Duration)| is(name.as_deref(), function).then_some(*delay);
         self.latencies.iter().filter_map(of).sum()
     }
 }
 
-/// Whether a name or none at all means this function.
+/// Returns whether a name, or none at all, matches this function.
 fn is(name: Option<&str>, function: &Function) -> bool {
     name.is_none_or(|name| function.is_named(name))
 }

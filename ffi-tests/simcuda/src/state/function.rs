@@ -1,4 +1,4 @@
-//! The driver's functions, as the table of them and the log of calls know them.
+//! The driver's functions, as used by the function table and by the call log.
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,8 +14,8 @@ pub(crate) struct Function {
 }
 
 impl Function {
-    /// A function that was never called: what the library exports, what `cuGetProcAddress` takes, and the first version of
-    /// CUDA that has it.
+    /// Creates a function that was never called, from its exported symbol, its name for `cuGetProcAddress`, and the
+    /// first version of CUDA that has it.
     pub(crate) const fn new(
         symbol: &'static str,
         name: &'static str,
@@ -26,22 +26,22 @@ impl Function {
         Self { symbol, name, since, is_per_thread, address: Address(address), calls: AtomicU64::new(0) }
     }
 
-    /// What the library exports.
+    /// Returns the exported symbol.
     pub(crate) fn symbol(&self) -> &'static str {
         self.symbol
     }
 
-    /// What `cuGetProcAddress` takes.
+    /// Returns the name for `cuGetProcAddress`.
     pub(crate) fn name(&self) -> &'static str {
         self.name
     }
 
-    /// The first version of CUDA that has it.
+    /// Returns the first version of CUDA that has the function.
     pub(crate) fn since(&self) -> i32 {
         self.since
     }
 
-    /// Whether stream 0 is the calling thread's.
+    /// Returns whether stream 0 is the calling thread's default stream.
     pub(crate) fn is_per_thread(&self) -> bool {
         self.is_per_thread
     }
@@ -50,7 +50,8 @@ impl Function {
         self.address.0.cast_mut().cast()
     }
 
-    /// Whether a test means this one by a name: its symbol, or without the version, which means all versions.
+    /// Returns whether a test means this function by a name: its symbol, or its name without a version, which means all
+    /// versions.
     pub(crate) fn is_named(&self, name: &str) -> bool {
         name == self.symbol || name == self.name
     }
@@ -68,8 +69,8 @@ impl Function {
     }
 }
 
-/// Where a function is. It is only handed out.
+/// The address of a function. It is only passed on.
 struct Address(*const ());
 
-// SAFETY: an address of code, which never changes.
+// SAFETY: a constant address of code.
 unsafe impl Sync for Address {}

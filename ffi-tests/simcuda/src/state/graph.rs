@@ -1,4 +1,4 @@
-//! Captures and the graphs that come of them. A captured item is a node with its predecessors.
+//! Captures and the graphs made from them. A captured item is a node with its predecessors.
 
 use std::mem::discriminant;
 
@@ -14,34 +14,34 @@ pub(crate) struct Capture {
     thread: u64,
     is_invalid: bool,
     graph: Graph,
-    /// The handle that the graph will have.
+    /// The handle of the future graph.
     handle: u64,
-    /// Whether it is that of a graph which is captured again.
+    /// Whether an existing graph is captured again.
     recaptures: bool,
 }
 
 impl Capture {
-    /// One that begins on a stream, by a thread.
+    /// Creates a capture that begins on a stream, by a thread.
     pub(crate) fn new(origin: u64, mode: u32, thread: u64, handle: u64, recaptures: bool) -> Self {
         Self { origin, mode, thread, is_invalid: false, graph: Graph::default(), handle, recaptures }
     }
 
-    /// The stream on which it began.
+    /// Returns the stream on which the capture began.
     pub(crate) fn origin(&self) -> u64 {
         self.origin
     }
 
-    /// The handle that the graph will have.
+    /// Returns the handle of the future graph.
     pub(crate) fn handle(&self) -> u64 {
         self.handle
     }
 
-    /// Whether the graph is one that is captured again.
+    /// Returns whether an existing graph is captured again.
     pub(crate) fn recaptures(&self) -> bool {
         self.recaptures
     }
 
-    /// Whether it is spoilt: its graph will be none.
+    /// Returns whether the capture is invalidated, so that there will be no graph.
     pub(crate) fn is_invalid(&self) -> bool {
         self.is_invalid
     }
@@ -50,36 +50,36 @@ impl Capture {
         self.is_invalid = true;
     }
 
-    /// Whether a thread may end it: the one that began it, or any in the relaxed mode.
+    /// Returns whether a thread may end the capture: the one that began it, or any in the relaxed mode.
     pub(crate) fn may_be_ended_by(&self, thread: u64) -> bool {
         self.mode == CU_STREAM_CAPTURE_MODE_RELAXED || self.thread == thread
     }
 
-    /// Whether it forbids a call that it cannot see, of a thread in a mode that is not relaxed.
+    /// Returns whether the capture forbids a potentially unsafe call of a thread whose mode is not relaxed.
     pub(crate) fn forbids(&self, thread: u64, mode: u32) -> bool {
         let own = self.thread == thread && self.mode != CU_STREAM_CAPTURE_MODE_RELAXED;
         let global = mode == CU_STREAM_CAPTURE_MODE_GLOBAL && self.mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
         own || global
     }
 
-    /// What was captured so far.
+    /// Returns what was captured so far.
     pub(crate) fn graph(&self) -> &Graph {
         &self.graph
     }
 
-    /// Adds a node and gives its index.
+    /// Adds a node and returns its index.
     pub(crate) fn add(&mut self, node: Node) -> usize {
         self.graph.nodes.push(node);
         self.graph.nodes.len() - 1
     }
 
-    /// What was captured, at the end.
+    /// Returns the captured graph at the end.
     pub(crate) fn into_graph(self) -> Graph {
         self.graph
     }
 }
 
-/// What was captured.
+/// A captured graph.
 #[derive(Clone, Default)]
 pub(crate) struct Graph {
     nodes: Vec<Node>,
@@ -90,7 +90,7 @@ impl Graph {
         &self.nodes
     }
 
-    /// Whether every node is one of these or leads to them.
+    /// Returns whether every node is one of these or leads to them.
     pub(crate) fn leads_to(&self, ends: &[usize]) -> bool {
         let mut seen = vec![false; self.nodes.len()];
         let mut left = ends.to_vec();
@@ -102,7 +102,8 @@ impl Graph {
         seen.iter().all(|seen| *seen)
     }
 
-    /// The work in an order that the dependencies allow: that of the capture, or its reverse where nothing orders two nodes.
+    /// Returns the work in an order allowed by the dependencies: that of the capture, or its reverse where two nodes
+    /// are not ordered.
     pub(crate) fn ordered(self, reversed: bool) -> Vec<Work> {
         let mut left: Vec<Option<Node>> = self.nodes.into_iter().map(Some).collect();
         let mut order = Vec::with_capacity(left.len());
@@ -112,14 +113,14 @@ impl Graph {
             };
             let next =
                 if reversed { left.iter().rposition(is_ready) } else { left.iter().position(is_ready) };
-            // A node comes after earlier ones only, so one is always ready.
+            // A node comes only after earlier ones, so one is always ready.
             let Some(node) = next.and_then(|next| left[next].take()) else { break };
             order.push(node.work);
         }
         order
     }
 
-    /// Allocations and frees: where, and whether it is an allocation.
+    /// Returns the allocations and frees: their addresses, and whether each is an allocation.
     pub(crate) fn memory_nodes(&self) -> impl Iterator<Item = (u64, bool)> {
         self.nodes.iter().filter_map(|node| match node.work {
             Work::Alloc { at, .. } => Some((at, true)),
@@ -146,7 +147,7 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// Work that comes after the nodes with these indices.
+    /// Creates a node for work after the nodes with these indices.
     pub(crate) fn new(work: Work, after: Vec<usize>, handle: u64) -> Self {
         Self { work, after, handle }
     }
@@ -155,7 +156,7 @@ impl Node {
         self.handle
     }
 
-    /// Whether it has that kind of work and these predecessors. Other ones are another topology.
+    /// Returns whether the node has this kind of work and these predecessors. Otherwise the topology differs.
     pub(crate) fn is_like(&self, work: &Work, after: &[usize]) -> bool {
         discriminant(&self.work) == discriminant(work) && self.after == after
     }
@@ -164,16 +165,16 @@ impl Node {
 /// A graph that can be launched.
 pub(crate) struct Executable {
     graph: Graph,
-    /// The handle of the graph that it was made of.
+    /// The handle of the graph that it was instantiated from.
     of: u64,
     /// CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH.
     auto_free: bool,
-    /// Where its last launch ends.
+    /// The end of its last launch.
     last: Option<Point>,
 }
 
 impl Executable {
-    /// One that was never launched.
+    /// Creates an executable graph that was never launched.
     pub(crate) fn new(graph: Graph, of: u64, auto_free: bool) -> Self {
         Self { graph, of, auto_free, last: None }
     }
@@ -182,22 +183,22 @@ impl Executable {
         &self.graph
     }
 
-    /// The handle of the graph that it was made of.
+    /// Returns the handle of the graph that it was instantiated from.
     pub(crate) fn of(&self) -> u64 {
         self.of
     }
 
-    /// Whether a launch frees what the one before has left.
+    /// Returns whether a launch frees the allocations left by the previous one.
     pub(crate) fn auto_free(&self) -> bool {
         self.auto_free
     }
 
-    /// Where its last launch ends.
+    /// Returns the end of the last launch.
     pub(crate) fn last(&self) -> Option<Point> {
         self.last
     }
 
-    /// It was launched.
+    /// Records a launch.
     pub(crate) fn set_last(&mut self, end: Point) {
         self.last = Some(end);
     }

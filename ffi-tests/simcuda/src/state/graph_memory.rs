@@ -1,4 +1,4 @@
-//! Memory that a graph allocates.
+//! Memory allocated by a graph.
 
 use std::collections::BTreeSet;
 
@@ -10,20 +10,20 @@ pub(crate) struct GraphMemory {
     device: CUdevice,
     span: (u64, u64),
     unique: u64,
-    /// Other devices that may touch it: those of the pool at the time of the capture.
+    /// Other devices that may access it: those of the pool at the time of the capture.
     granted: BTreeSet<CUdevice>,
-    /// The handle of the graph with its allocation node.
+    /// The handle of the graph with the allocation node.
     owner: u64,
-    /// There is memory behind it.
+    /// Whether there is memory behind it.
     is_charged: bool,
-    /// A node of its own graph frees it.
+    /// Whether a node of its own graph frees it.
     is_freed_inside: bool,
-    /// Launched and not freed since, by the order of calls.
+    /// Whether it was launched and not freed since, by the order of calls.
     is_out: bool,
 }
 
 impl GraphMemory {
-    /// Addresses without memory behind them, of a graph that was not launched.
+    /// Creates addresses without memory behind them, for a graph that was not launched.
     pub(crate) fn new(
         bytes: u64,
         device: CUdevice,
@@ -52,17 +52,17 @@ impl GraphMemory {
         self.unique
     }
 
-    /// Other devices that may touch it.
+    /// Returns the other devices that may access it.
     pub(crate) fn granted(&self) -> &BTreeSet<CUdevice> {
         &self.granted
     }
 
-    /// The handle of the graph with its allocation node.
+    /// Returns the handle of the graph with the allocation node.
     pub(crate) fn owner(&self) -> u64 {
         self.owner
     }
 
-    /// Whether there is memory behind it.
+    /// Returns whether there is memory behind it.
     pub(crate) fn is_charged(&self) -> bool {
         self.is_charged
     }
@@ -71,17 +71,17 @@ impl GraphMemory {
         self.is_charged = is_charged;
     }
 
-    /// Whether a node of its own graph frees it.
+    /// Returns whether a node of its own graph frees it.
     pub(crate) fn is_freed_inside(&self) -> bool {
         self.is_freed_inside
     }
 
-    /// A node of this graph frees it.
+    /// Records that a node of this graph frees it.
     pub(crate) fn note_free(&mut self, graph: u64) {
         self.is_freed_inside = self.owner == graph;
     }
 
-    /// Whether it was launched and not freed since, by the order of calls.
+    /// Returns whether it was launched and not freed since, by the order of calls.
     pub(crate) fn is_out(&self) -> bool {
         self.is_out
     }

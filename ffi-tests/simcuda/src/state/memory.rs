@@ -1,9 +1,9 @@
-//! Memory that is no virtual memory: what is allocated, what lives in the order of device work, and what is freed and still
-//! lives.
+//! Memory other than virtual memory: allocated memory, memory that is live in the order of device work, and memory that
+//! is freed but still live.
 
 use cuda_sys::CUdevice;
 
-/// How memory came about.
+/// The origin of memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Origin {
     /// `cuMemAlloc`, `cuMemAllocPitch`.
@@ -17,7 +17,7 @@ pub(crate) enum Origin {
     Host(u32),
     /// `cuMemHostRegister`: the program's own memory.
     Registered(u32),
-    /// Another process's, opened that often.
+    /// Memory of another process, with the number of times it was opened.
     Imported {
         opened: u64,
         key: [u64; 3],
@@ -29,18 +29,18 @@ pub(crate) struct Allocation {
     pub(crate) bytes: u64,
     pub(crate) origin: Origin,
     pub(crate) device: CUdevice,
-    /// The context that it ends with; 0 for memory that belongs to none.
+    /// The context that the allocation ends with. 0 for memory that belongs to none.
     pub(crate) context: u64,
-    /// The pages it lies in.
+    /// The pages of the allocation.
     pub(crate) span: (u64, u64),
     /// Unique in this process (CU_POINTER_ATTRIBUTE_BUFFER_ID).
     pub(crate) unique: u64,
-    /// cuMemFreeAsync was called, of what cuMemAlloc gave, and its turn has not come.
+    /// Whether cuMemFreeAsync was called for memory from cuMemAlloc, and the free is not done yet.
     pub(crate) is_ending: bool,
     pub(crate) sync_memops: bool,
 }
 
-/// What lives in the order of device work, by its start.
+/// Memory that is live in the order of device work, by its start.
 pub(crate) struct Living {
     pub(crate) bytes: u64,
     pub(crate) unique: u64,

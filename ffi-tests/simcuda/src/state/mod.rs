@@ -1,6 +1,6 @@
-//! The parts of the driver's state as plain data. No file here knows `Sim`: each type keeps its own fields consistent, and the
-//! rules that combine several parts are in `rules`. Types without a rule between their fields, such as `Point` and
-//! `Allocation`, have open fields.
+//! The parts of the driver's state as plain data. No file here depends on `Sim`. Each type keeps its own fields
+//! consistent, and the rules that combine several parts are in `rules`. Types without a rule between their fields, such
+//! as `Point` and `Allocation`, have open fields.
 
 pub(crate) mod arena;
 pub(crate) mod context;

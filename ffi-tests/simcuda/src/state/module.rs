@@ -1,6 +1,6 @@
-//! Modules: the entries of a PTX text, and which of them are kernels that the simulation knows. **Nothing is compiled
-//! and no instruction is run**: an entry that has the name and the parameters of a simulated kernel is that kernel,
-//! whatever its body says; any other can be found and not launched.
+//! Modules: the entries of a PTX text, and which of them are simulated kernels. **Nothing is compiled and no
+//! instruction is run.** An entry with the name and the parameters of a simulated kernel is that kernel, whatever its
+//! body contains. Any other entry can be found but not launched.
 //!
 //! Rules: cuModuleLoadData, cuModuleGetFunction, cuModuleUnload and cuLaunchKernel in cuda.h; PTX ISA, Kernel and
 //! Function Directives: .entry.
@@ -11,11 +11,11 @@ use crate::state::work::Work;
 
 /// A module of a context.
 pub(crate) struct Module {
-    /// The context, and its number: a module ends with it.
+    /// The context and its number. A module ends with its context.
     context: u64,
     life: u64,
     entries: Vec<Entry>,
-    /// Handles that were given out, by name.
+    /// Handles that were returned, by name.
     functions: BTreeMap<String, u64>,
 }
 
@@ -41,12 +41,12 @@ impl Module {
         self.context
     }
 
-    /// The number of the context, by which it is told from a later one with the same handle.
+    /// Returns the number of the context, which distinguishes it from a later one with the same handle.
     pub(crate) fn life(&self) -> u64 {
         self.life
     }
 
-    /// The handle of a function that was asked for before.
+    /// Returns the handle of a function that was requested before.
     pub(crate) fn function(&self, name: &str) -> Option<u64> {
         self.functions.get(name).copied()
     }
@@ -61,12 +61,12 @@ impl Module {
 }
 
 impl Entry {
-    /// The work of a launch with such arguments, if it is a kernel that the simulation has:
+    /// Returns the work of a launch with these arguments, if it is a simulated kernel:
     ///
     /// - `fill(.u64 at, .u32 words, .u32 value)` stores a value in each word;
-    /// - `expect(.u64 at, .u32 words, .u32 value, .u64 wrong)` adds to a word how many have another value;
+    /// - `expect(.u64 at, .u32 words, .u32 value, .u64 wrong)` adds to a word how many words have another value;
     /// - `copy(.u64 to, .u64 from, .u32 words)`;
-    /// - `delay(.u64 nanoseconds)` takes that long, of simulated time.
+    /// - `delay(.u64 nanoseconds)` takes that much simulated time.
     pub(crate) fn work(&self, arguments: &[u64]) -> Option<Work> {
         match (self.name.as_str(), self.parameters.as_slice(), arguments) {
             ("fill", [8, 4, 4], &[at, words, value]) => Some(Work::Words { at, words, value: value as u32 }),
@@ -80,15 +80,15 @@ impl Entry {
     }
 }
 
-/// The entries of a PTX text; None if it does not begin as one: "Each PTX module must begin with a .version
-/// directive", which a .target follows.
+/// Returns the entries of a PTX text, or None if it does not begin as one: "Each PTX module must begin with a .version
+/// directive", which is followed by a .target.
 pub(crate) fn parse(text: &str) -> Option<Vec<Entry>> {
     let text = without_comments(text);
     let rest = text.trim_start().strip_prefix(".version")?;
     if !rest.contains(".target") {
         return None;
     }
-    // What stands before the first is no entry.
+    // The text before the first entry is skipped.
     rest.split(".entry").skip(1).map(entry).collect()
 }
 
@@ -107,7 +107,7 @@ fn entry(text: &str) -> Option<Entry> {
     Some(Entry { name: name.to_owned(), parameters: each.map(size).collect::<Option<_>>()? })
 }
 
-/// The size of a parameter: `.param .u64 name`, `.param .align 4 .b8 name[12]`.
+/// Returns the size of a parameter: `.param .u64 name`, `.param .align 4 .b8 name[12]`.
 fn size(parameter: &str) -> Option<usize> {
     let type_of = |word: &str| -> Option<usize> {
         let bits = word.strip_prefix(['.'])?.strip_prefix(['u', 's', 'b', 'f'])?;

@@ -1,5 +1,5 @@
-//! Physical memory, reserved addresses, and mappings of one at the other. A device's physical memory is a file in memory, a
-//! mapping is a mapping of it: remapping is real.
+//! Physical memory, reserved addresses, and mappings of one at the other. A device's physical memory is a memory file,
+//! and a mapping is a mapping of it, so remapping is real.
 
 use std::collections::BTreeMap;
 use std::ffi::c_int;
@@ -11,12 +11,12 @@ use crate::system::{self, Access};
 /// The physical memory of a device.
 pub(crate) struct Store {
     file: c_int,
-    /// What is in use of the file: offset and bytes.
+    /// The parts of the file in use: offset and bytes.
     parts: BTreeMap<u64, u64>,
 }
 
 impl Store {
-    /// An empty one; None if the system refuses.
+    /// Creates an empty store. Returns None if the system refuses.
     pub(crate) fn new() -> Option<Self> {
         system::memory_file(0).map(|file| Self { file, parts: BTreeMap::new() })
     }
@@ -42,7 +42,7 @@ impl Store {
     }
 }
 
-/// Where physical memory is: in the device's file, or in one of its own if the memory can be exported.
+/// The location of physical memory: in the device's file, or in a file of its own if the memory can be exported.
 #[derive(Clone, Copy)]
 pub(crate) struct Place {
     file: c_int,
@@ -50,7 +50,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// The whole of a file.
+    /// Returns the place that is a whole file.
     pub(crate) fn whole(file: c_int) -> Self {
         Self { file, offset: 0 }
     }
@@ -67,12 +67,12 @@ pub(crate) struct Physical {
     /// References of the program to the handle.
     references: u64,
     mappings: u64,
-    /// Another process counts it.
+    /// Whether it is counted by another process.
     is_imported: bool,
 }
 
 impl Physical {
-    /// Memory with the program's first reference to it.
+    /// Creates memory with the program's first reference to it.
     pub(crate) fn new(
         device: CUdevice,
         bytes: u64,
@@ -84,7 +84,7 @@ impl Physical {
         Self { device, bytes, place, handle_types, is_for_rdma, references, mappings, is_imported }
     }
 
-    /// The same of another process.
+    /// Creates memory imported from another process.
     pub(crate) fn imported(device: CUdevice, bytes: u64, file: c_int, handle_types: u32) -> Self {
         let own = Self::new(device, bytes, Place::whole(file), handle_types, false);
         Self { is_imported: true, ..own }
@@ -114,7 +114,7 @@ impl Physical {
         self.is_imported
     }
 
-    /// Whether the program has the handle.
+    /// Returns whether the program holds the handle.
     pub(crate) fn is_referenced(&self) -> bool {
         self.references > 0
     }
@@ -127,17 +127,17 @@ impl Physical {
         self.references -= 1;
     }
 
-    /// All references go at once.
+    /// Drops all references at once.
     pub(crate) fn forget_references(&mut self) {
         self.references = 0;
     }
 
-    /// Whether it is neither referred to nor mapped.
+    /// Returns whether it is neither referenced nor mapped.
     pub(crate) fn is_unused(&self) -> bool {
         self.references == 0 && self.mappings == 0
     }
 
-    /// Maps it at reserved addresses, from an offset on; false if the system refuses.
+    /// Maps it at reserved addresses, from an offset on. Returns false if the system refuses.
     pub(crate) fn map(&mut self, at: u64, bytes: u64, offset: u64) -> bool {
         let Place { file, offset: begin } = self.place;
         let is_mapped = system::map(at, bytes, file, begin + offset, Access::None).is_some();
@@ -145,12 +145,12 @@ impl Physical {
         is_mapped
     }
 
-    /// One of its mappings is gone.
+    /// Records that one of its mappings has ended.
     pub(crate) fn unmap(&mut self) {
         self.mappings -= 1;
     }
 
-    /// Gives its memory back, to the device's store if it is from there.
+    /// Frees its memory, to the device's store if it is from there.
     pub(crate) fn end(self, store: Option<&mut Store>) {
         match store {
             Some(store) if store.file == self.place.file => store.give_back(self.place.offset, self.bytes),
@@ -168,7 +168,7 @@ pub(crate) struct Reservation {
 pub(crate) struct Mapping {
     bytes: u64,
     handle: u64,
-    /// What each device may do there; none at first.
+    /// The access of each device. None at first.
     access: BTreeMap<CUdevice, Access>,
 }
 
@@ -181,17 +181,17 @@ impl Mapping {
         self.bytes
     }
 
-    /// Of the physical memory.
+    /// Returns the handle of the physical memory.
     pub(crate) fn handle(&self) -> u64 {
         self.handle
     }
 
-    /// What a device may do there.
+    /// Returns the access of a device.
     pub(crate) fn access_of(&self, device: CUdevice) -> Access {
         self.access.get(&device).copied().unwrap_or(Access::None)
     }
 
-    /// Sets what a device may do there; gives what the one may do that may do most.
+    /// Sets the access of a device. Returns the widest access of all devices.
     pub(crate) fn set_access(&mut self, device: CUdevice, access: Access) -> Access {
         self.access.insert(device, access);
         let rank = |access: &Access| match access {

@@ -1,4 +1,4 @@
-//! A memory pool: areas of its device's memory, and the free pieces in them.
+//! Memory pools: areas of a device's memory, and the free pieces in them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::c_int;
@@ -14,19 +14,19 @@ pub(crate) struct Pool {
     is_default: bool,
     is_destroyed: bool,
     threshold: u64,
-    /// Other devices that may touch its memory (cuMemPoolSetAccess).
+    /// Other devices that may access its memory (cuMemPoolSetAccess).
     granted: BTreeSet<CUdevice>,
-    /// By [`Reuse`].
+    /// The policies, indexed by [`Reuse`].
     reuse: [c_int; 3],
-    /// Bytes that were handed out and not freed.
+    /// Bytes handed out and not freed.
     used: Level,
-    /// Bytes of the device that it holds.
+    /// Bytes of the device's memory held by the pool.
     reserved: Level,
     areas: BTreeMap<u64, Area>,
     free: BTreeMap<u64, Piece>,
 }
 
-/// Ways to get what another stream freed; CUmemPool_attribute counts them from 1.
+/// Ways to reuse memory freed by another stream. CUmemPool_attribute counts them from 1.
 #[derive(Clone, Copy)]
 enum Reuse {
     FollowEventDependencies = 0,
@@ -34,7 +34,7 @@ enum Reuse {
     InternalDependencies = 2,
 }
 
-/// Memory of the device, from the arena; its start is its key.
+/// Memory of the device, from the arena. Its start is its key.
 pub(crate) struct Area {
     pub(crate) bytes: u64,
     pub(crate) span: (u64, u64),
@@ -44,9 +44,9 @@ pub(crate) struct Area {
 #[derive(Clone, Copy)]
 struct Piece {
     bytes: u64,
-    /// The free whose turn has to come; none if the host freed it there and then.
+    /// The free that has to be done first. None if the host freed it immediately.
     freed: Option<Point>,
-    /// The host has synchronised with that.
+    /// Whether the host has synchronized with that free.
     is_observed: bool,
 }
 
@@ -54,7 +54,7 @@ struct Piece {
 type IsDone<'a> = &'a dyn Fn(Point) -> bool;
 
 impl Pool {
-    /// An empty one; all policies of reuse are 'default enabled', and the threshold is 0.
+    /// Creates an empty pool. All reuse policies are 'default enabled', and the threshold is 0.
     pub(crate) fn new(device: CUdevice, is_default: bool) -> Self {
         Self { device, is_default, reuse: [1; 3], ..Self::default() }
     }
@@ -67,7 +67,7 @@ impl Pool {
         self.is_default
     }
 
-    /// Whether its handle is gone; what was taken from it stays until it is freed.
+    /// Returns whether its handle is destroyed. Allocations remain until they are freed.
     pub(crate) fn is_destroyed(&self) -> bool {
         self.is_destroyed
     }
@@ -76,7 +76,7 @@ impl Pool {
         self.is_destroyed = true;
     }
 
-    /// What it may hold when the host synchronises.
+    /// Returns how much the pool may hold when the host synchronizes.
     pub(crate) fn threshold(&self) -> u64 {
         self.threshold
     }
@@ -97,7 +97,7 @@ impl Pool {
         };
     }
 
-    /// Where a policy of reuse is kept: their attributes count from 1.
+    /// Returns a reuse policy. Its attributes count from 1.
     pub(crate) fn policy(&mut self, attribute: CUmemPool_attribute) -> Option<&mut c_int> {
         self.reuse.get_mut((attribute as usize).checked_sub(1)?)
     }
@@ -114,7 +114,7 @@ impl Pool {
         self.reuse[way as usize] != 0
     }
 
-    /// Free memory for a stream: what the same stream freed, or another where that is in order.
+    /// Returns free memory for a stream: memory freed by the same stream, or by another where the order permits it.
     pub(crate) fn reusable(
         &mut self,
         bytes: u64,
@@ -132,18 +132,18 @@ impl Pool {
         self.best(bytes, may)
     }
 
-    /// Free memory on which another stream still works, behind that work.
+    /// Returns free memory that another stream still uses, to be used after that work.
     pub(crate) fn behind_others(&self, bytes: u64) -> Option<u64> {
         if self.allows(Reuse::InternalDependencies) { self.best(bytes, |_| true) } else { None }
     }
 
-    /// The smallest piece that is large enough, the first of several.
+    /// Returns the smallest piece that is large enough, the first of several.
     fn best(&self, bytes: u64, may: impl Fn(&Piece) -> bool) -> Option<u64> {
         let fits = self.free.iter().filter(|(_, piece)| piece.bytes >= bytes && may(piece));
         fits.min_by_key(|(at, piece)| (piece.bytes, **at)).map(|(at, _)| *at)
     }
 
-    /// Takes an allocation off the beginning of a piece; gives what it has to wait for.
+    /// Takes an allocation from the beginning of a piece. Returns the work that it has to wait for.
     pub(crate) fn take(&mut self, at: u64, bytes: u64) -> Option<Point> {
         let freed = self.cut(at, bytes);
         self.used.add(bytes);
@@ -158,20 +158,20 @@ impl Pool {
         piece.freed
     }
 
-    /// Takes an allocation back, in the order of a stream or at once.
+    /// Returns an allocation to the pool, in the order of a stream or at once.
     pub(crate) fn give_back(&mut self, at: u64, bytes: u64, freed: Option<Point>) {
         self.used.now -= bytes;
         self.free.insert(at, Piece { bytes, freed, is_observed: freed.is_none() });
     }
 
-    /// Adds memory of the device, which is a free piece at first.
+    /// Adds memory of the device, which is a single free piece at first.
     pub(crate) fn add_area(&mut self, at: u64, area: Area) {
         self.free.insert(at, Piece { bytes: area.bytes, freed: None, is_observed: true });
         self.reserved.add(area.bytes);
         self.areas.insert(at, area);
     }
 
-    /// Free neighbours become one piece if the same stream freed them or nobody works on them any more.
+    /// Merges free neighbours that the same stream freed, or that no work uses any more.
     fn merge(&mut self, is_done: IsDone<'_>) {
         let mut merged: BTreeMap<u64, Piece> = BTreeMap::new();
         for (at, piece) in std::mem::take(&mut self.free) {
@@ -190,14 +190,14 @@ impl Pool {
         self.free = merged;
     }
 
-    /// Whether it is destroyed, nothing of it is in use, and the work on all of it is over.
+    /// Returns whether the pool is destroyed, unused, and the work on all of it is done.
     pub(crate) fn has_ended(&mut self, is_done: IsDone<'_>) -> bool {
         self.merge(is_done);
         self.is_destroyed && self.free.values().all(|piece| piece.is_over(is_done)) && self.used.now == 0
     }
 
-    /// Removes an area that is wholly free, the work on it over and that known to the host, if more than `above` bytes
-    /// are held and `keep` stay.
+    /// Removes a wholly free area whose work is done and known to the host to be done, if more than `above` bytes are
+    /// held and `keep` remain.
     pub(crate) fn release_area(&mut self, above: u64, keep: u64, is_done: IsDone<'_>) -> Option<Area> {
         self.merge(is_done);
         let held = self.reserved.now;
@@ -214,14 +214,14 @@ impl Pool {
         Some(area)
     }
 
-    /// The host has synchronised with work that is done.
+    /// Records that the host has synchronized with work that is done.
     pub(crate) fn observe(&mut self, is_done: IsDone<'_>) {
         for piece in self.free.values_mut() {
             piece.is_observed |= piece.is_over(is_done);
         }
     }
 
-    /// The pool's memory of the device, when it ends.
+    /// Returns the pool's memory of the device, when it ends.
     pub(crate) fn into_areas(self) -> impl Iterator<Item = Area> {
         self.areas.into_values()
     }
@@ -251,7 +251,7 @@ impl Piece {
     }
 }
 
-/// A number and the highest that it was.
+/// A number and its highest value.
 #[derive(Default)]
 pub(crate) struct Level {
     now: u64,
@@ -272,7 +272,7 @@ impl Level {
         self.high = self.high.max(self.now);
     }
 
-    /// "High watermark can only be reset to zero", from where it is what there is now.
+    /// Resets the peak to the current value: "High watermark can only be reset to zero".
     pub(crate) fn forget(&mut self) {
         self.high = self.now;
     }

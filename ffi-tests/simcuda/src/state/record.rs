@@ -1,4 +1,4 @@
-//! What a test reads afterwards: the log of calls, the misuses, and what simulated kernels found wrong.
+//! Results for a test to read: the log of calls, the misuses, and mismatches found by simulated kernels.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
@@ -8,10 +8,10 @@ use cuda_sys::CUresult;
 use crate::handles::Kind;
 use crate::state::function::Function;
 
-/// No more calls than that are remembered; the counts go on.
+/// The most calls that are kept. The counts continue.
 const MOST: usize = 1 << 16;
 
-/// Arguments that the log keeps of a call.
+/// How many arguments of a call the log keeps.
 const ARGUMENTS: usize = 4;
 
 /// A call of the driver that has begun.
@@ -21,11 +21,11 @@ struct Call {
     function: &'static Function,
     arguments: [u64; ARGUMENTS],
     count: usize,
-    /// None while it is under way.
+    /// None while the call is in progress.
     result: Option<CUresult>,
 }
 
-/// Everything there is to read.
+/// All recorded results.
 #[derive(Default)]
 pub(crate) struct Record {
     calls: VecDeque<Call>,
@@ -33,15 +33,15 @@ pub(crate) struct Record {
     misuses: Vec<String>,
     misuse_count: u64,
     mismatches: u64,
-    /// The kind of each use of a handle that is not live.
+    /// How often a handle that is not live was used, by kind.
     stale: BTreeMap<Kind, u64>,
 }
 
-/// No more misuses than that are kept in words.
+/// The most misuses whose messages are kept.
 const MOST_WORDS: usize = 1000;
 
 impl Record {
-    /// Enters a call and gives its sequence number, which counts from 1.
+    /// Adds a call and returns its sequence number, which counts from 1.
     pub(crate) fn begin(&mut self, thread: u64, function: &'static Function, words: &[u64]) -> u64 {
         self.begun += 1;
         if self.calls.len() == MOST {
@@ -56,7 +56,7 @@ impl Record {
     }
 
     pub(crate) fn end(&mut self, sequence: u64, result: CUresult) {
-        // The newest is at the end, and numbers rise by one.
+        // The newest call is at the end, and numbers rise by one.
         let Some(back) = self.calls.back().and_then(|last| last.sequence.checked_sub(sequence)) else {
             return;
         };
@@ -66,12 +66,12 @@ impl Record {
         }
     }
 
-    /// Forgets the calls. Numbers go on.
+    /// Forgets the calls. Numbers continue.
     pub(crate) fn clear_calls(&mut self) {
         self.calls.clear();
     }
 
-    /// The log as text, a line a call: sequence, thread, function, arguments, result.
+    /// Returns the log as text, one line a call: sequence, thread, function, arguments, result.
     pub(crate) fn text(&self) -> String {
         let mut text = String::from("# call log of the simulated driver (simcuda)\n");
         for call in &self.calls {
@@ -85,7 +85,7 @@ impl Record {
         text
     }
 
-    /// The program did what the driver's manual leaves undefined, or what would crash a real driver.
+    /// Records an action that the driver's manual leaves undefined, or that would crash a real driver.
     pub(crate) fn misuse(&mut self, words: String) {
         self.misuse_count += 1;
         if self.misuses.len() < MOST_WORDS {
@@ -93,13 +93,13 @@ impl Record {
         }
     }
 
-    /// A handle was used that is not live.
+    /// Records the use of a handle that is not live.
     pub(crate) fn stale(&mut self, kind: Kind, text: String) {
         *self.stale.entry(kind).or_default() += 1;
         self.misuse(text);
     }
 
-    /// How often that happened with handles of some kinds.
+    /// Returns how often this happened with handles of some kinds.
     pub(crate) fn stale_count(&self, of: impl Fn(Kind) -> bool) -> u64 {
         self.stale.iter().filter(|(kind, _)| of(**kind)).map(|(_, count)| count).sum()
     }
@@ -112,7 +112,7 @@ impl Record {
         self.misuses.get(index).map(String::as_str)
     }
 
-    /// A simulated kernel read something else than it was told to expect.
+    /// Records that a simulated kernel read something other than expected.
     pub(crate) fn mismatch(&mut self, words: String) {
         self.mismatches += 1;
         if self.misuses.len() < MOST_WORDS {

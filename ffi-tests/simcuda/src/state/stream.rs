@@ -6,23 +6,23 @@ use cuda_sys::{CU_STREAM_NON_BLOCKING, CUdevice};
 
 use super::work::Work;
 
-/// What a stream is in its context.
+/// The role of a stream in its context.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Role {
     Legacy,
     PerThread,
-    /// With its handle.
+    /// Created by the program, with its handle.
     Created(u64),
 }
 
-/// A place in a stream's order: everything up to that item.
+/// A position in a stream's order: everything up to that item.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Point {
     pub(crate) stream: u64,
     pub(crate) item: u64,
 }
 
-/// Work with what it waits for in other streams.
+/// Work, and the work in other streams that it waits for.
 pub(crate) struct Item {
     pub(crate) number: u64,
     pub(crate) after: Vec<Point>,
@@ -40,18 +40,18 @@ pub(crate) struct Stream {
     queue: VecDeque<Item>,
     issued: u64,
     done: u64,
-    /// The thread that runs an item of it, with the lock open.
+    /// The thread that runs an item of the stream, with the lock open.
     runner: Option<u64>,
     is_held: bool,
-    /// When the delay that stands first is over.
+    /// When the delay at the front is over.
     wakes: Option<u64>,
-    /// It goes when its work is done.
+    /// Set once it is destroyed. The stream ends when its work is done.
     is_destroyed: bool,
-    /// The capture it takes part in.
+    /// The capture that it takes part in.
     capture: Option<u64>,
     /// What the next captured item comes after, as indices into the capture's nodes.
     frontier: Vec<usize>,
-    /// The handles of these, as the last query of the capture gave them out.
+    /// The handles of these nodes, as returned by the last query of the capture.
     dependencies: Vec<u64>,
 }
 
@@ -101,17 +101,17 @@ impl Stream {
         self.unique
     }
 
-    /// Gives it the number that it has in this process.
+    /// Sets the stream's number in this process.
     pub(crate) fn set_unique(&mut self, number: u64) {
         self.unique = number;
     }
 
-    /// Whether the legacy default stream and this one wait for each other.
+    /// Returns whether the legacy default stream and this one wait for each other.
     pub(crate) fn is_blocking(&self) -> bool {
         self.role != Role::Legacy && self.flags & CU_STREAM_NON_BLOCKING == 0
     }
 
-    /// Whether a test steps it.
+    /// Returns whether a test steps the stream.
     pub(crate) fn is_held(&self) -> bool {
         self.is_held
     }
@@ -120,26 +120,26 @@ impl Stream {
         self.is_held = is_held;
     }
 
-    /// Its handle goes, and it goes when its work is done; whether that was so before.
+    /// Destroys the handle. The stream ends when its work is done. Returns whether it was destroyed before.
     pub(crate) fn destroy(&mut self) -> bool {
         std::mem::replace(&mut self.is_destroyed, true)
     }
 
-    /// Whether it is destroyed and its work is done.
+    /// Returns whether it is destroyed and its work is done.
     pub(crate) fn is_over(&self) -> bool {
         self.is_destroyed && self.done == self.issued && self.runner.is_none()
     }
 
     // The queue.
 
-    /// Queues work and gives its number.
+    /// Queues work and returns its number.
     pub(crate) fn push(&mut self, work: Work, after: Vec<Point>) -> u64 {
         self.issued += 1;
         self.queue.push_back(Item { number: self.issued, after, work });
         self.issued
     }
 
-    /// What is queued and not begun, in order.
+    /// Returns the queued items that have not begun, in order.
     pub(crate) fn items(&self) -> impl Iterator<Item = &Item> {
         self.queue.iter()
     }
@@ -156,35 +156,35 @@ impl Stream {
         Some(item)
     }
 
-    /// The item with that number was run.
+    /// Records that the item with that number was run.
     pub(crate) fn finish(&mut self, item: u64) {
         self.done = item;
         self.runner = None;
     }
 
-    /// The thread that runs an item of it.
+    /// Returns the thread that runs an item of the stream.
     pub(crate) fn runner(&self) -> Option<u64> {
         self.runner
     }
 
-    /// The number of the last item that was queued.
+    /// Returns the number of the last item queued.
     pub(crate) fn issued(&self) -> u64 {
         self.issued
     }
 
-    /// Whether everything up to that item is done.
+    /// Returns whether everything up to that item is done.
     pub(crate) fn is_done(&self, item: u64) -> bool {
         self.done >= item
     }
 
-    /// Items that are not done.
+    /// Returns the number of items that are not done.
     pub(crate) fn pending(&self) -> u64 {
         self.issued - self.done
     }
 
     // Delays.
 
-    /// How long the first item takes, if it is a delay.
+    /// Returns the duration of the first item, if it is a delay.
     fn delay(&self) -> Option<u64> {
         match self.queue.front()?.work {
             Work::Delay { nanoseconds } => Some(nanoseconds),
@@ -192,40 +192,40 @@ impl Stream {
         }
     }
 
-    /// Whether a delay stands first that has not begun, and would not be stepped by a test.
+    /// Returns whether there is a delay at the front that has not begun, and that no test steps.
     pub(crate) fn awaits_delay(&self) -> bool {
         self.delay().is_some() && self.wakes.is_none() && !self.is_held
     }
 
-    /// Begins the delay that stands first; whether it is over at once.
+    /// Begins the delay at the front. Returns whether it is over at once.
     pub(crate) fn begin_delay(&mut self, now: u64) -> bool {
         self.wakes = self.delay().map(|nanoseconds| now.saturating_add(nanoseconds));
         self.wakes == Some(now)
     }
 
-    /// When the delay that stands first is over.
+    /// Returns when the delay at the front is over.
     pub(crate) fn wakes(&self) -> Option<u64> {
         self.wakes
     }
 
-    /// Whether the first item is no delay that goes on.
+    /// Returns whether the first item is not a delay in progress.
     pub(crate) fn is_due(&self, now: u64) -> bool {
         self.delay().is_none() || self.wakes.is_some_and(|at| at <= now)
     }
 
     // Capture.
 
-    /// The number of the capture that it takes part in.
+    /// Returns the number of the capture that the stream takes part in.
     pub(crate) fn capture(&self) -> Option<u64> {
         self.capture
     }
 
-    /// What the next captured item comes after, as indices into the capture's nodes.
+    /// Returns what the next captured item comes after, as indices into the capture's nodes.
     pub(crate) fn frontier(&self) -> &[usize] {
         &self.frontier
     }
 
-    /// Takes part in a capture; its next item comes after these nodes as well.
+    /// Takes part in a capture. The next item comes after these nodes as well.
     pub(crate) fn join(&mut self, capture: u64, frontier: &[usize]) {
         self.capture = Some(capture);
         for node in frontier {
@@ -235,12 +235,12 @@ impl Stream {
         }
     }
 
-    /// What an item that is captured now comes after, and nothing later does.
+    /// Takes what an item captured now comes after. Later items do not come after it directly.
     pub(crate) fn take_frontier(&mut self) -> Vec<usize> {
         std::mem::take(&mut self.frontier)
     }
 
-    /// The capture has ended.
+    /// Records that the capture has ended.
     pub(crate) fn leave_capture(&mut self) {
         self.capture = None;
         self.frontier.clear();
@@ -253,20 +253,20 @@ impl Stream {
     }
 }
 
-/// An event: the place in a stream where it was last recorded.
+/// An event: the position in a stream where it was last recorded.
 pub(crate) struct Event {
     context: u64,
     flags: u32,
     unique: u64,
     recorded: Option<Point>,
-    /// When the recorded place was reached, in nanoseconds.
+    /// When the recorded position was reached, in nanoseconds.
     reached: Option<u64>,
-    /// If it was last recorded in a capture: which, and after which of its nodes.
+    /// If it was last recorded in a capture: the capture, and the nodes that it comes after.
     captured: Option<(u64, Vec<usize>)>,
 }
 
 impl Event {
-    /// One that was never recorded.
+    /// Creates an event that was never recorded.
     pub(crate) fn new(context: u64, flags: u32, unique: u64) -> Self {
         Self { context, flags, unique, recorded: None, reached: None, captured: None }
     }
@@ -279,32 +279,32 @@ impl Event {
         self.flags
     }
 
-    /// The place that it stands for, if it was recorded.
+    /// Returns the position that it stands for, if it was recorded.
     pub(crate) fn recorded(&self) -> Option<Point> {
         self.recorded
     }
 
-    /// When that place was reached, in nanoseconds.
+    /// Returns when that position was reached, in nanoseconds.
     pub(crate) fn reached(&self) -> Option<u64> {
         self.reached
     }
 
-    /// If it was last recorded in a capture: which, and after which of its nodes.
+    /// Returns the capture and the nodes that it comes after, if it was last recorded in a capture.
     pub(crate) fn captured(&self) -> Option<&(u64, Vec<usize>)> {
         self.captured.as_ref()
     }
 
-    /// It stands for a place in a stream from now on; the number tells this record from others.
+    /// Records the event at a position in a stream. The number distinguishes this record from others.
     pub(crate) fn record(&mut self, place: Point, unique: u64) {
         (self.recorded, self.reached, self.captured, self.unique) = (Some(place), None, None, unique);
     }
 
-    /// It stands for nodes of a capture from now on.
+    /// Records the event after nodes of a capture.
     pub(crate) fn record_captured(&mut self, capture: u64, frontier: Vec<usize>) {
         self.captured = Some((capture, frontier));
     }
 
-    /// The place of the record with that number was reached.
+    /// Records that the position of the record with that number was reached.
     pub(crate) fn reach(&mut self, unique: u64, now: u64) {
         if self.unique == unique {
             self.reached = Some(now);

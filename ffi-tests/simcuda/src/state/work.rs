@@ -1,4 +1,4 @@
-//! What a device is told to do.
+//! Device work.
 
 use std::ffi::c_void;
 
@@ -12,7 +12,7 @@ pub(crate) type Function = unsafe extern "C" fn(*mut c_void);
 /// An item of work.
 #[derive(Clone)]
 pub(crate) enum Work {
-    /// A simulated kernel of the program's, or a host function: called with an argument.
+    /// A simulated kernel of the program, or a host function, called with an argument.
     Call {
         function: Function,
         argument: u64,
@@ -29,7 +29,7 @@ pub(crate) enum Work {
         bytes: u64,
         pattern: u64,
     },
-    /// A simulated kernel: reads a range and finds the pattern, or a mismatch is counted.
+    /// A simulated kernel: reads a range and expects the pattern. Otherwise a mismatch is counted.
     Expect {
         at: u64,
         bytes: u64,
@@ -39,7 +39,7 @@ pub(crate) enum Work {
         to: u64,
         from: Source,
         bytes: u64,
-        /// The destination's context and the source's, if the call has named them.
+        /// The contexts of the destination and of the source, if the call named them.
         named: Option<[Agent; 2]>,
     },
     /// Elements of 1, 2 or 4 bytes.
@@ -55,7 +55,7 @@ pub(crate) enum Work {
         words: u64,
         value: u32,
     },
-    /// Another: adds to the word at `wrong` how many words have not that value.
+    /// A simulated kernel of a module: adds to the word at `wrong` how many words have another value.
     Compare {
         at: u64,
         words: u64,
@@ -67,7 +67,7 @@ pub(crate) enum Work {
         from: u64,
         words: u64,
     },
-    /// Another, which does nothing for so long; see `streams`.
+    /// A simulated kernel of a module: takes that much time and does nothing else. See `streams`.
     Delay {
         nanoseconds: u64,
     },
@@ -75,16 +75,16 @@ pub(crate) enum Work {
     Send {
         channel: u64,
     },
-    /// Takes a message out of a channel; it is not ready before there is one (`streams`).
+    /// Takes a message out of a channel. It is not ready before there is one (`streams`).
     Receive {
         channel: u64,
     },
-    /// An event's place, with what the event was when it was recorded.
+    /// An event's position, with the number of the record.
     Record {
         event: u64,
         unique: u64,
     },
-    /// Memory that is allocated in order: from here on it may be touched.
+    /// Memory allocated in order. It may be accessed from here on.
     Alloc {
         at: u64,
         bytes: u64,
@@ -93,36 +93,37 @@ pub(crate) enum Work {
         /// 0 for the memory of a graph.
         pool: u64,
     },
-    /// Memory that is freed in order.
+    /// Memory freed in order.
     Free {
         at: u64,
         unique: u64,
     },
-    /// Waits for something elsewhere, or stands for a place.
+    /// Waits for work elsewhere, or marks a position.
     Nothing,
 }
 
-/// What is copied from.
+/// The source of a copy.
 #[derive(Clone)]
 pub(crate) enum Source {
     Address(u64),
-    /// What pageable memory held when the copy was queued: "the driver may synchronize with the stream and stage the
-    /// copy into pinned memory" (API synchronization behavior, CUDA Driver API manual).
+    /// The contents of pageable memory when the copy was queued: "the driver may synchronize with the stream and stage
+    /// the copy into pinned memory" (API synchronization behavior, CUDA Driver API manual).
     Staged(Vec<u8>),
 }
 
 impl Work {
-    /// What is to be called with the lock open, in a context that works or has failed with a code. A host function "will
-    /// not be called in the event of an error in the CUDA context" (cuLaunchHostFunc); "in the event of a device error,
-    /// all subsequently executed callbacks will receive an appropriate CUresult" (cuStreamAddCallback).
+    /// Returns what to call with the lock open, in a context that works or has failed with a code. A host function
+    /// "will not be called in the event of an error in the CUDA context" (cuLaunchHostFunc). For callbacks, "in the
+    /// event of a device error, all subsequently executed callbacks will receive an appropriate CUresult"
+    /// (cuStreamAddCallback).
     pub(crate) fn call(&self, failure: Option<CUresult>) -> Option<Box<dyn FnOnce()>> {
         match *self {
             Self::Call { function, argument } if failure.is_none() => Some(Box::new(move || {
-                // SAFETY: the program gave the function and its argument for that.
+                // SAFETY: the program passed the function and its argument for this purpose.
                 unsafe { function(argument as *mut c_void) }
             })),
             Self::Callback { function: Some(function), stream, argument } => Some(Box::new(move || {
-                // SAFETY: the program gave the function and its argument for that.
+                // SAFETY: the program passed the function and its argument for this purpose.
                 unsafe {
                     function(stream as CUstream, failure.unwrap_or(CUDA_SUCCESS), argument as *mut c_void)
                 }
