@@ -1,7 +1,7 @@
-//! What can go wrong, and the words for it.
+//! Errors and their messages.
 //!
-//! The words of a thread's last failure are kept in a buffer of fixed size, which the first threads have
-//! without asking for memory at a moment when there may be none.
+//! The message of a thread's last failure is kept in a buffer of fixed size. The first threads have one without
+//! allocating, because there may be no memory at that moment.
 
 use crate::sys::HostMemoryExhausted;
 use crate::sys::thread::{Local, NoValue, per_thread};
@@ -13,45 +13,45 @@ use std::fmt::{self, Write};
 #[repr(i32)]
 #[non_exhaustive]
 pub enum Error {
-    /// A NULL out-pointer, a bad alignment, an unknown flag or backend, a bad ordinal or `struct_size`.
+    /// A NULL out-pointer, or an invalid alignment, flag, backend, ordinal or `struct_size`.
     InvalidArgument = 1,
-    /// Nothing was created for that device.
+    /// There is no allocator for that device.
     NoAllocator = 2,
-    /// There is one already: share it.
+    /// There already is an allocator for that device, which can be shared.
     AlreadyExists = 3,
-    /// Device or host memory ran out, or the size overflows when rounded.
+    /// Device or host memory ran out, or a size overflows when rounded.
     OutOfMemory = 4,
-    /// Not the start of a chunk of this device: foreign, interior or stale.
+    /// The pointer is not the start of a chunk of this device: foreign, interior or stale.
     InvalidPointer = 5,
-    /// The start of a chunk that is free already.
+    /// The pointer is the start of a chunk that is already free.
     DoubleFree = 6,
-    /// Destroyed while allocations live, or entered again from a callback.
+    /// The allocator is to be destroyed with live allocations, or is called from its own callback.
     Busy = 7,
-    /// No driver, no such device, or a driver too old for that backend.
+    /// There is no driver or no such device, or the driver is too old for that backend.
     BackendUnavailable = 8,
     /// The driver or a callback failed with something other than out of memory.
     BackendFailed = 9,
-    /// Not by this backend, or not without that flag.
+    /// Unsupported by this backend, or a required flag is missing.
     Unsupported = 10,
-    /// The allocator is being destroyed, or its memory is not in this forked process.
+    /// The allocator is being destroyed, or its memory does not exist in this forked process.
     ShuttingDown = 11,
-    /// A broken invariant: the allocator is poisoned.
+    /// An invariant is broken. The allocator is poisoned.
     Internal = 12,
 }
 
 impl Error {
-    /// The status as a number of the C ABI.
+    /// Returns the status as a number of the C ABI.
     pub const fn code(self) -> i32 {
         self as i32
     }
 
-    /// The same text as `bfc_status_string`.
+    /// Returns the text of `bfc_status_string`.
     pub fn text(self) -> &'static str {
         status_text(self.code()).to_str().unwrap_or_default()
     }
 }
 
-/// The static text of a status; unknown numbers have one too.
+/// Returns the static text of a status. Unknown numbers have one too.
 pub(crate) const fn status_text(status: i32) -> &'static CStr {
     match status {
         0 => c"success",
@@ -97,20 +97,20 @@ impl From<NoValue> for Error {
     }
 }
 
-/// Longer messages are cut.
+/// The longest message. Longer ones are cut.
 const CAPACITY: usize = 1024;
 
 per_thread!(static WORDS: Words);
 
-/// A thread's messages: that of its last failure, behind those of the calls that a callback has interrupted. In one buffer
-/// instead of copies in each call's frame, because threads may have small stacks.
+/// A thread's messages: that of its last failure, after those of calls that were interrupted by a callback. They share
+/// one buffer instead of copies in each call's frame, because threads may have small stacks.
 #[derive(Clone, Copy)]
 struct Words {
     bytes: [u8; 2 * CAPACITY],
     /// The message of the last failure.
     start: usize,
     end: usize,
-    /// Where the next message is written: behind those that are kept.
+    /// Where the next message is written, after those that are kept.
     free: usize,
 }
 
@@ -131,13 +131,13 @@ impl Words {
     fn append(&mut self, words: fmt::Arguments<'_>) {
         let limit = self.bytes.len().min(self.start + CAPACITY);
         let mut rest = Rest { room: &mut self.bytes[self.end..limit], length: 0 };
-        // Cutting is no failure.
+        // A cut message is not a failure.
         let _ = rest.write_fmt(words);
         self.end += rest.length;
     }
 }
 
-/// Remembers the message of a failure for this thread; without any memory for it, it is lost. `words` must not come from
+/// Records the message of a failure for this thread. Without memory for it, it is lost. `words` must not come from
 /// [`with_last_error`].
 #[cold]
 #[inline(never)]
@@ -145,20 +145,20 @@ pub(crate) fn set_last_error(words: fmt::Arguments<'_>) {
     let _ = WORDS.update(|last| last.set(words));
 }
 
-/// Adds to the message of the failure that this call has just remembered.
+/// Appends to the message that this call has just recorded.
 #[cold]
 #[inline(never)]
 pub(crate) fn append_to_last_error(words: fmt::Arguments<'_>) {
     let _ = WORDS.update(|last| last.append(words));
 }
 
-/// The message of this thread's last failure; empty if nothing failed yet. `read` must not fail in its turn, or call a
-/// function of the program.
+/// Passes the message of this thread's last failure to `read`. Empty if nothing has failed yet. `read` must not fail,
+/// or call a function of the program.
 pub(crate) fn with_last_error<T>(read: impl FnOnce(&str) -> T) -> T {
     WORDS.with(|last| read(last.map_or("", Words::as_str)))
 }
 
-/// The same as an argument of a message to the log.
+/// The message of this thread's last failure, as an argument of a log message.
 pub(crate) struct LastError;
 
 impl fmt::Display for LastError {
@@ -167,15 +167,15 @@ impl fmt::Display for LastError {
     }
 }
 
-/// Calls a function of the program, which may come back and fail, and keeps the words of before.
+/// Calls a function of the program, which may call back and fail, and keeps the previous message.
 pub(crate) fn keeping_last_error<T>(call: impl FnOnce() -> T) -> T {
     let _kept = Kept::new();
     call()
 }
 
-/// What failures from now on leave as it is, until this is dropped.
+/// Protects the last message from failures, until this is dropped.
 struct Kept {
-    /// `start`, `end` and `free` of before; none if the thread had no words.
+    /// The previous `start`, `end` and `free`. None if the thread had no messages.
     before: Option<(usize, usize, usize)>,
 }
 
@@ -199,16 +199,16 @@ impl Drop for Kept {
     }
 }
 
-/// A failure of a step that a call may do without: with its words, which are the thread's last only once they are
-/// said.
+/// The failure of a step that is not required, with its message. It becomes the thread's last error only if it is
+/// reported.
 pub(crate) struct DeferredError {
     error: Error,
-    /// None: there was no host memory for them.
+    /// None if there was no host memory for the message.
     words: Option<String>,
 }
 
 impl DeferredError {
-    /// A failure whose words are in `fail!`.
+    /// Creates one from a failure whose message was set by `fail!`.
     #[cold]
     #[inline(never)]
     fn of(error: Error) -> Self {
@@ -219,7 +219,7 @@ impl DeferredError {
         self.error == error
     }
 
-    /// It is the call's failure after all.
+    /// Reports the failure as that of the call.
     #[cold]
     #[inline(never)]
     pub(crate) fn say(self) -> Error {
@@ -237,12 +237,12 @@ impl From<HostMemoryExhausted> for DeferredError {
     }
 }
 
-/// Does something that a call may do without. A success leaves the last error, whatever failed on the way.
+/// Performs a step that is not required. Leaves the thread's last error as it was.
 pub(crate) fn unsaid<T>(step: impl FnOnce() -> Result<T, Error>) -> Result<T, DeferredError> {
     keeping_last_error(|| step().map_err(DeferredError::of))
 }
 
-/// Remembers the words and returns the error, for `return Err(fail!(...))`.
+/// Records the message and returns the error, for `return Err(fail!(...))`.
 macro_rules! fail {
     ($error:expr, $($words:tt)*) => {{
         $crate::error::set_last_error(format_args!($($words)*));
@@ -251,7 +251,7 @@ macro_rules! fail {
 }
 pub(crate) use fail;
 
-/// Text in a fixed buffer; what does not fit is cut at a character.
+/// Text in a fixed buffer. Text that does not fit is cut at a character.
 #[derive(Clone, Copy)]
 pub(crate) struct Text<const N: usize> {
     bytes: [u8; N],
@@ -268,7 +268,7 @@ impl<const N: usize> Text<N> {
     }
 }
 
-/// Buffers are filled from whole characters only, so this never loses anything.
+/// Converts bytes to text. Buffers contain only whole characters, so this loses nothing.
 fn str_of(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap_or_default()
 }
@@ -298,7 +298,7 @@ impl Write for Rest<'_> {
     }
 }
 
-/// A `String` whose growth may fail instead of aborting.
+/// A `String` that returns an error instead of aborting if it cannot grow.
 #[derive(Default)]
 pub(crate) struct Fallible(pub(crate) String);
 
@@ -310,7 +310,7 @@ impl Write for Fallible {
     }
 }
 
-/// A message in memory of its own.
+/// Formats a message on the heap.
 pub(crate) fn to_text(words: fmt::Arguments<'_>) -> Result<String, HostMemoryExhausted> {
     let mut text = Fallible::default();
     text.write_fmt(words).map_err(|_| HostMemoryExhausted)?;

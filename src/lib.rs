@@ -1,9 +1,9 @@
 //! libbfc: TensorFlow's best-fit-with-coalescing (BFC) allocator as a library.
 //!
-//! A GPU's own malloc is slow and synchronises, so runtimes take device memory in large regions and hand
-//! out pieces. This library does that for any runtime, behind a C ABI (`include/bfc.h`, module [`capi`])
-//! and for Rust ([`Device`]): exact best fit, splitting on allocation, coalescing on free, regions that
-//! grow by doubling, and a clear picture of where the memory went.
+//! A GPU's own malloc is slow and synchronizes, so runtimes allocate device memory in large regions and hand out
+//! pieces. This library does that for any runtime, behind a C ABI (`include/bfc.h`, module [`capi`]) and for Rust
+//! ([`Device`]): exact best fit, splitting on allocation, coalescing on free, regions that grow by doubling, and
+//! detailed reports about the use of memory.
 //!
 //! ```
 //! use bfc::{Device, Options};
@@ -19,8 +19,8 @@
 //! # }
 //! ```
 //!
-//! Modules know only those before them: `sys`, `error`, `log`, `core`, `backend`, `options`, `report`,
-//! `pool`, `scope`, `device`, `capi`. ARCHITECTURE.md is the map.
+//! Modules depend only on those before them: `sys`, `error`, `log`, `core`, `backend`, `options`, `report`, `pool`,
+//! `scope`, `device`, `capi`. See ARCHITECTURE.md.
 
 mod backend;
 pub mod capi;
@@ -43,7 +43,7 @@ pub use options::{
     TIMESTAMPS,
 };
 
-/// The words of this thread's last failure; a success leaves them.
+/// Returns the message of this thread's last failure. A success does not change it.
 pub fn last_error() -> String {
     error::with_last_error(str::to_owned)
 }

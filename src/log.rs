@@ -1,6 +1,6 @@
-//! Messages to the user: silent unless `BFC_LOG` or a callback asks.
+//! Messages to the user. Silent unless `BFC_LOG` or a callback is set.
 //!
-//! Nothing is logged while an allocator is locked, for a callback may do anything.
+//! Nothing is logged while an allocator is locked, because a callback may do anything.
 
 use crate::error::{Error, Text, fail, keeping_last_error, to_text};
 use crate::sys::lock::{HeldByThisThread, Lock, NotTaken};
@@ -14,17 +14,17 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::*};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[repr(u8)]
 pub enum Level {
-    /// Something failed that the caller may not have seen.
+    /// A failure that the caller may not have noticed.
     Error = 1,
-    /// Something was ignored or went wrong and was survived.
+    /// Something was ignored, or failed without failing the call.
     Warn = 2,
     /// Creation, destruction, regions.
     Info = 3,
-    /// Extensions for which the backend gave nothing.
+    /// Attempts to grow for which the backend provided no memory.
     Debug = 4,
 }
 
-/// Receives a message: the caller's pointer, the level, and a NUL-terminated text valid during the call.
+/// Receives a message: the caller's pointer, the level, and a NUL-terminated text that is valid during the call.
 pub type LogCallback = extern "C" fn(user_data: *mut c_void, level: i32, message: *const c_char);
 
 #[derive(Clone, Copy)]
@@ -37,23 +37,23 @@ impl Sink {
     const NONE: Self = Sink { callback: None, user_data: std::ptr::null_mut() };
 }
 
-/// Where messages go. The lock is held while two words are copied.
+/// The destination of messages. The lock is held only while two words are copied.
 struct Shared {
     lock: Lock,
     sink: UnsafeCell<Sink>,
-    /// A forking thread has locked it; not if the thread was interrupted while it had it locked.
+    /// Whether a forking thread has locked it. False if the thread was interrupted while it already held the lock.
     locked_for_fork: AtomicBool,
 }
 
-// SAFETY: the sink is touched with the lock held only. The caller that sets a callback promises that it may be called, with
-// its pointer, from any thread.
+// SAFETY: the sink is accessed only with the lock held. The caller that sets a callback guarantees that it may be
+// called, with its pointer, from any thread.
 unsafe impl Sync for Shared {}
 
 static SINK: Shared =
     Shared { lock: Lock::new(), sink: UnsafeCell::new(Sink::NONE), locked_for_fork: AtomicBool::new(false) };
 
 impl Shared {
-    /// Reads or changes the sink. Not for a signal handler that interrupted its own thread here.
+    /// Reads or changes the sink. Fails in a signal handler that interrupted its own thread here.
     fn with<T>(&self, work: impl FnOnce(&mut Sink) -> T) -> Result<T, HeldByThisThread> {
         self.lock.acquire()?;
         // SAFETY: the lock is held.
@@ -63,23 +63,23 @@ impl Shared {
     }
 }
 
-/// Whether the sink has a callback: where nobody listens nothing is formatted, and no lock is taken which a
-/// forking thread may hold for long.
+/// Whether the sink has a callback. Without one nothing is formatted, and the lock is not taken, which a forking thread
+/// may hold for long.
 static HAS_CALLBACK: AtomicBool = AtomicBool::new(false);
 
 /// Not yet read from the environment.
 const UNKNOWN: u8 = u8::MAX;
-/// Neither `BFC_LOG` nor a callback.
+/// Neither `BFC_LOG` nor a callback is set.
 const SILENT: u8 = 0;
 static FROM_ENVIRONMENT: AtomicU8 = AtomicU8::new(UNKNOWN);
 
-/// The level that `BFC_LOG` asks for.
+/// Returns the level set by `BFC_LOG`.
 fn environment_level() -> u8 {
     let known = FROM_ENVIRONMENT.load(Relaxed);
     if known != UNKNOWN {
         return known;
     }
-    // A user who sets the variable wants to see something, first of all a hint at the right values.
+    // A user who sets the variable wants messages, first of all one about the valid values.
     let level = env::with(c"BFC_LOG", |value| level_named(value).unwrap_or(Level::Warn as u8));
     let level = level.unwrap_or(SILENT);
     FROM_ENVIRONMENT.store(level, Relaxed);
@@ -104,8 +104,8 @@ pub(crate) fn is_level(text: &str) -> bool {
     level_named(text).is_some()
 }
 
-/// Sends messages to a callback instead of the standard error stream; `None` undoes it. [`Error::Busy`] for a signal
-/// handler that interrupted a look at the callback.
+/// Sends messages to a callback instead of the standard error stream. `None` undoes this. Returns [`Error::Busy`] in a
+/// signal handler that interrupted an access to the callback.
 pub(crate) fn set_callback(callback: Option<LogCallback>, user_data: *mut c_void) -> Result<(), Error> {
     let set = SINK.with(|sink| {
         *sink = Sink { callback, user_data };
@@ -116,7 +116,7 @@ pub(crate) fn set_callback(callback: Option<LogCallback>, user_data: *mut c_void
     })
 }
 
-/// Whether anybody wants messages of a level.
+/// Returns whether messages of a level are wanted.
 pub(crate) fn is_wanted(level: Level) -> bool {
     let wanted = match environment_level() {
         SILENT if HAS_CALLBACK.load(Acquire) => Level::Warn as u8,
@@ -125,8 +125,8 @@ pub(crate) fn is_wanted(level: Level) -> bool {
     level as u8 <= wanted
 }
 
-/// Writes one message, if messages of that level are wanted. Not for the allocation path. The text is made in host
-/// memory, because the calling thread's stack may be small.
+/// Writes one message, if messages of that level are wanted. Not for the allocation path. The text is formatted on the
+/// heap, because the calling thread's stack may be small.
 pub(crate) fn emit(level: Level, words: fmt::Arguments<'_>) {
     if is_wanted(level) {
         match to_text(words) {
@@ -136,27 +136,27 @@ pub(crate) fn emit(level: Level, words: fmt::Arguments<'_>) {
     }
 }
 
-/// What there is room for without host memory.
+/// Writes as much of a message as fits without host memory.
 #[cold]
 #[inline(never)]
 fn emit_cut(level: Level, words: fmt::Arguments<'_>) {
     let mut text = Text::<512>::new();
-    // Cutting is no failure.
+    // A cut message is not a failure.
     let _ = text.write_fmt(words);
     emit_text(level, text.as_str());
 }
 
-/// As [`emit`], for text of any length.
+/// Writes a message like [`emit`], for text of any length.
 pub(crate) fn emit_text(level: Level, text: &str) {
     if !is_wanted(level) {
         return;
     }
     let sink = if HAS_CALLBACK.load(Acquire) { SINK.with(|sink| *sink) } else { Ok(Sink::NONE) };
-    // In a signal handler that came between, the message is lost.
+    // In a signal handler that interrupted this code, the message is lost.
     let Ok(sink) = sink else { return };
     match sink.callback {
         Some(callback) => keeping_last_error(|| call_back(callback, sink.user_data, level, text)),
-        // A callback was taken away just now.
+        // The callback was removed just now.
         None if environment_level() == SILENT => {}
         None => write_to_stderr(level, text),
     }
@@ -172,8 +172,8 @@ fn call_back(callback: LogCallback, user_data: *mut c_void, level: Level, text: 
     callback(user_data, level as i32, owned.as_ptr().cast());
 }
 
-/// By the system call, for the standard library's stream may be locked by a thread that a fork left behind. All in one,
-/// for other threads and processes write there too.
+/// Writes with the system call, because the standard library's stream may be locked by a thread that does not exist
+/// after a fork. Uses a single call, because other threads and processes write there too.
 fn write_to_stderr(level: Level, text: &str) {
     let name = match level {
         Level::Error => "libbfc error: ",
@@ -184,13 +184,13 @@ fn write_to_stderr(level: Level, text: &str) {
     sys::write_to_stderr([name, text, "\n"]);
 }
 
-/// Whether this thread was interrupted while it had the sink locked.
+/// Returns whether this thread was interrupted while it had the sink locked.
 pub(crate) fn is_locked_here() -> bool {
     SINK.lock.is_held_here()
 }
 
-/// Before a fork: no other thread may be in the middle of changing the sink. False where another one was until the
-/// deadline. Only the one thread that has it locked, or holds it anyway, may prepare a fork.
+/// Locks the sink before a fork, so that no other thread is changing it. Returns false if another thread held it until
+/// the deadline. Only the thread that has locked it, or holds it anyway, may prepare a fork.
 pub(crate) fn lock_for_fork(deadline: u64) -> bool {
     let locked = SINK.lock.acquire_before(deadline);
     if locked != Err(NotTaken::TimedOut) {
@@ -199,25 +199,25 @@ pub(crate) fn lock_for_fork(deadline: u64) -> bool {
     locked != Err(NotTaken::TimedOut)
 }
 
-/// In a child whose fork was not prepared: no fork has locked anything.
+/// For a child whose fork was not prepared: records that no fork has locked anything.
 pub(crate) fn forget_fork() {
     SINK.locked_for_fork.store(false, Relaxed);
 }
 
-/// After a fork in the parent.
+/// Unlocks the sink in the parent after a fork.
 pub(crate) fn unlock_in_parent() {
     if SINK.locked_for_fork.load(Relaxed) {
         SINK.lock.release();
     }
 }
 
-/// After a fork in the child.
+/// Restores the sink in the child after a fork.
 pub(crate) fn recover_in_child() {
     let is_locked = SINK.locked_for_fork.load(Relaxed);
     if !is_locked && SINK.lock.is_taken() && !SINK.lock.is_held_here() {
-        // A thread that is not here may have written one of its two words.
+        // A thread that does not exist in the child may have written one of its two words.
         HAS_CALLBACK.store(false, Relaxed);
-        // SAFETY: there is one thread, which is not the one that has it locked.
+        // SAFETY: there is only one thread, and it is not the one that had locked the sink.
         unsafe { *SINK.sink.get() = Sink::NONE };
         SINK.lock.reset_after_fork();
     }

@@ -1,25 +1,25 @@
-//! On whose behalf a thread allocates: an operation's name and a step, for the reports.
+//! The operation that a thread allocates for: a name and a step, for the reports.
 //!
-//! TensorFlow has this in its debug build; here it is always there. As long as no thread of the process is in a scope
-//! the allocation path only looks at one number.
+//! TensorFlow has this in its debug build. Here it is always available. While no thread of the process is in a scope,
+//! the allocation path only checks one number.
 
 use crate::core::op_names::{Name, hash};
 use crate::error::{Error, fail};
 use crate::sys::thread::{Local, per_thread};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// How deep scopes nest.
+/// The maximum nesting of scopes.
 pub const MAX_DEPTH: usize = 8;
 /// Longer names are cut.
 pub const MAX_NAME_BYTES: usize = 119;
-/// The names of all scopes, with a slash between them.
+/// The names of all scopes, separated by slashes.
 const MAX_PATH_BYTES: usize = MAX_DEPTH * (MAX_NAME_BYTES + 1) - 1;
 
 #[derive(Clone, Copy)]
 struct Scope {
-    /// Where its path ends, which begins with that of the scope around it.
+    /// The end of the path, which begins with that of the enclosing scope.
     end: u16,
-    /// Of the whole path.
+    /// The hash of the whole path.
     hash: u64,
     step: u64,
 }
@@ -53,7 +53,7 @@ impl Stack {
         &self.path[..self.innermost().map_or(0, |scope| scope.end.into())]
     }
 
-    /// False where it is full.
+    /// Opens a scope. Returns false if there are too many.
     fn push(&mut self, name: &str, step: u64) -> bool {
         if self.depth == MAX_DEPTH {
             return false;
@@ -67,16 +67,16 @@ impl Stack {
         self.scopes[self.depth] = Scope { end: (end + name.len()) as u16, hash: 0, step };
         self.depth += 1;
         self.scopes[self.depth - 1].hash = hash(self.path());
-        // Here, where no signal handler can come between: the two agree for every thread.
+        // Counted here, where no signal handler can come between, so that both numbers agree for every thread.
         OPEN.fetch_add(1, Relaxed);
         true
     }
 }
 
-/// How many scopes are open, of all threads.
+/// The number of open scopes in all threads.
 static OPEN: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether this thread is in a scope.
+/// Returns whether this thread is in a scope.
 #[inline]
 pub(crate) fn is_open() -> bool {
     OPEN.load(Relaxed) != 0 && is_open_here()
@@ -88,7 +88,7 @@ fn is_open_here() -> bool {
     STACKS.get(|stack| stack.depth != 0).unwrap_or(false)
 }
 
-/// This thread's allocations are for an operation's step from now on.
+/// Opens a scope: this thread allocates for an operation's step from now on.
 pub fn begin(name: &str, step: u64) -> Result<(), Error> {
     let length =
         (0..=name.len().min(MAX_NAME_BYTES)).rev().find(|&at| name.is_char_boundary(at)).unwrap_or(0);
@@ -101,7 +101,7 @@ pub fn begin(name: &str, step: u64) -> Result<(), Error> {
     Ok(())
 }
 
-/// Ends the innermost scope of this thread.
+/// Closes the innermost scope of this thread.
 pub fn end() -> Result<(), Error> {
     let end = |stack: &mut Stack| {
         let outer = stack.depth.checked_sub(1)?;
@@ -109,15 +109,15 @@ pub fn end() -> Result<(), Error> {
         OPEN.fetch_sub(1, Relaxed);
         Some(())
     };
-    // A thread without a value is not given one for this.
+    // A thread without a value does not need one for this.
     let ended = if STACKS.exists() { STACKS.update(end)? } else { None };
     ended.ok_or_else(|| {
         fail!(Error::InvalidArgument, "bfc_scope_end without a bfc_scope_begin in this thread")
     })
 }
 
-/// In a forked child: the scopes of other threads are not here. After a fork in a signal handler that interrupted a look at
-/// this thread's own they go on being counted, which costs time but nothing else.
+/// In a forked child, drops the scopes of other threads from the count. After a fork in a signal handler that
+/// interrupted an access to this thread's own scopes, they stay counted, which costs time but nothing else.
 pub(crate) fn after_fork_in_child() {
     match STACKS.get(|stack| stack.depth) {
         Some(depth) => OPEN.store(depth, Relaxed),
@@ -126,8 +126,8 @@ pub(crate) fn after_fork_in_child() {
     }
 }
 
-/// Reads the path of this thread's scopes and the step of the innermost one, if it is in any. `read` must open and end
-/// no scope.
+/// Passes the path of this thread's scopes and the step of the innermost one to `read`, if there is one. `read` must
+/// not open or close a scope.
 pub(crate) fn read<T>(read: impl FnOnce(Name<'_>, u64) -> T) -> Option<T> {
     let read = |stack: &Stack| {
         let scope = stack.innermost()?;
@@ -136,7 +136,7 @@ pub(crate) fn read<T>(read: impl FnOnce(Name<'_>, u64) -> T) -> Option<T> {
     STACKS.get(read).flatten()
 }
 
-/// For tests that are in scopes, or count them.
+/// Locked by tests that are in scopes, or count them.
 #[cfg(test)]
 pub(crate) static ONE_TEST: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
@@ -148,7 +148,7 @@ mod tests {
         OPEN.load(Relaxed)
     }
 
-    /// Once none is open, no allocation looks for one: whether they were ended, or their threads.
+    /// Once no scope is open, no allocation looks for one, whether the scopes or their threads have ended.
     #[test]
     fn scopes_that_are_over_do_not_count() {
         let _only = ONE_TEST.lock();
@@ -156,7 +156,7 @@ mod tests {
         begin("inner", 2).unwrap();
         assert_eq!((open(), is_open()), (2, true));
         std::thread::spawn(|| assert!(!is_open(), "another thread is in none")).join().unwrap();
-        // More threads than have a place of their own in the library.
+        // More threads than can be served without an allocation.
         let barrier = std::sync::Barrier::new(40);
         std::thread::scope(|scope| {
             for _ in 0..40 {
