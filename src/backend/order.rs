@@ -25,7 +25,7 @@ impl Context {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Capture {
     None,
-    /// The stream is captured, or another stream is that it waits for.
+    /// The stream, or a stream that it waits for, is captured.
     Active,
     /// The driver does not know the stream, because the program destroyed it.
     NoStream,

@@ -377,8 +377,8 @@ pub(super) unsafe fn destroy_stream(driver: Driver, stream: CUstream) -> Answer<
     check("cuStreamDestroy", unsafe { call(stream) })
 }
 
-/// Returns whether the stream is captured or, for the legacy stream, whether a stream is that it waits for. Drivers
-/// before CUDA 10 have no capture.
+/// Returns whether the stream is captured. For the legacy stream, returns whether a stream that it waits for is
+/// captured. Drivers before CUDA 10 have no capture.
 ///
 /// # Safety
 /// The stream exists.
