@@ -167,7 +167,7 @@ mod tests {
                 });
             }
         });
-        // A thread's scope is joined before its last destructors have run.
+        // The scope joins its threads before their last destructors have run.
         let begun = std::time::Instant::now();
         while open() != 2 && begun.elapsed() < std::time::Duration::from_secs(30) {
             std::thread::yield_now();
