@@ -1,5 +1,5 @@
-//! Calls of the backend and of its driver with the lock open. After each the slot looks whether the device's context, and
-//! with it all memory, is gone.
+//! Calls of the backend and of its driver with the lock open. After each call the slot checks whether the device's
+//! context has ended, and all memory with it.
 
 use super::call::CallKind;
 use super::context_end::forget_if_over;
@@ -11,9 +11,9 @@ use crate::error::{DeferredError, Error, unsaid};
 use crate::pool::captures::{Permission, refuse_for_a_capture};
 
 impl Guard<'_> {
-    /// Asks the backend for a region with the lock open; `reserved` bytes are set aside for it. The pool
-    /// stays: destruction waits for such calls. This thread cannot enter the allocator meanwhile, from
-    /// whatever callback.
+    /// Obtains a region from the backend with the lock open. `reserved` bytes are set aside for it. The pool cannot be
+    /// destroyed meanwhile, because destruction waits for such calls. Callbacks in this call cannot enter the
+    /// allocator.
     pub(in crate::pool) fn obtaining<T>(
         self,
         reserved: u64,
@@ -22,30 +22,31 @@ impl Guard<'_> {
         self.on_backend(CallKind::Obtains(reserved), work)
     }
 
-    /// Gives the backend something back with the lock open, in the same way.
+    /// Gives memory back to the backend, in the same way as [`Self::obtaining`].
     pub(in crate::pool) fn giving_back<T>(self, work: impl FnOnce(&dyn Backend) -> T) -> (Self, T) {
         self.on_backend(CallKind::GivesBack, work)
     }
 
-    /// Asks the backend something that makes no memory come or go, in the same way.
+    /// Makes a call of the backend that neither obtains nor gives back memory, in the same way.
     pub(in crate::pool) fn asking<T>(self, work: impl FnOnce(&dyn Backend) -> T) -> (Self, T) {
         self.on_backend(CallKind::Orders, work)
     }
 
-    /// Looks in the same way whether the backend's memory is gone.
+    /// Checks in the same way whether the backend's memory is lost. Returns false if the backend's memory cannot be
+    /// lost.
     pub(in crate::pool) fn looking(self, work: impl FnOnce(&dyn Life) -> bool) -> (Self, bool) {
         self.on_backend(CallKind::Orders, |backend| backend.life().is_some_and(work))
     }
 
-    /// Has a backend whose memory is gone begin anew, in the same way; it goes on as before if it cannot end so.
+    /// Renews a backend whose memory is lost, in the same way. A backend whose memory cannot be lost stays as it is.
     pub(in crate::pool) fn renewing(self) -> (Self, Result<AnyBackend, Error>) {
         let backend: AnyBackend = *self.backend;
         let renew = || backend.get().life().map_or(Ok(backend), |life| life.renew());
         self.step_out(CallKind::Obtains(0), renew)
     }
 
-    /// Has the driver look after the order of work with the lock open, in the same way; but no request waits for
-    /// it: each can do so itself. Without such a driver nothing happens, and that is no failure.
+    /// Calls the driver about the order of work, in the same way. No request waits for such a call, because each can
+    /// make its own. Does nothing and succeeds if the backend has no stream-ordered driver.
     pub(in crate::pool) fn ordering<T: Default>(
         self,
         work: impl FnOnce(&dyn Order) -> Result<T, Error>,
@@ -53,7 +54,7 @@ impl Guard<'_> {
         self.with_order(CallKind::Orders, work)
     }
 
-    /// Waits in the same way for events.
+    /// Waits for events, in the same way.
     pub(in crate::pool) fn waiting<T: Default>(
         self,
         work: impl FnOnce(&dyn Order) -> Result<T, Error>,
@@ -61,7 +62,7 @@ impl Guard<'_> {
         self.with_order(CallKind::Waits, work)
     }
 
-    /// Waits in the same way for the whole device.
+    /// Waits for the whole context, in the same way. Fails if a capture forbids it.
     pub(in crate::pool) fn synchronizing(self) -> (Self, Result<(), DeferredError>) {
         let backend: AnyBackend = *self.backend;
         self.with_order(CallKind::Synchronizes, |order| match Permission::of(backend.get()) {
@@ -84,13 +85,13 @@ impl Guard<'_> {
         })
     }
 
-    /// Reads and writes the memory itself with the lock open, in the same way. The caller has checked that no other
+    /// Reads and writes the pool's memory with the lock open, in the same way. The caller has checked that no other
     /// thread does so.
     pub(in crate::pool) fn guarding<T>(self, work: impl FnOnce(&dyn Backend) -> T) -> (Self, T) {
         self.on_backend(CallKind::Guards, work)
     }
 
-    /// Calls the backend with the lock open, and forgets everything afterwards if its memory is gone.
+    /// Calls the backend with the lock open. Forgets all memory afterwards if the context has ended.
     fn on_backend<T>(self, what: CallKind, work: impl FnOnce(&dyn Backend) -> T) -> (Self, T) {
         let backend: AnyBackend = *self.backend;
         let (guard, result) = self.step_out(what, || work(backend.get()));

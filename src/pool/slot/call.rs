@@ -1,10 +1,11 @@
-//! A call that is under way with the lock open, and which slot it belongs to.
+//! A call under way with the lock open, and the slot that it belongs to.
 
 use super::stack_list::Linked;
 use crate::sys::thread::ThreadId;
 use std::cell::Cell;
 
-/// Tells slots apart. A call refers to its slot by this only, so that the slot can be made of calls.
+/// Identifies a slot. A call refers to its slot only by this, so that `slot` can depend on this file and not the
+/// reverse.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::pool) struct SlotId(usize);
 
@@ -15,35 +16,35 @@ impl SlotId {
     }
 }
 
-/// A call under way with the lock open, of the backend or of a listener, on the stack of the thread that makes
-/// it. Read and changed with the slot's lock held only.
+/// A call of the backend or of a listener that is under way with the lock open. It is on the stack of the thread that
+/// makes the call. It is read and changed only with the slot's lock held.
 pub(super) struct Call {
     pub(super) thread: ThreadId,
     pub(super) number: u64,
     pub(super) what: CallKind,
     pub(super) next: Cell<*const Call>,
     pub(super) slot: SlotId,
-    /// The call that this thread was in already, of this or another slot; NULL if it was in none.
+    /// The call that this thread was in already, of this or another slot. NULL if there is none.
     pub(super) outer: Cell<*const Call>,
-    /// What this thread asked of another allocator meanwhile would have waited for this thread.
+    /// Set if something that this thread asked of an allocator within this call would have waited for this thread.
     pub(super) is_in_circle: Cell<bool>,
 }
 
 /// What a call under way does.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum CallKind {
-    /// Obtains a region, for which so many bytes are reserved.
+    /// Obtains a region, for which this number of bytes is reserved.
     Obtains(u64),
     GivesBack,
-    /// Asks the driver about streams, or queues something on them. It waits for nothing.
+    /// Queries streams, or queues something on them. It does not wait for device work.
     Orders,
-    /// Waits for events: for as long as some work takes, which may be the work of a thread that waits for this one.
+    /// Waits for events. That takes as long as some device work, which may depend on a thread that waits for this one.
     Waits,
-    /// Waits for the whole device.
+    /// Waits for the whole context.
     Synchronizes,
     /// Writes messages.
     Talks,
-    /// Writes or checks guards. One at a time: while it does no chunk is handed out or freed.
+    /// Writes or checks guards. Only one such call runs at a time, and no chunk is allocated or freed meanwhile.
     Guards,
 }
 

@@ -1,5 +1,5 @@
-//! Calls under way with the lock open: of the backend, and of listeners. The slot knows them, so that a callback
-//! cannot enter its own allocator, destruction can wait for them, and requests for what they bring.
+//! Calls of the backend and of listeners with the lock open. The slot lists those under way. So a callback cannot enter
+//! its own allocator, destruction can wait for the calls, and requests can wait for the memory that they bring.
 
 use super::call::{Call, CallKind};
 use super::guard::Guard;
@@ -10,24 +10,24 @@ use std::cell::Cell;
 use std::ptr;
 
 impl Guard<'_> {
-    /// Tells listeners of memory that is gone, in the same way.
+    /// Notifies listeners of lost memory with the lock open, as [`Self::step_out`] does.
     pub(in crate::pool) fn notifying(self, work: impl FnOnce()) -> Self {
         self.step_out(CallKind::GivesBack, work).0
     }
 
-    /// Writes messages with the lock open, in the same way; but no request waits for it: the log's callback may
-    /// itself be waiting for another allocator's memory.
+    /// Writes messages with the lock open, as [`Self::step_out`] does. No request waits for this, because the log's
+    /// callback may itself be waiting for another allocator's memory.
     pub(in crate::pool) fn talking(self, work: impl FnOnce()) -> Self {
         self.step_out(CallKind::Talks, work).0
     }
 
-    /// Returns whether a thread is writing or checking guards. As it is known by the calls under way, it ends with them, in
-    /// a forked child too.
+    /// Returns whether a thread is writing or checking guards. This is read from the calls under way, so it ends with
+    /// them, also in a forked child.
     pub(in crate::pool) fn is_guarding(&self) -> bool {
         self.inner().calls.iter().any(|call| call.what == CallKind::Guards)
     }
 
-    /// Does something with the lock open; the slot knows of the call until it ends.
+    /// Runs `work` with the lock open. The slot lists the call until it ends.
     pub(super) fn step_out<T>(mut self, what: CallKind, work: impl FnOnce() -> T) -> (Self, T) {
         let slot = self.slot;
         self.inner_mut().last_call += 1;
@@ -48,24 +48,25 @@ impl Guard<'_> {
         (guard, result)
     }
 
-    /// The number of the last call of the backend or of a listener, of whichever thread.
+    /// Returns the number of the last call that any thread made with the lock open.
     pub(in crate::pool) fn last_call(&self) -> u64 {
         self.inner().last_call
     }
 
-    /// Whether a call up to that number is under way that brings a region, or room for one.
+    /// Returns whether a call up to number `up_to` is under way that obtains a region, or makes room for one by giving
+    /// memory back.
     pub(in crate::pool) fn is_bringing(&self, up_to: u64) -> bool {
         let brings = |call: &Call| matches!(call.what, CallKind::Obtains(_) | CallKind::GivesBack);
         self.inner().calls.iter().any(|call| call.number <= up_to && brings(call))
     }
 
-    /// Whether a call of the backend is under way.
+    /// Returns whether a call other than one that writes messages is under way.
     pub(in crate::pool) fn is_calling(&self) -> bool {
         self.inner().calls.iter().any(|call| call.what != CallKind::Talks)
     }
 
-    /// Whether the driver is asked about streams, or something is queued on them, by a call up to that number. Writing
-    /// guards includes such questions.
+    /// Returns whether a call up to number `up_to` is under way that queries streams or queues something on them. Calls
+    /// that write or check guards may do so too.
     pub(in crate::pool) fn is_ordering(&self, up_to: u64) -> bool {
         self.inner()
             .calls
@@ -73,8 +74,9 @@ impl Guard<'_> {
             .any(|call| call.number <= up_to && matches!(call.what, CallKind::Orders | CallKind::Guards))
     }
 
-    /// Whether a call up to that number is under way that a capture might not survive which begins meanwhile: one that
-    /// queues something, or waits for the device, as giving back does. An event stands for work of before.
+    /// Returns whether a call up to number `up_to` is under way that could break a capture which begins meanwhile. Such
+    /// a call queues something or waits for the device, as giving memory back does. Waiting for an event is harmless,
+    /// because the event was recorded before.
     pub(in crate::pool) fn is_disturbing(&self, up_to: u64) -> bool {
         self.inner()
             .calls
@@ -83,7 +85,7 @@ impl Guard<'_> {
     }
 }
 
-/// Ends a call that a panic leaves: nothing is known then of what the backend did.
+/// Ends a call that panicked, and poisons the slot: what the backend did is not known then.
 struct UnderWay<'a> {
     slot: &'a Slot,
     call: &'a Call,

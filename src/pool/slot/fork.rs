@@ -1,4 +1,4 @@
-//! Slots in a forked child, where only the forking thread is left.
+//! Slots in a forked child, where only the forking thread exists.
 
 use super::call::CallKind;
 use super::guard::Guard;
@@ -6,8 +6,8 @@ use super::slot::{Inner, Phase, Slot};
 use crate::sys::thread;
 
 impl Slot {
-    /// After a fork in the child, for a slot whose lock this thread held before: the call that was interrupted goes on
-    /// behind the signal handler, with memory that may be the parent's.
+    /// Recovers a slot in the child whose lock this thread held before the fork. The interrupted call continues after
+    /// the signal handler that forked, with memory that may belong to the parent.
     pub(crate) fn keep_in_child(&self) {
         let mut guard = Guard { slot: self, unwinding: false };
         let survives = guard.inner().pool.as_ref().is_none_or(|pool| pool.backend.get().survives_fork());
@@ -18,25 +18,26 @@ impl Slot {
         self.ranges.forget_readers();
     }
 
-    /// After a fork in the child, where this is the only thread, for a slot that was locked.
+    /// Recovers a slot in the child that was locked for the fork. This is the only thread.
     pub(crate) fn recover_in_child(&self) {
         let mut guard = Guard { slot: self, unwinding: false };
         let this = thread::current();
         let interrupted =
             guard.inner().calls.iter().any(|call| call.what == CallKind::Guards && call.thread != this);
-        // The forking thread may itself be in a callback, and will come back from it in the child too.
+        // The forking thread may itself be in a callback, and returns from it in the child too.
         guard.inner_mut().calls.keep(|call| call.thread == this);
         let in_a_call = !guard.inner().calls.is_empty();
         let releases = guard.inner().calls.iter().any(|call| call.what == CallKind::GivesBack);
         let reserved = guard.inner().calls.iter().map(|call| call.what.reserved()).sum();
-        // It may have been interrupted in its sleep by a signal, whose handler forks.
+        // A signal may have interrupted this thread's sleep, and the handler forked.
         guard.inner_mut().sleepers.keep(|sleeper| sleeper.thread == this);
         let inner = guard.inner_mut();
         inner.expecting = 0;
         let survives = inner.pool.as_ref().is_some_and(|pool| pool.backend.get().survives_fork());
         let orphaned = inner.phase == Phase::Destroying && inner.destroying != Some(this);
         if orphaned && survives {
-            // The thread that was ending it is not here. While this one is in a call nothing has ended yet.
+            // The thread that was destroying the allocator does not exist here. If this thread is in a call,
+            // destruction was still waiting for it.
             if in_a_call {
                 let phase = inner.pool.as_deref().map_or(Phase::Empty, Phase::of);
                 (inner.phase, inner.destroying) = (phase, None);
@@ -61,8 +62,8 @@ impl Slot {
         self.lock.reset_after_fork();
     }
 
-    /// After a fork in the child, for a slot that was not locked: a thread of the parent may be in the middle
-    /// of anything there. What it holds is left alone, not dropped.
+    /// Empties a slot in the child that was not locked for the fork. A thread of the parent may have been in the middle
+    /// of a change, so the contents are leaked, not dropped.
     pub(crate) fn abandon_in_child(&self) {
         let mut guard = Guard { slot: self, unwinding: false };
         if guard.inner().phase != Phase::Empty || guard.inner().pool.is_some() {
@@ -73,9 +74,9 @@ impl Slot {
         self.lock.reset_after_fork();
     }
 
-    /// After a fork in the child, for a slot that could not be locked in time: a thread of the parent was in the middle of a
-    /// change, so nothing of it is looked at any more. The pool stays where it is, for this thread may come back to it from
-    /// a callback.
+    /// Marks a slot as lost in the child if it could not be locked before the fork. A thread of the parent was in the
+    /// middle of a change, so the contents are not examined. The pool stays in place, because this thread may return to
+    /// it from a callback.
     pub(crate) fn lose_in_child(&self) {
         let mut guard = Guard { slot: self, unwinding: false };
         let inner = guard.inner_mut();

@@ -22,14 +22,15 @@ impl Slot {
         self.enter_plainly().or_else(Unready::check_entry)
     }
 
-    /// As [`Self::enter`], for a call that holds the lock for long: those who sleep for it go first.
+    /// Does the same as [`Self::enter`], for a call that holds the lock for long. Threads that sleep for the lock go
+    /// first.
     pub(crate) fn enter_for_long(&self) -> Result<Guard<'_>, Error> {
         self.lock.let_sleepers_in();
         self.enter()
     }
 
-    /// Locks a slot; an error where something is out of the ordinary, from calls under way to an allocator that is
-    /// none, and [`Unready::check_entry`] is to say whether that matters.
+    /// Locks a slot in phase [`Phase::Live`] without calls under way. In any other state it returns an error, and
+    /// [`Unready::check_entry`] decides whether the call may go on.
     #[inline]
     pub(crate) fn enter_plainly(&self) -> Result<Guard<'_>, Unready<'_>> {
         let Ok(guard) = self.try_lock() else { return Err(Unready(None)) };
@@ -39,20 +40,20 @@ impl Slot {
         Err(Unready(Some(guard)))
     }
 
-    /// Locks a slot whatever it holds. An error for a signal handler that interrupted the thread which holds the lock.
+    /// Locks a slot in any state. Fails in a signal handler that interrupted the thread which holds the lock.
     #[inline]
     pub(in crate::pool) fn try_lock(&self) -> Result<Guard<'_>, HeldByThisThread> {
         self.lock.acquire()?;
         Ok(Guard { slot: self, unwinding: std::thread::panicking() })
     }
 
-    /// The same where the lock was open when the call began that now takes it again: then this thread cannot hold it.
+    /// Locks a slot in any state, for a call that found the lock open when it began. This thread cannot hold it then.
     #[allow(clippy::expect_used)]
     pub(in crate::pool) fn lock(&self) -> Guard<'_> {
         self.try_lock().expect("the call has opened the lock")
     }
 
-    /// Whether `free(NULL)` has nothing to complain of: also without an allocator, or at its end.
+    /// Checks whether `free(NULL)` succeeds. It does so without an allocator too, and while one is being destroyed.
     pub(crate) fn accepts_null(&self) -> Result<(), Error> {
         let guard = self.try_lock().map_err(busy)?;
         match guard.inner().phase {
@@ -61,8 +62,9 @@ impl Slot {
         }
     }
 
-    /// Whether memory of a usable allocator here is around an address. Also from its own callbacks. The lock is taken
-    /// only for an address of a reserved range, of which some parts are mapped.
+    /// Returns whether an address lies in memory of this slot's live allocator. May be called from its own callbacks.
+    /// Takes the lock only if the published table cannot decide: in a reserved range that is partly mapped, or without
+    /// a table.
     pub(crate) fn holds(&self, addr: u64) -> Result<bool, Error> {
         match self.ranges.look(addr) {
             Place::Outside => Ok(false),
@@ -74,7 +76,7 @@ impl Slot {
         }
     }
 
-    /// Whether there is an allocator already; an error if it is of no use.
+    /// Returns whether there is an allocator already. Fails if that allocator is unusable.
     pub(crate) fn is_taken(&self) -> Result<bool, Error> {
         let guard = self.try_lock().map_err(busy)?;
         if guard.inner().phase == Phase::Empty {
@@ -84,21 +86,22 @@ impl Slot {
     }
 }
 
-/// What is in the way of a plain call: the locked slot, or nothing if this thread has locked it before.
+/// Why a plain call may not go on at once. Contains the locked slot, or nothing if this thread held the lock already.
 pub(crate) struct Unready<'a>(Option<Guard<'a>>);
 
 impl<'a> Unready<'a> {
-    /// As [`Guard::check_entry`].
+    /// Does the same as [`Guard::check_entry`]. Fails if this thread held the lock already.
     #[cold]
     pub(crate) fn check_entry(self) -> Result<Guard<'a>, Error> {
         self.0.ok_or(HeldByThisThread).map_err(busy)?.check_entry()
     }
 }
 
-/// A locked slot. Dropping it in a panic poisons the slot: the panic was in the middle of a change.
+/// A locked slot. Dropping it in a panic poisons the slot, because the panic interrupted a change.
 pub(crate) struct Guard<'a> {
     pub(super) slot: &'a Slot,
-    /// The thread was unwinding already: a destructor of the program called, and no panic is ours.
+    /// The thread was unwinding already when it took the lock: a destructor of the program made the call, and the panic
+    /// is not the library's.
     pub(super) unwinding: bool,
 }
 
@@ -115,7 +118,8 @@ impl Drop for Guard<'_> {
 }
 
 impl<'a> Guard<'a> {
-    /// As dropping it, where no panic can be under way and no region has changed.
+    /// Releases the lock. Cheaper than dropping the guard, but allowed only if no panic is possible and no region has
+    /// changed.
     #[inline]
     pub(in crate::pool) fn leave(self) {
         self.slot.lock.release();
@@ -124,7 +128,7 @@ impl<'a> Guard<'a> {
 
     #[inline]
     pub(in crate::pool) fn inner(&self) -> &Inner {
-        // SAFETY: a guard exists only while the lock is held, and lends no longer than it lives.
+        // SAFETY: a guard exists only while the lock is held, and the borrow does not outlive the guard.
         unsafe { &*self.slot.inner.get() }
     }
 
@@ -134,7 +138,7 @@ impl<'a> Guard<'a> {
         unsafe { &mut *self.slot.inner.get() }
     }
 
-    /// Says where the memory is, if that has changed.
+    /// Publishes the address ranges of the memory if they have changed.
     #[inline]
     pub(super) fn publish_changes(&mut self) {
         let Inner { phase, pool, published, .. } = self.inner();
@@ -155,12 +159,12 @@ impl<'a> Guard<'a> {
         slot.ranges.publish(arena, published);
     }
 
-    /// Host memory that the table of regions takes, in bytes.
+    /// Returns the host memory that the published table of regions occupies, in bytes.
     pub(crate) fn ranges_bytes(&self) -> u64 {
         self.inner().published.bytes()
     }
 
-    /// Why a call may not go on, or the guard if it may.
+    /// Returns the guard if the call may go on, and otherwise the error that says why not.
     #[cold]
     pub(crate) fn check_entry(self) -> Result<Self, Error> {
         let inner = self.inner();
@@ -187,30 +191,30 @@ impl<'a> Guard<'a> {
         }
     }
 
-    /// No chunk of this slot's pool is to be trusted any more.
+    /// Poisons the slot, because the pool's metadata can no longer be trusted.
     pub(crate) fn poison(mut self) {
         self.inner_mut().phase = Phase::Poisoned;
         self.notify();
     }
 
-    /// Counts a request for so many bytes that failed, and whose words are already said.
+    /// Counts a failed request for `requested` bytes whose error message is already stored. Returns `error`.
     pub(crate) fn fail(mut self, error: Error, requested: u64) -> Error {
         self.arena.count_failure(requested, FailureCause::Other);
         error
     }
 
-    /// Whether there is a pool at all.
+    /// Returns whether the slot holds a pool, in whatever phase.
     pub(in crate::pool) fn has_pool(&self) -> bool {
         self.inner().pool.is_some()
     }
 
-    /// Whether this is a forked child and the memory is the parent's.
+    /// Returns whether this is a forked child and the memory belongs to the parent.
     pub(in crate::pool) fn is_lost(&self) -> bool {
         self.inner().phase == Phase::Lost
     }
 
-    /// Sleeps until something changes, at most for `timeout`. There is no wakeup to lose: who changes
-    /// something holds the lock, and the count was read under it.
+    /// Sleeps until the slot is notified, at most for `timeout`. No wakeup is lost, because every change is made with
+    /// the lock held, and the event count is read with the lock held too.
     pub(in crate::pool) fn wait(mut self, timeout: Option<Duration>) -> Self {
         let slot = self.slot;
         let sleeper = Sleeper { thread: thread::current(), next: Cell::new(ptr::null()) };
@@ -228,8 +232,8 @@ impl<'a> Guard<'a> {
         guard
     }
 
-    /// Sleeps until a call of another thread's ends, or something else changes; [`Error::Busy`] if that thread would
-    /// never get there, because it waits for this one.
+    /// Sleeps until another thread's call ends, or something else changes. Returns [`Error::Busy`] if that call would
+    /// never end because its thread waits for this one.
     pub(in crate::pool) fn wait_for_call(self) -> Result<Self, Error> {
         let slot = self.slot;
         let wait = || {
@@ -249,14 +253,14 @@ impl<'a> Guard<'a> {
         self.inner().expecting != 0
     }
 
-    /// Lets threads go first that have waited for a call, which has ended. Otherwise the thread that made it finds the lock
-    /// open and could return before them for ever.
+    /// Lets threads go first that waited for a call that has ended. Otherwise the thread that made the call could take
+    /// the lock again and again before they wake.
     pub(in crate::pool) fn give_way(self) -> Self {
         const MOMENT: Duration = Duration::from_millis(1);
         self.wait(Some(MOMENT))
     }
 
-    /// Something changed that those who sleep may wait for.
+    /// Wakes the sleeping threads, because something changed that they may be waiting for.
     #[inline]
     pub(crate) fn notify(&self) {
         if !self.inner().sleepers.is_empty() {
@@ -270,17 +274,17 @@ impl<'a> Guard<'a> {
         futex::wake(&self.slot.event, i32::MAX);
     }
 
-    /// Whether a call under way is this thread's.
+    /// Returns whether this thread is in one of the calls under way.
     pub(super) fn is_called_by_this_thread(&self) -> bool {
         self.inner().calls.iter().any(|call| call.thread == thread::current())
     }
 
-    /// Whether this thread sleeps, and a signal handler that interrupted it asks.
+    /// Returns whether this thread sleeps in this slot. That is so only in a signal handler that interrupted the sleep.
     pub(in crate::pool) fn sleeps_here(&self) -> bool {
         self.inner().sleepers.iter().any(|sleeper| sleeper.thread == thread::current())
     }
 
-    /// Whether no thread is in a call or asleep: no thread will come back to the pool.
+    /// Returns whether no thread is in a call or asleep, so that none will return to the pool.
     pub(in crate::pool) fn is_left_alone(&self) -> bool {
         self.inner().calls.is_empty() && self.inner().sleepers.is_empty()
     }

@@ -1,14 +1,14 @@
-//! One place of the device table: a lock, what it protects, and the threads that wait.
+//! One entry of the device table: a lock, the data that it protects, and the threads that wait.
 //!
 //! The lock is taken once a call and held for some tens of nanoseconds. Backends are called, and threads wait, with the
 //! lock open. The slot lists the calls under way, so that destruction can wait for them.
 //!
 //! ```text
-//!   stack_list     lists of threads, in their stack frames     call          a call under way
-//!   waiting        waits that would never end are refused      ranges        where the memory is, for lookups without the lock
-//!   slot           the slot, and what its lock protects        guard         the locked slot: entering, sleeping, leaving
-//!   fork           slots in a forked child                     calls         calls with the lock open
-//!   context_end    forgetting all memory, after a reset        backend_calls calls of the backend and its driver
+//!   stack_list   lists of entries in stack frames      call           a call under way
+//!   waiting      refuses waits that would never end    ranges         address ranges, for lookups without the lock
+//!   slot         the slot, and what its lock protects  guard          the locked slot: entering, sleeping, leaving
+//!   fork         slots in a forked child               calls          calls with the lock open
+//!   context_end  forgets all memory after a reset      backend_calls  calls of the backend and its driver
 //! ```
 
 mod backend_calls;

@@ -1,33 +1,33 @@
-//! Where a slot's memory is, for lookups without its lock.
+//! The address ranges of a slot's memory, for lookups without its lock.
 //!
-//! A thread that changes the regions holds the lock, and publishes a new table when it opens it. Readers count themselves,
-//! so that a table which was replaced is freed only when no reader may have it.
+//! A thread that changes the regions holds the lock, and publishes a new table before it opens the lock. Readers are
+//! counted, so that a replaced table is freed only when no reader can be using it.
 
 use crate::core::arena::Arena;
 use crate::sys::try_box;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering::SeqCst};
 
-/// What is known of an address without the lock.
+/// What the published table says about an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Place {
     Outside,
     Inside,
-    /// The chunks must be searched with the lock held: in a part of a reserved range that may not be mapped, or nothing could be
-    /// published for want of host memory.
+    /// The chunks must be searched with the lock held. The address is in a part of a reserved range that may not be
+    /// mapped, or there was no host memory to publish a table.
     Unknown,
 }
 
 struct Table {
-    /// First and last address of each, in address order.
+    /// The first and last address of each range, in address order.
     ranges: Vec<(u64, u64)>,
-    /// Whether all of a range is memory.
+    /// Whether every address of a range is memory of the pool.
     solid: bool,
-    /// The next one that waits to be freed.
+    /// The next replaced table that waits to be freed.
     retired: AtomicPtr<Table>,
 }
 
-/// Published where there is no host memory for a table: never freed.
+/// Published if there is no host memory for a table. Never freed.
 static NO_TABLE: Table = Table { ranges: Vec::new(), solid: false, retired: AtomicPtr::new(null_mut()) };
 
 fn no_table() -> *mut Table {
@@ -39,11 +39,11 @@ pub(super) struct Ranges {
     readers: AtomicU32,
 }
 
-/// What only the holder of the lock touches.
+/// The data that is accessed only with the slot's lock held.
 pub(super) struct Published {
-    /// The state of the regions that the table tells of; see [`version`].
+    /// The version of the regions in the published table; see [`version`].
     pub(super) version: u64,
-    /// Tables that readers may still have.
+    /// Replaced tables that readers may still be using.
     retired: *mut Table,
     bytes: usize,
 }
@@ -51,13 +51,13 @@ pub(super) struct Published {
 impl Published {
     pub(super) const NOTHING: Self = Published { version: 0, retired: null_mut(), bytes: 0 };
 
-    /// Host memory that the table takes.
+    /// Returns the host memory that the published table occupies.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes as u64
     }
 }
 
-/// Changes whenever the regions do; 0 is no memory at all.
+/// Returns a number that changes whenever the regions do. It is never 0, which stands for no arena.
 #[inline]
 pub(super) fn version(arena: &Arena) -> u64 {
     1 + arena.regions().version()
@@ -68,7 +68,7 @@ impl Ranges {
         Ranges { table: AtomicPtr::new(null_mut()), readers: AtomicU32::new(0) }
     }
 
-    /// Never waits, so that a signal handler may ask too.
+    /// Looks an address up. Never waits, so it may be called from a signal handler.
     pub(super) fn look(&self, addr: u64) -> Place {
         self.readers.fetch_add(1, SeqCst);
         let table = self.table.load(SeqCst);
@@ -81,7 +81,7 @@ impl Ranges {
         place
     }
 
-    /// Publishes the regions of an arena, or that there are none. By the holder of the lock.
+    /// Publishes the regions of an arena, or an empty table. The caller holds the slot's lock.
     pub(super) fn publish(&self, arena: Option<&Arena>, published: &mut Published) {
         let new = arena.map_or(null_mut(), Table::of);
         published.version = arena.map_or(0, version);
@@ -91,20 +91,20 @@ impl Ranges {
             table.retired.store(published.retired, SeqCst);
             published.retired = old;
         }
-        // A reader that comes later finds the new one.
+        // A reader that comes later finds the new table.
         if self.readers.load(SeqCst) == 0 {
             published.free_retired();
         }
     }
 
-    /// In a forked child: readers of other threads are not here.
+    /// Resets the count of readers in a forked child, where the other threads do not exist.
     pub(super) fn forget_readers(&self) {
         if self.readers.load(SeqCst) != 0 {
             self.readers.store(0, SeqCst);
         }
     }
 
-    /// In a forked child, where a thread of the parent may have been in the middle of publishing: nothing is freed.
+    /// Leaks the table in a forked child. A thread of the parent may have been in the middle of publishing.
     pub(super) fn abandon(&self) {
         if !self.table.load(SeqCst).is_null() {
             self.table.store(null_mut(), SeqCst);
@@ -113,19 +113,20 @@ impl Ranges {
     }
 }
 
-/// A table that lists something. It is not freed while its reader counts, or the lock is held by who asks.
+/// Returns the table behind a pointer, unless it is NULL or [`NO_TABLE`]. It is not freed while the caller is counted
+/// as a reader or holds the lock.
 fn listed<'a>(table: *mut Table) -> Option<&'a Table> {
     if table == no_table() {
         return None;
     }
-    // SAFETY: NULL or a table, as long as it is not freed.
+    // SAFETY: NULL or a table that is not freed yet.
     unsafe { table.as_ref() }
 }
 
 impl Published {
     fn free_retired(&mut self) {
         while !self.retired.is_null() {
-            // SAFETY: it came from a box, was replaced, and no reader has it.
+            // SAFETY: the table came from a box, was replaced, and no reader is using it.
             let table = unsafe { Box::from_raw(self.retired) };
             self.retired = table.retired.into_inner();
         }

@@ -9,18 +9,18 @@ use crate::sys::thread::ThreadId;
 use std::cell::{Cell, UnsafeCell};
 use std::sync::atomic::AtomicU32;
 
-/// What a slot is good for.
+/// The state of a slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::pool) enum Phase {
     Empty,
     Live,
-    /// Live, and each allocation and free goes the way of [`guarded`](crate::pool::guarded). A phase of its own, so that
-    /// the way of all others does not ask for it.
+    /// Live, and every allocation and free goes through [`guarded`](crate::pool::guarded). This is a phase of its own,
+    /// so that the fast path needs no extra check.
     Guarded,
     Destroying,
-    /// A broken invariant or a panic: nothing is touched any more.
+    /// An invariant was broken, or a panic occurred. The pool is no longer accessed.
     Poisoned,
-    /// In a forked child: the memory is the parent's.
+    /// In a forked child: the memory belongs to the parent.
     Lost,
 }
 
@@ -28,19 +28,20 @@ pub(in crate::pool) struct Inner {
     pub(in crate::pool) phase: Phase,
     /// The calls that are under way with the lock open.
     pub(super) calls: StackList<Call>,
-    /// The number of the last one.
+    /// The number of the last call.
     pub(super) last_call: u64,
     /// Threads that sleep until something changes.
     pub(super) sleepers: StackList<Sleeper>,
-    /// Those of them that sleep until a call of another thread's ends.
+    /// The number of threads that sleep until another thread's call ends.
     pub(super) expecting: u32,
-    /// The thread that is ending the allocator.
+    /// The thread that is destroying the allocator.
     pub(in crate::pool) destroying: Option<ThreadId>,
     pub(in crate::pool) pool: Option<Box<Pool>>,
     pub(super) published: Published,
 }
 
-/// A thread that sleeps with the lock open, on its stack. Read and changed with the lock held only.
+/// A thread that sleeps with the lock open. The entry is on that thread's stack. It is read and changed only with the
+/// lock held.
 pub(super) struct Sleeper {
     pub(super) thread: ThreadId,
     pub(super) next: Cell<*const Sleeper>,
@@ -57,7 +58,7 @@ impl Phase {
         matches!(self, Phase::Live | Phase::Guarded)
     }
 
-    /// That of a pool which serves.
+    /// Returns the phase of a pool in service.
     pub(in crate::pool) fn of(pool: &Pool) -> Self {
         if pool.guards.is_some() { Phase::Guarded } else { Phase::Live }
     }
@@ -76,19 +77,20 @@ impl Inner {
     };
 }
 
-/// A place in the table. Aligned so that two devices share no cache line, prefetched neighbours included.
+/// An entry of the device table. The alignment keeps two devices from sharing a cache line, including a prefetched
+/// neighbour.
 #[repr(align(128))]
 pub(crate) struct Slot {
     pub(super) lock: Lock,
-    /// Counts up whenever threads that sleep should look again.
+    /// Incremented to wake the sleeping threads.
     pub(super) event: AtomicU32,
-    /// Where the memory is of a pool that serves.
+    /// The address ranges of the memory of a pool in service.
     pub(super) ranges: Ranges,
     pub(super) inner: UnsafeCell<Inner>,
 }
 
-// SAFETY: `inner` is reached only through a `Guard`, which holds the lock, or in a forked child that has one
-// thread yet. A pool may move between threads: its arena is plain data and its backend is `Send`.
+// SAFETY: `inner` is reached only through a `Guard`, which holds the lock, or in a forked child that still has only one
+// thread. A pool may move between threads: its arena is plain data and its backend is `Send`.
 unsafe impl Sync for Slot {}
 
 impl Slot {
@@ -97,29 +99,29 @@ impl Slot {
         Slot { lock, event, ranges, inner: UnsafeCell::new(Inner::EMPTY) }
     }
 
-    /// Returns what tells this slot from others.
+    /// Returns the identity of this slot.
     pub(in crate::pool) fn id(&self) -> SlotId {
         SlotId::at(self)
     }
 
-    /// For tests with one thread: returns whether a change is under way.
+    /// Returns whether the lock is taken. For tests with a single thread.
     #[cfg(test)]
     pub(in crate::pool) fn is_locked(&self) -> bool {
         self.lock.is_taken()
     }
 
-    /// Whether this thread holds the lock: it was interrupted by a signal.
+    /// Returns whether this thread holds the lock, as it does in a signal handler that interrupted one of its calls.
     pub(crate) fn is_locked_here(&self) -> bool {
         self.lock.is_held_here()
     }
 
-    /// Before a fork: no other thread may be in the middle of a change. An error if this thread is, and forks in a signal
-    /// handler, or if another one was until the deadline.
+    /// Takes the lock before a fork, so that no other thread is in the middle of a change. Fails if this thread holds
+    /// it already, because a signal handler forks, or if another thread holds it until the deadline.
     pub(crate) fn lock_for_fork(&self, deadline: u64) -> Result<(), NotTaken> {
         self.lock.acquire_before(deadline)
     }
 
-    /// After a fork in the parent.
+    /// Releases the lock in the parent after a fork.
     pub(crate) fn unlock_in_parent(&self) {
         // `lock_for_fork` took the lock and forgot its guard.
         self.lock.release();

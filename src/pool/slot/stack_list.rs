@@ -1,18 +1,18 @@
-//! Lists whose entries are in the stack frames of the threads that they stand for.
+//! Linked lists whose entries are in the stack frames of the threads that they describe.
 //!
-//! An entry is pushed by the thread whose frame it is in, and is taken out before that frame ends. So the list needs no
-//! memory, and a forked child finds all entries where the parent's threads had them. The lock that protects a list is
-//! held whenever it is read or changed.
+//! An entry is pushed by the thread whose frame it is in, and is removed before that frame ends. So the list needs no
+//! heap memory, and a forked child finds all entries where the parent's threads had them. The lock that protects a list
+//! is held whenever it is read or changed.
 
 use std::cell::Cell;
 use std::ptr;
 
-/// An entry: has the place for the next one.
+/// An entry of a list, with its link to the next entry.
 pub(super) trait Linked: Sized {
     fn next(&self) -> &Cell<*const Self>;
 }
 
-/// The last entry that was pushed comes first.
+/// A list in which the entry pushed last comes first.
 pub(super) struct StackList<T> {
     first: *const T,
 }
@@ -27,7 +27,7 @@ impl<T> StackList<T> {
 }
 
 impl<T: Linked> StackList<T> {
-    /// Adds an entry, which its thread takes out before its frame ends.
+    /// Adds an entry, which its thread removes before its frame ends.
     pub(super) fn push(&mut self, entry: &T) {
         entry.next().set(self.first);
         self.first = entry;
@@ -37,13 +37,13 @@ impl<T: Linked> StackList<T> {
         self.keep(|other| !ptr::eq(other, entry));
     }
 
-    /// Takes out the entries that are not to be kept.
+    /// Removes all entries that `keep` rejects.
     pub(super) fn keep(&mut self, keep: impl Fn(&T) -> bool) {
         let mut kept: Option<&T> = None;
         let mut at = self.first;
         loop {
-            // SAFETY: an entry is in the list only while its frame is alive, as those of a parent's threads are in the
-            // memory of a forked child.
+            // SAFETY: an entry is in the list only while its frame is alive. The frames of a parent's threads are in
+            // the memory of a forked child.
             while let Some(entry) = unsafe { at.as_ref() }.filter(|entry| !keep(entry)) {
                 at = entry.next().get();
             }

@@ -1,4 +1,5 @@
-//! What befalls a slot: a wakeup in the very gap, broken books, panics in the middle of a change.
+//! Tests of a slot: a notification between unlocking and sleeping, broken metadata, and panics in the middle of a
+//! change.
 
 use super::call::{Call, CallKind};
 use super::*;
@@ -17,14 +18,14 @@ thread_local! {
     static IN_THE_GAP: Cell<Option<fn(&Slot)>> = const { Cell::new(None) };
 }
 
-/// Between the opening of the lock and the sleep.
+/// Runs a test's hook between the opening of the lock and the sleep.
 pub(super) fn in_the_gap(slot: &Slot) {
     if let Some(hook) = IN_THE_GAP.take() {
         hook(slot);
     }
 }
 
-/// A pool with one allocation of 1 MiB, which is all it has; requests for more wait for a minute.
+/// Returns a pool that one allocation of 1 MiB fills, and its address. Further requests wait for a minute.
 fn full() -> (&'static Slot, u64) {
     let options = Options {
         backend: BackendKind::Host,
@@ -37,7 +38,7 @@ fn full() -> (&'static Slot, u64) {
     (slot, alloc::alloc_plain(slot, 1 << 20, Stream::NONE).unwrap())
 }
 
-/// Every kind of call says that nothing is touched any more.
+/// Asserts that every kind of call reports the poisoned allocator.
 fn is_poisoned(slot: &Slot, addr: u64) {
     let internal = Some(Error::Internal);
     assert_eq!(alloc::alloc_plain(slot, 1, Stream::NONE).err(), internal);
@@ -51,7 +52,7 @@ fn is_poisoned(slot: &Slot, addr: u64) {
     with_last_error(|words| assert!(words.contains("broken earlier"), "{words}"));
 }
 
-/// Runs `work` while another thread waits for memory, who is told at once.
+/// Runs `work` while another thread waits for memory. That thread must be notified at once.
 fn while_another_waits(slot: &Slot, work: impl FnOnce()) {
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| {
@@ -78,7 +79,7 @@ fn a_change_between_the_look_and_the_sleep_is_not_missed() {
     assert!(slot.lock().inner().sleepers.is_empty());
 }
 
-/// A signal handler that interrupts a thread in its sleep finds the lock open.
+/// A signal handler that interrupts a sleeping thread finds the lock open.
 #[test]
 fn a_sleeping_thread_is_served_but_cannot_destroy() {
     let (slot, addr) = full();

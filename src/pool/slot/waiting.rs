@@ -1,12 +1,13 @@
-//! Threads that wait for another thread's call while they are in a call of another allocator themselves.
+//! Deadlock detection between threads that wait for another thread's call while they are in a call of another
+//! allocator.
 //!
-//! A suballocator may take its regions from another allocator of this library. If two allocators take theirs from each
-//! other, a thread in a call of the first may wait for a call of the second, whose thread waits for the first: for ever,
-//! whatever their timeouts. So every such wait is registered with the allocators that it keeps waiting, and the one that
+//! A suballocator may take its regions from another allocator of this library. If two allocators take regions from each
+//! other, a thread in a call of the first may wait for a call of the second, whose thread waits for the first. Timeouts
+//! would not end that deadlock. So every such wait is registered with the calls that its thread is in, and a wait that
 //! would close a circle is refused.
 //!
-//! Only threads in a call are registered. Where allocators take regions from each other in one direction only, no circle
-//! can be seen, because a call of the lower one never waits for the upper one.
+//! Only threads in a call are registered. If allocators take regions from each other in one direction only, no circle
+//! can arise, because a call of the lower one never waits for the upper one.
 
 use super::call::{Call, SlotId};
 use super::stack_list::{Linked, StackList};
@@ -17,13 +18,13 @@ use std::cell::{Cell, UnsafeCell};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// A signal handler asked for a slot whose lock its own thread holds.
+/// Returns the error for a signal handler that uses an allocator whose lock, or the registry's, its own thread holds.
 #[cold]
 pub(in crate::pool) fn busy(_: HeldByThisThread) -> Error {
     fail!(Error::Busy, "a signal handler interrupted a call of this thread on the same allocator")
 }
 
-/// The innermost call that this thread is in, of whatever slot.
+/// The innermost call that this thread is in, of any slot.
 #[derive(Clone, Copy)]
 struct Innermost(*const Call);
 
@@ -33,48 +34,51 @@ impl Local for Innermost {
 
 per_thread!(static INNERMOST: Innermost);
 
-/// The innermost call of this thread. Without host memory for threads beyond the first few it is not known, and NULL.
+/// Returns the innermost call of this thread, or NULL. Also returns NULL for threads beyond the first few if there was
+/// no host memory for their values.
 pub(super) fn innermost() -> *const Call {
     INNERMOST.get(|innermost| innermost.0).unwrap_or(ptr::null())
 }
 
-/// A call has begun, which is the innermost now; or has ended, and the one around it is that again. Returns which was.
+/// Makes a call that begins the innermost one, or the outer call again when a call ends. Returns the previous one.
 pub(super) fn replace_innermost(call: *const Call) -> *const Call {
     let replaced = INNERMOST.update(|innermost| std::mem::replace(&mut innermost.0, call));
     replaced.unwrap_or(ptr::null())
 }
 
-/// The calls of a thread from one outwards.
+/// Returns the calls of a thread, from a given one outwards.
 fn calls_from<'a>(innermost: *const Call) -> impl Iterator<Item = &'a Call> {
     let mut at = innermost;
     std::iter::from_fn(move || {
-        // SAFETY: their frames stay while the thread is in them; callers are that thread, or it waits.
+        // SAFETY: the frames exist while the thread is in the calls. The caller is that thread, or that thread waits.
         let call = unsafe { at.as_ref() }?;
         at = call.outer.get();
         Some(call)
     })
 }
 
-/// This thread is in a call of `slot` and wants something of it: no call within that one can get anything by waiting.
+/// Marks the calls within this thread's call of `slot` after that call was entered again. None of them can succeed by
+/// waiting.
 pub(super) fn mark_circle(slot: SlotId) {
     calls_from(innermost()).take_while(|call| call.slot != slot).for_each(|call| call.is_in_circle.set(true));
 }
 
-/// Whether the innermost call of this thread is in a circle, and within another call: then nothing comes of waiting after it.
-/// The outermost call keeps no other waiting once it has ended.
+/// Returns whether the innermost call of this thread is in a circle and within another call. Waiting after it is
+/// useless then. Once the outermost call has ended, the thread keeps no other thread waiting.
 pub(in crate::pool) fn is_in_circle() -> bool {
     let mut calls = calls_from(innermost());
     calls.next().is_some_and(|call| call.is_in_circle.get()) && calls.next().is_some()
 }
 
-/// A wait of a thread in calls, in a frame of that thread. Read and changed with the registry locked only.
+/// A wait of a thread that is in calls. It is in a frame of that thread, and is read and changed only with the registry
+/// locked.
 struct Wait {
-    /// Whose call it waits for.
+    /// The slot whose call it waits for.
     of: SlotId,
-    /// The calls that the thread is in, the innermost first: they do not end before this wait does.
+    /// The calls that the thread is in, the innermost first. They do not end before this wait does.
     calls: *const Call,
     next: Cell<*const Wait>,
-    /// Whether the search for a circle has come here.
+    /// Whether the search for a circle has reached this wait.
     reached: Cell<bool>,
 }
 
@@ -85,21 +89,21 @@ impl Linked for Wait {
 }
 
 impl Wait {
-    /// The slots that it keeps waiting: those whose calls the thread is in.
+    /// Returns the slots that this wait holds up: those whose calls the thread is in.
     fn slots(&self) -> impl Iterator<Item = SlotId> + '_ {
         calls_from(self.calls).map(|call| call.slot)
     }
 }
 
-/// All such waits of the process.
+/// All registered waits of the process.
 struct Registry {
     lock: Lock,
-    /// A forking thread has locked it; not if the thread was interrupted while it had it locked.
+    /// Whether a fork has locked the registry. False if the forking thread held the lock already.
     locked_for_fork: AtomicBool,
     waits: UnsafeCell<StackList<Wait>>,
 }
 
-// SAFETY: the list is reached with the lock held only, or in a forked child that has one thread yet.
+// SAFETY: the list is reached only with the lock held, or in a forked child that still has only one thread.
 unsafe impl Sync for Registry {}
 
 static REGISTRY: Registry = Registry {
@@ -109,7 +113,7 @@ static REGISTRY: Registry = Registry {
 };
 
 impl Registry {
-    /// Does something with the list, and changes it.
+    /// Runs `change` on the list with the registry locked.
     fn locked<T>(&self, change: impl FnOnce(&mut StackList<Wait>) -> T) -> Result<T, HeldByThisThread> {
         self.lock.acquire()?;
         // SAFETY: the lock is held.
@@ -119,7 +123,7 @@ impl Registry {
     }
 }
 
-/// Whether a new wait is one that the others would never let end.
+/// Returns whether a new wait would close a circle with registered ones, so that it would never end.
 fn closes_a_circle(waits: &StackList<Wait>, new: &Wait) -> bool {
     waits.iter().for_each(|wait| wait.reached.set(false));
     let is_held_up = |slot| slot == new.of || waits.iter().any(|wait| wait.reached.get() && wait.of == slot);
@@ -133,7 +137,8 @@ fn closes_a_circle(waits: &StackList<Wait>, new: &Wait) -> bool {
     }
 }
 
-/// Does something that waits for calls of other threads in a slot; [`Error::Busy`] instead where they would wait for it.
+/// Runs `work`, which waits for other threads' calls in a slot, and registers the wait. Returns [`Error::Busy`] instead
+/// if those calls would wait for this thread.
 pub(in crate::pool) fn while_registered<T>(slot: SlotId, work: impl FnOnce() -> T) -> Result<T, Error> {
     let calls = innermost();
     if calls.is_null() {
@@ -158,7 +163,7 @@ pub(in crate::pool) fn while_registered<T>(slot: SlotId, work: impl FnOnce() -> 
     Ok(result)
 }
 
-/// Takes a wait out of the list, also in a panic.
+/// Removes a wait from the list when dropped, also in a panic.
 struct Registered<'a>(&'a Wait);
 
 impl Drop for Registered<'_> {
@@ -168,33 +173,34 @@ impl Drop for Registered<'_> {
     }
 }
 
-/// Whether this thread was interrupted while it had the registry locked.
+/// Returns whether this thread holds the registry's lock, as it does in a signal handler that interrupted a change.
 pub(crate) fn is_locked_here() -> bool {
     REGISTRY.lock.is_held_here()
 }
 
-/// Before a fork, behind the slots' locks.
+/// Takes the registry's lock before a fork, after the slots' locks.
 pub(crate) fn lock_for_fork(deadline: u64) {
     REGISTRY.locked_for_fork.store(REGISTRY.lock.acquire_before(deadline).is_ok(), Relaxed);
 }
 
-/// In a child whose fork was not prepared: no fork has locked anything.
+/// Forgets that a fork locked the registry, in a child whose fork was not prepared.
 pub(crate) fn forget_fork() {
     REGISTRY.locked_for_fork.store(false, Relaxed);
 }
 
-/// After a fork in the parent.
+/// Releases the registry's lock in the parent after a fork.
 pub(crate) fn unlock_in_parent() {
     if REGISTRY.locked_for_fork.load(Relaxed) {
         REGISTRY.lock.release();
     }
 }
 
-/// After a fork in the child: the threads that waited are not there. A call of this thread that was interrupted in the midst
-/// of a change goes on with it, and a wait too many does no harm: their stacks are in the child's memory.
+/// Clears the registry in the child after a fork, where the waiting threads do not exist. If this thread was
+/// interrupted in the middle of a change, it continues the change later, so the list stays as it is. Superfluous waits
+/// do no harm, because the parent's stacks are in the child's memory.
 pub(crate) fn recover_in_child() {
     if REGISTRY.locked_for_fork.load(Relaxed) || !REGISTRY.lock.is_held_here() {
-        // SAFETY: there is one thread, which is not in the midst of a change.
+        // SAFETY: there is one thread, and it is not in the middle of a change.
         unsafe { *REGISTRY.waits.get() = StackList::EMPTY };
         REGISTRY.lock.reset_after_fork();
     }
