@@ -1,11 +1,12 @@
-//! The events of an allocator: for each queue the frees that have one, in the order of their points.
+//! The events of an allocator, listed for each queue in the order of their points.
 //!
-//! An event belongs to one free, and is done when the work that was queued before it is. It has one owner at a time:
-//! the queue's list, then whatever threads query or wait for it with the lock open ([`Events::hold`]), and only when
-//! none of them is left the list of spare ones, from which it is recorded for another free.
+//! An event belongs to one free, and is done when the work queued before that free is done. It has one owner at a time:
+//! the queue's list, then the threads that query or wait for it with the lock open ([`Events::hold`]), then the list of
+//! spare events. It moves to the spare list only when no thread holds it any more, and is then recorded for another
+//! free.
 //!
-//! PyTorch and RMM record at the free too (`insert_events` in c10/cuda/CUDACachingAllocator.cpp, `do_deallocate` in
-//! rmm/mr/detail/stream_ordered_memory_resource.hpp); RMM has one event a stream and so waits for later frees too.
+//! PyTorch and RMM record events at the free too (`insert_events` in c10/cuda/CUDACachingAllocator.cpp, `do_deallocate`
+//! in rmm/mr/detail/stream_ordered_memory_resource.hpp). RMM has one event per stream and so waits for later frees too.
 
 mod held;
 
@@ -28,42 +29,42 @@ pub(super) struct Marker {
     pub(super) kind: Kind,
 }
 
-/// What a marker is good for.
+/// When an event was recorded, which decides what it may be used for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
-    /// Recorded at the free of its point. It may be dropped once no free chunk has that point any more.
+    /// Recorded at the free of its point. It may be dropped once no free chunk waits for that point any more.
     Exact,
-    /// The same, of a chunk that waits for recorded uses besides and is in no list: it is kept until it is done, or until
-    /// there are more of them than such chunks.
+    /// Recorded at the free of a chunk that also waits for recorded uses and is therefore in no list. It is kept until
+    /// it is done, or until a search shows that no such chunk needs it.
     Kept,
-    /// Recorded when the program said that the stream is about to end, with all its work queued: it stands for every
-    /// free there that has no event, and there is nothing later.
+    /// Recorded when the program declared that the stream is about to end, with all its work queued. It covers every
+    /// free there that has no event, and there is no later work.
     Last,
-    /// Recorded later, behind work that may itself wait for what others are about to do. It may be queried, not waited
-    /// for.
+    /// Recorded some time after the free, behind work that may itself wait for what other streams do next. It may be
+    /// queried, but not waited for.
     Late,
 }
 
-/// What is known of a queue beside its work.
+/// The events of a queue, and what is known about its stream.
 #[derive(Default)]
 pub(super) struct Queue {
-    /// Whose it is: the place is another stream's once the first is gone, perhaps of the same name.
+    /// The stream of the queue. The position may later be reused for another stream, perhaps of the same name.
     stream: Stream,
     is_forgotten: bool,
     /// Unknown until something is recorded on the stream.
     pub(super) context: Option<Context>,
-    /// Its stream was captured when an event was to be recorded there, and may be so still.
+    /// The stream was captured when an event was to be recorded there, and may still be.
     pub(super) was_captured: bool,
     /// The oldest point first.
     markers: VecDeque<Marker>,
-    /// So many markers are looked through for those that nothing needs any more.
+    /// The number of markers from which on the list is searched for markers that nothing needs any more.
     crowded: usize,
 }
 
 impl Queue {
     const FEW: usize = 16;
 
-    /// Puts a marker into its place, mostly the last.
+    /// Inserts a marker by its point, usually at the end.
     fn insert(&mut self, marker: Marker) -> Result<(), HostMemoryExhausted> {
         self.markers.try_reserve(1).map_err(|_| HostMemoryExhausted)?;
         let place = self.markers.iter().rposition(|other| other.point <= marker.point);
@@ -74,18 +75,18 @@ impl Queue {
 
 #[derive(Default)]
 pub(super) struct Events {
-    /// By the place of a queue in the arena.
+    /// Indexed by the position of a queue in the arena.
     queues: Vec<Queue>,
     /// The only stream so far, and its context.
     sole: Option<(Stream, Context)>,
-    /// What threads query or wait for with the lock open.
+    /// The events that threads query or wait for with the lock open.
     held: Held,
-    /// Of several contexts.
+    /// Spare events, of several contexts.
     spare: Vec<Event>,
 }
 
 impl Events {
-    /// What is known of a queue; without host memory for it nothing is.
+    /// Returns the entry of a queue, and creates or resets it if need be. Returns `None` without host memory for it.
     pub(super) fn queue(&mut self, queue_id: QueueId, of: QueueProgress) -> Option<&mut Queue> {
         let QueueProgress { stream, forgotten, .. } = of;
         let place = queue_id.index();
@@ -96,14 +97,14 @@ impl Events {
         let Events { queues, sole, .. } = self;
         let queue = &mut queues[place];
         if queue.stream != stream || queue.is_forgotten && !forgotten {
-            // The markers of the stream before are of points that are done.
+            // The markers of the previous stream have points that are done.
             (queue.stream, queue.is_forgotten, queue.was_captured) = (stream, forgotten, false);
             queue.context = sole.filter(|&(other, _)| other == stream).map(|(_, context)| context);
         }
         Some(queue)
     }
 
-    /// The context of a queue's stream, if that is known.
+    /// Returns the context of a queue's stream, if it is known.
     pub(super) fn context_of(&self, queue_id: QueueId, of: QueueProgress) -> Option<Context> {
         let QueueProgress { stream, forgotten, .. } = of;
         if stream.is_default() {
@@ -115,18 +116,18 @@ impl Events {
         queue.map_or_else(sole, |queue| queue.context)
     }
 
-    /// Whether the context of the only stream is known.
+    /// Returns whether the context of the only stream is known.
     pub(super) fn knows_sole(&self, stream: Stream) -> bool {
         stream.is_default() || self.sole.is_some_and(|(other, _)| other == stream)
     }
 
-    /// Whether the only stream is, or may be, of another context than the device's own.
+    /// Returns whether the only stream is, or may be, of another context than the device's own.
     pub(super) fn is_elsewhere(&self, sole: Stream) -> bool {
         let is_own = |&(other, context): &(Stream, Context)| other == sole && context == Context::OWN;
         !sole.is_default() && !self.sole.as_ref().is_some_and(is_own)
     }
 
-    /// Notes the context of a stream that had a queue when the driver was asked, unless the queue is another's by now.
+    /// Stores the context of a stream that had a queue when the driver was queried, unless that queue is reused by now.
     pub(super) fn learn(&mut self, arena: &Arena, queue_id: QueueId, stream: Stream, context: Context) {
         let progress = arena.streams().progress_of(queue_id);
         if progress.stream == stream
@@ -141,52 +142,53 @@ impl Events {
         self.sole = Some((stream, context));
     }
 
-    /// The event of some work that may be waited for: it stands for nothing later.
+    /// Returns an event for some work that may be waited for, because it covers nothing later.
     pub(super) fn to_wait_for(&self, work: Work) -> Option<Marker> {
         let markers = &self.queues.get(work.queue.index())?.markers;
         let first = markers.partition_point(|marker| marker.point < work.point);
         let mut same = markers.range(first..).take_while(|marker| marker.point == work.point);
         let is_late = mutation::is("late-event");
         let exact = same.find(|marker| marker.kind != Kind::Late || is_late);
-        // What is older is left of another stream, whose queue had this place.
+        // An older marker is left over from another stream, whose queue had this position.
         let stands_for_it =
             |marker: &&Marker| marker.point >= work.point && (marker.kind == Kind::Last || is_late);
         exact.or_else(|| markers.back().filter(stands_for_it)).copied()
     }
 
-    /// Whether the newest work of a queue has an event.
+    /// Returns whether the newest event of a queue covers the given work.
     pub(super) fn covers(&self, work: Work) -> bool {
         let newest = self.queues.get(work.queue.index()).and_then(|queue| queue.markers.back());
         newest.is_some_and(|marker| marker.point >= work.point)
     }
 
-    /// Whether a stream was captured when it was last asked, and nothing is known of its queue's context.
+    /// Returns whether a stream was captured when it was last queried, and the context of its queue is unknown.
     pub(super) fn is_unknown(&self, queue_id: QueueId, stream: Stream) -> bool {
         let queue = self.queues.get(queue_id.index());
         queue.is_some_and(|queue| queue.stream == stream && queue.was_captured && queue.context.is_none())
     }
 
-    /// The streams that were captured when they were last asked.
+    /// Returns the streams that were captured when they were last queried.
     pub(super) fn captured(&self) -> impl Iterator<Item = Stream> + '_ {
         let may_be = |queue: &&Queue| queue.was_captured || mutation::is("dead-stream");
         let captured = self.queues.iter().filter(|queue| !queue.is_forgotten).filter(may_be);
         captured.map(|queue| queue.stream)
     }
 
-    /// A stream is not captured any more.
+    /// Notes that a stream is not captured any more.
     pub(super) fn note_uncaptured(&mut self, stream: Stream) {
         for queue in self.queues.iter_mut().filter(|queue| queue.stream == stream) {
             queue.was_captured = false;
         }
     }
 
-    /// An event to record on a stream of a context, if one is spare.
+    /// Takes a spare event of a context, if there is one.
     pub(super) fn take_spare(&mut self, context: Context) -> Option<Event> {
         let place = self.spare.iter().rposition(|event| event.context == context)?;
         Some(self.spare.swap_remove(place))
     }
 
-    /// An event was recorded for some work. Without host memory it is given up; the work has none then.
+    /// Adds an event that was recorded for some work. Without host memory the event becomes spare, and the work has
+    /// none.
     pub(super) fn insert(&mut self, arena: &Arena, work: Work, event: Event, kind: Kind) {
         let progress = arena.streams().progress_of(work.queue);
         let inserted = match self.queue(work.queue, progress) {
@@ -199,8 +201,8 @@ impl Events {
         }
     }
 
-    /// Takes out what is done, and now and then what nothing waits for: a queue that takes back what it freed leaves an
-    /// event behind each time.
+    /// Removes the markers of work that is done, and now and then those that nothing waits for. Each chunk that a queue
+    /// reuses itself leaves such a marker.
     fn prune(&mut self, arena: &Arena, queue_id: QueueId, progress: QueueProgress) {
         self.drop_done(queue_id, progress.done);
         let Events { queues, held, spare, .. } = self;
@@ -228,7 +230,7 @@ impl Events {
         queue.crowded = 2 * queue.markers.len();
     }
 
-    /// The work up to a point is done: its events are of no use any more.
+    /// Removes the events of work that is done, up to a point.
     pub(super) fn drop_done(&mut self, queue_id: QueueId, done: u64) {
         let Some(queue) = self.queues.get_mut(queue_id.index()) else { return };
         let count = queue.markers.partition_point(|marker| marker.point <= done);
@@ -239,7 +241,7 @@ impl Events {
         }
     }
 
-    /// Takes out a marker whose event stands for nothing; it is spare then, or no event any more.
+    /// Removes a marker whose event covers no work. The event becomes spare, or is lost with its context.
     pub(super) fn discard(&mut self, queue_id: QueueId, event: Event, is_spare: bool) {
         let Some(queue) = self.queues.get_mut(queue_id.index()) else { return };
         let before = queue.markers.len();
@@ -251,8 +253,8 @@ impl Events {
         }
     }
 
-    /// The markers of a queue between two points, both left out: all of them, or a sample of at most so many that is spread
-    /// evenly and has the first and the last.
+    /// Appends the markers of a queue between two points, both exclusive. If there are more than `most`, it appends an
+    /// evenly spread sample that includes the first and the last. Returns whether any were left out.
     pub(super) fn sample(
         &self,
         queue_id: QueueId,
@@ -273,7 +275,7 @@ impl Events {
         taken < count
     }
 
-    /// A thread queries or waits for events with the lock open: until it lets go they are recorded for nothing else.
+    /// Holds events that a thread queries or waits for with the lock open. Until released they are not recorded again.
     pub(super) fn hold(
         &mut self,
         events: impl Iterator<Item = Event> + Clone,
@@ -284,7 +286,7 @@ impl Events {
         self.held.add(events)
     }
 
-    /// A thread lets go of the event of some work.
+    /// Releases a held event of some work. The event becomes spare if it is in no list and not lost.
     pub(super) fn release(&mut self, work: Work, event: Event) {
         if mutation::is("shared-event") {
             return;
@@ -300,8 +302,8 @@ impl Events {
         }
     }
 
-    /// A stream is about to end, or has: its handle may be another's from now on, in another context. What was queued
-    /// there was of the one it is known to be of.
+    /// Notes that a stream is about to end, or has ended. Its handle may be given to another stream, in another
+    /// context. The context of its forgotten queues stays as it is.
     pub(super) fn forget(&mut self, arena: &Arena, stream: Stream) {
         for queue_id in arena.streams().forgotten_queues(stream) {
             if let Some(queue) = self.queue(queue_id, arena.streams().progress_of(queue_id)) {
@@ -311,17 +313,17 @@ impl Events {
         self.sole = self.sole.filter(|&(other, _)| other != stream);
     }
 
-    /// Forgets the queues whose place in the arena was given up, and gives their memory back.
+    /// Removes the queues whose position in the arena was given up, and frees their memory.
     pub(super) fn forget_past(&mut self, arena: &Arena) {
         let Events { queues, held, spare, .. } = self;
         let gone = queues.drain(arena.streams().queue_count().min(queues.len())..);
-        // All of their work is done.
+        // All work of those queues is done.
         let markers = gone.flat_map(|queue| queue.markers);
         markers.filter(|marker| !held.contains(marker.event)).for_each(|marker| keep(spare, marker.event));
         shrink(queues);
     }
 
-    /// Takes out the spare events of other contexts, which may be about to end.
+    /// Takes the spare events of other contexts, which may be about to end.
     pub(super) fn take_foreign_spare(&mut self) -> Vec<Event> {
         let mut foreign = Vec::new();
         self.spare.retain(|&event| {
@@ -334,7 +336,7 @@ impl Events {
         foreign
     }
 
-    /// The same of a queue's.
+    /// Takes the events of other contexts from a queue, except those that threads hold.
     pub(super) fn take_foreign(&mut self, queue_id: QueueId, foreign: &mut Vec<Event>) {
         let Events { queues, held, .. } = self;
         if let Some(queue) = queues.get_mut(queue_id.index()) {
@@ -348,19 +350,19 @@ impl Events {
         }
     }
 
-    /// The newest event of a queue.
+    /// Returns the newest event of a queue.
     pub(super) fn newest(&self, queue_id: QueueId) -> Option<Marker> {
         self.queues.get(queue_id.index())?.markers.back().copied()
     }
 
-    /// An event stands for nothing any more: it is spare, once no thread holds it.
+    /// Makes an event spare that covers no work any more. If threads hold it, the last release does so.
     pub(super) fn recycle(&mut self, event: Event) {
         if !self.held.contains(event) {
             keep(&mut self.spare, event);
         }
     }
 
-    /// Gives all of them up, for the end of the allocator.
+    /// Takes all events, for the end of the allocator.
     pub(super) fn take_all(&mut self) -> Vec<Event> {
         let Events { queues, mut spare, .. } = std::mem::take(self);
         for queue in queues {
@@ -369,14 +371,14 @@ impl Events {
         spare
     }
 
-    /// How many events there are.
+    /// Returns the number of events.
     #[cfg(test)]
     pub(super) fn count(&self) -> usize {
         self.spare.len() + self.queues.iter().map(|queue| queue.markers.len()).sum::<usize>()
     }
 }
 
-/// Without host memory it is lost to the driver, and nothing else.
+/// Appends an event to a list. Without host memory the event is leaked in the driver, which does no other harm.
 pub(super) fn keep<T>(list: &mut Vec<T>, value: T) {
     if list.try_reserve(1).is_ok() {
         list.push(value);

@@ -1,24 +1,23 @@
-//! Events that threads query or wait for with the lock open, counted.
+//! Counts for each event the threads that query or wait for it with the lock open.
 
 use crate::backend::order::Event;
 use crate::sys::HostMemoryExhausted;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// What is known of the events that threads hold. A request that asks about hundreds of streams holds as many, so it is a
-/// table.
+/// The events that threads hold. A hash table, because a request that queries hundreds of streams holds as many events.
 #[derive(Default)]
 pub(super) struct Held(HashMap<u64, Hold, BuildHasherDefault<HandleHasher>>);
 
 #[derive(Default)]
 struct Hold {
     threads: u32,
-    /// The event has ended with its context.
+    /// Whether the event was destroyed with its context.
     is_lost: bool,
 }
 
 impl Held {
-    /// One more thread holds each of these.
+    /// Adds a thread that holds each of these events.
     pub(super) fn add(
         &mut self,
         events: impl Iterator<Item = Event> + Clone,
@@ -28,7 +27,7 @@ impl Held {
         Ok(())
     }
 
-    /// A thread lets go of an event. Returns whether the event was lost meanwhile.
+    /// Removes a thread that held an event. Returns whether the event was lost meanwhile.
     pub(super) fn remove(&mut self, event: Event) -> bool {
         let Some(hold) = self.0.get_mut(&event.handle) else { return false };
         hold.threads -= 1;
@@ -39,7 +38,7 @@ impl Held {
         is_lost
     }
 
-    /// An event has ended with its context: threads that still hold it must not hand it on.
+    /// Marks an event as destroyed with its context. Threads that still hold it must not make it spare.
     pub(super) fn lose(&mut self, event: Event) {
         if let Some(hold) = self.0.get_mut(&event.handle) {
             hold.is_lost = true;
@@ -52,8 +51,8 @@ impl Held {
     }
 }
 
-/// Of a driver's handles, which are the addresses of its objects: the bits that differ between them are spread by a
-/// multiplication (Fibonacci hashing, Knuth, The Art of Computer Programming, volume 3, 6.4).
+/// A hasher for the driver's handles, which are addresses of its objects. A multiplication spreads the bits that differ
+/// between them (Fibonacci hashing, Knuth, The Art of Computer Programming, volume 3, 6.4).
 #[derive(Default)]
 struct HandleHasher(u64);
 
@@ -77,7 +76,7 @@ mod tests {
     use super::Held;
     use crate::backend::order::{Context, Event};
 
-    /// The last thread that lets go of an event is told that it was lost while another one held it.
+    /// Every thread that releases an event after its loss learns of it.
     #[test]
     fn an_event_that_was_lost_stays_so_for_all_who_hold_it() {
         let [lost, whole] = [1, 2].map(|handle| Event { handle, context: Context::OWN });
@@ -90,7 +89,7 @@ mod tests {
         assert!(held.contains(lost) && held.remove(lost) && !held.contains(lost));
         assert!(!held.remove(whole) && held.contains(whole));
         assert!(!held.remove(whole) && !held.contains(whole));
-        // Its handle may come again.
+        // The driver may reuse its handle.
         held.add([lost].into_iter()).unwrap();
         assert!(!held.remove(lost));
     }

@@ -1,4 +1,4 @@
-//! Whether streams are captured: what waits for the device would break their captures.
+//! Queries whether streams are captured, because anything that waits for the device would break their captures.
 
 use super::driver_stream::{Ordered, handle};
 use crate::backend::order::{Capture, Context};
@@ -14,9 +14,9 @@ impl Pool {
     }
 }
 
-/// Whether some stream is captured that the pool knows, the calling thread's own default stream and that of all
-/// included, for which those wait that block. What waits for the device would break that capture, giving memory back
-/// too. False without a device.
+/// Returns whether a stream that certainly exists is being captured. That includes the legacy default stream, which
+/// synchronizes with blocking streams. Anything that waits for the device would break the capture, including giving
+/// memory back. Returns false without a device.
 #[inline(never)]
 pub(in crate::pool) fn is_any_captured<'a>(mut guard: Guard<'a>, stream: Stream) -> Ordered<'a, bool> {
     let (mut gone, mut uncaptured): (Vec<Stream>, Vec<Stream>) = (Vec::new(), Vec::new());
@@ -33,7 +33,8 @@ pub(in crate::pool) fn is_any_captured<'a>(mut guard: Guard<'a>, stream: Stream)
         Ok(streams) => streams,
         Err(exhausted) => return Ok((guard, Err(exhausted.into()))),
     };
-    // Of a stream that was captured nothing could be recorded or asked; this may be the last time that it surely lives.
+    // Nothing could be recorded on a stream while it was captured, nor its context queried. This may be the last time
+    // that it certainly exists.
     let queues = streams.iter().filter_map(|&stream| Some((guard.arena.streams().queue_of(stream)?, stream)));
     unknown.extend(queues.filter(|&(queue_id, stream)| guard.events.is_unknown(queue_id, stream)));
     let life = guard.arena.life();
@@ -44,7 +45,7 @@ pub(in crate::pool) fn is_any_captured<'a>(mut guard: Guard<'a>, stream: Stream)
                 Capture::Active => return Ok(true),
                 Capture::None => {
                     if let Some(&(queue_id, _)) = unknown.iter().find(|&&(_, other)| other == stream) {
-                        // What fails is asked for again another time.
+                        // If this fails, the context is queried again another time.
                         let Ok(context) = order.context_of(handle(stream)) else { continue };
                         learnt.push((queue_id, stream, context));
                     }
@@ -66,16 +67,17 @@ pub(in crate::pool) fn is_any_captured<'a>(mut guard: Guard<'a>, stream: Stream)
     Ok((guard.check_entry()?, result))
 }
 
-/// The program has destroyed a stream and not said so: the driver is not asked about it again, unless the caller names
-/// the handle anew. What was freed there has its events, or waits for a synchronization of the context.
+/// Forgets a stream that the program has destroyed without notice. The driver is not called with its handle again,
+/// unless the caller names it. Memory freed there has its events, or waits for a synchronization of the context.
 fn drop_destroyed(guard: &mut Guard<'_>, stream: Stream) {
-    // Without host memory it is asked about again.
+    // Without host memory the stream stays known, and is queried again.
     if guard.arena.streams_mut().forget_stream(stream).is_ok() {
         guard.forget_events(stream);
     }
 }
 
-/// Whether what waits for the device may be done: no stream is captured, and none but `stream` is announced to be.
+/// Returns whether the allocator may wait for the device: no stream is being captured, and no capture of a stream other
+/// than `stream` is announced.
 #[inline(never)]
 pub(in crate::pool) fn may_disturb<'a>(mut guard: Guard<'a>, stream: Stream) -> Ordered<'a, bool> {
     if guard.is_capture_announced(stream) {
@@ -88,8 +90,8 @@ pub(in crate::pool) fn may_disturb<'a>(mut guard: Guard<'a>, stream: Stream) -> 
     Ok((guard, captured.map(|captured| !captured && !announced)))
 }
 
-/// A capture is announced: waits until nothing is under way any more that might break it. What begins from now on knows
-/// of it.
+/// Waits until no call is under way that might break a capture which was just announced. Calls that begin later take
+/// the announcement into account.
 pub(in crate::pool) fn leave_alone(mut guard: Guard<'_>) -> Result<(), Error> {
     let last_call = guard.last_call();
     while guard.backend.get().order().is_some() && guard.is_disturbing(last_call) {

@@ -1,4 +1,4 @@
-//! Streams as the driver knows them, and what all modules of this folder do with it.
+//! Stream handles of the driver, and helpers that the other files of this folder share.
 
 use crate::backend::order::{self as driver, Capture, Order};
 use crate::core::stream_id::Stream;
@@ -7,31 +7,31 @@ use crate::pool::pool::Pool;
 use crate::pool::slot::Guard;
 use crate::sys::{HostMemoryExhausted, thread};
 
-/// Does something with each, whatever comes of the others; the last failure, whose message is stored.
+/// Runs `work` on each task, even if others fail. Returns the last failure, whose message is the one stored.
 pub(super) fn each<T>(tasks: &mut [T], work: impl FnMut(&mut T) -> Result<(), Error>) -> Result<(), Error> {
     tasks.iter_mut().map(work).filter(Result::is_err).last().unwrap_or(Ok(()))
 }
 
-/// By the name that the driver has for it.
+/// Returns the driver's handle of a stream.
 pub(super) fn handle(stream: Stream) -> driver::Stream {
     driver::Stream(stream.handle())
 }
 
-/// Whether this thread may record events on a stream.
+/// Returns whether this thread may record events on a stream. Another thread's own default stream has no handle here.
 pub(super) fn is_reachable(stream: Stream) -> bool {
     stream.thread() == 0 || thread::number() == Some(stream.thread())
 }
 
-/// Requests of a stream that is captured leave all others alone.
+/// Returns whether a stream is being captured. A request on a captured stream must not query or wait for other streams.
 pub(super) fn is_captured(order: &dyn Order, stream: Stream) -> Result<bool, Error> {
     if !stream.exists() {
         return Ok(false);
     }
-    // A handle of no stream is not captured; what is to be done on it fails by itself.
+    // An invalid handle is not captured. A call that uses it fails by itself.
     Ok(order.capture_of(handle(stream))? == Capture::Active)
 }
 
-/// Whether one of these streams is captured. One that the program has destroyed is not.
+/// Returns whether one of these streams is being captured. A destroyed stream is not.
 pub(in crate::pool) fn is_one_captured(order: &dyn Order, streams: &[driver::Stream]) -> Result<bool, Error> {
     for &stream in streams {
         if order.capture_of(stream)? == Capture::Active {
@@ -42,7 +42,8 @@ pub(in crate::pool) fn is_one_captured(order: &dyn Order, streams: &[driver::Str
 }
 
 impl Pool {
-    /// The streams that may be captured, so far as they surely live; none without a device.
+    /// Returns the streams that certainly exist and may be captured, including `also`. Returns none without a
+    /// stream-ordered driver.
     pub(super) fn live_streams(&self, also: Stream) -> Result<Vec<Stream>, HostMemoryExhausted> {
         if self.backend.get().order().is_none() {
             return Ok(Vec::new());
@@ -57,14 +58,14 @@ impl Pool {
         };
         let reachable = || all().filter(|&stream| is_reachable(stream));
         let mut streams = list(reachable().count() + 1)?;
-        // The default stream waits for all that block, whether the pool knows them or not.
+        // The default stream waits for all blocking streams, including those that the pool does not know.
         streams.push(Stream::DEFAULT);
         streams.extend(reachable());
         Ok(streams)
     }
 
-    /// The streams to ask before the device is waited for: none to be waited beside, where the capture of another stream
-    /// is announced, for it may begin at any time.
+    /// Returns the streams to query for captures before waiting for the device. Returns `None` if the capture of a
+    /// stream other than `also` is announced. Then nothing may wait, because that capture may begin at any time.
     pub(in crate::pool) fn streams_to_wait_beside(
         &self,
         also: Stream,
@@ -85,11 +86,12 @@ pub(super) fn list<T>(length: usize) -> Result<Vec<T>, HostMemoryExhausted> {
     Ok(list)
 }
 
-/// How a look after the order of work ended: the pool as it is now, and whether the driver did as it should; or
-/// why the allocator is of no use any more. What the driver failed to do may not matter in the end.
+/// The result of calls of the driver about pending work: the locked slot with the driver's result, or the reason why
+/// the allocator is not usable any more. A failure of the driver is deferred, because the request may still succeed
+/// without it.
 pub(in crate::pool) type Ordered<'a, T = ()> = Result<(Guard<'a>, Result<T, DeferredError>), Error>;
 
-/// A stream of the caller's, by its handle.
+/// Returns the stream that a caller's handle stands for in this thread.
 pub(crate) fn stream_of(handle: u64) -> Result<Stream, Error> {
     if handle != Stream::OF_THIS_THREAD {
         return Ok(Stream::of_handle(handle));

@@ -1,4 +1,4 @@
-//! The end of a stream, and of the allocator: the last events on them.
+//! The end of a stream, with its last event, and of the allocator, with all events.
 
 use super::record::{Outcome, Recording};
 use crate::backend::order as driver;
@@ -7,7 +7,8 @@ use crate::error::{DeferredError, Error};
 use crate::pool::pool::Pool;
 use crate::pool::slot::Guard;
 
-/// The stream is about to end: the last event on it, which stands for all that was freed there and that will be.
+/// Forgets a stream that is about to end. Records the last event on it, which covers all memory freed there before and
+/// later.
 #[inline(never)]
 pub(crate) fn forget<'a>(
     mut guard: Guard<'a>,
@@ -16,20 +17,21 @@ pub(crate) fn forget<'a>(
     let queue_id = guard.arena.streams().queue_of(stream);
     let work = guard.arena.streams_mut().forget_stream(stream)?;
     let life = guard.arena.life();
-    // Only threads that are recording on it or querying it still know it.
+    // Only threads that are recording on the stream or querying it still use it.
     let last_call = guard.last_call();
     while guard.is_ordering(last_call) {
         guard = guard.wait_for_call()?;
     }
-    // Meanwhile everything may have gone, the queue with it; or all of that work is done, and the queue is another's.
+    // Meanwhile all memory may have been lost, including the queue. Or all of that work is done, and the queue is
+    // reused.
     let is_of_use = guard.backend.get().order().is_some() && guard.arena.life() == life;
-    // A queue that nothing waits for may have events too. A stream that was alone has a queue only since it was forgotten.
+    // A queue that nothing waits for may have events too. A sole stream got its queue only when it was forgotten.
     let queue_id = work.map(|work| work.queue).or(queue_id);
     let Some(work) = work.filter(|&work| is_of_use && !guard.arena.streams().is_done(work)) else {
         guard.forget_events(stream);
         if is_of_use {
             let mut foreign = guard.events.take_foreign_spare();
-            // All of it is done, if the queue is not another stream's by now.
+            // All work of the queue is done, if the queue is not another stream's by now.
             if let Some(queue_id) =
                 queue_id.filter(|&queue_id| guard.arena.streams().progress_of(queue_id).stream == stream)
             {
@@ -40,10 +42,10 @@ pub(crate) fn forget<'a>(
         return Ok((guard.check_entry()?, Ok(())));
     };
     let Pool { arena, events, .. } = &mut *guard;
-    // Whatever is freed there later has this point too.
+    // Memory that is freed there later gets this point too.
     let mut recording = Recording::last(events, arena, work);
     let recorded;
-    // What fails once may have passed, and the stream cannot be queried later.
+    // A failure may be transient, and the stream cannot be queried later, so a failed recording is tried once more.
     (guard, recorded) =
         guard.ordering(|order| recording.carry_out(order).or_else(|_| recording.carry_out(order)));
     if guard.arena.life() == life {
@@ -62,8 +64,8 @@ pub(crate) fn forget<'a>(
     Ok((guard.check_entry()?, recorded.map_err(DeferredError::say)))
 }
 
-/// Destroys events of other contexts, which may end with a stream that is forgotten: those of its queue, for which the last
-/// one, of the device's own context, stands, and spare ones.
+/// Destroys events of other contexts, which may end with a forgotten stream: spare ones and those of its queue. The
+/// last event, which is of the device's own context, covers the latter.
 fn destroy_all(mut guard: Guard<'_>, foreign: Vec<driver::Event>) -> Guard<'_> {
     if !foreign.is_empty() {
         (guard, _) = guard.ordering(|order| {
@@ -74,12 +76,13 @@ fn destroy_all(mut guard: Guard<'_>, foreign: Vec<driver::Event>) -> Guard<'_> {
     guard
 }
 
-/// The end of the allocator; at the end of the process the driver may be down already, which is no matter.
+/// Destroys all events at the end of the allocator. Failures are ignored, because the driver may have shut down
+/// already.
 pub(in crate::pool) fn end(mut guard: Guard<'_>) -> Guard<'_> {
     const TRIES: u32 = 2;
     let mut events = guard.events.take_all();
     for _ in 0..TRIES {
-        // What fails on the way to the device may have passed.
+        // A failure to enter the device's context may be transient.
         if !events.is_empty() {
             (guard, _) = guard.ordering(|order| {
                 events.drain(..).for_each(|event| order.destroy_event(event));

@@ -1,36 +1,39 @@
-//! The order of device work: what streams still do to free memory, and how a request gets that memory all the same.
+//! Pending device work: which work of streams may still use free memory, and how a request gets that memory all the
+//! same.
 //!
 //! ```text
-//!   driver_stream  streams as the driver knows them       record  an event for each free that others could profit from
-//!   capture_state  whether streams are captured           poll    queries events
+//!   driver_stream  stream handles, and shared helpers     record  records an event at each free with several streams
+//!   capture_state  whether streams are being captured     poll    queries events
 //!   synchronize    waits for the whole context            wait    waits for events
-//!   forget         the end of a stream, of the allocator
+//!   forget         the end of a stream or the allocator
 //! ```
 //!
-//! Each stream is a queue. The frees of a pool are counted, and the count is a free's point. Free memory waits until its
-//! queue is done up to its point, and recorded uses in other queues likewise. The core knows queues and points; this
-//! module knows events. The driver is called with the lock open. The rules:
+//! Each stream is a queue. The frees of a pool are counted, and the count at a free is its point. A free chunk waits
+//! until its queue is done up to its point, and until other queues are done up to the points of its recorded uses. The
+//! core knows queues and points, and this module knows events. The driver is called with the lock open. The rules:
 //!
-//! - **An event belongs to one free.** It is recorded before the free returns, so it stands for nothing that the caller
-//!   queues later. Waiting for more could deadlock: later work may itself wait for what the waiting stream does next. A
-//!   stream that is alone records nothing; what it freed then gets a late event at most (`Kind::Late`), which is only
-//!   queried. Memory freed without a stream has no event: the context is synchronized for it.
-//! - **An event has one owner at a time**: the list of its queue, then the threads that query or wait for it with the lock
-//!   open (`Events::hold`), then the list of spare ones. It is recorded anew only from the last.
-//! - **An event is of its stream's context.** The backend asks for it (`Order::context_of`), creates the event there and
-//!   keeps spare ones by context. `synchronize` waits for the pool's own context and tells nothing of queues of others,
-//!   whose newest events `wait_for_all` and the end of the allocator wait for. `forget` records the last event across
-//!   contexts (`record_across`), so that nothing of the other context is left.
-//! - **A destroyed stream's handle is not passed to the driver.** A created stream is named to it by calls in which the
-//!   caller names it, by frees of memory that was used on it, and when captures are looked for while such memory is in use
-//!   (`StreamHeap::living_streams`). INVALID_HANDLE is tolerated all the same, and nothing rests on it.
-//! - **A wait adopts behind its waits.** After `cuStreamWaitEvent` the chunks that a request waited for get a new point of
-//!   its own queue with an event of its own, because an event recorded before the wait says nothing of them.
-//! - **Captures.** Before anything that waits for a context, the driver is asked about the streams that surely live, then
-//!   announcements are checked once more (`may_disturb`). Nothing is queued on a stream whose capture is announced by
-//!   `bfc_pool_begin`, and nothing is waited for but earlier events, because the capture may begin at any time. The driver is
-//!   asked about streams that are captured without an announcement. That helps unless the capture begins between the answer
-//!   and the next call; where that is seen the event counts for nothing.
+//! - **An event belongs to one free.** It is recorded before the free returns, so it covers nothing that the caller
+//!   queues later. Waiting for more could deadlock, because later work may itself wait for what the waiting stream does
+//!   next. The only stream of a pool records nothing. Its frees later get a late event at most (`Kind::Late`), which is
+//!   only queried. Memory freed without a stream has no event, so the context is synchronized for it.
+//! - **An event has one owner at a time**: the list of its queue, then the threads that query or wait for it with the
+//!   lock open (`Events::hold`), then the list of spare events. Only a spare event is recorded again.
+//! - **An event belongs to its stream's context.** `Order::context_of` returns that context. The event is created
+//!   there, and spare events are kept by context. `synchronize` waits for the pool's own context and says nothing about
+//!   queues of other contexts. `wait_for_all` and the end of the allocator wait for the newest events of those queues.
+//!   `forget` records the last event across contexts (`record_across`), so that nothing of the other context is left.
+//! - **A destroyed stream's handle is not passed to the driver.** The handle of a created stream is passed in calls in
+//!   which the caller names the stream, in frees of memory that was used on it, and in queries for captures while such
+//!   memory is in use (`StreamHeap::living_streams`). INVALID_HANDLE is tolerated all the same, but nothing depends on
+//!   it.
+//! - **A request adopts chunks after its waits.** After `cuStreamWaitEvent` the chunks that a request waited for get a
+//!   new point of its own queue with an event of its own, because an event recorded before the wait does not cover
+//!   them.
+//! - **Captures are not disturbed.** Before anything that waits for a context, the streams that certainly exist are
+//!   queried for captures, and then the announcements are checked once more (`may_disturb`). A capture announced by
+//!   `bfc_pool_begin` may begin at any time. So nothing is queued on such a stream, and only events recorded earlier
+//!   are waited for. For captures without an announcement there are only the queries. They miss a capture that begins
+//!   between the query and the next call. If that is noticed, the event is not used.
 
 mod capture_state;
 mod driver_stream;
@@ -49,6 +52,6 @@ pub(super) use self::forget::end;
 pub(crate) use self::forget::forget;
 pub(super) use self::poll::poll;
 pub(super) use self::record::record_free;
-pub(crate) use self::synchronize::vouch;
+pub(crate) use self::synchronize::declare_done;
 pub(super) use self::synchronize::{share_a_piece, synchronize, synchronize_unordered, wait_for_all};
 pub(super) use self::wait::{wait, wait_for_the_end};

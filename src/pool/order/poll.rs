@@ -1,5 +1,5 @@
-//! Queries events: which pending work is done by now. Any event may be queried. The driver is called with the lock open,
-//! and the events are held meanwhile.
+//! Queries events to find out which pending work is done. Any event may be queried. The driver is called with the lock
+//! open, and the events are held meanwhile.
 
 use super::driver_stream::{Ordered, each, handle, is_captured, is_reachable, list};
 use super::record::Recording;
@@ -13,25 +13,25 @@ use crate::pool::pool::Pool;
 use crate::pool::slot::Guard;
 use crate::sys::HostMemoryExhausted;
 
-/// What is asked about one queue: a sample of its events, the oldest first.
+/// A query about one queue: a sample of its events, the oldest first.
 struct Question {
     queue_id: QueueId,
-    /// Between these points, both left out.
+    /// The sample is taken between these points, both exclusive.
     range: (u64, u64),
     events: Vec<Marker>,
-    /// Whether there are more between those of the sample.
+    /// Whether the range holds events that are not in the sample.
     is_sample: bool,
-    /// How many of them are known to be done, from the first on.
+    /// The number of events that are known to be done, counted from the first.
     done: usize,
-    /// One that stands for nothing, and whether it may be recorded again.
+    /// An event that covers no work, and whether it may be recorded again.
     useless: Option<(Event, bool)>,
 }
 
 impl Question {
-    /// Asks by halving: work is done in order.
+    /// Queries the events by bisection, because work is done in order.
     fn ask(&mut self, order: &dyn Order) -> Result<(), Error> {
         let (mut least, mut most) = (0, self.events.len());
-        // Mostly either nothing is done or all is.
+        // Usually either nothing is done or everything is.
         let mut at = 0;
         while least < most {
             match order.state(self.events[at].event)? {
@@ -53,7 +53,7 @@ impl Question {
         self.events.iter().map(work)
     }
 
-    /// What is left to ask, if the sample left something out.
+    /// Returns the range that is left to query, if the sample left something out.
     fn rest(&self) -> Option<Range> {
         let after = self.done.checked_sub(1).map_or(self.range.0, |last| self.events[last].point);
         let before = self.events.get(self.done).map_or(self.range.1, |marker| marker.point);
@@ -61,7 +61,7 @@ impl Question {
     }
 }
 
-/// Looks which work of other streams is done by now.
+/// Queries which work of other streams is done by now.
 #[inline(never)]
 pub(in crate::pool) fn poll(mut guard: Guard<'_>, stream: Stream) -> Ordered<'_> {
     if guard.backend.get().order().is_none() {
@@ -87,8 +87,9 @@ pub(in crate::pool) fn poll(mut guard: Guard<'_>, stream: Stream) -> Ordered<'_>
     Ok((guard, result))
 }
 
-/// The context of the stream that is the only one so far: its work is not that of the device's own context if it is of
-/// another, and then nothing of it is reused by others, or given back, before an event says that it is done.
+/// Queries the context of the stream that is the only one so far. Work of another context is not covered by a
+/// synchronization of the device's own. Then the stream gets a queue, so that its memory is neither reused by other
+/// streams nor given back before an event reports its work as done.
 #[inline(never)]
 fn learn_sole(mut guard: Guard<'_>, named: Stream) -> Ordered<'_> {
     let is_unknown = |&sole: &Stream| sole == named && !guard.events.knows_sole(sole);
@@ -97,7 +98,7 @@ fn learn_sole(mut guard: Guard<'_>, named: Stream) -> Ordered<'_> {
     let life = guard.arena.life();
     let result;
     (guard, result) = guard.ordering(|order| {
-        // A captured stream is not asked for its context: that may invalidate the capture.
+        // The context of a captured stream is not queried, because that may invalidate the capture.
         if order.capture_of(handle(sole))? != Capture::None {
             return Ok(None);
         }
@@ -109,15 +110,15 @@ fn learn_sole(mut guard: Guard<'_>, named: Stream) -> Ordered<'_> {
     if let Ok(Some(context)) = result {
         guard.events.learn_sole(sole, context);
     }
-    // What is not known to be of this context is treated as of another.
+    // A stream that is not known to be of this context is treated as one of another.
     if guard.events.is_elsewhere(sole) && guard.arena.streams().sole_stream() == Some(sole) {
         guard.arena.streams_mut().require_queues()?;
     }
     Ok((guard.check_entry()?, result.map(drop)))
 }
 
-/// The context of the stream that the caller names, if it has a queue and nothing could be recorded there yet: else no
-/// synchronization would cover what was freed there meanwhile.
+/// Queries the context of the stream that the caller names, if it has a queue whose context is not known yet. Otherwise
+/// no synchronization would cover the memory freed there meanwhile.
 #[inline(never)]
 fn learn_named(mut guard: Guard<'_>, named: Stream) -> Ordered<'_> {
     let queue_id = guard.arena.streams().queue_of(named);
@@ -142,10 +143,10 @@ fn learn_named(mut guard: Guard<'_>, named: Stream) -> Ordered<'_> {
     Ok((guard.check_entry()?, result.map(drop)))
 }
 
-/// A queue, and the points that are asked about: those after the first one, and before the second one.
+/// A queue, and the points to query: those after the first one and before the second one.
 type Range = (QueueId, (u64, u64));
 
-/// The queues whose work free memory waits for, each with all of its points that are not done.
+/// Returns the queues whose work free memory waits for, each with all of its points that are not done.
 fn ranges(guard: &Guard<'_>) -> Result<Vec<Range>, HostMemoryExhausted> {
     let mut ranges = list(guard.arena.streams().queue_count())?;
     ranges.extend(guard.arena.streams().unfinished(|_| true).map(|unfinished| {
@@ -155,7 +156,7 @@ fn ranges(guard: &Guard<'_>) -> Result<Vec<Range>, HostMemoryExhausted> {
     Ok(ranges)
 }
 
-/// Asks about some queues once, and leaves the ranges that are left to ask about.
+/// Queries some queues once, and replaces `ranges` by those that are left to query.
 #[inline(never)]
 fn ask<'a>(mut guard: Guard<'a>, named: Stream, ranges: &mut Vec<Range>) -> Ordered<'a> {
     let is_first = ranges.iter().any(|&(_, (_, before))| before == u64::MAX);
@@ -180,7 +181,7 @@ fn ask<'a>(mut guard: Guard<'a>, named: Stream, ranges: &mut Vec<Range>) -> Orde
         each(&mut questions, |question| question.ask(order)).and(recorded)
     });
     if guard.arena.life() != life {
-        // The events are gone, and no work is left to wait for.
+        // The events were destroyed with the context, and no work is left to wait for.
         return Ok((guard.check_entry()?, Ok(())));
     }
     let mut news = false;
@@ -194,7 +195,7 @@ fn ask<'a>(mut guard: Guard<'a>, named: Stream, ranges: &mut Vec<Range>) -> Orde
             guard.events.drop_done(queue_id, last.point);
             news |= guard.arena.streams_mut().queue_done(queue_id, last.point);
         }
-        // There is room for as many as there were.
+        // The list has room for as many ranges as it had.
         ranges.extend(question.rest());
     }
     for recording in recordings {
@@ -206,8 +207,8 @@ fn ask<'a>(mut guard: Guard<'a>, named: Stream, ranges: &mut Vec<Range>) -> Orde
     Ok((guard.check_entry()?, result))
 }
 
-/// The events to ask about, which are held from here on; and at first late ones to record, for work that has none, on
-/// streams that surely live: the default ones, and the one that the caller names.
+/// Returns the events to query, which are held from here on. In the first round it also returns late events to record
+/// for work without events, on streams that certainly exist: the default ones, and the one that the caller names.
 fn plan(
     guard: &mut Guard<'_>,
     named: Stream,
@@ -215,7 +216,7 @@ fn plan(
     is_first: bool,
 ) -> Result<(Vec<Question>, Vec<Recording>), HostMemoryExhausted> {
     let Pool { arena, events, .. } = &mut **guard;
-    // Each is asked about few of them, by halving, but all are held meanwhile.
+    // Bisection queries only a few events of each queue, but all of them are held meanwhile.
     const EVENTS: usize = 256;
     let most = (EVENTS / ranges.len().max(1)).clamp(4, 32);
     let (mut questions, mut recordings) = (list(ranges.len())?, list(ranges.len())?);

@@ -1,12 +1,12 @@
 //! Recording: which work gets an event, and when.
 //!
-//! Behind each free that other streams could profit from, in the order of a stream, while the pool tells several apart;
-//! for a chunk with recorded uses on those streams too. The event is recorded before the call returns, so that it stands
-//! for nothing that the caller queues later. A stream that is alone has nothing recorded.
+//! With several streams, an event is recorded after each free in the order of a stream, and also on the streams of the
+//! chunk's recorded uses. It is recorded before the call returns, so that it covers nothing that the caller queues
+//! later. Nothing is recorded while a pool has a single stream.
 //!
-//! The driver is given a created stream's handle where the caller names it, or frees memory that was used on it: a
-//! stream of which nothing is left may have been destroyed. Work without an event is waited for together with its whole
-//! context, at last ([`super::synchronize`]).
+//! A created stream's handle is passed to the driver only if the caller names the stream, or frees memory that was used
+//! on it. A stream without memory may have been destroyed. As a last resort, work without an event is waited for
+//! together with its whole context ([`super::synchronize`]).
 
 use super::driver_stream::{Ordered, each, handle, is_reachable};
 use crate::backend::order::{self as driver, Capture, Context, Event, Order};
@@ -20,19 +20,19 @@ use crate::pool::pool::Pool;
 use crate::pool::slot::Guard;
 use crate::sys::HostMemoryExhausted;
 
-/// An event that is to be recorded for some work, with the lock open.
+/// An event to record for some work, with the lock open.
 pub(super) struct Recording {
     pub(super) work: Work,
     stream: driver::Stream,
-    /// A thread's own default stream, which no other thread begins to capture.
+    /// Whether the stream is the thread's own default stream, which no other thread can begin to capture.
     is_own: bool,
     pub(super) event: Option<Event>,
-    /// One that was taken for it, and is of another context.
+    /// A spare event that was taken for the recording but is of the wrong context.
     spare: Option<Event>,
     kind: Kind,
-    /// That of the stream, if it is known to be the device's own.
+    /// The context of the stream, if it is known to be the device's own or was queried by this recording.
     context: Option<Context>,
-    /// The stream is about to end, perhaps with its context.
+    /// Whether the stream is about to end, perhaps with its context.
     is_last: bool,
     is_captured: bool,
     pub(super) outcome: Outcome,
@@ -42,20 +42,20 @@ pub(super) struct Recording {
 pub(super) enum Outcome {
     NotRecorded,
     Recorded,
-    /// A capture that was not announced began at that moment, and the event stands for nothing.
+    /// A capture that was not announced began meanwhile, so the event covers no work.
     Captured,
-    /// It was recorded, and is done.
+    /// The event was recorded and is done.
     Done,
 }
 
 impl Recording {
-    /// For work of a stream that lives, within the reach of the calling thread.
+    /// Prepares a recording for work of a live stream that the calling thread may record on.
     pub(super) fn new(events: &mut Events, arena: &Arena, work: Work, kind: Kind) -> Self {
         let progress = arena.streams().progress_of(work.queue);
         let stream = progress.stream;
-        // The handle of one in another context is asked about each time: the context may come to an end.
+        // The context of a stream of another context is queried each time, because that context may end.
         let context = events.context_of(work.queue, progress).filter(|&context| context == Context::OWN);
-        // Mostly it is the device's own.
+        // The context usually is the device's own.
         let event = events.take_spare(Context::OWN);
         let is_own = stream.handle() == Stream::OF_THIS_THREAD;
         let (stream, outcome) = (handle(stream), Outcome::NotRecorded);
@@ -73,7 +73,8 @@ impl Recording {
         }
     }
 
-    /// The same for a stream that is about to end: of it and its context nothing is kept.
+    /// Prepares the last recording of a stream that is about to end. The event is of the device's own context, so that
+    /// nothing of the stream's context is kept.
     pub(super) fn last(events: &mut Events, arena: &Arena, work: Work) -> Self {
         Recording { is_last: true, ..Self::new(events, arena, work, Kind::Last) }
     }
@@ -106,11 +107,12 @@ impl Recording {
             false => order.record_across(event, self.stream),
         };
         if recorded.is_err() {
-            // The handle may be that of a stream of another context by now. What is no stream any more was of this one.
+            // The handle may be that of a stream of another context by now. If it is no stream any more, the known
+            // context stays.
             self.context = order.context_of(self.stream).ok().or(self.context);
         }
         recorded?;
-        // Another thread may have begun to capture the stream. Nothing is lost yet, but asking after the event would break
+        // Another thread may have begun to capture the stream. No harm is done yet, but querying the event would break
         // the capture.
         self.outcome = Outcome::Captured;
         if self.is_own || order.capture_of(self.stream)? == Capture::None {
@@ -119,7 +121,7 @@ impl Recording {
         Ok(())
     }
 
-    /// The event's stream may be idle.
+    /// Queries the recorded event at once, because its stream may be idle.
     pub(super) fn look(&mut self, order: &dyn Order) -> Result<(), Error> {
         let Some(event) = self.event.filter(|_| self.outcome == Outcome::Recorded) else { return Ok(()) };
         match order.state(event)? {
@@ -130,7 +132,7 @@ impl Recording {
         Ok(())
     }
 
-    /// Notes what came of it, in the pool that it was for. Returns whether work is done by it.
+    /// Enters the outcome into the pool. Returns whether more work is known to be done by it.
     pub(super) fn note(self, pool: &mut Pool) -> bool {
         let Recording { work, event, spare, kind, context, is_captured, outcome, .. } = self;
         let Pool { arena, events, .. } = pool;
@@ -148,8 +150,8 @@ impl Recording {
     }
 }
 
-/// Behind a free in the order of a queue. The chunk is free, whatever the driver says and also without host memory for
-/// what is to be said to it: without an event it waits for a later one, or for a synchronization.
+/// Records events after a free in the order of a stream. The chunk is free even if the driver fails or there is no host
+/// memory. Without an event it waits for a later event or for a synchronization.
 pub(in crate::pool) fn record_free(mut guard: Guard<'_>) {
     if guard.backend.get().order().is_none() || mutation::is("late-event") {
         return;
@@ -158,11 +160,11 @@ pub(in crate::pool) fn record_free(mut guard: Guard<'_>) {
     if recordings.is_empty() {
         return guard.leave();
     }
-    // The allocator may have come to its end meanwhile.
+    // The allocator may have been destroyed meanwhile.
     let _ = keeping_last_error(|| carry_out(guard, recordings));
 }
 
-/// Gives some work of a live stream an event, as a free does.
+/// Records an event for some work of a live stream, as a free does.
 pub(super) fn record_work(mut guard: Guard<'_>, work: Work) -> Result<Guard<'_>, Error> {
     let Pool { arena, events, .. } = &mut *guard;
     let mut recordings = Vec::new();

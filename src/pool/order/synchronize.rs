@@ -1,4 +1,4 @@
-//! Waiting for the device's whole context.
+//! Waits for the device's whole context.
 
 use super::capture_state::may_disturb;
 use super::driver_stream::{Ordered, each, handle, is_reachable, list};
@@ -13,9 +13,10 @@ use crate::pool::mutation;
 use crate::pool::pool::Pool;
 use crate::pool::slot::Guard;
 
-/// Waits until the device's own context is idle: then none of its work touches anything that was free before. False
-/// where it may not wait: a stream is captured, or any but `stream` may be at any time. True without a device. Nothing is
-/// learnt of streams of other contexts; what was freed or used there has events.
+/// Waits until all work of the device's own context is done. Memory that was free before is then no longer used by that
+/// context. Returns false if it must not wait, because a stream is captured, or a capture on a stream other than
+/// `stream` is announced. Returns true without a device. Does not cover streams of other contexts, whose frees and uses
+/// have events.
 #[inline(never)]
 pub(in crate::pool) fn synchronize<'a>(mut guard: Guard<'a>, stream: Stream) -> Ordered<'a, bool> {
     if guard.backend.get().order().is_none() {
@@ -36,7 +37,7 @@ pub(in crate::pool) fn synchronize<'a>(mut guard: Guard<'a>, stream: Stream) -> 
         Ok(works) => works,
         Err(exhausted) => return Ok((guard, Err(exhausted.into()))),
     };
-    let is_vouched_for = |queue_id: QueueId, stream: Stream| {
+    let is_covered = |queue_id: QueueId, stream: Stream| {
         let context = || guard.events.context_of(queue_id, guard.arena.streams().progress_of(queue_id));
         !stream.exists() || context() == Some(Context::OWN) || mutation::is("own-context")
     };
@@ -45,7 +46,7 @@ pub(in crate::pool) fn synchronize<'a>(mut guard: Guard<'a>, stream: Stream) -> 
             .arena
             .streams()
             .unfinished(|_| true)
-            .filter(|unfinished| is_vouched_for(unfinished.work.queue, unfinished.stream))
+            .filter(|unfinished| is_covered(unfinished.work.queue, unfinished.stream))
             .map(|unfinished| unfinished.work),
     );
     if works.is_empty() {
@@ -66,9 +67,9 @@ pub(in crate::pool) fn synchronize<'a>(mut guard: Guard<'a>, stream: Stream) -> 
     Ok((guard.check_entry()?, result.and(learnt).map(|()| true)))
 }
 
-/// The last step before a request fails: as [`synchronize`], and waits for what is left of other contexts. That may be work
-/// which was queued long after the frees, and which itself waits for what this thread does next. So nothing else is left
-/// to try by now, and the log has the reason where a program hangs here.
+/// Does the same as [`synchronize`], and then waits for pending work of other contexts. That may include work which was
+/// queued long after the frees, and which itself waits for what this thread does next. So this is the last step before
+/// a request fails, and the reason is logged in case the program hangs here.
 #[inline(never)]
 pub(in crate::pool) fn wait_for_all<'a>(
     mut guard: Guard<'a>,
@@ -85,8 +86,8 @@ pub(in crate::pool) fn wait_for_all<'a>(
     Ok((guard, waited.map(|()| true)))
 }
 
-/// As [`synchronize`], for memory that was freed without a stream: no event tells when the work on it is done. The log has
-/// the reason where a program hangs here.
+/// Does the same as [`synchronize`], for memory that was freed without a stream. No event tells when the work on it is
+/// done. The reason is logged in case the program hangs here.
 #[inline(never)]
 pub(in crate::pool) fn synchronize_unordered<'a>(
     guard: Guard<'a>,
@@ -96,7 +97,7 @@ pub(in crate::pool) fn synchronize_unordered<'a>(
     synchronize(guard, request.stream)
 }
 
-/// Says why a request is about to wait for the whole context, if it may.
+/// Logs why a request is about to wait for the whole context, unless an announced capture forbids the wait.
 fn log_wait<'a>(guard: Guard<'a>, request: &AllocRequest<'_>, reason: &str) -> Guard<'a> {
     let has_device = guard.backend.get().order().is_some();
     if !has_device || !log::is_wanted(Level::Warn) || guard.is_capture_announced(request.stream) {
@@ -113,7 +114,7 @@ fn log_wait<'a>(guard: Guard<'a>, request: &AllocRequest<'_>, reason: &str) -> G
     })
 }
 
-/// Asks for the contexts of streams whose work free memory waits for, as far as they are not known: nothing could be
+/// Queries the unknown contexts of streams whose work free memory waits for. They are unknown because nothing could be
 /// recorded there yet.
 #[inline(never)]
 fn learn_contexts(mut guard: Guard<'_>) -> Ordered<'_> {
@@ -159,10 +160,10 @@ fn learn_contexts(mut guard: Guard<'_>) -> Ordered<'_> {
     Ok((guard.check_entry()?, result))
 }
 
-/// The caller vouches that all work queued on a stream so far is done. Where there is no device to ask, work without
-/// a stream goes with the default stream's, and that of forgotten streams of the name with the name: on a device
-/// another stream may have it by now, while the first still works.
-pub(crate) fn vouch(mut guard: Guard<'_>, stream: Stream) {
+/// Declares that all work queued on a stream so far is done. Without a stream-ordered driver this includes forgotten
+/// streams of the same name, and the default stream's includes work without a stream. With such a driver it does not,
+/// because another stream may have the name by now while the forgotten one still has work.
+pub(crate) fn declare_done(mut guard: Guard<'_>, stream: Stream) {
     let has_device = guard.backend.get().order().is_some();
     guard.arena.streams_mut().stream_done(stream, !has_device);
     if stream == Stream::DEFAULT && !has_device {
@@ -172,7 +173,8 @@ pub(crate) fn vouch(mut guard: Guard<'_>, stream: Stream) {
     guard.notify();
 }
 
-/// Has some of the chunks shared whose work is done, and opens the lock for a moment: there may be very many.
+/// Shares some of the chunks whose work is done, then opens the lock for a moment, because there may be very many of
+/// them.
 pub(in crate::pool) fn share_a_piece(mut guard: Guard<'_>) -> Result<Guard<'_>, Error> {
     const PIECE: usize = 64;
     guard.arena.streams_mut().share_some(PIECE);

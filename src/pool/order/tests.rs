@@ -1,4 +1,4 @@
-//! The order of work, on a device that is none.
+//! Tests of pending work, on a simulated device.
 
 mod cases;
 mod device;
@@ -29,7 +29,7 @@ fn nothing_is_handed_out_while_work_may_touch_it() {
     programs(if cfg!(debug_assertions) { 1_500 } else { 100_000 });
 }
 
-/// Every call of the driver fails once in each program.
+/// Runs each program once for each of its driver calls, with that call failing.
 #[test]
 fn a_driver_that_fails_loses_nothing() {
     let (slot, device) = place();

@@ -1,8 +1,8 @@
-//! Waiting for pending work: what a request does that finds nothing.
+//! Waits for pending work, on behalf of a request that found no memory.
 //!
-//! Only an event that was recorded at a free is waited for, because it stands for nothing later: work that was queued
-//! behind the free may itself wait for what the request's stream does next, as a receive that was posted does. The driver
-//! is called with the lock open, and the events are held meanwhile.
+//! Only an event that was recorded at a free is waited for, because it covers nothing later. Work queued after the free
+//! may itself wait for what the request's stream does next, as a posted receive does. The driver is called with the
+//! lock open, and the events are held meanwhile.
 
 use super::driver_stream::{Ordered, each, handle, is_captured, list};
 use super::record::record_work;
@@ -16,8 +16,8 @@ use crate::pool::pool::Pool;
 use crate::pool::slot::Guard;
 use crate::sys::HostMemoryExhausted;
 
-/// Puts the request's stream behind the work of others, so that what they freed becomes its own; a request without a
-/// stream waits here. Whether there was something to wait for.
+/// Makes the request's stream wait for the work of other streams, so that memory freed there becomes its own. A request
+/// without a stream waits in the calling thread. Returns whether there was something to wait for.
 #[inline(never)]
 pub(in crate::pool) fn wait<'a>(mut guard: Guard<'a>, request: &AllocRequest<'_>) -> Ordered<'a, bool> {
     if guard.backend.get().order().is_none() {
@@ -35,9 +35,9 @@ pub(in crate::pool) fn wait<'a>(mut guard: Guard<'a>, request: &AllocRequest<'_>
     Ok((guard, waited.map(|()| true)))
 }
 
-/// The work to wait for, with its events, which are held from here on, and where the request is to be served; none if nothing
-/// would serve it then. It may be no work at all, where what the request's own stream has queued is all that there is to
-/// wait for.
+/// Returns the work to wait for with its events, which are held from here on, and the place where the request is to be
+/// served. Returns `None` if no memory would serve the request after that. The list may be empty, if the request needs
+/// to wait only for work of its own stream.
 fn plan_wait(
     guard: &mut Guard<'_>,
     request: &AllocRequest<'_>,
@@ -54,11 +54,11 @@ fn plan_wait(
     Ok(Some((awaited, place)))
 }
 
-/// Work that something waits for.
+/// Work to wait for.
 struct Awaited {
     work: Work,
     event: Event,
-    /// The stream waits for it, or it is done.
+    /// The stream waits for the work, or the work is done.
     is_over: bool,
 }
 
@@ -88,8 +88,8 @@ fn wait_on_stream<'a>(
     awaited.iter().for_each(|awaited| events.release(awaited.work, awaited.event));
     let may_adopt = matches!(result, Ok(true)) || awaited.iter().any(|awaited| awaited.is_over);
     let over = awaited.iter().filter(|awaited| awaited.is_over).map(|awaited| awaited.work);
-    // The point comes behind the waits: an event that another thread recorded on the stream before them stands for
-    // earlier points only.
+    // The point must come after the waits. An event that another thread recorded on the stream before them covers only
+    // earlier points.
     let since = arena
         .streams()
         .queue_of_request(request)
@@ -105,14 +105,14 @@ fn wait_on_stream<'a>(
     let is_for_others =
         adopted && !request.stream.is_private() && !arena.streams().is_at_risk(request.stream);
     match since.filter(|_| is_for_others) {
-        // What the request leaves of it is for others behind an event of its own.
+        // Other streams may reuse what the request leaves over, after an event of its own.
         Some(since) => guard = record_work(guard, since)?,
         None => guard = guard.check_entry()?,
     }
     Ok((guard, result.map(drop)))
 }
 
-/// Waits in this thread for what is left of other contexts, which no synchronization of the device's own covers.
+/// Waits in this thread for pending work of other contexts, which no synchronization of the device's own covers.
 pub(super) fn wait_elsewhere(mut guard: Guard<'_>) -> Ordered<'_> {
     match newest_elsewhere(&mut guard) {
         Ok(awaited) if awaited.is_empty() => Ok((guard, Ok(()))),
@@ -121,7 +121,8 @@ pub(super) fn wait_elsewhere(mut guard: Guard<'_>) -> Ordered<'_> {
     }
 }
 
-/// The newest event of each queue of another context that free memory waits for; they are held from here on.
+/// Returns the newest event of each queue of another context that free memory waits for. The events are held from here
+/// on.
 fn newest_elsewhere(guard: &mut Guard<'_>) -> Result<Vec<Awaited>, HostMemoryExhausted> {
     let mut awaited = list(guard.arena.streams().queue_count())?;
     let Pool { arena, events, .. } = &mut **guard;
@@ -143,8 +144,8 @@ fn newest_elsewhere(guard: &mut Guard<'_>) -> Result<Vec<Awaited>, HostMemoryExh
     Ok(awaited)
 }
 
-/// Before all memory is given back: waits for work of other contexts that may touch it, as far as there are events or
-/// streams with memory in use. What fails is left out, for the allocator ends in any case.
+/// Waits for work of other contexts that may use the memory, before all of it is given back. Covers queues with events
+/// and streams with memory in use. Failures are ignored, because the allocator ends in any case.
 pub(in crate::pool) fn wait_for_the_end(mut guard: Guard<'_>) -> Guard<'_> {
     if guard.backend.get().order().is_none() {
         return guard;
@@ -175,7 +176,7 @@ pub(in crate::pool) fn wait_for_the_end(mut guard: Guard<'_>) -> Guard<'_> {
     })
 }
 
-/// Waits for all that is queued on a live stream of another context.
+/// Waits for all work queued on a live stream, if the stream is of another context and not captured.
 fn wait_for_stream(order: &dyn Order, stream: Stream) -> Result<(), Error> {
     if order.capture_of(handle(stream))? != Capture::None {
         return Ok(());
@@ -190,7 +191,7 @@ fn wait_for_stream(order: &dyn Order, stream: Stream) -> Result<(), Error> {
     waited
 }
 
-/// Waits in this thread.
+/// Waits in this thread for the given work.
 fn wait_here(guard: Guard<'_>, mut awaited: Vec<Awaited>) -> Ordered<'_> {
     let life = guard.arena.life();
     let (mut guard, result) = guard.waiting(|order| {

@@ -57,8 +57,8 @@ fn calls_from<'a>(innermost: *const Call) -> impl Iterator<Item = &'a Call> {
     })
 }
 
-/// Marks the calls within this thread's call of `slot` after that call was entered again. None of them can succeed by
-/// waiting.
+/// Marks the calls of this thread that cannot get anything from `slot` by waiting: those within its own call of `slot`,
+/// or all of them if there is no such call.
 pub(super) fn mark_circle(slot: SlotId) {
     calls_from(innermost()).take_while(|call| call.slot != slot).for_each(|call| call.is_in_circle.set(true));
 }

@@ -1,4 +1,4 @@
-//! One thing at a time: which calls of the driver a request costs, and in which order it is served.
+//! Tests of single cases: which driver calls a request makes, and in which order the strategies are tried.
 
 use super::device::{Call, Device, DriverCall};
 use super::program::{Family, create};
@@ -27,7 +27,7 @@ fn b() -> Stream {
 }
 
 impl Pool {
-    /// Of 4 units, and at most so many; it grows by 4 at a time.
+    /// Creates a pool of at most `units` units that grows by 4 units at a time.
     fn new(units: u64) -> Self {
         let (slot, device) = super::place();
         let any = Family { growth: true, split_always: true, ..Family::any(&mut Random(0)) };
@@ -50,7 +50,7 @@ impl Pool {
         assert_eq!(free::free_on(self.slot, addr, stream), Ok(()));
     }
 
-    /// As if another stream had been there before.
+    /// Creates queues, as if another stream had used the pool before.
     fn tell_apart(&self) {
         self.slot.enter().unwrap().arena.streams_mut().require_queues().unwrap();
     }
@@ -59,7 +59,7 @@ impl Pool {
         self.device.state().count(what)
     }
 
-    /// Queue 0 is A, 1 is B, then the threads'.
+    /// Queues a kernel. Queue 0 is A, 1 is B, and the threads' queues follow.
     fn launch(&self, queue: usize) {
         self.device.state().launch(queue);
     }
@@ -116,7 +116,7 @@ fn one_stream_never_calls_the_driver() {
     );
 }
 
-/// No more is asked of the driver, and the events are recorded again and again.
+/// No other driver calls are made, and the events are reused.
 #[test]
 fn several_streams_with_enough_memory_record_an_event_a_free() {
     let pool = Pool::new(256);
@@ -140,8 +140,8 @@ fn several_streams_with_enough_memory_record_an_event_a_free() {
     assert_eq!(pool.count(DriverCall::IsDone), 0);
 }
 
-/// What was freed while there was one stream only has no event. Whether it is done may be asked at any time; it is waited
-/// for when nothing else is left.
+/// Memory freed while there was only one stream has no event. It gets a late one, which may be queried at any time. It
+/// is waited for only as a last resort.
 #[test]
 fn what_one_stream_freed_alone_is_asked_about_early_and_waited_for_last() {
     let pool = Pool::new(8);
@@ -149,7 +149,7 @@ fn what_one_stream_freed_alone_is_asked_about_early_and_waited_for_last() {
     pool.launch(0);
     pool.put(first, A);
     assert_eq!(pool.count(DriverCall::Record), 0, "it is alone");
-    // Still under way: growth comes first.
+    // The work is still pending, so growth comes first.
     let second = pool.get(4, b()).unwrap();
     assert_ne!(second, first);
     assert_eq!(
@@ -173,8 +173,8 @@ fn what_one_stream_freed_alone_is_asked_about_early_and_waited_for_last() {
     assert_eq!((pool.pool_bytes(), pool.count(DriverCall::Synchronize)), (4 * UNIT, 0));
 }
 
-/// A created stream may have been destroyed since all its memory was given back: nothing is recorded there before it
-/// is named again.
+/// A created stream may have been destroyed since all its memory was freed. Nothing is recorded there until it is named
+/// again.
 #[test]
 fn what_a_created_stream_freed_alone_waits_until_it_is_named() {
     let pool = Pool::new(8);
@@ -182,13 +182,13 @@ fn what_a_created_stream_freed_alone_waits_until_it_is_named() {
     pool.put(first, b());
     assert_eq!(pool.get(4, A).map(|addr| addr != first), Ok(true), "the pool grows");
     assert_eq!(pool.count(DriverCall::Record), 0);
-    // A request that the stream cannot serve from its own names it.
+    // A request on the stream that its own memory cannot serve names it to the driver.
     assert_eq!(pool.get(8, b()), Err(Error::OutOfMemory));
     assert_eq!(pool.count(DriverCall::Record), 1);
     assert_eq!(pool.get(4, A), Ok(first));
 }
 
-/// Another stream's work is not waited for beyond the free: what is queued there later may itself wait for this stream.
+/// Work that another stream queued after the free is not waited for, because it may itself wait for this stream.
 #[test]
 fn a_wait_ends_with_the_work_before_the_free() {
     let pool = Pool::new(4);
@@ -196,7 +196,7 @@ fn a_wait_ends_with_the_work_before_the_free() {
     let first = pool.get(4, A).unwrap();
     pool.launch(0);
     pool.put(first, A);
-    // A receive, say, that ends when B has sent something.
+    // For example a receive, which ends when B has sent something.
     pool.launch(0);
     assert_eq!(pool.get(4, b()), Ok(first));
     assert_eq!(
@@ -221,13 +221,13 @@ fn what_is_done_comes_before_growth_and_growth_before_a_wait() {
     pool.put(first, A);
     assert_eq!(pool.get(4, A), Ok(first), "at once on its own stream");
     pool.put(first, A);
-    // Still under way: the pool grows.
+    // The work is still pending, so the pool grows.
     let second = pool.get(4, b()).unwrap();
     assert_ne!(second, first);
     assert_eq!((pool.pool_bytes(), pool.count(DriverCall::MakeWait)), (8 * UNIT, 0));
     pool.launch(1);
     pool.put(second, b());
-    // It cannot grow any more: B waits for A's work on the device, the call does not.
+    // The pool cannot grow any more. B waits for A's work on the device, but the call does not wait.
     let whole = [pool.get(4, b()).unwrap(), pool.get(4, b()).unwrap()];
     assert_eq!(whole, [second, first]);
     assert_eq!(
@@ -239,7 +239,7 @@ fn what_is_done_comes_before_growth_and_growth_before_a_wait() {
         (1, 0, 0)
     );
     assert_eq!(pool.device.state().queues[0].done, 0, "nobody waited for it");
-    // Finished work costs neither.
+    // Work that is done needs neither a wait nor growth.
     pool.put(first, b());
     pool.run(0);
     pool.run(1);
@@ -247,7 +247,7 @@ fn what_is_done_comes_before_growth_and_growth_before_a_wait() {
     assert_eq!((pool.count(DriverCall::MakeWait), pool.count(DriverCall::Synchronize)), (1, 0));
 }
 
-/// Whoever names no stream has nobody to make wait: the call waits.
+/// A request without a stream has no stream that could wait, so the call itself waits.
 #[test]
 fn a_plain_request_waits_itself() {
     let pool = Pool::new(4);
@@ -257,13 +257,13 @@ fn a_plain_request_waits_itself() {
     pool.put(first, A);
     assert_eq!(pool.get(4, Stream::NONE), Ok(first));
     assert_eq!((pool.count(DriverCall::WaitFor), pool.count(DriverCall::Synchronize)), (1, 0));
-    // And what it frees comes to a stream only by a synchronisation.
+    // Memory freed without a stream becomes reusable by a stream only after a synchronization.
     assert_eq!(free::free(pool.slot, first), Ok(()));
     assert_eq!(pool.get(4, b()), Ok(first));
     assert_eq!((pool.count(DriverCall::MakeWait), pool.count(DriverCall::Synchronize)), (0, 1));
 }
 
-/// Work is done in order, so few questions tell how far it is.
+/// Work is done in order, so a few queries suffice to find out how much is done.
 #[test]
 fn many_events_take_few_questions() {
     let pool = Pool::new(2048);
@@ -275,7 +275,7 @@ fn many_events_take_few_questions() {
         pool.put(addr, A);
     }
     assert_eq!(pool.count(DriverCall::Record), 1000, "each has its own, for none of them touch");
-    // The kernel and the mark of its event for each of them.
+    // Each has a kernel and the mark of its event.
     (0..2 * 700).for_each(|_| assert!(pool.device.state().step(0)));
     (0..48).for_each(|_| _ = pool.get(1, b()).unwrap());
     let asked = pool.count(DriverCall::IsDone);
@@ -314,7 +314,7 @@ fn a_forgotten_stream_leaves_its_memory_to_others() {
     state.destroy_stream(B, 0);
     let again = state.add_stream(B, 0);
     drop(state);
-    // The handle is another's, for which it is as for everybody.
+    // The handle now belongs to another stream, which must wait like any other.
     assert_eq!(pool.get(4, b()), Ok(first));
     assert_eq!((pool.count(DriverCall::MakeWait), pool.count(DriverCall::Synchronize)), (1, 0));
     let state = pool.device.state();
@@ -325,7 +325,7 @@ fn a_forgotten_stream_leaves_its_memory_to_others() {
     );
 }
 
-/// It vouches for the stream that has the handle now, not for one that had it before and may still work.
+/// The declaration covers the stream that has the handle now, not an earlier one that may still have work.
 #[test]
 fn a_synchronised_stream_says_nothing_of_a_forgotten_one() {
     let pool = Pool::new(4);
@@ -337,7 +337,7 @@ fn a_synchronised_stream_says_nothing_of_a_forgotten_one() {
     state.destroy_stream(B, 0);
     state.add_stream(B, 0);
     drop(state);
-    order::vouch(pool.slot.enter().unwrap(), b());
+    order::declare_done(pool.slot.enter().unwrap(), b());
     assert_eq!(pool.get(4, A), Ok(first));
     assert_eq!(pool.count(DriverCall::MakeWait), 1);
 }
@@ -354,7 +354,7 @@ fn the_default_stream_of_a_thread_that_ended_strands_nothing() {
     thread::pretend(Some(THREADS[1]));
     assert_eq!(pool.get(4, other), Ok(first));
     assert_eq!((pool.count(DriverCall::MakeWait), pool.count(DriverCall::Synchronize)), (1, 0));
-    // Freed without a word by another thread there is no event, and the device is the last resort.
+    // A free without a stream by another thread records no event, so synchronizing the context is the last resort.
     assert_eq!(free::free(pool.slot, second), Ok(()));
     assert_eq!(pool.get(4, other), Ok(second));
     assert_eq!(pool.count(DriverCall::Synchronize), 1);
@@ -380,7 +380,8 @@ fn a_captured_stream_asks_for_nothing() {
     );
 }
 
-/// A stream is not forgotten, after which it may be destroyed, while another thread is about to record on it.
+/// A call that forgets a stream does not return while another thread is about to record on it, because the stream may
+/// be destroyed afterwards.
 #[test]
 fn forgetting_waits_for_those_who_record() {
     static FORGOTTEN: AtomicBool = AtomicBool::new(false);
@@ -427,7 +428,8 @@ fn another_thread_comes_in_while_the_driver_is_called() {
     assert!(pool.device.state().in_a_call.is_none(), "it was called");
 }
 
-/// Also where the pool has one stream only, and so nothing to wait for: a region goes back behind a wait.
+/// This holds even for a pool with a single stream and no pending work, because giving a region back waits for the
+/// device.
 #[test]
 fn nothing_goes_back_while_a_stream_is_captured() {
     let pool = Pool::new(8);

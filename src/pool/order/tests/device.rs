@@ -1,10 +1,10 @@
-//! A device that is none: streams are queues which the test steps, and every call of the driver can be counted and
-//! made to fail. Beside that it knows which queued work may still touch each unit of memory.
+//! A simulated device. Streams are queues that the test steps, and every driver call is counted and can be made to
+//! fail. The device also knows which queued work may still use each unit of memory.
 //!
-//! It is a simulation of what the CUDA documentation says of streams and events ("Stream Management", "Event
-//! Management"): work of a stream runs in order, an event stands for what its stream had queued when it was recorded
-//! last, and who waited for it before that waits for what it stood for then. Streams are all of the kind that does
-//! not wait for the legacy default stream. A region that goes back waits for everybody, as `cuMemFree` does.
+//! It follows the CUDA documentation of streams and events ("Stream Management", "Event Management"). Work of a stream
+//! runs in order. An event covers the work that its stream had queued when the event was last recorded. A wait queued
+//! before that refers to the earlier recording. All streams are non-blocking: they do not synchronize with the legacy
+//! default stream. Giving a region back waits for all work, as `cuMemFree` does.
 
 use crate::backend::order::{Capture, Context, Event, Order, State as Known, Stream, Streams};
 use crate::backend::{Backend, Granted};
@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicPtr, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// For each queue how many of its operations.
+/// For each queue, a number of its operations.
 pub(super) type Clock = BTreeMap<usize, u64>;
 
 fn join(clock: &mut Clock, other: &Clock) {
@@ -30,7 +30,7 @@ fn join(clock: &mut Clock, other: &Clock) {
 enum Operation {
     /// A kernel, or the mark of an event.
     Runs,
-    /// Begins when another queue has done so much.
+    /// Begins when another queue has done this many operations.
     Waits(usize, u64),
 }
 
@@ -39,32 +39,32 @@ pub(super) struct Queue {
     operations: VecDeque<Operation>,
     pub(super) queued: u64,
     pub(super) done: u64,
-    /// What is done before anything that is queued here from now on.
+    /// The work that is done before anything queued here from now on.
     knows: Clock,
     pub(super) capturing: bool,
-    /// It is of another context than the allocator's, with this number; 0 is the allocator's.
+    /// The number of its context. 0 is the allocator's own.
     pub(super) context: u64,
 }
 
-/// What an event stands for.
+/// The work that an event covers.
 #[derive(Clone)]
 struct Mark {
     queue: usize,
     at: u64,
     clock: Clock,
-    /// Recorded while a free was under way, or behind a wait that the same call queued: it stands for nothing later.
+    /// Recorded during a free, or after a wait that the same call queued, so that it covers nothing later.
     exact: bool,
 }
 
-/// What the program has called the library for.
+/// The kind of call that the program makes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Call {
     Other,
-    /// A free, or the end of a stream: an event that is recorded now stands for work of before.
+    /// A free, or the end of a stream. An event recorded now covers only earlier work.
     Free,
 }
 
-/// What the driver was called for.
+/// The driver's functions.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum DriverCall {
     Context,
@@ -82,31 +82,32 @@ pub(super) enum DriverCall {
 #[derive(Default)]
 pub(super) struct State {
     pub(super) queues: Vec<Queue>,
-    /// By handle, and by thread for the default stream of one.
+    /// The queues by handle, and by thread for a thread's default stream.
     names: BTreeMap<(u64, u32), usize>,
-    /// Handles of streams that were destroyed, and that the library was not told of.
+    /// Handles of streams that were destroyed without notice to the library.
     destroyed: BTreeSet<u64>,
-    /// The context of each event, and what it stands for.
+    /// The context of each event, and the work that it covers.
     events: BTreeMap<u64, (u64, Option<Mark>)>,
-    /// What the program is calling for, and the queues that were made to wait since.
-    /// None where threads call for several things at once.
+    /// The kind of the program's present call. `None` if several threads make calls at once.
     call: Option<Call>,
+    /// The queues that were made to wait since the call began.
     waiting: BTreeSet<usize>,
-    /// At the end regions go back as they are.
+    /// Set when the allocator is destroyed. Regions may then be given back with pending work.
     pub(super) is_ending: bool,
     last_event: u64,
     pub(super) counts: BTreeMap<DriverCall, u64>,
-    /// Calls that may fail, and which of them does.
+    /// The number of calls that could have failed.
     pub(super) calls: u64,
+    /// The number of the call that fails.
     pub(super) fails_at: u64,
-    /// What the library did against the contract.
+    /// Violations of the contract by the library.
     pub(super) wrong: Vec<String>,
     pub(super) capacity: u64,
     pub(super) held: u64,
     next_base: u64,
-    /// For each free unit that somebody had, the work that may touch it.
+    /// For each free unit that was allocated before, the work that may still use it.
     hazards: BTreeMap<u64, Clock>,
-    /// What a test does in the middle of the next call.
+    /// A test's hook, run in the middle of the next driver call.
     pub(super) in_a_call: Option<fn(&'static Slot)>,
 }
 
@@ -132,13 +133,13 @@ impl State {
         self.last_event
     }
 
-    /// A queue that the library has no name for.
+    /// Adds a queue that the library has no name for.
     pub(super) fn add_queue(&mut self) -> usize {
         self.queues.push(Queue::default());
         self.queues.len() - 1
     }
 
-    /// A new stream with a handle, or the default stream of a thread.
+    /// Adds a stream with a handle, or the default stream of a thread.
     pub(super) fn add_stream(&mut self, handle: u64, thread: u32) -> usize {
         let queue = self.add_queue();
         self.names.insert((handle, thread), queue);
@@ -146,36 +147,36 @@ impl State {
         queue
     }
 
-    /// From now on the library is called for this.
+    /// Begins a call of the library.
     pub(super) fn begin(&mut self, call: Call) {
         self.call = Some(call);
         self.waiting.clear();
     }
 
-    /// A request is served on a queue: what becomes its own has an event from now on.
+    /// Begins a request on a queue. Memory that becomes the queue's own gets an event recorded from now on.
     pub(super) fn begin_request(&mut self, queue: usize) {
         self.begin(Call::Other);
         self.waiting.insert(queue);
     }
 
-    /// A stream is destroyed whose memory was all given back, when its work is done.
+    /// Destroys a stream without notice to the library. All its memory was freed, and its work is done.
     pub(super) fn destroy_without_telling(&mut self, handle: u64) {
         self.names.remove(&(handle, 0));
         self.destroyed.insert(handle);
     }
 
-    /// The handle may be another's from now on; what is queued there still runs.
+    /// Destroys a stream. Its handle may be given to another one, and its queued work still runs.
     pub(super) fn destroy_stream(&mut self, handle: u64, thread: u32) {
         self.names.remove(&(handle, thread));
     }
 
-    /// The queue that a handle means in this thread.
+    /// Returns the queue that a handle stands for in this thread.
     fn queue(&mut self, Stream(handle): Stream) -> usize {
         let thread = if handle == 2 { thread::number().unwrap() } else { 0 };
         match self.names.get(&(handle, thread)) {
             Some(&queue) => queue,
             None => {
-                // The default stream is always there.
+                // The default stream always exists.
                 if handle != 1 {
                     self.wrong.push(format!("stream {handle:#x} of thread {thread} is none"));
                 }
@@ -184,7 +185,7 @@ impl State {
         }
     }
 
-    /// While there is a capture the allocator does not end.
+    /// Ends all captures. During a capture the allocator cannot be destroyed.
     pub(super) fn end_captures(&mut self) {
         self.queues.iter_mut().for_each(|queue| queue.capturing = false);
     }
@@ -205,10 +206,10 @@ impl State {
         mark
     }
 
-    /// That of an event that something is to wait for.
+    /// Returns the mark of an event that something is to wait for. It must have been recorded at the free.
     fn mark_to_wait_for(&mut self, event: Event) -> Option<Mark> {
         let mark = self.mark(event);
-        // Of other contexts' work there is nothing else to wait for at last.
+        // For work of other contexts, a late event is all there is to wait for as a last resort.
         let is_late = |mark: &Mark| !mark.exact && self.queues[mark.queue].context == 0;
         if mark.as_ref().is_some_and(is_late) {
             self.wrong.push(format!("{event:?} was recorded long after the free, and is waited for"));
@@ -216,7 +217,7 @@ impl State {
         mark
     }
 
-    /// Queues one operation; returns how many that are.
+    /// Queues one operation. Returns the number of operations queued so far.
     fn push(&mut self, queue: usize, operation: Operation) -> u64 {
         let queue = &mut self.queues[queue];
         queue.operations.push_back(operation);
@@ -229,7 +230,7 @@ impl State {
         self.push(queue, Operation::Runs)
     }
 
-    /// One queue waits for what another has queued so far: the program's own events.
+    /// Makes a queue wait for the work that another has queued so far, as a program does with events of its own.
     pub(super) fn order_behind(&mut self, queue: usize, other: usize) {
         let mark = self.now(other);
         self.wait(queue, &mark);
@@ -248,7 +249,7 @@ impl State {
         join(&mut self.queues[queue].knows, &mark.clock);
     }
 
-    /// Runs one operation, unless there is none or it has to wait.
+    /// Runs one operation, unless there is none or it has to wait. Returns whether it did.
     pub(super) fn step(&mut self, queue: usize) -> bool {
         let ready = match self.queues[queue].operations.front() {
             None => false,
@@ -276,22 +277,22 @@ impl State {
         self.run_until(queue, self.queues[queue].queued);
     }
 
-    /// Runs all work of the allocator's context, and what that waits for.
+    /// Runs all work of the allocator's context, and all work that it waits for.
     pub(super) fn run_context(&mut self) {
         let own = |queue: &usize| self.queues[*queue].context == 0;
         let own: Vec<usize> = (0..self.queues.len()).filter(own).collect();
         own.into_iter().for_each(|queue| self.run(queue));
     }
 
-    /// Before a free: what may touch the memory from now on.
+    /// Notes, before a free, the work that may still use the memory.
     pub(super) fn put(&mut self, addr: u64, bytes: u64, clock: &Clock) {
         for unit in 0..bytes / UNIT {
             self.hazards.insert(addr + unit * UNIT, clock.clone());
         }
     }
 
-    /// Memory was handed out for what is queued from now on. Returns what touched it before and is not known
-    /// to be done; it must come before that.
+    /// Notes that memory was allocated for work queued from now on. Returns the unfinished work that used the memory
+    /// before. The queue must already be ordered after that work.
     pub(super) fn take(&mut self, addr: u64, bytes: u64, queue: usize) -> Clock {
         let mut before = Clock::new();
         for unit in 0..bytes / UNIT {
@@ -315,9 +316,9 @@ impl State {
 
 pub(super) struct Device {
     state: Mutex<State>,
-    /// Whose driver it is.
+    /// The slot of the allocator that calls this driver.
     slot: AtomicPtr<Slot>,
-    /// Whether the lock may be somebody else's.
+    /// Whether another thread may hold the slot's lock.
     pub(super) shared: bool,
 }
 
@@ -331,15 +332,15 @@ impl Device {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// As new, for an allocator there.
+    /// Resets the device for a new allocator in a slot.
     pub(super) fn reset(&self, slot: &'static Slot, capacity: u64) {
         self.slot.store(std::ptr::from_ref(slot).cast_mut(), SeqCst);
         *self.state() = State { capacity, next_base: 1 << 40, ..State::default() };
     }
 
-    /// At each call: the lock is open, and this thread cannot come in.
+    /// Begins a driver call. Checks that the lock is open and that this thread cannot enter the allocator.
     fn called(&self) -> MutexGuard<'_, State> {
-        // SAFETY: NULL or a slot that is leaked.
+        // SAFETY: NULL or a leaked slot.
         if let Some(slot) = unsafe { self.slot.load(SeqCst).cast_const().as_ref() } {
             assert!(self.shared || !slot.is_locked(), "the driver was called with the lock held");
             let entered = slot.enter().err();

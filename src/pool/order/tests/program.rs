@@ -1,4 +1,4 @@
-//! Random programs on the streams of a device that is none.
+//! Random programs on the streams of a simulated device.
 
 use super::device::{Call, Clock, Device, DriverCall};
 use crate::backend::{AnyBackend, Owned};
@@ -15,11 +15,11 @@ use crate::pool::{lifecycle, order};
 use crate::sys::thread;
 use std::time::Duration;
 
-/// What happens in a program, in percent of the steps or of what is said there.
+/// The parameters of a random program. Most are probabilities in percent, per step or per the event in question.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Family {
     pub(super) streams: usize,
-    /// The default streams of so many threads are among them.
+    /// The number of them that are default streams of threads.
     pub(super) threads: usize,
     pub(super) plain: u64,
     pub(super) works: u64,
@@ -27,9 +27,9 @@ pub(super) struct Family {
     pub(super) progress: u64,
     pub(super) synchronisations: u64,
     pub(super) forgets: u64,
-    /// Streams that are destroyed without a call that says so.
+    /// Streams that are destroyed without notice to the library.
     pub(super) destroys: u64,
-    /// How many streams with a handle are of other contexts.
+    /// The share of streams with a handle that are of other contexts.
     pub(super) elsewhere: u64,
     pub(super) captures: u64,
     pub(super) trims: u64,
@@ -68,7 +68,7 @@ impl Family {
     }
 }
 
-/// A stream of the program; the first is none, behind which there is one queue that the library does not know.
+/// A stream of the program. The first one stands for no stream. It has a queue that the library does not know.
 #[derive(Clone, Copy)]
 struct Actor {
     stream: Stream,
@@ -79,12 +79,13 @@ struct Actor {
 struct Live {
     addr: u64,
     bytes: u64,
-    /// The queue it was allocated for, and whether that can still be named.
+    /// The queue it was allocated for.
     queue: usize,
+    /// Whether the stream of that queue can still be named.
     named: bool,
     /// Queues whose work may use it.
     users: Vec<usize>,
-    /// The work that has touched it.
+    /// The work that has used it.
     clock: Clock,
 }
 
@@ -103,7 +104,7 @@ pub(super) struct Program {
     done: Vec<String>,
 }
 
-/// What a run came to.
+/// The outcome of a run.
 #[derive(Default)]
 pub(super) struct Outcome {
     /// Calls of the driver that could have failed.
@@ -142,7 +143,7 @@ pub(super) fn create(slot: &'static Slot, device: &'static Device, family: &Fami
 }
 
 impl Program {
-    /// Runs a program in which the call of the driver with a number fails, none if it is 0.
+    /// Runs a program in which the driver call with number `fails_at` fails, or none if that is 0.
     pub(super) fn run(
         slot: &'static Slot,
         device: &'static Device,
@@ -197,7 +198,7 @@ impl Program {
         Stream::of_thread(self.threads)
     }
 
-    /// A stream behind a name, in whichever context if it has a handle.
+    /// Adds a stream with a name. One with a handle may be of another context.
     fn add_stream(&mut self, stream: Stream) -> usize {
         let is_elsewhere = !stream.is_default() && self.random.chance(self.family.elsewhere);
         let context = if is_elsewhere { 1 + self.random.below(2) } else { 0 };
@@ -211,7 +212,7 @@ impl Program {
         self.done.push(what);
     }
 
-    /// The invariants, the contract with the driver, and that the events do not become more and more.
+    /// Checks the invariants, the contract with the driver, and that the number of events stays bounded.
     fn check(&mut self) {
         let guard = self.slot.enter().unwrap();
         assert_eq!(guard.arena.check(), Ok(()));
@@ -222,7 +223,7 @@ impl Program {
         let state = self.device.state();
         assert!(state.wrong.is_empty(), "{:#?}", state.wrong);
         assert_eq!(state.events_alive() as u64, events, "no event is lost");
-        // Twice what free chunks and their recorded uses wait for, and a few for each queue.
+        // Twice as many events as free chunks and their recorded uses wait for, and a few for each queue.
         let most = 2 * free * (1 + self.family.streams as u64) + 40 * self.most_queues;
         assert!(state.events_created() <= most.max(self.most_events), "the events become more and more");
         self.most_events = self.most_events.max(most);
@@ -232,7 +233,7 @@ impl Program {
         self.say("the end".into());
         self.device.state().end_captures();
         self.device.state().is_ending = true;
-        // None of those whose default streams came and went.
+        // The allocator is destroyed by a thread without a default stream of its own.
         thread::pretend(None);
         assert_eq!(lifecycle::destroy(self.slot, true), Ok(()));
         let state = self.device.state();
@@ -273,7 +274,7 @@ impl Program {
         }
     }
 
-    /// Some stream, or none.
+    /// Chooses a stream, or none.
     fn actor(&mut self) -> usize {
         if self.random.chance(self.family.plain) {
             return 0;
@@ -281,7 +282,7 @@ impl Program {
         1 + self.random.below(self.actors.len() as u64 - 1) as usize
     }
 
-    /// What the library is asked for happens in the thread whose stream it is.
+    /// Pretends to be the thread that owns the stream, and returns the stream.
     fn act(&self, actor: usize) -> Stream {
         let stream = self.actors[actor].stream;
         thread::pretend(Some(if stream.thread() == 0 { 1 << 19 } else { stream.thread() }));
@@ -292,13 +293,13 @@ impl Program {
         self.device.state().calls
     }
 
-    /// Whether the driver was made to fail since then.
+    /// Returns whether a driver call after number `since` was made to fail.
     fn has_failed(&self, since: u64) -> bool {
         let state = self.device.state();
         since < state.fails_at && state.fails_at <= state.calls
     }
 
-    /// Calls that have to do with the order of work.
+    /// Returns the number of driver calls about pending work.
     fn asked(&self) -> u64 {
         use DriverCall::*;
         let state = self.device.state();
@@ -321,8 +322,8 @@ impl Program {
         };
         assert!(!capturing || asked == self.asked(), "something was asked in the middle of a capture");
         let calls = self.calls() - before;
-        // Each queue has an event recorded, asked for and waited for, and two older ones asked for, in the first
-        // search and wherever something had changed since; then there is growth, and a synchronisation.
+        // In the first search, and again after each change, each queue has an event recorded, queried and waited for,
+        // and two older ones queried. Growth and a synchronization come in addition.
         assert!(calls <= 5 * (12 * self.most_queues + 4) + 40, "{calls} calls for one request");
         self.say(format!("  {served:x?} after {calls} calls"));
         match served {
@@ -357,9 +358,9 @@ impl Program {
         }
     }
 
-    /// Out of memory is said only where no free memory, whoever freed it, is large enough.
+    /// Asserts that a request failed only because no free memory of any stream is large enough.
     fn is_exhausted(&mut self, bytes: u64, alignment: u64, before: u64) {
-        // What could have no event at its free is not freed by the end of another context's work, as far as anybody knows.
+        // The end of work in another context is not known if no event could be recorded at the free.
         let may_lack_events = self.family.captures > 0 || self.device.state().fails_at > 0;
         if self.is_capturing() || self.has_failed(before) || self.family.elsewhere > 0 && may_lack_events {
             return;
@@ -382,7 +383,7 @@ impl Program {
         assert!(!room, "the pool could have grown");
     }
 
-    /// A kernel that uses a chunk.
+    /// Queues a kernel that uses a chunk.
     fn touch(&mut self, place: usize, queue: usize) {
         let at = self.device.state().launch(queue);
         self.live[place].clock.insert(queue, at);
@@ -403,7 +404,7 @@ impl Program {
         }
     }
 
-    /// The program lets work on one queue begin after what another has queued. Not in a capture.
+    /// Makes work on one queue begin after the work that another has queued so far. Returns false in a capture.
     fn order_behind(&mut self, actor: usize, queue: usize) -> bool {
         let captured = |other: &Actor| other.queue == queue && other.capturing;
         if self.actors[actor].capturing || self.actors.iter().any(captured) {
@@ -414,7 +415,7 @@ impl Program {
             if self.actors.iter().any(|other| other.queue == queue) {
                 self.device.state().order_behind(own, queue);
             } else {
-                // It has no event to wait for any more.
+                // The stream has ended, so no event can be recorded on it.
                 self.device.state().run(queue);
             }
         }
@@ -452,7 +453,7 @@ impl Program {
         let own = self.actors.iter().position(|actor| actor.queue == queue).filter(|_| named);
         let elsewhere = self.random.chance(self.family.foreign_frees);
         let actor = match own {
-            // In whichever words, in the order of its own stream.
+            // In the order of its own stream, whether that is named or not.
             Some(own) if !elsewhere => own,
             _ if elsewhere => self.actor(),
             _ => 0,
@@ -481,7 +482,8 @@ impl Program {
             !is_captured || asked == self.asked() || live.users.len() > 1,
             "asked in the middle of a capture"
         );
-        // Two looks for a capture, one for the context, an event and its record; for each queue that used it.
+        // Each queue that used the chunk costs two queries for captures, one for the context, an event and its
+        // recording.
         let most = 6 * (1 + self.family.streams as u64);
         assert!(self.calls() - before <= most, "{} calls at a free", self.calls() - before);
         assert!(free::free(self.slot, addr).is_err(), "twice");
@@ -495,7 +497,7 @@ impl Program {
         }
     }
 
-    /// The program waits for a stream and says so.
+    /// Waits for a stream and declares that its work is done.
     fn synchronise(&mut self) {
         let actor = self.actor();
         let Actor { queue, capturing, .. } = self.actors[actor];
@@ -505,10 +507,10 @@ impl Program {
         let stream = self.act(actor);
         self.say(format!("{stream:?} is synchronised"));
         self.device.state().run(queue);
-        order::vouch(self.slot.enter().unwrap(), stream);
+        order::declare_done(self.slot.enter().unwrap(), stream);
     }
 
-    /// A stream is destroyed, and its handle given to another; or a thread ends.
+    /// Destroys a stream and gives its handle to another one, or ends a thread.
     fn forget(&mut self) {
         let actor = self.actor();
         let Actor { queue, capturing, stream } = self.actors[actor];
@@ -539,8 +541,8 @@ impl Program {
         }
     }
 
-    /// A stream whose memory was all given back is synchronised and destroyed, against the contract. Its handle may be
-    /// given to another.
+    /// Synchronizes and destroys a stream whose memory was all freed, without notice to the library, which violates the
+    /// contract. Its handle may be given to another one.
     fn destroy_without_telling(&mut self) {
         let actor = self.actor();
         let Actor { queue, capturing, stream } = self.actors[actor];

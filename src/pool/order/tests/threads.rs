@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 const THREADS: u64 = 4;
 
-/// One thread's program: a stream of its own, which ends now and then, its default stream, and chunks that go
-/// back on whichever.
+/// Runs one thread's program. It has a stream of its own, which ends now and then, and its default stream. It frees
+/// chunks on either.
 fn work(slot: &'static Slot, device: &'static Device, number: u64, steps: u64) {
     let mut random = Random(number);
     let own = thread::number().unwrap();
@@ -58,7 +58,7 @@ fn work(slot: &'static Slot, device: &'static Device, number: u64, steps: u64) {
                 let (stream, freed_on) = random.pick(&streams);
                 let mut state = device.state();
                 state.launch(queue);
-                // What was queued where it was allocated is done before: also on a stream that has ended.
+                // Work queued on the allocating stream is done first, even if that stream has ended.
                 if freed_on != queue {
                     state.run(queue);
                 }
