@@ -296,7 +296,7 @@ impl Device {
     /// Declares that the context of the device's memory was reset or destroyed. The memory is lost, and all earlier
     /// addresses are invalid. Returns [`Error::Unsupported`] if the memory does not belong to a context.
     pub fn lost(self) -> Result<(), Error> {
-        context_loss::tell(self.slot()).map_err(|error| self.explain(error))
+        context_loss::declare_lost(self.slot()).map_err(|error| self.explain(error))
     }
 
     fn require_timestamps(self, what: &str) -> Result<Guard<'static>, Error> {

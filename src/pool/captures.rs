@@ -1,11 +1,11 @@
-//! Stream captures that the program announces for the whole process (`bfc_capture_begin`), whatever their streams are.
+//! Stream captures that the program announces for the whole process (`bfc_capture_begin`), on any stream.
 //!
 //! A device or a context cannot be synchronized while one of its streams is captured: "It is also invalid to query the
 //! execution status of or synchronize a broader handle which encompasses an active stream capture, such as a device or
 //! context handle when any associated stream is in capture mode" (CUDA C++ Programming Guide, Prohibited and Unhandled
-//! Operations), and the attempt invalidates the capture. An allocator with timestamps knows no streams, so it cannot ask
-//! the driver, and no allocator knows which streams of other contexts join a capture. An announced capture therefore
-//! counts for every device.
+//! Operations), and the attempt invalidates the capture. An allocator with timestamps knows no streams, so it cannot
+//! query them, and no allocator knows which streams of other contexts join a capture. An announced capture therefore
+//! applies to every device.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread::yield_now;
@@ -14,29 +14,29 @@ use crate::backend::Backend;
 use crate::error::{Error, fail};
 use crate::sys::clock::monotonic_ms;
 
-/// Captures that are announced and not over.
+/// The number of captures that are announced and not over.
 static ANNOUNCED: AtomicUsize = AtomicUsize::new(0);
 
-/// Threads that are in a call of the driver that may synchronize, or about to make one.
+/// The number of threads that are in a driver call that may synchronize, or about to make one.
 static SYNCHRONIZING: AtomicUsize = AtomicUsize::new(0);
 
-/// When the last of them came, in milliseconds of the monotonic clock.
+/// The time when the last of them began, in milliseconds of the monotonic clock.
 static ENTERED: AtomicU64 = AtomicU64::new(0);
 
-/// For at most this long after a synchronization has begun does an announcement wait for its end. The driver looks for
-/// captures when it is called, and not while it waits ("Blocks until the current context has completed all preceding
-/// requested tasks"); a captured operation is no such task. So only the way into the call is at risk, for which a second is
-/// enough even for a thread that the scheduler has put aside. Waiting for the end could last for ever: the work that is
-/// waited for may depend on what the capturing thread does next.
+/// An announcement waits for the end of a synchronization for at most this long after it has begun. The driver checks
+/// for captures when it is called, and not while it waits ("Blocks until the current context has completed all
+/// preceding requested tasks"). A captured operation is no such task. So only the entry into the call is at risk, and
+/// one second is enough for it even if the scheduler preempts the thread. Waiting for the end could deadlock, because
+/// the work that the driver waits for may depend on what the capturing thread does next.
 const ENTRY_MS: u64 = 1000;
 
-/// Whether a capture is announced. Nothing then waits for a device or gives its memory back.
+/// Returns whether a capture is announced. In that case nothing waits for a device or gives its memory back.
 #[inline]
 pub(crate) fn any() -> bool {
     ANNOUNCED.load(Ordering::Acquire) != 0
 }
 
-/// Whether a capture is announced that a backend's calls may invalidate.
+/// Returns whether a capture is announced that a backend's calls may invalidate.
 pub(super) fn concern(backend: &dyn Backend) -> bool {
     any() && backend.may_synchronize()
 }
@@ -52,18 +52,18 @@ pub(crate) fn begin() {
     }
 }
 
-/// One announced capture is over. False if none was announced.
+/// Ends one announced capture. Returns false if none was announced.
 pub(crate) fn end() -> bool {
     let less = |count: usize| count.checked_sub(1);
     ANNOUNCED.fetch_update(Ordering::AcqRel, Ordering::Relaxed, less).is_ok()
 }
 
-/// The permission to make a call that may synchronize. No capture is announced while a thread that has one enters the
-/// driver.
+/// The permission to make a call that may synchronize. No announcement completes while a thread with a permission
+/// enters the driver.
 pub(super) struct Permission(bool);
 
 impl Permission {
-    /// None while a capture is announced that the backend's calls may invalidate.
+    /// Returns the permission, or `None` while a capture is announced that the backend's calls may invalidate.
     pub(super) fn of(backend: &dyn Backend) -> Option<Self> {
         if !backend.may_synchronize() {
             return Some(Permission(false));
@@ -87,7 +87,7 @@ impl Drop for Permission {
     }
 }
 
-/// The error of a call that would give memory back, or wait for the device, while a capture may be under way.
+/// Returns the error of a call that would give memory back, or wait for the device, while a capture may be under way.
 pub(super) fn refuse_for_a_capture() -> Error {
     fail!(
         Error::BackendFailed,

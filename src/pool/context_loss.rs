@@ -10,7 +10,7 @@ use crate::backend::Granted;
 use crate::error::{Error, fail};
 
 /// The program says that the device's context was reset or destroyed.
-pub(crate) fn tell(slot: &Slot) -> Result<(), Error> {
+pub(crate) fn declare_lost(slot: &Slot) -> Result<(), Error> {
     let guard = slot.enter()?;
     if guard.backend.get().life().is_none() {
         let backend = guard.backend.get().name();

@@ -1,4 +1,4 @@
-//! Frees, and uses of chunks on further streams.
+//! Frees, and recorded uses of chunks on other streams.
 
 use super::guarded;
 use super::slot::{Slot, Unready};
@@ -6,7 +6,7 @@ use super::take_back::{free_now, free_now_on};
 use crate::core::stream_id::Stream;
 use crate::error::{Error, fail};
 
-/// Takes a chunk back.
+/// Frees a chunk.
 #[inline]
 pub(crate) fn free(slot: &Slot, addr: u64) -> Result<(), Error> {
     match slot.enter_plainly() {
@@ -21,7 +21,7 @@ fn free_oddly(guard: Unready<'_>, addr: u64) -> Result<(), Error> {
     if guard.is_guarded() { guarded::free(guard, addr, Stream::NONE) } else { free_now(guard, addr) }
 }
 
-/// Takes a chunk back in the order of a stream.
+/// Frees a chunk in the order of a stream.
 #[inline]
 pub(crate) fn free_on(slot: &Slot, addr: u64, stream: Stream) -> Result<(), Error> {
     match slot.enter_plainly() {
@@ -40,7 +40,7 @@ fn free_oddly_on(guard: Unready<'_>, addr: u64, stream: Stream) -> Result<(), Er
     free_now_on(guard, addr, stream)
 }
 
-/// Writes down that a live chunk is also used on a stream.
+/// Records that a live chunk is also used on a stream.
 pub(crate) fn record_use(slot: &Slot, addr: u64, stream: Stream) -> Result<(), Error> {
     let mut guard = slot.enter()?;
     guard.require_no_timestamps()?;

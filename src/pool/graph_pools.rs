@@ -6,9 +6,9 @@ use crate::core::stream_id::Stream;
 use crate::core::streams::NotPrivate;
 use crate::error::{Error, fail};
 
-/// Routes a stream's requests to a private pool from now on. Before, common memory whose work is done is made reusable by
-/// every stream, because nothing is asked within a capture. Nothing is waited for: work that was queued after a free may
-/// itself wait for what the caller does next.
+/// Routes a stream's requests to a private pool from now on. First makes common memory whose work is done reusable by
+/// every stream, because nothing is queried during a capture. Does not wait for device work, because work queued after
+/// a free may itself wait for what the caller does next.
 pub(crate) fn begin(slot: &Slot, stream: Stream, pool: u64) -> Result<(), Error> {
     let mut guard = slot.enter()?;
     guard.require_no_timestamps()?;
@@ -17,11 +17,13 @@ pub(crate) fn begin(slot: &Slot, stream: Stream, pool: u64) -> Result<(), Error>
     order::leave_alone(guard)
 }
 
+/// Routes a stream's requests to common memory again.
 pub(crate) fn end(slot: &Slot, stream: Stream, pool: u64) -> Result<(), Error> {
     let mut guard = slot.enter()?;
     guard.arena.streams_mut().end_private(stream, pool).map_err(|refused| refuse(refused, pool))
 }
 
+/// Releases a private pool. Chunks in use become common memory, and free ones do so once the device was idle.
 pub(crate) fn release(slot: &Slot, pool: u64) -> Result<(), Error> {
     let mut guard = slot.enter()?;
     guard.arena.streams_mut().release_private(pool)?.map_err(|refused| refuse(refused, pool))?;
@@ -29,7 +31,7 @@ pub(crate) fn release(slot: &Slot, pool: u64) -> Result<(), Error> {
     Ok(())
 }
 
-/// Some stream is about to be captured, and it is not known yet which: as [`begin`] without a name.
+/// Announces the capture of a stream that is not known yet. Prepares for it as [`begin`] does.
 pub(crate) fn announce(slot: &Slot) -> Result<(), Error> {
     let mut guard = slot.enter()?;
     guard.require_no_timestamps()?;
@@ -38,6 +40,7 @@ pub(crate) fn announce(slot: &Slot) -> Result<(), Error> {
     order::leave_alone(guard)
 }
 
+/// Withdraws one announcement.
 pub(crate) fn withdraw_announcement(slot: &Slot) -> Result<(), Error> {
     let mut guard = slot.enter()?;
     guard.arena.streams_mut().withdraw_announcement();
@@ -45,16 +48,16 @@ pub(crate) fn withdraw_announcement(slot: &Slot) -> Result<(), Error> {
     Ok(())
 }
 
-/// The order of single requests that are for a private pool.
+/// Returns the order of a single request on a stream that is for a private pool.
 pub(crate) fn order_of(slot: &Slot, stream: Stream, pool: u64) -> Result<Stream, Error> {
     let mut guard = slot.enter()?;
     guard.require_no_timestamps()?;
     Ok(guard.arena.streams_mut().in_private(stream, pool)?)
 }
 
-/// The order of a request that names no stream: where a capture is under way that the library can see, its memory may
-/// become a part of that graph, and it is for a private pool. `also` is a stream to ask that the pool need not know. What
-/// the driver does not tell counts as no capture.
+/// Returns the order of a request that names no stream. During a capture that the library can see, the memory may
+/// become part of that graph, so the request is for a private pool. `also` is a further stream to query. If the query
+/// fails, the request is treated as if no stream were captured.
 pub(crate) fn order_of_any(slot: &Slot, also: Stream, pool: u64) -> Result<Stream, Error> {
     let guard = slot.enter()?;
     if guard.arena.settings().timestamps || guard.backend.get().order().is_none() {

@@ -1,26 +1,26 @@
-//! The state of the debug mode: which guards are not to be believed, because they could not be written, and what was
+//! The state of the debug mode: which guards are exempt from checks, because they could not be written, and what was
 //! found. [`guarded`](super::guarded) does the work.
 
 use crate::report::Guarding;
 use crate::sys::HostMemoryExhausted;
 
-/// The guard in front of a chunk, where free memory lies there.
+/// The guard in front of a chunk, if free memory lies there.
 pub(super) const FRONT: u64 = 1;
-/// The guard behind what was asked for.
+/// The guard behind the requested bytes.
 pub(super) const BEHIND: u64 = 2;
 
 const BOTH: u64 = FRONT | BEHIND;
 
-/// Chunks in use, by their addresses, which are multiples of 256, with [`FRONT`], [`BEHIND`] or both. Mostly there is
-/// none.
+/// The chunks in use with exempt guards. An entry is the chunk's address, a multiple of 256, combined with [`FRONT`],
+/// [`BEHIND`] or both. Usually there are none.
 #[derive(Default)]
 pub(super) struct Exempt {
-    /// In the order of addresses.
+    /// The entries in address order.
     entries: Vec<u64>,
 }
 
 impl Exempt {
-    /// Room for `count` chunks, so that `set` needs none.
+    /// Reserves memory for `count` chunks, so that `set` needs none.
     pub(super) fn reserve(&mut self, count: u64) -> Result<(), HostMemoryExhausted> {
         let count = usize::try_from(count).map_err(|_| HostMemoryExhausted)?;
         Ok(self.entries.try_reserve(count.saturating_sub(self.entries.len()))?)
@@ -34,12 +34,12 @@ impl Exempt {
         self.entries.binary_search_by_key(&addr, |entry| entry & !BOTH)
     }
 
-    /// Whether one of a chunk's guards is exempt.
+    /// Returns whether one of the given guards of a chunk is exempt.
     pub(super) fn has(&self, addr: u64, which: u64) -> bool {
         self.place(addr).is_ok_and(|place| self.entries[place] & which != 0)
     }
 
-    /// Makes guards of a chunk exempt, or ends that.
+    /// Exempts guards of a chunk, or ends their exemption.
     pub(super) fn set(&mut self, addr: u64, which: u64, exempt: bool) {
         match self.place(addr) {
             Ok(place) if exempt => self.entries[place] |= which,
@@ -49,7 +49,7 @@ impl Exempt {
                     self.entries.remove(place);
                 }
             }
-            // There is room; were there none, a panic would be worse than a guard that is believed in vain.
+            // There is always room. If there were none, a false report about a guard would be better than a panic.
             Err(place) if exempt && self.entries.len() < self.entries.capacity() => {
                 self.entries.insert(place, addr | which);
             }
@@ -57,7 +57,7 @@ impl Exempt {
         }
     }
 
-    /// The chunk is in use no more.
+    /// Removes a chunk that is not in use any more.
     pub(super) fn forget(&mut self, addr: u64) {
         self.set(addr, BOTH, false);
     }
@@ -65,7 +65,7 @@ impl Exempt {
 
 const BUFFER: usize = 64 << 10;
 
-/// Where memory is read to: large, for each read of a device takes a while.
+/// Allocates the buffer that memory is read into. It is large, because each read of device memory takes a while.
 pub(super) fn buffer() -> Result<Vec<u8>, HostMemoryExhausted> {
     let mut buffer = Vec::new();
     buffer.try_reserve_exact(BUFFER)?;
@@ -76,15 +76,15 @@ pub(super) fn buffer() -> Result<Vec<u8>, HostMemoryExhausted> {
 /// The debug mode of one allocator.
 pub(crate) struct Guards {
     pub(super) exempt: Exempt,
-    /// Where memory is read to; the thread that has the turn uses it.
+    /// The buffer that memory is read into. The thread that writes or checks guards uses it.
     pub(super) buffer: Vec<u8>,
-    /// Where the thread that has the turn writes: the chunk, and the one behind it.
+    /// The chunk whose guards a thread is writing, and the chunk in use behind it.
     pub(super) at_work: Option<(u64, Option<u64>)>,
     pub(super) violations: u64,
     pub(super) unchecked: u64,
-    /// The last violation in words.
+    /// The message of the last violation.
     pub(super) last: String,
-    /// A failure of the driver was said aloud; it goes on failing mostly.
+    /// Whether a failure of the driver was logged as a warning. Such failures usually persist.
     pub(super) warned: bool,
 }
 
@@ -105,12 +105,12 @@ impl Guards {
         Guarding { violations: self.violations, unchecked: self.unchecked, last: &self.last }
     }
 
-    /// All memory is gone, and its guards.
+    /// Forgets all exemptions after the loss of all memory.
     pub(super) fn forget_all(&mut self) {
         self.exempt.clear();
     }
 
-    /// In a forked child: the thread that had the turn is not here, and what it has written is unknown.
+    /// Exempts the guards that a thread of the parent was writing, in a forked child where that thread does not exist.
     pub(super) fn abandon(&mut self) {
         if let Some((addr, next)) = self.at_work.take() {
             self.exempt.set(addr, FRONT | BEHIND, true);

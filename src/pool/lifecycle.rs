@@ -4,7 +4,7 @@ use super::captures::{self, refuse_for_a_capture};
 use super::guard_state::Guards;
 use super::listener::{Listener, RegionCallback};
 use super::pool::Pool;
-use super::region_io::{give_back, release, tell_of_release};
+use super::region_io::{give_back, log_release, release};
 use super::slot::waiting::busy;
 use super::slot::{Guard, Phase, Slot, waiting};
 use super::{order, remap, stamp_merge};
@@ -107,7 +107,7 @@ pub(crate) fn destroy(slot: &Slot, forced: bool) -> Result<(), Error> {
     })?;
     guard = order::wait_for_the_end(guard);
     guard = order::end(guard);
-    guard = remap::tell_of_the_end(guard);
+    guard = remap::notify_end(guard);
     while let Some(region) = guard.arena.detach_any() {
         let mut given;
         (guard, given) = keeping_last_error(|| give_back(guard, &region));
@@ -116,7 +116,7 @@ pub(crate) fn destroy(slot: &Slot, forced: bool) -> Result<(), Error> {
             (guard, given) = keeping_last_error(|| give_back(guard, &region));
         }
         if given.is_ok() {
-            guard = tell_of_release(guard, &[region]);
+            guard = log_release(guard, &[region]);
         }
     }
     if guard.is_lost() {

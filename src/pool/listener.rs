@@ -1,4 +1,4 @@
-//! The callback that is told when memory comes from the backend and goes back: for registration with NCCL or RDMA.
+//! The callback for memory that is obtained from the backend or given back, for registration with NCCL or RDMA.
 
 use crate::backend::granules::Granules;
 use crate::core::units::Span;
@@ -6,17 +6,18 @@ use crate::core::vmm::Range;
 use crate::error::{Error, keeping_last_error};
 use std::ffi::c_void;
 
-/// What happens to a region; the numbers are those of the C ABI.
+/// What happens to a region. The numbers are those of the C ABI.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(i32)]
 pub enum RegionEvent {
-    /// It was obtained, and nothing of it is handed out yet.
+    /// It was obtained, and nothing of it is allocated yet.
     Obtained = 1,
-    /// It is about to go back, and nothing of it is in use.
+    /// It is about to be given back, and nothing of it is in use.
     Returning = 2,
 }
 
-/// Is told of a region: the caller's pointer, the device, start and bytes, and a [`RegionEvent`].
+/// The callback's type. It receives the caller's pointer, the device, the region's start and bytes, and a
+/// [`RegionEvent`].
 pub type RegionCallback =
     unsafe extern "C" fn(user_data: *mut c_void, device: i32, base: *mut c_void, bytes: usize, event: i32);
 
@@ -39,42 +40,43 @@ impl Listener {
         Listener { callback: self.callback.filter(|_| !so), ..self }
     }
 
-    /// Called with the lock open.
-    pub(super) fn tell(&self, event: RegionEvent, base: u64, bytes: u64) {
+    /// Calls the callback, if there is one. The lock is open.
+    pub(super) fn notify(&self, event: RegionEvent, base: u64, bytes: u64) {
         let Some(callback) = self.callback.filter(|_| bytes != 0) else { return };
         let (user_data, device, base) = (self.user_data, self.device, base as *mut c_void);
-        // SAFETY: the caller that set the callback vouched for it.
+        // SAFETY: the caller that set the callback guarantees that this call is valid.
         keeping_last_error(|| unsafe { callback(user_data, device, base, bytes as usize, event as i32) });
     }
 
-    /// Does what takes memory away; if it comes to nothing the memory is there again.
+    /// Reports memory as returning and runs `work`, which gives it back. If that fails, reports it as obtained again.
     pub(super) fn returning<E>(
         &self,
         base: u64,
         bytes: u64,
         work: impl FnOnce() -> Result<(), E>,
     ) -> Result<(), E> {
-        self.tell(RegionEvent::Returning, base, bytes);
-        work().inspect_err(|_| self.tell(RegionEvent::Obtained, base, bytes))
+        self.notify(RegionEvent::Returning, base, bytes);
+        work().inspect_err(|_| self.notify(RegionEvent::Obtained, base, bytes))
     }
 
+    /// Runs `work`, which obtains memory, and reports the memory if that succeeds.
     pub(super) fn obtained<E>(
         &self,
         base: u64,
         bytes: u64,
         work: impl FnOnce() -> Result<(), E>,
     ) -> Result<(), E> {
-        work().inspect(|()| self.tell(RegionEvent::Obtained, base, bytes))
+        work().inspect(|()| self.notify(RegionEvent::Obtained, base, bytes))
     }
 }
 
-/// Granules whose mapping and unmapping is reported to the listener.
-pub(super) struct Told<'a> {
+/// Granules whose mapping and unmapping are reported to the listener.
+pub(super) struct ReportedGranules<'a> {
     pub(super) granules: &'a dyn Granules,
     pub(super) listener: Listener,
 }
 
-impl Granules for Told<'_> {
+impl Granules for ReportedGranules<'_> {
     fn range(&self) -> Range {
         self.granules.range()
     }

@@ -85,7 +85,7 @@ pub(super) fn release(
         }
     }
     // All at once behind the last, for others wait until then.
-    guard = tell_of_release(guard, &regions);
+    guard = log_release(guard, &regions);
     (guard, released)
 }
 
@@ -113,14 +113,14 @@ pub(super) fn give_back<'a>(guard: Guard<'a>, region: &Detached) -> (Guard<'a>, 
         guard.arena.region_released(granted.bytes);
         return (guard, given);
     }
-    (tell_of_failure(guard, region), given)
+    (log_failure(guard, region), given)
 }
 
 /// A region that was detached before everything was gone.
 fn forget<'a>(mut guard: Guard<'a>, region: &Detached) -> Guard<'a> {
     guard.arena.forget_detached();
     let (listener, base, given) = (guard.listener, region.base, region.given);
-    guard.notifying(|| listener.tell(RegionEvent::Returning, base, given))
+    guard.notifying(|| listener.notify(RegionEvent::Returning, base, given))
 }
 
 /// Takes in again what the backend did not take.
@@ -140,7 +140,7 @@ fn keep<'a>(mut guard: Guard<'a>, region: &Detached) -> Guard<'a> {
     guard
 }
 
-fn tell_of_failure<'a>(guard: Guard<'a>, region: &Detached) -> Guard<'a> {
+fn log_failure<'a>(guard: Guard<'a>, region: &Detached) -> Guard<'a> {
     if !log::is_wanted(Level::Error) || guard.is_lost() {
         return guard;
     }
@@ -155,7 +155,7 @@ fn tell_of_failure<'a>(guard: Guard<'a>, region: &Detached) -> Guard<'a> {
     })
 }
 
-pub(super) fn tell_of_release<'a>(guard: Guard<'a>, regions: &[Detached]) -> Guard<'a> {
+pub(super) fn log_release<'a>(guard: Guard<'a>, regions: &[Detached]) -> Guard<'a> {
     if !log::is_wanted(Level::Info) || guard.is_lost() {
         return guard;
     }
@@ -231,7 +231,7 @@ fn carry_out<'a>(
         let obtained = obtain(backend, &plan, request.alignment.max(UNIT), &mut refusal.bytes);
         refusal.is_circular = waiting::is_in_circle();
         if let Obtained::Region(Granted { base, bytes }) = obtained {
-            listener.tell(RegionEvent::Obtained, base, bytes);
+            listener.notify(RegionEvent::Obtained, base, bytes);
         }
         obtained
     };
@@ -262,7 +262,7 @@ fn carry_out<'a>(
             added.map(|()| Extended::Grown)
         }
     };
-    let guard = tell(guard, &plan, &obtained);
+    let guard = log_extension(guard, &plan, &obtained);
     // The allocator may have come to its end meanwhile.
     let guard = guard.check_entry()?;
     match extended {
@@ -275,7 +275,7 @@ fn carry_out<'a>(
 fn drop_outdated(guard: Guard<'_>, obtained: Obtained) -> Guard<'_> {
     let Obtained::Region(Granted { base, bytes }) = obtained else { return guard };
     let listener = guard.listener;
-    guard.notifying(|| listener.tell(RegionEvent::Returning, base, bytes))
+    guard.notifying(|| listener.notify(RegionEvent::Returning, base, bytes))
 }
 
 /// Asks for less and less; `refused` becomes the least size that was refused, if any was.
@@ -295,7 +295,7 @@ fn obtain(backend: &dyn Backend, plan: &Extension, alignment: u64, refused: &mut
 }
 
 #[inline(never)]
-fn tell<'a>(guard: Guard<'a>, plan: &Extension, obtained: &Obtained) -> Guard<'a> {
+fn log_extension<'a>(guard: Guard<'a>, plan: &Extension, obtained: &Obtained) -> Guard<'a> {
     let level = match obtained {
         Obtained::Region(_) => Level::Info,
         Obtained::Nothing => Level::Debug,
@@ -354,7 +354,7 @@ fn add<'a>(mut guard: Guard<'a>, plan: &Extension, granted: Granted) -> (Guard<'
             "the backend gave {bytes} bytes at {base:#x}, which overlap a region that it gave before"
         );
         let listener = guard.listener;
-        let (guard, ()) = guard.giving_back(|_| listener.tell(RegionEvent::Returning, base, bytes));
+        let (guard, ()) = guard.giving_back(|_| listener.notify(RegionEvent::Returning, base, bytes));
         return (guard, Err(error));
     }
     match guard.arena.add_region(plan, base, bytes) {

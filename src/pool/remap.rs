@@ -11,7 +11,7 @@
 //! find something, go on meanwhile.
 
 use super::captures::{Permission, refuse_for_a_capture};
-use super::listener::{RegionEvent, Told};
+use super::listener::{RegionEvent, ReportedGranules};
 use super::region_io::{Extended, Refusal};
 use super::slot::Guard;
 use crate::backend::granules::Granules;
@@ -122,8 +122,8 @@ fn carry_out<'a>(
             if !plan.sources.is_empty() && permission.is_none() {
                 return Err(refuse_for_a_capture());
             }
-            let outcome = move_all(&Told { granules, listener }, &mut plan);
-            keeping_last_error(|| tell(device, asked, &plan, outcome));
+            let outcome = move_all(&ReportedGranules { granules, listener }, &mut plan);
+            keeping_last_error(|| log_outcome(device, asked, &plan, outcome));
             outcome
         })
     });
@@ -141,7 +141,7 @@ fn abandon<'a>(mut guard: Guard<'a>, plan: &Plan) -> Guard<'a> {
     let pieces = plan.sources.iter().chain(&plan.fresh).chain(&plan.targets);
     guard.notifying(|| {
         for piece in pieces.filter(|piece| piece.mapped) {
-            listener.tell(RegionEvent::Returning, piece.span.base, piece.span.bytes);
+            listener.notify(RegionEvent::Returning, piece.span.base, piece.span.bytes);
         }
     })
 }
@@ -193,7 +193,7 @@ fn each(
     Ok(())
 }
 
-fn tell(device: i32, asked: u64, plan: &Plan, outcome: Result<(), Error>) {
+fn log_outcome(device: i32, asked: u64, plan: &Plan, outcome: Result<(), Error>) {
     let (new, moved) = (bytes(&plan.fresh), bytes(&plan.targets));
     match outcome {
         Ok(()) => log::emit(
@@ -229,7 +229,7 @@ pub(super) fn trim(mut guard: Guard<'_>, keep: u64) -> Result<(Guard<'_>, Result
     let (device, listener, life) = (guard.device, guard.listener, guard.arena.life());
     (guard, ()) = guard.giving_back(|backend| {
         let Some(granules) = backend.granules() else { return };
-        let granules = Told { granules, listener };
+        let granules = ReportedGranules { granules, listener };
         outcome = unsaid(|| {
             let Some(_permission) = Permission::of(backend) else { return Err(refuse_for_a_capture()) };
             granules.wait_until_idle()?;
@@ -254,7 +254,7 @@ pub(super) fn trim(mut guard: Guard<'_>, keep: u64) -> Result<(Guard<'_>, Result
 }
 
 /// What is still mapped when the allocator ends goes with the range, at once; the listener is told of each piece.
-pub(super) fn tell_of_the_end(mut guard: Guard<'_>) -> Guard<'_> {
+pub(super) fn notify_end(mut guard: Guard<'_>) -> Guard<'_> {
     let listener = guard.listener;
     let first = guard.arena.regions().iter().map(|(_, region)| region.first).next();
     if guard.arena.range().is_none() || listener.callback.is_none() {
@@ -262,7 +262,7 @@ pub(super) fn tell_of_the_end(mut guard: Guard<'_>) -> Guard<'_> {
     }
     let mut next = first.and_then(|first| guard.arena.mapped_from(first));
     while let Some((span, behind)) = next {
-        (guard, ()) = guard.giving_back(|_| listener.tell(RegionEvent::Returning, span.base, span.bytes));
+        (guard, ()) = guard.giving_back(|_| listener.notify(RegionEvent::Returning, span.base, span.bytes));
         next = guard.arena.mapped_from(behind);
     }
     guard

@@ -1,4 +1,4 @@
-//! Takes chunks back into the arena, and has the driver record when their stream's work is done.
+//! Frees chunks in the arena, and records events for frees in the order of a stream.
 
 use super::order;
 use super::slot::Guard;
@@ -7,8 +7,8 @@ use crate::core::stream_id::Stream;
 use crate::core::streams::Freed;
 use crate::error::{Error, fail};
 
-/// The simple free has a path of its own: on one that it shares with frees which have an event to record it takes five
-/// instructions more (`cargo xtask bench --only instructions`).
+/// Frees a chunk in its own stream's order. The simple free has a path of its own. Sharing one with frees that record
+/// events costs five instructions more (`cargo xtask bench --only instructions`).
 #[inline]
 pub(super) fn free_now(mut guard: Guard<'_>, addr: u64) -> Result<(), Error> {
     if !guard.arena.frees_fast() {

@@ -1,6 +1,7 @@
-//! Serving requests: from the arena, or else by the strategies, until nothing helps and the time to wait is over.
+//! Serves requests from the arena, or otherwise by the strategies, until nothing helps and the retry timeout has
+//! passed.
 //!
-//! The order is TensorFlow's (`AllocateRawInternal` and `AllocatorRetry`).
+//! The order of steps is TensorFlow's (`AllocateRawInternal` and `AllocatorRetry`).
 
 mod retry_state;
 mod strategies;
@@ -22,27 +23,27 @@ use crate::sys::HostMemoryExhausted;
 use crate::sys::clock::Deadline;
 use std::time::Duration;
 
-/// What a caller asks for.
+/// The parameters of a caller's request.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RequestParams<'a> {
     pub(crate) bytes: u64,
-    /// 0 is 256.
+    /// The alignment in bytes. 0 stands for 256.
     pub(crate) alignment: u64,
-    /// 0 is any.
+    /// The largest acceptable stamp of a chunk's last free. 0 accepts any.
     pub(crate) freed_before: u64,
-    /// The function that needs an allocator with timestamps, if it was called.
+    /// The name of the feature that was used and needs an allocator with timestamps, if any.
     pub(crate) stamped: Option<&'static str>,
-    /// In whose order; `Stream::NONE` is the caller's.
+    /// The stream in whose order the request is. `Stream::NONE` stands for no stream.
     pub(crate) stream: Stream,
-    /// Whether the size is rounded up to a multiple of 512, and not of 256.
+    /// Whether the size is rounded up to a multiple of 512 instead of 256.
     pub(crate) in_512: bool,
-    /// Only from what the pool holds: the backend is asked for no memory, and no work is waited for.
+    /// Whether the request is served only from memory that the pool holds, without growth and without waiting for work.
     pub(crate) no_growth: bool,
-    /// The operation that it is for, if it is for one.
+    /// The operation that the request is for, if any.
     pub(crate) scope: Option<&'a Tag>,
 }
 
-/// Serves a request for memory in the order of a stream, or of none, and nothing else; 0 bytes are address 0.
+/// Serves a request without special parameters, in the order of a stream or of none. Returns address 0 for 0 bytes.
 #[inline(always)]
 pub(crate) fn alloc_plain(slot: &Slot, bytes: u64, stream: Stream) -> Result<u64, Error> {
     let mut guard = match slot.enter_plainly() {
@@ -65,13 +66,13 @@ pub(crate) fn alloc_plain(slot: &Slot, bytes: u64, stream: Stream) -> Result<u64
     alloc_slowly(guard, &AllocRequest::plain(size, bytes, stream), false)
 }
 
-/// Serves a request; 0 bytes are address 0.
+/// Serves a request. Returns address 0 for 0 bytes.
 #[cfg(test)]
 pub(crate) fn alloc(slot: &Slot, params: &RequestParams<'_>) -> Result<u64, Error> {
     serve(slot.enter()?, params)
 }
 
-/// Serves a request; 0 bytes are address 0.
+/// Serves a request with the lock held. Returns address 0 for 0 bytes.
 #[cold]
 pub(crate) fn serve(mut guard: Guard<'_>, params: &RequestParams<'_>) -> Result<u64, Error> {
     if let Some(what) = params.stamped {
@@ -96,7 +97,7 @@ pub(crate) fn serve(mut guard: Guard<'_>, params: &RequestParams<'_>) -> Result<
     };
     let RequestParams { bytes: requested, alignment, stream, no_growth, scope, .. } = *params;
     let request = AllocRequest { size, requested, alignment, max_stamp, thorough: false, stream, scope };
-    // The limit may have been lowered below what is held.
+    // The limit may have been lowered below what the pool holds.
     if request.alignment > UNIT.max(guard.arena.growth().limit()).max(guard.arena.growth().pool_bytes()) {
         return Err(refuse_alignment(guard, &request));
     }
@@ -114,7 +115,7 @@ fn refuse_overflow(guard: Guard<'_>, bytes: u64) -> Error {
     guard.fail(fail!(Error::OutOfMemory, "{bytes} bytes are more than any chunk can have (64 TiB)"), bytes)
 }
 
-/// Whether a place so aligned exists would be luck.
+/// Refuses an alignment larger than the limit, because only chance could provide a place with it.
 #[cold]
 fn refuse_alignment(mut guard: Guard<'_>, request: &AllocRequest<'_>) -> Error {
     guard.arena.count_failure(request.requested, FailureCause::Alignment);
@@ -130,7 +131,8 @@ fn alloc_slowly(guard: Guard<'_>, request: &AllocRequest<'_>, no_growth: bool) -
     }
 }
 
-/// Out of line, so that a report of the failure does not come on top of its frame.
+/// Searches for memory until the retry timeout has passed. Out of line, so that its frame is not on the stack when the
+/// report of a failure is written.
 #[inline(never)]
 fn retry<'a>(mut guard: Guard<'a>, request: &AllocRequest<'_>, no_growth: bool) -> Attempt<'a> {
     let begun_in = guard.arena.life();
@@ -142,15 +144,15 @@ fn retry<'a>(mut guard: Guard<'a>, request: &AllocRequest<'_>, no_growth: bool) 
             served => return Ok(served),
         };
         if no_growth {
-            // The caller has other ways, so it is no failure to count.
+            // The caller has other ways to get memory, so this does not count as a failure.
             let (name, bytes) = (&guard.name, request.requested);
             return Err(fail!(Error::OutOfMemory, "{name}: no free chunk that it holds has {bytes} bytes"));
         }
-        // As in the original the last attempt comes after the time is up.
+        // As in TensorFlow, the last attempt comes after the timeout.
         let is_circular = state.refused().is_some_and(|refusal| refusal.is_circular);
         let left = match guard.retry {
             Duration::ZERO => None,
-            // The caller waits for this request in a call of an allocator that this one would wait for.
+            // Waiting cannot help, because this thread is in a call that holds up the one it would wait for.
             _ if is_circular => None,
             retry => deadline.get_or_insert_with(|| Deadline::after(retry)).remaining(),
         };
@@ -161,7 +163,7 @@ fn retry<'a>(mut guard: Guard<'a>, request: &AllocRequest<'_>, no_growth: bool) 
                     None => Ok(Outcome::Exhausted(guard)),
                 };
             }
-            // The last attempt again comes behind it, for the lock was open.
+            // The last attempt is made again after this, because the lock was open.
             looked = true;
             let life = guard.arena.life();
             guard = context_loss::look(guard, false).check_entry()?;
@@ -171,20 +173,21 @@ fn retry<'a>(mut guard: Guard<'a>, request: &AllocRequest<'_>, no_growth: bool) 
             continue;
         };
         if state.has_missed(&guard) {
-            // It gave up in the middle of things that happen, so there is nothing to sleep for.
+            // Something changed during the search, so it is repeated without sleeping.
             state.rest();
             continue;
         }
         guard = guard.wait(Some(left)).check_entry()?;
         state.rest();
         if deadline.is_some_and(|deadline| deadline.remaining().is_none()) {
-            // The order of work may have got further.
+            // Pending work may have been done meanwhile.
             state.begin_again(state.refused());
         }
     }
 }
 
-/// Nothing helped: counts the failure, says why, and writes a report if one is wanted.
+/// Fails a request that nothing could serve. Counts the failure, stores the reason, and logs a report if that is
+/// enabled.
 #[inline(never)]
 fn give_up(mut guard: Guard<'_>, request: &AllocRequest<'_>) -> Error {
     let verdict = report::failure::Verdict::new(&guard.arena, request);

@@ -1,6 +1,6 @@
-//! What a request has tried since something last changed: trying it again would not help.
+//! The strategies that a request has tried since something last changed. Trying them again would not help.
 //!
-//! Without this, requests that the backend refuses would wake each other to ask it for ever.
+//! Without this, requests that the backend refuses would wake each other endlessly to call it again.
 
 use crate::core::arena::Progress;
 use crate::core::request::AllocRequest;
@@ -10,14 +10,14 @@ use crate::error::{DeferredError, Error};
 use crate::pool::region_io::{Extended, Refusal};
 use crate::pool::slot::Guard;
 
-/// The strategies that are tried once until something changes, each a bit.
+/// The strategies that are tried only once until something changes, each as a bit.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Once {
-    /// Never again.
+    /// Not tried again, unless the request begins anew.
     GiveWay = 1,
-    /// Again after the pool has grown or shrunk.
+    /// Tried again after the pool has grown or shrunk.
     Extend = 2,
-    // The others again after any progress.
+    // The others are tried again after any progress.
     Poll = 4,
     Synchronize = 8,
     WaitForEvents = 16,
@@ -30,32 +30,32 @@ const AFTER_ANY_PROGRESS: u32 = !(Once::GiveWay as u32 | Once::Extend as u32);
 
 #[derive(Default)]
 pub(super) struct RetryState {
-    /// Only what the pool holds is tried: it does not grow, and no work is waited for.
+    /// Whether the request is served only from memory that the pool holds, without growth and without waiting for work.
     pub(super) no_growth: bool,
-    /// The life of the device's context that the request was made in: the stream that it names ends with it.
+    /// The value of `Arena::life` when the request began. The stream that it names does not survive a change.
     pub(super) begun_in: u64,
     /// The strategies that were tried, as bits of [`Once`].
     tried: u32,
     /// The pool's progress at that time.
     seen: Option<Progress>,
-    /// How often something had changed. In the end a request is answered, however busy other threads are.
+    /// The number of changes seen. It is limited, so that the search ends however busy other threads are.
     rounds: u32,
-    /// Calls up to this number were under way then and may bring something. Later ones are not waited for: a thread that
-    /// keeps asking would keep the others from asking.
+    /// Calls up to this number were under way then and may bring memory. Later ones are not waited for, because a
+    /// thread that calls the backend repeatedly would keep the others from calling it.
     last_call: u64,
-    /// The least size of a region that helps.
+    /// The smallest size of a region that would serve the request.
     pub(super) least: u64,
-    /// Every large enough chunk is examined for a place at the alignment from now on, since the pool does not grow.
+    /// Whether every large enough chunk is examined for a place at the alignment, because the pool does not grow.
     pub(super) thorough: bool,
-    /// No capture was under way when the device was synchronized.
+    /// Whether no capture was under way when that was last checked, so that memory may be given back.
     pub(super) may_collect: bool,
-    /// The forced merges under way.
+    /// The state of forced merges under way.
     pub(super) forced: Option<ForcedPass>,
-    /// What the backend need not be asked for again.
+    /// The sizes that the backend has refused.
     pub(super) refused: Option<Refusal>,
-    /// The driver's last failure meanwhile: the error of the request, if nothing else serves it.
+    /// The driver's last failure. It becomes the error of the request if nothing else serves it.
     failure: Option<DeferredError>,
-    /// How often granules were moved for the request.
+    /// The number of times that granules were moved for the request.
     pub(super) moves: u32,
 }
 
@@ -66,8 +66,8 @@ impl RetryState {
         RetryState { no_growth, begun_in, ..RetryState::default() }
     }
 
-    /// Forgets what was tried, but not what the backend refused. Out of line: a second state would be in the frame of the
-    /// search.
+    /// Forgets what was tried, except the given refusal. Out of line, so that the caller's frame does not hold a second
+    /// state.
     #[inline(never)]
     pub(super) fn begin_again(&mut self, refused: Option<Refusal>) {
         let RetryState { no_growth, begun_in, .. } = *self;
@@ -91,28 +91,28 @@ impl RetryState {
         self.tried |= strategy as u32;
     }
 
-    /// Has a strategy tried again.
+    /// Allows a strategy to be tried again.
     pub(super) fn try_again(&mut self, strategy: Once) {
         self.tried &= !(strategy as u32);
     }
 
-    /// Returns whether a call was under way at the last change that may bring something still.
+    /// Returns whether a call is still under way that was counted at the last change and may bring memory.
     pub(super) fn may_be_served_by_a_call(&self, guard: &Guard<'_>) -> bool {
         guard.is_bringing(self.last_call)
     }
 
-    /// Returns whether something changed since the state last looked: then there is nothing to sleep for.
+    /// Returns whether something changed since [`Self::look`], so that the request must not sleep.
     pub(super) fn has_missed(&self, guard: &Guard<'_>) -> bool {
         self.seen != Some(guard.arena.progress())
     }
 
-    /// Allows as many rounds as at the beginning.
+    /// Allows the full number of rounds again.
     pub(super) fn rest(&mut self) {
         self.rounds = 0;
     }
 
-    /// Looks at the pool's progress: what was freed may coalesce and be collected, and growth is tried again where regions
-    /// came or went.
+    /// Compares the pool's progress with that of the last look. After any change most strategies are tried again, and
+    /// growth is tried again if regions were added or released. Changes beyond the allowed rounds are ignored.
     pub(super) fn look(&mut self, guard: &Guard<'_>) {
         let now = guard.arena.progress();
         let Some(seen) = self.seen.replace(now) else {
@@ -135,8 +135,8 @@ impl RetryState {
         }
     }
 
-    /// Notes the driver's answer. After a failure the request goes on without it; the failure is its error if nothing else
-    /// serves it.
+    /// Returns the driver's result, or the default after a failure. The failure is stored as the error of the request
+    /// in case nothing else serves it.
     pub(super) fn note<T: Default>(&mut self, answer: Result<T, DeferredError>) -> T {
         answer.unwrap_or_else(|failure| {
             self.failure = Some(failure);
@@ -144,13 +144,13 @@ impl RetryState {
         })
     }
 
-    /// Returns whether the backend refused more than the request needs, but not that.
+    /// Returns whether the backend refused more bytes than the request needs, but not exactly these.
     pub(super) fn may_get_less(&self, guard: &Guard<'_>) -> bool {
         let refused = Refusal::limit(self.refused, guard);
         guard.arena.range().is_none() && refused != u64::MAX && refused > self.least
     }
 
-    /// Notes the outcome of asking for more memory. Returns whether the search begins again.
+    /// Notes the outcome of an attempt to grow. Returns whether the search begins again.
     pub(super) fn note_growth<'a>(
         &mut self,
         mut guard: Guard<'a>,
@@ -159,13 +159,14 @@ impl RetryState {
     ) -> Result<(Guard<'a>, bool), Error> {
         match extended {
             Extended::Grown => {
-                // A region of a backend that did not honour the alignment must have an aligned place inside.
+                // If the backend did not honour the alignment, the next region must be large enough for an aligned
+                // place inside.
                 self.least = request.size.saturating_add(request.alignment.max(UNIT) - UNIT);
                 self.note_own(&guard, 1);
             }
             Extended::Refused => {}
             Extended::NoRoom if guard.is_bringing(u64::MAX) => {
-                // The room is reserved for another thread's region, which may not come.
+                // The room is reserved for another thread's region, which the backend may refuse.
                 guard = guard.wait_for_call()?;
                 self.try_again(Once::Extend);
             }
@@ -174,8 +175,8 @@ impl RetryState {
         Ok((guard, true))
     }
 
-    /// This thread itself has obtained or given back so many regions: it need not repeat for that what it tried, but
-    /// growth, and other threads may have begun to grow meanwhile.
+    /// Notes regions that this thread itself has obtained or given back. Only growth is tried again for them. Other
+    /// threads may have begun to grow meanwhile.
     pub(super) fn note_own(&mut self, guard: &Guard<'_>, regions: u64) {
         if let Some(seen) = &mut self.seen {
             seen.regions += regions;

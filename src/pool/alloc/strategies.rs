@@ -1,8 +1,7 @@
-//! What a request tries when no free chunk fits, in TensorFlow's order (`AllocateRawInternal`).
+//! The strategies of a request for which no free chunk fits, in TensorFlow's order (`AllocateRawInternal`).
 //!
-//! The backend and the driver are called with the lock open, so that after each such call the world may have changed and
-//! the search begins again. [`search`] says that nothing helps only where nothing was found and the lock has been held
-//! since.
+//! The backend and the driver are called with the lock open. The pool may have changed after each such call, so the
+//! search begins again. [`search`] reports exhaustion only if nothing was found and the lock has been held since.
 
 use super::retry_state::{Once, RetryState};
 use crate::core::request::AllocRequest;
@@ -12,28 +11,28 @@ use crate::pool::region_io::{Extended, extend, extend_exactly, release};
 use crate::pool::slot::Guard;
 use crate::pool::{context_loss, guarded, order, remap, stamp_merge};
 
-/// How a search ended; an error is one that waiting for a free would not mend.
+/// The result of a search. An error is one that waiting for a free would not resolve.
 pub(super) type Attempt<'a> = Result<Outcome<'a>, Error>;
 
 pub(super) enum Outcome<'a> {
     Served(u64),
-    /// Nothing helps at this moment.
+    /// No strategy helps at this moment.
     Exhausted(Guard<'a>),
 }
 
-/// What a strategy did.
+/// The result of a strategy.
 enum Step<'a> {
-    /// Something that may help: the search begins again.
+    /// It may have helped, so the search begins again.
     Again(Guard<'a>),
-    /// Nothing, and the lock has been held since the last search.
+    /// It did nothing, and the lock has been held since the last search.
     Next(Guard<'a>),
-    /// Nothing, and nothing else is to be tried.
+    /// It did nothing, and no other strategy is to be tried.
     Last(Guard<'a>),
 }
 
 type Strategy = for<'a> fn(Guard<'a>, &AllocRequest<'_>, &mut RetryState) -> Result<Step<'a>, Error>;
 
-/// The strategies in the order in which they are tried. [`Once`] has when each is tried again.
+/// The strategies in the order in which they are tried. [`Once`] documents when each is tried again.
 const STRATEGIES: [Strategy; 15] = [
     share,
     merge_safe,
@@ -52,7 +51,7 @@ const STRATEGIES: [Strategy; 15] = [
     wait_for_all,
 ];
 
-/// Searches and goes through the strategies, each once as long as nothing changes.
+/// Searches for a chunk and tries the strategies in turn, most of them only once as long as nothing changes.
 pub(super) fn search<'a>(
     mut guard: Guard<'a>,
     request: &AllocRequest<'_>,
@@ -79,7 +78,7 @@ pub(super) fn search<'a>(
     }
 }
 
-/// The best chunk there is now, if any.
+/// Takes the best free chunk that fits now, if there is one.
 #[inline(never)]
 fn take<'a>(mut guard: Guard<'a>, request: &AllocRequest<'_>) -> Attempt<'a> {
     if guard.is_guarded() {
@@ -90,9 +89,9 @@ fn take<'a>(mut guard: Guard<'a>, request: &AllocRequest<'_>) -> Attempt<'a> {
     }
     match guard.arena.alloc(request) {
         Ok(Some(addr)) if guard.is_guarded() => {
-            // What is gone by now is nothing found.
-            let gone = guarded::hand_out(guard, addr, request.stream)?;
-            Ok(gone.map_or(Outcome::Served(addr), Outcome::Exhausted))
+            // If the context has ended meanwhile, the chunk is lost and the search has found nothing.
+            let lost = guarded::hand_out(guard, addr, request.stream)?;
+            Ok(lost.map_or(Outcome::Served(addr), Outcome::Exhausted))
         }
         Ok(Some(addr)) => Ok(Outcome::Served(addr)),
         Ok(None) => Ok(Outcome::Exhausted(guard)),
@@ -100,7 +99,7 @@ fn take<'a>(mut guard: Guard<'a>, request: &AllocRequest<'_>) -> Attempt<'a> {
     }
 }
 
-/// Chunks whose work is done become reusable by every stream.
+/// Makes chunks whose work is done reusable by every stream.
 fn share<'a>(guard: Guard<'a>, _: &AllocRequest<'_>, _: &mut RetryState) -> Result<Step<'a>, Error> {
     if !guard.arena.streams().is_sharing() {
         return Ok(Step::Next(guard));
@@ -108,7 +107,7 @@ fn share<'a>(guard: Guard<'a>, _: &AllocRequest<'_>, _: &mut RetryState) -> Resu
     order::share_a_piece(guard).map(Step::Again)
 }
 
-/// Chunks whose stamps are safe coalesce.
+/// Coalesces chunks whose stamps are safe.
 fn merge_safe<'a>(guard: Guard<'a>, _: &AllocRequest<'_>, _: &mut RetryState) -> Result<Step<'a>, Error> {
     if !guard.arena.is_merging() {
         return Ok(Step::Next(guard));
@@ -116,7 +115,7 @@ fn merge_safe<'a>(guard: Guard<'a>, _: &AllocRequest<'_>, _: &mut RetryState) ->
     stamp_merge::merge_safe_piece(guard).map(Step::Again)
 }
 
-/// A request that only takes what the pool holds ends here, once the order of work was asked after.
+/// Ends a request without growth, once pending work was queried and a thorough search was made if need be.
 fn stay_with_what_is_held<'a>(
     guard: Guard<'a>,
     request: &AllocRequest<'_>,
@@ -133,7 +132,7 @@ fn stay_with_what_is_held<'a>(
     Ok(Step::Last(guard))
 }
 
-/// Other threads' calls of the backend may bring what the request needs.
+/// Waits for other threads' calls of the backend that may bring the memory the request needs.
 fn await_calls<'a>(
     guard: Guard<'a>,
     _: &AllocRequest<'_>,
@@ -145,7 +144,7 @@ fn await_calls<'a>(
     guard.wait_for_call().map(Step::Again)
 }
 
-/// Threads that wait for the lock may be about to free.
+/// Lets threads go first that waited for a call, because they may be about to free.
 fn give_way<'a>(guard: Guard<'a>, _: &AllocRequest<'_>, state: &mut RetryState) -> Result<Step<'a>, Error> {
     if state.no_growth || state.was_tried(Once::GiveWay) || !guard.is_awaited() {
         return Ok(Step::Next(guard));
@@ -154,7 +153,7 @@ fn give_way<'a>(guard: Guard<'a>, _: &AllocRequest<'_>, state: &mut RetryState) 
     guard.give_way().check_entry().map(Step::Again)
 }
 
-/// Asks the driver which work is done: what other streams freed before it becomes reusable.
+/// Queries which work is done, so that memory freed by other streams becomes reusable.
 fn poll<'a>(guard: Guard<'a>, request: &AllocRequest<'_>, state: &mut RetryState) -> Result<Step<'a>, Error> {
     if state.was_tried(Once::Poll) {
         return Ok(Step::Next(guard));
@@ -166,7 +165,8 @@ fn poll<'a>(guard: Guard<'a>, request: &AllocRequest<'_>, state: &mut RetryState
     Ok(Step::Again(guard))
 }
 
-/// A client that knows of no streams frees for all of them, and its pool would grow for ever.
+/// Synchronizes before growing for a client that names no stream. Its freed memory waits for all streams, so without
+/// this its pool would grow without bound.
 fn synchronize_instead_of_growing<'a>(
     guard: Guard<'a>,
     request: &AllocRequest<'_>,
@@ -181,7 +181,7 @@ fn synchronize_instead_of_growing<'a>(
     Ok(Step::Again(guard))
 }
 
-/// Asks the backend for a region, or for granules.
+/// Obtains a region or granules from the backend.
 fn grow<'a>(guard: Guard<'a>, request: &AllocRequest<'_>, state: &mut RetryState) -> Result<Step<'a>, Error> {
     if state.was_tried(Once::Extend) {
         return Ok(Step::Next(guard));
@@ -205,7 +205,7 @@ fn after_growth<'a>(
     Ok(if again { Step::Again(guard) } else { Step::Next(guard) })
 }
 
-/// Examines every large enough chunk for a place at the alignment, since the pool does not grow.
+/// Examines every large enough chunk for a place at the alignment, because the pool does not grow.
 fn search_thoroughly<'a>(
     guard: Guard<'a>,
     request: &AllocRequest<'_>,
@@ -218,7 +218,7 @@ fn search_thoroughly<'a>(
     Ok(Step::Again(guard))
 }
 
-/// Has the request's stream wait for the events of other streams' work.
+/// Makes the request's stream wait for events of other streams' work.
 fn wait_for_events<'a>(
     guard: Guard<'a>,
     request: &AllocRequest<'_>,
@@ -229,15 +229,15 @@ fn wait_for_events<'a>(
     }
     state.note_tried(Once::WaitForEvents);
     let (guard, waited) = order::wait(guard, request)?;
-    // A place may be found that reaches into what is not mapped yet.
+    // The place that was found may include memory that is not mapped yet.
     if state.note(waited) && guard.arena.range().is_some() {
         state.try_again(Once::Extend);
     }
     Ok(Step::Again(guard))
 }
 
-/// Memory that was freed without a stream has no event: only a synchronization makes it reusable. It comes before the
-/// strategies behind it, because giving regions back and moving granules waits for the device too.
+/// Synchronizes the context if memory was freed without a stream, because such memory has no event. It precedes the
+/// strategies that give regions back or move granules, because those wait for the device too.
 fn synchronize_unordered<'a>(
     guard: Guard<'a>,
     request: &AllocRequest<'_>,
@@ -255,7 +255,7 @@ fn synchronize_unordered<'a>(
     Ok(Step::Again(guard))
 }
 
-/// Stamped chunks coalesce in spite of their stamps.
+/// Coalesces stamped chunks in spite of their stamps.
 fn merge_by_force<'a>(
     guard: Guard<'a>,
     request: &AllocRequest<'_>,
@@ -271,8 +271,8 @@ fn merge_by_force<'a>(
     Ok(if again { Step::Again(guard) } else { Step::Next(guard) })
 }
 
-/// Makes room of what is idle: moves granules, or gives wholly free regions back so that the backend can make a larger
-/// one of them.
+/// Makes room from idle memory. Moves granules, or gives wholly free regions back so that the backend can provide a
+/// larger one.
 fn collect<'a>(
     mut guard: Guard<'a>,
     request: &AllocRequest<'_>,
@@ -292,7 +292,7 @@ fn collect<'a>(
     }
     let (guard, released) = keeping_last_error(|| release(guard, regions, request.stream));
     let guard = guard.check_entry()?;
-    // What the backend did not take back is found again, or reported as out of memory.
+    // Regions that the backend did not take back are free memory again, and the search finds them if they fit.
     state.note_own(&guard, released.regions);
     state.least = request.size;
     Ok(Step::Again(guard))
@@ -309,7 +309,7 @@ fn relocate<'a>(
     match moved {
         Extended::Grown => {
             state.note_own(&guard, 1);
-            // With guards on, another thread may take the turn and with it the memory.
+            // With guards on, another thread may get its turn first and take the memory.
             state.moves += 1;
             if guard.is_guarded() && state.moves <= MOST_MOVES {
                 state.try_again(Once::Collect);
@@ -325,8 +325,8 @@ fn relocate<'a>(
     }
 }
 
-/// Asks the backend for exactly what the request needs. Here TensorFlow fails; what the backend has left may lie between two
-/// sizes that it was asked for.
+/// Obtains a region of exactly the size that the request needs. TensorFlow fails at this point, but the memory that the
+/// backend has left may lie between two sizes that it was asked for.
 fn grow_by_least<'a>(
     guard: Guard<'a>,
     request: &AllocRequest<'_>,
@@ -339,7 +339,7 @@ fn grow_by_least<'a>(
     after_growth(guard, extended, request, state)
 }
 
-/// Waits for all work that free memory waits for.
+/// Waits for all work that free memory still waits for.
 fn wait_for_all<'a>(
     guard: Guard<'a>,
     request: &AllocRequest<'_>,
@@ -356,11 +356,12 @@ fn wait_for_all<'a>(
     Ok(Step::Again(guard))
 }
 
-/// A pool that is idle by less grows before it waits for the device.
+/// A pool with less idle memory than this grows before it waits for the device.
 const LITTLE: u64 = 32 << 20;
 
-/// Whether it is better to wait for the device than to grow, for a request that may use any stream, where some of what
-/// is free waits for no less: half of the pool is idle, so that many a request is served by one such wait.
+/// Returns whether waiting for the device is better than growing. That is so for a request that may use any stream, if
+/// free memory waits for a synchronization and at least half of the pool is idle. One such wait then serves many
+/// requests.
 fn is_worth_synchronizing(guard: &Guard<'_>, request: &AllocRequest<'_>) -> bool {
     if request.stream != Stream::ANY || !guard.arena.streams().has_unknown() {
         return false;

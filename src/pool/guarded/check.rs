@@ -1,4 +1,4 @@
-//! `bfc_check` in the debug mode: the guards of all allocations that live.
+//! `bfc_check` in the debug mode, which checks the guards of all live allocations.
 
 use super::damage_report::{Messages, Violation};
 use super::hand_out::turn;
@@ -11,7 +11,7 @@ use crate::pool::pool::Pool;
 use crate::pool::slot::Guard;
 use crate::sys::HostMemoryExhausted;
 
-/// Checks the guards of all chunks in use; those that are damaged are said, and made whole.
+/// Checks the guards of all chunks in use. Damaged guards are reported in the log and restored.
 pub(crate) fn check(guard: Guard<'_>) -> Result<(), Error> {
     let mut guard = turn(guard)?;
     let mut inspections = plan_check(&guard)?;
@@ -47,7 +47,7 @@ fn plan_check(pool: &Pool) -> Result<Vec<Inspection>, HostMemoryExhausted> {
         let addr = chunks.addr(id);
         let inspection = |side, range| Inspection { addr, side, range, damage: None };
         inspections.push(inspection(Side::Behind, pool.guard_behind(id)));
-        // A neighbour in use answers for its own.
+        // The guard of a neighbour in use is inspected with that neighbour.
         if pool.in_front(id) == Neighbour::Free && !pool.is_exempt(addr, FRONT) {
             inspections.push(inspection(Side::Front, in_front_of(addr)));
         }

@@ -1,4 +1,4 @@
-//! The end of an allocation: its guards are checked, and it is poisoned.
+//! Checks the guards of an allocation when it is freed, and poisons it.
 
 use super::damage_report::{Messages, Violation};
 use super::hand_out::turn;
@@ -13,8 +13,8 @@ use crate::pool::pool::Pool;
 use crate::pool::slot::Guard;
 use crate::pool::take_back::{free_now, free_now_on};
 
-/// What is to be done about a chunk before it is freed.
-struct Farewell {
+/// The checks and writes for a chunk before it is freed.
+struct FreeCheck {
     addr: u64,
     behind: Option<Range>,
     front: Option<Range>,
@@ -24,7 +24,7 @@ struct Farewell {
     poison: Option<Range>,
 }
 
-impl Farewell {
+impl FreeCheck {
     fn new(pool: &Pool, id: ChunkId, stream: Stream) -> Self {
         let chunks = pool.arena.chunks();
         let (addr, size) = (chunks.addr(id), chunks.size(id));
@@ -35,12 +35,12 @@ impl Farewell {
             Neighbour::Free => !pool.is_exempt(addr, FRONT),
             Neighbour::None | Neighbour::OutOfReach => false,
         };
-        // Work that was queued on a stream before the free may go on reading, and only a device says when it is done.
+        // Work queued on a stream before the free may still read the chunk, and only a device reports when it is done.
         let over = stream == Stream::NONE || pool.backend.get().order().is_some();
-        Farewell {
+        FreeCheck {
             addr,
             behind: believed.then(|| pool.guard_behind(id)),
-            // Its own memory was the library's to look at; then that in front is too.
+            // If the guard behind the chunk can be checked, the memory in front is accessible too.
             front: (believed && has_front).then(|| in_front_of(addr)),
             neighbour,
             next: pool.behind(id),
@@ -52,7 +52,7 @@ impl Farewell {
         self.behind.is_none() && self.poison.is_none()
     }
 
-    /// With the device idle and the lock open.
+    /// Checks and writes the guards, with the device idle and the lock open.
     fn carry_out(
         &self,
         memory: &dyn Memory,
@@ -66,7 +66,7 @@ impl Farewell {
             findings.front = work::inspect(memory, front, buffer)?;
         }
         findings.checked = self.behind.is_some();
-        // What is damaged is said once.
+        // Damaged guards are restored, so that the damage is reported only once.
         match (self.front, self.neighbour) {
             (Some(front), Neighbour::InUse(_)) if findings.front.is_some() => {
                 work::fill(memory, &[Fill { range: front, with: GUARD }])?;
@@ -88,21 +88,21 @@ impl Farewell {
     }
 }
 
-/// Checks the guards of a chunk, poisons it, and takes it back.
+/// Checks the guards of a chunk, poisons it, and frees it.
 pub(in crate::pool) fn free(guard: Guard<'_>, addr: u64, stream: Stream) -> Result<(), Error> {
     let mut guard = turn(guard)?;
     let Some(id) = guard.arena.chunk_in_use(addr) else { return take_back(guard, addr, stream) };
-    let (farewell, life) = (Farewell::new(&guard, id, stream), guard.arena.life());
+    let (free_check, life) = (FreeCheck::new(&guard, id, stream), guard.arena.life());
     let mut findings = Findings::default();
     let mut hindrance = None;
-    if !farewell.is_nothing() {
+    if !free_check.is_nothing() {
         let streams = guard.streams_to_wait_beside(stream);
         let mut buffer = std::mem::take(&mut guard.guards().buffer);
-        guard.guards().at_work = Some((addr, farewell.next));
+        guard.guards().at_work = Some((addr, free_check.next));
         (guard, hindrance) = guard.guarding(|backend| {
             let work = |memory: &dyn Memory| {
                 work::refill(&mut buffer)?;
-                farewell.carry_out(memory, &mut findings, &mut buffer)
+                free_check.carry_out(memory, &mut findings, &mut buffer)
             };
             work::when_idle(backend, streams, work)
         });
@@ -121,12 +121,13 @@ pub(in crate::pool) fn free(guard: Guard<'_>, addr: u64, stream: Stream) -> Resu
         }
     }
     if guard.arena.life() == life {
-        leave_to_next(&mut guard, &farewell, &findings, hindrance.as_ref());
+        leave_to_next(&mut guard, &free_check, &findings, hindrance.as_ref());
     }
     let freed = guard.check_entry().and_then(|mut guard| {
-        // It is poisoned, so it cannot stay; with the device idle the order is as good as any.
+        // A poisoned chunk must be freed. If there is no memory for the stream's order, it is freed without one, which
+        // is correct because the device was idle.
         let ordered =
-            farewell.poison.is_none() || guard.arena.streams_mut().make_room_to_free_on(addr, stream);
+            free_check.poison.is_none() || guard.arena.streams_mut().make_room_to_free_on(addr, stream);
         take_back(guard, addr, if ordered { stream } else { Stream::NONE })
     });
     messages.emit();
@@ -137,20 +138,22 @@ fn take_back(guard: Guard<'_>, addr: u64, stream: Stream) -> Result<(), Error> {
     if stream == Stream::NONE { free_now(guard, addr) } else { free_now_on(guard, addr, stream) }
 }
 
-/// The end of a chunk that is freed is the next one's guard in front, if it is whole.
+/// Updates the exemptions after a free. The end of the freed chunk is now the front guard of the next one. That guard
+/// is exempt unless it is known to be whole.
 fn leave_to_next(
     guard: &mut Guard<'_>,
-    farewell: &Farewell,
+    free_check: &FreeCheck,
     findings: &Findings,
     hindrance: Option<&Hindrance>,
 ) {
-    let addr = farewell.addr;
-    let rewritten = findings.written && farewell.poison.is_some();
-    // Nothing was written at all where the device was not idle.
-    let untouched = hindrance.is_none_or(|hindrance| hindrance.error.is_none()) && farewell.behind.is_some();
+    let addr = free_check.addr;
+    let rewritten = findings.written && free_check.poison.is_some();
+    // Nothing was written if the device was not idle.
+    let untouched =
+        hindrance.is_none_or(|hindrance| hindrance.error.is_none()) && free_check.behind.is_some();
     let guards = guard.guards();
     guards.exempt.forget(addr);
-    if let Some(next) = farewell.next {
+    if let Some(next) = free_check.next {
         guards.exempt.set(next, FRONT, !(rewritten || untouched));
     }
 }

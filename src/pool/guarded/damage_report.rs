@@ -1,4 +1,4 @@
-//! Who did it: the words of a damaged guard.
+//! The log messages about damaged guards, with the allocations next to them.
 
 use super::layout::{Neighbour, ROOM, Side};
 use super::work::{Damage, Hindrance};
@@ -17,7 +17,8 @@ pub(super) struct Violation {
     pub(super) seen: &'static str,
 }
 
-/// What is to be said once the lock is open. A check of very many damaged guards says the first, and counts all.
+/// The messages to log once the lock is open. If very many guards are damaged, only the first are logged one by one,
+/// and the rest are counted.
 #[derive(Default)]
 pub(super) struct Messages {
     texts: Vec<(Level, String)>,
@@ -39,10 +40,10 @@ impl Messages {
         }
     }
 
-    /// Counts a damaged guard.
+    /// Counts a damaged guard and adds its message.
     #[inline(never)]
     pub(super) fn add_violation(&mut self, pool: &mut Pool, violation: &Violation) {
-        let text = to_text(format_args!("{}", InWords { pool, violation }));
+        let text = to_text(format_args!("{}", ViolationText { pool, violation }));
         let copy = text.as_ref().ok().and_then(|text| to_text(format_args!("{text}")).ok());
         let guards = pool.guards();
         guards.violations += 1;
@@ -52,18 +53,19 @@ impl Messages {
         self.add(Level::Error, text);
     }
 
-    /// Something could not be done: once aloud, for what failed goes on failing mostly.
+    /// Adds a message about guards that could not be written or checked. Only the first failure is a warning, because
+    /// such failures usually persist.
     #[inline(never)]
     pub(super) fn add_hindrance(&mut self, pool: &mut Pool, hindrance: &Hindrance, what: &str) {
         let (device, name, why) = (pool.device, &pool.name, hindrance.why());
         let text = to_text(format_args!("{name}, device {device}: guards {what}: {why}"));
-        // At the end of the process the driver is down, and that is no matter.
+        // The driver is shut down at the end of the process, which is not worth a warning.
         let is_failure = hindrance.error.is_some_and(|error| error != Error::ShuttingDown);
         let aloud = is_failure && !std::mem::replace(&mut pool.guards().warned, true);
         self.add(if aloud { Level::Warn } else { Level::Debug }, text);
     }
 
-    /// With the allocator unlocked: the log's callback may call anything.
+    /// Logs the messages. The allocator must be unlocked, because the log's callback may call anything.
     #[inline(never)]
     pub(super) fn emit(self) {
         for (level, text) in &self.texts {
@@ -75,12 +77,12 @@ impl Messages {
     }
 }
 
-struct InWords<'a> {
+struct ViolationText<'a> {
     pool: &'a Pool,
     violation: &'a Violation,
 }
 
-impl fmt::Display for InWords<'_> {
+impl fmt::Display for ViolationText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write(f, self.pool, self.violation)
     }
@@ -94,7 +96,7 @@ fn write(out: &mut dyn Write, pool: &Pool, violation: &Violation) -> fmt::Result
         Side::Behind => {
             write!(out, "behind the end of {}", Holder(pool, id))?;
             let next = pool.behind(id).and_then(|next| pool.arena.chunk_in_use(next));
-            // So far behind it may as well have come from there.
+            // Damage this close to the next allocation may have come from there.
             if let Some(next) = next.filter(|_| damage.first + ROOM >= damage.of) {
                 write!(out, ", or in front of {}", Holder(pool, next))?;
             }
@@ -121,7 +123,7 @@ fn write(out: &mut dyn Write, pool: &Pool, violation: &Violation) -> fmt::Result
     write!(out, " ({seen})")
 }
 
-/// An allocation in words.
+/// The description of an allocation.
 struct Holder<'a>(&'a Pool, ChunkId);
 
 impl fmt::Display for Holder<'_> {

@@ -1,4 +1,4 @@
-//! The beginning of an allocation: its guards are written. One thread at a time writes or checks guards.
+//! Writes the guards of a new allocation. One thread at a time writes or checks guards.
 
 use super::damage_report::Messages;
 use super::layout::{FRESH, GUARD, Neighbour, Range, in_front_of};
@@ -9,7 +9,7 @@ use crate::pool::guard_state::{BEHIND, FRONT};
 use crate::pool::slot::Guard;
 use crate::sys::HostMemoryExhausted;
 
-/// Waits until no other thread writes or checks guards. A thread that then does so before it opens the lock has the turn.
+/// Waits until no other thread writes or checks guards. The caller may then begin to do so before it opens the lock.
 pub(in crate::pool) fn turn(mut guard: Guard<'_>) -> Result<Guard<'_>, Error> {
     let mut gave_way = false;
     loop {
@@ -24,15 +24,15 @@ pub(in crate::pool) fn turn(mut guard: Guard<'_>) -> Result<Guard<'_>, Error> {
     }
 }
 
-/// Before a request takes a chunk: room to remember that it has no guards, one for each live allocation, so that no
-/// free needs any.
+/// Reserves an exemption for each live allocation and one more, before a request takes a chunk. So neither this request
+/// nor a later free needs memory to exempt a guard.
 pub(in crate::pool) fn make_room(guard: &mut Guard<'_>) -> Result<(), HostMemoryExhausted> {
     let live = guard.arena.counters().live();
     guard.guards().exempt.reserve(live + 1)
 }
 
-/// Writes the guards of a chunk that was taken just now, and what shows that it was not written to yet. Gives the
-/// pool back if all of it, and the chunk too, was gone by then.
+/// Writes the guards of a newly allocated chunk, and fills the chunk so that reads of unwritten memory show. Returns
+/// the locked slot if the context ended meanwhile, so that the chunk is lost.
 #[inline(never)]
 pub(in crate::pool) fn hand_out(
     mut guard: Guard<'_>,
@@ -40,7 +40,7 @@ pub(in crate::pool) fn hand_out(
     stream: Stream,
 ) -> Result<Option<Guard<'_>>, Error> {
     let Some(id) = guard.arena.chunk_in_use(addr) else { return Ok(None) };
-    // Until they are written.
+    // The guards are exempt until they are written.
     guard.guards().exempt.set(addr, FRONT | BEHIND, true);
     if !guard.may_touch(id) {
         return Ok(None);
@@ -65,13 +65,13 @@ pub(in crate::pool) fn hand_out(
     match hindrance {
         None => {
             guard.guards().exempt.set(addr, BEHIND, false);
-            // Of a neighbour in use it is the neighbour's; when that is freed it is seen to.
+            // If the neighbour is in use, the bytes in front are its guard. When it is freed, the exemption is updated.
             guard.guards().exempt.set(addr, FRONT, front == Neighbour::OutOfReach);
         }
         Some(hindrance) => messages.add_hindrance(&mut guard, &hindrance, "were not written"),
     }
     let guard = guard.check_entry();
-    let answer = guard.map(|_| None);
+    let result = guard.map(|_| None);
     messages.emit();
-    answer
+    result
 }

@@ -1,4 +1,4 @@
-//! Where guards are, and which of them can be looked at.
+//! The layout of guards, and which of them can be accessed.
 
 use crate::core::arena::Plan;
 use crate::core::heap::State;
@@ -7,13 +7,13 @@ use crate::core::units::round_up;
 use crate::pool::guard_state::{FRONT, Guards};
 use crate::pool::pool::Pool;
 
-/// How many bytes of guard there are at least.
+/// The least number of bytes in a guard.
 pub(super) const ROOM: u64 = 64;
-/// What guards are made of.
+/// The value of guard bytes.
 pub(super) const GUARD: u8 = 0xFD;
-/// What is handed out: NaN in every format of floating point.
+/// The value of new memory: NaN in every floating-point format.
 pub(super) const FRESH: u8 = 0xFF;
-/// What was freed.
+/// The value of freed memory.
 pub(super) const POISON: u8 = 0xDB;
 
 #[derive(Clone, Copy)]
@@ -22,20 +22,20 @@ pub(super) struct Range {
     pub(super) bytes: u64,
 }
 
-/// Which guard of a chunk.
+/// One of the two guards of a chunk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Side {
     Behind,
     Front,
 }
 
-/// How large a chunk is for so many bytes; `None` where none can be.
+/// Returns the size of a guarded chunk for a request of `bytes` bytes, or `None` if that is too large.
 pub(in crate::pool) fn chunk_size(bytes: u64) -> Option<u64> {
     if bytes == 0 { Some(0) } else { round_up(bytes.checked_add(ROOM)?) }
 }
 
 impl Pool {
-    /// Of a pool that has them.
+    /// Returns the guards' state. The debug mode must be on.
     #[allow(clippy::expect_used)]
     pub(super) fn guards(&mut self) -> &mut Guards {
         self.guards.as_deref_mut().expect("only with the debug mode on")
@@ -45,15 +45,15 @@ impl Pool {
         self.guards.as_ref().is_none_or(|guards| guards.exempt.has(addr, which))
     }
 
-    /// Whether a chunk's memory is the library's to write, once the device is idle: a captured graph may use a private
-    /// pool's at any time, and without a device it is not known when a stream's work is done.
+    /// Returns whether the library may access a chunk's memory while the device is idle. A captured graph may use
+    /// memory of a private pool at any time. Without a device it is not known when a stream's work is done.
     pub(super) fn may_touch(&self, id: ChunkId) -> bool {
         let knows_the_end =
             self.backend.get().order().is_some() || !self.arena.streams().is_in_stream_order(id);
         knows_the_end && !self.arena.streams().is_private(id)
     }
 
-    /// What lies in front of a chunk.
+    /// Returns what lies in front of a chunk.
     pub(super) fn in_front(&self, id: ChunkId) -> Neighbour {
         let prev = self.arena.chunks().prev(id);
         if prev == NIL {
@@ -66,7 +66,7 @@ impl Pool {
         }
     }
 
-    /// The chunk in use behind another.
+    /// Returns the address of the chunk behind another, if it is in use.
     pub(super) fn behind(&self, id: ChunkId) -> Option<u64> {
         let (chunks, next) = (self.arena.chunks(), self.arena.chunks().next(id));
         (next != NIL && chunks.in_use(next)).then(|| chunks.addr(next))
@@ -78,7 +78,8 @@ impl Pool {
         Range { at: chunks.addr(id) + requested, bytes: chunks.size(id) - requested }
     }
 
-    /// A plan takes free memory away, or moves it: what was in it is there no more, also if others' memory comes there.
+    /// Exempts the front guards behind the sources of a plan. The plan removes or moves that memory, and the guards in
+    /// it are lost even if other memory is mapped there later.
     pub(in crate::pool) fn leave_behind(&mut self, plan: &Plan) {
         if !self.is_guarded() {
             return;
@@ -92,7 +93,7 @@ impl Pool {
     }
 }
 
-/// What lies in front of a chunk, and whether it is there to be looked at.
+/// What lies in front of a chunk, and whether it can be accessed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Neighbour {
     None,

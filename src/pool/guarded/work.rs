@@ -1,4 +1,4 @@
-//! What is done with the lock open: waiting for the device, filling, looking.
+//! The work done with the lock open: waiting for the device, and writing and inspecting guards.
 
 use super::layout::{GUARD, Range, Side};
 use crate::backend::Backend;
@@ -10,40 +10,41 @@ use crate::pool::guard_state::buffer;
 use crate::pool::order::is_one_captured;
 use crate::sys::HostMemoryExhausted;
 
-/// A range with what it is to be filled with.
+/// A range, and the byte to fill it with.
 #[derive(Clone, Copy)]
 pub(super) struct Fill {
     pub(super) range: Range,
     pub(super) with: u8,
 }
 
-/// How many damaged bytes are shown.
+/// The number of bytes that a message about damage shows.
 pub(super) const SHOWN: usize = 16;
 
-/// What is wrong with a guard.
+/// The damage of a guard.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Damage {
-    /// The first byte that is not what it was, from the guard's start.
+    /// The offset of the first damaged byte from the guard's start.
     pub(super) first: u64,
+    /// The number of damaged bytes.
     pub(super) count: u64,
-    /// Of how many.
+    /// The length of the guard.
     pub(super) of: u64,
-    /// What is there from the first on.
+    /// The guard's bytes from the first damaged one on.
     pub(super) bytes: [u8; SHOWN],
     pub(super) shown: usize,
 }
 
-/// What a free found and did.
+/// What a free found, and whether it did its work.
 #[derive(Default)]
 pub(super) struct Findings {
     pub(super) behind: Option<Damage>,
     pub(super) front: Option<Damage>,
     pub(super) checked: bool,
-    /// Everything that was to be written is.
+    /// Whether everything was written.
     pub(super) written: bool,
 }
 
-/// One guard for `bfc_check`.
+/// A guard that `bfc_check` inspects.
 pub(super) struct Inspection {
     pub(super) addr: u64,
     pub(super) side: Side,
@@ -61,28 +62,28 @@ impl Inspection {
     }
 }
 
-/// Why nothing, or not everything, was done.
+/// The reason why the work was not done, or not all of it.
 pub(super) struct Hindrance {
-    /// None: a stream is captured, or its capture announced, and until that ends nothing may be waited for. Nothing
-    /// was written then.
+    /// `None` if a stream is captured, or a capture is announced, so that nothing may wait for the device. Nothing was
+    /// written in that case.
     pub(super) error: Option<Error>,
-    /// None: there was no host memory for them.
-    words: Option<String>,
+    /// The error's message. `None` if there was no host memory for it.
+    message: Option<String>,
 }
 
 impl Hindrance {
     pub(super) fn why(&self) -> &str {
         match self.error {
             None => "a stream is captured, or about to be",
-            Some(error) => self.words.as_deref().unwrap_or(error.text()),
+            Some(error) => self.message.as_deref().unwrap_or(error.text()),
         }
     }
 }
 
-/// The streams that are not captured if the device may be waited for; none if it may not.
+/// The streams to query for captures before waiting for the device. `None` if nothing may wait for it.
 pub(super) type ToAsk = Result<Option<Vec<Stream>>, HostMemoryExhausted>;
 
-/// Does some work when all that the device was told to do is done. A failure is reported by the debug mode only.
+/// Runs `work` once the device is idle. A failure does not become the thread's last error; the debug mode reports it.
 pub(super) fn when_idle(
     backend: &dyn Backend,
     streams: ToAsk,
@@ -90,9 +91,9 @@ pub(super) fn when_idle(
 ) -> Option<Hindrance> {
     keeping_last_error(|| match try_when_idle(backend, streams, work) {
         Ok(true) => None,
-        Ok(false) => Some(Hindrance { error: None, words: None }),
+        Ok(false) => Some(Hindrance { error: None, message: None }),
         Err(error) => {
-            Some(Hindrance { error: Some(error), words: to_text(format_args!("{LastError}")).ok() })
+            Some(Hindrance { error: Some(error), message: to_text(format_args!("{LastError}")).ok() })
         }
     })
 }
@@ -124,7 +125,7 @@ pub(super) fn fill(memory: &dyn Memory, fills: &[Fill]) -> Result<(), Error> {
     fills.try_for_each(|fill| memory.fill(fill.range.at, fill.range.bytes, fill.with))
 }
 
-/// In a forked child it may have been with a thread that is not there.
+/// Replaces the buffer if it is missing. In a forked child, a thread that does not exist there may have taken it.
 pub(super) fn refill(taken: &mut Vec<u8>) -> Result<(), Error> {
     if taken.is_empty() {
         *taken = buffer()?;
@@ -132,7 +133,7 @@ pub(super) fn refill(taken: &mut Vec<u8>) -> Result<(), Error> {
     Ok(())
 }
 
-/// What is wrong with a guard, if anything is.
+/// Returns the damage of a guard, if there is any.
 pub(super) fn inspect(memory: &dyn Memory, guard: Range, buffer: &mut [u8]) -> Result<Option<Damage>, Error> {
     let mut damage: Option<Damage> = None;
     let mut offset = 0;

@@ -18,7 +18,7 @@ pub(in crate::pool) fn forget_if_over(guard: Guard<'_>) -> Guard<'_> {
 fn forget(mut guard: Guard<'_>) -> Guard<'_> {
     guard.forgotten = true;
     let (device, live) = (guard.device, guard.arena.counters().live());
-    let gone = guard.arena.forget_all();
+    let lost = guard.arena.forget_all();
     // The driver has destroyed the events with the context.
     guard.events = Default::default();
     if let Some(guards) = &mut guard.guards {
@@ -27,7 +27,7 @@ fn forget(mut guard: Guard<'_>) -> Guard<'_> {
     guard.notify();
     let listener = guard.listener;
     guard.notifying(|| {
-        gone.spans().for_each(|span| listener.tell(RegionEvent::Returning, span.base, span.bytes));
+        lost.spans().for_each(|span| listener.notify(RegionEvent::Returning, span.base, span.bytes));
         keeping_last_error(|| {
             log::emit(
                 Level::Error,
