@@ -1,15 +1,16 @@
-//! The device's context is gone, and with it all memory and all events: the pool forgets them and begins anew.
+//! Loss of the device's context, and of all memory and all events with it. The pool forgets them and begins anew.
 //!
-//! The library is not told: a pool that serves itself makes no call of the driver. It notices when the program says so,
-//! or when a call of its own fails for that reason. After every call of the backend the slot checks whether the memory is
-//! gone ([`forget_if_over`]). So a thread that returns from such a call may return to a pool that has forgotten
-//! everything. What it brings is of the old life then, which [`Arena::life`](crate::core::arena::Arena::life) shows.
+//! The driver does not report the loss. A pool that serves requests from its own memory makes no driver calls. It
+//! notices the loss when the program declares it, or when a call of its own fails for that reason. After every call of
+//! the backend the slot checks whether the memory is lost ([`forget_if_over`]). So a thread that returns from such a
+//! call may find a pool that has forgotten everything. A changed [`Arena::life`](crate::core::arena::Arena::life) tells
+//! it that its results are outdated.
 
 use super::slot::{Guard, Slot, forget_if_over};
 use crate::backend::Granted;
 use crate::error::{Error, fail};
 
-/// The program says that the device's context was reset or destroyed.
+/// Declares that the device's context was reset or destroyed.
 pub(crate) fn declare_lost(slot: &Slot) -> Result<(), Error> {
     let guard = slot.enter()?;
     if guard.backend.get().life().is_none() {
@@ -22,11 +23,12 @@ pub(crate) fn declare_lost(slot: &Slot) -> Result<(), Error> {
     look(guard, true).check_entry().map(drop)
 }
 
-/// Looks whether the memory is there still, where it can be gone. Before a request fails: as long as nothing is asked
-/// of the driver, a pool that is full knows nothing.
+/// Checks whether the memory still exists, if it can be lost, and forgets everything if not. `declared` says that the
+/// program has declared the loss. Called before a request fails too, because a full pool that makes no driver calls
+/// does not notice a loss.
 #[inline(never)]
-pub(super) fn look(mut guard: Guard<'_>, told: bool) -> Guard<'_> {
-    // Others may give back region after region while they are asked for.
+pub(super) fn look(mut guard: Guard<'_>, declared: bool) -> Guard<'_> {
+    // Other threads may give back the region in question in each round.
     const ROUNDS: u32 = 16;
     for _ in 0..ROUNDS {
         let first = |guard: &Guard<'_>| {
@@ -35,7 +37,7 @@ pub(super) fn look(mut guard: Guard<'_>, told: bool) -> Guard<'_> {
         };
         let (region, before) = (first(&guard), guard.arena.progress().regions);
         let is_missing;
-        (guard, is_missing) = guard.looking(|life| life.look(region, told));
+        (guard, is_missing) = guard.looking(|life| life.look(region, declared));
         if !is_missing {
             break;
         }
@@ -47,7 +49,8 @@ pub(super) fn look(mut guard: Guard<'_>, told: bool) -> Guard<'_> {
     guard
 }
 
-/// Has the backend begin anew for a request of so many bytes, if its memory is gone. No call of the old life is under way then.
+/// Renews the backend for a request of `requested` bytes, if its memory is lost. Waits first until no earlier call of
+/// the backend is under way.
 #[inline(never)]
 pub(super) fn renewed(mut guard: Guard<'_>, requested: u64) -> Result<Guard<'_>, Error> {
     while guard.is_over() {

@@ -17,7 +17,7 @@ use crate::sys::lock::HeldByThisThread;
 use crate::sys::{thread, try_box, try_box_with};
 use std::ffi::c_void;
 
-/// Says that there is an allocator already, if there is one.
+/// Returns an error if the slot holds an allocator already.
 pub(crate) fn require_vacant(slot: &Slot, device: i32) -> Result<(), Error> {
     if !slot.is_taken()? {
         return Ok(());
@@ -43,7 +43,7 @@ pub(crate) fn create(slot: &Slot, device: i32, resolved: Resolved) -> Result<(),
     Ok(())
 }
 
-/// Out of line: where the compiler does not make the pool in its place, it is on the stack until it is in its box.
+/// Creates a pool. Out of line, because the compiler may build the pool on the stack before it moves it into its box.
 #[inline(never)]
 fn new_pool(device: i32, resolved: Resolved) -> Result<Box<Pool>, Error> {
     let parts = Parts::new(resolved.settings.seed)?;
@@ -80,7 +80,7 @@ fn put_in(slot: &Slot, device: i32, pool: Box<Pool>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Ends an allocator and gives its regions back. Waits for calls in flight; wakes those who wait.
+/// Destroys an allocator and gives its regions back. Wakes waiting threads, and waits for calls under way.
 pub(crate) fn destroy(slot: &Slot, forced: bool) -> Result<(), Error> {
     let mut guard = require_unused(slot.enter()?, forced)?;
     if guard.arena.growth().pool_bytes() != 0 {
@@ -112,7 +112,7 @@ pub(crate) fn destroy(slot: &Slot, forced: bool) -> Result<(), Error> {
         let mut given;
         (guard, given) = keeping_last_error(|| give_back(guard, &region));
         if given.is_err() {
-            // It is not tried again later, and what fails once may have passed.
+            // This is the last chance to give the region back, and a failure may be transient.
             (guard, given) = keeping_last_error(|| give_back(guard, &region));
         }
         if given.is_ok() {
@@ -126,7 +126,7 @@ pub(crate) fn destroy(slot: &Slot, forced: bool) -> Result<(), Error> {
     let pool = inner.pool.take();
     (inner.phase, inner.destroying) = (Phase::Empty, None);
     drop(guard);
-    // The metadata may be large: it is given back with the lock open. The backend is closed.
+    // The metadata may be large, so it is freed with the lock open. This also closes the backend.
     drop(pool);
     log::emit(
         Level::Info,
@@ -144,17 +144,17 @@ fn require_unused(guard: Guard<'_>, forced: bool) -> Result<Guard<'_>, Error> {
     Err(fail!(Error::Busy, "{name}: {live} allocations are live; free them, or call bfc_destroy_forced"))
 }
 
-/// Gives wholly free regions back as long as `keep` bytes stay held; returns how many bytes went.
+/// Gives wholly free regions back as long as `keep` bytes stay held. Returns the number of bytes given back.
 pub(crate) fn trim(slot: &Slot, keep: u64) -> Result<u64, Error> {
     give_free_back(slot.enter_for_long()?, keep, false)
 }
 
-/// Changes the limit, and gives back what is held beyond it as far as it is free.
+/// Changes the limit, and gives free memory beyond it back.
 pub(crate) fn set_limit(slot: &Slot, limit: u64) -> Result<(), Error> {
     limit_to(slot.enter()?, limit)
 }
 
-/// Changes the limit to what creation with these options would make it.
+/// Changes the limit to the one that creation with these options would set.
 pub(crate) fn set_limit_as(slot: &Slot, options: &Options<'_>) -> Result<(), Error> {
     options.check()?;
     let (guard, limit) = slot.enter()?.asking(|backend| options.limit_on(backend));
@@ -164,7 +164,7 @@ pub(crate) fn set_limit_as(slot: &Slot, options: &Options<'_>) -> Result<(), Err
 fn limit_to(mut guard: Guard<'_>, limit: u64) -> Result<(), Error> {
     let mut limit = limit;
     if let Some(range) = guard.arena.range() {
-        // There are no more addresses, and only whole granules are mapped.
+        // The range has no more addresses, and only whole granules are mapped.
         limit = limit.min(range.bytes);
         limit -= limit % range.granule;
         let prepared;
@@ -182,7 +182,7 @@ fn limit_to(mut guard: Guard<'_>, limit: u64) -> Result<(), Error> {
     if guard.arena.growth().pool_bytes() <= limit {
         return Ok(());
     }
-    // The limit holds in any case. What does not go back now goes with the next trim.
+    // The limit holds in any case. Memory that cannot be given back now is given back by the next trim.
     keeping_last_error(|| {
         if give_free_back(guard, limit, true).is_err() {
             log::emit(
@@ -194,7 +194,8 @@ fn limit_to(mut guard: Guard<'_>, limit: u64) -> Result<(), Error> {
     Ok(())
 }
 
-/// Gives wholly free regions back as long as `keep` bytes stay held; or, with `below`, until no more are.
+/// Gives wholly free regions back as long as `keep` bytes stay held. With `below`, it gives regions back until no more
+/// than `keep` bytes are held.
 fn give_free_back(guard: Guard<'_>, keep: u64, below: bool) -> Result<u64, Error> {
     let (mut guard, idle) = order::synchronize(guard, Stream::NONE)?;
     while guard.arena.streams().is_sharing() {
@@ -204,7 +205,7 @@ fn give_free_back(guard: Guard<'_>, keep: u64, below: bool) -> Result<u64, Error
         guard = stamp_merge::merge_safe_piece(guard)?;
     }
     if matches!(idle, Ok(false)) {
-        // An error if there was something to give back.
+        // A capture is an error only if there is memory to give back.
         return if guard.arena.could_trim(keep) { Err(refuse_for_a_capture()) } else { Ok(0) };
     }
     let released;
@@ -225,8 +226,8 @@ fn give_free_back(guard: Guard<'_>, keep: u64, below: bool) -> Result<u64, Error
     released
 }
 
-/// Sets the callback, before the allocator holds any memory. It can be removed at any time, and is not called any more
-/// when this returns.
+/// Sets or removes the callback. It can be set only before the allocator holds memory. It can be removed at any time,
+/// and is not called any more when this returns.
 pub(crate) fn set_region_callback(
     slot: &Slot,
     callback: Option<RegionCallback>,

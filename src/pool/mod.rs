@@ -5,15 +5,15 @@
 //!   captures     captures announced for the process      graph_pools  private pools, for captured graphs
 //!   listener     the callback for regions                alloc        requests, and what is tried for them
 //!   events       events of pending work                  free         frees
-//!   guard_state  the debug mode's state                  guarded      the debug mode: overruns are found
+//!   guard_state  the debug mode's state                  guarded      the debug mode, which detects overruns
 //!   pool         the type                                take_back    frees, without the debug mode
-//!   slot         its lock, waiting, calls under way      remap        granules on their way
-//!   order        the order of device work                region_io    regions on their way
+//!   slot         its lock, waiting, calls under way      remap        mapping and moving granules
+//!   order        pending device work                     region_io    obtaining regions and giving them back
 //!   context_loss a reset of the device's context         snapshot     the copy that reports are written from
 //! ```
 //!
-//! Each module uses only those below it: the order is in the left column from the top down, then in the right column from
-//! the bottom up.
+//! The modules are ordered from the bottom layer up: the left column from the top down, then the right column from the
+//! bottom up. Each module uses only those listed before it in this order.
 
 pub(crate) mod alloc;
 pub(crate) mod captures;

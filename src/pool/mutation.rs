@@ -1,7 +1,7 @@
-//! Defects of device order that tests switch on, to show that the tests see them: `tests/races/mutations.rs` lists them.
-//! Without the feature `mutations`, which no build for users has, none of them exists.
+//! Defects of device order that can be switched on, to show that the tests detect them. `tests/races/mutations.rs`
+//! lists them. They exist only with the feature `mutations`, which no build for users has.
 
-/// Whether a defect is switched on.
+/// Returns whether a defect is switched on.
 #[cfg(feature = "mutations")]
 pub(super) fn is(name: &str) -> bool {
     use std::sync::OnceLock;
@@ -10,7 +10,7 @@ pub(super) fn is(name: &str) -> bool {
     active.as_deref() == Some(name)
 }
 
-/// None is.
+/// Returns false, because no defect can be switched on.
 #[cfg(not(feature = "mutations"))]
 #[inline(always)]
 pub(super) const fn is(_name: &str) -> bool {

@@ -1,4 +1,4 @@
-//! An allocator: an arena with a backend, and what is known of the device's work.
+//! An allocator: an arena with a backend, and the events of pending device work.
 
 use super::captures;
 use super::events::Events;
@@ -12,28 +12,28 @@ use crate::error::{Error, fail};
 use crate::report::Subject;
 use std::time::Duration;
 
-/// What lives in a slot.
+/// The allocator in a slot.
 pub(crate) struct Pool {
     pub(crate) arena: Arena,
     pub(crate) backend: Owned,
     pub(super) events: Events,
-    /// The backend's memory is gone, and all of it forgotten.
+    /// Whether the backend's memory was lost and the pool has forgotten all of it.
     pub(super) forgotten: bool,
-    /// How often memory went back to the backend.
+    /// How often memory was given back to the backend.
     pub(super) given_back: u64,
     pub(super) listener: Listener,
     pub(super) device: i32,
     pub(crate) name: String,
     /// How long a request waits for a free before it fails.
     pub(super) retry: Duration,
-    /// Whether a request that fails writes a report.
+    /// Whether a failed request logs a report.
     pub(super) report_failures: bool,
-    /// The debug mode's, if it is on.
+    /// The state of the debug mode, if it is on.
     pub(super) guards: Option<Box<Guards>>,
 }
 
 impl Pool {
-    /// Returns an error unless the pool has timestamps; `what` needs them.
+    /// Returns an error unless the pool has timestamps. `what` names the feature that needs them.
     pub(crate) fn require_timestamps(&self, what: &str) -> Result<(), Error> {
         if self.arena.settings().timestamps {
             return Ok(());
@@ -41,7 +41,7 @@ impl Pool {
         Err(fail!(Error::Unsupported, "{what}: the allocator was created without BFC_TIMESTAMPS"))
     }
 
-    /// Returns an error if the pool has timestamps, which answer the same question as stream order.
+    /// Returns an error if the pool has timestamps, which exclude stream order.
     #[inline]
     pub(crate) fn require_no_timestamps(&self) -> Result<(), Error> {
         if !self.arena.settings().timestamps {
@@ -53,31 +53,31 @@ impl Pool {
         ))
     }
 
-    /// Whether the debug mode is on.
+    /// Returns whether the debug mode is on.
     pub(crate) fn is_guarded(&self) -> bool {
         self.guards.is_some()
     }
 
-    /// Whether a capture is announced, of any stream but one, which waiting for the device or giving memory back may
-    /// invalidate.
+    /// Returns whether a capture of a stream other than `but_of` is announced that may be invalidated by waiting for
+    /// the device or giving memory back.
     pub(super) fn is_capture_announced(&self, but_of: Stream) -> bool {
         !mutation::is("no-announcement")
             && (captures::concern(self.backend.get()) || self.arena.streams().redirects_others(but_of))
     }
 
-    /// Whether the backend's memory is known to be gone.
+    /// Returns whether the backend's memory is known to be lost.
     pub(super) fn is_over(&self) -> bool {
         self.backend.get().life().is_some_and(|life| life.is_over())
     }
 
-    /// It is.
+    /// Notes that the backend's memory is lost.
     pub(super) fn end_of_life(&self) {
         if let Some(life) = self.backend.get().life() {
             life.end();
         }
     }
 
-    /// What reports are to be written about.
+    /// Returns the data that reports are written from.
     pub(crate) fn subject(&self) -> Subject<'_> {
         let guards = self.guards.as_ref().map(|guards| guards.summary());
         let (device, name, backend) = (self.device, &*self.name, self.backend.get().name());

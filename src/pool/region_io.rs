@@ -1,5 +1,5 @@
-//! Regions on their way from the backend and back to it. The backend is called with the lock open, and
-//! believed in nothing.
+//! Obtains regions from the backend and gives them back. The backend is called with the lock open, and its results are
+//! checked.
 
 use super::captures::{Permission, refuse_for_a_capture};
 use super::listener::RegionEvent;
@@ -14,24 +14,25 @@ use crate::core::units::UNIT;
 use crate::error::{Error, LastError, fail, keeping_last_error};
 use crate::log::{self, Level};
 
-/// The least size that the backend refused a request. It stands until the backend has got memory back.
+/// The smallest size that the backend refused. It is valid until memory was given back to the backend.
 #[derive(Clone, Copy)]
 pub(super) struct Refusal {
     bytes: u64,
-    /// The refusal comes from allocators that take their regions from each other.
+    /// Whether the refusal comes from allocators that take their regions from each other.
     pub(super) is_circular: bool,
-    /// The life of the backend's memory, and how often some of it had gone back, before the backend was asked.
+    /// The value of `Arena::life` before the backend was called.
     life: u64,
+    /// How often memory had been given back before the backend was called.
     given_back: u64,
 }
 
 impl Refusal {
-    /// For what is asked of the backend from now on.
+    /// Creates a refusal for a call of the backend that is about to be made.
     pub(super) fn of(guard: &Guard<'_>, bytes: u64) -> Self {
         Refusal { bytes, is_circular: false, life: guard.arena.life(), given_back: guard.given_back }
     }
 
-    /// Sizes from this one on would be refused again.
+    /// Returns the size from which on a request would be refused again, or `u64::MAX` if no refusal is valid.
     pub(super) fn limit(refusal: Option<Self>, guard: &Guard<'_>) -> u64 {
         let now = Refusal::of(guard, u64::MAX);
         let stands = |refusal: &Refusal| (refusal.life, refusal.given_back) == (now.life, now.given_back);
@@ -39,17 +40,18 @@ impl Refusal {
     }
 }
 
-/// What went back to the backend.
+/// What was given back to the backend.
 #[derive(Default)]
 pub(super) struct Released {
     pub(super) regions: u64,
     pub(super) bytes: u64,
-    /// Why some did not go, with its words in `fail!`; they are free memory as before.
+    /// Why some regions were not given back, if any. Its message is stored, and those regions are free memory as
+    /// before.
     pub(super) failure: Option<Error>,
 }
 
-/// Gives detached regions back to the backend for a request of a stream, or of none, as long as no capture is announced
-/// that this might break.
+/// Gives detached regions back to the backend on behalf of a request of a stream, or of none. Stops when a capture is
+/// announced that this might break, and keeps the remaining regions.
 #[inline(never)]
 pub(super) fn release(
     mut guard: Guard<'_>,
@@ -71,7 +73,7 @@ pub(super) fn release(
         let given;
         (guard, given) = give_back(guard, region);
         match given {
-            // It went with everything else.
+            // The region was lost with all other memory.
             Ok(()) if guard.arena.life() != life => drop(regions.remove(at)),
             Ok(()) => {
                 released.regions += 1;
@@ -84,20 +86,20 @@ pub(super) fn release(
             }
         }
     }
-    // All at once behind the last, for others wait until then.
+    // All regions are logged after the last one, so that other threads need not wait longer.
     guard = log_release(guard, &regions);
     (guard, released)
 }
 
-/// Gives one back. After a failure it is still what it was: detached, and counted as held.
+/// Gives one region back. After a failure it is still detached, and counted as held.
 #[inline(never)]
 pub(super) fn give_back<'a>(guard: Guard<'a>, region: &Detached) -> (Guard<'a>, Result<(), Error>) {
     if guard.is_lost() {
-        // A callback has forked: in the child the memory is the parent's.
+        // A callback has forked, and in the child the memory belongs to the parent.
         return (guard, Ok(()));
     }
     let granted = Granted { base: region.base, bytes: region.given };
-    // A range goes as a whole; who listens to its granules has been told.
+    // A range is given back as a whole. Its granules have been reported to the listener already.
     let listener = guard.listener.unless(guard.arena.range().is_some());
     let life = guard.arena.life();
     let (mut guard, given) = guard.giving_back(|backend| match Permission::of(backend) {
@@ -116,14 +118,14 @@ pub(super) fn give_back<'a>(guard: Guard<'a>, region: &Detached) -> (Guard<'a>, 
     (log_failure(guard, region), given)
 }
 
-/// A region that was detached before everything was gone.
+/// Forgets a region that was detached before all memory was lost, and reports it as returning.
 fn forget<'a>(mut guard: Guard<'a>, region: &Detached) -> Guard<'a> {
     guard.arena.forget_detached();
     let (listener, base, given) = (guard.listener, region.base, region.given);
     guard.notifying(|| listener.notify(RegionEvent::Returning, base, given))
 }
 
-/// Takes in again what the backend did not take.
+/// Puts a region back into the arena that the backend did not take back.
 fn keep<'a>(mut guard: Guard<'a>, region: &Detached) -> Guard<'a> {
     if guard.arena.restore(region).is_err() {
         let (device, bytes) = (guard.device, region.given);
@@ -170,27 +172,27 @@ pub(super) fn log_release<'a>(guard: Guard<'a>, regions: &[Detached]) -> Guard<'
     })
 }
 
-/// What came from the backend.
+/// The result of asking the backend for a region.
 #[derive(Clone, Copy)]
 enum Obtained {
     /// All sizes were refused.
     Nothing,
     Region(Granted),
-    /// It failed, or broke its contract; it has its memory back where it could be told.
+    /// The backend failed, or violated its contract. A region that it returned was given back if possible.
     Failed(Error),
 }
 
-/// What came of an extension.
+/// The outcome of an extension.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Extended {
     Grown,
-    /// The backend gave nothing. The lock was open.
+    /// The backend gave nothing, or was not called because it would refuse. The lock may have been open.
     Refused,
-    /// The limit leaves no room for it, and the backend was not asked.
+    /// The limit leaves no room, and the backend was not called.
     NoRoom,
 }
 
-/// Obtains one more region of at least `least` bytes, of a size that was not refused before.
+/// Obtains a region of at least `least` bytes, of a size that was not refused before.
 #[inline(never)]
 pub(super) fn extend<'a>(
     mut guard: Guard<'a>,
@@ -206,7 +208,7 @@ pub(super) fn extend<'a>(
     carry_out(guard, request, plan, refused)
 }
 
-/// Obtains one more region of exactly `least` bytes, if that was not refused before but something larger was.
+/// Obtains a region of exactly `least` bytes. The caller has checked that only larger sizes were refused before.
 pub(super) fn extend_exactly<'a>(
     mut guard: Guard<'a>,
     request: &AllocRequest<'_>,
@@ -263,7 +265,7 @@ fn carry_out<'a>(
         }
     };
     let guard = log_extension(guard, &plan, &obtained);
-    // The allocator may have come to its end meanwhile.
+    // The allocator may have been destroyed meanwhile.
     let guard = guard.check_entry()?;
     match extended {
         Ok(extended) => Ok((guard, extended)),
@@ -271,14 +273,15 @@ fn carry_out<'a>(
     }
 }
 
-/// What came is of a context that is gone, and so is it. The request asks again.
+/// Drops a region that was lost with its context before it was added, and reports it as returning. The request tries
+/// again.
 fn drop_outdated(guard: Guard<'_>, obtained: Obtained) -> Guard<'_> {
     let Obtained::Region(Granted { base, bytes }) = obtained else { return guard };
     let listener = guard.listener;
     guard.notifying(|| listener.notify(RegionEvent::Returning, base, bytes))
 }
 
-/// Asks for less and less; `refused` becomes the least size that was refused, if any was.
+/// Asks the backend for smaller and smaller regions. `refused` becomes the smallest size that was refused, if any was.
 #[inline(never)]
 fn obtain(backend: &dyn Backend, plan: &Extension, alignment: u64, refused: &mut u64) -> Obtained {
     let mut plan = *plan;
@@ -322,11 +325,11 @@ fn log_extension<'a>(guard: Guard<'a>, plan: &Extension, obtained: &Obtained) ->
     })
 }
 
-/// Believes nothing of what a backend says.
+/// Checks a region that the backend returned.
 fn examine(granted: Granted, plan: &Extension, backend: &dyn Backend) -> Obtained {
     let Granted { base, bytes } = granted;
     let error = if bytes > u64::MAX - base {
-        // It cannot mean what it says, so it is not told to free it either.
+        // Such a region cannot exist, so it is not given back either.
         return Obtained::Failed(fail!(
             Error::BackendFailed,
             "the backend gave {bytes} bytes at {base:#x}, which is behind the end of the address space"
@@ -339,7 +342,7 @@ fn examine(granted: Granted, plan: &Extension, backend: &dyn Backend) -> Obtaine
     } else {
         return Obtained::Region(granted);
     };
-    // That it may not even take this back is the lesser news.
+    // A failure to give the region back is less important than the violated contract.
     let _ = keeping_last_error(|| backend.free(granted));
     Obtained::Failed(error)
 }
@@ -348,7 +351,7 @@ fn add<'a>(mut guard: Guard<'a>, plan: &Extension, granted: Granted) -> (Guard<'
     let Granted { base, bytes } = granted;
     if guard.arena.overlaps(base, bytes) {
         guard.arena.cancel_extension(plan);
-        // Giving it back would free memory that is in use.
+        // Giving the region back would free memory that is in use.
         let error = fail!(
             Error::BackendFailed,
             "the backend gave {bytes} bytes at {base:#x}, which overlap a region that it gave before"

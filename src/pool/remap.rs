@@ -1,14 +1,19 @@
 //! Maps, unmaps and moves granules as `core::arena` has planned, with the lock open.
 //!
-//! A backend with granules has no regions: its pool is one region over a whole reserved range, in which what is not mapped
-//! is unmapped chunks (`core::vmm`). With the lock held a plan is decided (`Arena::plan_growth`, `Arena::plan_relocation`),
-//! and its chunks are withheld. With the lock open this module calls the backend, waits for the device first if something is
-//! unmapped, and notes what is mapped in the end. With the lock held again `Arena::commit` makes what is mapped free and the
-//! rest unmapped. A failure is nothing special to the core: what could not be restored is committed as it is. Between a
-//! commit and the search that it was made for the lock stays held, so that no other thread gets the memory.
+//! With a backend of granules the pool is a single region over a whole reserved range. Memory that is not mapped is in
+//! unmapped chunks (`core::vmm`). A change takes three steps:
 //!
-//! There is one plan at a time for an allocator. Other threads that need one wait for its result; frees, and requests that
-//! find something, go on meanwhile.
+//! 1. With the lock held, a plan is decided (`Arena::plan_growth`, `Arena::plan_relocation`), and its chunks are
+//!    withheld.
+//! 2. With the lock open, this module calls the backend and notes what is mapped in the end. If granules are unmapped,
+//!    it waits for the device first.
+//! 3. With the lock held again, `Arena::commit` makes mapped pieces free chunks and the others unmapped ones.
+//!
+//! The core needs no special case for a failure, because pieces that could not be restored are committed as they are.
+//! The lock stays held between a commit and the next search, so that no other thread takes the memory.
+//!
+//! An allocator has one plan at a time. Other threads that need one wait for its result. Frees go on meanwhile, and so
+//! do requests that find free memory.
 
 use super::captures::{Permission, refuse_for_a_capture};
 use super::listener::{RegionEvent, ReportedGranules};
@@ -22,27 +27,27 @@ use crate::error::{DeferredError, Error, LastError, keeping_last_error, unsaid};
 use crate::log::{self, Level};
 use crate::sys::HostMemoryExhausted;
 
-/// Maps what a request needs, if the limit leaves so much.
+/// Maps new memory for a request, within the limit.
 #[inline(never)]
 pub(super) fn grow<'a>(
     guard: Guard<'a>,
     request: &AllocRequest<'_>,
     refused: &mut Option<Refusal>,
 ) -> Result<(Guard<'a>, Extended), Error> {
-    // If there is not so much, the least that helps may be there.
+    // If the backend does not have the ample amount, it may still have what the request needs.
     serve(guard, request, &[New::Ample, New::Needed], refused, |guard, new, below| {
         guard.arena.plan_growth(request, new, below)
     })
 }
 
-/// Moves granules that are idle to where they make room for a request.
+/// Moves idle granules to make room for a request.
 #[inline(never)]
 pub(super) fn relocate<'a>(
     guard: Guard<'a>,
     request: &AllocRequest<'_>,
     refused: &mut Option<Refusal>,
 ) -> Result<(Guard<'a>, Extended), Error> {
-    // If there is not so much, there may be enough to go with what is idle.
+    // If the backend does not have all that the request needs, a smaller amount may suffice together with idle memory.
     let was_refused = Refusal::limit(*refused, &guard) != u64::MAX;
     let ways: &[New] = if was_refused { &[New::Least] } else { &[New::Needed, New::Least] };
     serve(guard, request, ways, refused, |guard, new, below| {
@@ -65,17 +70,17 @@ fn serve<'a>(
 ) -> Result<(Guard<'a>, Extended), Error> {
     let mut failed = false;
     for &new in ways {
-        // A thread that writes guards in front of a chunk relies on the free memory there. With guards on, the caller has
-        // the turn when it arrives here.
+        // A thread that writes guards in front of a chunk relies on the free memory there. With guards on, the caller
+        // has waited for its turn before.
         while guard.is_guarding() {
             guard = guard.wait_for_call()?;
         }
         if guard.is_over() {
-            // There is nothing to move, and the range is not the next life's.
+            // There is nothing to move, and the renewed backend will have another range.
             return Ok((guard, Extended::Refused));
         }
         if guard.arena.is_moving() {
-            // Another thread's plan, which the caller waits for.
+            // Another thread's plan is under way, and the caller waits for it.
             return Ok((guard, Extended::NoRoom));
         }
         let below = Refusal::limit(*refused, &guard);
@@ -89,10 +94,10 @@ fn serve<'a>(
         let refusal = Refusal::of(&guard, asked);
         let outcome;
         (guard, outcome) = carry_out(guard, plan, request);
-        // The allocator may have come to its end meanwhile.
+        // The allocator may have been destroyed meanwhile.
         guard = guard.check_entry()?;
         match outcome {
-            // What was learnt is of no use any more: the search begins again.
+            // The outcome is of no use after a loss of all memory, so the search begins again.
             _ if guard.arena.life() != life => return Ok((guard, Extended::Refused)),
             Ok(()) => return Ok((guard, Extended::Grown)),
             Err(failure) if failure.is(Error::OutOfMemory) => {
@@ -105,7 +110,7 @@ fn serve<'a>(
     Ok((guard, if failed { Extended::Refused } else { Extended::NoRoom }))
 }
 
-#[allow(clippy::result_large_err)] // Remapping is in no hurry.
+#[allow(clippy::result_large_err)] // Remapping is not time-critical.
 #[inline(never)]
 fn carry_out<'a>(
     guard: Guard<'a>,
@@ -117,7 +122,7 @@ fn carry_out<'a>(
     let (mut guard, outcome) = guard.obtaining(plan.reserved(), |backend| {
         let Some(granules) = backend.granules() else { return Ok(()) };
         unsaid(|| {
-            // Only what moves is unmapped.
+            // Only moves unmap memory, and therefore wait for the device.
             let permission = Permission::of(backend);
             if !plan.sources.is_empty() && permission.is_none() {
                 return Err(refuse_for_a_capture());
@@ -134,7 +139,7 @@ fn carry_out<'a>(
     (guard, outcome)
 }
 
-/// What a plan has in hand is gone with everything else.
+/// Abandons a plan whose memory was lost with all other memory, and reports its mapped pieces as returning.
 fn abandon<'a>(mut guard: Guard<'a>, plan: &Plan) -> Guard<'a> {
     guard.arena.abandon(plan);
     let listener = guard.listener;
@@ -166,7 +171,7 @@ fn try_to_move_all(granules: &dyn Granules, plan: &mut Plan) -> Result<(), Error
     each(&mut plan.targets, true, |piece| granules.attach(piece.span))
 }
 
-/// Restores what can be restored. What cannot is memory elsewhere, or a hole.
+/// Restores the pieces of a plan as far as possible. The others stay mapped at their new place, or become unmapped.
 fn move_back(granules: &dyn Granules, plan: &mut Plan) {
     let Plan { sources, fresh, targets, .. } = plan;
     for piece in targets.iter_mut().filter(|piece| piece.mapped) {
@@ -180,7 +185,7 @@ fn move_back(granules: &dyn Granules, plan: &mut Plan) {
     }
 }
 
-/// Does something with each piece up to the first failure; those that it was done with are mapped, or not.
+/// Runs `work` on each piece up to the first failure. Sets the `mapped` state of the pieces for which it succeeded.
 fn each(
     pieces: &mut [Piece],
     mapped: bool,
@@ -209,13 +214,13 @@ fn log_outcome(device: i32, asked: u64, plan: &Plan, outcome: Result<(), Error>)
     }
 }
 
-/// Gives granules that are free back as long as `keep` bytes stay mapped; returns how many bytes went.
+/// Unmaps free granules as long as `keep` bytes stay mapped. Returns the number of bytes given back.
 #[inline(never)]
 pub(super) fn trim(mut guard: Guard<'_>, keep: u64) -> Result<(Guard<'_>, Result<u64, Error>), Error> {
     while guard.arena.is_moving() || guard.is_guarding() {
         guard = guard.wait_for_call()?;
     }
-    // The lock was open, and a capture may be announced by now, which waiting for the device might break.
+    // The lock was open, so a capture may be announced by now that waiting for the device might break.
     if guard.is_capture_announced(Stream::NONE) {
         let due = guard.arena.could_trim(keep);
         return Ok((guard, if due { Err(refuse_for_a_capture()) } else { Ok(0) }));
@@ -247,13 +252,13 @@ pub(super) fn trim(mut guard: Guard<'_>, keep: u64) -> Result<(Guard<'_>, Result
     guard.given_back += u64::from(released != 0);
     guard = guard.check_entry()?;
     Ok(match outcome {
-        // There is no room for so many pieces: what went went.
+        // There is no memory for so many mappings. The granules given back so far count.
         Err(failure) if !failure.is(Error::OutOfMemory) => (guard, Err(failure.say())),
         _ => (guard, Ok(released)),
     })
 }
 
-/// What is still mapped when the allocator ends goes with the range, at once; the listener is told of each piece.
+/// Reports each mapped piece as returning when the allocator ends. The range itself is then given back as a whole.
 pub(super) fn notify_end(mut guard: Guard<'_>) -> Guard<'_> {
     let listener = guard.listener;
     let first = guard.arena.regions().iter().map(|(_, region)| region.first).next();

@@ -1,4 +1,4 @@
-//! A copy of a pool for reports, which are written from it with the lock open.
+//! A copy of a pool, from which reports are written with the lock open.
 
 use super::pool::Pool;
 use super::slot::{Guard, Slot};
@@ -7,20 +7,22 @@ use crate::error::Error;
 use crate::report::{Guarding, Subject};
 use crate::sys::{HostMemoryExhausted, try_box};
 
-/// What reports tell of a pool, as it was at one moment.
+/// The data of a pool that reports need, as of one moment.
 pub(crate) struct PoolSnapshot {
     device: i32,
     backend: &'static str,
     name: String,
-    /// The debug mode's, if it is on: damaged guards, and unchecked frees; the last message is in `last`.
+    /// The numbers of damaged guards and of unchecked frees, if the debug mode is on.
     guards: Option<(u64, u64)>,
+    /// The debug mode's last message.
     last: String,
     arena: Snapshot,
 }
 
-/// Has a report written of a pool: from a copy with the lock open, or in place where there is no host memory for one.
+/// Writes a report about a pool, from a copy with the lock open. Without host memory for a copy, it writes the report
+/// with the lock held.
 pub(crate) fn report<T>(slot: &Slot, write: impl FnOnce(&Subject<'_>) -> T) -> Result<T, Error> {
-    // The pool may outgrow the memory for its copy, but not for ever: what it gets is a sixteenth more.
+    // The pool may outgrow the memory for its copy in the meantime. Each attempt reserves a sixteenth more than needed.
     const ATTEMPTS: u32 = 8;
     let mut snapshot = PoolSnapshot::new();
     let mut has_room = true;
@@ -41,7 +43,7 @@ pub(crate) fn report<T>(slot: &Slot, write: impl FnOnce(&Subject<'_>) -> T) -> R
     Ok(write(&guard.subject()))
 }
 
-/// How much memory a copy takes.
+/// The amounts of memory that a copy needs.
 pub(super) struct PoolRoom {
     name: usize,
     last: usize,
@@ -61,8 +63,8 @@ impl PoolSnapshot {
         PoolSnapshot { device: 0, backend: "", name, guards: None, last, arena }
     }
 
-    /// A copy that is made while the lock is held, for a report of this very moment. Its memory is obtained with the lock
-    /// held too. On the heap, for a request that fails has used some of the stack already.
+    /// Returns a copy of a locked pool, for a report about this moment. Its memory is obtained with the lock held too.
+    /// The copy is on the heap, because a failing request has used some of the stack already.
     #[inline(never)]
     pub(super) fn of(guard: &Guard<'_>) -> Result<Box<Self>, HostMemoryExhausted> {
         let mut snapshot = try_box(PoolSnapshot::new())?;
@@ -76,7 +78,7 @@ impl PoolSnapshot {
         self.arena.make_room(&room.arena)
     }
 
-    /// False if there is not enough room.
+    /// Copies a pool. Returns false if the reserved memory is not enough.
     fn copy(&mut self, pool: &Pool) -> bool {
         let guards = pool.guards.as_ref().map(|guards| guards.summary());
         let (name, last) = (&*pool.name, guards.map_or("", |guards| guards.last));

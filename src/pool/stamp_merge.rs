@@ -1,13 +1,14 @@
-//! Merges of chunks that wait under a stamp, with the lock opened between a few of them and the next: there may be very many.
+//! Merges stamped chunks in pieces, with the lock opened between them, because there may be very many.
 
 use super::slot::Guard;
 use crate::core::request::AllocRequest;
 use crate::core::stamps::{Forced, ForcedPass};
 use crate::error::Error;
 
-/// Chunks that are merged with the lock held: about 180,000 instructions beside 10,000 others. With fewer the request would
-/// spend most of its time on opening the lock, and on a machine with more threads than cores nearly all of it: each opening
-/// yields. The programs of tests are small.
+/// The number of chunks that are merged with the lock held. That takes about 180,000 instructions next to 10,000
+/// others. Each opening of the lock yields. With smaller pieces a request would spend most of its time on that, and
+/// nearly all of it on a machine with more threads than cores. Tests use smaller pieces because their programs are
+/// small.
 const PIECE: usize = if cfg!(test) { 8 } else { 64 };
 
 /// Merges some of the chunks whose stamps have become safe.
@@ -19,8 +20,8 @@ pub(super) fn merge_safe_piece(mut guard: Guard<'_>) -> Result<Guard<'_>, Error>
     guard.talking(std::thread::yield_now).check_entry()
 }
 
-/// Merges some chunks in spite of their stamps; `pass` is where that stands, and `None` once it is over. Returns whether to
-/// search again; otherwise the lock has been held since the last search.
+/// Merges some chunks in spite of their stamps. `pass` is the state of the pass, and `None` once it is over. Returns
+/// whether to search again. If not, the lock has been held since the last search.
 #[inline(never)]
 pub(super) fn merge_forced_piece<'a>(
     mut guard: Guard<'a>,
@@ -52,7 +53,7 @@ mod tests {
         alloc::alloc_plain(slot, units * UNIT, Stream::NONE).ok()
     }
 
-    /// Every chunk of a full pool waits under a stamp of its own.
+    /// Returns a full pool in which every chunk is free and waits with a stamp of its own.
     fn waiting() -> &'static Slot {
         let options = Options {
             backend: BackendKind::Host,
@@ -63,14 +64,14 @@ mod tests {
         let slot = Box::leak(Box::new(Slot::new()));
         lifecycle::create(slot, 0, options.resolve(0, 0).unwrap()).unwrap();
         let addrs: Vec<u64> = (0..COUNT).map(|_| take(slot, 1).unwrap()).collect();
-        // No two neighbours in a row, so that forced merges leave many chunks.
+        // Neighbours are not freed one after the other, so that forced merges leave many chunks.
         for first in 0..7 {
             addrs.iter().skip(first).step_by(7).for_each(|&addr| free::free(slot, addr).unwrap());
         }
         slot
     }
 
-    /// How often the lock was opened by a request, and what came of it.
+    /// Returns how often a request opened the lock, and its result.
     fn openings(slot: &Slot, units: u64) -> (u64, Option<u64>) {
         let before = slot.enter().unwrap().last_call();
         let addr = take(slot, units);

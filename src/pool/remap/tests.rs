@@ -1,5 +1,5 @@
-//! A backend of granules that only keeps books, and asserts the contract: what is mapped where, never a granule
-//! more than the limit. Every call of it is made to fail at every position.
+//! Tests with a backend of granules that only keeps records. It asserts the contract: which granules are mapped, and
+//! never one more than the limit. Every call of it is made to fail at every position.
 
 use super::super::slot::Slot;
 use super::super::{alloc, free, lifecycle};
@@ -25,57 +25,58 @@ const GRANULE: u64 = 4096;
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Failing {
     Never,
-    /// The call with this number, counted from 0.
+    /// The call with this number fails, counted from 0.
     Once(u64),
     From(u64),
-    /// Whatever needs new memory.
+    /// Every call that needs new memory fails.
     New,
-    /// All memory goes in the middle of the call with this number: which fails, or of which that is not seen.
+    /// All memory is lost during the call with this number. The flag says whether that call fails.
     Loses(u64, bool),
 }
 
-struct Books {
+struct Records {
     mapped: BTreeSet<u64>,
     kept: u64,
     calls: u64,
     failing: Failing,
     error: Error,
-    /// Granules that were moved, and waits for the device.
+    /// The number of granules that were moved.
     attached: u64,
+    /// The number of waits for the device.
     waits: u64,
 }
 
 struct Fake {
     range: Range,
     limit: u64,
-    books: Mutex<Books>,
-    /// All of its memory is gone.
+    records: Mutex<Records>,
+    /// Whether all of its memory is lost.
     over: AtomicBool,
-    /// How it went on.
+    /// The backend that it was renewed as.
     renewed: OnceLock<&'static Fake>,
 }
 
 impl Fake {
     fn new(range: Range, limit: u64) -> &'static Fake {
         let (failing, error) = (Failing::Never, Error::OutOfMemory);
-        let books =
-            Books { mapped: BTreeSet::new(), kept: 0, calls: 0, failing, error, attached: 0, waits: 0 };
+        let records =
+            Records { mapped: BTreeSet::new(), kept: 0, calls: 0, failing, error, attached: 0, waits: 0 };
         let (over, renewed) = (AtomicBool::new(false), OnceLock::new());
-        Box::leak(Box::new(Fake { range, limit, books: Mutex::new(books), over, renewed }))
+        Box::leak(Box::new(Fake { range, limit, records: Mutex::new(records), over, renewed }))
     }
 
-    fn books(&self) -> MutexGuard<'_, Books> {
-        self.books.lock().unwrap()
+    fn records(&self) -> MutexGuard<'_, Records> {
+        self.records.lock().unwrap()
     }
 
-    /// Counts a call, and fails it if its time has come.
-    fn call(&self, new: bool) -> Result<MutexGuard<'_, Books>, Error> {
-        // So that threads get in each other's way.
+    /// Counts a call, and fails it if it is due to fail.
+    fn call(&self, new: bool) -> Result<MutexGuard<'_, Records>, Error> {
+        // Make threads interfere with each other.
         std::thread::yield_now();
-        let mut books = self.books();
-        let number = books.calls;
-        books.calls += 1;
-        let fails = match books.failing {
+        let mut records = self.records();
+        let number = records.calls;
+        records.calls += 1;
+        let fails = match records.failing {
             Failing::Never => false,
             Failing::Once(at) => number == at,
             Failing::From(at) => number >= at,
@@ -85,7 +86,7 @@ impl Fake {
                 number > at || (number == at && seen)
             }
         };
-        if fails { Err(fail(books.error, number)) } else { Ok(books) }
+        if fails { Err(fail(records.error, number)) } else { Ok(records) }
     }
 
     fn granules(&self, span: Span) -> impl Iterator<Item = u64> + use<> {
@@ -94,14 +95,14 @@ impl Fake {
         (span.base..span.base + span.bytes).step_by(GRANULE as usize)
     }
 
-    fn insert(&self, books: &mut Books, span: Span) {
-        self.granules(span).for_each(|granule| assert!(books.mapped.insert(granule), "mapped twice"));
-        let held = books.mapped.len() as u64 + books.kept;
+    fn insert(&self, records: &mut Records, span: Span) {
+        self.granules(span).for_each(|granule| assert!(records.mapped.insert(granule), "mapped twice"));
+        let held = records.mapped.len() as u64 + records.kept;
         assert!(held * GRANULE <= self.limit, "{held} granules are held, over the limit");
     }
 
-    fn remove(&self, books: &mut Books, span: Span) {
-        self.granules(span).for_each(|granule| assert!(books.mapped.remove(&granule), "not mapped"));
+    fn remove(&self, records: &mut Records, span: Span) {
+        self.granules(span).for_each(|granule| assert!(records.mapped.remove(&granule), "not mapped"));
     }
 }
 
@@ -115,34 +116,34 @@ impl Granules for Fake {
     }
 
     fn wait_until_idle(&self) -> Result<(), Error> {
-        self.call(false).map(|mut books| books.waits += 1)
+        self.call(false).map(|mut records| records.waits += 1)
     }
 
     fn map(&self, span: Span) -> Result<(), Error> {
-        self.call(true).map(|mut books| self.insert(&mut books, span))
+        self.call(true).map(|mut records| self.insert(&mut records, span))
     }
 
     fn release(&self, span: Span) -> Result<(), Error> {
-        self.call(false).map(|mut books| self.remove(&mut books, span))
+        self.call(false).map(|mut records| self.remove(&mut records, span))
     }
 
     fn detach(&self, span: Span) -> Result<(), Error> {
-        let mut books = self.call(false)?;
-        self.remove(&mut books, span);
-        books.kept += span.bytes / GRANULE;
+        let mut records = self.call(false)?;
+        self.remove(&mut records, span);
+        records.kept += span.bytes / GRANULE;
         Ok(())
     }
 
     fn attach(&self, span: Span) -> Result<(), Error> {
-        let mut books = self.call(false)?;
-        books.kept = books.kept.checked_sub(span.bytes / GRANULE).expect("so many are kept");
-        books.attached += span.bytes / GRANULE;
-        self.insert(&mut books, span);
+        let mut records = self.call(false)?;
+        records.kept = records.kept.checked_sub(span.bytes / GRANULE).expect("so many are kept");
+        records.attached += span.bytes / GRANULE;
+        self.insert(&mut records, span);
         Ok(())
     }
 
     fn drop_kept(&self) {
-        self.books().kept = 0;
+        self.records().kept = 0;
     }
 }
 
@@ -152,9 +153,9 @@ impl Backend for Fake {
     }
 
     fn free(&self, granted: Granted) -> Result<(), Error> {
-        let mut books = self.books();
-        assert_eq!(granted.bytes, books.mapped.len() as u64 * GRANULE, "what was held at the end");
-        books.mapped.clear();
+        let mut records = self.records();
+        assert_eq!(granted.bytes, records.mapped.len() as u64 * GRANULE, "what was held at the end");
+        records.mapped.clear();
         Ok(())
     }
 
@@ -196,7 +197,7 @@ impl Life for Fake {
     }
 }
 
-/// A pool of so many granules, in a range of so many.
+/// Creates a pool of at most `granules` granules, in a range of `range` granules.
 fn pool(granules: u64, range: u64, growth: bool) -> (&'static Slot, &'static Fake) {
     let limit = granules * GRANULE;
     let range = Range { base: 1 << 40, bytes: range * GRANULE, granule: GRANULE };
@@ -226,32 +227,32 @@ fn pool(granules: u64, range: u64, growth: bool) -> (&'static Slot, &'static Fak
     (slot, fake)
 }
 
-/// Books and backend agree, and nothing is on its way.
+/// Asserts that the pool and the backend agree, and that no plan is under way.
 fn agree(slot: &Slot, fake: &Fake) {
     let guard = slot.enter().unwrap();
     assert_eq!(guard.arena.check(), Ok(()));
     assert!(!guard.arena.is_moving());
-    let books = fake.books();
+    let records = fake.records();
     let stats = guard.arena.stats();
-    assert_eq!((stats.pool_bytes, books.kept), (books.mapped.len() as u64 * GRANULE, 0));
+    assert_eq!((stats.pool_bytes, records.kept), (records.mapped.len() as u64 * GRANULE, 0));
     assert_eq!(guard.arena.growth().available(), fake.limit - stats.pool_bytes, "nothing stays reserved");
-    // Every byte of every chunk is mapped, and nothing else.
+    // Every byte of a chunk that is not unmapped is mapped, and nothing else is.
     let (chunks, mut mapped) = (guard.arena.chunks(), 0);
     for id in chunks.ids().filter(|&id| !guard.arena.is_unmapped(id)) {
         let (addr, size) = (chunks.addr(id), chunks.size(id));
         mapped += size;
         let granules = (addr / GRANULE * GRANULE..addr + size).step_by(GRANULE as usize);
-        granules.for_each(|granule| assert!(books.mapped.contains(&granule), "{granule:#x} is not mapped"));
+        granules.for_each(|granule| assert!(records.mapped.contains(&granule), "{granule:#x} is not mapped"));
     }
     assert_eq!(mapped, stats.pool_bytes);
 }
 
-/// Growth, holes, and requests that need many pieces moved, whatever fails meanwhile. The live allocations are
-/// returned, by address.
+/// Runs a program with growth, unmapped ranges, and requests that need many pieces moved, whatever calls fail. Returns
+/// the live allocations by address.
 fn program(slot: &Slot, fake: &Fake) -> BTreeMap<u64, u64> {
     let mut live = BTreeMap::new();
     let alloc = |live: &mut BTreeMap<u64, u64>, bytes: u64| {
-        let (before, mapped) = (live.clone(), fake.books().mapped.clone());
+        let (before, mapped) = (live.clone(), fake.records().mapped.clone());
         match alloc::alloc_plain(slot, bytes, Stream::NONE) {
             Ok(addr) => {
                 let below = before.range(..addr + bytes).next_back();
@@ -259,10 +260,10 @@ fn program(slot: &Slot, fake: &Fake) -> BTreeMap<u64, u64> {
                 live.insert(addr, bytes);
             }
             Err(error) => {
-                let books = fake.books();
-                assert!([Error::OutOfMemory, books.error].contains(&error), "{error:?}");
-                // One failure alone keeps nothing from being restored.
-                assert!(books.mapped == mapped || matches!(books.failing, Failing::From(_)), "{error:?}");
+                let records = fake.records();
+                assert!([Error::OutOfMemory, records.error].contains(&error), "{error:?}");
+                // After a single failure everything can be restored.
+                assert!(records.mapped == mapped || matches!(records.failing, Failing::From(_)), "{error:?}");
             }
         }
         agree(slot, fake);
@@ -276,13 +277,13 @@ fn program(slot: &Slot, fake: &Fake) -> BTreeMap<u64, u64> {
         agree(slot, fake);
     };
     let trim = |keep: u64| {
-        let before = fake.books().mapped.len() as u64 * GRANULE;
+        let before = fake.records().mapped.len() as u64 * GRANULE;
         if let Ok(released) = lifecycle::trim(slot, keep) {
-            assert_eq!(fake.books().mapped.len() as u64 * GRANULE, before - released);
+            assert_eq!(fake.records().mapped.len() as u64 * GRANULE, before - released);
         }
         agree(slot, fake);
     };
-    // Full, with every other granule free.
+    // The pool is full, and then every other granule is freed.
     (0..20).for_each(|_| alloc(&mut live, GRANULE));
     free(&mut live, 2);
     alloc(&mut live, 4 * GRANULE);
@@ -309,27 +310,27 @@ fn every_call_fails_at_every_position() {
     for growth in [true, false] {
         let (slot, fake) = pool(20, 150, growth);
         program(slot, fake);
-        let calls = fake.books().calls;
-        let attached = fake.books().attached;
-        let waits = fake.books().waits;
+        let calls = fake.records().calls;
+        let attached = fake.records().attached;
+        let waits = fake.records().waits;
         assert!(attached > 5 && waits > 2, "{calls} calls, {attached} moved, {waits} waits");
         let mut failures = 0;
         for at in 0..=calls + 20 {
             for error in [Error::OutOfMemory, Error::BackendFailed, Error::ShuttingDown] {
                 for failing in [Failing::Once(at), Failing::From(at)] {
                     let (slot, fake) = pool(20, 150, growth);
-                    (fake.books().failing, fake.books().error) = (failing, error);
+                    (fake.records().failing, fake.records().error) = (failing, error);
                     let live = program(slot, fake);
-                    failures += fake.books().calls.saturating_sub(at).min(1);
-                    fake.books().failing = Failing::Never;
-                    // All that was live still is, and all of the memory serves again.
+                    failures += fake.records().calls.saturating_sub(at).min(1);
+                    fake.records().failing = Failing::Never;
+                    // All live allocations still are, and afterwards all memory can be allocated again.
                     live.keys().for_each(|&addr| assert_eq!(free::free(slot, addr), Ok(())));
                     let all = alloc::alloc_plain(slot, 20 * GRANULE, Stream::NONE).unwrap();
                     free::free(slot, all).unwrap();
                     assert_eq!(lifecycle::trim(slot, 0), Ok(20 * GRANULE));
                     agree(slot, fake);
                     assert_eq!(lifecycle::destroy(slot, false), Ok(()));
-                    assert!(fake.books().mapped.is_empty());
+                    assert!(fake.records().mapped.is_empty());
                 }
             }
         }
@@ -337,47 +338,47 @@ fn every_call_fails_at_every_position() {
     }
 }
 
-/// What the backend has no memory for may still be had from what is free.
+/// If the backend has no new memory, a request may still be served by moving free granules.
 #[test]
 fn a_refusal_to_grow_is_no_refusal_to_move() {
     let (slot, fake) = pool(20, 150, true);
     let all: Vec<u64> =
         (0..6).map(|_| alloc::alloc_plain(slot, 2 * GRANULE, Stream::NONE).unwrap()).collect();
     all.iter().step_by(2).for_each(|&addr| free::free(slot, addr).unwrap());
-    fake.books().failing = Failing::New;
+    fake.records().failing = Failing::New;
     alloc::alloc_plain(slot, 5 * GRANULE, Stream::NONE).unwrap();
-    assert_eq!(fake.books().attached, 5);
-    assert_eq!(fake.books().mapped.len(), 12);
+    assert_eq!(fake.records().attached, 5);
+    assert_eq!(fake.records().mapped.len(), 12);
     agree(slot, fake);
 }
 
-/// The words are those of the call that failed first, not of one that was to restore.
+/// The error message is that of the call that failed first, not of one that was to restore the state.
 #[test]
 fn a_failed_backend_says_why() {
     let (slot, fake) = pool(4, 30, true);
     let all: Vec<u64> = (0..4).map(|_| alloc::alloc_plain(slot, GRANULE, Stream::NONE).unwrap()).collect();
     [0, 2].into_iter().for_each(|place| free::free(slot, all[place]).unwrap());
-    let first = fake.books().calls;
-    // The wait, a detach, and then everything: what cannot be put back is a hole.
-    (fake.books().failing, fake.books().error) = (Failing::From(first + 2), Error::BackendFailed);
+    let first = fake.records().calls;
+    // The wait and one detach succeed, and then every call fails. Memory that cannot be put back becomes unmapped.
+    (fake.records().failing, fake.records().error) = (Failing::From(first + 2), Error::BackendFailed);
     assert_eq!(alloc::alloc_plain(slot, 2 * GRANULE, Stream::NONE), Err(Error::BackendFailed));
     with_last_error(|words| assert!(words.contains(&format!("call {} was", first + 2)), "{words}"));
-    fake.books().failing = Failing::Never;
+    fake.records().failing = Failing::Never;
     agree(slot, fake);
-    assert_eq!(fake.books().mapped.len(), 3, "one granule was lost to the system, and none to the books");
+    assert_eq!(fake.records().mapped.len(), 3, "one granule was lost to the system, and none to the books");
     alloc::alloc_plain(slot, 2 * GRANULE, Stream::NONE).unwrap();
     agree(slot, fake);
 }
 
-/// How many granules of a pool are in nobody's use, mapped or not.
+/// Returns the number of a pool's granules that no live allocation uses, mapped or not.
 fn granules_left(granules: u64, live: &[(u64, u64)]) -> u64 {
     let of = |&(addr, bytes): &(u64, u64)| addr / GRANULE..(addr + bytes).div_ceil(GRANULE);
     let used: std::collections::BTreeSet<u64> = live.iter().flat_map(of).collect();
     granules - used.len() as u64
 }
 
-/// A hundred times the bytes of the range are moved; holes are filled before the range is used up, so that a request is
-/// refused only where there are fewer granules than it needs.
+/// A hundred times the size of the range is moved. Unmapped ranges are reused before the range is used up, so that a
+/// request is refused only if there are fewer granules than it needs.
 #[test]
 fn the_range_is_never_used_up() {
     let (slot, fake) = pool(16, 16 * 16 / 4 + 16, true);
@@ -388,7 +389,7 @@ fn the_range_is_never_used_up() {
         (seed >> 33) % end
     };
     let (mut rounds, mut refused) = (0, 0);
-    while fake.books().attached < 100 * fake.range.bytes / GRANULE {
+    while fake.records().attached < 100 * fake.range.bytes / GRANULE {
         rounds += 1;
         assert!(rounds < 1_000_000, "it hardly moves");
         let bytes = match random(3) {
@@ -420,7 +421,7 @@ fn the_range_is_never_used_up() {
     assert!(refused > 10, "{refused} refusals");
 }
 
-/// Threads that allocate, free and trim: one plan at a time, and the limit is kept throughout.
+/// Threads allocate, free and trim. There is one plan at a time, and the limit holds throughout.
 #[test]
 fn threads_share_a_pool() {
     let (slot, fake) = pool(32, 600, true);
@@ -429,7 +430,7 @@ fn threads_share_a_pool() {
             scope.spawn(move || {
                 for round in 0..400u64 {
                     let bytes = GRANULE / 3 + (round * 7919 + thread * 104_729) % (6 * GRANULE);
-                    // With at most 7 granules each, and one for what they share, there is enough for four.
+                    // Each thread uses at most 7 granules and one shared with others, which is enough for four threads.
                     let addr = alloc::alloc_plain(slot, bytes, Stream::NONE).unwrap();
                     if round % 5 == thread {
                         lifecycle::trim(slot, round % 32 * GRANULE).unwrap();
@@ -441,5 +442,5 @@ fn threads_share_a_pool() {
     });
     agree(slot, fake);
     lifecycle::trim(slot, 0).unwrap();
-    assert!(fake.books().mapped.is_empty());
+    assert!(fake.records().mapped.is_empty());
 }

@@ -1,11 +1,11 @@
-//! All memory goes in the middle of a plan, at every call of the backend: nothing of before is believed after, and who
-//! listens is told of every granule once.
+//! Tests in which all memory is lost in the middle of a plan, at every call of the backend. No earlier state is used
+//! afterwards, and the listener is notified of every granule once.
 
 use super::super::super::listener::RegionEvent;
 use super::*;
 use std::ffi::c_void;
 
-/// Granules that somebody was told of and not told to go.
+/// The granules that the listener was notified of and that were not returned since.
 #[derive(Default)]
 struct Told(Mutex<BTreeSet<u64>>);
 
@@ -41,7 +41,8 @@ struct Program {
 }
 
 impl Program {
-    /// The books after a step, and what was live if everything went in it; `new` was given in it.
+    /// Checks the state after a step. `new` was allocated in it. If all memory was lost in it, earlier allocations are
+    /// invalid.
     fn look(&mut self, new: Option<u64>) {
         self.fake = self.fake.renewed.get().copied().unwrap_or(self.fake);
         let life = self.slot.enter().unwrap().arena.life();
@@ -61,7 +62,7 @@ impl Program {
             assert!(self.told.0.lock().unwrap().is_empty());
         } else {
             agree(self.slot, self.fake);
-            assert_eq!(*self.told.0.lock().unwrap(), self.fake.books().mapped);
+            assert_eq!(*self.told.0.lock().unwrap(), self.fake.records().mapped);
         }
     }
 
@@ -71,7 +72,7 @@ impl Program {
         self.look(got.ok());
     }
 
-    /// Every other one, or all.
+    /// Frees every allocation whose position is a multiple of `every`.
     fn free(&mut self, every: usize) {
         let gone: Vec<u64> = self.live.iter().copied().step_by(every).collect();
         self.live.retain(|addr| !gone.contains(addr));
@@ -84,7 +85,7 @@ impl Program {
         self.look(None);
     }
 
-    /// Growth beside a free piece, relocation, a trim in pieces.
+    /// Runs a program with growth next to a free piece, relocation, and a trim in pieces.
     fn run(&mut self) {
         (0..9).for_each(|_| self.alloc(2 * GRANULE));
         self.free(2);
@@ -101,23 +102,23 @@ impl Program {
 
 fn run(failing: Failing) -> (Program, u64) {
     let (slot, fake) = pool(20, 150, true);
-    (fake.books().failing, fake.books().error) = (failing, Error::BackendFailed);
+    (fake.records().failing, fake.records().error) = (failing, Error::BackendFailed);
     let mut program = Program { slot, fake, told: listen(slot), live: Vec::new(), life: 0, failures: 0 };
     program.run();
-    (program, fake.books().calls)
+    (program, fake.records().calls)
 }
 
 #[test]
 fn everything_goes_at_every_position() {
     let (program, calls) = run(Failing::Never);
-    assert!(program.fake.books().attached > 5 && calls > 20 && program.failures == 0, "{calls}");
+    assert!(program.fake.records().attached > 5 && calls > 20 && program.failures == 0, "{calls}");
     for at in 0..calls {
         for seen in [true, false] {
             let (program, _) = run(Failing::Loses(at, seen));
             assert_eq!((program.life, program.failures), (1, 0), "at {at}: every request is served");
             let Program { slot, told, mut live, .. } = program;
             live.drain(..).for_each(|addr| free::free(slot, addr).unwrap());
-            // All of the memory serves again, if there was a request since.
+            // All memory can be allocated again.
             assert!(lifecycle::trim(slot, 0).is_ok());
             let all = alloc::alloc_plain(slot, 20 * GRANULE, Stream::NONE).unwrap();
             free::free(slot, all).unwrap();
