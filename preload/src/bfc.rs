@@ -1,5 +1,5 @@
-//! libbfc's functions as the interposer calls them. Their types are generated from the header (bfc-sys). What may be passed
-//! any arguments is safe here.
+//! libbfc's functions as called by the interposer. Their types are generated from the header (bfc-sys). Functions that
+//! accept any arguments have safe wrappers here.
 
 use bfc_sys::{BFC_OK, bfc_options_t, bfc_stats_t, bfc_status_t};
 use std::ffi::{CStr, c_void};
@@ -7,7 +7,7 @@ use std::ffi::{CStr, c_void};
 /// The ordinal of pinned host memory.
 pub(crate) const PINNED: i32 = 257;
 
-/// Returns options with everything that is not named left to the library.
+/// Returns options in which all other settings are left to the library.
 pub(crate) fn options(backend: u32, flags: u32, name: &'static CStr) -> bfc_options_t {
     bfc_options_t {
         struct_size: size_of::<bfc_options_t>(),
@@ -39,15 +39,15 @@ safe! {
     set_safe_frontier = bfc_set_safe_frontier(device: i32, count: u64);
 }
 
-/// Returns what a pool holds from the driver that is not in use, in bytes.
+/// Returns the bytes that a pool holds from the driver and that are not in use.
 pub(crate) fn idle_bytes(stats: &bfc_stats_t) -> u64 {
     stats.pool_bytes.saturating_sub(stats.bytes_in_use)
 }
 
-/// The statistics of a device's pool, if there is one.
+/// Returns the statistics of a device's pool, if there is one.
 pub(crate) fn stats(device: i32) -> Option<bfc_stats_t> {
     let mut stats = bfc_stats_t { struct_size: size_of::<bfc_stats_t>(), ..bfc_stats_t::default() };
-    // SAFETY: the struct is as large as it says.
+    // SAFETY: the struct has the size that it states.
     let status = unsafe { bfc_sys::bfc_stats(device, &mut stats) };
     (status == BFC_OK).then_some(stats)
 }
@@ -63,7 +63,7 @@ pub(crate) fn timestamp(device: i32) -> Option<u64> {
 /// Returns the pool that holds the region around an address.
 pub(crate) fn owner(address: u64) -> Option<i32> {
     let mut device = 0;
-    // SAFETY: any address may be asked for, and the pointer is valid for writing.
+    // SAFETY: any address may be queried, and the pointer is valid for writing.
     let status = unsafe { bfc_sys::bfc_owner(address as *const c_void, &mut device) };
     (status == BFC_OK).then_some(device)
 }
@@ -78,7 +78,7 @@ impl std::fmt::Display for LastError {
     #[inline(never)]
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let mut message = [0_u8; MESSAGE];
-        // SAFETY: the buffer is as long as it says.
+        // SAFETY: the buffer has that length.
         unsafe { bfc_sys::bfc_last_error(message.as_mut_ptr().cast(), message.len()) };
         let text = CStr::from_bytes_until_nul(&message).ok().and_then(|text| text.to_str().ok());
         f.write_str(text.unwrap_or_default())

@@ -41,7 +41,7 @@ impl Pool {
 
     /// Creates the pool, unless another thread or the program itself does. A pool created by the program may lack the
     /// quarantine that keeps cudaFree's guarantee.
-    #[inline(always)] // Two callers, and one frame instead of two above what libbfc needs.
+    #[inline(always)] // Two callers, and one frame instead of two above libbfc's own.
     pub(crate) fn create_as(self, options: &bfc_options_t) -> Result<(), Refused> {
         let origin = &self.state.origin;
         let before = origin.load(Ordering::Acquire);
