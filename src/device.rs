@@ -435,12 +435,12 @@ impl Device {
 
     /// Collects text, and fails without aborting if memory runs out.
     fn text(self, write: impl Fn(&mut dyn fmt::Write) -> Result<(), Error>) -> Result<String, Error> {
-        let mut answer = Ok(());
+        let mut result = Ok(());
         let text = report::to_string(|out| {
-            answer = write(out);
-            answer.map_err(|_| fmt::Error)
+            result = write(out);
+            result.map_err(|_| fmt::Error)
         });
-        answer?;
+        result?;
         Ok(text?)
     }
 

@@ -35,9 +35,9 @@ unsafe impl Send for Listener {}
 unsafe impl Sync for Listener {}
 
 impl Listener {
-    /// Returns the listener without its callback if `so`.
-    pub(super) fn unless(self, so: bool) -> Self {
-        Listener { callback: self.callback.filter(|_| !so), ..self }
+    /// Returns the listener without its callback if `suppressed`.
+    pub(super) fn unless(self, suppressed: bool) -> Self {
+        Listener { callback: self.callback.filter(|_| !suppressed), ..self }
     }
 
     /// Calls the callback, if there is one. The lock is open.

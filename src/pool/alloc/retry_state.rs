@@ -137,8 +137,8 @@ impl RetryState {
 
     /// Returns the driver's result, or the default after a failure. The failure is stored as the error of the request
     /// in case nothing else serves it.
-    pub(super) fn note<T: Default>(&mut self, answer: Result<T, DeferredError>) -> T {
-        answer.unwrap_or_else(|failure| {
+    pub(super) fn note<T: Default>(&mut self, result: Result<T, DeferredError>) -> T {
+        result.unwrap_or_else(|failure| {
             self.failure = Some(failure);
             T::default()
         })

@@ -66,7 +66,7 @@ impl Pool {
         }
     }
 
-    /// Returns the address of the chunk behind another, if it is in use.
+    /// Returns the address of the chunk after another one, if it is in use.
     pub(super) fn behind(&self, id: ChunkId) -> Option<u64> {
         let (chunks, next) = (self.arena.chunks(), self.arena.chunks().next(id));
         (next != NIL && chunks.in_use(next)).then(|| chunks.addr(next))

@@ -1,4 +1,4 @@
-//! Recording: which work gets an event, and when.
+//! Records events: which work gets one, and when.
 //!
 //! With several streams, an event is recorded after each free in the order of a stream, and also on the streams of the
 //! chunk's recorded uses. It is recorded before the call returns, so that it covers nothing that the caller queues

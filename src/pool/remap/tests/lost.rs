@@ -10,7 +10,7 @@ use std::ffi::c_void;
 struct Told(Mutex<BTreeSet<u64>>);
 
 unsafe extern "C" fn told(user_data: *mut c_void, _: i32, base: *mut c_void, bytes: usize, event: i32) {
-    // SAFETY: the tests pass a reference that lives for ever.
+    // SAFETY: the tests pass a reference that is never freed.
     let told = unsafe { &*user_data.cast::<Told>() };
     let (base, bytes) = (base as u64, bytes as u64);
     assert!(base.is_multiple_of(GRANULE) && bytes.is_multiple_of(GRANULE), "whole granules");
