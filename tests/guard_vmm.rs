@@ -87,11 +87,11 @@ fn a_guard_that_was_unmapped_is_missed_by_nobody() {
         pool.check();
         pool.put(behind);
         assert_quiet(&pool, log);
-        // Who is handed out behind a hole.
+        // A chunk that is handed out behind an unmapped one.
         pool.put(small);
         pool.trim(0);
-        let [hole, behind] = [0; 2].map(|_| pool.get(granules(1)));
-        pool.put(hole);
+        let [unmapped, behind] = [0; 2].map(|_| pool.get(granules(1)));
+        pool.put(unmapped);
         pool.trim(0);
         pool.put(behind);
         let behind = pool.alloc_aligned(granules(1), 4 * MIB).unwrap();
@@ -119,7 +119,7 @@ fn a_guard_that_moved_away_is_missed_by_nobody() {
         let (kept, gone): (Vec<_>, Vec<_>) = pieces.chunks(3).map(|three| (three[2], &three[..2])).unzip();
         gone.concat().into_iter().for_each(|piece| pool.put(piece));
         let back = [0; 2].map(|_| pool.get(granules(3) - 4096));
-        back.iter().for_each(|&address| assert!(address < pairs[2][1], "in a hole"));
+        back.iter().for_each(|&address| assert!(address < pairs[2][1], "in an unmapped range"));
         assert_eq!(pool.stats().pool_bytes, 24 * MIB);
         pool.check();
         pairs.iter().for_each(|pair| pool.put(pair[1]));

@@ -148,7 +148,7 @@ fn trim_gives_back_granules_between_live_allocations() {
     assert_eq!(stats.pool_bytes, before.pool_bytes - released - 3 * GRANULE);
     kept.iter().for_each(|(_, filled)| filled.verify());
     pool.check();
-    // The holes are mapped again before the range goes on.
+    // The unmapped granules are mapped again before the range goes on.
     for i in 0..8 {
         Filled::fill(pool.get(30 * MIB), 30 * MIB, i).verify();
     }
@@ -184,7 +184,7 @@ fn at_the_limit_free_pieces_become_one() {
 
 /// What is not mapped is no pool's, though it is in the range of one.
 #[test]
-fn holes_have_no_owner() {
+fn unmapped_ranges_have_no_owner() {
     let pool = vmm(64 * MIB, |_| {});
     let [first, second, third] = [4 * MIB; 3].map(|bytes| pool.get(bytes));
     let owner = |address| {
@@ -260,12 +260,12 @@ fn reports_tell_of_holes() {
     let region = &map["regions"][0];
     assert_eq!((&region["size"], &region["received"]), (&(64 * MIB).into(), &(40 * MIB).into()));
     let states: Vec<_> = region["chunks"].as_array().expect("chunks").iter().map(|c| &c["state"]).collect();
-    assert_eq!(states, ["in_use", "hole", "in_use"]);
+    assert_eq!(states, ["in_use", "unmapped", "in_use"]);
     assert_eq!((&map["stats"]["num_chunks"], &map["stats"]["num_free_chunks"]), (&2.into(), &0.into()));
     assert_eq!(map["stats"]["fragmentation"], 0.0);
     assert_eq!(pool.occupancy(), "*".repeat(100), "what is there is in use");
-    assert!(pool.report().contains("holes (not mapped)           24.00 MiB"), "{}", pool.report());
-    // What was in a hole is nobody's.
+    assert!(pool.report().contains("unmapped                     24.00 MiB"), "{}", pool.report());
+    // An address in an unmapped range belongs to no allocation.
     assert_eq!(pool.free(between), BFC_ERROR_INVALID_POINTER, "{}", last_error());
     assert_eq!(pool.free(between + 256), BFC_ERROR_INVALID_POINTER);
     assert!(last_error().contains("not mapped"), "{}", last_error());
@@ -383,7 +383,7 @@ fn granules_side_by_side_are_one_mapping() {
     all.iter().step_by(2).for_each(|&address| pool.put(address));
     pool.trim(0);
     let cut = mappings();
-    assert!((900..1100).contains(&cut), "{cut}: a hole and a piece each");
+    assert!((900..1100).contains(&cut), "{cut}: an unmapped chunk and a piece each");
     all.iter().skip(1).step_by(2).for_each(|&address| pool.put(address));
     let large = pool.get(5 * GIB);
     assert!(mappings() < cut);

@@ -47,7 +47,7 @@ fn each_way(test: &str, body: impl Fn(Simulation)) {
     });
 }
 
-/// Holes, free granules and live chunks.
+/// Unmapped and free granules and live chunks.
 fn in_use(pool: &Pool) -> Vec<u64> {
     let mut live: Vec<u64> = (0..6).map(|_| pool.get(3 * MIB)).collect();
     [4, 2, 0].into_iter().for_each(|place| pool.put(live.swap_remove(place)));

@@ -141,7 +141,7 @@ pub(crate) fn write(out: &mut dyn Write, subject: &Subject<'_>, verdict: Option<
     line(out, "slack inside chunks", stats.bytes_in_use - stats.bytes_requested)?;
     line(out, "free", free)?;
     if let Some(bytes) = view.unmapped_bytes() {
-        line(out, "holes (not mapped)", bytes)?;
+        line(out, "unmapped", bytes)?;
     }
     line(out, "largest free chunk", stats.largest_free_block_bytes)?;
     line(out, "peak in use", stats.peak_bytes_in_use)?;

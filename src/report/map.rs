@@ -105,7 +105,7 @@ fn write_chunk(out: &mut dyn Write, view: &View<'_>, id: ChunkId) -> fmt::Result
     write!(out, "{{\"address\":\"{:#x}\",\"size\":{size},\"bin\":{},", chunks.addr(id), bin_of(size))?;
     if chunks.state(id) != State::InUse {
         let state = match chunks.state(id) {
-            State::Unmapped | State::BeingMapped => "hole",
+            State::Unmapped | State::BeingMapped => "unmapped",
             // Memory that only its own stream may reuse is free for that stream.
             State::Held if view.is_own(id) => "free",
             State::Held | State::Withheld => "held",

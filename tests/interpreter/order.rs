@@ -5,17 +5,17 @@ use std::collections::BTreeMap;
 use std::ffi::c_void;
 
 /// A stream with how often its name was forgotten before; no stream is one too.
-type Lane = (u64, u32);
+type Queue = (u64, u32);
 
-/// Work of a lane up to one of its frees.
-type Work = (Lane, u64);
+/// Work of a queue up to one of its frees.
+type Work = (Queue, u64);
 /// Start and end, with what may touch it.
 type Hazard = (u64, (u64, Vec<Work>));
 
 const NO_STREAM: u64 = u64::MAX;
 
 #[derive(Default)]
-struct Row {
+struct QueueState {
     frees: u64,
     done: u64,
     forgotten: bool,
@@ -23,10 +23,10 @@ struct Row {
 
 #[derive(Default)]
 pub(crate) struct Order {
-    rows: BTreeMap<Lane, Row>,
+    queues: BTreeMap<Queue, QueueState>,
     names: BTreeMap<u64, u32>,
     /// Live allocations: where, and on which streams they were recorded.
-    live: BTreeMap<u64, (Lane, Vec<Lane>)>,
+    live: BTreeMap<u64, (Queue, Vec<Queue>)>,
     /// Start and end of what was freed, with the work that may touch it.
     hazards: BTreeMap<u64, (u64, Vec<Work>)>,
 }
@@ -37,35 +37,35 @@ impl Order {
         stream.map_or(NO_STREAM, |stream| (stream as u64).max(pointer(1) as u64))
     }
 
-    fn lane(&mut self, name: u64) -> Lane {
-        let lane = (name, self.names.get(&name).copied().unwrap_or(0));
-        self.rows.entry(lane).or_default();
-        lane
+    fn queue(&mut self, name: u64) -> Queue {
+        let queue = (name, self.names.get(&name).copied().unwrap_or(0));
+        self.queues.entry(queue).or_default();
+        queue
     }
 
     /// A stream asks for memory, whatever comes of it.
     pub(crate) fn asks(&mut self, name: u64) {
-        self.lane(name);
+        self.queue(name);
     }
 
     /// Whether more than one had or frees anything, so that free memory is not everybody's.
     pub(crate) fn tells_apart(&self) -> bool {
-        self.rows.len() > 1
+        self.queues.len() > 1
     }
 
     /// Memory was handed out. It may have been anybody's whose work is done.
     pub(crate) fn served(&mut self, name: u64, address: u64, bytes: u64) {
-        let lane = self.lane(name);
+        let queue = self.queue(name);
         for (start, (end, works)) in self.cut(address, address + bytes) {
             for (other, point) in works {
-                let done = self.rows[&other].done;
+                let done = self.queues[&other].done;
                 assert!(
-                    other == lane || point <= done,
-                    "{start:#x} to {end:#x} for {lane:x?}: work of {other:x?} is done up to {done}, not {point}"
+                    other == queue || point <= done,
+                    "{start:#x} to {end:#x} for {queue:x?}: work of {other:x?} is done up to {done}, not {point}"
                 );
             }
         }
-        self.live.insert(address, (lane, Vec::new()));
+        self.live.insert(address, (queue, Vec::new()));
     }
 
     /// Takes the hazards of a range out.
@@ -84,41 +84,41 @@ impl Order {
         taken
     }
 
-    fn advance(&mut self, lane: Lane) -> Work {
-        let row = self.rows.entry(lane).or_default();
-        row.frees += u64::from(!row.forgotten);
-        (lane, row.frees)
+    fn advance(&mut self, queue: Queue) -> Work {
+        let state = self.queues.entry(queue).or_default();
+        state.frees += u64::from(!state.forgotten);
+        (queue, state.frees)
     }
 
     /// Memory was freed in the order of a stream; of the one that it was allocated on, if none is named.
     pub(crate) fn released(&mut self, address: u64, bytes: u64, name: Option<u64>) {
         let Some((allocated_on, recorded)) = self.live.remove(&address) else { return };
-        let lane = name.map_or(allocated_on, |name| self.lane(name));
-        let works = std::iter::once(lane).chain(recorded).map(|lane| self.advance(lane)).collect();
+        let queue = name.map_or(allocated_on, |name| self.queue(name));
+        let works = std::iter::once(queue).chain(recorded).map(|queue| self.advance(queue)).collect();
         self.hazards.insert(address, (address + bytes, works));
     }
 
     pub(crate) fn record(&mut self, address: u64, name: u64) {
-        let lane = self.lane(name);
+        let queue = self.queue(name);
         if let Some((_, recorded)) = self.live.get_mut(&address) {
-            recorded.push(lane);
+            recorded.push(queue);
         }
     }
 
     /// The name may be another stream's from now on.
     pub(crate) fn forget(&mut self, name: u64) {
-        let lane = self.lane(name);
-        self.advance(lane);
-        self.rows.entry(lane).or_default().forgotten = true;
+        let queue = self.queue(name);
+        self.advance(queue);
+        self.queues.entry(queue).or_default().forgotten = true;
         *self.names.entry(name).or_default() += 1;
     }
 
     /// All that goes by the name is done; the default stream includes who has none.
     pub(crate) fn synchronized(&mut self, name: u64) {
         let default = Self::name(Some(std::ptr::null_mut()));
-        for ((other, _), row) in &mut self.rows {
+        for ((other, _), state) in &mut self.queues {
             if *other == name || name == default && *other == NO_STREAM {
-                row.done = row.frees;
+                state.done = state.frees;
             }
         }
     }

@@ -228,33 +228,33 @@ fn forget(arena: &mut Arena, id: ChunkId) {
 }
 
 #[test]
-fn holes_are_whole_apart_listed_and_counted() {
+fn unmapped_chunks_are_whole_apart_listed_and_counted() {
     type Break = fn(&mut Arena, [ChunkId; 4]);
     let breaks: &[(Broken, Break)] = &[
-        (Broken::I1Tiling, |arena, [first, hole, ..]| {
+        (Broken::I1Tiling, |arena, [first, unmapped, ..]| {
             // A unit of the unmapped chunk belongs to the chunk before it.
-            let addr = hot(arena, hole).addr;
-            clear_start(arena, addr, hole);
-            hot(arena, hole).addr += UNIT;
-            let size = hot(arena, hole).size();
-            hot(arena, hole).set_size(size - UNIT);
+            let addr = hot(arena, unmapped).addr;
+            clear_start(arena, addr, unmapped);
+            hot(arena, unmapped).addr += UNIT;
+            let size = hot(arena, unmapped).size();
+            hot(arena, unmapped).set_size(size - UNIT);
             hot(arena, first).set_size(size + UNIT);
-            set_start(arena, addr + UNIT, hole);
+            set_start(arena, addr + UNIT, unmapped);
         }),
         (Broken::I1Tiling, |arena, _| *vm(arena).1.internals().range = None),
-        (Broken::I2Coalescing, |arena, [_, hole, ..]| {
+        (Broken::I2Coalescing, |arena, [_, unmapped, ..]| {
             heap(arena).chunks.reserve(1).unwrap();
-            let rest = heap(arena).split(hole, 4 * UNIT);
+            let rest = heap(arena).split(unmapped, 4 * UNIT);
             list(arena, rest);
         }),
-        (Broken::I3Index, |arena, [_, hole, ..]| unlist(arena, hole)),
-        (Broken::I3Index, |arena, [_, hole, ..]| {
-            unlist(arena, hole);
-            hot(arena, hole).mark_unmapped(0);
+        (Broken::I3Index, |arena, [_, unmapped, ..]| unlist(arena, unmapped)),
+        (Broken::I3Index, |arena, [_, unmapped, ..]| {
+            unlist(arena, unmapped);
+            hot(arena, unmapped).mark_unmapped(0);
         }),
-        (Broken::I3Index, |arena, [_, hole, _, tail]| {
-            let places = [hole, tail].map(|id| hot(arena, id).unmapped_place());
-            hot(arena, hole).mark_unmapped(places[1]);
+        (Broken::I3Index, |arena, [_, unmapped, _, tail]| {
+            let places = [unmapped, tail].map(|id| hot(arena, id).unmapped_place());
+            hot(arena, unmapped).mark_unmapped(places[1]);
             hot(arena, tail).mark_unmapped(places[0]);
         }),
         (Broken::I3Index, |arena, [first, ..]| {

@@ -87,8 +87,8 @@ pub(in crate::core) fn granular() -> (Arena, [ChunkId; 4]) {
     let mut plan = arena.plan_trim(0).unwrap();
     plan.sources.iter_mut().for_each(|piece| piece.mapped = false);
     arena.commit(plan);
-    let [first, hole, last] = addrs.map(|addr| arena.chunk_at(addr).unwrap());
+    let [first, unmapped, last] = addrs.map(|addr| arena.chunk_at(addr).unwrap());
     let tail = arena.chunks().next(last);
     assert_eq!(arena.check(), Ok(()));
-    (arena, [first, hole, last, tail])
+    (arena, [first, unmapped, last, tail])
 }

@@ -54,8 +54,8 @@ impl VmRange {
 
     /// Returns the stretch that contains an unmapped chunk. Returns `None` if that chunk is not the first unmapped one
     /// of its stretch.
-    fn run_of(&self, heap: &Heap, is_free: impl Fn(ChunkId) -> bool, hole: ChunkId) -> Option<FreeRun> {
-        let (mut first, mut last) = (hole, hole);
+    fn run_of(&self, heap: &Heap, is_free: impl Fn(ChunkId) -> bool, unmapped: ChunkId) -> Option<FreeRun> {
+        let (mut first, mut last) = (unmapped, unmapped);
         let mut prev = heap.prev(first);
         while prev != NIL && is_free(prev) {
             (first, prev) = (prev, heap.prev(prev));
@@ -86,7 +86,7 @@ impl VmRange {
     ) -> Option<Place> {
         let (size, alignment) = (request.size, request.alignment.max(UNIT));
         let mut best: Option<Place> = None;
-        for run in self.list().iter().filter_map(|&hole| self.run_of(heap, &is_free, hole)) {
+        for run in self.list().iter().filter_map(|&unmapped| self.run_of(heap, &is_free, unmapped)) {
             if run.end - run.start < size {
                 continue;
             }

@@ -19,12 +19,12 @@ pub(super) enum What {
     Free {
         stamp: u64,
     },
-    Hole,
+    Unmapped,
     /// An unmapped chunk that is being mapped, and free memory that is withheld meanwhile.
-    Coming,
-    Away,
+    BeingMapped,
+    Withheld,
 }
-pub(super) use What::{Away, Coming, Free, Hole, Live};
+pub(super) use What::{BeingMapped, Free, Live, Unmapped, Withheld};
 
 /// The address, the size and the kind.
 pub(super) type Chunk = (u64, u64, What);
@@ -96,8 +96,9 @@ impl Model {
         Stats {
             largest_free_block_bytes: free().filter(|c| !held(c.2)).map(|c| c.1).max().unwrap_or(0),
             num_regions: self.regions.len() as u64,
-            num_chunks: chunks.iter().filter(|chunk| !matches!(chunk.2, Hole | Coming)).count() as u64,
-            num_free_chunks: chunks.iter().filter(|c| matches!(c.2, Free { .. } | Away)).count() as u64,
+            num_chunks: chunks.iter().filter(|chunk| !matches!(chunk.2, Unmapped | BeingMapped)).count()
+                as u64,
+            num_free_chunks: chunks.iter().filter(|c| matches!(c.2, Free { .. } | Withheld)).count() as u64,
             metadata_bytes,
             ..self.counted
         }

@@ -1,6 +1,6 @@
 //! One random program, run on an arena and on the model at the same time: the pool's loop, and a backend.
 
-use super::intervals::{Away, Chunk, Coming, Free, Hole, Live, Model};
+use super::intervals::{BeingMapped, Chunk, Free, Live, Model, Unmapped, Withheld};
 use super::{Family, Layout, Random};
 use crate::core::arena::Arena;
 use crate::core::arena::Detached;
@@ -50,9 +50,9 @@ fn chunks_of(arena: &Arena) -> Vec<Chunk> {
             let held = arena.settings().quarantine && stamp != 0;
             let what = match chunks.state(id) {
                 State::InUse => Live { requested: cold.requested, id: cold.allocation_id, scope },
-                State::Unmapped => Hole,
-                State::BeingMapped => Coming,
-                State::Withheld => Away,
+                State::Unmapped => Unmapped,
+                State::BeingMapped => BeingMapped,
+                State::Withheld => Withheld,
                 state => {
                     assert_eq!(state, if held { State::Held } else { State::Free });
                     Free { stamp }
@@ -440,7 +440,7 @@ impl Program {
             self.arena.raise_frontier(u64::MAX);
             self.arena.merge_safe();
             self.model.merge_safe();
-            assert!(self.model.pieces.values().all(|&(_, what)| what == Hole));
+            assert!(self.model.pieces.values().all(|&(_, what)| what == Unmapped));
             self.did("all is free".into());
         }
         while let Some(region) = self.arena.detach_any() {

@@ -11,7 +11,7 @@ struct Units {
     /// For each unit, how many units below it are neither idle nor unmapped.
     closed: Vec<u64>,
     /// For each granule, how many granules below it are unmapped, and how many are wholly idle.
-    holes: Vec<u64>,
+    unmapped: Vec<u64>,
     idle: Vec<u64>,
     granule: u64,
 }
@@ -26,7 +26,7 @@ impl Units {
         }
         let granule = |addr: u64| ((addr - self.base) / self.granule) as usize;
         let (from, to) = (granule(at), granule((at + size).next_multiple_of(self.granule)));
-        let missing = (self.holes[to] - self.holes[from]) * self.granule;
+        let missing = (self.unmapped[to] - self.unmapped[from]) * self.granule;
         Some((missing, missing + (self.idle[to] - self.idle[from]) * self.granule))
     }
 }
@@ -36,7 +36,7 @@ impl Program {
         let mut state = vec![1u8; (range.bytes / UNIT) as usize];
         for (addr, size, what) in self.model.chunks() {
             let value = match what {
-                Hole => 2,
+                Unmapped => 2,
                 Free { stamp: 0 } => 0,
                 _ => 1,
             };
@@ -57,8 +57,8 @@ impl Program {
         let whole = |value| move |units: &[u8]| units.iter().all(|&unit| unit == value);
         let granules = || state.chunks((range.granule / UNIT) as usize);
         let closed = sums(&mut state.iter().map(|&unit| unit == 1));
-        let (holes, idle) = (sums(&mut granules().map(whole(2))), sums(&mut granules().map(whole(0))));
-        Units { base: range.base, closed, holes, idle, granule: range.granule }
+        let (unmapped, idle) = (sums(&mut granules().map(whole(2))), sums(&mut granules().map(whole(0))));
+        Units { base: range.base, closed, unmapped, idle, granule: range.granule }
     }
 
     /// Returns the fewest bytes of unmapped chunks that a place of the request overlaps, among the places that are
@@ -306,8 +306,8 @@ impl Program {
         let out: Vec<Chunk> = chunks_of(&self.arena)
             .into_iter()
             .filter_map(|(addr, size, what)| match what {
-                Away => Some((addr, size, Away)),
-                Coming => Some((addr, size, Coming)),
+                Withheld => Some((addr, size, Withheld)),
+                BeingMapped => Some((addr, size, BeingMapped)),
                 _ => None,
             })
             .collect();
@@ -317,7 +317,7 @@ impl Program {
             assert!(span.base % range.granule == 0 && span.bytes % range.granule == 0 && span.bytes != 0);
         }
         for &(addr, size, what) in &out {
-            let was = if what == Away { Free { stamp: 0 } } else { Hole };
+            let was = if what == Withheld { Free { stamp: 0 } } else { Unmapped };
             assert!(within(addr, size, was), "{size} at {addr:#x}");
             self.model.pieces.insert(addr, (size, what));
         }
@@ -326,7 +326,7 @@ impl Program {
     }
 
     fn end_plan(&mut self, plan: Plan, range: Range) {
-        self.model.pieces.retain(|_, (_, what)| !matches!(what, Away | Coming));
+        self.model.pieces.retain(|_, (_, what)| !matches!(what, Withheld | BeingMapped));
         for piece in plan.sources.iter().chain(&plan.fresh).chain(&plan.targets) {
             let granules = (piece.span.base..).step_by(range.granule as usize);
             for granule in granules.take((piece.span.bytes / range.granule) as usize) {
@@ -354,13 +354,13 @@ impl Program {
     /// Adds the granules that are neither mapped nor being mapped.
     fn put_holes(&mut self, range: Range) {
         let pieces = &mut self.model.pieces;
-        pieces.retain(|_, (_, what)| *what != Hole);
+        pieces.retain(|_, (_, what)| *what != Unmapped);
         if self.model.regions.is_empty() {
             return;
         }
         let coming: Vec<(u64, u64)> = pieces
             .iter()
-            .filter(|(_, (_, what))| *what == Coming)
+            .filter(|(_, (_, what))| *what == BeingMapped)
             .map(|(&at, &(size, _))| (at, size))
             .collect();
         let (mut from, mut at) = (range.base, range.base);
@@ -368,7 +368,7 @@ impl Program {
             let comes = coming.iter().any(|&(from, size)| at.wrapping_sub(from) < size);
             if at == range.end() || comes || self.mapped.contains(&at) {
                 if from < at {
-                    pieces.insert(from, (at - from, Hole));
+                    pieces.insert(from, (at - from, Unmapped));
                 }
                 from = at + range.granule;
             }
