@@ -3,6 +3,7 @@
 use super::ffi_result::{status, status_and};
 use super::types::{bfc_stats_t, bfc_status_t};
 use super::versioned;
+use crate::core::stats::Stats;
 use crate::device::Device;
 use crate::error::{Error, fail};
 use std::ffi::c_void;
@@ -160,30 +161,13 @@ pub unsafe extern "C" fn bfc_stats(device: i32, out_stats: *mut bfc_stats_t) -> 
         return fail!(Error::InvalidArgument, "an out-pointer is NULL").code();
     }
     status(|| {
-        // SAFETY: zeros are a valid value.
-        let mut answer: bfc_stats_t = unsafe { std::mem::zeroed() };
+        let nothing = bfc_stats_t::of(&Stats::default());
         // Written first, so that a failure also leaves a defined value.
         // SAFETY: not NULL, so valid by this function's contract.
-        unsafe { versioned::write(out_stats, &answer)? };
-        let stats = Device::new(device)?.stats()?;
-        answer.num_allocs = stats.num_allocs;
-        answer.num_frees = stats.num_frees;
-        answer.num_failures = stats.num_failures;
-        answer.bytes_in_use = stats.bytes_in_use;
-        answer.peak_bytes_in_use = stats.peak_bytes_in_use;
-        answer.bytes_requested = stats.bytes_requested;
-        answer.peak_bytes_requested = stats.peak_bytes_requested;
-        answer.largest_alloc_size = stats.largest_alloc_size;
-        answer.bytes_limit = stats.bytes_limit;
-        answer.pool_bytes = stats.pool_bytes;
-        answer.peak_pool_bytes = stats.peak_pool_bytes;
-        answer.largest_free_block_bytes = stats.largest_free_block_bytes;
-        answer.num_regions = stats.num_regions;
-        answer.num_chunks = stats.num_chunks;
-        answer.num_free_chunks = stats.num_free_chunks;
-        answer.metadata_bytes = stats.metadata_bytes;
+        unsafe { versioned::write(out_stats, &nothing)? };
+        let stats = bfc_stats_t::of(&Device::new(device)?.stats()?);
         // SAFETY: as above.
-        unsafe { versioned::write(out_stats, &answer) }
+        unsafe { versioned::write(out_stats, &stats) }
     })
 }
 

@@ -1,6 +1,7 @@
 //! The types and constants of the ABI. Fields and values may be added at the end. Nothing else may change.
 
 use super::versioned::{Versioned, boundaries};
+use crate::core::stats::{Stats, with_statistics};
 use std::ffi::{c_char, c_void};
 
 /// The result of a function: `BFC_OK` or one of `BFC_ERROR_...`.
@@ -257,6 +258,18 @@ boundaries!(bfc_suballocator_t: struct_size, user_data, alloc, free, supports_co
 boundaries!(bfc_options_t: struct_size, backend, flags, memory_limit, memory_fraction, fragmentation_fraction,
     initial_region_bytes, retry_timeout_ms, reserved, name, suballocator);
 boundaries!(bfc_request_t: struct_size, bytes, alignment, stream, freed_before, flags, reserved);
-boundaries!(bfc_stats_t: struct_size, num_allocs, num_frees, num_failures, bytes_in_use, peak_bytes_in_use,
-    bytes_requested, peak_bytes_requested, largest_alloc_size, bytes_limit, pool_bytes, peak_pool_bytes,
-    largest_free_block_bytes, num_regions, num_chunks, num_free_chunks, metadata_bytes);
+
+macro_rules! statistics {
+    ($($name:ident),*) => {
+        boundaries!(bfc_stats_t: struct_size, $($name),*);
+
+        impl bfc_stats_t {
+            /// Returns the statistics as the C ABI has them. The caller's struct keeps its struct_size.
+            pub(super) fn of(stats: &Stats) -> Self {
+                let Stats { $($name),* } = *stats;
+                bfc_stats_t { struct_size: 0, $($name),* }
+            }
+        }
+    };
+}
+with_statistics!(statistics);

@@ -144,6 +144,32 @@ impl Counters {
     }
 }
 
+/// Calls a macro with the names of all statistics, in the order of `bfc_stats_t`. Beside this list there are only the two
+/// structs with their documentation. The compiler checks that all three agree.
+macro_rules! with_statistics {
+    ($call:ident) => {
+        $call! {
+            num_allocs, num_frees, num_failures, bytes_in_use, peak_bytes_in_use, bytes_requested,
+            peak_bytes_requested, largest_alloc_size, bytes_limit, pool_bytes, peak_pool_bytes,
+            largest_free_block_bytes, num_regions, num_chunks, num_free_chunks, metadata_bytes
+        }
+    };
+}
+pub(crate) use with_statistics;
+
+macro_rules! named_fields {
+    ($($name:ident),*) => {
+        impl Stats {
+            /// Returns all statistics with their names.
+            pub(crate) fn fields(&self) -> [(&'static str, u64); [$(stringify!($name)),*].len()] {
+                let Stats { $($name),* } = *self;
+                [$((stringify!($name), $name)),*]
+            }
+        }
+    };
+}
+with_statistics!(named_fields);
+
 /// The statistics of an arena at one moment, in bytes and counts.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub struct Stats {

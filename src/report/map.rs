@@ -41,24 +41,7 @@ pub(crate) fn write(out: &mut dyn Write, subject: &Subject<'_>) -> fmt::Result {
 fn write_stats(out: &mut dyn Write, view: &View<'_>) -> fmt::Result {
     let stats = view.stats();
     out.write_str("\"stats\":{")?;
-    for (name, value) in [
-        ("num_allocs", stats.num_allocs),
-        ("num_frees", stats.num_frees),
-        ("num_failures", stats.num_failures),
-        ("bytes_in_use", stats.bytes_in_use),
-        ("peak_bytes_in_use", stats.peak_bytes_in_use),
-        ("bytes_requested", stats.bytes_requested),
-        ("peak_bytes_requested", stats.peak_bytes_requested),
-        ("largest_alloc_size", stats.largest_alloc_size),
-        ("bytes_limit", stats.bytes_limit),
-        ("pool_bytes", stats.pool_bytes),
-        ("peak_pool_bytes", stats.peak_pool_bytes),
-        ("largest_free_block_bytes", stats.largest_free_block_bytes),
-        ("num_regions", stats.num_regions),
-        ("num_chunks", stats.num_chunks),
-        ("num_free_chunks", stats.num_free_chunks),
-        ("metadata_bytes", stats.metadata_bytes),
-    ] {
+    for (name, value) in stats.fields() {
         write!(out, "\"{name}\":{value},")?;
     }
     let free = view.usable_bytes() - stats.bytes_in_use;
