@@ -12,7 +12,7 @@
 //! complete, an address that is not in the new table is looked up in the old one. No allocation waits for a whole
 //! table.
 
-use super::chunks::Hot;
+use super::chunk::Hot;
 #[cfg(test)]
 use super::probing::Steps;
 use super::probing::{Emptying, Probing};

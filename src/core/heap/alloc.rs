@@ -1,6 +1,7 @@
 //! Best fit, split and coalesce. Nothing here depends on streams.
 
-use super::chunks::{Chunks, Cold, Hot};
+use super::chunk::{Cold, Hot};
+use super::chunks::Chunks;
 use super::heap::Heap;
 use crate::core::ids::{ChunkId, NIL};
 use crate::sys::HostMemoryExhausted;

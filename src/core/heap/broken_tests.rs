@@ -1,7 +1,7 @@
 //! Breaks each invariant of the heap and of granules on purpose, in every way that the fields allow, one way at a time.
 //! The check must name that invariant, and must have found nothing wrong before.
 
-use super::chunks::{Cold, Hot};
+use super::chunk::{Cold, Hot};
 use super::heap::Heap;
 use super::size_classes::class_of;
 use crate::core::arena::Arena;

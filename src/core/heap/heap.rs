@@ -1,7 +1,8 @@
 //! The heap's type and its accessors.
 
 use super::address_map::AddressMap;
-use super::chunks::{Chunks, State};
+use super::chunk::State;
+use super::chunks::Chunks;
 use super::free_index::FreeIndex;
 #[cfg(test)]
 use super::probing::Steps;

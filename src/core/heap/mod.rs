@@ -5,7 +5,8 @@
 //! it has only the number stored with a chunk, and of granules only the chunk's state.
 //!
 //! ```text
-//!   chunks        the slab: 32 hot bytes a chunk, neighbours linked by address
+//!   chunk         32 hot bytes, neighbours linked by address
+//!   chunks        the slab of all chunks
 //!   free_index    free chunks by (size, address), over size_classes
 //!   regions       what the backend gave            region_growth  how large the next one is
 //!   address_map   address -> chunk, over probing
@@ -14,6 +15,7 @@
 
 mod address_map;
 mod alloc;
+mod chunk;
 mod chunks;
 mod free_index;
 #[allow(clippy::module_inception)] // the room's type
@@ -28,12 +30,13 @@ mod size_classes;
 mod broken_tests;
 
 pub(crate) use self::alloc::Refused;
-pub(crate) use self::chunks::{Chunks, State, Tag};
+pub(crate) use self::chunk::{State, Tag};
+pub(crate) use self::chunks::Chunks;
 pub(crate) use self::heap::{Heap, Parts};
 pub(crate) use self::region_growth::{Extension, Growth};
 pub(crate) use self::regions::{Region, Regions};
 
-pub(in crate::core) use self::chunks::Hot;
+pub(in crate::core) use self::chunk::Hot;
 #[cfg(test)]
 pub(in crate::core) use self::probing::Steps;
 pub(in crate::core) use self::size_classes::CLASSES;

@@ -2,7 +2,7 @@
 //!
 //! Keys are not stored: the chunk holds its address, and its cache line is needed anyway.
 
-use super::chunks::Hot;
+use super::chunk::Hot;
 use crate::core::ids::ChunkId;
 use crate::core::seed::Seed;
 use crate::sys::HostMemoryExhausted;

@@ -1,6 +1,7 @@
 //! Adding and removing regions.
 
-use super::chunks::{Chunks, Hot};
+use super::chunk::Hot;
+use super::chunks::Chunks;
 use super::heap::Heap;
 use super::regions::{Region, Regions};
 use crate::core::ids::{ChunkId, NIL};

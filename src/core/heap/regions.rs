@@ -1,6 +1,6 @@
 //! Regions obtained from the backend, in address order.
 
-use super::chunks::MAX_REGIONS;
+use super::chunk::MAX_REGIONS;
 use crate::core::ids::{ChunkId, NIL};
 use crate::core::tables::copy_table;
 use crate::core::units::UNIT;
