@@ -1,6 +1,6 @@
 //! Conversion of Rust results to C returns.
 
-use super::adapters::note;
+use super::last_status;
 use super::types::bfc_status_t;
 use crate::error::{Error, LastError, fail, set_last_error};
 use crate::log::{self, Level};
@@ -31,7 +31,7 @@ pub(super) fn or_log<T>(name: &str, failed: T, work: impl FnOnce() -> Result<T, 
         Ok(())
     });
     if answer != 0 {
-        note(answer);
+        last_status::store(answer);
         log_failure(name);
     }
     result.unwrap_or(failed)

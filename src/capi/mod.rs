@@ -9,6 +9,7 @@
 mod adapters;
 mod create;
 mod ffi_result;
+mod last_status;
 mod memory;
 mod order;
 mod panic_hook;

@@ -1,7 +1,7 @@
 //! Functions for framework adapters: requests that name no stream but may be used on many, captures of unknown streams,
 //! and the device meant by a thread.
 
-use super::{Device, USED, devices_in};
+use super::table::{Device, USED, devices_in};
 use crate::backend::current_device;
 use crate::core::stream_id::Stream;
 use crate::error::Error;

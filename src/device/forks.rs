@@ -1,6 +1,6 @@
 //! Fork handling: in the child the table is consistent and no lock is left held.
 
-use super::{Device, MAX_DEVICES, USED, devices_in};
+use super::table::{Device, MAX_DEVICES, USED, devices_in};
 use crate::error::{Error, fail};
 use crate::pool::slot::waiting;
 use crate::sys::clock::monotonic_ms;

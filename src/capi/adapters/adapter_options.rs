@@ -1,6 +1,6 @@
 //! The options that an adapter creates an allocator with, if the program has set any.
 
-use super::first_use::device_of;
+use super::cuda_device::device_of;
 use crate::capi::create::given;
 use crate::capi::ffi_result::status;
 use crate::capi::types::{bfc_options_t, bfc_status_t};

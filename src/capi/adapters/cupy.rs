@@ -1,6 +1,7 @@
 //! CuPy: `cupy.cuda.memory.CFunctionAllocator`.
 
-use super::first_use::{device_of, served};
+use super::cuda_device::device_of;
+use super::first_use::served;
 use super::ort::BFC_POOL_OF_CAPTURES;
 use crate::capi::ffi_result::or_log;
 use std::ffi::{c_int, c_void};

@@ -1,19 +1,9 @@
-//! The device of an adapter, and the creation of its allocator on first use.
+//! The creation of an adapter's allocator on first use.
 
 use super::adapter_options::options_for;
 use crate::capi::panic_hook;
 use crate::device::Device;
-use crate::error::{Error, fail};
-use crate::options::LAST_CUDA_DEVICE;
-use std::ffi::c_int;
-
-/// Returns the device with a CUDA ordinal.
-pub(super) fn device_of(ordinal: c_int) -> Result<Device, Error> {
-    if (0..=LAST_CUDA_DEVICE).contains(&ordinal) {
-        return Device::new(ordinal);
-    }
-    Err(fail!(Error::InvalidArgument, "device {ordinal}: CUDA's devices are 0 to {LAST_CUDA_DEVICE}"))
-}
+use crate::error::Error;
 
 /// Runs `work` on a device's allocator, which is created if there is none, with the options that the program has set or
 /// else from the environment. Concurrent threads share one allocator.

@@ -14,6 +14,7 @@
 //! individually (`StreamHeap::in_private`). No stream is redirected, because the filter may depend on the thread.
 
 mod adapter_options;
+mod cuda_device;
 mod cupy;
 mod failed;
 mod first_use;
@@ -24,7 +25,6 @@ mod torch;
 pub use adapter_options::bfc_adapter_options;
 pub use cupy::*;
 pub use failed::bfc_adapter_status;
-pub(in crate::capi) use failed::note;
 pub use handler::*;
 pub use ort::*;
 pub use torch::*;

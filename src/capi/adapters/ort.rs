@@ -1,6 +1,7 @@
 //! ONNX Runtime's CUDA provider: the options `gpu_external_alloc`, `gpu_external_free` and `gpu_external_empty_cache`.
 
-use super::first_use::{device_of, served};
+use super::cuda_device::device_of;
+use super::first_use::served;
 use crate::capi::ffi_result::or_log;
 use crate::capi::types::bfc_stream_t;
 use crate::device::Device;

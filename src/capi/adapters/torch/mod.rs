@@ -7,7 +7,8 @@ mod pools;
 pub use pools::*;
 
 use super::adapter_options::options_for;
-use super::first_use::{device_of, served};
+use super::cuda_device::device_of;
+use super::first_use::served;
 use crate::capi::ffi_result::or_log;
 use crate::capi::panic_hook;
 use crate::capi::types::bfc_stream_t;

@@ -2,7 +2,8 @@
 
 use super::captures;
 use super::filter::Filter;
-use crate::capi::adapters::first_use::{device_of, served};
+use crate::capi::adapters::cuda_device::device_of;
+use crate::capi::adapters::first_use::served;
 use crate::capi::ffi_result::or_log;
 use crate::device::Device;
 use crate::error::Error;
