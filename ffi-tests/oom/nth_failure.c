@@ -153,7 +153,7 @@ static void ask(int32_t device) {
   NEVER_FAILS(bfc_stats(device, &stats));
   NEVER_FAILS(bfc_occupancy(device, text, sizeof(text), &length));
   NEVER_FAILS(bfc_memory_map(device, text, sizeof(text), &length));
-  NEVER_FAILS(bfc_resolve_options(device, NULL, text, sizeof(text), &length));
+  NEVER_FAILS(bfc_resolve_options(256, NULL, text, sizeof(text), &length));
   NEVER_FAILS(bfc_report(device, text, sizeof(text), &length));
   CHECK(length > 100);
   NEVER_FAILS(bfc_requested_size(device, pieces[count - 1].ptr, &bytes));
