@@ -81,8 +81,16 @@ impl Arena {
         new: New,
         below: u64,
     ) -> Result<Option<Plan>, HostMemoryExhausted> {
+        self.plan_with(|arena, range| arena.grow_for(range, request, new, below))
+    }
+
+    /// Begins a plan, and ends it if it changes nothing.
+    fn plan_with(
+        &mut self,
+        make: impl FnOnce(&mut Self, Range) -> Result<Option<Plan>, HostMemoryExhausted>,
+    ) -> Result<Option<Plan>, HostMemoryExhausted> {
         let Some(range) = self.range() else { return Ok(None) };
-        let plan = self.begin_plan(range).and_then(|()| self.grow_for(range, request, new, below));
+        let plan = self.begin_plan(range).and_then(|()| make(self, range));
         if !matches!(plan, Ok(Some(_))) {
             self.close_range();
         }
@@ -127,12 +135,7 @@ impl Arena {
         new: New,
         below: u64,
     ) -> Result<Option<Plan>, HostMemoryExhausted> {
-        let Some(range) = self.range() else { return Ok(None) };
-        let plan = self.begin_plan(range).and_then(|()| self.relocate_for(range, request, new, below));
-        if !matches!(plan, Ok(Some(_))) {
-            self.close_range();
-        }
-        plan
+        self.plan_with(|arena, range| arena.relocate_for(range, request, new, below))
     }
 
     fn relocate_for(
