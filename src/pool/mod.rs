@@ -9,7 +9,8 @@
 //!   pool         the type                                take_back    frees, without the debug mode
 //!   slot         its lock, waiting, calls under way      remap        mapping and moving granules
 //!   order        pending device work                     region_io    obtaining regions and giving them back
-//!   context_loss a reset of the device's context         snapshot     the copy that reports are written from
+//!   context_loss a reset of the device's context         stamp_merge  merges of stamped chunks, in pieces
+//!                                                        snapshot     the copy that reports are written from
 //! ```
 //!
 //! The modules are ordered from the bottom layer up: the left column from the top down, then the right column from the

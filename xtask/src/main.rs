@@ -68,7 +68,7 @@ enum Chore {
     Bench(bench::Bench),
     /// Search for allocator calls that take far more instructions than others of their kind
     Cliffs(cliffs::Cliffs),
-    /// Copy the headers that the build generates to include/
+    /// Generate the headers in include/, and from them bfc-sys and Python's prototypes
     Header,
     /// Make docs/hooks.md from the interposer's list of hooks
     Hooks,
