@@ -9,5 +9,6 @@ pub mod environment;
 pub mod header;
 pub mod layers;
 pub mod links;
+pub mod places;
 pub mod rooms;
 pub mod version;

@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 
 use super::context::{Context, Count};
 use super::layers;
-use crate::gates::{environment, links};
+use crate::gates::{environment, links, places};
 use crate::{cargo, files, hooks};
 
 /// rustdoc's warnings are errors, its examples run, links lead somewhere, and the table of environment
@@ -28,6 +28,10 @@ pub fn run(context: &mut Context) -> Result<()> {
     links(context, "links in the source's pages", &pages)?;
     let installed = context.prefix()?.join("share/doc/bfc");
     links(context, "links in the installed pages", &files::below(&installed, "md")?)?;
+
+    let page = "ARCHITECTURE.md";
+    let wrong = places::missing(page, &files::read(&root.join(page))?, &root);
+    context.gate("the files that ARCHITECTURE.md names are there", &wrong);
 
     let page = files::read(&root.join("docs/environment.md"))?;
     let mut sources = layers::sources(context)?;
