@@ -75,6 +75,8 @@ static void leaves_quickly(void) {
 
 /* Until a signal comes. */
 static void waits(void) {
+  /* A script that starts the tests with & has them ignore it. */
+  signal(SIGINT, SIG_DFL);
   work();
   say_ready();
   for (;;) pause();

@@ -1,9 +1,12 @@
 """A script that allocates, and is then interrupted by Ctrl-C: `interrupted.py LIBRARY`, a CUDA runtime."""
 
 import ctypes
+import signal
 import sys
 import time
 
+# A script that starts the tests with & has them ignore it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 runtime = ctypes.CDLL(sys.argv[1])
 
 
