@@ -6,7 +6,7 @@
 //!   listener     the callback for regions                alloc        requests, and what is tried for them
 //!   events       events of pending work                  free         frees
 //!   guard_state  the debug mode's state                  guarded      the debug mode, which detects overruns
-//!   pool         the type                                take_back    frees, without the debug mode
+//!   pool         the type                                take_back    the free itself, and refusals
 //!   slot         its lock, waiting, calls under way      remap        mapping and moving granules
 //!   order        pending device work                     region_io    obtaining regions and giving them back
 //!   context_loss a reset of the device's context         stamp_merge  merges of stamped chunks, in pieces

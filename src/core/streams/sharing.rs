@@ -16,7 +16,7 @@ use crate::core::request::AllocRequest;
 /// How many chunks an allocation or a free shares, and how many a report of finished work shares. Tests run small
 /// programs and use lower numbers, so that chunks remain to be shared there too.
 pub(super) const SHARED_PER_CALL: usize = if cfg!(test) { 1 } else { 2 };
-const SHARED_PER_VERDICT: usize = if cfg!(test) { 1 } else { 8 };
+const SHARED_PER_REPORT: usize = if cfg!(test) { 1 } else { 8 };
 
 impl StreamQueues {
     /// Returns whether chunks may remain to be shared.
@@ -41,7 +41,7 @@ impl StreamHeap {
         self.queues.entry_mut(queue).done = point;
         self.queues.list(List::Sharing, queue);
         self.queues.advances += 1;
-        self.share_some(SHARED_PER_VERDICT);
+        self.share_some(SHARED_PER_REPORT);
         true
     }
 
