@@ -70,6 +70,17 @@ def _cuda() -> Any:
     return importlib.import_module("cupy.cuda")
 
 
+def _kept_for_good(function: Callable[..., None]) -> Callable[..., None]:
+    """The function, which the interpreter never frees.
+
+    Where an array and the allocator become garbage at once, the garbage collector clears the function's own objects
+    before the array calls it: that would raise, or end the process. It leaves alone what has a reference that it cannot
+    find."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(function))
+    return function
+
+
+@functools.cache
 def _in_order() -> Callable[[int], Any]:
     current: Callable[[], Any] = _cuda().get_current_stream
     free: Callable[[int, int], int] = _library.lib.bfc_free
@@ -88,7 +99,7 @@ def _in_order() -> Callable[[int], Any]:
         if status:
             raise failure(status)
 
-    source: Callable[[int], Any] = _cuda().PythonFunctionAllocator(give, take_back).malloc
+    source: Callable[[int], Any] = _cuda().PythonFunctionAllocator(give, _kept_for_good(take_back)).malloc
     return source
 
 
@@ -125,6 +136,7 @@ def _alloc_after_recovery(device: int, nbytes: int, stream: int) -> int:
         raise _to_cupy_error(error, nbytes, device) from error
 
 
+@functools.cache
 def _for_anyone() -> Callable[[int], Any]:
     # CuPy's CFunctionAllocator would call the same functions without giving the interpreter up, and what libbfc waits for
     # there (a device, another thread's free) may need it.
@@ -147,7 +159,7 @@ def _for_anyone() -> Callable[[int], Any]:
     def take_back(address: int, device: int) -> None:
         free(None, address, device)
 
-    source: Callable[[int], Any] = _cuda().PythonFunctionAllocator(give, take_back).malloc
+    source: Callable[[int], Any] = _cuda().PythonFunctionAllocator(give, _kept_for_good(take_back)).malloc
     return source
 
 
