@@ -1,5 +1,6 @@
-"""Running one case of a program: `PROGRAM CASE`."""
+"""Checks that the tests of CuPy and of Numba share."""
 
+import contextlib
 import gc
 import pathlib
 import random
@@ -16,15 +17,12 @@ from page import Page
 KiB, MiB = 1 << 10, 1 << 20
 
 
-def run(cases, begin, end):
-    """Runs the case that the command line names, between a beginning and an end. It must leave nothing behind, and must not
-    have misused the driver."""
-    (name,) = sys.argv[1:]
-    begin()
+@contextlib.contextmanager
+def nothing_is_left():
+    """What runs inside must give back all memory of the device, and must not have misused the driver."""
     before = simulation.used(0), simulation.live(simulation.ALLOCATIONS)
-    cases[name]()
+    yield
     gc.collect()
-    end()
     simulation.release_all()
     if has_allocator():
         # It says so if anything is still in use.

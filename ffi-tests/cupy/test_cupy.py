@@ -1,12 +1,13 @@
-"""CuPy's arrays with libbfc's memory, on the simulated driver and runtime: `with_cupy.py CASE`. See README.md."""
+"""CuPy's arrays with libbfc's memory, on the simulated driver and runtime. See README.md."""
 
-import ctypes
 import gc
-import os
+import pathlib
 import random
 import subprocess
 import sys
 import threading
+
+import pytest
 
 import redirect
 
@@ -25,18 +26,23 @@ OutOfMemoryError = cupy.cuda.memory.OutOfMemoryError
 SEED = 20251121
 
 
-def begin():
+pytestmark = pytest.mark.own_process
+# In the order of streams, and with memory that any stream may reuse once the device was idle.
+BOTH_ORDERS = pytest.mark.parametrize("streams", [True, False], ids=["in_order", "any_stream"])
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left():
     assert REDIRECTED > 50, REDIRECTED
     cupy.cuda.runtime.free(0)
+    with checks.nothing_is_left():
+        yield
+        cupy.cuda.set_allocator(None)
+        # What copies to the host went by.
+        cupy.get_default_pinned_memory_pool().free_all_blocks()
 
 
-def end():
-    cupy.cuda.set_allocator(None)
-    # What copies to the host went by.
-    cupy.get_default_pinned_memory_pool().free_all_blocks()
-
-
-def own_pool():
+def test_own_pool():
     """Nothing of ours: the redirected runtime is good enough for CuPy's own pool."""
     before, data = simulation.calls("cuMemAlloc"), pattern(MiB, 1)
     assert (cupy.asarray(data).get() == data).all()
@@ -46,7 +52,8 @@ def own_pool():
     assert not checks.has_allocator()
 
 
-def arrays(streams):
+@BOTH_ORDERS
+def test_arrays(streams):
     """Made, filled, viewed, reshaped, copied out, dropped."""
     bfc.cupy.use(memory_limit=256 * MiB, streams=streams)
     data = pattern(5 * MiB, 2)
@@ -71,7 +78,7 @@ def arrays(streams):
     assert cupy.get_default_memory_pool().total_bytes() == 0
 
 
-def reuse_in_order():
+def test_reuse_in_order():
     """What is freed comes back to its stream at once, whatever its work still does, and to others when that is done."""
     bfc.cupy.use(memory_limit=256 * MiB)
     one, other = (cupy.cuda.Stream(non_blocking=True) for _ in range(2))
@@ -100,7 +107,7 @@ def reuse_in_order():
         assert any(piece.data.ptr <= place < piece.data.ptr + MiB for piece in array)
 
 
-def reuse_by_anyone():
+def test_reuse_by_any_stream():
     """What is freed comes to nobody before the device was idle."""
     bfc.cupy.use(memory_limit=32 * MiB, streams=False)
     stream = cupy.cuda.Stream(non_blocking=True)
@@ -152,7 +159,8 @@ def random_streams(streams):
     simulation.release_all()
 
 
-def in_order_on_streams(streams):
+@BOTH_ORDERS
+def test_in_order_on_streams(streams):
     bfc.cupy.use(memory_limit=48 * MiB, streams=streams)
     random_streams(streams)
     assert bfc.stats(0).num_allocs > 1500, bfc.stats(0)
@@ -160,7 +168,7 @@ def in_order_on_streams(streams):
     assert simulation.live(simulation.STREAMS) < 10, "streams that nobody has are kept"
 
 
-def disorder_is_seen():
+def test_disorder_is_seen():
     """The same without the order of streams: the case above has to see it."""
     bfc.create(0, memory_limit=48 * MiB)
     plain = cupy.cuda.PythonFunctionAllocator(
@@ -175,7 +183,7 @@ def disorder_is_seen():
     simulation.faults = list
 
 
-def streams_end():
+def test_streams_end():
     """A stream of CuPy's may be gone with its last reference: its memory is anybody's, and the driver gets no dead handle."""
     bfc.cupy.use(memory_limit=20 * MiB)
     for number in range(300):
@@ -217,7 +225,7 @@ def streams_end():
     cupy.cuda.Stream.null.use()
 
 
-def streams_have_two_objects():
+def test_streams_have_two_objects():
     """A stream of CuPy's that came first by its handle, as a library uses it: it is told of before it is destroyed."""
     bfc.cupy.use(memory_limit=64 * MiB)
     for number in range(20):
@@ -233,7 +241,8 @@ def streams_have_two_objects():
     assert simulation.live(simulation.STREAMS) <= 4, simulation.live(simulation.STREAMS)
 
 
-def out_of_memory(streams):
+@BOTH_ORDERS
+def test_out_of_memory(streams):
     """At a small limit it raises CuPy's exception with our report, and goes on."""
     bfc.cupy.use(memory_limit=8 * MiB, streams=streams)
     kept = cupy.zeros(4 * MiB, dtype="b")
@@ -251,7 +260,20 @@ def out_of_memory(streams):
     gc.enable()
 
 
-def others_run(streams):
+@BOTH_ORDERS
+def test_an_array_outlives_its_allocator_in_a_cycle(streams):
+    """The garbage collector finds array and allocator at once, and takes both apart in an order of its own."""
+    bfc.cupy.use(memory_limit=64 * MiB, streams=streams)
+    cycle = [cupy.empty(MiB, dtype="b")]
+    cycle.append(cycle)
+    cupy.cuda.set_allocator(None)
+    del cycle
+    gc.collect()
+    all_is_libbfcs(0)
+
+
+@BOTH_ORDERS
+def test_others_run(streams):
     """While libbfc waits for memory the threads run that will free some: the request is served at the first try."""
     bfc.create(0, memory_limit=64 * MiB, retry_timeout_ms=5_000)
     bfc.cupy.use(streams=streams)
@@ -264,7 +286,8 @@ def others_run(streams):
     assert bfc.stats(0).num_failures == 0
 
 
-def other_failures(streams):
+@BOTH_ORDERS
+def test_other_failures(streams):
     """What is no lack of memory is libbfc's own exception, and named."""
     bfc.create(0, timestamps=True)
     bfc.cupy.use(streams=streams)
@@ -281,7 +304,8 @@ def other_failures(streams):
         bfc.trim(0)
 
 
-def random_sizes(streams):
+@BOTH_ORDERS
+def test_random_sizes(streams):
     """A thousand sizes with failures of the driver; contents are kept."""
     bfc.cupy.use(memory_limit=12 * MiB, streams=streams)
     empty = lambda nbytes: cupy.empty(nbytes, dtype=numpy.uint8)
@@ -289,7 +313,8 @@ def random_sizes(streams):
     assert refused > 5 and broken > 3 and struck > 20, (refused, broken, struck)
 
 
-def threads(streams):
+@BOTH_ORDERS
+def test_threads(streams):
     """Eight threads, each on a stream of its own; the first request of each may be the device's first."""
     bfc.cupy.use(streams=streams)
     wrong = []
@@ -313,7 +338,7 @@ def threads(streams):
     assert bfc.stats(0).num_allocs == bfc.stats(0).num_frees == 800, bfc.stats(0)
 
 
-def others_stay():
+def test_others_stay():
     """Pinned memory is CuPy's, managed memory the driver's; another allocator may be set, and what is ours comes home."""
     bfc.cupy.use()
     array = cupy.zeros(MiB, dtype="b")
@@ -335,7 +360,7 @@ def others_stay():
     cupy.get_default_pinned_memory_pool().free_all_blocks()
 
 
-def captured():
+def test_captured():
     """While a stream is captured nothing is synchronised; what was made before the capture is used in it."""
     bfc.cupy.use(memory_limit=64 * MiB)
     stream = cupy.cuda.Stream(non_blocking=True)
@@ -351,7 +376,8 @@ def captured():
         assert (array.get() == 1).all() and (inside.get() == 2).all()
 
 
-def two_devices(streams):
+@BOTH_ORDERS
+def test_two_devices(streams):
     """Each device has an allocator of its own; what is freed goes home, whichever device is current."""
     bfc.cupy.use(1, memory_limit=64 * MiB, streams=streams)
     assert bfc.stats(1).bytes_limit == 64 * MiB and not checks.has_allocator()
@@ -368,55 +394,15 @@ def two_devices(streams):
     assert simulation.used(1) == 0
 
 
-def at_the_end():
+def test_at_the_end():
     """Arrays that the interpreter drops as the last of all: nothing is said, and the process ends well."""
-    done = subprocess.run([sys.executable, __file__, "to_the_end"], capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, ""), (done.returncode, done.stderr)
-    assert done.stdout == "freed\n", done.stdout
+    program = pathlib.Path(__file__).with_name("to_the_end.py")
+    done = subprocess.run([sys.executable, program], capture_output=True, text=True)
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", "freed\n")
 
 
-def to_the_end():
-    """The process of at_the_end."""
-
-    class Last:
-        """Is asked to go when everything else is gone; and says then whether that freed what it had."""
-
-        def __init__(self, array, freed):
-            self.array, self.freed = array, freed
-
-        def __del__(self, write=os.write):
-            self.array = None
-            write(1, b"freed\n" if self.freed() else b"not freed\n")
-
-    bfc.cupy.use()
-    array, count = cupy.zeros(MiB, dtype="b"), bfc._abi.bfc_stats_t(struct_size=ctypes.sizeof(bfc._abi.bfc_stats_t))
-    statistics = bfc._library.lib.bfc_stats
-    freed = lambda: statistics(0, count) == 0 and count.num_frees == 1
-    # The interpreter's own table of modules goes last.
-    sys.last_array = Last(array, freed)
-    del array
-    # Without the looks of checks.py at what is left.
-    sys.exit(0)
-
-
-def page():
+def test_page():
     """docs/cupy.md, as it stands there."""
     scope = {}
     checks.run_the_page("cupy", scope)
     scope.clear()
-
-
-def modes(case):
-    """A case in the order of streams, and one without."""
-    return {case.__name__: lambda: case(True), f"{case.__name__}_by_anyone": lambda: case(False)}
-
-
-CASES = {
-    case.__name__: case
-    for case in [own_pool, reuse_in_order, reuse_by_anyone, disorder_is_seen, streams_end, streams_have_two_objects, others_stay, captured, at_the_end, to_the_end, page]
-}
-for case in [arrays, in_order_on_streams, out_of_memory, others_run, other_failures, random_sizes, threads, two_devices]:
-    CASES |= modes(case)
-
-if __name__ == "__main__":
-    checks.run(CASES, begin, end)

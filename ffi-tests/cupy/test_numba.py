@@ -1,4 +1,4 @@
-"""Numba's arrays with libbfc's memory, on the simulated driver: `with_numba.py CASE`. See README.md.
+"""Numba's arrays with libbfc's memory, on the simulated driver. See README.md.
 
 Numba needs no help to find the simulation: it calls the driver only.
 """
@@ -6,9 +6,9 @@ Numba needs no help to find the simulation: it calls the driver only.
 import gc
 import os
 import random
-import sys
 
 import numpy
+import pytest
 from numba import cuda
 from numba.cuda.cudadrv.driver import CudaAPIError
 
@@ -21,23 +21,27 @@ SEED = 20251121
 VARIABLE = "NUMBA_CUDA_MEMORY_MANAGER"
 
 
-def begin():
-    """A context and its default stream, where the program does not want to be the first."""
-    if sys.argv[1:] != ["page"]:
+# The environment names the module to Numba.
+pytestmark = pytest.mark.own_process(env={VARIABLE: "bfc.numba"})
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(request):
+    if request.node.name != "test_page":
+        # A context and its default stream, which the page makes itself.
         cuda.current_context()
         cuda.synchronize()
-
-
-def end():
-    cuda.current_context().deallocations.clear()
-    cuda.current_context().memory_manager.deallocations.clear()
+    with checks.nothing_is_left():
+        yield
+        cuda.current_context().deallocations.clear()
+        cuda.current_context().memory_manager.deallocations.clear()
 
 
 def manager():
     return cuda.current_context().memory_manager
 
 
-def by_the_variable():
+def test_by_the_variable():
     """The environment names the module, and Numba has taken it."""
     assert os.environ[VARIABLE] == "bfc.numba"
     assert type(manager()).__module__ == "bfc.numba"
@@ -46,7 +50,8 @@ def by_the_variable():
     del array
 
 
-def own_manager():
+@pytest.mark.own_process(env={VARIABLE: None})
+def test_own_manager():
     """Without the variable and without a call nothing is ours."""
     assert VARIABLE not in os.environ
     before = simulation.calls("cuMemAlloc")
@@ -56,7 +61,7 @@ def own_manager():
     del array
 
 
-def arrays():
+def test_arrays():
     """Made, filled, viewed, copied out, dropped; on streams, too."""
     bfc.create(0, memory_limit=256 * MiB)
     data = pattern(5 * MiB, 2)
@@ -81,7 +86,7 @@ def arrays():
     all_is_libbfcs(0)
 
 
-def reuse():
+def test_reuse():
     """What is freed comes to nobody before the device was idle."""
     bfc.create(0, memory_limit=32 * MiB)
     stream = cuda.stream()
@@ -125,14 +130,14 @@ def random_streams():
     simulation.release_all()
 
 
-def on_streams():
+def test_on_streams():
     """Each array is filled on one stream and looked at on another, and dropped while that is under way."""
     bfc.create(0, memory_limit=48 * MiB)
     random_streams()
     assert bfc.stats(0).num_allocs > 1000, bfc.stats(0)
 
 
-def disorder_is_seen():
+def test_disorder_is_seen():
     """The same where frees are those of no stream's order at all: the case above has to see it."""
     import bfc._library as library
     import ctypes
@@ -153,7 +158,7 @@ def disorder_is_seen():
     simulation.faults = list
 
 
-def out_of_memory():
+def test_out_of_memory():
     """At a small limit it raises Numba's exception with our report, and goes on."""
     bfc.create(0, memory_limit=8 * MiB)
     kept = cuda.device_array(4 * MiB, dtype=numpy.uint8)
@@ -172,7 +177,7 @@ def out_of_memory():
     raised(CudaAPIError, lambda: manager().memalloc(0), "CUDA_ERROR_INVALID_VALUE")
 
 
-def other_failures():
+def test_other_failures():
     """What is no lack of memory is libbfc's own exception, and named."""
     bfc.create(0, timestamps=True)
     assert raised(bfc.Error, lambda: cuda.device_array(1000)).name == "BFC_ERROR_UNSUPPORTED"
@@ -182,7 +187,7 @@ def other_failures():
     assert cuda.device_array(1000).size == 1000
 
 
-def random_sizes():
+def test_random_sizes():
     """A thousand sizes with failures of the driver; contents are kept."""
     bfc.create(0, memory_limit=12 * MiB)
     empty = lambda nbytes: cuda.device_array(nbytes, dtype=numpy.uint8)
@@ -191,7 +196,7 @@ def random_sizes():
     assert refused > 5 and broken > 3 and struck > 20, (refused, broken, struck)
 
 
-def others_stay():
+def test_others_stay():
     """Pinned, mapped and managed memory stays Numba's."""
     array = cuda.device_array(1000)
     before = bfc.stats(0)
@@ -203,7 +208,7 @@ def others_stay():
     del array, kept
 
 
-def memory_info():
+def test_memory_info():
     """Free is what the device has, and what we have."""
     free, total = cuda.current_context().get_memory_info()
     assert total == free + simulation.used(0)
@@ -218,7 +223,7 @@ def memory_info():
     assert cuda.current_context().get_memory_info() == (64 * MiB - used, total)
 
 
-def ipc():
+def test_ipc():
     """A handle names the region, and where in it the memory is. Nothing can open it in the same process."""
     first, array = cuda.device_array(1000), cuda.to_device(numpy.arange(1000.0))
     handle = array.get_ipc_handle()._ipc_handle
@@ -228,7 +233,7 @@ def ipc():
     del first, array, handle
 
 
-def reset():
+def test_reset():
     """All that Numba has is freed, and given back; what others have is not."""
     arrays = [cuda.device_array(MiB, dtype=numpy.uint8) for _ in range(10)]
     others = bfc.alloc(0, 1000)
@@ -240,7 +245,7 @@ def reset():
     bfc.free(0, others)
 
 
-def two_devices():
+def test_two_devices():
     """Each device has an allocator of its own; what is freed goes home, whichever device is current."""
     first = cuda.device_array(MiB, dtype=numpy.uint8)
     with cuda.gpus[1]:
@@ -253,7 +258,7 @@ def two_devices():
     assert simulation.used(1) == 0
 
 
-def beside_cupy():
+def test_beside_cupy():
     """CuPy in the same process has the same allocator, and each may look at the other's memory."""
     import redirect
 
@@ -278,34 +283,9 @@ def beside_cupy():
     cupy.get_default_pinned_memory_pool().free_all_blocks()
 
 
-def page():
+@pytest.mark.own_process(env={VARIABLE: None})
+def test_page():
     """docs/numba.md, as it stands there."""
     scope = {}
     checks.run_the_page("numba", scope)
     scope.clear()
-
-
-CASES = {
-    case.__name__: case
-    for case in [
-        own_manager,
-        by_the_variable,
-        arrays,
-        reuse,
-        on_streams,
-        disorder_is_seen,
-        out_of_memory,
-        other_failures,
-        random_sizes,
-        others_stay,
-        memory_info,
-        ipc,
-        reset,
-        two_devices,
-        beside_cupy,
-        page,
-    ]
-}
-
-if __name__ == "__main__":
-    checks.run(CASES, begin, end)

@@ -34,6 +34,7 @@ mod targets;
 mod tensorflow;
 mod tensorrt;
 mod tools;
+mod uv;
 mod verdict;
 mod waste;
 mod wheel;

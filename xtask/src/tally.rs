@@ -61,6 +61,22 @@ impl Tally {
         tally
     }
 
+    /// What `pytest -rfEs` printed: its short summary has the names and the reasons.
+    pub fn of_pytest(text: &str) -> Self {
+        let mut tally = Self::default();
+        for line in text.lines() {
+            if let Some(name) = line.strip_prefix("FAILED ").or(line.strip_prefix("ERROR ")) {
+                tally.failed.push(name.split(" - ").next().unwrap_or_default().to_owned());
+            } else if let Some((count, rest)) = pytest_skip(line) {
+                let (place, why) = rest.split_once(": ").unwrap_or((rest, "it did not say why"));
+                tally.skipped.extend((0..count).map(|_| Skip::new(place, why)));
+            } else if line.starts_with('=') && line.contains(" in ") {
+                tally.passed = number_before(line, " passed").unwrap_or(0);
+            }
+        }
+        tally
+    }
+
     /// What `ctest --verbose` printed.
     pub fn of_ctest(text: &str) -> Self {
         let mut tally = Self::default();
@@ -117,6 +133,19 @@ pub fn troubles_of_ctest(text: &str) -> String {
         return text.to_owned();
     }
     lines.join("\n")
+}
+
+/// What the failed tests of a pytest printed: from the failures on.
+pub fn troubles_of_pytest(text: &str) -> String {
+    let heads = ["= FAILURES =", "= ERRORS ="];
+    let start = heads.iter().filter_map(|head| text.find(head)).min().unwrap_or(0);
+    text[start..].to_owned()
+}
+
+/// `SKIPPED [2] cupy/test_cupy.py:12: there is no compiler`: how many, and the rest.
+fn pytest_skip(line: &str) -> Option<(usize, &str)> {
+    let (count, rest) = line.strip_prefix("SKIPPED [")?.split_once("] ")?;
+    Some((count.parse().ok()?, rest))
 }
 
 /// ` 3/12 Test  #3: name ....   Passed    0.01 sec`: the test's number, its name and the rest.
@@ -199,9 +228,28 @@ test 1
         assert_eq!(troubles_of_ctest("No tests"), "No tests");
     }
 
+    const PYTEST: &str = "
+test_a.py::test_one PASSED                                     [ 25%]
+= FAILURES =
+the sum is wrong
+= short test summary info =
+SKIPPED [2] test_a.py:7: there is no compiler
+FAILED test_a.py::test_two[x] - AssertionError: 1 == 2
+=== 1 failed, 11 passed, 2 skipped in 0.04s ===
+";
+
+    #[test]
+    fn pytest_s_tests_are_counted_with_their_reasons() {
+        let tally = Tally::of_pytest(PYTEST);
+        assert_eq!((tally.passed, &*tally.failed), (11, &["test_a.py::test_two[x]".to_owned()][..]));
+        assert_eq!(tally.skipped, [0; 2].map(|_| Skip::new("test_a.py:7", "there is no compiler")));
+        assert!(troubles_of_pytest(PYTEST).starts_with("= FAILURES =\nthe sum"));
+    }
+
     #[test]
     fn other_text_counts_nothing() {
         assert_eq!(Tally::of_cargo("error: could not compile"), Tally::default());
         assert_eq!(Tally::of_ctest("No tests were found!!!"), Tally::default());
+        assert_eq!(Tally::of_pytest("=== no tests ran in 0.00s ==="), Tally::default());
     }
 }

@@ -14,8 +14,11 @@ use anyhow::{Context as _, Result, bail};
 use crate::cargo::{self, Built, Profile};
 use crate::install;
 use crate::pages::owned::Owned;
+use crate::python::plainly;
+use crate::simcuda;
 use crate::tally::{self, Skip, Tally};
 use crate::tools::Unavailable;
+use crate::uv;
 use crate::workspace::{Ended, Workspace, without};
 
 /// How the tests in a program's output are counted.
@@ -27,12 +30,16 @@ pub enum Count {
     Cargo,
     /// As ctest --verbose prints them.
     Ctest,
+    /// As pytest -rfEs prints them.
+    Pytest,
 }
 
 /// What a suite runs in.
 pub struct Context {
     /// The checkout.
     pub workspace: Workspace,
+    /// The user's arguments for the tools that run tests.
+    pub arguments: Vec<String>,
     tally: Tally,
     /// By profile, so that suites do not build what another has built.
     debug: Option<Rc<Built>>,
@@ -42,8 +49,8 @@ pub struct Context {
 
 impl Context {
     /// Nothing has run yet.
-    pub fn new(workspace: Workspace) -> Self {
-        Self { workspace, tally: Tally::default(), debug: None, release: None, prefix: None }
+    pub fn new(workspace: Workspace, arguments: Vec<String>) -> Self {
+        Self { workspace, arguments, tally: Tally::default(), debug: None, release: None, prefix: None }
     }
 
     /// The results since the last time.
@@ -90,6 +97,32 @@ impl Context {
         let ended = self.workspace.run(name, command)?;
         self.tally.add(told(name, &ended, start.elapsed(), count));
         Ok(ended)
+    }
+
+    /// The tests of a folder of ffi-tests with its requirements.txt, which a virtual environment in the user's cache holds.
+    /// What they need of the checkout is built before, and named to them; see ffi-tests/conftest.py.
+    pub fn pytest(&mut self, suite: &str) -> Result<()> {
+        let folder = self.workspace.path("ffi-tests").join(suite);
+        let found = uv::environment(&self.workspace, &folder);
+        let Some(python) = self.or_skip("all of it", found)? else { return Ok(()) };
+        let prefix = self.prefix()?;
+        let simulation = simcuda::build(&self.workspace)?;
+        let pages = Owned::of_suite(&self.workspace, suite)?;
+        let mut command = self.workspace.command(python);
+        plainly(&mut command);
+        Owned::tell(&self.workspace, &mut command);
+        command.env("LD_LIBRARY_PATH", &simulation).env("SIMCUDA_DEVICES", "2");
+        command
+            .args(["-m", "pytest", "-n", "2", "-v", "-rfEs", "--color=no"])
+            .arg(folder)
+            .args(&self.arguments);
+        command.env("BFC_TESTS_PREFIX", prefix).env("BFC_TESTS_SIMULATION", simulation);
+        command.env("BFC_TESTS_SCRATCH", self.workspace.target.join("tests"));
+        self.program(&format!("pytest {suite}"), command, Count::Pytest)?;
+        if self.arguments.is_empty() {
+            self.all_ran(&pages);
+        }
+        Ok(())
     }
 
     /// Tests that are a program each, and need nothing of one another: two at a time, and told in order.
@@ -200,6 +233,7 @@ fn told(name: &str, ended: &Ended, took: Duration, count: Count) -> Tally {
         Count::One => Tally::default(),
         Count::Cargo => Tally::of_cargo(&ended.text),
         Count::Ctest => Tally::of_ctest(&ended.text),
+        Count::Pytest => Tally::of_pytest(&ended.text),
     };
     let found = tally.passed + tally.failed.len() + tally.skipped.len();
     let seconds = took.as_secs_f64();
@@ -215,6 +249,7 @@ fn told(name: &str, ended: &Ended, took: Duration, count: Count) -> Tally {
             Count::One => ended.text.clone(),
             Count::Cargo => tally::troubles_of_cargo(&ended.text),
             Count::Ctest => tally::troubles_of_ctest(&ended.text),
+            Count::Pytest => tally::troubles_of_pytest(&ended.text),
         };
         indent(end_of(&troubles, 120));
     } else if matches!(count, Count::One) {
@@ -258,7 +293,7 @@ mod tests {
 
     #[test]
     fn only_what_cannot_be_had_is_skipped() {
-        let mut context = Context::new(Workspace::find().expect("a checkout"));
+        let mut context = Context::new(Workspace::find().expect("a checkout"), Vec::new());
         assert_eq!(context.or_skip("a", Ok(1)).expect("found"), Some(1));
         let absent: Result<u8> = Err(Unavailable("no network".to_owned()).into());
         assert_eq!(context.or_skip("b", absent.context("on the way")).expect("skipped"), None);
@@ -269,7 +304,7 @@ mod tests {
 
     #[test]
     fn programs_are_told_in_order_and_by_how_they_ended() {
-        let mut context = Context::new(Workspace::find().expect("a checkout"));
+        let mut context = Context::new(Workspace::find().expect("a checkout"), Vec::new());
         let program = |number: u8| {
             let mut command = Command::new("sh");
             // The earlier ones take longer.

@@ -230,6 +230,9 @@ pub struct Test {
     /// Show all that the tests say, as they say it; it is kept in target/xtask/logs anyway
     #[arg(long, short)]
     verbose: bool,
+    /// Arguments for pytest, behind --: `-k captured`
+    #[arg(last = true, value_name = "ARGUMENTS")]
+    arguments: Vec<String>,
 }
 
 fn names() -> Vec<&'static str> {
@@ -248,7 +251,7 @@ impl Test {
             return Ok(ExitCode::SUCCESS);
         }
         workspace.verbose = self.verbose;
-        let mut context = Context::new(workspace);
+        let mut context = Context::new(workspace, self.arguments.clone());
         let mut verdicts = Vec::new();
         for suite in SUITES.iter().filter(|suite| self.wants(suite)) {
             println!("\n== {}: {}", suite.name, suite.about);
@@ -281,6 +284,7 @@ mod tests {
             suites: suites.iter().map(|name| (*name).to_owned()).collect(),
             list: false,
             verbose: false,
+            arguments: Vec::new(),
         };
         let wanted = SUITES.iter().filter(|suite| test.wants(suite));
         wanted.map(|suite| suite.name).collect()

@@ -1,0 +1,95 @@
+"""What the tests in Python share: where the installed library and the simulated driver are, and tests that have a process
+of their own.
+
+`cargo xtask test --suite NAME` builds both and runs the tests of a folder in its virtual environment. Arguments behind `--`
+are pytest's: `cargo xtask test --suite cupy -- -k captured`.
+"""
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import time
+
+import pytest
+
+HERE = pathlib.Path(__file__).parent
+ROOT = HERE.parent
+# Set in the process of a test that has one of its own.
+IS_CHILD = "BFC_TESTS_CHILD"
+
+
+def _built(name):
+    if name not in os.environ:
+        pytest.exit(f"{name} is not set: run these tests by `cargo xtask test --suite NAME`", 4)
+    return pathlib.Path(os.environ[name])
+
+
+PREFIX = _built("BFC_TESTS_PREFIX")
+SIMULATION = _built("BFC_TESTS_SIMULATION")
+SCRATCH = _built("BFC_TESTS_SCRATCH")
+
+# The package bfc of the checkout with the installed library. What it compiles lies apart from the user's.
+sys.path.insert(0, str(ROOT / "python/src"))
+os.environ |= {
+    "PYTHONPATH": str(ROOT / "python/src"),
+    "BFC_LIBRARY": str(PREFIX / "lib"),
+    "XDG_CACHE_HOME": str(SCRATCH / "python-cache"),
+}
+
+
+@pytest.fixture(scope="session")
+def prefix():
+    """The folder in which libbfc is installed."""
+    return PREFIX
+
+
+@pytest.fixture(scope="session")
+def simulation_folder():
+    """The folder of the simulated libcuda.so.1 and of the runtimes."""
+    return SIMULATION
+
+
+@pytest.fixture(scope="session")
+def root():
+    """The checkout."""
+    return ROOT
+
+
+def pytest_runtest_protocol(item):
+    """Runs a test marked own_process, fixtures and all, as the only one of another pytest."""
+    markers = list(item.iter_markers("own_process"))
+    if not markers or IS_CHILD in os.environ:
+        return None
+    environment = dict(os.environ)
+    # The nearest marker has the last word.
+    for marker in reversed(markers):
+        environment |= marker.kwargs.get("env", {})
+    # pytest-xdist's variables would make the child a worker of the same controller.
+    environment = {name: value for name, value in environment.items() if value is not None and "PYTEST_" not in name}
+    command = [sys.executable, "-m", "pytest", "-p", "no:xdist", "-q", "--no-header", "-rs", item.nodeid]
+    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    start = time.monotonic()
+    done = subprocess.run(
+        command,
+        cwd=item.config.rootpath,
+        env=environment | {IS_CHILD: "1"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    )
+    outcome, told = "passed", None
+    skipped = re.search(r"^SKIPPED \[1\] (\S+?):(\d+): (.*)", done.stdout, re.MULTILINE)
+    if done.returncode != 0:
+        outcome, told = "failed", f"its process ended with {done.returncode}:\n{done.stdout}"
+    elif skipped:
+        outcome, told = "skipped", (skipped[1], int(skipped[2]), f"Skipped: {skipped[3]}")
+    report = pytest.TestReport(
+        item.nodeid, item.location, dict.fromkeys(item.keywords, 1), outcome, told, "call", duration=time.monotonic() - start
+    )
+    item.ihook.pytest_runtest_logreport(report=report)
+    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    return True

@@ -1,0 +1,70 @@
+//! Virtual environments by `uv`, which keeps what it fetches in the user's cache: one for each requirements.txt.
+
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+use crate::files;
+use crate::tools::{self, Unavailable};
+use crate::workspace::{Workspace, without};
+
+/// From PyPI, in a virtual environment of its own.
+const UV: &str = "uv==0.13.9";
+
+/// The folder in the user's cache with all that is fetched for tests.
+pub fn cache() -> Result<PathBuf> {
+    Ok(tools::cache()?.join("libbfc"))
+}
+
+/// The interpreter of a virtual environment that holds exactly what the requirements.txt of a folder of tests lists, and
+/// that of ffi-tests: both are lock files, and name dependencies too. What is there already is not fetched again, and what
+/// was cut off is completed.
+pub fn environment(workspace: &Workspace, folder: &Path) -> Result<PathBuf> {
+    const LIST: &str = "requirements.txt";
+    let (shared, own) = (workspace.path("ffi-tests").join(LIST), folder.join(LIST));
+    let lists = if own.exists() { vec![shared, own] } else { vec![shared] };
+    let listed = lists.iter().map(|list| files::read(list)).collect::<Result<Vec<_>>>()?;
+    let name = folder.file_name().context("it is a folder")?;
+    let mut hasher = DefaultHasher::new();
+    listed.hash(&mut hasher);
+    // Other checkouts may want other versions at the same time.
+    let folder = cache()?.join("env").join(format!("{}-{:016x}", name.display(), hasher.finish()));
+    let python = folder.join("bin/python");
+    let complete = folder.join("complete");
+    if complete.exists() && tools::works(python.as_os_str()) {
+        return Ok(python);
+    }
+    // The first line says what it is and how large.
+    let about =
+        listed.last().and_then(|list| list.lines().next()).unwrap_or_default().trim_start_matches(['#', ' ']);
+    println!("   fetching into {} (once): {about}", folder.display());
+    let uv = uv(workspace)?;
+    let run = |name: &str, args: &[&str], last: &[PathBuf]| -> Result<()> {
+        let mut command = workspace.command(&uv);
+        without(&mut command, &["PYTHON", "UV_", "VIRTUAL_ENV", "CONDA_"]);
+        command.env("UV_CACHE_DIR", cache()?.join("uv-cache")).args(args).args(last);
+        let ended = workspace.run(name, command)?;
+        let words = || Unavailable(format!("{name} failed (is PyPI reachable?): {}", ended.complaint()));
+        if ended.success { Ok(()) } else { Err(words().into()) }
+    };
+    let of_python = ["--quiet", "--no-python-downloads", "--python"];
+    run(
+        "uv venv",
+        &[&["venv", "--allow-existing"], &of_python[..], &["python3"]].concat(),
+        &[folder.clone()],
+    )?;
+    let python_there = python.to_string_lossy();
+    run("uv pip sync", &[&["pip", "sync"], &of_python[..], &[&python_there]].concat(), &lists)?;
+    files::write(&complete, "")?;
+    Ok(python)
+}
+
+fn uv(workspace: &Workspace) -> Result<PathBuf> {
+    let folder = cache()?.join("uv").join(UV);
+    let uv = folder.join("bin/uv");
+    if !tools::works(uv.as_os_str()) {
+        tools::virtual_environment(workspace, &folder, &[UV])?;
+    }
+    Ok(uv)
+}
