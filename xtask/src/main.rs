@@ -24,6 +24,7 @@ mod interposer;
 mod module_graph;
 mod onnxruntime;
 mod pages;
+mod progress;
 mod python;
 mod pytorch;
 mod rmm;

@@ -9,6 +9,8 @@ pub struct Tally {
     pub failed: Vec<String>,
     /// What did not run, and why.
     pub skipped: Vec<Skip>,
+    /// Seconds that tests took, of those that say so; of `cargo test` those of its programs.
+    pub seconds: Vec<(String, f64)>,
 }
 
 /// Something that did not run.
@@ -34,14 +36,21 @@ impl Tally {
         self.passed += other.passed;
         self.failed.extend(other.failed);
         self.skipped.extend(other.skipped);
+        self.seconds.extend(other.seconds);
     }
 
     /// What `cargo test` printed.
     pub fn of_cargo(text: &str) -> Self {
         let mut tally = Self::default();
+        let mut program = "";
         for line in text.lines() {
+            if let Some(running) = line.trim_start().strip_prefix("Running ") {
+                program = running.split(" (").next().unwrap_or(running);
+            }
             if let Some(counts) = line.strip_prefix("test result: ") {
                 tally.passed += number_before(counts, " passed").unwrap_or(0);
+                let seconds = counts.rsplit(' ').next().and_then(|word| word.strip_suffix('s')?.parse().ok());
+                tally.seconds.extend(seconds.map(|seconds| (program.to_owned(), seconds)));
                 continue;
             }
             let Some((name, result)) = line.strip_prefix("test ").and_then(|line| line.rsplit_once(" ... "))
@@ -72,6 +81,9 @@ impl Tally {
                 tally.skipped.extend((0..count).map(|_| Skip::new(place, why)));
             } else if line.starts_with('=') && line.contains(" in ") {
                 tally.passed = number_before(line, " passed").unwrap_or(0);
+            } else if let Some((seconds, name)) = line.split_once("s call     ") {
+                let seconds = seconds.trim().parse().ok();
+                tally.seconds.extend(seconds.map(|seconds| (name.trim().to_owned(), seconds)));
             }
         }
         tally
@@ -84,6 +96,8 @@ impl Tally {
             let Some((number, name, result)) = ctest_result(line) else {
                 continue;
             };
+            let seconds = number_before(result, " sec");
+            tally.seconds.extend(seconds.map(|seconds| (name.to_owned(), seconds)));
             if result.starts_with("Passed") {
                 tally.passed += 1;
             } else if result.starts_with("***Skipped") || result.contains("(Disabled)") {
@@ -106,7 +120,7 @@ pub fn troubles_of_cargo(text: &str) -> String {
     let dull = |line: &&str| {
         let result = line.strip_prefix("test ").unwrap_or_default();
         line.is_empty()
-            || line.starts_with("running ")
+            || line.trim_start().to_lowercase().starts_with("running ")
             || line.starts_with("test result: ok")
             || result.ends_with(" ... ok")
             || result.contains(" ... ignored")
@@ -158,8 +172,27 @@ fn ctest_result(line: &str) -> Option<(usize, &str, &str)> {
     Some((number.parse().ok()?, name, rest.trim_start_matches(['.', ' '])))
 }
 
+/// What a line says of one test that has ended, whichever tool printed it: its name, and whether it passed.
+pub fn outcome(line: &str) -> Option<(&str, bool)> {
+    if let Some((name, result)) = line.strip_prefix("test ").and_then(|line| line.rsplit_once(" ... ")) {
+        return Some((name, result.trim() == "ok"));
+    }
+    if let Some((_, name, result)) = ctest_result(line) {
+        return Some((name, result.starts_with("Passed")));
+    }
+    // `a.py::test PASSED [ 25%]`, and with pytest-xdist `[gw0] [ 25%] PASSED a.py::test`.
+    let mut words = line.split_whitespace();
+    let is_well = words.find_map(|word| match word {
+        "PASSED" => Some(true),
+        "FAILED" | "ERROR" => Some(false),
+        _ => None,
+    })?;
+    let name = line.split_whitespace().find(|word| word.contains("::"))?;
+    Some((name, is_well))
+}
+
 /// The 12 of `ok. 12 passed; 0 failed`.
-fn number_before(text: &str, word: &str) -> Option<usize> {
+fn number_before<Number: std::str::FromStr>(text: &str, word: &str) -> Option<Number> {
     let (before, _) = text.split_once(word)?;
     before.rsplit(' ').next()?.parse().ok()
 }
@@ -169,12 +202,13 @@ mod tests {
     use super::*;
 
     const CARGO: &str = "
+     Running tests/fork.rs (target/debug/deps/fork-1)
 running 4 tests
 test core::units::tests::rounds ... ok
 test fork::child ... FAILED
 test cuda::first - should panic ... ignored, no GPU on this machine
 test slow ... ignored
-test result: FAILED. 1 passed; 1 failed; 2 ignored; 0 measured; 0 filtered out; finished in 0.00s
+test result: FAILED. 1 passed; 1 failed; 2 ignored; 0 measured; 0 filtered out; finished in 12.50s
 running 1 test
 test src/lib.rs - (line 8) ... ok
 test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.40s
@@ -183,6 +217,7 @@ test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fini
     #[test]
     fn cargo_s_tests_are_counted_with_their_reasons() {
         let tally = Tally::of_cargo(CARGO);
+        assert_eq!(tally.seconds[0], ("tests/fork.rs".to_owned(), 12.5));
         assert_eq!(tally.passed, 2);
         assert_eq!(tally.failed, ["fork::child"]);
         assert_eq!(tally.skipped[0].why, "no GPU on this machine");
@@ -210,6 +245,7 @@ test 1
         let tally = Tally::of_ctest(CTEST);
         assert_eq!(tally.passed, 1);
         assert_eq!(tally.failed, ["exit", "crash"]);
+        assert_eq!(tally.seconds[0], ("basic".to_owned(), 0.01));
         let fork = Skip::new("fork", "skipped: fork is not for valgrind");
         assert_eq!(tally.skipped, [fork, Skip::new("off", "it did not say why")]);
     }
@@ -232,6 +268,8 @@ test 1
 test_a.py::test_one PASSED                                     [ 25%]
 = FAILURES =
 the sum is wrong
+= slowest durations =
+2.25s call     test_a.py::test_one
 = short test summary info =
 SKIPPED [2] test_a.py:7: there is no compiler
 FAILED test_a.py::test_two[x] - AssertionError: 1 == 2
@@ -242,8 +280,19 @@ FAILED test_a.py::test_two[x] - AssertionError: 1 == 2
     fn pytest_s_tests_are_counted_with_their_reasons() {
         let tally = Tally::of_pytest(PYTEST);
         assert_eq!((tally.passed, &*tally.failed), (11, &["test_a.py::test_two[x]".to_owned()][..]));
+        assert_eq!(tally.seconds, [("test_a.py::test_one".to_owned(), 2.25)]);
         assert_eq!(tally.skipped, [0; 2].map(|_| Skip::new("test_a.py:7", "there is no compiler")));
         assert!(troubles_of_pytest(PYTEST).starts_with("= FAILURES =\nthe sum"));
+    }
+
+    #[test]
+    fn each_tool_s_line_of_a_test_is_known() {
+        let of = |line| outcome(line).map(|(name, is_well)| format!("{name} {is_well}"));
+        assert_eq!(of("test core::rounds ... ok\n").as_deref(), Some("core::rounds true"));
+        assert_eq!(of(" 3/12 Test #3: exit ......***Failed 0.1 sec").as_deref(), Some("exit false"));
+        assert_eq!(of("a.py::test_one PASSED [ 9%]").as_deref(), Some("a.py::test_one true"));
+        assert_eq!(of("[gw0] [ 9%] FAILED a.py::test_one ").as_deref(), Some("a.py::test_one false"));
+        assert_eq!(of("1: checked 12 calls").as_deref(), None);
     }
 
     #[test]

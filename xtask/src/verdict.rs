@@ -7,6 +7,9 @@ use crate::tally::Tally;
 /// Failures of a suite that are named at the end; who has more looks further up.
 const SHOWN: usize = 20;
 
+/// Tests that are named for the time that they took.
+const SLOWEST: usize = 10;
+
 /// One suite's result.
 pub struct Verdict {
     /// The suite's name.
@@ -19,7 +22,7 @@ pub struct Verdict {
 
 impl Verdict {
     fn word(&self) -> &'static str {
-        let Tally { passed, failed, skipped } = &self.tally;
+        let Tally { passed, failed, skipped, .. } = &self.tally;
         match (passed, failed.len(), skipped.len()) {
             (0, 0, 0) => "EMPTY",
             (_, 1.., _) => "FAILED",
@@ -45,7 +48,7 @@ pub fn account(verdicts: &[Verdict]) -> String {
     let mut total = [0; 3];
     let mut remarks = String::new();
     for verdict in verdicts {
-        let Tally { passed, failed, skipped } = &verdict.tally;
+        let Tally { passed, failed, skipped, .. } = &verdict.tally;
         // An empty suite has let nothing through and has tested nothing: that is a failure too.
         let failures = failed.len() + usize::from(verdict.word() == "EMPTY");
         let counts = [*passed, failures, skipped.len()];
@@ -68,12 +71,31 @@ pub fn account(verdicts: &[Verdict]) -> String {
             let _ = writeln!(remarks, "FAILED   {suite}: it ran no test");
         }
     }
+    text += &slowest(verdicts);
     if !remarks.is_empty() {
         let _ = write!(text, "\n{remarks}");
     }
     let [passed, failed, skipped] = total;
     let _ = writeln!(text, "\n{passed} passed, {failed} failed, {skipped} skipped");
     text
+}
+
+/// The tests that took longest, of those over a second.
+fn slowest(verdicts: &[Verdict]) -> String {
+    let of = |verdict: &Verdict| {
+        verdict
+            .tally
+            .seconds
+            .iter()
+            .map(|(name, seconds)| (*seconds, verdict.suite, name.clone()))
+            .collect::<Vec<_>>()
+    };
+    let mut all: Vec<_> = verdicts.iter().flat_map(of).filter(|(seconds, ..)| *seconds >= 1.0).collect();
+    all.sort_by(|one, other| other.0.total_cmp(&one.0));
+    let rows =
+        all.iter().take(SLOWEST).map(|(seconds, suite, name)| format!("{seconds:>9.1}  {suite}: {name}\n"));
+    let rows: String = rows.collect();
+    if rows.is_empty() { rows } else { format!("\nthe slowest, in seconds\n{rows}") }
 }
 
 #[cfg(test)]
@@ -86,6 +108,7 @@ mod tests {
             passed,
             failed: failed.iter().map(|name| (*name).to_owned()).collect(),
             skipped: skipped.iter().map(|name| Skip::new(*name, "no GPU")).collect(),
+            seconds: (0..20).map(|number| (format!("test{number}"), f64::from(number))).collect(),
         };
         Verdict { suite, tally, seconds: 1.25 }
     }
@@ -96,6 +119,10 @@ mod tests {
         let text = account(&verdicts);
         assert_eq!(text.lines().last(), Some("12 passed, 0 failed, 2 skipped"));
         assert!(text.contains("skipped  rust: cuda: no GPU\n"), "{text}");
+        assert!(
+            text.contains("in seconds\n     19.0  rust: test19\n") && !text.contains("test14\n"),
+            "{text}"
+        );
         assert!(text.lines().any(|line| line.starts_with("fuzz          skipped")), "{text}");
         assert!(all_well(&verdicts));
     }

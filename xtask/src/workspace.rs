@@ -83,7 +83,17 @@ impl Workspace {
 
     /// Runs a program to its end. What it says goes to a log under target/xtask/ and, if the user wants
     /// it, to the terminal too. It has no standard input: nothing here may wait for an answer.
-    pub fn run(&self, name: &str, mut command: Command) -> Result<Ended> {
+    pub fn run(&self, name: &str, command: Command) -> Result<Ended> {
+        self.run_watched(name, command, |_| ())
+    }
+
+    /// The same, with each line for somebody who watches.
+    pub fn run_watched(
+        &self,
+        name: &str,
+        mut command: Command,
+        mut watch: impl FnMut(&str),
+    ) -> Result<Ended> {
         let folder = self.target.join("xtask/logs");
         fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
         let log = folder.join(format!("{}.log", slug(name)));
@@ -107,6 +117,7 @@ impl Workspace {
             if self.verbose {
                 print!("    {words}");
             }
+            watch(&words);
             text.push_str(&words);
             line.clear();
         }

@@ -1,6 +1,5 @@
 //! What a suite is given: the workspace, what was built already, and a book to write results in.
 
-use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::Command;
 use std::rc::Rc;
@@ -14,6 +13,7 @@ use anyhow::{Context as _, Result, bail};
 use crate::cargo::{self, Built, Profile};
 use crate::install;
 use crate::pages::owned::Owned;
+use crate::progress::Progress;
 use crate::python::plainly;
 use crate::simcuda;
 use crate::tally::{self, Skip, Tally};
@@ -92,10 +92,10 @@ impl Context {
 
     /// A test that is a program of its own, or has many of them in it.
     pub fn program(&mut self, name: &str, command: Command, count: Count) -> Result<Ended> {
-        begin(name);
+        let mut progress = Progress::begin(name, self.workspace.verbose);
         let start = Instant::now();
-        let ended = self.workspace.run(name, command)?;
-        self.tally.add(told(name, &ended, start.elapsed(), count));
+        let ended = self.workspace.run_watched(name, command, |line| progress.line(line))?;
+        self.tally.add(told(progress, name, &ended, start.elapsed(), count));
         Ok(ended)
     }
 
@@ -113,7 +113,7 @@ impl Context {
         Owned::tell(&self.workspace, &mut command);
         command.env("LD_LIBRARY_PATH", &simulation).env("SIMCUDA_DEVICES", "2");
         command
-            .args(["-m", "pytest", "-n", "2", "-v", "-rfEs", "--color=no"])
+            .args(["-m", "pytest", "-n", "2", "-v", "-rfEs", "--color=no", "--durations=10"])
             .arg(folder)
             .args(&self.arguments);
         command.env("BFC_TESTS_PREFIX", prefix).env("BFC_TESTS_SIMULATION", simulation);
@@ -147,9 +147,9 @@ impl Context {
                 scope.spawn(work);
             }
             let tell = |(name, result): (&String, Receiver<Result<_>>)| {
-                begin(name);
+                let progress = Progress::begin(name, workspace.verbose);
                 let (ended, took) = result.recv().context("its thread has ended")??;
-                tally.add(told(name, &ended, took, Count::One));
+                tally.add(told(progress, name, &ended, took, Count::One));
                 Ok(ended)
             };
             names.iter().zip(results).map(tell).collect()
@@ -158,19 +158,19 @@ impl Context {
 
     /// A test that is a piece of work which may go wrong.
     pub fn check(&mut self, name: &str, work: impl FnOnce(&Workspace) -> Result<()>) {
-        begin(name);
+        let progress = Progress::begin(name, self.workspace.verbose);
         let start = Instant::now();
         match work(&self.workspace) {
             Ok(()) => {
-                match start.elapsed().as_secs_f64() {
-                    // Most are a look at what a program has said.
-                    ..1.0 => println!("ok"),
-                    seconds => println!("ok ({seconds:.1} s)"),
-                }
+                let seconds = start.elapsed().as_secs_f64();
+                // Most are a look at what a program has said.
+                let took = if seconds < 1.0 { String::new() } else { format!(" ({seconds:.1} s)") };
+                progress.end(true, &format!("ok{took}"));
+                self.tally.seconds.push((name.to_owned(), seconds));
                 self.tally.passed += 1;
             }
             Err(error) => {
-                println!("FAILED");
+                progress.end(false, "FAILED");
                 indent(&format!("{error:#}"));
                 self.tally.failed.push(name.to_owned());
             }
@@ -220,15 +220,8 @@ impl Context {
     }
 }
 
-/// Says what runs before it runs: it may take minutes.
-fn begin(name: &str) {
-    print!("   {name} ... ");
-    // A line that comes late is no reason to fail.
-    let _ = io::stdout().flush();
-}
-
 /// Says how a program has ended; its tests.
-fn told(name: &str, ended: &Ended, took: Duration, count: Count) -> Tally {
+fn told(progress: Progress, name: &str, ended: &Ended, took: Duration, count: Count) -> Tally {
     let mut tally = match count {
         Count::One => Tally::default(),
         Count::Cargo => Tally::of_cargo(&ended.text),
@@ -244,7 +237,7 @@ fn told(name: &str, ended: &Ended, took: Duration, count: Count) -> Tally {
         if tally.failed.is_empty() {
             tally.failed.push(name.to_owned());
         }
-        println!("FAILED ({seconds:.1} s): {status}; all of it: {log}");
+        progress.end(false, &format!("FAILED ({seconds:.1} s): {status}; all of it: {log}"));
         let troubles = match count {
             Count::One => ended.text.clone(),
             Count::Cargo => tally::troubles_of_cargo(&ended.text),
@@ -254,16 +247,17 @@ fn told(name: &str, ended: &Ended, took: Duration, count: Count) -> Tally {
         indent(end_of(&troubles, 120));
     } else if matches!(count, Count::One) {
         tally.passed = 1;
-        println!("ok ({seconds:.1} s)");
+        tally.seconds.push((name.to_owned(), seconds));
+        progress.end(true, &format!("ok ({seconds:.1} s)"));
     } else if found == 0 {
         tally.failed.push(format!("{name}: it ran no test"));
-        println!("FAILED: it ran no test; all it said: {log}");
+        progress.end(false, &format!("FAILED: it ran no test; all it said: {log}"));
     } else {
         let skipped = match tally.skipped.len() {
             0 => String::new(),
             skipped => format!(", {skipped} skipped"),
         };
-        println!("{} passed{skipped} ({seconds:.1} s)", tally.passed);
+        progress.end(true, &format!("{} passed{skipped} ({seconds:.1} s)", tally.passed));
     }
     tally
 }

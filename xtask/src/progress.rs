@@ -1,0 +1,81 @@
+//! What is shown of a program while it runs: how many of its tests have ended, and the last one.
+
+use std::io::{self, Write};
+use std::time::{Duration, Instant};
+
+use console::style;
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::tally;
+
+/// Where nobody watches a terminal, a line so often shows that a long suite goes on.
+const EVERY: Duration = Duration::from_secs(20);
+
+/// A program that runs.
+pub struct Progress {
+    name: String,
+    /// On a terminal; elsewhere lines are printed.
+    spinner: Option<ProgressBar>,
+    start: Instant,
+    told: Instant,
+    is_in_line: bool,
+    passed: usize,
+    failed: usize,
+}
+
+impl Progress {
+    /// Says what runs before it runs: it may take minutes.
+    pub fn begin(name: &str, is_verbose: bool) -> Self {
+        let spinner = (console::user_attended() && !is_verbose).then(|| {
+            let template = ProgressStyle::with_template("   {spinner} {prefix} {elapsed} {wide_msg:.dim}");
+            let spinner = ProgressBar::new_spinner().with_prefix(name.to_owned());
+            spinner.set_style(template.expect("it is a template"));
+            spinner.enable_steady_tick(Duration::from_millis(100));
+            spinner
+        });
+        if spinner.is_none() {
+            print!("   {name} ... ");
+            // A line that comes late is no reason to fail.
+            let _ = io::stdout().flush();
+        }
+        let now = Instant::now();
+        let name = name.to_owned();
+        Self { name, spinner, start: now, told: now, is_in_line: true, passed: 0, failed: 0 }
+    }
+
+    /// A line that the program has printed.
+    pub fn line(&mut self, line: &str) {
+        let last = match tally::outcome(line) {
+            Some((name, is_well)) => {
+                *(if is_well { &mut self.passed } else { &mut self.failed }) += 1;
+                name
+            }
+            None if line.trim_start().starts_with("Compiling ") => line.trim(),
+            None => return,
+        };
+        let failed = match self.failed {
+            0 => String::new(),
+            failed => format!(", {}", style(format!("{failed} failed")).red()),
+        };
+        let so_far = format!("{} passed{failed}; {last}", self.passed);
+        if let Some(spinner) = &self.spinner {
+            spinner.set_message(so_far);
+        } else if self.told.elapsed() > EVERY {
+            let end_of_line = if std::mem::take(&mut self.is_in_line) { "\n" } else { "" };
+            println!("{end_of_line}     {:.0} s: {so_far}", self.start.elapsed().as_secs_f64());
+            self.told = Instant::now();
+        }
+    }
+
+    /// Says how it has ended.
+    pub fn end(self, is_well: bool, result: &str) {
+        let result = if is_well { style(result).green() } else { style(result).red() };
+        if let Some(spinner) = &self.spinner {
+            spinner.finish_and_clear();
+        }
+        match self.spinner.is_none() && self.is_in_line {
+            true => println!("{result}"),
+            false => println!("   {} ... {result}", self.name),
+        }
+    }
+}
