@@ -8,6 +8,7 @@ mod bench;
 mod bindings;
 mod book;
 mod cargo;
+mod clean;
 mod cliffs;
 mod cuda_headers;
 mod demo;
@@ -78,6 +79,8 @@ enum Chore {
     Imports(imports::Imports),
     /// Build docs/ and the C API as a book, in target/book
     Book(book::Book),
+    /// Remove what was built here, and with --cache what tests have fetched into the user's cache
+    Clean(clean::Clean),
     /// Install the library, its headers, the bfc command, and the CMake and pkg-config files
     Install(Install),
     /// Build Python's package as a wheel, in target/wheels
@@ -128,6 +131,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Chore::Demo(demo) => demo.run(&workspace)?,
         Chore::Test(test) => return test.run(workspace),
         Chore::Bench(bench) => bench.run(&workspace)?,
+        Chore::Clean(clean) => clean.run(&workspace)?,
         Chore::Cliffs(cliffs) => cliffs.run(&workspace)?,
         Chore::Header => header::write(&workspace)?,
         Chore::Hooks => hooks::write(&workspace)?,

@@ -218,12 +218,18 @@ const SUITES: &[Suite] = &[
     },
 ];
 
+/// The suites of `--quick`.
+const QUICK: [&str; 4] = ["layers", "rust", "header", "symbols"];
+
 /// What `cargo xtask test` takes.
 #[derive(Args)]
 pub struct Test {
     /// A suite to run instead of the usual ones, see --list; may be repeated; `all` is every one
     #[arg(long = "suite", value_name = "NAME", value_parser = PossibleValuesParser::new(names()))]
     suites: Vec<String>,
+    /// Run the suites that take three minutes and find most mistakes: layers, rust, header, symbols
+    #[arg(long, conflicts_with = "suites")]
+    quick: bool,
     /// List the suites
     #[arg(long)]
     list: bool,
@@ -271,7 +277,8 @@ impl Test {
 
     fn wants(&self, suite: &Suite) -> bool {
         let named = |name: &str| self.suites.iter().any(|wanted| wanted == name);
-        named(suite.name) || named("all") || (self.suites.is_empty() && suite.usual)
+        let is_chosen = if self.quick { QUICK.contains(&suite.name) } else { suite.usual };
+        named(suite.name) || named("all") || (self.suites.is_empty() && is_chosen)
     }
 }
 
@@ -282,6 +289,7 @@ mod tests {
     fn wanted(suites: &[&str]) -> Vec<&'static str> {
         let test = Test {
             suites: suites.iter().map(|name| (*name).to_owned()).collect(),
+            quick: false,
             list: false,
             verbose: false,
             arguments: Vec::new(),
@@ -299,6 +307,12 @@ mod tests {
         assert_eq!(wanted(&[]), usual);
         assert_eq!(wanted(&["fuzz", "lints"]), ["lints", "fuzz"]);
         assert_eq!(wanted(&["all"]).len(), SUITES.len());
+    }
+
+    #[test]
+    fn the_quick_suites_are_usual_ones() {
+        let is_usual = |name: &&str| SUITES.iter().any(|suite| suite.name == *name && suite.usual);
+        assert!(QUICK.iter().all(is_usual));
     }
 
     #[test]
