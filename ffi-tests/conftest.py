@@ -26,29 +26,26 @@ def _built(name):
     return pathlib.Path(os.environ[name])
 
 
-PREFIX = _built("BFC_TESTS_PREFIX")
-SIMULATION = _built("BFC_TESTS_SIMULATION")
-SCRATCH = _built("BFC_TESTS_SCRATCH")
-
-# The package bfc of the checkout with the installed library. What it compiles lies apart from the user's.
-sys.path.insert(0, str(ROOT / "python/src"))
-os.environ |= {
-    "PYTHONPATH": str(ROOT / "python/src"),
-    "BFC_LIBRARY": str(PREFIX / "lib"),
-    "XDG_CACHE_HOME": str(SCRATCH / "python-cache"),
-}
+if "BFC_TESTS_PREFIX" in os.environ:
+    # The package bfc of the checkout with the installed library. What it compiles lies apart from the user's.
+    sys.path.insert(0, str(ROOT / "python/src"))
+    os.environ |= {
+        "PYTHONPATH": str(ROOT / "python/src"),
+        "BFC_LIBRARY": str(_built("BFC_TESTS_PREFIX") / "lib"),
+        "XDG_CACHE_HOME": str(_built("BFC_TESTS_SCRATCH") / "python-cache"),
+    }
 
 
 @pytest.fixture(scope="session")
 def prefix():
     """The folder in which libbfc is installed."""
-    return PREFIX
+    return _built("BFC_TESTS_PREFIX")
 
 
 @pytest.fixture(scope="session")
 def simulation_folder():
     """The folder of the simulated libcuda.so.1 and of the runtimes."""
-    return SIMULATION
+    return _built("BFC_TESTS_SIMULATION")
 
 
 @pytest.fixture(scope="session")

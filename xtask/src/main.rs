@@ -1,4 +1,4 @@
-//! The project's chores: `cargo xtask demo`, `test`, `bench`, `cliffs`, `header`, `imports`, `install` and `wheel`.
+//! The project's chores: `cargo xtask demo`, `test`, `bench`, `cliffs`, `header`, `install` and `wheel`.
 //!
 //! They work from any folder of the checkout, fetch what they need into `target/` (TensorFlow,
 //! PyTorch and NVIDIA's headers, which all checkouts share, into the user's cache), and say what to do where that fails.
@@ -18,11 +18,9 @@ mod gates;
 mod golden;
 mod header;
 mod hooks;
-mod imports;
 mod install;
 mod instructions;
 mod interposer;
-mod module_graph;
 mod onnxruntime;
 mod pages;
 mod progress;
@@ -75,8 +73,6 @@ enum Chore {
     Header,
     /// Make docs/hooks.md from the interposer's list of hooks
     Hooks,
-    /// Print the import circles between the files of a folder, and the imports that lead up between its rooms
-    Imports(imports::Imports),
     /// Build docs/ and the C API as a book, in target/book
     Book(book::Book),
     /// Remove what was built here, and with --cache what tests have fetched into the user's cache
@@ -135,7 +131,6 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Chore::Cliffs(cliffs) => cliffs.run(&workspace)?,
         Chore::Header => header::write(&workspace)?,
         Chore::Hooks => hooks::write(&workspace)?,
-        Chore::Imports(imports) => imports.run(&workspace)?,
         Chore::Book(book) => book.run(&workspace)?,
         Chore::Wheel(wheel) => wheel.run(&workspace)?,
         Chore::Install(install) => {

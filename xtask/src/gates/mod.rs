@@ -2,13 +2,8 @@
 //! is an empty list. A gate that cannot fail is worth nothing, so each one's tests feed it bad input.
 
 pub mod book;
-mod code;
 pub mod constructors;
 pub mod elf;
-pub mod environment;
 pub mod header;
-pub mod layers;
 pub mod links;
-pub mod places;
-pub mod rooms;
 pub mod version;

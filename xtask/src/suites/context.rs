@@ -99,30 +99,41 @@ impl Context {
         Ok(ended)
     }
 
-    /// The tests of a folder of ffi-tests with its requirements.txt, which a virtual environment in the user's cache holds.
-    /// What they need of the checkout is built before, and named to them; see ffi-tests/conftest.py.
+    /// The tests of a folder of ffi-tests, in its virtual environment in the user's cache. What they need of the checkout
+    /// is built before, and named to them; see ffi-tests/conftest.py.
     pub fn pytest(&mut self, suite: &str) -> Result<()> {
-        let folder = self.workspace.path("ffi-tests").join(suite);
-        let found = uv::environment(&self.workspace, &folder);
-        let Some(python) = self.or_skip("all of it", found)? else { return Ok(()) };
         let prefix = self.prefix()?;
         let simulation = simcuda::build(&self.workspace)?;
         let pages = Owned::of_suite(&self.workspace, suite)?;
-        let mut command = self.workspace.command(python);
-        plainly(&mut command);
-        Owned::tell(&self.workspace, &mut command);
-        command.env("LD_LIBRARY_PATH", &simulation).env("SIMCUDA_DEVICES", "2");
-        command
-            .args(["-m", "pytest", "-n", "2", "-v", "-rfEs", "--color=no", "--durations=10"])
-            .arg(folder)
-            .args(&self.arguments);
-        command.env("BFC_TESTS_PREFIX", prefix).env("BFC_TESTS_SIMULATION", simulation);
-        command.env("BFC_TESTS_SCRATCH", self.workspace.target.join("tests"));
-        self.program(&format!("pytest {suite}"), command, Count::Pytest)?;
+        let variables = [
+            ("BFC_TESTS_PREFIX", prefix),
+            ("BFC_TESTS_SIMULATION", simulation.clone()),
+            ("BFC_TESTS_SCRATCH", self.workspace.target.join("tests")),
+            ("LD_LIBRARY_PATH", simulation),
+            ("SIMCUDA_DEVICES", "2".into()),
+        ];
+        self.pytest_with(suite, &variables)?;
         if self.arguments.is_empty() {
             self.all_ran(&pages);
         }
         Ok(())
+    }
+
+    /// The same of tests that need nothing built.
+    pub fn pytest_alone(&mut self, suite: &str) -> Result<()> {
+        self.pytest_with(suite, &[])
+    }
+
+    fn pytest_with(&mut self, suite: &str, variables: &[(&str, PathBuf)]) -> Result<()> {
+        let folder = self.workspace.path("ffi-tests").join(suite);
+        let found = uv::environment(&self.workspace, &folder);
+        let Some(python) = self.or_skip("all of it", found)? else { return Ok(()) };
+        let mut command = self.workspace.command(python);
+        plainly(&mut command);
+        Owned::tell(&self.workspace, &mut command);
+        command.args(["-m", "pytest", "-n", "2", "-v", "-rfEs", "--color=no", "--durations=10"]);
+        command.arg(folder).args(&self.arguments).envs(variables.iter().map(|(name, value)| (name, value)));
+        self.program(&format!("pytest {suite}"), command, Count::Pytest).map(drop)
     }
 
     /// Tests that are a program each, and need nothing of one another: two at a time, and told in order.

@@ -5,12 +5,10 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 
 use super::context::{Context, Count};
-use super::layers;
-use crate::gates::{environment, links, places};
+use crate::gates::links;
 use crate::{cargo, files, hooks};
 
-/// rustdoc's warnings are errors, its examples run, links lead somewhere, and the table of environment
-/// variables is whole.
+/// rustdoc's warnings are errors, its examples run, and links lead somewhere.
 pub fn run(context: &mut Context) -> Result<()> {
     // Each by itself: the library and the command are both called bfc, and their pages would collide.
     for package in ["bfc", "xtask"] {
@@ -28,16 +26,6 @@ pub fn run(context: &mut Context) -> Result<()> {
     links(context, "links in the source's pages", &pages)?;
     let installed = context.prefix()?.join("share/doc/bfc");
     links(context, "links in the installed pages", &files::below(&installed, "md")?)?;
-
-    let page = "ARCHITECTURE.md";
-    let wrong = places::missing(page, &files::read(&root.join(page))?, &root);
-    context.gate("the files that ARCHITECTURE.md names are there", &wrong);
-
-    let page = files::read(&root.join("docs/environment.md"))?;
-    let mut sources = layers::sources(context)?;
-    sources.extend(layers::sources_in(context, "preload/src")?);
-    let wrong = environment::differences(&sources, &page);
-    context.gate("the table of environment variables", &wrong);
 
     let is_made = files::read(&root.join(hooks::PAGE))? == hooks::page();
     let wrong = if is_made { vec![] } else { vec!["it is not what `cargo xtask hooks` makes".to_owned()] };

@@ -56,7 +56,7 @@ struct Suite {
 const SUITES: &[Suite] = &[
     Suite {
         name: "layers",
-        about: "modules import only from those below them, and not in circles (see `cargo xtask imports`)",
+        about: "modules import only from those below them, and not in circles; pages name files and variables that are there",
         usual: true,
         run: layers::run,
     },

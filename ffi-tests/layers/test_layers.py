@@ -1,0 +1,286 @@
+"""Import circles, and the order of rooms: the parts of a folder that use only those below them.
+
+The order of each folder is declared here and nowhere else. A room is a folder, or a file that stands for itself.
+"""
+
+import graphlib
+import pathlib
+import re
+from typing import NamedTuple
+
+import pytest
+
+from imports import Crate
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+class Tree(NamedTuple):
+    """A folder, where its crate's source is, and its rooms from the bottom up.
+
+    Rooms of one line may use each other; the folder's own file (mod.rs, lib.rs) is above all. A room need not exist.
+    """
+
+    folder: str
+    crate: str
+    rooms: str
+    circles: bool = True
+
+
+# Circles inside of `backend` are not looked for: a backend whose context has ended makes a new one, so the trait names the
+# list of backends, and the list names each.
+LAYERS = Tree(
+    "src",
+    "src",
+    """
+    sys
+    error log
+    core
+    backend
+    options
+    report
+    pool
+    scope
+    device
+    capi
+    """,
+    circles=False,
+)
+TREES = [
+    LAYERS,
+    Tree(
+        "src/core",
+        "src",
+        """
+        steps units ids seed sort stream_id invariants
+        tree tables stats
+        op_names
+        heap
+        request
+        vmm
+        streams
+        stamps
+        arena
+        """,
+    ),
+    Tree(
+        "src/pool",
+        "src",
+        """
+        mutation
+        captures events guard_state listener
+        pool
+        slot
+        order region_io snapshot stamp_merge
+        context_loss remap take_back
+        guarded
+        alloc free graph_pools
+        lifecycle
+        """,
+    ),
+    Tree("src/options", "src", "values\n types\n variables\n environment\n limit resolution"),
+    Tree("src/report", "src", ""),
+    Tree("src/device", "src", "table\n forks\n clients"),
+    Tree("src/capi", "src", ""),
+    Tree(
+        "preload/src",
+        "preload/src",
+        """
+        bfc hook_list unanalyzed_list sys
+        settings
+        diagnostics
+        driver
+        state
+        pool
+        hooks lifecycle
+        resolve
+        """,
+    ),
+    Tree(
+        "ffi-tests/simcuda/src",
+        "ffi-tests/simcuda/src",
+        """
+        abi calling_thread handles options system
+        state
+        sim lookup
+        rules
+        gate
+        api
+        exports
+        control
+        """,
+    ),
+]
+
+# All that core/ knows of the modules below it: it decides over numbers, and what goes wrong it returns.
+ENGINE_USES = ("sys::HostMemoryExhausted", "sys::table", "sys::zeroed")
+# What leads to a clock, to the environment, or anywhere else out of a function of numbers.
+WORLD = {"env", "fs", "io", "net", "os", "process", "thread", "time"}
+WORLDLY_WORDS = {"Instant", "SystemTime", "print", "println", "eprint", "eprintln", "dbg"}
+
+
+def room(folder, file):
+    """The room of a file; None for the folder's own file, and for files elsewhere."""
+    inside = file.removeprefix(f"{folder}/")
+    is_own = inside in ("mod.rs", "lib.rs", "main.rs") or file == f"{folder}.rs"
+    return None if is_own or inside == file else re.split("[/.]", inside)[0]
+
+
+def within(folder, crate):
+    """The imports between files of a folder."""
+    inside = lambda file: file.startswith(f"{folder}/") or file == f"{folder}.rs"
+    return [found for found in crate.imports() if inside(found.source) and inside(found.target)]
+
+
+def circle(folder, crate):
+    """The imports of a circle among the files of a folder, if there is one."""
+    imports = {(found.source, found.target): found for found in within(folder, crate)}
+    sorter = graphlib.TopologicalSorter()
+    for source, target in imports:
+        sorter.add(source, target)
+    try:
+        sorter.prepare()
+    except graphlib.CycleError as error:
+        files = list(reversed(error.args[1]))
+        return [str(imports[pair]) for pair in zip(files, files[1:])]
+    return []
+
+
+def steps_up(tree, crate):
+    """The imports that lead from a room to one above it, and the rooms without a place in the order."""
+    place = {name: level for level, line in enumerate(tree.rooms.strip().splitlines()) for name in line.split()}
+    rooms = {room(tree.folder, file) for file in crate.files} - {None}
+    wrong = [] if rooms else [f"{tree.folder}: there is no module to look at"]
+    if not place:
+        return wrong
+    wrong += [f"{tree.folder}: {name} has no place in the order of rooms" for name in sorted(rooms - place.keys())]
+    for found in within(tree.folder, crate):
+        source, target = room(tree.folder, found.source), room(tree.folder, found.target)
+        # The folder's own file is above all.
+        if source is not None and place.get(target, len(place) + 1) > place.get(source, len(place)):
+            wrong.append(f"{source} uses {target or 'the root'}, which is above it: {found}")
+    return wrong
+
+
+def drivers(crate):
+    """Every use of the driver outside of backend/cuda."""
+    uses = {module.file for module, path, *_ in crate.mentions if path[0] == "cuda_sys"}
+    return sorted(file for file in uses if not file.startswith("backend/cuda/")), len(uses)
+
+
+def worldly(crate):
+    """What in core/ would make the engine's decisions depend on something else than numbers."""
+    wrong = []
+    for module, path, line, _ in crate.mentions:
+        if not module.file.startswith("core/"):
+            continue
+        if (path[0] == "std" and len(path) > 1 and path[1] in WORLD) or WORLDLY_WORDS & {path[0], path[-1]}:
+            wrong.append(f"src/{module.file}:{line}: core uses {'::'.join(path)}: it is a function of numbers")
+    for found in crate.imports():
+        if found.source.startswith("src/core/") and not found.target.startswith("src/core/"):
+            used = re.sub("^(crate|self|super)::((super)::)*", "", found.path)
+            if not any(used == allowed or used.startswith(f"{allowed}::") for allowed in ENGINE_USES):
+                wrong.append(f"{found}: core may use {' and '.join(ENGINE_USES)} only")
+    return wrong
+
+
+@pytest.fixture(scope="module")
+def crates():
+    return {name: Crate(ROOT, name) for name in {tree.crate for tree in TREES}}
+
+
+@pytest.mark.parametrize("tree", TREES, ids=lambda tree: tree.folder)
+def test_no_step_up_and_no_circle(tree, crates):
+    crate = crates[tree.crate]
+    assert not crate.not_understood
+    assert not steps_up(tree, crate)
+    assert not (tree.circles and circle(tree.folder, crate))
+
+
+def test_the_driver_is_for_its_backends_only(crates):
+    wrong, uses = drivers(crates["src"])
+    assert not wrong and uses > 0
+
+
+def test_the_engine_knows_numbers_only(crates):
+    assert not worldly(crates["src"])
+
+
+# The gates themselves, on small crates.
+
+
+def crate_of(**files):
+    return Crate("", "src", {f"{name.replace('__', '/')}.rs": text for name, text in files.items()})
+
+
+def test_a_circle_is_shown_with_its_imports():
+    files = {"a": "\nuse super::b::B;", "b": "fn b() { crate::c::f() } pub struct B;", "c": "use crate::a;\npub fn f() { a::g() }"}
+    found = circle("src", crate_of(lib="mod a; mod b; mod c;", **files))
+    assert len(found) == 3 and "src/b.rs:1 imports src/c.rs by `crate::c::f`" in found
+
+
+@pytest.mark.parametrize(
+    "text, lib, wrong",
+    [
+        ("use crate::z::Z;", "", []),
+        ("fn f() -> crate::b::B {}", "", ["a uses b, which is above it: src/a/deep.rs:1 imports src/b.rs by `crate::b::B`"]),
+        ("use crate::Root;", "", ["a uses the root, which is above it: src/a/deep.rs:1 imports src/lib.rs by `crate::Root`"]),
+        ("", "mod other;", ["src: other has no place in the order of rooms"]),
+    ],
+)
+def test_a_step_up_and_a_room_without_a_place_fail(text, lib, wrong):
+    crate = crate_of(lib=f"mod a; mod b; mod z; {lib}", a__mod="mod deep;", a__deep=text, b="use crate::a;", z="", other="")
+    assert steps_up(Tree("src", "src", "a z\nnone\nb"), crate) == wrong
+
+
+def test_a_step_up_through_a_module_that_passes_the_name_on_fails():
+    crate = crate_of(lib="mod a; mod b; mod z;", a="use crate::z::B;", b="pub struct B;", z="pub use crate::b::B;")
+    assert len(steps_up(Tree("src", "src", "a z\nb"), crate)) == 2
+
+
+def test_a_gate_without_anything_to_look_at_fails():
+    assert steps_up(Tree("src/core", "src", "a"), crate_of(lib="mod a;", a=""))
+
+
+def test_the_driver_elsewhere_is_found():
+    files = {"backend__mod": "mod cuda;", "backend__cuda__mod": "use cuda_sys::Driver;", "pool": "// cuda_sys\nuse cuda_sys::Driver;"}
+    assert drivers(crate_of(lib="mod backend; mod pool;", **files)) == (["pool.rs"], 2)
+
+
+@pytest.mark.parametrize(
+    "text",
+    """use crate::log;
+use crate::log::Level;
+use crate::sys;
+use crate::sys::*;
+use crate::sys::tables::X;
+use crate::sys::{self, table};
+use crate::{sys::{HostMemoryExhausted, clock}};
+use super::super::sys::clock;
+fn f() { crate::log::emit() }
+fn f() { let x = std::env::var(name); }
+use std::time::Duration;
+use std::{mem, thread};
+use std::{cell::Cell, process::{self, Command}};
+fn f() { let os = std::os::raw::c_int; }
+fn f() { let now = Instant::now(); }
+fn f(at: SystemTime) {}
+fn f() { println!(x); }
+fn f() { dbg!(x); }""".splitlines(),
+)
+def test_a_way_to_the_world_fails(text):
+    files = {"core__mod": "mod grow;", "core__grow": text, "log": "", "sys__mod": "mod clock; mod table;", "sys__clock": "", "sys__table": ""}
+    assert worldly(crate_of(lib="mod core; mod log; mod sys;", **files)), text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "use super::units::UNIT; use crate::core::stats::S; use crate::sys::{HostMemoryExhausted, table::LazyTable};",
+        "use std::{cell::Cell, mem}; // std::env, Instant, println!",
+        "#[cfg(test)]\nmod tests { use crate::log::Level; fn f() { println!(x); } }",
+    ],
+)
+def test_an_engine_of_numbers_passes(text):
+    files = {"core__mod": "mod grow; mod units;", "core__grow": text, "core__units": "", "log": "", "sys__mod": "mod table;", "sys__table": ""}
+    assert not worldly(crate_of(lib="mod core; mod log; mod sys;", **files))
