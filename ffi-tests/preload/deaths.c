@@ -1,5 +1,5 @@
 /* Programs that die, or are replaced, in the midst of work: what the interposer knew of them must be in its files. Each
- * says `ready` once it has allocated what is expected of it. What that is: xtask/src/suites/preload/deaths.rs.
+ * says `ready` once it has allocated what is expected of it. What that is: test_deaths.py.
  *
  * SPDX-License-Identifier: Apache-2.0 OR MIT
  */

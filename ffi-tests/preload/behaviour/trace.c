@@ -3,7 +3,7 @@
 
 #include <pthread.h>
 
-/* What of this is in the trace, line by line, is in xtask/src/suites/preload/records.rs. */
+/* What of this is in the trace, line by line, is in ffi-tests/preload/test_records.py. */
 static void known(void) {
   void *memory[6] = {NULL}, *host = NULL;
   cudaStream_t stream = NULL, other = NULL;

@@ -2,7 +2,6 @@
 //! is an empty list. A gate that cannot fail is worth nothing, so each one's tests feed it bad input.
 
 pub mod book;
-pub mod constructors;
 pub mod elf;
 pub mod header;
 pub mod links;

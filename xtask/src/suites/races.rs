@@ -33,5 +33,5 @@ pub fn run(context: &mut Context) -> Result<()> {
     command.env("SIMCUDA_LIBRARY", folder.join("libcuda.so.1")).env("RACES_PROGRAMS", programs.to_string());
     context.program("random programs on held streams", command, Count::Cargo)?;
     // The same of each of the kinds under the interposer.
-    super::preload::races::programs(context, &(programs / 4).to_string())
+    super::preload::races(context, &(programs / 4).to_string())
 }

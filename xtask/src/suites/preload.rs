@@ -1,21 +1,29 @@
-//! Reuse races through cudaMalloc and cudaFree: the tests of tests/preload_races, with the installed interposer.
+//! The suite `preload`: libbfc_preload.so, and programs that know nothing of it, on the simulated driver. See
+//! ffi-tests/preload.
 
 use anyhow::Result;
 
+use super::context::{Context, Count};
 use crate::cargo;
 use crate::simcuda;
-use crate::suites::context::{Context, Count};
+use crate::tools;
 
 /// Random programs of each kind where the suite is one of many: some seconds of them.
 const SOME: &str = "200";
 
-/// A quarter as many of threads at once, and an eighth of the kinds with granules.
+/// Builds interposer and simulation, and runs programs on both.
 pub fn run(context: &mut Context) -> Result<()> {
-    programs(context, SOME)
+    if !tools::works(&tools::c_compiler()) {
+        context.skip("all of it", &format!("there is no {}", tools::c_compiler().display()));
+        return Ok(());
+    }
+    context.pytest("preload")?;
+    races(context, SOME)
 }
 
-/// Runs so many of each kind. The tests themselves build the mutation that they are to see.
-pub fn programs(context: &mut Context, count: &str) -> Result<()> {
+/// Reuse races through cudaMalloc and cudaFree: so many random programs of each kind, a quarter as many of threads at once,
+/// and an eighth of the kinds with granules. The tests themselves build the mutation that they are to see.
+pub fn races(context: &mut Context, count: &str) -> Result<()> {
     let interposer = context.prefix()?.join("lib").join(crate::install::INTERPOSER);
     let driver = simcuda::build_driver(&context.workspace)?.join("libcuda.so.1");
     let args = ["test", "--package=bfc", "--release", "--test=preload_races"];

@@ -1,0 +1,223 @@
+"""What is left of a process: its trace and its counters must be whole whatever ended it."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from stage import BFC, INTERPOSER, LIB, RUNTIMES, SIMULATION, compile, environment, events, preloaded, replay, reported, run, settings, written
+
+# What deaths.c and interrupted.py allocate before they die, and what is said of it.
+TRACE = "+ 0 1000 0\n+ 1 2000 0\n- 0 0\n+ 2 3000 0\n"
+SERVED = ["  served       3 allocations, 1 frees\n", "; 4.9 KiB live now\n"]
+KILLED, ENDED, REPLACED, RUNNING = (f"  state        {state}: " for state in ("killed", "ended", "replaced", "running"))
+
+
+class Files:
+    """The report and the traces of a process, in a folder of their own."""
+
+    def __init__(self, folder):
+        self.folder, self.report, self.trace = folder, folder / "report", folder / "trace"
+
+    def command(self, *program, trace=None):
+        """`bfc run` with a trace and a report."""
+        return [BFC, "run", "--preload", INTERPOSER, "--trace", trace or self.trace, f"--report={self.report}", "--", *program]
+
+    def traces(self):
+        """All traces: `trace`, `trace.PID`, `trace.PID.2`."""
+        return sorted(self.folder.glob("trace*"))
+
+    def reported(self):
+        return reported(self.report)
+
+
+@pytest.fixture
+def files(tmp_path):
+    return Files(tmp_path)
+
+
+@pytest.fixture
+def deaths():
+    return compile("deaths", "deaths.c")
+
+
+def has(text, *parts):
+    assert not [part for part in parts if part not in text], text
+
+
+@pytest.mark.parametrize(
+    "case, state",
+    [
+        ("ends", ENDED),
+        ("aborts", KILLED),
+        ("crashes", KILLED),
+        ("leaves_at_once", KILLED),
+        ("leaves_quickly", KILLED),
+        ("kills_itself", KILLED),
+        ("executes_other", REPLACED),
+    ],
+)
+def test_trace_and_counters_of_a_process_that(case, state, deaths, files):
+    run(*files.command(deaths, case), env=environment(), status=None)
+    has(files.reported(), *SERVED, state)
+    assert events(files.trace) == TRACE
+
+
+@pytest.mark.parametrize("kind", ["a C program", "a Python script"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_trace_and_counters_after_a_signal(kind, number, deaths, files, root):
+    script = [sys.executable, root / "ffi-tests/preload/interrupted.py", SIMULATION / RUNTIMES[12]]
+    command = files.command(*([deaths, "waits"] if kind == "a C program" else script))
+    child = subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    assert child.stdout.readline() == "ready\n"
+    alive = files.reported()
+    child.send_signal(number)
+    child.wait()
+    # bfc run became the program: it is the process that was started.
+    has(alive, f"process {child.pid}: ", RUNNING, SERVED[0])
+    has(files.reported(), *SERVED, KILLED)
+    assert events(files.trace) == TRACE
+
+
+@pytest.mark.parametrize("case, states", [("forks", [ENDED, KILLED]), ("executes", [REPLACED, REPLACED, KILLED])])
+def test_each_of_several_processes_has_its_own(case, states, deaths, files):
+    run(*files.command(deaths, case), env=environment(), status=None)
+    report = files.reported()
+    assert all(report.count(state) == states.count(state) for state in states), report
+    assert report.count(SERVED[0]) == len(files.traces()) == len(states)
+    assert all(events(trace) == TRACE for trace in files.traces())
+
+
+def test_the_threads_of_a_process_share_files(deaths, files):
+    run(*files.command(deaths, "threads"), env=environment(), status=None)
+    has(files.reported(), KILLED, "  served       2003 allocations, 2001 frees\n", "; 4.9 KiB live now\n")
+    (trace,) = files.traces()
+    assert events(trace).count("\n") == 4004
+
+
+def test_a_child_leaves_its_parents_trace_and_counters_alone(deaths, files):
+    run(*files.command(deaths, "forks_after_use"), env=environment())
+    report = files.reported()
+    has(report, "  served       4 allocations, 2 frees\n", ENDED)
+    assert len(files.traces()) == report.count("process ") == 1
+    assert events(files.trace) == f"{TRACE}+ 3 4000 0\n- 3 0\n"
+
+
+def test_percent_p_in_a_name_is_the_process(deaths, files):
+    command = [BFC, "run", "--preload", INTERPOSER, "--trace", files.folder / "trace.%p.of", "--", deaths, "executes"]
+    child = subprocess.Popen(command, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    child.wait()
+    own = f"trace.{child.pid}.of"
+    assert [path.name for path in files.traces()] == [own, f"{own}.{child.pid}", f"{own}.{child.pid}.2"]
+
+
+def test_an_out_of_memory_is_in_the_report_and_can_be_replayed(deaths, files):
+    limit = str(1000 << 20)
+    run(*files.command(deaths, "aborts_out_of_memory"), env=environment(BFC_MEMORY_LIMIT=limit), status=None)
+    refused = "  refused      1 request for want of memory, the largest of 64.0 MiB\n"
+    has(files.reported(), KILLED, refused, "  last refused 64.0 MiB: preload: ")
+    assert written(files.trace).splitlines()[-1].startswith("! 67108864 0 # preload: ")
+    (replayed,) = json.loads(replay(files.trace, "--growth", "--gc", "--split-always", "--json", "--limit", limit))["traces"]
+    event = events(files.trace).count("\n")
+    assert (replayed["failed"], replayed["failure"]["event"], replayed["trace"]["refused"]) == (1, event, 1)
+
+
+@pytest.mark.parametrize("more", ["", "BFC_MEMORY_LIMIT=100M", "BFC_MEMORY_LIMIT=100M BFC_PRELOAD_ASYNC=1", "BFC_PRELOAD_MAX=1M"])
+def test_every_request_is_refused(more, deaths, files):
+    run(*files.command(deaths, "is_refused"), env=environment(**settings(more)))
+    refused = "  refused      6 requests for want of memory, the largest of 293.0 GiB\n"
+    has(files.reported(), ENDED, refused, "  last refused 48.8 GiB: ", "  served       nothing\n")
+    sizes = [100_000, 50_000, 200_000, 50_000, 300_000, 50_000]
+    assert events(files.trace) == "".join(f"! {size << 20} 0\n" for size in sizes)
+    # Each says why.
+    assert not [line for line in written(files.trace).splitlines() if line.rstrip().endswith("#")]
+
+
+def test_a_trace_that_is_removed_meanwhile_is_told(deaths, files):
+    said = run(*files.command(deaths, "removes_its_trace"), env=environment())
+    has(said, f"{files.trace.parent.name}/trace was removed or replaced while the program ran")
+
+
+# The trace cannot grow: the program goes on, and what is missing is told.
+
+
+@pytest.fixture
+def full_disk():
+    return compile("libfull_disk.so", "full_disk.c", "library")
+
+
+def is_cut_short(files, said, why, count):
+    """What is lost is counted, and what is not lost is whole."""
+    text = files.trace.read_text()
+    told = text.rstrip().rpartition("%incomplete ")[2]
+    there = events(files.trace).count("\n")
+    lost = count - there
+    assert there > 1000 and told.startswith(why) and text.endswith(f"%incomplete {told}\n")
+    has(said, "cannot grow and ends here: ", why, f"is incomplete: {lost} events are not in it\n")
+    has(files.reported(), f"  trace        incomplete: {lost} events are not in it")
+    replay(files.trace, "--quiet")
+
+
+@pytest.mark.parametrize("after", [0, 1])
+def test_a_disk_that_is_full(after, full_disk, deaths, files):
+    said = run(*files.command(deaths, "fills"), env=environment(LD_PRELOAD=full_disk, FULL_DISK_AFTER=after))
+    has(files.reported(), "  served       100000 allocations, 100000 frees\n")
+    if after:
+        is_cut_short(files, said, "No space left on device", 200_000)
+    else:
+        has(said, "libbfc: cannot write the trace ", "No space left on device")
+
+
+def test_a_disk_that_has_room_for_a_part_of_a_record(full_disk, deaths, files):
+    variables = {"LD_PRELOAD": full_disk, "FULL_DISK_AFTER": 9, "FULL_DISK_CUTS": ""}
+    said = run(*files.command(deaths, "ends"), env=environment(**variables))
+    has(said, "libbfc: cannot write the report ", "No space left on device")
+    run(*files.command(deaths, "ends"), env=environment())
+    has(files.reported(), *SERVED, ENDED)
+
+
+def test_a_signals_handler_that_interrupts_the_recorder_and_exits(full_disk, deaths, files):
+    variables = {"LD_PRELOAD": full_disk, "FULL_DISK_AFTER": 1, "FULL_DISK_SIGNALS": ""}
+    run(*files.command(deaths, "exits_in_a_handler"), env=environment(**variables))
+    # The free in the exit handler.
+    has(files.reported(), ENDED, "  trace        incomplete: 1 events are not in it")
+
+
+def test_a_limit_of_the_size_of_files(deaths, files):
+    said = run(*files.command(deaths, "fills_to_a_limit"), env=environment())
+    is_cut_short(files, said, "File too large", 200_002)
+
+
+# Each summary and each complaint comes in one piece: a datagram is what one call writes.
+
+
+def messages(command, variables):
+    reader, writer = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    with reader, writer:
+        subprocess.run(command, env=variables, stdout=subprocess.DEVNULL, stderr=writer, check=True)
+        reader.setblocking(False)
+        found = []
+        while True:
+            try:
+                found.append(os.read(reader.fileno(), 1 << 16).decode())
+            except BlockingIOError:
+                return found
+
+
+@pytest.mark.parametrize("case", ["ends", "is_refused"])
+def test_a_summary_is_written_at_once(case, deaths):
+    (message,) = messages([BFC, "run", "--preload", INTERPOSER, "--report", "--", deaths, case], environment())
+    assert message.startswith("libbfc: process ")
+    has(message, "\n  served       ")
+    assert ("\n  refused      6 requests" in message) == (case == "is_refused")
+
+
+def test_a_report_that_cannot_be_written_is_told_once(deaths):
+    variables = {f"BFC_PRELOAD_{what.upper()}": f"/nonexistent/{what}" for what in ("report", "trace")}
+    reason = "No such file or directory (os error 2); the program runs without it\n"
+    wanted = [f"libbfc: cannot write the {what} /nonexistent/{what}: {reason}" for what in ("report", "trace")]
+    assert sorted(messages([deaths, "ends"], preloaded(**variables))) == wanted
