@@ -14,6 +14,8 @@ import time
 
 import pytest
 
+import pages
+
 HERE = pathlib.Path(__file__).parent
 ROOT = HERE.parent
 # Set in the process of a test that has one of its own.
@@ -52,6 +54,26 @@ def simulation_folder():
 def root():
     """The checkout."""
     return ROOT
+
+
+def _pages(config):
+    """The pages whose code this run has to run: those of whole folders of tests."""
+    if hasattr(config, "workerinput") or IS_CHILD in os.environ or config.option.keyword or config.option.collectonly:
+        return []
+    folders = [pathlib.Path(argument) for argument in config.args]
+    return [page for folder in folders if folder.is_dir() for page in pages.of_folder(folder.name)]
+
+
+def pytest_sessionstart(session):
+    for page in _pages(session.config):
+        page.forget()
+
+
+def pytest_sessionfinish(session, exitstatus):
+    left = [line for page in _pages(session.config) for line in page.not_run()]
+    if left and exitstatus == 0:
+        print("", *(f"FAILED {line}" for line in left), sep="\n")
+        session.exitstatus = 1
 
 
 def pytest_runtest_protocol(item):

@@ -2,17 +2,14 @@
 
 import contextlib
 import gc
-import pathlib
 import random
-import sys
 
 import numpy
 
 import bfc
 import simulation
 
-sys.path.append(str(pathlib.Path(__file__).parents[1]))
-from page import Page
+from pages import Page
 
 KiB, MiB = 1 << 10, 1 << 20
 

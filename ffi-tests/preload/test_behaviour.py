@@ -1,15 +1,11 @@
 """What the interposer keeps of what programs rely on: the programs of behaviour/, each case of them a test."""
 
 import difflib
-import pathlib
-import sys
 
 import pytest
 
+from pages import Page
 from stage import SIMULATION, compile, environment, preloaded, run, settings
-
-sys.path.append(str(pathlib.Path(__file__).parents[1]))
-from page import Page
 
 # Programs that say what they see: compared with themselves without the interposer.
 FACTS = ["facts", "life_facts"]
@@ -53,12 +49,12 @@ def allowed():
     """The differences that the page lists, by place: program, case, and settings. A place without settings stands for all
     of them that have no block of their own."""
     found = {}
-    for file in PAGE.folder.glob("diff-*.diff"):
-        first, *lines = file.read_text().splitlines()
-        assert first.startswith("# ") and all(line.startswith(("-", "+")) for line in lines), file
-        found.setdefault(first.removeprefix("# "), ([], []))
-        found[first.removeprefix("# ")][0].extend(lines)
-        found[first.removeprefix("# ")][1].append(file.stem)
+    for block in PAGE.of("diff"):
+        first, *lines = block.text.splitlines()
+        assert first.startswith("# ") and all(line.startswith(("-", "+")) for line in lines), block
+        listed, names = found.setdefault(first.removeprefix("# "), ([], []))
+        listed.extend(lines)
+        names.append(block.name)
     return found
 
 

@@ -3,7 +3,6 @@
 //! They work from any folder of the checkout, fetch what they need into `target/` (TensorFlow,
 //! PyTorch and NVIDIA's headers, which all checkouts share, into the user's cache), and say what to do where that fails.
 
-mod api;
 mod bench;
 mod bindings;
 mod book;
@@ -44,8 +43,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clap::error::ErrorKind;
-use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand};
 
 use crate::cargo::Profile;
 use crate::workspace::Workspace;
@@ -101,24 +99,6 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
-}
-
-/// Why these words behind `cargo xtask` are no chore; a word in capitals stands for any. For what pages say of chores.
-fn refuses(words: &[&str]) -> Option<String> {
-    // What stands for the value of an option is no value that it could have, and needs none.
-    let is_any = |word: &str| word.len() > 1 && word.bytes().all(|letter| letter.is_ascii_uppercase());
-    let mut kept: Vec<&str> = Vec::new();
-    for word in words {
-        match kept.last() {
-            Some(last) if is_any(word) && last.starts_with("--") && *last != "--prefix" => drop(kept.pop()),
-            _ => kept.push(word),
-        }
-    }
-    let known = Cli::command().try_get_matches_from(["xtask"].into_iter().chain(kept));
-    let error = known.err().filter(|error| error.kind() != ErrorKind::DisplayHelp)?;
-    // Words say which chore it is, and not always all that it needs.
-    let is_short = error.kind() == ErrorKind::MissingRequiredArgument;
-    (!is_short).then(|| error.to_string().lines().next().unwrap_or_default().to_owned())
 }
 
 fn run(cli: Cli) -> Result<ExitCode> {

@@ -8,8 +8,6 @@ pub struct Exception {
     pub page: &'static str,
     /// The block's first line, as it stands there without its indentation.
     pub first_line: &'static str,
-    /// Why not. If something else tests the same, what.
-    pub why: &'static str,
 }
 
 impl Exception {
@@ -21,34 +19,9 @@ impl Exception {
 
 /// All of them. A test fails if a block of one is gone.
 pub const EXCEPTIONS: &[Exception] = &[
-    Exception {
-        page: "README.md",
-        first_line: "cargo xtask demo",
-        why: "a minute or two; .ci/run runs it on each change",
-    },
-    Exception {
-        page: "README.md",
-        first_line: "cargo xtask test",
-        why: "all suites, of which this is one; .ci/run runs it on each change",
-    },
-    Exception {
-        page: "README.md",
-        first_line: "pip install ./python",
-        why: "the suite python does it in a copy of the source",
-    },
-    Exception {
-        page: "docs/install.md",
-        first_line: "pip install ./python",
-        why: "the suite python does it in a copy of the source",
-    },
-    Exception {
-        page: "docs/python.md",
-        first_line: "pip install ./python",
-        why: "the suite python does it in a copy of the source",
-    },
+    Exception { page: "docs/python.md", first_line: "pip install ./python" },
     Exception {
         page: "docs/python.md",
         first_line: "cargo xtask wheel                # for systems like this one",
-        why: "the suites python and manylinux build both",
     },
 ];

@@ -7,13 +7,6 @@ pub mod exceptions;
 pub mod owned;
 pub mod owners;
 
-use std::path::Path;
-
-use anyhow::{Context, Result};
-
-use crate::files;
-use crate::workspace::Workspace;
-
 /// What a block is written in, if it is code. A fence without a language has output, or a picture.
 const LANGUAGES: [(&str, &str); 8] = [
     ("c", "c"),
@@ -58,22 +51,6 @@ impl Block {
         let end = LANGUAGES.iter().find(|(language, _)| *language == self.language);
         format!("{}.{}", self.name, end.map_or("txt", |(_, end)| end))
     }
-}
-
-/// A page's path from the checkout's root, and its text.
-pub type Page = (String, String);
-
-/// All pages: README.md and those of docs/, but for the book's table of contents.
-pub fn all(workspace: &Workspace) -> Result<Vec<Page>> {
-    let mut paths = vec![workspace.path("README.md")];
-    paths.extend(files::below(&workspace.path("docs"), "md")?);
-    paths.retain(|path| !path.ends_with("SUMMARY.md"));
-    paths.iter().map(|path| read(workspace, path)).collect()
-}
-
-fn read(workspace: &Workspace, path: &Path) -> Result<Page> {
-    let inside = path.strip_prefix(&workspace.root).context("it lies in the checkout")?;
-    Ok((inside.to_string_lossy().into_owned(), files::read(path)?))
 }
 
 /// The blocks of a page, in order.

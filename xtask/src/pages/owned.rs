@@ -21,8 +21,6 @@ pub struct Owned {
     pub page: &'static str,
     /// What is to be run, in order.
     pub blocks: Vec<Block>,
-    /// All blocks, also those that are no code: what a program is to print may be one.
-    pub all: Vec<Block>,
     folder: PathBuf,
 }
 
@@ -44,19 +42,13 @@ impl Owned {
 
     fn lay_out_in(page: &'static str, text: &str, folder: PathBuf) -> Result<Self> {
         files::remove_all(&folder)?;
-        let all = blocks(text);
         let is_excepted = |block: &Block| EXCEPTIONS.iter().any(|exception| exception.is_of(page, block));
-        let mut blocks = all.clone();
+        let mut blocks = blocks(text);
         blocks.retain(|block| block.is_code() && !is_excepted(block));
         for block in &blocks {
             files::write(&folder.join(block.file()), &block.text)?;
         }
-        Ok(Self { page, blocks, all, folder })
-    }
-
-    /// Where the blocks lie as files: `python-1.py`, `cpp-2.cpp`.
-    pub fn folder(&self) -> &Path {
-        &self.folder
+        Ok(Self { page, blocks, folder })
     }
 
     /// Says to a program in Python where all pages lie; its `Page("pytorch")` of ffi-tests/page.py is one of them.
@@ -147,7 +139,7 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("xtask-pages-{}", std::process::id()));
         let lay_out = || Owned::lay_out_in("x.md", PAGE, folder.clone()).expect("writable");
         let page = lay_out();
-        assert_eq!((page.blocks.len(), page.all.len()), (2, 3));
+        assert_eq!(page.blocks.len(), 2);
         assert_eq!(files::read(&page.file("python-2").expect("it is there")).expect("a file"), "b\n");
         assert!(page.file("python-3").is_err() && page.ran("c-1").is_err());
         assert_eq!(page.not_run().len(), 2);

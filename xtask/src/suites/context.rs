@@ -104,7 +104,6 @@ impl Context {
     pub fn pytest(&mut self, suite: &str) -> Result<()> {
         let prefix = self.prefix()?;
         let simulation = simcuda::build(&self.workspace)?;
-        let pages = Owned::of_suite(&self.workspace, suite)?;
         let variables = [
             ("BFC_TESTS_PREFIX", prefix),
             ("BFC_TESTS_SIMULATION", simulation.clone()),
@@ -112,11 +111,7 @@ impl Context {
             ("LD_LIBRARY_PATH", simulation),
             ("SIMCUDA_DEVICES", "2".into()),
         ];
-        self.pytest_with(suite, &variables)?;
-        if self.arguments.is_empty() {
-            self.all_ran(&pages);
-        }
-        Ok(())
+        self.pytest_with(suite, &variables)
     }
 
     /// The same of tests that need nothing built.
@@ -128,9 +123,12 @@ impl Context {
         let folder = self.workspace.path("ffi-tests").join(suite);
         let found = uv::environment(&self.workspace, &folder);
         let Some(python) = self.or_skip("all of it", found)? else { return Ok(()) };
-        let mut command = self.workspace.command(python);
+        let mut command = self.workspace.command(&python);
         plainly(&mut command);
-        Owned::tell(&self.workspace, &mut command);
+        // What the packages brought is found by its name: CMake, Ninja.
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let bin = python.parent().map(PathBuf::from);
+        command.env("PATH", std::env::join_paths(bin.into_iter().chain(std::env::split_paths(&path)))?);
         command.args(["-m", "pytest", "-n", "2", "-v", "-rfEs", "--color=no", "--durations=10"]);
         command.arg(folder).args(&self.arguments).envs(variables.iter().map(|(name, value)| (name, value)));
         self.program(&format!("pytest {suite}"), command, Count::Pytest).map(drop)

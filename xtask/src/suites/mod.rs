@@ -1,12 +1,11 @@
 //! `cargo xtask test`: the suites, and running them.
 
-mod book;
 mod by_python;
 mod context;
 mod cuda_headers;
 mod cupy;
 mod default_streams;
-mod doc;
+mod docs;
 mod examples;
 mod find_package;
 mod fuzz;
@@ -79,16 +78,10 @@ const SUITES: &[Suite] = &[
         run: preload::run,
     },
     Suite {
-        name: "doc",
-        about: "cargo doc without a warning, examples that run, links that lead somewhere",
+        name: "docs",
+        about: "rustdoc without a warning and its examples; the book, links, and the code and commands on pages",
         usual: true,
-        run: doc::run,
-    },
-    Suite {
-        name: "book",
-        about: "docs/ as a book: built without a warning, links, and the code and commands on its pages (builds mdBook, once)",
-        usual: true,
-        run: book::run,
+        run: docs::run,
     },
     Suite {
         name: "header",
@@ -301,7 +294,7 @@ mod tests {
     #[test]
     fn the_usual_suites_run_unless_others_are_named() {
         let usual = [
-            "layers", "rust", "simcuda", "preload", "doc", "book", "header", "symbols", "stack", "package",
+            "layers", "rust", "simcuda", "preload", "docs", "header", "symbols", "stack", "package",
             "valgrind",
         ];
         assert_eq!(wanted(&[]), usual);

@@ -1,0 +1,26 @@
+//! The suite `docs`: the documentation. See ffi-tests/docs.
+
+use anyhow::{Result, ensure};
+
+use super::context::{Context, Count};
+use crate::{cargo, files, hooks};
+
+/// rustdoc's warnings are errors, its examples run, and so does what is on the pages.
+pub fn run(context: &mut Context) -> Result<()> {
+    // Each by itself: the library and the command are both called bfc, and their pages would collide.
+    for package in ["bfc", "xtask"] {
+        let mut command = cargo::cargo(&context.workspace, &["doc", "--no-deps"]);
+        command.arg(format!("--package={package}"));
+        command.env("RUSTDOCFLAGS", "-D warnings");
+        context.program(&format!("cargo doc, {package}"), command, Count::One)?;
+    }
+    context.check("docs/hooks.md is made from the list of hooks", |workspace| {
+        let is_made = files::read(&workspace.path(hooks::PAGE))? == hooks::page();
+        ensure!(is_made, "it is not what `cargo xtask hooks` makes");
+        Ok(())
+    });
+    let command = cargo::cargo(&context.workspace, &["test", "--doc", "--package=bfc"]);
+    let command = context.plain(command);
+    context.program("examples in the documentation", command, Count::Cargo)?;
+    context.pytest("docs")
+}
