@@ -1,17 +1,14 @@
 """Programs with the interposer, on the simulated driver: compiling them, running them, and what the interposer saw."""
 
-import fcntl
-import os
 import pathlib
 import subprocess
 
+import programs
+from programs import LIB, PREFIX, ROOT, SIMULATION, compiler, run
+
 HERE = pathlib.Path(__file__).parent
-ROOT = HERE.parents[1]
-PREFIX = pathlib.Path(os.environ["BFC_TESTS_PREFIX"])
-LIB, BFC = PREFIX / "lib", PREFIX / "bin/bfc"
+BFC = PREFIX / "bin/bfc"
 INTERPOSER = LIB / "libbfc_preload.so"
-SIMULATION = pathlib.Path(os.environ["BFC_TESTS_SIMULATION"])
-FOLDER = pathlib.Path(os.environ["BFC_TESTS_SCRATCH"]) / "preload"
 RUNTIMES = {11: "libcudart.so.11.0", 12: "libcudart.so.12", 13: "libcudart.so.13"}
 
 # What the interposer sees of a program that the pool serves, of one that is bypassed, and of one without CUDA.
@@ -25,14 +22,9 @@ def compile(name, source, link=12, flags=()):
     `link`: 11, 12 or 13, the major version of the simulated libcudart.so; "static", whose symbols are hidden; "driver", the
     simulated libcuda.so.1 itself; None, nothing of CUDA; "library", a shared library with nothing of CUDA in it.
     """
-    program = FOLDER / name
-    program.parent.mkdir(parents=True, exist_ok=True)
-    inputs = [*HERE.rglob("*.[ch]"), *(HERE.parent / "simcuda").rglob("*.[ch]"), *SIMULATION.iterdir(), *LIB.glob("*.so")]
-    with open(FOLDER / "lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if program.exists() and program.stat().st_mtime > max(path.stat().st_mtime for path in inputs):
-            return program
-        command = [os.environ.get("CC") or "cc", *"-std=c11 -O1 -g -Wall -Wextra -Werror -pthread".split()]
+
+    def build(program):
+        command = [compiler("c"), *"-std=c11 -O1 -g -Wall -Wextra -Werror -pthread".split()]
         command += [f"-DCUDART_MAJOR={link if link in RUNTIMES else 12}"]
         command += [f"-I{folder}" for folder in (ROOT / "include", HERE.parent / "simcuda", HERE)]
         command += ["-shared", "-fPIC"] if link == "library" else []
@@ -41,9 +33,9 @@ def compile(name, source, link=12, flags=()):
             command.append(SIMULATION / RUNTIMES[link])
         elif link in ("static", "driver"):
             command.append(SIMULATION / {"static": "libcudart_static.a", "driver": "libcuda.so.1"}[link])
-        done = subprocess.run([*command, "-ldl", "-lpthread"], capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-    return program
+        programs.check([*command, "-ldl", "-lpthread"])
+
+    return programs.built(f"preload/{name}", [HERE, HERE.parent / "simcuda"], build)
 
 
 def settings(text):
@@ -52,32 +44,13 @@ def settings(text):
 
 
 def environment(**more):
-    """The variables of a program on the simulated driver: the user's own settings are not the test's. None unsets one."""
-    found = {name: value for name, value in os.environ.items() if not name.startswith(("BFC_", "SIMCUDA_", "LD_"))}
-    found |= {"LD_LIBRARY_PATH": SIMULATION, "SIMCUDA_DEVICES": "2"} | more
-    return {name: str(value) for name, value in found.items() if value is not None}
+    """The variables of a program on the simulated driver, which finds libbfc by no path. None unsets one."""
+    return programs.environment(**{"LD_LIBRARY_PATH": SIMULATION} | more)
 
 
 def preloaded(before=(), behind=(), **more):
     """The same with the interposer, and with other libraries before and behind it."""
     return environment(LD_PRELOAD=":".join(map(str, [*before, INTERPOSER, *behind])), **more)
-
-
-def run(*command, env, status=0):
-    """Runs a program to its end: all that it says. `status` None accepts every one."""
-    done = subprocess.run(
-        [str(word) for word in command],
-        env=env,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        timeout=300,
-        cwd=ROOT,
-    )
-    assert status is None or done.returncode == status, f"status {done.returncode}:\n{done.stdout}"
-    return done.stdout if status is not None else (done.returncode, done.stdout)
 
 
 def saw(check):

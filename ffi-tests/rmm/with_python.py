@@ -12,7 +12,7 @@ import threading
 from cuda.bindings import runtime
 
 sys.path.append(str(pathlib.Path(__file__).parents[1]))
-from page import Page  # noqa: E402
+from pages import Page  # noqa: E402
 
 simulated = ctypes.CDLL("libcudart.so.13")
 driver = ctypes.CDLL("libcuda.so.1")

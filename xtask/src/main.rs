@@ -25,7 +25,6 @@ mod pages;
 mod progress;
 mod python;
 mod pytorch;
-mod rmm;
 mod simcuda;
 mod suites;
 mod tally;

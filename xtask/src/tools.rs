@@ -46,6 +46,12 @@ pub fn works(compiler: &OsStr) -> bool {
     status.is_ok_and(|status| status.success())
 }
 
+/// Which of the compilers of C and C++ there is not.
+pub fn missing_compiler() -> Option<String> {
+    let missing = [c_compiler(), cxx_compiler()].into_iter().find(|compiler| !works(compiler));
+    missing.map(|compiler| format!("there is no {}", compiler.display()))
+}
+
 /// CMake with what it needs to build.
 pub struct CMake {
     /// The cmake command.

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 
 use crate::cargo::{self, Built, Profile};
+use crate::files;
 use crate::install;
 use crate::pages::owned::Owned;
 use crate::progress::Progress;
@@ -129,6 +130,15 @@ impl Context {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let bin = python.parent().map(PathBuf::from);
         command.env("PATH", std::env::join_paths(bin.into_iter().chain(std::env::split_paths(&path)))?);
+        // A folder in this one may have another version of the same packages.
+        for inner in files::entries(&folder)?.iter().filter(|inner| inner.join("requirements.txt").exists()) {
+            let Some(python) = self.or_skip("all of it", uv::environment(&self.workspace, inner))? else {
+                return Ok(());
+            };
+            let name =
+                inner.file_name().unwrap_or_default().to_string_lossy().to_uppercase().replace('-', "_");
+            command.env(format!("BFC_TESTS_ENV_{name}"), python.ancestors().nth(2).context("it is in bin")?);
+        }
         command.args(["-m", "pytest", "-n", "2", "-v", "-rfEs", "--color=no", "--durations=10"]);
         command.arg(folder).args(&self.arguments).envs(variables.iter().map(|(name, value)| (name, value)));
         self.program(&format!("pytest {suite}"), command, Count::Pytest).map(drop)
