@@ -30,7 +30,6 @@ mod suites;
 mod tally;
 mod targets;
 mod tensorflow;
-mod tensorrt;
 mod tools;
 mod uv;
 mod verdict;
