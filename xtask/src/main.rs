@@ -20,7 +20,6 @@ mod hooks;
 mod install;
 mod instructions;
 mod interposer;
-mod onnxruntime;
 mod pages;
 mod progress;
 mod python;

@@ -92,14 +92,9 @@ impl Owned {
         files::write(&self.marker(self.block(name)?), "")
     }
 
-    /// A block cannot run on this machine, and the account of the suite says why.
-    pub fn skip(&self, name: &str) -> Result<()> {
-        files::write(&self.skipped(self.block(name)?), "")
-    }
-
     /// What has not run, for a gate.
     pub fn not_run(&self) -> Vec<String> {
-        let is_done = |block: &&Block| self.marker(block).exists() || self.skipped(block).exists();
+        let is_done = |block: &&Block| self.marker(block).exists();
         let left = self.blocks.iter().filter(|block| !is_done(block));
         let told = |block: &Block| {
             let Block { name, line, .. } = block;
@@ -110,10 +105,6 @@ impl Owned {
 
     fn marker(&self, block: &Block) -> PathBuf {
         self.folder.join(format!("{}.ran", block.file()))
-    }
-
-    fn skipped(&self, block: &Block) -> PathBuf {
-        self.folder.join(format!("{}.skipped", block.file()))
     }
 }
 

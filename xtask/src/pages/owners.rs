@@ -12,7 +12,6 @@ pub struct Owner {
 /// [`Owned::of_suite`](super::owned::Owned::of_suite) and runs all of it.
 pub const OWNERS: &[Owner] = &[
     Owner { page: "docs/handlers.md", suite: "cuda-headers" },
-    Owner { page: "docs/onnxruntime.md", suite: "onnxruntime" },
     Owner { page: "docs/python.md", suite: "python" },
     Owner { page: "docs/pytorch-cpu.md", suite: "pytorch-cpu" },
     Owner { page: "docs/pytorch.md", suite: "pytorch" },

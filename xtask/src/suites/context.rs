@@ -111,6 +111,7 @@ impl Context {
             ("BFC_TESTS_SCRATCH", self.workspace.target.join("tests")),
             ("LD_LIBRARY_PATH", simulation),
             ("SIMCUDA_DEVICES", "2".into()),
+            ("BFC_TESTS_CACHE", uv::cache()?),
         ];
         self.pytest_with(suite, &variables)
     }

@@ -1,22 +1,22 @@
-"""bfc.onnxruntime with the real ONNX Runtime, in one process per test: session.py MODEL TEST.
+"""bfc.onnxruntime with the real ONNX Runtime, each test in a process of its own.
 
 What a user writes is run as docs/onnxruntime.md has it.
 """
 
 import doctest
 import gc
-import pathlib
 import re
-import sys
 import threading
 
 import bfc
 import bfc.onnxruntime
 import numpy
 import onnxruntime
+import pytest
 
-sys.path.append(str(pathlib.Path(__file__).parents[1]))
-from page import Page
+from pages import Page
+
+pytestmark = [pytest.mark.own_process, pytest.mark.filterwarnings("ignore")]
 
 
 def page():
@@ -35,7 +35,7 @@ def same_bits(some, others):
     return all(one.tobytes() == other.tobytes() for one, other in zip(some, others, strict=True))
 
 
-def as_on_the_page(model):
+def test_as_on_the_page(model):
     """The same outputs to the bit, all of it returned."""
     code = page()
     without = onnxruntime.InferenceSession(model)
@@ -57,7 +57,7 @@ def as_on_the_page(model):
     bfc.destroy(bfc.HOST)
 
 
-def out_of_memory(model):
+def test_out_of_memory(model):
     """ONNX Runtime's own exception, with libbfc's words; then all goes on."""
     bfc.create(bfc.HOST, memory_limit=600_000, name="small")
     bfc.onnxruntime.use()
@@ -82,7 +82,7 @@ def out_of_memory(model):
         raise AssertionError("a second session was served")
 
 
-def used_again(model):
+def test_used_again(model):
     """use and stop, in any order; another device; an allocator that cannot be."""
     bfc.onnxruntime.stop()
     bfc.onnxruntime.use()
@@ -111,7 +111,7 @@ def used_again(model):
         raise AssertionError("there is no device 5000")
 
 
-def graphs_are_refused(model):
+def test_graphs_are_refused(model):
     """enable_cuda_graph with libbfc's memory, as each of the texts and values that mean it."""
     for value in (True, 1, "1", "true", "True"):
         try:
@@ -125,7 +125,7 @@ def graphs_are_refused(model):
         assert options["enable_cuda_graph"] == str(value), options
 
 
-def threads(model):
+def test_threads(model):
     """Several sessions, each in several threads."""
     bfc.onnxruntime.use()
     sessions = [onnxruntime.InferenceSession(model, bfc.onnxruntime.session_options()) for _ in range(2)]
@@ -149,7 +149,7 @@ def threads(model):
     assert bfc.stats(bfc.HOST).bytes_requested == 0
 
 
-def for_the_provider(model):
+def test_for_the_provider(model):
     """The options, and the addresses behind them. (There is no CUDA provider here: it only takes them.)"""
     failed, tried = doctest.testmod(bfc.onnxruntime)
     assert tried > 2 and failed == 0
@@ -173,19 +173,9 @@ def for_the_provider(model):
     assert page()["on_gpu"](model).get_providers() == ["CPUExecutionProvider"]
 
 
-def at_exit(model):
+def test_at_exit(model):
     """Everything is alive when Python ends."""
     global kept
     bfc.onnxruntime.use()
     session = onnxruntime.InferenceSession(model, bfc.onnxruntime.session_options())
     kept = session, session.run(None, {"x": numpy.ones((2, 3, 64), numpy.float32)})
-
-
-TESTS = [as_on_the_page, out_of_memory, used_again, graphs_are_refused, threads, for_the_provider, at_exit]
-
-if __name__ == "__main__":
-    if sys.argv[1] == "--list":
-        print("\n".join(test.__name__ for test in TESTS))
-    else:
-        model, name = sys.argv[1:]
-        next(test for test in TESTS if test.__name__ == name)(model)
