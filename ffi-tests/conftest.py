@@ -56,6 +56,17 @@ def root():
     return ROOT
 
 
+# What libbfc complains of on the standard error stream, with BFC_LOG=warn, and what Python swallows at its end.
+COMPLAINT = re.compile(r"^(libbfc (warn|error)|libbfc: a tensor's memory|Exception ignored).*", re.MULTILINE)
+
+
+@pytest.fixture
+def no_complaint(capfd):
+    yield
+    out, err = capfd.readouterr()
+    assert not COMPLAINT.search(out + err), out + err
+
+
 def _pages(config):
     """The pages whose code this run has to run: those of whole folders of tests."""
     if hasattr(config, "workerinput") or IS_CHILD in os.environ or config.option.keyword or config.option.collectonly:
@@ -102,7 +113,8 @@ def pytest_runtest_protocol(item):
     )
     outcome, told = "passed", None
     skipped = re.search(r"^SKIPPED \[1\] (\S+?):(\d+): (.*)", done.stdout, re.MULTILINE)
-    if done.returncode != 0:
+    if done.returncode != 0 or COMPLAINT.search(done.stdout):
+        # What a passing test prints is not shown, so a complaint is one of the interpreter's end.
         outcome, told = "failed", f"its process ended with {done.returncode}:\n{done.stdout}"
     elif skipped:
         outcome, told = "skipped", (skipped[1], int(skipped[2]), f"Skipped: {skipped[3]}")

@@ -17,7 +17,7 @@ use crate::install;
 use crate::instructions;
 use crate::interposer;
 use crate::targets;
-use crate::tensorflow::{self, Program, TensorFlow};
+use crate::tensorflow;
 use crate::waste;
 use crate::workspace::Workspace;
 
@@ -126,13 +126,13 @@ impl Bench {
         let prefix = prefix(workspace);
         install::install(workspace, &prefix, Profile::Release)?;
 
-        let tensorflow = TensorFlow::find(workspace);
+        let tensorflow = tensorflow::find(workspace);
         if let Err(error) = &tensorflow {
             println!("TensorFlow cannot be had, so libbfc is measured alone. Why: {error:#}\n");
         }
         println!("Building ffi-tests/tensorflow/bench");
         let tensorflow = tensorflow.ok();
-        let program = tensorflow::compile(workspace, &prefix, Program::Bench, tensorflow.as_ref())?;
+        let program = tensorflow::compile(workspace, &prefix, tensorflow.as_deref())?;
 
         let mut command = tensorflow::command(workspace, &program);
         let file = self.file(workspace)?;

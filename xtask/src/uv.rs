@@ -24,7 +24,7 @@ pub fn environment(workspace: &Workspace, folder: &Path) -> Result<PathBuf> {
     const LIST: &str = "requirements.txt";
     let (shared, own) = (workspace.path("ffi-tests").join(LIST), folder.join(LIST));
     let lists = if own.exists() { vec![shared, own] } else { vec![shared] };
-    let listed = lists.iter().map(|list| files::read(list)).collect::<Result<Vec<_>>>()?;
+    let listed = lists.iter().map(|list| read_list(list)).collect::<Result<Vec<_>>>()?;
     let name = folder.file_name().context("it is a folder")?;
     let mut hasher = DefaultHasher::new();
     listed.hash(&mut hasher);
@@ -58,6 +58,15 @@ pub fn environment(workspace: &Workspace, folder: &Path) -> Result<PathBuf> {
     run("uv pip sync", &[&["pip", "sync"], &of_python[..], &[&python_there]].concat(), &lists)?;
     files::write(&complete, "")?;
     Ok(python)
+}
+
+/// The text of a list, and of those that it includes by `-r`.
+fn read_list(list: &Path) -> Result<String> {
+    let text = files::read(list)?;
+    let included = text.lines().filter_map(|line| line.strip_prefix("-r "));
+    let included = included.map(|path| read_list(&list.with_file_name(path.trim())));
+    let included = included.collect::<Result<String>>()?;
+    Ok(text + &included)
 }
 
 fn uv(workspace: &Workspace) -> Result<PathBuf> {

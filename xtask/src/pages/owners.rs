@@ -15,5 +15,4 @@ pub const OWNERS: &[Owner] = &[
     Owner { page: "docs/python.md", suite: "python" },
     Owner { page: "docs/pytorch-cpu.md", suite: "pytorch-cpu" },
     Owner { page: "docs/pytorch.md", suite: "pytorch" },
-    Owner { page: "docs/tensorflow.md", suite: "keras" },
 ];

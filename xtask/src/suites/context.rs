@@ -140,7 +140,18 @@ impl Context {
                 inner.file_name().unwrap_or_default().to_string_lossy().to_uppercase().replace('-', "_");
             command.env(format!("BFC_TESTS_ENV_{name}"), python.ancestors().nth(2).context("it is in bin")?);
         }
-        command.args(["-m", "pytest", "-n", "2", "-v", "-rfEs", "--color=no", "--durations=10"]);
+        command.args([
+            "-m",
+            "pytest",
+            "-n",
+            "2",
+            "--dist",
+            "loadgroup",
+            "-v",
+            "-rfEs",
+            "--color=no",
+            "--durations=10",
+        ]);
         command.arg(folder).args(&self.arguments).envs(variables.iter().map(|(name, value)| (name, value)));
         self.program(&format!("pytest {suite}"), command, Count::Pytest).map(drop)
     }

@@ -1,5 +1,4 @@
-"""What else a program meets that has libbfc in the place of TensorFlow's BFC allocator. `checks.py NAME` runs one; the
-suite runs all."""
+"""What else a program meets that has libbfc in the place of TensorFlow's BFC allocator."""
 
 import ctypes
 import gc
@@ -12,10 +11,16 @@ import threading
 
 import bfc
 import bfc.tensorflow
+import pytest
 from bfc._shim import ShimError
+
+from conftest import QUIET
+from pages import Page
 
 sys.path.append(str(pathlib.Path(__file__).parents[1] / "pytorch-cpu"))
 from failures import Refusing
+
+pytestmark = [pytest.mark.own_process(env=QUIET | {"BFC_LOG": "warn"}), pytest.mark.usefixtures("no_complaint"), pytest.mark.filterwarnings("ignore")]
 
 MiB = 1 << 20
 
@@ -24,7 +29,7 @@ def owner(tensor):
     return bfc.owner(tensor._numpy().ctypes.data)
 
 
-def out_of_memory():
+def test_out_of_memory():
     """TensorFlow's own error, which says whose memory it was; and training goes on with smaller batches."""
     bfc.tensorflow.use(memory_limit=48 * MiB, retry_timeout_ms=0, name_operations=True)
     import keras
@@ -57,7 +62,7 @@ def out_of_memory():
     bfc.check(bfc.HOST)
 
 
-def waiting():
+def test_waiting():
     """A tensor that finds no memory waits for what another thread gives back."""
     # As good as for ever.
     bfc.tensorflow.use(memory_limit=8 * MiB, retry_timeout_ms=600_000)
@@ -76,7 +81,7 @@ def waiting():
     assert served == [bfc.HOST]
 
 
-def random_sizes():
+def test_random_sizes():
     """A thousand sizes and more, from a source that refuses more than half of the regions: each failure is TensorFlow's
     error, and what is in the tensors stays."""
     bfc.tensorflow.use(retry_timeout_ms=0)
@@ -117,7 +122,7 @@ def random_sizes():
         os._exit(0)
 
 
-def too_late():
+def test_too_late():
     """Where it cannot work there is an error with the reason, and nothing has changed."""
     import tensorflow as tf
 
@@ -135,7 +140,7 @@ def too_late():
     assert tf.ones((10,)).shape == (10,)
 
 
-def others_in_front():
+def test_others_in_front():
     """Where another library has these functions already it says which, and nothing has changed."""
     [folder] = importlib.util.find_spec("tensorflow").submodule_search_locations
     ctypes.CDLL(f"{folder}/libtensorflow_framework.so.2", mode=ctypes.RTLD_GLOBAL)
@@ -152,7 +157,7 @@ def others_in_front():
         assert error.name == "BFC_ERROR_NO_ALLOCATOR"
 
 
-def no_compiler():
+def test_no_compiler():
     """Without a compiler it says so, and nothing has changed."""
     try:
         os.environ["CXX"] = "/no/such/compiler"
@@ -165,7 +170,7 @@ def no_compiler():
     assert "tensorflow" not in sys.modules
 
 
-def until_the_end():
+def test_until_the_end():
     """Tensors that live until the interpreter ends; and a limit that comes from TensorFlow's variable."""
     os.environ["TF_CPU_BFC_MEM_LIMIT_IN_MB"] = "300"
     try:
@@ -188,8 +193,5 @@ def until_the_end():
     assert one == ("bfc_cpu_allocator_for_gpu", bfc.HOST, 0, 0), one
 
 
-CHECKS = [out_of_memory, waiting, random_sizes, too_late, others_in_front, no_compiler, until_the_end]
-
-if __name__ == "__main__":
-    {check.__name__: check for check in CHECKS}[sys.argv[1]]()
-    print("done")
+def test_the_page():
+    Page("tensorflow").run_all()

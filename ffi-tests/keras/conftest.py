@@ -1,0 +1,5 @@
+"""TensorFlow without what it says of itself at the beginning, and without the user's settings of Keras."""
+
+import os
+
+QUIET = {"TF_CPP_MIN_LOG_LEVEL": "2", "KERAS_HOME": os.path.join(os.environ["BFC_TESTS_SCRATCH"], "keras-home")}
