@@ -17,7 +17,7 @@ pub const NEWEST_HEADERS: std::ffi::c_int = 13_050;
 ///   the later of VERSION and 7000.
 ///
 /// Every function returns a [`CUresult`](crate::CUresult). The types are those of this crate: have them in scope
-/// (`use cuda_sys::*`) where you call this, and `std::ffi::*` for C's own. What stands behind a comma goes to the
+/// (`use libbfc_cuda_sys::*`) where you call this, and `std::ffi::*` for C's own. What stands behind a comma goes to the
 /// callback before the list, in brackets.
 ///
 /// ```
@@ -27,7 +27,7 @@ pub const NEWEST_HEADERS: std::ffi::c_int = 13_050;
 ///         [$((stringify!($symbol), $name, $since),)*]
 ///     };
 /// }
-/// let names = cuda_sys::driver_functions!(names);
+/// let names = libbfc_cuda_sys::driver_functions!(names);
 /// assert!(names.contains(&("cuMemAlloc_v2", "cuMemAlloc", 3020)));
 /// ```
 #[macro_export]

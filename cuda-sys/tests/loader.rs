@@ -1,6 +1,6 @@
 //! The loader against stand-ins of several ages, each in a process of its own: what a process has loaded it keeps.
 
-use cuda_sys::{CUDA_SUCCESS, Driver, Error};
+use libbfc_cuda_sys::{CUDA_SUCCESS, Driver, Error};
 use std::env;
 use std::ffi::{c_int, c_void};
 use std::path::{Path, PathBuf};
@@ -81,7 +81,7 @@ fn with_an_old_driver() {
     let driver = Driver::load().unwrap();
     assert_eq!((driver.version(), cu_mem_alloc(driver)), (9020, BY_SYMBOL));
     let missing = driver.cuMemCreate().unwrap_err();
-    assert_eq!(missing, cuda_sys::Missing { symbol: "cuMemCreate", since: 10020, driver: 9020 });
+    assert_eq!(missing, libbfc_cuda_sys::Missing { symbol: "cuMemCreate", since: 10020, driver: 9020 });
     let missing = driver.cuMemsetD8_v2().unwrap_err().to_string();
     assert!(missing.contains("broken or a stand-in"), "{missing}");
 }

@@ -28,7 +28,7 @@ def test_compiled(page, block, compiled, run, tmp_path):
 @each("rust")
 def test_rust(page, block, run, root, tmp_path):
     # In a project of its own, as the page says; with the versions of this workspace, so that nothing is fetched.
-    manifest = f'[package]\nname = "page"\nedition = "2024"\n\n[dependencies]\nbfc = {{ path = "{root}" }}\n\n[workspace]\n'
+    manifest = f'[package]\nname = "page"\nedition = "2024"\n\n[dependencies]\nlibbfc = {{ path = "{root}" }}\n\n[workspace]\n'
     (tmp_path / "src").mkdir()
     (tmp_path / "Cargo.toml").write_text(manifest)
     (tmp_path / "src/main.rs").write_text(block.text)

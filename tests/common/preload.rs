@@ -50,7 +50,7 @@ fn stage(which: Interposer) -> PathBuf {
     let folder = tmp.join(format!("preload-{profile}-{name}"));
     fs::create_dir_all(&folder).expect("a folder");
     copy(&own("bfc-preload", "libbfc_preload.so", &args), &folder.join("libbfc_preload.so"));
-    copy(&own("bfc", "libbfc.so", &[]), &folder.join("libbfc.so.0"));
+    copy(&own("libbfc", "libbfc.so", &[]), &folder.join("libbfc.so.0"));
     folder.join("libbfc_preload.so")
 }
 

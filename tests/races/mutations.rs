@@ -62,7 +62,7 @@ fn binary(name: &str) -> PathBuf {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("mutations");
     // In the debug build always: it is built once for both, and the first program that sees the defect ends the run.
     let args = ["--features", "mutations", "--target-dir", target.to_str().expect("UTF-8")];
-    cargo::test_binary("bfc", name, &args)
+    cargo::test_binary("libbfc", name, &args)
 }
 
 /// Runs a test of a mutated binary. Returns what it says, if it fails.

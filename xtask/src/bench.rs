@@ -220,7 +220,7 @@ fn compare_locks(workspace: &Workspace) -> Result<()> {
         return Ok(());
     }
     println!("\nComparing locks");
-    let status = cargo::cargo(workspace, &["bench", "--package=bfc", "--bench=locks"])
+    let status = cargo::cargo(workspace, &["bench", "--package=libbfc", "--bench=locks"])
         .status()
         .context("cannot start cargo")?;
     if !status.success() {

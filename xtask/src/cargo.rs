@@ -82,7 +82,7 @@ pub fn build(workspace: &Workspace, profile: Profile) -> Result<Built> {
 
 /// The same by a subcommand of cargo that takes the options of `build`.
 pub fn build_by(workspace: &Workspace, profile: Profile, mut command: Command) -> Result<Built> {
-    command.args(["--package=bfc", "--package=bfc-preload", "--package=bfc-cli"]);
+    command.args(["--package=libbfc", "--package=bfc-preload", "--package=bfc-cli"]);
     command.args(profile.args());
     command.arg("--message-format=json-render-diagnostics");
     if !std::io::stderr().is_terminal() {
@@ -133,8 +133,8 @@ mod tests {
 
     const MESSAGES: &str = r##"
 {"reason":"build-script-executed","package_id":"registry+https://x#libc@0.2.1","out_dir":"/t/build/libc/out"}
-{"reason":"build-script-executed","package_id":"path+file:///w#bfc@0.1.0","out_dir":"/t/build/bfc/out"}
-{"reason":"compiler-artifact","manifest_path":"/w/Cargo.toml","package_id":"path+file:///w#bfc@0.1.0","filenames":["/t/release/libbfc.so","/t/release/libbfc.a"]}
+{"reason":"build-script-executed","package_id":"path+file:///w#libbfc@0.1.0","out_dir":"/t/build/bfc/out"}
+{"reason":"compiler-artifact","manifest_path":"/w/Cargo.toml","package_id":"path+file:///w#libbfc@0.1.0","filenames":["/t/release/libbfc.so","/t/release/libbfc.a"]}
 {"reason":"compiler-artifact","manifest_path":"/w/preload/Cargo.toml","package_id":"path+file:///w/preload#bfc-preload@0.1.0","filenames":["/t/release/libbfc_preload.so"]}
 {"reason":"compiler-artifact","manifest_path":"/w/cli/Cargo.toml","package_id":"path+file:///w/cli#bfc-cli@0.1.0","filenames":["/t/release/bfc"]}
 "##;

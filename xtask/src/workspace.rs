@@ -53,13 +53,13 @@ impl Workspace {
         let target =
             metadata["target_directory"].as_str().context("cargo metadata names no target_directory")?;
         let packages = metadata["packages"].as_array();
-        let bfc = packages
+        let library = packages
             .into_iter()
             .flatten()
-            .find(|package| package["name"] == "bfc")
-            .context("cargo metadata knows no package bfc")?;
-        let version = bfc["version"].as_str().context("the package bfc has no version")?;
-        let rust_version = bfc["rust_version"].as_str().context("Cargo.toml states no rust-version")?;
+            .find(|package| package["name"] == "libbfc")
+            .context("cargo metadata knows no package libbfc")?;
+        let version = library["version"].as_str().context("the package libbfc has no version")?;
+        let rust_version = library["rust_version"].as_str().context("Cargo.toml states no rust-version")?;
         Ok(Self {
             root: root.to_owned(),
             target: target.into(),

@@ -51,7 +51,7 @@ impl<'a> Runner<'a> {
     pub fn build(workspace: &'a Workspace, prefix: &Path) -> Result<Self> {
         let folder = workspace.target.join("cliffs");
         println!("Building libbfc with its basic blocks counted");
-        let mut command = cargo::cargo(workspace, &["rustc", "--release", "--package=bfc", "--lib"]);
+        let mut command = cargo::cargo(workspace, &["rustc", "--release", "--package=libbfc", "--lib"]);
         command.args(["--quiet", "--crate-type=cdylib", "--target-dir"]).arg(&folder).arg("--").args(COUNTED);
         workspace.run_well("cliffs: build libbfc with blocks counted", command)?;
         let counting = folder.join("lib");

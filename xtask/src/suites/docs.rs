@@ -8,7 +8,7 @@ use crate::{cargo, files, hooks};
 /// rustdoc's warnings are errors, its examples run, and so does what is on the pages.
 pub fn run(context: &mut Context) -> Result<()> {
     // Each by itself: the library and the command are both called bfc, and their pages would collide.
-    for package in ["bfc", "xtask"] {
+    for package in ["libbfc", "xtask"] {
         let mut command = cargo::cargo(&context.workspace, &["doc", "--no-deps"]);
         command.arg(format!("--package={package}"));
         command.env("RUSTDOCFLAGS", "-D warnings");
@@ -19,7 +19,7 @@ pub fn run(context: &mut Context) -> Result<()> {
         ensure!(is_made, "it is not what `cargo xtask hooks` makes");
         Ok(())
     });
-    let command = cargo::cargo(&context.workspace, &["test", "--doc", "--package=bfc"]);
+    let command = cargo::cargo(&context.workspace, &["test", "--doc", "--package=libbfc"]);
     let command = context.plain(command);
     context.program("examples in the documentation", command, Count::Cargo)?;
     context.pytest("docs")

@@ -89,7 +89,7 @@ pub fn run(context: &mut Context) -> Result<()> {
 /// Puts the programs of the conformance suite beside bfc-gpu.
 fn conformance(workspace: &Workspace, folder: &Path) -> Result<()> {
     let tests = CONFORMANCE.map(|name| format!("--test={name}"));
-    let mut args = vec!["test", "--package=bfc", "--no-run", "--quiet"];
+    let mut args = vec!["test", "--package=libbfc", "--no-run", "--quiet"];
     args.extend(tests.iter().map(String::as_str));
     let mut command = cargo::cargo(workspace, &args);
     command.arg("--message-format=json-render-diagnostics");

@@ -26,7 +26,7 @@ pub fn run(context: &mut Context) -> Result<()> {
 pub fn races(context: &mut Context, count: &str) -> Result<()> {
     let interposer = context.prefix()?.join("lib").join(crate::install::INTERPOSER);
     let driver = simcuda::build_driver(&context.workspace)?.join("libcuda.so.1");
-    let args = ["test", "--package=bfc", "--release", "--test=preload_races"];
+    let args = ["test", "--package=libbfc", "--release", "--test=preload_races"];
     let mut command = context.plain(cargo::cargo(&context.workspace, &args));
     command.args(["--no-fail-fast", "--", "--nocapture"]).env_remove("LD_PRELOAD");
     command.env("SIMCUDA_LIBRARY", driver).env("PRELOAD_LIBRARY", interposer).env("RACES_PROGRAMS", count);

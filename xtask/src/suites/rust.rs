@@ -26,7 +26,7 @@ pub fn run(context: &mut Context) -> Result<()> {
             continue;
         }
         let name = example.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        let args = ["run", "--quiet", "--package=bfc", "--example", &*name];
+        let args = ["run", "--quiet", "--package=libbfc", "--example", &*name];
         let command = context.plain(cargo::cargo(&context.workspace, &args));
         context.program(&format!("example {name}"), command, Count::One)?;
     }
