@@ -32,9 +32,9 @@ OWNERS = {
 EXCEPTIONS = {
     ("README.md", "cargo xtask demo"): "a minute or two; .ci/run runs it on each change",
     ("README.md", "cargo xtask test"): "all suites, of which this is one; .ci/run runs it on each change",
-    ("README.md", "pip install ./python"): "the suite python does it in a copy of the source",
-    ("docs/install.md", "pip install ./python"): "the suite python does it in a copy of the source",
-    ("docs/python.md", "pip install ./python"): "the suite python does it in a copy of the source",
+    ("README.md", "pip install ."): "the suite python does it in a copy of the source",
+    ("docs/install.md", "pip install ."): "the suite python does it in a copy of the source",
+    ("docs/python.md", "pip install ."): "the suite python does it in a copy of the source",
     ("docs/python.md", "cargo xtask wheel                # for systems like this one"): "the suites python and manylinux build both",
 }
 # What a block is written in, if it is code. A fence without a language has output, or a picture.

@@ -1,46 +1,45 @@
-"""Builds the wheel: maturin does, after libbfc was built and put into the package.
-
-``pip install ./python`` comes here. It needs Rust and a C compiler.
-"""
+"""The build backend of Python's package: hatchling, which is fetched only if the library can be built."""
 
 from __future__ import annotations
 
-import pathlib
 import shutil
-import subprocess
+import sys
 from collections.abc import Mapping
 from typing import Any
 
-import maturin
-
-_ROOT = pathlib.Path(__file__).resolve().parents[2]
+_REQUIRED = ["hatchling>=1.27,<2"]
 _Settings = Mapping[str, Any] | None
 
-get_requires_for_build_wheel = maturin.get_requires_for_build_wheel
-get_requires_for_build_editable = maturin.get_requires_for_build_editable
-prepare_metadata_for_build_wheel = maturin.prepare_metadata_for_build_wheel
-prepare_metadata_for_build_editable = maturin.prepare_metadata_for_build_editable
+
+def get_requires_for_build_sdist(settings: _Settings = None) -> list[str]:
+    return _REQUIRED
 
 
-def build_wheel(folder: str, settings: _Settings = None, metadata: str | None = None) -> str:
-    _stage()
-    return str(maturin.build_wheel(folder, settings, metadata))
+def get_requires_for_build_wheel(settings: _Settings = None) -> list[str]:
+    """Fails before anything is fetched if the library cannot be built here."""
+    if sys.platform != "linux":
+        sys.exit(f"libbfc: cannot build for {sys.platform}: it supports 64-bit Linux only")
+    if shutil.which("cargo") is None:
+        sys.exit("libbfc: cannot build without cargo, which is not on the PATH: install Rust, see https://rustup.rs")
+    return _REQUIRED
 
 
-def build_editable(folder: str, settings: _Settings = None, metadata: str | None = None) -> str:
-    _stage()
-    return str(maturin.build_editable(folder, settings, metadata))
+get_requires_for_build_editable = get_requires_for_build_wheel
 
 
-def build_sdist(folder: str, settings: _Settings = None) -> str:
-    raise SystemExit("the package is built in libbfc's source tree only: pip install ./python there, or pip wheel ./python")
+def build_sdist(folder: str, settings: dict[str, Any] | None = None) -> str:
+    from hatchling import build
+
+    return build.build_sdist(folder, settings)
 
 
-def _stage() -> None:
-    """Builds libbfc and the interposer, and puts them into src/bfc/_prefix."""
-    cargo = shutil.which("cargo")
-    if cargo is None:
-        raise SystemExit("there is no cargo: libbfc is built with Rust, see https://rustup.rs")
-    if not (_ROOT / "Cargo.toml").exists():
-        raise SystemExit(f"{_ROOT} is not libbfc's source tree: this folder has to stay within it")
-    subprocess.run([cargo, "run", "--quiet", "--package", "xtask", "--", "wheel", "--stage"], cwd=_ROOT, check=True)
+def build_wheel(folder: str, settings: dict[str, Any] | None = None, metadata: str | None = None) -> str:
+    from hatchling import build
+
+    return build.build_wheel(folder, settings, metadata)
+
+
+def build_editable(folder: str, settings: dict[str, Any] | None = None, metadata: str | None = None) -> str:
+    from hatchling import build
+
+    return build.build_editable(folder, settings, metadata)

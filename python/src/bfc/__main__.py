@@ -12,7 +12,7 @@ import sys
 def _command() -> pathlib.Path | None:
     """The command of this very package, else one beside the library, else the first on the PATH."""
     try:
-        for file in importlib.metadata.files("bfc") or []:
+        for file in importlib.metadata.files("libbfc") or []:
             if file.name == "bfc" and file.parent.name == "bin":
                 return pathlib.Path(str(file.locate())).resolve()
     except importlib.metadata.PackageNotFoundError:
@@ -30,7 +30,7 @@ def main() -> None:
     """Becomes the command."""
     command = _command()
     if command is None:
-        sys.exit("python -m bfc: the bfc command was not found; pip install ./python in libbfc's source")
+        sys.exit("python -m bfc: the bfc command was not found; pip install . in libbfc's source")
     os.execv(command, ["bfc", *sys.argv[1:]])
 
 

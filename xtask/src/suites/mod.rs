@@ -151,7 +151,7 @@ const SUITES: &[Suite] = &[
     },
     Suite {
         name: "python",
-        about: "the package bfc as a wheel, in a clean virtual environment; pip install ./python in a copy",
+        about: "the package bfc as a wheel, in a clean virtual environment; pip install . in a copy",
         usual: false,
         run: python::run,
     },

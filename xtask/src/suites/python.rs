@@ -58,7 +58,7 @@ impl Installed {
     }
 }
 
-/// The wheel for this system, and `pip install ./python`.
+/// The wheel for this system, and `pip install .`.
 pub fn run(context: &mut Context) -> Result<()> {
     if !is_possible(context) {
         return Ok(());
@@ -222,7 +222,7 @@ fn typed(context: &mut Context, installed: &Installed) -> Result<()> {
     let mypy = |workspace: &Workspace| {
         let mut command = workspace.command(environment.bin("mypy"));
         plainly(&mut command);
-        command.arg("--config-file").arg(workspace.path("python/pyproject.toml"));
+        command.arg("--config-file").arg(workspace.path("pyproject.toml"));
         command.arg("--cache-dir").arg(installed.folder.join("mypy"));
         command
     };
@@ -245,21 +245,21 @@ fn typed(context: &mut Context, installed: &Installed) -> Result<()> {
     Ok(())
 }
 
-/// `pip install ./python` in a copy of the source, where nothing was built or staged.
+/// `pip install .` in a copy of the source, where nothing was built or staged.
 fn from_a_copy(context: &mut Context) -> Result<()> {
     let copy = context.workspace.target.join("python/copy");
     files::remove_all(&copy)?;
     // What git knows: who forgot a file finds out here.
     let mut command = context.workspace.command("git");
     let Ok(listed) = capture(command.args(["ls-files", "-z"])) else {
-        context.skip("pip install ./python, in a copy", "this is no checkout of git's");
+        context.skip("pip install ., in a copy", "this is no checkout of git's");
         return Ok(());
     };
     for name in listed.split_terminator('\0') {
         files::copy(&context.workspace.path(name), &copy.join(name))?;
     }
     let mut installed = None;
-    context.check("pip install ./python, in a copy", |workspace| {
+    context.check("pip install ., in a copy", |workspace| {
         // The second time only what is the project's own is built again, and quickly at any time: how fast the library
         // is does not matter here.
         let target = workspace.target.join("python/copy-target");
@@ -268,7 +268,7 @@ fn from_a_copy(context: &mut Context) -> Result<()> {
             command
                 .envs([("CARGO_PROFILE_RELEASE_LTO", "off"), ("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16")]);
         };
-        installed = Some(Installed::new(workspace, "copied", &copy.join("python"), elsewhere)?);
+        installed = Some(Installed::new(workspace, "copied", &copy, elsewhere)?);
         Ok(())
     });
     match installed {

@@ -27,7 +27,8 @@ fn programs() -> Result<u64> {
 pub fn run(context: &mut Context) -> Result<()> {
     let programs = programs()?;
     let folder = simcuda::build_driver(&context.workspace)?;
-    let command = cargo::cargo(&context.workspace, &["test", "--package=libbfc", "--release", "--test=races"]);
+    let command =
+        cargo::cargo(&context.workspace, &["test", "--package=libbfc", "--release", "--test=races"]);
     let mut command = context.plain(command);
     command.args(["--no-fail-fast", "--", "--nocapture"]);
     command.env("SIMCUDA_LIBRARY", folder.join("libcuda.so.1")).env("RACES_PROGRAMS", programs.to_string());

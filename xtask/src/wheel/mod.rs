@@ -1,7 +1,7 @@
 //! `cargo xtask wheel`: Python's package (python/) as a wheel, which carries the library.
 //!
-//! maturin builds it, with the bfc command among its scripts. Before that the library is built and put into the package
-//! (`stage`); `pip install ./python` does the same two steps by python/backend. For manylinux both are linked by zig,
+//! The library and the bfc command are built and put into the package (`stage`), of which hatchling then makes a wheel.
+//! `pip install .` does the same two steps in reverse: python/backend asks for the first. For manylinux zig links them,
 //! which has the symbols of old systems.
 
 mod gate;
@@ -9,7 +9,6 @@ mod stage;
 mod toolchain;
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use anyhow::{Context, Result};
 use clap::Args;
@@ -27,25 +26,24 @@ pub struct Wheel {
     /// For all systems with glibc 2.28 and newer (fetches zig, 100 MB, once); else for this one
     #[arg(long)]
     manylinux: bool,
-    /// Only build the library and put it into python/src/bfc, as `pip install ./python` does first
+    /// Only build the library and put it into python/src/bfc, as `pip install .` does first
     #[arg(long, conflicts_with = "manylinux")]
     stage: bool,
 }
 
-const MATURIN: Packages = Packages {
-    name: "maturin",
-    about: "maturin (12 MB)",
-    pip: &["--no-deps", "--only-binary=:all:", "maturin==1.16.0"],
+const HATCHLING: Packages = Packages {
+    name: "hatchling",
+    about: "hatchling (1 MB)",
+    pip: &["--only-binary=:all:", "hatchling==1.33.0"],
 };
 
 /// With what looks at the result, auditwheel.
 const MANYLINUX: Packages = Packages {
     name: "manylinux",
-    about: "maturin, cargo-zigbuild, zig and auditwheel (115 MB, 500 MB on the disk)",
+    about: "hatchling, cargo-zigbuild, zig and auditwheel (105 MB, 480 MB on the disk)",
     pip: &[
-        "--no-deps",
         "--only-binary=:all:",
-        "maturin==1.16.0",
+        "hatchling==1.33.0",
         "cargo-zigbuild==0.24.0",
         "ziglang==0.17.1",
         "auditwheel==6.8.2",
@@ -69,7 +67,7 @@ impl Wheel {
 
 /// What builds it, which is fetched if need be.
 pub fn tools(workspace: &Workspace, manylinux: bool) -> Result<Environment> {
-    if manylinux { MANYLINUX } else { MATURIN }.find(workspace)
+    if manylinux { MANYLINUX } else { HATCHLING }.find(workspace)
 }
 
 /// The wheel in target/wheels.
@@ -78,23 +76,16 @@ pub fn build(workspace: &Workspace, manylinux: bool) -> Result<PathBuf> {
     let toolchain = if manylinux { Toolchain::of_zig(&environment)? } else { Toolchain::of_the_system() };
     stage::stage(workspace, &toolchain)?;
     // Anew, so that the one that is found is the one that was built.
-    let folder = workspace.target.join("wheels").join(toolchain.name());
+    let folder = workspace.target.join("wheels").join(toolchain.platform());
     files::remove_all(&folder)?;
-    let mut command = maturin(workspace, &environment);
-    command.args(["build", "--release", "--out"]).arg(&folder);
-    command.args(toolchain.maturin()).envs(toolchain.environment());
-    workspace.run_well(&format!("maturin {}", toolchain.name()), command)?;
-    let wheels = files::entries(&folder)?;
-    let [wheel] = &wheels[..] else { anyhow::bail!("maturin left {wheels:?} in {}", folder.display()) };
-    Ok(wheel.clone())
-}
-
-/// In the package's folder, where maturin finds what to build.
-fn maturin(workspace: &Workspace, environment: &Environment) -> Command {
-    let mut command = workspace.command(environment.bin("maturin"));
+    let mut command = workspace.command(environment.bin("hatchling"));
     plainly(&mut command);
-    command.current_dir(workspace.path("python"));
-    command
+    command.env("BFC_WHEEL_PLATFORM", toolchain.platform());
+    command.args(["build", "--target", "wheel", "--directory"]).arg(&folder);
+    workspace.run_well(&format!("hatchling {}", toolchain.platform()), command)?;
+    let wheels = files::entries(&folder)?;
+    let [wheel] = &wheels[..] else { anyhow::bail!("hatchling left {wheels:?} in {}", folder.display()) };
+    Ok(wheel.clone())
 }
 
 /// Installs a wheel into a folder for PYTHONPATH, by the pip of an interpreter.

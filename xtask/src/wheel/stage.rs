@@ -44,20 +44,18 @@ pub fn stage(workspace: &Workspace, toolchain: &Toolchain) -> Result<()> {
 }
 
 /// The parts of an installed tree that belong into a wheel, without links. The archive is twenty times as large as the
-/// library, and the command is among the wheel's scripts.
+/// library. The command becomes one of the wheel's scripts.
 fn copy(workspace: &Workspace, installed: &Path, prefix: &Path) -> Result<()> {
     files::remove_all(prefix)?;
     let soname = version::soname(&workspace.version);
     for name in [&soname, install::INTERPOSER] {
         files::copy(&installed.join("lib").join(name), &prefix.join("lib").join(name))?;
     }
+    files::copy(&installed.join("bin/bfc"), &prefix.join("bin/bfc"))?;
     let script = format!("/* The linker's -lbfc; to load it take {soname}. */\nINPUT({soname})\n");
     files::write(&prefix.join("lib/libbfc.so"), script)?;
     for folder in ["include", "lib/cmake", "lib/pkgconfig"] {
         files::copy_all(&installed.join(folder), &prefix.join(folder))?;
-    }
-    for name in ["LICENSE-APACHE", "LICENSE-MIT", "CHANGELOG.md"] {
-        files::copy(&workspace.path(name), &prefix.join("share/doc/bfc").join(name))?;
     }
     Ok(())
 }

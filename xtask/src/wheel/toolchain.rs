@@ -42,24 +42,13 @@ impl Toolchain {
         Ok(Self { zig: Some(Zig { path, zig: zig.into(), target }) })
     }
 
-    /// The name of what it makes.
-    pub fn name(&self) -> String {
-        let (major, minor) = OLDEST_GLIBC;
-        if self.zig.is_some() { format!("manylinux_{major}_{minor}") } else { "linux".to_owned() }
-    }
-
-    /// Maturin's options for it.
-    pub fn maturin(&self) -> Vec<String> {
-        let mut options = vec!["--compatibility".to_owned(), self.name()];
-        if let Some(zig) = &self.zig {
-            options.extend(["--zig".to_owned(), "--target".to_owned(), zig.target.clone()]);
+    /// The platform of a wheel that is built with it.
+    pub fn platform(&self) -> String {
+        let ((major, minor), architecture) = (OLDEST_GLIBC, env::consts::ARCH);
+        match self.zig {
+            Some(_) => format!("manylinux_{major}_{minor}_{architecture}"),
+            None => format!("linux_{architecture}"),
         }
-        options
-    }
-
-    /// What is set for a program that looks for zig.
-    pub fn environment(&self) -> Option<(&'static str, &OsString)> {
-        self.zig.as_ref().map(|zig| ("PATH", &zig.path))
     }
 
     /// Builds the library, the interposer and the command.
