@@ -18,6 +18,9 @@ from __future__ import annotations
 
 import pathlib as _pathlib
 
+# Tells this file from that of another distribution, see _library.
+_DISTRIBUTION = "libbfc"
+
 from . import _find, _library
 from ._devices import HOST, Backend, create, destroy, lost, set_memory_limit, trim
 from ._errors import Error, OutOfMemoryError, Status

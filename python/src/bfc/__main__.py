@@ -8,6 +8,9 @@ import pathlib
 import shutil
 import sys
 
+# Raises where another distribution has replaced a part of the package.
+from . import _library as _library
+
 
 def _command() -> pathlib.Path | None:
     """The command of this very package, else one beside the library, else the first on the PATH."""

@@ -7,9 +7,16 @@ those of a compiled module, so that one wheel serves every version of Python, an
 from __future__ import annotations
 
 import ctypes
+import sys
 import threading
 from ctypes import c_size_t, c_void_p
 from typing import Callable
+
+if getattr(sys.modules[__package__], "_DISTRIBUTION", None) != "libbfc":
+    raise ImportError(
+        "bfc/__init__.py is not libbfc's: the distribution bfc, another project, was installed or removed after libbfc; "
+        "run `pip uninstall bfc`, then install libbfc again with --force-reinstall"
+    )
 
 from . import _abi, _find
 from ._errors import Error, OutOfMemoryError, Status
