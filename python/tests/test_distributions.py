@@ -1,0 +1,155 @@
+"""What goes to registries: the sdist, the wheel that is built from it, and the crates.
+
+They are for the checkout, and run by pytest: `pytest python/tests/test_distributions.py`. They fetch hatchling and crates.
+"""
+
+from __future__ import annotations
+
+import email
+import functools
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+import venv
+import zipfile
+
+ROOT = pathlib.Path(__file__).parents[2]
+MANIFEST = (ROOT / "Cargo.toml").read_text()
+LICENCES = ["LICENSE-APACHE", "LICENSE-MIT"]
+
+
+def run(*command: object, cwd: pathlib.Path = ROOT, code: int = 0, **environment: str) -> str:
+    done = subprocess.run(
+        [str(word) for word in command],
+        cwd=cwd,
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == code, f"{command}: {done.returncode}\n{done.stdout}"
+    return done.stdout
+
+
+@functools.cache
+def scratch() -> tempfile.TemporaryDirectory[str]:
+    """A folder outside of the checkout, which goes with the process."""
+    return tempfile.TemporaryDirectory(prefix="libbfc-distributions-")
+
+
+@functools.cache
+def python() -> pathlib.Path:
+    """The interpreter of a clean virtual environment."""
+    folder = pathlib.Path(scratch().name, "venv")
+    venv.create(folder, with_pip=True)
+    return folder / "bin/python"
+
+
+@functools.cache
+def sdist() -> pathlib.Path:
+    run(python(), "-m", "pip", "install", "build==1.6.1")
+    folder = pathlib.Path(scratch().name, "sdist")
+    run(python(), "-m", "build", "--sdist", "--outdir", folder)
+    (found,) = folder.iterdir()
+    return found
+
+
+@functools.cache
+def wheel() -> pathlib.Path:
+    """Built from the sdist, where there is no checkout and no git. Not optimised: what is in it matters here."""
+    folder = pathlib.Path(scratch().name)
+    git = folder / "git/git"
+    git.parent.mkdir()
+    git.write_text(f"#!/bin/sh\necho \"$@\" >>{folder}/git/called\nexit 1\n")
+    git.chmod(0o755)
+    target = os.environ.get("CARGO_TARGET_DIR", ROOT / "target")
+    options = {
+        "PATH": f"{git.parent}:{os.environ['PATH']}",
+        "CARGO_TARGET_DIR": f"{target}/python/sdist",
+        "CARGO_PROFILE_RELEASE_LTO": "off",
+        "CARGO_PROFILE_RELEASE_CODEGEN_UNITS": "16",
+    }
+    run(python(), "-m", "pip", "wheel", "--no-deps", "--wheel-dir", folder / "wheel", sdist(), cwd=folder, **options)
+    assert not (folder / "git/called").exists()
+    (found,) = (folder / "wheel").iterdir()
+    return found
+
+
+def metadata(text: bytes) -> email.message.Message:
+    found = email.message_from_bytes(text)
+    (version,) = re.findall(r'^version = "(.+)"$', MANIFEST, re.MULTILINE)
+    assert (found["Name"], found["Version"]) == ("libbfc", version)
+    assert (found["License-Expression"], found.get_all("License-File")) == ("Apache-2.0 OR MIT", LICENCES)
+    assert found["Requires-Python"] == ">=3.10"
+    urls = re.findall(r'^(repository|homepage|documentation) = "(.+)"$', MANIFEST, re.MULTILINE)
+    assert found.get_all("Project-URL", []) == [f"{name.capitalize()}, {url}" for name, url in urls]
+    for minor in range(10, 15):
+        assert f"Programming Language :: Python :: 3.{minor}" in found.get_all("Classifier", [])
+    return found
+
+
+def test_without_cargo_pip_fails_at_once_and_fetches_nothing(tmp_path: pathlib.Path) -> None:
+    command = [python(), "-m", "pip", "install", "--no-index", ROOT]
+    start = time.monotonic()
+    # Without an index it would fail otherwise if anything were to be fetched.
+    said = run(*command, code=1, PATH=str(tmp_path))
+    seconds = time.monotonic() - start
+    assert "cannot build without cargo, which is not on the PATH: install Rust, see https://rustup.rs" in said
+    assert seconds < 5, f"{seconds:.1f} s"
+
+
+def test_the_sdist_is_the_source() -> None:
+    with tarfile.open(sdist()) as archive:
+        (root,) = {name.split("/")[0] for name in archive.getnames()}
+        names = {name.split("/", 1)[1] for name in archive.getnames()}
+        file = archive.extractfile(f"{root}/PKG-INFO")
+        assert file is not None
+        metadata(file.read())
+    assert {"Cargo.toml", "Cargo.lock", "pyproject.toml", "xtask/src/main.rs", "cuda-sys/LICENSE-MIT"} <= names
+    assert not [name for name in names if name.startswith(("target/", ".git/")) or "/_prefix/" in name]
+
+
+def test_a_wheel_is_built_from_the_sdist_without_git() -> None:
+    with zipfile.ZipFile(wheel()) as archive:
+        names = archive.namelist()
+        (info,) = {name.split("/")[0] for name in names if ".dist-info/" in name}
+        metadata(archive.read(f"{info}/METADATA"))
+        for name in LICENCES:
+            assert archive.read(f"{info}/licenses/{name}") == (ROOT / name).read_bytes()
+    run(python(), "-m", "pip", "install", "--no-index", wheel())
+    folder = pathlib.Path(scratch().name)
+    said = run(folder / "venv/bin/bfc", "info", cwd=folder)
+    assert str(folder / "venv/lib") in said, said
+
+
+def test_a_package_that_bfc_of_pypi_has_replaced_is_reported() -> None:
+    run(python(), "-m", "pip", "install", "--no-index", "--force-reinstall", wheel())
+    folder = pathlib.Path(scratch().name)
+    module = [python(), "-m", "bfc", "info"]
+    run(*module, cwd=folder)
+    (init,) = folder.glob("venv/lib/python3*/site-packages/bfc/__init__.py")
+    for replaced in ["__version__ = '0.1.0'\n", None]:
+        init.unlink()
+        if replaced is not None:
+            init.write_text(replaced)
+        for command in (module, [python(), "-c", "import bfc.torch"]):
+            assert "run `pip uninstall bfc`" in run(*command, cwd=folder, code=1)
+
+
+def test_the_crates_are_packaged_and_build_outside_of_the_checkout(tmp_path: pathlib.Path) -> None:
+    run("cargo", "package", "--package=libbfc-cuda-sys", "--package=libbfc", "--allow-dirty", "--target-dir", tmp_path)
+    by_cargo = {".cargo_vcs_info.json", "Cargo.toml", "Cargo.toml.orig", "Cargo.lock"}
+    for name, most in [
+        ("libbfc", {"src", "include", "examples", "build.rs", "CHANGELOG.md"}),
+        ("libbfc-cuda-sys", {"src", "tests"}),
+    ]:
+        (crate,) = (tmp_path / "package").glob(f"{name}-[0-9]*.crate")
+        with tarfile.open(crate) as archive:
+            found = {member.name.split("/")[1] for member in archive if member.isfile()}
+        assert found - by_cargo == most | {"README.md", *LICENCES}
