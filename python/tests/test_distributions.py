@@ -10,6 +10,7 @@ import functools
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -23,11 +24,11 @@ MANIFEST = (ROOT / "Cargo.toml").read_text()
 LICENCES = ["LICENSE-APACHE", "LICENSE-MIT"]
 
 
-def run(*command: object, cwd: pathlib.Path = ROOT, code: int = 0, **environment: str) -> str:
+def run(*command: object, cwd: pathlib.Path = ROOT, code: int = 0, env: dict[str, str] | None = None) -> str:
     done = subprocess.run(
         [str(word) for word in command],
         cwd=cwd,
-        env={**os.environ, **environment},
+        env={**os.environ, **(env or {})},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -75,7 +76,7 @@ def wheel() -> pathlib.Path:
         "CARGO_PROFILE_RELEASE_LTO": "off",
         "CARGO_PROFILE_RELEASE_CODEGEN_UNITS": "16",
     }
-    run(python(), "-m", "pip", "wheel", "--no-deps", "--wheel-dir", folder / "wheel", sdist(), cwd=folder, **options)
+    run(python(), "-m", "pip", "wheel", "--no-deps", "--wheel-dir", folder / "wheel", sdist(), cwd=folder, env=options)
     assert not (folder / "git/called").exists()
     (found,) = (folder / "wheel").iterdir()
     return found
@@ -98,7 +99,7 @@ def test_without_cargo_pip_fails_at_once_and_fetches_nothing(tmp_path: pathlib.P
     command = [python(), "-m", "pip", "install", "--no-index", ROOT]
     start = time.monotonic()
     # Without an index it would fail otherwise if anything were to be fetched.
-    said = run(*command, code=1, PATH=str(tmp_path))
+    said = run(*command, code=1, env={"PATH": str(tmp_path), "PIP_CONFIG_FILE": os.devnull})
     seconds = time.monotonic() - start
     assert "cannot build without cargo, which is not on the PATH: install Rust, see https://rustup.rs" in said
     assert seconds < 5, f"{seconds:.1f} s"
@@ -126,6 +127,23 @@ def test_a_wheel_is_built_from_the_sdist_without_git() -> None:
     folder = pathlib.Path(scratch().name)
     said = run(folder / "venv/bin/bfc", "info", cwd=folder)
     assert str(folder / "venv/lib") in said, said
+
+
+def test_the_wheel_works_with_each_python_that_is_there() -> None:
+    """With pyenv: PYENV_VERSION=3.10.13:3.12.1 and so on."""
+    tried = []
+    for name in [f"python3.{minor}" for minor in range(10, 16)]:
+        found = shutil.which(name)
+        if found is None or subprocess.run([found, "-c", "import ensurepip, venv"], capture_output=True, check=False).returncode:
+            continue
+        folder = pathlib.Path(scratch().name, name)
+        run(found, "-m", "venv", folder)
+        run(folder / "bin/python", "-m", "pip", "install", "--no-index", wheel())
+        tests = ["unittest", "discover", "--start-directory", ROOT / "python/tests"]
+        run(folder / "bin/python", "-m", *tests, cwd=folder, env={"XDG_CACHE_HOME": str(folder / "cache")})
+        tried.append(name)
+    print(*tried)
+    assert tried
 
 
 def test_a_package_that_bfc_of_pypi_has_replaced_is_reported() -> None:
