@@ -26,3 +26,8 @@ pub use error::{Error, Missing};
 pub use functions::NEWEST_HEADERS;
 pub use linker::DLSYM_VERSIONS;
 pub use types::*;
+
+/// Compiles the README's example.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
