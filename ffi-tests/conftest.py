@@ -56,6 +56,14 @@ def root():
     return ROOT
 
 
+@pytest.fixture(scope="session")
+def shared(tmp_path_factory):
+    """A folder that is new with each run of the tests, the same for all its processes."""
+    folder = tmp_path_factory.getbasetemp().parent / "shared"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
 # What libbfc complains of on the standard error stream, with BFC_LOG=warn, and what Python swallows at its end.
 COMPLAINT = re.compile(r"^(libbfc (warn|error)|libbfc: a tensor's memory|Exception ignored).*", re.MULTILINE)
 

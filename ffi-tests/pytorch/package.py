@@ -422,21 +422,5 @@ def mem_pool_random_sizes():
     assert own.bytes_limit == 64 * MiB and own.num_allocs == own.num_frees
 
 
-CASES = [
-    page,
-    page_with_arguments,
-    page_mem_pool,
-    refusals,
-    limit,
-    one_of_two_devices,
-    other_failures,
-    without_a_compiler,
-    in_a_thread_of_pytorchs,
-    profiler,
-    statistics,
-    random_sizes,
-    mem_pool_random_sizes,
-]
-
 if __name__ == "__main__":
-    {case.__name__: case for case in CASES}[sys.argv[1]]()
+    globals()[sys.argv[1]]()

@@ -15,7 +15,7 @@ import torch
 
 HERE = pathlib.Path(__file__)
 sys.path.append(str(HERE.parents[1]))
-from page import Page
+from pages import Page
 
 # The package's declarations without the package, which would load its own libbfc.
 ABI = runpy.run_path(str(HERE.parents[2] / "python/src/bfc/_abi.py"))

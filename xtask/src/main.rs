@@ -23,7 +23,6 @@ mod interposer;
 mod pages;
 mod progress;
 mod python;
-mod pytorch;
 mod simcuda;
 mod suites;
 mod tally;

@@ -107,14 +107,6 @@ impl Environment {
     }
 }
 
-/// Has Python import the package `bfc` of the checkout, with an installed library. What it compiles lies in a folder of
-/// its own, so a test compiles it itself, once.
-pub fn with_bfc(command: &mut Command, workspace: &Workspace, prefix: &Path) {
-    command.env("PYTHONPATH", workspace.path("python/src"));
-    command.env("BFC_LIBRARY", prefix.join("lib"));
-    command.env("XDG_CACHE_HOME", workspace.target.join("xtask/python-cache"));
-}
-
 /// Without the variables that steer the library, a framework, Python or the simulation: a test is about the checkout and
 /// not about what the user has set.
 pub fn plainly(command: &mut Command) {

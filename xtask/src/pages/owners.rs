@@ -13,6 +13,4 @@ pub struct Owner {
 pub const OWNERS: &[Owner] = &[
     Owner { page: "docs/handlers.md", suite: "cuda-headers" },
     Owner { page: "docs/python.md", suite: "python" },
-    Owner { page: "docs/pytorch-cpu.md", suite: "pytorch-cpu" },
-    Owner { page: "docs/pytorch.md", suite: "pytorch" },
 ];

@@ -3,9 +3,6 @@
 use std::path::PathBuf;
 use std::process::Command;
 use std::rc::Rc;
-use std::sync::mpsc::{self, Receiver};
-use std::sync::{Mutex, PoisonError};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
@@ -103,6 +100,11 @@ impl Context {
     /// The tests of a folder of ffi-tests, in its virtual environment in the user's cache. What they need of the checkout
     /// is built before, and named to them; see ffi-tests/conftest.py.
     pub fn pytest(&mut self, suite: &str) -> Result<()> {
+        self.pytest_of(suite, &[])
+    }
+
+    /// The same of tests that are told of more.
+    pub fn pytest_of(&mut self, suite: &str, more: &[(&str, PathBuf)]) -> Result<()> {
         let prefix = self.prefix()?;
         let simulation = simcuda::build(&self.workspace)?;
         let variables = [
@@ -113,7 +115,7 @@ impl Context {
             ("SIMCUDA_DEVICES", "2".into()),
             ("BFC_TESTS_CACHE", uv::cache()?),
         ];
-        self.pytest_with(suite, &variables)
+        self.pytest_with(suite, &[&variables, more].concat())
     }
 
     /// The same of tests that need nothing built.
@@ -154,37 +156,6 @@ impl Context {
         ]);
         command.arg(folder).args(&self.arguments).envs(variables.iter().map(|(name, value)| (name, value)));
         self.program(&format!("pytest {suite}"), command, Count::Pytest).map(drop)
-    }
-
-    /// Tests that are a program each, and need nothing of one another: two at a time, and told in order.
-    pub fn programs(&mut self, programs: Vec<(String, Command)>) -> Result<Vec<Ended>> {
-        let Self { workspace, tally, .. } = self;
-        // What both say would be mixed.
-        let at_once = if workspace.verbose { 1 } else { 2 };
-        let (names, commands): (Vec<_>, Vec<_>) = programs.into_iter().unzip();
-        let (doors, results): (Vec<_>, Vec<_>) = names.iter().map(|_| mpsc::channel()).unzip();
-        let waiting = Mutex::new(names.iter().zip(commands).zip(doors));
-        let next = || waiting.lock().unwrap_or_else(PoisonError::into_inner).next();
-        let work = || {
-            while let Some(((name, command), door)) = next() {
-                let start = Instant::now();
-                let ended = workspace.run(name, command);
-                // Nobody waits for it where an earlier one could not be started.
-                let _ = door.send(ended.map(|ended| (ended, start.elapsed())));
-            }
-        };
-        thread::scope(|scope| {
-            for _ in 0..at_once {
-                scope.spawn(work);
-            }
-            let tell = |(name, result): (&String, Receiver<Result<_>>)| {
-                let progress = Progress::begin(name, workspace.verbose);
-                let (ended, took) = result.recv().context("its thread has ended")??;
-                tally.add(told(progress, name, &ended, took, Count::One));
-                Ok(ended)
-            };
-            names.iter().zip(results).map(tell).collect()
-        })
     }
 
     /// A test that is a piece of work which may go wrong.
@@ -308,8 +279,6 @@ fn indent(text: &str) {
 
 #[cfg(test)]
 mod tests {
-    use std::process::Command;
-
     use anyhow::{Context as _, Result, anyhow};
 
     use super::{Context, end_of};
@@ -325,23 +294,6 @@ mod tests {
         let fault: Result<u8> = Err(anyhow!("it does not compile"));
         assert!(context.or_skip("c", fault).is_err());
         assert_eq!(context.take_tally().skipped.len(), 1);
-    }
-
-    #[test]
-    fn programs_are_told_in_order_and_by_how_they_ended() {
-        let mut context = Context::new(Workspace::find().expect("a checkout"), Vec::new());
-        let program = |number: u8| {
-            let mut command = Command::new("sh");
-            // The earlier ones take longer.
-            command.args(["-c", &format!("sleep 0.{}; echo {number}; exit {}", 5 - number, number / 4)]);
-            (format!("a program {number}"), command)
-        };
-        let ended = context.programs((0..5).map(program).collect()).expect("they run");
-        let texts: Vec<_> = ended.iter().map(|ended| ended.text.trim()).collect();
-        assert_eq!(texts, ["0", "1", "2", "3", "4"]);
-        let tally = context.take_tally();
-        assert_eq!((tally.passed, &*tally.failed), (4, &["a program 4".to_owned()][..]));
-        assert!(context.programs(vec![("none".to_owned(), Command::new("/none"))]).is_err());
     }
 
     #[test]

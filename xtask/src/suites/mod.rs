@@ -1,6 +1,5 @@
 //! `cargo xtask test`: the suites, and running them.
 
-mod by_python;
 mod context;
 mod cuda_headers;
 mod cupy;
@@ -29,6 +28,7 @@ mod stack;
 mod symbols;
 mod tensorflow;
 mod tensorrt;
+mod transformers;
 mod valgrind;
 
 use std::process::ExitCode;
@@ -201,7 +201,7 @@ const SUITES: &[Suite] = &[
         name: "transformers",
         about: "GPT-2, BERT and ViT train on the simulated driver, with and without bfc.torch (fetches them, once)",
         usual: false,
-        run: pytorch::transformers,
+        run: transformers::run,
     },
     Suite {
         name: "cupy",

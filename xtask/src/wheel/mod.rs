@@ -88,24 +88,6 @@ pub fn build(workspace: &Workspace, manylinux: bool) -> Result<PathBuf> {
     Ok(wheel.clone())
 }
 
-/// Installs a wheel into a folder for PYTHONPATH, by the pip of an interpreter.
-pub fn install_into(workspace: &Workspace, wheel: &Path, python: &Path, folder: &Path) -> Result<()> {
-    files::remove_all(folder)?;
-    let mut command = workspace.command(python);
-    plainly(&mut command);
-    command.args([
-        "-m",
-        "pip",
-        "install",
-        "--disable-pip-version-check",
-        "--no-index",
-        "--no-deps",
-        "--target",
-    ]);
-    command.arg(folder).arg(wheel);
-    workspace.run_well("pip install --target", command).map(drop)
-}
-
 /// What auditwheel says of a wheel.
 pub fn audited(workspace: &Workspace, wheel: &Path) -> Result<String> {
     let environment = MANYLINUX.find(workspace)?;

@@ -5,15 +5,12 @@
 //! and nothing of losses, speeds or sizes: no kernel runs there.
 
 use std::path::Path;
-use std::process::Command;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 
 use crate::files;
 use crate::python::plainly;
-use crate::pytorch::PyTorch;
 use crate::suites::context::{Context, Count};
-use crate::tools;
 use crate::workspace::Workspace;
 
 const FILES: [&str; 7] =
@@ -48,53 +45,11 @@ pub fn run(context: &mut Context, folder: &Path) -> Result<()> {
         test.arg(folder.join("frameworks/compare_test.py"));
         context.program("frameworks: compare.py finds what is wrong", test, Count::One)?;
     }
-    simulated(context, folder)?;
+    context.pytest_of("gpu", &[("BFC_TESTS_GPU", folder.to_owned())])?;
     let mut real = context.plain(context.workspace.command(folder.join("frameworks/run.sh")));
     real.arg(folder);
     let ended = context.program("frameworks, on this machine's driver", real, Count::Cargo)?;
     // The table is for people.
     ended.text.lines().filter(|line| line.starts_with("  ")).for_each(|line| println!("     | {line}"));
     Ok(())
-}
-
-/// PyTorch with each of the allocators. CuPy's and Numba's programs would need a compiler of NVIDIA's, and real kernels.
-fn simulated(context: &mut Context, folder: &Path) -> Result<()> {
-    const NAME: &str = "frameworks, PyTorch on the simulated driver: that it runs, no losses";
-    let wanted = ["readelf".into(), tools::cxx_compiler()];
-    let missing = wanted.into_iter().find(|tool| !tools::works(tool));
-    if let Some(tool) = missing {
-        context.skip(NAME, &format!("there is no {}", tool.display()));
-        return Ok(());
-    }
-    // This suite fetches nothing.
-    let Some(pytorch) = PyTorch::kept(&context.workspace)? else {
-        context.skip(NAME, "PyTorch was not fetched yet: cargo xtask test --suite pytorch does so");
-        return Ok(());
-    };
-    let ended = context.program(NAME, on_simulation(&context.workspace, &pytorch, folder), Count::Cargo)?;
-    let skipped = ended.text.lines().filter(|line| line.contains(" ... ignored"));
-    context.gate("frameworks: nothing of that was skipped", &skipped.map(str::to_owned).collect::<Vec<_>>());
-    context.check("frameworks: run.sh finds a program that does not end", |workspace| {
-        let mut command = on_simulation(workspace, &pytorch, folder);
-        // Apart, so that what the run above has left can be looked at.
-        let results = workspace.target.join("xtask/frameworks-cut-off");
-        command.env("SECONDS_EACH", "0.1").env("RESULTS", results);
-        let ended = workspace.run("frameworks: too little time", command)?;
-        if ended.success || !ended.text.contains("torch_native: it ended with 124") {
-            bail!("it does not say so: {}", ended.complaint());
-        }
-        Ok(())
-    });
-    Ok(())
-}
-
-fn on_simulation(workspace: &Workspace, pytorch: &PyTorch, folder: &Path) -> Command {
-    let mut command = workspace.command(folder.join("frameworks/run.sh"));
-    plainly(&mut command);
-    let own = workspace.target.join("xtask");
-    command.arg(folder).arg("torch").env("PYTHON", pytorch.python());
-    command.env("LD_LIBRARY_PATH", pytorch.libraries());
-    // What the package compiles is kept apart from what the user has, and so is what was seen.
-    command.env("XDG_CACHE_HOME", own.join("python-cache")).env("RESULTS", own.join("frameworks"));
-    command
 }

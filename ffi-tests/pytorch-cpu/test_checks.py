@@ -1,4 +1,4 @@
-"""What else a program meets that has libbfc for PyTorch's CPU memory. `checks.py NAME` runs one; the suite runs all."""
+"""What else a program meets that has libbfc for PyTorch's CPU memory."""
 
 import gc
 import os
@@ -7,15 +7,30 @@ import sys
 import threading
 import traceback
 
+import pytest
 import torch
 from torch import nn
 
 import bfc
 import bfc.torch_cpu
 from failures import Refusing
+from pages import Page
 from storages import tensors
 
+pytestmark = [
+    pytest.mark.own_process(env={"BFC_LOG": "warn"}),
+    pytest.mark.usefixtures("no_complaint", "without_cuda"),
+    pytest.mark.filterwarnings("ignore"),
+]
+
 MiB = 1 << 20
+
+
+@pytest.fixture
+def without_cuda():
+    torch.set_num_threads(2)
+    yield
+    assert not torch.cuda.is_initialized()
 
 
 def owner(tensor):
@@ -36,7 +51,7 @@ def refused(size):
     raise AssertionError(f"{size} bytes were served")
 
 
-def out_of_memory():
+def test_out_of_memory():
     """PyTorch's own error with our words; and training goes on with smaller batches."""
     native = refused(1 << 60)
     bfc.torch_cpu.use(memory_limit=32 * MiB)
@@ -79,7 +94,7 @@ def out_of_memory():
     assert in_use() == 0, bfc.report(bfc.HOST)
 
 
-def random_sizes():
+def test_random_sizes():
     """A thousand sizes and more, from a source that refuses more than half of the regions: each failure is PyTorch's error, and what
     is in the tensors stays."""
     bfc.torch_cpu.use()
@@ -124,7 +139,7 @@ def random_sizes():
         pass
 
 
-def threads():
+def test_threads():
     """Eight threads at once, which free each other's tensors."""
     bfc.torch_cpu.use()
     lock, shared, wrong = threading.Lock(), [], []
@@ -152,7 +167,7 @@ def threads():
     assert in_use() == 0
 
 
-def fork():
+def test_fork():
     """In a child the pool goes on, also if other threads were in it at the fork, and the parent's stays as it is."""
     bfc.torch_cpu.use()
     parents = torch.full((1000,), 5.0)
@@ -180,7 +195,7 @@ def fork():
     bfc.check(bfc.HOST)
 
 
-def until_the_end():
+def test_until_the_end():
     """Tensors that live until the interpreter ends, and beyond: in modules, in a cycle, in a thread, and one that only C++
     still holds. The program has to end well, and libbfc with no complaint."""
     bfc.torch_cpu.use()
@@ -197,7 +212,7 @@ def until_the_end():
     sys.kept_report = bfc.report(bfc.HOST)
 
 
-def profiler():
+def test_profiler():
     """torch.profiler counts the same bytes as with PyTorch's own allocator."""
 
     def counted():
@@ -216,7 +231,7 @@ def profiler():
     assert any(size for _, _, size in ours)
 
 
-def before_and_after():
+def test_before_and_after():
     """Each tensor goes back to whoever gave it, whatever was set in between."""
     native = torch.ones(1000)
     bfc.torch_cpu.use()
@@ -248,10 +263,5 @@ def before_and_after():
     assert copy.sum() == 1000
 
 
-CHECKS = [out_of_memory, random_sizes, threads, fork, until_the_end, profiler, before_and_after]
-
-if __name__ == "__main__":
-    torch.set_num_threads(2)
-    {check.__name__: check for check in CHECKS}[sys.argv[1]]()
-    assert not torch.cuda.is_initialized()
-    print("done")
+def test_the_page():
+    Page("pytorch-cpu").run_all()
