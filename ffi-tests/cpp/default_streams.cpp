@@ -1,5 +1,5 @@
 // Stream 0 of programs that are compiled for the per-thread default stream, beside units of the same program that are
-// not, on the simulated driver: default_streams CASE UNIT.
+// not, on the simulated driver: default_streams CASE.UNIT.
 //
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
@@ -8,8 +8,10 @@
 #include "../onnxruntime/simulated.h"
 #include "default_stream_unit.h"
 
+#include <algorithm>
 #include <string>
 #include <thread>
+#include <vector>
 
 namespace {
 
@@ -158,6 +160,7 @@ void private_pools(const Simulated &, const unit &of) {
 
 }  // namespace
 
+// As RUN_CASE of check.h, with a name for each case with each kind of unit.
 int main(int argc, char **argv) {
   alarm(HANG_SECONDS);
   const struct {
@@ -168,11 +171,15 @@ int main(int argc, char **argv) {
                {"recorded", recorded},
                {"synchronized", synchronized},
                {"private_pools", private_pools}};
+  const std::vector<std::string> arguments(argv + 1, argv + argc);
+  const bool is_list = !arguments.empty() && arguments.front() == "--only";
   for (const auto &one : cases) {
     for (const unit &of : units) {
-      if (argc < 3) {
-        std::printf("%s %s\n", one.name, of.name.c_str());
-      } else if (one.name == std::string(argv[1]) && of.name == argv[2]) {
+      const std::string name = one.name + ("." + of.name);
+      const bool is_named = std::find(arguments.begin(), arguments.end(), name) != arguments.end();
+      if (is_list) {
+        if (!is_named) check_failed(__FILE__, __LINE__, name.c_str(), "is in the program but not in CMakeLists.txt");
+      } else if (is_named) {
         const Simulated driver;
         driver.enter(0);
         one.run(driver, of);
@@ -181,5 +188,5 @@ int main(int argc, char **argv) {
       }
     }
   }
-  return argc < 3 ? 0 : 2;
+  return is_list ? 0 : 2;
 }

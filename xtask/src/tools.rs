@@ -7,10 +7,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 use crate::files;
-use crate::workspace::{Workspace, capture, without};
+use crate::uv;
+use crate::workspace::{Workspace, without};
 
 /// What this machine cannot have, for want of a network say: a test that needs it is skipped. Every other error is a fault.
 #[derive(Debug)]
@@ -52,74 +53,49 @@ pub fn missing_compiler() -> Option<String> {
     missing.map(|compiler| format!("there is no {}", compiler.display()))
 }
 
-/// CMake with what it needs to build.
+/// CMake, CTest and Ninja, as ffi-tests/package/requirements.txt lists them.
 pub struct CMake {
-    /// The cmake command.
-    pub cmake: PathBuf,
-    /// The ctest command beside it.
-    pub ctest: PathBuf,
-    /// The generator's name.
-    pub generator: &'static str,
-    /// What runs the build.
-    pub make: PathBuf,
+    bin: PathBuf,
 }
 
-/// The oldest CMake that is good enough if the system has one. Debian 11's, which is older, is not used.
-const OLDEST_CMAKE: (u32, u32) = (3, 20);
-
 impl CMake {
-    /// The system's CMake, else one from PyPI in a virtual environment under target/.
+    /// Those in the user's cache, which are fetched if need be.
     pub fn find(workspace: &Workspace) -> Result<Self> {
-        if let Some(cmake) = files::program("cmake")
-            && let Some(ctest) = files::program("ctest")
-            && recent(&cmake)
-            && let Some((generator, make)) = generator()
-        {
-            return Ok(Self { cmake, ctest, generator, make });
+        let python = uv::environment(workspace, &workspace.path("ffi-tests/package"))?;
+        Ok(Self { bin: python.parent().context("it lies in bin")?.to_owned() })
+    }
+
+    /// A command of one of them.
+    pub fn command(&self, workspace: &Workspace, name: &str) -> Command {
+        workspace.command(self.bin.join(name))
+    }
+
+    /// Configures a project and builds it. What was built before is kept; what CMake found before is not, so that it looks
+    /// for everything anew.
+    pub fn build(
+        &self,
+        workspace: &Workspace,
+        source: &Path,
+        folder: &Path,
+        defines: &[(&str, &OsStr)],
+    ) -> Result<()> {
+        let name = folder.file_name().unwrap_or_default().to_string_lossy();
+        let mut command = self.command(workspace, "cmake");
+        command.args(["--fresh", "-G", "Ninja", "-S"]).arg(source).arg("-B").arg(folder);
+        let mut make = OsString::from("-DCMAKE_MAKE_PROGRAM=");
+        make.push(self.bin.join("ninja"));
+        command.arg(make);
+        for (name, value) in defines {
+            let mut define = OsString::from(format!("-D{name}="));
+            define.push(value);
+            command.arg(define);
         }
-        let venv = workspace.target.join("tools/cmake");
-        let bin = venv.join("bin");
-        let [cmake, ctest, make] = ["cmake", "ctest", "ninja"].map(|name| bin.join(name));
-        // Looked at by running it: what an interrupted pip has left may be there and not work.
-        let works = make.exists() && ctest.exists() && recent(&cmake);
-        if !works {
-            println!("  fetching CMake and Ninja from PyPI into {}", venv.display());
-            virtual_environment(workspace, &venv, &["cmake>=3.20,<5", "ninja"])?;
-        }
-        Ok(Self { cmake, ctest, generator: "Ninja", make })
+        let said = workspace.run_well(&format!("cmake {name}"), command)?;
+        ensure!(!said.contains("Manually-specified variables were not used"), "{said}");
+        let mut command = self.command(workspace, "cmake");
+        command.arg("--build").arg(folder).args(["--parallel", "2"]);
+        workspace.run_well(&format!("cmake --build {name}"), command).map(drop)
     }
-}
-
-impl CMake {
-    /// The command that configures a project; to be completed with its options.
-    pub fn configure(&self, workspace: &Workspace, source: &Path, folder: &Path) -> Command {
-        let mut command = workspace.command(&self.cmake);
-        command.arg("-S").arg(source).arg("-B").arg(folder);
-        command.args(["-G", self.generator]);
-        command.arg(format!("-DCMAKE_MAKE_PROGRAM={}", self.make.display()));
-        command
-    }
-}
-
-/// Ninja if there is one, else make.
-fn generator() -> Option<(&'static str, PathBuf)> {
-    let ninja = files::program("ninja").map(|path| ("Ninja", path));
-    ninja.or_else(|| files::program("make").map(|path| ("Unix Makefiles", path)))
-}
-
-fn recent(cmake: &Path) -> bool {
-    if !cmake.exists() {
-        return false;
-    }
-    let mut command = Command::new(cmake);
-    let said = capture(command.arg("--version"));
-    said.is_ok_and(|text| cmake_version(&text).is_some_and(|version| version >= OLDEST_CMAKE))
-}
-
-/// `cmake version 3.31.2` and so on.
-fn cmake_version(text: &str) -> Option<(u32, u32)> {
-    let mut numbers = text.trim().strip_prefix("cmake version ")?.split('.');
-    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
 /// Makes a virtual environment anew and installs packages into it.
@@ -167,18 +143,4 @@ pub fn cache() -> Result<PathBuf> {
         .filter(|path| path.is_absolute())
         .or_else(|| env::home_dir().map(|home| home.join(".cache")))
         .context("there is no home folder to keep what is fetched in: set XDG_CACHE_HOME")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn cmake_s_version_is_read() {
-        let text = "cmake version 3.31.2\n\nCMake suite maintained and supported by Kitware\n";
-        assert_eq!(cmake_version(text), Some((3, 31)));
-        assert_eq!(cmake_version("cmake version 4.0.0-rc1"), Some((4, 0)));
-        assert_eq!(cmake_version("command not found"), None);
-        assert!(cmake_version("cmake version 3.18.4") < Some(OLDEST_CMAKE));
-    }
 }

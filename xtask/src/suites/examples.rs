@@ -1,5 +1,6 @@
 //! The installed examples, built as README says: with the copy below the prefix, and nothing of the source.
 
+use std::ffi::OsStr;
 use std::path::Path;
 
 use anyhow::Result;
@@ -15,18 +16,15 @@ const FOLDER: &str = "share/bfc/examples";
 pub fn run(context: &mut Context, cmake: &CMake, prefix: &Path) -> Result<()> {
     let source = prefix.join(FOLDER);
     let folder = context.workspace.target.join("ffi/examples");
-    // Anew: a cache of CMake's would remember the package's place.
-    files::remove_all(&folder)?;
-    let mut command = cmake.configure(&context.workspace, &source, &folder);
-    command.arg(format!("-DCMAKE_PREFIX_PATH={}", prefix.display()));
-    // An assertion in an example is one of its checks.
-    command.arg("-DCMAKE_BUILD_TYPE=Debug");
-    if !context.program("installed examples: configure", command, Count::One)?.success {
-        return Ok(());
-    }
-    let mut command = context.workspace.command(&cmake.cmake);
-    command.arg("--build").arg(&folder).args(["--parallel", "2"]);
-    if !context.program("installed examples: build", command, Count::One)?.success {
+    let mut is_built = false;
+    context.check("installed examples: build", |workspace| {
+        // An assertion in an example is one of its checks.
+        let defines = [("CMAKE_PREFIX_PATH", prefix.as_os_str()), ("CMAKE_BUILD_TYPE", OsStr::new("Debug"))];
+        cmake.build(workspace, &source, &folder, &defines)?;
+        is_built = true;
+        Ok(())
+    });
+    if !is_built {
         return Ok(());
     }
     let project = files::read(&source.join("CMakeLists.txt"))?;

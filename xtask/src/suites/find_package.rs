@@ -84,7 +84,8 @@ fn find(workspace: &Workspace, cmake: &CMake, source: &Path, prefix: &Path, word
     let folder = source.join("build");
     // Anew: CMake's cache would remember the last answer.
     files::remove_all(&folder)?;
-    let mut command = cmake.configure(workspace, source, &folder);
+    let mut command = cmake.command(workspace, "cmake");
+    command.arg("-S").arg(source).arg("-B").arg(&folder);
     command.arg(format!("-DCMAKE_PREFIX_PATH={}", prefix.display()));
     command.arg(format!("-DWORDS={words}"));
     workspace.run(&format!("find_package {words}"), command)

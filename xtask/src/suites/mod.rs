@@ -1,9 +1,9 @@
 //! `cargo xtask test`: the suites, and running them.
 
 mod context;
+mod ctest;
 mod cuda_headers;
 mod cupy;
-mod default_streams;
 mod docs;
 mod examples;
 mod find_package;
@@ -24,12 +24,10 @@ mod races;
 mod rmm;
 mod rust;
 mod simcuda;
-mod stack;
 mod symbols;
 mod tensorflow;
 mod tensorrt;
 mod transformers;
-mod valgrind;
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -85,7 +83,7 @@ const SUITES: &[Suite] = &[
     },
     Suite {
         name: "header",
-        about: "bfc.h and bfc_adapters.h are the generated ones, and compile by themselves as C11 and C++17",
+        about: "bfc.h, bfc_adapters.h and the declarations for Rust and Python are the generated ones",
         usual: true,
         run: header::run,
     },
@@ -99,7 +97,7 @@ const SUITES: &[Suite] = &[
         name: "stack",
         about: "each function of the C ABI and each hook needs at most 4 KiB of stack, whatever it meets",
         usual: true,
-        run: stack::run,
+        run: |context| ctest::run(context, &["-L", "stack"]),
     },
     Suite {
         name: "package",
@@ -111,7 +109,7 @@ const SUITES: &[Suite] = &[
         name: "valgrind",
         about: "the programs of ffi-tests under valgrind",
         usual: true,
-        run: valgrind::run,
+        run: ctest::valgrind,
     },
     Suite {
         name: "lints",

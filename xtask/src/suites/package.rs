@@ -3,10 +3,10 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 
-use super::context::{Context, Count};
-use super::{default_streams, examples, find_package, pkg_config};
+use super::context::Context;
+use super::{ctest, examples, find_package, pkg_config};
 use crate::cargo::Profile;
 use crate::files;
 use crate::gates::elf;
@@ -20,29 +20,19 @@ pub fn run(context: &mut Context) -> Result<()> {
     no_path_of_this_machine(context, &prefix)?;
     archive_libraries(context)?;
     pkg_config::run(context, &prefix, "installed")?;
-    default_streams::run(context, &prefix)?;
+    ctest::run(context, &["-LE", "stack|valgrind"])?;
 
-    let cmake = cmake_or_skip(context);
+    let found = CMake::find(&context.workspace);
+    let cmake = context.or_skip("what needs CMake", found)?;
     if let Some(cmake) = &cmake {
         find_package::run(context, cmake, &prefix)?;
-        let project = Project { cmake, name: "package", prefix: &prefix, defines: &[], sample: false };
-        project.build_and_test(context)?;
         examples::run(context, cmake, &prefix)?;
     }
     let elsewhere = context.workspace.target.join("install-test/moved/to/here");
     move_tree(&prefix, &elsewhere)?;
-    let mut moved = || -> Result<()> {
-        pkg_config::run(context, &elsewhere, "moved")?;
-        if let Some(cmake) = &cmake {
-            // That all of it is found, linked and loaded is what a move may spoil; what the tests test
-            // was tested before.
-            Project { cmake, name: "package moved", prefix: &elsewhere, defines: &[], sample: true }
-                .build_and_test(context)?;
-        }
-        Ok(())
-    };
+    let moved = pkg_config::run(context, &elsewhere, "moved");
     // The later suites want it where it was, whatever came of this.
-    moved().and(move_tree(&elsewhere, &prefix))
+    moved.and(move_tree(&elsewhere, &prefix))
 }
 
 fn move_tree(from: &Path, to: &Path) -> Result<()> {
@@ -51,76 +41,6 @@ fn move_tree(from: &Path, to: &Path) -> Result<()> {
         fs::create_dir_all(folder)?;
     }
     fs::rename(from, to).with_context(|| format!("cannot move {} to {}", from.display(), to.display()))
-}
-
-/// CMake, or the skipping of what needs it.
-pub fn cmake_or_skip(context: &mut Context) -> Option<CMake> {
-    match CMake::find(&context.workspace) {
-        Ok(cmake) => Some(cmake),
-        Err(error) => {
-            let why = format!("{error:#}");
-            let line = why.lines().next().unwrap_or_default();
-            let hint = "install cmake, and make or ninja, or make PyPI reachable";
-            context.skip("what needs CMake", &format!("{line}; {hint}"));
-            None
-        }
-    }
-}
-
-/// The CMake project ffi-tests/, which is a project of its own and finds the library as a package.
-pub struct Project<'a> {
-    /// What builds it.
-    pub cmake: &'a CMake,
-    /// What this run of it is called.
-    pub name: &'a str,
-    /// Where the library is installed.
-    pub prefix: &'a Path,
-    /// Options of the project.
-    pub defines: &'a [&'a str],
-    /// Run every tenth test only.
-    pub sample: bool,
-}
-
-impl Project<'_> {
-    /// Configures, builds and runs the tests. Each is a test of the suite; one that fails ends this.
-    pub fn build_and_test(&self, context: &mut Context) -> Result<()> {
-        let name = self.name;
-        let source = context.workspace.path("ffi-tests");
-        let folder = context.workspace.target.join("ffi").join(name.replace(' ', "-"));
-        // Anew: a cache of CMake's would remember the package's place, which is what is tested.
-        files::remove_all(&folder)?;
-
-        let mut command = self.cmake.configure(&context.workspace, &source, &folder);
-        command.arg(format!("-DCMAKE_PREFIX_PATH={}", self.prefix.display()));
-        // Debug: the programs' own assertions are what it is about.
-        command.arg("-DCMAKE_BUILD_TYPE=Debug");
-        let defines = self.defines.iter().map(|define| format!("-D{define}"));
-        command.args(defines);
-        let configured = context.program(&format!("{name}: configure"), command, Count::One)?;
-        if !configured.success {
-            return Ok(());
-        }
-        if configured.text.contains("Manually-specified variables were not used") {
-            let defines = self.defines.join(" ");
-            bail!("ffi-tests/CMakeLists.txt knows nothing of {defines}");
-        }
-        let mut command = context.workspace.command(&self.cmake.cmake);
-        command.arg("--build").arg(&folder).args(["--parallel", "2"]);
-        let built = context.program(&format!("{name}: build"), command, Count::One)?;
-        if !built.success {
-            return Ok(());
-        }
-        let mut command = context.workspace.command(&self.cmake.ctest);
-        command.arg("--test-dir").arg(&folder).args(["--parallel", "2"]);
-        // Verbose, for the reason why a test was skipped is in what it says.
-        command.args(["--verbose", "--no-tests=error"]);
-        if self.sample {
-            command.args(["--tests-information", "1,,10"]);
-        }
-        let command = context.plain(command);
-        context.program(&format!("{name}: ctest"), command, Count::Ctest)?;
-        Ok(())
-    }
 }
 
 /// Compiles the probe with the given flags and runs it, from `libraries` if that is named; what it

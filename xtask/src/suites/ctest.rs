@@ -1,0 +1,57 @@
+//! CTest: the CMake project ffi-tests, which has all programs in C and C++, with the installed library.
+
+use std::ffi::OsStr;
+use std::path::Path;
+
+use anyhow::Result;
+
+use super::context::{Context, Count};
+use crate::files;
+use crate::python::plainly;
+use crate::simcuda;
+use crate::tools::CMake;
+
+/// Builds the project and runs the tests that the arguments of ctest choose: `-L LABEL` those with a label, `-LE LABEL` those
+/// without it. Suites share the build.
+pub fn run(context: &mut Context, chosen: &[&str]) -> Result<()> {
+    let found = CMake::find(&context.workspace);
+    let Some(cmake) = context.or_skip("all tests by CTest", found)? else { return Ok(()) };
+    let prefix = context.prefix()?;
+    let simulation = simcuda::build_driver(&context.workspace)?;
+    let folder = context.workspace.target.join("ffi-tests");
+    let mut is_built = false;
+    context.check("cmake --build", |workspace| {
+        let defines = [
+            ("CMAKE_PREFIX_PATH", prefix.as_os_str()),
+            ("BFC_TESTS_SIMULATION", simulation.as_os_str()),
+            // The programs' own assertions are what it is about.
+            ("CMAKE_BUILD_TYPE", OsStr::new("Debug")),
+        ];
+        cmake.build(workspace, &workspace.path("ffi-tests"), &folder, &defines)?;
+        is_built = true;
+        Ok(())
+    });
+    if is_built { tests(context, &cmake, &folder, chosen) } else { Ok(()) }
+}
+
+/// Each program once more, every access and every block watched.
+pub fn valgrind(context: &mut Context) -> Result<()> {
+    if files::program("valgrind").is_none() {
+        context.skip("all of it", "valgrind is not installed (Debian: apt-get install valgrind)");
+        return Ok(());
+    }
+    run(context, &["-L", "valgrind"])
+}
+
+/// Runs tests of a project that is built; their results lie beside the log as JUnit's XML, too.
+pub fn tests(context: &mut Context, cmake: &CMake, folder: &Path, chosen: &[&str]) -> Result<()> {
+    let name = format!("ctest {}", chosen.join(" "));
+    let mut command = cmake.command(&context.workspace, "ctest");
+    plainly(&mut command);
+    // Verbose, for the reason why a test was skipped is in what it says.
+    command.args(["--parallel", "2", "--verbose", "--no-tests=error", "--output-junit"]);
+    let report: String = name.chars().filter(char::is_ascii_alphanumeric).collect();
+    command.arg(context.workspace.target.join("xtask/logs").join(report).with_extension("xml"));
+    command.arg("--test-dir").arg(folder).args(chosen);
+    context.program(name.trim(), command, Count::Ctest).map(drop)
+}
