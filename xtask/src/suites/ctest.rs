@@ -17,13 +17,13 @@ pub fn run(context: &mut Context, chosen: &[&str]) -> Result<()> {
     let found = CMake::find(&context.workspace);
     let Some(cmake) = context.or_skip("all tests by CTest", found)? else { return Ok(()) };
     let prefix = context.prefix()?;
-    let simulation = simcuda::build_driver(&context.workspace)?;
+    let driver = simcuda::build_driver(&context.workspace)?.join("libcuda.so.1");
     let folder = context.workspace.target.join("ffi-tests");
     let mut is_built = false;
     context.check("cmake --build", |workspace| {
         let defines = [
             ("CMAKE_PREFIX_PATH", prefix.as_os_str()),
-            ("BFC_TESTS_SIMULATION", simulation.as_os_str()),
+            ("SIMCUDA_DRIVER", driver.as_os_str()),
             // The programs' own assertions are what it is about.
             ("CMAKE_BUILD_TYPE", OsStr::new("Debug")),
         ];
@@ -32,6 +32,15 @@ pub fn run(context: &mut Context, chosen: &[&str]) -> Result<()> {
         Ok(())
     });
     if is_built { tests(context, &cmake, &folder, chosen) } else { Ok(()) }
+}
+
+/// How much stack functions and hooks need.
+pub fn stack(context: &mut Context) -> Result<()> {
+    if !cfg!(target_arch = "x86_64") {
+        context.skip("all of it", "its programs change stacks in the assembler of x86-64");
+        return Ok(());
+    }
+    run(context, &["-L", "stack"])
 }
 
 /// Each program once more, every access and every block watched.

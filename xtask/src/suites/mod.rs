@@ -97,7 +97,7 @@ const SUITES: &[Suite] = &[
         name: "stack",
         about: "each function of the C ABI and each hook needs at most 4 KiB of stack, whatever it meets",
         usual: true,
-        run: |context| ctest::run(context, &["-L", "stack"]),
+        run: ctest::stack,
     },
     Suite {
         name: "package",

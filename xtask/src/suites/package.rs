@@ -20,7 +20,7 @@ pub fn run(context: &mut Context) -> Result<()> {
     no_path_of_this_machine(context, &prefix)?;
     archive_libraries(context)?;
     pkg_config::run(context, &prefix, "installed")?;
-    ctest::run(context, &["-LE", "stack|valgrind"])?;
+    ctest::run(context, &["-LE", "simcuda|stack|valgrind"])?;
 
     let found = CMake::find(&context.workspace);
     let cmake = context.or_skip("what needs CMake", found)?;
