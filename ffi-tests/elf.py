@@ -29,6 +29,12 @@ def too_new_glibc(path, newest=NEWEST_GLIBC):
     return [version for version in needed if not is_fine(version)]
 
 
+def needed(path):
+    """The libraries that are loaded with a program."""
+    read = lambda _, section: [tag.needed for tag in section.iter_tags("DT_NEEDED")] if section else []
+    return _section(path, ".dynamic", read)
+
+
 def dynamic(path, soname, needed=(), runpath=None):
     """What the loader does otherwise than is wanted."""
     tags = _section(path, ".dynamic", lambda _, table: [(tag.entry.d_tag, tag) for tag in table.iter_tags()])

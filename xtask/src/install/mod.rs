@@ -3,7 +3,6 @@
 //! The installed tree has no absolute path in it: CMake's files and pkg-config's compute theirs from
 //! where they lie, and the bfc command looks for the library beside itself.
 
-pub mod pkg_config;
 mod templates;
 
 use std::path::Path;
@@ -17,12 +16,10 @@ use crate::gates::version;
 use crate::header::NAMES;
 use crate::workspace::Workspace;
 
-pub use templates::SYSTEM_LIBRARIES;
-
 /// Where the CMake package lies below the prefix.
-pub const CMAKE_FOLDER: &str = "lib/cmake/bfc";
+const CMAKE_FOLDER: &str = "lib/cmake/bfc";
 /// Where the pkg-config file lies below the prefix.
-pub const PKG_CONFIG_FILE: &str = "lib/pkgconfig/bfc.pc";
+const PKG_CONFIG_FILE: &str = "lib/pkgconfig/bfc.pc";
 
 /// What the interposer is called in lib/.
 pub const INTERPOSER: &str = "libbfc_preload.so";

@@ -8,7 +8,7 @@ use crate::workspace::Workspace;
 
 /// What the archive needs of the system, in the linker's order: what `rustc --print native-static-libs`
 /// says, which a test compares, but for gcc_s. That would rule -static out, and compilers link it anyway.
-pub const SYSTEM_LIBRARIES: [&str; 6] = ["util", "rt", "pthread", "m", "dl", "c"];
+const SYSTEM_LIBRARIES: [&str; 6] = ["util", "rt", "pthread", "m", "dl", "c"];
 
 /// A template of cmake/, filled in.
 pub fn fill(workspace: &Workspace, name: &str) -> Result<String> {

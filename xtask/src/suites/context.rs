@@ -105,17 +105,22 @@ impl Context {
 
     /// The same of tests that are told of more.
     pub fn pytest_of(&mut self, suite: &str, more: &[(&str, PathBuf)]) -> Result<()> {
-        let prefix = self.prefix()?;
         let simulation = simcuda::build(&self.workspace)?;
         let variables = [
-            ("BFC_TESTS_PREFIX", prefix),
             ("BFC_TESTS_SIMULATION", simulation.clone()),
-            ("BFC_TESTS_SCRATCH", self.workspace.target.join("tests")),
             ("LD_LIBRARY_PATH", simulation),
             ("SIMCUDA_DEVICES", "2".into()),
             ("BFC_TESTS_CACHE", uv::cache()?),
         ];
-        self.pytest_with(suite, &[&variables, more].concat())
+        self.pytest_installed(suite, &[&variables, more].concat())
+    }
+
+    /// The same of tests that need the installed library, and with no simulation but what the variables say.
+    pub fn pytest_installed(&mut self, suite: &str, variables: &[(&str, PathBuf)]) -> Result<()> {
+        let prefix = self.prefix()?;
+        let scratch = self.workspace.target.join("tests");
+        let installed = [("BFC_TESTS_PREFIX", prefix), ("BFC_TESTS_SCRATCH", scratch)];
+        self.pytest_with(suite, &[&installed, variables].concat())
     }
 
     /// The same of tests that need nothing built.

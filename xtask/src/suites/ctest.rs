@@ -9,11 +9,17 @@ use super::context::{Context, Count};
 use crate::files;
 use crate::python::plainly;
 use crate::simcuda;
-use crate::tools::CMake;
+use crate::tools::{self, CMake};
 
 /// Builds the project and runs the tests that the arguments of ctest choose: `-L LABEL` those with a label, `-LE LABEL` those
 /// without it. Suites share the build.
-pub fn run(context: &mut Context, chosen: &[&str]) -> Result<()> {
+fn run(context: &mut Context, chosen: &[&str]) -> Result<()> {
+    for compiler in [tools::c_compiler(), tools::cxx_compiler()] {
+        if !tools::works(&compiler) {
+            context.skip("all tests by CTest", &format!("there is no {}", compiler.display()));
+            return Ok(());
+        }
+    }
     let found = CMake::find(&context.workspace);
     let Some(cmake) = context.or_skip("all tests by CTest", found)? else { return Ok(()) };
     let prefix = context.prefix()?;
@@ -32,6 +38,12 @@ pub fn run(context: &mut Context, chosen: &[&str]) -> Result<()> {
         Ok(())
     });
     if is_built { tests(context, &cmake, &folder, chosen) } else { Ok(()) }
+}
+
+/// The programs, and by pytest what needs more than a program: the installed tree, and what finds it.
+pub fn package(context: &mut Context) -> Result<()> {
+    context.pytest_installed("package", &[])?;
+    run(context, &["-LE", "simcuda|stack|valgrind"])
 }
 
 /// How much stack functions and hooks need.

@@ -5,8 +5,6 @@ mod ctest;
 mod cuda_headers;
 mod cupy;
 mod docs;
-mod examples;
-mod find_package;
 mod fuzz;
 mod gpu;
 mod header;
@@ -14,8 +12,6 @@ mod keras;
 mod layers;
 mod lints;
 mod onnxruntime;
-mod package;
-mod pkg_config;
 mod preload;
 mod python;
 mod pytorch;
@@ -24,7 +20,6 @@ mod races;
 mod rmm;
 mod rust;
 mod simcuda;
-mod symbols;
 mod tensorflow;
 mod tensorrt;
 mod transformers;
@@ -89,9 +84,9 @@ const SUITES: &[Suite] = &[
     },
     Suite {
         name: "symbols",
-        about: "what libbfc.so exports and needs, its SONAME, and one version everywhere",
+        about: "what libbfc.so exports and needs, and its SONAME",
         usual: true,
-        run: symbols::run,
+        run: |context| context.pytest_installed("symbols", &[]),
     },
     Suite {
         name: "stack",
@@ -101,9 +96,9 @@ const SUITES: &[Suite] = &[
     },
     Suite {
         name: "package",
-        about: "the installed library, used through CMake and pkg-config, also after a move",
+        about: "programs in C and C++ with the installed library; it by CMake and pkg-config, also after a move",
         usual: true,
-        run: package::run,
+        run: ctest::package,
     },
     Suite {
         name: "valgrind",
